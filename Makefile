@@ -1,0 +1,32 @@
+# The front door. `make run` and `make test` set everything up first.
+PY := .venv/bin/python
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+.PHONY: run test setup lint format bench clean help
+
+run: setup  ## set everything up and run the main job
+	$(PY) -m sim.run topologies/taco-vgg16-v100-25g.yaml
+
+test: setup  ## set everything up and run all tests
+	$(PY) -m pytest
+
+setup:  ## prepare .venv
+	@sh .ci/setup.sh
+
+lint: setup  ## ruff, mypy --strict, clang-format
+	ruff check .
+	mypy
+	git ls-files '*.c' '*.h' | xargs clang-format --dry-run -Werror
+
+format: setup  ## rewrite C and Python to the project's layout
+	ruff check --fix .
+	git ls-files '*.c' '*.h' | xargs clang-format -i
+
+bench: setup  ## the speed table of the simulator
+	$(PY) bench/sim_scale.py
+
+clean:  ## remove what setup and the builds made
+	rm -rf .venv build
+
+help:  ## this list
+	@grep -hE '^[a-z]+:.*##' Makefile | sed 's/:.*## /	/'

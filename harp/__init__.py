@@ -1,0 +1,1 @@
+"""HARP: plans, routes and the user-space stack."""

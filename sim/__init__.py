@@ -1,0 +1,1 @@
+"""The simulator: one topology file in, a checked answer out."""

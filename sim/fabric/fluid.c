@@ -1,0 +1,2 @@
+#include "fluid.h"
+int fluid_version(void) { return 1; }

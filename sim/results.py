@@ -1,0 +1,115 @@
+"""What a simulation yields: plain records that every output (table, JSON, plot, trace) reads.
+
+Times are seconds of simulated time, sizes bytes, rates bits per second unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+SpanKind = Literal["forward", "backward", "update", "selection", "transfer", "latency", "message",
+                   "negotiation", "fault"]
+
+
+@dataclass(frozen=True)
+class Span:
+    """One bar of the timeline: what ``track`` (a GPU, a NIC, a stream or a link) did, and when."""
+
+    track: str
+    name: str
+    kind: SpanKind
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Where a step's time goes; the parts add up to the step.
+
+    Everything but ``compute_s`` is *exposed*: time in which the GPUs wait, or (selection) in which
+    they do something other than the model's own arithmetic.
+    """
+
+    compute_s: float
+    exposed_transfer_s: float
+    selection_s: float
+    latency_s: float
+    message_s: float
+
+    @property
+    def step_s(self) -> float:
+        """Length of the whole step in seconds."""
+        return (self.compute_s + self.exposed_transfer_s + self.selection_s + self.latency_s
+                + self.message_s)
+
+    @property
+    def exposed_s(self) -> float:
+        """All that is not compute, in seconds."""
+        return self.step_s - self.compute_s
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """A published or measured figure that an answer is held against."""
+
+    images_per_s: float
+    kind: Literal["fitted", "predicted", "published", "measured"]
+    within: float
+    """Largest relative error that counts as agreement, e.g. 0.02."""
+    source: str
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The range that parameters with an interval leave open, in images/s and exposed seconds."""
+
+    low_images_per_s: float
+    high_images_per_s: float
+    low_exposed_s: float
+    high_exposed_s: float
+    parameters: tuple[str, ...]
+    """The names of the parameters that were varied."""
+
+
+@dataclass(frozen=True)
+class LinkUse:
+    """Utilisation of resources over time.
+
+    ``share`` has shape (len(names), len(times_s) - 1): the mean used share of capacity (0 to 1) of
+    each resource between ``times_s[i]`` and ``times_s[i + 1]``.
+    """
+
+    names: tuple[str, ...]
+    times_s: NDArray[np.float64]
+    share: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ScenarioResult:
+    """The answer for one scenario at one number of GPUs (and one job, where several run)."""
+
+    name: str
+    gpus: int
+    job: str
+    images_per_s: float
+    step_s: float
+    breakdown: Breakdown
+    efficiency: float | None = None
+    """Images/s over ``gpus`` times the one-GPU rate (the seeds' linear speed-up), or None."""
+    expect: Expectation | None = None
+    interval: Interval | None = None
+    spans: tuple[Span, ...] = ()
+    """The timeline of the last simulated step."""
+    links: LinkUse | None = None
+    notes: tuple[str, ...] = field(default=())
+    """Sentences for the reader, e.g. which flows a fault stalled and for how long."""
+
+    @property
+    def error(self) -> float | None:
+        """Relative error against ``expect`` (positive: the simulator is faster), or None."""
+        return None if self.expect is None else self.images_per_s / self.expect.images_per_s - 1.0
