@@ -1,0 +1,168 @@
+"""Layers of a neural network: parameters and FLOPs computed from shapes.
+
+A model (``sim.workloads.models``) is a list of `Layer` in forward order. A layer knows the tensors
+it learns, the arithmetic it does for one sample in each direction, and the bytes it hands to an
+all-to-all. Nothing else of the network matters to a step's time line.
+
+Counting rules, the same for every layer:
+
+- A multiply-add is two FLOPs. Convolutions and matrix products are counted by their direct
+  algorithm (no Winograd, no causal skipping); normalisation counts its scale-and-shift, one
+  multiply-add per element. Activations, dropout, softmax, pooling and table look-ups count nothing:
+  they are bound by memory, and published GMAC figures leave them out as well.
+- The backward pass of a matrix product is two products of the same size: the gradient of the
+  weights and the gradient of the input. A layer fed by data (``first=True``) needs only the former.
+- ``tensors`` are replicated on every GPU, so data parallelism averages their gradients.
+  ``expert_tensors`` are spread over the GPUs by expert parallelism and take part in no average
+  unless there are more GPUs than experts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A learned array: its name and how many elements it has."""
+
+    name: str
+    elements: int
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One operator of a model, with everything counted for one sample."""
+
+    name: str
+    tensors: tuple[Tensor, ...] = ()
+    """Replicated parameters, in the order in which the framework registers them."""
+    forward_flops: int = 0
+    backward_flops: int = 0
+    alltoall_elements: int = 0
+    """Activation elements that one sample sends through one all-to-all. An expert layer runs two in
+    the forward pass (dispatch and combine) and two in the backward pass."""
+    expert_tensors: tuple[Tensor, ...] = ()
+    """Parameters that exist once per expert, all experts counted."""
+
+    @property
+    def parameters(self) -> int:
+        """Number of learned elements, all experts included."""
+        return sum(tensor.elements for tensor in self.tensors + self.expert_tensors)
+
+    def alltoall_bytes(self, element_bytes: int = 2) -> int:
+        """Bytes that one sample sends through one all-to-all at ``element_bytes`` an element."""
+        return self.alltoall_elements * element_bytes
+
+
+def _weights(name: str, weight: int, bias: int) -> tuple[Tensor, ...]:
+    tensors = [Tensor(f"{name}.weight", weight)]
+    if bias:
+        tensors.append(Tensor(f"{name}.bias", bias))
+    return tuple(tensors)
+
+
+def product(name: str, flops: int, tensors: tuple[Tensor, ...] = (), *,
+            first: bool = False) -> Layer:
+    """Matrix product of ``flops`` forward FLOPs; backward is twice that, or once if ``first``."""
+    return Layer(name, tensors, flops, flops if first else 2 * flops)
+
+
+def conv2d(name: str, channels: int, filters: int, kernel: int, out: int, *, bias: bool = True,
+           first: bool = False) -> Layer:
+    """Square convolution from ``channels`` to ``filters`` maps, with output ``out`` x ``out``."""
+    weight = channels * filters * kernel * kernel
+    tensors = _weights(name, weight, filters if bias else 0)
+    return product(name, 2 * weight * out * out, tensors, first=first)
+
+
+def linear(name: str, inputs: int, outputs: int, tokens: int = 1, *, bias: bool = True,
+           first: bool = False) -> Layer:
+    """Fully connected layer applied to ``tokens`` vectors of a sample."""
+    tensors = _weights(name, inputs * outputs, outputs if bias else 0)
+    return product(name, 2 * inputs * outputs * tokens, tensors, first=first)
+
+
+def tied_linear(name: str, inputs: int, outputs: int, tokens: int) -> Layer:
+    """Fully connected layer that borrows its weights, e.g. an output layer tied to an embedding."""
+    return product(name, 2 * inputs * outputs * tokens)
+
+
+def _norm(name: str, width: int, elements: int) -> Layer:
+    # Backward: the gradients of scale and shift, and that of the input.
+    return Layer(name, _weights(name, width, width), 2 * elements, 4 * elements)
+
+
+def batchnorm(name: str, channels: int, out: int) -> Layer:
+    """Batch normalisation of ``channels`` maps of ``out`` x ``out``; scale and shift learned."""
+    return _norm(name, channels, channels * out * out)
+
+
+def layernorm(name: str, width: int, tokens: int) -> Layer:
+    """Layer normalisation of ``tokens`` vectors of ``width`` elements."""
+    return _norm(name, width, width * tokens)
+
+
+def embedding(name: str, rows: int, width: int) -> Layer:
+    """Table of ``rows`` vectors; a look-up is no arithmetic, and its gradient is taken as dense."""
+    return Layer(name, _weights(name, rows * width, 0))
+
+
+def attention(name: str, width: int, tokens: int, *, fused: bool = False) -> list[Layer]:
+    """Multi-head self-attention (Vaswani et al. 2017) over ``tokens`` vectors of ``width``.
+
+    The number of heads cancels out of every count. ``fused`` keeps query, key and value in one
+    tensor, as GPT-2 does; otherwise each is a layer of its own, as in BERT.
+    """
+    if fused:
+        inputs = [linear(f"{name}.qkv", width, 3 * width, tokens)]
+    else:
+        inputs = [linear(f"{name}.{part}", width, width, tokens)
+                  for part in ("query", "key", "value")]
+    # Scores (QK^T) and context (the weighted sum of V): two products of tokens^2 x width.
+    scores = product(f"{name}.scores", 2 * 2 * tokens * tokens * width)
+    return [*inputs, scores, linear(f"{name}.output", width, width, tokens)]
+
+
+def relative_attention(name: str, width: int, tokens: int, memory: int) -> list[Layer]:
+    """Attention with relative positions and a memory of earlier tokens (Dai et al. 2019, eq. 3.3).
+
+    Queries, keys and values are projected for memory and tokens alike, as the authors' code does.
+    The positions' projection (``positions``) runs once a batch, not once a sample, so only its
+    parameters count. The learned biases u and v are per layer.
+    """
+    keys = memory + tokens
+    # Content scores, position scores and the weighted sum of values.
+    products = 3 * 2 * tokens * keys * width
+    biases = (Tensor(f"{name}.u", width), Tensor(f"{name}.v", width))
+    return [
+        linear(f"{name}.qkv", width, 3 * width, keys, bias=False),
+        Layer(f"{name}.positions", _weights(f"{name}.positions", width * width, 0)),
+        product(f"{name}.scores", products, biases),
+        linear(f"{name}.output", width, width, tokens, bias=False),
+    ]
+
+
+def ffn(name: str, width: int, inner: int, tokens: int) -> list[Layer]:
+    """Two fully connected layers, ``width`` to ``inner`` and back."""
+    return [linear(f"{name}.in", width, inner, tokens),
+            linear(f"{name}.out", inner, width, tokens)]
+
+
+def moe_ffn(name: str, width: int, inner: int, tokens: int, *, experts: int, top_k: int = 1,
+            capacity: float = 1.0) -> list[Layer]:
+    """Mixture of ``experts`` feed-forward networks behind a router (Lepikhin et al. 2020, GShard).
+
+    Each token goes to its ``top_k`` experts. An expert takes at most ``capacity * top_k * tokens /
+    experts`` tokens of a sample and is padded up to that number, so arithmetic and all-to-all bytes
+    are those of full buffers (Fedus et al. 2021, Switch Transformer, section 2.2).
+    """
+    slots = round(capacity * top_k * tokens)
+    flops = 2 * 2 * width * inner * slots
+    weights = tuple(Tensor(f"{name}.experts.{part}", elements * experts) for part, elements in (
+        ("in.weight", width * inner), ("in.bias", inner),
+        ("out.weight", inner * width), ("out.bias", width)))
+    return [
+        linear(f"{name}.router", width, experts, tokens, bias=False),
+        Layer(f"{name}.experts", (), flops, 2 * flops, slots * width, weights),
+    ]

@@ -1,0 +1,191 @@
+"""Models of the training workloads, built layer by layer from the shapes of their publications.
+
+>>> get_model("vgg16").parameters
+138357544
+
+Images are 224 x 224 x 3; a *sample* of a language model is one sequence. Names of tensors follow
+the publications and common implementations closely enough to recognise them in a timeline.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from sim.workloads import layers as nn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sim.workloads.layers import Layer, Tensor
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network as a list of layers in forward order; all counts are for one sample."""
+
+    name: str
+    layers: tuple[Layer, ...]
+    sample: str
+    """What one sample is, e.g. ``image of 224x224`` or ``sequence of 128 tokens``."""
+    source: str
+    """Where the shapes come from."""
+
+    @property
+    def parameters(self) -> int:
+        """Number of learned elements, all experts included."""
+        return sum(layer.parameters for layer in self.layers)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Replicated tensors in forward order: those whose gradients data parallelism averages."""
+        return tuple(tensor for layer in self.layers for tensor in layer.tensors)
+
+    @property
+    def forward_flops(self) -> int:
+        """FLOPs of the forward pass."""
+        return sum(layer.forward_flops for layer in self.layers)
+
+    @property
+    def backward_flops(self) -> int:
+        """FLOPs of the backward pass."""
+        return sum(layer.backward_flops for layer in self.layers)
+
+
+def _vgg16() -> Model:
+    layers: list[Layer] = []
+    channels, size = 3, 224
+    for stage, (filters, depth) in enumerate(((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)), 1):
+        for index in range(1, depth + 1):
+            layers.append(nn.conv2d(f"conv{stage}_{index}", channels, filters, 3, size,
+                                    first=not layers))
+            channels = filters
+        size //= 2
+    layers += [nn.linear("fc6", channels * size * size, 4096), nn.linear("fc7", 4096, 4096),
+               nn.linear("fc8", 4096, 1000)]
+    return Model("vgg16", tuple(layers), "image of 224x224",
+                 "Simonyan and Zisserman 2014, configuration D")
+
+
+def _bottleneck(name: str, channels: int, width: int, size: int, stride: int) -> list[Layer]:
+    """Residual block of three convolutions; ``size`` is that of its output."""
+    expanded = 4 * width
+    layers = [
+        nn.conv2d(f"{name}.conv1", channels, width, 1, size * stride, bias=False),
+        nn.batchnorm(f"{name}.bn1", width, size * stride),
+        nn.conv2d(f"{name}.conv2", width, width, 3, size, bias=False),
+        nn.batchnorm(f"{name}.bn2", width, size),
+        nn.conv2d(f"{name}.conv3", width, expanded, 1, size, bias=False),
+        nn.batchnorm(f"{name}.bn3", expanded, size),
+    ]
+    if channels != expanded:
+        layers += [nn.conv2d(f"{name}.shortcut", channels, expanded, 1, size, bias=False),
+                   nn.batchnorm(f"{name}.shortcut_bn", expanded, size)]
+    return layers
+
+
+def _resnet(name: str, blocks: tuple[int, int, int, int]) -> Model:
+    layers = [nn.conv2d("conv1", 3, 64, 7, 112, bias=False, first=True),
+              nn.batchnorm("bn1", 64, 112)]
+    channels, size = 64, 56  # the stem ends with a max pool of stride 2
+    for stage, depth in enumerate(blocks):
+        width = 64 << stage
+        for index in range(depth):
+            stride = 2 if stage > 0 and index == 0 else 1
+            size //= stride
+            layers += _bottleneck(f"layer{stage + 1}.{index}", channels, width, size, stride)
+            channels = 4 * width
+    layers.append(nn.linear("fc", channels, 1000))
+    return Model(name, tuple(layers), "image of 224x224",
+                 "He et al. 2015, with the stride in the 3x3 convolution (v1.5, as torchvision)")
+
+
+def _bert(name: str, depth: int, width: int, tokens: int = 128) -> Model:
+    layers = [nn.embedding("embeddings.word", 30522, width),
+              nn.embedding("embeddings.position", 512, width),
+              nn.embedding("embeddings.type", 2, width),
+              nn.layernorm("embeddings.norm", width, tokens)]
+    for index in range(depth):
+        block = f"layer.{index}"
+        layers += [*nn.attention(f"{block}.attention", width, tokens),
+                   nn.layernorm(f"{block}.attention.norm", width, tokens),
+                   *nn.ffn(f"{block}.ffn", width, 4 * width, tokens),
+                   nn.layernorm(f"{block}.norm", width, tokens)]
+    layers.append(nn.linear("pooler", width, width))
+    return Model(name, tuple(layers), f"sequence of {tokens} tokens",
+                 "Devlin et al. 2018, uncased, encoder and pooler; 128 tokens as in nine tenths of "
+                 "its pre-training")
+
+
+def _transformer_xl(depth: int = 18, width: int = 1024, inner: int = 4096, tokens: int = 384,
+                    memory: int = 384) -> Model:
+    """Transformer-XL large for WikiText-103 as released (adaptive softmax, div_val 4).
+
+    Input embedding and softmax share their tables and projections, in four clusters of words of
+    falling frequency and width. Every token scores the words of the first cluster; the few tokens
+    whose word is in a later cluster also score that one, which is left out of the FLOPs.
+    """
+    clusters = ((20000, width), (20000, width // 4), (160000, width // 16), (67735, width // 64))
+    layers = [nn.embedding(f"embedding.{index}", words, size)
+              for index, (words, size) in enumerate(clusters)]
+    layers += [nn.linear(f"embedding.{index}.projection", size, width, tokens, bias=False)
+               for index, (_, size) in enumerate(clusters[:1])]
+    layers += [nn.embedding(f"embedding.{index}.projection", size, width)
+               for index, (_, size) in enumerate(clusters[1:], 1)]
+    for index in range(depth):
+        block = f"layer.{index}"
+        layers += [*nn.relative_attention(f"{block}.attention", width, tokens, memory),
+                   nn.layernorm(f"{block}.attention.norm", width, tokens),
+                   *nn.ffn(f"{block}.ffn", width, inner, tokens),
+                   nn.layernorm(f"{block}.norm", width, tokens)]
+    layers.append(nn.embedding("softmax.clusters", len(clusters) - 1, width + 1))
+    layers += [nn.embedding(f"softmax.{index}.bias", words, 1)
+               for index, (words, _) in enumerate(clusters)]
+    layers.append(nn.tied_linear("softmax", width, clusters[0][0] + len(clusters) - 1, tokens))
+    return Model("transformer-xl", tuple(layers), f"sequence of {tokens} tokens",
+                 "Dai et al. 2019, large model for WikiText-103, and the authors' run script")
+
+
+def _gpt(name: str, source: str, depth: int, width: int, tokens: int, *,
+         experts: int = 0) -> Model:
+    """Build a decoder in GPT-2's layout; with ``experts``, every second feed-forward is an MoE."""
+    vocabulary = 50257
+    layers = [nn.embedding("wte", vocabulary, width), nn.embedding("wpe", tokens, width)]
+    for index in range(depth):
+        block = f"h.{index}"
+        feed_forward = (nn.moe_ffn(f"{block}.moe", width, 4 * width, tokens, experts=experts)
+                        if experts and index % 2 else
+                        nn.ffn(f"{block}.mlp", width, 4 * width, tokens))
+        layers += [nn.layernorm(f"{block}.ln_1", width, tokens),
+                   *nn.attention(f"{block}.attn", width, tokens, fused=True),
+                   nn.layernorm(f"{block}.ln_2", width, tokens), *feed_forward]
+    layers += [nn.layernorm("ln_f", width, tokens),
+               nn.tied_linear("head", width, vocabulary, tokens)]
+    return Model(name, tuple(layers), f"sequence of {tokens} tokens", source)
+
+
+MODELS: dict[str, Callable[[], Model]] = {
+    "vgg16": _vgg16,
+    "resnet50": lambda: _resnet("resnet50", (3, 4, 6, 3)),
+    "resnet101": lambda: _resnet("resnet101", (3, 4, 23, 3)),
+    "bert-base": lambda: _bert("bert-base", 12, 768),
+    "bert-large": lambda: _bert("bert-large", 24, 1024),
+    "transformer-xl": _transformer_xl,
+    "gpt2": lambda: _gpt("gpt2", "Radford et al. 2019, smallest of four (124 M)", 12, 768, 1024),
+    "moe": lambda: _gpt("moe", "Rajbhandari et al. 2022 (DeepSpeed-MoE), 350M+MoE-128: 24 layers "
+                        "of 1024, top-1 of 128 experts in every second one, 13 B parameters",
+                        24, 1024, 2048, experts=128),
+}
+"""Builders of the shipped models by the name that a topology file uses."""
+
+
+@cache
+def get_model(name: str) -> Model:
+    """Return the model called ``name``; a `ValueError` in one sentence names the nearest one."""
+    if name not in MODELS:
+        near = difflib.get_close_matches(name.lower(), MODELS, n=1, cutoff=0.0)[0]
+        raise ValueError(f"unknown model {name!r}; did you mean {near!r}? "
+                         f"Allowed are {', '.join(MODELS)}.")
+    return MODELS[name]()
