@@ -1,0 +1,125 @@
+"""The hash functions of ``cnet/flow_hash.h`` over numpy arrays of five-tuples.
+
+``flow_hash("crc32", tuples)`` hashes a million flows in some ten milliseconds; ``pick`` turns a
+hash into the index of a next hop as a switch with a given salt does. The header says what each
+function computes, why a seed alone does not decorrelate two switches, and what the salt is for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from harp._cnet import ffi, lib
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+HashName = Literal["crc16", "crc32", "xor", "toeplitz"]
+NAMES: tuple[HashName, ...] = get_args(HashName)
+"""The functions by name; a name's place here is its number in C."""
+
+TCP, UDP = 6, 17
+"""IP protocol numbers."""
+
+ROCE_PORT = 4791
+"""Destination UDP port of RoCEv2 (IANA)."""
+
+DEFAULT_TOEPLITZ_KEY = bytes(ffi.buffer(lib.harp_toeplitz_default_key))
+"""The 40-byte key that Microsoft publishes with the RSS verification vectors."""
+
+
+class FiveTuples(NamedTuple):
+    """IPv4 five-tuples as one array for each field, all of one length, in host byte order."""
+
+    src_ip: NDArray[np.uint32]
+    dst_ip: NDArray[np.uint32]
+    src_port: NDArray[np.uint16]
+    dst_port: NDArray[np.uint16]
+    proto: NDArray[np.uint8]
+
+
+def five_tuples(
+    src_ip: ArrayLike,
+    dst_ip: ArrayLike,
+    src_port: ArrayLike,
+    dst_port: ArrayLike = ROCE_PORT,
+    proto: ArrayLike = UDP,
+) -> FiveTuples:
+    """Broadcast the fields against each other into contiguous arrays of the right types.
+
+    Raises ValueError where a value does not fit its header field.
+    """
+    fields = np.broadcast_arrays(*np.atleast_1d(src_ip, dst_ip, src_port, dst_port, proto))
+    types = (np.uint32, np.uint32, np.uint16, np.uint16, np.uint8)
+    for name, field, kind in zip(FiveTuples._fields, fields, types, strict=True):
+        if field.size and not 0 <= field.min() <= field.max() <= np.iinfo(kind).max:
+            raise ValueError(f"{name} must lie between 0 and {np.iinfo(kind).max}")
+    return FiveTuples(*(np.ascontiguousarray(f, k) for f, k in zip(fields, types, strict=True)))
+
+
+def flow_hash(
+    function: HashName, tuples: FiveTuples, *, seed: int = 0, key: bytes = DEFAULT_TOEPLITZ_KEY
+) -> NDArray[np.uint32]:
+    """Hash each five-tuple; ``key`` (40 bytes) is Toeplitz's and ignored by the others.
+
+    Raises ValueError for an unknown function or a key of another length.
+    """
+    number = function_number(function)
+    _check_key(key)
+    out = np.empty(len(tuples.src_ip), np.uint32)
+    kinds = ("uint32_t[]", "uint32_t[]", "uint16_t[]", "uint16_t[]", "uint8_t[]")
+    fields = [ffi.from_buffer(kind, field) for kind, field in zip(kinds, tuples, strict=True)]
+    lib.harp_hash_fields(number, *fields, len(out), key, seed, ffi.from_buffer("uint32_t[]", out))
+    return out
+
+
+def hash_packed(
+    function: HashName,
+    tuples: NDArray[np.uint8],
+    *,
+    seed: int = 0,
+    key: bytes = DEFAULT_TOEPLITZ_KEY,
+) -> NDArray[np.uint32]:
+    """Hash packed five-tuples, an array of shape (count, 13) for IPv4 or (count, 37) for IPv6."""
+    number = function_number(function)
+    _check_key(key)
+    if tuples.ndim != 2 or tuples.shape[1] not in {lib.HARP_TUPLE4_BYTES, lib.HARP_TUPLE6_BYTES}:
+        raise ValueError(f"packed five-tuples have 13 or 37 bytes each, not shape {tuples.shape}")
+    tuples = np.ascontiguousarray(tuples, np.uint8)
+    out = np.empty(len(tuples), np.uint32)
+    lib.harp_hash_packed(
+        number,
+        ffi.from_buffer("uint8_t[]", tuples),
+        tuples.shape[1],
+        len(out),
+        key,
+        seed,
+        ffi.from_buffer("uint32_t[]", out),
+    )
+    return out
+
+
+def pick(hashes: ArrayLike, salt: ArrayLike, ways: ArrayLike) -> NDArray[np.uint32]:
+    """Index of the next hop that a switch with ``salt`` takes out of ``ways`` (all > 0)."""
+    arrays = np.broadcast_arrays(*np.atleast_1d(hashes, salt, ways))
+    inputs = [np.ascontiguousarray(a, np.uint32) for a in arrays]
+    if not inputs[2].all():
+        raise ValueError("a next hop cannot be picked out of none")
+    out = np.empty(len(inputs[0]), np.uint32)
+    pointers = [ffi.from_buffer("uint32_t[]", a) for a in inputs]
+    lib.harp_ecmp_pick_batch(*pointers, len(out), ffi.from_buffer("uint32_t[]", out))
+    return out
+
+
+def function_number(function: str) -> int:
+    """The number of a hash function in C; ValueError names the functions there are."""
+    if function not in NAMES:
+        raise ValueError(f"unknown hash function {function!r}; there are {', '.join(NAMES)}")
+    return NAMES.index(function)
+
+
+def _check_key(key: bytes) -> None:
+    if len(key) != lib.HARP_TOEPLITZ_KEY_BYTES:
+        raise ValueError(f"a Toeplitz key has 40 bytes, not {len(key)}")
