@@ -1,0 +1,194 @@
+"""A fabric as arrays: switches, endpoint ports and the directed links between them.
+
+Nodes are numbered: switches first, then endpoints. An endpoint is a NIC; a bonded NIC has
+several ports, each a link of its own, possibly to different switches. Every cable is two directed
+links, ``2c`` and ``2c + 1``, so the way back of link ``l`` is ``l ^ 1``. A link keeps its number
+when links fail: ``fabric.without(links)`` is the same fabric with fewer next hops.
+
+Routes are shortest paths, hop by hop: each switch hashes the five-tuple and picks one of its
+equal-cost links towards the switches that the destination hangs on. Links within an equal-cost
+group stand in ascending order of their numbers. Switches differ by hash function and by ``salt``
+(see ``hashes.pick``); with one salt everywhere the tiers polarise.
+
+>>> from harp.routing.templates import Endpoints, leaf_spine
+>>> fabric = leaf_spine(Endpoints.uniform(hosts=8), leaves=2, spines=4)
+>>> ptr, links = fabric.route(fabric.flows([0, 1], [7, 6], src_port=[50000, 50001]))
+>>> [fabric.link_name(link) for link in links[ptr[0]:ptr[1]]][0]
+'host-0/eth0->leaf0'
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from harp.routing import hashes
+from harp.routing.ecmp import NextHops, next_hops
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Ints = NDArray[np.int64]
+
+
+class UnreachableError(ValueError):
+    """No path leads from one endpoint to another; the message names both."""
+
+
+class Flows(NamedTuple):
+    """Flows as arrays of one length: endpoint numbers and what the switches hash."""
+
+    src: NDArray[np.int64]
+    dst: NDArray[np.int64]
+    tuples: hashes.FiveTuples
+
+
+@dataclass(frozen=True, eq=False)
+class Fabric:
+    """A directed multigraph of switches and endpoints; see the module's manual.
+
+    ``switches`` and ``endpoints`` are names; node ``n`` is switch ``n`` or endpoint
+    ``n - len(switches)``. The ``link_*`` arrays have one entry a directed link: nodes at both
+    ends, bits/s, seconds, and whether the link is up. ``endpoint_ports`` has shape (endpoints,
+    most ports) and holds each port's outgoing link, -1 beyond a NIC's last port; the way in is
+    that link ``^ 1``. ``endpoint_host`` and ``endpoint_nic`` number host and NIC; ``endpoint_ip``
+    is the IPv4 address that five-tuples carry. ``hash_function`` (index into ``hashes.NAMES``) and
+    ``hash_salt`` have one entry a switch.
+    """
+
+    switches: tuple[str, ...]
+    endpoints: tuple[str, ...]
+    link_src: NDArray[np.int32]
+    link_dst: NDArray[np.int32]
+    link_bps: NDArray[np.float64]
+    link_latency_s: NDArray[np.float64]
+    endpoint_ports: NDArray[np.int32]
+    endpoint_host: NDArray[np.int32]
+    endpoint_nic: NDArray[np.int32]
+    endpoint_ip: NDArray[np.uint32]
+    hash_function: NDArray[np.uint8]
+    hash_salt: NDArray[np.uint32]
+    link_up: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+
+    def __post_init__(self) -> None:
+        if not len(self.link_up):
+            object.__setattr__(self, "link_up", np.ones(len(self.link_src), np.bool_))
+
+    # ---- names
+
+    def node_name(self, node: int) -> str:
+        """The name of a switch or an endpoint."""
+        count = len(self.switches)
+        return self.switches[node] if node < count else self.endpoints[node - count]
+
+    def link_name(self, link: int) -> str:
+        """``from->to`` of a directed link."""
+        return (
+            f"{self.node_name(int(self.link_src[link]))}->{self.node_name(int(self.link_dst[link]))}"
+        )
+
+    @cached_property
+    def nodes(self) -> dict[str, int]:
+        """Number of each node by name."""
+        return {name: node for node, name in enumerate((*self.switches, *self.endpoints))}
+
+    def links_between(self, a: str, b: str) -> Ints:
+        """The directed links from node ``a`` to node ``b``, up or down (KeyError: no such node)."""
+        return np.flatnonzero((self.link_src == self.nodes[a]) & (self.link_dst == self.nodes[b]))
+
+    # ---- state
+
+    def without(self, links: ArrayLike) -> Fabric:
+        """The fabric with these directed links down as well; numbers stay as they are."""
+        link_up = self.link_up.copy()
+        link_up[np.asarray(links, np.int64)] = False
+        return replace(self, link_up=link_up)
+
+    # ---- flows
+
+    def flows(
+        self,
+        src: ArrayLike,
+        dst: ArrayLike,
+        src_port: ArrayLike = 49152,
+        dst_port: ArrayLike = hashes.ROCE_PORT,
+        proto: ArrayLike = hashes.UDP,
+    ) -> Flows:
+        """Flows between endpoints whose five-tuples carry the endpoints' own addresses."""
+        srcs, dsts = np.broadcast_arrays(np.atleast_1d(src), np.atleast_1d(dst))
+        src_ip, dst_ip = self.endpoint_ip[srcs], self.endpoint_ip[dsts]
+        tuples = hashes.five_tuples(src_ip, dst_ip, src_port, dst_port, proto)
+        return Flows(srcs.astype(np.int64), dsts.astype(np.int64), tuples)
+
+    # ---- equal-cost multipath
+
+    @cached_property
+    def next_hops(self) -> NextHops:
+        """Equal-cost groups of links by (attachment group of the destination, switch)."""
+        return next_hops(self)
+
+    def route(self, flows: Flows, port: ArrayLike | None = None) -> tuple[Ints, NDArray[np.int32]]:
+        """Walk every flow through the fabric; ``(ptr, links)``, CSR of directed links.
+
+        Flow ``i`` crosses ``links[ptr[i]:ptr[i + 1]]`` in order. ``port`` says by which port of
+        its NIC a flow leaves; without it, flows spread over the NIC's live ports by the CRC32 of
+        their five-tuple (see ``bond`` for what bonds do). A flow from an endpoint to itself
+        crosses nothing. Raises UnreachableError.
+        """
+        hashed = self._hashes(flows)
+        first = self._first_links(flows, port)
+        at = self.link_dst[first].astype(np.int64)
+        walked = np.flatnonzero(flows.src != flows.dst)
+        path = np.full((len(flows.src), self.next_hops.diameter + 2), -1, np.int32)
+        path[walked, 0] = first[walked]
+        for hop in range(1, path.shape[1]):
+            here = at[walked]
+            function = hashed[self.hash_function[here], walked]
+            link = self.next_hops.pick(here, flows.dst[walked], function, self.hash_salt[here])
+            self._require(link >= 0, flows, walked)
+            path[walked, hop] = link
+            at[walked] = self.link_dst[link]
+            walked = walked[at[walked] < len(self.switches)]
+            if not len(walked):
+                break
+        crossed = path >= 0
+        ptr = np.concatenate([[0], np.cumsum(crossed.sum(axis=1))])
+        return ptr, path[crossed]
+
+    def _hashes(self, flows: Flows) -> NDArray[np.uint32]:
+        """Hash of each flow by each function that some switch uses; shape (functions, flows)."""
+        hashed = np.zeros((len(hashes.NAMES), len(flows.src)), np.uint32)
+        for number in np.unique(self.hash_function):
+            hashed[number] = hashes.flow_hash(hashes.NAMES[number], flows.tuples)
+        return hashed
+
+    def _first_links(self, flows: Flows, port: ArrayLike | None) -> NDArray[np.int32]:
+        """The link by which each flow leaves its NIC."""
+        ports = self.endpoint_ports[flows.src]
+        if port is not None:
+            chosen = np.broadcast_to(np.asarray(port, np.int64), flows.src.shape)
+            link = np.take_along_axis(ports, chosen[:, None], axis=1)[:, 0]
+            self._require((link >= 0) & self.link_up[link], flows)
+            return link
+        live = (ports >= 0) & self.link_up[ports]
+        self._require(live.any(axis=1), flows)
+        index = hashes.pick(hashes.flow_hash("crc32", flows.tuples), 0, live.sum(axis=1))
+        return ports[np.arange(len(ports)), nth_true(live, index)]
+
+    def _require(self, ok: NDArray[np.bool_], flows: Flows, which: Ints | None = None) -> None:
+        """Raise UnreachableError for the first flow that is not ``ok`` and leaves its endpoint."""
+        if ok.all():
+            return
+        bad = np.flatnonzero(~ok)
+        flow = int((bad if which is None else which[bad])[0])
+        src, dst = self.endpoints[flows.src[flow]], self.endpoints[flows.dst[flow]]
+        raise UnreachableError(f"no path leads from {src} to {dst}: the links between are down")
+
+
+def nth_true(mask: NDArray[np.bool_], n: ArrayLike) -> Ints:
+    """Column of the ``n``-th True (from 0) of each row of ``mask``; 0 where there is none."""
+    rank = np.cumsum(mask, axis=1)
+    return np.argmax(mask & (rank == np.asarray(n, np.int64)[:, None] + 1), axis=1)
