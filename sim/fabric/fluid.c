@@ -1,2 +1,524 @@
+/* State, events and the clock; fluid_solve.c shares out the rates. The manual is fluid.h. */
 #include "fluid.h"
-int fluid_version(void) { return 1; }
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fluid_state.h"
+
+/* ---- memory: arrays grow by doubling, and a failure leaves the old array in place ---- */
+
+static int grow(void **array, int64_t *room, int64_t need, size_t size)
+{
+    if (need <= *room)
+        return 0;
+    int64_t wanted = *room ? *room : 64;
+    while (wanted < need)
+        wanted *= 2;
+    void *larger = realloc(*array, (size_t)wanted * size);
+    if (!larger)
+        return FLUID_ENOMEM;
+    *array = larger;
+    *room = wanted;
+    return 0;
+}
+
+static int grow_flows(fluid *f, int64_t need)
+{
+    if (need > INT32_MAX)
+        return FLUID_EINVAL;
+    int64_t old = f->flow_room, room = old;
+    if (grow((void **)&f->flow, &room, need, sizeof *f->flow) ||
+        (f->flow_room = old, room = old, grow((void **)&f->heap.slot, &room, need, 4)) ||
+        (room = old, grow((void **)&f->pending.slot, &room, need, 4)) ||
+        (room = old, grow((void **)&f->affected, &room, need, 4)) ||
+        (room = old, grow((void **)&f->capped, &room, need, sizeof *f->capped)) ||
+        (room = old, grow((void **)&f->fresh, &room, need, 4)) ||
+        (room = old, grow((void **)&f->free_slot, &room, need, 4)) ||
+        (room = old, grow((void **)&f->done_id, &room, need, 4)) ||
+        (room = old, grow((void **)&f->done_s, &room, need, sizeof(double))))
+        return FLUID_ENOMEM;
+    if (room > old)
+        memset(f->flow + old, 0, (size_t)(room - old) * sizeof *f->flow);
+    f->flow_room = room;
+    return 0;
+}
+
+fluid *fluid_new(int32_t resources, const double *capacity, double tolerance)
+{
+    fluid *f = calloc(1, sizeof *f);
+    if (!f)
+        return NULL;
+    f->resources = resources;
+    f->tolerance = tolerance;
+    f->resource = calloc((size_t)resources + 1, sizeof *f->resource);
+    f->touched = malloc(((size_t)resources + 1) * sizeof *f->touched);
+    f->dirty = malloc(((size_t)resources + 1) * sizeof *f->dirty);
+    f->level_heap = malloc(((size_t)resources + 1) * sizeof *f->level_heap);
+    f->route_ptr = calloc(1, sizeof *f->route_ptr);
+    if (!f->resource || !f->touched || !f->dirty || !f->level_heap || !f->route_ptr) {
+        fluid_free(f);
+        return NULL;
+    }
+    f->route_room = 1;
+    for (int32_t r = 0; r < resources; r++)
+        f->resource[r].capacity = capacity[r];
+    return f;
+}
+
+void fluid_free(fluid *f)
+{
+    if (!f)
+        return;
+    for (int32_t r = 0; f->resource && r < f->resources; r++)
+        free(f->resource[r].member);
+    free(f->resource);
+    free(f->touched);
+    free(f->dirty);
+    free(f->level_heap);
+    free(f->route_ptr);
+    free(f->route_resource);
+    free(f->route_coefficient);
+    free(f->flow);
+    free(f->heap.slot);
+    free(f->pending.slot);
+    free(f->affected);
+    free(f->capped);
+    free(f->fresh);
+    free(f->free_slot);
+    free(f->done_id);
+    free(f->done_s);
+    free(f);
+}
+
+/* ---- routes ---- */
+
+static int routes_valid(const fluid *f, int32_t n, const int64_t *ptr, const int32_t *resource,
+                        const double *coefficient)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (ptr[i] > ptr[i + 1])
+            return 0;
+    for (int64_t k = ptr[0]; k < ptr[n]; k++) {
+        if (resource[k] < 0 || resource[k] >= f->resources)
+            return 0;
+        if (coefficient && !(coefficient[k] > 0.0 && isfinite(coefficient[k])))
+            return 0;
+    }
+    return 1;
+}
+
+int32_t fluid_add_routes(fluid *f, int32_t n, const int64_t *ptr, const int32_t *resource,
+                         const double *coefficient)
+{
+    if (n < 0 || (int64_t)f->routes + n >= INT32_MAX)
+        return FLUID_EINVAL;
+    if (!routes_valid(f, n, ptr, resource, coefficient))
+        return FLUID_EINVAL;
+    int64_t hops = f->route_ptr[f->routes], added = ptr[n] - ptr[0], room = f->hop_room;
+    if (grow((void **)&f->route_ptr, &f->route_room, (int64_t)f->routes + n + 1,
+             sizeof *f->route_ptr) ||
+        grow((void **)&f->route_resource, &room, hops + added, sizeof *f->route_resource))
+        return FLUID_ENOMEM;
+    if (coefficient || f->route_coefficient) {
+        /* The first route with coefficients gives every earlier hop a 1. */
+        double *all = realloc(f->route_coefficient, (size_t)(room ? room : 1) * sizeof *all);
+        if (!all)
+            return FLUID_ENOMEM;
+        for (int64_t k = f->route_coefficient ? hops : 0; k < hops + added; k++)
+            all[k] = 1.0;
+        if (coefficient)
+            memcpy(all + hops, coefficient + ptr[0], (size_t)added * sizeof *all);
+        f->route_coefficient = all;
+    }
+    f->hop_room = room;
+    memcpy(f->route_resource + hops, resource + ptr[0], (size_t)added * sizeof *resource);
+    int32_t first = f->routes;
+    for (int32_t i = 0; i < n; i++)
+        f->route_ptr[first + i + 1] = hops + ptr[i + 1] - ptr[0];
+    f->routes += n;
+    return first;
+}
+
+/* ---- time heaps: indexed binary heaps of flow slots, ordered by key and then by slot ---- */
+
+static int before(const fluid *f, int32_t a, int32_t b)
+{
+    double ka = f->flow[a].key_s, kb = f->flow[b].key_s;
+    return ka < kb || (ka == kb && a < b);
+}
+
+static void heap_place(fluid *f, struct time_heap *h, int64_t at, int32_t slot)
+{
+    h->slot[at] = slot;
+    f->flow[slot].heap_at = (int32_t)at;
+}
+
+static void heap_up(fluid *f, struct time_heap *h, int64_t at)
+{
+    int32_t slot = h->slot[at];
+    while (at > 0 && before(f, slot, h->slot[(at - 1) / 2])) {
+        heap_place(f, h, at, h->slot[(at - 1) / 2]);
+        at = (at - 1) / 2;
+    }
+    heap_place(f, h, at, slot);
+}
+
+static void heap_down(fluid *f, struct time_heap *h, int64_t at)
+{
+    int32_t slot = h->slot[at];
+    for (int64_t child; (child = 2 * at + 1) < h->count; at = child) {
+        if (child + 1 < h->count && before(f, h->slot[child + 1], h->slot[child]))
+            child++;
+        if (!before(f, h->slot[child], slot))
+            break;
+        heap_place(f, h, at, h->slot[child]);
+    }
+    heap_place(f, h, at, slot);
+}
+
+static void heap_push(fluid *f, struct time_heap *h, int32_t slot)
+{
+    heap_place(f, h, h->count, slot);
+    heap_up(f, h, h->count++);
+}
+
+static void heap_remove(fluid *f, struct time_heap *h, int64_t at)
+{
+    int32_t last = h->slot[--h->count];
+    if (at == h->count)
+        return;
+    heap_place(f, h, at, last);
+    heap_up(f, h, at);
+    heap_down(f, h, f->flow[last].heap_at);
+}
+
+void fluid_heap_update(fluid *f, int32_t slot)
+{
+    heap_up(f, &f->heap, f->flow[slot].heap_at);
+    heap_down(f, &f->heap, f->flow[slot].heap_at);
+}
+
+void fluid_heap_rebuild(fluid *f)
+{
+    for (int64_t at = f->heap.count / 2; at-- > 0;)
+        heap_down(f, &f->heap, at);
+}
+
+/* ---- flows join and leave ---- */
+
+void fluid_settle_resource(fluid *f, struct resource *r)
+{
+    r->carried += r->load * (f->now_s - r->settled_s);
+    r->settled_s = f->now_s;
+}
+
+void fluid_settle_flow(fluid *f, struct flow *w)
+{
+    if (isfinite(w->rate))
+        w->left -= w->rate * (f->now_s - w->settled_s);
+    else
+        w->left = 0.0;
+    if (w->left < 0.0)
+        w->left = 0.0;
+    w->settled_s = f->now_s;
+}
+
+static void mark_dirty(fluid *f, int32_t resource)
+{
+    if (f->resource[resource].dirty)
+        return;
+    f->resource[resource].dirty = 1;
+    f->dirty[f->dirty_count++] = resource;
+}
+
+/* Drops the entries of flows that have left; they are kept until half of a list is dead. */
+static void compact(fluid *f, struct resource *r)
+{
+    int32_t kept = 0;
+    for (int32_t i = 0; i < r->count; i++)
+        if (fluid_member_live(f, &r->member[i]))
+            r->member[kept++] = r->member[i];
+    assert(kept == r->live);
+    r->count = kept;
+}
+
+static int join_resources(fluid *f, int32_t slot)
+{
+    struct flow *w = &f->flow[slot];
+    int64_t first = f->route_ptr[w->route], end = f->route_ptr[w->route + 1];
+    for (int64_t k = first; k < end; k++) { /* all memory first, so that a failure changes nothing */
+        struct resource *r = &f->resource[f->route_resource[k]];
+        if (r->count > 16 && r->count > 2 * r->live)
+            compact(f, r);
+        int64_t room = r->room;
+        if (grow((void **)&r->member, &room, (int64_t)r->count + 1, sizeof *r->member))
+            return FLUID_ENOMEM;
+        r->room = (int32_t)room;
+    }
+    for (int64_t k = first; k < end; k++) {
+        struct resource *r = &f->resource[f->route_resource[k]];
+        r->member[r->count++] = (struct member){slot, w->generation, fluid_coefficient(f, k)};
+        r->live++;
+    }
+    return 0;
+}
+
+static void leave_resources(fluid *f, int32_t slot)
+{
+    struct flow *w = &f->flow[slot];
+    for (int64_t k = f->route_ptr[w->route]; k < f->route_ptr[w->route + 1]; k++) {
+        int32_t at = f->route_resource[k];
+        struct resource *r = &f->resource[at];
+        fluid_settle_resource(f, r);
+        r->live--;
+        r->load = r->live ? r->load - w->rate * fluid_coefficient(f, k) : 0.0;
+        mark_dirty(f, at);
+    }
+    fluid_bind(f, w, NO_BOTTLENECK);
+    w->generation++; /* makes its entries in the member lists dead */
+}
+
+static void activate(fluid *f, int32_t slot)
+{
+    struct flow *w = &f->flow[slot];
+    w->state = FLOW_ACTIVE;
+    w->rate = 0.0;
+    w->settled_s = f->now_s;
+    w->key_s = w->left > 0.0 ? INFINITY : f->now_s;
+    f->fresh[f->fresh_count++] = slot;
+    heap_push(f, &f->heap, slot);
+}
+
+static void release(fluid *f, int32_t slot)
+{
+    struct flow *w = &f->flow[slot];
+    if (w->state == FLOW_PENDING) {
+        heap_remove(f, &f->pending, w->heap_at);
+    } else {
+        heap_remove(f, &f->heap, w->heap_at);
+        leave_resources(f, slot);
+    }
+    w->state = FLOW_FREE;
+    w->generation++;
+    f->free_slot[f->free_count++] = slot;
+    f->flows--;
+}
+
+static int flow_valid(const fluid *f, int32_t route, double amount, double weight, double ceiling)
+{
+    return route >= 0 && route < f->routes && amount >= 0.0 && isfinite(amount) && weight > 0.0 &&
+           isfinite(weight) && ceiling > 0.0;
+}
+
+int32_t fluid_start(fluid *f, int64_t n, const int32_t *route, const double *amount,
+                    const double *weight, const double *ceiling, const double *start_s, int32_t *id)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (!flow_valid(f, route[i], amount[i], weight ? weight[i] : 1.0,
+                        ceiling ? ceiling[i] : INFINITY) ||
+            (start_s && !isfinite(start_s[i])))
+            return FLUID_EINVAL;
+    int64_t reused = n < f->free_count ? n : f->free_count;
+    int error = grow_flows(f, f->slots + n - reused);
+    if (error)
+        return error;
+    for (int64_t i = 0; i < n; i++) {
+        int32_t slot = f->free_count ? f->free_slot[--f->free_count] : (int32_t)f->slots++;
+        struct flow *w = &f->flow[slot];
+        w->route = route[i];
+        w->bottleneck = NO_BOTTLENECK;
+        w->left = amount[i];
+        w->weight = weight ? weight[i] : 1.0;
+        w->ceiling = ceiling ? ceiling[i] : INFINITY;
+        w->start_s = start_s && start_s[i] > f->now_s ? start_s[i] : f->now_s;
+        w->key_s = w->start_s;
+        w->state = FLOW_PENDING;
+        id[i] = slot;
+        f->flows++;
+        heap_push(f, &f->pending, slot);
+    }
+    return 0;
+}
+
+/* ---- the clock ---- */
+
+static int start_pending(fluid *f)
+{
+    while (f->pending.count && f->flow[f->pending.slot[0]].key_s <= f->now_s) {
+        int32_t slot = f->pending.slot[0];
+        if (join_resources(f, slot))
+            return FLUID_ENOMEM;
+        heap_remove(f, &f->pending, 0);
+        activate(f, slot);
+    }
+    return 0;
+}
+
+static double head_s(const fluid *f, const struct time_heap *h)
+{
+    return h->count ? f->flow[h->slot[0]].key_s : INFINITY;
+}
+
+static int64_t collect_done(fluid *f, double first_s, double horizon_s)
+{
+    int64_t count = 0;
+    double last_s = first_s;
+    while (f->heap.count && head_s(f, &f->heap) <= horizon_s) {
+        int32_t slot = f->heap.slot[0];
+        last_s = f->flow[slot].key_s > last_s ? f->flow[slot].key_s : last_s;
+        f->done_id[count] = slot;
+        f->done_s[count++] = f->flow[slot].key_s;
+        heap_remove(f, &f->heap, 0);
+    }
+    f->now_s = last_s > f->now_s ? last_s : f->now_s;
+    for (int64_t i = 0; i < count; i++) {
+        /* Rates stood unchanged until now, but a flow stopped at its own time, not at the last. */
+        struct flow *w = &f->flow[f->done_id[i]];
+        double idle_s = f->now_s - f->done_s[i];
+        leave_resources(f, f->done_id[i]);
+        if (idle_s > 0.0 && isfinite(w->rate))
+            for (int64_t k = f->route_ptr[w->route]; k < f->route_ptr[w->route + 1]; k++)
+                f->resource[f->route_resource[k]].carried -=
+                    w->rate * fluid_coefficient(f, k) * idle_s;
+        w->state = FLOW_FREE;
+        w->generation++;
+        f->free_slot[f->free_count++] = f->done_id[i];
+        f->flows--;
+    }
+    return count;
+}
+
+int64_t fluid_run(fluid *f, double until_s)
+{
+    for (;;) {
+        if (start_pending(f))
+            return FLUID_ENOMEM;
+        fluid_solve(f);
+        double start_s = head_s(f, &f->pending), done_s = head_s(f, &f->heap);
+        double next_s = start_s < done_s ? start_s : done_s;
+        if (next_s > until_s || isinf(next_s)) {
+            if (isfinite(until_s) && until_s > f->now_s)
+                f->now_s = until_s;
+            return 0;
+        }
+        if (start_s < done_s) {
+            f->now_s = start_s;
+            continue;
+        }
+        double age_s = done_s - f->flow[f->heap.slot[0]].start_s;
+        double horizon_s = done_s + f->tolerance * age_s;
+        horizon_s = horizon_s < until_s ? horizon_s : until_s;
+        horizon_s = horizon_s < start_s ? horizon_s : start_s;
+        return collect_done(f, done_s, horizon_s);
+    }
+}
+
+double fluid_next_s(fluid *f)
+{
+    if (start_pending(f))
+        return f->now_s;
+    fluid_solve(f);
+    double start_s = head_s(f, &f->pending), done_s = head_s(f, &f->heap);
+    return start_s < done_s ? start_s : done_s;
+}
+
+/* ---- changes from outside and readings ---- */
+
+static int running(const fluid *f, int32_t id)
+{
+    return id >= 0 && id < f->slots && f->flow[id].state != FLOW_FREE;
+}
+
+int32_t fluid_set_capacity(fluid *f, int32_t resource, double capacity)
+{
+    if (resource < 0 || resource >= f->resources || !(capacity >= 0.0) || !isfinite(capacity))
+        return FLUID_EINVAL;
+    f->resource[resource].capacity = capacity;
+    mark_dirty(f, resource);
+    return 0;
+}
+
+int32_t fluid_reroute(fluid *f, int32_t id, int32_t route)
+{
+    if (!running(f, id) || route < 0 || route >= f->routes)
+        return FLUID_EINVAL;
+    struct flow *w = &f->flow[id];
+    if (w->state == FLOW_PENDING) {
+        w->route = route;
+        return 0;
+    }
+    fluid_solve(f);
+    fluid_settle_flow(f, w);
+    leave_resources(f, id);
+    heap_remove(f, &f->heap, w->heap_at);
+    w->route = route;
+    if (join_resources(f, id)) { /* out of memory: the flow stands still, on no resource */
+        w->state = FLOW_PENDING;
+        w->key_s = INFINITY;
+        heap_push(f, &f->pending, id);
+        return FLUID_ENOMEM;
+    }
+    activate(f, id);
+    return 0;
+}
+
+double fluid_cancel(fluid *f, int32_t id)
+{
+    if (!running(f, id))
+        return FLUID_EINVAL;
+    struct flow *w = &f->flow[id];
+    if (w->state == FLOW_ACTIVE) {
+        fluid_solve(f);
+        fluid_settle_flow(f, w);
+    }
+    double left = w->left;
+    release(f, id);
+    return left;
+}
+
+int32_t fluid_flow_state(fluid *f, int64_t n, const int32_t *id, double *rate, double *left)
+{
+    if (start_pending(f))
+        return FLUID_ENOMEM;
+    fluid_solve(f);
+    for (int64_t i = 0; i < n; i++) {
+        if (!running(f, id[i]))
+            return FLUID_EINVAL;
+        struct flow *w = &f->flow[id[i]];
+        if (w->state == FLOW_ACTIVE)
+            fluid_settle_flow(f, w);
+        rate[i] = w->state == FLOW_ACTIVE ? w->rate : 0.0;
+        left[i] = w->left;
+    }
+    return 0;
+}
+
+void fluid_load(fluid *f, double *load)
+{
+    if (start_pending(f) == 0)
+        fluid_solve(f);
+    for (int32_t r = 0; r < f->resources; r++)
+        load[r] = f->resource[r].load;
+}
+
+void fluid_carried(fluid *f, double *carried)
+{
+    for (int32_t r = 0; r < f->resources; r++) {
+        fluid_settle_resource(f, &f->resource[r]);
+        carried[r] = f->resource[r].carried;
+    }
+}
+
+const int32_t *fluid_done_id(const fluid *f) { return f->done_id; }
+const double *fluid_done_s(const fluid *f) { return f->done_s; }
+double fluid_now_s(const fluid *f) { return f->now_s; }
+int64_t fluid_flows(const fluid *f) { return f->flows; }
+
+void fluid_effort(const fluid *f, int64_t *solutions, int64_t *visits)
+{
+    *solutions = f->solutions;
+    *visits = f->visits;
+}

@@ -1,0 +1,291 @@
+/* Weighted max-min rates, solved again only where they can have changed.
+ *
+ * `affected` starts with the flows that just started and those whose bottleneck lost a flow or
+ * changed its capacity. One round of water-filling shares out what the other flows leave; then the
+ * certificate is checked on every resource that an affected flow crosses:
+ *   - a flow that is not affected but has its bottleneck here needs this resource saturated, with
+ *     no larger rate/weight on it;
+ *   - where affected flows froze, no other flow may have a larger rate/weight.
+ * Flows for which this fails become affected, and the next round solves all of them again. The set
+ * only grows; when it holds most flows, all are solved, and that needs no check.
+ */
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "fluid_state.h"
+
+/* Two levels closer than this are one: far above rounding, far below what anyone can measure. */
+static const double SAME = 1e-9;
+
+static void affect(fluid *f, int32_t slot)
+{
+    struct flow *w = &f->flow[slot];
+    if (w->solving == f->solving)
+        return;
+    w->solving = f->solving;
+    f->affected[f->affected_count++] = slot;
+}
+
+static void affect_all(fluid *f)
+{
+    for (int64_t i = 0; i < f->heap.count; i++)
+        affect(f, f->heap.slot[i]);
+}
+
+static void affect_first(fluid *f)
+{
+    f->affected_count = 0;
+    f->solving++;
+    for (int64_t i = 0; i < f->fresh_count; i++)
+        affect(f, f->fresh[i]);
+    f->fresh_count = 0;
+    for (int32_t i = 0; i < f->dirty_count; i++) {
+        struct resource *r = &f->resource[f->dirty[i]];
+        int overloaded = r->load > r->capacity * (1.0 + SAME);
+        r->dirty = 0;
+        if (!overloaded && !r->bound)
+            continue; /* nobody waits for what became free here */
+        for (int32_t k = 0; k < r->count; k++) {
+            const struct member *m = &r->member[k];
+            if (fluid_member_live(f, m) &&
+                (overloaded || f->flow[m->flow].bottleneck == f->dirty[i]))
+                affect(f, m->flow);
+        }
+    }
+    f->dirty_count = 0;
+}
+
+/* ---- one round of water-filling over the affected flows ---- */
+
+static void level_down(fluid *f, int32_t at)
+{
+    struct level_entry moving = f->level_heap[at];
+    for (int32_t child; (child = 2 * at + 1) < f->level_count; at = child) {
+        if (child + 1 < f->level_count &&
+            f->level_heap[child + 1].level < f->level_heap[child].level)
+            child++;
+        if (f->level_heap[child].level >= moving.level)
+            break;
+        f->level_heap[at] = f->level_heap[child];
+    }
+    f->level_heap[at] = moving;
+}
+
+static double level_of(const struct resource *r)
+{
+    return r->left > 0.0 ? r->left / r->open_weight : 0.0;
+}
+
+/* Takes the old rates of the affected flows off the loads; what is left is theirs to share. */
+static void open_resources(fluid *f)
+{
+    f->touched_count = 0;
+    f->round++;
+    for (int64_t i = 0; i < f->affected_count; i++) {
+        struct flow *w = &f->flow[f->affected[i]];
+        fluid_settle_flow(f, w);
+        w->frozen = 0;
+        for (int64_t k = f->route_ptr[w->route]; k < f->route_ptr[w->route + 1]; k++) {
+            int32_t at = f->route_resource[k];
+            struct resource *r = &f->resource[at];
+            double coefficient = fluid_coefficient(f, k);
+            if (r->touched != f->round) {
+                r->touched = f->round;
+                r->open = 0;
+                r->open_weight = 0.0;
+                r->froze = 0;
+                f->touched[f->touched_count++] = at;
+                fluid_settle_resource(f, r);
+            }
+            r->open++;
+            r->open_weight += coefficient * w->weight;
+            r->load -= coefficient * w->rate;
+        }
+        w->rate = 0.0;
+    }
+    for (int32_t i = 0; i < f->touched_count; i++) {
+        struct resource *r = &f->resource[f->touched[i]];
+        if (r->open == r->live)
+            r->load = 0.0; /* nobody else is here: forget the rounding */
+        r->left = r->capacity - r->load;
+        f->level_heap[i] = (struct level_entry){level_of(r), f->touched[i]};
+    }
+    f->level_count = f->touched_count;
+    for (int32_t at = f->level_count / 2; at-- > 0;)
+        level_down(f, at);
+}
+
+static int by_level(const void *a, const void *b)
+{
+    const struct capped_flow *x = a, *y = b;
+    if (x->level != y->level)
+        return x->level < y->level ? -1 : 1;
+    return (x->slot > y->slot) - (x->slot < y->slot);
+}
+
+static int64_t sort_ceilings(fluid *f)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < f->affected_count; i++) {
+        const struct flow *w = &f->flow[f->affected[i]];
+        if (isfinite(w->ceiling))
+            f->capped[count++] = (struct capped_flow){w->ceiling / w->weight, f->affected[i]};
+    }
+    qsort(f->capped, (size_t)count, sizeof *f->capped, by_level);
+    return count;
+}
+
+static void freeze(fluid *f, int32_t slot, double rate, int32_t bottleneck)
+{
+    struct flow *w = &f->flow[slot];
+    w->frozen = 1;
+    w->rate = rate;
+    fluid_bind(f, w, bottleneck);
+    for (int64_t k = f->route_ptr[w->route]; k < f->route_ptr[w->route + 1]; k++) {
+        struct resource *r = &f->resource[f->route_resource[k]];
+        double coefficient = fluid_coefficient(f, k);
+        r->left -= coefficient * rate;
+        r->load += coefficient * rate;
+        r->open_weight -= coefficient * w->weight;
+        r->open--;
+    }
+}
+
+/* Freezes every open flow of a resource that saturates at `level`. */
+static void saturate(fluid *f, int32_t at, double level)
+{
+    struct resource *r = &f->resource[at];
+    r->froze = 1;
+    r->level = level;
+    for (int32_t k = 0; k < r->count && r->open; k++) {
+        const struct member *m = &r->member[k];
+        const struct flow *w = &f->flow[m->flow];
+        if (fluid_member_live(f, m) && w->solving == f->solving && !w->frozen)
+            freeze(f, m->flow, level * w->weight, at);
+    }
+    r->open_weight = 0.0;
+}
+
+/* The lowest level at which an open resource saturates; levels only rise while flows freeze, so an
+ * entry that is out of date is too low and sinks when it comes up. */
+static int lowest(fluid *f, struct level_entry *found)
+{
+    while (f->level_count) {
+        struct level_entry *top = &f->level_heap[0];
+        const struct resource *r = &f->resource[top->resource];
+        if (r->open == 0) {
+            *top = f->level_heap[--f->level_count];
+            level_down(f, 0);
+            continue;
+        }
+        double level = level_of(r);
+        if (level <= top->level * (1.0 + 1e-15)) {
+            *found = (struct level_entry){level, top->resource};
+            return 1;
+        }
+        top->level = level;
+        level_down(f, 0);
+    }
+    return 0;
+}
+
+static void fill(fluid *f)
+{
+    open_resources(f);
+    int64_t capped = sort_ceilings(f), next = 0;
+    struct level_entry low;
+    for (;;) {
+        int found = lowest(f, &low);
+        while (next < capped && f->flow[f->capped[next].slot].frozen)
+            next++;
+        if (next < capped && (!found || f->capped[next].level <= low.level)) {
+            int32_t slot = f->capped[next++].slot;
+            freeze(f, slot, f->flow[slot].ceiling, NO_BOTTLENECK);
+        } else if (found) {
+            saturate(f, low.resource, low.level);
+        } else {
+            break;
+        }
+    }
+    for (int64_t i = 0; i < f->affected_count; i++) {
+        struct flow *w = &f->flow[f->affected[i]];
+        if (!w->frozen) { /* it crosses nothing and has no ceiling: it is done at once */
+            w->rate = INFINITY;
+            fluid_bind(f, w, NO_BOTTLENECK);
+        }
+    }
+    f->visits += f->affected_count;
+}
+
+/* ---- the certificate around the affected flows ---- */
+
+static double level_of_flow(const struct flow *w) { return w->rate / w->weight; }
+
+static double highest_level(const fluid *f, const struct resource *r)
+{
+    double highest = 0.0;
+    for (int32_t k = 0; k < r->count; k++)
+        if (fluid_member_live(f, &r->member[k]))
+            highest = fmax(highest, level_of_flow(&f->flow[r->member[k].flow]));
+    return highest;
+}
+
+/* Adds the flows of one resource for which the certificate fails. */
+static void check_resource(fluid *f, int32_t at)
+{
+    struct resource *r = &f->resource[at];
+    int saturated = r->load >= r->capacity * (1.0 - SAME);
+    double highest = saturated ? highest_level(f, r) : INFINITY;
+    for (int32_t k = 0; k < r->count; k++) {
+        const struct member *m = &r->member[k];
+        const struct flow *w = &f->flow[m->flow];
+        if (!fluid_member_live(f, m) || w->solving == f->solving)
+            continue;
+        double level = level_of_flow(w);
+        int too_high = r->froze && level > r->level * (1.0 + SAME);
+        int too_low = w->bottleneck == at && level < highest * (1.0 - SAME);
+        if (too_high || too_low)
+            affect(f, m->flow);
+    }
+}
+
+static void update_finish_times(fluid *f)
+{
+    int many = f->affected_count > f->heap.count / 8;
+    for (int64_t i = 0; i < f->affected_count; i++) {
+        struct flow *w = &f->flow[f->affected[i]];
+        if (w->left <= 0.0 || isinf(w->rate))
+            w->key_s = f->now_s;
+        else
+            w->key_s = w->rate > 0.0 ? f->now_s + w->left / w->rate : INFINITY;
+        if (!many)
+            fluid_heap_update(f, f->affected[i]);
+    }
+    if (many)
+        fluid_heap_rebuild(f);
+}
+
+void fluid_solve(fluid *f)
+{
+    if (!f->fresh_count && !f->dirty_count)
+        return;
+    affect_first(f);
+    if (!f->affected_count)
+        return;
+    f->solutions++;
+    for (;;) {
+        int all = f->affected_count > f->heap.count / 2;
+        if (all)
+            affect_all(f);
+        fill(f);
+        if (all)
+            break;
+        int64_t solved = f->affected_count;
+        for (int32_t i = 0; i < f->touched_count; i++)
+            check_resource(f, f->touched[i]);
+        if (f->affected_count == solved)
+            break;
+    }
+    update_finish_times(f);
+}

@@ -1,0 +1,126 @@
+/* What fluid.c (events) and fluid_solve.c (rates) share. Not an interface. */
+#ifndef SIM_FLUID_STATE_H
+#define SIM_FLUID_STATE_H
+
+#include "fluid.h"
+
+enum flow_state { FLOW_FREE, FLOW_PENDING, FLOW_ACTIVE };
+
+#define NO_BOTTLENECK -1 /* at its own ceiling, or not solved yet */
+
+/* One flow's entry in a resource's list; dead once the flow's generation has moved on. */
+struct member {
+    int32_t flow;
+    uint32_t generation;
+    double coefficient;
+};
+
+struct resource {
+    double capacity;
+    double load;      /* units per second in use */
+    double carried;   /* units, up to settled_s */
+    double settled_s;
+    struct member *member;
+    int32_t count, room, live; /* list length, allocated, and entries that are not dead */
+    int32_t bound;             /* active flows whose bottleneck this is */
+    uint8_t dirty;             /* a flow left or the capacity changed since the last solution */
+    /* Scratch of one water-filling. */
+    uint8_t froze;        /* some flow froze here, at `level` */
+    uint32_t touched;     /* the round in which a solved flow crossed it */
+    int32_t open;         /* solved flows here that are not frozen yet */
+    double left;          /* capacity that is not given away yet */
+    double open_weight;   /* sum of coefficient * weight over the open flows */
+    double level;         /* rate/weight at which it saturated */
+};
+
+struct flow {
+    double left;      /* amount still to move at settled_s */
+    double rate;
+    double weight;
+    double ceiling;
+    double settled_s;
+    double start_s;
+    double key_s;     /* place in its heap: start time while pending, finish time while active */
+    int32_t route;
+    int32_t bottleneck;
+    int32_t heap_at;
+    uint32_t generation;
+    uint32_t solving; /* the solution in which it is affected */
+    uint8_t state;
+    uint8_t frozen;
+};
+
+struct time_heap {
+    int32_t *slot;
+    int64_t count;
+};
+
+struct level_entry {
+    double level;
+    int32_t resource;
+};
+
+struct capped_flow {
+    double level; /* ceiling / weight */
+    int32_t slot;
+};
+
+struct fluid {
+    double now_s, tolerance;
+    int32_t resources, routes;
+    struct resource *resource;
+    int64_t *route_ptr;
+    int32_t *route_resource;
+    double *route_coefficient; /* NULL while every coefficient is 1 */
+    int64_t route_room, hop_room;
+
+    struct flow *flow;
+    int64_t slots, flow_room, flows;
+    struct time_heap heap, pending;
+    int32_t *free_slot, *fresh, *dirty;
+    int64_t free_count, fresh_count;
+    int32_t dirty_count;
+    int32_t *done_id;
+    double *done_s;
+
+    /* Scratch of a solution. */
+    int32_t *affected, *touched;
+    int64_t affected_count;
+    int32_t touched_count;
+    struct capped_flow *capped;
+    struct level_entry *level_heap;
+    int32_t level_count;
+    uint32_t solving, round;
+    int64_t solutions, visits;
+};
+
+static inline double fluid_coefficient(const fluid *f, int64_t hop)
+{
+    return f->route_coefficient ? f->route_coefficient[hop] : 1.0;
+}
+
+static inline int fluid_member_live(const fluid *f, const struct member *m)
+{
+    return f->flow[m->flow].generation == m->generation;
+}
+
+/* Brings `carried` (of a resource) or `left` (of a flow) up to the present. */
+void fluid_settle_resource(fluid *f, struct resource *r);
+void fluid_settle_flow(fluid *f, struct flow *w);
+/* Records which resource holds a flow back. */
+static inline void fluid_bind(fluid *f, struct flow *w, int32_t bottleneck)
+{
+    if (w->bottleneck != NO_BOTTLENECK)
+        f->resource[w->bottleneck].bound--;
+    if (bottleneck != NO_BOTTLENECK)
+        f->resource[bottleneck].bound++;
+    w->bottleneck = bottleneck;
+}
+
+/* Restores heap order after one key, or many, changed. */
+void fluid_heap_update(fluid *f, int32_t slot);
+void fluid_heap_rebuild(fluid *f);
+/* Makes all rates max-min fair again after what happened since the last call. */
+void fluid_solve(fluid *f);
+
+#endif
