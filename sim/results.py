@@ -1,6 +1,6 @@
 """What a simulation yields: plain records that every output (table, JSON, plot, trace) reads.
 
-Times are seconds of simulated time, sizes bytes, rates bits per second unless a name says otherwise.
+Times are seconds of simulated time, sizes bytes, rates bits per second unless a name says so.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ SpanKind = Literal["forward", "backward", "update", "selection", "transfer", "la
 
 @dataclass(frozen=True)
 class Span:
-    """One bar of the timeline: what ``track`` (a GPU, a NIC, a stream or a link) did, and when."""
+    """One bar of the timeline: what ``track`` (a GPU, a NIC, a stream or a link) did, and when.
+
+    Tracks of one host share its name: ``gn10xp-0/gpu3``, ``gn10xp-0/eth0.1``,
+    ``gn10xp-0/gpu3/stream0``; a track without ``/`` (``leaf0->spine1``) belongs to the fabric.
+    """
 
     track: str
     name: str
@@ -113,3 +117,40 @@ class ScenarioResult:
     def error(self) -> float | None:
         """Relative error against ``expect`` (positive: the simulator is faster), or None."""
         return None if self.expect is None else self.images_per_s / self.expect.images_per_s - 1.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that one run of a topology file answers; rows stand in the file's order."""
+
+    topology: str
+    seed: int
+    scenarios: tuple[ScenarioResult, ...]
+    notes: tuple[str, ...] = ()
+    """Sentences about the whole run."""
+
+
+@dataclass(frozen=True)
+class CollectiveRow:
+    """One collective of one size by one algorithm, in nccl-tests' terms (rates in bytes/s)."""
+
+    algorithm: str
+    size_bytes: int
+    """The larger of the bytes that a rank sends into and receives from the collective."""
+    count: int
+    """Elements per call as nccl-tests counts them: a rank's own share where data is split."""
+    time_s: float
+    algbw: float
+    busbw: float
+
+
+@dataclass(frozen=True)
+class CollectiveReport:
+    """What ``--collective`` prints: every algorithm at every size."""
+
+    topology: str
+    seed: int
+    collective: str
+    ranks: int
+    datatype: str
+    rows: tuple[CollectiveRow, ...]

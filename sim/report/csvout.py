@@ -1,0 +1,73 @@
+"""The answer as CSV: one line for each scenario row, for spreadsheets and data frames.
+
+The numbers are those of the JSON output, at the same nine significant digits; a cell is empty where
+JSON has null. Lines end with a newline; several notes of one row are joined by ``; ``.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING
+
+from sim.report.jsonout import breakdown_ms
+from sim.report.numbers import rounded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from sim.results import CollectiveReport, Report, ScenarioResult
+
+    Cell = str | int | float | None
+
+HEADER = (
+    "name", "gpus", "job", "images_per_s", "efficiency", "step_ms",
+    "compute_ms", "exposed_transfer_ms", "selection_ms", "latency_ms", "message_ms",
+    "low_images_per_s", "high_images_per_s", "low_exposed_ms", "high_exposed_ms",
+    "expect_images_per_s", "expect_kind", "expect_within", "expect_source", "error_pct", "notes",
+)
+COLLECTIVE_HEADER = (
+    "collective", "ranks", "datatype", "algorithm", "size_bytes", "count", "time_us",
+    "algbw_gb_per_s", "busbw_gb_per_s",
+)
+
+
+def report_csv(report: Report) -> str:
+    """CSV text of a run's scenarios, with a header line."""
+    return _table(HEADER, (_cells(row) for row in report.scenarios))
+
+
+def collective_csv(report: CollectiveReport) -> str:
+    """CSV text of ``--collective``: one line for each size and algorithm."""
+    return _table(COLLECTIVE_HEADER, (
+        (report.collective, report.ranks, report.datatype, row.algorithm, row.size_bytes, row.count,
+         rounded(row.time_s * 1e6), rounded(row.algbw / 1e9), rounded(row.busbw / 1e9))
+        for row in report.rows))
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _cells(row: ScenarioResult) -> tuple[Cell, ...]:
+    expect = row.expect
+    error = None if row.error is None else rounded(row.error * 100)
+    expected: tuple[Cell, ...] = (None, None, None, None)
+    if expect is not None:
+        expected = (rounded(expect.images_per_s), expect.kind, rounded(expect.within),
+                    expect.source)
+    return (row.name, row.gpus, row.job, rounded(row.images_per_s), rounded(row.efficiency),
+            rounded(row.step_s * 1e3), *breakdown_ms(row.breakdown).values(), *_interval(row),
+            *expected, error, "; ".join(row.notes))
+
+
+def _interval(row: ScenarioResult) -> tuple[Cell, ...]:
+    interval = row.interval
+    if interval is None:
+        return (None, None, None, None)
+    return (rounded(interval.low_images_per_s), rounded(interval.high_images_per_s),
+            rounded(interval.low_exposed_s * 1e3), rounded(interval.high_exposed_s * 1e3))

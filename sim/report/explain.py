@@ -1,0 +1,77 @@
+"""Where each step's time goes (``--explain``): one line a scenario, five parts that add up.
+
+Parts are printed so that the printed milliseconds add up to the printed step and the percentages to
+100. Bars have one scale for the whole table, so that their lengths compare.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from sim.report.numbers import apportion, milliseconds_decimals, shown_ms
+from sim.report.screen import Column, console_for, fit, grid, show
+from sim.report.table import name_columns, section_ends
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+    from rich.text import Text
+
+    from sim.results import Breakdown, Report, ScenarioResult
+
+BAR_WIDTH = 22
+# Header, glyph in the bar (plain ASCII, and block characters where those print), colour.
+PARTS = (
+    ("compute", "#", "█", "blue"),
+    ("exposed\ntransfer", "=", "▒", "red"),
+    ("selection", "s", "▓", "yellow"),
+    ("latency", "l", "░", "magenta"),
+    ("per\nmessage", "m", "▚", "cyan"),
+)
+
+
+def parts_s(breakdown: Breakdown) -> tuple[float, ...]:
+    """Return the five parts of a step in seconds, in the order of `PARTS`."""
+    return (breakdown.compute_s, breakdown.exposed_transfer_s, breakdown.selection_s,
+            breakdown.latency_s, breakdown.message_s)
+
+
+def print_explanation(report: Report, *, console: Console | None = None) -> None:
+    """Print the table of parts, by default on standard output."""
+    if not report.scenarios:
+        return
+    console = console_for() if console is None else console
+    columns = fit(_columns(report.scenarios, plain=console.options.ascii_only), console.width)
+    show(console, grid(columns, section_ends(report.scenarios)))
+
+
+def _columns(rows: Sequence[ScenarioResult], *, plain: bool) -> list[Column]:
+    from rich.text import Text  # noqa: PLC0415 - rich is slow to import
+
+    decimals = milliseconds_decimals(min(row.step_s for row in rows))
+    longest = max((row.step_s for row in rows if math.isfinite(row.step_s)), default=0.0)
+    parts = [shown_ms(row.step_s, row.breakdown.compute_s, parts_s(row.breakdown)[1:], decimals)
+             for row in rows]
+    shares = [apportion(parts_s(row.breakdown), 100) for row in rows]
+    columns = [*name_columns(rows),
+               Column("step\nms", [Text(part[0]) for part in parts])]
+    for index, (header, simple, glyph, _) in enumerate(PARTS):
+        columns += [Column(f"{header}\n{simple if plain else glyph} ms", [Text(part[index + 1]) for part in parts]),
+                    Column("%", [Text(f"{share[index]}") for share in shares], drop=1)]
+    return [*columns, Column("", [_bar(row, longest, plain=plain) for row in rows],
+                             align="left", drop=2)]
+
+
+def _bar(row: ScenarioResult, longest_s: float, *, plain: bool) -> Text:
+    from rich.text import Text  # noqa: PLC0415
+
+    bar = Text()
+    if not 0 < row.step_s <= longest_s:
+        return bar
+    length = max(1, round(BAR_WIDTH * row.step_s / longest_s))
+    for (_, simple, glyph, colour), cells in zip(
+            PARTS, apportion(parts_s(row.breakdown), length), strict=True):
+        bar.append((simple if plain else glyph) * cells, style=colour)
+    return bar

@@ -1,0 +1,105 @@
+"""The answer as JSON, for programs; docs/output.md lists every key.
+
+The same report gives the same bytes: keys keep the order below, floats carry nine significant
+digits, text is UTF-8, and the file ends with a newline. What is infinite or unknown is null.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from sim.report.numbers import rounded
+
+if TYPE_CHECKING:
+    from sim.results import (
+        Breakdown,
+        CollectiveReport,
+        Expectation,
+        Interval,
+        Report,
+        ScenarioResult,
+    )
+
+VERSION = 1
+"""Rises when a key changes its meaning or goes; new keys do not raise it."""
+
+
+def report_json(report: Report) -> str:
+    """Text of the JSON document for a run's scenarios."""
+    return _dump({
+        "version": VERSION,
+        "topology": report.topology,
+        "seed": report.seed,
+        "scenarios": [_scenario(row) for row in report.scenarios],
+        "notes": list(report.notes),
+    })
+
+
+def collective_json(report: CollectiveReport) -> str:
+    """Text of the JSON document for ``--collective``."""
+    return _dump({
+        "version": VERSION,
+        "topology": report.topology,
+        "seed": report.seed,
+        "collective": report.collective,
+        "ranks": report.ranks,
+        "datatype": report.datatype,
+        "rows": [{
+            "algorithm": row.algorithm,
+            "size_bytes": row.size_bytes,
+            "count": row.count,
+            "time_us": rounded(row.time_s * 1e6),
+            "algbw_gb_per_s": rounded(row.algbw / 1e9),
+            "busbw_gb_per_s": rounded(row.busbw / 1e9),
+        } for row in report.rows],
+    })
+
+
+def _dump(document: dict[str, Any]) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _scenario(row: ScenarioResult) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "gpus": row.gpus,
+        "job": row.job,
+        "images_per_s": rounded(row.images_per_s),
+        "step_ms": rounded(row.step_s * 1e3),
+        "efficiency": rounded(row.efficiency),
+        "expect": None if row.expect is None else _expect(row.expect),
+        "error_pct": None if row.error is None else rounded(row.error * 100),
+        "interval": None if row.interval is None else _interval(row.interval),
+        "breakdown_ms": breakdown_ms(row.breakdown),
+        "notes": list(row.notes),
+    }
+
+
+def breakdown_ms(breakdown: Breakdown) -> dict[str, float | None]:
+    """Return the five parts of a step in milliseconds, in the order of all outputs."""
+    return {
+        "compute": rounded(breakdown.compute_s * 1e3),
+        "exposed_transfer": rounded(breakdown.exposed_transfer_s * 1e3),
+        "selection": rounded(breakdown.selection_s * 1e3),
+        "latency": rounded(breakdown.latency_s * 1e3),
+        "message": rounded(breakdown.message_s * 1e3),
+    }
+
+
+def _expect(expect: Expectation) -> dict[str, Any]:
+    return {
+        "images_per_s": rounded(expect.images_per_s),
+        "kind": expect.kind,
+        "within": rounded(expect.within),
+        "source": expect.source,
+    }
+
+
+def _interval(interval: Interval) -> dict[str, Any]:
+    return {
+        "images_per_s": [rounded(interval.low_images_per_s), rounded(interval.high_images_per_s)],
+        "exposed_ms": [rounded(interval.low_exposed_s * 1e3),
+                       rounded(interval.high_exposed_s * 1e3)],
+        "parameters": list(interval.parameters),
+    }

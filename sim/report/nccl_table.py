@@ -1,0 +1,147 @@
+"""nccl-tests' columns for every algorithm in one table (``--collective``).
+
+Terms as in nccl-tests' PERFORMANCE page: *algbw* is size over time; *busbw* is algbw times a factor
+that makes it comparable with a link's rate whatever the number of ranks. The size is the larger of
+what a rank sends into and receives from the collective. The fastest algorithm of each size carries
+a star.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sim.report.screen import Column, console_for, grid, show
+from sim.results import CollectiveRow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console
+    from rich.text import Text
+
+    from sim.results import CollectiveReport
+
+_SPLIT = ("allgather", "reducescatter", "alltoall")
+"""Collectives whose count is a rank's own share of the size."""
+_REDUCE = ("allreduce", "reducescatter", "reduce")
+_ELEMENT_BYTES = {"int8": 1, "uint8": 1, "half": 2, "bfloat16": 2, "float": 4, "int32": 4,
+                  "double": 8, "int64": 8}
+_FIXED_WIDTH = 48
+"""Character cells that size, count, type and redop take at least, with the gaps after them."""
+
+
+def busbw_factor(collective: str, ranks: int) -> float:
+    """Return busbw / algbw as nccl-tests defines it; ValueError for an unknown collective."""
+    share = (ranks - 1) / ranks
+    factors = {"allreduce": 2 * share, "allgather": share, "reducescatter": share,
+               "alltoall": share, "broadcast": 1.0, "reduce": 1.0, "sendrecv": 1.0}
+    name = _plain(collective)
+    if name not in factors:
+        raise ValueError(f"unknown collective {collective!r}, not one of {', '.join(factors)}")
+    return factors[name]
+
+
+def collective_row(collective: str, algorithm: str, *, ranks: int, size_bytes: int, time_s: float,
+                   datatype: str = "float") -> CollectiveRow:
+    """Return the row of one collective that took ``time_s`` seconds, as nccl-tests counts."""
+    elements = size_bytes // _ELEMENT_BYTES[datatype]
+    count = elements // ranks if _plain(collective) in _SPLIT else elements
+    algbw = size_bytes / time_s
+    return CollectiveRow(algorithm, size_bytes, count, time_s, algbw,
+                         algbw * busbw_factor(collective, ranks))
+
+
+def print_collective(report: CollectiveReport, *, console: Console | None = None) -> None:
+    """Print one line a size, with a group of time, algbw and busbw for each algorithm.
+
+    Groups that do not fit beside each other follow below, each with the sizes before it; into a
+    file all stand in one line, whatever its length.
+    """
+    from rich.text import Text  # noqa: PLC0415 - rich is slow to import
+
+    console = console_for() if console is None else console
+    show(console, Text(f"{report.topology}: {report.collective}, {report.ranks} ranks",
+                       style="bold"))
+    rows = {(row.size_bytes, row.algorithm): row for row in report.rows}
+    sizes = sorted({row.size_bytes for row in report.rows})
+    groups = [_group(name, [rows.get((size, name)) for size in sizes], _best(report))
+              for name in dict.fromkeys(row.algorithm for row in report.rows)]
+    for chunk in _chunks(groups, console):
+        wide = [*_size_columns(report, sizes), *(column for group in chunk for column in group)]
+        if not console.is_terminal:
+            console.width = max(console.width, _width(wide))
+        show(console, grid(wide))
+
+
+def _plain(collective: str) -> str:
+    return collective.replace("_", "").replace("-", "").lower()
+
+
+def _best(report: CollectiveReport) -> dict[int, float]:
+    """Return the shortest time of each size."""
+    best: dict[int, float] = {}
+    for row in report.rows:
+        best[row.size_bytes] = min(row.time_s, best.get(row.size_bytes, row.time_s))
+    return best
+
+
+def _size_columns(report: CollectiveReport, sizes: Sequence[int]) -> list[Column]:
+    from rich.text import Text  # noqa: PLC0415
+
+    counts = {row.size_bytes: row.count for row in report.rows}
+    redop = "sum" if _plain(report.collective) in _REDUCE else "none"
+    return [
+        Column("\nsize\n(B)", [Text(str(size)) for size in sizes]),
+        Column("\ncount\n(elements)", [Text(str(counts[size])) for size in sizes]),
+        Column("\ntype\n", [Text(report.datatype) for _ in sizes]),
+        Column("\nredop\n", [Text(redop) for _ in sizes]),
+    ]
+
+
+def _group(name: str, rows: Sequence[CollectiveRow | None],
+           best: dict[int, float]) -> list[Column]:
+    from rich.text import Text  # noqa: PLC0415
+
+    def cells(texts: Iterator[str]) -> list[Text]:
+        return [Text(text, style="bold green" if _is_best(row, best) else "")
+                for text, row in zip(texts, rows, strict=True)]
+
+    times = ("-" if row is None else _time_us(row.time_s * 1e6) for row in rows)
+    return [
+        Column(f"{name}\ntime\n(us)", cells(
+            f"*{time}" if _is_best(row, best) else time
+            for time, row in zip(times, rows, strict=True))),
+        Column("\nalgbw\n(GB/s)", cells(
+            "-" if row is None else f"{row.algbw / 1e9:.2f}" for row in rows)),
+        Column("\nbusbw\n(GB/s)", cells(
+            "-" if row is None else f"{row.busbw / 1e9:.2f}" for row in rows)),
+    ]
+
+
+def _is_best(row: CollectiveRow | None, best: dict[int, float]) -> bool:
+    return row is not None and row.time_s == best[row.size_bytes]
+
+
+def _time_us(time: float) -> str:
+    """Write microseconds as nccl-tests does: fewer decimals for longer times."""
+    if time >= 10000:
+        return f"{time:.0f}"
+    return f"{time:.1f}" if time >= 100 else f"{time:.2f}"
+
+
+def _width(columns: Sequence[Column]) -> int:
+    return sum(column.narrowest + 2 for column in columns)
+
+
+def _chunks(groups: Sequence[list[Column]], console: Console) -> Iterator[list[list[Column]]]:
+    if not console.is_terminal:
+        yield list(groups)
+        return
+    chunk: list[list[Column]] = []
+    room = console.width - _FIXED_WIDTH
+    for group in groups:
+        if chunk and sum(map(_width, [*chunk, group])) > room:
+            yield chunk
+            chunk = []
+        chunk.append(group)
+    yield chunk

@@ -1,0 +1,160 @@
+"""The answer as a table: one line for each scenario and number of GPUs.
+
+Beside the simulated images/s stand the published (or measured) figure and the relative error. A row
+whose error is larger than its ``within`` is marked, and a sentence below says so. Further columns
+show the step, how much of it is exposed (not compute), and the interval that parameters known only
+within bounds leave open. On a narrow terminal the least important columns go.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from sim.report.numbers import milliseconds_decimals, percent, rate, shown_ms
+from sim.report.screen import Column, console_for, fit, grid, show
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rich.console import Console
+    from rich.text import Text
+
+    from sim.results import Report, ScenarioResult
+
+
+def print_report(report: Report, *, console: Console | None = None) -> None:
+    """Print the scenario table and the notes below it, by default on standard output."""
+    from rich.text import Text  # noqa: PLC0415 - rich is slow to import
+
+    console = console_for() if console is None else console
+    console.print(Text(report.topology, style="bold"))
+    if report.scenarios:
+        columns = fit(_columns(report.scenarios, plain=console.options.ascii_only), console.width)
+        show(console, grid(columns, section_ends(report.scenarios)))
+    for note in notes(report):
+        console.print(Text(note, style="dim"))
+
+
+def outside(row: ScenarioResult) -> bool:
+    """Whether the row misses its expected figure by more than it may."""
+    return row.expect is not None and row.error is not None and not (
+        abs(row.error) <= row.expect.within)
+
+
+def label(row: ScenarioResult) -> str:
+    """Name a row in a sentence: ``Horovod+TCP, 16 GPUs``, with its job where it has one."""
+    job = f" ({row.job})" if row.job else ""
+    return f"{row.name}{job}, {row.gpus} GPU{'' if row.gpus == 1 else 's'}"
+
+
+def section_ends(rows: Sequence[ScenarioResult]) -> list[int]:
+    """Return the indices of rows after which a gap sets scenarios of several rows apart."""
+    names = [row.name for row in rows]
+    several = {name for name, after in pairwise(names) if name == after}
+    return [i for i, (name, after) in enumerate(pairwise(names))
+            if name != after and (name in several or after in several)]
+
+
+def name_columns(rows: Sequence[ScenarioResult]) -> list[Column]:
+    """Return the columns that say which row this is: scenario, job (if there are several), GPUs."""
+    several_jobs = len({row.job for row in rows}) > 1
+    return [
+        Column("scenario", _texts(row.name for row in rows), align="left", folds=True),
+        Column("job", _texts(row.job if several_jobs else "" for row in rows), align="left"),
+        Column("GPUs", _texts(str(row.gpus) for row in rows)),
+    ]
+
+
+def notes(report: Report) -> list[str]:
+    """Sentences below the table: disagreements, sources, intervals, and the rows' own notes."""
+    rows = report.scenarios
+    lines = [_disagreement(row) for row in rows if outside(row)]
+    lines += _sources(rows)
+    lines += [_interval_note(row) for row in rows if row.interval is not None]
+    by_note: dict[str, list[str]] = {}
+    for row in rows:
+        for note in row.notes:
+            by_note.setdefault(note, []).append(label(row))
+    lines += [note if len(owners) == len(rows) > 1 else f"{_listed(owners)}: {note}"
+              for note, owners in by_note.items()]
+    return lines + list(report.notes)
+
+
+def _columns(rows: Sequence[ScenarioResult], *, plain: bool) -> list[Column]:
+    decimals = milliseconds_decimals(min(row.step_s for row in rows))
+
+    parts = [shown_ms(row.step_s, row.breakdown.compute_s, [row.breakdown.exposed_s], decimals)
+             for row in rows]
+    return [
+        *name_columns(rows),
+        Column("images/s", _texts((rate(row.images_per_s) for row in rows), "bold")),
+        Column("effi-\nciency", _texts(
+            "" if row.efficiency is None else percent(row.efficiency) for row in rows), drop=2),
+        Column(_expected_header(rows), _texts(
+            "" if row.expect is None else rate(row.expect.images_per_s) for row in rows)),
+        Column("error", [_error(row, plain=plain) for row in rows]),
+        Column("kind", _texts("" if row.expect is None else row.expect.kind for row in rows),
+               align="left", drop=4),
+        Column("step\nms", _texts(step for step, _, _ in parts), drop=1),
+        Column("compute\nms", _texts(compute for _, compute, _ in parts), drop=6),
+        Column("exposed\nms", _texts(exposed for _, _, exposed in parts), drop=1),
+        Column("interval\nimages/s", _texts(
+            "" if (i := row.interval) is None
+            else f"{rate(i.low_images_per_s)}..{rate(i.high_images_per_s)}" for row in rows),
+            drop=3),
+        Column("interval\nexposed ms", _texts(
+            "" if (i := row.interval) is None
+            else f"{i.low_exposed_s * 1e3:.{decimals}f}..{i.high_exposed_s * 1e3:.{decimals}f}"
+            for row in rows), drop=5),
+    ]
+
+
+def _texts(values: Iterable[str], style: str = "") -> list[Text]:
+    from rich.text import Text  # noqa: PLC0415
+
+    return [Text(value, style=style) for value in values]
+
+
+def _error(row: ScenarioResult, *, plain: bool) -> Text:
+    if row.error is None:
+        return _texts([""])[0]
+    text = percent(row.error, sign=True, decimals=1)
+    if outside(row):
+        return _texts([f"{'!' if plain else '✗'} {text}"], "bold red")[0]
+    return _texts([text], "green")[0]
+
+
+def _expected_header(rows: Sequence[ScenarioResult]) -> str:
+    measured = {row.expect.kind == "measured" for row in rows if row.expect is not None}
+    if len(measured) == 2:
+        return "reference"
+    return "measured" if measured == {True} else "published"
+
+
+def _disagreement(row: ScenarioResult) -> str:
+    assert row.expect is not None
+    assert row.error is not None
+    return (f"{label(row)}: {rate(row.images_per_s)} images/s is off "
+            f"{rate(row.expect.images_per_s)} by {percent(abs(row.error), decimals=1)}, "
+            f"more than the {percent(row.expect.within, decimals=1)} agreed.")
+
+
+def _sources(rows: Iterable[ScenarioResult]) -> list[str]:
+    sources = dict.fromkeys(row.expect.source for row in rows
+                            if row.expect is not None and row.expect.source)
+    return [f"Held against: {'; '.join(sources)}."] if sources else []
+
+
+def _interval_note(row: ScenarioResult) -> str:
+    assert row.interval is not None
+    low, high = row.interval.low_exposed_s * 1e3, row.interval.high_exposed_s * 1e3
+    return (f"{label(row)}: {', '.join(row.interval.parameters)} within their bounds leave open "
+            f"{rate(row.interval.low_images_per_s)} to {rate(row.interval.high_images_per_s)} "
+            f"images/s, {low:.3g} to {high:.3g} ms exposed.")
+
+
+def _listed(names: Sequence[str], most: int = 3) -> str:
+    if len(names) > most:
+        return f"{'; '.join(names[:most - 1])} and {len(names) - most + 1} more"
+    return "; ".join(names)

@@ -1,0 +1,158 @@
+"""Write an output file whole or not at all.
+
+A target is a path or ``-`` for standard output. Targets are checked before the simulation starts,
+so that a long run does not end with "no such directory". Writing goes to a temporary file beside
+the target which then takes the target's place in one step: whoever opens the target sees the old
+content or the new, never a half. Devices and pipes (``/dev/stdout``) are written in place, because
+they cannot be replaced. Every failure is an `OutputError` of one sentence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+STDOUT = "-"
+
+
+class OutputError(Exception):
+    """A target cannot be written; the message is one sentence for the user."""
+
+
+def check_target(target: str, suffixes: Collection[str] = (), *, stdout: bool = True) -> None:
+    """Raise `OutputError` unless ``target`` could be written now.
+
+    ``suffixes`` lists the allowed endings (with their dot; empty allows all). ``stdout`` says
+    whether ``-`` is allowed, which it is not for pictures.
+    """
+    if target == STDOUT:
+        if not stdout:
+            raise OutputError("cannot write to '-': this output needs a file name")
+        return
+    path = Path(target)
+    if suffixes and path.suffix.lower() not in suffixes:
+        allowed = ", ".join(sorted(suffixes))
+        raise OutputError(f"cannot write '{target}': the name must end in one of {allowed}")
+    problem = _problem(path)
+    if problem:
+        raise OutputError(f"cannot write {target!r}: {problem}")
+
+
+def check_targets(targets: Mapping[str, str | None], *, inputs: Iterable[str] = ()) -> None:
+    """Raise `OutputError` where two options name one file, or one names an input file.
+
+    ``targets`` maps an option (``--json``) to its target, or None where it was not given.
+    """
+    owners = {_identity(path): f"the input file '{path}'" for path in inputs}
+    for option, target in targets.items():
+        if target is None:
+            continue
+        identity = _identity(target)
+        if identity in owners:
+            raise OutputError(f"cannot write {option} {target!r}: it is already {owners[identity]}")
+        owners[identity] = f"the target of {option}"
+
+
+def write_text(target: str, text: str) -> None:
+    """Write ``text`` as UTF-8 to ``target``; see `write_bytes`."""
+    write_bytes(target, text.encode("utf-8"))
+
+
+def write_bytes(target: str, data: bytes) -> None:
+    """Put ``data`` in place of whatever ``target`` held; on any failure it keeps what it held."""
+    if target == STDOUT:
+        _write_stdout(data)
+        return
+    check_target(target)
+    try:
+        # A link stays a link: what it points to is replaced.
+        path = Path(os.path.realpath(target))
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)
+        else:
+            _replace(path, data)
+    except OSError as error:
+        raise OutputError(f"cannot write {target!r}: {_reason(error)}") from error
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    # Mode 0666 lets the user's umask decide, as for any file; an existing file keeps its mode.
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor has no path
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            if path.exists():
+                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
+        os.replace(temporary, path)  # noqa: PTH105 - the call that tests stand in for
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _write_stdout(data: bytes) -> None:
+    try:
+        sys.stdout.flush()
+        binary = getattr(sys.stdout, "buffer", None)
+        if binary is None:  # A notebook's or a test's stand-in takes text only.
+            sys.stdout.write(data.decode("utf-8"))
+        else:
+            binary.write(data)
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        # Python flushes stdout once more at exit; without a reader that would be a traceback.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise OutputError("cannot write to standard output: its reader has gone") from error
+    except OSError as error:
+        raise OutputError(f"cannot write to standard output: {_reason(error)}") from error
+
+
+def _problem(path: Path) -> str | None:
+    """Say why ``path`` cannot be written, or None."""
+    try:
+        mode = path.stat().st_mode if path.exists() else None
+        folder = Path(os.path.realpath(path)).parent
+        if mode is not None and stat.S_ISDIR(mode):
+            return "it is a directory"
+        if not folder.exists():
+            return f"there is no directory '{folder}'"
+        if not folder.is_dir():
+            return f"'{folder}' is not a directory"
+    except OSError as error:
+        return _reason(error)
+    except ValueError:
+        return "the name holds a NUL byte"
+    return _permission_problem(path, mode, folder)
+
+
+def _permission_problem(path: Path, mode: int | None, folder: Path) -> str | None:
+    if mode is not None and not os.access(path, os.W_OK):
+        return "no permission to change it"
+    replaced = mode is None or stat.S_ISREG(mode)
+    if replaced and not os.access(folder, os.W_OK | os.X_OK):
+        return f"no permission to create files in '{folder}'"
+    return None
+
+
+def _identity(target: str) -> str:
+    if target == STDOUT:
+        return STDOUT
+    with contextlib.suppress(OSError, ValueError):
+        return os.path.realpath(target)
+    return target
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
