@@ -1,0 +1,41 @@
+"""What every model of the topology file shares: frozen, no unknown keys, plain words for types."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, model_validator
+
+from sim.schema.errors import Problem, listing, nearest, show
+
+
+class Model(BaseModel):
+    """A mapping of the file. Keys that it does not know are refused with the nearest right one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False,
+                              use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            names = [field.alias or name for name, field in cls.model_fields.items()]
+            for key in data:
+                if key not in names:
+                    raise Problem(f"unknown key {show(key)}", path=(key,), found=key,
+                                  allowed=listing(names), nearest=nearest(key, names), at_key=True)
+        return data
+
+
+def _none_word(value: object) -> object:
+    return None if value == "none" else value
+
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")]
+"""Name of a host group, device, job ...: letters, digits and . _ + -, at most 64 of them."""
+Title = Annotated[str, Field(min_length=1, max_length=100)]
+"""A heading of the report: any text of one line."""
+Count = Annotated[int, Strict(), Field(ge=1, le=1_000_000)]
+"""A whole number from 1 to a million."""
+Flag = Annotated[bool, Strict()]
+"""true or false, as words without quotes."""
+NoneWord = BeforeValidator(_none_word, json_schema_input_type=Any)
+"""Lets a file say ``none`` where the value may be absent."""

@@ -1,0 +1,152 @@
+"""What is wrong with a file, said once: where, what was found, what is allowed, the nearest name.
+
+A validator raises a `Problem`, which knows only its own corner of the file. The loader adds the
+file and the position and raises a `TopologyError`, whose text is the one line that the user reads::
+
+    x.yaml:12:12: scenarios[0].stack: 'kernel-tpc' is not a known stack; allowed: kernel-tcp, rdma;
+    did you mean 'kernel-tcp'?
+
+Commands wrap their work in `exit_on_error`, so that a bad file ends each of them in the same way.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+Path = tuple[str | int, ...]
+"""Keys and list indices from the top of the file, e.g. ("scenarios", 0, "stack")."""
+
+_SHOWN_CHARACTERS = 60
+_SHOWN_NAMES = 40
+
+
+class Problem(ValueError):
+    """One thing that is wrong, relative to the value that is being looked at.
+
+    ``path`` leads from that value to the fault, ``says`` is the clause that names what was found,
+    ``allowed`` what may stand there instead, ``nearest`` the likeliest right text. With ``at_key``
+    the fault is the key itself rather than its value.
+    """
+
+    def __init__(self, says: str, *, path: Path = (), found: object = None, allowed: str = "",
+                 nearest: str | None = None, at_key: bool = False) -> None:
+        super().__init__(says)
+        self.says = says
+        self.path = path
+        self.found = found
+        self.allowed = allowed
+        self.nearest = nearest
+        self.at_key = at_key
+
+    def under(self, *path: str | int) -> Problem:
+        """The same problem as seen from ``path`` further up."""
+        return Problem(self.says, path=path + self.path, found=self.found, allowed=self.allowed,
+                       nearest=self.nearest, at_key=self.at_key)
+
+
+class TopologyError(ValueError):
+    """A file that cannot be used; ``str`` gives the sentence for the user.
+
+    ``line`` and ``column`` count from 1 and are 0 where the file as a whole is at fault; ``key`` is
+    the path as text (``hosts[0].nics[1].rate``); ``more`` counts further problems in the file.
+    """
+
+    def __init__(self, file: str, problem: Problem, line: int = 0, column: int = 0,
+                 more: int = 0) -> None:
+        self.file = file
+        self.line = line
+        self.column = column
+        self.key = key_text(problem.path)
+        self.found = problem.found
+        self.says = problem.says
+        self.allowed = problem.allowed
+        self.nearest = problem.nearest
+        self.more = more
+        super().__init__(self._sentence())
+
+    def _sentence(self) -> str:
+        where = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+        clauses = [self.says]
+        if self.allowed:
+            clauses.append(f"allowed: {self.allowed}")
+        if self.nearest is not None:
+            clauses.append(f"did you mean {self.nearest!r}?")
+        if self.more:
+            clauses.append(f"and {self.more} more problem{'s' if self.more > 1 else ''}")
+        return ": ".join(filter(None, [where, self.key, "; ".join(clauses)]))
+
+
+def key_text(path: Path) -> str:
+    """Path as the user writes it: ``scenarios[0].light.LIGHT_INTRA_SIZE``."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif re.fullmatch(r"[\w+-]{1,60}", part):
+            text += f".{part}"
+        else:
+            text += f"[{show(part)}]"
+    return text.removeprefix(".")
+
+
+def show(value: object) -> str:
+    """What was found, short enough for one line and safe for a terminal."""
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list" if value else "an empty list"
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str) and len(value) > _SHOWN_CHARACTERS:
+        return repr(value[:_SHOWN_CHARACTERS]) + "..."
+    return ascii(value) if not isinstance(value, str) else repr(value)
+
+
+def nearest(found: object, names: Iterable[str]) -> str | None:
+    """The valid name that ``found`` was likely meant to be, or None."""
+    if not isinstance(found, str):
+        return None
+    folded = {name.lower(): name for name in reversed(list(names))}
+    close = difflib.get_close_matches(found[:_SHOWN_CHARACTERS].lower(), folded, n=1, cutoff=0.6)
+    return folded[close[0]] if close else None
+
+
+def listing(names: Iterable[str]) -> str:
+    """Names for the ``allowed`` clause; a long list is cut and says so."""
+    every = list(names)
+    cut = every[:_SHOWN_NAMES]
+    rest = f", ... ({len(every)} in all)" if len(every) > len(cut) else ""
+    return ", ".join(cut) + rest
+
+
+def unknown(what: str, found: str, names: Iterable[str], path: Path = ()) -> Problem:
+    """The problem of a reference to a ``what`` (stack, model, fault ...) that does not exist."""
+    every = list(names)
+    return Problem(f"{show(found)} is not a known {what}", path=path, found=found,
+                   allowed=listing(every) or f"none, for this file has no {what}",
+                   nearest=nearest(found, every))
+
+
+@contextmanager
+def exit_on_error() -> Iterator[None]:
+    """End the command with status 2 and one sentence on stderr when a file cannot be used."""
+    try:
+        yield
+    except TopologyError as error:
+        _exit(error)
+
+
+def _exit(error: TopologyError) -> NoReturn:
+    text = f"error: {error}\n"
+    encoding = sys.stderr.encoding or "ascii"
+    sys.stderr.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    raise SystemExit(2) from None

@@ -1,0 +1,226 @@
+"""Parameter sets: what a host stack and a training framework cost, each figure with its source.
+
+A shipped set is a file, ``sim/stacks/<name>.yaml`` or ``sim/frameworks/<name>.yaml``::
+
+    description: Linux TCP, one NCCL socket per channel
+    base: another-set                 # optional: what is not given here comes from there
+    cost_per_byte: {value: 0.5ns, low: 0.4ns, high: 0.7ns, confidence: fitted, source: ...}
+
+A topology file overrides a set under ``stacks:`` or ``frameworks:``, where a figure may also stand
+alone (``cost_per_byte: 0.5ns``): its confidence is then "assumed" and its source the topology file.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from pydantic import Field, ValidationInfo, model_validator
+from pydantic.json_schema import JsonSchemaValue
+
+from sim.schema.base import Model
+from sim.schema.errors import Problem, TopologyError, show, unknown
+from sim.schema.source import Source
+from sim.schema.units import Bytes, PositiveBytes, Rate, Seconds, Share
+
+Confidence = Literal["measured", "published", "fitted", "assumed"]
+Kind = Literal["stacks", "frameworks"]
+Value = TypeVar("Value", bound=float)
+AnySet = TypeVar("AnySet", "StackSet", "FrameworkSet")
+SETS = Path(__file__).resolve().parent.parent
+_WORD = {"stacks": "stack", "frameworks": "framework"}
+PLAIN_VALUES = {"plain_values": True}
+"""Validation context of a topology file, where a figure may stand without its source."""
+
+CoreCount = Annotated[float, Field(gt=0, le=4096, strict=True)]
+"""Cores, not necessarily a whole number of them."""
+
+
+class Parameter(Model, Generic[Value]):
+    """A figure, the interval in which it may lie, and where it comes from."""
+
+    value: Value
+    """The figure."""
+    low: Value | None = None
+    """Lower end of its interval; the value itself where none is known."""
+    high: Value | None = None
+    """Upper end of its interval."""
+    confidence: Confidence
+    """How far to trust it: measured here, published by others, fitted to a table, or assumed."""
+    source: str = Field(min_length=1)
+    """Who measured or published it, or what it was fitted to."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_value(cls, data: Any, info: ValidationInfo) -> Any:
+        if isinstance(data, dict | Parameter):
+            return data
+        if not (info.context or {}).get("plain_values"):
+            raise Problem(f"{show(data)} has no source", found=data,
+                          allowed="a mapping with value, confidence and source")
+        return {"value": data, "confidence": "assumed", "source": "the topology file"}
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "Parameter[Value]":
+        if not self.interval[0] <= self.value <= self.interval[1]:
+            raise Problem("the interval does not hold the value", path=("low",),
+                          allowed="low <= value <= high")
+        return self
+
+    @property
+    def interval(self) -> tuple[Value, Value]:
+        """(low, high); both are the value where no interval is known."""
+        low = self.value if self.low is None else self.low
+        high = self.value if self.high is None else self.high
+        return low, high
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> JsonSchemaValue:
+        mapping: JsonSchemaValue = handler(core_schema)
+        plain = handler.resolve_ref_schema(mapping)["properties"]["value"]
+        return {"anyOf": [{k: v for k, v in plain.items() if k != "title"}, mapping]}
+
+
+class StackSet(Model):
+    """A host stack's parameters, as far as they differ from those of ``base``."""
+
+    base: str | None = None
+    """The set that supplies what is not given here."""
+    description: str = ""
+    """What the stack is."""
+    cost_per_byte: Parameter[Seconds] | None = None
+    """CPU seconds per byte on one core."""
+    cost_per_packet: Parameter[Seconds] | None = None
+    """CPU seconds per packet."""
+    cost_per_message: Parameter[Seconds] | None = None
+    """Seconds per message (one transfer of a collective's step)."""
+    start_latency: Parameter[Seconds] | None = None
+    """Seconds one way per message, both hosts together, before its first byte counts."""
+    flow_rate: Parameter[Rate] | None = None
+    """Ceiling of one flow or socket."""
+    cores: Parameter[CoreCount] | None = None
+    """Cores per host that the stack may use."""
+    headers: Parameter[Bytes] | None = None
+    """Bytes per packet on the wire beyond the payload, layers 2 to 4."""
+
+
+class FrameworkSet(Model):
+    """A training framework's parameters, as far as they differ from those of ``base``."""
+
+    base: str | None = None
+    """The set that supplies what is not given here."""
+    description: str = ""
+    """What the framework is."""
+    per_tensor: Parameter[Seconds] | None = None
+    """Seconds of serial coordination per collective launched."""
+    step_overhead: Parameter[Seconds] | None = None
+    """Seconds per step whenever more than one GPU takes part."""
+    overlap: Parameter[Share] | None = None
+    """Share of the backward pass in which communication can run."""
+    selection_per_element: Parameter[Seconds] | None = None
+    """GPU seconds per gradient element that top-k examines."""
+    cast_per_element: Parameter[Seconds] | None = None
+    """GPU seconds per element for a cast between fp32 and fp16."""
+
+
+class HostStack(Model):
+    """A complete host stack; the fields are those of `StackSet`."""
+
+    name: str
+    description: str
+    cost_per_byte: Parameter[Seconds]
+    cost_per_packet: Parameter[Seconds]
+    cost_per_message: Parameter[Seconds]
+    start_latency: Parameter[Seconds]
+    flow_rate: Parameter[Rate]
+    cores: Parameter[CoreCount]
+    headers: Parameter[Bytes]
+
+
+class FrameworkCosts(Model):
+    """A complete set of framework costs; the fields are those of `FrameworkSet`."""
+
+    name: str
+    description: str
+    per_tensor: Parameter[Seconds]
+    step_overhead: Parameter[Seconds]
+    overlap: Parameter[Share]
+    selection_per_element: Parameter[Seconds]
+    cast_per_element: Parameter[Seconds]
+
+
+def shipped(kind: Kind) -> list[str]:
+    """Names of the sets that are shipped, in alphabetical order."""
+    return sorted(path.stem for path in (SETS / kind).glob("*.yaml"))
+
+
+def load_stack(name: str, overrides: Mapping[str, StackSet] | None = None) -> HostStack:
+    """Host stack ``name``, from ``overrides`` (``topology.stacks``) or a shipped file.
+
+    Raises TopologyError where the name, a base or a parameter is missing.
+    """
+    return HostStack.model_validate(_resolve(name, overrides or {}, "stacks", StackSet))
+
+
+def load_framework(name: str,
+                   overrides: Mapping[str, FrameworkSet] | None = None) -> FrameworkCosts:
+    """Framework costs ``name``, from ``overrides`` (``topology.frameworks``) or a shipped file.
+
+    Raises TopologyError where the name, a base or a parameter is missing.
+    """
+    return FrameworkCosts.model_validate(
+        _resolve(name, overrides or {}, "frameworks", FrameworkSet))
+
+
+def load_set(path: Path, model: type[AnySet]) -> AnySet:
+    """One parameter file; raises TopologyError. Every figure in it must name its source."""
+    source = Source.read(path)
+    return source.validate(model)
+
+
+def resolve(name: str, overrides: Mapping[str, AnySet], kind: Kind,
+            model: type[AnySet]) -> dict[str, Any]:
+    """All that set ``name`` and its bases give, nearest first; raises Problem.
+
+    A set that overrides a shipped one of the same name may name it as its base.
+    """
+    merged: dict[str, Any] = {}
+    seen: list[str] = []
+    wanted: str | None = name
+    while wanted is not None:
+        shadowed = bool(seen) and seen[-1] == wanted and wanted in overrides
+        if wanted in seen and not (shadowed and seen.count(wanted) == 1):
+            raise Problem(f"base leads in a circle: {' -> '.join([*seen, wanted])}",
+                          path=(kind, seen[-1], "base"), found=wanted,
+                          allowed="a chain that ends in a set without base")
+        current = _one(wanted, {} if shadowed else overrides, kind, model,
+                       (kind, seen[-1], "base") if seen else ())
+        given = {key: getattr(current, key) for key in current.model_fields_set - {"base"}}
+        merged = given | merged
+        seen.append(wanted)
+        wanted = current.base
+    missing = [key for key in model.model_fields if key not in merged and key not in _OPTIONAL]
+    if missing:
+        raise Problem(f"lacks {', '.join(missing)}", path=(kind, name),
+                      allowed="all parameters, or a base that has them")
+    return {"description": ""} | merged | {"name": name}
+
+
+_OPTIONAL = ("base", "description")
+
+
+def _one(name: str, overrides: Mapping[str, AnySet], kind: Kind, model: type[AnySet],
+         path: tuple[str, ...]) -> AnySet:
+    if name in overrides:
+        return overrides[name]
+    names = shipped(kind)
+    if name not in names:
+        raise unknown(_WORD[kind], name, [*names, *overrides], path)
+    return load_set(SETS / kind / f"{name}.yaml", model)
+
+
+def _resolve(name: str, overrides: Mapping[str, AnySet], kind: Kind,
+             model: type[AnySet]) -> dict[str, Any]:
+    try:
+        return resolve(name, overrides, kind, model)
+    except Problem as problem:
+        raise TopologyError("the parameter sets", problem) from None

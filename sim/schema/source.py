@@ -1,0 +1,298 @@
+"""A YAML file read into nodes that remember their line and column, and models made from them.
+
+The events of PyYAML's parser are composed here rather than by PyYAML, so that depth, size and
+aliases are bounded before anything is built, and so that YAML 1.1's traps stay shut: a plain
+scalar is null, true, false or a decimal number as in YAML 1.2's core schema, else text (``on`` and
+``12:30:00`` are text). Tags are refused; anchors, aliases and ``<<`` merge keys work.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import yaml
+
+from sim.schema.errors import Problem, TopologyError, show
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from sim.schema.errors import Path
+
+MAX_BYTES = 4 * 1024 * 1024
+"""Largest file that is read; 16,384 hosts take a template, not a list."""
+MAX_NODES = 400_000
+"""Most values of a file once aliases are expanded, so that nested aliases cannot explode."""
+MAX_DEPTH = 32
+"""Deepest nesting; the schema itself needs 8."""
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_WORDS = {"": None, "~": None, "null": None, "Null": None, "NULL": None,
+          "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
+_DECIMAL = re.compile(r"[+-]?([0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})([eE][+-]?[0-9]{1,3})?")
+
+AnyModel = TypeVar("AnyModel", bound="BaseModel")
+
+
+@dataclass(eq=False)
+class Node:
+    """A value and where it starts; lists and mappings hold further nodes.
+
+    ``size`` and ``height`` count the nodes below and their levels with aliases expanded.
+    """
+
+    value: Any
+    line: int
+    column: int
+    size: int = 1
+    height: int = 0
+    keys: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Position of each key of a mapping."""
+
+    def plain(self) -> Any:
+        """The value as plain Python data."""
+        if isinstance(self.value, dict):
+            return {key: node.plain() for key, node in self.value.items()}
+        if isinstance(self.value, list):
+            return [node.plain() for node in self.value]
+        return self.value
+
+
+class Source:
+    """A file that was read: its name, its nodes, and errors that point into it."""
+
+    def __init__(self, file: str, root: Node) -> None:
+        self.file = file
+        self.root = root
+
+    @classmethod
+    def read(cls, path: FilePath) -> Source:
+        """Read and parse ``path``; raises TopologyError."""
+        file = str(path)
+        text = _text(path, file)
+        builder = _Builder(yaml.parse(text, Loader=_LOADER))
+        try:
+            return cls(file, builder.document())
+        except _At as error:
+            raise TopologyError(file, error.problem, error.line, error.column) from None
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+            raise TopologyError(file, _not_yaml(error.problem), line, column) from None
+        except yaml.YAMLError as error:
+            raise TopologyError(file, _not_yaml(getattr(error, "reason", None)), 1, 1) from None
+
+    def validate(self, model: type[AnyModel], context: dict[str, Any] | None = None) -> AnyModel:
+        """The file as a ``model``; raises TopologyError for the first problem in file order."""
+        from pydantic import ValidationError  # noqa: PLC0415  (only files need it, errors do not)
+
+        from sim.schema.translate import problems  # noqa: PLC0415
+
+        try:
+            return model.model_validate(self.root.plain(), context=context)
+        except ValidationError as error:
+            raise self.first(problems(error, self.root.plain())) from None
+
+    def first(self, found: list[Problem]) -> TopologyError:
+        """The error for the earliest of the problems, which counts the others."""
+        placed = sorted(((self.position(problem), problem) for problem in found),
+                        key=lambda pair: pair[0])
+        (line, column), problem = placed[0]
+        return TopologyError(self.file, problem, line, column, more=len(found) - 1)
+
+    def position(self, problem: Problem) -> tuple[int, int]:
+        """Line and column of a problem: of its value, its key, or what should hold it."""
+        return _find(self.root, problem.path, at_key=problem.at_key)
+
+
+def _find(root: Node, path: Path, *, at_key: bool) -> tuple[int, int]:
+    node = root
+    for depth, part in enumerate(path):
+        if at_key and depth == len(path) - 1 and part in node.keys:
+            return node.keys[str(part)]
+        inside = node.value
+        if isinstance(inside, dict) and part in inside:
+            node = inside[part]
+        elif isinstance(inside, list) and isinstance(part, int) and part < len(inside):
+            node = inside[part]
+        else:
+            break
+    return node.line, node.column
+
+
+def _text(path: FilePath, file: str) -> str:
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except IsADirectoryError:
+        raise TopologyError(file, Problem("is a directory", allowed="a YAML file")) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise TopologyError(file, Problem(f"cannot be read: {reason}")) from None
+    if len(data) > MAX_BYTES:
+        limit = f"at most {MAX_BYTES // 2**20} MiB"
+        raise TopologyError(file, Problem("the file is too large", allowed=limit))
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line, column = _place(data[: error.start].decode("utf-8", "replace"))
+        problem = Problem("a byte that is not UTF-8", found=data[error.start], allowed="UTF-8 text")
+        raise TopologyError(file, problem, line, column) from None
+    if "\0" in text:
+        line, column = _place(text[: text.index("\0")])
+        raise TopologyError(file, Problem("a NUL byte", found="\0", allowed="text"), line, column)
+    return text
+
+
+def _place(before: str) -> tuple[int, int]:
+    return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+
+
+def _not_yaml(reason: str | None) -> Problem:
+    return Problem(f"is not YAML: {reason or 'unreadable'}")
+
+
+class _At(Exception):  # noqa: N818  (it never leaves this module)
+    """A problem at a mark of the file."""
+
+    def __init__(self, mark: Any, problem: Problem) -> None:
+        super().__init__(problem.says)
+        self.problem = problem
+        self.line = mark.line + 1
+        self.column = mark.column + 1
+
+
+class _Builder:
+    """Composes one document's events into nodes."""
+
+    def __init__(self, events: Iterator[Any]) -> None:
+        self._events = events
+        self._anchors: dict[str, Node | None] = {}
+        self._nodes = 0
+
+    def document(self) -> Node:
+        next(self._events)  # the stream's start
+        start = next(self._events)
+        if not isinstance(start, yaml.DocumentStartEvent):
+            raise _At(start.start_mark, Problem("the file is empty", allowed="a mapping"))
+        first = next(self._events)
+        if not isinstance(first, yaml.MappingStartEvent):
+            raise _At(first.start_mark, Problem("the file does not start with a mapping",
+                                                allowed="keys such as name, hosts, fabric"))
+        root = self._node(first, 0, ())
+        next(self._events)  # the document's end
+        after = next(self._events)
+        if not isinstance(after, yaml.StreamEndEvent):
+            raise _At(after.start_mark, Problem("a second document starts here",
+                                                allowed="one document a file"))
+        return root
+
+    def _node(self, event: Any, depth: int, path: Path) -> Node:
+        if isinstance(event, yaml.AliasEvent):
+            node = self._alias(event, path)
+        else:
+            node = self._fresh(event, depth, path)
+        if depth + node.height > MAX_DEPTH:
+            raise _At(event.start_mark, Problem("nested too deeply", path=path,
+                                                allowed=f"at most {MAX_DEPTH} levels"))
+        return node
+
+    def _count(self, event: Any, nodes: int, path: Path) -> None:
+        self._nodes += nodes
+        if self._nodes > MAX_NODES:
+            raise _At(event.start_mark, Problem("too many values, aliases expanded", path=path,
+                                                allowed=f"at most {MAX_NODES}"))
+
+    def _alias(self, event: Any, path: Path) -> Node:
+        if event.anchor not in self._anchors:
+            raise _At(event.start_mark, Problem(f"alias {show('*' + event.anchor)} has no anchor",
+                                                path=path, found=event.anchor))
+        node = self._anchors[event.anchor]
+        if node is None:
+            raise _At(event.start_mark, Problem(f"alias {show('*' + event.anchor)} holds itself",
+                                                path=path, found=event.anchor))
+        self._count(event, node.size, path)
+        return node
+
+    def _fresh(self, event: Any, depth: int, path: Path) -> Node:
+        if event.tag is not None:
+            raise _At(event.start_mark, Problem(f"tag {show(event.tag)}", path=path,
+                                                found=event.tag, allowed="values without tags"))
+        self._count(event, 1, path)
+        if event.anchor:
+            self._anchors[event.anchor] = None
+        node = Node(None, event.start_mark.line + 1, event.start_mark.column + 1)
+        if depth >= MAX_DEPTH:
+            node.height = 1
+        elif isinstance(event, yaml.MappingStartEvent):
+            self._mapping(node, depth, path)
+        elif isinstance(event, yaml.SequenceStartEvent):
+            self._sequence(node, depth, path)
+        else:
+            node.value = _scalar(event.value) if event.implicit[0] else event.value
+        if event.anchor:
+            self._anchors[event.anchor] = node
+        return node
+
+    def _sequence(self, node: Node, depth: int, path: Path) -> None:
+        node.value = []
+        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+            self._hold(node, self._node(event, depth + 1, (*path, len(node.value))))
+            node.value.append(self._last)
+
+    def _mapping(self, node: Node, depth: int, path: Path) -> None:
+        node.value = {}
+        merges = []
+        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
+            key = self._key(event, path)
+            if key == "<<" and event.implicit[0]:
+                merges.append((event, self._node(next(self._events), depth + 1, (*path, key))))
+                continue
+            if key in node.value:
+                first = node.keys[key][0]
+                raise _At(event.start_mark, Problem(f"key {show(key)} stands twice", found=key,
+                                                    path=(*path, key),
+                                                    allowed=f"once; the first is on line {first}"))
+            node.keys[key] = (event.start_mark.line + 1, event.start_mark.column + 1)
+            self._hold(node, self._node(next(self._events), depth + 1, (*path, key)))
+            node.value[key] = self._last
+        for event, merged in merges:
+            self._merge(event, node, merged, path)
+
+    def _hold(self, node: Node, child: Node) -> None:
+        node.size += child.size
+        node.height = max(node.height, child.height + 1)
+        self._last = child
+
+    def _key(self, event: Any, path: Path) -> str:
+        if not isinstance(event, yaml.ScalarEvent) or event.tag is not None:
+            raise _At(event.start_mark, Problem("a key that is not plain text", path=path,
+                                                allowed="a word as key"))
+        return str(event.value)
+
+    def _merge(self, event: Any, node: Node, merged: Node, path: Path) -> None:
+        """Add what ``<<`` refers to, as far as the mapping does not give it itself."""
+        for other in merged.value if isinstance(merged.value, list) else [merged]:
+            if not isinstance(other.value, dict):
+                raise _At(event.start_mark, Problem("'<<' merges what is not a mapping",
+                                                    path=(*path, "<<"), found=other.value,
+                                                    allowed="an alias of a mapping, or a list"))
+            for key, child in other.value.items():
+                if key not in node.value:
+                    self._count(event, child.size, path)
+                    self._hold(node, child)
+                    node.value[key] = child
+                    node.keys[key] = other.keys[key]
+
+
+def _scalar(text: str) -> Any:
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _DECIMAL.fullmatch(text) else text

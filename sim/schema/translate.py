@@ -1,0 +1,99 @@
+"""What pydantic found wrong, said in the words of the topology file."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from sim.schema.errors import Path, Problem, listing, nearest, show
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
+
+_TYPES = {"int": "a whole number", "float": "a number", "string": "text", "bool": "true or false",
+          "tuple": "a list", "list": "a list", "dict": "a mapping", "model": "a mapping",
+          "model_attributes": "a mapping", "finite_number": "a finite number",
+          "int_from_float": "a whole number"}
+_BOUNDS = {"greater_than": ("gt", "above {}"), "greater_than_equal": ("ge", "at least {}"),
+           "less_than": ("lt", "below {}"), "less_than_equal": ("le", "at most {}"),
+           "too_short": ("min_length", "a list of {} or more"),
+           "too_long": ("max_length", "a list of at most {}"),
+           "string_too_short": ("min_length", "at least {} characters"),
+           "string_too_long": ("max_length", "at most {} characters")}
+
+
+def problems(error: ValidationError, data: Any) -> list[Problem]:
+    """One Problem for each error, its path stripped of pydantic's own marks."""
+    return [_problem(detail, data) for detail in error.errors(include_url=False)]
+
+
+def _problem(detail: ErrorDetails, data: Any) -> Problem:
+    kind = detail["type"]
+    context = detail.get("ctx", {})
+    path = _path(detail, data)
+    cause = context.get("error")
+    if isinstance(cause, Problem):
+        return cause.under(*path)
+    say = _SENTENCES.get(kind)
+    if say is not None:
+        return say(detail["input"], context, path)
+    if kind in _BOUNDS:
+        name, clause = _BOUNDS[kind]
+        return Problem(f"{show(detail['input'])} is out of range", path=path,
+                       found=detail["input"], allowed=clause.format(context[name]))
+    return _wrong_type(detail, path)
+
+
+def _wrong_type(detail: ErrorDetails, path: Path) -> Problem:
+    kind = detail["type"].removesuffix("_type").removesuffix("_parsing")
+    wanted = _TYPES.get(kind, detail["msg"])
+    return Problem(f"{show(detail['input'])} is not {wanted}", path=path, found=detail["input"],
+                   allowed=wanted)
+
+
+def _missing(_found: Any, _context: Any, path: Path) -> Problem:
+    return Problem("is missing", path=path, allowed=f"the key {path[-1]} is required here")
+
+
+def _choice(found: Any, context: Any, path: Path) -> Problem:
+    names = re.findall(r"'([^']*)'", context.get("expected") or context["expected_tags"])
+    return Problem(f"{show(found)} is not one of the choices", path=path, found=found,
+                   allowed=listing(names), nearest=nearest(found, names))
+
+
+def _tag(found: Any, context: Any, path: Path) -> Problem:
+    name = context["discriminator"].strip("'")
+    return _choice(found.get(name), context, (*path, name))
+
+
+def _no_tag(_found: Any, context: Any, path: Path) -> Problem:
+    return _missing(None, None, (*path, context["discriminator"].strip("'")))
+
+
+def _pattern(found: Any, _context: Any, path: Path) -> Problem:
+    return Problem(f"{show(found)} is not a name", path=path, found=found,
+                   allowed="letters, digits and . _ + -, at most 64, the first a letter or digit")
+
+
+_SENTENCES: dict[str, Callable[[Any, Any, Path], Problem]] = {
+    "missing": _missing, "literal_error": _choice, "union_tag_invalid": _tag,
+    "union_tag_not_found": _no_tag, "string_pattern_mismatch": _pattern,
+}
+
+
+def _path(detail: ErrorDetails, data: Any) -> Path:
+    """Location without the tags of unions, which are no keys of the file."""
+    path: list[str | int] = []
+    last = len(detail["loc"]) - 1
+    for index, part in enumerate(detail["loc"]):
+        if isinstance(data, dict) and part in data:
+            data = data[part]
+        elif isinstance(data, list) and isinstance(part, int):
+            data = data[part]
+        elif not (index == last and detail["type"] == "missing"):
+            continue
+        path.append(part)
+    return tuple(path)

@@ -1,0 +1,153 @@
+"""Quantities with units: "25Gbps", "3us", "2MiB", "150GB/s", "2.5Mpps", "23.4TFLOPS", "2%".
+
+A quantity is a number and a unit, spaces between them allowed. It is parsed to a plain SI number:
+bits/s, seconds, bytes (int), packets/s, FLOP/s, or a fraction. Case matters, because b is a bit and
+B a byte; k, M, G, T are powers of 1000 and Ki, Mi, Gi, Ti powers of 1024 (IEC 80000-13). A bare
+number is refused, since 25 says neither bits nor bytes.
+
+Models use the aliases at the end (`Rate`, `Seconds`, ...): a field of type ``Rate`` is a float in
+bits/s, takes "25Gbps" on the way in and gives it back in JSON.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Annotated, Any
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from sim.schema.errors import Problem, listing, nearest, show
+
+_NUMBER = r"\d{1,25}(?:\.\d{1,25})?(?:[eE][+-]?\d{1,3})?"
+_QUANTITY = re.compile(rf"\s*([+-]?{_NUMBER})\s*([^\s\d.+-]\S{{0,20}})?\s*", re.ASCII)
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """A kind of quantity, usable as the metadata of an Annotated field.
+
+    ``scales`` maps each spelling to its size in the base unit; the first one is exact in decimals. ``zero`` admits 0, ``whole`` asks for a whole number of base units,
+    ``most`` bounds the value. A ``bare`` number is taken as is, without a unit.
+    """
+
+    name: str
+    scales: Mapping[str, Decimal]
+    examples: tuple[str, ...]
+    zero: bool = False
+    whole: bool = False
+    most: float = 1e30
+    bare: bool = False
+
+    def parse(self, text: object) -> float:
+        """Plain number in the base unit (an int where ``whole``); raises Problem."""
+        if self.bare and isinstance(text, int | float) and not isinstance(text, bool):
+            return self._bounded(text, text)
+        if not isinstance(text, str):
+            raise self._refuse(text, self._missing(text))
+        match = _QUANTITY.fullmatch(text)
+        if match is None:
+            raise self._refuse(text, f"{show(text)} is not a {self.name}")
+        number, unit = match.groups()
+        if unit is None:
+            raise self._refuse(text, f"{show(text)} has no unit")
+        if unit not in self.scales:
+            raise Problem(f"{show(text)} has the unit {show(unit)}, which is not one of a {self.name}",
+                          found=text, allowed=listing(self.scales),
+                          nearest=self._respell(number, unit))
+        return self._bounded(text, float(Decimal(number) * self.scales[unit]))
+
+    def format(self, value: float) -> str:
+        """Text that `parse` takes back to exactly ``value``, in the largest unit that is short."""
+        exact = Decimal(repr(value))
+        for unit, scale in sorted(self.scales.items(), key=lambda pair: -pair[1]):
+            number = f"{float(exact / scale):.12g}"
+            if exact >= scale and float(Decimal(number) * scale) == value:
+                return number + unit
+        return f"{exact / self.scales[self._base]}{self._base}"
+
+    def _bounded(self, text: object, value: float) -> float:
+        least = 0.0 if self.zero else 5e-324
+        if not least <= value <= self.most:
+            raise self._refuse(text, f"{show(text)} is out of range")
+        if not self.whole:
+            return float(value)
+        if value != int(value):
+            raise self._refuse(text, f"{show(text)} is not a whole number of {self._base}")
+        return int(value)
+
+    @property
+    def _base(self) -> str:
+        return next(iter(self.scales))
+
+    def _missing(self, found: object) -> str:
+        if isinstance(found, int | float) and not isinstance(found, bool):
+            return f"{show(found)} has no unit"
+        return f"{show(found)} is not a {self.name}"
+
+    def _refuse(self, found: object, says: str) -> Problem:
+        return Problem(says, found=found, allowed=self.allowed)
+
+    def _respell(self, number: str, unit: str) -> str | None:
+        right = nearest(unit, self.scales)
+        return None if right is None else number + right
+
+    @property
+    def allowed(self) -> str:
+        """Clause that tells the user what to write."""
+        bound = "from 0" if self.zero else "above 0"
+        if self.most < 1e30:
+            bound += f" to {self.format(self.most)}"
+        return f"a {self.name} {bound}, e.g. {' or '.join(self.examples)}"
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        serializer = core_schema.plain_serializer_function_ser_schema(
+            self.format, when_used="json-unless-none", return_schema=core_schema.str_schema())
+        return core_schema.no_info_plain_validator_function(self.parse, serialization=serializer)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema,
+                                     handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        units = "|".join(map(re.escape, self.scales))
+        text = {"type": "string", "pattern": rf"^\s*\+?{_NUMBER}\s*({units})\s*$",
+                "examples": list(self.examples)}
+        if not self.bare:
+            return text
+        number = {"type": "number", "minimum": 0, "maximum": self.most}
+        return {"anyOf": [text, number], "examples": list(self.examples)}
+
+
+def _scales(text: str) -> dict[str, Decimal]:
+    pairs = (pair.split("=") for pair in text.split())
+    return {unit: Decimal(size) for unit, size in pairs}
+
+
+RATE = Unit("rate", _scales("bps=1 B/s=8 kbps=1e3 kB/s=8e3 Mbps=1e6 MB/s=8e6 Gbps=1e9 GB/s=8e9 "
+                            "Tbps=1e12 TB/s=8e12"), ("25Gbps", "150GB/s"))
+DURATION = Unit("time", _scales("s=1 ns=1e-9 us=1e-6 ms=1e-3 min=60 h=3600"),
+                ("3us", "1ms"))
+SIZE = Unit("size", _scales("B=1 kB=1e3 KiB=1024 MB=1e6 MiB=1048576 GB=1e9 GiB=1073741824 "
+                            "TB=1e12 TiB=1099511627776"), ("2MiB", "1500B"), whole=True, most=2**60)
+PACKET_RATE = Unit("packet rate", _scales("pps=1 kpps=1e3 Mpps=1e6 Gpps=1e9"), ("2.5Mpps",))
+COMPUTE_RATE = Unit("compute rate", _scales("FLOPS=1 MFLOPS=1e6 GFLOPS=1e9 TFLOPS=1e12 PFLOPS=1e15"),
+                    ("23.4TFLOPS",))
+SHARE = Unit("share", _scales("%=1e-2"), ("2%", "0.5"), most=1.0, bare=True)
+
+Rate = Annotated[float, RATE]
+"""Bits per second, above 0."""
+Seconds = Annotated[float, replace(DURATION, zero=True)]
+"""Seconds, 0 or more."""
+Period = Annotated[float, DURATION]
+"""Seconds, above 0."""
+Bytes = Annotated[int, replace(SIZE, zero=True)]
+"""Bytes, 0 or more."""
+PositiveBytes = Annotated[int, SIZE]
+"""Bytes, above 0."""
+PacketRate = Annotated[float, PACKET_RATE]
+"""Packets per second, above 0."""
+ComputeRate = Annotated[float, COMPUTE_RATE]
+"""FLOP per second, above 0."""
+Share = Annotated[float, replace(SHARE, zero=True)]
+"""A fraction from 0 to 1, written 0.02 or 2%."""
+PositiveShare = Annotated[float, SHARE]
+"""A fraction above 0 and up to 1."""
