@@ -27,7 +27,7 @@ _SHOWN_CHARACTERS = 60
 _SHOWN_NAMES = 40
 
 
-class Problem(ValueError):
+class Problem(ValueError):  # noqa: N818  (the user reads TopologyError)
     """One thing that is wrong, relative to the value that is being looked at.
 
     ``path`` leads from that value to the fault, ``says`` is the clause that names what was found,
@@ -46,7 +46,7 @@ class Problem(ValueError):
         self.at_key = at_key
 
     def under(self, *path: str | int) -> Problem:
-        """The same problem as seen from ``path`` further up."""
+        """Return the same problem as seen from ``path`` further up."""
         return Problem(self.says, path=path + self.path, found=self.found, allowed=self.allowed,
                        nearest=self.nearest, at_key=self.at_key)
 
@@ -97,7 +97,7 @@ def key_text(path: Path) -> str:
 
 
 def show(value: object) -> str:
-    """What was found, short enough for one line and safe for a terminal."""
+    """Say what was found, short enough for one line and safe for a terminal."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list | tuple):
@@ -112,7 +112,7 @@ def show(value: object) -> str:
 
 
 def nearest(found: object, names: Iterable[str]) -> str | None:
-    """The valid name that ``found`` was likely meant to be, or None."""
+    """Find the valid name that ``found`` was likely meant to be, or None."""
     if not isinstance(found, str):
         return None
     folded = {name.lower(): name for name in reversed(list(names))}
@@ -129,7 +129,7 @@ def listing(names: Iterable[str]) -> str:
 
 
 def unknown(what: str, found: str, names: Iterable[str], path: Path = ()) -> Problem:
-    """The problem of a reference to a ``what`` (stack, model, fault ...) that does not exist."""
+    """Describe a reference to a ``what`` (stack, model, fault ...) that does not exist."""
     every = list(names)
     return Problem(f"{show(found)} is not a known {what}", path=path, found=found,
                    allowed=listing(every) or f"none, for this file has no {what}",

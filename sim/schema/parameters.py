@@ -20,7 +20,7 @@ from pydantic.json_schema import JsonSchemaValue
 from sim.schema.base import Model
 from sim.schema.errors import Problem, TopologyError, show, unknown
 from sim.schema.source import Source
-from sim.schema.units import Bytes, PositiveBytes, Rate, Seconds, Share
+from sim.schema.units import Bytes, Rate, Seconds, Share
 
 Confidence = Literal["measured", "published", "fitted", "assumed"]
 Kind = Literal["stacks", "frameworks"]
@@ -212,7 +212,7 @@ def _one(name: str, overrides: Mapping[str, AnySet], kind: Kind, model: type[Any
          path: tuple[str, ...]) -> AnySet:
     if name in overrides:
         return overrides[name]
-    names = shipped(kind)
+    names: list[str] = shipped(kind)
     if name not in names:
         raise unknown(_WORD[kind], name, [*names, *overrides], path)
     return load_set(SETS / kind / f"{name}.yaml", model)

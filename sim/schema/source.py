@@ -9,9 +9,7 @@ scalar is null, true, false or a decimal number as in YAML 1.2's core schema, el
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
@@ -19,6 +17,9 @@ import yaml
 from sim.schema.errors import Problem, TopologyError, show
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path as FilePath
+
     from pydantic import BaseModel
 
     from sim.schema.errors import Path
@@ -55,7 +56,7 @@ class Node:
     """Position of each key of a mapping."""
 
     def plain(self) -> Any:
-        """The value as plain Python data."""
+        """Return the value as plain Python data."""
         if isinstance(self.value, dict):
             return {key: node.plain() for key, node in self.value.items()}
         if isinstance(self.value, list):
@@ -88,7 +89,7 @@ class Source:
             raise TopologyError(file, _not_yaml(getattr(error, "reason", None)), 1, 1) from None
 
     def validate(self, model: type[AnyModel], context: dict[str, Any] | None = None) -> AnyModel:
-        """The file as a ``model``; raises TopologyError for the first problem in file order."""
+        """Make a ``model`` of the file; raises TopologyError for the first problem in file order."""
         from pydantic import ValidationError  # noqa: PLC0415  (only files need it, errors do not)
 
         from sim.schema.translate import problems  # noqa: PLC0415
@@ -99,7 +100,7 @@ class Source:
             raise self.first(problems(error, self.root.plain())) from None
 
     def first(self, found: list[Problem]) -> TopologyError:
-        """The error for the earliest of the problems, which counts the others."""
+        """Return the error for the earliest of the problems, which counts the others."""
         placed = sorted(((self.position(problem), problem) for problem in found),
                         key=lambda pair: pair[0])
         (line, column), problem = placed[0]
@@ -115,14 +116,16 @@ def _find(root: Node, path: Path, *, at_key: bool) -> tuple[int, int]:
     for depth, part in enumerate(path):
         if at_key and depth == len(path) - 1 and part in node.keys:
             return node.keys[str(part)]
-        inside = node.value
-        if isinstance(inside, dict) and part in inside:
-            node = inside[part]
-        elif isinstance(inside, list) and isinstance(part, int) and part < len(inside):
-            node = inside[part]
-        else:
+        if not _holds(node.value, part):
             break
+        node = node.value[part]
     return node.line, node.column
+
+
+def _holds(value: Any, part: str | int) -> bool:
+    if isinstance(value, list):
+        return isinstance(part, int) and 0 <= part < len(value)
+    return isinstance(value, dict) and part in value
 
 
 def _text(path: FilePath, file: str) -> str:

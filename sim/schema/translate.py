@@ -89,9 +89,7 @@ def _path(detail: ErrorDetails, data: Any) -> Path:
     path: list[str | int] = []
     last = len(detail["loc"]) - 1
     for index, part in enumerate(detail["loc"]):
-        if isinstance(data, dict) and part in data:
-            data = data[part]
-        elif isinstance(data, list) and isinstance(part, int):
+        if part in data if isinstance(data, dict) else isinstance(data, list):
             data = data[part]
         elif not (index == last and detail["type"] == "missing"):
             continue

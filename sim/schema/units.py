@@ -28,8 +28,9 @@ _QUANTITY = re.compile(rf"\s*([+-]?{_NUMBER})\s*([^\s\d.+-]\S{{0,20}})?\s*", re.
 class Unit:
     """A kind of quantity, usable as the metadata of an Annotated field.
 
-    ``scales`` maps each spelling to its size in the base unit; the first one is exact in decimals. ``zero`` admits 0, ``whole`` asks for a whole number of base units,
-    ``most`` bounds the value. A ``bare`` number is taken as is, without a unit.
+    ``scales`` maps each spelling to its size in the base unit; the first one is exact in decimals.
+    ``zero`` admits 0, ``whole`` asks for a whole number of base units, ``most`` bounds the value.
+    A ``bare`` number is taken as is, without a unit.
     """
 
     name: str
@@ -53,19 +54,20 @@ class Unit:
         if unit is None:
             raise self._refuse(text, f"{show(text)} has no unit")
         if unit not in self.scales:
-            raise Problem(f"{show(text)} has the unit {show(unit)}, which is not one of a {self.name}",
+            raise Problem(f"{show(text)} has the unit {show(unit)}, which no {self.name} has",
                           found=text, allowed=listing(self.scales),
                           nearest=self._respell(number, unit))
         return self._bounded(text, float(Decimal(number) * self.scales[unit]))
 
     def format(self, value: float) -> str:
-        """Text that `parse` takes back to exactly ``value``, in the largest unit that is short."""
+        """Shortest text that `parse` takes back to exactly ``value``."""
         exact = Decimal(repr(value))
-        for unit, scale in sorted(self.scales.items(), key=lambda pair: -pair[1]):
+        texts = [f"{exact / self.scales[self._base]}{self._base}"]
+        for unit, scale in self.scales.items():
             number = f"{float(exact / scale):.12g}"
-            if exact >= scale and float(Decimal(number) * scale) == value:
-                return number + unit
-        return f"{exact / self.scales[self._base]}{self._base}"
+            if float(Decimal(number) * scale) == value:
+                texts.append(number + unit)
+        return min(texts, key=len)
 
     def _bounded(self, text: object, value: float) -> float:
         least = 0.0 if self.zero else 5e-324
@@ -101,7 +103,8 @@ class Unit:
             bound += f" to {self.format(self.most)}"
         return f"a {self.name} {bound}, e.g. {' or '.join(self.examples)}"
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: Any,
+                                     handler: GetCoreSchemaHandler) -> CoreSchema:
         serializer = core_schema.plain_serializer_function_ser_schema(
             self.format, when_used="json-unless-none", return_schema=core_schema.str_schema())
         return core_schema.no_info_plain_validator_function(self.parse, serialization=serializer)
@@ -129,8 +132,8 @@ DURATION = Unit("time", _scales("s=1 ns=1e-9 us=1e-6 ms=1e-3 min=60 h=3600"),
 SIZE = Unit("size", _scales("B=1 kB=1e3 KiB=1024 MB=1e6 MiB=1048576 GB=1e9 GiB=1073741824 "
                             "TB=1e12 TiB=1099511627776"), ("2MiB", "1500B"), whole=True, most=2**60)
 PACKET_RATE = Unit("packet rate", _scales("pps=1 kpps=1e3 Mpps=1e6 Gpps=1e9"), ("2.5Mpps",))
-COMPUTE_RATE = Unit("compute rate", _scales("FLOPS=1 MFLOPS=1e6 GFLOPS=1e9 TFLOPS=1e12 PFLOPS=1e15"),
-                    ("23.4TFLOPS",))
+COMPUTE_RATE = Unit("compute rate", _scales("FLOPS=1 MFLOPS=1e6 GFLOPS=1e9 TFLOPS=1e12 "
+                                            "PFLOPS=1e15"), ("23.4TFLOPS",))
 SHARE = Unit("share", _scales("%=1e-2"), ("2%", "0.5"), most=1.0, bare=True)
 
 Rate = Annotated[float, RATE]

@@ -1,0 +1,155 @@
+"""The fabric between the hosts: a template with a few numbers, or every device and link by name."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from sim.schema.base import Count, Model, Name
+from sim.schema.errors import Problem, listing, nearest, show
+from sim.schema.units import Rate, Seconds
+
+
+class Hash(Model):
+    """How switches choose among equal paths."""
+
+    function: Literal["crc16", "crc32", "xor", "toeplitz"] = "crc16"
+    """Hash over the five-tuple."""
+    seed: Literal["per-switch", "same"] = "per-switch"
+    """One seed for all switches polarises: each tier then repeats the choice of the one below."""
+
+
+class _Fabric(Model):
+    rate: Rate | None = None
+    """Rate of links between switches; the fastest NIC port's where not given."""
+    latency: Seconds = 1e-6
+    """Latency of each link."""
+    hash: Hash = Hash()
+    """How switches choose among equal paths."""
+
+
+class SingleSwitch(_Fabric):
+    """All NIC ports on one switch that never blocks."""
+
+    template: Literal["single-switch"]
+    """The kind of fabric."""
+
+
+class LeafSpine(_Fabric):
+    """Two tiers: each host on one leaf, each leaf on every spine."""
+
+    template: Literal["leaf-spine"]
+    """The kind of fabric."""
+    leaves: Count
+    """Leaf switches."""
+    spines: Count
+    """Spine switches."""
+    links: Count = 1
+    """Parallel links between each leaf and spine."""
+    hosts_per_leaf: Count | None = None
+    """Hosts that a leaf takes; spread evenly where not given."""
+
+
+class Rail(_Fabric):
+    """Rail-optimised: NIC i of the hosts of a group is on the leaf of rail i."""
+
+    template: Literal["rail"]
+    """The kind of fabric."""
+    spines: Count
+    """Spine switches."""
+    links: Count = 1
+    """Parallel links between each leaf and spine."""
+    hosts_per_leaf: Count | None = None
+    """Hosts in a group that shares its rail leaves; all hosts where not given."""
+
+
+class Clos3(_Fabric):
+    """Three tiers: pods of leaves and aggregation switches, joined by cores."""
+
+    template: Literal["clos3"]
+    """The kind of fabric."""
+    pods: Count
+    """Pods."""
+    leaves: Count
+    """Leaf switches of each pod."""
+    aggs: Count
+    """Aggregation switches of each pod."""
+    cores: Count
+    """Core switches; core i joins aggregation switch i mod aggs of every pod."""
+    links: Count = 1
+    """Parallel links between each pair of joined switches."""
+    hosts_per_leaf: Count | None = None
+    """Hosts that a leaf takes; spread evenly where not given."""
+
+
+class DualTor(_Fabric):
+    """Pairs of ToRs: each bonded NIC has one port on each ToR of its pair."""
+
+    template: Literal["dual-tor"]
+    """The kind of fabric."""
+    pairs: Count
+    """Pairs of ToR switches."""
+    spines: Count
+    """Spine switches."""
+    links: Count = 1
+    """Parallel links between each ToR and spine."""
+    hosts_per_pair: Count | None = None
+    """Hosts that a pair takes; spread evenly where not given."""
+
+
+class Device(Model):
+    """A switch of an explicit fabric."""
+
+    name: Name
+    """Name, unlike any other device's or host's."""
+
+
+class FabricLink(Model):
+    """A cable, both directions; an end is a device or a host's port, ``host/nic.port``."""
+
+    source: str = Field(alias="from")
+    """One end: a device, or e.g. gn10xp-0/eth0.1 (host, NIC, port; port 0 may be left out)."""
+    target: str = Field(alias="to")
+    """The other end."""
+    rate: Rate | None = None
+    """Rate; the NIC port's, or the fabric's between devices, where not given."""
+    latency: Seconds | None = None
+    """Latency; the fabric's where not given."""
+    count: Count = 1
+    """Parallel cables."""
+
+
+class Explicit(_Fabric):
+    """Every device and link by name."""
+
+    devices: Annotated[tuple[Device, ...], Field(min_length=1)]
+    """Switches."""
+    links: Annotated[tuple[FabricLink, ...], Field(min_length=1)]
+    """Cables between devices, and from hosts' ports to devices."""
+
+
+TEMPLATES = ("single-switch", "leaf-spine", "rail", "clos3", "dual-tor")
+
+
+def _kind(value: Any) -> str | None:
+    if not isinstance(value, dict):
+        return getattr(value, "template", "explicit")
+    template = value.get("template")
+    if template is None:
+        if "template" not in value and ("devices" in value or "links" in value):
+            return "explicit"
+        raise Problem("is missing", path=("template",),
+                      allowed=f"{listing(TEMPLATES)}, or devices and links instead")
+    if template not in TEMPLATES:
+        raise Problem(f"{show(template)} is not a fabric template", path=("template",),
+                      found=template, allowed=listing(TEMPLATES),
+                      nearest=nearest(template, TEMPLATES))
+    return str(template)
+
+
+Fabric = Annotated[
+    Annotated[SingleSwitch, Tag("single-switch")] | Annotated[LeafSpine, Tag("leaf-spine")]
+    | Annotated[Rail, Tag("rail")] | Annotated[Clos3, Tag("clos3")]
+    | Annotated[DualTor, Tag("dual-tor")] | Annotated[Explicit, Tag("explicit")],
+    Discriminator(_kind),
+]
+"""A template, told by its ``template``, or an explicit fabric, which has none."""

@@ -1,0 +1,75 @@
+"""Hosts: groups of equal machines, their GPUs, the links inside a host, and the NICs."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from sim.schema.base import Count, Model, Name, NoneWord
+from sim.schema.units import ComputeRate, Rate, Seconds
+
+Bond = Literal["none", "lacp-2+3", "lacp-3+4", "dynamic"]
+"""How a NIC's ports share its flows; the numbers are the layers whose headers are hashed."""
+
+
+class Gpus(Model):
+    """The GPUs of one host."""
+
+    count: Annotated[Count, Field(le=64)]
+    """GPUs per host."""
+    model: str
+    """Name for the reader, e.g. V100."""
+    effective: ComputeRate
+    """Sustained FLOP/s on the workload's FLOPs as counted for direct algorithms."""
+
+
+class Link(Model):
+    """A link inside the host; ``rate`` is per GPU and direction."""
+
+    rate: Rate
+    """Bits/s per GPU and direction."""
+    latency: Seconds = 1e-6
+    """Time one way."""
+
+
+class Nic(Model):
+    """``count`` equal NICs, named ``<name>0``, ``<name>1`` ..."""
+
+    name: Name
+    """Name without the index."""
+    count: Annotated[Count, Field(le=64)] = 1
+    """NICs of this kind per host."""
+    rate: Rate
+    """Line rate of each port."""
+    ports: Annotated[Count, Field(le=8)] = 1
+    """Ports of each NIC; they form one bond."""
+    bond: Bond = "none"
+    """How the ports share the flows."""
+
+
+class HostGroup(Model):
+    """``count`` equal hosts, named ``<name>-0``, ``<name>-1`` ..."""
+
+    name: Name
+    """Name without the index."""
+    count: Annotated[Count, Field(le=65536)]
+    """Hosts in the group."""
+    gpus: Gpus
+    """GPUs of each host."""
+    nvlink: Annotated[Link | None, NoneWord]
+    """The GPU fabric inside the host, or none where GPUs meet over PCIe only."""
+    pcie: Link = Link.model_validate({"rate": "12GB/s", "latency": "1us"})
+    """The path between a GPU and a NIC."""
+    nics: Annotated[tuple[Nic, ...], Field(min_length=1)]
+    """Network cards."""
+    cores: Annotated[Count, Field(le=4096)] = 32
+    """CPU cores of each host."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the group's hosts."""
+        return tuple(f"{self.name}-{index}" for index in range(self.count))
+
+    @property
+    def nic_names(self) -> tuple[str, ...]:
+        """Names of a host's NICs, ``eth0`` ..., in the order of the file."""
+        return tuple(f"{nic.name}{index}" for nic in self.nics for index in range(nic.count))

@@ -1,0 +1,68 @@
+"""The whole topology file as one frozen model; `sim.schema.load` makes it from a file."""
+
+from typing import Annotated
+
+from pydantic import Field, PrivateAttr
+
+from sim.schema.base import Model, Name
+from sim.schema.errors import Problem, TopologyError
+from sim.schema.fabric import Fabric
+from sim.schema.faults import Fault
+from sim.schema.hosts import HostGroup
+from sim.schema.parameters import FrameworkSet, StackSet
+from sim.schema.scenario import Expect, Job, Scenario, Workload
+from sim.schema.source import Source
+from sim.schema.vpc import Vpc
+
+
+class Topology(Model):
+    """A cluster, what runs on it, the scenarios to compare and the figures to hold them against."""
+
+    name: Name
+    """Name of the cluster."""
+    description: str = ""
+    """What it is and why it is interesting."""
+    seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 1
+    """Seed of everything that is random."""
+    hosts: Annotated[tuple[HostGroup, ...], Field(min_length=1)]
+    """Groups of equal hosts."""
+    vpc: Vpc | None = None
+    """What the cloud's virtual network imposes; nothing where not given."""
+    fabric: Fabric
+    """What joins the hosts."""
+    stacks: dict[str, StackSet] = Field(default_factory=dict)
+    """Host stacks of this file's own, by name."""
+    frameworks: dict[str, FrameworkSet] = Field(default_factory=dict)
+    """Framework costs of this file's own, by name."""
+    workload: Workload
+    """What is trained."""
+    jobs: tuple[Job, ...] = ()
+    """Jobs at once on the fabric; one on all hosts where not given."""
+    scenarios: Annotated[tuple[Scenario, ...], Field(min_length=1)]
+    """What is compared."""
+    faults: tuple[Fault, ...] = ()
+    """What may break; a scenario names those that strike it."""
+    expect: tuple[Expect, ...] = ()
+    """Published or measured figures."""
+
+    _source: Source | None = PrivateAttr(None)
+
+    @property
+    def host_names(self) -> tuple[str, ...]:
+        """Names of all hosts, in the order of the file, which is the order of ranks."""
+        return tuple(name for group in self.hosts for name in group.names)
+
+    @property
+    def gpu_count(self) -> int:
+        """GPUs of the whole cluster."""
+        return sum(group.count * group.gpus.count for group in self.hosts)
+
+    def gpu_counts(self, scenario: Scenario) -> tuple[int, ...]:
+        """Numbers of GPUs for which ``scenario`` gives a row."""
+        return scenario.gpus or (self.gpu_count,)
+
+    def error(self, problem: Problem) -> TopologyError:
+        """Error at a place of this file, for what only a later stage can find wrong."""
+        if self._source is None:
+            return TopologyError(self.name, problem)
+        return self._source.first([problem])

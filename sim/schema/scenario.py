@@ -1,0 +1,138 @@
+"""What runs on the cluster: the workload, jobs, the scenarios to compare and what is expected."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, Strict, model_validator
+
+from sim.schema.base import Count, Flag, Model, Name, Title
+from sim.schema.errors import Problem
+from sim.schema.hosts import Bond
+from sim.schema.units import Bytes, PositiveShare, Seconds
+
+Switch = Annotated[int, Strict(), Field(ge=0, le=1)]
+Threshold = Annotated[int, Strict(), Field(ge=0, le=2**53)]
+
+
+class Workload(Model):
+    """The training job's model and how it is trained."""
+
+    model: str
+    """Name of a model, e.g. vgg16."""
+    batch: Count
+    """Samples per GPU and step."""
+    framework: str = "horovod"
+    """Set of framework costs."""
+    precision: Literal["fp32", "fp16"] = "fp32"
+    """Type of the gradients as the backward pass leaves them."""
+
+
+class Job(Model):
+    """A training job on hosts of its own, beside other jobs on the fabric."""
+
+    name: Name
+    """Name of the job."""
+    hosts: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Hosts it runs on; it uses all of their GPUs."""
+    workload: Workload | None = None
+    """What it trains; the file's workload where not given."""
+    start: Seconds = 0.0
+    """When its first step begins."""
+
+
+class Fusion(Model):
+    """How gradients are gathered into buckets before a collective."""
+
+    threshold: Bytes = 64 * 2**20
+    """Bytes at which a bucket is sent; 0 sends each tensor alone."""
+    cycle: Seconds = 1e-3
+    """Time after which what has gathered is sent."""
+
+
+class Light(Model):
+    """LightCC's settings, under the names of its environment variables, as plain numbers."""
+
+    LIGHT_2D_ALLREDUCE: Switch | None = None
+    """1: reduce inside the host first, then between hosts."""
+    LIGHT_INTRA_SIZE: Count | None = None
+    """GPUs of an inner group."""
+    LIGHT_HIERARCHICAL_THRESHOLD: Threshold | None = None
+    """Largest buffer, in bytes, that goes the 2D way."""
+    LIGHT_TOPK_ALLREDUCE: Switch | None = None
+    """1: send only the largest gradients of large buffers."""
+    LIGHT_TOPK_RATIO: Annotated[float, Strict(), Field(gt=0, le=1)] | None = None
+    """Share of the elements that is sent."""
+    LIGHT_TOPK_THRESHOLD: Threshold | None = None
+    """Smallest buffer, in bytes, of which only a part is sent."""
+    LIGHT_TOPK_FP16: Switch | None = None
+    """1: send the values as fp16."""
+
+    @property
+    def settings(self) -> dict[str, int | float]:
+        """The settings that the file gives, name to number."""
+        return {name: value for name, value in self if value is not None}
+
+
+class Scenario(Model):
+    """One way to run the workload; each gives a row for each number of GPUs."""
+
+    name: Title
+    """Heading of its rows."""
+    stack: str
+    """Host stack: a shipped set or one under stacks."""
+    gpus: Annotated[tuple[Count, ...], Field(min_length=1)] | None = None
+    """Numbers of GPUs, a row each; all of them where not given."""
+    framework: str | None = None
+    """Set of framework costs; the workload's where not given."""
+    allreduce: Literal["light", "ring", "tree", "halving-doubling", "2d"] = "ring"
+    """Algorithm; light chooses for each buffer by the LIGHT_* settings."""
+    light: Light | None = None
+    """LightCC's settings."""
+    fp16: Flag = False
+    """Send gradients as fp16."""
+    fusion: Fusion = Fusion()
+    """Gathering of gradients into buckets."""
+    channels: Annotated[Count, Field(le=64)] = 1
+    """NCCL channels: concurrent rings or trees."""
+    sockets: Annotated[Count, Field(le=64)] = 1
+    """Sockets, hence flows, of each channel and peer."""
+    streams: Annotated[Count, Field(le=64)] = 1
+    """Collectives in flight at once."""
+    routing: Literal["ecmp", "spray", "plan"] = "ecmp"
+    """Hash of the five-tuple, packet spray, or planned source ports."""
+    affinity: Flag = True
+    """Order ranks so that traffic stays under a ToR or on a rail."""
+    bond: Bond | None = None
+    """Overrides the NICs' bond."""
+    faults: tuple[str, ...] = ()
+    """Names of the faults that strike."""
+    steps: Annotated[Count, Field(le=10_000)] = 1
+    """Steps simulated; the last one is reported."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _light_has_effect(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or data.get("light") is None:
+            return data
+        if data.get("allreduce", "ring") in ("ring", "tree", "halving-doubling"):
+            raise Problem("has no effect on this allreduce", path=("light",), at_key=True,
+                          allowed="allreduce: light or allreduce: 2d beside it")
+        return data
+
+
+class Expect(Model):
+    """A published or measured figure that a row is held against."""
+
+    scenario: str
+    """Name of the scenario."""
+    gpus: Count
+    """Number of GPUs of the row."""
+    job: str | None = None
+    """The job, where several run."""
+    images_per_s: Annotated[float, Field(gt=0)]
+    """The figure, in samples per second over all GPUs of the row."""
+    kind: Literal["fitted", "predicted", "published", "measured"]
+    """What the figure is to the simulator."""
+    within: PositiveShare
+    """Largest relative error that counts as agreement."""
+    source: str
+    """Where the figure stands."""
