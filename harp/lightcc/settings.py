@@ -1,0 +1,169 @@
+"""LightCC's settings, and the algorithm that they choose for a tensor.
+
+The variables and their defaults are those of Tencent's TACO Train documentation; the precedence
+between them is published nowhere and is ours. For a tensor or fused buffer of n bytes:
+
+1. LIGHT_TOPK_ALLREDUCE and n >= LIGHT_TOPK_THRESHOLD: sparse, the share LIGHT_TOPK_RATIO of the
+   elements with the largest magnitude, values as fp16 if LIGHT_TOPK_FP16; selected on the
+   reduce-scattered shard if LIGHT_2D_ALLREDUCE, else on the whole tensor (flat);
+2. else LIGHT_2D_ALLREDUCE and n <= LIGHT_HIERARCHICAL_THRESHOLD: 2D in groups of LIGHT_INTRA_SIZE;
+3. else a ring over all ranks.
+
+Pure functions of their arguments: the simulator and the real collectives ask the same ones.
+
+>>> settings = LightSettings.from_env({"LIGHT_2D_ALLREDUCE": 1, "LIGHT_TOPK_ALLREDUCE": "1"})
+>>> settings.choose(4 << 20).algorithm
+'sparse-2d'
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+Algorithm = Literal["sparse-2d", "sparse-flat", "2d", "ring"]
+Raw = str | int | float
+
+INDEX_BYTES = 4
+"""A sparse element travels with an int32 index."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How one tensor is to be averaged."""
+
+    algorithm: Algorithm
+    intra_size: int = 1
+    """Ranks per group, for ``2d`` and ``sparse-2d``."""
+    ratio: Fraction = Fraction(1)
+    """Share of the elements that is sent."""
+    fp16: bool = False
+    """Whether the values of a sparse message travel as fp16."""
+
+    @property
+    def sparse(self) -> bool:
+        """Whether (value, index) pairs travel in place of the whole tensor."""
+        return self.algorithm in {"sparse-2d", "sparse-flat"}
+
+    @property
+    def pair_bytes(self) -> int:
+        """Bytes of one (value, index) pair of a sparse message."""
+        return INDEX_BYTES + (2 if self.fp16 else 4)
+
+    def selected(self, elements: int) -> int:
+        """Elements that are sent of the ``elements`` examined: max(1, floor(ratio * elements)).
+
+        For ``sparse-2d`` what is examined is the shard of one rank, not the tensor.
+        """
+        return max(1, int(self.ratio * elements))
+
+
+@dataclass(frozen=True)
+class LightSettings:
+    """The LIGHT_* variables; see the module for what they decide."""
+
+    two_d: bool = False
+    """LIGHT_2D_ALLREDUCE"""
+    intra_size: int = 8
+    """LIGHT_INTRA_SIZE: ranks per group, as a rule the GPUs of a host."""
+    hierarchical_threshold_bytes: int = 1 << 30
+    """LIGHT_HIERARCHICAL_THRESHOLD: the largest tensor that takes the dense 2D path."""
+    topk: bool = False
+    """LIGHT_TOPK_ALLREDUCE"""
+    topk_ratio: float = 0.01
+    """LIGHT_TOPK_RATIO: share of the elements that is sent, above 0 and up to 1."""
+    topk_threshold_bytes: int = 1 << 20
+    """LIGHT_TOPK_THRESHOLD: the smallest tensor that is sent sparsely."""
+    topk_fp16: bool = False
+    """LIGHT_TOPK_FP16: send the selected values as fp16."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that no variable could have."""
+        for variable, (field, parse) in _VARIABLES.items():
+            parse(variable, getattr(self, field))
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, Raw]) -> LightSettings:
+        """Read the LIGHT_* variables of ``env``, e.g. ``os.environ``; other names are ignored.
+
+        A `ValueError` in one sentence tells of an unknown LIGHT_* name or a value out of range.
+        """
+        given: dict[str, Any] = {}
+        for variable in (name for name in env if name.startswith("LIGHT_")):
+            if variable not in _VARIABLES:
+                near = difflib.get_close_matches(variable, _VARIABLES, n=1, cutoff=0.0)[0]
+                raise ValueError(f"unknown setting {variable}; did you mean {near}? "
+                                 f"Allowed are {', '.join(_VARIABLES)}.")
+            field, parse = _VARIABLES[variable]
+            given[field] = parse(variable, env[variable])
+        return cls(**given)
+
+    def choose(self, nbytes: int) -> Choice:
+        """Algorithm for a tensor or fused buffer of ``nbytes`` bytes."""
+        if nbytes < 0:
+            raise ValueError(f"a tensor cannot have {nbytes} bytes; allowed is 0 or more.")
+        if self.topk and nbytes >= self.topk_threshold_bytes:
+            # The decimal that the user wrote, not the float nearest to it: 0.29 of 100 is 29.
+            ratio = Fraction(repr(self.topk_ratio))
+            if self.two_d:
+                return Choice("sparse-2d", self.intra_size, ratio, self.topk_fp16)
+            return Choice("sparse-flat", ratio=ratio, fp16=self.topk_fp16)
+        if self.two_d and nbytes <= self.hierarchical_threshold_bytes:
+            return Choice("2d", self.intra_size)
+        return Choice("ring")
+
+
+def _refuse(variable: str, found: object, allowed: str) -> ValueError:
+    return ValueError(f"{variable} is {str(found)!r}; allowed is {allowed}.")
+
+
+def _number(variable: str, raw: Raw, allowed: str) -> float:
+    try:
+        return float(raw)
+    except ValueError:
+        raise _refuse(variable, raw, allowed) from None
+
+
+def _flag(variable: str, raw: Raw) -> bool:
+    number = _number(variable, raw, "0 or 1")
+    if number not in {0, 1}:
+        raise _refuse(variable, raw, "0 or 1")
+    return bool(number)
+
+
+def _count(least: int, allowed: str) -> Callable[[str, Raw], int]:
+    def parse(variable: str, raw: Raw) -> int:
+        number = _number(variable, raw, allowed)
+        if not number.is_integer() or number < least:
+            raise _refuse(variable, raw, allowed)
+        return int(number)
+    return parse
+
+
+def _ratio(variable: str, raw: Raw) -> float:
+    allowed = "a share above 0 and up to 1, e.g. 0.01"
+    number = _number(variable, raw, allowed)
+    if not 0 < number <= 1:
+        raise _refuse(variable, raw, allowed)
+    return number
+
+
+_bytes = _count(0, "a whole number of bytes, 0 or more")
+
+_VARIABLES: dict[str, tuple[str, Callable[[str, Raw], bool | int | float]]] = {
+    "LIGHT_2D_ALLREDUCE": ("two_d", _flag),
+    "LIGHT_INTRA_SIZE": ("intra_size", _count(1, "a whole number of ranks, 1 or more")),
+    "LIGHT_HIERARCHICAL_THRESHOLD": ("hierarchical_threshold_bytes", _bytes),
+    "LIGHT_TOPK_ALLREDUCE": ("topk", _flag),
+    "LIGHT_TOPK_RATIO": ("topk_ratio", _ratio),
+    "LIGHT_TOPK_THRESHOLD": ("topk_threshold_bytes", _bytes),
+    "LIGHT_TOPK_FP16": ("topk_fp16", _flag),
+}
+
+NAMES = tuple(_VARIABLES)
+"""The variables' names, in the order of the documentation."""
