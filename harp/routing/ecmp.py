@@ -17,7 +17,7 @@ import numpy as np
 from harp.routing import hashes
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from harp.routing.fabric import Fabric
 
@@ -42,7 +42,7 @@ class NextHops:
     diameter: int
 
     def at(self, switch: int, endpoint: int) -> NDArray[np.int32]:
-        """The equal-cost links from ``switch`` towards ``endpoint``, ascending."""
+        """List the equal-cost links from ``switch`` towards ``endpoint``, ascending."""
         last = self.down[endpoint][self.down_src[endpoint] == switch]
         if len(last):
             return np.sort(last)
@@ -56,7 +56,7 @@ class NextHops:
         hashed: NDArray[np.uint32],
         salt: NDArray[np.uint32],
     ) -> NDArray[np.int32]:
-        """The link that each flow takes at ``switch`` towards ``endpoint``; -1 where none leads."""
+        """Pick the link of each flow at ``switch`` towards ``endpoint``; -1 where none leads."""
         last = self.down_src[endpoint] == switch[:, None]
         arrived = last.sum(axis=1)
         row = self.group[endpoint] * self.switches + switch
@@ -67,14 +67,38 @@ class NextHops:
         between = np.flatnonzero((arrived == 0) & (ways > 0))
         link[between] = self.links[start[between] + index[between]]
         ends = np.flatnonzero(arrived)
-        rank = np.cumsum(last[ends], axis=1) == index[ends, None] + 1
-        column = np.argmax(rank & last[ends], axis=1)
-        link[ends] = self.down[endpoint[ends], column]
+        link[ends] = self.down[endpoint[ends], nth_true(last[ends], index[ends])]
         return link
+
+    def expand(self, switch: Ints, endpoint: Ints) -> tuple[Ints, NDArray[np.int32], Ints]:
+        """List all equal-cost links of many pairs: ``(entry, links, ways)``.
+
+        ``links[j]`` leads from ``switch[entry[j]]`` towards ``endpoint[entry[j]]``, and ``ways``
+        counts the links of each pair, 0 where none leads.
+        """
+        last = self.down_src[endpoint] == switch[:, None]
+        arrived = last.sum(axis=1)
+        row = self.group[endpoint] * self.switches + switch
+        start = self.ptr[row]
+        between = np.where(arrived > 0, 0, self.ptr[row + 1] - start)
+        entry = np.repeat(np.arange(len(switch)), between)
+        offset = np.arange(len(entry)) - np.repeat(np.cumsum(between) - between, between)
+        ends, column = np.nonzero(last)
+        links = np.concatenate(
+            [self.links[start[entry] + offset], self.down[endpoint[ends], column]]
+        )
+        return np.concatenate([entry, ends]), links, np.where(arrived > 0, arrived, between)
+
+
+def nth_true(mask: NDArray[np.bool_], n: ArrayLike) -> Ints:
+    """Find the column of the ``n``-th True (from 0) of each row; 0 where there is none."""
+    rank = np.cumsum(mask, axis=1)
+    found: Ints = np.argmax(mask & (rank == np.asarray(n, np.int64)[:, None] + 1), axis=1)
+    return found
 
 
 def next_hops(fabric: Fabric) -> NextHops:
-    """The tables of ``fabric`` over its live links."""
+    """Compute the tables of ``fabric`` over its live links."""
     switches = len(fabric.switches)
     down = np.where(fabric.endpoint_ports >= 0, fabric.endpoint_ports ^ 1, -1)
     down = np.where((down >= 0) & fabric.link_up[down], down, -1).astype(np.int32)

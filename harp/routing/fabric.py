@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from harp.routing import hashes
+from harp.routing import bond, hashes
 from harp.routing.ecmp import NextHops, next_hops
 
 if TYPE_CHECKING:
@@ -44,6 +44,10 @@ class Flows(NamedTuple):
     src: NDArray[np.int64]
     dst: NDArray[np.int64]
     tuples: hashes.FiveTuples
+
+    def take(self, which: NDArray[np.int64] | NDArray[np.bool_]) -> Flows:
+        """Select flows by index or mask."""
+        return Flows(self.src[which], self.dst[which], self.tuples.take(which))
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,15 +84,14 @@ class Fabric:
     # ---- names
 
     def node_name(self, node: int) -> str:
-        """The name of a switch or an endpoint."""
+        """Name a switch or an endpoint."""
         count = len(self.switches)
         return self.switches[node] if node < count else self.endpoints[node - count]
 
     def link_name(self, link: int) -> str:
         """``from->to`` of a directed link."""
-        return (
-            f"{self.node_name(int(self.link_src[link]))}->{self.node_name(int(self.link_dst[link]))}"
-        )
+        near, far = int(self.link_src[link]), int(self.link_dst[link])
+        return f"{self.node_name(near)}->{self.node_name(far)}"
 
     @cached_property
     def nodes(self) -> dict[str, int]:
@@ -96,16 +99,21 @@ class Fabric:
         return {name: node for node, name in enumerate((*self.switches, *self.endpoints))}
 
     def links_between(self, a: str, b: str) -> Ints:
-        """The directed links from node ``a`` to node ``b``, up or down (KeyError: no such node)."""
+        """List the directed links from node ``a`` to ``b``, up or down (KeyError: no such node)."""
         return np.flatnonzero((self.link_src == self.nodes[a]) & (self.link_dst == self.nodes[b]))
 
     # ---- state
 
     def without(self, links: ArrayLike) -> Fabric:
-        """The fabric with these directed links down as well; numbers stay as they are."""
+        """Take these directed links down as well; numbers stay as they are."""
         link_up = self.link_up.copy()
         link_up[np.asarray(links, np.int64)] = False
         return replace(self, link_up=link_up)
+
+    @cached_property
+    def live_ports(self) -> NDArray[np.bool_]:
+        """Whether each port can send: shape (endpoints, most ports)."""
+        return (self.endpoint_ports >= 0) & self.link_up[self.endpoint_ports]
 
     # ---- flows
 
@@ -118,7 +126,8 @@ class Fabric:
         proto: ArrayLike = hashes.UDP,
     ) -> Flows:
         """Flows between endpoints whose five-tuples carry the endpoints' own addresses."""
-        srcs, dsts = np.broadcast_arrays(np.atleast_1d(src), np.atleast_1d(dst))
+        fields = np.atleast_1d(src, dst, src_port, dst_port, proto)
+        srcs, dsts = np.broadcast_arrays(*fields)[:2]
         src_ip, dst_ip = self.endpoint_ip[srcs], self.endpoint_ip[dsts]
         tuples = hashes.five_tuples(src_ip, dst_ip, src_port, dst_port, proto)
         return Flows(srcs.astype(np.int64), dsts.astype(np.int64), tuples)
@@ -134,9 +143,9 @@ class Fabric:
         """Walk every flow through the fabric; ``(ptr, links)``, CSR of directed links.
 
         Flow ``i`` crosses ``links[ptr[i]:ptr[i + 1]]`` in order. ``port`` says by which port of
-        its NIC a flow leaves; without it, flows spread over the NIC's live ports by the CRC32 of
-        their five-tuple (see ``bond`` for what bonds do). A flow from an endpoint to itself
-        crosses nothing. Raises UnreachableError.
+        its NIC a flow leaves; without it, a NIC with several ports is an LACP bond that hashes
+        layer 3+4 (``bond.choose`` gives the others). A flow from an endpoint to itself crosses
+        nothing. Raises UnreachableError.
         """
         hashed = self._hashes(flows)
         first = self._first_links(flows, port)
@@ -158,37 +167,74 @@ class Fabric:
         ptr = np.concatenate([[0], np.cumsum(crossed.sum(axis=1))])
         return ptr, path[crossed]
 
+    def route_spray(
+        self, flows: Flows, port: ArrayLike | None = None
+    ) -> tuple[Ints, NDArray[np.int32], NDArray[np.float64]]:
+        """Spray every flow's packets over all shortest paths; ``(ptr, links, share)``.
+
+        Each NIC sends an equal part over each live port (all over ``port`` if given) and each
+        switch passes on an equal part over each of its equal-cost links; ``share`` is the part of
+        flow ``i`` that crosses a link. There is one entry a flow and link, so fold flows between
+        the same endpoints first where there are many. Raises UnreachableError.
+        """
+        flow, link = self._spray_links(flows, port)
+        share = 1.0 / np.bincount(flow)[flow]
+        crossed = [(flow, link, share)]
+        while len(link):
+            flow, at, share = self._gather(flow, self.link_dst[link], share)
+            entry, link, ways = self.next_hops.expand(at, flows.dst[flow])
+            self._require(ways > 0, flows, flow)
+            flow, share = flow[entry], share[entry] / ways[entry]
+            crossed.append((flow, link, share))
+        order = np.argsort(np.concatenate([flow for flow, _, _ in crossed]), kind="stable")
+        counts = sum(np.bincount(flow, minlength=len(flows.src)) for flow, _, _ in crossed)
+        links = np.concatenate([link for _, link, _ in crossed])[order]
+        shares = np.concatenate([share for _, _, share in crossed])[order]
+        return np.concatenate([[0], np.cumsum(counts)]), links, shares
+
+    def _spray_links(self, flows: Flows, port: ArrayLike | None) -> tuple[Ints, NDArray[np.int32]]:
+        """List the links by which the packets of each flow leave their NIC: (flow, link)."""
+        if port is None:
+            self._require(self.live_ports[flows.src].any(axis=1) | (flows.src == flows.dst), flows)
+            flow, column = np.nonzero(self.live_ports[flows.src])
+            link = self.endpoint_ports[flows.src[flow], column]
+        else:
+            flow, link = np.arange(len(flows.src)), self._first_links(flows, port)
+        leaves = flows.src[flow] != flows.dst[flow]
+        return flow[leaves], link[leaves]
+
+    def _gather(
+        self, flow: Ints, node: NDArray[np.int32], share: NDArray[np.float64]
+    ) -> tuple[Ints, Ints, NDArray[np.float64]]:
+        """Sum the shares of a flow that meet at one switch; drop those that are at an endpoint."""
+        switches = len(self.switches)
+        inside = node < switches
+        keys, inverse = np.unique(flow[inside] * switches + node[inside], return_inverse=True)
+        summed = np.bincount(inverse, share[inside], len(keys))
+        return keys // switches, keys % switches, summed
+
     def _hashes(self, flows: Flows) -> NDArray[np.uint32]:
-        """Hash of each flow by each function that some switch uses; shape (functions, flows)."""
+        """Hash each flow by each function that some switch uses; shape (functions, flows)."""
         hashed = np.zeros((len(hashes.NAMES), len(flows.src)), np.uint32)
         for number in np.unique(self.hash_function):
             hashed[number] = hashes.flow_hash(hashes.NAMES[number], flows.tuples)
         return hashed
 
     def _first_links(self, flows: Flows, port: ArrayLike | None) -> NDArray[np.int32]:
-        """The link by which each flow leaves its NIC."""
-        ports = self.endpoint_ports[flows.src]
-        if port is not None:
-            chosen = np.broadcast_to(np.asarray(port, np.int64), flows.src.shape)
-            link = np.take_along_axis(ports, chosen[:, None], axis=1)[:, 0]
-            self._require((link >= 0) & self.link_up[link], flows)
-            return link
-        live = (ports >= 0) & self.link_up[ports]
-        self._require(live.any(axis=1), flows)
-        index = hashes.pick(hashes.flow_hash("crc32", flows.tuples), 0, live.sum(axis=1))
-        return ports[np.arange(len(ports)), nth_true(live, index)]
+        """Find the link by which each flow leaves its NIC."""
+        chosen = bond.choose(self, flows, "lacp-3+4") if port is None else np.asarray(port)
+        column = np.broadcast_to(chosen, flows.src.shape)[:, None]
+        link = np.take_along_axis(self.endpoint_ports[flows.src], column, axis=1)[:, 0]
+        self._require((link >= 0) & self.link_up[link] | (flows.src == flows.dst), flows)
+        return link
 
     def _require(self, ok: NDArray[np.bool_], flows: Flows, which: Ints | None = None) -> None:
-        """Raise UnreachableError for the first flow that is not ``ok`` and leaves its endpoint."""
+        """Raise UnreachableError for the first flow of ``which`` (default all) not ``ok``."""
         if ok.all():
             return
         bad = np.flatnonzero(~ok)
         flow = int((bad if which is None else which[bad])[0])
         src, dst = self.endpoints[flows.src[flow]], self.endpoints[flows.dst[flow]]
-        raise UnreachableError(f"no path leads from {src} to {dst}: the links between are down")
-
-
-def nth_true(mask: NDArray[np.bool_], n: ArrayLike) -> Ints:
-    """Column of the ``n``-th True (from 0) of each row of ``mask``; 0 where there is none."""
-    rank = np.cumsum(mask, axis=1)
-    return np.argmax(mask & (rank == np.asarray(n, np.int64)[:, None] + 1), axis=1)
+        raise UnreachableError(
+            f"no path leads from {src} to {dst}: there are no links, or the links there are down"
+        )

@@ -39,6 +39,13 @@ class FiveTuples(NamedTuple):
     dst_port: NDArray[np.uint16]
     proto: NDArray[np.uint8]
 
+    def take(self, which: NDArray[np.int64] | NDArray[np.bool_]) -> FiveTuples:
+        """Select five-tuples by index or mask."""
+        src_ip, dst_ip, src_port, dst_port, proto = self
+        return FiveTuples(
+            src_ip[which], dst_ip[which], src_port[which], dst_port[which], proto[which]
+        )
+
 
 def five_tuples(
     src_ip: ArrayLike,
@@ -52,10 +59,10 @@ def five_tuples(
     Raises ValueError where a value does not fit its header field.
     """
     fields = np.broadcast_arrays(*np.atleast_1d(src_ip, dst_ip, src_port, dst_port, proto))
+    for name, field, bits in zip(FiveTuples._fields, fields, (32, 32, 16, 16, 8), strict=True):
+        if field.size and not 0 <= field.min() <= field.max() < 2**bits:
+            raise ValueError(f"{name} must lie between 0 and {2**bits - 1}")
     types = (np.uint32, np.uint32, np.uint16, np.uint16, np.uint8)
-    for name, field, kind in zip(FiveTuples._fields, fields, types, strict=True):
-        if field.size and not 0 <= field.min() <= field.max() <= np.iinfo(kind).max:
-            raise ValueError(f"{name} must lie between 0 and {np.iinfo(kind).max}")
     return FiveTuples(*(np.ascontiguousarray(f, k) for f, k in zip(fields, types, strict=True)))
 
 
@@ -114,7 +121,7 @@ def pick(hashes: ArrayLike, salt: ArrayLike, ways: ArrayLike) -> NDArray[np.uint
 
 
 def function_number(function: str) -> int:
-    """The number of a hash function in C; ValueError names the functions there are."""
+    """Find the number of a hash function in C; ValueError names the functions there are."""
     if function not in NAMES:
         raise ValueError(f"unknown hash function {function!r}; there are {', '.join(NAMES)}")
     return NAMES.index(function)
