@@ -39,6 +39,12 @@ POLICIES: tuple[Policy, ...] = get_args(Policy)
 MIN_SHARE = 1e-3
 """Least weight of a live port: enough to notice that it delivers again, too little to matter."""
 
+_FIRST_PORT, _DYNAMIC_PORTS = 49152, 16384
+"""The dynamic ports of RFC 6335, out of which source ports come."""
+
+_STEER_TRIES, _STEER_STEP = 32, 977
+"""Each try halves what is left; the step is prime, so that flows keep out of each other's way."""
+
 _ETH_P_IP_LE = 0x0008  # EtherType 0x0800 of IPv4, as a little-endian host reads it
 
 
@@ -89,7 +95,8 @@ def colliding_pair(
 class Split(NamedTuple):
     """Parts of flows: part ``i`` is ``weight[i]`` of flow ``parent[i]`` and leaves by ``port[i]``.
 
-    ``flows`` are the parts as flows, to be routed with ``port``; weights of a flow sum to 1.
+    ``flows`` are the parts as flows with source ports of their own, to be routed with ``port``;
+    the weights of a flow sum to 1.
     """
 
     parent: Ints
@@ -99,17 +106,39 @@ class Split(NamedTuple):
 
 
 def split(fabric: Fabric, flows: Flows, weights: ArrayLike | None = None) -> Split:
-    """Split each flow over the live ports of its NIC.
+    """Split each flow over the live ports of its NIC, and over those of the NIC at the far end.
 
     ``weights`` has shape (endpoints, most ports), not necessarily normalised; the default is each
-    port's rate. A flow whose NIC has no live port has no part.
+    port's rate. The n-th part of a flow gets a source port whose hash makes it arrive by the n-th
+    live port of the far NIC (modulo their number): without that, parts that leave by two ports
+    may arrive by one. A flow whose NIC has no live port has no part. Raises UnreachableError.
     """
     live = fabric.live_ports
     raw = fabric.link_bps[fabric.endpoint_ports] if weights is None else np.asarray(weights, float)
     share = np.where(live, raw, 0.0)[flows.src]
     parent, port = np.nonzero(share)
     weight = share[parent, port] / share.sum(axis=1)[parent]
-    return Split(parent, flows.take(parent), port, weight)
+    return Split(parent, _steer(fabric, flows.take(parent), port), port, weight)
+
+
+def _steer(fabric: Fabric, parts: Flows, port: Ints) -> Flows:
+    """Choose source ports so that parts arrive by the live port of the same rank as ``port``."""
+    live = fabric.live_ports
+    rank = (np.cumsum(live, axis=1) - 1)[parts.src, port]
+    wanted = fabric.endpoint_ports[
+        parts.dst, nth_true(live[parts.dst], rank % np.maximum(live[parts.dst].sum(axis=1), 1))
+    ]
+    src_port = parts.tuples.src_port.copy()
+    stray = np.flatnonzero(parts.src != parts.dst)
+    for _ in range(_STEER_TRIES):
+        tried = parts.take(stray)
+        tried = tried._replace(tuples=tried.tuples._replace(src_port=src_port[stray]))
+        ptr, links = fabric.route(tried, port[stray])
+        stray = stray[links[ptr[1:] - 1] ^ 1 != wanted[stray]]
+        if not len(stray):
+            break
+        src_port[stray] = _FIRST_PORT + (src_port[stray] + _STEER_STEP) % _DYNAMIC_PORTS
+    return parts._replace(tuples=parts.tuples._replace(src_port=src_port))
 
 
 def update_weights(weights: ArrayLike, delivered_bps: ArrayLike, gain: float = 0.5) -> Floats:

@@ -164,8 +164,7 @@ class Fabric:
             if not len(walked):
                 break
         crossed = path >= 0
-        ptr = np.concatenate([[0], np.cumsum(crossed.sum(axis=1))])
-        return ptr, path[crossed]
+        return self._ptr(crossed.sum(axis=1)), path[crossed]
 
     def route_spray(
         self, flows: Flows, port: ArrayLike | None = None
@@ -179,18 +178,18 @@ class Fabric:
         """
         flow, link = self._spray_links(flows, port)
         share = 1.0 / np.bincount(flow)[flow]
-        crossed = [(flow, link, share)]
+        crossed: list[tuple[Ints, NDArray[np.int32], NDArray[np.float64]]] = [(flow, link, share)]
         while len(link):
             flow, at, share = self._gather(flow, self.link_dst[link], share)
             entry, link, ways = self.next_hops.expand(at, flows.dst[flow])
             self._require(ways > 0, flows, flow)
             flow, share = flow[entry], share[entry] / ways[entry]
             crossed.append((flow, link, share))
-        order = np.argsort(np.concatenate([flow for flow, _, _ in crossed]), kind="stable")
-        counts = sum(np.bincount(flow, minlength=len(flows.src)) for flow, _, _ in crossed)
-        links = np.concatenate([link for _, link, _ in crossed])[order]
-        shares = np.concatenate([share for _, _, share in crossed])[order]
-        return np.concatenate([[0], np.cumsum(counts)]), links, shares
+        flow = np.concatenate([row[0] for row in crossed])
+        order = np.argsort(flow, kind="stable")
+        links = np.concatenate([row[1] for row in crossed])[order]
+        shares = np.concatenate([row[2] for row in crossed])[order]
+        return self._ptr(np.bincount(flow, minlength=len(flows.src))), links, shares
 
     def _spray_links(self, flows: Flows, port: ArrayLike | None) -> tuple[Ints, NDArray[np.int32]]:
         """List the links by which the packets of each flow leave their NIC: (flow, link)."""
@@ -210,8 +209,14 @@ class Fabric:
         switches = len(self.switches)
         inside = node < switches
         keys, inverse = np.unique(flow[inside] * switches + node[inside], return_inverse=True)
-        summed = np.bincount(inverse, share[inside], len(keys))
+        summed = np.zeros(len(keys))
+        np.add.at(summed, inverse, share[inside])
         return keys // switches, keys % switches, summed
+
+    @staticmethod
+    def _ptr(counts: Ints) -> Ints:
+        """CSR pointers of rows that have ``counts`` entries."""
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
 
     def _hashes(self, flows: Flows) -> NDArray[np.uint32]:
         """Hash each flow by each function that some switch uses; shape (functions, flows)."""
