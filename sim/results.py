@@ -114,6 +114,12 @@ class ScenarioResult:
     """Sentences for the reader, e.g. which flows a fault stalled and for how long."""
 
     @property
+    def start_s(self) -> float:
+        """When the timeline begins: its first span, else the first time of ``links``, else 0."""
+        first = 0.0 if self.links is None else float(self.links.times_s[0])
+        return min((span.start_s for span in self.spans), default=first)
+
+    @property
     def error(self) -> float | None:
         """Relative error against ``expect`` (positive: the simulator is faster), or None."""
         return None if self.expect is None else self.images_per_s / self.expect.images_per_s - 1.0

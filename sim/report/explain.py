@@ -30,6 +30,7 @@ PARTS = (
     ("latency", "l", "░", "magenta"),
     ("per\nmessage", "m", "▚", "cyan"),
 )
+_BARS = "where the step goes"
 
 
 def parts_s(breakdown: Breakdown) -> tuple[float, ...]:
@@ -43,28 +44,36 @@ def print_explanation(report: Report, *, console: Console | None = None) -> None
     if not report.scenarios:
         return
     console = console_for() if console is None else console
-    columns = fit(_columns(report.scenarios, plain=console.options.ascii_only), console.width)
+    plain = console.options.ascii_only
+    columns = fit([*_columns(report.scenarios, 1 if plain else 2), _bars(report.scenarios, plain)],
+                  console.width)
+    if columns[-1].header != _BARS:  # No room for bars, so no need of their glyphs.
+        columns = fit(_columns(report.scenarios, None), console.width)
     show(console, grid(columns, section_ends(report.scenarios)))
 
 
-def _columns(rows: Sequence[ScenarioResult], *, plain: bool) -> list[Column]:
+def _columns(rows: Sequence[ScenarioResult], glyph: int | None) -> list[Column]:
     from rich.text import Text  # noqa: PLC0415 - rich is slow to import
 
     decimals = milliseconds_decimals(min(row.step_s for row in rows))
-    longest = max((row.step_s for row in rows if math.isfinite(row.step_s)), default=0.0)
     parts = [shown_ms(row.step_s, row.breakdown.compute_s, parts_s(row.breakdown)[1:], decimals)
              for row in rows]
     shares = [apportion(parts_s(row.breakdown), 100) for row in rows]
     columns = [*name_columns(rows),
                Column("step\nms", [Text(part[0]) for part in parts])]
-    for index, (header, simple, glyph, _) in enumerate(PARTS):
-        columns += [Column(f"{header}\n{simple if plain else glyph} ms", [Text(part[index + 1]) for part in parts]),
+    for index, part in enumerate(PARTS):
+        unit = "ms" if glyph is None else f"{part[glyph]} ms"
+        columns += [Column(f"{part[0]}\n{unit}", [Text(shown[index + 1]) for shown in parts]),
                     Column("%", [Text(f"{share[index]}") for share in shares], drop=1)]
-    return [*columns, Column("", [_bar(row, longest, plain=plain) for row in rows],
-                             align="left", drop=2)]
+    return columns
 
 
-def _bar(row: ScenarioResult, longest_s: float, *, plain: bool) -> Text:
+def _bars(rows: Sequence[ScenarioResult], plain: bool) -> Column:
+    longest = max((row.step_s for row in rows if math.isfinite(row.step_s)), default=0.0)
+    return Column(_BARS, [_bar(row, longest, plain) for row in rows], align="left", drop=2)
+
+
+def _bar(row: ScenarioResult, longest_s: float, plain: bool) -> Text:
     from rich.text import Text  # noqa: PLC0415
 
     bar = Text()

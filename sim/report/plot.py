@@ -1,0 +1,100 @@
+"""The answer as one picture: step timelines, utilisation over time, and the scaling curve.
+
+`report_plot` returns the bytes of a PNG, SVG or PDF, chosen by the target's suffix. The same report
+gives the same bytes. Nothing of matplotlib's global state is kept changed.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from sim.results import Report, ScenarioResult
+
+    Panel = tuple[float, Callable[[Axes], None]]
+
+SUFFIXES = (".png", ".svg", ".pdf")
+MOST_TIMELINES = 12
+"""With more rows than these, only each scenario's largest number of GPUs gets a timeline."""
+
+_WIDTH_INCHES = 11.0
+_DATELESS: dict[str, dict[str, Any]] = {
+    ".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+
+
+def report_plot(report: Report, target: str) -> bytes:
+    """Return the picture of ``report`` in the format that ``target`` ends in (see `SUFFIXES`)."""
+    import matplotlib as mpl  # noqa: PLC0415 - matplotlib is slow to import
+
+    suffix = Path(target).suffix.lower()
+    picture = io.BytesIO()
+    with mpl.rc_context({"svg.hashsalt": "harp"}), warnings.catch_warnings():
+        # A name in a script that the font lacks is drawn as boxes; that is no reason to complain.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        figure(report).savefig(picture, format=suffix[1:], dpi=150, metadata=_DATELESS[suffix])
+    return picture.getvalue()
+
+
+def figure(report: Report) -> Figure:
+    """Return the matplotlib figure; panels for which ``report`` has no data are left out."""
+    from sim.report import panels, scaling_panel  # noqa: PLC0415
+
+    rows = [row for row in report.scenarios
+            if math.isfinite(row.step_s) and math.isfinite(row.images_per_s)]
+    timed = timelines(rows)
+    loads = panels.busiest(timed)
+    horizon_s = max((row.step_s for row in timed), default=0.0)
+    # Heights in inches: so much for each line, and the rest for title, legend and axis.
+    over_time: list[Panel] = []
+    if timed:
+        over_time.append((0.36 * len(timed) + 1.1,
+                          lambda axes: panels.draw_timelines(axes, timed, horizon_s)))
+    if loads:
+        over_time.append((0.21 * len(loads) + 1.1,
+                          lambda axes: panels.draw_loads(axes, loads, horizon_s)))
+    rates: list[Panel] = []
+    if rows:
+        rates.append((scaling_panel.height_inches(rows),
+                      lambda axes: scaling_panel.draw_scaling(axes, rows)))
+    # Panels over time share one left margin, so that their time axes line up.
+    return _stack(report.topology, [group for group in (over_time, rates) if group])
+
+
+def _stack(title: str, groups: Sequence[Sequence[Panel]]) -> Figure:
+    """Draw groups of panels below each other; the panels of one group share their margins."""
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    from sim.report.panels import literal  # noqa: PLC0415
+
+    heights = [sum(height for height, _ in group) for group in groups] or [1.0]
+    result = Figure(figsize=(_WIDTH_INCHES, sum(heights) + 0.5), layout="constrained")
+    result.suptitle(literal(title), x=0.01, ha="left", fontsize=14, fontweight="bold")
+    parts = result.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)
+    for part, group in zip(parts[:, 0], groups, strict=False):
+        grid = part.add_gridspec(len(group), 1, height_ratios=[height for height, _ in group])
+        for index, (_, draw) in enumerate(group):
+            axes = part.add_subplot(grid[index])
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.tick_params(labelsize=8.5, length=3)
+            draw(axes)
+    return result
+
+
+def timelines(rows: Sequence[ScenarioResult]) -> list[ScenarioResult]:
+    """Choose the rows that get a timeline, those with the most GPUs first."""
+    timed = sorted((row for row in rows if row.spans), key=lambda row: -row.gpus)
+    if len(timed) > MOST_TIMELINES:
+        largest: dict[tuple[str, str], ScenarioResult] = {}
+        for row in timed:
+            largest.setdefault((row.name, row.job), row)
+        timed = list(largest.values())[:MOST_TIMELINES]
+    return timed
