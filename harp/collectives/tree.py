@@ -1,0 +1,198 @@
+"""Pipelined trees: the double binary tree allreduce and broadcast.
+
+Two binary trees span all ranks, each for one half of the data, such that a rank with children in
+one tree is a leaf in the other (with an odd number of ranks, all but one). Both halves are cut into
+chunks that follow one another, so that every port is busy in both directions.
+
+Source: Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and
+scan", Parallel Computing 35(12), 2009. The shape of the trees is NCCL's (2.4 and later): label r
+has its children at r ± half its lowest set bit; the second tree is the mirror image of the first
+where the number of ranks is even, and the first shifted by one where it is odd.
+
+With D the depth of a tree, C the number of chunks and c = S/(2C) their size, the allreduce takes
+2D + C - 1 steps and
+
+    2D·(alpha + 2c/B) + (C - 1)·(alpha + 4c/B),      D = ⌊log₂(N - 1)⌋ + 1;
+
+a rank moves 4 chunks a step in each direction at the steady pace, 2S over all. The first term is
+exact for C = 1 and N > 2, and an upper bound otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harp.collectives.ir import Buffer, Op, Phase, Pipeline, Transfers
+from harp.collectives.layout import Shards
+from harp.collectives.plan import Plan, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from harp.collectives.ir import Bools, Ints, Ranks
+    from harp.collectives.request import Request
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """Streams as arrays: edge e sends its chunk i from ``src`` to ``dst`` in step ``start`` + i."""
+
+    src: Ranks
+    dst: Ranks
+    start: Ints
+    op: NDArray[np.int8]
+    part: Ints
+    """The range of bytes (a group of the stage's shards) that the edge carries."""
+
+    @classmethod
+    def concat(cls, parts: list[Edges]) -> Edges:
+        """All edges of ``parts``."""
+        return cls(*(np.concatenate([getattr(part, name) for part in parts])
+                     for name in ("src", "dst", "start", "op", "part")))
+
+
+@dataclass(frozen=True, eq=False)
+class Stream(Stage):
+    """Edges that each carry a byte range, chunk after chunk, from a step of their own."""
+
+    label: str
+    edges: Edges
+    chunks: Shards
+    """One group a range; its parts are the chunks."""
+
+    @cached_property
+    def _last_start(self) -> int:
+        return int(self.edges.start.max(initial=-1))
+
+    @property
+    def steps(self) -> int:
+        """The steps until the last edge has sent its last chunk."""
+        return self._last_start + self.chunks.parts if len(self.edges.src) else 0
+
+    def _rows(self, edge: Ints, chunk: Ints) -> Transfers:
+        part = self.edges.part[edge]
+        return Transfers.build(
+            step=self.edges.start[edge] + chunk, src=self.edges.src[edge], dst=self.edges.dst[edge],
+            op=self.edges.op[edge], src_offset=self.chunks.start(part, chunk),
+            length=self.chunks.length(part, chunk))
+
+    def step(self, index: int) -> Transfers:
+        """One chunk on every edge whose turn it is."""
+        chunk = index - self.edges.start
+        edge = np.flatnonzero((chunk >= 0) & (chunk < self.chunks.parts))
+        return self._rows(edge, chunk[edge])
+
+    def _all_chunks(self, of: Bools) -> Transfers:
+        return self._rows(np.flatnonzero(of)[:, None], np.arange(self.chunks.parts)[None, :])
+
+    def sends(self, rank: int) -> Transfers:
+        """All chunks of the edges that leave ``rank``."""
+        return self._all_chunks(self.edges.src == rank)
+
+    def receives(self, rank: int) -> Transfers:
+        """All chunks of the edges that end at ``rank``."""
+        return self._all_chunks(self.edges.dst == rank)
+
+    def phases(self) -> Iterator[Phase]:
+        """One phase in which all edges stream at once."""
+        edges, longest = self.edges, int(self.chunks.range_bytes.max())
+        hops, chunks = self._last_start + 1, self.chunks.parts
+        units = -(-(longest // self.chunks.unit_bytes) // chunks)
+        pipeline = Pipeline(hops, chunks, units * self.chunks.unit_bytes, self._siblings())
+        yield Phase(self.label, edges.src, edges.dst, self.chunks.range_bytes[edges.part], chunks,
+                    hops > 1, np.zeros(len(edges.src), np.int32), pipeline if hops > 1 else None)
+
+    def _siblings(self) -> int:
+        """Count the most edges of a range that start together at, or end together in, one rank."""
+        edges = self.edges
+        return max(int(np.unique(np.stack([end, edges.start, edges.part]), axis=1,
+                                 return_counts=True)[1].max()) for end in (edges.src, edges.dst))
+
+
+def whole_edges(src: Ranks, dst: Ranks, op: Op) -> Edges:
+    """Edges that all start in step 0 and carry range 0."""
+    none = np.zeros(len(src), np.int64)
+    return Edges(src, dst, none, np.full(len(src), op, np.int8), none)
+
+
+def binary_tree(size: int) -> tuple[Ints, Ints]:
+    """Parent and depth of each label of NCCL's binary tree; label 0 is the root, its parent -1."""
+    label = np.arange(size, dtype=np.int64)
+    low = label & -label
+    above = (label ^ low) | (low << 1)
+    parent = np.where(above < size, above, label ^ low)
+    parent[0] = -1
+    depth, at = np.zeros(size, np.int64), parent
+    while (at >= 0).any():
+        depth += at >= 0
+        at = np.where(at >= 0, parent[at], -1)
+    return parent, depth
+
+
+def two_trees(order: Ranks) -> tuple[list[tuple[Ranks, Ranks, Ints]], tuple[int, int], int]:
+    """Both trees over the ranks of ``order``.
+
+    Returns:
+        For each tree (child, parent, depth of the child), all but the root; the two roots; and the
+        depth of the trees.
+
+    """
+    parent, depth = binary_tree(len(order))
+    # NCCL's pairing, by which a rank with children in one tree is a leaf in the other.
+    second = order[::-1] if len(order) % 2 == 0 else np.roll(order, -1)
+    trees = [(ranks[1:], ranks[parent[1:]], depth[1:]) for ranks in (order, second)]
+    return trees, (int(order[0]), int(second[0])), int(depth.max())
+
+
+def _halves(request: Request) -> Shards:
+    units = request.nbytes // request.unit_bytes
+    first = units // 2
+    longest = (units - first) * request.unit_bytes
+    return Shards(np.array([0, first * request.unit_bytes]), np.array([first, units - first]),
+                  max(1, -(-longest // request.chunk_bytes)), request.unit_bytes)
+
+
+def _edges(src: Ranks, dst: Ranks, start: Ints, op: Op, part: int) -> Edges:
+    return Edges(src, dst, start, np.full(len(src), op, np.int8), np.full(len(src), part, np.int64))
+
+
+def double_binary_tree(request: Request) -> Plan:
+    """Double binary tree allreduce: reduce towards both roots and broadcast back, pipelined.
+
+    Formula and source: see the module. ``chunk_bytes`` is the largest chunk.
+    """
+    trees, _, deepest = two_trees(request.placement())
+    edges = []
+    for part, (child, parent, depth) in enumerate(trees):
+        edges.append(_edges(child, parent, deepest - depth, Op.REDUCE, part))
+        edges.append(_edges(parent, child, deepest + depth - 1, Op.COPY, part))
+    stage = Stream("double tree allreduce", Edges.concat(edges), _halves(request))
+    return Plan("tree", "allreduce", request.ranks, request.nbytes, request.unit_bytes, (stage,),
+                {Buffer.DATA: request.nbytes})
+
+
+def broadcast(request: Request) -> Plan:
+    """Double binary tree broadcast: the root feeds two trees over the other ranks, half of it each.
+
+    Time (D + C)·(alpha + 2c/B) with D the depth of a tree of N - 1 ranks and c = S/(2C), so S/B for
+    long messages (Sanders, Speck and Träff 2009).
+    """
+    order = request.placement()
+    others = order[order != request.root]
+    stages: tuple[Stream, ...] = ()
+    if len(others):
+        edges = []
+        trees, roots, _ = two_trees(others)
+        for part, (child, parent, depth) in enumerate(trees):
+            first = np.array([request.root], np.int32), np.array([roots[part]], np.int32)
+            edges.append(_edges(*first, np.zeros(1, np.int64), Op.COPY, part))
+            edges.append(_edges(parent, child, depth, Op.COPY, part))
+        stages = (Stream("double tree broadcast", Edges.concat(edges), _halves(request)),)
+    return Plan("broadcast", "broadcast", request.ranks, request.nbytes, request.unit_bytes, stages,
+                {Buffer.DATA: request.nbytes}, root=request.root)
