@@ -1,0 +1,1 @@
+"""Shipped parameter sets of host stacks, as YAML, and the page that lists them."""

@@ -1,0 +1,79 @@
+"""Write docs/parameters.md: every parameter that is shipped, with its interval and its source.
+
+``python -m sim.stacks.table > docs/parameters.md`` after a change to a set; a test holds the page
+against the files, so that neither can be changed alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+SETS = Path(__file__).resolve().parent.parent
+
+INTRODUCTION = """\
+# Parameters
+
+Every figure that the simulator takes on trust: its value, the interval in which it may lie, how it
+is known, and from where. Made by `python -m sim.stacks.table > docs/parameters.md` from
+`sim/stacks/*.yaml` and `sim/frameworks/*.yaml`; change it there, or override single figures in a
+topology file under `stacks:` or `frameworks:`.
+
+*Measured* is measured by this project, *published* by others, *fitted* chosen so that an answer
+agrees with a published table, *assumed* a guess. An answer's interval comes from these intervals.
+"""
+
+MEANINGS = {
+    "stacks": {
+        "cost_per_byte": "CPU time per byte on one core",
+        "cost_per_packet": "CPU time per packet",
+        "cost_per_message": "time per message, i.e. per transfer of one step of a collective",
+        "start_latency": "one way, per message, both hosts together",
+        "flow_rate": "ceiling of one flow or socket",
+        "cores": "cores per host that the stack may use",
+        "headers": "bytes per packet on the wire beyond the payload, layers 1 to 4",
+    },
+    "frameworks": {
+        "per_tensor": "serial coordination per collective launched",
+        "step_overhead": "per step, whenever more than one GPU takes part",
+        "overlap": "share of the backward pass in which communication can run",
+        "selection_per_element": "GPU time per gradient element that top-k examines",
+        "cast_per_element": "GPU time per element for a cast between fp32 and fp16",
+    },
+}
+
+
+def page() -> str:
+    """Return the text of docs/parameters.md."""
+    parts = [INTRODUCTION]
+    for kind, title in (("stacks", "Host stacks"), ("frameworks", "Frameworks")):
+        parts.append(f"## {title}\n")
+        parts.append("".join(f"- `{name}`: {text}\n" for name, text in MEANINGS[kind].items()))
+        parts += [_section(path) for path in sorted((SETS / kind).glob("*.yaml"))]
+    return "\n".join(parts)
+
+
+def _section(path: Path) -> str:
+    given: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    base = given.pop("base", None)
+    lines = [f"### {path.stem}\n", f"{given.pop('description')}.\n"]
+    if base:
+        lines.append(f"What is not listed here is that of [{base}](#{base}).\n")
+    if given:
+        lines += ["| Parameter | Value | Interval | Confidence | Source |", "|---|---|---|---|---|"]
+        lines += [_row(name, figure) for name, figure in given.items()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _row(name: str, figure: dict[str, Any]) -> str:
+    value = figure["value"]
+    interval = f"{figure['low']} to {figure['high']}" if "low" in figure else ""
+    source = " ".join(figure["source"].split()).replace("|", r"\|")
+    return f"| `{name}` | {value} | {interval} | {figure['confidence']} | {source} |"
+
+
+if __name__ == "__main__":
+    print(page(), end="")
