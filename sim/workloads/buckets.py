@@ -5,7 +5,7 @@ in *buckets*. Both rules here keep that order, put each tensor in one bucket, an
 before its last gradient is ready.
 
 - `horovod_buckets`: at each tick of a cycle, take what is ready and pack it up to a threshold
-  (Sergeev and Del Balso 2018, section "Tensor Fusion"; defaults since 0.21: 128 MiB and 1 ms).
+  (Sergeev and Del Balso 2018, section "Tensor Fusion"; defaults since late 2020: 128 MiB and 1 ms).
 - `ddp_buckets`: sizes alone decide, before training starts; a bucket leaves when it is complete
   (Li et al., VLDB 2020, section 3.2.3; PyTorch's defaults: 1 MiB for the first one, then 25 MiB).
 
