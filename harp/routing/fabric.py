@@ -126,11 +126,13 @@ class Fabric:
         proto: ArrayLike = hashes.UDP,
     ) -> Flows:
         """Flows between endpoints whose five-tuples carry the endpoints' own addresses."""
-        fields = np.atleast_1d(src, dst, src_port, dst_port, proto)
+        fields = [
+            np.atleast_1d(np.asarray(f, np.int64)) for f in (src, dst, src_port, dst_port, proto)
+        ]
         srcs, dsts = np.broadcast_arrays(*fields)[:2]
         src_ip, dst_ip = self.endpoint_ip[srcs], self.endpoint_ip[dsts]
         tuples = hashes.five_tuples(src_ip, dst_ip, src_port, dst_port, proto)
-        return Flows(srcs.astype(np.int64), dsts.astype(np.int64), tuples)
+        return Flows(srcs.copy(), dsts.copy(), tuples)
 
     # ---- equal-cost multipath
 
@@ -173,8 +175,8 @@ class Fabric:
 
         Each NIC sends an equal part over each live port (all over ``port`` if given) and each
         switch passes on an equal part over each of its equal-cost links; ``share`` is the part of
-        flow ``i`` that crosses a link. There is one entry a flow and link, so fold flows between
-        the same endpoints first where there are many. Raises UnreachableError.
+        flow ``i`` that crosses a link. A flow's links come in ascending order, each once; fold
+        flows between the same endpoints first where there are many. Raises UnreachableError.
         """
         flow, link = self._spray_links(flows, port)
         share = 1.0 / np.bincount(flow)[flow]
@@ -185,11 +187,11 @@ class Fabric:
             self._require(ways > 0, flows, flow)
             flow, share = flow[entry], share[entry] / ways[entry]
             crossed.append((flow, link, share))
-        flow = np.concatenate([row[0] for row in crossed])
-        order = np.argsort(flow, kind="stable")
-        links = np.concatenate([row[1] for row in crossed])[order]
-        shares = np.concatenate([row[2] for row in crossed])[order]
-        return self._ptr(np.bincount(flow, minlength=len(flows.src))), links, shares
+        count = len(self.link_src)
+        keys = np.concatenate([flow * count + link for flow, link, _ in crossed])
+        keys, shares = _sum_by_key(keys, np.concatenate([row[2] for row in crossed]))
+        per_flow = np.bincount(keys // count, minlength=len(flows.src))
+        return self._ptr(per_flow), (keys % count).astype(np.int32), shares
 
     def _spray_links(self, flows: Flows, port: ArrayLike | None) -> tuple[Ints, NDArray[np.int32]]:
         """List the links by which the packets of each flow leave their NIC: (flow, link)."""
@@ -208,9 +210,7 @@ class Fabric:
         """Sum the shares of a flow that meet at one switch; drop those that are at an endpoint."""
         switches = len(self.switches)
         inside = node < switches
-        keys, inverse = np.unique(flow[inside] * switches + node[inside], return_inverse=True)
-        summed = np.zeros(len(keys))
-        np.add.at(summed, inverse, share[inside])
+        keys, summed = _sum_by_key(flow[inside] * switches + node[inside], share[inside])
         return keys // switches, keys % switches, summed
 
     @staticmethod
@@ -243,3 +243,11 @@ class Fabric:
         raise UnreachableError(
             f"no path leads from {src} to {dst}: there are no links, or the links there are down"
         )
+
+
+def _sum_by_key(keys: Ints, values: NDArray[np.float64]) -> tuple[Ints, NDArray[np.float64]]:
+    """Sum the values of equal keys; keys come out ascending."""
+    unique, inverse = np.unique(keys, return_inverse=True)
+    summed = np.zeros(len(unique))
+    np.add.at(summed, inverse, values)
+    return unique, summed
