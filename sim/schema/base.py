@@ -4,14 +4,13 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, model_validator
 
-from sim.schema.errors import Problem, listing, nearest, show
+from sim.schema.errors import Problem, listing, show
 
 
 class Model(BaseModel):
     """A mapping of the file. Keys that it does not know are refused with the nearest right one."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False,
-                              use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -21,7 +20,7 @@ class Model(BaseModel):
             for key in data:
                 if key not in names:
                     raise Problem(f"unknown key {show(key)}", path=(key,), found=key,
-                                  allowed=listing(names), nearest=nearest(key, names), at_key=True)
+                                  allowed=listing(names), names=names, at_key=True)
         return data
 
 

@@ -1,11 +1,226 @@
-"""Whether a well-formed topology makes sense."""
+"""Whether a well-formed topology makes sense: references, sizes that fit, nothing named twice.
 
-from collections.abc import Iterator
+Each check is a generator of Problems whose paths start at the top of the file. What only an
+explicit fabric or a template can get wrong is in `sim.schema.fabric_checks`.
+"""
 
-from sim.schema.errors import Problem
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from sim.schema.errors import Path, Problem, listing, show, unknown
+from sim.schema.fabric_checks import check_fabric
 from sim.schema.model import Topology
+from sim.schema.parameters import FrameworkSet, Kind, StackSet, resolve, shipped
+from sim.schema.scenario import Scenario, Workload
+
+DEFAULT_INTRA_SIZE = 8
+"""LIGHT_INTRA_SIZE where a file leaves it out, as Tencent's TACO Train documentation has it."""
+
+MAX_HOSTS = 65_536
+"""Hosts of a cluster, four times the largest that is shipped."""
 
 
 def check(topology: Topology) -> Iterator[Problem]:
     """Every problem of sense, in no particular order."""
-    yield from ()
+    hosts = sum(group.count for group in topology.hosts)
+    if hosts > MAX_HOSTS:
+        yield Problem(f"{hosts} hosts", path=("hosts",), found=hosts,
+                      allowed=f"at most {MAX_HOSTS}")
+        return
+    for part in (_names, _hosts, _vpc, _sets, _workloads, _jobs, _scenarios, _faults, _expect,
+                 check_fabric):
+        yield from part(topology)
+
+
+def _twice(what: str, names: Iterable[str], path: Path, key: str = "name") -> Iterator[Problem]:
+    first: dict[str, int] = {}
+    for index, name in enumerate(names):
+        if name in first:
+            where = (*path, index, key) if key else (*path, index)
+            yield Problem(f"{what} {show(name)} stands twice", path=where, found=name,
+                          allowed=f"a name unlike that of the {what} at index {first[name]}")
+        first.setdefault(name, index)
+
+
+def _names(topology: Topology) -> Iterator[Problem]:
+    for what, key in (("host group", "hosts"), ("scenario", "scenarios"), ("fault", "faults"),
+                      ("job", "jobs")):
+        yield from _twice(what, (item.name for item in getattr(topology, key)), (key,))
+
+
+def _hosts(topology: Topology) -> Iterator[Problem]:
+    for index, group in enumerate(topology.hosts):
+        path = ("hosts", index, "nics")
+        seen: set[str] = set()
+        for position, nic in enumerate(group.nics):
+            names = {f"{nic.name}{number}" for number in range(nic.count)}
+            if both := sorted(seen & names):
+                yield Problem(f"NIC {both[0]} stands twice", path=(*path, position, "name"),
+                              found=nic.name, allowed="names that differ once they are numbered")
+            seen |= names
+            if nic.bond != "none" and nic.ports == 1:
+                yield Problem(f"a bond {show(nic.bond)} of one port", found=nic.bond,
+                              path=(*path, position, "bond"), allowed="ports: 2 or more beside it, or none")
+
+
+def _vpc(topology: Topology) -> Iterator[Problem]:
+    vpc = topology.vpc
+    if vpc is None:
+        return
+    if vpc.burst and vpc.host_rate is None:
+        yield Problem("a burst without a rate that it exceeds", path=("vpc", "burst"),
+                      allowed="host_rate beside it")
+    elif vpc.burst and vpc.host_rate and vpc.burst.rate <= vpc.host_rate:
+        yield Problem("the burst is no faster than host_rate", path=("vpc", "burst", "rate"),
+                      found=vpc.burst.rate, allowed="a rate above host_rate")
+    if not 256 <= vpc.mtu <= 65535:
+        yield Problem(f"an MTU of {vpc.mtu} B", path=("vpc", "mtu"), found=vpc.mtu,
+                      allowed="256B to 65535B")
+
+
+def _sets(topology: Topology) -> Iterator[Problem]:
+    yield from _resolved(topology.stacks, "stacks", StackSet)
+    yield from _resolved(topology.frameworks, "frameworks", FrameworkSet)
+
+
+def _resolved(sets: Mapping[str, Any], kind: Kind, model: type[Any]) -> Iterator[Problem]:
+    for name in sets:
+        try:
+            resolve(name, sets, kind, model)
+        except Problem as problem:  # noqa: PERF203  (a handful of sets)
+            yield problem
+
+
+def _known(what: str, found: str, names: Collection[str], path: Path) -> Iterator[Problem]:
+    if found not in names:
+        yield unknown(what, found, names, path)
+
+
+def _frameworks(topology: Topology) -> list[str]:
+    return sorted({*shipped("frameworks"), *topology.frameworks})
+
+
+def _workloads(topology: Topology) -> Iterator[Problem]:
+    yield from _workload(topology, topology.workload, ("workload",))
+    for index, job in enumerate(topology.jobs):
+        if job.workload is not None:
+            yield from _workload(topology, job.workload, ("jobs", index, "workload"))
+
+
+def _workload(topology: Topology, workload: Workload, path: Path) -> Iterator[Problem]:
+    from sim.workloads.models import MODELS  # noqa: PLC0415  (the schema itself needs no models)
+
+    yield from _known("model", workload.model, MODELS, (*path, "model"))
+    yield from _known("framework", workload.framework, _frameworks(topology), (*path, "framework"))
+
+
+def _jobs(topology: Topology) -> Iterator[Problem]:
+    hosts = dict.fromkeys(topology.host_names, "")
+    for index, job in enumerate(topology.jobs):
+        for position, name in enumerate(job.hosts):
+            path = ("jobs", index, "hosts", position)
+            if name not in hosts:
+                yield unknown("host", name, hosts, path)
+            elif hosts[name]:
+                yield Problem(f"host {show(name)} already runs job {show(hosts[name])}", path=path,
+                              found=name, allowed="a host of its own for each job")
+            else:
+                hosts[name] = job.name
+
+
+def _scenarios(topology: Topology) -> Iterator[Problem]:
+    stacks = sorted({*shipped("stacks"), *topology.stacks})
+    faults = [fault.name for fault in topology.faults]
+    bonded = any(nic.ports > 1 for group in topology.hosts for nic in group.nics)
+    for index, scenario in enumerate(topology.scenarios):
+        path = ("scenarios", index)
+        yield from _known("stack", scenario.stack, stacks, (*path, "stack"))
+        if scenario.framework is not None:
+            yield from _known("framework", scenario.framework, _frameworks(topology),
+                              (*path, "framework"))
+        for position, fault in enumerate(scenario.faults):
+            yield from _known("fault", fault, faults, (*path, "faults", position))
+        if scenario.bond not in (None, "none") and not bonded:
+            yield Problem(f"a bond {show(scenario.bond)} where no NIC has two ports",
+                          path=(*path, "bond"), found=scenario.bond,
+                          allowed="NICs with ports: 2 or more, or no bond here")
+        yield from _gpu_counts(topology, scenario, path)
+        yield from _groups(topology, scenario, path)
+
+
+def _gpu_counts(topology: Topology, scenario: Scenario, path: Path) -> Iterator[Problem]:
+    if scenario.gpus is None:
+        return
+    if topology.jobs:
+        yield Problem("has no meaning beside jobs", path=(*path, "gpus"), at_key=True,
+                      allowed="no gpus, for each job uses all GPUs of its hosts")
+        return
+    yield from _twice("number of GPUs", map(str, scenario.gpus), (*path, "gpus"), key="")
+    hosts = topology.gpu_totals
+    for position, gpus in enumerate(scenario.gpus):
+        above = bisect_left(hosts, gpus)
+        if gpus <= hosts[0] or (above < len(hosts) and hosts[above] == gpus):
+            continue
+        says = (f"{gpus} GPUs are more than the cluster has" if gpus > hosts[-1]
+                else f"{gpus} GPUs are not a whole number of hosts")
+        more = ", ".join(map(str, hosts[1:])) if len(hosts) < 6 else f"{hosts[1]} ... {hosts[-1]}"
+        yield Problem(says, path=(*path, "gpus", position), found=gpus,
+                      allowed=f"1 to {hosts[0]}" + (f", or whole hosts: {more}" if more else ""))
+
+
+def _groups(topology: Topology, scenario: Scenario, path: Path) -> Iterator[Problem]:
+    """Check that groups divide the GPUs; where there are fewer GPUs, they are one group."""
+    light = scenario.light_settings
+    given = "LIGHT_INTRA_SIZE" in light
+    two_d = scenario.allreduce == "light" and light.get("LIGHT_2D_ALLREDUCE")
+    if not two_d and not (given and scenario.allreduce == "2d"):
+        return
+    size = int(light.get("LIGHT_INTRA_SIZE", DEFAULT_INTRA_SIZE))
+    where = "LIGHT_INTRA_SIZE" if given else "LIGHT_2D_ALLREDUCE"
+    for gpus in sorted({gpus for _, gpus in topology.rows(scenario)}):
+        if gpus > size and gpus % size:
+            default = "" if given else " (the default LIGHT_INTRA_SIZE)"
+            sizes = [str(n) for n in range(1, min(gpus, 64) + 1) if gpus % n == 0]
+            yield Problem(f"groups of {size}{default} do not divide {gpus} GPUs",
+                          path=(*path, "light", where), found=size,
+                          allowed=f"a LIGHT_INTRA_SIZE among {listing(sizes)}")
+            return
+
+
+def _faults(topology: Topology) -> Iterator[Problem]:
+    groups = {name: group for group in topology.hosts for name in group.names}
+    for index, fault in enumerate(topology.faults):
+        if fault.kind != "slow-gpu":
+            continue
+        path = ("faults", index, "gpu")
+        host, _, number = fault.gpu.partition("/")
+        if host not in groups:
+            yield from _known("host", host, groups, path)
+        elif not (number.isascii() and number.isdigit() and len(number) < 5
+                  and int(number) < groups[host].gpus.count):
+            yield Problem(f"{show(fault.gpu)} is not a GPU of {host}", path=path, found=fault.gpu,
+                          allowed=f"{host}/0 to {host}/{groups[host].gpus.count - 1}")
+
+
+def _expect(topology: Topology) -> Iterator[Problem]:
+    scenarios = {scenario.name: scenario for scenario in topology.scenarios}
+    seen: dict[tuple[str, int, str | None], int] = {}
+    for index, expect in enumerate(topology.expect):
+        path = ("expect", index)
+        if expect.scenario not in scenarios:
+            yield unknown("scenario", expect.scenario, scenarios, (*path, "scenario"))
+            continue
+        if expect.job is not None:
+            yield from _known("job", expect.job, [job.name for job in topology.jobs],
+                              (*path, "job"))
+        rows = topology.rows(scenarios[expect.scenario])
+        if not any(gpus == expect.gpus and expect.job in (None, job) for job, gpus in rows):
+            yield Problem(f"{expect.gpus} GPUs are no row of {show(expect.scenario)}",
+                          path=(*path, "gpus"), found=expect.gpus,
+                          allowed=listing(dict.fromkeys(str(gpus) for _, gpus in rows)))
+        key = (expect.scenario, expect.gpus, expect.job)
+        if key in seen:
+            yield Problem("a second figure for this row", path=path,
+                          allowed=f"one; the first is expect[{seen[key]}]")
+        seen.setdefault(key, index)

@@ -15,40 +15,43 @@ import difflib
 import re
 import sys
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
 Path = tuple[str | int, ...]
 """Keys and list indices from the top of the file, e.g. ("scenarios", 0, "stack")."""
 
 _SHOWN_CHARACTERS = 60
 _SHOWN_NAMES = 40
+_SEARCHED_NAMES = 10_000
 
 
 class Problem(ValueError):  # noqa: N818  (the user reads TopologyError)
     """One thing that is wrong, relative to the value that is being looked at.
 
     ``path`` leads from that value to the fault, ``says`` is the clause that names what was found,
-    ``allowed`` what may stand there instead, ``nearest`` the likeliest right text. With ``at_key``
-    the fault is the key itself rather than its value.
+    ``allowed`` what may stand there instead. The right texts ``names`` are searched for the one
+    nearest to ``found`` only when the user is told: a file may hold thousands of problems. With
+    ``at_key`` the fault is the key itself rather than its value.
     """
 
     def __init__(self, says: str, *, path: Path = (), found: object = None, allowed: str = "",
-                 nearest: str | None = None, at_key: bool = False) -> None:
+                 names: Iterable[str] = (), at_key: bool = False) -> None:
         super().__init__(says)
         self.says = says
         self.path = path
         self.found = found
         self.allowed = allowed
-        self.nearest = nearest
+        self.names = names
         self.at_key = at_key
 
     def under(self, *path: str | int) -> Problem:
         """Return the same problem as seen from ``path`` further up."""
         return Problem(self.says, path=path + self.path, found=self.found, allowed=self.allowed,
-                       nearest=self.nearest, at_key=self.at_key)
+                       names=self.names, at_key=self.at_key)
 
 
 class TopologyError(ValueError):
@@ -67,7 +70,7 @@ class TopologyError(ValueError):
         self.found = problem.found
         self.says = problem.says
         self.allowed = problem.allowed
-        self.nearest = problem.nearest
+        self.nearest = nearest(problem.found, problem.names)
         self.more = more
         super().__init__(self._sentence())
 
@@ -115,25 +118,23 @@ def nearest(found: object, names: Iterable[str]) -> str | None:
     """Find the valid name that ``found`` was likely meant to be, or None."""
     if not isinstance(found, str):
         return None
-    folded = {name.lower(): name for name in reversed(list(names))}
+    folded: dict[str, str] = {}
+    for name in islice(names, _SEARCHED_NAMES):
+        folded.setdefault(name.lower(), name)
     close = difflib.get_close_matches(found[:_SHOWN_CHARACTERS].lower(), folded, n=1, cutoff=0.6)
     return folded[close[0]] if close else None
 
 
-def listing(names: Iterable[str]) -> str:
+def listing(names: Collection[str]) -> str:
     """Names for the ``allowed`` clause; a long list is cut and says so."""
-    every = list(names)
-    cut = every[:_SHOWN_NAMES]
-    rest = f", ... ({len(every)} in all)" if len(every) > len(cut) else ""
-    return ", ".join(cut) + rest
+    rest = f", ... ({len(names)} in all)" if len(names) > _SHOWN_NAMES else ""
+    return ", ".join(islice(names, _SHOWN_NAMES)) + rest
 
 
-def unknown(what: str, found: str, names: Iterable[str], path: Path = ()) -> Problem:
+def unknown(what: str, found: str, names: Collection[str], path: Path = ()) -> Problem:
     """Describe a reference to a ``what`` (stack, model, fault ...) that does not exist."""
-    every = list(names)
-    return Problem(f"{show(found)} is not a known {what}", path=path, found=found,
-                   allowed=listing(every) or f"none, for this file has no {what}",
-                   nearest=nearest(found, every))
+    return Problem(f"{show(found)} is not a known {what}", path=path, found=found, names=names,
+                   allowed=listing(names) or f"none, for this file has no {what}")
 
 
 @contextmanager

@@ -5,14 +5,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from sim.schema.base import Count, Model, Name
-from sim.schema.errors import Problem, listing, nearest, show
+from sim.schema.errors import Problem, listing, show
 from sim.schema.units import Rate, Seconds
 
 
 class Hash(Model):
     """How switches choose among equal paths."""
 
-    function: Literal["crc16", "crc32", "xor", "toeplitz"] = "crc16"
+    function: Literal["crc16", "crc32", "xor", "toeplitz"] = "crc32"
     """Hash over the five-tuple."""
     seed: Literal["per-switch", "same"] = "per-switch"
     """One seed for all switches polarises: each tier then repeats the choice of the one below."""
@@ -35,7 +35,7 @@ class SingleSwitch(_Fabric):
 
 
 class LeafSpine(_Fabric):
-    """Two tiers: each host on one leaf, each leaf on every spine."""
+    """Two tiers: hosts spread evenly over leaves, each leaf on every spine."""
 
     template: Literal["leaf-spine"]
     """The kind of fabric."""
@@ -45,8 +45,6 @@ class LeafSpine(_Fabric):
     """Spine switches."""
     links: Count = 1
     """Parallel links between each leaf and spine."""
-    hosts_per_leaf: Count | None = None
-    """Hosts that a leaf takes; spread evenly where not given."""
 
 
 class Rail(_Fabric):
@@ -58,8 +56,8 @@ class Rail(_Fabric):
     """Spine switches."""
     links: Count = 1
     """Parallel links between each leaf and spine."""
-    hosts_per_leaf: Count | None = None
-    """Hosts in a group that shares its rail leaves; all hosts where not given."""
+    hosts_per_leaf: Count
+    """Hosts of a group, which shares one leaf a rail."""
 
 
 class Clos3(_Fabric):
@@ -74,11 +72,9 @@ class Clos3(_Fabric):
     aggs: Count
     """Aggregation switches of each pod."""
     cores: Count
-    """Core switches; core i joins aggregation switch i mod aggs of every pod."""
+    """Core switches, in one plane for each aggregation switch of a pod."""
     links: Count = 1
-    """Parallel links between each pair of joined switches."""
-    hosts_per_leaf: Count | None = None
-    """Hosts that a leaf takes; spread evenly where not given."""
+    """Parallel links between each leaf and aggregation switch."""
 
 
 class DualTor(_Fabric):
@@ -92,8 +88,6 @@ class DualTor(_Fabric):
     """Spine switches."""
     links: Count = 1
     """Parallel links between each ToR and spine."""
-    hosts_per_pair: Count | None = None
-    """Hosts that a pair takes; spread evenly where not given."""
 
 
 class Device(Model):
@@ -111,11 +105,11 @@ class FabricLink(Model):
     target: str = Field(alias="to")
     """The other end."""
     rate: Rate | None = None
-    """Rate; the NIC port's, or the fabric's between devices, where not given."""
+    """Rate between devices; the fabric's where not given. A host's cable has its NIC's."""
     latency: Seconds | None = None
-    """Latency; the fabric's where not given."""
+    """Latency between devices; the fabric's where not given."""
     count: Count = 1
-    """Parallel cables."""
+    """Parallel cables between devices."""
 
 
 class Explicit(_Fabric):
@@ -142,7 +136,7 @@ def _kind(value: Any) -> str | None:
     if template not in TEMPLATES:
         raise Problem(f"{show(template)} is not a fabric template", path=("template",),
                       found=template, allowed=listing(TEMPLATES),
-                      nearest=nearest(template, TEMPLATES))
+                      names=TEMPLATES)
     return str(template)
 
 

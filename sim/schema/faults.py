@@ -1,10 +1,12 @@
 """Faults: what breaks during a scenario, when, and how fast it is noticed and mended."""
 
+from collections.abc import Collection
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from sim.schema.base import Model, Name
+from sim.schema.errors import Problem, listing, show
 from sim.schema.units import Period, PositiveShare, Seconds
 
 
@@ -18,7 +20,7 @@ class _Fault(Model):
 
 
 class _LinkFault(_Fault):
-    link: Annotated[str, Field(min_length=3)]
+    link: Annotated[str, Field(min_length=3, max_length=300)]
     """``a-b`` for both directions of the link between a and b, ``a->b`` for one."""
 
 
@@ -67,3 +69,21 @@ class SlowGpu(_Fault):
 
 Fault = Annotated[LinkDown | LinkDegrade | LinkFlap | SlowGpu, Field(discriminator="kind")]
 """A fault, told by its ``kind``."""
+
+
+def link_ends(link: str, nodes: Collection[str]) -> tuple[str, str, bool]:
+    """Nodes that ``a-b`` or ``a->b`` names, and whether it means one direction only.
+
+    Names may hold hyphens themselves, so every split is tried against ``nodes``. Raises Problem.
+    """
+    arrow = "->" in link
+    mark = "->" if arrow else "-"
+    parts = link.split(mark)
+    splits = [(mark.join(parts[:cut]), mark.join(parts[cut:])) for cut in range(1, len(parts))]
+    for near, far in splits:
+        if near in nodes and far in nodes:
+            return near, far, arrow
+    right = (near + mark + node if near in nodes else node + mark + far
+             for near, far in splits if near in nodes or far in nodes for node in nodes)
+    raise Problem(f"{show(link)} does not join two nodes of the fabric", found=link, names=right,
+                  allowed=f"a-b or a->b with a and b among {listing(nodes)}")

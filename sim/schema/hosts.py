@@ -59,7 +59,7 @@ class HostGroup(Model):
     """The GPU fabric inside the host, or none where GPUs meet over PCIe only."""
     pcie: Link = Link.model_validate({"rate": "12GB/s", "latency": "1us"})
     """The path between a GPU and a NIC."""
-    nics: Annotated[tuple[Nic, ...], Field(min_length=1)]
+    nics: Annotated[tuple[Nic, ...], Field(min_length=1, max_length=64)]
     """Network cards."""
     cores: Annotated[Count, Field(le=4096)] = 32
     """CPU cores of each host."""
@@ -73,3 +73,8 @@ class HostGroup(Model):
     def nic_names(self) -> tuple[str, ...]:
         """Names of a host's NICs, ``eth0`` ..., in the order of the file."""
         return tuple(f"{nic.name}{index}" for nic in self.nics for index in range(nic.count))
+
+    @property
+    def nic_ports(self) -> tuple[int, ...]:
+        """Ports of each of `nic_names`."""
+        return tuple(nic.ports for nic in self.nics for _ in range(nic.count))

@@ -1,5 +1,7 @@
 """The whole topology file as one frozen model; `sim.schema.load` makes it from a file."""
 
+from functools import cached_property
+from itertools import accumulate
 from typing import Annotated
 
 from pydantic import Field, PrivateAttr
@@ -24,25 +26,25 @@ class Topology(Model):
     """What it is and why it is interesting."""
     seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 1
     """Seed of everything that is random."""
-    hosts: Annotated[tuple[HostGroup, ...], Field(min_length=1)]
+    hosts: Annotated[tuple[HostGroup, ...], Field(min_length=1, max_length=256)]
     """Groups of equal hosts."""
     vpc: Vpc | None = None
     """What the cloud's virtual network imposes; nothing where not given."""
     fabric: Fabric
     """What joins the hosts."""
-    stacks: dict[str, StackSet] = Field(default_factory=dict)
+    stacks: dict[str, StackSet] = Field(default_factory=dict, max_length=64)
     """Host stacks of this file's own, by name."""
-    frameworks: dict[str, FrameworkSet] = Field(default_factory=dict)
+    frameworks: dict[str, FrameworkSet] = Field(default_factory=dict, max_length=64)
     """Framework costs of this file's own, by name."""
     workload: Workload
     """What is trained."""
-    jobs: tuple[Job, ...] = ()
+    jobs: Annotated[tuple[Job, ...], Field(max_length=4096)] = ()
     """Jobs at once on the fabric; one on all hosts where not given."""
-    scenarios: Annotated[tuple[Scenario, ...], Field(min_length=1)]
+    scenarios: Annotated[tuple[Scenario, ...], Field(min_length=1, max_length=256)]
     """What is compared."""
-    faults: tuple[Fault, ...] = ()
+    faults: Annotated[tuple[Fault, ...], Field(max_length=4096)] = ()
     """What may break; a scenario names those that strike it."""
-    expect: tuple[Expect, ...] = ()
+    expect: Annotated[tuple[Expect, ...], Field(max_length=4096)] = ()
     """Published or measured figures."""
 
     _source: Source | None = PrivateAttr(None)
@@ -57,9 +59,22 @@ class Topology(Model):
         """GPUs of the whole cluster."""
         return sum(group.count * group.gpus.count for group in self.hosts)
 
-    def gpu_counts(self, scenario: Scenario) -> tuple[int, ...]:
-        """Numbers of GPUs for which ``scenario`` gives a row."""
-        return scenario.gpus or (self.gpu_count,)
+    @cached_property
+    def gpu_totals(self) -> tuple[int, ...]:
+        """GPUs of the first host, the first two, the first three ..."""
+        return tuple(accumulate(group.gpus.count for group in self.hosts
+                                for _ in range(group.count)))
+
+    @cached_property
+    def _job_rows(self) -> tuple[tuple[str | None, int], ...]:
+        gpus = {name: group.gpus.count for group in self.hosts for name in group.names}
+        return tuple((job.name, sum(gpus.get(host, 0) for host in job.hosts)) for job in self.jobs)
+
+    def rows(self, scenario: Scenario) -> tuple[tuple[str | None, int], ...]:
+        """Job (None where the file lists none) and number of GPUs of each row of ``scenario``."""
+        if self.jobs:
+            return self._job_rows
+        return tuple((None, gpus) for gpus in scenario.gpus or (self.gpu_count,))
 
     def error(self, problem: Problem) -> TopologyError:
         """Error at a place of this file, for what only a later stage can find wrong."""

@@ -79,7 +79,7 @@ class Scenario(Model):
     """Heading of its rows."""
     stack: str
     """Host stack: a shipped set or one under stacks."""
-    gpus: Annotated[tuple[Count, ...], Field(min_length=1)] | None = None
+    gpus: Annotated[tuple[Count, ...], Field(min_length=1, max_length=256)] | None = None
     """Numbers of GPUs, a row each; all of them where not given."""
     framework: str | None = None
     """Set of framework costs; the workload's where not given."""
@@ -107,6 +107,11 @@ class Scenario(Model):
     """Names of the faults that strike."""
     steps: Annotated[Count, Field(le=10_000)] = 1
     """Steps simulated; the last one is reported."""
+
+    @property
+    def light_settings(self) -> dict[str, int | float]:
+        """The LIGHT_* settings that the file gives, for ``LightSettings.from_env``."""
+        return {} if self.light is None else self.light.settings
 
     @model_validator(mode="before")
     @classmethod

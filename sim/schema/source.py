@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
+from pydantic import ValidationError
 
 from sim.schema.errors import Problem, TopologyError, show
+from sim.schema.translate import problems
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,11 +91,7 @@ class Source:
             raise TopologyError(file, _not_yaml(getattr(error, "reason", None)), 1, 1) from None
 
     def validate(self, model: type[AnyModel], context: dict[str, Any] | None = None) -> AnyModel:
-        """Make a ``model`` of the file; raises TopologyError for the first problem in file order."""
-        from pydantic import ValidationError  # noqa: PLC0415  (only files need it, errors do not)
-
-        from sim.schema.translate import problems  # noqa: PLC0415
-
+        """Make a ``model`` of the file; raises TopologyError for its first problem."""
         try:
             return model.model_validate(self.root.plain(), context=context)
         except ValidationError as error:

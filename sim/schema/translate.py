@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from sim.schema.errors import Path, Problem, listing, nearest, show
+from sim.schema.errors import Path, Problem, listing, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +61,7 @@ def _missing(_found: Any, _context: Any, path: Path) -> Problem:
 def _choice(found: Any, context: Any, path: Path) -> Problem:
     names = re.findall(r"'([^']*)'", context.get("expected") or context["expected_tags"])
     return Problem(f"{show(found)} is not one of the choices", path=path, found=found,
-                   allowed=listing(names), nearest=nearest(found, names))
+                   allowed=listing(names), names=names)
 
 
 def _tag(found: Any, context: Any, path: Path) -> Problem:

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from sim.schema.errors import Problem, listing, nearest, show
+from sim.schema.errors import Problem, listing, show
 
 _NUMBER = r"\d{1,25}(?:\.\d{1,25})?(?:[eE][+-]?\d{1,3})?"
 _QUANTITY = re.compile(rf"\s*([+-]?{_NUMBER})\s*([^\s\d.+-]\S{{0,20}})?\s*", re.ASCII)
@@ -56,7 +56,7 @@ class Unit:
         if unit not in self.scales:
             raise Problem(f"{show(text)} has the unit {show(unit)}, which no {self.name} has",
                           found=text, allowed=listing(self.scales),
-                          nearest=self._respell(number, unit))
+                          names=[number + right for right in self.scales])
         return self._bounded(text, float(Decimal(number) * self.scales[unit]))
 
     def format(self, value: float) -> str:
@@ -90,10 +90,6 @@ class Unit:
 
     def _refuse(self, found: object, says: str) -> Problem:
         return Problem(says, found=found, allowed=self.allowed)
-
-    def _respell(self, number: str, unit: str) -> str | None:
-        right = nearest(unit, self.scales)
-        return None if right is None else number + right
 
     @property
     def allowed(self) -> str:
