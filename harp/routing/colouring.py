@@ -27,11 +27,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
+
+_FREE, _BLOCKED = -1, -2
+"""What a vertex has under a colour that no edge uses; numbers from 0 on are edges."""
 
 
 def balanced_colouring(
@@ -89,52 +92,101 @@ def konig_colouring(left: Ints, right: Ints, colours: int) -> Ints:
 
     Raises ValueError if a vertex has more edges than there are colours.
     """
-    offset = int(left.max(initial=-1)) + 1
-    ends = [left.tolist(), (right + offset).tolist()]
-    vertices = offset + int(right.max(initial=-1)) + 1
-    degree = np.bincount(np.concatenate([left, right + offset]), minlength=vertices)
-    if int(degree.max(initial=0)) > colours:
-        raise ValueError(f"a vertex has {degree.max()} edges, more than the {colours} colours")
-    at = [[-1] * colours for _ in range(vertices)]
-    free = [(1 << colours) - 1] * vertices
-    for edge, (u, v) in enumerate(zip(*ends, strict=True)):
-        common = free[u] & free[v]
+    degree = max(int(np.bincount(side).max(initial=0)) for side in (left, right))
+    if degree > colours:
+        raise ValueError(f"a vertex has {degree} edges, more than the {colours} colours")
+    palette = Palette(left, right, colours)
+    for edge in range(left.size):
+        palette.insert(edge)
+    return np.array(palette.colour, np.int64)
+
+
+class Palette:
+    """A proper edge colouring that takes edges one at a time and can have colours blocked.
+
+    ``colour`` has one entry an edge, -1 for an edge without a colour. A blocked colour is one that
+    a vertex must not use, such as an uplink that is down.
+    """
+
+    def __init__(self, left: Ints, right: Ints, colours: int) -> None:
+        self.first_right = int(left.max(initial=-1)) + 1
+        self._ends = list(zip(left.tolist(), (right + self.first_right).tolist(), strict=True))
+        vertices = self.first_right + int(right.max(initial=-1)) + 1
+        self._at = [[_FREE] * colours for _ in range(vertices)]
+        self._free = [(1 << colours) - 1] * vertices
+        self.colour = [-1] * left.size
+
+    def block(self, vertex: int, colour: int) -> None:
+        """Forbid ``colour`` at a left vertex, or at a right one counted from ``first_right``."""
+        self._at[vertex][colour] = _BLOCKED
+        self._free[vertex] &= ~(1 << colour)
+
+    def put(self, edge: int, colour: int) -> bool:
+        """Give an edge a colour; False, and nothing done, where the colour is not free."""
+        u, v = self._ends[edge]
+        if not (self._free[u] & self._free[v]) >> colour & 1:
+            return False
+        for vertex in (u, v):
+            self._at[vertex][colour] = edge
+            self._free[vertex] ^= 1 << colour
+        self.colour[edge] = colour
+        return True
+
+    def insert(self, edge: int, *, shortest: bool = False) -> bool:
+        """Colour an edge, recolouring others along an alternating path if need be.
+
+        Of several paths take the first, or the ``shortest``. Without blocked colours it succeeds
+        whenever both ends have a free colour. Returns False, and does nothing, where it does not.
+        """
+        u, v = self._ends[edge]
+        common = self._free[u] & self._free[v]
         if common:
-            bit = common & -common
-            at[u][bit.bit_length() - 1] = at[v][bit.bit_length() - 1] = edge
-            free[u] ^= bit
-            free[v] ^= bit
-        else:
-            _insert(edge, at, free, ends)
-    colour = np.empty(left.size, np.int64)
-    for row in at[:offset]:
-        for c, edge in enumerate(row):
-            if edge >= 0:
-                colour[edge] = c
-    return colour
+            return self.put(edge, _lowest(common))
+        best: tuple[list[int], int, int] | None = None
+        for a, b in ((a, b) for a in _bits(self._free[u]) for b in _bits(self._free[v])):
+            chain = self._chain(v, a, b)
+            if chain is not None and (best is None or len(chain) < len(best[0])):
+                best = chain, a, b
+                if not shortest:
+                    break
+        if best is None:
+            return False
+        chain, a, b = best
+        swapped = [a + b - self.colour[link] for link in chain]
+        for link in chain:
+            self._clear(link)
+        for link, colour in zip(chain, swapped, strict=True):
+            self.put(link, colour)
+        return self.put(edge, a)
+
+    def _chain(self, vertex: int, a: int, b: int) -> list[int] | None:
+        """Edges of the path from ``vertex`` that alternates a and b; None if it is blocked."""
+        chain, wanted = [], a
+        while (edge := self._at[vertex][wanted]) != _FREE:
+            if edge == _BLOCKED:
+                return None
+            chain.append(edge)
+            vertex = sum(self._ends[edge]) - vertex
+            wanted = a + b - wanted
+        return chain
+
+    def _clear(self, edge: int) -> None:
+        """Take an edge's colour away."""
+        for vertex in self._ends[edge]:
+            self._at[vertex][self.colour[edge]] = _FREE
+            self._free[vertex] |= 1 << self.colour[edge]
+        self.colour[edge] = -1
 
 
-def _insert(edge: int, at: list[list[int]], free: list[int], ends: list[list[int]]) -> None:
-    """Colour edge (u, v) with a, free at u, after swapping a and b, free at v, along v's path."""
-    u, v = ends[0][edge], ends[1][edge]
-    bit_a, bit_b = free[u] & -free[u], free[v] & -free[v]
-    a, b = bit_a.bit_length() - 1, bit_b.bit_length() - 1
-    at[u][a] = edge
-    free[u] ^= bit_a
-    vertex, arriving, wanted, other = v, edge, a, b
-    while True:
-        displaced = at[vertex][wanted]
-        at[vertex][wanted] = arriving
-        if displaced < 0:
-            # The path ends here: its last edge changed colour, so the old colour is free.
-            at[vertex][other] = -1
-            free[vertex] ^= bit_a ^ bit_b
-            return
-        at[vertex][other] = displaced
-        if vertex == v:
-            free[v] ^= bit_b
-        vertex = ends[0][displaced] + ends[1][displaced] - vertex
-        arriving, wanted, other = displaced, other, wanted
+def _lowest(bits: int) -> int:
+    return (bits & -bits).bit_length() - 1
+
+
+def _bits(bits: int) -> Iterator[int]:
+    """Positions of the bits that are set, ascending."""
+    while bits:
+        yield _lowest(bits)
+        bits &= bits - 1
 
 
 def _mates(keys: Sequence[Ints], edges: int) -> Ints:

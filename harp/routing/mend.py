@@ -1,0 +1,66 @@
+"""Mend a collision-free plan after a failure by alternating paths, moving as few flows as it takes.
+
+A link that is down is a colour that its node must not use any more. Flows that had it lose their
+colour and are inserted again as König inserts an edge: where sender and receiver have no common
+free column, two columns are swapped along the path of flows between them. For one failed cable
+under a switch that has a column to spare this always succeeds: the cable acts as a flow from the
+switch to itself that keeps its column, and no swapped path can cross it, because the path would
+have to enter the switch by a column that is free there. With several failures a path may be
+blocked; what cannot be inserted is left to the local search.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harp.routing.colouring import Palette
+from harp.routing.paths import mirrored_paths
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from harp.routing.fabric import Fabric
+    from harp.routing.tiers import Tiers
+
+    Ints = NDArray[np.int64]
+
+
+def mended_paths(fabric: Fabric, shape: Tiers, src: Ints, dst: Ints, path: Ints) -> Ints:
+    """Give flows new paths where ``path``, shape (flows, links), is -1 throughout.
+
+    No two flows share a link afterwards unless they did before. Returns shape (flows, links), -1
+    throughout for flows that found no place.
+    """
+    climb = iter(range(shape.block.shape[0]))
+
+    def column(flows: Ints, at: Ints, to: Ints, columns: int) -> Ints:
+        held = _held(shape, path[flows], next(climb), at, to)
+        senders, left = np.unique(at, return_inverse=True)
+        receivers, right = np.unique(to, return_inverse=True)
+        palette = Palette(left, right, columns)
+        _block(palette, 0, fabric, shape.up[senders, :columns])
+        _block(palette, palette.first_right, fabric, shape.up[receivers, :columns] ^ 1)
+        lost = [flow for flow, kept in enumerate(held.tolist())
+                if kept < 0 or not palette.put(flow, kept)]
+        for flow in lost:
+            palette.insert(flow, shortest=True)
+        return np.array(palette.colour, np.int64)
+
+    return mirrored_paths(fabric, shape, src, dst, column)
+
+
+def _held(shape: Tiers, path: Ints, climb: int, at: Ints, to: Ints) -> Ints:
+    """Column by which each flow climbs from both ends today; -1 where there is no such column."""
+    last = (path >= 0).sum(axis=1) - 1 - climb
+    down = np.take_along_axis(path, np.maximum(last, 0)[:, None], axis=1)
+    up = path[:, climb: climb + 1]
+    same = (shape.up[at] == up) & (shape.up[to] == (down ^ 1)) & (up >= 0)
+    return np.where(same.any(axis=1), np.argmax(same, axis=1), -1)
+
+
+def _block(palette: Palette, first: int, fabric: Fabric, link: Ints) -> None:
+    """Block the columns whose ``link``, shape (vertices, columns), is down or absent (negative)."""
+    for vertex, column in np.argwhere((link < 0) | ~fabric.link_up[link]).tolist():
+        palette.block(first + vertex, column)

@@ -1,0 +1,120 @@
+"""A path plan: which source port and bond port each flow uses, and the links that this yields.
+
+The plan is what both the simulator judges and a deployment executes, so it is plain data with a
+JSON form, and it can be checked: ``verify`` walks every flow through the switches' own hashing.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harp.routing import hashes
+from harp.routing.paths import walked_paths
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from harp.routing.fabric import Fabric, Flows
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+JSON_FORMAT = "harp-path-plan-1"
+
+
+class PlanError(ValueError):
+    """A plan does not hold on a fabric, or a JSON text is no plan; the message says where."""
+
+
+@dataclass(frozen=True, eq=False)
+class PathPlan:
+    """Paths of flows between endpoints, realised by source ports; arrays of shape (flows,).
+
+    ``src`` and ``dst`` are endpoint numbers, ``endpoints`` their names. ``demand_bps`` is the rate
+    that a flow wants. ``source_port`` is its UDP source port, ``bond_port`` the port of its NIC.
+    ``links`` has shape (flows, most links): directed links in order, -1 padded.
+
+    ``max_load`` is the largest demand over capacity of a link; ``bound`` is the collision-free
+    bound, below which no routes can bring it; ``ecmp_load`` is what the same flows yield by plain
+    ECMP with their first usable ports. ``unrealised`` counts the flows for which no usable source
+    port led to the path first chosen, so that they take another one.
+    """
+
+    endpoints: tuple[str, ...]
+    src: Ints
+    dst: Ints
+    demand_bps: Floats
+    source_port: Ints
+    bond_port: Ints
+    links: Ints
+    max_load: float
+    bound: float
+    ecmp_load: float
+    unrealised: int = 0
+    dst_port: int = hashes.ROCE_PORT
+
+    def flows(self, fabric: Fabric) -> Flows:
+        """Return the flows as the fabric routes them, with their planned five-tuples."""
+        return fabric.flows(self.src, self.dst, self.source_port, self.dst_port)
+
+    def verify(self, fabric: Fabric) -> None:
+        """Walk all flows through the switches' hashing; PlanError names the first that strays."""
+        if not self.src.size:
+            return
+        walked = walked_paths(fabric, self.flows(fabric), self.bond_port)
+        width = max(walked.shape[1], self.links.shape[1])
+        walked, promised = (np.pad(p, ((0, 0), (0, width - p.shape[1])), constant_values=-1)
+                            for p in (walked, self.links))
+        astray = np.flatnonzero((walked != promised).any(axis=1))
+        if astray.size:
+            flow = int(astray[0])
+            hop = int(np.argmax(walked[flow] != promised[flow]))
+            names = [fabric.link_name(int(p)) if p >= 0 else "nothing"
+                     for p in (walked[flow, hop], promised[flow, hop])]
+            raise PlanError(
+                f"flow {flow} from {self.endpoints[self.src[flow]]} to "
+                f"{self.endpoints[self.dst[flow]]} takes {names[0]} where the plan has {names[1]}; "
+                f"{astray.size} of {self.src.size} flows stray")
+
+    def to_json(self) -> str:
+        """Write the plan as JSON, one column an array; ``links`` without padding."""
+        columns = {name: getattr(self, name).tolist()
+                   for name in ("src", "dst", "demand_bps", "source_port", "bond_port")}
+        scalars = {name: getattr(self, name)
+                   for name in ("max_load", "bound", "ecmp_load", "unrealised", "dst_port")}
+        links = [[link for link in row if link >= 0] for row in self.links.tolist()]
+        return json.dumps({"format": JSON_FORMAT, "endpoints": self.endpoints, **scalars, **columns,
+                           "links": links})
+
+    @classmethod
+    def from_json(cls, text: str) -> PathPlan:
+        """Read what ``to_json`` wrote; raises PlanError for anything else."""
+        try:
+            data: dict[str, Any] = json.loads(text)
+            if data.pop("format") != JSON_FORMAT:
+                raise PlanError(f"a path plan has format {JSON_FORMAT!r}")
+            rows = data.pop("links")
+            links = np.full((len(rows), max(map(len, rows), default=1)), -1, np.int64)
+            for padded, row in zip(links, rows, strict=True):
+                padded[: len(row)] = row
+            columns: dict[str, Any] = {name: np.array(data.pop(name), kind)
+                       for name, kind in (("src", np.int64), ("dst", np.int64),
+                                          ("demand_bps", np.float64), ("source_port", np.int64),
+                                          ("bond_port", np.int64))}
+            if any(column.shape != (len(rows),) for column in columns.values()):
+                raise PlanError("the columns of a path plan have one entry a flow")
+            return cls(endpoints=tuple(data.pop("endpoints")), links=links, **columns, **data)
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+            raise PlanError(f"this is no path plan: {error}") from error
+
+
+def link_loads(fabric: Fabric, links: Ints, demand_bps: Floats) -> Floats:
+    """Demand over capacity of each directed link; ``links`` has shape (flows, links), -1 padded."""
+    flow, _ = np.nonzero(links >= 0)
+    total = np.bincount(links[links >= 0], demand_bps[flow], len(fabric.link_bps))
+    loads: Floats = total / fabric.link_bps
+    return loads

@@ -1,0 +1,270 @@
+"""Global hash routing: plan the paths of a whole job over switches that only hash.
+
+The switches stay as they are. What the planner chooses is each flow's UDP source port (and bond
+port), such that the hop-by-hop hashing of the five-tuple leads it along a path of its own:
+
+1. *Paths.* Equal flows on a Clos are the edges of a bipartite multigraph at every tier; a balanced
+   edge colouring of it gives each flow a column of uplinks (``colouring``), with no collision
+   wherever that is possible. What no colouring fits (unequal demands, links of several rates, links
+   that are down) goes to a local search (``search``).
+2. *Ports.* For each flow, hash its usable source ports until one takes the chosen path (``ports``).
+3. *What remains.* Flows whose path no usable port yields are spread, by the same local search, over
+   the paths that their ports do yield.
+
+If plain ECMP happens to be better, the plan is ECMP. ``replan`` after a failure keeps every flow
+that the failure does not touch where it is, as far as the remaining links allow.
+
+>>> from harp.routing.templates import Endpoints, leaf_spine
+>>> fabric = leaf_spine(Endpoints.uniform(hosts=8), leaves=2, spines=4)
+>>> plan = plan_paths(fabric, src=[0, 1, 2, 3], dst=[4, 5, 6, 7])
+>>> plan.max_load, plan.bound
+(1.0, 1.0)
+>>> plan.verify(fabric)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harp.routing import paths as path_sets
+from harp.routing.colouring import balanced_colouring
+from harp.routing.fabric import UnreachableError
+from harp.routing.mend import mended_paths
+from harp.routing.plan import PathPlan, link_loads
+from harp.routing.ports import DYNAMIC_PORTS, SourcePorts, find_ports, follows, turns, wanted_hops
+from harp.routing.search import Spread
+from harp.routing.tiers import Tiers, fair_loads, tiers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from harp.routing.fabric import Fabric
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+MOST_PATHS = 128
+"""Equal-cost paths of a flow that the local search regards."""
+
+MOST_WALKED = 64
+"""Source ports of a flow and bond port that are walked to learn which paths it can have at all."""
+
+MOVES = 600
+"""Moves of one local search: some 0.2 s at 1,024 flows."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """What is to be planned, and on what; ``turn`` and ``many`` are from ``ports.turns``."""
+
+    fabric: Fabric
+    shape: Tiers
+    src: Ints
+    dst: Ints
+    demand_bps: Floats
+    fair: Floats
+    ports: SourcePorts
+    turn: Ints
+    many: Ints
+
+    @classmethod
+    def of(cls, fabric: Fabric, src: Ints, dst: Ints, demand_bps: Floats,
+           ports: ArrayLike | Sequence[ArrayLike]) -> _Job:
+        shape = tiers(fabric)
+        fair = fair_loads(fabric, shape, src, dst, demand_bps)
+        usable = SourcePorts.of(ports, len(fabric.endpoints))
+        return cls(fabric, shape, src, dst, demand_bps, fair, usable, *turns(src, dst))
+
+    @property
+    def bound(self) -> float:
+        return float(self.fair.max(initial=0.0))
+
+    def find_ports(self, flows: Ints, path: Ints) -> Ints:
+        return find_ports(self.fabric, self.src[flows], self.dst[flows], path,
+                          turn=self.turn[flows], many=self.many[flows], ports=self.ports)
+
+
+def plan_paths(
+    fabric: Fabric,
+    src: ArrayLike,
+    dst: ArrayLike,
+    demand_bps: ArrayLike | None = None,
+    *,
+    ports: ArrayLike | Sequence[ArrayLike] = DYNAMIC_PORTS,
+) -> PathPlan:
+    """Plan the paths of flows from endpoints ``src`` to endpoints ``dst``, shape (flows,) each.
+
+    ``demand_bps`` is the rate that each flow wants, by default the rate of its NIC's first port.
+    ``ports`` are the UDP source ports that may be used: one list for all endpoints, or a list of
+    lists, one an endpoint. Raises ValueError for flows that do not fit the fabric and
+    UnreachableError where no path is left.
+    """
+    srcs, dsts = (np.atleast_1d(np.asarray(end, np.int64)) for end in (src, dst))
+    _check(fabric, srcs, dsts)
+    if demand_bps is None:
+        demand_bps = fabric.link_bps[fabric.endpoint_ports[srcs, 0]]
+    demand = np.broadcast_to(np.asarray(demand_bps, np.float64), srcs.shape).copy()
+    if not (demand > 0).all():
+        raise ValueError("every flow must want a rate above zero")
+    job = _Job.of(fabric, srcs, dsts, demand, ports)
+    path = _coloured(job) if _uniform(job) else np.full((srcs.size, 2), -1, np.int64)
+    path = _spread(job, _mended(job, path))
+    return _realised(job, path, np.zeros(srcs.size, np.int64))
+
+
+def replan(plan: PathPlan, fabric: Fabric, *,
+           ports: ArrayLike | Sequence[ArrayLike] = DYNAMIC_PORTS) -> PathPlan:
+    """Adapt a plan to a fabric on which links have failed (or come back).
+
+    A flow whose links are all still there keeps them, with a new source port where a switch next to
+    the failure now hashes over fewer links; the others move. More flows move only where that
+    brings a link back to its fair share. Raises UnreachableError where no path is left.
+    """
+    job = _Job.of(fabric, plan.src, plan.dst, plan.demand_bps, ports)
+    path = _spread(job, _mended(job, plan.links))
+    hops = wanted_hops(fabric, plan.dst, path)
+    kept = follows(fabric, plan.src, plan.dst, hops, plan.source_port[:, None])[:, 0]
+    return _realised(job, path, np.where(kept, plan.source_port, 0))
+
+
+def _check(fabric: Fabric, src: Ints, dst: Ints) -> None:
+    """Raise ValueError unless the flows fit the fabric."""
+    if src.shape != dst.shape or src.ndim != 1:
+        raise ValueError(f"{src.size} sources do not pair with {dst.size} destinations")
+    for end in (src, dst):
+        if end.size and not 0 <= end.min() <= end.max() < len(fabric.endpoints):
+            raise ValueError(f"endpoints have numbers 0 to {len(fabric.endpoints) - 1}")
+    same = np.flatnonzero(src == dst)
+    if same.size:
+        raise ValueError(f"flow {same[0]} goes from {fabric.endpoints[src[same[0]]]} to itself")
+
+
+def _uniform(job: _Job) -> bool:
+    """Whether flows, and the links of one tier, are all alike, so that colours can be counted."""
+    tier = job.shape.tier[job.fabric.link_src]
+    rates = (np.ptp(job.fabric.link_bps[tier == t]) for t in np.unique(tier))
+    return job.src.size > 0 and float(np.ptp(job.demand_bps)) == 0.0 and not any(rates)
+
+
+def _coloured(job: _Job) -> Ints:
+    """Give equal flows paths by edge colouring, tier by tier; -1 where their ends do not meet."""
+
+    def column(_: Ints, at: Ints, to: Ints, columns: int) -> Ints:
+        above, over = (job.fabric.link_dst[job.shape.up[end, 0]].astype(np.int64)
+                       for end in (at, to))
+        # Flows that meet one tier up burden the links of no further tier: a group of their own.
+        inside = above == over
+        return balanced_colouring(at, to, columns, left_group=2 * above + inside,
+                                  right_group=2 * over + inside)
+
+    return path_sets.mirrored_paths(job.fabric, job.shape, job.src, job.dst, column)
+
+
+def _mended(job: _Job, path: Ints) -> Ints:
+    """Drop the paths that the switches cannot take, and find others if links need no sharing."""
+    path = _taken(job, path)
+    alone = job.bound * job.fabric.link_bps.min() <= job.demand_bps.max(initial=0.0) * (1 + 1e-9)
+    if (path[:, 0] >= 0).all() or not alone or not _uniform(job):
+        return path
+    return _taken(job, mended_paths(job.fabric, job.shape, job.src, job.dst, path))
+
+
+def _taken(job: _Job, path: Ints) -> Ints:
+    """Replace by -1 the paths that no hashing takes: links are down or off the shortest paths."""
+    return np.where(wanted_hops(job.fabric, job.dst, path).possible[:, None], path, -1)
+
+
+def _spread(job: _Job, path: Ints) -> Ints:
+    """Place the flows without a path and mend what exceeds its fair share; (flows, links)."""
+    lost = np.flatnonzero(path[:, 0] < 0)
+    load = link_loads(job.fabric, path, job.demand_bps)
+    if not lost.size and (load <= job.fair * (1 + 1e-9)).all():
+        return path
+    choices = path_sets.equal_cost_paths(job.fabric, job.src, job.dst, MOST_PATHS)
+    _require_paths(job, choices)
+    choices, choice = _with_current(choices, path)
+    state = Spread(choices, job.demand_bps, job.fabric.link_bps, job.fair, choice)
+    state.place(lost)
+    state.improve(MOVES, job.bound)
+    return choices[np.arange(job.src.size), state.choice]
+
+
+def _with_current(choices: Ints, path: Ints) -> tuple[Ints, Ints]:
+    """Add each flow's current path as path 0 of its choices; its number, -1 where it has none."""
+    width = max(choices.shape[2], path.shape[1])
+    choices = np.pad(choices, ((0, 0), (0, 0), (0, width - choices.shape[2])), constant_values=-1)
+    current = np.pad(path, ((0, 0), (0, width - path.shape[1])), constant_values=-1)
+    return (np.concatenate([current[:, None], choices], axis=1),
+            np.where(path[:, 0] >= 0, 0, -1))
+
+
+def _require_paths(job: _Job, choices: Ints) -> None:
+    """Raise UnreachableError for the first flow that has no path at all."""
+    none = np.flatnonzero((choices[:, :, 0] < 0).all(axis=1))
+    if none.size:
+        ends = (job.fabric.endpoints[end[none[0]]] for end in (job.src, job.dst))
+        raise UnreachableError("no path leads from {} to {}: the links between are down".format(
+            *ends))
+
+
+def _realised(job: _Job, path: Ints, port: Ints) -> PathPlan:
+    """Find the ports that make the switches follow ``path`` (``port`` where known, else 0)."""
+    unknown = np.flatnonzero(port == 0)
+    port = port.copy()
+    port[unknown] = job.find_ports(unknown, path[unknown])
+    missing = np.flatnonzero(port == 0)
+    if missing.size:
+        path, port = _settle(job, path, port)
+    ecmp_path, ecmp_port = _ecmp(job)
+    load, ecmp_load = (float(link_loads(job.fabric, p, job.demand_bps).max(initial=0.0))
+                       for p in (path, ecmp_path))
+    if load > ecmp_load * (1 + 1e-9):
+        path, port, load = ecmp_path, ecmp_port, ecmp_load
+    bond_port = np.argmax(job.fabric.endpoint_ports[job.src] == path[:, :1], axis=1)
+    return PathPlan(job.fabric.endpoints, job.src, job.dst, job.demand_bps, port, bond_port, path,
+                    load, job.bound, ecmp_load, int(missing.size))
+
+
+def _settle(job: _Job, path: Ints, port: Ints) -> tuple[Ints, Ints]:
+    """Spread flows over paths that usable ports yield; those with a port may keep theirs."""
+    walked, walked_port = _walks(job)
+    known = np.where(port[:, None] > 0, path, -1)
+    choices, choice = _with_current(walked, known)
+    ports = np.column_stack([port, walked_port])
+    state = Spread(choices, job.demand_bps, job.fabric.link_bps, job.fair, choice)
+    state.place(np.flatnonzero(choice < 0))
+    state.improve(MOVES, job.bound)
+    every = np.arange(job.src.size)
+    return choices[every, state.choice], ports[every, state.choice]
+
+
+def _walks(job: _Job) -> tuple[Ints, Ints]:
+    """Walk some ports of every flow; paths (flows, walks, links) and their source ports."""
+    nth = np.arange(min(MOST_WALKED, int(job.ports.count.max())))
+    port = job.ports.candidates(job.src, job.turn, job.many, nth)
+    # A flow that shares too few ports with others of its pair takes the first, as they do.
+    first = job.ports.table[job.ports.which[job.src], 0]
+    port[:, 0] = np.where(port[:, 0] > 0, port[:, 0], first)
+    out = job.fabric.endpoint_ports[job.src]
+    live = (out >= 0) & job.fabric.link_up[out]
+    flow, nic, which = np.nonzero(live[:, :, None] & (port > 0)[:, None, :])
+    flows = job.fabric.flows(job.src[flow], job.dst[flow], port[flow, which])
+    path = path_sets.walked_paths(job.fabric, flows, nic)
+    tagged = path_sets.grouped(job.src.size, flow, np.column_stack([path, port[flow, which]]))
+    return tagged[:, :, :-1], tagged[:, :, -1]
+
+
+def _ecmp(job: _Job) -> tuple[Ints, Ints]:
+    """Walk all flows with their first usable ports, as if nothing were planned."""
+    port = job.ports.candidates(job.src, job.turn, job.many, np.zeros(1, np.int64))[:, 0]
+    port = np.where(port > 0, port, job.ports.table[job.ports.which[job.src], 0])
+    flows = job.fabric.flows(job.src, job.dst, port)
+    return path_sets.walked_paths(job.fabric, flows, None), port
+
+
+__all__ = ["PathPlan", "plan_paths", "replan"]

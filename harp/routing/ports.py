@@ -1,0 +1,183 @@
+"""UDP source ports: which port makes the switches' own hashing take a wanted path.
+
+Every switch on the path has some number of equal-cost next hops and takes one by the hash of the
+five-tuple, so a random source port follows a path of probability 1 / (product of the ways). The
+search hashes a batch of each flow's ports at once, keeps those that agree at every hop, and goes on
+with more ports for the flows that have found none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harp.routing import hashes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from harp.routing.fabric import Fabric
+
+    Ints = NDArray[np.int64]
+
+DYNAMIC_PORTS = np.arange(49152, 65536)
+"""The ports that RFC 6335 leaves for any use."""
+
+FIRST_BATCH = 64
+BATCH_ENTRIES = 1 << 21
+"""Most (flow, port) pairs hashed at once: some tens of megabytes."""
+
+
+@dataclass(frozen=True, eq=False)
+class SourcePorts:
+    """The UDP source ports that each endpoint can use.
+
+    ``table`` has shape (sets, most ports), ``count`` (sets,), and ``which`` (endpoints,) names
+    each endpoint's set.
+    """
+
+    table: NDArray[np.int64]
+    count: Ints
+    which: Ints
+
+    @classmethod
+    def of(cls, ports: ArrayLike | Sequence[ArrayLike], endpoints: int) -> SourcePorts:
+        """Take one list of ports for all endpoints, or a list of such lists, one an endpoint.
+
+        Raises ValueError for an empty list, a port outside 1..65535, or a wrong number of lists.
+        """
+        given = list(ports)  # type: ignore[arg-type]
+        several = any(np.ndim(one) for one in given)
+        sets = [np.unique(np.asarray(one, np.int64)) for one in (given if several else [given])]
+        if several and len(sets) != endpoints:
+            raise ValueError(f"{len(sets)} lists of source ports for {endpoints} endpoints")
+        for number, one in enumerate(sets):
+            if not one.size or one[0] < 1 or one[-1] > 65535:
+                raise ValueError(f"source ports of endpoint {number} must be some of 1 to 65535")
+        count = np.array([one.size for one in sets])
+        table = np.zeros((len(sets), int(count.max())), np.int64)
+        for row, one in zip(table, sets, strict=True):
+            row[: one.size] = one
+        which = np.arange(endpoints) if several else np.zeros(endpoints, np.int64)
+        return cls(table, count, which)
+
+    def candidates(self, src: Ints, turn: Ints, turns: Ints, nth: Ints) -> Ints:
+        """Return port number ``nth`` of each flow, shape (flows, len(nth)); 0 beyond the last.
+
+        The ``turns`` flows between one pair of endpoints take the set's ports in turn, so that no
+        two of them have one five-tuple.
+        """
+        chosen = self.which[src]
+        column = turn[:, None] + turns[:, None] * nth
+        port = self.table[chosen[:, None], np.minimum(column, self.table.shape[1] - 1)]
+        return np.where(column < self.count[chosen][:, None], port, 0)
+
+
+def turns(src: Ints, dst: Ints) -> tuple[Ints, Ints]:
+    """Count flows of one pair of endpoints: each one's place among them, and how many there are."""
+    pair = src * (int(dst.max(initial=0)) + 1) + dst
+    order = np.argsort(pair, kind="stable")
+    ordered = pair[order]
+    place = np.empty(pair.size, np.int64)
+    place[order] = np.arange(pair.size) - np.searchsorted(ordered, ordered)
+    many = np.searchsorted(ordered, pair, "right") - np.searchsorted(ordered, pair)
+    return place, many
+
+
+@dataclass(frozen=True, eq=False)
+class Hops:
+    """What each switch of each flow's path must pick; arrays of shape (flows, hops).
+
+    ``index`` is the wanted place among ``ways`` equal-cost links: -1 where the wanted link is not
+    among them (it is down, or off the shortest paths). ``switch`` is -1 beyond a path's end.
+    ``possible``, shape (flows,), says whether some hash could yield the path.
+    """
+
+    switch: Ints
+    ways: Ints
+    index: Ints
+    possible: NDArray[np.bool_]
+
+    def of(self, flows: Ints) -> Hops:
+        """Take some flows' hops."""
+        return Hops(self.switch[flows], self.ways[flows], self.index[flows], self.possible[flows])
+
+
+def wanted_hops(fabric: Fabric, dst: Ints, path: Ints) -> Hops:
+    """Look up ``path``, shape (flows, links) padded with -1, in the fabric's next hops.
+
+    Its first link is the NIC's own choice and only has to be up.
+    """
+    table = fabric.next_hops
+    link = path[:, 1:]
+    switch = np.where(link >= 0, fabric.link_src[link], -1).astype(np.int64)
+    down = table.down[dst][:, None, :]
+    arrived = (table.down_src[dst][:, None, :] == switch[:, :, None]) & (switch >= 0)[:, :, None]
+    row = table.group[dst][:, None] * table.switches + np.maximum(switch, 0)
+    start, ways = table.ptr[row], table.ptr[row + 1] - table.ptr[row]
+    place = np.arange(int(ways.max(initial=0)))
+    links = table.links[np.minimum(start[..., None] + place, max(len(table.links) - 1, 0))]
+    same = (links == link[..., None]) & (place < ways[..., None])
+    last = (down == link[..., None]) & arrived
+    ends = arrived.any(axis=2)
+    rank = (np.cumsum(arrived, axis=2) - 1)
+    index = np.where(ends, np.where(last.any(axis=2), (rank * last).sum(axis=2), -1),
+                     np.where(same.any(axis=2), np.argmax(same, axis=2), -1))
+    possible = ((index >= 0) | (switch < 0)).all(axis=1)
+    possible &= (path[:, 0] >= 0) & fabric.link_up[path[:, 0]]
+    return Hops(switch, np.where(ends, arrived.sum(axis=2), ways), index, possible)
+
+
+def follows(fabric: Fabric, src: Ints, dst: Ints, hops: Hops, port: Ints) -> NDArray[np.bool_]:
+    """Whether hashing takes the wanted hops; ``port`` and the answer have shape (flows, ports).
+
+    Port 0 stands for none and never follows.
+    """
+    alive = np.flatnonzero((port > 0) & hops.possible[:, None])
+    flow = alive // port.shape[1]
+    tuples = fabric.flows(src[flow], dst[flow], port.reshape(-1)[alive]).tuples
+    hashed = np.zeros((len(hashes.NAMES), alive.size), np.uint32)
+    for function in np.unique(fabric.hash_function):
+        hashed[function] = hashes.flow_hash(hashes.NAMES[function], tuples)
+    kept = np.arange(alive.size)
+    for hop in range(hops.switch.shape[1]):
+        here = flow[kept]
+        at = hops.switch[here, hop]
+        chooses = np.flatnonzero((at >= 0) & (hops.ways[here, hop] > 1))
+        at, here = at[chooses], here[chooses]
+        picked = hashes.pick(hashed[fabric.hash_function[at], kept[chooses]],
+                             fabric.hash_salt[at], hops.ways[here, hop])
+        wrong = np.zeros(kept.size, np.bool_)
+        wrong[chooses] = picked != hops.index[here, hop]
+        kept = kept[~wrong]
+    result = np.zeros(port.size, np.bool_)
+    result[alive[kept]] = True
+    return result.reshape(port.shape)
+
+
+def find_ports(fabric: Fabric, src: Ints, dst: Ints, path: Ints, *, turn: Ints, many: Ints,
+               ports: SourcePorts) -> Ints:
+    """Find a source port for each flow that makes it take ``path``; 0 where no port does.
+
+    ``path`` has shape (flows, links), padded with -1; ``turn`` and ``many`` are from ``turns``.
+    """
+    found = np.zeros(src.size, np.int64)
+    hops = wanted_hops(fabric, dst, path)
+    missing = np.flatnonzero(hops.possible)
+    tried, batch = 0, FIRST_BATCH
+    most = int(ports.count.max())
+    while missing.size and tried < most:
+        nth = np.arange(tried, min(tried + batch, most))
+        port = ports.candidates(src[missing], turn[missing], many[missing], nth)
+        ok = follows(fabric, src[missing], dst[missing], hops.of(missing), port)
+        first = np.argmax(ok, axis=1)
+        hit = ok[np.arange(missing.size), first]
+        found[missing[hit]] = port[hit, first[hit]]
+        missing = missing[~hit]
+        tried += nth.size
+        batch = max(FIRST_BATCH, min(4 * batch, BATCH_ENTRIES // max(missing.size, 1)))
+    return found
