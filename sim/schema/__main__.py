@@ -1,18 +1,22 @@
-"""``python -m sim.schema`` prints the JSON Schema of the topology file."""
+"""``python -m sim.schema`` prints the JSON Schema of the topology file.
+
+``python -m sim.schema FILE.md`` writes the tables of keys anew between the marks of that document.
+"""
 
 import json
 import sys
-from typing import Any
+from pathlib import Path
 
-from sim.schema.model import Topology
+from sim.schema.reference import fill, json_schema
 
 
-def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a topology file."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema",
-            **Topology.model_json_schema()}
+def main(arguments: list[str]) -> None:
+    """Print the schema, or fill the documents named."""
+    if not arguments:
+        sys.stdout.write(json.dumps(json_schema(), indent=2) + "\n")
+    for name in arguments:
+        Path(name).write_text(fill(Path(name).read_text("utf-8")), "utf-8")
 
 
 if __name__ == "__main__":
-    json.dump(json_schema(), sys.stdout, indent=2)
-    sys.stdout.write("\n")
+    main(sys.argv[1:])

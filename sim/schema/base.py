@@ -2,7 +2,16 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    Strict,
+    model_validator,
+)
+from pydantic_core import CoreSchema, core_schema
 
 from sim.schema.errors import Problem, listing, show
 
@@ -24,10 +33,6 @@ class Model(BaseModel):
         return data
 
 
-def _none_word(value: object) -> object:
-    return None if value == "none" else value
-
-
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")]
 """Name of a host group, device, job ...: letters, digits and . _ + -, at most 64 of them."""
 Title = Annotated[str, Field(min_length=1, max_length=100)]
@@ -36,5 +41,17 @@ Count = Annotated[int, Strict(), Field(ge=1, le=1_000_000)]
 """A whole number from 1 to a million."""
 Flag = Annotated[bool, Strict()]
 """true or false, as words without quotes."""
-NoneWord = BeforeValidator(_none_word, json_schema_input_type=Any)
-"""Lets a file say ``none`` where the value may be absent."""
+
+
+class NoneWord:
+    """Annotation that lets a file say ``none`` where a value may be absent."""
+
+    def __get_pydantic_core_schema__(self, source: Any,
+                                     handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(
+            lambda value: None if value == "none" else value, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema,
+                                     handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        inner = handler(schema)
+        return {"anyOf": [{"const": "none"}, *inner.get("anyOf", [inner])]}

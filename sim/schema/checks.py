@@ -61,7 +61,8 @@ def _hosts(topology: Topology) -> Iterator[Problem]:
             seen |= names
             if nic.bond != "none" and nic.ports == 1:
                 yield Problem(f"a bond {show(nic.bond)} of one port", found=nic.bond,
-                              path=(*path, position, "bond"), allowed="ports: 2 or more beside it, or none")
+                              path=(*path, position, "bond"),
+                              allowed="ports: 2 or more beside it, or none")
 
 
 def _vpc(topology: Topology) -> Iterator[Problem]:

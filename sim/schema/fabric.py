@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from sim.schema.base import Count, Model, Name
-from sim.schema.errors import Problem, listing, show
 from sim.schema.units import Rate, Seconds
 
 
@@ -115,35 +114,27 @@ class FabricLink(Model):
 class Explicit(_Fabric):
     """Every device and link by name."""
 
+    template: Literal["explicit"] = "explicit"
+    """The kind of fabric; may be left out."""
     devices: Annotated[tuple[Device, ...], Field(min_length=1)]
     """Switches."""
     links: Annotated[tuple[FabricLink, ...], Field(min_length=1)]
     """Cables between devices, and from hosts' ports to devices."""
 
 
-TEMPLATES = ("single-switch", "leaf-spine", "rail", "clos3", "dual-tor")
-
-
-def _kind(value: Any) -> str | None:
+def _template(value: Any) -> str | None:
     if not isinstance(value, dict):
         return getattr(value, "template", "explicit")
+    if "template" not in value and ("devices" in value or "links" in value):
+        return "explicit"
     template = value.get("template")
-    if template is None:
-        if "template" not in value and ("devices" in value or "links" in value):
-            return "explicit"
-        raise Problem("is missing", path=("template",),
-                      allowed=f"{listing(TEMPLATES)}, or devices and links instead")
-    if template not in TEMPLATES:
-        raise Problem(f"{show(template)} is not a fabric template", path=("template",),
-                      found=template, allowed=listing(TEMPLATES),
-                      names=TEMPLATES)
-    return str(template)
+    return template if template is None else str(template)
 
 
 Fabric = Annotated[
     Annotated[SingleSwitch, Tag("single-switch")] | Annotated[LeafSpine, Tag("leaf-spine")]
     | Annotated[Rail, Tag("rail")] | Annotated[Clos3, Tag("clos3")]
     | Annotated[DualTor, Tag("dual-tor")] | Annotated[Explicit, Tag("explicit")],
-    Discriminator(_kind),
+    Discriminator(_template),
 ]
-"""A template, told by its ``template``, or an explicit fabric, which has none."""
+"""A fabric, told by its ``template``, which an explicit one may leave out."""

@@ -55,7 +55,7 @@ class HostGroup(Model):
     """Hosts in the group."""
     gpus: Gpus
     """GPUs of each host."""
-    nvlink: Annotated[Link | None, NoneWord]
+    nvlink: Annotated[Link | None, NoneWord()]
     """The GPU fabric inside the host, or none where GPUs meet over PCIe only."""
     pcie: Link = Link.model_validate({"rate": "12GB/s", "latency": "1us"})
     """The path between a GPU and a NIC."""

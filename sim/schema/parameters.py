@@ -31,7 +31,7 @@ _WORD = {"stacks": "stack", "frameworks": "framework"}
 PLAIN_VALUES = {"plain_values": True}
 """Validation context of a topology file, where a figure may stand without its source."""
 
-CoreCount = Annotated[float, Field(gt=0, le=4096, strict=True)]
+CoreCount = Annotated[float, Field(gt=0, le=4096, strict=True, title="core count")]
 """Cores, not necessarily a whole number of them."""
 
 
@@ -72,6 +72,13 @@ class Parameter(Model, Generic[Value]):
         low = self.value if self.low is None else self.low
         high = self.value if self.high is None else self.high
         return low, high
+
+    @classmethod
+    def model_parametrized_name(cls, params: tuple[type[Any], ...]) -> str:
+        """Name the class after its quantity, e.g. RateParameter."""
+        kind = params[0].__metadata__[0]
+        words = getattr(kind, "name", None) or kind.title
+        return "".join(map(str.capitalize, words.split())) + "Parameter"
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> JsonSchemaValue:

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 _TYPES = {"int": "a whole number", "float": "a number", "string": "text", "bool": "true or false",
-          "tuple": "a list", "list": "a list", "dict": "a mapping", "model": "a mapping",
-          "model_attributes": "a mapping", "finite_number": "a finite number",
-          "int_from_float": "a whole number"}
+          "tuple": "a list, in [brackets] or one item a line after dashes",
+          "dict": "a mapping of keys to values", "finite_number": "a finite number"}
+_TYPES |= {"model": _TYPES["dict"], "model_attributes": _TYPES["dict"], "list": _TYPES["tuple"]}
 _BOUNDS = {"greater_than": ("gt", "above {}"), "greater_than_equal": ("ge", "at least {}"),
            "less_than": ("lt", "below {}"), "less_than_equal": ("le", "at most {}"),
            "too_short": ("min_length", "a list of {} or more"),
@@ -27,7 +27,14 @@ _BOUNDS = {"greater_than": ("gt", "above {}"), "greater_than_equal": ("ge", "at 
 
 def problems(error: ValidationError, data: Any) -> list[Problem]:
     """One Problem for each error, its path stripped of pydantic's own marks."""
-    return [_problem(detail, data) for detail in error.errors(include_url=False)]
+    return [_problem(detail, data) for detail in error.errors(include_url=False)
+            if not _echo(detail)]
+
+
+def _echo(detail: ErrorDetails) -> bool:
+    """Tell a list that is short only because its items were refused, which is said elsewhere."""
+    return (detail["type"] == "too_short"
+            and len(detail["input"]) >= detail["ctx"]["min_length"])
 
 
 def _problem(detail: ErrorDetails, data: Any) -> Problem:
@@ -42,7 +49,7 @@ def _problem(detail: ErrorDetails, data: Any) -> Problem:
         return say(detail["input"], context, path)
     if kind in _BOUNDS:
         name, clause = _BOUNDS[kind]
-        return Problem(f"{show(detail['input'])} is out of range", path=path,
+        return Problem(f"found {show(detail['input'])}", path=path,
                        found=detail["input"], allowed=clause.format(context[name]))
     return _wrong_type(detail, path)
 
@@ -50,31 +57,38 @@ def _problem(detail: ErrorDetails, data: Any) -> Problem:
 def _wrong_type(detail: ErrorDetails, path: Path) -> Problem:
     kind = detail["type"].removesuffix("_type").removesuffix("_parsing")
     wanted = _TYPES.get(kind, detail["msg"])
-    return Problem(f"{show(detail['input'])} is not {wanted}", path=path, found=detail["input"],
+    return Problem(f"found {show(detail['input'])}", path=path, found=detail["input"],
                    allowed=wanted)
 
 
 def _missing(_found: Any, _context: Any, path: Path) -> Problem:
-    return Problem("is missing", path=path, allowed=f"the key {path[-1]} is required here")
+    return Problem("is missing and has no default", path=path)
 
 
 def _choice(found: Any, context: Any, path: Path) -> Problem:
     names = re.findall(r"'([^']*)'", context.get("expected") or context["expected_tags"])
-    return Problem(f"{show(found)} is not one of the choices", path=path, found=found,
+    return Problem(f"found {show(found)}", path=path, found=found,
                    allowed=listing(names), names=names)
 
 
 def _tag(found: Any, context: Any, path: Path) -> Problem:
-    name = context["discriminator"].strip("'")
+    name = _tag_key(context)
     return _choice(found.get(name), context, (*path, name))
 
 
-def _no_tag(_found: Any, context: Any, path: Path) -> Problem:
-    return _missing(None, None, (*path, context["discriminator"].strip("'")))
+def _no_tag(found: Any, context: Any, path: Path) -> Problem:
+    if not isinstance(found, dict):
+        return Problem(f"found {show(found)}", path=path, found=found, allowed=_TYPES["dict"])
+    return _missing(found, context, (*path, _tag_key(context)))
+
+
+def _tag_key(context: Any) -> str:
+    """Key that tells a union's members apart; pydantic writes ``'kind'`` or ``_template()``."""
+    return str(context["discriminator"].strip("'_()"))
 
 
 def _pattern(found: Any, _context: Any, path: Path) -> Problem:
-    return Problem(f"{show(found)} is not a name", path=path, found=found,
+    return Problem(f"found {show(found)}", path=path, found=found,
                    allowed="letters, digits and . _ + -, at most 64, the first a letter or digit")
 
 
