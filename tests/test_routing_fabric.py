@@ -1,6 +1,8 @@
 """ECMP, spray and overlay routing: networkx as oracle, and the laws that any route obeys."""
 
+import doctest
 from itertools import pairwise
+from pathlib import Path
 
 import networkx as nx
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harp.routing import fabric as fabric_module
 from harp.routing import overlay
 from harp.routing.fabric import UnreachableError
 from harp.routing.templates import (
@@ -293,3 +296,9 @@ def test_no_flows_route_to_nothing():
     none = fabric.flows([], [])
     assert fabric.route(none)[0].tolist() == [0]
     assert fabric.route_spray(none)[0].tolist() == [0]
+
+
+def test_the_manuals_examples_run():
+    manual = Path(__file__).parent.parent / "docs" / "routing.md"
+    assert doctest.testfile(str(manual), module_relative=False).failed == 0
+    assert doctest.testmod(fabric_module).failed == 0

@@ -214,10 +214,11 @@ def explicit(
     Raises ValueError for a name that does not exist (with the nearest that does), a name given
     twice, and a port with no cable or with two.
     """
-    duplicates = sorted({name for name in devices if list(devices).count(name) > 1})
-    if duplicates:
-        raise ValueError(f"device {duplicates[0]} is listed twice")
-    switch = {name: number for number, name in enumerate(devices)}
+    switch: dict[str, int] = {}
+    for name in devices:
+        if name in switch:
+            raise ValueError(f"device {name} is listed twice")
+        switch[name] = len(switch)
     endpoint = {name: number for number, name in enumerate(endpoints.names)}
     first = np.cumsum(endpoints.ports) - endpoints.ports
     port_switch = np.full(len(_owner(endpoints)), -1, np.int64)
