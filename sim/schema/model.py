@@ -59,6 +59,10 @@ class Topology(Model):
         """GPUs of the whole cluster."""
         return sum(group.count * group.gpus.count for group in self.hosts)
 
+    def gpu_counts(self, scenario: Scenario) -> tuple[int, ...]:
+        """Numbers of GPUs at which ``scenario`` runs; with jobs, once on the whole cluster."""
+        return scenario.gpus or (self.gpu_count,)
+
     @cached_property
     def gpu_totals(self) -> tuple[int, ...]:
         """GPUs of the first host, the first two, the first three ..."""
@@ -74,7 +78,7 @@ class Topology(Model):
         """Job (None where the file lists none) and number of GPUs of each row of ``scenario``."""
         if self.jobs:
             return self._job_rows
-        return tuple((None, gpus) for gpus in scenario.gpus or (self.gpu_count,))
+        return tuple((None, gpus) for gpus in self.gpu_counts(scenario))
 
     def error(self, problem: Problem) -> TopologyError:
         """Error at a place of this file, for what only a later stage can find wrong."""

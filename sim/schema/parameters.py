@@ -74,7 +74,7 @@ class Parameter(Model, Generic[Value]):
         return low, high
 
     @classmethod
-    def model_parametrized_name(cls, params: tuple[type[Any], ...]) -> str:
+    def model_parametrized_name(cls, params: tuple[Any, ...]) -> str:
         """Name the class after its quantity, e.g. RateParameter."""
         kind = params[0].__metadata__[0]
         words = getattr(kind, "name", None) or kind.title
