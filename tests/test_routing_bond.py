@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harp.routing import bond, hashes
@@ -34,6 +34,7 @@ def test_layer2_3_gives_the_kernels_own_example():
     assert bond.layer2_3(tuples, mac_xor).tolist() == [522133332, 522133333]
 
 
+@settings(deadline=None)
 @given(WORD, WORD, PORT, PORT)
 def test_formulas_as_the_bonding_driver_documents_them(src, dst, src_port, dst_port):
     tuples = hashes.five_tuples(src, dst, src_port, dst_port)
@@ -51,6 +52,7 @@ def bonded(request):
     return single_switch(endpoints)
 
 
+@settings(deadline=None)
 @given(src=st.integers(0, 7), dst=st.integers(0, 7))
 def test_layer2_3_puts_all_flows_of_two_hosts_on_one_port(src, dst):
     fabric = single_switch(Endpoints.uniform(8, ports=2))
@@ -119,6 +121,7 @@ def test_split_to_a_nic_with_one_port_left_arrives_there(bonded):
     assert set(links[ptr[1:] - 1]) == {bonded.endpoint_ports[7, 0] ^ 1}
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.floats(1e9, 400e9), min_size=2, max_size=4),
     st.integers(0, 2**32 - 1),

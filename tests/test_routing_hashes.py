@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv6Address
 import numpy as np
 import pytest
 from harp._cnet import ffi, lib
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harp.routing import hashes
@@ -89,6 +89,7 @@ def test_toeplitz_gives_microsofts_ipv6_vectors(vector):
     assert lib.harp_toeplitz(addresses, len(addresses), KEY, 0) == addresses_only
 
 
+@settings(deadline=None)
 @given(st.lists(TUPLES, min_size=1, max_size=20), st.binary(min_size=40, max_size=40))
 def test_batches_agree_with_the_oracles(rows, key):
     packed = [struct.pack(">IIHHB", *row) for row in rows]
@@ -100,6 +101,7 @@ def test_batches_agree_with_the_oracles(rows, key):
         assert hashes.flow_hash(name, fields, key=key).tolist() == expected
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=36), st.integers(0, 2**32 - 1))
 def test_single_hashes_of_any_length_and_seed(data, seed):
     size = len(data)
@@ -109,6 +111,7 @@ def test_single_hashes_of_any_length_and_seed(data, seed):
     assert lib.harp_toeplitz(data, size, KEY, seed) == toeplitz_bitwise(data, KEY) ^ seed
 
 
+@settings(deadline=None)
 @given(TUPLES, st.integers(0, 2**32 - 1))
 def test_seed_is_the_registers_first_value(row, seed):
     data = struct.pack(">IIHHB", *row)
@@ -117,6 +120,7 @@ def test_seed_is_the_registers_first_value(row, seed):
     assert hashes.flow_hash("crc16", fields, seed=seed)[0] == binascii.crc_hqx(data, seed & 0xFFFF)
 
 
+@settings(deadline=None)
 @given(TUPLES, TUPLES, st.sampled_from(hashes.NAMES))
 def test_every_function_is_affine(a, b, name):
     both = tuple(x ^ y for x, y in zip(a, b, strict=True))
@@ -136,6 +140,7 @@ def test_a_seed_alone_cannot_undo_polarisation_but_a_salt_does():
     assert salted.min() > 0.8 * met.sum() / 8
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.integers(1, 512))
 def test_pick_stays_in_range_and_salt_zero_is_plain_modulo(value, salt, ways):
     assert 0 <= hashes.pick(value, salt, ways)[0] < ways
