@@ -208,8 +208,8 @@ def _plan(name: str, request: Request, stages: tuple[Stage, ...], blocks: Shards
 def direct(request: Request) -> Plan:
     """Direct all-to-all: one step in which each rank sends N - 1 independent messages.
 
-    Time alpha + (N-1)/N·S/B where all are in flight; (N-1)·(alpha + S/(N·B)) where a rank sends them
-    one after the other (Thakur, Rabenseifner and Gropp 2005). The plan is O(ranks), but its only
+    Time alpha + (N-1)/N·S/B where all are in flight; (N-1)·(alpha + S/(N·B)) where a rank sends one
+    after the other (Thakur, Rabenseifner and Gropp 2005). The plan is O(ranks), but its only
     step and its only phase have N·(N - 1) rows: some 40 MB for 1,024 ranks, 8 GB for 16,384.
     """
     blocks = Shards.of(request.nbytes, request.unit_bytes, request.ranks)

@@ -11,8 +11,10 @@ A plan is a sequence of numbered *steps* over named byte buffers that every rank
 A rank begins step ``s + 1`` when its own sends and receives of step ``s`` have completed. Ranks are
 otherwise asynchronous: there is no barrier. Messages are matched by (source, destination, step),
 and rows that agree in all three are the pieces of one message (a gather list). Messages of no bytes
-do not exist. Within a step, no byte is written twice and no byte that is being sent is written, so
-that the order of arrival does not matter; :func:`harp.collectives.check.check` proves it.
+do not exist. Within a step, no byte that is being sent is written, and none is written twice, save
+that several messages may be added to it (a receiver adds them in the order of its rows, for equal
+sums on every run). So no copy is needed, and the order of arrival does not matter;
+:func:`harp.collectives.check.check` proves it.
 
 Three views of the same plan
 ----------------------------

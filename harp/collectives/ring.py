@@ -127,8 +127,8 @@ def two_level(request: Request) -> Plan:
 
     With N = g·M ranks, alpha1 and B1 within a host, alpha2 and B2 of a host's port that its g ranks
     share, the time is 2(g-1)·(alpha1 + S/(g·B1)) + 2(M-1)·(alpha2 + S/(M·B2)) (Jia et al., "Highly
-    scalable deep learning training system with mixed-precision", arXiv 1807.11205; Horovod has it as
-    torus allreduce).
+    scalable deep learning training system with mixed-precision", arXiv 1807.11205; Horovod
+    has it as torus allreduce).
 
     Raises:
         ValueError: ``group`` is missing or does not divide the ranks.

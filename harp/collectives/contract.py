@@ -1,0 +1,105 @@
+"""What each collective demands, independent of any algorithm: who holds what before and after.
+
+A plan of one rank has no steps, and its result is its input (an all-to-all then leaves OUT alone).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harp.collectives.ir import Buffer
+from harp.collectives.layout import Shards
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import ArrayLike
+
+    from harp.collectives.ir import Ints
+    from harp.collectives.plan import Plan
+
+EVERY = -1
+"""As a contributor: one contribution of each rank, added up."""
+
+
+@dataclass(frozen=True, eq=False)
+class Claims:
+    """Rows "``rank`` has in ``buffer`` at ``offset`` the bytes that were at ``origin``".
+
+    ``origin`` is an offset in DATA, ``contributor`` the rank whose DATA it was, or EVERY.
+    """
+
+    rank: Ints
+    buffer: Ints
+    offset: Ints
+    length: Ints
+    origin: Ints
+    contributor: Ints
+
+    @classmethod
+    def of(cls, rank: ArrayLike, offset: ArrayLike, length: ArrayLike, contributor: ArrayLike, *,
+           buffer: Buffer = Buffer.DATA, origin: ArrayLike | None = None) -> Claims:
+        """Broadcast, flatten, and drop the rows of no bytes; ``origin`` defaults to ``offset``."""
+        columns = np.broadcast_arrays(rank, buffer, offset, length,
+                                      offset if origin is None else origin, contributor)
+        keep = columns[3].ravel() > 0
+        return cls(*(column.ravel()[keep].astype(np.int64) for column in columns))
+
+
+@dataclass(frozen=True, eq=False)
+class Contract:
+    """What the ranks hold at first, and what they must hold in the end."""
+
+    before: Claims
+    after: Claims
+
+
+def contract(plan: Plan) -> Contract:
+    """Give the contract of ``plan``'s collective for its ranks, size and root."""
+    if plan.ranks == 1:
+        whole = Claims.of(0, 0, plan.nbytes, 0)
+        return Contract(whole, whole)
+    return _CONTRACTS[plan.collective](plan, np.arange(plan.ranks))
+
+
+def _shards(plan: Plan) -> tuple[Ints, Ints]:
+    shards, ranks = Shards.of(plan.nbytes, plan.unit_bytes, plan.ranks), np.arange(plan.ranks)
+    return shards.start(0, ranks), shards.length(0, ranks)
+
+
+def _allreduce(plan: Plan, ranks: Ints) -> Contract:
+    return Contract(Claims.of(ranks, 0, plan.nbytes, ranks),
+                    Claims.of(ranks, 0, plan.nbytes, EVERY))
+
+
+def _reduce_scatter(plan: Plan, ranks: Ints) -> Contract:
+    start, length = _shards(plan)
+    return Contract(Claims.of(ranks, 0, plan.nbytes, ranks),
+                    Claims.of(ranks, start, length, EVERY))
+
+
+def _allgather(plan: Plan, ranks: Ints) -> Contract:
+    start, length = _shards(plan)
+    return Contract(Claims.of(ranks, start, length, ranks),
+                    Claims.of(ranks[:, None], start, length, ranks))
+
+
+def _broadcast(plan: Plan, ranks: Ints) -> Contract:
+    return Contract(Claims.of(plan.root, 0, plan.nbytes, plan.root),
+                    Claims.of(ranks, 0, plan.nbytes, plan.root))
+
+
+def _alltoall(plan: Plan, ranks: Ints) -> Contract:
+    start, length = (column[:, None] for column in _shards(plan))
+    return Contract(Claims.of(ranks, 0, plan.nbytes, ranks),
+                    Claims.of(ranks[:, None], ranks * length, length, ranks, buffer=Buffer.OUT,
+                              origin=start))
+
+
+_CONTRACTS: dict[str, Callable[[Plan, Ints], Contract]] = {
+    "allreduce": _allreduce, "reduce_scatter": _reduce_scatter, "allgather": _allgather,
+    "broadcast": _broadcast, "alltoall": _alltoall,
+}
