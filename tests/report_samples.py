@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from sim.report.nccl_table import collective_row
 from sim.results import (
     Breakdown,
     CollectiveReport,
@@ -25,7 +26,7 @@ SCENARIOS = [
 ]
 
 
-def timeline(step_s: float, forward_s: float, backward_s: float, selection_s: float,
+def timeline(step_s: float, forward_s: float, backward_s: float, selection_s: float, *,
              hosts: int, gpus: int) -> tuple[Span, ...]:
     """A forward pass, a backward pass layer by layer, and transfers that follow its gradients."""
     spans = []
@@ -89,7 +90,8 @@ def cell(name: str, gpus: int, rate: float, expect: float | None, kind: str, *,
         efficiency=rate / (gpus * 251),
         expect=None if expect is None else Expectation(expect, kind, within, SOURCE),  # type: ignore[arg-type]
         interval=interval,
-        spans=timeline(step, 0.17, compute - 0.175, parts[0], max(1, gpus // 8), min(gpus, 8)),
+        spans=timeline(step, 0.17, compute - 0.175, parts[0], hosts=max(1, gpus // 8),
+                       gpus=min(gpus, 8)),
         links=None if alone else link_use(step, load),
     )
 
@@ -120,8 +122,6 @@ def two_jobs() -> Report:
 
 def collective() -> CollectiveReport:
     """Three algorithms over a few sizes; the ring is best for large ones, the tree for small."""
-    from sim.report.nccl_table import collective_row
-
     rows = [collective_row("allreduce", name, ranks=16, size_bytes=8 * 8**k,
                            time_s=latency + 8 * 8**k / rate)
             for name, latency, rate in (("ring", 60e-6, 1.5e9), ("tree", 16e-6, 1.0e9),

@@ -10,7 +10,7 @@ import csv
 import io
 from typing import TYPE_CHECKING
 
-from sim.report.jsonout import breakdown_ms
+from sim.report.jsonout import breakdown_ms, error_pct
 from sim.report.numbers import rounded
 
 if TYPE_CHECKING:
@@ -55,14 +55,13 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
 
 def _cells(row: ScenarioResult) -> tuple[Cell, ...]:
     expect = row.expect
-    error = None if row.error is None else rounded(row.error * 100)
     expected: tuple[Cell, ...] = (None, None, None, None)
     if expect is not None:
         expected = (rounded(expect.images_per_s), expect.kind, rounded(expect.within),
                     expect.source)
     return (row.name, row.gpus, row.job, rounded(row.images_per_s), rounded(row.efficiency),
             rounded(row.step_s * 1e3), *breakdown_ms(row.breakdown).values(), *_interval(row),
-            *expected, error, "; ".join(row.notes))
+            *expected, error_pct(row), "; ".join(row.notes))
 
 
 def _interval(row: ScenarioResult) -> tuple[Cell, ...]:

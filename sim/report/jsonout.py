@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from sim.report.numbers import rounded
+from sim.report.numbers import rounded, rounded_difference
 
 if TYPE_CHECKING:
     from sim.results import (
@@ -69,7 +69,7 @@ def _scenario(row: ScenarioResult) -> dict[str, Any]:
         "step_ms": rounded(row.step_s * 1e3),
         "efficiency": rounded(row.efficiency),
         "expect": None if row.expect is None else _expect(row.expect),
-        "error_pct": None if row.error is None else rounded(row.error * 100),
+        "error_pct": error_pct(row),
         "interval": None if row.interval is None else _interval(row.interval),
         "breakdown_ms": breakdown_ms(row.breakdown),
         "notes": list(row.notes),
@@ -79,12 +79,17 @@ def _scenario(row: ScenarioResult) -> dict[str, Any]:
 def breakdown_ms(breakdown: Breakdown) -> dict[str, float | None]:
     """Return the five parts of a step in milliseconds, in the order of all outputs."""
     return {
-        "compute": rounded(breakdown.compute_s * 1e3),
-        "exposed_transfer": rounded(breakdown.exposed_transfer_s * 1e3),
-        "selection": rounded(breakdown.selection_s * 1e3),
-        "latency": rounded(breakdown.latency_s * 1e3),
-        "message": rounded(breakdown.message_s * 1e3),
+        "compute": rounded_difference(breakdown.compute_s * 1e3),
+        "exposed_transfer": rounded_difference(breakdown.exposed_transfer_s * 1e3),
+        "selection": rounded_difference(breakdown.selection_s * 1e3),
+        "latency": rounded_difference(breakdown.latency_s * 1e3),
+        "message": rounded_difference(breakdown.message_s * 1e3),
     }
+
+
+def error_pct(row: ScenarioResult) -> float | None:
+    """Return the relative error against ``expect`` in percent, or None."""
+    return None if row.error is None else rounded_difference(row.error * 100)
 
 
 def _expect(expect: Expectation) -> dict[str, Any]:

@@ -23,6 +23,11 @@ def rounded(value: float | None) -> float | None:
     return float(f"{value:.{SIGNIFICANT_DIGITS}g}") + 0.0  # + 0.0 turns -0.0 into 0.0
 
 
+def rounded_difference(value: float) -> float | None:
+    """Round likewise, but to zero below 1e-9: that is what floating point leaves of zero."""
+    return rounded(round(value, 9) if math.isfinite(value) else value)
+
+
 def rate(value: float) -> str:
     """Images/s for people: whole from 100 up, three significant digits below."""
     return f"{value:.0f}" if value >= 99.95 or value == 0 else f"{value:.3g}"

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
     from sim.results import Report, ScenarioResult
 
@@ -86,7 +86,21 @@ def _stack(title: str, groups: Sequence[Sequence[Panel]]) -> Figure:
             axes.spines[["top", "right"]].set_visible(False)
             axes.tick_params(labelsize=8.5, length=3)
             draw(axes)
+    _settle(result, parts[:, 0])
     return result
+
+
+def _settle(drawing: Figure, parts: Iterable[SubFigure]) -> None:
+    """Lay the page out once, on a grid: the layout's solver differs in the last bits each time."""
+    from matplotlib.transforms import Bbox  # noqa: PLC0415
+
+    drawing.draw_without_rendering()
+    drawing.set_layout_engine("none")
+    for part in parts:
+        # Adding 0.0 turns -0.0, which SVG and PDF would show, into 0.0.
+        part.bbox_relative.set_points(part.bbox_relative.get_points().round(4) + 0.0)
+        for axes in part.axes:
+            axes.set_position(Bbox(axes.get_position().get_points().round(4)))
 
 
 def timelines(rows: Sequence[ScenarioResult]) -> list[ScenarioResult]:

@@ -73,17 +73,17 @@ def write_bytes(target: str, data: bytes) -> None:
         return
     check_target(target)
     try:
-        # A link stays a link: what it points to is replaced.
-        path = Path(os.path.realpath(target))
-        if path.exists() and not path.is_file():
-            path.write_bytes(data)
+        mode = _mode(Path(target))
+        if mode is None or stat.S_ISREG(mode):
+            # A link stays a link: what it points to is replaced.
+            _replace(Path(os.path.realpath(target)), data, mode)
         else:
-            _replace(path, data)
+            Path(target).write_bytes(data)
     except OSError as error:
         raise OutputError(f"cannot write {target!r}: {_reason(error)}") from error
 
 
-def _replace(path: Path, data: bytes) -> None:
+def _replace(path: Path, data: bytes, mode: int | None) -> None:
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     # Mode 0666 lets the user's umask decide, as for any file; an existing file keeps its mode.
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
@@ -92,8 +92,8 @@ def _replace(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-            if path.exists():
-                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
+            if mode is not None:
+                os.fchmod(file.fileno(), stat.S_IMODE(mode))
         os.replace(temporary, path)  # noqa: PTH105 - the call that tests stand in for
     except BaseException:
         with contextlib.suppress(OSError):
@@ -122,28 +122,38 @@ def _write_stdout(data: bytes) -> None:
 def _problem(path: Path) -> str | None:
     """Say why ``path`` cannot be written, or None."""
     try:
-        mode = path.stat().st_mode if path.exists() else None
-        folder = Path(os.path.realpath(path)).parent
-        if mode is not None and stat.S_ISDIR(mode):
-            return "it is a directory"
-        if not folder.exists():
-            return f"there is no directory '{folder}'"
-        if not folder.is_dir():
-            return f"'{folder}' is not a directory"
+        mode = _mode(path)
+        if mode is not None:
+            if stat.S_ISDIR(mode):
+                return "it is a directory"
+            if not os.access(path, os.W_OK):
+                return "no permission to change it"
+            if not stat.S_ISREG(mode):
+                return None  # Written in place, whatever its directory allows.
+        return _folder_problem(Path(os.path.realpath(path)).parent)
     except OSError as error:
         return _reason(error)
     except ValueError:
         return "the name holds a NUL byte"
-    return _permission_problem(path, mode, folder)
 
 
-def _permission_problem(path: Path, mode: int | None, folder: Path) -> str | None:
-    if mode is not None and not os.access(path, os.W_OK):
-        return "no permission to change it"
-    replaced = mode is None or stat.S_ISREG(mode)
-    if replaced and not os.access(folder, os.W_OK | os.X_OK):
+def _folder_problem(folder: Path) -> str | None:
+    mode = _mode(folder)
+    if mode is None:
+        return f"there is no directory '{folder}'"
+    if not stat.S_ISDIR(mode):
+        return f"'{folder}' is not a directory"
+    if not os.access(folder, os.W_OK | os.X_OK):
         return f"no permission to create files in '{folder}'"
     return None
+
+
+def _mode(path: Path) -> int | None:
+    """Return the file mode, or None where nothing is there yet."""
+    try:
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def _identity(target: str) -> str:
