@@ -109,6 +109,7 @@ class Palette:
     """
 
     def __init__(self, left: Ints, right: Ints, colours: int) -> None:
+        self.colours = colours
         self.first_right = int(left.max(initial=-1)) + 1
         self._ends = list(zip(left.tolist(), (right + self.first_right).tolist(), strict=True))
         vertices = self.first_right + int(right.max(initial=-1)) + 1
@@ -152,17 +153,34 @@ class Palette:
         if best is None:
             return False
         chain, a, b = best
-        swapped = [a + b - self.colour[link] for link in chain]
-        for link in chain:
-            self._clear(link)
-        for link, colour in zip(chain, swapped, strict=True):
-            self.put(link, colour)
+        self.swap(chain, a, b)
         return self.put(edge, a)
 
-    def _chain(self, vertex: int, a: int, b: int) -> list[int] | None:
+    def component(self, edge: int, other: int) -> list[int] | None:
+        """Edges that ``swap`` must take along to give ``edge`` the ``other`` colour; None: blocked.
+
+        They are the path or cycle through ``edge`` that alternates its own colour and the other.
+        """
+        u, v = self._ends[edge]
+        own = self.colour[edge]
+        beyond = self._chain(v, other, own, stop=edge)
+        if beyond is None or self._at[u][other] in beyond:
+            return beyond and [edge, *beyond]
+        before = self._chain(u, other, own)
+        return None if before is None else [edge, *beyond, *before]
+
+    def swap(self, edges: list[int], a: int, b: int) -> None:
+        """Swap two colours on edges that form whole alternating paths or cycles."""
+        swapped = [a + b - self.colour[edge] for edge in edges]
+        for edge in edges:
+            self._clear(edge)
+        for edge, colour in zip(edges, swapped, strict=True):
+            self.put(edge, colour)
+
+    def _chain(self, vertex: int, a: int, b: int, stop: int = -1) -> list[int] | None:
         """Edges of the path from ``vertex`` that alternates a and b; None if it is blocked."""
         chain, wanted = [], a
-        while (edge := self._at[vertex][wanted]) != _FREE:
+        while (edge := self._at[vertex][wanted]) not in {_FREE, stop}:
             if edge == _BLOCKED:
                 return None
             chain.append(edge)

@@ -7,6 +7,10 @@ under a switch that has a column to spare this always succeeds: the cable acts a
 switch to itself that keeps its column, and no swapped path can cross it, because the path would
 have to enter the switch by a column that is free there. With several failures a path may be
 blocked; what cannot be inserted is left to the local search.
+
+Above the first tier the failed link may leave a switch with fewer uplinks than flows that climb
+through it, although its pod has uplinks to spare. Columns are then swapped one tier below so that
+a flow which stays in the pod climbs to that switch in place of one that leaves the pod.
 """
 
 from __future__ import annotations
@@ -46,6 +50,7 @@ def mended_paths(fabric: Fabric, shape: Tiers, src: Ints, dst: Ints, path: Ints)
                 if kept < 0 or not palette.put(flow, kept)]
         for flow in lost:
             palette.insert(flow, shortest=True)
+        _ease(palette, fabric, shape, at, to)
         return np.array(palette.colour, np.int64)
 
     return mirrored_paths(fabric, shape, src, dst, column)
@@ -64,3 +69,36 @@ def _block(palette: Palette, first: int, fabric: Fabric, link: Ints) -> None:
     """Block the columns whose ``link``, shape (vertices, columns), is down or absent (negative)."""
     for vertex, column in np.argwhere((link < 0) | ~fabric.link_up[link]).tolist():
         palette.block(first + vertex, column)
+
+
+def _ease(palette: Palette, fabric: Fabric, shape: Tiers, at: Ints, to: Ints) -> None:
+    """Swap columns while that takes flows off switches above that have too few live uplinks."""
+    room = [((shape.up >= 0) & fabric.link_up[shape.up ^ turn]).sum(axis=1) for turn in (0, 1)]
+
+    def crowded(colour: Ints) -> tuple[Ints, int]:
+        """Flows that climb on through a switch with too few uplinks, and how many are too many."""
+        above, over = (np.where(colour >= 0, fabric.link_dst[shape.up[end, colour]], -1)
+                       for end in (at, to))
+        onward = np.flatnonzero(above != over)
+        excess = [np.maximum(np.bincount(side[onward], minlength=one.size) - one, 0)
+                  for side, one in zip((above, over), room, strict=True)]
+        guilty = onward[(excess[0][above[onward]] > 0) | (excess[1][over[onward]] > 0)]
+        return guilty, int(excess[0].sum() + excess[1].sum())
+
+    guilty, worst = crowded(np.array(palette.colour))
+    while worst:
+        best: tuple[int, list[int], int, int] = worst, [], 0, 0
+        for flow, other in ((f, c) for f in guilty.tolist() for c in range(palette.colours)):
+            own = palette.colour[flow]
+            chain = palette.component(flow, other) if other != own else None
+            if chain is None:
+                continue
+            colour = np.array(palette.colour)
+            colour[chain] = own + other - colour[chain]
+            score = crowded(colour)[1]
+            if (score, len(chain)) < (best[0], len(best[1]) or len(at) + 1):
+                best = score, chain, own, other
+        if best[0] == worst:
+            return
+        palette.swap(*best[1:])
+        guilty, worst = crowded(np.array(palette.colour))

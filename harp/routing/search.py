@@ -79,8 +79,7 @@ class Spread:
             done = best[0] <= bound * (1 + TOLERANCE)
             if best[1] <= TOLERANCE or (done and move - best_move > moves // 10):
                 break
-            if not self._relieve(move, rests, rng):
-                break
+            self._relieve(move, rests, rng)
             now = self._badness()
             if now < best:
                 best, kept, best_move = now, self.choice.copy(), move
@@ -91,8 +90,8 @@ class Spread:
         """Return maximum load and total load above the fair shares; smaller is better."""
         return round(self.max_load, 9), round(float(np.maximum(self.load - self._fair, 0).sum()), 9)
 
-    def _relieve(self, move: int, rests: Ints, rng: np.random.Generator) -> bool:
-        """Make the best move off the worst link that has a flow free to move."""
+    def _relieve(self, move: int, rests: Ints, rng: np.random.Generator) -> None:
+        """Make the best move off the worst link that has a flow free to move, if one has."""
         excess = self.load - self._fair
         over = np.flatnonzero(excess > TOLERANCE)
         mine = self._paths[np.arange(self.choice.size), self.choice]
@@ -107,8 +106,7 @@ class Spread:
                 if np.isfinite(cost[which, path]):
                     self._put(int(flows[which]), int(path))
                     rests[flows[which]] = move + 1 + rng.integers(REST_MOVES)
-                    return True
-        return False
+                    return
 
     def _cost(self, flows: Ints) -> Floats:
         """How much worse the fabric gets with each flow on each of its paths; (flows, paths)."""
@@ -122,7 +120,7 @@ class Spread:
         after = before + added
         fair = self._fair[paths]
         over = np.maximum(after - fair, 0.0) ** 2 - np.maximum(before - fair, 0.0) ** 2
-        cost = EXCESS_WEIGHT * over.sum(axis=2) + (after**2 - before**2).sum(axis=2)
+        cost: Floats = EXCESS_WEIGHT * over.sum(axis=2) + (after**2 - before**2).sum(axis=2)
         off = np.maximum(self.load[own] - self._fair[own], 0.0) ** 2
         own_added = self._demand[flows, None] * self._per_bps[own]
         less = off - np.maximum(self.load[own] - own_added - self._fair[own], 0.0) ** 2
