@@ -28,12 +28,12 @@ def print_report(report: Report, *, console: Console | None = None) -> None:
     from rich.text import Text  # noqa: PLC0415 - rich is slow to import
 
     console = console_for() if console is None else console
-    console.print(Text(report.topology, style="bold"))
+    show(console, Text(report.topology, style="bold"))
     if report.scenarios:
         columns = fit(_columns(report.scenarios, plain=console.options.ascii_only), console.width)
         show(console, grid(columns, section_ends(report.scenarios)))
     for note in notes(report):
-        console.print(Text(note, style="dim"))
+        show(console, Text(note, style="dim"))
 
 
 def outside(row: ScenarioResult) -> bool:
