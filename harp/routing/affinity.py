@@ -1,11 +1,12 @@
 """Topology affinity: order ranks, rings and trees so that traffic stays under a ToR where it can.
 
-A *place* says where an endpoint sits, from coarse to fine: pod, ToR, host, as an integer array of
-shape (endpoints, levels); ``places`` reads it off a fabric. At every level the ring leaves each
-place once and the tree enters each place once, which is the least that a connected ring or tree
-can do: p places need p ring edges (none if p is 1) and p - 1 tree edges between them.
+A *place* says where an endpoint sits, from coarse to fine: pod, ToR, host; an integer array of
+shape (endpoints, levels) that ``endpoint_places`` reads off a fabric. At every level the ring
+leaves each place once and the tree enters each place once, which is the least that a connected
+ring or tree can do: p places need p ring edges (none if p is 1) and p - 1 tree edges between them.
 
-Order among equals is the order given, so rank 0 stays first and the result is reproducible.
+Order among equals is the order given, so rank 0 stays first and the result is reproducible. An
+endpoint may be given several times, once for each rank (GPU) that uses it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harp.routing.tiers import tiers
+
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
+
+    from harp.routing.fabric import Fabric
 
     Ints = NDArray[np.int64]
 
@@ -24,34 +29,61 @@ TREE_FAN_OUT = 2
 """Children of a tree's node: with two, a node sends to and receives from at most three peers."""
 
 
-def ring_order(place: ArrayLike) -> Ints:
+def ring_order(fabric: Fabric, endpoints: ArrayLike) -> Ints:
+    """Order ranks so that a ring over them leaves every pod, ToR and host at most once.
+
+    ``endpoints`` has shape (ranks,): the endpoint of each rank. Returns the ranks in order.
+    """
+    return ordered_places(endpoint_places(fabric, endpoints))
+
+
+def tree_parents(fabric: Fabric, endpoints: ArrayLike) -> Ints:
+    """Build a binary tree in which every pod, ToR and host is one connected subtree.
+
+    ``endpoints`` has shape (ranks,): the endpoint of each rank. Returns each rank's parent;
+    rank 0 is the root and has parent -1.
+    """
+    return tree_over_places(endpoint_places(fabric, endpoints))
+
+
+def rail_rings(fabric: Fabric, endpoints: ArrayLike) -> list[Ints]:
+    """Build one ring a rail: NIC i talks to NIC i, and all rings visit hosts in the same order.
+
+    ``endpoints`` has shape (ranks,). Returns the ranks of each ring in order, rails ascending.
+    Hosts are ordered by the places of their first NICs, which the other rails mirror.
+    """
+    chosen = np.asarray(endpoints, np.int64)
+    place, rail = endpoint_places(fabric, chosen), fabric.endpoint_nic[chosen]
+    hosts, first, host = np.unique(place[:, -1], return_index=True, return_inverse=True)
+    by_rank = np.argsort(first)
+    host_order = by_rank[ordered_places(place[first[by_rank]])]
+    position = np.empty(hosts.size, np.int64)
+    position[host_order] = np.arange(hosts.size)
+    along = np.argsort(position[host], kind="stable")
+    return [along[rail[along] == r] for r in np.unique(rail)]
+
+
+def endpoint_places(fabric: Fabric, endpoints: ArrayLike) -> Ints:
+    """Read off where endpoints sit, (ranks, levels): blocks from coarse to fine, then the host.
+
+    The blocks are those of ``tiers``: pods, then ToRs, where ToRs that share bonded NICs are one.
+    """
+    chosen = np.asarray(endpoints, np.int64)
+    blocks = tiers(fabric).block[:0:-1, chosen + len(fabric.switches)]
+    return np.column_stack([*blocks, fabric.endpoint_host[chosen]]).astype(np.int64)
+
+
+def ordered_places(place: ArrayLike) -> Ints:
     """Order endpoints so that a ring over them leaves every place at every level at most once.
 
     Returns indices into ``place``, shape (endpoints,), starting with 0.
     """
     levels = _first_seen(place)
     # lexsort takes its last key first: coarse to fine, then the order given.
-    keys = [np.arange(levels.shape[0]), *levels.T[::-1]]
-    return np.lexsort(keys)
+    return np.lexsort([np.arange(levels.shape[0]), *levels.T[::-1]])
 
 
-def rail_rings(place: ArrayLike, rail: ArrayLike) -> list[Ints]:
-    """Build one ring a rail: NIC i talks to NIC i, and all rings visit hosts in the same order.
-
-    ``place`` is as for ``ring_order``, its finest level being the host; ``rail`` has shape
-    (endpoints,) and holds each endpoint's NIC index. Rings come in ascending order of rail.
-    A host's coarse place is that of its first NIC, so rails that mirror each other agree.
-    """
-    levels, rails = _first_seen(place), np.asarray(rail)
-    first_nic = np.unique(levels[:, -1], return_index=True)[1]
-    host_order = ring_order(levels[np.sort(first_nic)])
-    position = np.empty(host_order.size, np.int64)
-    position[host_order] = np.arange(host_order.size)
-    along = np.argsort(position[levels[:, -1]], kind="stable")
-    return [along[rails[along] == r] for r in np.unique(rails)]
-
-
-def tree_parents(place: ArrayLike) -> Ints:
+def tree_over_places(place: ArrayLike) -> Ints:
     """Build a binary tree in which every place at every level is one connected subtree.
 
     Returns each endpoint's parent, shape (endpoints,); endpoint 0 is the root and has parent -1.
@@ -64,11 +96,10 @@ def tree_parents(place: ArrayLike) -> Ints:
     return parents
 
 
-def _grow(levels: Ints, members: Ints, level: int, below: list[Ints], parents: Ints) -> int:
-    """Join ``members`` and hang the subtrees rooted at ``below`` on them; return the root.
+def _grow(levels: Ints, members: Ints, level: int, below: list[int], parents: Ints) -> int:
+    """Join ``members`` and hang the subtrees with roots ``below`` on them; return the root.
 
-    ``below`` holds the member sets of at most two subtrees whose roots are already joined within;
-    their first entry is the root. Each recursion refines by one level.
+    At most two subtrees hang on one place, and each recursion refines places by one level.
     """
     if level == levels.shape[1]:
         items = [np.array([m]) for m in members.tolist()]
@@ -79,12 +110,10 @@ def _grow(levels: Ints, members: Ints, level: int, below: list[Ints], parents: I
     roots = [-1] * len(items)
     # Children come after their parents, so walking back finds every subtree already rooted.
     for i in reversed(range(len(items))):
-        hanging = [np.array([roots[c]]) if c < len(items) else below[c - len(items)]
-                   for c in children[i]]
+        hanging = [roots[c] if c < len(items) else below[c - len(items)] for c in children[i]]
         if level == levels.shape[1]:
             roots[i] = int(items[i][0])
-            for subtree in hanging:
-                parents[subtree[0]] = roots[i]
+            parents[hanging] = roots[i]
         else:
             roots[i] = _grow(levels, items[i], level + 1, hanging, parents)
     return roots[0]
