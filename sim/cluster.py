@@ -1,0 +1,194 @@
+"""A topology as numbered resources: what flows can use up, and which GPU sits behind what.
+
+Resources stand in blocks: the fabric's directed links (numbered as in `harp.routing.fabric`), then
+for each GPU its way into and out of the host's GPU fabric and of PCIe, for each vNIC and host the
+caps of the VPC, and for each host the cores of its network stack. Capacities are bytes/s, packets/s
+for packet caps, and cores for cores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harp.routing import templates
+from harp.routing.templates import Cable, Endpoints, SwitchHash, Wires
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from harp.routing.fabric import Fabric
+    from sim.schema.fabric import Explicit
+    from sim.schema.model import Topology
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive resources of one kind; ``name(i)`` names the i-th of them."""
+
+    kind: str
+    first: int
+    capacity: Floats
+    name: Callable[[int], str]
+
+    def __getitem__(self, index: ArrayLike) -> Ints:
+        """Resource numbers of members of the block."""
+        return self.first + np.asarray(index, np.int64)
+
+
+class Cluster:
+    """Hosts, GPUs, fabric and resources of one topology.
+
+    Attributes:
+        fabric: the graph; its endpoints are the NICs in order of host and NIC.
+        host, local, endpoint, vnic: int64[gpus]; host, index within the host, fabric endpoint and
+            vNIC of each GPU. GPUs are numbered host by host, which is the order of ranks.
+        flops: float64[gpus], sustained FLOP/s.
+        blocks: resources by kind; a cap that the file does not give has no block.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        groups = [group for group in topology.hosts for _ in range(group.count)]
+        gpus = np.array([group.gpus.count for group in groups])
+        nics = np.array([len(group.nic_names) for group in groups])
+        self.hosts = len(groups)
+        self.host = np.repeat(np.arange(self.hosts), gpus)
+        self.local = np.arange(len(self.host)) - np.repeat(np.cumsum(gpus) - gpus, gpus)
+        here_gpus, here_nics = gpus[self.host], nics[self.host]
+        self.endpoint = (np.cumsum(nics) - nics)[self.host] + self.local * here_nics // here_gpus
+        vnics = topology.vpc.vnics if topology.vpc else 1
+        self.vnic = self.host * vnics + self.local * vnics // here_gpus
+        self.flops = np.array([groups[h].gpus.effective for h in self.host])
+        self.fabric = build_fabric(topology)
+        self.has_nvlink = np.array([group.nvlink is not None for group in groups])
+        self.nvlink_latency_s = np.array([g.nvlink.latency if g.nvlink else 0.0 for g in groups])
+        self.pcie_latency_s = np.array([g.pcie.latency for g in groups])
+        self.cores = np.array([float(group.cores) for group in groups])
+        self.blocks: dict[str, Block] = {}
+        self._count = 0
+        self._add_blocks(vnics)
+
+    def _add(self, kind: str, capacity: Floats, name: Callable[[int], str]) -> None:
+        self.blocks[kind] = Block(kind, self._count, capacity, name)
+        self._count += len(capacity)
+
+    def _add_blocks(self, vnics: int) -> None:
+        topology, names = self.topology, self.topology.host_names
+        groups = [group for group in topology.hosts for _ in range(group.count)]
+        nvlink = np.array([g.nvlink.rate if g.nvlink else g.pcie.rate for g in groups]) / 8
+        pcie = np.array([g.pcie.rate for g in groups]) / 8
+        self._add("link", self.fabric.link_bps / 8, self.fabric.link_name)
+        for kind, per_host in (("nvlink", nvlink), ("pcie", pcie)):
+            for way in ("out", "in"):
+                self._add(f"{kind}_{way}", per_host[self.host],
+                          lambda i, k=kind, w=way: f"{self.gpu_name(i)} {k} {w}")  # type: ignore[misc]
+        vpc = topology.vpc
+        if vpc is None:
+            vpc_caps: list[tuple[str, float | None, int]] = []
+        else:
+            vpc_caps = [("vnic", vpc.vnic_rate, vnics), ("host", vpc.host_rate, 1)]
+        for kind, rate, each in vpc_caps:
+            if rate is not None:
+                for way in ("out", "in"):
+                    self._add(f"{kind}_{way}", np.full(self.hosts * each, rate / 8),
+                              lambda i, k=kind, w=way, n=each:  # type: ignore[misc]
+                              f"{names[i // n]} {k}{i % n if n > 1 else ''} {w}")
+        if vpc is not None and vpc.packet_rate is not None:
+            for way in ("out", "in"):
+                self._add(f"packets_{way}", np.full(self.hosts, vpc.packet_rate),
+                          lambda i, w=way: f"{names[i]} packets {w}")  # type: ignore[misc]
+        self._add("cores", self.cores.copy(), lambda i: f"{names[i]} stack cores")
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs."""
+        return len(self.host)
+
+    def gpu_name(self, gpu: int) -> str:
+        """``host gpuN`` of a GPU."""
+        return f"{self.topology.host_names[self.host[gpu]]} gpu{self.local[gpu]}"
+
+    def resource_name(self, resource: int) -> str:
+        """A name for the reader."""
+        for block in self.blocks.values():
+            if block.first <= resource < block.first + len(block.capacity):
+                return block.name(resource - block.first)
+        raise IndexError(f"no resource {resource}")
+
+    def capacities(self, stack_cores: float) -> Floats:
+        """Capacity of every resource when the stack may use ``stack_cores`` cores a host."""
+        capacity = np.concatenate([block.capacity for block in self.blocks.values()])
+        cores = self.blocks["cores"]
+        capacity[cores[np.arange(self.hosts)]] = np.minimum(self.cores, stack_cores)
+        return capacity
+
+
+def build_fabric(topology: Topology) -> Fabric:
+    """The fabric of a topology; raises the file's own error where the template does not fit."""
+    from sim.schema.errors import Problem  # noqa: PLC0415 - pydantic comes with it
+
+    try:
+        return _build_fabric(topology)
+    except ValueError as error:
+        raise topology.error(Problem(str(error), path=("fabric",))) from error
+
+
+def _endpoints(topology: Topology) -> Endpoints:
+    names, hosts, nics, ports, rates = [], [], [], [], []
+    number = 0
+    for group in topology.hosts:
+        each = [nic for nic in group.nics for _ in range(nic.count)]
+        for host in group.names:
+            names += [f"{host}/{nic}" for nic in group.nic_names]
+            hosts += [number] * len(each)
+            nics += range(len(each))
+            ports += [nic.ports for nic in each]
+            rates += [nic.rate for nic in each]
+            number += 1
+    return Endpoints(tuple(names), np.array(hosts, np.int32), np.array(nics, np.int32),
+                     np.array(ports, np.int32), np.array(rates))
+
+
+def _build_fabric(topology: Topology) -> Fabric:
+    shape, endpoints = topology.fabric, _endpoints(topology)
+    rate = shape.rate if shape.rate is not None else float(endpoints.bps.max())
+    switch_hash = SwitchHash(shape.hash.function, shape.hash.seed == "per-switch", topology.seed)
+    wires = Wires(rate, shape.latency, switch_hash)
+    kind = getattr(shape, "template", "explicit")
+    if kind == "single-switch":
+        return templates.single_switch(endpoints, wires=wires)
+    if kind == "explicit":
+        return _explicit(shape, endpoints, wires)  # type: ignore[arg-type]
+    skipped = {"template", "rate", "latency", "hash", "hosts_per_leaf", "hosts_per_pair"}
+    sizes = {key: value for key, value in shape if key not in skipped}
+    if kind == "rail":
+        sizes["hosts_per_leaf"] = getattr(shape, "hosts_per_leaf", None) or endpoints.hosts
+    build = {"leaf-spine": templates.leaf_spine, "rail": templates.rail,
+             "clos3": templates.clos3, "dual-tor": templates.dual_tor}[kind]
+    return build(endpoints, wires=wires, **sizes)  # type: ignore[operator,no-any-return]
+
+
+def _explicit(shape: Explicit, endpoints: Endpoints, wires: Wires) -> Fabric:
+    devices = [device.name for device in shape.devices]
+    known = set(devices)
+    cables, host_links = [], []
+    for link in shape.links:
+        if link.source in known and link.target in known:
+            cables.append(Cable(link.source, link.target, link.rate or wires.rate_bps,
+                                wires.latency_s if link.latency is None else link.latency,
+                                link.count))
+        else:
+            port, device = ((link.target, link.source) if link.source in known
+                            else (link.source, link.target))
+            nic, _, index = port.partition(".")
+            host_links.append((nic, int(index or 0), device))
+    return templates.explicit(endpoints, devices=devices, cables=cables, host_links=host_links,
+                              wires=wires)

@@ -1,0 +1,207 @@
+"""Run a collective plan on a fabric, as fluid phases inside simpy.
+
+A phase of s steps over edges lasts: s times the latency of its slowest edge, s times the stack's
+cost of a message, and the fluid time of its bytes. Edges of one coupled group (a ring) move at the
+pace of the slowest edge: if every rank begins step k + 1 when its own send and receive of step k
+are done, the time of s steps is s times the slowest edge's (the largest cycle mean of that
+max-plus system, since each edge waits for itself; Baccelli et al., Synchronization and Linearity,
+1992). So a ring is one flow whose footprint is the sum of its edges'.
+
+Channels split a collective's bytes evenly and run side by side, each on its own source ports.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from sim.results import Span
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Sequence
+
+    import simpy
+    from numpy.typing import NDArray
+
+    from harp.collectives.ir import LocalCost, Phase
+    from harp.collectives.plan import Plan
+    from sim.fabric.flow import FlowFabric, FlowSet
+    from sim.results import SpanKind
+    from sim.transport import Paths, Transport
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+
+class Moving(NamedTuple):
+    """Flows of a phase that are under way, and what is needed to route them anew."""
+
+    flows: FlowSet | None
+    src: Ints
+    dst: Ints
+    channel: int
+    group: Ints
+    share: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A phase's flows on one channel: registered routes, and the costs beside the bytes."""
+
+    routes: Ints
+    ceilings: Floats
+    alpha_s: Floats
+    """Latency of one step of each flow: that of its slowest edge."""
+    message_s: Floats
+    hop_s: float
+    """Seconds per byte of a chunk on an edge that is alone, mean over the edges."""
+
+
+class Communicator:
+    """The GPUs of one job as ranks, and the state that their collectives share.
+
+    Args:
+        transport: paths of messages.
+        fabric: where flows run.
+        record: takes the spans of what happens, if given.
+        track: name of the timeline's track.
+    """
+
+    def __init__(self, transport: Transport, fabric: FlowFabric, *,
+                 record: Callable[[Span], None] | None = None, track: str = "network") -> None:
+        self.transport = transport
+        self.fabric = fabric
+        self.track = track
+        self._record = record
+        self._capacity = transport.cluster.capacities(transport.stack.cores.value)
+        self._prepared: dict[tuple[bytes, ...], Prepared] = {}
+        self._moving: dict[int, Moving] = {}
+
+    @property
+    def env(self) -> simpy.Environment:
+        """The simulation's clock."""
+        return self.fabric.env
+
+    def run(self, plan: Plan, placement: Sequence[Ints], local_s: Callable[[LocalCost], float],
+            label: str = "") -> Generator[simpy.Event, None, None]:
+        """Run a plan as a simpy process.
+
+        Args:
+            plan: what to run.
+            placement: for each channel the GPU of each rank.
+            local_s: gives the time of a GPU's own work.
+            label: what the timeline calls it.
+        """
+        for phase in plan.phases():
+            name = f"{label} {phase.label}".strip()
+            if phase.local is not None:
+                yield from self.wait(local_s(phase.local), "selection", name)
+            else:
+                yield from self._run_phase(phase, placement, name)
+
+    def wait(self, seconds: float, kind: SpanKind, name: str) -> Generator[simpy.Event, None, None]:
+        """Let time pass and put it on the timeline."""
+        if seconds > 0:
+            start_s = self.env.now
+            yield self.env.timeout(seconds)
+            self.span(name, kind, start_s)
+
+    def span(self, name: str, kind: SpanKind, start_s: float) -> None:
+        """Put what began at ``start_s`` and ends now on the timeline."""
+        if self._record is not None and self.env.now > start_s:
+            self._record(Span(self.track, name, kind, start_s, self.env.now))
+
+    def _run_phase(self, phase: Phase, placement: Sequence[Ints],
+                   name: str) -> Generator[simpy.Event, None, None]:
+        group, amount, share = _flows_of(phase)
+        ends = [(gpus[phase.src], gpus[phase.dst]) for gpus in placement]
+        prepared = [self._prepare(src, dst, group, share, channel)
+                    for channel, (src, dst) in enumerate(ends)]
+        alpha_s = max(float(p.alpha_s.max(initial=0.0)) for p in prepared)
+        message_s = max(float(p.message_s.max(initial=0.0)) for p in prepared)
+        moved = amount / len(placement)
+        steps, fill_s = phase.steps, 0.0
+        if phase.pipeline is not None:
+            pipe = phase.pipeline
+            steps = pipe.hops + pipe.chunks - 1
+            fill_s = pipe.hops * pipe.fan * pipe.chunk_bytes * max(p.hop_s for p in prepared)
+            moved = moved * (pipe.chunks - 1) / pipe.chunks
+        yield from self.wait(steps * alpha_s, "latency", name)
+        yield from self.wait(steps * message_s, "message", name)
+        start_s = self.env.now
+        if fill_s:
+            yield self.env.timeout(fill_s)
+        done = [self._move(p, moved, Moving(None, *ends[channel], channel, group, share))
+                for channel, p in enumerate(prepared)]
+        yield self.env.all_of(done)
+        self.span(name, "transfer", start_s)
+
+    def _move(self, prepared: Prepared, amount: Floats, moving: Moving) -> simpy.Event:
+        flows = self.fabric.move(prepared.routes, amount, ceilings=prepared.ceilings)
+        self._moving[flows.number] = moving._replace(flows=flows)
+        flows.done.callbacks.append(lambda _: self._moving.pop(flows.number))
+        return flows.done
+
+    def _prepare(self, src: Ints, dst: Ints, group: Ints, share: Floats, channel: int) -> Prepared:
+        """Routes of these edges, made once for each set of edges and shares."""
+        key = (src.tobytes(), dst.tobytes(), group.tobytes(), share.tobytes(), bytes([channel]))
+        if key not in self._prepared:
+            self._prepared[key] = self._build(src, dst, group, share, channel)
+        return self._prepared[key]
+
+    def _build(self, src: Ints, dst: Ints, group: Ints, share: Floats, channel: int) -> Prepared:
+        paths = self.transport.paths(src, dst, channel)
+        ptr, resource, coefficient = paths.footprints(group, share)
+        first = self.fabric.net.add_routes(ptr, resource, coefficient)
+        solo = paths.solo_rate(self._capacity)
+        return Prepared(np.arange(first, first + len(ptr) - 1), _ceilings(paths, group, share),
+                        _largest(paths.alpha_s, group), _largest(paths.message_s, group),
+                        float(np.mean(1.0 / solo)) if len(solo) else 0.0)
+
+    def reroute(self) -> int:
+        """Route everything anew (the transport's fabric changed); returns how many flows moved."""
+        self._prepared.clear()
+        count = 0
+        for moving in list(self._moving.values()):
+            fresh = self._build(moving.src, moving.dst, moving.group, moving.share, moving.channel)
+            assert moving.flows is not None
+            running = self.fabric.running(moving.flows)
+            for flow, route in zip(moving.flows.flows[running].tolist(),
+                                   fresh.routes[running].tolist(), strict=True):
+                self.fabric.reroute(flow, route)
+                count += 1
+        return count
+
+
+def _flows_of(phase: Phase) -> tuple[Ints, Floats, Floats]:
+    """Flow of each edge, bytes of each flow, and each edge's share of its flow's bytes.
+
+    A coupled group is one flow; the edge that carries most sets its size. Else an edge is a flow.
+    """
+    nbytes = phase.bytes_per_edge.astype(np.float64)
+    if not phase.coupled:
+        return np.arange(len(nbytes)), nbytes, np.ones(len(nbytes))
+    group = np.unique(phase.group, return_inverse=True)[1].reshape(-1)
+    amount = _largest(nbytes, group)
+    whole = amount[group]
+    return group, amount, np.divide(nbytes, whole, out=np.zeros_like(nbytes), where=whole > 0)
+
+
+def _largest(values: Floats, group: Ints) -> Floats:
+    largest = np.zeros(int(group.max(initial=-1)) + 1)
+    np.maximum.at(largest, group, values)
+    return largest
+
+
+def _ceilings(paths: Paths, group: Ints, share: Floats) -> Floats:
+    ceilings = np.full(int(group.max(initial=-1)) + 1, np.inf)
+    with np.errstate(divide="ignore"):
+        np.minimum.at(ceilings, group, paths.ceiling / share)
+    return ceilings
+
+
+def drain(env: simpy.Environment, processes: Iterable[Generator[simpy.Event, None, None]]) -> None:
+    """Run processes side by side to their end."""
+    env.run(env.all_of([env.process(process) for process in processes]))

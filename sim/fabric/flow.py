@@ -1,0 +1,198 @@
+"""Fidelity `flow`: the fluid engine under simpy.
+
+A `FlowFabric` turns sets of flows into simpy events: `move` starts a set and returns the event that
+fires when its last flow completes. simpy sees one event a set, not one a flow. Token buckets are
+kept here too: a resource that may run at its burst rate while it has tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from sim.fabric.fluid import EXACT, Fluid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import simpy
+    from numpy.typing import ArrayLike, NDArray
+
+
+class FlowSet(NamedTuple):
+    """Flows that were started together, and the event of the last one's completion."""
+
+    flows: NDArray[np.int32]
+    done: simpy.Event
+    number: int
+
+
+@dataclass
+class TokenBucket:
+    """A resource that runs at ``burst`` units/s while it has tokens, else at ``base``.
+
+    Tokens are units; they fill at ``base`` and drain by what is used (RFC 2697's single rate, as
+    clouds apply it to a host's network cap). A bucket that ran dry bursts again once a hundredth
+    of it is full, so that a steady load does not switch it at every instant.
+    """
+
+    resource: int
+    base: float
+    burst: float
+    size: float
+    tokens: float = -1.0
+    bursting: bool = True
+
+    def __post_init__(self) -> None:
+        if self.tokens < 0:
+            self.tokens = self.size
+
+    def elapse(self, seconds: float, used: float) -> None:
+        """Fill and drain over an interval in which ``used`` units/s flowed."""
+        self.tokens = min(self.size, max(0.0, self.tokens + (self.base - used) * seconds))
+
+    def switch(self) -> float | None:
+        """The capacity to change to, or None when it stays as it is."""
+        if self.bursting and self.tokens <= 1e-9 * self.size:
+            self.bursting = False
+            return self.base
+        if not self.bursting and self.tokens >= 0.01 * self.size:
+            self.bursting = True
+            return self.burst
+        return None
+
+    def next_switch_s(self, used: float) -> float:
+        """Seconds until `switch` has something to say at a constant use of ``used`` units/s."""
+        gain = self.base - used
+        if self.bursting:
+            return self.tokens / -gain if gain < 0 else math.inf
+        return (0.01 * self.size - self.tokens) / gain if gain > 0 else math.inf
+
+
+class FlowFabric:
+    """Flows over resources as simpy events.
+
+    Args:
+        env: the simpy environment.
+        capacity: float64[resources], units/s.
+        tolerance: see `Fluid`.
+        buckets: resources with a burst; their capacity starts at the burst rate.
+        on_change: called with (time, carried units per resource) whenever rates may have changed,
+            for utilisation over time.
+    """
+
+    def __init__(self, env: simpy.Environment, capacity: ArrayLike, *, tolerance: float = EXACT,
+                 buckets: tuple[TokenBucket, ...] = (),
+                 on_change: Callable[[float, NDArray[np.float64]], None] | None = None) -> None:
+        self.env = env
+        self.net = Fluid(capacity, tolerance)
+        self._buckets = buckets
+        self._bucket_s = env.now
+        self._on_change = on_change
+        self._sets: dict[int, simpy.Event] = {}
+        self._open: dict[int, int] = {}
+        self._next_set = 0
+        self._set_of = np.full(64, -1, dtype=np.int64)
+        self._version = 0
+        for bucket in buckets:
+            self.net.set_capacity(bucket.resource, bucket.burst)
+
+    def move(self, routes: ArrayLike, amounts: ArrayLike, *, weights: ArrayLike | None = None,
+             ceilings: ArrayLike | None = None) -> FlowSet:
+        """Start flows now; the arguments are those of `Fluid.start`."""
+        self._advance()
+        flows = self.net.start(routes, amounts, weights=weights, ceilings=ceilings)
+        done = self.env.event()
+        self._remember(flows, done)
+        self._reschedule()
+        return FlowSet(flows, done, self._next_set - 1)
+
+    def change(self, resource: int, capacity: float) -> None:
+        """Change a resource's capacity now (a fault, a repair)."""
+        self._advance()
+        self.net.set_capacity(resource, capacity)
+        self._reschedule()
+
+    def reroute(self, flow: int, route: int) -> None:
+        """Put a running flow on another route now."""
+        self._advance()
+        self.net.reroute(flow, route)
+        self._reschedule()
+
+    def running(self, flows: FlowSet) -> NDArray[np.bool_]:
+        """Which flows of a set have not completed."""
+        self._advance()
+        return self._set_of[flows.flows] == flows.number
+
+    # ---- bookkeeping: which set a flow belongs to, and how many of each set are open
+
+    def _remember(self, flows: NDArray[np.int32], done: simpy.Event) -> None:
+        self._next_set += 1
+        if not len(flows):
+            done.succeed()
+            return
+        highest = int(flows.max())
+        if highest >= len(self._set_of):
+            larger = np.full(max(2 * len(self._set_of), highest + 1), -1, dtype=np.int64)
+            larger[: len(self._set_of)] = self._set_of
+            self._set_of = larger
+        number = self._next_set - 1
+        self._set_of[flows] = number
+        self._sets[number] = done
+        self._open[number] = len(flows)
+
+    def _forget(self, flows: NDArray[np.int32]) -> None:
+        sets, counts = np.unique(self._set_of[flows], return_counts=True)
+        self._set_of[flows] = -1
+        for number, count in zip(sets.tolist(), counts.tolist(), strict=True):
+            self._open[number] -= count
+            if self._open[number] == 0:
+                del self._open[number]
+                self._sets.pop(number).succeed()
+
+    # ---- the clock: the engine follows simpy, and one timeout waits for its next event
+
+    def _advance(self) -> None:
+        """Bring engine and buckets up to simpy's clock."""
+        now_s = max(self.env.now, self.net.now_s)
+        if self._buckets:
+            self._settle_buckets(now_s)
+        while True:
+            flows, _ = self.net.run(now_s)
+            if not len(flows):
+                break
+            self._forget(flows)
+        if self._on_change is not None:
+            self._on_change(now_s, self.net.carried())
+
+    def _settle_buckets(self, now_s: float) -> None:
+        used = self.net.load()
+        for bucket in self._buckets:
+            bucket.elapse(now_s - self._bucket_s, used[bucket.resource])
+        self._bucket_s = now_s
+
+    def _switch_buckets(self) -> float:
+        """Apply what the buckets say and return the seconds until one of them says more."""
+        for bucket in self._buckets:
+            capacity = bucket.switch()
+            if capacity is not None:
+                self.net.set_capacity(bucket.resource, capacity)
+        used = self.net.load()
+        return min(bucket.next_switch_s(used[bucket.resource]) for bucket in self._buckets)
+
+    def _reschedule(self) -> None:
+        self._version += 1
+        wait_s = self._switch_buckets() if self._buckets and self.net.flows else math.inf
+        wait_s = min(wait_s, self.net.next_s - self.env.now)
+        if math.isfinite(wait_s):
+            version = self._version
+            timeout = self.env.timeout(max(wait_s, 0.0))
+            timeout.callbacks.append(lambda _: self._tick(version))
+
+    def _tick(self, version: int) -> None:
+        if version == self._version:
+            self._advance()
+            self._reschedule()

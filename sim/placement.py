@@ -1,0 +1,70 @@
+"""Where the ranks of a job lie: which GPU is which rank, for each channel and kind of plan.
+
+With topology affinity, hosts come in the order in which a ring over them leaves every ToR once
+(`harp.routing.affinity`). Where a host has several NICs, a ring runs through hosts alternately up
+and down, so that it leaves a host and enters the next by the same NIC index (rail), and each
+channel begins at another GPU, so that channels share the rails between them, as NCCL's do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harp.routing.affinity import ring_order
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from sim.cluster import Cluster
+
+    Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """GPU of each rank, one array a channel, shape (channels, ranks)."""
+
+    rings: Ints
+    others: Ints
+
+    def of(self, plan: str) -> Sequence[Ints]:
+        """Placement of a plan by its name."""
+        return list(self.rings if plan == "ring" else self.others)
+
+
+def choose_gpus(cluster: Cluster, hosts: Sequence[int], count: int, *, affinity: bool) -> Ints:
+    """The first ``count`` GPUs of ``hosts``, host by host, in the order of ranks."""
+    chosen = np.asarray(hosts, np.int64)
+    sizes = np.bincount(cluster.host, minlength=cluster.hosts)[chosen]
+    chosen = chosen[: int(np.searchsorted(np.cumsum(sizes), count)) + 1]
+    if affinity and len(chosen) > 2:
+        fabric = cluster.fabric
+        first = np.searchsorted(fabric.endpoint_host, chosen)
+        tor = fabric.link_dst[fabric.endpoint_ports[first, 0]]
+        chosen = chosen[ring_order(np.stack([tor, chosen], axis=1))]
+    starts = np.searchsorted(cluster.host, chosen)
+    sizes = np.bincount(cluster.host, minlength=cluster.hosts)[chosen]
+    gpus = np.concatenate([np.arange(s, s + n) for s, n in zip(starts, sizes, strict=True)])
+    return gpus[:count]
+
+
+def place(cluster: Cluster, gpus: Ints, channels: int, *, affinity: bool) -> Placement:
+    """Lay rings and other plans over ``gpus``, which stand host by host."""
+    others = np.tile(gpus, (channels, 1))
+    rails = len(np.unique(cluster.endpoint[cluster.host == cluster.host[gpus[0]]]))
+    sizes = np.unique(cluster.host[gpus], return_counts=True)[1]
+    if not affinity or rails == 1 or len(sizes) == 1 or len(set(sizes.tolist())) > 1:
+        return Placement(others, others)
+    by_host = gpus.reshape(len(sizes), -1)
+    local = by_host.shape[1]
+    rings = []
+    for channel in range(channels):
+        turned = np.roll(by_host, -(channel * local // rails), axis=1)
+        turned[1::2] = turned[1::2, ::-1]
+        rings.append(turned.ravel())
+    return Placement(np.array(rings), others)

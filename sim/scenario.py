@@ -1,0 +1,227 @@
+"""Run one scenario of a topology at one number of GPUs, and say what came out.
+
+Everything is built here and nothing is kept: stack, transport, fluid fabric, jobs, faults. The
+answer is the mean of the simulated steps; the timeline is that of the last one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import simpy
+
+from harp.lightcc.settings import LightSettings
+from sim.cluster import Cluster
+from sim.collective import Communicator
+from sim.fabric.flow import FlowFabric, TokenBucket
+from sim.faults import Struck, strike
+from sim.links import LinkRecorder
+from sim.placement import choose_gpus, place
+from sim.results import Expectation, ScenarioResult
+from sim.schema.errors import Problem
+from sim.schema.parameters import load_framework, load_stack
+from sim.train import FP16_BYTES, FP32_BYTES, Job, Recipe, Slowness, mean_breakdown, plan_pass
+from sim.transport import Style, Transport
+from sim.workloads.models import get_model
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from sim.schema.model import Topology
+    from sim.schema.parameters import FrameworkCosts, HostStack
+    from sim.schema.scenario import Job as JobModel
+    from sim.schema.scenario import Scenario, Workload
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What calibration and intervals change: a figure by ``set.parameter``, and GPU speed."""
+
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """E.g. ``{"kernel-tcp.cost_per_byte": 1.9e-9, "horovod.overlap": 0.5}``."""
+    record_links: bool = False
+    """Keep utilisation over time, for plots and traces."""
+
+    def stack(self, topology: Topology, name: str) -> HostStack:
+        """A host stack with the changed figures."""
+        stack = load_stack(name, topology.stacks)
+        return stack.model_copy(update=self._changed(name, stack))
+
+    def framework(self, topology: Topology, name: str) -> FrameworkCosts:
+        """Framework costs with the changed figures."""
+        costs = load_framework(name, topology.frameworks)
+        return costs.model_copy(update=self._changed(name, costs))
+
+    def _changed(self, name: str, owner: HostStack | FrameworkCosts) -> dict[str, object]:
+        own = {key.removeprefix(f"{name}."): value for key, value in self.figures.items()
+               if key.startswith(f"{name}.")}
+        return {key: getattr(owner, key).model_copy(update={"value": value, "low": None,
+                                                            "high": None})
+                for key, value in own.items()}
+
+    def speed(self, flops: NDArray[np.float64]) -> NDArray[np.float64]:
+        """FLOP/s of the GPUs, all set to one figure where that is changed."""
+        changed = self.figures.get("gpus.effective")
+        return flops if changed is None else np.full_like(flops, changed)
+
+
+class Run:
+    """One scenario at one number of GPUs, built and ready to run."""
+
+    def __init__(self, cluster: Cluster, scenario: Scenario, gpus: int,
+                 settings: Settings = Settings()) -> None:  # noqa: B008 - it is frozen
+        topology = cluster.topology
+        self.cluster, self.scenario, self.gpus, self.settings = cluster, scenario, gpus, settings
+        self.env = simpy.Environment()
+        self.stack = settings.stack(topology, scenario.stack)
+        capacity = cluster.capacities(self.stack.cores.value)
+        self.recorder = LinkRecorder(cluster, capacity) if settings.record_links else None
+        self.fabric = FlowFabric(self.env, capacity, buckets=_buckets(cluster),
+                                 on_change=self.recorder and self.recorder.sample)
+        style = Style(scenario.routing, scenario.sockets, scenario.bond)
+        self.transport = Transport(cluster, self.stack, style)
+        self.jobs: list[Job] = []
+        self.names: list[str] = []
+        self.starts: list[float] = []
+        self._gpu_job: dict[str, int] = {}
+        for job in topology.jobs or (None,):
+            self._add_job(job)
+        self.notes: list[str] = []
+        self._faults()
+
+    def _add_job(self, job: JobModel | None) -> None:
+        topology, scenario = self.cluster.topology, self.scenario
+        workload = (job.workload if job and job.workload else None) or topology.workload
+        names = list(topology.host_names)
+        hosts = [names.index(host) for host in job.hosts] if job else list(range(len(names)))
+        own = np.isin(self.cluster.host, hosts).sum()
+        count = int(own) if job else self.gpus
+        gpus = choose_gpus(self.cluster, hosts, count, affinity=scenario.affinity)
+        for gpu in gpus.tolist():
+            host, local = names[self.cluster.host[gpu]], self.cluster.local[gpu]
+            self._gpu_job[f"{host}/{local}"] = len(self.jobs)
+        recipe = self._recipe(workload, gpus)
+        flops = float(self.settings.speed(self.cluster.flops[gpus]).min())
+        made = Job(self.env, recipe, None, count, plan_pass(recipe, flops), Slowness())
+        if count > 1:
+            made.comm = Communicator(self.transport, self.fabric, record=made.record)
+        self.jobs.append(made)
+        self.names.append(job.name if job else "")
+        self.starts.append(job.start if job else 0.0)
+
+    def _recipe(self, workload: Workload, gpus: NDArray[np.int64]) -> Recipe:
+        scenario, topology = self.scenario, self.cluster.topology
+        framework = scenario.framework or workload.framework
+        light = LightSettings.from_env(scenario.light.settings if scenario.light else {})
+        per_host = int(np.bincount(self.cluster.host[gpus]).max())
+        group = scenario.light.LIGHT_INTRA_SIZE if scenario.light else None
+        if light.intra_size > len(gpus):
+            light = replace(light, intra_size=len(gpus))
+        return Recipe(
+            model=get_model(workload.model), batch=workload.batch,
+            costs=self.settings.framework(topology, framework), allreduce=scenario.allreduce,
+            light=light, group=group or per_host, fp16=scenario.fp16,
+            gradient_bytes=FP16_BYTES if workload.precision == "fp16" else FP32_BYTES,
+            threshold_bytes=scenario.fusion.threshold, cycle_s=scenario.fusion.cycle,
+            streams=scenario.streams,
+            placement=place(self.cluster, gpus, scenario.channels, affinity=scenario.affinity))
+
+    def _faults(self) -> None:
+        topology = self.cluster.topology
+        comms = [job.comm for job in self.jobs if job.comm is not None]
+        struck = Struck(self.env, self.fabric, self.transport, comms,
+                        [job.slow for job in self.jobs],
+                        self._gpu_job, self.notes, {})
+        for number, fault in enumerate(topology.faults):
+            if fault.name not in self.scenario.faults:
+                continue
+            if fault.kind == "slow-gpu":
+                self._gpu_job.setdefault(fault.gpu, -1)
+            else:
+                self._check_link(number, fault.link)
+            self.env.process(strike(fault, struck))
+
+    def _check_link(self, number: int, link: str) -> None:
+        from sim.faults import find_links  # noqa: PLC0415
+
+        try:
+            find_links(self.cluster.fabric, link)
+        except ValueError as error:
+            problem = Problem(str(error), path=("faults", number, "link"), found=link)
+            raise self.cluster.topology.error(problem) from error
+
+    def go(self) -> list[ScenarioResult]:
+        """Simulate, and return one result a job.
+
+        Several jobs keep one another company: each goes on until all have done their steps.
+        """
+        wanted = self.scenario.steps
+        processes = [self.env.process(self._train(job, start_s, wanted))
+                     for job, start_s in zip(self.jobs, self.starts, strict=True)]
+        finished = self.env.all_of(processes)
+        try:
+            self.env.run(finished)
+        except RuntimeError as error:
+            raise self._stuck() from error
+        return [self._result(job, name) for job, name in zip(self.jobs, self.names, strict=True)]
+
+    def _train(self, job: Job, start_s: float, wanted: int) -> object:
+        yield from job.run(wanted, start_s)
+        while any(len(other.steps_s) < wanted for other in self.jobs):
+            yield from job.step()
+
+    def _stuck(self) -> Exception:
+        faults = ", ".join(self.scenario.faults) or "none"
+        index = self.cluster.topology.scenarios.index(self.scenario)
+        problem = Problem(f"never ends: a fault leaves no path for good (faults: {faults})",
+                          path=("scenarios", index, "faults"),
+                          allowed="faults with a `for`, or a fabric with another path")
+        return self.cluster.topology.error(problem)
+
+    def _result(self, job: Job, name: str) -> ScenarioResult:
+        breakdown = mean_breakdown(job.breakdowns[: self.scenario.steps])
+        images_per_s = job.gpus * job.recipe.batch / breakdown.step_s
+        alone = job.recipe.batch / job.work.compute_s
+        links = self.recorder.result(job.steps_s[-1]) if self.recorder else None
+        return ScenarioResult(
+            name=self.scenario.name, gpus=job.gpus, job=name, images_per_s=images_per_s,
+            step_s=breakdown.step_s, breakdown=breakdown,
+            efficiency=images_per_s / (job.gpus * alone), spans=job.spans, links=links,
+            expect=find_expect(self.cluster.topology, self.scenario.name, job.gpus, name),
+            notes=tuple(self.notes))
+
+
+def find_expect(topology: Topology, scenario: str, gpus: int, job: str) -> Expectation | None:
+    """The figure that a row is held against, if the file has one."""
+    for expect in topology.expect:
+        if (expect.scenario, expect.gpus) == (scenario, gpus) and (expect.job or "") == job:
+            return Expectation(expect.images_per_s, expect.kind, expect.within, expect.source)
+    return None
+
+
+def _buckets(cluster: Cluster) -> tuple[TokenBucket, ...]:
+    """The VPC's token buckets: each host's cap, out and in."""
+    vpc = cluster.topology.vpc
+    if vpc is None or vpc.burst is None or vpc.host_rate is None:
+        return ()
+    return tuple(TokenBucket(int(cluster.blocks[f"host_{way}"][host]), vpc.host_rate / 8,
+                             vpc.burst.rate / 8, vpc.burst.bucket)
+                 for way in ("out", "in") for host in range(cluster.hosts))
+
+
+def run_scenario(cluster: Cluster, scenario: Scenario, gpus: int,
+                 settings: Settings = Settings()) -> list[ScenarioResult]:  # noqa: B008
+    """Simulate one scenario at one number of GPUs; one result a job."""
+    return Run(cluster, scenario, gpus, settings).go()
+
+
+def run_all(cluster: Cluster, scenarios: Sequence[Scenario],
+            settings: Settings = Settings()) -> list[ScenarioResult]:  # noqa: B008
+    """Simulate scenarios at all their numbers of GPUs, in the file's order."""
+    return [result for scenario in scenarios
+            for gpus in cluster.topology.gpu_counts(scenario)
+            for result in run_scenario(cluster, scenario, gpus, settings)]

@@ -1,0 +1,318 @@
+"""A data-parallel training job as simpy processes: steps of compute and the collectives beside it.
+
+A step: the forward pass; the backward pass layer by layer in reverse order, each layer's gradients
+ready as it finishes; gradients fused into buckets; for each bucket a serial coordination, then a
+collective on one of the ``streams``; the step ends when compute and all collectives are done. GPUs
+of a job march together, at the pace of the slowest.
+
+Work that a collective puts on the GPU (top-k selection, casts) takes its time there and delays the
+backward pass by the same time, since the two share one GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import simpy
+
+from harp.collectives.registry import make_plan
+from harp.collectives.ir import Op
+from sim.results import Breakdown, Span
+from sim.workloads.buckets import horovod_buckets
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+    from fractions import Fraction
+
+    from numpy.typing import NDArray
+
+    from harp.collectives.ir import LocalCost
+    from harp.collectives.plan import Plan
+    from harp.lightcc.settings import LightSettings
+    from sim.collective import Communicator
+    from sim.placement import Placement
+    from sim.schema.parameters import FrameworkCosts
+    from sim.workloads.buckets import Buckets
+    from sim.workloads.models import Model
+
+    Process = Generator[simpy.Event, None, None]
+
+FP32_BYTES, FP16_BYTES = 4, 2
+LIGHT_PLANS = {"sparse-2d": "2d-topk", "sparse-flat": "topk", "2d": "2d", "ring": "ring"}
+"""Plan of each algorithm that LightCC's settings choose."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a job trains and how its gradients travel."""
+
+    model: Model
+    batch: int
+    costs: FrameworkCosts
+    allreduce: str = "ring"
+    light: LightSettings | None = None
+    group: int = 1
+    """Ranks of a host, for the 2D algorithms."""
+    fp16: bool = False
+    """Gradients travel as fp16."""
+    gradient_bytes: int = FP32_BYTES
+    """Bytes of a gradient element as the backward pass leaves it."""
+    threshold_bytes: int = 64 << 20
+    cycle_s: float = 1e-3
+    streams: int = 1
+    placement: Placement | None = None
+    """Where ranks lie; None for a job of one GPU."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Compute of one step on the slowest GPU, without any communication."""
+
+    forward_s: float
+    layers: tuple[tuple[str, float, int], ...]
+    """Backward order: name, seconds, and the number of gradient tensors that are ready after it."""
+    buckets: Buckets
+    bucket_layer: NDArray[np.int64]
+    """For each bucket the backward layer after which it is complete."""
+    bucket_delay_s: NDArray[np.float64]
+    """From that layer's end to the launch (waiting for the cycle, or for a poor overlap)."""
+    elements: NDArray[np.int64]
+    """Elements of each bucket."""
+
+    @property
+    def compute_s(self) -> float:
+        """Forward and backward pass."""
+        return self.forward_s + sum(seconds for _, seconds, _ in self.layers)
+
+
+def plan_pass(recipe: Recipe, flops: float) -> Pass:
+    """Times of one step's compute at ``flops`` FLOP/s, and its buckets."""
+    forward_s = recipe.batch * recipe.model.forward_flops / flops
+    backward = [layer for layer in reversed(recipe.model.layers)]
+    layers = tuple((layer.name, recipe.batch * layer.backward_flops / flops, len(layer.tensors))
+                   for layer in backward)
+    ends_s = forward_s + np.cumsum([seconds for _, seconds, _ in layers])
+    owner = np.repeat(np.arange(len(layers)), [count for _, _, count in layers])
+    elements = np.array([tensor.elements for layer in backward
+                         for tensor in reversed(layer.tensors)], np.int64)
+    buckets = horovod_buckets(elements * recipe.gradient_bytes, ends_s[owner],
+                              threshold_bytes=recipe.threshold_bytes, cycle_s=recipe.cycle_s)
+    last = owner[buckets.first[1:] - 1]
+    overlap = recipe.costs.overlap.value
+    # A poor overlap holds a bucket back for a share of what is left of the backward pass.
+    held_s = (1.0 - overlap) * np.maximum(ends_s[-1] - buckets.launch_s, 0.0)
+    return Pass(forward_s, layers, buckets, last, buckets.launch_s + held_s - ends_s[last],
+                np.add.reduceat(elements, buckets.first[:-1]))
+
+
+class Job:
+    """One training job; `run` is its simpy process.
+
+    Attributes:
+        steps_s: start and end of each finished step.
+        breakdowns: where each step's time went.
+        spans: the timeline of the last finished step.
+    """
+
+    def __init__(self, env: simpy.Environment, recipe: Recipe, comm: Communicator | None,
+                 gpus: int, work: Pass, slow: Slowness) -> None:
+        self.env, self.recipe, self.comm, self.gpus, self.work = env, recipe, comm, gpus, work
+        self.slow = slow
+        self.steps_s: list[tuple[float, float]] = []
+        self.breakdowns: list[Breakdown] = []
+        self.spans: tuple[Span, ...] = ()
+        self._current: list[Span] = []
+        self._debt_s = 0.0
+        self._coordinator = simpy.Resource(env, 1)
+        self._streams = simpy.Resource(env, recipe.streams)
+        self._plans: dict[int, Plan] = {}
+
+    def record(self, span: Span) -> None:
+        """Take a span of the network's timeline."""
+        self._current.append(span)
+
+    def run(self, steps: int, start_s: float = 0.0) -> Process:
+        """Train ``steps`` steps."""
+        if start_s > 0:
+            yield self.env.timeout(start_s)
+        for _ in range(steps):
+            yield from self.step()
+
+    def step(self) -> Process:
+        """One training step."""
+        start_s = self.env.now
+        self._current, self._debt_s = [], 0.0
+        yield from self._compute(self.work.forward_s, "forward", "forward")
+        ready = [self.env.event() for _ in self.work.layers]
+        collectives = []
+        if self.comm is not None:
+            collectives = [self.env.process(self._bucket(i, ready[layer]))
+                           for i, layer in enumerate(self.work.bucket_layer.tolist())]
+        for (name, seconds, _), event in zip(self.work.layers, ready, strict=True):
+            yield from self._compute(seconds, "backward", name)
+            yield from self._pay_debt(name)
+            event.succeed()
+        compute_end_s = self.env.now
+        yield self.env.all_of(collectives)
+        network_end_s = self.env.now
+        overhead_s = self.recipe.costs.step_overhead.value if self.gpus > 1 else 0.0
+        yield from self._compute(overhead_s, "update", "framework", scaled=False)
+        self._finish(start_s, compute_end_s, network_end_s, overhead_s)
+
+    # ---- compute
+
+    def _compute(self, seconds: float, kind: str, name: str, *, scaled: bool = True) -> Process:
+        start_s = self.env.now
+        if scaled:
+            yield from self.slow.compute(self.env, seconds)
+        elif seconds > 0:
+            yield self.env.timeout(seconds)
+        self._gpu_span(kind, name, start_s)
+
+    def _pay_debt(self, name: str) -> Process:
+        """Give back the GPU time that collectives took while this layer ran."""
+        while self._debt_s > 0:
+            start_s, owed_s, self._debt_s = self.env.now, self._debt_s, 0.0
+            yield self.env.timeout(owed_s)
+            self._gpu_span("selection", f"shared with {name}", start_s)
+
+    def _gpu_span(self, kind: str, name: str, start_s: float) -> None:
+        if self.env.now > start_s:
+            self._current.append(Span("GPU", name, kind, start_s, self.env.now))  # type: ignore[arg-type]
+
+    # ---- communication
+
+    def _bucket(self, index: int, ready: simpy.Event) -> Process:
+        assert self.comm is not None
+        yield ready
+        delay_s = float(self.work.bucket_delay_s[index])
+        if delay_s > 0:
+            yield self.env.timeout(delay_s)
+        label = f"bucket {index}"
+        with self._coordinator.request() as turn:
+            yield turn
+            yield from self.comm.wait(self.recipe.costs.per_tensor.value, "negotiation", label)
+        with self._streams.request() as stream:
+            yield stream
+            yield from self._cast(index, label)
+            plan = self._plan(int(self.work.elements[index]))
+            yield from self.comm.run(plan, self.placement(plan.name), self._local_s, label)
+
+    def _cast(self, index: int, label: str) -> Process:
+        """Turn fp32 gradients to fp16 and, later, back: both are paid here."""
+        assert self.comm is not None
+        if self.recipe.fp16 and self.recipe.gradient_bytes == FP32_BYTES:
+            seconds = 2 * self.recipe.costs.cast_per_element.value * int(self.work.elements[index])
+            self._debt_s += seconds
+            yield from self.comm.wait(seconds, "selection", f"{label} cast")
+
+    def _local_s(self, cost: LocalCost) -> float:
+        """Time of a GPU's own work in a collective; the backward pass owes it as well."""
+        seconds = 0.0
+        if cost.op == Op.SELECT:
+            seconds = self.recipe.costs.selection_per_element.value * float(cost.elements.max())
+        self._debt_s += seconds
+        return seconds
+
+    def placement(self, plan: str) -> Sequence[NDArray[np.int64]]:
+        """GPU of each rank on each channel; rings may lie otherwise than the rest."""
+        assert self.recipe.placement is not None
+        return self.recipe.placement.of(plan)
+
+    def _plan(self, elements: int) -> Plan:
+        if elements not in self._plans:
+            self._plans[elements] = choose_plan(self.recipe, self.gpus, elements)
+        return self._plans[elements]
+
+    # ---- accounts
+
+    def _finish(self, start_s: float, compute_end_s: float, network_end_s: float,
+                overhead_s: float) -> None:
+        spans = tuple(self._current)
+        owed_s = sum(s.end_s - s.start_s for s in spans if s.track == "GPU" and s.kind == "selection")
+        parts = exposed(spans, compute_end_s, network_end_s)
+        compute_s = compute_end_s - start_s - owed_s + overhead_s
+        self.breakdowns.append(Breakdown(compute_s, parts["transfer"], owed_s + parts["selection"],
+                                         parts["latency"], parts["message"]))
+        self.steps_s.append((start_s, self.env.now))
+        self.spans = spans
+
+
+class Slowness:
+    """Speed of a job's slowest GPU over time: the smallest factor of the faults in force."""
+
+    def __init__(self) -> None:
+        self.factors: dict[str, float] = {}
+        self._changed: list[simpy.Event] = []
+
+    def set(self, fault: str, factor: float | None) -> None:
+        """Put a fault in force, or (None) take it out."""
+        if factor is None:
+            self.factors.pop(fault, None)
+        else:
+            self.factors[fault] = factor
+        waiting, self._changed = self._changed, []
+        for event in waiting:
+            event.succeed()
+
+    def compute(self, env: simpy.Environment, seconds: float) -> Process:
+        """Do ``seconds`` of work at the speed of the moment."""
+        left_s = seconds
+        while left_s > 1e-15:
+            speed = min(self.factors.values(), default=1.0)
+            start_s, changed = env.now, env.event()
+            self._changed.append(changed)
+            yield env.timeout(left_s / speed) | changed
+            left_s -= (env.now - start_s) * speed
+            if changed in self._changed:
+                self._changed.remove(changed)
+
+
+def choose_plan(recipe: Recipe, ranks: int, elements: int) -> Plan:
+    """The plan that averages ``elements`` gradient elements over ``ranks`` ranks."""
+    unit = FP16_BYTES if recipe.fp16 else recipe.gradient_bytes
+    name, group = recipe.allreduce, recipe.group
+    ratio: float | Fraction = 1.0
+    value_bytes = unit
+    if name == "light":
+        assert recipe.light is not None
+        choice = recipe.light.choose(elements * recipe.gradient_bytes)
+        name, group, ratio = LIGHT_PLANS[choice.algorithm], choice.intra_size, choice.ratio
+        value_bytes = FP16_BYTES if choice.fp16 else FP32_BYTES
+    return make_plan(name, ranks=ranks, nbytes=elements * unit, unit_bytes=unit,
+                     group=min(group, ranks), ratio=float(ratio), value_bytes=value_bytes)
+
+
+KINDS = {"transfer": "transfer", "selection": "selection", "latency": "latency",
+         "message": "message", "negotiation": "message"}
+
+
+def exposed(spans: tuple[Span, ...], start_s: float, end_s: float) -> dict[str, float]:
+    """Split [start_s, end_s] by what the network did, in seconds by kind.
+
+    Where several things happen at once, transfer comes before selection, latency and message cost.
+    What no span covers is waiting for a turn or a cycle and counts as message cost.
+    """
+    parts = dict.fromkeys(("transfer", "selection", "latency", "message"), 0.0)
+    inside = [s for s in spans if s.track != "GPU" and s.end_s > start_s]
+    cuts = {start_s, end_s}
+    for span in inside:
+        cuts |= {max(span.start_s, start_s), min(span.end_s, end_s)}
+    edges = sorted(cut for cut in cuts if start_s <= cut <= end_s)
+    order = list(parts)
+    for left_s, right_s in zip(edges, edges[1:], strict=False):
+        kinds = {KINDS.get(s.kind, "message") for s in inside
+                 if s.start_s <= left_s and s.end_s >= right_s}
+        parts[min(kinds, key=order.index, default="message")] += right_s - left_s
+    return parts
+
+
+def mean_breakdown(breakdowns: list[Breakdown]) -> Breakdown:
+    """Mean of each part."""
+    parts = np.array([[b.compute_s, b.exposed_transfer_s, b.selection_s, b.latency_s, b.message_s]
+                      for b in breakdowns]).mean(axis=0)
+    assert math.isfinite(parts.sum())
+    return Breakdown(*(float(part) for part in parts))
