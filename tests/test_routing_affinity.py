@@ -15,12 +15,6 @@ from harp.routing.affinity import (
     tree_over_places,
     tree_parents,
 )
-    ordered_places,
-    rail_rings,
-    ring_order,
-    tree_over_places,
-    tree_parents,
-)
 from harp.routing.templates import Endpoints, clos3, dual_tor, leaf_spine, rail
 
 

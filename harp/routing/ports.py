@@ -119,7 +119,7 @@ def wanted_hops(fabric: Fabric, dst: Ints, path: Ints) -> Hops:
     arrived = (table.down_src[dst][:, None, :] == switch[:, :, None]) & (switch >= 0)[:, :, None]
     row = table.group[dst][:, None] * table.switches + np.maximum(switch, 0)
     start, ways = table.ptr[row], table.ptr[row + 1] - table.ptr[row]
-    place = np.arange(int(ways.max(initial=0)))
+    place = np.arange(int(ways.max(initial=1)))
     links = table.links[np.minimum(start[..., None] + place, max(len(table.links) - 1, 0))]
     same = (links == link[..., None]) & (place < ways[..., None])
     last = (down == link[..., None]) & arrived
