@@ -100,12 +100,14 @@ class Cluster:
                 for way in ("out", "in"):
                     self._add(f"{kind}_{way}", np.full(self.hosts * each, rate / 8),
                               lambda i, k=kind, w=way, n=each:  # type: ignore[misc]
-                              f"{names[i // n]} {k}{i % n if n > 1 else ''} {w}")
+                              f"{names[i // n]}/{k}{i % n if n > 1 else ''} {w}")
         if vpc is not None and vpc.packet_rate is not None:
             for way in ("out", "in"):
                 self._add(f"packets_{way}", np.full(self.hosts, vpc.packet_rate),
-                          lambda i, w=way: f"{names[i]} packets {w}")  # type: ignore[misc]
-        self._add("cores", self.cores.copy(), lambda i: f"{names[i]} stack cores")
+                          lambda i, w=way: f"{names[i]}/packets {w}")  # type: ignore[misc]
+        # One thread drives the network of each GPU, as NCCL's proxy does: at most one core of it.
+        self._add("proxy", np.ones(len(self.host)), lambda i: f"{self.gpu_name(i)} network thread")
+        self._add("cores", self.cores.copy(), lambda i: f"{names[i]}/stack cores")
 
     @property
     def gpus(self) -> int:
@@ -113,8 +115,8 @@ class Cluster:
         return len(self.host)
 
     def gpu_name(self, gpu: int) -> str:
-        """``host gpuN`` of a GPU."""
-        return f"{self.topology.host_names[self.host[gpu]]} gpu{self.local[gpu]}"
+        """``host/gpuN`` of a GPU."""
+        return f"{self.topology.host_names[self.host[gpu]]}/gpu{self.local[gpu]}"
 
     def resource_name(self, resource: int) -> str:
         """A name for the reader."""

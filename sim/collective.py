@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from sim.results import Span
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
 
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from harp.collectives.ir import LocalCost, Phase
     from harp.collectives.plan import Plan
     from sim.fabric.flow import FlowFabric, FlowSet
-    from sim.results import SpanKind
+    from sim.timeline import Timeline
     from sim.transport import Paths, Transport
 
     Ints = NDArray[np.int64]
@@ -65,16 +63,11 @@ class Communicator:
     Args:
         transport: paths of messages.
         fabric: where flows run.
-        record: takes the spans of what happens, if given.
-        track: name of the timeline's track.
     """
 
-    def __init__(self, transport: Transport, fabric: FlowFabric, *,
-                 record: Callable[[Span], None] | None = None, track: str = "network") -> None:
+    def __init__(self, transport: Transport, fabric: FlowFabric) -> None:
         self.transport = transport
         self.fabric = fabric
-        self.track = track
-        self._record = record
         self._capacity = transport.cluster.capacities(transport.stack.cores.value)
         self._prepared: dict[tuple[bytes, ...], Prepared] = {}
         self._moving: dict[int, Moving] = {}
@@ -85,35 +78,24 @@ class Communicator:
         return self.fabric.env
 
     def run(self, plan: Plan, placement: Sequence[Ints], local_s: Callable[[LocalCost], float],
-            label: str = "") -> Generator[simpy.Event, None, None]:
+            line: Timeline, label: str = "") -> Generator[simpy.Event, None, None]:
         """Run a plan as a simpy process.
 
         Args:
             plan: what to run.
             placement: for each channel the GPU of each rank.
             local_s: gives the time of a GPU's own work.
+            line: where it stands in the timeline.
             label: what the timeline calls it.
         """
         for phase in plan.phases():
             name = f"{label} {phase.label}".strip()
             if phase.local is not None:
-                yield from self.wait(local_s(phase.local), "selection", name)
+                yield from line.wait(local_s(phase.local), "selection", name)
             else:
-                yield from self._run_phase(phase, placement, name)
+                yield from self._run_phase(phase, placement, line, name)
 
-    def wait(self, seconds: float, kind: SpanKind, name: str) -> Generator[simpy.Event, None, None]:
-        """Let time pass and put it on the timeline."""
-        if seconds > 0:
-            start_s = self.env.now
-            yield self.env.timeout(seconds)
-            self.span(name, kind, start_s)
-
-    def span(self, name: str, kind: SpanKind, start_s: float) -> None:
-        """Put what began at ``start_s`` and ends now on the timeline."""
-        if self._record is not None and self.env.now > start_s:
-            self._record(Span(self.track, name, kind, start_s, self.env.now))
-
-    def _run_phase(self, phase: Phase, placement: Sequence[Ints],
+    def _run_phase(self, phase: Phase, placement: Sequence[Ints], line: Timeline,
                    name: str) -> Generator[simpy.Event, None, None]:
         group, amount, share = _flows_of(phase)
         ends = [(gpus[phase.src], gpus[phase.dst]) for gpus in placement]
@@ -128,15 +110,15 @@ class Communicator:
             steps = pipe.hops + pipe.chunks - 1
             fill_s = pipe.hops * pipe.fan * pipe.chunk_bytes * max(p.hop_s for p in prepared)
             moved = moved * (pipe.chunks - 1) / pipe.chunks
-        yield from self.wait(steps * alpha_s, "latency", name)
-        yield from self.wait(steps * message_s, "message", name)
+        yield from line.wait(steps * alpha_s, "latency", name)
+        yield from line.wait(steps * message_s, "message", name)
         start_s = self.env.now
         if fill_s:
             yield self.env.timeout(fill_s)
         done = [self._move(p, moved, Moving(None, *ends[channel], channel, group, share))
                 for channel, p in enumerate(prepared)]
         yield self.env.all_of(done)
-        self.span(name, "transfer", start_s)
+        line.span(name, "transfer", start_s)
 
     def _move(self, prepared: Prepared, amount: Floats, moving: Moving) -> simpy.Event:
         flows = self.fabric.move(prepared.routes, amount, ceilings=prepared.ceilings)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MOST_RESOURCES = 4096
 """Resources that are watched; of a larger cluster, those that came to carry most by the end."""
-SHOWN = 64
+SHOWN = 256
 """Resources that the result names, busiest first."""
 
 

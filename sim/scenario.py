@@ -19,10 +19,10 @@ from sim.fabric.flow import FlowFabric, TokenBucket
 from sim.faults import Struck, strike
 from sim.links import LinkRecorder
 from sim.placement import choose_gpus, place
-from sim.results import Expectation, ScenarioResult
+from sim.results import Expectation, ScenarioResult, Span
 from sim.schema.errors import Problem
-from sim.schema.parameters import load_framework, load_stack
-from sim.train import FP16_BYTES, FP32_BYTES, Job, Recipe, Slowness, mean_breakdown, plan_pass
+from sim.schema.parameters import FrameworkSet, StackSet, lineage, load_framework, load_stack
+from sim.train import FP16_BYTES, FP32_BYTES, Job, Recipe, mean_breakdown, plan_pass
 from sim.transport import Style, Transport
 from sim.workloads.models import get_model
 
@@ -37,31 +37,42 @@ if TYPE_CHECKING:
     from sim.schema.scenario import Scenario, Workload
 
 
+MOST_TRACKS = 64
+"""GPUs that get a track each in a trace; of a larger job, the first one stands for all."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """What calibration and intervals change: a figure by ``set.parameter``, and GPU speed."""
 
     figures: Mapping[str, float] = field(default_factory=dict)
-    """E.g. ``{"kernel-tcp.cost_per_byte": 1.9e-9, "horovod.overlap": 0.5}``."""
+    """E.g. ``{"kernel-tcp.cost_per_byte": 1.9e-9, "horovod.overlap": 0.5}``; a figure of a set
+    holds for the sets that are based on it as well."""
     record_links: bool = False
     """Keep utilisation over time, for plots and traces."""
 
     def stack(self, topology: Topology, name: str) -> HostStack:
         """A host stack with the changed figures."""
         stack = load_stack(name, topology.stacks)
-        return stack.model_copy(update=self._changed(name, stack))
+        names = lineage(name, topology.stacks, "stacks", StackSet)
+        return stack.model_copy(update=self._changed(names, stack))
 
     def framework(self, topology: Topology, name: str) -> FrameworkCosts:
         """Framework costs with the changed figures."""
         costs = load_framework(name, topology.frameworks)
-        return costs.model_copy(update=self._changed(name, costs))
+        names = lineage(name, topology.frameworks, "frameworks", FrameworkSet)
+        return costs.model_copy(update=self._changed(names, costs))
 
-    def _changed(self, name: str, owner: HostStack | FrameworkCosts) -> dict[str, object]:
-        own = {key.removeprefix(f"{name}."): value for key, value in self.figures.items()
-               if key.startswith(f"{name}.")}
-        return {key: getattr(owner, key).model_copy(update={"value": value, "low": None,
-                                                            "high": None})
-                for key, value in own.items()}
+    def _changed(self, names: tuple[str, ...],
+                 owner: HostStack | FrameworkCosts) -> dict[str, object]:
+        changed: dict[str, object] = {}
+        for key, value in self.figures.items():
+            of, _, parameter = key.rpartition(".")
+            if of in names:
+                old = getattr(owner, parameter)
+                changed[parameter] = old.model_copy(
+                    update={"value": value, "low": None, "high": None})
+        return changed
 
     def speed(self, flops: NDArray[np.float64]) -> NDArray[np.float64]:
         """FLOP/s of the GPUs, all set to one figure where that is changed."""
@@ -87,6 +98,7 @@ class Run:
         self.jobs: list[Job] = []
         self.names: list[str] = []
         self.starts: list[float] = []
+        self._tracks: list[list[str]] = []
         self._gpu_job: dict[str, int] = {}
         for job in topology.jobs or (None,):
             self._add_job(job)
@@ -106,9 +118,10 @@ class Run:
             self._gpu_job[f"{host}/{local}"] = len(self.jobs)
         recipe = self._recipe(workload, gpus)
         flops = float(self.settings.speed(self.cluster.flops[gpus]).min())
-        made = Job(self.env, recipe, None, count, plan_pass(recipe, flops), Slowness())
-        if count > 1:
-            made.comm = Communicator(self.transport, self.fabric, record=made.record)
+        comm = Communicator(self.transport, self.fabric) if count > 1 else None
+        tracks = [self.cluster.gpu_name(gpu) for gpu in gpus.tolist()]
+        made = Job(self.env, recipe, comm, count, plan_pass(recipe, flops), tracks[0])
+        self._tracks.append(tracks)
         self.jobs.append(made)
         self.names.append(job.name if job else "")
         self.starts.append(job.start if job else 0.0)
@@ -167,7 +180,7 @@ class Run:
             self.env.run(finished)
         except RuntimeError as error:
             raise self._stuck() from error
-        return [self._result(job, name) for job, name in zip(self.jobs, self.names, strict=True)]
+        return [self._result(number) for number in range(len(self.jobs))]
 
     def _train(self, job: Job, start_s: float, wanted: int) -> object:
         yield from job.run(wanted, start_s)
@@ -182,7 +195,8 @@ class Run:
                           allowed="faults with a `for`, or a fabric with another path")
         return self.cluster.topology.error(problem)
 
-    def _result(self, job: Job, name: str) -> ScenarioResult:
+    def _result(self, number: int) -> ScenarioResult:
+        job, name = self.jobs[number], self.names[number]
         breakdown = mean_breakdown(job.breakdowns[: self.scenario.steps])
         images_per_s = job.gpus * job.recipe.batch / breakdown.step_s
         alone = job.recipe.batch / job.work.compute_s
@@ -190,9 +204,18 @@ class Run:
         return ScenarioResult(
             name=self.scenario.name, gpus=job.gpus, job=name, images_per_s=images_per_s,
             step_s=breakdown.step_s, breakdown=breakdown,
-            efficiency=images_per_s / (job.gpus * alone), spans=job.spans, links=links,
+            efficiency=images_per_s / (job.gpus * alone), spans=self._spans(number), links=links,
             expect=find_expect(self.cluster.topology, self.scenario.name, job.gpus, name),
             notes=tuple(self.notes))
+
+
+    def _spans(self, number: int) -> tuple[Span, ...]:
+        """The job's timeline; if utilisation is recorded, with the GPUs that do the same."""
+        job, tracks = self.jobs[number], self._tracks[number]
+        if self.recorder is None or len(tracks) > MOST_TRACKS:
+            return job.spans
+        return tuple(replace(span, track=span.track.replace(job.track, track, 1))
+                     for track in tracks for span in job.spans)
 
 
 def find_expect(topology: Topology, scenario: str, gpus: int, job: str) -> Expectation | None:

@@ -21,6 +21,7 @@ import simpy
 from harp.collectives.registry import make_plan
 from harp.collectives.ir import Op
 from sim.results import Breakdown, Span
+from sim.timeline import Timeline
 from sim.workloads.buckets import horovod_buckets
 
 if TYPE_CHECKING:
@@ -118,16 +119,19 @@ class Job:
     """
 
     def __init__(self, env: simpy.Environment, recipe: Recipe, comm: Communicator | None,
-                 gpus: int, work: Pass, slow: Slowness) -> None:
+                 gpus: int, work: Pass, track: str) -> None:
         self.env, self.recipe, self.comm, self.gpus, self.work = env, recipe, comm, gpus, work
-        self.slow = slow
+        self.slow = Slowness()
+        self.track = track
         self.steps_s: list[tuple[float, float]] = []
         self.breakdowns: list[Breakdown] = []
         self.spans: tuple[Span, ...] = ()
         self._current: list[Span] = []
         self._debt_s = 0.0
         self._coordinator = simpy.Resource(env, 1)
-        self._streams = simpy.Resource(env, recipe.streams)
+        self._streams = simpy.Store(env)
+        for number in range(recipe.streams):
+            self._streams.put(f"{track}/stream{number}")
         self._plans: dict[int, Plan] = {}
 
     def record(self, span: Span) -> None:
@@ -181,7 +185,7 @@ class Job:
 
     def _gpu_span(self, kind: str, name: str, start_s: float) -> None:
         if self.env.now > start_s:
-            self._current.append(Span("GPU", name, kind, start_s, self.env.now))  # type: ignore[arg-type]
+            self._current.append(Span(self.track, name, kind, start_s, self.env.now))  # type: ignore[arg-type]
 
     # ---- communication
 
@@ -194,20 +198,21 @@ class Job:
         label = f"bucket {index}"
         with self._coordinator.request() as turn:
             yield turn
-            yield from self.comm.wait(self.recipe.costs.per_tensor.value, "negotiation", label)
-        with self._streams.request() as stream:
-            yield stream
-            yield from self._cast(index, label)
-            plan = self._plan(int(self.work.elements[index]))
-            yield from self.comm.run(plan, self.placement(plan.name), self._local_s, label)
+            coordinator = Timeline(self.env, self.record, f"{self.track}/coordinator")
+            yield from coordinator.wait(self.recipe.costs.per_tensor.value, "negotiation", label)
+        stream = yield self._streams.get()
+        line = Timeline(self.env, self.record, stream)
+        yield from self._cast(index, line, label)
+        plan = self._plan(int(self.work.elements[index]))
+        yield from self.comm.run(plan, self.placement(plan.name), self._local_s, line, label)
+        yield self._streams.put(stream)
 
-    def _cast(self, index: int, label: str) -> Process:
+    def _cast(self, index: int, line: Timeline, label: str) -> Process:
         """Turn fp32 gradients to fp16 and, later, back: both are paid here."""
-        assert self.comm is not None
         if self.recipe.fp16 and self.recipe.gradient_bytes == FP32_BYTES:
             seconds = 2 * self.recipe.costs.cast_per_element.value * int(self.work.elements[index])
             self._debt_s += seconds
-            yield from self.comm.wait(seconds, "selection", f"{label} cast")
+            yield from line.wait(seconds, "selection", f"{label} cast")
 
     def _local_s(self, cost: LocalCost) -> float:
         """Time of a GPU's own work in a collective; the backward pass owes it as well."""
@@ -232,8 +237,9 @@ class Job:
     def _finish(self, start_s: float, compute_end_s: float, network_end_s: float,
                 overhead_s: float) -> None:
         spans = tuple(self._current)
-        owed_s = sum(s.end_s - s.start_s for s in spans if s.track == "GPU" and s.kind == "selection")
-        parts = exposed(spans, compute_end_s, network_end_s)
+        owed_s = sum(s.end_s - s.start_s for s in spans if s.track == self.track and s.kind == "selection")
+        network = tuple(s for s in spans if s.track != self.track)
+        parts = exposed(network, compute_end_s, network_end_s)
         compute_s = compute_end_s - start_s - owed_s + overhead_s
         self.breakdowns.append(Breakdown(compute_s, parts["transfer"], owed_s + parts["selection"],
                                          parts["latency"], parts["message"]))
@@ -297,7 +303,7 @@ def exposed(spans: tuple[Span, ...], start_s: float, end_s: float) -> dict[str, 
     What no span covers is waiting for a turn or a cycle and counts as message cost.
     """
     parts = dict.fromkeys(("transfer", "selection", "latency", "message"), 0.0)
-    inside = [s for s in spans if s.track != "GPU" and s.end_s > start_s]
+    inside = [s for s in spans if s.end_s > start_s]
     cuts = {start_s, end_s}
     for span in inside:
         cuts |= {max(span.start_s, start_s), min(span.end_s, end_s)}

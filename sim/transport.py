@@ -6,7 +6,9 @@ receiver. Costs per payload byte:
 
 - links and caps: (payload + headers) / payload of a packet, the overlay's headers on links only;
 - packet caps: 1 / payload;
-- cores of either host: cost_per_byte + cost_per_packet / payload.
+- the GPU's network thread and the stack's cores of either host: cost_per_byte + cost_per_packet /
+  payload. A stack that may use one core a host is bound by that core, one that may use many by
+  the thread of each GPU that talks to other hosts.
 
 An edge is split evenly over the ``sockets`` of its channel, each a flow with its own source port,
 and over the ports of a dynamic bond; NCCL splits a chunk evenly over its sockets as well. The rate
@@ -160,6 +162,7 @@ class Transport:
             host, vnic = cluster.host[gpu], cluster.vnic[gpu]
             rows.append((edge, blocks[f"pcie_{way}"][gpu], 1.0))
             if self.core_s:
+                rows.append((edge, blocks["proxy"][gpu], self.core_s))
                 rows.append((edge, blocks["cores"][host], self.core_s))
             for kind, member, cost in ((f"vnic_{way}", vnic, self.cap_bytes),
                                        (f"host_{way}", host, self.cap_bytes),

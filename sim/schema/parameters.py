@@ -212,6 +212,18 @@ def resolve(name: str, overrides: Mapping[str, AnySet], kind: Kind,
     return {"description": ""} | merged | {"name": name}
 
 
+def lineage(name: str, overrides: Mapping[str, AnySet], kind: Kind,
+            model: type[AnySet]) -> tuple[str, ...]:
+    """Set ``name`` and its bases, nearest first; ``resolve`` has accepted the set before."""
+    names: list[str] = []
+    wanted: str | None = name
+    while wanted is not None:
+        shadowed = wanted in names
+        names.append(wanted)
+        wanted = _one(wanted, {} if shadowed else overrides, kind, model, ()).base
+    return tuple(names)
+
+
 _OPTIONAL = ("base", "description")
 
 

@@ -9,7 +9,7 @@ from sim.schema.errors import Problem
 from sim.schema.hosts import Bond
 from sim.schema.units import Bytes, PositiveShare, Seconds
 
-Switch = Annotated[int, Strict(), Field(ge=0, le=1)]
+Switch = Literal[0, 1]
 Threshold = Annotated[int, Strict(), Field(ge=0, le=2**53)]
 
 
@@ -106,7 +106,7 @@ class Scenario(Model):
     faults: tuple[str, ...] = ()
     """Names of the faults that strike."""
     steps: Annotated[Count, Field(le=10_000)] = 1
-    """Steps simulated; the last one is reported."""
+    """Steps simulated; their mean is reported, and the timeline of the last one."""
 
     @property
     def light_settings(self) -> dict[str, int | float]:
@@ -141,3 +141,5 @@ class Expect(Model):
     """Largest relative error that counts as agreement."""
     source: str
     """Where the figure stands."""
+    fits: str | None = None
+    """Parameter that was fitted to this row, e.g. kernel-tcp.cost_per_byte or gpus.effective."""

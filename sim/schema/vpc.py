@@ -24,8 +24,8 @@ class Overlay(Model):
 
     headers: Bytes = 50
     """Bytes that each packet gains; 50 B is VXLAN over IPv4 (RFC 7348)."""
-    hash: Literal["inner", "outer"] = "outer"
-    """Headers that the switches hash; with outer, the source port carries the inner entropy."""
+    hash: Literal["inner", "outer"] = "inner"
+    """What the outer source port carries: a hash of the inner five-tuple, or (outer) a constant."""
 
 
 class Vpc(Model):

@@ -1,0 +1,120 @@
+"""Time one collective by every algorithm, over sizes: nccl-tests' question, asked of the simulator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import simpy
+
+from harp.collectives.registry import make_plan
+from sim.collective import Communicator
+from sim.fabric.flow import FlowFabric
+from sim.placement import Placement, choose_gpus, place
+from sim.report.nccl_table import collective_row
+from sim.results import CollectiveReport
+from sim.schema.errors import Problem
+from sim.schema.parameters import load_stack
+from sim.schema.units import Bytes
+from sim.timeline import Timeline
+from sim.transport import Style, Transport
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harp.collectives.plan import Plan
+    from sim.cluster import Cluster
+    from sim.schema.parameters import HostStack
+    from sim.schema.scenario import Scenario
+
+ALGORITHMS = {
+    "allreduce": ("ring", "tree", "halving-doubling", "2d"),
+    "reduce-scatter": ("reduce-scatter",),
+    "allgather": ("allgather",),
+    "broadcast": ("broadcast",),
+    "alltoall": ("alltoall", "hierarchical-alltoall"),
+}
+"""Plans of each collective; those that need groups are left out where hosts have one GPU."""
+GROUPED = ("2d", "hierarchical-alltoall")
+UNIT_BYTES = 4
+MOST_SIZES = 1000
+
+
+def parse_sizes(text: str) -> list[int]:
+    """``FROM:TO:FACTOR``, or one size: bytes, with or without a unit. ValueError in a sentence."""
+    parts = text.split(":")
+    if len(parts) not in (1, 3):
+        raise ValueError("give FROM:TO:FACTOR, e.g. 8:4GiB:2, or one size")
+    first, last = _bytes(parts[0]), _bytes(parts[1] if len(parts) == 3 else parts[0])
+    try:
+        factor = float(parts[2]) if len(parts) == 3 else 2.0
+    except ValueError:
+        raise ValueError(f"the factor {parts[2]!r} is not a number") from None
+    if not 0 < first <= last:
+        raise ValueError("FROM must be above 0 and at most TO")
+    if not 1 < factor <= 1e6:
+        raise ValueError("the factor must be above 1")
+    sizes: list[int] = []
+    size = float(first)
+    while size <= last and len(sizes) <= MOST_SIZES:
+        sizes.append(max(int(size) // UNIT_BYTES, 1) * UNIT_BYTES)
+        size *= factor
+    if len(sizes) > MOST_SIZES:
+        raise ValueError(f"that is more than {MOST_SIZES} sizes; give a larger factor")
+    return list(dict.fromkeys(sizes))
+
+
+def _bytes(text: str) -> int:
+    try:
+        return int(text) if text.isdigit() else int(Bytes.__metadata__[0].parse(text))
+    except Problem as problem:
+        raise ValueError(f"{problem}; allowed: {problem.allowed}") from None
+
+
+def measure(cluster: Cluster, collective: str, sizes: Sequence[int],
+            stack: str | None = None) -> CollectiveReport:
+    """Simulate ``collective`` over all GPUs by each algorithm at each size, alone on the fabric.
+
+    Style (routing, channels, sockets, bond, affinity) is the first scenario's; so is the stack
+    unless given.
+    """
+    topology = cluster.topology
+    scenario = topology.scenarios[0]
+    host_stack = load_stack(stack or scenario.stack, topology.stacks)
+    gpus = choose_gpus(cluster, range(cluster.hosts), cluster.gpus, affinity=scenario.affinity)
+    placement = place(cluster, gpus, scenario.channels, affinity=scenario.affinity)
+    group = int(np.bincount(cluster.host).max())
+    timer = Timer(cluster, host_stack, scenario, placement)
+    rows = []
+    for size in sizes:
+        for algorithm in ALGORITHMS[collective]:
+            if algorithm in GROUPED and (group == 1 or cluster.gpus % group):
+                continue
+            plan = make_plan(algorithm, ranks=cluster.gpus, nbytes=size, unit_bytes=UNIT_BYTES,
+                             group=group)
+            seconds = timer.seconds(plan)
+            if seconds > 0:
+                rows.append(collective_row(collective, algorithm, ranks=cluster.gpus,
+                                           size_bytes=size, time_s=seconds))
+    return CollectiveReport(topology.name, topology.seed, collective, cluster.gpus, "float",
+                            tuple(rows))
+
+
+class Timer:
+    """Times plans one after the other on one idle cluster."""
+
+    def __init__(self, cluster: Cluster, stack: HostStack, scenario: Scenario,
+                 placement: Placement) -> None:
+        self.env = simpy.Environment()
+        style = Style(scenario.routing, scenario.sockets, scenario.bond)
+        fabric = FlowFabric(self.env, cluster.capacities(stack.cores.value))
+        self._comm = Communicator(Transport(cluster, stack, style), fabric)
+        self._placement = placement
+        self._line = Timeline(self.env, lambda _: None, "collective")
+
+    def seconds(self, plan: Plan) -> float:
+        """Time of one run of ``plan``."""
+        start_s = self.env.now
+        run = self._comm.run(plan, self._placement.of(plan.name), lambda _: 0.0, self._line)
+        self.env.run(self.env.process(run))
+        return float(self.env.now - start_s)

@@ -1,0 +1,36 @@
+"""One track of a job's timeline: let time pass and say what it was for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sim.results import Span
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    import simpy
+
+    from sim.results import SpanKind
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Where spans of one track go; ``track`` is named as `Span` says."""
+
+    env: simpy.Environment
+    record: Callable[[Span], None]
+    track: str
+
+    def wait(self, seconds: float, kind: SpanKind, name: str) -> Generator[simpy.Event, None, None]:
+        """Let ``seconds`` pass and record them."""
+        if seconds > 0:
+            start_s = self.env.now
+            yield self.env.timeout(seconds)
+            self.span(name, kind, start_s)
+
+    def span(self, name: str, kind: SpanKind, start_s: float) -> None:
+        """Record what began at ``start_s`` and ends now."""
+        if self.env.now > start_s:
+            self.record(Span(self.track, name, kind, start_s, self.env.now))
