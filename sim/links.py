@@ -41,11 +41,12 @@ class LinkRecorder:
         self._times.append(now_s)
         self._carried.append(carried[:MOST_RESOURCES].copy())
 
-    def result(self, step_s: tuple[float, float]) -> LinkUse:
-        """Shares during one step, from its start to its end, of the busiest resources."""
-        times = np.array([0.0, *self._times, max(step_s[1], *self._times, 0.0)])
-        first = np.zeros_like(self._carried[0]) if self._carried else np.zeros(0)
-        carried = np.array([first, *self._carried, self._carried[-1] if self._carried else first])
+    def result(self, step_s: tuple[float, float]) -> LinkUse | None:
+        """Shares during one step, from start to end, of the busiest resources; None if unused."""
+        if not self._times:
+            return None
+        times = np.array([0.0, *self._times, max(step_s[1], *self._times)])
+        carried = np.array([np.zeros_like(self._carried[0]), *self._carried, self._carried[-1]])
         times, keep = np.unique(times, return_index=True)
         carried = carried[keep]
         inside = (times > step_s[0]) & (times < step_s[1])
