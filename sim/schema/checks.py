@@ -39,7 +39,7 @@ def _twice(what: str, names: Iterable[str], path: Path, key: str = "name") -> It
         if name in first:
             where = (*path, index, key) if key else (*path, index)
             yield Problem(f"{what} {show(name)} stands twice", path=where, found=name,
-                          allowed=f"a name unlike that of the {what} at index {first[name]}")
+                          allowed=f"once; the first is at index {first[name]}")
         first.setdefault(name, index)
 
 

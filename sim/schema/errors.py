@@ -99,6 +99,13 @@ def key_text(path: Path) -> str:
     return text.removeprefix(".")
 
 
+def holds(value: object, part: str | int) -> bool:
+    """Tell whether one step of a path leads from a list or mapping to a value inside it."""
+    if isinstance(value, list):
+        return isinstance(part, int) and 0 <= part < len(value)
+    return isinstance(value, dict) and part in value
+
+
 def show(value: object) -> str:
     """Say what was found, short enough for one line and safe for a terminal."""
     if isinstance(value, dict):

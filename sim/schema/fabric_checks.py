@@ -54,7 +54,7 @@ def _rail(topology: Topology) -> Iterator[Problem]:
         if nics != wanted:
             yield Problem(f"{nics} NICs where the first group has {wanted}",
                           path=("hosts", index, "nics"), found=nics,
-                          allowed=f"{wanted} NICs a host, one for each rail")
+                          allowed="as many on every host, one for each rail")
 
 
 def _dual_tor(topology: Topology) -> Iterator[Problem]:
@@ -69,7 +69,7 @@ def _dual_tor(topology: Topology) -> Iterator[Problem]:
 def _explicit(topology: Topology, fabric: Explicit) -> Iterator[Problem]:
     ports = sum(group.count * sum(group.nic_ports) for group in topology.hosts)
     if ports > len(fabric.links):
-        yield Problem(f"{len(fabric.links)} cables for {ports} ports of NICs", at_key=True,
+        yield Problem(f"{ports} NIC ports but no more than {len(fabric.links)} cables", at_key=True,
                       path=("fabric", "links"), allowed="one cable for each port of each NIC")
     else:
         yield from _Cabling(topology, fabric).check()
@@ -94,9 +94,8 @@ class _Cabling:
         problems = [*self._names(), *self._links()]
         yield from problems
         if not problems:
-            yield from self._bare_ports()
-            yield from self._reach()
-            yield from self._faults()
+            bare = [port for port, device in self._ports.items() if not device]
+            yield from self._bare(bare) if bare else (*self._reach(), *self._faults())
 
     def _names(self) -> Iterator[Problem]:
         seen: set[str] = set()
@@ -161,12 +160,10 @@ class _Cabling:
                 yield Problem("is not for a host's cable", path=(*path, key), at_key=True,
                               allowed="from and to; the NIC has the rate, the fabric the latency")
 
-    def _bare_ports(self) -> Iterator[Problem]:
-        bare = [port for port, device in self._ports.items() if not device]
-        if bare:
-            rest = f" and {len(bare) - 1} more" if len(bare) > 1 else ""
-            yield Problem(f"no cable in port {_port_text(bare[0])}{rest}", path=("fabric", "links"),
-                          at_key=True, allowed="one cable for each port of each NIC")
+    def _bare(self, ports: list[Port]) -> Iterator[Problem]:
+        rest = f" and {len(ports) - 1} more" if len(ports) > 1 else ""
+        yield Problem(f"no cable in port {_port_text(ports[0])}{rest}", path=("fabric", "links"),
+                      at_key=True, allowed="one cable for each port of each NIC")
 
     def _reach(self) -> Iterator[Problem]:
         """Hosts do not forward: two of them meet only where devices join a port of each."""

@@ -24,7 +24,7 @@ class Topology(Model):
     """Name of the cluster."""
     description: str = ""
     """What it is and why it is interesting."""
-    seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 1
+    seed: Annotated[int, Field(ge=0, le=2**32 - 1, strict=True)] = 1
     """Seed of everything that is random."""
     hosts: Annotated[tuple[HostGroup, ...], Field(min_length=1, max_length=256)]
     """Groups of equal hosts."""

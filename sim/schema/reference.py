@@ -28,10 +28,14 @@ def json_schema() -> Schema:
     models = {model.__name__: model for model in _models(Model)}
     for part in (schema, *schema["$defs"].values()):
         mapping = _mapping(part)
-        docs = _field_docs(models[mapping["title"]])
+        model = models[mapping["title"]]
+        docs = _field_docs(model)
+        defaults = model.model_construct().model_dump(mode="json", by_alias=True)
         for key, value in mapping["properties"].items():
             value.pop("title", None)
             value["description"] = docs[key]
+            if "default" in value:
+                value["default"] = defaults[key]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
@@ -87,8 +91,11 @@ def fill(text: str) -> str:
 def _table(part: Schema) -> str:
     rows = ["| key | value | default | meaning |", "|---|---|---|---|"]
     mapping = _mapping(part)
-    for key, value in mapping["properties"].items():
-        default = "required" if key in mapping.get("required", []) else _default(value)
+    required = mapping.get("required", [])
+    keys = sorted(mapping["properties"], key=lambda key: key not in required)
+    for key in keys:
+        value = mapping["properties"][key]
+        default = "required" if key in required else _default(value)
         meaning = " ".join(value["description"].split()).replace("``", "`").replace("|", "\\|")
         rows.append(f"| `{key}` | {_words(value)} | {default} | {meaning} |")
     return "\n".join(rows) + "\n"
@@ -127,6 +134,7 @@ def _plain_words(value: Schema) -> str:
         return f"list of {_words(value['items'])}"
     if kind == "object":
         return f"names, each with {_words(value['additionalProperties'])}"
-    words = {"string": "text", "integer": "whole number", "boolean": "`true`, `false`"}
+    words = {"string": "name" if "pattern" in value else "text", "integer": "whole number",
+             "boolean": "`true`, `false`"}
     bounds = [f" {word} {value[bound]}" for word, bound in _BOUNDS if bound in value]
     return words.get(kind, str(kind)) + "".join(bounds)

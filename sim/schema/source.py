@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import yaml
 from pydantic import ValidationError
 
-from sim.schema.errors import Problem, TopologyError, show
+from sim.schema.errors import Problem, TopologyError, holds, show
 from sim.schema.translate import problems
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 4 * 1024 * 1024
 """Largest file that is read; 16,384 hosts take a template, not a list."""
-MAX_NODES = 400_000
+MAX_NODES = 200_000
 """Most values of a file once aliases are expanded, so that nested aliases cannot explode."""
 MAX_DEPTH = 32
 """Deepest nesting; the schema itself needs 8."""
@@ -36,6 +36,7 @@ MAX_DEPTH = 32
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _WORDS = {"": None, "~": None, "null": None, "Null": None, "NULL": None,
           "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x84\x86-\x9f\ufffe\uffff]")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
 _DECIMAL = re.compile(r"[+-]?([0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})([eE][+-]?[0-9]{1,3})?")
 
@@ -114,16 +115,10 @@ def _find(root: Node, path: Path, *, at_key: bool) -> tuple[int, int]:
     for depth, part in enumerate(path):
         if at_key and depth == len(path) - 1 and part in node.keys:
             return node.keys[str(part)]
-        if not _holds(node.value, part):
+        if not holds(node.value, part):
             break
         node = node.value[part]
     return node.line, node.column
-
-
-def _holds(value: Any, part: str | int) -> bool:
-    if isinstance(value, list):
-        return isinstance(part, int) and 0 <= part < len(value)
-    return isinstance(value, dict) and part in value
 
 
 def _text(path: FilePath, file: str) -> str:
@@ -144,9 +139,11 @@ def _text(path: FilePath, file: str) -> str:
         line, column = _place(data[: error.start].decode("utf-8", "replace"))
         problem = Problem("a byte that is not UTF-8", found=data[error.start], allowed="UTF-8 text")
         raise TopologyError(file, problem, line, column) from None
-    if "\0" in text:
-        line, column = _place(text[: text.index("\0")])
-        raise TopologyError(file, Problem("a NUL byte", found="\0", allowed="text"), line, column)
+    odd = _CONTROL.search(text)
+    if odd:
+        line, column = _place(text[: odd.start()])
+        name = "a NUL byte" if odd[0] == "\0" else f"the control character {odd[0]!r}"
+        raise TopologyError(file, Problem(name, found=odd[0], allowed="text"), line, column)
     return text
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from sim.schema.errors import Path, Problem, listing, show
+from sim.schema.errors import Path, Problem, holds, listing, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,8 +49,10 @@ def _problem(detail: ErrorDetails, data: Any) -> Problem:
         return say(detail["input"], context, path)
     if kind in _BOUNDS:
         name, clause = _BOUNDS[kind]
-        return Problem(f"found {show(detail['input'])}", path=path,
-                       found=detail["input"], allowed=clause.format(context[name]))
+        bound = context[name]
+        whole = int(bound) if bound == int(bound) else bound
+        return Problem(f"found {show(detail['input'])}", path=path, found=detail["input"],
+                       allowed=clause.format(whole))
     return _wrong_type(detail, path)
 
 
@@ -66,7 +68,8 @@ def _missing(_found: Any, _context: Any, path: Path) -> Problem:
 
 
 def _choice(found: Any, context: Any, path: Path) -> Problem:
-    names = re.findall(r"'([^']*)'", context.get("expected") or context["expected_tags"])
+    expected = context.get("expected") or context["expected_tags"]
+    names = [name.strip("'") for name in re.findall(r"'[^']*'|\d+", expected)]
     return Problem(f"found {show(found)}", path=path, found=found,
                    allowed=listing(names), names=names)
 
@@ -103,7 +106,7 @@ def _path(detail: ErrorDetails, data: Any) -> Path:
     path: list[str | int] = []
     last = len(detail["loc"]) - 1
     for index, part in enumerate(detail["loc"]):
-        if part in data if isinstance(data, dict) else isinstance(data, list):
+        if holds(data, part):
             data = data[part]
         elif not (index == last and detail["type"] == "missing"):
             continue

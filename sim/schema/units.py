@@ -10,7 +10,7 @@ bits/s, takes "25Gbps" on the way in and gives it back in JSON.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Annotated, Any
@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from sim.schema.errors import Problem, listing, show
+from sim.schema.errors import Problem, listing, nearest, show
 
 _NUMBER = r"\d{1,25}(?:\.\d{1,25})?(?:[eE][+-]?\d{1,3})?"
 _QUANTITY = re.compile(rf"\s*([+-]?{_NUMBER})\s*([^\s\d.+-]\S{{0,20}})?\s*", re.ASCII)
@@ -56,8 +56,13 @@ class Unit:
         if unit not in self.scales:
             raise Problem(f"{show(text)} has the unit {show(unit)}, which no {self.name} has",
                           found=text, allowed=listing(self.scales),
-                          names=[number + right for right in self.scales])
+                          names=self._respelled(number, unit))
         return self._bounded(text, float(Decimal(number) * self.scales[unit]))
+
+    def _respelled(self, number: str, unit: str) -> Iterator[str]:
+        right = nearest(unit, self.scales)
+        if right is not None:
+            yield number + right
 
     def format(self, value: float) -> str:
         """Shortest text that `parse` takes back to exactly ``value``."""
