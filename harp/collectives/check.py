@@ -190,29 +190,31 @@ class _State:
         return self.space.segments(start, np.array([length]))[1]
 
     def _select(self, work: LocalWork, source: Ints, target: Ints) -> None:
-        self._uniform(work, source, self.space.cuts[source], DENSE)
+        self._require_whole(work, source, source[:1], self.space.cuts[source], DENSE)
         start = self.space.cuts[target]
         self.origin[work.rank, target] = start - start[:1]
         self.selection[work.rank, target] = work.src_offset
         self.count[work.rank, target] = self.count[work.rank, source[0]]
 
     def _scatter_add(self, work: LocalWork, target: Ints) -> None:
-        total, size = np.zeros(self.ranks, np.int8), work.src_length // work.slots
-        for slot in range(work.slots):
-            source = self._range(work.src_buffer, work.src_offset + slot * size, size)
-            start = self.space.cuts[source]
-            self._uniform(work, source, start - start[:1], work.dst_offset)
-            total += self.count[work.rank, source[0]]
+        size = work.src_length // work.slots
+        start = self.space.base[work.src_buffer] + work.src_offset + size * np.arange(work.slots)
+        slot, source = self.space.segments(start, np.full(work.slots, size))
+        first = np.searchsorted(self.space.cuts, start)
+        self._require_whole(work, source, first[slot], self.space.cuts[source] - start[slot],
+                            work.dst_offset)
+        total = self.count[work.rank, first].sum(axis=0, dtype=np.int8)
         self._refuse_doubles(total[None, :], f"step {work.step}: ", np.array([work.rank]), target)
         self.origin[work.rank, target] = self.space.cuts[target]
         self.count[work.rank, target] = total
 
-    def _uniform(self, work: LocalWork, source: Ints, origin: Ints, selection: int) -> None:
-        """Refuse a range whose parts are not of the same ranks, or not in their place."""
+    def _require_whole(self, work: LocalWork, source: Ints, first: Ints, origin: Ints,
+                       selection: int) -> None:
+        # Each range (it begins with ``first``) is of the same ranks throughout, and in its place.
         rank = np.full(len(source), work.rank)
         wrong = ((self.origin[rank, source] != origin)
                  | (self.selection[rank, source] != selection)
-                 | (self.count[rank, source] != self.count[rank, source[:1]]).any(axis=1))
+                 | (self.count[rank, source] != self.count[rank, first]).any(axis=1))
         self._refuse(wrong, work.step, rank, source, "selects or adds up a range that is not whole")
 
     def require(self, after: Claims) -> None:

@@ -14,8 +14,9 @@ With D the depth of a tree, C the number of chunks and c = S/(2C) their size, th
 
     2D·(alpha + 2c/B) + (C - 1)·(alpha + 4c/B),      D = ⌊log₂(N - 1)⌋ + 1;
 
-a rank moves 4 chunks a step in each direction at the steady pace, 2S over all. The first term is
-exact for C = 1 and N > 2, and an upper bound otherwise.
+a rank moves 4 chunks a step in each direction at the steady pace, 2S over all (S for N = 2, 1.5 S
+for N = 3). In lock step the real time is at most (2D + 4)·c/B shorter, since the roots have one
+child each and not all ports are busy while the pipeline fills.
 """
 
 from __future__ import annotations
