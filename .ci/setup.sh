@@ -1,0 +1,51 @@
+#!/bin/sh
+# Prepare .venv: everything that the project needs to run and to be tested. Called by `make setup`.
+# System packages are installed where we are root on Debian; else the missing ones are named.
+set -eu
+cd "$(dirname "$0")/.."
+venv=.venv
+
+# One line a missing package: its Debian name, and what works without it.
+missing() {
+    if ! command -v python3 >/dev/null; then
+        echo "python3: nothing works without it"
+        return
+    fi
+    python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null ||
+        echo "python3: version 3.10 or newer is needed, this is $(python3 -V)"
+    python3 -c 'import ensurepip, venv' 2>/dev/null ||
+        echo "python3-venv: nothing works without it"
+    command -v cc >/dev/null ||
+        echo "gcc: without it \`python3 -m sim.schema\` still prints the schema of the topology file, if pydantic and PyYAML are installed; nothing can be simulated"
+    header=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include") + "/Python.h")')
+    [ -e "$header" ] ||
+        echo "python3-dev: as for gcc, the C parts cannot be built without it"
+}
+
+need=$(missing)
+if [ -n "$need" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    echo "setup: installing" $(echo "$need" | cut -d: -f1) "libc6-dev"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get -qq update
+    # shellcheck disable=SC2046
+    apt-get -qq install -y --no-install-recommends $(echo "$need" | cut -d: -f1) libc6-dev >/dev/null
+    need=$(missing)
+fi
+if [ -n "$need" ]; then
+    echo "setup: these Debian packages are missing, and there is no right to install them:" >&2
+    echo "$need" | sed 's/^/  /' >&2
+    echo "setup: ask for \`apt-get install$(echo "$need" | cut -d: -f1 | tr '\n' ' ' | sed 's/^/ /')\`" >&2
+    exit 1
+fi
+
+# Up to date when neither the build nor its requirements changed since the last time.
+stamp=$(cat pyproject.toml meson.build .ci/setup.sh | cksum; python3 -V; pwd)
+[ -e "$venv/stamp" ] && [ "$(cat "$venv/stamp")" = "$stamp" ] && exit 0
+echo "setup: preparing $venv (a minute or two the first time)"
+[ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+PATH="$PWD/$venv/bin:$PATH"
+export PATH PIP_DISABLE_PIP_VERSION_CHECK=1
+# An editable build runs without isolation, so its own requirements come first.
+pip install -q meson-python meson ninja cffi
+pip install -q --no-build-isolation -e '.[dev]'
+echo "$stamp" >"$venv/stamp"
