@@ -210,7 +210,7 @@ def direct(request: Request) -> Plan:
 
     Time alpha + (N-1)/N·S/B where all are in flight; (N-1)·(alpha + S/(N·B)) where a rank sends one
     after the other (Thakur, Rabenseifner and Gropp 2005). The plan is O(ranks), but its only
-    step and its only phase have N·(N - 1) rows: some 40 MB for 1,024 ranks, 8 GB for 16,384.
+    step and its only phase have N·(N - 1) rows: 45 MB of rows for 1,024 ranks, 11 GB for 16,384.
     """
     blocks = Shards.of(request.nbytes, request.unit_bytes, request.ranks)
     stage = Direct(Groups(request.placement()[None, :]), blocks)

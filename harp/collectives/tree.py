@@ -111,9 +111,10 @@ class Stream(Stage):
 
     def _siblings(self) -> int:
         """Count the most edges of a range that start together at, or end together in, one rank."""
-        edges = self.edges
-        return max(int(np.unique(np.stack([end, edges.start, edges.part]), axis=1,
-                                 return_counts=True)[1].max()) for end in (edges.src, edges.dst))
+        turn = self.edges.start * len(self.chunks.base) + self.edges.part
+        turns = int(turn.max()) + 1
+        return max(int(np.unique(end * turns + turn, return_counts=True)[1].max())
+                   for end in (self.edges.src, self.edges.dst))
 
 
 def whole_edges(src: Ranks, dst: Ranks, op: Op) -> Edges:
