@@ -44,9 +44,8 @@ def choose_gpus(cluster: Cluster, hosts: Sequence[int], count: int, *, affinity:
     chosen = chosen[: int(np.searchsorted(np.cumsum(sizes), count)) + 1]
     if affinity and len(chosen) > 2:
         fabric = cluster.fabric
-        first = np.searchsorted(fabric.endpoint_host, chosen)
-        tor = fabric.link_dst[fabric.endpoint_ports[first, 0]]
-        chosen = chosen[ring_order(np.stack([tor, chosen], axis=1))]
+        first_nic = np.searchsorted(fabric.endpoint_host, chosen)
+        chosen = chosen[ring_order(fabric, first_nic)]
     starts = np.searchsorted(cluster.host, chosen)
     sizes = np.bincount(cluster.host, minlength=cluster.hosts)[chosen]
     gpus = np.concatenate([np.arange(s, s + n) for s, n in zip(starts, sizes, strict=True)])
