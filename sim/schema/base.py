@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any
 
+from annotated_types import Ge, Le
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -37,7 +38,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")]
 """Name of a host group, device, job ...: letters, digits and . _ + -, at most 64 of them."""
 Title = Annotated[str, Field(min_length=1, max_length=100)]
 """A heading of the report: any text of one line."""
-Count = Annotated[int, Strict(), Field(ge=1, le=1_000_000)]
+Count = Annotated[int, Strict(), Ge(1), Le(1_000_000)]
 """A whole number from 1 to a million."""
 Flag = Annotated[bool, Strict()]
 """true or false, as words without quotes."""

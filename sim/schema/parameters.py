@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import Field, ValidationInfo, model_validator
-from pydantic.json_schema import JsonSchemaValue
 
 from sim.schema.base import Model
 from sim.schema.errors import Problem, TopologyError, show, unknown
@@ -79,12 +78,6 @@ class Parameter(Model, Generic[Value]):
         kind = params[0].__metadata__[0]
         words = getattr(kind, "name", None) or kind.title
         return "".join(map(str.capitalize, words.split())) + "Parameter"
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> JsonSchemaValue:
-        mapping: JsonSchemaValue = handler(core_schema)
-        plain = handler.resolve_ref_schema(mapping)["properties"]["value"]
-        return {"anyOf": [{k: v for k, v in plain.items() if k != "title"}, mapping]}
 
 
 class StackSet(Model):

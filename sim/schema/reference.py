@@ -14,6 +14,7 @@ from typing import Any
 
 from sim.schema.base import Model
 from sim.schema.model import Topology
+from sim.schema.parameters import Parameter
 
 Schema = dict[str, Any]
 
@@ -27,31 +28,38 @@ def json_schema() -> Schema:
     schema = _named(Topology.model_json_schema(by_alias=True))
     models = {model.__name__: model for model in _models(Model)}
     for part in (schema, *schema["$defs"].values()):
-        mapping = _mapping(part)
-        model = models[mapping["title"]]
+        model = models[part["title"]]
         docs = _field_docs(model)
         defaults = model.model_construct().model_dump(mode="json", by_alias=True)
-        for key, value in mapping["properties"].items():
+        for key, value in part["properties"].items():
             value.pop("title", None)
             value["description"] = docs[key]
             if "default" in value:
                 value["default"] = defaults[key]
+    schema["$defs"] |= {name: _figure(part) for name, part in schema["$defs"].items()
+                        if issubclass(models[name], Parameter)}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-def _mapping(part: Schema) -> Schema:
-    """Return the part of a definition that has keys; a parameter may also be a plain value."""
-    return next(each for each in part.get("anyOf", [part]) if "properties" in each)
+def _figure(part: Schema) -> Schema:
+    """Let a parameter also stand as its plain value, as a topology file may have it."""
+    value = part["properties"]["value"]
+    return {"anyOf": [{key: value[key] for key in value if key != "description"}, part]}
 
 
 def _named(schema: Schema) -> Schema:
     """Name each definition after its model, where pydantic spells out a generic's arguments."""
     text = json.dumps(schema)
     for key, part in schema["$defs"].items():
-        text = text.replace(f'"{key}"', f'"{_mapping(part)["title"]}"')
-        text = text.replace(f'"#/$defs/{key}"', f'"#/$defs/{_mapping(part)["title"]}"')
-    named: Schema = json.loads(text)
+        text = text.replace(f'"{key}"', f'"{part["title"]}"')
+        text = text.replace(f'"#/$defs/{key}"', f'"#/$defs/{part["title"]}"')
+    named: Schema = json.loads(text, parse_float=_number)
     return named
+
+
+def _number(text: str) -> float:
+    """Read 1.0 as 1: versions of pydantic differ in which of them they print."""
+    return int(float(text)) if float(text).is_integer() else float(text)
 
 
 def _models(root: type[Model]) -> Iterator[type[Model]]:
@@ -90,7 +98,7 @@ def fill(text: str) -> str:
 
 def _table(part: Schema) -> str:
     rows = ["| key | value | default | meaning |", "|---|---|---|---|"]
-    mapping = _mapping(part)
+    mapping = next(each for each in part.get("anyOf", [part]) if "properties" in each)
     required = mapping.get("required", [])
     keys = sorted(mapping["properties"], key=lambda key: key not in required)
     for key in keys:
@@ -120,7 +128,8 @@ def _words(value: Schema) -> str:
         return " or ".join(dict.fromkeys(words))
     if "$ref" in value:
         name = value["$ref"].rpartition("/")[2]
-        return f"[{name}](#{name.lower()})"
+        figure = name.removesuffix("Parameter")
+        return f"[{name}](#{name.lower()})" if figure == name else f"[{figure}](#figure)"
     if "const" in value or "enum" in value:
         return ", ".join(f"`{each}`" for each in value.get("enum", [value.get("const")]))
     if "examples" in value:

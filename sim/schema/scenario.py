@@ -87,6 +87,9 @@ class Scenario(Model):
     """Algorithm; light chooses for each buffer by the LIGHT_* settings."""
     light: Light | None = None
     """LightCC's settings."""
+    alltoall: Literal["direct", "hierarchical"] = "direct"
+    """How experts (model moe) exchange activations: every GPU with every other, or in two stages,
+    within hosts and then between GPUs of equal index."""
     fp16: Flag = False
     """Send gradients as fp16."""
     fusion: Fusion = Fusion()
