@@ -140,7 +140,7 @@ class Run:
             light=light, group=group or per_host, fp16=scenario.fp16,
             gradient_bytes=FP16_BYTES if workload.precision == "fp16" else FP32_BYTES,
             threshold_bytes=scenario.fusion.threshold, cycle_s=scenario.fusion.cycle,
-            streams=scenario.streams,
+            streams=scenario.streams, alltoall=scenario.alltoall,
             placement=place(self.cluster, gpus, scenario.channels, affinity=scenario.affinity))
 
     def _faults(self) -> None:

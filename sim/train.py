@@ -5,6 +5,10 @@ ready as it finishes; gradients fused into buckets; for each bucket a serial coo
 collective on one of the ``streams``; the step ends when compute and all collectives are done. GPUs
 of a job march together, at the pace of the slowest.
 
+Experts of a Mixture of Experts are spread over all GPUs of the job. An expert layer waits for an
+all-to-all before it (dispatch) and one after it (combine), and so does its backward pass, in which
+they run the other way. Their time is exposed, whatever else the network does meanwhile.
+
 Work that a collective puts on the GPU (top-k selection, casts) takes its time there and delays the
 backward pass by the same time, since the two share one GPU.
 """
@@ -13,13 +17,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import simpy
 
-from harp.collectives.registry import make_plan
 from harp.collectives.ir import Op
+from harp.collectives.registry import make_plan
 from sim.results import Breakdown, Span
 from sim.timeline import Timeline
 from sim.workloads.buckets import horovod_buckets
@@ -37,6 +42,7 @@ if TYPE_CHECKING:
     from sim.placement import Placement
     from sim.schema.parameters import FrameworkCosts
     from sim.workloads.buckets import Buckets
+    from sim.workloads.layers import Layer
     from sim.workloads.models import Model
 
     Process = Generator[simpy.Event, None, None]
@@ -44,6 +50,8 @@ if TYPE_CHECKING:
 FP32_BYTES, FP16_BYTES = 4, 2
 LIGHT_PLANS = {"sparse-2d": "2d-topk", "sparse-flat": "topk", "2d": "2d", "ring": "ring"}
 """Plan of each algorithm that LightCC's settings choose."""
+ALLTOALL_PLANS = {"direct": "alltoall", "hierarchical": "hierarchical-alltoall"}
+"""Plan of each way in which experts exchange activations."""
 
 
 @dataclass(frozen=True)
@@ -64,17 +72,31 @@ class Recipe:
     threshold_bytes: int = 64 << 20
     cycle_s: float = 1e-3
     streams: int = 1
+    alltoall: str = "direct"
+    """How experts exchange activations: direct or hierarchical."""
     placement: Placement | None = None
     """Where ranks lie; None for a job of one GPU."""
+
+
+class Work(NamedTuple):
+    """A layer, or several in a row: what it computes, and what its experts exchange."""
+
+    name: str
+    seconds: float
+    tensors: int
+    """Gradient tensors that are ready after it."""
+    exchange_bytes: int
+    """Bytes that a GPU gives to an all-to-all before it, and to another one after it."""
 
 
 @dataclass(frozen=True)
 class Pass:
     """Compute of one step on the slowest GPU, without any communication."""
 
-    forward_s: float
-    layers: tuple[tuple[str, float, int], ...]
-    """Backward order: name, seconds, and the number of gradient tensors that are ready after it."""
+    forward: tuple[Work, ...]
+    """Forward order; layers without experts are joined."""
+    layers: tuple[Work, ...]
+    """Backward order."""
     buckets: Buckets
     bucket_layer: NDArray[np.int64]
     """For each bucket the backward layer after which it is complete."""
@@ -86,17 +108,21 @@ class Pass:
     @property
     def compute_s(self) -> float:
         """Forward and backward pass."""
-        return self.forward_s + sum(seconds for _, seconds, _ in self.layers)
+        return sum(work.seconds for work in self.forward + self.layers)
 
 
 def plan_pass(recipe: Recipe, flops: float) -> Pass:
-    """Times of one step's compute at ``flops`` FLOP/s, and its buckets."""
-    forward_s = recipe.batch * recipe.model.forward_flops / flops
-    backward = [layer for layer in reversed(recipe.model.layers)]
-    layers = tuple((layer.name, recipe.batch * layer.backward_flops / flops, len(layer.tensors))
-                   for layer in backward)
-    ends_s = forward_s + np.cumsum([seconds for _, seconds, _ in layers])
-    owner = np.repeat(np.arange(len(layers)), [count for _, _, count in layers])
+    """Times of one step's compute at ``flops`` FLOP/s, and its buckets.
+
+    Buckets form as if experts exchanged nothing; their times count from the end of a layer.
+    """
+    forward = _forward(recipe, flops)
+    backward = recipe.model.layers[::-1]
+    layers = tuple(Work(layer.name, recipe.batch * layer.backward_flops / flops, len(layer.tensors),
+                        _exchange_bytes(recipe, layer)) for layer in backward)
+    ends_s = (sum(work.seconds for work in forward)
+              + np.cumsum([work.seconds for work in layers]))
+    owner = np.repeat(np.arange(len(layers)), [work.tensors for work in layers])
     elements = np.array([tensor.elements for layer in backward
                          for tensor in reversed(layer.tensors)], np.int64)
     buckets = horovod_buckets(elements * recipe.gradient_bytes, ends_s[owner],
@@ -105,8 +131,24 @@ def plan_pass(recipe: Recipe, flops: float) -> Pass:
     overlap = recipe.costs.overlap.value
     # A poor overlap holds a bucket back for a share of what is left of the backward pass.
     held_s = (1.0 - overlap) * np.maximum(ends_s[-1] - buckets.launch_s, 0.0)
-    return Pass(forward_s, layers, buckets, last, buckets.launch_s + held_s - ends_s[last],
+    return Pass(forward, layers, buckets, last, buckets.launch_s + held_s - ends_s[last],
                 np.add.reduceat(elements, buckets.first[:-1]))
+
+
+def _forward(recipe: Recipe, flops: float) -> tuple[Work, ...]:
+    """Forward pass; layers between expert layers are one piece."""
+    pieces: list[Work] = []
+    for with_experts, layers in groupby(recipe.model.layers, lambda layer: layer.alltoall_elements):
+        run = list(layers)
+        pieces.append(Work(run[0].name if with_experts else "forward",
+                           recipe.batch * sum(layer.forward_flops for layer in run) / flops, 0,
+                           _exchange_bytes(recipe, run[0])))
+    return tuple(pieces)
+
+
+def _exchange_bytes(recipe: Recipe, layer: Layer) -> int:
+    """Bytes that a GPU gives to one all-to-all; activations have the type of the gradients."""
+    return recipe.batch * layer.alltoall_bytes(recipe.gradient_bytes)
 
 
 class Job:
@@ -133,6 +175,8 @@ class Job:
         for number in range(recipe.streams):
             self._streams.put(f"{track}/stream{number}")
         self._plans: dict[int, Plan] = {}
+        self._exchanges: dict[int, Plan] = {}
+        self._exchange_track = f"{track}/alltoall"
 
     def record(self, span: Span) -> None:
         """Take a span of the network's timeline."""
@@ -149,15 +193,16 @@ class Job:
         """One training step."""
         start_s = self.env.now
         self._current, self._debt_s = [], 0.0
-        yield from self._compute(self.work.forward_s, "forward", "forward")
+        for work in self.work.forward:
+            yield from self._layer("forward", work)
         ready = [self.env.event() for _ in self.work.layers]
         collectives = []
         if self.comm is not None:
             collectives = [self.env.process(self._bucket(i, ready[layer]))
                            for i, layer in enumerate(self.work.bucket_layer.tolist())]
-        for (name, seconds, _), event in zip(self.work.layers, ready, strict=True):
-            yield from self._compute(seconds, "backward", name)
-            yield from self._pay_debt(name)
+        for work, event in zip(self.work.layers, ready, strict=True):
+            yield from self._layer("backward", work)
+            yield from self._pay_debt(work.name)
             event.succeed()
         compute_end_s = self.env.now
         yield self.env.all_of(collectives)
@@ -167,6 +212,12 @@ class Job:
         self._finish(start_s, compute_end_s, network_end_s, overhead_s)
 
     # ---- compute
+
+    def _layer(self, kind: str, work: Work) -> Process:
+        """One layer, in either direction; experts exchange before and after it."""
+        yield from self._exchange(work.exchange_bytes, f"{work.name} in")
+        yield from self._compute(work.seconds, kind, work.name)
+        yield from self._exchange(work.exchange_bytes, f"{work.name} out")
 
     def _compute(self, seconds: float, kind: str, name: str, *, scaled: bool = True) -> Process:
         start_s = self.env.now
@@ -188,6 +239,20 @@ class Job:
             self._current.append(Span(self.track, name, kind, start_s, self.env.now))  # type: ignore[arg-type]
 
     # ---- communication
+
+    def _exchange(self, nbytes: int, label: str) -> Process:
+        """All-to-all of the experts' activations, which compute waits for."""
+        if nbytes and self.comm is not None:
+            plan = self._exchange_plan(nbytes)
+            line = Timeline(self.env, self.record, self._exchange_track)
+            yield from self.comm.run(plan, self.placement(plan.name), self._local_s, line, label)
+
+    def _exchange_plan(self, nbytes: int) -> Plan:
+        if nbytes not in self._exchanges:
+            self._exchanges[nbytes] = make_plan(
+                ALLTOALL_PLANS[self.recipe.alltoall], ranks=self.gpus, nbytes=nbytes,
+                unit_bytes=self.recipe.gradient_bytes, group=min(self.recipe.group, self.gpus))
+        return self._exchanges[nbytes]
 
     def _bucket(self, index: int, ready: simpy.Event) -> Process:
         assert self.comm is not None
@@ -238,9 +303,13 @@ class Job:
                 overhead_s: float) -> None:
         spans = tuple(self._current)
         owed_s = sum(s.end_s - s.start_s for s in spans if s.track == self.track and s.kind == "selection")
-        network = tuple(s for s in spans if s.track != self.track)
+        exchanges = [s for s in spans if s.track == self._exchange_track]
+        network = tuple(s for s in spans if s.track not in (self.track, self._exchange_track))
         parts = exposed(network, compute_end_s, network_end_s)
         compute_s = compute_end_s - start_s - owed_s + overhead_s
+        for span in exchanges:
+            parts[KINDS[span.kind]] += span.end_s - span.start_s
+            compute_s -= span.end_s - span.start_s
         self.breakdowns.append(Breakdown(compute_s, parts["transfer"], owed_s + parts["selection"],
                                          parts["latency"], parts["message"]))
         self.steps_s.append((start_s, self.env.now))

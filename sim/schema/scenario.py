@@ -88,8 +88,7 @@ class Scenario(Model):
     light: Light | None = None
     """LightCC's settings."""
     alltoall: Literal["direct", "hierarchical"] = "direct"
-    """How experts (model moe) exchange activations: every GPU with every other, or in two stages,
-    within hosts and then between GPUs of equal index."""
+    """How experts (model moe) exchange activations: all at once, or within hosts, then between."""
     fp16: Flag = False
     """Send gradients as fp16."""
     fusion: Fusion = Fusion()
