@@ -60,6 +60,7 @@ class Cluster:
         gpus = np.array([group.gpus.count for group in groups])
         nics = np.array([len(group.nic_names) for group in groups])
         self.hosts = len(groups)
+        self._host_names = topology.host_names
         self.host = np.repeat(np.arange(self.hosts), gpus)
         self.local = np.arange(len(self.host)) - np.repeat(np.cumsum(gpus) - gpus, gpus)
         here_gpus, here_nics = gpus[self.host], nics[self.host]
@@ -81,7 +82,7 @@ class Cluster:
         self._count += len(capacity)
 
     def _add_blocks(self, vnics: int) -> None:
-        topology, names = self.topology, self.topology.host_names
+        topology, names = self.topology, self._host_names
         groups = [group for group in topology.hosts for _ in range(group.count)]
         nvlink = np.array([g.nvlink.rate if g.nvlink else g.pcie.rate for g in groups]) / 8
         pcie = np.array([g.pcie.rate for g in groups]) / 8
@@ -116,7 +117,7 @@ class Cluster:
 
     def gpu_name(self, gpu: int) -> str:
         """``host/gpuN`` of a GPU."""
-        return f"{self.topology.host_names[self.host[gpu]]}/gpu{self.local[gpu]}"
+        return f"{self._host_names[self.host[gpu]]}/gpu{self.local[gpu]}"
 
     def resource_name(self, resource: int) -> str:
         """A name for the reader."""
