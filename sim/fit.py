@@ -1,11 +1,13 @@
-"""Fit parameters to published rows, and the interval that parameters nobody identified leave open.
+"""Fit parameters to published rows, and find the interval that unidentified parameters leave open.
 
-A row under ``expect:`` may name the one parameter that was fitted to it (``fits:``), e.g.
-``kernel-tcp.cost_per_byte``, ``horovod.step_overhead`` or ``gpus.effective``. `fit` solves for these
-parameters, one after the other in the file's order.
+A row under ``expect:`` may name the one parameter that is fitted to it (``fits:``), e.g.
+``kernel-tcp.cost_per_byte``, ``horovod.step_overhead`` or ``gpus.effective``. `fit` solves for
+these parameters one after the other, in the file's order, since each row depends on those before.
 
-An interval is found by putting every unidentified parameter at its fast end, and at its slow end,
-*fitting again* each time, so that the published rows still hold, and predicting the other rows.
+A published throughput does not identify everything. `intervals` puts every parameter of
+`UNIDENTIFIED` at the fast end of its bounds, *fits again* so that the published rows still hold,
+predicts the other rows, and does the same at the slow end. More of `UNIDENTIFIED` never makes a row
+slower (or never faster), fitted again or not; so the two ends bound all that lies between them.
 """
 
 from __future__ import annotations
@@ -15,113 +17,148 @@ from typing import TYPE_CHECKING
 
 from sim.results import Interval
 from sim.scenario import Settings, run_scenario
-from sim.schema.errors import Problem
-from sim.schema.parameters import load_framework, load_stack
+from sim.schema.errors import Problem, TopologyError
+from sim.schema.parameters import FrameworkCosts, HostStack, load_framework, load_stack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from sim.cluster import Cluster
-    from sim.schema.parameters import FrameworkCosts, HostStack
+    from sim.results import ScenarioResult
+    from sim.schema.model import Topology
     from sim.schema.scenario import Expect, Scenario
 
 UNIDENTIFIED = {"overlap": 1, "selection_per_element": -1, "per_tensor": -1, "cores": 1}
 """Parameters that a throughput table does not identify; +1: more is faster, -1: less is faster."""
-TRIES = 60
+GPU_SPEED = "gpus.effective"
+"""Name under which the speed of all GPUs can be fitted."""
+ACCURACY = 1e-6
+"""Relative difference of a step time at which a fit ends."""
+INTERVAL_ACCURACY = 1e-4
+"""The same where a fit is made again for an interval."""
+_TRIES = 60
+_FIRST_STEP = 1.05
+_LEAST = 1e-12
 
 
-def fit(cluster: Cluster, settings: Settings, *, accuracy: float = 1e-6) -> dict[str, float]:
-    """Values of all fitted parameters, starting from ``settings``, which they are not part of."""
+def fit(cluster: Cluster, settings: Settings, *, accuracy: float = ACCURACY) -> dict[str, float]:
+    """Values of the parameters that the file's rows name, by name, in the file's order.
+
+    Raises TopologyError where a row names no parameter, or one that has no effect on it.
+
+    Args:
+        cluster: the built topology; its values are where the search begins.
+        settings: figures that hold meanwhile, beside those fitted.
+        accuracy: largest relative error of a fitted row's step time.
+
+    """
     figures = dict(settings.figures)
     fitted: dict[str, float] = {}
     for number, expect in enumerate(cluster.topology.expect):
         if expect.fits is None:
             continue
-        fitted[expect.fits] = _solve(cluster, expect, number, figures, accuracy)
+        try:
+            fitted[expect.fits] = _solve(cluster, expect, expect.fits, figures, accuracy)
+        except Problem as problem:
+            raise cluster.topology.error(problem.under("expect", number, "fits")) from problem
         figures[expect.fits] = fitted[expect.fits]
     return fitted
 
 
-def shipped_value(cluster: Cluster, name: str) -> float:
-    """The present value of a parameter by its name in ``fits:``; raises Problem."""
-    of, _, parameter = name.rpartition(".")
-    topology = cluster.topology
-    if name == "gpus.effective":
+def present_value(cluster: Cluster, name: str) -> float:
+    """Value that the files give for a parameter by its name in ``fits:``; raises Problem."""
+    if name == GPU_SPEED:
         return float(cluster.flops.max())
-    for load, sets in ((load_stack, topology.stacks), (load_framework, topology.frameworks)):
-        try:
-            owner = load(of, sets)  # type: ignore[operator]
-        except ValueError:
-            continue
-        if hasattr(getattr(owner, parameter, None), "value"):
-            return float(getattr(owner, parameter).value)
-    raise Problem(f"{name!r} names no parameter", found=name,
-                  allowed="gpus.effective, or a stack or framework, a dot and its parameter")
+    of, _, parameter = name.rpartition(".")
+    value = getattr(getattr(_owner(cluster.topology, of), parameter, None), "value", None)
+    if value is None:
+        raise Problem(f"{name!r} names no parameter", found=name,
+                      allowed=f"{GPU_SPEED}, or a stack or framework, a dot and its parameter")
+    return float(value)
 
 
-def _solve(cluster: Cluster, expect: Expect, number: int, figures: Mapping[str, float],
+def find_row(cluster: Cluster, expect: Expect, settings: Settings) -> ScenarioResult:
+    """Simulate the row that an expectation is about."""
+    scenario = next(s for s in cluster.topology.scenarios if s.name == expect.scenario)
+    results = run_scenario(cluster, scenario, expect.gpus, settings)
+    return next(result for result in results if result.job == (expect.job or ""))
+
+
+def intervals(cluster: Cluster, rows: Sequence[tuple[Scenario, int]]) -> list[Interval | None]:
+    """For each (scenario, gpus), what the unidentified parameters leave open; None if nothing."""
+    fast, slow = (_predict(cluster, rows, sign) for sign in (1, -1))
+    return [_interval(*ends) for ends in zip(fast, slow, strict=True)]
+
+
+def _owner(topology: Topology, name: str) -> HostStack | FrameworkCosts | None:
+    try:
+        return load_stack(name, topology.stacks)
+    except TopologyError:
+        pass
+    try:
+        return load_framework(name, topology.frameworks)
+    except TopologyError:
+        return None
+
+
+def _solve(cluster: Cluster, expect: Expect, name: str, figures: Mapping[str, float],
            accuracy: float) -> float:
-    """Secant steps on the step time, which is nearly linear in every cost."""
-    assert expect.fits is not None
-    topology = cluster.topology
-    scenario = next(s for s in topology.scenarios if s.name == expect.scenario)
-    name = expect.fits
-
+    """Value of ``name`` at which the row's step takes the published time."""
     def excess(value: float) -> float:
-        """Step time over the published one, relative."""
-        trial = Settings({**figures, name: value})
-        result = run_scenario(cluster, scenario, expect.gpus, trial)[0]
+        result = find_row(cluster, expect, Settings({**figures, name: value}))
         return expect.images_per_s / result.images_per_s - 1.0
 
-    try:
-        return _secant(excess, shipped_value(cluster, name), accuracy)
-    except Problem as problem:
-        raise topology.error(problem.under("expect", number, "fits")) from problem
+    return _root(excess, present_value(cluster, name), accuracy)
 
 
-def _secant(excess: Callable[[float], float], start: float, accuracy: float) -> float:
-    here, there = start, start * 1.05
+def _root(excess: Callable[[float], float], start: float, accuracy: float) -> float:
+    """Value from 0 up at which ``excess`` is 0, or 0 where even that is too much; raises Problem.
+
+    Secant steps: a step time is nearly linear in every cost, once what hides it has been passed.
+    """
+    here, there = start, start * _FIRST_STEP or _LEAST
     f_here, f_there = excess(here), excess(there)
-    for _ in range(TRIES):
+    for _ in range(_TRIES):
         if abs(f_here) <= accuracy:
             return here
-        if here == 0.0 and f_here > 0.0 and f_there > f_here:
-            return 0.0  # even at no cost the row is too slow: what is nearest to it
+        if here == 0.0 and f_there > f_here > 0.0:
+            return 0.0
         if f_there == f_here:
-            break
+            there *= 2  # no effect yet: other costs may hide this one
+            f_there = excess(there)
+            continue
         wanted = here - f_here * (there - here) / (f_there - f_here)
         there, f_there = here, f_here
-        here = min(max(wanted, 0.0), there * 4)
+        here = min(max(wanted, 0.0), (there or _LEAST) * 4)
         f_here = excess(here)
     raise Problem("has no effect on its row, or no value of it gives the row",
                   allowed="a parameter that the row depends on")
 
 
-def intervals(cluster: Cluster, rows: Sequence[tuple[Scenario, int]]) -> list[Interval | None]:
-    """For each (scenario, gpus), what the unidentified parameters leave open; None if nothing."""
-    ends = []
-    for sign in (1, -1):
-        figures: dict[str, float] = {}
-        for owner in _owners(cluster):
-            figures |= {f"{owner.name}.{name}": _end(owner, name, sign * better)
-                        for name, better in UNIDENTIFIED.items() if hasattr(owner, name)}
-        figures |= fit(cluster, Settings(figures), accuracy=1e-4)
-        ends.append([run_scenario(cluster, scenario, gpus, Settings(figures))[0]
-                     if gpus > 1 else None for scenario, gpus in rows])
-    found: list[Interval | None] = []
-    for fast, slow in zip(*ends, strict=True):
-        if fast is None or slow is None or math.isclose(fast.step_s, slow.step_s, rel_tol=1e-3):
-            found.append(None)
-            continue
-        low, high = sorted((slow.images_per_s, fast.images_per_s))
-        exposed = sorted((slow.breakdown.exposed_s, fast.breakdown.exposed_s))
-        found.append(Interval(low, high, exposed[0], exposed[1], tuple(UNIDENTIFIED)))
-    return found
+def _predict(cluster: Cluster, rows: Sequence[tuple[Scenario, int]],
+             sign: int) -> list[ScenarioResult | None]:
+    """Rows with all unidentified parameters at their fast (1) or slow (-1) end."""
+    figures = {f"{owner.name}.{name}": _end(owner, name, sign * better)
+               for owner in _owners(cluster.topology)
+               for name, better in UNIDENTIFIED.items() if hasattr(owner, name)}
+    figures |= fit(cluster, Settings(figures), accuracy=INTERVAL_ACCURACY)
+    settings = Settings(figures)
+    return [run_scenario(cluster, scenario, gpus, settings)[0] if gpus > 1 else None
+            for scenario, gpus in rows]
 
 
-def _owners(cluster: Cluster) -> list[HostStack | FrameworkCosts]:
+def _interval(fast: ScenarioResult | None, slow: ScenarioResult | None) -> Interval | None:
+    if fast is None or slow is None:
+        return None
+    if math.isclose(fast.step_s, slow.step_s, rel_tol=10 * INTERVAL_ACCURACY):
+        return None
+    low, high = sorted((slow.images_per_s, fast.images_per_s))
+    least, most = sorted((slow.breakdown.exposed_s, fast.breakdown.exposed_s))
+    return Interval(low, high, least, most, tuple(UNIDENTIFIED))
+
+
+def _owners(topology: Topology) -> list[HostStack | FrameworkCosts]:
     """All stacks and frameworks that the file's scenarios use."""
-    topology = cluster.topology
     stacks = {scenario.stack for scenario in topology.scenarios}
     workloads = [topology.workload, *(job.workload for job in topology.jobs if job.workload)]
     frameworks = {scenario.framework for scenario in topology.scenarios if scenario.framework}
