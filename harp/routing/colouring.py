@@ -163,6 +163,7 @@ class Palette:
         """
         u, v = self._ends[edge]
         own = self.colour[edge]
+        assert own not in {-1, other}, "an edge swaps a colour that it has for another"
         beyond = self._chain(v, other, own, stop=edge)
         if beyond is None or self._at[u][other] in beyond:
             return beyond and [edge, *beyond]

@@ -54,6 +54,9 @@ MOST_PATHS = 128
 MOST_WALKED = 64
 """Source ports of a flow and bond port that are walked to learn which paths it can have at all."""
 
+COLOURINGS = 5
+"""Colourings that are tried as a start for alternating paths on a degraded fabric."""
+
 MOVES = 600
 """Moves of one local search: some 0.2 s at 1,024 flows."""
 
@@ -113,7 +116,7 @@ def plan_paths(
         raise ValueError("every flow must want a rate above zero")
     job = _Job.of(fabric, srcs, dsts, demand, ports)
     path = _coloured(job) if _uniform(job) else np.full((srcs.size, 2), -1, np.int64)
-    path = _spread(job, _mended(job, path))
+    path = _paths(job, path)
     return _realised(job, path, np.zeros(srcs.size, np.int64))
 
 
@@ -126,7 +129,7 @@ def replan(plan: PathPlan, fabric: Fabric, *,
     brings a link back to its fair share. Raises UnreachableError where no path is left.
     """
     job = _Job.of(fabric, plan.src, plan.dst, plan.demand_bps, ports)
-    path = _spread(job, _mended(job, plan.links))
+    path = _paths(job, plan.links)
     hops = wanted_hops(fabric, plan.dst, path)
     kept = follows(fabric, plan.src, plan.dst, hops, plan.source_port[:, None])[:, 0]
     return _realised(job, path, np.where(kept, plan.source_port, 0))
@@ -151,8 +154,12 @@ def _uniform(job: _Job) -> bool:
     return job.src.size > 0 and float(np.ptp(job.demand_bps)) == 0.0 and not any(rates)
 
 
-def _coloured(job: _Job) -> Ints:
-    """Give equal flows paths by edge colouring, tier by tier; -1 where their ends do not meet."""
+def _coloured(job: _Job, seed: int = 0) -> Ints:
+    """Give equal flows paths by edge colouring, tier by tier; -1 where their ends do not meet.
+
+    The order of the flows, and with it the colouring, is random but for seed 0.
+    """
+    order = np.random.default_rng(seed).permutation(job.src.size) if seed else slice(None)
 
     def column(_: Ints, at: Ints, to: Ints, columns: int) -> Ints:
         above, over = (job.fabric.link_dst[job.shape.up[end, 0]].astype(np.int64)
@@ -162,16 +169,39 @@ def _coloured(job: _Job) -> Ints:
         return balanced_colouring(at, to, columns, left_group=2 * above + inside,
                                   right_group=2 * over + inside)
 
-    return path_sets.mirrored_paths(job.fabric, job.shape, job.src, job.dst, column)
+    shuffled = path_sets.mirrored_paths(job.fabric, job.shape, job.src[order], job.dst[order],
+                                        column)
+    path = np.empty_like(shuffled)
+    path[order] = shuffled
+    return path
 
 
-def _mended(job: _Job, path: Ints) -> Ints:
-    """Drop the paths that the switches cannot take, and find others if links need no sharing."""
+def _paths(job: _Job, path: Ints) -> Ints:
+    """Keep the paths that the switches can still take and find others for the rest.
+
+    Where links need no sharing, alternating paths come before local search; should neither reach
+    the bound from where the flows are now, other colourings are tried as a start.
+    """
     path = _taken(job, path)
     alone = job.bound * job.fabric.link_bps.min() <= job.demand_bps.max(initial=0.0) * (1 + 1e-9)
     if (path[:, 0] >= 0).all() or not alone or not _uniform(job):
-        return path
+        return _spread(job, path)
+    best = _spread(job, _mended(job, path))
+    for seed in range(1, COLOURINGS):
+        if _max_load(job, best) <= job.bound * (1 + 1e-9):
+            break
+        other = _mended(job, _taken(job, _coloured(job, seed)))
+        if (other[:, 0] >= 0).all():
+            return other
+    return best
+
+
+def _mended(job: _Job, path: Ints) -> Ints:
     return _taken(job, mended_paths(job.fabric, job.shape, job.src, job.dst, path))
+
+
+def _max_load(job: _Job, path: Ints) -> float:
+    return float(link_loads(job.fabric, path, job.demand_bps).max(initial=0.0))
 
 
 def _taken(job: _Job, path: Ints) -> Ints:
@@ -221,8 +251,7 @@ def _realised(job: _Job, path: Ints, port: Ints) -> PathPlan:
     if missing.size:
         path, port = _settle(job, path, port)
     ecmp_path, ecmp_port = _ecmp(job)
-    load, ecmp_load = (float(link_loads(job.fabric, p, job.demand_bps).max(initial=0.0))
-                       for p in (path, ecmp_path))
+    load, ecmp_load = _max_load(job, path), _max_load(job, ecmp_path)
     if load > ecmp_load * (1 + 1e-9):
         path, port, load = ecmp_path, ecmp_port, ecmp_load
     bond_port = np.argmax(job.fabric.endpoint_ports[job.src] == path[:, :1], axis=1)

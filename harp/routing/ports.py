@@ -120,11 +120,12 @@ def wanted_hops(fabric: Fabric, dst: Ints, path: Ints) -> Hops:
     row = table.group[dst][:, None] * table.switches + np.maximum(switch, 0)
     start, ways = table.ptr[row], table.ptr[row + 1] - table.ptr[row]
     place = np.arange(int(ways.max(initial=1)))
-    links = table.links[np.minimum(start[..., None] + place, max(len(table.links) - 1, 0))]
+    # A last entry keeps the look-up within bounds where a switch has no next hop at all.
+    links = np.append(table.links, -1)[np.minimum(start[..., None] + place, len(table.links))]
     same = (links == link[..., None]) & (place < ways[..., None])
     last = (down == link[..., None]) & arrived
     ends = arrived.any(axis=2)
-    rank = (np.cumsum(arrived, axis=2) - 1)
+    rank = np.cumsum(arrived, axis=2) - 1
     index = np.where(ends, np.where(last.any(axis=2), (rank * last).sum(axis=2), -1),
                      np.where(same.any(axis=2), np.argmax(same, axis=2), -1))
     possible = ((index >= 0) | (switch < 0)).all(axis=1)

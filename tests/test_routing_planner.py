@@ -1,0 +1,277 @@
+"""Global hash routing: promised links are walked links, no collisions, never worse than ECMP."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harp.routing.fabric import UnreachableError
+from harp.routing.plan import PathPlan, PlanError, link_loads
+from harp.routing.planner import plan_paths, replan
+from harp.routing.templates import (
+    Cable,
+    Endpoints,
+    SwitchHash,
+    Wires,
+    clos3,
+    dual_tor,
+    explicit,
+    fat_tree,
+    leaf_spine,
+    rail,
+    single_switch,
+)
+
+FABRICS = {
+    "leaf-spine": lambda wires: leaf_spine(Endpoints.uniform(32), leaves=4, spines=8, wires=wires),
+    "odd": lambda wires: leaf_spine(Endpoints.uniform(35), leaves=5, spines=7, wires=wires),
+    "parallel": lambda wires: leaf_spine(Endpoints.uniform(16), leaves=4, spines=2, links=2,
+                                         wires=wires),
+    "fat-tree": lambda wires: fat_tree(Endpoints.uniform(54), k=6, wires=wires),
+    "clos3": lambda wires: clos3(Endpoints.uniform(64), pods=4, leaves=4, aggs=4, cores=16,
+                                 wires=wires),
+    "single": lambda wires: single_switch(Endpoints.uniform(8), wires=wires),
+    "rail": lambda wires: rail(Endpoints.uniform(8, nics=4), hosts_per_leaf=4, spines=4,
+                               wires=wires),
+}
+
+
+def derangement(seed, count):
+    """A random permutation in which nobody sends to itself."""
+    order = np.random.default_rng(seed).permutation(count)
+    dst = np.empty(count, np.int64)
+    dst[order] = np.roll(order, 1)
+    return dst
+
+
+def between_switches(fabric, links):
+    inner = (fabric.link_src < len(fabric.switches)) & (fabric.link_dst < len(fabric.switches))
+    return np.unique(links[(links >= 0) & inner[links]])
+
+
+def ecmp_load(fabric, plan):
+    """Load of the fullest link with each endpoint's flows on ports from 49152 on."""
+    ptr, links = fabric.route(fabric.flows(plan.src, plan.dst))
+    demand = np.repeat(plan.demand_bps, np.diff(ptr))
+    return (np.bincount(links, demand, len(fabric.link_bps)) / fabric.link_bps).max()
+
+
+seeds = st.integers(0, 2**32 - 1)
+wires = st.builds(
+    lambda function, seed: Wires(switch_hash=SwitchHash(function, seed=seed)),
+    st.sampled_from(["crc16", "crc32", "xor", "toeplitz"]), st.integers(0, 9))
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.sampled_from(sorted(FABRICS)), wires, seeds)
+def test_a_permutation_on_a_full_clos_never_collides(name, wire, seed):
+    fabric = FABRICS[name](wire)
+    count = len(fabric.endpoints)
+    plan = plan_paths(fabric, np.arange(count), derangement(seed, count))
+    plan.verify(fabric)
+    assert plan.bound == 1.0
+    assert plan.max_load == 1.0
+    assert plan.unrealised == 0
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.sampled_from(["leaf-spine", "fat-tree", "odd"]), st.integers(2, 4), seeds)
+def test_concurrent_rings_never_collide(name, jobs, seed):
+    fabric = FABRICS[name](Wires())
+    rings = np.array_split(np.random.default_rng(seed).permutation(len(fabric.endpoints)), jobs)
+    plan = plan_paths(fabric, np.concatenate(rings),
+                      np.concatenate([np.roll(ring, -1) for ring in rings]))
+    plan.verify(fabric)
+    assert plan.max_load == 1.0
+
+
+@settings(deadline=None, max_examples=15)
+@given(seeds, st.integers(1, 3))
+def test_both_ports_of_every_bond_are_used_without_collision(seed, jobs):
+    fabric = dual_tor(Endpoints.uniform(16, ports=2), pairs=4, spines=4)
+    src = np.tile(np.arange(16), 2)
+    plan = plan_paths(fabric, src, np.tile(derangement(seed, 16), 2))
+    plan.verify(fabric)
+    assert plan.max_load == 1.0
+    assert np.array_equal(np.bincount(2 * plan.src + plan.bond_port), np.ones(32))
+    five_tuples = set(zip(plan.src, plan.dst, plan.source_port, strict=True))
+    assert len(five_tuples) == 32
+
+
+def test_an_oversubscribed_fabric_shares_its_uplinks_evenly():
+    fabric = leaf_spine(Endpoints.uniform(64), leaves=4, spines=8)
+    plan = plan_paths(fabric, np.arange(64), (np.arange(64) + 16) % 64)
+    plan.verify(fabric)
+    assert plan.bound == plan.max_load == 2.0
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.sampled_from(sorted(FABRICS)), seeds)
+def test_a_plan_is_never_worse_than_ecmp_whatever_the_flows(name, seed):
+    rng = np.random.default_rng(seed)
+    fabric = FABRICS[name](Wires())
+    flows = rng.integers(1, 80)
+    src = rng.integers(len(fabric.endpoints), size=flows)
+    dst = (src + rng.integers(1, len(fabric.endpoints), flows)) % len(fabric.endpoints)
+    plan = plan_paths(fabric, src, dst, rng.uniform(1e9, 100e9, flows))
+    plan.verify(fabric)
+    assert plan.bound <= plan.max_load * (1 + 1e-9)
+    assert plan.max_load <= plan.ecmp_load
+    loads = link_loads(fabric, plan.links, plan.demand_bps)
+    assert loads.max() == pytest.approx(plan.max_load)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.sampled_from(["leaf-spine", "fat-tree", "parallel"]), st.integers(1, 16), seeds)
+def test_few_usable_ports_still_beat_or_equal_ecmp(name, ports, seed):
+    fabric = FABRICS[name](Wires())
+    count = len(fabric.endpoints)
+    rng = np.random.default_rng(seed)
+    usable = [rng.choice(np.arange(49152, 65536), ports, replace=False) for _ in range(count)]
+    plan = plan_paths(fabric, np.arange(count), derangement(seed, count), ports=usable)
+    plan.verify(fabric)
+    assert all(port in usable[src] for src, port in zip(plan.src, plan.source_port, strict=True))
+    assert plan.max_load <= plan.ecmp_load
+    if ports == 1:
+        assert plan.max_load == plan.ecmp_load
+
+
+def test_polarised_switches_are_reported_and_not_worse_than_ecmp():
+    same = Wires(switch_hash=SwitchHash("crc32", per_switch=False))
+    fabric = fat_tree(Endpoints.uniform(54), k=6, wires=same)
+    plan = plan_paths(fabric, np.arange(54), derangement(1, 54))
+    plan.verify(fabric)
+    assert plan.unrealised > 0
+    assert plan.max_load <= ecmp_load(fabric, plan)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.sampled_from(sorted({*FABRICS} - {"single"})), seeds, st.integers(1, 2))
+def test_after_failures_no_flow_is_lost_or_uses_a_dead_link(name, seed, failures):
+    fabric = FABRICS[name](Wires())
+    count = len(fabric.endpoints)
+    plan = plan_paths(fabric, np.arange(count), derangement(seed, count))
+    used = between_switches(fabric, plan.links)
+    dead = np.random.default_rng(seed).choice(used, failures, replace=False)
+    degraded = fabric.without(np.concatenate([dead, dead ^ 1]))
+    mended = replan(plan, degraded)
+    mended.verify(degraded)
+    assert np.array_equal(mended.src, plan.src)
+    assert np.array_equal(mended.dst, plan.dst)
+    assert not np.isin(mended.links, np.concatenate([dead, dead ^ 1])).any()
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("name", sorted({*FABRICS} - {"single"}))
+def test_after_one_failure_replanning_and_planning_anew_reach_the_bound(name, seed):
+    fabric = FABRICS[name](Wires())
+    count = len(fabric.endpoints)
+    flows = np.arange(count), derangement(seed, count)
+    plan = plan_paths(fabric, *flows)
+    dead = np.random.default_rng(seed).choice(between_switches(fabric, plan.links))
+    degraded = fabric.without([dead, dead ^ 1])
+    for again in (replan(plan, degraded), plan_paths(degraded, *flows)):
+        again.verify(degraded)
+        assert again.max_load == again.bound
+
+
+def test_a_failure_moves_few_flows_and_its_repair_none_but_brings_the_load_back():
+    fabric = leaf_spine(Endpoints.uniform(256), leaves=16, spines=16)
+    plan = plan_paths(fabric, np.arange(256), (np.arange(256) + 16) % 256)
+    degraded = fabric.without(np.array([0, 1]) + fabric.links_between("leaf0", "spine3")[0])
+    mended = replan(plan, degraded)
+    assert mended.max_load == mended.bound == 2.0
+    assert (mended.links != plan.links).any(axis=1).sum() <= 8
+    back = replan(mended, fabric)
+    back.verify(fabric)
+    assert back.max_load == 1.0
+
+
+def test_a_failure_elsewhere_changes_nothing():
+    fabric = leaf_spine(Endpoints.uniform(32), leaves=4, spines=8)
+    plan = plan_paths(fabric, [0, 8], [9, 1])
+    dead = fabric.links_between("leaf3", "spine7")
+    mended = replan(plan, fabric.without([*dead, *(dead ^ 1)]))
+    assert np.array_equal(mended.source_port, plan.source_port)
+    assert np.array_equal(mended.links, plan.links)
+
+
+def test_links_of_different_rates_are_loaded_by_their_rates():
+    endpoints = Endpoints.uniform(10, bps=10e9)
+    cables = [Cable(f"tor{t}", f"spine{s}", 40e9 if s else 10e9, 1e-6)
+              for t in range(2) for s in range(2)]
+    fabric = explicit(
+        endpoints, devices=["tor0", "tor1", "spine0", "spine1"], cables=cables,
+        host_links=[(name, 0, f"tor{i // 5}") for i, name in enumerate(endpoints.names)])
+    plan = plan_paths(fabric, np.arange(5), np.arange(5, 10))
+    plan.verify(fabric)
+    assert plan.bound == plan.max_load == 1.0
+
+
+def test_a_plan_survives_json():
+    fabric = fat_tree(Endpoints.uniform(54), k=6)
+    plan = plan_paths(fabric, np.arange(54), derangement(5, 54))
+    text = plan.to_json()
+    again = PathPlan.from_json(text)
+    again.verify(fabric)
+    assert again.to_json() == text
+    assert json.loads(text)["endpoints"][0] == "host-0/eth0"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "other"}', "7"])
+def test_what_is_no_plan_is_refused(text):
+    with pytest.raises(PlanError, match="path plan"):
+        PathPlan.from_json(text)
+
+
+def test_a_plan_with_a_missing_column_is_refused():
+    fabric = leaf_spine(Endpoints.uniform(4), leaves=2, spines=2)
+    data = json.loads(plan_paths(fabric, [0], [3]).to_json())
+    with pytest.raises(PlanError, match="one entry a flow"):
+        PathPlan.from_json(json.dumps({**data, "src": [0, 1]}))
+    del data["bound"]
+    with pytest.raises(PlanError, match="bound"):
+        PathPlan.from_json(json.dumps(data))
+
+
+def test_verify_names_the_flow_that_strays():
+    fabric = leaf_spine(Endpoints.uniform(32), leaves=4, spines=8)
+    plan = plan_paths(fabric, [0], [9])
+    dead = int(plan.links[0, 1])
+    with pytest.raises(PlanError, match="flow 0 from host-0/eth0 to host-9/eth0 takes leaf0->"):
+        plan.verify(fabric.without([dead]))
+
+
+def test_bad_flows_get_one_sentence():
+    fabric = leaf_spine(Endpoints.uniform(4), leaves=2, spines=2)
+    for arguments, message in (
+        (([0], [0]), "flow 0 goes from host-0/eth0 to itself"),
+        (([0, 1], [2]), "2 sources do not pair with 1"),
+        (([0], [4]), "numbers 0 to 3"),
+        (([0], [1], 0.0), "a rate above zero"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            plan_paths(fabric, *arguments)
+    for ports, message in (([0], "1 to 65535"), ([], "1 to 65535"), ([[50000]], "1 lists")):
+        with pytest.raises(ValueError, match=message):
+            plan_paths(fabric, [0], [3], ports=ports)
+
+
+def test_no_path_left_is_an_error_that_names_both_ends():
+    fabric = leaf_spine(Endpoints.uniform(4), leaves=2, spines=2)
+    plan = plan_paths(fabric, [0], [3])
+    cut = fabric.without(np.concatenate([fabric.links_between("leaf0", f"spine{s}")
+                                         for s in range(2)]))
+    for attempt in (lambda: replan(plan, cut), lambda: plan_paths(cut, [0], [3])):
+        with pytest.raises(UnreachableError, match="from host-0/eth0 to host-3/eth0"):
+            attempt()
+
+
+def test_no_flows_make_an_empty_plan():
+    fabric = leaf_spine(Endpoints.uniform(4), leaves=2, spines=2)
+    plan = plan_paths(fabric, [], [])
+    plan.verify(fabric)
+    assert replan(plan, fabric).max_load == 0.0
+    assert PathPlan.from_json(plan.to_json()).src.size == 0
