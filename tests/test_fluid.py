@@ -1,4 +1,4 @@
-"""The fluid engine against an independent water-filling in numpy, and against the laws it must obey."""
+"""The fluid engine against an independent water-filling in numpy, and against its laws."""
 
 from __future__ import annotations
 
@@ -199,8 +199,9 @@ def completion_times(net, flows):
         done_s[ids] = times
 
 
-def oracle_times(capacity, uses, amount, weight, ceiling, start_s):
+def oracle_times(network):
     """Completion times of all flows, event by event."""
+    capacity, uses, amount, weight, ceiling, start_s = network
     now_s, left, done_s = 0.0, amount.copy(), np.full(len(amount), np.nan)
     while np.isnan(done_s).any():
         on = np.flatnonzero(np.isnan(done_s) & (start_s <= now_s))
@@ -222,7 +223,7 @@ def test_completion_times_are_the_oracles(network):
     capacity, uses, amount, weight, ceiling, start_s = network
     net = build(capacity, uses)
     net.start(np.arange(len(amount)), amount, weights=weight, ceilings=ceiling, at_s=start_s)
-    assert completion_times(net, len(amount)) == pytest.approx(oracle_times(*network), abs=1e-7)
+    assert completion_times(net, len(amount)) == pytest.approx(oracle_times(network), abs=1e-7)
     assert net.carried() == pytest.approx(uses @ amount, rel=1e-9, abs=1e-9)
     assert net.flows == 0
     assert math.isinf(net.next_s)

@@ -1,0 +1,55 @@
+"""Topology files of small clusters for the simulator's tests, and stacks without any cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from sim.cluster import Cluster
+from sim.schema import load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ALPHA_S = 10e-6
+RATE_BPS = 100e9
+
+IDEAL = {"base": "rdma", "cost_per_message": "0s", "start_latency": f"{ALPHA_S}s",
+         "flow_rate": "1000Tbps", "headers": "0B", "cores": 32}
+"""A stack of which nothing is left but a latency: the textbook's alpha and beta."""
+FREE = {"base": "horovod", "per_tensor": "0s", "step_overhead": "0s", "overlap": 1.0,
+        "selection_per_element": "0s", "cast_per_element": "0s"}
+"""A framework that costs nothing."""
+
+
+def topology(*, hosts: int | list[dict[str, Any]] = 2, gpus: int = 1, rate_bps: float = RATE_BPS,
+             nic: dict[str, Any] | None = None, host: dict[str, Any] | None = None,
+             scenario: dict[str, Any] | None = None, **top: Any) -> dict[str, Any]:
+    """Give a topology as plain data: equal hosts under one switch, with ideal stack and framework.
+
+    ``nic``, ``host`` and ``scenario`` add to the one NIC, host group and scenario; ``top`` to the
+    file. ``hosts`` may be a list of groups instead of a number.
+    """
+    group = {"name": "h", "count": hosts,
+             "gpus": {"count": gpus, "model": "any", "effective": "100TFLOPS"},
+             "nvlink": {"rate": "100GB/s", "latency": "1us"},
+             "pcie": {"rate": "1000TB/s", "latency": "0s"},
+             "nics": [{"name": "eth", "rate": f"{rate_bps!r}bps"} | (nic or {})]} | (host or {})
+    return {"name": "t", "hosts": hosts if isinstance(hosts, list) else [group],
+            "fabric": {"template": "single-switch", "latency": "0s"},
+            "stacks": {"ideal": IDEAL}, "frameworks": {"free": FREE},
+            "workload": {"model": "vgg16", "batch": 128, "framework": "free"},
+            "scenarios": [{"name": "s", "stack": "ideal"} | (scenario or {})]} | top
+
+
+def write(folder: Path, data: dict[str, Any], name: str = "t.yaml") -> Path:
+    """Write a topology to a file of ``folder``."""
+    path = folder / name
+    path.write_text(yaml.safe_dump(data, sort_keys=False))
+    return path
+
+
+def cluster(folder: Path, **given: Any) -> Cluster:
+    """Build a cluster by the ordinary way: through a file."""
+    return Cluster(load(write(folder, topology(**given))))

@@ -1,0 +1,152 @@
+"""Collectives that have the network to themselves take what their alpha-beta formulas say.
+
+N ranks, S bytes, alpha the latency of a message, B a port's bytes a second; g ranks a host and M
+hosts, alpha1 and B1 within a host. The formulas are written down here from the literature:
+ring Patarasuk and Yuan 2009, trees Sanders, Speck and Träff 2009, halving-doubling Thakur,
+Rabenseifner and Gropp 2005 (all-to-all as well), 2D Jia et al. 2018, hierarchical all-to-all Hwang
+et al. 2023.
+"""
+
+from __future__ import annotations
+
+from math import ceil, floor, log2
+
+import numpy as np
+import pytest
+from cluster_files import ALPHA_S, RATE_BPS, cluster, topology
+
+from harp.collectives.registry import make_plan
+from sim.collective_bench import Timer
+from sim.placement import choose_gpus, place
+from sim.schema.parameters import load_stack
+
+B = RATE_BPS / 8
+ALPHA1_S, B1 = 1e-6, 100e9
+CHUNK_BYTES = 512 << 10
+SIZES = [8 << (3 * n) for n in range(10)] + [4 << 30]
+
+
+def ring_s(n, size):
+    return 2 * (n - 1) * (ALPHA_S + size / n / B)
+
+
+def half_ring_s(n, size):
+    return ring_s(n, size) / 2
+
+
+def tree_s(n, size):
+    depth, chunks = floor(log2(n - 1)) + 1, max(1, ceil(size / 2 / CHUNK_BYTES))
+    chunk = size / 2 / chunks
+    return 2 * depth * (ALPHA_S + 2 * chunk / B) + (chunks - 1) * (ALPHA_S + 4 * chunk / B)
+
+
+def broadcast_s(n, size):
+    depth, chunks = floor(log2(n - 2)) + 1, max(1, ceil(size / 2 / CHUNK_BYTES))
+    return (depth + chunks) * (ALPHA_S + size / chunks / B)
+
+
+def halving_doubling_s(n, size):
+    power = 1 << floor(log2(n))
+    inner = 2 * log2(power) * ALPHA_S + 2 * (power - 1) / power * size / B
+    return inner + (2 * (ALPHA_S + size / B) if n > power else 0)
+
+
+def alltoall_s(n, size):
+    return ALPHA_S + (n - 1) / n * size / B
+
+
+def two_level_s(g, m, size):
+    return (2 * (g - 1) * (ALPHA1_S + size / g / B1)
+            + 2 * (m - 1) * (ALPHA_S + size / m / B))
+
+
+def hierarchical_s(g, m, size):
+    return ALPHA1_S + (g - 1) / g * size / B1 + ALPHA_S + (m - 1) / m * g * size / B
+
+
+def timer(folder, **given):
+    """Time plans over all GPUs of a cluster, by default of equal hosts under one switch."""
+    made = cluster(folder, **given)
+    scenario = made.topology.scenarios[0]
+    gpus = choose_gpus(made, range(made.hosts), made.gpus, affinity=scenario.affinity)
+    placement = place(made, gpus, scenario.channels, affinity=scenario.affinity)
+    stack = load_stack(scenario.stack, made.topology.stacks)
+    return Timer(made, stack, scenario, placement)
+
+
+def measured(timer, plan, ranks, sizes, group=None):
+    return np.array([timer.seconds(make_plan(plan, ranks=ranks, nbytes=size, group=group))
+                     for size in sizes])
+
+
+FLAT = {"ring": ring_s, "reduce-scatter": half_ring_s, "allgather": half_ring_s, "tree": tree_s,
+        "broadcast": broadcast_s, "halving-doubling": halving_doubling_s, "alltoall": alltoall_s}
+LEAST = {"tree": 4, "broadcast": 5}
+"""Ranks from which a formula holds: smaller trees are chains that use their ports less."""
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5, 8, 48, 100, 256])
+def test_flat_collectives(tmp_path, ranks):
+    clock = timer(tmp_path, hosts=ranks)
+    for plan, formula in FLAT.items():
+        # An all-to-all of less than an element for each rank moves nothing between most of them.
+        sizes = [size for size in SIZES if plan != "alltoall" or size >= 4 * ranks]
+        if ranks >= LEAST.get(plan, 2):
+            wanted = [formula(ranks, size) for size in sizes]
+            assert measured(clock, plan, ranks, sizes) == pytest.approx(wanted, rel=0.01), plan
+
+
+def test_flat_collectives_of_1024_ranks(tmp_path):
+    clock = timer(tmp_path, hosts=1024)
+    for plan in ("ring", "tree", "broadcast", "halving-doubling"):
+        wanted = [FLAT[plan](1024, size) for size in SIZES]
+        assert measured(clock, plan, 1024, SIZES) == pytest.approx(wanted, rel=0.01), plan
+    sizes = [4096, 1 << 24, 4 << 30]
+    wanted = [alltoall_s(1024, size) for size in sizes]
+    assert measured(clock, "alltoall", 1024, sizes) == pytest.approx(wanted, rel=0.01)
+
+
+@pytest.mark.parametrize(("gpus", "hosts"), [(2, 2), (8, 2), (4, 3), (8, 16), (8, 128)])
+def test_two_level_collectives(tmp_path, gpus, hosts):
+    clock = timer(tmp_path, hosts=hosts, gpus=gpus)
+    ranks = gpus * hosts
+    wanted = [two_level_s(gpus, hosts, size) for size in SIZES]
+    assert measured(clock, "2d", ranks, SIZES, gpus) == pytest.approx(wanted, rel=0.01)
+    if ranks <= 128:
+        sizes = [size for size in SIZES if size >= 4 * ranks]
+        wanted = [hierarchical_s(gpus, hosts, size) for size in sizes]
+        times = measured(clock, "hierarchical-alltoall", ranks, sizes, gpus)
+        assert times == pytest.approx(wanted, rel=0.01)
+
+
+def test_a_flat_ring_over_hosts_of_several_gpus(tmp_path):
+    """One edge in g leaves its host: the ring goes at that edge's pace and latency."""
+    clock = timer(tmp_path, hosts=4, gpus=8)
+    wanted = [ring_s(32, size) for size in SIZES]
+    assert measured(clock, "ring", 32, SIZES) == pytest.approx(wanted, rel=0.01)
+
+
+@pytest.mark.parametrize(("ranks", "moved"), [(2, 1.0), (3, 1.5)])
+def test_small_trees_move_less(tmp_path, ranks, moved):
+    """A chain's ranks have no second child: S for two ranks, 1.5 S for three (harp's manual)."""
+    size = 1 << 30
+    wanted = moved * size / B + (size / 2 / CHUNK_BYTES + 2 * ranks) * ALPHA_S
+    assert measured(timer(tmp_path, hosts=ranks), "tree", ranks, [size]) == pytest.approx(
+        [wanted], rel=0.01)
+
+
+def test_channels_share_a_port(tmp_path):
+    """Channels split the bytes evenly and use one port together: no faster, and no slower."""
+    one = measured(timer(tmp_path, hosts=8), "ring", 8, [1 << 30])
+    four = measured(timer(tmp_path, hosts=8, scenario={"channels": 4}), "ring", 8, [1 << 30])
+    assert four == pytest.approx(one, rel=1e-9)
+
+
+def test_a_slow_edge_sets_the_rings_pace(tmp_path):
+    """Of four hosts the last has a port of a quarter of the rate."""
+    fast = topology()["hosts"][0] | {"name": "fast", "count": 3}
+    slow = fast | {"name": "slow", "count": 1,
+                   "nics": [{"name": "eth", "rate": f"{RATE_BPS / 4}bps"}]}
+    wanted = [2 * 3 * (ALPHA_S + size / 4 / (B / 4)) for size in SIZES]
+    clock = timer(tmp_path, hosts=[fast, slow])
+    assert measured(clock, "ring", 4, SIZES) == pytest.approx(wanted, rel=0.01)
