@@ -8,7 +8,7 @@ venv=.venv
 # One line a missing package: its Debian name, and what works without it.
 missing() {
     if ! command -v python3 >/dev/null; then
-        echo "python3: nothing works without it"
+        echo "python3 python3-venv python3-dev: nothing works without them"
         return
     fi
     python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null ||
@@ -24,11 +24,12 @@ missing() {
 
 need=$(missing)
 if [ -n "$need" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    echo "setup: installing" $(echo "$need" | cut -d: -f1) "libc6-dev"
+    packages="python3 python3-venv python3-dev gcc libc6-dev"
+    echo "setup: installing $packages"
     export DEBIAN_FRONTEND=noninteractive
     apt-get -qq update
-    # shellcheck disable=SC2046
-    apt-get -qq install -y --no-install-recommends $(echo "$need" | cut -d: -f1) libc6-dev >/dev/null
+    # shellcheck disable=SC2086
+    apt-get -qq install -y --no-install-recommends $packages >/dev/null
     need=$(missing)
 fi
 if [ -n "$need" ]; then
