@@ -9,7 +9,7 @@ with more ports for the flows that have found none.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -50,10 +50,10 @@ class SourcePorts:
 
         Raises ValueError for an empty list, a port outside 1..65535, or a wrong number of lists.
         """
-        given = list(ports)  # type: ignore[arg-type]
-        several = any(np.ndim(one) for one in given)
-        sets = [np.unique(np.asarray(one, np.int64)) for one in (given if several else [given])]
-        if several and len(sets) != endpoints:
+        given: Any = ports
+        flat = given.ndim == 1 if isinstance(given, np.ndarray) else not any(map(np.ndim, given))
+        sets = [np.unique(np.asarray(one, np.int64)) for one in ([given] if flat else given)]
+        if not flat and len(sets) != endpoints:
             raise ValueError(f"{len(sets)} lists of source ports for {endpoints} endpoints")
         for number, one in enumerate(sets):
             if not one.size or one[0] < 1 or one[-1] > 65535:
@@ -62,7 +62,7 @@ class SourcePorts:
         table = np.zeros((len(sets), int(count.max())), np.int64)
         for row, one in zip(table, sets, strict=True):
             row[: one.size] = one
-        which = np.arange(endpoints) if several else np.zeros(endpoints, np.int64)
+        which = np.zeros(endpoints, np.int64) if flat else np.arange(endpoints)
         return cls(table, count, which)
 
     def candidates(self, src: Ints, turn: Ints, turns: Ints, nth: Ints) -> Ints:
