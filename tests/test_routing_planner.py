@@ -231,6 +231,8 @@ def test_a_plan_with_a_missing_column_is_refused():
     data = json.loads(plan_paths(fabric, [0], [3]).to_json())
     with pytest.raises(PlanError, match="one entry a flow"):
         PathPlan.from_json(json.dumps({**data, "src": [0, 1]}))
+    with pytest.raises(PlanError, match="no path plan"):
+        PathPlan.from_json(json.dumps({**data, "src": ["x"]}))
     del data["bound"]
     with pytest.raises(PlanError, match="bound"):
         PathPlan.from_json(json.dumps(data))

@@ -96,7 +96,7 @@ class PathPlan:
         try:
             data: dict[str, Any] = json.loads(text)
             if data.pop("format") != JSON_FORMAT:
-                raise PlanError(f"a path plan has format {JSON_FORMAT!r}")
+                raise ValueError(f"its format is not {JSON_FORMAT!r}")
             rows = data.pop("links")
             links = np.full((len(rows), max(map(len, rows), default=1)), -1, np.int64)
             for padded, row in zip(links, rows, strict=True):
@@ -106,9 +106,9 @@ class PathPlan:
                                           ("demand_bps", np.float64), ("source_port", np.int64),
                                           ("bond_port", np.int64))}
             if any(column.shape != (len(rows),) for column in columns.values()):
-                raise PlanError("the columns of a path plan have one entry a flow")
+                raise ValueError("its columns must have one entry a flow")
             return cls(endpoints=tuple(data.pop("endpoints")), links=links, **columns, **data)
-        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise PlanError(f"this is no path plan: {error}") from error
 
 
