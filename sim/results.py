@@ -124,6 +124,17 @@ class ScenarioResult:
         """Relative error against ``expect`` (positive: the simulator is faster), or None."""
         return None if self.expect is None else self.images_per_s / self.expect.images_per_s - 1.0
 
+    @property
+    def expected_exposed_s(self) -> float | None:
+        """What the expected images/s leave exposed beside the simulated compute, or None.
+
+        That figure's step less this row's compute; negative where compute alone takes longer.
+        """
+        if self.expect is None:
+            return None
+        step_s = self.images_per_s * self.step_s / self.expect.images_per_s
+        return step_s - self.breakdown.compute_s
+
 
 @dataclass(frozen=True)
 class Report:

@@ -51,6 +51,10 @@ def test_json_holds_every_row() -> None:
         if row.expect is not None:
             assert written["error_pct"] == pytest.approx(
                 100 * (row.images_per_s / row.expect.images_per_s - 1), abs=1e-6)
+            # The figure's own step, were its compute the simulated one.
+            step_ms = written["expect"]["exposed_ms"] + written["breakdown_ms"]["compute"]
+            assert step_ms / written["step_ms"] == pytest.approx(
+                row.images_per_s / row.expect.images_per_s)
 
 
 @pytest.mark.parametrize("text", [report_json(taco()), collective_json(collective())])
@@ -91,6 +95,7 @@ def test_csv_says_what_json_says() -> None:
         for part, value in scenario["breakdown_ms"].items():
             assert float(row[f"{part}_ms"]) == value
         expect = scenario["expect"]
+        assert row["expect_exposed_ms"] == ("" if expect is None else str(expect["exposed_ms"]))
         assert row["expect_kind"] == ("" if expect is None else expect["kind"])
         assert row["notes"] == "; ".join(scenario["notes"])
 

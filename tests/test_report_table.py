@@ -18,7 +18,7 @@ from sim.report.explain import print_explanation
 from sim.report.nccl_table import busbw_factor, collective_row, print_collective
 from sim.report.numbers import apportion, percent, rate, shown_ms
 from sim.report.table import outside, print_report
-from sim.results import Breakdown, Report, ScenarioResult
+from sim.results import Breakdown, Expectation, Report, ScenarioResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,12 +60,30 @@ def test_every_row_is_one_line(width: int) -> None:
 
 
 def test_wide_table_shows_everything() -> None:
-    text = shown(print_report, taco(), 120)
+    text = shown(print_report, taco(), 140)
     assert cells(text, "LightCC+HARP", 16) == [
-        "16", "3478", "87%", "3562", "-2.4%", "predicted", "588.8", "518.0", "70.8",
+        "16", "3478", "87%", "3562", "-2.4%", "predicted", "588.8", "518.0", "70.8", "57.0",
         "3339..3652", "30.0..95.0"]
     assert "Tencent's TACO Train documentation" in text
     assert "overlap, selection_per_element, per_tensor" in text
+    assert "LightCC+HARP, 16 GPUs:" not in text
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_exposed_time_and_interval_of_a_prediction_are_found_at_any_width(width: int) -> None:
+    report = taco()
+    text = " ".join(shown(print_report, report, width).split())
+    assert "70.8 ms exposed; the published 3562 images/s leave 57.0 ms" in text or (
+        "70.8 57.0" in text)
+    assert "3339 to 3652 images/s, 30.0 to 95.0 ms exposed" in text or (
+        "3339..3652 30.0..95.0" in text)
+    assert text.count("overlap, selection_per_element, per_tensor") == 1
+
+
+def test_what_a_measured_figure_leaves_exposed_is_called_measured() -> None:
+    row = replace(taco().scenarios[8], expect=Expectation(3562, "measured", 0.08, "us"))
+    text = " ".join(shown(print_report, Report("t", 1, (row,)), 60).split())
+    assert "the measured 3562 images/s leave 57.0 ms" in text
 
 
 def test_columns_without_content_and_a_single_job_are_not_shown() -> None:

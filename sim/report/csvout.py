@@ -11,7 +11,7 @@ import io
 from typing import TYPE_CHECKING
 
 from sim.report.jsonout import breakdown_ms, error_pct
-from sim.report.numbers import rounded
+from sim.report.numbers import rounded, rounded_difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,7 +24,8 @@ HEADER = (
     "name", "gpus", "job", "images_per_s", "efficiency", "step_ms",
     "compute_ms", "exposed_transfer_ms", "selection_ms", "latency_ms", "message_ms",
     "low_images_per_s", "high_images_per_s", "low_exposed_ms", "high_exposed_ms",
-    "expect_images_per_s", "expect_kind", "expect_within", "expect_source", "error_pct", "notes",
+    "expect_images_per_s", "expect_exposed_ms", "expect_kind", "expect_within",
+    "expect_source", "error_pct", "notes",
 )
 COLLECTIVE_HEADER = (
     "collective", "ranks", "datatype", "algorithm", "size_bytes", "count", "time_us",
@@ -54,14 +55,17 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
 
 
 def _cells(row: ScenarioResult) -> tuple[Cell, ...]:
-    expect = row.expect
-    expected: tuple[Cell, ...] = (None, None, None, None)
-    if expect is not None:
-        expected = (rounded(expect.images_per_s), expect.kind, rounded(expect.within),
-                    expect.source)
     return (row.name, row.gpus, row.job, rounded(row.images_per_s), rounded(row.efficiency),
             rounded(row.step_s * 1e3), *breakdown_ms(row.breakdown).values(), *_interval(row),
-            *expected, error_pct(row), "; ".join(row.notes))
+            *_expect(row), error_pct(row), "; ".join(row.notes))
+
+
+def _expect(row: ScenarioResult) -> tuple[Cell, ...]:
+    expect, exposed_s = row.expect, row.expected_exposed_s
+    if expect is None or exposed_s is None:
+        return (None, None, None, None, None)
+    return (rounded(expect.images_per_s), rounded_difference(exposed_s * 1e3), expect.kind,
+            rounded(expect.within), expect.source)
 
 
 def _interval(row: ScenarioResult) -> tuple[Cell, ...]:

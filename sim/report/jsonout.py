@@ -68,7 +68,7 @@ def _scenario(row: ScenarioResult) -> dict[str, Any]:
         "images_per_s": rounded(row.images_per_s),
         "step_ms": rounded(row.step_s * 1e3),
         "efficiency": rounded(row.efficiency),
-        "expect": None if row.expect is None else _expect(row.expect),
+        "expect": None if row.expect is None else _expect(row.expect, row.expected_exposed_s),
         "error_pct": error_pct(row),
         "interval": None if row.interval is None else _interval(row.interval),
         "breakdown_ms": breakdown_ms(row.breakdown),
@@ -92,9 +92,10 @@ def error_pct(row: ScenarioResult) -> float | None:
     return None if row.error is None else rounded_difference(row.error * 100)
 
 
-def _expect(expect: Expectation) -> dict[str, Any]:
+def _expect(expect: Expectation, exposed_s: float | None) -> dict[str, Any]:
     return {
         "images_per_s": rounded(expect.images_per_s),
+        "exposed_ms": None if exposed_s is None else rounded_difference(exposed_s * 1e3),
         "kind": expect.kind,
         "within": rounded(expect.within),
         "source": expect.source,

@@ -2,12 +2,14 @@
 
 Beside the simulated images/s stand the published (or measured) figure and the relative error. A row
 whose error is larger than its ``within`` is marked, and a sentence below says so. Further columns
-show the step, how much of it is exposed (not compute), and the interval that parameters known only
-within bounds leave open. On a narrow terminal the least important columns go.
+show the step, how much of it is exposed (not compute) and how much the published figure leaves
+exposed, and the interval that parameters known only within bounds leave open. On a narrow terminal
+the least important columns go; what they said of intervals and predictions then stands below.
 """
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -20,7 +22,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from sim.results import Report, ScenarioResult
+    from sim.results import Interval, Report, ScenarioResult
+
+_INTERVALS = ("interval\nimages/s", "interval\nexposed ms")
+"""Headers of the columns that say what is left open."""
 
 
 def print_report(report: Report, *, console: Console | None = None) -> None:
@@ -29,10 +34,11 @@ def print_report(report: Report, *, console: Console | None = None) -> None:
 
     console = console_for() if console is None else console
     show(console, Text(report.topology, style="bold"))
+    columns: list[Column] = []
     if report.scenarios:
         columns = fit(_columns(report.scenarios, plain=console.options.ascii_only), console.width)
         show(console, grid(columns, section_ends(report.scenarios)))
-    for note in notes(report):
+    for note in notes(report, [column.header for column in columns]):
         show(console, Text(note, style="dim"))
 
 
@@ -66,12 +72,18 @@ def name_columns(rows: Sequence[ScenarioResult]) -> list[Column]:
     ]
 
 
-def notes(report: Report) -> list[str]:
-    """Sentences below the table: disagreements, sources, intervals, and the rows' own notes."""
+def notes(report: Report, headers: Sequence[str] = ()) -> list[str]:
+    """Sentences below the table: disagreements, sources, intervals, and the rows' own notes.
+
+    ``headers`` are those of the table's columns; what a column shows is not said again.
+    """
     rows = report.scenarios
     lines = [_disagreement(row) for row in rows if outside(row)]
     lines += _sources(rows)
-    lines += [_interval_note(row) for row in rows if row.interval is not None]
+    if _expected_exposed_header(rows) not in headers:
+        decimals = milliseconds_decimals(min((row.step_s for row in rows), default=1.0))
+        lines += [_exposed_note(row, decimals) for row in rows if _is_predicted(row)]
+    lines += _interval_notes(rows, each=not all(header in headers for header in _INTERVALS))
     by_note: dict[str, list[str]] = {}
     for row in rows:
         for note in row.notes:
@@ -83,9 +95,7 @@ def notes(report: Report) -> list[str]:
 
 def _columns(rows: Sequence[ScenarioResult], *, plain: bool) -> list[Column]:
     decimals = milliseconds_decimals(min(row.step_s for row in rows))
-
-    parts = [shown_ms(row.step_s, row.breakdown.compute_s, [row.breakdown.exposed_s], decimals)
-             for row in rows]
+    parts = [_parts_ms(row, decimals) for row in rows]
     return [
         *name_columns(rows),
         Column("images/s", _texts((rate(row.images_per_s) for row in rows), "bold")),
@@ -97,17 +107,23 @@ def _columns(rows: Sequence[ScenarioResult], *, plain: bool) -> list[Column]:
         Column("kind", _texts("" if row.expect is None else row.expect.kind for row in rows),
                align="left", drop=4),
         Column("step\nms", _texts(step for step, _, _ in parts), drop=1),
-        Column("compute\nms", _texts(compute for _, compute, _ in parts), drop=6),
+        Column("compute\nms", _texts(compute for _, compute, _ in parts), drop=7),
         Column("exposed\nms", _texts(exposed for _, _, exposed in parts), drop=1),
-        Column("interval\nimages/s", _texts(
-            "" if (i := row.interval) is None
-            else f"{rate(i.low_images_per_s)}..{rate(i.high_images_per_s)}" for row in rows),
+        Column(_expected_exposed_header(rows), _texts(
+            "" if (exposed_s := row.expected_exposed_s) is None or not math.isfinite(exposed_s)
+            else f"{exposed_s * 1e3:.{decimals}f}" for row in rows), drop=6),
+        Column(_INTERVALS[0], _texts(
+            "" if row.interval is None else _bounds_rate(row.interval, "..") for row in rows),
             drop=3),
-        Column("interval\nexposed ms", _texts(
-            "" if (i := row.interval) is None
-            else f"{i.low_exposed_s * 1e3:.{decimals}f}..{i.high_exposed_s * 1e3:.{decimals}f}"
-            for row in rows), drop=5),
+        Column(_INTERVALS[1], _texts(
+            "" if row.interval is None else _bounds_ms(row.interval, "..") for row in rows),
+            drop=5),
     ]
+
+
+def _parts_ms(row: ScenarioResult, decimals: int) -> list[str]:
+    """Step, compute and exposed time such that they add up as shown."""
+    return shown_ms(row.step_s, row.breakdown.compute_s, [row.breakdown.exposed_s], decimals)
 
 
 def _texts(values: Iterable[str], style: str = "") -> list[Text]:
@@ -146,12 +162,53 @@ def _sources(rows: Iterable[ScenarioResult]) -> list[str]:
     return [f"Held against: {'; '.join(sources)}."] if sources else []
 
 
-def _interval_note(row: ScenarioResult) -> str:
-    assert row.interval is not None
-    low, high = row.interval.low_exposed_s * 1e3, row.interval.high_exposed_s * 1e3
-    return (f"{label(row)}: {', '.join(row.interval.parameters)} within their bounds leave open "
-            f"{rate(row.interval.low_images_per_s)} to {rate(row.interval.high_images_per_s)} "
-            f"images/s, {low:.3g} to {high:.3g} ms exposed.")
+def _expected_exposed_header(rows: Sequence[ScenarioResult]) -> str:
+    return f"{_expected_header(rows)}\nexposed ms"
+
+
+def _is_predicted(row: ScenarioResult) -> bool:
+    """Tell a row whose exposed time is worth holding against the figure's: not one fitted to it."""
+    return (row.expect is not None and row.expect.kind != "fitted"
+            and math.isfinite(row.step_s) and row.gpus > 1)
+
+
+def _exposed_note(row: ScenarioResult, decimals: int) -> str:
+    assert row.expect is not None
+    assert row.expected_exposed_s is not None
+    word = "measured" if row.expect.kind == "measured" else "published"
+    return (f"{label(row)}: {_parts_ms(row, decimals)[2]} ms exposed; the {word} "
+            f"{rate(row.expect.images_per_s)} images/s leave "
+            f"{row.expected_exposed_s * 1e3:.{decimals}f} ms.")
+
+
+def _interval_notes(rows: Iterable[ScenarioResult], *, each: bool) -> list[str]:
+    """One sentence on what was varied and, where the table does not show them, the intervals."""
+    found = [(row, row.interval) for row in rows if row.interval is not None]
+    names = list(dict.fromkeys(name for _, interval in found for name in interval.parameters))
+    if not names:
+        return []
+    lines = [f"Intervals: {', '.join(names)} at the one and at the other end of their bounds; what "
+             "is fitted was fitted again at each."]
+    if each:
+        lines += [f"{label(row)}: {_bounds_rate(interval, ' to ')} images/s, "
+                  f"{_bounds_ms(interval, ' to ')} ms exposed." for row, interval in found]
+    return lines
+
+
+def _bounds_rate(interval: Interval, between: str) -> str:
+    return between.join(map(rate, (interval.low_images_per_s, interval.high_images_per_s)))
+
+
+def _bounds_ms(interval: Interval, between: str) -> str:
+    return between.join(map(_ms, (interval.low_exposed_s, interval.high_exposed_s)))
+
+
+def _ms(seconds: float) -> str:
+    """Milliseconds that need no more than a glance: one decimal, none from 1000 up."""
+    value = seconds * 1e3
+    if 0 < abs(value) < 0.05:
+        return f"{value:.2g}"
+    return f"{value:.0f}" if abs(value) >= 999.95 else f"{value:.1f}"
 
 
 def _listed(names: Sequence[str], most: int = 3) -> str:
