@@ -249,7 +249,8 @@ static int join_resources(fluid *f, int32_t slot)
 {
     struct flow *w = &f->flow[slot];
     int64_t first = f->route_ptr[w->route], end = f->route_ptr[w->route + 1];
-    for (int64_t k = first; k < end; k++) { /* all memory first, so that a failure changes nothing */
+    for (int64_t k = first; k < end;
+         k++) { /* all memory first, so that a failure changes nothing */
         struct resource *r = &f->resource[f->route_resource[k]];
         if (r->count > 16 && r->count > 2 * r->live)
             compact(f, r);
@@ -288,7 +289,9 @@ static void activate(fluid *f, int32_t slot)
     w->rate = 0.0;
     w->settled_s = f->now_s;
     w->key_s = w->left > 0.0 ? INFINITY : f->now_s;
-    f->fresh[f->fresh_count++] = slot;
+    if (!w->fresh) /* it may have been put on another route since the last solution */
+        f->fresh[f->fresh_count++] = slot;
+    w->fresh = 1;
     heap_push(f, &f->heap, slot);
 }
 
@@ -450,8 +453,7 @@ int32_t fluid_reroute(fluid *f, int32_t id, int32_t route)
         w->route = route;
         return 0;
     }
-    fluid_solve(f);
-    fluid_settle_flow(f, w);
+    fluid_settle_flow(f, w); /* at the old rate: the clock has not moved since it was solved */
     leave_resources(f, id);
     heap_remove(f, &f->heap, w->heap_at);
     w->route = route;
@@ -512,10 +514,22 @@ void fluid_carried(fluid *f, double *carried)
     }
 }
 
-const int32_t *fluid_done_id(const fluid *f) { return f->done_id; }
-const double *fluid_done_s(const fluid *f) { return f->done_s; }
-double fluid_now_s(const fluid *f) { return f->now_s; }
-int64_t fluid_flows(const fluid *f) { return f->flows; }
+const int32_t *fluid_done_id(const fluid *f)
+{
+    return f->done_id;
+}
+const double *fluid_done_s(const fluid *f)
+{
+    return f->done_s;
+}
+double fluid_now_s(const fluid *f)
+{
+    return f->now_s;
+}
+int64_t fluid_flows(const fluid *f)
+{
+    return f->flows;
+}
 
 void fluid_effort(const fluid *f, int64_t *solutions, int64_t *visits)
 {

@@ -37,8 +37,10 @@ static void affect_first(fluid *f)
 {
     f->affected_count = 0;
     f->solving++;
-    for (int64_t i = 0; i < f->fresh_count; i++)
+    for (int64_t i = 0; i < f->fresh_count; i++) {
+        f->flow[f->fresh[i]].fresh = 0;
         affect(f, f->fresh[i]);
+    }
     f->fresh_count = 0;
     for (int32_t i = 0; i < f->dirty_count; i++) {
         struct resource *r = &f->resource[f->dirty[i]];
@@ -220,7 +222,10 @@ static void fill(fluid *f)
 
 /* ---- the certificate around the affected flows ---- */
 
-static double level_of_flow(const struct flow *w) { return w->rate / w->weight; }
+static double level_of_flow(const struct flow *w)
+{
+    return w->rate / w->weight;
+}
 
 static double highest_level(const fluid *f, const struct resource *r)
 {

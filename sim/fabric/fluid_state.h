@@ -17,30 +17,30 @@ struct member {
 
 struct resource {
     double capacity;
-    double load;      /* units per second in use */
-    double carried;   /* units, up to settled_s */
+    double load;    /* units per second in use */
+    double carried; /* units, up to settled_s */
     double settled_s;
     struct member *member;
     int32_t count, room, live; /* list length, allocated, and entries that are not dead */
     int32_t bound;             /* active flows whose bottleneck this is */
     uint8_t dirty;             /* a flow left or the capacity changed since the last solution */
     /* Scratch of one water-filling. */
-    uint8_t froze;        /* some flow froze here, at `level` */
-    uint32_t touched;     /* the round in which a solved flow crossed it */
-    int32_t open;         /* solved flows here that are not frozen yet */
-    double left;          /* capacity that is not given away yet */
-    double open_weight;   /* sum of coefficient * weight over the open flows */
-    double level;         /* rate/weight at which it saturated */
+    uint8_t froze;      /* some flow froze here, at `level` */
+    uint32_t touched;   /* the round in which a solved flow crossed it */
+    int32_t open;       /* solved flows here that are not frozen yet */
+    double left;        /* capacity that is not given away yet */
+    double open_weight; /* sum of coefficient * weight over the open flows */
+    double level;       /* rate/weight at which it saturated */
 };
 
 struct flow {
-    double left;      /* amount still to move at settled_s */
+    double left; /* amount still to move at settled_s */
     double rate;
     double weight;
     double ceiling;
     double settled_s;
     double start_s;
-    double key_s;     /* place in its heap: start time while pending, finish time while active */
+    double key_s; /* place in its heap: start time while pending, finish time while active */
     int32_t route;
     int32_t bottleneck;
     int32_t heap_at;
@@ -48,6 +48,7 @@ struct flow {
     uint32_t solving; /* the solution in which it is affected */
     uint8_t state;
     uint8_t frozen;
+    uint8_t fresh;    /* it stands in `fresh`, to be solved for the first time on its route */
 };
 
 struct time_heap {
