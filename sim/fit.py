@@ -15,13 +15,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from sim.calibration.root import NoRootError, find_root
 from sim.results import Interval
 from sim.scenario import Settings, run_scenario
 from sim.schema.errors import Problem, TopologyError
 from sim.schema.parameters import FrameworkCosts, HostStack, load_framework, load_stack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from sim.cluster import Cluster
     from sim.results import ScenarioResult
@@ -36,9 +37,6 @@ ACCURACY = 1e-6
 """Relative difference of a step time at which a fit ends."""
 INTERVAL_ACCURACY = 1e-4
 """The same where a fit is made again for an interval."""
-_TRIES = 60
-_FIRST_STEP = 1.05
-_LEAST = 1e-12
 
 
 def fit(cluster: Cluster, settings: Settings, *, accuracy: float = ACCURACY) -> dict[str, float]:
@@ -108,31 +106,11 @@ def _solve(cluster: Cluster, expect: Expect, name: str, figures: Mapping[str, fl
         result = find_row(cluster, expect, Settings({**figures, name: value}))
         return expect.images_per_s / result.images_per_s - 1.0
 
-    return _root(excess, present_value(cluster, name), accuracy)
-
-
-def _root(excess: Callable[[float], float], start: float, accuracy: float) -> float:
-    """Value from 0 up at which ``excess`` is 0, or 0 where even that is too much; raises Problem.
-
-    Secant steps: a step time is nearly linear in every cost, once what hides it has been passed.
-    """
-    here, there = start, start * _FIRST_STEP or _LEAST
-    f_here, f_there = excess(here), excess(there)
-    for _ in range(_TRIES):
-        if abs(f_here) <= accuracy:
-            return here
-        if here == 0.0 and f_there > f_here > 0.0:
-            return 0.0
-        if f_there == f_here:
-            there *= 2  # no effect yet: other costs may hide this one
-            f_there = excess(there)
-            continue
-        wanted = here - f_here * (there - here) / (f_there - f_here)
-        there, f_there = here, f_here
-        here = min(max(wanted, 0.0), (there or _LEAST) * 4)
-        f_here = excess(here)
-    raise Problem("has no effect on its row, or no value of it gives the row",
-                  allowed="a parameter that the row depends on")
+    try:
+        return find_root(excess, present_value(cluster, name), accuracy)
+    except NoRootError:
+        raise Problem("has no effect on its row, or no value of it gives the row",
+                      allowed="a parameter that the row depends on") from None
 
 
 def _predict(cluster: Cluster, rows: Sequence[tuple[Scenario, int]],

@@ -1,0 +1,207 @@
+"""Fits give their rows back; intervals hold all that lies between the ends of what is open."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from sim.calibrate import main
+from sim.calibration.quantities import quantity
+from sim.calibration.root import find_root
+from sim.calibration.shipped import Comparison, compare, verdict
+from sim.cluster import Cluster
+from sim.fit import UNIDENTIFIED, find_row, fit, intervals, present_value
+from sim.scenario import Settings, run_scenario
+from sim.schema import TopologyError, load
+from sim.schema.parameters import load_framework, load_stack
+
+ROOT = Path(__file__).parent.parent
+TACO = ROOT / "topologies" / "taco-vgg16-v100-25g.yaml"
+FITTED = sorted(path for path in (ROOT / "topologies").glob("*.yaml")
+                if "fits:" in path.read_text(encoding="utf-8"))
+SMALL = """
+name: small
+hosts:
+  - name: h
+    count: 2
+    gpus: {count: 2, model: V100, effective: 20TFLOPS}
+    nvlink: {rate: 130GB/s}
+    nics: [{name: eth, rate: 25Gbps}]
+fabric: {template: single-switch}
+workload: {model: resnet50, batch: 32}
+scenarios: [{name: ring, stack: STACK, gpus: [1, 4]}]
+expect:
+  - {scenario: ring, gpus: GPUS, images_per_s: 400, kind: fitted, fits: NAME, within: 2%,
+     source: us}
+"""
+
+
+@pytest.fixture(scope="module")
+def taco() -> Cluster:
+    return Cluster(load(TACO))
+
+
+def small(folder: Path, *, stack: str = "kernel-tcp", gpus: int = 4,
+          name: str = "kernel-tcp.cost_per_byte", rate: float = 400) -> Path:
+    path = folder / "small.yaml"
+    path.write_text(SMALL.replace("STACK", stack).replace("GPUS", str(gpus)).replace("NAME", name)
+                    .replace("images_per_s: 400", f"images_per_s: {rate}"))
+    return path
+
+
+@pytest.mark.parametrize("path", FITTED, ids=lambda path: path.stem)
+def test_shipped_values_are_those_of_the_fit(path: Path) -> None:
+    for comparison in compare(Cluster(load(path))):
+        assert comparison.shipped == pytest.approx(comparison.fitted, rel=1e-4), comparison
+        assert abs(comparison.residual) < 1e-5
+
+
+@pytest.mark.parametrize("path", FITTED, ids=lambda path: path.stem)
+def test_no_set_has_more_than_one_free_parameter(path: Path) -> None:
+    names = [expect.fits for expect in load(path).expect if expect.fits is not None]
+    owners = [name.rpartition(".")[0] for name in names]
+    assert len(owners) == len(set(owners)), names
+
+
+def test_a_fit_gives_back_the_value_that_made_the_row(tmp_path: Path) -> None:
+    cluster = Cluster(load(small(tmp_path)))
+    expect = cluster.topology.expect[0]
+    for value in (0.4e-9, 3e-9):
+        made = find_row(cluster, expect, Settings({"kernel-tcp.cost_per_byte": value}))
+        again = Cluster(load(small(tmp_path, rate=made.images_per_s)))
+        assert fit(again, Settings())["kernel-tcp.cost_per_byte"] == pytest.approx(value, rel=1e-3)
+
+
+def test_a_fit_begins_at_zero_as_well(tmp_path: Path) -> None:
+    made = 1e-9
+    first = Cluster(load(small(tmp_path, stack="rdma", name="rdma.cost_per_byte")))
+    row = find_row(first, first.topology.expect[0], Settings({"rdma.cost_per_byte": made}))
+    cluster = Cluster(load(small(tmp_path, stack="rdma", name="rdma.cost_per_byte",
+                                 rate=row.images_per_s)))
+    assert present_value(cluster, "rdma.cost_per_byte") == 0.0
+    assert fit(cluster, Settings())["rdma.cost_per_byte"] == pytest.approx(made, rel=1e-3)
+
+
+@given(st.floats(1e-12, 1e3), st.floats(1e-12, 1e3), st.floats(0.1, 3), st.floats(0, 0.5),
+       st.sampled_from([1, -1]))
+def test_roots_of_monotonic_functions_are_found(root: float, start: float, power: float,
+                                                jump: float, sign: int) -> None:
+    def excess(value: float) -> float:
+        scaled = (value / root) ** power - 1.0
+        return sign * (scaled + jump * (scaled > 0))
+
+    assume(1e-4 < start / root < 1e4)
+    found = find_root(excess, start, 1e-6)
+    assert found == pytest.approx(root, rel=2e-5)
+
+
+def test_a_cost_that_even_at_nothing_is_too_slow_becomes_nothing(tmp_path: Path) -> None:
+    path = small(tmp_path, name="kernel-tcp.start_latency", rate=1e6)
+    assert fit(Cluster(load(path)), Settings()) == {"kernel-tcp.start_latency": 0.0}
+
+
+@pytest.mark.parametrize(("name", "gpus", "says"), [
+    ("kernel-tcp.cost_per_bite", 4, "names no parameter"),
+    ("kernel.cost_per_byte", 4, "names no parameter"),
+    ("gpus.count", 4, "names no parameter"),
+    ("cost_per_byte", 4, "names no parameter"),
+    ("kernel-tcp.description", 4, "names no parameter"),
+    ("rdma.cost_per_byte", 4, "has no effect"),
+    ("kernel-tcp.cost_per_byte", 1, "has no effect"),
+])
+def test_what_cannot_be_fitted_is_refused_at_its_place(tmp_path: Path, name: str, gpus: int,
+                                                       says: str) -> None:
+    with pytest.raises(TopologyError, match=says) as caught:
+        fit(Cluster(load(small(tmp_path, name=name, gpus=gpus))), Settings())
+    assert caught.value.key == "expect[0].fits"
+    assert caught.value.line == 13
+
+
+def test_an_interval_holds_what_lies_between_its_ends(taco: Cluster) -> None:
+    rows = [(scenario, 16) for scenario in taco.topology.scenarios
+            if scenario.name in ("LightCC+HARP", "dense 2D+TCP", "flat top-k+HARP")]
+    found = intervals(taco, rows)
+    owners = [load_stack("kernel-tcp"), load_stack("taco-harp"), load_framework("horovod"),
+              load_framework("lightcc")]
+    for slow in [*combinations(UNIDENTIFIED, 1), *combinations(UNIDENTIFIED, 2)]:
+        figures: dict[str, float] = {}
+        for owner in owners:
+            for name in set(UNIDENTIFIED) & set(type(owner).model_fields):
+                low, high = getattr(owner, name).interval
+                wants_high = (UNIDENTIFIED[name] > 0) != (name in slow)
+                figures[f"{owner.name}.{name}"] = high if wants_high else low
+        figures |= fit(taco, Settings(figures), accuracy=1e-4)
+        for (scenario, gpus), interval in zip(rows, found, strict=True):
+            result = run_scenario(taco, scenario, gpus, Settings(figures))[0]
+            assert interval is not None
+            slack = 1 + 2e-3  # the rows are fitted to 1e-4, and buckets are cut by a clock
+            assert interval.low_images_per_s <= result.images_per_s * slack, (slow, scenario.name)
+            assert result.images_per_s <= interval.high_images_per_s * slack, (slow, scenario.name)
+
+
+def test_an_interval_keeps_the_fitted_rows_and_holds_the_shipped_answer(taco: Cluster) -> None:
+    fitted = [(next(s for s in taco.topology.scenarios if s.name == e.scenario), e.gpus)
+              for e in taco.topology.expect if e.fits and e.gpus == 16]
+    assert intervals(taco, fitted) == [None, None]
+    row = taco.topology.scenarios[2]
+    interval = intervals(taco, [(row, 16)])[0]
+    result = run_scenario(taco, row, 16)[0]
+    assert interval is not None
+    assert interval.low_images_per_s < result.images_per_s < interval.high_images_per_s
+    assert interval.low_exposed_s < result.breakdown.exposed_s < interval.high_exposed_s
+
+
+def test_one_gpu_has_no_interval(taco: Cluster) -> None:
+    assert intervals(taco, [(taco.topology.scenarios[2], 1)]) == [None]
+
+
+def comparison(shipped: float, fitted: float) -> Comparison:
+    return Comparison("kernel-tcp.cost_per_byte", shipped, fitted,
+                      load(TACO).expect[2], 0.0)
+
+
+def test_more_than_half_a_percent_off_is_stale() -> None:
+    assert not comparison(1.004e-9, 1e-9).stale
+    assert comparison(1.006e-9, 1e-9).stale
+    assert comparison(1e-9, 0.0).stale
+    assert not comparison(0.0, 0.0).stale
+    assert "kernel-tcp.cost_per_byte is more than 0.5 % off" in verdict([comparison(2e-9, 1e-9)])
+
+
+def test_command_prints_the_fit_and_succeeds_where_nothing_is_stale() -> None:
+    result = CliRunner().invoke(main, [str(TACO)])
+    assert result.exit_code == 0, result.output
+    line = next(x for x in result.output.splitlines() if x.startswith("kernel-tcp.cost_per_byte"))
+    assert "Horovod+TCP, 16 GPUs" in line
+    assert line.count("ns") == 2
+
+
+def test_command_fails_in_one_sentence_where_a_value_is_stale(tmp_path: Path) -> None:
+    path = small(tmp_path)
+    result = CliRunner().invoke(main, [str(path), "--json"])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: Stale: kernel-tcp.cost_per_byte is more than")
+    document = json.loads(result.stdout)
+    assert document["stale"] is True
+    assert document["parameters"][0]["name"] == "kernel-tcp.cost_per_byte"
+
+
+@pytest.mark.parametrize(("parameter", "value", "text"), [
+    ("kernel-tcp.cost_per_byte", 0.9287291e-9, "0.928729ns"),
+    ("start_latency", 3.5e-5, "35us"),
+    ("horovod.step_overhead", 7.5844464e-3, "7.58445ms"),
+    ("gpus.effective", 2.32546772e13, "23.2547TFLOPS"),
+    ("flow_rate", 24.999e9, "24.999Gbps"),
+    ("headers", 114, "114B"),
+    ("cores", 1.0, "1"),
+    ("cost_per_packet", 0.0, "0ns"),
+    ("per_tensor", 1e-6, "1us"),
+])
+def test_quantities_read_well(parameter: str, value: float, text: str) -> None:
+    assert quantity(parameter, value) == text
