@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 IDLE = "#c4c4c4"
 CLASSES = (
     ("idle", IDLE, 0.8, 0.0),
-    ("up to its capacity", BLUE, 1.8, 1.0),
+    ("up to capacity", BLUE, 1.8, 1.0),
     ("up to twice its capacity", ORANGE, 2.8, 2.0),
-    ("beyond", VERMILION, 3.8, np.inf),
+    ("more than twice", VERMILION, 3.8, np.inf),
 )
 """Name, colour and line width of a cable, and the largest load of each class."""
 
@@ -130,9 +130,9 @@ def _cables(axes: Axes, ends: Floats, load: Floats, up: NDArray[np.bool_]) -> No
         axes.add_collection(LineCollection(list(chosen), colors=colour, linewidths=width,
                                            zorder=1 + 0.1 * number, capstyle="round"))
     for number in np.flatnonzero((level > 1) & up).tolist():
-        # A third of the way up, where cables of one switch have parted and not yet met others.
+        # Low, where the cables of one switch have parted but have not yet met others.
         low, high = ends[number][np.argsort(ends[number][:, 1])]
-        x, y = low + (high - low) * 0.36
+        x, y = low + (high - low) * 0.28
         frame = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": CLASSES[level[number]][1]}
         axes.text(x, y, f"{load[number]:.3g}", fontsize=8, ha="center", va="center", zorder=3,
                   bbox=frame)
