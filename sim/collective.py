@@ -150,10 +150,8 @@ class Communicator:
             fresh = self._build(moving.src, moving.dst, moving.group, moving.share, moving.channel)
             assert moving.flows is not None
             running = self.fabric.running(moving.flows)
-            for flow, route in zip(moving.flows.flows[running].tolist(),
-                                   fresh.routes[running].tolist(), strict=True):
-                self.fabric.reroute(flow, route)
-                count += 1
+            self.fabric.reroute(moving.flows.flows[running], fresh.routes[running])
+            count += int(running.sum())
         return count
 
 

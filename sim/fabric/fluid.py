@@ -44,6 +44,9 @@ class Fluid:
     Args:
         capacity: float64[resources], units per second of each resource; 0 means that it is down.
         tolerance: completions within this share of the first one's age are reported together.
+
+    Attributes:
+        handle: the C object, for engines that drive it.
     """
 
     def __init__(self, capacity: ArrayLike, tolerance: float = EXACT) -> None:
@@ -56,7 +59,7 @@ class Fluid:
         pointer = lib.fluid_new(self.resources, _pointer(capacities, "double[]"), tolerance)
         if pointer == ffi.NULL:
             raise MemoryError
-        self._fluid = ffi.gc(pointer, lib.fluid_free)
+        self.handle = ffi.gc(pointer, lib.fluid_free)
 
     @staticmethod
     def _check(code: float, what: str) -> None:
@@ -81,7 +84,7 @@ class Fluid:
         if shares is not None and len(shares) != len(hops):
             raise ValueError("one coefficient a hop")
         first = lib.fluid_add_routes(
-            self._fluid, len(ptrs) - 1, _pointer(ptrs, "int64_t[]"), _pointer(hops, "int32_t[]"),
+            self.handle, len(ptrs) - 1, _pointer(ptrs, "int64_t[]"), _pointer(hops, "int32_t[]"),
             _pointer(shares, "double[]"))
         self._check(first, "a route names an unknown resource or a coefficient that is not positive")
         return int(first)
@@ -103,7 +106,7 @@ class Fluid:
                     for values in (weights, ceilings, at_s)]
         ids = np.empty(n, dtype=np.int32)
         code = lib.fluid_start(
-            self._fluid, n, _pointer(_array(routes, np.int32, n), "int32_t[]"),
+            self.handle, n, _pointer(_array(routes, np.int32, n), "int32_t[]"),
             _pointer(_array(amounts_n, np.float64, n), "double[]"),
             *(_pointer(values, "double[]") for values in optional),
             ffi.from_buffer("int32_t[]", ids))
@@ -117,54 +120,58 @@ class Fluid:
         Returns:
             ids int32[k] and completion times float64[k]; empty when none happens by ``until_s``.
         """
-        count = lib.fluid_run(self._fluid, until_s)
+        count = lib.fluid_run(self.handle, until_s)
         self._check(count, "run failed")
         if count == 0:
             return np.empty(0, np.int32), np.empty(0, np.float64)
-        ids = np.frombuffer(ffi.buffer(lib.fluid_done_id(self._fluid), count * 4), np.int32)
-        times = np.frombuffer(ffi.buffer(lib.fluid_done_s(self._fluid), count * 8), np.float64)
+        ids = np.frombuffer(ffi.buffer(lib.fluid_done_id(self.handle), count * 4), np.int32)
+        times = np.frombuffer(ffi.buffer(lib.fluid_done_s(self.handle), count * 8), np.float64)
         return ids.copy(), times.copy()
 
     def drain(self) -> float:
         """Run until nothing can complete any more and return the time of the last completion."""
         last_s = self.now_s
-        while lib.fluid_run(self._fluid, math.inf) > 0:
+        while lib.fluid_run(self.handle, math.inf) > 0:
             last_s = self.now_s
         return last_s
 
     @property
     def now_s(self) -> float:
         """The clock, in seconds."""
-        return float(lib.fluid_now_s(self._fluid))
+        return float(lib.fluid_now_s(self.handle))
 
     @property
     def next_s(self) -> float:
         """Time of the next start or completion; infinite when there is none."""
-        return float(lib.fluid_next_s(self._fluid))
+        return float(lib.fluid_next_s(self.handle))
 
     @property
     def flows(self) -> int:
         """Flows that have not completed."""
-        return int(lib.fluid_flows(self._fluid))
+        return int(lib.fluid_flows(self.handle))
 
     def effort(self) -> tuple[int, int]:
         """How many times rates were solved, and how many flows those solutions visited in all."""
         counts = ffi.new("int64_t[2]")
-        lib.fluid_effort(self._fluid, counts, counts + 1)
+        lib.fluid_effort(self.handle, counts, counts + 1)
         return int(counts[0]), int(counts[1])
 
     def set_capacity(self, resource: int, capacity: float) -> None:
         """Change a capacity from now on; 0 stops every flow that crosses the resource."""
-        self._check(lib.fluid_set_capacity(self._fluid, resource, capacity),
+        self._check(lib.fluid_set_capacity(self.handle, resource, capacity),
                     f"resource {resource} is unknown or capacity {capacity} is not finite and >= 0")
 
-    def reroute(self, flow: int, route: int) -> None:
-        """Put a flow that has not completed on another route; what it has moved stays moved."""
-        self._check(lib.fluid_reroute(self._fluid, flow, route), f"no flow {flow} or route {route}")
+    def reroute(self, flows: ArrayLike, routes: ArrayLike) -> None:
+        """Put flows that have not completed on other routes; what they have moved stays moved."""
+        ids = np.atleast_1d(np.asarray(flows, np.int32))
+        wanted = np.broadcast_to(np.asarray(routes, np.int32), ids.shape)
+        for flow, route in zip(ids.tolist(), wanted.tolist(), strict=True):
+            self._check(lib.fluid_reroute(self.handle, flow, route),
+                        f"no flow {flow} or route {route}")
 
     def cancel(self, flow: int) -> float:
         """Take a flow out before it completes and return the amount that it had left."""
-        left = lib.fluid_cancel(self._fluid, flow)
+        left = lib.fluid_cancel(self.handle, flow)
         self._check(left, f"no flow {flow}")
         return float(left)
 
@@ -172,7 +179,7 @@ class Fluid:
         """Rates (units per second) and amounts left of flows that have not completed."""
         ids = np.atleast_1d(_array(flows, np.int32))
         rate, left = np.empty(len(ids)), np.empty(len(ids))
-        code = lib.fluid_flow_state(self._fluid, len(ids), _pointer(ids, "int32_t[]"),
+        code = lib.fluid_flow_state(self.handle, len(ids), _pointer(ids, "int32_t[]"),
                                     ffi.from_buffer("double[]", rate),
                                     ffi.from_buffer("double[]", left))
         self._check(code, "a flow is unknown or has completed")
@@ -181,11 +188,11 @@ class Fluid:
     def load(self) -> NDArray[np.float64]:
         """Units per second in use of each resource, float64[resources]."""
         load = np.empty(self.resources)
-        lib.fluid_load(self._fluid, ffi.from_buffer("double[]", load))
+        lib.fluid_load(self.handle, ffi.from_buffer("double[]", load))
         return load
 
     def carried(self) -> NDArray[np.float64]:
         """Units that each resource has carried since the beginning, float64[resources]."""
         carried = np.empty(self.resources)
-        lib.fluid_carried(self._fluid, ffi.from_buffer("double[]", carried))
+        lib.fluid_carried(self.handle, ffi.from_buffer("double[]", carried))
         return carried
