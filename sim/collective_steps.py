@@ -1,0 +1,127 @@
+"""Run a collective plan message by message: the reference for the fluid phases of `sim.collective`.
+
+Every message is a flow. A rank begins step s + 1 when its own sends and receives of step s are
+complete; a message starts when both its ends have begun its step, and its first byte moves after
+the latency of its edge and the stack's cost of a message. Ranks are otherwise asynchronous: on a
+fabric where edges differ, waves of delay run through them as they do in the real thing.
+
+Steps are generated when the first rank comes to them and dropped when the last has passed, so
+memory is O(ranks x window) and not O(messages). Local work (top-k selection) takes no time here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from harp.collectives.ir import Transfers
+from sim.fabric.stepper import Messages, run_messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from harp.collectives.plan import Plan
+    from sim.fabric.fluid import Fluid
+    from sim.fabric.stepper import Effort
+    from sim.transport import Transport
+
+    Ints = NDArray[np.int64]
+    Ids = NDArray[np.int32]
+    Floats = NDArray[np.float64]
+    Router = Callable[[Ints, Ints], "Edges"]
+
+
+class Edges(NamedTuple):
+    """How messages between pairs of ranks travel; one entry a pair."""
+
+    route: Ids
+    """Routes of the `Fluid`, for bytes."""
+    ceiling: Floats
+    """Bytes/s that a message never exceeds."""
+    delay_s: Floats
+    """Latency of the edge, plus the stack's cost of a message."""
+
+    def take(self, index: Ints) -> Edges:
+        """Select pairs."""
+        return Edges(*(column[index] for column in self))
+
+
+class StepTimes(NamedTuple):
+    """When a collective ended, and what simulating it took."""
+
+    end_s: float
+    rank_end_s: Floats
+    """When each rank was done, float64[ranks]."""
+    effort: Effort
+
+
+def run_steps(plan: Plan, net: Fluid, router: Router) -> StepTimes:
+    """Run every step of ``plan`` on ``net``, from now on; nothing else may run there meanwhile.
+
+    Args:
+        plan: what to run.
+        net: where the flows run, in bytes and bytes/s.
+        router: gives the edges of pairs of ranks ``(src, dst)``; called once for each pair.
+
+    Raises:
+        RuntimeError: a resource is down for good, so the plan never ends.
+
+    """
+    table = _Table(plan, router)
+    ends_s, effort = run_messages(net, plan.ranks, plan.steps, table.load)
+    return StepTimes(float(ends_s.max()), ends_s, effort)
+
+
+class _Table:
+    """The edges met so far, in ascending order of (src, dst)."""
+
+    def __init__(self, plan: Plan, router: Router) -> None:
+        self._plan, self._router = plan, router
+        self._known = np.empty(0, np.int64)
+        self._edges = Edges(np.empty(0, np.int32), np.empty(0), np.empty(0))
+        self._rows = Transfers.empty()
+        self._piece = np.empty(0, np.int64)
+        self._last: Messages | None = None
+
+    def load(self, step: int) -> Messages:
+        """Messages of one step; rows that are pieces of one message are summed."""
+        rows = self._plan.step(step)
+        same = np.array_equal(rows.src, self._rows.src) and np.array_equal(rows.dst, self._rows.dst)
+        if self._last is None or not same:
+            self._rows, self._last = rows, self._messages(rows)
+        nbytes = np.bincount(self._piece, rows.length, len(self._last.src))
+        return self._last._replace(amount=nbytes)
+
+    def _messages(self, rows: Transfers) -> Messages:
+        """Edges of one step's messages; their amounts are still 0."""
+        ranks = self._plan.ranks
+        pairs, piece = np.unique(rows.src.astype(np.int64) * ranks + rows.dst, return_inverse=True)
+        self._piece = piece.reshape(-1)
+        src, dst = np.divmod(pairs, ranks)
+        edges = self._find(pairs)
+        return Messages(src.astype(np.int32), dst.astype(np.int32), edges.route,
+                        np.zeros(len(pairs)), edges.ceiling, edges.delay_s)
+
+    def _find(self, pairs: Ints) -> Edges:
+        new = np.setdiff1d(pairs, self._known, assume_unique=True)
+        if len(new):
+            added = self._router(*np.divmod(new, self._plan.ranks))
+            order = np.argsort(known := np.concatenate([self._known, new]), kind="stable")
+            self._known = known[order]
+            both = zip(self._edges, added, strict=True)
+            self._edges = Edges(*map(np.concatenate, both)).take(order)
+        return self._edges.take(np.searchsorted(self._known, pairs))
+
+
+def route_over(transport: Transport, net: Fluid, placement: Ints) -> Router:
+    """Edges between GPUs as `sim.transport` has them; ``placement[rank]`` is a rank's GPU."""
+    def router(src: Ints, dst: Ints) -> Edges:
+        paths = transport.paths(placement[src], placement[dst])
+        every = np.arange(paths.edges)
+        first = net.add_routes(*paths.footprints(every, np.ones(paths.edges)))
+        return Edges((first + every).astype(np.int32), paths.ceiling,
+                     paths.alpha_s + paths.message_s)
+    return router
