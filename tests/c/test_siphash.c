@@ -1,0 +1,106 @@
+/* SipHash against the published vectors, its special forms against it, and the derived keys. */
+#include <assert.h>
+#include <string.h>
+
+#include "bytes.h"
+#include "keys.h"
+#include "siphash.h"
+
+/* vectors_sip64 of the authors' reference implementation (github.com/veorq/SipHash, vectors.h):
+ * key 00 01 .. 0f, input 00 01 .. of 0 to 63 bytes. The one of 15 bytes is also in the paper. */
+static const uint64_t published[64] = {
+    0x726fdb47dd0e0e31, 0x74f839c593dc67fd, 0x0d6c8009d9a94f5a, 0x85676696d7fb7e2d,
+    0xcf2794e0277187b7, 0x18765564cd99a68d, 0xcbc9466e58fee3ce, 0xab0200f58b01d137,
+    0x93f5f5799a932462, 0x9e0082df0ba9e4b0, 0x7a5dbbc594ddb9f3, 0xf4b32f46226bada7,
+    0x751e8fbc860ee5fb, 0x14ea5627c0843d90, 0xf723ca908e7af2ee, 0xa129ca6149be45e5,
+    0x3f2acc7f57c29bdb, 0x699ae9f52cbe4794, 0x4bc1b3f0968dd39c, 0xbb6dc91da77961bd,
+    0xbed65cf21aa2ee98, 0xd0f2cbb02e3b67c7, 0x93536795e3a33e88, 0xa80c038ccd5ccec8,
+    0xb8ad50c6f649af94, 0xbce192de8a85b8ea, 0x17d835b85bbb15f3, 0x2f2e6163076bcfad,
+    0xde4daaaca71dc9a5, 0xa6a2506687956571, 0xad87a3535c49ef28, 0x32d892fad841c342,
+    0x7127512f72f27cce, 0xa7f32346f95978e3, 0x12e0b01abb051238, 0x15e034d40fa197ae,
+    0x314dffbe0815a3b4, 0x027990f029623981, 0xcadcd4e59ef40c4d, 0x9abfd8766a33735c,
+    0x0e3ea96b5304a7d0, 0xad0c42d6fc585992, 0x187306c89bc215a9, 0xd4a60abcf3792b95,
+    0xf935451de4f21df2, 0xa9538f0419755787, 0xdb9acddff56ca510, 0xd06c98cd5c0975eb,
+    0xe612a3cb9ecba951, 0xc766e62cfcadaf96, 0xee64435a9752fe72, 0xa192d576b245165a,
+    0x0a8787bf8ecb74b2, 0x81b3e73d20b49b6f, 0x7fa8220ba3b2ecea, 0x245731c13ca42499,
+    0xb78dbfaf3a8d83bd, 0xea1ad565322a1a0b, 0x60e61c23a3795013, 0x6606d7e446282b93,
+    0x6ca4ecb15c5f91e1, 0x9f626da15c9625f3, 0xe51b38608ef25f57, 0x958a324ceb064572,
+};
+
+static void published_vectors(void)
+{
+    uint8_t bytes[64];
+    for (int i = 0; i < 64; i++)
+        bytes[i] = (uint8_t)i;
+    struct harp_key key = harp_key_read(bytes);
+    assert(key.low == 0x0706050403020100 && key.high == 0x0f0e0d0c0b0a0908);
+    for (size_t length = 0; length < 64; length++)
+        assert(harp_siphash(&key, bytes, length) == published[length]);
+    assert(harp_siphash36(&key, bytes) == published[36]);
+}
+
+static void special_forms(void)
+{
+    uint8_t bytes[5][36];
+    uint64_t state = 1;
+    struct harp_key key = {.low = 1, .high = 2};
+    for (int turn = 0; turn < 1000; turn++) {
+        for (int i = 0; i < 5; i++) {
+            for (int at = 0; at < 36; at++)
+                bytes[i][at] = (uint8_t)((state = state * 6364136223846793005u + 1) >> 56);
+        }
+        key.low = state, key.high = ~state;
+        const uint8_t *const some[4] = {bytes[4], bytes[2], bytes[2], bytes[0]};
+        uint64_t out[4];
+        harp_siphash36x4(&key, some, out);
+        for (int i = 0; i < 4; i++) {
+            assert(out[i] == harp_siphash(&key, some[i], 36));
+            assert(out[i] == harp_siphash36(&key, some[i]));
+        }
+    }
+}
+
+static int same(struct harp_key a, struct harp_key b)
+{
+    return a.low == b.low && a.high == b.high;
+}
+
+/* Each key depends on every bit of what it is made of, and no two kinds of key are alike. */
+static void keys_depend_on_all(void)
+{
+    struct harp_key secret = {.low = 3, .high = 4};
+    struct harp_end one = {.connection = 5, .epoch = 6}, two = {.connection = 7, .epoch = 8};
+    struct harp_key kinds[4] = {harp_key_hello(&secret, 5), harp_key_accept(&secret, 5, &one),
+                                harp_key_up(&secret, &one, &two),
+                                harp_key_down(&secret, &one, &two)};
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < i; j++)
+            assert(!same(kinds[i], kinds[j]));
+
+    struct harp_end *ends[2] = {&one, &two};
+    for (int end = 0; end < 2; end++) {
+        struct harp_end kept = *ends[end];
+        for (int bit = 0; bit < 64 + 16 + 128; bit++) {
+            if (bit < 64)
+                ends[end]->connection ^= UINT64_C(1) << bit;
+            else if (bit < 80)
+                ends[end]->epoch ^= (uint16_t)(1u << (bit - 64));
+            else
+                ends[end]->nonce[(bit - 80) / 8] ^= (uint8_t)(1u << bit % 8);
+            assert(!same(harp_key_up(&secret, &one, &two), kinds[2]));
+            assert(!same(harp_key_down(&secret, &one, &two), kinds[3]));
+            int is_of_accept = end == 0 && (bit < 64 || bit >= 80);
+            assert(same(harp_key_accept(&secret, 5, &one), kinds[1]) == !is_of_accept);
+            *ends[end] = kept;
+        }
+    }
+    assert(same(harp_key_up(&secret, &one, &two), kinds[2]));
+}
+
+int main(void)
+{
+    published_vectors();
+    special_forms();
+    keys_depend_on_all();
+    return 0;
+}
