@@ -1,7 +1,7 @@
 """Where the ranks of a job lie: which GPU is which rank, for each channel and kind of plan.
 
 With topology affinity, hosts come in the order in which a ring over them leaves every ToR once
-(`harp.routing.affinity`). Where a host has several NICs, a ring runs through hosts alternately up
+(`harp.routing.affinity`). Where a host has several NICs or vNICs, a ring runs through hosts alternately up
 and down, so that it leaves a host and enters the next by the same NIC index (rail), and each
 channel begins at another GPU, so that channels share the rails between them, as NCCL's do.
 """
@@ -55,7 +55,9 @@ def choose_gpus(cluster: Cluster, hosts: Sequence[int], count: int, *, affinity:
 def place(cluster: Cluster, gpus: Ints, channels: int, *, affinity: bool) -> Placement:
     """Lay rings and other plans over ``gpus``, which stand host by host."""
     others = np.tile(gpus, (channels, 1))
-    rails = len(np.unique(cluster.endpoint[cluster.host == cluster.host[gpus[0]]]))
+    first_host = cluster.host == cluster.host[gpus[0]]
+    nics = np.stack([cluster.endpoint, cluster.vnic], axis=1)[first_host]
+    rails = len(np.unique(nics, axis=0))
     sizes = np.unique(cluster.host[gpus], return_counts=True)[1]
     if not affinity or rails == 1 or len(sizes) == 1 or len(set(sizes.tolist())) > 1:
         return Placement(others, others)

@@ -335,13 +335,14 @@ class Slowness:
 
     def compute(self, env: simpy.Environment, seconds: float) -> Process:
         """Do ``seconds`` of work at the speed of the moment."""
-        left_s = seconds
-        while left_s > 1e-15:
+        left_s, done = seconds, seconds <= 0
+        while not done:
             speed = min(self.factors.values(), default=1.0)
-            start_s, changed = env.now, env.event()
+            start_s, changed, end = env.now, env.event(), env.timeout(max(left_s, 0.0) / speed)
             self._changed.append(changed)
-            yield env.timeout(left_s / speed) | changed
+            yield end | changed
             left_s -= (env.now - start_s) * speed
+            done = end.processed
             if changed in self._changed:
                 self._changed.remove(changed)
 
