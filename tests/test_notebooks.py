@@ -1,0 +1,136 @@
+"""Every notebook runs from top to bottom, and the outputs stored in it are what the code says.
+
+Text outputs are compared number by number with a small tolerance, pictures only by their presence.
+After a change that moves an answer, read the prose again, and store the new outputs:
+
+    python tests/test_notebooks.py
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import nbformat
+import pytest
+from jupyter_client import KernelManager
+from nbclient import NotebookClient
+from PIL import Image
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
+NAMES = ("1-where-the-time-goes", "2-bonds-hashes-and-planned-routes",
+         "3-settings-for-your-own-cluster")
+LIMIT_S = 120
+"""For one cell, on a busy machine; each notebook takes some ten seconds."""
+MOST_BYTES = 400_000
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+class OwnKernel(KernelManager):
+    """A kernel of this very interpreter, whatever kernels are installed for the user."""
+
+    def format_kernel_cmd(self, extra_arguments: list[str] | None = None) -> list[str]:
+        return [sys.executable, "-m", "ipykernel_launcher", "-f", self.connection_file,
+                "--log-level=ERROR", *(extra_arguments or [])]
+
+
+def executed(path: Path) -> NotebookNode:
+    """Run a notebook in its own folder; returns it with new outputs and nothing volatile."""
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    client = NotebookClient(notebook, timeout=LIMIT_S, kernel_manager_class=OwnKernel,
+                            record_timing=False, coalesce_streams=True,
+                            resources={"metadata": {"path": path.parent}})
+    # A kernel inherits the environment: warnings and back ends of the caller are not its own.
+    env = {key: value for key, value in os.environ.items()
+           if key not in ("MPLBACKEND", "PYTHONWARNINGS", "COLUMNS")}
+    client.execute(env=env)
+    notebook.metadata.pop("widgets", None)
+    notebook.metadata.language_info = {"name": "python"}
+    return notebook
+
+
+def store(path: Path) -> None:
+    """Run a notebook and write it with its outputs; pictures with 96 colours, to keep it small."""
+    notebook = executed(path)
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if "image/png" in output.get("data", {}):
+                output.data["image/png"] = smaller(output.data["image/png"])
+    nbformat.write(notebook, path)
+
+
+def smaller(png: str) -> str:
+    """A picture (base64) with a palette instead of full colours."""
+    image = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB")
+    packed = io.BytesIO()
+    image.quantize(96, dither=Image.Dither.NONE).save(packed, format="png", optimize=True)
+    return base64.b64encode(packed.getvalue()).decode()
+
+
+def texts(notebook: NotebookNode) -> list[str]:
+    """All that the cells print, a string a cell."""
+    return ["".join(output.get("text", "") or output.get("data", {}).get("text/plain", "")
+                    for output in cell.outputs if "image/png" not in output.get("data", {}))
+            for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def pictures(notebook: NotebookNode) -> list[int]:
+    """Number of pictures of each cell."""
+    return [sum("image/png" in output.get("data", {}) for output in cell.outputs)
+            for cell in notebook.cells if cell.cell_type == "code"]
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def pair(request: pytest.FixtureRequest) -> tuple[NotebookNode, NotebookNode]:
+    """A notebook as stored and as executed now."""
+    path = NOTEBOOKS / f"{request.param}.ipynb"
+    return nbformat.read(path, as_version=4), executed(path)
+
+
+def test_no_cell_complains(pair):
+    _, fresh = pair
+    for cell in fresh.cells:
+        for output in cell.get("outputs", []):
+            assert output.output_type != "error"
+            assert output.get("name") != "stderr", output.text
+
+
+def test_stored_outputs_are_what_the_code_says(pair):
+    stored, fresh = pair
+    assert pictures(stored) == pictures(fresh)
+    for before, now in zip(texts(stored), texts(fresh), strict=True):
+        assert NUMBER.sub("#", before) == NUMBER.sub("#", now)
+        assert [float(n) for n in NUMBER.findall(before)] == pytest.approx(
+            [float(n) for n in NUMBER.findall(now)], rel=0.02, abs=0.11)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_stored_notebook_shows_pictures_and_is_small(name):
+    path = NOTEBOOKS / f"{name}.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    assert sum(pictures(notebook)) >= 3
+    assert path.stat().st_size < MOST_BYTES
+    assert notebook.metadata.kernelspec.name == "python3"
+    assert "C:\\" not in path.read_text() and "/home/" not in path.read_text()
+
+
+def test_there_are_just_these_notebooks():
+    assert sorted(path.name for path in NOTEBOOKS.iterdir() if path.is_file()) == [
+        f"{name}.ipynb" for name in NAMES]
+
+
+if __name__ == "__main__":
+    for chosen in sys.argv[1:] or NAMES:
+        store(NOTEBOOKS / f"{chosen}.ipynb")
