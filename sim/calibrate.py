@@ -3,7 +3,8 @@
 ``python -m sim.calibrate topologies/taco-vgg16-v100-25g.yaml`` fits the parameters that the file's
 rows name under ``expect[].fits`` and holds the shipped values against them: status 1 where one is
 stale. ``python -m sim.calibrate --stack harp --from measurements.json -o out.yaml`` derives a host
-stack's parameters from measurements. docs/calibrate.md is the manual.
+stack's parameters from measurements. A wrong file or option ends with status 2, one sentence and
+nothing written. docs/calibrate.md is the manual.
 """
 
 from __future__ import annotations
@@ -20,16 +21,34 @@ PATH = click.Path(path_type=Path)
 
 @click.command(context_settings={"max_content_width": 100})
 @click.argument("topology", type=PATH, required=False)
+@click.option("--stack", help="Host stack to derive from measurements, e.g. harp.")
+@click.option("--from", "measurements", type=PATH, metavar="FILE",
+              help="Measurements in JSON, or a log of nccl-tests' all_reduce_perf.")
+@click.option("--topology", "cluster", type=PATH, metavar="FILE",
+              help="The cluster that a log comes from.")
+@click.option("-o", "--output", metavar="FILE|-", help="Write the stack's parameters as YAML.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
-def main(topology: Path | None, as_json: bool) -> None:
-    """Fit the parameters that TOPOLOGY's rows name and compare them with what is shipped."""
-    from sim.schema import exit_on_error  # noqa: PLC0415 - so that --help is quick
+def main(topology: Path | None, *, stack: str | None, measurements: Path | None,
+         cluster: Path | None, output: str | None, as_json: bool) -> None:
+    """Fit the parameters that TOPOLOGY's rows name and compare them with what is shipped.
 
-    if topology is None:
-        raise click.UsageError("give a topology file, or --stack and --from")
-    with exit_on_error():
-        stale = _hold(topology, as_json=as_json)
-    sys.exit(int(stale))
+    With --stack and --from, derive a host stack's parameters from measurements instead.
+    """
+    from sim.report.write import OutputError  # noqa: PLC0415 - so that --help is quick
+    from sim.schema import exit_on_error  # noqa: PLC0415
+
+    derives = stack is not None or measurements is not None
+    try:
+        with exit_on_error():
+            if not derives and topology is not None and cluster is None and output is None:
+                sys.exit(int(_hold(topology, as_json=as_json)))
+            if stack is None or measurements is None or topology is not None:
+                raise click.UsageError("give a topology file alone, or --stack and --from, and "
+                                       "then the cluster by --topology")
+            _derive(stack, measurements, cluster, output, as_json=as_json)
+    except OutputError as error:
+        click.echo(f"error: {error}", err=True)
+        raise SystemExit(2) from error
 
 
 def _hold(path: Path, *, as_json: bool) -> bool:
@@ -45,6 +64,26 @@ def _hold(path: Path, *, as_json: bool) -> bool:
     if stale:
         click.echo(f"error: {shipped.verdict(comparisons)}", err=True)
     return stale
+
+
+def _derive(stack: str, measurements: Path, cluster: Path | None, output: str | None, *,
+            as_json: bool) -> None:
+    from sim.calibration import stack_file  # noqa: PLC0415 - the simulator comes with it
+    from sim.report.screen import console_for  # noqa: PLC0415
+    from sim.report.write import check_target, check_targets  # noqa: PLC0415
+
+    if output is not None:
+        inputs = [str(path) for path in (measurements, cluster) if path is not None]
+        check_targets({"-o": output}, inputs=inputs)
+        check_target(output, (".yaml", ".yml"))
+    calibration = stack_file.calibrate(stack, measurements, cluster)
+    if output is not None:
+        stack_file.write_stack(calibration, output)
+    if as_json:
+        _print_json(stack_file.calibration_json(calibration))
+    else:
+        stack_file.print_calibration(
+            calibration, console_for(sys.stderr if output == "-" else sys.stdout))
 
 
 def _print_json(document: dict[str, Any]) -> None:

@@ -1,0 +1,200 @@
+"""From a file of measurements to a host stack's parameter file."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from sim.calibration.derive import Derived, Figure, derive
+from sim.calibration.equation import Equation
+from sim.calibration.measurements import ceiling_times, parse_measurements
+from sim.calibration.nccl_log import parse_log
+from sim.calibration.quantities import quantity
+from sim.calibration.regress import BOOTSTRAPS, COVERED
+from sim.cluster import Cluster
+from sim.report.numbers import percent, rounded
+from sim.report.screen import Column, console_for, grid, show
+from sim.report.write import STDOUT, write_text
+from sim.scenario import Settings
+from sim.schema.errors import Problem, TopologyError
+from sim.schema.load import load
+from sim.schema.parameters import StackSet, load_set, load_stack
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sim.schema.parameters import HostStack
+
+VERSION = 1
+MOST_BYTES = 16 << 20
+_HEADER = """\
+# Made by `python -m sim.calibrate`: measure again rather than edit. To use it, put it, indented,
+# under `stacks: {measured: ...}` of a topology file and name that stack in a scenario.
+"""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A stack's parameters as derived from a file."""
+
+    stack: str
+    base: HostStack
+    derived: Derived
+    origin: str
+    """The file: its name and the beginning of its SHA-256."""
+    what: str
+    """What was measured, in a few words."""
+
+
+def calibrate(stack: str, measurements: Path, topology: Path | None) -> Calibration:
+    """Derive what ``measurements`` tell of ``stack``; raises TopologyError.
+
+    Args:
+        stack: the set that supplies what is not derived.
+        measurements: a JSON file or a log of nccl-tests.
+        topology: the cluster that a log comes from; without it the network counts as free.
+
+    """
+    cluster = None if topology is None else Cluster(load(topology))
+    base = load_stack(stack) if cluster is None else Settings().stack(cluster.topology, stack)
+    file = str(measurements)
+    data = _read(measurements, file)
+    text = _text(data, file)
+    if text.lstrip()[:1] in ("[", "{"):
+        rows, unused = parse_measurements(text, file, base)
+        equations = [row for row in rows if isinstance(row, Equation)]
+        ceilings = ceiling_times(rows)
+        what = f"{len(rows)} measurements"
+        notes = [f"Not used: {', '.join(dict.fromkeys(unused))}."] if unused else []
+    else:
+        equations, what = _log_equations(text, file, stack, cluster)
+        ceilings, notes = [], []
+    try:
+        derived = derive(equations, ceilings, base)
+    except Problem as problem:
+        raise TopologyError(file, problem) from None
+    digest = hashlib.sha256(data).hexdigest()[:12]
+    derived = Derived(derived.figures, derived.rows, derived.scatter, (*notes, *derived.notes))
+    return Calibration(stack, base, derived, f"{measurements.name} (sha256 {digest})", what)
+
+
+def _log_equations(text: str, file: str, stack: str,
+                   cluster: Cluster | None) -> tuple[list[Equation], str]:
+    from sim.calibration.network import Ring, bare_cluster, check_ranks  # noqa: PLC0415 - simpy
+
+    log = parse_log(text, file)
+    if cluster is None:
+        cluster = bare_cluster(log, file)
+    check_ranks(cluster, log, file)
+    ring = Ring(cluster, stack)
+    return [ring.equation(row) for row in log.rows], (
+        f"{len(log.rows)} times of all_reduce_perf on {log.ranks} ranks")
+
+
+def _read(path: Path, file: str) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MOST_BYTES + 1)
+    except IsADirectoryError:
+        raise TopologyError(file, Problem("is a directory", allowed="a file")) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise TopologyError(file, Problem(f"cannot be read: {reason}")) from None
+    if len(data) > MOST_BYTES:
+        limit = f"at most {MOST_BYTES >> 20} MiB"
+        raise TopologyError(file, Problem("the file is too large", allowed=limit))
+    return data
+
+
+def _text(data: bytes, file: str) -> str:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise TopologyError(file, Problem("is not text", allowed="JSON, or a log of nccl-tests"))
+    if not text.strip():
+        raise TopologyError(file, Problem("is empty", allowed="JSON, or a log of nccl-tests"))
+    return text
+
+
+def stack_yaml(calibration: Calibration) -> str:
+    """Text of the parameter file; what is not derived comes from the base."""
+    derived = calibration.derived
+    source = (f"{calibration.origin}: {calibration.what}, median error "
+              f"{percent(derived.scatter, decimals=1)}; interval: {percent(COVERED)} of "
+              f"{BOOTSTRAPS} bootstraps.")
+    document: dict[str, Any] = {
+        "base": calibration.stack,
+        "description": f"{calibration.stack} as measured, {calibration.origin}",
+    }
+    for figure in derived.figures:
+        document[figure.name] = {key: quantity(figure.name, getattr(figure, key))
+                                 for key in ("value", "low", "high")}
+        document[figure.name] |= {"confidence": "measured", "source": source}
+    return _HEADER + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
+
+
+def write_stack(calibration: Calibration, target: str) -> None:
+    """Write the parameter file and load what was written; raises OutputError or TopologyError."""
+    text = stack_yaml(calibration)
+    StackSet.model_validate(yaml.safe_load(text))
+    write_text(target, text)
+    if target != STDOUT:
+        load_set(Path(target), StackSet)
+
+
+def print_calibration(calibration: Calibration, console: Console | None = None) -> None:
+    """Print a line for each parameter that was derived, and what else there is to know."""
+    from rich.text import Text  # noqa: PLC0415 - rich is slow to import
+
+    console = console_for() if console is None else console
+    derived = calibration.derived
+
+    def column(header: str, cells: list[str], **more: Any) -> Column:
+        return Column(header, [Text(cell) for cell in cells], **more)
+
+    figures = derived.figures
+    show(console, Text(f"{calibration.stack}, {calibration.origin}", style="bold"))
+    show(console, grid([
+        column("parameter", [f.name for f in figures], align="left"),
+        column("base", [quantity(f.name, base_value(calibration, f)) for f in figures]),
+        column("measured", [_short(f.name, f.value) for f in figures]),
+        column("interval", [f"{_short(f.name, f.low)}..{_short(f.name, f.high)}" for f in figures]),
+    ]))
+    note = f"From {calibration.what}, median error {percent(derived.scatter, decimals=1)}."
+    for line in (note, *derived.notes):
+        show(console, Text(line, style="dim"))
+
+
+def _short(name: str, value: float) -> str:
+    return quantity(name, float(f"{value:.3g}"))
+
+
+def base_value(calibration: Calibration, figure: Figure) -> float:
+    """Return the base's value of a derived parameter."""
+    return float(getattr(calibration.base, figure.name).value)
+
+
+def calibration_json(calibration: Calibration) -> dict[str, Any]:
+    """Return plain data for ``--json``; docs/calibrate.md lists every key."""
+    derived = calibration.derived
+    return {
+        "version": VERSION,
+        "stack": calibration.stack,
+        "source": calibration.origin,
+        "rows": derived.rows,
+        "median_error_pct": rounded(derived.scatter * 100),
+        "parameters": [{
+            "name": figure.name,
+            "base": rounded(base_value(calibration, figure)),
+            "value": rounded(figure.value),
+            "low": rounded(figure.low),
+            "high": rounded(figure.high),
+        } for figure in derived.figures],
+        "notes": list(derived.notes),
+    }
