@@ -93,7 +93,7 @@ class Run:
         self.recorder = LinkRecorder(cluster, capacity) if settings.record_links else None
         self.fabric = FlowFabric(self.env, capacity, buckets=_buckets(cluster),
                                  on_change=self.recorder and self.recorder.sample)
-        style = Style(scenario.routing, scenario.sockets, scenario.bond)
+        style = Style.of(scenario, topology)
         self.transport = Transport(cluster, self.stack, style)
         self.jobs: list[Job] = []
         self.names: list[str] = []
@@ -139,8 +139,8 @@ class Run:
             costs=self.settings.framework(topology, framework), allreduce=scenario.allreduce,
             light=light, group=group or per_host, fp16=scenario.fp16,
             gradient_bytes=FP16_BYTES if workload.precision == "fp16" else FP32_BYTES,
-            threshold_bytes=scenario.fusion.threshold, cycle_s=scenario.fusion.cycle,
-            streams=scenario.streams, alltoall=scenario.alltoall,
+            fusion=scenario.fusion.rule, threshold_bytes=scenario.fusion.threshold_bytes,
+            cycle_s=scenario.fusion.cycle, streams=scenario.streams, alltoall=scenario.alltoall,
             placement=place(self.cluster, gpus, scenario.channels, affinity=scenario.affinity))
 
     def _faults(self) -> None:

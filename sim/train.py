@@ -27,7 +27,7 @@ from harp.collectives.ir import Op
 from harp.collectives.registry import make_plan
 from sim.results import Breakdown, Span
 from sim.timeline import Timeline
-from sim.workloads.buckets import horovod_buckets
+from sim.workloads.buckets import DDP_FIRST_BYTES, ddp_buckets, horovod_buckets
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -69,7 +69,9 @@ class Recipe:
     """Gradients travel as fp16."""
     gradient_bytes: int = FP32_BYTES
     """Bytes of a gradient element as the backward pass leaves it."""
-    threshold_bytes: int = 64 << 20
+    fusion: str = "cycle"
+    """Rule by which gradients fuse: ``cycle`` (Horovod) or ``size`` (DistributedDataParallel)."""
+    threshold_bytes: int = 128 << 20
     cycle_s: float = 1e-3
     streams: int = 1
     alltoall: str = "direct"
@@ -125,14 +127,22 @@ def plan_pass(recipe: Recipe, flops: float) -> Pass:
     owner = np.repeat(np.arange(len(layers)), [work.tensors for work in layers])
     elements = np.array([tensor.elements for layer in backward
                          for tensor in reversed(layer.tensors)], np.int64)
-    buckets = horovod_buckets(elements * recipe.gradient_bytes, ends_s[owner],
-                              threshold_bytes=recipe.threshold_bytes, cycle_s=recipe.cycle_s)
+    buckets = _fuse(recipe, elements * recipe.gradient_bytes, ends_s[owner])
     last = owner[buckets.first[1:] - 1]
     overlap = recipe.costs.overlap.value
     # A poor overlap holds a bucket back for a share of what is left of the backward pass.
     held_s = (1.0 - overlap) * np.maximum(ends_s[-1] - buckets.launch_s, 0.0)
     return Pass(forward, layers, buckets, last, buckets.launch_s + held_s - ends_s[last],
                 np.add.reduceat(elements, buckets.first[:-1]))
+
+
+def _fuse(recipe: Recipe, nbytes: NDArray[np.int64], ready_s: NDArray[np.float64]) -> Buckets:
+    if recipe.fusion == "cycle":
+        return horovod_buckets(nbytes, ready_s, threshold_bytes=recipe.threshold_bytes,
+                               cycle_s=recipe.cycle_s)
+    first_bytes = min(DDP_FIRST_BYTES, max(recipe.threshold_bytes, 1))
+    return ddp_buckets(nbytes, ready_s, first_bytes=first_bytes,
+                       bucket_bytes=max(recipe.threshold_bytes, 1))
 
 
 def _forward(recipe: Recipe, flops: float) -> tuple[Work, ...]:

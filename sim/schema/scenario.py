@@ -42,10 +42,18 @@ class Job(Model):
 class Fusion(Model):
     """How gradients are gathered into buckets before a collective."""
 
-    threshold: Bytes = 64 * 2**20
-    """Bytes at which a bucket is sent; 0 sends each tensor alone."""
+    rule: Literal["cycle", "size"] = "cycle"
+    """Horovod's rule, by cycles of time, or DistributedDataParallel's, by sizes fixed beforehand."""
+    threshold: Bytes | None = None
+    """Bytes at which a bucket is sent (128MiB by cycle, 25MiB by size); 0 sends each tensor alone."""
     cycle: Seconds = 1e-3
-    """Time after which what has gathered is sent."""
+    """Time after which what has gathered is sent; by size it has no effect."""
+
+    @property
+    def threshold_bytes(self) -> int:
+        """The threshold, or the default of the rule (of Horovod since 0.21, of PyTorch)."""
+        default = (128 if self.rule == "cycle" else 25) * 2**20
+        return default if self.threshold is None else self.threshold
 
 
 class Light(Model):
