@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.calibration.equation import CPU, SERIAL, Equation
-from sim.calibration.regress import Estimate, estimate
+from sim.calibration.regress import ASSUMED_SCATTER, Estimate, estimate
 from sim.report.numbers import percent
 from sim.schema.errors import Problem
 from sim.schema.parameters import load_stack
@@ -33,6 +33,8 @@ SHARE = 0.05
 """Least share of some row's time that a parameter must have to be fitted."""
 APART = 0.05
 """Least sine of the angle between a parameter's column and those already chosen."""
+POOR = 0.1
+"""Median error of a row above which the model does not fit."""
 HEADROOM = 1.05
 """A CPU time within this factor of the network's own time may be no CPU time at all."""
 
@@ -56,6 +58,8 @@ class Derived:
     scatter: float
     """Median relative error of a row."""
     notes: tuple[str, ...]
+    few: bool
+    """Whether intervals rest on an assumed scatter because the rows are few."""
 
 
 def derive(equations: Sequence[Equation], ceilings: Sequence[float], base: HostStack) -> Derived:
@@ -68,44 +72,51 @@ def derive(equations: Sequence[Equation], ceilings: Sequence[float], base: HostS
 
     """
     figures: list[Figure] = []
+    found: list[Estimate] = []
     notes: list[str] = []
-    scatters = []
     if equations:
-        figures, scatter, notes = _from_times(equations, base)
-        scatters.append(scatter)
+        chosen, estimates, notes = _from_times(equations, base)
+        figures += [_figure(name, estimates, i) for i, name in enumerate(chosen)]
+        found += [estimates] if chosen else []
     if ceilings:
-        found = estimate(np.ones((len(ceilings), 1)), np.array(ceilings))
-        value, low, high = (1.0 / float(v[0]) for v in (found.values, found.high, found.low))
+        inverse = estimate(np.ones((len(ceilings), 1)), np.array(ceilings))
+        value, low, high = (1.0 / float(v[0])
+                            for v in (inverse.values, inverse.high, inverse.low))
         figures.append(Figure("flow_rate", value, low, high))
-        scatters.append(found.scatter)
+        found.append(inverse)
     if not figures:
         raise Problem(" ".join(notes) or "they tell nothing of the stack",
                       allowed="rows of which a stack's cost makes up a good part")
-    return Derived(tuple(figures), len(equations) + len(ceilings), max(scatters), tuple(notes))
+    scatter, few = max(e.scatter for e in found), any(e.few for e in found)
+    if few:
+        notes.append(f"Rows so few say nothing about their own scatter: "
+                     f"{percent(ASSUMED_SCATTER)} is assumed.")
+    elif scatter > POOR:
+        notes.append(f"Half of the rows are off by more than {percent(scatter)}: they do not "
+                     "follow one latency and one cost a byte (another algorithm or protocol?).")
+    return Derived(tuple(figures), len(equations) + len(ceilings), scatter, tuple(notes), few)
+
+
+def _figure(name: str, found: Estimate, index: int) -> Figure:
+    return Figure(name, *(float(v[index]) for v in (found.values, found.low, found.high)))
 
 
 def _from_times(equations: Sequence[Equation],
-                base: HostStack) -> tuple[list[Figure], float, list[str]]:
+                base: HostStack) -> tuple[list[str], Estimate, list[str]]:
+    """Names that are fitted, their estimate, and what else to say."""
     chosen = _identified(equations)
     values = {name: getattr(base, name).value for name in NAMES}
     found = _fit(equations, chosen, values, limited=False)
     fitted = values | dict(zip(chosen, found.values.tolist(), strict=True))
-    notes = []
-    if set(chosen) & set(CPU) and _limited(equations, fitted):
-        notes.append("Large sizes run at the network's own rate, so they do not tell the CPU cost "
-                     "of a byte or packet; the base's stay.")
-        chosen = [name for name in chosen if name not in CPU]
-        equations = [e for e in equations if not _is_bulk(e)]
-        if not chosen or len(equations) < len(chosen):
-            return [], 0.0, notes
-        found = _fit(equations, chosen, values, limited=True)
-    figures = [Figure(name, *map(float, ends))
-               for name, *ends in zip(chosen, found.values, found.low, found.high, strict=True)]
-    figures.sort(key=lambda figure: NAMES.index(figure.name))
-    if found.scatter > 0.1:
-        notes.append(f"Half of the rows are off by more than {percent(found.scatter)}: they do not "
-                     "follow one latency and one cost a byte (another algorithm or protocol?).")
-    return figures, found.scatter, notes
+    if not set(chosen) & set(CPU) or not _limited(equations, fitted):
+        return chosen, found, []
+    notes = ["Large sizes run at the network's own rate, so they do not tell the CPU cost of a "
+             "byte or packet; the base's stay."]
+    chosen = [name for name in chosen if name not in CPU]
+    small = [equation for equation in equations if not _is_bulk(equation)]
+    if len(small) < len(chosen):
+        chosen = []
+    return chosen, (_fit(small, chosen, values, limited=True) if chosen else found), notes
 
 
 def _identified(equations: Sequence[Equation]) -> list[str]:
@@ -119,7 +130,7 @@ def _identified(equations: Sequence[Equation]) -> list[str]:
     for column in np.argsort(-shares, kind="stable").tolist():
         if shares[column] >= SHARE and _apart(weighted, chosen, column) >= APART:
             chosen.append(column)
-    return [NAMES[column] for column in chosen]
+    return [name for number, name in enumerate(NAMES) if number in chosen]
 
 
 def _apart(columns: Floats, chosen: Sequence[int], column: int) -> float:

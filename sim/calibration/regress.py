@@ -41,6 +41,8 @@ class Estimate:
     high: Floats
     scatter: float
     """Median relative error of a row."""
+    few: bool
+    """Whether the intervals rest on `ASSUMED_SCATTER` because the rows are few."""
 
 
 def estimate(design: Floats, times: Floats, scale: Floats | None = None) -> Estimate:
@@ -60,7 +62,8 @@ def estimate(design: Floats, times: Floats, scale: Floats | None = None) -> Esti
     values = _fit(unit, target)
     fitted = unit @ values
     errors = target - fitted
-    if rows - parameters < FEW:
+    few = rows - parameters < FEW
+    if few:
         noise = np.maximum(np.abs(errors), ASSUMED_SCATTER)
     else:
         noise = np.abs(errors) / np.maximum(1.0 - _leverage(unit), 0.1)
@@ -69,7 +72,7 @@ def estimate(design: Floats, times: Floats, scale: Floats | None = None) -> Esti
     tail = (1.0 - COVERED) / 2
     low, high = np.quantile(samples, (tail, 1.0 - tail), axis=0)
     return Estimate(values / size, np.minimum(low, values) / size, np.maximum(high, values) / size,
-                    float(np.median(np.abs(errors))))
+                    float(np.median(np.abs(errors))), few)
 
 
 def _fit(design: Floats, target: Floats) -> Floats:

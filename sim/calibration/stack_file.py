@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from sim.calibration.equation import Equation
 from sim.calibration.measurements import ceiling_times, parse_measurements
 from sim.calibration.nccl_log import parse_log
 from sim.calibration.quantities import quantity
-from sim.calibration.regress import BOOTSTRAPS, COVERED
+from sim.calibration.regress import ASSUMED_SCATTER, BOOTSTRAPS, COVERED
 from sim.cluster import Cluster
 from sim.report.numbers import percent, rounded
 from sim.report.screen import Column, console_for, grid, show
@@ -78,7 +78,7 @@ def calibrate(stack: str, measurements: Path, topology: Path | None) -> Calibrat
     except Problem as problem:
         raise TopologyError(file, problem) from None
     digest = hashlib.sha256(data).hexdigest()[:12]
-    derived = Derived(derived.figures, derived.rows, derived.scatter, (*notes, *derived.notes))
+    derived = replace(derived, notes=(*notes, *derived.notes))
     return Calibration(stack, base, derived, f"{measurements.name} (sha256 {digest})", what)
 
 
@@ -125,9 +125,10 @@ def _text(data: bytes, file: str) -> str:
 def stack_yaml(calibration: Calibration) -> str:
     """Text of the parameter file; what is not derived comes from the base."""
     derived = calibration.derived
+    assumed = f" at an assumed scatter of {percent(ASSUMED_SCATTER)}" if derived.few else ""
     source = (f"{calibration.origin}: {calibration.what}, median error "
               f"{percent(derived.scatter, decimals=1)}; interval: {percent(COVERED)} of "
-              f"{BOOTSTRAPS} bootstraps.")
+              f"{BOOTSTRAPS} bootstraps{assumed}.")
     document: dict[str, Any] = {
         "base": calibration.stack,
         "description": f"{calibration.stack} as measured, {calibration.origin}",
