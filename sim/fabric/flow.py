@@ -110,10 +110,11 @@ class FlowFabric:
         self._reschedule()
         return FlowSet(flows, done, self._next_set - 1)
 
-    def change(self, resource: int, capacity: float) -> None:
-        """Change a resource's capacity now (a fault, a repair)."""
+    def change(self, resources: ArrayLike, capacities: ArrayLike) -> None:
+        """Change capacities now (a fault, a repair)."""
         self._advance()
-        self.net.set_capacity(resource, capacity)
+        for resource, capacity in np.nditer([resources, capacities]):
+            self.net.set_capacity(int(resource), float(capacity))
         self._reschedule()
 
     def reroute(self, flows: ArrayLike, routes: ArrayLike) -> None:

@@ -108,8 +108,9 @@ static void open_resources(fluid *f)
     }
     for (int32_t i = 0; i < f->touched_count; i++) {
         struct resource *r = &f->resource[f->touched[i]];
-        if (r->open == r->live)
-            r->load = 0.0; /* nobody else is here: forget the rounding */
+        r->whole = r->open == r->live;
+        if (r->whole)
+            r->load = r->top = 0.0; /* nobody else is here: forget the rounding */
         r->left = r->capacity - r->load;
         f->level_heap[i] = (struct level_entry){level_of(r), f->touched[i]};
     }
@@ -141,6 +142,7 @@ static int64_t sort_ceilings(fluid *f)
 static void freeze(fluid *f, int32_t slot, double rate, int32_t bottleneck)
 {
     struct flow *w = &f->flow[slot];
+    double level = rate / w->weight;
     w->frozen = 1;
     w->rate = rate;
     fluid_bind(f, w, bottleneck);
@@ -151,6 +153,8 @@ static void freeze(fluid *f, int32_t slot, double rate, int32_t bottleneck)
         r->load += coefficient * rate;
         r->open_weight -= coefficient * w->weight;
         r->open--;
+        if (r->top < level)
+            r->top = level;
     }
 }
 
@@ -158,13 +162,14 @@ static void freeze(fluid *f, int32_t slot, double rate, int32_t bottleneck)
 static void saturate(fluid *f, int32_t at, double level)
 {
     struct resource *r = &f->resource[at];
-    r->froze = 1;
-    r->level = level;
+    r->full_level = level;
     for (int32_t k = 0; k < r->count && r->open; k++) {
         const struct member *m = &r->member[k];
         const struct flow *w = &f->flow[m->flow];
-        if (fluid_member_live(f, m) && w->solving == f->solving && !w->frozen)
+        if (fluid_member_live(f, m) && w->solving == f->solving && !w->frozen) {
             freeze(f, m->flow, level * w->weight, at);
+            r->froze++;
+        }
     }
     r->open_weight = 0.0;
 }
@@ -236,22 +241,50 @@ static double highest_level(const fluid *f, const struct resource *r)
     return highest;
 }
 
+/* Whether the certificate may fail for a flow that was not solved. `top` is too high where a fast
+ * flow has left; looking at every flow then says how high it is. */
+static int doubtful(fluid *f, struct resource *r)
+{
+    int others_bound = r->bound > r->froze;
+    if (r->whole || (!others_bound && !r->froze))
+        return 0;
+    if (others_bound && r->load < r->capacity * (1.0 - SAME))
+        return 1;
+    double limit = fmin(others_bound ? r->level : INFINITY, r->froze ? r->full_level : INFINITY);
+    if (r->top <= limit * (1.0 + SAME))
+        return 0;
+    r->top = highest_level(f, r);
+    return r->top > limit * (1.0 + SAME);
+}
+
 /* Adds the flows of one resource for which the certificate fails. */
 static void check_resource(fluid *f, int32_t at)
 {
     struct resource *r = &f->resource[at];
+    if (!doubtful(f, r))
+        return;
     int saturated = r->load >= r->capacity * (1.0 - SAME);
-    double highest = saturated ? highest_level(f, r) : INFINITY;
+    double highest = saturated ? r->top : INFINITY;
     for (int32_t k = 0; k < r->count; k++) {
         const struct member *m = &r->member[k];
         const struct flow *w = &f->flow[m->flow];
         if (!fluid_member_live(f, m) || w->solving == f->solving)
             continue;
         double level = level_of_flow(w);
-        int too_high = r->froze && level > r->level * (1.0 + SAME);
+        int too_high = r->froze && level > r->full_level * (1.0 + SAME);
         int too_low = w->bottleneck == at && level < highest * (1.0 - SAME);
         if (too_high || too_low)
             affect(f, m->flow);
+    }
+}
+
+/* Writes down at what level flows are bound, for the next solution's check. */
+static void keep_levels(fluid *f)
+{
+    for (int32_t i = 0; i < f->touched_count; i++) {
+        struct resource *r = &f->resource[f->touched[i]];
+        if (r->froze)
+            r->level = r->bound > r->froze ? fmin(r->level, r->full_level) : r->full_level;
     }
 }
 
@@ -292,5 +325,6 @@ void fluid_solve(fluid *f)
         if (f->affected_count == solved)
             break;
     }
+    keep_levels(f);
     update_finish_times(f);
 }

@@ -23,14 +23,17 @@ struct resource {
     struct member *member;
     int32_t count, room, live; /* list length, allocated, and entries that are not dead */
     int32_t bound;             /* active flows whose bottleneck this is */
+    double level;              /* no flow that is bound here has a smaller rate/weight */
+    double top;                /* no flow that crosses it has a larger rate/weight */
     uint8_t dirty;             /* a flow left or the capacity changed since the last solution */
     /* Scratch of one water-filling. */
-    uint8_t froze;      /* some flow froze here, at `level` */
+    uint8_t whole;      /* every flow here is being solved */
     uint32_t touched;   /* the round in which a solved flow crossed it */
     int32_t open;       /* solved flows here that are not frozen yet */
+    int32_t froze;      /* flows that froze here, at `full_level` */
     double left;        /* capacity that is not given away yet */
     double open_weight; /* sum of coefficient * weight over the open flows */
-    double level;       /* rate/weight at which it saturated */
+    double full_level;  /* rate/weight at which it saturated */
 };
 
 struct flow {
