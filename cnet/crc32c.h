@@ -1,0 +1,43 @@
+/* CRC32C: the Castagnoli polynomial, reflected 0x82F63B78, initial value and final exclusive-or
+ * 0xFFFFFFFF (RFC 3720, appendix B.4). Every payload on the wire is covered by it.
+ *
+ * Five routines compute it, alone or in one pass with a copy; all give the same results.
+ *
+ *     table     eight tables of 256; any machine
+ *     serial    the CPU's CRC32C instruction, 8 bytes at a time (SSE4.2; ARMv8)
+ *     threeway  the instruction on three streams at once, as it takes three cycles but one starts
+ *               in each; the streams are joined by a carry-less multiplication
+ *     fold      carry-less multiplications fold 4 x 16 bytes into the next (PCLMULQDQ)
+ *     fold512   the same on 4 x 64 bytes (AVX-512 VPCLMULQDQ)
+ *
+ * Which is fastest is not a matter of the CPU's model alone: under emulation the instruction is
+ * slow, on some hosts wide vectors are. So harp_crc32c_choose times those that the CPU offers, and
+ * from then on the process uses the winner. Before that it uses the table.
+ *
+ * The choice is one word per process, read and written atomically; as all routines agree, a thread
+ * that still uses the old one while it changes does no harm.
+ */
+#ifndef HARP_CRC32C_H
+#define HARP_CRC32C_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* cdef: begin */
+/* Time the routines that this CPU offers, some hundred microseconds, and use the fastest from now
+ * on. Returns its name. */
+const char *harp_crc32c_choose(void);
+
+/* CRC32C of `length` bytes; 0 if there are none. */
+uint32_t harp_crc32c(const uint8_t *bytes, size_t length);
+
+/* Copy `length` bytes and return their CRC32C. The two places do not overlap. */
+uint32_t harp_crc32c_copy(uint8_t *to, const uint8_t *from, size_t length);
+
+/* The routines that this CPU offers, by index; names are NULL from the last on. harp_crc32c_use
+ * makes one the process's, for tests and measurements. */
+const char *harp_crc32c_name(size_t index);
+void harp_crc32c_use(size_t index);
+/* cdef: end */
+
+#endif
