@@ -145,7 +145,11 @@ def build_fabric(topology: Topology) -> Fabric:
 
 
 def _endpoints(topology: Topology) -> Endpoints:
-    names, hosts, nics, ports, rates = [], [], [], [], []
+    names: list[str] = []
+    hosts: list[int] = []
+    nics: list[int] = []
+    ports: list[int] = []
+    rates: list[float] = []
     number = 0
     for group in topology.hosts:
         each = [nic for nic in group.nics for _ in range(nic.count)]

@@ -7,7 +7,9 @@ are done, the time of s steps is s times the slowest edge's (the largest cycle m
 max-plus system, since each edge waits for itself; Baccelli et al., Synchronization and Linearity,
 1992). So a ring is one flow whose footprint is the sum of its edges'.
 
-Channels split a collective's bytes evenly and run side by side, each on its own source ports.
+Channels split a collective's bytes evenly and run side by side, each on its own source ports; what
+is planned is planned for all of them. Where a rank sends several independent messages in one step
+(all-to-all), it pays the stack's cost for one after the other on each channel.
 """
 
 from __future__ import annotations
@@ -36,23 +38,30 @@ if TYPE_CHECKING:
 class Moving(NamedTuple):
     """Flows of a phase that are under way, and what is needed to route them anew."""
 
-    flows: FlowSet | None
+    flows: FlowSet
+    edges: Edges
+
+
+class Edges(NamedTuple):
+    """A phase's edges on all channels: ends, channel, flow, and share of the flow's bytes."""
+
     src: Ints
     dst: Ints
-    channel: int
+    channel: Ints
     group: Ints
     share: Floats
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A phase's flows on one channel: registered routes, and the costs beside the bytes."""
+    """A phase's flows: registered routes, and the costs beside the bytes."""
 
     routes: Ints
     ceilings: Floats
-    alpha_s: Floats
-    """Latency of one step of each flow: that of its slowest edge."""
-    message_s: Floats
+    alpha_s: float
+    """Latency of one step: that of its slowest edge."""
+    message_s: float
+    """The stack's cost of the messages that a rank sends in one step."""
     hop_s: float
     """Seconds per byte of a chunk on an edge that is alone, mean over the edges."""
 
@@ -98,61 +107,56 @@ class Communicator:
     def _run_phase(self, phase: Phase, placement: Sequence[Ints], line: Timeline,
                    name: str) -> Generator[simpy.Event, None, None]:
         group, amount, share = _flows_of(phase)
-        ends = [(gpus[phase.src], gpus[phase.dst]) for gpus in placement]
-        prepared = [self._prepare(src, dst, group, share, channel)
-                    for channel, (src, dst) in enumerate(ends)]
-        alpha_s = max(float(p.alpha_s.max(initial=0.0)) for p in prepared)
-        message_s = max(float(p.message_s.max(initial=0.0)) for p in prepared)
-        moved = amount / len(placement)
+        edges = _on_channels(phase, placement, group, share)
+        prepared = self._prepare(edges)
+        moved = np.tile(amount / len(placement), len(placement))
         steps, fill_s = phase.steps, 0.0
         if phase.pipeline is not None:
             pipe = phase.pipeline
             steps = pipe.hops + pipe.chunks - 1
-            fill_s = pipe.hops * pipe.fan * pipe.chunk_bytes * max(p.hop_s for p in prepared)
+            fill_s = pipe.hops * pipe.fan * pipe.chunk_bytes * prepared.hop_s
             moved = moved * (pipe.chunks - 1) / pipe.chunks
-        yield from line.wait(steps * alpha_s, "latency", name)
-        yield from line.wait(steps * message_s, "message", name)
+        yield from line.wait(steps * prepared.alpha_s, "latency", name)
+        yield from line.wait(steps * prepared.message_s, "message", name)
         start_s = self.env.now
         if fill_s:
             yield self.env.timeout(fill_s)
-        done = [self._move(p, moved, Moving(None, *ends[channel], channel, group, share))
-                for channel, p in enumerate(prepared)]
-        yield self.env.all_of(done)
+        yield self._move(prepared, moved, edges)
         line.span(name, "transfer", start_s)
 
-    def _move(self, prepared: Prepared, amount: Floats, moving: Moving) -> simpy.Event:
+    def _move(self, prepared: Prepared, amount: Floats, edges: Edges) -> simpy.Event:
         flows = self.fabric.move(prepared.routes, amount, ceilings=prepared.ceilings)
-        self._moving[flows.number] = moving._replace(flows=flows)
-        flows.done.callbacks.append(lambda _: self._moving.pop(flows.number))
+        self._moving[flows.number] = Moving(flows, edges)
+        flows.done.callbacks.append(lambda _: self._forget(flows.number))
         return flows.done
 
-    def _prepare(self, src: Ints, dst: Ints, group: Ints, share: Floats, channel: int) -> Prepared:
+    def _forget(self, number: int) -> None:
+        del self._moving[number]
+
+    def _prepare(self, edges: Edges) -> Prepared:
         """Routes of these edges, made once for each set of edges and shares."""
-        key = (src.tobytes(), dst.tobytes(), group.tobytes(), share.tobytes(), bytes([channel]))
+        key = tuple(column.tobytes() for column in edges)
         if key not in self._prepared:
-            self._prepared[key] = self._build(src, dst, group, share, channel)
+            self._prepared[key] = self._build(edges)
         return self._prepared[key]
 
-    def _build(self, src: Ints, dst: Ints, group: Ints, share: Floats, channel: int) -> Prepared:
-        paths = self.transport.paths(src, dst, channel)
-        ptr, resource, coefficient = paths.footprints(group, share)
+    def _build(self, edges: Edges) -> Prepared:
+        paths = self.transport.paths(edges.src, edges.dst, edges.channel)
+        ptr, resource, coefficient = paths.footprints(edges.group, edges.share)
         first = self.fabric.net.add_routes(ptr, resource, coefficient)
         solo = paths.solo_rate(self._capacity)
-        return Prepared(np.arange(first, first + len(ptr) - 1), _ceilings(paths, group, share),
-                        _largest(paths.alpha_s, group), _largest(paths.message_s, group),
+        return Prepared(np.arange(first, first + len(ptr) - 1),
+                        _ceilings(paths, edges.group, edges.share),
+                        float(paths.alpha_s.max(initial=0.0)), _message_s(paths, edges),
                         float(np.mean(1.0 / solo)) if len(solo) else 0.0)
 
-    def reroute(self) -> int:
-        """Route everything anew (the transport's fabric changed); returns how many flows moved."""
+    def reroute(self) -> None:
+        """Route everything anew, since the transport's fabric has changed."""
         self._prepared.clear()
-        count = 0
         for moving in list(self._moving.values()):
-            fresh = self._build(moving.src, moving.dst, moving.group, moving.share, moving.channel)
-            assert moving.flows is not None
+            fresh = self._build(moving.edges)
             running = self.fabric.running(moving.flows)
             self.fabric.reroute(moving.flows.flows[running], fresh.routes[running])
-            count += int(running.sum())
-        return count
 
 
 def _flows_of(phase: Phase) -> tuple[Ints, Floats, Floats]:
@@ -167,6 +171,28 @@ def _flows_of(phase: Phase) -> tuple[Ints, Floats, Floats]:
     amount = _largest(nbytes, group)
     whole = amount[group]
     return group, amount, np.divide(nbytes, whole, out=np.zeros_like(nbytes), where=whole > 0)
+
+
+def _on_channels(phase: Phase, placement: Sequence[Ints], group: Ints, share: Floats) -> Edges:
+    """Repeat a phase's edges on every channel, each with flows of its own."""
+    channels, edges = len(placement), len(group)
+    flows = int(group.max(initial=-1)) + 1
+    channel = np.repeat(np.arange(channels), edges)
+    return Edges(np.concatenate([gpus[phase.src] for gpus in placement]),
+                 np.concatenate([gpus[phase.dst] for gpus in placement]), channel,
+                 np.tile(group, channels) + channel * flows, np.tile(share, channels))
+
+
+def _message_s(paths: Paths, edges: Edges) -> float:
+    """The stack's cost of one step's messages at the rank and channel that pays most.
+
+    A coupled group's ranks send one message a step, so there the dearest edge counts.
+    """
+    coupled = len(edges.group) > int(edges.group.max(initial=-1)) + 1
+    if coupled or not len(edges.src):
+        return float(paths.message_s.max(initial=0.0))
+    channels = int(edges.channel.max()) + 1
+    return float(np.bincount(edges.src * channels + edges.channel, paths.message_s).max())
 
 
 def _largest(values: Floats, group: Ints) -> Floats:

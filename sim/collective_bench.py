@@ -15,7 +15,7 @@ from sim.report.nccl_table import collective_row
 from sim.results import CollectiveReport
 from sim.schema.errors import Problem
 from sim.schema.parameters import load_stack
-from sim.schema.units import Bytes
+from sim.schema.units import SIZE
 from sim.timeline import Timeline
 from sim.transport import Style, Transport
 
@@ -66,7 +66,7 @@ def parse_sizes(text: str) -> list[int]:
 
 def _bytes(text: str) -> int:
     try:
-        return int(text) if text.isdigit() else int(Bytes.__metadata__[0].parse(text))
+        return int(text) if text.isdigit() else int(SIZE.parse(text))
     except Problem as problem:
         raise ValueError(f"{problem}; allowed: {problem.allowed}") from None
 
@@ -106,7 +106,7 @@ class Timer:
     def __init__(self, cluster: Cluster, stack: HostStack, scenario: Scenario,
                  placement: Placement) -> None:
         self.env = simpy.Environment()
-        style = Style(scenario.routing, scenario.sockets, scenario.bond)
+        style = Style.of(scenario, cluster.topology)
         fabric = FlowFabric(self.env, cluster.capacities(stack.cores.value))
         self._comm = Communicator(Transport(cluster, stack, style), fabric)
         self._placement = placement

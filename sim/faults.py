@@ -7,49 +7,70 @@ these times is never routed around, so its flows wait for the link.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from difflib import get_close_matches
+import math
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harp.routing.fabric import UnreachableError
+from sim.schema.errors import Problem, listing
+from sim.schema.faults import link_ends
+from sim.transport import CutOffError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
     import simpy
     from numpy.typing import NDArray
 
     from harp.routing.fabric import Fabric
+    from sim.cluster import Cluster
     from sim.collective import Communicator
     from sim.fabric.flow import FlowFabric
-    from sim.schema.faults import Fault, LinkDegrade, LinkDown, LinkFlap
+    from sim.schema.faults import Fault, LinkDegrade, LinkDown, LinkFlap, SlowGpu
     from sim.train import Slowness
     from sim.transport import Transport
 
+    Ints = NDArray[np.int64]
     Process = Generator[simpy.Event, None, None]
 
 
-def find_links(fabric: Fabric, text: str) -> NDArray[np.int64]:
-    """Directed links of ``a-b`` (both ways) or ``a->b`` (one way); ValueError if there is none."""
-    nodes = fabric.nodes
-    if "->" in text:
-        near, far = (end.strip() for end in text.split("->", 1))
-        ends = [(near, far)] if near in nodes and far in nodes else []
-    else:
-        ends = [(text[:i], text[i + 1 :]) for i, c in enumerate(text) if c == "-"]
-        ends = [(a, b) for a, b in ends if a in nodes and b in nodes]
-    both = "->" not in text
-    for a, b in ends:
-        links = fabric.links_between(a, b)
-        if len(links):
-            return np.concatenate([links, links ^ 1]) if both else links
-    cables = fabric.link_name
-    names = [cables(link).replace("->", "-") for link in range(0, len(fabric.link_src), 2)]
-    near_name = get_close_matches(text.replace("->", "-"), names, n=1, cutoff=0.0)
-    raise ValueError(f"there is no link {text!r}; did you mean {near_name[0]!r}?"
-                     if near_name else f"there is no link {text!r}")
+MOST_IDLE_FLAPS = 20_000
+"""Flaps in a row in which traffic waits and none moves: faults that keep one another going."""
+
+
+def find_links(fabric: Fabric, text: str) -> Ints:
+    """Directed links of ``a-b`` (both ways) or ``a->b`` (one way); raises Problem.
+
+    An end is a switch, a NIC (``host-0/eth0``, all its ports) or one port of it (``host-0/eth0.1``).
+    """
+    port_link = {f"{endpoint}.{port}": link
+                 for endpoint, links in zip(fabric.endpoints, fabric.endpoint_ports.tolist(),
+                                            strict=True)
+                 for port, link in enumerate(links) if link >= 0}
+    near, far, one_way = link_ends(text, {**fabric.nodes, **port_link})
+    links = np.arange(len(fabric.link_src))
+    for name, ends, way in ((near, fabric.link_src, 0), (far, fabric.link_dst, 1)):
+        links = (links[ends[links] == fabric.nodes[name]] if name in fabric.nodes
+                 else links[links == port_link[name] ^ way])
+    if not len(links):
+        beside = fabric.link_dst[fabric.link_src == fabric.nodes[near.rpartition(".")[0]
+                                 if near in port_link else near]]
+        names = sorted({fabric.node_name(int(node)) for node in beside})
+        raise Problem(f"no cable joins {near} and {far}", found=far, names=names,
+                      allowed=f"{near} joined with {listing(names)}")
+    return links if one_way else np.concatenate([links, links ^ 1])
+
+
+def check_links(cluster: Cluster) -> None:
+    """Raise TopologyError where a fault of the file names no link."""
+    topology = cluster.topology
+    for number, fault in enumerate(topology.faults):
+        if fault.kind != "slow-gpu":
+            try:
+                find_links(cluster.fabric, fault.link)
+            except Problem as problem:
+                raise topology.error(problem.under("faults", number, "link")) from problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,46 +82,53 @@ class Struck:
     transport: Transport
     comms: Sequence[Communicator]
     slowness: Sequence[Slowness]
-    job_of_gpu: dict[str, int]
+    gpus: Mapping[str, tuple[int, float]]
+    """For each GPU in use, by its name in the file: the job, and its speed over the job's pace."""
     notes: list[str]
-    down: dict[str, NDArray[np.int64]]
-    """Links that routing avoids now, by fault."""
+    speeds: dict[str, tuple[Ints, float]] = field(default_factory=dict)
+    """Links at a share of their rate, by fault; a link goes at the lowest of its faults."""
+    avoided: dict[str, Ints] = field(default_factory=dict)
+    """Links that routing avoids, by fault."""
 
     def note(self, text: str) -> None:
         """Tell the reader what happened, with the time."""
         self.notes.append(f"{self.env.now * 1e3:.1f} ms: {text}")
 
-    def scale(self, links: NDArray[np.int64], factor: float) -> None:
-        """Let links run at a share of their rate."""
+    def scale(self, fault: str, links: Ints, factor: float | None) -> None:
+        """Let links run at a share of their rate, or (None) as if this fault were not."""
+        if factor is None:
+            self.speeds.pop(fault)
+        else:
+            self.speeds[fault] = links, factor
+        speed = self.transport.speed
+        speed[links] = 1.0
+        for others, share in self.speeds.values():
+            speed[others] = np.minimum(speed[others], share)
         block = self.transport.cluster.blocks["link"]
-        for link in links.tolist():
-            self.fabric.change(int(block[link]), float(block.capacity[link]) * factor)
+        self.fabric.change(block[links], block.capacity[links] * speed[links])
 
-    def avoid(self, name: str, links: NDArray[np.int64] | None) -> None:
+    def avoid(self, fault: str, links: Ints | None) -> None:
         """Route around links, or (None) use them again."""
         if links is None:
-            self.down.pop(name, None)
+            self.avoided.pop(fault)
         else:
-            self.down[name] = links
+            self.avoided[fault] = links
         whole = self.transport.cluster.fabric
-        gone = np.concatenate([np.empty(0, np.int64), *self.down.values()]).astype(np.int64)
+        gone = np.concatenate([np.empty(0, np.int64), *self.avoided.values()])
         self.transport.fabric = whole.without(gone) if len(gone) else whole
-        try:
-            moved = sum(comm.reroute() for comm in self.comms)
-        except UnreachableError as error:
-            self.note(f"{name}: {error}; its flows wait for the link")
-            self.transport.fabric = whole
-            return
-        self.note(f"{name}: {moved} flows {'routed around' if links is not None else 'return'}")
+        self.reroute()
+
+    def reroute(self) -> None:
+        """Route all traffic anew."""
+        for comm in self.comms:
+            comm.reroute()
 
 
 def strike(fault: Fault, struck: Struck) -> Process:
     """The process of one fault."""
-    env = struck.env
-    yield env.timeout(fault.at)
+    yield struck.env.timeout(fault.at)
     if fault.kind == "slow-gpu":
-        yield from _slow(fault.name, struck.job_of_gpu[fault.gpu], fault.factor, fault.duration,
-                         struck)
+        yield from _slow(fault, struck)
         return
     links = find_links(struck.transport.cluster.fabric, fault.link)
     if fault.kind == "link-degrade":
@@ -111,46 +139,64 @@ def strike(fault: Fault, struck: Struck) -> Process:
         yield from _flap(fault, links, struck)
 
 
-def _slow(name: str, job: int, factor: float, seconds: float | None, struck: Struck) -> Process:
-    if job < 0:
+def _slow(fault: SlowGpu, struck: Struck) -> Process:
+    host, _, number = fault.gpu.partition("/")
+    gpu = f"{host}/{int(number)}"
+    if gpu not in struck.gpus:
         return
-    struck.slowness[job].set(name, factor)
-    struck.note(f"{name}: a GPU at {factor:.0%} of its speed")
-    if seconds is not None:
-        yield struck.env.timeout(seconds)
-        struck.slowness[job].set(name, None)
-        struck.note(f"{name}: over")
+    job, reserve = struck.gpus[gpu]
+    struck.slowness[job].set(fault.name, min(fault.factor * reserve, 1.0))
+    struck.note(f"{fault.name}: {fault.gpu} at {fault.factor:.0%} of its speed")
+    if fault.duration is not None:
+        yield struck.env.timeout(fault.duration)
+        struck.slowness[job].set(fault.name, None)
+        struck.note(f"{fault.name}: {fault.gpu} at full speed again")
 
 
-def _degrade(fault: LinkDegrade, links: NDArray[np.int64], struck: Struck) -> Process:
-    struck.scale(links, fault.factor)
+def _degrade(fault: LinkDegrade, links: Ints, struck: Struck) -> Process:
+    struck.scale(fault.name, links, fault.factor)
+    struck.reroute()
     struck.note(f"{fault.name}: {fault.link} at {fault.factor:.0%} of its rate")
     if fault.duration is not None:
         yield struck.env.timeout(fault.duration)
-        struck.scale(links, 1.0)
-        struck.note(f"{fault.name}: over")
+        struck.scale(fault.name, links, None)
+        struck.reroute()
+        struck.note(f"{fault.name}: {fault.link} at its full rate again")
 
 
-def _down(fault: LinkDown | LinkFlap, links: NDArray[np.int64], seconds: float | None,
+def _down(fault: LinkDown | LinkFlap, links: Ints, seconds: float | None,
           struck: Struck) -> Process:
     reaction_s = fault.detection + fault.recovery
-    struck.scale(links, 0.0)
+    struck.scale(fault.name, links, 0.0)
+    if seconds is None:
+        struck.transport.lasting = struck.transport.lasting.without(links)
     struck.note(f"{fault.name}: {fault.link} is down")
     if seconds is not None and seconds <= reaction_s:
         yield struck.env.timeout(seconds)
-        struck.scale(links, 1.0)
+        struck.scale(fault.name, links, None)
         struck.note(f"{fault.name}: {fault.link} is up again before anyone noticed")
         return
     yield struck.env.timeout(reaction_s)
+    struck.transport.waits_for = ""
     struck.avoid(fault.name, links)
+    waits = struck.transport.waits_for
+    struck.note(f"{fault.name}: {waits}; traffic waits for it" if waits else
+                f"{fault.name}: traffic goes around {fault.link}")
     if seconds is not None:
         yield struck.env.timeout(seconds - reaction_s)
-        struck.scale(links, 1.0)
+        struck.scale(fault.name, links, None)
         struck.avoid(fault.name, None)
+        struck.note(f"{fault.name}: {fault.link} is up and used again")
 
 
-def _flap(fault: LinkFlap, links: NDArray[np.int64], struck: Struck) -> Process:
-    end_s = struck.env.now + fault.duration if fault.duration is not None else float("inf")
+def _flap(fault: LinkFlap, links: Ints, struck: Struck) -> Process:
+    end_s, net = struck.env.now + (fault.duration or math.inf), struck.fabric.net
+    carried, idle = 0.0, 0
     while struck.env.now < end_s:
-        yield from _down(fault, links, fault.period / 2, struck)
+        down_s = min(fault.period / 2, end_s - struck.env.now)
+        yield from _down(fault, links, down_s, struck)
         yield struck.env.timeout(fault.period / 2)
+        before, carried = carried, float(net.carried().sum())
+        idle = idle + 1 if net.flows and carried == before else 0
+        if idle > MOST_IDLE_FLAPS:
+            raise CutOffError(f"{MOST_IDLE_FLAPS} times {fault.link} was up, and nothing got through")

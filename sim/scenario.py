@@ -16,21 +16,22 @@ from harp.lightcc.settings import LightSettings
 from sim.cluster import Cluster
 from sim.collective import Communicator
 from sim.fabric.flow import FlowFabric, TokenBucket
-from sim.faults import Struck, strike
+from sim.faults import Struck, check_links, strike
 from sim.links import LinkRecorder
 from sim.placement import choose_gpus, place
 from sim.results import Expectation, ScenarioResult, Span
 from sim.schema.errors import Problem
 from sim.schema.parameters import FrameworkSet, StackSet, lineage, load_framework, load_stack
 from sim.train import FP16_BYTES, FP32_BYTES, Job, Recipe, mean_breakdown, plan_pass
-from sim.transport import Style, Transport
+from sim.transport import CutOffError, Style, Transport
 from sim.workloads.models import get_model
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from sim.schema.errors import TopologyError
     from sim.schema.model import Topology
     from sim.schema.parameters import FrameworkCosts, HostStack
     from sim.schema.scenario import Job as JobModel
@@ -92,15 +93,15 @@ class Run:
         capacity = cluster.capacities(self.stack.cores.value)
         self.recorder = LinkRecorder(cluster, capacity) if settings.record_links else None
         self.fabric = FlowFabric(self.env, capacity, buckets=_buckets(cluster),
-                                 on_change=self.recorder and self.recorder.sample)
+                                 on_change=self.recorder.sample if self.recorder else None)
         style = Style.of(scenario, topology)
         self.transport = Transport(cluster, self.stack, style)
         self.jobs: list[Job] = []
         self.names: list[str] = []
         self.starts: list[float] = []
         self._tracks: list[list[str]] = []
-        self._gpu_job: dict[str, int] = {}
-        for job in topology.jobs or (None,):
+        self._gpus: dict[str, tuple[int, float]] = {}
+        for job in topology.jobs_of(scenario) or (None,):
             self._add_job(job)
         self.notes: list[str] = []
         self._faults()
@@ -113,11 +114,12 @@ class Run:
         own = np.isin(self.cluster.host, hosts).sum()
         count = int(own) if job else self.gpus
         gpus = choose_gpus(self.cluster, hosts, count, affinity=scenario.affinity)
-        for gpu in gpus.tolist():
-            host, local = names[self.cluster.host[gpu]], self.cluster.local[gpu]
-            self._gpu_job[f"{host}/{local}"] = len(self.jobs)
         recipe = self._recipe(workload, gpus)
-        flops = float(self.settings.speed(self.cluster.flops[gpus]).min())
+        speeds = self.settings.speed(self.cluster.flops[gpus])
+        flops = float(speeds.min())
+        for gpu, speed in zip(gpus.tolist(), speeds.tolist(), strict=True):
+            host, local = names[self.cluster.host[gpu]], self.cluster.local[gpu]
+            self._gpus[f"{host}/{local}"] = len(self.jobs), speed / flops
         comm = Communicator(self.transport, self.fabric) if count > 1 else None
         tracks = [self.cluster.gpu_name(gpu) for gpu in gpus.tolist()]
         made = Job(self.env, recipe, comm, count, plan_pass(recipe, flops), tracks[0])
@@ -144,28 +146,13 @@ class Run:
             placement=place(self.cluster, gpus, scenario.channels, affinity=scenario.affinity))
 
     def _faults(self) -> None:
-        topology = self.cluster.topology
+        check_links(self.cluster)
         comms = [job.comm for job in self.jobs if job.comm is not None]
         struck = Struck(self.env, self.fabric, self.transport, comms,
-                        [job.slow for job in self.jobs],
-                        self._gpu_job, self.notes, {})
-        for number, fault in enumerate(topology.faults):
-            if fault.name not in self.scenario.faults:
-                continue
-            if fault.kind == "slow-gpu":
-                self._gpu_job.setdefault(fault.gpu, -1)
-            else:
-                self._check_link(number, fault.link)
-            self.env.process(strike(fault, struck))
-
-    def _check_link(self, number: int, link: str) -> None:
-        from sim.faults import find_links  # noqa: PLC0415
-
-        try:
-            find_links(self.cluster.fabric, link)
-        except ValueError as error:
-            problem = Problem(str(error), path=("faults", number, "link"), found=link)
-            raise self.cluster.topology.error(problem) from error
+                        [job.slow for job in self.jobs], self._gpus, self.notes)
+        for fault in self.cluster.topology.faults:
+            if fault.name in self.scenario.faults:
+                self.env.process(strike(fault, struck))
 
     def go(self) -> list[ScenarioResult]:
         """Simulate, and return one result a job.
@@ -178,22 +165,22 @@ class Run:
         finished = self.env.all_of(processes)
         try:
             self.env.run(finished)
-        except RuntimeError as error:
-            raise self._stuck() from error
+        except CutOffError as error:
+            raise self._cut_off(str(error)) from error
         return [self._result(number) for number in range(len(self.jobs))]
 
-    def _train(self, job: Job, start_s: float, wanted: int) -> object:
+    def _train(self, job: Job, start_s: float,
+               wanted: int) -> Generator[simpy.Event, None, None]:
         yield from job.run(wanted, start_s)
         while any(len(other.steps_s) < wanted for other in self.jobs):
             yield from job.step()
 
-    def _stuck(self) -> Exception:
-        faults = ", ".join(self.scenario.faults) or "none"
-        index = self.cluster.topology.scenarios.index(self.scenario)
-        problem = Problem(f"never ends: a fault leaves no path for good (faults: {faults})",
-                          path=("scenarios", index, "faults"),
-                          allowed="faults with a `for`, or a fabric with another path")
-        return self.cluster.topology.error(problem)
+    def _cut_off(self, reason: str) -> TopologyError:
+        topology = self.cluster.topology
+        number = [scenario.name for scenario in topology.scenarios].index(self.scenario.name)
+        return topology.error(Problem(
+            f"training never ends: {reason}", path=("scenarios", number, "faults"),
+            allowed="faults that end (for:), or a fabric with another path"))
 
     def _result(self, number: int) -> ScenarioResult:
         job, name = self.jobs[number], self.names[number]
@@ -207,7 +194,6 @@ class Run:
             efficiency=images_per_s / (job.gpus * alone), spans=self._spans(number), links=links,
             expect=find_expect(self.cluster.topology, self.scenario.name, job.gpus, name),
             notes=tuple(self.notes))
-
 
     def _spans(self, number: int) -> tuple[Span, ...]:
         """The job's timeline; if utilisation is recorded, with the GPUs that do the same."""

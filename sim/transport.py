@@ -11,8 +11,12 @@ receiver. Costs per payload byte:
   the thread of each GPU that talks to other hosts.
 
 An edge is split evenly over the ``sockets`` of its channel, each a flow with its own source port,
-and over the ports of a dynamic bond; NCCL splits a chunk evenly over its sockets as well. The rate
-of an edge is bounded by sockets times the lower of the stack's and the VPC's ceiling of one flow.
+while a dynamic bond splits it over its ports by what each of them delivers on its way when nothing
+else runs; NCCL splits a chunk evenly over its sockets as well. The rate of an edge is bounded by
+sockets times the lower of the stack's ceiling of one flow, in payload, and the VPC's, in packets.
+
+Links that are down are routed around. Where no way is left, traffic takes the ways of the whole
+fabric and waits on them for the links to return; if they never will, a CutOffError says so.
 """
 
 from __future__ import annotations
@@ -24,25 +28,38 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harp.routing import bond
+from harp.routing.fabric import UnreachableError
 from harp.routing.overlay import encapsulate
 from harp.routing.planner import plan_paths
+from sim.schema.errors import Problem
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from harp.routing.fabric import Fabric, Flows
     from sim.cluster import Cluster
+    from sim.schema.model import Topology
     from sim.schema.parameters import HostStack
+    from sim.schema.scenario import Scenario
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
+    Rows = tuple[Ints, Ints, Floats]
 
 ETHERNET_BYTES = 38
 """Header 14, FCS 4, preamble and gap 20 (IEEE 802.3): what a frame adds to its IP packet."""
+DEFAULT_MTU = 1500
+"""Largest IP packet where no VPC says otherwise: Ethernet's."""
+DYNAMIC = "dynamic"
+"""The bond that splits a flow; every other one gives it one port."""
 FIRST_PORT, PORTS = 49152, 16384
 """Dynamic source ports (RFC 6335)."""
 MOST_PLANNED = 1 << 15
 """Flows of one phase that are planned; of more (an all-to-all), hashing spreads evenly enough."""
+
+
+class CutOffError(RuntimeError):
+    """Traffic waits for links that will never be up again; the message names both its ends."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +115,18 @@ class Style:
     routing: str = "ecmp"
     sockets: int = 1
     bond: str | None = None
+    """Overrides the bonds of the NICs."""
+
+    @classmethod
+    def of(cls, scenario: Scenario, topology: Topology) -> Style:
+        """Take it from a scenario; raises TopologyError where the file's VPC does not admit it."""
+        if scenario.routing == "plan" and topology.vpc is not None and topology.vpc.overlay:
+            names = [other.name for other in topology.scenarios]
+            raise topology.error(Problem(
+                "'plan' has no hold on an overlay, whose outer headers the tenant does not choose "
+                "but the switches hash", path=("scenarios", names.index(scenario.name), "routing"),
+                found="plan", allowed="ecmp or spray, or a vpc without overlay"))
+        return cls(scenario.routing, scenario.sockets, scenario.bond)
 
 
 class Transport:
@@ -108,23 +137,34 @@ class Transport:
         self.stack = stack
         self.style = style
         self.fabric: Fabric = cluster.fabric
-        bonds = {nic.bond for group in cluster.topology.hosts for nic in group.nics
-                 if nic.ports > 1}
-        self.bond = (style.bond or min(bonds)) if bonds else None
-        vpc = cluster.topology.vpc
-        headers = stack.headers.value
-        mtu = vpc.mtu if vpc else 1500
+        """As routing sees it at present; faults take links out of it."""
+        self.lasting: Fabric = cluster.fabric
+        """Without the links that are down for good."""
+        self.speed = np.ones(len(self.fabric.link_src))
+        """Share of its rate that each link has at present, which dynamic bonds follow."""
+        self.waits_for = ""
+        """Why traffic waits, where there was no way left."""
+        self._policies, self._bonds = self._bond_of_nics()
+        topology = cluster.topology
+        vpc = topology.vpc
+        headers, mtu = stack.headers.value, vpc.mtu if vpc else DEFAULT_MTU
         self.payload = mtu - max(headers - ETHERNET_BYTES, 0)
+        if self.payload <= 0:
+            raise topology.error(Problem(
+                f"{mtu} B hold no payload beside the {headers} B of headers of stack "
+                f"{stack.name!r}", path=("vpc", "mtu") if vpc else (), found=mtu,
+                allowed=f"above {headers - ETHERNET_BYTES}B"))
         overlay = vpc.overlay.headers if vpc and vpc.overlay else 0
         self.cap_bytes = (self.payload + headers) / self.payload
         self.link_bytes = (self.payload + headers + overlay) / self.payload
-        flow_rate = min(stack.flow_rate.value, vpc.flow_rate if vpc and vpc.flow_rate else math.inf)
-        self.ceiling = style.sockets * flow_rate / 8
+        vpc_flow = vpc.flow_rate / self.cap_bytes if vpc and vpc.flow_rate else math.inf
+        self.ceiling = style.sockets * min(stack.flow_rate.value, vpc_flow) / 8
         self.core_s = stack.cost_per_byte.value + stack.cost_per_packet.value / self.payload
 
-    def paths(self, src: ArrayLike, dst: ArrayLike, channel: int = 0) -> Paths:
-        """Paths of edges from GPUs ``src`` to GPUs ``dst`` on one channel."""
+    def paths(self, src: ArrayLike, dst: ArrayLike, channel: ArrayLike = 0) -> Paths:
+        """Paths of edges from GPUs ``src`` to ``dst``, each on a ``channel``; planned together."""
         src, dst = np.asarray(src, np.int64), np.asarray(dst, np.int64)
+        channel = np.broadcast_to(np.asarray(channel, np.int64), src.shape)
         host = self.cluster.host
         inner = host[src] == host[dst]
         rows: list[tuple[Ints, Ints, ArrayLike]] = []
@@ -133,7 +173,7 @@ class Transport:
         self._inside(np.flatnonzero(inner), src, dst, rows, alpha_s)
         between = np.flatnonzero(~inner)
         if len(between):
-            self._between(between, src, dst, channel, rows, alpha_s)
+            self._between(between, src, dst, channel=channel, rows=rows, alpha_s=alpha_s)
             message_s[between] = self.stack.cost_per_message.value
             ceiling[between] = self.ceiling
         edge = np.concatenate([row[0] for row in rows])
@@ -154,7 +194,7 @@ class Transport:
         alpha_s[edge] = np.where(cluster.has_nvlink[host], cluster.nvlink_latency_s[host],
                                  cluster.pcie_latency_s[host])
 
-    def _between(self, edge: Ints, src: Ints, dst: Ints, channel: int,
+    def _between(self, edge: Ints, src: Ints, dst: Ints, *, channel: Ints,
                  rows: list[tuple[Ints, Ints, ArrayLike]], alpha_s: Floats) -> None:
         """Add the edges between hosts."""
         cluster, blocks = self.cluster, self.cluster.blocks
@@ -177,48 +217,87 @@ class Transport:
                          + cluster.pcie_latency_s[cluster.host[src[edge]]]
                          + cluster.pcie_latency_s[cluster.host[dst[edge]]])
 
-    def _links(self, edge: Ints, src: Ints, dst: Ints,
-               channel: int) -> tuple[Ints, Ints, Floats]:
+    def _links(self, edge: Ints, src: Ints, dst: Ints, channel: Ints) -> Rows:
         """Rows (edge, fabric link, share of the edge's bytes)."""
         sockets = self.style.sockets
         owner = np.repeat(edge, sockets)
         socket = np.tile(np.arange(sockets), len(edge))
         a, b = self.cluster.endpoint[src[owner]], self.cluster.endpoint[dst[owner]]
+        ports = self._source_port(src[owner], dst[owner], channel[owner], socket)
+        flows = self.fabric.flows(a, b, ports)
+        try:
+            return self._routed(self.fabric, owner, flows)
+        except UnreachableError as error:
+            self._require_return(owner, flows)
+            self.waits_for = str(error)
+            return self._routed(self.cluster.fabric, owner, flows)
+
+    def _require_return(self, owner: Ints, flows: Flows) -> None:
+        """Raise CutOffError where no link that flows miss will ever be up again."""
+        try:
+            self._routed(self.lasting, owner, flows)
+        except UnreachableError as error:
+            raise CutOffError(str(error)) from error
+
+    def _routed(self, fabric: Fabric, owner: Ints, flows: Flows) -> Rows:
         if self.style.routing == "plan" and len(owner) <= MOST_PLANNED:
-            return self._planned(owner, a, b)
-        flows = self.fabric.flows(a, b, self._source_port(src[owner], dst[owner], channel, socket))
-        return self._hashed(owner, flows)
-
-    def _planned(self, owner: Ints, src: Ints, dst: Ints) -> tuple[Ints, Ints, Floats]:
-        """Plan the flows together, each on links of its own as far as the fabric has them."""
-        links = plan_paths(self.fabric, src, dst).links
-        flow, hop = np.nonzero(links >= 0)
-        return owner[flow], links[flow, hop], np.full(len(flow), 1.0 / self.style.sockets)
-
-    def _hashed(self, owner: Ints, flows: Flows) -> tuple[Ints, Ints, Floats]:
-        """Let bonds and switches hash (or spray) the flows."""
-        weight = np.full(len(owner), 1.0 / self.style.sockets)
+            links = plan_paths(fabric, flows.src, flows.dst).links
+            flow, hop = np.nonzero(links >= 0)
+            return owner[flow], links[flow, hop], np.full(len(flow), 1.0 / self.style.sockets)
         vpc = self.cluster.topology.vpc
         if vpc is not None and vpc.overlay is not None:
-            flows = encapsulate(self.fabric, flows, vpc.overlay.hash)
-        port: Ints | None = None
-        if self.bond == "dynamic":
-            parts = bond.split(self.fabric, flows)
-            owner, weight = owner[parts.parent], weight[parts.parent] * parts.weight
-            flows, port = parts.flows, parts.port
-        elif self.bond is not None:
-            port = bond.choose(self.fabric, flows, self.bond)  # type: ignore[arg-type]
-        if self.style.routing == "spray":
-            ptr, link, share = self.fabric.route_spray(flows, port)
-        else:
-            ptr, link = self.fabric.route(flows, port)
-            share = np.ones(len(link))
-        flow = np.repeat(np.arange(len(owner)), np.diff(ptr))
-        return owner[flow], link.astype(np.int64), share * weight[flow]
+            flows = encapsulate(fabric, flows, vpc.overlay.hash)
+        if len(self._policies) == 1:
+            return self._bonded(fabric, owner, flows, self._policies[0])
+        parts = []
+        for number, policy in enumerate(self._policies):
+            some = np.flatnonzero(self._bonds[flows.src] == number)
+            parts.append(self._bonded(fabric, owner[some], flows.take(some), policy))
+        return (np.concatenate([rows[0] for rows in parts]),
+                np.concatenate([rows[1] for rows in parts]),
+                np.concatenate([rows[2] for rows in parts]))
 
-    def _source_port(self, src: Ints, dst: Ints, channel: int, socket: Ints) -> NDArray[np.uint16]:
+    def _bonded(self, fabric: Fabric, owner: Ints, flows: Flows, policy: str) -> Rows:
+        """Let bonds of one policy and then the switches hash (or spray) the flows."""
+        if policy == DYNAMIC:
+            split = bond.split(fabric, flows)
+            ptr, link, share = self._walk(fabric, split.flows, split.port)
+            weight = self._delivered(fabric, ptr, link, split.parent)
+            owner = owner[split.parent]
+        else:
+            port = bond.choose(fabric, flows, policy)  # type: ignore[arg-type]
+            ptr, link, share = self._walk(fabric, flows, port)
+            weight = np.ones(len(owner))
+        flow = np.repeat(np.arange(len(owner)), np.diff(ptr))
+        return owner[flow], link, share * weight[flow] / self.style.sockets
+
+    def _walk(self, fabric: Fabric, flows: Flows, port: Ints) -> tuple[Ints, Ints, Floats]:
+        """Links of each flow (CSR) and the share of its bytes on each."""
+        if self.style.routing == "spray":
+            ptr, link, share = fabric.route_spray(flows, port)
+            return ptr, link.astype(np.int64), share
+        hops, crossed = fabric.route(flows, port)
+        return hops, crossed.astype(np.int64), np.ones(len(crossed))
+
+    def _delivered(self, fabric: Fabric, ptr: Ints, link: Ints, parent: Ints) -> Floats:
+        """Weights of a dynamic bond's parts: in proportion to what each delivers when alone.
+
+        It is where `bond.update_weights` settles.
+        """
+        rate = np.minimum.reduceat((fabric.link_bps * self.speed)[link], ptr[:-1])
+        return np.asarray(rate / np.bincount(parent, rate)[parent])
+
+    def _bond_of_nics(self) -> tuple[list[str], Ints]:
+        """Bond policies in use, and which of them each endpoint has; one port is no bond."""
+        groups = [group for group in self.cluster.topology.hosts for _ in range(group.count)]
+        bonds = [(self.style.bond or nic.bond) if nic.ports > 1 else "none"
+                 for group in groups for nic in group.nics for _ in range(nic.count)]
+        policies, numbers = np.unique(bonds, return_inverse=True)
+        return policies.tolist(), numbers
+
+    def _source_port(self, src: Ints, dst: Ints, channel: Ints, socket: Ints) -> NDArray[np.uint16]:
         """Ports as a kernel would hand them out: any, but the same in every run."""
-        words = np.stack([src, dst, np.full_like(src, channel), socket], axis=1).astype(np.uint64)
+        words = np.stack([src, dst, channel, socket], axis=1).astype(np.uint64)
         mixed = np.full(len(src), self.cluster.topology.seed + 0x9E3779B9, np.uint64)
         for column in words.T:  # a 64-bit mix of four numbers (splitmix64's finaliser)
             mixed = (mixed ^ column) * np.uint64(0xBF58476D1CE4E5B9)

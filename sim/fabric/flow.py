@@ -126,7 +126,7 @@ class FlowFabric:
     def running(self, flows: FlowSet) -> NDArray[np.bool_]:
         """Which flows of a set have not completed."""
         self._advance()
-        return self._set_of[flows.flows] == flows.number
+        return np.equal(self._set_of[flows.flows], flows.number)
 
     # ---- bookkeeping: which set a flow belongs to, and how many of each set are open
 
