@@ -59,7 +59,7 @@ def estimate(design: Floats, times: Floats, scale: Floats | None = None) -> Esti
     scaled, target = design / scale[:, None], times / scale
     size = np.linalg.norm(scaled, axis=0)
     unit = scaled / size
-    values = _fit(unit, target)
+    values = _fit(unit, target[None])[0]
     fitted = unit @ values
     errors = target - fitted
     few = rows - parameters < FEW
@@ -68,39 +68,45 @@ def estimate(design: Floats, times: Floats, scale: Floats | None = None) -> Esti
     else:
         noise = np.abs(errors) / np.maximum(1.0 - _leverage(unit), 0.1)
     signs = np.random.default_rng(SEED).choice((-1.0, 1.0), (BOOTSTRAPS, rows))
-    samples = np.array([_fit(unit, fitted + noise * sign) for sign in signs])
+    samples = _fit(unit, fitted + noise * signs)
     tail = (1.0 - COVERED) / 2
     low, high = np.quantile(samples, (tail, 1.0 - tail), axis=0)
     return Estimate(values / size, np.minimum(low, values) / size, np.maximum(high, values) / size,
                     float(np.median(np.abs(errors))), few)
 
 
-def _fit(design: Floats, target: Floats) -> Floats:
-    """Huber's estimate of values of 0 or more."""
-    weights = np.ones(len(target))
-    values = np.zeros(design.shape[1])
+def _fit(design: Floats, targets: Floats) -> Floats:
+    """Huber's estimates of values of 0 or more, shape (samples, parameters).
+
+    ``targets`` has shape (samples, rows); all samples are fitted side by side.
+    """
+    weights = np.ones_like(targets)
+    values = np.zeros((len(targets), design.shape[1]))
     for _ in range(_ITERATIONS):
         before = values
-        values = _not_negative(design * weights[:, None], target * weights)
-        errors = np.abs(target - design @ values)
-        scatter = _MAD_TO_SIGMA * float(np.median(errors))
-        if scatter < _LEAST_SCATTER or np.allclose(values, before, rtol=1e-6, atol=0.0):
+        gram = np.einsum("sr,ri,rj->sij", weights, design, design)
+        values = _not_negative(gram, (weights * targets) @ design)
+        if np.allclose(values, before, rtol=1e-6, atol=0.0):
             break
-        weights = np.sqrt(np.minimum(1.0, HUBER * scatter / np.maximum(errors, 1e-300)))
+        errors = np.abs(targets - values @ design.T)
+        scatter = np.maximum(_MAD_TO_SIGMA * np.median(errors, axis=1, keepdims=True),
+                             _LEAST_SCATTER)
+        weights = np.minimum(1.0, HUBER * scatter / np.maximum(errors, _LEAST_SCATTER))
     return values
 
 
-def _not_negative(design: Floats, target: Floats) -> Floats:
-    """Least squares; what comes out below 0 is set to 0, the worst first, and the rest fitted."""
-    values = np.zeros(design.shape[1])
-    free = np.arange(design.shape[1])
-    while len(free):
-        found = np.linalg.lstsq(design[:, free], target, rcond=None)[0]
-        if found.min() >= 0.0:
-            values[free] = found
-            break
-        free = np.delete(free, int(found.argmin()))
-    return values
+def _not_negative(gram: Floats, moments: Floats) -> Floats:
+    """Solve normal equations; what comes out below 0 is held at 0, the worst first."""
+    held = np.zeros(moments.shape, bool)
+    unit = np.eye(moments.shape[1])
+    while True:
+        free = ~held
+        system = np.where(free[:, :, None] & free[:, None, :], gram, unit)
+        values = np.linalg.solve(system, np.where(free, moments, 0.0)[:, :, None])[:, :, 0]
+        below = values.min(axis=1) < 0.0
+        if not below.any():
+            return np.asarray(values)
+        held[below, values[below].argmin(axis=1)] = True
 
 
 def _leverage(design: Floats) -> Floats:
