@@ -1,9 +1,10 @@
 """Where the ranks of a job lie: which GPU is which rank, for each channel and kind of plan.
 
 With topology affinity, hosts come in the order in which a ring over them leaves every ToR once
-(`harp.routing.affinity`). Where a host has several NICs or vNICs, a ring runs through hosts alternately up
-and down, so that it leaves a host and enters the next by the same NIC index (rail), and each
-channel begins at another GPU, so that channels share the rails between them, as NCCL's do.
+(`harp.routing.affinity`). Where a host has several NICs or vNICs, each channel of a ring begins at
+another GPU, so that channels share the NICs between them, as NCCL's do; with affinity a ring runs
+through hosts alternately up and down, so that it leaves a host and enters the next by the same NIC
+index (rail), and without it a ring leaves by one NIC and enters by another.
 """
 
 from __future__ import annotations
@@ -59,13 +60,14 @@ def place(cluster: Cluster, gpus: Ints, channels: int, *, affinity: bool) -> Pla
     nics = np.stack([cluster.endpoint, cluster.vnic], axis=1)[first_host]
     rails = len(np.unique(nics, axis=0))
     sizes = np.unique(cluster.host[gpus], return_counts=True)[1]
-    if not affinity or rails == 1 or len(sizes) == 1 or len(set(sizes.tolist())) > 1:
+    if rails == 1 or len(sizes) == 1 or len(set(sizes.tolist())) > 1:
         return Placement(others, others)
     by_host = gpus.reshape(len(sizes), -1)
     local = by_host.shape[1]
     rings = []
     for channel in range(channels):
         turned = np.roll(by_host, -(channel * local // rails), axis=1)
-        turned[1::2] = turned[1::2, ::-1]
+        if affinity:
+            turned[1::2] = turned[1::2, ::-1]
         rings.append(turned.ravel())
     return Placement(np.array(rings), others)

@@ -117,17 +117,23 @@ def _workload(topology: Topology, workload: Workload, path: Path) -> Iterator[Pr
 
 
 def _jobs(topology: Topology) -> Iterator[Problem]:
-    hosts = dict.fromkeys(topology.host_names, "")
+    hosts: dict[str, list[str]] = {name: [] for name in topology.host_names}
     for index, job in enumerate(topology.jobs):
         for position, name in enumerate(job.hosts):
             path = ("jobs", index, "hosts", position)
             if name not in hosts:
                 yield unknown("host", name, hosts, path)
-            elif hosts[name]:
-                yield Problem(f"host {show(name)} already runs job {show(hosts[name])}", path=path,
+                continue
+            if others := [other for other in hosts[name] if _meet(topology, other, job.name)]:
+                yield Problem(f"host {show(name)} already runs job {show(others[0])}", path=path,
                               found=name, allowed="a host of its own for each job")
-            else:
-                hosts[name] = job.name
+            hosts[name].append(job.name)
+
+
+def _meet(topology: Topology, one: str, other: str) -> bool:
+    """Whether two jobs, or a job and itself, ever run at once."""
+    return one == other or any(scenario.jobs is None or {one, other} <= set(scenario.jobs)
+                               for scenario in topology.scenarios)
 
 
 def _scenarios(topology: Topology) -> Iterator[Problem]:
@@ -140,6 +146,11 @@ def _scenarios(topology: Topology) -> Iterator[Problem]:
         if scenario.framework is not None:
             yield from _known("framework", scenario.framework, _frameworks(topology),
                               (*path, "framework"))
+        jobs = scenario.jobs or ()
+        yield from _twice("job", jobs, (*path, "jobs"), key="")
+        for position, job in enumerate(jobs):
+            yield from _known("job", job, [each.name for each in topology.jobs],
+                              (*path, "jobs", position))
         for position, fault in enumerate(scenario.faults):
             yield from _known("fault", fault, faults, (*path, "faults", position))
         if scenario.bond not in (None, "none") and not bonded:

@@ -70,14 +70,19 @@ class Topology(Model):
                                 for _ in range(group.count)))
 
     @cached_property
-    def _job_rows(self) -> tuple[tuple[str | None, int], ...]:
+    def _job_gpus(self) -> dict[str, int]:
         gpus = {name: group.gpus.count for group in self.hosts for name in group.names}
-        return tuple((job.name, sum(gpus.get(host, 0) for host in job.hosts)) for job in self.jobs)
+        return {job.name: sum(gpus.get(host, 0) for host in job.hosts) for job in self.jobs}
+
+    def jobs_of(self, scenario: Scenario) -> tuple[Job, ...]:
+        """Jobs that ``scenario`` runs, in the order of the file."""
+        return tuple(job for job in self.jobs
+                     if scenario.jobs is None or job.name in scenario.jobs)
 
     def rows(self, scenario: Scenario) -> tuple[tuple[str | None, int], ...]:
         """Job (None where the file lists none) and number of GPUs of each row of ``scenario``."""
         if self.jobs:
-            return self._job_rows
+            return tuple((job.name, self._job_gpus[job.name]) for job in self.jobs_of(scenario))
         return tuple((None, gpus) for gpus in self.gpu_counts(scenario))
 
     def error(self, problem: Problem) -> TopologyError:

@@ -113,6 +113,8 @@ class Scenario(Model):
     """Order ranks so that traffic stays under a ToR or on a rail."""
     bond: Bond | None = None
     """Overrides the NICs' bond."""
+    jobs: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """Names of the jobs that run; all of them where not given."""
     faults: tuple[str, ...] = ()
     """Names of the faults that strike."""
     steps: Annotated[Count, Field(le=10_000)] = 1
