@@ -58,7 +58,7 @@ def small(folder: Path, *, stack: str = "kernel-tcp", gpus: int = 4,
 @pytest.mark.parametrize("path", FITTED, ids=lambda path: path.stem)
 def test_shipped_values_are_those_of_the_fit(path: Path) -> None:
     for comparison in compare(Cluster(load(path))):
-        assert comparison.shipped == pytest.approx(comparison.fitted, rel=1e-4), comparison
+        assert comparison.shipped == pytest.approx(comparison.fitted, rel=1e-3), comparison
         assert abs(comparison.residual) < 1e-5
 
 
