@@ -27,10 +27,28 @@ static void affect(fluid *f, int32_t slot)
     f->affected[f->affected_count++] = slot;
 }
 
+/* All anew in the order of memory, which is far faster to walk than the order of the heap. */
 static void affect_all(fluid *f)
 {
-    for (int64_t i = 0; i < f->heap.count; i++)
-        affect(f, f->heap.slot[i]);
+    f->affected_count = 0;
+    for (int64_t slot = 0; slot < f->slots; slot++) {
+        struct flow *w = &f->flow[slot];
+        if (w->state != FLOW_ACTIVE)
+            continue;
+        w->solving = f->solving;
+        f->affected[f->affected_count++] = (int32_t)slot;
+    }
+}
+
+/* Flows of one resource lie far apart: ask for the one that comes `AHEAD` steps later. */
+enum { AHEAD = 12 };
+
+/* Inlined by force, since gcc takes a function that only prefetches to do nothing. */
+__attribute__((always_inline)) static inline void fetch_member(const fluid *f,
+                                                               const struct resource *r, int32_t k)
+{
+    if (k + AHEAD < r->count)
+        __builtin_prefetch(&f->flow[r->member[k + AHEAD].flow]);
 }
 
 static void affect_first(fluid *f)
@@ -164,6 +182,7 @@ static void saturate(fluid *f, int32_t at, double level)
     struct resource *r = &f->resource[at];
     r->full_level = level;
     for (int32_t k = 0; k < r->count && r->open; k++) {
+        fetch_member(f, r, k);
         const struct member *m = &r->member[k];
         const struct flow *w = &f->flow[m->flow];
         if (fluid_member_live(f, m) && w->solving == f->solving && !w->frozen) {
@@ -235,9 +254,11 @@ static double level_of_flow(const struct flow *w)
 static double highest_level(const fluid *f, const struct resource *r)
 {
     double highest = 0.0;
-    for (int32_t k = 0; k < r->count; k++)
+    for (int32_t k = 0; k < r->count; k++) {
+        fetch_member(f, r, k);
         if (fluid_member_live(f, &r->member[k]))
             highest = fmax(highest, level_of_flow(&f->flow[r->member[k].flow]));
+    }
     return highest;
 }
 
@@ -266,6 +287,7 @@ static void check_resource(fluid *f, int32_t at)
     int saturated = r->load >= r->capacity * (1.0 - SAME);
     double highest = saturated ? r->top : INFINITY;
     for (int32_t k = 0; k < r->count; k++) {
+        fetch_member(f, r, k);
         const struct member *m = &r->member[k];
         const struct flow *w = &f->flow[m->flow];
         if (!fluid_member_live(f, m) || w->solving == f->solving)
