@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ from nccl_samples import SIZES, nccl_log, ring_time
 from sim.calibrate import main
 from sim.calibration.derive import derive
 from sim.calibration.equation import Equation
+from sim.calibration.measurements import BENCH as BENCH_IDS
+from sim.calibration.measurements import Measured
 from sim.calibration.nccl_log import parse_log
 from sim.calibration.regress import estimate
 from sim.cluster import Cluster
@@ -446,3 +449,32 @@ def test_equations_count_what_they_are_told() -> None:
     equation = Equation(1.0, {"cost_per_byte": 2.0})
     assert equation.cost_s(("cost_per_byte", "cost_per_packet"),
                            {"cost_per_byte": 3.0, "cost_per_packet": 5.0}) == 6.0
+
+
+# ---- docs/calibrate.md
+
+def documented(section: str) -> set[str]:
+    """The keys of the last table of a section."""
+    text = (ROOT / "docs" / "calibrate.md").read_text(encoding="utf-8")
+    table = text.split(f"## {section}\n", 1)[1].split("\n## ")[0].split("`--json` prints:")[1]
+    return {line.split("`")[1] for line in table.splitlines() if line.startswith("| `")}
+
+
+def keys(document: dict[str, Any]) -> set[str]:
+    return set(document) | {f"parameters[].{key}" for key in document["parameters"][0]}
+
+
+def test_docs_list_exactly_the_keys_of_json(tmp_path: Path) -> None:
+    fitted = json.loads(run(TACO, "--json").stdout)
+    assert documented("From published rows") == keys(fitted)
+    measured = json.loads(run("--stack", "harp", "--from", save(tmp_path, BENCH), "--json").stdout)
+    assert documented("From measurements") == keys(measured)
+
+
+def test_docs_list_exactly_the_keys_of_a_measurement_and_the_ids() -> None:
+    text = (ROOT / "docs" / "calibrate.md").read_text(encoding="utf-8")
+    table = text.split("| key | meaning |\n|---|---|\n| `kind`")[1].split("\n\n")[0]
+    rows = [line.split("`")[1] for line in table.splitlines()[1:]]
+    assert ["kind", *rows] == list(Measured.model_fields)
+    ids = text.split("| id | taken as |")[1].split("\n\n")[0]
+    assert set(re.findall(r"`([a-z]+-[a-z]+)`", ids)) == set(BENCH_IDS)
