@@ -74,7 +74,7 @@ def _derive(stack: str, measurements: Path, cluster: Path | None, output: str | 
 
     if output is not None:
         inputs = [str(path) for path in (measurements, cluster) if path is not None]
-        check_targets({"-o": output}, inputs=inputs)
+        check_targets({"-o": output, "--json": "-" if as_json else None}, inputs=inputs)
         check_target(output, (".yaml", ".yml"))
     calibration = stack_file.calibrate(stack, measurements, cluster)
     if output is not None:

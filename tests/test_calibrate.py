@@ -410,6 +410,7 @@ def test_bad_measurements_are_refused_in_one_sentence(tmp_path: Path, case: str)
     (["--stack", "harp", "--from", "GOOD", "-o", "GOOD"], "already the input file"),
     (["--stack", "harp", "--from", "GOOD", "-o", "out.txt"], "must end in one of"),
     (["--stack", "harp", "--from", "GOOD", "-o", "none/out.yaml"], "no directory"),
+    (["--stack", "harp", "--from", "GOOD", "-o", "-", "--json"], "already the target of -o"),
     (["missing.yaml"], "cannot be read"),
 ])
 def test_wrong_options_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
