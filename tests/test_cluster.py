@@ -1,0 +1,111 @@
+"""A topology becomes numbered resources with the capacities and names that the file gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cluster_files import cluster, topology, write
+
+from sim.cluster import Cluster
+from sim.schema import TopologyError, load
+
+VPC = {"vnics": 2, "vnic_rate": "10Gbps", "host_rate": "16Gbps", "packet_rate": "2Mpps"}
+
+
+def test_every_resource_has_a_name_of_its_own(tmp_path):
+    made = cluster(tmp_path, hosts=2, gpus=4, vpc=VPC,
+                   fabric={"template": "leaf-spine", "leaves": 2, "spines": 2, "links": 2})
+    capacity = made.capacities(4)
+    names = [made.resource_name(number) for number in range(len(capacity))]
+    parallel = [name for name in names if name.startswith(("leaf", "spine"))]
+    assert len(names) - len(set(names)) == len(parallel) - len(set(parallel))
+    for wanted in ("h-1/gpu3 pcie out", "h-0/vnic1 in", "h-0/host out", "h-1/packets in",
+                   "h-0/stack cores", "h-0/eth0->leaf0", "leaf1->spine0"):
+        assert wanted in names
+    with pytest.raises(IndexError):
+        made.resource_name(len(capacity))
+
+
+def test_capacities_by_hand(tmp_path):
+    made = cluster(tmp_path, hosts=2, gpus=4, vpc=VPC, rate_bps=25e9,
+                   host={"cores": 6, "nvlink": {"rate": "130GB/s"}, "pcie": {"rate": "12GB/s"}})
+    capacity = made.capacities(4)
+    by_name = {made.resource_name(number): capacity[number] for number in range(len(capacity))}
+    assert by_name["h-0/eth0->switch0"] == 25e9 / 8
+    assert by_name["h-1/gpu2 nvlink in"] == 130e9
+    assert by_name["h-1/gpu2 pcie out"] == 12e9
+    assert by_name["h-0/vnic1 out"] == 10e9 / 8
+    assert by_name["h-0/host in"] == 2e9
+    assert by_name["h-0/packets out"] == 2e6
+    assert by_name["h-0/stack cores"] == 4
+    assert made.capacities(64)[made.blocks["cores"][0]] == 6
+
+
+def test_what_the_vpc_does_not_cap_has_no_resource(tmp_path):
+    made = cluster(tmp_path, vpc={"vnics": 2})
+    assert not {"vnic_out", "host_in", "packets_out"} & set(made.blocks)
+    assert cluster(tmp_path).blocks.keys() == made.blocks.keys()
+
+
+@pytest.mark.parametrize(("gpus", "nics", "wanted"), [
+    (8, 8, [0, 1, 2, 3, 4, 5, 6, 7]), (8, 2, [0, 0, 0, 0, 1, 1, 1, 1]), (4, 1, [0, 0, 0, 0]),
+    (4, 3, [0, 0, 1, 2]), (2, 4, [0, 2])])
+def test_gpus_spread_over_nics_in_order(tmp_path, gpus, nics, wanted):
+    made = cluster(tmp_path, gpus=gpus, nic={"count": nics}, vpc={"vnics": nics})
+    assert made.endpoint.tolist() == [*wanted, *(nics + nic for nic in wanted)]
+    assert made.vnic.tolist() == made.endpoint.tolist()
+
+
+def test_groups_of_hosts_differ(tmp_path):
+    big = topology(gpus=4)["hosts"][0] | {"name": "big", "count": 1}
+    small = big | {"name": "small", "count": 2, "nvlink": "none",
+                   "gpus": {"count": 1, "model": "old", "effective": "5TFLOPS"}}
+    made = cluster(tmp_path, hosts=[big, small])
+    assert made.host.tolist() == [0, 0, 0, 0, 1, 2]
+    assert made.local.tolist() == [0, 1, 2, 3, 0, 0]
+    assert made.flops.tolist() == [1e14] * 4 + [5e12] * 2
+    assert made.has_nvlink.tolist() == [True, False, False]
+    assert made.gpu_name(5) == "small-1/gpu0"
+
+
+@pytest.mark.parametrize(("fabric", "nic", "links"), [
+    ({"template": "single-switch"}, {}, 8),
+    ({"template": "leaf-spine", "leaves": 4, "spines": 2, "links": 3}, {}, 8 + 24),
+    ({"template": "rail", "hosts_per_leaf": 8, "spines": 2}, {"count": 2}, 16 + 4),
+    ({"template": "clos3", "pods": 2, "leaves": 2, "aggs": 2, "cores": 4}, {}, 8 + 8 + 8),
+    ({"template": "dual-tor", "pairs": 2, "spines": 2}, {"ports": 2, "bond": "dynamic"}, 16 + 8),
+])
+def test_templates_have_the_cables_that_the_file_says(tmp_path, fabric, nic, links):
+    made = cluster(tmp_path, hosts=8, fabric=fabric, nic=nic)
+    assert len(made.fabric.link_src) == 2 * links
+
+
+def test_an_explicit_fabric(tmp_path):
+    made = cluster(tmp_path, hosts=2, nic={"ports": 2, "bond": "dynamic"}, fabric={
+        "rate": "100Gbps", "latency": "1us", "devices": [{"name": "a"}, {"name": "b"}],
+        "links": [{"from": "h-0/eth0", "to": "a"}, {"from": "b", "to": "h-0/eth0.1"},
+                  {"from": "h-1/eth0.0", "to": "a"}, {"from": "h-1/eth0.1", "to": "b"},
+                  {"from": "a", "to": "b", "count": 2, "rate": "400Gbps", "latency": "0s"}]})
+    fabric = made.fabric
+    (port,) = fabric.links_between("h-0/eth0", "b")
+    assert port == fabric.endpoint_ports[0, 1]
+    between = fabric.links_between("a", "b")
+    assert fabric.link_bps[between].tolist() == [4e11, 4e11]
+    assert fabric.link_latency_s[between].tolist() == [0.0, 0.0]
+
+
+def test_a_template_that_does_not_fit_is_the_files_error(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise ValueError("hosts do not fit")
+
+    monkeypatch.setattr("harp.routing.templates.single_switch", refuse)
+    made = load(write(tmp_path, topology()))
+    with pytest.raises(TopologyError, match=r"t\.yaml:\d+:\d+: fabric: hosts do not fit"):
+        Cluster(made)
+
+
+def test_a_large_cluster(tmp_path):
+    made = cluster(tmp_path, hosts=2048, gpus=8, fabric={
+        "template": "clos3", "pods": 16, "leaves": 8, "aggs": 8, "cores": 64})
+    assert made.gpus == 16384
+    assert np.isfinite(made.capacities(1)).all()
