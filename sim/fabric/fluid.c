@@ -31,17 +31,23 @@ static int grow_flows(fluid *f, int64_t need)
         return FLUID_EINVAL;
     int64_t old = f->flow_room, room = old;
     if (grow((void **)&f->flow, &room, need, sizeof *f->flow) ||
-        (f->flow_room = old, room = old, grow((void **)&f->heap.slot, &room, need, 4)) ||
-        (room = old, grow((void **)&f->pending.slot, &room, need, 4)) ||
+        (room = old, grow((void **)&f->mark, &room, need, 1)) ||
+        (room = old, grow((void **)&f->heap_at, &room, need, 4)) ||
+        (room = old, grow((void **)&f->running.entry, &room, need, sizeof *f->running.entry)) ||
+        (room = old, grow((void **)&f->pending.entry, &room, need, sizeof *f->pending.entry)) ||
         (room = old, grow((void **)&f->affected, &room, need, 4)) ||
+        (room = old, grow((void **)&f->freezing, &room, need, 4)) ||
         (room = old, grow((void **)&f->capped, &room, need, sizeof *f->capped)) ||
         (room = old, grow((void **)&f->fresh, &room, need, 4)) ||
         (room = old, grow((void **)&f->free_slot, &room, need, 4)) ||
         (room = old, grow((void **)&f->done_id, &room, need, 4)) ||
         (room = old, grow((void **)&f->done_s, &room, need, sizeof(double))))
         return FLUID_ENOMEM;
-    if (room > old)
+    if (room > old) {
         memset(f->flow + old, 0, (size_t)(room - old) * sizeof *f->flow);
+        memset(f->mark + old, NOT_SOLVED, (size_t)(room - old));
+    }
+    f->running.at = f->pending.at = f->heap_at;
     f->flow_room = room;
     return 0;
 }
@@ -82,9 +88,12 @@ void fluid_free(fluid *f)
     free(f->route_resource);
     free(f->route_coefficient);
     free(f->flow);
-    free(f->heap.slot);
-    free(f->pending.slot);
+    free(f->mark);
+    free(f->heap_at);
+    free(f->running.entry);
+    free(f->pending.entry);
     free(f->affected);
+    free(f->freezing);
     free(f->capped);
     free(f->fresh);
     free(f->free_slot);
@@ -140,71 +149,6 @@ int32_t fluid_add_routes(fluid *f, int32_t n, const int64_t *ptr, const int32_t 
         f->route_ptr[first + i + 1] = hops + ptr[i + 1] - ptr[0];
     f->routes += n;
     return first;
-}
-
-/* ---- time heaps: indexed binary heaps of flow slots, ordered by key and then by slot ---- */
-
-static int before(const fluid *f, int32_t a, int32_t b)
-{
-    double ka = f->flow[a].key_s, kb = f->flow[b].key_s;
-    return ka < kb || (ka == kb && a < b);
-}
-
-static void heap_place(fluid *f, struct time_heap *h, int64_t at, int32_t slot)
-{
-    h->slot[at] = slot;
-    f->flow[slot].heap_at = (int32_t)at;
-}
-
-static void heap_up(fluid *f, struct time_heap *h, int64_t at)
-{
-    int32_t slot = h->slot[at];
-    while (at > 0 && before(f, slot, h->slot[(at - 1) / 2])) {
-        heap_place(f, h, at, h->slot[(at - 1) / 2]);
-        at = (at - 1) / 2;
-    }
-    heap_place(f, h, at, slot);
-}
-
-static void heap_down(fluid *f, struct time_heap *h, int64_t at)
-{
-    int32_t slot = h->slot[at];
-    for (int64_t child; (child = 2 * at + 1) < h->count; at = child) {
-        if (child + 1 < h->count && before(f, h->slot[child + 1], h->slot[child]))
-            child++;
-        if (!before(f, h->slot[child], slot))
-            break;
-        heap_place(f, h, at, h->slot[child]);
-    }
-    heap_place(f, h, at, slot);
-}
-
-static void heap_push(fluid *f, struct time_heap *h, int32_t slot)
-{
-    heap_place(f, h, h->count, slot);
-    heap_up(f, h, h->count++);
-}
-
-static void heap_remove(fluid *f, struct time_heap *h, int64_t at)
-{
-    int32_t last = h->slot[--h->count];
-    if (at == h->count)
-        return;
-    heap_place(f, h, at, last);
-    heap_up(f, h, at);
-    heap_down(f, h, f->flow[last].heap_at);
-}
-
-void fluid_heap_update(fluid *f, int32_t slot)
-{
-    heap_up(f, &f->heap, f->flow[slot].heap_at);
-    heap_down(f, &f->heap, f->flow[slot].heap_at);
-}
-
-void fluid_heap_rebuild(fluid *f)
-{
-    for (int64_t at = f->heap.count / 2; at-- > 0;)
-        heap_down(f, &f->heap, at);
 }
 
 /* ---- flows join and leave ---- */
@@ -288,20 +232,19 @@ static void activate(fluid *f, int32_t slot)
     w->state = FLOW_ACTIVE;
     w->rate = 0.0;
     w->settled_s = f->now_s;
-    w->key_s = w->left > 0.0 ? INFINITY : f->now_s;
     if (!w->fresh) /* it may have been put on another route since the last solution */
         f->fresh[f->fresh_count++] = slot;
     w->fresh = 1;
-    heap_push(f, &f->heap, slot);
+    time_heap_push(&f->running, slot, w->left > 0.0 ? INFINITY : f->now_s);
 }
 
 static void release(fluid *f, int32_t slot)
 {
     struct flow *w = &f->flow[slot];
     if (w->state == FLOW_PENDING) {
-        heap_remove(f, &f->pending, w->heap_at);
+        time_heap_remove(&f->pending, slot);
     } else {
-        heap_remove(f, &f->heap, w->heap_at);
+        time_heap_remove(&f->running, slot);
         leave_resources(f, slot);
     }
     w->state = FLOW_FREE;
@@ -337,11 +280,10 @@ int32_t fluid_start(fluid *f, int64_t n, const int32_t *route, const double *amo
         w->weight = weight ? weight[i] : 1.0;
         w->ceiling = ceiling ? ceiling[i] : INFINITY;
         w->start_s = start_s && start_s[i] > f->now_s ? start_s[i] : f->now_s;
-        w->key_s = w->start_s;
         w->state = FLOW_PENDING;
         id[i] = slot;
         f->flows++;
-        heap_push(f, &f->pending, slot);
+        time_heap_push(&f->pending, slot, w->start_s);
     }
     return 0;
 }
@@ -350,34 +292,30 @@ int32_t fluid_start(fluid *f, int64_t n, const int32_t *route, const double *amo
 
 static int start_pending(fluid *f)
 {
-    while (f->pending.count && f->flow[f->pending.slot[0]].key_s <= f->now_s) {
-        int32_t slot = f->pending.slot[0];
+    while (time_heap_first_s(&f->pending) <= f->now_s) {
+        int32_t slot = f->pending.entry[0].slot;
         if (join_resources(f, slot))
             return FLUID_ENOMEM;
-        heap_remove(f, &f->pending, 0);
+        time_heap_remove(&f->pending, slot);
         activate(f, slot);
     }
     return 0;
-}
-
-static double head_s(const fluid *f, const struct time_heap *h)
-{
-    return h->count ? f->flow[h->slot[0]].key_s : INFINITY;
 }
 
 static int64_t collect_done(fluid *f, double first_s, double horizon_s)
 {
     int64_t count = 0;
     double last_s = first_s;
-    while (f->heap.count && head_s(f, &f->heap) <= horizon_s) {
-        int32_t slot = f->heap.slot[0];
-        last_s = f->flow[slot].key_s > last_s ? f->flow[slot].key_s : last_s;
-        f->done_id[count] = slot;
-        f->done_s[count++] = f->flow[slot].key_s;
-        heap_remove(f, &f->heap, 0);
+    while (f->running.count && f->running.entry[0].key_s <= horizon_s) {
+        struct time_entry first = f->running.entry[0];
+        last_s = first.key_s > last_s ? first.key_s : last_s;
+        f->done_id[count] = first.slot;
+        f->done_s[count++] = first.key_s;
+        time_heap_remove(&f->running, first.slot);
     }
     f->now_s = last_s > f->now_s ? last_s : f->now_s;
     for (int64_t i = 0; i < count; i++) {
+        fluid_fetch(f, f->done_id, i, count);
         /* Rates stood unchanged until now, but a flow stopped at its own time, not at the last. */
         struct flow *w = &f->flow[f->done_id[i]];
         double idle_s = f->now_s - f->done_s[i];
@@ -400,7 +338,7 @@ int64_t fluid_run(fluid *f, double until_s)
         if (start_pending(f))
             return FLUID_ENOMEM;
         fluid_solve(f);
-        double start_s = head_s(f, &f->pending), done_s = head_s(f, &f->heap);
+        double start_s = time_heap_first_s(&f->pending), done_s = time_heap_first_s(&f->running);
         double next_s = start_s < done_s ? start_s : done_s;
         if (next_s > until_s || isinf(next_s)) {
             if (isfinite(until_s) && until_s > f->now_s)
@@ -411,7 +349,7 @@ int64_t fluid_run(fluid *f, double until_s)
             f->now_s = start_s;
             continue;
         }
-        double age_s = done_s - f->flow[f->heap.slot[0]].start_s;
+        double age_s = done_s - f->flow[f->running.entry[0].slot].start_s;
         double horizon_s = done_s + f->tolerance * age_s;
         horizon_s = horizon_s < until_s ? horizon_s : until_s;
         horizon_s = horizon_s < start_s ? horizon_s : start_s;
@@ -424,7 +362,7 @@ double fluid_next_s(fluid *f)
     if (start_pending(f))
         return f->now_s;
     fluid_solve(f);
-    double start_s = head_s(f, &f->pending), done_s = head_s(f, &f->heap);
+    double start_s = time_heap_first_s(&f->pending), done_s = time_heap_first_s(&f->running);
     return start_s < done_s ? start_s : done_s;
 }
 
@@ -455,12 +393,11 @@ int32_t fluid_reroute(fluid *f, int32_t id, int32_t route)
     }
     fluid_settle_flow(f, w); /* at the old rate: the clock has not moved since it was solved */
     leave_resources(f, id);
-    heap_remove(f, &f->heap, w->heap_at);
+    time_heap_remove(&f->running, id);
     w->route = route;
     if (join_resources(f, id)) { /* out of memory: the flow stands still, on no resource */
         w->state = FLOW_PENDING;
-        w->key_s = INFINITY;
-        heap_push(f, &f->pending, id);
+        time_heap_push(&f->pending, id, INFINITY);
         return FLUID_ENOMEM;
     }
     activate(f, id);

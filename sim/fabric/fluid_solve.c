@@ -20,41 +20,27 @@ static const double SAME = 1e-9;
 
 static void affect(fluid *f, int32_t slot)
 {
-    struct flow *w = &f->flow[slot];
-    if (w->solving == f->solving)
+    if (f->mark[slot] != NOT_SOLVED)
         return;
-    w->solving = f->solving;
+    f->mark[slot] = OPEN;
     f->affected[f->affected_count++] = slot;
 }
 
-/* All anew in the order of memory, which is far faster to walk than the order of the heap. */
+/* All, anew in the order of memory, in which walks are far faster than in any other. */
 static void affect_all(fluid *f)
 {
     f->affected_count = 0;
     for (int64_t slot = 0; slot < f->slots; slot++) {
-        struct flow *w = &f->flow[slot];
-        if (w->state != FLOW_ACTIVE)
+        if (f->flow[slot].state != FLOW_ACTIVE)
             continue;
-        w->solving = f->solving;
+        f->mark[slot] = OPEN;
         f->affected[f->affected_count++] = (int32_t)slot;
     }
-}
-
-/* Flows of one resource lie far apart: ask for the one that comes `AHEAD` steps later. */
-enum { AHEAD = 12 };
-
-/* Inlined by force, since gcc takes a function that only prefetches to do nothing. */
-__attribute__((always_inline)) static inline void fetch_member(const fluid *f,
-                                                               const struct resource *r, int32_t k)
-{
-    if (k + AHEAD < r->count)
-        __builtin_prefetch(&f->flow[r->member[k + AHEAD].flow]);
 }
 
 static void affect_first(fluid *f)
 {
     f->affected_count = 0;
-    f->solving++;
     for (int64_t i = 0; i < f->fresh_count; i++) {
         f->flow[f->fresh[i]].fresh = 0;
         affect(f, f->fresh[i]);
@@ -103,9 +89,10 @@ static void open_resources(fluid *f)
     f->touched_count = 0;
     f->round++;
     for (int64_t i = 0; i < f->affected_count; i++) {
+        fluid_fetch(f, f->affected, i, f->affected_count);
         struct flow *w = &f->flow[f->affected[i]];
         fluid_settle_flow(f, w);
-        w->frozen = 0;
+        f->mark[f->affected[i]] = OPEN;
         for (int64_t k = f->route_ptr[w->route]; k < f->route_ptr[w->route + 1]; k++) {
             int32_t at = f->route_resource[k];
             struct resource *r = &f->resource[at];
@@ -161,7 +148,7 @@ static void freeze(fluid *f, int32_t slot, double rate, int32_t bottleneck)
 {
     struct flow *w = &f->flow[slot];
     double level = rate / w->weight;
-    w->frozen = 1;
+    f->mark[slot] = FROZEN;
     w->rate = rate;
     fluid_bind(f, w, bottleneck);
     for (int64_t k = f->route_ptr[w->route]; k < f->route_ptr[w->route + 1]; k++) {
@@ -181,15 +168,15 @@ static void saturate(fluid *f, int32_t at, double level)
 {
     struct resource *r = &f->resource[at];
     r->full_level = level;
-    for (int32_t k = 0; k < r->count && r->open; k++) {
-        fetch_member(f, r, k);
-        const struct member *m = &r->member[k];
-        const struct flow *w = &f->flow[m->flow];
-        if (fluid_member_live(f, m) && w->solving == f->solving && !w->frozen) {
-            freeze(f, m->flow, level * w->weight, at);
-            r->froze++;
-        }
+    int32_t count = 0;
+    for (int32_t k = 0; k < r->count; k++)
+        if (f->mark[r->member[k].flow] == OPEN && fluid_member_live(f, &r->member[k]))
+            f->freezing[count++] = r->member[k].flow;
+    for (int32_t i = 0; i < count; i++) {
+        fluid_fetch(f, f->freezing, i, count);
+        freeze(f, f->freezing[i], level * f->flow[f->freezing[i]].weight, at);
     }
+    r->froze = count;
     r->open_weight = 0.0;
 }
 
@@ -223,7 +210,7 @@ static void fill(fluid *f)
     struct level_entry low;
     for (;;) {
         int found = lowest(f, &low);
-        while (next < capped && f->flow[f->capped[next].slot].frozen)
+        while (next < capped && f->mark[f->capped[next].slot] == FROZEN)
             next++;
         if (next < capped && (!found || f->capped[next].level <= low.level)) {
             int32_t slot = f->capped[next++].slot;
@@ -236,7 +223,8 @@ static void fill(fluid *f)
     }
     for (int64_t i = 0; i < f->affected_count; i++) {
         struct flow *w = &f->flow[f->affected[i]];
-        if (!w->frozen) { /* it crosses nothing and has no ceiling: it is done at once */
+        if (f->mark[f->affected[i]] !=
+            FROZEN) { /* it crosses nothing and has no ceiling: it is done at once */
             w->rate = INFINITY;
             fluid_bind(f, w, NO_BOTTLENECK);
         }
@@ -255,7 +243,6 @@ static double highest_level(const fluid *f, const struct resource *r)
 {
     double highest = 0.0;
     for (int32_t k = 0; k < r->count; k++) {
-        fetch_member(f, r, k);
         if (fluid_member_live(f, &r->member[k]))
             highest = fmax(highest, level_of_flow(&f->flow[r->member[k].flow]));
     }
@@ -287,10 +274,9 @@ static void check_resource(fluid *f, int32_t at)
     int saturated = r->load >= r->capacity * (1.0 - SAME);
     double highest = saturated ? r->top : INFINITY;
     for (int32_t k = 0; k < r->count; k++) {
-        fetch_member(f, r, k);
         const struct member *m = &r->member[k];
         const struct flow *w = &f->flow[m->flow];
-        if (!fluid_member_live(f, m) || w->solving == f->solving)
+        if (f->mark[m->flow] != NOT_SOLVED || !fluid_member_live(f, m))
             continue;
         double level = level_of_flow(w);
         int too_high = r->froze && level > r->full_level * (1.0 + SAME);
@@ -312,18 +298,18 @@ static void keep_levels(fluid *f)
 
 static void update_finish_times(fluid *f)
 {
-    int many = f->affected_count > f->heap.count / 8;
+    int many = f->affected_count > f->running.count / 8;
     for (int64_t i = 0; i < f->affected_count; i++) {
-        struct flow *w = &f->flow[f->affected[i]];
-        if (w->left <= 0.0 || isinf(w->rate))
-            w->key_s = f->now_s;
-        else
-            w->key_s = w->rate > 0.0 ? f->now_s + w->left / w->rate : INFINITY;
-        if (!many)
-            fluid_heap_update(f, f->affected[i]);
+        int32_t slot = f->affected[i];
+        const struct flow *w = &f->flow[slot];
+        double key_s = f->now_s;
+        if (w->left > 0.0 && isfinite(w->rate))
+            key_s = w->rate > 0.0 ? f->now_s + w->left / w->rate : INFINITY;
+        (many ? time_heap_set : time_heap_change)(&f->running, slot, key_s);
+        f->mark[slot] = NOT_SOLVED;
     }
     if (many)
-        fluid_heap_rebuild(f);
+        time_heap_rebuild(&f->running);
 }
 
 void fluid_solve(fluid *f)
@@ -335,7 +321,7 @@ void fluid_solve(fluid *f)
         return;
     f->solutions++;
     for (;;) {
-        int all = f->affected_count > f->heap.count / 2;
+        int all = f->affected_count > f->running.count / 2;
         if (all)
             affect_all(f);
         fill(f);

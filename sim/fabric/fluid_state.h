@@ -3,6 +3,7 @@
 #define SIM_FLUID_STATE_H
 
 #include "fluid.h"
+#include "time_heap.h"
 
 enum flow_state { FLOW_FREE, FLOW_PENDING, FLOW_ACTIVE };
 
@@ -43,21 +44,15 @@ struct flow {
     double ceiling;
     double settled_s;
     double start_s;
-    double key_s; /* place in its heap: start time while pending, finish time while active */
     int32_t route;
     int32_t bottleneck;
-    int32_t heap_at;
     uint32_t generation;
-    uint32_t solving; /* the solution in which it is affected */
     uint8_t state;
-    uint8_t frozen;
-    uint8_t fresh;    /* it stands in `fresh`, to be solved for the first time on its route */
+    uint8_t fresh; /* it stands in `fresh`, to be solved for the first time on its route */
 };
 
-struct time_heap {
-    int32_t *slot;
-    int64_t count;
-};
+/* What a solution makes of a flow; a byte each, so that the marks of many fit into the cache. */
+enum mark { NOT_SOLVED, OPEN, FROZEN };
 
 struct level_entry {
     double level;
@@ -80,7 +75,8 @@ struct fluid {
 
     struct flow *flow;
     int64_t slots, flow_room, flows;
-    struct time_heap heap, pending;
+    struct time_heap running, pending; /* by finish time, by start time; each flow is in one */
+    int32_t *heap_at;                  /* the heaps' `at` */
     int32_t *free_slot, *fresh, *dirty;
     int64_t free_count, fresh_count;
     int32_t dirty_count;
@@ -88,13 +84,14 @@ struct fluid {
     double *done_s;
 
     /* Scratch of a solution. */
-    int32_t *affected, *touched;
+    uint8_t *mark;
+    int32_t *affected, *touched, *freezing;
     int64_t affected_count;
     int32_t touched_count;
     struct capped_flow *capped;
     struct level_entry *level_heap;
     int32_t level_count;
-    uint32_t solving, round;
+    uint32_t round;
     int64_t solutions, visits;
 };
 
@@ -106,6 +103,21 @@ static inline double fluid_coefficient(const fluid *f, int64_t hop)
 static inline int fluid_member_live(const fluid *f, const struct member *m)
 {
     return f->flow[m->flow].generation == m->generation;
+}
+
+/* Walks over scattered flows wait for memory: asks for what the walk needs a few flows later, the
+ * flow itself, then its route, then the route's hops. Inlined by force, since gcc takes a function
+ * that only prefetches to do nothing. */
+__attribute__((always_inline)) static inline void fluid_fetch(const fluid *f, const int32_t *slot,
+                                                              int64_t at, int64_t count)
+{
+    enum { AHEAD = 8 };
+    if (at + 3 * AHEAD < count)
+        __builtin_prefetch(&f->flow[slot[at + 3 * AHEAD]]);
+    if (at + 2 * AHEAD < count)
+        __builtin_prefetch(&f->route_ptr[f->flow[slot[at + 2 * AHEAD]].route]);
+    if (at + AHEAD < count)
+        __builtin_prefetch(&f->route_resource[f->route_ptr[f->flow[slot[at + AHEAD]].route]]);
 }
 
 /* Brings `carried` (of a resource) or `left` (of a flow) up to the present. */
@@ -121,9 +133,6 @@ static inline void fluid_bind(fluid *f, struct flow *w, int32_t bottleneck)
     w->bottleneck = bottleneck;
 }
 
-/* Restores heap order after one key, or many, changed. */
-void fluid_heap_update(fluid *f, int32_t slot);
-void fluid_heap_rebuild(fluid *f);
 /* Makes all rates max-min fair again after what happened since the last call. */
 void fluid_solve(fluid *f);
 
