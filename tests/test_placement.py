@@ -21,7 +21,8 @@ def crossings(made, ring):
     return int(leaves.sum()), int((nic[ring] != nic[ahead])[leaves].sum())
 
 
-@given(shape=st.tuples(st.integers(1, 9), st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 8])),
+@given(shape=st.tuples(st.integers(1, 9), st.sampled_from([1, 2, 4, 8]),
+                       st.sampled_from([1, 2, 8])),
        channels=st.integers(1, 9), affinity=st.booleans())
 @settings(max_examples=60, deadline=None,
           suppress_health_check=[HealthCheck.function_scoped_fixture])
