@@ -42,7 +42,7 @@ MOST_IDLE_FLAPS = 20_000
 def find_links(fabric: Fabric, text: str) -> Ints:
     """Directed links of ``a-b`` (both ways) or ``a->b`` (one way); raises Problem.
 
-    An end is a switch, a NIC (``host-0/eth0``, all its ports) or one port of it (``host-0/eth0.1``).
+    An end is a switch, a NIC (``host-0/eth0``, all its ports) or one port (``host-0/eth0.1``).
     """
     port_link = {f"{endpoint}.{port}": link
                  for endpoint, links in zip(fabric.endpoints, fabric.endpoint_ports.tolist(),
@@ -199,4 +199,4 @@ def _flap(fault: LinkFlap, links: Ints, struck: Struck) -> Process:
         before, carried = carried, float(net.carried().sum())
         idle = idle + 1 if net.flows and carried == before else 0
         if idle > MOST_IDLE_FLAPS:
-            raise CutOffError(f"{MOST_IDLE_FLAPS} times {fault.link} was up, and nothing got through")
+            raise CutOffError(f"{fault.link} was up {idle} times, and nothing got through")

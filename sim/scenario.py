@@ -13,7 +13,6 @@ import numpy as np
 import simpy
 
 from harp.lightcc.settings import LightSettings
-from sim.cluster import Cluster
 from sim.collective import Communicator
 from sim.fabric.flow import FlowFabric, TokenBucket
 from sim.faults import Struck, check_links, strike
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from sim.cluster import Cluster
     from sim.schema.errors import TopologyError
     from sim.schema.model import Topology
     from sim.schema.parameters import FrameworkCosts, HostStack
@@ -85,14 +85,18 @@ class Run:
     """One scenario at one number of GPUs, built and ready to run."""
 
     def __init__(self, cluster: Cluster, scenario: Scenario, gpus: int,
-                 settings: Settings = Settings()) -> None:  # noqa: B008 - it is frozen
+                 settings: Settings = Settings()) -> None:
         topology = cluster.topology
         self.cluster, self.scenario, self.gpus, self.settings = cluster, scenario, gpus, settings
         self.env = simpy.Environment()
         self.stack = settings.stack(topology, scenario.stack)
         capacity = cluster.capacities(self.stack.cores.value)
-        self.recorder = LinkRecorder(cluster, capacity) if settings.record_links else None
-        self.fabric = FlowFabric(self.env, capacity, buckets=_buckets(cluster),
+        buckets = _buckets(cluster)
+        highest = capacity.copy()
+        for bucket in buckets:
+            highest[bucket.resource] = bucket.burst
+        self.recorder = LinkRecorder(cluster, highest) if settings.record_links else None
+        self.fabric = FlowFabric(self.env, capacity, buckets=buckets,
                                  on_change=self.recorder.sample if self.recorder else None)
         style = Style.of(scenario, topology)
         self.transport = Transport(cluster, self.stack, style)
@@ -123,6 +127,7 @@ class Run:
         comm = Communicator(self.transport, self.fabric) if count > 1 else None
         tracks = [self.cluster.gpu_name(gpu) for gpu in gpus.tolist()]
         made = Job(self.env, recipe, comm, count, plan_pass(recipe, flops), tracks[0])
+        made.counted = scenario.steps
         self._tracks.append(tracks)
         self.jobs.append(made)
         self.names.append(job.name if job else "")
@@ -171,9 +176,11 @@ class Run:
 
     def _train(self, job: Job, start_s: float,
                wanted: int) -> Generator[simpy.Event, None, None]:
-        yield from job.run(wanted, start_s)
+        yield self.env.timeout(start_s)
         while any(len(other.steps_s) < wanted for other in self.jobs):
             yield from job.step()
+            if self.recorder and all(other.steps_s for other in self.jobs):
+                self.recorder.forget(min(other.steps_s[:wanted][-1][0] for other in self.jobs))
 
     def _cut_off(self, reason: str) -> TopologyError:
         topology = self.cluster.topology
@@ -187,7 +194,7 @@ class Run:
         breakdown = mean_breakdown(job.breakdowns[: self.scenario.steps])
         images_per_s = job.gpus * job.recipe.batch / breakdown.step_s
         alone = job.recipe.batch / job.work.compute_s
-        links = self.recorder.result(job.steps_s[-1]) if self.recorder else None
+        links = self.recorder.result(job.steps_s[: self.scenario.steps][-1]) if self.recorder else None
         return ScenarioResult(
             name=self.scenario.name, gpus=job.gpus, job=name, images_per_s=images_per_s,
             step_s=breakdown.step_s, breakdown=breakdown,
@@ -223,13 +230,13 @@ def _buckets(cluster: Cluster) -> tuple[TokenBucket, ...]:
 
 
 def run_scenario(cluster: Cluster, scenario: Scenario, gpus: int,
-                 settings: Settings = Settings()) -> list[ScenarioResult]:  # noqa: B008
+                 settings: Settings = Settings()) -> list[ScenarioResult]:
     """Simulate one scenario at one number of GPUs; one result a job."""
     return Run(cluster, scenario, gpus, settings).go()
 
 
 def run_all(cluster: Cluster, scenarios: Sequence[Scenario],
-            settings: Settings = Settings()) -> list[ScenarioResult]:  # noqa: B008
+            settings: Settings = Settings()) -> list[ScenarioResult]:
     """Simulate scenarios at all their numbers of GPUs, in the file's order."""
     return [result for scenario in scenarios
             for gpus in cluster.topology.gpu_counts(scenario)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import simpy
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from sim.workloads.layers import Layer
     from sim.workloads.models import Model
 
-    Process = Generator[simpy.Event, None, None]
+    Process = Generator[simpy.Event, Any, None]
 
 FP32_BYTES, FP16_BYTES = 4, 2
 LIGHT_PLANS = {"sparse-2d": "2d-topk", "sparse-flat": "topk", "2d": "2d", "ring": "ring"}
@@ -167,7 +167,8 @@ class Job:
     Attributes:
         steps_s: start and end of each finished step.
         breakdowns: where each step's time went.
-        spans: the timeline of the last finished step.
+        spans: the timeline of the last finished step, or of number ``counted`` if that is earlier.
+        counted: steps that count; those after them only keep other jobs company.
     """
 
     def __init__(self, env: simpy.Environment, recipe: Recipe, comm: Communicator | None,
@@ -178,6 +179,7 @@ class Job:
         self.steps_s: list[tuple[float, float]] = []
         self.breakdowns: list[Breakdown] = []
         self.spans: tuple[Span, ...] = ()
+        self.counted: float = math.inf
         self._current: list[Span] = []
         self._debt_s = 0.0
         self._coordinator = simpy.Resource(env, 1)
@@ -192,10 +194,8 @@ class Job:
         """Take a span of the network's timeline."""
         self._current.append(span)
 
-    def run(self, steps: int, start_s: float = 0.0) -> Process:
+    def run(self, steps: int) -> Process:
         """Train ``steps`` steps."""
-        if start_s > 0:
-            yield self.env.timeout(start_s)
         for _ in range(steps):
             yield from self.step()
 
@@ -323,7 +323,8 @@ class Job:
         self.breakdowns.append(Breakdown(compute_s, parts["transfer"], owed_s + parts["selection"],
                                          parts["latency"], parts["message"]))
         self.steps_s.append((start_s, self.env.now))
-        self.spans = spans
+        if len(self.steps_s) <= self.counted:
+            self.spans = spans
 
 
 class Slowness:
