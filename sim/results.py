@@ -120,6 +120,12 @@ class ScenarioResult:
         return min((span.start_s for span in self.spans), default=first)
 
     @property
+    def shown_s(self) -> float:
+        """Length of the step that the timeline shows; the mean step where there is none."""
+        return max((span.end_s for span in self.spans),
+                   default=self.start_s + self.step_s) - self.start_s
+
+    @property
     def error(self) -> float | None:
         """Relative error against ``expect`` (positive: the simulator is faster), or None."""
         return None if self.expect is None else self.images_per_s / self.expect.images_per_s - 1.0

@@ -64,8 +64,8 @@ def head(axes: Axes, title: str, handles: Sequence[Artist]) -> None:
     axes.set_title(title, loc="left", fontsize=10.5, pad=24 if handles else 6)
     if handles:
         axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(handles),
-                    frameon=False, fontsize=8.5, handlelength=1.2, handleheight=0.9,
-                    columnspacing=1.4, borderaxespad=0.2, borderpad=0)
+                    frameon=False, fontsize=8, handlelength=1.0, handleheight=0.9,
+                    columnspacing=1.0, handletextpad=0.5, borderaxespad=0.2, borderpad=0)
 
 
 def draw_timelines(axes: Axes, rows: Sequence[ScenarioResult], horizon_s: float) -> None:
@@ -76,13 +76,13 @@ def draw_timelines(axes: Axes, rows: Sequence[ScenarioResult], horizon_s: float)
     names = labels(rows)
     for index, row in enumerate(rows):
         gpu, lanes = _lanes(row)
-        axes.broken_barh([(0, row.step_s * 1e3)], (index - 0.36, 0.34), facecolors=WAITING)
+        axes.broken_barh([(0, row.shown_s * 1e3)], (index - 0.36, 0.34), facecolors=WAITING)
         _bars(axes, gpu, (index - 0.36, 0.34), row.start_s, horizon_s)
         height = 0.34 / max(1, len(lanes))
         for lane, spans in enumerate(lanes):
             _bars(axes, spans, (index + lane * height, height), row.start_s, horizon_s)
         kinds.update(span.kind for spans in (gpu, *lanes) for span in spans)
-        axes.annotate(f"{row.step_s * 1e3:.4g} ms", (row.step_s * 1e3, index), xytext=(5, 0),
+        axes.annotate(_length(row), (row.shown_s * 1e3, index), xytext=(5, 0),
                       textcoords="offset points", va="center", fontsize=8.5)
     axes.set_yticks(range(len(rows)), [literal(name) for name in names])
     axes.set_ylim(len(rows) - 0.4, -0.6)
@@ -91,6 +91,13 @@ def draw_timelines(axes: Axes, rows: Sequence[ScenarioResult], horizon_s: float)
     head(axes, f"One training step{size}: a GPU, and below it the network", [
         *(Patch(color=colour, label=kind) for kind, colour in KIND_COLOURS.items()
           if kind in kinds), Patch(color=WAITING, label="GPU waits")])
+
+
+def _length(row: ScenarioResult) -> str:
+    """Say how long the shown step is, and the mean of all steps where that differs."""
+    shown = f"{row.shown_s * 1e3:.4g} ms"
+    differs = abs(row.shown_s - row.step_s) > 0.005 * row.step_s
+    return f"{shown} (mean {row.step_s * 1e3:.4g} ms)" if differs else shown
 
 
 def _lanes(row: ScenarioResult) -> tuple[list[Span], list[list[Span]]]:

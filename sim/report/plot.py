@@ -52,7 +52,7 @@ def figure(report: Report) -> Figure:
             if math.isfinite(row.step_s) and math.isfinite(row.images_per_s)]
     timed = timelines(rows)
     loads = panels.busiest(timed)
-    horizon_s = max((row.step_s for row in timed), default=0.0)
+    horizon_s = max((row.shown_s for row in timed), default=0.0)
     # Heights in inches: so much for each line, and the rest for title, legend and axis.
     over_time: list[Panel] = []
     if timed:
