@@ -46,7 +46,13 @@ class Edges(NamedTuple):
 
     def take(self, index: Ints) -> Edges:
         """Select pairs."""
-        return Edges(*(column[index] for column in self))
+        return Edges(self.route[index], self.ceiling[index], self.delay_s[index])
+
+    def and_then(self, other: Edges) -> Edges:
+        """Append other pairs."""
+        return Edges(np.concatenate([self.route, other.route]),
+                     np.concatenate([self.ceiling, other.ceiling]),
+                     np.concatenate([self.delay_s, other.delay_s]))
 
 
 class StepTimes(NamedTuple):
@@ -93,7 +99,7 @@ class _Table:
         if self._last is None or not same:
             self._rows, self._last = rows, self._messages(rows)
         nbytes = np.bincount(self._piece, rows.length, len(self._last.src))
-        return self._last._replace(amount=nbytes)
+        return self._last._replace(amount=nbytes.astype(np.float64))
 
     def _messages(self, rows: Transfers) -> Messages:
         """Edges of one step's messages; their amounts are still 0."""
@@ -111,8 +117,7 @@ class _Table:
             added = self._router(*np.divmod(new, self._plan.ranks))
             order = np.argsort(known := np.concatenate([self._known, new]), kind="stable")
             self._known = known[order]
-            both = zip(self._edges, added, strict=True)
-            self._edges = Edges(*map(np.concatenate, both)).take(order)
+            self._edges = self._edges.and_then(added).take(order)
         return self._edges.take(np.searchsorted(self._known, pairs))
 
 

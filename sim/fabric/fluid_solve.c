@@ -116,7 +116,9 @@ static void open_resources(fluid *f)
         r->whole = r->open == r->live;
         if (r->whole)
             r->load = r->top = 0.0; /* nobody else is here: forget the rounding */
-        r->left = r->capacity - r->load;
+        r->sum_weight = r->open_weight;
+        /* What rounding leaves of a load must not trickle through a link that is down. */
+        r->left = r->capacity > 0.0 ? r->capacity - r->load : 0.0;
         f->level_heap[i] = (struct level_entry){level_of(r), f->touched[i]};
     }
     f->level_count = f->touched_count;
@@ -180,18 +182,33 @@ static void saturate(fluid *f, int32_t at, double level)
     r->open_weight = 0.0;
 }
 
+/* Every subtraction from a sum leaves rounding: when little of the sum is left, it is made anew. */
+static void renew_weight(const fluid *f, struct resource *r)
+{
+    if (r->open_weight >= 1e-3 * r->sum_weight)
+        return;
+    r->open_weight = 0.0;
+    for (int32_t k = 0; k < r->count; k++) {
+        const struct member *m = &r->member[k];
+        if (f->mark[m->flow] == OPEN && fluid_member_live(f, m))
+            r->open_weight += m->coefficient * f->flow[m->flow].weight;
+    }
+    r->sum_weight = r->open_weight;
+}
+
 /* The lowest level at which an open resource saturates; levels only rise while flows freeze, so an
  * entry that is out of date is too low and sinks when it comes up. */
 static int lowest(fluid *f, struct level_entry *found)
 {
     while (f->level_count) {
         struct level_entry *top = &f->level_heap[0];
-        const struct resource *r = &f->resource[top->resource];
+        struct resource *r = &f->resource[top->resource];
         if (r->open == 0) {
             *top = f->level_heap[--f->level_count];
             level_down(f, 0);
             continue;
         }
+        renew_weight(f, r);
         double level = level_of(r);
         if (level <= top->level * (1.0 + 1e-15)) {
             *found = (struct level_entry){level, top->resource};

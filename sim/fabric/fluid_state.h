@@ -34,6 +34,7 @@ struct resource {
     int32_t froze;      /* flows that froze here, at `full_level` */
     double left;        /* capacity that is not given away yet */
     double open_weight; /* sum of coefficient * weight over the open flows */
+    double sum_weight;  /* the same when it was last summed, before subtractions */
     double full_level;  /* rate/weight at which it saturated */
 };
 

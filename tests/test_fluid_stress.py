@@ -1,0 +1,20 @@
+"""The fluid engine and the step engine in C, under AddressSanitizer and UBSan."""
+
+from __future__ import annotations
+
+import pytest
+from c_programs import ROOT, SANITIZED, build, run
+
+ENGINE = [f"sim/fabric/{name}.c" for name in ("fluid", "fluid_solve", "steps", "time_heap")]
+
+
+@pytest.fixture(scope="module")
+def stress(tmp_path_factory):
+    flags = [*SANITIZED, f"-I{ROOT / 'sim/fabric'}", "-Wl,--no-as-needed", "-lm"]
+    return build(tmp_path_factory.mktemp("fluid") / "stress",
+                 ["tests/c/fluid_stress.c", *ENGINE], flags)
+
+
+@pytest.mark.parametrize("seed", range(1, 13))
+def test_every_solution_is_certified_and_memory_is_sound(stress, seed):
+    run(stress, str(seed), "500")
