@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.fabric import _fluid
+from sim.fabric._fluid import ffi, lib
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-ffi, lib = _fluid.ffi, _fluid.lib
 EXACT = 1e-9
 """Default tolerance: completions closer than this share of a flow's age are one event."""
 
@@ -86,11 +85,13 @@ class Fluid:
         first = lib.fluid_add_routes(
             self.handle, len(ptrs) - 1, _pointer(ptrs, "int64_t[]"), _pointer(hops, "int32_t[]"),
             _pointer(shares, "double[]"))
-        self._check(first, "a route names an unknown resource or a coefficient that is not positive")
+        self._check(first, "a route has an unknown resource or a coefficient that is not positive")
         return int(first)
 
-    def start(self, routes: ArrayLike, amounts: ArrayLike, *, weights: ArrayLike | None = None,
-              ceilings: ArrayLike | None = None, at_s: ArrayLike | None = None) -> NDArray[np.int32]:
+    def start(self, routes: ArrayLike, amounts: ArrayLike, *,
+              weights: ArrayLike | None = None,
+              ceilings: ArrayLike | None = None, at_s: ArrayLike | None = None,
+              ) -> NDArray[np.int32]:
         """Start flows and return their ids, int32[n]; a completed flow's id may be used again.
 
         Args:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from sim.fabric import _fluid
+from sim.fabric._fluid import ffi, lib
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     Ids = NDArray[np.int32]
     Floats = NDArray[np.float64]
-
-ffi, lib = _fluid.ffi, _fluid.lib
 
 
 class Messages(NamedTuple):
