@@ -136,7 +136,7 @@ class Cluster:
 
 def build_fabric(topology: Topology) -> Fabric:
     """The fabric of a topology; raises the file's own error where the template does not fit."""
-    from sim.schema.errors import Problem  # noqa: PLC0415 - pydantic comes with it
+    from sim.schema.errors import Problem
 
     try:
         return _build_fabric(topology)

@@ -1,4 +1,4 @@
-"""Time one collective by every algorithm, over sizes: nccl-tests' question, asked of the simulator."""
+"""Time one collective by every algorithm, over sizes: nccl-tests' question to the simulator."""
 
 from __future__ import annotations
 

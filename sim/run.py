@@ -1,8 +1,8 @@
 """Command line: ``python -m sim.run topology.yaml`` answers what the file's scenarios ask.
 
-Prints a table with the published or measured figures beside the simulated ones. ``--help`` lists the
-options. A wrong file or option ends with status 2, one sentence and nothing written; ``--strict``
-ends with status 1 where an answer lies outside what is expected.
+Prints a table with the published or measured figures beside the simulated ones. ``--help`` lists
+the options. A wrong file or option ends with status 2, one sentence and nothing written;
+``--strict`` ends with status 1 where an answer lies outside what is expected.
 """
 
 from __future__ import annotations

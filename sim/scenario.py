@@ -104,6 +104,7 @@ class Run:
         self.names: list[str] = []
         self.starts: list[float] = []
         self._tracks: list[list[str]] = []
+        self._timelines: dict[str, tuple[Span, ...]] = {}
         self._gpus: dict[str, tuple[int, float]] = {}
         for job in topology.jobs_of(scenario) or (None,):
             self._add_job(job)
@@ -179,6 +180,8 @@ class Run:
         yield self.env.timeout(start_s)
         while any(len(other.steps_s) < wanted for other in self.jobs):
             yield from job.step()
+            if len(job.steps_s) == wanted:
+                self._timelines[job.track] = job.spans
             if self.recorder and all(other.steps_s for other in self.jobs):
                 self.recorder.forget(min(other.steps_s[:wanted][-1][0] for other in self.jobs))
 
@@ -194,21 +197,23 @@ class Run:
         breakdown = mean_breakdown(job.breakdowns[: self.scenario.steps])
         images_per_s = job.gpus * job.recipe.batch / breakdown.step_s
         alone = job.recipe.batch / job.work.compute_s
-        links = self.recorder.result(job.steps_s[: self.scenario.steps][-1]) if self.recorder else None
+        step_s = job.steps_s[: self.scenario.steps][-1]
         return ScenarioResult(
             name=self.scenario.name, gpus=job.gpus, job=name, images_per_s=images_per_s,
             step_s=breakdown.step_s, breakdown=breakdown,
-            efficiency=images_per_s / (job.gpus * alone), spans=self._spans(number), links=links,
+            efficiency=images_per_s / (job.gpus * alone), spans=self._spans(number),
+            links=self.recorder.result(step_s) if self.recorder else None,
             expect=find_expect(self.cluster.topology, self.scenario.name, job.gpus, name),
             notes=tuple(self.notes))
 
     def _spans(self, number: int) -> tuple[Span, ...]:
         """The job's timeline; if utilisation is recorded, with the GPUs that do the same."""
         job, tracks = self.jobs[number], self._tracks[number]
+        spans = self._timelines[job.track]
         if self.recorder is None or len(tracks) > MOST_TRACKS:
-            return job.spans
+            return spans
         return tuple(replace(span, track=span.track.replace(job.track, track, 1))
-                     for track in tracks for span in job.spans)
+                     for track in tracks for span in spans)
 
 
 def find_expect(topology: Topology, scenario: str, gpus: int, job: str) -> Expectation | None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -312,7 +312,8 @@ class Job:
     def _finish(self, start_s: float, compute_end_s: float, network_end_s: float,
                 overhead_s: float) -> None:
         spans = tuple(self._current)
-        owed_s = sum(s.end_s - s.start_s for s in spans if s.track == self.track and s.kind == "selection")
+        owed_s = sum(s.end_s - s.start_s for s in spans
+                     if s.track == self.track and s.kind == "selection")
         exchanges = [s for s in spans if s.track == self._exchange_track]
         network = tuple(s for s in spans if s.track not in (self.track, self._exchange_track))
         parts = exposed(network, compute_end_s, network_end_s)
@@ -390,7 +391,7 @@ def exposed(spans: tuple[Span, ...], start_s: float, end_s: float) -> dict[str, 
         cuts |= {max(span.start_s, start_s), min(span.end_s, end_s)}
     edges = sorted(cut for cut in cuts if start_s <= cut <= end_s)
     order = list(parts)
-    for left_s, right_s in zip(edges, edges[1:], strict=False):
+    for left_s, right_s in pairwise(edges):
         kinds = {KINDS.get(s.kind, "message") for s in inside
                  if s.start_s <= left_s and s.end_s >= right_s}
         parts[min(kinds, key=order.index, default="message")] += right_s - left_s

@@ -1,0 +1,1 @@
+"""Fidelities of the network: how flows share it."""
