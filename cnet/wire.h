@@ -1,8 +1,14 @@
-/* The frames of docs/wire.md, between bytes and a struct.
+/* The header of docs/wire.md, between bytes and a struct.
  *
- * `harp_header` is a header as the session sees it: plain integers in the host's order, without tag
- * and CRC, which belong to the step beside the session (seal.h). Encoding and decoding look at the
- * header's own fields only; whether they make sense for a connection is the session's business.
+ * `harp_header` is a header as the session sees it: plain integers in the host's order, without the
+ * tag. The CRC is there because bytes hold it; sealing writes it and opening checks it (seal.h).
+ *
+ *     bytes -- harp_header_decode --> struct harp_header --> the session's own checks
+ *     struct harp_header -- harp_header_encode --> bytes -- harp_seal --> frame
+ *
+ * Encoding and decoding look at the header's own fields only; whether they make sense for a
+ * connection is the session's business. Decoding is strict: it refuses every header that encoding
+ * cannot have written, and says why. Bodies of control frames are in body.h.
  */
 #ifndef HARP_WIRE_H
 #define HARP_WIRE_H
@@ -17,6 +23,7 @@
 #define HARP_MESSAGE_MAX (UINT32_C(1) << 30)
 #define HARP_SACK_BITS 1024
 
+/* cdef: begin */
 enum harp_type {
     HARP_FIRST = 1,
     HARP_COOKIE = 2,
@@ -42,5 +49,37 @@ struct harp_header {
     uint32_t size;
     uint32_t crc;
 };
+
+/* What is wrong with bytes that should be a header or a body. */
+enum harp_wire_error {
+    HARP_WIRE_OK,
+    HARP_WIRE_SHORT,   /* fewer bytes than a header */
+    HARP_WIRE_VERSION, /* another version of the protocol; the header's `version` is the other's */
+    HARP_WIRE_TYPE,    /* no such type */
+    HARP_WIRE_LENGTH,  /* `length` is not what came, or not what this type has */
+    HARP_WIRE_UNUSED,  /* something that this type does not use is not zero */
+    HARP_WIRE_CHUNK,   /* offset, length and size do not make a chunk of a message */
+    HARP_WIRE_LIMIT,   /* a body offers less than the protocol needs, or more than it has */
+};
+
+/* One sentence about `error`, for a log; a version mismatch names both versions, of which `version`
+ * is the other end's. Writes at most `room` bytes, the closing 0 included. */
+void harp_wire_explain(enum harp_wire_error error, uint8_t version, char *out, size_t room);
+
+/* Whether a frame of this type and version can have these fields; `crc` matters only as far as it
+ * is 0 where there is no payload. Decoding returns the same. */
+enum harp_wire_error harp_header_check(const struct harp_header *header);
+
+/* Write bytes 0 to 35. The tag's 8 bytes stay as they are. The header must pass
+ * harp_header_check. */
+void harp_header_encode(const struct harp_header *header, uint8_t *bytes);
+
+/* Read the header of a frame that has `frame_bytes` bytes, payload included. On HARP_WIRE_VERSION
+ * `version`, `type` and `connection` are read and the rest is zero; on other errors nothing in
+ * `header` means anything. A version notice is read whatever its version. Nothing here is believed
+ * yet: the tag comes next. */
+enum harp_wire_error harp_header_decode(const uint8_t *frame, size_t frame_bytes,
+                                        struct harp_header *header);
+/* cdef: end */
 
 #endif

@@ -1,0 +1,357 @@
+"""The wire format: C (cnet) against scapy layers written from the same page, both ways."""
+
+import doctest
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scapy.layers.inet import IP, UDP
+from scapy.packet import Raw
+
+import harp.wire
+import harp.wire_sums
+from harp import wire_sums
+from harp._cnet import ffi, lib
+from harp.wire import Ack, Close, Cookie, Harp, Parameters, Versions, holds, seal
+
+U8, U16, U32, U64 = (st.integers(0, 2**bits - 1) for bits in (8, 16, 32, 64))
+FIELDS = ["version", "type", "path", "flags", "connection", "epoch", "length", "packet", "message",
+          "offset", "size", "crc"]
+KEYS = st.binary(min_size=16, max_size=16)
+OK = lib.HARP_WIRE_OK
+patient = settings(deadline=None)  # the machine may be busy
+
+
+def c_key(key):
+    value = ffi.new("struct harp_key *")
+    value[0] = lib.harp_key_read(key)
+    return value
+
+
+def py_key(key):
+    return key.low.to_bytes(8, "little") + key.high.to_bytes(8, "little")
+
+
+def decode(frame):
+    header = ffi.new("struct harp_header *")
+    return lib.harp_header_decode(frame, len(frame), header), header
+
+
+def opens(frame, key):
+    """Tag and CRC by the C code, in the order of docs/wire.md."""
+    return bool(lib.harp_open_tag(c_key(key), frame)
+                and lib.harp_open_payload(frame, frame[44:], len(frame) - 44))
+
+
+@st.composite
+def chunks(draw):
+    """DATA fields and payload: a last chunk, one before it, or a message of no bytes."""
+    length = draw(st.sampled_from([0, 128, 256, 1408]) | st.integers(1, 2000))
+    offset = 128 * draw(st.integers(0, (2**30 - length) // 128)) if length else 0
+    size = offset + length
+    if length and length % 128 == 0 and draw(st.booleans()):
+        offset -= offset % length
+        size = draw(st.integers(offset + length + 1, 2**30))
+    return {"message": draw(U32), "offset": offset, "size": size}, draw(
+        st.binary(min_size=length, max_size=length))
+
+
+@st.composite
+def parameters(draw):
+    return {"connection": draw(U64), "nonce": draw(KEYS), "epoch": draw(U16),
+            "segment": draw(st.integers(128, 2**16 - 1)), "paths": draw(st.integers(1, 256)),
+            "flags": draw(st.integers(0, 1)), "messages": draw(U32), "frames": draw(U32),
+            "first": draw(U32), "cookie": draw(KEYS)}
+
+
+@st.composite
+def acks(draw):
+    bits = draw(st.integers(0, 1024))
+    bitmap = draw(st.integers(0, 2**bits - 1)).to_bytes((bits + 7) // 8, "little")
+    return {"largest": draw(U32), "delay_ns": draw(U32), "messages": draw(U32), "bytes": draw(U64),
+            "frames": draw(U32), "marked": draw(U32), "bits": bits, "map": bitmap}
+
+
+@st.composite
+def versions(draw):
+    lowest = draw(U8)
+    return {"lowest": lowest, "highest": draw(st.integers(lowest, 255))}
+
+
+def closes():
+    return st.fixed_dictionaries({"reason": U32, "text": st.binary(max_size=120)})
+
+
+@st.composite
+def frames(draw, types=tuple(range(1, 9))):
+    """(type, header fields by name, body as scapy layer or bytes)."""
+    kind = draw(st.sampled_from(types))
+    fields = {"type": kind, "connection": draw(U64)}
+    if kind not in (1, 8):
+        fields["epoch"] = draw(U16)
+    if kind in (4, 5, 6, 7):
+        fields["path"] = draw(U8)
+    if kind in (4, 5, 6):
+        fields["packet"] = draw(U32)
+    if kind == 8:
+        fields["version"] = draw(U8)
+    if kind == 4:
+        chunk, body = draw(chunks())
+        fields |= chunk
+    elif kind == 6:
+        body = draw(st.binary(max_size=1500))
+    else:
+        body = {1: lambda: Parameters(**draw(parameters())),
+                2: lambda: Cookie(cookie=draw(KEYS)),
+                3: lambda: Parameters(**draw(parameters())),
+                5: lambda: Ack(**draw(acks())),
+                7: lambda: Close(**draw(closes())),
+                8: lambda: Versions(**draw(versions()))}[kind]()
+    return fields, body
+
+
+def sealed(frame, key):
+    fields, body = frame
+    layer = Raw(body) if isinstance(body, bytes) else body
+    return seal(Harp(**fields) / layer if body else Harp(**fields), key)
+
+
+@patient
+@given(frames(), KEYS)
+def test_what_scapy_builds_c_opens_and_reads(frame, key):
+    fields, _ = frame
+    data = sealed(frame, key)
+    error, header = decode(data)
+    assert error == OK
+    expected = {"version": 1, "length": len(data) - 44,
+                "crc": wire_sums.crc32c(data[44:])} | fields
+    assert {name: getattr(header, name) for name in FIELDS} == dict.fromkeys(FIELDS, 0) | expected
+    assert opens(data, key)
+    assert not opens(data, bytes(b ^ 1 for b in key))
+
+
+@patient
+@given(frames(), KEYS)
+def test_what_c_writes_scapy_dissects(frame, key):
+    fields, body = frame
+    payload = bytes(body)
+    header = ffi.new("struct harp_header *",
+                     {"version": 1, "length": len(payload)} | fields)
+    out = ffi.new("uint8_t[44]")
+    lib.harp_header_encode(header, out)
+    lib.harp_seal(c_key(key), out, payload, len(payload))
+    data = bytes(out) + payload
+    assert data == sealed(frame, key)
+    assert holds(data, key)
+    seen = Harp(data)
+    for name, value in fields.items():
+        assert getattr(seen, name) == value
+    if not isinstance(body, bytes):
+        assert seen.payload.fields == body.__class__(payload).fields
+        assert seen.payload.fields.items() >= body.fields.items()
+    elif body:
+        assert seen[Raw].load == body
+
+
+CODECS = {
+    "parameters": (parameters(), Parameters),
+    "ack": (acks(), Ack),
+    "close": (closes(), Close),
+    "versions": (versions(), Versions),
+}
+
+
+@pytest.mark.parametrize("name", CODECS)
+@patient
+@given(data=st.data())
+def test_bodies_both_ways(name, data):
+    strategy, layer = CODECS[name]
+    wanted = data.draw(strategy)
+    built = bytes(layer(**wanted))
+    value = ffi.new(f"struct harp_{name} *")
+    read, write = getattr(lib, f"harp_{name}_decode"), getattr(lib, f"harp_{name}_encode")
+    assert read(built, len(built), value) == OK
+    for field in wanted.keys() - {"text", "map", "nonce", "cookie"}:
+        assert getattr(value, field) == wanted[field]
+    for field in wanted.keys() & {"text", "map", "nonce", "cookie"}:
+        room = bytes(getattr(value, field))
+        assert room == wanted[field].ljust(len(room), b"\0")
+    out = ffi.new("uint8_t[160]")
+    written = write(value, out)
+    assert bytes(out)[:written] == built
+    for length in [*range(len(built)), len(built) + 1]:
+        cut = (built + b"\0")[:length]
+        if name == "close" and 4 <= length <= 124:
+            assert read(cut, length, value) == OK
+        else:
+            assert read(cut, length, value) != OK
+
+
+@patient
+@given(frames(), KEYS, st.data())
+def test_any_flipped_bit_is_noticed(frame, key, data):
+    sent = sealed(frame, key)
+    anywhere = data.draw(st.lists(st.integers(0, len(sent) * 8 - 1), max_size=20))
+    for bit in {*range(44 * 8), *anywhere}:
+        flipped = bytearray(sent)
+        flipped[bit // 8] ^= 1 << bit % 8
+        if bit < 44 * 8:
+            assert not lib.harp_open_tag(c_key(key), bytes(flipped))
+        assert not opens(bytes(flipped), key)
+
+
+@patient
+@given(frames(), KEYS)
+def test_every_other_length_is_refused(frame, key):
+    sent = sealed(frame, key)
+    for length in range(len(sent)):
+        error, _ = decode(sent[:length])
+        assert error == (lib.HARP_WIRE_SHORT if length < 44 else lib.HARP_WIRE_LENGTH)
+    assert decode(sent + b"\0")[0] == lib.HARP_WIRE_LENGTH
+
+
+def data_header(**changes):
+    return bytes(Harp(**{"type": 4, "size": 128, "length": 128} | changes)) + bytes(
+        changes.get("length", 128))
+
+
+@pytest.mark.parametrize(("changes", "error"), [
+    ({}, "OK"),
+    ({"type": 0}, "TYPE"), ({"type": 9}, "TYPE"), ({"type": 255}, "TYPE"),
+    ({"flags": 1}, "UNUSED"),
+    ({"offset": 1, "size": 129}, "CHUNK"),                         # offset not a multiple of 128
+    ({"size": 129}, "OK"),                                         # there is a chunk after it
+    ({"length": 100, "size": 200}, "CHUNK"),                       # only a last chunk may be odd
+    ({"length": 100, "size": 100}, "OK"),
+    ({"length": 256, "offset": 128, "size": 1000}, "CHUNK"),       # offset no multiple of length
+    ({"length": 256, "offset": 128, "size": 384}, "OK"),           # the last one's may be any
+    ({"size": 127}, "CHUNK"), ({"offset": 128}, "CHUNK"),          # beyond the end
+    ({"offset": 2**32 - 128, "size": 2**30}, "CHUNK"),
+    ({"offset": 2**32 - 128, "size": 0}, "CHUNK"),                 # the sum wraps to size
+    ({"offset": 2**30 - 128, "size": 2**30}, "OK"),
+    ({"offset": 2**30 - 128, "size": 2**30 + 1}, "CHUNK"),
+    ({"length": 0, "size": 0}, "OK"), ({"length": 0, "size": 1}, "CHUNK"),
+    ({"length": 0, "size": 0, "message": 7}, "OK"),
+    ({"length": 0, "size": 0, "crc": 1}, "UNUSED"),
+    ({"type": 6}, "UNUSED"), ({"type": 6, "size": 0}, "OK"),
+    ({"type": 6, "size": 0, "message": 1}, "UNUSED"),
+    ({"type": 6, "size": 0, "offset": 1}, "UNUSED"),
+    ({"type": 5, "size": 0}, "OK"), ({"type": 5, "size": 0, "length": 161}, "LENGTH"),
+    ({"type": 5, "size": 0, "length": 31}, "LENGTH"),
+    ({"type": 7, "size": 0, "length": 4, "packet": 1}, "UNUSED"),
+    ({"type": 7, "size": 0, "length": 3}, "LENGTH"),
+    ({"type": 7, "size": 0, "length": 125}, "LENGTH"),
+    ({"type": 1, "size": 0, "length": 60, "epoch": 1}, "UNUSED"),
+    ({"type": 1, "size": 0, "length": 60, "path": 1}, "UNUSED"),
+    ({"type": 1, "size": 0, "length": 59}, "LENGTH"),
+    ({"type": 3, "size": 0, "length": 61}, "LENGTH"),
+    ({"type": 2, "size": 0, "length": 15}, "LENGTH"),
+    ({"type": 8, "size": 0, "length": 5}, "LENGTH"),
+    ({"version": 0}, "VERSION"), ({"version": 2, "type": 77, "flags": 3, "size": 9}, "VERSION"),
+    ({"version": 9, "type": 8, "size": 0, "length": 4}, "OK"),
+])
+def test_strict_header(changes, error):
+    got, _ = decode(data_header(**changes))
+    assert got == getattr(lib, f"HARP_WIRE_{error}")
+
+
+@pytest.mark.parametrize(("layer", "error"), [
+    (Parameters(segment=127), "LIMIT"), (Parameters(paths=0), "LIMIT"),
+    (Parameters(paths=257), "LIMIT"), (Parameters(flags=2), "UNUSED"),
+    (Ack(bits=1025, map=bytes(129)), "LIMIT"), (Ack(zero=1), "UNUSED"),
+    (Ack(bits=7, map=b"\x80"), "UNUSED"), (Ack(bits=8, map=b"\x80"), "OK"),
+    (Ack(bits=9, map=b"\x80"), "LENGTH"),
+    (Versions(lowest=2, highest=1), "LIMIT"), (Versions(zero=1), "UNUSED"),
+])
+def test_strict_bodies(layer, error):
+    name = layer.__class__.__name__.lower()
+    body = bytes(layer)
+    value = ffi.new(f"struct harp_{name} *")
+    got = getattr(lib, f"harp_{name}_decode")(body, len(body), value)
+    assert got == getattr(lib, f"HARP_WIRE_{error}")
+
+
+def explain(error, version=1, room=200):
+    out = ffi.new("char[]", room)
+    lib.harp_wire_explain(error, version, out, room)
+    return ffi.string(out).decode()
+
+
+def test_a_version_mismatch_names_both():
+    error, header = decode(data_header(version=3, connection=2**63))
+    assert (header.version, header.type, header.connection) == (3, 4, 2**63)
+    assert "version 3" in explain(error, 3)
+    assert "version 1" in explain(error, 3)
+
+
+def test_each_error_has_its_own_sentence():
+    texts = {explain(error) for error in range(lib.HARP_WIRE_LIMIT + 1)}
+    assert len(texts) == lib.HARP_WIRE_LIMIT + 1
+    assert explain(lib.HARP_WIRE_SHORT, room=4) == "the"
+
+
+@patient
+@given(frames(types=(4,)), KEYS)
+def test_sealing_and_opening_with_a_copy(frame, key):
+    wanted = sealed(frame, key)
+    payload = wanted[44:]
+    header = ffi.new("uint8_t[44]", wanted[:32] + bytes(12))
+    to = ffi.new("uint8_t[]", len(payload) + 1)
+    lib.harp_seal_copy(c_key(key), header, to, payload, len(payload))
+    assert bytes(header) == wanted[:44]
+    assert bytes(to)[:-1] == payload
+    lib.harp_seal_known(c_key(key), header, 5)
+    assert bytes(header)[32:36] == b"\5\0\0\0"
+    assert lib.harp_open_tag(c_key(key), header)
+    back = ffi.new("uint8_t[]", len(payload) + 1)
+    assert lib.harp_open_copy(wanted, back, payload, len(payload))
+    assert bytes(back)[:-1] == payload
+    if payload:
+        wrong = bytes([payload[0] ^ 1]) + payload[1:]
+        assert not lib.harp_open_copy(wanted, back, wrong, len(payload))
+
+
+@patient
+@given(st.lists(st.tuples(st.binary(min_size=36, max_size=36), st.booleans()), max_size=64), KEYS)
+def test_many_tags_at_once(many, key):
+    headers = [ffi.new("uint8_t[44]", covered + bytes(8)) for covered, _ in many]
+    lib.harp_seal_tags(c_key(key), headers, len(headers))
+    for header, (covered, spoil) in zip(headers, many, strict=True):
+        assert bytes(header)[:36] == covered
+        assert lib.harp_open_tag(c_key(key), header)
+        header[43] ^= 0x80 * spoil
+    good = lib.harp_open_tags(c_key(key), headers, len(headers))
+    assert good == sum(1 << i for i, (_, spoil) in enumerate(many) if not spoil)
+
+
+@patient
+@given(KEYS, st.binary(max_size=100))
+def test_sums_of_c_and_of_python_agree(key, data):
+    assert lib.harp_siphash(c_key(key), data, len(data)) == wire_sums.siphash(key, data)
+    assert lib.harp_crc32c(data, len(data)) == wire_sums.crc32c(data)
+
+
+@patient
+@given(KEYS, U64, st.tuples(U64, U16, KEYS), st.tuples(U64, U16, KEYS))
+def test_keys_of_c_and_of_python_agree(secret, listener, one, two):
+    ends = [wire_sums.End(*end) for end in (one, two)]
+    c_ends = [ffi.new("struct harp_end *", end._asdict()) for end in ends]
+    c_secret = c_key(secret)
+    assert py_key(lib.harp_key_hello(c_secret, listener)) == wire_sums.key_hello(secret, listener)
+    assert (py_key(lib.harp_key_accept(c_secret, listener, c_ends[0]))
+            == wire_sums.key_accept(secret, listener, ends[0]))
+    assert py_key(lib.harp_key_up(c_secret, *c_ends)) == wire_sums.key_up(secret, *ends)
+    assert py_key(lib.harp_key_down(c_secret, *c_ends)) == wire_sums.key_down(secret, *ends)
+
+
+def test_udp_of_a_bound_port_is_dissected():
+    harp.wire.bind(4791)
+    frame = seal(Harp(type="ACK", path=2) / Ack(largest=9, bits=2, map=b"\2"), bytes(16))
+    packet = IP(bytes(IP(src="10.0.0.1", dst="10.0.0.2") / UDP(sport=1, dport=4791) / frame))
+    assert packet[Ack].arrived() == {7}
+    assert packet[Harp].path == 2
+
+
+@pytest.mark.parametrize("module", [harp.wire, harp.wire_sums])
+def test_examples_of_the_manual(module):
+    assert doctest.testmod(module).failed == 0
