@@ -1,0 +1,73 @@
+"""Run the commands that stand beside blocks of output in a page, and put their output in.
+
+A block is marked by a comment that holds its command::
+
+    <!-- output of: python -m sim.run topologies/taco-vgg16-v100-25g.yaml -->
+    ```
+    ...
+    ```
+
+``python docs/refresh.py README.md`` writes the blocks anew; with ``--check`` it only compares, and
+ends with status 1 where a block is stale. Commands run in the repository's root.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+REFUSED = 2
+"""Exit status of a command that was given a wrong file; what it says then belongs in a manual."""
+_BLOCK = re.compile(r"<!-- output of: (?P<command>.*?) -->\n```\w*\n(?P<text>.*?)```\n", re.DOTALL)
+
+
+def output(command: str) -> str:
+    """What a command of the page prints; RuntimeError unless it ends well or refuses its input."""
+    words = shlex.split(command)
+    if words[0] == "python":
+        words[0] = sys.executable
+    run = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                         text=True, check=False)
+    if run.returncode not in (0, REFUSED):
+        raise RuntimeError(f"{command} ended with status {run.returncode}: {run.stdout}")
+    return run.stdout
+
+
+def refresh(text: str) -> str:
+    """Return a page with the output of every marked block made anew."""
+
+    def block(match: re.Match[str]) -> str:
+        command = match["command"]
+        return f"<!-- output of: {command} -->\n```\n{output(command)}```\n"
+
+    return _BLOCK.sub(block, text)
+
+
+def main(arguments: list[str]) -> int:
+    """Refresh, or check, the pages named."""
+    check = "--check" in arguments
+    stale = False
+    for name in arguments:
+        if name == "--check":
+            continue
+        page = Path(name)
+        old = page.read_text("utf-8")
+        new = refresh(old)
+        if new == old:
+            continue
+        stale = True
+        if check:
+            sys.stdout.writelines(difflib.unified_diff(
+                old.splitlines(keepends=True), new.splitlines(keepends=True), name, "as it is now"))
+        else:
+            page.write_text(new, "utf-8")
+    return int(check and stale)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
