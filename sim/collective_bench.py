@@ -71,15 +71,15 @@ def _bytes(text: str) -> int:
         raise ValueError(f"{problem}; allowed: {problem.allowed}") from None
 
 
-def measure(cluster: Cluster, collective: str, sizes: Sequence[int],
-            stack: str | None = None) -> CollectiveReport:
+def measure(cluster: Cluster, collective: str, sizes: Sequence[int], stack: str | None = None,
+            scenario: Scenario | None = None) -> CollectiveReport:
     """Simulate ``collective`` over all GPUs by each algorithm at each size, alone on the fabric.
 
-    Style (routing, channels, sockets, bond, affinity) is the first scenario's; so is the stack
-    unless given.
+    Style (routing, channels, sockets, bond, affinity) is the scenario's (the first one's unless
+    given); so is the stack unless given.
     """
     topology = cluster.topology
-    scenario = topology.scenarios[0]
+    scenario = scenario or topology.scenarios[0]
     host_stack = load_stack(stack or scenario.stack, topology.stacks)
     gpus = choose_gpus(cluster, range(cluster.hosts), cluster.gpus, affinity=scenario.affinity)
     placement = place(cluster, gpus, scenario.channels, affinity=scenario.affinity)

@@ -8,100 +8,139 @@ the options. A wrong file or option ends with status 2, one sentence and nothing
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from sim.command import PlainCommand
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from sim.cluster import Cluster
-    from sim.results import CollectiveReport, Report, ScenarioResult
+    from sim.results import Report, ScenarioResult
     from sim.schema.model import Topology
     from sim.schema.scenario import Scenario
 
 COLLECTIVES = ("allreduce", "reduce-scatter", "allgather", "broadcast", "alltoall")
+SIZES = "8:4GiB:2"
 
 
-@click.command(context_settings={"max_content_width": 100})
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for; each field is the option of its name."""
+
+    scenario: tuple[str, ...] = ()
+    explain: bool = False
+    json: str | None = None
+    csv: str | None = None
+    plot: str | None = None
+    trace: str | None = None
+    collective: str | None = None
+    sizes: str | None = None
+    stack: str | None = None
+    strict: bool = False
+    quiet: bool = False
+
+    @property
+    def targets(self) -> dict[str, str]:
+        """Files (or ``-``) to write, by option."""
+        named = {"--json": self.json, "--csv": self.csv, "--plot": self.plot, "--trace": self.trace}
+        return {option: target for option, target in named.items() if target is not None}
+
+    @property
+    def table_stream(self) -> str:
+        """The stream for the table: the one that no output takes."""
+        return "stderr" if "-" in self.targets.values() else "stdout"
+
+
+@click.command(cls=PlainCommand, context_settings={"max_content_width": 100})
 @click.argument("topology", type=click.Path(path_type=Path))
-@click.option("--scenario", "only", multiple=True, help="Run only this scenario (may be repeated).")
+@click.option("--scenario", multiple=True, help="Run only this scenario (may be repeated).")
 @click.option("--explain", is_flag=True, help="Split each step into where its time goes.")
-@click.option("--json", "json_target", metavar="FILE|-", help="Write the answer as JSON.")
-@click.option("--csv", "csv_target", metavar="FILE|-", help="Write the answer as CSV.")
+@click.option("--json", metavar="FILE|-", help="Write the answer as JSON.")
+@click.option("--csv", metavar="FILE|-", help="Write the answer as CSV.")
 @click.option("--plot", metavar="FILE", help="Draw timeline, link utilisation and scaling.")
 @click.option("--trace", metavar="FILE", help="Write a trace for ui.perfetto.dev.")
-@click.option("--collective", type=click.Choice(COLLECTIVES),
-              help="Time one collective by every algorithm instead of training.")
-@click.option("--sizes", default="8:4GiB:2", show_default=True, metavar="FROM:TO:FACTOR",
-              help="Sizes of --collective.")
-@click.option("--stack", help="Host stack of --collective; the first scenario's by default.")
+@click.option("--collective", metavar="NAME",
+              help="Time one collective by every algorithm instead of training: "
+                   f"{', '.join(COLLECTIVES)}.")
+@click.option("--sizes", metavar="FROM:TO:FACTOR", help=f"Sizes of --collective.  [{SIZES}]")
+@click.option("--stack", help="Host stack of --collective; the scenario's by default.")
 @click.option("--strict", is_flag=True, help="Fail where an answer misses its expectation.")
 @click.option("--quiet", is_flag=True, help="No table and no progress bar.")
-def main(topology: Path, only: Sequence[str], explain: bool, json_target: str | None,
-         csv_target: str | None, plot: str | None, trace: str | None, collective: str | None,
-         sizes: str, stack: str | None, strict: bool, quiet: bool) -> None:
+def main(topology: Path, **options: object) -> int:
     """Simulate the scenarios of a TOPOLOGY file and print the answer."""
-    from sim.report.write import OutputError
-    from sim.schema import TopologyError, exit_on_error, load
+    ask = Options(**options)  # type: ignore[arg-type]
+    _check_options(ask)
+    _check_targets(ask, topology)
+    from sim.schema import load
 
-    targets = {"--json": json_target, "--csv": csv_target, "--plot": plot, "--trace": trace}
+    loaded = load(topology)
+    scenarios = _chosen(loaded, ask.scenario)
+    from sim.cluster import Cluster
+
+    cluster = Cluster(loaded)
+    if ask.collective is not None:
+        _time_collective(cluster, scenarios[0], ask)
+        return 0
+    report = answer(cluster, scenarios, record=bool(ask.plot or ask.trace), quiet=ask.quiet)
+    _write(report, ask.targets)
+    if not ask.quiet:
+        _print(report, ask)
+    return _misses(report) if ask.strict else 0
+
+
+def _known(option: str, what: str, name: str, names: Collection[str]) -> None:
+    """Raise a usage error with the nearest right name unless ``name`` is one of ``names``."""
+    from sim.schema.errors import TopologyError, unknown
+
+    if name not in names:
+        raise click.UsageError(str(TopologyError(option, unknown(what, name, names))))
+
+
+def _check_options(ask: Options) -> None:
+    if ask.collective is None:
+        for option, value in (("--sizes", ask.sizes), ("--stack", ask.stack)):
+            if value is not None:
+                raise click.UsageError(f"{option} has no meaning without --collective")
+        return
+    _known("--collective", "collective", ask.collective, COLLECTIVES)
+    training = {"--plot": ask.plot, "--trace": ask.trace, "--explain": ask.explain,
+                "--strict": ask.strict}
+    for option, given in training.items():
+        if given:
+            raise click.UsageError(f"{option} concerns training, which --collective does not run")
+
+
+def _check_targets(ask: Options, topology: Path) -> None:
+    from sim.report.write import check_targets
+
+    check_targets(ask.targets, inputs=[str(topology)])
+    for option, target in ask.targets.items():
+        _check_target(option, target)
+
+
+def _check_target(option: str, target: str) -> None:
+    from sim.report.write import OutputError, check_target
+
     try:
-        _check_targets(targets, topology, collective)
-        with exit_on_error():
-            loaded = load(topology)
-            from sim.cluster import Cluster
-
-            cluster = Cluster(loaded)
-            if collective is not None:
-                _collective(cluster, collective, sizes, stack, targets, quiet)
-                return
-            scenarios = _chosen(loaded, only)
-            report = answer(cluster, scenarios, record=bool(plot or trace), quiet=quiet)
-    except (OutputError, TopologyError) as error:
-        raise _usage(str(error)) from error
-    try:
-        _write(report, targets)
-    except OutputError as error:
-        raise _usage(str(error)) from error
-    if not quiet:
-        _print(report, explain=explain, to_stderr="-" in targets.values())
-    if strict:
-        from sim.report.table import outside
-
-        sys.exit(int(any(outside(row) for row in report.scenarios)))
-
-
-def _usage(message: str) -> SystemExit:
-    click.echo(f"error: {message}", err=True)
-    return SystemExit(2)
-
-
-def _check_targets(targets: dict[str, str | None], topology: Path, collective: str | None) -> None:
-    from sim.report.write import OutputError, check_target, check_targets
-
-    check_targets(targets, inputs=[str(topology)])
-    for option, target in targets.items():
-        if target is None:
-            continue
-        if collective is not None and option in ("--plot", "--trace"):
-            raise OutputError(f"{option} shows training steps, which --collective does not run")
         if option == "--plot":
             from sim.report.plot import SUFFIXES
 
             check_target(target, SUFFIXES, stdout=False)
         else:
             check_target(target, stdout=option != "--trace")
+    except OutputError as error:
+        raise click.UsageError(f"{option}: {error}") from error
 
 
 def _chosen(topology: Topology, only: Sequence[str]) -> list[Scenario]:
-    from sim.schema.errors import unknown
-
     names = [scenario.name for scenario in topology.scenarios]
     for name in only:
-        if name not in names:
-            raise topology.error(unknown("scenario", name, names))
+        _known("--scenario", "scenario", name, names)
     return [s for s in topology.scenarios if not only or s.name in only]
 
 
@@ -146,63 +185,87 @@ def _with_intervals(cluster: Cluster, rows: Sequence[tuple[Scenario, int]],
     return [replace(result, interval=found.get(i)) for i, result in enumerate(results)]
 
 
-def _write(report: Report, targets: dict[str, str | None]) -> None:
-    from sim.report.write import write_bytes, write_text
+def _write(report: Report, targets: dict[str, str]) -> None:
+    """Write the outputs, the first only when the last is made."""
+    from sim.report.write import write_bytes
 
-    if target := targets["--json"]:
-        from sim.report.jsonout import report_json
+    made: list[tuple[str, bytes]] = []
+    for option, target in targets.items():
+        if option == "--json":
+            from sim.report.jsonout import report_json
 
-        write_text(target, report_json(report))
-    if target := targets["--csv"]:
-        from sim.report.csvout import report_csv
+            made.append((target, report_json(report).encode()))
+        elif option == "--csv":
+            from sim.report.csvout import report_csv
 
-        write_text(target, report_csv(report))
-    if target := targets["--plot"]:
-        from sim.report.plot import report_plot
+            made.append((target, report_csv(report).encode()))
+        elif option == "--plot":
+            from sim.report.plot import report_plot
 
-        write_bytes(target, report_plot(report, target))
-    if target := targets["--trace"]:
-        from sim.report.trace import report_trace
+            made.append((target, report_plot(report, target)))
+        else:
+            from sim.report.trace import report_trace
 
-        write_text(target, report_trace(report))
+            made.append((target, report_trace(report).encode()))
+    for target, content in made:
+        write_bytes(target, content)
 
 
-def _print(report: Report, *, explain: bool, to_stderr: bool) -> None:
+def _print(report: Report, ask: Options) -> None:
     from sim.report.screen import console_for
     from sim.report.table import print_report
 
-    console = console_for(sys.stderr if to_stderr else sys.stdout)
+    console = console_for(getattr(sys, ask.table_stream))
     print_report(report, console=console)
-    if explain:
+    if ask.explain:
         from sim.report.explain import print_explanation
 
         print_explanation(report, console=console)
 
 
-def _collective(cluster: Cluster, collective: str, sizes: str, stack: str | None,
-                targets: dict[str, str | None], quiet: bool) -> None:
-    from sim.collective_bench import measure, parse_sizes
-    from sim.report.nccl_table import print_collective
-    from sim.report.write import write_text
+def _misses(report: Report) -> int:
+    """Say which answers lie outside what is expected; the status is 1 if any does."""
+    from sim.report.table import label, outside
 
+    missed = [row for row in report.scenarios if outside(row)]
+    for row in missed:
+        assert row.expect is not None
+        assert row.error is not None
+        click.echo(f"{label(row)}: {row.images_per_s:.0f} images/s are {row.error:+.1%} from the "
+                   f"{row.expect.kind} {row.expect.images_per_s:g}, not within "
+                   f"{row.expect.within:.1%}", err=True)
+    return int(bool(missed))
+
+
+def _time_collective(cluster: Cluster, scenario: Scenario, ask: Options) -> None:
+    from sim.collective_bench import measure, parse_sizes
+    from sim.report.write import write_text
+    from sim.schema.parameters import shipped
+
+    assert ask.collective is not None
+    if ask.stack is not None:
+        _known("--stack", "stack", ask.stack, [*shipped("stacks"), *cluster.topology.stacks])
+    sizes = ask.sizes or SIZES
     try:
         wanted = parse_sizes(sizes)
     except ValueError as error:
-        raise _usage(f"--sizes {sizes}: {error}") from error
-    report: CollectiveReport = measure(cluster, collective, wanted, stack)
-    if target := targets["--json"]:
+        raise click.UsageError(f"--sizes {sizes}: {error}") from error
+    if cluster.gpus == 1:
+        raise click.UsageError("--collective needs two GPUs, and this cluster has one")
+    report = measure(cluster, ask.collective, wanted, ask.stack, scenario)
+    if ask.json is not None:
         from sim.report.jsonout import collective_json
 
-        write_text(target, collective_json(report))
-    if target := targets["--csv"]:
+        write_text(ask.json, collective_json(report))
+    if ask.csv is not None:
         from sim.report.csvout import collective_csv
 
-        write_text(target, collective_csv(report))
-    if not quiet:
+        write_text(ask.csv, collective_csv(report))
+    if not ask.quiet:
+        from sim.report.nccl_table import print_collective
         from sim.report.screen import console_for
 
-        print_collective(report, console=console_for(
-            sys.stderr if "-" in targets.values() else sys.stdout))
+        print_collective(report, console=console_for(getattr(sys, ask.table_stream)))
 
 
 if __name__ == "__main__":

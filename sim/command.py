@@ -1,0 +1,38 @@
+"""A click command that ends in one sentence, whatever the user got wrong.
+
+Errors of options, of the topology file and of outputs all end with status 2 and ``error: ...`` on
+standard error; an interrupted command ends with status 130, as a shell expects.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NoReturn
+
+import click
+
+
+class PlainCommand(click.Command):
+    """See the module's manual."""
+
+    def main(self, *args: Any, **options: Any) -> NoReturn:
+        """Run the command and end the process with its status."""
+        try:
+            status = super().main(*args, **options | {"standalone_mode": False})
+        except click.Abort:
+            sys.exit(130)
+        except click.ClickException as error:
+            _exit(error.format_message())
+        except Exception as error:
+            from sim.report.write import OutputError
+            from sim.schema.errors import TopologyError
+
+            if not isinstance(error, OutputError | TopologyError):
+                raise
+            _exit(str(error))
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _exit(message: str) -> NoReturn:
+    click.echo(f"error: {' '.join(message.split())}", err=True)
+    raise SystemExit(2)
