@@ -2,8 +2,9 @@
 
 Every message is a flow. A rank begins step s + 1 when its own sends and receives of step s are
 complete; a message starts when both its ends have begun its step, and its first byte moves after
-the latency of its edge and the stack's cost of a message. Ranks are otherwise asynchronous: on a
-fabric where edges differ, waves of delay run through them as they do in the real thing.
+the latency of its edge and the stack's cost of this and the sender's earlier messages of the step.
+Ranks are otherwise asynchronous: on a fabric where edges differ, waves of delay run through them as
+they do in the real thing.
 
 Steps are generated when the first rank comes to them and dropped when the last has passed, so
 memory is O(ranks x window) and not O(messages). Local work (top-k selection) takes no time here.
@@ -41,18 +42,22 @@ class Edges(NamedTuple):
     """Routes of the `Fluid`, for bytes."""
     ceiling: Floats
     """Bytes/s that a message never exceeds."""
-    delay_s: Floats
-    """Latency of the edge, plus the stack's cost of a message."""
+    alpha_s: Floats
+    """Latency."""
+    message_s: Floats
+    """The sender's cost of a message."""
 
     def take(self, index: Ints) -> Edges:
         """Select pairs."""
-        return Edges(self.route[index], self.ceiling[index], self.delay_s[index])
+        return Edges(self.route[index], self.ceiling[index], self.alpha_s[index],
+                     self.message_s[index])
 
     def and_then(self, other: Edges) -> Edges:
         """Append other pairs."""
         return Edges(np.concatenate([self.route, other.route]),
                      np.concatenate([self.ceiling, other.ceiling]),
-                     np.concatenate([self.delay_s, other.delay_s]))
+                     np.concatenate([self.alpha_s, other.alpha_s]),
+                     np.concatenate([self.message_s, other.message_s]))
 
 
 class StepTimes(NamedTuple):
@@ -87,7 +92,7 @@ class _Table:
     def __init__(self, plan: Plan, router: Router) -> None:
         self._plan, self._router = plan, router
         self._known = np.empty(0, np.int64)
-        self._edges = Edges(np.empty(0, np.int32), np.empty(0), np.empty(0))
+        self._edges = Edges(np.empty(0, np.int32), np.empty(0), np.empty(0), np.empty(0))
         self._rows = Transfers.empty()
         self._piece = np.empty(0, np.int64)
         self._last: Messages | None = None
@@ -104,12 +109,14 @@ class _Table:
     def _messages(self, rows: Transfers) -> Messages:
         """Edges of one step's messages; their amounts are still 0."""
         ranks = self._plan.ranks
-        pairs, piece = np.unique(rows.src.astype(np.int64) * ranks + rows.dst, return_inverse=True)
+        pairs, first, piece = np.unique(rows.src.astype(np.int64) * ranks + rows.dst,
+                                        return_index=True, return_inverse=True)
         self._piece = piece.reshape(-1)
         src, dst = np.divmod(pairs, ranks)
         edges = self._find(pairs)
+        delay_s = edges.alpha_s + _queued_s(src, first, edges.message_s)
         return Messages(src.astype(np.int32), dst.astype(np.int32), edges.route,
-                        np.zeros(len(pairs)), edges.ceiling, edges.delay_s)
+                        np.zeros(len(pairs)), edges.ceiling, delay_s)
 
     def _find(self, pairs: Ints) -> Edges:
         new = np.setdiff1d(pairs, self._known, assume_unique=True)
@@ -121,12 +128,22 @@ class _Table:
         return self._edges.take(np.searchsorted(self._known, pairs))
 
 
+def _queued_s(src: Ints, place: Ints, message_s: Floats) -> Floats:
+    """Cost of each message and of those of the same sender that stand before it."""
+    order = np.lexsort((place, src))
+    spent_s = np.cumsum(message_s[order])
+    begins = np.searchsorted(src, src)
+    queued_s = np.empty(len(src))
+    queued_s[order] = spent_s
+    return queued_s - (spent_s[begins] - message_s[order][begins])
+
+
 def route_over(transport: Transport, net: Fluid, placement: Ints) -> Router:
     """Edges between GPUs as `sim.transport` has them; ``placement[rank]`` is a rank's GPU."""
     def router(src: Ints, dst: Ints) -> Edges:
         paths = transport.paths(placement[src], placement[dst])
         every = np.arange(paths.edges)
         first = net.add_routes(*paths.footprints(every, np.ones(paths.edges)))
-        return Edges((first + every).astype(np.int32), paths.ceiling,
-                     paths.alpha_s + paths.message_s)
+        return Edges((first + every).astype(np.int32), paths.ceiling, paths.alpha_s,
+                     paths.message_s)
     return router
