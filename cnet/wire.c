@@ -16,11 +16,11 @@ struct use {
 };
 
 static const struct use uses[] = {
-    [HARP_FIRST] = {60, 60, false, false, false},
-    [HARP_COOKIE] = {16, 16, true, false, false},
-    [HARP_ACCEPT] = {60, 60, true, false, false},
+    [HARP_FIRST] = {60, 60, false, true, false},
+    [HARP_COOKIE] = {16, 16, true, true, false},
+    [HARP_ACCEPT] = {60, 60, true, true, false},
     [HARP_DATA] = {0, UINT16_MAX, true, true, true},
-    [HARP_ACK] = {32, 32 + HARP_SACK_BITS / 8, true, true, true},
+    [HARP_ACK] = {32, 32 + HARP_SACK_BITS / 8, true, true, false},
     [HARP_PROBE] = {0, UINT16_MAX, true, true, true},
     [HARP_CLOSE] = {4, 4 + 120, true, true, false},
     [HARP_VERSION_NOTICE] = {4, 4, false, false, false},

@@ -89,9 +89,9 @@ def frames(draw, types=tuple(range(1, 9))):
     fields = {"type": kind, "connection": draw(U64)}
     if kind not in (1, 8):
         fields["epoch"] = draw(U16)
-    if kind in (4, 5, 6, 7):
+    if kind != 8:
         fields["path"] = draw(U8)
-    if kind in (4, 5, 6):
+    if kind in (4, 6):
         fields["packet"] = draw(U32)
     if kind == 8:
         fields["version"] = draw(U8)
@@ -242,7 +242,10 @@ def data_header(**changes):
     ({"type": 7, "size": 0, "length": 3}, "LENGTH"),
     ({"type": 7, "size": 0, "length": 125}, "LENGTH"),
     ({"type": 1, "size": 0, "length": 60, "epoch": 1}, "UNUSED"),
-    ({"type": 1, "size": 0, "length": 60, "path": 1}, "UNUSED"),
+    ({"type": 1, "size": 0, "length": 60, "path": 1}, "OK"),
+    ({"type": 8, "size": 0, "length": 4, "path": 1}, "UNUSED"),
+    ({"type": 8, "size": 0, "length": 4, "epoch": 1}, "UNUSED"),
+    ({"type": 5, "size": 0, "length": 32, "packet": 1}, "UNUSED"),
     ({"type": 1, "size": 0, "length": 59}, "LENGTH"),
     ({"type": 3, "size": 0, "length": 61}, "LENGTH"),
     ({"type": 2, "size": 0, "length": 15}, "LENGTH"),
