@@ -14,6 +14,7 @@ ends with status 1 where a block is stale. Commands run in the repository's root
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import shlex
 import subprocess
@@ -21,6 +22,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+COLUMNS = "120"
+"""Width of the tables in a page, whatever the terminal's."""
 REFUSED = 2
 """Exit status of a command that was given a wrong file; what it says then belongs in a manual."""
 _BLOCK = re.compile(r"<!-- output of: (?P<command>.*?) -->\n```\w*\n(?P<text>.*?)```\n", re.DOTALL)
@@ -31,8 +34,8 @@ def output(command: str) -> str:
     words = shlex.split(command)
     if words[0] == "python":
         words[0] = sys.executable
-    run = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                         text=True, check=False)
+    run = subprocess.run(words, cwd=ROOT, env={**os.environ, "COLUMNS": COLUMNS}, stdout=subprocess.PIPE,
+                         stderr=subprocess.STDOUT, text=True, check=False)
     if run.returncode not in (0, REFUSED):
         raise RuntimeError(f"{command} ended with status {run.returncode}: {run.stdout}")
     return run.stdout
