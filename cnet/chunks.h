@@ -1,0 +1,47 @@
+/* Which chunks of a message are done, in memory that does not grow with the message.
+ *
+ * A message of 1 GiB has three quarters of a million chunks, and 256 messages may be open each way;
+ * a bit for each chunk of each would be 24 MiB a direction. So the map is a window that slides: it
+ * begins at the lowest chunk that is not done and is HARP_CHUNK_WINDOW wide, a ring of 512 bytes.
+ *
+ *      done        low      window       low + 4096            total
+ *  |111111111111111|0 1 1 0 1 1 0 0 ... 0|  nobody sends here yet  |
+ *
+ * The sender's low is never above the receiver's, since a chunk has arrived before it is
+ * acknowledged. So a sender that stays inside its own window stays inside the receiver's as well
+ * (docs/wire.md makes that a rule), and 4,096 chunks are 5.8 MB of one message in flight at the
+ * least payload, 34 MiB at 8,832 bytes.
+ */
+#ifndef HARP_CHUNKS_H
+#define HARP_CHUNKS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define HARP_CHUNK_WINDOW 4096
+#define HARP_CHUNK_WORDS (HARP_CHUNK_WINDOW / 64)
+
+struct harp_chunks {
+    uint64_t *ring; /* HARP_CHUNK_WORDS words of the owner's memory */
+    uint32_t low;   /* all chunks below are done */
+    uint32_t done;  /* how many are */
+    uint32_t total;
+};
+
+/* How many chunks a message of `size` bytes has: one at least, for an empty one is sent too. */
+uint32_t harp_chunks_of(uint32_t size, uint16_t segment);
+
+void harp_chunks_init(struct harp_chunks *chunks, uint64_t *ring, uint32_t total);
+
+/* Whether `chunk` is not beyond the window; those below `low` are within. */
+bool harp_chunks_within(const struct harp_chunks *chunks, uint32_t chunk);
+
+/* Whether `chunk`, which must be within the window, is done. */
+bool harp_chunks_has(const struct harp_chunks *chunks, uint32_t chunk);
+
+/* `chunk`, within the window, is done; false if it was before. */
+bool harp_chunks_add(struct harp_chunks *chunks, uint32_t chunk);
+
+bool harp_chunks_complete(const struct harp_chunks *chunks);
+
+#endif

@@ -1,0 +1,111 @@
+/* Inside a session; for cnet/session*.c only.
+ *
+ *   session.c            memory, the application's calls, events
+ *   session_handshake.c  FIRST, COOKIE, ACCEPT, VERSION; CLOSE
+ *   session_receive.c    frames in, payload placed
+ *   session_ack.c        ACK both ways: what arrived, credit, losses
+ *   session_send.c       which frames go out, in which order
+ *   session_timers.c     what happens when nothing does
+ */
+#ifndef HARP_SESSION_STATE_H
+#define HARP_SESSION_STATE_H
+
+#include "inbox.h"
+#include "outbox.h"
+#include "path.h"
+#include "sequence.h"
+#include "session.h"
+
+enum harp_state {
+    HARP_CONNECTING, /* FIRST is repeated until ACCEPT comes */
+    HARP_ACCEPTING,  /* ACCEPT answers each FIRST until a frame under the new keys comes */
+    HARP_OPEN,
+    HARP_CLOSING, /* CLOSE is repeated until CLOSE comes */
+    HARP_CLOSED,
+};
+
+struct harp_session {
+    struct harp_session_config config;
+    struct harp_parameters own;
+    struct harp_parameters peer;
+    struct harp_session_counters counters;
+    enum harp_state state;
+    bool listening;
+    bool known;     /* the peer's parameters are */
+    bool connected; /* CONNECTED is to be reported */
+    bool ended;     /* CLOSED is to be reported */
+    bool by_peer;
+    uint32_t reason;
+    uint16_t segment; /* agreed */
+    uint16_t paths_n; /* agreed */
+    uint64_t now_ns;
+    uint64_t asked_ns; /* the last deadline that we gave; HARP_NEVER if none */
+    uint64_t heard_ns; /* when the peer last showed that it lives */
+    uint64_t random;
+    /* handshake and end */
+    bool answer; /* ACCEPT or CLOSE answers a frame that came on answer_path */
+    uint8_t answer_path;
+    uint64_t repeat_at_ns; /* when FIRST or CLOSE goes out (again) */
+    uint64_t repeat_wait_ns;
+    uint64_t began_ns; /* CONNECTING, ACCEPTING, CLOSING: since when */
+    uint32_t repeats;
+    uint64_t first_sent_ns;
+    /* messages and credit */
+    struct harp_outbox outbox;
+    struct harp_inbox inbox;
+    bool credit_news;   /* the peer does not know of all credit */
+    uint8_t heard_path; /* where the last frame came */
+    uint64_t beg_at_ns; /* without credit: when to ask by PROBE */
+    uint64_t beg_wait_ns;
+    uint64_t keep_at_ns;  /* when to show and ask for a sign of life */
+    uint64_t pacer_at_ns; /* data waits for this, and for nothing else */
+    /* the frame between harp_session_receive and harp_session_placed */
+    bool placing;
+    enum harp_fit placing_fit;
+    struct harp_header placing_header;
+    uint64_t *words;
+    struct harp_sent *slots;
+    struct harp_path paths[];
+};
+
+/* Time goes on; never back. */
+void harp_session_clock(struct harp_session *session, uint64_t now_ns);
+
+/* The peer's parameters are known: agree, set up paths and messages. */
+void harp_session_agree(struct harp_session *session, const struct harp_parameters *peer);
+
+/* The connection ends without more ado, or by a CLOSE that is repeated until it is answered. */
+void harp_session_end(struct harp_session *session, uint32_t reason, bool by_peer);
+void harp_session_part(struct harp_session *session, uint32_t reason);
+
+/* Control frames of handshake and end, coming and going. */
+enum harp_verdict harp_session_take_handshake(struct harp_session *session,
+                                              const struct harp_header *header,
+                                              const uint8_t *body);
+enum harp_verdict harp_session_take_close(struct harp_session *session,
+                                          const struct harp_header *header, const uint8_t *body);
+size_t harp_session_send_handshake(struct harp_session *session, struct harp_frame *frame);
+
+/* An ACK, coming and going. */
+enum harp_verdict harp_session_take_ack(struct harp_session *session,
+                                        const struct harp_header *header, const uint8_t *body);
+size_t harp_session_send_acks(struct harp_session *session, struct harp_frame *frames, size_t room);
+
+/* Give up what RACK finds overdue on a path. */
+void harp_session_detect(struct harp_session *session, struct harp_path *path);
+
+/* Give up all that is in flight on a path; its chunks will be sent again. */
+void harp_session_flush(struct harp_session *session, struct harp_path *path);
+
+/* A living path for a single frame: the wanted one if it lives, or any; the wanted one if none
+ * does. */
+uint8_t harp_session_pick_path(const struct harp_session *session, uint8_t wanted);
+
+/* See to all timers that are due. */
+void harp_session_timers(struct harp_session *session);
+
+/* Fill in what all frames of this connection have in common. */
+void harp_session_header(const struct harp_session *session, struct harp_frame *frame,
+                         enum harp_type type, uint8_t path);
+
+#endif
