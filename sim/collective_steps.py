@@ -119,13 +119,18 @@ class _Table:
                         np.zeros(len(pairs)), edges.ceiling, delay_s)
 
     def _find(self, pairs: Ints) -> Edges:
-        new = np.setdiff1d(pairs, self._known, assume_unique=True)
-        if len(new):
+        """Edges of these pairs (ascending); the router makes those that are new."""
+        at = np.searchsorted(self._known, pairs)
+        met = at < len(self._known)
+        met[met] = self._known[at[met]] == pairs[met]
+        if not met.all():
+            new = pairs[~met]
+            known = np.concatenate([self._known, new])
+            order = np.argsort(known, kind="stable")
             added = self._router(*np.divmod(new, self._plan.ranks))
-            order = np.argsort(known := np.concatenate([self._known, new]), kind="stable")
-            self._known = known[order]
-            self._edges = self._edges.and_then(added).take(order)
-        return self._edges.take(np.searchsorted(self._known, pairs))
+            self._known, self._edges = known[order], self._edges.and_then(added).take(order)
+            at = np.searchsorted(self._known, pairs)
+        return self._edges.take(at)
 
 
 def _queued_s(src: Ints, place: Ints, message_s: Floats) -> Floats:
