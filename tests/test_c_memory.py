@@ -1,0 +1,20 @@
+"""An engine's memory and its frames."""
+
+import re
+
+from c_programs import ROOT, build, run
+
+
+def test_arena(tmp_path):
+    lines = run(build(tmp_path / "arena", ["tests/c/test_arena.c", "cnet/arena.c"])).splitlines()
+    assert all(line.startswith("memory: ") for line in lines)
+
+
+def test_frames_and_the_table_in_their_manual(tmp_path):
+    printed = run(build(tmp_path / "frames", ["tests/c/test_frames.c", "cnet/frames.c",
+                                              "cnet/arena.c"]))
+    in_code = {tuple(line.split()) for line in printed.splitlines()}
+    manual = (ROOT / "cnet" / "frames.h").read_text()
+    rows = re.findall(r"^ \*     ([A-Z]+)  .*?((?: [A-Z]{4,})+)$", manual, re.MULTILINE)
+    assert len(rows) == 9
+    assert {(state, to) for state, behind in rows for to in behind.split()} == in_code
