@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,7 +67,7 @@ def parse_sizes(text: str) -> list[int]:
 
 def _bytes(text: str) -> int:
     try:
-        return int(text) if text.isdigit() else int(SIZE.parse(text))
+        return int(text) if re.fullmatch(r"[+-]?\d{1,25}", text) else int(SIZE.parse(text))
     except Problem as problem:
         raise ValueError(f"{problem}; allowed: {problem.allowed}") from None
 

@@ -20,7 +20,7 @@ from sim.links import LinkRecorder
 from sim.placement import choose_gpus, place
 from sim.results import Expectation, ScenarioResult, Span
 from sim.schema.errors import Problem
-from sim.schema.parameters import FrameworkSet, StackSet, lineage, load_framework, load_stack
+from sim.schema.parameters import FrameworkSet, StackSet, givers, load_framework, load_stack
 from sim.train import FP16_BYTES, FP32_BYTES, Job, Recipe, mean_breakdown, plan_pass
 from sim.transport import CutOffError, Style, Transport
 from sim.workloads.models import get_model
@@ -48,31 +48,31 @@ class Settings:
 
     figures: Mapping[str, float] = field(default_factory=dict)
     """E.g. ``{"kernel-tcp.cost_per_byte": 1.9e-9, "horovod.overlap": 0.5}``; a figure of a set
-    holds for the sets that are based on it as well."""
+    holds as well for the sets that take it from there."""
     record_links: bool = False
     """Keep utilisation over time, for plots and traces."""
 
     def stack(self, topology: Topology, name: str) -> HostStack:
         """A host stack with the changed figures."""
         stack = load_stack(name, topology.stacks)
-        names = lineage(name, topology.stacks, "stacks", StackSet)
-        return stack.model_copy(update=self._changed(names, stack))
+        return stack.model_copy(update=self._changed(
+            givers(name, topology.stacks, "stacks", StackSet), stack))
 
     def framework(self, topology: Topology, name: str) -> FrameworkCosts:
         """Framework costs with the changed figures."""
         costs = load_framework(name, topology.frameworks)
-        names = lineage(name, topology.frameworks, "frameworks", FrameworkSet)
-        return costs.model_copy(update=self._changed(names, costs))
+        return costs.model_copy(update=self._changed(
+            givers(name, topology.frameworks, "frameworks", FrameworkSet), costs))
 
-    def _changed(self, names: tuple[str, ...],
+    def _changed(self, sources: Mapping[str, tuple[str, ...]],
                  owner: HostStack | FrameworkCosts) -> dict[str, object]:
         changed: dict[str, object] = {}
-        for key, value in self.figures.items():
-            of, _, parameter = key.rpartition(".")
-            if of in names:
-                old = getattr(owner, parameter)
-                changed[parameter] = old.model_copy(
-                    update={"value": value, "low": None, "high": None})
+        for parameter, sets in sources.items():
+            values = [self.figures[f"{of}.{parameter}"] for of in sets
+                      if f"{of}.{parameter}" in self.figures]
+            if values:
+                changed[parameter] = getattr(owner, parameter).model_copy(
+                    update={"value": values[0], "low": None, "high": None})
         return changed
 
     def speed(self, flops: NDArray[np.float64]) -> NDArray[np.float64]:

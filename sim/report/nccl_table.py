@@ -119,7 +119,8 @@ def _group(name: str, rows: Sequence[CollectiveRow | None],
 
 
 def _is_best(row: CollectiveRow | None, best: dict[int, float]) -> bool:
-    return row is not None and row.time_s == best[row.size_bytes]
+    # Equal times may differ by rounding.
+    return row is not None and row.time_s <= best[row.size_bytes] * (1 + 1e-9)
 
 
 def _time_us(time: float) -> str:

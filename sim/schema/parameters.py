@@ -205,16 +205,24 @@ def resolve(name: str, overrides: Mapping[str, AnySet], kind: Kind,
     return {"description": ""} | merged | {"name": name}
 
 
-def lineage(name: str, overrides: Mapping[str, AnySet], kind: Kind,
-            model: type[AnySet]) -> tuple[str, ...]:
-    """Set ``name`` and its bases, nearest first; ``resolve`` has accepted the set before."""
+def givers(name: str, overrides: Mapping[str, AnySet], kind: Kind,
+           model: type[AnySet]) -> dict[str, tuple[str, ...]]:
+    """For each parameter of set ``name`` the sets that it could come from, nearest first.
+
+    They end with the one that gives it; ``resolve`` has accepted the set before.
+    """
+    found: dict[str, tuple[str, ...]] = {}
     names: list[str] = []
     wanted: str | None = name
     while wanted is not None:
         shadowed = wanted in names
         names.append(wanted)
-        wanted = _one(wanted, {} if shadowed else overrides, kind, model, ()).base
-    return tuple(names)
+        current = _one(wanted, {} if shadowed else overrides, kind, model, ())
+        for parameter in model.model_fields:
+            if getattr(current, parameter) is not None:
+                found.setdefault(parameter, tuple(names))
+        wanted = current.base
+    return found
 
 
 _OPTIONAL = ("base", "description")
