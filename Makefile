@@ -30,3 +30,8 @@ clean:  ## remove what setup and the builds made
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed 's/:.*## /	/'
+
+.PHONY: dst
+SEEDS ?= 2000
+dst:  ## the deterministic simulation: make dst SEEDS=100000
+	$(PY) tests/dst_programs.py $(SEEDS)

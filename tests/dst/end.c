@@ -162,11 +162,14 @@ static void on_received(struct dst_end *end, const struct harp_event *event)
     end->in_buffer[m] = NULL;
 }
 
-static void poll(struct dst_end *end)
+/* Whether there was anything. */
+static bool poll(struct dst_end *end)
 {
     struct harp_event event;
+    bool any = false;
     for (harp_session_poll(end->session, &event); event.type != HARP_EVENT_NONE;
          harp_session_poll(end->session, &event)) {
+        any = true;
         DST_CHECK(!end->closed, "an event after the last one", event.type, 0);
         if (event.type == HARP_EVENT_CONNECTED) {
             DST_CHECK(!end->connected, "connected twice", 0, 0);
@@ -180,6 +183,7 @@ static void poll(struct dst_end *end)
             end->reason = event.reason;
         }
     }
+    return any;
 }
 
 static void post(struct dst_end *end)
@@ -245,12 +249,14 @@ void dst_end_drive(struct dst_end *end, uint64_t now_ns)
         for (size_t i = 0; i < n; i++)
             transmit(end, now_ns, &frames[i]);
     } while (n == DST_FRAMES);
-    poll(end);
+    bool more = poll(end);
     uint64_t deadline_ns = harp_session_deadline_ns(end->session);
     end->wake_ns =
         deadline_ns == HARP_NEVER ? HARP_NEVER : deadline_ns - (uint64_t)end->clock_off_ns;
     if (now_ns < end->in->stall_to_ns)
         end->wake_ns = harp_min(end->wake_ns, end->in->stall_to_ns);
+    if (more)
+        end->wake_ns = now_ns;
     end->idle_turns = now_ns == end->driven_ns ? end->idle_turns + 1 : 0;
     DST_CHECK(end->idle_turns < 5000, "driven over and over without time going on", now_ns,
               deadline_ns);

@@ -1,0 +1,188 @@
+/* The small parts of the session, each against a plain model or by its own rules. */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "chunks.h"
+#include "control.h"
+#include "loss.h"
+#include "pacer.h"
+#include "sack.h"
+#include "sequence.h"
+
+static uint64_t state = 1;
+
+static uint32_t draw(uint32_t n)
+{
+    state = state * UINT64_C(6364136223846793005) + 1442695040888963407u;
+    return (uint32_t)(state >> 33) % n;
+}
+
+static void test_sack_against_a_list(uint32_t first)
+{
+    enum { N = 6000 };
+    static bool seen[N];
+    struct harp_sack sack;
+    memset(seen, 0, sizeof seen);
+    harp_sack_init(&sack, first);
+    uint32_t top = 0;
+    for (int turn = 0; turn < 20000; turn++) {
+        uint32_t p = draw(100) == 0 ? draw(N) : (top > 50 ? top - 50 : 0) + draw(80);
+        if (p >= N)
+            break;
+        bool old = p + HARP_SACK_BITS <= top;
+        assert(harp_sack_add(&sack, first + p) == (!old && !seen[p]));
+        seen[p] = true;
+        top = p > top ? p : top;
+        assert(sack.largest == first + top);
+    }
+    uint8_t map[HARP_SACK_BYTES];
+    uint16_t bits = harp_sack_write(&sack, map);
+    for (uint32_t back = 0; back < HARP_SACK_BITS && back <= top; back++)
+        assert(harp_sack_says(sack.largest, map, bits, first + top - back) == seen[top - back]);
+    assert(!harp_sack_says(sack.largest, map, bits, first + top + 1));
+}
+
+static void test_chunks_slide(void)
+{
+    static uint64_t ring[HARP_CHUNK_WORDS];
+    struct harp_chunks chunks;
+    enum { N = 3 * HARP_CHUNK_WINDOW + 17 };
+    harp_chunks_init(&chunks, ring, N);
+    while (!harp_chunks_complete(&chunks)) {
+        uint32_t chunk = chunks.low + draw(HARP_CHUNK_WINDOW);
+        if (draw(4) == 0)
+            chunk = chunks.low;
+        if (!harp_chunks_within(&chunks, chunk))
+            continue;
+        bool had = harp_chunks_has(&chunks, chunk);
+        assert(harp_chunks_add(&chunks, chunk) == !had);
+        assert(harp_chunks_has(&chunks, chunk));
+    }
+    assert(chunks.low == N && !harp_chunks_within(&chunks, N));
+    assert(harp_chunks_of(0, 128) == 1 && harp_chunks_of(128, 128) == 1);
+    assert(harp_chunks_of(129, 128) == 2 && harp_chunks_of(HARP_MESSAGE_MAX, 128) == 1u << 23);
+}
+
+static void test_sent_ring(void)
+{
+    static struct harp_sent slots[HARP_SENT_SLOTS];
+    struct harp_sent_ring ring;
+    uint32_t first = UINT32_MAX - 5;
+    harp_sent_init(&ring, slots, first);
+    for (int i = 0; i < HARP_SENT_SLOTS; i++) {
+        assert(harp_sent_has_room(&ring));
+        harp_sent_add(&ring, (uint64_t)i, 100);
+    }
+    assert(!harp_sent_has_room(&ring) && ring.flying == HARP_SENT_SLOTS);
+    assert(!harp_sent_at(&ring, first - 1) && !harp_sent_at(&ring, first + HARP_SENT_SLOTS));
+    harp_sent_lost(&ring, harp_sent_at(&ring, first));
+    assert(harp_sent_has_room(&ring) && !harp_sent_at(&ring, first));
+    harp_sent_acked(&ring, harp_sent_at(&ring, first + 1));
+    harp_sent_lost(&ring, harp_sent_at(&ring, first + 2));
+    harp_sent_trim(&ring, 2);
+    assert(ring.tail == first + 2);
+    harp_sent_acked(&ring, harp_sent_at(&ring, first + 2)); /* late: the loss was none */
+    harp_sent_trim(&ring, 0);
+    assert(ring.tail == first + 3 && ring.flying_bytes == 100 * (HARP_SENT_SLOTS - 3));
+}
+
+static void test_rtt(void)
+{
+    struct harp_rtt rtt;
+    harp_rtt_init(&rtt);
+    assert(!harp_rtt_known(&rtt) && harp_rtt_timeout_ns(&rtt, 0, 5, 77) == 77);
+    harp_rtt_sample(&rtt, 0, 1000, 200);
+    assert(harp_rtt_smoothed_ns(&rtt) == 800 && harp_rtt_timeout_ns(&rtt, 10, 0, 0) == 2410);
+    for (int i = 0; i < 200; i++)
+        harp_rtt_sample(&rtt, 1, 1600, 0);
+    assert(harp_rtt_smoothed_ns(&rtt) >= 1590 && harp_rtt_smoothed_ns(&rtt) <= 1600);
+    assert(harp_rtt_least_ns(&rtt) == 800);
+    harp_rtt_sample(&rtt, HARP_RTT_MEMORY_NS + 1, 1600, 0);
+    harp_rtt_sample(&rtt, 2 * HARP_RTT_MEMORY_NS + 2, 1600, 0);
+    assert(harp_rtt_least_ns(&rtt) == 1600);
+}
+
+static void test_alarms_come_in_order(void)
+{
+    static struct harp_sent slots[HARP_SENT_SLOTS];
+    const struct harp_loss_limits limits = {20000, 1000000, 10000000, 50000000};
+    struct harp_sent_ring ring;
+    struct harp_loss loss;
+    struct harp_rtt rtt;
+    uint64_t at_ns;
+    harp_sent_init(&ring, slots, 7);
+    harp_loss_init(&loss, 7);
+    harp_rtt_init(&rtt);
+    harp_rtt_sample(&rtt, 0, 100000, 0);
+    assert(harp_loss_alarm(&loss, &ring, &rtt, &limits, &at_ns) == HARP_ALARM_NONE);
+    for (int i = 0; i < 10; i++) {
+        harp_sent_add(&ring, 0, 100);
+        harp_loss_sent(&loss, 0);
+    }
+    assert(harp_loss_alarm(&loss, &ring, &rtt, &limits, &at_ns) == HARP_ALARM_PROBE);
+    assert(at_ns == 2 * 100000 + 200000 + 20000);
+    harp_loss_probed(&loss);
+    assert(harp_loss_alarm(&loss, &ring, &rtt, &limits, &at_ns) == HARP_ALARM_TIMEOUT);
+    assert(at_ns == 1000000);
+    harp_loss_timed_out(&loss, at_ns);
+    assert(harp_loss_alarm(&loss, &ring, &rtt, &limits, &at_ns) == HARP_ALARM_DEAD);
+    assert(at_ns == 3000000);
+    /* Packet 12 arrives: 7 to 11 are overdue a quarter of a round trip after it. */
+    struct harp_sent *sent = harp_sent_at(&ring, 12);
+    harp_loss_delivered(&loss, sent, 100000);
+    harp_sent_acked(&ring, sent);
+    harp_loss_news(&loss, true, 100000);
+    uint32_t cursor = ring.tail;
+    assert(!harp_loss_next(&loss, &ring, &rtt, &cursor, 100000) && loss.reorder_at_ns == 125000);
+    for (uint32_t p = 7; p < 12; p++)
+        assert(harp_loss_next(&loss, &ring, &rtt, &cursor, 125000)->packet == p);
+    assert(!harp_loss_next(&loss, &ring, &rtt, &cursor, 125000));
+}
+
+static void test_pacer(void)
+{
+    struct harp_pacer pacer = {0};
+    harp_pacer_spend(&pacer, 1000, 1000, 4000, 10000);
+    assert(pacer.next_ns == 1000 + 2000);
+    harp_pacer_spend(&pacer, 9000, 1000, 4000, 10000); /* late: may catch up by one burst */
+    assert(pacer.next_ns == 9000 - 2000 + 2000);
+    harp_pacer_spend(&pacer, 9000, 1000, 4000, 0);
+    assert(pacer.next_ns <= 9000);
+}
+
+static void test_bodies(void)
+{
+    uint8_t body[HARP_BODY_MAX];
+    struct harp_ack ack = {1, 2, 3, 4, 5, 6, 70, {0xff}}, read = {0};
+    uint16_t length = harp_ack_write(&ack, body);
+    assert(length == 32 + 9 && harp_ack_read(&read, body, length));
+    assert(read.largest == 1 && read.delay_ns == 2 && read.messages == 3 && read.bytes == 4);
+    assert(read.frames == 5 && read.marked == 6 && read.bits == 70);
+    assert(memcmp(ack.map, read.map, sizeof ack.map) == 0);
+    assert(!harp_ack_read(&read, body, length - 1) && !harp_ack_read(&read, body, 31));
+    body[30] = 1;
+    assert(!harp_ack_read(&read, body, length));
+    struct harp_parameters p = {.connection = 9, .segment = 128, .paths = 1, .first = 3}, q;
+    assert(harp_parameters_write(&p, body) == 60 && harp_parameters_read(&q, body, 60));
+    assert(q.connection == 9 && q.first == 3 && !harp_parameters_read(&q, body, 59));
+    p.paths = 0;
+    harp_parameters_write(&p, body);
+    assert(!harp_parameters_read(&q, body, 60));
+    uint32_t reason;
+    assert(harp_close_write(3, body) == 4 && harp_close_read(&reason, body, 4) && reason == 3);
+    assert(!harp_close_read(&reason, body, 3) && !harp_close_read(&reason, body, 125));
+}
+
+int main(void)
+{
+    test_sack_against_a_list(0);
+    test_sack_against_a_list(UINT32_MAX - 2000);
+    test_chunks_slide();
+    test_sent_ring();
+    test_rtt();
+    test_alarms_come_in_order();
+    test_pacer();
+    test_bodies();
+    return 0;
+}

@@ -1,0 +1,48 @@
+"""The session under deterministic simulation: seeds hold, and deliberate bugs do not pass."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from dst_programs import build_dst, run_seeds
+
+SEEDS = 400
+BUGS = {
+    "WRAP": "sequence numbers compared as plain integers",
+    "NO_DEDUPE": "a chunk counts each time that it comes",
+    "CREDIT_OFF_BY_ONE": "one message more than the credit travels",
+    "CREDIT_LEAK": "buffers of messages that came early give no credit",
+    "CREDIT_LOST": "who waits for credit does not ask for it",
+    "EARLY_RELEASE": "a message counts as sent before it is acknowledged",
+    "STALE_EPOCH": "frames of an earlier epoch are taken",
+    "PAYLOAD_UNCHECKED": "a payload counts though its CRC does not hold",
+    "LOST_FORGOTTEN": "some lost chunks are not sent again",
+    "OPTIMISTIC_ACK": "packets that were never sent can be acknowledged",
+}
+
+
+@pytest.fixture(scope="module")
+def dst(tmp_path_factory):
+    return build_dst(tmp_path_factory.mktemp("dst") / "dst")
+
+
+def test_seeds_hold(dst):
+    assert run_seeds(dst, 0, SEEDS).startswith(f"{SEEDS} seeds")
+
+
+def test_a_seed_is_the_whole_of_a_run(dst):
+    runs = {subprocess.run([str(dst), "5", "-v"], capture_output=True, text=True,
+                           check=True).stdout for _ in range(2)}
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_harness_catches(bug, tmp_path):
+    program = build_dst(tmp_path / "dst", bug)
+    done = subprocess.run([str(program), "0", str(SEEDS)], capture_output=True, text=True,
+                          check=False, timeout=60)
+    assert done.returncode != 0, BUGS[bug]
+    if done.stdout.startswith("seed"):
+        seed = done.stdout.split(":")[0].removeprefix("seed ")
+        assert f"{program} {seed} -v" in done.stdout
