@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -165,7 +165,8 @@ class Engine(RuleBasedStateMachine):
 
 
 TestEngine = Engine.TestCase
-TestEngine.settings = settings(max_examples=80, stateful_step_count=25, deadline=None)
+TestEngine.settings = settings(max_examples=80, stateful_step_count=25, deadline=None,
+                               suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite

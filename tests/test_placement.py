@@ -25,7 +25,7 @@ def crossings(made, ring):
                        st.sampled_from([1, 2, 8])),
        channels=st.integers(1, 9), affinity=st.booleans())
 @settings(max_examples=60, deadline=None,
-          suppress_health_check=[HealthCheck.function_scoped_fixture])
+          suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_every_channel_has_every_gpu_once(tmp_path, shape, channels, affinity):
     hosts, gpus, nics = shape
     made = cluster(tmp_path, hosts=hosts, gpus=gpus, nic={"count": nics})

@@ -42,7 +42,7 @@ options = st.fixed_dictionaries({}, optional={
 @given(options, st.sampled_from(["vgg16", "resnet50", "bert-base", "moe"]),
        st.sampled_from([(1, 4), (2, 2), (3, 4)]))
 @settings(max_examples=40, deadline=None,
-          suppress_health_check=[HealthCheck.function_scoped_fixture])
+          suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_what_every_answer_satisfies(tmp_path, scenario, model, shape):
     hosts, gpus = shape
     (row,) = answers(tmp_path, hosts=hosts, gpus=gpus, scenario=scenario, rate_bps=25e9,
@@ -63,7 +63,7 @@ def test_what_every_answer_satisfies(tmp_path, scenario, model, shape):
 @given(st.sampled_from(["ring", "tree", "2d", "halving-doubling"]),
        st.sampled_from(["kernel-tcp", "rdma", "ideal"]))
 @settings(max_examples=12, deadline=None,
-          suppress_health_check=[HealthCheck.function_scoped_fixture])
+          suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_a_faster_network_never_trains_slower(tmp_path, allreduce, stack):
     steps = [answers(tmp_path, hosts=2, gpus=4, rate_bps=rate,
                      scenario={"allreduce": allreduce, "stack": stack})[0].step_s
