@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     Process = Generator[simpy.Event, None, None]
 
 
+TOLD_FLAPS = 2
+"""Flaps of a fault that the reader is told one by one."""
 MOST_IDLE_FLAPS = 20_000
 """Flaps in a row in which traffic waits and none moves: faults that keep one another going."""
 
@@ -89,10 +91,15 @@ class Struck:
     """Links at a share of their rate, by fault; a link goes at the lowest of its faults."""
     avoided: dict[str, Ints] = field(default_factory=dict)
     """Links that routing avoids, by fault."""
+    quiet: set[str] = field(default_factory=set)
+    """Faults of which the reader has been told enough."""
+    _fabrics: dict[bytes, Fabric] = field(default_factory=dict)
+    """The fabric without certain links: its routing tables take time to make, and links flap."""
 
-    def note(self, text: str) -> None:
+    def note(self, fault: str, text: str) -> None:
         """Tell the reader what happened, with the time."""
-        self.notes.append(f"{self.env.now * 1e3:.1f} ms: {text}")
+        if fault not in self.quiet:
+            self.notes.append(f"{self.env.now * 1e3:.1f} ms: {fault}: {text}")
 
     def scale(self, fault: str, links: Ints, factor: float | None) -> None:
         """Let links run at a share of their rate, or (None) as if this fault were not."""
@@ -114,8 +121,10 @@ class Struck:
         else:
             self.avoided[fault] = links
         whole = self.transport.cluster.fabric
-        gone = np.concatenate([np.empty(0, np.int64), *self.avoided.values()])
-        self.transport.fabric = whole.without(gone) if len(gone) else whole
+        gone = np.unique(np.concatenate([np.empty(0, np.int64), *self.avoided.values()]))
+        if gone.tobytes() not in self._fabrics:
+            self._fabrics[gone.tobytes()] = whole.without(gone) if len(gone) else whole
+        self.transport.fabric = self._fabrics[gone.tobytes()]
         self.reroute()
 
     def reroute(self) -> None:
@@ -146,22 +155,22 @@ def _slow(fault: SlowGpu, struck: Struck) -> Process:
         return
     job, reserve = struck.gpus[gpu]
     struck.slowness[job].set(fault.name, min(fault.factor * reserve, 1.0))
-    struck.note(f"{fault.name}: {fault.gpu} at {fault.factor:.0%} of its speed")
+    struck.note(fault.name, f"{fault.gpu} at {fault.factor:.0%} of its speed")
     if fault.duration is not None:
         yield struck.env.timeout(fault.duration)
         struck.slowness[job].set(fault.name, None)
-        struck.note(f"{fault.name}: {fault.gpu} at full speed again")
+        struck.note(fault.name, f"{fault.gpu} at full speed again")
 
 
 def _degrade(fault: LinkDegrade, links: Ints, struck: Struck) -> Process:
     struck.scale(fault.name, links, fault.factor)
     struck.reroute()
-    struck.note(f"{fault.name}: {fault.link} at {fault.factor:.0%} of its rate")
+    struck.note(fault.name, f"{fault.link} at {fault.factor:.0%} of its rate")
     if fault.duration is not None:
         yield struck.env.timeout(fault.duration)
         struck.scale(fault.name, links, None)
         struck.reroute()
-        struck.note(f"{fault.name}: {fault.link} at its full rate again")
+        struck.note(fault.name, f"{fault.link} at its full rate again")
 
 
 def _down(fault: LinkDown | LinkFlap, links: Ints, seconds: float | None,
@@ -170,29 +179,33 @@ def _down(fault: LinkDown | LinkFlap, links: Ints, seconds: float | None,
     struck.scale(fault.name, links, 0.0)
     if seconds is None:
         struck.transport.lasting = struck.transport.lasting.without(links)
-    struck.note(f"{fault.name}: {fault.link} is down")
+    struck.note(fault.name, f"{fault.link} is down")
     if seconds is not None and seconds <= reaction_s:
         yield struck.env.timeout(seconds)
         struck.scale(fault.name, links, None)
-        struck.note(f"{fault.name}: {fault.link} is up again before anyone noticed")
+        struck.note(fault.name, f"{fault.link} is up again before anyone noticed")
         return
     yield struck.env.timeout(reaction_s)
     struck.transport.waits_for = ""
     struck.avoid(fault.name, links)
     waits = struck.transport.waits_for
-    struck.note(f"{fault.name}: {waits}; traffic waits for it" if waits else
-                f"{fault.name}: traffic goes around {fault.link}")
+    struck.note(fault.name, f"{waits}; traffic waits for it" if waits else
+                f"traffic goes around {fault.link}")
     if seconds is not None:
         yield struck.env.timeout(seconds - reaction_s)
         struck.scale(fault.name, links, None)
         struck.avoid(fault.name, None)
-        struck.note(f"{fault.name}: {fault.link} is up and used again")
+        struck.note(fault.name, f"{fault.link} is up and used again")
 
 
 def _flap(fault: LinkFlap, links: Ints, struck: Struck) -> Process:
     end_s, net = struck.env.now + (fault.duration or math.inf), struck.fabric.net
-    carried, idle = 0.0, 0
+    carried, idle, flaps = 0.0, 0, 0
     while struck.env.now < end_s:
+        flaps += 1
+        if flaps > TOLD_FLAPS:
+            struck.note(fault.name, f"and so on, every {fault.period * 1e3:g} ms")
+            struck.quiet.add(fault.name)
         down_s = min(fault.period / 2, end_s - struck.env.now)
         yield from _down(fault, links, down_s, struck)
         yield struck.env.timeout(fault.period / 2)
