@@ -62,7 +62,7 @@ static struct harp_session *create(void *memory, const struct harp_session_confi
                                             .segment = config->segment,
                                             .paths = config->paths,
                                             .first = config->first};
-    memcpy(session->own.nonce, config->nonce, HARP_NONCE_BYTES);
+    memcpy(session->own.nonce, config->nonce, sizeof config->nonce);
     session->now_ns = session->began_ns = session->heard_ns = now_ns;
     session->asked_ns = now_ns; /* it wants to be driven at once */
     session->beg_at_ns = session->pacer_at_ns = HARP_NEVER;
@@ -117,18 +117,19 @@ const struct harp_parameters *harp_session_peer(const struct harp_session *sessi
     return &session->peer;
 }
 
-/* A clock that stood still, or an end that was not driven for long after its deadline, does not
- * make the peer silent: what passed beyond the deadline is not held against it. */
+/* Time in which this end was not driven although it had asked to be (a stopped process, a suspended
+ * machine, a clock that jumped) does not exist for it: else the peer would look silent, paths dead
+ * and round trips as long as the pause. A clock that goes back is held. */
 void harp_session_clock(struct harp_session *session, uint64_t now_ns)
 {
     assert(!session->placing);
+    now_ns -= harp_min(session->lapse_ns, now_ns);
+    uint64_t asked_ns = harp_max(session->asked_ns, session->now_ns);
+    if (session->asked_ns != HARP_NEVER && now_ns > asked_ns + LAPSE_NS) {
+        session->lapse_ns += now_ns - asked_ns;
+        now_ns = asked_ns;
+    }
     session->now_ns = harp_max(session->now_ns, now_ns);
-    if (session->asked_ns == HARP_NEVER || session->now_ns < session->asked_ns + LAPSE_NS)
-        return;
-    uint64_t lapse_ns = session->now_ns - session->asked_ns;
-    session->heard_ns = harp_min(session->heard_ns + lapse_ns, session->now_ns);
-    session->began_ns = harp_min(session->began_ns + lapse_ns, session->now_ns);
-    session->asked_ns = HARP_NEVER;
 }
 
 bool harp_session_post(struct harp_session *session, uint8_t *buffer, uint32_t capacity,

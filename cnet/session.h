@@ -38,8 +38,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "body.h"
 #include "cc.h"
-#include "control.h"
 #include "loss.h"
 #include "outbox.h"
 #include "wire.h"
@@ -63,7 +63,7 @@ enum harp_reason {
 struct harp_session_config {
     uint64_t connection; /* own id, random, never 0 */
     uint64_t listener;   /* id to which FIRST goes; unused by the listening end */
-    uint8_t nonce[HARP_NONCE_BYTES];
+    uint8_t nonce[16];
     uint64_t seed;    /* of the choice among paths */
     uint32_t first;   /* number of the first message and packets; random */
     uint16_t epoch;   /* of this process */

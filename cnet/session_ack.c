@@ -115,7 +115,7 @@ enum harp_verdict harp_session_take_ack(struct harp_session *session,
 {
     struct harp_ack ack;
     struct harp_path *path = &session->paths[header->path];
-    bool sound = harp_ack_read(&ack, body, header->length);
+    bool sound = harp_ack_decode(body, header->length, &ack) == HARP_WIRE_OK;
 #ifdef HARP_BUG_OPTIMISTIC_ACK
     if (sound && !harp_before(ack.largest, path->sent.next))
         ack.largest = path->sent.next - 1;
@@ -144,7 +144,7 @@ static void write_ack(struct harp_session *session, struct harp_frame *frame, ui
     };
     ack.bits = harp_sack_write(&path->sack, ack.map);
     harp_session_header(session, frame, HARP_ACK, number);
-    frame->header.length = harp_ack_write(&ack, frame->body);
+    frame->header.length = (uint16_t)harp_ack_encode(&ack, frame->body);
     frame->path = harp_session_pick_path(session, number);
     path->unacked = 0;
     path->ack_now = false;

@@ -54,10 +54,10 @@ static bool take_first(struct harp_session *session, const struct harp_header *h
 {
     struct harp_parameters first;
     bool again = session->listening && session->state <= HARP_OPEN &&
-                 harp_parameters_read(&first, body, header->length) &&
+                 harp_parameters_decode(body, header->length, &first) == HARP_WIRE_OK &&
                  first.connection == session->peer.connection &&
                  first.epoch == session->peer.epoch &&
-                 memcmp(first.nonce, session->peer.nonce, HARP_NONCE_BYTES) == 0;
+                 memcmp(first.nonce, session->peer.nonce, sizeof first.nonce) == 0;
     if (!again)
         return false;
     session->answer = true;
@@ -68,10 +68,10 @@ static bool take_first(struct harp_session *session, const struct harp_header *h
 static bool take_cookie(struct harp_session *session, const struct harp_header *header,
                         const uint8_t *body)
 {
-    if (header->length != HARP_COOKIE_BYTES ||
-        memcmp(session->own.cookie, body, HARP_COOKIE_BYTES) == 0)
+    if (header->length != sizeof session->own.cookie ||
+        memcmp(session->own.cookie, body, sizeof session->own.cookie) == 0)
         return false;
-    memcpy(session->own.cookie, body, HARP_COOKIE_BYTES);
+    memcpy(session->own.cookie, body, sizeof session->own.cookie);
     session->repeat_at_ns = session->now_ns;
     return true;
 }
@@ -92,7 +92,7 @@ enum harp_verdict harp_session_take_handshake(struct harp_session *session,
     } else if (header->type == HARP_VERSION_NOTICE) {
         harp_session_end(session, HARP_REASON_VERSION, true);
         taken = true;
-    } else if (harp_parameters_read(&peer, body, header->length)) {
+    } else if (harp_parameters_decode(body, header->length, &peer) == HARP_WIRE_OK) {
         accepted(session, &peer);
         taken = true;
     }
@@ -105,8 +105,8 @@ enum harp_verdict harp_session_take_handshake(struct harp_session *session,
 enum harp_verdict harp_session_take_close(struct harp_session *session,
                                           const struct harp_header *header, const uint8_t *body)
 {
-    uint32_t reason;
-    if (session->state == HARP_CONNECTING || !harp_close_read(&reason, body, header->length)) {
+    struct harp_close notice;
+    if (harp_close_decode(body, header->length, &notice) != HARP_WIRE_OK) {
         session->counters.strangers++;
         return HARP_DROP;
     }
@@ -114,7 +114,7 @@ enum harp_verdict harp_session_take_close(struct harp_session *session,
         return HARP_DROP;
     bool ours = session->state == HARP_CLOSING;
     if (session->state != HARP_CLOSED)
-        harp_session_end(session, reason, true);
+        harp_session_end(session, notice.reason, true);
     session->answer = !ours;
     session->answer_path = header->path;
     return HARP_TAKEN;
@@ -124,12 +124,12 @@ static void write_first(struct harp_session *session, struct harp_frame *frame)
 {
     uint8_t path = (uint8_t)(session->repeats % session->config.paths);
     *frame = (struct harp_frame){.path = path};
-    frame->header =
-        (struct harp_header){.version = HARP_VERSION,
-                             .type = HARP_FIRST,
-                             .path = path,
-                             .connection = session->config.listener,
-                             .length = harp_parameters_write(&session->own, frame->body)};
+    frame->header = (struct harp_header){
+        .version = HARP_VERSION,
+        .type = HARP_FIRST,
+        .path = path,
+        .connection = session->config.listener,
+        .length = (uint16_t)harp_parameters_encode(&session->own, frame->body)};
     if (session->repeats == 0)
         session->first_sent_ns = session->now_ns;
 }
@@ -137,7 +137,8 @@ static void write_first(struct harp_session *session, struct harp_frame *frame)
 static void write_close(struct harp_session *session, struct harp_frame *frame, uint8_t path)
 {
     harp_session_header(session, frame, HARP_CLOSE, path);
-    frame->header.length = harp_close_write(session->reason, frame->body);
+    const struct harp_close notice = {.reason = session->reason};
+    frame->header.length = (uint16_t)harp_close_encode(&notice, frame->body);
 }
 
 /* FIRST and CLOSE are repeated ever more rarely. */
@@ -156,7 +157,7 @@ static size_t answer(struct harp_session *session, struct harp_frame *frame)
         return 1;
     }
     harp_session_header(session, frame, HARP_ACCEPT, session->answer_path);
-    frame->header.length = harp_parameters_write(&session->own, frame->body);
+    frame->header.length = (uint16_t)harp_parameters_encode(&session->own, frame->body);
     return 1;
 }
 

@@ -150,5 +150,5 @@ uint64_t harp_session_deadline_ns(struct harp_session *session)
     if (session->state != HARP_CLOSED)
         at_ns = harp_min(at_ns, gone_at_ns(session));
     session->asked_ns = at_ns;
-    return at_ns;
+    return at_ns == HARP_NEVER ? HARP_NEVER : at_ns + session->lapse_ns;
 }

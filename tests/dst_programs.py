@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HARNESS = ["tests/dst/link.c", "tests/dst/end.c", "tests/dst/world.c", "tests/dst/main.c"]
-UNDER_SESSION = ["sack", "sent", "rtt", "loss", "pacer", "cc_fixed", "cc_swift", "control",
-                 "chunks", "outbox", "inbox", "path"]
+UNDER_SESSION = ["sack", "sent", "rtt", "loss", "pacer", "cc_fixed", "cc_swift", "body", "wire",
+                 "chunks", "outbox", "inbox", "path", "siphash", "listener"]
 
 
 def session_sources() -> list[str]:

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "chunks.h"
-#include "control.h"
 #include "loss.h"
 #include "pacer.h"
 #include "sack.h"
@@ -151,29 +150,6 @@ static void test_pacer(void)
     assert(pacer.next_ns <= 9000);
 }
 
-static void test_bodies(void)
-{
-    uint8_t body[HARP_BODY_MAX];
-    struct harp_ack ack = {1, 2, 3, 4, 5, 6, 70, {0xff}}, read = {0};
-    uint16_t length = harp_ack_write(&ack, body);
-    assert(length == 32 + 9 && harp_ack_read(&read, body, length));
-    assert(read.largest == 1 && read.delay_ns == 2 && read.messages == 3 && read.bytes == 4);
-    assert(read.frames == 5 && read.marked == 6 && read.bits == 70);
-    assert(memcmp(ack.map, read.map, sizeof ack.map) == 0);
-    assert(!harp_ack_read(&read, body, length - 1) && !harp_ack_read(&read, body, 31));
-    body[30] = 1;
-    assert(!harp_ack_read(&read, body, length));
-    struct harp_parameters p = {.connection = 9, .segment = 128, .paths = 1, .first = 3}, q;
-    assert(harp_parameters_write(&p, body) == 60 && harp_parameters_read(&q, body, 60));
-    assert(q.connection == 9 && q.first == 3 && !harp_parameters_read(&q, body, 59));
-    p.paths = 0;
-    harp_parameters_write(&p, body);
-    assert(!harp_parameters_read(&q, body, 60));
-    uint32_t reason;
-    assert(harp_close_write(3, body) == 4 && harp_close_read(&reason, body, 4) && reason == 3);
-    assert(!harp_close_read(&reason, body, 3) && !harp_close_read(&reason, body, 125));
-}
-
 int main(void)
 {
     test_sack_against_a_list(0);
@@ -183,6 +159,5 @@ int main(void)
     test_rtt();
     test_alarms_come_in_order();
     test_pacer();
-    test_bodies();
     return 0;
 }

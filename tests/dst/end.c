@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "listener.h"
 #include "sequence.h"
 
 static uint64_t clock_of(const struct dst_end *end, uint64_t now_ns)
@@ -27,7 +28,7 @@ static uint64_t key_of(const struct dst_end *end, enum harp_type type, bool send
     if (type == HARP_FIRST || type == HARP_COOKIE || type == HARP_VERSION_NOTICE || !end->session)
         return 1;
     struct harp_parameters own = {.connection = end->config.connection, .epoch = end->config.epoch};
-    memcpy(own.nonce, end->config.nonce, HARP_NONCE_BYTES);
+    memcpy(own.nonce, end->config.nonce, sizeof own.nonce);
     const struct harp_parameters *peer = harp_session_peer(end->session);
     const struct harp_parameters *up = end->side ? peer : &own;
     const struct harp_parameters *down = end->side ? &own : peer;
@@ -101,14 +102,36 @@ static void place(struct dst_end *end, const struct dst_flight *flight,
     harp_session_placed(end->session, flight->payload_holds);
 }
 
+static void transmit(struct dst_end *end, uint64_t now_ns, struct harp_frame *frame)
+{
+    if (end->cheats && frame->header.type == HARP_ACK && dst_chance(&end->random, 30))
+        frame->body[1] += 9; /* largest + 9 * 256 */
+    uint8_t wire[HARP_HEADER_BYTES];
+    harp_header_encode(&frame->header, wire); /* asserts that docs/wire.md allows it */
+    uint64_t bytes = HARP_HEADER_BYTES + frame->header.length;
+    if (end->side == 1 && !end->connected) {
+        end->answered_bytes += bytes;
+        DST_CHECK(end->answered_bytes <= end->heard_bytes, "answers outweigh requests",
+                  end->answered_bytes, end->heard_bytes);
+    }
+    dst_link_send(end->link, now_ns, end->peer->side, key_of(end, frame->header.type, true), frame);
+}
+
+/* FIRST comes while there is no session; half of the listeners are never calm and ask for a cookie.
+ */
 static void listen(struct dst_end *end, uint64_t now_ns, const struct harp_frame *frame)
 {
+    const struct harp_listener listener = {
+        .key = {end->config.seed, 1}, .id = end->peer->config.listener, .calm = end->calm};
+    const struct harp_from from = {.port = 1};
     struct harp_parameters first;
-    if (frame->header.type != HARP_FIRST ||
-        frame->header.connection != end->peer->config.listener ||
-        !harp_parameters_read(&first, frame->body, frame->header.length) ||
-        first.connection != end->peer->config.connection)
-        return;
+    struct harp_frame answer;
+    enum harp_welcome welcome = harp_listener_judge(&listener, now_ns, &from, 0, &frame->header,
+                                                    frame->body, &first, &answer);
+    if (welcome == HARP_WELCOME_COOKIE)
+        transmit(end, now_ns, &answer);
+    if (welcome != HARP_WELCOME_MAKE || first.connection != end->peer->config.connection)
+        return; /* a FIRST of an earlier life: its session would not concern this test */
     void *memory = aligned_alloc(64, (harp_session_size(&end->config) + 63) / 64 * 64);
     end->session = harp_session_accept(memory, &end->config, clock_of(end, now_ns), &first,
                                        frame->header.path);
@@ -121,9 +144,9 @@ void dst_end_receive(struct dst_end *end, uint64_t now_ns, const struct dst_flig
     if (!flight->tag_holds || (control && !flight->payload_holds))
         return;
     if (!end->session) {
+        end->heard_bytes += HARP_HEADER_BYTES + h->length;
         if (end->side == 1 && !end->closed)
             listen(end, now_ns, &flight->frame);
-        end->heard_bytes += HARP_HEADER_BYTES + h->length;
         end->wake_ns = end->session ? now_ns : HARP_NEVER;
         return;
     }
@@ -218,19 +241,6 @@ static void send_messages(struct dst_end *end)
         end->out_buffer[m] = buffer;
         end->sent++;
     }
-}
-
-static void transmit(struct dst_end *end, uint64_t now_ns, struct harp_frame *frame)
-{
-    if (end->cheats && frame->header.type == HARP_ACK && dst_chance(&end->random, 30))
-        frame->body[1] += 9; /* largest + 9 * 256 */
-    uint64_t bytes = HARP_HEADER_BYTES + frame->header.length;
-    if (end->side == 1 && !end->connected) {
-        end->answered_bytes += bytes;
-        DST_CHECK(end->answered_bytes <= end->heard_bytes, "answers outweigh requests",
-                  end->answered_bytes, end->heard_bytes);
-    }
-    dst_link_send(end->link, now_ns, end->peer->side, key_of(end, frame->header.type, true), frame);
 }
 
 void dst_end_drive(struct dst_end *end, uint64_t now_ns)

@@ -30,6 +30,7 @@ struct dst_end {
     struct harp_session *session; /* NULL before FIRST has come, or while it is down */
     const struct dst_script *out; /* what this end sends */
     const struct dst_script *in;
+    uint32_t calm;        /* of the listener */
     bool cheats;          /* its ACKs claim more than has arrived */
     int64_t clock_off_ns; /* its clock against true time */
     uint64_t random;

@@ -126,7 +126,7 @@ static void draw_end(struct world *w, uint8_t side, uint16_t segment, uint16_t e
     harp_session_defaults(&end->config, segment, paths);
     end->config.connection = dst_draw(&w->random) | 1;
     end->config.listener = 77;
-    for (int i = 0; i < HARP_NONCE_BYTES; i++)
+    for (int i = 0; i < 16; i++)
         end->config.nonce[i] = (uint8_t)below(w, 256);
     end->config.seed = dst_draw(&w->random);
     end->config.first = chance(w, 700)   ? UINT32_MAX - (uint32_t)below(w, 300)
@@ -138,6 +138,7 @@ static void draw_end(struct world *w, uint8_t side, uint16_t segment, uint16_t e
     end->config.window.initial_bytes = (4 + below(w, 60)) * (segment + HARP_HEADER_BYTES);
     end->random = dst_draw(&w->random);
     end->driven_ns = HARP_NEVER;
+    end->calm = (uint32_t)below(w, 2);
     end->out = &w->scripts[side];
     end->in = &w->scripts[!side];
 }

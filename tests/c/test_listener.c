@@ -1,0 +1,44 @@
+/* Cookies: asked for only under load, good for one sender, one connection and two minutes. */
+#include <assert.h>
+#include <string.h>
+
+#include "listener.h"
+
+static const struct harp_listener listener = {.key = {3, 4}, .id = 77, .calm = 10};
+static const struct harp_from here = {.address = {1}, .port = 5};
+static const uint64_t minute_ns = UINT64_C(60000000000);
+
+static struct harp_parameters first = {.connection = 8, .epoch = 2, .segment = 1408, .paths = 1};
+static struct harp_frame answer;
+
+static enum harp_welcome judge(uint64_t now_ns, const struct harp_from *from, uint32_t half_open,
+                               uint64_t id)
+{
+    uint8_t body[HARP_BODY_MAX];
+    struct harp_header header = {.type = HARP_FIRST, .connection = id, .path = 3};
+    struct harp_parameters read;
+    header.length = (uint16_t)harp_parameters_encode(&first, body);
+    return harp_listener_judge(&listener, now_ns, from, half_open, &header, body, &read, &answer);
+}
+
+int main(void)
+{
+    struct harp_from elsewhere = here;
+    elsewhere.port++;
+    assert(judge(0, &here, 0, 78) == HARP_WELCOME_DROP);
+    assert(judge(0, &here, 9, 77) == HARP_WELCOME_MAKE);
+    assert(judge(0, &here, 10, 77) == HARP_WELCOME_COOKIE);
+    assert(answer.header.connection == 8 && answer.header.epoch == 2 && answer.path == 3);
+    assert(answer.header.length < 60); /* shorter than what it answers */
+    memcpy(first.cookie, answer.body, sizeof first.cookie);
+    assert(judge(0, &here, 10, 77) == HARP_WELCOME_MAKE);
+    assert(judge(minute_ns, &here, 10, 77) == HARP_WELCOME_MAKE);
+    assert(judge(2 * minute_ns, &here, 10, 77) == HARP_WELCOME_COOKIE);
+    assert(judge(0, &elsewhere, 10, 77) == HARP_WELCOME_COOKIE);
+    first.connection++;
+    assert(judge(0, &here, 10, 77) == HARP_WELCOME_COOKIE);
+    first.connection--;
+    first.cookie[15] ^= 1;
+    assert(judge(0, &here, 10, 77) == HARP_WELCOME_COOKIE);
+    return 0;
+}
