@@ -18,10 +18,11 @@
 #include <stdint.h>
 
 struct harp_cc_config {
-    uint64_t initial_bytes;  /* first window; the whole of it with `fixed` */
-    uint64_t min_bytes;      /* a window is never below this */
-    uint64_t max_bytes;      /* nor above this */
-    uint32_t segment_bytes;  /* one full frame */
+    uint64_t initial_bytes; /* first window; the whole of it with `fixed` */
+    uint64_t min_bytes;     /* a window is never below this */
+    uint64_t max_bytes;     /* nor above this */
+    uint32_t segment_bytes; /* one full frame */
+    uint64_t base_ns; /* swift: round trip of the empty path where it is known; 0: the least seen */
     uint64_t target_ns;      /* swift: queueing delay to aim at, on top of the empty path's */
     uint64_t host_target_ns; /* swift: delay in the far host to aim at */
 };
@@ -70,6 +71,11 @@ extern const struct harp_cc_ops harp_cc_fixed;
  *   falling as 1 / sqrt(window); with many flows queues grow as sqrt(flows) and nobody starves.
  * - A first phase doubles the window each round trip until the delay passes the target (Swift
  * leaves this to the host's initial window).
+ *
+ * Swift knows the empty path's delay from its hops. Here it is `base_ns` where the operator knows
+ * it, and else the least delay that this path has seen. With the latter, a flow that only ever saw
+ * a full queue takes the queue for part of the path and gets more than its share from those that
+ * saw it empty; that is why a host that knows its network should say so.
  *
  * And one that differs. Swift halves on every loss; a cloud drops packets at random and polices
  * without a queue. So losses are counted over a round trip: up to 1 in 32 (HARP_SWIFT_LOSS) they

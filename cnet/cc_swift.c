@@ -24,8 +24,8 @@ struct swift {
 _Static_assert(sizeof(struct swift) <= sizeof(((struct harp_cc *)0)->state), "state fits");
 
 #define SCALE 1024
-#define FIRST_BACKOFF_NUM 4 /* beta = 0.8 */
-#define FIRST_BACKOFF_DEN 5
+#define BACKOFF_NUM 4 /* beta = 0.8 */
+#define BACKOFF_DEN 5
 #define FEW_SEGMENTS 100 /* windows above this many segments get no scaled target */
 
 static struct swift *swift_of(struct harp_cc *cc)
@@ -79,7 +79,7 @@ static void shrink(const struct harp_cc *cc, struct half *half, uint64_t delay_n
     if (now_ns - half->reduced_ns < rtt_ns)
         return;
     uint64_t excess_ns = delay_ns - target_ns;
-    uint64_t cut = half->window / delay_ns * excess_ns / FIRST_BACKOFF_DEN * FIRST_BACKOFF_NUM;
+    uint64_t cut = half->window / delay_ns * excess_ns / BACKOFF_DEN * BACKOFF_NUM;
     half->window = bounded(cc, half->window - harp_min(cut, half->window / 2));
     half->reduced_ns = now_ns;
 }
@@ -110,7 +110,8 @@ static void swift_on_ack(struct harp_cc *cc, const struct harp_cc_ack *ack)
     if (!ack->fabric_ns)
         return;
     swift->rtt_ns = ack->fabric_ns + ack->host_ns;
-    uint64_t target_ns = ack->least_ns + cc->config.target_ns + scaled_ns(cc, swift->fabric.window);
+    uint64_t base_ns = cc->config.base_ns ? cc->config.base_ns : ack->least_ns;
+    uint64_t target_ns = base_ns + cc->config.target_ns + scaled_ns(cc, swift->fabric.window);
     bool used = 2 * ack->flying * SCALE >= swift->fabric.window;
     if (ack->fabric_ns > target_ns) {
         swift->starting = false;
