@@ -22,9 +22,15 @@ missing() {
         echo "python3-dev: as for gcc, the C parts cannot be built without it"
 }
 
+# Tools that only tests need, in the same form.
+lacking() {
+    command -v tshark >/dev/null ||
+        echo "tshark: without it the test of the Wireshark dissector is skipped"
+}
+
 need=$(missing)
-if [ -n "$need" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    packages="python3 python3-venv python3-dev gcc libc6-dev"
+if [ -n "$need$(lacking)" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    packages="python3 python3-venv python3-dev gcc libc6-dev tshark"
     echo "setup: installing $packages"
     export DEBIAN_FRONTEND=noninteractive
     apt-get -qq update
@@ -38,6 +44,8 @@ if [ -n "$need" ]; then
     echo "setup: ask for \`apt-get install$(echo "$need" | cut -d: -f1 | tr '\n' ' ' | sed 's/^/ /')\`" >&2
     exit 1
 fi
+
+lacking | sed 's/^/setup: not installed: /' >&2
 
 # Up to date when neither the build nor its requirements changed since the last time.
 stamp=$(cat pyproject.toml meson.build .ci/setup.sh | cksum; python3 -V; pwd)
