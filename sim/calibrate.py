@@ -34,8 +34,8 @@ def main(topology: Path | None, *, stack: str | None, measurements: Path | None,
 
     With --stack and --from, derive a host stack's parameters from measurements instead.
     """
-    from sim.report.write import OutputError  # noqa: PLC0415 - so that --help is quick
-    from sim.schema import exit_on_error  # noqa: PLC0415
+    from sim.report.write import OutputError
+    from sim.schema import exit_on_error
 
     derives = stack is not None or measurements is not None
     try:
@@ -53,7 +53,7 @@ def main(topology: Path | None, *, stack: str | None, measurements: Path | None,
 
 def _hold(path: Path, *, as_json: bool) -> bool:
     """Compare shipped values with the fit, and tell whether one is stale."""
-    from sim.calibration import shipped  # noqa: PLC0415 - the simulator comes with it
+    from sim.calibration import shipped
 
     cluster, comparisons = shipped.compare_file(path)
     stale = any(comparison.stale for comparison in comparisons)
@@ -68,9 +68,9 @@ def _hold(path: Path, *, as_json: bool) -> bool:
 
 def _derive(stack: str, measurements: Path, cluster: Path | None, output: str | None, *,
             as_json: bool) -> None:
-    from sim.calibration import stack_file  # noqa: PLC0415 - the simulator comes with it
-    from sim.report.screen import console_for  # noqa: PLC0415
-    from sim.report.write import check_target, check_targets  # noqa: PLC0415
+    from sim.calibration import stack_file
+    from sim.report.screen import console_for
+    from sim.report.write import check_target, check_targets
 
     if output is not None:
         inputs = [str(path) for path in (measurements, cluster) if path is not None]

@@ -7,10 +7,10 @@ from ipaddress import IPv4Address, IPv6Address
 
 import numpy as np
 import pytest
-from harp._cnet import ffi, lib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harp._cnet import ffi, lib
 from harp.routing import hashes
 
 KEY = hashes.DEFAULT_TOEPLITZ_KEY

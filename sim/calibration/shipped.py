@@ -92,7 +92,7 @@ def verdict(comparisons: list[Comparison]) -> str:
 
 def print_comparisons(comparisons: list[Comparison], console: Console | None = None) -> None:
     """Print one line a parameter and that all is well, if it is."""
-    from rich.text import Text  # noqa: PLC0415 - rich is slow to import
+    from rich.text import Text
 
     console = console_for() if console is None else console
     styles = ["bold red" if comparison.stale else "" for comparison in comparisons]

@@ -84,7 +84,7 @@ def calibrate(stack: str, measurements: Path, topology: Path | None) -> Calibrat
 
 def _log_equations(text: str, file: str, stack: str,
                    cluster: Cluster | None) -> tuple[list[Equation], str]:
-    from sim.calibration.network import Ring, bare_cluster, check_ranks  # noqa: PLC0415 - simpy
+    from sim.calibration.network import Ring, bare_cluster, check_ranks
 
     log = parse_log(text, file)
     if cluster is None:
@@ -151,7 +151,7 @@ def write_stack(calibration: Calibration, target: str) -> None:
 
 def print_calibration(calibration: Calibration, console: Console | None = None) -> None:
     """Print a line for each parameter that was derived, and what else there is to know."""
-    from rich.text import Text  # noqa: PLC0415 - rich is slow to import
+    from rich.text import Text
 
     console = console_for() if console is None else console
     derived = calibration.derived

@@ -53,7 +53,7 @@ def print_explanation(report: Report, *, console: Console | None = None) -> None
 
 
 def _columns(rows: Sequence[ScenarioResult], glyph: int | None) -> list[Column]:
-    from rich.text import Text  # noqa: PLC0415 - rich is slow to import
+    from rich.text import Text
 
     decimals = milliseconds_decimals(min(row.step_s for row in rows))
     parts = [shown_ms(row.step_s, row.breakdown.compute_s, parts_s(row.breakdown)[1:], decimals)
@@ -74,7 +74,7 @@ def _bars(rows: Sequence[ScenarioResult], plain: bool) -> Column:
 
 
 def _bar(row: ScenarioResult, longest_s: float, plain: bool) -> Text:
-    from rich.text import Text  # noqa: PLC0415
+    from rich.text import Text
 
     bar = Text()
     if not 0 < row.step_s <= longest_s:

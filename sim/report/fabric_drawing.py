@@ -122,7 +122,7 @@ def positions(fabric: Fabric) -> Floats:
 
 def _cables(axes: Axes, ends: Floats, load: Floats, up: NDArray[np.bool_]) -> None:
     """Draw idle cables first, so that the loaded ones lie on top."""
-    from matplotlib.collections import LineCollection  # noqa: PLC0415 - slow to import
+    from matplotlib.collections import LineCollection
 
     level = _class(load)
     for number, (_, colour, width, _) in enumerate(CLASSES):
@@ -182,7 +182,7 @@ def _short(names: list[str]) -> tuple[list[str], str]:
 
 def _legend(axes: Axes, load: Floats, up: NDArray[np.bool_]) -> None:
     """Explain the classes that occur, one line below the drawing."""
-    from matplotlib.lines import Line2D  # noqa: PLC0415 - slow to import
+    from matplotlib.lines import Line2D
 
     seen = np.unique(_class(load[up]))
     handles = [Line2D([], [], color=colour, linewidth=width, label=name)

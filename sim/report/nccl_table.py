@@ -57,7 +57,7 @@ def print_collective(report: CollectiveReport, *, console: Console | None = None
     Groups that do not fit beside each other follow below, each with the sizes before it; into a
     file all stand in one line, whatever its length.
     """
-    from rich.text import Text  # noqa: PLC0415 - rich is slow to import
+    from rich.text import Text
 
     console = console_for() if console is None else console
     show(console, Text(f"{report.topology}: {report.collective}, {report.ranks} ranks",
@@ -86,7 +86,7 @@ def _best(report: CollectiveReport) -> dict[int, float]:
 
 
 def _size_columns(report: CollectiveReport, sizes: Sequence[int]) -> list[Column]:
-    from rich.text import Text  # noqa: PLC0415
+    from rich.text import Text
 
     counts = {row.size_bytes: row.count for row in report.rows}
     redop = "sum" if _plain(report.collective) in _REDUCE else "none"
@@ -100,7 +100,7 @@ def _size_columns(report: CollectiveReport, sizes: Sequence[int]) -> list[Column
 
 def _group(name: str, rows: Sequence[CollectiveRow | None],
            best: dict[int, float]) -> list[Column]:
-    from rich.text import Text  # noqa: PLC0415
+    from rich.text import Text
 
     def cells(texts: Iterator[str]) -> list[Text]:
         return [Text(text, style="bold green" if _is_best(row, best) else "")

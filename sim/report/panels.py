@@ -70,7 +70,7 @@ def head(axes: Axes, title: str, handles: Sequence[Artist]) -> None:
 
 def draw_timelines(axes: Axes, rows: Sequence[ScenarioResult], horizon_s: float) -> None:
     """Draw for each row what one GPU did, and below it what the network did, on one time axis."""
-    from matplotlib.patches import Patch  # noqa: PLC0415 - matplotlib is slow to import
+    from matplotlib.patches import Patch
 
     kinds: set[str] = set()
     names = labels(rows)
@@ -159,8 +159,8 @@ def busiest(rows: Sequence[ScenarioResult]) -> list[Load]:
 
 def draw_loads(axes: Axes, loads: Sequence[Load], horizon_s: float) -> None:
     """Draw the used share of each resource over time as shades."""
-    from matplotlib import colormaps  # noqa: PLC0415
-    from matplotlib.patches import Patch  # noqa: PLC0415
+    from matplotlib import colormaps
+    from matplotlib.patches import Patch
 
     for index, load in enumerate(loads):
         axes.pcolormesh(load.times_s * 1e3, [index - 0.42, index + 0.42],

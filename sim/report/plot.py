@@ -33,7 +33,7 @@ _DATELESS: dict[str, dict[str, Any]] = {
 
 def report_plot(report: Report, target: str) -> bytes:
     """Return the picture of ``report`` in the format that ``target`` ends in (see `SUFFIXES`)."""
-    import matplotlib as mpl  # noqa: PLC0415 - matplotlib is slow to import
+    import matplotlib as mpl
 
     suffix = Path(target).suffix.lower()
     picture = io.BytesIO()
@@ -46,7 +46,7 @@ def report_plot(report: Report, target: str) -> bytes:
 
 def figure(report: Report) -> Figure:
     """Return the matplotlib figure; panels for which ``report`` has no data are left out."""
-    from sim.report import panels, scaling_panel  # noqa: PLC0415
+    from sim.report import panels, scaling_panel
 
     rows = [row for row in report.scenarios
             if math.isfinite(row.step_s) and math.isfinite(row.images_per_s)]
@@ -71,9 +71,9 @@ def figure(report: Report) -> Figure:
 
 def _stack(title: str, groups: Sequence[Sequence[Panel]]) -> Figure:
     """Draw groups of panels below each other; the panels of one group share their margins."""
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.figure import Figure
 
-    from sim.report.panels import literal  # noqa: PLC0415
+    from sim.report.panels import literal
 
     heights = [sum(height for height, _ in group) for group in groups] or [1.0]
     result = Figure(figsize=(_WIDTH_INCHES, sum(heights) + 0.5), layout="constrained")
@@ -92,7 +92,7 @@ def _stack(title: str, groups: Sequence[Sequence[Panel]]) -> Figure:
 
 def _settle(drawing: Figure, parts: Iterable[SubFigure]) -> None:
     """Lay the page out once, on a grid: the layout's solver differs in the last bits each time."""
-    from matplotlib.transforms import Bbox  # noqa: PLC0415
+    from matplotlib.transforms import Bbox
 
     drawing.draw_without_rendering()
     drawing.set_layout_engine("none")

@@ -26,9 +26,9 @@ def progress(total: float, label: str, *, quiet: bool = False) -> Iterator[Advan
     if quiet or not sys.stderr.isatty():
         yield _nothing
         return
-    from rich.console import Console  # noqa: PLC0415 - rich is slow to import
-    from rich.markup import escape  # noqa: PLC0415
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     bar = Progress(TextColumn("{task.description}"), BarColumn(bar_width=24),
                    TextColumn("{task.completed:.0f}/{task.total:.0f}"), TimeElapsedColumn(),

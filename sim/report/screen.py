@@ -49,7 +49,7 @@ class Column:
 
 def console_for(stream: TextIO | None = None) -> Console:
     """Return a rich console for ``stream`` (default: standard output)."""
-    from rich.console import Console  # noqa: PLC0415 - rich is slow to import
+    from rich.console import Console
 
     stream = sys.stdout if stream is None else stream
     if hasattr(stream, "reconfigure"):
@@ -87,8 +87,8 @@ def show(console: Console, content: RenderableType) -> None:
 
 def grid(columns: Sequence[Column], sections: Iterable[int] = ()) -> Table:
     """Return the columns as a rich table; a gap follows each row index in ``sections``."""
-    from rich.box import Box  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
+    from rich.box import Box
+    from rich.table import Table
 
     rule = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
     table = Table(box=rule, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0),

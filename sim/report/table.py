@@ -30,7 +30,7 @@ _INTERVALS = ("interval\nimages/s", "interval\nexposed ms")
 
 def print_report(report: Report, *, console: Console | None = None) -> None:
     """Print the scenario table and the notes below it, by default on standard output."""
-    from rich.text import Text  # noqa: PLC0415 - rich is slow to import
+    from rich.text import Text
 
     console = console_for() if console is None else console
     show(console, Text(report.topology, style="bold"))
@@ -127,7 +127,7 @@ def _parts_ms(row: ScenarioResult, decimals: int) -> list[str]:
 
 
 def _texts(values: Iterable[str], style: str = "") -> list[Text]:
-    from rich.text import Text  # noqa: PLC0415
+    from rich.text import Text
 
     return [Text(value, style=style) for value in values]
 

@@ -110,7 +110,7 @@ def _workloads(topology: Topology) -> Iterator[Problem]:
 
 
 def _workload(topology: Topology, workload: Workload, path: Path) -> Iterator[Problem]:
-    from sim.workloads.models import MODELS  # noqa: PLC0415  (the schema itself needs no models)
+    from sim.workloads.models import MODELS
 
     yield from _known("model", workload.model, MODELS, (*path, "model"))
     yield from _known("framework", workload.framework, _frameworks(topology), (*path, "framework"))
