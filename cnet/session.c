@@ -6,6 +6,7 @@
 #define US UINT64_C(1000)
 #define MS (1000 * US)
 #define LAPSE_NS (100 * MS)
+#define STEP_BACK_NS MS
 
 void harp_session_defaults(struct harp_session_config *config, uint16_t segment, uint16_t paths)
 {
@@ -119,17 +120,26 @@ const struct harp_parameters *harp_session_peer(const struct harp_session *sessi
 
 /* Time in which this end was not driven although it had asked to be (a stopped process, a suspended
  * machine, a clock that jumped) does not exist for it: else the peer would look silent, paths dead
- * and round trips as long as the pause. A clock that goes back is held. */
+ * and round trips as long as the pause. Likewise time goes on where it was when the clock was set
+ * back; were it held, round trips would look like nothing and all would seem overdue. Only little
+ * steps back, as between two sources of time stamps, are held. lapse_ns wraps when it is negative.
+ */
 void harp_session_clock(struct harp_session *session, uint64_t now_ns)
 {
     assert(!session->placing);
-    now_ns -= harp_min(session->lapse_ns, now_ns);
+    now_ns -= session->lapse_ns;
+    uint64_t back_ns = session->now_ns - now_ns;
+    if (back_ns < UINT64_MAX / 2) {
+        if (back_ns > STEP_BACK_NS)
+            session->lapse_ns -= back_ns;
+        return;
+    }
     uint64_t asked_ns = harp_max(session->asked_ns, session->now_ns);
     if (session->asked_ns != HARP_NEVER && now_ns > asked_ns + LAPSE_NS) {
         session->lapse_ns += now_ns - asked_ns;
         now_ns = asked_ns;
     }
-    session->now_ns = harp_max(session->now_ns, now_ns);
+    session->now_ns = now_ns;
 }
 
 bool harp_session_post(struct harp_session *session, uint8_t *buffer, uint32_t capacity,

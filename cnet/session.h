@@ -23,7 +23,8 @@
  * - Only frames whose tag holds come in. A control frame comes with its body, whose CRC holds. A
  * DATA frame comes without: when the answer is HARP_PLACE, check its CRC, put the payload where the
  * answer says, and say so by harp_session_placed, before any other call.
- * - `now_ns` comes from a clock that does not go back; one that does is held.
+ * - `now_ns` comes from a clock that does not go back. One that jumps, either way, costs nothing
+ * but the deadlines that it put off.
  * - The session lives in memory that the caller gives, harp_session_size bytes aligned to 64, and
  * frees nothing. After HARP_EVENT_CLOSED it should be kept for a while, since it answers repeated
  * CLOSE.

@@ -40,7 +40,7 @@ struct harp_session {
     uint16_t paths_n; /* agreed */
     uint64_t now_ns;
     uint64_t asked_ns; /* the last deadline that we gave; HARP_NEVER if none */
-    uint64_t lapse_ns; /* how far now_ns is behind the caller's clock: time that does not count */
+    uint64_t lapse_ns; /* how far now_ns is behind the caller's clock */
     uint64_t heard_ns; /* when the peer last showed that it lives */
     uint64_t random;
     /* handshake and end */

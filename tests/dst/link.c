@@ -123,6 +123,11 @@ static bool within(uint64_t now_ns, uint64_t from_ns, uint64_t to_ns)
     return now_ns >= from_ns && now_ns < to_ns;
 }
 
+static void disturb(struct dst_link *link, const struct harp_frame *frame)
+{
+    link->disturbed += frame->header.type == HARP_ACK ? 16 : 1;
+}
+
 /* Whether the network swallows this frame. */
 static bool swallowed(struct dst_link *link, struct dst_way *way, uint64_t now_ns)
 {
@@ -141,21 +146,23 @@ static bool swallowed(struct dst_link *link, struct dst_way *way, uint64_t now_n
 }
 
 /* Time of arrival, or HARP_NEVER if the queue is full. */
-static uint64_t arrival(struct dst_link *link, struct dst_way *way, uint64_t now_ns, uint32_t bytes)
+static uint64_t arrival(struct dst_link *link, struct dst_way *way, uint64_t now_ns,
+                        const struct harp_frame *frame)
 {
     const struct dst_faults *f = &way->faults;
     uint64_t start_ns = harp_max(now_ns, way->free_ns);
     if (start_ns - now_ns > f->queue_ns)
         return HARP_NEVER;
+    uint64_t bytes = HARP_HEADER_BYTES + frame->header.length;
     way->free_ns = start_ns + bytes * f->byte_ps / 1000;
     uint64_t at_ns = way->free_ns + f->delay_ns + dst_below(&link->random, f->jitter_ns + 1);
     if (within(now_ns, f->spike_from_ns, f->spike_to_ns)) {
         at_ns += f->spike_ns;
-        link->disturbed++;
+        disturb(link, frame);
     }
     if (now_ns < link->heal_ns && dst_chance(&link->random, f->late)) {
         at_ns += dst_below(&link->random, 4 * f->delay_ns);
-        link->disturbed++;
+        disturb(link, frame);
     }
     return at_ns;
 }
@@ -168,7 +175,8 @@ static void spoil(struct dst_link *link, const struct dst_faults *f, struct dst_
     uint64_t where = flip ? dst_below(&link->random, flight->frame.header.length) : 0;
     if (flip && flight->payload)
         flight->payload[where] ^= 0x40;
-    link->disturbed += !flight->tag_holds || !flight->payload_holds;
+    if (!flight->tag_holds || !flight->payload_holds)
+        disturb(link, &flight->frame);
 }
 
 void dst_link_send(struct dst_link *link, uint64_t now_ns, uint8_t to, uint64_t key,
@@ -184,9 +192,9 @@ void dst_link_send(struct dst_link *link, uint64_t now_ns, uint8_t to, uint64_t 
     flight.payload = (uint8_t *)frame->payload;
     remember(link, &flight);
     bool gone = swallowed(link, way, now_ns);
-    flight.at_ns = arrival(link, way, now_ns, HARP_HEADER_BYTES + frame->header.length);
+    flight.at_ns = arrival(link, way, now_ns, frame);
     if (gone || flight.at_ns == HARP_NEVER) {
-        link->disturbed++;
+        disturb(link, frame);
         return;
     }
     struct dst_flight *one = copy(&flight);

@@ -52,8 +52,8 @@ struct dst_link {
     uint64_t random;
     uint64_t heal_ns;
     uint64_t order;
-    uint64_t
-        disturbed;  /* frames lost, doubled, delayed or spoilt: what may cost a retransmission */
+    /* Chunks that lost, late or spoilt frames spoke for: 16 for an ACK. */
+    uint64_t disturbed;
     uint64_t trace; /* hash of all frames sent and when */
     bool payloads;
     struct dst_way ways[2][DST_PATHS]; /* towards end 0, towards end 1 */

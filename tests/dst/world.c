@@ -190,9 +190,8 @@ static bool any_closed(const struct world *w)
     return w->ends[0].closed || w->ends[1].closed;
 }
 
-/* Chunks may be sent again for what the network did to frames, and not for much else: each
- * disturbed frame may be one chunk, or an ACK that spoke for up to 16; a tail-loss probe may go off
- * in vain. */
+/* Chunks may be sent again for what the network did to frames, and not for much else: a tail-loss
+ * probe may go off in vain, and a timeout takes back what a late ACK would have spoken for. */
 static void check_retransmissions(struct world *w)
 {
     uint64_t again = 0;
@@ -204,7 +203,7 @@ static void check_retransmissions(struct world *w)
         w->result.paths_died += c->paths_died;
     }
     uint64_t messages = w->scripts[0].n + w->scripts[1].n;
-    DST_CHECK(again <= 4 * w->link.disturbed + messages + 64, "too much was sent again", again,
+    DST_CHECK(again <= 2 * w->link.disturbed + messages + 64, "too much was sent again", again,
               w->link.disturbed);
 }
 
