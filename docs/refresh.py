@@ -34,7 +34,8 @@ def output(command: str) -> str:
     words = shlex.split(command)
     if words[0] == "python":
         words[0] = sys.executable
-    run = subprocess.run(words, cwd=ROOT, env={**os.environ, "COLUMNS": COLUMNS}, stdout=subprocess.PIPE,
+    environment = {**os.environ, "COLUMNS": COLUMNS}
+    run = subprocess.run(words, cwd=ROOT, env=environment, stdout=subprocess.PIPE,
                          stderr=subprocess.STDOUT, text=True, check=False)
     if run.returncode not in (0, REFUSED):
         raise RuntimeError(f"{command} ended with status {run.returncode}: {run.stdout}")

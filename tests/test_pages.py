@@ -18,7 +18,8 @@ MARKED = [page for page in PAGES if "<!-- output of: " in page.read_text("utf-8"
 def test_output_is_what_the_command_prints(page: Path) -> None:
     run = subprocess.run([sys.executable, "docs/refresh.py", "--check", str(page)], cwd=ROOT,
                          capture_output=True, text=True, check=False)
-    assert run.returncode == 0, f"run `python docs/refresh.py {page.name}`\n{run.stdout}{run.stderr}"
+    remedy = f"run `python docs/refresh.py {page.relative_to(ROOT)}`"
+    assert run.returncode == 0, f"{remedy}\n{run.stdout}{run.stderr}"
 
 
 def test_a_stale_page_is_told(tmp_path: Path) -> None:

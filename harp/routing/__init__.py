@@ -1,0 +1,1 @@
+"""Switch hashes, fabrics, ECMP, bonds, planned routes and topology affinity."""

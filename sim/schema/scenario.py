@@ -43,9 +43,9 @@ class Fusion(Model):
     """How gradients are gathered into buckets before a collective."""
 
     rule: Literal["cycle", "size"] = "cycle"
-    """Horovod's rule, by cycles of time, or DistributedDataParallel's, by sizes fixed beforehand."""
+    """Horovod's rule, by cycles of time, or DistributedDataParallel's, by sizes set beforehand."""
     threshold: Bytes | None = None
-    """Bytes at which a bucket is sent (128MiB by cycle, 25MiB by size); 0 sends each tensor alone."""
+    """Bytes at which a bucket goes (128MiB by cycle, 25MiB by size); 0 sends each tensor alone."""
     cycle: Seconds = 1e-3
     """Time after which what has gathered is sent; by size it has no effect."""
 
