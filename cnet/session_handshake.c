@@ -141,12 +141,13 @@ static void write_close(struct harp_session *session, struct harp_frame *frame, 
     frame->header.length = (uint16_t)harp_close_encode(&notice, frame->body);
 }
 
-/* FIRST and CLOSE are repeated ever more rarely. */
+/* FIRST and CLOSE are repeated ever more rarely, but several times before either end gives up. */
 static void put_off(struct harp_session *session)
 {
     session->repeats++;
     session->repeat_at_ns = session->now_ns + session->repeat_wait_ns;
-    session->repeat_wait_ns = harp_min(2 * session->repeat_wait_ns, MOST_WAIT_NS);
+    uint64_t most_ns = harp_min(MOST_WAIT_NS, session->config.dead_ns / 8);
+    session->repeat_wait_ns = harp_min(2 * session->repeat_wait_ns, most_ns);
 }
 
 static size_t answer(struct harp_session *session, struct harp_frame *frame)

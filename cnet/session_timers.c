@@ -149,6 +149,8 @@ uint64_t harp_session_deadline_ns(struct harp_session *session)
         at_ns = harp_min(at_ns, session->repeat_at_ns);
     if (session->state != HARP_CLOSED)
         at_ns = harp_min(at_ns, gone_at_ns(session));
+    if (session->state == HARP_ACCEPTING) /* else a clock that jumps would be all of its patience */
+        at_ns = harp_min(at_ns, session->now_ns + session->config.dead_ns / 8);
     session->asked_ns = at_ns;
     return at_ns == HARP_NEVER ? HARP_NEVER : at_ns + session->lapse_ns;
 }
