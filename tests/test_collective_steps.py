@@ -208,7 +208,7 @@ def test_even_fabric_trees(name, ranks):
 @pytest.mark.parametrize("ranks", [3, 8, 13, 30])
 @pytest.mark.parametrize("name", plan_names())
 def test_uneven_fabric(name, ranks):
-    """Ports differ by a factor of two and latencies by nine; messages are long."""
+    """Ports differ by a factor of two and latencies by nine; 64 MiB, where bytes rule."""
     plan = make_plan(name, ranks=ranks, nbytes=64 << 20, group=max(1, ranks // 4)
                      if ranks % 4 == 0 else ranks)
     fluid_s, step_s = both_s(plan, Star.uneven(ranks, ranks))
