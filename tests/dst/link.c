@@ -100,7 +100,8 @@ static void haunt(struct dst_link *link, uint64_t now_ns, uint8_t to, const stru
     if (!old || !(replay || stale))
         return;
     struct dst_flight *twin = copy(old);
-    twin->at_ns = now_ns + dst_below(&link->random, 20000000);
+    /* An old frame comes after it came first: overtaking is what `late` is for. */
+    twin->at_ns = harp_max(now_ns, old->at_ns) + dst_below(&link->random, 20000000);
     if (stale) {
         twin->frame.header.epoch--;
         twin->frame.header.packet += 40;
@@ -190,9 +191,10 @@ void dst_link_send(struct dst_link *link, uint64_t now_ns, uint8_t to, uint64_t 
     struct dst_flight flight = {
         .to = to, .key = key, .tag_holds = true, .payload_holds = true, .frame = *frame};
     flight.payload = (uint8_t *)frame->payload;
-    remember(link, &flight);
     bool gone = swallowed(link, way, now_ns);
     flight.at_ns = arrival(link, way, now_ns, frame);
+    if (flight.at_ns != HARP_NEVER)
+        remember(link, &flight);
     if (gone || flight.at_ns == HARP_NEVER) {
         disturb(link, frame);
         return;
