@@ -202,11 +202,11 @@ def training_steps(_: float | None) -> Measured:
     from sim.schema import load
 
     topology = load(ROOT / "topologies" / "clos3-16384.yaml")
-    scenario = topology.scenarios[-1]
+    scenario, cluster = topology.scenarios[-1], Cluster(topology)
     result: dict[str, Any] = {"scenario": scenario.name}
     for model, batch in (("vgg16", 128), ("bert-large", 32)):
         workload = topology.workload.model_copy(update={"model": model, "batch": batch})
-        cluster = Cluster(topology.model_copy(update={"workload": workload}))
+        cluster.topology = topology.model_copy(update={"workload": workload})
         (answer,) = run_scenario(cluster, scenario, cluster.gpus)
         result[f"{model}_step_ms"] = answer.step_s * 1e3
     return Measured(time.perf_counter() - start_s, tolerance=EXACT, result=result)
