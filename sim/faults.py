@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from harp.routing.fabric import Fabric
     from sim.cluster import Cluster
     from sim.collective import Communicator
+    from sim.compute import Slowness
     from sim.fabric.flow import FlowFabric
     from sim.schema.faults import Fault, LinkDegrade, LinkDown, LinkFlap, SlowGpu
-    from sim.train import Slowness
     from sim.transport import Transport
 
     Ints = NDArray[np.int64]

@@ -14,14 +14,17 @@ import simpy
 
 from harp.lightcc.settings import LightSettings
 from sim.collective import Communicator
+from sim.compute import plan_pass
+from sim.exposure import mean_breakdown
 from sim.fabric.flow import FlowFabric, TokenBucket
 from sim.faults import Struck, check_links, strike
 from sim.links import LinkRecorder
 from sim.placement import choose_gpus, place
+from sim.recipe import FP16_BYTES, FP32_BYTES, Recipe
 from sim.results import Expectation, ScenarioResult, Span
 from sim.schema.errors import Problem
 from sim.schema.parameters import FrameworkSet, StackSet, givers, load_framework, load_stack
-from sim.train import FP16_BYTES, FP32_BYTES, Job, Recipe, mean_breakdown, plan_pass
+from sim.train import Job
 from sim.transport import CutOffError, Style, Transport
 from sim.workloads.models import get_model
 

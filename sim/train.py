@@ -16,149 +16,31 @@ backward pass by the same time, since the two share one GPU.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import simpy
 
 from harp.collectives.ir import Op
-from harp.collectives.registry import make_plan
+from sim.compute import Slowness
+from sim.exposure import KINDS, exposed
+from sim.recipe import FP32_BYTES, choose_plan, exchange_plan
 from sim.results import Breakdown, Span
 from sim.timeline import Timeline
-from sim.workloads.buckets import DDP_FIRST_BYTES, ddp_buckets, horovod_buckets
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
-    from fractions import Fraction
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from harp.collectives.ir import LocalCost
     from harp.collectives.plan import Plan
-    from harp.lightcc.settings import LightSettings
     from sim.collective import Communicator
-    from sim.placement import Placement
-    from sim.schema.parameters import FrameworkCosts
-    from sim.workloads.buckets import Buckets
-    from sim.workloads.layers import Layer
-    from sim.workloads.models import Model
+    from sim.compute import Pass, Work
+    from sim.recipe import Recipe
 
+    Ints = NDArray[np.int64]
     Process = Generator[simpy.Event, Any, None]
-
-FP32_BYTES, FP16_BYTES = 4, 2
-LIGHT_PLANS = {"sparse-2d": "2d-topk", "sparse-flat": "topk", "2d": "2d", "ring": "ring"}
-"""Plan of each algorithm that LightCC's settings choose."""
-ALLTOALL_PLANS = {"direct": "alltoall", "hierarchical": "hierarchical-alltoall"}
-"""Plan of each way in which experts exchange activations."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What a job trains and how its gradients travel."""
-
-    model: Model
-    batch: int
-    costs: FrameworkCosts
-    allreduce: str = "ring"
-    light: LightSettings | None = None
-    group: int = 1
-    """Ranks of a host, for the 2D algorithms."""
-    fp16: bool = False
-    """Gradients travel as fp16."""
-    gradient_bytes: int = FP32_BYTES
-    """Bytes of a gradient element as the backward pass leaves it."""
-    fusion: str = "cycle"
-    """Rule by which gradients fuse: ``cycle`` (Horovod) or ``size`` (DistributedDataParallel)."""
-    threshold_bytes: int = 128 << 20
-    cycle_s: float = 1e-3
-    streams: int = 1
-    alltoall: str = "direct"
-    """How experts exchange activations: direct or hierarchical."""
-    placement: Placement | None = None
-    """Where ranks lie; None for a job of one GPU."""
-
-
-class Work(NamedTuple):
-    """A layer, or several in a row: what it computes, and what its experts exchange."""
-
-    name: str
-    seconds: float
-    tensors: int
-    """Gradient tensors that are ready after it."""
-    exchange_bytes: int
-    """Bytes that a GPU gives to an all-to-all before it, and to another one after it."""
-
-
-@dataclass(frozen=True)
-class Pass:
-    """Compute of one step on the slowest GPU, without any communication."""
-
-    forward: tuple[Work, ...]
-    """Forward order; layers without experts are joined."""
-    layers: tuple[Work, ...]
-    """Backward order."""
-    buckets: Buckets
-    bucket_layer: NDArray[np.int64]
-    """For each bucket the backward layer after which it is complete."""
-    bucket_delay_s: NDArray[np.float64]
-    """From that layer's end to the launch (waiting for the cycle, or for a poor overlap)."""
-    elements: NDArray[np.int64]
-    """Elements of each bucket."""
-
-    @property
-    def compute_s(self) -> float:
-        """Forward and backward pass."""
-        return sum(work.seconds for work in self.forward + self.layers)
-
-
-def plan_pass(recipe: Recipe, flops: float) -> Pass:
-    """Times of one step's compute at ``flops`` FLOP/s, and its buckets.
-
-    Buckets form as if experts exchanged nothing; their times count from the end of a layer.
-    """
-    forward = _forward(recipe, flops)
-    backward = recipe.model.layers[::-1]
-    layers = tuple(Work(layer.name, recipe.batch * layer.backward_flops / flops, len(layer.tensors),
-                        _exchange_bytes(recipe, layer)) for layer in backward)
-    ends_s = (sum(work.seconds for work in forward)
-              + np.cumsum([work.seconds for work in layers]))
-    owner = np.repeat(np.arange(len(layers)), [work.tensors for work in layers])
-    elements = np.array([tensor.elements for layer in backward
-                         for tensor in reversed(layer.tensors)], np.int64)
-    buckets = _fuse(recipe, elements * recipe.gradient_bytes, ends_s[owner])
-    last = owner[buckets.first[1:] - 1]
-    overlap = recipe.costs.overlap.value
-    # A poor overlap holds a bucket back for a share of what is left of the backward pass.
-    held_s = (1.0 - overlap) * np.maximum(ends_s[-1] - buckets.launch_s, 0.0)
-    return Pass(forward, layers, buckets, last, buckets.launch_s + held_s - ends_s[last],
-                np.add.reduceat(elements, buckets.first[:-1]))
-
-
-def _fuse(recipe: Recipe, nbytes: NDArray[np.int64], ready_s: NDArray[np.float64]) -> Buckets:
-    if recipe.fusion == "cycle":
-        return horovod_buckets(nbytes, ready_s, threshold_bytes=recipe.threshold_bytes,
-                               cycle_s=recipe.cycle_s)
-    first_bytes = min(DDP_FIRST_BYTES, max(recipe.threshold_bytes, 1))
-    return ddp_buckets(nbytes, ready_s, first_bytes=first_bytes,
-                       bucket_bytes=max(recipe.threshold_bytes, 1))
-
-
-def _forward(recipe: Recipe, flops: float) -> tuple[Work, ...]:
-    """Forward pass; layers between expert layers are one piece."""
-    pieces: list[Work] = []
-    for with_experts, layers in groupby(recipe.model.layers, lambda layer: layer.alltoall_elements):
-        run = list(layers)
-        pieces.append(Work(run[0].name if with_experts else "forward",
-                           recipe.batch * sum(layer.forward_flops for layer in run) / flops, 0,
-                           _exchange_bytes(recipe, run[0])))
-    return tuple(pieces)
-
-
-def _exchange_bytes(recipe: Recipe, layer: Layer) -> int:
-    """Bytes that a GPU gives to one all-to-all; activations have the type of the gradients."""
-    return recipe.batch * layer.alltoall_bytes(recipe.gradient_bytes)
 
 
 class Job:
@@ -259,9 +141,7 @@ class Job:
 
     def _exchange_plan(self, nbytes: int) -> Plan:
         if nbytes not in self._exchanges:
-            self._exchanges[nbytes] = make_plan(
-                ALLTOALL_PLANS[self.recipe.alltoall], ranks=self.gpus, nbytes=nbytes,
-                unit_bytes=self.recipe.gradient_bytes, group=min(self.recipe.group, self.gpus))
+            self._exchanges[nbytes] = exchange_plan(self.recipe, self.gpus, nbytes)
         return self._exchanges[nbytes]
 
     def _bucket(self, index: int, ready: simpy.Event) -> Process:
@@ -270,7 +150,7 @@ class Job:
         delay_s = float(self.work.bucket_delay_s[index])
         if delay_s > 0:
             yield self.env.timeout(delay_s)
-        label = f"bucket {index}"
+        label = self.work.names[index]
         with self._coordinator.request() as turn:
             yield turn
             coordinator = Timeline(self.env, self.record, f"{self.track}/coordinator")
@@ -297,7 +177,7 @@ class Job:
         self._debt_s += seconds
         return seconds
 
-    def placement(self, plan: str) -> Sequence[NDArray[np.int64]]:
+    def placement(self, plan: str) -> Sequence[Ints]:
         """GPU of each rank on each channel; rings may lie otherwise than the rest."""
         assert self.recipe.placement is not None
         return self.recipe.placement.of(plan)
@@ -326,81 +206,3 @@ class Job:
         self.steps_s.append((start_s, self.env.now))
         if len(self.steps_s) <= self.counted:
             self.spans = spans
-
-
-class Slowness:
-    """Speed of a job's slowest GPU over time: the smallest factor of the faults in force."""
-
-    def __init__(self) -> None:
-        self.factors: dict[str, float] = {}
-        self._changed: list[simpy.Event] = []
-
-    def set(self, fault: str, factor: float | None) -> None:
-        """Put a fault in force, or (None) take it out."""
-        if factor is None:
-            self.factors.pop(fault, None)
-        else:
-            self.factors[fault] = factor
-        waiting, self._changed = self._changed, []
-        for event in waiting:
-            event.succeed()
-
-    def compute(self, env: simpy.Environment, seconds: float) -> Process:
-        """Do ``seconds`` of work at the speed of the moment."""
-        left_s, done = seconds, seconds <= 0
-        while not done:
-            speed = min(self.factors.values(), default=1.0)
-            start_s, changed, end = env.now, env.event(), env.timeout(max(left_s, 0.0) / speed)
-            self._changed.append(changed)
-            yield end | changed
-            left_s -= (env.now - start_s) * speed
-            done = end.processed
-            if changed in self._changed:
-                self._changed.remove(changed)
-
-
-def choose_plan(recipe: Recipe, ranks: int, elements: int) -> Plan:
-    """The plan that averages ``elements`` gradient elements over ``ranks`` ranks."""
-    unit = FP16_BYTES if recipe.fp16 else recipe.gradient_bytes
-    name, group = recipe.allreduce, recipe.group
-    ratio: float | Fraction = 1.0
-    value_bytes = unit
-    if name == "light":
-        assert recipe.light is not None
-        choice = recipe.light.choose(elements * recipe.gradient_bytes)
-        name, group, ratio = LIGHT_PLANS[choice.algorithm], choice.intra_size, choice.ratio
-        value_bytes = FP16_BYTES if choice.fp16 else FP32_BYTES
-    return make_plan(name, ranks=ranks, nbytes=elements * unit, unit_bytes=unit,
-                     group=min(group, ranks), ratio=float(ratio), value_bytes=value_bytes)
-
-
-KINDS = {"transfer": "transfer", "selection": "selection", "latency": "latency",
-         "message": "message", "negotiation": "message"}
-
-
-def exposed(spans: tuple[Span, ...], start_s: float, end_s: float) -> dict[str, float]:
-    """Split [start_s, end_s] by what the network did, in seconds by kind.
-
-    Where several things happen at once, transfer comes before selection, latency and message cost.
-    What no span covers is waiting for a turn or a cycle and counts as message cost.
-    """
-    parts = dict.fromkeys(("transfer", "selection", "latency", "message"), 0.0)
-    inside = [s for s in spans if s.end_s > start_s]
-    cuts = {start_s, end_s}
-    for span in inside:
-        cuts |= {max(span.start_s, start_s), min(span.end_s, end_s)}
-    edges = sorted(cut for cut in cuts if start_s <= cut <= end_s)
-    order = list(parts)
-    for left_s, right_s in pairwise(edges):
-        kinds = {KINDS.get(s.kind, "message") for s in inside
-                 if s.start_s <= left_s and s.end_s >= right_s}
-        parts[min(kinds, key=order.index, default="message")] += right_s - left_s
-    return parts
-
-
-def mean_breakdown(breakdowns: list[Breakdown]) -> Breakdown:
-    """Mean of each part."""
-    parts = np.array([[b.compute_s, b.exposed_transfer_s, b.selection_s, b.latency_s, b.message_s]
-                      for b in breakdowns]).mean(axis=0)
-    assert math.isfinite(parts.sum())
-    return Breakdown(*(float(part) for part in parts))

@@ -228,3 +228,8 @@ def test_selection_needs_a_whole_sum():
 def test_local_work_names_its_buffers():
     (work,) = make_plan("topk", ranks=2, nbytes=400, value_bytes=2).stages[0].local_work(1)
     assert work == LocalWork(0, 1, Op.SELECT, Buffer.DATA, 0, 400, Buffer.PAIRS, 6, 6, 1)
+
+
+def test_blocks_shifted_by_one_element_line_up_in_as_many_rounds_as_it_takes():
+    """Found by hypothesis: an odd count over two ranks cuts OUT at every element."""
+    check(make_plan("alltoall", ranks=2, nbytes=262, unit_bytes=2))

@@ -13,6 +13,7 @@ from cluster_files import cluster, topology, write
 from harp.collectives.registry import make_plan
 from sim.cluster import Cluster
 from sim.collective import Communicator
+from sim.compute import Slowness
 from sim.fabric.flow import FlowFabric
 from sim.faults import Struck, check_links, find_links, strike
 from sim.scenario import run_scenario
@@ -20,7 +21,6 @@ from sim.schema import TopologyError, load
 from sim.schema.errors import Problem
 from sim.schema.parameters import load_stack
 from sim.timeline import Timeline
-from sim.train import Slowness
 from sim.transport import CutOffError, Style, Transport
 
 LEAF_SPINE = {"template": "leaf-spine", "leaves": 2, "spines": 2, "rate": "8Mbps"}

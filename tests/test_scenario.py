@@ -54,7 +54,8 @@ def test_what_every_answer_satisfies(tmp_path, scenario, model, shape):
     assert parts.step_s == pytest.approx(row.step_s, rel=1e-9)
     assert row.images_per_s == pytest.approx(hosts * gpus * 4 / row.step_s, rel=1e-12)
     assert 0 < row.efficiency <= 1 + 1e-9
-    last = row.start_s + row.step_s
+    # The timeline is the last step's, whose length may differ from the mean by how ties fell.
+    last = row.start_s + row.step_s * (1 + 1e-3)
     assert all(row.start_s - 1e-9 <= span.start_s < span.end_s <= last + 1e-6
                for span in row.spans)
     assert {span.kind for span in row.spans} >= {"forward", "backward"}

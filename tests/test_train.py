@@ -15,12 +15,15 @@ from hypothesis import strategies as st
 
 from harp.lightcc.settings import LightSettings
 from sim.collective import Communicator
+from sim.compute import plan_pass
+from sim.exposure import exposed, mean_breakdown
 from sim.fabric.flow import FlowFabric
 from sim.placement import place
+from sim.recipe import Recipe
 from sim.results import Span
 from sim.scenario import Settings
 from sim.schema.parameters import load_stack
-from sim.train import Job, Recipe, exposed, mean_breakdown, plan_pass
+from sim.train import Job
 from sim.transport import Style, Transport
 from sim.workloads.layers import Layer, Tensor
 from sim.workloads.models import Model
@@ -75,9 +78,9 @@ def test_the_last_layer_is_averaged_while_the_first_computes(tmp_path):
     made = job(tmp_path, [layer("a", 1), layer("b", 1)])
     assert step_of(made) == pytest.approx(7)
     assert parts_of(made) == pytest.approx({"compute_s": 6, "exposed_transfer_s": 1})
-    sent = [(s.name.split()[1], s.start_s, s.end_s) for s in made.spans if s.kind == "transfer"]
-    assert sent == [("0", pytest.approx(4), pytest.approx(5)),
-                    ("1", pytest.approx(6), pytest.approx(7))]
+    sent = [(s.name.split()[0], s.start_s, s.end_s) for s in made.spans if s.kind == "transfer"]
+    assert sent == [("b.weight", pytest.approx(4), pytest.approx(5)),
+                    ("a.weight", pytest.approx(6), pytest.approx(7))]
 
 
 def test_a_single_gpu_sends_nothing(tmp_path):

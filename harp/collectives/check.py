@@ -30,6 +30,8 @@ DENSE = -1
 """The selection that bytes of DATA belong to: none."""
 MAX_ROUNDS = 64
 """Cuts of a plan that moves whole blocks settle in two or three rounds."""
+MAX_SLIDING = 1 << 14
+"""Segments up to which ranges that slide against one another are still followed."""
 
 
 class PlanError(ValueError):
@@ -114,7 +116,12 @@ class _Space:
                 self._add(self.cuts[segment] - a[row] + b[row])
             if len(self.cuts) == before:
                 return
-        raise PlanError("the byte ranges of the messages do not line up with one another")
+        # Ranges that slide against one another settle one element a round. The multiples of the
+        # common divisor of all boundaries are cuts that no copy can leave.
+        divisor = np.gcd.reduce(np.concatenate([self.base, one, other, length]))
+        if self.base[-1] > divisor * MAX_SLIDING:
+            raise PlanError("the byte ranges of the messages do not line up with one another")
+        self.cuts = np.arange(0, self.base[-1] + 1, divisor)
 
     def segments(self, start: Ints, length: Ints) -> tuple[Ints, Ints]:
         """Expand address ranges: the row and the segment of each piece."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -69,6 +70,11 @@ class Request:
             raise ValueError(f"group size {self.group} does not divide the {self.ranks} ranks; "
                              f"the nearest that does is {nearest}")
         return self.placement().reshape(-1, self.group)
+
+    @property
+    def share(self) -> Fraction:
+        """``ratio`` as the decimal that was written, not the nearest float: 0.29 of 100 is 29."""
+        return Fraction(repr(float(self.ratio)))
 
     @property
     def pair_bytes(self) -> int:

@@ -40,7 +40,7 @@ class Sparse:
     @classmethod
     def of(cls, groups: Groups, dense: Shards, request: Request) -> Sparse:
         """Size the slots: ``ratio`` of each group's elements, at least one if there is any."""
-        kept = np.maximum((request.ratio * dense.units).astype(np.int64),
+        kept = np.maximum(dense.units * request.share.numerator // request.share.denominator,
                           np.minimum(dense.units, 1))
         return cls(groups, dense, Shards(np.zeros_like(kept), kept * groups.size, groups.size,
                                          request.pair_bytes))

@@ -11,6 +11,7 @@ alone (``cost_per_byte: 0.5ns``): its confidence is then "assumed" and its sourc
 """
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -235,6 +236,12 @@ def _one(name: str, overrides: Mapping[str, AnySet], kind: Kind, model: type[Any
     names: list[str] = shipped(kind)
     if name not in names:
         raise unknown(_WORD[kind], name, [*names, *overrides], path)
+    return _shipped(kind, name, model)
+
+
+@cache
+def _shipped(kind: Kind, name: str, model: type[AnySet]) -> AnySet:
+    """A shipped set, read once: every simulation asks for it."""
     return load_set(SETS / kind / f"{name}.yaml", model)
 
 
