@@ -236,7 +236,8 @@ def _one(name: str, overrides: Mapping[str, AnySet], kind: Kind, model: type[Any
     names: list[str] = shipped(kind)
     if name not in names:
         raise unknown(_WORD[kind], name, [*names, *overrides], path)
-    return _shipped(kind, name, model)
+    found: AnySet = _shipped(kind, name, model)
+    return found
 
 
 @cache
