@@ -1,6 +1,6 @@
 -- Wireshark dissector of the HARP protocol, written from docs/wire.md.
 --
---   wireshark -X lua_script:tools/harp.lua -d udp.port==PORT,harp capture.pcap
+--   wireshark -X lua_script:harp/wire.lua -d udp.port==PORT,harp capture.pcap
 --
 -- or copy it to the folder of personal Lua plugins and choose HARP under "Decode As" for the port.
 -- The CRC is checked; the tag is not, as its key is not in the capture.
