@@ -36,7 +36,7 @@ def dissected(frames, tmp_path):
                           for frame in frames])
     assert TSHARK, "tshark is missing: apt-get install tshark"
     done = subprocess.run(
-        [TSHARK, "-X", f"lua_script:{ROOT / 'tools' / 'harp.lua'}", "-d", "udp.port==4791,harp",
+        [TSHARK, "-X", f"lua_script:{ROOT / 'harp' / 'wire.lua'}", "-d", "udp.port==4791,harp",
          "-r", str(capture), "-T", "json"],
         capture_output=True, text=True, check=False, timeout=60,
         env=os.environ | {"HOME": str(tmp_path)})
