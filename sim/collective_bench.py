@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-import numpy as np
 import simpy
 
 from harp.collectives.registry import make_plan
 from sim.collective import Communicator
 from sim.fabric.flow import FlowFabric
-from sim.placement import Placement, choose_gpus, place
+from sim.placement import Placement, choose_gpus, common_group, place
 from sim.report.nccl_table import collective_row
 from sim.results import CollectiveReport
 from sim.schema.errors import Problem
@@ -84,12 +83,12 @@ def measure(cluster: Cluster, collective: str, sizes: Sequence[int], stack: str 
     host_stack = load_stack(stack or scenario.stack, topology.stacks)
     gpus = choose_gpus(cluster, range(cluster.hosts), cluster.gpus, affinity=scenario.affinity)
     placement = place(cluster, gpus, scenario.channels, affinity=scenario.affinity)
-    group = int(np.bincount(cluster.host).max())
+    group = common_group(cluster, gpus)
     timer = Timer(cluster, host_stack, scenario, placement)
     rows = []
     for size in sizes:
         for algorithm in ALGORITHMS[collective]:
-            if algorithm in GROUPED and (group == 1 or cluster.gpus % group):
+            if algorithm in GROUPED and group == 1:
                 continue
             plan = make_plan(algorithm, ranks=cluster.gpus, nbytes=size, unit_bytes=UNIT_BYTES,
                              group=group)

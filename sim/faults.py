@@ -107,10 +107,11 @@ class Struck:
             self.speeds.pop(fault)
         else:
             self.speeds[fault] = links, factor
-        speed = self.transport.speed
-        speed[links] = 1.0
+        speed = np.ones(len(self.transport.speed))
         for others, share in self.speeds.values():
             speed[others] = np.minimum(speed[others], share)
+        # What is down delivers nothing, but until routing avoids it nobody knows.
+        self.transport.speed = np.where(speed > 0, speed, 1.0)
         block = self.transport.cluster.blocks["link"]
         self.fabric.change(block[links], block.capacity[links] * speed[links])
 

@@ -53,6 +53,11 @@ def choose_gpus(cluster: Cluster, hosts: Sequence[int], count: int, *, affinity:
     return gpus[:count]
 
 
+def common_group(cluster: Cluster, gpus: Ints) -> int:
+    """The largest group of ``gpus`` that fills each of their hosts: a host, where all are alike."""
+    return int(np.gcd.reduce(np.unique(cluster.host[gpus], return_counts=True)[1]))
+
+
 def place(cluster: Cluster, gpus: Ints, channels: int, *, affinity: bool) -> Placement:
     """Lay rings and other plans over ``gpus``, which stand host by host."""
     others = np.tile(gpus, (channels, 1))

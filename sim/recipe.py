@@ -33,7 +33,9 @@ class Recipe:
     allreduce: str = "ring"
     light: LightSettings | None = None
     group: int = 1
-    """Ranks of a host, for the 2D algorithms."""
+    """Ranks of a group of the 2D algorithms."""
+    host_group: int = 1
+    """Ranks of a host; where hosts differ, of the largest group that fills every one of them."""
     fp16: bool = False
     """Gradients travel as fp16."""
     gradient_bytes: int = FP32_BYTES
@@ -67,4 +69,4 @@ def choose_plan(recipe: Recipe, ranks: int, elements: int) -> Plan:
 def exchange_plan(recipe: Recipe, ranks: int, nbytes: int) -> Plan:
     """The plan by which experts on ``ranks`` ranks exchange ``nbytes`` bytes a rank."""
     return make_plan(ALLTOALL_PLANS[recipe.alltoall], ranks=ranks, nbytes=nbytes,
-                     unit_bytes=recipe.gradient_bytes, group=min(recipe.group, ranks))
+                     unit_bytes=recipe.gradient_bytes, group=recipe.host_group)

@@ -19,7 +19,7 @@ from sim.exposure import mean_breakdown
 from sim.fabric.flow import FlowFabric, TokenBucket
 from sim.faults import Struck, check_links, strike
 from sim.links import LinkRecorder
-from sim.placement import choose_gpus, place
+from sim.placement import choose_gpus, common_group, place
 from sim.recipe import FP16_BYTES, FP32_BYTES, Recipe
 from sim.results import Expectation, ScenarioResult, Span
 from sim.schema.errors import Problem
@@ -141,14 +141,14 @@ class Run:
         scenario, topology = self.scenario, self.cluster.topology
         framework = scenario.framework or workload.framework
         light = LightSettings.from_env(scenario.light.settings if scenario.light else {})
-        per_host = int(np.bincount(self.cluster.host[gpus]).max())
+        host_group = common_group(self.cluster, gpus)
         group = scenario.light.LIGHT_INTRA_SIZE if scenario.light else None
         if light.intra_size > len(gpus):
             light = replace(light, intra_size=len(gpus))
         return Recipe(
             model=get_model(workload.model), batch=workload.batch,
             costs=self.settings.framework(topology, framework), allreduce=scenario.allreduce,
-            light=light, group=group or per_host, fp16=scenario.fp16,
+            light=light, group=group or host_group, host_group=host_group, fp16=scenario.fp16,
             gradient_bytes=FP16_BYTES if workload.precision == "fp16" else FP32_BYTES,
             fusion=scenario.fusion.rule, threshold_bytes=scenario.fusion.threshold_bytes,
             cycle_s=scenario.fusion.cycle, streams=scenario.streams, alltoall=scenario.alltoall,
@@ -166,7 +166,8 @@ class Run:
     def go(self) -> list[ScenarioResult]:
         """Simulate, and return one result a job.
 
-        Several jobs keep one another company: each goes on until all have done their steps.
+        Several jobs keep one another company: each that uses the network goes on until all have
+        done their steps.
         """
         wanted = self.scenario.steps
         processes = [self.env.process(self._train(job, start_s, wanted))
@@ -181,7 +182,8 @@ class Run:
     def _train(self, job: Job, start_s: float,
                wanted: int) -> Generator[simpy.Event, None, None]:
         yield self.env.timeout(start_s)
-        while any(len(other.steps_s) < wanted for other in self.jobs):
+        alone = job.comm is None or job.recipe.host_group == job.gpus
+        while any(len(other.steps_s) < wanted for other in ([job] if alone else self.jobs)):
             yield from job.step()
             if len(job.steps_s) == wanted:
                 self._timelines[job.track] = job.spans

@@ -279,3 +279,11 @@ def test_unknown_links_are_told_before_anything_runs(tmp_path, link, says):
     assert "t.yaml:" in str(refused.value)
     assert "faults[0].link" in str(refused.value)
     assert says in str(refused.value)
+
+
+def test_both_ports_of_a_bond_may_fail_at_once(tmp_path):
+    """One second of the transfer is lost to both ports, and nobody noticed."""
+    both = [down(link="h-0/eth0.0-switch0", **{"for": "1s"}, detection="2s") | {"name": "a"},
+            down(link="h-0/eth0.1-switch0", **{"for": "1s"}, detection="2s") | {"name": "b"},
+            fault("link-degrade", "h-1/eth0-switch0", factor=0.5, at="2.5s", **{"for": "2.5s"})]
+    assert sending(tmp_path, both, nic=DUAL)[0] == pytest.approx(10 + 1 + 1, rel=1e-3)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cluster_files import cluster
+from cluster_files import cluster, topology
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sim.placement import choose_gpus, place
+from sim.placement import choose_gpus, common_group, place
 
 RAILS = {"template": "rail", "hosts_per_leaf": 4, "spines": 2}
 
@@ -84,3 +84,11 @@ def test_an_odd_number_of_hosts_leaves_the_rail_at_most_once(tmp_path, hosts):
     made = cluster(tmp_path, hosts=hosts, gpus=8, nic={"count": 8}, fabric=RAILS)
     for ring in place(made, np.arange(made.gpus), 8, affinity=True).rings:
         assert crossings(made, ring)[1] <= 1
+
+
+def test_hosts_that_differ_are_filled_by_their_common_group(tmp_path):
+    eight = topology(gpus=8)["hosts"][0]
+    twelve = eight | {"name": "o", "gpus": eight["gpus"] | {"count": 12}}
+    made = cluster(tmp_path, hosts=[eight, twelve])
+    assert common_group(made, np.arange(16)) == 8
+    assert common_group(made, np.arange(made.gpus)) == 4

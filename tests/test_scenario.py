@@ -201,3 +201,25 @@ def test_a_plan_over_an_overlay_is_refused_where_it_stands(tmp_path):
     Run(made, made.topology.scenarios[0], 2)
     with pytest.raises(TopologyError, match=r"scenarios\[1\].routing"):
         Run(made, made.topology.scenarios[1], 2)
+
+
+@pytest.mark.parametrize("allreduce", ["2d", "ring", "tree"])
+def test_hosts_that_differ(tmp_path, allreduce):
+    """Groups of the 2D algorithms are as large as fills every host."""
+    four = topology(gpus=4)["hosts"][0] | {"count": 1}
+    six = four | {"name": "o", "gpus": four["gpus"] | {"count": 6}}
+    (row,) = answers(tmp_path, hosts=[four, six], workload={
+        "model": "moe", "batch": 1, "framework": "free"}, scenario={
+            "allreduce": allreduce, "alltoall": "hierarchical"})
+    assert row.gpus == 10
+    assert row.breakdown.step_s == pytest.approx(row.step_s)
+
+
+def test_a_job_within_a_host_keeps_nobody_company(tmp_path):
+    """Its steps are a thousandth of the other's; simulating them all would tell nothing."""
+    given_ = {"hosts": 3, "rate_bps": 1e6, "jobs": [
+        {"name": "a", "hosts": ["h-0", "h-1"]}, {"name": "b", "hosts": ["h-2"]}]}
+    made = build(tmp_path, **given_)
+    run = Run(made, made.topology.scenarios[0], 3)
+    run.go()
+    assert [len(job.steps_s) for job in run.jobs] == [1, 1]
