@@ -121,7 +121,8 @@ class Communicator:
         start_s = self.env.now
         if fill_s:
             yield self.env.timeout(fill_s)
-        yield self._move(prepared, moved, edges)
+        # Links may have changed meanwhile, so the routes are those of this moment.
+        yield self._move(self._prepare(edges), moved, edges)
         line.span(name, "transfer", start_s)
 
     def _move(self, prepared: Prepared, amount: Floats, edges: Edges) -> simpy.Event:
@@ -134,8 +135,8 @@ class Communicator:
         del self._moving[number]
 
     def _prepare(self, edges: Edges) -> Prepared:
-        """Routes of these edges, made once for each set of edges and shares."""
-        key = tuple(column.tobytes() for column in edges)
+        """Routes of these edges, made once for each set of edges and shares and state of links."""
+        key = (self.transport.state, *(column.tobytes() for column in edges))
         if key not in self._prepared:
             self._prepared[key] = self._build(edges)
         return self._prepared[key]
@@ -151,10 +152,9 @@ class Communicator:
                         float(np.mean(1.0 / solo)) if len(solo) else 0.0)
 
     def reroute(self) -> None:
-        """Route everything anew, since the transport's fabric has changed."""
-        self._prepared.clear()
+        """Route everything anew, since the state of the links has changed."""
         for moving in list(self._moving.values()):
-            fresh = self._build(moving.edges)
+            fresh = self._prepare(moving.edges)
             running = self.fabric.running(moving.flows)
             self.fabric.reroute(moving.flows.flows[running], fresh.routes[running])
 

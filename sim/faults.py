@@ -107,12 +107,13 @@ class Struck:
             self.speeds.pop(fault)
         else:
             self.speeds[fault] = links, factor
-        speed = np.ones(len(self.transport.speed))
+        transport, block = self.transport, self.transport.cluster.blocks["link"]
+        speed = np.ones(len(transport.speed))
         for others, share in self.speeds.values():
             speed[others] = np.minimum(speed[others], share)
         # What is down delivers nothing, but until routing avoids it nobody knows.
-        self.transport.speed = np.where(speed > 0, speed, 1.0)
-        block = self.transport.cluster.blocks["link"]
+        transport.speed = np.where(speed > 0, speed, 1.0)
+        self._tell_state()
         self.fabric.change(block[links], block.capacity[links] * speed[links])
 
     def avoid(self, fault: str, links: Ints | None) -> None:
@@ -121,12 +122,20 @@ class Struck:
             self.avoided.pop(fault)
         else:
             self.avoided[fault] = links
-        whole = self.transport.cluster.fabric
-        gone = np.unique(np.concatenate([np.empty(0, np.int64), *self.avoided.values()]))
+        whole, gone = self.transport.cluster.fabric, self._gone()
         if gone.tobytes() not in self._fabrics:
             self._fabrics[gone.tobytes()] = whole.without(gone) if len(gone) else whole
         self.transport.fabric = self._fabrics[gone.tobytes()]
+        self._tell_state()
         self.reroute()
+
+    def _gone(self) -> Ints:
+        return np.unique(np.concatenate([np.empty(0, np.int64), *self.avoided.values()]))
+
+    def _tell_state(self) -> None:
+        slow = np.flatnonzero(self.transport.speed < 1.0)
+        parts = (self._gone(), slow, self.transport.speed[slow])
+        self.transport.state = b"/".join(part.tobytes() for part in parts)
 
     def reroute(self) -> None:
         """Route all traffic anew."""
@@ -187,7 +196,6 @@ def _down(fault: LinkDown | LinkFlap, links: Ints, seconds: float | None,
         struck.note(fault.name, f"{fault.link} is up again before anyone noticed")
         return
     yield struck.env.timeout(reaction_s)
-    struck.transport.waits_for = ""
     struck.avoid(fault.name, links)
     waits = struck.transport.waits_for
     struck.note(fault.name, f"{waits}; traffic waits for it" if waits else

@@ -142,8 +142,9 @@ class Transport:
         """Without the links that are down for good."""
         self.speed = np.ones(len(self.fabric.link_src))
         """Share of its rate that each link has at present, which dynamic bonds follow."""
-        self.waits_for = ""
-        """Why traffic waits, where there was no way left."""
+        self.state = b""
+        """Tells states of the links apart, for those who remember routes."""
+        self._waits: dict[bytes, str] = {}
         self._policies, self._bonds = self._bond_of_nics()
         topology = cluster.topology
         vpc = topology.vpc
@@ -160,6 +161,11 @@ class Transport:
         vpc_flow = vpc.flow_rate / self.cap_bytes if vpc and vpc.flow_rate else math.inf
         self.ceiling = style.sockets * min(stack.flow_rate.value, vpc_flow) / 8
         self.core_s = stack.cost_per_byte.value + stack.cost_per_packet.value / self.payload
+
+    @property
+    def waits_for(self) -> str:
+        """Why traffic waits, where no way was left for some of it as the links are now."""
+        return self._waits.get(self.state, "")
 
     def paths(self, src: ArrayLike, dst: ArrayLike, channel: ArrayLike = 0) -> Paths:
         """Paths of edges from GPUs ``src`` to ``dst``, each on a ``channel``; planned together."""
@@ -229,7 +235,7 @@ class Transport:
             return self._routed(self.fabric, owner, flows)
         except UnreachableError as error:
             self._require_return(owner, flows)
-            self.waits_for = str(error)
+            self._waits[self.state] = str(error)
             return self._routed(self.cluster.fabric, owner, flows)
 
     def _require_return(self, owner: Ints, flows: Flows) -> None:
