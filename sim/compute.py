@@ -102,11 +102,12 @@ def _fuse(recipe: Recipe, nbytes: NDArray[np.int64], ready_s: NDArray[np.float64
 def _forward(recipe: Recipe, flops: float) -> tuple[Work, ...]:
     """Forward pass; layers between expert layers are one piece."""
     pieces: list[Work] = []
-    for with_experts, layers in groupby(recipe.model.layers, lambda layer: layer.alltoall_elements):
+    for with_experts, layers in groupby(recipe.model.layers, lambda x: x.alltoall_elements > 0):
         run = list(layers)
-        pieces.append(Work(run[0].name if with_experts else "forward",
-                           recipe.batch * sum(layer.forward_flops for layer in run) / flops, 0,
-                           _exchange_bytes(recipe, run[0])))
+        parts = [[layer] for layer in run] if with_experts else [run]
+        pieces += [Work(part[0].name if with_experts else "forward",
+                        recipe.batch * sum(x.forward_flops for x in part) / flops, 0,
+                        _exchange_bytes(recipe, part[0])) for part in parts]
     return tuple(pieces)
 
 

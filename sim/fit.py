@@ -6,7 +6,9 @@ these parameters one after the other, in the file's order, since each row depend
 
 A published throughput does not identify everything. `intervals` puts every parameter of
 `UNIDENTIFIED` at the fast end of its bounds, *fits again* so that the published rows still hold,
-predicts the other rows, and does the same at the slow end. More of `UNIDENTIFIED` never makes a row
+predicts the other rows, and does the same at the slow end. Where the file is no longer about the
+cluster that the published rows come from (`fits_hold` says so), or fits nothing, the ends are taken
+without fitting again. More of `UNIDENTIFIED` never makes a row
 slower (or never faster), fitted again or not; so the two ends bound all that lies between them.
 """
 
@@ -82,10 +84,22 @@ def find_row(cluster: Cluster, expect: Expect, settings: Settings) -> ScenarioRe
     return next(result for result in results if result.job == (expect.job or ""))
 
 
-def intervals(cluster: Cluster, rows: Sequence[tuple[Scenario, int]]) -> list[Interval | None]:
-    """For each (scenario, gpus), what the unidentified parameters leave open; None if nothing."""
-    fast, slow = (_predict(cluster, rows, sign) for sign in (1, -1))
-    return [_interval(*ends) for ends in zip(fast, slow, strict=True)]
+def fits_hold(cluster: Cluster) -> bool:
+    """Whether the file fits parameters to rows, and these rows come out as published."""
+    fitted = [expect for expect in cluster.topology.expect if expect.fits is not None]
+    rows = [find_row(cluster, expect, Settings()) for expect in fitted]
+    return bool(fitted) and all(abs(row.images_per_s / expect.images_per_s - 1) <= expect.within
+                                for row, expect in zip(rows, fitted, strict=True))
+
+
+def intervals(cluster: Cluster, rows: Sequence[tuple[Scenario, int]], *,
+              refit: bool = True) -> list[Interval | None]:
+    """For each (scenario, gpus), what the unidentified parameters leave open; None if nothing.
+
+    With ``refit`` the file's fitted parameters are fitted again at both ends.
+    """
+    fast, slow = (_predict(cluster, rows, sign, refit=refit) for sign in (1, -1))
+    return [_interval(*ends, refit) for ends in zip(fast, slow, strict=True)]
 
 
 def _owner(topology: Topology, name: str) -> HostStack | FrameworkCosts | None:
@@ -106,33 +120,41 @@ def _solve(cluster: Cluster, expect: Expect, name: str, figures: Mapping[str, fl
         result = find_row(cluster, expect, Settings({**figures, name: value}))
         return expect.images_per_s / result.images_per_s - 1.0
 
+    def excess_of_cost(seconds_per_flop: float) -> float:
+        return excess(1.0 / seconds_per_flop) if seconds_per_flop else -1.0
+
+    start = present_value(cluster, name)
     try:
-        return find_root(excess, present_value(cluster, name), accuracy)
+        if name == GPU_SPEED:  # a step time is linear in the cost, not in the speed
+            return 1.0 / find_root(excess_of_cost, 1.0 / start, accuracy)
+        return find_root(excess, start, accuracy)
     except NoRootError:
-        raise Problem("has no effect on its row, or no value of it gives the row",
+        raise Problem(f"{name} has no effect on its row, or no value of it gives the row",
                       allowed="a parameter that the row depends on") from None
 
 
-def _predict(cluster: Cluster, rows: Sequence[tuple[Scenario, int]],
-             sign: int) -> list[ScenarioResult | None]:
+def _predict(cluster: Cluster, rows: Sequence[tuple[Scenario, int]], sign: int, *,
+             refit: bool) -> list[ScenarioResult | None]:
     """Rows with all unidentified parameters at their fast (1) or slow (-1) end."""
     figures = {f"{owner.name}.{name}": _end(owner, name, sign * better)
                for owner in _owners(cluster.topology)
                for name, better in UNIDENTIFIED.items() if hasattr(owner, name)}
-    figures |= fit(cluster, Settings(figures), accuracy=INTERVAL_ACCURACY)
+    if refit:
+        figures |= fit(cluster, Settings(figures), accuracy=INTERVAL_ACCURACY)
     settings = Settings(figures)
     return [run_scenario(cluster, scenario, gpus, settings)[0] if gpus > 1 else None
             for scenario, gpus in rows]
 
 
-def _interval(fast: ScenarioResult | None, slow: ScenarioResult | None) -> Interval | None:
+def _interval(fast: ScenarioResult | None, slow: ScenarioResult | None,
+              refit: bool) -> Interval | None:
     if fast is None or slow is None:
         return None
     if math.isclose(fast.step_s, slow.step_s, rel_tol=10 * INTERVAL_ACCURACY):
         return None
     low, high = sorted((slow.images_per_s, fast.images_per_s))
     least, most = sorted((slow.breakdown.exposed_s, fast.breakdown.exposed_s))
-    return Interval(low, high, least, most, tuple(UNIDENTIFIED))
+    return Interval(low, high, least, most, tuple(UNIDENTIFIED), refit)
 
 
 def _owners(topology: Topology) -> list[HostStack | FrameworkCosts]:

@@ -78,6 +78,8 @@ class Interval:
     high_exposed_s: float
     parameters: tuple[str, ...]
     """The names of the parameters that were varied."""
+    refitted: bool = True
+    """Whether fitted parameters were fitted again at each end."""
 
 
 @dataclass(frozen=True)

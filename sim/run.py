@@ -42,6 +42,7 @@ class Options:
     sizes: str | None = None
     stack: str | None = None
     strict: bool = False
+    intervals: bool = False
     quiet: bool = False
 
     @property
@@ -69,6 +70,8 @@ class Options:
                    f"{', '.join(COLLECTIVES)}.")
 @click.option("--sizes", metavar="FROM:TO:FACTOR", help=f"Sizes of --collective.  [{SIZES}]")
 @click.option("--stack", help="Host stack of --collective; the scenario's by default.")
+@click.option("--intervals", is_flag=True,
+              help="Say what uncertain parameters leave open, also where the file fits none.")
 @click.option("--strict", is_flag=True, help="Fail where an answer misses its expectation.")
 @click.option("--quiet", is_flag=True, help="No table and no progress bar.")
 def main(topology: Path, **options: object) -> int:
@@ -86,7 +89,8 @@ def main(topology: Path, **options: object) -> int:
     if ask.collective is not None:
         _time_collective(cluster, scenarios[0], ask)
         return 0
-    report = answer(cluster, scenarios, record=bool(ask.plot or ask.trace), quiet=ask.quiet)
+    report = answer(cluster, scenarios, record=bool(ask.plot or ask.trace),
+                    with_intervals=ask.intervals, quiet=ask.quiet)
     _write(report, ask.targets)
     if not ask.quiet:
         _print(report, ask)
@@ -109,7 +113,7 @@ def _check_options(ask: Options) -> None:
         return
     _known("--collective", "collective", ask.collective, COLLECTIVES)
     training = {"--plot": ask.plot, "--trace": ask.trace, "--explain": ask.explain,
-                "--strict": ask.strict}
+                "--strict": ask.strict, "--intervals": ask.intervals}
     for option, given in training.items():
         if given:
             raise click.UsageError(f"{option} concerns training, which --collective does not run")
@@ -145,13 +149,14 @@ def _chosen(topology: Topology, only: Sequence[str]) -> list[Scenario]:
 
 
 def answer(cluster: Cluster, scenarios: Iterable[Scenario], *, record: bool = False,
-           quiet: bool = True) -> Report:
+           with_intervals: bool = False, quiet: bool = True) -> Report:
     """Simulate scenarios at all their numbers of GPUs; intervals where rows have expectations.
 
     Args:
         cluster: the built topology.
         scenarios: those to run.
         record: keep utilisation over time, for plots and traces.
+        with_intervals: give intervals also where the file fits no parameter.
         quiet: no progress bar.
     """
     from sim.report.progress import progress
@@ -166,22 +171,29 @@ def answer(cluster: Cluster, scenarios: Iterable[Scenario], *, record: bool = Fa
             advance(0, f"{scenario.name}, {gpus} GPUs")
             results += run_scenario(cluster, scenario, gpus, Settings(record_links=record))
             advance()
-    return Report(topology.name, topology.seed, tuple(_with_intervals(cluster, rows, results)))
+    whole = _with_intervals(cluster, rows, results, wanted=with_intervals)
+    return Report(topology.name, topology.seed, tuple(whole))
 
 
 def _with_intervals(cluster: Cluster, rows: Sequence[tuple[Scenario, int]],
-                    results: Sequence[ScenarioResult]) -> list[ScenarioResult]:
-    """Add intervals to the rows that no parameter was fitted to, if the file fits any."""
+                    results: Sequence[ScenarioResult], *, wanted: bool) -> list[ScenarioResult]:
+    """Add intervals to the rows that no parameter was fitted to.
+
+    A file that fits none gets them only if ``wanted``. Files with several jobs get none.
+    """
     from dataclasses import replace
 
-    from sim.fit import intervals
+    from sim.fit import fits_hold, intervals
 
-    fitted = {(e.scenario, e.gpus) for e in cluster.topology.expect if e.kind == "fitted"}
-    if not any(e.fits for e in cluster.topology.expect) or len(rows) != len(results):
+    fits = any(expect.fits for expect in cluster.topology.expect)
+    if not (fits or wanted) or len(rows) != len(results):
         return list(results)
+    refit = fits_hold(cluster)
+    fitted = {(e.scenario, e.gpus) for e in cluster.topology.expect if e.kind == "fitted" and refit}
     open_rows = [i for i, (scenario, gpus) in enumerate(rows)
                  if (scenario.name, gpus) not in fitted]
-    found = dict(zip(open_rows, intervals(cluster, [rows[i] for i in open_rows]), strict=True))
+    made = intervals(cluster, [rows[i] for i in open_rows], refit=refit)
+    found = dict(zip(open_rows, made, strict=True))
     return [replace(result, interval=found.get(i)) for i, result in enumerate(results)]
 
 

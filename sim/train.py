@@ -123,7 +123,7 @@ class Job:
         """Give back the GPU time that collectives took while this layer ran."""
         while self._debt_s > 0:
             start_s, owed_s, self._debt_s = self.env.now, self._debt_s, 0.0
-            yield self.env.timeout(owed_s)
+            yield from self.slow.compute(self.env, owed_s)
             self._gpu_span("selection", f"shared with {name}", start_s)
 
     def _gpu_span(self, kind: str, name: str, start_s: float) -> None:

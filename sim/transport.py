@@ -234,16 +234,13 @@ class Transport:
         try:
             return self._routed(self.fabric, owner, flows)
         except UnreachableError as error:
-            self._require_return(owner, flows)
-            self._waits[self.state] = str(error)
-            return self._routed(self.cluster.fabric, owner, flows)
-
-    def _require_return(self, owner: Ints, flows: Flows) -> None:
-        """Raise CutOffError where no link that flows miss will ever be up again."""
-        try:
-            self._routed(self.lasting, owner, flows)
+            reason = str(error)
+        try:  # wait for links that will be up again
+            rows = self._routed(self.lasting, owner, flows)
         except UnreachableError as error:
             raise CutOffError(str(error)) from error
+        self._waits[self.state] = reason
+        return rows
 
     def _routed(self, fabric: Fabric, owner: Ints, flows: Flows) -> Rows:
         if self.style.routing == "plan" and len(owner) <= MOST_PLANNED:

@@ -232,7 +232,8 @@ class Phase:
         """Whether ``other`` goes on over the same coupled edges, so that the two are one phase."""
         plain = all(p.coupled and p.pipeline is None and p.local is None for p in (self, other))
         return (plain and np.array_equal(self.src, other.src)
-                and np.array_equal(self.dst, other.dst))
+                and np.array_equal(self.dst, other.dst)
+                and np.array_equal(self.group, other.group))
 
     def joined(self, other: Phase) -> Phase:
         """Join the phase and its continuation."""

@@ -197,7 +197,8 @@ class FlowFabric:
         wait_s = min(wait_s, self.net.next_s - self.env.now)
         if math.isfinite(wait_s):
             version = self._version
-            timeout = self.env.timeout(max(wait_s, 0.0))
+            # Less than the clock can tell would leave it where it is, for ever.
+            timeout = self.env.timeout(max(wait_s, float(np.spacing(self.env.now))))
             timeout.callbacks.append(lambda _: self._tick(version))
 
     def _tick(self, version: int) -> None:

@@ -187,8 +187,10 @@ def _interval_notes(rows: Iterable[ScenarioResult], *, each: bool) -> list[str]:
     names = list(dict.fromkeys(name for _, interval in found for name in interval.parameters))
     if not names:
         return []
-    lines = [f"Intervals: {', '.join(names)} at the one and at the other end of their bounds; what "
-             "is fitted was fitted again at each."]
+    refitted = all(interval.refitted for _, interval in found)
+    lines = [f"Intervals: {', '.join(names)} at the one and at the other end of their bounds; "
+             + ("what is fitted was fitted again at each." if refitted else "nothing was fitted "
+                "again, for the file fits none of its rows to a published one.")]
     if each:
         lines += [f"{label(row)}: {_bounds_rate(interval, ' to ')} images/s, "
                   f"{_bounds_ms(interval, ' to ')} ms exposed." for row, interval in found]

@@ -127,8 +127,9 @@ def _scales(text: str) -> dict[str, Decimal]:
 
 
 RATE = Unit("rate", _scales("bps=1 B/s=8 kbps=1e3 kB/s=8e3 Mbps=1e6 MB/s=8e6 Gbps=1e9 GB/s=8e9 "
-                            "Tbps=1e12 TB/s=8e12"), ("25Gbps", "150GB/s"))
-DURATION = Unit("time", _scales("s=1 ns=1e-9 us=1e-6 ms=1e-3 min=60 h=3600"),
+                            "Tbps=1e12 TB/s=8e12 Mbit/s=1e6 Gbit/s=1e9 Tbit/s=1e12"),
+            ("25Gbps", "150GB/s"))
+DURATION = Unit("time", _scales("s=1 ns=1e-9 us=1e-6 µs=1e-6 ms=1e-3 min=60 h=3600"),
                 ("3us", "1ms"))
 SIZE = Unit("size", _scales("B=1 kB=1e3 KiB=1024 MB=1e6 MiB=1048576 GB=1e9 GiB=1073741824 "
                             "TB=1e12 TiB=1099511627776"), ("2MiB", "1500B"), whole=True, most=2**60)
