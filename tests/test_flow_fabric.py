@@ -188,3 +188,13 @@ def test_a_bucket_never_lets_more_through_than_its_law(sends, base, size):
             assert sent <= size + base * spent_s + 1e-6
             assert sent <= 3 * base * spent_s + 1e-6
     assert len(seen) < 100 * len(sends)
+
+
+def test_a_bucket_too_small_for_the_clock_does_not_stop_it():
+    """Found by review: far from zero, a switch nearer than the clock can tell never came."""
+    env = simpy.Environment(initial_time=100.0)
+    fabric = FlowFabric(env, [1e9], buckets=(TokenBucket(0, 1e9, 2e9, 1e3),))
+    route = fabric.net.add_routes([0, 1], [0])
+    flows = fabric.move([route], [1e4])
+    env.run(flows.done)
+    assert env.now == pytest.approx(100.0 + 9e-6, abs=1e-7), "1 us at 2e9/s, 8 us at 1e9/s"

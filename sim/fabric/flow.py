@@ -193,12 +193,14 @@ class FlowFabric:
 
     def _reschedule(self) -> None:
         self._version += 1
-        wait_s = self._switch_buckets() if self._buckets and self.net.flows else math.inf
+        wait_s = math.inf
+        if self._buckets and self.net.flows:
+            # A bucket that waited less than the clock can tell would wait for ever.
+            wait_s = max(self._switch_buckets(), float(np.spacing(self.env.now)))
         wait_s = min(wait_s, self.net.next_s - self.env.now)
         if math.isfinite(wait_s):
             version = self._version
-            # Less than the clock can tell would leave it where it is, for ever.
-            timeout = self.env.timeout(max(wait_s, float(np.spacing(self.env.now))))
+            timeout = self.env.timeout(max(wait_s, 0.0))
             timeout.callbacks.append(lambda _: self._tick(version))
 
     def _tick(self, version: int) -> None:
