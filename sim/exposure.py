@@ -15,25 +15,27 @@ if TYPE_CHECKING:
 
 KINDS = {"transfer": "transfer", "selection": "selection", "latency": "latency",
          "message": "message", "negotiation": "message"}
+"""Part of a step to which each kind of the network's spans belongs."""
+ORDER = ("transfer", "selection", "latency", "message")
+"""Parts, first the one to which time belongs when several things happen at once."""
 
 
 def exposed(spans: tuple[Span, ...], start_s: float, end_s: float) -> dict[str, float]:
     """Split [start_s, end_s] by what the network did, in seconds by kind.
 
-    Where several things happen at once, transfer comes before selection, latency and message cost.
+    Where several things happen at once, the first of `ORDER` counts.
     What no span covers is waiting for a turn or a cycle and counts as message cost.
     """
-    parts = dict.fromkeys(("transfer", "selection", "latency", "message"), 0.0)
-    inside = [s for s in spans if s.end_s > start_s]
-    cuts = {start_s, end_s}
-    for span in inside:
-        cuts |= {max(span.start_s, start_s), min(span.end_s, end_s)}
-    edges = sorted(cut for cut in cuts if start_s <= cut <= end_s)
-    order = list(parts)
-    for left_s, right_s in pairwise(edges):
-        kinds = {KINDS.get(s.kind, "message") for s in inside
-                 if s.start_s <= left_s and s.end_s >= right_s}
-        parts[min(kinds, key=order.index, default="message")] += right_s - left_s
+    parts = dict.fromkeys(ORDER, 0.0)
+    busy = dict.fromkeys(ORDER, 0)
+    changes = [(start_s, "message", 0), (end_s, "message", 0)]
+    for span in spans:
+        if span.end_s > start_s and span.start_s < end_s:
+            changes += [(max(span.start_s, start_s), KINDS[span.kind], 1),
+                        (min(span.end_s, end_s), KINDS[span.kind], -1)]
+    for (left_s, kind, change), (right_s, _, _) in pairwise(sorted(changes)):
+        busy[kind] += change
+        parts[next((kind for kind in ORDER if busy[kind]), "message")] += right_s - left_s
     return parts
 
 

@@ -107,7 +107,6 @@ class Run:
         self.names: list[str] = []
         self.starts: list[float] = []
         self._tracks: list[list[str]] = []
-        self._timelines: dict[str, tuple[Span, ...]] = {}
         self._gpus: dict[str, tuple[int, float]] = {}
         for job in topology.jobs_of(scenario) or (None,):
             self._add_job(job)
@@ -185,8 +184,6 @@ class Run:
         alone = job.comm is None or job.recipe.host_group == job.gpus
         while any(len(other.steps_s) < wanted for other in ([job] if alone else self.jobs)):
             yield from job.step()
-            if len(job.steps_s) == wanted:
-                self._timelines[job.track] = job.spans
             if self.recorder and all(other.steps_s for other in self.jobs):
                 self.recorder.forget(min(other.steps_s[:wanted][-1][0] for other in self.jobs))
 
@@ -199,7 +196,7 @@ class Run:
 
     def _result(self, number: int) -> ScenarioResult:
         job, name = self.jobs[number], self.names[number]
-        breakdown = mean_breakdown(job.breakdowns[: self.scenario.steps])
+        breakdown = mean_breakdown(job.breakdowns)
         images_per_s = job.gpus * job.recipe.batch / breakdown.step_s
         alone = job.recipe.batch / job.work.compute_s
         step_s = job.steps_s[: self.scenario.steps][-1]
@@ -214,11 +211,10 @@ class Run:
     def _spans(self, number: int) -> tuple[Span, ...]:
         """The job's timeline; if utilisation is recorded, with the GPUs that do the same."""
         job, tracks = self.jobs[number], self._tracks[number]
-        spans = self._timelines[job.track]
         if self.recorder is None or len(tracks) > MOST_TRACKS:
-            return spans
+            return job.spans
         return tuple(replace(span, track=span.track.replace(job.track, track, 1))
-                     for track in tracks for span in spans)
+                     for track in tracks for span in job.spans)
 
 
 def find_expect(topology: Topology, scenario: str, gpus: int, job: str) -> Expectation | None:

@@ -191,6 +191,10 @@ class Job:
 
     def _finish(self, start_s: float, compute_end_s: float, network_end_s: float,
                 overhead_s: float) -> None:
+        counts = len(self.steps_s) < self.counted
+        self.steps_s.append((start_s, self.env.now))
+        if not counts:
+            return
         spans = tuple(self._current)
         owed_s = sum(s.end_s - s.start_s for s in spans
                      if s.track == self.track and s.kind == "selection")
@@ -203,6 +207,4 @@ class Job:
             compute_s -= span.end_s - span.start_s
         self.breakdowns.append(Breakdown(compute_s, parts["transfer"], owed_s + parts["selection"],
                                          parts["latency"], parts["message"]))
-        self.steps_s.append((start_s, self.env.now))
-        if len(self.steps_s) <= self.counted:
-            self.spans = spans
+        self.spans = spans

@@ -36,6 +36,7 @@ class Star:
         self.alpha_s, self.message_s = alpha_s, message_s
         self.cluster = SimpleNamespace(capacities=lambda _: self.capacity)
         self.stack = SimpleNamespace(cores=SimpleNamespace(value=1))
+        self.state = b""
 
     @classmethod
     def uniform(cls, ranks, message_s=0.0):
