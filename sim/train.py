@@ -48,8 +48,8 @@ class Job:
 
     Attributes:
         steps_s: start and end of each finished step.
-        breakdowns: where each step's time went.
-        spans: the timeline of the last finished step, or of number ``counted`` if that is earlier.
+        breakdowns: where the time of each step that counts went.
+        spans: the timeline of the last of them.
         counted: steps that count; those after them only keep other jobs company.
     """
 
