@@ -30,8 +30,6 @@ class Work(NamedTuple):
 
     name: str
     seconds: float
-    tensors: int
-    """Gradient tensors that are ready after it."""
     exchange_bytes: int
     """Bytes that a GPU gives to an all-to-all before it, and to another one after it."""
 
@@ -44,7 +42,6 @@ class Pass:
     """Forward order; layers without experts are joined."""
     layers: tuple[Work, ...]
     """Backward order."""
-    buckets: Buckets
     bucket_layer: NDArray[np.int64]
     """For each bucket the backward layer after which it is complete."""
     bucket_delay_s: NDArray[np.float64]
@@ -67,11 +64,11 @@ def plan_pass(recipe: Recipe, flops: float) -> Pass:
     """
     forward = _forward(recipe, flops)
     backward = recipe.model.layers[::-1]
-    layers = tuple(Work(layer.name, recipe.batch * layer.backward_flops / flops, len(layer.tensors),
+    layers = tuple(Work(layer.name, recipe.batch * layer.backward_flops / flops,
                         _exchange_bytes(recipe, layer)) for layer in backward)
     ends_s = (sum(work.seconds for work in forward)
               + np.cumsum([work.seconds for work in layers]))
-    owner = np.repeat(np.arange(len(layers)), [work.tensors for work in layers])
+    owner = np.repeat(np.arange(len(layers)), [len(layer.tensors) for layer in backward])
     elements = np.array([tensor.elements for layer in backward
                          for tensor in reversed(layer.tensors)], np.int64)
     buckets = _fuse(recipe, elements * recipe.gradient_bytes, ends_s[owner])
@@ -79,7 +76,7 @@ def plan_pass(recipe: Recipe, flops: float) -> Pass:
     overlap = recipe.costs.overlap.value
     # A poor overlap holds a bucket back for a share of what is left of the backward pass.
     held_s = (1.0 - overlap) * np.maximum(ends_s[-1] - buckets.launch_s, 0.0)
-    return Pass(forward, layers, buckets, last, buckets.launch_s + held_s - ends_s[last],
+    return Pass(forward, layers, last, buckets.launch_s + held_s - ends_s[last],
                 np.add.reduceat(elements, buckets.first[:-1]), _bucket_names(recipe, buckets))
 
 
@@ -106,7 +103,7 @@ def _forward(recipe: Recipe, flops: float) -> tuple[Work, ...]:
         run = list(layers)
         parts = [[layer] for layer in run] if with_experts else [run]
         pieces += [Work(part[0].name if with_experts else "forward",
-                        recipe.batch * sum(x.forward_flops for x in part) / flops, 0,
+                        recipe.batch * sum(x.forward_flops for x in part) / flops,
                         _exchange_bytes(recipe, part[0])) for part in parts]
     return tuple(pieces)
 
