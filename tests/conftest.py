@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
+
+# The same examples in every run, so that a change is judged by what it does and not by luck.
+settings.register_profile("same-examples", derandomize=True)
+settings.load_profile("same-examples")
 
 
 @pytest.fixture(autouse=True)
