@@ -1,0 +1,294 @@
+"""An emulated machine whose NICs have zero-copy AF_XDP, for hosts whose own NICs have not.
+
+QEMU offers virtio_net, and current kernels drive it with zero copy both ways, also where there
+is no hardware help for virtualisation. The machine has two CPUs, 1.5 GiB and two NICs:
+
+    main namespace                                   peer namespace
+    eth0 02:00:00:00:00:01 10.0.0.1/24 ---- hub ---- eth1 02:00:00:00:00:02 10.0.0.2/24
+
+It boots in seconds from a file system in memory that holds busybox, the few kernel modules that
+it needs and the given programs. ``run(script, programs)`` boots it, runs a shell script as root
+in the main namespace and returns the script's exit code and output. In the script,
+
+    peer COMMAND...     runs a command in the peer namespace
+    /programs           holds the programs, and PATH leads there
+
+From a terminal: python tests/vm/machine.py 'ip addr; peer xdp_blast --help' build/vm/xdp_blast
+
+Emulation says nothing about absolute speed. Ratios compare the work per byte of two programs on
+one emulated CPU and one driver.
+
+The kernel comes from Debian's backports, is checked by apt against Debian's signatures, is
+unpacked and not installed, and is kept in build/vm. The machine's own package sources stay as
+they are.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import lzma
+import os
+import platform
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CACHE = ROOT / "build" / "vm"
+
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+SUITE = "trixie-backports"  # the first suite whose kernels send from virtio_net with zero copy
+TRIED_KERNEL = "7.3.4+deb13"  # taken while the suite has it, else the suite's newest
+MODULES = ("failover", "net_failover", "virtio_net", "tcp_bbr")  # in the order of loading
+
+# Segments of 64 KB that arrive as one buffer do not fit XDP, and the driver hands a queue to a
+# zero-copy socket only if it translates addresses by the DMA interface (iommu_platform).
+NIC = ("virtio-net-pci,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off,"
+       "disable-legacy=on,disable-modern=off,iommu_platform=on,romfile=")
+EXIT_LINE = re.compile(r"^machine: exit code (\d+)$")
+
+INIT = """#!/bin/busybox sh
+# Process 1. The kernel speaks on the first serial line, the script alone on the second.
+/bin/busybox --install -s /bin
+export PATH=/programs:/bin HOME=/root
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mount -t tmpfs tmp /tmp
+exec </dev/null >/dev/ttyS1 2>&1
+stty -F /dev/ttyS1 raw
+for module in MODULES; do insmod /modules/$module.ko || echo "machine: no module $module"; done
+
+# The peer namespace lives as long as the file that it is bound to.
+unshare -n sh -c 'mount --bind /proc/self/ns/net /run/peer'
+printf '#!/bin/sh\\nexec nsenter --net=/run/peer "$@"\\n' >/bin/peer
+chmod +x /bin/peer
+peer sleep 60 & holder=$!
+until [ "$(readlink /proc/$holder/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do :; done
+ip link set eth1 netns $holder
+kill $holder
+ip link set lo up; ip addr add 10.0.0.1/24 dev eth0; ip link set eth0 up
+peer ip link set lo up; peer ip addr add 10.0.0.2/24 dev eth1; peer ip link set eth1 up
+
+cd /tmp
+sh /script
+echo "machine: exit code $?"
+sync
+reboot -f
+"""
+
+
+class MachineError(RuntimeError):
+    """The machine could not be made, did not boot, or did not end in time."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a script left: its exit code, and everything that it printed."""
+
+    code: int
+    output: str
+
+
+def run(script: str, programs: Iterable[Path] = (), *, timeout_s: float = 300,
+        each_line: Callable[[str], None] | None = None, cpu: str = "max",
+        kernel_options: str = "") -> Result:
+    """Boot, run ``script`` with ``programs`` at hand, and return what it left.
+
+    ``each_line`` sees the output line by line while it comes. ``cpu`` is QEMU's -cpu.
+    """
+    qemu = _tool("qemu-system-x86_64", "qemu-system-x86")
+    kernel = kernel_folder()
+    with tempfile.TemporaryDirectory(prefix="harp-vm-") as name:
+        folder = Path(name)
+        initrd, kernel_log, qemu_log = (folder / part for part in ("initrd", "kernel", "qemu"))
+        initrd.write_bytes(b"".join(_archive(_tree(script, programs, kernel))))
+        command = [
+            qemu, "-accel", "tcg,thread=multi", "-cpu", cpu, "-smp", "2", "-m", "1536",
+            "-nodefaults", "-display", "none", "-no-reboot", "-kernel", str(kernel / "vmlinuz"),
+            "-initrd", str(initrd), "-append", f"console=ttyS0 quiet panic=-1 {kernel_options}",
+            "-serial", f"file:{kernel_log}", "-serial", "stdio",
+            *(word for nic in (0, 1) for word in (
+                "-netdev", f"hubport,id=h{nic},hubid=0",
+                "-device", f"{NIC},netdev=h{nic},mac=02:00:00:00:00:0{nic + 1}"))]
+        lines, ended = _watch(command, timeout_s, each_line, qemu_log)
+        last = EXIT_LINE.match(lines[-1]) if lines else None
+        if last:
+            return Result(int(last[1]), "".join(line + "\n" for line in lines[:-1]))
+        raise MachineError(
+            f"the emulated machine {ended} without the script's exit code; its last lines:\n"
+            + "\n".join(lines[-20:])
+            + "".join(f"\n{who}'s last lines:\n" + "\n".join(_text(log).splitlines()[-20:])
+                      for who, log in (("its kernel", kernel_log), ("QEMU", qemu_log))))
+
+
+def _watch(command: list[str], timeout_s: float,
+           each_line: Callable[[str], None] | None, qemu_log: Path) -> tuple[list[str], str]:
+    """Run QEMU to its end or the deadline; its second serial line's text, and how it ended."""
+    lines: list[str] = []
+    with qemu_log.open("w") as log, subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
+            errors="replace") as qemu:
+        assert qemu.stdout
+        late = threading.Event()
+
+        def stop() -> None:
+            late.set()
+            qemu.kill()
+
+        deadline = threading.Timer(timeout_s, stop)
+        deadline.start()
+        try:
+            for line in qemu.stdout:
+                lines.append(line.rstrip("\r\n"))
+                if each_line and not EXIT_LINE.match(lines[-1]):
+                    each_line(lines[-1])
+            code = qemu.wait()
+        finally:
+            deadline.cancel()
+            qemu.kill()  # nothing if it ended by itself
+    return lines, (f"was stopped after {timeout_s:g} s" if late.is_set()
+                   else f"ended (QEMU's exit code {code})")
+
+
+# The file system in memory
+
+def _tree(script: str, programs: Iterable[Path], kernel: Path) -> Iterator[tuple[str, int, bytes]]:
+    """Every entry of the machine's file system: path, mode, content."""
+    busybox = Path(_tool("busybox", "busybox-static"))
+    for folder in ("bin", "dev", "modules", "proc", "programs", "root", "run", "sys", "tmp"):
+        yield folder, stat.S_IFDIR | 0o755, b""
+    yield "run/peer", stat.S_IFREG | 0o644, b""
+    yield "bin/busybox", stat.S_IFREG | 0o755, busybox.read_bytes()
+    yield "init", stat.S_IFREG | 0o755, INIT.replace("MODULES", " ".join(MODULES)).encode()
+    yield "script", stat.S_IFREG | 0o644, script.encode()
+    for module in MODULES:
+        yield f"modules/{module}.ko", stat.S_IFREG | 0o644, (kernel / f"{module}.ko").read_bytes()
+    libraries = set()
+    for program in programs:
+        yield f"programs/{program.name}", stat.S_IFREG | 0o755, program.read_bytes()
+        libraries |= _libraries(program)
+    folders = {parent for library in libraries for parent in library.parents}
+    for parent in sorted(folders - {Path("/")}):  # a folder comes before what it holds
+        yield str(parent)[1:], stat.S_IFDIR | 0o755, b""
+    for library in sorted(libraries):
+        yield str(library)[1:], stat.S_IFREG | 0o755, library.read_bytes()
+
+
+def _libraries(program: Path) -> set[Path]:
+    """The shared libraries of a program, its loader too, by their absolute paths."""
+    done = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False)
+    if "not found" in done.stdout:
+        raise MachineError(f"{program} needs libraries that this host lacks:\n{done.stdout}")
+    return {Path(path) for path in re.findall(r"(/\S+) \(0x", done.stdout)}
+
+
+def _archive(entries: Iterable[tuple[str, int, bytes]]) -> Iterator[bytes]:
+    """The entries as a cpio archive in the "newc" format, which the kernel unpacks at boot."""
+    end = ("TRAILER!!!", 0, b"")
+    for inode, (path, mode, content) in enumerate([*entries, end], start=1):
+        name = path.encode() + b"\0"
+        fields = (inode, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name), 0)
+        header = b"070701" + b"".join(b"%08X" % field for field in fields) + name
+        yield header + bytes(-len(header) % 4) + content + bytes(-len(content) % 4)
+
+
+# The kernel
+
+def kernel_folder() -> Path:
+    """The folder with vmlinuz and the modules; fetched from Debian the first time."""
+    if platform.machine() != "x86_64":
+        raise MachineError(f"the emulated machine runs x86_64 programs, this host is "
+                           f"{platform.machine()}")
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two test runs at once fetch it once
+        folder = CACHE / "kernel"
+        if not folder.exists():
+            with tempfile.TemporaryDirectory(prefix="fetch-", dir=CACHE) as scratch:
+                _fetch(Path(scratch)).rename(folder)
+    return folder
+
+
+def _fetch(scratch: Path) -> Path:
+    """Download and unpack the kernel by apt with its state, cache and sources in ``scratch``."""
+    _tool("apt-get", "apt")
+    _tool("dpkg-deb", "dpkg")
+    for sub in ("lists/partial", "archives/partial"):
+        (scratch / sub).mkdir(parents=True)
+    (scratch / "status").touch()
+    (scratch / "sources.list").write_text(
+        f"deb [signed-by={KEYRING} arch=amd64] http://deb.debian.org/debian {SUITE} main\n")
+    private = [word for setting in (
+        f"Dir::Etc::sourcelist={scratch}/sources.list", "Dir::Etc::sourceparts=/dev/null",
+        f"Dir::State::lists={scratch}/lists", f"Dir::State::status={scratch}/status",
+        f"Dir::Cache={scratch}", "APT::Sandbox::User=root", "Acquire::Languages=none",
+        "Acquire::Retries=3") for word in ("-o", setting)]
+    _do(["apt-get", *private, "update", "--error-on=any"], scratch)
+    names = set(_do(["apt-cache", *private, "pkgnames", "linux-"], scratch).split())
+    versions = [found[1] for name in names
+                if (found := re.fullmatch(r"linux-binary-(.+)-cloud-amd64", name))
+                and f"linux-modules-{found[1]}-cloud-amd64" in names]
+    if not versions:
+        raise MachineError(f"Debian's {SUITE} has no packages linux-binary-*-cloud-amd64")
+    version = TRIED_KERNEL if TRIED_KERNEL in versions else max(versions, key=_by_number)
+    _do(["apt-get", *private, "download", f"linux-binary-{version}-cloud-amd64",
+         f"linux-modules-{version}-cloud-amd64"], scratch)
+    for package in scratch.glob("*.deb"):
+        _do(["dpkg-deb", "-x", package.name, "unpacked"], scratch)
+    return _kept(scratch / "unpacked", scratch / "kernel")
+
+
+def _kept(unpacked: Path, kernel: Path) -> Path:
+    """Of the unpacked packages what the machine needs, in the folder ``kernel``."""
+    kernel.mkdir()
+    for wanted in ("vmlinuz*", *(f"{module}.ko.xz" for module in MODULES)):
+        found = [path for path in unpacked.rglob(wanted) if path.is_file()]
+        if len(found) != 1:
+            raise MachineError(f"the kernel's packages hold {len(found)} files {wanted}, not one")
+        if found[0].suffix == ".xz":
+            (kernel / found[0].stem).write_bytes(lzma.decompress(found[0].read_bytes()))
+        else:
+            shutil.copyfile(found[0], kernel / "vmlinuz")
+    return kernel
+
+
+def _by_number(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)]
+
+
+# Helpers
+
+def _do(command: list[str], folder: Path) -> str:
+    """Run a command in a folder; its output, or an error that says what it said."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False,
+                          timeout=300, env=os.environ | {"LC_ALL": "C"})
+    if done.returncode:
+        raise MachineError(f"`{' '.join(command)}` failed:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def _tool(name: str, package: str) -> str:
+    path = shutil.which(name)
+    if not path:
+        raise MachineError(f"{name} is missing: apt-get install {package}")
+    return path
+
+
+def _text(path: Path) -> str:
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1], [Path(name) for name in sys.argv[2:]], timeout_s=600,
+                 each_line=lambda line: print(line, flush=True)).code)
