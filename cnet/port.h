@@ -94,9 +94,9 @@ struct harp_port_ops {
     /* How many datagrams of payload_max bytes `slot` will surely take until the next flush. */
     size_t (*room)(struct harp_port *port);
 
-    /* Memory for a datagram of `bytes` to a hop, to be written before the next call; it leaves at
-     * the next flush at the latest. Equal sizes to one hop in a row are cheapest. NULL if there is
-     * no room. Aligned to 4; where it can be, so that the payload behind the header is to 64. */
+    /* Memory for a datagram of `bytes` to a hop, to be written before the next flush, with which it
+     * leaves and not before. Equal sizes to one hop in a row are cheapest. NULL if there is no room
+     * until then. Aligned to 4; where it can be, so that the payload behind the header is to 64. */
     uint8_t *(*slot)(struct harp_port *port, int hop, uint32_t bytes);
 
     /* Send a datagram that lies in a frame of the engine's pool, which is SENDING or LEAVING
