@@ -25,6 +25,22 @@ bool harp_inbox_has_room(const struct harp_inbox *inbox)
     return inbox->posted - inbox->base < HARP_MESSAGES;
 }
 
+void harp_inbox_stream(struct harp_inbox *inbox, uint32_t frames)
+{
+    inbox->streamed = true;
+    inbox->lent = frames;
+    inbox->posted = inbox->base + HARP_MESSAGES;
+}
+
+void harp_inbox_returned(struct harp_inbox *inbox, uint32_t frames)
+{
+    assert(inbox->streamed);
+#ifdef HARP_BUG_STREAM_CREDIT
+    frames++;
+#endif
+    inbox->lent += frames;
+}
+
 static void start(struct harp_inbox *inbox, struct harp_incoming *slot, uint32_t size)
 {
     slot->started = true;
@@ -71,6 +87,14 @@ static bool is_chunk(const struct harp_inbox *inbox, const struct harp_header *h
     return header->length == harp_min(inbox->segment, header->size - header->offset);
 }
 
+/* More chunks than frames were lent come only from a sender that passes over its credit. */
+static enum harp_fit fit_new(const struct harp_inbox *inbox)
+{
+    if (!inbox->streamed)
+        return HARP_FIT_BUFFER;
+    return inbox->placed != inbox->lent ? HARP_FIT_STREAM : HARP_FIT_BROKEN;
+}
+
 static enum harp_fit fit_eager(const struct harp_inbox *inbox, const struct harp_header *header)
 {
     const struct harp_eager *eager = &inbox->eager[header->message % HARP_EAGER];
@@ -89,16 +113,16 @@ enum harp_fit harp_inbox_fit(const struct harp_inbox *inbox, const struct harp_h
     if (harp_before(header->message, inbox->base))
         return HARP_FIT_DUPLICATE;
     if (!harp_before(header->message, inbox->posted))
-        return fit_eager(inbox, header);
+        return inbox->streamed ? HARP_FIT_BROKEN : fit_eager(inbox, header);
     const struct harp_incoming *slot = &inbox->slots[header->message % HARP_MESSAGES];
     uint32_t chunk = header->offset / inbox->segment;
-    if (!slot->started && header->size > slot->capacity)
+    if (!slot->started && !inbox->streamed && header->size > slot->capacity)
         return HARP_FIT_TOO_LONG;
     if (!slot->started)
-        return chunk < HARP_CHUNK_WINDOW ? HARP_FIT_BUFFER : HARP_FIT_BROKEN;
+        return chunk < HARP_CHUNK_WINDOW ? fit_new(inbox) : HARP_FIT_BROKEN;
     if (slot->size != header->size || !harp_chunks_within(&slot->got, chunk))
         return HARP_FIT_BROKEN;
-    return harp_chunks_has(&slot->got, chunk) ? HARP_FIT_DUPLICATE : HARP_FIT_BUFFER;
+    return harp_chunks_has(&slot->got, chunk) ? HARP_FIT_DUPLICATE : fit_new(inbox);
 }
 
 bool harp_inbox_placed(struct harp_inbox *inbox, const struct harp_header *header,
@@ -109,7 +133,8 @@ bool harp_inbox_placed(struct harp_inbox *inbox, const struct harp_header *heade
             (struct harp_eager){.message = header->message, .size = header->size, .full = true};
         return true;
     }
-    assert(fit == HARP_FIT_BUFFER);
+    assert(fit == HARP_FIT_BUFFER || fit == HARP_FIT_STREAM);
+    inbox->placed += inbox->streamed;
     struct harp_incoming *slot = harp_inbox_slot(inbox, header->message);
     if (!slot->started)
         start(inbox, slot, header->size);
@@ -121,9 +146,13 @@ const struct harp_incoming *harp_inbox_pop(struct harp_inbox *inbox)
 {
     if (inbox->base == inbox->posted)
         return NULL;
-    const struct harp_incoming *slot = harp_inbox_slot(inbox, inbox->base);
+    struct harp_incoming *slot = harp_inbox_slot(inbox, inbox->base);
     if (!slot->started || !harp_chunks_complete(&slot->got))
         return NULL;
     inbox->base++;
+    if (inbox->streamed) {
+        slot->started = false; /* its ring place is the next message's at once */
+        inbox->posted++;
+    }
     return slot;
 }

@@ -14,6 +14,10 @@
  *      +---------------------------> EAGER ------------------------------ +
  *                                         the caller copies slot to buffer
  *
+ * Or the inbox is streamed. Then nothing is posted and there are no eager slots: each chunk stays
+ * in its frame, of which the application holds up to `lent`, and 256 messages from `base` on may
+ * come.
+ *
  * Memory of the eager slots is the caller's, HARP_EAGER slots of one segment each; message n uses
  * slot n mod HARP_EAGER, which is free whenever n is at most HARP_EAGER - 1 beyond what is posted.
  *
@@ -49,12 +53,16 @@ struct harp_inbox {
     struct harp_eager eager[HARP_EAGER];
     uint16_t segment;
     uint32_t base;
-    uint32_t posted;
+    uint32_t posted; /* streamed: base + 256 */
     uint64_t posted_bytes;
+    bool streamed;
+    uint32_t lent;   /* frames lent since the beginning, returned ones counted again */
+    uint32_t placed; /* of these, filled */
 };
 
 enum harp_fit {
     HARP_FIT_BUFFER,    /* belongs into a posted buffer */
+    HARP_FIT_STREAM,    /* stays in its frame */
     HARP_FIT_EAGER,     /* belongs into an eager slot */
     HARP_FIT_DUPLICATE, /* is there already */
     HARP_FIT_TOO_LONG,  /* its message exceeds the posted buffer */
@@ -65,6 +73,12 @@ enum harp_fit {
 
 /* `words` are HARP_INBOX_WORDS of memory; the peer's first message has number `first`. */
 void harp_inbox_init(struct harp_inbox *inbox, uint64_t *words, uint32_t first, uint16_t segment);
+
+/* Receive streamed from now on, with `frames` to lend, before anything has arrived. */
+void harp_inbox_stream(struct harp_inbox *inbox, uint32_t frames);
+
+/* `frames` that were filled are free again. */
+void harp_inbox_returned(struct harp_inbox *inbox, uint32_t frames);
 
 /* Whether another buffer can be posted. */
 bool harp_inbox_has_room(const struct harp_inbox *inbox);
@@ -85,7 +99,7 @@ bool harp_inbox_placed(struct harp_inbox *inbox, const struct harp_header *heade
 /* Posted buffer of a message. */
 struct harp_incoming *harp_inbox_slot(struct harp_inbox *inbox, uint32_t message);
 
-/* The oldest message if it is complete, which then leaves; NULL otherwise. */
+/* The oldest message, number `base`, if it is complete, which then leaves; NULL otherwise. */
 const struct harp_incoming *harp_inbox_pop(struct harp_inbox *inbox);
 
 #endif

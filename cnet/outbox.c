@@ -21,20 +21,28 @@ void harp_outbox_init(struct harp_outbox *outbox, uint64_t *words, uint32_t firs
     memset(outbox, 0, sizeof *outbox);
     outbox->segment = segment;
     outbox->base = outbox->end = outbox->cursor = outbox->credit = first;
+    outbox->chunk_end = outbox->chunk_credit = first;
     for (uint32_t i = 0; i < HARP_MESSAGES; i++) {
         outbox->slots[i].done.ring = words + 2 * i * HARP_CHUNK_WORDS;
         outbox->slots[i].lost_ring = words + (2 * i + 1) * HARP_CHUNK_WORDS;
     }
 }
 
-bool harp_outbox_add(struct harp_outbox *outbox, const uint8_t *buffer, uint32_t size,
-                     uint64_t context)
+void harp_outbox_stream(struct harp_outbox *outbox, uint32_t frames)
+{
+    outbox->streamed = true;
+    outbox->chunk_credit += frames;
+}
+
+bool harp_outbox_add(struct harp_outbox *outbox, const uint8_t *buffer,
+                     const uint8_t *const *chunks, uint32_t size, uint64_t context)
 {
     if (outbox->end - outbox->base >= HARP_MESSAGES)
         return false;
     struct harp_outgoing *message = slot_of(outbox, outbox->end);
     outbox->total_bytes += size;
     message->buffer = buffer;
+    message->chunks = chunks;
     message->context = context;
     message->through = outbox->total_bytes;
     message->size = size;
@@ -42,8 +50,18 @@ bool harp_outbox_add(struct harp_outbox *outbox, const uint8_t *buffer, uint32_t
     message->lost = 0;
     harp_chunks_init(&message->done, message->done.ring, harp_chunks_of(size, outbox->segment));
     memset(message->lost_ring, 0, HARP_CHUNK_WORDS * sizeof *message->lost_ring);
+    message->first_chunk = outbox->chunk_end;
+    outbox->chunk_end += message->done.total;
     outbox->end++;
     return true;
+}
+
+static const uint8_t *payload_of(const struct harp_outgoing *message, uint32_t chunk,
+                                 uint32_t offset)
+{
+    if (message->chunks)
+        return message->chunks[chunk];
+    return message->buffer ? message->buffer + offset : NULL;
 }
 
 static void describe(struct harp_outbox *outbox, uint32_t number, uint32_t chunk, bool again,
@@ -58,7 +76,7 @@ static void describe(struct harp_outbox *outbox, uint32_t number, uint32_t chunk
         .size = message->size,
         .length = (uint16_t)harp_min(outbox->segment, message->size - offset),
         .again = again,
-        .payload = message->buffer ? message->buffer + offset : NULL,
+        .payload = payload_of(message, chunk, offset),
     };
 }
 
@@ -94,6 +112,9 @@ static bool may_travel(const struct harp_outbox *outbox, uint32_t number,
     if (number == outbox->credit)
         return true;
 #endif
+    if (outbox->streamed)
+        return harp_before(number, outbox->credit) &&
+               harp_before(message->first_chunk + message->next, outbox->chunk_credit);
     if (harp_before(number, outbox->credit))
         return true;
     return message->done.total == 1 && harp_before(number, outbox->credit + HARP_EAGER);
@@ -109,7 +130,10 @@ bool harp_outbox_pick(struct harp_outbox *outbox, struct harp_pick *pick)
     uint32_t stop = outbox->credit + HARP_EAGER;
     for (uint32_t m = outbox->cursor; m != outbox->end && harp_before(m, stop); m++) {
         const struct harp_outgoing *message = slot_of(outbox, m);
-        if (!harp_chunks_within(&message->done, message->next) || !may_travel(outbox, m, message))
+        bool may = may_travel(outbox, m, message);
+        if (!may && outbox->streamed)
+            return false; /* younger chunks have higher numbers */
+        if (!may || !harp_chunks_within(&message->done, message->next))
             continue;
         describe(outbox, m, message->next, false, pick);
         return true;
@@ -172,12 +196,18 @@ void harp_outbox_lost(struct harp_outbox *outbox, uint32_t message, uint32_t chu
     outbox->lost++;
 }
 
-bool harp_outbox_credit(struct harp_outbox *outbox, uint32_t credit)
+static bool grow(uint32_t *credit, uint32_t to)
 {
-    if (!harp_before(outbox->credit, credit))
+    if (!harp_before(*credit, to))
         return false;
-    outbox->credit = credit;
+    *credit = to;
     return true;
+}
+
+bool harp_outbox_credit(struct harp_outbox *outbox, uint32_t credit, uint32_t chunk_credit)
+{
+    bool more = grow(&outbox->credit, credit);
+    return (outbox->streamed && grow(&outbox->chunk_credit, chunk_credit)) || more;
 }
 
 uint64_t harp_outbox_bytes_before(const struct harp_outbox *outbox, uint32_t credit)

@@ -18,6 +18,10 @@
  * Credit is a number: messages before it are posted at the far end. Of those after it, the next
  * HARP_EAGER may travel if they have one chunk only; the far end keeps room for just so many.
  *
+ * A peer that receives streamed lends frames instead of posting buffers. Then chunks have numbers
+ * too, counted over all messages, and one may travel if its message is below `credit` and its own
+ * number below `chunk_credit`; nothing goes ahead of either.
+ *
  * Owner: the session; rings of bits lie in the session's memory. No function allocates.
  */
 #ifndef HARP_OUTBOX_H
@@ -32,12 +36,14 @@
 #define HARP_EAGER 8      /* small messages that may travel ahead of credit */
 
 struct harp_outgoing {
-    const uint8_t *buffer; /* NULL if the caller simulates without payload */
-    uint64_t context;      /* the application's */
-    uint64_t through;      /* bytes of all messages up to and including this one */
+    const uint8_t *buffer;        /* NULL if scattered, or simulated without payload */
+    const uint8_t *const *chunks; /* scattered: where each chunk lies; else NULL */
+    uint64_t context;             /* the application's */
+    uint64_t through;             /* bytes of all messages up to and including this one */
     uint32_t size;
-    uint32_t next; /* first chunk that was never sent */
-    uint32_t lost; /* chunks to send again */
+    uint32_t first_chunk; /* number of its first chunk, counted over all messages */
+    uint32_t next;        /* first chunk that was never sent */
+    uint32_t lost;        /* chunks to send again */
     struct harp_chunks done;
     uint64_t *lost_ring; /* which, by the same window as `done` */
 };
@@ -45,11 +51,14 @@ struct harp_outgoing {
 struct harp_outbox {
     struct harp_outgoing slots[HARP_MESSAGES];
     uint16_t segment;
+    bool streamed;   /* the peer receives streamed */
     uint32_t base;   /* oldest message that was not reported */
     uint32_t end;    /* number of the next message */
     uint32_t cursor; /* all messages before it have been sent once, whole */
     uint32_t credit;
-    uint32_t lost; /* chunks to send again, all messages together */
+    uint32_t chunk_credit; /* streamed */
+    uint32_t chunk_end;    /* number of the next message's first chunk */
+    uint32_t lost;         /* chunks to send again, all messages together */
     uint64_t total_bytes;
 };
 
@@ -70,9 +79,13 @@ struct harp_pick {
 void harp_outbox_init(struct harp_outbox *outbox, uint64_t *words, uint32_t first,
                       uint16_t segment);
 
-/* Queue a message; false while 256 are open. */
-bool harp_outbox_add(struct harp_outbox *outbox, const uint8_t *buffer, uint32_t size,
-                     uint64_t context);
+/* The peer receives streamed and lends `frames` to begin with. Chunks count from `first`. */
+void harp_outbox_stream(struct harp_outbox *outbox, uint32_t frames);
+
+/* Queue a message, of which `buffer` or `chunks` is not NULL unless there is no payload; false
+ * while 256 are open. */
+bool harp_outbox_add(struct harp_outbox *outbox, const uint8_t *buffer,
+                     const uint8_t *const *chunks, uint32_t size, uint64_t context);
 
 /* The chunk that should travel next; false if none may. Changes nothing but the cursor. */
 bool harp_outbox_pick(struct harp_outbox *outbox, struct harp_pick *pick);
@@ -88,18 +101,19 @@ bool harp_outbox_repeat(struct harp_outbox *outbox, uint32_t message, uint32_t c
 void harp_outbox_acked(struct harp_outbox *outbox, uint32_t message, uint32_t chunk);
 void harp_outbox_lost(struct harp_outbox *outbox, uint32_t message, uint32_t chunk);
 
-/* New credit; older news is passed over. True if it was new. */
-bool harp_outbox_credit(struct harp_outbox *outbox, uint32_t credit);
+/* New credit, in chunks only if the peer receives streamed; older news is passed over. True if it
+ * was new. */
+bool harp_outbox_credit(struct harp_outbox *outbox, uint32_t credit, uint32_t chunk_credit);
 
-/* Bytes of all messages before `credit` that were queued: more than the far end has posted for them
- * means that one is longer than its buffer. */
+/* Posted: bytes of all messages before `credit` that were queued: more than the far end has posted
+ * for them means that one is longer than its buffer. */
 uint64_t harp_outbox_bytes_before(const struct harp_outbox *outbox, uint32_t credit);
 
 /* Whether messages wait for credit and for nothing else. */
 bool harp_outbox_starved(struct harp_outbox *outbox);
 
-/* The oldest message if it is done, which then leaves; NULL otherwise. Its slot stays readable
- * until the next harp_outbox_add. */
+/* The oldest message, number `base`, if it is done, which then leaves; NULL otherwise. Its slot
+ * stays readable until the next harp_outbox_add. */
 const struct harp_outgoing *harp_outbox_pop(struct harp_outbox *outbox);
 
 #endif

@@ -34,6 +34,7 @@ struct harp_path {
     uint32_t suspects;     /* packets of that loss that have not arrived late */
     enum harp_probe probe; /* to be sent now */
     bool dead;
+    bool barred;            /* carries no data although it may live (session.h says why) */
     uint64_t probe_at_ns;   /* dead: when to probe */
     uint64_t probe_wait_ns; /* dead: pause after the next probe */
     /* from the peer */

@@ -52,6 +52,7 @@ static struct harp_session *create(void *memory, const struct harp_session_confi
                                    uint64_t now_ns)
 {
     assert(config->connection != 0 && config->paths > 0 && config->paths <= HARP_PATHS_MAX);
+    assert(config->stream_frames <= HARP_STREAM_MAX);
     assert(config->segment >= HARP_CHUNK_ALIGN && config->segment % HARP_CHUNK_ALIGN == 0);
     struct harp_session *session = memory;
     memset(session, 0, head_bytes(config->paths));
@@ -62,6 +63,9 @@ static struct harp_session *create(void *memory, const struct harp_session_confi
                                             .epoch = config->epoch,
                                             .segment = config->segment,
                                             .paths = config->paths,
+                                            .flags = config->stream_frames > 0,
+                                            .messages = config->stream_frames ? HARP_MESSAGES : 0,
+                                            .frames = config->stream_frames,
                                             .first = config->first};
     memcpy(session->own.nonce, config->nonce, sizeof config->nonce);
     session->now_ns = session->began_ns = session->heard_ns = now_ns;
@@ -108,9 +112,13 @@ void harp_session_agree(struct harp_session *session, const struct harp_paramete
         harp_path_init(&session->paths[p], session->slots + p * HARP_SENT_SLOTS, config->first,
                        peer->first, config->cc, &config->window);
     harp_outbox_init(&session->outbox, session->words, config->first, session->segment);
-    harp_outbox_credit(&session->outbox, config->first + peer->messages);
+    if (peer->flags)
+        harp_outbox_stream(&session->outbox, (uint32_t)harp_min(peer->frames, HARP_STREAM_MAX));
+    harp_outbox_credit(&session->outbox, config->first + peer->messages, config->first);
     harp_inbox_init(&session->inbox, session->words + HARP_OUTBOX_WORDS, peer->first,
                     session->segment);
+    if (config->stream_frames)
+        harp_inbox_stream(&session->inbox, config->stream_frames);
 }
 
 const struct harp_parameters *harp_session_peer(const struct harp_session *session)
@@ -147,7 +155,8 @@ bool harp_session_post(struct harp_session *session, uint8_t *buffer, uint32_t c
 {
     assert(!session->placing);
     *eager = -1;
-    if (!session->known || session->state > HARP_OPEN || !harp_inbox_has_room(&session->inbox))
+    if (!session->known || session->state > HARP_OPEN || session->inbox.streamed ||
+        !harp_inbox_has_room(&session->inbox))
         return false;
     bool too_long;
     *eager = harp_inbox_post(&session->inbox, buffer, capacity, context, &too_long);
@@ -164,12 +173,46 @@ bool harp_session_message(struct harp_session *session, const uint8_t *buffer, u
 {
     assert(!session->placing);
     return session->state == HARP_OPEN && size <= HARP_MESSAGE_MAX &&
-           harp_outbox_add(&session->outbox, buffer, size, context);
+           harp_outbox_add(&session->outbox, buffer, NULL, size, context);
 }
 
-void harp_session_close(struct harp_session *session, uint64_t now_ns, uint32_t reason)
+bool harp_session_message_frames(struct harp_session *session, const uint8_t *const *chunks,
+                                 uint32_t size, uint64_t context)
+{
+    assert(!session->placing);
+    return session->state == HARP_OPEN && size <= HARP_MESSAGE_MAX &&
+           harp_outbox_add(&session->outbox, NULL, chunks, size, context);
+}
+
+uint16_t harp_session_segment(const struct harp_session *session)
+{
+    return session->segment;
+}
+
+void harp_session_returned(struct harp_session *session, uint32_t frames)
+{
+    assert(!session->placing);
+    harp_inbox_returned(&session->inbox, frames);
+    session->credit_news |= frames > 0;
+}
+
+/* Too long a text is cut where a character of UTF-8 begins. */
+static void say(struct harp_close *notice, const char *text)
+{
+    size_t bytes = strlen(text);
+    if (bytes > HARP_CLOSE_TEXT)
+        for (bytes = HARP_CLOSE_TEXT; bytes && (text[bytes] & 0xc0) == 0x80;)
+            bytes--;
+    memcpy(notice->text, text, bytes);
+    notice->text_bytes = (uint8_t)bytes;
+}
+
+void harp_session_close(struct harp_session *session, uint64_t now_ns, uint32_t reason,
+                        const char *text)
 {
     harp_session_clock(session, now_ns);
+    if (text && session->state < HARP_CLOSING)
+        say(&session->notice, text);
     bool under_way = session->known && session->outbox.base != session->outbox.end;
     if (reason == HARP_REASON_DONE && under_way)
         reason = HARP_REASON_UNDER_WAY;
@@ -180,15 +223,32 @@ static bool poll_message(struct harp_session *session, struct harp_event *event)
 {
     const struct harp_incoming *in = harp_inbox_pop(&session->inbox);
     if (in) {
-        *event = (struct harp_event){
-            .type = HARP_EVENT_RECEIVED, .size = in->size, .context = in->context};
+        *event = (struct harp_event){.type = HARP_EVENT_RECEIVED,
+                                     .size = in->size,
+                                     .message = session->inbox.base - 1,
+                                     .context = in->context};
+        session->credit_news |= session->inbox.streamed;
         return true;
     }
     const struct harp_outgoing *out = harp_outbox_pop(&session->outbox);
     if (out)
-        *event = (struct harp_event){
-            .type = HARP_EVENT_SENT, .size = out->size, .context = out->context};
+        *event = (struct harp_event){.type = HARP_EVENT_SENT,
+                                     .size = out->size,
+                                     .message = session->outbox.base - 1,
+                                     .context = out->context};
     return out != NULL;
+}
+
+static void report_end(const struct harp_session *session, struct harp_event *event)
+{
+    *event = (struct harp_event){
+        .type = HARP_EVENT_CLOSED, .reason = session->reason, .by_peer = session->by_peer};
+    if (!session->by_peer)
+        return;
+    event->text = (const char *)session->notice.text;
+    event->text_bytes = session->notice.text_bytes;
+    event->lowest = session->versions.lowest;
+    event->highest = session->versions.highest;
 }
 
 void harp_session_poll(struct harp_session *session, struct harp_event *event)
@@ -201,17 +261,11 @@ void harp_session_poll(struct harp_session *session, struct harp_event *event)
         return;
     } else if (session->ended) {
         session->ended = false;
-        *event = (struct harp_event){
-            .type = HARP_EVENT_CLOSED, .reason = session->reason, .by_peer = session->by_peer};
+        report_end(session, event);
     }
 }
 
 const struct harp_session_counters *harp_session_count(const struct harp_session *session)
 {
     return &session->counters;
-}
-
-bool harp_session_path_lives(const struct harp_session *session, uint8_t path)
-{
-    return path < session->paths_n && !session->paths[path].dead;
 }

@@ -29,6 +29,16 @@
  * frees nothing. After HARP_EVENT_CLOSED it should be kept for a while, since it answers repeated
  * CLOSE.
  *
+ * How messages are received is the receiver's choice, for each direction of a connection:
+ *
+ *   posted    The application posts a buffer per message; payload is placed by offset. Credit is
+ *             messages and bytes. Small messages may come before their buffer (eager slots).
+ *   streamed  config.stream_frames > 0. HARP_PLACE says `streamed`: the caller keeps the frame,
+ *             lends it to the application, and says harp_session_returned when it has it back.
+ *             Credit is chunks: no more frames are lent than stream_frames. An application that
+ *             gives frames back only when a message is complete can receive no message of more
+ *             chunks than that.
+ *
  * Errors of use by the application are refused (false); breaking the rules above is an assertion;
  * what the peer does wrong closes the connection with a reason and is never an assertion.
  */
@@ -46,6 +56,8 @@
 #include "wire.h"
 
 #define HARP_PATHS_MAX 64
+#define HARP_STREAM_MAX (UINT32_C(1) << 20) /* frames lent; more chunks are never in flight */
+#define HARP_CLOSE_TEXT 120
 
 struct harp_session;
 
@@ -57,6 +69,7 @@ enum harp_reason {
     HARP_REASON_PROTOCOL = 3,
     HARP_REASON_MEMORY = 4,
     HARP_REASON_VERSION = 5,
+    HARP_REASON_MTU = 6,         /* no path carries a full frame, though all carry small ones */
     HARP_REASON_SILENT = 256,    /* nothing was heard for dead_ns */
     HARP_REASON_NO_ANSWER = 257, /* the handshake did not finish within dead_ns */
 };
@@ -65,11 +78,12 @@ struct harp_session_config {
     uint64_t connection; /* own id, random, never 0 */
     uint64_t listener;   /* id to which FIRST goes; unused by the listening end */
     uint8_t nonce[16];
-    uint64_t seed;    /* of the choice among paths */
-    uint32_t first;   /* number of the first message and packets; random */
-    uint16_t epoch;   /* of this process */
-    uint16_t segment; /* largest payload, a multiple of 128 */
-    uint16_t paths;   /* at most HARP_PATHS_MAX; the lower of both ends counts */
+    uint64_t seed;          /* of the choice among paths */
+    uint32_t first;         /* number of the first message and packets; random */
+    uint16_t epoch;         /* of this process */
+    uint16_t segment;       /* largest payload, a multiple of 128 */
+    uint16_t paths;         /* at most HARP_PATHS_MAX; the lower of both ends counts */
+    uint32_t stream_frames; /* 0: receives are posted; else streamed, and so many frames lent */
     struct harp_loss_limits loss;
     uint64_t dead_ns;       /* a peer that is silent this long is gone */
     uint64_t probe_most_ns; /* longest pause between probes of a dead path, or for credit */
@@ -107,6 +121,7 @@ struct harp_place {
     uint8_t *buffer; /* the posted buffer; NULL with an eager slot, or without payload */
     uint32_t offset; /* where in it */
     int eager;       /* the eager slot, or -1 */
+    bool streamed;   /* keep the frame and lend it to the application; no buffer */
 };
 
 /* Take a frame in. `body` is a control frame's body of header->length bytes. `marked`: it came with
@@ -124,7 +139,7 @@ struct harp_frame {
     uint8_t path;              /* on which it travels; an ACK's header names the path it is about */
     bool again;                /* a chunk that has travelled before */
     const uint8_t *payload;    /* DATA: header.length bytes, NULL without payload */
-    uint8_t body[HARP_BODY_MAX]; /* others: header.length bytes */
+    uint8_t body[HARP_BODY_MAX]; /* others but PROBE, whose body is header.length zeros */
 };
 
 /* Run the timers and hand out up to `room` frames. */
@@ -145,8 +160,21 @@ bool harp_session_post(struct harp_session *session, uint8_t *buffer, uint32_t c
 bool harp_session_message(struct harp_session *session, const uint8_t *buffer, uint32_t size,
                           uint64_t context);
 
-/* End the connection. HARP_REASON_DONE turns into HARP_REASON_UNDER_WAY if messages are. */
-void harp_session_close(struct harp_session *session, uint64_t now_ns, uint32_t reason);
+/* The same of payload that lies in pieces: chunk i, harp_session_segment bytes but for the last, is
+ * at chunks[i]. The array must not change until HARP_EVENT_SENT either. */
+bool harp_session_message_frames(struct harp_session *session, const uint8_t *const *chunks,
+                                 uint32_t size, uint64_t context);
+
+/* Payload of a whole chunk as both ends agreed; 0 while the peer is not known. */
+uint16_t harp_session_segment(const struct harp_session *session);
+
+/* Streamed: the application has given back `frames` of those lent to it. */
+void harp_session_returned(struct harp_session *session, uint32_t frames);
+
+/* End the connection. HARP_REASON_DONE turns into HARP_REASON_UNDER_WAY if messages are. The peer
+ * is told `text` (UTF-8, cut to HARP_CLOSE_TEXT bytes) for its log; NULL for none. */
+void harp_session_close(struct harp_session *session, uint64_t now_ns, uint32_t reason,
+                        const char *text);
 
 enum harp_event_type {
     HARP_EVENT_NONE,
@@ -159,13 +187,23 @@ enum harp_event_type {
 struct harp_event {
     enum harp_event_type type;
     uint32_t size;    /* SENT, RECEIVED: of the message */
-    uint64_t context; /* SENT, RECEIVED: the application's */
-    uint32_t reason;  /* CLOSED */
-    bool by_peer;     /* CLOSED: the peer's CLOSE or VERSION said so */
+    uint32_t message; /* SENT, RECEIVED: its number, as in DATA's header */
+    uint64_t context; /* SENT, RECEIVED: the application's; 0 if streamed */
+    uint32_t reason;  /* CLOSED, and all below */
+    bool by_peer;     /* the peer's CLOSE or VERSION said so */
+    uint8_t text_bytes;
+    uint8_t lowest, highest; /* HARP_REASON_VERSION by the peer: what it speaks */
+    const char *text;        /* text_bytes bytes of the peer's CLOSE, not closed by 0; they stay as
+                              * long as the session */
 };
 
 /* The next event; HARP_EVENT_NONE if there is none. Messages are reported in order, each way. */
 void harp_session_poll(struct harp_session *session, struct harp_event *event);
+
+/* One sentence about HARP_EVENT_CLOSED, for an error: why, by whom, and what the peer said of it.
+ * Control characters of the peer's text become '?'. Writes at most `room` bytes, the closing 0
+ * included. */
+void harp_reason_explain(const struct harp_event *closed, char *out, size_t room);
 
 struct harp_session_counters {
     uint64_t data_sent;    /* DATA frames */
@@ -184,5 +222,48 @@ const struct harp_session_counters *harp_session_count(const struct harp_session
 
 /* Whether a path is in use. */
 bool harp_session_path_lives(const struct harp_session *session, uint8_t path);
+
+/* Paths. What keeps data off a path although it lives:
+ * - the listening end has heard nothing on it yet, so it does not know where it leads;
+ * - full frames do not pass, though small ones do (mtu_fails). A padded PROBE of a full frame opens
+ *   every path; if three are lost where later packets arrive, the path fails, and is tried again
+ *   ever more rarely. When all paths have failed ten times, the connection ends: HARP_REASON_MTU;
+ * - it is retired, here by harp_session_path_retire or by the peer, at whose host it arrives on
+ *   another engine's queue (off_queue); unless no other path is left. */
+struct harp_path_info {
+    bool alive;
+    bool usable;    /* carries data */
+    bool heard;     /* a frame has come on it, or we are the connecting end */
+    bool retired;   /* by harp_session_path_retire */
+    bool off_queue; /* by the peer */
+    bool mtu_fails;
+    uint16_t confirmed_bytes; /* largest UDP payload known to have arrived */
+    uint16_t probing_bytes;   /* padded PROBE under way; 0 if none is */
+    uint64_t smoothed_ns;     /* round trip without the far host's part; 0 while unknown */
+    uint64_t least_ns;
+    uint64_t window_bytes;
+    uint64_t flying_bytes;
+    uint64_t sent; /* packets */
+    uint64_t lost; /* packets given up */
+};
+
+/* False if the path does not exist (yet). */
+bool harp_session_path_info(const struct harp_session *session, uint8_t path,
+                            struct harp_path_info *info);
+
+/* Put no data on this path any more unless no other lives; and take that back. */
+void harp_session_path_retire(struct harp_session *session, uint8_t path, bool retired);
+
+/* Tell the peer whether its frames on this path arrive on a queue that is not this engine's. */
+void harp_session_path_off_queue(struct harp_session *session, uint8_t path, bool off);
+
+/* ICMP says that this path's peer is unreachable. ICMP can be forged, so it ends nothing: the path
+ * is probed at once, or FIRST repeated on the next path, at most once a timeout. */
+void harp_session_unreachable(struct harp_session *session, uint64_t now_ns, uint8_t path);
+
+/* Send one PROBE that makes a UDP payload of `bytes`, more than HARP_HEADER_BYTES. False while one
+ * is under way on this path. Once probing_bytes is 0 again it has arrived (confirmed_bytes) or is
+ * lost. */
+bool harp_session_probe_bytes(struct harp_session *session, uint8_t path, uint16_t bytes);
 
 #endif

@@ -1,9 +1,11 @@
 #include "session_state.h"
 
 /* The packet has not been acknowledged in time: its chunk travels again, under a new number. */
-static void give_up(struct harp_session *session, struct harp_path *path, struct harp_sent *sent)
+static void give_up(struct harp_session *session, struct harp_path *path, struct harp_sent *sent,
+                    bool overtaken)
 {
     harp_sent_lost(&path->sent, sent);
+    harp_session_path_lost(session, path, sent, overtaken);
     session->counters.lost++;
     if (!harp_before(sent->packet, path->episode)) {
         path->episode = path->sent.next;
@@ -23,7 +25,7 @@ void harp_session_flush(struct harp_session *session, struct harp_path *path)
     for (uint32_t packet = path->sent.tail; path->sent.flying; packet++) {
         struct harp_sent *sent = harp_sent_at(&path->sent, packet);
         if (sent->state == HARP_FLYING)
-            give_up(session, path, sent);
+            give_up(session, path, sent, false);
     }
 }
 
@@ -34,7 +36,7 @@ void harp_session_detect(struct harp_session *session, struct harp_path *path)
     for (struct harp_sent *sent;
          (sent = harp_loss_next(&path->loss, &path->sent, &path->rtt, &cursor, session->now_ns));) {
         loss.bytes += sent->bytes;
-        give_up(session, path, sent);
+        give_up(session, path, sent, true);
     }
     if (loss.bytes)
         path->cc.ops->on_loss(&path->cc, &loss);
@@ -56,6 +58,7 @@ static void settle(struct harp_session *session, struct harp_path *path, struct 
         arrived_late(session, path);
     harp_loss_delivered(&path->loss, sent, session->now_ns);
     harp_sent_acked(&path->sent, sent);
+    harp_session_path_settled(session, path, sent);
     if (!sent->probe)
         harp_outbox_acked(&session->outbox, sent->message, sent->chunk);
 }
@@ -98,15 +101,17 @@ static void path_news(struct harp_session *session, struct harp_path *path,
         path->dead = false;
         path->probe_at_ns = HARP_NEVER;
         session->counters.paths_returned++;
+        harp_session_paths_rate(session);
     }
 }
 
 /* Credit only grows; an ACK that was overtaken says less than is known. */
 static void take_credit(struct harp_session *session, const struct harp_ack *ack)
 {
-    if (harp_outbox_bytes_before(&session->outbox, ack->messages) > ack->bytes)
+    if (!session->outbox.streamed &&
+        harp_outbox_bytes_before(&session->outbox, ack->messages) > ack->bytes)
         harp_session_part(session, HARP_REASON_TOO_LONG);
-    else if (harp_outbox_credit(&session->outbox, ack->messages))
+    else if (harp_outbox_credit(&session->outbox, ack->messages, ack->frames))
         session->beg_at_ns = HARP_NEVER;
 }
 
@@ -127,6 +132,7 @@ enum harp_verdict harp_session_take_ack(struct harp_session *session,
     struct harp_cc_ack news = {.flying = path->sent.flying_bytes};
     if (settle_all(session, path, &ack, &news))
         path_news(session, path, &news);
+    harp_session_path_flag(session, header->path, ack.largest, header->flags & HARP_ACK_OFF_QUEUE);
     take_credit(session, &ack);
     return HARP_TAKEN;
 }
@@ -140,10 +146,13 @@ static void write_ack(struct harp_session *session, struct harp_frame *frame, ui
         .delay_ns = (uint32_t)harp_min(held_ns, UINT32_MAX),
         .messages = session->inbox.posted,
         .bytes = session->inbox.posted_bytes,
+        .frames = session->inbox.streamed ? session->peer.first + session->inbox.lent : 0,
         .marked = path->marked,
     };
     ack.bits = harp_sack_write(&path->sack, ack.map);
     harp_session_header(session, frame, HARP_ACK, number);
+    if (session->standing[number].arrives_off)
+        frame->header.flags = HARP_ACK_OFF_QUEUE;
     frame->header.length = (uint16_t)harp_ack_encode(&ack, frame->body);
     frame->path = harp_session_pick_path(session, number);
     path->unacked = 0;

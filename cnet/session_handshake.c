@@ -45,8 +45,9 @@ static void accepted(struct harp_session *session, const struct harp_parameters 
     if (session->repeats == 1)
         harp_rtt_sample(&session->paths[0].rtt, session->now_ns,
                         session->now_ns - session->first_sent_ns, 0);
+    harp_session_paths_begin(session);
     for (uint32_t p = 0; p < session->paths_n; p++)
-        session->paths[p].probe = HARP_PROBE_PLAIN;
+        harp_session_path_heard(session, (uint8_t)p);
 }
 
 static bool take_first(struct harp_session *session, const struct harp_header *header,
@@ -76,6 +77,15 @@ static bool take_cookie(struct harp_session *session, const struct harp_header *
     return true;
 }
 
+static bool take_versions(struct harp_session *session, const struct harp_header *header,
+                          const uint8_t *body)
+{
+    if (harp_versions_decode(body, header->length, &session->versions) != HARP_WIRE_OK)
+        return false;
+    harp_session_end(session, HARP_REASON_VERSION, true);
+    return true;
+}
+
 enum harp_verdict harp_session_take_handshake(struct harp_session *session,
                                               const struct harp_header *header, const uint8_t *body)
 {
@@ -90,8 +100,7 @@ enum harp_verdict harp_session_take_handshake(struct harp_session *session,
     } else if (header->type == HARP_COOKIE) {
         taken = take_cookie(session, header, body);
     } else if (header->type == HARP_VERSION_NOTICE) {
-        harp_session_end(session, HARP_REASON_VERSION, true);
-        taken = true;
+        taken = take_versions(session, header, body);
     } else if (harp_parameters_decode(body, header->length, &peer) == HARP_WIRE_OK) {
         accepted(session, &peer);
         taken = true;
@@ -113,8 +122,10 @@ enum harp_verdict harp_session_take_close(struct harp_session *session,
     if (session->state == HARP_CLOSED && !session->by_peer)
         return HARP_DROP;
     bool ours = session->state == HARP_CLOSING;
-    if (session->state != HARP_CLOSED)
+    if (session->state != HARP_CLOSED) {
         harp_session_end(session, notice.reason, true);
+        session->notice = notice;
+    }
     session->answer = !ours;
     session->answer_path = header->path;
     return HARP_TAKEN;
@@ -137,7 +148,10 @@ static void write_first(struct harp_session *session, struct harp_frame *frame)
 static void write_close(struct harp_session *session, struct harp_frame *frame, uint8_t path)
 {
     harp_session_header(session, frame, HARP_CLOSE, path);
-    const struct harp_close notice = {.reason = session->reason};
+    struct harp_close notice = session->notice;
+    notice.reason = session->reason;
+    if (session->by_peer) /* its words are not ours */
+        notice.text_bytes = 0;
     frame->header.length = (uint16_t)harp_close_encode(&notice, frame->body);
 }
 

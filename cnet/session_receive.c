@@ -23,6 +23,7 @@ static void confirmed(struct harp_session *session)
     session->connected = true;
     session->heard_ns = session->now_ns;
     session->keep_at_ns = session->now_ns + session->config.dead_ns / 4;
+    harp_session_paths_begin(session);
 }
 
 static void count_arrival(struct harp_session *session, const struct harp_header *header)
@@ -47,7 +48,9 @@ static enum harp_verdict place_into(struct harp_session *session, const struct h
     session->placing = true;
     session->placing_fit = fit;
     session->placing_header = *header;
-    if (fit == HARP_FIT_EAGER)
+    if (fit == HARP_FIT_STREAM)
+        *place = (struct harp_place){.offset = header->offset, .eager = -1, .streamed = true};
+    else if (fit == HARP_FIT_EAGER)
         *place = (struct harp_place){.eager = (int)(header->message % HARP_EAGER)};
     else
         *place =
@@ -63,6 +66,7 @@ static enum harp_verdict take_data(struct harp_session *session, const struct ha
     enum harp_fit fit = harp_inbox_fit(&session->inbox, header);
     switch (fit) {
     case HARP_FIT_BUFFER:
+    case HARP_FIT_STREAM:
     case HARP_FIT_EAGER:
         return place_into(session, header, fit, place);
     case HARP_FIT_DUPLICATE:
@@ -110,6 +114,8 @@ enum harp_verdict harp_session_receive(struct harp_session *session, uint64_t no
     if (session->state > HARP_OPEN)
         return HARP_DROP;
     confirmed(session);
+    if (!session->standing[header->path].heard)
+        harp_session_path_heard(session, header->path);
     if (header->type == HARP_ACK)
         return harp_session_take_ack(session, header, body);
     if (header->type == HARP_DATA || header->type == HARP_PROBE)

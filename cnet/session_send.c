@@ -19,12 +19,17 @@ void harp_session_header(const struct harp_session *session, struct harp_frame *
 
 uint8_t harp_session_pick_path(const struct harp_session *session, uint8_t wanted)
 {
+    int second = -1;
     for (uint32_t i = 0; i < session->paths_n; i++) {
         uint8_t path = (uint8_t)((wanted + i) % session->paths_n);
-        if (!session->paths[path].dead)
+        if (session->paths[path].dead || !session->standing[path].heard)
+            continue;
+        if (!session->paths[path].barred)
             return path;
+        if (second < 0)
+            second = path;
     }
-    return wanted;
+    return second < 0 ? wanted : (uint8_t)second;
 }
 
 /* Give the frame the next number of its path. */
@@ -67,19 +72,40 @@ static bool find_tail(struct harp_session *session, struct harp_path *path, stru
     return false;
 }
 
+static void write_probe(struct harp_session *session, struct harp_frame *frame, uint8_t path,
+                        uint16_t padding)
+{
+    harp_session_header(session, frame, HARP_PROBE, path);
+    frame->header.length = padding;
+    number(session, frame)->probe = true;
+}
+
+static size_t send_size_probe(struct harp_session *session, struct harp_frame *frame, uint8_t path)
+{
+    struct harp_standing *standing = &session->standing[path];
+    if (standing->size != HARP_SIZE_DUE || session->paths[path].dead ||
+        !harp_sent_has_room(&session->paths[path].sent))
+        return 0;
+    write_probe(session, frame, path, (uint16_t)(standing->size_bytes - HARP_HEADER_BYTES));
+    standing->size = HARP_SIZE_FLYING;
+    return 1;
+}
+
 static size_t send_probes(struct harp_session *session, struct harp_frame *frames, size_t room)
 {
     size_t n = 0;
     for (uint32_t p = 0; p < session->paths_n && n < room; p++) {
         struct harp_path *path = &session->paths[p];
         struct harp_pick pick;
+        n += send_size_probe(session, &frames[n], (uint8_t)p);
+        if (n == room)
+            break;
         if (path->probe == HARP_PROBE_NONE || !harp_sent_has_room(&path->sent))
             continue;
         if (path->probe == HARP_PROBE_TAIL && find_tail(session, path, &pick)) {
             write_data(session, &frames[n++], (uint8_t)p, &pick);
         } else {
-            harp_session_header(session, &frames[n], HARP_PROBE, (uint8_t)p);
-            number(session, &frames[n++])->probe = true;
+            write_probe(session, &frames[n++], (uint8_t)p, 0);
         }
         path->probe = HARP_PROBE_NONE;
     }

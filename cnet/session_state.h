@@ -6,6 +6,8 @@
  *   session_ack.c        ACK both ways: what arrived, credit, losses
  *   session_send.c       which frames go out, in which order
  *   session_timers.c     what happens when nothing does
+ *   session_paths.c      which paths may carry data, and what they can carry
+ *   session_reason.c     why it ended, in words
  */
 #ifndef HARP_SESSION_STATE_H
 #define HARP_SESSION_STATE_H
@@ -24,6 +26,24 @@ enum harp_state {
     HARP_CLOSED,
 };
 
+enum harp_size_probe { HARP_SIZE_NONE, HARP_SIZE_DUE, HARP_SIZE_FLYING };
+
+/* What a session knows of a path beyond its packets. */
+struct harp_standing {
+    uint64_t lost;
+    uint64_t size_at_ns; /* when the next full frame is tried; HARP_NEVER if it need not be */
+    uint64_t unreachable_at_ns; /* when ICMP last made us probe */
+    uint32_t flag_largest;      /* the peer's flag is that of an ACK with this `largest` */
+    uint16_t confirmed_bytes;
+    uint16_t size_bytes; /* of the padded PROBE */
+    enum harp_size_probe size;
+    uint8_t size_fails; /* full frames lost in a row where later packets arrived */
+    bool heard;
+    bool retired;
+    bool off_queue;   /* the peer says so of what we send */
+    bool arrives_off; /* we say so of what the peer sends */
+};
+
 struct harp_session {
     struct harp_session_config config;
     struct harp_parameters own;
@@ -36,8 +56,10 @@ struct harp_session {
     bool ended;     /* CLOSED is to be reported */
     bool by_peer;
     uint32_t reason;
-    uint16_t segment; /* agreed */
-    uint16_t paths_n; /* agreed */
+    struct harp_close notice;      /* ours, then the peer's */
+    struct harp_versions versions; /* the peer's, if that is why it ended */
+    uint16_t segment;              /* agreed */
+    uint16_t paths_n;              /* agreed */
     uint64_t now_ns;
     uint64_t asked_ns; /* the last deadline that we gave; HARP_NEVER if none */
     uint64_t lapse_ns; /* how far now_ns is behind the caller's clock */
@@ -66,6 +88,7 @@ struct harp_session {
     struct harp_header placing_header;
     uint64_t *words;
     struct harp_sent *slots;
+    struct harp_standing standing[HARP_PATHS_MAX];
     struct harp_path paths[];
 };
 
@@ -91,6 +114,19 @@ size_t harp_session_send_handshake(struct harp_session *session, struct harp_fra
 enum harp_verdict harp_session_take_ack(struct harp_session *session,
                                         const struct harp_header *header, const uint8_t *body);
 size_t harp_session_send_acks(struct harp_session *session, struct harp_frame *frames, size_t room);
+
+/* Paths: they begin; a frame came on one; a packet was settled or given up (`overtaken` by one that
+ * arrived); ACK's flag; the timer and its deadline; padded PROBEs go out; who may carry data. */
+void harp_session_paths_begin(struct harp_session *session);
+void harp_session_path_heard(struct harp_session *session, uint8_t path);
+void harp_session_path_settled(struct harp_session *session, struct harp_path *path,
+                               const struct harp_sent *sent);
+void harp_session_path_lost(struct harp_session *session, struct harp_path *path,
+                            const struct harp_sent *sent, bool overtaken);
+void harp_session_path_flag(struct harp_session *session, uint8_t path, uint32_t largest, bool off);
+void harp_session_path_timer(struct harp_session *session, uint8_t path);
+uint64_t harp_session_path_due_ns(const struct harp_session *session, uint8_t path);
+void harp_session_paths_rate(struct harp_session *session);
 
 /* Give up what RACK finds overdue on a path. */
 void harp_session_detect(struct harp_session *session, struct harp_path *path);

@@ -7,6 +7,7 @@ static void path_dies(struct harp_session *session, struct harp_path *path)
     harp_loss_news(&path->loss, false, session->now_ns);
     path->cc.ops->on_timeout(&path->cc, session->now_ns);
     path->dead = true;
+    harp_session_paths_rate(session);
     path->probe_wait_ns = harp_loss_rto_ns(&path->rtt, &session->config.loss);
     path->probe_at_ns = session->now_ns;
     session->counters.paths_died++;
@@ -111,14 +112,17 @@ void harp_session_timers(struct harp_session *session)
     }
     if (session->state != HARP_OPEN)
         return;
-    for (uint32_t p = 0; p < session->paths_n; p++)
+    for (uint32_t p = 0; p < session->paths_n; p++) {
         see_to_path(session, &session->paths[p]);
+        harp_session_path_timer(session, (uint8_t)p);
+    }
     beg(session);
     keep_alive(session);
 }
 
-static uint64_t path_deadline_ns(struct harp_session *session, struct harp_path *path)
+static uint64_t path_deadline_ns(struct harp_session *session, uint8_t number)
 {
+    struct harp_path *path = &session->paths[number];
     uint64_t at_ns = path->probe_at_ns;
     if (!path->dead)
         harp_loss_alarm(&path->loss, &path->sent, &path->rtt, &session->config.loss, &at_ns);
@@ -126,6 +130,7 @@ static uint64_t path_deadline_ns(struct harp_session *session, struct harp_path 
         return session->now_ns;
     if (path->probe != HARP_PROBE_NONE && harp_sent_has_room(&path->sent))
         return session->now_ns;
+    at_ns = harp_min(at_ns, harp_session_path_due_ns(session, number));
     return harp_min(at_ns, path->ack_at_ns);
 }
 
@@ -136,7 +141,7 @@ static uint64_t open_deadline_ns(struct harp_session *session)
     if (session->credit_news)
         return session->now_ns;
     for (uint32_t p = 0; p < session->paths_n; p++)
-        at_ns = harp_min(at_ns, path_deadline_ns(session, &session->paths[p]));
+        at_ns = harp_min(at_ns, path_deadline_ns(session, (uint8_t)p));
     return at_ns;
 }
 

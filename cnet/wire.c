@@ -13,17 +13,18 @@ struct use {
     bool epoch;
     bool path;
     bool packet;
+    uint8_t flags;
 };
 
 static const struct use uses[] = {
-    [HARP_FIRST] = {60, 60, false, true, false},
-    [HARP_COOKIE] = {16, 16, true, true, false},
-    [HARP_ACCEPT] = {60, 60, true, true, false},
-    [HARP_DATA] = {0, UINT16_MAX, true, true, true},
-    [HARP_ACK] = {32, 32 + HARP_SACK_BITS / 8, true, true, false},
-    [HARP_PROBE] = {0, UINT16_MAX, true, true, true},
-    [HARP_CLOSE] = {4, 4 + 120, true, true, false},
-    [HARP_VERSION_NOTICE] = {4, 4, false, false, false},
+    [HARP_FIRST] = {60, 60, false, true, false, 0},
+    [HARP_COOKIE] = {16, 16, true, true, false, 0},
+    [HARP_ACCEPT] = {60, 60, true, true, false, 0},
+    [HARP_DATA] = {0, UINT16_MAX, true, true, true, 0},
+    [HARP_ACK] = {32, 32 + HARP_SACK_BITS / 8, true, true, false, HARP_ACK_OFF_QUEUE},
+    [HARP_PROBE] = {0, UINT16_MAX, true, true, true, 0},
+    [HARP_CLOSE] = {4, 4 + 120, true, true, false, 0},
+    [HARP_VERSION_NOTICE] = {4, 4, false, false, false, 0},
 };
 
 /* A chunk lies within its message; all but the last have the same aligned length, which divides
@@ -49,8 +50,9 @@ enum harp_wire_error harp_header_check(const struct harp_header *header)
     const struct use *use = &uses[header->type];
     if (header->length < use->shortest || header->length > use->longest)
         return HARP_WIRE_LENGTH;
-    if (header->flags || (header->epoch && !use->epoch) || (header->path && !use->path) ||
-        (header->packet && !use->packet) || (header->crc && !header->length))
+    if ((header->flags & ~use->flags) || (header->epoch && !use->epoch) ||
+        (header->path && !use->path) || (header->packet && !use->packet) ||
+        (header->crc && !header->length))
         return HARP_WIRE_UNUSED;
     if (header->type == HARP_DATA)
         return is_chunk(header) ? HARP_WIRE_OK : HARP_WIRE_CHUNK;

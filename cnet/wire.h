@@ -23,6 +23,8 @@
 #define HARP_MESSAGE_MAX (UINT32_C(1) << 30)
 #define HARP_SACK_BITS 1024
 
+#define HARP_ACK_OFF_QUEUE 1 /* flags of ACK: the path's frames arrive on a wrong queue */
+
 /* cdef: begin */
 enum harp_type {
     HARP_FIRST = 1,

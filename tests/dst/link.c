@@ -85,7 +85,7 @@ static void trace(struct dst_link *link, uint64_t now_ns, const struct harp_fram
     mix(&link->trace, h->connection ^ (uint64_t)h->type << 56 ^ (uint64_t)frame->path << 48);
     mix(&link->trace, (uint64_t)h->packet << 32 | h->message);
     mix(&link->trace, (uint64_t)h->offset << 32 | h->length);
-    if (h->type != HARP_DATA)
+    if (h->type != HARP_DATA && h->type != HARP_PROBE)
         for (uint16_t i = 0; i < h->length; i++)
             mix(&link->trace, frame->body[i]);
 }

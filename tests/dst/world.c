@@ -213,7 +213,7 @@ static void close_both(struct world *w)
 {
     w->ends[0].wake_ns = w->now_ns;
     harp_session_close(w->ends[0].session, w->now_ns + (uint64_t)w->ends[0].clock_off_ns,
-                       HARP_REASON_DONE);
+                       HARP_REASON_DONE, NULL);
     uint64_t stop_ns = w->now_ns + 2 * DEAD_NS;
     while (w->now_ns < stop_ns && !(w->ends[0].closed && w->ends[1].closed))
         step(w, stop_ns);
