@@ -1,0 +1,287 @@
+/* As many UDP frames as one AF_XDP socket sends, and what another receives: the ceiling.
+ *
+ *   xdp_blast receive eth1 [options]       prints one line of JSON, exits with 0 if frames came
+ *   xdp_blast send eth0 --to-mac MAC --from-ip IP --to-ip IP [options]
+ *
+ * Frames carry a 64-bit number, by which the receiver counts what was lost. Nothing else of the
+ * payload is written or read. The receiver's clock runs from its first frame.
+ */
+#define _GNU_SOURCE
+#include "raw_xdp.h"
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <linux/if_ether.h>
+#include <linux/ip.h>
+#include <linux/udp.h>
+#include <net/if.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { HEADERS_BYTES = 14 + 20 + 8, PATIENCE_MS = 10000 };
+
+struct settings {
+    struct raw_xdp_options xdp;
+    uint32_t batch;       /* frames between two looks at clock and rings */
+    uint32_t frame_bytes; /* on the wire, with the Ethernet header */
+    double seconds;
+    bool spin; /* receiver: ask the ring again instead of sleeping in poll() */
+    uint8_t to_mac[6];
+    struct in_addr from_ip, to_ip;
+};
+
+static double now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static void own_mac(const char *interface, uint8_t mac[6])
+{
+    struct ifreq request = {0};
+    strncpy(request.ifr_name, interface, IFNAMSIZ - 1);
+    int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    int rc = ioctl(fd, SIOCGIFHWADDR, &request);
+    assert(fd >= 0 && rc == 0);
+    (void)rc;
+    close(fd);
+    memcpy(mac, request.ifr_hwaddr.sa_data, 6);
+}
+
+static uint16_t checksum(const uint8_t *bytes, unsigned count)
+{
+    uint32_t sum = 0;
+    for (unsigned i = 0; i < count; i += 2)
+        sum += (uint32_t)bytes[i] << 8 | bytes[i + 1];
+    while (sum >> 16)
+        sum = (sum & 0xffff) + (sum >> 16);
+    return htons((uint16_t)~sum);
+}
+
+static void write_headers(uint8_t *frame, const struct settings *s)
+{
+    struct ethhdr ethernet = {.h_proto = htons(ETH_P_IP)};
+    memcpy(ethernet.h_dest, s->to_mac, 6);
+    own_mac(s->xdp.interface, ethernet.h_source);
+    struct iphdr ip = {.version = 4,
+                       .ihl = 5,
+                       .ttl = 64,
+                       .protocol = IPPROTO_UDP,
+                       .tot_len = htons((uint16_t)(s->frame_bytes - 14)),
+                       .saddr = s->from_ip.s_addr,
+                       .daddr = s->to_ip.s_addr};
+    ip.check = checksum((const uint8_t *)&ip, sizeof(ip));
+    struct udphdr udp = {.source = htons(s->xdp.udp_port),
+                         .dest = htons(s->xdp.udp_port),
+                         .len = htons((uint16_t)(s->frame_bytes - 34))}; /* no checksum */
+    memcpy(frame, &ethernet, sizeof(ethernet));
+    memcpy(frame + 14, &ip, sizeof(ip));
+    memcpy(frame + 34, &udp, sizeof(udp));
+}
+
+static int send_frames(const struct settings *s)
+{
+    struct raw_xdp_options options = s->xdp;
+    options.udp_port = 0;
+    struct raw_xdp xdp;
+    raw_xdp_open(&xdp, &options);
+    uint64_t idle[RAW_RING_SLOTS]; /* addresses of frames that the kernel does not hold */
+    uint32_t idle_count = 0;
+    for (; idle_count < RAW_RING_SLOTS; idle_count++) {
+        idle[idle_count] = raw_frame(RAW_RING_SLOTS + idle_count);
+        write_headers(xdp.umem + idle[idle_count], s);
+    }
+    uint64_t number = 0, kicks = 0;
+    double begin = now_s(), end = begin + s->seconds;
+    while (now_s() < end) {
+        for (uint32_t n = raw_filled(&xdp.completion); n > 0; n--)
+            idle[idle_count++] = *raw_addr(&xdp.completion, xdp.completion.own++);
+        raw_release(&xdp.completion);
+        uint32_t room = raw_free(&xdp.tx, s->batch);
+        uint32_t count = s->batch < room ? s->batch : room;
+        count = count < idle_count ? count : idle_count;
+        for (uint32_t i = 0; i < count; i++, number++) {
+            uint64_t address = idle[--idle_count];
+            memcpy(xdp.umem + address + HEADERS_BYTES, &number, sizeof(number));
+            *raw_desc(&xdp.tx, xdp.tx.own++) =
+                (struct xdp_desc){.addr = address, .len = s->frame_bytes};
+        }
+        raw_publish(&xdp.tx);
+        if (!s->xdp.zero_copy || raw_needs_wakeup(&xdp.tx)) {
+            raw_kick_send(&xdp);
+            kicks++;
+        }
+    }
+    printf("{\"program\": \"xdp_blast send\", \"zero_copy\": %s, \"frames\": %" PRIu64
+           ", \"kicks\": %" PRIu64 ", \"seconds\": %.3f}\n",
+           raw_xdp_zero_copy(&xdp) ? "true" : "false", number, kicks, now_s() - begin);
+    raw_xdp_close(&xdp);
+    return 0;
+}
+
+struct counted {
+    uint64_t frames, bytes; /* of UDP payload */
+    uint64_t next, lost;
+};
+
+static void take(struct raw_xdp *xdp, uint32_t count, struct counted *c)
+{
+    uint32_t room = raw_free(&xdp->fill, count);
+    assert(room >= count); /* every frame is in one place, so the fill ring has room for all */
+    (void)room;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct xdp_desc *desc = raw_desc(&xdp->rx, xdp->rx.own++);
+        uint64_t number;
+        memcpy(&number, xdp->umem + desc->addr + HEADERS_BYTES, sizeof(number));
+        c->lost += number - c->next;
+        c->next = number + 1;
+        c->bytes += desc->len - HEADERS_BYTES;
+        *raw_addr(&xdp->fill, xdp->fill.own++) = desc->addr - desc->addr % RAW_FRAME_BYTES;
+    }
+    c->frames += count;
+    raw_release(&xdp->rx);
+    raw_publish(&xdp->fill);
+}
+
+static void report(const struct raw_xdp *xdp, const struct counted *c, double seconds,
+                   uint64_t sleeps)
+{
+    struct xdp_statistics dropped = {0};
+    socklen_t bytes = sizeof(dropped);
+    getsockopt(xdp->fd, SOL_XDP, XDP_STATISTICS, &dropped, &bytes);
+    printf("{\"program\": \"xdp_blast receive\", \"zero_copy\": %s, \"frames\": %" PRIu64
+           ", \"bytes\": %" PRIu64 ", \"lost\": %" PRIu64 ", \"ring_full\": %" PRIu64
+           ", \"fill_empty\": %" PRIu64 ", \"sleeps\": %" PRIu64
+           ", \"seconds\": %.3f, \"gbps\": %.3f}\n",
+           raw_xdp_zero_copy(xdp) ? "true" : "false", c->frames, c->bytes, c->lost,
+           (uint64_t)dropped.rx_ring_full, (uint64_t)dropped.rx_fill_ring_empty_descs, sleeps,
+           seconds, (double)c->bytes * 8e-9 / seconds);
+}
+
+static int receive_frames(const struct settings *s)
+{
+    struct raw_xdp xdp;
+    raw_xdp_open(&xdp, &s->xdp);
+    struct pollfd ready = {.fd = xdp.fd, .events = POLLIN};
+    puts("ready");
+    fflush(stdout);
+    if (poll(&ready, 1, PATIENCE_MS) <= 0) {
+        fprintf(stderr, "xdp_blast: no frame came to UDP port %u of %s within %d s\n",
+                s->xdp.udp_port, s->xdp.interface, PATIENCE_MS / 1000);
+        return 1;
+    }
+    struct counted c = {0};
+    double begin = now_s(), end = begin + s->seconds;
+    uint64_t sleeps = 0;
+    while (now_s() < end) {
+        uint32_t count = raw_filled(&xdp.rx);
+        if (count > 0) {
+            take(&xdp, count < s->batch ? count : s->batch, &c);
+            if (raw_needs_wakeup(&xdp.fill))
+                raw_kick_receive(&xdp);
+        } else if (!s->spin) {
+            poll(&ready, 1, 10);
+            sleeps++;
+        } else if (raw_needs_wakeup(&xdp.fill)) {
+            raw_kick_receive(&xdp);
+        }
+    }
+    report(&xdp, &c, now_s() - begin, sleeps);
+    raw_xdp_close(&xdp);
+    return 0;
+}
+
+static void usage(void)
+{
+    fputs("usage: xdp_blast send|receive INTERFACE [--copy] [--queue N] [--port N] [--batch N]\n"
+          "           [--frame BYTES] [--seconds S] [--spin]\n"
+          "           [--to-mac MAC] [--from-ip IP] [--to-ip IP]\n",
+          stderr);
+    exit(2);
+}
+
+static void read_mac(const char *text, uint8_t mac[6])
+{
+    if (sscanf(text, "%2hhx:%2hhx:%2hhx:%2hhx:%2hhx:%2hhx", &mac[0], &mac[1], &mac[2], &mac[3],
+               &mac[4], &mac[5]) != 6)
+        usage();
+}
+
+static void read_option(struct settings *s, int option, const char *value)
+{
+    switch (option) {
+    case 'c':
+        s->xdp.zero_copy = false;
+        break;
+    case 'q':
+        s->xdp.queue = (uint32_t)atoi(value);
+        break;
+    case 'p':
+        s->xdp.udp_port = (uint16_t)atoi(value);
+        break;
+    case 'b':
+        s->batch = (uint32_t)atoi(value);
+        break;
+    case 'f':
+        s->frame_bytes = (uint32_t)atoi(value);
+        break;
+    case 's':
+        s->seconds = atof(value);
+        break;
+    case 'w':
+        s->spin = true;
+        break;
+    case 'm':
+        read_mac(value, s->to_mac);
+        break;
+    case 'i':
+        if (!inet_aton(value, &s->from_ip))
+            usage();
+        break;
+    case 'o':
+        if (!inet_aton(value, &s->to_ip))
+            usage();
+        break;
+    default:
+        usage();
+    }
+}
+
+int main(int count, char **words)
+{
+    static const struct option names[] = {{"copy", 0, 0, 'c'},
+                                          {"queue", 1, 0, 'q'},
+                                          {"port", 1, 0, 'p'},
+                                          {"batch", 1, 0, 'b'},
+                                          {"frame", 1, 0, 'f'},
+                                          {"seconds", 1, 0, 's'},
+                                          {"spin", 0, 0, 'w'},
+                                          {"to-mac", 1, 0, 'm'},
+                                          {"from-ip", 1, 0, 'i'},
+                                          {"to-ip", 1, 0, 'o'},
+                                          {0}};
+    struct settings s = {.xdp = {.zero_copy = true, .udp_port = 4791},
+                         .batch = 64,
+                         .frame_bytes = 1514,
+                         .seconds = 5};
+    for (int option; (option = getopt_long(count, words, "", names, NULL)) != -1;)
+        read_option(&s, option, optarg);
+    if (count - optind != 2 || s.batch == 0 || s.batch > RAW_RING_SLOTS || s.frame_bytes > 3506 ||
+        s.frame_bytes < HEADERS_BYTES + sizeof(uint64_t))
+        usage();
+    s.xdp.interface = words[optind + 1];
+    if (strcmp(words[optind], "send") == 0)
+        return send_frames(&s);
+    if (strcmp(words[optind], "receive") == 0)
+        return receive_frames(&s);
+    usage();
+}
