@@ -9,6 +9,7 @@ local harp = Proto("harp", "HARP")
 
 local HEADER_BYTES = 44
 local VERSION = 1
+local OFF_QUEUE = 1 -- flags of ACK
 local TYPES = {
     [1] = "FIRST", [2] = "COOKIE", [3] = "ACCEPT", [4] = "DATA", [5] = "ACK", [6] = "PROBE",
     [7] = "CLOSE", [8] = "VERSION",
@@ -20,6 +21,7 @@ local REASONS = {
     [3] = "the other end broke this protocol",
     [4] = "out of memory",
     [5] = "version: none in common",
+    [6] = "no path carries a whole frame",
 }
 
 -- Where each field stands: name, kind, offset, bytes, and what its values are called.
@@ -172,6 +174,8 @@ local function summary(buffer, kind)
         text = string.format("%s packet %.0f message %.0f bytes %.0f+%.0f of %.0f", text,
             buffer(16, 4):le_uint(), buffer(20, 4):le_uint(), buffer(24, 4):le_uint(),
             buffer(14, 2):le_uint(), buffer(28, 4):le_uint())
+    elseif kind == 5 and buffer(3, 1):uint() == OFF_QUEUE then
+        text = text .. " arrives on a wrong queue"
     end
     return text
 end

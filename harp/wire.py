@@ -35,6 +35,7 @@ from harp.wire_sums import crc32c, siphash
 HEADER_BYTES = 44
 TAGGED_BYTES = 36
 VERSION = 1
+OFF_QUEUE = 1  # ``flags`` of ACK: frames of its path arrive on a wrong queue
 TYPES = {1: "FIRST", 2: "COOKIE", 3: "ACCEPT", 4: "DATA", 5: "ACK", 6: "PROBE", 7: "CLOSE",
          8: "VERSION"}
 REASONS = {
@@ -44,6 +45,7 @@ REASONS = {
     3: "the other end broke this protocol",
     4: "out of memory",
     5: "version: none in common",
+    6: "no path carries a whole frame",
 }
 
 

@@ -12,7 +12,7 @@ import harp.wire
 import harp.wire_sums
 from harp import wire_sums
 from harp._cnet import ffi, lib
-from harp.wire import Ack, Close, Cookie, Harp, Parameters, Versions, holds, seal
+from harp.wire import OFF_QUEUE, Ack, Close, Cookie, Harp, Parameters, Versions, holds, seal
 
 U8, U16, U32, U64 = (st.integers(0, 2**bits - 1) for bits in (8, 16, 32, 64))
 FIELDS = ["version", "type", "path", "flags", "connection", "epoch", "length", "packet", "message",
@@ -49,8 +49,9 @@ def chunks(draw):
     length = draw(st.sampled_from([0, 128, 256, 1408]) | st.integers(1, 2000))
     offset = 128 * draw(st.integers(0, (2**30 - length) // 128)) if length else 0
     size = offset + length
-    if length and length % 128 == 0 and draw(st.booleans()):
-        offset -= offset % length
+    begin = offset - offset % length if length else 0
+    if length and length % 128 == 0 and begin + length < 2**30 and draw(st.booleans()):
+        offset = begin
         size = draw(st.integers(offset + length + 1, 2**30))
     return {"message": draw(U32), "offset": offset, "size": size}, draw(
         st.binary(min_size=length, max_size=length))
@@ -91,6 +92,8 @@ def frames(draw, types=tuple(range(1, 9))):
         fields["epoch"] = draw(U16)
     if kind != 8:
         fields["path"] = draw(U8)
+    if kind == 5:
+        fields["flags"] = draw(st.sampled_from([0, OFF_QUEUE]))
     if kind in (4, 6):
         fields["packet"] = draw(U32)
     if kind == 8:
@@ -236,6 +239,8 @@ def data_header(**changes):
     ({"type": 6}, "UNUSED"), ({"type": 6, "size": 0}, "OK"),
     ({"type": 6, "size": 0, "message": 1}, "UNUSED"),
     ({"type": 6, "size": 0, "offset": 1}, "UNUSED"),
+    ({"type": 5, "size": 0, "flags": 1}, "OK"), ({"type": 5, "size": 0, "flags": 2}, "UNUSED"),
+    ({"type": 6, "size": 0, "flags": 1}, "UNUSED"),
     ({"type": 5, "size": 0}, "OK"), ({"type": 5, "size": 0, "length": 161}, "LENGTH"),
     ({"type": 5, "size": 0, "length": 31}, "LENGTH"),
     ({"type": 7, "size": 0, "length": 4, "packet": 1}, "UNUSED"),

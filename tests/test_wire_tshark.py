@@ -11,7 +11,7 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.utils import wrpcap
 
-from harp.wire import Ack, Close, Cookie, Harp, Parameters, Versions
+from harp.wire import OFF_QUEUE, Ack, Close, Cookie, Harp, Parameters, Versions
 
 ROOT = Path(__file__).resolve().parent.parent
 CORPUS = ROOT / "tests" / "c" / "corpus" / "wire"
@@ -94,3 +94,19 @@ def test_tshark_names_the_packets_that_are_missing(tmp_path):
     named = {int(number) for number in seen["missing"].split()}
     asked = {(ack.largest - 1 - i) % 2**32 for i in range(ack.bits)}
     assert named == asked - ack.arrived()
+
+
+def test_tshark_tells_of_a_wrong_queue(tmp_path):
+    frame = (CORPUS / "ack-odd").read_bytes()
+    off = frame[:3] + bytes([OFF_QUEUE]) + frame[4:]
+    capture = tmp_path / "info.pcap"
+    wrpcap(str(capture), [Ether() / IP(src="10.0.0.1", dst="10.0.0.2")
+                          / UDP(sport=4791, dport=4791) / each for each in (frame, off)])
+    done = subprocess.run(
+        [str(TSHARK), "-X", f"lua_script:{ROOT / 'harp' / 'wire.lua'}", "-d",
+         "udp.port==4791,harp", "-r", str(capture)],
+        capture_output=True, text=True, check=True, timeout=60,
+        env=os.environ | {"HOME": str(tmp_path)})
+    plain, flagged = done.stdout.strip().splitlines()
+    assert "wrong queue" in flagged
+    assert "wrong queue" not in plain
