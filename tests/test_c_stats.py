@@ -1,0 +1,13 @@
+"""An engine's counters and flight recorder, read from outside."""
+
+from c_programs import SANITIZED, build, run
+
+SOURCES = ["tests/c/test_stats.c", "cnet/stats.c", "cnet/recorder.c"]
+THREADS = ["-O1", "-fsanitize=thread"]
+
+
+def test_stats_and_recorder(tmp_path):
+    for name, flags in [("asan", SANITIZED), ("tsan", THREADS)]:
+        lines = run(build(tmp_path / name, SOURCES, flags)).splitlines()
+        assert lines[0].split(" s  ")[1] == "00000001 engine starts: 2 ports, 3 frames"
+        assert "does not know" in lines[-1]
