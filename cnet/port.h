@@ -91,8 +91,9 @@ struct harp_port_ops {
     /* The engine is done with these arrivals, all of the last receive. */
     void (*release)(struct harp_port *port, struct harp_arrival *arrivals, size_t count);
 
-    /* How many datagrams of payload_max bytes `slot` will surely take until the next flush. */
-    size_t (*room)(struct harp_port *port);
+    /* How many datagrams of payload_max bytes `slot` or `send_frame` will surely take to this hop
+     * until the next flush. */
+    size_t (*room)(struct harp_port *port, int hop);
 
     /* Memory for a datagram of `bytes` to a hop, to be written before the next flush, with which it
      * leaves and not before. Equal sizes to one hop in a row are cheapest. NULL if there is no room
@@ -134,7 +135,9 @@ struct harp_port_ops {
     uint64_t (*deadline_ns)(const struct harp_port *port);
 
     /* Give everything back; all pending sends end, frames that the port held become FREE. In a
-     * child of fork it only forgets. */
+     * child of fork it closes the child's copies of descriptors and mappings, so that the parent's
+     * death frees the card, and touches neither frames (the arena is not there) nor the kernel's
+     * state that the parent uses. The engine calls it in the child at once (pthread_atfork). */
     void (*close)(struct harp_port *port);
 };
 
