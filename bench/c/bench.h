@@ -142,10 +142,11 @@ static inline bool bench_count(struct bench_window *window, uint64_t bytes, uint
 /* Print what was counted; `more` are further members of the object, or "". */
 static inline void bench_print(const struct bench_window *window, const char *more)
 {
-    printf("{\"bytes\": %llu, \"packets\": %llu, \"seconds\": %.6f, \"cpu_s\": %.2f%s}\n",
-           (unsigned long long)window->bytes, (unsigned long long)window->packets,
-           (double)(window->closes_ns - window->opened_ns) / 1e9, bench_busy_s() - window->busy_s,
-           more);
+    double seconds = (double)(window->closes_ns - window->opened_ns) / 1e9;
+    printf("{\"bytes\": %llu, \"packets\": %llu, \"seconds\": %.6f, \"cpu_s\": %.2f, "
+           "\"gbps\": %.3f%s}\n",
+           (unsigned long long)window->bytes, (unsigned long long)window->packets, seconds,
+           bench_busy_s() - window->busy_s, (double)window->bytes * 8e-9 / seconds, more);
     fflush(stdout);
 }
 

@@ -1,6 +1,6 @@
 /* The reference of memory: how fast one thread copies 256 MiB by memcpy.
  *
- *     memcpy_rate CPU SECONDS
+ *   memcpy_rate CPU SECONDS       prints one line of JSON
  */
 #define _GNU_SOURCE
 #include "bench.h"

@@ -16,6 +16,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#ifndef XDP_MAX_TX_SKB_BUDGET
+#define XDP_MAX_TX_SKB_BUDGET 9 /* since Linux 6.17 */
+#endif
+
 static void fail(const char *what, const char *interface)
 {
     fprintf(stderr, "raw AF_XDP on %s: %s: %s\n", interface, what, strerror(errno));
@@ -201,6 +205,10 @@ void raw_xdp_open(struct raw_xdp *xdp, const struct raw_xdp_options *options)
                                 .headroom = RAW_HEADROOM_BYTES};
     set(xdp, XDP_UMEM_REG, &umem, sizeof(umem), "the memory is refused", options->interface);
     make_rings(xdp, options->interface);
+    /* Copy mode charges frames to the socket's buffer. Older kernels send 32 frames a call. */
+    const int budget = 256, buffer_bytes = 64 << 20;
+    setsockopt(xdp->fd, SOL_SOCKET, SO_SNDBUFFORCE, &buffer_bytes, sizeof(buffer_bytes));
+    setsockopt(xdp->fd, SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &budget, sizeof(budget));
     bind_socket(xdp, options);
     if (options->udp_port == 0)
         return;

@@ -108,7 +108,7 @@ static inline uint64_t *raw_addr(const struct raw_ring *ring, uint32_t index)
 }
 
 /* System calls that make the kernel look at the tx ring and at the fill ring. In copy mode the
- * kernel sends only within raw_kick_send, 32 frames a call. */
+ * kernel sends only within raw_kick_send. */
 void raw_kick_send(const struct raw_xdp *xdp);
 void raw_kick_receive(const struct raw_xdp *xdp);
 bool raw_needs_wakeup(const struct raw_ring *ring);

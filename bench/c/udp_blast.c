@@ -1,74 +1,133 @@
 /* The ceiling of UDP sockets: datagrams one way, as fast as they go, nothing checked, nothing sent
  * again.
  *
- *     udp_blast recv ADDRESS PORT CPU SEGMENT SECONDS
- *     udp_blast send ADDRESS PORT CPU SEGMENT
+ *   udp_blast receive [options]            prints one line of JSON, exits with 0 if bytes came
+ *   udp_blast send --to IP [options]       until the receiver has had enough
  *
- * The sender hands over as many datagrams of SEGMENT bytes as one system call takes (UDP_SEGMENT),
- * the receiver takes them in as they are joined (UDP_GRO).
+ * The sender hands over as many datagrams as one system call takes (UDP_SEGMENT), the receiver
+ * takes them as they are joined (UDP_GRO). Calls go through BENCH_BYTES of memory, piece by piece;
+ * bench.h says when the receiver's clock runs.
  */
 #define _GNU_SOURCE
-#include "inet.h"
+#include "bench.h"
+
+#include <arpa/inet.h>
+#include <getopt.h>
+#include <sys/socket.h>
 
 #ifndef UDP_SEGMENT
 #define UDP_SEGMENT 103
 #define UDP_GRO 104
 #endif
-#define DATAGRAM_MAX 65507
-#define SEGMENTS_MAX 64       /* the kernel has taken 128 since 6.9 */
-#define QUEUE_BYTES (8 << 20) /* of the receiver's socket */
 
-static void receive(int fd, double seconds, int segment)
+enum {
+    DATAGRAM_MAX = 65507,
+    SEGMENTS_MAX = 64,     /* the kernel has taken 128 since 6.9 */
+    QUEUE_BYTES = 8 << 20, /* of the receiver's socket */
+};
+
+struct settings {
+    struct sockaddr_in address;
+    int segment; /* payload of a datagram */
+    int cpu;     /* below 0: any */
+    double seconds;
+};
+
+static int receive_bytes(const struct settings *s, int fd)
 {
     struct bench_window window;
     uint8_t *memory = bench_memory(BENCH_BYTES);
     size_t at = 0;
-    int on = 1, bytes = QUEUE_BYTES;
-    if (setsockopt(fd, IPPROTO_UDP, UDP_GRO, &on, sizeof on))
+    const int on = 1, bytes = QUEUE_BYTES;
+    if (bind(fd, (const struct sockaddr *)&s->address, sizeof(s->address)) < 0)
+        bench_die("the port is not to be had");
+    if (setsockopt(fd, IPPROTO_UDP, UDP_GRO, &on, sizeof(on)) < 0)
         bench_die("UDP_GRO");
-    if (setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &bytes, sizeof bytes))
-        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
-    ssize_t got;
-    bench_window(&window, seconds);
-    do {
-        struct iovec piece = {bench_piece(memory, &at, 1 << 16), 1 << 16};
-        struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1};
-        got = recvmsg(fd, &message, 0);
+    if (setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &bytes, sizeof(bytes)) < 0)
+        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes));
+    bench_window(&window, s->seconds);
+    for (;;) {
+        ssize_t got = recv(fd, bench_piece(memory, &at, 1 << 16), 1 << 16, 0);
         if (got < 0)
-            bench_die("recvmsg");
-    } while (bench_count(&window, (uint64_t)got, (uint64_t)((got + segment - 1) / segment)));
-    bench_print(&window, "");
+            bench_die("receiving");
+        if (!bench_count(&window, (uint64_t)got, (uint64_t)((got + s->segment - 1) / s->segment)))
+            break;
+    }
+    bench_print(&window, ", \"program\": \"udp_blast receive\"");
+    return 0;
 }
 
-static void transmit(int fd, int segment)
+static int send_bytes(const struct settings *s, int fd)
 {
-    int segments = DATAGRAM_MAX / segment < SEGMENTS_MAX ? DATAGRAM_MAX / segment : SEGMENTS_MAX;
-    size_t bytes = (size_t)segments * (size_t)segment;
+    int fit = DATAGRAM_MAX / s->segment;
+    size_t bytes = (size_t)(fit < SEGMENTS_MAX ? fit : SEGMENTS_MAX) * (size_t)s->segment, at = 0;
     uint8_t *memory = bench_memory(BENCH_BYTES);
-    size_t at = 0;
-    if (setsockopt(fd, IPPROTO_UDP, UDP_SEGMENT, &segment, sizeof segment))
-        bench_die("UDP_SEGMENT of %d", segment);
+    if (connect(fd, (const struct sockaddr *)&s->address, sizeof(s->address)) < 0)
+        bench_die("no way there");
+    if (setsockopt(fd, IPPROTO_UDP, UDP_SEGMENT, &s->segment, sizeof(s->segment)) < 0)
+        bench_die("segments of %d bytes", s->segment);
     for (;;) {
-        struct iovec piece = {bench_piece(memory, &at, bytes), bytes};
-        struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1};
-        if (sendmsg(fd, &message, 0) < 0 && errno != EAGAIN && errno != ENOBUFS)
-            return; /* ECONNREFUSED: the receiver has seen enough */
+        if (send(fd, bench_piece(memory, &at, bytes), bytes, 0) >= 0 || errno == EAGAIN ||
+            errno == ENOBUFS)
+            continue;
+        if (errno == ECONNREFUSED)
+            return 0; /* the receiver has had enough */
+        bench_die("sending");
+    }
+}
+
+__attribute__((noreturn)) static void usage(void)
+{
+    fputs("usage: udp_blast send|receive [--to IP] [--port N] [--segment BYTES] [--seconds S]\n"
+          "           [--cpu N]\n",
+          stderr);
+    exit(2);
+}
+
+static void read_option(struct settings *s, int option, const char *value)
+{
+    switch (option) {
+    case 'o':
+        if (!inet_aton(value, &s->address.sin_addr))
+            usage();
+        break;
+    case 'p':
+        s->address.sin_port = htons((uint16_t)atoi(value));
+        break;
+    case 'g':
+        s->segment = atoi(value);
+        break;
+    case 's':
+        s->seconds = atof(value);
+        break;
+    case 'u':
+        s->cpu = atoi(value);
+        break;
+    default:
+        usage();
     }
 }
 
 int main(int count, char **words)
 {
-    bool receives = count == 7 && !strcmp(words[1], "recv");
-    if (!receives && !(count == 6 && !strcmp(words[1], "send")))
-        bench_die("udp_blast recv|send ADDRESS PORT CPU SEGMENT [SECONDS]");
-    int segment = atoi(words[5]);
-    if (segment < 1 || segment > DATAGRAM_MAX)
-        bench_die("segments of %d bytes; 1 to %d are possible", segment, DATAGRAM_MAX);
-    bench_pin(atoi(words[4]));
-    int fd = inet_socket(SOCK_DGRAM, words[2], words[3], !receives);
-    if (receives)
-        receive(fd, atof(words[6]), segment);
-    else
-        transmit(fd, segment);
-    return 0;
+    static const struct option names[] = {{"to", 1, 0, 'o'},      {"port", 1, 0, 'p'},
+                                          {"segment", 1, 0, 'g'}, {"seconds", 1, 0, 's'},
+                                          {"cpu", 1, 0, 'u'},     {0}};
+    struct settings s = {.address = {.sin_family = AF_INET, .sin_port = htons(4793)},
+                         .segment = 1472,
+                         .cpu = -1,
+                         .seconds = 5};
+    for (int option; (option = getopt_long(count, words, "", names, NULL)) != -1;)
+        read_option(&s, option, optarg);
+    if (count - optind != 1 || s.segment < 1 || s.segment > DATAGRAM_MAX)
+        usage();
+    bench_pin(s.cpu);
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        bench_die("no socket");
+    if (strcmp(words[optind], "send") == 0)
+        return send_bytes(&s, fd);
+    if (strcmp(words[optind], "receive") == 0)
+        return receive_bytes(&s, fd);
+    usage();
 }

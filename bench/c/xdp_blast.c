@@ -4,10 +4,13 @@
  *   xdp_blast send eth0 --to-mac MAC --from-ip IP --to-ip IP [options]
  *
  * Frames carry a 64-bit number, by which the receiver counts what was lost. Nothing else of the
- * payload is written or read. The receiver's clock runs from its first frame.
+ * payload is written or read. bench.h says when the receiver's clock runs. The
+ * sender's runs at once.
  */
 #define _GNU_SOURCE
 #include "raw_xdp.h"
+
+#include "bench.h"
 
 #include <arpa/inet.h>
 #include <assert.h>
@@ -18,32 +21,21 @@
 #include <linux/udp.h>
 #include <net/if.h>
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
 
-enum { HEADERS_BYTES = 14 + 20 + 8, PATIENCE_MS = 10000 };
+enum { HEADERS_BYTES = 14 + 20 + 8 };
 
 struct settings {
     struct raw_xdp_options xdp;
     uint32_t batch;       /* frames between two looks at clock and rings */
     uint32_t frame_bytes; /* on the wire, with the Ethernet header */
     double seconds;
+    int cpu;   /* below 0: any */
     bool spin; /* receiver: ask the ring again instead of sleeping in poll() */
     uint8_t to_mac[6];
     struct in_addr from_ip, to_ip;
 };
-
-static double now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
 
 static void own_mac(const char *interface, uint8_t mac[6])
 {
@@ -88,7 +80,7 @@ static void write_headers(uint8_t *frame, const struct settings *s)
     memcpy(frame + 34, &udp, sizeof(udp));
 }
 
-static int send_frames(const struct settings *s)
+static void send_frames(const struct settings *s)
 {
     struct raw_xdp_options options = s->xdp;
     options.udp_port = 0;
@@ -100,9 +92,8 @@ static int send_frames(const struct settings *s)
         idle[idle_count] = raw_frame(RAW_RING_SLOTS + idle_count);
         write_headers(xdp.umem + idle[idle_count], s);
     }
-    uint64_t number = 0, kicks = 0;
-    double begin = now_s(), end = begin + s->seconds;
-    while (now_s() < end) {
+    uint64_t number = 0, end_ns = bench_now_ns() + (uint64_t)(s->seconds * 1e9);
+    while (bench_now_ns() < end_ns) {
         for (uint32_t n = raw_filled(&xdp.completion); n > 0; n--)
             idle[idle_count++] = *raw_addr(&xdp.completion, xdp.completion.own++);
         raw_release(&xdp.completion);
@@ -116,16 +107,10 @@ static int send_frames(const struct settings *s)
                 (struct xdp_desc){.addr = address, .len = s->frame_bytes};
         }
         raw_publish(&xdp.tx);
-        if (!s->xdp.zero_copy || raw_needs_wakeup(&xdp.tx)) {
+        if (!s->xdp.zero_copy || raw_needs_wakeup(&xdp.tx))
             raw_kick_send(&xdp);
-            kicks++;
-        }
     }
-    printf("{\"program\": \"xdp_blast send\", \"zero_copy\": %s, \"frames\": %" PRIu64
-           ", \"kicks\": %" PRIu64 ", \"seconds\": %.3f}\n",
-           raw_xdp_zero_copy(&xdp) ? "true" : "false", number, kicks, now_s() - begin);
     raw_xdp_close(&xdp);
-    return 0;
 }
 
 struct counted {
@@ -152,58 +137,53 @@ static void take(struct raw_xdp *xdp, uint32_t count, struct counted *c)
     raw_publish(&xdp->fill);
 }
 
-static void report(const struct raw_xdp *xdp, const struct counted *c, double seconds,
-                   uint64_t sleeps)
+static void report(const struct raw_xdp *xdp, const struct counted *c,
+                   const struct bench_window *window)
 {
     struct xdp_statistics dropped = {0};
     socklen_t bytes = sizeof(dropped);
+    char more[256];
     getsockopt(xdp->fd, SOL_XDP, XDP_STATISTICS, &dropped, &bytes);
-    printf("{\"program\": \"xdp_blast receive\", \"zero_copy\": %s, \"frames\": %" PRIu64
-           ", \"bytes\": %" PRIu64 ", \"lost\": %" PRIu64 ", \"ring_full\": %" PRIu64
-           ", \"fill_empty\": %" PRIu64 ", \"sleeps\": %" PRIu64
-           ", \"seconds\": %.3f, \"gbps\": %.3f}\n",
-           raw_xdp_zero_copy(xdp) ? "true" : "false", c->frames, c->bytes, c->lost,
-           (uint64_t)dropped.rx_ring_full, (uint64_t)dropped.rx_fill_ring_empty_descs, sleeps,
-           seconds, (double)c->bytes * 8e-9 / seconds);
+    snprintf(more, sizeof(more),
+             ", \"program\": \"xdp_blast receive\", \"zero_copy\": %s, \"lost\": %" PRIu64
+             ", \"ring_full\": %" PRIu64 ", \"fill_empty\": %" PRIu64,
+             raw_xdp_zero_copy(xdp) ? "true" : "false", c->lost, (uint64_t)dropped.rx_ring_full,
+             (uint64_t)dropped.rx_fill_ring_empty_descs);
+    bench_print(window, more);
 }
 
-static int receive_frames(const struct settings *s)
+static void receive_frames(const struct settings *s)
 {
     struct raw_xdp xdp;
     raw_xdp_open(&xdp, &s->xdp);
     struct pollfd ready = {.fd = xdp.fd, .events = POLLIN};
-    puts("ready");
-    fflush(stdout);
-    if (poll(&ready, 1, PATIENCE_MS) <= 0) {
-        fprintf(stderr, "xdp_blast: no frame came to UDP port %u of %s within %d s\n",
-                s->xdp.udp_port, s->xdp.interface, PATIENCE_MS / 1000);
-        return 1;
-    }
+    struct bench_window window;
+    bench_window(&window, s->seconds);
     struct counted c = {0};
-    double begin = now_s(), end = begin + s->seconds;
-    uint64_t sleeps = 0;
-    while (now_s() < end) {
+    uint64_t frames = 0, bytes = 0;
+    for (bool open = true; open;) {
         uint32_t count = raw_filled(&xdp.rx);
         if (count > 0) {
             take(&xdp, count < s->batch ? count : s->batch, &c);
+            open = bench_count(&window, c.bytes - bytes, c.frames - frames);
+            bytes = c.bytes;
+            frames = c.frames;
             if (raw_needs_wakeup(&xdp.fill))
                 raw_kick_receive(&xdp);
         } else if (!s->spin) {
             poll(&ready, 1, 10);
-            sleeps++;
         } else if (raw_needs_wakeup(&xdp.fill)) {
             raw_kick_receive(&xdp);
         }
     }
-    report(&xdp, &c, now_s() - begin, sleeps);
+    report(&xdp, &c, &window);
     raw_xdp_close(&xdp);
-    return 0;
 }
 
-static void usage(void)
+__attribute__((noreturn)) static void usage(void)
 {
     fputs("usage: xdp_blast send|receive INTERFACE [--copy] [--queue N] [--port N] [--batch N]\n"
-          "           [--frame BYTES] [--seconds S] [--spin]\n"
+          "           [--frame BYTES] [--seconds S] [--spin] [--cpu N]\n"
           "           [--to-mac MAC] [--from-ip IP] [--to-ip IP]\n",
           stderr);
     exit(2);
@@ -237,6 +217,9 @@ static void read_option(struct settings *s, int option, const char *value)
     case 's':
         s->seconds = atof(value);
         break;
+    case 'u':
+        s->cpu = atoi(value);
+        break;
     case 'w':
         s->spin = true;
         break;
@@ -258,30 +241,27 @@ static void read_option(struct settings *s, int option, const char *value)
 
 int main(int count, char **words)
 {
-    static const struct option names[] = {{"copy", 0, 0, 'c'},
-                                          {"queue", 1, 0, 'q'},
-                                          {"port", 1, 0, 'p'},
-                                          {"batch", 1, 0, 'b'},
-                                          {"frame", 1, 0, 'f'},
-                                          {"seconds", 1, 0, 's'},
-                                          {"spin", 0, 0, 'w'},
-                                          {"to-mac", 1, 0, 'm'},
-                                          {"from-ip", 1, 0, 'i'},
-                                          {"to-ip", 1, 0, 'o'},
-                                          {0}};
+    static const struct option names[] = {
+        {"copy", 0, 0, 'c'},   {"queue", 1, 0, 'q'},   {"port", 1, 0, 'p'},  {"batch", 1, 0, 'b'},
+        {"frame", 1, 0, 'f'},  {"seconds", 1, 0, 's'}, {"spin", 0, 0, 'w'},  {"cpu", 1, 0, 'u'},
+        {"to-mac", 1, 0, 'm'}, {"from-ip", 1, 0, 'i'}, {"to-ip", 1, 0, 'o'}, {0}};
     struct settings s = {.xdp = {.zero_copy = true, .udp_port = 4791},
                          .batch = 64,
                          .frame_bytes = 1514,
-                         .seconds = 5};
+                         .seconds = 5,
+                         .cpu = -1};
     for (int option; (option = getopt_long(count, words, "", names, NULL)) != -1;)
         read_option(&s, option, optarg);
     if (count - optind != 2 || s.batch == 0 || s.batch > RAW_RING_SLOTS || s.frame_bytes > 3506 ||
         s.frame_bytes < HEADERS_BYTES + sizeof(uint64_t))
         usage();
     s.xdp.interface = words[optind + 1];
+    bench_pin(s.cpu);
     if (strcmp(words[optind], "send") == 0)
-        return send_frames(&s);
-    if (strcmp(words[optind], "receive") == 0)
-        return receive_frames(&s);
-    usage();
+        send_frames(&s);
+    else if (strcmp(words[optind], "receive") == 0)
+        receive_frames(&s);
+    else
+        usage();
+    return 0;
 }
