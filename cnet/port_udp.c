@@ -156,16 +156,18 @@ static int memory(struct udp_port *udp, uint16_t locals, char *why)
 
 static void describe(struct udp_port *udp)
 {
-    static const char *const offload[] = {"none (kernel too old)", "receiving only", "sending only",
-                                          "both ways"};
-    char own[64], small[96] = "";
+    static const char *const offload[] = {"no offload (old kernel)", "GRO", "GSO", "GSO and GRO"};
+    char own[64], *line = udp->port.line;
+    size_t room = sizeof udp->port.line;
     harp_address_format(&udp->locals[0], own, sizeof own);
-    if (udp->kernel_bytes[0] < UDP_SOCKET_BYTES)
-        snprintf(small, sizeof small,
-                 "; socket buffers of %u KiB are small: sysctl net.core.rmem_max=%d and wmem_max",
-                 udp->kernel_bytes[0] >> 10, UDP_SOCKET_BYTES);
-    snprintf(udp->port.line, sizeof udp->port.line, "udp: %s %s, MTU %u, segmentation offload %s%s",
-             udp->name, own, udp->mtu, offload[udp->gso * 2 + udp->gro], small);
+    size_t n = (size_t)snprintf(line, room, "udp: %s %s, MTU %u, %s", udp->name, own, udp->mtu,
+                                offload[udp->gso * 2 + udp->gro]);
+    uint32_t least =
+        udp->kernel_bytes[0] < udp->kernel_bytes[1] ? udp->kernel_bytes[0] : udp->kernel_bytes[1];
+    if (least < UDP_SOCKET_BYTES && n < room)
+        snprintf(line + n, room - n,
+                 "; socket buffers of %u KiB: sysctl -w net.core.rmem_max=%d net.core.wmem_max=%d",
+                 least >> 10, UDP_SOCKET_BYTES, UDP_SOCKET_BYTES);
 }
 
 int harp_port_udp_open(struct harp_port **port, const struct harp_port_config *config, char *why)
