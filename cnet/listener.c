@@ -68,3 +68,22 @@ enum harp_welcome harp_listener_judge(const struct harp_listener *listener, uint
     write_cookie(listener, minute, from, first, header->path, body, answer);
     return HARP_WELCOME_COOKIE;
 }
+
+bool harp_listener_refuse(const struct harp_listener *listener, const struct harp_header *header,
+                          const uint8_t *frame, size_t frame_bytes, struct harp_frame *answer)
+{
+    static const struct harp_versions spoken = {.lowest = HARP_VERSION, .highest = HARP_VERSION};
+    if (header->type != HARP_FIRST || header->connection != listener->id ||
+        frame_bytes < HARP_HEADER_BYTES + 8)
+        return false;
+    answer->header = (struct harp_header){
+        .version = HARP_VERSION,
+        .type = HARP_VERSION_NOTICE,
+        .connection = harp_load64(frame + HARP_HEADER_BYTES), /* the same place in all versions */
+        .length = (uint16_t)harp_versions_encode(&spoken, answer->body),
+    };
+    answer->path = 0;
+    answer->again = false;
+    answer->payload = NULL;
+    return true;
+}

@@ -55,4 +55,9 @@ enum harp_welcome harp_listener_judge(const struct harp_listener *listener, uint
                                       const struct harp_header *header, const uint8_t *body,
                                       struct harp_parameters *first, struct harp_frame *answer);
 
+/* The answer to a frame for which harp_header_decode said HARP_WIRE_VERSION, and whose tag holds by
+ * the key of FIRST: VERSION, if it is a FIRST for this listener. False if it deserves none. */
+bool harp_listener_refuse(const struct harp_listener *listener, const struct harp_header *header,
+                          const uint8_t *frame, size_t frame_bytes, struct harp_frame *answer);
+
 #endif

@@ -95,7 +95,7 @@ enum harp_verdict harp_session_take_handshake(struct harp_session *session,
         taken = take_first(session, header, body);
     } else if (session->state != HARP_CONNECTING ||
                header->connection != session->config.connection ||
-               header->epoch != session->config.epoch) {
+               (header->type != HARP_VERSION_NOTICE && header->epoch != session->config.epoch)) {
         taken = false;
     } else if (header->type == HARP_COOKIE) {
         taken = take_cookie(session, header, body);

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 from c_programs import build, run
 from dst_programs import session_sources
+
+
+PAIR = "tests/c/session_pair.c"
+
+
+@pytest.mark.parametrize("name", ["session_stream", "session_paths", "session_end"])
+def test_two_sessions(name, tmp_path):
+    run(build(tmp_path / name, [f"tests/c/test_{name}.c", PAIR, *session_sources()]))
 
 
 def test_listener(tmp_path):

@@ -21,8 +21,28 @@ static enum harp_welcome judge(uint64_t now_ns, const struct harp_from *from, ui
     return harp_listener_judge(&listener, now_ns, from, half_open, &header, body, &read, &answer);
 }
 
+static void test_another_version(void)
+{
+    uint8_t frame[HARP_HEADER_BYTES + 8] = {9, HARP_FIRST};
+    struct harp_header header;
+    struct harp_versions spoken;
+    frame[4] = 77;
+    frame[HARP_HEADER_BYTES] = 21; /* the connecting end's id */
+    assert(harp_header_decode(frame, sizeof frame, &header) == HARP_WIRE_VERSION);
+    assert(harp_listener_refuse(&listener, &header, frame, sizeof frame, &answer));
+    assert(answer.header.type == HARP_VERSION_NOTICE && answer.header.connection == 21);
+    assert(harp_header_check(&answer.header) == HARP_WIRE_OK);
+    assert(harp_versions_decode(answer.body, answer.header.length, &spoken) == HARP_WIRE_OK);
+    assert(spoken.lowest == HARP_VERSION && spoken.highest == HARP_VERSION);
+    assert(HARP_HEADER_BYTES + answer.header.length <= (int)sizeof frame);
+    assert(!harp_listener_refuse(&listener, &header, frame, sizeof frame - 1, &answer));
+    header.connection++;
+    assert(!harp_listener_refuse(&listener, &header, frame, sizeof frame, &answer));
+}
+
 int main(void)
 {
+    test_another_version();
     struct harp_from elsewhere = here;
     elsewhere.port++;
     assert(judge(0, &here, 0, 78) == HARP_WELCOME_DROP);

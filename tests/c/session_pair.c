@@ -1,0 +1,190 @@
+#include "session_pair.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct pair *pair_make(uint16_t paths)
+{
+    struct pair *pair = calloc(1, sizeof *pair);
+    pair->now_ns = S;
+    pair->delay_ns = 10 * US;
+    for (uint8_t side = 0; side < 2; side++) {
+        struct harp_session_config *config = &pair->config[side];
+        harp_session_defaults(config, PAIR_SEGMENT, paths);
+        config->connection = 100u + side;
+        config->listener = 77;
+        config->nonce[0] = side;
+        config->seed = 5u + side;
+        config->first = UINT32_MAX - 20; /* all numbers wrap soon */
+        config->epoch = 3;
+        config->dead_ns = S;
+        config->cc = &harp_cc_fixed;
+        config->window.initial_bytes = 64 * (PAIR_SEGMENT + HARP_HEADER_BYTES);
+    }
+    return pair;
+}
+
+static void *memory_of(const struct harp_session_config *config)
+{
+    return aligned_alloc(64, (harp_session_size(config) + 63) / 64 * 64);
+}
+
+void pair_begin(struct pair *pair)
+{
+    pair->end[0] =
+        harp_session_connect(memory_of(&pair->config[0]), &pair->config[0], pair->now_ns);
+}
+
+void pair_free(struct pair *pair)
+{
+    free(pair->end[0]);
+    free(pair->end[1]);
+    free(pair);
+}
+
+static void place(struct pair *pair, uint8_t to, const struct harp_frame *frame,
+                  const struct harp_place *where)
+{
+    const struct harp_header *h = &frame->header;
+    const uint8_t *payload = frame->payload;
+    if (where->streamed) {
+        assert(!where->buffer && where->eager < 0 && pair->lent_n[to] < PAIR_LENT);
+        struct pair_lent *lent = &pair->lent[to][pair->lent_n[to]++];
+        *lent = (struct pair_lent){.header = *h};
+        if (payload && h->length) {
+            lent->first = payload[0];
+            lent->last = payload[h->length - 1];
+        }
+    } else if (payload && h->length) {
+        uint8_t *base = where->eager >= 0 ? pair->eager[to][where->eager] : where->buffer;
+        if (base)
+            memcpy(base + where->offset, payload, h->length);
+    }
+    harp_session_placed(pair->end[to], true);
+}
+
+static void deliver(struct pair *pair, uint8_t to, const struct harp_frame *frame)
+{
+    struct harp_parameters first;
+    struct harp_place where;
+    if (!pair->end[to]) {
+        assert(to == 1);
+        if (frame->header.type == HARP_FIRST &&
+            harp_parameters_decode(frame->body, frame->header.length, &first) == HARP_WIRE_OK)
+            pair->end[1] = harp_session_accept(memory_of(&pair->config[1]), &pair->config[1],
+                                               pair->now_ns, &first, frame->header.path);
+        return;
+    }
+    if (harp_session_receive(pair->end[to], pair->now_ns, &frame->header, frame->body, false,
+                             &where) == HARP_PLACE)
+        place(pair, to, frame, &where);
+}
+
+enum harp_verdict pair_inject(struct pair *pair, uint8_t to, const struct harp_header *header)
+{
+    struct harp_place where;
+    const struct harp_frame frame = {.header = *header};
+    enum harp_verdict verdict =
+        harp_session_receive(pair->end[to], pair->now_ns, header, NULL, false, &where);
+    if (verdict == HARP_PLACE)
+        place(pair, to, &frame, &where);
+    return verdict;
+}
+
+static void poll(struct pair *pair, uint8_t side)
+{
+    struct harp_event event;
+    for (harp_session_poll(pair->end[side], &event); event.type != HARP_EVENT_NONE;
+         harp_session_poll(pair->end[side], &event)) {
+        if (event.type == HARP_EVENT_CONNECTED) {
+            pair->connected[side] = true;
+        } else if (event.type == HARP_EVENT_SENT) {
+            pair->sent[side]++;
+            pair->last_sent[side] = event;
+        } else if (event.type == HARP_EVENT_RECEIVED) {
+            pair->received[side]++;
+            pair->last_received[side] = event;
+        } else {
+            pair->closed[side] = event;
+        }
+    }
+}
+
+static void transmit(struct pair *pair, uint8_t to, const struct harp_frame *frame)
+{
+    assert(harp_header_check(&frame->header) == HARP_WIRE_OK);
+    pair->frames[to][frame->header.type]++;
+    if (pair->passes && !pair->passes(pair, to, frame))
+        return;
+    struct pair_flight *flight = &pair->queue[pair->tail++ % PAIR_FLIGHTS];
+    assert(pair->tail - pair->head < PAIR_FLIGHTS);
+    *flight =
+        (struct pair_flight){.at_ns = pair->now_ns + pair->delay_ns, .to = to, .frame = *frame};
+}
+
+/* Everything that is due now; returns when something is due next. */
+static uint64_t turn(struct pair *pair)
+{
+    uint64_t next_ns = HARP_NEVER;
+    for (; pair->head != pair->tail; pair->head++) {
+        const struct pair_flight *flight = &pair->queue[pair->head % PAIR_FLIGHTS];
+        if (flight->at_ns > pair->now_ns)
+            break;
+        deliver(pair, flight->to, &flight->frame);
+    }
+    for (uint8_t side = 0; side < 2; side++) {
+        struct harp_frame frames[16];
+        size_t n = 16;
+        if (!pair->end[side] || pair->stopped[side])
+            continue;
+        poll(pair, side);
+        while (n == 16) {
+            n = harp_session_send(pair->end[side], pair->now_ns, frames, 16);
+            for (size_t i = 0; i < n; i++)
+                transmit(pair, !side, &frames[i]);
+        }
+        poll(pair, side);
+        next_ns = harp_min(next_ns, harp_session_deadline_ns(pair->end[side]));
+    }
+    if (pair->head != pair->tail)
+        next_ns = harp_min(next_ns, pair->queue[pair->head % PAIR_FLIGHTS].at_ns);
+    return next_ns;
+}
+
+bool pair_until(struct pair *pair, uint64_t for_ns, bool (*until)(const struct pair *pair))
+{
+    uint64_t stop_ns = pair->now_ns + for_ns;
+    for (uint32_t still = 0; still < 10000; still++) {
+        uint64_t next_ns = turn(pair);
+        if (until && until(pair))
+            return true;
+        if (next_ns > stop_ns) {
+            pair->now_ns = stop_ns;
+            return false;
+        }
+        if (next_ns > pair->now_ns)
+            still = 0;
+        pair->now_ns = harp_max(pair->now_ns, next_ns);
+    }
+    assert(!"time does not go on");
+    return false;
+}
+
+void pair_pass(struct pair *pair, uint64_t for_ns)
+{
+    pair_until(pair, for_ns, NULL);
+}
+
+static bool both_connected(const struct pair *pair)
+{
+    return pair->connected[0] && pair->connected[1];
+}
+
+void pair_connect(struct pair *pair)
+{
+    pair_begin(pair);
+    bool done = pair_until(pair, S, both_connected);
+    assert(done);
+    pair_pass(pair, MS);
+}

@@ -1,0 +1,292 @@
+/* Which paths carry data: what they can carry, where they lead, who retired them. */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "session_pair.h"
+
+#define FULL (PAIR_SEGMENT + HARP_HEADER_BYTES)
+#define SIZE (20 * PAIR_SEGMENT)
+
+static uint8_t bytes[SIZE];
+static uint64_t data_on[HARP_PATHS_MAX]; /* whole frames of data towards end 1 */
+static uint32_t narrow;                  /* paths on which whole frames towards end 1 are lost */
+
+static bool counted(struct pair *pair, uint8_t to, const struct harp_frame *frame)
+{
+    (void)pair;
+    if (to == 1 && frame->header.type == HARP_DATA)
+        data_on[frame->path]++;
+    bool whole = frame->header.length == PAIR_SEGMENT;
+    return !(to == 1 && whole && narrow >> frame->path & 1);
+}
+
+static struct pair *with_paths(uint16_t paths, uint32_t narrow_ones)
+{
+    struct pair *pair = pair_make(paths);
+    pair->passes = counted;
+    narrow = narrow_ones;
+    pair_connect(pair);
+    return pair;
+}
+
+static bool message_through(const struct pair *pair)
+{
+    return pair->received[1] == pair->sent[0] && pair->sent[0];
+}
+
+/* One message from end 0 to end 1. */
+static void send_one(struct pair *pair)
+{
+    static uint8_t to[SIZE];
+    int eager;
+    memset(data_on, 0, sizeof data_on);
+    pair->sent[0] = pair->received[1] = 0;
+    assert(harp_session_post(pair->end[1], to, SIZE, 0, &eager));
+    assert(harp_session_message(pair->end[0], bytes, SIZE, 0));
+    assert(pair_until(pair, S, message_through));
+}
+
+static struct harp_path_info info(const struct pair *pair, uint8_t side, uint8_t path)
+{
+    struct harp_path_info out;
+    bool exists = harp_session_path_info(pair->end[side], path, &out);
+    assert(exists);
+    return out;
+}
+
+static void test_information(void)
+{
+    struct pair *pair = pair_make(3);
+    struct harp_path_info seen;
+    pair_begin(pair);
+    assert(!harp_session_path_info(pair->end[0], 0, &seen));
+    pair_free(pair);
+    pair = with_paths(3, 0);
+    for (uint8_t side = 0; side < 2; side++)
+        for (uint8_t path = 0; path < 3; path++) {
+            seen = info(pair, side, path);
+            assert(seen.alive && seen.usable && seen.heard && !seen.mtu_fails);
+            assert(seen.confirmed_bytes == FULL && seen.probing_bytes == 0);
+            assert(seen.least_ns == 20 * US && seen.smoothed_ns == 20 * US);
+            assert(seen.window_bytes == 64 * FULL && seen.flying_bytes == 0);
+            assert(seen.sent == 2 && seen.lost == 0);
+        }
+    assert(!harp_session_path_info(pair->end[0], 3, &seen));
+    send_one(pair);
+    assert(info(pair, 0, 0).sent + info(pair, 0, 1).sent + info(pair, 0, 2).sent == 6 + 20);
+    pair_free(pair);
+}
+
+static void test_a_narrow_path_is_left_out_and_comes_back(void)
+{
+    struct pair *pair = with_paths(2, 1 << 1);
+    pair_pass(pair, 100 * MS);
+    struct harp_path_info seen = info(pair, 0, 1);
+    assert(seen.mtu_fails && seen.alive && !seen.usable && seen.confirmed_bytes < FULL);
+    assert(info(pair, 1, 1).usable); /* the other direction is wide */
+    send_one(pair);
+    assert(data_on[0] == 20 && data_on[1] == 0);
+    assert(harp_session_count(pair->end[0])->data_again == 0);
+    narrow = 0;
+    pair_pass(pair, 300 * MS);
+    seen = info(pair, 0, 1);
+    assert(!seen.mtu_fails && seen.usable && seen.confirmed_bytes == FULL);
+    for (int i = 0; i < 20; i++)
+        send_one(pair);
+    assert(info(pair, 0, 1).sent > 20);
+    pair_free(pair);
+}
+
+static void test_no_path_is_wide_enough(void)
+{
+    struct pair *pair = with_paths(3, 7);
+    static uint8_t to[SIZE];
+    int eager;
+    assert(harp_session_post(pair->end[1], to, SIZE, 0, &eager));
+    assert(harp_session_message(pair->end[0], bytes, SIZE, 0));
+    pair_pass(pair, 2 * S);
+    char text[300];
+    assert(pair->closed[0].reason == HARP_REASON_MTU && !pair->closed[0].by_peer);
+    assert(pair->closed[1].reason == HARP_REASON_MTU && pair->closed[1].by_peer);
+    harp_reason_explain(&pair->closed[0], text, sizeof text);
+    assert(strstr(text, "MTU"));
+    pair_free(pair);
+}
+
+static bool lossy(struct pair *pair, uint8_t to, const struct harp_frame *frame)
+{
+    (void)to, (void)frame;
+    static uint64_t state = 1;
+    state = state * UINT64_C(6364136223846793005) + 1442695040888963407u;
+    return pair->now_ns > 10 * S || (state >> 33) % 10 >= 3;
+}
+
+/* Loss that has nothing to do with size ends no connection. */
+static void test_loss_is_not_mtu(void)
+{
+    for (int i = 0; i < 50; i++) {
+        struct pair *pair = pair_make(1);
+        pair->passes = lossy;
+        pair_begin(pair);
+        pair_pass(pair, 3 * S);
+        assert(pair->connected[0] && !pair->closed[0].type && !pair->closed[1].type);
+        pair_pass(pair, 7 * S);
+        assert(info(pair, 0, 0).usable && info(pair, 1, 0).usable);
+        pair_free(pair);
+    }
+}
+
+static void test_probing_a_size(void)
+{
+    struct pair *pair = with_paths(1, 0);
+    uint16_t jumbo = 8832 + HARP_HEADER_BYTES;
+    assert(harp_session_probe_bytes(pair->end[0], 0, jumbo));
+    assert(!harp_session_probe_bytes(pair->end[0], 0, jumbo));
+    assert(!harp_session_probe_bytes(pair->end[0], 1, jumbo));
+    assert(info(pair, 0, 0).probing_bytes == jumbo);
+    pair_pass(pair, MS);
+    assert(info(pair, 0, 0).probing_bytes == 0 && info(pair, 0, 0).confirmed_bytes == jumbo);
+    pair_free(pair);
+
+    pair = with_paths(1, 0);
+    pair->delay_ns = 10 * US;
+    pair->stopped[1] = true;
+    assert(harp_session_probe_bytes(pair->end[0], 0, jumbo));
+    pair_pass(pair, 100 * MS);
+    pair->stopped[1] = false;
+    pair_pass(pair, 100 * MS);
+    assert(info(pair, 0, 0).probing_bytes == 0 && info(pair, 0, 0).usable);
+    pair_free(pair);
+}
+
+static void test_retired_by_this_end(void)
+{
+    struct pair *pair = with_paths(2, 0);
+    harp_session_path_retire(pair->end[0], 0, true);
+    assert(info(pair, 0, 0).retired && !info(pair, 0, 0).usable);
+    for (int i = 0; i < 5; i++) {
+        send_one(pair);
+        assert(data_on[0] == 0);
+    }
+    harp_session_path_retire(pair->end[0], 1, true); /* no other is left: both carry again */
+    assert(info(pair, 0, 0).usable && info(pair, 0, 1).usable);
+    send_one(pair);
+    harp_session_path_retire(pair->end[0], 0, false);
+    send_one(pair);
+    assert(data_on[0] == 20 && data_on[1] == 0);
+    pair_free(pair);
+}
+
+static bool only_path_0(struct pair *pair, uint8_t to, const struct harp_frame *frame)
+{
+    return counted(pair, to, frame) && frame->path == 0;
+}
+
+static void test_retired_but_the_last_to_live(void)
+{
+    struct pair *pair = with_paths(2, 0);
+    harp_session_path_retire(pair->end[0], 0, true);
+    pair->passes = only_path_0;
+    send_one(pair); /* path 1 dies on the way */
+    assert(data_on[0] == 20 && !info(pair, 0, 1).alive);
+    pair_free(pair);
+}
+
+static void test_retired_by_the_peer(void)
+{
+    struct pair *pair = with_paths(2, 0);
+    harp_session_path_off_queue(pair->end[1], 1, true);
+    pair_pass(pair, MS);
+    assert(info(pair, 0, 1).off_queue && !info(pair, 0, 1).usable && !info(pair, 1, 1).off_queue);
+    for (int i = 0; i < 5; i++) {
+        send_one(pair);
+        assert(data_on[1] == 0);
+    }
+    harp_session_path_off_queue(pair->end[1], 1, false);
+    pair_pass(pair, MS);
+    assert(!info(pair, 0, 1).off_queue && info(pair, 0, 1).usable);
+    pair_free(pair);
+}
+
+static uint32_t listening_end_used;
+
+static bool path_1_is_lost_upwards(struct pair *pair, uint8_t to, const struct harp_frame *frame)
+{
+    (void)pair;
+    if (to == 0)
+        listening_end_used |= 1u << frame->path;
+    return !(to == 1 && frame->path == 1);
+}
+
+/* The listening end does not know where a path leads on which nothing has come. */
+static void test_a_path_that_was_not_heard_is_not_used(void)
+{
+    struct pair *pair = pair_make(2);
+    static uint8_t to[SIZE];
+    int eager;
+    pair->passes = path_1_is_lost_upwards;
+    pair_connect(pair);
+    assert(harp_session_post(pair->end[0], to, SIZE, 0, &eager));
+    assert(harp_session_message(pair->end[1], bytes, SIZE, 0));
+    pair_pass(pair, 200 * MS);
+    assert(pair->received[0] == 1 && listening_end_used == 1 && !info(pair, 1, 1).heard);
+    pair->passes = NULL;
+    pair_pass(pair, 200 * MS);
+    assert(info(pair, 1, 1).usable);
+    pair_free(pair);
+}
+
+static void test_unreachable_probes_and_no_more(void)
+{
+    struct pair *pair = with_paths(2, 0);
+    uint64_t before = pair->frames[1][HARP_PROBE];
+    for (int i = 0; i < 1000; i++) /* a flood within one timeout */
+        harp_session_unreachable(pair->end[0], pair->now_ns, 1);
+    harp_session_unreachable(pair->end[0], pair->now_ns, 63);
+    pair_pass(pair, MS / 2);
+    assert(pair->frames[1][HARP_PROBE] == before + 1);
+    assert(info(pair, 0, 1).alive);
+    pair_pass(pair, 2 * MS);
+    harp_session_unreachable(pair->end[0], pair->now_ns, 1);
+    pair_pass(pair, MS);
+    assert(pair->frames[1][HARP_PROBE] == before + 2);
+    pair_free(pair);
+}
+
+static bool path_0_is_black(struct pair *pair, uint8_t to, const struct harp_frame *frame)
+{
+    (void)pair, (void)to;
+    return frame->path != 0;
+}
+
+static void test_unreachable_while_connecting(void)
+{
+    struct pair *pair = pair_make(2);
+    pair->passes = path_0_is_black;
+    pair_begin(pair);
+    pair_pass(pair, US);
+    assert(pair->frames[1][HARP_FIRST] == 1);
+    for (int i = 0; i < 1000; i++)
+        harp_session_unreachable(pair->end[0], pair->now_ns, 0);
+    pair_pass(pair, MS);
+    assert(pair->frames[1][HARP_FIRST] == 2); /* at once, on the other path */
+    assert(pair->connected[0] && !pair->closed[0].type);
+    pair_free(pair);
+}
+
+int main(void)
+{
+    test_information();
+    test_a_narrow_path_is_left_out_and_comes_back();
+    test_no_path_is_wide_enough();
+    test_loss_is_not_mtu();
+    test_probing_a_size();
+    test_retired_by_this_end();
+    test_retired_but_the_last_to_live();
+    test_retired_by_the_peer();
+    test_a_path_that_was_not_heard_is_not_used();
+    test_unreachable_probes_and_no_more();
+    test_unreachable_while_connecting();
+    return 0;
+}
