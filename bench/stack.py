@@ -1,0 +1,191 @@
+"""Speed of the stack: ``python bench/stack.py [--json] [--only ID,ID]``.
+
+Every row is held against a reference that is measured in the same run, in turn with it, and is the
+median of the rounds. Throughput is payload, CRC and tag are on, two CPUs are pinned. What the rows
+are, what they mean and what bounds them is in docs/speed.md. Rows whose programs are not there are
+left out. Exit code 1 when a row misses its target. Needs root, for network namespaces.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))  # for its namespaces
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from stack_arms import Bench, BenchError, Sample
+from stack_rows import ROWS, Row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rich.progress import Progress
+    from stack_rows import Group
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The samples of one arm."""
+
+    samples: list[Sample]
+
+    @property
+    def value(self) -> float:
+        """Median."""
+        return statistics.median(sample.value for sample in self.samples)
+
+    @property
+    def cpus(self) -> float:
+        """Median of the CPUs that were busy."""
+        return statistics.median(sample.cpus for sample in self.samples)
+
+    def more(self, name: str) -> float | None:
+        """Median of a further figure, if the arm has it."""
+        values = [sample.more[name] for sample in self.samples if name in sample.more]
+        return statistics.median(values) if values else None
+
+
+def run_group(group: Group, rows: Sequence[Row], bench: Bench,
+              progress: Progress) -> dict[str, dict[str, Any]]:
+    """Measure what the rows of one group need, arm after arm, round after round."""
+    with group(bench) as arms:
+        there = [row for row in rows if row.value in arms
+                 and (not row.against or set(row.against) & set(arms))]
+        wanted = [name for name in arms
+                  if any(name == row.value or name in row.against for row in there)]
+        task = progress.add_task(", ".join(row.id for row in there), visible=bool(wanted),
+                                 total=len(wanted) * bench.rounds)
+        samples: dict[str, list[Sample]] = {name: [] for name in wanted}
+        for _ in range(bench.rounds):
+            for name in wanted:
+                samples[name].append(arms[name]())
+                progress.advance(task)
+    measured = {name: Measured(values) for name, values in samples.items()}
+    return {row.id: judge(row, measured) for row in there}
+
+
+def judge(row: Row, measured: dict[str, Measured]) -> dict[str, Any]:
+    """Make a row of the answer."""
+    arm = measured[row.value]
+    best = max((name for name in row.against if name in measured),
+               key=lambda name: measured[name].value, default=None)
+    reference = measured[best].value if best else None
+    ratio = arm.value / reference if reference else None
+    further = {name: arm.more(name) for name in row.limits}
+    ok = arm.value <= row.target if row.lower else (ratio or arm.value) >= row.target
+    ok = ok and all(value is not None and value <= row.limits[name]
+                    for name, value in further.items())
+    values = [sample.value for sample in arm.samples]
+    return {"id": row.id, "value": arm.value, "unit": row.unit, "reference": reference,
+            "ratio": ratio, "target": row.target, "ok": ok, "what": row.what, "aim": row.aim,
+            "lower_is_better": row.lower, "reference_is": best, "least": min(values),
+            "most": max(values), "cpus": arm.cpus,
+            "reference_cpus": measured[best].cpus if best else None,
+            "further": further, "limits": dict(row.limits)}
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """Print the table."""
+    from rich.table import Table
+
+    from sim.report.screen import console_for
+
+    table = Table("row", "what", box=None)
+    for header in ("value", "spread", "CPUs", "reference", "ratio", "target", "ok"):
+        table.add_column(header, justify="right", no_wrap=header != "reference")
+    for row in rows:
+        ratio, limit = row["ratio"], "≤" if row["lower_is_better"] else "≥"
+        notes = [f"{name.replace('_', ' ')} {row['further'][name]:.3g} (≤ {most:g})"
+                 for name, most in row["limits"].items() if row["further"][name] is not None]
+        table.add_row(
+            row["id"], "; ".join([row["what"], *notes]), f"{row['value']:.3g} {row['unit']}",
+            f"{row['least']:.3g}…{row['most']:.3g}", f"{row['cpus']:.2f}" if row["cpus"] else "",
+            f"{row['reference']:.3g} ({row['reference_is']})" if ratio else "",
+            f"{ratio:.2f}" if ratio else "", f"{limit} {row['target']:g}",
+            "yes" if row["ok"] else "NO")
+    console_for(sys.stdout).print(table)
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Read the options; wrong ones end with one sentence."""
+    def positive(convert: Callable[[str], float]) -> Callable[[str], float]:
+        def read(text: str) -> float:
+            value = convert(text)
+            if not 0 < value < 3600:
+                raise argparse.ArgumentTypeError(f"{text} is not above 0 and below 3600")
+            return value
+        read.__name__ = convert.__name__
+        return read
+
+    parser = argparse.ArgumentParser(description="Speed of the stack.")
+    parser.add_argument("--json", action="store_true", help="print a list of rows as JSON")
+    parser.add_argument("--only", default=",".join(ROWS), metavar="ID,ID", help="rows to run")
+    parser.add_argument("--seconds", type=positive(float), default=1.0, help="of each measurement")
+    parser.add_argument("--rounds", type=positive(int), default=5, help="measurements of each arm")
+    parser.add_argument("--cpus", default="", metavar="N,N",
+                        help="CPUs of sender and receiver; the first and the last unless given")
+    options = parser.parse_args(arguments)
+    options.only = options.only.split(",")
+    for name in options.only:
+        if name not in ROWS:
+            parser.error(f"there is no row {name!r}; there are {', '.join(ROWS)}")
+    usable = sorted(os.sched_getaffinity(0))
+    if not options.cpus:
+        options.cpus = (usable[0], usable[-1])
+        return options
+    try:
+        first, second = (int(word) for word in options.cpus.split(","))
+    except ValueError:
+        parser.error(f"--cpus {options.cpus}: two numbers with a comma between, e.g. 0,1")
+    if not {first, second} <= set(usable):
+        parser.error(f"--cpus {options.cpus}: this process may run on {usable}")
+    options.cpus = (first, second)
+    return options
+
+
+def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Run the groups that the rows belong to, with a bar of progress on stderr."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    bench = Bench(options.seconds, int(options.rounds), options.cpus)
+    chosen = [ROWS[name] for name in options.only]
+    groups = list(dict.fromkeys(row.group for row in chosen))
+    found: dict[str, dict[str, Any]] = {}
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        for group in groups:
+            found |= run_group(group, [row for row in chosen if row.group is group], bench,
+                               progress)
+    return [found[row.id] for row in chosen if row.id in found]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the rows."""
+    options = parse(arguments)
+    if os.geteuid():
+        print("error: network namespaces need root", file=sys.stderr)
+        return 2
+    try:
+        rows = measure(options)
+    except BenchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    if options.json:
+        print(json.dumps(rows, indent=2))
+    else:
+        show(rows)
+    return int(not all(row["ok"] for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
