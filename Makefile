@@ -29,9 +29,13 @@ clean:  ## remove what setup and the builds made
 	rm -rf .venv build
 
 help:  ## this list
-	@grep -hE '^[a-z]+:.*##' Makefile | sed 's/:.*## /	/'
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*## /	/'
 
 .PHONY: dst
 SEEDS ?= 2000
-dst:  ## the deterministic simulation: make dst SEEDS=100000
-	$(PY) tests/dst_programs.py $(SEEDS)
+dst:  ## the deterministic simulation: make dst SEEDS=100000, or SEED=7 to replay one
+	$(PY) tests/dst_programs.py $(if $(SEED),seed $(SEED),$(SEEDS))
+
+.PHONY: test-vm
+test-vm: setup  ## AF_XDP with zero copy, in an emulated machine
+	$(PY) -m pytest tests/vm/zero_copy.py

@@ -107,14 +107,14 @@ def run(script: str, programs: Iterable[Path] = (), *, timeout_s: float = 300,
 
     ``each_line`` sees the output line by line while it comes. ``cpu`` is QEMU's -cpu.
     """
-    qemu = _tool("qemu-system-x86_64", "qemu-system-x86")
+    qemu = tool("qemu-system-x86_64", "qemu-system-x86")
     kernel = kernel_folder()
     with tempfile.TemporaryDirectory(prefix="harp-vm-") as name:
         folder = Path(name)
         initrd, kernel_log, qemu_log = (folder / part for part in ("initrd", "kernel", "qemu"))
         initrd.write_bytes(b"".join(_archive(_tree(script, programs, kernel))))
         command = [
-            qemu, "-accel", "tcg,thread=multi", "-cpu", cpu, "-smp", "2", "-m", "1536",
+            str(qemu), "-accel", "tcg,thread=multi", "-cpu", cpu, "-smp", "2", "-m", "1536",
             "-nodefaults", "-display", "none", "-no-reboot", "-kernel", str(kernel / "vmlinuz"),
             "-initrd", str(initrd), "-append", f"console=ttyS0 quiet panic=-1 {kernel_options}",
             "-serial", f"file:{kernel_log}", "-serial", "stdio",
@@ -128,7 +128,7 @@ def run(script: str, programs: Iterable[Path] = (), *, timeout_s: float = 300,
         raise MachineError(
             f"the emulated machine {ended} without the script's exit code; its last lines:\n"
             + "\n".join(lines[-20:])
-            + "".join(f"\n{who}'s last lines:\n" + "\n".join(_text(log).splitlines()[-20:])
+            + "".join(f"\n{who}'s last lines:\n" + "\n".join(_text(log).splitlines()[-60:])
                       for who, log in (("its kernel", kernel_log), ("QEMU", qemu_log))))
 
 
@@ -165,7 +165,7 @@ def _watch(command: list[str], timeout_s: float,
 
 def _tree(script: str, programs: Iterable[Path], kernel: Path) -> Iterator[tuple[str, int, bytes]]:
     """Every entry of the machine's file system: path, mode, content."""
-    busybox = Path(_tool("busybox", "busybox-static"))
+    busybox = tool("busybox", "busybox-static")
     for folder in ("bin", "dev", "modules", "proc", "programs", "root", "run", "sys", "tmp"):
         yield folder, stat.S_IFDIR | 0o755, b""
     yield "run/peer", stat.S_IFREG | 0o644, b""
@@ -222,8 +222,8 @@ def kernel_folder() -> Path:
 
 def _fetch(scratch: Path) -> Path:
     """Download and unpack the kernel by apt with its state, cache and sources in ``scratch``."""
-    _tool("apt-get", "apt")
-    _tool("dpkg-deb", "dpkg")
+    tool("apt-get", "apt")
+    tool("dpkg-deb", "dpkg")
     for sub in ("lists/partial", "archives/partial"):
         (scratch / sub).mkdir(parents=True)
     (scratch / "status").touch()
@@ -278,11 +278,12 @@ def _do(command: list[str], folder: Path) -> str:
     return done.stdout
 
 
-def _tool(name: str, package: str) -> str:
+def tool(name: str, package: str) -> Path:
+    """Where a program of this host is."""
     path = shutil.which(name)
     if not path:
         raise MachineError(f"{name} is missing: apt-get install {package}")
-    return path
+    return Path(path)
 
 
 def _text(path: Path) -> str:

@@ -1,0 +1,108 @@
+"""AF_XDP with zero copy, in the emulated machine: `make test-vm`.
+
+Not named test_*, so that `make test` does not boot machines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import machine
+import pytest
+from c_programs import build
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MISSING = [tool for tool in ("qemu-system-x86_64", "busybox") if not shutil.which(tool)]
+pytestmark = pytest.mark.skipif(bool(MISSING) and os.geteuid() != 0,
+                                reason=f"{MISSING} are missing: see .ci/setup.sh")
+
+# A function of the script: the receiver in the peer namespace, the sender here once it is ready,
+# the receiver's exit code. Both programs get the same options.
+BLAST = """
+blast() {
+    mkfifo ready
+    peer xdp_blast receive eth1 --cpu 1 --seconds 1 "$@" >ready & receiver=$!
+    { read line; echo "$line"
+      xdp_blast send eth0 --cpu 0 --to-mac 02:00:00:00:00:02 --from-ip 10.0.0.1 \
+          --to-ip 10.0.0.2 --seconds 3 "$@" & sender=$!
+      cat; } <ready
+    rm ready
+    wait $sender || return
+    wait $receiver
+}
+"""
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The raw blast, in one file: the machine needs no library for it."""
+    out = tmp_path_factory.mktemp("programs") / "xdp_blast"
+    return [build(out, ["bench/c/xdp_blast.c", "bench/c/raw_xdp.c"], ["-O2", "-static"])]
+
+
+def told(output: str) -> list[dict[str, object]]:
+    """The lines of JSON in a script's output."""
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+
+
+def test_both_ends_bind_with_zero_copy_and_frames_arrive_unharmed(programs):
+    done = machine.run(BLAST + "blast", programs)
+    assert done.code == 0, done.output
+    (receiver,) = told(done.output)
+    assert receiver["zero_copy"] is True  # the sender demands it of its bind, too
+    assert receiver["packets"] > 1000
+    assert receiver["bytes"] == receiver["packets"] * 1472
+
+
+def test_copy_mode_works_on_the_same_nics(programs):
+    done = machine.run(BLAST + "blast --copy", programs)
+    assert done.code == 0, done.output
+    (receiver,) = told(done.output)
+    assert receiver["zero_copy"] is False
+    assert receiver["packets"] > 1000
+
+
+def test_the_kernel_gets_all_that_is_not_for_the_socket(programs):
+    """While the socket owns the queue, the host still answers, and afterwards too."""
+    done = machine.run("""
+        mkfifo ready
+        peer xdp_blast receive eth1 --port 4791 >ready & receiver=$!
+        read line <ready
+        ping -c 2 -w 10 10.0.0.2 || exit 1
+        peer nc -l -p 4792 -e echo answered & # TCP
+        until peer netstat -lnt | grep -q 4792; do :; done
+        nc 10.0.0.2 4792 </dev/null || exit 2
+        kill -9 $receiver; wait $receiver
+        ping -c 2 -w 10 10.0.0.2 || exit 3
+        """, programs)
+    assert done.code == 0, done.output
+    assert "answered" in done.output
+
+
+# The machine itself
+
+def test_a_program_with_shared_libraries_finds_them():
+    done = machine.run("env true && echo from the library", [machine.tool("env", "coreutils")])
+    assert (done.code, done.output) == (0, "from the library\n")
+
+
+def test_the_exit_code_and_the_output_come_back():
+    lines: list[str] = []
+    done = machine.run("echo one; echo two >&2; exit 7", each_line=lines.append)
+    assert (done.code, done.output) == (7, "one\ntwo\n")
+    assert lines == ["one", "two"]
+
+
+def test_a_script_that_does_not_end_is_an_error_in_bounded_time():
+    with pytest.raises(machine.MachineError, match=r"stopped after 25 s.*\nbegun\n"):
+        machine.run("echo begun; sleep 1000", timeout_s=25)
+
+
+def test_a_kernel_that_dies_is_an_error_with_its_last_words():
+    with pytest.raises(machine.MachineError, match="Kernel panic"):
+        machine.run("echo 1 >/proc/sys/kernel/sysrq; echo c >/proc/sysrq-trigger; sleep 100")
