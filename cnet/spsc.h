@@ -151,4 +151,24 @@ static inline uint32_t harp_spsc_take(struct harp_spsc *ring, void *items, uint3
     return now;
 }
 
+/* Producer: how many items may be put now. */
+static inline uint32_t harp_spsc_room(struct harp_spsc *ring)
+{
+    uint64_t put = atomic_load_explicit(&ring->put, memory_order_relaxed);
+    HARP_SPSC_STEP();
+    /* Acquire: as in harp_spsc_put. */
+    ring->taken_seen = atomic_load_explicit(&ring->taken, memory_order_acquire);
+    return ring->capacity - (uint32_t)(put - ring->taken_seen);
+}
+
+/* Consumer: how many items may be taken now. Sequentially consistent, so that who is about to wait
+ * may look here after he has said so. */
+static inline uint32_t harp_spsc_ready(struct harp_spsc *ring)
+{
+    uint64_t taken = atomic_load_explicit(&ring->taken, memory_order_relaxed);
+    HARP_SPSC_STEP();
+    ring->put_seen = atomic_load(&ring->put);
+    return (uint32_t)(ring->put_seen - taken);
+}
+
 #endif
