@@ -1,6 +1,7 @@
 """Build and run the deterministic simulation of the session (tests/dst).
 
-``python tests/dst_programs.py 100000`` runs that many seeds, as ``make dst SEEDS=100000`` does.
+``python tests/dst_programs.py 100000`` runs that many seeds, as ``make dst SEEDS=100000`` does;
+``python tests/dst_programs.py seed 7`` replays one, as ``make dst SEED=7`` does.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from c_programs import ROOT, SANITIZED, build
 if TYPE_CHECKING:
     from pathlib import Path
 
-HARNESS = ["tests/dst/link.c", "tests/dst/end.c", "tests/dst/world.c", "tests/dst/main.c"]
+UNDER_DRIVER = ["seal", "keys", "crc32c", "crc32c_x86", "crc32c_arm"]
 UNDER_SESSION = ["sack", "sent", "rtt", "loss", "pacer", "cc_fixed", "cc_swift", "body", "wire",
                  "chunks", "outbox", "inbox", "path", "siphash", "listener"]
 
@@ -27,34 +28,43 @@ def session_sources() -> list[str]:
     return [f"cnet/{name}.c" for name in UNDER_SESSION] + [f"cnet/{name}" for name in parts]
 
 
+def driver_sources() -> list[str]:
+    """The session and all that a driver needs beside it: tags, keys and sums."""
+    return session_sources() + [f"cnet/{name}.c" for name in UNDER_DRIVER]
+
+
 def build_dst(out: Path, bug: str | None = None) -> Path:
     """The simulation as a program; ``bug`` is a deliberate fault, compiled into the session.
 
     With a fault it is built without sanitizers, in a third of the time: the harness must see it.
     """
-    flags = ["-O0", f"-DHARP_BUG_{bug}"] if bug else SANITIZED
-    return build(out, session_sources() + HARNESS, [*flags, "-I", str(ROOT / "tests" / "dst")])
+    flags = ["-O1", f"-DHARP_BUG_{bug}"] if bug else SANITIZED
+    harness = sorted(f"tests/dst/{path.name}" for path in (ROOT / "tests" / "dst").glob("*.c"))
+    return build(out, driver_sources() + harness, [*flags, "-I", str(ROOT / "tests" / "dst")])
 
 
-def run_seeds(program: Path, first: int, count: int) -> str:
-    """Run seeds; the first one that fails is an assertion, whose text says how to replay it."""
-    done = subprocess.run([str(program), str(first), str(count)], capture_output=True, text=True,
-                          check=False, timeout=3600)
+def run_dst(program: Path, *arguments: object) -> str:
+    """Run the simulation; what fails is an assertion, whose text says how to replay it."""
+    command = [str(program), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=3600)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def main(seeds: int) -> None:
-    """Run ``seeds`` seeds on all cores."""
+def main(arguments: list[str]) -> None:
+    """Run that many seeds on all cores, or replay one."""
     folder = ROOT / "build"
     folder.mkdir(exist_ok=True)
     program = build_dst(folder / "dst")
+    if arguments[0] == "seed":
+        print(run_dst(program, arguments[1], "-v"), end="")
+        return
     cores = os.cpu_count() or 1
-    share = -(-seeds // cores)
+    share = -(-int(arguments[0]) // cores)
     with ThreadPoolExecutor(cores) as pool:
-        for line in pool.map(lambda i: run_seeds(program, i * share, share), range(cores)):
+        for line in pool.map(lambda i: run_dst(program, i * share, share), range(cores)):
             print(line, end="")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(sys.argv[1:])

@@ -3,50 +3,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "listener.h"
+#include "bytes.h"
+#include "crc32c.h"
+#include "forge.h"
+#include "seal.h"
 #include "sequence.h"
+
+const struct harp_key dst_secret = {UINT64_C(0x0123456789abcdef), UINT64_C(0xfedcba9876543210)};
 
 static uint64_t clock_of(const struct dst_end *end, uint64_t now_ns)
 {
     return now_ns + (uint64_t)end->clock_off_ns;
 }
 
-/* Payload depends on side, message and position. */
-static uint8_t pattern(uint8_t side, uint32_t message, uint32_t i)
+static void *session_memory(const struct dst_end *end)
 {
-    return (uint8_t)(message * 131 + i * 7 + (i >> 8) * 13 + side * 89 + 1);
-}
-
-static uint64_t fold(uint64_t a, uint64_t b)
-{
-    return (a ^ b) * UINT64_C(0x9e3779b97f4a7c15) ^ a >> 31;
-}
-
-/* Stands for the keys of docs/wire.md: equal at both ends exactly if what they are made of is. */
-static uint64_t key_of(const struct dst_end *end, enum harp_type type, bool sending)
-{
-    if (type == HARP_FIRST || type == HARP_COOKIE || type == HARP_VERSION_NOTICE || !end->session)
-        return 1;
-    struct harp_parameters own = {.connection = end->config.connection, .epoch = end->config.epoch};
-    memcpy(own.nonce, end->config.nonce, sizeof own.nonce);
-    const struct harp_parameters *peer = harp_session_peer(end->session);
-    const struct harp_parameters *up = end->side ? peer : &own;
-    const struct harp_parameters *down = end->side ? &own : peer;
-    uint64_t key = fold(fold(2, up->connection), up->nonce[0]);
-    if (type == HARP_ACCEPT)
-        return key;
-    key = fold(fold(key, down->connection), fold(up->epoch, down->epoch));
-    return fold(key, (uint64_t)(down->nonce[0] + 256 * (sending ? !end->side : end->side)));
+    return aligned_alloc(64, (harp_session_size(&end->config) + 63) / 64 * 64);
 }
 
 void dst_end_start(struct dst_end *end, uint64_t now_ns)
 {
-    for (int i = 0; i < HARP_EAGER; i++)
-        end->eager[i] = end->link->payloads ? malloc(end->config.segment) : NULL;
+    dst_app_start(&end->app, end->config.segment);
     end->wake_ns = HARP_NEVER;
     if (end->side == 0) {
-        void *memory = aligned_alloc(64, (harp_session_size(&end->config) + 63) / 64 * 64);
-        end->session = harp_session_connect(memory, &end->config, clock_of(end, now_ns));
+        end->session =
+            harp_session_connect(session_memory(end), &end->config, clock_of(end, now_ns));
         end->wake_ns = now_ns;
     }
 }
@@ -55,225 +36,359 @@ void dst_end_stop(struct dst_end *end)
 {
     free(end->session);
     end->session = NULL;
-    for (int i = 0; i < HARP_EAGER; i++)
-        free(end->eager[i]);
-    for (uint32_t m = 0; m < DST_MESSAGES; m++) {
-        free(end->out_buffer[m]);
-        free(end->in_buffer[m]);
-        free(end->placed_map[m]);
+    for (int i = 0; i < DST_STRANGERS; i++) {
+        free(end->strangers[i].session);
+        end->strangers[i].session = NULL;
     }
-    memset(end->eager, 0, sizeof end->eager);
-    memset(end->out_buffer, 0, sizeof end->out_buffer);
-    memset(end->in_buffer, 0, sizeof end->in_buffer);
-    memset(end->placed_map, 0, sizeof end->placed_map);
+    dst_app_stop(&end->app);
     end->wake_ns = HARP_NEVER;
 }
 
-/* Ghost knowledge: which bytes of which message lie in their place. */
-static void note_placed(struct dst_end *end, const struct harp_header *h)
+uint32_t dst_end_strangers(const struct dst_end *end)
 {
-    uint32_t m = h->message - harp_session_peer(end->session)->first;
-    DST_CHECK(m < end->in->n, "placed a message that nobody sent", m, end->in->n);
-    DST_CHECK(m >= end->received, "wrote into a message after it was reported", m, end->received);
-    if (!end->placed_map[m])
-        end->placed_map[m] = calloc(end->in->size[m] / HARP_CHUNK_ALIGN + 1, 1);
-    uint8_t *seen = &end->placed_map[m][h->offset / HARP_CHUNK_ALIGN];
-    DST_CHECK(!*seen, "placed a chunk twice", m, h->offset);
-    *seen = 1;
-    end->placed[m] += h->length ? h->length : 1;
+    uint32_t n = 0;
+    for (int i = 0; i < DST_STRANGERS; i++)
+        n += end->strangers[i].session != NULL;
+    return n;
 }
 
-static bool whole(const struct dst_end *end, uint32_t m)
+uint64_t dst_end_state(const struct dst_end *end)
 {
-    return end->placed[m] == (end->in->size[m] ? end->in->size[m] : 1);
+    uint64_t state = (uint64_t)dst_end_strangers(end) << 32;
+    if (end->session)
+        state += UINT64_C(1) << 40 |
+                 harp_crc32c((const uint8_t *)end->session, harp_session_size(&end->config));
+    return state;
 }
 
-static void place(struct dst_end *end, const struct dst_flight *flight,
-                  const struct harp_place *place)
+/* Keys ------------------------------------------------------------------------------------- */
+
+static struct harp_end own_half(const struct dst_end *end)
 {
-    const struct harp_header *h = &flight->frame.header;
-    if (flight->payload_holds && flight->payload && place->eager >= 0)
-        memcpy(end->eager[place->eager], flight->payload, h->length);
-    else if (flight->payload &&
-             place->buffer) /* copy and CRC in one pass: also what does not hold */
-        memcpy(place->buffer + place->offset, flight->payload, h->length);
-    if (flight->payload_holds)
-        note_placed(end, h);
-    harp_session_placed(end->session, flight->payload_holds);
+    struct harp_end half = {.connection = end->config.connection, .epoch = end->config.epoch};
+    memcpy(half.nonce, end->config.nonce, sizeof half.nonce);
+    return half;
 }
 
-static void transmit(struct dst_end *end, uint64_t now_ns, struct harp_frame *frame)
+static struct harp_end peer_half(const struct dst_end *end)
 {
-    if (end->cheats && frame->header.type == HARP_ACK && dst_chance(&end->random, 30))
-        frame->body[1] += 9; /* largest + 9 * 256 */
-    uint8_t wire[HARP_HEADER_BYTES];
-    harp_header_encode(&frame->header, wire); /* asserts that docs/wire.md allows it */
-    uint64_t bytes = HARP_HEADER_BYTES + frame->header.length;
-    if (end->side == 1 && !end->connected) {
-        end->answered_bytes += bytes;
+    const struct harp_parameters *peer = harp_session_peer(end->session);
+    struct harp_end half = {.connection = peer->connection, .epoch = peer->epoch};
+    memcpy(half.nonce, peer->nonce, sizeof half.nonce);
+    return half;
+}
+
+static bool knows_peer(const struct dst_end *end)
+{
+    return end->session && harp_session_peer(end->session)->segment != 0;
+}
+
+static void derive(struct dst_end *end)
+{
+    if (end->keyed || !knows_peer(end))
+        return;
+    struct harp_end own = own_half(end), peer = peer_half(end);
+    struct harp_key up =
+        end->side ? harp_key_up(&dst_secret, &peer, &own) : harp_key_up(&dst_secret, &own, &peer);
+    struct harp_key down = end->side ? harp_key_down(&dst_secret, &peer, &own)
+                                     : harp_key_down(&dst_secret, &own, &peer);
+    end->in = end->side ? up : down;
+    end->out = end->side ? down : up;
+    end->keyed = true;
+}
+
+/* The key of frames of a type; false if this end cannot know it yet. */
+static bool key_of(struct dst_end *end, uint8_t type, bool sending, struct harp_key *key)
+{
+    derive(end);
+    if (type == HARP_FIRST || type == HARP_COOKIE || type == HARP_VERSION_NOTICE) {
+        *key = harp_key_hello(&dst_secret, DST_LISTENER);
+        return true;
+    }
+    if (type == HARP_ACCEPT && (end->side == 0 || knows_peer(end))) {
+        struct harp_end connecting = end->side ? peer_half(end) : own_half(end);
+        *key = harp_key_accept(&dst_secret, DST_LISTENER, &connecting);
+        return true;
+    }
+    *key = sending ? end->out : end->in;
+    return end->keyed;
+}
+
+/* Out -------------------------------------------------------------------------------------- */
+
+static void seal_and_send(struct dst_end *end, uint64_t now_ns, uint8_t path, uint8_t *bytes,
+                          size_t bytes_n)
+{
+    struct harp_key key;
+    if (!key_of(end, bytes[1], true, &key))
+        key = harp_key_hello(&dst_secret, DST_LISTENER);
+    size_t payload_n = bytes_n - HARP_HEADER_BYTES;
+    harp_seal_known(&key, bytes, harp_crc32c(bytes + HARP_HEADER_BYTES, payload_n));
+    dst_link_send(end->link, now_ns, end->peer->side, path, bytes, bytes_n);
+}
+
+/* What this end, or whoever holds its keys, does to a frame before it is sealed. */
+static void spoil(struct dst_end *end, uint8_t *bytes, size_t bytes_n)
+{
+    struct dst_malice *malice = &end->malice;
+    if (bytes[1] == HARP_ACK && dst_chance(&end->random, malice->optimistic))
+        bytes[HARP_HEADER_BYTES + 1] += 9; /* largest + 9 * 256 */
+    if (dst_chance(&end->random, malice->tamper))
+        dst_tamper(&end->random, bytes, bytes_n);
+    const struct dst_field *field = malice->field;
+    if (!field || (field->type && field->type != bytes[1]))
+        return;
+    if (malice->count-- == 0 && malice->change < dst_changes_of(field, bytes_n))
+        dst_change(field, malice->change, bytes, bytes_n);
+}
+
+/* The same frame as if from an earlier life of the same connection: its tag holds, its epoch is
+ * past, its payload another. */
+static void send_stale(struct dst_end *end, uint64_t now_ns, const uint8_t *frame, size_t bytes_n)
+{
+    uint8_t bytes[DST_FRAME_MAX];
+    if (frame[1] < HARP_DATA || !end->keyed)
+        return;
+    memcpy(bytes, frame, bytes_n);
+    harp_store16(bytes + 12, (uint16_t)(harp_load16(bytes + 12) - 1));
+    if (bytes[1] == HARP_DATA || bytes[1] == HARP_PROBE) {
+        harp_store32(bytes + 16, harp_load32(bytes + 16) + 40);
+        memset(bytes + HARP_HEADER_BYTES, 0xee, bytes_n - HARP_HEADER_BYTES);
+    }
+    harp_seal(&end->out, bytes, bytes + HARP_HEADER_BYTES, bytes_n - HARP_HEADER_BYTES);
+    dst_link_inject(end->link, now_ns + dst_below(&end->random, 20000000), end->peer->side, 0,
+                    bytes, bytes_n, false);
+}
+
+static size_t write_frame(const struct harp_frame *frame, uint8_t *bytes)
+{
+    size_t length = frame->header.length;
+    harp_header_encode(&frame->header, bytes); /* asserts that docs/wire.md allows it */
+    memset(bytes + HARP_TAGGED_BYTES, 0, HARP_HEADER_BYTES - HARP_TAGGED_BYTES);
+    uint8_t type = frame->header.type;
+    const uint8_t *from = type == HARP_DATA ? frame->payload : frame->body;
+    if (from && type != HARP_PROBE)
+        memcpy(bytes + HARP_HEADER_BYTES, from, length);
+    else
+        memset(bytes + HARP_HEADER_BYTES, 0, length);
+    return HARP_HEADER_BYTES + length;
+}
+
+static void transmit(struct dst_end *end, uint64_t now_ns, const struct harp_frame *frame)
+{
+    uint8_t bytes[DST_FRAME_MAX];
+    size_t bytes_n = write_frame(frame, bytes);
+    if (end->side == 1 && !end->app.connected) {
+        end->answered_bytes += bytes_n;
         DST_CHECK(end->answered_bytes <= end->heard_bytes, "answers outweigh requests",
                   end->answered_bytes, end->heard_bytes);
     }
-    dst_link_send(end->link, now_ns, end->peer->side, key_of(end, frame->header.type, true), frame);
+    if (dst_chance(&end->random, end->malice.stale))
+        send_stale(end, now_ns, bytes, bytes_n);
+    spoil(end, bytes, bytes_n);
+    seal_and_send(end, now_ns, frame->path, bytes, bytes_n);
 }
 
-/* FIRST comes while there is no session; half of the listeners are never calm and ask for a cookie.
- */
-static void listen(struct dst_end *end, uint64_t now_ns, const struct harp_frame *frame)
+/* In --------------------------------------------------------------------------------------- */
+
+static void place(struct dst_end *end, uint64_t now_ns, const struct dst_flight *flight,
+                  const struct harp_header *h, const struct harp_place *place)
 {
-    const struct harp_listener listener = {
-        .key = {end->config.seed, 1}, .id = end->peer->config.listener, .calm = end->calm};
-    const struct harp_from from = {.port = 1};
+    const uint8_t *payload = flight->bytes + HARP_HEADER_BYTES;
+    uint8_t *to = place->eager >= 0 ? end->app.eager[place->eager]
+                  : place->buffer   ? place->buffer + place->offset
+                                    : NULL;
+    bool holds;
+    if (to && end->one_pass && place->eager < 0) {
+        holds = harp_open_copy(flight->bytes, to, payload, h->length);
+    } else {
+        holds = harp_open_payload(flight->bytes, payload, h->length);
+        if (holds && to)
+            memcpy(to, payload, h->length);
+    }
+    DST_CHECK(!holds || !flight->spoilt, "the CRC of a spoilt payload holds", h->message,
+              h->offset);
+    uint32_t message = h->message - harp_session_peer(end->session)->first;
+    if (holds)
+        dst_app_placed(&end->app, h, message);
+    if (holds && place->streamed)
+        dst_app_lend(&end->app, h, message, payload, now_ns);
+    harp_session_placed(end->session, holds);
+}
+
+static struct harp_from address_of(uint32_t from)
+{
+    struct harp_from address = {.port = (uint16_t)(1 + from)};
+    harp_store32(address.address, from);
+    return address;
+}
+
+/* Whoever asks from a spoofed address gets a session while it is calm, and no more of them. */
+static void welcome_stranger(struct dst_end *end, uint64_t now_ns, const struct dst_flight *flight,
+                             const struct harp_parameters *first)
+{
+    int i = 0;
+    while (i < DST_STRANGERS && end->strangers[i].session)
+        i++;
+    DST_CHECK(i < DST_STRANGERS && dst_end_strangers(end) < end->listener.calm,
+              "a flood made more sessions than the listener allows", i, end->listener.calm);
+    struct harp_session *session =
+        harp_session_accept(session_memory(end), &end->config, clock_of(end, now_ns), first, 0);
+    end->strangers[i] = (struct dst_stranger){
+        .session = session, .heard_bytes = flight->bytes_n, .wake_ns = now_ns};
+    end->wake_ns = now_ns;
+}
+
+static void make_session(struct dst_end *end, uint64_t now_ns, uint8_t path,
+                         const struct harp_parameters *first)
+{
+    bool expected = first->connection == end->peer->config.connection;
+    if (end->app.trusts && !expected)
+        return; /* a FIRST of an earlier life: its session would not concern this test */
+    end->session =
+        harp_session_accept(session_memory(end), &end->config, clock_of(end, now_ns), first, path);
+    end->wake_ns = now_ns;
+}
+
+/* A FIRST whose tag holds reaches the listening end. */
+static void greet(struct dst_end *end, uint64_t now_ns, const struct dst_flight *flight,
+                  const struct harp_header *header)
+{
+    const uint8_t *body = flight->bytes + HARP_HEADER_BYTES;
+    struct harp_from from = address_of(flight->from);
     struct harp_parameters first;
     struct harp_frame answer;
-    enum harp_welcome welcome = harp_listener_judge(&listener, now_ns, &from, 0, &frame->header,
-                                                    frame->body, &first, &answer);
-    if (welcome == HARP_WELCOME_COOKIE)
-        transmit(end, now_ns, &answer);
-    if (welcome != HARP_WELCOME_MAKE || first.connection != end->peer->config.connection)
-        return; /* a FIRST of an earlier life: its session would not concern this test */
-    void *memory = aligned_alloc(64, (harp_session_size(&end->config) + 63) / 64 * 64);
-    end->session = harp_session_accept(memory, &end->config, clock_of(end, now_ns), &first,
-                                       frame->header.path);
+    uint32_t half_open = dst_end_strangers(end) + (end->session && !end->app.connected);
+    enum harp_welcome welcome = harp_listener_judge(&end->listener, now_ns, &from, half_open,
+                                                    header, body, &first, &answer);
+    if (welcome == HARP_WELCOME_COOKIE) {
+        DST_CHECK(answer.header.length <= header->length, "a cookie outweighs its request",
+                  answer.header.length, header->length);
+        end->cookies += flight->from != 0;
+        if (!flight->from)
+            transmit(end, now_ns, &answer);
+    }
+    if (welcome != HARP_WELCOME_MAKE || end->app.closed ||
+        (now_ns >= end->memory_from_ns && now_ns < end->memory_to_ns))
+        return;
+    if (flight->from)
+        welcome_stranger(end, now_ns, flight, &first);
+    else if (!end->session)
+        make_session(end, now_ns, header->path, &first);
+}
+
+/* Whether the FIRST belongs to the session that there is. */
+static bool is_known(const struct dst_end *end, const struct dst_flight *flight)
+{
+    return end->side == 0 || (end->session && flight->from == 0 &&
+                              harp_load64(flight->bytes + HARP_HEADER_BYTES) ==
+                                  harp_session_peer(end->session)->connection);
+}
+
+static void take(struct dst_end *end, uint64_t now_ns, const struct dst_flight *flight)
+{
+    struct harp_header h;
+    struct harp_key key;
+    const uint8_t *body = flight->bytes + HARP_HEADER_BYTES;
+    if (harp_header_decode(flight->bytes, flight->bytes_n, &h) != HARP_WIRE_OK ||
+        !key_of(end, h.type, false, &key) || !harp_open_tag(&key, flight->bytes))
+        return;
+    if (h.type != HARP_DATA && !harp_open_payload(flight->bytes, body, h.length))
+        return;
+    if (!flight->from)
+        end->heard_bytes += flight->bytes_n;
+    if (h.type == HARP_FIRST && !is_known(end, flight)) {
+        greet(end, now_ns, flight, &h);
+        return;
+    }
+    if (!end->session)
+        return;
+    struct harp_place where;
+    enum harp_verdict verdict =
+        harp_session_receive(end->session, clock_of(end, now_ns), &h, body, false, &where);
+    DST_CHECK(verdict != HARP_PLACE || h.type == HARP_DATA, "placed a control frame", h.type, 0);
+    if (verdict == HARP_PLACE)
+        place(end, now_ns, flight, &h, &where);
+    end->wake_ns = now_ns;
 }
 
 void dst_end_receive(struct dst_end *end, uint64_t now_ns, const struct dst_flight *flight)
 {
-    const struct harp_header *h = &flight->frame.header;
-    bool control = h->type != HARP_DATA;
-    if (!flight->tag_holds || (control && !flight->payload_holds))
-        return;
-    if (!end->session) {
-        end->heard_bytes += HARP_HEADER_BYTES + h->length;
-        if (end->side == 1 && !end->closed)
-            listen(end, now_ns, &flight->frame);
-        end->wake_ns = end->session ? now_ns : HARP_NEVER;
-        return;
-    }
-    if (flight->key != key_of(end, h->type, false))
-        return;
-    end->heard_bytes += HARP_HEADER_BYTES + h->length;
-    struct harp_place where;
-    enum harp_verdict verdict = harp_session_receive(end->session, clock_of(end, now_ns), h,
-                                                     flight->frame.body, false, &where);
-    DST_CHECK(verdict != HARP_PLACE || !control, "placed a control frame", h->type, 0);
-    if (verdict == HARP_PLACE)
-        place(end, flight, &where);
-    end->wake_ns = now_ns;
+    uint64_t state = flight->forged ? dst_end_state(end) : 0;
+    take(end, now_ns, flight);
+    DST_CHECK(!flight->forged || state == dst_end_state(end), "a forged frame changed the state",
+              flight->bytes_n > 1 ? flight->bytes[1] : 0, flight->order);
 }
 
-static void on_sent(struct dst_end *end, const struct harp_event *event)
-{
-    uint32_t m = end->reported_sent++;
-    DST_CHECK(event->context == m, "sent out of order", event->context, m);
-    DST_CHECK(event->size == end->out->size[m], "sent with another size", event->size, m);
-    DST_CHECK(end->peer->received > m || whole(end->peer, m), "sent before all of it arrived", m,
-              end->peer->placed[m]);
-    free(end->out_buffer[m]);
-    end->out_buffer[m] = NULL;
-}
+/* Driving ---------------------------------------------------------------------------------- */
 
-static void on_received(struct dst_end *end, const struct harp_event *event)
+/* What it answers goes to an address that did not ask; it must give up by itself. */
+static void drive_stranger(struct dst_end *end, struct dst_stranger *stranger, uint64_t now_ns)
 {
-    uint32_t m = end->received++;
-    DST_CHECK(event->context == m, "received out of order", event->context, m);
-    DST_CHECK(event->size == end->in->size[m], "received with another size", event->size, m);
-    DST_CHECK(whole(end, m), "received before all of it arrived", m, end->placed[m]);
-    for (uint32_t i = 0; end->in_buffer[m] && i < event->size; i++)
-        DST_CHECK(end->in_buffer[m][i] == pattern(end->peer->side, m, i), "bytes differ", m, i);
-    free(end->in_buffer[m]);
-    end->in_buffer[m] = NULL;
-}
-
-/* Whether there was anything. */
-static bool poll(struct dst_end *end)
-{
+    struct harp_frame frames[DST_FRAMES];
+    size_t n = harp_session_send(stranger->session, clock_of(end, now_ns), frames, DST_FRAMES);
+    for (size_t i = 0; i < n; i++)
+        stranger->answered_bytes += HARP_HEADER_BYTES + frames[i].header.length;
+    DST_CHECK(stranger->answered_bytes <= stranger->heard_bytes, "answers outweigh requests",
+              stranger->answered_bytes, stranger->heard_bytes);
+    stranger->wake_ns = harp_session_deadline_ns(stranger->session) - (uint64_t)end->clock_off_ns;
     struct harp_event event;
-    bool any = false;
-    for (harp_session_poll(end->session, &event); event.type != HARP_EVENT_NONE;
-         harp_session_poll(end->session, &event)) {
-        any = true;
-        DST_CHECK(!end->closed, "an event after the last one", event.type, 0);
-        if (event.type == HARP_EVENT_CONNECTED) {
-            DST_CHECK(!end->connected, "connected twice", 0, 0);
-            end->connected = true;
-        } else if (event.type == HARP_EVENT_SENT) {
-            on_sent(end, &event);
-        } else if (event.type == HARP_EVENT_RECEIVED) {
-            on_received(end, &event);
-        } else {
-            end->closed = true;
-            end->reason = event.reason;
-        }
-    }
-    return any;
-}
-
-static void post(struct dst_end *end)
-{
-    while (end->posted < end->in->n && end->posted < end->received + end->in->ahead) {
-        uint32_t m = end->posted;
-        uint32_t capacity = end->in->size[m] + end->in->slack;
-        uint8_t *buffer = end->link->payloads ? malloc(capacity + (capacity == 0)) : NULL;
-        int eager;
-        if (!harp_session_post(end->session, buffer, capacity, m, &eager)) {
-            free(buffer);
-            return;
-        }
-        end->in_buffer[m] = buffer;
-        end->posted++;
-        if (eager >= 0 && buffer)
-            memcpy(buffer, end->eager[eager], end->in->size[m]);
+    harp_session_poll(stranger->session, &event);
+    if (event.type == HARP_EVENT_CLOSED) {
+        free(stranger->session);
+        stranger->session = NULL;
     }
 }
 
-static void send_messages(struct dst_end *end)
+static uint64_t drive_strangers(struct dst_end *end, uint64_t now_ns)
 {
-    while (end->sent < end->out->n) {
-        uint32_t m = end->sent, size = end->out->size[m];
-        uint8_t *buffer = end->link->payloads ? malloc(size + (size == 0)) : NULL;
-        for (uint32_t i = 0; buffer && i < size; i++)
-            buffer[i] = pattern(end->side, m, i);
-        if (!harp_session_message(end->session, buffer, size, m)) {
-            free(buffer);
-            return;
-        }
-        end->out_buffer[m] = buffer;
-        end->sent++;
+    uint64_t wake_ns = HARP_NEVER;
+    for (int i = 0; i < DST_STRANGERS; i++) {
+        struct dst_stranger *stranger = &end->strangers[i];
+        if (stranger->session && stranger->wake_ns <= now_ns)
+            drive_stranger(end, stranger, now_ns);
+        if (stranger->session)
+            wake_ns = harp_min(wake_ns, stranger->wake_ns);
     }
+    return wake_ns;
+}
+
+static uint64_t send_frames(struct dst_end *end, uint64_t now_ns)
+{
+    struct harp_frame frames[DST_FRAMES];
+    size_t n, room = 1 + dst_below(&end->random, DST_FRAMES);
+    do {
+        n = harp_session_send(end->session, clock_of(end, now_ns), frames, room);
+        for (size_t i = 0; i < n; i++)
+            transmit(end, now_ns, &frames[i]);
+    } while (n == room);
+    uint64_t deadline_ns = harp_session_deadline_ns(end->session);
+    return deadline_ns == HARP_NEVER ? HARP_NEVER : deadline_ns - (uint64_t)end->clock_off_ns;
+}
+
+static uint64_t drive_session(struct dst_end *end, uint64_t now_ns)
+{
+    dst_app_poll(&end->app, end->session);
+    uint64_t act_ns = dst_app_act(&end->app, end->session, now_ns);
+    bool full = now_ns >= end->full_from_ns && now_ns < end->full_to_ns;
+    uint64_t wake_ns = full ? end->full_to_ns : send_frames(end, now_ns);
+    bool more = dst_app_poll(&end->app, end->session);
+    return more ? now_ns : harp_min(wake_ns, act_ns);
 }
 
 void dst_end_drive(struct dst_end *end, uint64_t now_ns)
 {
-    if (!end->session)
-        return;
-    poll(end);
-    if (now_ns < end->in->stall_from_ns || now_ns >= end->in->stall_to_ns)
-        post(end);
-    if (end->connected && !end->closed)
-        send_messages(end);
-    struct harp_frame frames[DST_FRAMES];
-    size_t n;
-    do {
-        n = harp_session_send(end->session, clock_of(end, now_ns), frames, DST_FRAMES);
-        for (size_t i = 0; i < n; i++)
-            transmit(end, now_ns, &frames[i]);
-    } while (n == DST_FRAMES);
-    bool more = poll(end);
-    uint64_t deadline_ns = harp_session_deadline_ns(end->session);
-    end->wake_ns =
-        deadline_ns == HARP_NEVER ? HARP_NEVER : deadline_ns - (uint64_t)end->clock_off_ns;
-    if (now_ns < end->in->stall_to_ns)
-        end->wake_ns = harp_min(end->wake_ns, end->in->stall_to_ns);
-    if (more)
-        end->wake_ns = now_ns;
+    end->wake_ns = drive_strangers(end, now_ns);
+    if (end->session)
+        end->wake_ns = harp_min(end->wake_ns, drive_session(end, now_ns));
     end->idle_turns = now_ns == end->driven_ns ? end->idle_turns + 1 : 0;
     DST_CHECK(end->idle_turns < 5000, "driven over and over without time going on", now_ns,
-              deadline_ns);
+              end->wake_ns);
     end->driven_ns = now_ns;
 }
 
-bool dst_end_done(const struct dst_end *end)
+void dst_end_close(struct dst_end *end, uint64_t now_ns)
 {
-    return end->received == end->in->n && end->reported_sent == end->out->n;
+    end->wake_ns = now_ns;
+    harp_session_close(end->session, clock_of(end, now_ns), HARP_REASON_DONE, NULL);
 }

@@ -1,25 +1,39 @@
-/* One end in the simulation: a production session and the application and driver around it.
+/* One end in the simulation: a production session and the driver around it.
  *
- * The driver does beside the session what an engine does: keys, CRC, placing. The application posts
- * buffers and sends messages by a script drawn from the seed, and knows what the other end was
- * asked to send, so that everything that the session says can be checked at once. Buffers are
- * allocated per message, exactly as long as they must be, and freed as soon as the session gives
- * them back: a write or read too late is an error of the address sanitizer.
+ * The driver does beside the session what an engine does: it seals and opens frames under the keys
+ * of docs/wire.md, places payload, listens, and drives the session when that wants it. It can also
+ * be made to cheat: its session is honest, but what leaves it is changed before it is sealed.
  */
 #ifndef DST_END_H
 #define DST_END_H
 
+#include "app.h"
+#include "keys.h"
 #include "link.h"
+#include "listener.h"
 
-#define DST_MESSAGES 400
 #define DST_FRAMES 8
+#define DST_STRANGERS 4
+#define DST_LISTENER 77
 
-struct dst_script {
-    uint32_t n;
-    uint32_t size[DST_MESSAGES];
-    uint32_t ahead;                      /* buffers that the receiver keeps posted */
-    uint32_t slack;                      /* how much longer than its message a buffer is */
-    uint64_t stall_from_ns, stall_to_ns; /* the receiver's application sleeps */
+extern const struct harp_key dst_secret;
+
+/* How an end spoils its own frames before it seals them; permille. */
+struct dst_malice {
+    uint32_t optimistic; /* ACKs of packets that were never sent */
+    uint32_t tamper;     /* any field of any frame */
+    uint32_t stale;      /* frames as if from an earlier life are sent beside */
+    /* or this one change, once, of the `count`-th frame that has the field */
+    const struct dst_field *field;
+    size_t change;
+    uint32_t count;
+};
+
+/* A half-open session that a FIRST from a spoofed address made. */
+struct dst_stranger {
+    struct harp_session *session;
+    uint64_t heard_bytes, answered_bytes;
+    uint64_t wake_ns;
 };
 
 struct dst_end {
@@ -28,34 +42,23 @@ struct dst_end {
     uint8_t side; /* 0 connects, 1 listens */
     struct harp_session_config config;
     struct harp_session *session; /* NULL before FIRST has come, or while it is down */
-    const struct dst_script *out; /* what this end sends */
-    const struct dst_script *in;
-    uint32_t calm;        /* of the listener */
-    bool cheats;          /* its ACKs claim more than has arrived */
-    int64_t clock_off_ns; /* its clock against true time */
+    struct harp_listener listener;
+    struct dst_app app;
+    struct dst_malice malice;
+    struct harp_key in, out; /* of this connection, once the peer is known */
+    bool keyed;
+    bool one_pass;                         /* copies and checks payload at once */
+    int64_t clock_off_ns;                  /* its clock against true time */
+    uint64_t full_from_ns, full_to_ns;     /* its ring takes no frames */
+    uint64_t memory_from_ns, memory_to_ns; /* there is none for a new session */
     uint64_t random;
     uint64_t wake_ns;    /* when the session wants to be driven, in true time */
     uint32_t idle_turns; /* times in a row that it was driven without time going on */
     uint64_t driven_ns;
     uint64_t heard_bytes, answered_bytes; /* before the connection was made */
-    bool connected, closed;
-    uint32_t reason;
-    uint32_t sent, reported_sent, posted, received;
-    uint8_t *out_buffer[DST_MESSAGES];
-    uint8_t *in_buffer[DST_MESSAGES];
-    uint32_t placed[DST_MESSAGES]; /* bytes */
-    uint8_t *placed_map[DST_MESSAGES];
-    uint8_t *eager[HARP_EAGER];
+    struct dst_stranger strangers[DST_STRANGERS];
+    uint64_t cookies; /* sent to strangers */
 };
-
-/* Says what broke, how to see it again, and ends the program. */
-_Noreturn void dst_fail(const char *what, uint64_t a, uint64_t b);
-
-#define DST_CHECK(holds, what, a, b)                                                               \
-    do {                                                                                           \
-        if (!(holds))                                                                              \
-            dst_fail(what, (uint64_t)(a), (uint64_t)(b));                                          \
-    } while (0)
 
 /* Begin this end's part; the connecting end gets its session at once. */
 void dst_end_start(struct dst_end *end, uint64_t now_ns);
@@ -66,10 +69,16 @@ void dst_end_receive(struct dst_end *end, uint64_t now_ns, const struct dst_flig
 /* Let application and session do what they have to. */
 void dst_end_drive(struct dst_end *end, uint64_t now_ns);
 
-/* Whether all messages of both scripts are through, as seen from here. */
-bool dst_end_done(const struct dst_end *end);
+/* The application ends the connection. */
+void dst_end_close(struct dst_end *end, uint64_t now_ns);
 
 /* Drop the session and all that belongs to it. */
 void dst_end_stop(struct dst_end *end);
+
+/* Hash of all that frames could change. */
+uint64_t dst_end_state(const struct dst_end *end);
+
+/* Half-open sessions of strangers. */
+uint32_t dst_end_strangers(const struct dst_end *end);
 
 #endif

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "forge.h"
 #include "sequence.h"
 
 static bool earlier(const struct dst_flight *a, const struct dst_flight *b)
@@ -44,32 +45,23 @@ struct dst_flight *dst_link_take(struct dst_link *link)
     return top;
 }
 
-void dst_flight_free(struct dst_flight *flight)
-{
-    if (flight)
-        free(flight->payload);
-    free(flight);
-}
-
 void dst_link_free(struct dst_link *link)
 {
     while (link->heap_n)
-        dst_flight_free(link->heap[--link->heap_n]);
+        free(link->heap[--link->heap_n]);
     free(link->heap);
     for (int to = 0; to < 2; to++)
         for (int i = 0; i < DST_MEMORY; i++)
-            dst_flight_free(link->memory[to][i]);
+            free(link->memory[to][i]);
 }
 
-static struct dst_flight *copy(const struct dst_flight *flight)
+/* In memory of exactly its size, so that the sanitizer sees a read behind it. */
+static struct dst_flight *flight_of(const uint8_t *bytes, size_t bytes_n, uint8_t to)
 {
-    struct dst_flight *twin = malloc(sizeof *twin);
-    *twin = *flight;
-    if (flight->payload) {
-        twin->payload = malloc(flight->frame.header.length + 1u);
-        memcpy(twin->payload, flight->payload, flight->frame.header.length);
-    }
-    return twin;
+    struct dst_flight *flight = malloc(offsetof(struct dst_flight, bytes) + bytes_n);
+    *flight = (struct dst_flight){.to = to, .bytes_n = (uint16_t)bytes_n};
+    memcpy(flight->bytes, bytes, bytes_n);
+    return flight;
 }
 
 static void mix(uint64_t *hash, uint64_t value)
@@ -78,45 +70,48 @@ static void mix(uint64_t *hash, uint64_t value)
     *hash ^= *hash >> 29;
 }
 
-static void trace(struct dst_link *link, uint64_t now_ns, const struct harp_frame *frame)
+/* Payload, CRC and tag are left out: the trace must be the same without payload. */
+static void trace(struct dst_link *link, uint64_t now_ns, uint8_t path, const uint8_t *bytes,
+                  size_t bytes_n)
 {
-    const struct harp_header *h = &frame->header;
     mix(&link->trace, now_ns);
-    mix(&link->trace, h->connection ^ (uint64_t)h->type << 56 ^ (uint64_t)frame->path << 48);
-    mix(&link->trace, (uint64_t)h->packet << 32 | h->message);
-    mix(&link->trace, (uint64_t)h->offset << 32 | h->length);
-    if (h->type != HARP_DATA && h->type != HARP_PROBE)
-        for (uint16_t i = 0; i < h->length; i++)
-            mix(&link->trace, frame->body[i]);
+    mix(&link->trace, bytes_n << 8 | path);
+    for (size_t i = 0; i < 32; i += 8) {
+        uint64_t word;
+        memcpy(&word, bytes + i, sizeof word);
+        mix(&link->trace, word);
+    }
+    for (size_t i = HARP_HEADER_BYTES; bytes[1] != HARP_DATA && i < bytes_n; i++)
+        mix(&link->trace, bytes[i]);
 }
 
-/* Put an old frame on the way again; or one as if from an earlier life of the same connection: its
- * tag holds, its epoch is past, its payload another. */
+/* Put an old frame on the way again, as it was or forged. */
 static void haunt(struct dst_link *link, uint64_t now_ns, uint8_t to, const struct dst_faults *f)
 {
-    struct dst_flight *old = link->memory[to][dst_below(&link->random, DST_MEMORY)];
+    const struct dst_flight *old = link->memory[to][dst_below(&link->random, DST_MEMORY)];
     bool replay = dst_chance(&link->random, f->replay);
-    bool stale = dst_chance(&link->random, f->stale);
-    if (!old || !(replay || stale))
+    bool forge = dst_chance(&link->random, f->forge);
+    if (!old || !(replay || forge))
         return;
-    struct dst_flight *twin = copy(old);
+    uint8_t bytes[DST_FRAME_MAX];
+    size_t bytes_n = old->bytes_n;
+    memcpy(bytes, old->bytes, bytes_n);
+    if (forge)
+        dst_forge(&link->random, bytes, &bytes_n, sizeof bytes);
+    struct dst_flight *twin = flight_of(bytes, bytes_n, to);
+    dst_compare(old, twin);
     /* An old frame comes after it came first: overtaking is what `late` is for. */
     twin->at_ns = harp_max(now_ns, old->at_ns) + dst_below(&link->random, 20000000);
-    if (stale) {
-        twin->frame.header.epoch--;
-        twin->frame.header.packet += 40;
-        twin->tag_holds = twin->payload_holds = true;
-        if (twin->payload)
-            memset(twin->payload, 0xee, twin->frame.header.length);
-    }
     push(link, twin);
 }
 
-static void remember(struct dst_link *link, const struct dst_flight *flight)
+static void remember(struct dst_link *link, uint64_t at_ns, uint8_t to, const uint8_t *bytes,
+                     size_t bytes_n)
 {
-    struct dst_flight **place = &link->memory[flight->to][dst_below(&link->random, DST_MEMORY)];
-    dst_flight_free(*place);
-    *place = copy(flight);
+    struct dst_flight **place = &link->memory[to][dst_below(&link->random, DST_MEMORY)];
+    free(*place);
+    *place = flight_of(bytes, bytes_n, to);
+    (*place)->at_ns = at_ns;
 }
 
 static bool within(uint64_t now_ns, uint64_t from_ns, uint64_t to_ns)
@@ -124,9 +119,16 @@ static bool within(uint64_t now_ns, uint64_t from_ns, uint64_t to_ns)
     return now_ns >= from_ns && now_ns < to_ns;
 }
 
-static void disturb(struct dst_link *link, const struct harp_frame *frame)
+static void note_late(struct dst_link *link, uint8_t type)
 {
-    link->disturbed += frame->header.type == HARP_ACK ? 16 : 1;
+    link->late_data += type == HARP_DATA;
+    link->late_acks += type == HARP_ACK;
+}
+
+static void note_destroyed(struct dst_link *link, uint8_t type)
+{
+    link->destroyed_data += type == HARP_DATA;
+    link->destroyed_acks += type == HARP_ACK;
 }
 
 /* Whether the network swallows this frame. */
@@ -147,66 +149,89 @@ static bool swallowed(struct dst_link *link, struct dst_way *way, uint64_t now_n
 }
 
 /* Time of arrival, or HARP_NEVER if the queue is full. */
-static uint64_t arrival(struct dst_link *link, struct dst_way *way, uint64_t now_ns,
-                        const struct harp_frame *frame)
+static uint64_t arrival(struct dst_link *link, struct dst_way *way, uint64_t now_ns, uint8_t type,
+                        size_t bytes_n)
 {
     const struct dst_faults *f = &way->faults;
     uint64_t start_ns = harp_max(now_ns, way->free_ns);
     if (start_ns - now_ns > f->queue_ns)
         return HARP_NEVER;
-    uint64_t bytes = HARP_HEADER_BYTES + frame->header.length;
-    way->free_ns = start_ns + bytes * f->byte_ps / 1000;
+    way->free_ns = start_ns + bytes_n * f->byte_ps / 1000;
     uint64_t at_ns = way->free_ns + f->delay_ns + dst_below(&link->random, f->jitter_ns + 1);
-    if (within(now_ns, f->spike_from_ns, f->spike_to_ns)) {
+    bool spike = within(now_ns, f->spike_from_ns, f->spike_to_ns);
+    bool late = now_ns < link->heal_ns && dst_chance(&link->random, f->late);
+    if (spike)
         at_ns += f->spike_ns;
-        disturb(link, frame);
-    }
-    if (now_ns < link->heal_ns && dst_chance(&link->random, f->late)) {
+    if (late)
         at_ns += dst_below(&link->random, 4 * f->delay_ns);
-        disturb(link, frame);
-    }
+    if (spike || late || f->jitter_ns)
+        note_late(link, type);
     return at_ns;
 }
 
-static void spoil(struct dst_link *link, const struct dst_faults *f, struct dst_flight *flight)
+/* Flip a bit, or cut the end off. */
+static struct dst_flight *spoil(struct dst_link *link, const struct dst_faults *f,
+                                struct dst_flight *flight)
 {
-    flight->tag_holds &= !dst_chance(&link->random, f->flip_header);
-    bool flip = dst_chance(&link->random, f->flip_payload) && flight->frame.header.length;
-    flight->payload_holds &= !flip;
-    uint64_t where = flip ? dst_below(&link->random, flight->frame.header.length) : 0;
-    if (flip && flight->payload)
-        flight->payload[where] ^= 0x40;
-    if (!flight->tag_holds || !flight->payload_holds)
-        disturb(link, &flight->frame);
+    bool flip = dst_chance(&link->random, f->flip), cut = dst_chance(&link->random, f->cut);
+    if (!flip && !cut)
+        return flight;
+    uint8_t bytes[DST_FRAME_MAX];
+    size_t bytes_n = flight->bytes_n;
+    memcpy(bytes, flight->bytes, bytes_n);
+    if (flip)
+        dst_flip(&link->random, bytes, bytes_n);
+    if (cut)
+        bytes_n = dst_below(&link->random, bytes_n);
+    struct dst_flight *spoilt = flight_of(bytes, bytes_n, flight->to);
+    spoilt->at_ns = flight->at_ns;
+    dst_compare(flight, spoilt);
+    note_destroyed(link, flight->bytes[1]);
+    free(flight);
+    return spoilt;
 }
 
-void dst_link_send(struct dst_link *link, uint64_t now_ns, uint8_t to, uint64_t key,
-                   const struct harp_frame *frame)
+static void deliver(struct dst_link *link, uint64_t now_ns, const struct dst_faults *f,
+                    struct dst_flight *flight)
 {
-    struct dst_way *way = &link->ways[to][frame->path];
-    const struct dst_faults *f = &way->faults;
-    trace(link, now_ns, frame);
-    if (now_ns < link->heal_ns)
-        haunt(link, now_ns, to, f);
-    struct dst_flight flight = {
-        .to = to, .key = key, .tag_holds = true, .payload_holds = true, .frame = *frame};
-    flight.payload = (uint8_t *)frame->payload;
-    bool gone = swallowed(link, way, now_ns);
-    flight.at_ns = arrival(link, way, now_ns, frame);
-    if (flight.at_ns != HARP_NEVER)
-        remember(link, &flight);
-    if (gone || flight.at_ns == HARP_NEVER) {
-        disturb(link, frame);
-        return;
-    }
-    struct dst_flight *one = copy(&flight);
     if (now_ns < link->heal_ns) {
         if (dst_chance(&link->random, f->twice)) {
-            struct dst_flight *other = copy(&flight);
-            other->at_ns += dst_below(&link->random, 2 * f->delay_ns);
+            struct dst_flight *other = flight_of(flight->bytes, flight->bytes_n, flight->to);
+            other->at_ns = flight->at_ns + dst_below(&link->random, 2 * f->delay_ns);
             push(link, other);
         }
-        spoil(link, f, one);
+        flight = spoil(link, f, flight);
     }
-    push(link, one);
+    push(link, flight);
+}
+
+void dst_link_send(struct dst_link *link, uint64_t now_ns, uint8_t to, uint8_t path,
+                   const uint8_t *bytes, size_t bytes_n)
+{
+    struct dst_way *way = &link->ways[to][path];
+    const struct dst_faults *f = &way->faults;
+    trace(link, now_ns, path, bytes, bytes_n);
+    if (now_ns < link->heal_ns)
+        haunt(link, now_ns, to, f);
+    bool gone = swallowed(link, way, now_ns);
+    uint64_t at_ns = arrival(link, way, now_ns, bytes[1], bytes_n);
+    if (at_ns != HARP_NEVER)
+        remember(link, at_ns, to, bytes, bytes_n);
+    if (gone || at_ns == HARP_NEVER) {
+        note_destroyed(link, bytes[1]);
+        return;
+    }
+    struct dst_flight *flight = flight_of(bytes, bytes_n, to);
+    flight->at_ns = at_ns;
+    deliver(link, now_ns, f, flight);
+}
+
+void dst_link_inject(struct dst_link *link, uint64_t at_ns, uint8_t to, uint32_t from,
+                     const uint8_t *bytes, size_t bytes_n, bool forged)
+{
+    struct dst_flight *flight = flight_of(bytes, bytes_n, to);
+    flight->at_ns = at_ns;
+    flight->from = from;
+    flight->forged = forged;
+    push(link, flight);
 }

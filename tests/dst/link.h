@@ -1,13 +1,16 @@
 /* A simulated network between two ends, in virtual time.
  *
- * Frames are structs, with a copy of their payload taken when they are sent, as a NIC would. Tag
- * and CRC are modelled by what they prove: whether the key fits, and whether header and payload are
- * as they were sent. Every path and direction has faults of its own, which end at `heal_ns`.
+ * Frames are the bytes that a port would carry, sealed under the real keys. Every path and
+ * direction has faults of its own, which end at `heal_ns`; and off the path sits an attacker who
+ * has seen frames but knows no key.
  *
- *   end --> rate, queue --> lost? burst? black? --> delay, jitter, spike --> doubled? flipped? -->
+ *   end -> rate, queue -> lost? burst? black? -> delay, jitter, spike -> doubled? flipped? cut? ->
  * end
- *                                   |
- *                                   +--> memory of old frames --> replayed at any time
+ *                             |
+ *                             +-> memory of old frames -> sent again as they are, or forged
+ *
+ * Ghost knowledge travels with each frame, for the checks only: whether its header is one that
+ * an end sealed (`forged` if not) and whether its payload is what was sent (`spoilt` if not).
  */
 #ifndef DST_LINK_H
 #define DST_LINK_H
@@ -19,16 +22,18 @@
 
 #define DST_PATHS 4
 #define DST_MEMORY 64
+#define DST_FRAME_MAX (HARP_HEADER_BYTES + 2048)
 
 struct dst_flight {
     uint64_t at_ns;
     uint64_t order;
-    uint64_t key; /* what its tag was made with */
-    uint8_t to;   /* 0 or 1 */
-    bool tag_holds;
-    bool payload_holds;
-    struct harp_frame frame;
-    uint8_t *payload; /* own copy, or NULL */
+    uint32_t from; /* address: 0 is the other end's, others are anybody's */
+    uint16_t bytes_n;
+    uint8_t to; /* 0 or 1 */
+    uint8_t path;
+    bool forged;
+    bool spoilt;
+    _Alignas(8) uint8_t bytes[];
 };
 
 struct dst_faults {
@@ -38,7 +43,7 @@ struct dst_faults {
     uint64_t queue_ns; /* longest wait in the queue; then the tail is dropped */
     uint64_t black_from_ns, black_to_ns;
     uint64_t spike_from_ns, spike_to_ns, spike_ns;
-    uint32_t loss, twice, late, flip_payload, flip_header, replay, stale; /* permille */
+    uint32_t loss, twice, late, flip, cut, replay, forge; /* permille */
     uint32_t burst, burst_length;
 };
 
@@ -52,8 +57,8 @@ struct dst_link {
     uint64_t random;
     uint64_t heal_ns;
     uint64_t order;
-    /* Chunks that lost, late or spoilt frames spoke for: 16 for an ACK. */
-    uint64_t disturbed;
+    /* What faults did to frames: kept from arriving, or made late. */
+    uint64_t destroyed_data, destroyed_acks, late_data, late_acks;
     uint64_t trace; /* hash of all frames sent and when */
     bool payloads;
     struct dst_way ways[2][DST_PATHS]; /* towards end 0, towards end 1 */
@@ -62,17 +67,20 @@ struct dst_link {
     size_t heap_n, heap_room;
 };
 
-/* A frame leaves for end `to` at `now_ns`. */
-void dst_link_send(struct dst_link *link, uint64_t now_ns, uint8_t to, uint64_t key,
-                   const struct harp_frame *frame);
+/* A frame of `bytes_n` bytes leaves for end `to` on `path` at `now_ns`. */
+void dst_link_send(struct dst_link *link, uint64_t now_ns, uint8_t to, uint8_t path,
+                   const uint8_t *bytes, size_t bytes_n);
+
+/* A frame arrives at `at_ns`, past all faults. */
+void dst_link_inject(struct dst_link *link, uint64_t at_ns, uint8_t to, uint32_t from,
+                     const uint8_t *bytes, size_t bytes_n, bool forged);
 
 /* When the next frame arrives; HARP_NEVER if none is on its way. */
 uint64_t dst_link_next_ns(const struct dst_link *link);
 
-/* That frame; the caller frees it with dst_flight_free. */
+/* That frame; the caller frees it. */
 struct dst_flight *dst_link_take(struct dst_link *link);
 
-void dst_flight_free(struct dst_flight *flight);
 void dst_link_free(struct dst_link *link);
 
 #endif

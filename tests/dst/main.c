@@ -3,15 +3,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "crc32c.h"
 #include "world.h"
 
-static const char *program;
 static uint64_t running;
 
 _Noreturn void dst_fail(const char *what, uint64_t a, uint64_t b)
 {
-    printf("seed %llu: %s (%llu, %llu)\nreplay: %s %llu -v\n", (unsigned long long)running, what,
-           (unsigned long long)a, (unsigned long long)b, program, (unsigned long long)running);
+    printf("seed %llu: %s (%llu, %llu)\nreplay: make dst SEED=%llu\n", (unsigned long long)running,
+           what, (unsigned long long)a, (unsigned long long)b, (unsigned long long)running);
     exit(1);
 }
 
@@ -28,7 +28,7 @@ static void run_verbose(void)
 
 int main(int argc, char **argv)
 {
-    program = argv[0];
+    harp_crc32c_choose();
     if (argc != 3) {
         fprintf(stderr, "usage: %s FIRST COUNT, or %s SEED -v\n", argv[0], argv[0]);
         return 2;

@@ -3,20 +3,43 @@
  * The seed draws the kind of run, both scripts and all faults.
  *
  *   PLAIN    no faults, one path: as thin as it gets
- *   FAULTS   loss, bursts, delay, spikes, reordering, doubles, flipped bits, replays, stale epochs,
- *            black paths and partitions of one or both directions, stalled applications, clock
- * jumps; all heal, and then all messages must come through in bounded time RESTART  the listening
- * end vanishes in the middle; the other must say so in bounded time, and a new connection with new
- * ids must work while the old one's frames are still replayed SILENCE  nothing comes through, from
- * the beginning or from some time on: both ends must say so CHEAT    one end acknowledges what
- * never came: the other must notice or come to no harm
+ *   FAULTS   loss, bursts, delay, spikes, reordering, doubles, flipped bits, cut frames, replayed,
+ *            forged and stale ones, black paths and partitions of one or both directions, stalled
+ *            applications, full rings, clock jumps; all heal, and then all messages must come
+ *            through in bounded time
+ *   RESTART  the listening end vanishes in the middle; the other must say so in bounded time, and
+ *            a new connection with new ids must work while the old one's frames are replayed
+ *   SILENCE  nothing comes through, from the beginning or from some time on: both must say so
+ *   CHEAT    one end acknowledges what never came: the other notices or comes to no harm
+ *   MALICE   one end, or who holds its keys, changes any field under a tag that holds: the other
+ *            drops, closes or goes on, and touches no memory but its own
+ *   FLOOD    thousands of FIRSTs from spoofed addresses, with tags that hold and that do not, while
+ *            the connection is made: no state is kept for them, no answer outweighs them, and the
+ *            connection works
+ *   CLOSE    one end closes in the middle, or posts too short a buffer: both say why, in time
  */
 #ifndef DST_WORLD_H
 #define DST_WORLD_H
 
 #include "end.h"
 
-enum dst_kind { DST_PLAIN, DST_FAULTS, DST_RESTART, DST_SILENCE, DST_CHEAT };
+#define DST_US UINT64_C(1000)
+#define DST_MS (1000 * DST_US)
+#define DST_S (1000 * DST_MS)
+#define DST_DEAD_NS DST_S
+#define DST_FAULTS_NS (400 * DST_MS)
+#define DST_RECOVERY_NS (4 * DST_S)
+
+enum dst_kind {
+    DST_PLAIN,
+    DST_FAULTS,
+    DST_RESTART,
+    DST_SILENCE,
+    DST_CHEAT,
+    DST_MALICE,
+    DST_FLOOD,
+    DST_CLOSE,
+};
 
 struct dst_result {
     enum dst_kind kind;
@@ -26,9 +49,39 @@ struct dst_result {
     uint64_t data_again; /* retransmitted chunks */
     uint64_t spurious;
     uint64_t paths_died;
+    uint64_t disturbed;
+    uint32_t reason; /* of the first end that closed */
 };
+
+struct dst_world {
+    uint64_t random;
+    uint64_t now_ns;
+    enum dst_kind kind;
+    struct dst_link link;
+    struct dst_end ends[2];
+    struct dst_script scripts[2];
+    uint64_t jump_ns; /* when a clock jumps */
+    int64_t jump_by_ns;
+    uint64_t flood_ns; /* when the next FIRST of a flood comes */
+    uint32_t flood_n;  /* how many are still to come */
+    struct dst_result result;
+};
+
+/* Draw scripts, network and ends of one life, and start it (draw.c). */
+void dst_begin(struct dst_world *world, uint16_t epoch);
 
 /* Run `seed`; dst_fail is called for whatever breaks. */
 struct dst_result dst_run(uint64_t seed, bool payloads);
+
+/* One change of one field, first by who has no key, then by who has (fields.c). `which` counts
+ * changes of all fields of all frames; false if there are no so many. */
+bool dst_run_field(uint64_t which);
+
+/* One step of virtual time, to `stop_ns` at the latest. */
+void dst_step(struct dst_world *world, uint64_t stop_ns);
+
+/* A world in which nothing has begun. */
+struct dst_world *dst_world_new(uint64_t seed, enum dst_kind kind, bool payloads);
+void dst_world_free(struct dst_world *world);
 
 #endif

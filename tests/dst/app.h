@@ -1,0 +1,91 @@
+/* The application at one end: posts buffers and sends messages by a script drawn from the seed.
+ *
+ * It knows what the other end was asked to send, so that everything that the session says can be
+ * checked at once. Buffers are allocated per message, exactly as long as they must be, and freed as
+ * soon as the session gives them back: a write or read too late is an error of the address
+ * sanitizer.
+ */
+#ifndef DST_APP_H
+#define DST_APP_H
+
+#include "session.h"
+
+#define DST_MESSAGES 400
+
+struct dst_script {
+    uint32_t n;
+    uint32_t size[DST_MESSAGES];
+    uint32_t ahead;                      /* buffers that the receiver keeps posted */
+    uint32_t slack;                      /* how much longer than its message a buffer is */
+    uint32_t short_at;                   /* this message's buffer is too short by one byte */
+    uint64_t stall_from_ns, stall_to_ns; /* the receiver's application sleeps */
+    uint32_t stream_frames;              /* the receiver lends so many frames; 0: posts buffers */
+    uint32_t hold_ns;                    /* streamed: longest time between two returns of frames */
+    bool pieces;                         /* the sender's payload lies in pieces of a chunk each */
+};
+
+/* A frame that the application has. */
+struct dst_lent {
+    uint32_t message, offset;
+    uint16_t length;
+    uint8_t *bytes;
+};
+
+/* What a message is sent from. */
+struct dst_outgoing {
+    uint8_t *buffer;        /* all of it, or: */
+    const uint8_t **pieces; /* its chunks */
+    uint32_t pieces_n;
+};
+
+struct dst_app {
+    const struct dst_script *out; /* what this end sends */
+    const struct dst_script *in;
+    struct dst_app *peer;
+    uint8_t side;
+    bool payloads;
+    bool trusts; /* the other end keeps the protocol: what it sends can be checked */
+    bool connected, closed;
+    uint32_t reason;
+    uint32_t sent, reported_sent, posted, received;
+    uint64_t random;
+    uint16_t segment;
+    uint64_t return_ns; /* when frames are given back; HARP_NEVER if there are none */
+    struct dst_lent *lent;
+    uint32_t lent_n;
+    uint8_t *eager[HARP_EAGER];
+    struct dst_outgoing out_buffer[DST_MESSAGES];
+    uint8_t *in_buffer[DST_MESSAGES];
+    uint32_t placed[DST_MESSAGES]; /* bytes */
+    uint8_t *placed_map[DST_MESSAGES];
+};
+
+/* Says what broke, how to see it again, and ends the program. */
+_Noreturn void dst_fail(const char *what, uint64_t a, uint64_t b);
+
+#define DST_CHECK(holds, what, a, b)                                                               \
+    do {                                                                                           \
+        if (!(holds))                                                                              \
+            dst_fail(what, (uint64_t)(a), (uint64_t)(b));                                          \
+    } while (0)
+
+void dst_app_start(struct dst_app *app, uint16_t segment);
+void dst_app_stop(struct dst_app *app);
+
+/* Ghost knowledge: the chunk of this header, of the other end's `message`-th message, counts. */
+void dst_app_placed(struct dst_app *app, const struct harp_header *header, uint32_t message);
+
+/* A frame is lent to the application, which gives it back when it likes. */
+void dst_app_lend(struct dst_app *app, const struct harp_header *header, uint32_t message,
+                  const uint8_t *payload, uint64_t now_ns);
+
+/* Take in all events; whether there was any. */
+bool dst_app_poll(struct dst_app *app, struct harp_session *session);
+
+/* Post, give back and send what the script wants at `now_ns`; returns when it wants to go on. */
+uint64_t dst_app_act(struct dst_app *app, struct harp_session *session, uint64_t now_ns);
+
+/* Whether all messages of both scripts are through, as seen from here. */
+bool dst_app_done(const struct dst_app *app);
+
+#endif
