@@ -12,7 +12,7 @@ void harp_inbox_init(struct harp_inbox *inbox, uint64_t *words, uint32_t first, 
     inbox->segment = segment;
     inbox->base = inbox->posted = first;
     for (uint32_t i = 0; i < HARP_MESSAGES; i++)
-        inbox->slots[i].got.ring = words + i * HARP_CHUNK_WORDS;
+        harp_chunks_init(&inbox->slots[i].got, words + i * HARP_CHUNK_WORDS);
 }
 
 struct harp_incoming *harp_inbox_slot(struct harp_inbox *inbox, uint32_t message)
@@ -45,7 +45,7 @@ static void start(struct harp_inbox *inbox, struct harp_incoming *slot, uint32_t
 {
     slot->started = true;
     slot->size = size;
-    harp_chunks_init(&slot->got, slot->got.ring, harp_chunks_of(size, inbox->segment));
+    harp_chunks_start(&slot->got, harp_chunks_of(size, inbox->segment));
 }
 
 int harp_inbox_post(struct harp_inbox *inbox, uint8_t *buffer, uint32_t capacity, uint64_t context,

@@ -23,7 +23,7 @@ void harp_outbox_init(struct harp_outbox *outbox, uint64_t *words, uint32_t firs
     outbox->base = outbox->end = outbox->cursor = outbox->credit = first;
     outbox->chunk_end = outbox->chunk_credit = first;
     for (uint32_t i = 0; i < HARP_MESSAGES; i++) {
-        outbox->slots[i].done.ring = words + 2 * i * HARP_CHUNK_WORDS;
+        harp_chunks_init(&outbox->slots[i].done, words + 2 * i * HARP_CHUNK_WORDS);
         outbox->slots[i].lost_ring = words + (2 * i + 1) * HARP_CHUNK_WORDS;
     }
 }
@@ -47,9 +47,9 @@ bool harp_outbox_add(struct harp_outbox *outbox, const uint8_t *buffer,
     message->through = outbox->total_bytes;
     message->size = size;
     message->next = 0;
+    message->lost_clear &= message->lost == 0;
     message->lost = 0;
-    harp_chunks_init(&message->done, message->done.ring, harp_chunks_of(size, outbox->segment));
-    memset(message->lost_ring, 0, HARP_CHUNK_WORDS * sizeof *message->lost_ring);
+    harp_chunks_start(&message->done, harp_chunks_of(size, outbox->segment));
     message->first_chunk = outbox->chunk_end;
     outbox->chunk_end += message->done.total;
     outbox->end++;
@@ -120,13 +120,18 @@ static bool may_travel(const struct harp_outbox *outbox, uint32_t number,
     return message->done.total == 1 && harp_before(number, outbox->credit + HARP_EAGER);
 }
 
+static void advance(struct harp_outbox *outbox)
+{
+    while (outbox->cursor != outbox->end &&
+           slot_of(outbox, outbox->cursor)->next == slot_of(outbox, outbox->cursor)->done.total)
+        outbox->cursor++;
+}
+
 bool harp_outbox_pick(struct harp_outbox *outbox, struct harp_pick *pick)
 {
     if (pick_lost(outbox, pick))
         return true;
-    while (outbox->cursor != outbox->end &&
-           slot_of(outbox, outbox->cursor)->next == slot_of(outbox, outbox->cursor)->done.total)
-        outbox->cursor++;
+    advance(outbox);
     uint32_t stop = outbox->credit + HARP_EAGER;
     for (uint32_t m = outbox->cursor; m != outbox->end && harp_before(m, stop); m++) {
         const struct harp_outgoing *message = slot_of(outbox, m);
@@ -145,7 +150,7 @@ static void unlose(struct harp_outbox *outbox, struct harp_outgoing *message, ui
 {
     uint64_t *word = &message->lost_ring[chunk / 64 % HARP_CHUNK_WORDS];
     uint64_t bit = UINT64_C(1) << chunk % 64;
-    if (*word & bit) {
+    if (message->lost && *word & bit) {
         *word &= ~bit;
         message->lost--;
         outbox->lost--;
@@ -177,9 +182,8 @@ void harp_outbox_acked(struct harp_outbox *outbox, uint32_t message, uint32_t ch
     if (!is_open(outbox, message))
         return;
     struct harp_outgoing *slot = slot_of(outbox, message);
-    if (!harp_chunks_has(&slot->done, chunk))
+    if (harp_chunks_add(&slot->done, chunk))
         unlose(outbox, slot, chunk);
-    harp_chunks_add(&slot->done, chunk);
 }
 
 void harp_outbox_lost(struct harp_outbox *outbox, uint32_t message, uint32_t chunk)
@@ -189,6 +193,9 @@ void harp_outbox_lost(struct harp_outbox *outbox, uint32_t message, uint32_t chu
     struct harp_outgoing *slot = slot_of(outbox, message);
     uint64_t *word = &slot->lost_ring[chunk / 64 % HARP_CHUNK_WORDS];
     uint64_t bit = UINT64_C(1) << chunk % 64;
+    if (!slot->lost_clear)
+        memset(slot->lost_ring, 0, HARP_CHUNK_WORDS * sizeof *slot->lost_ring);
+    slot->lost_clear = true;
     if (*word & bit)
         return;
     *word |= bit;
@@ -221,8 +228,10 @@ uint64_t harp_outbox_bytes_before(const struct harp_outbox *outbox, uint32_t cre
 bool harp_outbox_starved(struct harp_outbox *outbox)
 {
     struct harp_pick pick;
-    return !harp_outbox_pick(outbox, &pick) && outbox->cursor != outbox->end &&
-           !may_travel(outbox, outbox->cursor, slot_of(outbox, outbox->cursor));
+    advance(outbox);
+    return outbox->cursor != outbox->end &&
+           !may_travel(outbox, outbox->cursor, slot_of(outbox, outbox->cursor)) &&
+           !harp_outbox_pick(outbox, &pick);
 }
 
 const struct harp_outgoing *harp_outbox_pop(struct harp_outbox *outbox)
@@ -240,7 +249,6 @@ const struct harp_outgoing *harp_outbox_pop(struct harp_outbox *outbox)
     if (outbox->cursor == outbox->base)
         outbox->cursor++;
     outbox->lost -= message->lost;
-    message->lost = 0;
     outbox->base++;
     return message;
 }

@@ -46,6 +46,7 @@ struct harp_outgoing {
     uint32_t lost;        /* chunks to send again */
     struct harp_chunks done;
     uint64_t *lost_ring; /* which, by the same window as `done` */
+    bool lost_clear;     /* that ring was cleared once; with `lost` 0 it is all zero since */
 };
 
 struct harp_outbox {

@@ -6,7 +6,6 @@ import pytest
 from c_programs import build, run
 from dst_programs import session_sources
 
-
 PAIR = "tests/c/session_pair.c"
 
 

@@ -47,7 +47,12 @@ static void test_chunks_slide(void)
     static uint64_t ring[HARP_CHUNK_WORDS];
     struct harp_chunks chunks;
     enum { N = 3 * HARP_CHUNK_WINDOW + 17 };
-    harp_chunks_init(&chunks, ring, N);
+    memset(ring, 0xff, sizeof ring);
+    harp_chunks_init(&chunks, ring);
+    harp_chunks_start(&chunks, 9);
+    for (uint32_t chunk = 0; chunk < 7; chunk += 2) /* left incomplete */
+        harp_chunks_add(&chunks, chunk);
+    harp_chunks_start(&chunks, N);
     while (!harp_chunks_complete(&chunks)) {
         uint32_t chunk = chunks.low + draw(HARP_CHUNK_WINDOW);
         if (draw(4) == 0)
