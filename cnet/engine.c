@@ -2,11 +2,13 @@
 #include "engine_state.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "crc32c.h"
 #if __has_include("port_chaos.h")
@@ -294,4 +296,17 @@ void harp_engine_publish(struct harp_engine *engine)
         else if (stats->sessions[i].state != HARP_STATS_UNUSED)
             harp_stats_put_session(stats, i, &(struct harp_stats_session){0});
     }
+}
+
+void harp_engine_dump(struct harp_engine *engine)
+{
+    engine->failed = false;
+    if (!engine->config.dump)
+        return;
+    int fd = open(engine->config.dump, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return; /* the recorder can still be read where the statistics lie */
+    dprintf(fd, "engine %s of process %d:\n", engine->config.name, (int)getpid());
+    harp_recorder_dump(engine->recorder, fd);
+    close(fd);
 }

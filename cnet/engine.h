@@ -69,8 +69,10 @@ struct harp_engine_config {
     uint32_t frames;      /* of the pool */
     uint32_t frame_bytes; /* 4096 for xdp */
     uint32_t connections; /* at most, half open and closing ones included */
-    uint64_t spin_ns;
-    uint64_t quiet_ns;
+    uint64_t spin_ns;     /* THREAD: how long to poll before waiting */
+    uint64_t quiet_ns;    /* INLINE: after which the helper takes over */
+    const char *dump;     /* file to which the flight recorder is added when a connection ends in
+                             error; NULL: none. `harp top --events` reads it at any time. */
     struct harp_world world;
     struct harp_engine_port ports[HARP_PORTS_MAX];
     uint32_t ports_n;

@@ -124,6 +124,8 @@ void harp_engine_take_hello(struct harp_engine *engine, uint8_t port,
                             const uint8_t *frame)
 {
     const uint8_t *body = frame + HARP_HEADER_BYTES;
+    if (header->version != HARP_VERSION)
+        harp_count(&engine->stats.stats->engine.bad_version, 1);
     if (header->version != HARP_VERSION && header->type != HARP_VERSION_NOTICE) {
         refuse_version(engine, port, arrival, header, frame);
         return;

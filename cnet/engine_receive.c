@@ -114,8 +114,11 @@ static void take(struct harp_engine *engine, uint8_t port, struct harp_connectio
     if (harp_session_receive(connection->session, engine->now_ns, header, body, arrival->marked,
                              &where) == HARP_PLACE)
         place(engine, connection, arrival, header, &where);
-    if (arrival->stray && header->type == HARP_DATA)
-        harp_session_path_off_queue(connection->session, header->path, true);
+    if (header->type == HARP_DATA && header->path < connection->config.paths &&
+        connection->hops[header->path].strays != arrival->stray) {
+        connection->hops[header->path].strays = arrival->stray;
+        harp_session_path_off_queue(connection->session, header->path, arrival->stray);
+    }
     engine->deadline_ns[connection->index] = 0;
 }
 
@@ -140,6 +143,12 @@ static bool is_hello(uint8_t type)
     return type <= HARP_ACCEPT || type == HARP_VERSION_NOTICE;
 }
 
+static void count_bad(struct harp_engine *engine, enum harp_wire_error error)
+{
+    struct harp_engine_counters *counters = &engine->stats.stats->engine;
+    harp_count(error == HARP_WIRE_SHORT ? &counters->bad_short : &counters->bad_header, 1);
+}
+
 static void take_all(struct harp_engine *engine, uint8_t port, size_t count)
 {
     struct harp_connection *group = NULL;
@@ -148,22 +157,26 @@ static void take_all(struct harp_engine *engine, uint8_t port, size_t count)
     for (size_t i = 0; i < count; i += 1u + engine->arrivals[i].more) {
         struct harp_arrival *arrival = &engine->arrivals[i];
         struct harp_header *header = &engine->headers[i];
-        if (arrival->length < HARP_HEADER_BYTES)
-            continue;
         enum harp_wire_error error =
-            harp_header_decode(arrival->bytes, harp_arrival_bytes(arrival), header);
+            arrival->length < HARP_HEADER_BYTES
+                ? HARP_WIRE_SHORT
+                : harp_header_decode(arrival->bytes, harp_arrival_bytes(arrival), header);
         if (error == HARP_WIRE_VERSION || (error == HARP_WIRE_OK && is_hello(header->type))) {
             harp_engine_take_hello(engine, port, arrival, header, whole(engine, arrival));
             continue;
         }
-        if (error != HARP_WIRE_OK)
+        if (error != HARP_WIRE_OK) {
+            count_bad(engine, error);
             continue;
+        }
         struct harp_connection *connection =
             group && n && engine->headers[which[0]].connection == header->connection
                 ? group
                 : harp_table_find(&engine->table, header->connection);
-        if (!connection || !connection->keyed)
+        if (!connection || !connection->keyed) {
+            harp_count(&engine->stats.stats->engine.strangers, 1);
             continue;
+        }
         if (n && (connection != group || n == GROUP)) {
             take_group(engine, port, group, which, n);
             n = 0;
@@ -182,6 +195,7 @@ void harp_engine_take(struct harp_engine *engine, uint8_t port)
     if (!count)
         return;
     engine->moved = true;
+    harp_count(&engine->stats.stats->engine.arrivals, count);
     take_all(engine, port, count);
     from->ops->release(from, engine->arrivals, count);
 }

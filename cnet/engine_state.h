@@ -6,6 +6,7 @@
  *   engine_receive.c   arrivals: which connection, tag, payload to its place
  *   engine_hello.c     arrivals of the handshake, for which there may be no connection yet
  *   engine_send.c      what sessions send, into slots and frames of ports
+ *   engine_events.c    commands of the application to a session, its events to the application
  *   connection.c       a connection's memory, the application's side
  *   engine_connect.c   listen, accept, connect, close
  */
@@ -25,8 +26,9 @@
 
 #define HARP_TEND_NS UINT64_C(1000000)
 #define HARP_LINGER_NS UINT64_C(1000000000) /* how long a closed connection answers CLOSE */
-#define HARP_DRAFT_AT 128 /* payload of a frame that is sent in place: before it lie all headers   \
-                           */
+#define HARP_DRAFT_AT                                                                              \
+    128 /* payload of a frame that is sent in place: before it lie all headers                     \
+         */
 #define HARP_NO_HOP (-1)
 
 enum harp_command_type { HARP_COMMAND_SEND, HARP_COMMAND_SEND_FRAMES, HARP_COMMAND_RECEIVE };
@@ -40,6 +42,7 @@ struct harp_command {
 
 struct harp_hop {
     uint8_t port;
+    bool strays; /* its frames reach a queue that is not the port's */
     uint16_t local;
     int hop; /* HARP_NO_HOP until the path has been heard of */
     struct harp_address remote;
@@ -128,6 +131,7 @@ struct harp_engine {
     /* The driver's. */
     _Alignas(128) uint64_t now_ns;
     uint64_t tend_ns; /* when to look at what is not urgent */
+    bool failed;      /* a connection ended in error: the flight recorder is to be dumped */
     uint64_t active_ns;
     bool moved;
     struct harp_table table;              /* connection id to connection */
@@ -150,8 +154,13 @@ void harp_engine_ring(struct harp_engine *engine); /* wake who sleeps */
  * that it sleeps. One of both sees the other. */
 static inline void harp_engine_ring_if_asleep(struct harp_engine *engine)
 {
+#ifdef __SANITIZE_THREAD__ /* it knows no fences; this is one, at a higher price */
+    bool asleep = atomic_fetch_add(&engine->sleeping, 0);
+#else
     atomic_thread_fence(memory_order_seq_cst);
-    if (atomic_load_explicit(&engine->sleeping, memory_order_relaxed))
+    bool asleep = atomic_load_explicit(&engine->sleeping, memory_order_relaxed);
+#endif
+    if (asleep)
         harp_engine_ring(engine);
 }
 int harp_engine_start(struct harp_engine *engine, char *why);
@@ -162,6 +171,7 @@ bool harp_engine_turn(struct harp_engine *engine);
 
 /* engine.c: counters of ports and sessions to where others read them. */
 void harp_engine_publish(struct harp_engine *engine);
+void harp_engine_dump(struct harp_engine *engine);
 
 /* engine_receive.c */
 void harp_engine_take(struct harp_engine *engine, uint8_t port);
@@ -182,7 +192,7 @@ struct harp_connection *harp_connection_new(struct harp_engine *engine,
                                             const struct harp_session_config *session);
 void harp_connection_free(struct harp_connection *connection);
 
-/* Completions of a connection to its application, and its commands to the session. */
+/* engine_events.c: completions of a connection to its application, its commands to the session. */
 void harp_connection_complete(struct harp_connection *connection,
                               const struct harp_completion *completion);
 void harp_connection_command(struct harp_connection *connection);

@@ -16,6 +16,8 @@ static void drive_connection(struct harp_engine *engine, struct harp_connection 
     bool more = harp_engine_send(engine, connection);
     harp_connection_events(connection);
     uint64_t deadline_ns = harp_session_deadline_ns(connection->session);
+    if (more)
+        harp_count(&engine->stats.stats->engine.no_room, 1);
     if (more && deadline_ns > engine->now_ns + RETRY_NS)
         deadline_ns = engine->now_ns + RETRY_NS;
     engine->deadline_ns[connection->index] = deadline_ns;
@@ -69,6 +71,8 @@ static void tend(struct harp_engine *engine)
     }
     bury(engine);
     harp_engine_publish(engine);
+    if (engine->failed)
+        harp_engine_dump(engine);
 }
 
 bool harp_engine_turn(struct harp_engine *engine)
@@ -83,6 +87,9 @@ bool harp_engine_turn(struct harp_engine *engine)
         engine->ports[p]->ops->flush(engine->ports[p], engine->now_ns);
     if (engine->now_ns >= engine->tend_ns)
         tend(engine);
+    struct harp_engine_counters *counters = &engine->stats.stats->engine;
+    harp_count(&counters->turns, 1);
+    harp_count(&counters->busy_turns, engine->moved);
     return engine->moved;
 }
 
