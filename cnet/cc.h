@@ -4,7 +4,8 @@
  * bytes may be in flight. It knows nothing of packets, messages or other paths. Its state lies in a
  * fixed space inside the path, so that switching controllers needs no allocation.
  *
- *   on_ack      once per ACK that settled something, with delays apart: fabric and far host
+ *   on_ack      once per ACK that settled something, with delays apart: fabric and far host; and
+ *               with how many congestion marks it brought
  *   on_loss     once per batch of packets given up by RACK; `flying` is what is left
  *   on_timeout  the retransmission timeout went off
  *   on_spurious every packet of the last loss has arrived after all: take the reduction back
@@ -19,12 +20,12 @@
 
 struct harp_cc_config {
     uint64_t initial_bytes; /* first window; the whole of it with `fixed` */
-    uint64_t min_bytes;     /* a window is never below this */
+    uint64_t min_bytes;     /* a window is never below this; less than a segment: pauses */
     uint64_t max_bytes;     /* nor above this */
     uint32_t segment_bytes; /* one full frame */
     uint64_t base_ns; /* swift: round trip of the empty path where it is known; 0: the least seen */
-    uint64_t target_ns;      /* swift: queueing delay to aim at, on top of the empty path's */
-    uint64_t host_target_ns; /* swift: delay in the far host to aim at */
+    uint64_t target_ns;      /* swift: queueing delay to aim at, for a flow of 25 Gb/s */
+    uint64_t host_target_ns; /* swift: delay in the far host to aim at, likewise */
 };
 
 struct harp_cc_ack {
@@ -34,6 +35,7 @@ struct harp_cc_ack {
     uint64_t host_ns;
     uint64_t least_ns; /* least fabric delay known */
     uint64_t bytes;    /* newly acknowledged */
+    uint64_t marked;   /* packets that came with a congestion mark, newly reported */
     uint64_t flying;   /* in flight before this ACK */
 };
 
@@ -45,7 +47,7 @@ struct harp_cc_loss {
 struct harp_cc {
     const struct harp_cc_ops *ops;
     struct harp_cc_config config;
-    uint64_t state[16]; /* the controller's own */
+    uint64_t state[32]; /* the controller's own */
 };
 
 struct harp_cc_ops {
@@ -61,28 +63,64 @@ struct harp_cc_ops {
 /* A window that never changes. */
 extern const struct harp_cc_ops harp_cc_fixed;
 
-/* Delay-based, after Kumar et al., "Swift: Delay is Simple and Effective for Congestion Control in
- * the Datacenter", SIGCOMM 2020, in integers, with these parts of it:
+/* Delay-based, and obedient to congestion marks; the default.
  *
- * - Two windows, one steered by the fabric's delay and one by the far host's; the smaller counts.
- * - Below its target a window grows by one segment a round trip; above, it shrinks at most once a
- * round trip, by 0.8 (delay - target) / delay, by half at most.
- * - Target scaling: flows with a small window get a higher target, by up to the base target again,
- *   falling as 1 / sqrt(window); with many flows queues grow as sqrt(flows) and nobody starves.
- * - A first phase doubles the window each round trip until the delay passes the target (Swift
- * leaves this to the host's initial window).
+ * In the family of Swift (Kumar et al., "Swift: Delay is Simple and Effective for Congestion
+ * Control in the Datacenter", SIGCOMM 2020): fabric and host delay apart, each with a window of its
+ * own, the smaller of which counts; a target that is higher for slower flows; windows below one
+ * segment, which the pacer turns into pauses. Once a round trip, delay being the mean of that
+ * round's samples:
  *
- * Swift knows the empty path's delay from its hops. Here it is `base_ns` where the operator knows
- * it, and else the least delay that this path has seen. With the latter, a flow that only ever saw
- * a full queue takes the queue for part of the path and gets more than its share from those that
- * saw it empty; that is why a host that knows its network should say so.
+ *   target = base + min(T sqrt(25 Gb/s / rate) + 4 jitter, 80 T)            rate = window / delay
+ *   window += window (target - delay) / (2 delay), by a half of it at most, either way
  *
- * And one that differs. Swift halves on every loss; a cloud drops packets at random and polices
- * without a queue. So losses are counted over a round trip: up to 1 in 32 (HARP_SWIFT_LOSS) they
- * change nothing as long as the delay does not grow; above, the window shrinks by the share that
- * was lost, which settles a policed flow near its policer's rate. */
+ * T is config.target_ns (25 us), base the least delay known, jitter the smoothed difference between
+ * one sample and the next. So half of the way to the target is made in a round, whatever the round
+ * trip is. The host's window obeys the same law with T = config.host_target_ns, base 0, no jitter.
+ *
+ * Why the square root, and over the whole range (Swift adds its scaled part for windows below 100
+ * segments only): flows that see the same queue are content with the same rate, so shares depend
+ * neither on who came first nor on round trips, and n flows settle at a queue of
+ *
+ *   T sqrt(n 25 Gb/s / capacity)    one at 1 Gb/s: 125 us; 16 at 1 Gb/s: 500 us; 16 at 100 Gb/s: 50
+ * us
+ *
+ * and of 80 T (2 ms) more than they believe to be the empty path's delay, at the most.
+ *
+ * Jitter is what hosts add: turns of their loops, joined segments, schedulers. A delay that jumps
+ * about is not a queue that a smaller window would shorten, so it is added to the target.
+ *
+ * Drains. The least delay is no help to a flow that only ever saw a full queue: it takes the queue
+ * for part of the path and gets more than its share. So all flows empty the queue together now and
+ * then, as BBR does to learn its round trip (Cardwell et al., ACM Queue 14(5), 2016): one period
+ * after the lowest delay of the last period was seen, the window shrinks for about a round trip to
+ * half of what the empty path would hold, and then is what it was. Who drains alone is seen by the
+ * others, whose periods start anew with his; so after a few periods all drain at once. A period is
+ * at least 8 round trips, twice as many each time that nothing new was learnt, 64 in the end, and
+ * again 8 when the least delay fell by a sixteenth; rounded up to a power of two in ns, so that
+ * different round trips meet. Where the operator knows base_ns, it is used instead of the least
+ * seen.
+ *
+ * Loss is judged over 4 round trips and 128 segments. Up to 1 in 32 it changes nothing: clouds drop
+ * at random. Above, the window loses the share that was lost and a sixteenth, and grows from there
+ * to the next judgement by a 64th (more for slower flows), then by 5/4 of that each time that less
+ * than 1 in 64 was lost, until a queue is seen again. That settles a policed flow, which has no
+ * queue to steer by, at its policer's rate with 1 to 3 % lost. (Swift halves on every loss.)
+ *
+ * Marks. Where they arrive, a round with marks ends with window -= window alpha / 2, alpha being
+ * the share of marked packets smoothed by 1/16, and growth is one segment a round until alpha is
+ * below 1/64 (DCTCP: Alizadeh et al., SIGCOMM 2010; RFC 8257). The delay law stays in force, so
+ * nobody has to choose between two controllers and a path of which only a part marks is safe.
+ *
+ * At first the window doubles each round trip, until 4 samples in a row are above the target, a
+ * mark or a judgement; after a timeout likewise from one segment to half of what was. */
 extern const struct harp_cc_ops harp_cc_swift;
 
-#define HARP_SWIFT_LOSS 32 /* one in so many may be lost without a reduction */
+#define HARP_SWIFT_MOST 80   /* a target is never more than so many T above the least delay */
+#define HARP_SWIFT_JITTER 4  /* jitters that a target is raised by */
+#define HARP_SWIFT_PERIOD 64 /* round trips between two drains, once nothing is learnt any more */
+#define HARP_SWIFT_ABOVE 4   /* samples above the target that end doubling */
+#define HARP_SWIFT_LOSS 32   /* one in so many may be lost without a reduction */
+#define HARP_SWIFT_JUDGED 4  /* round trips over which loss is judged, at least */
 
 #endif

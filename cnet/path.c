@@ -34,6 +34,15 @@ void harp_path_arrived(struct harp_path *path, uint32_t packet, uint64_t now_ns,
         path->ack_now = true;
 }
 
+uint32_t harp_path_marks(struct harp_path *path, uint32_t marked)
+{
+    if (!harp_before(path->marks, marked))
+        return 0; /* an ACK that was overtaken */
+    uint32_t news = marked - path->marks;
+    path->marks = marked;
+    return news;
+}
+
 bool harp_path_has_room(struct harp_path *path, uint32_t bytes)
 {
     if (!harp_sent_has_room(&path->sent))

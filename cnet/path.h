@@ -31,6 +31,7 @@ struct harp_path {
     struct harp_cc cc;
     struct harp_pacer pacer;
     uint32_t episode;      /* packets before this number belong to the latest loss */
+    uint32_t marks;        /* congestion marks that the peer has reported */
     uint32_t suspects;     /* packets of that loss that have not arrived late */
     enum harp_probe probe; /* to be sent now */
     bool dead;
@@ -54,6 +55,10 @@ void harp_path_init(struct harp_path *path, struct harp_sent *slots, uint32_t fi
 /* A packet that asks for an ACK has arrived and counts. */
 void harp_path_arrived(struct harp_path *path, uint32_t packet, uint64_t now_ns, uint32_t ack_every,
                        uint64_t ack_delay_ns);
+
+/* The peer says that `marked` packets came with a congestion mark since the beginning: how many of
+ * them are news. */
+uint32_t harp_path_marks(struct harp_path *path, uint32_t marked);
 
 /* Whether window and ring allow another `bytes` in flight. A path with nothing in flight always
  * does: a window smaller than a frame slows down, by pacing, and does not stop. */

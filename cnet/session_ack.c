@@ -129,7 +129,8 @@ enum harp_verdict harp_session_take_ack(struct harp_session *session,
         harp_session_part(session, HARP_REASON_PROTOCOL);
         return HARP_DROP;
     }
-    struct harp_cc_ack news = {.flying = path->sent.flying_bytes};
+    struct harp_cc_ack news = {.flying = path->sent.flying_bytes,
+                               .marked = harp_path_marks(path, ack.marked)};
     if (settle_all(session, path, &ack, &news))
         path_news(session, path, &news);
     harp_session_path_flag(session, header->path, ack.largest, header->flags & HARP_ACK_OFF_QUEUE);

@@ -19,9 +19,5 @@ def test_listener(tmp_path):
                                       "cnet/siphash.c", "cnet/body.c", "cnet/wire.c"]))
 
 
-def test_swift_uses_a_bottleneck_and_shares_it(tmp_path):
-    run(build(tmp_path / "swift", ["tests/c/test_cc_swift.c", "cnet/cc_swift.c", "cnet/rtt.c"]))
-
-
 def test_parts(tmp_path):
     run(build(tmp_path / "parts", ["tests/c/test_session_parts.c", *session_sources()]))

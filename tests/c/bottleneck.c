@@ -1,0 +1,368 @@
+#include "bottleneck.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sequence.h"
+
+#define AHEAD 4    /* messages under way */
+#define ROOM 64    /* frames per call of harp_session_send */
+#define INBOX 4096 /* frames that may wait at a host */
+#define QUEUE_BINS 4096
+
+struct bn_flight {
+    struct harp_frame frame;
+    bool marked;
+};
+
+struct event {
+    uint64_t at_ns;
+    uint64_t order;
+    uint32_t host;   /* 2 * flow, plus 1 for the receiver */
+    uint32_t flight; /* NO_FLIGHT: the host wants to be driven */
+};
+
+#define NO_FLIGHT UINT32_MAX
+
+struct host {
+    struct harp_session *session;
+    struct harp_session_config config;
+    uint32_t inbox[INBOX];
+    uint32_t inbox_n;
+    uint64_t wake_ns;   /* of the valid wake-up event */
+    uint64_t busy_ns;   /* at its last turn until then */
+    uint64_t hiccup_ns; /* when the next one is due */
+    bool connected;
+};
+
+struct world {
+    const struct bn_scene *scene;
+    struct host hosts[2 * BN_FLOWS];
+    struct event *heap;
+    size_t heap_n, heap_room;
+    uint64_t order, random, now_ns;
+    struct bn_flight *flights;
+    uint32_t *idle, idle_n, flights_n;
+    /* the bottleneck */
+    uint64_t free_ps; /* when the line is free, relative to 0, in ps */
+    uint64_t tokens_ps;
+    uint64_t placed[BN_FLOWS]; /* frames at from_ns */
+    uint64_t data, again, lost, marked, waits, wait_sum_ns, wait_max_ns, wait_bin_ns;
+    uint32_t bins[QUEUE_BINS];
+};
+
+static uint64_t draw(struct world *w)
+{
+    uint64_t z = w->random += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
+}
+
+static bool earlier(const struct event *a, const struct event *b)
+{
+    return a->at_ns != b->at_ns ? a->at_ns < b->at_ns : a->order < b->order;
+}
+
+static void push(struct world *w, uint64_t at_ns, uint32_t host, uint32_t flight)
+{
+    if (w->heap_n == w->heap_room) {
+        w->heap_room = w->heap_room ? 2 * w->heap_room : 1024;
+        w->heap = realloc(w->heap, w->heap_room * sizeof *w->heap);
+    }
+    const struct event event = {at_ns, w->order++, host, flight};
+    size_t i = w->heap_n++;
+    for (; i && earlier(&event, &w->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        w->heap[i] = w->heap[(i - 1) / 2];
+    w->heap[i] = event;
+}
+
+static struct event pop(struct world *w)
+{
+    struct event top = w->heap[0], last = w->heap[--w->heap_n];
+    size_t i = 0;
+    for (size_t child; (child = 2 * i + 1) < w->heap_n; i = child) {
+        if (child + 1 < w->heap_n && earlier(&w->heap[child + 1], &w->heap[child]))
+            child++;
+        if (!earlier(&w->heap[child], &last))
+            break;
+        w->heap[i] = w->heap[child];
+    }
+    w->heap[i] = last;
+    return top;
+}
+
+static uint32_t new_flight(struct world *w)
+{
+    if (!w->idle_n) {
+        uint32_t more = w->flights_n ? w->flights_n : 1024;
+        w->flights = realloc(w->flights, (w->flights_n + more) * sizeof *w->flights);
+        w->idle = realloc(w->idle, (w->flights_n + more) * sizeof *w->idle);
+        while (more--)
+            w->idle[w->idle_n++] = w->flights_n++;
+    }
+    return w->idle[--w->idle_n];
+}
+
+static uint64_t rtt_of(const struct bn_scene *s, uint32_t flow)
+{
+    if (!s->rtt_last_ns || s->flows < 2)
+        return s->rtt_ns;
+    return s->rtt_ns + (s->rtt_last_ns - s->rtt_ns) * flow / (s->flows - 1);
+}
+
+static void note_wait(struct world *w, uint64_t wait_ns)
+{
+    if (w->now_ns < w->scene->from_ns)
+        return;
+    w->waits++;
+    w->wait_sum_ns += wait_ns;
+    w->wait_max_ns = harp_max(w->wait_max_ns, wait_ns);
+    w->bins[harp_min(wait_ns / w->wait_bin_ns, QUEUE_BINS - 1)]++;
+}
+
+/* When the frame leaves the bottleneck, or HARP_NEVER. */
+static uint64_t through_bottleneck(struct world *w, uint64_t now_ns, uint64_t bytes, bool *marked)
+{
+    const struct bn_scene *s = w->scene;
+    uint64_t now_ps = now_ns * 1000, cost_ps = bytes * 8000000 / s->rate_mbps;
+    if (s->police_bytes) { /* tokens_ps: since when the bucket has been filling */
+        uint64_t depth_ps = s->police_bytes * 8000000 / s->rate_mbps;
+        w->tokens_ps = harp_max(w->tokens_ps, now_ps > depth_ps ? now_ps - depth_ps : 0);
+        if (w->tokens_ps + cost_ps > now_ps)
+            return HARP_NEVER;
+        w->tokens_ps += cost_ps;
+        return now_ns;
+    }
+    uint64_t start_ps = harp_max(now_ps, w->free_ps);
+    uint64_t queue_bytes = (start_ps - now_ps) / 8000000 * s->rate_mbps +
+                           (start_ps - now_ps) % 8000000 * s->rate_mbps / 8000000;
+    if (queue_bytes + bytes > s->buffer_bytes)
+        return HARP_NEVER;
+    *marked = s->mark_bytes && queue_bytes > s->mark_bytes;
+    w->free_ps = start_ps + cost_ps;
+    note_wait(w, (start_ps - now_ps) / 1000);
+    return w->free_ps / 1000;
+}
+
+static void transmit(struct world *w, uint32_t host, uint64_t now_ns,
+                     const struct harp_frame *frame)
+{
+    const struct bn_scene *s = w->scene;
+    bool data = frame->header.type == HARP_DATA && !(host & 1), marked = false;
+    bool counts = data && now_ns >= s->from_ns;
+    w->data += counts;
+    w->again += counts && frame->again;
+    uint64_t at_ns = now_ns;
+    if (draw(w) % 1000 < s->loss)
+        at_ns = HARP_NEVER;
+    else if (!(host & 1))
+        at_ns = through_bottleneck(w, now_ns, HARP_HEADER_BYTES + frame->header.length, &marked);
+    if (at_ns == HARP_NEVER) {
+        w->lost += counts;
+        return;
+    }
+    w->marked += counts && marked;
+    uint32_t flight = new_flight(w);
+    w->flights[flight].frame = *frame;
+    w->flights[flight].marked = marked;
+    push(w, at_ns + rtt_of(s, host / 2) / 2, host ^ 1, flight);
+}
+
+static void wake_at(struct world *w, uint32_t number, uint64_t at_ns)
+{
+    struct host *host = &w->hosts[number];
+    at_ns = harp_max(at_ns, host->busy_ns);
+    if (at_ns >= host->wake_ns)
+        return;
+    host->wake_ns = at_ns;
+    push(w, at_ns, number, NO_FLIGHT);
+}
+
+static void *memory_for(const struct harp_session_config *config)
+{
+    return aligned_alloc(64, (harp_session_size(config) + 63) / 64 * 64);
+}
+
+static void take(struct world *w, uint32_t number, uint64_t now_ns, uint32_t flight)
+{
+    struct host *host = &w->hosts[number];
+    const struct harp_frame *frame = &w->flights[flight].frame;
+    struct harp_place place;
+    if (!host->session) {
+        struct harp_parameters first;
+        assert(frame->header.type == HARP_FIRST);
+        assert(!harp_parameters_decode(frame->body, frame->header.length, &first));
+        host->session = harp_session_accept(memory_for(&host->config), &host->config, now_ns,
+                                            &first, frame->header.path);
+    } else if (harp_session_receive(host->session, now_ns, &frame->header, frame->body,
+                                    w->flights[flight].marked, &place) == HARP_PLACE) {
+        harp_session_placed(host->session, true);
+    }
+    w->idle[w->idle_n++] = flight;
+}
+
+static uint32_t message_bytes(const struct host *host)
+{
+    return 1024u * host->config.segment;
+}
+
+static void application(struct world *w, uint32_t number)
+{
+    struct host *host = &w->hosts[number];
+    struct harp_event event;
+    int eager;
+    for (;;) {
+        harp_session_poll(host->session, &event);
+        if (event.type == HARP_EVENT_NONE)
+            return;
+        assert(event.type != HARP_EVENT_CLOSED);
+        bool begin = event.type == HARP_EVENT_CONNECTED;
+        for (int i = begin ? 0 : AHEAD - 1; i < AHEAD; i++) {
+            if (number & 1)
+                harp_session_post(host->session, NULL, message_bytes(host), 0, &eager);
+            else
+                harp_session_message(host->session, NULL, message_bytes(host), 0);
+        }
+    }
+    (void)w;
+}
+
+static uint64_t pay(struct world *w, struct host *host, uint64_t now_ns, uint64_t frames)
+{
+    const struct bn_host *cost = &w->scene->host;
+    now_ns += frames * cost->frame_ns;
+    if (cost->hiccup_gap_ns && now_ns >= host->hiccup_ns) {
+        now_ns += draw(w) % cost->hiccup_ns;
+        host->hiccup_ns = now_ns + draw(w) % (2 * (uint64_t)cost->hiccup_gap_ns);
+    }
+    return now_ns;
+}
+
+/* One turn of the host's loop. */
+static void turn(struct world *w, uint32_t number, uint64_t now_ns)
+{
+    struct host *host = &w->hosts[number];
+    struct harp_frame frames[ROOM];
+    size_t n;
+    for (uint32_t i = 0; i < host->inbox_n; i++)
+        take(w, number, now_ns, host->inbox[i]);
+    now_ns = pay(w, host, now_ns + w->scene->host.turn_ns, host->inbox_n);
+    host->inbox_n = 0;
+    if (!host->session)
+        return;
+    application(w, number);
+    uint32_t calls = w->scene->host.frame_ns ? 1 : UINT32_MAX;
+    do {
+        n = harp_session_send(host->session, now_ns, frames, ROOM);
+        for (size_t i = 0; i < n; i++)
+            transmit(w, number, now_ns, &frames[i]);
+        now_ns = pay(w, host, now_ns, n);
+    } while (n == ROOM && --calls);
+    application(w, number);
+    host->busy_ns = now_ns;
+    wake_at(w, number, n == ROOM ? now_ns : harp_session_deadline_ns(host->session));
+}
+
+static void prepare(struct world *w, uint32_t number)
+{
+    const struct bn_scene *s = w->scene;
+    struct host *host = &w->hosts[number];
+    host->wake_ns = HARP_NEVER;
+    struct harp_session_config *config = &host->config;
+    harp_session_defaults(config, s->segment ? s->segment : 1408, 1);
+    config->connection = number + 1;
+    config->listener = 99;
+    config->seed = s->seed + number;
+    config->epoch = 1;
+    if (s->cc)
+        config->cc = s->cc;
+    if (s->fixed_bytes)
+        config->window.initial_bytes = s->fixed_bytes;
+    if (number & 1)
+        return;
+    uint64_t start_ns = number / 2 * s->stagger_ns + draw(w) % 10000;
+    host->session = harp_session_connect(memory_for(config), config, start_ns);
+    wake_at(w, number, start_ns);
+}
+
+static uint64_t placed(const struct world *w, uint32_t flow)
+{
+    const struct harp_session *session = w->hosts[2 * flow + 1].session;
+    return session ? harp_session_count(session)->placed : 0;
+}
+
+static struct bn_result judge(struct world *w)
+{
+    const struct bn_scene *s = w->scene;
+    double sum = 0, squares = 0, least = 1e300;
+    for (uint32_t f = 0; f < s->flows; f++) {
+        double got = (double)(placed(w, f) - w->placed[f]);
+        sum += got, squares += got * got, least = got < least ? got : least;
+    }
+    double frame_bits = 8.0 * (HARP_HEADER_BYTES + w->hosts[0].config.segment);
+    double line_bits = (double)s->rate_mbps / 1000 * (double)(s->to_ns - s->from_ns);
+    struct bn_result r = {.use = sum * frame_bits / line_bits,
+                          .jain = sum ? sum * sum / (s->flows * squares) : 0,
+                          .least = sum ? least / sum * s->flows : 0,
+                          .queue_ns = (double)w->wait_sum_ns / (double)(w->waits + !w->waits),
+                          .queue_max_ns = (double)w->wait_max_ns,
+                          .again = (double)w->again / (double)(w->data + !w->data),
+                          .lost = (double)w->lost / (double)(w->data + !w->data),
+                          .marked = (double)w->marked / (double)(w->data + !w->data)};
+    uint64_t below = 0, bin = 0;
+    while (bin < QUEUE_BINS && below + w->bins[bin] < w->waits * 99 / 100)
+        below += w->bins[bin++];
+    r.queue_p99_ns = (double)((bin + 1) * w->wait_bin_ns);
+    return r;
+}
+
+static void loop(struct world *w)
+{
+    const struct bn_scene *s = w->scene;
+    bool measuring = false;
+    while (w->heap_n && w->heap[0].at_ns < s->to_ns) {
+        struct event event = pop(w);
+        struct host *host = &w->hosts[event.host];
+        w->now_ns = event.at_ns;
+        if (!measuring && w->now_ns >= s->from_ns) {
+            measuring = true;
+            for (uint32_t f = 0; f < s->flows; f++)
+                w->placed[f] = placed(w, f);
+        }
+        if (event.flight != NO_FLIGHT) {
+            if (host->inbox_n < INBOX)
+                host->inbox[host->inbox_n++] = event.flight;
+            else
+                w->idle[w->idle_n++] = event.flight;
+            wake_at(w, event.host, w->now_ns);
+        } else if (event.at_ns == host->wake_ns) {
+            host->wake_ns = HARP_NEVER;
+            turn(w, event.host, w->now_ns);
+        }
+    }
+}
+
+struct bn_result bn_run(const struct bn_scene *scene)
+{
+    struct world *w = calloc(1, sizeof *w);
+    w->scene = scene;
+    w->random = scene->seed;
+    w->wait_bin_ns = harp_max(scene->buffer_bytes * 8000 / scene->rate_mbps / (QUEUE_BINS - 1), 1);
+    assert(scene->flows <= BN_FLOWS);
+    for (uint32_t h = 0; h < 2 * scene->flows; h++)
+        prepare(w, h);
+    loop(w);
+    struct bn_result r = judge(w);
+    for (uint32_t h = 0; h < 2 * scene->flows; h++)
+        free(w->hosts[h].session);
+    free(w->flights), free(w->idle), free(w->heap), free(w);
+    printf("%-34s use %.3f jain %.3f least %.2f queue %6.1f p99 %6.0f max %7.0f us again %.4f "
+           "lost %.4f marked %.3f\n",
+           scene->name, r.use, r.jain, r.least, r.queue_ns / 1000, r.queue_p99_ns / 1000,
+           r.queue_max_ns / 1000, r.again, r.lost, r.marked);
+    fflush(stdout);
+    return r;
+}

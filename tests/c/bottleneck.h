@@ -1,0 +1,67 @@
+/* A virtual bottleneck: several connections, real sessions at both ends, virtual time.
+ *
+ *   sender 0 --host--+                                             +--host--> receiver 0
+ *   sender 1 --host--+--> policer? lost? [ queue, marks, rate ] ---+--host--> receiver 1
+ *      ...           |                                             |  ...
+ *      ^ half a round trip, no queue: ACKs                         |
+ *      +-----------------------------------------------------------+
+ *
+ * Every sender has data without end; receivers post as fast as they receive. A host is a loop that
+ * takes what has come, pays for each frame and for each turn, and then sends; while it is at it,
+ * frames wait, as in a socket. Now and then a scheduler takes it off its core (hiccups).
+ *
+ * What a run gives is measured over its second part, from `from_ns` on. Nothing reads a clock and
+ * all chance comes from the seed, so a scene gives the same numbers everywhere.
+ */
+#ifndef BOTTLENECK_H
+#define BOTTLENECK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "session.h"
+
+#define BN_FLOWS 64
+
+struct bn_host {
+    uint32_t frame_ns;      /* cost of a frame, either way */
+    uint32_t turn_ns;       /* cost of a turn of the loop */
+    uint32_t hiccup_gap_ns; /* mean time between two hiccups; 0 for none */
+    uint32_t hiccup_ns;     /* longest hiccup */
+};
+
+struct bn_scene {
+    const char *name;
+    uint32_t flows;
+    uint64_t rate_mbps;
+    uint64_t buffer_bytes;
+    uint64_t mark_bytes;   /* queue above which frames are marked; 0: never */
+    uint64_t police_bytes; /* depth of the token bucket of a policer without queue; 0: a queue */
+    uint32_t loss;         /* random loss each way, permille */
+    uint64_t rtt_ns;       /* of the empty path, flow 0 */
+    uint64_t rtt_last_ns;  /* of the last flow, the others evenly between; 0: all alike */
+    uint64_t stagger_ns;   /* between the starts of two flows */
+    struct bn_host host;
+    uint64_t from_ns, to_ns;
+    const struct harp_cc_ops *cc; /* NULL: the default */
+    uint64_t fixed_bytes;         /* window with harp_cc_fixed */
+    uint16_t segment;             /* 0: 1408 */
+    uint64_t seed;
+};
+
+struct bn_result {
+    double use;      /* share of the rate that arrived as new data, headers included */
+    double jain;     /* fairness of the flows that run */
+    double least;    /* share of the slowest flow over the fair share */
+    double queue_ns; /* mean wait in the queue */
+    double queue_p99_ns;
+    double queue_max_ns;
+    double again; /* share of DATA that had travelled before */
+    double lost;  /* share of DATA that the bottleneck dropped */
+    double marked;
+};
+
+/* Run a scene and print its line. */
+struct bn_result bn_run(const struct bn_scene *scene);
+
+#endif

@@ -1,0 +1,201 @@
+/* What congestion control promises, against a virtual bottleneck with real sessions at both ends.
+ *
+ * The bound of a queue is that of cc.h: T sqrt(n 25 Gb/s / capacity), here twice that for the mean
+ * of what arrives in bursts and while newcomers learn, and never more than 80 T for each flow that
+ * came late.
+ */
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "bottleneck.h"
+
+#define US UINT64_C(1000)
+#define MS UINT64_C(1000000)
+
+static struct bn_result run(struct bn_scene scene)
+{
+    scene.seed = 3;
+    if (!scene.from_ns)
+        scene.from_ns = scene.to_ns / 2;
+    return bn_run(&scene);
+}
+
+static bool bounded(double queue_ns, uint32_t flows, uint64_t rate_mbps)
+{
+    double bound_ns = 2 * 25000;
+    return queue_ns * queue_ns <= bound_ns * bound_ns * flows * 25000 / (double)rate_mbps;
+}
+
+static void shares(uint32_t flows, uint64_t rate_mbps, uint64_t rtt_ns, uint64_t to_ns,
+                   uint64_t stagger_ns)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%u flows, %s %llu Mb/s", flows, stagger_ns ? "late," : "",
+             (unsigned long long)rate_mbps);
+    struct bn_result r = run((struct bn_scene){.name = name,
+                                               .flows = flows,
+                                               .rate_mbps = rate_mbps,
+                                               .buffer_bytes = rate_mbps * 4000 / 8,
+                                               .rtt_ns = rtt_ns,
+                                               .stagger_ns = stagger_ns,
+                                               .to_ns = to_ns});
+    assert(r.use >= 0.95 && r.jain >= 0.95);
+    assert(bounded(r.queue_ns, flows, rate_mbps));
+    assert(r.lost < 0.001);
+}
+
+static void test_use_and_fairness(void)
+{
+    for (uint32_t flows = 1; flows <= 16; flows *= 2) {
+        shares(flows, 10000, 50 * US, 100 * MS, 0);
+        shares(flows, 1000, 1000 * US, 600 * MS, 0);
+    }
+}
+
+static void test_late_comers(void)
+{
+    for (uint32_t flows = 2; flows <= 16; flows *= 2) {
+        shares(flows, 10000, 50 * US, 300 * MS, 100 * MS / flows);
+        shares(flows, 100000, 20 * US, 40 * MS, 10 * MS / flows);
+    }
+    shares(8, 1000, 50 * US, 600 * MS, 20 * MS);
+}
+
+static void test_round_trips_differ(void)
+{
+    for (uint32_t flows = 2; flows <= 8; flows *= 4) {
+        struct bn_result r = run((struct bn_scene){.name = "round trips of 50 to 500 us",
+                                                   .flows = flows,
+                                                   .rate_mbps = 1000,
+                                                   .buffer_bytes = 1000000,
+                                                   .rtt_ns = 50 * US,
+                                                   .rtt_last_ns = 500 * US,
+                                                   .to_ns = 600 * MS});
+        assert(r.use >= 0.95 && r.jain >= 0.95);
+    }
+}
+
+static void test_deep_shaper(void)
+{
+    struct bn_result r = run((struct bn_scene){.name = "shaper of 1 Gb/s, deep",
+                                               .flows = 1,
+                                               .rate_mbps = 1000,
+                                               .buffer_bytes = 10000000,
+                                               .rtt_ns = 60 * US,
+                                               .to_ns = 600 * MS});
+    assert(r.use >= 0.97 && r.queue_max_ns <= 2e6);
+}
+
+static void test_shallow_buffers(void)
+{
+    for (uint64_t rate = 1000; rate <= 100000; rate *= 10) {
+        uint64_t rtt_ns = rate == 1000 ? 400 * US : rate == 10000 ? 100 * US : 20 * US;
+        struct bn_result r = run((struct bn_scene){.name = "half a round trip of buffer",
+                                                   .flows = 1,
+                                                   .rate_mbps = rate,
+                                                   .buffer_bytes = rate * rtt_ns / 16000,
+                                                   .rtt_ns = rtt_ns,
+                                                   .to_ns = 1000 * rtt_ns});
+        assert(r.use >= 0.95 && r.again <= 0.03);
+    }
+}
+
+static void test_random_loss(void)
+{
+    for (uint32_t flows = 1; flows <= 4; flows *= 4) {
+        struct bn_result r = run((struct bn_scene){.name = "1 % lost at random, each way",
+                                                   .flows = flows,
+                                                   .rate_mbps = 10000,
+                                                   .buffer_bytes = 2000000,
+                                                   .rtt_ns = 100 * US,
+                                                   .loss = 10,
+                                                   .to_ns = 100 * MS});
+        assert(r.use >= 0.95 && r.jain >= 0.95 && r.again <= 0.015);
+    }
+}
+
+static void test_policer(void)
+{
+    for (uint64_t rate = 1000; rate <= 10000; rate *= 10)
+        for (uint64_t bucket = 131072; bucket <= 1048576; bucket *= 8)
+            for (uint32_t flows = 1; flows <= 4; flows *= 4) {
+                struct bn_result r = run((struct bn_scene){.name = "policer without a queue",
+                                                           .flows = flows,
+                                                           .rate_mbps = rate,
+                                                           .police_bytes = bucket,
+                                                           .buffer_bytes = 1,
+                                                           .rtt_ns = 100 * US,
+                                                           .to_ns = 2000000 / rate * MS / 2});
+                assert(r.use >= 0.9 && r.again <= 0.05);
+            }
+}
+
+static void test_marks(void)
+{
+    for (uint32_t flows = 1; flows <= 16; flows *= 4) {
+        struct bn_result r = run((struct bn_scene){.name = "marks above 65 KB",
+                                                   .flows = flows,
+                                                   .rate_mbps = 10000,
+                                                   .buffer_bytes = 4000000,
+                                                   .mark_bytes = 65000,
+                                                   .rtt_ns = 100 * US,
+                                                   .to_ns = 200 * MS});
+        assert(r.use >= 0.95 && r.jain >= 0.95 && r.lost == 0);
+        assert(r.queue_ns <= 65000 * 8 / 10.0 * 1.5 && r.marked > 0);
+    }
+}
+
+/* The empty path holds less than two segments, for all flows together: pauses, but nobody is stuck.
+ */
+static void test_tiny_windows(void)
+{
+    struct bn_result r = run((struct bn_scene){.name = "64 flows of 15 Mb/s",
+                                               .flows = 64,
+                                               .rate_mbps = 1000,
+                                               .buffer_bytes = 2000000,
+                                               .rtt_ns = 20 * US,
+                                               .to_ns = 1000 * MS});
+    assert(r.use >= 0.95 && r.jain >= 0.95 && r.least > 0.5);
+}
+
+/* Loops, joined segments and schedulers add delay that no smaller window takes away. Against the
+ * widest window there is. */
+static void test_noisy_hosts(void)
+{
+    const struct bn_host hosts[] = {
+        {.frame_ns = 300, .turn_ns = 10000},
+        {.frame_ns = 200, .turn_ns = 2000, .hiccup_gap_ns = 300000, .hiccup_ns = 100000},
+        {.frame_ns = 300, .turn_ns = 10000, .hiccup_gap_ns = 50000000, .hiccup_ns = 4000000},
+    };
+    for (size_t h = 0; h < sizeof hosts / sizeof *hosts; h++) {
+        struct bn_scene scene = {.name = "noisy hosts",
+                                 .flows = 1,
+                                 .rate_mbps = 32000,
+                                 .buffer_bytes = 100000000,
+                                 .rtt_ns = 10 * US,
+                                 .host = hosts[h],
+                                 .to_ns = 200 * MS};
+        struct bn_result r = run(scene);
+        scene.name = "noisy hosts, widest window";
+        scene.cc = &harp_cc_fixed;
+        scene.fixed_bytes = 1400000;
+        struct bn_result widest = run(scene);
+        assert(r.use >= 0.9 * widest.use);
+    }
+}
+
+int main(void)
+{
+    test_use_and_fairness();
+    test_late_comers();
+    test_round_trips_differ();
+    test_deep_shaper();
+    test_shallow_buffers();
+    test_random_loss();
+    test_policer();
+    test_marks();
+    test_tiny_windows();
+    test_noisy_hosts();
+    return 0;
+}
