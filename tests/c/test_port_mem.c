@@ -1,0 +1,511 @@
+/* The mem port: datagrams between threads and processes, whole and in order; ends and broken peers.
+ *
+ * usage: test_port_mem [threads]   with "threads", only what ThreadSanitizer is to see
+ */
+#define _GNU_SOURCE
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "port.h"
+#include "port_mem_ring.h"
+
+static char why[HARP_WHY_BYTES];
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static struct harp_port *open_port(uint32_t ring_bytes)
+{
+    struct harp_port *port = NULL;
+    struct harp_port_config config = {.locals = 1, .ring_bytes = ring_bytes};
+    int failed = harp_port_mem_open(&port, &config, why);
+    assert(!failed && port->locals_n == 1 && port->locals[0].family == HARP_MEM);
+    return port;
+}
+
+static int hop_to(struct harp_port *from, const struct harp_address *to)
+{
+    int hop = from->ops->hop(from, to, 0, why);
+    if (hop < 0)
+        fprintf(stderr, "%s\n", why);
+    return hop;
+}
+
+/* Length of the i-th datagram: all kinds of sizes, and the largest now and then. */
+static uint32_t length_of(uint64_t i, uint32_t most)
+{
+    uint64_t mixed = i * UINT64_C(0x9e3779b97f4a7c15);
+    uint32_t length = (uint32_t)(mixed >> (32 + mixed % 16)) % (most - 8) + 8;
+    return i % 97 == 0 ? most : length;
+}
+
+static void fill(uint8_t *bytes, uint32_t length, uint64_t i)
+{
+    memset(bytes, (int)(i * 31 + 7), length);
+    memcpy(bytes, &i, sizeof i);
+}
+
+static bool is_filled(const uint8_t *bytes, uint32_t length, uint64_t i)
+{
+    uint64_t got;
+    memcpy(&got, bytes, sizeof got);
+    if (got != i)
+        return false;
+    for (uint32_t at = sizeof got; at < length; at++)
+        if (bytes[at] != (uint8_t)(i * 31 + 7))
+            return false;
+    return true;
+}
+
+/* Write datagrams i.. up to `count` while there is room; returns the next. */
+static uint64_t send_some(struct harp_port *port, int hop, uint64_t i, uint64_t count,
+                          uint32_t most)
+{
+    for (int n = 0; n < 64 && i < count && port->ops->room(port, hop) > 0; n++, i++) {
+        uint32_t length = length_of(i, most);
+        uint8_t *bytes = port->ops->slot(port, hop, length);
+        assert(bytes && ((uintptr_t)bytes + HARP_HEADER_BYTES) % 64 == 0);
+        fill(bytes, length, i);
+    }
+    port->ops->flush(port, now_ns());
+    return i;
+}
+
+static uint64_t receive_some(struct harp_port *port, uint64_t i, uint32_t most,
+                             struct harp_address *from)
+{
+    struct harp_arrival arrivals[32];
+    size_t count = port->ops->receive(port, now_ns(), arrivals, 32);
+    for (size_t k = 0; k < count; k++, i++) {
+        assert(arrivals[k].length == length_of(i, most) && arrivals[k].frame == HARP_NO_FRAME);
+        assert(is_filled(arrivals[k].bytes, arrivals[k].length, i));
+        if (from)
+            *from = *arrivals[k].from;
+    }
+    if (count)
+        port->ops->release(port, arrivals, count);
+    return i;
+}
+
+static void tend(struct harp_port *port)
+{
+    port->ops->tend(port, now_ns());
+}
+
+/* Wait in the kernel until something may have come. */
+static void wait_for(struct harp_port *port)
+{
+    tend(port);
+    if (!port->ops->sleep(port))
+        return;
+    struct pollfd fd = {.fd = port->ops->fd(port), .events = POLLIN};
+    int ready = poll(&fd, 1, 30000);
+    assert(ready == 1);
+}
+
+static void wait_unreachable(struct harp_port *port, const struct harp_address *about)
+{
+    struct harp_notice notice;
+    struct harp_arrival arrivals[8];
+    for (;;) {
+        size_t count = port->ops->receive(port, now_ns(), arrivals, 8);
+        if (count)
+            port->ops->release(port, arrivals, count);
+        wait_for(port);
+        tend(port);
+        if (port->ops->notice(port, &notice))
+            break;
+    }
+    assert(notice.type == HARP_NOTICE_UNREACHABLE && harp_address_same(&notice.about, about));
+    assert(!port->ops->notice(port, &notice));
+}
+
+/* ---- One thread ---- */
+
+static void test_every_size_and_wrap(void)
+{
+    struct harp_port *a = open_port(1), *b = open_port(1);
+    struct harp_address from = {0};
+    int hop = hop_to(a, &b->locals[0]);
+    assert(hop >= 0 && hop_to(a, &b->locals[0]) == hop);
+    tend(b);
+    uint32_t most = a->payload_max;
+    assert(a->ops->hop_payload_max(a, hop) == most && most == HARP_HEADER_BYTES + 65408);
+    for (uint64_t sent = 0, got = 0; got < 5000;) {
+        sent = send_some(a, hop, sent, 5000, most);
+        got = receive_some(b, got, most, &from);
+    }
+    assert(harp_address_same(&from, &a->locals[0]));
+    /* The same link leads back. */
+    int back = hop_to(b, &from);
+    for (uint64_t sent = 0, got = 0; got < 500;) {
+        sent = send_some(b, back, sent, 500, most);
+        got = receive_some(a, got, most, &from);
+    }
+    assert(a->counters.sent == 5000 && b->counters.received == 5000 && a->counters.dropped == 0);
+    struct harp_address gone = b->locals[0];
+    b->ops->close(b);
+    wait_unreachable(a, &gone);
+    assert(a->ops->room(a, hop) > 0 && !a->ops->slot(a, hop, 100));
+    a->ops->unhop(a, hop);
+    a->ops->unhop(a, hop);
+    assert(a->ops->hop(a, &gone, 0, why) == -ECONNREFUSED && strstr(why, "mem:"));
+    a->ops->close(a);
+}
+
+static void test_full_ring_keeps_what_it_has(void)
+{
+    struct harp_port *a = open_port(1), *b = open_port(1);
+    int hop = hop_to(a, &b->locals[0]);
+    uint64_t sent = 0, got = 0, before;
+    tend(b);
+    do {
+        before = sent;
+        sent = send_some(a, hop, sent, UINT64_MAX, 1000);
+    } while (sent > before);
+    assert(a->ops->room(a, hop) == 0 && a->ops->deadline_ns(a) != UINT64_MAX);
+    while (a->ops->slot(a, hop, 60000))
+        ;
+    uint64_t dropped = a->counters.dropped;
+    assert(dropped == 1);
+    /* A reader that stands still is no reason to hold back for ever. */
+    a->ops->tend(a, now_ns() + UINT64_C(20000000));
+    assert(a->ops->room(a, hop) > 0 && !a->ops->slot(a, hop, 60000));
+    while (got < sent)
+        got = receive_some(b, got, 1000, NULL);
+    a->ops->tend(a, now_ns() + UINT64_C(20000000));
+    assert(a->ops->slot(a, hop, 60000) && a->ops->deadline_ns(a) == UINT64_MAX);
+    a->ops->close(a);
+    b->ops->close(b);
+}
+
+static void test_a_port_reaches_itself(void)
+{
+    struct harp_port *port = open_port(1);
+    int hop = hop_to(port, &port->locals[0]);
+    struct harp_address from = {0};
+    tend(port);
+    for (uint64_t sent = 0, got = 0; got < 1000;) {
+        sent = send_some(port, hop, sent, 1000, 5000);
+        got = receive_some(port, got, 5000, &from);
+    }
+    assert(harp_address_same(&from, &port->locals[0]));
+    port->ops->close(port);
+}
+
+static void test_wrong_addresses(void)
+{
+    struct harp_port *port = open_port(0);
+    struct harp_address address;
+    assert(harp_address_parse("10.0.0.1:7000", &address));
+    assert(port->ops->hop(port, &address, 0, why) == -EAFNOSUPPORT && strstr(why, "10.0.0.1"));
+    port->ops->close(port);
+    struct harp_port_config config = {.locals = 1, .ring_bytes = UINT32_MAX};
+    assert(harp_port_mem_open(&port, &config, why) == -EINVAL && strstr(why, "ring_bytes"));
+}
+
+/* ---- Two threads ---- */
+
+enum { DATAGRAMS = 60000, PINGS = 3000, MOST = 4000 };
+
+static void *receiver(void *argument)
+{
+    struct harp_port *port = argument;
+    for (uint64_t got = 0, before = 0; got < DATAGRAMS; before = got) {
+        got = receive_some(port, got, MOST, NULL);
+        if (got == before)
+            wait_for(port);
+    }
+    return NULL;
+}
+
+static void *echo(void *argument)
+{
+    struct harp_port *port = argument;
+    int back = -1;
+    for (uint64_t got = 0; got < PINGS;) {
+        struct harp_address from;
+        uint64_t next = receive_some(port, got, MOST, &from);
+        if (next == got) {
+            wait_for(port);
+            continue;
+        }
+        if (back < 0)
+            back = hop_to(port, &from);
+        send_some(port, back, got, next, MOST);
+        got = next;
+    }
+    return NULL;
+}
+
+static void test_two_threads(void)
+{
+    struct harp_port *a = open_port(1 << 20), *b = open_port(1);
+    int hop = hop_to(a, &b->locals[0]);
+    pthread_t thread;
+    pthread_create(&thread, NULL, receiver, b);
+    for (uint64_t sent = 0, before = 0; sent < DATAGRAMS; before = sent) {
+        sent = send_some(a, hop, sent, DATAGRAMS, MOST);
+        if (sent == before)
+            sched_yield();
+    }
+    pthread_join(thread, NULL);
+    assert(b->counters.received == DATAGRAMS);
+    /* Both sleep between one datagram and the next: no wake-up may be lost. */
+    pthread_create(&thread, NULL, echo, b);
+    for (uint64_t i = 0; i < PINGS; i++) {
+        send_some(a, hop, i, i + 1, MOST);
+        while (receive_some(a, i, MOST, NULL) == i)
+            wait_for(a);
+    }
+    pthread_join(thread, NULL);
+    a->ops->close(a);
+    b->ops->close(b);
+}
+
+/* ---- Two processes ---- */
+
+static void child_sends(const struct harp_address *to, bool closes, uint64_t count)
+{
+    struct harp_port *port = open_port(1 << 20);
+    int hop = hop_to(port, to);
+    for (uint64_t sent = 0; sent < count;)
+        sent = send_some(port, hop, sent, count, MOST);
+    if (closes)
+        port->ops->close(port);
+    else
+        raise(SIGKILL);
+    _exit(0);
+}
+
+static void test_a_peer_that_ends(bool closes)
+{
+    enum { COUNT = 300 }; /* they fit into the ring, so that all are there when it ends */
+    struct harp_port *port = open_port(0);
+    struct harp_address from = {0};
+    pid_t child = fork();
+    if (child == 0) {
+        struct harp_address name = port->locals[0];
+        port->ops->close(port);
+        child_sends(&name, closes, COUNT);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    assert(closes ? status == 0 : WTERMSIG(status) == SIGKILL);
+    uint64_t got = 0;
+    while (got < COUNT) {
+        uint64_t before = got;
+        got = receive_some(port, got, MOST, &from);
+        if (got == before)
+            wait_for(port);
+    }
+    wait_unreachable(port, &from);
+    assert(port->ops->hop(port, &from, 0, why) < 0);
+    port->ops->close(port);
+}
+
+static void test_a_child_of_fork_ends_nothing(void)
+{
+    struct harp_port *a = open_port(1), *b = open_port(1);
+    int hop = hop_to(a, &b->locals[0]), status;
+    tend(b);
+    pid_t child = fork();
+    if (child == 0) {
+        a->ops->close(a);
+        b->ops->close(b);
+        _exit(0);
+    }
+    waitpid(child, &status, 0);
+    assert(status == 0);
+    send_some(a, hop, 0, 10, MOST);
+    assert(receive_some(b, 0, MOST, NULL) == 10);
+    a->ops->close(a);
+    b->ops->close(b);
+}
+
+/* ---- A peer that breaks the rules ---- */
+
+struct rogue {
+    int socket, memory;
+    uint8_t *ring;
+    struct mem_control *control;
+};
+
+enum { ROGUE_RING = 1 << 20 };
+
+/* Send a hello with whatever memory. */
+static void rogue_hello(struct rogue *rogue, const struct harp_address *to,
+                        const struct mem_hello *hello)
+{
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    char *path = name.sun_path + 1;
+    path += sprintf(path, "harp-mem-");
+    for (int i = 0; i < 16; i++)
+        path += sprintf(path, "%02x", to->ip[i]);
+    rogue->socket = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+    int connected =
+        connect(rogue->socket, (struct sockaddr *)&name, (socklen_t)(path - (char *)&name));
+    assert(connected == 0);
+    struct iovec piece = {(void *)(uintptr_t)hello, sizeof *hello};
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {0};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1};
+    if (rogue->memory >= 0) {
+        message.msg_control = control;
+        message.msg_controllen = sizeof control;
+        struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+        rights->cmsg_level = SOL_SOCKET;
+        rights->cmsg_type = SCM_RIGHTS;
+        rights->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(rights), &rogue->memory, sizeof(int));
+    }
+    assert(sendmsg(rogue->socket, &message, MSG_NOSIGNAL) == sizeof *hello);
+}
+
+static struct rogue rogue_link(const struct harp_address *to)
+{
+    struct rogue rogue = {.memory = memfd_create("rogue", MFD_ALLOW_SEALING)};
+    size_t bytes = 2 * ROGUE_RING + MEM_CONTROL_BYTES;
+    assert(rogue.memory >= 0 && ftruncate(rogue.memory, (off_t)bytes) == 0);
+    assert(fcntl(rogue.memory, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+    rogue.ring = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, rogue.memory, 0);
+    assert(rogue.ring != MAP_FAILED);
+    rogue.control = (struct mem_control *)(void *)(rogue.ring + 2 * ROGUE_RING);
+    struct mem_hello hello = {MEM_MAGIC, MEM_VERSION, 0, ROGUE_RING, {1, 2, 3}};
+    rogue_hello(&rogue, to, &hello);
+    return rogue;
+}
+
+static void rogue_close(struct rogue *rogue)
+{
+    close(rogue->socket);
+    if (rogue->memory >= 0)
+        close(rogue->memory);
+    if (rogue->ring)
+        munmap(rogue->ring, 2 * ROGUE_RING + MEM_CONTROL_BYTES);
+}
+
+/* What it writes, and how many datagrams are received before the link ends. */
+struct crime {
+    uint64_t produced;
+    uint32_t lengths[4];
+    size_t received;
+};
+
+static void test_corrupt_indices(void)
+{
+    static const struct crime crimes[] = {
+        {63, {0}, 0},
+        {ROGUE_RING + 64, {0}, 0},
+        {UINT64_MAX - 63, {0}, 0},
+        {64, {45}, 0}, /* reaches beyond what is published */
+        {128, {44, UINT32_MAX}, 1},
+        {ROGUE_RING, {MEM_PAYLOAD_MAX + 1}, 0},
+        {ROGUE_RING, {UINT32_MAX - 40}, 0},
+    };
+    static const struct harp_address rogue_name = {.family = HARP_MEM, .ip = {1, 2, 3}};
+    for (size_t i = 0; i < sizeof crimes / sizeof crimes[0]; i++) {
+        struct harp_port *port = open_port(0);
+        struct rogue rogue = rogue_link(&port->locals[0]);
+        struct harp_arrival arrivals[32];
+        tend(port);
+        for (size_t k = 0; k < 4; k++)
+            memcpy(rogue.ring + k * 64 + MEM_LENGTH_AT, &crimes[i].lengths[k], 4);
+        atomic_store(&rogue.control[0].produced, crimes[i].produced);
+        size_t count = port->ops->receive(port, now_ns(), arrivals, 32);
+        assert(count == crimes[i].received);
+        if (count)
+            port->ops->release(port, arrivals, count);
+        tend(port);
+        struct harp_notice notice;
+        assert(port->ops->notice(port, &notice) && harp_address_same(&notice.about, &rogue_name));
+        char byte;
+        assert(recv(rogue.socket, &byte, 1, 0) == 0);
+        rogue_close(&rogue);
+        port->ops->close(port);
+    }
+}
+
+static void test_corrupt_consumer(void)
+{
+    static const uint64_t consumed[] = {64, 1, UINT64_MAX - 63};
+    for (size_t i = 0; i < sizeof consumed / sizeof consumed[0]; i++) {
+        struct harp_port *port = open_port(0);
+        struct rogue rogue = rogue_link(&port->locals[0]);
+        static const struct harp_address rogue_name = {.family = HARP_MEM, .ip = {1, 2, 3}};
+        tend(port);
+        int hop = hop_to(port, &rogue_name);
+        assert(hop >= 0);
+        atomic_store(&rogue.control[1].consumed, consumed[i]);
+        (void)port->ops->room(port, hop);
+        while (port->ops->slot(port, hop, 60000))
+            ;
+        tend(port);
+        struct harp_notice notice;
+        assert(port->ops->notice(port, &notice));
+        rogue_close(&rogue);
+        port->ops->close(port);
+    }
+}
+
+/* Hellos that are none, or whose memory is not what they say, are turned away. */
+static void test_bad_hellos(void)
+{
+    struct harp_port *port = open_port(0);
+    const struct mem_hello good = {MEM_MAGIC, MEM_VERSION, 0, ROGUE_RING, {9}};
+    for (int what = 0; what < 6; what++) {
+        struct mem_hello hello = good;
+        struct rogue rogue = {.memory = what == 0 ? -1 : memfd_create("rogue", MFD_ALLOW_SEALING)};
+        hello.magic += what == 1;
+        hello.version += what == 2;
+        hello.ring_bytes += what == 3;
+        if (rogue.memory >= 0 && what != 4)
+            assert(ftruncate(rogue.memory, 2 * ROGUE_RING + MEM_CONTROL_BYTES) == 0);
+        if (rogue.memory >= 0 && what != 5)
+            assert(fcntl(rogue.memory, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+        rogue_hello(&rogue, &port->locals[0], &hello);
+        tend(port);
+        tend(port);
+        char byte;
+        assert(recv(rogue.socket, &byte, 1, 0) == 0);
+        rogue_close(&rogue);
+    }
+    struct harp_notice notice;
+    assert(!port->ops->notice(port, &notice));
+    port->ops->close(port);
+}
+
+int main(int count, char **arguments)
+{
+    test_two_threads();
+    if (count > 1 && strcmp(arguments[1], "threads") == 0)
+        return 0;
+    test_every_size_and_wrap();
+    test_full_ring_keeps_what_it_has();
+    test_a_port_reaches_itself();
+    test_wrong_addresses();
+    test_a_peer_that_ends(true);
+    test_a_peer_that_ends(false);
+    test_a_child_of_fork_ends_nothing();
+    test_corrupt_indices();
+    test_corrupt_consumer();
+    test_bad_hellos();
+    return 0;
+}
