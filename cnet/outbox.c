@@ -60,7 +60,7 @@ static const uint8_t *payload_of(const struct harp_outgoing *message, uint32_t c
                                  uint32_t offset)
 {
     if (message->chunks)
-        return message->chunks[chunk];
+        return message->size ? message->chunks[chunk] : NULL; /* the array may be empty */
     return message->buffer ? message->buffer + offset : NULL;
 }
 
