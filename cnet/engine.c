@@ -217,14 +217,15 @@ int harp_engine_open(struct harp_engine **out, const struct harp_engine_config *
     error = take_memory(engine, why);
     for (uint32_t p = 0; !error && p < config->ports_n; p++)
         error = open_port(engine, &config->ports[p], why);
-    if (!error)
+    if (!error) {
+        harp_engine_publish(engine);
         error = harp_engine_start(engine, why);
+    }
     if (error) {
         let_go(engine);
         return error;
     }
     enlist(engine);
-    harp_engine_publish(engine);
     *out = engine;
     return 0;
 }
