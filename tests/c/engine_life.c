@@ -1,0 +1,274 @@
+/* What happens around an engine: processes that fork, die and stop, and engines with nothing to do.
+ *
+ *     engine_life fork   a child of a parent with an engine keeps nothing and disturbs nothing
+ *     engine_life kill   the other process is killed: an error within the bound, and why
+ *     engine_life stop   the other process is stopped: the same
+ *     engine_life wrong  a handle whose secret is wrong: no connection, an error within the bound
+ *     engine_life idle   prints the CPU time that a second of idleness took, in percent
+ *
+ * The two processes pass the handle through a pipe.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine.h"
+
+#define CHECK(holds, ...)                                                                          \
+    do {                                                                                           \
+        if (!(holds)) {                                                                            \
+            fprintf(stderr, "line %d: ", __LINE__);                                                \
+            fprintf(stderr, __VA_ARGS__);                                                          \
+            fputc('\n', stderr);                                                                   \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+#define SECOND_NS UINT64_C(1000000000)
+
+static char why[HARP_WHY_BYTES];
+
+static uint64_t clock_ns(clockid_t clock)
+{
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (uint64_t)t.tv_sec * SECOND_NS + (uint64_t)t.tv_nsec;
+}
+
+static struct harp_engine *open_engine(void)
+{
+    struct harp_engine_config config;
+    struct harp_engine *engine;
+    harp_engine_defaults(&config);
+    config.frames = 256;
+    config.ports_n = 1;
+    config.ports[0].open = harp_port_udp_open;
+    config.ports[0].config.locals = 1;
+    CHECK(harp_address_parse("127.0.0.1", &config.ports[0].config.local), "address");
+    CHECK(harp_engine_open(&engine, &config, why) == 0, "%s", why);
+    return engine;
+}
+
+static struct harp_connection_config settings(void)
+{
+    struct harp_connection_config config;
+    harp_connection_defaults(&config);
+    config.dead_ns = SECOND_NS;
+    return config;
+}
+
+/* Wait for a completion of this type, in bounded time. */
+static struct harp_completion await(struct harp_connection *connection, uint32_t type)
+{
+    struct harp_completion done = {0};
+    uint64_t begin_ns = clock_ns(CLOCK_MONOTONIC);
+    while (!harp_poll(connection, &done, 1) || done.type != type) {
+        CHECK(clock_ns(CLOCK_MONOTONIC) - begin_ns < 20 * SECOND_NS, "no completion of type %u",
+              type);
+        harp_connection_why(connection, why);
+        CHECK(done.type != HARP_COMPLETION_CLOSED || type == HARP_COMPLETION_CLOSED,
+              "closed early: %s", why);
+        sched_yield();
+    }
+    return done;
+}
+
+static struct harp_connection *dial(struct harp_engine *engine, const struct harp_handle *handle)
+{
+    struct harp_connection_config config = settings();
+    struct harp_connection *connection;
+    CHECK(harp_connect(engine, handle, &config, &connection, why) == 0, "%s", why);
+    return connection;
+}
+
+static struct harp_connection *answer(struct harp_listening *listening)
+{
+    struct harp_connection *connection;
+    while (!(connection = harp_accept(listening)))
+        sched_yield();
+    await(connection, HARP_COMPLETION_CONNECTED);
+    return connection;
+}
+
+static void exchange(struct harp_connection *from, struct harp_connection *to)
+{
+    static char out[100000], in[100000];
+    for (size_t i = 0; i < sizeof out; i++)
+        out[i] = (char)(i * 7 + (i >> 8));
+    memset(in, 0, sizeof in);
+    CHECK(harp_receive(to, in, sizeof in, 1), "not posted");
+    CHECK(harp_send(from, out, sizeof out, 2), "not sent");
+    await(to, HARP_COMPLETION_RECEIVED);
+    await(from, HARP_COMPLETION_SENT);
+    CHECK(memcmp(in, out, sizeof in) == 0, "bytes differ");
+}
+
+static bool holds_sockets(void)
+{
+    DIR *fds = opendir("/proc/self/fd");
+    bool any = false;
+    for (struct dirent *entry; (entry = readdir(fds));) {
+        struct stat status;
+        any |= entry->d_name[0] != '.' && fstat(atoi(entry->d_name), &status) == 0 &&
+               S_ISSOCK(status.st_mode);
+    }
+    closedir(fds);
+    return any;
+}
+
+static void in_child(struct harp_engine *engine, struct harp_connection *connection)
+{
+    struct harp_connection_config config = settings();
+    struct harp_connection *other;
+    struct harp_handle handle = {0};
+    struct harp_completion done;
+    char byte;
+    CHECK(!holds_sockets(), "the child holds the parent's sockets");
+    CHECK(!harp_send(connection, "x", 1, 0), "the child sent");
+    CHECK(!harp_receive(connection, &byte, 1, 0), "the child posted");
+    CHECK(harp_poll(connection, &done, 1) == 0, "the child polled something");
+    CHECK(harp_connect(engine, &handle, &config, &other, why) < 0, "the child connected");
+    CHECK(strstr(why, "parent"), "not what is wrong: %s", why);
+    harp_connection_close(connection);
+    harp_engine_close(engine);
+    exit(0);
+}
+
+static void test_fork(void)
+{
+    struct harp_engine *engines[2] = {open_engine(), open_engine()};
+    struct harp_connection_config config = settings();
+    struct harp_listening *listening;
+    struct harp_handle handle;
+    CHECK(harp_listen(engines[1], &config, &listening, &handle, why) == 0, "%s", why);
+    struct harp_connection *from = dial(engines[0], &handle);
+    struct harp_connection *to = answer(listening);
+    await(from, HARP_COMPLETION_CONNECTED);
+    exchange(from, to);
+    for (int i = 0; i < 4; i++) {
+        pid_t child = fork();
+        if (child == 0)
+            in_child(engines[0], from);
+        exchange(from, to);
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && status == 0, "the child: status %d", status);
+        exchange(to, from);
+    }
+    harp_connection_close(from);
+    await(to, HARP_COMPLETION_CLOSED);
+    harp_connection_close(to);
+    harp_unlisten(listening);
+    harp_engine_close(engines[0]);
+    harp_engine_close(engines[1]);
+}
+
+/* Listen in a child, hand the handle through a pipe, take one connection, and wait for the end. */
+static pid_t listener_process(struct harp_handle *handle)
+{
+    int pipe_ends[2];
+    CHECK(pipe(pipe_ends) == 0, "pipe");
+    pid_t child = fork();
+    CHECK(child >= 0, "fork");
+    if (child == 0) {
+        struct harp_engine *engine = open_engine();
+        struct harp_connection_config config = settings();
+        struct harp_listening *listening;
+        struct harp_handle own;
+        CHECK(harp_listen(engine, &config, &listening, &own, why) == 0, "%s", why);
+        CHECK(write(pipe_ends[1], &own, sizeof own) == sizeof own, "pipe");
+        answer(listening);
+        for (;;)
+            pause();
+    }
+    CHECK(read(pipe_ends[0], handle, sizeof *handle) == sizeof *handle, "pipe");
+    close(pipe_ends[0]);
+    close(pipe_ends[1]);
+    return child;
+}
+
+static void test_signal(int number)
+{
+    struct harp_handle handle;
+    pid_t child = listener_process(&handle);
+    struct harp_engine *engine = open_engine();
+    struct harp_connection *connection = dial(engine, &handle);
+    await(connection, HARP_COMPLETION_CONNECTED);
+    static char message[1 << 20];
+    CHECK(harp_send(connection, message, sizeof message, 0), "not sent"); /* nobody posts for it */
+    kill(child, number);
+    struct harp_completion closed = await(connection, HARP_COMPLETION_CLOSED);
+    CHECK(closed.reason == HARP_REASON_SILENT, "reason %u", closed.reason);
+    harp_connection_why(connection, why);
+    printf("%s\n", why);
+    CHECK(!harp_send(connection, message, 1, 0), "sent after the end");
+    harp_connection_close(connection);
+    harp_engine_close(engine);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+}
+
+static void test_wrong(void)
+{
+    struct harp_handle handle;
+    pid_t child = listener_process(&handle);
+    struct harp_engine *engine = open_engine();
+    handle.secret[3] ^= 1;
+    struct harp_connection *connection = dial(engine, &handle);
+    struct harp_completion closed = await(connection, HARP_COMPLETION_CLOSED);
+    CHECK(closed.reason == HARP_REASON_NO_ANSWER, "reason %u", closed.reason);
+    harp_connection_why(connection, why);
+    printf("%s\n", why);
+    harp_connection_close(connection);
+    harp_engine_close(engine);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+}
+
+static void test_idle(void)
+{
+    struct harp_engine *engines[2] = {open_engine(), open_engine()};
+    struct harp_connection_config config = settings();
+    struct harp_listening *listening;
+    struct harp_handle handle;
+    config.dead_ns = 30 * SECOND_NS;
+    CHECK(harp_listen(engines[1], &config, &listening, &handle, why) == 0, "%s", why);
+    struct harp_connection *from = dial(engines[0], &handle);
+    struct harp_connection *to = answer(listening);
+    await(from, HARP_COMPLETION_CONNECTED);
+    exchange(from, to);
+    uint64_t before_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+    nanosleep(&(struct timespec){.tv_sec = 1},
+              NULL); /* the idleness itself, not a wait for something */
+    uint64_t used_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - before_ns;
+    printf("%.2f\n", (double)used_ns * 100 / SECOND_NS);
+    exchange(to, from);
+    harp_connection_close(from);
+    harp_connection_close(to);
+    harp_unlisten(listening);
+    harp_engine_close(engines[0]);
+    harp_engine_close(engines[1]);
+}
+
+int main(int count, char **arguments)
+{
+    CHECK(count == 2, "usage: engine_life fork | kill | stop | wrong | idle");
+    if (!strcmp(arguments[1], "fork"))
+        test_fork();
+    else if (!strcmp(arguments[1], "kill"))
+        test_signal(SIGKILL);
+    else if (!strcmp(arguments[1], "stop"))
+        test_signal(SIGSTOP);
+    else if (!strcmp(arguments[1], "wrong"))
+        test_wrong();
+    else
+        test_idle();
+    return 0;
+}

@@ -1,0 +1,91 @@
+"""The engine: messages between two of them over each port, and what happens around them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from c_programs import ROOT, build, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CNET = sorted(f"cnet/{path.name}" for path in (ROOT / "cnet").glob("*.c"))
+THREADS = ["-O1", "-fsanitize=thread", "-fno-omit-frame-pointer"]
+WRAPPED = ["malloc", "calloc", "realloc", "aligned_alloc", "free", "pthread_mutex_lock"]
+QUIET = ["-O2", *(f"-Wl,--wrap={name}" for name in WRAPPED)]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("engine") / "pair", ["tests/c/engine_pair.c", *CNET])
+
+
+@pytest.fixture(scope="module")
+def life(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("engine") / "life", ["tests/c/engine_life.c", *CNET])
+
+
+@pytest.mark.parametrize("kind", ["posted", "streamed", "drafts"])
+@pytest.mark.parametrize("progress", ["manual", "inline", "thread"])
+@pytest.mark.parametrize("port", ["udp", "mem"])
+def test_messages_arrive_whole_and_in_order_and_no_frame_is_lost(
+        pair: Path, port: str, progress: str, kind: str) -> None:
+    run(pair, port, progress, kind, "1", "200", "150000")
+
+
+@pytest.mark.parametrize("kind", ["posted", "drafts"])
+def test_several_paths_carry_one_connection(pair: Path, kind: str) -> None:
+    run(pair, "udp", "manual", kind, "4", "200", "100000")
+
+
+@pytest.mark.parametrize("kind", ["posted", "streamed", "drafts"])
+@pytest.mark.parametrize("port", ["udp", "mem"])
+def test_messages_arrive_although_the_network_fails_in_every_way(
+        pair: Path, port: str, kind: str) -> None:
+    faults = "drop=2%,duplicate=1%,corrupt=1%,truncate=0.5%,reorder=2%,delay=100us,seed=5"
+    run(pair, port, "manual", kind, "2", "100", "60000", faults)
+
+
+def test_threads_share_nothing_but_rings(tmp_path: Path) -> None:
+    program = build(tmp_path / "pair", ["tests/c/engine_pair.c", *CNET], THREADS)
+    for arguments in (["udp", "thread", "posted"], ["udp", "inline", "streamed"],
+                      ["mem", "thread", "drafts"], ["mem", "inline", "posted"]):
+        run(program, *arguments, "2", "200", "60000")
+
+
+def test_a_child_of_fork_keeps_nothing_and_disturbs_nothing(life: Path) -> None:
+    run(life, "fork")
+
+
+@pytest.mark.parametrize("what", ["kill", "stop"])
+def test_a_dead_or_frozen_peer_is_an_error_in_bounded_time(life: Path, what: str) -> None:
+    assert "1 s" in run(life, what)
+
+
+def test_a_wrong_secret_is_an_error_in_bounded_time(life: Path) -> None:
+    assert run(life, "wrong")
+
+
+def test_an_idle_engine_uses_next_to_no_cpu(tmp_path: Path) -> None:
+    program = build(tmp_path / "life", ["tests/c/engine_life.c", *CNET], ["-O2"])
+    assert float(run(program, "idle")) < 5
+
+
+@pytest.mark.parametrize(("port", "own"), [("mem", set()), ("udp", {"sendmmsg", "recvmmsg"})])
+def test_the_data_path_allocates_nothing_and_calls_only_what_its_port_must(
+        tmp_path: Path, port: str, own: set[str]) -> None:
+    program = build(tmp_path / "quiet", ["tests/c/engine_quiet.c", *CNET], QUIET)
+    run(program, port)
+    strace = shutil.which("strace")
+    assert strace, "strace is one of the test tools that .ci/setup.sh installs"
+    trace = tmp_path / "trace"
+    subprocess.run([strace, "-f", "-o", str(trace), str(program), port], check=True, timeout=60)
+    window = trace.read_text().split("getppid(")[1:2]
+    assert window, "the marks are missing"
+    calls = set(re.findall(r"^\d+ +(\w+)\(", window[0], re.M))
+    # What is looked after once a millisecond: newcomers and the network's errors.
+    assert calls <= own | {"epoll_wait", "recvmsg", "epoll_pwait", "ioctl"}, calls
