@@ -47,7 +47,7 @@ PROGRAMS = {
     "tcp_blast": Program(("tcp_blast.c",)),
     "udp_blast": Program(("udp_blast.c",)),
     "xdp_blast": Program(("xdp_blast.c", "raw_xdp.c")),
-    "harp_bench": Program(("harp_bench.c",), stack=True, needs=("cnet/engine.c",)),
+    "harp_bench": Program(("harp_bench.c", "harp_bench_settings.c"), stack=True, needs=("cnet/engine.c",)),
     "session_cost": Program(("session_cost.c",), stack=True),
 }
 

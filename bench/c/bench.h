@@ -110,12 +110,20 @@ struct bench_window {
     double busy_s;
 };
 
-static inline void bench_window(struct bench_window *window, double seconds)
+/* A window that opens with what arrives from now on. */
+static inline void bench_open(struct bench_window *window, double seconds)
 {
     *window = (struct bench_window){.length_ns = (uint64_t)(seconds * 1e9)};
+    errno = 0;
     if (window->length_ns == 0)
         bench_die("a window of %g seconds; it must be longer than 0", seconds);
     alarm((unsigned)(seconds * 1.25) + 10);
+}
+
+/* The same, and say that we are ready. */
+static inline void bench_window(struct bench_window *window, double seconds)
+{
+    bench_open(window, seconds);
     puts("ready");
     fflush(stdout);
 }

@@ -1,0 +1,456 @@
+/* The stack itself, over the engine's C interface: bulk data one way, or a message there and back.
+ *
+ *   harp_bench receive --port udp|xdp|mem [options]   "ready HANDLE", then one line of JSON
+ *   harp_bench send --handle HANDLE [options]         one line of JSON when the receiver has enough
+ *   harp_bench pairs --engines 1|2 [options]          both ends in each engine, an engine a CPU
+ *
+ * The sender has `flight` messages of `size` bytes under way, which it takes from `memory` bytes,
+ * one after the other; the receiver posts as many, or with --stream is lent frames. With --drafts
+ * the sender's messages lie in the engine's frames. With --ping the receiving end sends a message,
+ * the other sends it back, and so on. The first 8 bytes of a message are its number, and it is
+ * checked. The engine is driven by the thread that uses it: one CPU an end.
+ *
+ * bench.h says when the receiver's clock runs.
+ */
+#define _GNU_SOURCE
+#include "bench.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "harp_bench.h"
+
+enum {
+    BATCH = 64,        /* completions taken at once */
+    DRAFTS_MAX = 4096, /* frames of a message */
+    SAMPLES = 1 << 20, /* of round trips */
+    WATCH_NS = 1000000 /* between two looks at the path's delay */
+};
+
+/* One end of a connection. */
+struct end {
+    const struct settings *s;
+    struct harp_engine *engine;
+    struct harp_connection *connection;
+    uint8_t *memory;
+    size_t at;               /* of the next message in it */
+    uint64_t next, finished; /* messages begun and done */
+    uint32_t segment;
+    bool connected, closed;
+};
+
+static void check(int error, const char *why)
+{
+    errno = 0;
+    if (error)
+        bench_die("%s", why);
+}
+
+static struct harp_engine *open_engine(const struct settings *s)
+{
+    struct harp_engine_config config;
+    struct harp_engine *engine;
+    char why[HARP_WHY_BYTES];
+    harp_engine_defaults(&config);
+    config.name = "bench";
+    config.progress = HARP_PROGRESS_INLINE;
+    config.frames = s->frames;
+    config.ports[0] = s->port;
+    config.ports_n = 1;
+    config.quiet_ns = 10000000; /* the bench drives all the time */
+    check(harp_engine_open(&engine, &config, why), why);
+    for (uint32_t i = 0; harp_engine_line(engine, i); i++)
+        fprintf(stderr, "%s\n", harp_engine_line(engine, i));
+    return engine;
+}
+
+static void configure(const struct settings *s, struct harp_connection_config *config)
+{
+    harp_connection_defaults(config);
+    config->paths = s->paths;
+    config->dead_ns = 5000000000;
+    config->stream_frames = s->stream ? s->frames / 4 : 0;
+    config->draft_frames = s->drafts ? s->frames / 2 : 0;
+}
+
+static void begin(struct end *end, const struct settings *s, struct harp_engine *engine)
+{
+    *end = (struct end){.s = s, .engine = engine, .memory = bench_memory(s->memory_bytes)};
+}
+
+static uint8_t *piece(struct end *end)
+{
+    if (end->at + end->s->size > end->s->memory_bytes)
+        end->at = 0;
+    uint8_t *start = end->memory + end->at;
+    end->at += end->s->size;
+    return start;
+}
+
+static void number(const struct end *end, uint8_t *bytes, uint64_t value)
+{
+    if (end->s->size >= sizeof value)
+        memcpy(bytes, &value, sizeof value);
+}
+
+static void expect(const struct end *end, const uint8_t *bytes, uint32_t wanted)
+{
+    uint64_t value;
+    if (end->s->size < sizeof value)
+        return;
+    memcpy(&value, bytes, sizeof value);
+    errno = 0;
+    if (value != wanted)
+        bench_die("message %u says that it is %llu", wanted, (unsigned long long)value);
+}
+
+/* Post what may be posted. */
+static void post(struct end *end)
+{
+    while (!end->s->stream && end->next - end->finished < end->s->flight) {
+        uint8_t *start = piece(end);
+        if (!harp_receive(end->connection, start, end->s->size, (uintptr_t)start))
+            break;
+        end->next++;
+    }
+}
+
+static bool submit_drafts(struct end *end)
+{
+    uint32_t frames[DRAFTS_MAX], count, wanted;
+    if (!end->segment)
+        end->segment = harp_segment(end->connection);
+    wanted = (end->s->size + end->segment - 1) / end->segment;
+    count = harp_drafts(end->connection, frames, wanted);
+    if (count < wanted) {
+        harp_return(end->connection, frames, count);
+        return false;
+    }
+    number(end, harp_draft_bytes(end->connection, frames[0]), (uint32_t)end->next);
+    if (harp_send_frames(end->connection, frames, end->s->size, 0))
+        return true;
+    harp_return(end->connection, frames, count);
+    return false;
+}
+
+static bool submit(struct end *end)
+{
+    if (end->s->drafts)
+        return submit_drafts(end);
+    size_t back = end->at;
+    uint8_t *start = piece(end);
+    number(end, start, (uint32_t)end->next);
+    if (harp_send(end->connection, start, end->s->size, 0))
+        return true;
+    end->at = back;
+    return false;
+}
+
+/* What came since the last call; bytes of whole messages. */
+static uint64_t collect(struct end *end)
+{
+    struct harp_completion done[BATCH];
+    uint32_t lent[BATCH], lent_n = 0;
+    uint64_t bytes = 0;
+    size_t count = harp_poll(end->connection, done, BATCH);
+    for (size_t i = 0; i < count; i++) {
+        switch (done[i].type) {
+        case HARP_COMPLETION_CONNECTED:
+            end->connected = true;
+            break;
+        case HARP_COMPLETION_CHUNK:
+            if (done[i].offset == 0)
+                expect(end, done[i].bytes, done[i].message);
+            lent[lent_n++] = done[i].frame;
+            break;
+        case HARP_COMPLETION_RECEIVED:
+            if (!end->s->stream)
+                expect(end, (const uint8_t *)(uintptr_t)done[i].context, done[i].message);
+            bytes += done[i].size;
+            end->finished++;
+            break;
+        case HARP_COMPLETION_SENT:
+            end->finished++;
+            break;
+        case HARP_COMPLETION_CLOSED:
+            end->closed = true;
+        }
+    }
+    if (lent_n)
+        harp_return(end->connection, lent, lent_n);
+    return bytes;
+}
+
+static void check_open(const struct end *end)
+{
+    char why[HARP_WHY_BYTES];
+    if (!end->closed)
+        return;
+    harp_connection_why(end->connection, why);
+    errno = 0;
+    bench_die("the connection ended after %llu messages: %s", (unsigned long long)end->finished,
+              why);
+}
+
+/* ---- Bulk data ---- */
+
+static void listen_and_accept(struct end *end)
+{
+    struct harp_connection_config config;
+    struct harp_listening *listening;
+    char why[HARP_WHY_BYTES];
+    struct harp_handle handle;
+    configure(end->s, &config);
+    check(harp_listen(end->engine, &config, &listening, &handle, why), why);
+    fputs("ready ", stdout);
+    for (size_t i = 0; i < sizeof handle; i++)
+        printf("%02x", ((const uint8_t *)&handle)[i]);
+    puts("");
+    fflush(stdout);
+    while (!(end->connection = harp_accept(listening)))
+        harp_engine_drive(end->engine);
+}
+
+static void connect_to(struct end *end, const struct harp_handle *handle)
+{
+    struct harp_connection_config config;
+    char why[HARP_WHY_BYTES];
+    configure(end->s, &config);
+    check(harp_connect(end->engine, handle, &config, &end->connection, why), why);
+}
+
+static void wait_connected(struct end *end)
+{
+    while (!end->connected) {
+        harp_engine_drive(end->engine);
+        collect(end);
+        check_open(end);
+    }
+}
+
+static void receive_all(struct end *end)
+{
+    struct bench_window window;
+    bench_open(&window, end->s->seconds);
+    for (bool open = true; open;) {
+        post(end);
+        harp_engine_drive(end->engine);
+        uint64_t before = end->finished, bytes = collect(end);
+        check_open(end);
+        if (bytes)
+            open = bench_count(&window, bytes, end->finished - before);
+    }
+    bench_print(&window, "");
+}
+
+/* What a sender learns of its first path while it sends. */
+struct watch {
+    uint64_t next_ns, smoothed_ns[1 << 14];
+    uint32_t count;
+};
+
+static void watch(struct end *end, struct watch *watch)
+{
+    struct harp_path_info path;
+    struct harp_address local, remote;
+    uint64_t now_ns = bench_now_ns();
+    if (now_ns < watch->next_ns)
+        return;
+    watch->next_ns = now_ns + WATCH_NS;
+    if (watch->count < sizeof watch->smoothed_ns / sizeof *watch->smoothed_ns &&
+        harp_connection_path(end->connection, 0, &path, &local, &remote) && path.smoothed_ns)
+        watch->smoothed_ns[watch->count++] = path.smoothed_ns;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void tell(struct end *end, struct watch *watch)
+{
+    struct harp_connection_info info;
+    struct harp_path_info path = {0};
+    struct harp_address local, remote;
+    harp_connection_info(end->connection, &info);
+    harp_connection_path(end->connection, 0, &path, &local, &remote);
+    qsort(watch->smoothed_ns, watch->count, sizeof *watch->smoothed_ns, by_size);
+    double rtt_ms = watch->count ? (double)watch->smoothed_ns[watch->count / 2] / 1e6 : 0;
+    double sent = info.counters.data_sent ? (double)info.counters.data_sent : 1;
+    printf("{\"rtt_inflation_ms\": %.4f, \"rtt_ms\": %.4f, \"again_share\": %.5f, \"lost\": %llu, "
+           "\"spurious\": %llu, \"frames\": %llu, \"segment\": %u, \"window\": %llu}\n",
+           rtt_ms - (double)path.least_ns / 1e6, rtt_ms, (double)info.counters.data_again / sent,
+           (unsigned long long)info.counters.lost, (unsigned long long)info.counters.spurious,
+           (unsigned long long)info.counters.data_sent, info.segment,
+           (unsigned long long)path.window_bytes);
+}
+
+static void send_all(struct end *end)
+{
+    static struct watch watched;
+    while (!end->closed) {
+        for (int i = 0; i < BATCH && end->next - end->finished < end->s->flight; i++) {
+            if (!submit(end))
+                break;
+            end->next++;
+        }
+        harp_engine_drive(end->engine);
+        collect(end);
+        watch(end, &watched);
+    }
+    tell(end, &watched);
+}
+
+/* ---- There and back ---- */
+
+static void exchange(struct end *end, bool first)
+{
+    post(end);
+    if (first) {
+        number(end, end->memory, end->finished);
+        while (!harp_send(end->connection, end->memory, end->s->size, 1))
+            harp_engine_drive(end->engine);
+    }
+    for (uint64_t before = end->finished; end->finished == before && !end->closed;) {
+        struct harp_completion done[BATCH];
+        harp_engine_drive(end->engine);
+        size_t count = harp_poll(end->connection, done, BATCH);
+        for (size_t i = 0; i < count; i++) {
+            end->finished += done[i].type == HARP_COMPLETION_RECEIVED;
+            end->closed |= done[i].type == HARP_COMPLETION_CLOSED;
+        }
+    }
+    while (!first && !end->closed && !harp_send(end->connection, end->memory, end->s->size, 1))
+        harp_engine_drive(end->engine);
+}
+
+static void ping(struct end *end)
+{
+    uint64_t *times_ns = bench_memory(SAMPLES * sizeof *times_ns), start_ns = bench_now_ns();
+    uint64_t end_ns = start_ns + (uint64_t)(end->s->seconds * 1e9), count = 0;
+    double busy_s = bench_busy_s();
+    for (uint64_t now_ns = start_ns, then_ns; now_ns < end_ns; now_ns = then_ns) {
+        exchange(end, true);
+        check_open(end);
+        then_ns = bench_now_ns();
+        times_ns[count++ % SAMPLES] = then_ns - now_ns;
+    }
+    busy_s = bench_busy_s() - busy_s;
+    uint64_t kept = count < SAMPLES ? count : SAMPLES;
+    qsort(times_ns, kept, sizeof *times_ns, by_size);
+    printf("{\"round_trips\": %llu, \"seconds\": %.6f, \"cpu_s\": %.2f, \"median_us\": %.3f, "
+           "\"p99_us\": %.3f}\n",
+           (unsigned long long)count, end->s->seconds, busy_s, (double)times_ns[kept / 2] / 1e3,
+           (double)times_ns[kept * 99 / 100] / 1e3);
+}
+
+/* ---- Both ends in one engine ---- */
+
+struct pair {
+    const struct settings *s;
+    int cpu;
+    struct harp_engine *engine;
+    struct end sender, receiver;
+    uint64_t bytes;
+    pthread_t thread;
+    atomic_int *stage; /* pairs that are ready; below 0: the end */
+};
+
+static void pair_turn(struct pair *pair)
+{
+    post(&pair->receiver);
+    for (int i = 0; i < BATCH && pair->sender.next - pair->sender.finished < pair->s->flight; i++) {
+        if (!submit(&pair->sender))
+            break;
+        pair->sender.next++;
+    }
+    harp_engine_drive(pair->engine);
+    pair->bytes += collect(&pair->receiver);
+    collect(&pair->sender);
+    check_open(&pair->sender);
+    check_open(&pair->receiver);
+}
+
+static void *run_pair(void *context)
+{
+    struct pair *pair = context;
+    struct harp_connection_config config;
+    struct harp_listening *listening;
+    struct harp_handle handle;
+    char why[HARP_WHY_BYTES];
+    bench_pin(pair->cpu);
+    pair->engine = open_engine(pair->s);
+    begin(&pair->sender, pair->s, pair->engine);
+    begin(&pair->receiver, pair->s, pair->engine);
+    configure(pair->s, &config);
+    check(harp_listen(pair->engine, &config, &listening, &handle, why), why);
+    connect_to(&pair->sender, &handle);
+    while (!(pair->receiver.connection = harp_accept(listening)))
+        harp_engine_drive(pair->engine);
+    wait_connected(&pair->sender);
+    for (uint64_t until_ns = bench_now_ns() + 100000000; bench_now_ns() < until_ns;)
+        pair_turn(pair);
+    atomic_fetch_add(pair->stage, 1);
+    while (atomic_load(pair->stage) < (int)pair->s->engines)
+        pair_turn(pair); /* all start to count when all are warm */
+    pair->bytes = 0;
+    for (uint64_t until_ns = bench_now_ns() + (uint64_t)(pair->s->seconds * 1e9);
+         bench_now_ns() < until_ns;)
+        pair_turn(pair);
+    return NULL;
+}
+
+static void run_pairs(const struct settings *s)
+{
+    struct pair pairs[2];
+    atomic_int stage = 0;
+    uint64_t bytes = 0;
+    double busy_s = bench_busy_s();
+    for (uint32_t i = 0; i < s->engines; i++) {
+        pairs[i] = (struct pair){.s = s, .cpu = s->cpu < 0 ? -1 : s->cpu + (int)i, .stage = &stage};
+        if (pthread_create(&pairs[i].thread, NULL, run_pair, &pairs[i]))
+            bench_die("a thread");
+    }
+    for (uint32_t i = 0; i < s->engines; i++) {
+        pthread_join(pairs[i].thread, NULL);
+        bytes += pairs[i].bytes;
+    }
+    printf("{\"bytes\": %llu, \"seconds\": %.6f, \"cpu_s\": %.2f, \"gbps\": %.3f}\n",
+           (unsigned long long)bytes, s->seconds, bench_busy_s() - busy_s,
+           (double)bytes * 8e-9 / s->seconds);
+}
+
+int main(int count, char **words)
+{
+    struct settings s;
+    struct end end;
+    const char *role = read_settings(&s, count, words);
+    bool sends = !strcmp(role, "send");
+    if (!strcmp(role, "pairs")) {
+        run_pairs(&s);
+        return 0;
+    }
+    bench_pin(s.cpu);
+    alarm(sends ? 600 : (unsigned)(s.seconds * 1.25) + 20);
+    begin(&end, &s, open_engine(&s));
+    if (sends) {
+        connect_to(&end, &s.handle);
+        wait_connected(&end);
+        if (s.ping)
+            while (!end.closed)
+                exchange(&end, false);
+        else
+            send_all(&end);
+    } else {
+        listen_and_accept(&end);
+        wait_connected(&end);
+        if (s.ping)
+            ping(&end);
+        else
+            receive_all(&end);
+    }
+    harp_connection_close(end.connection);
+    harp_engine_close(end.engine);
+    return 0;
+}

@@ -1,0 +1,21 @@
+/* What harp_bench is asked to do; harp_bench.c says what it all means. */
+#ifndef HARP_BENCH_H
+#define HARP_BENCH_H
+
+#include "engine.h"
+
+struct settings {
+    struct harp_engine_port port;
+    struct harp_handle handle;
+    bool has_handle, stream, drafts, ping;
+    uint32_t size, flight, frames, engines;
+    size_t memory_bytes;
+    uint16_t paths;
+    int cpu; /* below 0: any */
+    double seconds;
+};
+
+/* Read the command line; returns what this end does. A wrong one ends the program with 2. */
+const char *read_settings(struct settings *s, int count, char **words);
+
+#endif
