@@ -71,7 +71,7 @@ extern const struct harp_cc_ops harp_cc_fixed;
  * segment, which the pacer turns into pauses. Once a round trip, delay being the mean of that
  * round's samples:
  *
- *   target = base + min(T sqrt(25 Gb/s / rate) + 4 jitter, 80 T)            rate = window / delay
+ *   target = base + min(T sqrt(25 Gb/s / rate) + 6 jitter, 80 T)            rate = window / delay
  *   window += window (target - delay) / (2 delay), by a half of it at most, either way
  *
  * T is config.target_ns (25 us), base the least delay known, jitter the smoothed difference between
@@ -117,7 +117,7 @@ extern const struct harp_cc_ops harp_cc_fixed;
 extern const struct harp_cc_ops harp_cc_swift;
 
 #define HARP_SWIFT_MOST 80   /* a target is never more than so many T above the least delay */
-#define HARP_SWIFT_JITTER 4  /* jitters that a target is raised by */
+#define HARP_SWIFT_JITTER 6  /* jitters that a target is raised by */
 #define HARP_SWIFT_PERIOD 64 /* round trips between two drains, once nothing is learnt any more */
 #define HARP_SWIFT_ABOVE 4   /* samples above the target that end doubling */
 #define HARP_SWIFT_LOSS 32   /* one in so many may be lost without a reduction */

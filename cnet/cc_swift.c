@@ -22,7 +22,7 @@ struct swift {
     uint64_t jitter_x16_ns;
     uint64_t alpha_x65536; /* share of marked packets, smoothed */
     /* loss */
-    uint64_t judge_ns; /* no judgement before this */
+    uint64_t judge_ns; /* no judgement before this; 0: to be set by the next ACK */
     uint64_t came, lost;
     uint64_t step_x1024; /* by how much the window may grow until the next judgement ... */
     uint64_t roof;       /* ... which is up to here */
@@ -90,15 +90,22 @@ static void swift_init(struct harp_cc *cc)
                                    .roof = UINT64_MAX};
 }
 
+/* window * of / whole. The quotient comes first, in 2^-16, so that nothing overflows and a window
+ * of a few bytes still has parts. */
+static uint64_t part(uint64_t window, uint64_t of, uint64_t whole)
+{
+    return window * (of * 65536 / whole) / 65536;
+}
+
 /* Move a window half of the way to where the delay would be on target. */
 static uint64_t steered(const struct harp_cc *cc, uint64_t window, uint64_t delay_ns,
                         uint64_t target_ns, uint64_t rtt_ns, uint64_t most)
 {
     if (delay_ns > target_ns) {
-        uint64_t cut = window / (2 * rtt_ns) * (delay_ns - target_ns);
+        uint64_t cut = part(window, delay_ns - target_ns, 2 * rtt_ns);
         return bounded(cc, window - harp_min(cut, window / 2));
     }
-    uint64_t more = window / (2 * rtt_ns) * (target_ns - delay_ns) + 1;
+    uint64_t more = part(window, target_ns - delay_ns, 2 * rtt_ns) + SCALE;
     return bounded(cc, window + harp_min(more, most));
 }
 
@@ -115,7 +122,7 @@ static void heed_marks(struct harp_cc *cc)
     if (!marked)
         return;
     swift->stop = 0;
-    swift->fabric = bounded(cc, swift->fabric - swift->fabric / 131072 * swift->alpha_x65536);
+    swift->fabric = bounded(cc, swift->fabric - swift->fabric * swift->alpha_x65536 / 131072);
 }
 
 static void begin_round(struct swift *swift, uint64_t now_ns)
@@ -154,9 +161,10 @@ static void end_round(struct harp_cc *cc, uint64_t base_ns, uint64_t now_ns)
 
 static void raise_roof(const struct harp_cc *cc, struct swift *swift)
 {
-    uint64_t part_ns = content_ns(cc->config.target_ns, swift->fabric, swift->rtt_ns);
-    part_ns = harp_min(part_ns, 16 * cc->config.target_ns) * swift->step_x1024;
-    swift->roof = swift->fabric + swift->fabric * part_ns / (4 * SCALE * cc->config.target_ns);
+    uint64_t target_ns = cc->config.target_ns;
+    uint64_t own_ns = content_ns(target_ns, swift->fabric, swift->rtt_ns);
+    own_ns = harp_min(own_ns, 16 * target_ns) * swift->step_x1024;
+    swift->roof = swift->fabric + part(swift->fabric, own_ns, 4 * SCALE * target_ns);
 }
 
 /* Judge the share that was lost, as soon as it is heavy or enough has come to say that it is not.
@@ -164,6 +172,8 @@ static void raise_roof(const struct harp_cc *cc, struct swift *swift)
 static void judge_loss(struct harp_cc *cc, uint64_t now_ns)
 {
     struct swift *swift = swift_of(cc);
+    if (!swift->judge_ns)
+        swift->judge_ns = now_ns + HARP_SWIFT_JUDGED * swift->rtt_ns;
     uint64_t all = swift->lost + swift->came;
     uint64_t enough = (uint64_t)JUDGED_SEGMENTS * cc->config.segment_bytes;
     bool heavy = swift->lost * HARP_SWIFT_LOSS > harp_max(all, enough);
@@ -171,7 +181,7 @@ static void judge_loss(struct harp_cc *cc, uint64_t now_ns)
     if (now_ns < swift->judge_ns || (all < enough && !heavy && !quiet))
         return;
     if (heavy) {
-        uint64_t cut = swift->fabric / all * swift->lost + swift->fabric / 16;
+        uint64_t cut = part(swift->fabric, swift->lost, all) + swift->fabric / 16;
         swift->before = swift->fabric;
         swift->fabric = bounded(cc, swift->fabric - harp_min(cut, swift->fabric / 2));
         swift->stop = 0;
@@ -181,6 +191,8 @@ static void judge_loss(struct harp_cc *cc, uint64_t now_ns)
         swift->step_x1024 = harp_min(swift->step_x1024 * 5 / 4, STEP_MOST);
         raise_roof(cc, swift);
     }
+    if (!heavy)
+        swift->before = 0; /* a loss that proves none now was not what reduced */
     swift->lost = swift->came = 0;
     swift->judge_ns = now_ns + HARP_SWIFT_JUDGED * swift->rtt_ns;
 }
@@ -213,10 +225,11 @@ static bool drain(struct harp_cc *cc, const struct harp_cc_ack *ack, uint64_t ba
         swift->drain_ns = ack->now_ns + swift->rtt_ns;
         return true;
     }
-    if (swift->stop || ack->now_ns - swift->low_at_ns < period_ns(swift->rtt_ns, swift->patience))
+    if (swift->stop || !swift->used ||
+        ack->now_ns - swift->low_at_ns < period_ns(swift->rtt_ns, swift->patience))
         return false;
     uint64_t half = (uint64_t)cc->config.segment_bytes * SCALE / 2;
-    swift->drained = harp_max(swift->fabric / 2 / swift->rtt_ns * base_ns, swift->fabric / 8);
+    swift->drained = harp_max(part(swift->fabric, base_ns, 2 * swift->rtt_ns), swift->fabric / 8);
     swift->drained = harp_max(swift->drained, harp_min(swift->fabric, half));
     swift->drain_ns = ack->now_ns + swift->rtt_ns + base_ns;
     swift->low_ns = HARP_NEVER;
@@ -290,7 +303,7 @@ static void swift_on_timeout(struct harp_cc *cc, uint64_t now_ns)
     swift->stop = swift->fabric / 2 > one ? swift->fabric / 2 : 0;
     swift->fabric = bounded(cc, harp_min(swift->fabric, one));
     swift->lost = swift->came = 0;
-    swift->judge_ns = now_ns;
+    swift->judge_ns = 0;
     begin_round(swift, now_ns);
 }
 

@@ -32,7 +32,7 @@ struct host {
     uint32_t inbox[INBOX];
     uint32_t inbox_n;
     uint64_t wake_ns;   /* of the valid wake-up event */
-    uint64_t busy_ns;   /* at its last turn until then */
+    uint64_t busy_ns;   /* at its last turn until then; of the first host of a shared core */
     uint64_t hiccup_ns; /* when the next one is due */
     bool connected;
 };
@@ -171,10 +171,15 @@ static void transmit(struct world *w, uint32_t host, uint64_t now_ns,
     push(w, at_ns + rtt_of(s, host / 2) / 2, host ^ 1, flight);
 }
 
+static uint64_t *busy_of(struct world *w, uint32_t number)
+{
+    return &w->hosts[w->scene->shared_hosts ? number % 2 : number].busy_ns;
+}
+
 static void wake_at(struct world *w, uint32_t number, uint64_t at_ns)
 {
     struct host *host = &w->hosts[number];
-    at_ns = harp_max(at_ns, host->busy_ns);
+    at_ns = harp_max(at_ns, *busy_of(w, number));
     if (at_ns >= host->wake_ns)
         return;
     host->wake_ns = at_ns;
@@ -262,8 +267,11 @@ static void turn(struct world *w, uint32_t number, uint64_t now_ns)
         now_ns = pay(w, host, now_ns, n);
     } while (n == ROOM && --calls);
     application(w, number);
-    host->busy_ns = now_ns;
-    wake_at(w, number, n == ROOM ? now_ns : harp_session_deadline_ns(host->session));
+    *busy_of(w, number) = now_ns;
+    uint64_t again_ns = n == ROOM ? now_ns : harp_session_deadline_ns(host->session);
+    if (w->scene->shared_hosts) /* after those that wait for the core already */
+        again_ns = harp_max(again_ns, now_ns + 1);
+    wake_at(w, number, again_ns);
 }
 
 static void prepare(struct world *w, uint32_t number)
@@ -340,7 +348,10 @@ static void loop(struct world *w)
             wake_at(w, event.host, w->now_ns);
         } else if (event.at_ns == host->wake_ns) {
             host->wake_ns = HARP_NEVER;
-            turn(w, event.host, w->now_ns);
+            if (w->now_ns < *busy_of(w, event.host)) /* another session has the core */
+                wake_at(w, event.host, w->now_ns);
+            else
+                turn(w, event.host, w->now_ns);
         }
     }
 }

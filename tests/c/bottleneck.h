@@ -42,6 +42,7 @@ struct bn_scene {
     uint64_t rtt_last_ns;  /* of the last flow, the others evenly between; 0: all alike */
     uint64_t stagger_ns;   /* between the starts of two flows */
     struct bn_host host;
+    bool shared_hosts; /* all senders on one core, all receivers on another */
     uint64_t from_ns, to_ns;
     const struct harp_cc_ops *cc; /* NULL: the default */
     uint64_t fixed_bytes;         /* window with harp_cc_fixed */
