@@ -10,7 +10,7 @@ void harp_inbox_init(struct harp_inbox *inbox, uint64_t *words, uint32_t first, 
 {
     memset(inbox, 0, sizeof *inbox);
     inbox->segment = segment;
-    inbox->base = inbox->posted = first;
+    inbox->base = inbox->posted = inbox->complete = first;
     for (uint32_t i = 0; i < HARP_MESSAGES; i++)
         harp_chunks_init(&inbox->slots[i].got, words + i * HARP_CHUNK_WORDS);
 }
@@ -131,6 +131,7 @@ bool harp_inbox_placed(struct harp_inbox *inbox, const struct harp_header *heade
     if (fit == HARP_FIT_EAGER) {
         inbox->eager[header->message % HARP_EAGER] =
             (struct harp_eager){.message = header->message, .size = header->size, .full = true};
+        inbox->complete++;
         return true;
     }
     assert(fit == HARP_FIT_BUFFER || fit == HARP_FIT_STREAM);
@@ -139,7 +140,9 @@ bool harp_inbox_placed(struct harp_inbox *inbox, const struct harp_header *heade
     if (!slot->started)
         start(inbox, slot, header->size);
     harp_chunks_add(&slot->got, header->offset / inbox->segment);
-    return harp_chunks_complete(&slot->got);
+    bool complete = harp_chunks_complete(&slot->got);
+    inbox->complete += complete;
+    return complete;
 }
 
 const struct harp_incoming *harp_inbox_pop(struct harp_inbox *inbox)

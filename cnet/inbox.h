@@ -53,6 +53,8 @@ struct harp_inbox {
     struct harp_eager eager[HARP_EAGER];
     uint16_t segment;
     uint32_t base;
+    uint32_t
+        complete;    /* how many messages have arrived whole, counted on from the first's number */
     uint32_t posted; /* streamed: base + 256 */
     uint64_t posted_bytes;
     bool streamed;

@@ -117,6 +117,8 @@ void harp_session_agree(struct harp_session *session, const struct harp_paramete
     harp_outbox_credit(&session->outbox, config->first + peer->messages, config->first);
     harp_inbox_init(&session->inbox, session->words + HARP_OUTBOX_WORDS, peer->first,
                     session->segment);
+    session->told_messages = peer->first + session->own.messages;
+    session->told_frames = config->stream_frames;
     if (config->stream_frames)
         harp_inbox_stream(&session->inbox, config->stream_frames);
 }

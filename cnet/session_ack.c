@@ -138,6 +138,20 @@ enum harp_verdict harp_session_take_ack(struct harp_session *session,
     return HARP_TAKEN;
 }
 
+/* Every ACK brings all credit, and everything that arrives is acknowledged soon. So while messages
+ * and chunks are still to come for which the peer has credit, news of more can go with them. */
+bool harp_session_credit_waits(const struct harp_session *session)
+{
+    const struct harp_inbox *inbox = &session->inbox;
+    if (!session->credit_news)
+        return false;
+    int32_t messages = (int32_t)(session->told_messages - inbox->complete);
+    if (!inbox->streamed)
+        return messages <= 0;
+    int32_t frames = (int32_t)(session->told_frames - inbox->placed);
+    return messages <= HARP_MESSAGES / 4 || frames <= (int32_t)session->config.stream_frames / 4;
+}
+
 static void write_ack(struct harp_session *session, struct harp_frame *frame, uint8_t number)
 {
     struct harp_path *path = &session->paths[number];
@@ -160,6 +174,8 @@ static void write_ack(struct harp_session *session, struct harp_frame *frame, ui
     path->ack_now = false;
     path->ack_at_ns = HARP_NEVER;
     session->credit_news = false;
+    session->told_messages = ack.messages;
+    session->told_frames = session->inbox.lent;
 }
 
 size_t harp_session_send_acks(struct harp_session *session, struct harp_frame *frames, size_t room)
@@ -170,7 +186,7 @@ size_t harp_session_send_acks(struct harp_session *session, struct harp_frame *f
         if (path->ack_now || path->ack_at_ns <= session->now_ns)
             write_ack(session, &frames[n++], (uint8_t)p);
     }
-    if (session->credit_news && n < room)
+    if (n < room && harp_session_credit_waits(session))
         write_ack(session, &frames[n++], session->heard_path);
     return n;
 }

@@ -76,7 +76,9 @@ struct harp_session {
     /* messages and credit */
     struct harp_outbox outbox;
     struct harp_inbox inbox;
-    bool credit_news;   /* the peer does not know of all credit */
+    bool credit_news; /* the peer does not know of all credit, but of this: */
+    uint32_t told_messages;
+    uint32_t told_frames;
     uint8_t heard_path; /* where the last frame came */
     uint64_t beg_at_ns; /* without credit: when to ask by PROBE */
     uint64_t beg_wait_ns;
@@ -127,6 +129,9 @@ void harp_session_path_flag(struct harp_session *session, uint8_t path, uint32_t
 void harp_session_path_timer(struct harp_session *session, uint8_t path);
 uint64_t harp_session_path_due_ns(const struct harp_session *session, uint8_t path);
 void harp_session_paths_rate(struct harp_session *session);
+
+/* Whether the peer may wait for credit that it was not told of, and no other ACK is due. */
+bool harp_session_credit_waits(const struct harp_session *session);
 
 /* Give up what RACK finds overdue on a path. */
 void harp_session_detect(struct harp_session *session, struct harp_path *path);

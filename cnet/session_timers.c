@@ -138,7 +138,7 @@ static uint64_t open_deadline_ns(struct harp_session *session)
 {
     uint64_t at_ns = harp_min(session->keep_at_ns, session->beg_at_ns);
     at_ns = harp_min(at_ns, session->pacer_at_ns);
-    if (session->credit_news)
+    if (harp_session_credit_waits(session))
         return session->now_ns;
     for (uint32_t p = 0; p < session->paths_n; p++)
         at_ns = harp_min(at_ns, path_deadline_ns(session, (uint8_t)p));

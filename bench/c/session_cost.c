@@ -5,7 +5,7 @@
  * Rows: messages of 64 bytes, of one frame and of 4 MiB, segments of 4,096 bytes; bare, and with
  * what stands beside a session: header to bytes and back, tags in batches, and the CRC of the
  * payload at both ends. No payload is copied. Prints ns per DATA frame and end (ACKs included, half
- * of all time), and messages per second if each end had a core of its own.
+ * of the CPU's time), and messages per second if each end had a core of its own.
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -26,6 +26,8 @@ struct row {
     uint32_t size;
     bool sealed;
     bool streamed;
+    uint16_t paths;
+    uint32_t ahead; /* messages under way at once */
     const struct harp_cc_ops *cc;
 };
 
@@ -33,22 +35,25 @@ struct side {
     struct harp_session *session;
     struct harp_session_config config;
     uint64_t data; /* frames */
+    uint32_t open; /* messages under way */
 };
 
 static uint8_t *memory;
 static uint8_t wire[BATCH][HARP_HEADER_BYTES];
 static const struct harp_key key = {1, 2};
 
-static uint64_t now_ns(void)
+static uint64_t now_ns; /* read once a turn, as an engine does */
+
+static uint64_t read_clock_ns(clockid_t clock)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
 static void configure(struct side *side, uint64_t id, const struct row *row)
 {
-    harp_session_defaults(&side->config, SEGMENT, 1);
+    harp_session_defaults(&side->config, SEGMENT, row->paths);
     side->config.connection = id;
     side->config.epoch = 1;
     side->config.first = 1;
@@ -83,7 +88,6 @@ static void deliver(struct side *to, const struct harp_frame *frames, size_t n, 
     for (size_t i = 0; i < n; i++)
         headers[i] = wire[i];
     uint64_t good = sealed ? harp_open_tags(&key, headers, n) : UINT64_MAX;
-    uint64_t at_ns = now_ns();
     uint32_t taken = 0;
     for (size_t i = 0; i < n; i++) {
         struct harp_header header = frames[i].header;
@@ -92,7 +96,7 @@ static void deliver(struct side *to, const struct harp_frame *frames, size_t n, 
         if (sealed && (!(good >> i & 1) ||
                        harp_header_decode(wire[i], HARP_HEADER_BYTES + header.length, &header)))
             abort();
-        if (harp_session_receive(to->session, at_ns, &header, frames[i].body, false, &place) !=
+        if (harp_session_receive(to->session, now_ns, &header, frames[i].body, false, &place) !=
             HARP_PLACE)
             continue;
         harp_session_placed(to->session,
@@ -107,14 +111,14 @@ static void deliver(struct side *to, const struct harp_frame *frames, size_t n, 
 static size_t move(struct side *from, struct side *to, bool sealed)
 {
     struct harp_frame frames[BATCH];
-    size_t n = harp_session_send(from->session, now_ns(), frames, BATCH);
+    size_t n = harp_session_send(from->session, now_ns, frames, BATCH);
     if (sealed)
         seal(frames, n);
     if (!to->session) {
         struct harp_parameters first;
         if (harp_parameters_decode(frames[0].body, frames[0].header.length, &first))
             abort();
-        to->session = harp_session_accept(room_for(&to->config), &to->config, now_ns(), &first, 0);
+        to->session = harp_session_accept(room_for(&to->config), &to->config, now_ns, &first, 0);
         return n;
     }
     deliver(to, frames, n, sealed);
@@ -129,6 +133,7 @@ static uint64_t poll(struct side *side)
     for (harp_session_poll(side->session, &event); event.type;
          harp_session_poll(side->session, &event)) {
         received += event.type == HARP_EVENT_RECEIVED;
+        side->open -= event.type == HARP_EVENT_SENT;
         if (event.type == HARP_EVENT_CLOSED)
             abort();
     }
@@ -140,8 +145,8 @@ static void feed(struct side *up, struct side *down, const struct row *row)
     int eager;
     while (!row->streamed && harp_session_post(down->session, memory, row->size, 0, &eager))
         ;
-    while (harp_session_message(up->session, memory, row->size, 0))
-        ;
+    while (up->open < row->ahead && harp_session_message(up->session, memory, row->size, 0))
+        up->open++;
 }
 
 static void measure(const struct row *row, double seconds)
@@ -149,12 +154,13 @@ static void measure(const struct row *row, double seconds)
     struct side up = {0}, down = {0};
     configure(&up, 11, row);
     configure(&down, 12, row);
-    up.session = harp_session_connect(room_for(&up.config), &up.config, now_ns());
-    uint64_t messages = 0, from_data = 0, from_messages = 0, from_ns = 0, acks = 0;
-    uint64_t begin_ns = now_ns(), stop_ns = begin_ns + (uint64_t)(seconds * 1e9);
-    for (uint64_t at_ns = begin_ns; at_ns < stop_ns; at_ns = now_ns()) {
-        if (!from_ns && at_ns - begin_ns > (stop_ns - begin_ns) / 4) {
-            from_ns = at_ns;
+    now_ns = read_clock_ns(CLOCK_MONOTONIC);
+    up.session = harp_session_connect(room_for(&up.config), &up.config, now_ns);
+    uint64_t messages = 0, from_data = 0, from_messages = 0, from_cpu_ns = 0, acks = 0;
+    uint64_t begin_ns = now_ns, run_ns = (uint64_t)(seconds * 1e9);
+    for (; now_ns - begin_ns < run_ns; now_ns = read_clock_ns(CLOCK_MONOTONIC)) {
+        if (!from_cpu_ns && now_ns - begin_ns > run_ns / 4) {
+            from_cpu_ns = read_clock_ns(CLOCK_THREAD_CPUTIME_ID);
             from_data = down.data;
             from_messages = messages;
             acks = 0;
@@ -166,7 +172,7 @@ static void measure(const struct row *row, double seconds)
         acks += move(&down, &up, row->sealed);
         poll(&up);
     }
-    uint64_t took_ns = now_ns() - from_ns;
+    uint64_t took_ns = read_clock_ns(CLOCK_THREAD_CPUTIME_ID) - from_cpu_ns;
     double each_ns = (double)took_ns / 2 / (double)(down.data - from_data);
     const struct harp_session_counters *count = harp_session_count(up.session);
     printf("%-28s %7.1f ns a frame and end %8.2f M messages/s, %.1f frames an ACK, %lu again\n",
@@ -179,19 +185,23 @@ static void measure(const struct row *row, double seconds)
 int main(int argc, char **argv)
 {
     static const struct row rows[] = {
-        {"64 B, bare", 64, false, false, &harp_cc_fixed},
-        {"64 B, bare, swift", 64, false, false, &harp_cc_swift},
-        {"64 B, bare, streamed", 64, false, true, &harp_cc_fixed},
-        {"64 B, sealed", 64, true, false, &harp_cc_fixed},
-        {"4 KiB, bare", SEGMENT, false, false, &harp_cc_fixed},
-        {"4 MiB, bare", 4 << 20, false, false, &harp_cc_fixed},
-        {"4 MiB, bare, swift", 4 << 20, false, false, &harp_cc_swift},
-        {"4 MiB, bare, streamed", 4 << 20, false, true, &harp_cc_fixed},
-        {"4 MiB, sealed", 4 << 20, true, false, &harp_cc_fixed},
-        {"4 MiB, sealed, swift", 4 << 20, true, false, &harp_cc_swift},
+        {"64 B, bare", 64, false, false, 1, 256, &harp_cc_fixed},
+        {"64 B, bare, swift", 64, false, false, 1, 256, &harp_cc_swift},
+        {"64 B, bare, streamed", 64, false, true, 1, 256, &harp_cc_fixed},
+        {"64 B, sealed", 64, true, false, 1, 256, &harp_cc_fixed},
+        {"64 B, bare, one by one", 64, false, false, 1, 1, &harp_cc_swift},
+        {"64 B, bare, one by one, 8 paths", 64, false, false, 8, 1, &harp_cc_swift},
+        {"4 MiB, bare, 8 paths", 4 << 20, false, false, 8, 256, &harp_cc_swift},
+        {"4 KiB, bare", SEGMENT, false, false, 1, 256, &harp_cc_fixed},
+        {"4 MiB, bare", 4 << 20, false, false, 1, 256, &harp_cc_fixed},
+        {"4 MiB, bare, swift", 4 << 20, false, false, 1, 256, &harp_cc_swift},
+        {"4 MiB, bare, streamed", 4 << 20, false, true, 1, 256, &harp_cc_fixed},
+        {"4 MiB, sealed", 4 << 20, true, false, 1, 256, &harp_cc_fixed},
+        {"4 MiB, sealed, swift", 4 << 20, true, false, 1, 256, &harp_cc_swift},
     };
     double seconds = argc > 1 ? atof(argv[1]) : 0.4;
-    memory = calloc(1, 4 << 20);
+    memory = malloc(4 << 20);
+    memset(memory, 1, 4 << 20);
     harp_crc32c_choose();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (argc < 3 || (size_t)atoi(argv[2]) == i)
