@@ -39,3 +39,8 @@ dst:  ## the deterministic simulation: make dst SEEDS=100000, or SEED=7 to repla
 .PHONY: test-vm
 test-vm: setup  ## AF_XDP with zero copy, in an emulated machine
 	$(PY) -m pytest tests/vm/zero_copy.py
+
+.PHONY: fuzz
+SECONDS ?= 60
+fuzz:  ## libFuzzer on the frame parser and the session: make fuzz SECONDS=600
+	$(PY) tests/fuzz_programs.py $(SECONDS)

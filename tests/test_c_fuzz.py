@@ -1,49 +1,49 @@
-"""The wire decoder over stored frames and random changes of them.
+"""The wire decoder and the session over any input: stored ones always, libFuzzer's where it is."""
 
-``clang -fsanitize=fuzzer,address,undefined -I cnet tests/c/fuzz_wire.c cnet/wire.c cnet/body.c``
-makes a libFuzzer program of the same target.
-"""
+import pytest
+from c_programs import ROOT, run
+from fuzz_programs import TARGETS, build_fuzzer, build_replay, corpus, fuzz, has_libfuzzer
 
-import os
-import subprocess
-
-from c_programs import ROOT, SANITIZED, build
-
-from harp._cnet import ffi, lib
-
-CORPUS = ROOT / "tests" / "c" / "corpus" / "wire"
-DRIVER = "tests/c/fuzz_main.c"
-ABORT = {"ASAN_OPTIONS": "abort_on_error=1", "UBSAN_OPTIONS": "abort_on_error=1"}
+SECONDS = 60
+needs_libfuzzer = pytest.mark.skipif(
+    not has_libfuzzer(), reason="libFuzzer is needed: apt-get install clang libclang-rt-14-dev")
 
 
-def fuzz(program, directory, mutations):
-    """The input that crashed, or None."""
-    command = [str(program), str(mutations), *sorted(str(path) for path in CORPUS.iterdir())]
-    done = subprocess.run(command, cwd=directory, capture_output=True, check=False, timeout=60,
-                          env=os.environ | ABORT)
-    return (directory / "crash-input").read_bytes() if done.returncode else None
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_corpus_passes(target, tmp_path):
+    files = sorted(str(path) for path in corpus(target).iterdir())
+    assert files
+    run(build_replay(tmp_path / "replay", target), *files)
 
 
-def test_wire_decoder_survives_anything(tmp_path):
-    program = build(tmp_path / "fuzz", ["tests/c/fuzz_wire.c", DRIVER, "cnet/wire.c",
-                                        "cnet/body.c"], SANITIZED)
-    assert fuzz(program, tmp_path, 300_000) is None
+@needs_libfuzzer
+@pytest.mark.parametrize("target", TARGETS)
+def test_nothing_is_found(target, tmp_path):
+    program = build_fuzzer(tmp_path / "fuzz", target)
+    crash = fuzz(program, target, tmp_path, SECONDS)
+    assert crash is None, f"keep {crash} in {corpus(target)}\n{crash.read_bytes()!r}"
 
 
-def test_a_decoder_with_a_mistake_does_not_survive(tmp_path):
-    text = (ROOT / "cnet" / "body.c").read_text()
-    right = "if (length != ACK_BYTES + map_bytes)"
-    assert right in text
-    (tmp_path / "body.c").write_text(text.replace(right, "if (length < map_bytes)"))
-    program = build(tmp_path / "fuzz", ["tests/c/fuzz_wire.c", DRIVER, "cnet/wire.c",
-                                        str(tmp_path / "body.c")], SANITIZED)
-    assert fuzz(program, tmp_path, 300_000) is not None
+@needs_libfuzzer
+@pytest.mark.parametrize(("target", "source", "right", "wrong"), [
+    ("wire", "body.c", "if (length != ACK_BYTES + map_bytes)", "if (length < map_bytes)"),
+    ("session", "inbox.c", "header->size > slot->capacity", "header->size > HARP_MESSAGE_MAX"),
+])
+def test_a_mistake_is_found(target, source, right, wrong, tmp_path):
+    text = (ROOT / "cnet" / source).read_text()
+    assert text.count(right) == 1
+    (tmp_path / source).write_text(text.replace(right, wrong))
+    sources = [str(tmp_path / source) if path == f"cnet/{source}" else path
+               for path in TARGETS[target]]
+    assert fuzz(build_fuzzer(tmp_path / "fuzz", target, sources), target, tmp_path, SECONDS)
 
 
 def test_the_corpus_has_every_type_and_refusals():
+    from harp._cnet import ffi, lib
+
     header = ffi.new("struct harp_header *")
     types, errors = set(), set()
-    for path in CORPUS.iterdir():
+    for path in corpus("wire").iterdir():
         frame = path.read_bytes()
         error = lib.harp_header_decode(frame, len(frame), header)
         errors.add(error)

@@ -1,5 +1,5 @@
 /* Any bytes as a frame: decoding reads within them, and what it accepts encodes to the same bytes.
- * Built by clang -fsanitize=fuzzer, or with fuzz_main.c. */
+ * Built by clang -fsanitize=fuzzer, or with fuzz_replay.c. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

@@ -186,7 +186,8 @@ static void transmit(struct dst_end *end, uint64_t now_ns, const struct harp_fra
     if (dst_chance(&end->random, end->malice.stale))
         send_stale(end, now_ns, bytes, bytes_n);
     spoil(end, bytes, bytes_n);
-    seal_and_send(end, now_ns, frame->path, bytes, bytes_n);
+    /* ACCEPT goes back the way of FIRST, which may be any that the other end says. */
+    seal_and_send(end, now_ns, frame->path % DST_PATHS, bytes, bytes_n);
 }
 
 /* In --------------------------------------------------------------------------------------- */

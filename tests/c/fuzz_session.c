@@ -1,0 +1,411 @@
+/* Any sequence of calls and frames: a session may close, and does nothing worse.
+ *
+ * The first bytes of the input choose a configuration; then each byte is a call, with its arguments
+ * in the bytes that follow. Frames come under a tag that holds: the peer knows the keys and is
+ * malicious. A frame is what the session expects, but for what the input says, so that inputs get
+ * far. Built by clang -fsanitize=fuzzer, or with fuzz_replay.c. */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sequence.h"
+#include "session.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { PATHS = 3, SEGMENT = 256, HELD = 512, FRAMES = 16, LENT = 40, MEMORY = 2 << 20 };
+#define OWN_ID UINT64_C(0x1111)
+#define PEER_ID UINT64_C(0x2222)
+#define EPOCH 3
+
+struct input {
+    const uint8_t *at, *end;
+};
+
+/* A buffer that the session has. */
+struct held {
+    uint8_t *bytes;
+    uint32_t room;
+};
+
+struct play {
+    struct input input;
+    struct harp_session *session;
+    struct harp_session_config config;
+    struct harp_parameters peer;
+    uint64_t now_ns;
+    bool ended, connected;
+    uint32_t packets[PATHS]; /* that the session has sent, per path */
+    struct held out[HELD], in[HELD];
+    uint32_t out_first, out_n, in_first, in_n; /* rings */
+    uint32_t lent;
+    uint8_t eager[HARP_EAGER][SEGMENT];
+};
+
+static _Alignas(64) uint8_t memory[MEMORY];
+
+static uint8_t byte(struct play *play)
+{
+    return play->input.at < play->input.end ? *play->input.at++ : 0;
+}
+
+/* 0 to n - 1. */
+static uint32_t below(struct play *play, uint32_t n)
+{
+    uint32_t high = n > 256 ? byte(play) : 0;
+    return (high << 8 | byte(play)) % n;
+}
+
+/* A number near `about`, or rarely a distant one. */
+static uint32_t near(struct play *play, uint32_t about)
+{
+    uint8_t b = byte(play);
+    if (b < 240)
+        return about + b % 16 - (b >= 128 ? 8 : 0);
+    return about + ((uint32_t)byte(play) << 24 | (uint32_t)byte(play) << 8) - 2048;
+}
+
+static void release(struct held *held)
+{
+    free(held->bytes);
+    *held = (struct held){0};
+}
+
+static struct held hold(uint32_t room)
+{
+    struct held held = {.bytes = malloc(room ? room : 1), .room = room};
+    assert(held.bytes);
+    memset(held.bytes, 7, room);
+    return held;
+}
+
+/* Takes what the session sends, reads what it points to, and lets it go. */
+static void drain(struct play *play)
+{
+    struct harp_frame frames[FRAMES];
+    size_t n;
+    unsigned turns = 0;
+    do {
+        n = harp_session_send(play->session, play->now_ns, frames, FRAMES);
+        for (size_t i = 0; i < n; i++) {
+            const struct harp_header *h = &frames[i].header;
+            uint8_t bytes[HARP_TAGGED_BYTES];
+            harp_header_encode(h, bytes); /* asserts that docs/wire.md allows it */
+            assert(frames[i].path < PATHS || h->type == HARP_ACCEPT); /* as FIRST's */
+            if (h->type == HARP_DATA || h->type == HARP_PROBE)
+                play->packets[h->path]++;
+            for (uint16_t b = 0; h->type == HARP_DATA && b < h->length; b++)
+                assert(frames[i].payload[b] == 7);
+        }
+        assert(++turns < 20000);
+    } while (n == FRAMES);
+    harp_session_deadline_ns(play->session);
+}
+
+static void on_event(struct play *play, const struct harp_event *event)
+{
+    char text[300];
+    assert(!play->ended);
+    if (event->type == HARP_EVENT_SENT) {
+        assert(play->out_n > 0);
+        release(&play->out[play->out_first++ % HELD]);
+        play->out_n--;
+    } else if (event->type == HARP_EVENT_RECEIVED && !play->config.stream_frames) {
+        assert(play->in_n > 0 && event->size <= play->in[play->in_first % HELD].room);
+        release(&play->in[play->in_first++ % HELD]);
+        play->in_n--;
+    } else if (event->type == HARP_EVENT_CONNECTED) {
+        assert(!play->connected);
+        play->connected = true;
+    } else if (event->type == HARP_EVENT_CLOSED) {
+        harp_reason_explain(event, text, sizeof text);
+        assert(strlen(text) > 5);
+        play->ended = true;
+    }
+}
+
+static void poll(struct play *play)
+{
+    struct harp_event event;
+    for (harp_session_poll(play->session, &event); event.type != HARP_EVENT_NONE;
+         harp_session_poll(play->session, &event))
+        on_event(play, &event);
+}
+
+static void pass_time(struct play *play)
+{
+    uint64_t deadline_ns = harp_session_deadline_ns(play->session);
+    uint8_t how = byte(play);
+    if (how < 128 && deadline_ns != HARP_NEVER)
+        play->now_ns = harp_max(play->now_ns, deadline_ns);
+    else if (how < 250)
+        play->now_ns += UINT64_C(1000) << how % 20;
+    else
+        play->now_ns -= UINT64_C(1000) << how % 8;
+}
+
+/* Whatever the header says, its bytes are those of the input, or sevens. */
+static void write_payload(struct play *play, const struct harp_header *header,
+                          const struct harp_place *place)
+{
+    bool holds = byte(play) < 200;
+    if (place->streamed) {
+        play->lent += holds;
+        assert(play->lent <= play->config.stream_frames);
+    } else if (place->eager >= 0) {
+        memset(play->eager[place->eager], 7, header->length);
+    } else {
+        memset(place->buffer + place->offset, 7, header->length);
+    }
+    harp_session_placed(play->session, holds);
+}
+
+static void receive(struct play *play, const struct harp_header *header, const uint8_t *body)
+{
+    struct harp_place place;
+    if (harp_header_check(header) != HARP_WIRE_OK)
+        return;
+    enum harp_verdict verdict =
+        harp_session_receive(play->session, play->now_ns, header, body, byte(play) & 1, &place);
+    if (verdict == HARP_PLACE)
+        write_payload(play, header, &place);
+}
+
+/* A header for this session; the input may set any field of it to something else. */
+static struct harp_header header_of(struct play *play, enum harp_type type)
+{
+    return (struct harp_header){.version = HARP_VERSION,
+                                .type = (uint8_t)type,
+                                .path = (uint8_t)below(play, PATHS),
+                                .connection = OWN_ID,
+                                .epoch = EPOCH};
+}
+
+static void distort(struct play *play, struct harp_header *header)
+{
+    uint8_t what = byte(play);
+    if (what < 200)
+        return;
+    uint8_t *bytes = (uint8_t *)header;
+    bytes[byte(play) % sizeof *header] = byte(play);
+    if (what < 230)
+        bytes[byte(play) % sizeof *header] = byte(play);
+}
+
+static void receive_parameters(struct play *play, enum harp_type type)
+{
+    uint8_t body[HARP_BODY_MAX] = {0};
+    struct harp_parameters parameters = play->peer;
+    struct harp_header header = header_of(play, type);
+    if (type == HARP_FIRST)
+        header.epoch = 0;
+    header.length = (uint16_t)harp_parameters_encode(&parameters, body);
+    for (uint8_t n = byte(play) / 64; n > 1; n--)
+        body[byte(play) % 60] = byte(play);
+    distort(play, &header);
+    receive(play, &header, body);
+}
+
+static void receive_data(struct play *play)
+{
+    struct harp_header header = header_of(play, HARP_DATA);
+    uint32_t chunks = 1 + below(play, byte(play) < 200 ? 4 : 5000);
+    uint32_t last = byte(play) + 1u, chunk = below(play, chunks);
+    header.packet = near(play, play->peer.first);
+    header.message = near(play, play->peer.first);
+    header.size = (chunks - 1) * SEGMENT + last;
+    header.offset = chunk * SEGMENT;
+    header.length = (uint16_t)(chunk + 1 == chunks ? last : SEGMENT);
+    distort(play, &header);
+    receive(play, &header, NULL);
+}
+
+static void receive_probe(struct play *play)
+{
+    static const uint8_t zeros[SEGMENT];
+    struct harp_header header = header_of(play, HARP_PROBE);
+    header.packet = near(play, play->peer.first);
+    header.length = byte(play) < 128 ? 0 : SEGMENT;
+    distort(play, &header);
+    receive(play, &header, header.length <= SEGMENT ? zeros : NULL);
+}
+
+static void receive_ack(struct play *play)
+{
+    uint8_t body[HARP_BODY_MAX] = {0};
+    struct harp_header header = header_of(play, HARP_ACK);
+    struct harp_ack ack = {
+        .largest = near(play, play->config.first + play->packets[header.path] - 1),
+        .delay_ns = (uint32_t)byte(play) << 8,
+        .messages = near(play, play->config.first + 8),
+        .bytes = (uint64_t)byte(play) << byte(play) % 40,
+        .frames = near(play, play->config.first + 8),
+        .bits = (uint16_t)below(play, 1025),
+    };
+    uint8_t fill = byte(play);
+    memset(ack.map, fill < 128 ? 0xff : fill, sizeof ack.map);
+    header.length = (uint16_t)harp_ack_encode(&ack, body);
+    header.flags = byte(play) & 1;
+    if (byte(play) >= 230)
+        body[byte(play) % header.length] = byte(play);
+    distort(play, &header);
+    receive(play, &header, body);
+}
+
+static void receive_bytes(struct play *play, enum harp_type type, uint16_t length)
+{
+    uint8_t body[HARP_BODY_MAX] = {0};
+    struct harp_header header = header_of(play, type);
+    header.length = length;
+    if (type == HARP_VERSION_NOTICE)
+        header.epoch = header.path = 0;
+    for (uint16_t i = 0; i < length; i++)
+        body[i] = byte(play);
+    distort(play, &header);
+    receive(play, &header, body);
+}
+
+static void post(struct play *play)
+{
+    int eager;
+    if (play->in_n == HELD)
+        return;
+    struct held held = hold(below(play, 3000));
+    if (!harp_session_post(play->session, held.bytes, held.room, 0, &eager)) {
+        release(&held);
+        return;
+    }
+    if (eager >= 0)
+        memcpy(held.bytes, play->eager[eager], harp_min(held.room, SEGMENT));
+    play->in[(play->in_first + play->in_n++) % HELD] = held;
+}
+
+static void message(struct play *play)
+{
+    if (play->out_n == HELD)
+        return;
+    struct held held = hold(below(play, byte(play) < 240 ? 1000 : 60000));
+    if (!harp_session_message(play->session, held.bytes, held.room, 0)) {
+        release(&held);
+        return;
+    }
+    play->out[(play->out_first + play->out_n++) % HELD] = held;
+}
+
+static void give_back(struct play *play)
+{
+    uint32_t frames = below(play, play->lent + 1);
+    if (frames)
+        harp_session_returned(play->session, frames);
+    play->lent -= frames;
+}
+
+static void act(struct play *play)
+{
+    switch (byte(play) % 20) {
+    case 0:
+    case 1:
+        pass_time(play);
+        return;
+    case 2:
+    case 3:
+    case 4:
+        receive_data(play);
+        return;
+    case 5:
+    case 6:
+    case 7:
+        receive_ack(play);
+        return;
+    case 8:
+        receive_probe(play);
+        return;
+    case 9:
+        receive_parameters(play, HARP_FIRST);
+        return;
+    case 10:
+        receive_parameters(play, HARP_ACCEPT);
+        return;
+    case 11:
+        receive_bytes(play, HARP_CLOSE, (uint16_t)(4 + below(play, 121)));
+        return;
+    case 12:
+        receive_bytes(play, HARP_COOKIE, 16);
+        return;
+    case 13:
+        receive_bytes(play, HARP_VERSION_NOTICE, 4);
+        return;
+    case 14:
+        post(play);
+        return;
+    case 15:
+        message(play);
+        return;
+    case 16:
+        poll(play);
+        return;
+    case 17:
+        give_back(play);
+        return;
+    case 18: {
+        uint8_t what = byte(play), path = byte(play) % (PATHS + 1);
+        if (what < 60)
+            harp_session_path_retire(play->session, path, what & 1);
+        else if (what < 120)
+            harp_session_path_off_queue(play->session, path, what & 1);
+        else if (what < 180)
+            harp_session_unreachable(play->session, play->now_ns, path);
+        else if (what < 252)
+            harp_session_probe_bytes(play->session, path, (uint16_t)(45 + below(play, 2000)));
+        else
+            harp_session_close(play->session, play->now_ns, byte(play) % 8, "text");
+        return;
+    }
+    default:
+        drain(play);
+    }
+}
+
+static void configure(struct play *play)
+{
+    uint8_t how = byte(play);
+    struct harp_session_config *config = &play->config;
+    harp_session_defaults(config, SEGMENT, PATHS);
+    config->connection = OWN_ID;
+    config->listener = 77;
+    config->epoch = EPOCH;
+    config->seed = 5;
+    config->first = UINT32_MAX - byte(play) % 8;
+    config->dead_ns = UINT64_C(1000000000);
+    config->cc = how & 1 ? &harp_cc_fixed : &harp_cc_swift;
+    config->stream_frames = how & 2 ? 1 + byte(play) % LENT : 0;
+    play->peer = (struct harp_parameters){.connection = PEER_ID,
+                                          .epoch = EPOCH,
+                                          .segment = SEGMENT,
+                                          .paths = PATHS,
+                                          .flags = how >> 2 & 1,
+                                          .messages = how & 8 ? 4 : 0,
+                                          .frames = how & 4 ? 20 : 0,
+                                          .first = UINT32_MAX - 5};
+    assert(harp_session_size(config) <= MEMORY);
+    play->session = how & 16 ? harp_session_accept(memory, config, play->now_ns, &play->peer, 0)
+                             : harp_session_connect(memory, config, play->now_ns);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static struct play play;
+    memset(&play, 0, sizeof play);
+    play.input = (struct input){.at = data, .end = data + size};
+    play.now_ns = UINT64_C(1000000000);
+    configure(&play);
+    while (play.input.at < play.input.end)
+        act(&play);
+    drain(&play);
+    poll(&play);
+    for (uint32_t i = 0; i < HELD; i++) {
+        release(&play.out[i]);
+        release(&play.in[i]);
+    }
+    return 0;
+}
