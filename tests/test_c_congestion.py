@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
 from c_programs import SANITIZED, build, run
 from dst_programs import session_sources
 
 
-def test_a_bottleneck_is_used_shared_and_not_flooded(tmp_path):
-    program = build(tmp_path / "bottleneck",
-                    ["tests/c/test_bottleneck.c", "tests/c/bottleneck.c", *session_sources()],
-                    [*SANITIZED, "-O2"])
-    run(program)
+@pytest.fixture(scope="module")
+def bottleneck(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("bottleneck") / "bottleneck",
+                 ["tests/c/test_bottleneck.c", "tests/c/bottleneck.c", *session_sources()],
+                 [*SANITIZED, "-O2"])
+
+
+@pytest.mark.parametrize("scenes", ["use", "late", "rtts", "deep", "shallow", "loss", "policer",
+                                    "marks", "tiny", "noisy", "slow"])
+def test_a_bottleneck_is_used_shared_and_not_flooded(bottleneck, scenes):
+    run(bottleneck, scenes)

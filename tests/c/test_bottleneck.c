@@ -3,6 +3,8 @@
  * The bound of a queue is that of cc.h: T sqrt(n 25 Gb/s / capacity), here twice that for the mean
  * of what arrives in bursts and while newcomers learn, and never more than 80 T for each flow that
  * came late.
+ *
+ * Usage: test_bottleneck [NAME]; all tests without a name.
  */
 #include <assert.h>
 #include <stdio.h>
@@ -206,18 +208,23 @@ static void test_slow_hosts(void)
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-    test_use_and_fairness();
-    test_late_comers();
-    test_round_trips_differ();
-    test_deep_shaper();
-    test_shallow_buffers();
-    test_random_loss();
-    test_policer();
-    test_marks();
-    test_tiny_windows();
-    test_noisy_hosts();
-    test_slow_hosts();
-    return 0;
+    const struct {
+        const char *name;
+        void (*run)(void);
+    } tests[] = {{"use", test_use_and_fairness},    {"late", test_late_comers},
+                 {"rtts", test_round_trips_differ}, {"deep", test_deep_shaper},
+                 {"shallow", test_shallow_buffers}, {"loss", test_random_loss},
+                 {"policer", test_policer},         {"marks", test_marks},
+                 {"tiny", test_tiny_windows},       {"noisy", test_noisy_hosts},
+                 {"slow", test_slow_hosts}};
+    int ran = 0;
+    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+        if (argc > 1 && strcmp(argv[1], tests[i].name) != 0)
+            continue;
+        tests[i].run();
+        ran++;
+    }
+    return ran ? 0 : 2;
 }
