@@ -1,0 +1,334 @@
+/* A host of the tests: a port that does what lines on its standard input say.
+ *
+ *     xdp_peer xdp|udp INTERFACE [local=ADDRESS] [locals=N] [queue=N] [mtu=N] [frames=N] [fill=N]
+ *              [generic] [copy]
+ *
+ *     hop ADDRESS [LOCAL]           -> hop NUMBER payload BYTES
+ *     send HOP COUNT BYTES          -> sent COUNT        datagrams that carry a pattern
+ *     frames HOP COUNT BYTES        -> sent COUNT        the same from frames of the pool
+ *     receive COUNT MS              -> received COUNT strays N marked N parts N kept N [from
+ * ADDRESS] keep COUNT | give             hold on to COUNT of the next frames; give all back notice
+ * MS                     -> notice TYPE ADDRESS PAYLOAD, or notice none payload HOP -> payload
+ * BYTES tend MS | counters | states | fork | close
+ *
+ * The pattern: number, size, then bytes that depend on both and on their place. A datagram with
+ * anything else in it ends the program. */
+#define _GNU_SOURCE
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "port.h"
+
+enum { DATAGRAM_MAX = 65536, KEPT_MAX = 4096 };
+
+static struct harp_arena arena;
+static struct harp_frames frames;
+static struct harp_port *port;
+static uint32_t number, kept[KEPT_MAX], kept_n, to_keep;
+static uint8_t whole[DATAGRAM_MAX];
+
+static uint64_t now_ns(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+static uint8_t byte_at(uint32_t number, uint32_t at)
+{
+    return (uint8_t)(number * 7 + at + (at >> 8) * 13);
+}
+
+static void write_pattern(uint8_t *to, uint32_t bytes)
+{
+    assert(bytes >= 8);
+    memcpy(to, &number, 4);
+    memcpy(to + 4, &bytes, 4);
+    for (uint32_t i = 8; i < bytes; i++)
+        to[i] = byte_at(number, i);
+    number++;
+}
+
+static void check_pattern(const uint8_t *from, uint32_t bytes)
+{
+    uint32_t which, size;
+    assert(bytes >= 8);
+    memcpy(&which, from, 4);
+    memcpy(&size, from + 4, 4);
+    assert(size == bytes);
+    for (uint32_t i = 8; i < bytes; i++)
+        assert(from[i] == byte_at(which, i));
+}
+
+/* One turn without sending. */
+static uint32_t take(uint32_t *strays, uint32_t *marked, uint32_t *parts, char *from)
+{
+    struct harp_arrival arrivals[HARP_BATCH];
+    size_t count = port->ops->receive(port, now_ns(), arrivals, HARP_BATCH);
+    uint32_t datagrams = 0, bytes = 0;
+    for (size_t i = 0; i < count; i++) {
+        struct harp_arrival *one = &arrivals[i];
+        assert(bytes + one->length <= sizeof whole);
+        memcpy(whole + bytes, one->bytes, one->length);
+        bytes += one->length;
+        *parts += 1;
+        if (one->frame != HARP_NO_FRAME && kept_n < to_keep) {
+            harp_frames_move(&frames, one->frame, HARP_FRAME_ARRIVED, HARP_FRAME_LENT);
+            kept[kept_n++] = one->frame;
+            one->kept = true;
+        }
+        if (one->more)
+            continue;
+        check_pattern(whole, bytes);
+        assert(one->local < port->locals_n);
+        harp_address_format(one->from, from, 64);
+        *strays += one->stray;
+        *marked += one->marked;
+        datagrams++;
+        bytes = 0;
+    }
+    assert(bytes == 0);
+    port->ops->release(port, arrivals, count);
+    return datagrams;
+}
+
+static void wait_until(uint64_t end_ns)
+{
+    uint64_t now = now_ns();
+    uint64_t deadline = port->ops->deadline_ns ? port->ops->deadline_ns(port) : UINT64_MAX;
+    uint64_t until = deadline < end_ns ? deadline : end_ns;
+    struct pollfd at = {.fd = port->ops->fd(port), .events = POLLIN};
+    struct timespec most = {0};
+    if (until > now)
+        most = (struct timespec){(time_t)((until - now) / 1000000000u),
+                                 (long)((until - now) % 1000000000u)};
+    if (port->ops->sleep(port))
+        ppoll(&at, 1, &most, NULL);
+}
+
+static void receive(uint32_t count, uint64_t end_ns)
+{
+    uint32_t got = 0, strays = 0, marked = 0, parts = 0;
+    char from[64] = "";
+    do {
+        uint32_t now = take(&strays, &marked, &parts, from);
+        got += now;
+        port->ops->tend(port, now_ns());
+        if (now == 0 && got < count)
+            wait_until(end_ns);
+    } while (got < count && now_ns() < end_ns);
+    printf("received %u strays %u marked %u parts %u kept %u from %s\n", got, strays, marked, parts,
+           kept_n, *from ? from : "nobody");
+}
+
+/* Returns whether one was given to the port. */
+static bool send_one(int hop, uint32_t bytes, bool from_pool)
+{
+    uint32_t frame;
+    if (!from_pool) {
+        uint8_t *to = port->ops->slot(port, hop, bytes);
+        if (to)
+            write_pattern(to, bytes);
+        return to;
+    }
+    if (harp_frames_take(&frames, HARP_FRAME_DRAFT, false, &frame, 1) == 0)
+        return false;
+    write_pattern(harp_frame_at(&frames, frame) + 128, bytes);
+    harp_frames_move(&frames, frame, HARP_FRAME_DRAFT, HARP_FRAME_READY);
+    harp_frames_move(&frames, frame, HARP_FRAME_READY, HARP_FRAME_LEAVING);
+    bool sent = port->ops->send_frame(port, hop, frame, 128, bytes);
+    if (!sent) {
+        number--;
+        harp_frames_move(&frames, frame, HARP_FRAME_LEAVING, HARP_FRAME_FREE);
+    }
+    return sent;
+}
+
+static void send_all(int hop, uint32_t count, uint32_t bytes, bool from_pool)
+{
+    uint64_t end_ns = now_ns() + 5000000000u;
+    uint32_t sent = 0;
+    while (sent < count && now_ns() < end_ns) {
+        uint32_t batch = 0;
+        while (batch < HARP_BATCH && sent < count && send_one(hop, bytes, from_pool))
+            batch++, sent++;
+        port->ops->flush(port, now_ns());
+        port->ops->tend(port, now_ns());
+        (void)port->ops->room(port, hop);
+    }
+    printf("sent %u\n", sent);
+}
+
+static void show_notice(uint64_t end_ns)
+{
+    struct harp_notice notice;
+    char about[64];
+    while (!port->ops->notice(port, &notice)) {
+        if (now_ns() >= end_ns) {
+            puts("notice none");
+            return;
+        }
+        wait_until(now_ns() + 10000000);
+        port->ops->tend(port, now_ns());
+    }
+    harp_address_format(&notice.about, about, sizeof about);
+    printf("notice %s %s %u\n", notice.type == HARP_NOTICE_MTU ? "mtu" : "unreachable", about,
+           notice.payload_max);
+}
+
+static void show_states(void)
+{
+    fputs("states", stdout);
+    for (int i = 0; i < HARP_FRAME_STATES; i++)
+        printf(" %s %u", harp_frame_state_name((enum harp_frame_state)i), frames.in_state[i]);
+    puts("");
+}
+
+static void show_counters(void)
+{
+    const struct harp_port_counters *c = &port->counters;
+    printf("counters sent %lu received %lu sent_copied %lu received_copied %lu dropped %lu strays "
+           "%lu\n",
+           c->sent, c->received, c->sent_copied, c->received_copied, c->dropped, c->strays);
+}
+
+/* A child does what an engine does there, and stays until its input ends. */
+static void fork_child(void)
+{
+    int ends[2];
+    assert(pipe(ends) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        close(ends[0]);
+        port->ops->close(port);
+        assert(write(ends[1], "x", 1) == 1);
+        pause();
+        _exit(0);
+    }
+    char byte;
+    close(ends[1]);
+    assert(read(ends[0], &byte, 1) == 1);
+    close(ends[0]);
+    printf("child %d\n", (int)child);
+}
+
+static bool obey(char *line)
+{
+    char what[16], text[64];
+    int hop, local = 0;
+    uint32_t a = 0, b = 0;
+    struct harp_address to;
+    if (sscanf(line, "hop %63s %d", text, &local) >= 1) {
+        char why[HARP_WHY_BYTES];
+        assert(harp_address_parse(text, &to));
+        hop = port->ops->hop(port, &to, (uint16_t)local, why);
+        if (hop < 0)
+            printf("error %d: %s\n", hop, why);
+        else
+            printf("hop %d payload %u\n", hop, port->ops->hop_payload_max(port, hop));
+    } else if (sscanf(line, "send %d %u %u", &hop, &a, &b) == 3) {
+        send_all(hop, a, b, false);
+    } else if (sscanf(line, "frames %d %u %u", &hop, &a, &b) == 3) {
+        send_all(hop, a, b, true);
+    } else if (sscanf(line, "payload %d", &hop) == 1) {
+        printf("payload %u\n", port->ops->hop_payload_max(port, hop));
+    } else if (sscanf(line, "unhop %d", &hop) == 1) {
+        port->ops->unhop(port, hop);
+        puts("done");
+    } else if (sscanf(line, "%15s %u %u", what, &a, &b) < 1) {
+        return true;
+    } else if (strcmp(what, "receive") == 0) {
+        receive(a, now_ns() + b * UINT64_C(1000000));
+    } else if (strcmp(what, "keep") == 0) {
+        to_keep = a;
+        puts("done");
+    } else if (strcmp(what, "give") == 0) {
+        while (kept_n > 0)
+            harp_frames_move(&frames, kept[--kept_n], HARP_FRAME_LENT, HARP_FRAME_FREE);
+        to_keep = 0;
+        puts("done");
+    } else if (strcmp(what, "notice") == 0) {
+        show_notice(now_ns() + a * UINT64_C(1000000));
+    } else if (strcmp(what, "tend") == 0) {
+        uint64_t end_ns = now_ns() + a * UINT64_C(1000000);
+        do {
+            port->ops->tend(port, now_ns());
+            wait_until(now_ns() + 1000000);
+        } while (now_ns() < end_ns);
+        puts("done");
+    } else if (strcmp(what, "counters") == 0) {
+        show_counters();
+    } else if (strcmp(what, "states") == 0) {
+        show_states();
+    } else if (strcmp(what, "fork") == 0) {
+        fork_child();
+    } else {
+        assert(strcmp(what, "close") == 0);
+        return false;
+    }
+    return true;
+}
+
+static void open_port(int count, char **words)
+{
+    struct harp_port_config config = {.interface = words[1], .locals = 1, .queue = -1};
+    uint32_t frames_n = 4096;
+    char why[HARP_WHY_BYTES];
+    for (int i = 2; i < count; i++) {
+        const char *value = strchr(words[i], '=') ? strchr(words[i], '=') + 1 : words[i];
+        size_t name = (size_t)(value - words[i]);
+        if (strcmp(words[i], "generic") == 0)
+            config.generic = true;
+        else if (strcmp(words[i], "copy") == 0)
+            config.copy_only = true;
+        else if (strncmp(words[i], "local=", name) == 0)
+            assert(harp_address_parse(value, &config.local));
+        else if (strncmp(words[i], "locals=", name) == 0)
+            config.locals = (uint16_t)atoi(value);
+        else if (strncmp(words[i], "queue=", name) == 0)
+            config.queue = atoi(value);
+        else if (strncmp(words[i], "mtu=", name) == 0)
+            config.mtu = (uint32_t)atoi(value);
+        else if (strncmp(words[i], "fill=", name) == 0)
+            config.frames_max = (uint32_t)atoi(value);
+        else if (strncmp(words[i], "frames=", name) == 0)
+            frames_n = (uint32_t)atoi(value);
+    }
+    assert(harp_arena_open(&arena, harp_frames_need(frames_n, 4096), HARP_ARENA_LOCAL) == 0);
+    assert(harp_frames_open(&frames, &arena, frames_n, 4096, 8) == 0);
+    config.frames = &frames;
+    config.arena = &arena;
+    int error = strcmp(words[0], "udp") == 0 ? harp_port_udp_open(&port, &config, why)
+                                             : harp_port_xdp_open(&port, &config, why);
+    if (error < 0) {
+        assert(frames.in_state[HARP_FRAME_FREE] == frames_n);
+        printf("error %d: %s\n", error, why);
+        exit(0);
+    }
+}
+
+int main(int count, char **words)
+{
+    char line[256];
+    assert(count >= 3);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    open_port(count - 1, words + 1);
+    printf("open payload %u", port->payload_max);
+    for (uint32_t i = 0; i < port->locals_n; i++) {
+        harp_address_format(&port->locals[i], line, sizeof line);
+        printf(" %s", line);
+    }
+    printf("\n%s\n", port->line);
+    while (fgets(line, sizeof line, stdin) && obey(line))
+        ;
+    port->ops->close(port);
+    show_states();
+    return 0;
+}
