@@ -141,14 +141,17 @@ static const struct harp_port_ops udp_ops = {
 static int memory(struct udp_port *udp, uint16_t locals, char *why)
 {
     size_t buffers = (size_t)UDP_RECEIVE_AT_ONCE * UDP_BUFFER_BYTES;
+    udp->staging_bytes = HARP_BATCH * (udp->port.payload_max + UDP_ALIGN + UDP_LEAD);
+    if (udp->staging_bytes < UDP_STAGING_LEAST)
+        udp->staging_bytes = UDP_STAGING_LEAST;
     udp->sockets = calloc(locals, sizeof *udp->sockets);
     udp->locals = calloc(locals, sizeof *udp->locals);
     if (!udp->sockets || !udp->locals ||
-        harp_arena_open(&udp->arena, UDP_STAGING_BYTES + buffers, HARP_ARENA_LOCAL)) {
+        harp_arena_open(&udp->arena, udp->staging_bytes + buffers, HARP_ARENA_LOCAL)) {
         snprintf(why, HARP_WHY_BYTES, "no memory for a udp port's buffers");
         return -ENOMEM;
     }
-    udp->staging = harp_arena_take(&udp->arena, UDP_STAGING_BYTES, 4096);
+    udp->staging = harp_arena_take(&udp->arena, udp->staging_bytes, 4096);
     udp->buffers = harp_arena_take(&udp->arena, buffers, 4096);
     assert(udp->staging && udp->buffers);
     return 0;
@@ -186,6 +189,7 @@ int harp_port_udp_open(struct harp_port **port, const struct harp_port_config *c
     udp->epoll = udp->last_hop = -1;
     udp->retry_ns = UINT64_MAX;
     int error = udp_interface_find(udp, config, &local, why);
+    udp->port.payload_max = udp_payload_of_mtu(udp, udp->mtu);
     if (!error)
         error = memory(udp, config->locals, why);
     if (!error)
@@ -197,7 +201,6 @@ int harp_port_udp_open(struct harp_port **port, const struct harp_port_config *c
     udp->port.ops = &udp_ops;
     udp->port.locals = udp->locals;
     udp->port.locals_n = udp->sockets_n;
-    udp->port.payload_max = udp_payload_of_mtu(udp, udp->mtu);
     describe(udp);
     *port = &udp->port;
     return 0;

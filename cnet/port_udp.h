@@ -24,7 +24,7 @@
 
 #define UDP_SUPER_BYTES 65507u /* largest UDP payload over IPv4, and the kernel's limit here */
 #define UDP_SUPER_SEGMENTS 64u /* the kernel's limit before 6.9; 128 since */
-#define UDP_STAGING_BYTES (1u << 20)
+#define UDP_STAGING_LEAST (1u << 20)
 #define UDP_SUPERS 256u        /* super-packets staged at most */
 #define UDP_SEND_AT_ONCE 32u   /* super-packets a system call */
 #define UDP_RECEIVE_AT_ONCE 4u /* the same, of UDP_BUFFER_BYTES each: they stay in the cache */
@@ -33,10 +33,10 @@
 #define UDP_LEAD 20u /* a datagram's header of 44 bytes ends 64 from the start */
 #define UDP_NOTICES 32u
 #define UDP_LOCALS_MAX 256u
-#define UDP_SOCKET_BYTES                                                                           \
-    (8 << 20)       /* that we want the kernel to hold for each socket and direction */
-#define UDP_ECT_0 2 /* in the IP header: switches may mark instead of dropping (RFC 3168) */
-#define UDP_CE 3    /* and this one did */
+#define UDP_SOCKET_BYTES (8 << 20) /* what the kernel is to hold, each way */
+#define UDP_ECT_0 2        /* in the IP header: switches may mark instead of dropping (RFC 3168) */
+#define UDP_CE 3           /* and this one did */
+#define UDP_MTU_LEAST 552u /* no network takes less; who says so by ICMP lies */
 #define UDP_RETRY_NS 200000u /* after the kernel would take no more */
 
 union udp_address {
@@ -88,7 +88,8 @@ struct udp_port {
     int hops_n;
 
     uint8_t *staging;
-    uint32_t used; /* of it */
+    uint32_t staging_bytes;
+    uint32_t used; /* of them */
     struct udp_super supers[UDP_SUPERS];
     uint32_t supers_n;
     int last_hop; /* of the youngest super, if it may grow; else -1 */
@@ -113,6 +114,7 @@ int udp_sockets_open(struct udp_port *udp, const struct harp_address *local, uin
 socklen_t udp_address_from(const struct udp_port *udp, const struct harp_address *from,
                            union udp_address *to);
 void udp_address_to(const union udp_address *from, struct harp_address *to);
+bool udp_address_equal(const union udp_address *a, const union udp_address *b);
 uint32_t udp_payload_of_mtu(const struct udp_port *udp, uint32_t mtu);
 /* What the interface takes at this moment. */
 uint32_t udp_payload_now(const struct udp_port *udp);
@@ -128,6 +130,8 @@ void udp_flush(struct harp_port *port, uint64_t now_ns);
 size_t udp_receive(struct harp_port *port, uint64_t now_ns, struct harp_arrival *arrivals,
                    size_t room);
 void udp_tend(struct harp_port *port, uint64_t now_ns);
+/* The way to `to` takes less than was thought. */
+void udp_narrow(struct udp_port *udp, const union udp_address *to, uint32_t payload_max);
 void udp_notify(struct udp_port *udp, enum harp_notice_type type, const union udp_address *about,
                 uint32_t payload_max);
 

@@ -114,6 +114,16 @@ size_t udp_receive(struct harp_port *port, uint64_t now_ns, struct harp_arrival 
     return count;
 }
 
+void udp_narrow(struct udp_port *udp, const union udp_address *to, uint32_t payload_max)
+{
+    for (int i = 0; i < udp->hops_n; i++) {
+        struct udp_hop *hop = &udp->hops[i];
+        if (hop->payload_max > payload_max && udp_address_equal(&hop->to, to))
+            hop->payload_max = payload_max;
+    }
+    udp_notify(udp, HARP_NOTICE_MTU, to, payload_max);
+}
+
 void udp_notify(struct udp_port *udp, enum harp_notice_type type, const union udp_address *about,
                 uint32_t payload_max)
 {
@@ -136,9 +146,9 @@ static void icmp(struct udp_port *udp, const struct sock_extended_err *error,
 {
     if (error->ee_origin != SO_EE_ORIGIN_ICMP && error->ee_origin != SO_EE_ORIGIN_ICMP6)
         return; /* our own kernel's come with the system call that they are about */
-    if (error->ee_errno == EMSGSIZE)
-        udp_notify(udp, HARP_NOTICE_MTU, to, udp_payload_of_mtu(udp, error->ee_info));
-    else if (error->ee_errno)
+    if (error->ee_errno == EMSGSIZE && error->ee_info >= UDP_MTU_LEAST)
+        udp_narrow(udp, to, udp_payload_of_mtu(udp, error->ee_info));
+    else if (error->ee_errno && error->ee_errno != EMSGSIZE)
         udp_notify(udp, HARP_NOTICE_UNREACHABLE, to, 0);
 }
 

@@ -16,7 +16,7 @@ size_t udp_room(struct harp_port *port, int hop)
     const struct udp_port *udp = (const struct udp_port *)port;
     (void)hop;
     uint32_t most = UDP_ALIGN + UDP_LEAD + port->payload_max;
-    uint32_t by_bytes = (UDP_STAGING_BYTES - udp->used) / most;
+    uint32_t by_bytes = (udp->staging_bytes - udp->used) / most;
     uint32_t by_supers = UDP_SUPERS - udp->supers_n;
     return by_bytes < by_supers ? by_bytes : by_supers;
 }
@@ -28,13 +28,13 @@ static bool grows(const struct udp_port *udp, int hop, uint32_t bytes)
         return false;
     const struct udp_super *super = &udp->supers[udp->supers_n - 1];
     return !super->ended && bytes <= super->segment && super->segments < UDP_SUPER_SEGMENTS &&
-           super->bytes + bytes <= UDP_SUPER_BYTES && udp->used + bytes <= UDP_STAGING_BYTES;
+           super->bytes + bytes <= UDP_SUPER_BYTES && udp->used + bytes <= udp->staging_bytes;
 }
 
 static bool begin(struct udp_port *udp, int hop, uint32_t bytes)
 {
     uint32_t at = next_start(udp);
-    if (udp->supers_n == UDP_SUPERS || at + bytes > UDP_STAGING_BYTES)
+    if (udp->supers_n == UDP_SUPERS || at + bytes > udp->staging_bytes)
         return false;
     udp->supers[udp->supers_n++] = (struct udp_super){
         .to = udp->hops[hop].to,
@@ -137,7 +137,7 @@ static bool refused(struct udp_port *udp, struct udp_super *super, int error, bo
     case EMSGSIZE:
         payload_max = udp_payload_now(udp);
         if (super->segment > payload_max) {
-            udp_notify(udp, HARP_NOTICE_MTU, &super->to, payload_max);
+            udp_narrow(udp, &super->to, payload_max);
             given_up(udp, super);
         } else if (super->segments > 1) {
             udp->gso = false;

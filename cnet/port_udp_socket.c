@@ -44,6 +44,14 @@ void udp_address_to(const union udp_address *from, struct harp_address *to)
     }
 }
 
+bool udp_address_equal(const union udp_address *a, const union udp_address *b)
+{
+    if (a->any.sa_family == AF_INET)
+        return a->v4.sin_port == b->v4.sin_port && a->v4.sin_addr.s_addr == b->v4.sin_addr.s_addr;
+    return a->v6.sin6_port == b->v6.sin6_port &&
+           memcmp(&a->v6.sin6_addr, &b->v6.sin6_addr, sizeof a->v6.sin6_addr) == 0;
+}
+
 uint32_t udp_payload_of_mtu(const struct udp_port *udp, uint32_t mtu)
 {
     uint32_t headers = udp->family == AF_INET ? IPV4_UDP_HEADERS : IPV6_UDP_HEADERS;

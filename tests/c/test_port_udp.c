@@ -1,0 +1,402 @@
+/* The udp port between two addresses, on one machine or in two network namespaces.
+ *
+ * usage: test_port_udp TEST IP-A SPACE-A IP-B SPACE-B     SPACE is a namespace's file or "-"
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include "port_pair.h"
+
+static struct end a, b;
+
+/* Until a first datagram comes through: the neighbour's address may have to be asked for, and what
+ * waits for the answer may be lost. Then until no more of them come. */
+static void warm_up(int hop)
+{
+    struct harp_arrival in[HARP_BATCH];
+    size_t n = 0;
+    uint64_t sent = 0, came = 0, end_ns = now_ns() + PATIENCE_NS;
+    struct pollfd readable = {.fd = b.port->ops->fd(b.port), .events = POLLIN};
+    while (came < sent || sent == 0) {
+        if (n == 0 && came == 0) {
+            put(a.port, hop, 9, 0);
+            a.port->ops->flush(a.port, now_ns());
+            sent++;
+        }
+        poll(&readable, 1, 10);
+        n = b.port->ops->receive(b.port, now_ns(), in, HARP_BATCH);
+        for (size_t i = 0; i < n; i++)
+            assert(in[i].length == 9);
+        came += n;
+        b.port->ops->release(b.port, in, n);
+        assert(now_ns() < end_ns);
+    }
+    memset(&a.port->counters, 0, sizeof a.port->counters);
+    memset(&b.port->counters, 0, sizeof b.port->counters);
+}
+
+/* All sizes that there are, in runs of equal ones and mixed, over every pair of own addresses. */
+static uint32_t length_of(uint64_t number, uint32_t most)
+{
+    uint64_t run = number / 40;
+    if (run % 2 == 0)
+        return number % 40 == 39 ? 76 : most < 1452 ? most : 1452;
+    return 1 + (uint32_t)(number * 7919 % most);
+}
+
+static void sizes(void)
+{
+    enum { LOCALS = 3, COUNT = 6000 };
+    int hops[LOCALS];
+    open_end(&a, LOCALS);
+    open_end(&b, LOCALS);
+    for (uint16_t i = 0; i < LOCALS; i++)
+        hops[i] = hop_to(&a, &b.port->locals[(i + 1) % LOCALS], i);
+    uint32_t most = a.port->ops->hop_payload_max(a.port, hops[0]);
+    warm_up(hops[0]);
+    uint64_t sent = 0, next[LOCALS];
+    for (uint64_t i = 0; i < LOCALS; i++)
+        next[i] = i * 40;
+    for (uint64_t got = 0; got < COUNT;) {
+        for (; sent < COUNT && sent < got + 120; sent++) {
+            int hop = hops[sent / 40 % LOCALS];
+            assert(a.port->ops->room(a.port, hop) > 0);
+            assert(put(a.port, hop, length_of(sent, most), sent));
+        }
+        a.port->ops->flush(a.port, now_ns());
+        struct harp_arrival in[HARP_BATCH];
+        size_t n = wait_for(b.port, in, HARP_BATCH);
+        for (size_t i = 0; i < n; i++, got++) {
+            /* In order on each way. */
+            int from = (in[i].local + LOCALS - 1) % LOCALS;
+            uint64_t number = next[from]++;
+            if (number % 40 == 39)
+                next[from] += 40 * (LOCALS - 1);
+            assert(in[i].length == length_of(number, most));
+            assert(in[i].frame == HARP_NO_FRAME && !in[i].more && !in[i].marked && !in[i].stray);
+            assert(harp_address_same(in[i].from, &a.port->locals[from]));
+            check(in[i].bytes, in[i].length, number);
+        }
+        b.port->ops->release(b.port, in, n);
+    }
+    const struct harp_port_counters *out = &a.port->counters, *in = &b.port->counters;
+    assert(out->sent == COUNT && in->received == COUNT && out->dropped == 0);
+    assert(out->sent_bytes == in->received_bytes);
+    printf("%s\n%llu %llu\n", a.port->line, (unsigned long long)out->send_calls,
+           (unsigned long long)in->receive_calls);
+}
+
+/* Equal datagrams leave in one system call, and arrive so. */
+static void joined(void)
+{
+    struct harp_arrival in[HARP_BATCH];
+    open_end(&a, 1);
+    open_end(&b, 1);
+    int hop = hop_to(&a, &b.port->locals[0], 0);
+    warm_up(hop);
+    for (uint64_t i = 0; i < 60; i++)
+        assert(put(a.port, hop, 1000, i));
+    a.port->ops->flush(a.port, now_ns());
+    size_t n = wait_for(b.port, in, HARP_BATCH);
+    assert(n == 60 && a.port->counters.send_calls == 1);
+    for (size_t i = 0; i < n; i++) {
+        check(in[i].bytes, 1000, i);
+        /* Parts of one buffer: nobody has copied them apart. */
+        assert(in[i].bytes == in[0].bytes + 1000 * i);
+    }
+}
+
+/* What does not leave stays, room shrinks, and all leaves in the end, in order and whole. (The
+ * network behind may lose some.) */
+static void backlog(void)
+{
+    enum { COUNT = 16000 };
+    struct harp_arrival in[HARP_BATCH];
+    bool held = false;
+    uint64_t sent = 0, next = 0;
+    open_end(&a, 1);
+    open_end(&b, 1);
+    int hop = hop_to(&a, &b.port->locals[0], 0);
+    warm_up(hop);
+    size_t empty = a.port->ops->room(a.port, hop);
+    uint64_t end_ns = now_ns() + PATIENCE_NS;
+    while (a.port->counters.sent < COUNT) {
+        for (uint8_t *slot; sent < COUNT && a.port->ops->room(a.port, hop) > 0; sent++) {
+            slot = a.port->ops->slot(a.port, hop, 1400);
+            memcpy(slot, &sent, sizeof sent);
+            fill(slot + sizeof sent, 1400 - sizeof sent, sent);
+        }
+        a.port->ops->flush(a.port, now_ns());
+        if (a.port->ops->deadline_ns(a.port) != UINT64_MAX) {
+            held = true;
+            assert(a.port->ops->room(a.port, hop) < empty);
+        }
+        size_t n = b.port->ops->receive(b.port, now_ns(), in, HARP_BATCH);
+        for (size_t i = 0; i < n; i++) {
+            uint64_t number;
+            memcpy(&number, in[i].bytes, sizeof number);
+            assert(in[i].length == 1400 && number >= next);
+            check(in[i].bytes + sizeof number, 1400 - sizeof number, number);
+            next = number + 1;
+        }
+        b.port->ops->release(b.port, in, n);
+        assert(now_ns() < end_ns);
+    }
+    assert(held && next > 0 && a.port->counters.dropped == 0);
+    assert(a.port->ops->room(a.port, hop) == empty);
+}
+
+/* Send now and then until a notice comes. */
+static struct harp_notice notice_after(int hop, uint32_t length)
+{
+    struct harp_notice notice;
+    uint64_t end_ns = now_ns() + PATIENCE_NS;
+    for (;;) {
+        put(a.port, hop, length, 0);
+        a.port->ops->flush(a.port, now_ns());
+        struct pollfd readable = {.fd = a.port->ops->fd(a.port), .events = POLLIN};
+        assert(a.port->ops->sleep(a.port));
+        poll(&readable, 1, 10);
+        a.port->ops->tend(a.port, now_ns());
+        if (a.port->ops->notice(a.port, &notice))
+            return notice;
+        assert(now_ns() < end_ns);
+    }
+}
+
+/* Nobody listens there, and later somebody does. */
+static void unreachable(void)
+{
+    struct harp_arrival in[HARP_BATCH];
+    open_end(&a, 1);
+    open_end(&b, 2);
+    struct harp_address there = b.port->locals[1];
+    b.port->ops->close(b.port);
+    int hop = hop_to(&a, &there, 0);
+    struct harp_notice notice = notice_after(hop, 100);
+    assert(notice.type == HARP_NOTICE_UNREACHABLE && harp_address_same(&notice.about, &there));
+    assert(notice_after(hop, 100).type == HARP_NOTICE_UNREACHABLE);
+    /* An error that waits at the socket must not cost a datagram to somebody else. */
+    open_end(&b, 1);
+    int other = hop_to(&a, &b.port->locals[0], 0);
+    put(a.port, hop, 100, 0);
+    a.port->ops->flush(a.port, now_ns());
+    for (uint64_t i = 0; i < 100; i++) {
+        put(a.port, hop, 100, 0);
+        put(a.port, other, 200, i);
+        a.port->ops->flush(a.port, now_ns());
+        size_t n = wait_for(b.port, in, HARP_BATCH);
+        assert(n == 1 && in[0].length == 200);
+        check(in[0].bytes, 200, i);
+    }
+}
+
+/* The way behind the first router takes 1300 bytes only. */
+static void narrow(void)
+{
+    open_end(&a, 1);
+    open_end(&b, 1);
+    int hop = hop_to(&a, &b.port->locals[0], 0);
+    uint32_t full = a.port->ops->hop_payload_max(a.port, hop);
+    struct harp_notice notice = notice_after(hop, full);
+    assert(notice.type == HARP_NOTICE_MTU);
+    assert(harp_address_same(&notice.about, &b.port->locals[0]));
+    assert(notice.payload_max == full - 200);
+    assert(a.port->ops->hop_payload_max(a.port, hop) == full - 200);
+}
+
+static void set_mtu(const struct end *end, int mtu)
+{
+    struct ifreq request = {.ifr_mtu = mtu};
+    enter(end);
+    strcpy(request.ifr_name, "v1");
+    int control = socket(AF_INET, SOCK_DGRAM, 0);
+    assert(ioctl(control, SIOCSIFMTU, &request) == 0);
+    close(control);
+}
+
+/* The interface's own MTU goes down under an open port. */
+static void lowered(void)
+{
+    open_end(&a, 1);
+    open_end(&b, 1);
+    int hop = hop_to(&a, &b.port->locals[0], 0);
+    uint32_t full = a.port->ops->hop_payload_max(a.port, hop);
+    set_mtu(&a, 1400);
+    for (int i = 0; i < 10; i++)
+        put(a.port, hop, full, 0);
+    struct harp_notice notice = notice_after(hop, full);
+    assert(notice.type == HARP_NOTICE_MTU && notice.payload_max == full - 100);
+    assert(a.port->counters.dropped >= 10 && a.port->counters.sent == 0);
+    struct harp_arrival in[HARP_BATCH];
+    put(a.port, hop, full - 100, 7);
+    a.port->ops->flush(a.port, now_ns());
+    assert(wait_for(b.port, in, HARP_BATCH) == 1);
+    check(in[0].bytes, full - 100, 7);
+}
+
+/* Marks of congestion are reported, and what leaves may be marked. */
+static void marks(void)
+{
+    struct harp_arrival in[HARP_BATCH];
+    open_end(&a, 1);
+    const struct harp_address *to = &a.port->locals[0];
+    bool v4 = harp_address_is_ipv4(to);
+    int level = v4 ? IPPROTO_IP : IPPROTO_IPV6;
+    struct sockaddr_in to4 = {.sin_family = AF_INET, .sin_port = htons(to->port)}, from4 = to4;
+    struct sockaddr_in6 to6 = {.sin6_family = AF_INET6, .sin6_port = htons(to->port)}, from6 = to6;
+    memcpy(&to4.sin_addr, to->ip + 12, 4);
+    memcpy(&to6.sin6_addr, to->ip, 16);
+    from4.sin_port = from6.sin6_port = 0;
+    struct harp_address peer;
+    assert(harp_address_parse(b.ip, &peer));
+    memcpy(&from4.sin_addr, peer.ip + 12, 4);
+    memcpy(&from6.sin6_addr, peer.ip, 16);
+    enter(&b);
+    int fd = socket(v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0), on = 1;
+    struct sockaddr *own = v4 ? (struct sockaddr *)&from4 : (struct sockaddr *)&from6;
+    socklen_t length = v4 ? sizeof from4 : sizeof from6;
+    assert(bind(fd, own, length) == 0 && getsockname(fd, own, &length) == 0);
+    assert(connect(fd, v4 ? (struct sockaddr *)&to4 : (struct sockaddr *)&to6, length) == 0);
+    assert(setsockopt(fd, level, v4 ? IP_RECVTOS : IPV6_RECVTCLASS, &on, sizeof on) == 0);
+    for (int mark = 0; mark < 4; mark++) {
+        assert(setsockopt(fd, level, v4 ? IP_TOS : IPV6_TCLASS, &mark, sizeof mark) == 0);
+        assert(send(fd, "x", 1, 0) == 1);
+        assert(wait_for(a.port, in, HARP_BATCH) == 1);
+        assert(in[0].marked == (mark == 3));
+    }
+    int hop = hop_to(&a, in[0].from, 0);
+    char byte, control[128];
+    struct iovec part = {&byte, 1};
+    struct msghdr header = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = 128};
+    put(a.port, hop, 1, 1);
+    a.port->ops->flush(a.port, now_ns());
+    assert(recvmsg(fd, &header, 0) == 1 && byte == (char)byte_of(1, 0));
+    const struct cmsghdr *item = CMSG_FIRSTHDR(&header);
+    assert(item && item->cmsg_level == level && (*CMSG_DATA(item) & 3) == 2);
+    close(fd);
+}
+
+/* A descriptor that wakes; a child that closes its copy and leaves the parent alone. */
+static void waiting(void)
+{
+    struct harp_arrival in[HARP_BATCH];
+    open_end(&a, 2);
+    open_end(&b, 2);
+    int hop = hop_to(&a, &b.port->locals[1], 0);
+    struct pollfd readable = {.fd = b.port->ops->fd(b.port), .events = POLLIN};
+    assert(b.port->ops->sleep(b.port) && poll(&readable, 1, 0) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        b.port->ops->close(b.port);
+        a.port->ops->close(a.port);
+        _exit(0);
+    }
+    int status;
+    assert(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+    for (uint64_t round = 0; round < 3; round++) {
+        put(a.port, hop, 64, round);
+        put(a.port, hop, 64, round + 1);
+        a.port->ops->flush(a.port, now_ns());
+        assert(poll(&readable, 1, 20000) == 1);
+        /* One at a time: the second waits in the port's own buffer, and that is no time to sleep.
+         */
+        assert(wait_for(b.port, in, 1) == 1);
+        check(in[0].bytes, 64, round);
+        b.port->ops->release(b.port, in, 1);
+        assert(b.port->counters.received % 2 == 0 || !b.port->ops->sleep(b.port) ||
+               poll(&readable, 1, 20000) == 1);
+        assert(wait_for(b.port, in, 1) == 1);
+        check(in[0].bytes, 64, round + 1);
+        b.port->ops->release(b.port, in, 1);
+    }
+}
+
+static int refused(struct harp_port_config config, const char *says)
+{
+    char why[HARP_WHY_BYTES] = "";
+    struct harp_port *port = NULL;
+    int error = harp_port_udp_open(&port, &config, why);
+    printf("%s\n", why);
+    assert(error < 0 && !port && strstr(why, says));
+    return error;
+}
+
+static void errors(void)
+{
+    struct harp_port_config config = {.locals = 1};
+    char why[HARP_WHY_BYTES];
+    enter(&a);
+    int fds = dup(0);
+    close(fds);
+    refused(config, "needs an interface or an address");
+    config.interface = "harp-nowhere";
+    assert(refused(config, "no interface harp-nowhere") == -ENODEV);
+    config.interface = NULL;
+    harp_address_parse("203.0.113.77", &config.local);
+    assert(refused(config, "has no address 203.0.113.77") == -EADDRNOTAVAIL);
+    harp_address_parse(a.ip, &config.local);
+    config.mtu = 1000000;
+    assert(refused(config, "MTU of 1000000") == -EINVAL);
+    config.mtu = 0;
+    config.locals = 0;
+    assert(refused(config, "1 to 256 own addresses, not 0") == -EINVAL);
+    config.locals = 2;
+    assert(harp_port_udp_open(&a.port, &config, why) == 0);
+    config.local.port = a.port->locals[0].port;
+    assert(refused(config, "cannot be had: Address already in use") == -EADDRINUSE);
+    int hop = a.port->ops->hop(a.port, &config.local, 1, why);
+    assert(hop >= 0);
+    a.port->ops->unhop(a.port, hop);
+    config.local.port = 0;
+    assert(a.port->ops->hop(a.port, &config.local, 0, why) < 0 && strstr(why, "UDP port"));
+    printf("%s\n", why);
+    harp_address_parse(harp_address_is_ipv4(&config.local) ? "[::1]:7" : "127.0.0.1:7",
+                       &config.local);
+    assert(a.port->ops->hop(a.port, &config.local, 0, why) < 0 && strstr(why, "it takes an IP"));
+    printf("%s\n", why);
+    a.port->ops->close(a.port);
+    a.port = NULL;
+    /* Found by the interface's name, and nothing of all that was refused is left. */
+    config = (struct harp_port_config){.locals = 1, .interface = "lo"};
+    assert(harp_port_udp_open(&a.port, &config, why) == 0);
+    assert(strstr(a.port->line, "udp: lo 127.0.0.1:"));
+    a.port->ops->close(a.port);
+    a.port = NULL;
+    int again = dup(0);
+    assert(again == fds);
+}
+
+int main(int count, char **words)
+{
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } tests[] = {{"sizes", sizes},     {"joined", joined},
+                 {"backlog", backlog}, {"unreachable", unreachable},
+                 {"narrow", narrow},   {"lowered", lowered},
+                 {"marks", marks},     {"waiting", waiting},
+                 {"errors", errors}};
+    assert(count == 6);
+    a = (struct end){.ip = words[2], .space = words[3]};
+    b = (struct end){.ip = words[4], .space = words[5]};
+    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+        if (strcmp(tests[i].name, words[1]) != 0)
+            continue;
+        tests[i].run();
+        if (a.port)
+            a.port->ops->close(a.port);
+        if (b.port)
+            b.port->ops->close(b.port);
+        return 0;
+    }
+    return 2;
+}

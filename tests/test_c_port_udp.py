@@ -1,0 +1,72 @@
+"""The udp port: on loopback, and between two network namespaces."""
+
+import pytest
+from c_programs import build, run
+from netns import Net, usable, veth_pair
+
+SOURCES = ["tests/c/test_port_udp.c", "cnet/port_udp.c", "cnet/port_udp_receive.c",
+           "cnet/port_udp_send.c", "cnet/port_udp_socket.c", "cnet/address.c", "cnet/arena.c"]
+LOOPBACK = {"ipv4": ("127.0.0.1", "-", "127.0.0.1", "-"), "ipv6": ("::1", "-", "::1", "-")}
+root = pytest.mark.skipif(bool(usable()), reason=usable())
+both = pytest.mark.parametrize("family", ["ipv4", "ipv6"])
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("port_udp") / "test", SOURCES)
+
+
+def ends(a, b, family):
+    return getattr(a, family), a.space.path, getattr(b, family), b.space.path
+
+
+@both
+@pytest.mark.parametrize("test", ["sizes", "joined", "unreachable", "marks", "waiting", "errors"])
+def test_on_loopback(program, test, family):
+    run(program, test, *LOOPBACK[family])
+
+
+@root
+@both
+@pytest.mark.parametrize("mtu", [1500, 9000])
+@pytest.mark.parametrize("test", ["sizes", "joined", "unreachable", "marks"])
+def test_over_veth(program, test, family, mtu):
+    with veth_pair(mtu=mtu) as (a, b):
+        run(program, test, *ends(a, b, family))
+
+
+@root
+@both
+def test_a_full_queue_holds_back(program, family):
+    with veth_pair() as (a, b):
+        a.shape(2 * 10**8, queue_bytes=64 << 20)
+        run(program, "backlog", *ends(a, b, family))
+
+
+@root
+@both
+def test_a_router_tells_the_mtu(program, family):
+    with Net() as net:
+        a, router, b = net.namespace(), net.namespace(), net.namespace()
+        left, hub_left = net.connect(a, router)
+        hub_right, right = net.connect(router, b, mtu=1300)
+        router.sysctl("ipv4.ip_forward", 1)
+        router.sysctl("ipv6.conf.all.forwarding", 1)
+        for space, via in ((a, hub_left), (b, hub_right)):
+            space.run("ip", "route", "add", "default", "via", via.ipv4)
+            space.run("ip", "-6", "route", "add", "default", "via", via.ipv6)
+        run(program, "narrow", *ends(left, right, family))
+
+
+@root
+@both
+def test_an_interface_gets_a_smaller_mtu(program, family):
+    with veth_pair() as (a, b):
+        run(program, "lowered", *ends(a, b, family))
+
+
+@root
+def test_without_offloads_of_the_device(program):
+    with veth_pair() as (a, b):
+        a.features({"tx-checksum-ip-generic": False, "tx-udp-segmentation": False})
+        run(program, "sizes", *ends(a, b, "ipv4"))
