@@ -27,14 +27,14 @@ lacking() {
     command -v tshark >/dev/null ||
         echo "tshark: without it the test of the Wireshark dissector is skipped"
     [ -e "$(clang -print-file-name=libclang_rt.fuzzer-x86_64.a 2>/dev/null)" ] ||
-        echo "clang libclang-rt-14-dev: without them only the stored inputs of the fuzzers are tried"
+        echo "clang libclang-rt-dev: without them only the stored inputs of the fuzzers are tried"
     command -v qemu-system-x86_64 >/dev/null && command -v busybox >/dev/null ||
         echo "qemu-system-x86 busybox-static: without them \`make test-vm\` is skipped"
 }
 
 need=$(missing)
 if [ -n "$need$(lacking)" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    packages="python3 python3-venv python3-dev gcc libc6-dev tshark qemu-system-x86 busybox-static clang libclang-rt-14-dev"
+    packages="python3 python3-venv python3-dev gcc libc6-dev tshark qemu-system-x86 busybox-static clang libclang-rt-dev"
     echo "setup: installing $packages"
     export DEBIAN_FRONTEND=noninteractive
     apt-get -qq update

@@ -6,7 +6,7 @@ from fuzz_programs import TARGETS, build_fuzzer, build_replay, corpus, fuzz, has
 
 SECONDS = 60
 needs_libfuzzer = pytest.mark.skipif(
-    not has_libfuzzer(), reason="libFuzzer is needed: apt-get install clang libclang-rt-14-dev")
+    not has_libfuzzer(), reason="libFuzzer is needed: apt-get install clang libclang-rt-dev")
 
 
 @pytest.mark.parametrize("target", TARGETS)
