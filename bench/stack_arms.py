@@ -47,7 +47,8 @@ PROGRAMS = {
     "tcp_blast": Program(("tcp_blast.c",)),
     "udp_blast": Program(("udp_blast.c",)),
     "xdp_blast": Program(("xdp_blast.c", "raw_xdp.c")),
-    "harp_bench": Program(("harp_bench.c", "harp_bench_settings.c"), stack=True, needs=("cnet/engine.c",)),
+    "harp_bench": Program(("harp_bench.c", "harp_bench_settings.c"), stack=True,
+                          needs=("cnet/engine.c",)),
     "session_cost": Program(("session_cost.c",), stack=True),
 }
 
@@ -96,6 +97,11 @@ class Bench:
     """Of the sender and of the receiver."""
 
 
+TCP = {f"TCP {control.upper()}, {n}": ("--congestion", control, "--sockets", str(n))
+       for control in ("cubic", "bbr") for n in (1, 2, 4)}
+"""Kernel TCP's settings, of which the best is the reference, as options of tcp_blast."""
+
+
 def one_way(a: Namespace, b: Namespace, receive: Sequence[str | Path], send: Sequence[str | Path],
             unit_of: Callable[[dict[str, Any]], float]) -> Sample:
     """Run a receiver at ``b``, when it is ready a sender at ``a``, until the receiver has enough.
@@ -116,7 +122,7 @@ def one_way(a: Namespace, b: Namespace, receive: Sequence[str | Path], send: Seq
             raise _failure(send, sender) if sender.poll() else _failure(receive, receiver)
         receiver.wait(PATIENCE_S)
         try:
-            told = sender.communicate(timeout=5 if handle else 0.2)[0]
+            told = sender.communicate(timeout=10 if handle else 0.2)[0]
         except subprocess.TimeoutExpired:
             sender.kill()
             told = sender.communicate()[0] if not handle else ""

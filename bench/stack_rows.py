@@ -7,19 +7,22 @@ against, of which the best counts.
 
 from __future__ import annotations
 
+import re
+import subprocess
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from netns import SEGMENTATION, veth_pair
-from stack_arms import Bench, Sample, alone, build, gbps, one_way
+from netns import SEGMENTATION, Net, veth_pair
+from stack_arms import ROOT, TCP, Bench, BenchError, Sample, alone, build, gbps, one_way
+from stack_emulated import emulated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from netns import End
+    from netns import End, Namespace
 
     Arms = dict[str, Callable[[], Sample]]
     Group = Callable[[Bench], AbstractContextManager[Arms]]
@@ -53,23 +56,16 @@ class Row:
 
 # The kernel's stack, best of its settings
 
-CONTROLS = ("cubic", "bbr")
-SOCKETS = (1, 2, 4)
-TCP = tuple(f"TCP {control.upper()}, {n}" for control in CONTROLS for n in SOCKETS)
-
-
 def tcp_arms(bench: Bench, a: End, b: End) -> Arms:
     """Kernel TCP by the number of sockets and congestion control."""
     program = _built("tcp_blast")
 
-    def arm(control: str, sockets: int) -> Callable[[], Sample]:
-        common = ["--sockets", str(sockets), "--congestion", control]
+    def arm(options: Sequence[str]) -> Callable[[], Sample]:
         return lambda: one_way(
-            a.space, b.space, [program, "receive", *common, *_window(bench)],
-            [program, "send", "--to", b.ipv4, "--cpu", str(bench.cpus[0]), *common], gbps)
+            a.space, b.space, [program, "receive", *options, *_window(bench)],
+            [program, "send", "--to", b.ipv4, "--cpu", str(bench.cpus[0]), *options], gbps)
 
-    return {f"TCP {control.upper()}, {n}": arm(control, n) for control in CONTROLS
-            for n in SOCKETS}
+    return {name: arm(options) for name, options in TCP.items()}
 
 
 def udp_arm(bench: Bench, a: End, b: End) -> Arms:
@@ -95,20 +91,27 @@ def xdp_arm(bench: Bench, a: End, b: End, mtu: int) -> Arms:
 def harp_arms(bench: Bench, a: End, b: End, port: str,
               variants: Mapping[str, tuple[str, ...]]) -> Arms:
     """Run the stack over one of its ports, by the name of each variant and its options."""
-    program = build("harp_bench")
-    if program is None or not (program.parent.parent.parent / "cnet" / f"port_{port}.c").exists():
-        return {}
+    return {name: harp_arm(bench, a.space, b.space, port, options, at_a=["--interface", a.device],
+                           at_b=["--interface", b.device])
+            for name, options in variants.items() if _port_exists(port)}
 
-    def arm(options: tuple[str, ...]) -> Callable[[], Sample]:
-        def at(end: End, cpu: int) -> list[str]:
-            return ["--port", port, "--interface", end.device, "--cpu", str(cpu), *options]
 
-        return lambda: one_way(
-            a.space, b.space,
-            [program, "receive", *at(b, bench.cpus[1]), "--seconds", str(bench.seconds)],
-            [program, "send", *at(a, bench.cpus[0])], gbps)
+def harp_arm(bench: Bench, a: Namespace, b: Namespace, port: str, options: Sequence[str], *,
+             at_a: Sequence[str] = (), at_b: Sequence[str] = (),
+             unit_of: Callable[[dict[str, Any]], float] = gbps) -> Callable[[], Sample]:
+    """Run the stack between two namespaces."""
+    program = _built("harp_bench")
 
-    return {name: arm(options) for name, options in variants.items()}
+    def words(cpu: int, end: Sequence[str]) -> list[str]:
+        return ["--port", port, "--cpu", str(cpu), *end, *options]
+
+    return lambda: one_way(
+        a, b, [program, "receive", *words(bench.cpus[1], at_b), "--seconds", str(bench.seconds)],
+        [program, "send", *words(bench.cpus[0], at_a)], unit_of)
+
+
+def _port_exists(port: str) -> bool:
+    return build("harp_bench") is not None and (ROOT / "cnet" / f"port_{port}.c").exists()
 
 
 def _given(name: str, value: float) -> Arms:
@@ -132,7 +135,7 @@ def udp_pair(bench: Bench) -> Iterator[Arms]:
     """MTU 1500, every offload on."""
     with veth_pair() as (a, b):
         yield {**harp_arms(bench, a, b, "udp", {
-            "HARP": (), "HARP, 1 % lost": ("--faults", "drop=0.01")}),
+            "HARP": (), "HARP, 1 % lost": ("--faults", "drop=1%")}),
             **udp_arm(bench, a, b), **tcp_arms(bench, a, b)}
 
 
@@ -176,13 +179,56 @@ def xdp_pair(mtu: int, *, segmentation: bool = True) -> Group:
 
 @contextmanager
 def memory(bench: Bench) -> Iterator[Arms]:
-    """Two processes that share memory, a CPU each."""
+    """Two processes that share memory, a CPU each; the copies are of 256 MiB of memory."""
     copy = _built("memcpy_rate")
-    yield {"memcpy": lambda: alone([copy, str(bench.cpus[0]), str(bench.seconds)], gbps)}
+    arms: Arms = {"memcpy": lambda: alone([copy, str(bench.cpus[0]), str(bench.seconds)], gbps)}
+    with Net() as net:
+        if _port_exists("mem"):
+            space = net.namespace()
+            arms["HARP, 1 MiB"] = harp_arm(
+                bench, space, space, "mem", ["--memory", str(256 << 20), "--flight", "8"])
+            arms["HARP, 64 B"] = harp_arm(
+                bench, space, space, "mem", ["--size", "64", "--flight", "256"],
+                unit_of=lambda got: float(got["packets"]) / float(got["seconds"]) / 1e6)
+            arms["HARP, ping-pong"] = harp_arm(
+                bench, space, space, "mem", ["--size", "64", "--ping"],
+                unit_of=lambda got: float(got["median_us"]))
+        yield arms
+
+
+@contextmanager
+def one_process(bench: Bench) -> Iterator[Arms]:
+    """Engines that talk to themselves: what does not meet cannot slow each other down."""
+    def pairs(engines: int) -> Callable[[], Sample]:
+        return lambda: alone([_built("harp_bench"), "pairs", "--port", "mem", "--engines",
+                              str(engines), "--cpu", "0", "--seconds", str(bench.seconds)], gbps)
+
+    yield ({"one engine": pairs(1), "two engines": pairs(2)} if _port_exists("mem") else {})
+
+
+@contextmanager
+def transport(bench: Bench) -> Iterator[Arms]:
+    """Two sessions back to back in one thread, with CRC and tag, without copies."""
+    program = build("session_cost")
+
+    def cost() -> Sample:
+        done = subprocess.run([str(program), str(bench.seconds)], capture_output=True, text=True,
+                              check=True)
+        found = re.search(r"^4 MiB, sealed, swift +([0-9.]+) ns a frame", done.stdout, re.MULTILINE)
+        if not found:
+            raise BenchError(f"session_cost has no row of sealed frames:\n{done.stdout}")
+        return Sample(float(found[1]), 1.0)
+
+    yield {"transport": cost} if program else {}
 
 
 ROWS = {row.id: row for row in (
-    Row("udp-tcp", "udp port over veth, MTU 1500, one flow", udp_pair, "HARP", against=TCP,
+    Row("zc-tcp", "zero-copy xdp port, streamed, emulated virtio_net, MTU 1500", emulated,
+        "HARP, zero copy", against=tuple(TCP), target=1.94, aim=2.5),
+    Row("zc-raw", "the same", emulated, "HARP, zero copy", against=("raw zero copy",), target=0.8),
+    Row("zc-copy", "the same", emulated, "HARP, zero copy", against=("HARP, copy mode",),
+        target=3.0),
+    Row("udp-tcp", "udp port over veth, MTU 1500, one flow", udp_pair, "HARP", against=tuple(TCP),
         target=1.3, aim=1.6),
     Row("udp-raw", "the same", udp_pair, "HARP", against=("raw UDP",), target=0.8),
     Row("udp-loss", "udp port, 1 % random loss each way", udp_pair, "HARP, 1 % lost",
@@ -196,14 +242,14 @@ ROWS = {row.id: row for row in (
     Row("mem-64B", "mem port, 64 B messages", memory, "HARP, 64 B", "M/s", target=5.0),
     Row("mem-rtt", "mem port, 64 B there and back, two CPUs", memory, "HARP, ping-pong", "µs",
         target=1.0, lower=True),
-    Row("frame-cost", "transport alone, 4 KiB frames, an end", memory, "transport", "ns",
+    Row("frame-cost", "transport alone, 4 KiB frames, an end", transport, "transport", "ns",
         target=300.0, aim=200.0, lower=True),
-    Row("engines-2", "two engines on two cores", memory, "two engines", against=("one engine",),
-        target=1.8),
+    Row("engines-2", "two engines on two cores", one_process, "two engines",
+        against=("one engine",), target=1.8),
     Row("xdp-3400", "xdp port over veth, MTU 3400, copy mode", xdp_pair(3400), "HARP",
         against=("raw AF_XDP",), target=0.85),
     Row("xdp-1500", "xdp port over veth, MTU 1500, copy mode", xdp_pair(1500), "HARP",
         against=("raw AF_XDP",), target=0.85),
     Row("xdp-9000", "xdp port over veth, MTU 9000, multi-buffer",
-        xdp_pair(9000, segmentation=False), "HARP", against=TCP, target=1.0),
+        xdp_pair(9000, segmentation=False), "HARP", against=tuple(TCP), target=1.0),
 )}
