@@ -181,10 +181,11 @@ static void write_ack(struct harp_session *session, struct harp_frame *frame, ui
 size_t harp_session_send_acks(struct harp_session *session, struct harp_frame *frames, size_t room)
 {
     size_t n = 0;
-    for (uint32_t p = 0; p < session->paths_n && n < room; p++) {
-        const struct harp_path *path = &session->paths[p];
+    for (uint64_t set = session->awake; set && n < room;) {
+        uint8_t number = harp_session_next_path(&set);
+        const struct harp_path *path = &session->paths[number];
         if (path->ack_now || path->ack_at_ns <= session->now_ns)
-            write_ack(session, &frames[n++], (uint8_t)p);
+            write_ack(session, &frames[n++], number);
     }
     if (n < room && harp_session_credit_waits(session))
         write_ack(session, &frames[n++], session->heard_path);

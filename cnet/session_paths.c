@@ -51,6 +51,7 @@ void harp_session_paths_begin(struct harp_session *session)
 static void try_full(struct harp_session *session, uint8_t path)
 {
     struct harp_standing *standing = &session->standing[path];
+    harp_session_wake(session, path);
     standing->size_at_ns = HARP_NEVER;
     if (standing->size != HARP_SIZE_NONE)
         return;
@@ -196,6 +197,7 @@ void harp_session_path_off_queue(struct harp_session *session, uint8_t path, boo
         return;
     session->standing[path].arrives_off = off;
     session->paths[path].ack_now = true;
+    harp_session_wake(session, path);
 }
 
 void harp_session_unreachable(struct harp_session *session, uint64_t now_ns, uint8_t path)
@@ -212,6 +214,8 @@ void harp_session_unreachable(struct harp_session *session, uint64_t now_ns, uin
     if (standing->unreachable_at_ns && session->now_ns - standing->unreachable_at_ns < pause_ns)
         return;
     standing->unreachable_at_ns = session->now_ns;
+    if (open)
+        harp_session_wake(session, path);
     if (connecting)
         session->repeat_at_ns = session->now_ns;
     else if (session->paths[path].probe == HARP_PROBE_NONE)
@@ -226,5 +230,6 @@ bool harp_session_probe_bytes(struct harp_session *session, uint8_t path, uint16
         return false;
     session->standing[path].size = HARP_SIZE_DUE;
     session->standing[path].size_bytes = bytes;
+    harp_session_wake(session, path);
     return true;
 }

@@ -29,6 +29,7 @@ static void confirmed(struct harp_session *session)
 static void count_arrival(struct harp_session *session, const struct harp_header *header)
 {
     struct harp_path *path = &session->paths[header->path];
+    harp_session_wake(session, header->path);
     harp_path_arrived(path, header->packet, session->now_ns, session->config.ack_every,
                       session->config.loss.ack_delay_ns);
     session->heard_ns = session->now_ns;

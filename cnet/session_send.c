@@ -40,6 +40,7 @@ static struct harp_sent *number(struct harp_session *session, struct harp_frame 
                                            (uint16_t)(HARP_HEADER_BYTES + frame->header.length));
     frame->header.packet = sent->packet;
     harp_loss_sent(&path->loss, session->now_ns);
+    harp_session_wake(session, frame->path);
     return sent;
 }
 
@@ -94,18 +95,19 @@ static size_t send_size_probe(struct harp_session *session, struct harp_frame *f
 static size_t send_probes(struct harp_session *session, struct harp_frame *frames, size_t room)
 {
     size_t n = 0;
-    for (uint32_t p = 0; p < session->paths_n && n < room; p++) {
+    for (uint64_t set = session->awake; set && n < room;) {
+        uint8_t p = harp_session_next_path(&set);
         struct harp_path *path = &session->paths[p];
         struct harp_pick pick;
-        n += send_size_probe(session, &frames[n], (uint8_t)p);
+        n += send_size_probe(session, &frames[n], p);
         if (n == room)
             break;
         if (path->probe == HARP_PROBE_NONE || !harp_sent_has_room(&path->sent))
             continue;
         if (path->probe == HARP_PROBE_TAIL && find_tail(session, path, &pick)) {
-            write_data(session, &frames[n++], (uint8_t)p, &pick);
+            write_data(session, &frames[n++], p, &pick);
         } else {
-            write_probe(session, &frames[n++], (uint8_t)p, 0);
+            write_probe(session, &frames[n++], p, 0);
         }
         path->probe = HARP_PROBE_NONE;
     }

@@ -90,6 +90,7 @@ struct harp_session {
     struct harp_header placing_header;
     uint64_t *words;
     struct harp_sent *slots;
+    uint64_t awake; /* a bit for each path that has anything to wait for or to send */
     struct harp_standing standing[HARP_PATHS_MAX];
     struct harp_path paths[];
 };
@@ -129,6 +130,20 @@ void harp_session_path_flag(struct harp_session *session, uint8_t path, uint32_t
 void harp_session_path_timer(struct harp_session *session, uint8_t path);
 uint64_t harp_session_path_due_ns(const struct harp_session *session, uint8_t path);
 void harp_session_paths_rate(struct harp_session *session);
+
+/* Something has happened to a path: look at it again, until nothing is due on it any more. */
+static inline void harp_session_wake(struct harp_session *session, uint8_t path)
+{
+    session->awake |= UINT64_C(1) << path;
+}
+
+/* Take the lowest path out of a set of them that is not empty. */
+static inline uint8_t harp_session_next_path(uint64_t *set)
+{
+    uint8_t path = (uint8_t)__builtin_ctzll(*set);
+    *set &= *set - 1;
+    return path;
+}
 
 /* Whether the peer may wait for credit that it was not told of, and no other ACK is due. */
 bool harp_session_credit_waits(const struct harp_session *session);

@@ -54,7 +54,9 @@ static void see_to_path(struct harp_session *session, struct harp_path *path)
 
 static void probe_somewhere(struct harp_session *session)
 {
-    struct harp_path *path = &session->paths[harp_session_pick_path(session, session->heard_path)];
+    uint8_t number = harp_session_pick_path(session, session->heard_path);
+    struct harp_path *path = &session->paths[number];
+    harp_session_wake(session, number);
     if (path->probe == HARP_PROBE_NONE)
         path->probe = HARP_PROBE_PLAIN;
 }
@@ -112,9 +114,10 @@ void harp_session_timers(struct harp_session *session)
     }
     if (session->state != HARP_OPEN)
         return;
-    for (uint32_t p = 0; p < session->paths_n; p++) {
-        see_to_path(session, &session->paths[p]);
-        harp_session_path_timer(session, (uint8_t)p);
+    for (uint64_t set = session->awake; set;) {
+        uint8_t path = harp_session_next_path(&set);
+        see_to_path(session, &session->paths[path]);
+        harp_session_path_timer(session, path);
     }
     beg(session);
     keep_alive(session);
@@ -140,8 +143,13 @@ static uint64_t open_deadline_ns(struct harp_session *session)
     at_ns = harp_min(at_ns, session->pacer_at_ns);
     if (harp_session_credit_waits(session))
         return session->now_ns;
-    for (uint32_t p = 0; p < session->paths_n; p++)
-        at_ns = harp_min(at_ns, path_deadline_ns(session, (uint8_t)p));
+    for (uint64_t set = session->awake; set;) {
+        uint8_t path = harp_session_next_path(&set);
+        uint64_t path_at_ns = path_deadline_ns(session, path);
+        if (path_at_ns == HARP_NEVER)
+            session->awake &= ~(UINT64_C(1) << path);
+        at_ns = harp_min(at_ns, path_at_ns);
+    }
     return at_ns;
 }
 
