@@ -128,11 +128,8 @@ static void backlog(void)
     size_t empty = a.port->ops->room(a.port, hop);
     uint64_t end_ns = now_ns() + PATIENCE_NS;
     while (a.port->counters.sent < COUNT) {
-        for (uint8_t *slot; sent < COUNT && a.port->ops->room(a.port, hop) > 0; sent++) {
-            slot = a.port->ops->slot(a.port, hop, 1400);
-            memcpy(slot, &sent, sizeof sent);
-            fill(slot + sizeof sent, 1400 - sizeof sent, sent);
-        }
+        while (sent < COUNT && a.port->ops->room(a.port, hop) > 0)
+            assert(put_numbered(a.port, hop, 1400, sent++));
         a.port->ops->flush(a.port, now_ns());
         if (a.port->ops->deadline_ns(a.port) != UINT64_MAX) {
             held = true;
@@ -140,10 +137,8 @@ static void backlog(void)
         }
         size_t n = b.port->ops->receive(b.port, now_ns(), in, HARP_BATCH);
         for (size_t i = 0; i < n; i++) {
-            uint64_t number;
-            memcpy(&number, in[i].bytes, sizeof number);
+            uint64_t number = check_numbered(in[i].bytes, in[i].length);
             assert(in[i].length == 1400 && number >= next);
-            check(in[i].bytes + sizeof number, 1400 - sizeof number, number);
             next = number + 1;
         }
         b.port->ops->release(b.port, in, n);
