@@ -34,6 +34,10 @@ uint32_t harp_crc32c(const uint8_t *bytes, size_t length);
 /* Copy `length` bytes and return their CRC32C. The two places do not overlap. */
 uint32_t harp_crc32c_copy(uint8_t *to, const uint8_t *from, size_t length);
 
+/* The same for a place that another core will read: long copies go past this core's caches, from
+ * which the other one would have to fetch every line. Alignment of `to` to 64 helps. */
+uint32_t harp_crc32c_copy_far(uint8_t *to, const uint8_t *from, size_t length);
+
 /* The routines that this CPU offers, by index; names are NULL from the last on. harp_crc32c_use
  * makes one the process's, for tests and measurements. */
 const char *harp_crc32c_name(size_t index);

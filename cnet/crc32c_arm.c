@@ -52,7 +52,7 @@ size_t harp_crc32c_machine(struct harp_crc32c_routine *list)
 {
     if (!(getauxval(AT_HWCAP) & HWCAP_CRC32))
         return 0;
-    list[0] = (struct harp_crc32c_routine){"serial", serial_crc, serial_copy};
+    list[0] = (struct harp_crc32c_routine){"serial", serial_crc, serial_copy, NULL};
     return 1;
 }
 

@@ -4,6 +4,7 @@
 #if defined(__x86_64__)
 
 #include <immintrin.h>
+#include <stdbool.h>
 
 #include "bytes.h"
 
@@ -83,10 +84,13 @@ SSE INLINE uint32_t threeway(uint32_t state, uint8_t *to, const uint8_t *from, s
     return serial(state, to ? to + at : NULL, from + at, length - at);
 }
 
-SSE INLINE __m128i take16(uint8_t *to, const uint8_t *from)
+/* `far`: past the caches; `to` is aligned to 64 then. */
+SSE INLINE __m128i take16(uint8_t *to, const uint8_t *from, bool far)
 {
     __m128i block = _mm_loadu_si128((const __m128i *)from);
-    if (to)
+    if (to && far)
+        _mm_stream_si128((__m128i *)to, block);
+    else if (to)
         _mm_storeu_si128((__m128i *)to, block);
     return block;
 }
@@ -107,35 +111,37 @@ SSE INLINE uint32_t fold_rest(__m128i block, uint8_t *to, const uint8_t *from, s
 {
     size_t at = 0;
     for (; length - at >= 16; at += 16)
-        block = fold16(block, OVER(128, 192), take16(to ? to + at : NULL, from + at));
+        block = fold16(block, OVER(128, 192), take16(to ? to + at : NULL, from + at, false));
     uint64_t state = _mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(block));
     state = _mm_crc32_u64(state, (uint64_t)_mm_extract_epi64(block, 1));
     return serial((uint32_t)state, to ? to + at : NULL, from + at, length - at);
 }
 
-SSE INLINE uint32_t fold(uint32_t state, uint8_t *to, const uint8_t *from, size_t length)
+SSE INLINE uint32_t fold(uint32_t state, uint8_t *to, const uint8_t *from, size_t length, bool far)
 {
     if (length < 64)
         return serial(state, to, from, length);
     __m128i block[4];
     for (size_t i = 0; i < 4; i++)
-        block[i] = take16(to ? to + 16 * i : NULL, from + 16 * i);
+        block[i] = take16(to ? to + 16 * i : NULL, from + 16 * i, far);
     block[0] = _mm_xor_si128(block[0], _mm_cvtsi32_si128((int)state));
     size_t at = 64;
     for (; length - at >= 64; at += 64)
         for (size_t i = 0; i < 4; i++)
             block[i] = fold16(block[i], OVER(512, 576),
-                              take16(to ? to + at + 16 * i : NULL, from + at + 16 * i));
+                              take16(to ? to + at + 16 * i : NULL, from + at + 16 * i, far));
     __m128i one = fold16(block[0], OVER(384, 448), block[3]);
     one = fold16(block[1], OVER(256, 320), one);
     one = fold16(block[2], OVER(128, 192), one);
     return fold_rest(one, to ? to + at : NULL, from + at, length - at);
 }
 
-AVX512 INLINE __m512i take64(uint8_t *to, const uint8_t *from)
+AVX512 INLINE __m512i take64(uint8_t *to, const uint8_t *from, bool far)
 {
     __m512i block = _mm512_loadu_si512(from);
-    if (to)
+    if (to && far)
+        _mm512_stream_si512((void *)to, block);
+    else if (to)
         _mm512_storeu_si512(to, block);
     return block;
 }
@@ -147,26 +153,27 @@ AVX512 INLINE __m512i fold64(__m512i block, __m512i constants, __m512i next)
     return _mm512_ternarylogic_epi64(low, high, next, 0x96); /* exclusive or of three */
 }
 
-AVX512 INLINE uint32_t fold512(uint32_t state, uint8_t *to, const uint8_t *from, size_t length)
+AVX512 INLINE uint32_t fold512(uint32_t state, uint8_t *to, const uint8_t *from, size_t length,
+                               bool far)
 {
     if (length < 256)
-        return fold(state, to, from, length);
+        return fold(state, to, from, length, far);
     const __m512i over_2048 = _mm512_broadcast_i32x4(OVER(2048, 2112));
     const __m512i over_512 = _mm512_broadcast_i32x4(OVER(512, 576));
     __m512i block[4];
     for (size_t i = 0; i < 4; i++)
-        block[i] = take64(to ? to + 64 * i : NULL, from + 64 * i);
+        block[i] = take64(to ? to + 64 * i : NULL, from + 64 * i, far);
     block[0] = _mm512_xor_si512(block[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)state)));
     size_t at = 256;
     for (; length - at >= 256; at += 256)
         for (size_t i = 0; i < 4; i++)
             block[i] = fold64(block[i], over_2048,
-                              take64(to ? to + at + 64 * i : NULL, from + at + 64 * i));
+                              take64(to ? to + at + 64 * i : NULL, from + at + 64 * i, far));
     __m512i one = block[0];
     for (size_t i = 1; i < 4; i++)
         one = fold64(one, over_512, block[i]);
     for (; length - at >= 64; at += 64)
-        one = fold64(one, over_512, take64(to ? to + at : NULL, from + at));
+        one = fold64(one, over_512, take64(to ? to + at : NULL, from + at, far));
     __m128i last = _mm512_extracti32x4_epi32(one, 3);
     last = fold16(_mm512_extracti32x4_epi32(one, 0), OVER(384, 448), last);
     last = fold16(_mm512_extracti32x4_epi32(one, 1), OVER(256, 320), last);
@@ -175,33 +182,49 @@ AVX512 INLINE uint32_t fold512(uint32_t state, uint8_t *to, const uint8_t *from,
 }
 
 /* Each routine twice, without the copy and with it. */
-#define ROUTINE(target, name)                                                                      \
+#define ROUTINE(target, name, arguments)                                                           \
     target static uint32_t name##_crc(uint32_t state, const uint8_t *from, size_t length)          \
     {                                                                                              \
-        return name(state, NULL, from, length);                                                    \
+        uint8_t *const to = NULL;                                                                  \
+        return name arguments;                                                                     \
     }                                                                                              \
     target static uint32_t name##_copy(uint32_t state, uint8_t *to, const uint8_t *from,           \
                                        size_t length)                                              \
     {                                                                                              \
-        return name(state, to, from, length);                                                      \
+        return name arguments;                                                                     \
     }
-ROUTINE(SSE, serial)
-ROUTINE(SSE, threeway)
-ROUTINE(SSE, fold)
-ROUTINE(AVX512, fold512)
+ROUTINE(SSE, serial, (state, to, from, length))
+ROUTINE(SSE, threeway, (state, to, from, length))
+ROUTINE(SSE, fold, (state, to, from, length, false))
+ROUTINE(AVX512, fold512, (state, to, from, length, false))
+
+/* Stores past the caches are ordered by a fence only. */
+SSE static uint32_t fold_far(uint32_t state, uint8_t *to, const uint8_t *from, size_t length)
+{
+    state = fold(state, to, from, length, true);
+    _mm_sfence();
+    return state;
+}
+
+AVX512 static uint32_t fold512_far(uint32_t state, uint8_t *to, const uint8_t *from, size_t length)
+{
+    state = fold512(state, to, from, length, true);
+    _mm_sfence();
+    return state;
+}
 
 size_t harp_crc32c_machine(struct harp_crc32c_routine *list)
 {
     __builtin_cpu_init(); /* this runs before main */
     if (!__builtin_cpu_supports("sse4.2") || !__builtin_cpu_supports("pclmul"))
         return 0;
-    list[0] = (struct harp_crc32c_routine){"serial", serial_crc, serial_copy};
-    list[1] = (struct harp_crc32c_routine){"threeway", threeway_crc, threeway_copy};
-    list[2] = (struct harp_crc32c_routine){"fold", fold_crc, fold_copy};
+    list[0] = (struct harp_crc32c_routine){"serial", serial_crc, serial_copy, fold_far};
+    list[1] = (struct harp_crc32c_routine){"threeway", threeway_crc, threeway_copy, fold_far};
+    list[2] = (struct harp_crc32c_routine){"fold", fold_crc, fold_copy, fold_far};
     if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512vl") ||
         !__builtin_cpu_supports("vpclmulqdq"))
         return 3;
-    list[3] = (struct harp_crc32c_routine){"fold512", fold512_crc, fold512_copy};
+    list[3] = (struct harp_crc32c_routine){"fold512", fold512_crc, fold512_copy, fold512_far};
     return 4;
 }
 

@@ -72,7 +72,9 @@ static uint8_t *write_slot(struct harp_port *port, int hop, const struct harp_fr
         fields.crc = harp_crc32c(payload, fields.length);
     } else {
         const uint8_t *from = fields.type == HARP_DATA ? frame->payload : frame->body;
-        fields.crc = fields.length ? harp_crc32c_copy(payload, from, fields.length) : 0;
+        uint32_t (*copy)(uint8_t *, const uint8_t *, size_t) =
+            port->far ? harp_crc32c_copy_far : harp_crc32c_copy;
+        fields.crc = fields.length ? copy(payload, from, fields.length) : 0;
     }
     harp_header_encode(&fields, slot);
     return slot;

@@ -9,9 +9,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define RING_BYTES (UINT64_C(16) << 20)
-#define STALL_NS UINT64_C(10000000) /* a reader that stands still so long is no reason to wait */
-#define FULL_NS UINT64_C(50000)     /* how soon a full ring is looked at again */
+#define RING_BYTES (UINT64_C(4) << 20) /* more is not faster and takes more memory */
+#define STALL_NS UINT64_C(10000000)    /* a reader that stands still so long is no reason to wait */
+#define FULL_NS UINT64_C(50000)        /* how soon a full ring is looked at again */
 
 static struct mem_port *of(struct harp_port *port)
 {
@@ -337,8 +337,11 @@ int harp_port_mem_open(struct harp_port **out, const struct harp_port_config *co
     port->ring_bytes = ring;
     port->listener = port->epoll = -1;
     port->name.family = HARP_MEM;
-    port->port = (struct harp_port){
-        .ops = &ops, .locals = &port->name, .locals_n = 1, .payload_max = MEM_PAYLOAD_MAX};
+    port->port = (struct harp_port){.ops = &ops,
+                                    .locals = &port->name,
+                                    .locals_n = 1,
+                                    .payload_max = MEM_PAYLOAD_MAX,
+                                    .far = true};
     int failed = getrandom(port->name.ip, sizeof port->name.ip, 0) < 0 ? -errno : mem_listen(port);
     if (failed) {
         snprintf(why, HARP_WHY_BYTES, "mem: no socket to be found by: %s", strerror(-failed));

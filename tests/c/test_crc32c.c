@@ -59,10 +59,19 @@ static void published_values(void)
     assert(harp_crc32c(bytes, 0) == 0);
 }
 
+/* The bytes are at `target`, and nowhere else was anything written. Guards are back afterwards. */
+static void only_there(uint8_t *to, uint8_t *target, const uint8_t *bytes, size_t length)
+{
+    assert(memcmp(target, bytes, length) == 0);
+    for (uint8_t *at = to; at < to + length + 2 * GUARD; at++)
+        assert((at >= target && at < target + length) || *at == 0x5a);
+    memset(to, 0x5a, length + 2 * GUARD);
+}
+
 /* Exactly `length` bytes are read and written: the sanitizer sees the one, guards the other. */
 static void one(const uint8_t *bytes, size_t length, size_t shift, uint32_t expected)
 {
-    uint8_t *to = malloc(length + 2 * GUARD);
+    uint8_t *to = aligned_alloc(64, (length + 2 * GUARD + 63) / 64 * 64);
     uint8_t *from = malloc(length + shift);
     assert(to && from);
     memcpy(from + shift, bytes, length);
@@ -70,9 +79,10 @@ static void one(const uint8_t *bytes, size_t length, size_t shift, uint32_t expe
     assert(harp_crc32c(from + shift, length) == expected);
     uint8_t *target = to + random_below(GUARD);
     assert(harp_crc32c_copy(target, from + shift, length) == expected);
-    assert(memcmp(target, bytes, length) == 0);
-    for (uint8_t *at = to; at < to + length + 2 * GUARD; at++)
-        assert((at >= target && at < target + length) || *at == 0x5a);
+    only_there(to, target, bytes, length);
+    target = to + (random_below(4) ? 64 : random_below(GUARD));
+    assert(harp_crc32c_copy_far(target, from + shift, length) == expected);
+    only_there(to, target, bytes, length);
     free(from);
     free(to);
 }
