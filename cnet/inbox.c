@@ -28,13 +28,13 @@ bool harp_inbox_has_room(const struct harp_inbox *inbox)
 void harp_inbox_stream(struct harp_inbox *inbox, uint32_t frames)
 {
     inbox->streamed = true;
-    inbox->lent = frames;
+    inbox->lent = inbox->frames = frames;
     inbox->posted = inbox->base + HARP_MESSAGES;
 }
 
 void harp_inbox_returned(struct harp_inbox *inbox, uint32_t frames)
 {
-    assert(inbox->streamed);
+    assert(inbox->streamed && inbox->lent + frames - inbox->placed <= inbox->frames);
 #ifdef HARP_BUG_STREAM_CREDIT
     frames++;
 #endif

@@ -58,6 +58,7 @@ struct harp_inbox {
     uint32_t posted; /* streamed: base + 256 */
     uint64_t posted_bytes;
     bool streamed;
+    uint32_t frames; /* that can be lent at once */
     uint32_t lent;   /* frames lent since the beginning, returned ones counted again */
     uint32_t placed; /* of these, filled */
 };
@@ -79,7 +80,7 @@ void harp_inbox_init(struct harp_inbox *inbox, uint64_t *words, uint32_t first, 
 /* Receive streamed from now on, with `frames` to lend, before anything has arrived. */
 void harp_inbox_stream(struct harp_inbox *inbox, uint32_t frames);
 
-/* `frames` that were filled are free again. */
+/* `frames` that were filled are free again; no more than were filled and not returned. */
 void harp_inbox_returned(struct harp_inbox *inbox, uint32_t frames);
 
 /* Whether another buffer can be posted. */

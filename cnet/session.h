@@ -168,7 +168,8 @@ bool harp_session_message_frames(struct harp_session *session, const uint8_t *co
 /* Payload of a whole chunk as both ends agreed; 0 while the peer is not known. */
 uint16_t harp_session_segment(const struct harp_session *session);
 
-/* Streamed: the application has given back `frames` of those lent to it. */
+/* Streamed: the application has given back `frames` of those lent to it, that is of those for which
+ * harp_session_placed has said that the CRC holds. */
 void harp_session_returned(struct harp_session *session, uint32_t frames);
 
 /* End the connection. HARP_REASON_DONE turns into HARP_REASON_UNDER_WAY if messages are. The peer
