@@ -6,8 +6,12 @@ UndefinedBehaviorSanitizer unless the test asks for something else, with warning
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
+import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +31,48 @@ def build(out: Path, sources: Sequence[str], flags: Sequence[str] = SANITIZED) -
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     return out
+
+
+def library(flags: Sequence[str] = SANITIZED) -> Path:
+    """All of cnet compiled with ``flags``, as an archive that tests and workers share.
+
+    It lies in build/, named after the sources' contents; ``build`` takes it as a source.
+    """
+    sources = sorted((ROOT / "cnet").glob("*.[ch]"))
+    key = hashlib.sha256(repr([os.environ.get("CC", "cc"), *flags]).encode())
+    for source in sources:
+        key.update(source.read_bytes())
+    folder = ROOT / "build" / "cnet" / key.hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    archive = folder / "libcnet.a"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not archive.exists():
+            _compile([path for path in sources if path.suffix == ".c"], folder, flags)
+            _forget_others(folder)
+    return archive
+
+
+def _compile(sources: Sequence[Path], folder: Path, flags: Sequence[str]) -> None:
+    def one(source: Path) -> Path:
+        out = folder / f"{source.stem}.o"
+        command = [os.environ.get("CC", "cc"), *STRICT, *flags, "-c", str(source), "-o", str(out)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return out
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = [str(path) for path in pool.map(one, sources)]
+    whole = folder / "whole.a"
+    subprocess.run(["ar", "rcs", str(whole), *objects], check=True)
+    whole.rename(folder / "libcnet.a")
+
+
+def _forget_others(folder: Path) -> None:
+    """Keep the archives of the last few states of the sources."""
+    others = sorted(folder.parent.iterdir(), key=lambda path: path.stat().st_mtime)
+    for old in others[:-12]:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def run(program: Path, *arguments: str) -> str:

@@ -8,25 +8,32 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from c_programs import ROOT, build, run
+from c_programs import SANITIZED, build, library, run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-CNET = sorted(f"cnet/{path.name}" for path in (ROOT / "cnet").glob("*.c"))
 THREADS = ["-O1", "-fsanitize=thread", "-fno-omit-frame-pointer"]
 WRAPPED = ["malloc", "calloc", "realloc", "aligned_alloc", "free", "pthread_mutex_lock"]
 QUIET = ["-O2", *(f"-Wl,--wrap={name}" for name in WRAPPED)]
 
 
+def program(folder: Path, name: str, flags: list[str] = SANITIZED) -> Path:
+    return build(folder / name, [f"tests/c/engine_{name}.c", str(library(compiling(flags)))], flags)
+
+
+def compiling(flags: list[str]) -> list[str]:
+    return [flag for flag in flags if not flag.startswith("-Wl,")]
+
+
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("engine") / "pair", ["tests/c/engine_pair.c", *CNET])
+    return program(tmp_path_factory.mktemp("engine"), "pair")
 
 
 @pytest.fixture(scope="module")
 def life(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("engine") / "life", ["tests/c/engine_life.c", *CNET])
+    return program(tmp_path_factory.mktemp("engine"), "life")
 
 
 @pytest.mark.parametrize("kind", ["posted", "streamed", "drafts"])
@@ -51,10 +58,10 @@ def test_messages_arrive_although_the_network_fails_in_every_way(
 
 
 def test_threads_share_nothing_but_rings(tmp_path: Path) -> None:
-    program = build(tmp_path / "pair", ["tests/c/engine_pair.c", *CNET], THREADS)
+    threads = program(tmp_path, "pair", THREADS)
     for arguments in (["udp", "thread", "posted"], ["udp", "inline", "streamed"],
                       ["mem", "thread", "drafts"], ["mem", "inline", "posted"]):
-        run(program, *arguments, "2", "200", "60000")
+        run(threads, *arguments, "2", "200", "60000")
 
 
 def test_a_child_of_fork_keeps_nothing_and_disturbs_nothing(life: Path) -> None:
@@ -71,19 +78,18 @@ def test_a_wrong_secret_is_an_error_in_bounded_time(life: Path) -> None:
 
 
 def test_an_idle_engine_uses_next_to_no_cpu(tmp_path: Path) -> None:
-    program = build(tmp_path / "life", ["tests/c/engine_life.c", *CNET], ["-O2"])
-    assert float(run(program, "idle")) < 5
+    assert float(run(program(tmp_path, "life", ["-O2"]), "idle")) < 5
 
 
 @pytest.mark.parametrize(("port", "own"), [("mem", set()), ("udp", {"sendmmsg", "recvmmsg"})])
 def test_the_data_path_allocates_nothing_and_calls_only_what_its_port_must(
         tmp_path: Path, port: str, own: set[str]) -> None:
-    program = build(tmp_path / "quiet", ["tests/c/engine_quiet.c", *CNET], QUIET)
-    run(program, port)
+    quiet = program(tmp_path, "quiet", QUIET)
+    run(quiet, port)
     strace = shutil.which("strace")
     assert strace, "strace is one of the test tools that .ci/setup.sh installs"
     trace = tmp_path / "trace"
-    subprocess.run([strace, "-f", "-o", str(trace), str(program), port], check=True, timeout=60)
+    subprocess.run([strace, "-f", "-o", str(trace), str(quiet), port], check=True, timeout=60)
     window = trace.read_text().split("getppid(")[1:2]
     assert window, "the marks are missing"
     calls = set(re.findall(r"^\d+ +(\w+)\(", window[0], re.M))
