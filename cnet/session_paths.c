@@ -2,7 +2,10 @@
 
 #include "session_state.h"
 
-#define SIZE_TRIES 3  /* full frames lost in a row after which a path carries no data */
+#define SIZE_TRIES 3 /* full frames lost in a row after which a path carries no data */
+#define WHOLE_LOST                                                                                 \
+    32                /* full frames lost in a row after which the path may have become narrower   \
+                       */
 #define SIZE_GIVEN 10 /* and after which, if all paths are so, the connection ends */
 
 static uint8_t number_of(const struct harp_session *session, const struct harp_path *path)
@@ -79,6 +82,8 @@ void harp_session_path_settled(struct harp_session *session, struct harp_path *p
     struct harp_standing *standing = &session->standing[number_of(session, path)];
     if (is_size_probe(standing, sent))
         standing->size = HARP_SIZE_NONE;
+    if (sent->bytes >= full_bytes(session))
+        standing->whole_lost = 0;
     if (sent->bytes <= standing->confirmed_bytes)
         return;
     standing->confirmed_bytes = sent->bytes;
@@ -91,10 +96,22 @@ void harp_session_path_settled(struct harp_session *session, struct harp_path *p
 
 static bool all_fail(const struct harp_session *session)
 {
-    for (uint32_t p = 0; p < session->paths_n; p++)
-        if (session->standing[p].size_fails < SIZE_GIVEN)
+    for (uint32_t p = 0; p < session->paths_n; p++) {
+        bool live = session->standing[p].heard && !session->paths[p].dead;
+        if (live && session->standing[p].size_fails < SIZE_GIVEN)
             return false;
+    }
     return true;
+}
+
+/* Routes change, and with them what a path carries: it must show again that it carries whole
+ * frames. */
+static void doubt(struct harp_session *session, uint8_t path)
+{
+    session->standing[path].whole_lost = 0;
+    session->standing[path].confirmed_bytes = 0;
+    if (session->standing[path].size_at_ns == HARP_NEVER)
+        try_full(session, path);
 }
 
 void harp_session_path_lost(struct harp_session *session, struct harp_path *path,
@@ -103,6 +120,8 @@ void harp_session_path_lost(struct harp_session *session, struct harp_path *path
     uint8_t number = number_of(session, path);
     struct harp_standing *standing = &session->standing[number];
     standing->lost++;
+    if (sent->bytes >= full_bytes(session) && ++standing->whole_lost == WHOLE_LOST)
+        doubt(session, number);
     if (!is_size_probe(standing, sent))
         return;
     standing->size = HARP_SIZE_NONE;
@@ -113,7 +132,7 @@ void harp_session_path_lost(struct harp_session *session, struct harp_path *path
     harp_session_paths_rate(session);
     uint64_t wait_ns = harp_loss_rto_ns(&path->rtt, &session->config.loss) << standing->size_fails;
     standing->size_at_ns = session->now_ns + harp_min(wait_ns, session->config.probe_most_ns);
-    if (all_fail(session))
+    if (standing->size_fails >= SIZE_GIVEN && all_fail(session))
         harp_session_part(session, HARP_REASON_MTU);
 }
 

@@ -37,6 +37,7 @@ struct harp_standing {
     uint16_t confirmed_bytes;
     uint16_t size_bytes; /* of the padded PROBE */
     enum harp_size_probe size;
+    uint8_t whole_lost; /* full frames of any kind lost since one arrived */
     uint8_t size_fails; /* full frames lost in a row where later packets arrived */
     bool heard;
     bool retired;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from c_programs import build, run
-from dst_programs import session_sources
+from dst_programs import driver_sources, session_sources
 
 PAIR = "tests/c/session_pair.c"
 
@@ -12,6 +12,11 @@ PAIR = "tests/c/session_pair.c"
 @pytest.mark.parametrize("name", ["session_stream", "session_paths", "session_end"])
 def test_two_sessions(name, tmp_path):
     run(build(tmp_path / name, [f"tests/c/test_{name}.c", PAIR, *session_sources()]))
+
+
+def test_the_bench_of_the_session_runs(tmp_path):
+    program = build(tmp_path / "cost", ["bench/c/session_cost.c", *driver_sources()])
+    assert run(program, "0.02").count("ns a frame and end") == 13
 
 
 def test_listener(tmp_path):

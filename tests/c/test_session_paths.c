@@ -114,6 +114,59 @@ static void test_no_path_is_wide_enough(void)
     pair_free(pair);
 }
 
+/* What a path carries may become less while the connection lives. */
+static void test_a_path_that_becomes_narrow(void)
+{
+    struct pair *pair = with_paths(2, 0);
+    send_one(pair);
+    narrow = 1 << 0;
+    for (int i = 0; i < 20; i++)
+        send_one(pair);
+    assert(info(pair, 0, 0).mtu_fails && info(pair, 0, 1).usable);
+    narrow = 1 << 1;
+    pair_pass(pair, 300 * MS);
+    assert(info(pair, 0, 0).usable);
+    for (int i = 0; i < 20; i++)
+        send_one(pair);
+    assert(info(pair, 0, 1).mtu_fails && info(pair, 0, 0).usable);
+    pair_free(pair);
+}
+
+static bool path_1_is_black(struct pair *pair, uint8_t to, const struct harp_frame *frame)
+{
+    return frame->path == 0 && counted(pair, to, frame);
+}
+
+/* A dead path is no hope. */
+static void test_the_last_living_path_is_narrow(void)
+{
+    struct pair *pair = pair_make(2);
+    static uint8_t to[SIZE];
+    int eager;
+    narrow = 1;
+    pair->passes = path_1_is_black;
+    pair_connect(pair);
+    assert(harp_session_post(pair->end[1], to, SIZE, 0, &eager));
+    assert(harp_session_message(pair->end[0], bytes, SIZE, 0));
+    pair_pass(pair, 2 * S);
+    assert(pair->closed[0].reason == HARP_REASON_MTU);
+    pair_free(pair);
+}
+
+static void test_all_paths_become_narrow(void)
+{
+    struct pair *pair = with_paths(2, 0);
+    static uint8_t to[SIZE];
+    int eager;
+    send_one(pair);
+    narrow = 3;
+    assert(harp_session_post(pair->end[1], to, SIZE, 0, &eager));
+    assert(harp_session_message(pair->end[0], bytes, SIZE, 0));
+    pair_pass(pair, 10 * S);
+    assert(pair->closed[0].reason == HARP_REASON_MTU);
+    pair_free(pair);
+}
+
 static bool lossy(struct pair *pair, uint8_t to, const struct harp_frame *frame)
 {
     (void)to, (void)frame;
@@ -280,6 +333,9 @@ int main(void)
     test_information();
     test_a_narrow_path_is_left_out_and_comes_back();
     test_no_path_is_wide_enough();
+    test_a_path_that_becomes_narrow();
+    test_all_paths_become_narrow();
+    test_the_last_living_path_is_narrow();
     test_loss_is_not_mtu();
     test_probing_a_size();
     test_retired_by_this_end();

@@ -82,7 +82,9 @@ static void test_an_application_that_stalls_is_not_a_dead_path(void)
     const struct harp_session_counters *count = harp_session_count(pair->end[0]);
     assert(pair->lent_n[1] == FRAMES && count->paths_died == 0 && count->data_again == 0);
     assert(!pair->closed[0].type && !pair->closed[1].type);
-    harp_session_returned(pair->end[1], 60);
+    harp_session_returned(pair->end[1], FRAMES);
+    pair_pass(pair, 10 * MS);
+    harp_session_returned(pair->end[1], 100 - 2 * FRAMES);
     pair_pass(pair, 10 * MS);
     assert(pair->received[1] == 1);
     free(bytes);
