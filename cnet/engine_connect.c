@@ -41,7 +41,7 @@ static int check(const struct harp_engine *engine, const struct harp_connection_
 
 void harp_engine_session_config(struct harp_engine *engine,
                                 const struct harp_connection_config *from, uint32_t payload_max,
-                                struct harp_session_config *config)
+                                bool holds_back, struct harp_session_config *config)
 {
     uint32_t segment = payload_max - HARP_HEADER_BYTES;
     uint32_t in_frame = engine->frames.frame_bytes - HARP_DRAFT_AT;
@@ -55,6 +55,10 @@ void harp_engine_session_config(struct harp_engine *engine,
     config->cc = from->cc ? from->cc : config->cc;
     if (from->window.max_bytes)
         config->window = from->window;
+    if (holds_back) {
+        config->cc = &harp_cc_fixed;
+        config->window.initial_bytes = config->window.max_bytes;
+    }
     config->epoch = engine->epoch;
     harp_engine_random(engine, config->nonce, sizeof config->nonce);
     harp_engine_random(engine, &config->seed, sizeof config->seed);
@@ -289,7 +293,8 @@ static int begin(struct harp_engine *engine, const struct harp_handle *handle,
         error = make_hops(engine, handle, config->paths, HARP_INET, hops, why);
     if (error)
         return error;
-    harp_engine_session_config(engine, config, payload_of(engine, hops, config->paths), &session);
+    harp_engine_session_config(engine, config, payload_of(engine, hops, config->paths),
+                               engine->ports[hops[0].port]->holds_back, &session);
     session.listener = handle->listener;
     struct harp_connection *made = harp_connection_new(engine, config, &session);
     if (made && harp_engine_adopt(engine, made) != 0) {

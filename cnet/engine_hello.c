@@ -47,7 +47,7 @@ static void make(struct harp_engine *engine, uint8_t port, const struct harp_arr
 {
     struct harp_session_config config;
     harp_engine_session_config(engine, &listening->config, engine->ports[port]->payload_max,
-                               &config);
+                               engine->ports[port]->holds_back, &config);
     config.listener = listening->listener.id;
     if (path >= config.paths)
         return;

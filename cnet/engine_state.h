@@ -208,7 +208,7 @@ void harp_connection_heard(struct harp_connection *connection, uint8_t path, uin
 /* engine_connect.c */
 void harp_engine_session_config(struct harp_engine *engine,
                                 const struct harp_connection_config *from, uint32_t payload_max,
-                                struct harp_session_config *config);
+                                bool holds_back, struct harp_session_config *config);
 int harp_engine_adopt(struct harp_engine *engine, struct harp_connection *connection);
 void harp_engine_forget(struct harp_engine *engine, struct harp_connection *connection);
 void harp_engine_welcome(struct harp_listening *listening, struct harp_connection *connection);

@@ -341,6 +341,7 @@ int harp_port_mem_open(struct harp_port **out, const struct harp_port_config *co
                                     .locals = &port->name,
                                     .locals_n = 1,
                                     .payload_max = MEM_PAYLOAD_MAX,
+                                    .holds_back = true,
                                     .far = true};
     int failed = getrandom(port->name.ip, sizeof port->name.ip, 0) < 0 ? -errno : mem_listen(port);
     if (failed) {
