@@ -55,9 +55,10 @@ void harp_engine_session_config(struct harp_engine *engine,
     config->cc = from->cc ? from->cc : config->cc;
     if (from->window.max_bytes)
         config->window = from->window;
-    if (holds_back) {
+    if (holds_back) { /* silence means that the other end is busy elsewhere, or gone */
         config->cc = &harp_cc_fixed;
         config->window.initial_bytes = config->window.max_bytes;
+        config->loss.min_rto_ns = config->loss.dead_ns = config->dead_ns / 8;
     }
     config->epoch = engine->epoch;
     harp_engine_random(engine, config->nonce, sizeof config->nonce);
