@@ -170,7 +170,8 @@ int harp_xdp_socket_open(struct harp_xdp_socket *xsk, const struct harp_xdp_sock
     uint32_t budget = config->tx;
     assert(config->fill >= 2 && (config->fill & (config->fill - 1)) == 0);
     assert(config->tx > 0 && (config->tx & (config->tx - 1)) == 0);
-    *xsk = (struct harp_xdp_socket){.fd = socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0)};
+    *xsk = (struct harp_xdp_socket){.fd = socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0),
+                                    .interface = config->interface};
     if (xsk->fd < 0) {
         int error = errno;
         snprintf(why, HARP_WHY_BYTES, "no AF_XDP socket can be made (%s): %s", strerror(error),
@@ -189,6 +190,37 @@ int harp_xdp_socket_open(struct harp_xdp_socket *xsk, const struct harp_xdp_sock
     return 0;
 }
 
+/* A card that receives without a copy is told to stop some time after its socket was closed, and
+ * may write to frames until then. The queue is busy so long for others: be one. */
+static void await_release(const struct harp_xdp_socket *xsk)
+{
+    enum { ENTRIES = 2, BYTES = 4096, WAIT_NS = 1000 * 1000, WAITS = 1000 };
+    struct timespec pause = {.tv_nsec = WAIT_NS};
+    uint32_t entries = ENTRIES;
+    struct sockaddr_xdp to = {.sxdp_family = AF_XDP,
+                              .sxdp_flags = XDP_COPY,
+                              .sxdp_ifindex = xsk->interface,
+                              .sxdp_queue_id = xsk->queue};
+    void *page = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct xdp_umem_reg memory = {
+        .addr = (uint64_t)(uintptr_t)page, .len = BYTES, .chunk_size = BYTES};
+    int fd = socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0);
+    bool ready = page != MAP_FAILED && fd >= 0 &&
+                 setsockopt(fd, SOL_XDP, XDP_UMEM_REG, &memory, sizeof memory) == 0;
+    const int rings[] = {XDP_UMEM_FILL_RING, XDP_UMEM_COMPLETION_RING, XDP_RX_RING};
+    for (size_t i = 0; ready && i < sizeof rings / sizeof rings[0]; i++)
+        ready = setsockopt(fd, SOL_XDP, rings[i], &entries, sizeof entries) == 0;
+    for (int i = 0; ready && i < WAITS; i++) {
+        if (bind(fd, (struct sockaddr *)&to, sizeof to) == 0 || errno != EBUSY)
+            break;
+        nanosleep(&pause, NULL);
+    }
+    if (fd >= 0)
+        close(fd);
+    if (page != MAP_FAILED)
+        munmap(page, BYTES);
+}
+
 void harp_xdp_socket_close(struct harp_xdp_socket *xsk, bool mine)
 {
     struct harp_ring *const rings[] = {&xsk->fill, &xsk->rx, &xsk->tx, &xsk->completion};
@@ -200,6 +232,8 @@ void harp_xdp_socket_close(struct harp_xdp_socket *xsk, bool mine)
     if (xsk->fd >= 0)
         close(xsk->fd);
     xsk->fd = -1;
+    if (mine && xsk->zero_copy)
+        await_release(xsk);
 }
 
 int harp_xdp_socket_send(struct harp_xdp_socket *xsk, uint64_t *calls)

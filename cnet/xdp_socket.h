@@ -42,7 +42,7 @@ struct harp_ring {
 
 struct harp_xdp_socket {
     int fd;
-    uint32_t queue;
+    uint32_t interface, queue;
     bool zero_copy, several; /* packets of several frames can be sent and received */
     int not_zero_copy;       /* why it is not: -errno, 0 if it was not tried */
     struct harp_ring fill, rx, tx, completion;
