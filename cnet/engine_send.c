@@ -133,8 +133,10 @@ bool harp_engine_send(struct harp_engine *engine, struct harp_connection *connec
     bool flushed = false;
     for (;;) {
         size_t room = room_of(connection);
-        if (!room && flushed)
+        if (!room && flushed) {
+            harp_session_send(connection->session, engine->now_ns, engine->out, 0);
             return true;
+        }
         if (!room) {
             for (uint32_t p = 0; p < engine->ports_n; p++)
                 engine->ports[p]->ops->flush(engine->ports[p], engine->now_ns);

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #define RING_BYTES (UINT64_C(4) << 20) /* more is not faster and takes more memory */
-#define STALL_NS UINT64_C(10000000)    /* a reader that stands still so long is no reason to wait */
+#define STALL_NS UINT64_C(300000000)   /* a reader that stands still so long is no reason to wait */
 #define FULL_NS UINT64_C(50000)        /* how soon a full ring is looked at again */
 
 static struct mem_port *of(struct harp_port *port)

@@ -142,7 +142,8 @@ struct harp_frame {
     uint8_t body[HARP_BODY_MAX]; /* others but PROBE, whose body is header.length zeros */
 };
 
-/* Run the timers and hand out up to `room` frames. */
+/* Run the timers and hand out up to `room` frames. Without room the timers run all the same: a
+ * network that takes nothing must not keep a dead peer from being noticed. */
 size_t harp_session_send(struct harp_session *session, uint64_t now_ns, struct harp_frame *frames,
                          size_t room);
 

@@ -158,10 +158,11 @@ static size_t send_data(struct harp_session *session, struct harp_frame *frames,
 size_t harp_session_send(struct harp_session *session, uint64_t now_ns, struct harp_frame *frames,
                          size_t room)
 {
-    assert(room > 0);
     harp_session_clock(session, now_ns);
     session->asked_ns = HARP_NEVER;
     harp_session_timers(session);
+    if (room == 0)
+        return 0;
     size_t n = harp_session_send_handshake(session, frames);
     if (session->state != HARP_OPEN)
         return n;
