@@ -84,7 +84,8 @@ static void take_first(struct harp_engine *engine, uint8_t port, const struct ha
     struct harp_connection *connection = made_of(engine, &first, listening->listener.id);
     if (connection) {
         struct harp_place unused;
-        harp_session_receive(connection->session, engine->now_ns, header, body, false, &unused);
+        harp_session_receive(connection->session, engine->now_ns, arrival->waited_ns, header, body,
+                             false, &unused);
         engine->deadline_ns[connection->index] = 0;
         return;
     }
@@ -144,7 +145,8 @@ void harp_engine_take_hello(struct harp_engine *engine, uint8_t port,
                        frame))
         return;
     struct harp_place unused;
-    harp_session_receive(connection->session, engine->now_ns, header, body, false, &unused);
+    harp_session_receive(connection->session, engine->now_ns, arrival->waited_ns, header, body,
+                         false, &unused);
     harp_connection_agreed(connection);
     engine->deadline_ns[connection->index] = 0;
 }

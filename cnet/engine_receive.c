@@ -111,8 +111,8 @@ static void take(struct harp_engine *engine, uint8_t port, struct harp_connectio
     if (header->type != HARP_ACK)
         harp_connection_heard(connection, header->path, port, arrival->local, arrival->from);
     struct harp_place where;
-    if (harp_session_receive(connection->session, engine->now_ns, header, body, arrival->marked,
-                             &where) == HARP_PLACE)
+    if (harp_session_receive(connection->session, engine->now_ns, arrival->waited_ns, header, body,
+                             arrival->marked, &where) == HARP_PLACE)
         place(engine, connection, arrival, header, &where);
     if (header->type == HARP_DATA && header->path < connection->config.paths &&
         connection->hops[header->path].strays != arrival->stray) {

@@ -21,12 +21,12 @@ void harp_path_init(struct harp_path *path, struct harp_sent *slots, uint32_t fi
     path->probe_at_ns = HARP_NEVER;
 }
 
-void harp_path_arrived(struct harp_path *path, uint32_t packet, uint64_t now_ns, uint32_t ack_every,
-                       uint64_t ack_delay_ns)
+void harp_path_arrived(struct harp_path *path, uint32_t packet, uint64_t came_ns, uint64_t now_ns,
+                       uint32_t ack_every, uint64_t ack_delay_ns)
 {
     bool gap = packet != path->sack.largest + 1;
     if (harp_before(path->sack.largest, packet))
-        path->largest_ns = now_ns;
+        path->largest_ns = came_ns;
     harp_sack_add(&path->sack, packet);
     if (path->ack_at_ns == HARP_NEVER)
         path->ack_at_ns = now_ns + ack_delay_ns;

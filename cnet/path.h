@@ -52,9 +52,9 @@ void harp_path_init(struct harp_path *path, struct harp_sent *slots, uint32_t fi
                     uint32_t peer_first, const struct harp_cc_ops *cc,
                     const struct harp_cc_config *window);
 
-/* A packet that asks for an ACK has arrived and counts. */
-void harp_path_arrived(struct harp_path *path, uint32_t packet, uint64_t now_ns, uint32_t ack_every,
-                       uint64_t ack_delay_ns);
+/* A packet that asks for an ACK has arrived and counts; it came to this host at `came_ns`. */
+void harp_path_arrived(struct harp_path *path, uint32_t packet, uint64_t came_ns, uint64_t now_ns,
+                       uint32_t ack_every, uint64_t ack_delay_ns);
 
 /* The peer says that `marked` packets came with a congestion mark since the beginning: how many of
  * them are news. */

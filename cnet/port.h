@@ -32,8 +32,10 @@
 #include "frames.h"
 
 #define HARP_NO_FRAME UINT32_MAX
+/* cdef: begin */
 #define HARP_WHY_BYTES 256 /* room for one sentence about what went wrong */
-#define HARP_BATCH 64      /* arrivals that an engine asks for, datagrams that it writes, at once */
+/* cdef: end */
+#define HARP_BATCH 64 /* arrivals that an engine asks for, datagrams that it writes, at once */
 
 /* A datagram that came, or a part of one: then the others follow it in the array. */
 struct harp_arrival {
@@ -41,6 +43,7 @@ struct harp_arrival {
     uint32_t length;
     uint32_t frame;                  /* of the engine's pool, ARRIVED; or HARP_NO_FRAME */
     const struct harp_address *from; /* valid until release */
+    uint32_t waited_ns;              /* since it came to this host; 0 if that is unknown */
     uint16_t local;                  /* at which of the port's own addresses */
     uint8_t more;                    /* parts that follow */
     bool marked;                     /* by a switch that is congested (ECN) */
@@ -61,6 +64,7 @@ struct harp_notice {
     uint32_t payload_max;
 };
 
+/* cdef: begin */
 struct harp_port_counters {
     uint64_t sent, sent_bytes; /* datagrams; their UDP payload */
     uint64_t received, received_bytes;
@@ -70,6 +74,7 @@ struct harp_port_counters {
     uint64_t dropped;                   /* given up before they left: no room, no route */
     uint64_t strays;
 };
+/* cdef: end */
 
 struct harp_port {
     const struct harp_port_ops *ops;
@@ -144,6 +149,7 @@ struct harp_port_ops {
     void (*close)(struct harp_port *port);
 };
 
+/* cdef: begin */
 /* What ports are opened with. Unset fields are zero. */
 struct harp_port_config {
     const char *interface;      /* NIC; NULL: udp finds it by `local` */
@@ -164,5 +170,6 @@ struct harp_port_config {
 int harp_port_mem_open(struct harp_port **port, const struct harp_port_config *config, char *why);
 int harp_port_udp_open(struct harp_port **port, const struct harp_port_config *config, char *why);
 int harp_port_xdp_open(struct harp_port **port, const struct harp_port_config *config, char *why);
+/* cdef: end */
 
 #endif

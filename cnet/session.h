@@ -61,6 +61,7 @@
 
 struct harp_session;
 
+/* cdef: begin */
 /* Why a connection ended. Those below 256 travel in CLOSE. */
 enum harp_reason {
     HARP_REASON_DONE = 0,
@@ -73,6 +74,7 @@ enum harp_reason {
     HARP_REASON_SILENT = 256,    /* nothing was heard for dead_ns */
     HARP_REASON_NO_ANSWER = 257, /* the handshake did not finish within dead_ns */
 };
+/* cdef: end */
 
 struct harp_session_config {
     uint64_t connection; /* own id, random, never 0 */
@@ -124,11 +126,12 @@ struct harp_place {
     bool streamed;   /* keep the frame and lend it to the application; no buffer */
 };
 
-/* Take a frame in. `body` is a control frame's body of header->length bytes. `marked`: it came with
- * a congestion mark. */
+/* Take a frame in. `waited_ns` is how long it had lain in this host when the caller took it up, 0
+ * if that is unknown: time in which the host was busy is no delay of the network. `body` is a
+ * control frame's body of header->length bytes. `marked`: it came with a congestion mark. */
 enum harp_verdict harp_session_receive(struct harp_session *session, uint64_t now_ns,
-                                       const struct harp_header *header, const uint8_t *body,
-                                       bool marked, struct harp_place *place);
+                                       uint64_t waited_ns, const struct harp_header *header,
+                                       const uint8_t *body, bool marked, struct harp_place *place);
 
 /* The payload of the last HARP_PLACE is in its place, or its CRC did not hold (then the frame never
  * was, and what it overwrote comes again). */
@@ -207,6 +210,7 @@ void harp_session_poll(struct harp_session *session, struct harp_event *event);
  * included. */
 void harp_reason_explain(const struct harp_event *closed, char *out, size_t room);
 
+/* cdef: begin */
 struct harp_session_counters {
     uint64_t data_sent;    /* DATA frames */
     uint64_t data_again;   /* of these, chunks that had travelled before */
@@ -219,6 +223,7 @@ struct harp_session_counters {
     uint64_t paths_died;
     uint64_t paths_returned;
 };
+/* cdef: end */
 
 const struct harp_session_counters *harp_session_count(const struct harp_session *session);
 
@@ -233,6 +238,7 @@ bool harp_session_path_lives(const struct harp_session *session, uint8_t path);
  *   have failed ten times, the connection ends (HARP_REASON_MTU);
  * - it is retired, here by harp_session_path_retire or by the peer, at whose host it arrives on
  *   another engine's queue (off_queue); unless no other path is left. */
+/* cdef: begin */
 struct harp_path_info {
     bool alive;
     bool usable;    /* carries data */
@@ -249,6 +255,7 @@ struct harp_path_info {
     uint64_t sent; /* packets */
     uint64_t lost; /* packets given up */
 };
+/* cdef: end */
 
 /* False if the path does not exist (yet). */
 bool harp_session_path_info(const struct harp_session *session, uint8_t path,

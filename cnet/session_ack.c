@@ -74,8 +74,8 @@ static bool settle_all(struct harp_session *session, struct harp_path *path,
         if (sent->state == HARP_ACKED || !harp_sack_says(ack->largest, ack->map, ack->bits, packet))
             continue;
         if (packet == ack->largest) {
-            harp_rtt_sample(&path->rtt, session->now_ns, session->now_ns - sent->time_ns,
-                            ack->delay_ns);
+            uint64_t came_ns = harp_max(session->came_ns, sent->time_ns);
+            harp_rtt_sample(&path->rtt, session->now_ns, came_ns - sent->time_ns, ack->delay_ns);
             news->fabric_ns = path->rtt.latest_ns;
             news->host_ns = path->rtt.latest_host_ns;
         }

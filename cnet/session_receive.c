@@ -24,14 +24,18 @@ static void confirmed(struct harp_session *session)
     session->heard_ns = session->now_ns;
     session->keep_at_ns = session->now_ns + session->config.dead_ns / 4;
     harp_session_paths_begin(session);
+    if (session->answer_path < session->paths_n) {
+        session->heard_path = session->answer_path;
+        harp_session_path_heard(session, session->answer_path); /* FIRST came there */
+    }
 }
 
 static void count_arrival(struct harp_session *session, const struct harp_header *header)
 {
     struct harp_path *path = &session->paths[header->path];
     harp_session_wake(session, header->path);
-    harp_path_arrived(path, header->packet, session->now_ns, session->config.ack_every,
-                      session->config.loss.ack_delay_ns);
+    harp_path_arrived(path, header->packet, session->came_ns, session->now_ns,
+                      session->config.ack_every, session->config.loss.ack_delay_ns);
     session->heard_ns = session->now_ns;
     session->heard_path = header->path;
 }
@@ -100,10 +104,11 @@ static enum harp_verdict take_numbered(struct harp_session *session,
 }
 
 enum harp_verdict harp_session_receive(struct harp_session *session, uint64_t now_ns,
-                                       const struct harp_header *header, const uint8_t *body,
-                                       bool marked, struct harp_place *place)
+                                       uint64_t waited_ns, const struct harp_header *header,
+                                       const uint8_t *body, bool marked, struct harp_place *place)
 {
     harp_session_clock(session, now_ns);
+    session->came_ns = session->now_ns - harp_min(waited_ns, session->now_ns);
     if (header->type <= HARP_ACCEPT || header->type == HARP_VERSION_NOTICE)
         return harp_session_take_handshake(session, header, body);
     if (!belongs(session, header)) {
@@ -115,10 +120,10 @@ enum harp_verdict harp_session_receive(struct harp_session *session, uint64_t no
     if (session->state > HARP_OPEN)
         return HARP_DROP;
     confirmed(session);
-    if (!session->standing[header->path].heard)
-        harp_session_path_heard(session, header->path);
     if (header->type == HARP_ACK)
         return harp_session_take_ack(session, header, body);
+    if (!session->standing[header->path].heard)
+        harp_session_path_heard(session, header->path);
     if (header->type == HARP_DATA || header->type == HARP_PROBE)
         return take_numbered(session, header, marked, place);
     session->counters.strangers++;

@@ -33,6 +33,7 @@ struct harp_standing {
     uint64_t lost;
     uint64_t size_at_ns; /* when the next full frame is tried; HARP_NEVER if it need not be */
     uint64_t unreachable_at_ns; /* when ICMP last made us probe */
+    uint64_t died_ns;           /* when the path last went out of use */
     uint32_t flag_largest;      /* the peer's flag is that of an ACK with this `largest` */
     uint16_t confirmed_bytes;
     uint16_t size_bytes; /* of the padded PROBE */
@@ -62,6 +63,7 @@ struct harp_session {
     uint16_t segment;              /* agreed */
     uint16_t paths_n;              /* agreed */
     uint64_t now_ns;
+    uint64_t came_ns;  /* when the frame that is taken in came to this host */
     uint64_t asked_ns; /* the last deadline that we gave; HARP_NEVER if none */
     uint64_t lapse_ns; /* how far now_ns is behind the caller's clock */
     uint64_t heard_ns; /* when the peer last showed that it lives */

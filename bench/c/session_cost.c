@@ -96,7 +96,7 @@ static void deliver(struct side *to, const struct harp_frame *frames, size_t n, 
         if (sealed && (!(good >> i & 1) ||
                        harp_header_decode(wire[i], HARP_HEADER_BYTES + header.length, &header)))
             abort();
-        if (harp_session_receive(to->session, now_ns, &header, frames[i].body, false, &place) !=
+        if (harp_session_receive(to->session, now_ns, 0, &header, frames[i].body, false, &place) !=
             HARP_PLACE)
             continue;
         harp_session_placed(to->session,

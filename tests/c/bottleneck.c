@@ -202,7 +202,7 @@ static void take(struct world *w, uint32_t number, uint64_t now_ns, uint32_t fli
         assert(!harp_parameters_decode(frame->body, frame->header.length, &first));
         host->session = harp_session_accept(memory_for(&host->config), &host->config, now_ns,
                                             &first, frame->header.path);
-    } else if (harp_session_receive(host->session, now_ns, &frame->header, frame->body,
+    } else if (harp_session_receive(host->session, now_ns, 0, &frame->header, frame->body,
                                     w->flights[flight].marked, &place) == HARP_PLACE) {
         harp_session_placed(host->session, true);
     }

@@ -166,7 +166,7 @@ static void receive(struct play *play, const struct harp_header *header, const u
     if (harp_header_check(header) != HARP_WIRE_OK)
         return;
     enum harp_verdict verdict =
-        harp_session_receive(play->session, play->now_ns, header, body, byte(play) & 1, &place);
+        harp_session_receive(play->session, play->now_ns, 0, header, body, byte(play) & 1, &place);
     if (verdict == HARP_PLACE)
         write_payload(play, header, &place);
 }

@@ -76,7 +76,7 @@ static void deliver(struct pair *pair, uint8_t to, const struct harp_frame *fram
                                                pair->now_ns, &first, frame->header.path);
         return;
     }
-    if (harp_session_receive(pair->end[to], pair->now_ns, &frame->header, frame->body, false,
+    if (harp_session_receive(pair->end[to], pair->now_ns, 0, &frame->header, frame->body, false,
                              &where) == HARP_PLACE)
         place(pair, to, frame, &where);
 }
@@ -86,7 +86,7 @@ enum harp_verdict pair_inject(struct pair *pair, uint8_t to, const struct harp_h
     struct harp_place where;
     const struct harp_frame frame = {.header = *header};
     enum harp_verdict verdict =
-        harp_session_receive(pair->end[to], pair->now_ns, header, NULL, false, &where);
+        harp_session_receive(pair->end[to], pair->now_ns, 0, header, NULL, false, &where);
     if (verdict == HARP_PLACE)
         place(pair, to, &frame, &where);
     return verdict;

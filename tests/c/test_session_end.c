@@ -80,8 +80,8 @@ static void test_another_version(void)
         .connection = pair->config[0].connection,
         .length = (uint16_t)harp_versions_encode(&spoken, frame.body),
     };
-    assert(harp_session_receive(pair->end[0], pair->now_ns, &header, frame.body, false, &where) ==
-           HARP_TAKEN);
+    assert(harp_session_receive(pair->end[0], pair->now_ns, 0, &header, frame.body, false,
+                                &where) == HARP_TAKEN);
     harp_session_poll(pair->end[0], &event);
     assert(event.type == HARP_EVENT_CLOSED && event.reason == HARP_REASON_VERSION && event.by_peer);
     assert(event.lowest == 4 && event.highest == 7);

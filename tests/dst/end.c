@@ -306,7 +306,7 @@ static void take(struct dst_end *end, uint64_t now_ns, const struct dst_flight *
         return;
     struct harp_place where;
     enum harp_verdict verdict =
-        harp_session_receive(end->session, clock_of(end, now_ns), &h, body, false, &where);
+        harp_session_receive(end->session, clock_of(end, now_ns), 0, &h, body, false, &where);
     DST_CHECK(verdict != HARP_PLACE || h.type == HARP_DATA, "placed a control frame", h.type, 0);
     if (verdict == HARP_PLACE)
         place(end, now_ns, flight, &h, &where);
