@@ -18,6 +18,7 @@
 
 #include <stdint.h>
 
+/* cdef: begin */
 struct harp_cc_config {
     uint64_t initial_bytes; /* first window; the whole of it with `fixed` */
     uint64_t min_bytes;     /* a window is never below this; less than a segment: pauses */
@@ -27,6 +28,7 @@ struct harp_cc_config {
     uint64_t target_ns;      /* swift: queueing delay to aim at, for a flow of 25 Gb/s */
     uint64_t host_target_ns; /* swift: delay in the far host to aim at, likewise */
 };
+/* cdef: end */
 
 struct harp_cc_ack {
     uint64_t now_ns;
@@ -122,5 +124,10 @@ extern const struct harp_cc_ops harp_cc_swift;
 #define HARP_SWIFT_ABOVE 4   /* samples above the target that end doubling */
 #define HARP_SWIFT_LOSS 32   /* one in so many may be lost without a reduction */
 #define HARP_SWIFT_JUDGED 4  /* round trips over which loss is judged, at least */
+
+/* cdef: begin */
+/* The controller of that name, "swift" or "fixed"; NULL if there is none. */
+const struct harp_cc_ops *harp_cc_by_name(const char *name);
+/* cdef: end */
 
 #endif

@@ -166,6 +166,8 @@ static void let_go(struct harp_engine *engine)
     while (engine->listenings) {
         struct harp_listening *listening = engine->listenings;
         engine->listenings = listening->next;
+        if (listening->fd >= 0)
+            close(listening->fd);
         free(listening);
     }
     if (engine->stats.stats)

@@ -39,6 +39,7 @@
 #include "port.h"
 #include "session.h"
 
+/* cdef: begin */
 #define HARP_PORTS_MAX 4
 #define HARP_HANDLE_ADDRESSES 4
 
@@ -127,6 +128,10 @@ int harp_listen(struct harp_engine *engine, const struct harp_connection_config 
 
 /* The next connection that was made to it; NULL if there is none yet. It outlives the listening. */
 struct harp_connection *harp_accept(struct harp_listening *listening);
+
+/* A file descriptor that becomes readable when a connection waits to be accepted; reading 8 bytes
+ * clears it. -1 if there are no descriptors left. */
+int harp_listening_fd(struct harp_listening *listening);
 void harp_unlisten(struct harp_listening *listening);
 
 /* Begin to connect; HARP_COMPLETION_CONNECTED or CLOSED follows. */
@@ -138,6 +143,19 @@ int harp_connect(struct harp_engine *engine, const struct harp_handle *handle,
  * gone; the engine still answers for it for a while. With sends under way the other end learns
  * that some are missing. */
 void harp_connection_close(struct harp_connection *connection);
+
+/* ---- Waiting, for who has nothing else to do ---- */
+
+/* Wait until there is a completion to poll, or a connection to accept, and say so; false after
+ * `most_ns`, and earlier if a signal came. Polls first, driving the engine unless it has a thread,
+ * then sleeps in the kernel; with HARP_PROGRESS_MANUAL it drives on, with short naps. Of one
+ * connection by one thread at a time. */
+bool harp_connection_wait(struct harp_connection *connection, uint64_t most_ns);
+bool harp_listening_wait(struct harp_listening *listening, uint64_t most_ns);
+
+/* Wait, likewise, until the other ends of all connections that were closed here have heard of it;
+ * false if some have not. */
+bool harp_engine_drain(struct harp_engine *engine, uint64_t most_ns);
 
 /* Why it ended: one sentence. */
 void harp_connection_why(struct harp_connection *connection, char *why);
@@ -211,5 +229,6 @@ size_t harp_poll(struct harp_connection *connection, struct harp_completion *com
  * harp_arm says false if there is one already. Reading 8 bytes clears it. */
 int harp_connection_fd(struct harp_connection *connection);
 bool harp_arm(struct harp_connection *connection);
+/* cdef: end */
 
 #endif

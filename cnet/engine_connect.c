@@ -2,7 +2,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "engine_state.h"
 
@@ -139,6 +141,7 @@ int harp_listen(struct harp_engine *engine, const struct harp_connection_config 
     made->engine = engine;
     made->config = *config;
     made->listener.calm = CALM;
+    made->fd = -1;
     harp_engine_random(engine, &made->listener.key, sizeof made->listener.key);
     harp_engine_random(engine, &made->secret, sizeof made->secret);
     do
@@ -165,6 +168,8 @@ void harp_engine_welcome(struct harp_listening *listening, struct harp_connectio
         return;
     }
     listening->waiting[listening->waiting_n++] = connection;
+    if (listening->fd >= 0)
+        (void)!write(listening->fd, &(uint64_t){1}, sizeof(uint64_t));
 }
 
 struct harp_connection *harp_accept(struct harp_listening *listening)
@@ -182,6 +187,18 @@ struct harp_connection *harp_accept(struct harp_listening *listening)
     }
     harp_token_drop(engine);
     return connection;
+}
+
+int harp_listening_fd(struct harp_listening *listening)
+{
+    struct harp_engine *engine = listening->engine;
+    if (engine->generation != harp_generation)
+        return -1;
+    harp_token_take(engine);
+    if (listening->fd < 0)
+        listening->fd = eventfd(listening->waiting_n, EFD_CLOEXEC | EFD_NONBLOCK);
+    harp_token_drop(engine);
+    return listening->fd;
 }
 
 /* Connections that nobody will accept any more. */
@@ -212,6 +229,8 @@ void harp_unlisten(struct harp_listening *listening)
     *at = listening->next;
     harp_token_drop(engine);
     harp_engine_ring(engine);
+    if (listening->fd >= 0)
+        close(listening->fd);
     free(listening);
 }
 

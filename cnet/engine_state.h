@@ -9,6 +9,7 @@
  *   engine_events.c    commands of the application to a session, its events to the application
  *   connection.c       a connection's memory, the application's side
  *   engine_connect.c   listen, accept, connect, close
+ *   engine_wait.c      the application's threads wait
  */
 #ifndef HARP_ENGINE_STATE_H
 #define HARP_ENGINE_STATE_H
@@ -100,6 +101,7 @@ struct harp_listening {
     struct harp_key secret, hello;
     struct harp_connection_config config;
     uint32_t half_open;
+    int fd; /* -1: nobody has asked for it */
     uint32_t waiting_n;
     struct harp_connection *waiting[HARP_MESSAGES]; /* made, not yet accepted; oldest first */
 };
