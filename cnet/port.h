@@ -43,6 +43,7 @@ struct harp_arrival {
     uint32_t length;
     uint32_t frame;                  /* of the engine's pool, ARRIVED; or HARP_NO_FRAME */
     const struct harp_address *from; /* valid until release */
+    uint32_t waited_ns;              /* since it came to this host; 0 if that is unknown */
     uint16_t local;                  /* at which of the port's own addresses */
     uint8_t more;                    /* parts that follow */
     bool marked;                     /* by a switch that is congested (ECN) */

@@ -126,11 +126,12 @@ struct harp_place {
     bool streamed;   /* keep the frame and lend it to the application; no buffer */
 };
 
-/* Take a frame in. `body` is a control frame's body of header->length bytes. `marked`: it came with
- * a congestion mark. */
+/* Take a frame in. `waited_ns` is how long it had lain in this host when the caller took it up, 0
+ * if that is unknown: time in which the host was busy is no delay of the network. `body` is a
+ * control frame's body of header->length bytes. `marked`: it came with a congestion mark. */
 enum harp_verdict harp_session_receive(struct harp_session *session, uint64_t now_ns,
-                                       const struct harp_header *header, const uint8_t *body,
-                                       bool marked, struct harp_place *place);
+                                       uint64_t waited_ns, const struct harp_header *header,
+                                       const uint8_t *body, bool marked, struct harp_place *place);
 
 /* The payload of the last HARP_PLACE is in its place, or its CRC did not hold (then the frame never
  * was, and what it overwrote comes again). */
