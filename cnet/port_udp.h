@@ -66,6 +66,7 @@ struct udp_inbound {
     const uint8_t *bytes;
     uint32_t length, segment;
     struct harp_address from;
+    uint32_t waited_ns;
     uint16_t local;
     bool marked;
 };

@@ -7,17 +7,27 @@
 #include <netinet/ip_icmp.h>
 #include <netinet/udp.h>
 #include <sys/epoll.h>
+#include <time.h>
+
+#define WAITED_MOST_NS UINT64_C(4000000000)
 
 union control {
     char bytes[128];
     struct cmsghdr align;
 };
 
-/* What the kernel says beside a super-packet: how long its datagrams are, and the IP header's mark.
- */
-static void read_control(struct msghdr *header, struct udp_inbound *inbound)
+static uint64_t nanoseconds(const struct timespec *time)
+{
+    return (uint64_t)time->tv_sec * 1000000000 + (uint64_t)time->tv_nsec;
+}
+
+/* What the kernel says beside a super-packet: how long its datagrams are, the IP header's mark, and
+ * when the first of them came, by the calendar's clock as is `now_ns`. */
+static void read_control(struct msghdr *header, uint64_t now_ns, struct udp_inbound *inbound)
 {
     int traffic = 0, segment = 0;
+    struct timespec came;
+    inbound->waited_ns = 0;
     for (struct cmsghdr *item = CMSG_FIRSTHDR(header); item; item = CMSG_NXTHDR(header, item)) {
         if (item->cmsg_level == IPPROTO_UDP && item->cmsg_type == UDP_GRO)
             memcpy(&segment, CMSG_DATA(item), sizeof segment);
@@ -25,6 +35,12 @@ static void read_control(struct msghdr *header, struct udp_inbound *inbound)
             traffic = *CMSG_DATA(item);
         else if (item->cmsg_level == IPPROTO_IPV6 && item->cmsg_type == IPV6_TCLASS)
             memcpy(&traffic, CMSG_DATA(item), sizeof traffic);
+        else if (item->cmsg_level == SOL_SOCKET && item->cmsg_type == SCM_TIMESTAMPNS) {
+            memcpy(&came, CMSG_DATA(item), sizeof came);
+            uint64_t waited_ns = now_ns - nanoseconds(&came);
+            /* The calendar may be set meanwhile. */
+            inbound->waited_ns = waited_ns < WAITED_MOST_NS ? (uint32_t)waited_ns : 0;
+        }
     }
     inbound->segment = segment > 0 ? (uint32_t)segment : inbound->length;
     inbound->marked = (traffic & UDP_CE) == UDP_CE;
@@ -53,13 +69,16 @@ static void receive_some(struct udp_port *udp, uint16_t local)
     int got = recvmmsg(udp->sockets[local], messages, UDP_RECEIVE_AT_ONCE, MSG_DONTWAIT, NULL);
     udp->inbound_next = udp->inbound_at = 0;
     udp->inbound_n = got > 0 ? (uint32_t)got : 0;
+    struct timespec now = {0};
+    if (got > 0)
+        clock_gettime(CLOCK_REALTIME, &now); /* the vDSO's: no system call */
     for (uint32_t i = 0; i < udp->inbound_n; i++) {
         struct udp_inbound *inbound = &udp->inbound[i];
         inbound->bytes = parts[i].iov_base;
         inbound->length = messages[i].msg_len;
         inbound->local = local;
         udp_address_to(&from[i], &inbound->from);
-        read_control(&messages[i].msg_hdr, inbound);
+        read_control(&messages[i].msg_hdr, nanoseconds(&now), inbound);
     }
 }
 
@@ -101,6 +120,7 @@ size_t udp_receive(struct harp_port *port, uint64_t now_ns, struct harp_arrival 
             .from = &in->from,
             .local = in->local,
             .marked = in->marked,
+            .waited_ns = in->waited_ns,
         };
         port->counters.received_bytes += bytes;
         udp->inbound_at += bytes;

@@ -189,6 +189,8 @@ static void options(struct udp_port *udp, int fd)
         set(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
         set(fd, IPPROTO_IPV6, IPV6_TCLASS, UDP_ECT_0);
     }
+    set(fd, SOL_SOCKET, SO_TIMESTAMPNS,
+        1); /* how long a datagram waits for us is no delay of the network */
     udp->gso = set(fd, IPPROTO_UDP, UDP_SEGMENT, 0) == 0;
     udp->gro = set(fd, IPPROTO_UDP, UDP_GRO, 1) == 0;
     buffers(udp, fd);

@@ -27,7 +27,7 @@ void harp_session_defaults(struct harp_session_config *config, uint16_t segment,
                    .max_bytes = (uint64_t)HARP_SENT_SLOTS * frame_bytes,
                    .segment_bytes = frame_bytes,
                    .target_ns = 25 * US,
-                   .host_target_ns = 100 * US},
+                   .host_target_ns = MS},
     };
 }
 
