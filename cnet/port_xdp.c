@@ -126,7 +126,7 @@ static uint64_t xdp_deadline_ns(const struct harp_port *port)
 {
     const struct harp_xdp *xdp = harp_xdp_of(port);
     bool starved =
-        xdp->slots_free_n < HARP_BATCH || xdp->outstanding + HARP_BATCH > xdp->socket.tx.count;
+        xdp->slots_free_n < HARP_BATCH || xdp->outstanding + HARP_BATCH > xdp->outstanding_most;
     return starved && !xdp->blocked ? xdp->now_ns + STARVED_NS : UINT64_MAX;
 }
 
@@ -263,8 +263,9 @@ static int share_out(struct harp_xdp *xdp, const struct harp_port_config *config
                                               .queue = config->queue,
                                               .copy_only = config->copy_only,
                                               .several = mtu + ETHERNET_TAGGED > single,
-                                              .fill = power_of_two(xdp->fill_most),
-                                              .tx = power_of_two(2 * *slot_frames),
+                                              .fill = power_of_two(2 * xdp->fill_most),
+                                              .rx = power_of_two(xdp->fill_most),
+                                              .tx = power_of_two(4 * *slot_frames),
                                               .frames = frames,
                                               .name = xdp->link.name};
     return 0;
@@ -334,6 +335,7 @@ static int open_all(struct harp_xdp *xdp, struct harp_port_config *config, char 
                       ETHERNET_TAGGED - headers;
     if (!xdp->socket.several && xdp->port.payload_max > single)
         xdp->port.payload_max = single;
+    xdp->outstanding_most = xdp->socket.tx.count / 2;
     error = harp_xdp_send_open(xdp, slot_frames);
     if (error < 0)
         snprintf(why, HARP_WHY_BYTES,

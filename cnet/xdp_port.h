@@ -73,8 +73,9 @@ struct harp_xdp {
     struct harp_xdp_pending *pending;
     uint32_t pending_n;
     uint32_t outstanding; /* descriptors given out or sent, and not completed */
-    bool unsent;          /* some in tx await a call */
-    bool blocked;         /* but it would lead nowhere until the link changes */
+    uint32_t outstanding_most;
+    bool unsent;  /* some in tx await a call */
+    bool blocked; /* but it would lead nowhere until the link changes */
 
     struct harp_xdp_hop *hops;
     uint32_t hops_n;  /* that have been used so far */

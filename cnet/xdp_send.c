@@ -102,7 +102,7 @@ int harp_xdp_send_open(struct harp_xdp *xdp, uint32_t frames)
     xdp->slots = calloc(wanted + 1, sizeof *xdp->slots);
     xdp->busy = calloc(wanted + 1, sizeof *xdp->busy);
     xdp->slots_free = calloc(wanted + 1, sizeof *xdp->slots_free);
-    xdp->pending = calloc(xdp->socket.tx.count, sizeof *xdp->pending);
+    xdp->pending = calloc(xdp->outstanding_most, sizeof *xdp->pending);
     if (!taken || !xdp->slots || !xdp->busy || !xdp->slots_free || !xdp->pending) {
         free(taken);
         return -ENOMEM;
@@ -160,7 +160,7 @@ size_t harp_xdp_room(struct harp_port *port, int hop)
     (void)hop; /* all leave by one ring */
     struct harp_xdp *xdp = harp_xdp_of(port);
     harp_xdp_reap(xdp);
-    uint32_t descs = (xdp->socket.tx.count - xdp->outstanding) / xdp->slot_frames;
+    uint32_t descs = (xdp->outstanding_most - xdp->outstanding) / xdp->slot_frames;
     return descs < xdp->slots_free_n ? descs : xdp->slots_free_n;
 }
 
@@ -169,7 +169,7 @@ uint8_t *harp_xdp_slot(struct harp_port *port, int hop, uint32_t bytes)
     struct harp_xdp *xdp = harp_xdp_of(port);
     uint32_t frames = frames_of(xdp, bytes);
     assert(bytes <= port->payload_max && hop >= 0 && (uint32_t)hop < xdp->hops_n);
-    if (xdp->slots_free_n == 0 || xdp->outstanding + frames > xdp->socket.tx.count)
+    if (xdp->slots_free_n == 0 || xdp->outstanding + frames > xdp->outstanding_most)
         if (harp_xdp_room(port, hop) == 0)
             return NULL;
     uint16_t slot = xdp->slots_free[--xdp->slots_free_n];
@@ -188,7 +188,7 @@ bool harp_xdp_send_frame(struct harp_port *port, int hop, uint32_t frame, uint32
     assert(offset >= port->headroom && offset + bytes <= xdp->frames->frame_bytes);
     assert(bytes <= port->payload_max && hop >= 0 && (uint32_t)hop < xdp->hops_n);
     assert(frame < xdp->frames->count && xdp->holds[frame] == XDP_NOTHING);
-    if (xdp->outstanding >= xdp->socket.tx.count && harp_xdp_room(port, hop) == 0)
+    if (xdp->outstanding >= xdp->outstanding_most && harp_xdp_room(port, hop) == 0)
         return false;
     xdp->holds[frame] = XDP_SENT;
     xdp->outstanding++;

@@ -56,7 +56,7 @@ static int map_rings(struct harp_xdp_socket *xsk, const struct harp_xdp_socket_c
         error = map_ring(&xsk->completion, xsk->fd, &at.cr, XDP_UMEM_PGOFF_COMPLETION_RING,
                          config->tx, sizeof(uint64_t));
     if (error == 0)
-        error = map_ring(&xsk->rx, xsk->fd, &at.rx, XDP_PGOFF_RX_RING, config->fill,
+        error = map_ring(&xsk->rx, xsk->fd, &at.rx, XDP_PGOFF_RX_RING, config->rx,
                          sizeof(struct xdp_desc));
     if (error == 0)
         error = map_ring(&xsk->tx, xsk->fd, &at.tx, XDP_PGOFF_TX_RING, config->tx,
@@ -73,7 +73,7 @@ static int set_up(struct harp_xdp_socket *xsk, const struct harp_xdp_socket_conf
                                   .len = (uint64_t)frames->count * frames->frame_bytes,
                                   .chunk_size = frames->frame_bytes,
                                   .headroom = HARP_XDP_HEADROOM};
-    uint32_t fill = config->fill, rx = config->fill, tx = config->tx;
+    uint32_t fill = config->fill, rx = config->rx, tx = config->tx;
     const struct {
         int option;
         const void *value;
@@ -168,7 +168,8 @@ int harp_xdp_socket_open(struct harp_xdp_socket *xsk, const struct harp_xdp_sock
 {
     int bytes = SEND_BUFFER_BYTES;
     uint32_t budget = config->tx;
-    assert(config->fill >= 2 && (config->fill & (config->fill - 1)) == 0);
+    assert(config->fill > 0 && (config->fill & (config->fill - 1)) == 0);
+    assert(config->rx > 0 && (config->rx & (config->rx - 1)) == 0);
     assert(config->tx > 0 && (config->tx & (config->tx - 1)) == 0);
     *xsk = (struct harp_xdp_socket){.fd = socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0),
                                     .interface = config->interface};

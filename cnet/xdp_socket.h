@@ -52,9 +52,11 @@ struct harp_xdp_socket_config {
     uint32_t interface, queues;
     int queue; /* -1: the first that is free */
     bool copy_only;
-    bool several;      /* ask for packets of several frames */
-    uint32_t fill, tx; /* entries; powers of two. rx has as many as fill, completion as tx, so that
-                          neither overflows */
+    bool several; /* ask for packets of several frames */
+    /* Entries, powers of two; completion has as many as tx. What is in a ring is at most half of
+     * it, for the kernel hands frames back before it says that it has taken them out of the ring,
+     * and rx takes all that fill holds. */
+    uint32_t fill, rx, tx;
     const struct harp_frames *frames;
     const char *name; /* of the interface, for sentences */
 };
