@@ -157,9 +157,10 @@ static int memory(struct udp_port *udp, uint16_t locals, char *why)
     return 0;
 }
 
-static void describe(struct udp_port *udp)
+void udp_describe(struct udp_port *udp)
 {
-    static const char *const offload[] = {"no offload (old kernel)", "GRO", "GSO", "GSO and GRO"};
+    static const char *const offload[] = {"no GSO, no GRO", "GRO, no GSO", "GSO, no GRO",
+                                          "GSO and GRO"};
     char own[64], *line = udp->port.line;
     size_t room = sizeof udp->port.line;
     harp_address_format(&udp->locals[0], own, sizeof own);
@@ -201,7 +202,7 @@ int harp_port_udp_open(struct harp_port **port, const struct harp_port_config *c
     udp->port.ops = &udp_ops;
     udp->port.locals = udp->locals;
     udp->port.locals_n = udp->sockets_n;
-    describe(udp);
+    udp_describe(udp);
     *port = &udp->port;
     return 0;
 }

@@ -24,9 +24,9 @@
 
 #define UDP_SUPER_BYTES 65507u /* largest UDP payload over IPv4, and the kernel's limit here */
 #define UDP_SUPER_SEGMENTS 64u /* the kernel's limit before 6.9; 128 since */
-#define UDP_STAGING_LEAST (1u << 20)
-#define UDP_SUPERS 256u        /* super-packets staged at most */
-#define UDP_SEND_AT_ONCE 32u   /* super-packets a system call */
+#define UDP_STAGING_LEAST (272u << 10) /* four full super-packets, that the cache still holds */
+#define UDP_SUPERS 256u                /* super-packets staged at most */
+#define UDP_SEND_AT_ONCE 32u           /* super-packets a system call */
 #define UDP_RECEIVE_AT_ONCE 4u /* the same, of UDP_BUFFER_BYTES each: they stay in the cache */
 #define UDP_BUFFER_BYTES (68u << 10)
 #define UDP_ALIGN 64u
@@ -106,6 +106,10 @@ struct udp_port {
     struct harp_notice notices[UDP_NOTICES];
     uint32_t notices_first, notices_n;
 };
+
+/* port_udp.c */
+/* Write the port's line anew. */
+void udp_describe(struct udp_port *udp);
 
 /* port_udp_socket.c */
 int udp_interface_find(struct udp_port *udp, const struct harp_port_config *config,

@@ -141,6 +141,7 @@ static bool refused(struct udp_port *udp, struct udp_super *super, int error, bo
             given_up(udp, super);
         } else if (super->segments > 1) {
             udp->gso = false;
+            udp_describe(udp);
             send_singly(udp, super);
         } else {
             given_up(udp, super);
