@@ -94,13 +94,22 @@ void harp_session_path_settled(struct harp_session *session, struct harp_path *p
     harp_session_paths_rate(session);
 }
 
+/* A path that went black may return with what it carried, so there is hope while a silent peer
+ * would not be given up either. */
+static bool hopeless(const struct harp_session *session, uint32_t path)
+{
+    const struct harp_standing *standing = &session->standing[path];
+    if (!standing->heard || standing->size_fails >= SIZE_GIVEN)
+        return true;
+    return session->paths[path].dead &&
+           session->now_ns - standing->died_ns > session->config.dead_ns;
+}
+
 static bool all_fail(const struct harp_session *session)
 {
-    for (uint32_t p = 0; p < session->paths_n; p++) {
-        bool live = session->standing[p].heard && !session->paths[p].dead;
-        if (live && session->standing[p].size_fails < SIZE_GIVEN)
+    for (uint32_t p = 0; p < session->paths_n; p++)
+        if (!hopeless(session, p))
             return false;
-    }
     return true;
 }
 

@@ -7,6 +7,7 @@ static void path_dies(struct harp_session *session, struct harp_path *path)
     harp_loss_news(&path->loss, false, session->now_ns);
     path->cc.ops->on_timeout(&path->cc, session->now_ns);
     path->dead = true;
+    session->standing[path - session->paths].died_ns = session->now_ns;
     harp_session_paths_rate(session);
     path->probe_wait_ns = harp_loss_rto_ns(&path->rtt, &session->config.loss);
     path->probe_at_ns = session->now_ns;
