@@ -72,8 +72,8 @@ void harp_loss_spurious(struct harp_loss *loss)
 
 uint64_t harp_loss_rto_ns(const struct harp_rtt *rtt, const struct harp_loss_limits *limits)
 {
-    uint64_t host_ns = limits->ack_delay_ns + rtt->host_x8_ns / 8;
-    return harp_rtt_timeout_ns(rtt, host_ns, limits->min_rto_ns, limits->initial_rto_ns);
+    return harp_rtt_timeout_ns(rtt, limits->ack_delay_ns, limits->min_rto_ns,
+                               limits->initial_rto_ns);
 }
 
 static uint64_t probe_after_ns(const struct harp_rtt *rtt, const struct harp_loss_limits *limits,
@@ -81,7 +81,7 @@ static uint64_t probe_after_ns(const struct harp_rtt *rtt, const struct harp_los
 {
     if (!harp_rtt_known(rtt))
         return rto_ns / 2;
-    uint64_t host_ns = limits->ack_delay_ns + rtt->host_x8_ns / 8;
+    uint64_t host_ns = harp_rtt_host_ns(rtt, limits->ack_delay_ns);
     return harp_min(2 * harp_rtt_smoothed_ns(rtt) + rtt->var_x4_ns + host_ns, rto_ns);
 }
 

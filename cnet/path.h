@@ -33,6 +33,7 @@ struct harp_path {
     uint32_t episode;      /* packets before this number belong to the latest loss */
     uint32_t marks;        /* congestion marks that the peer has reported */
     uint32_t suspects;     /* packets of that loss that have not arrived late */
+    bool timed_out;        /* it was all that was in flight, for want of news */
     enum harp_probe probe; /* to be sent now */
     bool dead;
     bool barred;            /* carries no data although it may live (session.h says why) */

@@ -24,7 +24,8 @@ struct harp_rtt {
     uint64_t srtt_x8_ns; /* smoothed fabric delay times 8; 0 before the first sample */
     uint64_t var_x4_ns;
     uint64_t host_x8_ns; /* smoothed delay in the far host times 8 */
-    uint64_t latest_ns;  /* fabric part of the latest sample */
+    uint64_t host_var_x4_ns;
+    uint64_t latest_ns; /* fabric part of the latest sample */
     uint64_t latest_host_ns;
     uint64_t min_ns[2]; /* least fabric delay of this period and of the one before */
     uint64_t period_ns; /* when this period began */
@@ -43,10 +44,14 @@ uint64_t harp_rtt_smoothed_ns(const struct harp_rtt *rtt);
 /* Least fabric delay in memory; 0 before the first sample. */
 uint64_t harp_rtt_least_ns(const struct harp_rtt *rtt);
 
-/* Retransmission timeout without back-off: srtt + max(4 rttvar, srtt / 8) + what the far host may
- * take to acknowledge, not below `floor_ns`; `initial_ns` before the first sample. The srtt / 8
- * keeps a path whose delay never varies from timing out on its first hiccup. */
-uint64_t harp_rtt_timeout_ns(const struct harp_rtt *rtt, uint64_t host_ns, uint64_t floor_ns,
+/* What the far host may take to acknowledge: its smoothed delay and four times its variation, which
+ * a busy host's scheduler makes large, on top of `ack_delay_ns`. */
+uint64_t harp_rtt_host_ns(const struct harp_rtt *rtt, uint64_t ack_delay_ns);
+
+/* Retransmission timeout without back-off: srtt + max(4 rttvar, srtt / 8) + harp_rtt_host_ns, not
+ * below `floor_ns`; `initial_ns` before the first sample. The srtt / 8 keeps a path whose delay
+ * never varies from timing out on its first hiccup. */
+uint64_t harp_rtt_timeout_ns(const struct harp_rtt *rtt, uint64_t ack_delay_ns, uint64_t floor_ns,
                              uint64_t initial_ns);
 
 #endif

@@ -27,6 +27,7 @@ void harp_session_flush(struct harp_session *session, struct harp_path *path)
         if (sent->state == HARP_FLYING)
             give_up(session, path, sent, false);
     }
+    path->timed_out = true;
 }
 
 void harp_session_detect(struct harp_session *session, struct harp_path *path)
@@ -48,8 +49,11 @@ static void arrived_late(struct harp_session *session, struct harp_path *path)
 {
     session->counters.spurious++;
     harp_loss_spurious(&path->loss);
-    if (path->suspects && --path->suspects == 0)
+    /* After a timeout the first is enough: they had not been lost, but were late, or their ACK was
+     * (F-RTO, RFC 5682). */
+    if (path->suspects && (--path->suspects == 0 || path->timed_out))
         path->cc.ops->on_spurious(&path->cc);
+    path->timed_out = false;
 }
 
 static void settle(struct harp_session *session, struct harp_path *path, struct harp_sent *sent)

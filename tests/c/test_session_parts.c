@@ -97,7 +97,7 @@ static void test_rtt(void)
     harp_rtt_init(&rtt);
     assert(!harp_rtt_known(&rtt) && harp_rtt_timeout_ns(&rtt, 0, 5, 77) == 77);
     harp_rtt_sample(&rtt, 0, 1000, 200);
-    assert(harp_rtt_smoothed_ns(&rtt) == 800 && harp_rtt_timeout_ns(&rtt, 10, 0, 0) == 2410);
+    assert(harp_rtt_smoothed_ns(&rtt) == 800 && harp_rtt_timeout_ns(&rtt, 10, 0, 0) == 3010);
     for (int i = 0; i < 200; i++)
         harp_rtt_sample(&rtt, 1, 1600, 0);
     assert(harp_rtt_smoothed_ns(&rtt) >= 1590 && harp_rtt_smoothed_ns(&rtt) <= 1600);
