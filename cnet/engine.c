@@ -2,7 +2,6 @@
 #include "engine_state.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -220,6 +219,7 @@ int harp_engine_open(struct harp_engine **out, const struct harp_engine_config *
     for (uint32_t p = 0; !error && p < config->ports_n; p++)
         error = open_port(engine, &config->ports[p], why);
     if (!error) {
+        engine->now_ns = harp_engine_clock(engine);
         harp_engine_publish(engine);
         error = harp_engine_start(engine, why);
     }
@@ -251,65 +251,4 @@ const char *harp_engine_line(const struct harp_engine *engine, uint32_t index)
 const char *harp_engine_stats_path(const struct harp_engine *engine)
 {
     return engine->stats.path;
-}
-
-static void publish_session(struct harp_engine *engine, const struct harp_connection *connection)
-{
-    struct harp_stats_session row = {.connection = connection->id,
-                                     .paths = connection->config.paths,
-                                     .segment = connection->segment,
-                                     .reason = connection->reason,
-                                     .messages_sent = connection->sent_oldest,
-                                     .counters = *harp_session_count(connection->session)};
-    row.state = connection->ended           ? HARP_STATS_CLOSED
-                : connection->orphan        ? HARP_STATS_CLOSING
-                : connection->ready         ? HARP_STATS_OPEN
-                : connection->listening_end ? HARP_STATS_ACCEPTING
-                                            : HARP_STATS_CONNECTING;
-    for (uint32_t p = 0; p < connection->config.paths; p++) {
-        struct harp_path_info info;
-        if (!harp_session_path_info(connection->session, (uint8_t)p, &info))
-            continue;
-        row.paths_alive += info.alive;
-        row.window_bytes += info.window_bytes;
-        row.flying_bytes += info.flying_bytes;
-        if (info.smoothed_ns && (!row.smoothed_ns || info.smoothed_ns < row.smoothed_ns))
-            row.smoothed_ns = info.smoothed_ns;
-    }
-    if (connection->hops[0].hop != HARP_NO_HOP)
-        harp_address_format(&connection->hops[0].remote, row.peer, sizeof row.peer);
-    row.messages_sent = connection->messages_sent;
-    row.message_bytes_sent = connection->bytes_sent;
-    row.messages_received = connection->messages_received;
-    row.message_bytes_received = connection->bytes_received;
-    harp_stats_put_session(engine->stats.stats, connection->index, &row);
-}
-
-void harp_engine_publish(struct harp_engine *engine)
-{
-    struct harp_stats *stats = engine->stats.stats;
-    stats->engine.tended_ns = harp_engine_clock(engine);
-    for (uint32_t p = 0; p < engine->ports_n; p++)
-        harp_stats_put_port(stats, p, engine->ports[p]);
-    uint32_t rows =
-        engine->connections_n < HARP_STATS_SESSIONS ? engine->connections_n : HARP_STATS_SESSIONS;
-    for (uint32_t i = 0; i < rows; i++) {
-        if (engine->connections[i])
-            publish_session(engine, engine->connections[i]);
-        else if (stats->sessions[i].state != HARP_STATS_UNUSED)
-            harp_stats_put_session(stats, i, &(struct harp_stats_session){0});
-    }
-}
-
-void harp_engine_dump(struct harp_engine *engine)
-{
-    engine->failed = false;
-    if (!engine->config.dump)
-        return;
-    int fd = open(engine->config.dump, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
-    if (fd < 0)
-        return; /* the recorder can still be read where the statistics lie */
-    dprintf(fd, "engine %s of process %d:\n", engine->config.name, (int)getpid());
-    harp_recorder_dump(engine->recorder, fd);
-    close(fd);
 }

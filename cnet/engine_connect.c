@@ -79,6 +79,8 @@ int harp_engine_adopt(struct harp_engine *engine, struct harp_connection *connec
     while (engine->connections[index])
         index++;
     connection->index = index;
+    connection->since_ns = engine->now_ns;
+    harp_count(&engine->stats.stats->engine.sessions_opened, 1);
     engine->connections[index] = connection;
     engine->deadline_ns[index] = 0;
     if (index == engine->connections_n)
@@ -154,6 +156,8 @@ int harp_listen(struct harp_engine *engine, const struct harp_connection_config 
     harp_token_take(engine);
     made->next = engine->listenings;
     engine->listenings = made;
+    harp_recorder_add(engine->recorder, harp_engine_clock(engine), HARP_RECORD_LISTEN, 0,
+                      made->listener.id, 0);
     harp_token_drop(engine);
     *listening = made;
     return 0;

@@ -153,7 +153,10 @@ static void on_sent(struct harp_connection *connection)
 
 static void on_connected(struct harp_connection *connection)
 {
+    struct harp_engine *engine = connection->engine;
     connection->ready = true;
+    harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_OPEN, connection->id,
+                      connection->segment, engine->now_ns - connection->since_ns);
     if (connection->drafts)
         refill_drafts(connection, connection->config.draft_frames);
     if (connection->listening)

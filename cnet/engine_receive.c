@@ -136,6 +136,8 @@ static void take_group(struct harp_engine *engine, uint8_t port, struct harp_con
     for (size_t i = 0; i < count; i++)
         if (holds >> i & 1)
             take(engine, port, connection, &engine->arrivals[which[i]], &engine->headers[which[i]]);
+        else
+            harp_count(&engine->stats.stats->engine.bad_tag, 1);
 }
 
 static bool is_hello(uint8_t type)

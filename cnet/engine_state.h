@@ -5,6 +5,7 @@
  *   engine_turn.c      one turn: commands, timers, completions
  *   engine_receive.c   arrivals: which connection, tag, payload to its place
  *   engine_hello.c     arrivals of the handshake, for which there may be no connection yet
+ *   engine_stats.c     what others may see: counters, rows, the recorder's dump
  *   engine_send.c      what sessions send, into slots and frames of ports
  *   engine_events.c    commands of the application to a session, its events to the application
  *   connection.c       a connection's memory, the application's side
@@ -82,7 +83,9 @@ struct harp_connection {
     uint32_t first_in, first_out; /* numbers of the first messages */
     uint32_t lent;                /* frames that the application has */
     uint64_t messages_sent, bytes_sent, messages_received, bytes_received;
-    uint32_t drafts_due; /* frames that the application is owed */
+    uint64_t since_ns;
+    uint64_t paths_dead, paths_retired, lost_recorded; /* as the recorder has them */
+    uint32_t drafts_due;                               /* frames that the application is owed */
     uint32_t sent_oldest, sent_next;
     struct {
         uint32_t first, count; /* of `pieces`; count 0: a buffer of the application's */
@@ -116,6 +119,7 @@ struct harp_engine {
     uint32_t ports_n;
     struct harp_stats_file stats;
     struct harp_recorder *recorder;
+    uint64_t bad_recorded; /* frames of which the recorder knows */
     struct harp_listening *listenings;
     uint32_t *owner; /* of each frame: index of the connection that last had it */
     uint16_t epoch;

@@ -39,8 +39,11 @@ static void take_notice(struct harp_engine *engine, uint8_t port, const struct h
             if (hop->hop == HARP_NO_HOP || hop->port != port ||
                 !harp_address_same(&hop->remote, &notice->about))
                 continue;
-            if (notice->type == HARP_NOTICE_UNREACHABLE)
+            if (notice->type == HARP_NOTICE_UNREACHABLE) {
                 harp_session_unreachable(connection->session, engine->now_ns, (uint8_t)p);
+                harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_UNREACHABLE,
+                                  connection->id, p, 0);
+            }
             engine->deadline_ns[i] = 0;
         }
     }

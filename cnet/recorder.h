@@ -18,35 +18,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The events: name, what it is called, and how its two values read. An unused value is 0. New ones
- * go to the end, so that older files still read. */
+/* The events: name, what it is called, and how its two values read. An unused value is 0. */
 #define HARP_RECORDER_TABLE(EVENT)                                                                 \
-    EVENT(START, "engine starts", "%" PRIu64 " ports, %" PRIu64 " frames")                         \
-    EVENT(STOP, "engine stops", "%" PRIu64 " sessions left")                                       \
     EVENT(PORT, "port opened", "port %" PRIu64 ", payload_max %" PRIu64)                           \
     EVENT(LISTEN, "listens", "listener %" PRIx64)                                                  \
     EVENT(CONNECT, "connects", "%" PRIu64 " paths, segment %" PRIu64)                              \
     EVENT(ACCEPT, "accepts", "%" PRIu64 " paths, segment %" PRIu64)                                \
     EVENT(OPEN, "is open", "segment %" PRIu64 ", handshake took %" PRIu64 " ns")                   \
-    EVENT(CLOSE, "is closed here", "reason %" PRIu64)                                              \
-    EVENT(CLOSED, "is over", "reason %" PRIu64 ", by peer: %" PRIu64)                              \
-    EVENT(GONE, "session's memory is free", "row %" PRIu64)                                        \
     EVENT(PATH, "path made", "path %" PRIu64 ", hop %" PRIu64)                                     \
     EVENT(PATH_DIED, "path died", "path %" PRIu64 ", srtt %" PRIu64 " ns")                         \
     EVENT(PATH_BACK, "path is back", "path %" PRIu64 ", srtt %" PRIu64 " ns")                      \
-    EVENT(PATH_RETIRED, "path retired", "path %" PRIu64 ", by peer: %" PRIu64)                     \
-    EVENT(MTU, "payload that passes", "path %" PRIu64 ", %" PRIu64 " bytes")                       \
-    EVENT(UNREACHABLE, "peer unreachable, says the network", "path %" PRIu64)                      \
-    EVENT(LOST, "packets given up", "%" PRIu64 " more, %" PRIu64 " in all")                        \
-    EVENT(BAD, "bad frames", "reason %" PRIu64 ", %" PRIu64 " in all")                             \
-    EVENT(NO_ROOM, "port has no room", "port %" PRIu64 ", %" PRIu64 " times")                      \
-    EVENT(NO_FRAMES, "pool has no frames", "%" PRIu64 " wanted")                                   \
-    EVENT(SENT, "message sent", "number %" PRIu64 ", %" PRIu64 " bytes")                           \
-    EVENT(RECEIVED, "message received", "number %" PRIu64 ", %" PRIu64 " bytes")                   \
-    EVENT(SLEEP, "sleeps", "for %" PRIu64 " ns at most")                                           \
-    EVENT(WAKE, "wakes", "after %" PRIu64 " ns")                                                   \
-    EVENT(STALL, "was not driven", "for %" PRIu64 " ns")                                           \
-    EVENT(ERROR, "error", "errno %" PRIu64 ", where %" PRIu64)
+    EVENT(PATH_RETIRED, "path retired", "path %" PRIu64 ", off its queue: %" PRIu64)               \
+    EVENT(PATH_UNRETIRED, "path no longer retired", "path %" PRIu64)                               \
+    EVENT(UNREACHABLE, "unreachable, says the network", "path %" PRIu64)                           \
+    EVENT(LOST, "packets given up", "%" PRIu64 " so far, of which arrived after all %" PRIu64)     \
+    EVENT(BAD, "bad frames", "%" PRIu64 " of a wrong tag, %" PRIu64 " of no connection, so far")   \
+    EVENT(CLOSED, "is over", "reason %" PRIu64 ", by peer: %" PRIu64)                              \
+    EVENT(GONE, "is forgotten", "row %" PRIu64)
 
 #define HARP_RECORDER_NAME(name, text, format) HARP_RECORD_##name,
 enum harp_recorder_what { HARP_RECORDER_TABLE(HARP_RECORDER_NAME) HARP_RECORD_COUNT };

@@ -42,7 +42,7 @@ struct harp_engine_counters {
     uint64_t turns;      /* rounds of its loop */
     uint64_t busy_turns; /* in which something came or went */
     uint64_t tended_ns;  /* when it last looked after slow work, by its clock */
-    uint64_t sleeps, wakeups;
+    uint64_t sleeps;
     uint64_t arrivals;                                               /* datagrams */
     uint64_t bad_short, bad_version, bad_tag, bad_header, strangers; /* of these, refused */
     uint64_t no_room;                   /* frames that waited for room in a port */

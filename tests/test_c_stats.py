@@ -9,5 +9,5 @@ THREADS = ["-O1", "-fsanitize=thread"]
 def test_stats_and_recorder(tmp_path):
     for name, flags in [("asan", SANITIZED), ("tsan", THREADS)]:
         lines = run(build(tmp_path / name, SOURCES, flags)).splitlines()
-        assert lines[0].split(" s  ")[1] == "00000001 engine starts: 2 ports, 3 frames"
+        assert lines[0].split(" s  ")[1] == "00000001 port opened: port 2, payload_max 3"
         assert "does not know" in lines[-1]
