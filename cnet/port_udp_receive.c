@@ -12,7 +12,7 @@
 #define WAITED_MOST_NS UINT64_C(4000000000)
 
 union control {
-    char bytes[128];
+    char bytes[256];
     struct cmsghdr align;
 };
 

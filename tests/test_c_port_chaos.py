@@ -3,11 +3,8 @@
 import subprocess
 
 import pytest
-from c_programs import build, run
+from c_programs import build, library, run
 
-SOURCES = ["tests/c/test_port_chaos.c", "cnet/port_chaos.c", "cnet/port_chaos_parse.c",
-           "cnet/port_udp.c", "cnet/port_udp_receive.c", "cnet/port_udp_send.c",
-           "cnet/port_udp_socket.c", "cnet/address.c", "cnet/arena.c"]
 # As struct harp_chaos has them.
 FIELDS = ("seed", "drop", "burst", "burst_length", "delay", "jitter", "reorder", "reorder_delay",
           "duplicate", "truncate", "corrupt", "rate", "bucket", "queue")
@@ -15,7 +12,8 @@ FIELDS = ("seed", "drop", "burst", "burst_length", "delay", "jitter", "reorder",
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    return build(tmp_path_factory.mktemp("port_chaos") / "test", SOURCES)
+    folder = tmp_path_factory.mktemp("port_chaos")
+    return build(folder / "test", ["tests/c/test_port_chaos.c", str(library())])
 
 
 def test_faults(program):

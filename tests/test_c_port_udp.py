@@ -1,11 +1,9 @@
 """The udp port: on loopback, and between two network namespaces."""
 
 import pytest
-from c_programs import build, run
+from c_programs import build, library, run
 from netns import Net, usable, veth_pair
 
-SOURCES = ["tests/c/test_port_udp.c", "cnet/port_udp.c", "cnet/port_udp_receive.c",
-           "cnet/port_udp_send.c", "cnet/port_udp_socket.c", "cnet/address.c", "cnet/arena.c"]
 LOOPBACK = {"ipv4": ("127.0.0.1", "-", "127.0.0.1", "-"), "ipv6": ("::1", "-", "::1", "-")}
 root = pytest.mark.skipif(bool(usable()), reason=usable())
 both = pytest.mark.parametrize("family", ["ipv4", "ipv6"])
@@ -13,7 +11,8 @@ both = pytest.mark.parametrize("family", ["ipv4", "ipv6"])
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    return build(tmp_path_factory.mktemp("port_udp") / "test", SOURCES)
+    folder = tmp_path_factory.mktemp("port_udp")
+    return build(folder / "test", ["tests/c/test_port_udp.c", str(library())])
 
 
 def ends(a, b, family):
@@ -21,7 +20,8 @@ def ends(a, b, family):
 
 
 @both
-@pytest.mark.parametrize("test", ["sizes", "joined", "unreachable", "marks", "waiting", "errors"])
+@pytest.mark.parametrize("test", ["sizes", "joined", "unreachable", "marks", "waited",
+                                  "waiting", "errors"])
 def test_on_loopback(program, test, family):
     run(program, test, *LOOPBACK[family])
 
@@ -29,7 +29,7 @@ def test_on_loopback(program, test, family):
 @root
 @both
 @pytest.mark.parametrize("mtu", [1500, 9000])
-@pytest.mark.parametrize("test", ["sizes", "joined", "unreachable", "marks"])
+@pytest.mark.parametrize("test", ["sizes", "joined", "unreachable", "marks", "waited"])
 def test_over_veth(program, test, family, mtu):
     with veth_pair(mtu=mtu) as (a, b):
         run(program, test, *ends(a, b, family))

@@ -280,6 +280,24 @@ static void marks(void)
     close(fd);
 }
 
+/* Time in the kernel's queue is told apart from time in the network. */
+static void waited(void)
+{
+    struct harp_arrival in[HARP_BATCH];
+    open_end(&a, 1);
+    open_end(&b, 1);
+    int hop = hop_to(&a, &b.port->locals[0], 0);
+    warm_up(hop);
+    put(a.port, hop, 100, 0);
+    a.port->ops->flush(a.port, now_ns());
+    struct pollfd readable = {.fd = b.port->ops->fd(b.port), .events = POLLIN};
+    assert(poll(&readable, 1, 20000) == 1);
+    uint64_t came_ns = now_ns();
+    while (now_ns() < came_ns + 2000000)
+        ;
+    assert(wait_for(b.port, in, HARP_BATCH) == 1 && in[0].waited_ns >= 1900000);
+}
+
 /* A descriptor that wakes; a child that closes its copy and leaves the parent alone. */
 static void waiting(void)
 {
@@ -379,7 +397,7 @@ int main(int count, char **words)
                  {"backlog", backlog}, {"unreachable", unreachable},
                  {"narrow", narrow},   {"lowered", lowered},
                  {"marks", marks},     {"waiting", waiting},
-                 {"errors", errors}};
+                 {"waited", waited},   {"errors", errors}};
     assert(count == 6);
     a = (struct end){.ip = words[2], .space = words[3]};
     b = (struct end){.ip = words[4], .space = words[5]};
