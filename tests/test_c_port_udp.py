@@ -26,6 +26,10 @@ def test_on_loopback(program, test, family):
     run(program, test, *LOOPBACK[family])
 
 
+def test_a_kernel_that_refuses_to_cut(program):
+    run(program, "refused_offload", *LOOPBACK["ipv4"])
+
+
 @root
 @both
 @pytest.mark.parametrize("mtu", [1500, 9000])

@@ -113,6 +113,45 @@ static void joined(void)
     }
 }
 
+/* The port's first socket, found by its number in the network. */
+static int socket_of(const struct harp_port *port)
+{
+    for (int fd = 3; fd < 64; fd++) {
+        struct sockaddr_in6 own;
+        socklen_t length = sizeof own;
+        if (getsockname(fd, (struct sockaddr *)&own, &length) == 0 &&
+            ntohs(own.sin6_port) == port->locals[0].port) /* where an IPv4 address has it, too */
+            return fd;
+    }
+    return -1;
+}
+
+/* A kernel that refuses to cut this port's super-packets gets datagrams. */
+static void refused_offload(void)
+{
+    struct harp_arrival in[HARP_BATCH];
+    int on = 1;
+    open_end(&a, 1);
+    open_end(&b, 1);
+    int hop = hop_to(&a, &b.port->locals[0], 0);
+    assert(strstr(a.port->line, ", GSO and GRO"));
+    assert(setsockopt(socket_of(a.port), SOL_SOCKET, SO_NO_CHECK, &on, sizeof on) == 0);
+    for (uint64_t i = 0, got = 0; i < 100; i += 20) {
+        for (uint64_t k = 0; k < 20; k++)
+            put(a.port, hop, k == 19 ? 500 : 1000, i + k);
+        a.port->ops->flush(a.port, now_ns());
+        while (got < i + 20) {
+            size_t n = wait_for(b.port, in, HARP_BATCH);
+            for (size_t k = 0; k < n; k++, got++) {
+                assert(in[k].length == (got % 20 == 19 ? 500 : 1000));
+                check(in[k].bytes, in[k].length, got);
+            }
+        }
+    }
+    assert(strstr(a.port->line, ", GRO, no GSO"));
+    assert(a.port->counters.sent == 100 && a.port->counters.dropped == 0);
+}
+
 /* What does not leave stays, room shrinks, and all leaves in the end, in order and whole. (The
  * network behind may lose some.) */
 static void backlog(void)
@@ -397,7 +436,8 @@ int main(int count, char **words)
                  {"backlog", backlog}, {"unreachable", unreachable},
                  {"narrow", narrow},   {"lowered", lowered},
                  {"marks", marks},     {"waiting", waiting},
-                 {"waited", waited},   {"errors", errors}};
+                 {"waited", waited},   {"refused_offload", refused_offload},
+                 {"errors", errors}};
     assert(count == 6);
     a = (struct end){.ip = words[2], .space = words[3]};
     b = (struct end){.ip = words[4], .space = words[5]};
