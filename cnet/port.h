@@ -160,6 +160,8 @@ struct harp_port_config {
     int queue;                  /* xdp: -1 any free one */
     bool copy_only, generic;    /* xdp: do not try zero copy, native mode */
     uint32_t ring_bytes;        /* mem: of each direction; 0: a default */
+    uint32_t busy_poll_us;      /* xdp: the engine's thread does the driver's work when it has
+                                   nothing to receive, for so long at most; 0: interrupts do */
     uint32_t frames_max;        /* xdp: frames of the pool that it may hold to receive into */
     struct harp_frames *frames; /* the engine's pool and arena; memory that a card may access */
     struct harp_arena *arena;

@@ -87,8 +87,8 @@ static void xdp_tend(struct harp_port *port, uint64_t now_ns)
     harp_xdp_look(xdp);
     if (now_ns - xdp->tended_ns < TEND_NS)
         return;
-    xdp->tended_ns = now_ns;
-    harp_xdp_hops_tend(xdp);
+    if (harp_xdp_hops_tend(xdp))
+        xdp->tended_ns = now_ns;
 }
 
 static bool xdp_notice(struct harp_port *port, struct harp_notice *notice)
@@ -262,6 +262,7 @@ static int share_out(struct harp_xdp *xdp, const struct harp_port_config *config
                                               .queues = xdp->link.queues,
                                               .queue = config->queue,
                                               .copy_only = config->copy_only,
+                                              .busy_poll_us = config->busy_poll_us,
                                               .several = mtu + ETHERNET_TAGGED > single,
                                               .fill = power_of_two(2 * xdp->fill_most),
                                               .rx = power_of_two(xdp->fill_most),
@@ -279,10 +280,11 @@ static void describe(struct harp_xdp *xdp, bool copy_only)
         snprintf(why, sizeof why, " (as it was asked for)");
     else if (!socket->zero_copy)
         snprintf(why, sizeof why, " (zero copy: %s)", strerror(-socket->not_zero_copy));
-    snprintf(xdp->port.line, sizeof xdp->port.line, "xdp: %s queue %u, %s XDP%s, %s%s%s",
+    snprintf(xdp->port.line, sizeof xdp->port.line, "xdp: %s queue %u, %s XDP%s, %s%s%s%s",
              xdp->link.name, socket->queue, xdp->nic.generic ? "generic" : "native",
              xdp->nic.first ? "" : " (shared)", socket->zero_copy ? "zero copy" : "copy mode", why,
-             socket->several ? ", frames in several buffers" : "");
+             socket->several ? ", frames in several buffers" : "",
+             socket->busy_poll ? ", busy polling" : "");
 }
 
 static int allocate(struct harp_xdp *xdp, const struct harp_port_config *config, char *why)

@@ -183,7 +183,7 @@ static void look_again(struct harp_xdp *xdp, struct harp_xdp_hop *hop)
         harp_xdp_notice_add(xdp, &notice);
 }
 
-void harp_xdp_hops_tend(struct harp_xdp *xdp)
+bool harp_xdp_hops_tend(struct harp_xdp *xdp)
 {
     uint32_t done = 0, looked = 0;
     while (done < TEND_AT_ONCE && looked < LOOK_AT_ONCE && looked < xdp->hops_n) {
@@ -202,4 +202,5 @@ void harp_xdp_hops_tend(struct harp_xdp *xdp)
             done++;
         }
     }
+    return done < TEND_AT_ONCE;
 }

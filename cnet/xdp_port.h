@@ -96,7 +96,7 @@ struct harp_xdp {
 
     int epoll;
     bool slept;
-    uint64_t now_ns, tended_ns;
+    uint64_t now_ns, tended_ns, woken_ns;
     struct harp_netlink netlink;
     struct harp_link link;
     struct harp_xdp_nic nic;
@@ -128,7 +128,8 @@ int harp_xdp_hop_make(struct harp_port *port, const struct harp_address *to, uin
                       char *why);
 void harp_xdp_hop_drop(struct harp_port *port, int hop);
 uint32_t harp_xdp_hop_payload_max(const struct harp_port *port, int hop);
-void harp_xdp_hops_tend(struct harp_xdp *xdp);
+/* Look after some hops; false if there may be more to do. */
+bool harp_xdp_hops_tend(struct harp_xdp *xdp);
 /* Something changed: of that neighbour, or of anything if NULL. */
 void harp_xdp_hops_change(struct harp_xdp *xdp, const struct harp_address *neighbour);
 

@@ -13,7 +13,7 @@
  * in the first one only), VLAN tags. Only the priority tag, VLAN 0, is seen through: it belongs to
  * the interface itself, and switches that sort traffic into classes add it.
  *
- * The program is 61 instructions, assembled here at run time. Compiling it beforehand would need a
+ * The program is some 60 instructions, assembled here at run time. Compiling it beforehand would need a
  * compiler for BPF to build, and libbpf and libelf to load; this needs bpf(2).
  */
 #ifndef HARP_XDP_PROGRAM_H

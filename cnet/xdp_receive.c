@@ -12,6 +12,7 @@ enum {
     IP6 = 40,
     UDP = 8,
     FILL_AT_ONCE = 256,
+    POLL_NS = 5000,
     PARTS_MAX = 32, /* frames of one packet; the kernel has 18 */
 };
 
@@ -153,6 +154,15 @@ static uint32_t arrive(struct harp_xdp *xdp, uint32_t ahead, uint32_t parts,
     return made;
 }
 
+/* Nothing is there. Busy polling more often than a card has something would only cost calls. */
+static void wake(struct harp_xdp *xdp)
+{
+    if (xdp->socket.busy_poll && xdp->now_ns - xdp->woken_ns < POLL_NS)
+        return;
+    xdp->woken_ns = xdp->now_ns;
+    harp_xdp_socket_wake(&xdp->socket, &xdp->port.counters.receive_calls);
+}
+
 size_t harp_xdp_receive(struct harp_port *port, uint64_t now_ns, struct harp_arrival *arrivals,
                         size_t room)
 {
@@ -176,7 +186,7 @@ size_t harp_xdp_receive(struct harp_port *port, uint64_t now_ns, struct harp_arr
     if (seen > 0)
         harp_ring_consume(&xdp->socket.rx, seen);
     else
-        harp_xdp_socket_wake(&xdp->socket, &port->counters.receive_calls);
+        wake(xdp);
     if (made == 0 && xdp->slept)
         harp_xdp_look(xdp);
     xdp->slept = false;

@@ -21,6 +21,7 @@ enum {
     PAUSE_NS = 10 * 1000 * 1000,
     SEND_BUFFER_BYTES = 64 << 20, /* copy mode charges each packet to the socket until it is gone */
     CALLS_MAX = 1024,
+    BUSY_POLL_BUDGET = 64,
 };
 
 static int map_ring(struct harp_ring *ring, int fd, const struct xdp_ring_offset *at, uint64_t page,
@@ -163,6 +164,15 @@ static int find_queue(struct harp_xdp_socket *xsk, const struct harp_xdp_socket_
     return error;
 }
 
+/* Whether the kernel can do that. */
+static bool set_busy_poll(int fd, uint32_t us)
+{
+    int prefer = 1, time_us = (int)us, budget = BUSY_POLL_BUDGET;
+    return setsockopt(fd, SOL_SOCKET, SO_PREFER_BUSY_POLL, &prefer, sizeof prefer) == 0 &&
+           setsockopt(fd, SOL_SOCKET, SO_BUSY_POLL, &time_us, sizeof time_us) == 0 &&
+           setsockopt(fd, SOL_SOCKET, SO_BUSY_POLL_BUDGET, &budget, sizeof budget) == 0;
+}
+
 int harp_xdp_socket_open(struct harp_xdp_socket *xsk, const struct harp_xdp_socket_config *config,
                          char *why)
 {
@@ -188,6 +198,7 @@ int harp_xdp_socket_open(struct harp_xdp_socket *xsk, const struct harp_xdp_sock
         return error;
     }
     (void)setsockopt(xsk->fd, SOL_XDP, MAX_TX_BUDGET, &budget, sizeof budget);
+    xsk->busy_poll = config->busy_poll_us > 0 && set_busy_poll(xsk->fd, config->busy_poll_us);
     return 0;
 }
 
@@ -262,7 +273,7 @@ int harp_xdp_socket_send(struct harp_xdp_socket *xsk, uint64_t *calls)
 
 void harp_xdp_socket_wake(struct harp_xdp_socket *xsk, uint64_t *calls)
 {
-    if (!harp_ring_wants_wake(&xsk->fill))
+    if (!xsk->busy_poll && !harp_ring_wants_wake(&xsk->fill))
         return;
     (void)recvfrom(xsk->fd, NULL, 0, MSG_DONTWAIT, NULL, NULL);
     ++*calls;

@@ -43,6 +43,7 @@ struct harp_ring {
 struct harp_xdp_socket {
     int fd;
     uint32_t interface, queue;
+    bool busy_poll;          /* the kernel does a driver's work in this thread */
     bool zero_copy, several; /* packets of several frames can be sent and received */
     int not_zero_copy;       /* why it is not: -errno, 0 if it was not tried */
     struct harp_ring fill, rx, tx, completion;
@@ -52,6 +53,7 @@ struct harp_xdp_socket_config {
     uint32_t interface, queues;
     int queue; /* -1: the first that is free */
     bool copy_only;
+    uint32_t busy_poll_us;
     bool several; /* ask for packets of several frames */
     /* Entries, powers of two; completion has as many as tx. What is in a ring is at most half of
      * it, for the kernel hands frames back before it says that it has taken them out of the ring,
@@ -74,7 +76,7 @@ void harp_xdp_socket_close(struct harp_xdp_socket *socket, bool mine);
  * -EAGAIN when some is left; another -errno when nothing can leave now. `calls` counts. */
 int harp_xdp_socket_send(struct harp_xdp_socket *socket, uint64_t *calls);
 
-/* Let the kernel look at the fill ring, if it wants to be told. */
+/* Nothing came: let the kernel look at the fill ring, if it wants to be told, or at the card. */
 void harp_xdp_socket_wake(struct harp_xdp_socket *socket, uint64_t *calls);
 
 /* Entries that this side, the consumer, may read. */

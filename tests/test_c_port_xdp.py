@@ -226,6 +226,16 @@ def test_jumbo_frames(program, family, words):
         assert y.receive(50)["received"] == x.receive(50)["received"] == 50
 
 
+def test_busy_polling(program):
+    with veth_pair() as (a, b), Peer(program, a, "poll=20") as x, \
+            Peer(program, b, "poll=20") as y:
+        assert x.line.endswith(", busy polling")
+        meet(x, y)
+        for _ in range(20):
+            x.send(0, 50, 1000)
+            assert y.receive(50)["strays"] == 0
+
+
 def test_frames_of_the_largest_size_that_is_one_buffer(program):
     with veth_pair(mtu=3506) as (a, b), Peer(program, a) as x, Peer(program, b) as y:
         assert "several" not in x.line

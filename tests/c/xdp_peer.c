@@ -1,7 +1,7 @@
 /* A host of the tests: a port that does what lines on its standard input say.
  *
  *     xdp_peer xdp|udp INTERFACE [local=ADDRESS] [locals=N] [queue=N] [mtu=N] [frames=N] [fill=N]
- *              [generic] [copy]
+ *              [poll=MICROSECONDS] [generic] [copy]
  *
  *     hop ADDRESS [LOCAL]           -> hop NUMBER payload BYTES
  *     send HOP COUNT BYTES          -> sent COUNT        datagrams that carry a pattern
@@ -292,6 +292,8 @@ static void open_port(int count, char **words)
             assert(harp_address_parse(value, &config.local));
         else if (strncmp(words[i], "locals=", name) == 0)
             config.locals = (uint16_t)atoi(value);
+        else if (strncmp(words[i], "poll=", name) == 0)
+            config.busy_poll_us = (uint32_t)atoi(value);
         else if (strncmp(words[i], "queue=", name) == 0)
             config.queue = atoi(value);
         else if (strncmp(words[i], "mtu=", name) == 0)
