@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import struct
 import subprocess
 from typing import TYPE_CHECKING
 
-from c_programs import build
+from c_programs import build, library
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,22 +15,11 @@ if TYPE_CHECKING:
     import pytest
     from netns import End
 
-SOURCES = ["tests/c/xdp_peer.c", *(f"cnet/{name}.c" for name in (
-    "address", "arena", "bpf", "frames", "netlink", "port_udp", "port_udp_receive", "port_udp_send",
-    "port_udp_socket", "port_xdp", "xdp_hops", "xdp_kernel", "xdp_nic", "xdp_program",
-    "xdp_receive", "xdp_send", "xdp_socket"))]
 WAIT_MS = 10_000
 
 
 def build_peer(factory: pytest.TempPathFactory) -> Path:
-    """Compile the program once for all workers of a run."""
-    folder = factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
-    program = folder / "xdp_peer"
-    with (folder / "xdp_peer.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return program if program.exists() else build(program, SOURCES)
+    return build(factory.mktemp("xdp") / "xdp_peer", ["tests/c/xdp_peer.c", str(library())])
 
 
 def numbers(line: str) -> dict[str, int]:
