@@ -1,0 +1,354 @@
+"""An engine: memory, ports and connections that one core drives."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from harp._cnet import ffi, lib
+from harp.net.aio import readable
+from harp.net.errors import OpenError
+from harp.net.guard import Guard
+from harp.net.handle import Handle
+from harp.net.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Self
+
+PROGRESS = {"thread": 0, "inline": 1, "manual": 2}
+KINDS = ("udp", "mem", "xdp")
+WHY_BYTES: int = lib.HARP_WHY_BYTES
+
+
+@dataclass(frozen=True)
+class Port:
+    """Where an engine's datagrams leave and arrive: ``docs/python.md`` says which is for what."""
+
+    kind: str = "udp"
+    """``udp`` sockets, ``mem`` (memory that processes of this host share) or ``xdp`` (AF_XDP)."""
+    interface: str | None = None
+    """The network interface; udp finds it by ``address``."""
+    address: str | None = None
+    """Own IP address, with ``:port`` if it is to be that one; the interface's first by default."""
+    locals: int = 1
+    """Own UDP ports; paths that differ in them take different ways through the network."""
+    mtu: int = 0
+    """Bytes of an IP packet; 0: the interface's."""
+    queue: int = -1
+    """xdp: the queue; -1: a free one."""
+    copy_only: bool = False
+    """xdp: do not try zero copy."""
+    generic: bool = False
+    """xdp: do not try the driver's own XDP."""
+    ring_bytes: int = 0
+    """mem: of each direction; 0: the default."""
+    faults: str | None = None
+    """What is to go wrong on the way out, for tests: ``drop=1%,delay=1ms,seed=7``."""
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """How an end of a session is to be; each end chooses for itself."""
+
+    paths: int = 1
+    """Ways through the network to use at once, 1 to 64; the lower of both ends counts."""
+    streamed: int = 0
+    """Frames to lend to the application at most; 0: messages arrive in buffers that it posts."""
+    drafts: int = 0
+    """Frames that the application may write messages into, to send them without a copy."""
+    dead_after: float = 30.0
+    """Seconds of silence after which the other end is gone; 1 at least."""
+    read_early: bool = False
+    """Somebody reads posted buffers before they are reported, so no bad byte may ever be there."""
+    congestion: str = "swift"
+    """Congestion control: ``swift`` or ``fixed``."""
+
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for engine in list(_engines):
+        with contextlib.suppress(BufferError):  # viewed to the end: the process' end frees it
+            engine.close()
+
+
+class Engine:
+    """Memory, ports and connections that one core drives; see ``cnet/engine.h``.
+
+    >>> with Engine("udp", address="127.0.0.1") as engine:
+    ...     listener = engine.listen()
+    ...     near = engine.connect(listener.handle)
+    ...     far = listener.accept()
+    ...     sent = near.send(b"hello")
+    ...     bytes(far.recv())
+    b'hello'
+
+    ``port`` is a kind, whose options are the fields of :class:`Port`, or one Port or several.
+    ``progress`` says who drives: a ``thread`` of its own (on ``cpu``, if given), ``inline`` the
+    threads that wait for its sessions (and a helper when they are silent), or ``manual``:
+    :meth:`drive` and waiting only. ``frames`` of ``frame_bytes`` are its memory, on NUMA ``node``.
+    ``dump`` is a file to which the last events are added when a session ends in error.
+
+    Any thread may use an engine. A session or listener is used by one thread at a time.
+
+    Raises OpenError, with one sentence, if it cannot be had; then nothing is left behind.
+    """
+
+    def __init__(self, port: str | Port | Sequence[Port] = "udp", *, name: str = "harp",
+                 progress: str = "thread", cpu: int = -1, node: int = -1, frames: int = 4096,
+                 frame_bytes: int = 4096, connections: int = 1024, dump: str | None = None,
+                 **port_options: Any) -> None:
+        self._guard = Guard("engine", patient=True)
+        self._guard.closed = True  # until it is open
+        ports = _ports(port, port_options)
+        self._keep: list[Any] = []
+        config = ffi.new("struct harp_engine_config *")
+        lib.harp_engine_defaults(config)
+        config.name = self._text(name)
+        config.progress = _one_of("progress", progress, PROGRESS)
+        config.cpu, config.node = cpu, node
+        config.frames, config.frame_bytes = frames, frame_bytes
+        config.connections = connections
+        config.dump = self._text(dump)
+        for wanted, place in zip(ports, config.ports, strict=False):
+            self._describe(wanted, place)
+        config.ports_n = len(ports)
+        out, why = ffi.new("struct harp_engine **"), ffi.new("char[]", WHY_BYTES)
+        _checked(lib.harp_engine_open(out, config, why), why)
+        self.name, self.progress = name, progress
+        self._engine = out[0]
+        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
+        self._guard.closed = False
+        _engines.add(self)
+
+    def _text(self, text: str | None) -> Any:
+        if text is None:
+            return ffi.NULL
+        self._keep.append(ffi.new("char[]", text.encode()))  # C keeps the pointer
+        return self._keep[-1]
+
+    def _describe(self, wanted: Port, place: Any) -> None:
+        _one_of("port", wanted.kind, KINDS)
+        place.open = ffi.addressof(lib, f"harp_port_{wanted.kind}_open")
+        place.faults = self._text(wanted.faults)
+        config = place.config
+        config.interface = self._text(wanted.interface)
+        if wanted.address is not None and not lib.harp_address_parse(
+                wanted.address.encode(), ffi.addressof(config, "local")):
+            raise ValueError(f"{wanted.address!r} is no address: 10.0.0.1, 10.0.0.1:7000, fd00::1 "
+                             "or [fd00::1]:7000")
+        for field in ("locals", "mtu", "queue", "copy_only", "generic", "ring_bytes"):
+            setattr(config, field, getattr(wanted, field))
+
+    def listen(self, **options: Any) -> Listener:
+        """Await connections, with the :class:`SessionOptions` given, for who has the handle."""
+        config = _session_config(SessionOptions(**options))
+        out, why = ffi.new("struct harp_listening **"), ffi.new("char[]", WHY_BYTES)
+        handle = ffi.new("struct harp_handle *")
+        with self._guard:
+            _checked(lib.harp_listen(self._engine, config, out, handle, why), why)
+            made = Listener(self, out[0], Handle(bytes(ffi.buffer(handle))), config)
+            self._listeners.add(made)
+        return made
+
+    def connect(self, handle: Handle | bytes, *, timeout: float | None = None,
+                **options: Any) -> Session:
+        """Connect to a listener, with the :class:`SessionOptions` given.
+
+        Waits for it at most ``timeout`` seconds (None: until the other end counts as dead). Raises
+        OpenError, Timeout, or PeerGone if nobody answers.
+        """
+        session = self.start(handle, **options)
+        try:
+            session.connected.wait(timeout)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    async def connect_async(self, handle: Handle | bytes, **options: Any) -> Session:
+        """Like :meth:`connect`, without keeping the event loop from its work."""
+        session = self.start(handle, **options)
+        try:
+            await session.connected
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def start(self, handle: Handle | bytes, **options: Any) -> Session:
+        """Begin to connect, and return at once; the session's ``connected`` follows."""
+        wanted = SessionOptions(**options)
+        config = _session_config(wanted)
+        known = handle if isinstance(handle, Handle) else Handle(bytes(handle))
+        out, why = ffi.new("struct harp_connection **"), ffi.new("char[]", WHY_BYTES)
+        with self._guard:
+            _checked(lib.harp_connect(self._engine, known._c, config, out, why), why)
+            return self._adopt(out[0], config)
+
+    def _adopt(self, connection: Any, config: Any) -> Session:
+        made = Session(self, connection, int(config.stream_frames), int(config.draft_frames))
+        self._sessions.add(made)
+        return made
+
+    def drive(self) -> bool:
+        """Do what is to be done now, if nobody else does; whether anything moved."""
+        with self._guard:
+            return bool(lib.harp_engine_drive(self._engine))
+
+    @property
+    def lines(self) -> list[str]:
+        """Its memory and its ports, a line each, with hints where they could be better."""
+        with self._guard:
+            found: list[str] = []
+            while (line := lib.harp_engine_line(self._engine, len(found))) != ffi.NULL:
+                found.append(ffi.string(line).decode())
+            return found
+
+    @property
+    def stats_path(self) -> str:
+        """The file in which others see its counters."""
+        with self._guard:
+            return str(ffi.string(lib.harp_engine_stats_path(self._engine)).decode())
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._guard.closed
+
+    def close(self, linger: float = 0.1) -> None:
+        """Close all of its sessions and listeners, then give its memory and ports back.
+
+        Other ends have ``linger`` seconds to hear of it. BufferError while views of its memory are
+        in use: drop them first.
+        """
+        self._guard.close(lambda: self._shut(linger))
+
+    def _shut(self, linger: float) -> None:
+        for session in list(self._sessions):
+            session.close()
+        for listener in list(self._listeners):
+            listener.close()
+        lib.harp_engine_drain(self._engine, int(linger * 1e9))
+        lib.harp_engine_close(self._engine)
+        self._engine = ffi.NULL
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            self.close()
+        except BufferError:
+            if kind is None:
+                raise  # else the first error counts; what it keeps alive is closed with it
+
+    def __del__(self) -> None:
+        if hasattr(self, "_engine"):
+            self.close(linger=0.01)
+
+    def __repr__(self) -> str:
+        return f"<Engine {self.name}{' (closed)' if self.closed else ''}>"
+
+
+class Listener:
+    """Awaits connections from whoever has its ``handle``. Made by :meth:`Engine.listen`."""
+
+    def __init__(self, engine: Engine, listening: Any, handle: Handle, config: Any) -> None:
+        self._guard = Guard("listener")
+        self._engine = engine
+        self._listening = listening
+        self._config = config
+        self._taken: Any = None  # accepted, not handed out yet
+        self.handle = handle
+
+    def accept(self, timeout: float | None = None) -> Session:
+        """Return the next session; Timeout after ``timeout`` seconds (None: never)."""
+        with self._guard:
+            self._guard.until(lambda: self._take() is not None,
+                              lambda ns: lib.harp_listening_wait(self._listening, ns),
+                              timeout, "a connection")
+            return self._adopt()
+
+    async def accept_async(self) -> Session:
+        """Like :meth:`accept`, without keeping the event loop from its work."""
+        fd = self.fileno()
+        while True:
+            with self._guard:
+                if self._take() is not None:
+                    return self._adopt()
+            await readable(fd)
+
+    def _take(self) -> Any:
+        if self._taken is None:
+            connection = lib.harp_accept(self._listening)
+            self._taken = None if connection == ffi.NULL else connection
+        return self._taken
+
+    def _adopt(self) -> Session:
+        connection, self._taken = self._taken, None
+        return self._engine._adopt(connection, self._config)
+
+    def fileno(self) -> int:
+        """Give a descriptor that becomes readable when there is a session to accept."""
+        with self._guard:
+            return int(lib.harp_listening_fd(self._listening))
+
+    def close(self) -> None:
+        """Await no more. Sessions that were accepted go on; those that were not are ended."""
+        self._guard.close(lambda: lib.harp_unlisten(self._listening))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _ports(port: str | Port | Sequence[Port], options: dict[str, Any]) -> list[Port]:
+    if isinstance(port, str):
+        return [Port(port, **options)]
+    if options:
+        raise TypeError(f"{', '.join(options)}: set them in the Port")
+    ports = [port] if isinstance(port, Port) else list(port)
+    if not 1 <= len(ports) <= lib.HARP_PORTS_MAX:
+        raise ValueError(f"an engine has 1 to {lib.HARP_PORTS_MAX} ports, not {len(ports)}")
+    return ports
+
+
+def _session_config(options: SessionOptions) -> Any:
+    config = ffi.new("struct harp_connection_config *")
+    lib.harp_connection_defaults(config)
+    if options.dead_after < 1:
+        raise ValueError(f"dead_after is {options.dead_after:g} s: 1 s at least is needed")
+    config.paths = options.paths
+    config.dead_ns = int(options.dead_after * 1e9)
+    config.stream_frames, config.draft_frames = options.streamed, options.drafts
+    config.read_early = options.read_early
+    config.cc = lib.harp_cc_by_name(options.congestion.encode())
+    if config.cc == ffi.NULL:
+        _one_of("congestion", options.congestion, ("swift", "fixed"))
+    return config
+
+
+def _one_of(what: str, given: str, known: Mapping[str, int] | Sequence[str]) -> int:
+    if given not in known:
+        raise ValueError(f"{what} is {given!r}; there are {', '.join(known)}")
+    return known[given] if isinstance(known, Mapping) else known.index(given)
+
+
+def _checked(error: int, why: Any) -> None:
+    if error:
+        raise OpenError.of(error, ffi.string(why).decode(errors="replace"))

@@ -1,0 +1,88 @@
+"""What can go wrong, each with its reason.
+
+HarpError
+├── OpenError         (OSError)          an engine, port or connection cannot be made; ``errno``
+├── SessionError      (ConnectionError)  a session is over; ``reason``
+│   ├── Closed                           an end closed it
+│   ├── PeerGone                         nothing is heard from the other end
+│   └── Broken                           the ends do not get on: protocol, size, version, MTU
+├── Timeout           (TimeoutError)     nothing came in the time given; try again
+└── Forked            (RuntimeError)     it belongs to the parent of this process
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+
+
+class Reason(enum.IntEnum):
+    """Why a session is over: ``enum harp_reason`` of cnet/session.h."""
+
+    DONE = 0
+    UNDER_WAY = 1
+    TOO_LONG = 2
+    PROTOCOL = 3
+    MEMORY = 4
+    VERSION = 5
+    MTU = 6
+    SILENT = 256
+    NO_ANSWER = 257
+
+
+class HarpError(Exception):
+    """Everything that this package raises about the network."""
+
+
+class OpenError(HarpError, OSError):
+    """An engine, a port or a connection cannot be made; ``errno`` and one sentence say why."""
+
+    @classmethod
+    def of(cls, code: int, why: str) -> OpenError:
+        """From the negative errno and the sentence that C returned."""
+        return cls(-code, why or os.strerror(-code))
+
+    def __str__(self) -> str:
+        """Give the sentence alone."""
+        return str(self.strerror)
+
+
+class SessionError(HarpError, ConnectionError):
+    """A session is over. ``reason`` is a :class:`Reason`, or None where this end closed it."""
+
+    def __init__(self, why: str, reason: Reason | None = None) -> None:
+        super().__init__(why)
+        self.reason = reason
+
+
+class Closed(SessionError):  # noqa: N818  (as are the others: said in a word)
+    """An end closed the session: this one, or the other (``reason`` DONE or UNDER_WAY)."""
+
+
+class PeerGone(SessionError):  # noqa: N818
+    """Nothing was heard from the other end for as long as it may be silent (SILENT, NO_ANSWER)."""
+
+
+class Broken(SessionError):  # noqa: N818
+    """The two ends do not get on: protocol, a message too long, memory, version or MTU."""
+
+
+class Timeout(HarpError, TimeoutError):  # noqa: N818
+    """It did not happen in the time given; what was begun goes on, so try again."""
+
+
+class Forked(HarpError, RuntimeError):  # noqa: N818
+    """The engine belongs to the parent of this process: open one here."""
+
+
+_CLASSES = {Reason.DONE: Closed, Reason.UNDER_WAY: Closed, Reason.SILENT: PeerGone,
+            Reason.NO_ANSWER: PeerGone}
+
+
+def ended(code: int, why: str) -> SessionError:
+    """Make the error of a session that ended for the reason of that number."""
+    try:
+        reason = Reason(code)
+    except ValueError:  # a peer of a later version
+        return Broken(why)
+    return _CLASSES.get(reason, Broken)(why, reason)

@@ -1,0 +1,128 @@
+"""Messages in the engine's frames: written where they leave from, read where they arrived."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from harp._cnet import ffi, lib
+from harp.net.memory import Buffer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from typing_extensions import Self
+
+    from harp.net.session import Session
+
+
+class Lent:
+    """Holds a frame for a Buffer; gone with it, the frame is the session's again."""
+
+    __slots__ = ("frame", "session")
+
+    def __init__(self, session: Session, frame: int) -> None:
+        self.session, self.frame = session, frame
+
+    def __del__(self) -> None:
+        self.session._give_back(self.frame)
+
+
+class Draft:
+    """Frames to write a message into, to be sent in place: ``session.send(draft)``.
+
+    Iterating gives a writable Buffer a frame, in order, each full but the last. Leaving its context
+    unsent gives the frames back.
+    """
+
+    def __init__(self, session: Session, frames: list[int], size: int, segment: int) -> None:
+        self._session = session
+        self._frames: list[int] | None = frames
+        self.size = size
+        """Bytes of the message."""
+        self._buffers = []
+        for i, frame in enumerate(frames):
+            address = int(ffi.cast("uintptr_t", lib.harp_draft_bytes(session._connection, frame)))
+            offset = i * segment
+            buffer = Buffer(address, min(segment, size - offset), False, session, 0, offset)
+            self._buffers.append(buffer)
+            session._buffers.add(buffer)
+
+    def __iter__(self) -> Iterator[Buffer]:
+        return iter(self._buffers)
+
+    def write(self, data: Any, offset: int = 0) -> None:
+        """Copy ``data`` to ``offset`` of the message."""
+        source = memoryview(data).cast("B")
+        if offset < 0 or offset + len(source) > self.size:
+            raise ValueError(f"{len(source)} bytes at {offset} do not fit into a draft of "
+                             f"{self.size}")
+        for buffer in self._buffers:
+            first = max(offset, buffer.offset)
+            last = min(offset + len(source), buffer.offset + len(buffer))
+            if first < last:
+                memoryview(buffer)[first - buffer.offset:last - buffer.offset] = \
+                    source[first - offset:last - offset]
+
+    def _take(self, session: Session) -> list[int]:
+        if self._session is not session:
+            raise ValueError("this draft is another session's")
+        if self._frames is None:
+            raise ValueError("this draft was sent or given back already")
+        for buffer in self._buffers:
+            buffer.release()  # BufferError: somebody might still write
+        frames, self._frames = self._frames, None
+        return frames
+
+    def release(self) -> None:
+        """Give the frames back without sending them. BufferError while they are viewed."""
+        if self._frames is not None:
+            self._session._drafts.extend(self._take(self._session))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None or not any(buffer.views for buffer in self._buffers):
+            self.release()
+
+    def __del__(self) -> None:
+        if getattr(self, "_frames", None) is not None and not any(b.views for b in self._buffers):
+            self.release()
+
+
+class Stream:
+    """The frames of one message, as they arrive: in any order, each a read-only Buffer.
+
+    ``buffer.offset`` says where in the message it belongs. Each is given back when its context is
+    left, or when nothing refers to it any more; no more than the session's ``streamed`` frames are
+    ever out, so who keeps them all stops a longer message.
+    """
+
+    def __init__(self, session: Session, message: int, timeout: float | None) -> None:
+        self._session = session
+        self.message = message
+        self.timeout = timeout
+        self.size: int | None = None
+        """Bytes of the message, once all frames were read."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Buffer:
+        session = self._session
+        if self.size is not None:
+            raise StopIteration
+        with session._guard:
+            chunk = session._next_chunk(self)
+        if chunk is None:
+            raise StopIteration
+        return chunk
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Buffer:
+        chunk = None if self.size is not None else await self._session._next_chunk_async(self)
+        if chunk is None:
+            raise StopAsyncIteration
+        return chunk

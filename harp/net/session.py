@@ -1,0 +1,522 @@
+"""A session: a connection to one other end, with messages both ways, whole and in order."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from harp._cnet import ffi, lib
+from harp.net.aio import clear
+from harp.net.errors import Closed, SessionError, Timeout, ended
+from harp.net.frames import Draft, Lent, Stream
+from harp.net.guard import Guard
+from harp.net.handle import address_text
+from harp.net.memory import Buffer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from typing_extensions import Self
+
+    from harp.net.engine import Engine
+
+MESSAGES = 256
+"""As many are under way in each direction at most."""
+MESSAGE_MAX = 1 << 30
+"""Bytes of the longest message."""
+_BATCH = 64
+_uncleared = ffi.new_allocator(should_clear_after_alloc=False)
+
+
+class Completion:
+    """What was begun and is not over: a send, a posted receive, a connect.
+
+    Wait for it by :meth:`wait`, ask by :meth:`done`, or ``await`` it. Memory that was handed over
+    belongs to the engine until then, and is kept alive.
+    """
+
+    __slots__ = ("__weakref__", "_error", "_session", "_size", "_what", "memory", "message")
+
+    def __init__(self, session: Session, what: str, memory: Any = None) -> None:
+        self._session = session
+        self._what = what
+        self._size: int | None = None
+        self._error: SessionError | None = None
+        self.memory = memory
+        self.message = 0
+        """The message's number in its direction, once it is done."""
+
+    def _settle(self, size: int | None, error: SessionError | None = None) -> None:
+        self._size, self._error, self.memory = size, error, None
+
+    @property
+    def _settled(self) -> bool:
+        return self._size is not None or self._error is not None
+
+    def done(self) -> bool:
+        """Whether it is over, by success or by error. Never waits."""
+        return self._settled or self._session._look(self)
+
+    def result(self) -> int:
+        """Return the message's size in bytes, or raise what ended the session."""
+        if self._error is not None:
+            raise self._error
+        if self._size is None:
+            raise Timeout(f"{self._what} is not over yet")
+        return self._size
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it is over and return the message's size in bytes.
+
+        Raises Timeout after ``timeout`` seconds (None: no limit but the session's own), and a
+        SessionError with its reason if the session ended before.
+        """
+        if not self._settled:
+            self._session._wait(self, timeout)
+        return self.result()
+
+    def __await__(self) -> Generator[Any, None, int]:
+        if not self._settled:
+            yield from self._session._until_async(lambda: self._settled).__await__()
+        return self.result()
+
+
+@dataclass(frozen=True)
+class SessionInfo:
+    """What is known of a session now."""
+
+    id: int
+    peer: str
+    segment: int
+    """Bytes of payload of a full frame."""
+    paths: int
+    counters: dict[str, int]
+    """As ``struct harp_session_counters`` of cnet/session.h names them."""
+
+
+@dataclass(frozen=True)
+class PathInfo:
+    """What is known of a path now; ``state`` as ``struct harp_path_info`` names it."""
+
+    local: str
+    remote: str
+    state: dict[str, int]
+
+
+class Session:
+    """A connection to one other end. Made by :meth:`Engine.connect` and :meth:`Listener.accept`.
+
+    Messages of up to 1 GiB go both ways at once, each whole, in the order in which they were sent.
+    Up to 256 may be under way in each direction; more wait.
+
+    The receiving end chooses: messages come into buffers that it posts (:meth:`post`,
+    :meth:`recv_into`, :meth:`recv`), or, if it was made with ``streamed=frames``, frame by frame
+    (:meth:`stream`).
+
+    One thread at a time may use a session; another one that tries is told so. When it is over, all
+    that waits, and all that is begun then, raises a SessionError with the reason.
+    """
+
+    def __init__(self, engine: Engine, connection: Any, streamed: int, drafts: int) -> None:
+        self._guard = Guard("session")
+        self._engine = engine
+        self._connection = connection
+        self._streamed, self._drafts_most = streamed, drafts
+        self._error: SessionError | None = None
+        self._next_context = 1
+        self._open: dict[int, Completion] = {}
+        self._polled = ffi.new("struct harp_completion[]", _BATCH)
+        self._buffers: weakref.WeakSet[Buffer] = weakref.WeakSet()
+        self._returns: deque[int] = deque()
+        self._return_lock = threading.Lock()
+        self._drafts: deque[int] = deque()
+        self._chunks: dict[int, deque[tuple[int, int, int, int]]] = {}
+        self._finished: dict[int, int] = {}
+        self._stream_next = 0
+        self._late: Completion | None = None  # of a recv that timed out
+        self._waiters: list[asyncio.Future[None]] = []
+        self.connected = Completion(self, "connecting")
+        """Is done when the other end has answered."""
+
+    # ---- What C reports ----
+
+    def _poll(self) -> None:
+        while count := lib.harp_poll(self._connection, self._polled, _BATCH):
+            for i in range(count):
+                self._take(self._polled[i])
+
+    def _take(self, done: Any) -> None:
+        if done.type == lib.HARP_COMPLETION_CHUNK:
+            if done.message < self._stream_next - 1:
+                self._give_back(done.frame)  # of a message that the application does not read
+            else:
+                self._chunks.setdefault(done.message, deque()).append(
+                    (int(ffi.cast("uintptr_t", done.bytes)), done.size, done.offset, done.frame))
+        elif done.type == lib.HARP_COMPLETION_CONNECTED:
+            self.connected._settle(0)
+        elif done.type == lib.HARP_COMPLETION_CLOSED:
+            self._end(ended(done.reason, self._why()))
+        elif done.context in self._open:
+            completion = self._open.pop(done.context)
+            completion.message = done.message
+            completion._settle(done.size)
+        elif self._streamed and done.type == lib.HARP_COMPLETION_RECEIVED:
+            self._finished[done.message] = done.size
+
+    def _why(self) -> str:
+        why = ffi.new("char[]", lib.HARP_WHY_BYTES)
+        lib.harp_connection_why(self._connection, why)
+        return str(ffi.string(why).decode(errors="replace"))
+
+    def _end(self, error: SessionError) -> None:
+        self._error = error
+        waiting, self._open = [self.connected, *self._open.values()], {}
+        for completion in waiting:
+            if not completion._settled:
+                completion._settle(None, error)
+        for there in self._waiters:
+            if not there.done():
+                there.set_result(None)
+
+    def _until(self, ready: Callable[[], bool], timeout: float | None, what: str) -> None:
+        self._guard.until(lambda: self._is(ready),
+                          lambda ns: lib.harp_connection_wait(self._connection, ns), timeout, what)
+
+    def _is(self, ready: Callable[[], bool]) -> bool:
+        self._poll()
+        if ready():
+            return True
+        if self._error is not None:
+            raise self._error
+        return False
+
+    def _look(self, completion: Completion) -> bool:
+        with self._guard:
+            self._poll()
+        return completion._settled
+
+    def _wait(self, completion: Completion, timeout: float | None) -> None:
+        with self._guard:
+            self._until(lambda: completion._settled, timeout, completion._what)
+
+    # ---- Sending ----
+
+    def send(self, data: Any, timeout: float | None = None) -> Completion:
+        """Begin to send a message; done when the other end has all of it.
+
+        ``data`` is anything with a contiguous buffer (bytes, a numpy array, a Buffer), which must
+        not change until then, or a :class:`Draft`. Waits only while 256 messages are under way, for
+        ``timeout`` seconds at most. Raises Timeout and SessionError.
+        """
+        with self._guard:
+            if isinstance(data, Draft):
+                return self._send_draft(data, timeout)
+            view = ffi.from_buffer(data)
+            size = len(view)
+            if size > MESSAGE_MAX:
+                raise ValueError(f"a message has at most {MESSAGE_MAX} bytes (1 GiB), not {size}")
+            return self._begin("sending", view, lambda context: lib.harp_send(
+                self._connection, view, size, context), timeout)
+
+    def _send_draft(self, draft: Draft, timeout: float | None) -> Completion:
+        frames = draft._take(self)
+        try:
+            given = ffi.new("uint32_t[]", frames)
+            return self._begin("sending", None, lambda context: lib.harp_send_frames(
+                self._connection, given, draft.size, context), timeout)
+        except (Timeout, SessionError):
+            self._drafts.extend(frames)
+            raise
+
+    def _begin(self, what: str, memory: Any, begin: Callable[[int], bool],
+               timeout: float | None) -> Completion:
+        completion = Completion(self, what, memory)
+        context = self._next_context
+        self._next_context += 1
+        self._open[context] = completion  # at once: a completion may come before we are back
+        try:
+            if not begin(context):
+                self._until(lambda: self._error is None and begin(context), timeout, what)
+        except (Timeout, SessionError):  # Ctrl-C leaves it: it may have begun
+            self._open.pop(context, None)
+            raise
+        return completion
+
+    async def send_async(self, data: Any) -> int:
+        """Send a message; over when the other end has all of it. Returns its size in bytes."""
+        await self._until_async(lambda: self.connected._settled and self._sending() < MESSAGES)
+        return await self.send(data, 0)
+
+    def _sending(self) -> int:
+        return sum(completion._what == "sending" for completion in self._open.values())
+
+    def draft(self, size: int, timeout: float | None = None) -> Draft:
+        """Take frames to write a message of ``size`` bytes into, from which it is sent in place.
+
+        The session must have been made with ``drafts=frames``. Waits for frames that are still on
+        their way, ``timeout`` seconds at most.
+        """
+        with self._guard:
+            if not self._drafts_most:
+                raise ValueError("this session has no drafts: make it with drafts=frames")
+            self._until(lambda: self.connected._settled, timeout, "connecting")
+            segment = int(lib.harp_segment(self._connection))
+            count = -(-size // segment)
+            if size < 0 or count > self._drafts_most:
+                raise ValueError(f"a draft of {size} bytes takes {count} frames of {segment}; this "
+                                 f"session was made with drafts={self._drafts_most}")
+            self._until(lambda: self._draw(count), timeout, "a frame to write into")
+            return Draft(self, [self._drafts.popleft() for _ in range(count)], size, segment)
+
+    def _draw(self, count: int) -> bool:
+        need = count - len(self._drafts)
+        if need > 0:
+            frames = ffi.new("uint32_t[]", need)
+            got = lib.harp_drafts(self._connection, frames, need)
+            self._drafts.extend(frames[0:got])
+        return len(self._drafts) >= count
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until the other end has all that was sent. Raises Timeout and SessionError."""
+        with self._guard:
+            self._until(lambda: not self._sending(), timeout,
+                        "sending")
+
+    # ---- Receiving into posted buffers ----
+
+    def post(self, buffer: Any, timeout: float | None = None) -> Completion:
+        """Hand over a writable buffer for the next message; done when all of it is there.
+
+        Messages fill buffers in the order in which these are posted. A message that is longer than
+        its buffer ends the session. Waits only while 256 are posted.
+        """
+        with self._guard:
+            return self._post(ffi.from_buffer(buffer, require_writable=True), timeout)
+
+    def _post(self, view: Any, timeout: float | None) -> Completion:
+        if self._streamed:
+            raise TypeError("this session is streamed: read its messages by stream()")
+        if self._late is not None:
+            raise Timeout("the buffer of a receive that timed out waits for the next message still:"
+                          " repeat that call first")
+        size = min(len(view), MESSAGE_MAX)
+        return self._begin("receiving", view, lambda context: lib.harp_receive(
+            self._connection, view, size, context), timeout)
+
+    def recv_into(self, buffer: Any, timeout: float | None = None) -> int:
+        """Receive the next message into a writable buffer; return its size in bytes.
+
+        After Timeout the buffer still waits for the message: call again with the same one.
+        """
+        with self._guard:
+            view = ffi.from_buffer(buffer, require_writable=True)
+            return self._receive(view, timeout).result()
+
+    def recv(self, capacity: int = 1 << 20, timeout: float | None = None) -> Buffer:
+        """Receive the next message, of ``capacity`` bytes at most, into new memory.
+
+        Post buffers ahead where speed counts. After Timeout call again with the same capacity.
+        """
+        with self._guard:
+            late = self._late
+            view = (late.memory if late is not None and len(late.memory) == capacity
+                    else _uncleared("uint8_t[]", capacity))
+            done = self._receive(view, timeout)
+            return Buffer(int(ffi.cast("uintptr_t", view)), done.result(), False, view,
+                          done.message)
+
+    def _receive(self, view: Any, timeout: float | None) -> Completion:
+        late = self._late
+        if late is not None and late.memory == view and len(late.memory) == len(view):
+            self._late = None
+        else:
+            late = self._post(view, timeout)
+        try:
+            self._until(lambda: late._settled, timeout, "receiving")
+        except Timeout:
+            self._late = late
+            raise
+        return late
+
+    async def recv_async(self, capacity: int = 1 << 20) -> Buffer:
+        """Like :meth:`recv`, without keeping the event loop from its work."""
+        view = _uncleared("uint8_t[]", capacity)
+        with self._guard:
+            posted = self._post(view, 0)
+        size = await posted
+        return Buffer(int(ffi.cast("uintptr_t", view)), size, False, view, posted.message)
+
+    # ---- Receiving frame by frame ----
+
+    def stream(self, timeout: float | None = None) -> Stream:
+        """Read the next message frame by frame, where the frames arrived, without a copy.
+
+        The session must have been made with ``streamed=frames``. ``timeout`` is that of each step,
+        in seconds.
+        """
+        with self._guard:
+            if not self._streamed:
+                raise TypeError("this session is not streamed: make it with streamed=frames")
+            if self._stream_next:
+                self._drop(self._stream_next - 1)
+            self._stream_next += 1
+            return Stream(self, self._stream_next - 1, timeout)
+
+    def _drop(self, message: int) -> None:
+        for *_, frame in self._chunks.pop(message, ()):
+            self._give_back(frame)
+        self._finished.pop(message, None)
+
+    def _next_chunk(self, stream: Stream) -> Buffer | None:
+        message = stream.message
+        if message != self._stream_next - 1:
+            raise ValueError("a later message is being read already")
+        self._until(lambda: self._has_chunk(message), stream.timeout, "receiving")
+        return self._take_chunk(stream)
+
+    async def _next_chunk_async(self, stream: Stream) -> Buffer | None:
+        await self._until_async(lambda: self._has_chunk(stream.message))
+        return self._take_chunk(stream)
+
+    def _has_chunk(self, message: int) -> bool:
+        return bool(self._chunks.get(message)) or message in self._finished
+
+    def _take_chunk(self, stream: Stream) -> Buffer | None:
+        chunks = self._chunks.get(stream.message)
+        if not chunks:
+            stream.size = self._finished[stream.message]
+            return None
+        address, size, offset, frame = chunks.popleft()
+        made = Buffer(address, size, True, Lent(self, frame), stream.message,
+                      offset)
+        self._buffers.add(made)
+        return made
+
+    def _give_back(self, frame: int) -> None:
+        """Return a lent frame; from any thread, also from within the collector."""
+        self._returns.append(frame)
+        while self._returns and self._return_lock.acquire(blocking=False):
+            try:
+                frames = [self._returns.popleft() for _ in range(len(self._returns))]
+                if not self._guard.closed:
+                    lib.harp_return(self._connection, ffi.new("uint32_t[]", frames), len(frames))
+            finally:
+                self._return_lock.release()
+
+    # ---- asyncio ----
+
+    def fileno(self) -> int:
+        """Give a descriptor that becomes readable when something is over, after :meth:`arm`."""
+        with self._guard:
+            return int(lib.harp_connection_fd(self._connection))
+
+    def arm(self) -> bool:
+        """Ask for the descriptor to become readable; False if something is over already."""
+        with self._guard:
+            return bool(lib.harp_arm(self._connection))
+
+    async def _until_async(self, ready: Callable[[], bool]) -> None:
+        if self._engine.progress == "manual":
+            raise ValueError("nobody drives an engine with progress='manual' while asyncio waits")
+        loop, fd = asyncio.get_running_loop(), self.fileno()
+        while not self._ready_or_armed(ready):
+            there: asyncio.Future[None] = loop.create_future()
+            self._waiters.append(there)
+            loop.add_reader(fd, self._wake, fd)
+            try:
+                await there
+            finally:
+                self._waiters.remove(there)
+                if not self._waiters:
+                    loop.remove_reader(fd)
+
+    def _ready_or_armed(self, ready: Callable[[], bool]) -> bool:
+        with self._guard:
+            while not self._is(ready):
+                if lib.harp_arm(self._connection):
+                    return False
+        return True
+
+    def _wake(self, fd: int) -> None:
+        clear(fd)
+        for there in self._waiters:
+            if not there.done():
+                there.set_result(None)
+
+    # ---- What is known, and the end ----
+
+    @property
+    def segment(self) -> int:
+        """Bytes of payload of a full frame; 0 before it is connected."""
+        with self._guard:
+            self._poll()
+            return int(lib.harp_segment(self._connection))
+
+    @property
+    def info(self) -> SessionInfo:
+        """What is known of it now."""
+        info = ffi.new("struct harp_connection_info *")
+        with self._guard:
+            lib.harp_connection_info(self._connection, info)
+        return SessionInfo(info.id, address_text(info.peer), info.segment, info.paths,
+                           _fields(info.counters))
+
+    @property
+    def paths(self) -> list[PathInfo]:
+        """What is known of each of its paths now."""
+        info = ffi.new("struct harp_path_info *")
+        local, remote = ffi.new("struct harp_address *"), ffi.new("struct harp_address *")
+        with self._guard:
+            return [PathInfo(address_text(local[0]), address_text(remote[0]), _fields(info))
+                    for path in range(64)
+                    if lib.harp_connection_path(self._connection, path, info, local, remote)]
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is over, by whichever end."""
+        return self._guard.closed or self._error is not None
+
+    def close(self) -> None:
+        """End it and tell the other end. What is under way is given up: :meth:`flush` before.
+
+        BufferError while views of its frames are in use: drop them first.
+        """
+        self._guard.close(self._shut)
+
+    def _shut(self) -> None:
+        buffers = list(self._buffers)
+        views = sum(buffer.views for buffer in buffers)
+        if views:
+            raise BufferError(f"{views} views of frames of this session are in use (numpy arrays, "
+                              "tensors, memoryviews): drop them first")
+        for buffer in buffers:
+            buffer.release()
+        with self._return_lock:
+            lib.harp_connection_close(self._connection)
+            self._guard.closed = True
+        self._end(self._error or Closed("this end closed the session"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            self.close()
+        except BufferError:
+            if kind is None:
+                raise  # else the first error counts
+
+    def __del__(self) -> None:
+        if hasattr(self, "connected"):
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"<Session{' (closed)' if self.closed else ''} of {self._engine!r}>"
+
+
+def _fields(struct: Any) -> dict[str, int]:
+    return {name: int(getattr(struct, name)) for name, _ in ffi.typeof(struct).fields}
