@@ -38,19 +38,26 @@ size_t harp_recorder_read(const struct harp_recorder *recorder, struct harp_reco
     return (size_t)(end - whole);
 }
 
-void harp_recorder_line(const struct harp_recorder_event *event, uint64_t zero_ns, char *out,
-                        size_t room)
+void harp_recorder_text(const struct harp_recorder_event *event, char *out, size_t room)
 {
     static const struct meaning unknown = {"an event that this version does not know",
                                            "%" PRIu64 ", %" PRIu64};
     const struct meaning *meaning =
         event->what < HARP_RECORD_COUNT ? &meanings[event->what] : &unknown;
-    char values[100], who[20] = "";
-    snprintf(values, sizeof values, meaning->format, event->a, event->b);
+    int n = snprintf(out, room, "%s: ", meaning->name);
+    if ((size_t)n < room)
+        snprintf(out + n, room - (size_t)n, meaning->format, event->a, event->b);
+}
+
+void harp_recorder_line(const struct harp_recorder_event *event, uint64_t zero_ns, char *out,
+                        size_t room)
+{
+    char text[HARP_RECORDER_LINE_BYTES - 40], who[20] = "";
+    harp_recorder_text(event, text, sizeof text);
     if (event->connection)
         snprintf(who, sizeof who, "%08" PRIx32 " ", event->connection);
     double seconds = ((double)event->time_ns - (double)zero_ns) * 1e-9;
-    snprintf(out, room, "%+14.6f s  %s%s: %s", seconds, who, meaning->name, values);
+    snprintf(out, room, "%+14.6f s  %s%s", seconds, who, text);
 }
 
 static int write_all(int fd, const char *bytes, size_t length)

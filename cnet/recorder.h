@@ -61,7 +61,11 @@ struct harp_recorder {
  * Returns how many. The engine may go on meanwhile. */
 size_t harp_recorder_read(const struct harp_recorder *recorder, struct harp_recorder_event *out);
 
-/* One line about an event, its time relative to `zero_ns`; without the line's end. */
+/* What an event says: its name and values. */
+void harp_recorder_text(const struct harp_recorder_event *event, char *out, size_t room);
+
+/* One line about an event: its time relative to `zero_ns`, its connection, what it says; without
+ * the line's end. */
 void harp_recorder_line(const struct harp_recorder_event *event, uint64_t zero_ns, char *out,
                         size_t room);
 

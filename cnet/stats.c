@@ -16,8 +16,9 @@
 #include <unistd.h>
 
 #define FOLDER "/dev/shm"
+#define PATH_BYTES (sizeof FOLDER + HARP_STATS_NAME_BYTES)
 
-enum { WORD = sizeof(uint64_t), NUMBERS_MAX = 4096, TRIES_MAX = 1000 };
+enum { WORD = sizeof(uint64_t), NUMBERS_MAX = 4096, TRIES_MAX = 1000, KEPT_SECONDS = 600 };
 
 _Static_assert(sizeof(struct harp_stats) % WORD == 0, "copied by words");
 _Static_assert(sizeof(struct harp_stats_port) % WORD == 0, "copied by words");
@@ -33,6 +34,37 @@ static uint64_t clock_ns(clockid_t id)
     struct timespec now;
     clock_gettime(id, &now);
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* Whether a file's name is one that create_file gives. */
+static bool is_ours(const char *file)
+{
+    unsigned user, pid, n;
+    int length = -1;
+    return strlen(file) < HARP_STATS_NAME_BYTES &&
+           sscanf(file, "harp-%u-%u-%u%n", &user, &pid, &n, &length) == 3 &&
+           (size_t)length == strlen(file);
+}
+
+static void path_of(const char *file, char *path)
+{
+    assert(strlen(file) < HARP_STATS_NAME_BYTES);
+    strcpy(path, FOLDER "/");
+    strcat(path, file);
+}
+
+static int open_file(const char *file)
+{
+    char path[PATH_BYTES];
+    path_of(file, path);
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+}
+
+/* Whether no process has the file open as its engine's. */
+static bool is_dead(int fd)
+{
+    return flock(fd, LOCK_SH | LOCK_NB) == 0;
 }
 
 /* A file without a name, locked, becomes one with a name in a single step: nobody ever sees it
@@ -57,9 +89,25 @@ static int create_file(struct harp_stats_file *file)
     return failed ? -failed : -EEXIST;
 }
 
+/* Files of processes that died long ago and that nobody has forgotten. */
+static void sweep(void)
+{
+    struct stat about;
+    time_t old = time(NULL) - KEPT_SECONDS;
+    DIR *folder = opendir(FOLDER);
+    if (!folder)
+        return;
+    for (struct dirent *found; (found = readdir(folder));)
+        if (is_ours(found->d_name) && fstatat(dirfd(folder), found->d_name, &about, 0) == 0 &&
+            about.st_ctime < old)
+            harp_stats_forget(found->d_name);
+    closedir(folder);
+}
+
 int harp_stats_create(struct harp_stats_file *file, const char *name)
 {
     *file = (struct harp_stats_file){.owner = getpid()};
+    sweep();
     file->fd = create_file(file);
     int flags = file->fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
     struct harp_stats *stats = mmap(NULL, sizeof *stats, PROT_READ | PROT_WRITE,
@@ -154,28 +202,7 @@ static void read_row(void *to, const void *row, size_t bytes)
     }
 }
 
-/* Whether a file's name is one that create_file gives. */
-static bool is_ours(const char *file)
-{
-    unsigned user, pid, n;
-    int length = -1;
-    return strlen(file) < HARP_STATS_NAME_BYTES &&
-           sscanf(file, "harp-%u-%u-%u%n", &user, &pid, &n, &length) == 3 &&
-           (size_t)length == strlen(file);
-}
-
-static int open_file(const char *file)
-{
-    int folder = open(FOLDER, O_DIRECTORY | O_PATH | O_CLOEXEC);
-    if (folder < 0)
-        return -errno;
-    int fd = openat(folder, file, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    int failed = errno;
-    close(folder);
-    return fd < 0 ? -failed : fd;
-}
-
-size_t harp_stats_list(struct harp_stats_entry *entries, size_t room, bool keep)
+size_t harp_stats_list(struct harp_stats_entry *entries, size_t room)
 {
     size_t count = 0;
     DIR *folder = opendir(FOLDER);
@@ -185,17 +212,24 @@ size_t harp_stats_list(struct harp_stats_entry *entries, size_t room, bool keep)
         int fd = is_ours(found->d_name) ? open_file(found->d_name) : -1;
         if (fd < 0)
             continue;
-        bool alive = flock(fd, LOCK_SH | LOCK_NB) < 0;
-        if (!alive && !keep)
-            unlinkat(dirfd(folder), found->d_name, 0);
-        close(fd);
-        if (!alive && !keep)
-            continue;
-        entries[count].alive = alive;
+        entries[count].alive = !is_dead(fd);
         memcpy(entries[count++].file, found->d_name, strlen(found->d_name) + 1);
+        close(fd);
     }
     closedir(folder);
     return count;
+}
+
+bool harp_stats_forget(const char *file)
+{
+    char path[PATH_BYTES];
+    int fd = is_ours(file) ? open_file(file) : -1;
+    if (fd < 0)
+        return false;
+    path_of(file, path);
+    bool removed = is_dead(fd) && unlink(path) == 0;
+    close(fd);
+    return removed;
 }
 
 struct harp_stats_reader *harp_stats_open(const char *file, char *why)

@@ -5,8 +5,9 @@
  *     | who it is | engine | ports | sessions, a row each | flight recorder |
  *
  * - **Life.** The engine creates the file, whole and locked (flock), and removes it when it closes.
- *   The kernel drops the lock when the process dies, however it dies; the file stays and can be
- * read until somebody lists files without asking to keep it. This works across pid namespaces.
+ *   The kernel drops the lock when the process dies, however it dies. The file of a dead process
+ *   stays until somebody forgets it, or an engine of the same user starts ten minutes later. This
+ * works across pid namespaces.
  * - **Without /dev/shm**, or when it is full, the statistics lie in ordinary memory: the engine
  *   works, nobody else sees in; `line` says so.
  * - **Fork.** The child does not inherit the memory and must not count; destroying in it only
@@ -101,9 +102,12 @@ struct harp_stats_entry {
     bool alive;                       /* its process has it open */
 };
 
-/* The statistics of engines that this process may read. Files whose process is dead are removed
- * unless `keep`, and not listed then. Returns how many it wrote, at most `room`. */
-size_t harp_stats_list(struct harp_stats_entry *entries, size_t room, bool keep);
+/* The statistics of engines that this process may read. Returns how many it wrote, at most `room`.
+ */
+size_t harp_stats_list(struct harp_stats_entry *entries, size_t room);
+
+/* Remove the statistics of an engine whose process is dead; false if it is not. */
+bool harp_stats_forget(const char *file);
 
 /* Open one for reading. NULL, and one sentence in `why` (HARP_WHY_BYTES), if that cannot be. */
 struct harp_stats_reader *harp_stats_open(const char *file, char *why);

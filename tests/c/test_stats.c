@@ -19,10 +19,10 @@ static const char *base(const struct harp_stats_file *file)
 }
 
 /* Whether a file is listed, and alive. */
-static int listed(const char *file, bool keep)
+static int listed(const char *file)
 {
     static struct harp_stats_entry entries[ENTRIES];
-    size_t count = harp_stats_list(entries, ENTRIES, keep);
+    size_t count = harp_stats_list(entries, ENTRIES);
     for (size_t i = 0; i < count; i++)
         if (strcmp(entries[i].file, file) == 0)
             return entries[i].alive ? 2 : 1;
@@ -54,7 +54,7 @@ static void test_what_is_written_is_read(void)
     struct harp_port port = {.counters.sent = 5, .line = "mem"};
     harp_stats_put_port(file.stats, 1, &port);
     harp_recorder_add(&file.stats->recorder, 1000, HARP_RECORD_PATH_DIED, 0xabcdef0123, 2, 5000);
-    assert(listed(base(&file), false) == 2);
+    assert(listed(base(&file)) == 2);
     struct harp_stats *seen = snapshot(base(&file));
     assert(seen->pid == (uint64_t)getpid() && strcmp(seen->name, "engine 0") == 0);
     assert(seen->engine.turns == 7 && seen->ports[1].counters.sent == 5);
@@ -70,7 +70,7 @@ static void test_what_is_written_is_read(void)
     strcpy(gone, base(&file));
     harp_stats_destroy(&file);
     harp_stats_destroy(&second);
-    assert(listed(gone, true) == 0);
+    assert(listed(gone) == 0);
 }
 
 static void test_a_killed_engine_is_read_once_more(void)
@@ -92,16 +92,16 @@ static void test_a_killed_engine_is_read_once_more(void)
     assert(read(pipes[0], file, sizeof file) > 0);
     close(pipes[0]);
     close(pipes[1]);
-    assert(listed(file, false) == 2);
+    assert(listed(file) == 2 && !harp_stats_forget(file));
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
-    assert(listed(file, true) == 1);
+    assert(listed(file) == 1);
     struct harp_stats *seen = snapshot(file);
     assert(seen->recorder.count == HARP_RECORDER_EVENTS - 1);
     for (size_t i = 0; i < seen->recorder.count; i++)
         assert(seen->recorder.events[i].a == 10000 - HARP_RECORDER_EVENTS + 1 + i);
     free(seen);
-    assert(listed(file, false) == 0);
+    assert(harp_stats_forget(file) && listed(file) == 0);
     char why[HARP_WHY_BYTES] = "";
     assert(!harp_stats_open(file, why) && why[0]);
 }
@@ -117,7 +117,7 @@ static void test_a_child_of_fork_removes_nothing(void)
     }
     int status;
     waitpid(child, &status, 0);
-    assert(status == 0 && listed(base(&file), false) == 2);
+    assert(status == 0 && listed(base(&file)) == 2);
     harp_stats_destroy(&file);
 }
 

@@ -1,0 +1,1 @@
+"""What the command `harp` does, a module a subcommand."""

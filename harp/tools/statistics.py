@@ -1,0 +1,103 @@
+"""What engines of this host count, read from shared memory without stopping them.
+
+`cnet/stats.h` and `cnet/recorder.h` are the manual of what is read. Engines are seen by processes
+of the same user (and by root). Those whose process has died are there until they are forgotten,
+with their last events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from harp._cnet import ffi, lib
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+ENTRIES = 1024
+STATES = ("unused", "connecting", "accepting", "open", "closing", "closed")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The statistics of one engine at one moment."""
+
+    file: str
+    alive: bool
+    """Whether the engine's process is there."""
+    name: str
+    pid: int
+    started_ns: int
+    """By CLOCK_MONOTONIC, unless the engine was given another clock."""
+    started_unix_ns: int
+    engine: dict[str, int]
+    """Counters of `struct harp_engine_counters`."""
+    ports: list[dict[str, Any]]
+    """A line that describes the port, and its `struct harp_port_counters`."""
+    sessions: list[dict[str, Any]]
+    """`struct harp_stats_session` of each, the state as a word."""
+    events: list[tuple[int, int, str]]
+    """The flight recorder, oldest first: time, connection, text."""
+
+
+def snapshots(pids: Collection[int] = ()) -> list[Snapshot]:
+    """Read the engines of some processes, or all, the oldest first."""
+    entries = ffi.new("struct harp_stats_entry[]", ENTRIES)
+    read = [_read(entry) for entry in entries[0:lib.harp_stats_list(entries, ENTRIES)]]
+    seen = [engine for engine in read if engine and (not pids or engine.pid in pids)]
+    return sorted(seen, key=lambda engine: (engine.started_unix_ns, engine.file))
+
+
+def forget(engine: Snapshot) -> bool:
+    """Remove what an engine left behind whose process is dead; False if it is not."""
+    return bool(lib.harp_stats_forget(engine.file.encode()))
+
+
+def _read(entry: Any) -> Snapshot | None:
+    """One engine; None if it has gone meanwhile or is of another version."""
+    why = ffi.new("char[]", lib.HARP_WHY_BYTES)
+    reader = lib.harp_stats_open(entry.file, why)
+    if reader == ffi.NULL:
+        return None
+    stats = ffi.new("struct harp_stats *")
+    lib.harp_stats_read(reader, stats)
+    lib.harp_stats_close(reader)
+    return Snapshot(
+        file=_text(entry.file), alive=bool(entry.alive), name=_text(stats.name), pid=stats.pid,
+        started_ns=stats.started_ns, started_unix_ns=stats.started_unix_ns,
+        engine=_fields(stats.engine),
+        ports=[_fields(port) for port in stats.ports if port.changes],
+        sessions=[_session(session) for session in stats.sessions if session.state],
+        events=[_event(stats.recorder.events[i]) for i in range(stats.recorder.count)])
+
+
+def _text(value: Any) -> str:
+    return str(ffi.string(value).decode(errors="replace"))
+
+
+def _fields(struct: Any) -> dict[str, Any]:
+    """A C struct as a dictionary, what is nested in it spread out; `changes` is the lock's."""
+    values: dict[str, Any] = {}
+    for name, field in ffi.typeof(struct).fields:
+        value = getattr(struct, name)
+        if field.type.kind == "struct":
+            values |= _fields(value)
+        elif field.type.kind == "array":
+            values[name] = _text(value)
+        elif name != "changes":
+            values[name] = int(value)
+    return values
+
+
+def _session(session: Any) -> dict[str, Any]:
+    values = _fields(session)
+    state = values["state"]
+    values["state"] = STATES[state] if state < len(STATES) else str(state)
+    return values
+
+
+def _event(event: Any) -> tuple[int, int, str]:
+    text = ffi.new("char[]", lib.HARP_RECORDER_LINE_BYTES)
+    lib.harp_recorder_text(ffi.addressof(event), text, len(text))
+    return event.time_ns, event.connection, _text(text)

@@ -1,0 +1,255 @@
+"""``harp top``: what the engines of this host are doing, live or once.
+
+Rates are those since the last look; a single look shows sums since the beginning instead. An
+engine whose process died is shown once more (``--keep``: and not forgotten), best with its last
+events.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harp.tools.statistics import Snapshot, forget, snapshots
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from rich.console import RenderableType
+    from rich.padding import Padding
+    from rich.text import Text
+
+BAD = ("bad_short", "bad_version", "bad_tag", "bad_header", "strangers")
+"""Engine counters of frames that were refused."""
+NARROW = 100
+"""Columns of a terminal below which the least important figures are left out."""
+
+
+def amount(value: float) -> str:
+    """A number in three or four figures with a decimal prefix: 12.3M."""
+    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if value >= limit:
+            return f"{value / (limit if unit != 'k' else 1e3):.1f}{unit}"
+    return f"{value:.0f}"
+
+
+def span(ns: float) -> str:
+    """A time in the unit that fits it."""
+    for limit, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
+        if ns >= limit:
+            return f"{ns / limit:.1f} {unit}"
+    return f"{ns:.0f} ns"
+
+
+class Rates:
+    """Differences between one look and the one before."""
+
+    def __init__(self, before: Sequence[Snapshot] | None, elapsed_s: float) -> None:
+        self._known = before is not None
+        self._before = {snapshot.file: snapshot for snapshot in before or ()}
+        self._elapsed_s = elapsed_s
+
+    @property
+    def known(self) -> bool:
+        """Whether there was a look before: else everything is a sum since the beginning."""
+        return self._known
+
+    def engine(self, now: Snapshot) -> Callable[[str], float]:
+        """Growth of an engine's counters, a second if rates are known."""
+        before = self._before.get(now.file)
+        return self._growth(now.engine, before.engine if before else {})
+
+    def session(self, engine: Snapshot, now: dict[str, Any]) -> Callable[[str], float]:
+        """The same of a session."""
+        before = self._before.get(engine.file)
+        same = [session for session in before.sessions if session["connection"] ==
+                now["connection"]] if before else []
+        return self._growth(now, same[0] if same else {})
+
+    def _growth(self, now: dict[str, Any], before: dict[str, Any]) -> Callable[[str], float]:
+        if not self._known:
+            return lambda name: float(now[name])
+        return lambda name: (now[name] - before.get(name, 0)) / self._elapsed_s
+
+    def moved(self, bytes_: float) -> str:
+        """A sum of bytes, or a rate of them in Gb/s."""
+        return f"{bytes_ * 8 / 1e9:.3f}" if self._known else amount(bytes_)
+
+    def data(self, bytes_: float) -> str:
+        """The same with its unit."""
+        return f"{self.moved(bytes_)} {'Gb/s' if self._known else 'bytes'}"
+
+
+def _line(*parts: str, style: str = "", indent: int = 0) -> Text:
+    """What is known as a line; parts that are empty are left out."""
+    from rich.text import Text
+
+    return Text(" " * indent + " · ".join(part for part in parts if part), style=style)
+
+
+def _grid(columns: dict[str, list[str]], left: Collection[str]) -> Padding:
+    """Columns by name; those in ``left`` are text."""
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="italic")
+    for name in columns:
+        table.add_column(name, justify="left" if name in left else "right",
+                         no_wrap=name != "event", overflow="fold")
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*(Text(cell) for cell in row))
+    return Padding(table, (0, 0, 1, 2))
+
+
+def _engine(now: Snapshot, rates: Rates) -> list[Text]:
+    grown = rates.engine(now)
+    turns = grown("turns")
+    seen_ns = time.monotonic_ns() if now.alive else now.engine["tended_ns"]
+    moved = [
+        f"{way} {rates.data(grown(f'message_bytes_{way}'))}, "
+        f"{amount(grown(f'messages_{way}'))} messages{'/s' * rates.known}"
+        for way in ("sent", "received")]
+    refused, sessions = sum(now.engine[name] for name in BAD), now.engine["sessions"]
+    return [
+        _line(now.name, f"process {now.pid}" + " (dead)" * (not now.alive),
+              f"up {span(max(0, seen_ns - now.started_ns))}",
+              f"busy {grown('busy_turns') / turns:.0%}" if turns else "asleep",
+              f"{sessions} session" + "s" * (sessions != 1),
+              style="bold" if now.alive else "bold red"),
+        _line(*moved, f"{amount(refused)} frames refused" * bool(refused),
+              f"{amount(now.engine['no_room'])} waits for room" * bool(now.engine["no_room"]),
+              indent=2)]
+
+
+def _port(now: dict[str, Any]) -> list[Text]:
+    calls = now["send_calls"] + now["receive_calls"]
+    copied = now["sent_copied"] + now["received_copied"]
+    return [
+        _line(now["line"], indent=2),
+        _line(f"{amount(now['sent'])} datagrams sent", f"{amount(now['received'])} received",
+              f"{amount(calls)} system calls", f"{amount(copied)} copied" * bool(copied),
+              f"{amount(now['dropped'])} dropped" * bool(now["dropped"]),
+              f"{amount(now['strays'])} strays" * bool(now["strays"]), indent=4)]
+
+
+def _peer(address: str) -> str:
+    """An address; of a mem port's random name, as much as tells it from others."""
+    return address[:12] + "…" if address.startswith("mem:") else address or "not known"
+
+
+def _state(session: dict[str, Any]) -> str:
+    ended = session["state"] == "closed" and session["reason"]
+    return f"{session['state']} ({session['reason']})" if ended else str(session["state"])
+
+
+def _sessions(engine: Snapshot, rates: Rates, *, wide: bool) -> Padding:
+    rows = engine.sessions
+    grown = [rates.session(engine, row) for row in rows]
+    unit = "Gb/s" if rates.known else "bytes"
+    columns = {
+        "session": [f"{row['connection'] & 0xffffffff:08x}" for row in rows],
+        "peer": [_peer(row["peer"]) for row in rows],
+        "state": [_state(row) for row in rows],
+        "paths": [f"{row['paths_alive']}/{row['paths']}" for row in rows],
+        "rtt": [span(row["smoothed_ns"]) for row in rows],
+        f"{unit} out": [rates.moved(of("message_bytes_sent")) for of in grown],
+        f"{unit} in": [rates.moved(of("message_bytes_received")) for of in grown],
+        "lost": [amount(row["lost"]) for row in rows]}
+    if wide:
+        columns |= {name: [amount(row[key]) for row in rows] for name, key in
+                    (("spurious", "spurious"), ("again", "data_again"), ("frames", "data_sent"),
+                     ("bad CRC", "bad_payloads"), ("window", "window_bytes"),
+                     ("flying", "flying_bytes"))}
+    return _grid(columns, {"session", "peer", "state"})
+
+
+def _events(engine: Snapshot, count: int) -> Padding:
+    kept = engine.events[-count:]
+    return _grid({"before the last": [span(kept[-1][0] - time_ns) for time_ns, _, _ in kept],
+                  "session": [f"{connection:08x}" if connection else "" for _, connection, _ in
+                              kept],
+                  "event": [text for _, _, text in kept]}, {"session", "event"})
+
+
+def picture(engines: Sequence[Snapshot], rates: Rates, *, events: int = 0,
+            columns: int = 80) -> RenderableType:
+    """Draw all that one look showed."""
+    from rich.console import Group
+
+    parts: list[RenderableType] = [] if engines else [
+        _line("no engine of this user is on this host")]
+    for engine in engines:
+        parts += _engine(engine, rates)
+        for port in engine.ports:
+            parts += _port(port)
+        if engine.sessions:
+            parts.append(_sessions(engine, rates, wide=columns >= NARROW))
+        if events and engine.events:
+            parts.append(_events(engine, events))
+    return Group(*parts)
+
+
+def _look(pids: Sequence[int], *, keep: bool) -> list[Snapshot]:
+    """Read engines, the dead ones for the last time unless ``keep``."""
+    seen = snapshots(pids)
+    for engine in seen:
+        if not engine.alive and not keep:
+            forget(engine)
+    return seen
+
+
+def _live(pids: Sequence[int], interval_s: float, events: int, *, keep: bool) -> None:
+    from rich.live import Live
+
+    before, then_s = _look(pids, keep=True), time.monotonic()
+    first = picture(before, Rates(None, 1.0), events=events)
+    with Live(first, screen=True, auto_refresh=False) as screen:
+        while True:
+            time.sleep(interval_s)
+            now, now_s = _look(pids, keep=keep), time.monotonic()
+            rates = Rates(before, now_s - then_s)
+            screen.update(picture(now, rates, events=events, columns=screen.console.width),
+                          refresh=True)
+            before, then_s = now, now_s
+
+
+@click.command()
+@click.argument("pids", nargs=-1, type=int, metavar="[PROCESS]...")
+@click.option("--once", is_flag=True, help="Print sums since the beginning, and end.")
+@click.option("--json", "as_json", is_flag=True, help="The same as one JSON document.")
+@click.option("--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True,
+              metavar="SECONDS", help="Time between two looks.")
+@click.option("--events", type=click.IntRange(min=0), default=0, metavar="N",
+              help="Also the last N events that each engine recorded.")
+@click.option("--keep", is_flag=True, help="Do not forget engines whose process has died.")
+def top(pids: tuple[int, ...], *, once: bool, as_json: bool, interval: float, events: int,
+        keep: bool) -> None:
+    """Show the engines of this host, of those processes or of all.
+
+    Per engine: its ports and sessions, what they move and what they lose. Nothing is stopped to be
+    looked at. An engine whose process died is shown one last time; --events says what it did.
+    """
+    if as_json:
+        seen = [asdict(engine) for engine in _look(pids, keep=keep)]
+        click.echo(json.dumps(seen, indent=2, ensure_ascii=False))
+        return
+    from rich.console import Console
+
+    console = Console()
+    if once or not console.is_terminal:
+        console.print(picture(_look(pids, keep=keep), Rates(None, 1.0), events=events,
+                              columns=console.width))
+        return
+    try:
+        _live(pids, interval, events, keep=keep)
+    except KeyboardInterrupt:
+        return
+
+
+if __name__ == "__main__":
+    top()

@@ -1,0 +1,88 @@
+"""``harp top``: engines that run, that go on, and that were killed."""
+
+import json
+import subprocess
+from io import StringIO
+
+import pytest
+from c_programs import build
+from click.testing import CliRunner
+from rich.console import Console
+
+from harp.tools.statistics import forget, snapshots
+from harp.tools.top import Rates, picture, top
+
+SOURCES = ["tests/c/stats_sample.c", "cnet/stats.c", "cnet/recorder.c"]
+
+
+@pytest.fixture
+def sample(tmp_path):
+    """A process with the statistics of an engine."""
+    with subprocess.Popen([build(tmp_path / "sample", SOURCES)], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        process.kill()
+    for engine in snapshots([process.pid]):
+        forget(engine)
+
+
+def step(process):
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "ready\n"
+
+
+def drawn(engines, rates):
+    console = Console(width=150, file=StringIO())
+    console.print(picture(engines, rates, columns=150))
+    return console.file.getvalue()
+
+
+def invoke(*arguments):
+    done = CliRunner().invoke(top, [str(argument) for argument in arguments])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_json_has_every_counter(sample):
+    [engine] = json.loads(invoke("--json", sample.pid))
+    assert engine["name"] == "sample"
+    assert engine["pid"] == sample.pid
+    assert engine["alive"]
+    assert engine["engine"]["turns"] == 100
+    assert engine["ports"][0]["sent"] == 10
+    [session] = engine["sessions"]
+    assert session["connection"] == 0xabcd00001234
+    assert (session["state"], session["peer"], session["lost"]) == ("open", "[fd00::2]:7001", 1)
+    assert engine["events"] == [[1000000, 0x1234, "path died: path 1, srtt 5000 ns"]]
+
+
+def test_once_shows_sums(sample):
+    step(sample)
+    shown = invoke("--once", "--events", 1, sample.pid)
+    for text in (f"process {sample.pid}", "busy 25%", "2.0M bytes", "2 frames refused", "00001234",
+                 "[fd00::2]:7001", "3/4", "12.5 µs", "[bold]as it is", "path died: path 2"):
+        assert text in shown
+    assert "path died: path 1" not in shown
+
+
+def test_rates_are_between_two_looks(sample):
+    before = snapshots([sample.pid])
+    step(sample)
+    shown = drawn(snapshots([sample.pid]), Rates(before, 0.5))
+    assert "sent 0.016 Gb/s" in shown
+
+
+def test_a_killed_engine_is_shown_until_it_is_forgotten(sample):
+    sample.kill()
+    sample.wait()
+    assert "(dead)" in invoke("--once", "--keep", sample.pid)
+    assert "path died" in invoke("--once", "--events", 5, sample.pid)
+    assert "no engine" in invoke("--once", sample.pid)
+
+
+def test_an_engine_that_ends_is_gone(sample):
+    sample.stdin.close()
+    assert sample.wait() == 0
+    assert json.loads(invoke("--json", sample.pid)) == []
