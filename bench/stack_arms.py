@@ -67,8 +67,8 @@ def build(name: str) -> Path | None:
     if out.exists() and out.stat().st_mtime > newest:
         return out
     BUILT.mkdir(parents=True, exist_ok=True)
-    # The stack is compiled as meson does for a release, assertions included. A program that somebody
-    # runs or builds at the same time is replaced as a whole.
+    # The stack is compiled as meson does for a release, assertions included. A program that
+    # somebody runs or builds at the same time is replaced as a whole.
     fresh = out.with_suffix(f".{os.getpid()}")
     done = subprocess.run(
         [os.environ.get("CC", "cc"), "-std=c11", "-O3", "-g", "-Wall", "-Wextra", "-Werror", "-I",

@@ -21,10 +21,11 @@
 #include "harp_bench.h"
 
 enum {
-    BATCH = 64,        /* completions taken at once */
-    DRAFTS_MAX = 4096, /* frames of a message */
-    SAMPLES = 1 << 20, /* of round trips */
-    WATCH_NS = 1000000 /* between two looks at the path's delay */
+    BATCH = 64,         /* completions taken at once */
+    DRAFTS_MAX = 4096,  /* frames of a message */
+    SAMPLES = 1 << 20,  /* of round trips */
+    WATCH_NS = 1000000, /* between two looks at the path's delay */
+    LINGER_NS = 20000000
 };
 
 /* One end of a connection. */
@@ -71,6 +72,10 @@ static void configure(const struct settings *s, struct harp_connection_config *c
     config->dead_ns = 5000000000;
     config->stream_frames = s->stream ? s->frames / 4 : 0;
     config->draft_frames = s->drafts ? s->frames / 2 : 0;
+    if (s->window_bytes) {
+        config->cc = &harp_cc_fixed;
+        config->window.initial_bytes = config->window.max_bytes = s->window_bytes;
+    }
 }
 
 static void begin(struct end *end, const struct settings *s, struct harp_engine *engine)
@@ -451,6 +456,9 @@ int main(int count, char **words)
             receive_all(&end);
     }
     harp_connection_close(end.connection);
+    /* The other end is to hear of it. */
+    for (uint64_t until_ns = bench_now_ns() + LINGER_NS; bench_now_ns() < until_ns;)
+        harp_engine_drive(end.engine);
     harp_engine_close(end.engine);
     return 0;
 }

@@ -10,6 +10,7 @@ struct settings {
     bool has_handle, stream, drafts, ping;
     uint32_t size, flight, frames, engines;
     size_t memory_bytes;
+    uint64_t window_bytes; /* of every path, always; 0: congestion control has its way */
     uint16_t paths;
     int cpu; /* below 0: any */
     double seconds;

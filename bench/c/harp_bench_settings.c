@@ -13,7 +13,7 @@ __attribute__((noreturn)) static void usage(void)
     fputs("usage: harp_bench receive|send|pairs --port udp|xdp|mem [--interface NAME]\n"
           "           [--handle HANDLE] [--cpu N] [--seconds S] [--size BYTES] [--flight N]\n"
           "           [--memory BYTES] [--frames N] [--paths N] [--engines 1|2] [--stream]\n"
-          "           [--drafts] [--ping] [--copy] [--faults CHAOS]\n",
+          "           [--drafts] [--ping] [--copy] [--faults CHAOS] [--window BYTES]\n",
           stderr);
     exit(2);
 }
@@ -91,6 +91,9 @@ static void read_option(struct settings *s, int option, const char *value)
     case 'e':
         s->engines = (uint32_t)strtoul(value, NULL, 0);
         break;
+    case 'w':
+        s->window_bytes = strtoull(value, NULL, 0);
+        break;
     case 'c':
         s->port.faults = value;
         break;
@@ -107,23 +110,13 @@ static bool is_role(const char *word)
 
 const char *read_settings(struct settings *s, int count, char **words)
 {
-    static const struct option names[] = {{"port", 1, 0, 'o'},
-                                          {"interface", 1, 0, 'i'},
-                                          {"handle", 1, 0, 'h'},
-                                          {"cpu", 1, 0, 'u'},
-                                          {"seconds", 1, 0, 's'},
-                                          {"size", 1, 0, 'z'},
-                                          {"flight", 1, 0, 'f'},
-                                          {"memory", 1, 0, 'm'},
-                                          {"frames", 1, 0, 'n'},
-                                          {"paths", 1, 0, 'p'},
-                                          {"engines", 1, 0, 'e'},
-                                          {"faults", 1, 0, 'c'},
-                                          {"stream", 0, 0, 'S'},
-                                          {"drafts", 0, 0, 'D'},
-                                          {"ping", 0, 0, 'P'},
-                                          {"copy", 0, 0, 'C'},
-                                          {0}};
+    static const struct option names[] = {
+        {"port", 1, 0, 'o'},   {"interface", 1, 0, 'i'}, {"handle", 1, 0, 'h'},
+        {"cpu", 1, 0, 'u'},    {"seconds", 1, 0, 's'},   {"size", 1, 0, 'z'},
+        {"flight", 1, 0, 'f'}, {"memory", 1, 0, 'm'},    {"frames", 1, 0, 'n'},
+        {"paths", 1, 0, 'p'},  {"engines", 1, 0, 'e'},   {"faults", 1, 0, 'c'},
+        {"window", 1, 0, 'w'}, {"stream", 0, 0, 'S'},    {"drafts", 0, 0, 'D'},
+        {"ping", 0, 0, 'P'},   {"copy", 0, 0, 'C'},      {0}};
     *s = (struct settings){.size = 1 << 20,
                            .flight = 4,
                            .memory_bytes = BENCH_BYTES,
