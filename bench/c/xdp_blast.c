@@ -120,9 +120,10 @@ struct counted {
 
 static void take(struct raw_xdp *xdp, uint32_t count, struct counted *c)
 {
-    uint32_t room = raw_free(&xdp->fill, count);
-    assert(room >= count); /* every frame is in one place, so the fill ring has room for all */
-    (void)room;
+    /* Every frame is in one place, so the fill ring will have room for all: the kernel says what
+     * arrived a moment before it says which fill entries it used. */
+    while (raw_free(&xdp->fill, count) < count)
+        ;
     for (uint32_t i = 0; i < count; i++) {
         const struct xdp_desc *desc = raw_desc(&xdp->rx, xdp->rx.own++);
         uint64_t number;
