@@ -11,7 +11,7 @@
 
 enum {
     CODE_MAX = 80,
-    JUMPS_MAX = 16,
+    JUMPS_MAX = 24,
     MAPS_MAX = 8,
     /* Where things stand in a packet, from the Ethernet header on, which is one without a tag. */
     ETHERTYPE = 12,
@@ -40,10 +40,10 @@ enum {
 _Static_assert(sizeof(struct harp_xdp_port_key) == 20, "KEY, and the stores below");
 
 /* Registers: 1 to 5 are arguments and scratch, 6 and up survive calls, 10 is the stack. */
-enum { R0, R1, R2, R3, CONTEXT = 6, DATA = 7, END = 8, STACK = 10 };
+enum { R0, R1, R2, R3, CONTEXT = 6, DATA = 7, END = 8, NOW = 9, STACK = 10 };
 
 /* Labels that are jumped to before they are set. */
-enum label { TO_PASS, TO_UNTAGGED, TO_IP6, TO_LOOKUP, LABELS };
+enum label { TO_PASS, TO_UNTAGGED, TO_IP6, TO_LOOKUP, TO_SOCKET };
 
 struct code {
     struct bpf_insn at[CODE_MAX];
@@ -156,6 +156,24 @@ static void read_packet(struct code *code)
     label(code, TO_LOOKUP);
 }
 
+/* Write the time before the packet, where the driver has room for metadata. */
+static void stamp(struct code *code)
+{
+    const int32_t bytes = sizeof(uint64_t);
+    emit(code, BPF_ALU64 | BPF_MOV | BPF_X, R1, CONTEXT, 0, 0);
+    emit(code, BPF_ALU64 | BPF_MOV | BPF_K, R2, 0, 0, -bytes);
+    emit(code, BPF_JMP | BPF_CALL, 0, 0, 0, BPF_FUNC_xdp_adjust_meta);
+    jump(code, BPF_JNE | BPF_K, R0, 0, 0, TO_SOCKET);
+    emit(code, BPF_JMP | BPF_CALL, 0, 0, 0, BPF_FUNC_ktime_get_ns);
+    emit(code, BPF_ALU64 | BPF_MOV | BPF_X, NOW, R0, 0, 0);
+    load(code, BPF_W, R1, CONTEXT, offsetof(struct xdp_md, data_meta));
+    load(code, BPF_W, R2, CONTEXT, offsetof(struct xdp_md, data));
+    emit(code, BPF_ALU64 | BPF_MOV | BPF_X, R3, R1, 0, 0);
+    emit(code, BPF_ALU64 | BPF_ADD | BPF_K, R3, 0, 0, bytes);
+    jump(code, BPF_JGT | BPF_X, R3, R2, 0, TO_SOCKET);
+    emit(code, BPF_STX | BPF_MEM | BPF_DW, R1, NOW, 0, 0);
+}
+
 static void assemble(struct code *code, const struct harp_xdp_program *program)
 {
     read_packet(code);
@@ -169,6 +187,9 @@ static void assemble(struct code *code, const struct harp_xdp_program *program)
     load(code, BPF_W, R2, CONTEXT, offsetof(struct xdp_md, rx_queue_index));
     load(code, BPF_W, R3, R0, 0);
     jump(code, BPF_JNE | BPF_X, R2, R3, 0, TO_PASS);
+    stamp(code);
+    label(code, TO_SOCKET);
+    load(code, BPF_W, R2, CONTEXT, offsetof(struct xdp_md, rx_queue_index));
     load_map(code, R1, program->sockets);
     emit(code, BPF_ALU64 | BPF_MOV | BPF_K, R3, 0, 0, PASS);
     emit(code, BPF_JMP | BPF_CALL, 0, 0, 0, BPF_FUNC_redirect_map);

@@ -13,6 +13,7 @@ enum {
     UDP = 8,
     FILL_AT_ONCE = 256,
     POLL_NS = 5000,
+    WAITED_MOST_NS = 1000 * 1000 * 1000,
     PARTS_MAX = 32, /* frames of one packet; the kernel has 18 */
 };
 
@@ -111,6 +112,14 @@ static uint32_t take(struct harp_xdp *xdp, const struct xdp_desc *desc)
     return frame;
 }
 
+/* How long a packet has lain here, by the time that the program wrote before it; 0 if what stands
+ * there is no time of late. */
+static uint32_t waited_ns(const struct harp_xdp *xdp, const uint8_t *packet)
+{
+    uint64_t waited = xdp->now_ns - harp_load64(packet - sizeof(uint64_t));
+    return waited < WAITED_MOST_NS ? (uint32_t)waited : 0;
+}
+
 /* Make arrivals of a packet of `parts` descriptors; how many. Parts with nothing of the datagram in
  * them (a card may pad) go straight back. */
 static uint32_t arrive(struct harp_xdp *xdp, uint32_t ahead, uint32_t parts,
@@ -125,6 +134,7 @@ static uint32_t arrive(struct harp_xdp *xdp, uint32_t ahead, uint32_t parts,
     bool good = read_headers(packet, first->len, total, &in);
     uint16_t local = good ? xdp->local_of[htons(in.to.port)] : 0;
     good = local > 0 && harp_address_same(&in.to, &xdp->locals[local - 1]);
+    uint32_t waited = good ? waited_ns(xdp, packet) : 0;
     uint32_t left = good ? in.bytes : 0, skip = good ? in.offset : 0;
     for (uint32_t i = 0; i < parts; i++) {
         const struct xdp_desc *desc = harp_ring_desc(&xdp->socket.rx, ahead + i);
@@ -139,6 +149,7 @@ static uint32_t arrive(struct harp_xdp *xdp, uint32_t ahead, uint32_t parts,
                                                  .frame = frame,
                                                  .from = from,
                                                  .local = local - 1,
+                                                 .waited_ns = waited,
                                                  .marked = in.marked};
         left -= bytes;
         skip = 0;

@@ -226,6 +226,15 @@ def test_jumbo_frames(program, family, words):
         assert y.receive(50)["received"] == x.receive(50)["received"] == 50
 
 
+@pytest.mark.parametrize("words", [(), ("generic",)])
+def test_time_in_the_ring_is_told(program, words):
+    with veth_pair() as (a, b), Peer(program, a) as x, Peer(program, b, *words) as y:
+        meet(x, y)
+        x.send(0, 10, 1000)  # they are there before anybody looks
+        waited = int(y.do("receive 10 10000").rpartition("=")[2])
+        assert 0 < waited < 1e9
+
+
 def test_busy_polling(program):
     with veth_pair() as (a, b), Peer(program, a, "poll=20") as x, \
             Peer(program, b, "poll=20") as y:

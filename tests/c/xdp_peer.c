@@ -6,10 +6,12 @@
  *     hop ADDRESS [LOCAL]           -> hop NUMBER payload BYTES
  *     send HOP COUNT BYTES          -> sent COUNT        datagrams that carry a pattern
  *     frames HOP COUNT BYTES        -> sent COUNT        the same from frames of the pool
- *     receive COUNT MS              -> received COUNT strays N marked N parts N kept N [from
- * ADDRESS] keep COUNT | give             hold on to COUNT of the next frames; give all back notice
- * MS                     -> notice TYPE ADDRESS PAYLOAD, or notice none payload HOP -> payload
- * BYTES tend MS | counters | states | fork | close
+ *     receive COUNT MS              -> received COUNT strays N marked N parts N kept N from ...
+ *     keep COUNT | give             -> done              LENT: the next COUNT frames; none any more
+ *     notice MS                     -> notice TYPE ADDRESS PAYLOAD, or notice none
+ *     payload HOP                   -> payload BYTES
+ *     unhop HOP | tend MS           -> done
+ *     counters | states | fork | close
  *
  * The pattern: number, size, then bytes that depend on both and on their place. A datagram with
  * anything else in it ends the program. */
@@ -32,6 +34,7 @@ static struct harp_arena arena;
 static struct harp_frames frames;
 static struct harp_port *port;
 static uint32_t number, kept[KEPT_MAX], kept_n, to_keep;
+static uint64_t waited_ns; /* the longest of an arrival */
 static uint8_t whole[DATAGRAM_MAX];
 
 static uint64_t now_ns(void)
@@ -79,6 +82,7 @@ static uint32_t take(uint32_t *strays, uint32_t *marked, uint32_t *parts, char *
         memcpy(whole + bytes, one->bytes, one->length);
         bytes += one->length;
         *parts += 1;
+        waited_ns = one->waited_ns > waited_ns ? one->waited_ns : waited_ns;
         if (one->frame != HARP_NO_FRAME && kept_n < to_keep) {
             harp_frames_move(&frames, one->frame, HARP_FRAME_ARRIVED, HARP_FRAME_LENT);
             kept[kept_n++] = one->frame;
@@ -117,6 +121,7 @@ static void receive(uint32_t count, uint64_t end_ns)
 {
     uint32_t got = 0, strays = 0, marked = 0, parts = 0;
     char from[64] = "";
+    waited_ns = 0;
     do {
         uint32_t now = take(&strays, &marked, &parts, from);
         got += now;
@@ -124,8 +129,8 @@ static void receive(uint32_t count, uint64_t end_ns)
         if (now == 0 && got < count)
             wait_until(end_ns);
     } while (got < count && now_ns() < end_ns);
-    printf("received %u strays %u marked %u parts %u kept %u from %s\n", got, strays, marked, parts,
-           kept_n, *from ? from : "nobody");
+    printf("received %u strays %u marked %u parts %u kept %u from %s waited_ns=%lu\n", got, strays,
+           marked, parts, kept_n, *from ? from : "nobody", waited_ns);
 }
 
 /* Returns whether one was given to the port. */
