@@ -60,7 +60,7 @@ def run_group(group: Group, rows: Sequence[Row], bench: Bench,
         there = [row for row in rows if row.value in arms
                  and (not row.against or set(row.against) & set(arms))]
         wanted = [name for name in arms
-                  if any(name == row.value or name in row.against for row in there)]
+                  if any(name in (row.value, row.floor, *row.against) for row in there)]
         task = progress.add_task(", ".join(row.id for row in there), visible=bool(wanted),
                                  total=len(wanted) * bench.rounds)
         samples: dict[str, list[Sample]] = {name: [] for name in wanted}
@@ -89,6 +89,7 @@ def judge(row: Row, measured: dict[str, Measured]) -> dict[str, Any]:
             "lower_is_better": row.lower, "reference_is": best, "least": min(values),
             "most": max(values), "cpus": arm.cpus,
             "reference_cpus": measured[best].cpus if best else None,
+            "floor": measured[row.floor].value if row.floor else None, "floor_is": row.floor,
             "further": further, "limits": dict(row.limits)}
 
 
@@ -108,10 +109,15 @@ def show(rows: list[dict[str, Any]]) -> None:
         table.add_row(
             row["id"], "; ".join([row["what"], *notes]), f"{row['value']:.3g} {row['unit']}",
             f"{row['least']:.3g}…{row['most']:.3g}", f"{row['cpus']:.2f}" if row["cpus"] else "",
-            f"{row['reference']:.3g} ({row['reference_is']})" if ratio else "",
-            f"{ratio:.2f}" if ratio else "", f"{limit} {row['target']:g}",
+            _beside(row), f"{ratio:.2f}" if ratio else "", f"{limit} {row['target']:g}",
             "yes" if row["ok"] else "NO")
     console_for(sys.stdout).print(table)
+
+
+def _beside(row: dict[str, Any]) -> str:
+    if row["reference"]:
+        return f"{row['reference']:.3g} ({row['reference_is']})"
+    return f"{row['floor']:.3g} (floor: {row['floor_is']})" if row["floor"] else ""
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
