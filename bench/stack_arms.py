@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import c_programs
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "bench" / "c"
 BUILT = ROOT / "build" / "bench"
+RELEASE = ("-O3",)
 PATIENCE_S = 30.0
 """Longest wait for a program to get ready."""
 
@@ -55,29 +58,27 @@ PROGRAMS = {
 
 
 def build(name: str) -> Path | None:
-    """Build a program where it is missing or old; None where it is not there to be built."""
+    """Build a program where it is missing or old; None where it is not there to be built.
+
+    The stack is compiled as meson does for a release, assertions included.
+    """
     program = PROGRAMS[name]
     sources = [SOURCES / source for source in program.sources]
     if not all(path.exists() for path in (*sources, *(ROOT / need for need in program.needs))):
         return None
-    if program.stack:
-        sources += sorted((ROOT / "cnet").glob("*.c"))
-    headers = [*SOURCES.glob("*.h"), *(ROOT / "cnet").glob("*.h")]
-    out = BUILT / name
-    newest = max(path.stat().st_mtime for path in (*sources, *headers))
-    if out.exists() and out.stat().st_mtime > newest:
-        return out
-    BUILT.mkdir(parents=True, exist_ok=True)
-    # The stack is compiled as meson does for a release, assertions included. A program that
-    # somebody runs or builds at the same time is replaced as a whole.
-    fresh = out.with_suffix(f".{os.getpid()}")
-    done = subprocess.run(
-        [os.environ.get("CC", "cc"), "-std=c11", "-O3", "-g", "-Wall", "-Wextra", "-Werror", "-I",
-         str(ROOT / "cnet"), *map(str, sources), "-pthread", "-lm", "-ldl", "-o", str(fresh)],
-        capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise BenchError(f"{name} cannot be built:\n{done.stderr}")
-    return fresh.replace(out)
+    try:
+        if program.stack:
+            sources.append(c_programs.library(RELEASE))
+        out = BUILT / name
+        newest = max(path.stat().st_mtime for path in (*sources, *SOURCES.glob("*.h")))
+        if out.exists() and out.stat().st_mtime > newest:
+            return out
+        BUILT.mkdir(parents=True, exist_ok=True)
+        # What somebody runs or builds at the same time is replaced as a whole.
+        fresh = out.with_suffix(f".{os.getpid()}")
+        return c_programs.build(fresh, [str(path) for path in sources], RELEASE).replace(out)
+    except AssertionError as error:
+        raise BenchError(f"{name} cannot be built:\n{error}") from error
 
 
 @dataclass(frozen=True)
