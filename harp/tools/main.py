@@ -1,0 +1,78 @@
+"""The command ``harp``: one subcommand a module, loaded when it is used.
+
+Whatever goes wrong ends in one sentence: status 2 if the command was used wrongly, 1 if it failed,
+130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import NoReturn
+
+import click
+
+from harp.net.errors import HarpError
+
+COMMANDS = {
+    "check": "What this host can do for HARP, and what to change.",
+    "perf": "Measure the way between two hosts, or this host alone.",
+    "top": "Show what the engines of this host are doing.",
+    "decode": "Show the HARP frames of a capture.",
+}
+
+
+class Commands(click.Group):
+    """Subcommands by name, not loaded before they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's)
+        """Name them in the order of use."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context,  # noqa: ARG002
+                    cmd_name: str) -> click.Command | None:
+        """Load one."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = getattr(importlib.import_module(f"harp.tools.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context,  # noqa: ARG002
+                        formatter: click.HelpFormatter) -> None:
+        """List them without loading any."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.command(cls=Commands)
+def harp() -> None:
+    """Tools of the HARP network stack."""
+
+
+def main() -> NoReturn:
+    """Run the command and end the process with its status."""
+    try:
+        status = harp.main(prog_name="harp", standalone_mode=False)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        sys.exit(2)
+    except click.ClickException as error:
+        _say(error.format_message())
+        sys.exit(2 if isinstance(error, click.UsageError) else 1)
+    except BrokenPipeError:
+        sys.exit(1)
+    except (HarpError, OSError) as error:
+        _say(str(error))
+        sys.exit(1)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _say(message: str) -> None:
+    click.echo(f"error: {' '.join(message.split())}", err=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,325 @@
+"""``harp perf``: how fast messages are between two hosts, or within one.
+
+A row a size, as nccl-tests has it. *time* is that of a message with others under way, *algbw* the
+rate of payload in one direction. *p50* and *p99* are half of a round trip of single messages. *CPU*
+is that of both ends' threads for a byte. *lost* counts packets that were given up and sent again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import threading
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+
+from harp.net import Engine, Port
+from harp.net.handle import Handle
+from harp.tools.channel import Channel, Gone, Lines, Messages
+from harp.tools.perf_ends import FRAMES, Asked, Client, Run, client, serve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CONTROL_PORT = 18700
+UNDER_WAY_BYTES = 16 << 20
+"""Of payload that is under way at most, if that are two messages."""
+FEWEST, PINGS_MOST, MESSAGES_MOST = 4, 100_000, 10_000_000
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured of a size."""
+
+    size: int
+    messages: int
+    time_us: float
+    algbw_gbytes: float
+    p50_us: float
+    p99_us: float
+    cpu_ns_per_byte: float
+    lost: int
+    again: int
+    frames: int
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Read ``8:64MiB:8``, from, to and by which factor, or one size."""
+    parts = text.split(":")
+    if len(parts) not in {1, 3}:
+        raise click.UsageError(f"--sizes {text}: FROM:TO:FACTOR or one size, as in 8:64MiB:8")
+    first, last, factor = [_bytes(text, part) for part in (parts * 3 if len(parts) == 1 else parts)]
+    if len(parts) == 1:
+        return [first]
+    if first < 1 or first > last or factor < 2:
+        raise click.UsageError(f"--sizes {text}: FROM is 1 at least and not above TO, FACTOR 2 at "
+                               "least")
+    sizes = []
+    while first < last:
+        sizes.append(first)
+        first *= factor
+    return [*sizes, last]
+
+
+def _bytes(text: str, part: str) -> int:
+    units = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+    unit = part[-3:] if part[-3:] in units else ""
+    number = part.removesuffix(unit) if unit else part
+    if not number.isdecimal():
+        raise click.UsageError(f"--sizes {text}: {part!r} is no size; 8, 64KiB and 1MiB are")
+    size = int(number) * units.get(unit, 1)
+    if size > 1 << 30:
+        raise click.UsageError(f"--sizes {text}: a message has at most 1 GiB")
+    return size
+
+
+def measure(ends: Client, size: int, seconds: float, window: int | None) -> Row:
+    """Measure one size for about ``seconds``."""
+    window = window or max(2, min(64, UNDER_WAY_BYTES // max(size, 1)))
+    warm, _ = ends.run(Run("ping", size, FEWEST, FEWEST))
+    rtt_s = max(warm.elapsed_ns / FEWEST / 1e9, 1e-7)
+    pings = int(min(max(seconds / 3 / rtt_s, FEWEST), PINGS_MOST))
+    trips, _ = ends.run(Run("ping", size, pings, FEWEST))
+    halves_us = np.array(trips.round_trips_ns, float) / 2e3
+    warm, _ = ends.run(Run("send", size, max(window, FEWEST), window))
+    each_s = max(warm.elapsed_ns / max(window, FEWEST) / 1e9, 1e-8)
+    messages = int(min(max(seconds / each_s, FEWEST), MESSAGES_MOST))
+    before = ends.end.counters()
+    bulk, others_cpu_ns = ends.run(Run("send", size, messages, window))
+    after = ends.end.counters()
+    total = messages * len(ends.end.sessions)
+    return Row(size, total, bulk.elapsed_ns / messages / 1e3,
+               total * size / bulk.elapsed_ns, float(np.percentile(halves_us, 50)),
+               float(np.percentile(halves_us, 99)),
+               (bulk.cpu_ns + others_cpu_ns) / (total * size),
+               *(after[name] - before[name] for name in ("lost", "data_again", "data_sent")))
+
+
+HEADER = (f"{'size':>10} {'messages':>9} {'time':>10} {'algbw':>8} {'p50':>9} {'p99':>9} "
+          f"{'CPU':>8} {'lost':>13}\n"
+          f"{'bytes':>10} {'':>9} {'us':>10} {'GB/s':>8} {'us':>9} {'us':>9} {'ns/B':>8} "
+          f"{'packets':>13}")
+
+
+def line(row: Row) -> str:
+    """Write a row of the table."""
+    share = f"{row.lost} ({row.lost / row.frames:.2%})" if row.lost else "0"
+    return (f"{row.size:>10} {row.messages:>9} {row.time_us:>10.2f} {row.algbw_gbytes:>8.3f} "
+            f"{row.p50_us:>9.2f} {row.p99_us:>9.2f} {row.cpu_ns_per_byte:>8.3g} {share:>13}")
+
+
+@click.command()
+@click.argument("host", required=False)
+@click.option("--serve", "serves", is_flag=True, help="Be the end that others measure against.")
+@click.option("--local", is_flag=True, help="Both ends on this host, in this command.")
+@click.option("--port", "kind", type=click.Choice(["udp", "mem", "xdp"]),
+              help="What carries it.  [udp; a server: what its client asks for]")
+@click.option("--interface", metavar="NAME", help="Network interface; xdp needs it.")
+@click.option("--address", metavar="IP", help="Own address.  [that of the control connection]")
+@click.option("--engines", type=click.IntRange(1, 64), default=1, show_default=True,
+              help="So many engines and connections, a thread each.")
+@click.option("--paths", type=click.IntRange(1, 64), default=1, show_default=True,
+              help="Paths of a connection.")
+@click.option("--zerocopy", is_flag=True,
+              help="Send from frames and receive in frames, without a copy.")
+@click.option("--sizes", default="8:64MiB:8", show_default=True, metavar="FROM:TO:FACTOR")
+@click.option("--seconds", type=click.FloatRange(0.001, 3600), default=0.5, show_default=True,
+              help="For about how long to measure each size.")
+@click.option("--window", type=click.IntRange(1, 256),
+              help="Messages under way.  [64, or fewer that make 16 MiB]")
+@click.option("--mtu", type=int, default=0, help="Bytes of an IP packet.  [the interface's]")
+@click.option("--faults", metavar="TEXT",
+              help="What goes wrong with what this end sends: drop=1%,delay=1ms.")
+@click.option("--cpu", type=int, default=-1, help="Helper of the first engine here; others follow.")
+@click.option("--control", metavar="PORT", type=click.IntRange(0, 65535), default=CONTROL_PORT,
+              show_default=True, help="TCP port by which the ends agree; --serve: 0 is any.")
+@click.option("--no-control", is_flag=True,
+              help="--serve: no TCP; print a handle, which holds the secret, for --handle.")
+@click.option("--handle", metavar="HEX", help="Measure against a server with --no-control.")
+@click.option("--once", is_flag=True, help="--serve: end after one client.")
+@click.option("--json", "as_json", is_flag=True, help="The answer as one JSON document.")
+def perf(host: str | None, **options: Any) -> None:
+    """Measure messages between this host and HOST, on which `harp perf --serve` runs.
+
+    The TCP connection by which the two agree also carries the secret of the measured ones: use it
+    where nobody else listens, or --no-control and --handle.
+    """
+    modes = [bool(host), options["serves"], options["local"], bool(options["handle"])]
+    if sum(modes) != 1:
+        raise click.UsageError("name a HOST, or give one of --serve, --local and --handle")
+    if options["no_control"] and not options["serves"]:
+        raise click.UsageError("--no-control belongs to --serve; its client takes --handle")
+    stop = threading.Event()
+    with _terminable():
+        try:
+            if options["serves"]:
+                _serve(options, stop)
+            elif options["local"]:
+                _local(options, stop)
+            else:
+                _client(host, options, stop)
+        finally:
+            stop.set()
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """End by SIGTERM as by Ctrl-C: nothing is left behind."""
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _asked(options: dict[str, Any], address: str | None) -> Asked:
+    kind = options["kind"] or "udp"
+    own = None if kind == "mem" else options["address"] or address
+    port = Port(kind, options["interface"], own, options["paths"], options["mtu"],
+                faults=options["faults"])
+    return Asked(port, options["engines"], options["paths"], options["zerocopy"], options["cpu"])
+
+
+# ---- The server ----
+
+
+def _serve(options: dict[str, Any], stop: threading.Event) -> None:
+    if options["no_control"]:
+        _serve_handle(options, stop)
+        return
+    with _listening(options["control"]) as listening:
+        click.echo(f"serving on TCP port {listening.getsockname()[1]}; Ctrl-C ends it")
+        while True:
+            made, peer = listening.accept()
+            click.echo(f"client {_plain(peer[0])}")
+            channel = Lines(made)
+            _serve_one(channel, _asked(options, _plain(made.getsockname()[0])), options)
+            if options["once"]:
+                return
+
+
+def _serve_one(channel: Channel, asked: Asked, options: dict[str, Any]) -> None:
+    """Serve a client; its errors end it, not the server."""
+    try:
+        serve(channel, asked, threading.Event(), follow=not options["kind"])
+    except (click.ClickException, OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, Gone):
+            click.echo("the client is gone", err=True)
+        else:
+            click.echo(f"this client failed: {error}", err=True)
+        if options["once"]:
+            raise click.ClickException(str(error)) from error
+    finally:
+        channel.close()
+
+
+def _serve_handle(options: dict[str, Any], stop: threading.Event) -> None:
+    asked = _asked(options, None)
+    with Engine(asked.port, name="perf control") as engine, engine.listen() as listener:
+        click.echo(f"handle: {listener.handle.to_bytes().hex()}")
+        while not stop.is_set():
+            with listener.accept() as session:
+                _serve_one(Messages(session), asked, options)
+            if options["once"]:
+                return
+
+
+def _listening(port: int) -> socket.socket:
+    try:
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+        return socket.create_server(("", port))
+    except OSError as error:
+        raise click.ClickException(f"TCP port {port} cannot be listened on: {error.strerror}; "
+                                   "--control takes another") from error
+
+
+def _plain(address: str) -> str:
+    return address.removeprefix("::ffff:").split("%")[0]
+
+
+# ---- The client ----
+
+
+def _client(host: str | None, options: dict[str, Any], stop: threading.Event) -> None:
+    if host is None:
+        _client_handle(options, stop)
+        return
+    try:
+        made = socket.create_connection((host, options["control"]), timeout=10)
+    except OSError as error:
+        raise click.ClickException(f"nobody serves at {host}, TCP port {options['control']}: "
+                                   f"{error}; there, run `harp perf --serve`") from error
+    channel = Lines(made)
+    try:
+        _report(channel, _asked(options, _plain(made.getsockname()[0])), options, stop)
+    finally:
+        channel.close()
+
+
+def _client_handle(options: dict[str, Any], stop: threading.Event) -> None:
+    try:
+        handle = Handle(bytes.fromhex(options["handle"]))
+    except ValueError as error:
+        raise click.UsageError(f"--handle: {error}") from error
+    asked = _asked(options, None)
+    with Engine(asked.port, name="perf control") as engine, \
+            engine.connect(handle, dead_after=5) as session:
+        _report(Messages(session), asked, options, stop)
+        session.flush(5)
+
+
+def _local(options: dict[str, Any], stop: threading.Event) -> None:
+    asked = _asked(options, None if options["interface"] else "127.0.0.1")
+    here, there = (Lines(end) for end in socket.socketpair())
+    server = threading.Thread(target=_quiet_serve, args=(there, asked, stop))
+    server.start()
+    try:
+        _report(here, asked, options, stop)
+    finally:
+        stop.set()
+        here.close()
+        server.join()
+        there.close()
+
+
+def _quiet_serve(channel: Channel, asked: Asked, stop: threading.Event) -> None:
+    with contextlib.suppress(Exception, click.Abort):  # the client hears of it and says it
+        serve(channel, asked, stop, follow=False)
+
+
+def _report(channel: Channel, asked: Asked, options: dict[str, Any],
+            stop: threading.Event) -> None:
+    sizes = parse_sizes(options["sizes"])
+    rows = []
+    with client(channel, asked, stop) as ends:
+        here = [text for engine in ends.end.engines for text in engine.lines]
+        if not options["as_json"]:
+            for end, lines in (("here", here), ("there", ends.lines)):
+                click.echo("\n".join(f"# {end}: {text}" for text in lines))
+            click.echo(HEADER)
+        for size in _fitting(sizes, ends, asked, quiet=options["as_json"]):
+            rows.append(measure(ends, size, options["seconds"], options["window"]))
+            if not options["as_json"]:
+                click.echo(line(rows[-1]))
+    if options["as_json"]:
+        click.echo(json.dumps({"port": asked.port.kind, "engines": asked.engines,
+                               "paths": asked.paths, "zerocopy": asked.zerocopy, "here": here,
+                               "there": ends.lines, "rows": [asdict(row) for row in rows]},
+                              indent=2))
+
+
+def _fitting(sizes: list[int], ends: Client, asked: Asked, *, quiet: bool) -> list[int]:
+    """Without a copy a message must fit into the frames that there are for it."""
+    most = FRAMES // 4 * ends.end.sessions[0].segment if asked.zerocopy else 1 << 30
+    if max(sizes) > most and not quiet:
+        click.echo(f"# --zerocopy: messages of more than {most} bytes need more frames; left out")
+    return [size for size in sizes if size <= most]

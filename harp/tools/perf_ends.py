@@ -1,0 +1,276 @@
+"""The two ends of ``harp perf``: engines that run the loop of cnet/perf.h, and what they agree on.
+
+client                                            server
+{"harp_perf": 1, port, engines, paths, zerocopy} -->
+<-- {"handles": […], "lines": […]}              opens as many engines and listens
+connects each                                     accepts each
+<-- {"open": true}
+{"run": {role, size, messages, window}} -->
+<-- {"ready": true}
+runs                                              runs
+<-- {"cpu_ns": …}
+… more runs …
+{"end": true} -->
+"""
+
+from __future__ import annotations
+
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+
+from harp._cnet import ffi, lib
+from harp.net import Engine, Port, Session
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterator, Sequence
+    from concurrent.futures import Future
+
+    from harp.tools.channel import Channel
+
+PROTOCOL = 1
+DEAD_S = 5.0
+SLICE_NS = 50_000_000
+FRAMES = 16384
+"""Of an engine with ``--zerocopy``; half may be written into, a quarter lent."""
+ROLES = {"send": 0, "receive": 1, "ping": 2, "pong": 3}
+OTHER = {"send": "receive", "ping": "pong"}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How an end's engines are to be."""
+
+    port: Port
+    engines: int = 1
+    paths: int = 1
+    zerocopy: bool = False
+    cpu: int = -1
+
+    def open(self) -> list[Engine]:
+        """Open them all, or none."""
+        made: list[Engine] = []
+        try:
+            made.extend(Engine(self.port, name=f"perf {i}", progress="inline",
+                               frames=FRAMES if self.zerocopy else 4096,
+                               cpu=self.cpu + i if self.cpu >= 0 else -1)
+                        for i in range(self.engines))
+        except BaseException:
+            close(made)
+            raise
+        return made
+
+    @property
+    def session(self) -> dict[str, Any]:
+        """Options of each session."""
+        zerocopy = {"streamed": FRAMES // 4, "drafts": FRAMES // 2} if self.zerocopy else {}
+        return {"paths": self.paths, "dead_after": DEAD_S, **zerocopy}
+
+
+def close(engines: Sequence[Engine]) -> None:
+    """Close them all."""
+    for engine in engines:
+        engine.close()
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of all engines, as one end plays it."""
+
+    role: str
+    size: int
+    messages: int
+    """Of each engine."""
+    window: int
+
+    @property
+    def others(self) -> dict[str, Any]:
+        """The same for the other end."""
+        return {"role": OTHER[self.role], "size": self.size, "messages": self.messages,
+                "window": self.window}
+
+
+@dataclass
+class Outcome:
+    """What a run took here; nanoseconds."""
+
+    elapsed_ns: int = 0
+    cpu_ns: int = 0
+    round_trips_ns: list[int] = field(default_factory=list)
+
+
+class End:
+    """One end's engines and sessions, and a thread for each."""
+
+    def __init__(self, asked: Asked, engines: Sequence[Engine], stop: threading.Event) -> None:
+        self.asked = asked
+        self.engines = engines
+        self.sessions: list[Session] = []
+        self.stop = stop
+        self._memory: dict[int, Any] = {}
+        self._pool = ThreadPoolExecutor(max(1, len(engines)))
+
+    def run(self, run: Run) -> Outcome:
+        """Run all engines to their end. Raises what ended a session."""
+        begun = self.begin(run)
+        return self.finish(begun)
+
+    def begin(self, run: Run) -> list[Future[Any]]:
+        """Let all engines begin."""
+        return [self._pool.submit(self._one, i, run) for i in range(len(self.sessions))]
+
+    def finish(self, begun: Sequence[Future[Any]]) -> Outcome:
+        """Wait for all engines."""
+        try:
+            done = [future.result() for future in begun]
+        except BaseException:
+            self.stop.set()
+            raise
+        return Outcome(max(p.end_ns for p, _ in done) - min(p.begin_ns for p, _ in done),
+                       sum(p.cpu_ns for p, _ in done),
+                       [int(ns) for _, samples in done for ns in samples])
+
+    def _one(self, index: int, run: Run) -> tuple[Any, Any]:
+        session, engine = self.sessions[index], self.engines[index]
+        perf = ffi.new("struct harp_perf *")
+        samples = np.zeros(run.messages if run.role == "ping" else 0, np.uint64)
+        frames = ffi.new("uint32_t[]", FRAMES // 2)
+        perf.role, perf.size, perf.window = ROLES[run.role], run.size, run.window
+        perf.messages = run.messages
+        perf.streamed = perf.drafts = self.asked.zerocopy
+        perf.memory = ffi.from_buffer("uint8_t[]", self._room(index, run))
+        perf.samples_ns = ffi.from_buffer("uint64_t[]", samples)
+        perf.frames, perf.frames_room = frames, len(frames)
+        with session._guard:
+            state = self._drive(session, engine, perf)
+        if state == lib.HARP_PERF_CLOSED:
+            raise click.ClickException(f"the session ended: {session._why()}")
+        if state == lib.HARP_PERF_BAD:
+            raise click.ClickException("a message came that was not due: this is a fault of the "
+                                       "stack, please report it")
+        return perf, samples
+
+    def _drive(self, session: Session, engine: Engine, perf: Any) -> int:
+        while True:
+            state = lib.harp_perf_run(session._connection, engine._engine, perf, SLICE_NS)
+            if state != lib.HARP_PERF_MORE:
+                return int(state)
+            if self.stop.is_set():
+                raise click.Abort
+
+    def _room(self, index: int, run: Run) -> Any:
+        need = 1 if self.asked.zerocopy else 2 * run.window * run.size + 1
+        if index not in self._memory or len(self._memory[index]) < need:
+            self._memory[index] = np.empty(need, np.uint8)
+        return self._memory[index]
+
+    def counters(self) -> dict[str, int]:
+        """Sums over all sessions."""
+        infos = [session.info.counters for session in self.sessions]
+        return {name: sum(info[name] for info in infos) for name in infos[0]}
+
+    def close(self) -> None:
+        """End all sessions and engines."""
+        self.stop.set()
+        self._pool.shutdown()
+        close(self.engines)
+
+
+def serve(channel: Channel, asked: Asked, stop: threading.Event, *, follow: bool) -> None:
+    """Be the server of one client, to its end. ``follow``: on the kind of port that it asks for."""
+    said = channel.hear()
+    try:
+        end = _opened(said, asked, stop, follow=follow)
+    except Exception as error:
+        _report(channel, error)
+        raise
+    try:
+        _accept(channel, end)
+        while "run" in (said := channel.hear(None)):
+            run = Run(**said["run"])
+            begun = end.begin(run)
+            channel.tell(ready=True)
+            channel.tell(cpu_ns=end.finish(begun).cpu_ns)
+    except Exception as error:
+        _report(channel, error)
+        raise
+    finally:
+        end.close()
+
+
+def _report(channel: Channel, error: Exception) -> None:
+    with contextlib.suppress(click.ClickException):
+        text = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        channel.tell(error=text)
+
+
+def _opened(said: dict[str, Any], asked: Asked, stop: threading.Event, *, follow: bool) -> End:
+    if said.get("harp_perf") != PROTOCOL:
+        raise click.ClickException(f"this end's protocol of measurement is {PROTOCOL}, the "
+                                   f"other's {said.get('harp_perf')}")
+    kind = str(said["port"]) if follow else asked.port.kind
+    port = Port(**{**vars(asked.port), "kind": kind, "locals": int(said["paths"])})
+    wanted = Asked(port, int(said["engines"]), int(said["paths"]), bool(said["zerocopy"]),
+                   asked.cpu)
+    return End(wanted, wanted.open(), stop)
+
+
+def _accept(channel: Channel, end: End) -> None:
+    listeners = [engine.listen(**end.asked.session) for engine in end.engines]
+    channel.tell(handles=[listener.handle.to_bytes().hex() for listener in listeners],
+                 lines=[line for engine in end.engines for line in engine.lines])
+    for listener in listeners:
+        end.sessions.append(listener.accept(DEAD_S + 5))
+        listener.close()
+    for session in end.sessions:
+        session.connected.wait(DEAD_S)
+    channel.tell(open=True)
+
+
+class Client:
+    """The end that measures."""
+
+    def __init__(self, channel: Channel, asked: Asked, stop: threading.Event) -> None:
+        self._channel = channel
+        channel.tell(harp_perf=PROTOCOL, port=asked.port.kind, engines=asked.engines,
+                     paths=asked.paths, zerocopy=asked.zerocopy)
+        said = channel.hear()
+        self.lines = [str(line) for line in said["lines"]]
+        self.end = End(asked, asked.open(), stop)
+        try:
+            self.end.sessions = [
+                engine.connect(bytes.fromhex(handle), **asked.session)
+                for engine, handle in zip(self.end.engines, said["handles"], strict=True)]
+            channel.hear()
+        except BaseException:
+            self.end.close()
+            raise
+
+    def run(self, run: Run) -> tuple[Outcome, int]:
+        """Run both ends; what it took here, and the other end's CPU time in nanoseconds."""
+        self._channel.tell(run=run.others)
+        self._channel.hear()
+        begun = self.end.begin(run)
+        outcome = self.end.finish(begun)
+        return outcome, int(self._channel.hear()["cpu_ns"])
+
+    def close(self) -> None:
+        """Say goodbye and close everything."""
+        with contextlib.suppress(click.ClickException):
+            self._channel.tell(end=True)
+        self.end.close()
+
+
+@contextlib.contextmanager
+def client(channel: Channel, asked: Asked, stop: threading.Event) -> Iterator[Client]:
+    """Be the client of a server."""
+    made = Client(channel, asked, stop)
+    try:
+        yield made
+    finally:
+        made.close()
