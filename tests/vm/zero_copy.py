@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import machine
 import pytest
-from c_programs import build
+from c_programs import build, library
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +43,13 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The raw blast, in one file: the machine needs no library for it."""
     out = tmp_path_factory.mktemp("programs") / "xdp_blast"
     return [build(out, ["bench/c/xdp_blast.c", "bench/c/raw_xdp.c"], ["-O2", "-static"])]
+
+
+@pytest.fixture(scope="session")
+def stream(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    out = tmp_path_factory.mktemp("programs") / "stream"
+    flags = ["-O2", "-static"]
+    return [build(out, ["tests/vm/stream.c", str(library(flags))], flags)]
 
 
 def told(output: str) -> list[dict[str, object]]:
@@ -82,6 +89,26 @@ def test_the_kernel_gets_all_that_is_not_for_the_socket(programs):
         """, programs)
     assert done.code == 0, done.output
     assert "answered" in done.output
+
+
+def test_a_gibibyte_streams_through_the_engine_without_a_copy(stream):
+    done = machine.run("""
+        ping -c 1 -w 10 10.0.0.2 >ping || exit 1 # the neighbours know each other
+        mkfifo ready
+        peer taskset 2 stream receive eth1 >ready & receiver=$!
+        { read word handle
+          taskset 1 stream send eth0 $handle & sender=$!
+          cat; } <ready
+        wait $sender || exit 2
+        wait $receiver || exit 3
+        """, stream, timeout_s=1500)
+    assert done.code == 0, done.output
+    both = {end["role"]: end for end in told(done.output)}
+    for end in both.values():
+        assert "zero copy" in end["line"]
+        assert end["bytes"] == 1 << 30
+        assert (end["sent_copied"], end["received_copied"]) == (0, 0)
+    assert both["receive"]["received"] > (1 << 30) / 1472
 
 
 # The machine itself

@@ -1,0 +1,240 @@
+/* 1 GiB through the production engine over the xdp port, every byte looked at.
+ *
+ *     stream receive INTERFACE             "ready HANDLE", then one line of JSON
+ *     stream send INTERFACE HANDLE         one line of JSON
+ *
+ * MESSAGES messages of MESSAGE_BYTES: the sender writes them where they leave from (drafts), the
+ * receiver reads them where they arrived (streamed), so on this way no byte is copied. Every eight
+ * bytes depend on message and position. JSON has the port's line and counters.
+ */
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine.h"
+#include "engine_state.h"
+
+#define CHECK(holds, ...)                                                                          \
+    do {                                                                                           \
+        if (!(holds)) {                                                                            \
+            fprintf(stderr, __VA_ARGS__);                                                          \
+            fputc('\n', stderr);                                                                   \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+enum {
+    MESSAGES = 1024,
+    MESSAGE_BYTES = 1 << 20,
+    DRAFTS_MAX = 1024, /* frames of a message */
+    FRAMES = 8192,
+    BATCH = 64,
+    WINDOW_BYTES = 200 << 10, /* frames for which the emulated NIC's 256 slots have room */
+};
+#define PATIENCE_NS UINT64_C(100000000)
+
+static struct harp_engine *engine;
+static struct harp_connection *connection;
+static bool connected, closed;
+static uint32_t sent, received;           /* messages that are done */
+static uint64_t received_bytes[MESSAGES]; /* of chunks */
+
+static uint64_t word(uint32_t message, uint32_t position)
+{
+    return ((uint64_t)message << 32 | position) * UINT64_C(0x9e3779b97f4a7c15);
+}
+
+static void fill(uint32_t message, uint32_t offset, uint8_t *bytes, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i += 8) {
+        uint64_t value = word(message, offset + i);
+        memcpy(bytes + i, &value, sizeof value);
+    }
+}
+
+static void compare(uint32_t message, uint32_t offset, const uint8_t *bytes, uint32_t count)
+{
+    CHECK(message < MESSAGES && offset <= MESSAGE_BYTES && count <= MESSAGE_BYTES - offset,
+          "%u bytes at %u of message %u, which nobody sent", count, offset, message);
+    for (uint32_t i = 0; i < count; i += 8) {
+        uint64_t value;
+        memcpy(&value, bytes + i, sizeof value);
+        CHECK(value == word(message, offset + i), "message %u differs at byte %u", message,
+              offset + i);
+    }
+    received_bytes[message] += count;
+}
+
+static void open_engine(const char *interface)
+{
+    struct harp_engine_config config;
+    char why[HARP_WHY_BYTES];
+    harp_engine_defaults(&config);
+    config.name = "stream";
+    config.progress = HARP_PROGRESS_INLINE;
+    config.frames = FRAMES;
+    config.ports[0] = (struct harp_engine_port){
+        .open = harp_port_xdp_open,
+        .config = {.interface = interface, .locals = 1, .queue = -1, .frames_max = FRAMES / 2}};
+    config.ports_n = 1;
+    CHECK(harp_engine_open(&engine, &config, why) == 0, "%s", why);
+}
+
+static void configure(struct harp_connection_config *config)
+{
+    harp_connection_defaults(config);
+    config->paths = 1;
+    /* Delays between emulated NICs are those of the host's scheduler, not of a network. */
+    config->cc = &harp_cc_fixed;
+    config->window.initial_bytes = config->window.max_bytes = WINDOW_BYTES;
+    config->stream_frames = FRAMES / 4;
+    config->draft_frames = FRAMES / 2;
+}
+
+static void take_completions(void)
+{
+    struct harp_completion done[BATCH];
+    uint32_t lent[BATCH], lent_n = 0;
+    size_t count = harp_poll(connection, done, BATCH);
+    for (size_t i = 0; i < count; i++) {
+        const struct harp_completion *c = &done[i];
+        switch (c->type) {
+        case HARP_COMPLETION_CONNECTED:
+            connected = true;
+            break;
+        case HARP_COMPLETION_SENT:
+            sent++;
+            break;
+        case HARP_COMPLETION_CHUNK:
+            compare(c->message, c->offset, c->bytes, c->size);
+            lent[lent_n++] = c->frame;
+            break;
+        case HARP_COMPLETION_RECEIVED:
+            CHECK(c->message == received && received_bytes[received] == MESSAGE_BYTES,
+                  "message %u came after %u whole ones, with %" PRIu64 " bytes", c->message,
+                  received, received_bytes[c->message % MESSAGES]);
+            received++;
+            break;
+        case HARP_COMPLETION_CLOSED:
+            closed = true;
+        }
+    }
+    if (lent_n)
+        harp_return(connection, lent, lent_n);
+}
+
+/* Sleeps while there is nothing to do: the thread that moves frames needs the host's CPU. */
+static void turn(bool may_close)
+{
+    char why[HARP_WHY_BYTES];
+    harp_connection_wait(connection, PATIENCE_NS);
+    take_completions();
+    if (!closed || may_close)
+        return;
+    harp_connection_why(connection, why);
+    CHECK(false, "the connection ended after %u messages: %s", sent + received, why);
+}
+
+/* Write a message into frames and send it. Frames that do not suffice yet are kept for it. */
+static bool submit(uint32_t message)
+{
+    static uint32_t frames[DRAFTS_MAX], held;
+    uint32_t segment = harp_segment(connection);
+    uint32_t wanted = (MESSAGE_BYTES + segment - 1) / segment;
+    CHECK(wanted <= DRAFTS_MAX, "segments of %u bytes are too small", segment);
+    held += harp_drafts(connection, frames + held, wanted - held);
+    if (held < wanted)
+        return false;
+    for (uint32_t i = 0, at = 0; i < wanted; i++, at += segment) {
+        uint32_t left = MESSAGE_BYTES - at;
+        fill(message, at, harp_draft_bytes(connection, frames[i]), left < segment ? left : segment);
+    }
+    if (!harp_send_frames(connection, frames, MESSAGE_BYTES, 0))
+        return false;
+    held = 0;
+    return true;
+}
+
+static void report(const char *role)
+{
+    const struct harp_port *port = engine->ports[0];
+    const struct harp_port_counters *c = &port->counters;
+    printf("{\"role\": \"%s\", \"line\": \"%s\", \"messages\": %u, \"bytes\": %" PRIu64
+           ", \"sent\": %" PRIu64 ", \"sent_copied\": %" PRIu64 ", \"received\": %" PRIu64
+           ", \"received_copied\": %" PRIu64 ", \"strays\": %" PRIu64 "}\n",
+           role, port->line, sent + received, (uint64_t)(sent + received) * MESSAGE_BYTES, c->sent,
+           c->sent_copied, c->received, c->received_copied, c->strays);
+}
+
+static void send_all(const char *handle_text)
+{
+    struct harp_connection_config config;
+    struct harp_handle handle;
+    char why[HARP_WHY_BYTES];
+    CHECK(strlen(handle_text) == 2 * sizeof handle, "the handle has the wrong length");
+    for (size_t i = 0; i < sizeof handle; i++)
+        CHECK(sscanf(handle_text + 2 * i, "%2hhx", (uint8_t *)&handle + i) == 1, "no handle");
+    configure(&config);
+    CHECK(harp_connect(engine, &handle, &config, &connection, why) == 0, "%s", why);
+    while (!connected)
+        turn(false);
+    for (uint32_t next = 0; sent < MESSAGES; turn(sent == MESSAGES))
+        while (next < MESSAGES && submit(next))
+            next++;
+}
+
+static void receive_all(void)
+{
+    struct harp_connection_config config;
+    struct harp_listening *listening;
+    struct harp_handle handle;
+    char why[HARP_WHY_BYTES];
+    configure(&config);
+    CHECK(harp_listen(engine, &config, &listening, &handle, why) == 0, "%s", why);
+    fputs("ready ", stdout);
+    for (size_t i = 0; i < sizeof handle; i++)
+        printf("%02x", ((const uint8_t *)&handle)[i]);
+    puts("");
+    fflush(stdout);
+    while (!(connection = harp_accept(listening)))
+        harp_listening_wait(listening, PATIENCE_NS);
+    while (received < MESSAGES)
+        turn(false);
+    while (!closed) /* the sender learns that all came, and ends */
+        turn(true);
+}
+
+/* The other end is to hear of the end. */
+static void linger(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    for (time_t until = now.tv_sec + 2; now.tv_sec < until;) {
+        harp_engine_drive(engine);
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    }
+}
+
+int main(int count, char **words)
+{
+    bool sends = count == 4 && !strcmp(words[1], "send");
+    if (!sends && (count != 3 || strcmp(words[1], "receive"))) {
+        fputs("usage: stream receive INTERFACE | send INTERFACE HANDLE\n", stderr);
+        return 2;
+    }
+    alarm(1200);
+    open_engine(words[2]);
+    if (sends)
+        send_all(words[3]);
+    else
+        receive_all();
+    report(words[1]);
+    harp_connection_close(connection);
+    linger();
+    harp_engine_close(engine);
+    return 0;
+}
