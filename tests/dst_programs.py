@@ -1,7 +1,8 @@
 """Build and run the deterministic simulation of the session (tests/dst).
 
 ``python tests/dst_programs.py 100000`` runs that many seeds, as ``make dst SEEDS=100000`` does;
-``python tests/dst_programs.py seed 7`` replays one, as ``make dst SEED=7`` does.
+``python tests/dst_programs.py seed 7`` replays one, as ``make dst SEED=7`` does, and ``field 7``
+one change of a field (tests/dst/fields.c).
 """
 
 from __future__ import annotations
@@ -52,12 +53,13 @@ def run_dst(program: Path, *arguments: object) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Run that many seeds on all cores, or replay one."""
+    """Run that many seeds on all cores, or replay one, or one change of a field."""
     folder = ROOT / "build"
     folder.mkdir(exist_ok=True)
     program = build_dst(folder / "dst")
-    if arguments[0] == "seed":
-        print(run_dst(program, arguments[1], "-v"), end="")
+    if arguments[0] in ("seed", "field"):
+        replay = [arguments[1], "-v"] if arguments[0] == "seed" else arguments
+        print(run_dst(program, *replay), end="")
         return
     cores = os.cpu_count() or 1
     share = -(-int(arguments[0]) // cores)

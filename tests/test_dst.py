@@ -34,6 +34,11 @@ def test_seeds_hold(dst, first):
     assert run_dst(dst, first, SHARE).startswith(f"{SHARE} seeds")
 
 
+def test_every_field_can_be_changed(dst):
+    done = run_dst(dst, "fields", 0, 1)
+    assert int(done.split()[0]) > 5000
+
+
 def test_a_seed_is_the_whole_of_a_run(dst):
     assert run_dst(dst, 8, "-v") == run_dst(dst, 8, "-v")
 

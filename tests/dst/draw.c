@@ -55,7 +55,7 @@ static void draw_way(struct dst_world *w, struct dst_faults *f)
     f->byte_ps = 80 + below(w, 800); /* 100 down to 9 Gb/s */
     if (chance(w, 500))
         f->queue_ns = 10 * DST_US + below(w, 500 * DST_US);
-    if (w->kind == DST_PLAIN) {
+    if (w->kind == DST_PLAIN || w->kind == DST_FIELD) {
         f->queue_ns = DST_S;
         return;
     }
@@ -92,7 +92,7 @@ static void draw_partition(struct dst_world *w)
 
 static void draw_network(struct dst_world *w)
 {
-    w->link.heal_ns = w->kind == DST_PLAIN ? 0 : w->now_ns + DST_FAULTS_NS;
+    w->link.heal_ns = w->kind == DST_PLAIN || w->kind == DST_FIELD ? 0 : w->now_ns + DST_FAULTS_NS;
     for (int to = 0; to < 2; to++)
         for (int p = 0; p < DST_PATHS; p++)
             draw_way(w, &w->link.ways[to][p].faults);
@@ -178,31 +178,49 @@ static void draw_malice(struct dst_world *w)
 static void draw_break(struct dst_world *w)
 {
     struct dst_script *script = &w->scripts[below(w, 2)];
-    if (chance(w, 500))
-        return; /* one end closes instead */
-    for (uint32_t m = 0; m < script->n; m++)
-        if (script->size[m] && script->short_at == UINT32_MAX && chance(w, 300))
-            script->short_at = m;
+    w->breaks = (enum dst_break)below(w, 4);
+    if (w->breaks != DST_BY_SHORT_BUFFER)
+        return;
     script->slack = script->stream_frames = 0;
+    script->size[script->n - 1] += script->size[script->n - 1] == 0;
+    script->short_at = script->n - 1;
+    for (uint32_t m = 0; m < script->n; m++)
+        if (script->size[m] && chance(w, 300))
+            script->short_at = m;
+}
+
+/* Some ways take no whole frames; the first path's do, unless that is what breaks. */
+static void draw_mtu(struct dst_world *w, uint16_t segment)
+{
+    bool all = w->kind == DST_BREAK && w->breaks == DST_BY_MTU;
+    for (int i = 0; i < 2 * DST_PATHS; i++)
+        if (all || (i >= 2 && w->kind == DST_FAULTS && segment > 160 && chance(w, 60)))
+            w->link.ways[i % 2][i / 2].faults.most_bytes = HARP_HEADER_BYTES + segment - 1u;
 }
 
 void dst_begin(struct dst_world *w, uint16_t epoch)
 {
     uint16_t segment = (uint16_t)(HARP_CHUNK_ALIGN * (1 + below(w, chance(w, 500) ? 1 : 11)));
+    if (w->kind == DST_BREAK)
+        segment += 2 * HARP_CHUNK_ALIGN; /* longer than an ACK */
     uint64_t dead_ns = w->kind == DST_FAULTS && chance(w, 500) ? 30 * DST_S : DST_DEAD_NS;
     for (uint8_t side = 0; side < 2; side++) {
         memset(&w->scripts[side], 0, sizeof w->scripts[side]);
         draw_script(w, &w->scripts[side], segment);
     }
-    if (w->kind == DST_CLOSE)
+    if (w->kind == DST_BREAK)
         draw_break(w);
     for (uint8_t side = 0; side < 2; side++)
         draw_end(w, side, segment, epoch, dead_ns);
     draw_network(w);
+    draw_mtu(w, segment);
+    w->ends[0].malice.old = w->kind == DST_BREAK && w->breaks == DST_BY_VERSION;
     if (w->kind == DST_CHEAT)
         w->ends[1].malice.optimistic = 30;
     if (w->kind == DST_MALICE)
         draw_malice(w);
+    if (w->kind == DST_FAULTS && chance(w, 300))
+        w->prod_ns = w->now_ns;
     if (w->kind == DST_FLOOD) {
         w->flood_ns = w->now_ns;
         w->flood_n = 500 + (uint32_t)below(w, 3000);

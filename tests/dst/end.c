@@ -116,15 +116,32 @@ static bool key_of(struct dst_end *end, uint8_t type, bool sending, struct harp_
 
 /* Out -------------------------------------------------------------------------------------- */
 
-static void seal_and_send(struct dst_end *end, uint64_t now_ns, uint8_t path, uint8_t *bytes,
-                          size_t bytes_n)
+static void seal(struct dst_end *end, uint8_t *bytes, size_t bytes_n)
 {
     struct harp_key key;
     if (!key_of(end, bytes[1], true, &key))
         key = harp_key_hello(&dst_secret, DST_LISTENER);
     size_t payload_n = bytes_n - HARP_HEADER_BYTES;
     harp_seal_known(&key, bytes, harp_crc32c(bytes + HARP_HEADER_BYTES, payload_n));
-    dst_link_send(end->link, now_ns, end->peer->side, path, bytes, bytes_n);
+}
+
+/* The one change: first by somebody without the key, who comes before the frame, then of the frame
+ * itself. */
+static void change_field(struct dst_end *end, uint64_t now_ns, uint8_t *bytes, size_t bytes_n)
+{
+    struct dst_malice *malice = &end->malice;
+    if (!malice->field || malice->type != bytes[1] ||
+        malice->change >= dst_changes_of(malice->field, bytes_n) || malice->count--)
+        return;
+    malice->changed = true;
+    uint8_t forged[DST_FRAME_MAX];
+    seal(end, bytes, bytes_n);
+    memcpy(forged, bytes, bytes_n);
+    dst_change(malice->field, malice->change, forged, bytes_n);
+    bool data = bytes[1] == HARP_DATA;
+    bool differs = memcmp(forged, bytes, data ? HARP_HEADER_BYTES : bytes_n) != 0;
+    dst_link_inject(end->link, now_ns, end->peer->side, 0, 0, forged, bytes_n, differs);
+    dst_change(malice->field, malice->change, bytes, bytes_n);
 }
 
 /* What this end, or whoever holds its keys, does to a frame before it is sealed. */
@@ -135,16 +152,14 @@ static void spoil(struct dst_end *end, uint8_t *bytes, size_t bytes_n)
         bytes[HARP_HEADER_BYTES + 1] += 9; /* largest + 9 * 256 */
     if (dst_chance(&end->random, malice->tamper))
         dst_tamper(&end->random, bytes, bytes_n);
-    const struct dst_field *field = malice->field;
-    if (!field || (field->type && field->type != bytes[1]))
-        return;
-    if (malice->count-- == 0 && malice->change < dst_changes_of(field, bytes_n))
-        dst_change(field, malice->change, bytes, bytes_n);
+    if (malice->old && bytes[1] == HARP_FIRST)
+        bytes[0]++;
 }
 
 /* The same frame as if from an earlier life of the same connection: its tag holds, its epoch is
  * past, its payload another. */
-static void send_stale(struct dst_end *end, uint64_t now_ns, const uint8_t *frame, size_t bytes_n)
+static void send_stale(struct dst_end *end, uint64_t now_ns, uint8_t path, const uint8_t *frame,
+                       size_t bytes_n)
 {
     uint8_t bytes[DST_FRAME_MAX];
     if (frame[1] < HARP_DATA || !end->keyed)
@@ -156,7 +171,7 @@ static void send_stale(struct dst_end *end, uint64_t now_ns, const uint8_t *fram
         memset(bytes + HARP_HEADER_BYTES, 0xee, bytes_n - HARP_HEADER_BYTES);
     }
     harp_seal(&end->out, bytes, bytes + HARP_HEADER_BYTES, bytes_n - HARP_HEADER_BYTES);
-    dst_link_inject(end->link, now_ns + dst_below(&end->random, 20000000), end->peer->side, 0,
+    dst_link_inject(end->link, now_ns + dst_below(&end->random, 20000000), end->peer->side, path, 0,
                     bytes, bytes_n, false);
 }
 
@@ -174,6 +189,14 @@ static size_t write_frame(const struct harp_frame *frame, uint8_t *bytes)
     return HARP_HEADER_BYTES + length;
 }
 
+/* The listening end learns where paths lead by what comes on them. */
+static bool knows_way(const struct dst_end *end, uint8_t path)
+{
+    uint32_t agreed = (1u << harp_min(end->config.paths, end->peer->config.paths)) - 1;
+    bool none = (end->heard_paths & agreed) == 0; /* FIRST came on one that is not in use */
+    return !end->app.trusts || end->side == 0 || none || end->heard_paths >> path & 1;
+}
+
 static void transmit(struct dst_end *end, uint64_t now_ns, const struct harp_frame *frame)
 {
     uint8_t bytes[DST_FRAME_MAX];
@@ -183,11 +206,15 @@ static void transmit(struct dst_end *end, uint64_t now_ns, const struct harp_fra
         DST_CHECK(end->answered_bytes <= end->heard_bytes, "answers outweigh requests",
                   end->answered_bytes, end->heard_bytes);
     }
+    DST_CHECK(knows_way(end, frame->path), "sent on a path on which nothing has come", frame->path,
+              frame->header.type);
     if (dst_chance(&end->random, end->malice.stale))
-        send_stale(end, now_ns, bytes, bytes_n);
+        send_stale(end, now_ns, frame->path, bytes, bytes_n);
     spoil(end, bytes, bytes_n);
+    change_field(end, now_ns, bytes, bytes_n);
     /* ACCEPT goes back the way of FIRST, which may be any that the other end says. */
-    seal_and_send(end, now_ns, frame->path % DST_PATHS, bytes, bytes_n);
+    seal(end, bytes, bytes_n);
+    dst_link_send(end->link, now_ns, end->peer->side, frame->path % DST_PATHS, bytes, bytes_n);
 }
 
 /* In --------------------------------------------------------------------------------------- */
@@ -286,24 +313,46 @@ static bool is_known(const struct dst_end *end, const struct dst_flight *flight)
                                   harp_session_peer(end->session)->connection);
 }
 
+/* FIRST of another version is answered by the versions that there are. */
+static void refuse(struct dst_end *end, uint64_t now_ns, const struct dst_flight *flight,
+                   const struct harp_header *header)
+{
+    struct harp_frame answer;
+    struct harp_key key = harp_key_hello(&dst_secret, DST_LISTENER);
+    if (end->side == 0 || !harp_open_tag(&key, flight->bytes) ||
+        !harp_listener_refuse(&end->listener, header, flight->bytes, flight->bytes_n, &answer))
+        return;
+    end->heard_bytes += flight->bytes_n;
+    end->heard_paths |= 1u << flight->path;
+    answer.path = flight->path; /* it goes back where FIRST came from, whatever that calls it */
+    transmit(end, now_ns, &answer);
+}
+
 static void take(struct dst_end *end, uint64_t now_ns, const struct dst_flight *flight)
 {
     struct harp_header h;
     struct harp_key key;
     const uint8_t *body = flight->bytes + HARP_HEADER_BYTES;
-    if (harp_header_decode(flight->bytes, flight->bytes_n, &h) != HARP_WIRE_OK ||
-        !key_of(end, h.type, false, &key) || !harp_open_tag(&key, flight->bytes))
+    enum harp_wire_error error = harp_header_decode(flight->bytes, flight->bytes_n, &h);
+    if (error == HARP_WIRE_VERSION)
+        refuse(end, now_ns, flight, &h);
+    if (error != HARP_WIRE_OK || !key_of(end, h.type, false, &key) ||
+        !harp_open_tag(&key, flight->bytes))
         return;
     if (h.type != HARP_DATA && !harp_open_payload(flight->bytes, body, h.length))
         return;
-    if (!flight->from)
+    if (!flight->from) {
         end->heard_bytes += flight->bytes_n;
+        end->heard_paths |= 1u << flight->path;
+    }
     if (h.type == HARP_FIRST && !is_known(end, flight)) {
         greet(end, now_ns, flight, &h);
         return;
     }
     if (!end->session)
         return;
+    if (now_ns >= end->full_from_ns && now_ns < end->full_to_ns)
+        end->link->late_data += h.type == HARP_DATA; /* as if: its ACK must wait */
     struct harp_place where;
     enum harp_verdict verdict =
         harp_session_receive(end->session, clock_of(end, now_ns), 0, &h, body, false, &where);
@@ -392,4 +441,37 @@ void dst_end_close(struct dst_end *end, uint64_t now_ns)
 {
     end->wake_ns = now_ns;
     harp_session_close(end->session, clock_of(end, now_ns), HARP_REASON_DONE, NULL);
+}
+
+void dst_end_prod(struct dst_end *end, uint64_t now_ns)
+{
+    uint8_t path = (uint8_t)dst_below(&end->random, DST_PATHS);
+    bool on = dst_chance(&end->random, 500);
+    struct harp_path_info info;
+    if (!end->session || !harp_session_path_info(end->session, path, &info) || !info.heard)
+        return;
+    switch (dst_below(&end->random, 4)) {
+    case 0:
+        harp_session_path_retire(end->session, path, on);
+        break;
+    case 1:
+        harp_session_path_off_queue(end->session, path, on);
+        break;
+    case 2:
+        harp_session_unreachable(end->session, clock_of(end, now_ns), path);
+        break;
+    default:
+        harp_session_probe_bytes(end->session, path,
+                                 (uint16_t)(HARP_HEADER_BYTES + 1 + dst_below(&end->random, 1500)));
+    }
+    end->wake_ns = now_ns;
+}
+
+uint64_t dst_end_flying(const struct dst_end *end)
+{
+    uint64_t packets = 0;
+    struct harp_path_info info;
+    for (uint8_t p = 0; end->session && harp_session_path_info(end->session, p, &info); p++)
+        packets += info.flying_bytes / HARP_HEADER_BYTES;
+    return packets;
 }

@@ -23,10 +23,13 @@ struct dst_malice {
     uint32_t optimistic; /* ACKs of packets that were never sent */
     uint32_t tamper;     /* any field of any frame */
     uint32_t stale;      /* frames as if from an earlier life are sent beside */
-    /* or this one change, once, of the `count`-th frame that has the field */
+    bool old;            /* FIRST says a version that nobody speaks */
+    /* or this one change of the `count`-th frame of this type */
     const struct dst_field *field;
     size_t change;
+    uint8_t type;
     uint32_t count;
+    bool changed;
 };
 
 /* A half-open session that a FIRST from a spoofed address made. */
@@ -48,6 +51,7 @@ struct dst_end {
     struct harp_key in, out; /* of this connection, once the peer is known */
     bool keyed;
     bool one_pass;                         /* copies and checks payload at once */
+    uint32_t heard_paths;                  /* a bit each, by where frames came from */
     int64_t clock_off_ns;                  /* its clock against true time */
     uint64_t full_from_ns, full_to_ns;     /* its ring takes no frames */
     uint64_t memory_from_ns, memory_to_ns; /* there is none for a new session */
@@ -74,6 +78,12 @@ void dst_end_close(struct dst_end *end, uint64_t now_ns);
 
 /* Drop the session and all that belongs to it. */
 void dst_end_stop(struct dst_end *end);
+
+/* Tell the session something of a path that an engine may learn or want, true or not. */
+void dst_end_prod(struct dst_end *end, uint64_t now_ns);
+
+/* Packets in flight, at most. */
+uint64_t dst_end_flying(const struct dst_end *end);
 
 /* Hash of all that frames could change. */
 uint64_t dst_end_state(const struct dst_end *end);

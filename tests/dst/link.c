@@ -56,10 +56,10 @@ void dst_link_free(struct dst_link *link)
 }
 
 /* In memory of exactly its size, so that the sanitizer sees a read behind it. */
-static struct dst_flight *flight_of(const uint8_t *bytes, size_t bytes_n, uint8_t to)
+static struct dst_flight *flight_of(const uint8_t *bytes, size_t bytes_n, uint8_t to, uint8_t path)
 {
     struct dst_flight *flight = malloc(offsetof(struct dst_flight, bytes) + bytes_n);
-    *flight = (struct dst_flight){.to = to, .bytes_n = (uint16_t)bytes_n};
+    *flight = (struct dst_flight){.to = to, .path = path, .bytes_n = (uint16_t)bytes_n};
     memcpy(flight->bytes, bytes, bytes_n);
     return flight;
 }
@@ -85,10 +85,15 @@ static void trace(struct dst_link *link, uint64_t now_ns, uint8_t path, const ui
         mix(&link->trace, bytes[i]);
 }
 
+const struct dst_flight *dst_link_recall(struct dst_link *link, uint8_t to)
+{
+    return link->memory[to][dst_below(&link->random, DST_MEMORY)];
+}
+
 /* Put an old frame on the way again, as it was or forged. */
 static void haunt(struct dst_link *link, uint64_t now_ns, uint8_t to, const struct dst_faults *f)
 {
-    const struct dst_flight *old = link->memory[to][dst_below(&link->random, DST_MEMORY)];
+    const struct dst_flight *old = dst_link_recall(link, to);
     bool replay = dst_chance(&link->random, f->replay);
     bool forge = dst_chance(&link->random, f->forge);
     if (!old || !(replay || forge))
@@ -98,20 +103,19 @@ static void haunt(struct dst_link *link, uint64_t now_ns, uint8_t to, const stru
     memcpy(bytes, old->bytes, bytes_n);
     if (forge)
         dst_forge(&link->random, bytes, &bytes_n, sizeof bytes);
-    struct dst_flight *twin = flight_of(bytes, bytes_n, to);
+    struct dst_flight *twin = flight_of(bytes, bytes_n, to, old->path);
     dst_compare(old, twin);
     /* An old frame comes after it came first: overtaking is what `late` is for. */
     twin->at_ns = harp_max(now_ns, old->at_ns) + dst_below(&link->random, 20000000);
     push(link, twin);
 }
 
-static void remember(struct dst_link *link, uint64_t at_ns, uint8_t to, const uint8_t *bytes,
-                     size_t bytes_n)
+static void remember(struct dst_link *link, const struct dst_flight *flight)
 {
-    struct dst_flight **place = &link->memory[to][dst_below(&link->random, DST_MEMORY)];
+    struct dst_flight **place = &link->memory[flight->to][dst_below(&link->random, DST_MEMORY)];
     free(*place);
-    *place = flight_of(bytes, bytes_n, to);
-    (*place)->at_ns = at_ns;
+    *place = flight_of(flight->bytes, flight->bytes_n, flight->to, flight->path);
+    (*place)->at_ns = flight->at_ns;
 }
 
 static bool within(uint64_t now_ns, uint64_t from_ns, uint64_t to_ns)
@@ -183,7 +187,7 @@ static struct dst_flight *spoil(struct dst_link *link, const struct dst_faults *
         dst_flip(&link->random, bytes, bytes_n);
     if (cut)
         bytes_n = dst_below(&link->random, bytes_n);
-    struct dst_flight *spoilt = flight_of(bytes, bytes_n, flight->to);
+    struct dst_flight *spoilt = flight_of(bytes, bytes_n, flight->to, flight->path);
     spoilt->at_ns = flight->at_ns;
     dst_compare(flight, spoilt);
     note_destroyed(link, flight->bytes[1]);
@@ -196,7 +200,8 @@ static void deliver(struct dst_link *link, uint64_t now_ns, const struct dst_fau
 {
     if (now_ns < link->heal_ns) {
         if (dst_chance(&link->random, f->twice)) {
-            struct dst_flight *other = flight_of(flight->bytes, flight->bytes_n, flight->to);
+            struct dst_flight *other =
+                flight_of(flight->bytes, flight->bytes_n, flight->to, flight->path);
             other->at_ns = flight->at_ns + dst_below(&link->random, 2 * f->delay_ns);
             push(link, other);
         }
@@ -214,22 +219,23 @@ void dst_link_send(struct dst_link *link, uint64_t now_ns, uint8_t to, uint8_t p
     if (now_ns < link->heal_ns)
         haunt(link, now_ns, to, f);
     bool gone = swallowed(link, way, now_ns);
-    uint64_t at_ns = arrival(link, way, now_ns, bytes[1], bytes_n);
-    if (at_ns != HARP_NEVER)
-        remember(link, at_ns, to, bytes, bytes_n);
-    if (gone || at_ns == HARP_NEVER) {
-        note_destroyed(link, bytes[1]);
+    struct dst_flight *flight = flight_of(bytes, bytes_n, to, path);
+    flight->at_ns = arrival(link, way, now_ns, bytes[1], bytes_n);
+    bool too_long = f->most_bytes && bytes_n > f->most_bytes;
+    if (flight->at_ns != HARP_NEVER && !too_long)
+        remember(link, flight);
+    if (!gone && !too_long && flight->at_ns != HARP_NEVER) {
+        deliver(link, now_ns, f, flight);
         return;
     }
-    struct dst_flight *flight = flight_of(bytes, bytes_n, to);
-    flight->at_ns = at_ns;
-    deliver(link, now_ns, f, flight);
+    note_destroyed(link, bytes[1]);
+    free(flight);
 }
 
-void dst_link_inject(struct dst_link *link, uint64_t at_ns, uint8_t to, uint32_t from,
+void dst_link_inject(struct dst_link *link, uint64_t at_ns, uint8_t to, uint8_t path, uint32_t from,
                      const uint8_t *bytes, size_t bytes_n, bool forged)
 {
-    struct dst_flight *flight = flight_of(bytes, bytes_n, to);
+    struct dst_flight *flight = flight_of(bytes, bytes_n, to, path);
     flight->at_ns = at_ns;
     flight->from = from;
     flight->forged = forged;

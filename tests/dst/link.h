@@ -41,6 +41,7 @@ struct dst_faults {
     uint64_t jitter_ns;
     uint64_t byte_ps;  /* time that a byte takes, in ps */
     uint64_t queue_ns; /* longest wait in the queue; then the tail is dropped */
+    size_t most_bytes; /* longer frames do not pass, for ever; 0: all pass */
     uint64_t black_from_ns, black_to_ns;
     uint64_t spike_from_ns, spike_to_ns, spike_ns;
     uint32_t loss, twice, late, flip, cut, replay, forge; /* permille */
@@ -71,9 +72,12 @@ struct dst_link {
 void dst_link_send(struct dst_link *link, uint64_t now_ns, uint8_t to, uint8_t path,
                    const uint8_t *bytes, size_t bytes_n);
 
-/* A frame arrives at `at_ns`, past all faults. */
-void dst_link_inject(struct dst_link *link, uint64_t at_ns, uint8_t to, uint32_t from,
+/* A frame arrives on `path` at `at_ns`, past all faults. */
+void dst_link_inject(struct dst_link *link, uint64_t at_ns, uint8_t to, uint8_t path, uint32_t from,
                      const uint8_t *bytes, size_t bytes_n, bool forged);
+
+/* An old frame on its way to `to`, or NULL. */
+const struct dst_flight *dst_link_recall(struct dst_link *link, uint8_t to);
 
 /* When the next frame arrives; HARP_NEVER if none is on its way. */
 uint64_t dst_link_next_ns(const struct dst_link *link);

@@ -1,4 +1,7 @@
-/* dst FIRST COUNT: run COUNT seeds from FIRST on. dst SEED -v: run one and say what happened. */
+/* dst FIRST COUNT     run COUNT seeds from FIRST on
+ * dst SEED -v         run one and say what happened
+ * dst fields FROM BY  change fields, every BY-th way from FROM on
+ * dst field NUMBER    one of them */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,12 +9,14 @@
 #include "crc32c.h"
 #include "world.h"
 
+static const char *what_runs = "SEED";
 static uint64_t running;
 
 _Noreturn void dst_fail(const char *what, uint64_t a, uint64_t b)
 {
-    printf("seed %llu: %s (%llu, %llu)\nreplay: make dst SEED=%llu\n", (unsigned long long)running,
-           what, (unsigned long long)a, (unsigned long long)b, (unsigned long long)running);
+    printf("%s %llu: %s (%llu, %llu)\nreplay: make dst %s=%llu\n", what_runs,
+           (unsigned long long)running, what, (unsigned long long)a, (unsigned long long)b,
+           what_runs, (unsigned long long)running);
     exit(1);
 }
 
@@ -26,25 +31,44 @@ static void run_verbose(void)
            (unsigned long long)r.trace);
 }
 
-int main(int argc, char **argv)
+static void run_seeds(uint64_t count)
 {
-    harp_crc32c_choose();
-    if (argc != 3) {
-        fprintf(stderr, "usage: %s FIRST COUNT, or %s SEED -v\n", argv[0], argv[0]);
-        return 2;
-    }
-    running = strtoull(argv[1], NULL, 10);
-    if (strcmp(argv[2], "-v") == 0) {
-        run_verbose();
-        return 0;
-    }
-    uint64_t stop = running + strtoull(argv[2], NULL, 10), frames = 0;
+    uint64_t stop = running + count, frames = 0;
     for (; running != stop; running++) {
         struct dst_result with = dst_run(running, true);
         frames += with.frames;
         if (running % 8 == 0 && dst_run(running, false).trace != with.trace)
             dst_fail("the trace differs without payload", with.trace, 0);
     }
-    printf("%s seeds, %llu frames\n", argv[2], (unsigned long long)frames);
+    printf("%llu seeds, %llu frames\n", (unsigned long long)count, (unsigned long long)frames);
+}
+
+static void run_fields(uint64_t by)
+{
+    uint64_t count = 0;
+    for (; dst_run_field(running); running += by)
+        count++;
+    printf("%llu changes of fields\n", (unsigned long long)count);
+}
+
+int main(int argc, char **argv)
+{
+    bool fields = argc > 2 && strncmp(argv[1], "field", 5) == 0;
+    if (argc != 3 + (fields && argv[1][5] == 's')) {
+        fprintf(stderr, "usage: %s FIRST COUNT | SEED -v | fields FROM BY | field NUMBER\n",
+                argv[0]);
+        return 2;
+    }
+    harp_crc32c_choose();
+    what_runs = fields ? "FIELD" : "SEED";
+    running = strtoull(argv[fields ? 2 : 1], NULL, 10);
+    if (fields && argc == 4)
+        run_fields(strtoull(argv[3], NULL, 10));
+    else if (fields)
+        dst_run_field(running);
+    else if (strcmp(argv[2], "-v") == 0)
+        run_verbose();
+    else
+        run_seeds(strtoull(argv[2], NULL, 10));
     return 0;
 }

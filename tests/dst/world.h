@@ -16,7 +16,9 @@
  *   FLOOD    thousands of FIRSTs from spoofed addresses, with tags that hold and that do not, while
  *            the connection is made: no state is kept for them, no answer outweighs them, and the
  *            connection works
- *   CLOSE    one end closes in the middle, or posts too short a buffer: both say why, in time
+ *   FIELD    no faults but one changed field; not drawn, but counted through (fields.c)
+ *   BREAK    one end closes in the middle, or posts too short a buffer, or speaks another version,
+ *            or no path takes whole frames: both say why, in time
  */
 #ifndef DST_WORLD_H
 #define DST_WORLD_H
@@ -29,6 +31,7 @@
 #define DST_DEAD_NS DST_S
 #define DST_FAULTS_NS (400 * DST_MS)
 #define DST_RECOVERY_NS (4 * DST_S)
+#define DST_PROBES_IN_VAIN 4
 
 enum dst_kind {
     DST_PLAIN,
@@ -38,8 +41,12 @@ enum dst_kind {
     DST_CHEAT,
     DST_MALICE,
     DST_FLOOD,
-    DST_CLOSE,
+    DST_BREAK,
+    DST_FIELD,
 };
+
+/* Why a connection of the kind BREAK ends. */
+enum dst_break { DST_BY_CLOSE, DST_BY_SHORT_BUFFER, DST_BY_VERSION, DST_BY_MTU };
 
 struct dst_result {
     enum dst_kind kind;
@@ -49,19 +56,20 @@ struct dst_result {
     uint64_t data_again; /* retransmitted chunks */
     uint64_t spurious;
     uint64_t paths_died;
-    uint64_t disturbed;
-    uint32_t reason; /* of the first end that closed */
+    uint64_t disturbed; /* the most that may be sent again */
 };
 
 struct dst_world {
     uint64_t random;
     uint64_t now_ns;
     enum dst_kind kind;
+    enum dst_break breaks;
     struct dst_link link;
     struct dst_end ends[2];
     struct dst_script scripts[2];
     uint64_t jump_ns; /* when a clock jumps */
     int64_t jump_by_ns;
+    uint64_t prod_ns;  /* when an end is told of a path again: retired, unreachable, and so on */
     uint64_t flood_ns; /* when the next FIRST of a flood comes */
     uint32_t flood_n;  /* how many are still to come */
     struct dst_result result;
@@ -74,7 +82,7 @@ void dst_begin(struct dst_world *world, uint16_t epoch);
 struct dst_result dst_run(uint64_t seed, bool payloads);
 
 /* One change of one field, first by who has no key, then by who has (fields.c). `which` counts
- * changes of all fields of all frames; false if there are no so many. */
+ * changes of all fields of all types of frames; false if there are not so many. */
 bool dst_run_field(uint64_t which);
 
 /* One step of virtual time, to `stop_ns` at the latest. */
