@@ -65,13 +65,13 @@ static struct harp_engine *open_engine(const struct settings *s)
     return engine;
 }
 
-static void configure(const struct settings *s, struct harp_connection_config *config)
+static void configure(const struct settings *s, struct harp_connection_config *config, bool sends)
 {
     harp_connection_defaults(config);
     config->paths = s->paths;
     config->dead_ns = 5000000000;
-    config->stream_frames = s->stream ? s->frames / 4 : 0;
-    config->draft_frames = s->drafts ? s->frames / 2 : 0;
+    config->stream_frames = s->stream && !sends ? s->frames / 4 : 0;
+    config->draft_frames = s->drafts && sends ? s->frames / 2 : 0;
     if (s->window_bytes) {
         config->cc = &harp_cc_fixed;
         config->window.initial_bytes = config->window.max_bytes = s->window_bytes;
@@ -205,7 +205,7 @@ static void listen_and_accept(struct end *end)
     struct harp_listening *listening;
     char why[HARP_WHY_BYTES];
     struct harp_handle handle;
-    configure(end->s, &config);
+    configure(end->s, &config, false);
     check(harp_listen(end->engine, &config, &listening, &handle, why), why);
     fputs("ready ", stdout);
     for (size_t i = 0; i < sizeof handle; i++)
@@ -220,7 +220,7 @@ static void connect_to(struct end *end, const struct harp_handle *handle)
 {
     struct harp_connection_config config;
     char why[HARP_WHY_BYTES];
-    configure(end->s, &config);
+    configure(end->s, &config, true);
     check(harp_connect(end->engine, handle, &config, &end->connection, why), why);
 }
 
@@ -388,7 +388,7 @@ static void *run_pair(void *context)
     pair->engine = open_engine(pair->s);
     begin(&pair->sender, pair->s, pair->engine);
     begin(&pair->receiver, pair->s, pair->engine);
-    configure(pair->s, &config);
+    configure(pair->s, &config, false);
     check(harp_listen(pair->engine, &config, &listening, &handle, why), why);
     connect_to(&pair->sender, &handle);
     while (!(pair->receiver.connection = harp_accept(listening)))
