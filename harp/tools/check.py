@@ -1,0 +1,220 @@
+"""``harp check``: what this host can do for HARP, and what to change, one line each.
+
+Everything is only read: no setting is changed, no program attached, no packet sent. It works
+without any right; what it cannot see then it says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import resource
+import socket
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harp._cnet import ffi, lib
+from harp.tools.nics import Nic, nics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SOCKET_BYTES = 8 << 20
+"""What the udp port asks the kernel to hold for a socket."""
+AF_XDP = 44
+UDP_SEGMENT, UDP_GRO = 103, 104
+CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_NET_RAW": 13, "CAP_IPC_LOCK": 14, "CAP_SYS_ADMIN": 21,
+                "CAP_BPF": 39}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing, how it is, and what to do about it; ``state`` is ok, better or missing."""
+
+    topic: str
+    state: str
+    found: str
+    change: str = ""
+
+
+def findings() -> list[Finding]:
+    """Everything about this host but its interfaces."""
+    return [*kernel(), *rights(), *memory(), *cpu(), *udp()]
+
+
+def kernel() -> Iterator[Finding]:
+    """What this kernel's AF_XDP can do."""
+    release = platform.release()
+    match = re.match(r"(\d+)\.(\d+)", release)
+    version = (int(match[1]), int(match[2])) if match else (0, 0)
+    needs = [((5, 11), "the xdp port"), ((6, 6), "xdp with an MTU above 3780"),
+             ((6, 17), "sending more than 32 packets a call in xdp's copy mode")]
+    lacks = [f"{what} needs {first}.{second}" for (first, second), what in needs
+             if version < (first, second)]
+    yield Finding("kernel", "better" if lacks else "ok", f"Linux {release}", "; ".join(lacks))
+    try:
+        socket.socket(AF_XDP, socket.SOCK_RAW, 0).close()
+    except PermissionError:
+        yield Finding("AF_XDP", "better", "not for this user",
+                      "the xdp port needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF")
+    except OSError as error:
+        yield Finding("AF_XDP", "missing", f"no such sockets: {error.strerror}",
+                      "a kernel with CONFIG_XDP_SOCKETS=y")
+    else:
+        yield Finding("AF_XDP", "ok", "sockets can be opened")
+
+
+def rights() -> Iterator[Finding]:
+    """Capabilities, and how much memory may be locked."""
+    has = int(_field("/proc/self/status", "CapEff") or "0", 16)
+    lacks = [name for name, bit in CAPABILITIES.items() if not has >> bit & 1]
+    yield Finding("rights", "better" if lacks else "ok",
+                  f"user {os.geteuid()}, " + (f"without {', '.join(lacks)}" if lacks else
+                                              "with all capabilities that the xdp port uses"),
+                  "the udp and mem ports need none; for xdp: setcap or run as root"
+                  if lacks else "")
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    free = limit == resource.RLIM_INFINITY or "CAP_IPC_LOCK" not in lacks
+    text = "unlimited" if limit == resource.RLIM_INFINITY else f"{limit >> 10} KiB"
+    yield Finding("memlock", "ok" if free else "better",
+                  f"{text}{', but CAP_IPC_LOCK' if free and text != 'unlimited' else ''}",
+                  "" if free else "xdp locks an engine's frames: ulimit -l unlimited")
+
+
+def memory() -> Iterator[Finding]:
+    """Huge pages, NUMA nodes, shared memory for counters."""
+    pools = []
+    for pool in sorted(Path("/sys/kernel/mm/hugepages").glob("hugepages-*kB")):
+        kib = int(pool.name.removeprefix("hugepages-").removesuffix("kB"))
+        pools.append((kib, _int(pool / "free_hugepages")))
+    free = sum(count for _, count in pools)
+    sizes = ", ".join(f"{count} of {_size(kib)}" for kib, count in pools) or "none in this kernel"
+    yield Finding("huge pages", "ok" if free else "better", f"free: {sizes}",
+                  "" if free else "an engine takes 16 MiB and more: "
+                                  "echo 64 > /proc/sys/vm/nr_hugepages")
+    nodes = len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or 1
+    yield Finding("NUMA", "ok", f"{nodes} node{'s' if nodes > 1 else ''}",
+                  "give each engine the node and a CPU of its interface" if nodes > 1 else "")
+    shared = os.access("/dev/shm", os.W_OK)
+    yield Finding("/dev/shm", "ok" if shared else "better",
+                  "writable" if shared else "not writable",
+                  "" if shared else "harp top cannot see this user's engines without it")
+
+
+def cpu() -> Iterator[Finding]:
+    """CPUs, and the routine that computes CRC32C fastest here."""
+    usable = len(os.sched_getaffinity(0))
+    model = _field("/proc/cpuinfo", "model name") or platform.machine()
+    yield Finding("CPU", "ok" if usable > 1 else "better", f"{usable} usable, {model}",
+                  "" if usable > 1 else "an engine that polls wants a CPU of its own")
+    names: list[str] = []
+    while (name := lib.harp_crc32c_name(len(names))) != ffi.NULL:
+        names.append(ffi.string(name).decode())
+    chosen = ffi.string(lib.harp_crc32c_choose()).decode()
+    yield Finding("CRC32C", "ok" if chosen != "table" else "better",
+                  f"{chosen} is the fastest of {', '.join(names)}",
+                  "" if chosen != "table" else "no CRC or carry-less multiplication in this CPU")
+
+
+def udp() -> Iterator[Finding]:
+    """What the kernel's UDP offers to the udp port."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        lacks = [name for name, option in (("UDP_SEGMENT", UDP_SEGMENT), ("UDP_GRO", UDP_GRO))
+                 if not _accepts(probe, option)]
+    yield Finding("UDP", "better" if lacks else "ok",
+                  f"without {' and '.join(lacks)}" if lacks else
+                  "segmentation and joining by the kernel",
+                  "Linux 4.18 brings UDP_SEGMENT, 5.0 UDP_GRO" if lacks else "")
+    for key in ("rmem_max", "wmem_max"):
+        most = _int(Path("/proc/sys/net/core") / key)
+        enough = most >= SOCKET_BYTES or os.geteuid() == 0
+        yield Finding(key, "ok" if enough else "better", f"{most >> 10} KiB",
+                      "" if enough else f"sysctl -w net.core.{key}={SOCKET_BYTES}: fewer losses "
+                                        "of the udp port in bursts")
+
+
+def nic_line(nic: Nic) -> Finding:
+    """Say about an interface what counts."""
+    parts = [nic.driver or "driver unknown", f"XDP {nic.xdp or 'unknown'}",
+             f"{nic.queues} queue{'s' if nic.queues != 1 else ''}", f"MTU {nic.mtu}"]
+    if nic.rss:
+        parts.append(f"RSS {nic.rss}")
+    if nic.ntuple:
+        parts.append(f"ntuple {nic.ntuple}")
+    if nic.node is not None and nic.node >= 0:
+        parts.append(f"node {nic.node}")
+    changes = list(_changes(nic))
+    return Finding(nic.name, "better" if changes else "ok", ", ".join(parts), "; ".join(changes))
+
+
+def _changes(nic: Nic) -> Iterator[str]:
+    if not nic.up:
+        yield f"it is down or without carrier: ip link set {nic.name} up"
+        return
+    if nic.xdp == "generic":
+        yield "its driver has no XDP: prefer the udp port here"
+    if nic.mtu > 3780 and nic.several_buffers is False:
+        yield "its driver takes one buffer a packet: xdp uses an MTU of 3498 at most"
+    elif nic.mtu < 3000 and nic.xdp in {"zero copy", "native"}:
+        yield "a larger MTU, where the network takes it, costs less CPU"
+    if nic.queues_most and nic.queues < nic.queues_most:
+        yield f"ethtool -L {nic.name} combined {nic.queues_most}: a queue an engine"
+    if nic.ntuple == "off":
+        yield f"ethtool -K {nic.name} ntuple on: packets find their engine"
+
+
+def _accepts(probe: socket.socket, option: int) -> bool:
+    try:
+        probe.setsockopt(socket.IPPROTO_UDP, option, 1)
+    except OSError:
+        return False
+    return True
+
+
+def _field(path: str, name: str) -> str | None:
+    try:
+        match = re.search(rf"^{re.escape(name)}\s*:\s*(.*)$", Path(path).read_text(), re.M)
+    except OSError:
+        return None
+    return match[1].strip() if match else None
+
+
+def _int(path: Path) -> int:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def _size(kib: int) -> str:
+    return f"{kib >> 20} GiB" if kib >= 1 << 20 else f"{kib >> 10} MiB" if kib >= 1024 else \
+        f"{kib} KiB"
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="The same as one JSON document.")
+def check(*, as_json: bool) -> None:
+    """Tell what this host can do for HARP, and what to change, one line each.
+
+    Nothing is changed, and no right is needed.
+    """
+    host, cards = findings(), nics()
+    if as_json:
+        click.echo(json.dumps({"host": [asdict(finding) for finding in host],
+                               "interfaces": [asdict(nic) | {"change": nic_line(nic).change}
+                                              for nic in cards]}, indent=2, ensure_ascii=False))
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(highlight=False, soft_wrap=True)
+    colours = {"ok": "green", "better": "yellow", "missing": "red"}
+    for finding in [*host, *map(nic_line, cards)]:
+        change = f"  -> {finding.change}" if finding.change else ""
+        console.print(f"[{colours[finding.state]}]{finding.state:<8}[/]{finding.topic:<11} "
+                      f"{escape(finding.found + change)}")
