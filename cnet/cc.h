@@ -70,15 +70,16 @@ extern const struct harp_cc_ops harp_cc_fixed;
  * In the family of Swift (Kumar et al., "Swift: Delay is Simple and Effective for Congestion
  * Control in the Datacenter", SIGCOMM 2020): fabric and host delay apart, each with a window of its
  * own, the smaller of which counts; a target that is higher for slower flows; windows below one
- * segment, which the pacer turns into pauses. Once a round trip, delay being the mean of that
- * round's samples:
+ * segment, which the pacer turns into pauses of at most 4 ms. Once a round trip, delay being the
+ * mean of that round's samples:
  *
  *   target = base + min(T sqrt(25 Gb/s / rate) + 6 jitter, 80 T)            rate = window / delay
  *   window += window (target - delay) / (2 delay), by a half of it at most, either way
  *
  * T is config.target_ns (25 us), base the least delay known, jitter the smoothed difference between
- * one sample and the next. So half of the way to the target is made in a round, whatever the round
- * trip is. The host's window obeys the same law with T = config.host_target_ns, base 0, no jitter.
+ * one sample and the next. A window is never below one segment a round trip, or every 4 ms. So half
+ * of the way to the target is made in a round, whatever the round trip is. The host's window obeys
+ * the same law with T = config.host_target_ns, base 0, no jitter.
  *
  * Why the square root, and over the whole range (Swift adds its scaled part for windows below 100
  * segments only): flows that see the same queue are content with the same rate, so shares depend

@@ -42,6 +42,7 @@ _Static_assert(sizeof(struct swift) <= sizeof(((struct harp_cc *)0)->state), "st
 #define MARKED (65536 / 64) /* marks arrive: this share and more, smoothed */
 #define PATIENCE_LEAST 8
 #define JUDGED_SEGMENTS 128
+#define PAUSE_MOST_NS UINT64_C(4000000)
 
 static struct swift *swift_of(struct harp_cc *cc)
 {
@@ -73,9 +74,22 @@ static uint64_t fabric_target_ns(const struct harp_cc *cc, const struct swift *s
     return base_ns + harp_min(queue_ns, HARP_SWIFT_MOST * cc->config.target_ns);
 }
 
+/* window * of / whole. The quotient comes first, in 2^-16, so that nothing overflows and a window
+ * of a few bytes still has parts. */
+static uint64_t part(uint64_t window, uint64_t of, uint64_t whole)
+{
+    return window * (of * 65536 / whole) / 65536;
+}
+
+/* Never below one segment every PAUSE_MOST_NS: a delay that stays although we hardly send is not of
+ * our making. */
 static uint64_t bounded(const struct harp_cc *cc, uint64_t window)
 {
-    return harp_min(harp_max(window, cc->config.min_bytes * SCALE), cc->config.max_bytes * SCALE);
+    const struct swift *swift = (const struct swift *)cc->state;
+    uint64_t segment = (uint64_t)cc->config.segment_bytes * SCALE;
+    uint64_t least = part(segment, swift->rtt_ns, PAUSE_MOST_NS);
+    least = harp_max(least, cc->config.min_bytes * SCALE);
+    return harp_min(harp_max(window, least), cc->config.max_bytes * SCALE);
 }
 
 static void swift_init(struct harp_cc *cc)
@@ -88,13 +102,6 @@ static void swift_init(struct harp_cc *cc)
                                    .alpha_x65536 = 65536,
                                    .step_x1024 = STEP_MOST,
                                    .roof = UINT64_MAX};
-}
-
-/* window * of / whole. The quotient comes first, in 2^-16, so that nothing overflows and a window
- * of a few bytes still has parts. */
-static uint64_t part(uint64_t window, uint64_t of, uint64_t whole)
-{
-    return window * (of * 65536 / whole) / 65536;
 }
 
 /* Move a window half of the way to where the delay would be on target. */

@@ -196,6 +196,7 @@ void harp_engine_take(struct harp_engine *engine, uint8_t port)
     size_t count = from->ops->receive(from, engine->now_ns, engine->arrivals, 2 * HARP_BATCH);
     if (!count)
         return;
+    engine->now_ns = harp_engine_clock(engine); /* not before what came, had we been preempted */
     engine->moved = true;
     harp_count(&engine->stats.stats->engine.arrivals, count);
     take_all(engine, port, count);
