@@ -3,172 +3,13 @@
  *     engine_pair PORT PROGRESS KIND PATHS MESSAGES LARGEST [FAULTS]
  *
  * PORT: udp, mem; PROGRESS: thread, inline, manual; KIND of receiving and sending: posted,
- * streamed, drafts (streamed, and sent from frames). Bytes depend on side, message and position. At
- * the end no frame may be missing from either pool.
+ * streamed, drafts (streamed, and sent from frames). At the end no frame may be missing from either
+ * pool.
  */
 #define _GNU_SOURCE
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
-#include "engine.h"
-#include "engine_state.h"
-
-#define AHEAD 32
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-#define CHECK(holds, ...)                                                                          \
-    do {                                                                                           \
-        if (!(holds)) {                                                                            \
-            fprintf(stderr, __VA_ARGS__);                                                          \
-            fputc('\n', stderr);                                                                   \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
-
-struct side {
-    int number;
-    struct harp_engine *engine;
-    struct harp_connection *connection;
-    uint8_t *out[AHEAD], *in[AHEAD];
-    uint32_t sent, sent_done, posted, received, chunks;
-    uint64_t in_bytes; /* of the streamed message under way */
-    bool connected, closed;
-};
+#include "engine_side.h"
 
 static struct side sides[2];
-static uint32_t messages, largest;
-static bool streamed, drafts;
-
-static uint32_t size_of(int side, uint32_t message)
-{
-    uint32_t x = message * 2654435761u + (uint32_t)side * 40503u;
-    if (message % 7 == 0)
-        return x % 3; /* 0, 1 or 2 bytes */
-    return x % (largest + 1);
-}
-
-static uint8_t pattern(int side, uint32_t message, uint32_t i)
-{
-    return (uint8_t)(message * 131 + i * 7 + (i >> 8) * 13 + (uint32_t)side * 89 + 1);
-}
-
-static void fill(int side, uint32_t message, uint32_t at, uint8_t *bytes, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++)
-        bytes[i] = pattern(side, message, at + i);
-}
-
-static void compare(int side, uint32_t message, uint32_t at, const uint8_t *bytes, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++)
-        CHECK(bytes[i] == pattern(side, message, at + i),
-              "message %u of side %d differs at byte %u of %u", message, side, at + i,
-              size_of(side, message));
-}
-
-static bool send_one(struct side *side)
-{
-    uint32_t m = side->sent, size = size_of(side->number, m);
-    if (!drafts) {
-        uint8_t *buffer = side->out[m % AHEAD];
-        fill(side->number, m, 0, buffer, size);
-        return harp_send(side->connection, buffer, size, m);
-    }
-    static uint32_t have[2][4096], n[2];
-    uint32_t segment = harp_segment(side->connection);
-    uint32_t need = size ? (size - 1) / segment + 1 : 0;
-    int s = side->number;
-    if (n[s] < need)
-        n[s] += harp_drafts(side->connection, have[s] + n[s], need - n[s]);
-    if (n[s] < need)
-        return false;
-    for (uint32_t i = 0; i < need; i++)
-        fill(s, m, i * segment, harp_draft_bytes(side->connection, have[s][i]),
-             size - i * segment < segment ? size - i * segment : segment);
-    if (!harp_send_frames(side->connection, have[s], size, m))
-        return false;
-    n[s] -= need;
-    memmove(have[s], have[s] + need, n[s] * sizeof have[s][0]);
-    return true;
-}
-
-static void take(struct side *side, const struct harp_completion *done)
-{
-    int other = !side->number;
-    switch (done->type) {
-    case HARP_COMPLETION_CONNECTED:
-        side->connected = true;
-        break;
-    case HARP_COMPLETION_SENT:
-        CHECK(done->context == side->sent_done, "sent out of order");
-        side->sent_done++;
-        break;
-    case HARP_COMPLETION_CHUNK:
-        compare(other, done->message, done->offset, done->bytes, done->size);
-        harp_return(side->connection, &done->frame, 1);
-        break;
-    case HARP_COMPLETION_RECEIVED:
-        CHECK(done->message == side->received, "received out of order");
-        CHECK(done->size == size_of(other, side->received), "message %u has %u bytes, not %u",
-              side->received, done->size, size_of(other, side->received));
-        if (!streamed)
-            compare(other, side->received, 0, side->in[side->received % AHEAD], done->size);
-        side->received++;
-        break;
-    default:
-        side->closed = true;
-    }
-}
-
-static bool work(struct side *side)
-{
-    struct harp_completion done[16];
-    size_t n;
-    if (!side->connection)
-        return false;
-    bool moved = false;
-    while ((n = harp_poll(side->connection, done, 16))) {
-        moved = true;
-        for (size_t i = 0; i < n; i++)
-            take(side, &done[i]);
-    }
-    if (side->closed) {
-        char why[HARP_WHY_BYTES];
-        harp_connection_why(side->connection, why);
-        CHECK(side->received == messages, "side %d closed early: %s", side->number, why);
-    }
-    if (!side->connected)
-        return moved;
-    while (side->sent < messages && side->sent < side->sent_done + AHEAD && send_one(side))
-        side->sent++;
-    while (!streamed && side->posted < messages && side->posted < side->received + AHEAD &&
-           harp_receive(side->connection, side->in[side->posted % AHEAD], largest, 0))
-        side->posted++;
-    return moved;
-}
-
-static bool done(const struct side *side)
-{
-    return side->received == messages && side->sent_done == messages;
-}
-
-static void check_frames(struct side *side)
-{
-    /* What is left with the ports is there to receive into. */
-    const struct harp_frames *frames = &side->engine->frames;
-    uint32_t with_port = frames->in_state[HARP_FRAME_FILL];
-    CHECK(frames->in_state[HARP_FRAME_FREE] + with_port == frames->count,
-          "side %d: %u frames are missing", side->number,
-          frames->count - frames->in_state[HARP_FRAME_FREE] - with_port);
-}
 
 int main(int count, char **arguments)
 {
@@ -189,20 +30,13 @@ int main(int count, char **arguments)
     CHECK(harp_address_parse("127.0.0.1", &config.ports[0].config.local), "address");
     if (count > 7)
         config.ports[0].faults = arguments[7];
-    streamed = strcmp(arguments[3], "posted") != 0;
-    drafts = !strcmp(arguments[3], "drafts");
+    read_kind(arguments[3], &connecting);
     connecting.paths = (uint16_t)atoi(arguments[4]);
-    connecting.stream_frames = streamed ? 512 : 0;
-    connecting.draft_frames = drafts ? 512 : 0;
     messages = (uint32_t)atoi(arguments[5]);
     largest = (uint32_t)atoi(arguments[6]);
     for (int i = 0; i < 2; i++) {
-        sides[i].number = i;
+        side_memory(&sides[i], i);
         CHECK(harp_engine_open(&sides[i].engine, &config, why) == 0, "open: %s", why);
-        for (int b = 0; b < AHEAD; b++) {
-            sides[i].out[b] = malloc(largest + 1);
-            sides[i].in[b] = malloc(largest + 1);
-        }
         for (uint32_t l = 0; harp_engine_line(sides[i].engine, l); l++)
             printf("%s\n", harp_engine_line(sides[i].engine, l));
     }
@@ -249,10 +83,7 @@ int main(int count, char **arguments)
         check_frames(&sides[i]);
         harp_token_drop(sides[i].engine);
         harp_engine_close(sides[i].engine);
-        for (int b = 0; b < AHEAD; b++) {
-            free(sides[i].out[b]);
-            free(sides[i].in[b]);
-        }
+        side_free(&sides[i]);
     }
     return 0;
 }

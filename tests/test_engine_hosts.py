@@ -1,0 +1,74 @@
+"""Engines on two hosts: namespaces joined by veth, over udp, over xdp, and one of each."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import netns
+import pytest
+from c_programs import build, library
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+
+
+@pytest.fixture(scope="module")
+def peer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("engine") / "peer",
+                 ["tests/c/engine_peer.c", str(library())])
+
+
+def talk(peer: Path, ends: tuple[netns.End, netns.End], ports: tuple[str, str], kind: str, *,
+         paths: int = 1, ipv6: bool = False, messages: int = 100, largest: int = 100_000,
+         ) -> tuple[str, str]:
+    """Let the second end listen and the first connect; return what both printed."""
+    a, b = ends
+    common = [kind, str(paths), str(messages), str(largest)]
+    server = b.space.start(peer, ports[1], b.device, b.ipv6 if ipv6 else "-", *common,
+                           stdout=subprocess.PIPE, text=True)
+    assert server.stdout
+    handle = server.stdout.readline().strip()
+    assert handle
+    said = a.space.run(peer, ports[0], a.device, a.ipv6 if ipv6 else "-", *common, handle)
+    heard, _ = server.communicate(timeout=30)
+    assert server.returncode == 0, heard
+    return said, heard
+
+
+@pytest.mark.parametrize("kind", ["posted", "streamed", "drafts"])
+@pytest.mark.parametrize("ports", [("udp", "udp"), ("xdp", "xdp"), ("xdp", "udp"), ("udp", "xdp")])
+def test_peers_on_any_port_understand_each_other(
+        peer: Path, ports: tuple[str, str], kind: str) -> None:
+    with netns.veth_pair() as ends:
+        said, heard = talk(peer, ends, ports, kind)
+        assert "segment 1408" in said
+        assert "segment 1408" in heard
+
+
+@pytest.mark.parametrize("ports", [("udp", "udp"), ("xdp", "xdp")])
+def test_ipv6(peer: Path, ports: tuple[str, str]) -> None:
+    with netns.veth_pair() as ends:
+        talk(peer, ends, ports, "posted", ipv6=True)
+
+
+@pytest.mark.parametrize("ports", [("udp", "udp"), ("xdp", "xdp"), ("udp", "xdp")])
+def test_jumbo_frames(peer: Path, ports: tuple[str, str]) -> None:
+    with netns.veth_pair(mtu=9000) as ends:
+        said, _ = talk(peer, ends, ports, "posted", largest=400_000)
+        assert "segment 8832" in said
+
+
+@pytest.mark.parametrize("ports", [("udp", "udp"), ("xdp", "xdp")])
+def test_several_paths(peer: Path, ports: tuple[str, str]) -> None:
+    with netns.veth_pair(queues=2) as ends:
+        talk(peer, ends, ports, "posted", paths=4)
+
+
+def test_ends_with_different_mtus_agree_on_the_lower(peer: Path) -> None:
+    with netns.veth_pair(mtu=9000) as (a, b):
+        a.space.run("ip", "link", "set", a.device, "mtu", "1500")
+        said, _ = talk(peer, (a, b), ("udp", "udp"), "posted")
+        assert "segment 1408" in said
