@@ -85,6 +85,9 @@ static void xdp_tend(struct harp_port *port, uint64_t now_ns)
     struct harp_xdp *xdp = harp_xdp_of(port);
     xdp->now_ns = now_ns;
     harp_xdp_look(xdp);
+    /* Not every driver looks once more after it has asked to be woken. */
+    if (harp_ring_room(&xdp->socket.tx, xdp->socket.tx.count) < xdp->socket.tx.count)
+        xdp->unsent = true;
     if (now_ns - xdp->tended_ns < TEND_NS)
         return;
     if (harp_xdp_hops_tend(xdp))

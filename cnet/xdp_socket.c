@@ -251,6 +251,8 @@ void harp_xdp_socket_close(struct harp_xdp_socket *xsk, bool mine)
 int harp_xdp_socket_send(struct harp_xdp_socket *xsk, uint64_t *calls)
 {
     for (int i = 0; i < CALLS_MAX; i++) {
+        /* The kernel sets the flag and then looks at the ring; here it is the other way round. */
+        __atomic_thread_fence(__ATOMIC_SEQ_CST);
         if (!harp_ring_wants_wake(&xsk->tx))
             return 0;
         uint32_t before = __atomic_load_n(xsk->tx.consumer, __ATOMIC_ACQUIRE);

@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import struct
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from netns import _bpf, usable, veth_pair
@@ -63,6 +64,18 @@ def assert_nothing_is_left(program, end):
         if not program_of(end):
             return
     pytest.fail(end.space.run("ip", "link", "show", end.device))
+
+
+def test_all_come_and_go_at_once(program):
+    """Whoever is first; and whoever comes while the last one goes."""
+    with veth_pair(queues=4) as (a, _), ThreadPoolExecutor(4) as at_once:
+        for _ in range(3):
+            peers = list(at_once.map(lambda _: Peer(program, a), range(4)))
+            queues = [re.search(r"queue (\d)", peer.line)[1] for peer in peers]
+            assert sorted(queues) == list("0123")
+            assert sum("(shared)" in peer.line for peer in peers) >= 3
+            for peer in peers:
+                peer.process.kill()
 
 
 def test_a_port_of_the_dead_is_the_kernels(program):
