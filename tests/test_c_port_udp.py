@@ -1,5 +1,7 @@
 """The udp port: on loopback, and between two network namespaces."""
 
+import subprocess
+
 import pytest
 from c_programs import build, library, run
 from netns import Net, usable, veth_pair
@@ -43,8 +45,12 @@ def test_over_veth(program, test, family, mtu):
 @both
 def test_a_full_queue_holds_back(program, family):
     with veth_pair() as (a, b):
-        a.shape(2 * 10**8, queue_bytes=64 << 20)
-        run(program, "backlog", *ends(a, b, family))
+        a.shape(10**6, queue_bytes=64 << 20)
+        with subprocess.Popen([program, "backlog", *ends(a, b, family)], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout.readline() == "full\n", process.stderr.read()
+            a.shape(10**9, queue_bytes=64 << 20)
+            assert process.wait(timeout=60) == 0, process.stderr.read()
 
 
 @root

@@ -107,7 +107,7 @@ static inline uint64_t check_numbered(const uint8_t *bytes, uint32_t length)
     return number;
 }
 
-#define PATIENCE_NS UINT64_C(20000000000)
+#define PATIENCE_NS UINT64_C(50000000000)
 
 /* The next arrivals, however long they take; a failed assertion when none come at all. */
 static inline size_t wait_for(struct harp_port *port, struct harp_arrival *arrivals, size_t room)
