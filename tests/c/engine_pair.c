@@ -37,6 +37,7 @@ int main(int count, char **arguments)
     for (int i = 0; i < 2; i++) {
         side_memory(&sides[i], i);
         CHECK(harp_engine_open(&sides[i].engine, &config, why) == 0, "open: %s", why);
+        side_begin(&sides[i]);
         for (uint32_t l = 0; harp_engine_line(sides[i].engine, l); l++)
             printf("%s\n", harp_engine_line(sides[i].engine, l));
     }

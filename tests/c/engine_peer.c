@@ -78,6 +78,7 @@ int main(int count, char **arguments)
     largest = (uint32_t)atoi(arguments[7]);
     side_memory(&side, listens);
     CHECK(harp_engine_open(&side.engine, &config, why) == 0, "open: %s", why);
+    side_begin(&side);
     if (listens) {
         CHECK(harp_listen(side.engine, &connecting, &listening, &handle, why) == 0, "%s", why);
         print_handle(&handle);

@@ -37,7 +37,7 @@ struct side {
     struct harp_connection *connection;
     uint8_t *out[AHEAD], *in[AHEAD];
     uint32_t sent, sent_done, posted, received, chunks;
-    uint64_t in_bytes; /* of the streamed message under way */
+    uint32_t own[HARP_FRAME_STATES]; /* frames that the port has taken for itself */
     bool connected, closed;
 };
 
@@ -159,12 +159,12 @@ static bool done(const struct side *side)
 
 static void check_frames(struct side *side)
 {
-    /* What is left with the ports is there to receive into. */
-    const struct harp_frames *frames = &side->engine->frames;
-    uint32_t with_port = frames->in_state[HARP_FRAME_FILL];
-    CHECK(frames->in_state[HARP_FRAME_FREE] + with_port == frames->count,
-          "side %d: %u frames are missing", side->number,
-          frames->count - frames->in_state[HARP_FRAME_FREE] - with_port);
+    /* A port keeps some to receive into and to write into; none is lent or on its way. */
+    const uint32_t *n = side->engine->frames.in_state;
+    for (int state = 0; state < HARP_FRAME_STATES; state++)
+        CHECK(state == HARP_FRAME_FREE || state == HARP_FRAME_FILL || n[state] == side->own[state],
+              "side %d: %u frames are %s, %u were at the beginning", side->number, n[state],
+              harp_frame_state_name((enum harp_frame_state)state), side->own[state]);
 }
 
 static void side_memory(struct side *side, int number)
@@ -174,6 +174,11 @@ static void side_memory(struct side *side, int number)
         side->out[b] = malloc(largest + 1);
         side->in[b] = malloc(largest + 1);
     }
+}
+
+static void side_begin(struct side *side)
+{
+    memcpy(side->own, side->engine->frames.in_state, sizeof side->own);
 }
 
 static void side_free(struct side *side)
