@@ -16,8 +16,8 @@
  * Just before a packet, in what XDP calls metadata, the program writes when it came: 8 bytes,
  * CLOCK_MONOTONIC. Some drivers have no room for it; then something else stands there.
  *
- * The program is some 80 instructions, assembled here at run time. Compiling it beforehand would need a
- * compiler for BPF to build, and libbpf and libelf to load; this needs bpf(2).
+ * The program is some 80 instructions, assembled here at run time. Compiling it beforehand would
+ * need a compiler for BPF to build, and libbpf and libelf to load; this needs bpf(2).
  */
 #ifndef HARP_XDP_PROGRAM_H
 #define HARP_XDP_PROGRAM_H

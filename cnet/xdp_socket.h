@@ -82,8 +82,7 @@ void harp_xdp_socket_wake(struct harp_xdp_socket *socket, uint64_t *calls);
 /* Entries that this side, the consumer, may read. */
 static inline uint32_t harp_ring_ready(struct harp_ring *ring)
 {
-    if (ring->theirs == ring->mine)
-        ring->theirs = __atomic_load_n(ring->producer, __ATOMIC_ACQUIRE);
+    ring->theirs = __atomic_load_n(ring->producer, __ATOMIC_ACQUIRE);
     return ring->theirs - ring->mine;
 }
 
