@@ -52,8 +52,11 @@ static inline void harp_chunks_start(struct harp_chunks *chunks, uint32_t total)
 /* Whether `chunk` is not beyond the window; those below `low` are within. */
 static inline bool harp_chunks_within(const struct harp_chunks *chunks, uint32_t chunk)
 {
-    return chunk < chunks->total &&
-           (chunk < chunks->low || chunk - chunks->low < HARP_CHUNK_WINDOW);
+    uint32_t window = HARP_CHUNK_WINDOW;
+#ifdef HARP_BUG_WINDOW_OFF_BY_ONE
+    window++;
+#endif
+    return chunk < chunks->total && (chunk < chunks->low || chunk - chunks->low < window);
 }
 
 /* Whether `chunk`, which must be within the window, is done. */

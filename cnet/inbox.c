@@ -116,8 +116,10 @@ enum harp_fit harp_inbox_fit(const struct harp_inbox *inbox, const struct harp_h
         return inbox->streamed ? HARP_FIT_BROKEN : fit_eager(inbox, header);
     const struct harp_incoming *slot = &inbox->slots[header->message % HARP_MESSAGES];
     uint32_t chunk = header->offset / inbox->segment;
+#ifndef HARP_BUG_CAPACITY_UNCHECKED
     if (!slot->started && !inbox->streamed && header->size > slot->capacity)
         return HARP_FIT_TOO_LONG;
+#endif
     if (!slot->started)
         return chunk < HARP_CHUNK_WINDOW ? fit_new(inbox) : HARP_FIT_BROKEN;
     if (slot->size != header->size || !harp_chunks_within(&slot->got, chunk))

@@ -85,5 +85,8 @@ bool harp_sack_says(uint32_t largest, const uint8_t *map, uint16_t bits, uint32_
     if (packet == largest)
         return true;
     uint32_t bit = largest - 1 - packet;
+#ifdef HARP_BUG_SACK_OFF_BY_ONE
+    bit++;
+#endif
     return bit < bits && map[bit / 8] >> bit % 8 & 1;
 }

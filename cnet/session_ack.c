@@ -101,12 +101,14 @@ static void path_news(struct harp_session *session, struct harp_path *path,
     harp_session_detect(session, path);
     uint64_t memory_ns = 4 * harp_loss_rto_ns(&path->rtt, &session->config.loss);
     harp_sent_trim(&path->sent, session->now_ns - harp_min(memory_ns, session->now_ns));
+#ifndef HARP_BUG_DEAD_FOREVER
     if (path->dead) {
         path->dead = false;
         path->probe_at_ns = HARP_NEVER;
         session->counters.paths_returned++;
         harp_session_paths_rate(session);
     }
+#endif
 }
 
 /* Credit only grows; an ACK that was overtaken says less than is known. */

@@ -1,6 +1,7 @@
 /* What the seed says: scripts, faults, configurations. */
 #include <string.h>
 
+#include "sent.h"
 #include "sequence.h"
 #include "world.h"
 
@@ -27,7 +28,7 @@ static void draw_script(struct dst_world *w, struct dst_script *script, uint16_t
         uint32_t most = segment * scale[below(w, script->n > 30 ? 2 : 3)];
         script->size[m] = (uint32_t)below(w, most + 1u);
     }
-    if (chance(w, 60)) /* wider than the window of chunks */
+    if (chance(w, 100)) /* wider than the window of chunks */
         script->size[0] = segment * (HARP_CHUNK_WINDOW + (uint32_t)below(w, 800));
     script->ahead = 1 + (uint32_t)below(w, chance(w, 500) ? 4 : HARP_MESSAGES);
     script->slack = rate(w, 300, 5000);
@@ -126,7 +127,8 @@ static void draw_config(struct dst_world *w, struct harp_session_config *config,
     config->seed = dst_draw(&w->random);
     config->first = draw_first(w);
     config->cc = chance(w, 300) ? &harp_cc_fixed : &harp_cc_swift;
-    config->window.initial_bytes = (4 + below(w, 60)) * (segment + HARP_HEADER_BYTES);
+    config->window.initial_bytes =
+        (4 + below(w, chance(w, 800) ? 60 : HARP_SENT_SLOTS)) * (segment + HARP_HEADER_BYTES);
 }
 
 static void draw_faults_of_end(struct dst_world *w, struct dst_end *end)

@@ -2,6 +2,7 @@
  * dst SEED -v         run one and say what happened
  * dst fields FROM BY  change fields, every BY-th way from FROM on
  * dst field NUMBER    one of them */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,11 +13,26 @@
 static const char *what_runs = "SEED";
 static uint64_t running;
 
+/* Of the sanitizers' runtime, where there is one. */
+extern void __sanitizer_set_death_callback(void (*say)(void)) __attribute__((weak));
+
+static void say_replay(void)
+{
+    printf("replay: make dst %s=%llu\n", what_runs, (unsigned long long)running);
+    fflush(stdout);
+}
+
+static void on_abort(int signal)
+{
+    (void)signal;
+    say_replay(); /* not safe in general, but nobody else prints */
+}
+
 _Noreturn void dst_fail(const char *what, uint64_t a, uint64_t b)
 {
-    printf("%s %llu: %s (%llu, %llu)\nreplay: make dst %s=%llu\n", what_runs,
-           (unsigned long long)running, what, (unsigned long long)a, (unsigned long long)b,
-           what_runs, (unsigned long long)running);
+    printf("%s %llu: %s (%llu, %llu)\n", what_runs, (unsigned long long)running, what,
+           (unsigned long long)a, (unsigned long long)b);
+    say_replay();
     exit(1);
 }
 
@@ -60,6 +76,9 @@ int main(int argc, char **argv)
         return 2;
     }
     harp_crc32c_choose();
+    signal(SIGABRT, on_abort);
+    if (__sanitizer_set_death_callback)
+        __sanitizer_set_death_callback(say_replay);
     what_runs = fields ? "FIELD" : "SEED";
     running = strtoull(argv[fields ? 2 : 1], NULL, 10);
     if (fields && argc == 4)
