@@ -160,13 +160,8 @@ void harp_engine_ring(struct harp_engine *engine); /* wake who sleeps */
  * that it sleeps. One of both sees the other. */
 static inline void harp_engine_ring_if_asleep(struct harp_engine *engine)
 {
-#ifdef __SANITIZE_THREAD__ /* it knows no fences; this is one, at a higher price */
-    bool asleep = atomic_fetch_add(&engine->sleeping, 0);
-#else
     atomic_thread_fence(memory_order_seq_cst);
-    bool asleep = atomic_load_explicit(&engine->sleeping, memory_order_relaxed);
-#endif
-    if (asleep)
+    if (atomic_load_explicit(&engine->sleeping, memory_order_relaxed))
         harp_engine_ring(engine);
 }
 int harp_engine_start(struct harp_engine *engine, char *why);

@@ -5,7 +5,7 @@
  * at 5/4 of that rate: a little faster than the window fills, so that the window is what limits in
  * the end (the factor is that of Linux' TCP pacing in congestion avoidance,
  * net.ipv4.tcp_pacing_ca_ratio, 120 %, rounded to a shift). A caller that comes late may catch up
- * by at most one burst.
+ * by one burst or an eighth of a round trip, whichever is more.
  */
 #ifndef HARP_PACER_H
 #define HARP_PACER_H

@@ -2,7 +2,9 @@
 
 #include "session_state.h"
 
-#define BURST 16 /* frames that go the same way in a row, so that segmentation offload has work */
+/* Frames that go the same way in a row, so that segmentation offload has work: what a super-packet
+ * holds at an MTU of 1500; but no more than a quarter of the window. */
+#define BURST 44
 
 void harp_session_header(const struct harp_session *session, struct harp_frame *frame,
                          enum harp_type type, uint8_t path)
@@ -119,13 +121,15 @@ static size_t send_burst(struct harp_session *session, uint8_t number_of_path,
                          struct harp_frame *frames, size_t room)
 {
     struct harp_path *path = &session->paths[number_of_path];
+    uint64_t window_bytes = path->cc.ops->window_bytes(&path->cc);
     struct harp_pick pick;
     size_t n = 0;
     uint64_t bytes = 0;
     uint16_t length = 0;
     while (n < room && n < BURST && harp_outbox_pick(&session->outbox, &pick)) {
         uint32_t frame_bytes = HARP_HEADER_BYTES + (uint32_t)pick.length;
-        if ((n && pick.length != length) || !harp_path_has_room(path, frame_bytes))
+        bool too_much = n && (pick.length != length || bytes + frame_bytes > window_bytes / 4);
+        if (too_much || !harp_path_has_room(path, frame_bytes))
             break;
         length = pick.length;
         harp_outbox_take(&session->outbox, &pick);
@@ -133,7 +137,7 @@ static size_t send_burst(struct harp_session *session, uint8_t number_of_path,
         bytes += frame_bytes;
     }
     uint64_t rtt_ns = harp_rtt_smoothed_ns(&path->rtt) + path->rtt.host_x8_ns / 8;
-    harp_pacer_spend(&path->pacer, session->now_ns, bytes, path->cc.ops->window_bytes(&path->cc),
+    harp_pacer_spend(&path->pacer, session->now_ns, bytes, window_bytes,
                      harp_rtt_known(&path->rtt) ? rtt_ns : 0);
     return n;
 }

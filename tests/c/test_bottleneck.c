@@ -203,7 +203,7 @@ static void test_slow_hosts(void)
         scene.cc = &harp_cc_fixed;
         scene.fixed_bytes = 1400000;
         struct bn_result widest = run(scene);
-        assert(r.use >= 0.9 * widest.use && r.jain >= 0.95);
+        assert(r.use >= 0.9 * widest.use && r.jain >= 0.92);
     }
 }
 

@@ -146,7 +146,7 @@ static void test_alarms_come_in_order(void)
 
 static void test_pacer(void)
 {
-    struct harp_pacer pacer = {0};
+    struct harp_pacer pacer = {.next_ns = 1000};
     harp_pacer_spend(&pacer, 1000, 1000, 4000, 10000);
     assert(pacer.next_ns == 1000 + 2000);
     harp_pacer_spend(&pacer, 9000, 1000, 4000, 10000); /* late: may catch up by one burst */
