@@ -15,6 +15,11 @@
  * - **A link ends** when the socket does or when the other side breaks the ring's rules: a notice
  *   says that the address is unreachable, once what lay in the ring has been received. What is
  *   written for it then is dropped, as it is for a reader that stands still with a full ring.
+ * - **Near and far.** Between cores that share a cache, the receiver finds lines there sooner than
+ *   in memory; between others it is the reverse, by a factor of two to three, and a virtual
+ *   machine's cores change from one to the other within seconds. How long it takes to see what the
+ *   other side has written (`consumed`) tells which it is, and so whether long payloads are best
+ *   written past the caches (port.h: `far`).
  * - **No system call** while both sides are awake: newcomers and ends are looked after in `tend`.
  *
  *     state      socket  memory  next
@@ -43,6 +48,9 @@ struct mem_link {
     int socket;
     uint32_t hops; /* that the engine holds */
     uint64_t full_since_ns;
+    uint32_t asked;    /* how often `consumed` was read since its time was last taken */
+    uint64_t fetch_ns; /* time that takes, smoothed */
+    bool far;
     struct harp_address peer;
     struct mem_out out;
     struct mem_in in;
