@@ -218,6 +218,8 @@ int harp_engine_open(struct harp_engine **out, const struct harp_engine_config *
     error = take_memory(engine, why);
     for (uint32_t p = 0; !error && p < config->ports_n; p++)
         error = open_port(engine, &config->ports[p], why);
+    uint32_t left = engine->frames.in_state[HARP_FRAME_FREE];
+    engine->frames_spare = left > CONTROL_FRAMES ? left - CONTROL_FRAMES : 0;
     if (!error) {
         engine->now_ns = harp_engine_clock(engine);
         harp_engine_publish(engine);

@@ -33,11 +33,13 @@ static int check(const struct harp_engine *engine, const struct harp_connection_
         return snprintf(why, HARP_WHY_BYTES, "dead_ns is %llu: at least 1 s (1000000000) is needed",
                         (unsigned long long)config->dead_ns),
                -EINVAL;
-    if (config->stream_frames + config->draft_frames > engine->frames.count)
+    if (config->stream_frames + config->draft_frames > engine->frames_spare)
         return snprintf(why, HARP_WHY_BYTES,
-                        "stream_frames %u and draft_frames %u are more than the engine's %u frames",
-                        config->stream_frames, config->draft_frames, engine->frames.count),
-               -EINVAL;
+                        "stream_frames %u and draft_frames %u are more than the %u frames that the "
+                        "engine has left of %u: open it with more",
+                        config->stream_frames, config->draft_frames, engine->frames_spare,
+                        engine->frames.count),
+               -ENOMEM;
     return 0;
 }
 
@@ -46,7 +48,7 @@ void harp_engine_session_config(struct harp_engine *engine,
                                 bool holds_back, struct harp_session_config *config)
 {
     uint32_t segment = payload_max - HARP_HEADER_BYTES;
-    uint32_t in_frame = engine->frames.frame_bytes - HARP_DRAFT_AT;
+    uint32_t in_frame = engine->frames.frame_bytes - HARP_FRAME_ROOM;
     if ((from->stream_frames || from->draft_frames) && segment > in_frame)
         segment = in_frame;
     if (segment > UINT16_MAX)
@@ -73,8 +75,15 @@ void harp_engine_session_config(struct harp_engine *engine,
 
 int harp_engine_adopt(struct harp_engine *engine, struct harp_connection *connection)
 {
+    uint32_t frames = connection->config.stream_frames + connection->config.draft_frames;
+    if (frames > engine->frames_spare) {
+        harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_NO_FRAMES, connection->id,
+                          frames, engine->frames_spare);
+        return -ENOMEM;
+    }
     if (!harp_table_add(&engine->table, connection->id, connection))
         return -ENOSPC;
+    engine->frames_spare -= frames;
     uint32_t index = 0;
     while (engine->connections[index])
         index++;
@@ -115,6 +124,7 @@ void harp_engine_forget(struct harp_engine *engine, struct harp_connection *conn
             engine->ports[hop->port]->ops->unhop(engine->ports[hop->port], hop->hop);
     }
     harp_table_remove(&engine->table, connection->id);
+    engine->frames_spare += connection->config.stream_frames + connection->config.draft_frames;
     engine->connections[connection->index] = NULL;
     engine->deadline_ns[connection->index] = UINT64_MAX;
     harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_GONE, connection->id,

@@ -29,8 +29,9 @@
 #define HARP_TEND_NS UINT64_C(1000000)
 #define HARP_LINGER_NS UINT64_C(1000000000) /* how long a closed connection answers CLOSE */
 #define HARP_DRAFT_AT                                                                              \
-    128 /* payload of a frame that is sent in place: before it lie all headers                     \
-         */
+    128                     /* payload of a frame that is sent in place: before it lie all headers \
+                             */
+#define HARP_FRAME_ROOM 384 /* of a frame, not payload: what a card's driver wants, and headers */
 #define HARP_NO_HOP (-1)
 
 enum harp_command_type { HARP_COMMAND_SEND, HARP_COMMAND_SEND_FRAMES, HARP_COMMAND_RECEIVE };
@@ -121,7 +122,8 @@ struct harp_engine {
     struct harp_recorder *recorder;
     uint64_t bad_recorded; /* frames of which the recorder knows */
     struct harp_listening *listenings;
-    uint32_t *owner; /* of each frame: index of the connection that last had it */
+    uint32_t *owner;       /* of each frame: index of the connection that last had it */
+    uint32_t frames_spare; /* of those that ports left: not promised to a connection */
     uint16_t epoch;
 
     /* Who drives. */

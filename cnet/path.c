@@ -61,6 +61,15 @@ static uint64_t draw(uint64_t *random)
     return z ^ z >> 31;
 }
 
+/* Whether the pacer lets a burst go. With nothing in flight there is nothing to space it from, but
+ * for a window that is less than a frame and means a pause. */
+static bool is_paced(const struct harp_path *path, uint32_t bytes, uint64_t now_ns)
+{
+    if (path->pacer.next_ns <= now_ns)
+        return false;
+    return path->sent.flying || path->cc.ops->window_bytes(&path->cc) < bytes;
+}
+
 int harp_path_choose(struct harp_path *paths, uint32_t count, uint32_t bytes, uint64_t now_ns,
                      uint64_t *random, uint64_t *ready_ns)
 {
@@ -70,7 +79,7 @@ int harp_path_choose(struct harp_path *paths, uint32_t count, uint32_t bytes, ui
     for (uint32_t p = 0; p < count; p++) {
         if (paths[p].dead || paths[p].barred || !harp_path_has_room(&paths[p], bytes))
             continue;
-        if (paths[p].pacer.next_ns > now_ns)
+        if (is_paced(&paths[p], bytes, now_ns))
             *ready_ns = harp_min(*ready_ns, paths[p].pacer.next_ns);
         else
             usable[n++] = (uint8_t)p;
