@@ -106,7 +106,7 @@ struct nccl_vdevice_v12 {
     int devs[NCCL_DEVICES_IN_NIC_V12];
 };
 
-struct nccl_device_handle { /* v7 and later; a plugin without offload writes NULL for it */
+struct nccl_device_handle { /* v7 and later; a plugin without offload leaves it alone */
     int netDeviceType, netDeviceVersion;
     void *handle;
     size_t size;

@@ -1,0 +1,371 @@
+/* listen, connect, accept and close. None of them waits for the other end.
+ *
+ *     rank A                                     rank B
+ *     listen --> handle, 128 bytes ----NCCL----> connect ... connect --> sending comm
+ *     accept ... accept --> receiving comm
+ *     closeListen
+ *
+ * The handle that NCCL passes to connect again and again is the only place to keep an attempt's
+ * state in: its id is written there. An attempt that NCCL stops asking for ends after HARP_TIMEOUT.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "plugin.h"
+
+#define HANDLE_MAGIC UINT32_C(0x50524148) /* "HARP" */
+#define HANDLE_LAYOUT 1                   /* of the handle and of announcements */
+#define ATTEMPTS 4096
+#define SECOND_NS UINT64_C(1000000000)
+#define PART_NS SECOND_NS /* finalize waits so long at most for sending ends that close */
+
+struct handle {
+    uint32_t magic;
+    uint32_t layout;
+    uint64_t attempt; /* 0: none yet */
+    struct harp_handle harp;
+};
+
+_Static_assert(sizeof(struct handle) <= NCCL_HANDLE_BYTES, "a handle does not fit NCCL's");
+
+static uint64_t timeout_ns(void)
+{
+    return plugin.settings.timeout_s * SECOND_NS;
+}
+
+static enum nccl_result result_of(int error)
+{
+    return error == -EINVAL ? NCCL_INVALID_ARGUMENT : NCCL_SYSTEM_ERROR;
+}
+
+static void configure(struct harp_connection_config *config)
+{
+    harp_connection_defaults(config);
+    config->paths = (uint16_t)plugin.settings.paths;
+    config->dead_ns = timeout_ns();
+    config->read_early = true; /* GPUs poll the flags of LL and LL128 in it */
+    config->cc = harp_cc_by_name(settings_cc[plugin.settings.cc]);
+}
+
+/* What every call that opens something needs: a device whose engines are there. */
+static enum nccl_result enter(const char *call, int device)
+{
+    connect_sweep();
+    if (plugin.forked)
+        return plugin_fail(NCCL_INVALID_USAGE, "%s: a child of fork cannot use HARP", call);
+    if (!plugin.ready || device < 0 || device >= plugin.devices_n)
+        return plugin_fail(NCCL_INVALID_ARGUMENT, "%s: there are devices 0 to %d, not %d", call,
+                           plugin.devices_n - 1, device);
+    return engines_open(&plugin.devices[device]);
+}
+
+/* ---- listen ---- */
+
+static enum nccl_result begin_to_listen(int number, void *handle, void **listening)
+{
+    struct handle made = {.magic = HANDLE_MAGIC, .layout = HANDLE_LAYOUT};
+    struct harp_connection_config config;
+    char why[HARP_WHY_BYTES];
+    enum nccl_result result = enter("listen", number);
+    if (result != NCCL_SUCCESS)
+        return result;
+    struct device *device = &plugin.devices[number];
+    struct comm *comm = comm_new(COMM_LISTENING, device, engines_next(device));
+    if (!comm)
+        return plugin_fail(NCCL_SYSTEM_ERROR, "listen: no memory");
+    configure(&config);
+    int error = harp_listen(comm->engine, &config, &comm->listening, &made.harp, why);
+    if (error) {
+        free(comm);
+        return plugin_fail(result_of(error), "listen on %s: %s", device->name, why);
+    }
+    memset(handle, 0, NCCL_HANDLE_BYTES);
+    memcpy(handle, &made, sizeof made);
+    plugin.open++;
+    *listening = comm;
+    return NCCL_SUCCESS;
+}
+
+enum nccl_result plugin_listen(int device, void *handle, void **listening)
+{
+    if (!handle || !listening)
+        return plugin_fail(NCCL_INVALID_ARGUMENT, "listen: handle or comm is NULL");
+    *listening = NULL;
+    pthread_mutex_lock(&plugin.lock);
+    enum nccl_result result = begin_to_listen(device, handle, listening);
+    pthread_mutex_unlock(&plugin.lock);
+    return result;
+}
+
+/* ---- connect ---- */
+
+static void unlink_attempt(struct attempt *attempt)
+{
+    struct attempt **at = &plugin.attempts;
+    while (*at != attempt)
+        at = &(*at)->next;
+    *at = attempt->next;
+    plugin.attempts_n--;
+    free(attempt);
+}
+
+static void abandon(struct attempt *attempt)
+{
+    comm_let_go(attempt->comm);
+    free(attempt->comm);
+    unlink_attempt(attempt);
+}
+
+static enum nccl_result begin_to_connect(int number, struct handle *handle)
+{
+    struct harp_connection_config config;
+    char why[HARP_WHY_BYTES];
+    enum nccl_result result = enter("connect", number);
+    if (result != NCCL_SUCCESS || plugin.attempts_n == ATTEMPTS)
+        return result; /* too many at once: NCCL asks again */
+    struct device *device = &plugin.devices[number];
+    struct comm *comm = comm_new(COMM_SENDING, device, engines_next(device));
+    struct attempt *attempt = calloc(1, sizeof *attempt);
+    configure(&config);
+    int error = comm && attempt
+                    ? harp_connect(comm->engine, &handle->harp, &config, &comm->connection, why)
+                    : -ENOMEM;
+    if (error) {
+        bool memory = comm && attempt;
+        free(comm);
+        free(attempt);
+        return plugin_fail(result_of(error), "connect from %s: %s", device->name,
+                           memory ? why : "no memory");
+    }
+    *attempt = (struct attempt){.next = plugin.attempts,
+                                .id = ++plugin.attempt_last,
+                                .asked_ns = plugin_now_ns(),
+                                .comm = comm};
+    plugin.attempts = attempt;
+    plugin.attempts_n++;
+    handle->attempt = attempt->id;
+    return NCCL_SUCCESS;
+}
+
+/* Whether it has become a connection. */
+static enum nccl_result look_after(struct attempt *attempt, struct handle *handle, void **sending)
+{
+    struct harp_completion completion;
+    struct comm *comm = attempt->comm;
+    attempt->asked_ns = plugin_now_ns();
+    if (plugin.drives)
+        harp_engine_drive(comm->engine);
+    if (harp_poll(comm->connection, &completion, 1) == 0)
+        return NCCL_SUCCESS;
+    handle->attempt = 0;
+    if (completion.type != HARP_COMPLETION_CONNECTED) {
+        enum nccl_result result = plugin_ended(comm, completion.reason);
+        abandon(attempt);
+        return result;
+    }
+    comm_post_controls(comm);
+    unlink_attempt(attempt);
+    plugin.open++;
+    *sending = comm;
+    return NCCL_SUCCESS;
+}
+
+static enum nccl_result go_on_connecting(int device, struct handle *handle, void **sending)
+{
+    enum nccl_result result = handle->attempt ? NCCL_SUCCESS : begin_to_connect(device, handle);
+    if (result != NCCL_SUCCESS || !handle->attempt)
+        return result;
+    for (struct attempt *at = plugin.attempts; at; at = at->next)
+        if (at->id == handle->attempt)
+            return look_after(at, handle, sending);
+    handle->attempt = 0;
+    return plugin_fail(NCCL_REMOTE_ERROR,
+                       "connect: NCCL has not asked for this attempt for %llu s; raise "
+                       "HARP_TIMEOUT if ranks start that far apart",
+                       (unsigned long long)plugin.settings.timeout_s);
+}
+
+enum nccl_result plugin_connect(int device, void *bytes, void **sending)
+{
+    struct handle handle;
+    if (!bytes || !sending)
+        return plugin_fail(NCCL_INVALID_ARGUMENT, "connect: handle or comm is NULL");
+    *sending = NULL;
+    memcpy(&handle, bytes, sizeof handle);
+    if (handle.magic != HANDLE_MAGIC || handle.layout != HANDLE_LAYOUT)
+        return plugin_fail(NCCL_INVALID_ARGUMENT,
+                           "connect: the other rank's handle is not one of this HARP: set "
+                           "NCCL_NET_PLUGIN and NCCL_NET=HARP alike, and install the same version "
+                           "of HARP, on all hosts");
+    pthread_mutex_lock(&plugin.lock);
+    enum nccl_result result = go_on_connecting(device, &handle, sending);
+    pthread_mutex_unlock(&plugin.lock);
+    memcpy(bytes, &handle, sizeof handle);
+    return result;
+}
+
+/* ---- accept ---- */
+
+static enum nccl_result look_for_newcomer(struct comm *listening, void **receiving)
+{
+    struct harp_completion completion;
+    if (plugin.drives)
+        harp_engine_drive(listening->engine);
+    struct harp_connection *connection = harp_accept(listening->listening);
+    if (!connection)
+        return NCCL_SUCCESS;
+    struct comm *comm = comm_new(COMM_RECEIVING, listening->device, listening->engine);
+    if (!comm) {
+        harp_connection_close(connection);
+        return plugin_fail(NCCL_SYSTEM_ERROR, "accept: no memory");
+    }
+    /* Who can be accepted is connected: that is its first completion. */
+    harp_poll(connection, &completion, 1);
+    comm->connection = connection;
+    plugin.open++;
+    *receiving = comm;
+    return NCCL_SUCCESS;
+}
+
+enum nccl_result plugin_accept(void *listening, void **receiving)
+{
+    struct comm *comm = listening;
+    if (!comm || comm->kind != COMM_LISTENING || !receiving)
+        return plugin_fail(NCCL_INVALID_ARGUMENT, "accept: this is no listening comm");
+    *receiving = NULL;
+    pthread_mutex_lock(&plugin.lock);
+    connect_sweep();
+    enum nccl_result result =
+        plugin.forked ? plugin_fail(NCCL_INVALID_USAGE, "accept: a child of fork cannot use HARP")
+                      : look_for_newcomer(comm, receiving);
+    pthread_mutex_unlock(&plugin.lock);
+    return result;
+}
+
+/* ---- close ---- */
+
+enum nccl_result plugin_close_listen(void *listening)
+{
+    struct comm *comm = listening;
+    if (!comm || comm->kind != COMM_LISTENING)
+        return plugin_fail(NCCL_INVALID_ARGUMENT, "closeListen: this is no listening comm");
+    pthread_mutex_lock(&plugin.lock);
+    if (comm->life == plugin.life) {
+        harp_unlisten(comm->listening);
+        plugin.open--;
+    }
+    pthread_mutex_unlock(&plugin.lock);
+    free(comm);
+    return NCCL_SUCCESS;
+}
+
+static void say_what_it_did(const struct comm *comm)
+{
+    struct harp_connection_info info;
+    char peer[64];
+    if (!plugin.settings.stats || !comm_lives(comm))
+        return;
+    harp_connection_info(comm->connection, &info);
+    harp_address_format(&info.peer, peer, sizeof peer);
+    plugin_info("%s %s on %s: %llu frames sent, %llu of them again, %llu lost, %llu placed, %llu "
+                "twice; segment %u, paths %u",
+                comm->kind == COMM_SENDING ? "sent to" : "received from", peer, comm->device->name,
+                (unsigned long long)info.counters.data_sent,
+                (unsigned long long)info.counters.data_again,
+                (unsigned long long)info.counters.lost, (unsigned long long)info.counters.placed,
+                (unsigned long long)info.counters.duplicates, info.segment, info.paths);
+}
+
+/* A receiving end that has got all stays until the sending end has closed: were the last
+ * acknowledgement lost, a CLOSE of ours would tell that end that its messages are, too. */
+static bool lingers(const struct comm *comm)
+{
+    return comm->kind == COMM_RECEIVING && comm_lives(comm) && !comm->closed &&
+           comm->failed == NCCL_SUCCESS && comm_idle(comm) && !plugin.forked;
+}
+
+static enum nccl_result close_comm(struct comm *comm, enum comm_kind kind, const char *call)
+{
+    if (!comm || comm->kind != kind)
+        return plugin_fail(NCCL_INVALID_ARGUMENT, "%s: this is not its comm", call);
+    pthread_mutex_lock(&plugin.lock);
+    plugin.open -= comm->life == plugin.life;
+    say_what_it_did(comm);
+    if (lingers(comm)) {
+        comm->until_ns = plugin_now_ns() + timeout_ns();
+        comm->next = plugin.lingering;
+        plugin.lingering = comm;
+    } else {
+        comm_let_go(comm);
+        free(comm);
+    }
+    connect_sweep();
+    pthread_mutex_unlock(&plugin.lock);
+    return NCCL_SUCCESS;
+}
+
+enum nccl_result plugin_close_send(void *sending)
+{
+    return close_comm(sending, COMM_SENDING, "closeSend");
+}
+
+enum nccl_result plugin_close_receive(void *receiving)
+{
+    return close_comm(receiving, COMM_RECEIVING, "closeRecv");
+}
+
+static bool parted(struct comm *comm)
+{
+    struct harp_completion completion;
+    while (harp_poll(comm->connection, &completion, 1))
+        if (completion.type == HARP_COMPLETION_CLOSED)
+            return true;
+    return plugin_now_ns() >= comm->until_ns;
+}
+
+static void sweep_lingering(void)
+{
+    struct comm **at = &plugin.lingering;
+    while (*at) {
+        struct comm *comm = *at;
+        if (!parted(comm)) {
+            at = &comm->next;
+            continue;
+        }
+        *at = comm->next;
+        comm_let_go(comm);
+        free(comm);
+    }
+}
+
+void connect_sweep(void)
+{
+    if (plugin.forked)
+        return;
+    uint64_t now_ns = plugin_now_ns();
+    for (struct attempt *at = plugin.attempts, *next; at; at = next) {
+        next = at->next;
+        if (now_ns - at->asked_ns > timeout_ns())
+            abandon(at);
+    }
+    sweep_lingering();
+}
+
+void connect_give_up(void)
+{
+    uint64_t until_ns = plugin_now_ns() + PART_NS;
+    if (plugin.forked)
+        return;
+    while (plugin.attempts)
+        abandon(plugin.attempts);
+    for (struct comm *at = plugin.lingering; at; at = at->next)
+        at->until_ns = at->until_ns < until_ns ? at->until_ns : until_ns;
+    while (plugin.lingering) {
+        uint64_t now_ns = plugin_now_ns();
+        if (now_ns < until_ns)
+            harp_connection_wait(plugin.lingering->connection, until_ns - now_ns);
+        sweep_lingering();
+    }
+}

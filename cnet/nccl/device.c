@@ -1,0 +1,176 @@
+/* Network cards, as NCCL is to see them: one device per card or bond. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <ifaddrs.h>
+#include <limits.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "plugin.h"
+
+#define DEFAULT_MBPS 10000
+#define NAMES_BYTES 400
+
+/* ---- What /sys/class/net says ---- */
+
+static void sys_path(char *out, const char *interface, const char *file)
+{
+    snprintf(out, PLUGIN_PATH_BYTES, "/sys/class/net/%s/%s", interface, file);
+}
+
+static long sys_number(const char *interface, const char *file, long otherwise)
+{
+    char path[PLUGIN_PATH_BYTES];
+    sys_path(path, interface, file);
+    FILE *from = fopen(path, "re");
+    long number = otherwise;
+    if (from && fscanf(from, "%ld", &number) != 1)
+        number = otherwise;
+    if (from)
+        fclose(from);
+    return number;
+}
+
+static bool sys_has(const char *interface, const char *file)
+{
+    char path[PLUGIN_PATH_BYTES];
+    sys_path(path, interface, file);
+    return access(path, F_OK) == 0;
+}
+
+/* A bond lies where its first member does. */
+static void find_card(const char *interface, char *card)
+{
+    char path[PLUGIN_PATH_BYTES], members[256] = "";
+    snprintf(card, IF_NAMESIZE, "%.15s", interface);
+    sys_path(path, interface, "bonding/slaves");
+    FILE *from = fopen(path, "re");
+    if (from && fscanf(from, "%255s", members) == 1)
+        snprintf(card, IF_NAMESIZE, "%.15s", members);
+    if (from)
+        fclose(from);
+}
+
+static uint64_t read_mac(const char *interface)
+{
+    char path[PLUGIN_PATH_BYTES];
+    unsigned mac[6] = {0};
+    uint64_t all = 0;
+    sys_path(path, interface, "address");
+    FILE *from = fopen(path, "re");
+    if (from && fscanf(from, "%x:%x:%x:%x:%x:%x", &mac[0], &mac[1], &mac[2], &mac[3], &mac[4],
+                       &mac[5]) == 6)
+        for (int i = 0; i < 6; i++)
+            all = all << 8 | (mac[i] & 0xff);
+    if (from)
+        fclose(from);
+    return all;
+}
+
+static void describe(struct device *device)
+{
+    char card[IF_NAMESIZE], path[PLUGIN_PATH_BYTES], real[PATH_MAX];
+    find_card(device->name, card);
+    sys_path(path, card, "device");
+    if (realpath(path, real))
+        snprintf(device->pci, sizeof device->pci, "%s", real);
+    long node = sys_number(card, "device/numa_node", -1);
+    device->node = node >= 0 ? (int)node : HARP_ARENA_LOCAL;
+    long speed = sys_number(device->name, "speed", 0);
+    device->speed_mbps = speed > 0 && speed < INT_MAX ? (int)speed : DEFAULT_MBPS;
+    device->guid = read_mac(device->name) << 16 | (if_nametoindex(device->name) & 0xffff);
+}
+
+/* ---- Which interfaces ---- */
+
+static bool read_address(const struct sockaddr *from, struct harp_address *address)
+{
+    *address = (struct harp_address){.family = HARP_INET};
+    if (from->sa_family == AF_INET) {
+        address->ip[10] = address->ip[11] = 0xff;
+        memcpy(address->ip + 12, &((const struct sockaddr_in *)(const void *)from)->sin_addr, 4);
+        return true;
+    }
+    const struct in6_addr *ip = &((const struct sockaddr_in6 *)(const void *)from)->sin6_addr;
+    memcpy(address->ip, ip, 16);
+    return !IN6_IS_ADDR_LINKLOCAL(ip);
+}
+
+static struct device *device_named(const char *name)
+{
+    for (int i = 0; i < plugin.devices_n; i++)
+        if (strcmp(plugin.devices[i].name, name) == 0)
+            return &plugin.devices[i];
+    return NULL;
+}
+
+/* Used only where the user names them or nothing else is there: in this order. */
+static const char *const last_resorts[] = {"docker", "virbr", "lo"};
+enum { LAST_RESORTS_N = sizeof last_resorts / sizeof last_resorts[0] };
+
+static int resort_of(const char *interface)
+{
+    for (int i = 0; i < LAST_RESORTS_N; i++)
+        if (strncmp(interface, last_resorts[i], strlen(last_resorts[i])) == 0)
+            return i;
+    return -1;
+}
+
+/* Add the interfaces of one kind that are up, have an address of this family and belong to no bond;
+ * those that have one already keep it. */
+static void add_interfaces(const struct ifaddrs *all, int family, const char *names, int resort)
+{
+    for (const struct ifaddrs *at = all; at; at = at->ifa_next) {
+        struct harp_address address;
+        bool chosen =
+            *names ? settings_match(names, at->ifa_name) : resort_of(at->ifa_name) == resort;
+        if (!at->ifa_addr || at->ifa_addr->sa_family != family || !(at->ifa_flags & IFF_UP) ||
+            !chosen || strlen(at->ifa_name) >= IF_NAMESIZE || device_named(at->ifa_name) ||
+            sys_has(at->ifa_name, "master/bonding") || !read_address(at->ifa_addr, &address) ||
+            plugin.devices_n == PLUGIN_DEVICES)
+            continue;
+        struct device *device = &plugin.devices[plugin.devices_n++];
+        *device = (struct device){.address = address};
+        snprintf(device->name, sizeof device->name, "%s", at->ifa_name);
+        describe(device);
+    }
+}
+
+static enum nccl_result none_found(const struct ifaddrs *all)
+{
+    char names[NAMES_BYTES] = "";
+    size_t used = 0;
+    for (const struct ifaddrs *at = all; at; at = at->ifa_next)
+        if (at->ifa_addr && at->ifa_addr->sa_family == AF_INET && used + 40 < sizeof names)
+            used += (size_t)snprintf(names + used, sizeof names - used, " %.20s", at->ifa_name);
+    return plugin_fail(NCCL_SYSTEM_ERROR,
+                       "no interface that is up and has an address fits HARP_IFNAME \"%.100s\"; "
+                       "with an IPv4 address there are:%s",
+                       plugin.settings.interfaces, *names ? names : " none");
+}
+
+enum nccl_result devices_find(void)
+{
+    struct ifaddrs *all = NULL;
+    const char *names = plugin.settings.interfaces;
+    plugin.devices_n = 0;
+    if (plugin.settings.port == PORT_MEM) { /* needs no card */
+        plugin.devices[0] = (struct device){
+            .name = "harp-mem", .node = HARP_ARENA_LOCAL, .guid = 1, .speed_mbps = 100000};
+        plugin.devices_n = 1;
+        return NCCL_SUCCESS;
+    }
+    if (getifaddrs(&all) != 0)
+        return plugin_fail(NCCL_SYSTEM_ERROR, "the kernel does not list its interfaces");
+    for (int resort = -1; plugin.devices_n == 0 && resort < LAST_RESORTS_N; resort++) {
+        add_interfaces(all, AF_INET, names, resort);
+        add_interfaces(all, AF_INET6, names, resort);
+    }
+    enum nccl_result result = plugin.devices_n ? NCCL_SUCCESS : none_found(all);
+    freeifaddrs(all);
+    return result;
+}

@@ -1,0 +1,130 @@
+/* Engines of a device: which port they have, and where they run. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <string.h>
+
+#include "plugin.h"
+
+#define XDP_FRAMES 8192
+#define UDP_FRAMES 256 /* of control only: payload goes between the port's memory and NCCL's */
+#define FRAME_BYTES 4096
+#define CONNECTIONS 16384
+#define DRAIN_NS UINT64_C(500000000)
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&plugin.lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&plugin.lock);
+}
+
+static void in_child(void)
+{
+    plugin.forked = true;
+    pthread_mutex_unlock(&plugin.lock);
+}
+
+/* After an engine's own handlers were set: so ours take their lock first, as all callers do. */
+static void watch_forks(void)
+{
+    pthread_atfork(before_fork, after_fork, in_child);
+}
+
+static void configure(struct device *device, uint32_t index, bool xdp,
+                      struct harp_engine_config *config)
+{
+    const struct settings *settings = &plugin.settings;
+    uint32_t of_process = (uint32_t)(device - plugin.devices) * (uint32_t)settings->engines + index;
+    struct harp_engine_port *port = &config->ports[0];
+    harp_engine_defaults(config);
+    config->name = device->engine_names[index];
+    config->progress = plugin.drives ? HARP_PROGRESS_INLINE : HARP_PROGRESS_THREAD;
+    if (settings->cpus.n)
+        config->cpu = settings->cpus.cpu[of_process % settings->cpus.n];
+    config->node = device->node;
+    config->frames = xdp ? XDP_FRAMES : UDP_FRAMES;
+    config->frame_bytes = FRAME_BYTES;
+    config->connections = CONNECTIONS;
+    config->dump = *settings->dump ? settings->dump : NULL;
+    config->ports_n = 1;
+    port->faults = *settings->faults ? settings->faults : NULL;
+    port->config.locals = (uint16_t)settings->paths;
+    port->open = harp_port_mem_open;
+    if (settings->port == PORT_MEM)
+        return;
+    port->open = xdp ? harp_port_xdp_open : harp_port_udp_open;
+    port->config.interface = device->name;
+    port->config.local = device->address;
+    port->config.mtu = (uint32_t)settings->mtu;
+    port->config.queue = -1;
+    port->config.copy_only = settings->xdp == XDP_COPY;
+    port->config.generic = settings->xdp == XDP_GENERIC;
+    port->config.busy_poll_us = (uint32_t)settings->busy_poll_us;
+}
+
+/* Open one engine by the port that the settings say; with `auto`, by xdp if that is possible. */
+static int open_one(struct device *device, uint32_t index, char *why, char *not_xdp)
+{
+    struct harp_engine_config config;
+    struct harp_engine **engine = &device->engines[index];
+    bool first_xdp = plugin.settings.port == PORT_XDP || plugin.settings.port == PORT_AUTO;
+    *not_xdp = 0;
+    configure(device, index, first_xdp, &config);
+    int error = harp_engine_open(engine, &config, why);
+    if (!error || plugin.settings.port != PORT_AUTO)
+        return error;
+    snprintf(not_xdp, HARP_WHY_BYTES, "%s", why);
+    configure(device, index, false, &config);
+    return harp_engine_open(engine, &config, why);
+}
+
+static void say_which(const struct device *device, uint32_t index, const char *not_xdp)
+{
+    const struct harp_engine *engine = device->engines[index];
+    plugin_info("%s, engine %u of %u, %s: %s%s%s", device->name, index + 1,
+                (uint32_t)plugin.settings.engines,
+                plugin.drives ? "driven inline" : "with a thread of its own",
+                harp_engine_line(engine, 1), *not_xdp ? "; xdp is not possible: " : "", not_xdp);
+}
+
+enum nccl_result engines_open(struct device *device)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    char why[HARP_WHY_BYTES], not_xdp[HARP_WHY_BYTES];
+    for (uint32_t i = 0; i < plugin.settings.engines; i++) {
+        if (device->engines[i])
+            continue;
+        snprintf(device->engine_names[i], sizeof device->engine_names[i], "nccl %s/%u",
+                 device->name, i);
+        if (open_one(device, i, why, not_xdp) != 0) {
+            device->engines[i] = NULL;
+            return plugin_fail(NCCL_SYSTEM_ERROR, "%s cannot be used: %s", device->name, why);
+        }
+        pthread_once(&once, watch_forks);
+        say_which(device, i, not_xdp);
+    }
+    return NCCL_SUCCESS;
+}
+
+struct harp_engine *engines_next(struct device *device)
+{
+    return device->engines[device->next++ % plugin.settings.engines];
+}
+
+void engines_close(void)
+{
+    for (int d = 0; d < plugin.devices_n; d++) {
+        for (uint32_t i = 0; i < PLUGIN_ENGINES; i++) {
+            struct harp_engine *engine = plugin.devices[d].engines[i];
+            plugin.devices[d].engines[i] = NULL;
+            if (!engine)
+                continue;
+            if (!plugin.forked)
+                harp_engine_drain(engine, DRAIN_NS);
+            harp_engine_close(engine);
+        }
+    }
+}

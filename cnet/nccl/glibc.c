@@ -1,0 +1,73 @@
+/* The plugin loads wherever glibc 2.31 or newer is, whatever it was built on.
+ *
+ * glibc 2.33 and 2.34 gave new versions to functions that had not changed. The linker turns cnet's
+ * calls to them into calls to the ones here (--wrap, in meson.build), which ask for the first
+ * version of each, there since the architecture is. A test looks at the symbols of what was built.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#define FIRST "GLIBC_2.2.5"
+#define FIRST_AFFINITY "GLIBC_2.3.4"
+#elif defined(__aarch64__)
+#define FIRST "GLIBC_2.17"
+#define FIRST_AFFINITY "GLIBC_2.17"
+#else
+#error "the first glibc of this architecture is not known here"
+#endif
+
+/* What the linker calls when cnet calls the function without the prefix. */
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
+                          void *argument);
+int __wrap_pthread_join(pthread_t thread, void **result);
+int __wrap_pthread_once(pthread_once_t *once, void (*run)(void));
+int __wrap_pthread_setaffinity_np(pthread_t thread, size_t bytes, const cpu_set_t *cpus);
+int __wrap_fstat(int file, struct stat *out);
+int __wrap_fstatat(int folder, const char *path, struct stat *out, int flags);
+
+int first_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+int first_join(pthread_t, void **);
+int first_once(pthread_once_t *, void (*)(void));
+int first_setaffinity(pthread_t, size_t, const cpu_set_t *);
+__asm__(".symver first_create, pthread_create@" FIRST);
+__asm__(".symver first_join, pthread_join@" FIRST);
+__asm__(".symver first_once, pthread_once@" FIRST);
+__asm__(".symver first_setaffinity, pthread_setaffinity_np@" FIRST_AFFINITY);
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
+                          void *argument)
+{
+    return first_create(thread, attributes, run, argument);
+}
+
+int __wrap_pthread_join(pthread_t thread, void **result)
+{
+    return first_join(thread, result);
+}
+
+int __wrap_pthread_once(pthread_once_t *once, void (*run)(void))
+{
+    return first_once(once, run);
+}
+
+int __wrap_pthread_setaffinity_np(pthread_t thread, size_t bytes, const cpu_set_t *cpus)
+{
+    return first_setaffinity(thread, bytes, cpus);
+}
+
+/* Before 2.33 there was no such function, only a macro. The kernel's struct is the same. */
+int __wrap_fstat(int file, struct stat *out)
+{
+    return (int)syscall(SYS_fstat, file, out);
+}
+
+int __wrap_fstatat(int folder, const char *path, struct stat *out, int flags)
+{
+    return (int)syscall(SYS_newfstatat, folder, path, out, flags);
+}

@@ -1,0 +1,112 @@
+#define _GNU_SOURCE
+#include "plugin.h"
+
+#include <stdio.h>
+#include <time.h>
+
+#define LATENCY_UNKNOWN 0.0f /* NCCL takes its own figure for networks then */
+
+struct plugin plugin = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+uint64_t plugin_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* Settings and devices are read once, by the first communicator. */
+static enum nccl_result start(void)
+{
+    char why[SETTINGS_TEXT_BYTES];
+    if (!settings_read(&plugin.settings, plugin_warn, why, sizeof why))
+        return plugin_fail(NCCL_INVALID_USAGE, "%s", why);
+    plugin.drives = plugin.settings.progress == PROGRESS_INLINE;
+    enum nccl_result result = devices_find();
+    plugin.ready = result == NCCL_SUCCESS;
+    for (int i = 0; plugin.ready && i < plugin.devices_n; i++) {
+        char address[64];
+        harp_address_format(&plugin.devices[i].address, address, sizeof address);
+        plugin_info("device %d is %s%s%s", i, plugin.devices[i].name,
+                    plugin.settings.port == PORT_MEM ? "" : ", ",
+                    plugin.settings.port == PORT_MEM ? "" : address);
+    }
+    return result;
+}
+
+enum nccl_result plugin_init(nccl_logger logger, nccl_profiler profiler)
+{
+    pthread_mutex_lock(&plugin.lock);
+    plugin.logger = logger;
+    plugin.profiler = profiler;
+    enum nccl_result result =
+        plugin.forked  ? plugin_fail(NCCL_INVALID_USAGE, "a child of fork cannot use HARP: start "
+                                                          "workers by spawn or exec")
+        : plugin.ready ? NCCL_SUCCESS
+                       : start();
+    plugin.users += result == NCCL_SUCCESS;
+    pthread_mutex_unlock(&plugin.lock);
+    return result;
+}
+
+static void stop(void)
+{
+    connect_give_up();
+    engines_close();
+    plugin.life++;
+    plugin.open = 0;
+    plugin.ready = false;
+}
+
+enum nccl_result plugin_finalize(void)
+{
+    pthread_mutex_lock(&plugin.lock);
+    if (plugin.users && --plugin.users == 0)
+        stop();
+    pthread_mutex_unlock(&plugin.lock);
+    return NCCL_SUCCESS;
+}
+
+/* Before version 11 NCCL does not say when it is done. Where comms are still open it is not: a
+ * process that exits has threads of NCCL's that go on using them. */
+__attribute__((destructor)) static void unload(void)
+{
+    plugin.logger = NULL; /* NCCL may be gone */
+    if (plugin.ready && !plugin.open)
+        stop();
+}
+
+enum nccl_result plugin_devices(int *count)
+{
+    if (!count)
+        return plugin_fail(NCCL_INVALID_ARGUMENT, "devices: the count is NULL");
+    *count = plugin.devices_n;
+    return NCCL_SUCCESS;
+}
+
+enum nccl_result plugin_properties(int number, struct nccl_properties_v12 *properties)
+{
+    if (number < 0 || number >= plugin.devices_n || !properties)
+        return plugin_fail(NCCL_INVALID_ARGUMENT,
+                           "getProperties: there are devices 0 to %d, not %d", plugin.devices_n - 1,
+                           number);
+    struct device *device = &plugin.devices[number];
+    *properties = (struct nccl_properties_v12){
+        .name = device->name,
+        .pciPath = *device->pci ? device->pci : NULL,
+        .guid = device->guid,
+        .ptrSupport = NCCL_PTR_HOST,
+        .speed = device->speed_mbps,
+        .latency = LATENCY_UNKNOWN,
+        .maxComms = 65536,
+        .maxRecvs = NCCL_RECEIVES_MAX,
+        .netDeviceType = NCCL_DEVICE_HOST,
+        .vProps = {.ndevs = 1, .devs = {number}},
+        .maxP2pBytes = HARP_MESSAGE_MAX,
+        .maxCollBytes = HARP_MESSAGE_MAX,
+        .maxMultiRequestSize = 1,
+        .railId = NCCL_UNDEFINED,
+        .planeId = NCCL_UNDEFINED,
+    };
+    return NCCL_SUCCESS;
+}

@@ -1,0 +1,196 @@
+/* HARP as NCCL's network: libnccl-net-harp.so from inside. docs/nccl.md is its page.
+ *
+ *      NCCL                      versions.c                      one implementation
+ *     +-----------------+       +----------------+       +--------------------------------+
+ *     | ncclNetPlugin_v6| ----> | thin functions | ----> | plugin.c    init, finalize     |
+ *     |       ...   _v12|       | per version    |       | device.c    network cards      |
+ *     +-----------------+       +----------------+       | engines.c   engines of a card  |
+ *                                                        | connect.c   listen to close    |
+ *                                settings.c: HARP_ names | transfer.c  isend, irecv, test |
+ *                                log.c: NCCL's log       +--------------------------------+
+ *                                abi.h: NCCL's tables           cnet/engine.h
+ *
+ * **Threads.** NCCL calls init, devices, finalize on the application's threads, listen to close and
+ * registration on a service thread, isend to test on a progress thread; a comm belongs to one of
+ * them at a time. All but the last group hold `plugin.lock`; isend, irecv and test take no lock,
+ * allocate nothing, and touch nothing but their comm.
+ *
+ * **Life.** Engines are opened with the first listen or connect on their device and closed with the
+ * last finalize, or, before version 11, when the library is closed. A child of fork can only close.
+ *
+ *     comm        made by          ends in
+ *     listening   listen           closeListen
+ *     sending     connect          closeSend
+ *     receiving   accept           closeRecv; stays as `lingering` until the sending end has
+ * closed, since that end must hear that all has arrived
+ */
+#ifndef HARP_NCCL_PLUGIN_H
+#define HARP_NCCL_PLUGIN_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "../engine.h"
+#include "abi.h"
+#include "settings.h"
+
+#define PLUGIN_DEVICES 32
+#define PLUGIN_ENGINES 16                                /* a device, at most */
+#define PLUGIN_PATH_BYTES 4096                           /* of a file's name */
+#define PLUGIN_CONTROLS 128                              /* announcements under way, of one comm */
+#define PLUGIN_PROFILER_ID ((INT64_C(0x4852) << 16) | 1) /* "HR", layout 1 */
+
+/* A network card, or a bond of several. */
+struct device {
+    char name[32];
+    char pci[PLUGIN_PATH_BYTES]; /* "": virtual */
+    uint64_t guid;
+    int speed_mbps;
+    int node; /* NUMA, or HARP_ARENA_LOCAL */
+    struct harp_address address;
+    struct harp_engine *engines[PLUGIN_ENGINES]; /* none, or as many as the settings say */
+    char engine_names[PLUGIN_ENGINES][48];
+    uint32_t next; /* engine that the next connection lives on */
+};
+
+/* What regMr gives out. */
+struct memory {
+    _Atomic uint32_t used; /* by so many requests that are not done */
+};
+
+struct request {
+    struct comm *comm;
+    uint32_t left; /* messages of it that are not done */
+    uint32_t n;
+    int sizes[NCCL_RECEIVES_MAX];
+    struct memory *memory[NCCL_RECEIVES_MAX];
+    void *events[NCCL_RECEIVES_MAX]; /* the profiler's */
+};
+
+/* From the receiving end to the sending one, for each irecv: which tags its buffers have. All
+ * little-endian, as the wire is. */
+struct announcement {
+    uint32_t n;
+    int32_t tags[NCCL_RECEIVES_MAX];
+};
+
+struct held { /* a send whose turn in its group has not come */
+    struct request *request;
+    void *data;
+    uint32_t size;
+};
+
+enum comm_kind {
+    COMM_LISTENING = 0x6c697374,
+    COMM_SENDING = 0x73656e64,
+    COMM_RECEIVING = 0x72656376
+};
+
+struct comm {
+    enum comm_kind kind;
+    enum nccl_result failed; /* NCCL_SUCCESS as long as it works */
+    bool closed;             /* the connection is, for this reason: */
+    uint32_t reason;
+    uint32_t life; /* of the plugin, in which its engine was opened */
+    struct device *device;
+    struct harp_engine *engine;
+    struct harp_listening *listening;
+    struct harp_connection *connection; /* NULL: it was let go */
+    struct comm *next;                  /* lingering */
+    uint64_t until_ns;                  /* lingering so long at most */
+
+    /* Announcements: at the sending end posted to be received into, at the receiving end to be
+     * sent; message n is in place n of the ring. */
+    struct announcement controls[PLUGIN_CONTROLS];
+    uint32_t controls_head, controls_tail;
+    /* Sending end: the first group, of which announcement `controls_head` tells. */
+    struct held held[NCCL_RECEIVES_MAX];
+    uint32_t sent_of_group;
+
+    /* Requests: NCCL_REQUESTS, at the sending end NCCL_RECEIVES_MAX times as many. */
+    uint32_t requests_n, free_n;
+    uint16_t free[NCCL_REQUESTS * NCCL_RECEIVES_MAX]; /* stack */
+    struct request requests[];
+};
+
+/* An attempt to connect that NCCL will ask for again. */
+struct attempt {
+    struct attempt *next;
+    uint64_t id;
+    uint64_t asked_ns; /* when NCCL last did */
+    struct comm *comm;
+};
+
+struct plugin {
+    pthread_mutex_t lock;
+    nccl_logger logger;
+    nccl_profiler profiler; /* NULL: none */
+    uint32_t users;         /* contexts that are not finalized */
+    uint32_t life;          /* counts how often the engines were closed */
+    uint32_t open;          /* comms and listeners that NCCL has */
+    bool forked;            /* this is a child of the process that NCCL runs in */
+    bool ready;             /* settings and devices are read */
+    bool drives;            /* HARP_PROGRESS=inline */
+    struct settings settings;
+    struct device devices[PLUGIN_DEVICES];
+    int devices_n;
+    struct attempt *attempts;
+    uint32_t attempts_n;
+    uint64_t attempt_last; /* id */
+    struct comm *lingering;
+};
+
+extern struct plugin plugin;
+
+/* log.c: one line each, through NCCL's logger. plugin_fail returns `result`. */
+void plugin_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void plugin_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
+enum nccl_result plugin_fail(enum nccl_result result, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+/* Why a connection ended, and what to do. */
+enum nccl_result plugin_ended(const struct comm *comm, uint32_t reason);
+
+/* device.c: find the cards that the settings name. */
+enum nccl_result devices_find(void);
+
+/* engines.c: open a device's engines unless they are; the one for the next connection. */
+enum nccl_result engines_open(struct device *device);
+struct harp_engine *engines_next(struct device *device);
+void engines_close(void);
+
+/* connect.c */
+void connect_sweep(void);   /* attempts and lingering comms whose time is over */
+void connect_give_up(void); /* all of them; waits a little for lingering ones */
+uint64_t plugin_now_ns(void);
+
+/* transfer.c */
+struct comm *comm_new(enum comm_kind kind, struct device *device, struct harp_engine *engine);
+void comm_post_controls(struct comm *comm); /* sending end, once it is connected */
+bool comm_idle(const struct comm *comm);    /* no request is outstanding */
+bool comm_lives(const struct comm *comm);   /* it has a connection, and its engine is there */
+/* Let go of all memory of NCCL's and of the connection. */
+void comm_let_go(struct comm *comm);
+
+/* The implementation that all versions share: calls as in version 12 but for the context, of which
+ * there is only one, and structs that differ. */
+enum nccl_result plugin_init(nccl_logger logger, nccl_profiler profiler);
+enum nccl_result plugin_finalize(void);
+enum nccl_result plugin_devices(int *count);
+enum nccl_result plugin_properties(int device, struct nccl_properties_v12 *properties);
+enum nccl_result plugin_listen(int device, void *handle, void **listening);
+enum nccl_result plugin_connect(int device, void *handle, void **sending);
+enum nccl_result plugin_accept(void *listening, void **receiving);
+enum nccl_result plugin_register(void *comm, void *data, size_t size, int type, void **memory);
+enum nccl_result plugin_deregister(void *comm, void *memory);
+enum nccl_result plugin_isend(void *sending, void *data, size_t size, int tag, void *memory,
+                              void *parent, void **request);
+enum nccl_result plugin_irecv(void *receiving, int n, void **data, size_t *sizes, int *tags,
+                              void **memories, void **parents, void **request);
+enum nccl_result plugin_iflush(void *receiving, int n, void **data, int *sizes, void **memories,
+                               void **request);
+enum nccl_result plugin_test(void *request, int *done, int *sizes);
+enum nccl_result plugin_close_send(void *sending);
+enum nccl_result plugin_close_receive(void *receiving);
+enum nccl_result plugin_close_listen(void *listening);
+
+#endif

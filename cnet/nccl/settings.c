@@ -1,0 +1,277 @@
+#define _GNU_SOURCE
+#include "settings.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LINE_BYTES 1024
+#define NAME_LONGEST 32
+
+enum kind { TEXT, NUMBER, WORD, CPUS, ELSEWHERE };
+
+struct setting {
+    const char *name;
+    enum kind kind;
+    size_t at;                /* in struct settings */
+    const char *const *words; /* WORD: the value is its number in this list */
+    uint64_t least, most;     /* NUMBER */
+    const char *allowed;      /* in words, for errors */
+};
+
+const char *const settings_cc[] = {"swift", "fixed", NULL};
+static const char *const ports[] = {"auto", "xdp", "udp", "mem", NULL};
+static const char *const progresses[] = {"threads", "inline", NULL};
+static const char *const xdp_modes[] = {"auto", "copy", "generic", NULL};
+static const char *const switches[] = {"0", "1", NULL};
+
+#define AT(member) offsetof(struct settings, member)
+
+static const struct setting list[] = {
+    {"HARP_IFNAME", TEXT, AT(interfaces), .allowed = "at most 511 characters"},
+    {"HARP_PORT", WORD, AT(port), ports, .allowed = "auto, xdp, udp or mem"},
+    {"HARP_PROGRESS", WORD, AT(progress), progresses, .allowed = "threads or inline"},
+    {"HARP_CPUS", CPUS, AT(cpus), .allowed = "CPU numbers and ranges, as 2,4-7"},
+    {"HARP_ENGINES", NUMBER, AT(engines), NULL, 1, 16, "1 to 16"},
+    {"HARP_PATHS", NUMBER, AT(paths), NULL, 1, 64, "1 to 64"},
+    {"HARP_CC", WORD, AT(cc), settings_cc, .allowed = "swift or fixed"},
+    {"HARP_MTU", NUMBER, AT(mtu), NULL, 576, 65535, "576 to 65535"},
+    {"HARP_TIMEOUT", NUMBER, AT(timeout_s), NULL, 1, 86400, "1 to 86400 (seconds)"},
+    {"HARP_STATS", WORD, AT(stats), switches, .allowed = "0 or 1"},
+    {"HARP_DUMP", TEXT, AT(dump), .allowed = "a path of at most 511 characters"},
+    {"HARP_FAULTS", TEXT, AT(faults), .allowed = "at most 511 characters"},
+    {"HARP_XDP", WORD, AT(xdp), xdp_modes, .allowed = "auto, copy or generic"},
+    {"HARP_BUSY_POLL", NUMBER, AT(busy_poll_us), NULL, 0, 100000, "0 to 100000 (microseconds)"},
+    {"HARP_CONF_FILE", ELSEWHERE, 0, .allowed = "a path, in the environment only"},
+};
+
+enum { LIST_N = sizeof list / sizeof list[0] };
+
+/* ---- One value ---- */
+
+static bool read_number(const char *text, uint64_t least, uint64_t most, uint64_t *out)
+{
+    char *end;
+    errno = 0;
+    unsigned long long number = strtoull(text, &end, 10);
+    if (!isdigit((unsigned char)text[0]) || *end || errno || number < least || number > most)
+        return false;
+    *out = number;
+    return true;
+}
+
+static bool read_word(const char *text, const char *const *words, uint64_t *out)
+{
+    for (uint64_t i = 0; words[i]; i++)
+        if (strcasecmp(text, words[i]) == 0) {
+            *out = i;
+            return true;
+        }
+    return false;
+}
+
+static bool add_cpus(struct settings_cpus *cpus, unsigned long first, unsigned long last)
+{
+    if (first > last || last >= UINT16_MAX || last - first >= SETTINGS_CPUS - cpus->n)
+        return false;
+    for (unsigned long cpu = first; cpu <= last; cpu++)
+        cpus->cpu[cpus->n++] = (uint16_t)cpu;
+    return true;
+}
+
+static bool read_cpus(const char *text, struct settings_cpus *cpus)
+{
+    cpus->n = 0;
+    for (;;) {
+        char *end;
+        if (!isdigit((unsigned char)*text))
+            return false;
+        unsigned long first = strtoul(text, &end, 10), last = first;
+        if (*end == '-') {
+            text = end + 1;
+            if (!isdigit((unsigned char)*text))
+                return false;
+            last = strtoul(text, &end, 10);
+        }
+        if (!add_cpus(cpus, first, last))
+            return false;
+        if (!*end)
+            return true;
+        if (*end != ',')
+            return false;
+        text = end + 1;
+    }
+}
+
+static bool read_text(const char *text, char *out)
+{
+    if (strlen(text) >= SETTINGS_TEXT_BYTES)
+        return false;
+    strcpy(out, text);
+    return true;
+}
+
+static bool read_value(const struct setting *setting, const char *text, void *at)
+{
+    switch (setting->kind) {
+    case TEXT:
+        return read_text(text, at);
+    case NUMBER:
+        return read_number(text, setting->least, setting->most, at);
+    case WORD:
+        return read_word(text, setting->words, at);
+    case CPUS:
+        return read_cpus(text, at);
+    default:
+        return true; /* it was used before */
+    }
+}
+
+/* ---- Names ---- */
+
+static const struct setting *find(const char *name)
+{
+    for (int i = 0; i < LIST_N; i++)
+        if (strcmp(list[i].name, name) == 0)
+            return &list[i];
+    return NULL;
+}
+
+/* Letters to insert, delete or replace to make one of the other (Levenshtein). */
+static uint32_t distance(const char *a, const char *b)
+{
+    uint32_t row[NAME_LONGEST + 1];
+    size_t length = strnlen(b, NAME_LONGEST);
+    for (uint32_t j = 0; j <= length; j++)
+        row[j] = j;
+    for (uint32_t i = 0; a[i]; i++) {
+        uint32_t corner = row[0];
+        row[0] = i + 1;
+        for (size_t j = 0; j < length; j++) {
+            uint32_t least = corner + (a[i] != b[j]);
+            corner = row[j + 1];
+            least = row[j] + 1 < least ? row[j] + 1 : least;
+            row[j + 1] = corner + 1 < least ? corner + 1 : least;
+        }
+    }
+    return row[length];
+}
+
+static const char *nearest(const char *name)
+{
+    const struct setting *best = &list[0];
+    for (int i = 1; i < LIST_N; i++)
+        if (distance(name, list[i].name) < distance(name, best->name))
+            best = &list[i];
+    return best->name;
+}
+
+/* ---- Where values come from ---- */
+
+static bool set(struct settings *settings, const char *where, const char *name, const char *value,
+                char *why, size_t room)
+{
+    const struct setting *setting = find(name);
+    if (!*value || read_value(setting, value, (char *)settings + setting->at))
+        return true;
+    snprintf(why, room, "%s%s is \"%.100s\": possible is %s", where, name, value, setting->allowed);
+    return false;
+}
+
+static char *trim(char *text)
+{
+    while (isspace((unsigned char)*text))
+        text++;
+    char *end = text + strlen(text);
+    while (end > text && isspace((unsigned char)end[-1]))
+        *--end = 0;
+    return text;
+}
+
+static bool read_line(struct settings *settings, char *line, const char *where,
+                      void (*warn)(const char *format, ...), char *why, size_t room)
+{
+    char *name = trim(line), *equals = strchr(name, '=');
+    if (!*name || *name == '#')
+        return true;
+    if (!equals) {
+        snprintf(why, room, "%s\"%.60s\" is no line NAME=value", where, name);
+        return false;
+    }
+    *equals = 0;
+    name = trim(name);
+    if (find(name))
+        return set(settings, where, name, trim(equals + 1), why, room);
+    warn("%s%s is not known and changes nothing; the nearest name is %s", where, name,
+         nearest(name));
+    return true;
+}
+
+static bool read_file(struct settings *settings, void (*warn)(const char *format, ...), char *why,
+                      size_t room)
+{
+    const char *asked = getenv("HARP_CONF_FILE"), *path = asked && *asked ? asked : SETTINGS_FILE;
+    FILE *file = fopen(path, "re");
+    if (!file && path == asked) {
+        snprintf(why, room, "HARP_CONF_FILE %.100s cannot be read: %s", path, strerror(errno));
+        return false;
+    }
+    if (!file)
+        return true;
+    char line[LINE_BYTES], where[160];
+    bool right = true;
+    for (int number = 1; right && fgets(line, sizeof line, file); number++) {
+        snprintf(where, sizeof where, "%.120s:%d: ", path, number);
+        right = read_line(settings, line, where, warn, why, room);
+    }
+    fclose(file);
+    return right;
+}
+
+static bool read_environment(struct settings *settings, void (*warn)(const char *format, ...),
+                             char *why, size_t room)
+{
+    for (char **at = environ; at && *at; at++) {
+        char name[64];
+        const char *equals = strchr(*at, '=');
+        if (strncmp(*at, "HARP_", 5) != 0 || !equals)
+            continue;
+        snprintf(name, sizeof name, "%.*s", (int)(equals - *at), *at);
+        if (!find(name))
+            warn("%s is not known and changes nothing; the nearest name is %s", name,
+                 nearest(name));
+        else if (!set(settings, "", name, equals + 1, why, room))
+            return false;
+    }
+    return true;
+}
+
+bool settings_read(struct settings *settings, void (*warn)(const char *format, ...), char *why,
+                   size_t room)
+{
+    *settings = (struct settings){.engines = 1, .paths = 1, .timeout_s = 30};
+    const char *nccl = getenv("NCCL_SOCKET_IFNAME");
+    if (nccl)
+        read_text(nccl, settings->interfaces);
+    return read_file(settings, warn, why, room) && read_environment(settings, warn, why, room);
+}
+
+bool settings_match(const char *names, const char *interface)
+{
+    bool without = *names == '^', whole, found = false;
+    names += without;
+    whole = *names == '=';
+    names += whole;
+    if (!*names)
+        return true;
+    while (*names && !found) {
+        size_t length = strcspn(names, ",");
+        size_t name = strcspn(names, ":,"); /* NCCL allows a port behind a colon */
+        found = name && strncmp(names, interface, name) == 0 && (!whole || !interface[name]);
+        names += length + (names[length] == ',');
+    }
+    return found != without;
+}

@@ -1,0 +1,54 @@
+/* What a user may set: HARP_ names in the environment and in a file.
+ *
+ *     environment  >  file of HARP_CONF_FILE, else /etc/harp/harp.conf  >  defaults
+ *
+ * The file has lines NAME=value; empty ones and those that begin with # are passed over. An empty
+ * value counts as not set. docs/nccl.md lists the names; settings.c is the list that counts.
+ */
+#ifndef HARP_NCCL_SETTINGS_H
+#define HARP_NCCL_SETTINGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define SETTINGS_TEXT_BYTES 512
+#define SETTINGS_CPUS 256
+#define SETTINGS_FILE "/etc/harp/harp.conf"
+
+enum settings_port { PORT_AUTO, PORT_XDP, PORT_UDP, PORT_MEM };
+enum settings_progress { PROGRESS_THREADS, PROGRESS_INLINE };
+enum settings_xdp { XDP_BEST, XDP_COPY, XDP_GENERIC };
+
+struct settings_cpus {
+    uint32_t n; /* 0: any */
+    uint16_t cpu[SETTINGS_CPUS];
+};
+
+struct settings {
+    char interfaces[SETTINGS_TEXT_BYTES]; /* "": all that are fit */
+    char dump[SETTINGS_TEXT_BYTES];       /* file for flight recorders; "": none */
+    char faults[SETTINGS_TEXT_BYTES];     /* as port_chaos.h reads them; "": none */
+    uint64_t port, progress, xdp;         /* of the enums above */
+    uint64_t engines;                     /* a device */
+    uint64_t paths;                       /* a connection */
+    uint64_t cc;                          /* index into settings_cc */
+    uint64_t mtu;                         /* 0: the interface's */
+    uint64_t timeout_s;
+    uint64_t busy_poll_us;
+    uint64_t stats; /* say what a connection did when it is closed */
+    struct settings_cpus cpus;
+};
+
+extern const char *const settings_cc[];
+
+/* Defaults, then the file, then the environment. False, and one sentence in `why`, if a value is
+ * wrong or a file that was asked for cannot be read. `warn` is told of names that do not exist. */
+bool settings_read(struct settings *settings, void (*warn)(const char *format, ...), char *why,
+                   size_t room);
+
+/* Whether a list as NCCL_SOCKET_IFNAME takes it names this interface: prefixes separated by commas;
+ * "=" before them: whole names; "^" before that: all but these. "" names all. */
+bool settings_match(const char *list, const char *interface);
+
+#endif
