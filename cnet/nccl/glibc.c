@@ -61,7 +61,7 @@ int __wrap_pthread_setaffinity_np(pthread_t thread, size_t bytes, const cpu_set_
     return first_setaffinity(thread, bytes, cpus);
 }
 
-/* Before 2.33 there was no such function, only a macro. The kernel's struct is the same. */
+/* Before 2.33 there were no such functions, only macros. The kernel's struct is the same. */
 int __wrap_fstat(int file, struct stat *out)
 {
     return (int)syscall(SYS_fstat, file, out);
@@ -71,3 +71,8 @@ int __wrap_fstatat(int folder, const char *path, struct stat *out, int flags)
 {
     return (int)syscall(SYS_newfstatat, folder, path, out, flags);
 }
+
+/* Their names where _FILE_OFFSET_BITS is 64. */
+int __wrap_fstat64(int file, struct stat *out) __attribute__((alias("__wrap_fstat")));
+int __wrap_fstatat64(int folder, const char *path, struct stat *out, int flags)
+    __attribute__((alias("__wrap_fstatat")));
