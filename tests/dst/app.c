@@ -3,14 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "random.h"
 #include "sequence.h"
-
-/* Payload depends on side, message and position. */
-static uint8_t pattern(uint8_t side, uint32_t message, uint32_t i)
-{
-    return (uint8_t)(message * 131 + i * 7 + (i >> 8) * 13 + side * 89 + 1);
-}
 
 static uint8_t *allocate(const struct dst_app *app, uint32_t bytes)
 {
@@ -88,7 +81,7 @@ static void give_back(struct dst_app *app, struct harp_session *session, uint64_
     for (uint32_t i = 0; i < n; i++) {
         struct dst_lent *lent = &app->lent[dst_below(&app->random, app->lent_n)];
         for (uint32_t b = 0; app->trusts && lent->bytes && b < lent->length; b++)
-            DST_CHECK(lent->bytes[b] == pattern(!app->side, lent->message, lent->offset + b),
+            DST_CHECK(lent->bytes[b] == dst_pattern(!app->side, lent->message, lent->offset + b),
                       "bytes of a lent frame differ", lent->message, lent->offset + b);
         free(lent->bytes);
         *lent = app->lent[--app->lent_n];
@@ -123,7 +116,7 @@ static void check_message(const struct dst_app *app, const struct harp_event *ev
     DST_CHECK(event->size == app->in->size[m], "received with another size", event->size, m);
     DST_CHECK(whole(app, m), "received before all of it arrived", m, app->placed[m]);
     for (uint32_t i = 0; app->in_buffer[m] && i < event->size; i++)
-        DST_CHECK(app->in_buffer[m][i] == pattern(!app->side, m, i), "bytes differ", m, i);
+        DST_CHECK(app->in_buffer[m][i] == dst_pattern(!app->side, m, i), "bytes differ", m, i);
 }
 
 static void on_received(struct dst_app *app, const struct harp_event *event)
@@ -187,7 +180,7 @@ static uint8_t *fill(const struct dst_app *app, uint32_t m, uint32_t from, uint3
 {
     uint8_t *buffer = allocate(app, bytes);
     for (uint32_t i = 0; buffer && i < bytes; i++)
-        buffer[i] = pattern(app->side, m, from + i);
+        buffer[i] = dst_pattern(app->side, m, from + i);
     return buffer;
 }
 

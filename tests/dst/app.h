@@ -8,21 +8,8 @@
 #ifndef DST_APP_H
 #define DST_APP_H
 
+#include "script.h"
 #include "session.h"
-
-#define DST_MESSAGES 400
-
-struct dst_script {
-    uint32_t n;
-    uint32_t size[DST_MESSAGES];
-    uint32_t ahead;                      /* buffers that the receiver keeps posted */
-    uint32_t slack;                      /* how much longer than its message a buffer is */
-    uint32_t short_at;                   /* this message's buffer is too short by one byte */
-    uint64_t stall_from_ns, stall_to_ns; /* the receiver's application sleeps */
-    uint32_t stream_frames;              /* the receiver lends so many frames; 0: posts buffers */
-    uint32_t hold_ns;                    /* streamed: longest time between two returns of frames */
-    bool pieces;                         /* the sender's payload lies in pieces of a chunk each */
-};
 
 /* A frame that the application has. */
 struct dst_lent {
@@ -59,15 +46,6 @@ struct dst_app {
     uint32_t placed[DST_MESSAGES]; /* bytes */
     uint8_t *placed_map[DST_MESSAGES];
 };
-
-/* Says what broke, how to see it again, and ends the program. */
-_Noreturn void dst_fail(const char *what, uint64_t a, uint64_t b);
-
-#define DST_CHECK(holds, what, a, b)                                                               \
-    do {                                                                                           \
-        if (!(holds))                                                                              \
-            dst_fail(what, (uint64_t)(a), (uint64_t)(b));                                          \
-    } while (0)
 
 void dst_app_start(struct dst_app *app, uint16_t segment);
 void dst_app_stop(struct dst_app *app);

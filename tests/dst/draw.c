@@ -20,94 +20,6 @@ static uint32_t rate(struct dst_world *w, uint32_t permille, uint64_t most)
     return chance(w, permille) ? (uint32_t)below(w, most) : 0;
 }
 
-static void draw_script(struct dst_world *w, struct dst_script *script, uint16_t segment)
-{
-    static const uint32_t scale[] = {1, 4, 40, 600};
-    script->n = 1 + (uint32_t)below(w, chance(w, 200) ? DST_MESSAGES : 24);
-    for (uint32_t m = 0; m < script->n; m++) {
-        uint32_t most = segment * scale[below(w, script->n > 30 ? 2 : 3)];
-        script->size[m] = (uint32_t)below(w, most + 1u);
-    }
-    if (chance(w, 100)) /* wider than the window of chunks */
-        script->size[0] = segment * (HARP_CHUNK_WINDOW + (uint32_t)below(w, 800));
-    script->ahead = 1 + (uint32_t)below(w, chance(w, 500) ? 4 : HARP_MESSAGES);
-    script->slack = rate(w, 300, 5000);
-    script->short_at = UINT32_MAX;
-    script->pieces = chance(w, 300);
-    if (chance(w, 300)) {
-        script->stream_frames = 1 + (uint32_t)below(w, chance(w, 300) ? 8 : 2000);
-        script->hold_ns = 1 + (uint32_t)below(w, chance(w, 500) ? 10 * DST_US : 300 * DST_US);
-    }
-    if (w->kind == DST_FAULTS && chance(w, 200)) {
-        script->stall_from_ns = w->now_ns + below(w, 20 * DST_MS);
-        script->stall_to_ns = script->stall_from_ns + below(w, 200 * DST_MS);
-    }
-}
-
-static void draw_span(struct dst_world *w, uint64_t *from_ns, uint64_t *to_ns)
-{
-    *from_ns = w->now_ns + below(w, chance(w, 500) ? 5 * DST_MS : DST_FAULTS_NS / 2);
-    *to_ns = *from_ns + below(w, DST_FAULTS_NS / 2);
-}
-
-static void draw_way(struct dst_world *w, struct dst_faults *f)
-{
-    *f = (struct dst_faults){.delay_ns = 5 * DST_US + below(w, 95 * DST_US), .queue_ns = DST_S};
-    f->byte_ps = 80 + below(w, 800); /* 100 down to 9 Gb/s */
-    if (chance(w, 500))
-        f->queue_ns = 10 * DST_US + below(w, 500 * DST_US);
-    if (w->kind == DST_PLAIN || w->kind == DST_FIELD) {
-        f->queue_ns = DST_S;
-        return;
-    }
-    f->jitter_ns = chance(w, 300) ? f->delay_ns / 8 : 0;
-    f->loss = rate(w, 500, chance(w, 200) ? 300 : 30);
-    f->burst = rate(w, 200, 10);
-    f->burst_length = 1 + (uint32_t)below(w, 60);
-    f->twice = rate(w, 300, 100);
-    f->late = rate(w, 300, 100);
-    f->flip = rate(w, 400, 60);
-    f->cut = rate(w, 200, 40);
-    f->replay = rate(w, 300, 200);
-    f->forge = rate(w, 300, 200);
-    if (chance(w, 150))
-        draw_span(w, &f->black_from_ns, &f->black_to_ns);
-    if (chance(w, 150)) {
-        draw_span(w, &f->spike_from_ns, &f->spike_to_ns);
-        f->spike_ns = below(w, 5 * DST_MS);
-    }
-}
-
-/* All paths of one direction, or of both, go black together for a while. */
-static void draw_partition(struct dst_world *w)
-{
-    uint64_t from_ns, to_ns;
-    uint64_t which = 1 + below(w, 3);
-    draw_span(w, &from_ns, &to_ns);
-    for (int to = 0; to < 2; to++)
-        for (int p = 0; p < DST_PATHS && which >> to & 1; p++) {
-            w->link.ways[to][p].faults.black_from_ns = from_ns;
-            w->link.ways[to][p].faults.black_to_ns = to_ns;
-        }
-}
-
-static void draw_network(struct dst_world *w)
-{
-    w->link.heal_ns = w->kind == DST_PLAIN || w->kind == DST_FIELD ? 0 : w->now_ns + DST_FAULTS_NS;
-    for (int to = 0; to < 2; to++)
-        for (int p = 0; p < DST_PATHS; p++)
-            draw_way(w, &w->link.ways[to][p].faults);
-    if (w->kind == DST_FAULTS && chance(w, 200))
-        draw_partition(w);
-    if (w->kind == DST_SILENCE) {
-        uint64_t from_ns = w->now_ns + (chance(w, 300) ? 0 : below(w, 10 * DST_MS));
-        for (int i = 0; i < 2 * DST_PATHS; i++) {
-            w->link.ways[i % 2][i / 2].faults.black_from_ns = from_ns;
-            w->link.ways[i % 2][i / 2].faults.black_to_ns = HARP_NEVER;
-        }
-    }
-}
-
 /* Numbers begin shortly before they wrap, or before their sign changes, more often than not. */
 static uint32_t draw_first(struct dst_world *w)
 {
@@ -200,6 +112,14 @@ static void draw_mtu(struct dst_world *w, uint16_t segment)
             w->link.ways[i % 2][i / 2].faults.most_bytes = HARP_HEADER_BYTES + segment - 1u;
 }
 
+static enum dst_weather weather_of(enum dst_kind kind)
+{
+    return kind == DST_PLAIN || kind == DST_FIELD ? DST_CALM
+           : kind == DST_FAULTS                   ? DST_STORM
+           : kind == DST_SILENCE                  ? DST_DARK
+                                                  : DST_ROUGH;
+}
+
 void dst_begin(struct dst_world *w, uint16_t epoch)
 {
     uint16_t segment = (uint16_t)(HARP_CHUNK_ALIGN * (1 + below(w, chance(w, 500) ? 1 : 11)));
@@ -208,13 +128,13 @@ void dst_begin(struct dst_world *w, uint16_t epoch)
     uint64_t dead_ns = w->kind == DST_FAULTS && chance(w, 500) ? 30 * DST_S : DST_DEAD_NS;
     for (uint8_t side = 0; side < 2; side++) {
         memset(&w->scripts[side], 0, sizeof w->scripts[side]);
-        draw_script(w, &w->scripts[side], segment);
+        dst_script_draw(&w->random, &w->scripts[side], segment, w->now_ns, w->kind == DST_FAULTS);
     }
     if (w->kind == DST_BREAK)
         draw_break(w);
     for (uint8_t side = 0; side < 2; side++)
         draw_end(w, side, segment, epoch, dead_ns);
-    draw_network(w);
+    dst_network_draw(&w->link, &w->random, w->now_ns, weather_of(w->kind));
     draw_mtu(w, segment);
     w->ends[0].malice.old = w->kind == DST_BREAK && w->breaks == DST_BY_VERSION;
     if (w->kind == DST_CHEAT)

@@ -17,7 +17,7 @@
 
 #include <stddef.h>
 
-#include "random.h"
+#include "common.h"
 #include "session.h"
 
 #define DST_PATHS 4
@@ -67,6 +67,14 @@ struct dst_link {
     struct dst_flight **heap;
     size_t heap_n, heap_room;
 };
+
+/* What is drawn: no faults; faults; also partitions; nothing comes through from some time on. */
+enum dst_weather { DST_CALM, DST_ROUGH, DST_STORM, DST_DARK };
+
+#define DST_FAULTS_NS (400 * DST_MS)
+
+void dst_network_draw(struct dst_link *link, uint64_t *random, uint64_t now_ns,
+                      enum dst_weather weather);
 
 /* A frame of `bytes_n` bytes leaves for end `to` on `path` at `now_ns`. */
 void dst_link_send(struct dst_link *link, uint64_t now_ns, uint8_t to, uint8_t path,

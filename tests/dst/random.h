@@ -25,4 +25,10 @@ static inline bool dst_chance(uint64_t *state, uint32_t permille)
     return dst_below(state, 1000) < permille;
 }
 
+/* In `permille` of 1,000 cases something below `most`, else 0. */
+static inline uint32_t dst_rate(uint64_t *state, uint32_t permille, uint64_t most)
+{
+    return dst_chance(state, permille) ? (uint32_t)dst_below(state, most) : 0;
+}
+
 #endif

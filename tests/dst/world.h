@@ -25,11 +25,7 @@
 
 #include "end.h"
 
-#define DST_US UINT64_C(1000)
-#define DST_MS (1000 * DST_US)
-#define DST_S (1000 * DST_MS)
 #define DST_DEAD_NS DST_S
-#define DST_FAULTS_NS (400 * DST_MS)
 #define DST_RECOVERY_NS (4 * DST_S)
 #define DST_PROBES_IN_VAIN 4
 
