@@ -8,6 +8,8 @@ class Memory:
     def __new__(cls, address: int, length: int, readonly: bool, owner: object) -> Self: ...
     def release(self) -> None:
         """Let go of the memory. BufferError while it is viewed; twice is once."""
+    def leave(self) -> None:
+        """Let go of the memory with the last view; there can be no new ones."""
     @property
     def views(self) -> int:
         """How many views of it are in use."""

@@ -4,9 +4,10 @@
  *     Memory(address, length, readonly, owner)
  *
  * It points to bytes that somebody else keeps valid as long as `owner` lives, and holds `owner`
- * until `release`, or until nothing refers to it any more: each view holds it. `release` while
- * there are views is a BufferError, as it is for a memoryview, so no view ever shows memory that
- * was given back. In a child of fork it cannot be viewed: the engine's memory is not there.
+ * until it is released, or until nothing refers to it any more: each view holds it. `release` while
+ * there are views is a BufferError, as it is for a memoryview; `leave` lets go with the last view.
+ * So no view ever shows memory that was given back. In a child of fork it cannot be viewed: the
+ * engine's memory is not there.
  *
  * Owner: whoever holds the interpreter's lock.
  */
@@ -21,6 +22,7 @@ typedef struct {
     Py_ssize_t views;
     PyObject *owner; /* NULL: released */
     int readonly;
+    int left; /* nobody may view it any more */
     pid_t process;
 } Memory;
 
@@ -74,7 +76,7 @@ static int memory_view(PyObject *self, Py_buffer *view, int flags)
 {
     Memory *memory = (Memory *)self;
     view->obj = NULL;
-    if (!memory->owner) {
+    if (!memory->owner || memory->left) {
         PyErr_SetString(PyExc_ValueError, "this buffer was given back");
         return -1;
     }
@@ -91,8 +93,10 @@ static int memory_view(PyObject *self, Py_buffer *view, int flags)
 
 static void memory_unview(PyObject *self, Py_buffer *view)
 {
+    Memory *memory = (Memory *)self;
     (void)view;
-    ((Memory *)self)->views--;
+    if (--memory->views == 0 && memory->left)
+        Py_CLEAR(memory->owner);
 }
 
 static PyObject *memory_release(PyObject *self, PyObject *unused)
@@ -105,6 +109,16 @@ static PyObject *memory_release(PyObject *self, PyObject *unused)
                             "memoryviews): drop them first",
                             memory->views);
     Py_CLEAR(memory->owner);
+    Py_RETURN_NONE;
+}
+
+static PyObject *memory_leave(PyObject *self, PyObject *unused)
+{
+    Memory *memory = (Memory *)self;
+    (void)unused;
+    memory->left = 1;
+    if (!memory->views)
+        Py_CLEAR(memory->owner);
     Py_RETURN_NONE;
 }
 
@@ -122,12 +136,14 @@ static PyObject *memory_views(PyObject *self, void *unused)
 static PyObject *memory_released(PyObject *self, void *unused)
 {
     (void)unused;
-    return PyBool_FromLong(!((Memory *)self)->owner);
+    return PyBool_FromLong(!((Memory *)self)->owner || ((Memory *)self)->left);
 }
 
 static PyMethodDef methods[] = {
     {"release", memory_release, METH_NOARGS,
      "Let go of the memory. BufferError while it is viewed; twice is once."},
+    {"leave", memory_leave, METH_NOARGS,
+     "Let go of the memory with the last view; there can be no new ones."},
     {NULL, NULL, 0, NULL}};
 
 static PyGetSetDef getters[] = {

@@ -127,6 +127,9 @@ class Engine:
         self._engine = out[0]
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
+        # What C has open. The collector forgets weak references before it ends anything.
+        self._connections: set[Any] = set()
+        self._listenings: set[Any] = set()
         self._guard.closed = False
         _engines.add(self)
 
@@ -156,6 +159,7 @@ class Engine:
         handle = ffi.new("struct harp_handle *")
         with self._guard:
             _checked(lib.harp_listen(self._engine, config, out, handle, why), why)
+            self._listenings.add(out[0])
             made = Listener(self, out[0], Handle(bytes(ffi.buffer(handle))), config)
             self._listeners.add(made)
         return made
@@ -196,6 +200,7 @@ class Engine:
             return self._adopt(out[0], config)
 
     def _adopt(self, connection: Any, config: Any) -> Session:
+        self._connections.add(connection)
         made = Session(self, connection, int(config.stream_frames), int(config.draft_frames))
         self._sessions.add(made)
         return made
@@ -229,7 +234,8 @@ class Engine:
         """Close all of its sessions and listeners, then give its memory and ports back.
 
         Other ends have ``linger`` seconds to hear of it. BufferError while views of its memory are
-        in use: drop them first.
+        in use: drop them first. An engine whose context is left closes without that, when the last
+        of them is gone and nothing refers to it.
         """
         self._guard.close(lambda: self._shut(linger))
 
@@ -238,19 +244,29 @@ class Engine:
             session.close()
         for listener in list(self._listeners):
             listener.close()
+        for connection in list(self._connections):
+            self._let_go(connection)
+        for listening in list(self._listenings):
+            self._unlisten(listening)
         lib.harp_engine_drain(self._engine, int(linger * 1e9))
         lib.harp_engine_close(self._engine)
         self._engine = ffi.NULL
 
+    def _let_go(self, connection: Any) -> None:
+        if connection in self._connections:
+            self._connections.remove(connection)
+            lib.harp_connection_close(connection)
+
+    def _unlisten(self, listening: Any) -> None:
+        if listening in self._listenings:
+            self._listenings.remove(listening)
+            lib.harp_unlisten(listening)
+
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        try:
-            self.close()
-        except BufferError:
-            if kind is None:
-                raise  # else the first error counts; what it keeps alive is closed with it
+    def __exit__(self, *_: object) -> None:
+        self._guard.leave(self.close)
 
     def __del__(self) -> None:
         if hasattr(self, "_engine"):
@@ -305,7 +321,12 @@ class Listener:
 
     def close(self) -> None:
         """Await no more. Sessions that were accepted go on; those that were not are ended."""
-        self._guard.close(lambda: lib.harp_unlisten(self._listening))
+        self._guard.close(self._shut)
+
+    def _shut(self) -> None:
+        if self._taken is not None:
+            self._adopt().close()
+        self._engine._unlisten(self._listening)
 
     def __enter__(self) -> Self:
         return self

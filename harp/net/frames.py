@@ -81,8 +81,8 @@ class Draft:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None or not any(buffer.views for buffer in self._buffers):
+    def __exit__(self, *_: object) -> None:
+        if not any(buffer.views for buffer in self._buffers):
             self.release()
 
     def __del__(self) -> None:

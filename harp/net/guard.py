@@ -66,6 +66,13 @@ class Guard:
         finally:
             self._closing = False
 
+    def leave(self, close: Callable[[], None]) -> None:
+        """Close, or if views of memory are in use, let nobody use it until it is forgotten."""
+        try:
+            close()
+        except BufferError:
+            self._closing = True
+
     def until(self, ready: Callable[[], bool], wait: Callable[[int], object],
               timeout: float | None, what: str) -> None:
         """Wait in C until ``ready``; at most ``timeout`` seconds, then raise Timeout."""

@@ -14,9 +14,9 @@ class Buffer(Memory):
     """Bytes that the buffer protocol gives access to, without a copy.
 
     ``memoryview(buffer)``, ``numpy.frombuffer(buffer, dtype)`` and ``torch.frombuffer(buffer,
-    dtype=…)`` view it. Leaving its context, or :meth:`release`, gives it back at once; else it is
-    given back when nothing refers to it and no view is left. While views are in use, giving it back
-    is a BufferError.
+    dtype=…)`` view it. It is given back when nothing refers to it any more and no view is left; or
+    when its context is left, as soon as no view is; or at once by :meth:`release`, which is a
+    BufferError while there are views.
 
     ``message`` is the message's number, counted from 0 in its direction, ``offset`` where these
     bytes lie in it.
@@ -36,9 +36,8 @@ class Buffer(Memory):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None or not self.views:
-            self.release()
+    def __exit__(self, *_: object) -> None:
+        self.leave()
 
     def __bytes__(self) -> bytes:
         """Copy them."""

@@ -6,19 +6,20 @@ import asyncio
 import threading
 import weakref
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harp._cnet import ffi, lib
 from harp.net.aio import clear
+from harp.net.completion import Completion
 from harp.net.errors import Closed, SessionError, Timeout, ended
 from harp.net.frames import Draft, Lent, Stream
 from harp.net.guard import Guard
 from harp.net.handle import address_text
+from harp.net.info import PathInfo, SessionInfo, fields
 from harp.net.memory import Buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
 
     from typing_extensions import Self
 
@@ -32,81 +33,6 @@ _BATCH = 64
 _uncleared = ffi.new_allocator(should_clear_after_alloc=False)
 
 
-class Completion:
-    """What was begun and is not over: a send, a posted receive, a connect.
-
-    Wait for it by :meth:`wait`, ask by :meth:`done`, or ``await`` it. Memory that was handed over
-    belongs to the engine until then, and is kept alive.
-    """
-
-    __slots__ = ("__weakref__", "_error", "_session", "_size", "_what", "memory", "message")
-
-    def __init__(self, session: Session, what: str, memory: Any = None) -> None:
-        self._session = session
-        self._what = what
-        self._size: int | None = None
-        self._error: SessionError | None = None
-        self.memory = memory
-        self.message = 0
-        """The message's number in its direction, once it is done."""
-
-    def _settle(self, size: int | None, error: SessionError | None = None) -> None:
-        self._size, self._error, self.memory = size, error, None
-
-    @property
-    def _settled(self) -> bool:
-        return self._size is not None or self._error is not None
-
-    def done(self) -> bool:
-        """Whether it is over, by success or by error. Never waits."""
-        return self._settled or self._session._look(self)
-
-    def result(self) -> int:
-        """Return the message's size in bytes, or raise what ended the session."""
-        if self._error is not None:
-            raise self._error
-        if self._size is None:
-            raise Timeout(f"{self._what} is not over yet")
-        return self._size
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait until it is over and return the message's size in bytes.
-
-        Raises Timeout after ``timeout`` seconds (None: no limit but the session's own), and a
-        SessionError with its reason if the session ended before.
-        """
-        if not self._settled:
-            self._session._wait(self, timeout)
-        return self.result()
-
-    def __await__(self) -> Generator[Any, None, int]:
-        if not self._settled:
-            yield from self._session._until_async(lambda: self._settled).__await__()
-        return self.result()
-
-
-@dataclass(frozen=True)
-class SessionInfo:
-    """What is known of a session now."""
-
-    id: int
-    peer: str
-    segment: int
-    """Bytes of payload of a full frame."""
-    paths: int
-    counters: dict[str, int]
-    """As ``struct harp_session_counters`` of cnet/session.h names them."""
-
-
-@dataclass(frozen=True)
-class PathInfo:
-    """What is known of a path now; ``state`` as ``struct harp_path_info`` names it."""
-
-    local: str
-    remote: str
-    state: dict[str, int]
-
-
 class Session:
     """A connection to one other end. Made by :meth:`Engine.connect` and :meth:`Listener.accept`.
 
@@ -116,6 +42,8 @@ class Session:
     The receiving end chooses: messages come into buffers that it posts (:meth:`post`,
     :meth:`recv_into`, :meth:`recv`), or, if it was made with ``streamed=frames``, frame by frame
     (:meth:`stream`).
+
+    It ends by :meth:`close`, when its context is left, and when nothing refers to it any more.
 
     One thread at a time may use a session; another one that tries is told so. When it is over, all
     that waits, and all that is begun then, raises a SessionError with the reason.
@@ -463,7 +391,7 @@ class Session:
         with self._guard:
             lib.harp_connection_info(self._connection, info)
         return SessionInfo(info.id, address_text(info.peer), info.segment, info.paths,
-                           _fields(info.counters))
+                           fields(info.counters))
 
     @property
     def paths(self) -> list[PathInfo]:
@@ -471,7 +399,7 @@ class Session:
         info = ffi.new("struct harp_path_info *")
         local, remote = ffi.new("struct harp_address *"), ffi.new("struct harp_address *")
         with self._guard:
-            return [PathInfo(address_text(local[0]), address_text(remote[0]), _fields(info))
+            return [PathInfo(address_text(local[0]), address_text(remote[0]), fields(info[0]))
                     for path in range(64)
                     if lib.harp_connection_path(self._connection, path, info, local, remote)]
 
@@ -483,7 +411,8 @@ class Session:
     def close(self) -> None:
         """End it and tell the other end. What is under way is given up: :meth:`flush` before.
 
-        BufferError while views of its frames are in use: drop them first.
+        BufferError while views of its frames are in use: drop them first. A session whose context
+        is left ends without that, when the last of them is gone and nothing refers to it.
         """
         self._guard.close(self._shut)
 
@@ -496,19 +425,15 @@ class Session:
         for buffer in buffers:
             buffer.release()
         with self._return_lock:
-            lib.harp_connection_close(self._connection)
+            self._engine._let_go(self._connection)
             self._guard.closed = True
         self._end(self._error or Closed("this end closed the session"))
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        try:
-            self.close()
-        except BufferError:
-            if kind is None:
-                raise  # else the first error counts
+    def __exit__(self, *_: object) -> None:
+        self._guard.leave(self.close)
 
     def __del__(self) -> None:
         if hasattr(self, "connected"):
@@ -516,7 +441,3 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<Session{' (closed)' if self.closed else ''} of {self._engine!r}>"
-
-
-def _fields(struct: Any) -> dict[str, int]:
-    return {name: int(getattr(struct, name)) for name, _ in ffi.typeof(struct).fields}

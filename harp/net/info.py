@@ -1,0 +1,35 @@
+"""What is known of a session and its paths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from harp._cnet import ffi
+
+
+@dataclass(frozen=True)
+class SessionInfo:
+    """What is known of a session now."""
+
+    id: int
+    peer: str
+    segment: int
+    """Bytes of payload of a full frame."""
+    paths: int
+    counters: dict[str, int]
+    """As ``struct harp_session_counters`` of cnet/session.h names them."""
+
+
+@dataclass(frozen=True)
+class PathInfo:
+    """What is known of a path now; ``state`` as ``struct harp_path_info`` names it."""
+
+    local: str
+    remote: str
+    state: dict[str, int]
+
+
+def fields(struct: Any) -> dict[str, int]:
+    """The numbers of a C struct, by name."""
+    return {name: int(getattr(struct, name)) for name, _ in ffi.typeof(struct).fields}

@@ -1,0 +1,507 @@
+"""harp.Engine: sessions in Python over each port, their errors, forks, threads and asyncio."""
+
+import _thread
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from netns import usable, veth_pair
+
+import harp
+
+PORTS = {"udp": {"address": "127.0.0.1"}, "mem": {}}
+PATIENCE_S = 30
+
+
+def engine(port="mem", **options):
+    return harp.Engine(port, **PORTS[port], **options)
+
+
+@contextlib.contextmanager
+def pair(port="mem", engine_options=None, *, near=None, far=None):
+    """Two engines and a session between them: (the connecting end, the listening end)."""
+    options = engine_options or {}
+    with engine(port, **options) as a, engine(port, **options) as b:
+        with b.listen(**far or {}) as listener:
+            one = a.connect(listener.handle, timeout=PATIENCE_S, **near or {})
+            other = listener.accept(PATIENCE_S)
+        yield one, other
+
+
+def pattern(size, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, size, np.uint8)
+
+
+# ---- Messages ----
+
+
+@pytest.mark.parametrize("progress", ["thread", "inline"])
+@pytest.mark.parametrize("port", PORTS)
+def test_messages_of_all_sizes_arrive_both_ways(port, progress):
+    sizes = [0, 1, 127, 1408, 4096, 100_000, 3_000_000]
+    with pair(port, {"progress": progress}) as (a, b):
+        for sender, receiver in ((a, b), (b, a)):
+            into = [np.zeros(size, np.uint8) for size in sizes]
+            posted = [receiver.post(buffer) for buffer in into]
+            sent = [sender.send(pattern(size, size)) for size in sizes]
+            for size, receive, buffer in zip(sizes, posted, into, strict=True):
+                assert receive.wait(PATIENCE_S) == size
+                assert np.array_equal(buffer, pattern(size, size))
+            assert [one.wait(PATIENCE_S) for one in sent] == sizes
+            assert [one.message for one in sent] == list(range(len(sizes)))
+
+
+def test_an_engine_that_is_driven_by_hand():
+    with engine("mem", progress="manual") as only:
+        listener = only.listen()
+        near = only.start(listener.handle)
+        far = listener.accept(PATIENCE_S)
+        near.connected.wait(PATIENCE_S)
+        near.send(b"by hand")
+        assert bytes(far.recv(timeout=PATIENCE_S)) == b"by hand"
+        while only.drive():
+            pass
+
+
+def test_recv_and_recv_into():
+    with pair() as (a, b):
+        a.send(b"first")
+        a.send(b"second")
+        with b.recv(100, PATIENCE_S) as first:
+            assert (bytes(first), first.message, len(first)) == (b"first", 0, 5)
+        into = bytearray(10)
+        assert b.recv_into(into, PATIENCE_S) == 6
+        assert into == b"second\0\0\0\0"
+
+
+def test_anything_with_a_buffer_is_sent():
+    array = np.arange(12, dtype=np.float32).reshape(3, 4)
+    with pair() as (a, b):
+        for data in (b"bytes", bytearray(b"array"), memoryview(b"view"), array):
+            a.send(data)
+            assert bytes(b.recv(timeout=PATIENCE_S)) == bytes(memoryview(data).cast("B"))
+        a.send(array)
+        got = np.frombuffer(b.recv(timeout=PATIENCE_S), np.float32).reshape(3, 4)
+        assert np.array_equal(got, array)
+
+
+def test_more_messages_than_may_be_under_way_wait_for_room():
+    count = 1000
+    with pair() as (a, b):
+        into = bytearray(8)
+        receiver = threading.Thread(target=lambda: [b.recv_into(into, PATIENCE_S)
+                                                    for _ in range(count)])
+        receiver.start()
+        for i in range(count):
+            a.send(i.to_bytes(8, "little"), PATIENCE_S)
+        a.flush(PATIENCE_S)
+        receiver.join()
+        assert int.from_bytes(into, "little") == count - 1
+
+
+def test_memory_that_is_handed_over_is_kept_alive():
+    with pair() as (a, b):
+        done = a.send(pattern(2_000_000, 5))  # nobody else holds it
+        into = np.zeros(2_000_000, np.uint8)
+        posted = b.post(into)
+        gc.collect()
+        posted.wait(PATIENCE_S)
+        assert np.array_equal(into, pattern(2_000_000, 5))
+        done.wait(PATIENCE_S)
+        held = bytearray(10)
+        b.post(held)
+        with pytest.raises(BufferError):
+            held.extend(b"it may not move")
+    held.extend(b"now it may")
+
+
+def test_several_paths_carry_a_session_and_can_be_looked_at():
+    with engine("udp", locals=4) as a, engine("udp", locals=4) as b:
+        listener = b.listen(paths=4)
+        one = a.connect(listener.handle, timeout=PATIENCE_S, paths=4)
+        other = listener.accept(PATIENCE_S)
+        into = np.zeros(1_000_000, np.uint8)
+        other.post(into)
+        one.send(pattern(1_000_000)).wait(PATIENCE_S)
+        assert len(one.paths) == one.info.paths == 4
+        assert len({path.local for path in one.paths}) == 4
+        assert one.info.counters["data_sent"] > 0
+        assert other.info.counters["placed"] > 0
+        assert one.info.segment == one.segment > 1000
+        assert one.info.peer.startswith("127.0.0.1:")
+
+
+def test_an_engine_with_several_ports_and_one_with_faults():
+    ports = [harp.Port("mem"), harp.Port("udp", address="127.0.0.1", faults="drop=5%,seed=3")]
+    with harp.Engine(ports) as both, engine("udp") as other:
+        assert len(both.lines) == 3
+        with both.listen() as listener:
+            assert len(listener.handle.addresses) == 2
+            near = other.connect(listener.handle, timeout=PATIENCE_S)
+            far = listener.accept(PATIENCE_S)
+        into = np.zeros(500_000, np.uint8)
+        posted = near.post(into)
+        far.send(pattern(500_000))
+        posted.wait(PATIENCE_S)
+        assert np.array_equal(into, pattern(500_000))
+
+
+@pytest.mark.skipif(bool(usable()), reason=usable())
+@pytest.mark.parametrize("port", ["udp", "xdp"])
+def test_two_namespaces(port):
+    with veth_pair() as (a, b):
+        with b.space.entered():
+            far_engine = harp.Engine(port, interface=b.device, address=b.ipv4)
+        with a.space.entered():
+            near_engine = harp.Engine(port, interface=a.device, address=a.ipv4)
+            with near_engine, far_engine:
+                listener = far_engine.listen()
+                near = near_engine.connect(listener.handle, timeout=PATIENCE_S)
+                far = listener.accept(PATIENCE_S)
+                into = np.zeros(300_000, np.uint8)
+                posted = far.post(into)
+                near.send(pattern(300_000)).wait(PATIENCE_S)
+                posted.wait(PATIENCE_S)
+                assert np.array_equal(into, pattern(300_000))
+
+
+# ---- Handles ----
+
+
+def test_a_handle_travels_as_bytes_and_hides_its_secret():
+    with engine("udp") as a, a.listen() as listener:
+        handle = listener.handle
+        data = handle.to_bytes()
+        assert len(data) <= 128
+        assert harp.Handle.from_bytes(data) == handle
+        assert hash(harp.Handle(data)) == hash(handle)
+        assert handle.secret in data
+        assert handle.secret.hex() not in repr(handle)
+        with a.connect(data, timeout=PATIENCE_S):
+            pass
+
+
+@pytest.mark.parametrize("data", [b"", bytes(104), b"\xff" * 104, bytes(200)])
+def test_bytes_that_are_no_handle_are_refused(data):
+    with pytest.raises(ValueError, match="handle"):
+        harp.Handle(data)
+
+
+# ---- Errors ----
+
+
+def test_errors_say_what_is_allowed():
+    with pytest.raises(ValueError, match="port is 'tcp'; there are udp, mem, xdp"):
+        harp.Engine("tcp")
+    with pytest.raises(ValueError, match="progress is 'magic'; there are thread, inline, manual"):
+        engine(progress="magic")
+    with pytest.raises(ValueError, match="'nowhere' is no address"):
+        harp.Engine("udp", address="nowhere")
+    with pytest.raises(ValueError, match="1 to 4 ports, not 0"):
+        harp.Engine([])
+    with pytest.raises(TypeError, match="set them in the Port"):
+        harp.Engine(harp.Port("mem"), mtu=9000)
+    with pytest.raises(harp.OpenError, match="frames") as caught:
+        engine(frames=1)
+    assert caught.value.errno == 22
+    assert isinstance(caught.value, OSError)
+    with pytest.raises(harp.OpenError, match=r"192\.0\.2\.1"):
+        harp.Engine("udp", address="192.0.2.1")
+    with engine() as a:
+        with pytest.raises(ValueError, match="1 s at least"):
+            a.listen(dead_after=0.5)
+        with pytest.raises(ValueError, match="congestion is 'cubic'; there are swift, fixed"):
+            a.listen(congestion="cubic")
+        with pytest.raises(harp.OpenError, match="paths is 0: 1 to 64"):
+            a.listen(paths=0)
+
+
+def test_who_is_closed_on_reads_on_to_the_end_and_learns_the_reason():
+    with pair() as (a, b):
+        done = a.send(b"last words")
+        b_got = b.recv(timeout=PATIENCE_S)
+        done.wait(PATIENCE_S)
+        a.close()
+        assert bytes(b_got) == b"last words"
+        with pytest.raises(harp.Closed, match="all messages through") as caught:
+            b.recv(timeout=PATIENCE_S)
+        assert caught.value.reason is harp.Reason.DONE
+        assert isinstance(caught.value, ConnectionError)
+        assert b.closed
+        with pytest.raises(harp.Closed):
+            b.send(b"nobody hears this")
+        with pytest.raises(harp.Closed, match="this session is closed"):
+            a.send(b"neither")
+
+
+def test_messages_that_were_under_way_are_not_silently_lost():
+    with pair() as (a, b):
+        pending = a.send(bytes(100_000))  # the other end has no buffer for it
+        a.close()
+        with pytest.raises(harp.Closed, match="this end closed"):
+            pending.wait(PATIENCE_S)
+        with pytest.raises(harp.Closed) as caught:
+            b.recv(timeout=PATIENCE_S)
+        assert caught.value.reason is harp.Reason.UNDER_WAY
+
+
+def test_a_message_that_is_too_long_ends_the_session():
+    with pair() as (a, b):
+        sent = a.send(bytes(100))
+        with pytest.raises(harp.Broken) as caught:
+            b.recv(10, PATIENCE_S)
+        assert caught.value.reason is harp.Reason.TOO_LONG
+        with pytest.raises(harp.Broken):
+            sent.wait(PATIENCE_S)
+
+
+def test_nobody_answers():
+    with engine("udp") as a, engine("udp") as b:
+        handle = b.listen().handle
+        b.close()
+        with pytest.raises(harp.PeerGone) as caught:
+            a.connect(handle, dead_after=1)
+        assert caught.value.reason is harp.Reason.NO_ANSWER
+        with pytest.raises(harp.Timeout):
+            a.connect(handle, timeout=0.05)
+
+
+def test_a_timeout_loses_nothing():
+    with pair() as (a, b):
+        into = bytearray(3)
+        with pytest.raises(harp.Timeout, match=r"within 0\.01 s"):
+            b.recv_into(into, 0.01)
+        with pytest.raises(harp.Timeout, match="repeat that call"):
+            b.recv_into(bytearray(3), 0.01)
+        a.send(b"one")
+        assert b.recv_into(into, PATIENCE_S) == 3
+        assert into == b"one"
+        with pytest.raises(TimeoutError):
+            b.recv(3, 0.01)
+        a.send(b"two")
+        assert bytes(b.recv(3, PATIENCE_S)) == b"two"
+    with engine() as alone, pytest.raises(harp.Timeout):
+        alone.listen().accept(0.01)
+
+
+def test_wrong_use_is_refused():
+    with pair() as (a, b):
+        with pytest.raises(BufferError):
+            b.recv_into(b"read-only")
+        with pytest.raises(TypeError, match="streamed"):
+            b.stream()
+        with pytest.raises(ValueError, match="drafts=frames"):
+            a.draft(10)
+        huge = np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), (5,), (2,))
+        with pytest.raises((ValueError, BufferError)):
+            a.send(huge)  # not contiguous
+        assert not a.connected.wait(0)
+
+
+# ---- Threads, signals, ends ----
+
+
+def refusal(session):
+    """Wait until another thread uses the session, and say what this one is told."""
+    with pytest.raises(harp.HarpError) as caught:
+        for _ in iter(lambda: session.info, None):
+            pass
+    return str(caught.value)
+
+
+def test_a_second_thread_is_told_that_the_session_is_in_use():
+    with pair() as (a, b):
+        waiting = threading.Thread(target=lambda: b.recv(timeout=PATIENCE_S))
+        waiting.start()
+        assert "another thread" in refusal(b)
+        a.send(b"done")
+        waiting.join()
+        assert b.info
+
+
+def test_others_run_while_a_thread_waits():
+    with pair() as (a, b):
+        waiting = threading.Thread(target=lambda: b.recv(timeout=PATIENCE_S))
+        waiting.start()
+        assert sum(range(100_000)) > 0  # a wait that held the interpreter would be for ever
+        a.send(b"done")
+        waiting.join()
+
+
+def test_closing_ends_the_wait_of_another_thread():
+    caught = []
+
+    def wait(session):
+        try:
+            session.recv(timeout=PATIENCE_S)
+        except harp.Closed as error:
+            caught.append(error)
+
+    with pair() as (_, b):
+        waiting = threading.Thread(target=wait, args=(b,))
+        waiting.start()
+        assert refusal(b)
+        b.close()
+        waiting.join()
+    assert len(caught) == 1
+
+
+def test_ctrl_c_ends_a_wait():
+    with pair() as (a, b):
+        threading.Timer(0.1, _thread.interrupt_main, (signal.SIGINT,)).start()
+        with pytest.raises(KeyboardInterrupt):
+            b.recv_into(bytearray(10))
+        assert a.info
+
+
+def test_everything_closes_with_its_engine_and_twice_is_once():
+    with engine() as a:
+        listener = a.listen()
+        near = a.connect(listener.handle, timeout=PATIENCE_S)
+        far = listener.accept(PATIENCE_S)
+        a.close()
+        a.close()
+        near.close()
+        listener.close()
+        for use in (a.listen, lambda: near.send(b""), lambda: far.info, listener.accept):
+            with pytest.raises(harp.Closed):
+                use()
+        assert a.closed
+        assert near.closed
+        assert "closed" in repr(near)
+
+
+def test_forgotten_sessions_are_closed():
+    with engine() as a, engine() as b:
+        listener = b.listen()
+        near = a.connect(listener.handle, timeout=PATIENCE_S)
+        far = listener.accept(PATIENCE_S)
+        del near
+        gc.collect()
+        with pytest.raises(harp.Closed):
+            far.recv(timeout=PATIENCE_S)
+
+
+def test_counters_are_removed_with_their_engine():
+    one = engine()
+    path = one.stats_path
+    assert os.path.exists(path)  # noqa: PTH110
+    one.close()
+    assert not os.path.exists(path)  # noqa: PTH110
+
+
+def test_a_child_of_fork_is_told_and_the_parent_goes_on():
+    with pair("udp") as (a, b):
+        child = os.fork()
+        if not child:
+            outcome = 1
+            try:
+                a.send(b"from the child")
+            except harp.Forked:
+                a.close()
+                b._engine.close()
+                outcome = 0
+            finally:
+                os._exit(outcome)
+        assert os.waitpid(child, 0)[1] == 0
+        a.send(b"from the parent")
+        assert bytes(b.recv(timeout=PATIENCE_S)) == b"from the parent"
+
+
+AT_EXIT = """
+import harp, threading
+engine = harp.Engine("mem")
+listener = engine.listen()
+near = engine.connect(listener.handle, streamed=64)
+far = listener.accept()
+far.send(b"never given back")
+buffer = next(iter(near.stream()))
+view = memoryview(buffer)
+posted = far.post(bytearray(10))
+waiting = threading.Thread(target=lambda: listener.accept(), daemon=True)
+waiting.start()
+print(engine.stats_path)
+"""
+
+
+def test_an_interpreter_may_end_at_any_time():
+    done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True,
+                          check=False, timeout=PATIENCE_S)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# ---- asyncio ----
+
+
+@pytest.mark.parametrize("progress", ["thread", "inline"])
+def test_asyncio(progress):
+    async def serve(listener):
+        session = await listener.accept_async()
+        while True:
+            try:
+                got = await session.recv_async(1 << 20)
+            except harp.Closed:
+                return session
+            await session.send_async(got)
+
+    async def ask(near, count):
+        for i in range(count):
+            question = pattern(i * 1000, i)
+            sent = near.send(question)
+            assert np.array_equal(np.frombuffer(await near.recv_async(), np.uint8), question)
+            assert await sent == question.size
+        near.close()
+
+    async def both():
+        with engine(progress=progress) as a, engine(progress=progress) as b:
+            server = asyncio.create_task(serve(b.listen()))
+            near = await a.connect_async(b._listeners.pop().handle)
+            await asyncio.wait_for(asyncio.gather(ask(near, 20), server), PATIENCE_S)
+
+    asyncio.run(both())
+
+
+def test_many_coroutines_wait_for_one_session():
+    async def run():
+        with pair() as (a, b):
+            receives = [asyncio.create_task(b.recv_async(10)) for _ in range(50)]
+            sends = [asyncio.create_task(a.send_async(b"%d" % i)) for i in range(50)]
+            await asyncio.wait_for(asyncio.gather(*sends), PATIENCE_S)
+            got = await asyncio.wait_for(asyncio.gather(*receives), PATIENCE_S)
+            assert [int(bytes(one)) for one in got] == list(range(50))
+
+    asyncio.run(run())
+
+
+def test_a_streamed_session_in_asyncio():
+    async def run():
+        with pair(far={"streamed": 64}) as (a, b):
+            a.send(pattern(1_000_000))
+            got = np.zeros(1_000_000, np.uint8)
+            async for chunk in b.stream():
+                with chunk:
+                    got[chunk.offset:chunk.offset + len(chunk)] = memoryview(chunk)
+            assert np.array_equal(got, pattern(1_000_000))
+
+    asyncio.run(run())
+
+
+def test_asyncio_waits_are_ended_by_a_close_and_by_a_timeout():
+    async def run():
+        with pair() as (_, b):
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(b.recv_async(), 0.02)
+            waiting = asyncio.create_task(b.recv_async())
+            await asyncio.sleep(0)
+            b.close()
+            with pytest.raises(harp.Closed):
+                await asyncio.wait_for(waiting, PATIENCE_S)
+
+    asyncio.run(run())
