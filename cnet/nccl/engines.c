@@ -40,7 +40,7 @@ static void configure(struct device *device, uint32_t index, bool xdp,
     uint32_t of_process = (uint32_t)(device - plugin.devices) * (uint32_t)settings->engines + index;
     struct harp_engine_port *port = &config->ports[0];
     harp_engine_defaults(config);
-    config->name = device->engine_names[index];
+    config->name = device->name;
     config->progress = plugin.drives ? HARP_PROGRESS_INLINE : HARP_PROGRESS_THREAD;
     if (settings->cpus.n)
         config->cpu = settings->cpus.cpu[of_process % settings->cpus.n];
@@ -97,8 +97,6 @@ enum nccl_result engines_open(struct device *device)
     for (uint32_t i = 0; i < plugin.settings.engines; i++) {
         if (device->engines[i])
             continue;
-        snprintf(device->engine_names[i], sizeof device->engine_names[i], "nccl %s/%u",
-                 device->name, i);
         if (open_one(device, i, why, not_xdp) != 0) {
             device->engines[i] = NULL;
             return plugin_fail(NCCL_SYSTEM_ERROR, "%s cannot be used: %s", device->name, why);

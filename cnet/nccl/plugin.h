@@ -49,8 +49,7 @@ struct device {
     int node; /* NUMA, or HARP_ARENA_LOCAL */
     struct harp_address address;
     struct harp_engine *engines[PLUGIN_ENGINES]; /* none, or as many as the settings say */
-    char engine_names[PLUGIN_ENGINES][48];
-    uint32_t next; /* engine that the next connection lives on */
+    uint32_t next;                               /* engine that the next connection lives on */
 };
 
 /* What regMr gives out. */

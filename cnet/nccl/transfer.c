@@ -82,6 +82,7 @@ static struct request *take_request(struct comm *comm, uint32_t n)
 static void give_back(struct request *request)
 {
     struct comm *comm = request->comm;
+    request->n = 0; /* so that a second test of it is seen */
     comm->free[comm->free_n++] = (uint16_t)(request - comm->requests);
 }
 
@@ -368,8 +369,8 @@ enum nccl_result plugin_iflush(void *receiving, int n, void **data, int *sizes, 
 enum nccl_result plugin_test(void *request, int *done, int *sizes)
 {
     struct request *made = request;
-    if (!made || !done || !made->comm)
-        return plugin_fail(NCCL_INVALID_ARGUMENT, "test: no request, or nowhere to say it");
+    if (!made || !done || !made->n)
+        return plugin_fail(NCCL_INVALID_ARGUMENT, "test: no request, or one that was done before");
     *done = 0;
     if (made->left)
         progress(made->comm);
