@@ -19,6 +19,9 @@ void harp_path_init(struct harp_path *path, struct harp_sent *slots, uint32_t fi
     harp_sack_init(&path->sack, peer_first);
     path->ack_at_ns = HARP_NEVER;
     path->probe_at_ns = HARP_NEVER;
+    for (uint32_t i = 0; i < HARP_PATH_TOLD; i++)
+        path->told[i] = peer_first;
+    path->fresh = peer_first;
 }
 
 void harp_path_arrived(struct harp_path *path, uint32_t packet, uint64_t came_ns, uint64_t now_ns,
@@ -27,6 +30,8 @@ void harp_path_arrived(struct harp_path *path, uint32_t packet, uint64_t came_ns
     bool gap = packet != path->sack.largest + 1;
     if (harp_before(path->sack.largest, packet))
         path->largest_ns = came_ns;
+    if (harp_before(packet, path->fresh))
+        path->fresh = packet;
     harp_sack_add(&path->sack, packet);
     if (path->ack_at_ns == HARP_NEVER)
         path->ack_at_ns = now_ns + ack_delay_ns;
@@ -41,6 +46,17 @@ uint32_t harp_path_marks(struct harp_path *path, uint32_t marked)
     uint32_t news = marked - path->marks;
     path->marks = marked;
     return news;
+}
+
+uint32_t harp_path_tell_since(struct harp_path *path)
+{
+    path->told[path->told_at] = path->fresh;
+    path->told_at = (path->told_at + 1) % HARP_PATH_TOLD;
+    path->fresh = path->sack.largest + 1;
+    uint32_t since = path->fresh;
+    for (uint32_t i = 0; i < HARP_PATH_TOLD; i++)
+        since = harp_before(path->told[i], since) ? path->told[i] : since;
+    return since;
 }
 
 bool harp_path_has_room(struct harp_path *path, uint32_t bytes)

@@ -21,6 +21,8 @@
 #include "sack.h"
 #include "sent.h"
 
+#define HARP_PATH_TOLD 8 /* ACKs in a row of which each says again what the others said */
+
 enum harp_probe { HARP_PROBE_NONE, HARP_PROBE_PLAIN, HARP_PROBE_TAIL };
 
 struct harp_path {
@@ -41,10 +43,13 @@ struct harp_path {
     uint64_t probe_wait_ns; /* dead: pause after the next probe */
     /* from the peer */
     struct harp_sack sack;
-    uint32_t unacked;    /* packets since our last ACK */
-    bool ack_now;        /* do not wait for more */
-    uint64_t ack_at_ns;  /* when an ACK is due; HARP_NEVER if none is */
-    uint64_t largest_ns; /* when the largest packet came */
+    uint32_t unacked;              /* packets since our last ACK */
+    bool ack_now;                  /* do not wait for more */
+    uint32_t fresh;                /* lowest packet that has arrived since our last ACK */
+    uint32_t told[HARP_PATH_TOLD]; /* what that was at each of our last ACKs */
+    uint32_t told_at;              /* the oldest of them */
+    uint64_t ack_at_ns;            /* when an ACK is due; HARP_NEVER if none is */
+    uint64_t largest_ns;           /* when the largest packet came */
     uint32_t marked;
 };
 
@@ -60,6 +65,10 @@ void harp_path_arrived(struct harp_path *path, uint32_t packet, uint64_t came_ns
 /* The peer says that `marked` packets came with a congestion mark since the beginning: how many of
  * them are news. */
 uint32_t harp_path_marks(struct harp_path *path, uint32_t marked);
+
+/* An ACK is written: the packet from which on its map should tell. Not the whole map each time:
+ * what the last ACKs said may be lost with some of them, but hardly with all. */
+uint32_t harp_path_tell_since(struct harp_path *path);
 
 /* Whether window and ring allow another `bytes` in flight. A path with nothing in flight always
  * does: a window smaller than a frame slows down, by pacing, and does not stop. */

@@ -64,10 +64,11 @@ static uint64_t bits_up_to(const struct harp_sack *sack, uint32_t last)
     return above ? high | sack->ring[word_of(last - 63)] >> (64 - above) : high;
 }
 
-uint16_t harp_sack_write(const struct harp_sack *sack, uint8_t map[HARP_SACK_BYTES])
+uint16_t harp_sack_write(const struct harp_sack *sack, uint32_t since, uint8_t map[HARP_SACK_BYTES])
 {
     uint16_t bits = 0;
-    for (uint32_t w = 0; w < HARP_SACK_WORDS; w++) {
+    uint32_t words = harp_before(sack->largest, since) ? 0 : (sack->largest - since) / 64 + 1;
+    for (uint32_t w = 0; w < words && w < HARP_SACK_WORDS; w++) {
         uint64_t word = reversed(bits_up_to(sack, sack->largest - 1 - 64 * w));
         if (w == HARP_SACK_WORDS - 1)
             word &= ~(UINT64_C(1) << 63); /* that bit of the ring belongs to `largest` */

@@ -40,10 +40,12 @@ bool harp_sack_has(const struct harp_sack *sack, uint32_t packet);
 /* Record `packet`; false if it had arrived before, or is too old to tell. */
 bool harp_sack_add(struct harp_sack *sack, uint32_t packet);
 
-/* Write the map of an ACK: bit i, from the lowest of byte 0, stands for packet largest - 1 - i.
- * Returns its length in bits, a multiple of 64 and without trailing words of zeros. The packets
- * that a sender may still ask about are largest - 1023 and later, so bit 1023 is always zero. */
-uint16_t harp_sack_write(const struct harp_sack *sack, uint8_t map[HARP_SACK_BYTES]);
+/* Write the map of an ACK, back to packet `since` or somewhat further: bit i, from the lowest of
+ * byte 0, stands for packet largest - 1 - i. Returns its length in bits, a multiple of 64 and
+ * without trailing words of zeros. The packets that a sender may still ask about are largest - 1023
+ * and later, so bit 1023 is always zero. */
+uint16_t harp_sack_write(const struct harp_sack *sack, uint32_t since,
+                         uint8_t map[HARP_SACK_BYTES]);
 
 /* Read such a map: whether it, with `largest`, says that `packet` has arrived. */
 bool harp_sack_says(uint32_t largest, const uint8_t *map, uint16_t bits, uint32_t packet);

@@ -146,7 +146,7 @@ enum harp_verdict harp_session_take_ack(struct harp_session *session,
 
 /* Every ACK brings all credit, and everything that arrives is acknowledged soon. So while messages
  * and chunks are still to come for which the peer has credit, news of more can go with them. */
-bool harp_session_credit_waits(const struct harp_session *session)
+static bool credit_waits(const struct harp_session *session)
 {
     const struct harp_inbox *inbox = &session->inbox;
     if (!session->credit_news)
@@ -170,7 +170,7 @@ static void write_ack(struct harp_session *session, struct harp_frame *frame, ui
         .frames = session->inbox.streamed ? session->peer.first + session->inbox.lent : 0,
         .marked = path->marked,
     };
-    ack.bits = harp_sack_write(&path->sack, ack.map);
+    ack.bits = harp_sack_write(&path->sack, harp_path_tell_since(path), ack.map);
     harp_session_header(session, frame, HARP_ACK, number);
     if (session->standing[number].arrives_off)
         frame->header.flags = HARP_ACK_OFF_QUEUE;
@@ -184,16 +184,25 @@ static void write_ack(struct harp_session *session, struct harp_frame *frame, ui
     session->told_frames = session->inbox.lent;
 }
 
+/* News of credit need not be told at once: with a little luck it goes with an ACK. */
+static void tell_credit_soon(struct harp_session *session)
+{
+    struct harp_path *path = &session->paths[session->heard_path];
+    if (!credit_waits(session))
+        return;
+    path->ack_at_ns = harp_min(path->ack_at_ns, session->now_ns + HARP_ACK_SOON_NS);
+    harp_session_wake(session, session->heard_path);
+}
+
 size_t harp_session_send_acks(struct harp_session *session, struct harp_frame *frames, size_t room)
 {
     size_t n = 0;
+    tell_credit_soon(session);
     for (uint64_t set = session->awake; set && n < room;) {
         uint8_t number = harp_session_next_path(&set);
         const struct harp_path *path = &session->paths[number];
         if (path->ack_now || path->ack_at_ns <= session->now_ns)
             write_ack(session, &frames[n++], number);
     }
-    if (n < room && harp_session_credit_waits(session))
-        write_ack(session, &frames[n++], session->heard_path);
     return n;
 }

@@ -144,6 +144,7 @@ void harp_session_placed(struct harp_session *session, bool holds)
     }
     session->counters.placed++;
     count_arrival(session, header);
+    struct harp_path *path = &session->paths[header->path];
     if (harp_inbox_placed(&session->inbox, header, session->placing_fit))
-        session->paths[header->path].ack_now = true;
+        path->ack_at_ns = harp_min(path->ack_at_ns, session->now_ns + HARP_ACK_SOON_NS);
 }

@@ -18,6 +18,10 @@
 #include "sequence.h"
 #include "session.h"
 
+/* A whole message is acknowledged this soon, not at once: an answer to it may go first, and more
+ * may come. */
+#define HARP_ACK_SOON_NS UINT64_C(2000)
+
 enum harp_state {
     HARP_CONNECTING, /* FIRST is repeated until ACCEPT comes */
     HARP_ACCEPTING,  /* ACCEPT answers each FIRST until a frame under the new keys comes */
@@ -147,9 +151,6 @@ static inline uint8_t harp_session_next_path(uint64_t *set)
     *set &= *set - 1;
     return path;
 }
-
-/* Whether the peer may wait for credit that it was not told of, and no other ACK is due. */
-bool harp_session_credit_waits(const struct harp_session *session);
 
 /* Give up what RACK finds overdue on a path. */
 void harp_session_detect(struct harp_session *session, struct harp_path *path);

@@ -142,8 +142,6 @@ static uint64_t open_deadline_ns(struct harp_session *session)
 {
     uint64_t at_ns = harp_min(session->keep_at_ns, session->beg_at_ns);
     at_ns = harp_min(at_ns, session->pacer_at_ns);
-    if (harp_session_credit_waits(session))
-        return session->now_ns;
     for (uint64_t set = session->awake; set;) {
         uint8_t path = harp_session_next_path(&set);
         uint64_t path_at_ns = path_deadline_ns(session, path);
