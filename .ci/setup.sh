@@ -24,6 +24,10 @@ missing() {
 
 # Tools that only tests need, in the same form.
 lacking() {
+    command -v strace >/dev/null ||
+        echo "strace: without it the test of the data path's system calls is skipped"
+    command -v ip >/dev/null && command -v tc >/dev/null ||
+        echo "iproute2: without it tests between network namespaces are skipped"
     command -v tshark >/dev/null ||
         echo "tshark: without it the test of the Wireshark dissector is skipped"
     [ -e "$(clang -print-file-name=libclang_rt.fuzzer-x86_64.a 2>/dev/null)" ] ||
@@ -34,7 +38,7 @@ lacking() {
 
 need=$(missing)
 if [ -n "$need$(lacking)" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    packages="python3 python3-venv python3-dev gcc libc6-dev tshark qemu-system-x86 busybox-static clang libclang-rt-dev"
+    packages="python3 python3-venv python3-dev gcc libc6-dev tshark qemu-system-x86 busybox-static clang libclang-rt-dev strace iproute2"
     echo "setup: installing $packages"
     export DEBIAN_FRONTEND=noninteractive
     apt-get -qq update

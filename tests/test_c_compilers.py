@@ -1,0 +1,26 @@
+"""Every C file compiles without a warning, by gcc and by clang."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from c_programs import ROOT, STRICT
+
+SOURCES = sorted([*ROOT.glob("cnet/**/*.c"), *ROOT.glob("sim/fabric/*.c")])
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_no_warnings(compiler: str) -> None:
+    if not shutil.which(compiler):
+        pytest.skip(f"{compiler} is not installed")
+
+    def check(source: Path) -> str:
+        command = [compiler, *STRICT, "-O1", "-c", str(source), "-o", "/dev/null"]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stderr
+
+    with ThreadPoolExecutor(2) as pool:
+        assert not "".join(pool.map(check, SOURCES))
