@@ -11,8 +11,9 @@
 #include <unistd.h>
 
 #define RING_BYTES (UINT64_C(4) << 20) /* more is not faster and takes more memory */
-#define STALL_NS UINT64_C(300000000)   /* a reader that stands still so long is no reason to wait */
-#define FULL_NS UINT64_C(50000)        /* how soon a full ring is looked at again */
+#define BURSTS 8 /* a ring is written and read in so many parts, so that both sides are at work */
+#define STALL_NS UINT64_C(300000000) /* a reader that stands still so long is no reason to wait */
+#define FULL_NS UINT64_C(50000)      /* how soon a full ring is looked at again */
 
 /* Time to see what another core has written, the clock's included: 50 ns where both share a cache,
  * 140 to 300 where not. Less than FETCH_LEAST_NS means that it was here already. */
@@ -41,7 +42,9 @@ static size_t take_from(struct mem_port *port, struct mem_link *link, struct har
     uint8_t *bytes;
     uint32_t length;
     enum mem_got got = MEM_NOTHING;
-    while (count < room && (got = mem_take(&link->in, &bytes, &length)) == MEM_DATAGRAM) {
+    uint64_t until = link->in.taken + link->in.bytes / BURSTS;
+    while (count < room && link->in.taken < until &&
+           (got = mem_take(&link->in, &bytes, &length)) == MEM_DATAGRAM) {
         arrivals[count++] = (struct harp_arrival){
             .bytes = bytes, .length = length, .frame = HARP_NO_FRAME, .from = &link->peer};
         port->port.counters.received_bytes += length;
@@ -135,10 +138,16 @@ static size_t room(struct harp_port *base, int hop)
     uint64_t each = mem_stride(MEM_PAYLOAD_MAX);
     if (link->state != MEM_LINKED)
         return HARP_BATCH; /* it is dropped */
-    size_t count = (size_t)(room_for(of(base), link, each * HARP_BATCH) / each);
-    if (count == 0 && link->full_since_ns == 0)
+    uint64_t burst = link->out.bytes / BURSTS, begun = link->out.written - link->out.published;
+    uint64_t bytes = room_for(of(base), link, burst);
+    if (bytes < each && link->full_since_ns == 0)
         link->full_since_ns = of(base)->now_ns;
-    return count == 0 && link->stalled ? HARP_BATCH : count;
+    if (bytes < each)
+        return link->stalled ? HARP_BATCH : 0;
+    if (begun >= burst)
+        return 0;
+    bytes = bytes < burst - begun ? bytes : burst - begun;
+    return bytes < each ? 1 : (size_t)(bytes / each);
 }
 
 static uint8_t *slot(struct harp_port *base, int hop, uint32_t bytes)
