@@ -139,7 +139,7 @@ static size_t room(struct harp_port *base, int hop)
     if (link->state != MEM_LINKED)
         return HARP_BATCH; /* it is dropped */
     uint64_t burst = link->out.bytes / BURSTS, begun = link->out.written - link->out.published;
-    uint64_t bytes = room_for(of(base), link, burst);
+    uint64_t bytes = room_for(of(base), link, burst > each ? burst : each);
     if (bytes < each && link->full_since_ns == 0)
         link->full_since_ns = of(base)->now_ns;
     if (bytes < each)
