@@ -139,6 +139,13 @@ static bool run_one(const struct options *options, const struct scenario *scenar
         word = BAD;
     if (!word) /* the other may come to its own limit */
         word = hear(meeting.control, (int)(options->limit_s * 1e3) + GRACE_MS);
+    /* Both children are gone: what the one has not read is not for the next. */
+    char rest[4096];
+    while (recv(meeting.meet, rest, sizeof(rest), MSG_DONTWAIT) > 0)
+        ;
+    char drained = SAME;
+    if (send(meeting.control, &drained, 1, MSG_NOSIGNAL) != 1 || !hear(meeting.control, GRACE_MS))
+        word = BAD;
     if (good && word != SAME)
         strcpy(shared->verdict, "the other rank failed");
     good = good && word == SAME;

@@ -106,6 +106,7 @@ struct world {
     void *contexts[COMMUNICATORS];
     struct nccl_properties_v12 properties; /* of the device in use */
     bool one_thread;                       /* NCCL_OOB_NET_ENABLE: main does everything */
+    bool unfinished;                       /* requests were left in flight */
     struct worker service, progress[COMMUNICATORS];
     int threads_before;
     uint64_t files_before[16]; /* bit per descriptor */
@@ -228,7 +229,6 @@ struct scenario {
 extern const struct scenario scenarios_traffic[], scenarios_ends[], scenarios_deaths[];
 extern const struct scenario scenarios_speed[];
 
-void profiler_check(void); /* events that began have ended */
 enum nccl_result profiler_call(void **event, int type, void *parent, int64_t plugin, void *data);
 void *profiler_parent(void);
 

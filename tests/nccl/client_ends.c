@@ -41,6 +41,7 @@ static void post_some(void *of)
 static void in_flight(struct world *world)
 {
     struct link links[4];
+    world->unfinished = true;
     world_open(world, 1);
     for (int round = 0; round < 4; round++) {
         struct plan plan = {.seed = mix((uint64_t)round),
@@ -175,15 +176,15 @@ static void connect_until_error(void *of)
     uint8_t bytes[64] = {0};
     void *memory = NULL, *request = NULL;
     int done = 0, sizes[1];
+    bool registered = false;
     while (!result && now_ns() < until) {
         if (!l->comms[0]) {
             result = plugin_connect(&world->plugin, world->contexts[0], world->options->device,
                                     l->handle, &l->comms[0]);
-            if (l->comms[0])
-                expect(world,
-                       plugin_register(&world->plugin, l->comms[0], bytes, sizeof(bytes),
-                                       NCCL_PTR_HOST, &memory),
-                       "regMr");
+        } else if (!registered) {
+            result = plugin_register(&world->plugin, l->comms[0], bytes, sizeof(bytes),
+                                     NCCL_PTR_HOST, &memory);
+            registered = true;
         } else if (!request) {
             result = plugin_send(&world->plugin, l->comms[0], bytes, sizeof(bytes), 0, memory,
                                  profiler_parent(), &request);
@@ -195,10 +196,10 @@ static void connect_until_error(void *of)
     if (!result)
         fail("no error %.1f s after a listener was closed that this end connects to",
              world->options->bound_s);
-    if (l->comms[0]) {
+    if (registered)
         expect(world, plugin_deregister(&world->plugin, l->comms[0], memory), "deregMr");
+    if (l->comms[0])
         expect(world, plugin_close_send(&world->plugin, l->comms[0]), "closeSend");
-    }
 }
 
 static void listeners(struct world *world)
@@ -236,6 +237,7 @@ enum { BUSY_LINKS = 4, ALL_LINKS = 6 };
 /* Four links under load; on the last two nothing is ever sent, and a receive waits. */
 static void load_links(struct world *world, struct link *links, struct run *run)
 {
+    world->unfinished = true;
     world_open(world, 1);
     links_open(world, links, ALL_LINKS, 0);
     *run = (struct run){.world = world, .count = 0};

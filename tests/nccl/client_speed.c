@@ -107,6 +107,7 @@ static void speed(struct world *world)
     struct link links[2];
     struct bench_window window;
     bench_pin(options->cpu);
+    world->unfinished = true;
     world_open(world, 1);
     links_open(world, links, 2, 0);
     struct link *link = to_rank_0(links);
@@ -125,6 +126,7 @@ static void speed(struct world *world)
     } else {
         run_stream(&s);
     }
+    meet_barrier(world->meet); /* what is in flight stays there */
     links_close(world, links, 2);
     world_close(world);
 }
