@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #define LONGEST_NAP_NS UINT64_C(1000000000)
+#define TRIES 1000
 
 /* ---- The driver token ---- */
 
@@ -25,8 +26,11 @@ void harp_token_take(struct harp_engine *engine)
 {
     /* A driver that sees it wanted stands back. */
     atomic_fetch_add(&engine->wanted, 1);
-    while (!harp_token_try(engine))
-        sched_yield();
+    for (uint32_t tries = 0; !harp_token_try(engine); tries++)
+        if (tries < TRIES)
+            sched_yield();
+        else /* a driver of lower priority on our CPU runs only while we sleep */
+            nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
     atomic_fetch_sub(&engine->wanted, 1);
 }
 
