@@ -5,10 +5,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from c_programs import ROOT, STRICT
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SOURCES = sorted([*ROOT.glob("cnet/**/*.c"), *ROOT.glob("sim/fabric/*.c")])
 
