@@ -16,13 +16,13 @@ import shutil
 import subprocess
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from c_programs import ROOT, SANITIZED, build, library
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from netns import Namespace
 

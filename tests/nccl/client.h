@@ -28,7 +28,8 @@ enum { LINKS_MAX = 64, FLOWS_SHOWN = 64 };
 
 struct options {
     const char *path;
-    int version; /* 0: the newest that it has */
+    const char *without; /* a scenario to leave out; NULL: none */
+    int version;         /* 0: the newest that it has */
     int rank;
     int device;
     double limit_s; /* of one scenario */

@@ -219,6 +219,8 @@ enum nccl_result tcp_send(void *of, void *data, size_t size, int tag, void *memo
     *out = NULL;
     if (!comm || !comm->sending || (!data && size))
         return NCCL_INVALID_ARGUMENT;
+    if (broken(EARLY_DONE))
+        tcp_progress(comm); /* what was queued before */
     if (comm->failed)
         return comm->failed;
     uint64_t oldest = comm->known;

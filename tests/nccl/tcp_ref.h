@@ -14,7 +14,9 @@
  * Environment: TCP_REF_SOCKETS (1, 2, 4), TCP_REF_IFNAME (an interface's name; all that are up but
  * loopback), TCP_REF_CONGESTION (a congestion control of the kernel's).
  *
- * What it cannot: see that a frozen process will not answer, since that process's kernel does.
+ * What it cannot: see that a frozen process will not answer, since that process's kernel does; and
+ * keep the order of bytes within a line (LL128), since the kernel copies as it likes. The client's
+ * `frozen` and `flags` are about these.
  *
  * Threads: control plane (init to accept, close) from any; a comm's isend, irecv and test from one.
  */
@@ -50,7 +52,6 @@ enum broken {
     BACKWARDS,        /* a message is copied to its buffer from its end on */
     NO_EMPTY,         /* a message of no bytes is never done */
     CUT_LARGE,        /* more than 32 MiB are cut short */
-    BROKEN_COUNT,
 };
 
 #ifndef BROKEN
