@@ -72,12 +72,14 @@ static size_t receive(struct harp_port *base, uint64_t now_ns, struct harp_arriv
     port->now_ns = now_ns;
     if (port->asleep)
         wake(port);
+    port->turn = port->turn + 1 < port->links_n ? port->turn + 1 : 0;
+    uint32_t at = port->turn;
     for (uint32_t i = 0; i < port->links_n && count < room; i++) {
-        struct mem_link *link = &port->links[(port->turn + i) % port->links_n];
+        struct mem_link *link = &port->links[at];
+        at = at + 1 < port->links_n ? at + 1 : 0;
         if ((link->state == MEM_LINKED || link->state == MEM_ENDED) && !link->corrupt)
             count += take_from(port, link, arrivals + count, room - count);
     }
-    port->turn++;
     base->counters.received += count;
     return count;
 }

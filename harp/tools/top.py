@@ -130,7 +130,7 @@ def _port(now: dict[str, Any]) -> list[Text]:
     calls = now["send_calls"] + now["receive_calls"]
     copied = now["sent_copied"] + now["received_copied"]
     return [
-        _line(now["line"], indent=2),
+        _line(now["line"] or "a port that says nothing of itself", indent=2),
         _line(f"{amount(now['sent'])} datagrams sent", f"{amount(now['received'])} received",
               f"{amount(calls)} system calls", f"{amount(copied)} copied" * bool(copied),
               f"{amount(now['dropped'])} dropped" * bool(now["dropped"]),
