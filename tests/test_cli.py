@@ -1,0 +1,39 @@
+"""The command ``harp``: its subcommands, and how it ends."""
+
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from harp.tools.main import COMMANDS, harp
+
+HARP = [sys.executable, "-m", "harp.tools.main"]
+
+
+def run(*arguments):
+    return subprocess.run([*HARP, *arguments], capture_output=True, text=True, check=False,
+                          timeout=60)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_subcommand_says_what_it_does(command):
+    result = CliRunner().invoke(harp, [command, "--help"])
+    assert result.exit_code == 0
+    assert "Usage: " in result.output
+    assert command in CliRunner().invoke(harp, ["--help"]).output
+
+
+@pytest.mark.parametrize(("arguments", "status", "sentence"), [
+    (["chekc"], 2, "No such command 'chekc'"),
+    (["check", "--colour"], 2, "No such option"),
+    (["perf"], 2, "name a HOST, or give one of --serve, --local and --handle"),
+    (["decode", "/nonexistent.pcap"], 1, "there is no file /nonexistent.pcap"),
+])
+def test_errors_are_a_sentence_and_a_status(arguments, status, sentence):
+    done = run(*arguments)
+    assert done.returncode == status
+    assert done.stderr.startswith("error: ")
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""

@@ -1,0 +1,166 @@
+"""``harp perf``: within a host and between two, on each port, and how it ends."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from netns import usable, veth_pair
+
+from harp.tools.perf import parse_sizes, perf
+
+PERF = [sys.executable, "-m", "harp.tools.main", "perf"]
+QUICK = ["--seconds", "0.01", "--sizes", "8:64KiB:8192"]
+
+
+def run(*arguments):
+    return subprocess.run([*PERF, *arguments], capture_output=True, text=True, check=False,
+                          timeout=120)
+
+
+def rows(done):
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["rows"]
+
+
+def check_rows(found, sizes):
+    assert [row["size"] for row in found] == sizes
+    for row in found:
+        assert row["messages"] >= 4
+        assert 0 < row["p50_us"] <= row["p99_us"]
+        assert row["algbw_gbytes"] > 0
+        assert row["cpu_ns_per_byte"] > 0
+        assert row["frames"] > 0
+
+
+@pytest.mark.parametrize("options", [[], ["--port", "mem"], ["--zerocopy"],
+                                     ["--engines", "2", "--paths", "2"],
+                                     ["--faults", "drop=5%,seed=1"]])
+def test_both_ends_on_this_host(options):
+    found = rows(run("--local", "--json", *QUICK, *options))
+    check_rows(found, [8, 65536])
+    if "--faults" in options:
+        assert sum(row["again"] for row in found) > 0
+
+
+def test_the_table():
+    done = run("--local", "--port", "mem", "--seconds", "0.01", "--sizes", "4KiB")
+    assert done.returncode == 0, done.stderr
+    *lines, size, units, row = done.stdout.splitlines()
+    assert all(re.match(r"# (here|there): (memory|mem): ", line) for line in lines)
+    assert size.split() == ["size", "messages", "time", "algbw", "p50", "p99", "CPU", "lost"]
+    assert units.split() == ["bytes", "us", "GB/s", "us", "us", "ns/B", "packets"]
+    assert row.split()[0] == "4096"
+
+
+def test_messages_that_need_more_frames_than_there_are_are_left_out():
+    done = run("--local", "--zerocopy", "--mtu", "1500", "--seconds", "0.001",
+               "--sizes", "4KiB:16MiB:4096")
+    assert done.returncode == 0, done.stderr
+    assert "left out" in done.stdout
+    assert done.stdout.splitlines()[-1].split()[0] == "4096"
+
+
+def serving(space, *options):
+    server = space.start(*PERF, "--serve", "--once", *options, stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE, text=True)
+    return server, server.stdout.readline()
+
+
+@pytest.mark.skipif(bool(usable()), reason=usable())
+@pytest.mark.parametrize("port", ["udp", "xdp"])
+@pytest.mark.parametrize("address", ["ipv4", "ipv6"])
+def test_two_hosts(port, address):
+    with veth_pair() as (a, b):
+        interface = ["--interface", b.device] if port == "xdp" else []
+        server, said = serving(b.space, "--control", "0", *interface)
+        control = re.search(r"TCP port (\d+)", said)[1]
+        interface = ["--interface", a.device] if port == "xdp" else []
+        found = json.loads(a.space.run(
+            *PERF, getattr(b, address), "--control", control, "--port", port, "--json", *QUICK,
+            *interface, timeout_s=120))
+        check_rows(found["rows"], [8, 65536])
+        assert any(f"{port}: {a.device}" in line for line in found["here"])
+        assert any(f"{port}: {b.device}" in line for line in found["there"])
+        assert server.wait(30) == 0
+        assert server.stderr.read() == ""
+
+
+@pytest.mark.skipif(bool(usable()), reason=usable())
+def test_a_handle_instead_of_a_control_connection():
+    with veth_pair() as (a, b):
+        server, said = serving(b.space, "--no-control", "--address", b.ipv4)
+        handle = said.removeprefix("handle: ").strip()
+        found = json.loads(a.space.run(*PERF, "--handle", handle, "--address", a.ipv4, "--json",
+                                       *QUICK, timeout_s=120))
+        check_rows(found["rows"], [8, 65536])
+        assert server.wait(30) == 0
+
+
+def test_a_server_that_cannot_do_what_is_asked_says_so():
+    with subprocess.Popen([*PERF, "--serve", "--control", "0"], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True) as server:
+        try:
+            control = re.search(r"TCP port (\d+)", server.stdout.readline())[1]
+            done = run("127.0.0.1", "--control", control, "--port", "xdp", *QUICK)
+            assert done.returncode == 1
+            assert re.match(r"error: .*\n\Z", done.stderr)
+            done = run("127.0.0.1", "--control", control, "--json", *QUICK)
+            check_rows(rows(done), [8, 65536])  # it goes on serving
+        finally:
+            server.send_signal(signal.SIGINT)
+            _, error = server.communicate(timeout=30)
+    assert server.returncode == 130
+    assert "Traceback" not in error
+
+
+def test_nobody_serves():
+    done = run("127.0.0.1", "--control", "1", *QUICK)
+    assert done.returncode == 1
+    assert re.match(r"error: nobody serves at 127\.0\.0\.1, TCP port 1: .*harp perf --serve.*\n\Z",
+                    done.stderr)
+
+
+@pytest.mark.parametrize(("options", "sentence"), [
+    (["--local", "host"], "name a HOST, or"),
+    (["--local", "--no-control"], "--no-control belongs to --serve"),
+    (["--handle", "zz"], "--handle"),
+    (["--handle", "00"], "a handle has 104 bytes"),
+    (["--local", "--sizes", "many"], "'many' is no size"),
+    (["--local", "--engines", "0"], "--engines"),
+])
+def test_wrong_use(options, sentence):
+    result = CliRunner().invoke(perf, options)
+    assert result.exit_code == 2
+    assert sentence in result.output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_can_be_interrupted_and_leaves_nothing(number):
+    with subprocess.Popen([*PERF, "--local", "--seconds", "60", "--sizes", "64"],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if "GB/s" in line:
+                break  # it measures
+        process.send_signal(number)
+        _, error = process.communicate(timeout=60)
+    assert (process.returncode, error.strip()) == (130, "")
+    assert list(Path("/dev/shm").glob(f"harp-*-{process.pid}-*")) == []
+
+
+@pytest.mark.parametrize(("text", "sizes"), [
+    ("8", [8]), ("64KiB", [65536]), ("8:64:8", [8, 64]), ("8:100:8", [8, 64, 100]),
+    ("1MiB:2MiB:2", [1 << 20, 2 << 20]), ("8:8:2", [8])])
+def test_sizes(text, sizes):
+    assert parse_sizes(text) == sizes
+
+
+@pytest.mark.parametrize("text", ["", "8:64", "64:8:2", "8:64:1", "0:8:2", "8:2GiB:2", "-1", "1kB"])
+def test_wrong_sizes(text):
+    with pytest.raises(click.UsageError, match="--sizes"):
+        parse_sizes(text)
