@@ -197,11 +197,13 @@ static void tell_credit_soon(struct harp_session *session)
 size_t harp_session_send_acks(struct harp_session *session, struct harp_frame *frames, size_t room)
 {
     size_t n = 0;
-    tell_credit_soon(session);
+    if (session->state == HARP_OPEN)
+        tell_credit_soon(session);
     for (uint64_t set = session->awake; set && n < room;) {
         uint8_t number = harp_session_next_path(&set);
         const struct harp_path *path = &session->paths[number];
-        if (path->ack_now || path->ack_at_ns <= session->now_ns)
+        bool last = session->state == HARP_CLOSING && path->ack_at_ns != HARP_NEVER;
+        if (path->ack_now || path->ack_at_ns <= session->now_ns || last)
             write_ack(session, &frames[n++], number);
     }
     return n;

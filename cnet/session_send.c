@@ -167,7 +167,10 @@ size_t harp_session_send(struct harp_session *session, uint64_t now_ns, struct h
     harp_session_timers(session);
     if (room == 0)
         return 0;
-    size_t n = harp_session_send_handshake(session, frames);
+    size_t n = 0;
+    if (session->state == HARP_CLOSING) /* the peer learns what arrived before it learns the end */
+        n = harp_session_send_acks(session, frames, room - 1);
+    n += harp_session_send_handshake(session, frames + n);
     if (session->state != HARP_OPEN)
         return n;
     n += harp_session_send_acks(session, frames + n, room - n);

@@ -25,7 +25,7 @@ def test_all_interleavings(tmp_path):
 def mutant(tmp_path, old, new):
     """Flags that put a changed copy of the header before the real one."""
     text = HEADER.read_text()
-    assert text.count(old) == 1
+    assert old in text
     (tmp_path / "spsc.h").write_text(text.replace(old, new))
     return ["-iquote", str(tmp_path)]
 

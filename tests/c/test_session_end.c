@@ -53,6 +53,27 @@ static void test_no_words(void)
     pair_free(pair);
 }
 
+static bool has_received(const struct pair *pair)
+{
+    return pair->received[0] == 1;
+}
+
+/* Who closes as soon as he has what he wanted leaves no doubt at the other end that he has it. */
+static void test_what_arrived_is_acknowledged_before_the_end(void)
+{
+    static uint8_t bytes[100], to[100];
+    struct pair *pair = pair_make(1);
+    int eager;
+    pair_connect(pair);
+    assert(harp_session_post(pair->end[0], to, sizeof to, 0, &eager));
+    assert(harp_session_message(pair->end[1], bytes, sizeof bytes, 0));
+    assert(pair_until(pair, MS, has_received));
+    harp_session_close(pair->end[0], pair->now_ns, HARP_REASON_DONE, NULL);
+    pair_pass(pair, MS);
+    assert(pair->sent[1] == 1 && pair->closed[1].reason == HARP_REASON_DONE);
+    pair_free(pair);
+}
+
 static void test_every_reason_has_a_sentence(void)
 {
     struct harp_event event = {.type = HARP_EVENT_CLOSED};
@@ -145,6 +166,7 @@ int main(void)
     test_closing_with_words();
     test_too_many_words();
     test_no_words();
+    test_what_arrived_is_acknowledged_before_the_end();
     test_every_reason_has_a_sentence();
     test_another_version();
     test_nobody_answers();
