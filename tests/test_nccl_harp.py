@@ -1,0 +1,112 @@
+"""HARP's NCCL plugin under the client of tests/nccl: every version, port and mode, and bad days."""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+from typing import Any
+
+import netns
+import pytest
+from nccl_pair import Ended, Pair, client, harp, run_pair
+
+pytestmark = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+
+PORTS = ("udp", "xdp", "mem")
+MODES = ("threads", "inline")
+TIMEOUT_S = 2
+BOUND_S = 20
+"""Within which a lost peer must be an error, on a machine that does much else."""
+
+QUICK = ("fifo", "lifo", "tags", "smaller", "many", "in-flight")
+FAULTS = {
+    "lossy": "drop=2%,burst=0.2%,seed=7",
+    "disorderly": "reorder=3%,duplicate=3%,jitter=200us,seed=7",
+    "corrupting": "corrupt=1%,truncate=1%,drop=1%,seed=7",
+}
+
+
+def settings(port: str, mode: str, **more: str) -> dict[str, str]:
+    return {"HARP_PORT": port, "HARP_PROGRESS": mode, "HARP_TIMEOUT": str(TIMEOUT_S), **more}
+
+
+def run(ports: tuple[str, str], mode: str, *scenarios: str, options: tuple[str, ...] = (),
+        queues: int = 1, **more: str) -> Ended:
+    with netns.veth_pair(queues=queues) as (a, b):
+        return run_pair(
+            client(), harp(), scenarios, spaces=(a.space, a.space if "mem" in ports else b.space),
+            settings=(settings(ports[0], mode, **more), settings(ports[1], mode, **more)),
+            options=("--limit", "120", "--bound", str(BOUND_S), "--quiet", str(1.5 * TIMEOUT_S),
+                     *options))
+
+
+def passed(ended: Ended) -> int:
+    """Count the scenarios, so that none is left out unseen."""
+    return len(re.findall("^ok ", ended.said[0], re.MULTILINE))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("port", PORTS)
+def test_the_newest_version_on_every_port_in_both_modes(port: str, mode: str) -> None:
+    ended = run((port, port), mode)
+    assert ended.good, str(ended)
+    assert passed(ended) == 22, str(ended)
+
+
+@pytest.mark.parametrize("version", range(6, 12))
+def test_older_versions(version: int) -> None:
+    ended = run(("udp", "udp"), MODES[version % 2], options=("--version", str(version),
+                                                           "--largest", str(4 << 20)))
+    assert ended.good, str(ended)
+    assert passed(ended) == (22 if version >= 11 else 21), str(ended)
+
+
+@pytest.mark.parametrize("ports", [("xdp", "udp"), ("udp", "xdp")])
+def test_xdp_on_one_side_and_udp_on_the_other(ports: tuple[str, str]) -> None:
+    ended = run(ports, "inline", *QUICK, "sizes")
+    assert ended.good, str(ended)
+
+
+@pytest.mark.parametrize("faults", FAULTS)
+@pytest.mark.parametrize(("port", "mode"), [("udp", "inline"), ("udp", "threads"),
+                                            ("xdp", "threads")])
+def test_over_a_bad_network(port: str, mode: str, faults: str) -> None:
+    ended = run((port, port), mode, *QUICK, "sizes", "flags", "unmap", "register", "communicators",
+                options=("--largest", str(3 << 20)), HARP_FAULTS=FAULTS[faults], HARP_TIMEOUT="10")
+    assert ended.good, str(ended)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("port", PORTS)
+def test_a_lost_peer_is_an_error_in_time(port: str, mode: str) -> None:
+    ended = run((port, port), mode, "killed", "frozen")
+    assert ended.good, str(ended)
+    told = re.findall(r"it said: NET/HARP : .*", ended.said[0])
+    assert len(told) == 2, str(ended)
+    assert all("HARP_TIMEOUT" in line for line in told), str(ended)
+
+
+@pytest.mark.parametrize("port", ["udp", "xdp"])
+def test_eight_ranks_a_host_on_one_nic(port: str) -> None:
+    with netns.veth_pair(queues=8) as (a, b), ExitStack() as stack:
+        pairs = [stack.enter_context(Pair(
+            client(), harp(), ["fifo", "tags", "communicators"], spaces=(a.space, b.space),
+            settings=settings(port, "inline", HARP_TIMEOUT="30"), options=("--limit", "120")))
+            for _ in range(8)]
+        for pair in pairs:
+            ended = pair.end()
+            assert ended.good, str(ended)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_several_engines_and_paths(mode: str) -> None:
+    ended = run(("udp", "udp"), mode, *QUICK, HARP_ENGINES="2", HARP_PATHS="4")
+    assert ended.good, str(ended)
+
+
+def test_jumbo_frames() -> None:
+    with netns.veth_pair(mtu=9000) as (a, b):
+        both: Any = settings("xdp", "threads")
+        ended = run_pair(client(), harp(), [*QUICK, "sizes", "flags"], spaces=(a.space, b.space),
+                         settings=both, options=("--limit", "120"))
+        assert ended.good, str(ended)
