@@ -3,6 +3,7 @@
 import _thread
 import asyncio
 import contextlib
+import doctest
 import gc
 import os
 import signal
@@ -12,9 +13,11 @@ import threading
 
 import numpy as np
 import pytest
+from c_programs import ROOT
 from netns import usable, veth_pair
 
 import harp
+import harp.net.engine
 
 PORTS = {"udp": {"address": "127.0.0.1"}, "mem": {}}
 PATIENCE_S = 30
@@ -504,3 +507,13 @@ def test_asyncio_waits_are_ended_by_a_close_and_by_a_timeout():
                 await asyncio.wait_for(waiting, PATIENCE_S)
 
     asyncio.run(run())
+
+
+# ---- The manual ----
+
+
+def test_the_manual_does_what_it_says():
+    done = doctest.testfile(str(ROOT / "docs" / "python.md"), module_relative=False)
+    assert done.failed == 0
+    assert done.attempted > 20
+    assert doctest.testmod(harp.net.engine).failed == 0
