@@ -1,0 +1,246 @@
+"""HARP's NCCL plugin seen from outside: settings, devices, ports, symbols.
+
+Whether it moves data as NCCL expects is tried by the client of tests/nccl.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import netns
+import pytest
+from c_programs import ROOT
+from nccl_pair import harp
+
+PLAIN = ("-O2",)
+SAYS = Path(__file__).with_name("plugin_says.py")
+root_only = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+INVALID_USAGE, SYSTEM_ERROR = 5, 2
+
+
+def ask(*wishes: str, before: tuple[str, ...] = (), **settings: str) -> dict[str, Any]:
+    """What the plugin says with these settings and no others."""
+    kept = {name: value for name, value in os.environ.items()
+            if not name.startswith(("HARP_", "NCCL_"))}
+    kept["HARP_CONF_FILE"] = settings.pop("HARP_CONF_FILE", "/dev/null")
+    done = subprocess.run([*before, sys.executable, str(SAYS), str(harp(PLAIN)), *wishes],
+                          env={**kept, **settings}, capture_output=True, text=True, check=False,
+                          timeout=60)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def warnings(found: dict[str, Any]) -> list[str]:
+    return [text for level, text in found["said"] if level == "warn"]
+
+
+def names(found: dict[str, Any]) -> list[str]:
+    return [device["name"] for device in found["devices"]]
+
+
+# ---- Settings ----
+
+WRONG = {
+    "HARP_PORT": ("tcp", "auto, xdp, udp or mem"),
+    "HARP_PROGRESS": ("fast", "threads or inline"),
+    "HARP_CPUS": ("2-", "CPU numbers and ranges"),
+    "HARP_ENGINES": ("0", "1 to 16"),
+    "HARP_PATHS": ("65", "1 to 64"),
+    "HARP_CC": ("cubic", "swift or fixed"),
+    "HARP_MTU": ("1500 bytes", "576 to 65535"),
+    "HARP_TIMEOUT": ("-1", "1 to 86400 (seconds)"),
+    "HARP_STATS": ("yes", "0 or 1"),
+    "HARP_DUMP": ("x" * 600, "at most 511 characters"),
+    "HARP_FAULTS": ("x" * 600, "at most 511 characters"),
+    "HARP_IFNAME": ("x" * 600, "at most 511 characters"),
+    "HARP_XDP": ("zero", "auto, copy or generic"),
+    "HARP_BUSY_POLL": ("1e3", "0 to 100000 (microseconds)"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_value_is_an_error_that_says_what_is_possible(name):
+    value, allowed = WRONG[name]
+    found = ask(**{name: value})
+    assert found["init"] == INVALID_USAGE
+    assert len(warnings(found)) == 1
+    assert name in warnings(found)[0]
+    assert allowed in warnings(found)[0]
+
+
+def test_every_name_is_tried_and_documented():
+    source = (ROOT / "cnet" / "nccl" / "settings.c").read_text()
+    known = set(re.findall(r'^    \{"(HARP_[A-Z_]+)"', source, re.MULTILINE))
+    assert known == {*WRONG, "HARP_CONF_FILE"}
+    page = (ROOT / "docs" / "nccl.md").read_text()
+    assert set(re.findall(r"^\| `(HARP_[A-Z_]+)`", page, re.MULTILINE)) == known
+
+
+@pytest.mark.parametrize(("name", "meant"), [
+    ("HARP_IFNAMES", "HARP_IFNAME"), ("HARP_PROT", "HARP_PORT"), ("HARP_CPU", "HARP_CPUS"),
+    ("HARP_TIME_OUT", "HARP_TIMEOUT"), ("HARP_ENGINE", "HARP_ENGINES"),
+    ("HARP_SOMETHING_ELSE_ALTOGETHER_THAT_IS_LONG", "HARP_")])
+def test_an_unknown_name_is_a_warning_that_names_the_nearest(name, meant):
+    found = ask(HARP_PORT="mem", **{name: "1"})
+    assert found["init"] == 0
+    assert re.fullmatch(rf"NET/HARP : {name} is not known .*; the nearest name is {meant}.*",
+                        "NET/HARP : " + warnings(found)[0])
+
+
+def test_settings_come_from_a_file_and_the_environment_wins(tmp_path):
+    file = tmp_path / "harp.conf"
+    file.write_text("# as harp setup writes it\n\n  HARP_PORT = mem \nHARP_PATHS=\nHARP_PRT=1\n")
+    found = ask(HARP_CONF_FILE=str(file))
+    assert names(found) == ["harp-mem"]
+    assert f"{file}:5: HARP_PRT is not known" in warnings(found)[0]
+    assert names(ask(HARP_CONF_FILE=str(file), HARP_PORT="udp", HARP_IFNAME="=lo")) == ["lo"]
+
+
+def test_a_wrong_line_is_an_error_with_its_place(tmp_path):
+    file = tmp_path / "harp.conf"
+    file.write_text("HARP_PORT=mem\nHARP_TIMEOUT=soon\n")
+    found = ask(HARP_CONF_FILE=str(file))
+    assert found["init"] == INVALID_USAGE
+    assert f"{file}:2: HARP_TIMEOUT is \"soon\"" in warnings(found)[0]
+    file.write_text("port mem\n")
+    assert "is no line NAME=value" in warnings(ask(HARP_CONF_FILE=str(file)))[0]
+    missing = ask(HARP_CONF_FILE=str(tmp_path / "none"))
+    assert missing["init"] == INVALID_USAGE
+    assert "cannot be read: No such file" in warnings(missing)[0]
+
+
+# ---- Devices ----
+
+def test_loopback_serves_who_asks_for_it():
+    found = ask("listen", HARP_PORT="udp", HARP_IFNAME="=lo")
+    assert found["name"] == "HARP"
+    assert (found["init"], found["listen"], found["finalize"]) == (0, 0, 0)
+    assert found["devices"] == [{**found["devices"][0], "name": "lo", "pci": "", "pointers": 1,
+                                 "receives": 8}]
+    assert any(re.match(r"lo, engine 1 of 1, .*: udp: lo 127.0.0.1:\d+, MTU", text)
+               for _, text in found["said"])
+
+
+def test_no_fitting_interface_is_an_error_that_lists_them():
+    found = ask(HARP_IFNAME="=nosuch0")
+    assert found["init"] == SYSTEM_ERROR
+    assert re.search(r'fits HARP_IFNAME "=nosuch0"; .* there are: .*lo', warnings(found)[0])
+
+
+def add_links(space: netns.Namespace, *links: str) -> None:
+    for number, link in enumerate(links):
+        space.run("ip", "link", "add", link, "type", "veth", "peer", f"peer{number}")
+        space.run("ip", "address", "add", f"10.77.{number}.1/24", "dev", link)
+        space.run("ip", "link", "set", link, "up")
+
+
+@root_only
+@pytest.mark.parametrize(("wanted", "devices"), [
+    ({}, ["eth0", "eth1", "mlx0"]),
+    ({"HARP_IFNAME": "eth"}, ["eth0", "eth1"]),
+    ({"HARP_IFNAME": "=eth"}, []),
+    ({"HARP_IFNAME": "=eth1,mlx0"}, ["eth1", "mlx0"]),
+    ({"HARP_IFNAME": "^eth,lo"}, ["mlx0", "docker0"]),
+    ({"HARP_IFNAME": "^=eth1,lo,docker0"}, ["eth0", "mlx0"]),
+    ({"HARP_IFNAME": "docker"}, ["docker0"]),
+    ({"NCCL_SOCKET_IFNAME": "mlx"}, ["mlx0"]),
+    ({"NCCL_SOCKET_IFNAME": "mlx", "HARP_IFNAME": "eth1:1"}, ["eth1"]),
+])
+def test_interfaces_are_named_as_nccl_does(wanted, devices):
+    with netns.Net() as net:
+        space = net.namespace()
+        add_links(space, "eth0", "eth1", "mlx0", "docker0")
+        space.run("ip", "link", "set", "peer0", "up")  # has no address but its link's own
+        found = ask(before=tuple(space.command()), **wanted)
+        assert names(found) == devices
+        assert len({device["guid"] for device in found["devices"]}) == len(devices)
+
+
+@root_only
+def test_loopback_is_used_where_there_is_nothing_else():
+    with netns.Net() as net:
+        assert names(ask(before=tuple(net.namespace().command()))) == ["lo"]
+
+
+@root_only
+def test_a_bond_is_one_device_and_its_members_are_none(tmp_path):
+    sys_net = tmp_path / "net"
+    card = tmp_path / "pci0000:00" / "0000:00:05.0"
+    for folder in (card, sys_net / "bond0" / "bonding", sys_net / "eth0" / "master" / "bonding",
+                   sys_net / "eth1" / "master" / "bonding"):
+        folder.mkdir(parents=True)
+    (sys_net / "eth1" / "device").symlink_to(card)
+    (sys_net / "bond0" / "bonding" / "slaves").write_text("eth1 eth0\n")
+    (sys_net / "bond0" / "speed").write_text("50000\n")
+    with netns.Net() as net:
+        space = net.namespace()
+        add_links(space, "bond0", "eth0", "eth1")
+        mounted = f'mount --bind {sys_net} /sys/class/net && exec "$@"'
+        found = ask(before=(*space.command(), "unshare", "--mount", "sh", "-c", mounted, "sh"))
+        seen = [(device["name"], device["speed"], device["pci"]) for device in found["devices"]]
+        assert seen == [("bond0", 50000, str(card))]
+
+
+@root_only
+def test_auto_takes_xdp_where_it_can_and_says_so():
+    with netns.veth_pair() as (end, _):
+        found = ask("listen", before=tuple(end.space.command()))
+        line = next(text for _, text in found["said"] if "engine 1 of 1" in text)
+        assert re.search(r": xdp: v1 queue 0, native XDP", line), line
+
+
+@root_only
+def test_auto_takes_udp_elsewhere_and_says_why():
+    with netns.veth_pair() as (end, _):
+        # Without capabilities, as most containers are.
+        bare = (*end.space.command(), "setpriv", "--bounding-set=-all", "--inh-caps=-all", "--")
+        found = ask("listen", before=bare)
+        line = next(text for _, text in found["said"] if "engine 1 of 1" in text)
+        assert re.search(r": udp: v1 10\.0\.1\.1:\d+, .*; xdp is not possible: \w", line), line
+        forced = ask("listen", before=bare, HARP_PORT="xdp")
+        assert forced["listen"] == SYSTEM_ERROR
+        assert "v1 cannot be used: " in warnings(forced)[0]
+
+
+def test_a_child_of_fork_gets_an_error():
+    found = ask("listen", "fork", HARP_PORT="udp", HARP_IFNAME="=lo")
+    assert found["forked"] == INVALID_USAGE
+    assert found["finalize"] == 0
+
+
+# ---- What was built for deployment ----
+
+def compiled(tmp_path: Path, *options: str) -> Path:
+    """Build the plugin as a wheel does."""
+    for command in (["meson", "setup", str(tmp_path), str(ROOT), *options],
+                    ["ninja", "-C", str(tmp_path), "cnet/nccl/libnccl-net-harp.so",
+                     *(["cnet/nccl/libnccl-net.so"] if options else [])]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300,
+                              env={**os.environ, "PATH": f"{Path(sys.executable).parent}:"
+                                                         f"{os.environ['PATH']}"})
+        assert done.returncode == 0, done.stdout + done.stderr
+    return tmp_path / "cnet" / "nccl" / "libnccl-net-harp.so"
+
+
+def test_it_loads_on_old_systems_and_exports_the_tables_only(tmp_path):
+    plugin = compiled(tmp_path / "build", "-Dnccl_default=true")
+    assert (plugin.parent / "libnccl-net.so").exists()
+    symbols = subprocess.run(["objdump", "-T", plugin], capture_output=True, text=True,
+                             check=True).stdout
+    needs = {tuple(map(int, version.split(".")))
+             for version in re.findall(r"GLIBC_([\d.]+)", symbols)}
+    assert max(needs) <= (2, 31)
+    exported = {line.split()[-1] for line in symbols.splitlines()
+                if " g " in line and "*UND*" not in line}
+    assert exported == {f"ncclNetPlugin_v{version}" for version in range(6, 13)}
+    dynamic = subprocess.run(["readelf", "-d", plugin], capture_output=True, text=True,
+                             check=True).stdout
+    needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic))
+    assert needed <= {"libc.so.6", "libpthread.so.0", "libm.so.6"}
