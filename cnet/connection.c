@@ -51,7 +51,7 @@ struct harp_connection *harp_connection_new(struct harp_engine *engine,
                                             const struct harp_connection_config *config,
                                             const struct harp_session_config *session)
 {
-    size_t bytes = sizeof(struct harp_connection) + session->paths * sizeof(struct harp_hop);
+    size_t bytes = sizeof(struct harp_connection) + (session->paths + 1u) * sizeof(struct harp_hop);
     struct harp_connection *connection = aligned_alloc(128, (bytes + 127) / 128 * 128);
     if (!connection)
         return NULL;
@@ -63,7 +63,7 @@ struct harp_connection *harp_connection_new(struct harp_engine *engine,
     connection->id = session->connection;
     connection->first_out = session->first;
     connection->fd = -1;
-    for (uint32_t p = 0; p < session->paths; p++)
+    for (uint32_t p = 0; p <= session->paths; p++)
         connection->hops[p].hop = HARP_NO_HOP;
     if (!take_memory(connection, session)) {
         harp_connection_free(connection);

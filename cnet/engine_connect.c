@@ -118,7 +118,7 @@ static void reclaim(struct harp_engine *engine, const struct harp_connection *co
 void harp_engine_forget(struct harp_engine *engine, struct harp_connection *connection)
 {
     reclaim(engine, connection);
-    for (uint32_t p = 0; p < connection->config.paths; p++) {
+    for (uint32_t p = 0; p <= connection->config.paths; p++) {
         const struct harp_hop *hop = &connection->hops[p];
         if (hop->hop != HARP_NO_HOP)
             engine->ports[hop->port]->ops->unhop(engine->ports[hop->port], hop->hop);

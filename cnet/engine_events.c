@@ -40,10 +40,15 @@ void harp_connection_agreed(struct harp_connection *connection)
 void harp_connection_heard(struct harp_connection *connection, uint8_t path, uint8_t port,
                            uint16_t local, const struct harp_address *from)
 {
-    if (path >= connection->config.paths || connection->hops[path].hop != HARP_NO_HOP)
-        return;
-    struct harp_hop *hop = &connection->hops[path];
+    bool ours = path < connection->config.paths;
+    struct harp_hop *hop = &connection->hops[ours ? path : connection->config.paths];
     struct harp_port *to = connection->engine->ports[port];
+    if (hop->hop != HARP_NO_HOP && (ours || harp_address_same(&hop->remote, from)))
+        return;
+    if (hop->hop != HARP_NO_HOP)
+        connection->engine->ports[hop->port]->ops->unhop(connection->engine->ports[hop->port],
+                                                         hop->hop);
+    hop->hop = HARP_NO_HOP;
     char why[HARP_WHY_BYTES];
     int number = to->ops->hop(to, from, local, why);
     if (number < 0)
@@ -102,6 +107,18 @@ static void take_returns(struct harp_connection *connection)
     }
 }
 
+/* Frames for the application to write into, in place of those that were sent. */
+static void refill_drafts(struct harp_connection *connection, uint32_t count)
+{
+    uint32_t frame;
+    for (connection->drafts_due += count; connection->drafts_due; connection->drafts_due--) {
+        if (!harp_frames_take(&connection->engine->frames, HARP_FRAME_DRAFT, false, &frame, 1))
+            return; /* the pool is empty for the moment: tried again each turn */
+        connection->engine->owner[frame] = connection->index;
+        harp_spsc_put(connection->drafts, &frame, 1);
+    }
+}
+
 void harp_connection_command(struct harp_connection *connection)
 {
     struct harp_command commands[16];
@@ -116,6 +133,8 @@ void harp_connection_command(struct harp_connection *connection)
     }
     if (connection->returns)
         take_returns(connection);
+    if (connection->drafts_due)
+        refill_drafts(connection, 0);
 }
 
 /* A message in frames has arrived: the card may still hold some of them. */
@@ -127,18 +146,6 @@ static void free_pieces(struct harp_connection *connection, uint32_t first, uint
         enum harp_frame_state state = frames->state[frame];
         harp_frames_move(frames, frame, state,
                          state == HARP_FRAME_SENDING ? HARP_FRAME_LEAVING : HARP_FRAME_FREE);
-    }
-}
-
-/* Frames for the application to write into, in place of those that were sent. */
-static void refill_drafts(struct harp_connection *connection, uint32_t count)
-{
-    uint32_t frame;
-    for (connection->drafts_due += count; connection->drafts_due; connection->drafts_due--) {
-        if (!harp_frames_take(&connection->engine->frames, HARP_FRAME_DRAFT, false, &frame, 1))
-            return; /* tried again with the next message that is sent */
-        connection->engine->owner[frame] = connection->index;
-        harp_spsc_put(connection->drafts, &frame, 1);
     }
 }
 

@@ -49,8 +49,6 @@ static void make(struct harp_engine *engine, uint8_t port, const struct harp_arr
     harp_engine_session_config(engine, &listening->config, engine->ports[port]->payload_max,
                                engine->ports[port]->holds_back, &config);
     config.listener = listening->listener.id;
-    if (path >= config.paths)
-        return;
     struct harp_connection *connection = harp_connection_new(engine, &listening->config, &config);
     if (!connection)
         return;
@@ -84,6 +82,8 @@ static void take_first(struct harp_engine *engine, uint8_t port, const struct ha
     struct harp_connection *connection = made_of(engine, &first, listening->listener.id);
     if (connection) {
         struct harp_place unused;
+        if (header->path >= connection->config.paths)
+            harp_connection_heard(connection, header->path, port, arrival->local, arrival->from);
         harp_session_receive(connection->session, engine->now_ns, arrival->waited_ns, header, body,
                              false, &unused);
         engine->deadline_ns[connection->index] = 0;

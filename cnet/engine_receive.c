@@ -108,7 +108,7 @@ static void take(struct harp_engine *engine, uint8_t port, struct harp_connectio
         if (!harp_open_payload(frame, body, header->length))
             return;
     }
-    if (header->type != HARP_ACK)
+    if (header->type != HARP_ACK && header->path < connection->config.paths)
         harp_connection_heard(connection, header->path, port, arrival->local, arrival->from);
     struct harp_place where;
     if (harp_session_receive(connection->session, engine->now_ns, arrival->waited_ns, header, body,

@@ -11,9 +11,12 @@ struct unsealed {
     size_t n;
 };
 
-/* Where a frame goes: its path's hop; that of another path while its own has not been heard of. */
+/* Where a frame goes: its path's hop, or that of another path while its own has not been heard of.
+ * ACCEPT goes back where FIRST came from, be that a path that we have or not. */
 static const struct harp_hop *way(const struct harp_connection *connection, uint8_t path)
 {
+    if (path > connection->config.paths)
+        path = (uint8_t)connection->config.paths;
     if (connection->hops[path].hop != HARP_NO_HOP)
         return &connection->hops[path];
     for (uint32_t p = 0; p < connection->config.paths; p++)

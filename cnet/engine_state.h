@@ -95,7 +95,7 @@ struct harp_connection {
     uint32_t eager_bytes[HARP_EAGER];
     uint32_t reason;
     char why[HARP_WHY_BYTES];
-    struct harp_hop hops[]; /* of each path */
+    struct harp_hop hops[]; /* of each path; one more: whence FIRST came on a path that we lack */
 };
 
 struct harp_listening {

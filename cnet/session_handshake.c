@@ -73,6 +73,8 @@ static bool take_cookie(struct harp_session *session, const struct harp_header *
         memcmp(session->own.cookie, body, sizeof session->own.cookie) == 0)
         return false;
     memcpy(session->own.cookie, body, sizeof session->own.cookie);
+    session->first_path =
+        (uint8_t)(header->path % session->config.paths); /* good only from there */
     session->repeat_at_ns = session->now_ns;
     return true;
 }
@@ -133,7 +135,8 @@ enum harp_verdict harp_session_take_close(struct harp_session *session,
 
 static void write_first(struct harp_session *session, struct harp_frame *frame)
 {
-    uint8_t path = (uint8_t)(session->repeats % session->config.paths);
+    uint8_t path = session->first_path;
+    session->first_path = (uint8_t)((path + 1) % session->config.paths);
     *frame = (struct harp_frame){.path = path};
     frame->header = (struct harp_header){
         .version = HARP_VERSION,

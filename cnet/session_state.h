@@ -80,6 +80,7 @@ struct harp_session {
     uint64_t began_ns; /* CONNECTING, ACCEPTING, CLOSING: since when */
     uint32_t repeats;
     uint64_t first_sent_ns;
+    uint8_t first_path; /* on which FIRST goes next */
     /* messages and credit */
     struct harp_outbox outbox;
     struct harp_inbox inbox;
