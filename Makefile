@@ -34,7 +34,7 @@ help:  ## this list
 .PHONY: dst
 SEEDS ?= 2000
 dst:  ## the deterministic simulation: make dst SEEDS=100000, or SEED=7 to replay one
-	$(PY) tests/dst_programs.py $(if $(SEED),seed $(SEED),$(if $(FIELD),field $(FIELD),$(SEEDS)))
+	$(PY) tests/dst_programs.py $(or $(if $(SEED),seed $(SEED)),$(if $(FIELD),field $(FIELD)),$(if $(ENGINE),engine $(ENGINE)),$(SEEDS))
 
 .PHONY: test-vm
 test-vm: setup  ## AF_XDP with zero copy, in an emulated machine

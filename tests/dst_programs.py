@@ -1,8 +1,8 @@
-"""Build and run the deterministic simulation of the session (tests/dst).
+"""Build and run the deterministic simulation of sessions and of engines (tests/dst).
 
 ``python tests/dst_programs.py 100000`` runs that many seeds, as ``make dst SEEDS=100000`` does;
-``python tests/dst_programs.py seed 7`` replays one, as ``make dst SEED=7`` does, and ``field 7``
-one change of a field (tests/dst/fields.c).
+``python tests/dst_programs.py seed 7`` replays one, as ``make dst SEED=7`` does, ``field 7`` one
+change of a field (tests/dst/fields.c), ``engine 7`` one run of engines (tests/dst/engine).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from c_programs import ROOT, SANITIZED, build
+from c_programs import ROOT, SANITIZED, build, library
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,6 +44,26 @@ def build_dst(out: Path, bug: str | None = None) -> Path:
     return build(out, driver_sources() + harness, [*flags, "-I", str(ROOT / "tests" / "dst")])
 
 
+def engine_sources() -> list[str]:
+    """All C files of an engine, and of no port but the one that adds faults."""
+    parts = [path.name for pattern in ("engine*.c", "connection*.c", "port_chaos*.c")
+             for path in (ROOT / "cnet").glob(pattern)]
+    under = ["address", "arena", "frames", "recorder", "stats"]
+    return driver_sources() + [f"cnet/{name}.c" for name in under] + [
+        f"cnet/{name}" for name in sorted(parts)]
+
+
+def build_engines(out: Path, bug: str | None = None) -> Path:
+    """The simulation of engines as a program, as `build_dst` does for sessions."""
+    flags = ["-O1", f"-DHARP_BUG_{bug}"] if bug else SANITIZED
+    folder = ROOT / "tests" / "dst"
+    shared = [f"tests/dst/{name}.c" for name in ("common", "forge", "link", "network", "script")]
+    own = sorted(f"tests/dst/engine/{path.name}" for path in (folder / "engine").glob("*.c"))
+    cnet = engine_sources() if bug else [str(library())]
+    return build(out, [*shared, *own, *cnet],
+                 [*flags, "-I", str(folder), "-I", str(folder / "engine")])
+
+
 def run_dst(program: Path, *arguments: object) -> str:
     """Run the simulation; what fails is an assertion, whose text says how to replay it."""
     command = [str(program), *map(str, arguments)]
@@ -53,19 +73,26 @@ def run_dst(program: Path, *arguments: object) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Run that many seeds on all cores, or replay one, or one change of a field."""
+    """Run that many seeds of each kind on all cores, or replay one run."""
     folder = ROOT / "build"
     folder.mkdir(exist_ok=True)
-    program = build_dst(folder / "dst")
-    if arguments[0] in ("seed", "field"):
-        replay = [arguments[1], "-v"] if arguments[0] == "seed" else arguments
-        print(run_dst(program, *replay), end="")
-        return
-    cores = os.cpu_count() or 1
-    share = -(-int(arguments[0]) // cores)
-    with ThreadPoolExecutor(cores) as pool:
-        for line in pool.map(lambda i: run_dst(program, i * share, share), range(cores)):
-            print(line, end="")
+    sessions, engines = folder / "dst", folder / "dst_engines"
+    if arguments[0] == "engine":
+        print(run_dst(build_engines(engines), arguments[1], 1), end="")
+    elif arguments[0] == "seed":
+        print(run_dst(build_dst(sessions), arguments[1], "-v"), end="")
+    elif arguments[0] == "field":
+        print(run_dst(build_dst(sessions), *arguments), end="")
+    else:
+        build_dst(sessions)
+        build_engines(engines)
+        cores = os.cpu_count() or 1
+        share = -(-int(arguments[0]) // cores)
+        with ThreadPoolExecutor(cores) as pool:
+            for program in (sessions, engines):
+                runs = [pool.submit(run_dst, program, i * share, share) for i in range(cores)]
+                for done in runs:
+                    print(done.result(), end="")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,14 @@
-"""The session under deterministic simulation: seeds hold, and deliberate bugs do not pass."""
+"""Sessions and engines under deterministic simulation: seeds hold, deliberate bugs do not pass."""
 
 from __future__ import annotations
 
 import subprocess
 
 import pytest
-from dst_programs import build_dst, run_dst
+from dst_programs import build_dst, build_engines, run_dst
 
-SEEDS = 2000
+SEEDS = 2000  # of each kind; each bug shows in as many
 SHARE = 250  # in one test, so that workers share the work
-BUG_SEEDS = 2000  # each bug shows in as many
 BUGS = {
     "WRAP": "sequence numbers compared as plain integers",
     "NO_DEDUPE": "a chunk counts each time that it comes",
@@ -33,6 +32,14 @@ BUGS = {
     "HASTY": "timeouts are shorter than a round trip",
 }
 
+ENGINE_BUGS = {
+    "TAG_UNCHECKED": "any tag holds",
+    "REWRITTEN": "a frame is written to while the card has it",
+    "FREED_EARLY": "a frame that the card has yet is free",
+    "RETURN_LEAK": "not all frames that the application gives back are free again",
+    "NOT_RECLAIMED": "a closed connection keeps its frames",
+}
+
 
 @pytest.fixture(scope="module")
 def dst(tmp_path_factory):
@@ -44,6 +51,16 @@ def test_seeds_hold(dst, first):
     assert run_dst(dst, first, SHARE).startswith(f"{SHARE} seeds")
 
 
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory):
+    return build_engines(tmp_path_factory.mktemp("engines") / "engines")
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, SHARE))
+def test_seeds_of_engines_hold(engines, first):
+    assert run_dst(engines, first, SHARE).startswith(f"{SHARE} seeds")
+
+
 def test_every_field_can_be_changed(dst):
     done = run_dst(dst, "fields", 0, 1)
     assert int(done.split()[0]) > 5000
@@ -53,10 +70,17 @@ def test_a_seed_is_the_whole_of_a_run(dst):
     assert run_dst(dst, 8, "-v") == run_dst(dst, 8, "-v")
 
 
+def shows(program):
+    done = subprocess.run([str(program), "0", str(SEEDS)], capture_output=True, text=True,
+                          check=False, timeout=600)
+    return done.returncode != 0 and "replay: make dst " in done.stdout
+
+
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_harness_catches(bug, tmp_path):
-    program = build_dst(tmp_path / "dst", bug)
-    done = subprocess.run([str(program), "0", str(BUG_SEEDS)], capture_output=True, text=True,
-                          check=False, timeout=600)
-    assert done.returncode != 0, BUGS[bug]
-    assert "replay: make dst SEED=" in done.stdout
+    assert shows(build_dst(tmp_path / "dst", bug)), BUGS[bug]
+
+
+@pytest.mark.parametrize("bug", ENGINE_BUGS)
+def test_the_harness_catches_in_engines(bug, tmp_path):
+    assert shows(build_engines(tmp_path / "engines", bug)), ENGINE_BUGS[bug]

@@ -1,0 +1,341 @@
+#include "world.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "seal.h"
+#include "sequence.h"
+
+#define RECOVERY_NS (4 * DST_S)
+#define DEAD_NS DST_S
+#define HALF_OPEN_MOST 64
+#define TICK_NS (10 * DST_MS) /* engines look at what is not urgent only when they are driven */
+
+struct world {
+    uint64_t random;
+    uint64_t now_ns;
+    enum dst_kind kind;
+    struct dst_link link;
+    struct dst_side sides[2];
+    struct dst_script scripts[2];
+    uint64_t jump_ns;
+    int64_t jump_by_ns;
+    uint64_t prod_ns, flood_ns;
+    uint32_t flood_n;
+    uint64_t frames;
+};
+
+static uint64_t below(struct world *w, uint64_t n)
+{
+    return dst_below(&w->random, n);
+}
+
+static bool chance(struct world *w, uint32_t permille)
+{
+    return dst_chance(&w->random, permille);
+}
+
+/* Drawing ----------------------------------------------------------------------------------- */
+
+static void draw_card(struct world *w, struct dst_card *card, uint16_t segment)
+{
+    *card = (struct dst_card){.pool = chance(w, 600),
+                              .payload_max = HARP_HEADER_BYTES + segment + HARP_BODY_MAX -
+                                             HARP_CHUNK_ALIGN + (uint32_t)below(w, 100),
+                              .fill = HARP_BATCH,
+                              .queue = DST_QUEUE,
+                              .ring = DST_BUSY,
+                              .complete_ns = chance(w, 500) ? 0 : 50 * DST_US};
+    if (w->kind == DST_PLAIN)
+        return;
+    if (chance(w, 300))
+        card->fill = 1 + (uint32_t)below(w, 20);
+    if (chance(w, 300))
+        card->queue = 8 + (uint32_t)below(w, 100);
+    if (chance(w, 300))
+        card->ring = 4 + (uint32_t)below(w, 100);
+    if (chance(w, 300))
+        card->complete_ns = below(w, 20 * DST_MS);
+    card->missing = dst_rate(&w->random, 300, 100);
+    card->parts = dst_rate(&w->random, 300, 300);
+    if (chance(w, 200)) {
+        card->full_from_ns = w->now_ns + below(w, 20 * DST_MS);
+        card->full_to_ns = card->full_from_ns + below(w, 80 * DST_MS);
+    }
+}
+
+/* As many frames as it needs at least, or some more. */
+static uint32_t draw_frames(struct world *w, const struct dst_side *side)
+{
+    uint32_t each = side->wanted.stream_frames + side->wanted.draft_frames;
+    /* A half-open connection has its frames reserved, too. */
+    uint32_t least = side->card.fill + each * (w->kind == DST_FLOOD ? HALF_OPEN_MOST + 1 : 1);
+    return 64 + least + 1 + (uint32_t)below(w, chance(w, 500) ? 64 : 2048);
+}
+
+static void draw_side(struct world *w, uint8_t number, uint16_t segment)
+{
+    struct dst_side *side = &w->sides[number];
+    memset(side, 0, sizeof *side);
+    side->number = number;
+    side->peer = &w->sides[!number];
+    side->link = &w->link;
+    side->true_ns = &w->now_ns;
+    side->random = dst_draw(&w->random);
+    side->out = &w->scripts[number];
+    side->in = &w->scripts[!number];
+    side->return_ns = side->wake_ns = HARP_NEVER;
+    side->trusts = w->kind != DST_MALICE;
+    draw_card(w, &side->card, segment);
+    harp_connection_defaults(&side->wanted);
+    side->wanted.paths = (uint16_t)(1 + below(w, DST_PATHS));
+    side->wanted.dead_ns = DEAD_NS;
+    side->wanted.stream_frames = side->in->stream_frames;
+    side->wanted.draft_frames = side->out->pieces ? 1 + (uint32_t)below(w, 600) : 0;
+    side->wanted.read_early = chance(w, 300);
+    harp_engine_defaults(&side->config);
+    side->config.frames = draw_frames(w, side);
+    side->config.frame_bytes = 2048;
+    side->config.connections = 80;
+    side->lent = calloc(side->wanted.stream_frames + 1, sizeof *side->lent);
+    side->drafts = calloc(side->wanted.draft_frames + 1, sizeof *side->drafts);
+}
+
+static enum dst_weather weather_of(enum dst_kind kind)
+{
+    return kind == DST_PLAIN ? DST_CALM : kind == DST_FAULTS ? DST_STORM : DST_ROUGH;
+}
+
+static void begin(struct world *w)
+{
+    uint16_t segment = (uint16_t)(HARP_CHUNK_ALIGN * (1 + below(w, chance(w, 500) ? 1 : 11)));
+    for (int i = 0; i < 2; i++) {
+        memset(&w->scripts[i], 0, sizeof w->scripts[i]);
+        dst_script_draw(&w->random, &w->scripts[i], segment, w->now_ns, w->kind == DST_FAULTS);
+    }
+    draw_side(w, 0, segment);
+    draw_side(w, 1, segment);
+    dst_network_draw(&w->link, &w->random, w->now_ns, weather_of(w->kind));
+    if (w->kind == DST_MALICE)
+        w->sides[below(w, 2)].tamper = 1 + (uint32_t)below(w, chance(w, 500) ? 10 : 200);
+    dst_side_open(&w->sides[1]);
+    w->sides[0].handle = w->sides[1].handle;
+    dst_side_open(&w->sides[0]);
+}
+
+/* Steps ------------------------------------------------------------------------------------- */
+
+static void flood(struct world *w)
+{
+    uint8_t bytes[HARP_HEADER_BYTES + HARP_BODY_MAX] = {0};
+    const struct harp_handle *handle = &w->sides[1].handle;
+    struct harp_parameters first = {
+        .connection = dst_draw(&w->random), .epoch = 1, .segment = HARP_CHUNK_ALIGN, .paths = 1};
+    struct harp_header header = {
+        .version = HARP_VERSION,
+        .type = HARP_FIRST,
+        .connection = handle->listener,
+        .length = (uint16_t)harp_parameters_encode(&first, bytes + HARP_HEADER_BYTES)};
+    harp_header_encode(&header, bytes);
+    struct harp_key secret;
+    memcpy(&secret, handle->secret, sizeof secret);
+    struct harp_key key = harp_key_hello(&secret, handle->listener);
+    harp_seal(&key, bytes, bytes + HARP_HEADER_BYTES, header.length);
+    bool forged = chance(w, 300);
+    bytes[HARP_TAGGED_BYTES] ^= forged;
+    dst_link_inject(&w->link, w->now_ns, 1, 0, 1 + (uint32_t)below(w, 1000000), bytes,
+                    HARP_HEADER_BYTES + (size_t)header.length, forged);
+    w->flood_n--;
+    w->flood_ns = w->flood_n ? w->now_ns + below(w, 50 * DST_US) : HARP_NEVER;
+    const struct harp_listening *listening = w->sides[1].listening;
+    DST_CHECK(!listening || listening->half_open <= HALF_OPEN_MOST + 1,
+              "more half-open connections than the listener allows", listening->half_open, 0);
+}
+
+static void prod(struct world *w)
+{
+    struct dst_side *side = &w->sides[below(w, 2)];
+    w->prod_ns = w->now_ns < w->link.heal_ns ? w->now_ns + below(w, 5 * DST_MS) : HARP_NEVER;
+    if (side->port)
+        dst_port_unreachable(side->port, (uint8_t)below(w, DST_PATHS));
+}
+
+static void arrive(struct world *w)
+{
+    struct dst_flight *flight = dst_link_take(&w->link);
+    struct dst_side *side = &w->sides[flight->to];
+    w->frames++;
+    if (!side->engine) {
+        free(flight);
+        return;
+    }
+    dst_port_arrive(side->port, flight);
+    side->wake_ns = w->now_ns;
+}
+
+static void step(struct world *w, uint64_t stop_ns)
+{
+    uint64_t frame_ns = dst_link_next_ns(&w->link);
+    uint64_t at_ns = harp_min(frame_ns, harp_min(w->sides[0].wake_ns, w->sides[1].wake_ns));
+    at_ns = harp_min(at_ns, harp_min(w->flood_ns, harp_min(w->prod_ns, w->jump_ns)));
+    w->now_ns = harp_max(w->now_ns, harp_min(at_ns, stop_ns));
+    if (w->now_ns >= w->jump_ns) {
+        w->sides[below(w, 2)].clock_off_ns += w->jump_by_ns;
+        w->jump_ns = HARP_NEVER;
+    }
+    if (w->now_ns >= w->flood_ns)
+        flood(w);
+    if (w->now_ns >= w->prod_ns)
+        prod(w);
+    if (frame_ns <= w->now_ns)
+        arrive(w);
+    for (int i = 0; i < 2; i++)
+        if (w->sides[i].wake_ns <= w->now_ns)
+            dst_side_drive(&w->sides[i]);
+}
+
+/* Let time pass for what engines do when they look around. */
+static void tick(struct world *w, uint64_t time_ns)
+{
+    for (uint64_t end_ns = w->now_ns + time_ns; w->now_ns < end_ns;) {
+        uint64_t stop_ns = w->now_ns + TICK_NS;
+        while (w->now_ns < stop_ns)
+            step(w, stop_ns);
+        for (int i = 0; i < 2; i++)
+            dst_side_drive(&w->sides[i]);
+    }
+}
+
+static bool through(const struct world *w)
+{
+    return dst_side_done(&w->sides[0]) && dst_side_done(&w->sides[1]);
+}
+
+static bool any_closed(const struct world *w)
+{
+    return w->sides[0].closed || w->sides[1].closed;
+}
+
+/* Runs -------------------------------------------------------------------------------------- */
+
+static void finish(struct world *w)
+{
+    for (int i = 0; i < 2; i++)
+        dst_side_let_go(&w->sides[i]);
+    tick(w, 3 * DEAD_NS);
+    for (int i = 0; i < 2; i++) {
+        struct dst_side *side = &w->sides[i];
+        if (!side->engine)
+            continue;
+        for (uint32_t c = 0; c < side->engine->connections_n; c++)
+            DST_CHECK(!side->engine->connections[c] || w->kind == DST_MALICE,
+                      "a connection stays after its end", i, c);
+        if (w->kind != DST_MALICE)
+            dst_side_check_frames(side);
+    }
+}
+
+static void run_through(struct world *w)
+{
+    uint64_t stop_ns = w->link.heal_ns + RECOVERY_NS;
+    while (w->now_ns < stop_ns && !through(w) && !any_closed(w))
+        step(w, stop_ns);
+    DST_CHECK(!any_closed(w), "the connection broke", w->sides[0].reason, w->sides[1].reason);
+    DST_CHECK(through(w), "no progress after all faults healed", w->sides[0].received,
+              w->sides[1].received);
+}
+
+static void free_side(struct dst_side *side)
+{
+    dst_side_kill(side);
+    free(side->lent);
+    free(side->drafts);
+}
+
+static void run_restart(struct world *w)
+{
+    uint64_t gone_ns = w->now_ns + below(w, 5 * DST_MS);
+    while (w->now_ns < gone_ns)
+        step(w, gone_ns);
+    dst_side_kill(&w->sides[1]);
+    uint64_t stop_ns = w->now_ns + 2 * DEAD_NS;
+    while (w->now_ns < stop_ns && !w->sides[0].closed)
+        step(w, stop_ns);
+    DST_CHECK(w->sides[0].closed, "a gone peer was not noticed", w->now_ns, gone_ns);
+    DST_CHECK(w->sides[0].reason >= HARP_REASON_SILENT, "gone for another reason", 0,
+              w->sides[0].reason);
+    free_side(&w->sides[0]);
+    free_side(&w->sides[1]);
+    w->kind = DST_FAULTS;
+    begin(w);
+    run_through(w);
+}
+
+static void run_let_go(struct world *w)
+{
+    uint64_t go_ns = w->now_ns + below(w, 10 * DST_MS);
+    while (w->now_ns < go_ns && !through(w))
+        step(w, go_ns);
+    struct dst_side *side = &w->sides[below(w, 2)];
+    bool open = side->peer->connected && side->connected;
+    dst_side_let_go(side);
+    side->closed = true;
+    uint64_t stop_ns = w->link.heal_ns + 2 * DEAD_NS;
+    while (open && w->now_ns < stop_ns && !side->peer->closed)
+        step(w, stop_ns);
+    DST_CHECK(!open || side->peer->closed, "the other end was not told", side->number, go_ns);
+}
+
+static void run_malice(struct world *w)
+{
+    uint64_t stop_ns = w->link.heal_ns + RECOVERY_NS;
+    while (w->now_ns < stop_ns && !through(w) && !any_closed(w))
+        step(w, stop_ns);
+}
+
+static void run_flood(struct world *w)
+{
+    w->flood_ns = w->now_ns;
+    w->flood_n = 100 + (uint32_t)below(w, 600);
+    run_through(w);
+    tick(w, 2 * DEAD_NS);
+}
+
+static enum dst_kind draw_kind(uint64_t seed)
+{
+    static const enum dst_kind kinds[16] = {DST_PLAIN,  DST_RESTART, DST_LET_GO, DST_LET_GO,
+                                            DST_MALICE, DST_MALICE,  DST_FLOOD};
+    uint64_t draw = seed % 16;
+    return draw < 7 ? kinds[draw] : DST_FAULTS;
+}
+
+uint64_t dst_run_engines(uint64_t seed)
+{
+    static void (*const runs[])(struct world *) = {
+        [DST_PLAIN] = run_through, [DST_FAULTS] = run_through, [DST_RESTART] = run_restart,
+        [DST_LET_GO] = run_let_go, [DST_MALICE] = run_malice,  [DST_FLOOD] = run_flood,
+    };
+    struct world *w = calloc(1, sizeof *w);
+    w->random = seed;
+    w->kind = draw_kind(seed);
+    w->link.random = dst_draw(&w->random);
+    w->link.payloads = true;
+    w->now_ns = 100 * DST_MS;
+    w->jump_ns = w->flood_ns = w->prod_ns = HARP_NEVER;
+    begin(w);
+    if (w->kind == DST_FAULTS && chance(w, 150)) {
+        w->jump_ns = w->now_ns + below(w, 100 * DST_MS);
+        w->jump_by_ns =
+            chance(w, 500) ? (int64_t)below(w, 10 * DST_S) : -(int64_t)below(w, 50 * DST_MS);
+    }
+    if (w->kind == DST_FAULTS && chance(w, 300))
+        w->prod_ns = w->now_ns;
+    runs[w->kind](w);
+    finish(w);
+    uint64_t frames = w->frames;
+    for (int i = 0; i < 2; i++)
+        free_side(&w->sides[i]);
+    dst_link_free(&w->link);
+    free(w);
+    return frames;
+}
