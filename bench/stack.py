@@ -25,7 +25,7 @@ from stack_arms import Bench, BenchError, Sample
 from stack_rows import ROWS, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from rich.progress import Progress
     from stack_rows import Group
@@ -75,12 +75,14 @@ def run_group(group: Group, rows: Sequence[Row], bench: Bench,
 def judge(row: Row, measured: dict[str, Measured]) -> dict[str, Any]:
     """Make a row of the answer."""
     arm = measured[row.value]
-    best = max((name for name in row.against if name in measured),
-               key=lambda name: measured[name].value, default=None)
+    better = min if row.lower else max
+    best = better((name for name in row.against if name in measured),
+                  key=lambda name: measured[name].value, default=None)
     reference = measured[best].value if best else None
     ratio = arm.value / reference if reference else None
     further = {name: arm.more(name) for name in row.limits}
-    ok = arm.value <= row.target if row.lower else (ratio or arm.value) >= row.target
+    judged = ratio or arm.value
+    ok = judged <= row.target if row.lower else judged >= row.target
     ok = ok and all(value is not None and value <= row.limits[name]
                     for name, value in further.items())
     values = [sample.value for sample in arm.samples]
@@ -120,7 +122,8 @@ def _beside(row: dict[str, Any]) -> str:
     return f"{row['floor']:.3g} (floor: {row['floor_is']})" if row["floor"] else ""
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
+def parse(arguments: list[str] | None, rows: Mapping[str, Row] = ROWS,
+          description: str = "Speed of the stack.") -> argparse.Namespace:
     """Read the options; wrong ones end with one sentence."""
     def positive(convert: Callable[[str], float]) -> Callable[[str], float]:
         def read(text: str) -> float:
@@ -131,9 +134,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         read.__name__ = convert.__name__
         return read
 
-    parser = argparse.ArgumentParser(description="Speed of the stack.")
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--json", action="store_true", help="print a list of rows as JSON")
-    parser.add_argument("--only", default=",".join(ROWS), metavar="ID,ID", help="rows to run")
+    parser.add_argument("--only", default=",".join(rows), metavar="ID,ID", help="rows to run")
     parser.add_argument("--seconds", type=positive(float), default=1.0, help="of each measurement")
     parser.add_argument("--rounds", type=positive(int), default=5, help="measurements of each arm")
     parser.add_argument("--cpus", default="", metavar="N,N",
@@ -141,8 +144,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     options.only = options.only.split(",")
     for name in options.only:
-        if name not in ROWS:
-            parser.error(f"there is no row {name!r}; there are {', '.join(ROWS)}")
+        if name not in rows:
+            parser.error(f"there is no row {name!r}; there are {', '.join(rows)}")
     usable = sorted(os.sched_getaffinity(0))
     if not options.cpus:
         options.cpus = (usable[0], usable[-1])
@@ -157,13 +160,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(options: argparse.Namespace, rows: Mapping[str, Row] = ROWS) -> list[dict[str, Any]]:
     """Run the groups that the rows belong to, with a bar of progress on stderr."""
     from rich.console import Console
     from rich.progress import Progress
 
     bench = Bench(options.seconds, int(options.rounds), options.cpus)
-    chosen = [ROWS[name] for name in options.only]
+    chosen = [rows[name] for name in options.only]
     groups = list(dict.fromkeys(row.group for row in chosen))
     found: dict[str, dict[str, Any]] = {}
     with Progress(console=Console(stderr=True), transient=True) as progress:
@@ -173,14 +176,15 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     return [found[row.id] for row in chosen if row.id in found]
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None, table: Mapping[str, Row] = ROWS,
+         description: str = "Speed of the stack.") -> int:
     """Run the rows."""
-    options = parse(arguments)
+    options = parse(arguments, table, description)
     if os.geteuid():
         print("error: network namespaces need root", file=sys.stderr)
         return 2
     try:
-        rows = measure(options)
+        rows = measure(options, table)
     except BenchError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

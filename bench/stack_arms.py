@@ -48,6 +48,7 @@ class Program:
 PROGRAMS = {
     "memcpy_rate": Program(("memcpy_rate.c",)),
     "line_rtt": Program(("line_rtt.c",)),
+    "shared_ring": Program(("shared_ring.c",)),
     "tcp_blast": Program(("tcp_blast.c",)),
     "udp_blast": Program(("udp_blast.c",)),
     "xdp_blast": Program(("xdp_blast.c", "raw_xdp.c")),

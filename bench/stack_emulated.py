@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from stack_arms import ROOT, TCP, Bench, BenchError, Sample, build, gbps, sample
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
 SENDER = ("10.0.0.1", "eth0", "02:00:00:00:00:01")
 RECEIVER = ("10.0.0.2", "eth1", "02:00:00:00:00:02")
@@ -73,16 +74,20 @@ def emulated(bench: Bench) -> Iterator[dict[str, Callable[[], Sample]]]:
     yield {name: arm(name) for name in wanted}
 
 
-def run(bench: Bench, wanted: dict[str, tuple[list[str], list[str]]]) -> dict[str, list[Sample]]:
-    """Boot the machine and take every arm as often as there are rounds."""
+def run(bench: Bench, wanted: dict[str, tuple[list[str], list[str]]],
+        programs: Sequence[Path] = ()) -> dict[str, list[Sample]]:
+    """Boot the machine and take every arm as often as there are rounds.
+
+    Without ``programs`` they are those of bench/c that the arms name.
+    """
     from vm import machine
 
     steps = [SCRIPT]
     for _ in range(bench.rounds):
         steps += [f"receive={shlex.quote(shlex.join(receive))} send={shlex.quote(shlex.join(send))}"
                   f" arm {shlex.quote(name)}" for name, (receive, send) in wanted.items()]
-    names = {receive[0] for receive, _ in wanted.values()}
-    programs = [path for path in map(build, sorted(names)) if path is not None]
+    names = {receive[0] for receive, _ in wanted.values()} if not programs else set()
+    programs = programs or [path for path in map(build, sorted(names)) if path is not None]
     timeout_s = 120 + (4 * bench.seconds + 5) * bench.rounds * len(wanted)
     try:
         done = machine.run("\n".join(steps), programs, timeout_s=timeout_s)

@@ -159,6 +159,17 @@ class End:
             for fd in links:
                 os.close(fd)
 
+    @contextmanager
+    def losing(self, share: float) -> Iterator[None]:
+        """Drop this share of what arrives here, at random: what was said of ``policed`` holds."""
+        with self.space.entered():
+            links = _attach_dropper(socket.if_nametoindex(self.device), share)
+        try:
+            yield
+        finally:
+            for fd in links:
+                os.close(fd)
+
 
 class Net:
     """Namespaces and the pairs between them; a context manager that removes them all."""
@@ -256,10 +267,33 @@ def _bpf(command: int, attributes: bytes) -> int:
     return _checked(_libc.syscall(_BPF[os.uname().machine], command, cell, len(attributes)))
 
 
-def _attach_policer(ifindex: int, rate_bps: int, burst_bytes: int) -> list[int]:
-    def op(code: int, to: int = 0, of: int = 0, off: int = 0, imm: int = 0) -> bytes:
-        return struct.pack("BBhi", code, to | of << 4, off, imm)
+def _op(code: int, to: int = 0, of: int = 0, off: int = 0, imm: int = 0) -> bytes:
+    return struct.pack("BBhi", code, to | of << 4, off, imm)
 
+
+_GO_ON = _op(0xB7, 0, imm=-1) + _op(0x95)
+_DROP = _op(0xB7, 0, imm=2) + _op(0x95)
+
+
+def _attach(ifindex: int, program: bytes) -> list[int]:
+    """Load a program and let it judge what arrives; it does so until what is returned is closed."""
+    code = ctypes.create_string_buffer(program, len(program))
+    licence = ctypes.create_string_buffer(b"Dual BSD/GPL")
+    loaded = _bpf(_PROG_LOAD, struct.pack("IIQQ96x", _SCHED_CLS, len(program) // 8,
+                                          ctypes.addressof(code), ctypes.addressof(licence)))
+    return [_bpf(_LINK_CREATE, struct.pack("IIII16x", loaded, ifindex, _TCX_INGRESS, 0)), loaded]
+
+
+def _attach_dropper(ifindex: int, share: float) -> list[int]:
+    if not 0 <= share < 1:
+        raise ValueError(f"a share of {share} of what arrives; it may be 0 and is below 1")
+    return _attach(ifindex, b"".join((
+        _op(0x85, imm=7), _op(0x77, 0, imm=1),            # r0 = 31 random bits
+        _op(0xA5, 0, off=2, imm=round(share * 2**31)),    # if r0 < share: drop
+        _GO_ON, _DROP)))
+
+
+def _attach_policer(ifindex: int, rate_bps: int, burst_bytes: int) -> list[int]:
     cost = round(8e9 / rate_bps * (1 << 16))  # of a byte, in 2^-16 ns
     burst_ns = round(burst_bytes * 8e9 / rate_bps)
     if not (0 < cost < 1 << 31 and 0 < burst_ns < 1 << 31):
@@ -267,20 +301,14 @@ def _attach_policer(ifindex: int, rate_bps: int, burst_bytes: int) -> list[int]:
                          "0.1 ns to 32 us, and the burst 2 s")
     bucket = _bpf(_MAP_CREATE, struct.pack("IIIII", _ARRAY, 4, 8, 1, 0))
     program = b"".join((
-        op(0x61, 7, 1),                             # r7 = bytes of the packet
-        op(0x18, 8, 2, imm=bucket), op(0),          # r8 = &theoretical arrival time
-        op(0x85, imm=5),                            # r0 = now, ns
-        op(0x79, 1, 8),                             # r1 = *r8
-        op(0x3D, 1, 0, off=1), op(0xBF, 1, 0),      # if r1 < r0: r1 = r0
-        op(0xBF, 2, 1), op(0x1F, 2, 0),             # r2 = r1 - r0: how far ahead of its time
-        op(0x25, 2, off=6, imm=burst_ns),           # if r2 > burst: drop
-        op(0x27, 7, imm=cost), op(0x77, 7, imm=16),  # r7 = cost of the packet in ns
-        op(0x0F, 1, 7), op(0x7B, 8, 1),             # *r8 = r1 + r7
-        op(0xB7, 0, imm=-1), op(0x95),              # go on
-        op(0xB7, 0, imm=2), op(0x95)))              # drop
-    code = ctypes.create_string_buffer(program, len(program))
-    licence = ctypes.create_string_buffer(b"Dual BSD/GPL")
-    loaded = _bpf(_PROG_LOAD, struct.pack("IIQQ96x", _SCHED_CLS, len(program) // 8,
-                                          ctypes.addressof(code), ctypes.addressof(licence)))
-    link = _bpf(_LINK_CREATE, struct.pack("IIII16x", loaded, ifindex, _TCX_INGRESS, 0))
-    return [link, loaded, bucket]
+        _op(0x61, 7, 1),                              # r7 = bytes of the packet
+        _op(0x18, 8, 2, imm=bucket), _op(0),          # r8 = &theoretical arrival time
+        _op(0x85, imm=5),                             # r0 = now, ns
+        _op(0x79, 1, 8),                              # r1 = *r8
+        _op(0x3D, 1, 0, off=1), _op(0xBF, 1, 0),      # if r1 < r0: r1 = r0
+        _op(0xBF, 2, 1), _op(0x1F, 2, 0),             # r2 = r1 - r0: how far ahead of its time
+        _op(0x25, 2, off=6, imm=burst_ns),            # if r2 > burst: drop
+        _op(0x27, 7, imm=cost), _op(0x77, 7, imm=16),  # r7 = cost of the packet in ns
+        _op(0x0F, 1, 7), _op(0x7B, 8, 1),             # *r8 = r1 + r7
+        _GO_ON, _DROP))
+    return [*_attach(ifindex, program), bucket]
