@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,7 @@ def check_rows(found, sizes):
 
 @pytest.mark.parametrize("options", [[], ["--port", "mem"], ["--zerocopy"],
                                      ["--engines", "2", "--paths", "2"],
+                                     ["--cpu", "0", "--port", "mem"],
                                      ["--faults", "drop=5%,seed=1"]])
 def test_both_ends_on_this_host(options):
     found = rows(run("--local", "--json", *QUICK, *options))
@@ -116,6 +118,31 @@ def test_a_server_that_cannot_do_what_is_asked_says_so():
             server.send_signal(signal.SIGINT)
             _, error = server.communicate(timeout=30)
     assert server.returncode == 130
+    assert "Traceback" not in error
+
+
+def test_a_cpu_that_is_not_there():
+    done = run("--local", "--cpu", "100000", *QUICK)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert "no thread can run on CPU 10000" in done.stderr
+
+
+def test_a_client_that_asks_for_nonsense_is_told_and_the_server_goes_on():
+    with subprocess.Popen([*PERF, "--serve", "--control", "0", "--port", "mem"],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            control = int(re.search(r"TCP port (\d+)", server.stdout.readline())[1])
+            for nonsense in (b"GET / HTTP/1.1\r\n", b"{}\n", b"[1]\n", b"", b'{"harp_perf": 1}\n'):
+                with socket.create_connection(("127.0.0.1", control)) as client:
+                    client.sendall(nonsense)
+                    client.shutdown(socket.SHUT_WR)
+                    client.makefile("rb").read()
+            done = run("127.0.0.1", "--control", str(control), "--port", "mem", "--json", *QUICK)
+            check_rows(rows(done), [8, 65536])
+        finally:
+            server.send_signal(signal.SIGINT)
+            _, error = server.communicate(timeout=30)
     assert "Traceback" not in error
 
 

@@ -56,10 +56,10 @@ def main() -> NoReturn:
         status = harp.main(prog_name="harp", standalone_mode=False)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message())
-        sys.exit(2)
     except click.ClickException as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # click 8.2; 8.1 shows the help itself
+            click.echo(error.format_message())
+            sys.exit(2)
         _say(error.format_message())
         sys.exit(2 if isinstance(error, click.UsageError) else 1)
     except BrokenPipeError:

@@ -12,7 +12,7 @@ import json
 import signal
 import socket
 import threading
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -135,7 +135,8 @@ def line(row: Row) -> str:
 @click.option("--mtu", type=int, default=0, help="Bytes of an IP packet.  [the interface's]")
 @click.option("--faults", metavar="TEXT",
               help="What goes wrong with what this end sends: drop=1%,delay=1ms.")
-@click.option("--cpu", type=int, default=-1, help="Helper of the first engine here; others follow.")
+@click.option("--cpu", type=int, default=-1,
+              help="CPU of the first engine here; others take the next ones.")
 @click.option("--control", metavar="PORT", type=click.IntRange(0, 65535), default=CONTROL_PORT,
               show_default=True, help="TCP port by which the ends agree; --serve: 0 is any.")
 @click.option("--no-control", is_flag=True,
@@ -280,7 +281,9 @@ def _client_handle(options: dict[str, Any], stop: threading.Event) -> None:
 def _local(options: dict[str, Any], stop: threading.Event) -> None:
     asked = _asked(options, None if options["interface"] else "127.0.0.1")
     here, there = (Lines(end) for end in socket.socketpair())
-    server = threading.Thread(target=_quiet_serve, args=(there, asked, stop))
+    cpu = asked.cpu + asked.engines if asked.cpu >= 0 else -1
+    server = threading.Thread(target=_quiet_serve,
+                              args=(there, replace(asked, cpu=cpu), stop))
     server.start()
     try:
         _report(here, asked, options, stop)

@@ -16,6 +16,7 @@ runs                                              runs
 from __future__ import annotations
 
 import contextlib
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ import numpy as np
 
 from harp._cnet import ffi, lib
 from harp.net import Engine, Port, Session
+from harp.net.session import MESSAGE_MAX, MESSAGES
 
 if TYPE_CHECKING:
     import threading
@@ -57,8 +59,7 @@ class Asked:
         made: list[Engine] = []
         try:
             made.extend(Engine(self.port, name=f"perf {i}", progress="inline",
-                               frames=FRAMES if self.zerocopy else 4096,
-                               cpu=self.cpu + i if self.cpu >= 0 else -1)
+                               frames=FRAMES if self.zerocopy else 4096)
                         for i in range(self.engines))
         except BaseException:
             close(made)
@@ -137,6 +138,7 @@ class End:
 
     def _one(self, index: int, run: Run) -> tuple[Any, Any]:
         session, engine = self.sessions[index], self.engines[index]
+        self._pin(index)
         perf = ffi.new("struct harp_perf *")
         samples = np.zeros(run.messages if run.role == "ping" else 0, np.uint64)
         frames = ffi.new("uint32_t[]", FRAMES // 2)
@@ -154,6 +156,16 @@ class End:
             raise click.ClickException("a message came that was not due: this is a fault of the "
                                        "stack, please report it")
         return perf, samples
+
+    def _pin(self, index: int) -> None:
+        if self.asked.cpu < 0:
+            return
+        cpu = self.asked.cpu + index
+        try:
+            os.sched_setaffinity(0, {cpu})  # of this thread
+        except OSError as error:
+            raise click.ClickException(f"no thread can run on CPU {cpu}: {error.strerror}"
+                                       ) from error
 
     def _drive(self, session: Session, engine: Engine, perf: Any) -> int:
         while True:
@@ -192,7 +204,7 @@ def serve(channel: Channel, asked: Asked, stop: threading.Event, *, follow: bool
     try:
         _accept(channel, end)
         while "run" in (said := channel.hear(None)):
-            run = Run(**said["run"])
+            run = _understood(said["run"])
             begun = end.begin(run)
             channel.tell(ready=True)
             channel.tell(cpu_ns=end.finish(begun).cpu_ns)
@@ -201,6 +213,14 @@ def serve(channel: Channel, asked: Asked, stop: threading.Event, *, follow: bool
         raise
     finally:
         end.close()
+
+
+def _understood(said: dict[str, Any]) -> Run:
+    run = Run(str(said["role"]), int(said["size"]), int(said["messages"]), int(said["window"]))
+    if not (run.role in OTHER.values() and 0 <= run.size <= MESSAGE_MAX and run.messages > 0
+            and 1 <= run.window <= MESSAGES):
+        raise click.ClickException(f"there is no such run: {said}")
+    return run
 
 
 def _report(channel: Channel, error: Exception) -> None:
