@@ -1,7 +1,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "crc32c.h"
+#include "copy_lines.h"
 #include "engine_state.h"
 #include "seal.h"
 
@@ -21,17 +21,22 @@ static const uint8_t *whole(struct harp_engine *engine, const struct harp_arriva
     return engine->scratch;
 }
 
-/* Copy the payload to `to`, and whether its CRC holds. With `early`, nothing is written before
- * that is known. A payload in parts is checked in place of the copy. */
-static bool copy_payload(const struct harp_arrival *arrival, uint8_t *to, size_t length, bool early)
+/* Copy the payload to memory that somebody polls: nothing is written before its CRC is known to
+ * hold, and then line by line. */
+static bool copy_checked(struct harp_engine *engine, const struct harp_arrival *arrival,
+                         uint8_t *to, size_t length)
+{
+    const uint8_t *frame = whole(engine, arrival);
+    if (!harp_open_payload(frame, frame + HARP_HEADER_BYTES, length))
+        return false;
+    harp_copy_lines(to, frame + HARP_HEADER_BYTES, length);
+    return true;
+}
+
+/* Copy the payload to `to`, and whether its CRC holds: in one pass, unless it lies in parts. */
+static bool copy_payload(const struct harp_arrival *arrival, uint8_t *to, size_t length)
 {
     const uint8_t *header = arrival->bytes;
-    if (!arrival->more && early) {
-        if (!harp_open_payload(header, header + HARP_HEADER_BYTES, length))
-            return false;
-        memcpy(to, header + HARP_HEADER_BYTES, length);
-        return true;
-    }
     if (!arrival->more)
         return harp_open_copy(header, to, header + HARP_HEADER_BYTES, length);
     uint32_t at = HARP_HEADER_BYTES;
@@ -60,7 +65,7 @@ static bool lend(struct harp_engine *engine, struct harp_connection *connection,
             return false;
         harp_frames_move(&engine->frames, frame, HARP_FRAME_FILL, HARP_FRAME_ARRIVED);
         uint8_t *copy = harp_frame_at(&engine->frames, frame);
-        if (!copy_payload(arrival, copy, header->length, false)) {
+        if (!copy_payload(arrival, copy, header->length)) {
             harp_frames_move(&engine->frames, frame, HARP_FRAME_ARRIVED, HARP_FRAME_FREE);
             return false;
         }
@@ -92,7 +97,8 @@ static void place(struct harp_engine *engine, struct harp_connection *connection
         uint8_t *to = where->eager >= 0
                           ? connection->eager + (size_t)where->eager * connection->segment
                           : where->buffer + where->offset;
-        holds = copy_payload(arrival, to, header->length, connection->config.read_early);
+        holds = connection->config.read_early ? copy_checked(engine, arrival, to, header->length)
+                                              : copy_payload(arrival, to, header->length);
     }
     harp_session_placed(connection->session, holds);
 }

@@ -200,6 +200,7 @@ static void read_row(void *to, const void *row, size_t bytes)
         if (before % 2 == 0 && __atomic_load_n((const uint64_t *)row, __ATOMIC_RELAXED) == before)
             return;
     }
+    *(uint64_t *)to |= 1; /* it was written all the time: not whole either */
 }
 
 size_t harp_stats_list(struct harp_stats_entry *entries, size_t room)

@@ -322,13 +322,9 @@ static void marks(void)
 }
 
 /* Time in the kernel's queue is told apart from time in the network. */
-static void waited(void)
+static bool waits_2_ms(int hop)
 {
     struct harp_arrival in[HARP_BATCH];
-    open_end(&a, 1);
-    open_end(&b, 1);
-    int hop = hop_to(&a, &b.port->locals[0], 0);
-    warm_up(hop);
     put(a.port, hop, 100, 0);
     a.port->ops->flush(a.port, now_ns());
     struct pollfd readable = {.fd = b.port->ops->fd(b.port), .events = POLLIN};
@@ -336,7 +332,20 @@ static void waited(void)
     uint64_t came_ns = now_ns();
     while (now_ns() < came_ns + 2000000)
         ;
-    assert(wait_for(b.port, in, HARP_BATCH) == 1 && in[0].waited_ns >= 1900000);
+    assert(wait_for(b.port, in, HARP_BATCH) == 1);
+    return in[0].waited_ns >= 1900000;
+}
+
+/* The kernel begins to take times somewhat after the first socket has asked for them. */
+static void waited(void)
+{
+    open_end(&a, 1);
+    open_end(&b, 1);
+    int hop = hop_to(&a, &b.port->locals[0], 0);
+    warm_up(hop);
+    int tries = 0;
+    while (!waits_2_ms(hop))
+        assert(++tries < 500);
 }
 
 /* A descriptor that wakes; a child that closes its copy and leaves the parent alone. */
