@@ -71,7 +71,7 @@ static void configure(const struct settings *s, struct harp_connection_config *c
     config->paths = s->paths;
     config->dead_ns = 5000000000;
     config->stream_frames = s->stream && !sends ? s->frames / 4 : 0;
-    config->draft_frames = s->drafts && sends ? s->frames / 2 : 0;
+    config->draft_frames = s->drafts && sends ? s->frames / 4 : 0;
     if (s->window_bytes) {
         config->cc = &harp_cc_fixed;
         config->window.initial_bytes = config->window.max_bytes = s->window_bytes;

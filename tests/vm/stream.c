@@ -79,7 +79,7 @@ static void open_engine(const char *interface)
     config.frames = FRAMES;
     config.ports[0] = (struct harp_engine_port){
         .open = harp_port_xdp_open,
-        .config = {.interface = interface, .locals = 1, .queue = -1, .frames_max = FRAMES / 2}};
+        .config = {.interface = interface, .locals = 1, .queue = -1, .frames_max = FRAMES / 4}};
     config.ports_n = 1;
     CHECK(harp_engine_open(&engine, &config, why) == 0, "%s", why);
 }
@@ -92,7 +92,7 @@ static void configure(struct harp_connection_config *config)
     config->cc = &harp_cc_fixed;
     config->window.initial_bytes = config->window.max_bytes = WINDOW_BYTES;
     config->stream_frames = FRAMES / 4;
-    config->draft_frames = FRAMES / 2;
+    config->draft_frames = FRAMES / 4;
 }
 
 static void take_completions(void)
