@@ -239,28 +239,20 @@ static void read_option(struct options *o, int option, const char *value, const 
     case 'i':
         list();
         exit(0);
+    case 'e':
+        usage(0);
     default:
         usage(2);
     }
 }
 
-static const struct option names[] = {{"handle", 1, 0, 'h'},
-                                      {"meet", 1, 0, 'm'},
-                                      {"version", 1, 0, 'n'},
-                                      {"device", 1, 0, 'd'},
-                                      {"limit", 1, 0, 'l'},
-                                      {"bound", 1, 0, 'b'},
-                                      {"quiet", 1, 0, 'q'},
-                                      {"largest", 1, 0, 'g'},
-                                      {"seed", 1, 0, 's'},
-                                      {"size", 1, 0, 'z'},
-                                      {"depth", 1, 0, 'p'},
-                                      {"seconds", 1, 0, 't'},
-                                      {"cpu", 1, 0, 'c'},
-                                      {"list", 0, 0, 'i'},
-                                      {"verbose", 0, 0, 'v'},
-                                      {"without", 1, 0, 'w'},
-                                      {0}};
+static const struct option names[] = {
+    {"handle", 1, 0, 'h'},  {"meet", 1, 0, 'm'},    {"version", 1, 0, 'n'},
+    {"device", 1, 0, 'd'},  {"limit", 1, 0, 'l'},   {"bound", 1, 0, 'b'},
+    {"quiet", 1, 0, 'q'},   {"largest", 1, 0, 'g'}, {"seed", 1, 0, 's'},
+    {"size", 1, 0, 'z'},    {"depth", 1, 0, 'p'},   {"seconds", 1, 0, 't'},
+    {"cpu", 1, 0, 'c'},     {"list", 0, 0, 'i'},    {"help", 0, 0, 'e'},
+    {"verbose", 0, 0, 'v'}, {"without", 1, 0, 'w'}, {0}};
 
 static bool in_question(const struct options *options, const struct scenario *scenario)
 {
