@@ -2,6 +2,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "copy_lines.h"
 #include "engine_state.h"
 
 void harp_connection_complete(struct harp_connection *connection,
@@ -68,8 +69,9 @@ static bool execute(struct harp_connection *connection, const struct harp_comman
         if (!harp_session_post(session, command->buffer, command->size, command->context, &eager))
             return false;
         if (eager >= 0)
-            memcpy(command->buffer, connection->eager + (size_t)eager * connection->segment,
-                   connection->eager_bytes[eager]);
+            harp_copy_lines(command->buffer,
+                            connection->eager + (size_t)eager * connection->segment,
+                            connection->eager_bytes[eager]);
         return true;
     case HARP_COMMAND_SEND:
         connection->sent[slot].count = 0;
