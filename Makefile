@@ -8,6 +8,7 @@ run: setup  ## set everything up and run the main job
 	$(PY) -m sim.run topologies/taco-vgg16-v100-25g.yaml
 
 test: setup  ## set everything up and run all tests
+	@$(PY) -c 'import harp'  # C parts that changed are built once, not by each worker
 	$(PY) -m pytest -n auto
 
 setup:  ## prepare .venv
