@@ -413,7 +413,9 @@ static uint64_t send_frames(struct dst_end *end, uint64_t now_ns)
             transmit(end, now_ns, &frames[i]);
     } while (n == room);
     uint64_t deadline_ns = harp_session_deadline_ns(end->session);
-    return deadline_ns == HARP_NEVER ? HARP_NEVER : deadline_ns - (uint64_t)end->clock_off_ns;
+    if (deadline_ns == HARP_NEVER)
+        return HARP_NEVER;
+    return harp_max(deadline_ns, clock_of(end, now_ns)) - (uint64_t)end->clock_off_ns;
 }
 
 static uint64_t drive_session(struct dst_end *end, uint64_t now_ns)

@@ -69,7 +69,7 @@ void dst_side_drive(struct dst_side *side)
     }
     uint64_t deadline_ns = harp_engine_deadline_ns(side->engine);
     if (deadline_ns != HARP_NEVER)
-        deadline_ns -= (uint64_t)side->clock_off_ns;
+        deadline_ns = harp_max(deadline_ns, clock_of(side)) - (uint64_t)side->clock_off_ns;
     /* One that waits for room is due all the time; so much time passes between two looks. */
     side->wake_ns = harp_max(harp_min(app_ns, deadline_ns), *side->true_ns + LOOK_NS);
 }
@@ -79,6 +79,7 @@ void dst_side_let_go(struct dst_side *side)
     if (side->connection)
         harp_connection_close(side->connection);
     side->connection = NULL;
+    side->closed = true; /* and it accepts no other */
     dst_app_forget(side);
     side->wake_ns = *side->true_ns;
 }

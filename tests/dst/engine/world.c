@@ -279,7 +279,6 @@ static void run_let_go(struct world *w)
     struct dst_side *side = &w->sides[below(w, 2)];
     bool open = side->peer->connected && side->connected;
     dst_side_let_go(side);
-    side->closed = true;
     uint64_t stop_ns = w->link.heal_ns + 2 * DEAD_NS;
     while (open && w->now_ns < stop_ns && !side->peer->closed)
         step(w, stop_ns);
