@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 from click.testing import CliRunner
@@ -47,6 +48,9 @@ def test_the_crc_routine_is_one_that_this_cpu_has():
 @pytest.mark.skipif(bool(usable()), reason=usable())
 def test_an_interface_is_what_the_kernel_says():
     with veth_pair(mtu=9000, queues=2) as (a, _), a.space.entered():
+        end_s = time.monotonic() + 20  # the kernel sees the carrier in its own time
+        while not nics.nics()[0].up and time.monotonic() < end_s:
+            pass
         nic, = nics.nics()
         assert (nic.name, nic.driver, nic.up, nic.mtu) == (a.device, "veth", True, 9000)
         assert nic.queues == 2
