@@ -435,7 +435,7 @@ print(engine.stats_path)
 
 def test_an_interpreter_may_end_at_any_time():
     done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True,
-                          check=False, timeout=PATIENCE_S)
+                          check=False, timeout=4 * PATIENCE_S)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -77,9 +77,16 @@ _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
+    """Close what no thread waits for and nobody views; the end of the process frees the rest."""
     for engine in list(_engines):
-        with contextlib.suppress(BufferError):  # viewed to the end: the process' end frees it
+        parts: list[Session | Listener] = [*engine._sessions, *engine._listeners]
+        for part in parts:
+            with contextlib.suppress(BufferError):
+                if not part._guard.in_use:
+                    part.close()
+        if all(part._guard.closed for part in parts) and not engine._guard.in_use:
             engine.close()
+    Guard.ended = True
 
 
 class Engine:

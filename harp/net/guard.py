@@ -22,6 +22,9 @@ class Guard:
     it is ``patient``. :meth:`close` waits, and makes the first one give up.
     """
 
+    ended = False
+    """The interpreter is ending: threads may have been stopped while they were inside."""
+
     def __init__(self, what: str, *, patient: bool = False) -> None:
         self.what = what
         self.patient = patient
@@ -50,12 +53,17 @@ class Guard:
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
+    @property
+    def in_use(self) -> bool:
+        """Whether a thread is inside."""
+        return self._lock.locked()
+
     def close(self, action: Callable[[], None]) -> None:
         """Run ``action`` once, after whoever uses it has given up."""
         if self.closed:
             return
-        if self._pid != os.getpid():
-            self.closed = True  # the parent goes on with it
+        if self._pid != os.getpid() or Guard.ended:
+            self.closed = True  # the parent goes on with it; the end of the process frees it
             return
         self._closing = True
         try:
