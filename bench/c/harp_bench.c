@@ -37,6 +37,7 @@ struct end {
     size_t at;               /* of the next message in it */
     uint64_t next, finished; /* messages begun and done */
     uint32_t segment;
+    uint32_t drafts[DRAFTS_MAX], drafts_n;
     bool connected, closed;
 };
 
@@ -120,22 +121,21 @@ static void post(struct end *end)
     }
 }
 
+/* Drafts that do not make a message yet, or that nobody takes now, are kept for the next call. */
 static bool submit_drafts(struct end *end)
 {
-    uint32_t frames[DRAFTS_MAX], count, wanted;
     if (!end->segment)
         end->segment = harp_segment(end->connection);
-    wanted = (end->s->size + end->segment - 1) / end->segment;
-    count = harp_drafts(end->connection, frames, wanted);
-    if (count < wanted) {
-        harp_return(end->connection, frames, count);
+    uint32_t wanted = (end->s->size + end->segment - 1) / end->segment;
+    end->drafts_n +=
+        harp_drafts(end->connection, end->drafts + end->drafts_n, wanted - end->drafts_n);
+    if (end->drafts_n < wanted)
         return false;
-    }
-    number(end, harp_draft_bytes(end->connection, frames[0]), (uint32_t)end->next);
-    if (harp_send_frames(end->connection, frames, end->s->size, 0))
-        return true;
-    harp_return(end->connection, frames, count);
-    return false;
+    number(end, harp_draft_bytes(end->connection, end->drafts[0]), (uint32_t)end->next);
+    if (!harp_send_frames(end->connection, end->drafts, end->s->size, 0))
+        return false;
+    end->drafts_n = 0;
+    return true;
 }
 
 static bool submit(struct end *end)
