@@ -2,8 +2,8 @@
 
 Every row is held against a reference that is measured in the same run, in turn with it, and is the
 median of the rounds. Throughput is payload, CRC and tag are on, two CPUs are pinned. What the rows
-are, what they mean and what bounds them is in docs/speed.md. Rows whose programs are not there are
-left out. Exit code 1 when a row misses its target. Needs root, for network namespaces.
+are, what they mean and what bounds them is in docs/speed.md. Exit code 1
+when a row misses its target. Needs root, for network namespaces.
 """
 
 from __future__ import annotations
@@ -57,11 +57,9 @@ def run_group(group: Group, rows: Sequence[Row], bench: Bench,
               progress: Progress) -> dict[str, dict[str, Any]]:
     """Measure what the rows of one group need, arm after arm, round after round."""
     with group(bench) as arms:
-        there = [row for row in rows if row.value in arms
-                 and (not row.against or set(row.against) & set(arms))]
         wanted = [name for name in arms
-                  if any(name in (row.value, row.floor, *row.against) for row in there)]
-        task = progress.add_task(", ".join(row.id for row in there), visible=bool(wanted),
+                  if any(name in (row.value, row.floor, *row.against) for row in rows)]
+        task = progress.add_task(", ".join(row.id for row in rows),
                                  total=len(wanted) * bench.rounds)
         samples: dict[str, list[Sample]] = {name: [] for name in wanted}
         for _ in range(bench.rounds):
@@ -69,7 +67,7 @@ def run_group(group: Group, rows: Sequence[Row], bench: Bench,
                 samples[name].append(arms[name]())
                 progress.advance(task)
     measured = {name: Measured(values) for name, values in samples.items()}
-    return {row.id: judge(row, measured) for row in there}
+    return {row.id: judge(row, measured) for row in rows}
 
 
 def judge(row: Row, measured: dict[str, Measured]) -> dict[str, Any]:

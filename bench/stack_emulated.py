@@ -10,7 +10,7 @@ import shlex
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from stack_arms import ROOT, TCP, Bench, BenchError, Sample, build, gbps, sample
+from stack_arms import TCP, Bench, BenchError, Sample, build, gbps, sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -47,8 +47,6 @@ def commands(bench: Bench) -> dict[str, tuple[list[str], list[str]]]:
     tcp = {name: (["tcp_blast", "receive", *options, *window],
                   ["tcp_blast", "send", *options, "--cpu", "0", "--to", RECEIVER[0]])
            for name, options in TCP.items()}
-    if build("harp_bench") is None or not (ROOT / "cnet" / "port_xdp.c").exists():
-        return {**xdp, **tcp}
     common = ["--port", "xdp", "--stream", "--drafts"]
     harp = {name: (["harp_bench", "receive", *common, "--interface", RECEIVER[1], *options,
                     *window],
@@ -87,7 +85,7 @@ def run(bench: Bench, wanted: dict[str, tuple[list[str], list[str]]],
         steps += [f"receive={shlex.quote(shlex.join(receive))} send={shlex.quote(shlex.join(send))}"
                   f" arm {shlex.quote(name)}" for name, (receive, send) in wanted.items()]
     names = {receive[0] for receive, _ in wanted.values()} if not programs else set()
-    programs = programs or [path for path in map(build, sorted(names)) if path is not None]
+    programs = programs or [*map(build, sorted(names))]
     timeout_s = 120 + (4 * bench.seconds + 5) * bench.rounds * len(wanted)
     try:
         done = machine.run("\n".join(steps), programs, timeout_s=timeout_s)

@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from netns import SEGMENTATION, Net, veth_pair
-from stack_arms import ROOT, TCP, Bench, BenchError, Sample, alone, build, gbps, one_way
+from stack_arms import TCP, Bench, BenchError, Sample, alone, build, gbps, one_way
 from stack_emulated import emulated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from netns import End, Namespace
 
@@ -66,7 +65,7 @@ frames between two system calls."""
 
 def tcp_arms(bench: Bench, a: End, b: End) -> Arms:
     """Kernel TCP by the number of sockets and congestion control."""
-    program = _built("tcp_blast")
+    program = build("tcp_blast")
 
     def arm(options: Sequence[str]) -> Callable[[], Sample]:
         return lambda: one_way(
@@ -78,7 +77,7 @@ def tcp_arms(bench: Bench, a: End, b: End) -> Arms:
 
 def udp_arm(bench: Bench, a: End, b: End) -> Arms:
     """UDP sockets, nothing checked and nothing sent again."""
-    program = _built("udp_blast")
+    program = build("udp_blast")
     return {"raw UDP": lambda: one_way(
         a.space, b.space, [program, "receive", *_window(bench)],
         [program, "send", "--to", b.ipv4, "--cpu", str(bench.cpus[0])], gbps)}
@@ -86,7 +85,7 @@ def udp_arm(bench: Bench, a: End, b: End) -> Arms:
 
 def xdp_arm(bench: Bench, a: End, b: End, mtu: int) -> Arms:
     """AF_XDP in copy mode, nothing checked and nothing sent again."""
-    program = _built("xdp_blast")
+    program = build("xdp_blast")
 
     def arm(receive: Sequence[str], send: Sequence[str]) -> Callable[[], Sample]:
         return lambda: one_way(
@@ -105,14 +104,14 @@ def harp_arms(bench: Bench, a: End, b: End, port: str,
     """Run the stack over one of its ports, by the name of each variant and its options."""
     return {name: harp_arm(bench, a.space, b.space, port, options, at_a=["--interface", a.device],
                            at_b=["--interface", b.device])
-            for name, options in variants.items() if _port_exists(port)}
+            for name, options in variants.items()}
 
 
 def harp_arm(bench: Bench, a: Namespace, b: Namespace, port: str, options: Sequence[str], *,
              at_a: Sequence[str] = (), at_b: Sequence[str] = (),
              unit_of: Callable[[dict[str, Any]], float] = gbps) -> Callable[[], Sample]:
     """Run the stack between two namespaces."""
-    program = _built("harp_bench")
+    program = build("harp_bench")
 
     def words(cpu: int, end: Sequence[str]) -> list[str]:
         return ["--port", port, "--cpu", str(cpu), *end, *options]
@@ -122,22 +121,12 @@ def harp_arm(bench: Bench, a: Namespace, b: Namespace, port: str, options: Seque
         [program, "send", *words(bench.cpus[0], at_a)], unit_of)
 
 
-def _port_exists(port: str) -> bool:
-    return build("harp_bench") is not None and (ROOT / "cnet" / f"port_{port}.c").exists()
-
-
 def _given(name: str, value: float) -> Arms:
     return {name: lambda: Sample(value)}
 
 
 def _window(bench: Bench) -> list[str]:
     return ["--cpu", str(bench.cpus[1]), "--seconds", str(bench.seconds)]
-
-
-def _built(name: str) -> Path:
-    program = build(name)
-    assert program is not None
-    return program
 
 
 # Places
@@ -192,23 +181,22 @@ def xdp_pair(mtu: int, *, segmentation: bool = True) -> Group:
 @contextmanager
 def memory(bench: Bench) -> Iterator[Arms]:
     """Two processes that share memory, a CPU each; the copies are of 256 MiB of memory."""
-    copy = _built("memcpy_rate")
-    line = _built("line_rtt")
+    copy = build("memcpy_rate")
+    line = build("line_rtt")
     arms: Arms = {
         "memcpy": lambda: alone([copy, str(bench.cpus[0]), str(bench.seconds)], gbps),
         "a cache line": lambda: alone([line, *map(str, bench.cpus), str(bench.seconds)],
                                       lambda got: float(got["median_us"]))}
     with Net() as net:
-        if _port_exists("mem"):
-            space = net.namespace()
-            arms["HARP, 1 MiB"] = harp_arm(
-                bench, space, space, "mem", ["--memory", str(256 << 20), "--flight", "8"])
-            arms["HARP, 64 B"] = harp_arm(
-                bench, space, space, "mem", ["--size", "64", "--flight", "256"],
-                unit_of=lambda got: float(got["packets"]) / float(got["seconds"]) / 1e6)
-            arms["HARP, ping-pong"] = harp_arm(
-                bench, space, space, "mem", ["--size", "64", "--ping"],
-                unit_of=lambda got: float(got["median_us"]))
+        space = net.namespace()
+        arms["HARP, 1 MiB"] = harp_arm(
+            bench, space, space, "mem", ["--memory", str(256 << 20), "--flight", "8"])
+        arms["HARP, 64 B"] = harp_arm(
+            bench, space, space, "mem", ["--size", "64", "--flight", "256"],
+            unit_of=lambda got: float(got["packets"]) / float(got["seconds"]) / 1e6)
+        arms["HARP, ping-pong"] = harp_arm(
+            bench, space, space, "mem", ["--size", "64", "--ping"],
+            unit_of=lambda got: float(got["median_us"]))
         yield arms
 
 
@@ -216,10 +204,10 @@ def memory(bench: Bench) -> Iterator[Arms]:
 def one_process(bench: Bench) -> Iterator[Arms]:
     """Engines that talk to themselves: what does not meet cannot slow each other down."""
     def pairs(engines: int) -> Callable[[], Sample]:
-        return lambda: alone([_built("harp_bench"), "pairs", "--port", "mem", "--engines",
+        return lambda: alone([build("harp_bench"), "pairs", "--port", "mem", "--engines",
                               str(engines), "--cpu", "0", "--seconds", str(bench.seconds)], gbps)
 
-    yield ({"one engine": pairs(1), "two engines": pairs(2)} if _port_exists("mem") else {})
+    yield {"one engine": pairs(1), "two engines": pairs(2)}
 
 
 @contextmanager
@@ -235,7 +223,7 @@ def transport(bench: Bench) -> Iterator[Arms]:
             raise BenchError(f"session_cost has no row of sealed frames:\n{done.stdout}")
         return Sample(float(found[1]), 1.0)
 
-    yield {"transport": cost} if program else {}
+    yield {"transport": cost}
 
 
 ROWS = {row.id: row for row in (

@@ -26,7 +26,7 @@ def main(module: str, out: str, *headers: str) -> None:
             sys.exit(f"{header}: no text between /* cdef: begin */ and /* cdef: end */")
         for fragment in fragments:
             ffi.cdef(fragment)
-    includes = "\n".join(f'#include "{Path(header).name}"' for header in headers)
+    includes = "\n".join(f'#include "{Path(header).resolve()}"' for header in headers)
     ffi.set_source(module, includes)
     ffi.emit_c_code(out)
 

@@ -18,20 +18,20 @@ from c_programs import ROOT, SANITIZED, build, library
 if TYPE_CHECKING:
     from pathlib import Path
 
-UNDER_DRIVER = ["seal", "keys", "crc32c", "crc32c_x86", "crc32c_arm"]
-UNDER_SESSION = ["sack", "sent", "rtt", "loss", "pacer", "cc_fixed", "cc_swift", "body", "wire",
-                 "chunks", "outbox", "inbox", "path", "siphash", "listener"]
+def cnet(*patterns: str) -> list[str]:
+    """Paths from the repository's root of the files of cnet that fit."""
+    return sorted(str(path.relative_to(ROOT)) for pattern in patterns
+                  for path in (ROOT / "cnet").glob(pattern))
 
 
 def session_sources() -> list[str]:
-    """All C files of the session, as paths from the repository's root."""
-    parts = sorted(path.name for path in (ROOT / "cnet").glob("session*.c"))
-    return [f"cnet/{name}.c" for name in UNDER_SESSION] + [f"cnet/{name}" for name in parts]
+    """All C files of the session and of what it needs."""
+    return cnet("session/*.c", "wire/body.c", "wire/wire.c", "wire/siphash.c", "base/chunks.c")
 
 
 def driver_sources() -> list[str]:
     """The session and all that a driver needs beside it: tags, keys and sums."""
-    return session_sources() + [f"cnet/{name}.c" for name in UNDER_DRIVER]
+    return sorted({*session_sources(), *cnet("wire/*.c")})
 
 
 def build_dst(out: Path, bug: str | None = None) -> Path:
@@ -46,11 +46,8 @@ def build_dst(out: Path, bug: str | None = None) -> Path:
 
 def engine_sources() -> list[str]:
     """All C files of an engine, and of no port but the one that adds faults."""
-    parts = [path.name for pattern in ("engine*.c", "connection*.c", "port_chaos*.c")
-             for path in (ROOT / "cnet").glob(pattern)]
-    under = ["address", "arena", "frames", "recorder", "stats"]
-    return driver_sources() + [f"cnet/{name}.c" for name in under] + [
-        f"cnet/{name}" for name in sorted(parts)]
+    own = set(cnet("engine/*.c", "ports/port_chaos*.c", "base/*.c")) - {"cnet/engine/perf.c"}
+    return sorted({*driver_sources(), *own})
 
 
 def build_engines(out: Path, bug: str | None = None) -> Path:
@@ -59,8 +56,8 @@ def build_engines(out: Path, bug: str | None = None) -> Path:
     folder = ROOT / "tests" / "dst"
     shared = [f"tests/dst/{name}.c" for name in ("common", "forge", "link", "network", "script")]
     own = sorted(f"tests/dst/engine/{path.name}" for path in (folder / "engine").glob("*.c"))
-    cnet = engine_sources() if bug else [str(library())]
-    return build(out, [*shared, *own, *cnet],
+    stack = engine_sources() if bug else [str(library())]
+    return build(out, [*shared, *own, *stack],
                  [*flags, "-I", str(folder), "-I", str(folder / "engine")])
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-TARGETS = {"wire": ["cnet/wire.c", "cnet/body.c"], "session": session_sources()}
+TARGETS = {"wire": ["cnet/wire/wire.c", "cnet/wire/body.c"], "session": session_sources()}
 INPUT_MAX = {"wire": 300, "session": 600}  # bytes
 
 

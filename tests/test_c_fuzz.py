@@ -26,14 +26,16 @@ def test_nothing_is_found(target, tmp_path):
 
 @needs_libfuzzer
 @pytest.mark.parametrize(("target", "source", "right", "wrong"), [
-    ("wire", "body.c", "if (length != ACK_BYTES + map_bytes)", "if (length < map_bytes)"),
-    ("session", "inbox.c", "header->size > slot->capacity", "header->size > HARP_MESSAGE_MAX"),
+    ("wire", "wire/body.c", "if (length != ACK_BYTES + map_bytes)", "if (length < map_bytes)"),
+    ("session", "session/inbox.c", "header->size > slot->capacity",
+     "header->size > HARP_MESSAGE_MAX"),
 ])
 def test_a_mistake_is_found(target, source, right, wrong, tmp_path):
     text = (ROOT / "cnet" / source).read_text()
     assert text.count(right) == 1
-    (tmp_path / source).write_text(text.replace(right, wrong))
-    sources = [str(tmp_path / source) if path == f"cnet/{source}" else path
+    changed = tmp_path / "changed.c"
+    changed.write_text(text.replace(right, wrong))
+    sources = [str(changed) if path == f"cnet/{source}" else path
                for path in TARGETS[target]]
     assert fuzz(build_fuzzer(tmp_path / "fuzz", target, sources), target, tmp_path, SECONDS)
 

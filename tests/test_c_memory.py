@@ -2,19 +2,18 @@
 
 import re
 
-from c_programs import ROOT, build, run
+from c_programs import ROOT, build, library, run
 
 
 def test_arena(tmp_path):
-    lines = run(build(tmp_path / "arena", ["tests/c/test_arena.c", "cnet/arena.c"])).splitlines()
+    lines = run(build(tmp_path / "arena", ["tests/c/test_arena.c", str(library())])).splitlines()
     assert all(line.startswith("memory: ") for line in lines)
 
 
 def test_frames_and_the_table_in_their_manual(tmp_path):
-    printed = run(build(tmp_path / "frames", ["tests/c/test_frames.c", "cnet/frames.c",
-                                              "cnet/arena.c"]))
+    printed = run(build(tmp_path / "frames", ["tests/c/test_frames.c", str(library())]))
     in_code = {tuple(line.split()) for line in printed.splitlines()}
-    manual = (ROOT / "cnet" / "frames.h").read_text()
+    manual = (ROOT / "cnet" / "base" / "frames.h").read_text()
     rows = re.findall(r"^ \*     ([A-Z]+)  .*?((?: [A-Z]{4,})+)$", manual, re.MULTILINE)
     assert len(rows) == 9
     assert {(state, to) for state, behind in rows for to in behind.split()} == in_code

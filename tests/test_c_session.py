@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from c_programs import build, run
+from c_programs import build, library, run
 from dst_programs import driver_sources, session_sources
 
 PAIR = "tests/c/session_pair.c"
@@ -20,8 +20,7 @@ def test_the_bench_of_the_session_runs(tmp_path):
 
 
 def test_listener(tmp_path):
-    run(build(tmp_path / "listener", ["tests/c/test_listener.c", "cnet/listener.c",
-                                      "cnet/siphash.c", "cnet/body.c", "cnet/wire.c"]))
+    run(build(tmp_path / "listener", ["tests/c/test_listener.c", str(library())]))
 
 
 def test_parts(tmp_path):

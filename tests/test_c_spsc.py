@@ -6,7 +6,7 @@ Both tests must also see through: each deliberate mistake in the header is one t
 import pytest
 from c_programs import ROOT, SANITIZED, build, run
 
-HEADER = ROOT / "cnet" / "spsc.h"
+HEADER = ROOT / "cnet" / "base" / "spsc.h"
 THREADS = ["-O1", "-fsanitize=thread", "-D_GNU_SOURCE"]
 COROUTINES = ["-O1", "-fsanitize=undefined", "-fno-sanitize-recover=all", "-D_GNU_SOURCE"]
 
@@ -26,7 +26,9 @@ def mutant(tmp_path, old, new):
     """Flags that put a changed copy of the header before the real one."""
     text = HEADER.read_text()
     assert old in text
-    (tmp_path / "spsc.h").write_text(text.replace(old, new))
+    folder = tmp_path / HEADER.parent.name
+    folder.mkdir()
+    (folder / HEADER.name).write_text(text.replace(old, new))
     return ["-iquote", str(tmp_path)]
 
 

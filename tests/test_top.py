@@ -5,21 +5,20 @@ import subprocess
 from io import StringIO
 
 import pytest
-from c_programs import build
+from c_programs import build, library
 from click.testing import CliRunner
 from rich.console import Console
 
 from harp.tools.statistics import forget, snapshots
 from harp.tools.top import Rates, picture, top
 
-SOURCES = ["tests/c/stats_sample.c", "cnet/stats.c", "cnet/recorder.c"]
-
 
 @pytest.fixture
 def sample(tmp_path):
     """A process with the statistics of an engine."""
-    with subprocess.Popen([build(tmp_path / "sample", SOURCES)], stdin=subprocess.PIPE,
-                          stdout=subprocess.PIPE, text=True) as process:
+    program = build(tmp_path / "sample", ["tests/c/stats_sample.c", str(library())])
+    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          text=True) as process:
         assert process.stdout.readline() == "ready\n"
         yield process
         process.kill()

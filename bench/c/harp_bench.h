@@ -2,7 +2,7 @@
 #ifndef HARP_BENCH_H
 #define HARP_BENCH_H
 
-#include "engine.h"
+#include "engine/engine.h"
 
 struct settings {
     struct harp_engine_port port;

@@ -13,10 +13,10 @@
 #include <string.h>
 #include <time.h>
 
-#include "crc32c.h"
-#include "seal.h"
-#include "sequence.h"
-#include "session.h"
+#include "base/sequence.h"
+#include "session/session.h"
+#include "wire/crc32c.h"
+#include "wire/seal.h"
 
 #define BATCH 64
 #define SEGMENT 4096

@@ -8,7 +8,7 @@
  *                                                        | connect.c   listen to close    |
  *                                settings.c: HARP_ names | transfer.c  isend, irecv, test |
  *                                log.c: NCCL's log       +--------------------------------+
- *                                abi.h: NCCL's tables           cnet/engine.h
+ *                                abi.h: NCCL's tables           cnet/engine/engine.h
  *
  * **Threads.** NCCL calls init, devices, finalize on the application's threads, listen to close and
  * registration on a service thread, isend to test on a progress thread; a comm belongs to one of
@@ -30,7 +30,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "../engine.h"
+#include "engine/engine.h"
 #include "abi.h"
 #include "settings.h"
 

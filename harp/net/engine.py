@@ -90,7 +90,7 @@ def _close_all() -> None:
 
 
 class Engine:
-    """Memory, ports and connections that one core drives; see ``cnet/engine.h``.
+    """Memory, ports and connections that one core drives; see ``cnet/engine/engine.h``.
 
     >>> with Engine("udp", address="127.0.0.1") as engine:
     ...     listener = engine.listen()

@@ -17,7 +17,7 @@ import os
 
 
 class Reason(enum.IntEnum):
-    """Why a session is over: ``enum harp_reason`` of cnet/session.h."""
+    """Why a session is over: ``enum harp_reason`` of cnet/session/session.h."""
 
     DONE = 0
     UNDER_WAY = 1

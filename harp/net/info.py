@@ -18,7 +18,7 @@ class SessionInfo:
     """Bytes of payload of a full frame."""
     paths: int
     counters: dict[str, int]
-    """As ``struct harp_session_counters`` of cnet/session.h names them."""
+    """As ``struct harp_session_counters`` of cnet/session/session.h names them."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The hash functions of ``cnet/flow_hash.h`` over numpy arrays of five-tuples.
+"""The hash functions of ``cnet/base/flow_hash.h`` over numpy arrays of five-tuples.
 
 ``flow_hash("crc32", tuples)`` hashes a million flows in some ten milliseconds; ``pick`` turns a
 hash into the index of a next hop as a switch with a given salt does. The header says what each

@@ -1,4 +1,4 @@
-"""The two ends of ``harp perf``: engines that run the loop of cnet/perf.h, and what they agree on.
+"""The two ends of ``harp perf``: what they agree on, and engines in cnet/engine/perf.h's loop.
 
 client                                            server
 {"harp_perf": 1, port, engines, paths, zerocopy} -->

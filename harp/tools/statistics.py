@@ -1,8 +1,8 @@
 """What engines of this host count, read from shared memory without stopping them.
 
-`cnet/stats.h` and `cnet/recorder.h` are the manual of what is read. Engines are seen by processes
-of the same user (and by root). Those whose process has died are there until they are forgotten,
-with their last events.
+`cnet/engine/stats.h` and `cnet/base/recorder.h` are the manual of what is read. Engines are seen by
+processes of the same user (and by root). Those whose process has died are there until they are
+forgotten, with their last events.
 """
 
 from __future__ import annotations

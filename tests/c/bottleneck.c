@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sequence.h"
+#include "base/sequence.h"
 
 #define AHEAD 4    /* messages under way */
 #define ROOM 64    /* frames per call of harp_session_send */

@@ -19,7 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "session.h"
+#include "session/session.h"
 
 #define BN_FLOWS 64
 

@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine.h"
+#include "engine/engine.h"
 
 #define CHECK(holds, ...)                                                                          \
     do {                                                                                           \

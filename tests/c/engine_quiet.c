@@ -13,7 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "engine.h"
+#include "engine/engine.h"
 
 #define CHECK(holds, ...)                                                                          \
     do {                                                                                           \

@@ -10,8 +10,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine.h"
-#include "engine_state.h"
+#include "engine/engine.h"
+#include "engine/engine_state.h"
 
 #define AHEAD 32
 

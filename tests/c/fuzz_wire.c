@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "body.h"
-#include "wire.h"
+#include "wire/body.h"
+#include "wire/wire.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "port.h"
+#include "ports/port.h"
 
 struct end {
     const char *ip, *space; /* file of its network namespace, or "-" for where we are */

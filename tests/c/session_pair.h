@@ -6,8 +6,8 @@
 #ifndef SESSION_PAIR_H
 #define SESSION_PAIR_H
 
-#include "sequence.h"
-#include "session.h"
+#include "base/sequence.h"
+#include "session/session.h"
 
 #define US UINT64_C(1000)
 #define MS (1000 * US)

@@ -1,5 +1,5 @@
 /* An engine's statistics to be looked at: goes on by a line of input, ends with its end. */
-#include "stats.h"
+#include "engine/stats.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "arena.h"
+#include "base/arena.h"
 
 /* The text after `key` in the part of /proc/self/smaps about the mapping that holds `address`; NULL
  * if there is no such mapping. The caller frees it. */

@@ -1,6 +1,6 @@
 /* What a reader that polls flags may rely on: the last 8 bytes of a line come after its others. */
 #define _GNU_SOURCE
-#include "copy_lines.h"
+#include "base/copy_lines.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "crc32c.h"
+#include "wire/crc32c.h"
 
 enum { ROOM = 20000, GUARD = 64 };
 

@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "frames.h"
+#include "base/frames.h"
 
 enum { COUNT = 40, RESERVE = 8, FRAME_BYTES = 2048 };
 

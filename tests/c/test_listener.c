@@ -2,7 +2,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "listener.h"
+#include "session/listener.h"
 
 static const struct harp_listener listener = {.key = {3, 4}, .id = 77, .calm = 10};
 static const struct harp_from here = {.address = {1}, .port = 5};

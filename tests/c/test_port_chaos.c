@@ -7,8 +7,8 @@
 #include <errno.h>
 #include <inttypes.h>
 
-#include "port_chaos.h"
 #include "port_pair.h"
+#include "ports/port_chaos.h"
 
 /* The port underneath: every datagram that leaves, with the time. */
 

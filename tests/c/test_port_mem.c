@@ -20,8 +20,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "port.h"
-#include "port_mem_ring.h"
+#include "ports/port.h"
+#include "ports/port_mem_ring.h"
 
 static char why[HARP_WHY_BYTES];
 

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "crc32c.h"
-#include "seal.h"
+#include "wire/crc32c.h"
+#include "wire/seal.h"
 
 enum { MANY = 11 };
 

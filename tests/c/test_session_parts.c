@@ -3,11 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "chunks.h"
-#include "loss.h"
-#include "pacer.h"
-#include "sack.h"
-#include "sequence.h"
+#include "base/chunks.h"
+#include "base/sequence.h"
+#include "session/loss.h"
+#include "session/pacer.h"
+#include "session/sack.h"
 
 static uint64_t state = 1;
 

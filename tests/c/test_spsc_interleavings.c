@@ -12,7 +12,7 @@
 
 static void step(void);
 #define HARP_SPSC_STEP() step()
-#include "spsc.h"
+#include "base/spsc.h"
 
 enum { CAPACITY = 2, ITEMS = 4, SIDES = 2, CALLS = 4, STEPS_MAX = 64, STACK_BYTES = 1 << 16 };
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "spsc.h"
+#include "base/spsc.h"
 
 enum { CAPACITY = 64, BATCH_MAX = 100 };
 

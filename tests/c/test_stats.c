@@ -1,6 +1,6 @@
 /* Statistics that another process reads, and the flight recorder in them. */
 #define _GNU_SOURCE
-#include "stats.h"
+#include "engine/stats.h"
 
 #include <assert.h>
 #include <pthread.h>

@@ -26,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "port.h"
+#include "ports/port.h"
 
 enum { DATAGRAM_MAX = 65536, KEPT_MAX = 4096 };
 

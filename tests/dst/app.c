@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sequence.h"
+#include "base/sequence.h"
 
 static uint8_t *allocate(const struct dst_app *app, uint32_t bytes)
 {

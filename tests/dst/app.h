@@ -9,7 +9,7 @@
 #define DST_APP_H
 
 #include "script.h"
-#include "session.h"
+#include "session/session.h"
 
 /* A frame that the application has. */
 struct dst_lent {

@@ -1,8 +1,8 @@
 /* What the seed says: scripts, faults, configurations. */
 #include <string.h>
 
-#include "sent.h"
-#include "sequence.h"
+#include "base/sequence.h"
+#include "session/sent.h"
 #include "world.h"
 
 static uint64_t below(struct dst_world *w, uint64_t n)

@@ -3,11 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bytes.h"
-#include "crc32c.h"
+#include "base/bytes.h"
+#include "base/sequence.h"
 #include "forge.h"
-#include "seal.h"
-#include "sequence.h"
+#include "wire/crc32c.h"
+#include "wire/seal.h"
 
 const struct harp_key dst_secret = {UINT64_C(0x0123456789abcdef), UINT64_C(0xfedcba9876543210)};
 

@@ -8,9 +8,9 @@
 #define DST_END_H
 
 #include "app.h"
-#include "keys.h"
 #include "link.h"
-#include "listener.h"
+#include "session/listener.h"
+#include "wire/keys.h"
 
 #define DST_FRAMES 8
 #define DST_STRANGERS 4

@@ -2,8 +2,8 @@
  *
  * The change is made once by somebody without the key, which must change nothing, and then by one
  * end itself under a tag that holds, which must break nothing but, perhaps, the connection. */
+#include "base/sequence.h"
 #include "forge.h"
-#include "sequence.h"
 #include "world.h"
 
 #define LONGEST (HARP_HEADER_BYTES + 48) /* bodies without a fixed length count as far as this */

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/sequence.h"
 #include "forge.h"
-#include "sequence.h"
 
 static bool earlier(const struct dst_flight *a, const struct dst_flight *b)
 {

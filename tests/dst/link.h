@@ -18,7 +18,7 @@
 #include <stddef.h>
 
 #include "common.h"
-#include "session.h"
+#include "session/session.h"
 
 #define DST_PATHS 4
 #define DST_MEMORY 64

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "crc32c.h"
+#include "wire/crc32c.h"
 #include "world.h"
 
 static void run_verbose(uint64_t seed)

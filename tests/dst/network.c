@@ -1,7 +1,7 @@
 /* What faults the seed gives to a network. */
+#include "base/sequence.h"
 #include "common.h"
 #include "link.h"
-#include "sequence.h"
 
 static void draw_span(uint64_t *random, uint64_t now_ns, uint64_t *from_ns, uint64_t *to_ns)
 {

@@ -1,7 +1,7 @@
 #include "script.h"
 
-#include "chunks.h"
-#include "outbox.h"
+#include "base/chunks.h"
+#include "session/outbox.h"
 
 void dst_script_draw(uint64_t *random, struct dst_script *script, uint16_t segment, uint64_t now_ns,
                      bool stalls)

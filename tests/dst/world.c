@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "crc32c.h"
+#include "base/sequence.h"
 #include "forge.h"
-#include "seal.h"
-#include "sequence.h"
+#include "wire/crc32c.h"
+#include "wire/seal.h"
 
 static uint64_t below(struct dst_world *w, uint64_t n)
 {

@@ -15,8 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine.h"
-#include "engine_state.h"
+#include "engine/engine.h"
+#include "engine/engine_state.h"
 
 #define CHECK(holds, ...)                                                                          \
     do {                                                                                           \

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sequence.h"
+#include "base/sequence.h"
 #include "side.h"
 
 static uint64_t now_of(const struct dst_side *side)

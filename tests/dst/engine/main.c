@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "crc32c.h"
+#include "wire/crc32c.h"
 #include "world.h"
 
 int main(int argc, char **argv)

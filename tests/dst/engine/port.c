@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bytes.h"
-#include "crc32c.h"
-#include "sequence.h"
+#include "base/bytes.h"
+#include "base/sequence.h"
 #include "side.h"
+#include "wire/crc32c.h"
 
 #define HEADROOM 128
 #define HEALED_NS (5 * DST_US) /* longest time until a completion when faults are over */

@@ -11,7 +11,7 @@
 #ifndef DST_ENGINE_PORT_H
 #define DST_ENGINE_PORT_H
 
-#include "engine.h"
+#include "engine/engine.h"
 #include "link.h"
 
 #define DST_QUEUE 512

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "crc32c.h"
-#include "seal.h"
-#include "sequence.h"
+#include "base/sequence.h"
+#include "wire/crc32c.h"
+#include "wire/seal.h"
 
 #define TURNS_MOST 20000
 #define HASHED_MOST 4 /* of a flood's sessions */

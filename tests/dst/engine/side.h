@@ -3,7 +3,7 @@
 #ifndef DST_ENGINE_SIDE_H
 #define DST_ENGINE_SIDE_H
 
-#include "engine_state.h"
+#include "engine/engine_state.h"
 #include "forge.h"
 #include "port.h"
 #include "script.h"

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "seal.h"
-#include "sequence.h"
+#include "base/sequence.h"
+#include "wire/seal.h"
 
 #define RECOVERY_NS (4 * DST_S)
 #define DEAD_NS DST_S

@@ -1,0 +1,220 @@
+#include "engine/engine_state.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define COMMANDS (2 * HARP_MESSAGES)
+
+static uint32_t power_of_two(uint32_t least)
+{
+    uint32_t n = 1;
+    while (n < least)
+        n *= 2;
+    return n;
+}
+
+static struct harp_spsc *ring(uint32_t least, uint32_t item_bytes)
+{
+    uint32_t capacity = power_of_two(least);
+    size_t bytes = (harp_spsc_bytes(capacity, item_bytes) + 127) / 128 * 128;
+    void *memory = aligned_alloc(128, bytes);
+    return memory ? harp_spsc_make(memory, capacity, item_bytes) : NULL;
+}
+
+static bool take_memory(struct harp_connection *connection,
+                        const struct harp_session_config *session)
+{
+    const struct harp_connection_config *config = &connection->config;
+    size_t session_bytes = (harp_session_size(session) + 63) / 64 * 64;
+    connection->commands = ring(COMMANDS, sizeof(struct harp_command));
+    connection->completions =
+        ring(COMMANDS + 2 * HARP_MESSAGES + config->stream_frames, sizeof(struct harp_completion));
+    connection->session = aligned_alloc(64, session_bytes);
+    connection->eager = aligned_alloc(128, (size_t)HARP_EAGER * session->segment);
+    if (!connection->commands || !connection->completions || !connection->session ||
+        !connection->eager)
+        return false;
+    if (config->stream_frames &&
+        !(connection->returns = ring(config->stream_frames, sizeof(uint32_t))))
+        return false;
+    if (!config->draft_frames)
+        return true;
+    connection->drafts = ring(config->draft_frames, sizeof(uint32_t));
+    connection->pieces = calloc(2 * (size_t)config->draft_frames, sizeof *connection->pieces);
+    return connection->drafts && connection->pieces;
+}
+
+struct harp_connection *harp_connection_new(struct harp_engine *engine,
+                                            const struct harp_connection_config *config,
+                                            const struct harp_session_config *session)
+{
+    size_t bytes = sizeof(struct harp_connection) + (session->paths + 1u) * sizeof(struct harp_hop);
+    struct harp_connection *connection = aligned_alloc(128, (bytes + 127) / 128 * 128);
+    if (!connection)
+        return NULL;
+    memset(connection, 0, bytes);
+    connection->engine = engine;
+    connection->config = *config;
+    connection->config.paths = session->paths;
+    connection->own = *session;
+    connection->id = session->connection;
+    connection->first_out = session->first;
+    connection->fd = -1;
+    for (uint32_t p = 0; p <= session->paths; p++)
+        connection->hops[p].hop = HARP_NO_HOP;
+    if (!take_memory(connection, session)) {
+        harp_connection_free(connection);
+        return NULL;
+    }
+    return connection;
+}
+
+void harp_connection_free(struct harp_connection *connection)
+{
+    if (connection->fd >= 0)
+        close(connection->fd);
+    free(connection->commands);
+    free(connection->completions);
+    free(connection->returns);
+    free(connection->drafts);
+    free(connection->pieces);
+    free(connection->session);
+    free(connection->eager);
+    free(connection);
+}
+
+static bool command(struct harp_connection *connection, const struct harp_command *command)
+{
+    uint32_t put = harp_spsc_put(connection->commands, command, 1);
+    assert(put == 1); /* it counts what is open, and there is room for all of that */
+    harp_engine_ring_if_asleep(connection->engine);
+    return true;
+}
+
+static bool usable(const struct harp_connection *connection)
+{
+    return connection->connected && !connection->closed &&
+           connection->engine->generation == harp_generation;
+}
+
+bool harp_send(struct harp_connection *connection, const void *buffer, uint32_t size,
+               uint64_t context)
+{
+    if (!usable(connection) || connection->sends_open == HARP_MESSAGES || size > HARP_MESSAGE_MAX)
+        return false;
+    connection->sends_open++;
+    return command(connection, &(struct harp_command){.type = HARP_COMMAND_SEND,
+                                                      .size = size,
+                                                      .buffer = (void *)(uintptr_t)buffer,
+                                                      .context = context});
+}
+
+bool harp_receive(struct harp_connection *connection, void *buffer, uint32_t capacity,
+                  uint64_t context)
+{
+    if (!usable(connection) || connection->receives_open == HARP_MESSAGES ||
+        connection->config.stream_frames)
+        return false;
+    connection->receives_open++;
+    return command(connection, &(struct harp_command){.type = HARP_COMMAND_RECEIVE,
+                                                      .size = capacity,
+                                                      .buffer = buffer,
+                                                      .context = context});
+}
+
+uint32_t harp_drafts(struct harp_connection *connection, uint32_t *frames, uint32_t count)
+{
+    if (!usable(connection) || !connection->drafts)
+        return 0;
+    return harp_spsc_take(connection->drafts, frames, count);
+}
+
+uint8_t *harp_draft_bytes(const struct harp_connection *connection, uint32_t frame)
+{
+    return harp_frame_at(&connection->engine->frames, frame) + HARP_DRAFT_AT;
+}
+
+bool harp_send_frames(struct harp_connection *connection, const uint32_t *frames, uint32_t size,
+                      uint64_t context)
+{
+    if (!usable(connection) || connection->sends_open == HARP_MESSAGES || !connection->drafts)
+        return false;
+    uint32_t count = size ? (size - 1) / connection->segment + 1 : 0;
+    uint32_t capacity = 2 * connection->config.draft_frames;
+    /* A message's pieces lie in a row. At most draft_frames are in use, so of twice as many places
+     * those at the beginning are free when a row does not fit before the end. */
+    if (connection->pieces_at + count > capacity)
+        connection->pieces_at = 0;
+    const uint8_t **pieces = connection->pieces + connection->pieces_at;
+    for (uint32_t i = 0; i < count; i++)
+        pieces[i] = harp_draft_bytes(connection, frames[i]);
+    connection->pieces_at += count;
+    connection->sends_open++;
+    return command(connection, &(struct harp_command){.type = HARP_COMMAND_SEND_FRAMES,
+                                                      .size = size,
+                                                      .buffer = pieces,
+                                                      .context = context});
+}
+
+uint32_t harp_segment(const struct harp_connection *connection)
+{
+    return connection->connected ? connection->segment : 0;
+}
+
+void harp_return(struct harp_connection *connection, const uint32_t *frames, uint32_t count)
+{
+    if (connection->engine->generation != harp_generation || !count)
+        return;
+    uint32_t put = harp_spsc_put(connection->returns, frames, count);
+    assert(put == count); /* no more frames are lent than it has room for */
+    harp_engine_ring_if_asleep(connection->engine);
+}
+
+size_t harp_poll(struct harp_connection *connection, struct harp_completion *completions,
+                 size_t room)
+{
+    if (connection->engine->generation != harp_generation)
+        return 0;
+    uint32_t most = room < UINT32_MAX ? (uint32_t)room : UINT32_MAX;
+    uint32_t n = harp_spsc_take(connection->completions, completions, most);
+    for (uint32_t i = 0; i < n; i++) {
+        switch (completions[i].type) {
+        case HARP_COMPLETION_CONNECTED:
+            connection->connected = true;
+            break;
+        case HARP_COMPLETION_SENT:
+            connection->sends_open--;
+            break;
+        case HARP_COMPLETION_RECEIVED:
+            connection->receives_open -= !connection->config.stream_frames;
+            break;
+        case HARP_COMPLETION_CLOSED:
+            connection->closed = true;
+            break;
+        default:
+            break;
+        }
+    }
+    return n;
+}
+
+int harp_connection_fd(struct harp_connection *connection)
+{
+    if (connection->fd < 0)
+        connection->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return connection->fd;
+}
+
+bool harp_arm(struct harp_connection *connection)
+{
+    /* Sequentially consistent, as is the engine's look after its put: one of both sees the other,
+     * so that no completion is missed. */
+    atomic_store(&connection->armed, 1);
+    if (harp_spsc_ready(connection->completions) == 0)
+        return true;
+    atomic_store(&connection->armed, 0);
+    return false;
+}

@@ -1,0 +1,256 @@
+#define _GNU_SOURCE
+#include "engine/engine_state.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "wire/crc32c.h"
+#if __has_include("port_chaos.h")
+#include "ports/port_chaos.h"
+#define CHAOS 1
+#endif
+
+#define CONTROL_FRAMES 64 /* of the pool, for control only */
+#define FRAME_BYTES_LEAST 2048
+
+uint32_t harp_generation;
+
+/* All engines of this process, for the child of a fork. */
+static struct harp_engine *open_engines;
+static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&open_lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&open_lock);
+}
+
+/* The child lets go of sockets and cards at once; else they would outlive the parent. */
+static void in_child(void)
+{
+    harp_generation++;
+    for (struct harp_engine *engine = open_engines; engine; engine = engine->next_open)
+        for (uint32_t p = 0; p < engine->ports_n; p++)
+            engine->ports[p]->ops->close(engine->ports[p]);
+    open_engines = NULL;
+    pthread_mutex_unlock(&open_lock);
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(before_fork, after_fork, in_child);
+}
+
+uint64_t harp_engine_clock(const struct harp_engine *engine)
+{
+    if (engine->config.world.now_ns)
+        return engine->config.world.now_ns(engine->config.world.context);
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now); /* the vDSO's: no system call */
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+void harp_engine_random(struct harp_engine *engine, void *bytes, size_t count)
+{
+    if (engine->config.world.random) {
+        engine->config.world.random(engine->config.world.context, bytes, count);
+        return;
+    }
+    while (getrandom(bytes, count, 0) != (ssize_t)count)
+        ; /* only a signal interrupts it */
+}
+
+void harp_engine_defaults(struct harp_engine_config *config)
+{
+    *config = (struct harp_engine_config){.name = "harp",
+                                          .cpu = -1,
+                                          .node = HARP_ARENA_LOCAL,
+                                          .frames = 4096,
+                                          .frame_bytes = 4096,
+                                          .connections = 1024,
+                                          .spin_ns = 50000,
+                                          .quiet_ns = 200000};
+}
+
+static int check(const struct harp_engine_config *config, char *why)
+{
+    if (config->ports_n < 1 || config->ports_n > HARP_PORTS_MAX)
+        return snprintf(why, HARP_WHY_BYTES, "an engine has 1 to %d ports, not %u", HARP_PORTS_MAX,
+                        config->ports_n),
+               -EINVAL;
+    if (config->frame_bytes < FRAME_BYTES_LEAST || config->frame_bytes % 64 ||
+        config->frames <= CONTROL_FRAMES)
+        return snprintf(why, HARP_WHY_BYTES,
+                        "frames need at least %d bytes, a multiple of 64, and there are more than "
+                        "%d of them",
+                        FRAME_BYTES_LEAST, CONTROL_FRAMES),
+               -EINVAL;
+    if (config->connections < 1 || config->connections > 1 << 20)
+        return snprintf(why, HARP_WHY_BYTES, "connections is %u: 1 to 1048576 are possible",
+                        config->connections),
+               -EINVAL;
+    return 0;
+}
+
+static int take_memory(struct harp_engine *engine, char *why)
+{
+    const struct harp_engine_config *config = &engine->config;
+    size_t need = harp_frames_need(config->frames, config->frame_bytes);
+    int error = harp_arena_open(&engine->arena, need, config->node);
+    if (error)
+        return snprintf(why, HARP_WHY_BYTES, "no %zu MiB of memory for %u frames", need >> 20,
+                        config->frames),
+               error;
+    error = harp_frames_open(&engine->frames, &engine->arena, config->frames, config->frame_bytes,
+                             CONTROL_FRAMES);
+    engine->connections = calloc(config->connections, sizeof *engine->connections);
+    engine->deadline_ns = malloc(config->connections * sizeof *engine->deadline_ns);
+    engine->owner = malloc(config->frames * sizeof *engine->owner);
+    if (error || !engine->connections || !engine->deadline_ns || !engine->owner ||
+        !harp_table_open(&engine->table, config->connections) ||
+        harp_stats_create(&engine->stats, config->name) != 0)
+        return snprintf(why, HARP_WHY_BYTES, "no memory for %u connections", config->connections),
+               -ENOMEM;
+    memset(engine->deadline_ns, 0xff, config->connections * sizeof *engine->deadline_ns);
+    memset(engine->owner, 0xff, config->frames * sizeof *engine->owner);
+    engine->recorder = &engine->stats.stats->recorder;
+    return 0;
+}
+
+static int open_port(struct harp_engine *engine, const struct harp_engine_port *wanted, char *why)
+{
+    struct harp_port_config config = wanted->config;
+    struct harp_port *port;
+    config.frames = &engine->frames;
+    config.arena = &engine->arena;
+    int error = wanted->open(&port, &config, why);
+    if (error)
+        return error;
+#ifdef CHAOS
+    if (wanted->faults) {
+        struct harp_chaos faults;
+        struct harp_port *inner = port;
+        error = harp_chaos_parse(wanted->faults, &faults, why);
+        if (!error)
+            error = harp_port_chaos_open(&port, inner, &faults, why);
+        if (error) {
+            inner->ops->close(inner);
+            return error;
+        }
+    }
+#endif
+    harp_recorder_add(engine->recorder, harp_engine_clock(engine), HARP_RECORD_PORT, 0,
+                      engine->ports_n, port->payload_max);
+    engine->ports[engine->ports_n++] = port;
+    return 0;
+}
+
+/* Give back what an engine has, as far as it was opened. */
+static void let_go(struct harp_engine *engine)
+{
+    for (uint32_t p = 0; p < engine->ports_n; p++)
+        engine->ports[p]->ops->close(engine->ports[p]);
+    for (uint32_t i = 0; i < engine->connections_n; i++)
+        if (engine->connections[i])
+            harp_connection_free(engine->connections[i]);
+    while (engine->listenings) {
+        struct harp_listening *listening = engine->listenings;
+        engine->listenings = listening->next;
+        if (listening->fd >= 0)
+            close(listening->fd);
+        free(listening);
+    }
+    if (engine->stats.stats)
+        harp_stats_destroy(&engine->stats);
+    harp_table_close(&engine->table);
+    free(engine->connections);
+    free(engine->deadline_ns);
+    free(engine->owner);
+    if (engine->arena.base)
+        harp_arena_close(&engine->arena);
+    free(engine);
+}
+
+static void enlist(struct harp_engine *engine)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
+    pthread_mutex_lock(&open_lock);
+    engine->next_open = open_engines;
+    open_engines = engine;
+    pthread_mutex_unlock(&open_lock);
+}
+
+static void delist(struct harp_engine *engine)
+{
+    pthread_mutex_lock(&open_lock);
+    struct harp_engine **at = &open_engines;
+    while (*at != engine)
+        at = &(*at)->next_open;
+    *at = engine->next_open;
+    pthread_mutex_unlock(&open_lock);
+}
+
+int harp_engine_open(struct harp_engine **out, const struct harp_engine_config *config, char *why)
+{
+    int error = check(config, why);
+    if (error)
+        return error;
+    struct harp_engine *engine = aligned_alloc(128, (sizeof *engine + 127) / 128 * 128);
+    if (!engine)
+        return snprintf(why, HARP_WHY_BYTES, "no memory for an engine"), -ENOMEM;
+    memset(engine, 0, sizeof *engine);
+    engine->config = *config;
+    engine->generation = harp_generation;
+    engine->doorbell = -1;
+    harp_engine_random(engine, &engine->epoch, sizeof engine->epoch);
+    if (!config->world.now_ns)
+        harp_crc32c_choose();
+    error = take_memory(engine, why);
+    for (uint32_t p = 0; !error && p < config->ports_n; p++)
+        error = open_port(engine, &config->ports[p], why);
+    uint32_t left = engine->frames.in_state[HARP_FRAME_FREE];
+    engine->frames_spare = left > CONTROL_FRAMES ? left - CONTROL_FRAMES : 0;
+    if (!error) {
+        engine->now_ns = harp_engine_clock(engine);
+        harp_engine_publish(engine);
+        error = harp_engine_start(engine, why);
+    }
+    if (error) {
+        let_go(engine);
+        return error;
+    }
+    enlist(engine);
+    *out = engine;
+    return 0;
+}
+
+void harp_engine_close(struct harp_engine *engine)
+{
+    if (engine->generation != harp_generation)
+        return; /* the parent's; its memory is not here */
+    harp_engine_halt(engine);
+    delist(engine);
+    let_go(engine);
+}
+
+const char *harp_engine_line(const struct harp_engine *engine, uint32_t index)
+{
+    if (index == 0)
+        return engine->arena.line;
+    return index <= engine->ports_n ? engine->ports[index - 1]->line : NULL;
+}
+
+const char *harp_engine_stats_path(const struct harp_engine *engine)
+{
+    return engine->stats.path;
+}

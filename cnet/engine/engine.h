@@ -1,0 +1,234 @@
+/* An engine: one thread's world of memory, ports, connections and time.
+ *
+ *      application threads                        engine, on one core
+ *     +-------------------+   commands (SPSC)    +--------------------------------------------+
+ *     | send, post,       | -------------------> | connection --- session --- path 0..n       |
+ *     | return frames     |                      |                               |            |
+ *     | poll              | <------------------- | frames (arena)            hop of a port ---|-->
+ *     +-------------------+   completions (SPSC) +--------------------------------------------+
+ *
+ * A turn of the engine: bursts from the ports, tags checked in batches, payload checked and copied
+ * to where the session says; commands of the applications; what the sessions want to send, written
+ * into the ports' slots with CRC and tag; flush; completions. It takes no lock, allocates nothing
+ * and makes no system call but its ports' own; only before it sleeps, and to wake somebody who
+ * sleeps, it makes one itself.
+ *
+ * **Who drives it.** Whoever holds the driver token; taking it is one atomic exchange, and nobody
+ * on the data path waits for it.
+ * - HARP_PROGRESS_THREAD: a thread of the engine's own, pinned if `cpu` is set. It polls while
+ * there is something to do and `spin_ns` longer, then waits in the kernel for its ports, for
+ * commands and for the next deadline.
+ * - HARP_PROGRESS_INLINE: the application's threads, by harp_engine_drive. A helper thread takes
+ *   over when nobody has driven for `quiet_ns`, acknowledges and keeps alive, and steps back when
+ *   the application drives again.
+ * - HARP_PROGRESS_MANUAL: nobody but harp_engine_drive; no thread is made. For simulations.
+ *
+ * **Threads.** Open, close, listen, connect, accept, harp_connection_close and harp_connection_info
+ * are control plane: any thread, they wait for the token. The data plane (send, receive, poll, …)
+ * of one connection belongs to one thread at a time; different connections are independent.
+ *
+ * **Memory.** A buffer that was handed over is the engine's until its completion, or until
+ * harp_connection_close has returned: from then on no byte of it is read or written.
+ *
+ * **Fork.** A child has no engine: every call but close returns an error there, close only forgets,
+ * and neither the card nor the parent notices.
+ */
+#ifndef HARP_ENGINE_H
+#define HARP_ENGINE_H
+
+#include "ports/port.h"
+#include "session/session.h"
+
+/* cdef: begin */
+#define HARP_PORTS_MAX 4
+#define HARP_HANDLE_ADDRESSES 4
+
+struct harp_engine;
+struct harp_listening;
+struct harp_connection;
+
+enum harp_progress { HARP_PROGRESS_THREAD, HARP_PROGRESS_INLINE, HARP_PROGRESS_MANUAL };
+
+/* Time and chance, for simulations; NULL functions: CLOCK_MONOTONIC and getrandom(2). */
+struct harp_world {
+    uint64_t (*now_ns)(void *context);
+    void (*random)(void *context, void *bytes, size_t count);
+    void *context;
+};
+
+struct harp_engine_port {
+    int (*open)(struct harp_port **port, const struct harp_port_config *config, char *why);
+    struct harp_port_config config; /* frames and arena are the engine's */
+    const char *faults;             /* chaos around it, as port_chaos.h writes it; NULL: none */
+};
+
+struct harp_engine_config {
+    const char *name; /* for logs and `harp top` */
+    enum harp_progress progress;
+    int cpu;              /* of the engine's thread or helper; -1: any */
+    int node;             /* NUMA node of its memory, or HARP_ARENA_LOCAL */
+    uint32_t frames;      /* of the pool */
+    uint32_t frame_bytes; /* 4096 for xdp */
+    uint32_t connections; /* at most, half open and closing ones included */
+    uint64_t spin_ns;     /* THREAD: how long to poll before waiting */
+    uint64_t quiet_ns;    /* INLINE: after which the helper takes over */
+    const char *dump;     /* file to which the flight recorder is added when a connection ends in
+                             error; NULL: none. `harp top --events` reads it at any time. */
+    struct harp_world world;
+    struct harp_engine_port ports[HARP_PORTS_MAX];
+    uint32_t ports_n;
+};
+
+void harp_engine_defaults(struct harp_engine_config *config);
+
+/* Returns 0, or -errno and one sentence in `why` (HARP_WHY_BYTES). */
+int harp_engine_open(struct harp_engine **engine, const struct harp_engine_config *config,
+                     char *why);
+
+/* Ends all connections without ceremony; close them first where the other end should know. */
+void harp_engine_close(struct harp_engine *engine);
+
+/* Drive it if nobody else does: one turn. Returns whether anything moved. */
+bool harp_engine_drive(struct harp_engine *engine);
+
+/* When it must be driven again though nothing happens; UINT64_MAX: never. For MANUAL. */
+uint64_t harp_engine_deadline_ns(struct harp_engine *engine);
+
+/* Its memory and ports, a line each, for logs. */
+const char *harp_engine_line(const struct harp_engine *engine, uint32_t index);
+
+/* Where its counters lie (stats.h), for other processes. */
+const char *harp_engine_stats_path(const struct harp_engine *engine);
+
+/* ---- Connections: control plane ---- */
+
+/* What the connecting end needs, passed on by whatever way the job has: 16 bytes of it are the
+ * secret. It fits NCCL's handle of 128 bytes. */
+struct harp_handle {
+    uint64_t listener;
+    uint8_t secret[16];
+    struct harp_address addresses[HARP_HANDLE_ADDRESSES]; /* family 0: none */
+};
+
+struct harp_connection_config {
+    uint16_t paths;
+    uint64_t dead_ns;       /* a silent peer is gone after it; 1 s at least */
+    uint32_t stream_frames; /* 0: receives are posted; else streamed, so many frames lent */
+    uint32_t draft_frames;  /* frames for zero-copy sends that the application may hold, 0: none */
+    bool read_early;        /* somebody reads posted buffers before RECEIVED (NCCL's LL flags):
+                               bytes are copied only after their CRC held */
+    const struct harp_cc_ops *cc;
+    struct harp_cc_config window; /* zeros: the session's defaults */
+};
+
+void harp_connection_defaults(struct harp_connection_config *config);
+
+int harp_listen(struct harp_engine *engine, const struct harp_connection_config *config,
+                struct harp_listening **listening, struct harp_handle *handle, char *why);
+
+/* The next connection that was made to it; NULL if there is none yet. It outlives the listening. */
+struct harp_connection *harp_accept(struct harp_listening *listening);
+
+/* A file descriptor that becomes readable when a connection waits to be accepted; reading 8 bytes
+ * clears it. -1 if there are no descriptors left. */
+int harp_listening_fd(struct harp_listening *listening);
+void harp_unlisten(struct harp_listening *listening);
+
+/* Begin to connect; HARP_COMPLETION_CONNECTED or CLOSED follows. */
+int harp_connect(struct harp_engine *engine, const struct harp_handle *handle,
+                 const struct harp_connection_config *config, struct harp_connection **connection,
+                 char *why);
+
+/* End it, telling the other end, and let go of all of the application's memory. `connection` is
+ * gone; the engine still answers for it for a while. With sends under way the other end learns
+ * that some are missing. */
+void harp_connection_close(struct harp_connection *connection);
+
+/* ---- Waiting, for who has nothing else to do ---- */
+
+/* Wait until there is a completion to poll, or a connection to accept, and say so; false after
+ * `most_ns`, and earlier if a signal came. Polls first, driving the engine unless it has a thread,
+ * then sleeps in the kernel; with HARP_PROGRESS_MANUAL it drives on, with short naps. Of one
+ * connection by one thread at a time. */
+bool harp_connection_wait(struct harp_connection *connection, uint64_t most_ns);
+bool harp_listening_wait(struct harp_listening *listening, uint64_t most_ns);
+
+/* Wait, likewise, until the other ends of all connections that were closed here have heard of it;
+ * false if some have not. */
+bool harp_engine_drain(struct harp_engine *engine, uint64_t most_ns);
+
+/* Why it ended: one sentence. */
+void harp_connection_why(struct harp_connection *connection, char *why);
+
+struct harp_connection_info {
+    uint64_t id;
+    struct harp_address peer; /* of its first path */
+    uint16_t segment, paths;
+    uint32_t port; /* of its first path */
+    struct harp_session_counters counters;
+};
+
+void harp_connection_info(struct harp_connection *connection, struct harp_connection_info *info);
+bool harp_connection_path(struct harp_connection *connection, uint16_t path,
+                          struct harp_path_info *info, struct harp_address *local,
+                          struct harp_address *remote);
+
+/* ---- Data plane, one thread per connection at a time ---- */
+
+/* Send a message: SENT follows when the other end has all of it. False if it must be tried again
+ * later (256 are under way, or it is not connected yet), or never (it is closed). */
+bool harp_send(struct harp_connection *connection, const void *buffer, uint32_t size,
+               uint64_t context);
+
+/* Post a buffer for the next message: RECEIVED follows. False as above. */
+bool harp_receive(struct harp_connection *connection, void *buffer, uint32_t capacity,
+                  uint64_t context);
+
+/* Take up to `count` frames to write payload into, for harp_send_frames. Returns how many there
+ * were. Each has harp_segment bytes at harp_frame_bytes. */
+uint32_t harp_drafts(struct harp_connection *connection, uint32_t *frames, uint32_t count);
+
+/* Send a message that lies in frames, each but the last full. They are the engine's again: after
+ * SENT it uses them anew. False as above: then they are still the caller's. */
+bool harp_send_frames(struct harp_connection *connection, const uint32_t *frames, uint32_t size,
+                      uint64_t context);
+
+/* Payload of a draft. */
+uint8_t *harp_draft_bytes(const struct harp_connection *connection, uint32_t frame);
+
+/* Agreed payload of a full frame; 0 before it is connected. */
+uint32_t harp_segment(const struct harp_connection *connection);
+
+/* Give back frames that HARP_COMPLETION_CHUNK lent. */
+void harp_return(struct harp_connection *connection, const uint32_t *frames, uint32_t count);
+
+enum harp_completion_type {
+    HARP_COMPLETION_CONNECTED = 1,
+    HARP_COMPLETION_SENT,     /* context, size */
+    HARP_COMPLETION_RECEIVED, /* context, size, message; streamed: all of its chunks came before */
+    HARP_COMPLETION_CHUNK,    /* streamed: message, offset, size of the chunk, bytes, frame */
+    HARP_COMPLETION_CLOSED,   /* the last one; harp_connection_why has the reason */
+};
+
+struct harp_completion {
+    uint32_t type;
+    uint32_t size;
+    uint64_t context;
+    uint32_t message; /* counted from 0 on, each way */
+    uint32_t offset;
+    const uint8_t *bytes;
+    uint32_t frame;
+    uint32_t reason; /* CLOSED: enum harp_reason */
+};
+
+/* Up to `room` completions, in order. */
+size_t harp_poll(struct harp_connection *connection, struct harp_completion *completions,
+                 size_t room);
+
+/* A file descriptor that becomes readable when there is a completion after harp_arm said true;
+ * harp_arm says false if there is one already. Reading 8 bytes clears it. */
+int harp_connection_fd(struct harp_connection *connection);
+bool harp_arm(struct harp_connection *connection);
+/* cdef: end */
+
+#endif

@@ -1,0 +1,431 @@
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/engine_state.h"
+
+#define CALM 64 /* half-open connections up to which no cookie is asked for */
+#define SECOND_NS UINT64_C(1000000000)
+
+void harp_connection_defaults(struct harp_connection_config *config)
+{
+    *config = (struct harp_connection_config){
+        .paths = 1, .dead_ns = 30 * SECOND_NS, .cc = &harp_cc_swift};
+}
+
+static int check(const struct harp_engine *engine, const struct harp_connection_config *config,
+                 char *why)
+{
+    if (engine->generation != harp_generation)
+        return snprintf(why, HARP_WHY_BYTES,
+                        "engine %s belongs to the parent of this process: open one here",
+                        engine->config.name),
+               -ECHILD;
+    if (config->paths < 1 || config->paths > HARP_PATHS_MAX)
+        return snprintf(why, HARP_WHY_BYTES, "paths is %u: 1 to %d are possible", config->paths,
+                        HARP_PATHS_MAX),
+               -EINVAL;
+    if (config->dead_ns < SECOND_NS)
+        return snprintf(why, HARP_WHY_BYTES, "dead_ns is %llu: at least 1 s (1000000000) is needed",
+                        (unsigned long long)config->dead_ns),
+               -EINVAL;
+    if (config->stream_frames + config->draft_frames > engine->frames_spare)
+        return snprintf(why, HARP_WHY_BYTES,
+                        "stream_frames %u and draft_frames %u are more than the %u frames that the "
+                        "engine has left of %u: open it with more",
+                        config->stream_frames, config->draft_frames, engine->frames_spare,
+                        engine->frames.count),
+               -ENOMEM;
+    return 0;
+}
+
+void harp_engine_session_config(struct harp_engine *engine,
+                                const struct harp_connection_config *from, uint32_t payload_max,
+                                bool holds_back, struct harp_session_config *config)
+{
+    uint32_t segment = payload_max - HARP_HEADER_BYTES;
+    uint32_t in_frame = engine->frames.frame_bytes - HARP_FRAME_ROOM;
+    if ((from->stream_frames || from->draft_frames) && segment > in_frame)
+        segment = in_frame;
+    if (segment > UINT16_MAX)
+        segment = UINT16_MAX;
+    harp_session_defaults(config, (uint16_t)(segment - segment % HARP_CHUNK_ALIGN), from->paths);
+    config->stream_frames = from->stream_frames;
+    config->dead_ns = from->dead_ns;
+    config->cc = from->cc ? from->cc : config->cc;
+    if (from->window.max_bytes)
+        config->window = from->window;
+    if (holds_back) { /* silence means that the other end is busy elsewhere, or gone */
+        config->cc = &harp_cc_fixed;
+        config->window.initial_bytes = config->window.max_bytes;
+        config->loss.min_rto_ns = config->loss.dead_ns = config->dead_ns / 8;
+    }
+    config->epoch = engine->epoch;
+    harp_engine_random(engine, config->nonce, sizeof config->nonce);
+    harp_engine_random(engine, &config->seed, sizeof config->seed);
+    harp_engine_random(engine, &config->first, sizeof config->first);
+    do
+        harp_engine_random(engine, &config->connection, sizeof config->connection);
+    while (!config->connection || harp_table_find(&engine->table, config->connection));
+}
+
+int harp_engine_adopt(struct harp_engine *engine, struct harp_connection *connection)
+{
+    uint32_t frames = connection->config.stream_frames + connection->config.draft_frames;
+    if (frames > engine->frames_spare) {
+        harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_NO_FRAMES, connection->id,
+                          frames, engine->frames_spare);
+        return -ENOMEM;
+    }
+    if (!harp_table_add(&engine->table, connection->id, connection))
+        return -ENOSPC;
+    engine->frames_spare -= frames;
+    uint32_t index = 0;
+    while (engine->connections[index])
+        index++;
+    connection->index = index;
+    connection->since_ns = engine->now_ns;
+    harp_count(&engine->stats.stats->engine.sessions_opened, 1);
+    engine->connections[index] = connection;
+    engine->deadline_ns[index] = 0;
+    if (index == engine->connections_n)
+        engine->connections_n++;
+    return 0;
+}
+
+/* All frames that a connection had are the pool's again; those that the card still reads when it is
+ * done. */
+static void reclaim(struct harp_engine *engine, const struct harp_connection *connection)
+{
+    struct harp_frames *frames = &engine->frames;
+#ifdef HARP_BUG_NOT_RECLAIMED
+    return;
+#endif
+    for (uint32_t frame = 0; frame < frames->count; frame++) {
+        if (engine->owner[frame] != connection->index)
+            continue;
+        enum harp_frame_state state = frames->state[frame];
+        if (state == HARP_FRAME_SENDING)
+            harp_frames_move(frames, frame, state, HARP_FRAME_LEAVING);
+        else if (state == HARP_FRAME_LENT || state == HARP_FRAME_DRAFT ||
+                 state == HARP_FRAME_READY || state == HARP_FRAME_KEPT)
+            harp_frames_move(frames, frame, state, HARP_FRAME_FREE);
+        engine->owner[frame] = UINT32_MAX;
+    }
+}
+
+void harp_engine_forget(struct harp_engine *engine, struct harp_connection *connection)
+{
+    reclaim(engine, connection);
+    for (uint32_t p = 0; p <= connection->config.paths; p++) {
+        const struct harp_hop *hop = &connection->hops[p];
+        if (hop->hop != HARP_NO_HOP)
+            engine->ports[hop->port]->ops->unhop(engine->ports[hop->port], hop->hop);
+    }
+    harp_table_remove(&engine->table, connection->id);
+    engine->frames_spare += connection->config.stream_frames + connection->config.draft_frames;
+    engine->connections[connection->index] = NULL;
+    engine->deadline_ns[connection->index] = UINT64_MAX;
+    harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_GONE, connection->id,
+                      connection->index, 0);
+    harp_connection_free(connection);
+}
+
+/* ---- Listening ---- */
+
+static void list_addresses(const struct harp_engine *engine, struct harp_handle *handle)
+{
+    uint32_t n = 0;
+    for (uint32_t p = 0; p < engine->ports_n && n < HARP_HANDLE_ADDRESSES; p++)
+        handle->addresses[n++] = engine->ports[p]->locals[0];
+}
+
+int harp_listen(struct harp_engine *engine, const struct harp_connection_config *config,
+                struct harp_listening **listening, struct harp_handle *handle, char *why)
+{
+    int error = check(engine, config, why);
+    if (error)
+        return error;
+    struct harp_listening *made = calloc(1, sizeof *made);
+    if (!made)
+        return snprintf(why, HARP_WHY_BYTES, "no memory to listen"), -ENOMEM;
+    made->engine = engine;
+    made->config = *config;
+    made->listener.calm = CALM;
+    made->fd = -1;
+    harp_engine_random(engine, &made->listener.key, sizeof made->listener.key);
+    harp_engine_random(engine, &made->secret, sizeof made->secret);
+    do
+        harp_engine_random(engine, &made->listener.id, sizeof made->listener.id);
+    while (!made->listener.id);
+    made->hello = harp_key_hello(&made->secret, made->listener.id);
+    *handle = (struct harp_handle){.listener = made->listener.id};
+    memcpy(handle->secret, &made->secret, sizeof handle->secret);
+    list_addresses(engine, handle);
+    harp_token_take(engine);
+    made->next = engine->listenings;
+    engine->listenings = made;
+    harp_recorder_add(engine->recorder, harp_engine_clock(engine), HARP_RECORD_LISTEN, 0,
+                      made->listener.id, 0);
+    harp_token_drop(engine);
+    *listening = made;
+    return 0;
+}
+
+void harp_engine_welcome(struct harp_listening *listening, struct harp_connection *connection)
+{
+    listening->half_open--;
+    if (listening->waiting_n == HARP_MESSAGES) {
+        harp_session_close(connection->session, listening->engine->now_ns, HARP_REASON_MEMORY,
+                           "too many connections wait to be accepted");
+        return;
+    }
+    listening->waiting[listening->waiting_n++] = connection;
+    if (listening->fd >= 0)
+        (void)!write(listening->fd, &(uint64_t){1}, sizeof(uint64_t));
+}
+
+struct harp_connection *harp_accept(struct harp_listening *listening)
+{
+    struct harp_engine *engine = listening->engine;
+    if (engine->generation != harp_generation)
+        return NULL;
+    struct harp_connection *connection = NULL;
+    harp_token_take(engine);
+    if (listening->waiting_n) {
+        connection = listening->waiting[0];
+        memmove(listening->waiting, listening->waiting + 1,
+                --listening->waiting_n * sizeof listening->waiting[0]);
+        connection->listening = NULL;
+    }
+    harp_token_drop(engine);
+    return connection;
+}
+
+int harp_listening_fd(struct harp_listening *listening)
+{
+    struct harp_engine *engine = listening->engine;
+    if (engine->generation != harp_generation)
+        return -1;
+    harp_token_take(engine);
+    if (listening->fd < 0)
+        listening->fd = eventfd(listening->waiting_n, EFD_CLOEXEC | EFD_NONBLOCK);
+    harp_token_drop(engine);
+    return listening->fd;
+}
+
+/* Connections that nobody will accept any more. */
+static void leave(struct harp_engine *engine, const struct harp_listening *listening)
+{
+    for (uint32_t i = 0; i < engine->connections_n; i++) {
+        struct harp_connection *connection = engine->connections[i];
+        if (!connection || connection->listening != listening)
+            continue;
+        harp_session_close(connection->session, harp_engine_clock(engine), HARP_REASON_DONE,
+                           "the listener was closed");
+        connection->listening = NULL;
+        connection->orphan = true;
+        engine->deadline_ns[i] = 0;
+    }
+}
+
+void harp_unlisten(struct harp_listening *listening)
+{
+    struct harp_engine *engine = listening->engine;
+    if (engine->generation != harp_generation)
+        return;
+    harp_token_take(engine);
+    leave(engine, listening);
+    struct harp_listening **at = &engine->listenings;
+    while (*at != listening)
+        at = &(*at)->next;
+    *at = listening->next;
+    harp_token_drop(engine);
+    harp_engine_ring(engine);
+    if (listening->fd >= 0)
+        close(listening->fd);
+    free(listening);
+}
+
+/* ---- Connecting ---- */
+
+/* Which of the engine's ports leads to an address; -1: none. */
+static int port_to(const struct harp_engine *engine, const struct harp_address *to, uint32_t nth)
+{
+    uint32_t fitting = 0;
+    for (uint32_t p = 0; p < engine->ports_n; p++)
+        fitting += engine->ports[p]->locals[0].family == to->family;
+    if (!fitting)
+        return -1;
+    nth %= fitting;
+    for (uint32_t p = 0; p < engine->ports_n; p++)
+        if (engine->ports[p]->locals[0].family == to->family && nth-- == 0)
+            return (int)p;
+    return -1;
+}
+
+/* Path p leads to remote address p, by own port p, from own UDP port p, each counted round; so all
+ * of them are used before any twice. */
+static int make_hop(struct harp_engine *engine, const struct harp_address *remotes,
+                    uint32_t remotes_n, uint32_t p, struct harp_hop *hop, char *why)
+{
+    const struct harp_address *to = &remotes[p % remotes_n];
+    int port = port_to(engine, to, p);
+    if (port < 0)
+        return snprintf(why, HARP_WHY_BYTES, "no port of the engine leads there"), -EHOSTUNREACH;
+    struct harp_port *from = engine->ports[port];
+    uint16_t local = (uint16_t)(p % from->locals_n);
+    int number = from->ops->hop(from, to, local, why);
+    if (number < 0)
+        return number;
+    *hop = (struct harp_hop){.port = (uint8_t)port, .local = local, .hop = number, .remote = *to};
+    return 0;
+}
+
+static int make_hops(struct harp_engine *engine, const struct harp_handle *handle, uint16_t paths,
+                     enum harp_family family, struct harp_hop *hops, char *why)
+{
+    struct harp_address remotes[HARP_HANDLE_ADDRESSES];
+    uint32_t remotes_n = 0;
+    int error = -EHOSTUNREACH;
+    snprintf(why, HARP_WHY_BYTES, "the handle has no address that a port of this engine leads to");
+    for (uint32_t i = 0; i < HARP_HANDLE_ADDRESSES; i++)
+        if (handle->addresses[i].family == family)
+            remotes[remotes_n++] = handle->addresses[i];
+    for (uint32_t p = 0; remotes_n && p < paths; p++) {
+        error = make_hop(engine, remotes, remotes_n, p, &hops[p], why);
+        if (!error)
+            continue;
+        while (p-- > 0)
+            engine->ports[hops[p].port]->ops->unhop(engine->ports[hops[p].port], hops[p].hop);
+        return error;
+    }
+    return error;
+}
+
+static uint32_t payload_of(const struct harp_engine *engine, const struct harp_hop *hops,
+                           uint16_t paths)
+{
+    uint32_t least = UINT32_MAX;
+    for (uint32_t p = 0; p < paths; p++) {
+        const struct harp_port *port = engine->ports[hops[p].port];
+        uint32_t here = port->ops->hop_payload_max(port, hops[p].hop);
+        least = here < least ? here : least;
+    }
+    return least;
+}
+
+static int begin(struct harp_engine *engine, const struct harp_handle *handle,
+                 const struct harp_connection_config *config, struct harp_connection **connection,
+                 char *why)
+{
+    struct harp_hop hops[HARP_PATHS_MAX];
+    struct harp_session_config session;
+    int error = make_hops(engine, handle, config->paths, HARP_MEM, hops, why);
+    if (error)
+        error = make_hops(engine, handle, config->paths, HARP_INET, hops, why);
+    if (error)
+        return error;
+    harp_engine_session_config(engine, config, payload_of(engine, hops, config->paths),
+                               engine->ports[hops[0].port]->holds_back, &session);
+    session.listener = handle->listener;
+    struct harp_connection *made = harp_connection_new(engine, config, &session);
+    if (made && harp_engine_adopt(engine, made) != 0) {
+        harp_connection_free(made);
+        made = NULL;
+    }
+    if (!made) {
+        for (uint32_t p = 0; p < config->paths; p++)
+            engine->ports[hops[p].port]->ops->unhop(engine->ports[hops[p].port], hops[p].hop);
+        return snprintf(why, HARP_WHY_BYTES, "no memory, or the engine has %u connections already",
+                        engine->config.connections),
+               -ENOMEM;
+    }
+    memcpy(made->hops, hops, config->paths * sizeof hops[0]);
+    made->listener = handle->listener;
+    memcpy(&made->secret, handle->secret, sizeof made->secret);
+    const struct harp_end own = {.connection = session.connection, .epoch = session.epoch};
+    struct harp_end connecting = own;
+    memcpy(connecting.nonce, session.nonce, sizeof connecting.nonce);
+    made->hello = harp_key_hello(&made->secret, made->listener);
+    made->accept = harp_key_accept(&made->secret, made->listener, &connecting);
+    made->session = harp_session_connect(made->session, &session, harp_engine_clock(engine));
+    harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_CONNECT, made->id,
+                      session.paths, session.segment);
+    *connection = made;
+    return 0;
+}
+
+int harp_connect(struct harp_engine *engine, const struct harp_handle *handle,
+                 const struct harp_connection_config *config, struct harp_connection **connection,
+                 char *why)
+{
+    int error = check(engine, config, why);
+    if (error)
+        return error;
+    harp_token_take(engine);
+    error = begin(engine, handle, config, connection, why);
+    harp_token_drop(engine);
+    harp_engine_ring(engine);
+    return error;
+}
+
+void harp_connection_close(struct harp_connection *connection)
+{
+    struct harp_engine *engine = connection->engine;
+    if (engine->generation != harp_generation)
+        return;
+    harp_token_take(engine);
+    /* What was handed over before the close counts as handed over. */
+    harp_connection_command(connection);
+    if (!connection->ended)
+        harp_session_close(connection->session, harp_engine_clock(engine), HARP_REASON_DONE, NULL);
+    reclaim(engine, connection);
+    connection->orphan = true;
+    engine->deadline_ns[connection->index] = 0;
+    harp_token_drop(engine);
+    harp_engine_ring(engine);
+}
+
+void harp_connection_why(struct harp_connection *connection, char *why)
+{
+    snprintf(why, HARP_WHY_BYTES, "%s", connection->why);
+}
+
+void harp_connection_info(struct harp_connection *connection, struct harp_connection_info *info)
+{
+    struct harp_engine *engine = connection->engine;
+    *info = (struct harp_connection_info){.id = connection->id};
+    if (engine->generation != harp_generation)
+        return;
+    harp_token_take(engine);
+    info->paths = connection->config.paths;
+    info->segment = (uint16_t)connection->segment;
+    info->peer = connection->hops[0].remote;
+    info->port = connection->hops[0].port;
+    info->counters = *harp_session_count(connection->session);
+    harp_token_drop(engine);
+}
+
+bool harp_connection_path(struct harp_connection *connection, uint16_t path,
+                          struct harp_path_info *info, struct harp_address *local,
+                          struct harp_address *remote)
+{
+    struct harp_engine *engine = connection->engine;
+    if (engine->generation != harp_generation || path >= connection->config.paths)
+        return false;
+    harp_token_take(engine);
+    const struct harp_hop *hop = &connection->hops[path];
+    bool there =
+        hop->hop != HARP_NO_HOP && harp_session_path_info(connection->session, (uint8_t)path, info);
+    if (there) {
+        *local = engine->ports[hop->port]->locals[hop->local];
+        *remote = hop->remote;
+    }
+    harp_token_drop(engine);
+    return there;
+}

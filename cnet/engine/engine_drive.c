@@ -1,0 +1,198 @@
+#define _GNU_SOURCE
+#include "engine/engine_state.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LONGEST_NAP_NS UINT64_C(1000000000)
+#define TRIES 1000
+
+/* ---- The driver token ---- */
+
+bool harp_token_try(struct harp_engine *engine)
+{
+    /* Acquire: what the last driver wrote is seen. */
+    return !atomic_load_explicit(&engine->token, memory_order_relaxed) &&
+           !atomic_exchange_explicit(&engine->token, 1, memory_order_acquire);
+}
+
+void harp_token_take(struct harp_engine *engine)
+{
+    /* A driver that sees it wanted stands back. */
+    atomic_fetch_add(&engine->wanted, 1);
+    for (uint32_t tries = 0; !harp_token_try(engine); tries++)
+        if (tries < TRIES)
+            sched_yield();
+        else /* a driver of lower priority on our CPU runs only while we sleep */
+            nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+    atomic_fetch_sub(&engine->wanted, 1);
+}
+
+void harp_token_drop(struct harp_engine *engine)
+{
+    /* Release: the next driver sees what we wrote. */
+    atomic_store_explicit(&engine->token, 0, memory_order_release);
+}
+
+void harp_engine_ring(struct harp_engine *engine)
+{
+    if (engine->doorbell >= 0)
+        (void)!write(engine->doorbell, &(uint64_t){1}, sizeof(uint64_t));
+}
+
+/* ---- Waiting in the kernel ---- */
+
+/* Whether nothing is to be done, the ports having been told to wake us. */
+static bool may_sleep(struct harp_engine *engine)
+{
+    for (uint32_t i = 0; i < engine->connections_n; i++) {
+        const struct harp_connection *connection = engine->connections[i];
+        if (!connection || connection->orphan)
+            continue;
+        if (harp_spsc_ready(connection->commands) ||
+            (connection->returns && harp_spsc_ready(connection->returns)))
+            return false;
+    }
+    for (uint32_t p = 0; p < engine->ports_n; p++)
+        if (!engine->ports[p]->ops->sleep(engine->ports[p]))
+            return false;
+    return true;
+}
+
+static void wait_for_work(struct harp_engine *engine, uint64_t most_ns)
+{
+    struct pollfd fds[1 + HARP_PORTS_MAX] = {{.fd = engine->doorbell, .events = POLLIN}};
+    for (uint32_t p = 0; p < engine->ports_n; p++)
+        fds[1 + p] =
+            (struct pollfd){.fd = engine->ports[p]->ops->fd(engine->ports[p]), .events = POLLIN};
+    const struct timespec most = {.tv_sec = (time_t)(most_ns / 1000000000),
+                                  .tv_nsec = (long)(most_ns % 1000000000)};
+    ppoll(fds, 1 + engine->ports_n, &most, NULL);
+    uint64_t rings;
+    if (fds[0].revents & POLLIN)
+        (void)!read(engine->doorbell, &rings, sizeof rings);
+}
+
+/* Called with the token, which is dropped while waiting. */
+static void sleep_until_work(struct harp_engine *engine)
+{
+    atomic_store(&engine->sleeping, 1);
+    uint64_t deadline_ns = harp_engine_deadline_ns(engine);
+    uint64_t now_ns = harp_engine_clock(engine);
+    uint64_t nap_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+    bool idle = nap_ns && may_sleep(engine);
+    if (idle) {
+        harp_count(&engine->stats.stats->engine.sleeps, 1);
+        engine->tend_ns = 0; /* look around at once when it goes on */
+    }
+    harp_token_drop(engine);
+    if (idle)
+        wait_for_work(engine, nap_ns < LONGEST_NAP_NS ? nap_ns : LONGEST_NAP_NS);
+    atomic_store(&engine->sleeping, 0);
+}
+
+/* ---- Threads ---- */
+
+static void run_turns(struct harp_engine *engine)
+{
+    if (atomic_load_explicit(&engine->wanted, memory_order_relaxed)) {
+        sched_yield();
+        return;
+    }
+    if (!harp_token_try(engine))
+        return;
+    if (harp_engine_turn(engine))
+        engine->active_ns = engine->now_ns;
+    if (engine->now_ns - engine->active_ns > engine->config.spin_ns)
+        sleep_until_work(engine);
+    else
+        harp_token_drop(engine);
+}
+
+/* The application drives: look again later. */
+static void stand_by(struct harp_engine *engine)
+{
+    struct pollfd doorbell = {.fd = engine->doorbell, .events = 0};
+    const struct timespec nap = {.tv_nsec = (long)engine->config.quiet_ns};
+    ppoll(&doorbell, 0, &nap, NULL);
+}
+
+static bool is_driven(struct harp_engine *engine)
+{
+    return harp_engine_clock(engine) -
+               atomic_load_explicit(&engine->driven_ns, memory_order_relaxed) <
+           engine->config.quiet_ns;
+}
+
+static void *engine_thread(void *argument)
+{
+    struct harp_engine *engine = argument;
+    while (!atomic_load_explicit(&engine->stop, memory_order_relaxed)) {
+        if (engine->config.progress == HARP_PROGRESS_INLINE && is_driven(engine))
+            stand_by(engine);
+        else
+            run_turns(engine);
+    }
+    return NULL;
+}
+
+static int pin(struct harp_engine *engine, char *why)
+{
+    if (engine->config.cpu < 0)
+        return 0;
+    cpu_set_t cpus;
+    CPU_ZERO(&cpus);
+    CPU_SET((size_t)engine->config.cpu, &cpus);
+    int error = pthread_setaffinity_np(engine->thread, sizeof cpus, &cpus);
+    if (error)
+        snprintf(why, HARP_WHY_BYTES, "the engine's thread cannot run on CPU %d: %s",
+                 engine->config.cpu, strerror(error));
+    return -error;
+}
+
+int harp_engine_start(struct harp_engine *engine, char *why)
+{
+    if (engine->config.progress == HARP_PROGRESS_MANUAL)
+        return 0;
+    engine->doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (engine->doorbell < 0)
+        return snprintf(why, HARP_WHY_BYTES, "no eventfd: %s", strerror(errno)), -errno;
+    int error = pthread_create(&engine->thread, NULL, engine_thread, engine);
+    if (error)
+        return snprintf(why, HARP_WHY_BYTES, "no thread: %s", strerror(error)), -error;
+    engine->threaded = true;
+    error = pin(engine, why);
+    if (error)
+        harp_engine_halt(engine);
+    return error;
+}
+
+void harp_engine_halt(struct harp_engine *engine)
+{
+    atomic_store(&engine->stop, 1);
+    harp_engine_ring(engine);
+    if (engine->threaded)
+        pthread_join(engine->thread, NULL);
+    engine->threaded = false;
+    if (engine->doorbell >= 0)
+        close(engine->doorbell);
+    engine->doorbell = -1;
+}
+
+bool harp_engine_drive(struct harp_engine *engine)
+{
+    if (engine->generation != harp_generation)
+        return false;
+    if (!harp_token_try(engine))
+        return false;
+    bool moved = harp_engine_turn(engine);
+    atomic_store_explicit(&engine->driven_ns, engine->now_ns, memory_order_relaxed);
+    harp_token_drop(engine);
+    return moved;
+}

@@ -1,0 +1,246 @@
+#include <assert.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/copy_lines.h"
+#include "engine/engine_state.h"
+
+void harp_connection_complete(struct harp_connection *connection,
+                              const struct harp_completion *completion)
+{
+    connection->engine->moved = true;
+    if (connection->orphan)
+        return;
+    uint32_t put = harp_spsc_put(connection->completions, completion, 1);
+    assert(put == 1);
+    connection->notify = true;
+}
+
+void harp_connection_agreed(struct harp_connection *connection)
+{
+    const struct harp_parameters *peer = harp_session_peer(connection->session);
+    if (connection->keyed || !peer->connection)
+        return;
+    const struct harp_session_config *own = &connection->own;
+    struct harp_end here = {.connection = own->connection, .epoch = own->epoch};
+    struct harp_end there = {.connection = peer->connection, .epoch = peer->epoch};
+    memcpy(here.nonce, own->nonce, sizeof here.nonce);
+    memcpy(there.nonce, peer->nonce, sizeof there.nonce);
+    const struct harp_end *up = connection->listening_end ? &there : &here;
+    const struct harp_end *down = connection->listening_end ? &here : &there;
+    struct harp_key to_listener = harp_key_up(&connection->secret, up, down);
+    struct harp_key to_other = harp_key_down(&connection->secret, up, down);
+    connection->accept = harp_key_accept(&connection->secret, connection->listener, up);
+    connection->in = connection->listening_end ? to_listener : to_other;
+    connection->out = connection->listening_end ? to_other : to_listener;
+    connection->segment = harp_session_segment(connection->session);
+    connection->first_in = peer->first;
+    connection->keyed = true;
+}
+
+void harp_connection_heard(struct harp_connection *connection, uint8_t path, uint8_t port,
+                           uint16_t local, const struct harp_address *from)
+{
+    bool ours = path < connection->config.paths;
+    struct harp_hop *hop = &connection->hops[ours ? path : connection->config.paths];
+    struct harp_port *to = connection->engine->ports[port];
+    if (hop->hop != HARP_NO_HOP && (ours || harp_address_same(&hop->remote, from)))
+        return;
+    if (hop->hop != HARP_NO_HOP)
+        connection->engine->ports[hop->port]->ops->unhop(connection->engine->ports[hop->port],
+                                                         hop->hop);
+    hop->hop = HARP_NO_HOP;
+    char why[HARP_WHY_BYTES];
+    int number = to->ops->hop(to, from, local, why);
+    if (number < 0)
+        return;
+    *hop = (struct harp_hop){.port = port, .local = local, .hop = number, .remote = *from};
+    harp_recorder_add(connection->engine->recorder, connection->engine->now_ns, HARP_RECORD_PATH,
+                      connection->id, path, (uint64_t)number);
+}
+
+static bool execute(struct harp_connection *connection, const struct harp_command *command)
+{
+    struct harp_session *session = connection->session;
+    uint32_t slot = connection->sent_next % HARP_MESSAGES;
+    int eager = -1;
+    switch (command->type) {
+    case HARP_COMMAND_RECEIVE:
+        if (!harp_session_post(session, command->buffer, command->size, command->context, &eager))
+            return false;
+        if (eager >= 0)
+            harp_copy_lines(command->buffer,
+                            connection->eager + (size_t)eager * connection->segment,
+                            connection->eager_bytes[eager]);
+        return true;
+    case HARP_COMMAND_SEND:
+        connection->sent[slot].count = 0;
+        if (!harp_session_message(session, command->buffer, command->size, command->context))
+            return false;
+        connection->sent_next++;
+        return true;
+    default:
+        connection->sent[slot].first =
+            (uint32_t)((const uint8_t **)command->buffer - connection->pieces);
+        connection->sent[slot].count =
+            command->size ? (command->size - 1) / connection->segment + 1 : 0;
+        if (!harp_session_message_frames(session, command->buffer, command->size, command->context))
+            return false;
+        for (uint32_t i = 0; i < connection->sent[slot].count; i++)
+            harp_frames_move(&connection->engine->frames,
+                             harp_connection_piece(connection, connection->sent[slot].first + i),
+                             HARP_FRAME_DRAFT, HARP_FRAME_READY);
+        connection->sent_next++;
+        return true;
+    }
+}
+
+static void take_returns(struct harp_connection *connection)
+{
+    uint32_t frames[HARP_BATCH], n;
+    while ((n = harp_spsc_take(connection->returns, frames, HARP_BATCH))) {
+        uint32_t i = 0;
+#ifdef HARP_BUG_RETURN_LEAK
+        i = n > 1;
+#endif
+        for (; i < n; i++)
+            harp_frames_move(&connection->engine->frames, frames[i], HARP_FRAME_LENT,
+                             HARP_FRAME_FREE);
+        assert(n <= connection->lent);
+        connection->lent -= n;
+        harp_session_returned(connection->session, n);
+        connection->engine->deadline_ns[connection->index] = 0;
+    }
+}
+
+/* Frames for the application to write into, in place of those that were sent. */
+static void refill_drafts(struct harp_connection *connection, uint32_t count)
+{
+    uint32_t frame;
+    for (connection->drafts_due += count; connection->drafts_due; connection->drafts_due--) {
+        if (!harp_frames_take(&connection->engine->frames, HARP_FRAME_DRAFT, false, &frame, 1))
+            return; /* the pool is empty for the moment: tried again each turn */
+        connection->engine->owner[frame] = connection->index;
+        harp_spsc_put(connection->drafts, &frame, 1);
+    }
+}
+
+void harp_connection_command(struct harp_connection *connection)
+{
+    struct harp_command commands[16];
+    uint32_t n;
+    if (connection->orphan)
+        return;
+    while ((n = harp_spsc_take(connection->commands, commands, 16))) {
+        /* What the session refuses after its end is void: CLOSED is the completion of all. */
+        for (uint32_t i = 0; i < n; i++)
+            execute(connection, &commands[i]);
+        connection->engine->deadline_ns[connection->index] = 0;
+    }
+    if (connection->returns)
+        take_returns(connection);
+    if (connection->drafts_due)
+        refill_drafts(connection, 0);
+}
+
+/* A message in frames has arrived: the card may still hold some of them. */
+static void free_pieces(struct harp_connection *connection, uint32_t first, uint32_t count)
+{
+    struct harp_frames *frames = &connection->engine->frames;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t frame = harp_connection_piece(connection, first + i);
+        enum harp_frame_state state = frames->state[frame];
+#ifdef HARP_BUG_FREED_EARLY
+        state = state == HARP_FRAME_SENDING ? HARP_FRAME_KEPT : state;
+#endif
+        harp_frames_move(frames, frame, state,
+                         state == HARP_FRAME_SENDING ? HARP_FRAME_LEAVING : HARP_FRAME_FREE);
+    }
+}
+
+static void on_sent(struct harp_connection *connection)
+{
+    uint32_t slot = connection->sent_oldest++ % HARP_MESSAGES;
+    if (!connection->sent[slot].count || connection->orphan)
+        return;
+    free_pieces(connection, connection->sent[slot].first, connection->sent[slot].count);
+    refill_drafts(connection, connection->sent[slot].count);
+}
+
+static void on_connected(struct harp_connection *connection)
+{
+    struct harp_engine *engine = connection->engine;
+    connection->ready = true;
+    harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_OPEN, connection->id,
+                      connection->segment, engine->now_ns - connection->since_ns);
+    if (connection->drafts)
+        refill_drafts(connection, connection->config.draft_frames);
+    if (connection->listening)
+        harp_engine_welcome(connection->listening, connection);
+}
+
+static void on_closed(struct harp_connection *connection, const struct harp_event *event)
+{
+    struct harp_engine *engine = connection->engine;
+    connection->ended = true;
+    connection->linger_ns = engine->now_ns + HARP_LINGER_NS;
+    connection->reason = event->reason;
+    harp_reason_explain(event, connection->why, sizeof connection->why);
+    harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_CLOSED, connection->id,
+                      event->reason, event->by_peer);
+    engine->failed |= event->reason != HARP_REASON_DONE;
+    if (connection->listening && !connection->ready)
+        connection->listening->half_open--;
+}
+
+static void report(struct harp_connection *connection, const struct harp_event *event)
+{
+    struct harp_engine_counters *engine = &connection->engine->stats.stats->engine;
+    struct harp_completion completion = {
+        .size = event->size, .context = event->context, .reason = event->reason};
+    switch (event->type) {
+    case HARP_EVENT_CONNECTED:
+        on_connected(connection);
+        completion.type = HARP_COMPLETION_CONNECTED;
+        break;
+    case HARP_EVENT_SENT:
+        on_sent(connection);
+        completion.type = HARP_COMPLETION_SENT;
+        completion.message = event->message - connection->first_out;
+        connection->messages_sent++;
+        harp_count(&engine->messages_sent, 1);
+        harp_count(&engine->message_bytes_sent, event->size);
+        connection->bytes_sent += event->size;
+        break;
+    case HARP_EVENT_RECEIVED:
+        completion.type = HARP_COMPLETION_RECEIVED;
+        completion.message = event->message - connection->first_in;
+        connection->messages_received++;
+        harp_count(&engine->messages_received, 1);
+        harp_count(&engine->message_bytes_received, event->size);
+        connection->bytes_received += event->size;
+        break;
+    default:
+        on_closed(connection, event);
+        completion.type = HARP_COMPLETION_CLOSED;
+    }
+    harp_connection_complete(connection, &completion);
+}
+
+void harp_connection_events(struct harp_connection *connection)
+{
+    struct harp_event event;
+    /* An application that does not poll finds its oldest completions; the rest waits here. */
+    while (connection->orphan ||
+           harp_spsc_room(connection->completions) > connection->config.stream_frames) {
+        harp_session_poll(connection->session, &event);
+        if (event.type == HARP_EVENT_NONE)
+            break;
+        report(connection, &event);
+    }
+    if (connection->notify && atomic_load(&connection->armed)) {
+        atomic_store(&connection->armed, 0);
+        (void)!write(connection->fd, &(uint64_t){1}, sizeof(uint64_t));
+    }
+    connection->notify = false;
+}

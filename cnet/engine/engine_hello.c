@@ -1,0 +1,152 @@
+#include <string.h>
+
+#include "engine/engine_state.h"
+#include "wire/seal.h"
+
+static struct harp_listening *listening_of(struct harp_engine *engine, uint64_t id)
+{
+    struct harp_listening *listening = engine->listenings;
+    while (listening && listening->listener.id != id)
+        listening = listening->next;
+    return listening;
+}
+
+/* The connection that an earlier FIRST of the same attempt made. */
+static struct harp_connection *made_of(struct harp_engine *engine,
+                                       const struct harp_parameters *first, uint64_t listener)
+{
+    for (uint32_t i = 0; i < engine->connections_n; i++) {
+        struct harp_connection *connection = engine->connections[i];
+        if (!connection || !connection->listening_end || connection->listener != listener)
+            continue;
+        const struct harp_parameters *peer = harp_session_peer(connection->session);
+        if (peer->connection == first->connection &&
+            memcmp(peer->nonce, first->nonce, sizeof peer->nonce) == 0)
+            return connection;
+    }
+    return NULL;
+}
+
+/* Answer where a frame came from, though there is no path. */
+static void answer(struct harp_engine *engine, uint8_t port, const struct harp_arrival *arrival,
+                   const struct harp_key *key, const struct harp_frame *frame)
+{
+    char why[HARP_WHY_BYTES];
+    struct harp_port *to = engine->ports[port];
+    int hop = to->ops->hop(to, arrival->from, arrival->local, why);
+    if (hop < 0)
+        return;
+    harp_engine_write_control(engine, to, hop, key, frame);
+    to->ops->flush(to, engine->now_ns);
+    to->ops->unhop(to, hop);
+}
+
+static void make(struct harp_engine *engine, uint8_t port, const struct harp_arrival *arrival,
+                 struct harp_listening *listening, uint8_t path,
+                 const struct harp_parameters *first)
+{
+    struct harp_session_config config;
+    harp_engine_session_config(engine, &listening->config, engine->ports[port]->payload_max,
+                               engine->ports[port]->holds_back, &config);
+    config.listener = listening->listener.id;
+    struct harp_connection *connection = harp_connection_new(engine, &listening->config, &config);
+    if (!connection)
+        return;
+    connection->session =
+        harp_session_accept(connection->session, &config, engine->now_ns, first, path);
+    connection->listening_end = true;
+    connection->listening = listening;
+    connection->listener = listening->listener.id;
+    connection->secret = listening->secret;
+    connection->hello = listening->hello;
+    if (harp_engine_adopt(engine, connection) != 0) {
+        harp_connection_free(connection);
+        return;
+    }
+    listening->half_open++;
+    harp_connection_agreed(connection);
+    harp_connection_heard(connection, path, port, arrival->local, arrival->from);
+    harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_ACCEPT, config.connection,
+                      config.paths, config.segment);
+}
+
+static void take_first(struct harp_engine *engine, uint8_t port, const struct harp_arrival *arrival,
+                       const struct harp_header *header, const uint8_t *body)
+{
+    struct harp_listening *listening = listening_of(engine, header->connection);
+    struct harp_parameters first;
+    struct harp_frame cookie;
+    struct harp_from from = {.port = arrival->from->port};
+    if (!listening || harp_parameters_decode(body, header->length, &first) != HARP_WIRE_OK)
+        return;
+    struct harp_connection *connection = made_of(engine, &first, listening->listener.id);
+    if (connection) {
+        struct harp_place unused;
+        if (header->path >= connection->config.paths)
+            harp_connection_heard(connection, header->path, port, arrival->local, arrival->from);
+        harp_session_receive(connection->session, engine->now_ns, arrival->waited_ns, header, body,
+                             false, &unused);
+        engine->deadline_ns[connection->index] = 0;
+        return;
+    }
+    memcpy(from.address, arrival->from->ip, sizeof from.address);
+    switch (harp_listener_judge(&listening->listener, engine->now_ns, &from, listening->half_open,
+                                header, body, &first, &cookie)) {
+    case HARP_WELCOME_DROP:
+        return;
+    case HARP_WELCOME_COOKIE:
+        answer(engine, port, arrival, &listening->hello, &cookie);
+        return;
+    case HARP_WELCOME_MAKE:
+        make(engine, port, arrival, listening, header->path, &first);
+    }
+}
+
+/* A FIRST of another version, under a tag that holds: say which we speak. */
+static void refuse_version(struct harp_engine *engine, uint8_t port,
+                           const struct harp_arrival *arrival, const struct harp_header *header,
+                           const uint8_t *frame)
+{
+    struct harp_listening *listening = listening_of(engine, header->connection);
+    uint64_t peer;
+    if (header->type != HARP_FIRST || !listening || !harp_open_tag(&listening->hello, frame) ||
+        harp_arrival_bytes(arrival) < HARP_HEADER_BYTES + sizeof peer)
+        return;
+    memcpy(&peer, frame + HARP_HEADER_BYTES, sizeof peer);
+    const struct harp_versions versions = {HARP_VERSION, HARP_VERSION};
+    struct harp_frame notice = {
+        .header = {.version = HARP_VERSION, .type = HARP_VERSION_NOTICE, .connection = peer}};
+    notice.header.length = (uint16_t)harp_versions_encode(&versions, notice.body);
+    answer(engine, port, arrival, &listening->hello, &notice);
+}
+
+void harp_engine_take_hello(struct harp_engine *engine, uint8_t port,
+                            const struct harp_arrival *arrival, const struct harp_header *header,
+                            const uint8_t *frame)
+{
+    const uint8_t *body = frame + HARP_HEADER_BYTES;
+    if (header->version != HARP_VERSION)
+        harp_count(&engine->stats.stats->engine.bad_version, 1);
+    if (header->version != HARP_VERSION && header->type != HARP_VERSION_NOTICE) {
+        refuse_version(engine, port, arrival, header, frame);
+        return;
+    }
+    if (!harp_open_payload(frame, body, header->length))
+        return;
+    if (header->type == HARP_FIRST) {
+        struct harp_listening *listening = listening_of(engine, header->connection);
+        if (listening && harp_open_tag(&listening->hello, frame))
+            take_first(engine, port, arrival, header, body);
+        return;
+    }
+    struct harp_connection *connection = harp_table_find(&engine->table, header->connection);
+    if (!connection || connection->listening_end ||
+        !harp_open_tag(header->type == HARP_ACCEPT ? &connection->accept : &connection->hello,
+                       frame))
+        return;
+    struct harp_place unused;
+    harp_session_receive(connection->session, engine->now_ns, arrival->waited_ns, header, body,
+                         false, &unused);
+    harp_connection_agreed(connection);
+    engine->deadline_ns[connection->index] = 0;
+}

@@ -1,0 +1,210 @@
+#include <assert.h>
+#include <string.h>
+
+#include "base/copy_lines.h"
+#include "engine/engine_state.h"
+#include "wire/seal.h"
+
+#define GROUP 64 /* frames of one connection whose tags are checked together */
+
+/* The parts of a datagram in a row: in `scratch` if there are several. Control frames only. */
+static const uint8_t *whole(struct harp_engine *engine, const struct harp_arrival *arrival)
+{
+    if (!arrival->more)
+        return arrival->bytes;
+    size_t bytes = 0;
+    for (uint32_t i = 0; i <= arrival->more; i++) {
+        assert(bytes + arrival[i].length <= sizeof engine->scratch);
+        memcpy(engine->scratch + bytes, arrival[i].bytes, arrival[i].length);
+        bytes += arrival[i].length;
+    }
+    return engine->scratch;
+}
+
+/* Copy the payload to memory that somebody polls: nothing is written before its CRC is known to
+ * hold, and then line by line. */
+static bool copy_checked(struct harp_engine *engine, const struct harp_arrival *arrival,
+                         uint8_t *to, size_t length)
+{
+    const uint8_t *frame = whole(engine, arrival);
+    if (!harp_open_payload(frame, frame + HARP_HEADER_BYTES, length))
+        return false;
+    harp_copy_lines(to, frame + HARP_HEADER_BYTES, length);
+    return true;
+}
+
+/* Copy the payload to `to`, and whether its CRC holds: in one pass, unless it lies in parts. */
+static bool copy_payload(const struct harp_arrival *arrival, uint8_t *to, size_t length)
+{
+    const uint8_t *header = arrival->bytes;
+    if (!arrival->more)
+        return harp_open_copy(header, to, header + HARP_HEADER_BYTES, length);
+    uint32_t at = HARP_HEADER_BYTES;
+    size_t done = 0;
+    for (uint32_t i = 0; i <= arrival->more; i++, at = 0) {
+        memcpy(to + done, arrival[i].bytes + at, arrival[i].length - at);
+        done += arrival[i].length - at;
+    }
+    return harp_open_payload(header, to, length);
+}
+
+/* Lend the frame that holds a streamed chunk; copy it to one if it lies in the port's memory. */
+static bool lend(struct harp_engine *engine, struct harp_connection *connection,
+                 struct harp_arrival *arrival, const struct harp_header *header)
+{
+    const uint8_t *bytes = arrival->bytes + HARP_HEADER_BYTES;
+    uint32_t frame = arrival->frame;
+    if (frame != HARP_NO_FRAME && !arrival->more) {
+        if (!harp_open_payload(arrival->bytes, bytes, header->length))
+            return false;
+        harp_frames_move(&engine->frames, frame, HARP_FRAME_ARRIVED, HARP_FRAME_LENT);
+        arrival->kept = true;
+    } else {
+        if (header->length > engine->frames.frame_bytes ||
+            !harp_frames_take(&engine->frames, HARP_FRAME_FILL, false, &frame, 1))
+            return false;
+        harp_frames_move(&engine->frames, frame, HARP_FRAME_FILL, HARP_FRAME_ARRIVED);
+        uint8_t *copy = harp_frame_at(&engine->frames, frame);
+        if (!copy_payload(arrival, copy, header->length)) {
+            harp_frames_move(&engine->frames, frame, HARP_FRAME_ARRIVED, HARP_FRAME_FREE);
+            return false;
+        }
+        harp_frames_move(&engine->frames, frame, HARP_FRAME_ARRIVED, HARP_FRAME_LENT);
+        bytes = copy;
+    }
+    connection->lent++;
+    engine->owner[frame] = connection->index;
+    const struct harp_completion chunk = {.type = HARP_COMPLETION_CHUNK,
+                                          .size = header->length,
+                                          .message = header->message - connection->first_in,
+                                          .offset = header->offset,
+                                          .bytes = bytes,
+                                          .frame = frame};
+    harp_connection_complete(connection, &chunk);
+    return true;
+}
+
+static void place(struct harp_engine *engine, struct harp_connection *connection,
+                  struct harp_arrival *arrival, const struct harp_header *header,
+                  const struct harp_place *where)
+{
+    bool holds = true;
+    if (where->eager >= 0)
+        connection->eager_bytes[where->eager] = header->length;
+    if (where->streamed) {
+        holds = lend(engine, connection, arrival, header);
+    } else if (header->length) {
+        uint8_t *to = where->eager >= 0
+                          ? connection->eager + (size_t)where->eager * connection->segment
+                          : where->buffer + where->offset;
+        holds = connection->config.read_early ? copy_checked(engine, arrival, to, header->length)
+                                              : copy_payload(arrival, to, header->length);
+    }
+    harp_session_placed(connection->session, holds);
+}
+
+/* A frame whose tag holds. */
+static void take(struct harp_engine *engine, uint8_t port, struct harp_connection *connection,
+                 struct harp_arrival *arrival, const struct harp_header *header)
+{
+    const uint8_t *body = NULL;
+    if (header->type != HARP_DATA && header->length) {
+        const uint8_t *frame = whole(engine, arrival);
+        body = frame + HARP_HEADER_BYTES;
+        if (!harp_open_payload(frame, body, header->length))
+            return;
+    }
+    if (header->type != HARP_ACK && header->path < connection->config.paths)
+        harp_connection_heard(connection, header->path, port, arrival->local, arrival->from);
+    struct harp_place where;
+    if (harp_session_receive(connection->session, engine->now_ns, arrival->waited_ns, header, body,
+                             arrival->marked, &where) == HARP_PLACE)
+        place(engine, connection, arrival, header, &where);
+    if (header->type == HARP_DATA && header->path < connection->config.paths &&
+        connection->hops[header->path].strays != arrival->stray) {
+        connection->hops[header->path].strays = arrival->stray;
+        harp_session_path_off_queue(connection->session, header->path, arrival->stray);
+    }
+    engine->deadline_ns[connection->index] = 0;
+}
+
+/* Frames of one connection in a row: their tags are checked together. */
+static void take_group(struct harp_engine *engine, uint8_t port, struct harp_connection *connection,
+                       const uint16_t *which, size_t count)
+{
+    const uint8_t *bytes[GROUP] = {NULL};
+    for (size_t i = 0; i < count; i++)
+        bytes[i] = engine->arrivals[which[i]].bytes;
+    uint64_t holds = harp_open_tags(&connection->in, bytes, count);
+#ifdef HARP_BUG_TAG_UNCHECKED
+    holds = UINT64_MAX;
+#endif
+    for (size_t i = 0; i < count; i++)
+        if (holds >> i & 1)
+            take(engine, port, connection, &engine->arrivals[which[i]], &engine->headers[which[i]]);
+        else
+            harp_count(&engine->stats.stats->engine.bad_tag, 1);
+}
+
+static bool is_hello(uint8_t type)
+{
+    return type <= HARP_ACCEPT || type == HARP_VERSION_NOTICE;
+}
+
+static void count_bad(struct harp_engine *engine, enum harp_wire_error error)
+{
+    struct harp_engine_counters *counters = &engine->stats.stats->engine;
+    harp_count(error == HARP_WIRE_SHORT ? &counters->bad_short : &counters->bad_header, 1);
+}
+
+static void take_all(struct harp_engine *engine, uint8_t port, size_t count)
+{
+    struct harp_connection *group = NULL;
+    uint16_t which[GROUP];
+    size_t n = 0;
+    for (size_t i = 0; i < count; i += 1u + engine->arrivals[i].more) {
+        struct harp_arrival *arrival = &engine->arrivals[i];
+        struct harp_header *header = &engine->headers[i];
+        enum harp_wire_error error =
+            arrival->length < HARP_HEADER_BYTES
+                ? HARP_WIRE_SHORT
+                : harp_header_decode(arrival->bytes, harp_arrival_bytes(arrival), header);
+        if (error == HARP_WIRE_VERSION || (error == HARP_WIRE_OK && is_hello(header->type))) {
+            harp_engine_take_hello(engine, port, arrival, header, whole(engine, arrival));
+            continue;
+        }
+        if (error != HARP_WIRE_OK) {
+            count_bad(engine, error);
+            continue;
+        }
+        struct harp_connection *connection =
+            group && n && engine->headers[which[0]].connection == header->connection
+                ? group
+                : harp_table_find(&engine->table, header->connection);
+        if (!connection || !connection->keyed) {
+            harp_count(&engine->stats.stats->engine.strangers, 1);
+            continue;
+        }
+        if (n && (connection != group || n == GROUP)) {
+            take_group(engine, port, group, which, n);
+            n = 0;
+        }
+        group = connection;
+        which[n++] = (uint16_t)i;
+    }
+    if (n)
+        take_group(engine, port, group, which, n);
+}
+
+void harp_engine_take(struct harp_engine *engine, uint8_t port)
+{
+    struct harp_port *from = engine->ports[port];
+    size_t count = from->ops->receive(from, engine->now_ns, engine->arrivals, 2 * HARP_BATCH);
+    if (!count)
+        return;
+    engine->now_ns = harp_engine_clock(engine); /* not before what came, had we been preempted */
+    engine->moved = true;
+    harp_count(&engine->stats.stats->engine.arrivals, count);
+    take_all(engine, port, count);
+    from->ops->release(from, engine->arrivals, count);
+}

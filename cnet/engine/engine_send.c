@@ -1,0 +1,163 @@
+#include <assert.h>
+#include <string.h>
+
+#include "engine/engine_state.h"
+#include "wire/crc32c.h"
+#include "wire/seal.h"
+
+/* Headers of one connection that wait for their tags. */
+struct unsealed {
+    uint8_t *headers[HARP_BATCH];
+    size_t n;
+};
+
+/* Where a frame goes: its path's hop, or that of another path while its own has not been heard of.
+ * ACCEPT goes back where FIRST came from, be that a path that we have or not. */
+static const struct harp_hop *way(const struct harp_connection *connection, uint8_t path)
+{
+    if (path > connection->config.paths)
+        path = (uint8_t)connection->config.paths;
+    if (connection->hops[path].hop != HARP_NO_HOP)
+        return &connection->hops[path];
+    for (uint32_t p = 0; p < connection->config.paths; p++)
+        if (connection->hops[p].hop != HARP_NO_HOP)
+            return &connection->hops[p];
+    return NULL;
+}
+
+/* The frame of the pool that a payload lies in, if it was written there to be sent from there. */
+static uint32_t draft_of(const struct harp_engine *engine, const uint8_t *payload)
+{
+    const struct harp_frames *frames = &engine->frames;
+    if (payload < frames->base ||
+        payload >= frames->base + (size_t)frames->count * frames->frame_bytes)
+        return HARP_NO_FRAME;
+    return harp_frame_of(frames, (uint64_t)(payload - frames->base));
+}
+
+/* Send a draft where it lies. False if that cannot be: while the card still has it from the last
+ * time, its bytes must not change, so it is copied instead. */
+static bool send_draft(struct harp_engine *engine, struct harp_port *port, int hop,
+                       const struct harp_frame *frame, struct unsealed *unsealed)
+{
+    uint32_t number = draft_of(engine, frame->payload);
+    if (number == HARP_NO_FRAME)
+        return false;
+    enum harp_frame_state state = engine->frames.state[number];
+#ifdef HARP_BUG_REWRITTEN
+    harp_header_encode(&frame->header,
+                       harp_frame_at(&engine->frames, number) + HARP_DRAFT_AT - HARP_HEADER_BYTES);
+#endif
+    if (state == HARP_FRAME_SENDING)
+        return false;
+    if (state == HARP_FRAME_KEPT)
+        harp_frames_move(&engine->frames, number, HARP_FRAME_KEPT, HARP_FRAME_READY);
+    harp_frames_move(&engine->frames, number, HARP_FRAME_READY, HARP_FRAME_SENDING);
+    uint8_t *header = harp_frame_at(&engine->frames, number) + HARP_DRAFT_AT - HARP_HEADER_BYTES;
+    struct harp_header fields = frame->header;
+    fields.crc = harp_crc32c(frame->payload, fields.length);
+    harp_header_encode(&fields, header);
+    if (!port->ops->send_frame(port, hop, number, HARP_DRAFT_AT - HARP_HEADER_BYTES,
+                               HARP_HEADER_BYTES + (uint32_t)fields.length)) {
+        harp_frames_move(&engine->frames, number, HARP_FRAME_SENDING, HARP_FRAME_KEPT);
+        return true;
+    }
+    unsealed->headers[unsealed->n++] = header;
+    return true;
+}
+
+/* Write header and payload into a slot; the CRC is made on the way, the tag comes later. */
+static uint8_t *write_slot(struct harp_port *port, int hop, const struct harp_frame *frame)
+{
+    uint8_t *slot = port->ops->slot(port, hop, HARP_HEADER_BYTES + (uint32_t)frame->header.length);
+    if (!slot)
+        return NULL;
+    struct harp_header fields = frame->header;
+    uint8_t *payload = slot + HARP_HEADER_BYTES;
+    if (fields.type == HARP_PROBE) {
+        memset(payload, 0, fields.length);
+        fields.crc = harp_crc32c(payload, fields.length);
+    } else {
+        const uint8_t *from = fields.type == HARP_DATA ? frame->payload : frame->body;
+        uint32_t (*copy)(uint8_t *, const uint8_t *, size_t) =
+            port->far ? harp_crc32c_copy_far : harp_crc32c_copy;
+        fields.crc = fields.length ? copy(payload, from, fields.length) : 0;
+    }
+    harp_header_encode(&fields, slot);
+    return slot;
+}
+
+void harp_engine_write_control(struct harp_engine *engine, struct harp_port *port, int hop,
+                               const struct harp_key *key, const struct harp_frame *frame)
+{
+    (void)engine;
+    uint8_t *slot = write_slot(port, hop, frame);
+    if (slot)
+        harp_seal_tags(key, &slot, 1);
+}
+
+static void write_frame(struct harp_engine *engine, struct harp_connection *connection,
+                        const struct harp_frame *frame, struct unsealed *unsealed)
+{
+    const struct harp_hop *hop = way(connection, frame->path);
+    if (!hop)
+        return;
+    struct harp_port *port = engine->ports[hop->port];
+    if (frame->header.type == HARP_FIRST) {
+        harp_engine_write_control(engine, port, hop->hop, &connection->hello, frame);
+        return;
+    }
+    if (frame->header.type == HARP_ACCEPT) {
+        harp_engine_write_control(engine, port, hop->hop, &connection->accept, frame);
+        return;
+    }
+    assert(connection->keyed);
+    if (frame->header.type == HARP_DATA && connection->drafts && port->ops->send_frame &&
+        send_draft(engine, port, hop->hop, frame, unsealed))
+        return;
+    uint8_t *slot = write_slot(port, hop->hop, frame);
+    if (slot)
+        unsealed->headers[unsealed->n++] = slot;
+}
+
+/* Room at all ports that the connection uses. */
+static size_t room_of(const struct harp_connection *connection)
+{
+    size_t room = HARP_BATCH;
+    for (uint32_t p = 0; p < connection->config.paths; p++) {
+        const struct harp_hop *hop = &connection->hops[p];
+        if (hop->hop == HARP_NO_HOP)
+            continue;
+        struct harp_port *port = connection->engine->ports[hop->port];
+        size_t here = port->ops->room(port, hop->hop);
+        room = here < room ? here : room;
+    }
+    return room;
+}
+
+bool harp_engine_send(struct harp_engine *engine, struct harp_connection *connection)
+{
+    bool flushed = false;
+    for (;;) {
+        size_t room = room_of(connection);
+        if (!room && flushed) {
+            harp_session_send(connection->session, engine->now_ns, engine->out, 0);
+            return true;
+        }
+        if (!room) {
+            for (uint32_t p = 0; p < engine->ports_n; p++)
+                engine->ports[p]->ops->flush(engine->ports[p], engine->now_ns);
+            flushed = true;
+            continue;
+        }
+        struct unsealed unsealed = {.n = 0};
+        size_t n = harp_session_send(connection->session, engine->now_ns, engine->out, room);
+        for (size_t i = 0; i < n; i++)
+            write_frame(engine, connection, &engine->out[i], &unsealed);
+        harp_seal_tags(&connection->out, unsealed.headers, unsealed.n);
+        engine->moved |= n > 0;
+        if (n < room)
+            return false;
+        flushed = false;
+    }
+}

@@ -1,0 +1,242 @@
+/* Inside an engine; for cnet/engine*.c and cnet/connection*.c only.
+ *
+ *   engine.c           memory, open, close, fork
+ *   engine_drive.c     the driver token, threads, sleeping and waking
+ *   engine_turn.c      one turn: commands, timers, completions
+ *   engine_receive.c   arrivals: which connection, tag, payload to its place
+ *   engine_hello.c     arrivals of the handshake, for which there may be no connection yet
+ *   engine_stats.c     what others may see: counters, rows, the recorder's dump
+ *   engine_send.c      what sessions send, into slots and frames of ports
+ *   engine_events.c    commands of the application to a session, its events to the application
+ *   connection.c       a connection's memory, the application's side
+ *   engine_connect.c   listen, accept, connect, close
+ *   engine_wait.c      the application's threads wait
+ */
+#ifndef HARP_ENGINE_STATE_H
+#define HARP_ENGINE_STATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/recorder.h"
+#include "base/spsc.h"
+#include "engine/connection_table.h"
+#include "engine/engine.h"
+#include "engine/stats.h"
+#include "session/listener.h"
+#include "wire/keys.h"
+
+#define HARP_TEND_NS UINT64_C(1000000)
+#define HARP_LINGER_NS UINT64_C(1000000000) /* how long a closed connection answers CLOSE */
+#define HARP_DRAFT_AT                                                                              \
+    128                     /* payload of a frame that is sent in place: before it lie all headers \
+                             */
+#define HARP_FRAME_ROOM 384 /* of a frame, not payload: what a card's driver wants, and headers */
+#define HARP_NO_HOP (-1)
+
+enum harp_command_type { HARP_COMMAND_SEND, HARP_COMMAND_SEND_FRAMES, HARP_COMMAND_RECEIVE };
+
+struct harp_command {
+    uint32_t type;
+    uint32_t size;
+    void *buffer; /* SEND_FRAMES: the first of its pieces in `pieces` */
+    uint64_t context;
+};
+
+struct harp_hop {
+    uint8_t port;
+    bool strays; /* its frames reach a queue that is not the port's */
+    uint16_t local;
+    int hop; /* HARP_NO_HOP until the path has been heard of */
+    struct harp_address remote;
+};
+
+struct harp_connection {
+    struct harp_engine *engine;
+    struct harp_connection_config config;
+    struct harp_session_config own; /* what the session was made of */
+    uint64_t id;
+
+    /* The application's side. */
+    _Alignas(128) uint32_t sends_open, receives_open; /* handed over, completion not yet polled */
+    bool connected, closed;                           /* as the application knows */
+    uint32_t pieces_at;
+    uint32_t segment;
+    _Atomic uint32_t armed; /* the application waits for `fd` */
+    int fd;
+    struct harp_spsc *commands, *completions;
+    struct harp_spsc *returns, *drafts; /* frames; NULL if there are none */
+    const uint8_t **pieces; /* where chunks of messages in frames lie: ring of 2 draft_frames */
+
+    /* The engine's side. */
+    _Alignas(128) struct harp_session *session;
+    uint32_t index;                   /* in the engine's table */
+    struct harp_listening *listening; /* that made it, until the application has it */
+    bool listening_end;
+    uint64_t listener; /* id of that listener, at either end */
+    struct harp_key secret, hello, accept, in, out;
+    bool keyed;  /* in and out are made */
+    bool ready;  /* CONNECTED was reported */
+    bool ended;  /* CLOSED was */
+    bool orphan; /* the application has let go of it */
+    bool notify; /* completions came that the application was not told of by `fd` */
+    uint64_t linger_ns;
+    uint32_t first_in, first_out; /* numbers of the first messages */
+    uint32_t lent;                /* frames that the application has */
+    uint64_t messages_sent, bytes_sent, messages_received, bytes_received;
+    uint64_t since_ns;
+    uint64_t paths_dead, paths_retired, lost_recorded; /* as the recorder has them */
+    uint32_t drafts_due;                               /* frames that the application is owed */
+    uint32_t sent_oldest, sent_next;
+    struct {
+        uint32_t first, count; /* of `pieces`; count 0: a buffer of the application's */
+    } sent[HARP_MESSAGES];
+    uint8_t *eager;
+    uint32_t eager_bytes[HARP_EAGER];
+    uint32_t reason;
+    char why[HARP_WHY_BYTES];
+    struct harp_hop hops[]; /* of each path; one more: whence FIRST came on a path that we lack */
+};
+
+struct harp_listening {
+    struct harp_engine *engine;
+    struct harp_listening *next;
+    struct harp_listener listener;
+    struct harp_key secret, hello;
+    struct harp_connection_config config;
+    uint32_t half_open;
+    int fd; /* -1: nobody has asked for it */
+    uint32_t waiting_n;
+    struct harp_connection *waiting[HARP_MESSAGES]; /* made, not yet accepted; oldest first */
+};
+
+struct harp_engine {
+    struct harp_engine_config config;
+    uint32_t generation; /* of the process: a child of fork has another */
+    struct harp_engine *next_open;
+    struct harp_arena arena;
+    struct harp_frames frames;
+    struct harp_port *ports[HARP_PORTS_MAX];
+    uint32_t ports_n;
+    struct harp_stats_file stats;
+    struct harp_recorder *recorder;
+    uint64_t bad_recorded; /* frames of which the recorder knows */
+    struct harp_listening *listenings;
+    uint32_t *owner;       /* of each frame: index of the connection that last had it */
+    uint32_t frames_spare; /* of those that ports left: not promised to a connection */
+    uint16_t epoch;
+
+    /* Who drives. */
+    _Alignas(128) _Atomic uint32_t token;
+    _Atomic uint32_t wanted;   /* control plane that waits for the token */
+    _Atomic uint32_t sleeping; /* somebody waits in the kernel */
+    _Atomic uint32_t stop;
+    _Atomic uint64_t driven_ns; /* INLINE: when the application last drove */
+    int doorbell;               /* eventfd */
+    pthread_t thread;
+    bool threaded;
+
+    /* The driver's. */
+    _Alignas(128) uint64_t now_ns;
+    uint64_t tend_ns; /* when to look at what is not urgent */
+    bool failed;      /* a connection ended in error: the flight recorder is to be dumped */
+    uint64_t active_ns;
+    bool moved;
+    struct harp_table table;              /* connection id to connection */
+    struct harp_connection **connections; /* by index; NULL: free */
+    uint64_t *deadline_ns;                /* of each; 0: drive it this turn */
+    uint32_t connections_n;               /* indices ever used */
+    struct harp_arrival arrivals[2 * HARP_BATCH];
+    struct harp_header headers[2 * HARP_BATCH];
+    struct harp_frame out[HARP_BATCH];
+    uint8_t scratch[1 << 16]; /* a control frame's body in parts */
+};
+
+/* engine_drive.c */
+bool harp_token_try(struct harp_engine *engine);
+void harp_token_take(struct harp_engine *engine); /* control plane: waits */
+void harp_token_drop(struct harp_engine *engine);
+void harp_engine_ring(struct harp_engine *engine); /* wake who sleeps */
+
+/* After a put: sequentially consistent, as is the sleeper's look at the rings after it has said
+ * that it sleeps. One of both sees the other. */
+static inline void harp_engine_ring_if_asleep(struct harp_engine *engine)
+{
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&engine->sleeping, memory_order_relaxed))
+        harp_engine_ring(engine);
+}
+int harp_engine_start(struct harp_engine *engine, char *why);
+void harp_engine_halt(struct harp_engine *engine);
+
+/* engine_turn.c: true if anything moved. */
+bool harp_engine_turn(struct harp_engine *engine);
+
+/* engine.c: counters of ports and sessions to where others read them. */
+void harp_engine_publish(struct harp_engine *engine);
+void harp_engine_dump(struct harp_engine *engine);
+
+/* engine_receive.c */
+void harp_engine_take(struct harp_engine *engine, uint8_t port);
+
+/* engine_hello.c: a frame of type FIRST, COOKIE, ACCEPT or VERSION, whole. */
+void harp_engine_take_hello(struct harp_engine *engine, uint8_t port,
+                            const struct harp_arrival *arrival, const struct harp_header *header,
+                            const uint8_t *frame);
+
+/* engine_send.c: whether the session had more to say than there was room for. */
+bool harp_engine_send(struct harp_engine *engine, struct harp_connection *connection);
+void harp_engine_write_control(struct harp_engine *engine, struct harp_port *port, int hop,
+                               const struct harp_key *key, const struct harp_frame *frame);
+
+/* connection.c: NULL without memory. `config` is of the session to be. */
+struct harp_connection *harp_connection_new(struct harp_engine *engine,
+                                            const struct harp_connection_config *config,
+                                            const struct harp_session_config *session);
+void harp_connection_free(struct harp_connection *connection);
+
+/* engine_events.c: completions of a connection to its application, its commands to the session. */
+void harp_connection_complete(struct harp_connection *connection,
+                              const struct harp_completion *completion);
+void harp_connection_command(struct harp_connection *connection);
+void harp_connection_events(struct harp_connection *connection);
+
+/* Keys, and what is known with the peer's parameters. */
+void harp_connection_agreed(struct harp_connection *connection);
+
+/* The path's way out, learnt from a frame that came on it. */
+void harp_connection_heard(struct harp_connection *connection, uint8_t path, uint8_t port,
+                           uint16_t local, const struct harp_address *from);
+
+/* engine_connect.c */
+void harp_engine_session_config(struct harp_engine *engine,
+                                const struct harp_connection_config *from, uint32_t payload_max,
+                                bool holds_back, struct harp_session_config *config);
+int harp_engine_adopt(struct harp_engine *engine, struct harp_connection *connection);
+void harp_engine_forget(struct harp_engine *engine, struct harp_connection *connection);
+void harp_engine_welcome(struct harp_listening *listening, struct harp_connection *connection);
+
+/* The frame behind a piece. */
+static inline uint32_t harp_connection_piece(const struct harp_connection *connection,
+                                             uint32_t piece)
+{
+    const struct harp_frames *frames = &connection->engine->frames;
+    return harp_frame_of(frames, (uint64_t)(connection->pieces[piece] - frames->base));
+}
+
+static inline size_t harp_arrival_bytes(const struct harp_arrival *arrival)
+{
+    size_t bytes = 0;
+    for (uint32_t i = 0; i <= arrival->more; i++)
+        bytes += arrival[i].length;
+    return bytes;
+}
+
+/* Random bytes; control plane. */
+void harp_engine_random(struct harp_engine *engine, void *bytes, size_t count);
+uint64_t harp_engine_clock(const struct harp_engine *engine);
+
+/* Set in every child of fork. */
+extern uint32_t harp_generation;
+
+#endif

@@ -1,0 +1,121 @@
+/* What an engine shows of itself, about once a millisecond: rows of its ports and connections, and
+ * events that nobody else records. */
+#define _GNU_SOURCE
+#include "engine/engine_state.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+/* Whether a sum has grown by a quarter since it was recorded: so the recorder stays free for other
+ * events, whatever a network or an attacker does. */
+static bool worth_recording(uint64_t sum, uint64_t *recorded)
+{
+    if (sum <= *recorded + *recorded / 4)
+        return false;
+    *recorded = sum;
+    return true;
+}
+
+static void record(struct harp_engine *engine, enum harp_recorder_what what, uint64_t id,
+                   uint64_t a, uint64_t b)
+{
+    harp_recorder_add(engine->recorder, engine->now_ns, what, id, a, b);
+}
+
+static void note_path(struct harp_connection *connection, uint32_t path,
+                      const struct harp_path_info *info)
+{
+    struct harp_engine *engine = connection->engine;
+    uint64_t bit = UINT64_C(1) << path;
+    bool dead = !info->alive, retired = info->retired || info->off_queue;
+    if (dead != !!(connection->paths_dead & bit)) {
+        record(engine, dead ? HARP_RECORD_PATH_DIED : HARP_RECORD_PATH_BACK, connection->id, path,
+               info->smoothed_ns);
+        connection->paths_dead ^= bit;
+    }
+    if (retired != !!(connection->paths_retired & bit)) {
+        record(engine, retired ? HARP_RECORD_PATH_RETIRED : HARP_RECORD_PATH_UNRETIRED,
+               connection->id, path, info->off_queue);
+        connection->paths_retired ^= bit;
+    }
+}
+
+static enum harp_stats_state state_of(const struct harp_connection *connection)
+{
+    return connection->ended           ? HARP_STATS_CLOSED
+           : connection->orphan        ? HARP_STATS_CLOSING
+           : connection->ready         ? HARP_STATS_OPEN
+           : connection->listening_end ? HARP_STATS_ACCEPTING
+                                       : HARP_STATS_CONNECTING;
+}
+
+static void add_paths(struct harp_connection *connection, struct harp_stats_session *row)
+{
+    for (uint32_t p = 0; p < connection->config.paths; p++) {
+        struct harp_path_info info;
+        if (!harp_session_path_info(connection->session, (uint8_t)p, &info))
+            continue;
+        note_path(connection, p, &info);
+        row->paths_alive += info.alive;
+        row->window_bytes += info.window_bytes;
+        row->flying_bytes += info.flying_bytes;
+        if (info.smoothed_ns && (!row->smoothed_ns || info.smoothed_ns < row->smoothed_ns))
+            row->smoothed_ns = info.smoothed_ns;
+    }
+}
+
+static void publish_connection(struct harp_connection *connection)
+{
+    struct harp_engine *engine = connection->engine;
+    struct harp_stats_session row = {.connection = connection->id,
+                                     .since_ns = connection->since_ns,
+                                     .state = state_of(connection),
+                                     .paths = connection->config.paths,
+                                     .segment = connection->segment,
+                                     .reason = connection->reason,
+                                     .messages_sent = connection->messages_sent,
+                                     .message_bytes_sent = connection->bytes_sent,
+                                     .messages_received = connection->messages_received,
+                                     .message_bytes_received = connection->bytes_received,
+                                     .counters = *harp_session_count(connection->session)};
+    add_paths(connection, &row);
+    if (worth_recording(row.counters.lost, &connection->lost_recorded))
+        record(engine, HARP_RECORD_LOST, connection->id, row.counters.lost, row.counters.spurious);
+    if (connection->hops[0].hop != HARP_NO_HOP)
+        harp_address_format(&connection->hops[0].remote, row.peer, sizeof row.peer);
+    if (connection->index < HARP_STATS_SESSIONS)
+        harp_stats_put_session(engine->stats.stats, connection->index, &row);
+}
+
+void harp_engine_publish(struct harp_engine *engine)
+{
+    struct harp_stats *stats = engine->stats.stats;
+    uint64_t connections = 0;
+    for (uint32_t p = 0; p < engine->ports_n; p++)
+        harp_stats_put_port(stats, p, engine->ports[p]);
+    for (uint32_t i = 0; i < engine->connections_n; i++) {
+        if (engine->connections[i])
+            publish_connection(engine->connections[i]);
+        else if (i < HARP_STATS_SESSIONS && stats->sessions[i].state != HARP_STATS_UNUSED)
+            harp_stats_put_session(stats, i, &(struct harp_stats_session){0});
+        connections += engine->connections[i] != NULL;
+    }
+    harp_count(&stats->engine.sessions, connections - stats->engine.sessions);
+    harp_count(&stats->engine.tended_ns, engine->now_ns - stats->engine.tended_ns);
+    if (worth_recording(stats->engine.bad_tag + stats->engine.strangers, &engine->bad_recorded))
+        record(engine, HARP_RECORD_BAD, 0, stats->engine.bad_tag, stats->engine.strangers);
+}
+
+void harp_engine_dump(struct harp_engine *engine)
+{
+    engine->failed = false;
+    if (!engine->config.dump)
+        return;
+    int fd = open(engine->config.dump, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return; /* the recorder can still be read where the statistics lie */
+    dprintf(fd, "engine %s of process %d:\n", engine->config.name, (int)getpid());
+    harp_recorder_dump(engine->recorder, fd);
+    close(fd);
+}

@@ -1,0 +1,112 @@
+#include "engine/engine_state.h"
+
+#define RETRY_NS UINT64_C(20000) /* when a port had no room */
+
+/* Commands of the applications. */
+static void take_commands(struct harp_engine *engine)
+{
+    for (uint32_t i = 0; i < engine->connections_n; i++)
+        if (engine->connections[i])
+            harp_connection_command(engine->connections[i]);
+}
+
+static void drive_connection(struct harp_engine *engine, struct harp_connection *connection)
+{
+    harp_connection_events(connection);
+    bool more = harp_engine_send(engine, connection);
+    harp_connection_events(connection);
+    uint64_t deadline_ns = harp_session_deadline_ns(connection->session);
+    if (more)
+        harp_count(&engine->stats.stats->engine.no_room, 1);
+    if (more && deadline_ns > engine->now_ns + RETRY_NS)
+        deadline_ns = engine->now_ns + RETRY_NS;
+    engine->deadline_ns[connection->index] = deadline_ns;
+}
+
+static void drive_due(struct harp_engine *engine)
+{
+    for (uint32_t i = 0; i < engine->connections_n; i++)
+        if (engine->deadline_ns[i] <= engine->now_ns)
+            drive_connection(engine, engine->connections[i]);
+}
+
+static void take_notice(struct harp_engine *engine, uint8_t port, const struct harp_notice *notice)
+{
+    for (uint32_t i = 0; i < engine->connections_n; i++) {
+        struct harp_connection *connection = engine->connections[i];
+        for (uint32_t p = 0; connection && p < connection->config.paths; p++) {
+            const struct harp_hop *hop = &connection->hops[p];
+            if (hop->hop == HARP_NO_HOP || hop->port != port ||
+                !harp_address_same(&hop->remote, &notice->about))
+                continue;
+            if (notice->type == HARP_NOTICE_UNREACHABLE) {
+                harp_session_unreachable(connection->session, engine->now_ns, (uint8_t)p);
+                harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_UNREACHABLE,
+                                  connection->id, p, 0);
+            }
+            engine->deadline_ns[i] = 0;
+        }
+    }
+}
+
+/* Connections that nobody will ask for again. */
+static void bury(struct harp_engine *engine)
+{
+    for (uint32_t i = 0; i < engine->connections_n; i++) {
+        struct harp_connection *connection = engine->connections[i];
+        if (!connection || !connection->ended)
+            continue;
+        bool orphan = connection->orphan || connection->listening;
+        if (orphan && engine->now_ns >= connection->linger_ns)
+            harp_engine_forget(engine, connection);
+    }
+}
+
+static void tend(struct harp_engine *engine)
+{
+    engine->tend_ns = engine->now_ns + HARP_TEND_NS;
+    for (uint8_t p = 0; p < engine->ports_n; p++) {
+        struct harp_port *port = engine->ports[p];
+        struct harp_notice notice;
+        port->ops->tend(port, engine->now_ns);
+        while (port->ops->notice(port, &notice))
+            take_notice(engine, p, &notice);
+    }
+    bury(engine);
+    harp_engine_publish(engine);
+    if (engine->failed)
+        harp_engine_dump(engine);
+}
+
+bool harp_engine_turn(struct harp_engine *engine)
+{
+    engine->now_ns = harp_engine_clock(engine);
+    engine->moved = false;
+    for (uint8_t p = 0; p < engine->ports_n; p++)
+        harp_engine_take(engine, p);
+    take_commands(engine);
+    drive_due(engine);
+    for (uint32_t p = 0; p < engine->ports_n; p++)
+        engine->ports[p]->ops->flush(engine->ports[p], engine->now_ns);
+    if (engine->now_ns >= engine->tend_ns)
+        tend(engine);
+    struct harp_engine_counters *counters = &engine->stats.stats->engine;
+    harp_count(&counters->turns, 1);
+    harp_count(&counters->busy_turns, engine->moved);
+    return engine->moved;
+}
+
+uint64_t harp_engine_deadline_ns(struct harp_engine *engine)
+{
+    uint64_t earliest_ns = UINT64_MAX;
+    for (uint32_t i = 0; i < engine->connections_n; i++)
+        if (engine->deadline_ns[i] < earliest_ns)
+            earliest_ns = engine->deadline_ns[i];
+    for (uint32_t p = 0; p < engine->ports_n; p++) {
+        struct harp_port *port = engine->ports[p];
+        uint64_t port_ns = port->ops->deadline_ns ? port->ops->deadline_ns(port) : UINT64_MAX;
+        if (port_ns < earliest_ns)
+            earliest_ns = port_ns;
+    }
+    return earliest_ns;
+}

@@ -1,0 +1,133 @@
+#define _GNU_SOURCE
+#include <poll.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/engine_state.h"
+
+#define SPIN_NS UINT64_C(20000) /* a wake-up by the kernel takes about as long */
+#define NAP_NS UINT64_C(50000)  /* where nobody would wake us */
+
+/* What is waited for. `arm` makes `fd` readable when it happens, or says that it has. */
+struct wait {
+    struct harp_engine *engine;
+    void *what;
+    bool (*ready)(void *what);
+    bool (*arm)(void *what);
+    int (*fd)(void *what);
+};
+
+static uint64_t clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static void sleep_ns(int fd, uint64_t most_ns)
+{
+    struct pollfd event = {.fd = fd, .events = POLLIN};
+    const struct timespec most = {.tv_sec = (time_t)(most_ns / 1000000000),
+                                  .tv_nsec = (long)(most_ns % 1000000000)};
+    uint64_t cleared;
+    if (ppoll(&event, fd >= 0, &most, NULL) > 0)
+        (void)!read(fd, &cleared, sizeof cleared);
+}
+
+static bool wait_for(const struct wait *wait, uint64_t most_ns)
+{
+    struct harp_engine *engine = wait->engine;
+    bool drives = engine->config.progress != HARP_PROGRESS_THREAD;
+    uint64_t start_ns = clock_ns(), moved_ns = start_ns, now_ns = start_ns;
+    while (engine->generation == harp_generation && !wait->ready(wait->what)) {
+        if (drives && harp_engine_drive(engine))
+            moved_ns = now_ns;
+        now_ns = clock_ns();
+        if (now_ns - start_ns >= most_ns)
+            return wait->ready(wait->what);
+        if (now_ns - moved_ns < SPIN_NS)
+            continue;
+        uint64_t left_ns = most_ns - (now_ns - start_ns);
+        if (engine->config.progress == HARP_PROGRESS_MANUAL || !wait->fd) {
+            sleep_ns(-1, left_ns < NAP_NS ? left_ns : NAP_NS);
+            continue;
+        }
+        int fd = wait->fd(wait->what);
+        if (wait->arm(wait->what))
+            sleep_ns(fd, left_ns);
+        return wait->ready(wait->what); /* a signal may have come: the caller looks after it */
+    }
+    return engine->generation == harp_generation;
+}
+
+static bool completion_ready(void *connection)
+{
+    return harp_spsc_ready(((struct harp_connection *)connection)->completions) > 0;
+}
+
+static bool completion_arm(void *connection)
+{
+    return harp_arm(connection);
+}
+
+static int completion_fd(void *connection)
+{
+    return harp_connection_fd(connection);
+}
+
+bool harp_connection_wait(struct harp_connection *connection, uint64_t most_ns)
+{
+    return wait_for(&(struct wait){.engine = connection->engine,
+                                   .what = connection,
+                                   .ready = completion_ready,
+                                   .arm = completion_arm,
+                                   .fd = completion_fd},
+                    most_ns);
+}
+
+static bool newcomer_ready(void *what)
+{
+    struct harp_listening *listening = what;
+    harp_token_take(listening->engine);
+    bool ready = listening->waiting_n > 0;
+    harp_token_drop(listening->engine);
+    return ready;
+}
+
+static bool newcomer_arm(void *listening)
+{
+    return !newcomer_ready(listening); /* the descriptor counts them from its making on */
+}
+
+static int newcomer_fd(void *listening)
+{
+    return harp_listening_fd(listening);
+}
+
+bool harp_listening_wait(struct harp_listening *listening, uint64_t most_ns)
+{
+    return wait_for(&(struct wait){.engine = listening->engine,
+                                   .what = listening,
+                                   .ready = newcomer_ready,
+                                   .arm = newcomer_arm,
+                                   .fd = newcomer_fd},
+                    most_ns);
+}
+
+static bool drained(void *what)
+{
+    struct harp_engine *engine = what;
+    bool all = true;
+    harp_token_take(engine);
+    for (uint32_t i = 0; all && i < engine->connections_n; i++) {
+        const struct harp_connection *connection = engine->connections[i];
+        all = !connection || !connection->orphan || connection->ended;
+    }
+    harp_token_drop(engine);
+    return all;
+}
+
+bool harp_engine_drain(struct harp_engine *engine, uint64_t most_ns)
+{
+    return wait_for(&(struct wait){.engine = engine, .what = engine, .ready = drained}, most_ns);
+}

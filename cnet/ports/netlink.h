@@ -1,0 +1,91 @@
+/* What the kernel knows about ways to other hosts: links, addresses, routes, neighbours.
+ *
+ *     request socket:  question -> answer, one at a time      open, new ways, ways that changed
+ *     monitor socket:  links, routes and neighbours that change, as they do
+ *
+ * Rtnetlink (rtnetlink(7)) spoken directly: six questions, each a fixed struct and a few attributes
+ * long. A netlink library would be larger than what it replaces, and the core of HARP needs no
+ * library but libc wherever it runs.
+ *
+ * The kernel answers a request before send returns, so that nothing here waits for the network; a
+ * lost answer is -ETIMEDOUT after a second.
+ *
+ * Owner: one engine. Control plane: every call but harp_netlink_change costs two system calls.
+ */
+#ifndef HARP_NETLINK_H
+#define HARP_NETLINK_H
+
+#include <net/if.h>
+
+#include "base/address.h"
+
+struct harp_netlink {
+    int request;
+    int monitor; /* readable when something changed */
+    uint32_t sequence;
+    uint32_t read_bytes, next; /* of `events`: how much holds messages, where the next one begins */
+    _Alignas(8) uint8_t events[8192];
+};
+
+struct harp_link {
+    char name[IF_NAMESIZE];
+    uint32_t index;
+    uint32_t mtu;
+    uint32_t queues;      /* the most that it can have, of the larger kind */
+    uint32_t xdp_program; /* id of the XDP program that is attached, 0 if none */
+    bool xdp_generic;     /* it runs in the kernel's general code, not in the driver */
+    bool ethernet, up;
+    uint8_t mac[6];
+};
+
+struct harp_route {
+    uint32_t interface;
+    struct harp_address next; /* the gateway, or the destination itself; port 0 */
+    uint32_t mtu;             /* of the route, as far as it is known; 0: the interface's */
+    bool to_self;             /* the destination is this host */
+};
+
+enum harp_change_type {
+    HARP_CHANGE_LINK,
+    HARP_CHANGE_ROUTE,
+    HARP_CHANGE_NEIGHBOUR,
+    HARP_CHANGE_LOST, /* so many that some were lost: anything may have changed */
+};
+
+struct harp_change {
+    enum harp_change_type type;
+    uint32_t interface;          /* of links and neighbours */
+    struct harp_address address; /* of neighbours; port 0 */
+};
+
+/* All return 0 or -errno. */
+int harp_netlink_open(struct harp_netlink *netlink);
+void harp_netlink_close(struct harp_netlink *netlink);
+
+/* The link named so, or with that index if `name` is NULL. */
+int harp_netlink_link(struct harp_netlink *netlink, const char *name, uint32_t index,
+                      struct harp_link *link);
+
+/* An interface's first address that other hosts can reach, IPv4 before IPv6, with port 0; -ENOENT
+ * if it has none. */
+int harp_netlink_address(struct harp_netlink *netlink, uint32_t index,
+                         struct harp_address *address);
+
+/* Which way UDP datagrams take from one address to another; ports count where the kernel hashes
+ * over several next hops. -ENETUNREACH, -EHOSTUNREACH and the like if there is none. */
+int harp_netlink_route(struct harp_netlink *netlink, const struct harp_address *from,
+                       const struct harp_address *to, struct harp_route *route);
+
+/* A neighbour's Ethernet address; -ENOENT while the kernel does not know it. `stale`: the kernel
+ * has not heard from it for some time and believes it is where it was. */
+int harp_netlink_neighbour(struct harp_netlink *netlink, uint32_t index,
+                           const struct harp_address *address, uint8_t mac[6], bool *stale);
+
+/* Let the kernel find out where a neighbour is, or whether it still is; the answer is a change. */
+int harp_netlink_ask(struct harp_netlink *netlink, uint32_t index,
+                     const struct harp_address *address);
+
+/* The next thing that changed; false if nothing did. One system call a handful of changes. */
+bool harp_netlink_change(struct harp_netlink *netlink, struct harp_change *change);
+
+#endif

@@ -1,0 +1,178 @@
+/* Where an engine's frames leave and arrive: bursts of datagrams, behind one small table.
+ *
+ *     name   what carries the datagrams                        memory that arrivals lie in
+ *     mem    rings in memory that two processes share          the ring's
+ *     udp    UDP sockets with segmentation offload             the port's buffers
+ *     xdp    AF_XDP                                            frames of the engine's pool
+ *     chaos  another port, with seeded faults                  the other port's
+ *
+ *        arrivals <-- receive          slot --> memory to write a datagram into
+ *            |                           |
+ *     engine looks at them          engine writes header and payload (one copy, CRC on the way)
+ *            |                           |
+ *         release                      flush --> all that was written leaves
+ *
+ * - **A hop** is a destination as this port needs it: a socket address, or Ethernet, IP and UDP
+ *   headers that are ready to be copied, or the ring to another process. It is made when a path is
+ *   made and dropped with it; the data path names it by number.
+ * - **Locals.** A port has one or more addresses of its own that differ in the UDP port: paths that
+ *   differ in them take different ways through the network. Every arrival says at which it came.
+ * - **Lossy.** A port may lose, double and reorder, as networks do. What `slot` took is gone.
+ * - **Off the fast way.** An `xdp` port's datagram that reaches another queue than the port's comes
+ *   through the kernel's socket: late, but not lost. It is marked `stray`.
+ *
+ * Owner: one engine; receive, release, slot, send_frame, flush and room are its data path: no lock,
+ * no allocation, no system call but those that carry the datagrams. The others are control plane.
+ */
+#ifndef HARP_PORT_H
+#define HARP_PORT_H
+
+#include "base/address.h"
+#include "base/arena.h"
+#include "base/frames.h"
+
+#define HARP_NO_FRAME UINT32_MAX
+/* cdef: begin */
+#define HARP_WHY_BYTES 256 /* room for one sentence about what went wrong */
+/* cdef: end */
+#define HARP_BATCH 64 /* arrivals that an engine asks for, datagrams that it writes, at once */
+
+/* A datagram that came, or a part of one: then the others follow it in the array. */
+struct harp_arrival {
+    uint8_t *bytes; /* of the UDP payload */
+    uint32_t length;
+    uint32_t frame;                  /* of the engine's pool, ARRIVED; or HARP_NO_FRAME */
+    const struct harp_address *from; /* valid until release */
+    uint32_t waited_ns;              /* since it came to this host; 0 if that is unknown */
+    uint16_t local;                  /* at which of the port's own addresses */
+    uint8_t more;                    /* parts that follow */
+    bool marked;                     /* by a switch that is congested (ECN) */
+    bool stray;                      /* it did not come to the queue that the port owns */
+    bool kept; /* set by the engine: the frame is LENT now, and release passes over it */
+};
+
+/* What a port learns besides datagrams. */
+enum harp_notice_type {
+    HARP_NOTICE_NONE,
+    HARP_NOTICE_UNREACHABLE, /* ICMP says so, or the process behind a mem port is gone */
+    HARP_NOTICE_MTU,         /* the way to `about` takes `payload_max` bytes only */
+};
+
+struct harp_notice {
+    enum harp_notice_type type;
+    struct harp_address about;
+    uint32_t payload_max;
+};
+
+/* cdef: begin */
+struct harp_port_counters {
+    uint64_t sent, sent_bytes; /* datagrams; their UDP payload */
+    uint64_t received, received_bytes;
+    uint64_t sent_copied;     /* datagrams that the port or the kernel had to copy to send */
+    uint64_t received_copied; /* that lay elsewhere before they came to `bytes` */
+    uint64_t send_calls, receive_calls; /* system calls */
+    uint64_t dropped;                   /* given up before they left: no room, no route */
+    uint64_t strays;
+};
+/* cdef: end */
+
+struct harp_port {
+    const struct harp_port_ops *ops;
+    const struct harp_address *locals;
+    uint16_t locals_n;
+    uint32_t payload_max; /* largest UDP payload that its interface takes */
+    uint32_t headroom;    /* bytes before a frame's datagram that send_frame writes headers into */
+    bool holds_back;      /* nothing is lost on its way and `room` says how much the far end takes:
+                             no congestion control is needed */
+    bool far;             /* the last slot is read by a core with which we share no cache: write
+                             long payloads past the caches */
+    struct harp_port_counters counters;
+    char line[200]; /* one line for a log: interface, mode, what could be better and how */
+};
+
+struct harp_port_ops {
+    const char *name;
+
+    /* Up to `room` datagrams or parts that have come; a datagram's parts come together. */
+    size_t (*receive)(struct harp_port *port, uint64_t now_ns, struct harp_arrival *arrivals,
+                      size_t room);
+
+    /* The engine is done with these arrivals, all of the last receive. */
+    void (*release)(struct harp_port *port, struct harp_arrival *arrivals, size_t count);
+
+    /* How many datagrams of payload_max bytes `slot` or `send_frame` will surely take to this hop
+     * until the next flush. */
+    size_t (*room)(struct harp_port *port, int hop);
+
+    /* Memory for a datagram of `bytes` to a hop, to be written before the next flush, with which it
+     * leaves and not before. Equal sizes to one hop in a row are cheapest. NULL if there is no room
+     * until then. Aligned to 4; where it can be, so that the payload behind the header is to 64. */
+    uint8_t *(*slot)(struct harp_port *port, int hop, uint32_t bytes);
+
+    /* Send a datagram that lies in a frame of the engine's pool, which is SENDING or LEAVING
+     * already: `bytes` from `offset` on; the port's headers are written before it. At completion
+     * SENDING becomes KEPT and LEAVING FREE. False if there is no room: then nothing changed. NULL
+     * for ports that cannot. */
+    bool (*send_frame)(struct harp_port *port, int hop, uint32_t frame, uint32_t offset,
+                       uint32_t bytes);
+
+    /* All that was written leaves. */
+    void (*flush)(struct harp_port *port, uint64_t now_ns);
+
+    /* Work that is not urgent: neighbours, routes, errors, newcomers. Called about once a
+     * millisecond while the engine is busy, and before it sleeps. */
+    void (*tend)(struct harp_port *port, uint64_t now_ns);
+
+    /* The next notice; false if there is none. */
+    bool (*notice)(struct harp_port *port, struct harp_notice *notice);
+
+    /* Make a hop from local address `local` to `to`. Returns its number, or -errno and one sentence
+     * in `why` (HARP_WHY_BYTES). A destination that merely does not answer is not an error. */
+    int (*hop)(struct harp_port *port, const struct harp_address *to, uint16_t local, char *why);
+    void (*unhop)(struct harp_port *port, int hop);
+
+    /* The largest UDP payload that goes there, as far as it is known. */
+    uint32_t (*hop_payload_max)(const struct harp_port *port, int hop);
+
+    /* Becomes readable when something arrives after `sleep` said yes. */
+    int (*fd)(const struct harp_port *port);
+
+    /* Before waiting: false if there is something to receive, complete or send already. */
+    bool (*sleep)(struct harp_port *port);
+
+    /* When it must be driven though nothing arrives (UINT64_MAX: never). NULL: never. */
+    uint64_t (*deadline_ns)(const struct harp_port *port);
+
+    /* Give everything back; all pending sends end, frames that the port held become FREE. In a
+     * child of fork it closes the child's copies of descriptors and mappings, so that the parent's
+     * death frees the card, and touches neither frames (the arena is not there) nor the kernel's
+     * state that the parent uses. The engine calls it in the child at once (pthread_atfork). */
+    void (*close)(struct harp_port *port);
+};
+
+/* cdef: begin */
+/* What ports are opened with. Unset fields are zero. */
+struct harp_port_config {
+    const char *interface;      /* NIC; NULL: udp finds it by `local` */
+    struct harp_address local;  /* own address; family 0: the interface's first, IPv4 before IPv6 */
+    uint16_t locals;            /* own addresses (UDP ports) to open, at least 1; the first has
+                                   local.port if that is set, the rest any */
+    uint32_t mtu;               /* 0: the interface's */
+    int queue;                  /* xdp: -1 any free one */
+    bool copy_only, generic;    /* xdp: do not try zero copy, native mode */
+    uint32_t ring_bytes;        /* mem: of each direction; 0: a default */
+    uint32_t busy_poll_us;      /* xdp: the engine's thread does the driver's work when it has
+                                   nothing to receive, for so long at most; 0: interrupts do */
+    uint32_t frames_max;        /* xdp: frames of the pool that it may hold to receive into */
+    struct harp_frames *frames; /* the engine's pool and arena; memory that a card may access */
+    struct harp_arena *arena;
+};
+
+/* Each returns 0, or -errno and one sentence in `why` (HARP_WHY_BYTES), and then nothing is left
+ * behind. */
+int harp_port_mem_open(struct harp_port **port, const struct harp_port_config *config, char *why);
+int harp_port_udp_open(struct harp_port **port, const struct harp_port_config *config, char *why);
+int harp_port_xdp_open(struct harp_port **port, const struct harp_port_config *config, char *why);
+/* cdef: end */
+
+#endif

@@ -1,0 +1,403 @@
+#define _GNU_SOURCE
+#include "ports/port_mem.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define RING_BYTES (UINT64_C(4) << 20) /* more is not faster and takes more memory */
+#define BURSTS 8 /* a ring is written and read in so many parts, so that both sides are at work */
+#define STALL_NS UINT64_C(300000000) /* a reader that stands still so long is no reason to wait */
+#define FULL_NS UINT64_C(50000)      /* how soon a full ring is looked at again */
+
+/* Time to see what another core has written, the clock's included: 50 ns where both share a cache,
+ * 140 to 300 where not. Less than FETCH_LEAST_NS means that it was here already. */
+enum { FETCH_LEAST_NS = 40, FETCH_NEAR_NS = 90, FETCH_FAR_NS = 110, FETCH_MOST_NS = 500 };
+enum { FETCH_EVERY = 16 };
+
+static struct mem_port *of(struct harp_port *port)
+{
+    return (struct mem_port *)(void *)port;
+}
+
+/* ---- Receive ---- */
+
+/* The other side broke the ring's rules. */
+static void condemn(struct mem_port *port, struct mem_link *link)
+{
+    link->corrupt = true;
+    if (link->state == MEM_LINKED)
+        mem_end(port, link);
+}
+
+static size_t take_from(struct mem_port *port, struct mem_link *link, struct harp_arrival *arrivals,
+                        size_t room)
+{
+    size_t count = 0;
+    uint8_t *bytes;
+    uint32_t length;
+    enum mem_got got = MEM_NOTHING;
+    uint64_t until = link->in.taken + link->in.bytes / BURSTS;
+    while (count < room && link->in.taken < until &&
+           (got = mem_take(&link->in, &bytes, &length)) == MEM_DATAGRAM) {
+        arrivals[count++] = (struct harp_arrival){
+            .bytes = bytes, .length = length, .frame = HARP_NO_FRAME, .from = &link->peer};
+        port->port.counters.received_bytes += length;
+    }
+    if (got == MEM_CORRUPT)
+        condemn(port, link);
+    return count;
+}
+
+/* Back from sleep, and whatever else has come meanwhile. */
+static void wake(struct mem_port *port)
+{
+    port->asleep = false;
+    for (uint32_t i = 0; i < port->links_n; i++)
+        if (port->links[i].state == MEM_LINKED)
+            mem_wake(&port->links[i].in);
+    mem_look(port);
+}
+
+static size_t receive(struct harp_port *base, uint64_t now_ns, struct harp_arrival *arrivals,
+                      size_t room)
+{
+    struct mem_port *port = of(base);
+    size_t count = 0;
+    port->now_ns = now_ns;
+    if (port->asleep)
+        wake(port);
+    port->turn = port->turn + 1 < port->links_n ? port->turn + 1 : 0;
+    uint32_t at = port->turn;
+    for (uint32_t i = 0; i < port->links_n && count < room; i++) {
+        struct mem_link *link = &port->links[at];
+        at = at + 1 < port->links_n ? at + 1 : 0;
+        if ((link->state == MEM_LINKED || link->state == MEM_ENDED) && !link->corrupt)
+            count += take_from(port, link, arrivals + count, room - count);
+    }
+    base->counters.received += count;
+    return count;
+}
+
+static void release(struct harp_port *base, struct harp_arrival *arrivals, size_t count)
+{
+    struct mem_port *port = of(base);
+    (void)arrivals;
+    (void)count;
+    for (uint32_t i = 0; i < port->links_n; i++)
+        if (port->links[i].state == MEM_LINKED)
+            mem_release(&port->links[i].in);
+}
+
+/* ---- Send ---- */
+
+static uint64_t clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static void note_fetch(struct mem_link *link, uint64_t took_ns)
+{
+    if (took_ns < FETCH_LEAST_NS)
+        return;
+    took_ns = took_ns < FETCH_MOST_NS ? took_ns : FETCH_MOST_NS; /* it was interrupted */
+    link->asked = 0;
+    link->fetch_ns = (3 * link->fetch_ns + took_ns) / 4;
+    link->far = link->fetch_ns > (link->far ? FETCH_NEAR_NS : FETCH_FAR_NS);
+}
+
+/* Ask how far the other side is, and now and then take the time of it. Only an answer that has
+ * changed came from the other core. */
+static bool ask(struct mem_link *link)
+{
+    uint64_t before = link->out.consumed_seen;
+    bool timed = link->asked++ >= FETCH_EVERY;
+    uint64_t start_ns = timed ? clock_ns() : 0;
+    bool holds = mem_out_refresh(&link->out);
+    if (timed && link->out.consumed_seen != before)
+        note_fetch(link, clock_ns() - start_ns);
+    return holds;
+}
+
+/* Bytes that may be written to a link, asking the other side if few are known. */
+static uint64_t room_for(struct mem_port *port, struct mem_link *link, uint64_t wanted)
+{
+    if (mem_room_seen(&link->out) < wanted && !ask(link))
+        condemn(port, link);
+    return mem_room_seen(&link->out);
+}
+
+static size_t room(struct harp_port *base, int hop)
+{
+    struct mem_link *link = &of(base)->links[hop];
+    uint64_t each = mem_stride(MEM_PAYLOAD_MAX);
+    if (link->state != MEM_LINKED)
+        return HARP_BATCH; /* it is dropped */
+    uint64_t burst = link->out.bytes / BURSTS, begun = link->out.written - link->out.published;
+    uint64_t bytes = room_for(of(base), link, burst > each ? burst : each);
+    if (bytes < each && link->full_since_ns == 0)
+        link->full_since_ns = of(base)->now_ns;
+    if (bytes < each)
+        return link->stalled ? HARP_BATCH : 0;
+    if (begun >= burst)
+        return 0;
+    bytes = bytes < burst - begun ? bytes : burst - begun;
+    return bytes < each ? 1 : (size_t)(bytes / each);
+}
+
+static uint8_t *slot(struct harp_port *base, int hop, uint32_t bytes)
+{
+    struct mem_link *link = &of(base)->links[hop];
+    uint64_t stride = mem_stride(bytes);
+    assert(bytes <= MEM_PAYLOAD_MAX);
+    if (link->state != MEM_LINKED || room_for(of(base), link, stride) < stride) {
+        base->counters.dropped++;
+        return NULL;
+    }
+    base->far = link->far;
+    base->counters.sent++;
+    base->counters.sent_bytes += bytes;
+    return mem_write(&link->out, bytes);
+}
+
+static void flush(struct harp_port *base, uint64_t now_ns)
+{
+    struct mem_port *port = of(base);
+    port->now_ns = now_ns;
+    for (uint32_t i = 0; i < port->links_n; i++) {
+        struct mem_link *link = &port->links[i];
+        if (link->state != MEM_LINKED || link->out.written == link->out.published)
+            continue;
+        if (!mem_publish(&link->out))
+            continue;
+        /* If there is no room for a byte, enough of them wait there to wake anybody. */
+        (void)send(link->socket, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        base->counters.send_calls++;
+    }
+}
+
+/* ---- Slow work ---- */
+
+/* Whether a ring is full for long because nobody reads it. */
+static void watch_stall(struct mem_port *port, struct mem_link *link)
+{
+    uint64_t each = mem_stride(MEM_PAYLOAD_MAX);
+    if (link->full_since_ns == 0)
+        return;
+    uint64_t seen = link->out.consumed_seen;
+    if (room_for(port, link, each) >= each || link->out.consumed_seen != seen) {
+        link->full_since_ns = 0;
+        link->stalled = false;
+    } else if (port->now_ns - link->full_since_ns > STALL_NS) {
+        link->stalled = true;
+    }
+}
+
+/* An ended link's ring has been received to its end. */
+static bool drained(const struct mem_link *link)
+{
+    return link->corrupt || link->in.taken == atomic_load(&link->in.control->produced);
+}
+
+static void bury(struct mem_port *port, struct mem_link *link)
+{
+    struct harp_address peer = link->peer;
+    uint32_t hops = link->hops;
+    mem_free(port, link);
+    link->state = MEM_DEAD;
+    link->peer = peer;
+    link->hops = hops;
+}
+
+static void tend(struct harp_port *base, uint64_t now_ns)
+{
+    struct mem_port *port = of(base);
+    port->now_ns = now_ns;
+    mem_look(port);
+    for (uint32_t i = 0; i < port->links_n; i++) {
+        struct mem_link *link = &port->links[i];
+        if (link->state == MEM_LINKED)
+            watch_stall(port, link);
+        if (link->state == MEM_ENDED && drained(link))
+            bury(port, link);
+    }
+}
+
+static bool notice(struct harp_port *base, struct harp_notice *out)
+{
+    struct mem_port *port = of(base);
+    for (uint32_t i = 0; i < port->links_n; i++) {
+        struct mem_link *link = &port->links[i];
+        if (link->state != MEM_DEAD || link->noticed)
+            continue;
+        *out = (struct harp_notice){.type = HARP_NOTICE_UNREACHABLE, .about = link->peer};
+        link->noticed = true;
+        if (link->hops == 0)
+            mem_free(port, link);
+        return true;
+    }
+    return false;
+}
+
+/* ---- Hops ---- */
+
+static int hop(struct harp_port *base, const struct harp_address *to, uint16_t local, char *why)
+{
+    struct mem_port *port = of(base);
+    assert(local == 0);
+    if (to->family != HARP_MEM) {
+        char text[64];
+        harp_address_format(to, text, sizeof text);
+        snprintf(why, HARP_WHY_BYTES, "%s is no mem port; a mem port reaches no other kind", text);
+        return -EAFNOSUPPORT;
+    }
+    int number = -1;
+    for (uint32_t i = 0; i < port->links_n && number < 0; i++)
+        if (port->links[i].state == MEM_LINKED && harp_address_same(&port->links[i].peer, to))
+            number = (int)i;
+    if (number < 0)
+        number = mem_connect(port, to, why);
+    if (number >= 0)
+        port->links[number].hops++;
+    return number;
+}
+
+static void unhop(struct harp_port *base, int hop)
+{
+    struct mem_port *port = of(base);
+    struct mem_link *link = &port->links[hop];
+    assert(link->hops > 0);
+    link->hops--;
+    if (link->hops == 0 && link->state == MEM_DEAD && link->noticed)
+        mem_free(port, link);
+}
+
+static uint32_t hop_payload_max(const struct harp_port *base, int hop)
+{
+    (void)base;
+    (void)hop;
+    return MEM_PAYLOAD_MAX;
+}
+
+/* ---- Waiting ---- */
+
+static int fd(const struct harp_port *base)
+{
+    return ((const struct mem_port *)(const void *)base)->epoll;
+}
+
+static bool sleep_now(struct harp_port *base)
+{
+    struct mem_port *port = of(base);
+    bool quiet = true;
+    for (uint32_t i = 0; i < port->links_n; i++) {
+        struct mem_link *link = &port->links[i];
+        if (link->state == MEM_LINKED)
+            quiet &= mem_sleep(&link->in);
+        else if (link->state == MEM_ENDED || (link->state == MEM_DEAD && !link->noticed))
+            quiet = false;
+    }
+    port->asleep = true;
+    if (!quiet)
+        wake(port);
+    return quiet;
+}
+
+static uint64_t deadline_ns(const struct harp_port *base)
+{
+    const struct mem_port *port = (const struct mem_port *)(const void *)base;
+    for (uint32_t i = 0; i < port->links_n; i++)
+        if (port->links[i].state == MEM_LINKED && port->links[i].full_since_ns)
+            return port->now_ns + FULL_NS;
+    return UINT64_MAX;
+}
+
+/* ---- Open and close ---- */
+
+static void close_port(struct harp_port *base)
+{
+    struct mem_port *port = of(base);
+    bool child = port->owner != getpid();
+    if (port->epoll >= 0)
+        close(port->epoll);
+    port->epoll = -1; /* it is the parent's, too: nothing is taken off it */
+    for (uint32_t i = 0; i < port->links_n; i++) {
+        if (child)
+            port->links[i].base = NULL; /* it was not inherited */
+        if (port->links[i].state != MEM_FREE)
+            mem_free(port, &port->links[i]);
+    }
+    if (port->listener >= 0)
+        close(port->listener);
+    free(port);
+}
+
+static const struct harp_port_ops ops = {
+    .name = "mem",
+    .receive = receive,
+    .release = release,
+    .room = room,
+    .slot = slot,
+    .flush = flush,
+    .tend = tend,
+    .notice = notice,
+    .hop = hop,
+    .unhop = unhop,
+    .hop_payload_max = hop_payload_max,
+    .fd = fd,
+    .sleep = sleep_now,
+    .deadline_ns = deadline_ns,
+    .close = close_port,
+};
+
+/* The size of rings: a power of two; 0 if what is asked for cannot be. */
+static uint64_t ring_bytes(uint64_t asked)
+{
+    uint64_t bytes = MEM_RING_LEAST;
+    if (asked == 0)
+        return RING_BYTES;
+    while (bytes < asked)
+        bytes *= 2;
+    return bytes <= MEM_RING_MOST ? bytes : 0;
+}
+
+int harp_port_mem_open(struct harp_port **out, const struct harp_port_config *config, char *why)
+{
+    uint64_t ring = ring_bytes(config->ring_bytes);
+    if (ring == 0) {
+        snprintf(why, HARP_WHY_BYTES, "mem: ring_bytes is %u; the most is %d", config->ring_bytes,
+                 MEM_RING_MOST);
+        return -EINVAL;
+    }
+    struct mem_port *port = calloc(1, sizeof *port);
+    if (!port) {
+        snprintf(why, HARP_WHY_BYTES, "mem: %s", strerror(ENOMEM));
+        return -ENOMEM;
+    }
+    port->owner = getpid();
+    port->ring_bytes = ring;
+    port->listener = port->epoll = -1;
+    port->name.family = HARP_MEM;
+    port->port = (struct harp_port){.ops = &ops,
+                                    .locals = &port->name,
+                                    .locals_n = 1,
+                                    .payload_max = MEM_PAYLOAD_MAX,
+                                    .holds_back = true};
+    int failed = getrandom(port->name.ip, sizeof port->name.ip, 0) < 0 ? -errno : mem_listen(port);
+    if (failed) {
+        snprintf(why, HARP_WHY_BYTES, "mem: no socket to be found by: %s", strerror(-failed));
+        close_port(&port->port);
+        return failed;
+    }
+    snprintf(port->port.line, sizeof port->port.line, "mem: rings of %llu KiB",
+             (unsigned long long)ring / 1024);
+    *out = &port->port;
+    return 0;
+}

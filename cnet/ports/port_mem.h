@@ -1,0 +1,88 @@
+/* Inside of the mem port: datagrams through memory that two processes share.
+ *
+ *     port A                                                        port B
+ *     name: 16 random bytes                           "\0harp-mem-<name>" listens
+ *       |  connect, hello + memfd (SCM_RIGHTS) ------------------------>  |
+ *       |  ring 0 =====================================================>  |
+ *       |  <===================================================== ring 1  |
+ *       |  <---- a byte on the socket: "wake up"; its end: "gone" ----->  |
+ *
+ * - **One link per pair of ports**, whoever connected first, for both directions; it lives until
+ *   either port closes. (If both connect at the same moment there are two, and each sends on its
+ *   own.) A port may be linked to itself.
+ * - **Nothing is left behind.** Abstract sockets and memfds vanish with the processes. Ports see
+ *   each other within one network namespace, and only processes of the same user link up.
+ * - **A link ends** when the socket does or when the other side breaks the ring's rules: a notice
+ *   says that the address is unreachable, once what lay in the ring has been received. What is
+ *   written for it then is dropped, as it is for a reader that stands still with a full ring.
+ * - **Near and far.** Between cores that share a cache, the receiver finds lines there sooner than
+ *   in memory; between others it is the reverse, by a factor of two to three, and a virtual
+ *   machine's cores change from one to the other within seconds. How long it takes to see what the
+ *   other side has written (`consumed`) tells which it is, and so whether long payloads are best
+ *   written past the caches (port.h: `far`).
+ * - **No system call** while both sides are awake: newcomers and ends are looked after in `tend`.
+ *
+ *     state      socket  memory  next
+ *     FREE                       GREETING LINKED
+ *     GREETING   yes             LINKED FREE        accepted, the hello is not here yet
+ *     LINKED     yes     yes     ENDED
+ *     ENDED              yes     DEAD               what is in the ring may still be received
+ *     DEAD                       FREE               until the notice is taken and no hop is left
+ */
+#ifndef HARP_PORT_MEM_H
+#define HARP_PORT_MEM_H
+
+#include "ports/port.h"
+#include "ports/port_mem_ring.h"
+
+enum { MEM_LINKS_MAX = 64 };
+#define MEM_LISTENER UINT32_MAX /* instead of a link's number, in epoll */
+
+enum mem_state { MEM_FREE, MEM_GREETING, MEM_LINKED, MEM_ENDED, MEM_DEAD };
+
+struct mem_link {
+    enum mem_state state;
+    bool corrupt; /* nothing in its ring is to be received any more */
+    bool noticed; /* DEAD: the engine knows */
+    bool stalled; /* its ring has been full for long: what does not fit is dropped */
+    int socket;
+    uint32_t hops; /* that the engine holds */
+    uint64_t full_since_ns;
+    uint32_t asked;    /* how often `consumed` was read since its time was last taken */
+    uint64_t fetch_ns; /* time that takes, smoothed */
+    bool far;
+    struct harp_address peer;
+    struct mem_out out;
+    struct mem_in in;
+    uint8_t *base; /* of all mappings */
+    size_t mapped_bytes;
+};
+
+struct mem_port {
+    struct harp_port port;
+    struct harp_address name;
+    int owner, listener, epoll;
+    uint32_t links_n; /* numbers ever used */
+    uint32_t turn;    /* which link is asked first */
+    bool asleep;      /* `sleep` said yes since the last receive */
+    uint64_t ring_bytes;
+    uint64_t now_ns;
+    struct mem_link links[MEM_LINKS_MAX];
+};
+
+/* Listen under the port's name. Returns 0 or -errno. */
+int mem_listen(struct mem_port *port);
+
+/* Make a link to the port of that name. Returns its number, or -errno and a sentence. */
+int mem_connect(struct mem_port *port, const struct harp_address *to, char *why);
+
+/* Take newcomers in, learn of ends, and take wake-ups off the sockets. */
+void mem_look(struct mem_port *port);
+
+/* LINKED becomes ENDED. */
+void mem_end(struct mem_port *port, struct mem_link *link);
+
+/* Give a link's socket and memory back. */
+void mem_free(struct mem_port *port, struct mem_link *link);
+
+#endif

@@ -1,0 +1,208 @@
+#define _GNU_SOURCE
+#include "ports/port_udp.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static void udp_release(struct harp_port *port, struct harp_arrival *arrivals, size_t count)
+{
+    (void)port, (void)arrivals, (void)count; /* the buffers are free again with the next receive */
+}
+
+static bool udp_notice(struct harp_port *port, struct harp_notice *notice)
+{
+    struct udp_port *udp = (struct udp_port *)port;
+    if (udp->notices_n == 0)
+        return false;
+    *notice = udp->notices[udp->notices_first];
+    udp->notices_first = (udp->notices_first + 1) % UDP_NOTICES;
+    udp->notices_n--;
+    return true;
+}
+
+/* A free place for a hop, or -1. */
+static int hop_place(struct udp_port *udp)
+{
+    for (int i = 0; i < udp->hops_n; i++)
+        if (udp->hops[i].payload_max == 0)
+            return i;
+    int wider = udp->hops_n ? udp->hops_n * 2 : 16, place = udp->hops_n;
+    struct udp_hop *hops = realloc(udp->hops, (size_t)wider * sizeof *hops);
+    if (!hops)
+        return -1;
+    memset(hops + place, 0, (size_t)(wider - place) * sizeof *hops);
+    udp->hops = hops;
+    udp->hops_n = wider;
+    return place;
+}
+
+static int udp_hop(struct harp_port *port, const struct harp_address *to, uint16_t local, char *why)
+{
+    struct udp_port *udp = (struct udp_port *)port;
+    struct udp_hop made = {.local = local};
+    char text[64], own[64];
+    assert(local < udp->sockets_n);
+    harp_address_format(to, text, sizeof text);
+    harp_address_format(&udp->locals[local], own, sizeof own);
+    if (to->family != HARP_INET || to->port == 0 ||
+        harp_address_is_ipv4(to) != (udp->family == AF_INET)) {
+        snprintf(why, HARP_WHY_BYTES,
+                 "%s cannot be reached from %s: it takes an %s address and a"
+                 " UDP port",
+                 text, own, udp->family == AF_INET ? "IPv4" : "IPv6");
+        return -EAFNOSUPPORT;
+    }
+    udp_address_from(udp, to, &made.to);
+    int payload = udp_route_payload(udp, &made.to);
+    if (payload < 0) {
+        snprintf(why, HARP_WHY_BYTES, "there is no way from %s to %s: %s", own, text,
+                 strerror(-payload));
+        return payload;
+    }
+    made.payload_max =
+        (uint32_t)payload < port->payload_max ? (uint32_t)payload : port->payload_max;
+    int place = hop_place(udp);
+    if (place < 0) {
+        snprintf(why, HARP_WHY_BYTES, "no memory for a way to %s", text);
+        return -ENOMEM;
+    }
+    udp->hops[place] = made;
+    return place;
+}
+
+static void udp_unhop(struct harp_port *port, int hop)
+{
+    struct udp_port *udp = (struct udp_port *)port;
+    assert(hop >= 0 && hop < udp->hops_n && udp->hops[hop].payload_max);
+    udp->hops[hop].payload_max = 0;
+    if (udp->last_hop == hop)
+        udp->last_hop = -1;
+}
+
+static uint32_t udp_hop_payload_max(const struct harp_port *port, int hop)
+{
+    const struct udp_port *udp = (const struct udp_port *)port;
+    assert(hop >= 0 && hop < udp->hops_n && udp->hops[hop].payload_max);
+    return udp->hops[hop].payload_max;
+}
+
+static int udp_fd(const struct harp_port *port)
+{
+    return ((const struct udp_port *)port)->epoll;
+}
+
+static bool udp_sleep(struct harp_port *port)
+{
+    const struct udp_port *udp = (const struct udp_port *)port;
+    return udp->inbound_next == udp->inbound_n && udp->ready_n == 0;
+}
+
+static uint64_t udp_deadline_ns(const struct harp_port *port)
+{
+    return ((const struct udp_port *)port)->retry_ns;
+}
+
+static void udp_close(struct harp_port *port)
+{
+    struct udp_port *udp = (struct udp_port *)port;
+    for (uint16_t i = 0; i < udp->sockets_n; i++)
+        close(udp->sockets[i]);
+    if (udp->epoll >= 0)
+        close(udp->epoll);
+    if (udp->arena.base)
+        harp_arena_close(&udp->arena);
+    free(udp->sockets);
+    free(udp->locals);
+    free(udp->hops);
+    free(udp);
+}
+
+static const struct harp_port_ops udp_ops = {
+    .name = "udp",
+    .receive = udp_receive,
+    .release = udp_release,
+    .room = udp_room,
+    .slot = udp_slot,
+    .flush = udp_flush,
+    .tend = udp_tend,
+    .notice = udp_notice,
+    .hop = udp_hop,
+    .unhop = udp_unhop,
+    .hop_payload_max = udp_hop_payload_max,
+    .fd = udp_fd,
+    .sleep = udp_sleep,
+    .deadline_ns = udp_deadline_ns,
+    .close = udp_close,
+};
+
+static int memory(struct udp_port *udp, uint16_t locals, char *why)
+{
+    size_t buffers = (size_t)UDP_RECEIVE_AT_ONCE * UDP_BUFFER_BYTES;
+    udp->staging_bytes = HARP_BATCH * (udp->port.payload_max + UDP_ALIGN + UDP_LEAD);
+    if (udp->staging_bytes < UDP_STAGING_LEAST)
+        udp->staging_bytes = UDP_STAGING_LEAST;
+    udp->sockets = calloc(locals, sizeof *udp->sockets);
+    udp->locals = calloc(locals, sizeof *udp->locals);
+    if (!udp->sockets || !udp->locals ||
+        harp_arena_open(&udp->arena, udp->staging_bytes + buffers, HARP_ARENA_LOCAL)) {
+        snprintf(why, HARP_WHY_BYTES, "no memory for a udp port's buffers");
+        return -ENOMEM;
+    }
+    udp->staging = harp_arena_take(&udp->arena, udp->staging_bytes, 4096);
+    udp->buffers = harp_arena_take(&udp->arena, buffers, 4096);
+    assert(udp->staging && udp->buffers);
+    return 0;
+}
+
+void udp_describe(struct udp_port *udp)
+{
+    static const char *const offload[] = {"no GSO, no GRO", "GRO, no GSO", "GSO, no GRO",
+                                          "GSO and GRO"};
+    char own[64], *line = udp->port.line;
+    size_t room = sizeof udp->port.line;
+    harp_address_format(&udp->locals[0], own, sizeof own);
+    size_t n = (size_t)snprintf(line, room, "udp: %s %s, MTU %u, %s", udp->name, own, udp->mtu,
+                                offload[udp->gso * 2 + udp->gro]);
+    uint32_t least =
+        udp->kernel_bytes[0] < udp->kernel_bytes[1] ? udp->kernel_bytes[0] : udp->kernel_bytes[1];
+    if (least < UDP_SOCKET_BYTES && n < room)
+        snprintf(line + n, room - n,
+                 "; socket buffers of %u KiB: sysctl -w net.core.rmem_max=%d net.core.wmem_max=%d",
+                 least >> 10, UDP_SOCKET_BYTES, UDP_SOCKET_BYTES);
+}
+
+int harp_port_udp_open(struct harp_port **port, const struct harp_port_config *config, char *why)
+{
+    struct harp_address local = {0};
+    if (config->locals < 1 || config->locals > UDP_LOCALS_MAX) {
+        snprintf(why, HARP_WHY_BYTES, "a udp port has 1 to %u own addresses, not %u",
+                 UDP_LOCALS_MAX, config->locals);
+        return -EINVAL;
+    }
+    struct udp_port *udp = calloc(1, sizeof *udp);
+    if (!udp) {
+        snprintf(why, HARP_WHY_BYTES, "no memory for a udp port");
+        return -ENOMEM;
+    }
+    udp->epoll = udp->last_hop = -1;
+    udp->retry_ns = UINT64_MAX;
+    int error = udp_interface_find(udp, config, &local, why);
+    udp->port.payload_max = udp_payload_of_mtu(udp, udp->mtu);
+    if (!error)
+        error = memory(udp, config->locals, why);
+    if (!error)
+        error = udp_sockets_open(udp, &local, config->locals, why);
+    if (error) {
+        udp_close(&udp->port);
+        return error;
+    }
+    udp->port.ops = &udp_ops;
+    udp->port.locals = udp->locals;
+    udp->port.locals_n = udp->sockets_n;
+    udp_describe(udp);
+    *port = &udp->port;
+    return 0;
+}

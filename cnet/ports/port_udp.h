@@ -1,0 +1,143 @@
+/* The udp port's insides, shared by its files and by nobody else.
+ *
+ *     port_udp.c         open, close, hops, waiting
+ *     port_udp_socket.c  interface, addresses, sockets, what the kernel offers
+ *     port_udp_send.c    staging, flush
+ *     port_udp_receive.c arrivals, errors that ICMP brings
+ *
+ * Sending: datagrams of equal size to one hop lie back to back and leave as one super-packet, which
+ * the kernel or the card cuts (UDP_SEGMENT); the last may be shorter.
+ *
+ *     staging  | A A A A A a | B B B | C | ... free ...         equal ones, and a shorter one
+ *              <- one super -> <-----> <->
+ *
+ * Receiving: the kernel joins what the card brought (UDP_GRO) and copies it into one of a few
+ * buffers; arrivals point into it.
+ */
+#ifndef HARP_PORT_UDP_H
+#define HARP_PORT_UDP_H
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "ports/port.h"
+
+#define UDP_SUPER_BYTES 65507u /* largest UDP payload over IPv4, and the kernel's limit here */
+#define UDP_SUPER_SEGMENTS 64u /* the kernel's limit before 6.9; 128 since */
+#define UDP_STAGING_LEAST (272u << 10) /* four full super-packets, that the cache still holds */
+#define UDP_SUPERS 256u                /* super-packets staged at most */
+#define UDP_SEND_AT_ONCE 32u           /* super-packets a system call */
+#define UDP_RECEIVE_AT_ONCE 4u /* the same, of UDP_BUFFER_BYTES each: they stay in the cache */
+#define UDP_BUFFER_BYTES (68u << 10)
+#define UDP_ALIGN 64u
+#define UDP_LEAD 20u /* a datagram's header of 44 bytes ends 64 from the start */
+#define UDP_NOTICES 32u
+#define UDP_LOCALS_MAX 256u
+#define UDP_SOCKET_BYTES (8 << 20) /* what the kernel is to hold, each way */
+#define UDP_ECT_0 2        /* in the IP header: switches may mark instead of dropping (RFC 3168) */
+#define UDP_CE 3           /* and this one did */
+#define UDP_MTU_LEAST 552u /* no network takes less; who says so by ICMP lies */
+#define UDP_RETRY_NS 200000u /* after the kernel would take no more */
+
+union udp_address {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+};
+
+struct udp_hop {
+    union udp_address to;
+    uint32_t payload_max; /* 0: this hop is free */
+    uint16_t local;
+};
+
+struct udp_super {
+    union udp_address to;
+    uint32_t at; /* in the staging area */
+    uint32_t bytes;
+    uint16_t segment; /* bytes of its datagrams */
+    uint16_t segments;
+    uint16_t local;
+    bool ended; /* its last datagram is shorter */
+    bool gone;
+};
+
+struct udp_inbound {
+    const uint8_t *bytes;
+    uint32_t length, segment;
+    struct harp_address from;
+    uint32_t waited_ns;
+    uint16_t local;
+    bool marked;
+};
+
+struct udp_port {
+    struct harp_port port; /* first: the two are cast into one another */
+    struct harp_arena arena;
+    int family;
+    unsigned interface; /* its index */
+    char name[16];      /* the interface's */
+    uint32_t mtu;
+    uint32_t kernel_bytes[2]; /* what it holds for each socket: received, sent */
+    bool gso, gro;
+    int epoll;    /* of all sockets */
+    int *sockets; /* of each local */
+    uint16_t sockets_n;
+    struct harp_address *locals;
+
+    struct udp_hop *hops;
+    int hops_n;
+
+    uint8_t *staging;
+    uint32_t staging_bytes;
+    uint32_t used; /* of them */
+    struct udp_super supers[UDP_SUPERS];
+    uint32_t supers_n;
+    int last_hop; /* of the youngest super, if it may grow; else -1 */
+    uint64_t retry_ns;
+
+    uint8_t *buffers;
+    struct udp_inbound inbound[UDP_RECEIVE_AT_ONCE];
+    uint32_t inbound_n, inbound_next; /* which come next, */
+    uint32_t inbound_at;              /* and where in the first of them */
+    uint16_t ready[UDP_LOCALS_MAX];   /* sockets that had something to say when last asked */
+    uint16_t ready_n;
+
+    struct harp_notice notices[UDP_NOTICES];
+    uint32_t notices_first, notices_n;
+};
+
+/* port_udp.c */
+/* Write the port's line anew. */
+void udp_describe(struct udp_port *udp);
+
+/* port_udp_socket.c */
+int udp_interface_find(struct udp_port *udp, const struct harp_port_config *config,
+                       struct harp_address *local, char *why);
+int udp_sockets_open(struct udp_port *udp, const struct harp_address *local, uint16_t locals,
+                     char *why);
+socklen_t udp_address_from(const struct udp_port *udp, const struct harp_address *from,
+                           union udp_address *to);
+void udp_address_to(const union udp_address *from, struct harp_address *to);
+bool udp_address_equal(const union udp_address *a, const union udp_address *b);
+uint32_t udp_payload_of_mtu(const struct udp_port *udp, uint32_t mtu);
+/* What the interface takes at this moment. */
+uint32_t udp_payload_now(const struct udp_port *udp);
+/* What a route says its MTU is, as a UDP payload; -errno if there is no route. */
+int udp_route_payload(const struct udp_port *udp, const union udp_address *to);
+
+/* port_udp_send.c */
+size_t udp_room(struct harp_port *port, int hop);
+uint8_t *udp_slot(struct harp_port *port, int hop, uint32_t bytes);
+void udp_flush(struct harp_port *port, uint64_t now_ns);
+
+/* port_udp_receive.c */
+size_t udp_receive(struct harp_port *port, uint64_t now_ns, struct harp_arrival *arrivals,
+                   size_t room);
+void udp_tend(struct harp_port *port, uint64_t now_ns);
+/* The way to `to` takes less than was thought. */
+void udp_narrow(struct udp_port *udp, const union udp_address *to, uint32_t payload_max);
+void udp_notify(struct udp_port *udp, enum harp_notice_type type, const union udp_address *about,
+                uint32_t payload_max);
+
+#endif

@@ -1,0 +1,211 @@
+#define _GNU_SOURCE
+#include "ports/port_udp.h"
+
+#include <errno.h>
+#include <linux/errqueue.h>
+#include <netinet/icmp6.h>
+#include <netinet/ip_icmp.h>
+#include <netinet/udp.h>
+#include <sys/epoll.h>
+#include <time.h>
+
+#define WAITED_MOST_NS UINT64_C(4000000000)
+
+union control {
+    char bytes[256];
+    struct cmsghdr align;
+};
+
+static uint64_t nanoseconds(const struct timespec *time)
+{
+    return (uint64_t)time->tv_sec * 1000000000 + (uint64_t)time->tv_nsec;
+}
+
+/* What the kernel says beside a super-packet: how long its datagrams are, the IP header's mark, and
+ * when the first of them came, by the calendar's clock as is `now_ns`. */
+static void read_control(struct msghdr *header, uint64_t now_ns, struct udp_inbound *inbound)
+{
+    int traffic = 0, segment = 0;
+    struct timespec came;
+    inbound->waited_ns = 0;
+    for (struct cmsghdr *item = CMSG_FIRSTHDR(header); item; item = CMSG_NXTHDR(header, item)) {
+        if (item->cmsg_level == IPPROTO_UDP && item->cmsg_type == UDP_GRO)
+            memcpy(&segment, CMSG_DATA(item), sizeof segment);
+        else if (item->cmsg_level == IPPROTO_IP && item->cmsg_type == IP_TOS)
+            traffic = *CMSG_DATA(item);
+        else if (item->cmsg_level == IPPROTO_IPV6 && item->cmsg_type == IPV6_TCLASS)
+            memcpy(&traffic, CMSG_DATA(item), sizeof traffic);
+        else if (item->cmsg_level == SOL_SOCKET && item->cmsg_type == SCM_TIMESTAMPNS) {
+            memcpy(&came, CMSG_DATA(item), sizeof came);
+            uint64_t waited_ns = now_ns - nanoseconds(&came);
+            /* The calendar may be set meanwhile. */
+            inbound->waited_ns = waited_ns < WAITED_MOST_NS ? (uint32_t)waited_ns : 0;
+        }
+    }
+    inbound->segment = segment > 0 ? (uint32_t)segment : inbound->length;
+    inbound->marked = (traffic & UDP_CE) == UDP_CE;
+}
+
+/* One system call: up to UDP_RECEIVE_AT_ONCE supers of one socket. */
+static void receive_some(struct udp_port *udp, uint16_t local)
+{
+    struct mmsghdr messages[UDP_RECEIVE_AT_ONCE];
+    struct iovec parts[UDP_RECEIVE_AT_ONCE];
+    union control controls[UDP_RECEIVE_AT_ONCE];
+    union udp_address from[UDP_RECEIVE_AT_ONCE];
+    for (uint32_t i = 0; i < UDP_RECEIVE_AT_ONCE; i++) {
+        parts[i] = (struct iovec){udp->buffers + i * UDP_BUFFER_BYTES + UDP_LEAD,
+                                  UDP_BUFFER_BYTES - UDP_LEAD};
+        messages[i].msg_hdr = (struct msghdr){
+            .msg_name = &from[i],
+            .msg_namelen = sizeof from[i],
+            .msg_iov = &parts[i],
+            .msg_iovlen = 1,
+            .msg_control = controls[i].bytes,
+            .msg_controllen = sizeof controls[i].bytes,
+        };
+    }
+    udp->port.counters.receive_calls++;
+    int got = recvmmsg(udp->sockets[local], messages, UDP_RECEIVE_AT_ONCE, MSG_DONTWAIT, NULL);
+    udp->inbound_next = udp->inbound_at = 0;
+    udp->inbound_n = got > 0 ? (uint32_t)got : 0;
+    struct timespec now = {0};
+    if (got > 0)
+        clock_gettime(CLOCK_REALTIME, &now); /* the vDSO's: no system call */
+    for (uint32_t i = 0; i < udp->inbound_n; i++) {
+        struct udp_inbound *inbound = &udp->inbound[i];
+        inbound->bytes = parts[i].iov_base;
+        inbound->length = messages[i].msg_len;
+        inbound->local = local;
+        udp_address_to(&from[i], &inbound->from);
+        read_control(&messages[i].msg_hdr, nanoseconds(&now), inbound);
+    }
+}
+
+/* Which sockets have something. With one it is cheaper to try. */
+static void ask(struct udp_port *udp)
+{
+    struct epoll_event events[UDP_LOCALS_MAX];
+    if (udp->sockets_n == 1) {
+        udp->ready[0] = 0;
+        udp->ready_n = 1;
+        return;
+    }
+    int n = epoll_wait(udp->epoll, events, UDP_LOCALS_MAX, 0);
+    for (int i = 0; i < n; i++)
+        udp->ready[i] = (uint16_t)events[i].data.u32;
+    udp->ready_n = n > 0 ? (uint16_t)n : 0;
+}
+
+size_t udp_receive(struct harp_port *port, uint64_t now_ns, struct harp_arrival *arrivals,
+                   size_t room)
+{
+    struct udp_port *udp = (struct udp_port *)port;
+    size_t count = 0;
+    (void)now_ns;
+    if (udp->inbound_next == udp->inbound_n) {
+        if (udp->ready_n == 0)
+            ask(udp);
+        while (udp->inbound_next == udp->inbound_n && udp->ready_n > 0)
+            receive_some(udp, udp->ready[--udp->ready_n]);
+    }
+    while (count < room && udp->inbound_next < udp->inbound_n) {
+        const struct udp_inbound *in = &udp->inbound[udp->inbound_next];
+        uint32_t rest = in->length - udp->inbound_at;
+        uint32_t bytes = rest < in->segment ? rest : in->segment;
+        arrivals[count++] = (struct harp_arrival){
+            .bytes = (uint8_t *)in->bytes + udp->inbound_at,
+            .length = bytes,
+            .frame = HARP_NO_FRAME,
+            .from = &in->from,
+            .local = in->local,
+            .marked = in->marked,
+            .waited_ns = in->waited_ns,
+        };
+        port->counters.received_bytes += bytes;
+        udp->inbound_at += bytes;
+        if (udp->inbound_at == in->length) {
+            udp->inbound_next++;
+            udp->inbound_at = 0;
+        }
+    }
+    port->counters.received += count;
+    port->counters.received_copied += count;
+    return count;
+}
+
+void udp_narrow(struct udp_port *udp, const union udp_address *to, uint32_t payload_max)
+{
+    for (int i = 0; i < udp->hops_n; i++) {
+        struct udp_hop *hop = &udp->hops[i];
+        if (hop->payload_max > payload_max && udp_address_equal(&hop->to, to))
+            hop->payload_max = payload_max;
+    }
+    udp_notify(udp, HARP_NOTICE_MTU, to, payload_max);
+}
+
+void udp_notify(struct udp_port *udp, enum harp_notice_type type, const union udp_address *about,
+                uint32_t payload_max)
+{
+    struct harp_notice notice = {.type = type, .payload_max = payload_max};
+    udp_address_to(about, &notice.about);
+    for (uint32_t i = 0; i < udp->notices_n; i++) {
+        struct harp_notice *known = &udp->notices[(udp->notices_first + i) % UDP_NOTICES];
+        if (known->type == type && harp_address_same(&known->about, &notice.about)) {
+            known->payload_max = payload_max;
+            return;
+        }
+    }
+    if (udp->notices_n < UDP_NOTICES)
+        udp->notices[(udp->notices_first + udp->notices_n++) % UDP_NOTICES] = notice;
+}
+
+/* An error that ICMP brought, about a datagram to `to`. */
+static void icmp(struct udp_port *udp, const struct sock_extended_err *error,
+                 const union udp_address *to)
+{
+    if (error->ee_origin != SO_EE_ORIGIN_ICMP && error->ee_origin != SO_EE_ORIGIN_ICMP6)
+        return; /* our own kernel's come with the system call that they are about */
+    if (error->ee_errno == EMSGSIZE && error->ee_info >= UDP_MTU_LEAST)
+        udp_narrow(udp, to, udp_payload_of_mtu(udp, error->ee_info));
+    else if (error->ee_errno && error->ee_errno != EMSGSIZE)
+        udp_notify(udp, HARP_NOTICE_UNREACHABLE, to, 0);
+}
+
+static bool read_error(struct udp_port *udp, uint16_t local)
+{
+    uint8_t byte;
+    union control control;
+    union udp_address to;
+    struct iovec part = {&byte, 1};
+    struct msghdr header = {.msg_name = &to,
+                            .msg_namelen = sizeof to,
+                            .msg_iov = &part,
+                            .msg_iovlen = 1,
+                            .msg_control = control.bytes,
+                            .msg_controllen = sizeof control.bytes};
+    if (recvmsg(udp->sockets[local], &header, MSG_ERRQUEUE | MSG_DONTWAIT) < 0)
+        return false;
+    for (struct cmsghdr *item = CMSG_FIRSTHDR(&header); item; item = CMSG_NXTHDR(&header, item)) {
+        bool v4 = item->cmsg_level == IPPROTO_IP && item->cmsg_type == IP_RECVERR;
+        bool v6 = item->cmsg_level == IPPROTO_IPV6 && item->cmsg_type == IPV6_RECVERR;
+        struct sock_extended_err error;
+        if (!v4 && !v6)
+            continue;
+        memcpy(&error, CMSG_DATA(item), sizeof error);
+        icmp(udp, &error, &to);
+    }
+    return true;
+}
+
+void udp_tend(struct harp_port *port, uint64_t now_ns)
+{
+    struct udp_port *udp = (struct udp_port *)port;
+    struct epoll_event events[UDP_LOCALS_MAX];
+    (void)now_ns;
+    int n = epoll_wait(udp->epoll, events, udp->sockets_n, 0);
+    for (int i = 0; i < n; i++)
+        if (events[i].events & EPOLLERR)
+            for (int most = 64; most > 0 && read_error(udp, (uint16_t)events[i].data.u32); most--)
+                ;
+}

@@ -1,0 +1,220 @@
+#define _GNU_SOURCE
+#include "ports/port_udp.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <netinet/udp.h>
+
+/* Where the next super would begin. */
+static uint32_t next_start(const struct udp_port *udp)
+{
+    return (udp->used + UDP_ALIGN - 1) / UDP_ALIGN * UDP_ALIGN + UDP_LEAD;
+}
+
+size_t udp_room(struct harp_port *port, int hop)
+{
+    const struct udp_port *udp = (const struct udp_port *)port;
+    (void)hop;
+    uint32_t most = UDP_ALIGN + UDP_LEAD + port->payload_max;
+    uint32_t by_bytes = (udp->staging_bytes - udp->used) / most;
+    uint32_t by_supers = UDP_SUPERS - udp->supers_n;
+    return by_bytes < by_supers ? by_bytes : by_supers;
+}
+
+/* Whether a datagram fits behind the youngest super's last. */
+static bool grows(const struct udp_port *udp, int hop, uint32_t bytes)
+{
+    if (udp->last_hop != hop)
+        return false;
+    const struct udp_super *super = &udp->supers[udp->supers_n - 1];
+    return !super->ended && bytes <= super->segment && super->segments < UDP_SUPER_SEGMENTS &&
+           super->bytes + bytes <= UDP_SUPER_BYTES && udp->used + bytes <= udp->staging_bytes;
+}
+
+static bool begin(struct udp_port *udp, int hop, uint32_t bytes)
+{
+    uint32_t at = next_start(udp);
+    if (udp->supers_n == UDP_SUPERS || at + bytes > udp->staging_bytes)
+        return false;
+    udp->supers[udp->supers_n++] = (struct udp_super){
+        .to = udp->hops[hop].to,
+        .at = at,
+        .segment = (uint16_t)bytes,
+        .local = udp->hops[hop].local,
+        .ended = bytes % 4 != 0 || !udp->gso, /* what follows would not be aligned */
+    };
+    udp->used = at;
+    udp->last_hop = hop;
+    return true;
+}
+
+uint8_t *udp_slot(struct harp_port *port, int hop, uint32_t bytes)
+{
+    struct udp_port *udp = (struct udp_port *)port;
+    assert(hop >= 0 && hop < udp->hops_n && udp->hops[hop].payload_max);
+    assert(bytes > 0 && bytes <= UDP_SUPER_BYTES);
+    if (!grows(udp, hop, bytes) && !begin(udp, hop, bytes))
+        return NULL;
+    struct udp_super *super = &udp->supers[udp->supers_n - 1];
+    super->ended |= bytes < super->segment;
+    super->segments++;
+    super->bytes += bytes;
+    uint8_t *slot = udp->staging + udp->used;
+    udp->used += bytes;
+    return slot;
+}
+
+union udp_control {
+    char bytes[CMSG_SPACE(sizeof(uint16_t))];
+    struct cmsghdr align;
+};
+
+static void message(struct udp_port *udp, const struct udp_super *super, struct msghdr *header,
+                    struct iovec *part, union udp_control *control)
+{
+    *part = (struct iovec){udp->staging + super->at, super->bytes};
+    *header = (struct msghdr){
+        .msg_name = (void *)&super->to,
+        .msg_namelen = udp->family == AF_INET ? sizeof super->to.v4 : sizeof super->to.v6,
+        .msg_iov = part,
+        .msg_iovlen = 1,
+    };
+    if (super->segments == 1)
+        return;
+    header->msg_control = control->bytes;
+    header->msg_controllen = sizeof control->bytes;
+    control->align = (struct cmsghdr){
+        .cmsg_len = CMSG_LEN(sizeof super->segment),
+        .cmsg_level = IPPROTO_UDP,
+        .cmsg_type = UDP_SEGMENT,
+    };
+    memcpy(CMSG_DATA(&control->align), &super->segment, sizeof super->segment);
+}
+
+static void left(struct udp_port *udp, struct udp_super *super)
+{
+    struct harp_port_counters *counters = &udp->port.counters;
+    super->gone = true;
+    counters->sent += super->segments;
+    counters->sent_bytes += super->bytes;
+    counters->sent_copied += super->segments;
+}
+
+static void given_up(struct udp_port *udp, struct udp_super *super)
+{
+    super->gone = true;
+    udp->port.counters.dropped += super->segments;
+}
+
+/* Its datagrams one by one, where the kernel or the card does not cut this one. */
+static void send_singly(struct udp_port *udp, struct udp_super *super)
+{
+    for (uint32_t at = 0; at < super->bytes; at += super->segment) {
+        uint32_t rest = super->bytes - at, bytes = rest < super->segment ? rest : super->segment;
+        ssize_t sent = sendto(udp->sockets[super->local], udp->staging + super->at + at, bytes,
+                              MSG_DONTWAIT, &super->to.any,
+                              udp->family == AF_INET ? sizeof super->to.v4 : sizeof super->to.v6);
+        udp->port.counters.send_calls++;
+        udp->port.counters.sent += sent >= 0;
+        udp->port.counters.sent_copied += sent >= 0;
+        udp->port.counters.sent_bytes += sent >= 0 ? bytes : 0;
+        udp->port.counters.dropped += sent < 0;
+    }
+    super->gone = true;
+}
+
+/* What the kernel said of a super. False: it may take it later, and the rest of this socket's. */
+static bool refused(struct udp_port *udp, struct udp_super *super, int error, bool again)
+{
+    uint32_t payload_max;
+    switch (error) {
+    case EAGAIN:
+    case ENOBUFS: /* a full queue before the card */
+    case ENOMEM:
+        return false;
+    case EINVAL: /* a segment is longer than the MTU, or there is no such offload */
+    case EIO:    /* the card does no checksums */
+    case EMSGSIZE:
+        payload_max = udp_payload_now(udp);
+        if (super->segment > payload_max) {
+            udp_narrow(udp, &super->to, payload_max);
+            given_up(udp, super);
+        } else if (super->segments > 1) {
+            udp->gso = false;
+            udp_describe(udp);
+            send_singly(udp, super);
+        } else {
+            given_up(udp, super);
+        }
+        return true;
+    default:
+        /* The kernel tells about an earlier datagram (ICMP), once; about this one, if it does so
+         * again. */
+        if (again) {
+            udp_notify(udp, HARP_NOTICE_UNREACHABLE, &super->to, 0);
+            given_up(udp, super);
+        }
+        return true;
+    }
+}
+
+/* One system call for up to UDP_SEND_AT_ONCE supers of one socket, from the `*from`th on. False if
+ * the socket takes no more. */
+static bool send_some(struct udp_port *udp, uint16_t local, uint32_t *from, int *error_before)
+{
+    struct mmsghdr messages[UDP_SEND_AT_ONCE];
+    struct iovec parts[UDP_SEND_AT_ONCE];
+    union udp_control controls[UDP_SEND_AT_ONCE];
+    struct udp_super *supers[UDP_SEND_AT_ONCE];
+    unsigned count = 0;
+    uint32_t at = *from;
+    for (; at < udp->supers_n && count < UDP_SEND_AT_ONCE; at++) {
+        struct udp_super *super = &udp->supers[at];
+        if (super->gone || super->local != local)
+            continue;
+        message(udp, super, &messages[count].msg_hdr, &parts[count], &controls[count]);
+        supers[count++] = super;
+    }
+    if (count == 0) {
+        *from = udp->supers_n;
+        return true;
+    }
+    int sent = sendmmsg(udp->sockets[local], messages, count, MSG_DONTWAIT);
+    int error = sent < 0 ? errno : 0;
+    udp->port.counters.send_calls++;
+    for (int i = 0; i < sent; i++)
+        left(udp, supers[i]);
+    if (sent == (int)count)
+        *from = at;
+    bool goes_on = !error || refused(udp, supers[0], error, *error_before != 0);
+    *error_before = supers[0]->gone ? 0 : error;
+    return goes_on;
+}
+
+/* Forget those that are gone. */
+static void compact(struct udp_port *udp)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < udp->supers_n; i++)
+        if (!udp->supers[i].gone)
+            udp->supers[kept++] = udp->supers[i];
+    udp->supers_n = kept;
+    if (kept == 0)
+        udp->used = 0;
+}
+
+void udp_flush(struct harp_port *port, uint64_t now_ns)
+{
+    struct udp_port *udp = (struct udp_port *)port;
+    if (udp->supers_n == 0)
+        return;
+    for (uint16_t local = 0; local < udp->sockets_n; local++) {
+        int error_before = 0;
+        for (uint32_t from = 0; from < udp->supers_n;)
+            if (!send_some(udp, local, &from, &error_before))
+                break;
+    }
+    compact(udp);
+    udp->last_hop = -1;
+    udp->retry_ns = udp->supers_n ? now_ns + UDP_RETRY_NS : UINT64_MAX;
+}

@@ -1,0 +1,267 @@
+#define _GNU_SOURCE
+#include "ports/port_udp.h"
+
+#include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/udp.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#define IPV4_UDP_HEADERS 28u
+#define IPV6_UDP_HEADERS 48u
+
+socklen_t udp_address_from(const struct udp_port *udp, const struct harp_address *from,
+                           union udp_address *to)
+{
+    memset(to, 0, sizeof *to);
+    if (udp->family == AF_INET) {
+        to->v4.sin_family = AF_INET;
+        to->v4.sin_port = htons(from->port);
+        memcpy(&to->v4.sin_addr, from->ip + 12, 4);
+        return sizeof to->v4;
+    }
+    to->v6.sin6_family = AF_INET6;
+    to->v6.sin6_port = htons(from->port);
+    memcpy(&to->v6.sin6_addr, from->ip, 16);
+    if (IN6_IS_ADDR_LINKLOCAL(&to->v6.sin6_addr))
+        to->v6.sin6_scope_id = udp->interface;
+    return sizeof to->v6;
+}
+
+void udp_address_to(const union udp_address *from, struct harp_address *to)
+{
+    *to = (struct harp_address){.family = HARP_INET};
+    if (from->any.sa_family == AF_INET) {
+        to->port = ntohs(from->v4.sin_port);
+        to->ip[10] = to->ip[11] = 0xff;
+        memcpy(to->ip + 12, &from->v4.sin_addr, 4);
+    } else {
+        to->port = ntohs(from->v6.sin6_port);
+        memcpy(to->ip, &from->v6.sin6_addr, 16);
+    }
+}
+
+bool udp_address_equal(const union udp_address *a, const union udp_address *b)
+{
+    if (a->any.sa_family == AF_INET)
+        return a->v4.sin_port == b->v4.sin_port && a->v4.sin_addr.s_addr == b->v4.sin_addr.s_addr;
+    return a->v6.sin6_port == b->v6.sin6_port &&
+           memcmp(&a->v6.sin6_addr, &b->v6.sin6_addr, sizeof a->v6.sin6_addr) == 0;
+}
+
+uint32_t udp_payload_of_mtu(const struct udp_port *udp, uint32_t mtu)
+{
+    uint32_t headers = udp->family == AF_INET ? IPV4_UDP_HEADERS : IPV6_UDP_HEADERS;
+    uint32_t payload = mtu > headers ? mtu - headers : 0;
+    return payload < UDP_SUPER_BYTES ? payload : UDP_SUPER_BYTES;
+}
+
+/* Whether an address of the interface list is the one that we look for. */
+static bool matches(const struct ifaddrs *entry, const struct harp_port_config *config, int family,
+                    struct harp_address *address)
+{
+    if (!entry->ifa_addr || entry->ifa_addr->sa_family != family)
+        return false;
+    if (config->interface && strcmp(entry->ifa_name, config->interface) != 0)
+        return false;
+    union udp_address found;
+    memset(&found, 0, sizeof found);
+    memcpy(&found, entry->ifa_addr, family == AF_INET ? sizeof found.v4 : sizeof found.v6);
+    udp_address_to(&found, address);
+    address->port = 0;
+    if (config->local.family)
+        return memcmp(address->ip, config->local.ip, sizeof address->ip) == 0;
+    return family == AF_INET || !IN6_IS_ADDR_LINKLOCAL(&found.v6.sin6_addr);
+}
+
+static int nothing_found(const struct harp_port_config *config, char *why)
+{
+    char local[64];
+    if (config->interface && if_nametoindex(config->interface) == 0) {
+        snprintf(why, HARP_WHY_BYTES, "there is no interface %.20s here; ip -br link lists them",
+                 config->interface);
+        return -ENODEV;
+    }
+    if (config->local.family) {
+        harp_address_format(&config->local, local, sizeof local);
+        snprintf(why, HARP_WHY_BYTES, "%s%.20s has no address %s; ip -br address lists those here",
+                 config->interface ? "interface " : "this host",
+                 config->interface ? config->interface : "", local);
+    } else {
+        snprintf(why, HARP_WHY_BYTES,
+                 "interface %.20s has no IP address yet; ip address add gives it one",
+                 config->interface);
+    }
+    return -EADDRNOTAVAIL;
+}
+
+static uint32_t interface_mtu(const char *name)
+{
+    struct ifreq request = {0};
+    uint32_t mtu = 0;
+    memcpy(request.ifr_name, name, strnlen(name, sizeof request.ifr_name - 1));
+    int control = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (control < 0)
+        return 0;
+    if (ioctl(control, SIOCGIFMTU, &request) == 0)
+        mtu = (uint32_t)request.ifr_mtu;
+    close(control);
+    return mtu;
+}
+
+int udp_interface_find(struct udp_port *udp, const struct harp_port_config *config,
+                       struct harp_address *local, char *why)
+{
+    static const int families[] = {AF_INET, AF_INET6};
+    struct ifaddrs *list, *entry = NULL;
+    if (!config->interface && !config->local.family) {
+        snprintf(why, HARP_WHY_BYTES, "a udp port needs an interface or an address of this host");
+        return -EINVAL;
+    }
+    if (config->local.family && config->local.family != HARP_INET) {
+        snprintf(why, HARP_WHY_BYTES, "a udp port's own address must be IPv4 or IPv6");
+        return -EINVAL;
+    }
+    if (getifaddrs(&list) < 0) {
+        snprintf(why, HARP_WHY_BYTES, "the list of interfaces could not be read: %s",
+                 strerror(errno));
+        return -errno;
+    }
+    for (int i = 0; i < 2 && !entry; i++) {
+        udp->family = families[i];
+        for (entry = list; entry && !matches(entry, config, families[i], local);)
+            entry = entry->ifa_next;
+    }
+    if (!entry) {
+        freeifaddrs(list);
+        return nothing_found(config, why);
+    }
+    snprintf(udp->name, sizeof udp->name, "%s", entry->ifa_name);
+    freeifaddrs(list);
+    udp->interface = if_nametoindex(udp->name);
+    udp->mtu = interface_mtu(udp->name);
+    if (config->mtu > udp->mtu) {
+        snprintf(why, HARP_WHY_BYTES,
+                 "an MTU of %u is asked for, but %s has %u; ip link set dev %s"
+                 " mtu %u raises it",
+                 config->mtu, udp->name, udp->mtu, udp->name, config->mtu);
+        return -EINVAL;
+    }
+    if (config->mtu)
+        udp->mtu = config->mtu;
+    local->port = config->local.port;
+    return 0;
+}
+
+/* Large buffers; the kernel's limit does not bind those who may administer the network. */
+static void buffers(struct udp_port *udp, int fd)
+{
+    static const int options[2][2] = {{SO_RCVBUFFORCE, SO_RCVBUF}, {SO_SNDBUFFORCE, SO_SNDBUF}};
+    for (int i = 0; i < 2; i++) {
+        int bytes = UDP_SOCKET_BYTES, got = 0;
+        socklen_t length = sizeof got;
+        if (setsockopt(fd, SOL_SOCKET, options[i][0], &bytes, sizeof bytes) < 0)
+            setsockopt(fd, SOL_SOCKET, options[i][1], &bytes, sizeof bytes);
+        getsockopt(fd, SOL_SOCKET, options[i][1], &got, &length);
+        udp->kernel_bytes[i] = (uint32_t)got / 2; /* it doubles what it is asked for */
+    }
+}
+
+static int set(int fd, int level, int option, int value)
+{
+    return setsockopt(fd, level, option, &value, sizeof value);
+}
+
+static void options(struct udp_port *udp, int fd)
+{
+    if (udp->family == AF_INET) {
+        set(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE);
+        set(fd, IPPROTO_IP, IP_RECVERR, 1);
+        set(fd, IPPROTO_IP, IP_RECVTOS, 1);
+        set(fd, IPPROTO_IP, IP_TOS, UDP_ECT_0);
+    } else {
+        set(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+        set(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE);
+        set(fd, IPPROTO_IPV6, IPV6_RECVERR, 1);
+        set(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
+        set(fd, IPPROTO_IPV6, IPV6_TCLASS, UDP_ECT_0);
+    }
+    set(fd, SOL_SOCKET, SO_TIMESTAMPNS,
+        1); /* how long a datagram waits for us is no delay of the network */
+    udp->gso = set(fd, IPPROTO_UDP, UDP_SEGMENT, 0) == 0;
+    udp->gro = set(fd, IPPROTO_UDP, UDP_GRO, 1) == 0;
+    buffers(udp, fd);
+}
+
+static int socket_open(struct udp_port *udp, uint16_t i, const struct harp_address *local,
+                       char *why)
+{
+    union udp_address own;
+    char text[64];
+    harp_address_format(local, text, sizeof text);
+    int fd = socket(udp->family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) {
+        snprintf(why, HARP_WHY_BYTES, "a UDP socket could not be opened: %s", strerror(errno));
+        return -errno;
+    }
+    udp->sockets[udp->sockets_n++] = fd;
+    options(udp, fd);
+    socklen_t length = udp_address_from(udp, local, &own);
+    if (bind(fd, &own.any, length) < 0) {
+        snprintf(why, HARP_WHY_BYTES, "UDP address %s cannot be had: %s", text, strerror(errno));
+        return -errno;
+    }
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
+    if (getsockname(fd, &own.any, &length) < 0 ||
+        epoll_ctl(udp->epoll, EPOLL_CTL_ADD, fd, &event) < 0) {
+        snprintf(why, HARP_WHY_BYTES, "UDP socket at %s: %s", text, strerror(errno));
+        return -errno;
+    }
+    udp_address_to(&own, &udp->locals[i]);
+    return 0;
+}
+
+int udp_sockets_open(struct udp_port *udp, const struct harp_address *local, uint16_t locals,
+                     char *why)
+{
+    struct harp_address own = *local;
+    udp->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (udp->epoll < 0) {
+        snprintf(why, HARP_WHY_BYTES, "no epoll descriptor: %s", strerror(errno));
+        return -errno;
+    }
+    for (uint16_t i = 0; i < locals; i++) {
+        int error = socket_open(udp, i, &own, why);
+        if (error)
+            return error;
+        own.port = 0;
+    }
+    return 0;
+}
+
+int udp_route_payload(const struct udp_port *udp, const union udp_address *to)
+{
+    union udp_address own;
+    struct harp_address local = udp->locals[0];
+    int mtu = 0;
+    local.port = 0;
+    socklen_t length = udp_address_from(udp, &local, &own), mtu_length = sizeof mtu;
+    bool v4 = udp->family == AF_INET;
+    int fd = socket(udp->family, SOCK_DGRAM | SOCK_CLOEXEC, 0), error = 0;
+    if (fd < 0)
+        return -errno;
+    if (bind(fd, &own.any, length) < 0 || connect(fd, &to->any, length) < 0 ||
+        getsockopt(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_MTU : IPV6_MTU, &mtu, &mtu_length) <
+            0)
+        error = -errno;
+    close(fd);
+    return error ? error : (int)udp_payload_of_mtu(udp, (uint32_t)mtu);
+}
+
+uint32_t udp_payload_now(const struct udp_port *udp)
+{
+    return udp_payload_of_mtu(udp, interface_mtu(udp->name));
+}

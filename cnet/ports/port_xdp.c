@@ -1,0 +1,391 @@
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "ports/xdp_port.h"
+
+enum {
+    EVENTS = 16,
+    EVENT_SOCKET = 1 << 16, /* event numbers below are locals' */
+    EVENT_NETLINK,
+    CHANGES_AT_ONCE = 64,
+    FILL_MAX = 4096,
+    FILL_MIN = HARP_BATCH,
+    TEND_NS = 10 * 1000 * 1000,
+    STARVED_NS = 50 * 1000, /* a card says that it has sent in its own time, and wakes nobody */
+    HEADERS4 = 28,
+    HEADERS6 = 48,
+    ETHERNET_TAGGED = 18,
+    PAYLOAD_MAX = 65535 - HEADERS6,
+};
+
+/* The link is another than it was, or gone. Then routes through it are gone, too, and what is sent
+ * goes where the kernel sends it, if anywhere. */
+static void look_at_link(struct harp_xdp *xdp)
+{
+    struct harp_link link;
+    int error = harp_netlink_link(&xdp->netlink, NULL, xdp->link.index, &link);
+    if (error == 0)
+        xdp->link = link;
+    else
+        xdp->link.up = false;
+    xdp->blocked = false;
+    harp_xdp_hops_change(xdp, NULL);
+}
+
+static void look_at_changes(struct harp_xdp *xdp)
+{
+    struct harp_change change;
+    bool link = false, routes = false;
+    for (int i = 0; i < CHANGES_AT_ONCE && harp_netlink_change(&xdp->netlink, &change); i++) {
+        bool here = change.interface == xdp->link.index;
+        if (change.type == HARP_CHANGE_NEIGHBOUR && here)
+            harp_xdp_hops_change(xdp, &change.address);
+        link = link || (change.type == HARP_CHANGE_LINK && here);
+        routes = routes || change.type == HARP_CHANGE_ROUTE || change.type == HARP_CHANGE_LOST;
+    }
+    if (link)
+        look_at_link(xdp);
+    else if (routes)
+        harp_xdp_hops_change(xdp, NULL);
+    xdp->tended_ns = 0;
+}
+
+void harp_xdp_look(struct harp_xdp *xdp)
+{
+    struct epoll_event events[EVENTS];
+    int count = epoll_wait(xdp->epoll, events, EVENTS, 0);
+    for (int i = 0; i < count; i++) {
+        uint32_t what = events[i].data.u32;
+        if (what == EVENT_NETLINK) {
+            look_at_changes(xdp);
+        } else if (what == EVENT_SOCKET) {
+            int error;
+            socklen_t bytes = sizeof error;
+            if (events[i].events & EPOLLERR &&
+                getsockopt(xdp->socket.fd, SOL_SOCKET, SO_ERROR, &error, &bytes) == 0)
+                look_at_link(xdp);
+        } else {
+            if (events[i].events & EPOLLERR)
+                harp_xdp_kernel_errors(xdp, what);
+            if (events[i].events & EPOLLIN && !xdp->ready[what]) {
+                xdp->ready[what] = true;
+                xdp->ready_n++;
+            }
+        }
+    }
+}
+
+static void xdp_tend(struct harp_port *port, uint64_t now_ns)
+{
+    struct harp_xdp *xdp = harp_xdp_of(port);
+    xdp->now_ns = now_ns;
+    harp_xdp_look(xdp);
+    /* Not every driver looks once more after it has asked to be woken. */
+    if (harp_ring_room(&xdp->socket.tx, xdp->socket.tx.count) < xdp->socket.tx.count)
+        xdp->unsent = true;
+    if (now_ns - xdp->tended_ns < TEND_NS)
+        return;
+    if (harp_xdp_hops_tend(xdp))
+        xdp->tended_ns = now_ns;
+}
+
+static bool xdp_notice(struct harp_port *port, struct harp_notice *notice)
+{
+    struct harp_xdp *xdp = harp_xdp_of(port);
+    if (xdp->notices_n == 0)
+        return false;
+    *notice = xdp->notices[xdp->notices_first];
+    xdp->notices_first = (xdp->notices_first + 1) % XDP_NOTICES;
+    xdp->notices_n--;
+    return true;
+}
+
+static int xdp_fd(const struct harp_port *port)
+{
+    return harp_xdp_of(port)->epoll;
+}
+
+static bool xdp_sleep(struct harp_port *port)
+{
+    struct harp_xdp *xdp = harp_xdp_of(port);
+    harp_xdp_refill(xdp);
+    if (harp_xdp_reap(xdp) || harp_ring_ready(&xdp->socket.rx) > 0 || xdp->ready_n > 0)
+        return false;
+    if (xdp->unsent)
+        harp_xdp_kick(xdp);
+    if (xdp->unsent && !xdp->blocked)
+        return false;
+    harp_xdp_socket_wake(&xdp->socket, &port->counters.receive_calls);
+    xdp->slept = true;
+    return true;
+}
+
+static uint64_t xdp_deadline_ns(const struct harp_port *port)
+{
+    const struct harp_xdp *xdp = harp_xdp_of(port);
+    bool starved =
+        xdp->slots_free_n < HARP_BATCH || xdp->outstanding + HARP_BATCH > xdp->outstanding_most;
+    return starved && !xdp->blocked ? xdp->now_ns + STARVED_NS : UINT64_MAX;
+}
+
+/* The kernel has let go of all frames: give them back. */
+static void give_back(struct harp_xdp *xdp)
+{
+    for (uint32_t i = 0; xdp->holds && i < xdp->frames->count; i++) {
+        enum harp_frame_state state = xdp->frames->state[i];
+        if (xdp->holds[i] == XDP_FILL)
+            harp_frames_move(xdp->frames, i, HARP_FRAME_FILL, HARP_FRAME_FREE);
+        else if (xdp->holds[i] == XDP_SENT)
+            harp_frames_move(xdp->frames, i, state,
+                             state == HARP_FRAME_SENDING ? HARP_FRAME_KEPT : HARP_FRAME_FREE);
+        else if (xdp->holds[i] != XDP_NOTHING)
+            harp_frames_move(xdp->frames, i, HARP_FRAME_DRAFT, HARP_FRAME_FREE);
+    }
+}
+
+static void xdp_close(struct harp_port *port)
+{
+    struct harp_xdp *xdp = harp_xdp_of(port);
+    bool mine = xdp->owner == getpid();
+    for (uint32_t i = 0; mine && xdp->kernel && i < port->locals_n; i++)
+        if (xdp->kernel[i] >= 0)
+            harp_xdp_nic_unsteer(&xdp->nic, &xdp->locals[i]);
+    harp_xdp_socket_close(&xdp->socket, mine);
+    if (mine)
+        give_back(xdp);
+    harp_xdp_kernel_close(xdp);
+    harp_xdp_nic_leave(&xdp->nic);
+    harp_netlink_close(&xdp->netlink);
+    if (xdp->epoll >= 0)
+        close(xdp->epoll);
+    free(xdp->holds);
+    free(xdp->slots);
+    free(xdp->busy);
+    free(xdp->slots_free);
+    free(xdp->pending);
+    free(xdp->hops);
+    free(xdp->locals);
+    free(xdp->local_of);
+    free(xdp);
+}
+
+static const struct harp_port_ops xdp_ops = {
+    .name = "xdp",
+    .receive = harp_xdp_receive,
+    .release = harp_xdp_release,
+    .room = harp_xdp_room,
+    .slot = harp_xdp_slot,
+    .send_frame = harp_xdp_send_frame,
+    .flush = harp_xdp_flush,
+    .tend = xdp_tend,
+    .notice = xdp_notice,
+    .hop = harp_xdp_hop_make,
+    .unhop = harp_xdp_hop_drop,
+    .hop_payload_max = harp_xdp_hop_payload_max,
+    .fd = xdp_fd,
+    .sleep = xdp_sleep,
+    .deadline_ns = xdp_deadline_ns,
+    .close = xdp_close,
+};
+
+static int watch(struct harp_xdp *xdp, int fd, uint32_t what)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = what};
+    return epoll_ctl(xdp->epoll, EPOLL_CTL_ADD, fd, &event) < 0 ? -errno : 0;
+}
+
+/* The interface, and the address that the port has there. */
+static int find_interface(struct harp_xdp *xdp, struct harp_port_config *config, char *why)
+{
+    struct harp_link *link = &xdp->link;
+    int error = harp_netlink_open(&xdp->netlink);
+    if (error < 0) {
+        snprintf(why, HARP_WHY_BYTES, "the kernel's routing tables cannot be asked: %s",
+                 strerror(-error));
+        return error;
+    }
+    error = harp_netlink_link(&xdp->netlink, config->interface, 0, link);
+    if (error < 0)
+        snprintf(why, HARP_WHY_BYTES, "there is no interface %.15s: %s", config->interface,
+                 strerror(-error));
+    else if (!link->ethernet)
+        snprintf(why, HARP_WHY_BYTES, "%s is not an Ethernet interface: use port udp", link->name),
+            error = -EOPNOTSUPP;
+    else if (!link->up)
+        snprintf(why, HARP_WHY_BYTES, "%s is down: ip link set %s up", link->name, link->name),
+            error = -ENETDOWN;
+    if (error < 0 || config->local.family != 0)
+        return error;
+    error = harp_netlink_address(&xdp->netlink, link->index, &config->local);
+    if (error < 0)
+        snprintf(why, HARP_WHY_BYTES, "%s has no address that others can reach: ip address add",
+                 link->name);
+    return error;
+}
+
+static uint32_t power_of_two(uint32_t least)
+{
+    uint32_t power = 1;
+    while (power < least)
+        power *= 2;
+    return power;
+}
+
+/* How the pool's frames are shared out, and how much fits into a datagram. */
+static int share_out(struct harp_xdp *xdp, const struct harp_port_config *config,
+                     struct harp_xdp_socket_config *socket, uint32_t *slot_frames, char *why)
+{
+    const struct harp_frames *frames = config->frames;
+    bool v4 = harp_address_is_ipv4(&config->local);
+    uint32_t mtu = config->mtu && config->mtu < xdp->link.mtu ? config->mtu : xdp->link.mtu;
+    uint32_t single = frames->frame_bytes - HARP_XDP_KERNEL_ROOM - HARP_XDP_HEADROOM;
+    uint32_t headers = v4 ? HEADERS4 : HEADERS6;
+    uint32_t free = frames->in_state[HARP_FRAME_FREE];
+    uint32_t most = config->frames_max ? config->frames_max : free / 2;
+    free = free > frames->reserve ? free - frames->reserve : 0;
+    xdp->fill_most = most < FILL_MAX ? most : FILL_MAX;
+    xdp->port.payload_max = mtu - headers < PAYLOAD_MAX ? mtu - headers : PAYLOAD_MAX;
+    uint32_t each = (XDP_SLOT_OFFSET + xdp->port.payload_max) / frames->frame_bytes + 1;
+    *slot_frames = free > xdp->fill_most ? (free - xdp->fill_most) / 2 : 0;
+    if (*slot_frames > XDP_SLOTS_MAX * each)
+        *slot_frames = XDP_SLOTS_MAX * each;
+    if (xdp->fill_most < FILL_MIN || *slot_frames < HARP_BATCH * each) {
+        snprintf(why, HARP_WHY_BYTES,
+                 "the xdp port needs %d frames to receive into and twice %u free besides; the pool "
+                 "has %u free, and %u may be used to receive",
+                 FILL_MIN, HARP_BATCH * each, free, xdp->fill_most);
+        return -ENOBUFS;
+    }
+    *socket = (struct harp_xdp_socket_config){.interface = xdp->link.index,
+                                              .queues = xdp->link.queues,
+                                              .queue = config->queue,
+                                              .copy_only = config->copy_only,
+                                              .busy_poll_us = config->busy_poll_us,
+                                              .several = mtu + ETHERNET_TAGGED > single,
+                                              .fill = power_of_two(2 * xdp->fill_most),
+                                              .rx = power_of_two(xdp->fill_most),
+                                              .tx = power_of_two(4 * *slot_frames),
+                                              .frames = frames,
+                                              .name = xdp->link.name};
+    return 0;
+}
+
+static void describe(struct harp_xdp *xdp, bool copy_only)
+{
+    const struct harp_xdp_socket *socket = &xdp->socket;
+    char why[64] = "";
+    if (!socket->zero_copy && copy_only)
+        snprintf(why, sizeof why, " (as it was asked for)");
+    else if (!socket->zero_copy)
+        snprintf(why, sizeof why, " (zero copy: %s)", strerror(-socket->not_zero_copy));
+    snprintf(xdp->port.line, sizeof xdp->port.line, "xdp: %s queue %u, %s XDP%s, %s%s%s%s",
+             xdp->link.name, socket->queue, xdp->nic.generic ? "generic" : "native",
+             xdp->nic.first ? "" : " (shared)", socket->zero_copy ? "zero copy" : "copy mode", why,
+             socket->several ? ", frames in several buffers" : "",
+             socket->busy_poll ? ", busy polling" : "");
+}
+
+static int allocate(struct harp_xdp *xdp, const struct harp_port_config *config, char *why)
+{
+    uint32_t frames = config->frames->count;
+    xdp->locals = calloc(config->locals, sizeof *xdp->locals);
+    xdp->local_of = calloc(1 << 16, sizeof *xdp->local_of);
+    xdp->holds = malloc(frames * sizeof *xdp->holds);
+    xdp->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (!xdp->locals || !xdp->local_of || !xdp->holds || xdp->epoll < 0) {
+        snprintf(why, HARP_WHY_BYTES, "no memory for an xdp port");
+        return -ENOMEM;
+    }
+    memset(xdp->holds, 0xff, frames * sizeof *xdp->holds);
+    xdp->port.locals = xdp->locals;
+    xdp->port.locals_n = config->locals;
+    return 0;
+}
+
+static int steer(struct harp_xdp *xdp, char *why)
+{
+    int error = harp_xdp_nic_claim(&xdp->nic, xdp->socket.queue, xdp->socket.fd);
+    for (uint32_t i = 0; i < xdp->port.locals_n && error == 0; i++)
+        error = harp_xdp_nic_steer(&xdp->nic, &xdp->locals[i], xdp->socket.queue);
+    if (error < 0)
+        snprintf(why, HARP_WHY_BYTES, "queue %u of %s cannot be steered to: %s", xdp->socket.queue,
+                 xdp->link.name, strerror(-error));
+    return error;
+}
+
+static int open_all(struct harp_xdp *xdp, struct harp_port_config *config, char *why)
+{
+    struct harp_xdp_socket_config socket;
+    uint32_t slot_frames = 0;
+    int error = find_interface(xdp, config, why);
+    if (error == 0)
+        error = share_out(xdp, config, &socket, &slot_frames, why);
+    if (error == 0)
+        error = allocate(xdp, config, why);
+    if (error == 0)
+        error = harp_xdp_kernel_open(xdp, config, why);
+    if (error == 0)
+        error = harp_xdp_nic_join(&xdp->nic, &xdp->netlink, &xdp->link, config->generic, why);
+    if (error == 0)
+        error = harp_xdp_socket_open(&xdp->socket, &socket, why);
+    if (error < 0)
+        return error;
+    uint32_t headers = harp_address_is_ipv4(&config->local) ? HEADERS4 : HEADERS6;
+    uint32_t single = config->frames->frame_bytes - HARP_XDP_KERNEL_ROOM - HARP_XDP_HEADROOM -
+                      ETHERNET_TAGGED - headers;
+    if (!xdp->socket.several && xdp->port.payload_max > single)
+        xdp->port.payload_max = single;
+    xdp->outstanding_most = xdp->socket.tx.count / 2;
+    error = harp_xdp_send_open(xdp, slot_frames);
+    if (error < 0)
+        snprintf(why, HARP_WHY_BYTES,
+                 "the frame pool has too few adjacent frames for the xdp port");
+    harp_xdp_refill(xdp);
+    if (error == 0)
+        error = steer(xdp, why);
+    if (error == 0)
+        error = watch(xdp, xdp->socket.fd, EVENT_SOCKET);
+    if (error == 0)
+        error = watch(xdp, xdp->netlink.monitor, EVENT_NETLINK);
+    return error;
+}
+
+int harp_port_xdp_open(struct harp_port **port, const struct harp_port_config *config, char *why)
+{
+    struct harp_port_config own = *config;
+    const struct harp_frames *frames = config->frames;
+    if (!config->interface || config->locals == 0 || config->locals > XDP_LOCALS_MAX || !frames ||
+        (frames->frame_bytes != 2048 && frames->frame_bytes != 4096)) {
+        snprintf(why, HARP_WHY_BYTES,
+                 "the xdp port needs an interface, 1 to %d local addresses, and a pool of frames "
+                 "of 2048 or 4096 bytes",
+                 XDP_LOCALS_MAX);
+        return -EINVAL;
+    }
+    struct harp_xdp *xdp = calloc(1, sizeof *xdp);
+    if (!xdp) {
+        snprintf(why, HARP_WHY_BYTES, "no memory for an xdp port");
+        return -ENOMEM;
+    }
+    xdp->port.ops = &xdp_ops;
+    xdp->port.headroom = XDP_HEADERS_MAX;
+    xdp->frames = config->frames;
+    xdp->owner = getpid();
+    xdp->epoll = xdp->netlink.request = xdp->netlink.monitor = -1;
+    xdp->nic = (struct harp_xdp_nic){.link = -1, .program = {-1, -1, -1}};
+    xdp->socket.fd = -1;
+    snprintf(why, HARP_WHY_BYTES, "the xdp port cannot be opened: no memory");
+    int error = open_all(xdp, &own, why);
+    if (error < 0) {
+        xdp_close(&xdp->port);
+        return error;
+    }
+    describe(xdp, config->copy_only);
+    *port = &xdp->port;
+    return 0;
+}

@@ -1,0 +1,300 @@
+/* The kernel's UDP sockets beside the AF_XDP one, one for each local address.
+ *
+ * They hold the port number, receive what came to a wrong queue or from this host, carry datagrams
+ * whose way the port does not know, and hear what ICMP says, about datagrams of either kind. */
+#define _GNU_SOURCE
+#include "ports/xdp_port.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/errqueue.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { BUFFER_BYTES = 4 << 20, CONTROL_BYTES = 64, ECT0 = 2, CE = 3, ERRORS_AT_ONCE = 16 };
+
+union name {
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+};
+
+/* What recvmmsg writes to: one piece of memory for each of XDP_STRAYS datagrams. */
+struct harp_xdp_strays {
+    struct mmsghdr messages[XDP_STRAYS];
+    struct iovec parts[XDP_STRAYS];
+    union name names[XDP_STRAYS];
+    _Alignas(8) uint8_t control[XDP_STRAYS][CONTROL_BYTES];
+    uint32_t bytes; /* of each */
+    uint8_t *memory;
+};
+
+static socklen_t to_name(union name *name, const struct harp_address *address)
+{
+    memset(name, 0, sizeof *name);
+    if (harp_address_is_ipv4(address)) {
+        name->v4.sin_family = AF_INET;
+        name->v4.sin_port = htons(address->port);
+        memcpy(&name->v4.sin_addr, address->ip + 12, 4);
+        return sizeof name->v4;
+    }
+    name->v6.sin6_family = AF_INET6;
+    name->v6.sin6_port = htons(address->port);
+    memcpy(&name->v6.sin6_addr, address->ip, 16);
+    return sizeof name->v6;
+}
+
+static void from_name(struct harp_address *address, const union name *name)
+{
+    *address = (struct harp_address){.family = HARP_INET};
+    if (name->v4.sin_family == AF_INET) {
+        address->ip[10] = address->ip[11] = 0xff;
+        memcpy(address->ip + 12, &name->v4.sin_addr, 4);
+        address->port = ntohs(name->v4.sin_port);
+    } else {
+        memcpy(address->ip, &name->v6.sin6_addr, 16);
+        address->port = ntohs(name->v6.sin6_port);
+    }
+}
+
+static void set(int fd, int level, int option, int value)
+{
+    (void)setsockopt(fd, level, option, &value, sizeof value);
+}
+
+/* A socket at `address`, whose port is filled in if it was 0. */
+static int open_one(struct harp_address *address)
+{
+    union name name;
+    bool v4 = harp_address_is_ipv4(address);
+    int fd = socket(v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    socklen_t bytes = to_name(&name, address);
+    if (fd < 0)
+        return -errno;
+    if (v4) {
+        set(fd, IPPROTO_IP, IP_TOS, ECT0);
+        set(fd, IPPROTO_IP, IP_RECVTOS, 1);
+        set(fd, IPPROTO_IP, IP_RECVERR, 1);
+        set(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
+    } else {
+        set(fd, IPPROTO_IPV6, IPV6_TCLASS, ECT0);
+        set(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
+        set(fd, IPPROTO_IPV6, IPV6_RECVERR, 1);
+        set(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
+    }
+    set(fd, SOL_SOCKET, SO_RCVBUFFORCE, BUFFER_BYTES);
+    if (bind(fd, (struct sockaddr *)&name, bytes) < 0 ||
+        getsockname(fd, (struct sockaddr *)&name, &bytes) < 0) {
+        int error = errno;
+        close(fd);
+        return -error;
+    }
+    from_name(address, &name);
+    return fd;
+}
+
+static int open_strays(struct harp_xdp *xdp)
+{
+    struct harp_xdp_strays *strays = xdp->strays = calloc(1, sizeof *strays);
+    if (!strays)
+        return -ENOMEM;
+    strays->bytes = (xdp->port.payload_max + 63) / 64 * 64;
+    strays->memory = calloc(XDP_STRAYS, strays->bytes);
+    if (!strays->memory)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < XDP_STRAYS; i++) {
+        strays->parts[i] =
+            (struct iovec){strays->memory + (size_t)i * strays->bytes, strays->bytes};
+        strays->messages[i].msg_hdr = (struct msghdr){.msg_name = &strays->names[i],
+                                                      .msg_iov = &strays->parts[i],
+                                                      .msg_iovlen = 1,
+                                                      .msg_control = strays->control[i]};
+    }
+    return 0;
+}
+
+int harp_xdp_kernel_open(struct harp_xdp *xdp, const struct harp_port_config *config, char *why)
+{
+    uint32_t count = xdp->port.locals_n;
+    xdp->kernel = malloc(count * sizeof *xdp->kernel);
+    if (!xdp->kernel)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < count; i++)
+        xdp->kernel[i] = -1;
+    for (uint32_t i = 0; i < count; i++) {
+        struct harp_address *local = &xdp->locals[i];
+        struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
+        *local = config->local;
+        local->port = i == 0 ? config->local.port : 0;
+        int error = xdp->kernel[i] = open_one(local);
+        if (error >= 0 && epoll_ctl(xdp->epoll, EPOLL_CTL_ADD, xdp->kernel[i], &event) < 0)
+            error = -errno;
+        if (error < 0) {
+            char text[64];
+            harp_address_format(local, text, sizeof text);
+            snprintf(why, HARP_WHY_BYTES, "no UDP socket can be bound to %s: %s%s", text,
+                     strerror(-error),
+                     error == -EADDRINUSE ? ": choose another port, or 0 for any" : "");
+            return error;
+        }
+        xdp->local_of[htons(local->port)] = (uint16_t)(i + 1);
+    }
+    return open_strays(xdp);
+}
+
+void harp_xdp_kernel_close(struct harp_xdp *xdp)
+{
+    for (uint32_t i = 0; xdp->kernel && i < xdp->port.locals_n; i++)
+        if (xdp->kernel[i] >= 0)
+            close(xdp->kernel[i]);
+    free(xdp->kernel);
+    if (xdp->strays)
+        free(xdp->strays->memory);
+    free(xdp->strays);
+}
+
+void harp_xdp_notice_add(struct harp_xdp *xdp, const struct harp_notice *notice)
+{
+    if (xdp->notices_n == XDP_NOTICES)
+        return; /* what is lost here shows as silence later */
+    uint32_t at = (xdp->notices_first + xdp->notices_n++) % XDP_NOTICES;
+    xdp->notices[at] = *notice;
+}
+
+/* Say that `error` befell what was sent to `to`; `mtu` goes with EMSGSIZE. */
+static void tell(struct harp_xdp *xdp, const struct harp_address *to, int error, uint32_t mtu)
+{
+    uint32_t headers = harp_address_is_ipv4(to) ? 28 : 48;
+    struct harp_notice notice = {.about = *to};
+    if (error == EMSGSIZE && mtu > headers) {
+        notice.type = HARP_NOTICE_MTU;
+        notice.payload_max = mtu - headers;
+        for (uint32_t i = 0; i < xdp->hops_n; i++)
+            if (memcmp(xdp->hops[i].to.ip, to->ip, sizeof to->ip) == 0 &&
+                xdp->hops[i].payload_max > notice.payload_max)
+                xdp->hops[i].payload_max = notice.payload_max;
+    } else if (error == ECONNREFUSED || error == EHOSTUNREACH || error == ENETUNREACH ||
+               error == EACCES || error == EPERM || error == ENOPROTOOPT) {
+        notice.type = HARP_NOTICE_UNREACHABLE;
+    } else {
+        return;
+    }
+    harp_xdp_notice_add(xdp, &notice);
+}
+
+void harp_xdp_kernel_send(struct harp_xdp *xdp, const struct harp_xdp_hop *hop,
+                          const uint8_t *bytes, uint32_t count)
+{
+    union name name;
+    socklen_t name_bytes = to_name(&name, &hop->to);
+    int fd = xdp->kernel[hop->local];
+    ssize_t sent;
+    int error = 0;
+    /* The first call may return what ICMP said about an earlier datagram, and send nothing. */
+    for (int i = 0; i < 2; i++) {
+        sent = sendto(fd, bytes, count, MSG_DONTWAIT, (struct sockaddr *)&name, name_bytes);
+        error = sent < 0 ? errno : 0;
+        xdp->port.counters.send_calls++;
+        if (sent >= 0 || error == EAGAIN || error == EMSGSIZE)
+            break;
+    }
+    xdp->port.counters.sent_copied += xdp->socket.zero_copy;
+    if (sent >= 0)
+        return;
+    xdp->port.counters.dropped++;
+    if (error != EMSGSIZE)
+        tell(xdp, &hop->to, error, 0);
+}
+
+static bool read_mark(struct msghdr *message)
+{
+    for (struct cmsghdr *at = CMSG_FIRSTHDR(message); at; at = CMSG_NXTHDR(message, at)) {
+        if (at->cmsg_level == IPPROTO_IP && at->cmsg_type == IP_TOS)
+            return (*CMSG_DATA(at) & 3) == CE;
+        int class;
+        if (at->cmsg_level == IPPROTO_IPV6 && at->cmsg_type == IPV6_TCLASS) {
+            memcpy(&class, CMSG_DATA(at), sizeof class);
+            return (class & 3) == CE;
+        }
+    }
+    return false;
+}
+
+/* Read from one socket. */
+static size_t read_strays(struct harp_xdp *xdp, uint32_t local, struct harp_arrival *arrivals,
+                          struct harp_address *from, size_t room)
+{
+    struct harp_xdp_strays *strays = xdp->strays;
+    for (size_t i = 0; i < room; i++) {
+        strays->messages[i].msg_hdr.msg_namelen = sizeof strays->names[i];
+        strays->messages[i].msg_hdr.msg_controllen = CONTROL_BYTES;
+    }
+    int got = recvmmsg(xdp->kernel[local], strays->messages, (unsigned)room, MSG_DONTWAIT, NULL);
+    size_t made = 0;
+    xdp->port.counters.receive_calls++;
+    if (got < (int)room) { /* empty now; epoll tells when it is not */
+        xdp->ready[local] = false;
+        xdp->ready_n--;
+    }
+    for (int i = 0; i < got; i++) {
+        struct msghdr *message = &strays->messages[i].msg_hdr;
+        if (message->msg_flags & MSG_TRUNC)
+            continue; /* larger than anything that this port says it takes */
+        from_name(&from[made], &strays->names[i]);
+        arrivals[made] = (struct harp_arrival){.bytes = strays->parts[i].iov_base,
+                                               .length = strays->messages[i].msg_len,
+                                               .frame = HARP_NO_FRAME,
+                                               .from = &from[made],
+                                               .local = (uint16_t)local,
+                                               .marked = read_mark(message),
+                                               .stray = true};
+        xdp->port.counters.received_bytes += arrivals[made].length;
+        made++;
+    }
+    xdp->port.counters.received += made;
+    xdp->port.counters.received_copied += made;
+    xdp->port.counters.strays += made;
+    return made;
+}
+
+size_t harp_xdp_kernel_receive(struct harp_xdp *xdp, struct harp_arrival *arrivals,
+                               struct harp_address *from, size_t room)
+{
+    room = room < XDP_STRAYS ? room : XDP_STRAYS;
+    for (uint32_t i = 0; i < xdp->port.locals_n; i++) {
+        uint32_t local = xdp->strays_next++ % xdp->port.locals_n;
+        if (xdp->ready[local])
+            return read_strays(xdp, local, arrivals, from, room);
+    }
+    return 0;
+}
+
+void harp_xdp_kernel_errors(struct harp_xdp *xdp, uint32_t local)
+{
+    for (int i = 0; i < ERRORS_AT_ONCE; i++) {
+        union name name;
+        _Alignas(8) uint8_t control[256];
+        struct msghdr message = {.msg_name = &name,
+                                 .msg_namelen = sizeof name,
+                                 .msg_control = control,
+                                 .msg_controllen = sizeof control};
+        if (recvmsg(xdp->kernel[local], &message, MSG_ERRQUEUE | MSG_DONTWAIT) < 0)
+            break;
+        for (struct cmsghdr *at = CMSG_FIRSTHDR(&message); at; at = CMSG_NXTHDR(&message, at)) {
+            struct sock_extended_err error;
+            struct harp_address to;
+            if (!(at->cmsg_level == IPPROTO_IP && at->cmsg_type == IP_RECVERR) &&
+                !(at->cmsg_level == IPPROTO_IPV6 && at->cmsg_type == IPV6_RECVERR))
+                continue;
+            memcpy(&error, CMSG_DATA(at), sizeof error);
+            from_name(&to, &name);
+            tell(xdp, &to, (int)error.ee_errno, error.ee_info);
+        }
+    }
+    int pending;
+    socklen_t bytes = sizeof pending;
+    (void)getsockopt(xdp->kernel[local], SOL_SOCKET, SO_ERROR, &pending, &bytes);
+}

@@ -1,0 +1,51 @@
+/* A network card that several processes share: one XDP program, one owner a queue.
+ *
+ *      process 1      process 2      process 3        descriptors of the same link, program, maps
+ *          \              |             /
+ *           link --- program --- ports: address, port -> queue
+ *                        \------ sockets: queue -> AF_XDP socket
+ *
+ * - **Nobody owns the program.** The first process attaches it by a BPF link; each other one finds
+ *   that link and opens it too. The kernel detaches the program when the last descriptor of the
+ *   link is closed, however its process ends. Nothing is pinned, nothing needs cleaning up.
+ * - **A queue belongs to whose socket is bound to it**; the kernel lets no other bind. A socket's
+ *   entry in `sockets` goes with the socket.
+ * - **An entry of `ports` belongs to the owner of the queue that it names.** What a process that
+ * was killed left behind passes to the kernel while the queue has no owner, and the queue's next
+ * owner removes it first.
+ *
+ * Finding the link needs CAP_SYS_ADMIN. Owner: one port; control plane only.
+ */
+#ifndef HARP_XDP_NIC_H
+#define HARP_XDP_NIC_H
+
+#include "ports/netlink.h"
+#include "ports/xdp_program.h"
+
+struct harp_xdp_nic {
+    struct harp_xdp_program program;
+    int link;
+    bool generic; /* in the kernel's general code and not in the driver */
+    bool first;   /* this process attached it */
+};
+
+/* Attach the program to `interface`, or join those who have. `generic`: not in the driver; who
+ * joins takes what is there. Returns 0, or -errno and one sentence in `why` (HARP_WHY_BYTES). */
+int harp_xdp_nic_join(struct harp_xdp_nic *nic, struct harp_netlink *netlink,
+                      const struct harp_link *interface, bool generic, char *why);
+
+/* Take possession of a queue that an AF_XDP socket of this process was just bound to: what a
+ * former owner left is removed, and arrivals go to the socket from now on. 0 or -errno. */
+int harp_xdp_nic_claim(struct harp_xdp_nic *nic, uint32_t queue, int socket);
+
+/* Send datagrams to `address` to the socket of `queue`, if that is where they arrive. 0 or -errno.
+ */
+int harp_xdp_nic_steer(struct harp_xdp_nic *nic, const struct harp_address *address,
+                       uint32_t queue);
+
+void harp_xdp_nic_unsteer(struct harp_xdp_nic *nic, const struct harp_address *address);
+
+/* Close the descriptors. The last process to do so detaches the program. */
+void harp_xdp_nic_leave(struct harp_xdp_nic *nic);
+
+#endif

@@ -1,0 +1,151 @@
+/* The xdp port from inside: what its parts share. Its face is port.h, its page docs/xdp.md.
+ *
+ *     port_xdp.c     opening, closing, waiting           xdp_program  the program, its maps
+ *     xdp_receive.c  descriptors to arrivals, fill ring  xdp_nic      sharing a network card
+ *     xdp_send.c     slots, headers, completions         xdp_socket   rings, binding
+ *     xdp_hops.c     where datagrams go                  netlink      the kernel's tables
+ *     xdp_kernel.c   UDP sockets beside the AF_XDP one   bpf          bpf(2)
+ *
+ * Frames. `holds` says for each frame of the pool what this port has it for:
+ *
+ *     XDP_FILL  state FILL: in the fill ring, or in the card's hands
+ *     XDP_SENT  state SENDING or LEAVING: handed over by send_frame, not completed
+ *     slot      state DRAFT from opening to closing: memory that `slot` gives out. Runs of adjacent
+ *               frames, each long enough for the largest datagram, so that one of several frames is
+ *               contiguous to its writer. A slot is free, or written, or sent and not completed;
+ *               `busy` counts its frames that are not completed.
+ */
+#ifndef HARP_XDP_PORT_H
+#define HARP_XDP_PORT_H
+
+#include "ports/netlink.h"
+#include "ports/port.h"
+#include "ports/xdp_nic.h"
+#include "ports/xdp_socket.h"
+
+enum {
+    XDP_SLOT_OFFSET = 84, /* of the datagram in its slot: its payload at 128, headers before it */
+    XDP_HEADERS_MAX = 62, /* Ethernet, IPv6, UDP */
+    XDP_HEADERS4 = 42,
+    XDP_LOCALS_MAX = 256,
+    XDP_ARRIVALS = 2 * HARP_BATCH,
+    XDP_STRAYS = 16, /* datagrams read from a kernel socket at once */
+    XDP_NOTICES = 32,
+    XDP_NOTHING = 0xffff, /* values of `holds`; smaller ones are slots */
+    XDP_FILL = 0xfffe,
+    XDP_SENT = 0xfffd,
+    XDP_SLOTS_MAX = 512,
+};
+
+/* A destination. `direct`: headers are ready; else its datagrams go by the kernel's socket. */
+struct harp_xdp_hop {
+    struct harp_address to;
+    uint16_t local;
+    bool used, direct;
+    bool stale;   /* the kernel would like to hear from the neighbour */
+    bool changed; /* something on its way changed: look again */
+    bool sent;    /* something was sent since it was looked after */
+    struct harp_address next;
+    uint32_t payload_max;
+    uint32_t sum; /* of what the checksum covers and does not depend on the datagram */
+    uint8_t header[64];
+};
+
+struct harp_xdp_pending {
+    uint32_t frame, offset, bytes;
+    int hop;
+};
+
+struct harp_xdp_strays;
+
+struct harp_xdp {
+    struct harp_port port;
+    struct harp_xdp_socket socket;
+    struct harp_frames *frames;
+
+    uint16_t *holds;               /* by frame */
+    uint32_t fill_held, fill_most; /* frames to receive into: now, at most */
+
+    uint32_t *slots; /* by slot: its first frame */
+    uint8_t *busy;
+    uint16_t *slots_free; /* stack */
+    uint32_t slots_free_n, slots_n, slot_frames;
+    struct harp_xdp_pending *pending;
+    uint32_t pending_n;
+    uint32_t outstanding; /* descriptors given out or sent, and not completed */
+    uint32_t outstanding_most;
+    bool unsent;  /* some in tx await a call */
+    bool blocked; /* but it would lead nowhere until the link changes */
+
+    struct harp_xdp_hop *hops;
+    uint32_t hops_n;  /* that have been used so far */
+    uint32_t hops_at; /* how far looking after them has come */
+
+    struct harp_address *locals;
+    uint16_t *local_of; /* by UDP port in network order: number + 1 */
+    struct harp_address from[XDP_ARRIVALS];
+
+    int *kernel; /* UDP sockets, by local */
+    struct harp_xdp_strays *strays;
+    uint32_t strays_next;          /* local to read next */
+    uint8_t ready[XDP_LOCALS_MAX]; /* whether a kernel socket has something, by local */
+    uint32_t ready_n;
+
+    struct harp_notice notices[XDP_NOTICES];
+    uint32_t notices_first, notices_n;
+
+    int epoll;
+    bool slept;
+    uint64_t now_ns, tended_ns, woken_ns;
+    struct harp_netlink netlink;
+    struct harp_link link;
+    struct harp_xdp_nic nic;
+    int owner; /* process */
+};
+
+/* See what kernel sockets, links, routes and neighbours have to say. One system call if nothing. */
+void harp_xdp_look(struct harp_xdp *xdp);
+
+/* Receiving. */
+size_t harp_xdp_receive(struct harp_port *port, uint64_t now_ns, struct harp_arrival *arrivals,
+                        size_t room);
+void harp_xdp_release(struct harp_port *port, struct harp_arrival *arrivals, size_t count);
+void harp_xdp_refill(struct harp_xdp *xdp);
+
+/* Sending. */
+int harp_xdp_send_open(struct harp_xdp *xdp, uint32_t frames);
+size_t harp_xdp_room(struct harp_port *port, int hop);
+uint8_t *harp_xdp_slot(struct harp_port *port, int hop, uint32_t bytes);
+bool harp_xdp_send_frame(struct harp_port *port, int hop, uint32_t frame, uint32_t offset,
+                         uint32_t bytes);
+void harp_xdp_flush(struct harp_port *port, uint64_t now_ns);
+void harp_xdp_kick(struct harp_xdp *xdp);
+/* Take completions; whether there were any. */
+bool harp_xdp_reap(struct harp_xdp *xdp);
+
+/* Hops. */
+int harp_xdp_hop_make(struct harp_port *port, const struct harp_address *to, uint16_t local,
+                      char *why);
+void harp_xdp_hop_drop(struct harp_port *port, int hop);
+uint32_t harp_xdp_hop_payload_max(const struct harp_port *port, int hop);
+/* Look after some hops; false if there may be more to do. */
+bool harp_xdp_hops_tend(struct harp_xdp *xdp);
+/* Something changed: of that neighbour, or of anything if NULL. */
+void harp_xdp_hops_change(struct harp_xdp *xdp, const struct harp_address *neighbour);
+
+/* The kernel's UDP sockets. */
+int harp_xdp_kernel_open(struct harp_xdp *xdp, const struct harp_port_config *config, char *why);
+void harp_xdp_kernel_close(struct harp_xdp *xdp);
+void harp_xdp_kernel_send(struct harp_xdp *xdp, const struct harp_xdp_hop *hop,
+                          const uint8_t *bytes, uint32_t count);
+size_t harp_xdp_kernel_receive(struct harp_xdp *xdp, struct harp_arrival *arrivals,
+                               struct harp_address *from, size_t room);
+void harp_xdp_kernel_errors(struct harp_xdp *xdp, uint32_t local);
+void harp_xdp_notice_add(struct harp_xdp *xdp, const struct harp_notice *notice);
+
+static inline struct harp_xdp *harp_xdp_of(const struct harp_port *port)
+{
+    return (struct harp_xdp *)port; /* its first member */
+}
+
+#endif

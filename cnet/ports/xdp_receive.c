@@ -1,0 +1,244 @@
+/* From descriptors to arrivals: headers are checked and stripped, nothing is copied. */
+#include "ports/xdp_port.h"
+
+#include <arpa/inet.h>
+
+#include "base/bytes.h"
+
+enum {
+    ETHERNET = 14,
+    TAG = 4,
+    IP4 = 20,
+    IP6 = 40,
+    UDP = 8,
+    FILL_AT_ONCE = 256,
+    POLL_NS = 5000,
+    WAITED_MOST_NS = 1000 * 1000 * 1000,
+    PARTS_MAX = 32, /* frames of one packet; the kernel has 18 */
+};
+
+/* The UDP payload of a packet. */
+struct inside {
+    uint32_t offset, bytes;
+    struct harp_address from, to;
+    bool marked;
+};
+
+static uint16_t big16(const uint8_t *at)
+{
+    return ntohs(harp_load16(at));
+}
+
+static bool read_ip4(const uint8_t *ip, uint32_t bytes, struct inside *in)
+{
+    uint32_t total = big16(ip + 2);
+    if (bytes < IP4 + UDP || ip[0] != 0x45 || total < IP4 + UDP || total > bytes)
+        return false;
+    in->marked = (ip[1] & 3) == 3;
+    in->from.ip[10] = in->from.ip[11] = in->to.ip[10] = in->to.ip[11] = 0xff;
+    memcpy(in->from.ip + 12, ip + 12, 4);
+    memcpy(in->to.ip + 12, ip + 16, 4);
+    in->offset += IP4;
+    in->bytes = total - IP4;
+    return true;
+}
+
+static bool read_ip6(const uint8_t *ip, uint32_t bytes, struct inside *in)
+{
+    uint32_t total = IP6 + big16(ip + 4);
+    if (bytes < IP6 + UDP || ip[0] >> 4 != 6 || total < IP6 + UDP || total > bytes)
+        return false;
+    in->marked = (ip[1] >> 4 & 3) == 3;
+    memcpy(in->from.ip, ip + 8, 16);
+    memcpy(in->to.ip, ip + 24, 16);
+    in->offset += IP6;
+    in->bytes = total - IP6;
+    return true;
+}
+
+/* Read the headers of a packet of `total` bytes, of which the first part has `bytes`. */
+static bool read_headers(const uint8_t *packet, uint32_t bytes, uint32_t total, struct inside *in)
+{
+    *in = (struct inside){.offset = ETHERNET};
+    in->from.family = in->to.family = HARP_INET;
+    if (bytes < ETHERNET + IP4 + UDP)
+        return false;
+    uint16_t type = big16(packet + 12);
+    if (type == 0x8100) {
+        in->offset += TAG;
+        type = big16(packet + 12 + TAG);
+    }
+    const uint8_t *ip = packet + in->offset;
+    uint32_t behind = total - in->offset;
+    if (bytes < in->offset + (type == 0x0800 ? IP4 : IP6) + UDP)
+        return false;
+    if (type == 0x0800 ? !read_ip4(ip, behind, in) : type != 0x86dd || !read_ip6(ip, behind, in))
+        return false;
+    const uint8_t *udp = packet + in->offset;
+    uint32_t udp_bytes = big16(udp + 4);
+    if (udp_bytes < UDP || udp_bytes > in->bytes)
+        return false;
+    in->from.port = big16(udp);
+    in->to.port = big16(udp + 2);
+    in->offset += UDP;
+    in->bytes = udp_bytes - UDP;
+    return true;
+}
+
+/* How many descriptors the packet has that begins `ahead`; 0 if they are not all there. */
+static uint32_t count_parts(const struct harp_ring *rx, uint32_t ahead, uint32_t ready)
+{
+    for (uint32_t parts = 1; ahead + parts <= ready; parts++)
+        if (!(harp_ring_desc(rx, ahead + parts - 1)->options & HARP_XDP_MORE))
+            return parts;
+    return 0;
+}
+
+static void fill_one(struct harp_xdp *xdp, uint32_t ahead, uint32_t frame)
+{
+    *harp_ring_offset(&xdp->socket.fill, ahead) = (uint64_t)frame * xdp->frames->frame_bytes;
+    xdp->holds[frame] = XDP_FILL;
+    xdp->fill_held++;
+}
+
+/* Take a frame back from the kernel. */
+static uint32_t take(struct harp_xdp *xdp, const struct xdp_desc *desc)
+{
+    uint32_t frame = harp_frame_of(xdp->frames, desc->addr);
+    assert(frame < xdp->frames->count && xdp->holds[frame] == XDP_FILL);
+    xdp->holds[frame] = XDP_NOTHING;
+    xdp->fill_held--;
+    harp_frames_move(xdp->frames, frame, HARP_FRAME_FILL, HARP_FRAME_ARRIVED);
+    return frame;
+}
+
+/* How long a packet has lain here, by the time that the program wrote before it; 0 if what stands
+ * there is no time of late. */
+static uint32_t waited_ns(const struct harp_xdp *xdp, const uint8_t *packet)
+{
+    uint64_t waited = xdp->now_ns - harp_load64(packet - sizeof(uint64_t));
+    return waited < WAITED_MOST_NS ? (uint32_t)waited : 0;
+}
+
+/* Make arrivals of a packet of `parts` descriptors; how many. Parts with nothing of the datagram in
+ * them (a card may pad) go straight back. */
+static uint32_t arrive(struct harp_xdp *xdp, uint32_t ahead, uint32_t parts,
+                       struct harp_arrival *arrivals, struct harp_address *from)
+{
+    const struct xdp_desc *first = harp_ring_desc(&xdp->socket.rx, ahead);
+    const uint8_t *packet = xdp->frames->base + first->addr;
+    uint32_t total = 0, made = 0;
+    struct inside in;
+    for (uint32_t i = 0; i < parts; i++)
+        total += harp_ring_desc(&xdp->socket.rx, ahead + i)->len;
+    bool good = read_headers(packet, first->len, total, &in);
+    uint16_t local = good ? xdp->local_of[htons(in.to.port)] : 0;
+    good = local > 0 && harp_address_same(&in.to, &xdp->locals[local - 1]);
+    uint32_t waited = good ? waited_ns(xdp, packet) : 0;
+    uint32_t left = good ? in.bytes : 0, skip = good ? in.offset : 0;
+    for (uint32_t i = 0; i < parts; i++) {
+        const struct xdp_desc *desc = harp_ring_desc(&xdp->socket.rx, ahead + i);
+        uint32_t frame = take(xdp, desc), bytes = desc->len - skip;
+        bytes = bytes < left ? bytes : left;
+        if (!good || (i > 0 && bytes == 0)) {
+            harp_frames_move(xdp->frames, frame, HARP_FRAME_ARRIVED, HARP_FRAME_FREE);
+            continue;
+        }
+        arrivals[made++] = (struct harp_arrival){.bytes = xdp->frames->base + desc->addr + skip,
+                                                 .length = bytes,
+                                                 .frame = frame,
+                                                 .from = from,
+                                                 .local = local - 1,
+                                                 .waited_ns = waited,
+                                                 .marked = in.marked};
+        left -= bytes;
+        skip = 0;
+    }
+    for (uint32_t i = 0; i < made; i++)
+        arrivals[i].more = (uint8_t)(made - 1 - i);
+    if (good) {
+        *from = in.from;
+        xdp->port.counters.received++;
+        xdp->port.counters.received_bytes += in.bytes;
+        xdp->port.counters.received_copied += !xdp->socket.zero_copy;
+    }
+    return made;
+}
+
+/* Nothing is there. Busy polling more often than a card has something would only cost calls. */
+static void wake(struct harp_xdp *xdp)
+{
+    if (xdp->socket.busy_poll && xdp->now_ns - xdp->woken_ns < POLL_NS)
+        return;
+    xdp->woken_ns = xdp->now_ns;
+    harp_xdp_socket_wake(&xdp->socket, &xdp->port.counters.receive_calls);
+}
+
+size_t harp_xdp_receive(struct harp_port *port, uint64_t now_ns, struct harp_arrival *arrivals,
+                        size_t room)
+{
+    struct harp_xdp *xdp = harp_xdp_of(port);
+    uint32_t ready = harp_ring_ready(&xdp->socket.rx), seen = 0, made = 0;
+    room = room < XDP_ARRIVALS ? room : XDP_ARRIVALS;
+    xdp->now_ns = now_ns;
+    harp_xdp_reap(xdp);
+    if (xdp->fill_most - xdp->fill_held >= HARP_BATCH)
+        harp_xdp_refill(xdp); /* instead of those that the application was lent */
+    if (xdp->unsent)
+        harp_xdp_kick(xdp);
+    while (seen < ready && made < room) {
+        uint32_t parts = count_parts(&xdp->socket.rx, seen, ready);
+        assert(parts <= PARTS_MAX);
+        if (parts == 0 || made + parts > room)
+            break;
+        made += arrive(xdp, seen, parts, arrivals + made, &xdp->from[made]);
+        seen += parts;
+    }
+    if (seen > 0)
+        harp_ring_consume(&xdp->socket.rx, seen);
+    else
+        wake(xdp);
+    if (made == 0 && xdp->slept)
+        harp_xdp_look(xdp);
+    xdp->slept = false;
+    if (xdp->ready_n > 0 && made < room)
+        made +=
+            (uint32_t)harp_xdp_kernel_receive(xdp, arrivals + made, &xdp->from[made], room - made);
+    return made;
+}
+
+void harp_xdp_refill(struct harp_xdp *xdp)
+{
+    uint32_t taken[FILL_AT_ONCE];
+    while (xdp->fill_held < xdp->fill_most) {
+        uint32_t wanted = xdp->fill_most - xdp->fill_held;
+        uint32_t count = harp_frames_take(xdp->frames, HARP_FRAME_FILL, false, taken,
+                                          wanted < FILL_AT_ONCE ? wanted : FILL_AT_ONCE);
+        if (count == 0)
+            return;
+        assert(harp_ring_room(&xdp->socket.fill, count) >= count);
+        for (uint32_t i = 0; i < count; i++)
+            fill_one(xdp, i, taken[i]);
+        harp_ring_produce(&xdp->socket.fill, count);
+    }
+}
+
+void harp_xdp_release(struct harp_port *port, struct harp_arrival *arrivals, size_t count)
+{
+    struct harp_xdp *xdp = harp_xdp_of(port);
+    uint32_t filled = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t frame = arrivals[i].frame;
+        if (frame == HARP_NO_FRAME || arrivals[i].kept)
+            continue;
+        if (xdp->fill_held < xdp->fill_most) {
+            harp_frames_move(xdp->frames, frame, HARP_FRAME_ARRIVED, HARP_FRAME_FILL);
+            fill_one(xdp, filled++, frame);
+        } else {
+            harp_frames_move(xdp->frames, frame, HARP_FRAME_ARRIVED, HARP_FRAME_FREE);
+        }
+    }
+    assert(harp_ring_room(&xdp->socket.fill, filled) >= filled);
+    if (filled > 0)
+        harp_ring_produce(&xdp->socket.fill, filled);
+}

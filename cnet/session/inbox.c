@@ -1,0 +1,163 @@
+#include "session/inbox.h"
+
+#include <assert.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "base/sequence.h"
+
+void harp_inbox_init(struct harp_inbox *inbox, uint64_t *words, uint32_t first, uint16_t segment)
+{
+    memset(inbox, 0, sizeof *inbox);
+    inbox->segment = segment;
+    inbox->base = inbox->posted = inbox->complete = first;
+    for (uint32_t i = 0; i < HARP_MESSAGES; i++)
+        harp_chunks_init(&inbox->slots[i].got, words + i * HARP_CHUNK_WORDS);
+}
+
+struct harp_incoming *harp_inbox_slot(struct harp_inbox *inbox, uint32_t message)
+{
+    return &inbox->slots[message % HARP_MESSAGES];
+}
+
+bool harp_inbox_has_room(const struct harp_inbox *inbox)
+{
+    return inbox->posted - inbox->base < HARP_MESSAGES;
+}
+
+void harp_inbox_stream(struct harp_inbox *inbox, uint32_t frames)
+{
+    inbox->streamed = true;
+    inbox->lent = inbox->frames = frames;
+    inbox->posted = inbox->base + HARP_MESSAGES;
+}
+
+void harp_inbox_returned(struct harp_inbox *inbox, uint32_t frames)
+{
+    assert(inbox->streamed && inbox->lent + frames - inbox->placed <= inbox->frames);
+#ifdef HARP_BUG_STREAM_CREDIT
+    frames++;
+#endif
+    inbox->lent += frames;
+}
+
+static void start(struct harp_inbox *inbox, struct harp_incoming *slot, uint32_t size)
+{
+    slot->started = true;
+    slot->size = size;
+    harp_chunks_start(&slot->got, harp_chunks_of(size, inbox->segment));
+}
+
+int harp_inbox_post(struct harp_inbox *inbox, uint8_t *buffer, uint32_t capacity, uint64_t context,
+                    bool *too_long)
+{
+    assert(harp_inbox_has_room(inbox));
+    uint32_t number = inbox->posted;
+    struct harp_incoming *slot = harp_inbox_slot(inbox, number);
+    struct harp_eager *eager = &inbox->eager[number % HARP_EAGER];
+    bool early = eager->full && eager->message == number;
+    *too_long = early && eager->size > capacity;
+    if (*too_long)
+        return -1;
+    slot->buffer = buffer;
+    slot->context = context;
+    slot->capacity = capacity;
+    slot->started = false;
+    inbox->posted++;
+#ifdef HARP_BUG_CREDIT_LEAK
+    if (early)
+        capacity = 0;
+#endif
+    inbox->posted_bytes += capacity;
+    if (!early)
+        return -1;
+    start(inbox, slot, eager->size);
+    harp_chunks_add(&slot->got, 0);
+    eager->full = false;
+    return (int)(number % HARP_EAGER);
+}
+
+/* Whether offset, length and size are those of one chunk of a message. */
+static bool is_chunk(const struct harp_inbox *inbox, const struct harp_header *header)
+{
+    if (header->size > HARP_MESSAGE_MAX || header->offset % inbox->segment != 0)
+        return false;
+    if (header->offset >= header->size && header->offset != 0)
+        return false;
+    return header->length == harp_min(inbox->segment, header->size - header->offset);
+}
+
+/* More chunks than frames were lent come only from a sender that passes over its credit. */
+static enum harp_fit fit_new(const struct harp_inbox *inbox)
+{
+    if (!inbox->streamed)
+        return HARP_FIT_BUFFER;
+    return inbox->placed != inbox->lent ? HARP_FIT_STREAM : HARP_FIT_BROKEN;
+}
+
+static enum harp_fit fit_eager(const struct harp_inbox *inbox, const struct harp_header *header)
+{
+    const struct harp_eager *eager = &inbox->eager[header->message % HARP_EAGER];
+    if (!harp_before(header->message, inbox->posted + HARP_EAGER) || header->size > inbox->segment)
+        return HARP_FIT_BROKEN;
+    if (!eager->full)
+        return HARP_FIT_EAGER;
+    assert(eager->message == header->message);
+    return eager->size == header->size ? HARP_FIT_DUPLICATE : HARP_FIT_BROKEN;
+}
+
+enum harp_fit harp_inbox_fit(const struct harp_inbox *inbox, const struct harp_header *header)
+{
+    if (!is_chunk(inbox, header))
+        return HARP_FIT_BROKEN;
+    if (harp_before(header->message, inbox->base))
+        return HARP_FIT_DUPLICATE;
+    if (!harp_before(header->message, inbox->posted))
+        return inbox->streamed ? HARP_FIT_BROKEN : fit_eager(inbox, header);
+    const struct harp_incoming *slot = &inbox->slots[header->message % HARP_MESSAGES];
+    uint32_t chunk = header->offset / inbox->segment;
+#ifndef HARP_BUG_CAPACITY_UNCHECKED
+    if (!slot->started && !inbox->streamed && header->size > slot->capacity)
+        return HARP_FIT_TOO_LONG;
+#endif
+    if (!slot->started)
+        return chunk < HARP_CHUNK_WINDOW ? fit_new(inbox) : HARP_FIT_BROKEN;
+    if (slot->size != header->size || !harp_chunks_within(&slot->got, chunk))
+        return HARP_FIT_BROKEN;
+    return harp_chunks_has(&slot->got, chunk) ? HARP_FIT_DUPLICATE : fit_new(inbox);
+}
+
+bool harp_inbox_placed(struct harp_inbox *inbox, const struct harp_header *header,
+                       enum harp_fit fit)
+{
+    if (fit == HARP_FIT_EAGER) {
+        inbox->eager[header->message % HARP_EAGER] =
+            (struct harp_eager){.message = header->message, .size = header->size, .full = true};
+        inbox->complete++;
+        return true;
+    }
+    assert(fit == HARP_FIT_BUFFER || fit == HARP_FIT_STREAM);
+    inbox->placed += inbox->streamed;
+    struct harp_incoming *slot = harp_inbox_slot(inbox, header->message);
+    if (!slot->started)
+        start(inbox, slot, header->size);
+    harp_chunks_add(&slot->got, header->offset / inbox->segment);
+    bool complete = harp_chunks_complete(&slot->got);
+    inbox->complete += complete;
+    return complete;
+}
+
+const struct harp_incoming *harp_inbox_pop(struct harp_inbox *inbox)
+{
+    if (inbox->base == inbox->posted)
+        return NULL;
+    struct harp_incoming *slot = harp_inbox_slot(inbox, inbox->base);
+    if (!slot->started || !harp_chunks_complete(&slot->got))
+        return NULL;
+    inbox->base++;
+    if (inbox->streamed) {
+        slot->started = false; /* its ring place is the next message's at once */
+        inbox->posted++;
+    }
+    return slot;
+}

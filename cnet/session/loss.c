@@ -1,0 +1,132 @@
+#include "session/loss.h"
+
+#include <stddef.h>
+
+#include "base/sequence.h"
+
+#define DEAD_TIMEOUTS 3
+#define MOST_QUARTERS 8
+#define MOST_BACKOFF 10
+
+void harp_loss_init(struct harp_loss *loss, uint32_t first)
+{
+    *loss = (struct harp_loss){
+        .reorder_at_ns = HARP_NEVER,
+        .waiting_ns = HARP_NEVER,
+        .timeout_ns = HARP_NEVER,
+        .rack_packet = first - 1,
+        .quarters = 1,
+    };
+}
+
+void harp_loss_sent(struct harp_loss *loss, uint64_t now_ns)
+{
+    loss->last_sent_ns = now_ns;
+    if (loss->waiting_ns == HARP_NEVER) {
+        loss->waiting_ns = now_ns;
+        loss->timeout_ns = now_ns;
+    }
+}
+
+void harp_loss_delivered(struct harp_loss *loss, const struct harp_sent *sent, uint64_t now_ns)
+{
+    if (harp_before(sent->packet, loss->rack_packet))
+        return;
+    loss->rack_packet = sent->packet;
+    loss->rack_sent_ns = sent->time_ns;
+    loss->rack_rtt_ns = now_ns - sent->time_ns;
+}
+
+void harp_loss_news(struct harp_loss *loss, bool flying, uint64_t now_ns)
+{
+    loss->backoff = 0;
+    loss->probed = false;
+    loss->waiting_ns = flying ? now_ns : HARP_NEVER;
+    loss->timeout_ns = loss->waiting_ns;
+}
+
+struct harp_sent *harp_loss_next(struct harp_loss *loss, struct harp_sent_ring *ring,
+                                 const struct harp_rtt *rtt, uint32_t *cursor, uint64_t now_ns)
+{
+    uint64_t window_ns = harp_rtt_least_ns(rtt) / 4 * loss->quarters;
+    for (; *cursor != ring->next && harp_before(*cursor, loss->rack_packet); ++*cursor) {
+        struct harp_sent *sent = harp_sent_at(ring, *cursor);
+        if (sent->state != HARP_FLYING)
+            continue;
+        uint64_t overdue_ns = sent->time_ns + loss->rack_rtt_ns + window_ns;
+        if (now_ns < overdue_ns) { /* later ones were sent later still */
+            loss->reorder_at_ns = overdue_ns;
+            return NULL;
+        }
+        ++*cursor;
+        return sent;
+    }
+    loss->reorder_at_ns = HARP_NEVER;
+    return NULL;
+}
+
+void harp_loss_spurious(struct harp_loss *loss)
+{
+    loss->quarters = (uint32_t)harp_min(loss->quarters + 1, MOST_QUARTERS);
+}
+
+uint64_t harp_loss_rto_ns(const struct harp_rtt *rtt, const struct harp_loss_limits *limits)
+{
+#ifdef HARP_BUG_HASTY
+    return harp_rtt_smoothed_ns(rtt) / 2 + 1;
+#endif
+    return harp_rtt_timeout_ns(rtt, limits->ack_delay_ns, limits->min_rto_ns,
+                               limits->initial_rto_ns);
+}
+
+static uint64_t probe_after_ns(const struct harp_rtt *rtt, const struct harp_loss_limits *limits,
+                               uint64_t rto_ns)
+{
+    if (!harp_rtt_known(rtt))
+        return rto_ns / 2;
+    uint64_t host_ns = harp_rtt_host_ns(rtt, limits->ack_delay_ns);
+    return harp_min(2 * harp_rtt_smoothed_ns(rtt) + rtt->var_x4_ns + host_ns, rto_ns);
+}
+
+enum harp_alarm harp_loss_alarm(const struct harp_loss *loss, const struct harp_sent_ring *ring,
+                                const struct harp_rtt *rtt, const struct harp_loss_limits *limits,
+                                uint64_t *at_ns)
+{
+    enum harp_alarm alarm = HARP_ALARM_NONE;
+    *at_ns = HARP_NEVER;
+    if (loss->waiting_ns == HARP_NEVER)
+        return alarm;
+    uint64_t rto_ns = harp_loss_rto_ns(rtt, limits);
+    uint64_t dead_ns = harp_min(DEAD_TIMEOUTS * rto_ns, harp_max(limits->dead_ns, rto_ns * 3 / 2));
+    *at_ns = loss->waiting_ns + dead_ns;
+    alarm = HARP_ALARM_DEAD;
+    if (!ring->flying)
+        return alarm;
+    uint64_t timeout_at_ns = loss->timeout_ns + (rto_ns << loss->backoff);
+    uint64_t probe_at_ns = loss->last_sent_ns + probe_after_ns(rtt, limits, rto_ns);
+    if (timeout_at_ns < *at_ns) {
+        *at_ns = timeout_at_ns;
+        alarm = HARP_ALARM_TIMEOUT;
+    }
+    if (!loss->probed && probe_at_ns < *at_ns) {
+        *at_ns = probe_at_ns;
+        alarm = HARP_ALARM_PROBE;
+    }
+    if (loss->reorder_at_ns < *at_ns) {
+        *at_ns = loss->reorder_at_ns;
+        alarm = HARP_ALARM_REORDER;
+    }
+    return alarm;
+}
+
+void harp_loss_probed(struct harp_loss *loss)
+{
+    loss->probed = true;
+}
+
+void harp_loss_timed_out(struct harp_loss *loss, uint64_t now_ns)
+{
+    loss->timeout_ns = now_ns;
+    if (loss->backoff < MOST_BACKOFF)
+        loss->backoff++;
+}

@@ -1,0 +1,89 @@
+/* When a packet of a path counts as lost: by time, never by a count of duplicates.
+ *
+ * Four alarms, from the mildest to the last:
+ *
+ *   REORDER  RACK (RFC 8985). Packets of a path are sent in the order of their numbers. As soon as
+ * one is known to have arrived, all that were sent before it are overdue once the round-trip time
+ * of that one, and a window for reordering, have passed since they were sent. PROBE    Tail-loss
+ * probe. Nothing after the last packets tells that they are lost; so after about two round trips of
+ * silence one of them is sent once more, and its ACK wakes RACK. TIMEOUT  Retransmission timeout,
+ * doubled each time: everything in flight on the path is lost. DEAD     No news for 3 timeouts, at
+ * the latest after `dead_ns`: the path is out of use.
+ *
+ *   sent        2 srtt        1 RTO               3 RTO, or dead_ns
+ *    |------------+-------------+-------------------+----------> silence on this path
+ *               PROBE        TIMEOUT              DEAD
+ *
+ * The window for reordering starts at a quarter of the least round-trip time and grows by a
+ * quarter, up to two whole ones, each time that a loss proves to have been none.
+ *
+ * `dead_ns` must not undercut the path's own delay: where 1.5 timeouts are longer, those count.
+ *
+ * Owner: the session's path. No clock is read; `now_ns` comes from the caller and never goes back.
+ */
+#ifndef HARP_LOSS_H
+#define HARP_LOSS_H
+
+#include "session/rtt.h"
+#include "session/sent.h"
+
+enum harp_alarm {
+    HARP_ALARM_NONE,
+    HARP_ALARM_REORDER,
+    HARP_ALARM_PROBE,
+    HARP_ALARM_TIMEOUT,
+    HARP_ALARM_DEAD,
+};
+
+struct harp_loss_limits {
+    uint64_t ack_delay_ns;   /* how long the far host may hold an ACK back */
+    uint64_t min_rto_ns;     /* floor of the retransmission timeout */
+    uint64_t initial_rto_ns; /* timeout before the first sample */
+    uint64_t dead_ns;        /* a silent path is out of use after this, at the latest */
+};
+
+struct harp_loss {
+    uint64_t rack_sent_ns;  /* when the newest packet known to have arrived was sent */
+    uint64_t rack_rtt_ns;   /* how long it took to come back */
+    uint64_t reorder_at_ns; /* next time at which RACK finds something; HARP_NEVER for none */
+    uint64_t waiting_ns;    /* since when we wait for news; HARP_NEVER if we do not */
+    uint64_t timeout_ns;    /* from when the next TIMEOUT counts */
+    uint64_t last_sent_ns;
+    uint32_t rack_packet; /* that newest packet */
+    uint32_t quarters;    /* window for reordering, in quarters of the least round trip */
+    uint32_t backoff;     /* TIMEOUTs since the last news */
+    bool probed;          /* PROBE has gone off since the last news */
+};
+
+void harp_loss_init(struct harp_loss *loss, uint32_t first);
+
+/* A packet that will be acknowledged was sent. */
+void harp_loss_sent(struct harp_loss *loss, uint64_t now_ns);
+
+/* `sent` is known to have arrived, for the first time: news. Call before harp_sent_acked. */
+void harp_loss_delivered(struct harp_loss *loss, const struct harp_sent *sent, uint64_t now_ns);
+
+/* After a batch of deliveries: whether anything is still in flight, to be waited for. */
+void harp_loss_news(struct harp_loss *loss, bool flying, uint64_t now_ns);
+
+/* The next overdue FLYING packet from *cursor on (start with the ring's tail), or NULL when there
+ * is no further one; then reorder_at_ns is when to look again. The caller marks each as lost. */
+struct harp_sent *harp_loss_next(struct harp_loss *loss, struct harp_sent_ring *ring,
+                                 const struct harp_rtt *rtt, uint32_t *cursor, uint64_t now_ns);
+
+/* A packet that was given up has arrived after all. */
+void harp_loss_spurious(struct harp_loss *loss);
+
+/* The retransmission timeout without back-off. */
+uint64_t harp_loss_rto_ns(const struct harp_rtt *rtt, const struct harp_loss_limits *limits);
+
+/* Which alarm is next, and when; *at_ns is HARP_NEVER with HARP_ALARM_NONE. */
+enum harp_alarm harp_loss_alarm(const struct harp_loss *loss, const struct harp_sent_ring *ring,
+                                const struct harp_rtt *rtt, const struct harp_loss_limits *limits,
+                                uint64_t *at_ns);
+
+/* The PROBE or TIMEOUT alarm was seen to. */
+void harp_loss_probed(struct harp_loss *loss);
+void harp_loss_timed_out(struct harp_loss *loss, uint64_t now_ns);
+
+#endif

@@ -1,0 +1,254 @@
+#include "session/outbox.h"
+
+#include <assert.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "base/sequence.h"
+
+static struct harp_outgoing *slot_of(struct harp_outbox *outbox, uint32_t message)
+{
+    return &outbox->slots[message % HARP_MESSAGES];
+}
+
+static bool is_open(const struct harp_outbox *outbox, uint32_t message)
+{
+    return !harp_before(message, outbox->base) && harp_before(message, outbox->end);
+}
+
+void harp_outbox_init(struct harp_outbox *outbox, uint64_t *words, uint32_t first, uint16_t segment)
+{
+    memset(outbox, 0, sizeof *outbox);
+    outbox->segment = segment;
+    outbox->base = outbox->end = outbox->cursor = outbox->credit = first;
+    outbox->chunk_end = outbox->chunk_credit = first;
+    for (uint32_t i = 0; i < HARP_MESSAGES; i++) {
+        harp_chunks_init(&outbox->slots[i].done, words + 2 * i * HARP_CHUNK_WORDS);
+        outbox->slots[i].lost_ring = words + (2 * i + 1) * HARP_CHUNK_WORDS;
+    }
+}
+
+void harp_outbox_stream(struct harp_outbox *outbox, uint32_t frames)
+{
+    outbox->streamed = true;
+    outbox->chunk_credit += frames;
+}
+
+bool harp_outbox_add(struct harp_outbox *outbox, const uint8_t *buffer,
+                     const uint8_t *const *chunks, uint32_t size, uint64_t context)
+{
+    if (outbox->end - outbox->base >= HARP_MESSAGES)
+        return false;
+    struct harp_outgoing *message = slot_of(outbox, outbox->end);
+    outbox->total_bytes += size;
+    message->buffer = buffer;
+    message->chunks = chunks;
+    message->context = context;
+    message->through = outbox->total_bytes;
+    message->size = size;
+    message->next = 0;
+    message->lost_clear &= message->lost == 0;
+    message->lost = 0;
+    harp_chunks_start(&message->done, harp_chunks_of(size, outbox->segment));
+    message->first_chunk = outbox->chunk_end;
+    outbox->chunk_end += message->done.total;
+    outbox->end++;
+    return true;
+}
+
+static const uint8_t *payload_of(const struct harp_outgoing *message, uint32_t chunk,
+                                 uint32_t offset)
+{
+    if (message->chunks)
+        return message->size ? message->chunks[chunk] : NULL; /* the array may be empty */
+    return message->buffer ? message->buffer + offset : NULL;
+}
+
+static void describe(struct harp_outbox *outbox, uint32_t number, uint32_t chunk, bool again,
+                     struct harp_pick *pick)
+{
+    const struct harp_outgoing *message = slot_of(outbox, number);
+    uint32_t offset = chunk * outbox->segment;
+    *pick = (struct harp_pick){
+        .message = number,
+        .chunk = chunk,
+        .offset = offset,
+        .size = message->size,
+        .length = (uint16_t)harp_min(outbox->segment, message->size - offset),
+        .again = again,
+        .payload = payload_of(message, chunk, offset),
+    };
+}
+
+/* The first chunk of this message that is to be sent again; there is one. When the window begins
+ * inside a word, its last chunks share that word, one turn later; they are looked at last. */
+static uint32_t first_lost(const struct harp_outgoing *message)
+{
+    for (uint32_t chunk = message->done.low; chunk < message->next; chunk = (chunk | 63) + 1) {
+        uint64_t word = message->lost_ring[chunk / 64 % HARP_CHUNK_WORDS] >> chunk % 64;
+        if (word)
+            return chunk + (uint32_t)__builtin_ctzll(word);
+    }
+    assert(!"a lost chunk lies inside the window");
+    return message->next;
+}
+
+static bool pick_lost(struct harp_outbox *outbox, struct harp_pick *pick)
+{
+    for (uint32_t m = outbox->base; outbox->lost && m != outbox->end; m++) {
+        const struct harp_outgoing *message = slot_of(outbox, m);
+        if (!message->lost)
+            continue;
+        describe(outbox, m, first_lost(message), true, pick);
+        return true;
+    }
+    return false;
+}
+
+static bool may_travel(const struct harp_outbox *outbox, uint32_t number,
+                       const struct harp_outgoing *message)
+{
+#ifdef HARP_BUG_CREDIT_OFF_BY_ONE
+    if (number == outbox->credit)
+        return true;
+#endif
+    if (outbox->streamed)
+        return harp_before(number, outbox->credit) &&
+               harp_before(message->first_chunk + message->next, outbox->chunk_credit);
+    if (harp_before(number, outbox->credit))
+        return true;
+    return message->done.total == 1 && harp_before(number, outbox->credit + HARP_EAGER);
+}
+
+static void advance(struct harp_outbox *outbox)
+{
+    while (outbox->cursor != outbox->end &&
+           slot_of(outbox, outbox->cursor)->next == slot_of(outbox, outbox->cursor)->done.total)
+        outbox->cursor++;
+}
+
+bool harp_outbox_pick(struct harp_outbox *outbox, struct harp_pick *pick)
+{
+    if (pick_lost(outbox, pick))
+        return true;
+    advance(outbox);
+    uint32_t stop = outbox->credit + HARP_EAGER;
+    for (uint32_t m = outbox->cursor; m != outbox->end && harp_before(m, stop); m++) {
+        const struct harp_outgoing *message = slot_of(outbox, m);
+        bool may = may_travel(outbox, m, message);
+        if (!may && outbox->streamed)
+            return false; /* younger chunks have higher numbers */
+        if (!may || !harp_chunks_within(&message->done, message->next))
+            continue;
+        describe(outbox, m, message->next, false, pick);
+        return true;
+    }
+    return false;
+}
+
+static void unlose(struct harp_outbox *outbox, struct harp_outgoing *message, uint32_t chunk)
+{
+    uint64_t *word = &message->lost_ring[chunk / 64 % HARP_CHUNK_WORDS];
+    uint64_t bit = UINT64_C(1) << chunk % 64;
+    if (message->lost && *word & bit) {
+        *word &= ~bit;
+        message->lost--;
+        outbox->lost--;
+    }
+}
+
+void harp_outbox_take(struct harp_outbox *outbox, const struct harp_pick *pick)
+{
+    struct harp_outgoing *message = slot_of(outbox, pick->message);
+    if (pick->again) {
+        unlose(outbox, message, pick->chunk);
+    } else {
+        assert(pick->chunk == message->next);
+        message->next++;
+    }
+}
+
+bool harp_outbox_repeat(struct harp_outbox *outbox, uint32_t message, uint32_t chunk,
+                        struct harp_pick *pick)
+{
+    if (!is_open(outbox, message) || harp_chunks_has(&slot_of(outbox, message)->done, chunk))
+        return false;
+    describe(outbox, message, chunk, true, pick);
+    return true;
+}
+
+void harp_outbox_acked(struct harp_outbox *outbox, uint32_t message, uint32_t chunk)
+{
+    if (!is_open(outbox, message))
+        return;
+    struct harp_outgoing *slot = slot_of(outbox, message);
+    if (harp_chunks_add(&slot->done, chunk))
+        unlose(outbox, slot, chunk);
+}
+
+void harp_outbox_lost(struct harp_outbox *outbox, uint32_t message, uint32_t chunk)
+{
+    if (!is_open(outbox, message) || harp_chunks_has(&slot_of(outbox, message)->done, chunk))
+        return;
+    struct harp_outgoing *slot = slot_of(outbox, message);
+    uint64_t *word = &slot->lost_ring[chunk / 64 % HARP_CHUNK_WORDS];
+    uint64_t bit = UINT64_C(1) << chunk % 64;
+    if (!slot->lost_clear)
+        memset(slot->lost_ring, 0, HARP_CHUNK_WORDS * sizeof *slot->lost_ring);
+    slot->lost_clear = true;
+    if (*word & bit)
+        return;
+    *word |= bit;
+    slot->lost++;
+    outbox->lost++;
+}
+
+static bool grow(uint32_t *credit, uint32_t to)
+{
+    if (!harp_before(*credit, to))
+        return false;
+    *credit = to;
+    return true;
+}
+
+bool harp_outbox_credit(struct harp_outbox *outbox, uint32_t credit, uint32_t chunk_credit)
+{
+    bool more = grow(&outbox->credit, credit);
+    return (outbox->streamed && grow(&outbox->chunk_credit, chunk_credit)) || more;
+}
+
+uint64_t harp_outbox_bytes_before(const struct harp_outbox *outbox, uint32_t credit)
+{
+    if (!harp_before(outbox->base, credit) || outbox->base == outbox->end)
+        return 0;
+    uint32_t last = (harp_before(credit, outbox->end) ? credit : outbox->end) - 1;
+    return outbox->slots[last % HARP_MESSAGES].through;
+}
+
+bool harp_outbox_starved(struct harp_outbox *outbox)
+{
+    struct harp_pick pick;
+    advance(outbox);
+    return outbox->cursor != outbox->end &&
+           !may_travel(outbox, outbox->cursor, slot_of(outbox, outbox->cursor)) &&
+           !harp_outbox_pick(outbox, &pick);
+}
+
+const struct harp_outgoing *harp_outbox_pop(struct harp_outbox *outbox)
+{
+    if (outbox->base == outbox->end)
+        return NULL;
+    struct harp_outgoing *message = slot_of(outbox, outbox->base);
+#ifdef HARP_BUG_EARLY_RELEASE
+    if (message->next != message->done.total)
+        return NULL;
+#else
+    if (!harp_chunks_complete(&message->done))
+        return NULL;
+#endif
+    if (outbox->cursor == outbox->base)
+        outbox->cursor++;
+    outbox->lost -= message->lost;
+    outbox->base++;
+    return message;
+}

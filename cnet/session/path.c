@@ -1,0 +1,111 @@
+#include "session/path.h"
+
+#include <string.h>
+
+#include "base/sequence.h"
+
+void harp_path_init(struct harp_path *path, struct harp_sent *slots, uint32_t first,
+                    uint32_t peer_first, const struct harp_cc_ops *cc,
+                    const struct harp_cc_config *window)
+{
+    memset(path, 0, sizeof *path);
+    harp_sent_init(&path->sent, slots, first);
+    harp_rtt_init(&path->rtt);
+    harp_loss_init(&path->loss, first);
+    path->cc.ops = cc;
+    path->cc.config = *window;
+    cc->init(&path->cc);
+    path->episode = first;
+    harp_sack_init(&path->sack, peer_first);
+    path->ack_at_ns = HARP_NEVER;
+    path->probe_at_ns = HARP_NEVER;
+    for (uint32_t i = 0; i < HARP_PATH_TOLD; i++)
+        path->told[i] = peer_first;
+    path->fresh = peer_first;
+}
+
+void harp_path_arrived(struct harp_path *path, uint32_t packet, uint64_t came_ns, uint64_t now_ns,
+                       uint32_t ack_every, uint64_t ack_delay_ns)
+{
+    bool gap = packet != path->sack.largest + 1;
+    if (harp_before(path->sack.largest, packet))
+        path->largest_ns = came_ns;
+    if (harp_before(packet, path->fresh))
+        path->fresh = packet;
+    harp_sack_add(&path->sack, packet);
+    if (path->ack_at_ns == HARP_NEVER)
+        path->ack_at_ns = now_ns + ack_delay_ns;
+    if (++path->unacked >= ack_every || gap)
+        path->ack_now = true;
+}
+
+uint32_t harp_path_marks(struct harp_path *path, uint32_t marked)
+{
+    if (!harp_before(path->marks, marked))
+        return 0; /* an ACK that was overtaken */
+    uint32_t news = marked - path->marks;
+    path->marks = marked;
+    return news;
+}
+
+uint32_t harp_path_tell_since(struct harp_path *path)
+{
+    path->told[path->told_at] = path->fresh;
+    path->told_at = (path->told_at + 1) % HARP_PATH_TOLD;
+    path->fresh = path->sack.largest + 1;
+    uint32_t since = path->fresh;
+    for (uint32_t i = 0; i < HARP_PATH_TOLD; i++)
+        since = harp_before(path->told[i], since) ? path->told[i] : since;
+    return since;
+}
+
+bool harp_path_has_room(struct harp_path *path, uint32_t bytes)
+{
+    if (!harp_sent_has_room(&path->sent))
+        return false;
+    uint64_t window_bytes = path->cc.ops->window_bytes(&path->cc);
+    return !path->sent.flying || path->sent.flying_bytes + bytes <= window_bytes;
+}
+
+/* splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
+ */
+static uint64_t draw(uint64_t *random)
+{
+    uint64_t z = *random += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
+}
+
+/* Whether the pacer lets a burst go. With nothing in flight there is nothing to space it from, but
+ * for a window that is less than a frame and means a pause. */
+static bool is_paced(const struct harp_path *path, uint32_t bytes, uint64_t now_ns)
+{
+    if (path->pacer.next_ns <= now_ns)
+        return false;
+    return path->sent.flying || path->cc.ops->window_bytes(&path->cc) < bytes;
+}
+
+int harp_path_choose(struct harp_path *paths, uint32_t count, uint32_t bytes, uint64_t now_ns,
+                     uint64_t *random, uint64_t *ready_ns)
+{
+    uint8_t usable[256];
+    uint32_t n = 0;
+    *ready_ns = HARP_NEVER;
+    for (uint32_t p = 0; p < count; p++) {
+        if (paths[p].dead || paths[p].barred || !harp_path_has_room(&paths[p], bytes))
+            continue;
+        if (is_paced(&paths[p], bytes, now_ns))
+            *ready_ns = harp_min(*ready_ns, paths[p].pacer.next_ns);
+        else
+            usable[n++] = (uint8_t)p;
+    }
+    if (n < 2)
+        return n ? usable[0] : -1;
+    uint64_t bits = draw(random);
+    uint32_t one = (uint32_t)(bits & 0xffffffff) % n;
+    uint32_t other = (one + 1 + (uint32_t)(bits >> 32) % (n - 1)) % n;
+    bool second = harp_rtt_smoothed_ns(&paths[usable[other]].rtt) <
+                  harp_rtt_smoothed_ns(&paths[usable[one]].rtt);
+    return usable[second ? other : one];
+}

@@ -1,0 +1,84 @@
+/* One path of a session: its packets both ways, its delay, its window and whether it lives.
+ *
+ *              no news for 3 timeouts, or dead_ns
+ *      ALIVE ------------------------------------> DEAD: carries PROBE only, ever more rarely
+ *        ^                                            |
+ *        +------ any of its packets acknowledged -----+
+ *
+ * What was in flight on a path that dies is given up and travels on the others. A peer that is slow
+ * or stalled acknowledges all the same, so it does not make a path look dead.
+ */
+#ifndef HARP_PATH_H
+#define HARP_PATH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "session/cc.h"
+#include "session/loss.h"
+#include "session/pacer.h"
+#include "session/rtt.h"
+#include "session/sack.h"
+#include "session/sent.h"
+
+#define HARP_PATH_TOLD 8 /* ACKs in a row of which each says again what the others said */
+
+enum harp_probe { HARP_PROBE_NONE, HARP_PROBE_PLAIN, HARP_PROBE_TAIL };
+
+struct harp_path {
+    /* towards the peer */
+    struct harp_sent_ring sent;
+    struct harp_rtt rtt;
+    struct harp_loss loss;
+    struct harp_cc cc;
+    struct harp_pacer pacer;
+    uint32_t episode;      /* packets before this number belong to the latest loss */
+    uint32_t marks;        /* congestion marks that the peer has reported */
+    uint32_t suspects;     /* packets of that loss that have not arrived late */
+    bool timed_out;        /* it was all that was in flight, for want of news */
+    enum harp_probe probe; /* to be sent now */
+    bool dead;
+    bool barred;            /* carries no data although it may live (session.h says why) */
+    uint64_t probe_at_ns;   /* dead: when to probe */
+    uint64_t probe_wait_ns; /* dead: pause after the next probe */
+    /* from the peer */
+    struct harp_sack sack;
+    uint32_t unacked;              /* packets since our last ACK */
+    bool ack_now;                  /* do not wait for more */
+    uint32_t fresh;                /* lowest packet that has arrived since our last ACK */
+    uint32_t told[HARP_PATH_TOLD]; /* what that was at each of our last ACKs */
+    uint32_t told_at;              /* the oldest of them */
+    uint64_t ack_at_ns;            /* when an ACK is due; HARP_NEVER if none is */
+    uint64_t largest_ns;           /* when the largest packet came */
+    uint32_t marked;
+};
+
+/* A fresh path; packets start at `first` here and at `peer_first` there. */
+void harp_path_init(struct harp_path *path, struct harp_sent *slots, uint32_t first,
+                    uint32_t peer_first, const struct harp_cc_ops *cc,
+                    const struct harp_cc_config *window);
+
+/* A packet that asks for an ACK has arrived and counts; it came to this host at `came_ns`. */
+void harp_path_arrived(struct harp_path *path, uint32_t packet, uint64_t came_ns, uint64_t now_ns,
+                       uint32_t ack_every, uint64_t ack_delay_ns);
+
+/* The peer says that `marked` packets came with a congestion mark since the beginning: how many of
+ * them are news. */
+uint32_t harp_path_marks(struct harp_path *path, uint32_t marked);
+
+/* An ACK is written: the packet from which on its map should tell. Not the whole map each time:
+ * what the last ACKs said may be lost with some of them, but hardly with all. */
+uint32_t harp_path_tell_since(struct harp_path *path);
+
+/* Whether window and ring allow another `bytes` in flight. A path with nothing in flight always
+ * does: a window smaller than a frame slows down, by pacing, and does not stop. */
+bool harp_path_has_room(struct harp_path *path, uint32_t bytes);
+
+/* Choose a path for a burst of `bytes` frames: of two drawn at random by *random among those that
+ * are alive, have room and whose pacer is ready, the one of less delay (power of two choices,
+ * Mitzenmacher, IEEE TPDS 12(10), 2001); an unmeasured one counts as fastest. Returns its index or
+ * -1; then *ready_ns is when a pacer will be ready, or HARP_NEVER. */
+int harp_path_choose(struct harp_path *paths, uint32_t count, uint32_t bytes, uint64_t now_ns,
+                     uint64_t *random, uint64_t *ready_ns);
+
+#endif

@@ -1,0 +1,80 @@
+#include "session/sent.h"
+
+#include <assert.h>
+#include <stddef.h>
+
+#include "base/sequence.h"
+
+static struct harp_sent *slot_of(struct harp_sent_ring *ring, uint32_t packet)
+{
+    return &ring->slots[packet % HARP_SENT_SLOTS];
+}
+
+void harp_sent_init(struct harp_sent_ring *ring, struct harp_sent *slots, uint32_t first)
+{
+    *ring = (struct harp_sent_ring){.slots = slots, .tail = first, .next = first};
+}
+
+bool harp_sent_has_room(struct harp_sent_ring *ring)
+{
+    if (ring->next - ring->tail < HARP_SENT_SLOTS)
+        return true;
+    if (slot_of(ring, ring->tail)->state == HARP_FLYING)
+        return false;
+    ring->tail++;
+    return true;
+}
+
+struct harp_sent *harp_sent_add(struct harp_sent_ring *ring, uint64_t now_ns, uint16_t bytes)
+{
+    assert(ring->next - ring->tail < HARP_SENT_SLOTS);
+    struct harp_sent *sent = slot_of(ring, ring->next);
+    *sent = (struct harp_sent){
+        .time_ns = now_ns, .packet = ring->next, .bytes = bytes, .state = HARP_FLYING};
+    ring->next++;
+    ring->flying++;
+    ring->flying_bytes += bytes;
+    return sent;
+}
+
+struct harp_sent *harp_sent_at(struct harp_sent_ring *ring, uint32_t packet)
+{
+    if (harp_before(packet, ring->tail) || !harp_before(packet, ring->next))
+        return NULL;
+    struct harp_sent *sent = slot_of(ring, packet);
+    assert(sent->packet == packet);
+    return sent;
+}
+
+static void land(struct harp_sent_ring *ring, struct harp_sent *sent)
+{
+    assert(ring->flying > 0 && ring->flying_bytes >= sent->bytes);
+    ring->flying--;
+    ring->flying_bytes -= sent->bytes;
+}
+
+void harp_sent_acked(struct harp_sent_ring *ring, struct harp_sent *sent)
+{
+    assert(sent->state != HARP_ACKED);
+    if (sent->state == HARP_FLYING)
+        land(ring, sent);
+    sent->state = HARP_ACKED;
+}
+
+void harp_sent_lost(struct harp_sent_ring *ring, struct harp_sent *sent)
+{
+    assert(sent->state == HARP_FLYING);
+    land(ring, sent);
+    sent->state = HARP_LOST;
+}
+
+void harp_sent_trim(struct harp_sent_ring *ring, uint64_t before_ns)
+{
+    while (ring->tail != ring->next) {
+        const struct harp_sent *sent = slot_of(ring, ring->tail);
+        bool old = sent->state == HARP_LOST && sent->time_ns < before_ns;
+        if (sent->state != HARP_ACKED && !old)
+            return;
+        ring->tail++;
+    }
+}

@@ -1,0 +1,75 @@
+/* What has been sent on one path and is not settled yet.
+ *
+ * A ring of the path's packets by number. Every DATA and PROBE frame takes the next number and a
+ * slot; a chunk that is sent again takes a new one. What may become of a slot:
+ *
+ *            add                 acknowledged
+ *    (free) -----> FLYING -----------------------> ACKED ---+
+ *                    |                               ^      | trim: the tail passes it
+ *                    | lost (by time, RTO, or with   |      v
+ *                    | its path)                     |    (free)
+ *                    v          acknowledged late:   |      ^
+ *                  LOST ------- the loss was spurious+      |
+ *                    |                                      |
+ *                    +--- older than the caller cares for --+
+ *
+ *    tail                        next
+ *     |  FLYING ACKED LOST FLYING |           at most 1,024 apart: as far as an ACK's map reaches
+ *
+ * Bytes in flight are those of FLYING slots. LOST slots stay for a while only so that a late
+ * acknowledgement is seen: then the loss was none, and the congestion controller is told.
+ *
+ * Owner: the session's path; the slots lie in the session's memory.
+ */
+#ifndef HARP_SENT_H
+#define HARP_SENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "wire/wire.h"
+
+#define HARP_SENT_SLOTS HARP_SACK_BITS
+
+enum harp_sent_state { HARP_FLYING, HARP_ACKED, HARP_LOST };
+
+struct harp_sent {
+    uint64_t time_ns; /* when it was handed out */
+    uint32_t packet;
+    uint32_t message; /* DATA: number of the message */
+    uint32_t chunk;   /* DATA: which of its chunks */
+    uint16_t bytes;   /* header and payload */
+    uint8_t state;
+    bool probe; /* a PROBE, which carries no chunk */
+};
+
+struct harp_sent_ring {
+    struct harp_sent *slots;
+    uint32_t tail; /* first number that has a slot */
+    uint32_t next; /* number of the next packet */
+    uint32_t flying;
+    uint64_t flying_bytes;
+};
+
+void harp_sent_init(struct harp_sent_ring *ring, struct harp_sent *slots, uint32_t first);
+
+/* Whether a packet can be added. A LOST tail makes room, a FLYING one does not. */
+bool harp_sent_has_room(struct harp_sent_ring *ring);
+
+/* Give the next number and its slot to a packet; harp_sent_has_room must hold. The caller fills in
+ * what the packet carries. */
+struct harp_sent *harp_sent_add(struct harp_sent_ring *ring, uint64_t now_ns, uint16_t bytes);
+
+/* The slot of `packet`, or NULL if it has none (any more, or yet). */
+struct harp_sent *harp_sent_at(struct harp_sent_ring *ring, uint32_t packet);
+
+/* Settle a packet that is not ACKED yet. */
+void harp_sent_acked(struct harp_sent_ring *ring, struct harp_sent *sent);
+
+/* Give up a FLYING packet. */
+void harp_sent_lost(struct harp_sent_ring *ring, struct harp_sent *sent);
+
+/* Free ACKED slots at the tail, and LOST ones that were sent before `before_ns`. */
+void harp_sent_trim(struct harp_sent_ring *ring, uint64_t before_ns);
+
+#endif

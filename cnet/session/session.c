@@ -1,0 +1,273 @@
+#include "session/session_state.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define US UINT64_C(1000)
+#define MS (1000 * US)
+#define LAPSE_NS (100 * MS)
+#define STEP_BACK_NS MS
+
+void harp_session_defaults(struct harp_session_config *config, uint16_t segment, uint16_t paths)
+{
+    uint32_t frame_bytes = HARP_HEADER_BYTES + segment;
+    *config = (struct harp_session_config){
+        .segment = segment,
+        .paths = paths,
+        .loss = {.ack_delay_ns = 20 * US,
+                 .min_rto_ns = MS,
+                 .initial_rto_ns = 10 * MS,
+                 .dead_ns = 50 * MS},
+        .dead_ns = 30000 * MS,
+        .probe_most_ns = 100 * MS,
+        .ack_every = 16,
+        .cc = &harp_cc_swift,
+        .window = {.initial_bytes = 16 * frame_bytes,
+                   .min_bytes = frame_bytes / 64,
+                   .max_bytes = (uint64_t)HARP_SENT_SLOTS * frame_bytes,
+                   .segment_bytes = frame_bytes,
+                   .target_ns = 25 * US,
+                   .host_target_ns = MS},
+    };
+}
+
+static size_t words_bytes(void)
+{
+    return (HARP_OUTBOX_WORDS + HARP_INBOX_WORDS) * sizeof(uint64_t);
+}
+
+static size_t head_bytes(uint16_t paths)
+{
+    size_t bytes = sizeof(struct harp_session) + paths * sizeof(struct harp_path);
+    return (bytes + 63) / 64 * 64;
+}
+
+size_t harp_session_size(const struct harp_session_config *config)
+{
+    return head_bytes(config->paths) + words_bytes() +
+           (size_t)config->paths * HARP_SENT_SLOTS * sizeof(struct harp_sent);
+}
+
+static struct harp_session *create(void *memory, const struct harp_session_config *config,
+                                   uint64_t now_ns)
+{
+    assert(config->connection != 0 && config->paths > 0 && config->paths <= HARP_PATHS_MAX);
+    assert(config->stream_frames <= HARP_STREAM_MAX);
+    assert(config->segment >= HARP_CHUNK_ALIGN && config->segment % HARP_CHUNK_ALIGN == 0);
+    struct harp_session *session = memory;
+    memset(session, 0, head_bytes(config->paths));
+    session->config = *config;
+    session->words = (uint64_t *)((uint8_t *)memory + head_bytes(config->paths));
+    session->slots = (struct harp_sent *)((uint8_t *)session->words + words_bytes());
+    session->own = (struct harp_parameters){.connection = config->connection,
+                                            .epoch = config->epoch,
+                                            .segment = config->segment,
+                                            .paths = config->paths,
+                                            .flags = config->stream_frames > 0,
+                                            .messages = config->stream_frames ? HARP_MESSAGES : 0,
+                                            .frames = config->stream_frames,
+                                            .first = config->first};
+    memcpy(session->own.nonce, config->nonce, sizeof config->nonce);
+    session->now_ns = session->began_ns = session->heard_ns = now_ns;
+    session->asked_ns = now_ns; /* it wants to be driven at once */
+    session->beg_at_ns = session->pacer_at_ns = HARP_NEVER;
+    session->keep_at_ns = HARP_NEVER;
+    session->repeat_at_ns = HARP_NEVER;
+    session->repeat_wait_ns = config->loss.initial_rto_ns;
+    session->random = config->seed;
+    return session;
+}
+
+struct harp_session *harp_session_connect(void *memory, const struct harp_session_config *config,
+                                          uint64_t now_ns)
+{
+    struct harp_session *session = create(memory, config, now_ns);
+    session->state = HARP_CONNECTING;
+    session->repeat_at_ns = now_ns;
+    return session;
+}
+
+struct harp_session *harp_session_accept(void *memory, const struct harp_session_config *config,
+                                         uint64_t now_ns, const struct harp_parameters *first,
+                                         uint8_t path)
+{
+    struct harp_session *session = create(memory, config, now_ns);
+    session->listening = true;
+    session->state = HARP_ACCEPTING;
+    harp_session_agree(session, first);
+    session->answer = true;
+    session->answer_path = path;
+    return session;
+}
+
+void harp_session_agree(struct harp_session *session, const struct harp_parameters *peer)
+{
+    const struct harp_session_config *config = &session->config;
+    session->peer = *peer;
+    session->known = true;
+    session->paths_n = (uint16_t)harp_min(config->paths, peer->paths);
+    session->segment = (uint16_t)harp_min(config->segment, peer->segment);
+    session->segment -= session->segment % HARP_CHUNK_ALIGN;
+    for (uint32_t p = 0; p < session->paths_n; p++)
+        harp_path_init(&session->paths[p], session->slots + p * HARP_SENT_SLOTS, config->first,
+                       peer->first, config->cc, &config->window);
+    harp_outbox_init(&session->outbox, session->words, config->first, session->segment);
+    if (peer->flags)
+        harp_outbox_stream(&session->outbox, (uint32_t)harp_min(peer->frames, HARP_STREAM_MAX));
+    harp_outbox_credit(&session->outbox, config->first + peer->messages, config->first);
+    harp_inbox_init(&session->inbox, session->words + HARP_OUTBOX_WORDS, peer->first,
+                    session->segment);
+    session->told_messages = peer->first + session->own.messages;
+    session->told_frames = config->stream_frames;
+    if (config->stream_frames)
+        harp_inbox_stream(&session->inbox, config->stream_frames);
+}
+
+const struct harp_parameters *harp_session_peer(const struct harp_session *session)
+{
+    return &session->peer;
+}
+
+/* Time in which this end was not driven although it had asked to be (a stopped process, a suspended
+ * machine, a clock that jumped) does not exist for it: else the peer would look silent, paths dead
+ * and round trips as long as the pause. Likewise time goes on where it was when the clock was set
+ * back; were it held, round trips would look like nothing and all would seem overdue. Only little
+ * steps back, as between two sources of time stamps, are held. lapse_ns wraps when it is negative.
+ */
+void harp_session_clock(struct harp_session *session, uint64_t now_ns)
+{
+    assert(!session->placing);
+    now_ns -= session->lapse_ns;
+    uint64_t back_ns = session->now_ns - now_ns;
+    if (back_ns < UINT64_MAX / 2) {
+        if (back_ns > STEP_BACK_NS)
+            session->lapse_ns -= back_ns;
+        return;
+    }
+    uint64_t asked_ns = harp_max(session->asked_ns, session->now_ns);
+    if (session->asked_ns != HARP_NEVER && now_ns > asked_ns + LAPSE_NS) {
+        session->lapse_ns += now_ns - asked_ns;
+        now_ns = asked_ns;
+    }
+    session->now_ns = now_ns;
+}
+
+bool harp_session_post(struct harp_session *session, uint8_t *buffer, uint32_t capacity,
+                       uint64_t context, int *eager)
+{
+    assert(!session->placing);
+    *eager = -1;
+    if (!session->known || session->state > HARP_OPEN || session->inbox.streamed ||
+        !harp_inbox_has_room(&session->inbox))
+        return false;
+    bool too_long;
+    *eager = harp_inbox_post(&session->inbox, buffer, capacity, context, &too_long);
+    if (too_long) {
+        harp_session_part(session, HARP_REASON_TOO_LONG);
+        return false;
+    }
+    session->credit_news = true;
+    return true;
+}
+
+bool harp_session_message(struct harp_session *session, const uint8_t *buffer, uint32_t size,
+                          uint64_t context)
+{
+    assert(!session->placing);
+    return session->state == HARP_OPEN && size <= HARP_MESSAGE_MAX &&
+           harp_outbox_add(&session->outbox, buffer, NULL, size, context);
+}
+
+bool harp_session_message_frames(struct harp_session *session, const uint8_t *const *chunks,
+                                 uint32_t size, uint64_t context)
+{
+    assert(!session->placing);
+    return session->state == HARP_OPEN && size <= HARP_MESSAGE_MAX &&
+           harp_outbox_add(&session->outbox, NULL, chunks, size, context);
+}
+
+uint16_t harp_session_segment(const struct harp_session *session)
+{
+    return session->segment;
+}
+
+void harp_session_returned(struct harp_session *session, uint32_t frames)
+{
+    assert(!session->placing);
+    harp_inbox_returned(&session->inbox, frames);
+    session->credit_news |= frames > 0;
+}
+
+/* Too long a text is cut where a character of UTF-8 begins. */
+static void say(struct harp_close *notice, const char *text)
+{
+    size_t bytes = strlen(text);
+    if (bytes > HARP_CLOSE_TEXT)
+        for (bytes = HARP_CLOSE_TEXT; bytes && (text[bytes] & 0xc0) == 0x80;)
+            bytes--;
+    memcpy(notice->text, text, bytes);
+    notice->text_bytes = (uint8_t)bytes;
+}
+
+void harp_session_close(struct harp_session *session, uint64_t now_ns, uint32_t reason,
+                        const char *text)
+{
+    harp_session_clock(session, now_ns);
+    if (text && session->state < HARP_CLOSING)
+        say(&session->notice, text);
+    bool under_way = session->known && session->outbox.base != session->outbox.end;
+    if (reason == HARP_REASON_DONE && under_way)
+        reason = HARP_REASON_UNDER_WAY;
+    harp_session_part(session, reason);
+}
+
+static bool poll_message(struct harp_session *session, struct harp_event *event)
+{
+    const struct harp_incoming *in = harp_inbox_pop(&session->inbox);
+    if (in) {
+        *event = (struct harp_event){.type = HARP_EVENT_RECEIVED,
+                                     .size = in->size,
+                                     .message = session->inbox.base - 1,
+                                     .context = in->context};
+        session->credit_news |= session->inbox.streamed;
+        return true;
+    }
+    const struct harp_outgoing *out = harp_outbox_pop(&session->outbox);
+    if (out)
+        *event = (struct harp_event){.type = HARP_EVENT_SENT,
+                                     .size = out->size,
+                                     .message = session->outbox.base - 1,
+                                     .context = out->context};
+    return out != NULL;
+}
+
+static void report_end(const struct harp_session *session, struct harp_event *event)
+{
+    *event = (struct harp_event){
+        .type = HARP_EVENT_CLOSED, .reason = session->reason, .by_peer = session->by_peer};
+    if (!session->by_peer)
+        return;
+    event->text = (const char *)session->notice.text;
+    event->text_bytes = session->notice.text_bytes;
+    event->lowest = session->versions.lowest;
+    event->highest = session->versions.highest;
+}
+
+void harp_session_poll(struct harp_session *session, struct harp_event *event)
+{
+    *event = (struct harp_event){.type = HARP_EVENT_NONE};
+    if (session->connected) {
+        session->connected = false;
+        event->type = HARP_EVENT_CONNECTED;
+    } else if (session->known && poll_message(session, event)) {
+        return;
+    } else if (session->ended) {
+        session->ended = false;
+        report_end(session, event);
+    }
+}
+
+const struct harp_session_counters *harp_session_count(const struct harp_session *session)
+{
+    return &session->counters;
+}

@@ -1,0 +1,279 @@
+/* One end of a HARP connection: the protocol of docs/wire.md, and nothing else.
+ *
+ * A session reads no clock, no socket and no random source, and it never touches payload. Headers
+ * and times go in; headers, payload extents and deadlines come out. Same configuration and same
+ * calls: same frames, on any machine, with payload and without. docs/session.md draws its states
+ * and timers.
+ *
+ *     frames from the wire                                 application
+ *          |                                                   |
+ *     open tag  --> harp_session_receive --> place?       harp_session_post
+ *          |                                   |          harp_session_message
+ *     check CRC, copy to place <---------------+          harp_session_poll
+ *          |                                                   |
+ *          +------> harp_session_placed                   harp_session_close
+ *
+ *     harp_session_send --> headers, extents --> CRC, tag, port
+ *     harp_session_deadline_ns --> when to call harp_session_send again if nothing else happens
+ *
+ * Rules of use:
+ * - One thread at a time.
+ * - After any call but harp_session_poll, call harp_session_send until it returns fewer frames than
+ * it had room for; then wait until harp_session_deadline_ns or the next event.
+ * - Only frames whose tag holds come in. A control frame comes with its body, whose CRC holds. A
+ * DATA frame comes without: when the answer is HARP_PLACE, check its CRC, put the payload where the
+ * answer says, and say so by harp_session_placed, before any other call.
+ * - `now_ns` comes from a clock that does not go back. One that jumps, either way, costs nothing
+ * but the deadlines that it put off.
+ * - The session lives in memory that the caller gives, harp_session_size bytes aligned to 64, and
+ * frees nothing. After HARP_EVENT_CLOSED it should be kept for a while, since it answers repeated
+ * CLOSE.
+ *
+ * How messages are received is the receiver's choice, for each direction of a connection:
+ *
+ *   posted    The application posts a buffer per message; payload is placed by offset. Credit is
+ *             messages and bytes. Small messages may come before their buffer (eager slots).
+ *   streamed  config.stream_frames > 0. HARP_PLACE says `streamed`: the caller keeps the frame,
+ *             lends it to the application, and says harp_session_returned when it has it back.
+ *             Credit is chunks: no more frames are lent than stream_frames. An application that
+ *             gives frames back only when a message is complete can receive no message of more
+ *             chunks than that.
+ *
+ * Errors of use by the application are refused (false); breaking the rules above is an assertion;
+ * what the peer does wrong closes the connection with a reason and is never an assertion.
+ */
+#ifndef HARP_SESSION_H
+#define HARP_SESSION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "session/cc.h"
+#include "session/loss.h"
+#include "session/outbox.h"
+#include "wire/body.h"
+#include "wire/wire.h"
+
+#define HARP_PATHS_MAX 64
+#define HARP_STREAM_MAX (UINT32_C(1) << 20) /* frames lent; more chunks are never in flight */
+#define HARP_CLOSE_TEXT 120
+
+struct harp_session;
+
+/* cdef: begin */
+/* Why a connection ended. Those below 256 travel in CLOSE. */
+enum harp_reason {
+    HARP_REASON_DONE = 0,
+    HARP_REASON_UNDER_WAY = 1,
+    HARP_REASON_TOO_LONG = 2,
+    HARP_REASON_PROTOCOL = 3,
+    HARP_REASON_MEMORY = 4,
+    HARP_REASON_VERSION = 5,
+    HARP_REASON_MTU = 6,         /* no path carries a full frame, though all carry small ones */
+    HARP_REASON_SILENT = 256,    /* nothing was heard for dead_ns */
+    HARP_REASON_NO_ANSWER = 257, /* the handshake did not finish within dead_ns */
+};
+/* cdef: end */
+
+struct harp_session_config {
+    uint64_t connection; /* own id, random, never 0 */
+    uint64_t listener;   /* id to which FIRST goes; unused by the listening end */
+    uint8_t nonce[16];
+    uint64_t seed;          /* of the choice among paths */
+    uint32_t first;         /* number of the first message and packets; random */
+    uint16_t epoch;         /* of this process */
+    uint16_t segment;       /* largest payload, a multiple of 128 */
+    uint16_t paths;         /* at most HARP_PATHS_MAX; the lower of both ends counts */
+    uint32_t stream_frames; /* 0: receives are posted; else streamed, and so many frames lent */
+    struct harp_loss_limits loss;
+    uint64_t dead_ns;       /* a peer that is silent this long is gone */
+    uint64_t probe_most_ns; /* longest pause between probes of a dead path, or for credit */
+    uint32_t ack_every;     /* packets of one path after which an ACK does not wait */
+    const struct harp_cc_ops *cc;
+    struct harp_cc_config window;
+};
+
+/* Defaults for everything but ids, nonce, seed, first and epoch. */
+void harp_session_defaults(struct harp_session_config *config, uint16_t segment, uint16_t paths);
+
+/* Bytes of memory for a session with this configuration. */
+size_t harp_session_size(const struct harp_session_config *config);
+
+/* The connecting end; its first frame is FIRST. */
+struct harp_session *harp_session_connect(void *memory, const struct harp_session_config *config,
+                                          uint64_t now_ns);
+
+/* The listening end, made of the parameters of a FIRST that came on `path` (listener.h says when).
+ */
+struct harp_session *harp_session_accept(void *memory, const struct harp_session_config *config,
+                                         uint64_t now_ns, const struct harp_parameters *first,
+                                         uint8_t path);
+
+/* The peer's parameters, of which keys are made; zeros while they are not known. */
+const struct harp_parameters *harp_session_peer(const struct harp_session *session);
+
+enum harp_verdict {
+    HARP_DROP,  /* nothing more to do with this frame */
+    HARP_TAKEN, /* a control frame that was taken in */
+    HARP_PLACE, /* put the payload where `place` says, then call harp_session_placed */
+};
+
+struct harp_place {
+    uint8_t *buffer; /* the posted buffer; NULL with an eager slot, or without payload */
+    uint32_t offset; /* where in it */
+    int eager;       /* the eager slot, or -1 */
+    bool streamed;   /* keep the frame and lend it to the application; no buffer */
+};
+
+/* Take a frame in. `waited_ns` is how long it had lain in this host when the caller took it up, 0
+ * if that is unknown: time in which the host was busy is no delay of the network. `body` is a
+ * control frame's body of header->length bytes. `marked`: it came with a congestion mark. */
+enum harp_verdict harp_session_receive(struct harp_session *session, uint64_t now_ns,
+                                       uint64_t waited_ns, const struct harp_header *header,
+                                       const uint8_t *body, bool marked, struct harp_place *place);
+
+/* The payload of the last HARP_PLACE is in its place, or its CRC did not hold (then the frame never
+ * was, and what it overwrote comes again). */
+void harp_session_placed(struct harp_session *session, bool holds);
+
+struct harp_frame {
+    struct harp_header header; /* version to size; crc and tag are not the session's */
+    uint8_t path;              /* on which it travels; an ACK's header names the path it is about */
+    bool again;                /* a chunk that has travelled before */
+    const uint8_t *payload;    /* DATA: header.length bytes, NULL without payload */
+    uint8_t body[HARP_BODY_MAX]; /* others but PROBE, whose body is header.length zeros */
+};
+
+/* Run the timers and hand out up to `room` frames. Without room the timers run all the same: a
+ * network that takes nothing must not keep a dead peer from being noticed. */
+size_t harp_session_send(struct harp_session *session, uint64_t now_ns, struct harp_frame *frames,
+                         size_t room);
+
+/* When harp_session_send must be called again at the latest; HARP_NEVER if it need not be. */
+uint64_t harp_session_deadline_ns(struct harp_session *session);
+
+/* Post a buffer for the next incoming message. False before the peer is known, while 256 are posted
+ * and not polled, and after the end. *eager becomes the slot in which the message lies already,
+ * which the caller must copy to the buffer before its next call, or -1. */
+bool harp_session_post(struct harp_session *session, uint8_t *buffer, uint32_t capacity,
+                       uint64_t context, int *eager);
+
+/* Send a message of up to HARP_MESSAGE_MAX bytes; the buffer must not change until HARP_EVENT_SENT.
+ * False before HARP_EVENT_CONNECTED, while 256 are under way, and after the end. */
+bool harp_session_message(struct harp_session *session, const uint8_t *buffer, uint32_t size,
+                          uint64_t context);
+
+/* The same of payload that lies in pieces: chunk i, harp_session_segment bytes but for the last, is
+ * at chunks[i]. The array must not change until HARP_EVENT_SENT either. */
+bool harp_session_message_frames(struct harp_session *session, const uint8_t *const *chunks,
+                                 uint32_t size, uint64_t context);
+
+/* Payload of a whole chunk as both ends agreed; 0 while the peer is not known. */
+uint16_t harp_session_segment(const struct harp_session *session);
+
+/* Streamed: the application has given back `frames` of those lent to it, that is of those for which
+ * harp_session_placed has said that the CRC holds. */
+void harp_session_returned(struct harp_session *session, uint32_t frames);
+
+/* End the connection. HARP_REASON_DONE turns into HARP_REASON_UNDER_WAY if messages are. The peer
+ * is told `text` (UTF-8, cut to HARP_CLOSE_TEXT bytes) for its log; NULL for none. */
+void harp_session_close(struct harp_session *session, uint64_t now_ns, uint32_t reason,
+                        const char *text);
+
+enum harp_event_type {
+    HARP_EVENT_NONE,
+    HARP_EVENT_CONNECTED,
+    HARP_EVENT_SENT,     /* the peer has all of the message */
+    HARP_EVENT_RECEIVED, /* all of the message is in its buffer */
+    HARP_EVENT_CLOSED,   /* the last one */
+};
+
+struct harp_event {
+    enum harp_event_type type;
+    uint32_t size;    /* SENT, RECEIVED: of the message */
+    uint32_t message; /* SENT, RECEIVED: its number, as in DATA's header */
+    uint64_t context; /* SENT, RECEIVED: the application's; 0 if streamed */
+    uint32_t reason;  /* CLOSED, and all below */
+    bool by_peer;     /* the peer's CLOSE or VERSION said so */
+    uint8_t text_bytes;
+    uint8_t lowest, highest; /* HARP_REASON_VERSION by the peer: what it speaks */
+    const char *text;        /* text_bytes bytes of the peer's CLOSE, not closed by 0; they stay as
+                              * long as the session */
+};
+
+/* The next event; HARP_EVENT_NONE if there is none. Messages are reported in order, each way. */
+void harp_session_poll(struct harp_session *session, struct harp_event *event);
+
+/* One sentence about HARP_EVENT_CLOSED, for an error: why, by whom, and what the peer said of it.
+ * Control characters of the peer's text become '?'. Writes at most `room` bytes, the closing 0
+ * included. */
+void harp_reason_explain(const struct harp_event *closed, char *out, size_t room);
+
+/* cdef: begin */
+struct harp_session_counters {
+    uint64_t data_sent;    /* DATA frames */
+    uint64_t data_again;   /* of these, chunks that had travelled before */
+    uint64_t placed;       /* payloads that counted */
+    uint64_t lost;         /* packets given up */
+    uint64_t spurious;     /* of these, arrived after all */
+    uint64_t duplicates;   /* packets or chunks that were there already */
+    uint64_t strangers;    /* frames of another connection or epoch, or that make no sense now */
+    uint64_t bad_payloads; /* CRC did not hold */
+    uint64_t paths_died;
+    uint64_t paths_returned;
+};
+/* cdef: end */
+
+const struct harp_session_counters *harp_session_count(const struct harp_session *session);
+
+/* Whether a path is in use. */
+bool harp_session_path_lives(const struct harp_session *session, uint8_t path);
+
+/* Paths. What keeps data off a path although it lives:
+ * - the listening end has heard nothing on it yet, so it does not know where it leads;
+ * - full frames do not pass, though small ones do (mtu_fails). A padded PROBE of a full frame opens
+ *   every path; if three are lost where later packets arrive, the path fails, and is tried again
+ *   ever more rarely. A path that loses 32 full frames in a row is tried anew. When all that live
+ *   have failed ten times, the connection ends (HARP_REASON_MTU);
+ * - it is retired, here by harp_session_path_retire or by the peer, at whose host it arrives on
+ *   another engine's queue (off_queue); unless no other path is left. */
+/* cdef: begin */
+struct harp_path_info {
+    bool alive;
+    bool usable;    /* carries data */
+    bool heard;     /* a frame has come on it, or we are the connecting end */
+    bool retired;   /* by harp_session_path_retire */
+    bool off_queue; /* by the peer */
+    bool mtu_fails;
+    uint16_t confirmed_bytes; /* largest UDP payload known to have arrived */
+    uint16_t probing_bytes;   /* padded PROBE under way; 0 if none is */
+    uint64_t smoothed_ns;     /* round trip without the far host's part; 0 while unknown */
+    uint64_t least_ns;
+    uint64_t window_bytes;
+    uint64_t flying_bytes;
+    uint64_t sent; /* packets */
+    uint64_t lost; /* packets given up */
+};
+/* cdef: end */
+
+/* False if the path does not exist (yet). */
+bool harp_session_path_info(const struct harp_session *session, uint8_t path,
+                            struct harp_path_info *info);
+
+/* Put no data on this path any more unless no other lives; and take that back. */
+void harp_session_path_retire(struct harp_session *session, uint8_t path, bool retired);
+
+/* Tell the peer whether its frames on this path arrive on a queue that is not this engine's. */
+void harp_session_path_off_queue(struct harp_session *session, uint8_t path, bool off);
+
+/* ICMP says that this path's peer is unreachable. ICMP can be forged, so it ends nothing: the path
+ * is probed at once, or FIRST repeated on the next path, at most once a timeout. */
+void harp_session_unreachable(struct harp_session *session, uint64_t now_ns, uint8_t path);
+
+/* Send one PROBE that makes a UDP payload of `bytes`, more than HARP_HEADER_BYTES. False while one
+ * is under way on this path. Once probing_bytes is 0 again it has arrived (confirmed_bytes) or is
+ * lost. */
+bool harp_session_probe_bytes(struct harp_session *session, uint8_t path, uint16_t bytes);
+
+#endif

@@ -1,0 +1,210 @@
+#include "session/session_state.h"
+
+/* The packet has not been acknowledged in time: its chunk travels again, under a new number. */
+static void give_up(struct harp_session *session, struct harp_path *path, struct harp_sent *sent,
+                    bool overtaken)
+{
+    harp_sent_lost(&path->sent, sent);
+    harp_session_path_lost(session, path, sent, overtaken);
+    session->counters.lost++;
+    if (!harp_before(sent->packet, path->episode)) {
+        path->episode = path->sent.next;
+        path->suspects = 0;
+    }
+    path->suspects++;
+#ifdef HARP_BUG_LOST_FORGOTTEN
+    if (sent->packet % 16 == 0)
+        return;
+#endif
+    if (!sent->probe)
+        harp_outbox_lost(&session->outbox, sent->message, sent->chunk);
+}
+
+void harp_session_flush(struct harp_session *session, struct harp_path *path)
+{
+    for (uint32_t packet = path->sent.tail; path->sent.flying; packet++) {
+        struct harp_sent *sent = harp_sent_at(&path->sent, packet);
+        if (sent->state == HARP_FLYING)
+            give_up(session, path, sent, false);
+    }
+    path->timed_out = true;
+}
+
+void harp_session_detect(struct harp_session *session, struct harp_path *path)
+{
+    struct harp_cc_loss loss = {.now_ns = session->now_ns};
+    uint32_t cursor = path->sent.tail;
+    for (struct harp_sent *sent;
+         (sent = harp_loss_next(&path->loss, &path->sent, &path->rtt, &cursor, session->now_ns));) {
+        loss.bytes += sent->bytes;
+        give_up(session, path, sent, true);
+    }
+    if (loss.bytes)
+        path->cc.ops->on_loss(&path->cc, &loss);
+}
+
+/* A packet that was given up has arrived after all. When that holds for all of the latest loss,
+ * there was none. */
+static void arrived_late(struct harp_session *session, struct harp_path *path)
+{
+    session->counters.spurious++;
+    harp_loss_spurious(&path->loss);
+    /* After a timeout the first is enough: they had not been lost, but were late, or their ACK was
+     * (F-RTO, RFC 5682). */
+    if (path->suspects && (--path->suspects == 0 || path->timed_out))
+        path->cc.ops->on_spurious(&path->cc);
+    path->timed_out = false;
+}
+
+static void settle(struct harp_session *session, struct harp_path *path, struct harp_sent *sent)
+{
+    if (sent->state == HARP_LOST)
+        arrived_late(session, path);
+    harp_loss_delivered(&path->loss, sent, session->now_ns);
+    harp_sent_acked(&path->sent, sent);
+    harp_session_path_settled(session, path, sent);
+    if (!sent->probe)
+        harp_outbox_acked(&session->outbox, sent->message, sent->chunk);
+}
+
+/* Settle all packets that the ACK names; how many bytes they were is in `news`. */
+static bool settle_all(struct harp_session *session, struct harp_path *path,
+                       const struct harp_ack *ack, struct harp_cc_ack *news)
+{
+    bool any = false;
+    uint32_t stop = ack->largest + 1;
+    for (uint32_t packet = path->sent.tail; harp_before(packet, stop); packet++) {
+        struct harp_sent *sent = harp_sent_at(&path->sent, packet);
+        if (sent->state == HARP_ACKED || !harp_sack_says(ack->largest, ack->map, ack->bits, packet))
+            continue;
+        if (packet == ack->largest) {
+            uint64_t came_ns = harp_max(session->came_ns, sent->time_ns);
+            harp_rtt_sample(&path->rtt, session->now_ns, came_ns - sent->time_ns, ack->delay_ns);
+            news->fabric_ns = path->rtt.latest_ns;
+            news->host_ns = path->rtt.latest_host_ns;
+        }
+        any = true;
+        news->bytes += sent->bytes;
+        settle(session, path, sent);
+    }
+    return any;
+}
+
+static void path_news(struct harp_session *session, struct harp_path *path,
+                      struct harp_cc_ack *news)
+{
+    session->heard_ns = session->now_ns;
+    harp_loss_news(&path->loss, path->sent.flying > 0, session->now_ns);
+    news->now_ns = session->now_ns;
+    news->least_ns = harp_rtt_least_ns(&path->rtt);
+    path->cc.ops->on_ack(&path->cc, news);
+    harp_session_detect(session, path);
+    uint64_t memory_ns = 4 * harp_loss_rto_ns(&path->rtt, &session->config.loss);
+    harp_sent_trim(&path->sent, session->now_ns - harp_min(memory_ns, session->now_ns));
+#ifndef HARP_BUG_DEAD_FOREVER
+    if (path->dead) {
+        path->dead = false;
+        path->probe_at_ns = HARP_NEVER;
+        session->counters.paths_returned++;
+        harp_session_paths_rate(session);
+    }
+#endif
+}
+
+/* Credit only grows; an ACK that was overtaken says less than is known. */
+static void take_credit(struct harp_session *session, const struct harp_ack *ack)
+{
+    if (!session->outbox.streamed &&
+        harp_outbox_bytes_before(&session->outbox, ack->messages) > ack->bytes)
+        harp_session_part(session, HARP_REASON_TOO_LONG);
+    else if (harp_outbox_credit(&session->outbox, ack->messages, ack->frames))
+        session->beg_at_ns = HARP_NEVER;
+}
+
+enum harp_verdict harp_session_take_ack(struct harp_session *session,
+                                        const struct harp_header *header, const uint8_t *body)
+{
+    struct harp_ack ack;
+    struct harp_path *path = &session->paths[header->path];
+    bool sound = harp_ack_decode(body, header->length, &ack) == HARP_WIRE_OK;
+#ifdef HARP_BUG_OPTIMISTIC_ACK
+    if (sound && !harp_before(ack.largest, path->sent.next))
+        ack.largest = path->sent.next - 1;
+#endif
+    if (!sound || !harp_before(ack.largest, path->sent.next)) {
+        harp_session_part(session, HARP_REASON_PROTOCOL);
+        return HARP_DROP;
+    }
+    struct harp_cc_ack news = {.flying = path->sent.flying_bytes,
+                               .marked = harp_path_marks(path, ack.marked)};
+    if (settle_all(session, path, &ack, &news))
+        path_news(session, path, &news);
+    harp_session_path_flag(session, header->path, ack.largest, header->flags & HARP_ACK_OFF_QUEUE);
+    take_credit(session, &ack);
+    return HARP_TAKEN;
+}
+
+/* Every ACK brings all credit, and everything that arrives is acknowledged soon. So while messages
+ * and chunks are still to come for which the peer has credit, news of more can go with them. */
+static bool credit_waits(const struct harp_session *session)
+{
+    const struct harp_inbox *inbox = &session->inbox;
+    if (!session->credit_news)
+        return false;
+    int32_t messages = (int32_t)(session->told_messages - inbox->complete);
+    if (!inbox->streamed)
+        return messages <= 0;
+    int32_t frames = (int32_t)(session->told_frames - inbox->placed);
+    return messages <= HARP_MESSAGES / 4 || frames <= (int32_t)session->config.stream_frames / 4;
+}
+
+static void write_ack(struct harp_session *session, struct harp_frame *frame, uint8_t number)
+{
+    struct harp_path *path = &session->paths[number];
+    uint64_t held_ns = path->ack_at_ns == HARP_NEVER ? 0 : session->now_ns - path->largest_ns;
+    struct harp_ack ack = {
+        .largest = path->sack.largest,
+        .delay_ns = (uint32_t)harp_min(held_ns, UINT32_MAX),
+        .messages = session->inbox.posted,
+        .bytes = session->inbox.posted_bytes,
+        .frames = session->inbox.streamed ? session->peer.first + session->inbox.lent : 0,
+        .marked = path->marked,
+    };
+    ack.bits = harp_sack_write(&path->sack, harp_path_tell_since(path), ack.map);
+    harp_session_header(session, frame, HARP_ACK, number);
+    if (session->standing[number].arrives_off)
+        frame->header.flags = HARP_ACK_OFF_QUEUE;
+    frame->header.length = (uint16_t)harp_ack_encode(&ack, frame->body);
+    frame->path = harp_session_pick_path(session, number);
+    path->unacked = 0;
+    path->ack_now = false;
+    path->ack_at_ns = HARP_NEVER;
+    session->credit_news = false;
+    session->told_messages = ack.messages;
+    session->told_frames = session->inbox.lent;
+}
+
+/* News of credit need not be told at once: with a little luck it goes with an ACK. */
+static void tell_credit_soon(struct harp_session *session)
+{
+    struct harp_path *path = &session->paths[session->heard_path];
+    if (!credit_waits(session))
+        return;
+    path->ack_at_ns = harp_min(path->ack_at_ns, session->now_ns + HARP_ACK_SOON_NS);
+    harp_session_wake(session, session->heard_path);
+}
+
+size_t harp_session_send_acks(struct harp_session *session, struct harp_frame *frames, size_t room)
+{
+    size_t n = 0;
+    if (session->state == HARP_OPEN)
+        tell_credit_soon(session);
+    for (uint64_t set = session->awake; set && n < room;) {
+        uint8_t number = harp_session_next_path(&set);
+        const struct harp_path *path = &session->paths[number];
+        bool last = session->state == HARP_CLOSING && path->ack_at_ns != HARP_NEVER;
+        if (path->ack_now || path->ack_at_ns <= session->now_ns || last)
+            write_ack(session, &frames[n++], number);
+    }
+    return n;
+}

@@ -1,0 +1,202 @@
+#include <string.h>
+
+#include "session/session_state.h"
+
+#define MOST_WAIT_NS UINT64_C(1000000000)
+#define CLOSE_TRIES 8
+
+void harp_session_end(struct harp_session *session, uint32_t reason, bool by_peer)
+{
+    if (session->state != HARP_CLOSING) {
+        session->reason = reason;
+        session->by_peer = by_peer;
+    }
+    session->state = HARP_CLOSED;
+    session->ended = true;
+    session->answer = false;
+}
+
+void harp_session_part(struct harp_session *session, uint32_t reason)
+{
+    if (session->state >= HARP_CLOSING)
+        return;
+    if (session->state != HARP_OPEN) {
+        harp_session_end(session, reason, false);
+        return;
+    }
+    session->reason = reason;
+    session->state = HARP_CLOSING;
+    session->began_ns = session->now_ns;
+    session->repeats = 0;
+    session->repeat_at_ns = session->now_ns;
+    session->repeat_wait_ns = session->config.loss.initial_rto_ns;
+}
+
+/* ACCEPT makes the connection for the connecting end. It shows at once, on every path, that it
+ * holds the new keys, which makes the connection for the listening end too, and measures the paths.
+ */
+static void accepted(struct harp_session *session, const struct harp_parameters *peer)
+{
+    harp_session_agree(session, peer);
+    session->state = HARP_OPEN;
+    session->connected = true;
+    session->heard_ns = session->now_ns;
+    session->keep_at_ns = session->now_ns + session->config.dead_ns / 4;
+    if (session->repeats == 1)
+        harp_rtt_sample(&session->paths[0].rtt, session->now_ns,
+                        session->now_ns - session->first_sent_ns, 0);
+    harp_session_paths_begin(session);
+    for (uint32_t p = 0; p < session->paths_n; p++)
+        harp_session_path_heard(session, (uint8_t)p);
+}
+
+static bool take_first(struct harp_session *session, const struct harp_header *header,
+                       const uint8_t *body)
+{
+    struct harp_parameters first;
+    bool again = session->listening && session->state <= HARP_OPEN &&
+                 harp_parameters_decode(body, header->length, &first) == HARP_WIRE_OK &&
+                 first.connection == session->peer.connection &&
+                 first.epoch == session->peer.epoch &&
+                 memcmp(first.nonce, session->peer.nonce, sizeof first.nonce) == 0;
+    if (!again)
+        return false;
+    session->answer = true;
+    session->answer_path = header->path;
+    return true;
+}
+
+static bool take_cookie(struct harp_session *session, const struct harp_header *header,
+                        const uint8_t *body)
+{
+    if (header->length != sizeof session->own.cookie ||
+        memcmp(session->own.cookie, body, sizeof session->own.cookie) == 0)
+        return false;
+    memcpy(session->own.cookie, body, sizeof session->own.cookie);
+    session->first_path =
+        (uint8_t)(header->path % session->config.paths); /* good only from there */
+    session->repeat_at_ns = session->now_ns;
+    return true;
+}
+
+static bool take_versions(struct harp_session *session, const struct harp_header *header,
+                          const uint8_t *body)
+{
+    if (harp_versions_decode(body, header->length, &session->versions) != HARP_WIRE_OK)
+        return false;
+    harp_session_end(session, HARP_REASON_VERSION, true);
+    return true;
+}
+
+enum harp_verdict harp_session_take_handshake(struct harp_session *session,
+                                              const struct harp_header *header, const uint8_t *body)
+{
+    bool taken = false;
+    struct harp_parameters peer;
+    if (header->type == HARP_FIRST) {
+        taken = take_first(session, header, body);
+    } else if (session->state != HARP_CONNECTING ||
+               header->connection != session->config.connection ||
+               (header->type != HARP_VERSION_NOTICE && header->epoch != session->config.epoch)) {
+        taken = false;
+    } else if (header->type == HARP_COOKIE) {
+        taken = take_cookie(session, header, body);
+    } else if (header->type == HARP_VERSION_NOTICE) {
+        taken = take_versions(session, header, body);
+    } else if (harp_parameters_decode(body, header->length, &peer) == HARP_WIRE_OK) {
+        accepted(session, &peer);
+        taken = true;
+    }
+    session->counters.strangers += !taken;
+    return taken ? HARP_TAKEN : HARP_DROP;
+}
+
+/* CLOSE ends the connection and is answered by CLOSE, each time that it comes; the answer to our
+ * own is not. */
+enum harp_verdict harp_session_take_close(struct harp_session *session,
+                                          const struct harp_header *header, const uint8_t *body)
+{
+    struct harp_close notice;
+    if (harp_close_decode(body, header->length, &notice) != HARP_WIRE_OK) {
+        session->counters.strangers++;
+        return HARP_DROP;
+    }
+    if (session->state == HARP_CLOSED && !session->by_peer)
+        return HARP_DROP;
+    bool ours = session->state == HARP_CLOSING;
+    if (session->state != HARP_CLOSED) {
+        harp_session_end(session, notice.reason, true);
+        session->notice = notice;
+    }
+    session->answer = !ours;
+    session->answer_path = header->path;
+    return HARP_TAKEN;
+}
+
+static void write_first(struct harp_session *session, struct harp_frame *frame)
+{
+    uint8_t path = session->first_path;
+    session->first_path = (uint8_t)((path + 1) % session->config.paths);
+    *frame = (struct harp_frame){.path = path};
+    frame->header = (struct harp_header){
+        .version = HARP_VERSION,
+        .type = HARP_FIRST,
+        .path = path,
+        .connection = session->config.listener,
+        .length = (uint16_t)harp_parameters_encode(&session->own, frame->body)};
+    if (session->repeats == 0)
+        session->first_sent_ns = session->now_ns;
+}
+
+static void write_close(struct harp_session *session, struct harp_frame *frame, uint8_t path)
+{
+    harp_session_header(session, frame, HARP_CLOSE, path);
+    struct harp_close notice = session->notice;
+    notice.reason = session->reason;
+    if (session->by_peer) /* its words are not ours */
+        notice.text_bytes = 0;
+    frame->header.length = (uint16_t)harp_close_encode(&notice, frame->body);
+}
+
+/* FIRST and CLOSE are repeated ever more rarely, but several times before either end gives up. */
+static void put_off(struct harp_session *session)
+{
+    session->repeats++;
+    session->repeat_at_ns = session->now_ns + session->repeat_wait_ns;
+    uint64_t most_ns = harp_min(MOST_WAIT_NS, session->config.dead_ns / 8);
+    session->repeat_wait_ns = harp_min(2 * session->repeat_wait_ns, most_ns);
+}
+
+static size_t answer(struct harp_session *session, struct harp_frame *frame)
+{
+#ifndef HARP_BUG_ANSWER_TWICE
+    session->answer = false;
+#endif
+    if (session->state == HARP_CLOSED) {
+        write_close(session, frame, session->answer_path);
+        return 1;
+    }
+    harp_session_header(session, frame, HARP_ACCEPT, session->answer_path);
+    frame->header.length = (uint16_t)harp_parameters_encode(&session->own, frame->body);
+    return 1;
+}
+
+size_t harp_session_send_handshake(struct harp_session *session, struct harp_frame *frame)
+{
+    if (session->answer)
+        return answer(session, frame);
+    bool repeating = session->state == HARP_CONNECTING || session->state == HARP_CLOSING;
+    if (!repeating || session->now_ns < session->repeat_at_ns)
+        return 0;
+    if (session->state == HARP_CONNECTING) {
+        write_first(session, frame);
+    } else if (session->repeats == CLOSE_TRIES) {
+        harp_session_end(session, session->reason, false);
+        return 0;
+    } else {
+        uint8_t wanted = (uint8_t)(session->repeats % session->paths_n);
+        write_close(session, frame, harp_session_pick_path(session, wanted));
+    }
+    put_off(session);
+    return 1;
+}

@@ -1,0 +1,150 @@
+#include <assert.h>
+
+#include "session/session_state.h"
+
+/* Whether a frame is for this connection in its present life. */
+static bool belongs(const struct harp_session *session, const struct harp_header *header)
+{
+    if (!session->known || header->connection != session->config.connection)
+        return false;
+#ifndef HARP_BUG_STALE_EPOCH
+    if (header->epoch != session->config.epoch)
+        return false;
+#endif
+    return header->path < session->paths_n;
+}
+
+/* A frame under the connection's own keys: the listening end now knows that its ACCEPT arrived. */
+static void confirmed(struct harp_session *session)
+{
+    if (session->state != HARP_ACCEPTING)
+        return;
+    session->state = HARP_OPEN;
+    session->connected = true;
+    session->heard_ns = session->now_ns;
+    session->keep_at_ns = session->now_ns + session->config.dead_ns / 4;
+    harp_session_paths_begin(session);
+    if (session->answer_path < session->paths_n) {
+        session->heard_path = session->answer_path;
+        harp_session_path_heard(session, session->answer_path); /* FIRST came there */
+    }
+}
+
+static void count_arrival(struct harp_session *session, const struct harp_header *header)
+{
+    struct harp_path *path = &session->paths[header->path];
+    harp_session_wake(session, header->path);
+    harp_path_arrived(path, header->packet, session->came_ns, session->now_ns,
+                      session->config.ack_every, session->config.loss.ack_delay_ns);
+    session->heard_ns = session->now_ns;
+    session->heard_path = header->path;
+}
+
+static enum harp_verdict take_probe(struct harp_session *session, const struct harp_header *header)
+{
+    count_arrival(session, header);
+    session->paths[header->path].ack_now = true;
+    return HARP_TAKEN;
+}
+
+static enum harp_verdict place_into(struct harp_session *session, const struct harp_header *header,
+                                    enum harp_fit fit, struct harp_place *place)
+{
+    session->placing = true;
+    session->placing_fit = fit;
+    session->placing_header = *header;
+    if (fit == HARP_FIT_STREAM)
+        *place = (struct harp_place){.offset = header->offset, .eager = -1, .streamed = true};
+    else if (fit == HARP_FIT_EAGER)
+        *place = (struct harp_place){.eager = (int)(header->message % HARP_EAGER)};
+    else
+        *place =
+            (struct harp_place){.buffer = harp_inbox_slot(&session->inbox, header->message)->buffer,
+                                .offset = header->offset,
+                                .eager = -1};
+    return HARP_PLACE;
+}
+
+static enum harp_verdict take_data(struct harp_session *session, const struct harp_header *header,
+                                   struct harp_place *place)
+{
+    enum harp_fit fit = harp_inbox_fit(&session->inbox, header);
+    switch (fit) {
+    case HARP_FIT_BUFFER:
+    case HARP_FIT_STREAM:
+    case HARP_FIT_EAGER:
+        return place_into(session, header, fit, place);
+    case HARP_FIT_DUPLICATE:
+        session->counters.duplicates++;
+        count_arrival(session, header);
+        return HARP_DROP;
+    case HARP_FIT_TOO_LONG:
+        harp_session_part(session, HARP_REASON_TOO_LONG);
+        return HARP_DROP;
+    case HARP_FIT_BROKEN:
+        break;
+    }
+    harp_session_part(session, HARP_REASON_PROTOCOL);
+    return HARP_DROP;
+}
+
+/* DATA and PROBE: numbered, so that one that was there before is known by its number. */
+static enum harp_verdict take_numbered(struct harp_session *session,
+                                       const struct harp_header *header, bool marked,
+                                       struct harp_place *place)
+{
+    struct harp_path *path = &session->paths[header->path];
+    if (harp_sack_has(&path->sack, header->packet)) {
+        session->counters.duplicates++;
+        return HARP_DROP;
+    }
+    path->marked += marked;
+    return header->type == HARP_PROBE ? take_probe(session, header)
+                                      : take_data(session, header, place);
+}
+
+enum harp_verdict harp_session_receive(struct harp_session *session, uint64_t now_ns,
+                                       uint64_t waited_ns, const struct harp_header *header,
+                                       const uint8_t *body, bool marked, struct harp_place *place)
+{
+    harp_session_clock(session, now_ns);
+    session->came_ns = session->now_ns - harp_min(waited_ns, session->now_ns);
+    if (header->type <= HARP_ACCEPT || header->type == HARP_VERSION_NOTICE)
+        return harp_session_take_handshake(session, header, body);
+    if (!belongs(session, header)) {
+        session->counters.strangers++;
+        return HARP_DROP;
+    }
+    if (header->type == HARP_CLOSE)
+        return harp_session_take_close(session, header, body);
+    if (session->state > HARP_OPEN)
+        return HARP_DROP;
+    confirmed(session);
+    if (header->type == HARP_ACK)
+        return harp_session_take_ack(session, header, body);
+    if (!session->standing[header->path].heard)
+        harp_session_path_heard(session, header->path);
+    if (header->type == HARP_DATA || header->type == HARP_PROBE)
+        return take_numbered(session, header, marked, place);
+    session->counters.strangers++;
+    return HARP_DROP;
+}
+
+void harp_session_placed(struct harp_session *session, bool holds)
+{
+    assert(session->placing);
+    session->placing = false;
+    const struct harp_header *header = &session->placing_header;
+#ifdef HARP_BUG_PAYLOAD_UNCHECKED
+    holds = true;
+#endif
+    if (!holds) {
+        session->counters.bad_payloads++;
+        return;
+    }
+    session->counters.placed++;
+    count_arrival(session, header);
+    struct harp_path *path = &session->paths[header->path];
+    if (harp_inbox_placed(&session->inbox, header, session->placing_fit))
+        path->ack_at_ns = harp_min(path->ack_at_ns, session->now_ns + HARP_ACK_SOON_NS);
+}

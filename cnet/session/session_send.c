@@ -1,0 +1,181 @@
+#include <assert.h>
+
+#include "session/session_state.h"
+
+/* Frames that go the same way in a row, so that segmentation offload has work: what a super-packet
+ * holds at an MTU of 1500; but no more than a quarter of the window. */
+#define BURST 44
+
+void harp_session_header(const struct harp_session *session, struct harp_frame *frame,
+                         enum harp_type type, uint8_t path)
+{
+    frame->header = (struct harp_header){.version = HARP_VERSION,
+                                         .type = (uint8_t)type,
+                                         .path = path,
+                                         .connection = session->peer.connection,
+                                         .epoch = session->peer.epoch};
+    frame->path = path;
+    frame->again = false;
+    frame->payload = NULL;
+}
+
+uint8_t harp_session_pick_path(const struct harp_session *session, uint8_t wanted)
+{
+    int second = -1;
+    for (uint32_t i = 0; i < session->paths_n; i++) {
+        uint8_t path = (uint8_t)((wanted + i) % session->paths_n);
+        if (session->paths[path].dead || !session->standing[path].heard)
+            continue;
+        if (!session->paths[path].barred)
+            return path;
+        if (second < 0)
+            second = path;
+    }
+    return second < 0 ? wanted : (uint8_t)second;
+}
+
+/* Give the frame the next number of its path. */
+static struct harp_sent *number(struct harp_session *session, struct harp_frame *frame)
+{
+    struct harp_path *path = &session->paths[frame->path];
+    struct harp_sent *sent = harp_sent_add(&path->sent, session->now_ns,
+                                           (uint16_t)(HARP_HEADER_BYTES + frame->header.length));
+    frame->header.packet = sent->packet;
+    harp_loss_sent(&path->loss, session->now_ns);
+    harp_session_wake(session, frame->path);
+    return sent;
+}
+
+static void write_data(struct harp_session *session, struct harp_frame *frame, uint8_t path,
+                       const struct harp_pick *pick)
+{
+    harp_session_header(session, frame, HARP_DATA, path);
+    frame->header.message = pick->message;
+    frame->header.offset = pick->offset;
+    frame->header.size = pick->size;
+    frame->header.length = pick->length;
+    frame->payload = pick->payload;
+    frame->again = pick->again;
+    struct harp_sent *sent = number(session, frame);
+    sent->message = pick->message;
+    sent->chunk = pick->chunk;
+    session->counters.data_sent++;
+    session->counters.data_again += pick->again;
+}
+
+/* The youngest chunk in flight on this path; sending it once more may repair the loss of the tail,
+ * and its ACK tells of all before. */
+static bool find_tail(struct harp_session *session, struct harp_path *path, struct harp_pick *pick)
+{
+    for (uint32_t packet = path->sent.next; packet != path->sent.tail;) {
+        const struct harp_sent *sent = harp_sent_at(&path->sent, --packet);
+        if (sent->state == HARP_FLYING && !sent->probe)
+            return harp_outbox_repeat(&session->outbox, sent->message, sent->chunk, pick);
+    }
+    return false;
+}
+
+static void write_probe(struct harp_session *session, struct harp_frame *frame, uint8_t path,
+                        uint16_t padding)
+{
+    harp_session_header(session, frame, HARP_PROBE, path);
+    frame->header.length = padding;
+    number(session, frame)->probe = true;
+}
+
+static size_t send_size_probe(struct harp_session *session, struct harp_frame *frame, uint8_t path)
+{
+    struct harp_standing *standing = &session->standing[path];
+    if (standing->size != HARP_SIZE_DUE || session->paths[path].dead ||
+        !harp_sent_has_room(&session->paths[path].sent))
+        return 0;
+    write_probe(session, frame, path, (uint16_t)(standing->size_bytes - HARP_HEADER_BYTES));
+    standing->size = HARP_SIZE_FLYING;
+    return 1;
+}
+
+static size_t send_probes(struct harp_session *session, struct harp_frame *frames, size_t room)
+{
+    size_t n = 0;
+    for (uint64_t set = session->awake; set && n < room;) {
+        uint8_t p = harp_session_next_path(&set);
+        struct harp_path *path = &session->paths[p];
+        struct harp_pick pick;
+        n += send_size_probe(session, &frames[n], p);
+        if (n == room)
+            break;
+        if (path->probe == HARP_PROBE_NONE || !harp_sent_has_room(&path->sent))
+            continue;
+        if (path->probe == HARP_PROBE_TAIL && find_tail(session, path, &pick)) {
+            write_data(session, &frames[n++], p, &pick);
+        } else {
+            write_probe(session, &frames[n++], p, 0);
+        }
+        path->probe = HARP_PROBE_NONE;
+    }
+    return n;
+}
+
+/* Chunks of one length in a row on one path, as far as its window goes. */
+static size_t send_burst(struct harp_session *session, uint8_t number_of_path,
+                         struct harp_frame *frames, size_t room)
+{
+    struct harp_path *path = &session->paths[number_of_path];
+    uint64_t window_bytes = path->cc.ops->window_bytes(&path->cc);
+    struct harp_pick pick;
+    size_t n = 0;
+    uint64_t bytes = 0;
+    uint16_t length = 0;
+    while (n < room && n < BURST && harp_outbox_pick(&session->outbox, &pick)) {
+        uint32_t frame_bytes = HARP_HEADER_BYTES + (uint32_t)pick.length;
+        bool too_much = n && (pick.length != length || bytes + frame_bytes > window_bytes / 4);
+        if (too_much || !harp_path_has_room(path, frame_bytes))
+            break;
+        length = pick.length;
+        harp_outbox_take(&session->outbox, &pick);
+        write_data(session, &frames[n++], number_of_path, &pick);
+        bytes += frame_bytes;
+    }
+    uint64_t rtt_ns = harp_rtt_smoothed_ns(&path->rtt) + path->rtt.host_x8_ns / 8;
+    harp_pacer_spend(&path->pacer, session->now_ns, bytes, window_bytes,
+                     harp_rtt_known(&path->rtt) ? rtt_ns : 0);
+    return n;
+}
+
+static size_t send_data(struct harp_session *session, struct harp_frame *frames, size_t room)
+{
+    size_t n = 0;
+    struct harp_pick pick;
+    session->pacer_at_ns = HARP_NEVER;
+    while (n < room && harp_outbox_pick(&session->outbox, &pick)) {
+        int path = harp_path_choose(session->paths, session->paths_n,
+                                    HARP_HEADER_BYTES + (uint32_t)pick.length, session->now_ns,
+                                    &session->random, &session->pacer_at_ns);
+        if (path < 0)
+            return n;
+        n += send_burst(session, (uint8_t)path, frames + n, room - n);
+    }
+    session->pacer_at_ns = HARP_NEVER;
+    return n;
+}
+
+size_t harp_session_send(struct harp_session *session, uint64_t now_ns, struct harp_frame *frames,
+                         size_t room)
+{
+    harp_session_clock(session, now_ns);
+    session->asked_ns = HARP_NEVER;
+    harp_session_timers(session);
+    if (room == 0)
+        return 0;
+    size_t n = 0;
+    if (session->state == HARP_CLOSING) /* the peer learns what arrived before it learns the end */
+        n = harp_session_send_acks(session, frames, room - 1);
+    n += harp_session_send_handshake(session, frames + n);
+    if (session->state != HARP_OPEN)
+        return n;
+    n += harp_session_send_acks(session, frames + n, room - n);
+    n += send_probes(session, frames + n, room - n);
+    n += send_data(session, frames + n, room - n);
+    assert(n <= room);
+    return n;
+}

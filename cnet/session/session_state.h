@@ -1,0 +1,173 @@
+/* Inside a session; for cnet/session*.c only.
+ *
+ *   session.c            memory, the application's calls, events
+ *   session_handshake.c  FIRST, COOKIE, ACCEPT, VERSION; CLOSE
+ *   session_receive.c    frames in, payload placed
+ *   session_ack.c        ACK both ways: what arrived, credit, losses
+ *   session_send.c       which frames go out, in which order
+ *   session_timers.c     what happens when nothing does
+ *   session_paths.c      which paths may carry data, and what they can carry
+ *   session_reason.c     why it ended, in words
+ */
+#ifndef HARP_SESSION_STATE_H
+#define HARP_SESSION_STATE_H
+
+#include "base/sequence.h"
+#include "session/inbox.h"
+#include "session/outbox.h"
+#include "session/path.h"
+#include "session/session.h"
+
+/* A whole message is acknowledged this soon, not at once: an answer to it may go first, and more
+ * may come. */
+#define HARP_ACK_SOON_NS UINT64_C(2000)
+
+enum harp_state {
+    HARP_CONNECTING, /* FIRST is repeated until ACCEPT comes */
+    HARP_ACCEPTING,  /* ACCEPT answers each FIRST until a frame under the new keys comes */
+    HARP_OPEN,
+    HARP_CLOSING, /* CLOSE is repeated until CLOSE comes */
+    HARP_CLOSED,
+};
+
+enum harp_size_probe { HARP_SIZE_NONE, HARP_SIZE_DUE, HARP_SIZE_FLYING };
+
+/* What a session knows of a path beyond its packets. */
+struct harp_standing {
+    uint64_t lost;
+    uint64_t size_at_ns; /* when the next full frame is tried; HARP_NEVER if it need not be */
+    uint64_t unreachable_at_ns; /* when ICMP last made us probe */
+    uint64_t died_ns;           /* when the path last went out of use */
+    uint32_t flag_largest;      /* the peer's flag is that of an ACK with this `largest` */
+    uint16_t confirmed_bytes;
+    uint16_t size_bytes; /* of the padded PROBE */
+    enum harp_size_probe size;
+    uint8_t whole_lost; /* full frames of any kind lost since one arrived */
+    uint8_t size_fails; /* full frames lost in a row where later packets arrived */
+    bool heard;
+    bool retired;
+    bool off_queue;   /* the peer says so of what we send */
+    bool arrives_off; /* we say so of what the peer sends */
+};
+
+struct harp_session {
+    struct harp_session_config config;
+    struct harp_parameters own;
+    struct harp_parameters peer;
+    struct harp_session_counters counters;
+    enum harp_state state;
+    bool listening;
+    bool known;     /* the peer's parameters are */
+    bool connected; /* CONNECTED is to be reported */
+    bool ended;     /* CLOSED is to be reported */
+    bool by_peer;
+    uint32_t reason;
+    struct harp_close notice;      /* ours, then the peer's */
+    struct harp_versions versions; /* the peer's, if that is why it ended */
+    uint16_t segment;              /* agreed */
+    uint16_t paths_n;              /* agreed */
+    uint64_t now_ns;
+    uint64_t came_ns;  /* when the frame that is taken in came to this host */
+    uint64_t asked_ns; /* the last deadline that we gave; HARP_NEVER if none */
+    uint64_t lapse_ns; /* how far now_ns is behind the caller's clock */
+    uint64_t heard_ns; /* when the peer last showed that it lives */
+    uint64_t random;
+    /* handshake and end */
+    bool answer; /* ACCEPT or CLOSE answers a frame that came on answer_path */
+    uint8_t answer_path;
+    uint64_t repeat_at_ns; /* when FIRST or CLOSE goes out (again) */
+    uint64_t repeat_wait_ns;
+    uint64_t began_ns; /* CONNECTING, ACCEPTING, CLOSING: since when */
+    uint32_t repeats;
+    uint64_t first_sent_ns;
+    uint8_t first_path; /* on which FIRST goes next */
+    /* messages and credit */
+    struct harp_outbox outbox;
+    struct harp_inbox inbox;
+    bool credit_news; /* the peer does not know of all credit, but of this: */
+    uint32_t told_messages;
+    uint32_t told_frames;
+    uint8_t heard_path; /* where the last frame came */
+    uint64_t beg_at_ns; /* without credit: when to ask by PROBE */
+    uint64_t beg_wait_ns;
+    uint64_t keep_at_ns;  /* when to show and ask for a sign of life */
+    uint64_t pacer_at_ns; /* data waits for this, and for nothing else */
+    /* the frame between harp_session_receive and harp_session_placed */
+    bool placing;
+    enum harp_fit placing_fit;
+    struct harp_header placing_header;
+    uint64_t *words;
+    struct harp_sent *slots;
+    uint64_t awake; /* a bit for each path that has anything to wait for or to send */
+    struct harp_standing standing[HARP_PATHS_MAX];
+    struct harp_path paths[];
+};
+
+/* Time goes on; never back. */
+void harp_session_clock(struct harp_session *session, uint64_t now_ns);
+
+/* The peer's parameters are known: agree, set up paths and messages. */
+void harp_session_agree(struct harp_session *session, const struct harp_parameters *peer);
+
+/* The connection ends without more ado, or by a CLOSE that is repeated until it is answered. */
+void harp_session_end(struct harp_session *session, uint32_t reason, bool by_peer);
+void harp_session_part(struct harp_session *session, uint32_t reason);
+
+/* Control frames of handshake and end, coming and going. */
+enum harp_verdict harp_session_take_handshake(struct harp_session *session,
+                                              const struct harp_header *header,
+                                              const uint8_t *body);
+enum harp_verdict harp_session_take_close(struct harp_session *session,
+                                          const struct harp_header *header, const uint8_t *body);
+size_t harp_session_send_handshake(struct harp_session *session, struct harp_frame *frame);
+
+/* An ACK, coming and going. */
+enum harp_verdict harp_session_take_ack(struct harp_session *session,
+                                        const struct harp_header *header, const uint8_t *body);
+size_t harp_session_send_acks(struct harp_session *session, struct harp_frame *frames, size_t room);
+
+/* Paths: they begin; a frame came on one; a packet was settled or given up (`overtaken` by one that
+ * arrived); ACK's flag; the timer and its deadline; padded PROBEs go out; who may carry data. */
+void harp_session_paths_begin(struct harp_session *session);
+void harp_session_path_heard(struct harp_session *session, uint8_t path);
+void harp_session_path_settled(struct harp_session *session, struct harp_path *path,
+                               const struct harp_sent *sent);
+void harp_session_path_lost(struct harp_session *session, struct harp_path *path,
+                            const struct harp_sent *sent, bool overtaken);
+void harp_session_path_flag(struct harp_session *session, uint8_t path, uint32_t largest, bool off);
+void harp_session_path_timer(struct harp_session *session, uint8_t path);
+uint64_t harp_session_path_due_ns(const struct harp_session *session, uint8_t path);
+void harp_session_paths_rate(struct harp_session *session);
+
+/* Something has happened to a path: look at it again, until nothing is due on it any more. */
+static inline void harp_session_wake(struct harp_session *session, uint8_t path)
+{
+    session->awake |= UINT64_C(1) << path;
+}
+
+/* Take the lowest path out of a set of them that is not empty. */
+static inline uint8_t harp_session_next_path(uint64_t *set)
+{
+    uint8_t path = (uint8_t)__builtin_ctzll(*set);
+    *set &= *set - 1;
+    return path;
+}
+
+/* Give up what RACK finds overdue on a path. */
+void harp_session_detect(struct harp_session *session, struct harp_path *path);
+
+/* Give up all that is in flight on a path; its chunks will be sent again. */
+void harp_session_flush(struct harp_session *session, struct harp_path *path);
+
+/* A living path for a single frame: the wanted one if it lives, or any; the wanted one if none
+ * does. */
+uint8_t harp_session_pick_path(const struct harp_session *session, uint8_t wanted);
+
+/* See to all timers that are due. */
+void harp_session_timers(struct harp_session *session);
+
+/* Fill in what all frames of this connection have in common. */
+void harp_session_header(const struct harp_session *session, struct harp_frame *frame,
+                         enum harp_type type, uint8_t path);
+
+#endif

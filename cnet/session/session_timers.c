@@ -1,0 +1,168 @@
+#include "session/session_state.h"
+
+/* Out of use: what was in flight travels elsewhere, and the path is probed, ever more rarely. */
+static void path_dies(struct harp_session *session, struct harp_path *path)
+{
+    harp_session_flush(session, path);
+    harp_loss_news(&path->loss, false, session->now_ns);
+    path->cc.ops->on_timeout(&path->cc, session->now_ns);
+    path->dead = true;
+    session->standing[path - session->paths].died_ns = session->now_ns;
+    harp_session_paths_rate(session);
+    path->probe_wait_ns = harp_loss_rto_ns(&path->rtt, &session->config.loss);
+    path->probe_at_ns = session->now_ns;
+    session->counters.paths_died++;
+}
+
+static void probe_dead(struct harp_session *session, struct harp_path *path)
+{
+    if (session->now_ns < path->probe_at_ns)
+        return;
+    harp_session_flush(session, path);
+    path->probe = HARP_PROBE_PLAIN;
+    path->probe_at_ns = session->now_ns + path->probe_wait_ns;
+    path->probe_wait_ns = harp_min(2 * path->probe_wait_ns, session->config.probe_most_ns);
+}
+
+static void path_times_out(struct harp_session *session, struct harp_path *path)
+{
+    harp_session_flush(session, path);
+    harp_loss_timed_out(&path->loss, session->now_ns);
+    path->cc.ops->on_timeout(&path->cc, session->now_ns);
+}
+
+static void see_to_path(struct harp_session *session, struct harp_path *path)
+{
+    while (!path->dead) {
+        uint64_t at_ns;
+        enum harp_alarm alarm =
+            harp_loss_alarm(&path->loss, &path->sent, &path->rtt, &session->config.loss, &at_ns);
+        if (at_ns > session->now_ns)
+            return;
+        if (alarm == HARP_ALARM_REORDER) {
+            harp_session_detect(session, path);
+        } else if (alarm == HARP_ALARM_PROBE) {
+            path->probe = HARP_PROBE_TAIL;
+            harp_loss_probed(&path->loss);
+        } else if (alarm == HARP_ALARM_TIMEOUT) {
+            path_times_out(session, path);
+        } else {
+            path_dies(session, path);
+        }
+    }
+    probe_dead(session, path);
+}
+
+static void probe_somewhere(struct harp_session *session)
+{
+    uint8_t number = harp_session_pick_path(session, session->heard_path);
+    struct harp_path *path = &session->paths[number];
+    harp_session_wake(session, number);
+    if (path->probe == HARP_PROBE_NONE)
+        path->probe = HARP_PROBE_PLAIN;
+}
+
+/* News of credit may have been lost, and nothing repeats it; so who waits for credit asks. */
+static void beg(struct harp_session *session)
+{
+#ifdef HARP_BUG_CREDIT_LOST
+    return;
+#endif
+    if (!harp_outbox_starved(&session->outbox)) {
+        session->beg_at_ns = HARP_NEVER;
+        return;
+    }
+    if (session->beg_at_ns == HARP_NEVER) {
+        session->beg_wait_ns =
+            harp_loss_rto_ns(&session->paths[session->heard_path].rtt, &session->config.loss);
+    } else if (session->now_ns < session->beg_at_ns) {
+        return;
+    } else {
+        probe_somewhere(session);
+        session->beg_wait_ns = harp_min(2 * session->beg_wait_ns, session->config.probe_most_ns);
+    }
+    session->beg_at_ns = session->now_ns + session->beg_wait_ns;
+}
+
+/* A quiet peer is asked for a sign of life, four times or more before it counts as gone. */
+static void keep_alive(struct harp_session *session)
+{
+    uint64_t quiet_ns = session->config.dead_ns / 4;
+    if (session->now_ns < session->keep_at_ns)
+        return;
+    if (session->now_ns - session->heard_ns < quiet_ns) {
+        session->keep_at_ns = session->heard_ns + quiet_ns;
+        return;
+    }
+    probe_somewhere(session);
+    session->keep_at_ns = session->now_ns + quiet_ns / 2;
+}
+
+static uint64_t gone_at_ns(const struct harp_session *session)
+{
+    uint64_t since_ns = session->state == HARP_OPEN ? session->heard_ns : session->began_ns;
+    return since_ns + session->config.dead_ns;
+}
+
+void harp_session_timers(struct harp_session *session)
+{
+    if (session->state == HARP_CLOSED)
+        return;
+    if (session->now_ns >= gone_at_ns(session)) {
+        bool open = session->state == HARP_OPEN;
+        harp_session_end(session, open ? HARP_REASON_SILENT : HARP_REASON_NO_ANSWER, false);
+        return;
+    }
+    if (session->state != HARP_OPEN)
+        return;
+    for (uint64_t set = session->awake; set;) {
+        uint8_t path = harp_session_next_path(&set);
+        see_to_path(session, &session->paths[path]);
+        harp_session_path_timer(session, path);
+    }
+    beg(session);
+    keep_alive(session);
+}
+
+static uint64_t path_deadline_ns(struct harp_session *session, uint8_t number)
+{
+    struct harp_path *path = &session->paths[number];
+    uint64_t at_ns = path->probe_at_ns;
+    if (!path->dead)
+        harp_loss_alarm(&path->loss, &path->sent, &path->rtt, &session->config.loss, &at_ns);
+    if (path->ack_now)
+        return session->now_ns;
+    if (path->probe != HARP_PROBE_NONE && harp_sent_has_room(&path->sent))
+        return session->now_ns;
+    at_ns = harp_min(at_ns, harp_session_path_due_ns(session, number));
+    return harp_min(at_ns, path->ack_at_ns);
+}
+
+static uint64_t open_deadline_ns(struct harp_session *session)
+{
+    uint64_t at_ns = harp_min(session->keep_at_ns, session->beg_at_ns);
+    at_ns = harp_min(at_ns, session->pacer_at_ns);
+    for (uint64_t set = session->awake; set;) {
+        uint8_t path = harp_session_next_path(&set);
+        uint64_t path_at_ns = path_deadline_ns(session, path);
+        if (path_at_ns == HARP_NEVER)
+            session->awake &= ~(UINT64_C(1) << path);
+        at_ns = harp_min(at_ns, path_at_ns);
+    }
+    return at_ns;
+}
+
+uint64_t harp_session_deadline_ns(struct harp_session *session)
+{
+    uint64_t at_ns = session->answer ? session->now_ns : HARP_NEVER;
+    if (session->state == HARP_OPEN)
+        at_ns = harp_min(at_ns, open_deadline_ns(session));
+    else if (session->state != HARP_CLOSED)
+        at_ns = harp_min(at_ns, session->repeat_at_ns);
+    if (session->state != HARP_CLOSED)
+        at_ns = harp_min(at_ns, gone_at_ns(session));
+    if (session->state == HARP_ACCEPTING) /* else a clock that jumps would be all of its patience */
+        at_ns = harp_min(at_ns, session->now_ns + session->config.dead_ns / 8);
+    session->asked_ns = at_ns;
+    return at_ns == HARP_NEVER ? HARP_NEVER : at_ns + session->lapse_ns;
+}

@@ -1,0 +1,74 @@
+/* The bodies of control frames (docs/wire.md), between bytes and structs.
+ *
+ * Encoding writes a body and returns its length: there must be room for HARP_BODY_MAX bytes.
+ * Decoding is strict as that of headers is, and returns the same errors (wire.h). Bodies are read
+ * after the tag and the CRC have held. COOKIE's body is 16 bytes that mean nothing to who brings
+ * them back, so it has no struct; PROBE's means nothing to anybody.
+ *
+ * No function allocates or keeps state.
+ */
+#ifndef HARP_BODY_H
+#define HARP_BODY_H
+
+#include "wire/wire.h"
+
+#define HARP_BODY_MAX 160 /* an ACK with the longest map */
+
+/* cdef: begin */
+/* FIRST and ACCEPT: what an end brings to a connection. */
+struct harp_parameters {
+    uint64_t connection; /* the sender's own id: frames to it carry this */
+    uint8_t nonce[16];
+    uint16_t epoch;    /* changes with every start of the sender's process */
+    uint16_t segment;  /* largest payload that it can take, bytes; at least 128 */
+    uint16_t paths;    /* paths that it can take; 1 to 256 */
+    uint16_t flags;    /* 1: streamed receives are possible */
+    uint32_t messages; /* messages that it has posted */
+    uint32_t frames;   /* frames that it lends for streamed receives */
+    uint32_t first;    /* number of its first message and, on every path, of its first packet */
+    uint8_t cookie[16];
+};
+
+/* ACK: what has arrived on a path, and credit. */
+struct harp_ack {
+    uint32_t largest;  /* largest packet number that has arrived on the frame's path */
+    uint32_t delay_ns; /* from its arrival to this ACK; saturates */
+    uint32_t messages; /* messages below this number are posted */
+    uint64_t bytes;    /* bytes posted since the beginning */
+    uint32_t frames;   /* frames lent since the beginning */
+    uint32_t marked;   /* packets that came with a congestion mark, since the beginning */
+    uint16_t bits;     /* of the map, at most 1024 */
+    uint8_t map[128];  /* bit i, from the lowest of byte 0: packet largest - 1 - i has arrived */
+};
+
+/* CLOSE: a reason of docs/wire.md, and text for the other end's log (bytes, not a string). */
+struct harp_close {
+    uint32_t reason;
+    uint8_t text_bytes; /* at most 120 */
+    uint8_t text[120];
+};
+
+/* VERSION: the versions that a listening end speaks are `lowest` to `highest`. */
+struct harp_versions {
+    uint8_t lowest;
+    uint8_t highest;
+};
+
+size_t harp_parameters_encode(const struct harp_parameters *parameters, uint8_t *body);
+enum harp_wire_error harp_parameters_decode(const uint8_t *body, size_t length,
+                                            struct harp_parameters *parameters);
+
+/* Bits of the map beyond `bits` are written as zeros and read as zeros. */
+size_t harp_ack_encode(const struct harp_ack *ack, uint8_t *body);
+enum harp_wire_error harp_ack_decode(const uint8_t *body, size_t length, struct harp_ack *ack);
+
+size_t harp_close_encode(const struct harp_close *notice, uint8_t *body);
+enum harp_wire_error harp_close_decode(const uint8_t *body, size_t length,
+                                       struct harp_close *notice);
+
+size_t harp_versions_encode(const struct harp_versions *versions, uint8_t *body);
+enum harp_wire_error harp_versions_decode(const uint8_t *body, size_t length,
+                                          struct harp_versions *versions);
+/* cdef: end */
+
+#endif

@@ -1,0 +1,85 @@
+#include "wire/seal.h"
+
+#include <assert.h>
+
+#include "base/bytes.h"
+#include "wire/crc32c.h"
+
+enum { CRC_AT = 32, TAG_AT = HARP_TAGGED_BYTES };
+
+_Static_assert(HARP_TAGGED_BYTES == 36, "harp_siphash36 is made for this length");
+
+void harp_seal_known(const struct harp_key *key, uint8_t *header, uint32_t crc)
+{
+    harp_store32(header + CRC_AT, crc);
+    harp_store64(header + TAG_AT, harp_siphash36(key, header));
+}
+
+void harp_seal(const struct harp_key *key, uint8_t *header, const uint8_t *payload, size_t length)
+{
+    assert(harp_load16(header + 14) == length);
+    harp_seal_known(key, header, harp_crc32c(payload, length));
+}
+
+void harp_seal_copy(const struct harp_key *key, uint8_t *header, uint8_t *to,
+                    const uint8_t *payload, size_t length)
+{
+    assert(harp_load16(header + 14) == length);
+    harp_seal_known(key, header, harp_crc32c_copy(to, payload, length));
+}
+
+void harp_seal_tags(const struct harp_key *key, uint8_t *const *headers, size_t count)
+{
+    size_t i = 0;
+    for (; count - i >= 4; i += 4) {
+        const uint8_t *const four[4] = {headers[i], headers[i + 1], headers[i + 2], headers[i + 3]};
+        uint64_t tags[4];
+        harp_siphash36x4(key, four, tags);
+        for (size_t lane = 0; lane < 4; lane++)
+            harp_store64(headers[i + lane] + TAG_AT, tags[lane]);
+    }
+    for (; i < count; i++)
+        harp_store64(headers[i] + TAG_AT, harp_siphash36(key, headers[i]));
+}
+
+/* 1 if the tag in `header` is `tag`: one comparison of whole words, no early end. */
+static uint64_t holds(const uint8_t *header, uint64_t tag)
+{
+#ifdef HARP_BUG_TAG_UNCHECKED
+    tag = harp_load64(header + TAG_AT);
+#endif
+    return harp_load64(header + TAG_AT) == tag;
+}
+
+bool harp_open_tag(const struct harp_key *key, const uint8_t *header)
+{
+    return holds(header, harp_siphash36(key, header));
+}
+
+uint64_t harp_open_tags(const struct harp_key *key, const uint8_t *const *headers, size_t count)
+{
+    assert(count <= 64);
+    uint64_t good = 0;
+    size_t i = 0;
+    for (; count - i >= 4; i += 4) {
+        uint64_t tags[4];
+        harp_siphash36x4(key, headers + i, tags);
+        for (size_t lane = 0; lane < 4; lane++)
+            good |= holds(headers[i + lane], tags[lane]) << (i + lane);
+    }
+    for (; i < count; i++)
+        good |= holds(headers[i], harp_siphash36(key, headers[i])) << i;
+    return good;
+}
+
+bool harp_open_payload(const uint8_t *header, const uint8_t *payload, size_t length)
+{
+    assert(harp_load16(header + 14) == length);
+    return harp_crc32c(payload, length) == harp_load32(header + CRC_AT);
+}
+
+bool harp_open_copy(const uint8_t *header, uint8_t *to, const uint8_t *payload, size_t length)
+{
+    assert(harp_load16(header + 14) == length);
+    return harp_crc32c_copy(to, payload, length) == harp_load32(header + CRC_AT);
+}

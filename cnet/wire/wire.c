@@ -1,0 +1,122 @@
+#include "wire/wire.h"
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "base/bytes.h"
+
+/* Which payloads a type has and which fields it uses; docs/wire.md has the same table. */
+struct use {
+    uint16_t shortest;
+    uint16_t longest;
+    bool epoch;
+    bool path;
+    bool packet;
+    uint8_t flags;
+};
+
+static const struct use uses[] = {
+    [HARP_FIRST] = {60, 60, false, true, false, 0},
+    [HARP_COOKIE] = {16, 16, true, true, false, 0},
+    [HARP_ACCEPT] = {60, 60, true, true, false, 0},
+    [HARP_DATA] = {0, UINT16_MAX, true, true, true, 0},
+    [HARP_ACK] = {32, 32 + HARP_SACK_BITS / 8, true, true, false, HARP_ACK_OFF_QUEUE},
+    [HARP_PROBE] = {0, UINT16_MAX, true, true, true, 0},
+    [HARP_CLOSE] = {4, 4 + 120, true, true, false, 0},
+    [HARP_VERSION_NOTICE] = {4, 4, false, false, false, 0},
+};
+
+/* A chunk lies within its message; all but the last have the same aligned length, which divides
+ * their offsets. A message of no bytes is one chunk of no bytes. */
+static bool is_chunk(const struct harp_header *header)
+{
+    if (header->size > HARP_MESSAGE_MAX || header->offset > header->size ||
+        header->length > header->size - header->offset)
+        return false;
+    if (header->length == 0)
+        return header->size == 0;
+    if (header->offset + header->length == header->size)
+        return header->offset % HARP_CHUNK_ALIGN == 0;
+    return header->length % HARP_CHUNK_ALIGN == 0 && header->offset % header->length == 0;
+}
+
+enum harp_wire_error harp_header_check(const struct harp_header *header)
+{
+    if (header->version != HARP_VERSION && header->type != HARP_VERSION_NOTICE)
+        return HARP_WIRE_VERSION;
+    if (header->type < HARP_FIRST || header->type > HARP_VERSION_NOTICE)
+        return HARP_WIRE_TYPE;
+    const struct use *use = &uses[header->type];
+    if (header->length < use->shortest || header->length > use->longest)
+        return HARP_WIRE_LENGTH;
+    if ((header->flags & ~use->flags) || (header->epoch && !use->epoch) ||
+        (header->path && !use->path) || (header->packet && !use->packet) ||
+        (header->crc && !header->length))
+        return HARP_WIRE_UNUSED;
+    if (header->type == HARP_DATA)
+        return is_chunk(header) ? HARP_WIRE_OK : HARP_WIRE_CHUNK;
+    return header->message || header->offset || header->size ? HARP_WIRE_UNUSED : HARP_WIRE_OK;
+}
+
+void harp_header_encode(const struct harp_header *header, uint8_t *bytes)
+{
+    assert(harp_header_check(header) == HARP_WIRE_OK);
+    bytes[0] = header->version;
+    bytes[1] = header->type;
+    bytes[2] = header->path;
+    bytes[3] = header->flags;
+    harp_store64(bytes + 4, header->connection);
+    harp_store16(bytes + 12, header->epoch);
+    harp_store16(bytes + 14, header->length);
+    harp_store32(bytes + 16, header->packet);
+    harp_store32(bytes + 20, header->message);
+    harp_store32(bytes + 24, header->offset);
+    harp_store32(bytes + 28, header->size);
+    harp_store32(bytes + 32, header->crc);
+}
+
+enum harp_wire_error harp_header_decode(const uint8_t *frame, size_t frame_bytes,
+                                        struct harp_header *header)
+{
+    *header = (struct harp_header){0};
+    if (frame_bytes < HARP_HEADER_BYTES)
+        return HARP_WIRE_SHORT;
+    header->version = frame[0];
+    header->type = frame[1];
+    header->connection = harp_load64(frame + 4);
+    if (header->version != HARP_VERSION && header->type != HARP_VERSION_NOTICE)
+        return HARP_WIRE_VERSION;
+    header->path = frame[2];
+    header->flags = frame[3];
+    header->epoch = harp_load16(frame + 12);
+    header->length = harp_load16(frame + 14);
+    header->packet = harp_load32(frame + 16);
+    header->message = harp_load32(frame + 20);
+    header->offset = harp_load32(frame + 24);
+    header->size = harp_load32(frame + 28);
+    header->crc = harp_load32(frame + 32);
+    if (header->length != frame_bytes - HARP_HEADER_BYTES)
+        return HARP_WIRE_LENGTH;
+    return harp_header_check(header);
+}
+
+void harp_wire_explain(enum harp_wire_error error, uint8_t version, char *out, size_t room)
+{
+    static const char *const texts[] = {
+        [HARP_WIRE_OK] = "nothing is wrong with the frame",
+        [HARP_WIRE_SHORT] = "the frame is shorter than a header of 44 bytes",
+        [HARP_WIRE_TYPE] = "the frame has a type that this version does not know",
+        [HARP_WIRE_LENGTH] = "the frame's length is not what its header or its type says",
+        [HARP_WIRE_UNUSED] = "the frame has a value where its type has none",
+        [HARP_WIRE_CHUNK] = "the frame's offset, length and size do not make a chunk of a message",
+        [HARP_WIRE_LIMIT] = "the frame offers less than the protocol needs, or more than it has",
+    };
+    assert(room > 0);
+    assert(error <= HARP_WIRE_LIMIT);
+    if (error == HARP_WIRE_VERSION)
+        snprintf(out, room, "the other end speaks version %d of the protocol, this end version %d",
+                 version, HARP_VERSION);
+    else
+        snprintf(out, room, "%s", texts[error]);
+}
