@@ -3,7 +3,6 @@
 import pytest
 from c_programs import SANITIZED, build, library, run
 
-
 THREADS = ["-O1", "-fsanitize=thread", "-Wno-tsan"]
 
 
