@@ -30,8 +30,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "engine/engine.h"
 #include "abi.h"
+#include "engine/engine.h"
 #include "settings.h"
 
 #define PLUGIN_DEVICES 32
