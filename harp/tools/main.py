@@ -19,6 +19,8 @@ COMMANDS = {
     "perf": "Measure the way between two hosts, or this host alone.",
     "top": "Show what the engines of this host are doing.",
     "decode": "Show the HARP frames of a capture.",
+    "env": "Print the environment that makes NCCL use HARP.",
+    "plugin-path": "Print where the NCCL plugin lies.",
 }
 
 
@@ -34,7 +36,8 @@ class Commands(click.Group):
         """Load one."""
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(importlib.import_module(f"harp.tools.{cmd_name}"), cmd_name)
+        name = cmd_name.replace("-", "_")
+        command = getattr(importlib.import_module(f"harp.tools.{name}"), name)
         assert isinstance(command, click.Command)
         return command
 
