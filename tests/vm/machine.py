@@ -18,9 +18,9 @@ From a terminal: python tests/vm/machine.py 'ip addr; peer xdp_blast --help' bui
 Emulation says nothing about absolute speed. Ratios compare the work per byte of two programs on
 one emulated CPU and one driver.
 
-The kernel comes from Debian's backports, is checked by apt against Debian's signatures, is
-unpacked and not installed, and is kept in build/vm. The machine's own package sources stay as
-they are.
+The kernel, and on Debian 12 QEMU, come from Debian's backports, are checked by apt against
+Debian's signatures, are unpacked and not installed, and are kept in build/vm. The host's own
+package sources stay as they are.
 """
 
 from __future__ import annotations
@@ -48,6 +48,10 @@ CACHE = ROOT / "build" / "vm"
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 SUITE = "trixie-backports"  # the first suite whose kernels send from virtio_net with zero copy
+# Between two NICs on a busy host QEMU 7.2, Debian 12's own, stops to take frames for good; and it
+# multiplies without carry bit by bit, which CRC32C needs.
+QEMU_SUITE = "bookworm-backports"
+QEMU_PACKAGES = ("qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios")
 TRIED_KERNEL = "7.3.4+deb13"  # taken while the suite has it, else the suite's newest
 MODULES = ("failover", "net_failover", "virtio_net", "tcp_bbr")  # in the order of loading
 
@@ -118,14 +122,13 @@ def run(script: str, programs: Iterable[Path] = (), *, timeout_s: float = 300,
 
     ``each_line`` sees the output line by line while it comes. ``cpu`` is QEMU's -cpu.
     """
-    qemu = tool("qemu-system-x86_64", "qemu-system-x86")
     kernel = kernel_folder()
     with tempfile.TemporaryDirectory(prefix="harp-vm-") as name:
         folder = Path(name)
         initrd, kernel_log, qemu_log = (folder / part for part in ("initrd", "kernel", "qemu"))
         initrd.write_bytes(b"".join(_archive(_tree(script, programs, kernel))))
         command = [
-            str(qemu), "-accel", "tcg,thread=multi", "-cpu", cpu, "-smp", "2", "-m", "1536",
+            *emulator(), "-accel", "tcg,thread=multi", "-cpu", cpu, "-smp", "2", "-m", "1536",
             "-nodefaults", "-display", "none", "-no-reboot", "-kernel", str(kernel / "vmlinuz"),
             "-initrd", str(initrd), "-append", f"console=ttyS0 quiet panic=-1 {kernel_options}",
             "-serial", f"file:{kernel_log}", "-serial", "stdio",
@@ -214,50 +217,80 @@ def _archive(entries: Iterable[tuple[str, int, bytes]]) -> Iterator[bytes]:
         yield header + bytes(-len(header) % 4) + content + bytes(-len(content) % 4)
 
 
-# The kernel
+# What is fetched
 
 def kernel_folder() -> Path:
     """The folder with vmlinuz and the modules; fetched from Debian the first time."""
     if platform.machine() != "x86_64":
         raise MachineError(f"the emulated machine runs x86_64 programs, this host is "
                            f"{platform.machine()}")
+    return _fetched("kernel", _fetch_kernel)
+
+
+def emulator() -> list[str]:
+    """QEMU as the first words of a command."""
+    own = tool("qemu-system-x86_64", "qemu-system-x86")  # its libraries serve the newer one, too
+    if platform.freedesktop_os_release().get("VERSION_CODENAME") != "bookworm":
+        return [str(own)]
+    folder = _fetched("qemu", _fetch_qemu) / "usr"
+    return [str(folder / "bin" / own.name), "-L", str(folder / "share" / "qemu"),
+            "-L", str(folder / "share" / "seabios")]
+
+
+def _fetched(name: str, fetch: Callable[[Path], Path]) -> Path:
+    """The folder build/vm/NAME, which is made the first time."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two test runs at once fetch it once
-        folder = CACHE / "kernel"
+        folder = CACHE / name
         if not folder.exists():
             with tempfile.TemporaryDirectory(prefix="fetch-", dir=CACHE) as scratch:
-                _fetch(Path(scratch)).rename(folder)
+                fetch(Path(scratch)).rename(folder)
     return folder
 
 
-def _fetch(scratch: Path) -> Path:
-    """Download and unpack the kernel by apt with its state, cache and sources in ``scratch``."""
-    tool("apt-get", "apt")
-    tool("dpkg-deb", "dpkg")
-    for sub in ("lists/partial", "archives/partial"):
-        (scratch / sub).mkdir(parents=True)
-    (scratch / "status").touch()
-    (scratch / "sources.list").write_text(
-        f"deb [signed-by={KEYRING} arch=amd64] http://deb.debian.org/debian {SUITE} main\n")
-    private = [word for setting in (
-        f"Dir::Etc::sourcelist={scratch}/sources.list", "Dir::Etc::sourceparts=/dev/null",
-        f"Dir::State::lists={scratch}/lists", f"Dir::State::status={scratch}/status",
-        f"Dir::Cache={scratch}", "APT::Sandbox::User=root", "Acquire::Languages=none",
-        "Acquire::Retries=3") for word in ("-o", setting)]
-    _do(["apt-get", *private, "update", "--error-on=any"], scratch)
-    names = set(_do(["apt-cache", *private, "pkgnames", "linux-"], scratch).split())
+def _fetch_qemu(scratch: Path) -> Path:
+    apt = _private_apt(scratch, QEMU_SUITE)
+    _do(["apt-get", *apt, "download", *QEMU_PACKAGES], scratch)
+    return _unpacked(scratch)
+
+
+def _fetch_kernel(scratch: Path) -> Path:
+    apt = _private_apt(scratch, SUITE)
+    names = set(_do(["apt-cache", *apt, "pkgnames", "linux-"], scratch).split())
     versions = [found[1] for name in names
                 if (found := re.fullmatch(r"linux-binary-(.+)-cloud-amd64", name))
                 and f"linux-modules-{found[1]}-cloud-amd64" in names]
     if not versions:
         raise MachineError(f"Debian's {SUITE} has no packages linux-binary-*-cloud-amd64")
     version = TRIED_KERNEL if TRIED_KERNEL in versions else max(versions, key=_by_number)
-    _do(["apt-get", *private, "download", f"linux-binary-{version}-cloud-amd64",
+    _do(["apt-get", *apt, "download", f"linux-binary-{version}-cloud-amd64",
          f"linux-modules-{version}-cloud-amd64"], scratch)
+    return _kept(_unpacked(scratch), scratch / "kernel")
+
+
+def _private_apt(scratch: Path, suite: str) -> list[str]:
+    """Options of apt with state, cache and sources in ``scratch``, once it knows the suite."""
+    tool("apt-get", "apt")
+    for sub in ("lists/partial", "archives/partial"):
+        (scratch / sub).mkdir(parents=True)
+    (scratch / "status").touch()
+    (scratch / "sources.list").write_text(
+        f"deb [signed-by={KEYRING} arch=amd64] http://deb.debian.org/debian {suite} main\n")
+    options = [word for setting in (
+        f"Dir::Etc::sourcelist={scratch}/sources.list", "Dir::Etc::sourceparts=/dev/null",
+        f"Dir::State::lists={scratch}/lists", f"Dir::State::status={scratch}/status",
+        f"Dir::Cache={scratch}", "APT::Sandbox::User=root", "Acquire::Languages=none",
+        "Acquire::Retries=3") for word in ("-o", setting)]
+    _do(["apt-get", *options, "update", "--error-on=any"], scratch)
+    return options
+
+
+def _unpacked(scratch: Path) -> Path:
+    tool("dpkg-deb", "dpkg")
     for package in scratch.glob("*.deb"):
         _do(["dpkg-deb", "-x", package.name, "unpacked"], scratch)
-    return _kept(scratch / "unpacked", scratch / "kernel")
+    return scratch / "unpacked"
 
 
 def _kept(unpacked: Path, kernel: Path) -> Path:
