@@ -20,6 +20,7 @@ BUGS = {
     "STALE_EPOCH": "frames of an earlier epoch are taken",
     "PAYLOAD_UNCHECKED": "a payload counts though its CRC does not hold",
     "LOST_FORGOTTEN": "some lost chunks are not sent again",
+    "FOUND_NOWHERE": "chunks of a timeout that was none are neither awaited nor sent again",
     "OPTIMISTIC_ACK": "packets that were never sent can be acknowledged",
     "TAG_UNCHECKED": "any tag holds",
     "WINDOW_OFF_BY_ONE": "the window of chunks is one too wide",

@@ -146,15 +146,16 @@ bool harp_outbox_pick(struct harp_outbox *outbox, struct harp_pick *pick)
     return false;
 }
 
-static void unlose(struct harp_outbox *outbox, struct harp_outgoing *message, uint32_t chunk)
+static bool unlose(struct harp_outbox *outbox, struct harp_outgoing *message, uint32_t chunk)
 {
     uint64_t *word = &message->lost_ring[chunk / 64 % HARP_CHUNK_WORDS];
     uint64_t bit = UINT64_C(1) << chunk % 64;
-    if (message->lost && *word & bit) {
-        *word &= ~bit;
-        message->lost--;
-        outbox->lost--;
-    }
+    if (!message->lost || !(*word & bit))
+        return false;
+    *word &= ~bit;
+    message->lost--;
+    outbox->lost--;
+    return true;
 }
 
 void harp_outbox_take(struct harp_outbox *outbox, const struct harp_pick *pick)
@@ -201,6 +202,13 @@ void harp_outbox_lost(struct harp_outbox *outbox, uint32_t message, uint32_t chu
     *word |= bit;
     slot->lost++;
     outbox->lost++;
+}
+
+bool harp_outbox_found(struct harp_outbox *outbox, uint32_t message, uint32_t chunk)
+{
+    struct harp_outgoing *slot = slot_of(outbox, message);
+    return is_open(outbox, message) && !harp_chunks_has(&slot->done, chunk) &&
+           unlose(outbox, slot, chunk);
 }
 
 static bool grow(uint32_t *credit, uint32_t to)

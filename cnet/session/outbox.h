@@ -102,6 +102,10 @@ bool harp_outbox_repeat(struct harp_outbox *outbox, uint32_t message, uint32_t c
 void harp_outbox_acked(struct harp_outbox *outbox, uint32_t message, uint32_t chunk);
 void harp_outbox_lost(struct harp_outbox *outbox, uint32_t message, uint32_t chunk);
 
+/* Take harp_outbox_lost back: the chunk is still on its way. False if that comes too late, since it
+ * has been acknowledged or travels again. */
+bool harp_outbox_found(struct harp_outbox *outbox, uint32_t message, uint32_t chunk);
+
 /* New credit, in chunks only if the peer receives streamed; older news is passed over. True if it
  * was new. */
 bool harp_outbox_credit(struct harp_outbox *outbox, uint32_t credit, uint32_t chunk_credit);

@@ -68,6 +68,14 @@ void harp_sent_lost(struct harp_sent_ring *ring, struct harp_sent *sent)
     sent->state = HARP_LOST;
 }
 
+void harp_sent_found(struct harp_sent_ring *ring, struct harp_sent *sent)
+{
+    assert(sent->state == HARP_LOST);
+    ring->flying++;
+    ring->flying_bytes += sent->bytes;
+    sent->state = HARP_FLYING;
+}
+
 void harp_sent_trim(struct harp_sent_ring *ring, uint64_t before_ns)
 {
     while (ring->tail != ring->next) {

@@ -6,9 +6,9 @@
  *            add                 acknowledged
  *    (free) -----> FLYING -----------------------> ACKED ---+
  *                    |                               ^      | trim: the tail passes it
- *                    | lost (by time, RTO, or with   |      v
- *                    | its path)                     |    (free)
- *                    v          acknowledged late:   |      ^
+ *             found: ^ lost (by time, RTO, or with   |      v
+ *            the RTO | its path)                     |    (free)
+ *           was none v          acknowledged late:   |      ^
  *                  LOST ------- the loss was spurious+      |
  *                    |                                      |
  *                    +--- older than the caller cares for --+
@@ -68,6 +68,9 @@ void harp_sent_acked(struct harp_sent_ring *ring, struct harp_sent *sent);
 
 /* Give up a FLYING packet. */
 void harp_sent_lost(struct harp_sent_ring *ring, struct harp_sent *sent);
+
+/* Wait for a LOST packet again. */
+void harp_sent_found(struct harp_sent_ring *ring, struct harp_sent *sent);
 
 /* Free ACKED slots at the tail, and LOST ones that were sent before `before_ns`. */
 void harp_sent_trim(struct harp_sent_ring *ring, uint64_t before_ns);

@@ -43,6 +43,22 @@ void harp_session_detect(struct harp_session *session, struct harp_path *path)
         path->cc.ops->on_loss(&path->cc, &loss);
 }
 
+/* A timeout was none: what it gave up and nobody has sent again is on its way. Were some of it
+ * lost, what arrives after it would tell. From the youngest on, of which the chunk is. */
+static void take_back(struct harp_session *session, struct harp_path *path)
+{
+    for (uint32_t packet = path->sent.next; packet != path->sent.tail;) {
+        struct harp_sent *sent = harp_sent_at(&path->sent, --packet);
+        if (sent->state != HARP_LOST || sent->probe ||
+            !harp_outbox_found(&session->outbox, sent->message, sent->chunk))
+            continue;
+#ifdef HARP_BUG_FOUND_NOWHERE
+        continue;
+#endif
+        harp_sent_found(&path->sent, sent);
+    }
+}
+
 /* A packet that was given up has arrived after all. When that holds for all of the latest loss,
  * there was none. */
 static void arrived_late(struct harp_session *session, struct harp_path *path)
@@ -53,6 +69,8 @@ static void arrived_late(struct harp_session *session, struct harp_path *path)
      * (F-RTO, RFC 5682). */
     if (path->suspects && (--path->suspects == 0 || path->timed_out))
         path->cc.ops->on_spurious(&path->cc);
+    if (path->timed_out)
+        take_back(session, path);
     path->timed_out = false;
 }
 

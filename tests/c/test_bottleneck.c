@@ -186,6 +186,25 @@ static void test_noisy_hosts(void)
     }
 }
 
+/* A host that others keep from its core for longer than a timeout loses nothing, and next to
+ * nothing is sent again but what the network lost. */
+static void test_stalled_hosts(void)
+{
+    const uint32_t stalls_ns[] = {3000000, 10000000, 30000000};
+    for (uint32_t i = 0; i < 6; i++) {
+        uint32_t stall_ns = stalls_ns[i % 3];
+        struct bn_result r = run((struct bn_scene){.name = "hosts that stall",
+                                                   .flows = 1,
+                                                   .rate_mbps = 32000,
+                                                   .buffer_bytes = 100000000,
+                                                   .rtt_ns = 10 * US,
+                                                   .loss = i < 3 ? 0 : 10,
+                                                   .host = {1000, 3000, stall_ns, stall_ns},
+                                                   .to_ns = 1000 * MS});
+        assert(r.again <= r.lost + 0.001);
+    }
+}
+
 /* Several connections end on one core, which is slower than the line. */
 static void test_slow_hosts(void)
 {
@@ -217,7 +236,7 @@ int main(int argc, char **argv)
                  {"shallow", test_shallow_buffers}, {"loss", test_random_loss},
                  {"policer", test_policer},         {"marks", test_marks},
                  {"tiny", test_tiny_windows},       {"noisy", test_noisy_hosts},
-                 {"slow", test_slow_hosts}};
+                 {"stalls", test_stalled_hosts},    {"slow", test_slow_hosts}};
     int ran = 0;
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
         if (argc > 1 && strcmp(argv[1], tests[i].name) != 0)
