@@ -8,7 +8,8 @@
  * one after the other; the receiver posts as many, or with --stream is lent frames. With --drafts
  * the sender's messages lie in the engine's frames. With --ping the receiving end sends a message,
  * the other sends it back, and so on. The first 8 bytes of a message are its number, and it is
- * checked. The engine is driven by the thread that uses it: one CPU an end.
+ * checked. The engine is driven by the thread that uses it: one CPU an end. With --thread it has
+ * its own, and bulk data's ends sleep while they have nothing to do.
  *
  * bench.h says when the receiver's clock runs.
  */
@@ -55,7 +56,8 @@ static struct harp_engine *open_engine(const struct settings *s)
     char why[HARP_WHY_BYTES];
     harp_engine_defaults(&config);
     config.name = "bench";
-    config.progress = HARP_PROGRESS_INLINE;
+    config.progress = s->thread ? HARP_PROGRESS_THREAD : HARP_PROGRESS_INLINE;
+    config.cpu = s->thread ? s->cpu : -1;
     config.frames = s->frames;
     config.ports[0] = s->port;
     config.ports_n = 1;
@@ -199,6 +201,14 @@ static void check_open(const struct end *end)
 
 /* ---- Bulk data ---- */
 
+static void drive(const struct end *end)
+{
+    if (end->s->thread)
+        harp_connection_wait(end->connection, WATCH_NS);
+    else
+        harp_engine_drive(end->engine);
+}
+
 static void listen_and_accept(struct end *end)
 {
     struct harp_connection_config config;
@@ -239,7 +249,7 @@ static void receive_all(struct end *end)
     bench_open(&window, end->s->seconds);
     for (bool open = true; open;) {
         post(end);
-        harp_engine_drive(end->engine);
+        drive(end);
         uint64_t before = end->finished, bytes = collect(end);
         check_open(end);
         if (bytes)
@@ -300,7 +310,7 @@ static void send_all(struct end *end)
                 break;
             end->next++;
         }
-        harp_engine_drive(end->engine);
+        drive(end);
         collect(end);
         watch(end, &watched);
     }

@@ -13,7 +13,8 @@ __attribute__((noreturn)) static void usage(void)
     fputs("usage: harp_bench receive|send|pairs --port udp|xdp|mem [--interface NAME]\n"
           "           [--handle HANDLE] [--cpu N] [--seconds S] [--size BYTES] [--flight N]\n"
           "           [--memory BYTES] [--frames N] [--paths N] [--engines 1|2] [--stream]\n"
-          "           [--drafts] [--ping] [--copy] [--faults CHAOS] [--window BYTES]\n",
+          "           [--drafts] [--ping] [--thread] [--copy] [--faults CHAOS]\n"
+          "           [--window BYTES]\n",
           stderr);
     exit(2);
 }
@@ -49,6 +50,8 @@ static bool read_flag(struct settings *s, int option)
         return s->drafts = true;
     case 'P':
         return s->ping = true;
+    case 'T':
+        return s->thread = true;
     case 'C':
         return s->port.config.copy_only = true;
     }
@@ -110,13 +113,25 @@ static bool is_role(const char *word)
 
 const char *read_settings(struct settings *s, int count, char **words)
 {
-    static const struct option names[] = {
-        {"port", 1, 0, 'o'},   {"interface", 1, 0, 'i'}, {"handle", 1, 0, 'h'},
-        {"cpu", 1, 0, 'u'},    {"seconds", 1, 0, 's'},   {"size", 1, 0, 'z'},
-        {"flight", 1, 0, 'f'}, {"memory", 1, 0, 'm'},    {"frames", 1, 0, 'n'},
-        {"paths", 1, 0, 'p'},  {"engines", 1, 0, 'e'},   {"faults", 1, 0, 'c'},
-        {"window", 1, 0, 'w'}, {"stream", 0, 0, 'S'},    {"drafts", 0, 0, 'D'},
-        {"ping", 0, 0, 'P'},   {"copy", 0, 0, 'C'},      {0}};
+    static const struct option names[] = {{"port", 1, 0, 'o'},
+                                          {"interface", 1, 0, 'i'},
+                                          {"handle", 1, 0, 'h'},
+                                          {"cpu", 1, 0, 'u'},
+                                          {"seconds", 1, 0, 's'},
+                                          {"size", 1, 0, 'z'},
+                                          {"flight", 1, 0, 'f'},
+                                          {"memory", 1, 0, 'm'},
+                                          {"frames", 1, 0, 'n'},
+                                          {"paths", 1, 0, 'p'},
+                                          {"engines", 1, 0, 'e'},
+                                          {"faults", 1, 0, 'c'},
+                                          {"window", 1, 0, 'w'},
+                                          {"stream", 0, 0, 'S'},
+                                          {"drafts", 0, 0, 'D'},
+                                          {"ping", 0, 0, 'P'},
+                                          {"thread", 0, 0, 'T'},
+                                          {"copy", 0, 0, 'C'},
+                                          {0}};
     *s = (struct settings){.size = 1 << 20,
                            .flight = 4,
                            .memory_bytes = BENCH_BYTES,
