@@ -30,6 +30,8 @@ lacking() {
         echo "iproute2: without it tests between network namespaces are skipped"
     command -v tshark >/dev/null ||
         echo "tshark: without it the test of the Wireshark dissector is skipped"
+    command -v systemd-analyze >/dev/null ||
+        echo "systemd: without it the unit of deploy/ is not checked"
     [ -e "$(clang -print-file-name=libclang_rt.fuzzer-x86_64.a 2>/dev/null)" ] ||
         echo "clang libclang-rt-dev: without them only the stored inputs of the fuzzers are tried"
     command -v qemu-system-x86_64 >/dev/null && command -v busybox >/dev/null ||
@@ -38,7 +40,7 @@ lacking() {
 
 need=$(missing)
 if [ -n "$need$(lacking)" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    packages="python3 python3-venv python3-dev gcc libc6-dev tshark qemu-system-x86 busybox-static clang libclang-rt-dev strace iproute2"
+    packages="python3 python3-venv python3-dev gcc libc6-dev tshark qemu-system-x86 busybox-static clang libclang-rt-dev strace iproute2 systemd"
     echo "setup: installing $packages"
     export DEBIAN_FRONTEND=noninteractive
     apt-get -qq update

@@ -213,34 +213,3 @@ def test_a_child_of_fork_gets_an_error():
     found = ask("listen", "fork", HARP_PORT="udp", HARP_IFNAME="=lo")
     assert found["forked"] == INVALID_USAGE
     assert found["finalize"] == 0
-
-
-# ---- What was built for deployment ----
-
-def compiled(tmp_path: Path, *options: str) -> Path:
-    """Build the plugin as a wheel does."""
-    for command in (["meson", "setup", str(tmp_path), str(ROOT), *options],
-                    ["ninja", "-C", str(tmp_path), "cnet/nccl/libnccl-net-harp.so",
-                     *(["cnet/nccl/libnccl-net.so"] if options else [])]):
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300,
-                              env={**os.environ, "PATH": f"{Path(sys.executable).parent}:"
-                                                         f"{os.environ['PATH']}"})
-        assert done.returncode == 0, done.stdout + done.stderr
-    return tmp_path / "cnet" / "nccl" / "libnccl-net-harp.so"
-
-
-def test_it_loads_on_old_systems_and_exports_the_tables_only(tmp_path):
-    plugin = compiled(tmp_path / "build", "-Dnccl_default=true")
-    assert (plugin.parent / "libnccl-net.so").exists()
-    symbols = subprocess.run(["objdump", "-T", plugin], capture_output=True, text=True,
-                             check=True).stdout
-    needs = {tuple(map(int, version.split(".")))
-             for version in re.findall(r"GLIBC_([\d.]+)", symbols)}
-    assert max(needs) <= (2, 31)
-    exported = {line.split()[-1] for line in symbols.splitlines()
-                if " g " in line and "*UND*" not in line}
-    assert exported == {f"ncclNetPlugin_v{version}" for version in range(6, 13)}
-    dynamic = subprocess.run(["readelf", "-d", plugin], capture_output=True, text=True,
-                             check=True).stdout
-    needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic))
-    assert needed <= {"libc.so.6", "libpthread.so.0", "libm.so.6"}
