@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from c_programs import ROOT
 
@@ -67,6 +68,14 @@ def installed(tmp_path_factory) -> Path:
     found = Path(json.loads(run(python, "-I", "-c", LOADS, cwd="/")))
     assert folder in found.parents
     return found
+
+
+def test_the_installed_command_says_where_the_plugin_is(installed):
+    python = installed.parents[3] / "bin" / "python"
+    others = f"import sys; sys.path.append({str(Path(click.__file__).parents[1])!r})"
+    command = f"{others}; from harp.tools.main import main; sys.argv = ['harp', 'plugin-path']"
+    said = run(python, "-I", "-c", f"{command}; main()", cwd="/")
+    assert Path(said.strip()) == installed / "libnccl-net-harp.so"
 
 
 def test_the_wheel_brings_a_plugin_that_exports_the_tables_only(installed):
