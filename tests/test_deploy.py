@@ -32,7 +32,8 @@ root_only = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
 TACO = shlex.split("""-np 16 --allow-run-as-root -bind-to none -map-by slot -x NCCL_ALGO=RING
 -x NCCL_DEBUG=INFO -x NCCL_SOCKET_IFNAME=eth0 -x HOROVOD_MPI_THREADS_DISABLE=1
 -x HOROVOD_FUSION_THRESHOLD=0 -x HOROVOD_CYCLE_TIME=0 -x LIGHT_INTRA_SIZE=8 -x LIGHT_2D_ALLREDUCE=1
--x LIGHT_TOPK_ALLREDUCE=1 -x LIGHT_TOPK_THRESHOLD=2097152 -x LD_LIBRARY_PATH -x PATH -mca btl_tcp_if_include eth0
+-x LIGHT_TOPK_ALLREDUCE=1 -x LIGHT_TOPK_THRESHOLD=2097152 -x LD_LIBRARY_PATH -x PATH
+-mca btl_tcp_if_include eth0
 python3 /mnt/pytorch_synthetic_benchmark.py --model=vgg16 --batch-size=128""")
 
 
