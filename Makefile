@@ -41,6 +41,10 @@ dst:  ## the deterministic simulation: make dst SEEDS=100000, or SEED=7 to repla
 test-vm: setup  ## AF_XDP with zero copy, in an emulated machine
 	$(PY) -m pytest tests/vm/zero_copy.py
 
+.PHONY: test-gpu
+test-gpu: setup  ## real NCCL over HARP, where there are a CUDA GPU and torch
+	$(PY) tests/gpu/run.py
+
 .PHONY: fuzz
 SECONDS ?= 60
 fuzz:  ## libFuzzer on the frame parser and the session: make fuzz SECONDS=600
