@@ -19,8 +19,8 @@ import launch
 
 RUN = ROOT / "tests" / "gpu" / "run.py"
 
-# Called as a python that has torch: with -c it says that there is a GPU, else it is a rank whose log
-# has what NCCL would say.
+# Called as a python that has torch: with -c it says that there is a GPU, else it is a rank whose
+# log has what NCCL would say.
 STAND_IN = """#!{python}
 import json, os, pathlib, sys
 if sys.argv[1] == "-c":
@@ -63,7 +63,8 @@ answer["store"] = store
         assert one["env"]["HARP_IFNAME"] == one["env"]["NCCL_SOCKET_IFNAME"]
         assert one["env"]["HARP_IFNAME"].removeprefix("=") in one["links"]
     if not netns.usable():
-        assert len({first["space"], second["space"], str(Path("/proc/self/ns/net").readlink())}) == 3
+        own = str(Path("/proc/self/ns/net").readlink())
+        assert len({first["space"], second["space"], own}) == 3
 
 
 def test_a_log_without_the_network_is_a_problem(tmp_path):
