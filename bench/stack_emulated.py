@@ -1,8 +1,9 @@
 """The rows that need a NIC with zero copy: all arms in one run of the emulated machine.
 
 The machine (tests/vm/machine.py) boots once, and its script takes every arm in turn, round after
-round; the arms then hand out what it found. The stack's engines have threads, which sleep when there is
-nothing to do: the frames that a spinning CPU waits for are moved by another thread of the host.
+round; the arms then hand out what it found. The stack's engines have threads, which sleep when
+there is nothing to do: the frames that a spinning CPU waits for are moved by another thread of the
+host.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ extern const struct harp_cc_ops harp_cc_fixed;
  * segment, which the pacer turns into pauses of at most 4 ms. Once a round trip, delay being the
  * mean of that round's samples:
  *
- *   target = base + min(T sqrt(25 Gb/s / rate) + 6 jitter, 80 T)            rate = window / delay
+ *   target = base + min(T sqrt(25 Gb/s / rate), 80 T) + min(6 jitter, 640 T)  rate = window / delay
  *   window += window (target - delay) / (2 delay), by a half of it at most, either way
  *
  * T is config.target_ns (25 us), base the least delay known, jitter the smoothed difference between
@@ -91,7 +91,9 @@ extern const struct harp_cc_ops harp_cc_fixed;
  * and of 80 T (2 ms) more than they believe to be the empty path's delay, at the most.
  *
  * Jitter is what hosts add: turns of their loops, joined segments, schedulers. A delay that jumps
- * about is not a queue that a smaller window would shorten, so it is added to the target.
+ * about is not a queue that a smaller window would shorten, so it is added to the target. Where a
+ * path is served in turns (a card's thread that shares its core, in crowded virtual machines), it
+ * jumps by the milliseconds between two turns, and a small window would leave most of a turn empty.
  *
  * Drains. The least delay is no help to a flow that only ever saw a full queue: it takes the queue
  * for part of the path and gets more than its share. So all flows empty the queue together now and
@@ -119,12 +121,13 @@ extern const struct harp_cc_ops harp_cc_fixed;
  * mark or a judgement; after a timeout likewise from one segment to half of what was. */
 extern const struct harp_cc_ops harp_cc_swift;
 
-#define HARP_SWIFT_MOST 80   /* a target is never more than so many T above the least delay */
-#define HARP_SWIFT_JITTER 6  /* jitters that a target is raised by */
-#define HARP_SWIFT_PERIOD 64 /* round trips between two drains, once nothing is learnt any more */
-#define HARP_SWIFT_ABOVE 4   /* samples above the target that end doubling */
-#define HARP_SWIFT_LOSS 32   /* one in so many may be lost without a reduction */
-#define HARP_SWIFT_JUDGED 4  /* round trips over which loss is judged, at least */
+#define HARP_SWIFT_MOST 80     /* a queue is never aimed at that is longer than so many T */
+#define HARP_SWIFT_JITTER 6    /* jitters that a target is raised by ... */
+#define HARP_SWIFT_JITTERY 640 /* ... and so many T, at the most */
+#define HARP_SWIFT_PERIOD 64   /* round trips between two drains, once nothing is learnt any more */
+#define HARP_SWIFT_ABOVE 4     /* samples above the target that end doubling */
+#define HARP_SWIFT_LOSS 32     /* one in so many may be lost without a reduction */
+#define HARP_SWIFT_JUDGED 4    /* round trips over which loss is judged, at least */
 
 /* cdef: begin */
 /* The controller of that name, "swift" or "fixed"; NULL if there is none. */

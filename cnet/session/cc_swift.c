@@ -70,8 +70,8 @@ static uint64_t fabric_target_ns(const struct harp_cc *cc, const struct swift *s
                                  uint64_t base_ns, uint64_t rtt_ns)
 {
     uint64_t queue_ns = content_ns(cc->config.target_ns, swift->fabric, rtt_ns);
-    queue_ns += swift->jitter_x16_ns * HARP_SWIFT_JITTER / 16;
-    return base_ns + harp_min(queue_ns, HARP_SWIFT_MOST * cc->config.target_ns);
+    uint64_t jitter_ns = swift->jitter_x16_ns * HARP_SWIFT_JITTER / 16;
+    return base_ns + queue_ns + harp_min(jitter_ns, HARP_SWIFT_JITTERY * cc->config.target_ns);
 }
 
 /* window * of / whole. The quotient comes first, in 2^-16, so that nothing overflows and a window
@@ -155,7 +155,7 @@ static void end_round(struct harp_cc *cc, uint64_t base_ns, uint64_t now_ns)
     uint64_t host_ns = swift->host_sum_ns / swift->samples;
     uint64_t rtt_ns = fabric_ns + host_ns;
     uint64_t target_ns = fabric_target_ns(cc, swift, base_ns, rtt_ns);
-    bool grows = swift->used && !swift->marked && !swift->stop;
+    bool grows = swift->used && !swift->marked;
     heed_marks(cc);
     if (fabric_ns > target_ns) /* a queue limits, not a policer */
         swift->roof = UINT64_MAX;

@@ -137,6 +137,10 @@ static uint64_t through_bottleneck(struct world *w, uint64_t now_ns, uint64_t by
         return now_ns;
     }
     uint64_t start_ps = harp_max(now_ps, w->free_ps);
+    if (s->away_ns) {
+        uint64_t phase_ps = start_ps % ((s->away_ns + s->open_ns) * 1000);
+        start_ps += s->away_ns * 1000 - harp_min(phase_ps, s->away_ns * 1000);
+    }
     uint64_t queue_bytes = (start_ps - now_ps) / 8000000 * s->rate_mbps +
                            (start_ps - now_ps) % 8000000 * s->rate_mbps / 8000000;
     if (queue_bytes + bytes > s->buffer_bytes)

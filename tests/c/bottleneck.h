@@ -37,6 +37,8 @@ struct bn_scene {
     uint64_t buffer_bytes;
     uint64_t mark_bytes;   /* queue above which frames are marked; 0: never */
     uint64_t police_bytes; /* depth of the token bucket of a policer without queue; 0: a queue */
+    uint64_t away_ns;      /* the bottleneck does nothing for so long (a card that others use, a */
+    uint64_t open_ns;      /* thread without its core), then works for so long, and so on */
     uint32_t loss;         /* random loss each way, permille */
     uint64_t rtt_ns;       /* of the empty path, flow 0 */
     uint64_t rtt_last_ns;  /* of the last flow, the others evenly between; 0: all alike */

@@ -205,6 +205,28 @@ static void test_stalled_hosts(void)
     }
 }
 
+/* A path that is served in turns: frames wait for its turn, however few they are. */
+static void test_turns(void)
+{
+    const uint64_t away_ns[] = {1 * MS, 4 * MS, 8 * MS};
+    for (size_t i = 0; i < sizeof away_ns / sizeof *away_ns; i++) {
+        struct bn_scene scene = {.name = "served in turns",
+                                 .flows = 1,
+                                 .rate_mbps = 20000,
+                                 .buffer_bytes = 100000000,
+                                 .rtt_ns = 100 * US,
+                                 .away_ns = away_ns[i],
+                                 .open_ns = 300 * US,
+                                 .to_ns = 2000 * MS};
+        struct bn_result r = run(scene);
+        scene.name = "served in turns, widest window";
+        scene.cc = &harp_cc_fixed;
+        scene.fixed_bytes = 2800000;
+        struct bn_result widest = run(scene);
+        assert(r.use >= 0.6 * widest.use);
+    }
+}
+
 /* Several connections end on one core, which is slower than the line. */
 static void test_slow_hosts(void)
 {
@@ -222,7 +244,7 @@ static void test_slow_hosts(void)
         scene.cc = &harp_cc_fixed;
         scene.fixed_bytes = 1400000;
         struct bn_result widest = run(scene);
-        assert(r.use >= 0.9 * widest.use && r.jain >= 0.92);
+        assert(r.use >= 0.9 * widest.use && r.jain >= 0.95);
     }
 }
 
@@ -231,12 +253,19 @@ int main(int argc, char **argv)
     const struct {
         const char *name;
         void (*run)(void);
-    } tests[] = {{"use", test_use_and_fairness},    {"late", test_late_comers},
-                 {"rtts", test_round_trips_differ}, {"deep", test_deep_shaper},
-                 {"shallow", test_shallow_buffers}, {"loss", test_random_loss},
-                 {"policer", test_policer},         {"marks", test_marks},
-                 {"tiny", test_tiny_windows},       {"noisy", test_noisy_hosts},
-                 {"stalls", test_stalled_hosts},    {"slow", test_slow_hosts}};
+    } tests[] = {{"use", test_use_and_fairness},
+                 {"late", test_late_comers},
+                 {"rtts", test_round_trips_differ},
+                 {"deep", test_deep_shaper},
+                 {"shallow", test_shallow_buffers},
+                 {"loss", test_random_loss},
+                 {"policer", test_policer},
+                 {"marks", test_marks},
+                 {"tiny", test_tiny_windows},
+                 {"noisy", test_noisy_hosts},
+                 {"stalls", test_stalled_hosts},
+                 {"slow", test_slow_hosts},
+                 {"turns", test_turns}};
     int ran = 0;
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
         if (argc > 1 && strcmp(argv[1], tests[i].name) != 0)
