@@ -24,7 +24,7 @@ def main() -> None:
     if cuda:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if cuda else "gloo")
-    model = getattr(torchvision.models, wish.model)().to(device)
+    model = torchvision.models.get_model(wish.model).to(device)
     model = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     images = torch.randn(wish.batch_size, 3, 224, 224, device=device)
@@ -58,7 +58,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--num-warmup-batches", type=int, default=10)
     parser.add_argument("--num-batches-per-iter", type=int, default=10)
     parser.add_argument("--num-iters", type=int, default=10)
-    return parser.parse_args()
+    wish = parser.parse_args()
+    if wish.model not in torchvision.models.list_models():
+        parser.error(f"--model is {wish.model}: one of torchvision.models is wanted, as vgg16")
+    return wish
 
 
 if __name__ == "__main__":

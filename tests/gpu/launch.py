@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
+import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 # One GPU for both: no memory that is shared between hosts, and few enough blocks for two kernels.
 ONE_GPU = {"NCCL_MNNVL_ENABLE": "0", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "4",
            "NCCL_IB_DISABLE": "1", "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV"}
+NOTICED_S = 40
+"""HARP_TIMEOUT, after which a peer that is gone is an error, and some."""
 OURS = ("NCCL_", "HARP_", "TORCH_", "GLOO_", "MASTER_")
 
 
@@ -132,16 +136,22 @@ def run(network: Network, program: Sequence[str | Path], folder: Path, *,
 
 
 def wait(processes: Sequence[subprocess.Popen[Any]], timeout_s: float) -> list[int | None]:
-    """Wait for all; once one has failed or been too slow, the others get little more time."""
-    codes: list[int | None] = []
-    for process in processes:
-        try:
-            codes.append(process.wait(timeout_s))
-        except subprocess.TimeoutExpired:
-            codes.append(None)
-        if codes[-1] != 0:
-            timeout_s = min(timeout_s, 40)  # HARP's own bound for a peer that is gone, and some
-    return codes
+    """Wait for all; once one has failed, the others get as long as HARP needs to notice."""
+    deadline = time.monotonic() + timeout_s
+    running = {os.pidfd_open(process.pid): process for process in processes}
+    ends = select.poll()
+    for fd in running:
+        ends.register(fd, select.POLLIN)
+    while running and (ended := ends.poll(1000 * max(0.0, deadline - time.monotonic()))):
+        for fd, _ in ended:
+            if running[fd].wait():
+                deadline = min(deadline, time.monotonic() + NOTICED_S)
+            ends.unregister(fd)
+            os.close(fd)
+            del running[fd]
+    for fd in running:
+        os.close(fd)
+    return [process.returncode for process in processes]
 
 
 def end(process: subprocess.Popen[Any]) -> None:
