@@ -28,6 +28,8 @@ lacking() {
         echo "strace: without it the test of the data path's system calls is skipped"
     command -v ip >/dev/null && command -v tc >/dev/null ||
         echo "iproute2: without it tests between network namespaces are skipped"
+    command -v ethtool >/dev/null ||
+        echo "ethtool: without it the test of harp setup on a real link is skipped"
     command -v tshark >/dev/null ||
         echo "tshark: without it the test of the Wireshark dissector is skipped"
     command -v systemd-analyze >/dev/null ||
@@ -40,7 +42,7 @@ lacking() {
 
 need=$(missing)
 if [ -n "$need$(lacking)" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    packages="python3 python3-venv python3-dev gcc libc6-dev tshark qemu-system-x86 busybox-static clang libclang-rt-dev strace iproute2 systemd"
+    packages="python3 python3-venv python3-dev gcc libc6-dev tshark qemu-system-x86 busybox-static clang libclang-rt-dev strace iproute2 ethtool systemd"
     echo "setup: installing $packages"
     export DEBIAN_FRONTEND=noninteractive
     apt-get -qq update

@@ -71,7 +71,7 @@ def test_a_host_without_interfaces():
 
 def nic(**known):
     fields = {"name": "eth9", "driver": "ena", "up": True, "mtu": 9001, "queues": 8,
-              "queues_most": 8, "xdp": "native", "several_buffers": True, "rss": None,
+              "queues_most": 16, "xdp": "native", "several_buffers": True, "rss": None,
               "ntuple": None, "node": 1}
     return nics.Nic(**fields | known)
 
@@ -81,7 +81,9 @@ def nic(**known):
     ({"xdp": "generic"}, "prefer the udp port"),
     ({"several_buffers": False}, "one buffer a packet"),
     ({"mtu": 1500}, "larger MTU"),
-    ({"queues": 2}, "ethtool -L eth9 combined 8"),
+    ({"queues": 2}, "ethtool -L eth9 combined 8: a queue an engine"),
+    ({"queues": 16}, "ethtool -L eth9 combined 8: XDP needs the other half"),
+    ({"queues": 2, "driver": "ice"}, "ethtool -L eth9 combined 16"),
     ({"ntuple": "off"}, "ethtool -K eth9 ntuple on"),
     ({"up": False}, "ip link set eth9 up"),
 ])

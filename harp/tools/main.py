@@ -19,6 +19,7 @@ COMMANDS = {
     "perf": "Measure the way between two hosts, or this host alone.",
     "top": "Show what the engines of this host are doing.",
     "decode": "Show the HARP frames of a capture.",
+    "setup": "Prepare this host for HARP, or put it back as it was.",
     "env": "Print the environment that makes NCCL use HARP.",
     "plugin-path": "Print where the NCCL plugin lies.",
 }

@@ -23,9 +23,14 @@ ZERO_COPY = ("ice", "i40e", "ixgbe", "igb", "igc", "idpf", "mlx5_core", "stmmac"
 NATIVE = ("ena", "mana", "hv_netvsc", "bnxt_en", "veth", "tun")
 """Drivers with XDP of their own, without zero copy."""
 
+HALF = ("ena", "gve")
+"""Drivers that attach an XDP program only if at most half of the queues are in use."""
+
 _SIOCGIFFLAGS, _SIOCGIFMTU, _SIOCGIFHWADDR, _SIOCETHTOOL = 0x8913, 0x8921, 0x8927, 0x8946
+_SIOCGIFADDR = 0x8915
 _IFF_UP, _IFF_RUNNING, _ARPHRD_ETHER = 1, 0x40, 1
 _GDRVINFO, _GCHANNELS, _GRSSH, _GSTRINGS, _GSSET_INFO, _GFEATURES = 3, 0x3C, 0x46, 0x1B, 0x37, 0x3A
+_GRINGPARAM = 0x10
 _SS_FEATURES = 4
 
 
@@ -59,6 +64,33 @@ def nics() -> list[Nic]:
                 if _ask_device(control, name, _SIOCGIFHWADDR, "H") == _ARPHRD_ETHER:
                     found.append(_nic(control, name, index, features.get(index)))
     return found
+
+
+def has_address(name: str) -> bool:
+    """Whether an interface has an IPv4 address, or one of IPv6 that is not its link's own."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        try:
+            _ask_device(control, name, _SIOCGIFADDR, "H")
+        except OSError:
+            lines = Path("/proc/thread-self/net/if_inet6")
+            text = lines.read_text() if lines.exists() else ""
+            return any(line.split()[3] != "20" and line.split()[5] == name
+                       for line in text.splitlines())
+    return True
+
+
+def gpus(root: Path = Path("/")) -> int:
+    """GPUs of NVIDIA's that this host has: display or 3D controllers on PCI."""
+    devices = (root / "sys/bus/pci/devices").glob("*")
+    return sum((device / "vendor").read_text().strip() == "0x10de"
+               and (device / "class").read_text().startswith(("0x0300", "0x0302"))
+               for device in devices)
+
+
+def queues_wanted(driver: str | None, most: int, processes: int) -> int:
+    """Queues that a card should have: one for each process, or all that XDP can have."""
+    usable = most // 2 if driver in HALF else most
+    return max(1, min(processes or usable, usable))
 
 
 def _nic(control: socket.socket, name: str, index: int, features: int | None) -> Nic:
@@ -119,11 +151,38 @@ def _driver(control: socket.socket, name: str) -> str | None:
 
 def _channels(control: socket.socket, name: str) -> tuple[int | None, int | None]:
     """Receive queues that there are, and that there could be."""
-    said = _ethtool(control, name, struct.pack("I", _GCHANNELS) + bytes(32))
-    if not said:
+    found = _counts(control, name, _GCHANNELS, _CHANNELS)
+    if not found:
         return None, None
-    most, _, _, most_combined, now, _, _, now_combined = struct.unpack_from("8I", said, 4)
-    return int(now + now_combined), int(most + most_combined)
+    of = [found.get(kind, (0, 0)) for kind in ("rx", "combined")]
+    return sum(now for now, _ in of), sum(most for _, most in of)
+
+
+_CHANNELS = {"rx": (0, 4), "tx": (1, 5), "combined": (3, 7)}
+_RINGS = {"rx": (0, 4), "tx": (3, 7)}
+"""Where in struct ethtool_channels and ethtool_ringparam stand what there could be and what is."""
+
+
+def channels(name: str) -> dict[str, tuple[int, int]]:
+    """Queues by kind, in the words of ``ethtool -L``: how many there are, and could be."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        return _counts(control, name, _GCHANNELS, _CHANNELS)
+
+
+def rings(name: str) -> dict[str, tuple[int, int]]:
+    """Sizes of the rings, in the words of ``ethtool -G``: what they are, and could be."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        return _counts(control, name, _GRINGPARAM, _RINGS)
+
+
+def _counts(control: socket.socket, name: str, command: int,
+            places: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    said = _ethtool(control, name, struct.pack("I", command) + bytes(32))
+    if not said:
+        return {}
+    numbers = struct.unpack_from("8I", said, 4)
+    return {kind: (int(numbers[now]), int(numbers[most]))
+            for kind, (most, now) in places.items() if numbers[most]}
 
 
 def _rss(control: socket.socket, name: str) -> str | None:

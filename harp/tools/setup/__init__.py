@@ -1,0 +1,160 @@
+"""``harp setup``: prepare a host for HARP, and put it back as it was.
+
+`docs/setup.md` says what is changed and why. `choose` picks the interfaces, `plan` says what is
+wanted, `knobs` reads and sets, `state` remembers what was there before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from harp.tools.setup import choose, state
+from harp.tools.setup.host import Host, Refused
+from harp.tools.setup.knobs import Knob, knob
+from harp.tools.setup.plan import Wishes, plan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harp.tools.nics import Nic
+
+ROUNDS = 3
+"""The plan is made again after the changes: more queues bring more interrupts, and where pages of
+1 GiB are not to be had, smaller ones are asked for."""
+Target = tuple[Knob, "str | None"]
+
+
+@click.command()
+@click.option("--nics", "names", metavar="NAMES", help="Interfaces, as in eth1..eth8 or eth1,eth3. "
+              "Without it: all that have an address and do not carry the default route.")
+@click.option("--mtu", type=click.IntRange(576, 65535), help="Bytes of the largest packet; only "
+              "you know what the network takes. Without it: as it is.")
+@click.option("--queues", type=click.IntRange(1), help="Queues of each card. Without it: one for "
+              "each GPU, or as many as XDP can have.")
+@click.option("--hugepages", "pages_gib", type=click.IntRange(0), metavar="GIB",
+              help="Huge pages in all. Without it: 5 for each card, and 10.")
+@click.option("--dry-run", is_flag=True, help="Show the commands; change nothing. Needs no right.")
+@click.option("--undo", is_flag=True, help="Restore what was there before the first time.")
+@click.pass_obj
+def setup(host: Host | None, *, names: str | None, mtu: int | None, queues: int | None,
+          pages_gib: int | None, dry_run: bool, undo: bool) -> int:
+    """Prepare this host for HARP; each command is shown before it runs.
+
+    Huge pages, queues, rings, interrupts and socket memory, and /etc/harp/harp.conf. What is so
+    already is left alone.
+    """
+    host = host or Host()
+    if undo and any(wish is not None for wish in (names, mtu, queues, pages_gib)):
+        raise click.UsageError("--undo restores everything: it goes with --dry-run alone")
+    if not dry_run and not host.may_change():
+        raise click.ClickException("only root may change this host; --dry-run shows what would be "
+                                   "done")
+    try:
+        if undo:
+            return _undo(host, dry_run=dry_run)
+        nics = _nics(host, names, dry_run=dry_run)
+        return _setup(host, Wishes(nics, mtu, queues, pages_gib), dry_run=dry_run) if nics else 0
+    except Refused as error:  # of a file of ours: a refused command is told beside it
+        raise click.ClickException(str(error)) from None
+
+
+def _nics(host: Host, names: str | None, *, dry_run: bool) -> list[Nic]:
+    if names is not None:
+        return choose.named(host, names)
+    nics, why = choose.default(host)
+    if not nics:
+        sentence = f"no NIC is to be set up without being named by --nics: {why}"
+        if not dry_run:
+            raise click.ClickException(sentence)
+        click.echo(f"# {sentence}")
+    return nics
+
+
+def _setup(host: Host, wishes: Wishes, *, dry_run: bool) -> int:
+    tried: dict[str, str | None] = {}
+    told: set[str] = set()
+    refused: set[str] = set()
+    for _ in range(ROUNDS):
+        made = plan(host, wishes, set(tried))
+        for remark in made.remarks:
+            if remark not in told:
+                click.echo(f"# {remark}")
+        told |= set(made.remarks)
+        todo = [(one, value) for one, value in made.targets
+                if one.differs(host, value) and tried.get(one.key, "") != value]
+        if not todo:
+            break
+        tried |= {one.key: value for one, value in todo}
+        refused |= {one.key for one in _turn(host, todo, dry_run=dry_run, remember=True)
+                    if not one.optional}
+        if dry_run:
+            break
+    _sum_up(len(tried), len(refused), dry_run=dry_run)
+    return 1 if refused else 0
+
+
+def _undo(host: Host, *, dry_run: bool) -> int:
+    before = state.load(host)
+    if not before:
+        click.echo("# nothing to undo: harp setup has changed nothing here")
+        return 0
+    targets = [(knob(key), value) for key, value in reversed(before.items())]
+    targets.sort(key=lambda target: target[0].kind == "irq")  # queues take and bring interrupts
+    tried: set[str] = set()
+    refused: set[str] = set()
+    for _ in range(1 if dry_run else ROUNDS):
+        todo = [(one, value) for one, value in targets
+                if one.key not in refused and one.differs(host, value)]
+        if not todo:
+            break
+        tried |= {one.key for one, _ in todo}
+        refused |= {one.key for one in _turn(host, todo, dry_run=dry_run, remember=False)}
+    _sum_up(len(tried), len(refused), dry_run=dry_run, undo=True)
+    if not dry_run and not refused:
+        state.forget(host)
+    return 1 if refused else 0
+
+
+def _turn(host: Host, todo: Sequence[Target], *, dry_run: bool, remember: bool) -> list[Knob]:
+    """Show and set each; gives those that did not become what they should."""
+    for tool in sorted({one.tool for one, _ in todo if one.tool and not host.has(one.tool)}):
+        sentence = f"{tool} is not installed: {choose.PACKAGES[tool]}"
+        if not dry_run:
+            raise click.ClickException(sentence)
+        click.echo(f"# {sentence}")
+    if remember and not dry_run:
+        state.remember(host, {one.key: one.read(host) for one, _ in todo})
+    return [one for one, value in todo  # some came about or went with those before them
+            if one.differs(host, value) and not _turn_one(host, one, value, dry_run=dry_run)]
+
+
+def _turn_one(host: Host, one: Knob, value: str | None, *, dry_run: bool) -> bool:
+    click.echo(one.shown(host, value))
+    if dry_run:
+        return True
+    try:
+        one.set(host, value)
+    except Refused as error:
+        click.echo(f"#   refused: {error}{'; HARP runs without it' if one.optional else ''}")
+        return False
+    if (now := one.read(host)) != value:
+        click.echo(f"#   it is {now} now: {one.short}")
+    return now == value
+
+
+def _sum_up(changes: int, refused: int, *, dry_run: bool, undo: bool = False) -> None:
+    if not changes:
+        click.echo("# already so: nothing is changed")
+    elif dry_run:
+        click.echo("# nothing was changed: --dry-run")
+    elif refused:
+        click.echo(f"# {refused} of {changes} changes were refused; the others stand" + (
+            "" if undo else ", and harp setup --undo takes them back"))
+    else:
+        click.echo(f"# {changes} change{'s' if changes > 1 else ''} made" + (
+            ": all is as it was" if undo else "; harp setup --undo takes them back"))
+
+
+__all__ = ["setup"]

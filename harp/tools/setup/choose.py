@@ -1,0 +1,98 @@
+"""Which interfaces ``harp setup`` is about."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import TYPE_CHECKING
+
+import click
+
+from harp.tools.setup.host import Refused
+
+if TYPE_CHECKING:
+    from harp.tools.nics import Nic
+    from harp.tools.setup.host import Host
+
+MOST = 512
+
+
+def named(host: Host, text: str) -> list[Nic]:
+    """Give the interfaces of a list with ranges: ``eth1..eth4,eth6``."""
+    there = {nic.name: nic for nic in host.nics()}
+    found: dict[str, Nic] = {}
+    for item in text.split(","):
+        for name in _range(item.strip()):
+            if name not in there:
+                nearest = difflib.get_close_matches(name, there, 1, 0)
+                raise click.BadParameter(f'there is no NIC "{name}" here; ' + (
+                    f"the nearest name is {nearest[0]}, all are {', '.join(sorted(there))}"
+                    if nearest else "there is none at all"))
+            found[name] = there[name]
+    return list(found.values())
+
+
+def _range(item: str) -> list[str]:
+    first, dots, last = item.partition("..")
+    if not first:
+        raise click.BadParameter(f'"{item}" is no name: a list is eth1,eth2 or eth1..eth8')
+    if not dots:
+        return [first]
+    ends = [re.fullmatch(r"(.*?)(\d+)", end) for end in (first, last)]
+    if not ends[0] or not ends[1] or ends[0][1] != ends[1][1] \
+            or not 0 <= int(ends[1][2]) - int(ends[0][2]) < MOST:
+        raise click.BadParameter(f'"{item}" is no range: it goes from a name to a later one that '
+                                 "differs by its last number, as in eth1..eth8")
+    return [f"{ends[0][1]}{number}" for number in range(int(ends[0][2]), int(ends[1][2]) + 1)]
+
+
+def default(host: Host) -> tuple[list[Nic], str]:
+    """Give the cards that may be changed without being named, and why there is none.
+
+    They are up, have an address, and do not carry the default route: who sets up a host from afar
+    must not lose it. Of bonds and the like the whole counts, not its members.
+    """
+    carriers = _default_route(host)
+    cards, others = [], []
+    for nic in host.nics():
+        system = f"/sys/class/net/{nic.name}"
+        if host.find(f"{system}/master") or not (host.find(f"{system}/device")
+                                                 or host.find(f"{system}/bonding")):
+            continue
+        if nic.name in carriers:
+            others.append(f"{nic.name} carries the default route")
+        elif not nic.up:
+            others.append(f"{nic.name} is down or without carrier")
+        elif not host.has_address(nic.name):
+            others.append(f"{nic.name} has no address")
+        else:
+            cards.append(nic)
+    return cards, ", ".join(others) or "there is no card"
+
+
+def _default_route(host: Host) -> set[str]:
+    """Interfaces by which packets to anywhere leave: those of the least metric."""
+    if not host.has("ip"):
+        raise click.ClickException("which NIC carries the default route cannot be seen without ip: "
+                                   f"{PACKAGES['ip']}, or name the NICs by --nics")
+    carriers: set[str] = set()
+    for family in ("-4", "-6"):
+        try:
+            text = host.run(["ip", family, "route", "show", "default"])
+        except Refused:  # a kernel without IPv6
+            continue
+        routes = re.findall(r"^default.*(?:\n\s.*)*", text, re.MULTILINE)
+        metrics = [int((re.search(r"metric (\d+)", route) or [0, 0])[1]) for route in routes]
+        for route, metric in zip(routes, metrics, strict=True):
+            if metric == min(metrics):
+                carriers |= set(re.findall(r"\bdev (\S+)", route))
+    return carriers | {member for name in carriers for member in members(host, name)}
+
+
+def members(host: Host, name: str) -> list[str]:
+    """Give the cards of a bond; of a card, itself."""
+    return (host.read(f"/sys/class/net/{name}/bonding/slaves") or name).split()
+
+
+PACKAGES = {"ip": "apt-get install iproute2 (Debian, Ubuntu) or dnf install iproute (RPM)",
+            "ethtool": "apt-get install ethtool (Debian, Ubuntu) or dnf install ethtool (RPM)"}

@@ -1,0 +1,149 @@
+"""What ``harp setup`` wants of a host: knobs with values, and remarks.
+
+Nothing is changed here. A plan names every value that is wanted, those that are so already too; so
+the same plan after the changes asks for nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from harp.tools import conf, nics
+from harp.tools.setup import choose, pages
+from harp.tools.setup.knobs import Conf, File, Irq, Knob, Mtu, Queues, Rings
+
+if TYPE_CHECKING:
+    from harp.tools.nics import Nic
+    from harp.tools.setup.host import Host
+
+RING_DESCRIPTORS = 4096
+"""As many frames as the xdp port gives a card to receive into."""
+SOCKET_BYTES = 8 << 20
+"""What the udp port asks the kernel to hold for a socket."""
+ONE_BUFFER_BYTES = 3498
+"""The largest MTU that every driver takes with XDP, if a packet has to fit into a page."""
+PATHS_A_QUEUE, PATHS_MOST = 4, 32
+"""Of 4 n paths that a card hashes to n queues, at least one meets a given queue in 98 of 100 cases
+(1 - (1 - 1/n)^4n)."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the user asked for."""
+
+    nics: list[Nic]
+    mtu: int | None = None
+    queues: int | None = None
+    pages_gib: int | None = None
+
+
+@dataclass
+class Plan:
+    """Knobs and the values that they shall have, in order; and what to tell the user."""
+
+    targets: list[tuple[Knob, str | None]] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+
+def plan(host: Host, wishes: Wishes, tried: set[str]) -> Plan:
+    """Say what the host shall be like; ``tried`` are the keys of knobs that were set already."""
+    made = Plan(remarks=[f"NICs: {', '.join(nic.name for nic in wishes.nics)}"])
+    there = {nic.name: nic for nic in host.nics()}
+    cards = [there[card] for nic in wishes.nics for card in choose.members(host, nic.name)]
+    if wishes.mtu:
+        made.targets += [(Mtu(nic.name), str(wishes.mtu)) for nic in wishes.nics]
+    paths = max(_card(host, wishes, card, made) for card in cards)
+    for place, card in enumerate(cards):
+        made.targets += _interrupts(host, card.name, place)
+    if any(host.read(comm) == "irqbalance\n" for comm in host.find("/proc/[0-9]*/comm")):
+        made.remarks.append("irqbalance runs and will move these interrupts again: systemctl "
+                            "disable --now irqbalance")
+    pages.add(host, [node_of(host, nic.name) for nic in wishes.nics], wishes.pages_gib, tried,
+              made.targets, made.remarks)
+    made.targets += _sockets(host)
+    made.targets.append(_settings(wishes.nics, paths))
+    return made
+
+
+def node_of(host: Host, name: str) -> int | None:
+    """Give the NUMA node of a card, or of a bond's first; None if it has none of its own."""
+    card = choose.members(host, name)[0]
+    node = host.number(f"/sys/class/net/{card}/device/numa_node")
+    return node if node is not None and node >= 0 else None
+
+
+def _card(host: Host, wishes: Wishes, nic: Nic, made: Plan) -> int:
+    """Queues, rings and steering of a card; gives the paths that a connection needs there."""
+    queues = 1
+    if channels := host.channels(nic.name):
+        kinds = {"combined"} & channels.keys() or channels.keys()
+        count = _queues(host, wishes, nic, min(channels[kind][1] for kind in kinds))
+        # What a driver has beside combined queues is its own business.
+        wanted = {kind: count if kind in kinds else now for kind, (now, _) in channels.items()}
+        queues = wanted.get("combined") or wanted.get("rx") or 1
+        made.targets.append((Queues(nic.name), _words(wanted)))
+    if rings := host.rings(nic.name):
+        made.targets.append((Rings(nic.name), _words(
+            {kind: max(now, min(RING_DESCRIPTORS, most))
+             for kind, (now, most) in rings.items()})))
+    # The xdp port does not look through a bond.
+    native = nic.xdp in {"native", "zero copy"} \
+        and any(nic.name == wished.name for wished in wishes.nics)
+    rules = {"on": "takes rules", "off": "takes rules, which are off"}.get(
+        nic.ntuple or "", "takes no rules")
+    steering = "the kernel's, by the udp port" if not native else "one queue" if queues == 1 else \
+        "by source ports that the engines try out"
+    made.remarks.append(f"{nic.name}: {nic.driver or 'driver unknown'}, XDP {nic.xdp or 'unknown'};"
+                        f" steering: {steering} (the driver {rules})")
+    if native and nic.several_buffers is False and (wishes.mtu or nic.mtu) > ONE_BUFFER_BYTES:
+        made.remarks.append(f"{nic.name}: its driver takes one buffer a packet: for xdp, --mtu "
+                            f"{ONE_BUFFER_BYTES}")
+    return min(PATHS_MOST, PATHS_A_QUEUE * queues) if native and queues > 1 else 0
+
+
+def _queues(host: Host, wishes: Wishes, nic: Nic, most: int) -> int:
+    return min(wishes.queues, most) if wishes.queues else \
+        nics.queues_wanted(nic.driver, most, nics.gpus(host.root))
+
+
+def _words(counts: dict[str, int]) -> str:
+    return " ".join(f"{kind} {count}" for kind, count in counts.items())
+
+
+def _interrupts(host: Host, card: str, place: int) -> list[tuple[Knob, str | None]]:
+    """Each interrupt of a card on a CPU of its node, the next card's on the next CPUs."""
+    device = f"/sys/class/net/{card}/device"
+    numbers = {path.rpartition("/")[2] for above in ("", "/..")  # a virtio device's are its bus's
+               for path in host.find(f"{device}{above}/msi_irqs/*")}
+    cpus = _cpus(host, node_of(host, card))
+    targets: list[tuple[Knob, str | None]] = []
+    for number in sorted(numbers, key=int):
+        names = [path.split("/")[-2] for path in host.find(f"/proc/irq/{number}/*/")]
+        if names and cpus:
+            targets.append((Irq(names[0]), str(cpus[(place * len(numbers) + len(targets))
+                                                    % len(cpus)])))
+    return targets
+
+
+def _cpus(host: Host, node: int | None) -> list[int]:
+    text = host.read(f"/sys/devices/system/node/node{node}/cpulist") if node is not None else None
+    text = text or host.read("/sys/devices/system/cpu/online") or ""
+    return [cpu for first, last in re.findall(r"(\d+)(?:-(\d+))?", text)
+            for cpu in range(int(first), int(last or first) + 1)]
+
+
+def _sockets(host: Host) -> list[tuple[Knob, str | None]]:
+    files = [f"/proc/sys/net/core/{name}" for name in ("rmem_max", "wmem_max")]
+    return [(File(file), str(max(SOCKET_BYTES, now))) for file in files
+            if (now := host.number(file)) is not None and host.may_be_written(file)]
+
+
+def _settings(cards: list[Nic], paths: int) -> tuple[Knob, str]:
+    """Give the plugin's settings: which cards, and ports enough that each queue is met."""
+    settings = {"HARP_IFNAME": "=" + ",".join(nic.name for nic in cards)}
+    if paths:
+        settings["HARP_PATHS"] = str(paths)
+    return (Conf(str(conf.path().absolute())),
+            "".join(f"{name}={value}\n" for name, value in settings.items()))
