@@ -81,15 +81,23 @@ def nic(**known):
     ({"xdp": "generic"}, "prefer the udp port"),
     ({"several_buffers": False}, "one buffer a packet"),
     ({"mtu": 1500}, "larger MTU"),
-    ({"queues": 2}, "ethtool -L eth9 combined 8: a queue an engine"),
-    ({"queues": 16}, "ethtool -L eth9 combined 8: XDP needs the other half"),
-    ({"queues": 2, "driver": "ice"}, "ethtool -L eth9 combined 16"),
+    ({"queues": 16}, "ethtool -L eth9 combined 1: XDP needs half of the queues unused"),
+    ({"queues": 16, "driver": "ice"}, ""),
     ({"ntuple": "off"}, "ethtool -K eth9 ntuple on"),
     ({"up": False}, "ip link set eth9 up"),
 ])
 def test_what_to_change_about_an_interface(known, change):
     assert change in check.nic_line(nic(**known)).change
     assert bool(check.nic_line(nic(**known)).change) == bool(change)
+
+
+@pytest.mark.parametrize(("known", "engines", "change"), [
+    ({"queues": 2}, 4, "ethtool -L eth9 combined 4: a queue an engine"),
+    ({"queues": 2}, 12, "ethtool -L eth9 combined 8: a queue an engine"),
+    ({"queues": 2, "driver": "ice"}, 12, "ethtool -L eth9 combined 12: a queue an engine"),
+    ({"queues": 4}, 4, ""), ({"queues": 1, "queues_most": None}, 4, "")])
+def test_each_engine_wants_a_queue(known, engines, change):
+    assert check.nic_line(nic(**known), engines).change == change
 
 
 @pytest.mark.parametrize(("driver", "features", "xdp"), [

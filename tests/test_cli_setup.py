@@ -31,7 +31,7 @@ def own_environment(monkeypatch):
 @pytest.fixture
 def host(tmp_path):
     """Two nodes, eight cards, and the one that everybody comes in by."""
-    made = FakeHost(tmp_path, {0: "0-7", 1: "8-15"}, gpus=8)
+    made = FakeHost(tmp_path, {0: "0-7", 1: "8-15"}, gpus=32)
     made.card("eth0", driver="ena")
     for number in range(1, 9):
         made.card(f"eth{number}", driver="mlx5_core", most=64, xdp="zero copy",
@@ -71,17 +71,16 @@ def fails(host, *arguments):
 
 def test_a_host_with_eight_cards(host):
     output = run(host)
-    assert host.queues["eth1"] == {"combined": (8, 64)}  # a queue for each GPU
+    assert host.queues["eth1"] == {"combined": (4, 64)}  # 32 GPUs share 8 cards
     assert host.sizes_of_rings["eth8"] == {"rx": (4096, 8192), "tx": (4096, 8192)}
     assert host.pages(0) == host.pages(1) == (23, 2 * 512)  # 8 x 5 + 10 GiB on two nodes
     assert host.read("/proc/sys/net/core/rmem_max") == f"{8 << 20}\n"
     assert host.read(CONF).splitlines()[1:-1] == [
-        "HARP_IFNAME==" + ",".join(f"eth{number}" for number in range(1, 9)), "HARP_PATHS=32"]
+        "HARP_IFNAME==" + ",".join(f"eth{number}" for number in range(1, 9))]
     affinities = host.affinities()
-    for number in range(1, 9):
-        cpus = range(8) if number <= 4 else range(8, 16)
-        assert sorted(int(affinities[f"eth{number}-Tx-Rx-{queue}"]) for queue in range(8)) == \
-            list(cpus)
+    for numbers, cpus in (((1, 2), range(8)), ((3, 4), range(8)), ((7, 8), range(8, 16))):
+        assert sorted(int(affinities[f"eth{number}-Tx-Rx-{queue}"])
+                      for number in numbers for queue in range(4)) == list(cpus)
     assert "harp setup --undo takes them back" in output
 
 
@@ -98,7 +97,7 @@ def test_each_command_is_shown_before_it_runs(host):
         host.write
     host.dies_at = "eth2 combined"
     result = CliRunner().invoke(setup, [], obj=host)
-    assert host.commands[-1] == "ethtool -L eth2 combined 8"
+    assert host.commands[-1] == "ethtool -L eth2 combined 4"
     assert host.commands[-1] in result.output
     assert json.loads(host.read(state.FILE))["before"]["queues eth2"] == "combined 2"
 
@@ -124,9 +123,9 @@ def test_undo_restores_what_was_there(host):
 def test_undo_knows_what_was_there_before_the_first_time(host):
     before = host.everything()
     run(host, "--nics", "eth1..eth3", "--mtu", "8500")
-    run(host, "--nics", "eth3,eth4", "--mtu", "9000", "--queues", "4")
+    run(host, "--nics", "eth3,eth4", "--mtu", "9000", "--queues", "5")
     assert host.cards["eth3"].mtu == 9000
-    assert host.queues["eth3"]["combined"] == (4, 64)
+    assert host.queues["eth3"]["combined"] == (5, 64)
     run(host, "--undo")
     assert host.everything() == before
 
@@ -135,7 +134,7 @@ def test_a_dry_run_changes_nothing_and_needs_no_right(host):
     before = host.everything()
     host.root_user, host.tools = False, {"ip"}
     output = run(host, "--dry-run")
-    assert "\nethtool -L eth1 combined 8\n" in output
+    assert "\nethtool -L eth1 combined 4\n" in output
     assert "HARP_IFNAME==eth1,eth2" in output
     assert "ethtool is not installed: apt-get install ethtool" in output
     assert output.endswith("# nothing was changed: --dry-run\n")
@@ -160,7 +159,7 @@ PARTS = ("mtu", "-L eth1", "-G eth1", "-L eth2", "-G eth2", "smp_affinity", GIB,
 
 @pytest.mark.parametrize("part", PARTS)
 def test_a_run_that_is_cut_off_can_be_undone(tmp_path, part):
-    host = FakeHost(tmp_path, gpus=4)
+    host = FakeHost(tmp_path, gpus=6)
     for number in range(3):
         host.card(f"eth{number}")
     before = host.everything()
@@ -177,12 +176,12 @@ def test_a_run_that_is_cut_off_can_be_undone(tmp_path, part):
 def test_what_is_refused_is_told_and_the_rest_is_done(host, part):
     before = host.everything()
     host.refuses = {part: "Operation not supported"}
-    mtu = ["--mtu", "9000", "--nics", "eth8"] if part == "mtu" else []
+    mtu = ["--mtu", "9000", "--nics", "eth8", "--queues", "4"] if part == "mtu" else []
     output = run(host, *mtu, status=1)
     assert "#   refused: Operation not supported\n" in output
     assert re.search(r"# 1 of \d+ changes were refused; the others stand", output)
     assert sum(part in command for command in host.commands) == 1
-    assert host.queues["eth8"]["combined"] == (8, 64)
+    assert host.queues["eth8"]["combined"] == (4, 64)
     assert host.read(CONF) is not None
     run(host, "--undo")
     assert host.everything() == before
@@ -292,9 +291,10 @@ def test_a_bond_is_set_up_by_its_members(tmp_path):
     output = run(host, "--mtu", "9000")
     assert output.startswith("# NICs: bond0\n")
     assert "ip link set dev bond0 mtu 9000" in host.commands
-    assert {"ethtool -L eth1 combined 4", "ethtool -G eth2 rx 4096 tx 4096"} <= set(host.commands)
+    assert {"ethtool -G eth1 rx 4096 tx 4096", "ethtool -G eth2 rx 4096 tx 4096"} <= \
+        set(host.commands)
+    assert not any("-L" in command for command in host.commands)  # no XDP through a bond
     assert "HARP_IFNAME==bond0\n" in host.read(CONF)
-    assert "HARP_PATHS" not in host.read(CONF)
     assert sum(host.pages()) - 2 * 512 + 2 == 15
     run(host, "--undo")
     assert host.everything() == before
@@ -305,27 +305,36 @@ def test_a_bond_is_set_up_by_its_members(tmp_path):
 # ---- Queues, rings ----
 
 @pytest.mark.parametrize(("driver", "kinds", "most", "gpus", "arguments", "queues"), [
-    ("mlx5_core", ("combined",), 64, 0, (), "combined 64"),
+    ("mlx5_core", ("combined",), 64, 0, (), "combined 6"),
     ("mlx5_core", ("combined",), 64, 8, (), "combined 8"),
-    ("mlx5_core", ("combined",), 4, 8, (), "combined 4"),
+    ("mlx5_core", ("combined",), 64, 1, (), "combined 1"),
+    ("mlx5_core", ("combined",), 7, 8, (), "combined 7"),
     ("ena", ("combined",), 8, 0, (), "combined 4"),  # XDP needs the other half
-    ("gve", ("rx", "tx"), 16, 0, (), "rx 8 tx 8"),
-    ("ena", ("combined",), 32, 0, ("--queues", "20"), "combined 20"),
-    ("ena", ("combined",), 8, 0, ("--queues", "20"), "combined 8"),
-    ("virtio_net", ("combined",), 1, 8, (), "combined 1"),
-    ("igc", ("rx", "combined"), 4, 3, (), "rx 1 combined 3"),
+    ("gve", ("rx", "tx"), 16, 16, (), "rx 8 tx 8"),
+    ("ena", ("combined",), 32, 0, ("--queues", "20"), "combined 16"),
+    ("e1000e", ("combined",), 8, 2, (), "combined 6"),
+    ("e1000e", ("combined",), 8, 2, ("--queues", "20"), "combined 8"),
+    ("igc", ("rx", "combined"), 8, 3, (), "rx 6 combined 3"),
 ])
 def test_queues(tmp_path, driver, kinds, most, gpus, arguments, queues):
     host = FakeHost(tmp_path, gpus=gpus)
-    host.card("eth1", driver=driver, kinds=kinds, now=1, most=most)
+    host.card("eth1", driver=driver, kinds=kinds, now=6, most=most,
+              xdp="generic" if driver == "e1000e" else "native")
     run(host, "--nics", "eth1", *arguments)
     assert " ".join(f"{kind} {now}" for kind, (now, _) in host.queues["eth1"].items()) == queues
+
+
+def test_what_steers_packets_is_told(host):
+    output = run(host, "--dry-run")
+    assert "# eth1: mlx5_core, XDP zero copy; steering: by source port, 1 of 4 meets an engine's " \
+           "queue (the driver takes rules)\n" in output
+    assert "one queue, nothing to steer" in run(host, "--dry-run", "--queues", "1")
 
 
 def test_receive_and_transmit_queues_are_as_many(tmp_path):
     host = FakeHost(tmp_path)
     host.card("eth1", driver="gve", kinds=("rx", "tx"))
-    host.queues["eth1"] = {"rx": (3, 16), "tx": (2, 12)}  # XDP asks for equal ones
+    host.queues["eth1"] = {"rx": (13, 16), "tx": (2, 12)}  # XDP asks for equal ones
     run(host, "--nics", "eth1")
     assert host.queues["eth1"] == {"rx": (6, 16), "tx": (6, 12)}
 
@@ -447,7 +456,7 @@ def test_lines_of_the_user_stay(host):
 def test_the_plugin_knows_what_is_written(host, tmp_path):
     run(host)
     file = tmp_path / CONF.lstrip("/")
-    assert conf.parse(file.read_text(), "").keys() == {"HARP_IFNAME", "HARP_PATHS"}
+    assert conf.parse(file.read_text(), "").keys() == {"HARP_IFNAME"}
     clean = {name: value for name, value in os.environ.items()
              if not name.startswith(("HARP_", "NCCL_"))}
     done = subprocess.run([sys.executable, str(Path(__file__).with_name("plugin_says.py")),

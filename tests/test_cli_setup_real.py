@@ -59,7 +59,7 @@ def current(said):
 
 def test_a_link_is_set_up_and_put_back(machine):
     name = machine.end.device
-    wish = ["--nics", name, "--mtu", "9000", "--hugepages", "0"]
+    wish = ["--nics", name, "--mtu", "9000", "--queues", "4", "--hugepages", "0"]
     before = machine.link()
     dry = machine.run(*wish, "--dry-run")
     assert machine.link() == before

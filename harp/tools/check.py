@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harp._cnet import ffi, lib
-from harp.tools.nics import HALF, Nic, gpus, nics, queues_wanted
+from harp.tools.nics import Nic, gpus, nics, usable_queues
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -138,8 +138,8 @@ def udp() -> Iterator[Finding]:
                                         "of the udp port in bursts")
 
 
-def nic_line(nic: Nic, processes: int = 0) -> Finding:
-    """Say about an interface what counts; ``processes`` is how many share it, where known."""
+def nic_line(nic: Nic, engines: int = 1) -> Finding:
+    """Say about an interface what counts; ``engines`` is how many it is to serve."""
     parts = [nic.driver or "driver unknown", f"XDP {nic.xdp or 'unknown'}",
              f"{nic.queues} queue{'s' if nic.queues != 1 else ''}", f"MTU {nic.mtu}"]
     if nic.rss:
@@ -148,11 +148,11 @@ def nic_line(nic: Nic, processes: int = 0) -> Finding:
         parts.append(f"ntuple {nic.ntuple}")
     if nic.node is not None and nic.node >= 0:
         parts.append(f"node {nic.node}")
-    changes = list(_changes(nic, processes))
+    changes = list(_changes(nic, engines))
     return Finding(nic.name, "better" if changes else "ok", ", ".join(parts), "; ".join(changes))
 
 
-def _changes(nic: Nic, processes: int) -> Iterator[str]:
+def _changes(nic: Nic, engines: int) -> Iterator[str]:
     if not nic.up:
         yield f"it is down or without carrier: ip link set {nic.name} up"
         return
@@ -162,11 +162,12 @@ def _changes(nic: Nic, processes: int) -> Iterator[str]:
         yield "its driver takes one buffer a packet: xdp uses an MTU of 3498 at most"
     elif nic.mtu < 3000 and nic.xdp in {"zero copy", "native"}:
         yield "a larger MTU, where the network takes it, costs less CPU"
-    wanted = queues_wanted(nic.driver, nic.queues_most or 1, processes)
+    usable = usable_queues(nic.driver, nic.queues_most or nic.queues)
+    wanted = min(engines, usable)
     if nic.queues < wanted:
         yield f"ethtool -L {nic.name} combined {wanted}: a queue an engine"
-    elif nic.driver in HALF and nic.queues_most and nic.queues > nic.queues_most // 2:
-        yield f"ethtool -L {nic.name} combined {wanted}: XDP needs the other half of the queues"
+    if nic.queues > usable:
+        yield f"ethtool -L {nic.name} combined {wanted}: XDP needs half of the queues unused"
     if nic.ntuple == "off":
         yield f"ethtool -K {nic.name} ntuple on: packets find their engine"
 
@@ -206,9 +207,10 @@ def check(*, as_json: bool) -> None:
 
     Nothing is changed, and no right is needed.
     """
-    host, cards, processes = findings(), nics(), gpus()
+    host, cards = findings(), nics()
+    engines = -(-gpus() // max(1, len(cards)))
     if as_json:
-        interfaces = [asdict(nic) | {"change": nic_line(nic, processes).change} for nic in cards]
+        interfaces = [asdict(nic) | {"change": nic_line(nic, engines).change} for nic in cards]
         click.echo(json.dumps({"host": [asdict(finding) for finding in host],
                                "interfaces": interfaces}, indent=2, ensure_ascii=False))
         return
@@ -217,7 +219,7 @@ def check(*, as_json: bool) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     colours = {"ok": "green", "better": "yellow", "missing": "red"}
-    for finding in [*host, *(nic_line(nic, processes) for nic in cards)]:
+    for finding in [*host, *(nic_line(nic, engines) for nic in cards)]:
         change = f"  -> {finding.change}" if finding.change else ""
         console.print(f"[{colours[finding.state]}]{finding.state:<8}[/]{finding.topic:<11} "
                       f"{escape(finding.found + change)}")

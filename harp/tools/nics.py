@@ -87,10 +87,9 @@ def gpus(root: Path = Path("/")) -> int:
                for device in devices)
 
 
-def queues_wanted(driver: str | None, most: int, processes: int) -> int:
-    """Queues that a card should have: one for each process, or all that XDP can have."""
-    usable = most // 2 if driver in HALF else most
-    return max(1, min(processes or usable, usable))
+def usable_queues(driver: str | None, most: int) -> int:
+    """Queues that a card may have for its driver to take an XDP program."""
+    return max(1, most // 2) if driver in HALF else most
 
 
 def _nic(control: socket.socket, name: str, index: int, features: int | None) -> Nic:

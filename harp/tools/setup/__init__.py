@@ -32,7 +32,7 @@ Target = tuple[Knob, "str | None"]
 @click.option("--mtu", type=click.IntRange(576, 65535), help="Bytes of the largest packet; only "
               "you know what the network takes. Without it: as it is.")
 @click.option("--queues", type=click.IntRange(1), help="Queues of each card. Without it: one for "
-              "each GPU, or as many as XDP can have.")
+              "each GPU that the card serves; without GPUs as it is.")
 @click.option("--hugepages", "pages_gib", type=click.IntRange(0), metavar="GIB",
               help="Huge pages in all. Without it: 5 for each card, and 10.")
 @click.option("--dry-run", is_flag=True, help="Show the commands; change nothing. Needs no right.")

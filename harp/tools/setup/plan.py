@@ -24,9 +24,6 @@ SOCKET_BYTES = 8 << 20
 """What the udp port asks the kernel to hold for a socket."""
 ONE_BUFFER_BYTES = 3498
 """The largest MTU that every driver takes with XDP, if a packet has to fit into a page."""
-PATHS_A_QUEUE, PATHS_MOST = 4, 32
-"""Of 4 n paths that a card hashes to n queues, at least one meets a given queue in 98 of 100 cases
-(1 - (1 - 1/n)^4n)."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,9 @@ def plan(host: Host, wishes: Wishes, tried: set[str]) -> Plan:
     cards = [there[card] for nic in wishes.nics for card in choose.members(host, nic.name)]
     if wishes.mtu:
         made.targets += [(Mtu(nic.name), str(wishes.mtu)) for nic in wishes.nics]
-    paths = max(_card(host, wishes, card, made) for card in cards)
+    engines = -(-nics.gpus(host.root) // len(cards))
+    for card in cards:
+        _card(host, wishes, card, engines, made)
     for place, card in enumerate(cards):
         made.targets += _interrupts(host, card.name, place)
     if any(host.read(comm) == "irqbalance\n" for comm in host.find("/proc/[0-9]*/comm")):
@@ -63,7 +62,7 @@ def plan(host: Host, wishes: Wishes, tried: set[str]) -> Plan:
     pages.add(host, [node_of(host, nic.name) for nic in wishes.nics], wishes.pages_gib, tried,
               made.targets, made.remarks)
     made.targets += _sockets(host)
-    made.targets.append(_settings(wishes.nics, paths))
+    made.targets.append(_settings(wishes.nics))
     return made
 
 
@@ -74,38 +73,43 @@ def node_of(host: Host, name: str) -> int | None:
     return node if node is not None and node >= 0 else None
 
 
-def _card(host: Host, wishes: Wishes, nic: Nic, made: Plan) -> int:
-    """Queues, rings and steering of a card; gives the paths that a connection needs there."""
+def _card(host: Host, wishes: Wishes, nic: Nic, engines: int, made: Plan) -> None:
+    """Queues, rings and steering of a card that ``engines`` share, as far as is known."""
+    # What an interface says of XDP changes with its queues; what its driver can do does not. The
+    # xdp port does not look through a bond.
+    xdp = (nic.driver in {*nics.ZERO_COPY, *nics.NATIVE} or nic.xdp in {"native", "zero copy"}) \
+        and any(nic.name == wished.name for wished in wishes.nics)
     queues = 1
     if channels := host.channels(nic.name):
-        kinds = {"combined"} & channels.keys() or channels.keys()
-        count = _queues(host, wishes, nic, min(channels[kind][1] for kind in kinds))
-        # What a driver has beside combined queues is its own business.
-        wanted = {kind: count if kind in kinds else now for kind, (now, _) in channels.items()}
+        wanted = _queues(channels, nic.driver if xdp else None, wishes.queues or engines * xdp)
         queues = wanted.get("combined") or wanted.get("rx") or 1
         made.targets.append((Queues(nic.name), _words(wanted)))
     if rings := host.rings(nic.name):
         made.targets.append((Rings(nic.name), _words(
             {kind: max(now, min(RING_DESCRIPTORS, most))
              for kind, (now, most) in rings.items()})))
-    # The xdp port does not look through a bond.
-    native = nic.xdp in {"native", "zero copy"} \
-        and any(nic.name == wished.name for wished in wishes.nics)
-    rules = {"on": "takes rules", "off": "takes rules, which are off"}.get(
-        nic.ntuple or "", "takes no rules")
-    steering = "the kernel's, by the udp port" if not native else "one queue" if queues == 1 else \
-        "by source ports that the engines try out"
+    rules = "takes rules" if nic.ntuple in {"on", "off"} else "takes no rules"
+    steering = "the kernel's" if not xdp else "one queue, nothing to steer" if queues == 1 else \
+        f"by source port, 1 of {queues} meets an engine's queue"
     made.remarks.append(f"{nic.name}: {nic.driver or 'driver unknown'}, XDP {nic.xdp or 'unknown'};"
                         f" steering: {steering} (the driver {rules})")
-    if native and nic.several_buffers is False and (wishes.mtu or nic.mtu) > ONE_BUFFER_BYTES:
+    if xdp and nic.several_buffers is False and (wishes.mtu or nic.mtu) > ONE_BUFFER_BYTES:
         made.remarks.append(f"{nic.name}: its driver takes one buffer a packet: for xdp, --mtu "
                             f"{ONE_BUFFER_BYTES}")
-    return min(PATHS_MOST, PATHS_A_QUEUE * queues) if native and queues > 1 else 0
 
 
-def _queues(host: Host, wishes: Wishes, nic: Nic, most: int) -> int:
-    return min(wishes.queues, most) if wishes.queues else \
-        nics.queues_wanted(nic.driver, most, nics.gpus(host.root))
+def _queues(channels: dict[str, tuple[int, int]], driver: str | None, asked: int) -> dict[str, int]:
+    """Queues by kind: as many as are asked for, else as there are, and no more than XDP can have.
+
+    ``driver`` is None where XDP does not count.
+    """
+    kinds = {"combined"} & channels.keys() or channels.keys()
+    most = nics.usable_queues(driver, min(channels[kind][1] for kind in kinds))
+    if not asked and driver is None:
+        return {kind: now for kind, (now, _) in channels.items()}
+    count = min(asked or max(channels[kind][0] for kind in kinds), most)
+    # What a driver has beside combined queues is its own business.
+    return {kind: count if kind in kinds else now for kind, (now, _) in channels.items()}
 
 
 def _words(counts: dict[str, int]) -> str:
@@ -140,10 +144,7 @@ def _sockets(host: Host) -> list[tuple[Knob, str | None]]:
             if (now := host.number(file)) is not None and host.may_be_written(file)]
 
 
-def _settings(cards: list[Nic], paths: int) -> tuple[Knob, str]:
-    """Give the plugin's settings: which cards, and ports enough that each queue is met."""
-    settings = {"HARP_IFNAME": "=" + ",".join(nic.name for nic in cards)}
-    if paths:
-        settings["HARP_PATHS"] = str(paths)
+def _settings(cards: list[Nic]) -> tuple[Knob, str]:
+    """Give the plugin's settings: which cards."""
     return (Conf(str(conf.path().absolute())),
-            "".join(f"{name}={value}\n" for name, value in settings.items()))
+            f"HARP_IFNAME=={','.join(nic.name for nic in cards)}\n")
