@@ -5,7 +5,8 @@
 #include "base/sequence.h"
 
 #define DEAD_TIMEOUTS 3
-#define MOST_QUARTERS 8
+#define MOST_QUARTERS 8    /* where the smoothed round trip is not longer than that */
+#define QUARTERS_KEPT 4096 /* however long it is */
 #define MOST_BACKOFF 10
 
 void harp_loss_init(struct harp_loss *loss, uint32_t first)
@@ -48,7 +49,9 @@ void harp_loss_news(struct harp_loss *loss, bool flying, uint64_t now_ns)
 struct harp_sent *harp_loss_next(struct harp_loss *loss, struct harp_sent_ring *ring,
                                  const struct harp_rtt *rtt, uint32_t *cursor, uint64_t now_ns)
 {
-    uint64_t window_ns = harp_rtt_least_ns(rtt) / 4 * loss->quarters;
+    uint64_t quarter_ns = harp_rtt_least_ns(rtt) / 4;
+    uint64_t most_ns = harp_max(quarter_ns * MOST_QUARTERS, harp_rtt_smoothed_ns(rtt));
+    uint64_t window_ns = harp_min(quarter_ns * loss->quarters, most_ns);
     for (; *cursor != ring->next && harp_before(*cursor, loss->rack_packet); ++*cursor) {
         struct harp_sent *sent = harp_sent_at(ring, *cursor);
         if (sent->state != HARP_FLYING)
@@ -67,7 +70,7 @@ struct harp_sent *harp_loss_next(struct harp_loss *loss, struct harp_sent_ring *
 
 void harp_loss_spurious(struct harp_loss *loss)
 {
-    loss->quarters = (uint32_t)harp_min(loss->quarters + 1, MOST_QUARTERS);
+    loss->quarters = (uint32_t)harp_min(loss->quarters + 1, QUARTERS_KEPT);
 }
 
 uint64_t harp_loss_rto_ns(const struct harp_rtt *rtt, const struct harp_loss_limits *limits)

@@ -15,7 +15,8 @@
  *               PROBE        TIMEOUT              DEAD
  *
  * The window for reordering starts at a quarter of the least round-trip time and grows by a
- * quarter, up to two whole ones, each time that a loss proves to have been none.
+ * quarter each time that a loss proves to have been none, up to two least round trips or the
+ * smoothed one: what overtakes in a queue overtakes by no more than the queue.
  *
  * `dead_ns` must not undercut the path's own delay: where 1.5 timeouts are longer, those count.
  *
