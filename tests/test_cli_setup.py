@@ -192,6 +192,7 @@ def test_what_harp_runs_without_is_no_failure(host):
     output = run(host)
     assert "refused: Input/output error; HARP runs without it" in output
     assert "refused: Permission denied; HARP runs without it" in output
+    assert run(host).endswith("# already so: nothing is changed\n")
 
 
 def test_who_moves_interrupts_is_told(host):
@@ -234,6 +235,14 @@ def test_a_file_that_does_not_say_what_was_there(host, text):
     host.file(state.FILE, text)
     for arguments in ([], ["--undo"]):
         assert f"{state.FILE} does not say what was there" in fails(host, *arguments)
+
+
+def test_two_at_a_time(host):
+    with host.alone():
+        for arguments in ([], ["--undo"]):
+            assert "another harp setup is changing this host" in fails(host, *arguments)
+        run(host, "--dry-run")
+    run(host)
 
 
 # ---- Which cards ----

@@ -105,3 +105,19 @@ def test_the_default_route_is_found(machine):
     end.space.run("ip", "-6", "route", "add", "default", "dev", "lo")
     said = machine.run("--dry-run")
     assert said == "# no NIC is to be set up without being named by --nics: there is no card\n"
+
+
+def test_anybody_may_see_what_would_be_done(machine):
+    name = machine.end.device
+    code = f"""
+import os
+import harp.tools.setup, harp.tools.nics  # loaded as root, whose files they may be
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+harp.tools.setup.setup.main(["--dry-run", "--nics", "{name}", "--queues", "4"],
+                            standalone_mode=False)
+"""
+    said = machine.end.space.run(sys.executable, "-c", code)
+    assert f"\nethtool -L {name} rx 4 tx 4\n" in said
+    assert said.endswith("# nothing was changed: --dry-run\n")

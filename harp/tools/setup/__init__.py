@@ -6,6 +6,7 @@ wanted, `knobs` reads and sets, `state` remembers what was there before.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import click
@@ -52,11 +53,13 @@ def setup(host: Host | None, *, names: str | None, mtu: int | None, queues: int 
         raise click.ClickException("only root may change this host; --dry-run shows what would be "
                                    "done")
     try:
-        if undo:
-            return _undo(host, dry_run=dry_run)
-        nics = _nics(host, names, dry_run=dry_run)
-        return _setup(host, Wishes(nics, mtu, queues, pages_gib), dry_run=dry_run) if nics else 0
-    except Refused as error:  # of a file of ours: a refused command is told beside it
+        with contextlib.nullcontext() if dry_run else host.alone():
+            if undo:
+                return _undo(host, dry_run=dry_run)
+            nics = _nics(host, names, dry_run=dry_run)
+            wishes = Wishes(nics, mtu, queues, pages_gib)
+            return _setup(host, wishes, dry_run=dry_run) if nics else 0
+    except Refused as error:  # what a knob refuses is told beside it
         raise click.ClickException(str(error)) from None
 
 
@@ -76,6 +79,7 @@ def _setup(host: Host, wishes: Wishes, *, dry_run: bool) -> int:
     tried: dict[str, str | None] = {}
     told: set[str] = set()
     refused: set[str] = set()
+    without: set[str] = set()
     for _ in range(ROUNDS):
         made = plan(host, wishes, set(tried))
         for remark in made.remarks:
@@ -87,11 +91,11 @@ def _setup(host: Host, wishes: Wishes, *, dry_run: bool) -> int:
         if not todo:
             break
         tried |= {one.key: value for one, value in todo}
-        refused |= {one.key for one in _turn(host, todo, dry_run=dry_run, remember=True)
-                    if not one.optional}
+        for one in _turn(host, todo, dry_run=dry_run, remember=True):
+            (without if one.optional else refused).add(one.key)
         if dry_run:
             break
-    _sum_up(len(tried), len(refused), dry_run=dry_run)
+    _sum_up(len(tried.keys() - without), len(refused), dry_run=dry_run)
     return 1 if refused else 0
 
 

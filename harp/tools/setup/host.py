@@ -5,6 +5,8 @@ Tests put another one in its place.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import glob
 import os
 import shutil
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING
 from harp.tools import nics
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 class Refused(Exception):  # noqa: N818  (said in a word)
@@ -102,6 +104,20 @@ class Host:
             said = (done.stderr.strip() or done.stdout.strip()).splitlines()
             raise Refused(said[-1] if said else f"exit code {done.returncode}")
         return done.stdout
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other runs away, without leaving a file behind."""
+        folder = self._at("/var/lib")
+        folder.mkdir(parents=True, exist_ok=True)
+        held = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            raise Refused("another harp setup is changing this host: wait for its end") from None
+        finally:
+            os.close(held)
 
     def may_change(self) -> bool:
         """Whether this user has the right to change the host."""
