@@ -258,8 +258,8 @@ def _set_features(control: socket.socket, device: str, wanted: Mapping[str, bool
 # The policer: GCRA, the virtual-scheduling form of the leaky bucket (ITU-T I.371), in a few BPF
 # instructions at the ingress of a device. tc's own policer is missing from many kernels.
 _BPF = {"x86_64": 321, "aarch64": 280}
-_MAP_CREATE, _PROG_LOAD, _LINK_CREATE = 0, 5, 28
-_ARRAY, _SCHED_CLS, _TCX_INGRESS = 2, 3, 46
+_MAP_CREATE, _PROG_LOAD, _PROG_GET_FD_BY_ID, _LINK_CREATE = 0, 5, 13, 28
+_ARRAY, _SCHED_CLS, _XDP, _TCX_INGRESS = 2, 3, 37, 46
 
 
 def _bpf(command: int, attributes: bytes) -> int:
@@ -282,6 +282,14 @@ def _attach(ifindex: int, program: bytes) -> list[int]:
     loaded = _bpf(_PROG_LOAD, struct.pack("IIQQ96x", _SCHED_CLS, len(program) // 8,
                                           ctypes.addressof(code), ctypes.addressof(licence)))
     return [_bpf(_LINK_CREATE, struct.pack("IIII16x", loaded, ifindex, _TCX_INGRESS, 0)), loaded]
+
+
+def attach_again(program_id: int, end: End) -> list[int]:
+    """Attach an XDP program that is somewhere already to ``end``, too, as ``_attach`` does."""
+    program = _bpf(_PROG_GET_FD_BY_ID, struct.pack("III", program_id, 0, 0))
+    with end.space.entered():
+        index = socket.if_nametoindex(end.device)
+        return [_bpf(_LINK_CREATE, struct.pack("IIII16x", program, index, _XDP, 0)), program]
 
 
 def _attach_dropper(ifindex: int, share: float) -> list[int]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import socket
 import struct
 
+import netns
 import pytest
 from netns import Net, usable, veth_pair
 from xdp_peers import Peer, build_peer, meet, numbers, own, pattern
@@ -74,6 +77,26 @@ def test_a_udp_socket_at_the_other_end(program, family):
                 there.sendto(data, address)
                 got = x.receive(1)
                 assert (got["received"], got["strays"]) == (1, 0)
+
+
+def test_what_comes_by_another_device_passes_to_the_kernel(program):
+    """A virtual interface may hand the program down: netvsc to its virtual function."""
+    with Net() as net:
+        here, there = net.namespace(), net.namespace()
+        _, above = net.connect(here, there)
+        side, below = net.connect(here, there)
+        with Peer(program, above, own(above)) as peer:
+            shown = json.loads(there.run("ip", "-json", "link", "show", "dev", above.device))
+            handed_down = netns.attach_again(shown[0]["xdp"]["prog"]["id"], below)
+            host, port = peer.locals[0].split(":")
+            here.run("ip", "route", "add", host, "via", below.ipv4, "dev", side.device)
+            with here.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+                for number in range(20):
+                    sender.sendto(pattern(number, 100), (host, int(port)))
+            got = peer.receive(20)
+            assert (got["received"], got["strays"]) == (20, 20)
+            for fd in handed_down:
+                os.close(fd)
 
 
 @pytest.mark.parametrize("family", [4, 6])

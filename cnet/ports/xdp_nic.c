@@ -18,7 +18,7 @@ static int attach(struct harp_xdp_nic *nic, const struct harp_link *interface, b
                   char *why)
 {
     uint32_t queues = interface->queues ? interface->queues : 1;
-    int error = harp_xdp_program_load(&nic->program, queues, why);
+    int error = harp_xdp_program_load(&nic->program, interface->index, queues, why);
     if (error < 0)
         return error;
     nic->generic = generic;

@@ -174,7 +174,7 @@ static void stamp(struct code *code)
     emit(code, BPF_STX | BPF_MEM | BPF_DW, R1, NOW, 0, 0);
 }
 
-static void assemble(struct code *code, const struct harp_xdp_program *program)
+static void assemble(struct code *code, const struct harp_xdp_program *program, uint32_t interface)
 {
     read_packet(code);
     store(code, BPF_H, KEY + 16, R3);
@@ -184,6 +184,8 @@ static void assemble(struct code *code, const struct harp_xdp_program *program)
     emit(code, BPF_ALU64 | BPF_ADD | BPF_K, R2, 0, 0, KEY);
     emit(code, BPF_JMP | BPF_CALL, 0, 0, 0, BPF_FUNC_map_lookup_elem);
     jump(code, BPF_JEQ | BPF_K, R0, 0, 0, TO_PASS);
+    load(code, BPF_W, R2, CONTEXT, offsetof(struct xdp_md, ingress_ifindex));
+    jump(code, BPF_JNE | BPF_K, R2, 0, (int32_t)interface, TO_PASS);
     load(code, BPF_W, R2, CONTEXT, offsetof(struct xdp_md, rx_queue_index));
     load(code, BPF_W, R3, R0, 0);
     jump(code, BPF_JNE | BPF_X, R2, R3, 0, TO_PASS);
@@ -206,7 +208,8 @@ struct harp_xdp_port_key harp_xdp_port_key(const struct harp_address *address)
     return key;
 }
 
-int harp_xdp_program_load(struct harp_xdp_program *program, uint32_t queues, char *why)
+int harp_xdp_program_load(struct harp_xdp_program *program, uint32_t interface, uint32_t queues,
+                          char *why)
 {
     char log[4096] = "";
     struct code code = {.count = 0};
@@ -223,7 +226,7 @@ int harp_xdp_program_load(struct harp_xdp_program *program, uint32_t queues, cha
                                  : "the kernel needs CONFIG_BPF_SYSCALL and CONFIG_XDP_SOCKETS");
         return error;
     }
-    assemble(&code, program);
+    assemble(&code, program, interface);
     /* Kernels before 5.18 do not know packets in several buffers. */
     error = harp_bpf_load(HARP_XDP_PROGRAM_NAME, code.at, code.count, BPF_F_XDP_HAS_FRAGS, NULL, 0);
     if (error == -EINVAL)

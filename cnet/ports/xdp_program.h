@@ -3,7 +3,7 @@
  *     packet --> Ethernet, IPv4 or IPv6, UDP? --> to an address and port in `ports`?
  *                        | no                         | no        | yes: queue
  *                        v                            v           v
- *                     kernel <---------------------- kernel    the queue that it came on?
+ *                     kernel <---------------------- kernel    this interface, and that queue?
  *                        ^                                        | no       | yes
  *                        +----------------------------------------+          v
  *                        ^------ nobody is bound to the queue ------ socket in `sockets`
@@ -11,7 +11,9 @@
  * Everything that is not HARP's goes on to the kernel: the host keeps ssh. What the program does
  * not understand is not HARP's either: IP options and extension headers, fragments (a UDP port is
  * in the first one only), VLAN tags. Only the priority tag, VLAN 0, is seen through: it belongs to
- * the interface itself, and switches that sort traffic into classes add it.
+ * the interface itself, and switches that sort traffic into classes add it. A virtual interface may
+ * hand the program down to others (netvsc to its virtual function); a socket takes nothing of
+ * theirs, and what was led to it would be lost.
  *
  * Just before a packet, in what XDP calls metadata, the program writes when it came: 8 bytes,
  * CLOCK_MONOTONIC. Some drivers have no room for it; then something else stands there.
@@ -46,9 +48,10 @@ struct harp_xdp_program {
 
 struct harp_xdp_port_key harp_xdp_port_key(const struct harp_address *address);
 
-/* Make the maps, for `queues` queues, and load the program. Returns 0, or -errno and one sentence
- * in `why` (HARP_WHY_BYTES). */
-int harp_xdp_program_load(struct harp_xdp_program *program, uint32_t queues, char *why);
+/* Make the maps, for `queues` queues, and load the program for the interface with that index.
+ * Returns 0, or -errno and one sentence in `why` (HARP_WHY_BYTES). */
+int harp_xdp_program_load(struct harp_xdp_program *program, uint32_t interface, uint32_t queues,
+                          char *why);
 
 /* The program with that id, if it is HARP's. -ENOENT if it is gone by now; else -errno and one
  * sentence in `why`, which names the interface. */
