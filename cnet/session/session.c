@@ -7,10 +7,12 @@
 #define MS (1000 * US)
 #define LAPSE_NS (100 * MS)
 #define STEP_BACK_NS MS
+#define FLIGHT_BYTES (UINT64_C(4) << 20) /* of all paths: half of what a udp port's socket holds */
 
 void harp_session_defaults(struct harp_session_config *config, uint16_t segment, uint16_t paths)
 {
     uint32_t frame_bytes = HARP_HEADER_BYTES + segment;
+    uint64_t share_bytes = harp_max(FLIGHT_BYTES / paths, UINT64_C(64) * frame_bytes);
     *config = (struct harp_session_config){
         .segment = segment,
         .paths = paths,
@@ -24,7 +26,7 @@ void harp_session_defaults(struct harp_session_config *config, uint16_t segment,
         .cc = &harp_cc_swift,
         .window = {.initial_bytes = 16 * frame_bytes,
                    .min_bytes = frame_bytes / 64,
-                   .max_bytes = (uint64_t)HARP_SENT_SLOTS * frame_bytes,
+                   .max_bytes = harp_min((uint64_t)HARP_SENT_SLOTS * frame_bytes, share_bytes),
                    .segment_bytes = frame_bytes,
                    .target_ns = 25 * US,
                    .host_target_ns = MS},
