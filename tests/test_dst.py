@@ -17,6 +17,7 @@ BUGS = {
     "STREAM_CREDIT": "more frames are lent than there are",
     "CREDIT_LOST": "who waits for credit does not ask for it",
     "EARLY_RELEASE": "a message counts as sent before it is acknowledged",
+    "LEFT_BEHIND": "what came before the other end was done cannot be received after it",
     "STALE_EPOCH": "frames of an earlier epoch are taken",
     "PAYLOAD_UNCHECKED": "a payload counts though its CRC does not hold",
     "LOST_FORGOTTEN": "some lost chunks are not sent again",
@@ -38,6 +39,7 @@ ENGINE_BUGS = {
     "REWRITTEN": "a frame is written to while the card has it",
     "FREED_EARLY": "a frame that the card has yet is free",
     "RETURN_LEAK": "not all frames that the application gives back are free again",
+    "LEFT_BEHIND": "what came before the other end was done cannot be received after it",
     "NOT_RECLAIMED": "a closed connection keeps its frames",
 }
 

@@ -115,9 +115,12 @@ bool harp_send(struct harp_connection *connection, const void *buffer, uint32_t 
 bool harp_receive(struct harp_connection *connection, void *buffer, uint32_t capacity,
                   uint64_t context)
 {
-    if (!usable(connection) || connection->receives_open == HARP_MESSAGES ||
+    bool left = connection->closed && connection->left_over &&
+                connection->engine->generation == harp_generation;
+    if ((!usable(connection) && !left) || connection->receives_open == HARP_MESSAGES ||
         connection->config.stream_frames)
         return false;
+    connection->left_over -= left;
     connection->receives_open++;
     return command(connection, &(struct harp_command){.type = HARP_COMMAND_RECEIVE,
                                                       .size = capacity,
@@ -193,6 +196,10 @@ size_t harp_poll(struct harp_connection *connection, struct harp_completion *com
             break;
         case HARP_COMPLETION_CLOSED:
             connection->closed = true;
+            /* What is handed over already takes the first of them. */
+            connection->left_over = completions[i].size > connection->receives_open
+                                        ? completions[i].size - connection->receives_open
+                                        : 0;
             break;
         default:
             break;

@@ -207,7 +207,10 @@ enum harp_completion_type {
     HARP_COMPLETION_SENT,     /* context, size */
     HARP_COMPLETION_RECEIVED, /* context, size, message; streamed: all of its chunks came before */
     HARP_COMPLETION_CHUNK,    /* streamed: message, offset, size of the chunk, bytes, frame */
-    HARP_COMPLETION_CLOSED,   /* the last one; harp_connection_why has the reason */
+    HARP_COMPLETION_CLOSED,   /* harp_connection_why has the reason. The last one, but that `size`
+                                 small messages, which came before the other end was done, are still
+                                 to be received: RECEIVED follows for each buffer posted for them,
+                                 or CLOSED again if one is too short */
 };
 
 struct harp_completion {

@@ -60,6 +60,7 @@ struct harp_connection {
     /* The application's side. */
     _Alignas(128) uint32_t sends_open, receives_open; /* handed over, completion not yet polled */
     bool connected, closed;                           /* as the application knows */
+    uint32_t left_over; /* closed, and so many messages can still be received */
     uint32_t pieces_at;
     uint32_t segment;
     _Atomic uint32_t armed; /* the application waits for `fd` */

@@ -165,7 +165,7 @@ static enum nccl_result look_after(struct attempt *attempt, struct handle *handl
         abandon(attempt);
         return result;
     }
-    comm_post_controls(comm);
+    order_begin(comm);
     unlink_attempt(attempt);
     plugin.open++;
     *sending = comm;

@@ -22,7 +22,7 @@
  *     listening   listen           closeListen
  *     sending     connect          closeSend
  *     receiving   accept           closeRecv; stays as `lingering` until the sending end has
- * closed, since that end must hear that all has arrived
+ * closed, which must hear that all has arrived
  */
 #ifndef HARP_NCCL_PLUGIN_H
 #define HARP_NCCL_PLUGIN_H
@@ -66,11 +66,46 @@ struct request {
     void *events[NCCL_RECEIVES_MAX]; /* the profiler's */
 };
 
-/* From the receiving end to the sending one, for each irecv: which tags its buffers have. All
- * little-endian, as the wire is. */
+/* From the receiving end to the sending one: how buffers follow one another. All little-endian, as
+ * the wire is. order.c says when. */
+enum announcement_type {
+    ANNOUNCE_RUN = 1, /* from the beginning: single buffers, all with this tag */
+    ANNOUNCE_LEAVE,   /* the run ends with n messages; send `mark` as soon as these have gone */
+    ANNOUNCE_GROUP,   /* the next buffers are n, with these tags */
+};
+
+#define MARK_BYTES 16
+
 struct announcement {
-    uint32_t n;
-    int32_t tags[NCCL_RECEIVES_MAX];
+    uint32_t type;
+    uint32_t n; /* GROUP, RUN: tags; LEAVE: messages of the run, counted from 0 and wrapping */
+    union {
+        int32_t tags[NCCL_RECEIVES_MAX];
+        uint8_t mark[MARK_BYTES]; /* random */
+    };
+};
+
+/* How a receiving end posts. */
+enum posting {
+    POSTING_NOTHING, /* nothing was posted yet */
+    POSTING_RUN,     /* single buffers with `run_tag`; only the first was announced */
+    POSTING_LEAVE,   /* the run is over; waits for the mark */
+    POSTING_GROUPS,  /* each receive is announced, from now on */
+};
+
+/* A receive as NCCL wants it. */
+struct receive {
+    struct request *request;
+    void *data[NCCL_RECEIVES_MAX];
+    uint32_t sizes[NCCL_RECEIVES_MAX];
+    int tags[NCCL_RECEIVES_MAX];
+};
+
+/* A message of the run that came after its end, whose buffer is yet to be posted. */
+struct early {
+    struct early *next;
+    uint32_t size;
+    uint8_t bytes[];
 };
 
 struct held { /* a send whose turn in its group has not come */
@@ -90,7 +125,8 @@ struct comm {
     enum nccl_result failed; /* NCCL_SUCCESS as long as it works */
     bool closed;             /* the connection is, for this reason: */
     uint32_t reason;
-    uint32_t life; /* of the plugin, in which its engine was opened */
+    uint32_t coming; /* messages that came before that and are still to be received */
+    uint32_t life;   /* of the plugin, in which its engine was opened */
     struct device *device;
     struct harp_engine *engine;
     struct harp_listening *listening;
@@ -102,9 +138,22 @@ struct comm {
      * sent; message n is in place n of the ring. */
     struct announcement controls[PLUGIN_CONTROLS];
     uint32_t controls_head, controls_tail;
-    /* Sending end: the first group, of which announcement `controls_head` tells. */
+    int run_tag;
+    uint32_t run_n; /* messages of the run that were sent, or posted */
+    uint8_t mark[MARK_BYTES];
+    /* Sending end. */
+    bool run, mark_due;
+    uint32_t run_end; /* with mark_due: how many the run is to have */
+    /* The first group, of which announcement `controls_head` tells. */
     struct held held[NCCL_RECEIVES_MAX];
     uint32_t sent_of_group;
+
+    /* Receiving end. */
+    enum posting posting;
+    uint8_t *aside; /* what comes until the mark; NULL otherwise */
+    struct early *early, **early_end;
+    struct receive later[NCCL_REQUESTS]; /* to be posted when the mark has come */
+    uint32_t later_n;
 
     /* Requests: NCCL_REQUESTS, at the sending end NCCL_RECEIVES_MAX times as many. */
     uint32_t requests_n, free_n;
@@ -164,11 +213,42 @@ uint64_t plugin_now_ns(void);
 
 /* transfer.c */
 struct comm *comm_new(enum comm_kind kind, struct device *device, struct harp_engine *engine);
-void comm_post_controls(struct comm *comm); /* sending end, once it is connected */
-bool comm_idle(const struct comm *comm);    /* no request is outstanding */
-bool comm_lives(const struct comm *comm);   /* it has a connection, and its engine is there */
+bool comm_idle(const struct comm *comm);  /* no request is outstanding */
+bool comm_lives(const struct comm *comm); /* it has a connection, and its engine is there */
 /* Let go of all memory of NCCL's and of the connection. */
 void comm_let_go(struct comm *comm);
+
+/* order.c. Sending end: controls are posted once it is connected; what the receiving end said is
+ * heeded after completions were taken. order_may_send: whether it is known which buffer the next
+ * message goes to; then order_place gives the place in `held` for a send of this tag, -1 if it has
+ * to wait, and order_send hands over what has its turn. */
+void order_begin(struct comm *comm);
+void order_announced(struct comm *comm, uint32_t bytes);
+void order_heed(struct comm *comm);
+bool order_may_send(struct comm *comm);
+int order_place(struct comm *comm, int tag);
+void order_send(struct comm *comm);
+
+/* Receiving end. order_may_post: whether a receive of these tags may be posted now, or
+ * only when the mark has come.
+ * order_take_early: whether the message for this buffer has come already, and was copied. */
+bool order_may_post(struct comm *comm, uint32_t n, const int *tags);
+void order_announce(struct comm *comm, const struct announcement *news);
+bool order_take_early(struct comm *comm, int tag, void *to, size_t room, uint32_t *came);
+void order_aside(struct comm *comm, uint32_t size);
+void order_end_aside(struct comm *comm); /* no mark will come any more, or it has */
+void order_forget(struct comm *comm);
+
+/* Contexts of HARP's messages: of ours, or request and part. */
+#define OF_CONTROL (UINT64_C(1) << 63)
+#define OF_MARK (UINT64_C(1) << 62)
+#define OF_ASIDE (UINT64_C(1) << 61)
+#define PART_BITS 8
+
+static inline uint64_t context_of(const struct request *request, uint32_t part)
+{
+    return (uint64_t)(request - request->comm->requests) << PART_BITS | part;
+}
 
 /* The implementation that all versions share: calls as in version 12 but for the context, of which
  * there is only one, and structs that differ. */

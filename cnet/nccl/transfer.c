@@ -1,34 +1,19 @@
 /* isend, irecv, test, and the memory that they work on.
  *
- * A HARP message is a send of NCCL's; HARP puts the n-th message into the n-th buffer that was
- * posted. NCCL posts receives in groups of up to eight buffers with a tag each, and wants a send to
- * go to the buffer of its tag within the first group that is not complete. So the receiving end
- * announces each group to the sending one, by a message back on the same connection, and the
- * sending end gives HARP the sends of a group in the order of its buffers:
- *
- *     receiving end                                             sending end
- *     irecv(buffers a, b; tags 5, 7)
- *       posts a, posts b
- *       announces {2, [5, 7]}    --------------------------->   first group: [5, 7]
- *                                                               isend(tag 7) is held
- *       a <---------------------------------------------------  isend(tag 5) goes, then tag 7 goes
- *       b <---------------------------------------------------
- *
- * A send without a group, or whose tag the first group lacks, gets no request: NCCL tries again. An
- * announcement is a message of 8 to 36 bytes; payload is copied once at either end, into and out of
- * the port's memory.
+ * order.c decides which send goes into which buffer. Payload is copied once at either end, into and
+ * out of the port's memory.
  *
  * Owner: the thread that NCCL runs the comm on. Only plugin_register and plugin_deregister may come
  * from another one.
  */
 #define _GNU_SOURCE
+#include <assert.h>
 #include <stdlib.h>
 
 #include "plugin.h"
 
 #define POLL 32
-#define OF_CONTROL (UINT64_C(1) << 63) /* context of an announcement; else request and part */
-#define PART_BITS 8
+#define CONTROLS_MOST (PLUGIN_CONTROLS - NCCL_REQUESTS - 2) /* before receives are put off */
 
 _Static_assert(NCCL_REQUESTS *NCCL_RECEIVES_MAX <= HARP_MESSAGES, "HARP holds fewer messages");
 _Static_assert(PLUGIN_CONTROLS <= HARP_MESSAGES, "HARP holds fewer messages");
@@ -68,6 +53,7 @@ void comm_let_go(struct comm *comm)
     if (comm_lives(comm))
         harp_connection_close(comm->connection);
     comm->connection = NULL;
+    order_forget(comm);
 }
 
 /* ---- Requests ---- */
@@ -84,11 +70,6 @@ static void give_back(struct request *request)
     struct comm *comm = request->comm;
     request->n = 0; /* so that a second test of it is seen */
     comm->free[comm->free_n++] = (uint16_t)(request - comm->requests);
-}
-
-static uint64_t context_of(const struct request *request, uint32_t part)
-{
-    return (uint64_t)(request - request->comm->requests) << PART_BITS | part;
 }
 
 static void begin_part(struct request *request, uint32_t part, struct memory *memory, void *parent,
@@ -116,37 +97,37 @@ static void end_part(struct comm *comm, uint64_t context, uint32_t bytes)
         plugin.profiler(&request->events[part], NCCL_PROFILER_STOP, NULL, PLUGIN_PROFILER_ID, NULL);
 }
 
-/* ---- Announcements ---- */
+/* ---- Receives ---- */
 
-static struct announcement *control(struct comm *comm, uint32_t number)
+/* Post the buffers of a request whose turn has come, and say which tags they have. */
+static void post_receive(struct comm *comm, const struct receive *receive)
 {
-    return &comm->controls[number % PLUGIN_CONTROLS];
+    struct announcement group = {.type = ANNOUNCE_GROUP};
+    for (uint32_t i = 0; i < receive->request->n; i++) {
+        uint64_t context = context_of(receive->request, i);
+        uint32_t came;
+        if (order_take_early(comm, receive->tags[i], receive->data[i], receive->sizes[i], &came)) {
+            end_part(comm, context, came);
+            continue;
+        }
+        harp_receive(comm->connection, receive->data[i], receive->sizes[i], context);
+        group.tags[group.n++] = receive->tags[i];
+    }
+    if (comm->posting == POSTING_GROUPS && group.n)
+        order_announce(comm, &group);
 }
 
-static void post_control(struct comm *comm, uint32_t number)
+static void post_later(struct comm *comm, const struct receive *receive)
 {
-    harp_receive(comm->connection, control(comm, number), sizeof(struct announcement), OF_CONTROL);
+    assert(comm->later_n < NCCL_REQUESTS);
+    comm->later[comm->later_n++] = *receive;
 }
 
-void comm_post_controls(struct comm *comm)
+static void post_what_waited(struct comm *comm)
 {
-    for (uint32_t i = 0; i < PLUGIN_CONTROLS; i++)
-        post_control(comm, i);
-}
-
-static uint32_t control_bytes(uint32_t n)
-{
-    return (uint32_t)(sizeof(uint32_t) + n * sizeof(int32_t));
-}
-
-/* Sending end: the next announcement has come. */
-static void on_announced(struct comm *comm, uint32_t bytes)
-{
-    uint32_t n = control(comm, comm->controls_tail++)->n;
-    if (bytes < sizeof n || n < 1 || n > NCCL_RECEIVES_MAX || bytes != control_bytes(n))
-        comm->failed = plugin_fail(
-            NCCL_REMOTE_ERROR, "the other rank announced a receive that makes no sense: install "
-                               "the same version of HARP on all hosts");
+    for (uint32_t i = 0; i < comm->later_n; i++)
+        post_receive(comm, &comm->later[i]);
+    comm->later_n = 0;
 }
 
 /* ---- Completions ---- */
@@ -157,18 +138,22 @@ static void complete(struct comm *comm, const struct harp_completion *completion
     case HARP_COMPLETION_SENT:
         if (completion->context == OF_CONTROL)
             comm->controls_head++;
-        else
+        else if (completion->context != OF_MARK)
             end_part(comm, completion->context, completion->size);
         break;
     case HARP_COMPLETION_RECEIVED:
         if (completion->context == OF_CONTROL)
-            on_announced(comm, completion->size);
+            order_announced(comm, completion->size);
+        else if (completion->context == OF_ASIDE)
+            order_aside(comm, completion->size);
         else
             end_part(comm, completion->context, completion->size);
+        comm->coming -= comm->coming > 0;
         break;
     case HARP_COMPLETION_CLOSED:
         comm->closed = true;
         comm->reason = completion->reason;
+        comm->coming = comm->kind == COMM_RECEIVING ? completion->size : 0;
         break;
     default:
         break;
@@ -184,6 +169,12 @@ static void take_completions(struct comm *comm)
         for (size_t i = 0; i < n; i++)
             complete(comm, &completions[i]);
     }
+    if (comm->kind == COMM_SENDING)
+        order_heed(comm);
+    if (comm->closed && !comm->coming)
+        order_end_aside(comm);
+    if (comm->later_n && comm->posting == POSTING_GROUPS)
+        post_what_waited(comm);
 }
 
 static void progress(struct comm *comm)
@@ -193,14 +184,15 @@ static void progress(struct comm *comm)
     take_completions(comm);
 }
 
-/* Why nothing more will happen on this comm; NCCL_SUCCESS if it may. Said once. */
+/* Why nothing more will happen on this comm; NCCL_SUCCESS if it may, be it that messages which came
+ * before the end are still to be received. Said once. */
 static enum nccl_result failure(struct comm *comm)
 {
     if (comm->failed == NCCL_SUCCESS && plugin.forked)
         comm->failed = plugin_fail(NCCL_INVALID_USAGE, "a child of fork cannot use HARP");
     if (comm->failed == NCCL_SUCCESS && comm->life != plugin.life)
         comm->failed = plugin_fail(NCCL_INVALID_USAGE, "the plugin was finalized under a comm");
-    if (comm->failed == NCCL_SUCCESS && comm->closed)
+    if (comm->failed == NCCL_SUCCESS && comm->closed && !comm->coming)
         comm->failed = plugin_ended(comm, comm->reason);
     return comm->failed;
 }
@@ -244,30 +236,6 @@ enum nccl_result plugin_deregister(void *comm, void *memory)
 
 /* ---- isend ---- */
 
-/* The buffer of the first group that this tag belongs to; -1: none. */
-static int place_in_group(const struct comm *comm, const struct announcement *group, int tag)
-{
-    for (uint32_t i = comm->sent_of_group; i < group->n; i++)
-        if (group->tags[i] == tag && !comm->held[i].request)
-            return (int)i;
-    return -1;
-}
-
-/* Give HARP what has its turn. */
-static void send_group(struct comm *comm, const struct announcement *group)
-{
-    while (comm->sent_of_group < group->n && comm->held[comm->sent_of_group].request) {
-        struct held *next = &comm->held[comm->sent_of_group++];
-        harp_send(comm->connection, next->data, next->size, context_of(next->request, 0));
-        next->request = NULL;
-    }
-    if (comm->sent_of_group < group->n)
-        return;
-    comm->sent_of_group = 0;
-    /* Its place in the ring is for a coming one. */
-    post_control(comm, comm->controls_head++);
-}
-
 static bool is_usable(const struct comm *comm, enum comm_kind kind)
 {
     return comm && comm->kind == kind;
@@ -285,21 +253,20 @@ enum nccl_result plugin_isend(void *sending, void *data, size_t size, int tag, v
         return plugin_fail(NCCL_INVALID_ARGUMENT, "isend of %zu bytes: the most is %u", size,
                            HARP_MESSAGE_MAX);
     take_completions(comm);
-    if (comm->controls_head == comm->controls_tail)
+    if (!order_may_send(comm))
         progress(comm);
     if (failure(comm) != NCCL_SUCCESS)
         return comm->failed;
-    if (comm->controls_head == comm->controls_tail || comm->free_n == 0)
+    if (!order_may_send(comm) || comm->free_n == 0)
         return NCCL_SUCCESS;
-    const struct announcement *group = control(comm, comm->controls_head);
-    int place = place_in_group(comm, group, tag);
+    int place = order_place(comm, tag);
     if (place < 0)
         return NCCL_SUCCESS;
     struct request *made = take_request(comm, 1);
     begin_part(made, 0, memory, parent, size);
     comm->held[place] = (struct held){
         .request = made, .data = size ? data : comm->controls, .size = (uint32_t)size};
-    send_group(comm, group);
+    order_send(comm);
     *request = made;
     return NCCL_SUCCESS;
 }
@@ -319,15 +286,6 @@ static const char *wrong_receive(int n, void **data, const size_t *sizes, void *
     return NULL;
 }
 
-static void announce(struct comm *comm, uint32_t n, const int *tags)
-{
-    struct announcement *group = control(comm, comm->controls_tail++);
-    group->n = n;
-    for (uint32_t i = 0; i < n; i++)
-        group->tags[i] = tags[i];
-    harp_send(comm->connection, group, control_bytes(n), OF_CONTROL);
-}
-
 enum nccl_result plugin_irecv(void *receiving, int n, void **data, size_t *sizes, int *tags,
                               void **memories, void **parents, void **request)
 {
@@ -341,17 +299,22 @@ enum nccl_result plugin_irecv(void *receiving, int n, void **data, size_t *sizes
     take_completions(comm);
     if (failure(comm) != NCCL_SUCCESS)
         return comm->failed;
-    if (comm->free_n == 0 || comm->controls_tail - comm->controls_head == PLUGIN_CONTROLS)
+    if (comm->free_n == 0 || comm->controls_tail - comm->controls_head >= CONTROLS_MOST)
         return NCCL_SUCCESS;
-    struct request *made = take_request(comm, (uint32_t)n);
-    for (uint32_t i = 0; i < made->n; i++) {
-        begin_part(made, i, memories[i], parents ? parents[i] : NULL, sizes[i]);
-        harp_receive(comm->connection, sizes[i] ? data[i] : (void *)comm->controls,
-                     (uint32_t)sizes[i], context_of(made, i));
+    struct receive receive = {.request = take_request(comm, (uint32_t)n)};
+    for (int i = 0; i < n; i++) {
+        receive.data[i] = sizes[i] ? data[i] : comm->controls;
+        receive.sizes[i] = (uint32_t)sizes[i];
+        receive.tags[i] = tags[i];
+        begin_part(receive.request, (uint32_t)i, memories[i], parents ? parents[i] : NULL,
+                   sizes[i]);
     }
-    announce(comm, made->n, tags);
-    *request = made;
-    return NCCL_SUCCESS;
+    if (order_may_post(comm, (uint32_t)n, tags))
+        post_receive(comm, &receive);
+    else
+        post_later(comm, &receive);
+    *request = receive.request;
+    return comm->failed;
 }
 
 enum nccl_result plugin_iflush(void *receiving, int n, void **data, int *sizes, void **memories,

@@ -154,20 +154,40 @@ void harp_session_clock(struct harp_session *session, uint64_t now_ns)
     session->now_ns = now_ns;
 }
 
+/* Small messages that came before the peer was done, and before their buffers. */
+static uint32_t left_over(const struct harp_session *session)
+{
+    const struct harp_inbox *inbox = &session->inbox;
+    uint32_t n = 0;
+    if (session->state != HARP_CLOSED || !session->by_peer || !session->known ||
+        session->reason != HARP_REASON_DONE || inbox->streamed)
+        return 0;
+#ifdef HARP_BUG_LEFT_BEHIND
+    return 0;
+#endif
+    while (n < HARP_EAGER && inbox->eager[(inbox->posted + n) % HARP_EAGER].full &&
+           inbox->eager[(inbox->posted + n) % HARP_EAGER].message == inbox->posted + n)
+        n++;
+    return n;
+}
+
 bool harp_session_post(struct harp_session *session, uint8_t *buffer, uint32_t capacity,
                        uint64_t context, int *eager)
 {
     assert(!session->placing);
     *eager = -1;
-    if (!session->known || session->state > HARP_OPEN || session->inbox.streamed ||
+    bool open = session->state <= HARP_OPEN || left_over(session);
+    if (!session->known || !open || session->inbox.streamed ||
         !harp_inbox_has_room(&session->inbox))
         return false;
     bool too_long;
     *eager = harp_inbox_post(&session->inbox, buffer, capacity, context, &too_long);
-    if (too_long) {
+    if (too_long && session->state == HARP_CLOSED) /* the other end is done: only ours learns */
+        harp_session_end(session, HARP_REASON_TOO_LONG, false);
+    else if (too_long)
         harp_session_part(session, HARP_REASON_TOO_LONG);
+    if (too_long)
         return false;
-    }
     session->credit_news = true;
     return true;
 }
@@ -245,8 +265,10 @@ static bool poll_message(struct harp_session *session, struct harp_event *event)
 
 static void report_end(const struct harp_session *session, struct harp_event *event)
 {
-    *event = (struct harp_event){
-        .type = HARP_EVENT_CLOSED, .reason = session->reason, .by_peer = session->by_peer};
+    *event = (struct harp_event){.type = HARP_EVENT_CLOSED,
+                                 .size = left_over(session),
+                                 .reason = session->reason,
+                                 .by_peer = session->by_peer};
     if (!session->by_peer)
         return;
     event->text = (const char *)session->notice.text;

@@ -154,8 +154,9 @@ size_t harp_session_send(struct harp_session *session, uint64_t now_ns, struct h
 uint64_t harp_session_deadline_ns(struct harp_session *session);
 
 /* Post a buffer for the next incoming message. False before the peer is known, while 256 are posted
- * and not polled, and after the end. *eager becomes the slot in which the message lies already,
- * which the caller must copy to the buffer before its next call, or -1. */
+ * and not polled, and after the end but for messages that CLOSED says are left; if such a one is
+ * longer than its buffer, CLOSED comes again, with TOO_LONG. *eager becomes the slot in which the
+ * message lies already, which the caller must copy to the buffer before its next call, or -1. */
 bool harp_session_post(struct harp_session *session, uint8_t *buffer, uint32_t capacity,
                        uint64_t context, int *eager);
 
@@ -191,7 +192,8 @@ enum harp_event_type {
 
 struct harp_event {
     enum harp_event_type type;
-    uint32_t size;    /* SENT, RECEIVED: of the message */
+    uint32_t size;    /* SENT, RECEIVED: of the message; CLOSED: how many messages came whole before
+                         the peer was done and can still be received, if buffers are posted */
     uint32_t message; /* SENT, RECEIVED: its number, as in DATA's header */
     uint64_t context; /* SENT, RECEIVED: the application's; 0 if streamed */
     uint32_t reason;  /* CLOSED, and all below */

@@ -122,6 +122,8 @@ static void check_message(const struct dst_app *app, const struct harp_event *ev
 static void on_received(struct dst_app *app, const struct harp_event *event)
 {
     uint32_t m = app->received++;
+    DST_CHECK(!app->closed || app->left, "received after the end what was not left", m, 0);
+    app->left -= app->closed;
     if (!app->in->stream_frames) {
         DST_CHECK(m < app->posted, "received what was not posted", m, app->posted);
         DST_CHECK(event->context == m, "received out of order", event->context, m);
@@ -136,6 +138,20 @@ static void on_received(struct dst_app *app, const struct harp_event *event)
     app->in_buffer[m] = NULL;
 }
 
+/* An end that was done had heard that all it sent was there. */
+static void on_closed(struct dst_app *app, const struct harp_event *event)
+{
+    bool done = event->reason == HARP_REASON_DONE && event->by_peer && app->trusts;
+    DST_CHECK(!app->closed || (app->left && event->reason == HARP_REASON_TOO_LONG), "ended twice",
+              event->reason, app->left);
+    DST_CHECK(!done || app->received + event->size == app->peer->sent,
+              "what was sent before the end is neither received nor left", event->size,
+              app->peer->sent);
+    app->closed = true;
+    app->reason = event->reason;
+    app->left = event->size;
+}
+
 bool dst_app_poll(struct dst_app *app, struct harp_session *session)
 {
     struct harp_event event;
@@ -143,17 +159,16 @@ bool dst_app_poll(struct dst_app *app, struct harp_session *session)
     for (harp_session_poll(session, &event); event.type != HARP_EVENT_NONE;
          harp_session_poll(session, &event)) {
         any = true;
-        DST_CHECK(!app->closed, "an event after the last one", event.type, 0);
         if (event.type == HARP_EVENT_CONNECTED) {
-            DST_CHECK(!app->connected, "connected twice", 0, 0);
+            DST_CHECK(!app->connected && !app->closed, "connected twice", app->closed, 0);
             app->connected = true;
         } else if (event.type == HARP_EVENT_SENT) {
+            DST_CHECK(!app->closed, "sent after the end", app->sent, 0);
             on_sent(app, &event);
         } else if (event.type == HARP_EVENT_RECEIVED) {
             on_received(app, &event);
         } else {
-            app->closed = true;
-            app->reason = event.reason;
+            on_closed(app, &event);
         }
     }
     return any;

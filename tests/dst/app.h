@@ -34,6 +34,7 @@ struct dst_app {
     bool trusts; /* the other end keeps the protocol: what it sends can be checked */
     bool connected, closed;
     uint32_t reason;
+    uint32_t left; /* messages that came before the other end was done, to be received after it */
     uint32_t sent, reported_sent, posted, received;
     uint64_t random;
     uint16_t segment;

@@ -103,6 +103,20 @@ static void draw_break(struct dst_world *w)
             script->short_at = m;
 }
 
+/* Small messages that nobody reads before their sender may be done. */
+static void draw_unread(struct dst_world *w, uint16_t segment)
+{
+    for (int side = 0; side < 2; side++) {
+        struct dst_script *script = &w->scripts[side];
+        script->n = 1 + (uint32_t)below(w, HARP_EAGER + 2);
+        for (uint32_t m = 0; m < script->n; m++)
+            script->size[m] = (uint32_t)below(w, segment + 1u);
+        script->stream_frames = chance(w, 800) ? 0 : script->stream_frames;
+        script->stall_from_ns = w->now_ns;
+        script->stall_to_ns = w->now_ns + below(w, 100 * DST_MS);
+    }
+}
+
 /* Some ways take no whole frames; the first path's do, unless that is what breaks. */
 static void draw_mtu(struct dst_world *w, uint16_t segment)
 {
@@ -132,6 +146,8 @@ void dst_begin(struct dst_world *w, uint16_t epoch)
     }
     if (w->kind == DST_BREAK)
         draw_break(w);
+    if (w->kind == DST_BREAK && w->breaks == DST_BY_CLOSE && chance(w, 500))
+        draw_unread(w, segment);
     for (uint8_t side = 0; side < 2; side++)
         draw_end(w, side, segment, epoch, dead_ns);
     dst_network_draw(&w->link, &w->random, w->now_ns, weather_of(w->kind));

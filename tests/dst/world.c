@@ -234,9 +234,14 @@ static void run_break(struct dst_world *w)
     if (closes)
         dst_end_close(&w->ends[w->ends[side].session ? side : 0], w->now_ns);
     run_until_closed(w);
+    stop_ns = w->now_ns + DST_DEAD_NS;
+    while (w->now_ns < stop_ns && (w->ends[0].app.left || w->ends[1].app.left))
+        dst_step(w, stop_ns);
     for (side = 0; side < 2; side++) {
         const struct dst_end *end = &w->ends[side];
         uint32_t reason = end->app.reason;
+        DST_CHECK(!end->app.left, "messages that were left cannot be received", side,
+                  end->app.left);
         bool too_early = reason == HARP_REASON_DONE || reason == HARP_REASON_NO_ANSWER ||
                          (reason == HARP_REASON_SILENT && !end->peer->app.connected);
         DST_CHECK(!end->session || reason == reasons[w->breaks] || (closes && too_early),

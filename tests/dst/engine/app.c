@@ -40,6 +40,8 @@ static void on_sent(struct dst_side *side, const struct harp_completion *done)
 static void on_received(struct dst_side *side, const struct harp_completion *done)
 {
     uint32_t m = side->received++;
+    DST_CHECK(!side->closed || side->left, "received after the end what was not left", m, 0);
+    side->left -= side->closed;
     if (side->in->stream_frames ? m >= DST_MESSAGES : !side->trusts && m >= side->posted)
         return;
     uint32_t size = side->in->size[m];
@@ -80,9 +82,23 @@ static void on_chunk(struct dst_side *side, const struct harp_completion *done)
     side->chunk_bytes[m] += done->size;
 }
 
+/* An end that was done had heard that all it reported as sent was there. */
+static void on_closed(struct dst_side *side, const struct harp_completion *done)
+{
+    bool whole = done->reason == HARP_REASON_DONE && side->trusts && !side->peer->connection;
+    DST_CHECK(!side->closed, "ended twice", done->reason, side->left);
+    DST_CHECK(!whole || side->received + done->size >= side->peer->reported_sent,
+              "what was sent before the end is neither received nor left", done->size,
+              side->peer->reported_sent);
+    side->closed = true;
+    side->reason = done->reason;
+    side->left = done->size;
+}
+
 static void take(struct dst_side *side, const struct harp_completion *done)
 {
-    DST_CHECK(!side->closed, "a completion after the last one", done->type, 0);
+    DST_CHECK(!side->closed || done->type == HARP_COMPLETION_RECEIVED,
+              "a completion after the last one", done->type, 0);
     switch (done->type) {
     case HARP_COMPLETION_CONNECTED:
         DST_CHECK(!side->connected, "connected twice", 0, 0);
@@ -98,8 +114,7 @@ static void take(struct dst_side *side, const struct harp_completion *done)
         on_chunk(side, done);
         return;
     default:
-        side->closed = true;
-        side->reason = done->reason;
+        on_closed(side, done);
     }
 }
 
@@ -195,7 +210,7 @@ bool dst_app_work(struct dst_side *side, uint64_t *wake_ns)
     *wake_ns = HARP_NEVER;
     if (!side->connection && side->listening && !side->closed)
         side->connection = harp_accept(side->listening);
-    if (!side->connection || side->closed)
+    if (!side->connection || (side->closed && !side->left))
         return false;
     bool stalled = now_ns >= side->in->stall_from_ns && now_ns < side->in->stall_to_ns;
     *wake_ns = stalled ? side->in->stall_to_ns : side->return_ns;
@@ -204,10 +219,12 @@ bool dst_app_work(struct dst_side *side, uint64_t *wake_ns)
     if (stalled)
         return false;
     bool moved = poll(side);
-    if (side->closed)
+    if (side->closed && !side->left)
         return moved;
     if (!side->in->stream_frames)
         moved |= post(side);
+    if (side->closed)
+        return moved;
     for (; side->connected && side->sent < side->out->n && send_one(side, side->sent); side->sent++)
         moved = true;
     if (now_ns >= side->return_ns) {

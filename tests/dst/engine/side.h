@@ -39,6 +39,7 @@ struct dst_side {
     const struct dst_script *out, *in;
     bool connected, closed;
     uint32_t reason;
+    uint32_t left; /* to be received after the end */
     uint32_t sent, reported_sent, posted, received;
     uint64_t chunk_bytes[DST_MESSAGES];
     uint8_t *chunk_map[DST_MESSAGES];

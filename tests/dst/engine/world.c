@@ -106,12 +106,25 @@ static enum dst_weather weather_of(enum dst_kind kind)
     return kind == DST_PLAIN ? DST_CALM : kind == DST_FAULTS ? DST_STORM : DST_ROUGH;
 }
 
+/* Small messages that nobody reads before their sender may be done. */
+static void draw_unread(struct world *w, struct dst_script *script, uint16_t segment)
+{
+    script->n = 1 + (uint32_t)below(w, HARP_EAGER + 2);
+    for (uint32_t m = 0; m < script->n; m++)
+        script->size[m] = (uint32_t)below(w, segment + 1u);
+    script->stream_frames = 0;
+    script->stall_from_ns = w->now_ns;
+    script->stall_to_ns = w->now_ns + below(w, 100 * DST_MS);
+}
+
 static void begin(struct world *w)
 {
     uint16_t segment = (uint16_t)(HARP_CHUNK_ALIGN * (1 + below(w, chance(w, 500) ? 1 : 11)));
     for (int i = 0; i < 2; i++) {
         memset(&w->scripts[i], 0, sizeof w->scripts[i]);
         dst_script_draw(&w->random, &w->scripts[i], segment, w->now_ns, w->kind == DST_FAULTS);
+        if (w->kind == DST_LET_GO && chance(w, 500))
+            draw_unread(w, &w->scripts[i], segment);
     }
     draw_side(w, 0, segment);
     draw_side(w, 1, segment);
@@ -277,12 +290,16 @@ static void run_let_go(struct world *w)
     while (w->now_ns < go_ns && !through(w))
         step(w, go_ns);
     struct dst_side *side = &w->sides[below(w, 2)];
-    bool open = side->peer->connected && side->connected;
+    bool open = side->connected && side->peer->connection && dst_side_established(side->peer);
     dst_side_let_go(side);
     uint64_t stop_ns = w->link.heal_ns + 2 * DEAD_NS;
     while (open && w->now_ns < stop_ns && !side->peer->closed)
         step(w, stop_ns);
     DST_CHECK(!open || side->peer->closed, "the other end was not told", side->number, go_ns);
+    for (stop_ns = w->now_ns + DEAD_NS; w->now_ns < stop_ns && side->peer->left;)
+        step(w, stop_ns);
+    DST_CHECK(!side->peer->left, "messages that were left cannot be received", side->number,
+              side->peer->left);
 }
 
 static void run_malice(struct world *w)

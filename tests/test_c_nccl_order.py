@@ -1,0 +1,31 @@
+"""The NCCL plugin's order of messages where the sending end is ahead of the receiving one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+from c_programs import ROOT, build, library
+
+# glibc.c wraps functions for old systems, which sanitizers do themselves.
+SOURCES = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "cnet" / "nccl").glob("*.c"))
+           if path.name != "glibc.c"]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("order") / "test",
+                 ["tests/c/test_nccl_order.c", *SOURCES, str(library())])
+
+
+@pytest.mark.parametrize("faults", ["", "drop=2%,reorder=2%,duplicate=1%,delay=100us,seed=11"],
+                         ids=["clean", "faults"])
+@pytest.mark.parametrize("progress", ["threads", "inline"])
+@pytest.mark.parametrize("port", ["udp", "mem"])
+def test_sends_that_are_ahead_find_their_buffers(program, port, progress, faults):
+    settings = {"HARP_PORT": port, "HARP_PROGRESS": progress, "HARP_FAULTS": faults,
+                "HARP_IFNAME": "=lo", "HARP_CONF_FILE": "/dev/null"}
+    done = subprocess.run([program], env={**os.environ, **settings}, capture_output=True, text=True,
+                          check=False, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
