@@ -193,6 +193,10 @@ bool harp_engine_drive(struct harp_engine *engine)
         return false;
     bool moved = harp_engine_turn(engine);
     atomic_store_explicit(&engine->driven_ns, engine->now_ns, memory_order_relaxed);
+    /* The turn has told the ports that nobody sleeps: so the helper must not, and stands by. */
+    if (atomic_load_explicit(&engine->sleeping, memory_order_relaxed) &&
+        atomic_exchange(&engine->sleeping, 0))
+        harp_engine_ring(engine);
     harp_token_drop(engine);
     return moved;
 }

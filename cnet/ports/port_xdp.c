@@ -110,6 +110,23 @@ static int xdp_fd(const struct harp_port *port)
     return harp_xdp_of(port)->epoll;
 }
 
+/* Whether epoll tells of the socket. It does so only while somebody sleeps: somebody to tell costs
+ * the kernel two locks a packet, on both of its ways. */
+static void listen_to_socket(struct harp_xdp *xdp, bool on)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = EVENT_SOCKET};
+    if (xdp->slept != on)
+        epoll_ctl(xdp->epoll, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, xdp->socket.fd, &event);
+    xdp->slept = on;
+}
+
+void harp_xdp_woke(struct harp_xdp *xdp, bool in_vain)
+{
+    if (xdp->slept && in_vain)
+        harp_xdp_look(xdp);
+    listen_to_socket(xdp, false);
+}
+
 static bool xdp_sleep(struct harp_port *port)
 {
     struct harp_xdp *xdp = harp_xdp_of(port);
@@ -121,7 +138,7 @@ static bool xdp_sleep(struct harp_port *port)
     if (xdp->unsent && !xdp->blocked)
         return false;
     harp_xdp_socket_wake(&xdp->socket, &port->counters.receive_calls);
-    xdp->slept = true;
+    listen_to_socket(xdp, true);
     return true;
 }
 
@@ -348,8 +365,6 @@ static int open_all(struct harp_xdp *xdp, struct harp_port_config *config, char 
     harp_xdp_refill(xdp);
     if (error == 0)
         error = steer(xdp, why);
-    if (error == 0)
-        error = watch(xdp, xdp->socket.fd, EVENT_SOCKET);
     if (error == 0)
         error = watch(xdp, xdp->netlink.monitor, EVENT_NETLINK);
     return error;

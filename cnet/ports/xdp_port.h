@@ -95,7 +95,7 @@ struct harp_xdp {
     uint32_t notices_first, notices_n;
 
     int epoll;
-    bool slept;
+    bool slept; /* and epoll tells of the socket */
     uint64_t now_ns, tended_ns, woken_ns;
     struct harp_netlink netlink;
     struct harp_link link;
@@ -105,6 +105,9 @@ struct harp_xdp {
 
 /* See what kernel sockets, links, routes and neighbours have to say. One system call if nothing. */
 void harp_xdp_look(struct harp_xdp *xdp);
+
+/* The first turn after a sleep; `in_vain` if nothing was in the ring. */
+void harp_xdp_woke(struct harp_xdp *xdp, bool in_vain);
 
 /* Receiving. */
 size_t harp_xdp_receive(struct harp_port *port, uint64_t now_ns, struct harp_arrival *arrivals,

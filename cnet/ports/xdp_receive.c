@@ -198,9 +198,8 @@ size_t harp_xdp_receive(struct harp_port *port, uint64_t now_ns, struct harp_arr
         harp_ring_consume(&xdp->socket.rx, seen);
     else
         wake(xdp);
-    if (made == 0 && xdp->slept)
-        harp_xdp_look(xdp);
-    xdp->slept = false;
+    if (xdp->slept)
+        harp_xdp_woke(xdp, made == 0);
     if (xdp->ready_n > 0 && made < room)
         made +=
             (uint32_t)harp_xdp_kernel_receive(xdp, arrivals + made, &xdp->from[made], room - made);
