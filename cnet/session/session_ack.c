@@ -212,6 +212,14 @@ static void tell_credit_soon(struct harp_session *session)
     harp_session_wake(session, session->heard_path);
 }
 
+/* Whether data goes out now, with which an ACK that is due soon can go. */
+static bool goes_along(struct harp_session *session, const struct harp_path *path)
+{
+    struct harp_pick pick;
+    return path->ack_at_ns <= session->now_ns + HARP_ACK_SOON_NS && session->state == HARP_OPEN &&
+           harp_outbox_pick(&session->outbox, &pick);
+}
+
 size_t harp_session_send_acks(struct harp_session *session, struct harp_frame *frames, size_t room)
 {
     size_t n = 0;
@@ -221,7 +229,8 @@ size_t harp_session_send_acks(struct harp_session *session, struct harp_frame *f
         uint8_t number = harp_session_next_path(&set);
         const struct harp_path *path = &session->paths[number];
         bool last = session->state == HARP_CLOSING && path->ack_at_ns != HARP_NEVER;
-        if (path->ack_now || path->ack_at_ns <= session->now_ns || last)
+        if (path->ack_now || path->ack_at_ns <= session->now_ns || last ||
+            goes_along(session, path))
             write_ack(session, &frames[n++], number);
     }
     return n;
