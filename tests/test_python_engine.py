@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -446,3 +447,24 @@ def test_the_manual_does_what_it_says():
     assert done.failed == 0
     assert done.attempted > 20
     assert doctest.testmod(harp.net.engine).failed == 0
+
+
+def blocked_signals():
+    """Return the signals that each thread of this process blocks."""
+    found = {}
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            status = (task / "status").read_text()
+            mask = int(status.split("SigBlk:")[1].split()[0], 16)
+            found[task.name] = {number for number in range(1, 32) if mask >> number - 1 & 1}
+    return found
+
+
+def test_signals_come_to_the_application_threads_only():
+    before = blocked_signals()
+    with engine("mem"):
+        after = blocked_signals()
+        new = [blocked for task, blocked in after.items() if task not in before]
+        assert new
+        assert all({signal.SIGTERM, signal.SIGINT, signal.SIGCHLD} <= blocked for blocked in new)
+        assert all(after[task] == before[task] for task in before if task in after)

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -163,7 +164,12 @@ int harp_engine_start(struct harp_engine *engine, char *why)
     engine->doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (engine->doorbell < 0)
         return snprintf(why, HARP_WHY_BYTES, "no eventfd: %s", strerror(errno)), -errno;
+    /* Signals are the application's business: none comes to a thread that it knows nothing of. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&engine->thread, NULL, engine_thread, engine);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error)
         return snprintf(why, HARP_WHY_BYTES, "no thread: %s", strerror(error)), -error;
     engine->threaded = true;

@@ -7,8 +7,8 @@
 #define MS (1000 * US)
 #define LAPSE_NS (100 * MS)
 #define STEP_BACK_NS MS
-#define FLIGHT_BYTES (UINT64_C(4) << 20) /* of all paths: half of what a udp port's socket holds   \
-                                          */
+/* Of all paths together: half of what a udp port's socket holds. */
+#define FLIGHT_BYTES (UINT64_C(4) << 20)
 
 void harp_session_defaults(struct harp_session_config *config, uint16_t segment, uint16_t paths)
 {

@@ -232,7 +232,8 @@ void harp_session_unreachable(struct harp_session *session, uint64_t now_ns, uin
 {
     harp_session_clock(session, now_ns);
     bool connecting = session->state == HARP_CONNECTING && session->config.paths > 1;
-    bool open = session->state == HARP_OPEN && path < session->paths_n;
+    bool open =
+        session->state == HARP_OPEN && exists(session, path) && session->standing[path].heard;
     if (!connecting && !open)
         return;
     const struct harp_loss_limits *limits = &session->config.loss;

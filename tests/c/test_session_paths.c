@@ -307,6 +307,25 @@ static void test_unreachable_probes_and_no_more(void)
     pair_free(pair);
 }
 
+static bool path_1_is_never_heard(struct pair *pair, uint8_t to, const struct harp_frame *frame)
+{
+    (void)pair;
+    return to != 1 || frame->path != 1;
+}
+
+/* The listening end knows no way back on such a path. */
+static void test_unreachable_on_a_path_never_heard(void)
+{
+    struct pair *pair = pair_make(2);
+    pair->passes = path_1_is_never_heard;
+    pair_connect(pair);
+    uint64_t before = pair->frames[0][HARP_PROBE];
+    harp_session_unreachable(pair->end[1], pair->now_ns, 1);
+    pair_pass(pair, MS);
+    assert(!info(pair, 1, 1).heard && pair->frames[0][HARP_PROBE] == before);
+    pair_free(pair);
+}
+
 static bool path_0_is_black(struct pair *pair, uint8_t to, const struct harp_frame *frame)
 {
     (void)pair, (void)to;
@@ -343,6 +362,7 @@ int main(void)
     test_retired_by_the_peer();
     test_a_path_that_was_not_heard_is_not_used();
     test_unreachable_probes_and_no_more();
+    test_unreachable_on_a_path_never_heard();
     test_unreachable_while_connecting();
     return 0;
 }
