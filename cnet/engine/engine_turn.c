@@ -10,8 +10,10 @@ static void take_commands(struct harp_engine *engine)
             harp_connection_command(engine->connections[i]);
 }
 
-static void drive_connection(struct harp_engine *engine, struct harp_connection *connection)
+/* Whether data went out. */
+static bool drive_connection(struct harp_engine *engine, struct harp_connection *connection)
 {
+    uint64_t sent = harp_session_count(connection->session)->data_sent;
     harp_connection_events(connection);
     bool more = harp_engine_send(engine, connection);
     harp_connection_events(connection);
@@ -21,12 +23,19 @@ static void drive_connection(struct harp_engine *engine, struct harp_connection 
     if (more && deadline_ns > engine->now_ns + RETRY_NS)
         deadline_ns = engine->now_ns + RETRY_NS;
     engine->deadline_ns[connection->index] = deadline_ns;
+    return harp_session_count(connection->session)->data_sent != sent;
 }
 
+/* A question and its answer may travel on two connections: what acknowledges the one leaves in one
+ * call of the kernel with the other. */
 static void drive_due(struct harp_engine *engine)
 {
+    bool sent = false;
     for (uint32_t i = 0; i < engine->connections_n; i++)
         if (engine->deadline_ns[i] <= engine->now_ns)
+            sent |= drive_connection(engine, engine->connections[i]);
+    for (uint32_t i = 0; sent && i < engine->connections_n; i++)
+        if (engine->connections[i] && harp_session_ack_along(engine->connections[i]->session))
             drive_connection(engine, engine->connections[i]);
 }
 

@@ -153,6 +153,10 @@ size_t harp_session_send(struct harp_session *session, uint64_t now_ns, struct h
 /* When harp_session_send must be called again at the latest; HARP_NEVER if it need not be. */
 uint64_t harp_session_deadline_ns(struct harp_session *session);
 
+/* Frames of another connection go to the card now: ACKs that are due soon can go along. Whether
+ * there are any, which the next harp_session_send hands out. */
+bool harp_session_ack_along(struct harp_session *session);
+
 /* Post a buffer for the next incoming message. False before the peer is known, while 256 are posted
  * and not polled, and after the end but for messages that CLOSED says are left; if such a one is
  * longer than its buffer, CLOSED comes again, with TOO_LONG. *eager becomes the slot in which the

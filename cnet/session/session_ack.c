@@ -212,6 +212,18 @@ static void tell_credit_soon(struct harp_session *session)
     harp_session_wake(session, session->heard_path);
 }
 
+bool harp_session_ack_along(struct harp_session *session)
+{
+    bool any = false;
+    for (uint64_t set = session->state == HARP_OPEN ? session->awake : 0; set;) {
+        struct harp_path *path = &session->paths[harp_session_next_path(&set)];
+        if (path->ack_at_ns > session->now_ns + HARP_ACK_SOON_NS)
+            continue;
+        path->ack_now = any = true;
+    }
+    return any;
+}
+
 /* Whether data goes out now, with which an ACK that is due soon can go. */
 static bool goes_along(struct harp_session *session, const struct harp_path *path)
 {

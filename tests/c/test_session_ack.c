@@ -42,8 +42,20 @@ static void test_without_an_answer_it_goes_soon(void)
     pair_free(pair);
 }
 
+static void test_it_can_go_along_with_what_others_send(void)
+{
+    struct harp_frame frames[8];
+    struct pair *pair = just_received();
+    assert(!harp_session_ack_along(pair->end[0]));
+    assert(harp_session_ack_along(pair->end[1]));
+    assert(harp_session_send(pair->end[1], pair->now_ns, frames, 8) == 1);
+    assert(frames[0].header.type == HARP_ACK && !harp_session_ack_along(pair->end[1]));
+    pair_free(pair);
+}
+
 int main(void)
 {
+    test_it_can_go_along_with_what_others_send();
     test_an_answer_takes_the_acknowledgement_along();
     test_without_an_answer_it_goes_soon();
     return 0;
