@@ -167,7 +167,8 @@ def xdp_pair(mtu: int, *, segmentation: bool = True) -> Group:
     def group(bench: Bench) -> Iterator[Arms]:
         # TCP has a pair of its own, since a program on a veth changes what its peer offloads.
         with veth_pair(mtu=mtu) as (a, b), veth_pair(mtu=mtu) as (c, d):
-            arms = harp_arms(bench, a, b, "xdp", {"HARP": ()})
+            # No more frames than the raw blast has: what arrives is written where the cache is.
+            arms = harp_arms(bench, a, b, "xdp", {"HARP": ("--frames", "2048")})
             if segmentation:
                 arms |= xdp_arm(bench, a, b, mtu)
             else:

@@ -26,6 +26,7 @@ enum {
     DRAFTS_MAX = 4096,  /* frames of a message */
     SAMPLES = 1 << 20,  /* of round trips */
     WATCH_NS = 1000000, /* between two looks at the path's delay */
+    SPIN_NS = 5000,     /* a thread's: others wait for the core */
     LINGER_NS = 20000000
 };
 
@@ -58,6 +59,8 @@ static struct harp_engine *open_engine(const struct settings *s)
     config.name = "bench";
     config.progress = s->thread ? HARP_PROGRESS_THREAD : HARP_PROGRESS_INLINE;
     config.cpu = s->thread ? s->cpu : -1;
+    if (s->thread)
+        config.spin_ns = SPIN_NS;
     config.frames = s->frames;
     config.ports[0] = s->port;
     config.ports_n = 1;

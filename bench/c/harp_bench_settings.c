@@ -140,7 +140,7 @@ const char *read_settings(struct settings *s, int count, char **words)
                            .paths = 1,
                            .cpu = -1,
                            .seconds = 5,
-                           .port.config = {.locals = 1, .queue = -1, .frames_max = 4096}};
+                           .port.config = {.locals = 1, .queue = -1}};
     for (int option; (option = getopt_long(count, words, "", names, NULL)) != -1;)
         read_option(s, option, optarg);
     if (count - optind != 1 || !s->port.open || s->flight < 1 || s->flight > FLIGHT_MAX ||
