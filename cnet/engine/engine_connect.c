@@ -62,6 +62,7 @@ void harp_engine_session_config(struct harp_engine *engine,
     if (holds_back) { /* silence means that the other end is busy elsewhere, or gone */
         config->cc = &harp_cc_fixed;
         config->window.initial_bytes = config->window.max_bytes;
+        config->ack_along_ns = 0;
         config->loss.min_rto_ns = config->loss.dead_ns = config->dead_ns / 8;
     }
     config->epoch = engine->epoch;

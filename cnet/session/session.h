@@ -90,6 +90,8 @@ struct harp_session_config {
     uint64_t dead_ns;       /* a peer that is silent this long is gone */
     uint64_t probe_most_ns; /* longest pause between probes of a dead path, or for credit */
     uint32_t ack_every;     /* packets of one path after which an ACK does not wait */
+    uint64_t ack_along_ns;  /* an ACK that is due within this time goes along with data; 0 where it
+                               saves no call of the kernel, and only delays them */
     const struct harp_cc_ops *cc;
     struct harp_cc_config window;
 };

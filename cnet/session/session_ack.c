@@ -217,7 +217,7 @@ bool harp_session_ack_along(struct harp_session *session)
     bool any = false;
     for (uint64_t set = session->state == HARP_OPEN ? session->awake : 0; set;) {
         struct harp_path *path = &session->paths[harp_session_next_path(&set)];
-        if (path->ack_at_ns > session->now_ns + HARP_ACK_SOON_NS)
+        if (path->ack_at_ns > session->now_ns + session->config.ack_along_ns)
             continue;
         path->ack_now = any = true;
     }
@@ -228,8 +228,8 @@ bool harp_session_ack_along(struct harp_session *session)
 static bool goes_along(struct harp_session *session, const struct harp_path *path)
 {
     struct harp_pick pick;
-    return path->ack_at_ns <= session->now_ns + HARP_ACK_SOON_NS && session->state == HARP_OPEN &&
-           harp_outbox_pick(&session->outbox, &pick);
+    return path->ack_at_ns <= session->now_ns + session->config.ack_along_ns &&
+           session->state == HARP_OPEN && harp_outbox_pick(&session->outbox, &pick);
 }
 
 size_t harp_session_send_acks(struct harp_session *session, struct harp_frame *frames, size_t room)
