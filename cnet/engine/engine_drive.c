@@ -134,6 +134,9 @@ static bool is_driven(struct harp_engine *engine)
 static void *engine_thread(void *argument)
 {
     struct harp_engine *engine = argument;
+    /* A helper that wakes up to see that the application drives must not take its CPU for that. */
+    if (engine->config.progress == HARP_PROGRESS_INLINE)
+        pthread_setschedparam(pthread_self(), SCHED_BATCH, &(struct sched_param){0});
     while (!atomic_load_explicit(&engine->stop, memory_order_relaxed)) {
         if (engine->config.progress == HARP_PROGRESS_INLINE && is_driven(engine))
             stand_by(engine);
