@@ -137,7 +137,8 @@ const struct harp_parameters *harp_session_peer(const struct harp_session *sessi
  * and round trips as long as the pause. Likewise time goes on where it was when the clock was set
  * back; were it held, round trips would look like nothing and all would seem overdue. Only little
  * steps back, as between two sources of time stamps, are held. lapse_ns wraps when it is negative.
- */
+ * On a host so crowded that pause follows pause a peer is gone all the same: each counts for an
+ * eighth of the patience with it. */
 void harp_session_clock(struct harp_session *session, uint64_t now_ns)
 {
     assert(!session->placing);
@@ -150,6 +151,9 @@ void harp_session_clock(struct harp_session *session, uint64_t now_ns)
     }
     uint64_t asked_ns = harp_max(session->asked_ns, session->now_ns);
     if (session->asked_ns != HARP_NEVER && now_ns > asked_ns + LAPSE_NS) {
+        uint64_t counted_ns = harp_min(now_ns - asked_ns, session->config.dead_ns / 8);
+        session->heard_ns -= harp_min(counted_ns, session->heard_ns);
+        session->began_ns -= harp_min(counted_ns, session->began_ns);
         session->lapse_ns += now_ns - asked_ns;
         now_ns = asked_ns;
     }

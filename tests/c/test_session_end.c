@@ -161,6 +161,25 @@ static void test_quiet_is_not_silence(void)
     pair_free(pair);
 }
 
+/* An end whose host hardly ever lets it run learns it, too, if after more turns. */
+static void test_pause_after_pause_a_peer_is_gone(void)
+{
+    struct harp_frame frames[64];
+    struct harp_event event = {0};
+    struct pair *pair = pair_make(1);
+    pair->config[0].dead_ns = S;
+    pair_connect(pair);
+    uint64_t now_ns = pair->now_ns;
+    for (int pauses = 0; event.type != HARP_EVENT_CLOSED; pauses++) {
+        assert(pauses <= 9);
+        harp_session_send(pair->end[0], now_ns += 10 * S, frames, 64);
+        harp_session_deadline_ns(pair->end[0]);
+        harp_session_poll(pair->end[0], &event);
+    }
+    assert(event.reason == HARP_REASON_SILENT);
+    pair_free(pair);
+}
+
 int main(void)
 {
     test_closing_with_words();
@@ -172,5 +191,6 @@ int main(void)
     test_nobody_answers();
     test_a_silent_peer_is_gone_in_time();
     test_quiet_is_not_silence();
+    test_pause_after_pause_a_peer_is_gone();
     return 0;
 }
