@@ -171,8 +171,8 @@ def against(what: str = "") -> Sequence[str]:
 
 
 ROWS = {row.id: row for row in (
-    Row("nccl-zc", "xdp port, zero copy, emulated virtio_net, MTU 1500", emulated, best("xdp", "threads"),
-        against=against(), target=1.94),
+    Row("nccl-zc", "xdp port, zero copy, emulated virtio_net, MTU 1500", emulated,
+        best("xdp", "threads"), against=against(), target=1.94),
     Row("nccl-udp", "udp port over veth, MTU 1500, offloads on", udp_pair, best("udp"),
         against=against(), target=1.2, aim=1.5),
     Row("nccl-xdp", "xdp port over veth, MTU 9000, offloads off", xdp_pair, best("xdp"),
