@@ -1,6 +1,6 @@
 /* The plugin loads wherever glibc 2.31 or newer is, whatever it was built on.
  *
- * glibc 2.33 and 2.34 gave new versions to functions that had not changed. The linker turns cnet's
+ * glibc 2.32 to 2.34 gave new versions to functions that had not changed. The linker turns cnet's
  * calls to them into calls to the ones here (--wrap, in meson.build), which ask for the first
  * version of each, there since the architecture is. A test looks at the symbols of what was built.
  */
@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -28,6 +29,7 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 int __wrap_pthread_join(pthread_t thread, void **result);
 int __wrap_pthread_once(pthread_once_t *once, void (*run)(void));
 int __wrap_pthread_setaffinity_np(pthread_t thread, size_t bytes, const cpu_set_t *cpus);
+int __wrap_pthread_sigmask(int how, const sigset_t *set, sigset_t *before);
 int __wrap_fstat(int file, struct stat *out);
 int __wrap_fstatat(int folder, const char *path, struct stat *out, int flags);
 
@@ -35,10 +37,12 @@ int first_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *)
 int first_join(pthread_t, void **);
 int first_once(pthread_once_t *, void (*)(void));
 int first_setaffinity(pthread_t, size_t, const cpu_set_t *);
+int first_sigmask(int, const sigset_t *, sigset_t *);
 __asm__(".symver first_create, pthread_create@" FIRST);
 __asm__(".symver first_join, pthread_join@" FIRST);
 __asm__(".symver first_once, pthread_once@" FIRST);
 __asm__(".symver first_setaffinity, pthread_setaffinity_np@" FIRST_AFFINITY);
+__asm__(".symver first_sigmask, pthread_sigmask@" FIRST);
 
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
                           void *argument)
@@ -59,6 +63,11 @@ int __wrap_pthread_once(pthread_once_t *once, void (*run)(void))
 int __wrap_pthread_setaffinity_np(pthread_t thread, size_t bytes, const cpu_set_t *cpus)
 {
     return first_setaffinity(thread, bytes, cpus);
+}
+
+int __wrap_pthread_sigmask(int how, const sigset_t *set, sigset_t *before)
+{
+    return first_sigmask(how, set, before);
 }
 
 /* Before 2.33 there were no such functions, only macros. The kernel's struct is the same. */

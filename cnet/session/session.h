@@ -193,7 +193,7 @@ enum harp_event_type {
     HARP_EVENT_CONNECTED,
     HARP_EVENT_SENT,     /* the peer has all of the message */
     HARP_EVENT_RECEIVED, /* all of the message is in its buffer */
-    HARP_EVENT_CLOSED,   /* the last one */
+    HARP_EVENT_CLOSED, /* the last one but for `size` messages that are left (harp_session_post) */
 };
 
 struct harp_event {
