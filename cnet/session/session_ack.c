@@ -232,9 +232,25 @@ static bool goes_along(struct harp_session *session, const struct harp_path *pat
            session->state == HARP_OPEN && harp_outbox_pick(&session->outbox, &pick);
 }
 
+/* CLOSE goes out now: what has arrived is said once more, on its path, for what went on other paths
+ * may come after it, and nobody listens then. */
+static size_t ack_before_close(struct harp_session *session, struct harp_frame *frames, size_t room)
+{
+    size_t n = 0;
+    for (uint8_t number = 0; number < session->paths_n && n < room; number++) {
+        if (!session->standing[number].heard)
+            continue;
+        write_ack(session, &frames[n], number);
+        frames[n++].path = harp_session_close_path(session);
+    }
+    return n;
+}
+
 size_t harp_session_send_acks(struct harp_session *session, struct harp_frame *frames, size_t room)
 {
     size_t n = 0;
+    if (session->state == HARP_CLOSING && session->now_ns >= session->repeat_at_ns)
+        return ack_before_close(session, frames, room);
     if (session->state == HARP_OPEN)
         tell_credit_soon(session);
     for (uint64_t set = session->awake; set && n < room;) {

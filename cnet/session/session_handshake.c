@@ -158,6 +158,11 @@ static void write_close(struct harp_session *session, struct harp_frame *frame, 
     frame->header.length = (uint16_t)harp_close_encode(&notice, frame->body);
 }
 
+uint8_t harp_session_close_path(const struct harp_session *session)
+{
+    return harp_session_pick_path(session, (uint8_t)(session->repeats % session->paths_n));
+}
+
 /* FIRST and CLOSE are repeated ever more rarely, but several times before either end gives up. */
 static void put_off(struct harp_session *session)
 {
@@ -194,8 +199,7 @@ size_t harp_session_send_handshake(struct harp_session *session, struct harp_fra
         harp_session_end(session, session->reason, false);
         return 0;
     } else {
-        uint8_t wanted = (uint8_t)(session->repeats % session->paths_n);
-        write_close(session, frame, harp_session_pick_path(session, wanted));
+        write_close(session, frame, harp_session_close_path(session));
     }
     put_off(session);
     return 1;

@@ -120,6 +120,8 @@ enum harp_verdict harp_session_take_handshake(struct harp_session *session,
 enum harp_verdict harp_session_take_close(struct harp_session *session,
                                           const struct harp_header *header, const uint8_t *body);
 size_t harp_session_send_handshake(struct harp_session *session, struct harp_frame *frame);
+/* Where the next CLOSE goes. */
+uint8_t harp_session_close_path(const struct harp_session *session);
 
 /* An ACK, coming and going. */
 enum harp_verdict harp_session_take_ack(struct harp_session *session,

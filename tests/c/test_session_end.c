@@ -74,6 +74,36 @@ static void test_what_arrived_is_acknowledged_before_the_end(void)
     pair_free(pair);
 }
 
+static bool overtaken(struct pair *pair, uint8_t to, const struct harp_frame *frame)
+{
+    (void)pair;
+    return to != 1 || frame->header.type != HARP_ACK || frame->path == 0;
+}
+
+/* Likewise where CLOSE overtakes what went on other paths. */
+static void test_the_last_acknowledgement_takes_the_path_of_the_end(void)
+{
+    static uint8_t bytes[100], to[100];
+    uint32_t elsewhere = 0;
+    for (uint64_t seed = 0; seed < 16; seed++) {
+        struct pair *pair = pair_make(4);
+        int eager;
+        pair->config[1].seed = seed;
+        pair_connect(pair);
+        pair->passes = overtaken;
+        assert(harp_session_post(pair->end[0], to, sizeof to, 0, &eager));
+        assert(harp_session_message(pair->end[1], bytes, sizeof bytes, 0));
+        assert(pair_until(pair, MS, has_received));
+        pair_pass(pair, 100 * US);
+        elsewhere += pair->sent[1] == 0;
+        harp_session_close(pair->end[0], pair->now_ns, HARP_REASON_DONE, NULL);
+        pair_pass(pair, 100 * US);
+        assert(pair->sent[1] == 1 && pair->closed[1].reason == HARP_REASON_DONE);
+        pair_free(pair);
+    }
+    assert(elsewhere > 0);
+}
+
 static void test_every_reason_has_a_sentence(void)
 {
     struct harp_event event = {.type = HARP_EVENT_CLOSED};
@@ -186,6 +216,7 @@ int main(void)
     test_too_many_words();
     test_no_words();
     test_what_arrived_is_acknowledged_before_the_end();
+    test_the_last_acknowledgement_takes_the_path_of_the_end();
     test_every_reason_has_a_sentence();
     test_another_version();
     test_nobody_answers();
