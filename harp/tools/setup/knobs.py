@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import glob
 import shlex
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ BEGIN = "# harp setup: begin (harp setup --undo takes these lines away; lines be
 END = "# harp setup: end\n"
 
 
-class Knob:
+class Knob(ABC):
     """Something of a host that has a value."""
 
     kind: str
@@ -52,17 +53,17 @@ class Knob:
         """What it is, in two words."""
         return f"{self.kind} {self.of}"
 
+    @abstractmethod
     def read(self, host: Host) -> str | None:
         """Give the value that it has."""
-        raise NotImplementedError
 
+    @abstractmethod
     def shown(self, host: Host, value: str | None) -> str:
         """Give the command that sets it, as one would type it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def set(self, host: Host, value: str | None) -> None:
         """Set it, or raise Refused."""
-        raise NotImplementedError
 
 
 class _Command(Knob):
