@@ -56,7 +56,8 @@ def main(path: str, *wishes: str) -> None:
     logger = Logger(log)
     net = Table.in_dll(ctypes.CDLL(path), "ncclNetPlugin_v12")
     context = ctypes.c_void_p()
-    found: dict[str, object] = {"name": net.name.decode(), "devices": [], "said": said}
+    devices: list[dict[str, object]] = []
+    found: dict[str, object] = {"name": net.name.decode(), "devices": devices, "said": said}
     found["init"] = net.init(ctypes.byref(context), 1, None, logger, None)
     count = ctypes.c_int()
     if found["init"] == 0:
@@ -64,7 +65,7 @@ def main(path: str, *wishes: str) -> None:
     for device in range(count.value):
         properties = Properties()
         assert net.properties(device, ctypes.byref(properties)) == 0
-        found["devices"].append({  # type: ignore[attr-defined]
+        devices.append({
             "name": properties.name.decode(), "pci": (properties.pci or b"").decode(),
             "guid": properties.guid, "speed": properties.speed, "pointers": properties.pointers,
             "receives": properties.receives})
