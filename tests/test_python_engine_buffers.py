@@ -10,11 +10,6 @@ from test_python_engine import PATIENCE_S, pair, pattern
 import harp
 from harp._memory import Memory
 
-try:
-    import torch
-except ImportError:
-    torch = None
-
 
 def streamed(port="mem", frames=256, **near):
     return pair(port, near=near, far={"streamed": frames})
@@ -60,9 +55,9 @@ def test_views_of_a_frame_are_the_same_memory():
         assert chunk.views == 0
 
 
-@pytest.mark.skipif(torch is None, reason="torch is not installed")
 @pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # torch knows no others
 def test_torch_wraps_a_frame_and_a_message():
+    torch = pytest.importorskip("torch")
     with streamed() as (a, b):
         a.send(np.arange(10, dtype=np.float32))
         chunk = next(b.stream(PATIENCE_S))
