@@ -75,9 +75,9 @@ def serving(space, *options):
 
 
 @pytest.mark.skipif(bool(usable()), reason=usable())
-@pytest.mark.parametrize("port", ["udp", "xdp"])
-@pytest.mark.parametrize("address", ["ipv4", "ipv6"])
-def test_two_hosts(port, address):
+@pytest.mark.parametrize(("port", "address"), [
+    ("udp", "ipv4"), ("udp", "ipv6"), ("xdp", "ipv4"), ("xdp", "ipv6"), ("mem", "ipv4")])
+def test_two_namespaces(port, address):
     with veth_pair() as (a, b):
         interface = ["--interface", b.device] if port == "xdp" else []
         server, said = serving(b.space, "--control", "0", *interface)
@@ -87,8 +87,9 @@ def test_two_hosts(port, address):
             *PERF, getattr(b, address), "--control", control, "--port", port, "--json", *QUICK,
             *interface, timeout_s=120))
         check_rows(found["rows"], [8, 65536])
-        assert any(f"{port}: {a.device}" in line for line in found["here"])
-        assert any(f"{port}: {b.device}" in line for line in found["there"])
+        for end, device in (("here", a.device), ("there", b.device)):
+            what = "rings" if port == "mem" else device
+            assert any(f"{port}: {what}" in line for line in found[end])
         assert server.wait(30) == 0
         assert server.stderr.read() == ""
 

@@ -277,7 +277,7 @@ static int make_hop(struct harp_engine *engine, const struct harp_address *remot
     const struct harp_address *to = &remotes[p % remotes_n];
     int port = port_to(engine, to, p);
     if (port < 0)
-        return snprintf(why, HARP_WHY_BYTES, "no port of the engine leads there"), -EHOSTUNREACH;
+        return -EHOSTUNREACH;
     struct harp_port *from = engine->ports[port];
     uint16_t local = (uint16_t)(p % from->locals_n);
     int number = from->ops->hop(from, to, local, why);
@@ -287,13 +287,14 @@ static int make_hop(struct harp_engine *engine, const struct harp_address *remot
     return 0;
 }
 
+/* Hops to the handle's addresses of one family. If it has none that a port of the engine leads
+ * to, `why` stays as it was. */
 static int make_hops(struct harp_engine *engine, const struct harp_handle *handle, uint16_t paths,
                      enum harp_family family, struct harp_hop *hops, char *why)
 {
     struct harp_address remotes[HARP_HANDLE_ADDRESSES];
     uint32_t remotes_n = 0;
     int error = -EHOSTUNREACH;
-    snprintf(why, HARP_WHY_BYTES, "the handle has no address that a port of this engine leads to");
     for (uint32_t i = 0; i < HARP_HANDLE_ADDRESSES; i++)
         if (handle->addresses[i].family == family)
             remotes[remotes_n++] = handle->addresses[i];
@@ -326,11 +327,12 @@ static int begin(struct harp_engine *engine, const struct harp_handle *handle,
 {
     struct harp_hop hops[HARP_PATHS_MAX];
     struct harp_session_config session;
-    int error = make_hops(engine, handle, config->paths, HARP_MEM, hops, why);
-    if (error)
-        error = make_hops(engine, handle, config->paths, HARP_INET, hops, why);
-    if (error)
-        return error;
+    snprintf(why, HARP_WHY_BYTES, "the handle has no address that a port of this engine leads to");
+    if (make_hops(engine, handle, config->paths, HARP_MEM, hops, why) != 0) {
+        int error = make_hops(engine, handle, config->paths, HARP_INET, hops, why);
+        if (error)
+            return error;
+    }
     harp_engine_session_config(engine, config, payload_of(engine, hops, config->paths),
                                engine->ports[hops[0].port]->holds_back, &session);
     session.listener = handle->listener;

@@ -10,6 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ports/port_mem_name.h"
+
 #define RING_BYTES (UINT64_C(4) << 20) /* more is not faster and takes more memory */
 #define BURSTS 8 /* a ring is written and read in so many parts, so that both sides are at work */
 #define STALL_NS UINT64_C(300000000) /* a reader that stands still so long is no reason to wait */
@@ -336,6 +338,8 @@ static void close_port(struct harp_port *base)
     }
     if (port->listener >= 0)
         close(port->listener);
+    if (port->listener >= 0 && !child)
+        mem_name_remove(&port->name);
     free(port);
 }
 

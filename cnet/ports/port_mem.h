@@ -1,7 +1,7 @@
 /* Inside of the mem port: datagrams through memory that two processes share.
  *
  *     port A                                                        port B
- *     name: 16 random bytes                           "\0harp-mem-<name>" listens
+ *     name: 16 random bytes                           listens under its name (port_mem_name.h)
  *       |  connect, hello + memfd (SCM_RIGHTS) ------------------------>  |
  *       |  ring 0 =====================================================>  |
  *       |  <===================================================== ring 1  |
@@ -10,8 +10,7 @@
  * - **One link per pair of ports**, whoever connected first, for both directions; it lives until
  *   either port closes. (If both connect at the same moment there are two, and each sends on its
  *   own.) A port may be linked to itself.
- * - **Nothing is left behind.** Abstract sockets and memfds vanish with the processes. Ports see
- *   each other within one network namespace, and only processes of the same user link up.
+ * - **Who links up.** Processes of one user that share /dev/shm. Memory vanishes with them.
  * - **A link ends** when the socket does or when the other side breaks the ring's rules: a notice
  *   says that the address is unreachable, once what lay in the ring has been received. What is
  *   written for it then is dropped, as it is for a reader that stands still with a full ring.

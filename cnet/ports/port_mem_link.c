@@ -10,22 +10,13 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
-#include <sys/un.h>
 #include <unistd.h>
+
+#include "ports/port_mem_name.h"
 
 /* Of linux/mman.h and linux/memfd.h, which not all C libraries pass on. */
 enum { POPULATE_WRITE = 23, HUGE_2MIB = 21 << 26 };
-enum { HUGE_BYTES = 1 << 21, BACKLOG = 128, EVENTS = 16, CONNECT_SECONDS = 1 };
-
-static socklen_t socket_name(const struct harp_address *name, struct sockaddr_un *out)
-{
-    *out = (struct sockaddr_un){.sun_family = AF_UNIX};
-    int n = snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "harp-mem-");
-    for (size_t i = 0; i < sizeof name->ip; i++)
-        n += snprintf(out->sun_path + 1 + n, sizeof out->sun_path - 1 - (size_t)n, "%02x",
-                      name->ip[i]);
-    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
-}
+enum { HUGE_BYTES = 1 << 21, EVENTS = 16, CONNECT_SECONDS = 1 };
 
 static int watch(struct mem_port *port, int fd, uint32_t number)
 {
@@ -35,15 +26,11 @@ static int watch(struct mem_port *port, int fd, uint32_t number)
 
 int mem_listen(struct mem_port *port)
 {
-    struct sockaddr_un name;
-    socklen_t length = socket_name(&port->name, &name);
     port->epoll = epoll_create1(EPOLL_CLOEXEC);
-    port->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (port->epoll < 0 || port->listener < 0 ||
-        bind(port->listener, (struct sockaddr *)&name, length) < 0 ||
-        listen(port->listener, BACKLOG) < 0)
+    if (port->epoll < 0)
         return -errno;
-    return watch(port, port->listener, MEM_LISTENER);
+    port->listener = mem_name_listen(&port->name);
+    return port->listener < 0 ? port->listener : watch(port, port->listener, MEM_LISTENER);
 }
 
 /* Whether the process at the other end of a socket belongs to the same user. */
@@ -210,21 +197,21 @@ static int dial(const struct harp_address *to, char *why)
 {
     char text[64];
     unsigned user = 0;
-    struct sockaddr_un name;
+    struct sockaddr_un name = mem_name(to);
     const struct timeval bound = {.tv_sec = CONNECT_SECONDS};
-    socklen_t length = socket_name(to, &name);
     harp_address_format(to, text, sizeof text);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     int failed = fd < 0 ? errno : 0;
     if (!failed && (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &bound, sizeof bound) < 0 ||
-                    connect(fd, (struct sockaddr *)&name, length) < 0))
-        failed = errno;
+                    connect(fd, (struct sockaddr *)&name, sizeof name) < 0))
+        failed = errno == ENOENT ? ECONNREFUSED : errno;
     if (failed)
-        snprintf(why, HARP_WHY_BYTES, "%s: %s", text,
-                 failed == ECONNREFUSED
-                     ? "no process here has this port; it is gone, or in another "
-                       "network namespace"
-                     : strerror(failed));
+        snprintf(
+            why, HARP_WHY_BYTES, "%s: %s", text,
+            failed == ECONNREFUSED
+                ? "no process that shares /dev/shm with this one has this port; it is gone, or "
+                  "in another container"
+                : strerror(failed));
     if (!failed && !same_user(fd, &user)) {
         snprintf(why, HARP_WHY_BYTES,
                  "%s belongs to user %u; only processes of one user share memory", text, user);

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "ports/port.h"
+#include "ports/port_mem_name.h"
 #include "ports/port_mem_ring.h"
 
 static char why[HARP_WHY_BYTES];
@@ -322,6 +323,33 @@ static void test_a_peer_that_ends(bool closes)
     port->ops->close(port);
 }
 
+static bool has_name(const struct harp_address *address)
+{
+    return access(mem_name(address).sun_path, F_OK) == 0;
+}
+
+static void test_names_of_the_dead_go(void)
+{
+    struct harp_port *port = open_port(0), *other = open_port(0);
+    struct harp_address gone = other->locals[0],
+                        *left = mmap(NULL, sizeof *left, PROT_READ | PROT_WRITE,
+                                     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert(left != MAP_FAILED && has_name(&gone));
+    other->ops->close(other);
+    assert(!has_name(&gone));
+    if (fork() == 0) {
+        *left = open_port(0)->locals[0];
+        raise(SIGKILL);
+    }
+    wait(NULL);
+    other = open_port(0); /* takes the dead one's name away, and nobody else's */
+    assert(!has_name(left) && has_name(&port->locals[0]) && has_name(&other->locals[0]));
+    assert(hop_to(other, &port->locals[0]) >= 0);
+    port->ops->close(port);
+    other->ops->close(other);
+    munmap(left, sizeof *left);
+}
+
 static void test_a_child_of_fork_ends_nothing(void)
 {
     struct harp_port *a = open_port(1), *b = open_port(1);
@@ -355,14 +383,9 @@ enum { ROGUE_RING = 1 << 20 };
 static void rogue_hello(struct rogue *rogue, const struct harp_address *to,
                         const struct mem_hello *hello)
 {
-    struct sockaddr_un name = {.sun_family = AF_UNIX};
-    char *path = name.sun_path + 1;
-    path += sprintf(path, "harp-mem-");
-    for (int i = 0; i < 16; i++)
-        path += sprintf(path, "%02x", to->ip[i]);
+    struct sockaddr_un name = mem_name(to);
     rogue->socket = socket(AF_UNIX, SOCK_SEQPACKET, 0);
-    int connected =
-        connect(rogue->socket, (struct sockaddr *)&name, (socklen_t)(path - (char *)&name));
+    int connected = connect(rogue->socket, (struct sockaddr *)&name, sizeof name);
     assert(connected == 0);
     struct iovec piece = {(void *)(uintptr_t)hello, sizeof *hello};
     _Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {0};
@@ -503,6 +526,7 @@ int main(int count, char **arguments)
     test_wrong_addresses();
     test_a_peer_that_ends(true);
     test_a_peer_that_ends(false);
+    test_names_of_the_dead_go();
     test_a_child_of_fork_ends_nothing();
     test_corrupt_indices();
     test_corrupt_consumer();
