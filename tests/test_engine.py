@@ -54,7 +54,8 @@ def test_several_paths_carry_one_connection(pair: Path, kind: str) -> None:
 def test_messages_arrive_although_the_network_fails_in_every_way(
         pair: Path, port: str, kind: str) -> None:
     faults = "drop=2%,duplicate=1%,corrupt=1%,truncate=0.5%,reorder=2%,delay=100us,seed=5"
-    run(pair, port, "manual", kind, "2", "100", "60000", faults)
+    said = run(pair, port, "manual", kind, "2", "100", "60000", faults)
+    assert said.count("chaos of seed 5") == 2, said
 
 
 def test_threads_share_nothing_but_rings(tmp_path: Path) -> None:

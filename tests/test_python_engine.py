@@ -145,6 +145,7 @@ def test_an_engine_with_several_ports_and_one_with_faults():
     ports = [harp.Port("mem"), harp.Port("udp", address="127.0.0.1", faults="drop=5%,seed=3")]
     with harp.Engine(ports) as both, engine("udp") as other:
         assert len(both.lines) == 3
+        assert both.lines[2].startswith("chaos of seed 3 over udp: ")
         with both.listen() as listener:
             assert len(listener.handle.addresses) == 2
             near = other.connect(listener.handle, timeout=PATIENCE_S)
@@ -217,6 +218,8 @@ def test_errors_say_what_is_allowed():
     assert isinstance(caught.value, OSError)
     with pytest.raises(harp.OpenError, match=r"192\.0\.2\.1"):
         harp.Engine("udp", address="192.0.2.1")
+    with pytest.raises(harp.OpenError, match='no fault "drip"; did you mean "drop"'):
+        engine(faults="drip=1%")
     with engine() as a:
         with pytest.raises(ValueError, match="1 s at least"):
             a.listen(dead_after=0.5)

@@ -9,11 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "wire/crc32c.h"
-#if __has_include("port_chaos.h")
 #include "ports/port_chaos.h"
-#define CHAOS 1
-#endif
+#include "wire/crc32c.h"
 
 #define CONTROL_FRAMES 64 /* of the pool, for control only */
 #define FRAME_BYTES_LEAST 2048
@@ -135,7 +132,6 @@ static int open_port(struct harp_engine *engine, const struct harp_engine_port *
     int error = wanted->open(&port, &config, why);
     if (error)
         return error;
-#ifdef CHAOS
     if (wanted->faults) {
         struct harp_chaos faults;
         struct harp_port *inner = port;
@@ -147,7 +143,6 @@ static int open_port(struct harp_engine *engine, const struct harp_engine_port *
             return error;
         }
     }
-#endif
     harp_recorder_add(engine->recorder, harp_engine_clock(engine), HARP_RECORD_PORT, 0,
                       engine->ports_n, port->payload_max);
     engine->ports[engine->ports_n++] = port;
