@@ -128,6 +128,11 @@ def test_loopback_serves_who_asks_for_it():
                for _, text in found["said"])
 
 
+def test_faults_that_are_asked_for_are_there():
+    found = ask("listen", HARP_PORT="udp", HARP_IFNAME="=lo", HARP_FAULTS="drop=1%,seed=7")
+    assert any(": chaos of seed 7 over udp: lo " in text for _, text in found["said"])
+
+
 def test_no_fitting_interface_is_an_error_that_lists_them():
     found = ask(HARP_IFNAME="=nosuch0")
     assert found["init"] == SYSTEM_ERROR
