@@ -142,7 +142,8 @@ def test_several_paths_carry_a_session_and_can_be_looked_at():
 
 
 def test_an_engine_with_several_ports_and_one_with_faults():
-    ports = [harp.Port("mem"), harp.Port("udp", address="127.0.0.1", faults="drop=5%,seed=3")]
+    ports = [harp.Port("mem"),
+             harp.Port("udp", address="127.0.0.1", mtu=1500, faults="drop=5%,seed=3")]
     with harp.Engine(ports) as both, engine("udp") as other:
         assert len(both.lines) == 3
         assert both.lines[2].startswith("chaos of seed 3 over udp: ")
@@ -155,6 +156,9 @@ def test_an_engine_with_several_ports_and_one_with_faults():
         far.send(pattern(500_000))
         posted.wait(PATIENCE_S)
         assert np.array_equal(into, pattern(500_000))
+        assert far.info.counters["data_again"] > 0
+    with pytest.raises(harp.OpenError, match='did you mean "drop"'):
+        harp.Engine(harp.Port("mem", faults="drip=5%"))
 
 
 @pytest.mark.skipif(bool(usable()), reason=usable())
