@@ -104,6 +104,9 @@ def test_wrong_lines(conf_file):
     said = run("env", HARP_CONF_FILE=conf_file("port udp\n"))
     assert (said.returncode, said.stdout) == (1, "")
     assert said.stderr == f'error: {file}:1: "port udp" is no line NAME=value\n'
+    said = run("env", HARP_CONF_FILE=conf_file("HARP_CONF_FILE=/etc/other.conf\n"))
+    assert (said.returncode, said.stdout) == (1, "")
+    assert f"{file}:1: HARP_CONF_FILE is not for a file" in said.stderr
     said = run("env", HARP_CONF_FILE=f"{file}.gone")
     assert (said.returncode, said.stdout) == (1, "")
     assert said.stderr == f"error: HARP_CONF_FILE {file}.gone does not exist\n"

@@ -75,6 +75,20 @@ def test_a_wrong_value_is_an_error_that_says_what_is_possible(name):
     assert allowed in warnings(found)[0]
 
 
+@pytest.mark.parametrize(("name", "value", "says"), [
+    ("HARP_CPUS", "0,65000", r'"0,65000": possible is CPU numbers and ranges, .*, from 0 to \d+'),
+    ("HARP_FAULTS", "drop=200%", r'HARP_FAULTS is "drop=200%": drop=200%: it is 0% to 100%'),
+    ("HARP_FAULTS", "dorp=1%", r'HARP_FAULTS is "dorp=1%": .* did you mean "drop"'),
+    ("HARP_DUMP", "/nosuch/harp.dump", r'HARP_DUMP is "/nosuch/harp.dump": .*can be written'),
+    ("HARP_DUMP", "/tmp", r'HARP_DUMP is "/tmp": .*can be written'),
+])
+def test_what_could_only_fail_later_is_an_error_at_once(name, value, says):
+    found = ask(HARP_PORT="udp", HARP_IFNAME="=lo", **{name: value})
+    assert found["init"] == INVALID_USAGE
+    said, = warnings(found)
+    assert re.search(says, said), said
+
+
 def test_every_name_is_tried_and_documented():
     source = (ROOT / "cnet" / "nccl" / "settings.c").read_text()
     known = set(re.findall(r'^    \{"(HARP_[A-Z_]+)"', source, re.MULTILINE))
@@ -111,9 +125,22 @@ def test_a_wrong_line_is_an_error_with_its_place(tmp_path):
     assert f"{file}:2: HARP_TIMEOUT is \"soon\"" in warnings(found)[0]
     file.write_text("port mem\n")
     assert "is no line NAME=value" in warnings(ask(HARP_CONF_FILE=str(file)))[0]
-    missing = ask(HARP_CONF_FILE=str(tmp_path / "none"))
+    file.write_text("HARP_CONF_FILE=/etc/other.conf\n")
+    assert f"{file}:1: HARP_CONF_FILE is not for a file: " in warnings(ask(HARP_CONF_FILE=str(file)))[0]
+
+
+@pytest.mark.parametrize(("name", "why"), [("none", "No such file"), ("", "Is a directory")])
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path, name, why):
+    missing = ask(HARP_CONF_FILE=str(tmp_path / name))
     assert missing["init"] == INVALID_USAGE
-    assert "cannot be read: No such file" in warnings(missing)[0]
+    assert f"cannot be read: {why}" in warnings(missing)[0]
+
+
+def test_lines_may_be_long(tmp_path):
+    file = tmp_path / "harp.conf"
+    file.write_text(f"# {'x' * 5000}\nHARP_PORT=mem\n")
+    found = ask(HARP_CONF_FILE=str(file))
+    assert (names(found), warnings(found)) == (["harp-mem"], [])
 
 
 # ---- Devices ----

@@ -3,15 +3,17 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define LINE_BYTES 1024
+#include "ports/port_chaos.h"
+
 #define NAME_LONGEST 32
 
-enum kind { TEXT, NUMBER, WORD, CPUS, ELSEWHERE };
+enum kind { TEXT, OUTPUT, FAULTS, NUMBER, WORD, CPUS, ELSEWHERE };
 
 struct setting {
     const char *name;
@@ -41,8 +43,9 @@ static const struct setting list[] = {
     {"HARP_MTU", NUMBER, AT(mtu), NULL, 576, 65535, "576 to 65535"},
     {"HARP_TIMEOUT", NUMBER, AT(timeout_s), NULL, 1, 86400, "1 to 86400 (seconds)"},
     {"HARP_STATS", WORD, AT(stats), switches, .allowed = "0 or 1"},
-    {"HARP_DUMP", TEXT, AT(dump), .allowed = "a path of at most 511 characters"},
-    {"HARP_FAULTS", TEXT, AT(faults), .allowed = "at most 511 characters"},
+    {"HARP_DUMP", OUTPUT, AT(dump),
+     .allowed = "a file that can be written, at most 511 characters"},
+    {"HARP_FAULTS", FAULTS, AT(faults), .allowed = "at most 511 characters"},
     {"HARP_XDP", WORD, AT(xdp), xdp_modes, .allowed = "auto, copy or generic"},
     {"HARP_BUSY_POLL", NUMBER, AT(busy_poll_us), NULL, 0, 100000, "0 to 100000 (microseconds)"},
     {"HARP_CONF_FILE", ELSEWHERE, 0, .allowed = "a path, in the environment only"},
@@ -73,9 +76,15 @@ static bool read_word(const char *text, const char *const *words, uint64_t *out)
     return false;
 }
 
+static unsigned long host_cpus(void)
+{
+    long n = sysconf(_SC_NPROCESSORS_CONF);
+    return n > 0 && n < UINT16_MAX ? (unsigned long)n : UINT16_MAX;
+}
+
 static bool add_cpus(struct settings_cpus *cpus, unsigned long first, unsigned long last)
 {
-    if (first > last || last >= UINT16_MAX || last - first >= SETTINGS_CPUS - cpus->n)
+    if (first > last || last >= host_cpus() || last - first >= SETTINGS_CPUS - cpus->n)
         return false;
     for (unsigned long cpu = first; cpu <= last; cpu++)
         cpus->cpu[cpus->n++] = (uint16_t)cpu;
@@ -114,11 +123,32 @@ static bool read_text(const char *text, char *out)
     return true;
 }
 
+/* Whether the file can be written, or made; it is not made before there is something to write. */
+static bool read_output(const char *text, char *out)
+{
+    if (!read_text(text, out))
+        return false;
+    int file = open(text, O_WRONLY | O_APPEND | O_NONBLOCK | O_CLOEXEC);
+    if (file >= 0)
+        return close(file) == 0;
+    char folder[SETTINGS_TEXT_BYTES] = ".";
+    const char *slash = strrchr(text, '/');
+    if (slash)
+        snprintf(folder, sizeof folder, "%.*s", slash == text ? 1 : (int)(slash - text), text);
+    return access(text, F_OK) != 0 && access(folder, W_OK | X_OK) == 0;
+}
+
 static bool read_value(const struct setting *setting, const char *text, void *at)
 {
+    struct harp_chaos faults;
+    char why[HARP_WHY_BYTES];
     switch (setting->kind) {
     case TEXT:
         return read_text(text, at);
+    case FAULTS:
+        return read_text(text, at) && harp_chaos_parse(text, &faults, why) == 0;
+    case OUTPUT:
+        return read_output(text, at);
     case NUMBER:
         return read_number(text, setting->least, setting->most, at);
     case WORD:
@@ -171,13 +201,28 @@ static const char *nearest(const char *name)
 
 /* ---- Where values come from ---- */
 
+/* What would be right instead. */
+static void say_allowed(const struct setting *setting, const char *value, char *out)
+{
+    struct harp_chaos faults;
+    if (setting->kind == FAULTS && strlen(value) < SETTINGS_TEXT_BYTES)
+        harp_chaos_parse(value, &faults, out);
+    else if (setting->kind == CPUS)
+        snprintf(out, HARP_WHY_BYTES, "possible is %s, from 0 to %lu", setting->allowed,
+                 host_cpus() - 1);
+    else
+        snprintf(out, HARP_WHY_BYTES, "possible is %s", setting->allowed);
+}
+
 static bool set(struct settings *settings, const char *where, const char *name, const char *value,
                 char *why, size_t room)
 {
     const struct setting *setting = find(name);
+    char instead[HARP_WHY_BYTES];
     if (!*value || read_value(setting, value, (char *)settings + setting->at))
         return true;
-    snprintf(why, room, "%s%s is \"%.100s\": possible is %s", where, name, value, setting->allowed);
+    say_allowed(setting, value, instead);
+    snprintf(why, room, "%s%s is \"%.100s\": %s", where, name, value, instead);
     return false;
 }
 
@@ -203,11 +248,23 @@ static bool read_line(struct settings *settings, char *line, const char *where,
     }
     *equals = 0;
     name = trim(name);
-    if (find(name))
+    const struct setting *setting = find(name);
+    if (setting && setting->kind == ELSEWHERE) {
+        snprintf(why, room, "%s%s is not for a file: possible is %s", where, name,
+                 setting->allowed);
+        return false;
+    }
+    if (setting)
         return set(settings, where, name, trim(equals + 1), why, room);
     warn("%s%s is not known and changes nothing; the nearest name is %s", where, name,
          nearest(name));
     return true;
+}
+
+static bool unreadable(const char *path, char *why, size_t room)
+{
+    snprintf(why, room, "the file of settings %.200s cannot be read: %s", path, strerror(errno));
+    return false;
 }
 
 static bool read_file(struct settings *settings, void (*warn)(const char *format, ...), char *why,
@@ -215,18 +272,20 @@ static bool read_file(struct settings *settings, void (*warn)(const char *format
 {
     const char *asked = getenv("HARP_CONF_FILE"), *path = asked && *asked ? asked : SETTINGS_FILE;
     FILE *file = fopen(path, "re");
-    if (!file && path == asked) {
-        snprintf(why, room, "HARP_CONF_FILE %.100s cannot be read: %s", path, strerror(errno));
-        return false;
-    }
-    if (!file)
+    if (!file && path != asked && (errno == ENOENT || errno == ENOTDIR))
         return true;
-    char line[LINE_BYTES], where[160];
+    if (!file)
+        return unreadable(path, why, room);
+    char *line = NULL, where[160];
+    size_t line_room = 0;
     bool right = true;
-    for (int number = 1; right && fgets(line, sizeof line, file); number++) {
+    for (int number = 1; right && getline(&line, &line_room, file) >= 0; number++) {
         snprintf(where, sizeof where, "%.120s:%d: ", path, number);
         right = read_line(settings, line, where, warn, why, room);
     }
+    if (right && !feof(file))
+        right = unreadable(path, why, room);
+    free(line);
     fclose(file);
     return right;
 }
@@ -254,8 +313,9 @@ bool settings_read(struct settings *settings, void (*warn)(const char *format, .
 {
     *settings = (struct settings){.engines = 1, .paths = 1, .timeout_s = 30};
     const char *nccl = getenv("NCCL_SOCKET_IFNAME");
-    if (nccl)
-        read_text(nccl, settings->interfaces);
+    if (nccl && !read_text(nccl, settings->interfaces))
+        warn("NCCL_SOCKET_IFNAME does not count for HARP: it has more than %d characters",
+             SETTINGS_TEXT_BYTES - 1);
     return read_file(settings, warn, why, room) && read_environment(settings, warn, why, room);
 }
 

@@ -46,6 +46,9 @@ def parse(text: str, where: str) -> dict[str, str]:
             continue
         if not equals:
             raise click.ClickException(f'{where}:{number}: "{name}" is no line NAME=value')
+        if name == "HARP_CONF_FILE":
+            raise click.ClickException(f"{where}:{number}: HARP_CONF_FILE is not for a file: "
+                                       "possible is a path, in the environment only")
         if name in NAMES:
             found |= {name: value} if value else {}
         else:
