@@ -29,12 +29,16 @@ Close = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 class Properties(ctypes.Structure):
-    """The beginning of struct nccl_properties_v12, and its size."""
+    """struct nccl_properties_v12."""
 
     _fields_ = (("name", ctypes.c_char_p), ("pci", ctypes.c_char_p), ("guid", ctypes.c_uint64),
-                ("pointers", ctypes.c_int), ("global_", ctypes.c_int), ("flush", ctypes.c_int),
+                ("pointers", ctypes.c_int), ("global", ctypes.c_int), ("flush", ctypes.c_int),
                 ("speed", ctypes.c_int), ("port", ctypes.c_int), ("latency", ctypes.c_float),
-                ("comms", ctypes.c_int), ("receives", ctypes.c_int), ("rest", ctypes.c_char * 128))
+                ("comms", ctypes.c_int), ("receives", ctypes.c_int), ("offload", ctypes.c_int),
+                ("offload_version", ctypes.c_int), ("parts_n", ctypes.c_int),
+                ("parts", ctypes.c_int * 8), ("p2p", ctypes.c_size_t),
+                ("collective", ctypes.c_size_t), ("requests", ctypes.c_int),
+                ("rail", ctypes.c_int16), ("plane", ctypes.c_int16))
 
 
 class Table(ctypes.Structure):
@@ -64,11 +68,13 @@ def main(path: str, *wishes: str) -> None:
         net.devices(ctypes.byref(count))
     for device in range(count.value):
         properties = Properties()
+        # NCCL clears nothing before it asks.
+        ctypes.memset(ctypes.byref(properties), 0xa5, ctypes.sizeof(properties))
         assert net.properties(device, ctypes.byref(properties)) == 0
-        devices.append({
-            "name": properties.name.decode(), "pci": (properties.pci or b"").decode(),
-            "guid": properties.guid, "speed": properties.speed, "pointers": properties.pointers,
-            "receives": properties.receives})
+        told = {name: getattr(properties, name) for name, _ in Properties._fields_}
+        told["parts"] = properties.parts[:told.pop("parts_n")]
+        devices.append({**told, "name": properties.name.decode(),
+                        "pci": (properties.pci or b"").decode()})
     if "listen" in wishes:
         handle, comm = ctypes.create_string_buffer(128), ctypes.c_void_p()
         found["listen"] = net.listen(context, 0, handle, ctypes.byref(comm))

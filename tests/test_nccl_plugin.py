@@ -126,7 +126,8 @@ def test_a_wrong_line_is_an_error_with_its_place(tmp_path):
     file.write_text("port mem\n")
     assert "is no line NAME=value" in warnings(ask(HARP_CONF_FILE=str(file)))[0]
     file.write_text("HARP_CONF_FILE=/etc/other.conf\n")
-    assert f"{file}:1: HARP_CONF_FILE is not for a file: " in warnings(ask(HARP_CONF_FILE=str(file)))[0]
+    elsewhere = ask(HARP_CONF_FILE=str(file))
+    assert f"{file}:1: HARP_CONF_FILE is not for a file: " in warnings(elsewhere)[0]
 
 
 @pytest.mark.parametrize(("name", "why"), [("none", "No such file"), ("", "Is a directory")])
@@ -144,6 +145,15 @@ def test_lines_may_be_long(tmp_path):
 
 
 # ---- Devices ----
+
+def test_every_property_is_as_nccl_needs_it():
+    device, = ask(HARP_PORT="mem")["devices"]
+    assert device == {
+        "name": "harp-mem", "pci": "", "guid": 1, "pointers": 1, "global": 0, "flush": 0,
+        "speed": 100000, "port": 0, "latency": 0, "comms": 65536, "receives": 8, "offload": 0,
+        "offload_version": 0, "parts": [0], "p2p": 1 << 30, "collective": 1 << 30, "requests": 1,
+        "rail": -1, "plane": -1}
+
 
 def test_loopback_serves_who_asks_for_it():
     found = ask("listen", HARP_PORT="udp", HARP_IFNAME="=lo")
@@ -171,6 +181,7 @@ def add_links(space: netns.Namespace, *links: str) -> None:
         space.run("ip", "link", "add", link, "type", "veth", "peer", f"peer{number}")
         space.run("ip", "address", "add", f"10.77.{number}.1/24", "dev", link)
         space.run("ip", "link", "set", link, "up")
+        space.run("ip", "link", "set", f"peer{number}", "up")  # who has no address is no device
 
 
 @root_only
@@ -189,10 +200,21 @@ def test_interfaces_are_named_as_nccl_does(wanted, devices):
     with netns.Net() as net:
         space = net.namespace()
         add_links(space, "eth0", "eth1", "mlx0", "docker0")
-        space.run("ip", "link", "set", "peer0", "up")  # has no address but its link's own
         found = ask(before=tuple(space.command()), **wanted)
         assert names(found) == devices
         assert len({device["guid"] for device in found["devices"]}) == len(devices)
+
+
+@root_only
+def test_an_interface_whose_cable_is_out_is_no_device():
+    with netns.Net() as net:
+        space = net.namespace()
+        add_links(space, "eth0", "eth1")
+        space.run("ip", "link", "set", "peer1", "down")
+        assert names(ask(before=tuple(space.command()))) == ["eth0"]
+        found = ask(before=tuple(space.command()), HARP_IFNAME="=eth1")
+        assert found["init"] == SYSTEM_ERROR
+        assert "there are: lo eth0 eth1 (no carrier)" in warnings(found)[0]
 
 
 @root_only

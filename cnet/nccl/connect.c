@@ -55,7 +55,9 @@ static enum nccl_result enter(const char *call, int device)
     connect_sweep();
     if (plugin.forked)
         return plugin_fail(NCCL_INVALID_USAGE, "%s: a child of fork cannot use HARP", call);
-    if (!plugin.ready || device < 0 || device >= plugin.devices_n)
+    if (!plugin.ready)
+        return plugin_fail(NCCL_INVALID_USAGE, "%s: no init that succeeded came before", call);
+    if (device < 0 || device >= plugin.devices_n)
         return plugin_fail(NCCL_INVALID_ARGUMENT, "%s: there are devices 0 to %d, not %d", call,
                            plugin.devices_n - 1, device);
     return engines_open(&plugin.devices[device]);

@@ -120,18 +120,26 @@ static int resort_of(const char *interface)
     return -1;
 }
 
-/* Add the interfaces of one kind that are up, have an address of this family and belong to no bond;
- * those that have one already keep it. */
+/* Why an interface cannot be a device; "" if it can. */
+static const char *unfit(const struct ifaddrs *interface)
+{
+    return !(interface->ifa_flags & IFF_UP)                 ? " (down)"
+           : !(interface->ifa_flags & IFF_RUNNING)          ? " (no carrier)"
+           : sys_has(interface->ifa_name, "master/bonding") ? " (in a bond)"
+                                                            : "";
+}
+
+/* Add the interfaces of one kind that are fit and have an address of this family; those that have
+ * one already keep it. */
 static void add_interfaces(const struct ifaddrs *all, int family, const char *names, int resort)
 {
     for (const struct ifaddrs *at = all; at; at = at->ifa_next) {
         struct harp_address address;
         bool chosen =
             *names ? settings_match(names, at->ifa_name) : resort_of(at->ifa_name) == resort;
-        if (!at->ifa_addr || at->ifa_addr->sa_family != family || !(at->ifa_flags & IFF_UP) ||
-            !chosen || strlen(at->ifa_name) >= IF_NAMESIZE || device_named(at->ifa_name) ||
-            sys_has(at->ifa_name, "master/bonding") || !read_address(at->ifa_addr, &address) ||
-            plugin.devices_n == PLUGIN_DEVICES)
+        if (!at->ifa_addr || at->ifa_addr->sa_family != family || !chosen ||
+            strlen(at->ifa_name) >= IF_NAMESIZE || device_named(at->ifa_name) || *unfit(at) ||
+            !read_address(at->ifa_addr, &address) || plugin.devices_n == PLUGIN_DEVICES)
             continue;
         struct device *device = &plugin.devices[plugin.devices_n++];
         *device = (struct device){.address = address};
@@ -146,9 +154,10 @@ static enum nccl_result none_found(const struct ifaddrs *all)
     size_t used = 0;
     for (const struct ifaddrs *at = all; at; at = at->ifa_next)
         if (at->ifa_addr && at->ifa_addr->sa_family == AF_INET && used + 40 < sizeof names)
-            used += (size_t)snprintf(names + used, sizeof names - used, " %.20s", at->ifa_name);
+            used += (size_t)snprintf(names + used, sizeof names - used, " %.15s%s", at->ifa_name,
+                                     unfit(at));
     return plugin_fail(NCCL_SYSTEM_ERROR,
-                       "no interface that is up and has an address fits HARP_IFNAME \"%.100s\"; "
+                       "no interface that has carrier and an address fits HARP_IFNAME \"%.100s\"; "
                        "with an IPv4 address there are:%s",
                        plugin.settings.interfaces, *names ? names : " none");
 }

@@ -86,7 +86,9 @@ enum nccl_result plugin_devices(int *count)
 
 enum nccl_result plugin_properties(int number, struct nccl_properties_v12 *properties)
 {
-    if (number < 0 || number >= plugin.devices_n || !properties)
+    if (!properties)
+        return plugin_fail(NCCL_INVALID_ARGUMENT, "getProperties: the struct is NULL");
+    if (number < 0 || number >= plugin.devices_n)
         return plugin_fail(NCCL_INVALID_ARGUMENT,
                            "getProperties: there are devices 0 to %d, not %d", plugin.devices_n - 1,
                            number);
