@@ -110,3 +110,7 @@ def test_wrong_lines(conf_file):
     said = run("env", HARP_CONF_FILE=f"{file}.gone")
     assert (said.returncode, said.stdout) == (1, "")
     assert said.stderr == f"error: HARP_CONF_FILE {file}.gone does not exist\n"
+    folder = Path(file).parent
+    said = run("env", HARP_CONF_FILE=str(folder))
+    assert (said.returncode, said.stdout) == (1, "")
+    assert said.stderr == f"error: the file of settings {folder} cannot be read: Is a directory\n"

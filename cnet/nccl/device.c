@@ -14,6 +14,7 @@
 
 #define DEFAULT_MBPS 10000
 #define NAMES_BYTES 400
+#define LOWER_UP (1u << 16) /* IFF_LOWER_UP, carrier. IFF_RUNNING comes up to a second later */
 
 /* ---- What /sys/class/net says ---- */
 
@@ -124,7 +125,7 @@ static int resort_of(const char *interface)
 static const char *unfit(const struct ifaddrs *interface)
 {
     return !(interface->ifa_flags & IFF_UP)                 ? " (down)"
-           : !(interface->ifa_flags & IFF_RUNNING)          ? " (no carrier)"
+           : !(interface->ifa_flags & LOWER_UP)             ? " (no carrier)"
            : sys_has(interface->ifa_name, "master/bonding") ? " (in a bond)"
                                                             : "";
 }

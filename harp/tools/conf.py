@@ -32,6 +32,10 @@ def settings() -> dict[str, str]:
         if os.environ.get("HARP_CONF_FILE"):
             raise click.ClickException(f"HARP_CONF_FILE {file} does not exist") from None
         text = ""
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise click.ClickException(f"the file of settings {file} cannot be read: "
+                                   f"{reason}") from None
     found = parse(text, str(file))
     found |= {name: os.environ[name] for name in NAMES if os.environ.get(name)}
     return found

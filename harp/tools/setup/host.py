@@ -79,14 +79,15 @@ class Host:
                 if at.parent.is_dir() and not any(at.parent.iterdir()):
                     at.parent.rmdir()
                 return
-            at.parent.mkdir(parents=True, exist_ok=True)
+            if not at.parent.is_dir():
+                at.parent.mkdir(parents=True)
+                at.parent.chmod(0o755)  # whatever the umask: those who train have to read it
             new = at.with_name(f".{at.name}.new")
             with new.open("w") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            if at.exists():
-                shutil.copymode(at, new)
+            new.chmod(at.stat().st_mode if at.exists() else 0o644)
             new.replace(at)
         except OSError as error:
             raise Refused(f"{path}: {error.strerror}") from None
