@@ -231,6 +231,10 @@ def test_errors_say_what_is_allowed():
             a.listen(congestion="cubic")
         with pytest.raises(harp.OpenError, match="paths is 0: 1 to 64"):
             a.listen(paths=0)
+        with pytest.raises(harp.OpenError, match="4294967295: at most 1048576"):
+            a.listen(streamed=2**32 - 1, drafts=1)
+        with pytest.raises(harp.OpenError, match="more than the 4032 frames"):
+            a.listen(streamed=1, drafts=2**32 - 1)
 
 
 def test_who_is_closed_on_reads_on_to_the_end_and_learns_the_reason():

@@ -6,12 +6,12 @@
  *
  * - **Huge pages.** A network card and the CPU find a frame's physical address by page; fewer pages
  *   are fewer misses. 1 GiB pages are tried first, then 2 MiB, each if rounding up to it adds at
- * most an eighth; then ordinary pages, for which transparent huge pages are asked. `line` says what
- * came of it and what to do about it.
+ *   most an eighth; then ordinary pages, for which transparent huge pages are asked. `line` says
+ *   what came of it and what to do about it.
  * - **NUMA.** Memory is placed on the node that is asked for, if it has room: the node of the
- * network card, or HARP_ARENA_LOCAL, the one that the calling thread runs on.
+ *   network card, or HARP_ARENA_LOCAL, the one that the calling thread runs on.
  * - **All at once.** Every page is there before opening returns, so that no page fault comes later,
- * on the data path, and lack of memory shows at the start.
+ *   on the data path, and lack of memory shows at the start.
  * - **Fork.** A child does not inherit the memory (MADV_DONTFORK): it neither doubles it nor can it
  *   touch frames that a card may write to. Closing it in a child does nothing.
  *

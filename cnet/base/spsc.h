@@ -13,11 +13,11 @@
  * Ownership: a slot from `taken` up to `put` belongs to the consumer, any other to the producer.
  * Memory order, which is what makes it so:
  * - The producer writes slots, then stores `put` with release. The consumer loads `put` with
- * acquire, then reads slots. So who sees the count sees the items. Were the store relaxed, the
- * consumer could read a slot before it is written.
+ *   acquire, then reads slots. So who sees the count sees the items. Were the store relaxed, the
+ *   consumer could read a slot before it is written.
  * - The consumer reads slots, then stores `taken` with release. The producer loads `taken` with
- * acquire, then writes slots. So who sees the room overwrites only what has been read. Were it
- * relaxed, the producer's write could overtake the consumer's read.
+ *   acquire, then writes slots. So who sees the room overwrites only what has been read. Were it
+ *   relaxed, the producer's write could overtake the consumer's read.
  * - A side loads its own counter relaxed: nobody else writes it.
  * - A stale look at the other's counter is harmless. The ring seems fuller, or emptier, than it is.
  *

@@ -143,7 +143,8 @@ uint8_t *harp_draft_bytes(const struct harp_connection *connection, uint32_t fra
 bool harp_send_frames(struct harp_connection *connection, const uint32_t *frames, uint32_t size,
                       uint64_t context)
 {
-    if (!usable(connection) || connection->sends_open == HARP_MESSAGES || !connection->drafts)
+    if (!usable(connection) || connection->sends_open == HARP_MESSAGES || !connection->drafts ||
+        size > HARP_MESSAGE_MAX)
         return false;
     uint32_t count = size ? (size - 1) / connection->segment + 1 : 0;
     uint32_t capacity = 2 * connection->config.draft_frames;

@@ -31,13 +31,16 @@ static void after_fork(void)
     pthread_mutex_unlock(&open_lock);
 }
 
-/* The child lets go of sockets and cards at once; else they would outlive the parent. */
+/* The child lets go of sockets and cards at once, else they would outlive the parent; and of the
+ * statistics, whose lock says that the parent lives. */
 static void in_child(void)
 {
     harp_generation++;
-    for (struct harp_engine *engine = open_engines; engine; engine = engine->next_open)
+    for (struct harp_engine *engine = open_engines; engine; engine = engine->next_open) {
         for (uint32_t p = 0; p < engine->ports_n; p++)
             engine->ports[p]->ops->close(engine->ports[p]);
+        harp_stats_destroy(&engine->stats);
+    }
     open_engines = NULL;
     pthread_mutex_unlock(&open_lock);
 }
@@ -132,6 +135,14 @@ static int open_port(struct harp_engine *engine, const struct harp_engine_port *
     int error = wanted->open(&port, &config, why);
     if (error)
         return error;
+    if (port->payload_max < HARP_PAYLOAD_LEAST) {
+        snprintf(why, HARP_WHY_BYTES,
+                 "the MTU of port %s leaves %u bytes to a datagram, and the protocol needs %d: an "
+                 "MTU of 252 is enough",
+                 port->ops->name, port->payload_max, HARP_PAYLOAD_LEAST);
+        port->ops->close(port);
+        return -EMSGSIZE;
+    }
     if (wanted->faults) {
         struct harp_chaos faults;
         struct harp_port *inner = port;

@@ -33,7 +33,11 @@ static int check(const struct harp_engine *engine, const struct harp_connection_
         return snprintf(why, HARP_WHY_BYTES, "dead_ns is %llu: at least 1 s (1000000000) is needed",
                         (unsigned long long)config->dead_ns),
                -EINVAL;
-    if (config->stream_frames + config->draft_frames > engine->frames_spare)
+    if (config->stream_frames > HARP_STREAM_MAX)
+        return snprintf(why, HARP_WHY_BYTES, "stream_frames is %u: at most %u are possible",
+                        config->stream_frames, HARP_STREAM_MAX),
+               -EINVAL;
+    if ((uint64_t)config->stream_frames + config->draft_frames > engine->frames_spare)
         return snprintf(why, HARP_WHY_BYTES,
                         "stream_frames %u and draft_frames %u are more than the %u frames that the "
                         "engine has left of %u: open it with more",
@@ -287,6 +291,12 @@ static int make_hop(struct harp_engine *engine, const struct harp_address *remot
     return 0;
 }
 
+static void drop_hops(const struct harp_engine *engine, const struct harp_hop *hops, uint32_t count)
+{
+    for (uint32_t p = 0; p < count; p++)
+        engine->ports[hops[p].port]->ops->unhop(engine->ports[hops[p].port], hops[p].hop);
+}
+
 /* Hops to the handle's addresses of one family. If it has none that a port of the engine leads
  * to, `why` stays as it was. */
 static int make_hops(struct harp_engine *engine, const struct harp_handle *handle, uint16_t paths,
@@ -302,8 +312,7 @@ static int make_hops(struct harp_engine *engine, const struct harp_handle *handl
         error = make_hop(engine, remotes, remotes_n, p, &hops[p], why);
         if (!error)
             continue;
-        while (p-- > 0)
-            engine->ports[hops[p].port]->ops->unhop(engine->ports[hops[p].port], hops[p].hop);
+        drop_hops(engine, hops, p);
         return error;
     }
     return error;
@@ -333,8 +342,17 @@ static int begin(struct harp_engine *engine, const struct harp_handle *handle,
         if (error)
             return error;
     }
-    harp_engine_session_config(engine, config, payload_of(engine, hops, config->paths),
-                               engine->ports[hops[0].port]->holds_back, &session);
+    uint32_t payload_max = payload_of(engine, hops, config->paths);
+    if (payload_max < HARP_PAYLOAD_LEAST) {
+        drop_hops(engine, hops, config->paths);
+        return snprintf(why, HARP_WHY_BYTES,
+                        "the way there takes datagrams of %u bytes, and the protocol needs %d: an "
+                        "MTU of 252 is enough",
+                        payload_max, HARP_PAYLOAD_LEAST),
+               -EMSGSIZE;
+    }
+    harp_engine_session_config(engine, config, payload_max, engine->ports[hops[0].port]->holds_back,
+                               &session);
     session.listener = handle->listener;
     struct harp_connection *made = harp_connection_new(engine, config, &session);
     if (made && harp_engine_adopt(engine, made) != 0) {
@@ -342,8 +360,7 @@ static int begin(struct harp_engine *engine, const struct harp_handle *handle,
         made = NULL;
     }
     if (!made) {
-        for (uint32_t p = 0; p < config->paths; p++)
-            engine->ports[hops[p].port]->ops->unhop(engine->ports[hops[p].port], hops[p].hop);
+        drop_hops(engine, hops, config->paths);
         return snprintf(why, HARP_WHY_BYTES, "no memory, or the engine has %u connections already",
                         engine->config.connections),
                -ENOMEM;
@@ -351,8 +368,7 @@ static int begin(struct harp_engine *engine, const struct harp_handle *handle,
     memcpy(made->hops, hops, config->paths * sizeof hops[0]);
     made->listener = handle->listener;
     memcpy(&made->secret, handle->secret, sizeof made->secret);
-    const struct harp_end own = {.connection = session.connection, .epoch = session.epoch};
-    struct harp_end connecting = own;
+    struct harp_end connecting = {.connection = session.connection, .epoch = session.epoch};
     memcpy(connecting.nonce, session.nonce, sizeof connecting.nonce);
     made->hello = harp_key_hello(&made->secret, made->listener);
     made->accept = harp_key_accept(&made->secret, made->listener, &connecting);

@@ -173,10 +173,13 @@ int harp_engine_start(struct harp_engine *engine, char *why)
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&engine->thread, NULL, engine_thread, engine);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error)
-        return snprintf(why, HARP_WHY_BYTES, "no thread: %s", strerror(error)), -error;
-    engine->threaded = true;
-    error = pin(engine, why);
+    engine->threaded = error == 0;
+    if (error) {
+        snprintf(why, HARP_WHY_BYTES, "no thread: %s", strerror(error));
+        error = -error;
+    } else {
+        error = pin(engine, why);
+    }
     if (error)
         harp_engine_halt(engine);
     return error;

@@ -33,6 +33,7 @@
                              */
 #define HARP_FRAME_ROOM 384 /* of a frame, not payload: what a card's driver wants, and headers */
 #define HARP_NO_HOP (-1)
+#define HARP_PAYLOAD_LEAST (HARP_HEADER_BYTES + HARP_BODY_MAX) /* any control frame fits */
 
 enum harp_command_type { HARP_COMMAND_SEND, HARP_COMMAND_SEND_FRAMES, HARP_COMMAND_RECEIVE };
 

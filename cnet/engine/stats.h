@@ -7,11 +7,12 @@
  * - **Life.** The engine creates the file, whole and locked (flock), and removes it when it closes.
  *   The kernel drops the lock when the process dies, however it dies. The file of a dead process
  *   stays until somebody forgets it, or an engine of the same user starts ten minutes later. This
- * works across pid namespaces.
+ *   works across pid namespaces.
  * - **Without /dev/shm**, or when it is full, the statistics lie in ordinary memory: the engine
  *   works, nobody else sees in; `line` says so.
- * - **Fork.** The child does not inherit the memory and must not count; destroying in it only
- *   forgets.
+ * - **Fork.** The child does not inherit the memory and must not count. The engine destroys its
+ *   statistics there at once, which only forgets them: a child that held the file would keep it
+ *   locked after the parent's end.
  *
  * Owner: the engine's thread writes, others only read. Memory order: engine counters are single
  * 64-bit words, each right by itself. A port's or session's row is a sequence lock: `changes` is

@@ -262,11 +262,12 @@ static int share_out(struct harp_xdp *xdp, const struct harp_port_config *config
     uint32_t mtu = config->mtu && config->mtu < xdp->link.mtu ? config->mtu : xdp->link.mtu;
     uint32_t single = frames->frame_bytes - HARP_XDP_KERNEL_ROOM - HARP_XDP_HEADROOM;
     uint32_t headers = v4 ? HEADERS4 : HEADERS6;
+    uint32_t payload = mtu > headers ? mtu - headers : 0;
     uint32_t free = frames->in_state[HARP_FRAME_FREE];
     uint32_t most = config->frames_max ? config->frames_max : free / 2;
     free = free > frames->reserve ? free - frames->reserve : 0;
     xdp->fill_most = most < FILL_MAX ? most : FILL_MAX;
-    xdp->port.payload_max = mtu - headers < PAYLOAD_MAX ? mtu - headers : PAYLOAD_MAX;
+    xdp->port.payload_max = payload < PAYLOAD_MAX ? payload : PAYLOAD_MAX;
     uint32_t each = (XDP_SLOT_OFFSET + xdp->port.payload_max) / frames->frame_bytes + 1;
     *slot_frames = free > xdp->fill_most ? (free - xdp->fill_most) / 2 : 0;
     if (*slot_frames > XDP_SLOTS_MAX * each)

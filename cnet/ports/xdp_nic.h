@@ -11,8 +11,8 @@
  * - **A queue belongs to whose socket is bound to it**; the kernel lets no other bind. A socket's
  *   entry in `sockets` goes with the socket.
  * - **An entry of `ports` belongs to the owner of the queue that it names.** What a process that
- * was killed left behind passes to the kernel while the queue has no owner, and the queue's next
- * owner removes it first.
+ *   was killed left behind passes to the kernel while the queue has no owner, and the queue's next
+ *   owner removes it first.
  *
  * Finding the link needs CAP_SYS_ADMIN. Owner: one port; control plane only.
  */

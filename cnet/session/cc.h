@@ -85,8 +85,7 @@ extern const struct harp_cc_ops harp_cc_fixed;
  * segments only): flows that see the same queue are content with the same rate, so shares depend
  * neither on who came first nor on round trips, and n flows settle at a queue of
  *
- *   T sqrt(n 25 Gb/s / capacity)    one at 1 Gb/s: 125 us; 16 at 1 Gb/s: 500 us; 16 at 100 Gb/s: 50
- * us
+ *   T sqrt(n 25 Gb/s / capacity)    1 at 1 Gb/s: 125 us; 16 there: 500 us; 16 at 100 Gb/s: 50 us
  *
  * and of 80 T (2 ms) more than they believe to be the empty path's delay, at the most.
  *

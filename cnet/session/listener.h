@@ -1,7 +1,7 @@
 /* What a listening end does with FIRST before there is a session.
  *
- *   FIRST --> a session of that peer exists? --yes--> harp_session_receive, which repeats its
- * ACCEPT |no
+ *   FIRST --> a session of that peer exists? --yes--> harp_session_receive repeats its ACCEPT
+ *                |no
  *                v
  *          fewer than `calm` sessions half open? --yes--> make one: harp_session_accept
  *                |no: a flood, or a big job that starts

@@ -22,9 +22,9 @@ struct harp_parameters {
     uint16_t epoch;    /* changes with every start of the sender's process */
     uint16_t segment;  /* largest payload that it can take, bytes; at least 128 */
     uint16_t paths;    /* paths that it can take; 1 to 256 */
-    uint16_t flags;    /* 1: streamed receives are possible */
-    uint32_t messages; /* messages that it has posted */
-    uint32_t frames;   /* frames that it lends for streamed receives */
+    uint16_t flags;    /* 1: it receives streamed */
+    uint32_t messages; /* messages that it has posted; streamed: that may be open */
+    uint32_t frames;   /* streamed: frames that it lends; posted: 0 */
     uint32_t first;    /* number of its first message and, on every path, of its first packet */
     uint8_t cookie[16];
 };
@@ -33,9 +33,9 @@ struct harp_parameters {
 struct harp_ack {
     uint32_t largest;  /* largest packet number that has arrived on the frame's path */
     uint32_t delay_ns; /* from its arrival to this ACK; saturates */
-    uint32_t messages; /* messages below this number are posted */
-    uint64_t bytes;    /* bytes posted since the beginning */
-    uint32_t frames;   /* frames lent since the beginning */
+    uint32_t messages; /* messages below this number may travel */
+    uint64_t bytes;    /* posted: bytes posted since the beginning */
+    uint32_t frames;   /* streamed: chunks below this number may travel */
     uint32_t marked;   /* packets that came with a congestion mark, since the beginning */
     uint16_t bits;     /* of the map, at most 1024 */
     uint8_t map[128];  /* bit i, from the lowest of byte 0: packet largest - 1 - i has arrived */

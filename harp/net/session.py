@@ -93,7 +93,8 @@ class Session:
             completion.message = done.message
             completion._settle(done.size)
         elif self._streamed and done.type == lib.HARP_COMPLETION_RECEIVED:
-            self._finished[done.message] = done.size
+            if done.message >= self._stream_next - 1:  # else the application has left it
+                self._finished[done.message] = done.size
 
     def _why(self) -> str:
         why = ffi.new("char[]", lib.HARP_WHY_BYTES)
