@@ -1,4 +1,4 @@
-"""harp.Engine at the protocol's limits: datagrams that are too small, and what it says at the end."""
+"""harp.Engine at the protocol's limits: datagrams that are too small, and how a session ends."""
 
 from __future__ import annotations
 

@@ -92,9 +92,9 @@ class Session:
             completion = self._open.pop(done.context)
             completion.message = done.message
             completion._settle(done.size)
-        elif self._streamed and done.type == lib.HARP_COMPLETION_RECEIVED:
-            if done.message >= self._stream_next - 1:  # else the application has left it
-                self._finished[done.message] = done.size
+        elif (done.type == lib.HARP_COMPLETION_RECEIVED and self._streamed
+              and done.message >= self._stream_next - 1):  # else the application has left it
+            self._finished[done.message] = done.size
 
     def _why(self) -> str:
         why = ffi.new("char[]", lib.HARP_WHY_BYTES)
