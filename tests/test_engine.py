@@ -69,9 +69,12 @@ def test_a_child_of_fork_keeps_nothing_and_disturbs_nothing(life: Path) -> None:
     run(life, "fork")
 
 
-@pytest.mark.parametrize("what", ["kill", "stop"])
-def test_a_dead_or_frozen_peer_is_an_error_in_bounded_time(life: Path, what: str) -> None:
-    assert "silent for too long" in run(life, what)
+@pytest.mark.parametrize(("what", "why"), [
+    ("kill", "no process at the other end has its port any more"),
+    ("stop", "silent for too long")])
+def test_a_dead_or_frozen_peer_is_an_error_in_bounded_time(life: Path, what: str,
+                                                           why: str) -> None:
+    assert why in run(life, what)
 
 
 def test_a_wrong_secret_is_an_error_in_bounded_time(life: Path) -> None:

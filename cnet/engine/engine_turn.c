@@ -39,6 +39,28 @@ static void drive_due(struct harp_engine *engine)
             drive_connection(engine, engine->connections[i]);
 }
 
+/* Whether what a notice quotes was a frame of this connection. */
+static bool quotes(const struct harp_notice *notice, const struct harp_connection *connection)
+{
+    _Static_assert(sizeof notice->quote >= HARP_CONNECTION_BYTES, "it is in there");
+    uint64_t id = harp_wire_connection(notice->quote);
+    return id &&
+           (id == harp_session_peer(connection->session)->connection || id == connection->listener);
+}
+
+static void take_unreachable(struct harp_engine *engine, struct harp_connection *connection,
+                             uint8_t path, const struct harp_notice *notice)
+{
+    bool gone = notice->type == HARP_NOTICE_GONE;
+    bool refused = gone || (notice->type == HARP_NOTICE_REFUSED && quotes(notice, connection));
+    if (refused)
+        harp_session_refused(connection->session, engine->now_ns, path, gone);
+    else
+        harp_session_unreachable(connection->session, engine->now_ns, path);
+    harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_UNREACHABLE, connection->id,
+                      path, refused);
+}
+
 static void take_notice(struct harp_engine *engine, uint8_t port, const struct harp_notice *notice)
 {
     for (uint32_t i = 0; i < engine->connections_n; i++) {
@@ -48,11 +70,8 @@ static void take_notice(struct harp_engine *engine, uint8_t port, const struct h
             if (hop->hop == HARP_NO_HOP || hop->port != port ||
                 !harp_address_same(&hop->remote, &notice->about))
                 continue;
-            if (notice->type == HARP_NOTICE_UNREACHABLE) {
-                harp_session_unreachable(connection->session, engine->now_ns, (uint8_t)p);
-                harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_UNREACHABLE,
-                                  connection->id, p, 0);
-            }
+            if (notice->type != HARP_NOTICE_MTU)
+                take_unreachable(engine, connection, (uint8_t)p, notice);
             engine->deadline_ns[i] = 0;
         }
     }

@@ -63,6 +63,8 @@ static const struct advice advices[] = {
     {HARP_REASON_NO_ANSWER, NCCL_REMOTE_ERROR,
      "let UDP pass between the hosts (firewall, security group), or name the right interface in "
      "HARP_IFNAME"},
+    {HARP_REASON_REFUSED, NCCL_REMOTE_ERROR,
+     "look for the first error in that rank's log, or for the kernel's (out of memory)"},
 };
 
 enum nccl_result plugin_ended(const struct comm *comm, uint32_t reason)

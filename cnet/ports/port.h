@@ -51,10 +51,14 @@ struct harp_arrival {
     bool kept; /* set by the engine: the frame is LENT now, and release passes over it */
 };
 
-/* What a port learns besides datagrams. */
+/* What a port learns besides datagrams. Anybody can write ICMP, but only who saw a datagram of ours
+ * on its way can quote it. */
+#define HARP_QUOTE_BYTES 12 /* of a header, up to the end of the connection's id */
 enum harp_notice_type {
     HARP_NOTICE_NONE,
-    HARP_NOTICE_UNREACHABLE, /* ICMP says so, or the process behind a mem port is gone */
+    HARP_NOTICE_UNREACHABLE, /* ICMP says so, or routing */
+    HARP_NOTICE_REFUSED,     /* ICMP says that no process has this port, and quotes what we sent */
+    HARP_NOTICE_GONE,        /* the process behind a mem port is */
     HARP_NOTICE_MTU,         /* the way to `about` takes `payload_max` bytes only */
 };
 
@@ -62,6 +66,7 @@ struct harp_notice {
     enum harp_notice_type type;
     struct harp_address about;
     uint32_t payload_max;
+    uint8_t quote[HARP_QUOTE_BYTES]; /* REFUSED: how the datagram that was refused began */
 };
 
 /* cdef: begin */

@@ -239,7 +239,7 @@ static bool notice(struct harp_port *base, struct harp_notice *out)
         struct mem_link *link = &port->links[i];
         if (link->state != MEM_DEAD || link->noticed)
             continue;
-        *out = (struct harp_notice){.type = HARP_NOTICE_UNREACHABLE, .about = link->peer};
+        *out = (struct harp_notice){.type = HARP_NOTICE_GONE, .about = link->peer};
         link->noticed = true;
         if (link->hops == 0)
             mem_free(port, link);

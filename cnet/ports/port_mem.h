@@ -12,7 +12,7 @@
  *   own.) A port may be linked to itself.
  * - **Who links up.** Processes of one user that share /dev/shm. Memory vanishes with them.
  * - **A link ends** when the socket does or when the other side breaks the ring's rules: a notice
- *   says that the address is unreachable, once what lay in the ring has been received. What is
+ *   says that the address is gone, once what lay in the ring has been received. What is
  *   written for it then is dropped, as it is for a reader that stands still with a full ring.
  * - **Near and far.** Between cores that share a cache, the receiver finds lines there sooner than
  *   in memory; between others it is the reverse, by a factor of two to three, and a virtual

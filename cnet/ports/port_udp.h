@@ -137,7 +137,6 @@ size_t udp_receive(struct harp_port *port, uint64_t now_ns, struct harp_arrival 
 void udp_tend(struct harp_port *port, uint64_t now_ns);
 /* The way to `to` takes less than was thought. */
 void udp_narrow(struct udp_port *udp, const union udp_address *to, uint32_t payload_max);
-void udp_notify(struct udp_port *udp, enum harp_notice_type type, const union udp_address *about,
-                uint32_t payload_max);
+void udp_unreachable(struct udp_port *udp, const union udp_address *to);
 
 #endif

@@ -134,57 +134,75 @@ size_t udp_receive(struct harp_port *port, uint64_t now_ns, struct harp_arrival 
     return count;
 }
 
+static void notify(struct udp_port *udp, const struct harp_notice *notice)
+{
+    for (uint32_t i = 0; i < udp->notices_n; i++) {
+        struct harp_notice *known = &udp->notices[(udp->notices_first + i) % UDP_NOTICES];
+        if (known->type == notice->type && harp_address_same(&known->about, &notice->about) &&
+            memcmp(known->quote, notice->quote, sizeof known->quote) == 0) {
+            known->payload_max = notice->payload_max;
+            return;
+        }
+    }
+    if (udp->notices_n < UDP_NOTICES)
+        udp->notices[(udp->notices_first + udp->notices_n++) % UDP_NOTICES] = *notice;
+}
+
 void udp_narrow(struct udp_port *udp, const union udp_address *to, uint32_t payload_max)
 {
+    struct harp_notice notice = {.type = HARP_NOTICE_MTU, .payload_max = payload_max};
     for (int i = 0; i < udp->hops_n; i++) {
         struct udp_hop *hop = &udp->hops[i];
         if (hop->payload_max > payload_max && udp_address_equal(&hop->to, to))
             hop->payload_max = payload_max;
     }
-    udp_notify(udp, HARP_NOTICE_MTU, to, payload_max);
+    udp_address_to(to, &notice.about);
+    notify(udp, &notice);
 }
 
-void udp_notify(struct udp_port *udp, enum harp_notice_type type, const union udp_address *about,
-                uint32_t payload_max)
+void udp_unreachable(struct udp_port *udp, const union udp_address *to)
 {
-    struct harp_notice notice = {.type = type, .payload_max = payload_max};
-    udp_address_to(about, &notice.about);
-    for (uint32_t i = 0; i < udp->notices_n; i++) {
-        struct harp_notice *known = &udp->notices[(udp->notices_first + i) % UDP_NOTICES];
-        if (known->type == type && harp_address_same(&known->about, &notice.about)) {
-            known->payload_max = payload_max;
-            return;
-        }
-    }
-    if (udp->notices_n < UDP_NOTICES)
-        udp->notices[(udp->notices_first + udp->notices_n++) % UDP_NOTICES] = notice;
+    struct harp_notice notice = {.type = HARP_NOTICE_UNREACHABLE};
+    udp_address_to(to, &notice.about);
+    notify(udp, &notice);
 }
 
-/* An error that ICMP brought, about a datagram to `to`. */
+static void refused(struct udp_port *udp, const union udp_address *to, const uint8_t *quote)
+{
+    struct harp_notice notice = {.type = HARP_NOTICE_REFUSED};
+    udp_address_to(to, &notice.about);
+    memcpy(notice.quote, quote, sizeof notice.quote);
+    notify(udp, &notice);
+}
+
+/* An error that ICMP brought, about a datagram to `to`, of which it quotes so many bytes. */
 static void icmp(struct udp_port *udp, const struct sock_extended_err *error,
-                 const union udp_address *to)
+                 const union udp_address *to, const uint8_t *quote, size_t quoted)
 {
     if (error->ee_origin != SO_EE_ORIGIN_ICMP && error->ee_origin != SO_EE_ORIGIN_ICMP6)
         return; /* our own kernel's come with the system call that they are about */
     if (error->ee_errno == EMSGSIZE && error->ee_info >= UDP_MTU_LEAST)
         udp_narrow(udp, to, udp_payload_of_mtu(udp, error->ee_info));
+    else if (error->ee_errno == ECONNREFUSED && quoted >= HARP_QUOTE_BYTES)
+        refused(udp, to, quote);
     else if (error->ee_errno && error->ee_errno != EMSGSIZE)
-        udp_notify(udp, HARP_NOTICE_UNREACHABLE, to, 0);
+        udp_unreachable(udp, to);
 }
 
 static bool read_error(struct udp_port *udp, uint16_t local)
 {
-    uint8_t byte;
+    uint8_t quote[HARP_QUOTE_BYTES];
     union control control;
     union udp_address to;
-    struct iovec part = {&byte, 1};
+    struct iovec part = {quote, sizeof quote};
     struct msghdr header = {.msg_name = &to,
                             .msg_namelen = sizeof to,
                             .msg_iov = &part,
                             .msg_iovlen = 1,
                             .msg_control = control.bytes,
                             .msg_controllen = sizeof control.bytes};
-    if (recvmsg(udp->sockets[local], &header, MSG_ERRQUEUE | MSG_DONTWAIT) < 0)
+    ssize_t quoted = recvmsg(udp->sockets[local], &header, MSG_ERRQUEUE | MSG_DONTWAIT);
+    if (quoted < 0)
         return false;
     for (struct cmsghdr *item = CMSG_FIRSTHDR(&header); item; item = CMSG_NXTHDR(&header, item)) {
         bool v4 = item->cmsg_level == IPPROTO_IP && item->cmsg_type == IP_RECVERR;
@@ -193,7 +211,7 @@ static bool read_error(struct udp_port *udp, uint16_t local)
         if (!v4 && !v6)
             continue;
         memcpy(&error, CMSG_DATA(item), sizeof error);
-        icmp(udp, &error, &to);
+        icmp(udp, &error, &to, quote, (size_t)quoted);
     }
     return true;
 }

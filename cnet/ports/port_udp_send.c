@@ -151,7 +151,7 @@ static bool refused(struct udp_port *udp, struct udp_super *super, int error, bo
         /* The kernel tells about an earlier datagram (ICMP), once; about this one, if it does so
          * again. */
         if (again) {
-            udp_notify(udp, HARP_NOTICE_UNREACHABLE, &super->to, 0);
+            udp_unreachable(udp, &super->to);
             given_up(udp, super);
         }
         return true;

@@ -164,8 +164,10 @@ void harp_xdp_notice_add(struct harp_xdp *xdp, const struct harp_notice *notice)
     xdp->notices[at] = *notice;
 }
 
-/* Say that `error` befell what was sent to `to`; `mtu` goes with EMSGSIZE. */
-static void tell(struct harp_xdp *xdp, const struct harp_address *to, int error, uint32_t mtu)
+/* Say that `error` befell what was sent to `to`; `mtu` goes with EMSGSIZE, `quote` (or NULL) with
+ * ECONNREFUSED. */
+static void tell(struct harp_xdp *xdp, const struct harp_address *to, int error, uint32_t mtu,
+                 const uint8_t *quote)
 {
     uint32_t headers = harp_address_is_ipv4(to) ? 28 : 48;
     struct harp_notice notice = {.about = *to};
@@ -176,6 +178,9 @@ static void tell(struct harp_xdp *xdp, const struct harp_address *to, int error,
             if (memcmp(xdp->hops[i].to.ip, to->ip, sizeof to->ip) == 0 &&
                 xdp->hops[i].payload_max > notice.payload_max)
                 xdp->hops[i].payload_max = notice.payload_max;
+    } else if (error == ECONNREFUSED && quote) {
+        notice.type = HARP_NOTICE_REFUSED;
+        memcpy(notice.quote, quote, sizeof notice.quote);
     } else if (error == ECONNREFUSED || error == EHOSTUNREACH || error == ENETUNREACH ||
                error == EACCES || error == EPERM || error == ENOPROTOOPT) {
         notice.type = HARP_NOTICE_UNREACHABLE;
@@ -206,7 +211,7 @@ void harp_xdp_kernel_send(struct harp_xdp *xdp, const struct harp_xdp_hop *hop,
         return;
     xdp->port.counters.dropped++;
     if (error != EMSGSIZE)
-        tell(xdp, &hop->to, error, 0);
+        tell(xdp, &hop->to, error, 0, NULL);
 }
 
 static bool read_mark(struct msghdr *message)
@@ -276,12 +281,17 @@ void harp_xdp_kernel_errors(struct harp_xdp *xdp, uint32_t local)
 {
     for (int i = 0; i < ERRORS_AT_ONCE; i++) {
         union name name;
+        uint8_t quote[HARP_QUOTE_BYTES];
+        struct iovec part = {quote, sizeof quote};
         _Alignas(8) uint8_t control[256];
         struct msghdr message = {.msg_name = &name,
                                  .msg_namelen = sizeof name,
+                                 .msg_iov = &part,
+                                 .msg_iovlen = 1,
                                  .msg_control = control,
                                  .msg_controllen = sizeof control};
-        if (recvmsg(xdp->kernel[local], &message, MSG_ERRQUEUE | MSG_DONTWAIT) < 0)
+        ssize_t quoted = recvmsg(xdp->kernel[local], &message, MSG_ERRQUEUE | MSG_DONTWAIT);
+        if (quoted < 0)
             break;
         for (struct cmsghdr *at = CMSG_FIRSTHDR(&message); at; at = CMSG_NXTHDR(&message, at)) {
             struct sock_extended_err error;
@@ -291,7 +301,8 @@ void harp_xdp_kernel_errors(struct harp_xdp *xdp, uint32_t local)
                 continue;
             memcpy(&error, CMSG_DATA(at), sizeof error);
             from_name(&to, &name);
-            tell(xdp, &to, (int)error.ee_errno, error.ee_info);
+            tell(xdp, &to, (int)error.ee_errno, error.ee_info,
+                 quoted == sizeof quote ? quote : NULL);
         }
     }
     int pending;

@@ -73,6 +73,7 @@ enum harp_reason {
     HARP_REASON_MTU = 6,         /* no path carries a full frame, though all carry small ones */
     HARP_REASON_SILENT = 256,    /* nothing was heard for dead_ns */
     HARP_REASON_NO_ANSWER = 257, /* the handshake did not finish within dead_ns */
+    HARP_REASON_REFUSED = 258,   /* no process has the peer's port any more */
 };
 /* cdef: end */
 
@@ -278,6 +279,13 @@ void harp_session_path_off_queue(struct harp_session *session, uint8_t path, boo
 /* ICMP says that this path's peer is unreachable. ICMP can be forged, so it ends nothing: the path
  * is probed at once, or FIRST repeated on the next path, at most once a timeout. */
 void harp_session_unreachable(struct harp_session *session, uint64_t now_ns, uint8_t path);
+
+/* No process has the peer's port. If that is certain, the session ends (HARP_REASON_REFUSED). From
+ * ICMP that quotes one of our frames, which nobody can who is not on its way, it may still be a
+ * firewall's whim: the path is probed as above, and the session ends if that is refused again
+ * HARP_REFUSED_NS later and nothing was heard in between. */
+void harp_session_refused(struct harp_session *session, uint64_t now_ns, uint8_t path,
+                          bool certain);
 
 /* Send one PROBE that makes a UDP payload of `bytes`, more than HARP_HEADER_BYTES. False while one
  * is under way on this path. Once probing_bytes is 0 again it has arrived (confirmed_bytes) or is

@@ -251,6 +251,17 @@ void harp_session_unreachable(struct harp_session *session, uint64_t now_ns, uin
         session->paths[path].probe = HARP_PROBE_PLAIN;
 }
 
+void harp_session_refused(struct harp_session *session, uint64_t now_ns, uint8_t path, bool certain)
+{
+    harp_session_unreachable(session, now_ns, path);
+    if (session->state == HARP_CLOSED)
+        return;
+    if (session->refused_ns <= session->heard_ns)
+        session->refused_ns = session->now_ns;
+    if (certain || session->now_ns - session->refused_ns >= HARP_REFUSED_NS)
+        harp_session_end(session, HARP_REASON_REFUSED, false);
+}
+
 bool harp_session_probe_bytes(struct harp_session *session, uint8_t path, uint16_t bytes)
 {
     assert(bytes > HARP_HEADER_BYTES);

@@ -28,6 +28,8 @@ static const char *cause_of(uint32_t reason)
     case HARP_REASON_NO_ANSWER:
         return "nobody answered the handshake: nothing listens there, the secret is another, or a "
                "firewall drops its UDP port";
+    case HARP_REASON_REFUSED:
+        return "no process at the other end has its port any more: it ended, or it was killed";
     default:
         return NULL;
     }

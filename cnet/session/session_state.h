@@ -22,6 +22,11 @@
  * may come. */
 #define HARP_ACK_SOON_NS UINT64_C(2000)
 
+/* A firewall that is loaded anew may refuse for a moment what it lets pass before and after. */
+#define HARP_REFUSED_NS UINT64_C(500000000)
+
+#define HARP_KEEP_NS UINT64_C(1000000000)
+
 enum harp_state {
     HARP_CONNECTING, /* FIRST is repeated until ACCEPT comes */
     HARP_ACCEPTING,  /* ACCEPT answers each FIRST until a frame under the new keys comes */
@@ -67,10 +72,11 @@ struct harp_session {
     uint16_t segment;              /* agreed */
     uint16_t paths_n;              /* agreed */
     uint64_t now_ns;
-    uint64_t came_ns;  /* when the frame that is taken in came to this host */
-    uint64_t asked_ns; /* the last deadline that we gave; HARP_NEVER if none */
-    uint64_t lapse_ns; /* how far now_ns is behind the caller's clock */
-    uint64_t heard_ns; /* when the peer last showed that it lives */
+    uint64_t came_ns;    /* when the frame that is taken in came to this host */
+    uint64_t asked_ns;   /* the last deadline that we gave; HARP_NEVER if none */
+    uint64_t lapse_ns;   /* how far now_ns is behind the caller's clock */
+    uint64_t heard_ns;   /* when the peer last showed that it lives */
+    uint64_t refused_ns; /* when its port was refused for the first time since then */
     uint64_t random;
     /* handshake and end */
     bool answer; /* ACCEPT or CLOSE answers a frame that came on answer_path */
@@ -102,6 +108,13 @@ struct harp_session {
     struct harp_standing standing[HARP_PATHS_MAX];
     struct harp_path paths[];
 };
+
+/* How long a peer may be quiet before it is asked for a sign of life: four times at least before it
+ * counts as gone, and once a second, so that a killed one is noticed soon though we only wait. */
+static inline uint64_t harp_session_quiet_ns(const struct harp_session *session)
+{
+    return harp_min(session->config.dead_ns / 4, HARP_KEEP_NS);
+}
 
 /* Time goes on; never back. */
 void harp_session_clock(struct harp_session *session, uint64_t now_ns);

@@ -84,10 +84,9 @@ static void beg(struct harp_session *session)
     session->beg_at_ns = session->now_ns + session->beg_wait_ns;
 }
 
-/* A quiet peer is asked for a sign of life, four times or more before it counts as gone. */
 static void keep_alive(struct harp_session *session)
 {
-    uint64_t quiet_ns = session->config.dead_ns / 4;
+    uint64_t quiet_ns = harp_session_quiet_ns(session);
     if (session->now_ns < session->keep_at_ns)
         return;
     if (session->now_ns - session->heard_ns < quiet_ns) {

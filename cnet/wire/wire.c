@@ -59,6 +59,11 @@ enum harp_wire_error harp_header_check(const struct harp_header *header)
     return header->message || header->offset || header->size ? HARP_WIRE_UNUSED : HARP_WIRE_OK;
 }
 
+uint64_t harp_wire_connection(const uint8_t *beginning)
+{
+    return harp_load64(beginning + 4);
+}
+
 void harp_header_encode(const struct harp_header *header, uint8_t *bytes)
 {
     assert(harp_header_check(header) == HARP_WIRE_OK);
@@ -84,7 +89,7 @@ enum harp_wire_error harp_header_decode(const uint8_t *frame, size_t frame_bytes
         return HARP_WIRE_SHORT;
     header->version = frame[0];
     header->type = frame[1];
-    header->connection = harp_load64(frame + 4);
+    header->connection = harp_wire_connection(frame);
     if (header->version != HARP_VERSION && header->type != HARP_VERSION_NOTICE)
         return HARP_WIRE_VERSION;
     header->path = frame[2];

@@ -64,6 +64,10 @@ enum harp_wire_error {
     HARP_WIRE_LIMIT,   /* a body offers less than the protocol needs, or more than it has */
 };
 
+/* The connection that a frame is for, by its first HARP_CONNECTION_BYTES: as ICMP quotes it. */
+#define HARP_CONNECTION_BYTES 12
+uint64_t harp_wire_connection(const uint8_t *beginning);
+
 /* One sentence about `error`, for a log; a version mismatch names both versions, of which `version`
  * is the other end's. Writes at most `room` bytes, the closing 0 included. */
 void harp_wire_explain(enum harp_wire_error error, uint8_t version, char *out, size_t room);

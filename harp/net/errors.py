@@ -28,6 +28,7 @@ class Reason(enum.IntEnum):
     MTU = 6
     SILENT = 256
     NO_ANSWER = 257
+    REFUSED = 258
 
 
 class HarpError(Exception):
@@ -60,7 +61,7 @@ class Closed(SessionError):  # noqa: N818  (as are the others: said in a word)
 
 
 class PeerGone(SessionError):  # noqa: N818
-    """Nothing was heard from the other end for as long as it may be silent (SILENT, NO_ANSWER)."""
+    """The other end was silent for too long (SILENT, NO_ANSWER), or its process ended (REFUSED)."""
 
 
 class Broken(SessionError):  # noqa: N818
@@ -76,7 +77,7 @@ class Forked(HarpError, RuntimeError):  # noqa: N818
 
 
 _CLASSES = {Reason.DONE: Closed, Reason.UNDER_WAY: Closed, Reason.SILENT: PeerGone,
-            Reason.NO_ANSWER: PeerGone}
+            Reason.NO_ANSWER: PeerGone, Reason.REFUSED: PeerGone}
 
 
 def ended(code: int, why: str) -> SessionError:

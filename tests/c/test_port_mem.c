@@ -135,7 +135,7 @@ static void wait_unreachable(struct harp_port *port, const struct harp_address *
         if (port->ops->notice(port, &notice))
             break;
     }
-    assert(notice.type == HARP_NOTICE_UNREACHABLE && harp_address_same(&notice.about, about));
+    assert(notice.type == HARP_NOTICE_GONE && harp_address_same(&notice.about, about));
     assert(!port->ops->notice(port, &notice));
 }
 

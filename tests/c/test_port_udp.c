@@ -217,8 +217,11 @@ static void unreachable(void)
     b.port->ops->close(b.port);
     int hop = hop_to(&a, &there, 0);
     struct harp_notice notice = notice_after(hop, 100);
-    assert(notice.type == HARP_NOTICE_UNREACHABLE && harp_address_same(&notice.about, &there));
-    assert(notice_after(hop, 100).type == HARP_NOTICE_UNREACHABLE);
+    assert(notice.type == HARP_NOTICE_REFUSED && harp_address_same(&notice.about, &there));
+    uint8_t sent[100];
+    fill(sent, sizeof sent, 0);
+    assert(memcmp(notice.quote, sent, sizeof notice.quote) == 0);
+    assert(notice_after(hop, 100).type == HARP_NOTICE_REFUSED);
     /* An error that waits at the socket must not cost a datagram to somebody else. */
     open_end(&b, 1);
     int other = hop_to(&a, &b.port->locals[0], 0);

@@ -108,7 +108,7 @@ static void test_every_reason_has_a_sentence(void)
 {
     struct harp_event event = {.type = HARP_EVENT_CLOSED};
     char last[400] = "";
-    for (event.reason = 0; event.reason <= HARP_REASON_NO_ANSWER; event.reason++) {
+    for (event.reason = 0; event.reason <= HARP_REASON_REFUSED; event.reason++) {
         assert(strlen(explained(&event)) > 20 && strcmp(words, last) != 0);
         strcpy(last, words);
     }

@@ -332,6 +332,12 @@ static bool path_0_is_black(struct pair *pair, uint8_t to, const struct harp_fra
     return frame->path != 0;
 }
 
+static bool nothing_passes(struct pair *pair, uint8_t to, const struct harp_frame *frame)
+{
+    (void)pair, (void)to, (void)frame;
+    return false;
+}
+
 static void test_unreachable_while_connecting(void)
 {
     struct pair *pair = pair_make(2);
@@ -344,6 +350,49 @@ static void test_unreachable_while_connecting(void)
     pair_pass(pair, MS);
     assert(pair->frames[1][HARP_FIRST] == 2); /* at once, on the other path */
     assert(pair->connected[0] && !pair->closed[0].type);
+    pair_free(pair);
+}
+
+static struct harp_event refused_for(uint64_t between_ns, bool heard, bool certain)
+{
+    struct pair *pair = with_paths(1, 0);
+    pair->passes = certain ? NULL : nothing_passes;
+    harp_session_refused(pair->end[0], pair->now_ns, 0, certain);
+    pair_pass(pair, between_ns / 2);
+    if (heard) {
+        pair->passes = NULL;
+        harp_session_unreachable(pair->end[0], pair->now_ns, 0);
+        pair_pass(pair, 50 * MS);
+        pair->passes = nothing_passes;
+    }
+    pair_pass(pair, between_ns / 2);
+    if (!pair->closed[0].type)
+        harp_session_refused(pair->end[0], pair->now_ns, 0, certain);
+    pair_pass(pair, MS);
+    struct harp_event closed = pair->closed[0];
+    pair_free(pair);
+    return closed;
+}
+
+/* Who has no port any more is gone soon; a moment's refusal means nothing. */
+static void test_refused(void)
+{
+    assert(!refused_for(400 * MS, false, false).type);
+    assert(!refused_for(600 * MS, true, false).type);
+    assert(refused_for(600 * MS, false, false).reason == HARP_REASON_REFUSED);
+    assert(refused_for(0, false, true).reason == HARP_REASON_REFUSED);
+}
+
+static void test_refused_while_connecting(void)
+{
+    struct pair *pair = pair_make(1);
+    pair->passes = nothing_passes;
+    pair_begin(pair);
+    for (int i = 0; i < 7 && !pair->closed[0].type; i++) {
+        harp_session_refused(pair->end[0], pair->now_ns, 0, false);
+        pair_pass(pair, 100 * MS);
+    }
+    assert(pair->closed[0].reason == HARP_REASON_REFUSED);
     pair_free(pair);
 }
 
@@ -364,5 +413,7 @@ int main(void)
     test_unreachable_probes_and_no_more();
     test_unreachable_on_a_path_never_heard();
     test_unreachable_while_connecting();
+    test_refused();
+    test_refused_while_connecting();
     return 0;
 }
