@@ -243,6 +243,40 @@ def test_a_bond_is_one_device_and_its_members_are_none(tmp_path):
 
 
 @root_only
+def test_a_card_with_several_addresses_is_one_device():
+    with netns.Net() as net:
+        space = net.namespace()
+        add_links(space, "eth0", "eth1")
+        space.run("ip", "address", "add", "10.78.0.1/24", "dev", "eth0", "label", "eth0:1")
+        space.run("ip", "address", "flush", "dev", "eth1")
+        space.run("ip", "address", "add", "10.78.1.1/24", "dev", "eth1", "label", "eth1:work")
+        assert names(ask(before=tuple(space.command()))) == ["eth0", "eth1"]
+
+
+@root_only
+def test_a_vlan_lies_where_its_card_does_and_a_card_is_one_device(tmp_path):
+    sys_net = tmp_path / "net"
+    card = tmp_path / "pci0000:00" / "0000:00:05.0"
+    for folder in (card, sys_net / "eth0", sys_net / "eth0.5", sys_net / "bond0" / "bonding",
+                   sys_net / "bond0.7", sys_net / "eth1"):
+        folder.mkdir(parents=True)
+    (sys_net / "eth0" / "device").symlink_to(card)
+    (sys_net / "eth1" / "device").symlink_to(tmp_path)
+    (sys_net / "eth0.5" / "lower_eth0").symlink_to(sys_net / "eth0")
+    (sys_net / "bond0" / "bonding" / "slaves").write_text("eth1\n")
+    (sys_net / "bond0.7" / "lower_bond0").symlink_to(sys_net / "bond0")
+    with netns.Net() as net:
+        space = net.namespace()
+        add_links(space, "eth0", "eth0.5", "bond0.7")
+        mounted = f'mount --bind {sys_net} /sys/class/net && exec "$@"'
+        before = (*space.command(), "unshare", "--mount", "sh", "-c", mounted, "sh")
+        found = [(device["name"], device["pci"]) for device in ask(before=before)["devices"]]
+        assert found == [("eth0", str(card)), ("bond0.7", str(tmp_path))]
+        alone, = ask(before=before, HARP_IFNAME="=eth0.5")["devices"]
+        assert (alone["name"], alone["pci"]) == ("eth0.5", str(card))
+
+
+@root_only
 def test_auto_takes_xdp_where_it_can_and_says_so():
     with netns.veth_pair() as (end, _):
         found = ask("listen", before=tuple(end.space.command()))

@@ -1,4 +1,5 @@
-/* Network cards, as NCCL is to see them: one device per card or bond. */
+/* Network cards, as NCCL is to see them: one device a card, be it that a bond or a VLAN lies on it.
+ */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <ifaddrs.h>
@@ -14,6 +15,7 @@
 
 #define DEFAULT_MBPS 10000
 #define NAMES_BYTES 400
+#define STACKED 8           /* interfaces over a card, at most */
 #define LOWER_UP (1u << 16) /* IFF_LOWER_UP, carrier. IFF_RUNNING comes up to a second later */
 
 /* ---- What /sys/class/net says ---- */
@@ -43,17 +45,34 @@ static bool sys_has(const char *interface, const char *file)
     return access(path, F_OK) == 0;
 }
 
-/* A bond lies where its first member does. */
-static void find_card(const char *interface, char *card)
+/* What an interface is made of: a bond's first member, a VLAN's card. */
+static bool find_lower(const char *interface, char *lower)
 {
-    char path[PLUGIN_PATH_BYTES], members[256] = "";
-    snprintf(card, IF_NAMESIZE, "%.15s", interface);
+    char path[PLUGIN_PATH_BYTES], member[256];
     sys_path(path, interface, "bonding/slaves");
     FILE *from = fopen(path, "re");
-    if (from && fscanf(from, "%255s", members) == 1)
-        snprintf(card, IF_NAMESIZE, "%.15s", members);
+    bool found = from && fscanf(from, "%255s", member) == 1;
     if (from)
         fclose(from);
+    sys_path(path, interface, "");
+    DIR *folder = found ? NULL : opendir(path);
+    for (struct dirent *at; folder && !found && (at = readdir(folder));)
+        found = sscanf(at->d_name, "lower_%255s", member) == 1;
+    if (folder)
+        closedir(folder);
+    if (found)
+        snprintf(lower, IF_NAMESIZE, "%.15s", member);
+    return found;
+}
+
+/* Bonds and VLANs lie where their card does. */
+static void find_card(const char *interface, char *card)
+{
+    char lower[IF_NAMESIZE];
+    snprintf(card, IF_NAMESIZE, "%s", interface);
+    for (int depth = 0; depth < STACKED && !sys_has(card, "device") && find_lower(card, lower);
+         depth++)
+        memcpy(card, lower, sizeof lower);
 }
 
 static uint64_t read_mac(const char *interface)
@@ -74,12 +93,11 @@ static uint64_t read_mac(const char *interface)
 
 static void describe(struct device *device)
 {
-    char card[IF_NAMESIZE], path[PLUGIN_PATH_BYTES], real[PATH_MAX];
-    find_card(device->name, card);
-    sys_path(path, card, "device");
+    char path[PLUGIN_PATH_BYTES], real[PATH_MAX];
+    sys_path(path, device->card, "device");
     if (realpath(path, real))
         snprintf(device->pci, sizeof device->pci, "%s", real);
-    long node = sys_number(card, "device/numa_node", -1);
+    long node = sys_number(device->card, "device/numa_node", -1);
     device->node = node >= 0 ? (int)node : HARP_ARENA_LOCAL;
     long speed = sys_number(device->name, "speed", 0);
     device->speed_mbps = speed > 0 && speed < INT_MAX ? (int)speed : DEFAULT_MBPS;
@@ -101,12 +119,12 @@ static bool read_address(const struct sockaddr *from, struct harp_address *addre
     return !IN6_IS_ADDR_LINKLOCAL(ip);
 }
 
-static struct device *device_named(const char *name)
+static bool is_device(const char *card)
 {
     for (int i = 0; i < plugin.devices_n; i++)
-        if (strcmp(plugin.devices[i].name, name) == 0)
-            return &plugin.devices[i];
-    return NULL;
+        if (strcmp(plugin.devices[i].card, card) == 0)
+            return true;
+    return false;
 }
 
 /* Used only where the user names them or nothing else is there: in this order. */
@@ -122,30 +140,39 @@ static int resort_of(const char *interface)
 }
 
 /* Why an interface cannot be a device; "" if it can. */
-static const char *unfit(const struct ifaddrs *interface)
+static const char *unfit(const char *interface, unsigned flags)
 {
-    return !(interface->ifa_flags & IFF_UP)                 ? " (down)"
-           : !(interface->ifa_flags & LOWER_UP)             ? " (no carrier)"
-           : sys_has(interface->ifa_name, "master/bonding") ? " (in a bond)"
-                                                            : "";
+    return !(flags & IFF_UP)                      ? " (down)"
+           : !(flags & LOWER_UP)                  ? " (no carrier)"
+           : sys_has(interface, "master/bonding") ? " (in a bond)"
+                                                  : "";
 }
 
-/* Add the interfaces of one kind that are fit and have an address of this family; those that have
- * one already keep it. */
+/* An address may have a label, as eth0:1, which getifaddrs gives for the interface's name. */
+static bool read_name(const struct ifaddrs *from, char *name)
+{
+    size_t length = strcspn(from->ifa_name, ":");
+    if (length >= IF_NAMESIZE)
+        return false;
+    snprintf(name, IF_NAMESIZE, "%.*s", (int)length, from->ifa_name);
+    return true;
+}
+
+/* Add the interfaces of one kind that are fit and have an address of this family, one for each
+ * card: the first, or what an earlier call found. */
 static void add_interfaces(const struct ifaddrs *all, int family, const char *names, int resort)
 {
     for (const struct ifaddrs *at = all; at; at = at->ifa_next) {
-        struct harp_address address;
-        bool chosen =
-            *names ? settings_match(names, at->ifa_name) : resort_of(at->ifa_name) == resort;
-        if (!at->ifa_addr || at->ifa_addr->sa_family != family || !chosen ||
-            strlen(at->ifa_name) >= IF_NAMESIZE || device_named(at->ifa_name) || *unfit(at) ||
-            !read_address(at->ifa_addr, &address) || plugin.devices_n == PLUGIN_DEVICES)
+        struct device new = {.node = HARP_ARENA_LOCAL};
+        if (!at->ifa_addr || at->ifa_addr->sa_family != family || !read_name(at, new.name) ||
+            !(*names ? settings_match(names, new.name) : resort_of(new.name) == resort) ||
+            *unfit(new.name, at->ifa_flags) || !read_address(at->ifa_addr, &new.address))
             continue;
-        struct device *device = &plugin.devices[plugin.devices_n++];
-        *device = (struct device){.address = address};
-        snprintf(device->name, sizeof device->name, "%s", at->ifa_name);
-        describe(device);
+        find_card(new.name, new.card);
+        if (is_device(new.card) || plugin.devices_n == PLUGIN_DEVICES)
+            continue;
+        describe(&new);
+        plugin.devices[plugin.devices_n++] = new;
     }
 }
 
@@ -153,10 +180,13 @@ static enum nccl_result none_found(const struct ifaddrs *all)
 {
     char names[NAMES_BYTES] = "";
     size_t used = 0;
-    for (const struct ifaddrs *at = all; at; at = at->ifa_next)
-        if (at->ifa_addr && at->ifa_addr->sa_family == AF_INET && used + 40 < sizeof names)
-            used += (size_t)snprintf(names + used, sizeof names - used, " %.15s%s", at->ifa_name,
-                                     unfit(at));
+    for (const struct ifaddrs *at = all; at; at = at->ifa_next) {
+        char name[IF_NAMESIZE];
+        if (at->ifa_addr && at->ifa_addr->sa_family == AF_INET && used + 40 < sizeof names &&
+            read_name(at, name))
+            used += (size_t)snprintf(names + used, sizeof names - used, " %s%s", name,
+                                     unfit(name, at->ifa_flags));
+    }
     return plugin_fail(NCCL_SYSTEM_ERROR,
                        "no interface that has carrier and an address fits HARP_IFNAME \"%.100s\"; "
                        "with an IPv4 address there are:%s",

@@ -2,13 +2,17 @@
  *
  * glibc 2.32 to 2.34 gave new versions to functions that had not changed. The linker turns cnet's
  * calls to them into calls to the ones here (--wrap, in meson.build), which ask for the first
- * version of each, there since the architecture is. A test looks at the symbols of what was built.
+ * version of each, there since the architecture is. Headers of 2.38 and newer make strtol and
+ * sscanf names of their own, which also read binary numbers; cnet needs none. A test looks at the
+ * symbols of what was built.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -16,9 +20,11 @@
 #if defined(__x86_64__)
 #define FIRST "GLIBC_2.2.5"
 #define FIRST_AFFINITY "GLIBC_2.3.4"
+#define FIRST_SCANF "GLIBC_2.7"
 #elif defined(__aarch64__)
 #define FIRST "GLIBC_2.17"
 #define FIRST_AFFINITY "GLIBC_2.17"
+#define FIRST_SCANF "GLIBC_2.17"
 #else
 #error "the first glibc of this architecture is not known here"
 #endif
@@ -85,3 +91,55 @@ int __wrap_fstatat(int folder, const char *path, struct stat *out, int flags)
 int __wrap_fstat64(int file, struct stat *out) __attribute__((alias("__wrap_fstat")));
 int __wrap_fstatat64(int folder, const char *path, struct stat *out, int flags)
     __attribute__((alias("__wrap_fstatat")));
+
+/* ---- What headers of 2.38 and newer make of strtol, sscanf and the like ---- */
+
+long __wrap___isoc23_strtol(const char *text, char **end, int base);
+unsigned long __wrap___isoc23_strtoul(const char *text, char **end, int base);
+unsigned long long __wrap___isoc23_strtoull(const char *text, char **end, int base);
+int __wrap___isoc23_sscanf(const char *text, const char *format, ...);
+int __wrap___isoc23_fscanf(FILE *file, const char *format, ...);
+
+long first_strtol(const char *, char **, int);
+unsigned long first_strtoul(const char *, char **, int);
+unsigned long long first_strtoull(const char *, char **, int);
+int first_vsscanf(const char *, const char *, va_list);
+int first_vfscanf(FILE *, const char *, va_list);
+__asm__(".symver first_strtol, strtol@" FIRST);
+__asm__(".symver first_strtoul, strtoul@" FIRST);
+__asm__(".symver first_strtoull, strtoull@" FIRST);
+__asm__(".symver first_vsscanf, __isoc99_vsscanf@" FIRST_SCANF);
+__asm__(".symver first_vfscanf, __isoc99_vfscanf@" FIRST_SCANF);
+
+long __wrap___isoc23_strtol(const char *text, char **end, int base)
+{
+    return first_strtol(text, end, base);
+}
+
+unsigned long __wrap___isoc23_strtoul(const char *text, char **end, int base)
+{
+    return first_strtoul(text, end, base);
+}
+
+unsigned long long __wrap___isoc23_strtoull(const char *text, char **end, int base)
+{
+    return first_strtoull(text, end, base);
+}
+
+int __wrap___isoc23_sscanf(const char *text, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    int n = first_vsscanf(text, format, arguments);
+    va_end(arguments);
+    return n;
+}
+
+int __wrap___isoc23_fscanf(FILE *file, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    int n = first_vfscanf(file, format, arguments);
+    va_end(arguments);
+    return n;
+}

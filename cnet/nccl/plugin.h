@@ -27,6 +27,7 @@
 #ifndef HARP_NCCL_PLUGIN_H
 #define HARP_NCCL_PLUGIN_H
 
+#include <net/if.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -42,7 +43,8 @@
 
 /* A network card, or a bond of several. */
 struct device {
-    char name[32];
+    char name[IF_NAMESIZE];
+    char card[IF_NAMESIZE];      /* what the interface lies on: itself, or of a bond the first */
     char pci[PLUGIN_PATH_BYTES]; /* "": virtual */
     uint64_t guid;
     int speed_mbps;
