@@ -24,6 +24,7 @@ FAULTS = {
     "disorderly": "reorder=3%,duplicate=3%,jitter=200us,seed=7",
     "corrupting": "corrupt=1%,truncate=1%,drop=1%,seed=7",
 }
+ALL_FAULTS = "drop=1%,reorder=2%,duplicate=2%,corrupt=0.5%,truncate=0.5%,jitter=100us,seed=7"
 
 
 def settings(port: str, mode: str, **more: str) -> dict[str, str]:
@@ -67,13 +68,22 @@ def test_xdp_on_one_side_and_udp_on_the_other(ports: tuple[str, str]) -> None:
     assert ended.good, str(ended)
 
 
-@pytest.mark.parametrize("faults", FAULTS)
-@pytest.mark.parametrize(("port", "mode"), [("udp", "inline"), ("udp", "threads"),
-                                            ("xdp", "threads")])
-def test_over_a_bad_network(port: str, mode: str, faults: str) -> None:
+def check_under(faults: str, port: str, mode: str) -> None:
     ended = run((port, port), mode, *QUICK, "sizes", "flags", "unmap", "register", "communicators",
-                options=("--largest", str(3 << 20)), HARP_FAULTS=FAULTS[faults], HARP_TIMEOUT="10")
+                options=("--largest", str(3 << 20)), HARP_FAULTS=faults, HARP_TIMEOUT="10")
     assert ended.good, str(ended)
+
+
+@pytest.mark.parametrize("faults", FAULTS)
+def test_over_a_bad_network(faults: str) -> None:
+    check_under(FAULTS[faults], "udp", "inline")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("port", PORTS)
+def test_every_port_in_both_modes_over_a_network_that_fails_in_every_way(port: str,
+                                                                         mode: str) -> None:
+    check_under(ALL_FAULTS, port, mode)
 
 
 @pytest.mark.parametrize("mode", MODES)
