@@ -50,6 +50,16 @@ def test_both_ends_on_this_host(options):
         assert sum(row["again"] for row in found) > 0
 
 
+@pytest.mark.parametrize(("faults", "mtu", "least", "most"), [
+    ("drop=5%,seed=1", "1500", 0.03, 0.08),
+    ("reorder=20%,reorder_delay=2ms,duplicate=2%,seed=1", "0", 0, 0.08)])
+def test_lost_is_what_did_not_arrive(faults, mtu, least, most):
+    row, = rows(run("--local", "--json", "--seconds", "0.3", "--sizes", "1MiB", "--window", "2",
+                    "--mtu", mtu, "--faults", faults))
+    assert row["again"] > 0
+    assert least <= row["lost"] / row["frames"] <= most
+
+
 def test_the_table():
     done = run("--local", "--port", "mem", "--seconds", "0.01", "--sizes", "4KiB")
     assert done.returncode == 0, done.stderr

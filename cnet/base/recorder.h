@@ -31,7 +31,7 @@
     EVENT(PATH_RETIRED, "path retired", "path %" PRIu64 ", off its queue: %" PRIu64)               \
     EVENT(PATH_UNRETIRED, "path no longer retired", "path %" PRIu64)                               \
     EVENT(UNREACHABLE, "unreachable, says the network", "path %" PRIu64 ", refused %" PRIu64)      \
-    EVENT(LOST, "packets given up", "%" PRIu64 " so far, of which arrived after all %" PRIu64)     \
+    EVENT(LOST, "packets given up", "lost so far %" PRIu64 ", found after all %" PRIu64)           \
     EVENT(BAD, "bad frames", "%" PRIu64 " of a wrong tag, %" PRIu64 " of no connection, so far")   \
     EVENT(CLOSED, "is over", "reason %" PRIu64 ", by peer: %" PRIu64)                              \
     EVENT(GONE, "is forgotten", "row %" PRIu64)                                                    \

@@ -80,7 +80,7 @@ static void publish_connection(struct harp_connection *connection)
                                      .message_bytes_received = connection->bytes_received,
                                      .counters = *harp_session_count(connection->session)};
     add_paths(connection, &row);
-    if (worth_recording(row.counters.lost, &connection->lost_recorded))
+    if (worth_recording(row.counters.lost + row.counters.spurious, &connection->lost_recorded))
         record(engine, HARP_RECORD_LOST, connection->id, row.counters.lost, row.counters.spurious);
     if (connection->hops[0].hop != HARP_NO_HOP)
         harp_address_format(&connection->hops[0].remote, row.peer, sizeof row.peer);

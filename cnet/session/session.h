@@ -219,13 +219,15 @@ void harp_session_poll(struct harp_session *session, struct harp_event *event);
  * included. */
 void harp_reason_explain(const struct harp_event *closed, char *out, size_t room);
 
+/* Whether a packet that was given up comes after all is seen among a path's last 1,024 packets
+ * (sent.h); what comes later than that stays lost. */
 /* cdef: begin */
 struct harp_session_counters {
     uint64_t data_sent;    /* DATA frames */
     uint64_t data_again;   /* of these, chunks that had travelled before */
     uint64_t placed;       /* payloads that counted */
-    uint64_t lost;         /* packets given up */
-    uint64_t spurious;     /* of these, arrived after all */
+    uint64_t lost;         /* packets given up and not found since: goes down when they are */
+    uint64_t spurious;     /* packets given up that were not lost, but late, or their ACK was */
     uint64_t duplicates;   /* packets or chunks that were there already */
     uint64_t strangers;    /* frames of another connection or epoch, or that make no sense now */
     uint64_t bad_payloads; /* CRC did not hold */
@@ -262,7 +264,7 @@ struct harp_path_info {
     uint64_t window_bytes;
     uint64_t flying_bytes;
     uint64_t sent; /* packets */
-    uint64_t lost; /* packets given up */
+    uint64_t lost; /* of these, as the session's counters have it */
 };
 /* cdef: end */
 

@@ -1,3 +1,5 @@
+#include <assert.h>
+
 #include "session/session_state.h"
 
 /* The packet has not been acknowledged in time: its chunk travels again, under a new number. */
@@ -43,6 +45,15 @@ void harp_session_detect(struct harp_session *session, struct harp_path *path)
         path->cc.ops->on_loss(&path->cc, &loss);
 }
 
+/* A packet that was given up is not lost: it has arrived, or is on its way after all. */
+static void found(struct harp_session *session, struct harp_path *path)
+{
+    assert(session->counters.lost > 0);
+    session->counters.lost--;
+    session->counters.spurious++;
+    harp_session_path_found(session, path);
+}
+
 /* A timeout was none: what it gave up and nobody has sent again is on its way. Were some of it
  * lost, what arrives after it would tell. From the youngest on, of which the chunk is. */
 static void take_back(struct harp_session *session, struct harp_path *path)
@@ -56,6 +67,7 @@ static void take_back(struct harp_session *session, struct harp_path *path)
         continue;
 #endif
         harp_sent_found(&path->sent, sent);
+        found(session, path);
     }
 }
 
@@ -63,7 +75,7 @@ static void take_back(struct harp_session *session, struct harp_path *path)
  * there was none. */
 static void arrived_late(struct harp_session *session, struct harp_path *path)
 {
-    session->counters.spurious++;
+    found(session, path);
     harp_loss_spurious(&path->loss);
     /* After a timeout the first is enough: they had not been lost, but were late, or their ACK was
      * (F-RTO, RFC 5682). */
@@ -76,10 +88,11 @@ static void arrived_late(struct harp_session *session, struct harp_path *path)
 
 static void settle(struct harp_session *session, struct harp_path *path, struct harp_sent *sent)
 {
-    if (sent->state == HARP_LOST)
+    bool late = sent->state == HARP_LOST;
+    harp_sent_acked(&path->sent, sent);
+    if (late)
         arrived_late(session, path);
     harp_loss_delivered(&path->loss, sent, session->now_ns);
-    harp_sent_acked(&path->sent, sent);
     harp_session_path_settled(session, path, sent);
     if (!sent->probe)
         harp_outbox_acked(&session->outbox, sent->message, sent->chunk);

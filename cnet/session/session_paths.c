@@ -145,6 +145,11 @@ void harp_session_path_lost(struct harp_session *session, struct harp_path *path
         harp_session_part(session, HARP_REASON_MTU);
 }
 
+void harp_session_path_found(struct harp_session *session, struct harp_path *path)
+{
+    session->standing[number_of(session, path)].lost--;
+}
+
 /* ACKs that were overtaken say what was. */
 void harp_session_path_flag(struct harp_session *session, uint8_t path, uint32_t largest, bool off)
 {

@@ -141,14 +141,16 @@ enum harp_verdict harp_session_take_ack(struct harp_session *session,
                                         const struct harp_header *header, const uint8_t *body);
 size_t harp_session_send_acks(struct harp_session *session, struct harp_frame *frames, size_t room);
 
-/* Paths: they begin; a frame came on one; a packet was settled or given up (`overtaken` by one that
- * arrived); ACK's flag; the timer and its deadline; padded PROBEs go out; who may carry data. */
+/* Paths: they begin; a frame came on one; a packet was settled, given up (`overtaken` by one that
+ * arrived) or was not lost after all; ACK's flag; the timer and its deadline; padded PROBEs go
+ * out; who may carry data. */
 void harp_session_paths_begin(struct harp_session *session);
 void harp_session_path_heard(struct harp_session *session, uint8_t path);
 void harp_session_path_settled(struct harp_session *session, struct harp_path *path,
                                const struct harp_sent *sent);
 void harp_session_path_lost(struct harp_session *session, struct harp_path *path,
                             const struct harp_sent *sent, bool overtaken);
+void harp_session_path_found(struct harp_session *session, struct harp_path *path);
 void harp_session_path_flag(struct harp_session *session, uint8_t path, uint32_t largest, bool off);
 void harp_session_path_timer(struct harp_session *session, uint8_t path);
 uint64_t harp_session_path_due_ns(const struct harp_session *session, uint8_t path);

@@ -2,7 +2,8 @@
 
 A row a size, as nccl-tests has it. *time* is that of a message with others under way, *algbw* the
 rate of payload in one direction. *p50* and *p99* are half of a round trip of single messages. *CPU*
-is that of both ends' threads for a byte. *lost* counts packets that were given up and sent again.
+is that of both ends' threads for a byte. *lost* counts packets of this end that did not arrive;
+what was sent again although it was only late is not among them.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Row:
     cpu_ns_per_byte: float
     lost: int
     again: int
+    """Sent once more: what was lost, and what seemed to be."""
     frames: int
 
 
@@ -93,11 +95,14 @@ def measure(ends: Client, size: int, seconds: float, window: int | None) -> Row:
     bulk, others_cpu_ns = ends.run(Run("send", size, messages, window))
     after = ends.end.counters()
     total = messages * len(ends.end.sessions)
+    lost, again, frames = (after[name] - before[name] for name in
+                           ("lost", "data_again", "data_sent"))
     return Row(size, total, bulk.elapsed_ns / messages / 1e3,
                total * size / bulk.elapsed_ns, float(np.percentile(halves_us, 50)),
                float(np.percentile(halves_us, 99)),
                (bulk.cpu_ns + others_cpu_ns) / (total * size),
-               *(after[name] - before[name] for name in ("lost", "data_again", "data_sent")))
+               max(0, lost),  # what was missed before may have been found since
+               again, frames)
 
 
 HEADER = (f"{'size':>10} {'messages':>9} {'time':>10} {'algbw':>8} {'p50':>9} {'p99':>9} "

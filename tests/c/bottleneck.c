@@ -49,6 +49,7 @@ struct world {
     uint64_t free_ps; /* when the line is free, relative to 0, in ps */
     uint64_t tokens_ps;
     uint64_t placed[BN_FLOWS]; /* frames at from_ns */
+    uint64_t said[BN_FLOWS];   /* lost packets at from_ns, as the sender counts */
     uint64_t data, again, lost, marked, waits, wait_sum_ns, wait_max_ns, wait_bin_ns;
     uint32_t bins[QUEUE_BINS];
 };
@@ -306,13 +307,20 @@ static uint64_t placed(const struct world *w, uint32_t flow)
     return session ? harp_session_count(session)->placed : 0;
 }
 
+static uint64_t said_lost(const struct world *w, uint32_t flow)
+{
+    const struct harp_session *session = w->hosts[2 * flow].session;
+    return session ? harp_session_count(session)->lost : 0;
+}
+
 static struct bn_result judge(struct world *w)
 {
     const struct bn_scene *s = w->scene;
-    double sum = 0, squares = 0, least = 1e300;
+    double sum = 0, squares = 0, least = 1e300, said = 0;
     for (uint32_t f = 0; f < s->flows; f++) {
         double got = (double)(placed(w, f) - w->placed[f]);
         sum += got, squares += got * got, least = got < least ? got : least;
+        said += (double)said_lost(w, f) - (double)w->said[f];
     }
     double frame_bits = 8.0 * (HARP_HEADER_BYTES + w->hosts[0].config.segment);
     double line_bits = (double)s->rate_mbps / 1000 * (double)(s->to_ns - s->from_ns);
@@ -323,6 +331,7 @@ static struct bn_result judge(struct world *w)
                           .queue_max_ns = (double)w->wait_max_ns,
                           .again = (double)w->again / (double)(w->data + !w->data),
                           .lost = (double)w->lost / (double)(w->data + !w->data),
+                          .said = said / (double)(w->data + !w->data),
                           .marked = (double)w->marked / (double)(w->data + !w->data)};
     uint64_t below = 0, bin = 0;
     while (bin < QUEUE_BINS && below + w->bins[bin] < w->waits * 99 / 100)
@@ -341,8 +350,10 @@ static void loop(struct world *w)
         w->now_ns = event.at_ns;
         if (!measuring && w->now_ns >= s->from_ns) {
             measuring = true;
-            for (uint32_t f = 0; f < s->flows; f++)
+            for (uint32_t f = 0; f < s->flows; f++) {
                 w->placed[f] = placed(w, f);
+                w->said[f] = said_lost(w, f);
+            }
         }
         if (event.flight != NO_FLIGHT) {
             if (host->inbox_n < INBOX)
@@ -375,9 +386,9 @@ struct bn_result bn_run(const struct bn_scene *scene)
         free(w->hosts[h].session);
     free(w->flights), free(w->idle), free(w->heap), free(w);
     printf("%-34s use %.3f jain %.3f least %.2f queue %6.1f p99 %6.0f max %7.0f us again %.4f "
-           "lost %.4f marked %.3f\n",
+           "lost %.4f said %.4f marked %.3f\n",
            scene->name, r.use, r.jain, r.least, r.queue_ns / 1000, r.queue_p99_ns / 1000,
-           r.queue_max_ns / 1000, r.again, r.lost, r.marked);
+           r.queue_max_ns / 1000, r.again, r.lost, r.said, r.marked);
     fflush(stdout);
     return r;
 }

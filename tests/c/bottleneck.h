@@ -61,6 +61,7 @@ struct bn_result {
     double queue_max_ns;
     double again; /* share of DATA that had travelled before */
     double lost;  /* share of DATA that the bottleneck dropped */
+    double said;  /* and that the senders count as lost */
     double marked;
 };
 
