@@ -1,14 +1,18 @@
-"""harp.Engine at the protocol's limits: datagrams that are too small, and how a session ends."""
+"""harp.Engine at the protocol's limits: small datagrams, other versions, and how a session ends."""
 
 from __future__ import annotations
 
 import errno
 import os
+import socket
 
 import pytest
 from netns import usable, veth_pair
 
 import harp
+from harp.tools.statistics import snapshots
+from harp.wire import Harp, Parameters, Versions, holds, seal
+from harp.wire_sums import key_hello
 
 PATIENCE_S = 30
 
@@ -42,6 +46,52 @@ def test_a_way_that_a_control_frame_does_not_fit(port):
             a.space.run("ip", "route", "add", f"{b.ipv4}/32", "dev", a.device, "mtu", "100")
             with pytest.raises(harp.OpenError, match="datagrams of 72 bytes"):
                 near.start(far.listen().handle)
+
+
+@pytest.fixture
+def stranger():
+    """Give a socket of somebody who speaks another version."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        stranger.bind(("127.0.0.1", 0))
+        stranger.settimeout(PATIENCE_S)
+        yield stranger
+
+
+def test_a_listener_tells_a_connecting_end_of_another_version_and_its_log_names_both(stranger):
+    name = "version-of-the-log"
+    with harp.Engine("udp", address="127.0.0.1", name=name) as engine, engine.listen() as listening:
+        handle = listening.handle
+        listener = int.from_bytes(bytes(handle)[:8], "little")
+        key = key_hello(handle.secret, listener)
+        host, port = handle.addresses[0].split(":")
+        first = Harp(version=7, type="FIRST", connection=listener) / Parameters(connection=99)
+        stranger.sendto(seal(first, bytes(16)), (host, int(port)))  # a wrong tag: no answer
+        stranger.sendto(seal(first, key), (host, int(port)))
+        answer = stranger.recv(2048)
+        assert len(answer) <= len(first)
+        assert holds(answer, key)
+        assert Harp(answer).connection == 99
+        assert (Harp(answer)[Versions].lowest, Harp(answer)[Versions].highest) == (1, 1)
+        said = [text for one in snapshots([os.getpid()]) if one.name == name
+                for _, _, text in one.events]
+        assert [text for text in said if "version" in text] == [
+            "refused a connecting end of another version: it speaks 7, this end speaks 1"]
+
+
+def test_a_listener_of_another_version_is_an_error_that_names_both(stranger):
+    with harp.Engine("udp", address="127.0.0.1") as engine:
+        handle = bytearray(bytes(engine.listen().handle))
+        port = stranger.getsockname()[1]
+        at = bytes(handle).index(bytes.fromhex("ffff7f000001")) - 12
+        handle[at:at + 2] = port.to_bytes(2, "little")
+        session = engine.start(bytes(handle))
+        first, sender = stranger.recvfrom(2048)
+        key = key_hello(bytes(handle[8:24]), int.from_bytes(handle[:8], "little"))
+        assert holds(first, key)
+        answer = Harp(version=3, type="VERSION", connection=Harp(first)[Parameters].connection)
+        stranger.sendto(seal(answer / Versions(lowest=2, highest=3), key), sender)
+        with pytest.raises(harp.Broken, match="it speaks 2 to 3, this end speaks 1"):
+            session.connected.wait(PATIENCE_S)
 
 
 def test_the_last_events_are_dumped_when_a_session_ends_in_error(tmp_path):

@@ -35,7 +35,9 @@
     EVENT(BAD, "bad frames", "%" PRIu64 " of a wrong tag, %" PRIu64 " of no connection, so far")   \
     EVENT(CLOSED, "is over", "reason %" PRIu64 ", by peer: %" PRIu64)                              \
     EVENT(GONE, "is forgotten", "row %" PRIu64)                                                    \
-    EVENT(NO_FRAMES, "refused for want of frames", "%" PRIu64 " wanted, %" PRIu64 " left")
+    EVENT(NO_FRAMES, "refused for want of frames", "%" PRIu64 " wanted, %" PRIu64 " left")         \
+    EVENT(VERSION, "refused a connecting end of another version",                                  \
+          "it speaks %" PRIu64 ", this end speaks %" PRIu64)
 
 #define HARP_RECORDER_NAME(name, text, format) HARP_RECORD_##name,
 enum harp_recorder_what { HARP_RECORDER_TABLE(HARP_RECORDER_NAME) HARP_RECORD_COUNT };

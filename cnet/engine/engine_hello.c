@@ -102,21 +102,20 @@ static void take_first(struct harp_engine *engine, uint8_t port, const struct ha
     }
 }
 
-/* A FIRST of another version, under a tag that holds: say which we speak. */
+/* A FIRST of another version, under a tag that holds: say which we speak. There is no connection of
+ * which an error could tell, so the recorder does. */
 static void refuse_version(struct harp_engine *engine, uint8_t port,
                            const struct harp_arrival *arrival, const struct harp_header *header,
                            const uint8_t *frame)
 {
     struct harp_listening *listening = listening_of(engine, header->connection);
-    uint64_t peer;
-    if (header->type != HARP_FIRST || !listening || !harp_open_tag(&listening->hello, frame) ||
-        harp_arrival_bytes(arrival) < HARP_HEADER_BYTES + sizeof peer)
+    struct harp_frame notice;
+    if (!listening || !harp_open_tag(&listening->hello, frame) ||
+        !harp_listener_refuse(&listening->listener, header, frame, harp_arrival_bytes(arrival),
+                              &notice))
         return;
-    memcpy(&peer, frame + HARP_HEADER_BYTES, sizeof peer);
-    const struct harp_versions versions = {HARP_VERSION, HARP_VERSION};
-    struct harp_frame notice = {
-        .header = {.version = HARP_VERSION, .type = HARP_VERSION_NOTICE, .connection = peer}};
-    notice.header.length = (uint16_t)harp_versions_encode(&versions, notice.body);
+    harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_VERSION, 0, header->version,
+                      HARP_VERSION);
     answer(engine, port, arrival, &listening->hello, &notice);
 }
 

@@ -19,15 +19,15 @@
  * Rules of use:
  * - One thread at a time.
  * - After any call but harp_session_poll, call harp_session_send until it returns fewer frames than
- * it had room for; then wait until harp_session_deadline_ns or the next event.
+ *   it had room for; then wait until harp_session_deadline_ns or the next event.
  * - Only frames whose tag holds come in. A control frame comes with its body, whose CRC holds. A
- * DATA frame comes without: when the answer is HARP_PLACE, check its CRC, put the payload where the
- * answer says, and say so by harp_session_placed, before any other call.
+ *   DATA frame comes without: when the answer is HARP_PLACE, check its CRC, put the payload where
+ *   the answer says, and say so by harp_session_placed, before any other call.
  * - `now_ns` comes from a clock that does not go back. One that jumps, either way, costs nothing
- * but the deadlines that it put off.
+ *   but the deadlines that it put off.
  * - The session lives in memory that the caller gives, harp_session_size bytes aligned to 64, and
- * frees nothing. After HARP_EVENT_CLOSED it should be kept for a while, since it answers repeated
- * CLOSE.
+ *   frees nothing. After HARP_EVENT_CLOSED it should be kept for a while, since it answers repeated
+ *   CLOSE.
  *
  * How messages are received is the receiver's choice, for each direction of a connection:
  *
