@@ -12,7 +12,7 @@ from netns import usable, veth_pair
 import harp
 from harp.tools.statistics import snapshots
 from harp.wire import Harp, Parameters, Versions, holds, seal
-from harp.wire_sums import key_hello
+from harp.wire_sums import End, key_accept, key_hello
 
 PATIENCE_S = 30
 
@@ -78,20 +78,37 @@ def test_a_listener_tells_a_connecting_end_of_another_version_and_its_log_names_
             "refused a connecting end of another version: it speaks 7, this end speaks 1"]
 
 
-def test_a_listener_of_another_version_is_an_error_that_names_both(stranger):
-    with harp.Engine("udp", address="127.0.0.1") as engine:
-        handle = bytearray(bytes(engine.listen().handle))
-        port = stranger.getsockname()[1]
-        at = bytes(handle).index(bytes.fromhex("ffff7f000001")) - 12
-        handle[at:at + 2] = port.to_bytes(2, "little")
+@pytest.fixture
+def attempt(stranger):
+    """Give a session that connects to a stranger, its first frame, whence, the secret, and more."""
+    with harp.Engine("udp", address="127.0.0.1") as engine, engine.listen() as listening:
+        handle = bytearray(bytes(listening.handle))
+        at = handle.index(bytes.fromhex("ffff7f000001")) - 12
+        handle[at:at + 2] = stranger.getsockname()[1].to_bytes(2, "little")
         session = engine.start(bytes(handle))
         first, sender = stranger.recvfrom(2048)
-        key = key_hello(bytes(handle[8:24]), int.from_bytes(handle[:8], "little"))
-        assert holds(first, key)
-        answer = Harp(version=3, type="VERSION", connection=Harp(first)[Parameters].connection)
-        stranger.sendto(seal(answer / Versions(lowest=2, highest=3), key), sender)
-        with pytest.raises(harp.Broken, match="it speaks 2 to 3, this end speaks 1"):
-            session.connected.wait(PATIENCE_S)
+        secret, listener = listening.handle.secret, int.from_bytes(handle[:8], "little")
+        assert holds(first, key_hello(secret, listener))
+        yield session, Harp(first)[Parameters], sender, secret, listener
+
+
+def test_a_listener_of_another_version_is_an_error_that_names_both(stranger, attempt):
+    session, first, sender, secret, listener = attempt
+    answer = Harp(version=3, type="VERSION", connection=first.connection)
+    stranger.sendto(seal(answer / Versions(lowest=2, highest=3), key_hello(secret, listener)),
+                    sender)
+    with pytest.raises(harp.Broken, match="it speaks 2 to 3, this end speaks 1"):
+        session.connected.wait(PATIENCE_S)
+
+
+def test_a_peer_without_an_id_is_none(stranger, attempt):
+    session, first, sender, secret, listener = attempt
+    key = key_accept(secret, listener, End(first.connection, first.epoch, first.nonce))
+    accept = Harp(type="ACCEPT", connection=first.connection, epoch=first.epoch)
+    stranger.sendto(seal(accept / Parameters(connection=0), key), sender)
+    assert Harp(stranger.recv(2048)).type == 1  # FIRST again: nothing was accepted
+    stranger.sendto(seal(accept / Parameters(connection=5), key), sender)
+    session.connected.wait(PATIENCE_S)
 
 
 def test_the_last_events_are_dumped_when_a_session_ends_in_error(tmp_path):

@@ -59,7 +59,7 @@ def chunks(draw):
 
 @st.composite
 def parameters(draw):
-    return {"connection": draw(U64), "nonce": draw(KEYS), "epoch": draw(U16),
+    return {"connection": draw(st.integers(1, 2**64 - 1)), "nonce": draw(KEYS), "epoch": draw(U16),
             "segment": draw(st.integers(128, 2**16 - 1)), "paths": draw(st.integers(1, 256)),
             "flags": draw(st.integers(0, 1)), "messages": draw(U32), "frames": draw(U32),
             "first": draw(U32), "cookie": draw(KEYS)}
@@ -264,8 +264,9 @@ def test_strict_header(changes, error):
 
 
 @pytest.mark.parametrize(("layer", "error"), [
-    (Parameters(segment=127), "LIMIT"), (Parameters(paths=0), "LIMIT"),
-    (Parameters(paths=257), "LIMIT"), (Parameters(flags=2), "UNUSED"),
+    (Parameters(connection=1), "OK"), (Parameters(connection=0), "LIMIT"),
+    (Parameters(connection=1, segment=127), "LIMIT"), (Parameters(connection=1, paths=0), "LIMIT"),
+    (Parameters(connection=1, paths=257), "LIMIT"), (Parameters(connection=1, flags=2), "UNUSED"),
     (Ack(bits=1025, map=bytes(129)), "LIMIT"), (Ack(zero=1), "UNUSED"),
     (Ack(bits=7, map=b"\x80"), "UNUSED"), (Ack(bits=8, map=b"\x80"), "OK"),
     (Ack(bits=9, map=b"\x80"), "LENGTH"),

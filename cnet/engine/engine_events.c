@@ -19,7 +19,7 @@ void harp_connection_complete(struct harp_connection *connection,
 void harp_connection_agreed(struct harp_connection *connection)
 {
     const struct harp_parameters *peer = harp_session_peer(connection->session);
-    if (connection->keyed || !peer->connection)
+    if (connection->keyed || !peer->connection) /* not known yet: no peer has the id 0 */
         return;
     const struct harp_session_config *own = &connection->own;
     struct harp_end here = {.connection = own->connection, .epoch = own->epoch};

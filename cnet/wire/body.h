@@ -17,7 +17,7 @@
 /* cdef: begin */
 /* FIRST and ACCEPT: what an end brings to a connection. */
 struct harp_parameters {
-    uint64_t connection; /* the sender's own id: frames to it carry this */
+    uint64_t connection; /* the sender's own id, not 0: frames to it carry this */
     uint8_t nonce[16];
     uint16_t epoch;    /* changes with every start of the sender's process */
     uint16_t segment;  /* largest payload that it can take, bytes; at least 128 */
