@@ -19,8 +19,8 @@ static enum harp_wire_error parameters_check(const struct harp_parameters *param
 {
     if (parameters->flags > 1)
         return HARP_WIRE_UNUSED;
-    bool enough = parameters->connection && parameters->segment >= HARP_CHUNK_ALIGN &&
-                  parameters->paths >= 1;
+    bool enough =
+        parameters->connection && parameters->segment >= HARP_CHUNK_ALIGN && parameters->paths >= 1;
     return enough && parameters->paths <= PATHS_MAX ? HARP_WIRE_OK : HARP_WIRE_LIMIT;
 }
 
