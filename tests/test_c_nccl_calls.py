@@ -6,15 +6,23 @@ import os
 import subprocess
 
 import pytest
-from c_programs import build, library
+from c_programs import SANITIZED, build, library
 from test_c_nccl_order import SOURCES
+
+
+def run(folder, flags, *arguments, **settings):
+    program = build(folder / "test", ["tests/c/test_nccl_calls.c", *SOURCES, str(library(flags))],
+                    flags)
+    settings = {"HARP_PORT": "mem", "HARP_CONF_FILE": "/dev/null", **settings}
+    done = subprocess.run([program, *arguments], env={**os.environ, **settings}, check=False,
+                          capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("progress", ["threads", "inline"])
 def test_calls(tmp_path, progress):
-    program = build(tmp_path / "test", ["tests/c/test_nccl_calls.c", *SOURCES, str(library())])
-    settings = {"HARP_PORT": "mem", "HARP_PROGRESS": progress, "HARP_TIMEOUT": "1",
-                "HARP_CONF_FILE": "/dev/null"}
-    done = subprocess.run([program], env={**os.environ, **settings}, capture_output=True, text=True,
-                          check=False, timeout=100)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run(tmp_path, SANITIZED, HARP_PROGRESS=progress, HARP_TIMEOUT="1")
+
+
+def test_attempts_are_bounded(tmp_path):
+    run(tmp_path, ["-O2"], "attempts", HARP_TIMEOUT="60")

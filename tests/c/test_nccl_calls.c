@@ -9,9 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
-enum { BYTES = 4096, PATIENCE_S = 20 };
+enum { BYTES = 4096, PATIENCE_S = 20, ATTEMPTS = 4096, MORE = 50 };
 
 extern const struct nccl_net_v12 ncclNetPlugin_v12;
 extern const struct nccl_net_v6 ncclNetPlugin_v6;
@@ -220,6 +222,31 @@ static void profiled(void)
     CHECK(heard.begun == 2 && heard.ended == 2, "events without a parent");
 }
 
+/* A child of fork can do nothing but close, and ends as any process does; the parent goes on. */
+static void forked(void)
+{
+    char handle[NCCL_HANDLE_BYTES];
+    void *comm, *request, *data = in, *waiting = receive(8, NULL);
+    size_t size = 8;
+    int tag = 5, done, status;
+    pid_t child = fork();
+    CHECK(child >= 0, "there is no child");
+    if (child == 0) {
+        REFUSED(net->init(&context, 2, NULL, log_line, NULL), NCCL_INVALID_USAGE, "child of fork");
+        REFUSED(net->listen(context, 0, handle, &comm), NCCL_INVALID_USAGE, "child of fork");
+        REFUSED(net->isend(sending, out, 8, 5, out_memory, NULL, &request), NCCL_INVALID_USAGE,
+                "child of fork");
+        REFUSED(net->irecv(receiving, 1, &data, &size, &tag, &in_memory, NULL, &request),
+                NCCL_INVALID_USAGE, "child of fork");
+        CHECK(net->test(waiting, &done, NULL) == NCCL_INVALID_USAGE, "test in a child");
+        part();
+        exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0, "the child ended with %d", status);
+    wait_for(send_now(8, NULL));
+    wait_for(waiting);
+}
+
 /* HARP_TIMEOUT is 1: what NCCL does not ask for within it is given up, by whatever it calls next.
  */
 static void forgotten_attempt(void)
@@ -239,13 +266,35 @@ static void forgotten_attempt(void)
             "has not asked for this attempt for 1 s");
 }
 
-int main(void)
+/* Beyond so many attempts under way connect says "later", and begins none. */
+static void many_attempts(void)
+{
+    char handle[NCCL_HANDLE_BYTES], copy[NCCL_HANDLE_BYTES];
+    void *listening, *comm;
+    int begun = 0;
+    GOOD(net->listen(context, 0, handle, &listening));
+    GOOD(net->closeListen(listening));
+    for (int i = 0; i < ATTEMPTS + MORE; i++) {
+        memcpy(copy, handle, sizeof copy);
+        GOOD(net->connect(context, 0, copy, &comm, NULL));
+        begun += memcmp(copy, handle, sizeof copy) != 0;
+    }
+    CHECK(begun == ATTEMPTS, "%d attempts are under way", begun);
+}
+
+int main(int count, char **words)
 {
     GOOD(net->init(&context, 1, NULL, log_line, profile));
+    if (count > 1 && strcmp(words[1], "attempts") == 0) {
+        many_attempts();
+        GOOD(net->finalize(context));
+        return 0;
+    }
     meet();
     arguments();
     outstanding();
     profiled();
+    forked();
     part();
     forgotten_attempt();
     GOOD(net->finalize(context));

@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "client.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -199,21 +198,20 @@ static void refuse_cuda(void *of)
 static void properties(struct world *world)
 {
     struct link links[2];
-    char first[128] = "";
+    struct nccl_properties_v12 p, other;
     world_open(world, 1);
     int devices;
     expect(world, plugin_devices(&world->plugin, &devices), "devices");
     for (int i = 0; i < devices; i++) {
-        struct nccl_properties_v12 p;
         expect(world, plugin_properties(&world->plugin, i, &p), "getProperties");
         check_set(&p);
         check_sense(&p);
-        if (i && strcmp(first, p.name) == 0)
-            fail("two devices have the name %s", p.name);
-        if (!i)
-            snprintf(first, sizeof(first), "%s", p.name);
+        for (int j = 0; j < i; j++) {
+            expect(world, plugin_properties(&world->plugin, j, &other), "getProperties");
+            if (strcmp(other.name, p.name) == 0)
+                fail("two devices have the name %s", p.name);
+        }
     }
-    struct nccl_properties_v12 p;
     if (plugin_properties(&world->plugin, devices, &p) == NCCL_SUCCESS)
         fail("getProperties gives a device beyond the last");
     links_open(world, links, 2, 0);
