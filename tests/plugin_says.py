@@ -12,6 +12,7 @@ import ctypes
 import json
 import os
 import sys
+from pathlib import Path
 
 LEVELS = {2: "warn", 3: "info"}
 Logger = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_ulong, ctypes.c_char_p, ctypes.c_int,
@@ -78,6 +79,7 @@ def main(path: str, *wishes: str) -> None:
     if "listen" in wishes:
         handle, comm = ctypes.create_string_buffer(128), ctypes.c_void_p()
         found["listen"] = net.listen(context, 0, handle, ctypes.byref(comm))
+        found["threads"] = threads()
         if "fork" in wishes:
             found["forked"] = in_child(net, context, handle)
         if comm.value:
@@ -85,6 +87,12 @@ def main(path: str, *wishes: str) -> None:
     if found["init"] == 0:
         found["finalize"] = net.finalize(context)
     print(json.dumps(found))
+
+
+def threads() -> list[list[int]]:
+    """CPUs that each thread but this one may run on, in the order in which they began."""
+    tasks = sorted(int(task.name) for task in Path("/proc/self/task").iterdir())
+    return [sorted(os.sched_getaffinity(task)) for task in tasks if task != os.getpid()]
 
 
 def in_child(net: Table, context: ctypes.c_void_p, handle: ctypes.Array[ctypes.c_char]) -> int:

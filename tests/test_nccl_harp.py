@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import netns
 import pytest
 from nccl_pair import Ended, Pair, client, harp, run_pair
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
 
@@ -128,3 +131,22 @@ def test_jumbo_frames() -> None:
         ended = run_pair(client(), harp(), [*QUICK, "sizes", "flags"], spaces=(a.space, b.space),
                          settings=both, options=("--limit", "120"))
         assert ended.good, str(ended)
+
+
+def test_statistics_tell_what_a_comm_did_with_its_settings() -> None:
+    ended = run(("udp", "udp"), "threads", "fifo", options=("--verbose",), HARP_STATS="1",
+                HARP_PATHS="3", HARP_MTU="1000")
+    assert ended.good, str(ended)
+    told = re.findall(r"NET/HARP : (sent to|received from) [\d.]+:\d+ on v1: (\d+) frames sent, "
+                      r".*; segment (\d+), paths (\d+)", ended.told[0])
+    assert [words[0] for words in sorted(told)] == ["received from", "sent to"], str(ended)
+    for _, frames, segment, paths in told:
+        assert int(frames) > 0
+        assert 800 < int(segment) < 1000
+        assert paths == "3"
+
+
+def test_a_dump_tells_what_an_engine_saw_before_a_connection_failed(tmp_path: Path) -> None:
+    ended = run(("udp", "udp"), "threads", "killed", HARP_DUMP=str(tmp_path / "dump"))
+    assert ended.good, str(ended)
+    assert (tmp_path / "dump").read_text().count("\n") > 5

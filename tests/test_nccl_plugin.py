@@ -165,6 +165,14 @@ def test_loopback_serves_who_asks_for_it():
                for _, text in found["said"])
 
 
+@pytest.mark.parametrize("progress", ["threads", "inline"])
+def test_engines_run_where_they_are_told_to(progress):
+    cpus = sorted(os.sched_getaffinity(0))
+    found = ask("listen", HARP_PORT="udp", HARP_IFNAME="=lo", HARP_ENGINES="3",
+                HARP_PROGRESS=progress, HARP_CPUS=f"{cpus[-1]},{cpus[0]}")
+    assert found["threads"] == [[cpus[-1]], [cpus[0]], [cpus[-1]]]
+
+
 def test_faults_that_are_asked_for_are_there():
     found = ask("listen", HARP_PORT="udp", HARP_IFNAME="=lo", HARP_FAULTS="drop=1%,seed=7")
     assert any(": chaos of seed 7 over udp: lo " in text for _, text in found["said"])
