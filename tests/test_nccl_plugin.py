@@ -285,6 +285,17 @@ def test_a_vlan_lies_where_its_card_does_and_a_card_is_one_device(tmp_path):
 
 
 @root_only
+@pytest.mark.parametrize("port", ["auto", "xdp", "udp"])
+def test_packets_that_no_interface_takes_are_an_error_at_once(port):
+    with netns.veth_pair() as (end, _):
+        found = ask(before=tuple(end.space.command()), HARP_PORT=port, HARP_MTU="9000")
+        assert found["init"] == INVALID_USAGE
+        said, = warnings(found)
+        assert re.search(r'HARP_MTU is "9000": possible is 576 to 1500 on v1; ip link set dev v1 '
+                         r'mtu 9000', said), said
+
+
+@root_only
 def test_auto_takes_xdp_where_it_can_and_says_so():
     with netns.veth_pair() as (end, _):
         found = ask("listen", before=tuple(end.space.command()))

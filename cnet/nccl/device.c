@@ -3,12 +3,14 @@
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <ifaddrs.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "plugin.h"
@@ -193,6 +195,34 @@ static enum nccl_result none_found(const struct ifaddrs *all)
                        plugin.settings.interfaces, *names ? names : " none");
 }
 
+/* Of the network namespace that this process is in; /sys may show another one's. */
+static uint64_t mtu_of(const char *interface)
+{
+    struct ifreq request = {0};
+    int any = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    snprintf(request.ifr_name, sizeof request.ifr_name, "%s", interface);
+    bool known = any >= 0 && ioctl(any, SIOCGIFMTU, &request) == 0;
+    if (any >= 0)
+        close(any);
+    return known ? (uint64_t)request.ifr_mtu : UINT64_MAX;
+}
+
+static enum nccl_result check_mtu(void)
+{
+    uint64_t asked = plugin.settings.mtu;
+    for (int i = 0; i < plugin.devices_n; i++) {
+        const char *name = plugin.devices[i].name;
+        uint64_t most = mtu_of(name);
+        if (asked > most)
+            return plugin_fail(NCCL_INVALID_USAGE,
+                               "HARP_MTU is \"%" PRIu64 "\": possible is 576 to %" PRIu64
+                               " on %s; ip link set dev %s mtu %" PRIu64
+                               " raises it, where the network takes it",
+                               asked, most, name, name, asked);
+    }
+    return NCCL_SUCCESS;
+}
+
 enum nccl_result devices_find(void)
 {
     struct ifaddrs *all = NULL;
@@ -210,7 +240,7 @@ enum nccl_result devices_find(void)
         add_interfaces(all, AF_INET, names, resort);
         add_interfaces(all, AF_INET6, names, resort);
     }
-    enum nccl_result result = plugin.devices_n ? NCCL_SUCCESS : none_found(all);
+    enum nccl_result result = plugin.devices_n ? check_mtu() : none_found(all);
     freeifaddrs(all);
     return result;
 }
