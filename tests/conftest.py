@@ -14,3 +14,9 @@ settings.load_profile("same-examples")
 def _wide_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give tables the width that the manual's have, whatever terminal the tests run in."""
     monkeypatch.setenv("COLUMNS", "120")
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the file of settings that whoever runs the tests uses alone."""
+    monkeypatch.delenv("HARP_CONF_FILE", raising=False)

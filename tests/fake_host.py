@@ -2,6 +2,7 @@
 
     host = FakeHost(tmp_path, nodes={0: "0-7", 1: "8-15"}, memory_gib=256)
     host.card("eth1", driver="ena", most=16, node=1)
+    said = run(host, "--mtu", "9000")
 
 What `ethtool` and `ip` would do is done to the cards; ``commands`` has what was run. Queues have an
 interrupt each, and getting other queues gives them new numbers, as most drivers do. Everything that
@@ -10,10 +11,14 @@ interrupt each, and getting other queues gives them new numbers, as most drivers
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from click.testing import CliRunner
+
 from harp.tools.nics import Nic
+from harp.tools.setup import setup
 from harp.tools.setup.host import Host, Refused
 
 if TYPE_CHECKING:
@@ -165,3 +170,33 @@ class FakeHost(Host):
 
     def rings(self, name: str) -> dict[str, tuple[int, int]]:
         return self.sizes_of_rings[name]
+
+
+def small(folder: Path, **known) -> FakeHost:
+    """Make a host of one card beside the one that everybody comes in by."""
+    made = FakeHost(folder, **{"memory_gib": 256, **known})
+    made.card("eth0")
+    made.card("eth1")
+    return made
+
+
+def run(host: FakeHost, *arguments: str, status: int = 0) -> str:
+    """Run ``harp setup``; what is not a command is a comment. Returns what it printed."""
+    before = len(host.commands)
+    result = CliRunner().invoke(setup, arguments, obj=host, standalone_mode=False)
+    assert result.exception is None, result.output
+    assert result.return_value == status, result.output
+    lines = result.output.splitlines()
+    shown = [line for line in lines if re.match("echo|ip|ethtool", line)]
+    assert shown[:len(host.commands) - before] == host.commands[before:]
+    return result.output
+
+
+def fails(host: FakeHost, *arguments: str) -> str:
+    """Run it where it refuses: nothing is changed, and this is the sentence."""
+    before = host.everything()
+    result = CliRunner().invoke(setup, arguments, obj=host)
+    assert result.exit_code in {1, 2}
+    assert host.everything() == before
+    assert "Traceback" not in result.output
+    return " ".join(result.output.split())
