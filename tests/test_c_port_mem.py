@@ -8,6 +8,11 @@ THREADS = ["-O1", "-fsanitize=thread", "-Wno-tsan"]
 
 @pytest.mark.parametrize(("flags", "arguments"), [(SANITIZED, []), (THREADS, ["threads"])],
                          ids=["asan", "tsan"])
-def test_port_mem(tmp_path, flags, arguments):
+def test_datagrams_arrive_whole_and_ends_are_told(tmp_path, flags, arguments):
     sources = ["tests/c/test_port_mem.c", str(library(flags))]
     run(build(tmp_path / "port_mem", sources, flags), *arguments)
+
+
+def test_a_peer_that_breaks_the_rules(tmp_path):
+    sources = ["tests/c/test_port_mem_rogue.c", str(library(SANITIZED))]
+    run(build(tmp_path / "rogue", sources))
