@@ -39,6 +39,12 @@ static inline bool harp_address_is_ipv4(const struct harp_address *address)
     return address->family == HARP_INET && memcmp(address->ip, mapped, sizeof mapped) == 0;
 }
 
+/* fe80::/10 (RFC 4291, 2.5.6): it means something on one link only. */
+static inline bool harp_address_is_link_local(const struct harp_address *address)
+{
+    return address->ip[0] == 0xfe && (address->ip[1] & 0xc0) == 0x80;
+}
+
 static inline bool harp_address_same(const struct harp_address *a, const struct harp_address *b)
 {
     return memcmp(a, b, sizeof *a) == 0;

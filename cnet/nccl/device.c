@@ -6,13 +6,13 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <net/if.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "base/sockaddr.h"
 #include "plugin.h"
 
 #define DEFAULT_MBPS 10000
@@ -110,15 +110,8 @@ static void describe(struct device *device)
 
 static bool read_address(const struct sockaddr *from, struct harp_address *address)
 {
-    *address = (struct harp_address){.family = HARP_INET};
-    if (from->sa_family == AF_INET) {
-        address->ip[10] = address->ip[11] = 0xff;
-        memcpy(address->ip + 12, &((const struct sockaddr_in *)(const void *)from)->sin_addr, 4);
-        return true;
-    }
-    const struct in6_addr *ip = &((const struct sockaddr_in6 *)(const void *)from)->sin6_addr;
-    memcpy(address->ip, ip, 16);
-    return !IN6_IS_ADDR_LINKLOCAL(ip);
+    harp_sockaddr_read(from, address);
+    return !harp_address_is_link_local(address);
 }
 
 static bool is_device(const char *card)

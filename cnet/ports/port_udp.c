@@ -55,7 +55,7 @@ static int udp_hop(struct harp_port *port, const struct harp_address *to, uint16
                  text, own, udp->family == AF_INET ? "IPv4" : "IPv6");
         return -EAFNOSUPPORT;
     }
-    udp_address_from(udp, to, &made.to);
+    harp_sockaddr_write(to, udp->interface, &made.to);
     int payload = udp_route_payload(udp, &made.to);
     if (payload < 0) {
         snprintf(why, HARP_WHY_BYTES, "there is no way from %s to %s: %s", own, text,

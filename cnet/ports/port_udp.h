@@ -17,9 +17,9 @@
 #ifndef HARP_PORT_UDP_H
 #define HARP_PORT_UDP_H
 
-#include <netinet/in.h>
 #include <sys/socket.h>
 
+#include "base/sockaddr.h"
 #include "ports/port.h"
 
 #define UDP_SUPER_BYTES 65507u /* largest UDP payload over IPv4, and the kernel's limit here */
@@ -39,20 +39,14 @@
 #define UDP_MTU_LEAST 552u /* no network takes less; who says so by ICMP lies */
 #define UDP_RETRY_NS 200000u /* after the kernel would take no more */
 
-union udp_address {
-    struct sockaddr any;
-    struct sockaddr_in v4;
-    struct sockaddr_in6 v6;
-};
-
 struct udp_hop {
-    union udp_address to;
+    union harp_sockaddr to;
     uint32_t payload_max; /* 0: this hop is free */
     uint16_t local;
 };
 
 struct udp_super {
-    union udp_address to;
+    union harp_sockaddr to;
     uint32_t at; /* in the staging area */
     uint32_t bytes;
     uint16_t segment; /* bytes of its datagrams */
@@ -116,15 +110,11 @@ int udp_interface_find(struct udp_port *udp, const struct harp_port_config *conf
                        struct harp_address *local, char *why);
 int udp_sockets_open(struct udp_port *udp, const struct harp_address *local, uint16_t locals,
                      char *why);
-socklen_t udp_address_from(const struct udp_port *udp, const struct harp_address *from,
-                           union udp_address *to);
-void udp_address_to(const union udp_address *from, struct harp_address *to);
-bool udp_address_equal(const union udp_address *a, const union udp_address *b);
 uint32_t udp_payload_of_mtu(const struct udp_port *udp, uint32_t mtu);
 /* What the interface takes at this moment. */
 uint32_t udp_payload_now(const struct udp_port *udp);
 /* What a route says its MTU is, as a UDP payload; -errno if there is no route. */
-int udp_route_payload(const struct udp_port *udp, const union udp_address *to);
+int udp_route_payload(const struct udp_port *udp, const union harp_sockaddr *to);
 
 /* port_udp_send.c */
 size_t udp_room(struct harp_port *port, int hop);
@@ -136,7 +126,7 @@ size_t udp_receive(struct harp_port *port, uint64_t now_ns, struct harp_arrival 
                    size_t room);
 void udp_tend(struct harp_port *port, uint64_t now_ns);
 /* The way to `to` takes less than was thought. */
-void udp_narrow(struct udp_port *udp, const union udp_address *to, uint32_t payload_max);
-void udp_unreachable(struct udp_port *udp, const union udp_address *to);
+void udp_narrow(struct udp_port *udp, const union harp_sockaddr *to, uint32_t payload_max);
+void udp_unreachable(struct udp_port *udp, const union harp_sockaddr *to);
 
 #endif

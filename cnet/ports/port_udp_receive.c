@@ -52,7 +52,7 @@ static void receive_some(struct udp_port *udp, uint16_t local)
     struct mmsghdr messages[UDP_RECEIVE_AT_ONCE];
     struct iovec parts[UDP_RECEIVE_AT_ONCE];
     union control controls[UDP_RECEIVE_AT_ONCE];
-    union udp_address from[UDP_RECEIVE_AT_ONCE];
+    union harp_sockaddr from[UDP_RECEIVE_AT_ONCE];
     for (uint32_t i = 0; i < UDP_RECEIVE_AT_ONCE; i++) {
         parts[i] = (struct iovec){udp->buffers + i * UDP_BUFFER_BYTES + UDP_LEAD,
                                   UDP_BUFFER_BYTES - UDP_LEAD};
@@ -77,7 +77,7 @@ static void receive_some(struct udp_port *udp, uint16_t local)
         inbound->bytes = parts[i].iov_base;
         inbound->length = messages[i].msg_len;
         inbound->local = local;
-        udp_address_to(&from[i], &inbound->from);
+        harp_sockaddr_read(&from[i].any, &inbound->from);
         read_control(&messages[i].msg_hdr, nanoseconds(&now), inbound);
     }
 }
@@ -148,36 +148,36 @@ static void notify(struct udp_port *udp, const struct harp_notice *notice)
         udp->notices[(udp->notices_first + udp->notices_n++) % UDP_NOTICES] = *notice;
 }
 
-void udp_narrow(struct udp_port *udp, const union udp_address *to, uint32_t payload_max)
+void udp_narrow(struct udp_port *udp, const union harp_sockaddr *to, uint32_t payload_max)
 {
     struct harp_notice notice = {.type = HARP_NOTICE_MTU, .payload_max = payload_max};
     for (int i = 0; i < udp->hops_n; i++) {
         struct udp_hop *hop = &udp->hops[i];
-        if (hop->payload_max > payload_max && udp_address_equal(&hop->to, to))
+        if (hop->payload_max > payload_max && harp_sockaddr_same(&hop->to, to))
             hop->payload_max = payload_max;
     }
-    udp_address_to(to, &notice.about);
+    harp_sockaddr_read(&to->any, &notice.about);
     notify(udp, &notice);
 }
 
-void udp_unreachable(struct udp_port *udp, const union udp_address *to)
+void udp_unreachable(struct udp_port *udp, const union harp_sockaddr *to)
 {
     struct harp_notice notice = {.type = HARP_NOTICE_UNREACHABLE};
-    udp_address_to(to, &notice.about);
+    harp_sockaddr_read(&to->any, &notice.about);
     notify(udp, &notice);
 }
 
-static void refused(struct udp_port *udp, const union udp_address *to, const uint8_t *quote)
+static void refused(struct udp_port *udp, const union harp_sockaddr *to, const uint8_t *quote)
 {
     struct harp_notice notice = {.type = HARP_NOTICE_REFUSED};
-    udp_address_to(to, &notice.about);
+    harp_sockaddr_read(&to->any, &notice.about);
     memcpy(notice.quote, quote, sizeof notice.quote);
     notify(udp, &notice);
 }
 
 /* An error that ICMP brought, about a datagram to `to`, of which it quotes so many bytes. */
 static void icmp(struct udp_port *udp, const struct sock_extended_err *error,
-                 const union udp_address *to, const uint8_t *quote, size_t quoted)
+                 const union harp_sockaddr *to, const uint8_t *quote, size_t quoted)
 {
     if (error->ee_origin != SO_EE_ORIGIN_ICMP && error->ee_origin != SO_EE_ORIGIN_ICMP6)
         return; /* our own kernel's come with the system call that they are about */
@@ -193,7 +193,7 @@ static bool read_error(struct udp_port *udp, uint16_t local)
 {
     uint8_t quote[HARP_QUOTE_BYTES];
     union control control;
-    union udp_address to;
+    union harp_sockaddr to;
     struct iovec part = {quote, sizeof quote};
     struct msghdr header = {.msg_name = &to,
                             .msg_namelen = sizeof to,

@@ -13,45 +13,6 @@
 #define IPV4_UDP_HEADERS 28u
 #define IPV6_UDP_HEADERS 48u
 
-socklen_t udp_address_from(const struct udp_port *udp, const struct harp_address *from,
-                           union udp_address *to)
-{
-    memset(to, 0, sizeof *to);
-    if (udp->family == AF_INET) {
-        to->v4.sin_family = AF_INET;
-        to->v4.sin_port = htons(from->port);
-        memcpy(&to->v4.sin_addr, from->ip + 12, 4);
-        return sizeof to->v4;
-    }
-    to->v6.sin6_family = AF_INET6;
-    to->v6.sin6_port = htons(from->port);
-    memcpy(&to->v6.sin6_addr, from->ip, 16);
-    if (IN6_IS_ADDR_LINKLOCAL(&to->v6.sin6_addr))
-        to->v6.sin6_scope_id = udp->interface;
-    return sizeof to->v6;
-}
-
-void udp_address_to(const union udp_address *from, struct harp_address *to)
-{
-    *to = (struct harp_address){.family = HARP_INET};
-    if (from->any.sa_family == AF_INET) {
-        to->port = ntohs(from->v4.sin_port);
-        to->ip[10] = to->ip[11] = 0xff;
-        memcpy(to->ip + 12, &from->v4.sin_addr, 4);
-    } else {
-        to->port = ntohs(from->v6.sin6_port);
-        memcpy(to->ip, &from->v6.sin6_addr, 16);
-    }
-}
-
-bool udp_address_equal(const union udp_address *a, const union udp_address *b)
-{
-    if (a->any.sa_family == AF_INET)
-        return a->v4.sin_port == b->v4.sin_port && a->v4.sin_addr.s_addr == b->v4.sin_addr.s_addr;
-    return a->v6.sin6_port == b->v6.sin6_port &&
-           memcmp(&a->v6.sin6_addr, &b->v6.sin6_addr, sizeof a->v6.sin6_addr) == 0;
-}
-
 uint32_t udp_payload_of_mtu(const struct udp_port *udp, uint32_t mtu)
 {
     uint32_t headers = udp->family == AF_INET ? IPV4_UDP_HEADERS : IPV6_UDP_HEADERS;
@@ -67,14 +28,11 @@ static bool matches(const struct ifaddrs *entry, const struct harp_port_config *
         return false;
     if (config->interface && strcmp(entry->ifa_name, config->interface) != 0)
         return false;
-    union udp_address found;
-    memset(&found, 0, sizeof found);
-    memcpy(&found, entry->ifa_addr, family == AF_INET ? sizeof found.v4 : sizeof found.v6);
-    udp_address_to(&found, address);
+    harp_sockaddr_read(entry->ifa_addr, address);
     address->port = 0;
     if (config->local.family)
         return memcmp(address->ip, config->local.ip, sizeof address->ip) == 0;
-    return family == AF_INET || !IN6_IS_ADDR_LINKLOCAL(&found.v6.sin6_addr);
+    return !harp_address_is_link_local(address);
 }
 
 static int nothing_found(const struct harp_port_config *config, char *why)
@@ -199,7 +157,7 @@ static void options(struct udp_port *udp, int fd)
 static int socket_open(struct udp_port *udp, uint16_t i, const struct harp_address *local,
                        char *why)
 {
-    union udp_address own;
+    union harp_sockaddr own;
     char text[64];
     harp_address_format(local, text, sizeof text);
     int fd = socket(udp->family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -209,7 +167,7 @@ static int socket_open(struct udp_port *udp, uint16_t i, const struct harp_addre
     }
     udp->sockets[udp->sockets_n++] = fd;
     options(udp, fd);
-    socklen_t length = udp_address_from(udp, local, &own);
+    socklen_t length = harp_sockaddr_write(local, udp->interface, &own);
     if (bind(fd, &own.any, length) < 0) {
         snprintf(why, HARP_WHY_BYTES, "UDP address %s cannot be had: %s", text, strerror(errno));
         return -errno;
@@ -220,7 +178,7 @@ static int socket_open(struct udp_port *udp, uint16_t i, const struct harp_addre
         snprintf(why, HARP_WHY_BYTES, "UDP socket at %s: %s", text, strerror(errno));
         return -errno;
     }
-    udp_address_to(&own, &udp->locals[i]);
+    harp_sockaddr_read(&own.any, &udp->locals[i]);
     return 0;
 }
 
@@ -242,13 +200,13 @@ int udp_sockets_open(struct udp_port *udp, const struct harp_address *local, uin
     return 0;
 }
 
-int udp_route_payload(const struct udp_port *udp, const union udp_address *to)
+int udp_route_payload(const struct udp_port *udp, const union harp_sockaddr *to)
 {
-    union udp_address own;
+    union harp_sockaddr own;
     struct harp_address local = udp->locals[0];
     int mtu = 0;
     local.port = 0;
-    socklen_t length = udp_address_from(udp, &local, &own), mtu_length = sizeof mtu;
+    socklen_t length = harp_sockaddr_write(&local, udp->interface, &own), mtu_length = sizeof mtu;
     bool v4 = udp->family == AF_INET;
     int fd = socket(udp->family, SOCK_DGRAM | SOCK_CLOEXEC, 0), error = 0;
     if (fd < 0)

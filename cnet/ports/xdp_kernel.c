@@ -5,73 +5,40 @@
 #define _GNU_SOURCE
 #include "ports/xdp_port.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <linux/errqueue.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { BUFFER_BYTES = 4 << 20, CONTROL_BYTES = 64, ECT0 = 2, CE = 3, ERRORS_AT_ONCE = 16 };
+#include "base/sockaddr.h"
 
-union name {
-    struct sockaddr_in v4;
-    struct sockaddr_in6 v6;
-};
+enum { BUFFER_BYTES = 4 << 20, CONTROL_BYTES = 64, ECT0 = 2, CE = 3, ERRORS_AT_ONCE = 16 };
 
 /* What recvmmsg writes to: one piece of memory for each of XDP_STRAYS datagrams. */
 struct harp_xdp_strays {
     struct mmsghdr messages[XDP_STRAYS];
     struct iovec parts[XDP_STRAYS];
-    union name names[XDP_STRAYS];
+    union harp_sockaddr names[XDP_STRAYS];
     _Alignas(8) uint8_t control[XDP_STRAYS][CONTROL_BYTES];
     uint32_t bytes; /* of each */
     uint8_t *memory;
 };
-
-static socklen_t to_name(union name *name, const struct harp_address *address)
-{
-    memset(name, 0, sizeof *name);
-    if (harp_address_is_ipv4(address)) {
-        name->v4.sin_family = AF_INET;
-        name->v4.sin_port = htons(address->port);
-        memcpy(&name->v4.sin_addr, address->ip + 12, 4);
-        return sizeof name->v4;
-    }
-    name->v6.sin6_family = AF_INET6;
-    name->v6.sin6_port = htons(address->port);
-    memcpy(&name->v6.sin6_addr, address->ip, 16);
-    return sizeof name->v6;
-}
-
-static void from_name(struct harp_address *address, const union name *name)
-{
-    *address = (struct harp_address){.family = HARP_INET};
-    if (name->v4.sin_family == AF_INET) {
-        address->ip[10] = address->ip[11] = 0xff;
-        memcpy(address->ip + 12, &name->v4.sin_addr, 4);
-        address->port = ntohs(name->v4.sin_port);
-    } else {
-        memcpy(address->ip, &name->v6.sin6_addr, 16);
-        address->port = ntohs(name->v6.sin6_port);
-    }
-}
 
 static void set(int fd, int level, int option, int value)
 {
     (void)setsockopt(fd, level, option, &value, sizeof value);
 }
 
-/* A socket at `address`, whose port is filled in if it was 0. */
-static int open_one(struct harp_address *address)
+/* A socket at `address` of that interface; its port is filled in if it was 0. */
+static int open_one(struct harp_address *address, uint32_t interface)
 {
-    union name name;
+    union harp_sockaddr name;
     bool v4 = harp_address_is_ipv4(address);
     int fd = socket(v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    socklen_t bytes = to_name(&name, address);
+    socklen_t bytes = harp_sockaddr_write(address, interface, &name);
     if (fd < 0)
         return -errno;
     if (v4) {
@@ -86,13 +53,12 @@ static int open_one(struct harp_address *address)
         set(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
     }
     set(fd, SOL_SOCKET, SO_RCVBUFFORCE, BUFFER_BYTES);
-    if (bind(fd, (struct sockaddr *)&name, bytes) < 0 ||
-        getsockname(fd, (struct sockaddr *)&name, &bytes) < 0) {
+    if (bind(fd, &name.any, bytes) < 0 || getsockname(fd, &name.any, &bytes) < 0) {
         int error = errno;
         close(fd);
         return -error;
     }
-    from_name(address, &name);
+    harp_sockaddr_read(&name.any, address);
     return fd;
 }
 
@@ -129,7 +95,7 @@ int harp_xdp_kernel_open(struct harp_xdp *xdp, const struct harp_port_config *co
         struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
         *local = config->local;
         local->port = i == 0 ? config->local.port : 0;
-        int error = xdp->kernel[i] = open_one(local);
+        int error = xdp->kernel[i] = open_one(local, xdp->link.index);
         if (error >= 0 && epoll_ctl(xdp->epoll, EPOLL_CTL_ADD, xdp->kernel[i], &event) < 0)
             error = -errno;
         if (error < 0) {
@@ -193,14 +159,14 @@ static void tell(struct harp_xdp *xdp, const struct harp_address *to, int error,
 void harp_xdp_kernel_send(struct harp_xdp *xdp, const struct harp_xdp_hop *hop,
                           const uint8_t *bytes, uint32_t count)
 {
-    union name name;
-    socklen_t name_bytes = to_name(&name, &hop->to);
+    union harp_sockaddr name;
+    socklen_t name_bytes = harp_sockaddr_write(&hop->to, xdp->link.index, &name);
     int fd = xdp->kernel[hop->local];
     ssize_t sent;
     int error = 0;
     /* The first call may return what ICMP said about an earlier datagram, and send nothing. */
     for (int i = 0; i < 2; i++) {
-        sent = sendto(fd, bytes, count, MSG_DONTWAIT, (struct sockaddr *)&name, name_bytes);
+        sent = sendto(fd, bytes, count, MSG_DONTWAIT, &name.any, name_bytes);
         error = sent < 0 ? errno : 0;
         xdp->port.counters.send_calls++;
         if (sent >= 0 || error == EAGAIN || error == EMSGSIZE)
@@ -248,7 +214,7 @@ static size_t read_strays(struct harp_xdp *xdp, uint32_t local, struct harp_arri
         struct msghdr *message = &strays->messages[i].msg_hdr;
         if (message->msg_flags & MSG_TRUNC)
             continue; /* larger than anything that this port says it takes */
-        from_name(&from[made], &strays->names[i]);
+        harp_sockaddr_read(&strays->names[i].any, &from[made]);
         arrivals[made] = (struct harp_arrival){.bytes = strays->parts[i].iov_base,
                                                .length = strays->messages[i].msg_len,
                                                .frame = HARP_NO_FRAME,
@@ -280,7 +246,7 @@ size_t harp_xdp_kernel_receive(struct harp_xdp *xdp, struct harp_arrival *arriva
 void harp_xdp_kernel_errors(struct harp_xdp *xdp, uint32_t local)
 {
     for (int i = 0; i < ERRORS_AT_ONCE; i++) {
-        union name name;
+        union harp_sockaddr name;
         uint8_t quote[HARP_QUOTE_BYTES];
         struct iovec part = {quote, sizeof quote};
         _Alignas(8) uint8_t control[256];
@@ -300,7 +266,7 @@ void harp_xdp_kernel_errors(struct harp_xdp *xdp, uint32_t local)
                 !(at->cmsg_level == IPPROTO_IPV6 && at->cmsg_type == IPV6_RECVERR))
                 continue;
             memcpy(&error, CMSG_DATA(at), sizeof error);
-            from_name(&to, &name);
+            harp_sockaddr_read(&name.any, &to);
             tell(xdp, &to, (int)error.ee_errno, error.ee_info,
                  quoted == sizeof quote ? quote : NULL);
         }
