@@ -63,7 +63,7 @@ struct harp_engine_port {
 };
 
 struct harp_engine_config {
-    const char *name; /* for logs and `harp top` */
+    const char *name; /* for logs and `harp top`; kept by the caller, as `dump` is, to the end */
     enum harp_progress progress;
     int cpu;              /* of the engine's thread or helper; -1: any */
     int node;             /* NUMA node of its memory, or HARP_ARENA_LOCAL */
