@@ -107,6 +107,13 @@ def test_a_killed_peer_need_not_be_waited_for(port: str, mode: str) -> None:
     assert "no process at the other end has its port any more" in ended.said[0], str(ended)
 
 
+@pytest.mark.parametrize("port", PORTS)
+def test_a_peer_that_closes_is_an_error_long_before_it_would_count_as_silent(port: str) -> None:
+    ended = run((port, port), "threads", "abort", HARP_TIMEOUT="600")
+    assert ended.good, str(ended)
+    assert "; the other end says so" in ended.said[0], str(ended)
+
+
 @pytest.mark.parametrize("port", ["udp", "xdp"])
 def test_eight_ranks_a_host_on_one_nic(port: str) -> None:
     with netns.veth_pair(queues=8) as (a, b), ExitStack() as stack:
