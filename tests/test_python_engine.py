@@ -231,6 +231,8 @@ def test_errors_say_what_is_allowed():
             a.listen(congestion="cubic")
         with pytest.raises(harp.OpenError, match="paths is 0: 1 to 64"):
             a.listen(paths=0)
+        with pytest.raises(harp.OpenError, match="18000000000000000000: 1 s"):
+            a.listen(dead_after=18e9)
         with pytest.raises(harp.OpenError, match="4294967295: at most 1048576"):
             a.listen(streamed=2**32 - 1, drafts=1)
         with pytest.raises(harp.OpenError, match="more than the 4032 frames"):

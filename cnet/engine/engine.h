@@ -112,7 +112,7 @@ struct harp_handle {
 
 struct harp_connection_config {
     uint16_t paths;
-    uint64_t dead_ns;       /* a silent peer is gone after it; 1 s at least */
+    uint64_t dead_ns;       /* a silent peer is gone after it; 1 s to 30 days */
     uint32_t stream_frames; /* 0: receives are posted; else streamed, so many frames lent */
     uint32_t draft_frames;  /* frames for zero-copy sends that the application may hold, 0: none */
     bool read_early;        /* somebody reads posted buffers before RECEIVED (NCCL's LL flags):

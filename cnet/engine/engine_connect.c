@@ -10,6 +10,7 @@
 
 #define CALM 64 /* half-open connections up to which no cookie is asked for */
 #define SECOND_NS UINT64_C(1000000000)
+#define DEAD_MOST_NS (30 * 24 * 3600 * SECOND_NS) /* and no sum of times overflows */
 
 void harp_connection_defaults(struct harp_connection_config *config)
 {
@@ -29,8 +30,9 @@ static int check(const struct harp_engine *engine, const struct harp_connection_
         return snprintf(why, HARP_WHY_BYTES, "paths is %u: 1 to %d are possible", config->paths,
                         HARP_PATHS_MAX),
                -EINVAL;
-    if (config->dead_ns < SECOND_NS)
-        return snprintf(why, HARP_WHY_BYTES, "dead_ns is %llu: at least 1 s (1000000000) is needed",
+    if (config->dead_ns < SECOND_NS || config->dead_ns > DEAD_MOST_NS)
+        return snprintf(why, HARP_WHY_BYTES,
+                        "dead_ns is %llu: 1 s (1000000000) to 30 days are possible",
                         (unsigned long long)config->dead_ns),
                -EINVAL;
     if (config->stream_frames > HARP_STREAM_MAX)
