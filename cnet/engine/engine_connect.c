@@ -39,14 +39,21 @@ static int check(const struct harp_engine *engine, const struct harp_connection_
         return snprintf(why, HARP_WHY_BYTES, "stream_frames is %u: at most %u are possible",
                         config->stream_frames, HARP_STREAM_MAX),
                -EINVAL;
-    if ((uint64_t)config->stream_frames + config->draft_frames > engine->frames_spare)
-        return snprintf(why, HARP_WHY_BYTES,
-                        "stream_frames %u and draft_frames %u are more than the %u frames that the "
-                        "engine has left of %u: open it with more",
-                        config->stream_frames, config->draft_frames, engine->frames_spare,
-                        engine->frames.count),
-               -ENOMEM;
     return 0;
+}
+
+/* With the token: the engine's thread takes and gives back frames. */
+static int check_frames(const struct harp_engine *engine,
+                        const struct harp_connection_config *config, char *why)
+{
+    if ((uint64_t)config->stream_frames + config->draft_frames <= engine->frames_spare)
+        return 0;
+    snprintf(why, HARP_WHY_BYTES,
+             "stream_frames %u and draft_frames %u are more than the %u frames that the engine has "
+             "left of %u: open it with more",
+             config->stream_frames, config->draft_frames, engine->frames_spare,
+             engine->frames.count);
+    return -ENOMEM;
 }
 
 void harp_engine_session_config(struct harp_engine *engine,
@@ -155,6 +162,11 @@ int harp_listen(struct harp_engine *engine, const struct harp_connection_config 
                 struct harp_listening **listening, struct harp_handle *handle, char *why)
 {
     int error = check(engine, config, why);
+    if (error)
+        return error;
+    harp_token_take(engine);
+    error = check_frames(engine, config, why);
+    harp_token_drop(engine);
     if (error)
         return error;
     struct harp_listening *made = calloc(1, sizeof *made);
@@ -389,7 +401,9 @@ int harp_connect(struct harp_engine *engine, const struct harp_handle *handle,
     if (error)
         return error;
     harp_token_take(engine);
-    error = begin(engine, handle, config, connection, why);
+    error = check_frames(engine, config, why);
+    if (!error)
+        error = begin(engine, handle, config, connection, why);
     harp_token_drop(engine);
     harp_engine_ring(engine);
     return error;

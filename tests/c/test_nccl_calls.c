@@ -282,11 +282,41 @@ static void many_attempts(void)
     CHECK(begun == ATTEMPTS, "%d attempts are under way", begun);
 }
 
+/* While the engine takes one attempt the next begins. */
+static void attempts_at_once(void)
+{
+    enum { COMMS = 16 };
+    char handle[NCCL_HANDLE_BYTES], copies[COMMS][NCCL_HANDLE_BYTES];
+    void *listening, *sends[COMMS] = {NULL}, *receives[COMMS] = {NULL};
+    int sent = 0, accepted = 0;
+    GOOD(net->listen(context, 0, handle, &listening));
+    for (int i = 0; i < COMMS; i++)
+        memcpy(copies[i], handle, sizeof handle);
+    for (double until_s = now_s() + PATIENCE_S; sent < COMMS || accepted < COMMS;) {
+        CHECK(now_s() < until_s, "%d of %d are connected, %d accepted", sent, COMMS, accepted);
+        for (int i = 0; i < COMMS; i++) {
+            if (sends[i])
+                continue;
+            GOOD(net->connect(context, 0, copies[i], &sends[i], NULL));
+            sent += sends[i] != NULL;
+        }
+        if (accepted < COMMS)
+            GOOD(net->accept(listening, &receives[accepted], NULL));
+        accepted += accepted < COMMS && receives[accepted];
+    }
+    GOOD(net->closeListen(listening));
+    for (int i = 0; i < COMMS; i++) {
+        GOOD(net->closeSend(sends[i]));
+        GOOD(net->closeRecv(receives[i]));
+    }
+}
+
 int main(int count, char **words)
 {
     GOOD(net->init(&context, 1, NULL, log_line, profile));
-    if (count > 1 && strcmp(words[1], "attempts") == 0) {
-        many_attempts();
+    if (count > 1) {
+        void (*run)(void) = strcmp(words[1], "many") ? attempts_at_once : many_attempts;
+        run();
         GOOD(net->finalize(context));
         return 0;
     }
@@ -296,6 +326,7 @@ int main(int count, char **words)
     profiled();
     forked();
     part();
+    attempts_at_once();
     forgotten_attempt();
     GOOD(net->finalize(context));
     REFUSED(net->listen(context, 0, (char[NCCL_HANDLE_BYTES]){0}, &(void *){NULL}),
