@@ -168,8 +168,6 @@ def _changes(nic: Nic, engines: int) -> Iterator[str]:
         yield f"ethtool -L {nic.name} combined {wanted}: a queue an engine"
     if nic.queues > usable:
         yield f"ethtool -L {nic.name} combined {wanted}: XDP needs half of the queues unused"
-    if nic.ntuple == "off":
-        yield f"ethtool -K {nic.name} ntuple on: packets find their engine"
 
 
 def _accepts(probe: socket.socket, option: int) -> bool:
