@@ -120,7 +120,9 @@ static void take(struct harp_engine *engine, uint8_t port, struct harp_connectio
     if (harp_session_receive(connection->session, engine->now_ns, arrival->waited_ns, header, body,
                              arrival->marked, &where) == HARP_PLACE)
         place(engine, connection, arrival, header, &where);
-    if (header->type == HARP_DATA && header->path < connection->config.paths &&
+    bool on_path =
+        header->type == HARP_DATA || header->type == HARP_PROBE; /* others are about it */
+    if (on_path && header->path < connection->config.paths &&
         connection->hops[header->path].strays != arrival->stray) {
         connection->hops[header->path].strays = arrival->stray;
         harp_session_path_off_queue(connection->session, header->path, arrival->stray);
