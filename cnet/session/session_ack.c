@@ -228,6 +228,8 @@ static void tell_credit_soon(struct harp_session *session)
 bool harp_session_ack_along(struct harp_session *session)
 {
     bool any = false;
+    if (session->now_ns < session->at_once_ns + HARP_ACK_SOON_NS)
+        session->goes_quiet = false; /* this was the answer, and the ACK could have waited for it */
     for (uint64_t set = session->state == HARP_OPEN ? session->awake : 0; set;) {
         struct harp_path *path = &session->paths[harp_session_next_path(&set)];
         if (path->ack_at_ns > session->now_ns + session->config.ack_along_ns)
@@ -269,6 +271,8 @@ size_t harp_session_send_acks(struct harp_session *session, struct harp_frame *f
     for (uint64_t set = session->awake; set && n < room;) {
         uint8_t number = harp_session_next_path(&set);
         const struct harp_path *path = &session->paths[number];
+        if (path->ack_at_ns < session->now_ns - harp_min(HARP_ACK_LATE_NS, session->now_ns))
+            session->goes_quiet = true;
         bool last = session->state == HARP_CLOSING && path->ack_at_ns != HARP_NEVER;
         if (path->ack_now || path->ack_at_ns <= session->now_ns || last ||
             goes_along(session, path))

@@ -22,6 +22,10 @@
  * may come. */
 #define HARP_ACK_SOON_NS UINT64_C(2000)
 
+/* An ACK that leaves so much later than it was due says that the application has stopped driving.
+ */
+#define HARP_ACK_LATE_NS UINT64_C(50000)
+
 /* A firewall that is loaded anew may refuse for a moment what it lets pass before and after. */
 #define HARP_REFUSED_NS UINT64_C(500000000)
 
@@ -93,8 +97,10 @@ struct harp_session {
     bool credit_news; /* the peer does not know of all credit, but of this: */
     uint32_t told_messages;
     uint32_t told_frames;
-    uint8_t heard_path; /* where the last frame came */
-    uint64_t beg_at_ns; /* without credit: when to ask by PROBE */
+    bool goes_quiet;     /* who drives stops when all it waits for is there: no ACK waits then */
+    uint64_t at_once_ns; /* when an ACK last went at once for that */
+    uint8_t heard_path;  /* where the last frame came */
+    uint64_t beg_at_ns;  /* without credit: when to ask by PROBE */
     uint64_t beg_wait_ns;
     uint64_t keep_at_ns;  /* when to show and ask for a sign of life */
     uint64_t pacer_at_ns; /* data waits for this, and for nothing else */

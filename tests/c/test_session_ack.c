@@ -3,21 +3,35 @@
 
 #include "session_pair.h"
 
+static uint32_t wanted;
+
 static bool has_received(const struct pair *pair)
 {
-    return pair->received[1] == 1;
+    return pair->received[1] == wanted;
 }
 
-/* Two ends, of which the second has just got a message. */
-static struct pair *just_received(void)
+static void post(struct pair *pair)
 {
-    static uint8_t bytes[8], to[8];
-    struct pair *pair = pair_make(1);
+    static uint8_t to[8];
     int eager;
-    pair_connect(pair);
     assert(harp_session_post(pair->end[1], to, sizeof to, 0, &eager));
+}
+
+/* The second end has just got one more message. */
+static void receive_one(struct pair *pair)
+{
+    static uint8_t bytes[8];
+    wanted = pair->received[1] + 1;
     assert(harp_session_message(pair->end[0], bytes, sizeof bytes, 0));
     assert(pair_until(pair, MS, has_received));
+}
+
+static struct pair *just_received(void)
+{
+    struct pair *pair = pair_make(1);
+    pair_connect(pair);
+    post(pair);
+    receive_one(pair);
     return pair;
 }
 
@@ -53,10 +67,52 @@ static void test_it_can_go_along_with_what_others_send(void)
     pair_free(pair);
 }
 
+/* Whether the next message is acknowledged without waiting for an answer. */
+static bool is_at_once(struct pair *pair)
+{
+    post(pair);
+    pair_pass(pair, 100 * US); /* the peer knows of it */
+    uint64_t before = pair->frames[0][HARP_ACK];
+    receive_one(pair);
+    pair_pass(pair, US);
+    return pair->frames[0][HARP_ACK] > before;
+}
+
+/* An application that drives the session stops when it has what it waits for. */
+static void test_who_goes_quiet_acknowledges_at_once_and_who_answers_does_not(void)
+{
+    static uint8_t answer[8];
+    struct pair *pair = just_received();
+    assert(!is_at_once(pair));
+    pair->stopped[1] = true;
+    pair_pass(pair, 300 * US);
+    pair->stopped[1] = false;
+    assert(is_at_once(pair));
+    assert(is_at_once(pair));
+    assert(harp_session_message(pair->end[1], answer, sizeof answer, 0));
+    harp_session_ack_along(pair->end[1]); /* as the engine does where data goes out */
+    assert(!is_at_once(pair));
+    pair_free(pair);
+}
+
+/* More is waited for, so it will be driven. */
+static void test_who_waits_for_more_does_not_go_quiet(void)
+{
+    struct pair *pair = just_received();
+    pair->stopped[1] = true;
+    pair_pass(pair, 300 * US);
+    pair->stopped[1] = false;
+    post(pair);
+    assert(!is_at_once(pair));
+    pair_free(pair);
+}
+
 int main(void)
 {
     test_it_can_go_along_with_what_others_send();
     test_an_answer_takes_the_acknowledgement_along();
     test_without_an_answer_it_goes_soon();
+    test_who_goes_quiet_acknowledges_at_once_and_who_answers_does_not();
+    test_who_waits_for_more_does_not_go_quiet();
     return 0;
 }
