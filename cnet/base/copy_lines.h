@@ -19,6 +19,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/prefetch.h"
+
 #define HARP_LINE_BYTES 128
 #define HARP_FLAG_BYTES 8
 
@@ -36,6 +38,8 @@ static inline void harp_copy_lines(uint8_t *to, const uint8_t *from, size_t leng
 {
     const size_t data = HARP_LINE_BYTES - HARP_FLAG_BYTES;
     for (; length >= HARP_LINE_BYTES; length -= HARP_LINE_BYTES) {
+        harp_prefetch_write(to);
+        harp_prefetch_write(to + HARP_LINE_BYTES / 2);
         memcpy(to, from, data); /* of constant size: a few wide stores */
         harp_stores_in_order();
         memcpy(to + data, from + data, HARP_FLAG_BYTES);

@@ -7,10 +7,11 @@
 #include <stdbool.h>
 
 #include "base/bytes.h"
+#include "base/prefetch.h"
 
 #define INLINE static inline __attribute__((always_inline))
-#define SSE __attribute__((target("sse4.2,pclmul")))
-#define AVX512 __attribute__((target("sse4.2,pclmul,avx512f,avx512vl,vpclmulqdq")))
+#define SSE __attribute__((target("sse4.2,pclmul,prfchw")))
+#define AVX512 __attribute__((target("sse4.2,pclmul,prfchw,avx512f,avx512vl,vpclmulqdq")))
 
 /* The constants K(n), for the distances that are folded over. */
 #define K_128 0x493c7d27
@@ -84,6 +85,16 @@ SSE INLINE uint32_t threeway(uint32_t state, uint8_t *to, const uint8_t *from, s
     return serial(state, to ? to + at : NULL, from + at, length - at);
 }
 
+/* For what is copied; `far` goes past the caches. */
+INLINE void prefetch(const uint8_t *to, const uint8_t *from, bool far)
+{
+    if (!to)
+        return;
+    harp_prefetch_read(from);
+    if (!far)
+        harp_prefetch_write(to);
+}
+
 /* `far`: past the caches; `to` is aligned to 64 then. */
 SSE INLINE __m128i take16(uint8_t *to, const uint8_t *from, bool far)
 {
@@ -126,10 +137,12 @@ SSE INLINE uint32_t fold(uint32_t state, uint8_t *to, const uint8_t *from, size_
         block[i] = take16(to ? to + 16 * i : NULL, from + 16 * i, far);
     block[0] = _mm_xor_si128(block[0], _mm_cvtsi32_si128((int)state));
     size_t at = 64;
-    for (; length - at >= 64; at += 64)
+    for (; length - at >= 64; at += 64) {
+        prefetch(to ? to + at : NULL, from + at, far);
         for (size_t i = 0; i < 4; i++)
             block[i] = fold16(block[i], OVER(512, 576),
                               take16(to ? to + at + 16 * i : NULL, from + at + 16 * i, far));
+    }
     __m128i one = fold16(block[0], OVER(384, 448), block[3]);
     one = fold16(block[1], OVER(256, 320), one);
     one = fold16(block[2], OVER(128, 192), one);
@@ -139,6 +152,7 @@ SSE INLINE uint32_t fold(uint32_t state, uint8_t *to, const uint8_t *from, size_
 AVX512 INLINE __m512i take64(uint8_t *to, const uint8_t *from, bool far)
 {
     __m512i block = _mm512_loadu_si512(from);
+    prefetch(to, from, far);
     if (to && far)
         _mm512_stream_si512((void *)to, block);
     else if (to)
