@@ -96,8 +96,8 @@ static int udp_fd(const struct harp_port *port)
 
 static bool udp_sleep(struct harp_port *port)
 {
-    const struct udp_port *udp = (const struct udp_port *)port;
-    return udp->inbound_next == udp->inbound_n && udp->ready_n == 0;
+    struct udp_port *udp = (struct udp_port *)port;
+    return udp->inbound_next == udp->inbound_n && udp->ready_n == 0 && udp_watch(udp, true) == 0;
 }
 
 static uint64_t udp_deadline_ns(const struct harp_port *port)

@@ -74,8 +74,9 @@ struct udp_port {
     uint32_t mtu;
     uint32_t kernel_bytes[2]; /* what it holds for each socket: received, sent */
     bool gso, gro;
-    int epoll;    /* of all sockets */
-    int *sockets; /* of each local */
+    int epoll;     /* of all sockets; of a single one only while somebody sleeps */
+    bool watching; /* that it is */
+    int *sockets;  /* of each local */
     uint16_t sockets_n;
     struct harp_address *locals;
 
@@ -115,6 +116,10 @@ uint32_t udp_payload_of_mtu(const struct udp_port *udp, uint32_t mtu);
 uint32_t udp_payload_now(const struct udp_port *udp);
 /* What a route says its MTU is, as a UDP payload; -errno if there is no route. */
 int udp_route_payload(const struct udp_port *udp, const union harp_sockaddr *to);
+
+/* Whether epoll tells of the sockets. Somebody to tell costs the kernel two locks a packet; several
+ * sockets need it to say which of them to ask, a single one only if nobody asks. */
+int udp_watch(struct udp_port *udp, bool on);
 
 /* port_udp_send.c */
 size_t udp_room(struct harp_port *port, int hop);

@@ -87,6 +87,7 @@ static void ask(struct udp_port *udp)
 {
     struct epoll_event events[UDP_LOCALS_MAX];
     if (udp->sockets_n == 1) {
+        udp_watch(udp, false);
         udp->ready[0] = 0;
         udp->ready_n = 1;
         return;
@@ -216,14 +217,23 @@ static bool read_error(struct udp_port *udp, uint16_t local)
     return true;
 }
 
+static void read_errors(struct udp_port *udp, uint16_t local)
+{
+    for (int most = 64; most > 0 && read_error(udp, local); most--)
+        ;
+}
+
 void udp_tend(struct harp_port *port, uint64_t now_ns)
 {
     struct udp_port *udp = (struct udp_port *)port;
     struct epoll_event events[UDP_LOCALS_MAX];
     (void)now_ns;
+    if (udp->sockets_n == 1) {
+        read_errors(udp, 0);
+        return;
+    }
     int n = epoll_wait(udp->epoll, events, udp->sockets_n, 0);
     for (int i = 0; i < n; i++)
         if (events[i].events & EPOLLERR)
-            for (int most = 64; most > 0 && read_error(udp, (uint16_t)events[i].data.u32); most--)
-                ;
+            read_errors(udp, (uint16_t)events[i].data.u32);
 }

@@ -172,13 +172,22 @@ static int socket_open(struct udp_port *udp, uint16_t i, const struct harp_addre
         snprintf(why, HARP_WHY_BYTES, "UDP address %s cannot be had: %s", text, strerror(errno));
         return -errno;
     }
-    struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
-    if (getsockname(fd, &own.any, &length) < 0 ||
-        epoll_ctl(udp->epoll, EPOLL_CTL_ADD, fd, &event) < 0) {
+    if (getsockname(fd, &own.any, &length) < 0) {
         snprintf(why, HARP_WHY_BYTES, "UDP socket at %s: %s", text, strerror(errno));
         return -errno;
     }
     harp_sockaddr_read(&own.any, &udp->locals[i]);
+    return 0;
+}
+
+int udp_watch(struct udp_port *udp, bool on)
+{
+    for (uint16_t i = 0; i < udp->sockets_n && udp->watching != on; i++) {
+        struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
+        if (epoll_ctl(udp->epoll, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, udp->sockets[i], &event) < 0)
+            return -errno;
+    }
+    udp->watching = on;
     return 0;
 }
 
@@ -197,7 +206,10 @@ int udp_sockets_open(struct udp_port *udp, const struct harp_address *local, uin
             return error;
         own.port = 0;
     }
-    return 0;
+    int error = locals > 1 ? udp_watch(udp, true) : 0;
+    if (error)
+        snprintf(why, HARP_WHY_BYTES, "epoll takes no UDP socket: %s", strerror(-error));
+    return error;
 }
 
 int udp_route_payload(const struct udp_port *udp, const union harp_sockaddr *to)

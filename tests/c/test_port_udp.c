@@ -331,7 +331,7 @@ static bool waits_2_ms(int hop)
     put(a.port, hop, 100, 0);
     a.port->ops->flush(a.port, now_ns());
     struct pollfd readable = {.fd = b.port->ops->fd(b.port), .events = POLLIN};
-    assert(poll(&readable, 1, 50000) == 1);
+    assert(!b.port->ops->sleep(b.port) || poll(&readable, 1, 50000) == 1);
     uint64_t came_ns = now_ns();
     while (now_ns() < came_ns + 2000000)
         ;
