@@ -25,7 +25,7 @@ from stack_arms import Bench, BenchError, Sample
 from stack_rows import ROWS, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from rich.progress import Progress
     from stack_rows import Group
@@ -58,7 +58,7 @@ def run_group(group: Group, rows: Sequence[Row], bench: Bench,
     """Measure what the rows of one group need, arm after arm, round after round."""
     with group(bench) as arms:
         wanted = [name for name in arms
-                  if any(name in (row.value, row.floor, *row.against) for row in rows)]
+                  if any(name in (row.value, row.floor, *row.also, *row.against) for row in rows)]
         task = progress.add_task(", ".join(row.id for row in rows),
                                  total=len(wanted) * bench.rounds)
         samples: dict[str, list[Sample]] = {name: [] for name in wanted}
@@ -72,10 +72,12 @@ def run_group(group: Group, rows: Sequence[Row], bench: Bench,
 
 def judge(row: Row, measured: dict[str, Measured]) -> dict[str, Any]:
     """Make a row of the answer."""
-    arm = measured[row.value]
-    better = min if row.lower else max
-    best = better((name for name in row.against if name in measured),
-                  key=lambda name: measured[name].value, default=None)
+    def best_of(names: Iterable[str]) -> str | None:
+        return (min if row.lower else max)((name for name in names if name in measured),
+                                           key=lambda name: measured[name].value, default=None)
+
+    own = best_of((row.value, *row.also)) or row.value
+    arm, best = measured[own], best_of(row.against)
     reference = measured[best].value if best else None
     ratio = arm.value / reference if reference else None
     further = {name: arm.more(name) for name in row.limits}
@@ -86,8 +88,8 @@ def judge(row: Row, measured: dict[str, Measured]) -> dict[str, Any]:
     values = [sample.value for sample in arm.samples]
     return {"id": row.id, "value": arm.value, "unit": row.unit, "reference": reference,
             "ratio": ratio, "target": row.target, "ok": ok, "what": row.what, "aim": row.aim,
-            "lower_is_better": row.lower, "reference_is": best, "least": min(values),
-            "most": max(values), "cpus": arm.cpus,
+            "lower_is_better": row.lower, "value_is": own, "reference_is": best,
+            "least": min(values), "most": max(values), "cpus": arm.cpus,
             "reference_cpus": measured[best].cpus if best else None,
             "floor": measured[row.floor].value if row.floor else None, "floor_is": row.floor,
             "further": further, "limits": dict(row.limits)}

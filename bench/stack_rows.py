@@ -43,6 +43,8 @@ class Row:
     group: Group
     value: str
     unit: str = "Gb/s"
+    also: tuple[str, ...] = ()
+    """Further settings of what is measured; the best counts, as it does of the reference."""
     against: tuple[str, ...] = ()
     """Arms, of which the best counts as the reference."""
     target: float = 1.0
