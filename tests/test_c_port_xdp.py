@@ -421,7 +421,7 @@ def test_frames_that_the_application_keeps(program):
             y.receive(50, ms=20)
         states = y.states()
         assert states["LENT"] > 500
-        assert states["FREE"] == 8  # the reserve
+        assert states["FREE"] == 0
         assert states["FILL"] == 0
         assert y.do("give") == "done"
         y.do("receive 1 20")

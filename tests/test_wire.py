@@ -280,23 +280,10 @@ def test_strict_bodies(layer, error):
     assert got == getattr(lib, f"HARP_WIRE_{error}")
 
 
-def explain(error, version=1, room=200):
-    out = ffi.new("char[]", room)
-    lib.harp_wire_explain(error, version, out, room)
-    return ffi.string(out).decode()
-
-
-def test_a_version_mismatch_names_both():
+def test_another_version_is_told_apart():
     error, header = decode(data_header(version=3, connection=2**63))
     assert (header.version, header.type, header.connection) == (3, 4, 2**63)
-    assert "version 3" in explain(error, 3)
-    assert "version 1" in explain(error, 3)
-
-
-def test_each_error_has_its_own_sentence():
-    texts = {explain(error) for error in range(lib.HARP_WIRE_LIMIT + 1)}
-    assert len(texts) == lib.HARP_WIRE_LIMIT + 1
-    assert explain(lib.HARP_WIRE_SHORT, room=4) == "the"
+    assert error == lib.HARP_WIRE_VERSION
 
 
 @patient

@@ -43,11 +43,11 @@ size_t harp_frames_need(uint32_t count, uint32_t frame_bytes)
 }
 
 int harp_frames_open(struct harp_frames *frames, struct harp_arena *arena, uint32_t count,
-                     uint32_t frame_bytes, uint32_t reserve)
+                     uint32_t frame_bytes)
 {
-    assert(count > reserve);
+    assert(count > 0);
     assert(frame_bytes > 0 && frame_bytes % LINE_BYTES == 0);
-    *frames = (struct harp_frames){.frame_bytes = frame_bytes, .count = count, .reserve = reserve};
+    *frames = (struct harp_frames){.frame_bytes = frame_bytes, .count = count};
     frames->base = harp_arena_take(arena, (size_t)count * frame_bytes, PAGE_BYTES);
     frames->free = harp_arena_take(arena, count * sizeof *frames->free, LINE_BYTES);
     frames->state = harp_arena_take(arena, count, LINE_BYTES);
@@ -61,14 +61,12 @@ int harp_frames_open(struct harp_frames *frames, struct harp_arena *arena, uint3
     return 0;
 }
 
-uint32_t harp_frames_take(struct harp_frames *frames, enum harp_frame_state to, bool control,
-                          uint32_t *out, uint32_t count)
+uint32_t harp_frames_take(struct harp_frames *frames, enum harp_frame_state to, uint32_t *out,
+                          uint32_t count)
 {
     assert(harp_frame_may(HARP_FRAME_FREE, to));
     uint32_t free = frames->in_state[HARP_FRAME_FREE];
-    uint32_t kept = control ? 0 : frames->reserve;
-    uint32_t most = free > kept ? free - kept : 0;
-    uint32_t taken = count < most ? count : most;
+    uint32_t taken = count < free ? count : free;
     for (uint32_t i = 0; i < taken; i++) {
         uint32_t frame = frames->free[free - 1 - i];
         assert(frames->state[frame] == HARP_FRAME_FREE);

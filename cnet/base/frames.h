@@ -30,8 +30,9 @@
  * due to be sent again before it: the copy goes into a fresh frame. Control frames are LEAVING from
  * the start.
  *
- * The last `reserve` free frames are for control only, so that acknowledgements and CLOSE get out
- * when data has taken the rest.
+ * Frames for control are reserved: a port that sends from the pool takes those that it writes
+ * datagrams into (DRAFT) when it opens, and neither what has arrived nor what the application holds
+ * can take them. So acknowledgements and CLOSE get out when all the rest is gone.
  *
  * Owner: one engine; nothing here is safe for several threads. Memory is the arena's, taken once.
  */
@@ -59,24 +60,22 @@ struct harp_frames {
     uint8_t *base;        /* frame i begins at base + i * frame_bytes; a page's boundary */
     uint32_t frame_bytes; /* a multiple of 64 */
     uint32_t count;
-    uint32_t reserve;
     uint32_t *free;                       /* stack: the frame freed last is warm in the cache */
     uint8_t *state;                       /* of each frame */
     uint32_t in_state[HARP_FRAME_STATES]; /* how many frames are; in_state[FREE] is the stack's */
 };
 
-/* Take memory for `count` frames from the arena, all FREE. `count` > `reserve`. Returns 0 or
- * -ENOMEM. */
+/* Take memory for `count` frames from the arena, all FREE. Returns 0 or -ENOMEM. */
 int harp_frames_open(struct harp_frames *frames, struct harp_arena *arena, uint32_t count,
-                     uint32_t frame_bytes, uint32_t reserve);
+                     uint32_t frame_bytes);
 
 /* Bytes of arena that such a pool takes at most. */
 size_t harp_frames_need(uint32_t count, uint32_t frame_bytes);
 
 /* Take up to `count` free frames into state `to`, FILL or DRAFT, and write their numbers to `out`.
- * Those of the reserve go only to who asks for `control`. Returns how many there were. */
-uint32_t harp_frames_take(struct harp_frames *frames, enum harp_frame_state to, bool control,
-                          uint32_t *out, uint32_t count);
+ * Returns how many there were. */
+uint32_t harp_frames_take(struct harp_frames *frames, enum harp_frame_state to, uint32_t *out,
+                          uint32_t count);
 
 /* Hand a frame on. It is in state `from`, and the table above has `to` behind that. */
 void harp_frames_move(struct harp_frames *frames, uint32_t frame, enum harp_frame_state from,

@@ -12,7 +12,6 @@
 #include "ports/port_chaos.h"
 #include "wire/crc32c.h"
 
-#define CONTROL_FRAMES 64 /* of the pool, for control only */
 #define FRAME_BYTES_LEAST 2048
 
 uint32_t harp_generation;
@@ -87,12 +86,11 @@ static int check(const struct harp_engine_config *config, char *why)
         return snprintf(why, HARP_WHY_BYTES, "an engine has 1 to %d ports, not %u", HARP_PORTS_MAX,
                         config->ports_n),
                -EINVAL;
-    if (config->frame_bytes < FRAME_BYTES_LEAST || config->frame_bytes % 64 ||
-        config->frames <= CONTROL_FRAMES)
+    if (config->frame_bytes < FRAME_BYTES_LEAST || config->frame_bytes % 64 || config->frames < 1)
         return snprintf(why, HARP_WHY_BYTES,
-                        "frames need at least %d bytes, a multiple of 64, and there are more than "
-                        "%d of them",
-                        FRAME_BYTES_LEAST, CONTROL_FRAMES),
+                        "frames need at least %d bytes, a multiple of 64, and there is at least "
+                        "one of them",
+                        FRAME_BYTES_LEAST),
                -EINVAL;
     if (config->connections < 1 || config->connections > 1 << 20)
         return snprintf(why, HARP_WHY_BYTES, "connections is %u: 1 to 1048576 are possible",
@@ -110,8 +108,7 @@ static int take_memory(struct harp_engine *engine, char *why)
         return snprintf(why, HARP_WHY_BYTES, "no %zu MiB of memory for %u frames", need >> 20,
                         config->frames),
                error;
-    error = harp_frames_open(&engine->frames, &engine->arena, config->frames, config->frame_bytes,
-                             CONTROL_FRAMES);
+    error = harp_frames_open(&engine->frames, &engine->arena, config->frames, config->frame_bytes);
     engine->connections = calloc(config->connections, sizeof *engine->connections);
     engine->deadline_ns = malloc(config->connections * sizeof *engine->deadline_ns);
     engine->owner = malloc(config->frames * sizeof *engine->owner);
@@ -224,8 +221,7 @@ int harp_engine_open(struct harp_engine **out, const struct harp_engine_config *
     error = take_memory(engine, why);
     for (uint32_t p = 0; !error && p < config->ports_n; p++)
         error = open_port(engine, &config->ports[p], why);
-    uint32_t left = engine->frames.in_state[HARP_FRAME_FREE];
-    engine->frames_spare = left > CONTROL_FRAMES ? left - CONTROL_FRAMES : 0;
+    engine->frames_spare = engine->frames.in_state[HARP_FRAME_FREE];
     if (!error) {
         engine->now_ns = harp_engine_clock(engine);
         harp_engine_publish(engine);

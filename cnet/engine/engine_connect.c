@@ -78,6 +78,7 @@ void harp_engine_session_config(struct harp_engine *engine,
         config->ack_along_ns = 0;
         config->loss.min_rto_ns = config->loss.dead_ns = config->dead_ns / 8;
     }
+    config->app_drives = engine->config.progress == HARP_PROGRESS_INLINE;
     config->epoch = engine->epoch;
     harp_engine_random(engine, config->nonce, sizeof config->nonce);
     harp_engine_random(engine, &config->seed, sizeof config->seed);

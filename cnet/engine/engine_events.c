@@ -118,7 +118,7 @@ static void refill_drafts(struct harp_connection *connection, uint32_t count)
 {
     uint32_t frame;
     for (connection->drafts_due += count; connection->drafts_due; connection->drafts_due--) {
-        if (!harp_frames_take(&connection->engine->frames, HARP_FRAME_DRAFT, false, &frame, 1))
+        if (!harp_frames_take(&connection->engine->frames, HARP_FRAME_DRAFT, &frame, 1))
             return; /* the pool is empty for the moment: tried again each turn */
         connection->engine->owner[frame] = connection->index;
         harp_spsc_put(connection->drafts, &frame, 1);

@@ -61,7 +61,7 @@ static bool lend(struct harp_engine *engine, struct harp_connection *connection,
         arrival->kept = true;
     } else {
         if (header->length > engine->frames.frame_bytes ||
-            !harp_frames_take(&engine->frames, HARP_FRAME_FILL, false, &frame, 1))
+            !harp_frames_take(&engine->frames, HARP_FRAME_FILL, &frame, 1))
             return false;
         harp_frames_move(&engine->frames, frame, HARP_FRAME_FILL, HARP_FRAME_ARRIVED);
         uint8_t *copy = harp_frame_at(&engine->frames, frame);

@@ -53,10 +53,11 @@ static void take_unreachable(struct harp_engine *engine, struct harp_connection 
 {
     bool gone = notice->type == HARP_NOTICE_GONE;
     bool refused = gone || (notice->type == HARP_NOTICE_REFUSED && quotes(notice, connection));
+    /* Of what anybody can write, only what had an effect is recorded. */
     if (refused)
         harp_session_refused(connection->session, engine->now_ns, path, gone);
-    else
-        harp_session_unreachable(connection->session, engine->now_ns, path);
+    else if (!harp_session_unreachable(connection->session, engine->now_ns, path))
+        return;
     harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_UNREACHABLE, connection->id,
                       path, refused);
 }

@@ -9,12 +9,18 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define FOLDER "/dev/shm"
 #define PREFIX "harp-mem-"
 
-enum { BACKLOG = 128, NAME_BYTES = 16, FILE_CHARS = sizeof PREFIX - 1 + 2 * NAME_BYTES };
+enum {
+    GIVING_SECONDS = 60,
+    BACKLOG = 128,
+    NAME_BYTES = 16,
+    FILE_CHARS = sizeof PREFIX - 1 + 2 * NAME_BYTES
+};
 
 struct sockaddr_un mem_name(const struct harp_address *address)
 {
@@ -39,6 +45,15 @@ static bool is_dead(const char *file)
     return refused;
 }
 
+/* Whether a file of the folder is a name, or was to become one when its process was killed. */
+static bool is_name(const char *file, const struct stat *about)
+{
+    bool half = file[0] == '.';
+    return strlen(file) == FILE_CHARS && strncmp(&file[1], &PREFIX[1], strlen(&PREFIX[1])) == 0 &&
+           (half || file[0] == PREFIX[0]) && S_ISSOCK(about->st_mode) &&
+           about->st_uid == geteuid() && (!half || about->st_ctime + GIVING_SECONDS < time(NULL));
+}
+
 /* Names of our user's processes that were killed. */
 static void sweep(void)
 {
@@ -47,10 +62,8 @@ static void sweep(void)
     if (!folder)
         return;
     for (struct dirent *found; (found = readdir(folder));)
-        if (strlen(found->d_name) == FILE_CHARS &&
-            strncmp(found->d_name, PREFIX, strlen(PREFIX)) == 0 &&
-            fstatat(dirfd(folder), found->d_name, &about, AT_SYMLINK_NOFOLLOW) == 0 &&
-            S_ISSOCK(about.st_mode) && about.st_uid == geteuid() && is_dead(found->d_name))
+        if (fstatat(dirfd(folder), found->d_name, &about, AT_SYMLINK_NOFOLLOW) == 0 &&
+            is_name(found->d_name, &about) && is_dead(found->d_name))
             (void)unlinkat(dirfd(folder), found->d_name, 0);
     closedir(folder);
 }

@@ -265,7 +265,6 @@ static int share_out(struct harp_xdp *xdp, const struct harp_port_config *config
     uint32_t payload = mtu > headers ? mtu - headers : 0;
     uint32_t free = frames->in_state[HARP_FRAME_FREE];
     uint32_t most = config->frames_max ? config->frames_max : free / 2;
-    free = free > frames->reserve ? free - frames->reserve : 0;
     xdp->fill_most = most < FILL_MAX ? most : FILL_MAX;
     xdp->port.payload_max = payload < PAYLOAD_MAX ? payload : PAYLOAD_MAX;
     uint32_t each = (XDP_SLOT_OFFSET + xdp->port.payload_max) / frames->frame_bytes + 1;

@@ -211,7 +211,7 @@ void harp_xdp_refill(struct harp_xdp *xdp)
     uint32_t taken[FILL_AT_ONCE];
     while (xdp->fill_held < xdp->fill_most) {
         uint32_t wanted = xdp->fill_most - xdp->fill_held;
-        uint32_t count = harp_frames_take(xdp->frames, HARP_FRAME_FILL, false, taken,
+        uint32_t count = harp_frames_take(xdp->frames, HARP_FRAME_FILL, taken,
                                           wanted < FILL_AT_ONCE ? wanted : FILL_AT_ONCE);
         if (count == 0)
             return;

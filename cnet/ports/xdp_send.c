@@ -108,7 +108,7 @@ int harp_xdp_send_open(struct harp_xdp *xdp, uint32_t frames)
         return -ENOMEM;
     }
     uint32_t count =
-        harp_frames_take(xdp->frames, HARP_FRAME_DRAFT, false, taken, wanted * xdp->slot_frames);
+        harp_frames_take(xdp->frames, HARP_FRAME_DRAFT, taken, wanted * xdp->slot_frames);
     qsort(taken, count, sizeof *taken, by_number);
     xdp->slots_n = find_runs(xdp, taken, count);
     free(taken);

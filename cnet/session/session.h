@@ -91,8 +91,10 @@ struct harp_session_config {
     uint64_t dead_ns;       /* a peer that is silent this long is gone */
     uint64_t probe_most_ns; /* longest pause between probes of a dead path, or for credit */
     uint32_t ack_every;     /* packets of one path after which an ACK does not wait */
-    uint64_t ack_along_ns;  /* an ACK that is due within this time goes along with data; 0 where it
-                               saves no call of the kernel, and only delays them */
+    bool app_drives;       /* threads that may stop at any moment drive it, with a helper that comes
+                              late; false: one that is always there */
+    uint64_t ack_along_ns; /* an ACK that is due within this time goes along with data; 0 where it
+                              saves no call of the kernel, and only delays them */
     const struct harp_cc_ops *cc;
     struct harp_cc_config window;
 };
@@ -279,8 +281,8 @@ void harp_session_path_retire(struct harp_session *session, uint8_t path, bool r
 void harp_session_path_off_queue(struct harp_session *session, uint8_t path, bool off);
 
 /* ICMP says that this path's peer is unreachable. ICMP can be forged, so it ends nothing: the path
- * is probed at once, or FIRST repeated on the next path, at most once a timeout. */
-void harp_session_unreachable(struct harp_session *session, uint64_t now_ns, uint8_t path);
+ * is probed at once, or FIRST repeated on the next path, at most once a timeout. Whether it was. */
+bool harp_session_unreachable(struct harp_session *session, uint64_t now_ns, uint8_t path);
 
 /* No process has the peer's port. If that is certain, the session ends (HARP_REASON_REFUSED). From
  * ICMP that quotes one of our frames, which nobody can who is not on its way, it may still be a

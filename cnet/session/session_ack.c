@@ -271,7 +271,8 @@ size_t harp_session_send_acks(struct harp_session *session, struct harp_frame *f
     for (uint64_t set = session->awake; set && n < room;) {
         uint8_t number = harp_session_next_path(&set);
         const struct harp_path *path = &session->paths[number];
-        if (path->ack_at_ns < session->now_ns - harp_min(HARP_ACK_LATE_NS, session->now_ns))
+        if (session->config.app_drives &&
+            path->ack_at_ns < session->now_ns - harp_min(HARP_ACK_LATE_NS, session->now_ns))
             session->goes_quiet = true;
         bool last = session->state == HARP_CLOSING && path->ack_at_ns != HARP_NEVER;
         if (path->ack_now || path->ack_at_ns <= session->now_ns || last ||

@@ -233,20 +233,20 @@ void harp_session_path_off_queue(struct harp_session *session, uint8_t path, boo
     harp_session_wake(session, path);
 }
 
-void harp_session_unreachable(struct harp_session *session, uint64_t now_ns, uint8_t path)
+bool harp_session_unreachable(struct harp_session *session, uint64_t now_ns, uint8_t path)
 {
     harp_session_clock(session, now_ns);
     bool connecting = session->state == HARP_CONNECTING && session->config.paths > 1;
     bool open =
         session->state == HARP_OPEN && exists(session, path) && session->standing[path].heard;
     if (!connecting && !open)
-        return;
+        return false;
     const struct harp_loss_limits *limits = &session->config.loss;
     struct harp_standing *standing = &session->standing[open ? path : 0];
     uint64_t pause_ns =
         open ? harp_loss_rto_ns(&session->paths[path].rtt, limits) : limits->initial_rto_ns;
     if (standing->unreachable_at_ns && session->now_ns - standing->unreachable_at_ns < pause_ns)
-        return;
+        return false;
     standing->unreachable_at_ns = session->now_ns;
     if (open)
         harp_session_wake(session, path);
@@ -254,11 +254,12 @@ void harp_session_unreachable(struct harp_session *session, uint64_t now_ns, uin
         session->repeat_at_ns = session->now_ns;
     else if (session->paths[path].probe == HARP_PROBE_NONE)
         session->paths[path].probe = HARP_PROBE_PLAIN;
+    return true;
 }
 
 void harp_session_refused(struct harp_session *session, uint64_t now_ns, uint8_t path, bool certain)
 {
-    harp_session_unreachable(session, now_ns, path);
+    (void)harp_session_unreachable(session, now_ns, path);
     if (session->state == HARP_CLOSED)
         return;
     if (session->refused_ns <= session->heard_ns)

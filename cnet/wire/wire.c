@@ -105,23 +105,3 @@ enum harp_wire_error harp_header_decode(const uint8_t *frame, size_t frame_bytes
         return HARP_WIRE_LENGTH;
     return harp_header_check(header);
 }
-
-void harp_wire_explain(enum harp_wire_error error, uint8_t version, char *out, size_t room)
-{
-    static const char *const texts[] = {
-        [HARP_WIRE_OK] = "nothing is wrong with the frame",
-        [HARP_WIRE_SHORT] = "the frame is shorter than a header of 44 bytes",
-        [HARP_WIRE_TYPE] = "the frame has a type that this version does not know",
-        [HARP_WIRE_LENGTH] = "the frame's length is not what its header or its type says",
-        [HARP_WIRE_UNUSED] = "the frame has a value where its type has none",
-        [HARP_WIRE_CHUNK] = "the frame's offset, length and size do not make a chunk of a message",
-        [HARP_WIRE_LIMIT] = "the frame offers less than the protocol needs, or more than it has",
-    };
-    assert(room > 0);
-    assert(error <= HARP_WIRE_LIMIT);
-    if (error == HARP_WIRE_VERSION)
-        snprintf(out, room, "the other end speaks version %d of the protocol, this end version %d",
-                 version, HARP_VERSION);
-    else
-        snprintf(out, room, "%s", texts[error]);
-}

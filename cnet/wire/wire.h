@@ -68,10 +68,6 @@ enum harp_wire_error {
 #define HARP_CONNECTION_BYTES 12
 uint64_t harp_wire_connection(const uint8_t *beginning);
 
-/* One sentence about `error`, for a log; a version mismatch names both versions, of which `version`
- * is the other end's. Writes at most `room` bytes, the closing 0 included. */
-void harp_wire_explain(enum harp_wire_error error, uint8_t version, char *out, size_t room);
-
 /* Whether a frame of this type and version can have these fields; `crc` matters only as far as it
  * is 0 where there is no payload. Decoding returns the same. */
 enum harp_wire_error harp_header_check(const struct harp_header *header);

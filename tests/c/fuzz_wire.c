@@ -48,9 +48,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct harp_header header;
     enum harp_wire_error error = harp_header_decode(data, size, &header);
-    char text[200];
-    harp_wire_explain(error, header.version, text, sizeof text);
-    assert(strlen(text) > 10);
     if (error == HARP_WIRE_OK) {
         uint8_t bytes[HARP_TAGGED_BYTES];
         harp_header_encode(&header, bytes);

@@ -1,4 +1,4 @@
-/* The frame pool: taking, handing on, the reserve, and each step that the table forbids.
+/* The frame pool: taking, handing on, and each step that the table forbids.
  * Prints the table as code has it, "FROM TO" a line, for the test that reads the manual. */
 #include <assert.h>
 #include <errno.h>
@@ -9,7 +9,7 @@
 
 #include "base/frames.h"
 
-enum { COUNT = 40, RESERVE = 8, FRAME_BYTES = 2048 };
+enum { COUNT = 40, FRAME_BYTES = 2048 };
 
 static struct harp_arena arena;
 static struct harp_frames frames;
@@ -17,26 +17,22 @@ static struct harp_frames frames;
 static void open_pool(void)
 {
     assert(harp_arena_open(&arena, harp_frames_need(COUNT, FRAME_BYTES), HARP_ARENA_LOCAL) == 0);
-    assert(harp_frames_open(&frames, &arena, COUNT, FRAME_BYTES, RESERVE) == 0);
+    assert(harp_frames_open(&frames, &arena, COUNT, FRAME_BYTES) == 0);
 }
 
-static void reserve_is_for_control(void)
+static void takes_what_is_free(void)
 {
     open_pool();
     uint32_t out[COUNT + 1];
     assert((uintptr_t)frames.base % 4096 == 0);
-    assert(harp_frames_take(&frames, HARP_FRAME_FILL, false, out, COUNT + 1) == COUNT - RESERVE);
-    assert(harp_frames_take(&frames, HARP_FRAME_DRAFT, false, out, 1) == 0);
-    for (uint32_t i = 0; i < COUNT - RESERVE; i++)
+    assert(harp_frames_take(&frames, HARP_FRAME_FILL, out, COUNT - 1) == COUNT - 1);
+    for (uint32_t i = 0; i < COUNT - 1; i++)
         assert(out[i] == i && harp_frame_of(&frames, out[i] * (uint64_t)FRAME_BYTES + 77) == i);
-    assert(harp_frames_take(&frames, HARP_FRAME_DRAFT, true, out, 3) == 3);
-    assert(harp_frames_take(&frames, HARP_FRAME_DRAFT, true, out + 3, COUNT) == RESERVE - 3);
-    assert(harp_frames_take(&frames, HARP_FRAME_DRAFT, true, out, 1) == 0);
-    assert(frames.in_state[HARP_FRAME_FILL] == COUNT - RESERVE);
-    /* What is freed goes to the reserve first. */
-    harp_frames_move(&frames, 0, HARP_FRAME_FILL, HARP_FRAME_FREE);
-    assert(harp_frames_take(&frames, HARP_FRAME_FILL, false, out, 1) == 0);
-    assert(harp_frames_take(&frames, HARP_FRAME_FILL, true, out, 1) == 1 && out[0] == 0);
+    assert(harp_frames_take(&frames, HARP_FRAME_DRAFT, out, 3) == 1 && out[0] == COUNT - 1);
+    assert(harp_frames_take(&frames, HARP_FRAME_DRAFT, out, 1) == 0);
+    assert(frames.in_state[HARP_FRAME_FILL] == COUNT - 1);
+    harp_frames_move(&frames, 5, HARP_FRAME_FILL, HARP_FRAME_FREE);
+    assert(harp_frames_take(&frames, HARP_FRAME_DRAFT, out, 2) == 1 && out[0] == 5);
     harp_arena_close(&arena);
 }
 
@@ -53,8 +49,8 @@ static void random_walk(void)
             harp_frame_may(model[frame], to)) {
             harp_frames_move(&frames, frame, model[frame], to);
             model[frame] = (uint8_t)to;
-        } else if (harp_frames_take(&frames, to & 1 ? HARP_FRAME_FILL : HARP_FRAME_DRAFT, to & 2,
-                                    &out, 1)) {
+        } else if (harp_frames_take(&frames, to & 1 ? HARP_FRAME_FILL : HARP_FRAME_DRAFT, &out,
+                                    1)) {
             assert(model[out] == HARP_FRAME_FREE);
             model[out] = to & 1 ? HARP_FRAME_FILL : HARP_FRAME_DRAFT;
         }
@@ -102,13 +98,13 @@ static void wrong_steps_end_the_program(void)
 static void too_small_an_arena(void)
 {
     assert(harp_arena_open(&arena, 4096, HARP_ARENA_LOCAL) == 0);
-    assert(harp_frames_open(&frames, &arena, (uint32_t)(arena.bytes / 64), 64, 0) == -ENOMEM);
+    assert(harp_frames_open(&frames, &arena, (uint32_t)(arena.bytes / 64), 64) == -ENOMEM);
     harp_arena_close(&arena);
 }
 
 int main(void)
 {
-    reserve_is_for_control();
+    takes_what_is_free();
     random_walk();
     wrong_steps_end_the_program();
     too_small_an_arena();

@@ -29,6 +29,7 @@ static void receive_one(struct pair *pair)
 static struct pair *just_received(void)
 {
     struct pair *pair = pair_make(1);
+    pair->config[1].app_drives = true;
     pair_connect(pair);
     post(pair);
     receive_one(pair);

@@ -143,7 +143,7 @@ static bool send_one(int hop, uint32_t bytes, bool from_pool)
             write_pattern(to, bytes);
         return to;
     }
-    if (harp_frames_take(&frames, HARP_FRAME_DRAFT, false, &frame, 1) == 0)
+    if (harp_frames_take(&frames, HARP_FRAME_DRAFT, &frame, 1) == 0)
         return false;
     write_pattern(harp_frame_at(&frames, frame) + 128, bytes);
     harp_frames_move(&frames, frame, HARP_FRAME_DRAFT, HARP_FRAME_READY);
@@ -310,7 +310,7 @@ static void open_port(int count, char **words)
             frames_n = (uint32_t)atoi(value);
     }
     assert(harp_arena_open(&arena, harp_frames_need(frames_n, 4096), HARP_ARENA_LOCAL) == 0);
-    assert(harp_frames_open(&frames, &arena, frames_n, 4096, 8) == 0);
+    assert(harp_frames_open(&frames, &arena, frames_n, 4096) == 0);
     config.frames = &frames;
     config.arena = &arena;
     int error = strcmp(words[0], "udp") == 0 ? harp_port_udp_open(&port, &config, why)

@@ -100,8 +100,8 @@ static void complete_due(struct dst_port *port, uint64_t now_ns)
 static void top_up(struct dst_port *port)
 {
     if (port->card.pool)
-        port->fill_n += harp_frames_take(port->frames, HARP_FRAME_FILL, false,
-                                         port->fill + port->fill_n, port->card.fill - port->fill_n);
+        port->fill_n += harp_frames_take(port->frames, HARP_FRAME_FILL, port->fill + port->fill_n,
+                                         port->card.fill - port->fill_n);
 }
 
 /* In ---------------------------------------------------------------------------------------- */

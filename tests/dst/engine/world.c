@@ -70,7 +70,7 @@ static uint32_t draw_frames(struct world *w, const struct dst_side *side)
     uint32_t each = side->wanted.stream_frames + side->wanted.draft_frames;
     /* A half-open connection has its frames reserved, too. */
     uint32_t least = side->card.fill + each * (w->kind == DST_FLOOD ? HALF_OPEN_MOST + 1 : 1);
-    return 64 + least + 1 + (uint32_t)below(w, chance(w, 500) ? 64 : 2048);
+    return least + 1 + (uint32_t)below(w, chance(w, 500) ? 64 : 2048);
 }
 
 static void draw_side(struct world *w, uint8_t number, uint16_t segment)
