@@ -217,7 +217,7 @@ def test_errors_say_what_is_allowed():
     with pytest.raises(TypeError, match="set them in the Port"):
         harp.Engine(harp.Port("mem"), mtu=9000)
     with pytest.raises(harp.OpenError, match="frames") as caught:
-        engine(frames=1)
+        engine(frames=0)
     assert caught.value.errno == 22
     assert isinstance(caught.value, OSError)
     with pytest.raises(harp.OpenError, match=r"192\.0\.2\.1"):
@@ -235,7 +235,7 @@ def test_errors_say_what_is_allowed():
             a.listen(dead_after=18e9)
         with pytest.raises(harp.OpenError, match="4294967295: at most 1048576"):
             a.listen(streamed=2**32 - 1, drafts=1)
-        with pytest.raises(harp.OpenError, match="more than the 4032 frames"):
+        with pytest.raises(harp.OpenError, match="more than the 4096 frames"):
             a.listen(streamed=1, drafts=2**32 - 1)
 
 
