@@ -20,17 +20,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "engine/engine.h"
-
-#define CHECK(holds, ...)                                                                          \
-    do {                                                                                           \
-        if (!(holds)) {                                                                            \
-            fprintf(stderr, "line %d: ", __LINE__);                                                \
-            fprintf(stderr, __VA_ARGS__);                                                          \
-            fputc('\n', stderr);                                                                   \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 
 #define SECOND_NS UINT64_C(1000000000)
 

@@ -13,16 +13,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "engine/engine.h"
-
-#define CHECK(holds, ...)                                                                          \
-    do {                                                                                           \
-        if (!(holds)) {                                                                            \
-            fprintf(stderr, __VA_ARGS__);                                                          \
-            fputc('\n', stderr);                                                                   \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 
 static uint64_t calls;
 

@@ -13,6 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "check.h"
+
 enum { BYTES = 4096, PATIENCE_S = 20, ATTEMPTS = 4096, MORE = 50 };
 
 extern const struct nccl_net_v12 ncclNetPlugin_v12;
@@ -23,15 +25,6 @@ static uint8_t out[BYTES], in[BYTES];
 static char said[1024]; /* last warning */
 static int warnings;
 
-#define CHECK(condition, ...)                                                                      \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            printf("line %d: ", __LINE__);                                                         \
-            printf(__VA_ARGS__);                                                                   \
-            puts("");                                                                              \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 #define GOOD(call) CHECK((call) == NCCL_SUCCESS, "%s failed: %s", #call, said)
 
 /* The call gives this result, and one line that has these words. */

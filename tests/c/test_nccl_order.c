@@ -10,6 +10,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "check.h"
+
 enum { LARGE = 3000000, SMALL = 64, AHEAD = 7, PATIENCE_S = 20 };
 
 extern const struct nccl_net_v12 ncclNetPlugin_v12;
@@ -18,15 +20,6 @@ static void *context, *sending, *receiving, *out_memory, *in_memory;
 static uint8_t *out, *in;
 static time_t begun;
 
-#define CHECK(condition, ...)                                                                      \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            printf("line %d: ", __LINE__);                                                         \
-            printf(__VA_ARGS__);                                                                   \
-            puts("");                                                                              \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 #define GOOD(call) CHECK((call) == NCCL_SUCCESS, "%s failed", #call)
 
 static void patience(const char *what)

@@ -15,17 +15,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../c/check.h"
 #include "engine/engine.h"
 #include "engine/engine_state.h"
-
-#define CHECK(holds, ...)                                                                          \
-    do {                                                                                           \
-        if (!(holds)) {                                                                            \
-            fprintf(stderr, __VA_ARGS__);                                                          \
-            fputc('\n', stderr);                                                                   \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 
 enum {
     MESSAGES = 1024,
