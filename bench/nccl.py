@@ -165,9 +165,9 @@ def best(port: str, mode: str = "inline", what: str = "") -> str:
     return f"HARP {port}, {mode}{what}"
 
 
-def modes(port: str, what: str = "") -> tuple[str, ...]:
+def modes(port: str) -> tuple[str, ...]:
     """Name all arms of a port: its best mode counts, as the reference's best setting does."""
-    return tuple(f"{name}{what}" for name in harp(port))
+    return tuple(harp(port))
 
 
 def against(what: str = "") -> Sequence[str]:

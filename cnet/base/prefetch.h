@@ -3,8 +3,8 @@
  * What is copied comes from memory, or goes there, more often than not, since messages are larger
  * than caches. The CPU's own prefetcher stops at the end of each page and begins anew. So copies
  * ask for lines two pages ahead, which is a frame of any MTU. On an AMD EPYC that takes a CRC with
- * copy of 1,408 bytes from memory into the cache from 18 to 32 GB/s, or the other way, and
- * harp_copy_lines behind a CRC from 15 to 29; within the cache it costs 2 to 7 %.
+ * copy of 1,408 bytes between memory and cache from 18 to 32 GB/s, and harp_copy_lines behind a CRC
+ * from 15 to 29; within the cache it costs 2 to 7 %.
  *
  * A prefetch of an address that is not mapped does nothing.
  */

@@ -286,6 +286,11 @@ static const char *wrong_receive(int n, void **data, const size_t *sizes, void *
     return NULL;
 }
 
+static bool may_receive(const struct comm *comm)
+{
+    return comm->free_n && comm->controls_tail - comm->controls_head < CONTROLS_MOST;
+}
+
 enum nccl_result plugin_irecv(void *receiving, int n, void **data, size_t *sizes, int *tags,
                               void **memories, void **parents, void **request)
 {
@@ -297,9 +302,11 @@ enum nccl_result plugin_irecv(void *receiving, int n, void **data, size_t *sizes
     if (wrong)
         return plugin_fail(NCCL_INVALID_ARGUMENT, "irecv: %s", wrong);
     take_completions(comm);
+    if (!may_receive(comm))
+        progress(comm);
     if (failure(comm) != NCCL_SUCCESS)
         return comm->failed;
-    if (comm->free_n == 0 || comm->controls_tail - comm->controls_head >= CONTROLS_MOST)
+    if (!may_receive(comm))
         return NCCL_SUCCESS;
     struct receive receive = {.request = take_request(comm, (uint32_t)n)};
     for (int i = 0; i < n; i++) {

@@ -29,6 +29,7 @@
 /* A firewall that is loaded anew may refuse for a moment what it lets pass before and after. */
 #define HARP_REFUSED_NS UINT64_C(500000000)
 
+/* How long a peer may be quiet at most before it is asked for a sign of life. */
 #define HARP_KEEP_NS UINT64_C(1000000000)
 
 enum harp_state {
