@@ -100,3 +100,7 @@ def test_the_data_path_allocates_nothing_and_calls_only_what_its_port_must(
     calls = set(re.findall(r"^\d+ +(\w+)\(", window[0], re.M))
     # What is looked after once a millisecond: newcomers and the network's errors.
     assert calls <= own | {"epoll_wait", "recvmsg", "epoll_pwait", "ioctl"}, calls
+
+
+def test_a_connection_whose_peer_has_closed_can_still_be_accepted(tmp_path: Path) -> None:
+    run(program(tmp_path, "accept"))

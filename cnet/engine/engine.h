@@ -126,7 +126,8 @@ void harp_connection_defaults(struct harp_connection_config *config);
 int harp_listen(struct harp_engine *engine, const struct harp_connection_config *config,
                 struct harp_listening **listening, struct harp_handle *handle, char *why);
 
-/* The next connection that was made to it; NULL if there is none yet. It outlives the listening. */
+/* The next connection that was made to it, be it that its other end has closed it since; NULL if
+ * there is none yet. It outlives the listening. */
 struct harp_connection *harp_accept(struct harp_listening *listening);
 
 /* A file descriptor that becomes readable when a connection waits to be accepted; reading 8 bytes

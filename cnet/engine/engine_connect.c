@@ -202,6 +202,8 @@ void harp_engine_welcome(struct harp_listening *listening, struct harp_connectio
     if (listening->waiting_n == HARP_MESSAGES) {
         harp_session_close(connection->session, listening->engine->now_ns, HARP_REASON_MEMORY,
                            "too many connections wait to be accepted");
+        connection->listening = NULL;
+        connection->orphan = true;
         return;
     }
     listening->waiting[listening->waiting_n++] = connection;

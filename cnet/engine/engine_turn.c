@@ -78,15 +78,16 @@ static void take_notice(struct harp_engine *engine, uint8_t port, const struct h
     }
 }
 
-/* Connections that nobody will ask for again. */
-static void bury(struct harp_engine *engine)
+/* Connections that nobody will ask for again. One that was made stays until somebody accepts it,
+ * though it has ended since: he finds what came on it, and why it ended. */
+static void forget_ended_connections(struct harp_engine *engine)
 {
     for (uint32_t i = 0; i < engine->connections_n; i++) {
         struct harp_connection *connection = engine->connections[i];
         if (!connection || !connection->ended)
             continue;
-        bool orphan = connection->orphan || connection->listening;
-        if (orphan && engine->now_ns >= connection->linger_ns)
+        bool never_made = connection->listening && !connection->ready;
+        if ((connection->orphan || never_made) && engine->now_ns >= connection->linger_ns)
             harp_engine_forget(engine, connection);
     }
 }
@@ -101,7 +102,7 @@ static void tend(struct harp_engine *engine)
         while (port->ops->notice(port, &notice))
             take_notice(engine, p, &notice);
     }
-    bury(engine);
+    forget_ended_connections(engine);
     harp_engine_publish(engine);
     if (engine->failed)
         harp_engine_dump(engine);

@@ -1,0 +1,82 @@
+/* Engines over the mem port in virtual time, which only the test drives: each run is the same. */
+#ifndef ENGINE_WORLD_H
+#define ENGINE_WORLD_H
+
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "check.h"
+#include "engine/engine.h"
+
+#define WORLD_STEP_NS UINT64_C(100000)
+#define WORLD_SECOND_NS UINT64_C(1000000000)
+
+static uint64_t world_ns = WORLD_SECOND_NS;
+static uint64_t world_random = 1;
+static char world_why[HARP_WHY_BYTES];
+static struct harp_engine *world_engines[2]; /* the connecting one, the listening one */
+
+static inline uint64_t world_clock(void *context)
+{
+    (void)context;
+    return world_ns;
+}
+
+static inline void world_chance(void *context, void *bytes, size_t count)
+{
+    (void)context;
+    for (size_t i = 0; i < count; i++) {
+        world_random = world_random * UINT64_C(6364136223846793005) + 1442695040888963407;
+        ((uint8_t *)bytes)[i] = (uint8_t)(world_random >> 33);
+    }
+}
+
+static inline void world_open(uint32_t connections)
+{
+    for (int i = 0; i < 2; i++) {
+        struct harp_engine_config config;
+        harp_engine_defaults(&config);
+        config.progress = HARP_PROGRESS_MANUAL;
+        config.frames = 64;
+        config.connections = connections;
+        config.world = (struct harp_world){world_clock, world_chance, NULL};
+        config.ports[0].open = harp_port_mem_open;
+        config.ports[0].config.locals = 1;
+        config.ports_n = 1;
+        CHECK(harp_engine_open(&world_engines[i], &config, world_why) == 0, "%s", world_why);
+    }
+}
+
+static inline void world_close(void)
+{
+    for (int i = 0; i < 2; i++)
+        harp_engine_close(world_engines[i]);
+}
+
+/* One turn of each engine, after which `step_ns` pass. */
+static inline void world_turn(uint64_t step_ns)
+{
+    harp_engine_drive(world_engines[0]);
+    harp_engine_drive(world_engines[1]);
+    world_ns += step_ns;
+}
+
+static inline void world_run(uint64_t time_ns)
+{
+    for (uint64_t end_ns = world_ns + time_ns; world_ns < end_ns;)
+        world_turn(WORLD_STEP_NS);
+}
+
+/* The next completion of a connection, which must come within a second. */
+static inline struct harp_completion world_next(struct harp_connection *connection)
+{
+    struct harp_completion done;
+    uint64_t end_ns = world_ns + WORLD_SECOND_NS;
+    while (!harp_poll(connection, &done, 1)) {
+        CHECK(world_ns < end_ns, "no completion within a second");
+        world_turn(WORLD_STEP_NS);
+    }
+    return done;
+}
+
+#endif
