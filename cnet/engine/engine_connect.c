@@ -136,11 +136,7 @@ static void reclaim(struct harp_engine *engine, const struct harp_connection *co
 void harp_engine_forget(struct harp_engine *engine, struct harp_connection *connection)
 {
     reclaim(engine, connection);
-    for (uint32_t p = 0; p <= connection->config.paths; p++) {
-        const struct harp_hop *hop = &connection->hops[p];
-        if (hop->hop != HARP_NO_HOP)
-            engine->ports[hop->port]->ops->unhop(engine->ports[hop->port], hop->hop);
-    }
+    harp_engine_drop_hops(engine, connection->hops, connection->config.paths + 1u);
     harp_table_remove(&engine->table, connection->id);
     engine->frames_spare += connection->config.stream_frames + connection->config.draft_frames;
     engine->connections[connection->index] = NULL;
@@ -275,93 +271,18 @@ void harp_unlisten(struct harp_listening *listening)
 
 /* ---- Connecting ---- */
 
-/* Which of the engine's ports leads to an address; -1: none. */
-static int port_to(const struct harp_engine *engine, const struct harp_address *to, uint32_t nth)
-{
-    uint32_t fitting = 0;
-    for (uint32_t p = 0; p < engine->ports_n; p++)
-        fitting += engine->ports[p]->locals[0].family == to->family;
-    if (!fitting)
-        return -1;
-    nth %= fitting;
-    for (uint32_t p = 0; p < engine->ports_n; p++)
-        if (engine->ports[p]->locals[0].family == to->family && nth-- == 0)
-            return (int)p;
-    return -1;
-}
-
-/* Path p leads to remote address p, by own port p, from own UDP port p, each counted round; so all
- * of them are used before any twice. */
-static int make_hop(struct harp_engine *engine, const struct harp_address *remotes,
-                    uint32_t remotes_n, uint32_t p, struct harp_hop *hop, char *why)
-{
-    const struct harp_address *to = &remotes[p % remotes_n];
-    int port = port_to(engine, to, p);
-    if (port < 0)
-        return -EHOSTUNREACH;
-    struct harp_port *from = engine->ports[port];
-    uint16_t local = (uint16_t)(p % from->locals_n);
-    int number = from->ops->hop(from, to, local, why);
-    if (number < 0)
-        return number;
-    *hop = (struct harp_hop){.port = (uint8_t)port, .local = local, .hop = number, .remote = *to};
-    return 0;
-}
-
-static void drop_hops(const struct harp_engine *engine, const struct harp_hop *hops, uint32_t count)
-{
-    for (uint32_t p = 0; p < count; p++)
-        engine->ports[hops[p].port]->ops->unhop(engine->ports[hops[p].port], hops[p].hop);
-}
-
-/* Hops to the handle's addresses of one family. If it has none that a port of the engine leads
- * to, `why` stays as it was. */
-static int make_hops(struct harp_engine *engine, const struct harp_handle *handle, uint16_t paths,
-                     enum harp_family family, struct harp_hop *hops, char *why)
-{
-    struct harp_address remotes[HARP_HANDLE_ADDRESSES];
-    uint32_t remotes_n = 0;
-    int error = -EHOSTUNREACH;
-    for (uint32_t i = 0; i < HARP_HANDLE_ADDRESSES; i++)
-        if (handle->addresses[i].family == family)
-            remotes[remotes_n++] = handle->addresses[i];
-    for (uint32_t p = 0; remotes_n && p < paths; p++) {
-        error = make_hop(engine, remotes, remotes_n, p, &hops[p], why);
-        if (!error)
-            continue;
-        drop_hops(engine, hops, p);
-        return error;
-    }
-    return error;
-}
-
-static uint32_t payload_of(const struct harp_engine *engine, const struct harp_hop *hops,
-                           uint16_t paths)
-{
-    uint32_t least = UINT32_MAX;
-    for (uint32_t p = 0; p < paths; p++) {
-        const struct harp_port *port = engine->ports[hops[p].port];
-        uint32_t here = port->ops->hop_payload_max(port, hops[p].hop);
-        least = here < least ? here : least;
-    }
-    return least;
-}
-
 static int begin(struct harp_engine *engine, const struct harp_handle *handle,
                  const struct harp_connection_config *config, struct harp_connection **connection,
                  char *why)
 {
     struct harp_hop hops[HARP_PATHS_MAX];
     struct harp_session_config session;
-    snprintf(why, HARP_WHY_BYTES, "the handle has no address that a port of this engine leads to");
-    if (make_hops(engine, handle, config->paths, HARP_MEM, hops, why) != 0) {
-        int error = make_hops(engine, handle, config->paths, HARP_INET, hops, why);
-        if (error)
-            return error;
-    }
-    uint32_t payload_max = payload_of(engine, hops, config->paths);
+    int error = harp_engine_make_hops(engine, handle, config->paths, hops, why);
+    if (error)
+        return error;
+    uint32_t payload_max = harp_engine_hops_payload_max(engine, hops, config->paths);
     if (payload_max < HARP_PAYLOAD_LEAST) {
-        drop_hops(engine, hops, config->paths);
+        harp_engine_drop_hops(engine, hops, config->paths);
         return snprintf(why, HARP_WHY_BYTES,
                         "the way there takes datagrams of %u bytes, and the protocol needs %d: an "
                         "MTU of 252 is enough",
@@ -377,7 +298,7 @@ static int begin(struct harp_engine *engine, const struct harp_handle *handle,
         made = NULL;
     }
     if (!made) {
-        drop_hops(engine, hops, config->paths);
+        harp_engine_drop_hops(engine, hops, config->paths);
         return snprintf(why, HARP_WHY_BYTES, "no memory, or the engine has %u connections already",
                         engine->config.connections),
                -ENOMEM;

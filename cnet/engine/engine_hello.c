@@ -46,7 +46,8 @@ static void make(struct harp_engine *engine, uint8_t port, const struct harp_arr
                  const struct harp_parameters *first)
 {
     struct harp_session_config config;
-    harp_engine_session_config(engine, &listening->config, engine->ports[port]->payload_max,
+    harp_engine_session_config(engine, &listening->config,
+                               harp_engine_payload_max_beside(engine, port),
                                engine->ports[port]->holds_back, &config);
     config.listener = listening->listener.id;
     struct harp_connection *connection = harp_connection_new(engine, &listening->config, &config);

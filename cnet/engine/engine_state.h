@@ -10,6 +10,7 @@
  *   engine_events.c    commands of the application to a session, its events to the application
  *   connection.c       a connection's memory, the application's side
  *   engine_connect.c   listen, accept, connect, close
+ *   engine_hops.c      which port and address each path of a connecting end takes
  *   engine_wait.c      the application's threads wait
  */
 #ifndef HARP_ENGINE_STATE_H
@@ -209,6 +210,19 @@ void harp_connection_agreed(struct harp_connection *connection);
 /* The path's way out, learnt from a frame that came on it. */
 void harp_connection_heard(struct harp_connection *connection, uint8_t path, uint8_t port,
                            uint16_t local, const struct harp_address *from);
+
+/* engine_hops.c: path p takes rail p (rails.h), counted round, each time from another UDP port of
+ * its NIC. Returns 0, or -errno and one sentence in `why` if no rail can be had. */
+int harp_engine_make_hops(struct harp_engine *engine, const struct harp_handle *handle,
+                          uint32_t paths, struct harp_hop *hops, char *why);
+void harp_engine_drop_hops(const struct harp_engine *engine, const struct harp_hop *hops,
+                           uint32_t count);
+/* Largest datagram that all of these hops take. */
+uint32_t harp_engine_hops_payload_max(const struct harp_engine *engine, const struct harp_hop *hops,
+                                      uint32_t count);
+/* Largest datagram that a port takes, and each other one of its kind, by which further paths may
+ * come. */
+uint32_t harp_engine_payload_max_beside(const struct harp_engine *engine, uint8_t port);
 
 /* engine_connect.c */
 void harp_engine_session_config(struct harp_engine *engine,

@@ -1,0 +1,147 @@
+"""Several NICs for one session: who is paired with whom, and what happens when a rail dies."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import netns
+import pytest
+from c_programs import build, library, run
+
+from harp.net import Completion, Engine, Port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+needs_namespaces = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+MESSAGE = bytes(range(256)) * 4096  # 1 MiB
+
+
+def test_ports_are_paired_with_addresses(tmp_path: Path) -> None:
+    run(build(tmp_path / "rails", ["tests/c/test_rails.c", str(library())]))
+
+
+class Rails:
+    """Two hosts with two NICs each, joined NIC by NIC, and a session over both."""
+
+    def __init__(self, net: netns.Net, kind: str, *, paths: int = 2, swapped: bool = False,
+                 down: int | None = None) -> None:
+        a, b = net.namespace(), net.namespace()
+        self.pairs = [net.connect(a, b), net.connect(a, b)]
+        with b.entered():
+            ports = [Port(kind, interface=end.device) for _, end in self.pairs]
+            self.far_engine = Engine(ports[::-1] if swapped else ports)
+            self.listener = self.far_engine.listen(paths=paths)
+        with a.entered():
+            self.near_engine = Engine([Port(kind, interface=end.device) for end, _ in self.pairs])
+            if down is not None:
+                self.pull(down)
+            self.near = self.near_engine.connect(self.listener.handle, paths=paths, timeout=20)
+        self.far = self.listener.accept(timeout=20)
+
+    def pull(self, rail: int) -> None:
+        self.set_link(rail, "down")
+
+    def put_back(self, rail: int) -> None:
+        self.set_link(rail, "up")
+
+    def set_link(self, rail: int, state: str) -> None:
+        end = self.pairs[rail][0]
+        end.space.run("ip", "link", "set", end.device, state)
+
+    def close(self) -> None:
+        self.near_engine.close()
+        self.far_engine.close()
+
+    def begin(self, messages: int) -> list[tuple[Completion, bytearray]]:
+        """Post buffers for messages each way, and send them."""
+        posted = []
+        for end in (self.near, self.far):
+            for _ in range(messages):
+                buffer = bytearray(len(MESSAGE))
+                posted.append((end.post(buffer), buffer))
+        sent = [end.send(MESSAGE) for end in (self.near, self.far) for _ in range(messages)]
+        return posted + [(one, bytearray(MESSAGE)) for one in sent]
+
+    def transfer(self, messages: int = 8) -> None:
+        """Send messages each way at once, and demand that they come whole."""
+        finish(self.begin(messages))
+
+    def sent(self) -> list[int]:
+        """Packets that both ends have sent on each rail."""
+        return [sum(path.state["sent"] for end in (self.near, self.far) for path in end.paths
+                    if {host(path.local), host(path.remote)} == {pair[0].ipv4, pair[1].ipv4})
+                for pair in self.pairs]
+
+
+def host(address: str) -> str:
+    return address.split(":")[0]
+
+
+def finish(begun: list[tuple[Completion, bytearray]]) -> None:
+    for completion, buffer in begun:
+        completion.wait(20)
+        assert buffer == MESSAGE
+
+
+@contextmanager
+def rails(kind: str, **options: Any) -> Iterator[Rails]:
+    with netns.Net() as net:
+        made = Rails(net, kind, **options)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+@needs_namespaces
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("kind", ["udp", "xdp"])
+def test_both_rails_carry_data_whatever_the_order_of_addresses(kind: str, swapped: bool) -> None:
+    with rails(kind, swapped=swapped) as world:
+        world.transfer()
+        assert min(world.sent()) > 1000
+
+
+@needs_namespaces
+@pytest.mark.parametrize("kind", ["udp", "xdp"])
+def test_more_paths_than_rails_leave_by_other_udp_ports(kind: str) -> None:
+    with netns.Net() as net:
+        a, b = net.namespace(), net.namespace()
+        pairs = [net.connect(a, b), net.connect(a, b)]
+        with b.entered():
+            far = Engine([Port(kind, interface=end.device) for _, end in pairs])
+            listener = far.listen(paths=4)
+        with a.entered():
+            near = Engine([Port(kind, interface=end.device, locals=2) for end, _ in pairs])
+            session = near.connect(listener.handle, paths=4, timeout=20)
+        assert len({path.local for path in session.paths}) == 4
+        near.close()
+        far.close()
+
+
+@needs_namespaces
+@pytest.mark.parametrize("kind", ["udp", "xdp"])
+def test_a_rail_that_is_pulled_and_put_back_ends_nothing(kind: str) -> None:
+    with rails(kind) as world:
+        for rail in (1, 0):
+            begun = world.begin(64)
+            begun[0][0].wait(20)
+            world.pull(rail)
+            finish(begun)
+            world.transfer()
+            world.put_back(rail)
+            before = world.sent()[rail]
+            while world.sent()[rail] < before + 1000:
+                world.transfer()
+
+
+@needs_namespaces
+@pytest.mark.parametrize("down", [0, 1])
+@pytest.mark.parametrize("kind", ["udp", "xdp"])
+def test_a_rail_that_is_down_at_connect_is_passed_over(kind: str, down: int) -> None:
+    with rails(kind, down=down) as world:
+        world.transfer()
+        assert world.sent()[1 - down] > 1000
