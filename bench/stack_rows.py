@@ -77,6 +77,19 @@ def tcp_arms(bench: Bench, a: End, b: End) -> Arms:
     return {name: arm(options) for name, options in TCP.items()}
 
 
+def tcp_both_arms(bench: Bench, a: End, b: End) -> Arms:
+    """Kernel TCP with bytes each way on every socket, one thread an end."""
+    program = build("tcp_blast")
+
+    def arm(options: Sequence[str]) -> Callable[[], Sample]:
+        return lambda: one_way(
+            a.space, b.space, [program, "receive", "--both", *options, *_window(bench)],
+            [program, "send", "--both", "--to", b.ipv4, "--cpu", str(bench.cpus[0]), *options],
+            gbps)
+
+    return {f"{name}, both": arm(options) for name, options in TCP.items()}
+
+
 def udp_arm(bench: Bench, a: End, b: End) -> Arms:
     """UDP sockets, nothing checked and nothing sent again."""
     program = build("udp_blast")
@@ -140,6 +153,14 @@ def udp_pair(bench: Bench) -> Iterator[Arms]:
         yield {**harp_arms(bench, a, b, "udp", {
             "HARP": (), "HARP, 1 % lost": ("--faults", "drop=1%")}),
             **udp_arm(bench, a, b), **tcp_arms(bench, a, b)}
+
+
+@contextmanager
+def udp_both_pair(bench: Bench) -> Iterator[Arms]:
+    """MTU 1500, every offload on, as much from each end as it can."""
+    with veth_pair() as (a, b):
+        yield {**harp_arms(bench, a, b, "udp", {"HARP, both": ("--both",)}),
+               **tcp_both_arms(bench, a, b)}
 
 
 @contextmanager
@@ -238,6 +259,8 @@ ROWS = {row.id: row for row in (
     Row("udp-tcp", "udp port over veth, MTU 1500, one flow", udp_pair, "HARP", against=tuple(TCP),
         target=1.3, aim=1.6),
     Row("udp-raw", "the same", udp_pair, "HARP", against=("raw UDP",), target=0.8),
+    Row("udp-both", "udp port over veth, both ways at once on one connection", udp_both_pair,
+        "HARP, both", against=tuple(f"{name}, both" for name in TCP), target=1.0, aim=1.3),
     Row("udp-loss", "udp port, 1 % random loss each way", udp_pair, "HARP, 1 % lost",
         against=("HARP",), target=0.8),
     Row("udp-1g", "udp port shaped to 1 Gb/s", shaped_pair, "HARP", against=("rate",), target=0.97,

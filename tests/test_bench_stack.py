@@ -82,6 +82,15 @@ def test_json_rows_can_be_calibrated_with(tmp_path):
 
 
 @needs_root
+def test_both_directions_are_counted():
+    done = bench("--json", "--only", "udp-both", "--seconds", "0.05", "--rounds", "1")
+    assert done.returncode in (0, 1), done.stderr
+    (got,) = json.loads(done.stdout)
+    assert got["value"] > 0
+    assert got["reference_is"] in ROWS["udp-both"].against
+
+
+@needs_root
 def test_table():
     done = bench("--only", "frame-cost", "--seconds", "0.02", "--rounds", "1")
     assert "frame-cost" in done.stdout
@@ -89,9 +98,10 @@ def test_table():
 
 
 def test_all_rows_are_named_once():
-    assert list(ROWS) == ["zc-tcp", "zc-raw", "zc-copy", "udp-tcp", "udp-raw", "udp-loss", "udp-1g",
-                          "udp-policed", "mem-1MiB", "mem-64B", "mem-rtt", "frame-cost",
-                          "engines-2", "xdp-3400", "xdp-1500", "xdp-9000"]
+    assert list(ROWS) == ["zc-tcp", "zc-raw", "zc-copy", "udp-tcp",
+                          "udp-raw", "udp-both", "udp-loss", "udp-1g", "udp-policed", "mem-1MiB",
+                          "mem-64B", "mem-rtt", "frame-cost", "engines-2", "xdp-3400", "xdp-1500",
+                          "xdp-9000"]
 
 
 @pytest.mark.parametrize(("options", "message"), [

@@ -6,10 +6,11 @@
  *
  * The sender has `flight` messages of `size` bytes under way, which it takes from `memory` bytes,
  * one after the other; the receiver posts as many, or with --stream is lent frames. With --drafts
- * the sender's messages lie in the engine's frames. With --ping the receiving end sends a message,
- * the other sends it back, and so on. The first 8 bytes of a message are its number, and it is
- * checked. The engine is driven by the thread that uses it: one CPU an end. With --thread it has
- * its own, and bulk data's ends sleep while they have nothing to do.
+ * the sender's messages lie in the engine's frames. With --both each end does both on the one
+ * connection, and the receiving end counts the bytes of both directions. With --ping the receiving
+ * end sends a message, the other sends it back, and so on. The first 8 bytes of a message are its
+ * number, and it is checked. The engine is driven by the thread that uses it: one CPU an end. With
+ * --thread it has its own, and bulk data's ends sleep while they have nothing to do.
  *
  * bench.h says when the receiver's clock runs.
  */
@@ -30,14 +31,19 @@ enum {
     LINGER_NS = 20000000
 };
 
+/* Messages one way. */
+struct way {
+    uint8_t *memory;
+    size_t at;               /* of the next message in it */
+    uint64_t next, finished; /* messages begun and done */
+};
+
 /* One end of a connection. */
 struct end {
     const struct settings *s;
     struct harp_engine *engine;
     struct harp_connection *connection;
-    uint8_t *memory;
-    size_t at;               /* of the next message in it */
-    uint64_t next, finished; /* messages begun and done */
+    struct way in, out;
     uint32_t segment;
     uint32_t drafts[DRAFTS_MAX], drafts_n;
     bool connected, closed;
@@ -86,16 +92,22 @@ static void configure(const struct settings *s, struct harp_connection_config *c
 
 static void begin(struct end *end, const struct settings *s, struct harp_engine *engine)
 {
-    *end = (struct end){.s = s, .engine = engine, .memory = bench_memory(s->memory_bytes)};
+    *end = (struct end){.s = s, .engine = engine, .in.memory = bench_memory(s->memory_bytes)};
+    end->out.memory = s->both ? bench_memory(s->memory_bytes) : end->in.memory;
 }
 
-static uint8_t *piece(struct end *end)
+static uint8_t *piece(const struct settings *s, struct way *way)
 {
-    if (end->at + end->s->size > end->s->memory_bytes)
-        end->at = 0;
-    uint8_t *start = end->memory + end->at;
-    end->at += end->s->size;
+    if (way->at + s->size > s->memory_bytes)
+        way->at = 0;
+    uint8_t *start = way->memory + way->at;
+    way->at += s->size;
     return start;
+}
+
+static bool may_begin(const struct end *end, const struct way *way)
+{
+    return way->next - way->finished < end->s->flight;
 }
 
 static void number(const struct end *end, uint8_t *bytes, uint64_t value)
@@ -118,11 +130,11 @@ static void expect(const struct end *end, const uint8_t *bytes, uint32_t wanted)
 /* Post what may be posted. */
 static void post(struct end *end)
 {
-    while (!end->s->stream && end->next - end->finished < end->s->flight) {
-        uint8_t *start = piece(end);
+    while (!end->s->stream && may_begin(end, &end->in)) {
+        uint8_t *start = piece(end->s, &end->in);
         if (!harp_receive(end->connection, start, end->s->size, (uintptr_t)start))
             break;
-        end->next++;
+        end->in.next++;
     }
 }
 
@@ -136,7 +148,7 @@ static bool submit_drafts(struct end *end)
         harp_drafts(end->connection, end->drafts + end->drafts_n, wanted - end->drafts_n);
     if (end->drafts_n < wanted)
         return false;
-    number(end, harp_draft_bytes(end->connection, end->drafts[0]), (uint32_t)end->next);
+    number(end, harp_draft_bytes(end->connection, end->drafts[0]), (uint32_t)end->out.next);
     if (!harp_send_frames(end->connection, end->drafts, end->s->size, 0))
         return false;
     end->drafts_n = 0;
@@ -147,16 +159,22 @@ static bool submit(struct end *end)
 {
     if (end->s->drafts)
         return submit_drafts(end);
-    size_t back = end->at;
-    uint8_t *start = piece(end);
-    number(end, start, (uint32_t)end->next);
+    size_t back = end->out.at;
+    uint8_t *start = piece(end->s, &end->out);
+    number(end, start, (uint32_t)end->out.next);
     if (harp_send(end->connection, start, end->s->size, 0))
         return true;
-    end->at = back;
+    end->out.at = back;
     return false;
 }
 
-/* What came since the last call; bytes of whole messages. */
+static void submit_some(struct end *end)
+{
+    for (int i = 0; i < BATCH && may_begin(end, &end->out) && submit(end); i++)
+        end->out.next++;
+}
+
+/* What came since the last call; bytes of whole messages, with --both those that went, too. */
 static uint64_t collect(struct end *end)
 {
     struct harp_completion done[BATCH];
@@ -177,10 +195,11 @@ static uint64_t collect(struct end *end)
             if (!end->s->stream)
                 expect(end, (const uint8_t *)(uintptr_t)done[i].context, done[i].message);
             bytes += done[i].size;
-            end->finished++;
+            end->in.finished++;
             break;
         case HARP_COMPLETION_SENT:
-            end->finished++;
+            bytes += end->s->both ? end->s->size : 0;
+            end->out.finished++;
             break;
         case HARP_COMPLETION_CLOSED:
             end->closed = true;
@@ -198,8 +217,8 @@ static void check_open(const struct end *end)
         return;
     harp_connection_why(end->connection, why);
     errno = 0;
-    bench_die("the connection ended after %llu messages: %s", (unsigned long long)end->finished,
-              why);
+    bench_die("the connection ended after %llu messages: %s",
+              (unsigned long long)(end->in.finished + end->out.finished), why);
 }
 
 /* ---- Bulk data ---- */
@@ -252,11 +271,13 @@ static void receive_all(struct end *end)
     bench_open(&window, end->s->seconds);
     for (bool open = true; open;) {
         post(end);
+        if (end->s->both)
+            submit_some(end);
         drive(end);
-        uint64_t before = end->finished, bytes = collect(end);
+        uint64_t before = end->in.finished, bytes = collect(end);
         check_open(end);
         if (bytes)
-            open = bench_count(&window, bytes, end->finished - before);
+            open = bench_count(&window, bytes, end->in.finished - before);
     }
     bench_print(&window, "");
 }
@@ -308,11 +329,9 @@ static void send_all(struct end *end)
 {
     static struct watch watched;
     while (!end->closed) {
-        for (int i = 0; i < BATCH && end->next - end->finished < end->s->flight; i++) {
-            if (!submit(end))
-                break;
-            end->next++;
-        }
+        if (end->s->both)
+            post(end);
+        submit_some(end);
         drive(end);
         collect(end);
         watch(end, &watched);
@@ -326,20 +345,20 @@ static void exchange(struct end *end, bool first)
 {
     post(end);
     if (first) {
-        number(end, end->memory, end->finished);
-        while (!harp_send(end->connection, end->memory, end->s->size, 1))
+        number(end, end->out.memory, end->in.finished);
+        while (!harp_send(end->connection, end->out.memory, end->s->size, 1))
             harp_engine_drive(end->engine);
     }
-    for (uint64_t before = end->finished; end->finished == before && !end->closed;) {
+    for (uint64_t before = end->in.finished; end->in.finished == before && !end->closed;) {
         struct harp_completion done[BATCH];
         harp_engine_drive(end->engine);
         size_t count = harp_poll(end->connection, done, BATCH);
         for (size_t i = 0; i < count; i++) {
-            end->finished += done[i].type == HARP_COMPLETION_RECEIVED;
+            end->in.finished += done[i].type == HARP_COMPLETION_RECEIVED;
             end->closed |= done[i].type == HARP_COMPLETION_CLOSED;
         }
     }
-    while (!first && !end->closed && !harp_send(end->connection, end->memory, end->s->size, 1))
+    while (!first && !end->closed && !harp_send(end->connection, end->out.memory, end->s->size, 1))
         harp_engine_drive(end->engine);
 }
 
@@ -378,11 +397,7 @@ struct pair {
 static void pair_turn(struct pair *pair)
 {
     post(&pair->receiver);
-    for (int i = 0; i < BATCH && pair->sender.next - pair->sender.finished < pair->s->flight; i++) {
-        if (!submit(&pair->sender))
-            break;
-        pair->sender.next++;
-    }
+    submit_some(&pair->sender);
     harp_engine_drive(pair->engine);
     pair->bytes += collect(&pair->receiver);
     collect(&pair->sender);

@@ -7,7 +7,7 @@
 struct settings {
     struct harp_engine_port port;
     struct harp_handle handle;
-    bool has_handle, stream, drafts, ping, thread;
+    bool has_handle, stream, drafts, ping, thread, both;
     uint32_t size, flight, frames, engines;
     size_t memory_bytes;
     uint64_t window_bytes; /* of every path, always; 0: congestion control has its way */

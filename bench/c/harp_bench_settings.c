@@ -14,7 +14,7 @@ __attribute__((noreturn)) static void usage(void)
           "           [--handle HANDLE] [--cpu N] [--seconds S] [--size BYTES] [--flight N]\n"
           "           [--memory BYTES] [--frames N] [--paths N] [--engines 1|2] [--stream]\n"
           "           [--drafts] [--ping] [--thread] [--copy] [--faults CHAOS]\n"
-          "           [--window BYTES]\n",
+          "           [--window BYTES] [--both]\n",
           stderr);
     exit(2);
 }
@@ -52,6 +52,8 @@ static bool read_flag(struct settings *s, int option)
         return s->ping = true;
     case 'T':
         return s->thread = true;
+    case 'B':
+        return s->both = true;
     case 'C':
         return s->port.config.copy_only = true;
     }
@@ -113,25 +115,16 @@ static bool is_role(const char *word)
 
 const char *read_settings(struct settings *s, int count, char **words)
 {
-    static const struct option names[] = {{"port", 1, 0, 'o'},
-                                          {"interface", 1, 0, 'i'},
-                                          {"handle", 1, 0, 'h'},
-                                          {"cpu", 1, 0, 'u'},
-                                          {"seconds", 1, 0, 's'},
-                                          {"size", 1, 0, 'z'},
-                                          {"flight", 1, 0, 'f'},
-                                          {"memory", 1, 0, 'm'},
-                                          {"frames", 1, 0, 'n'},
-                                          {"paths", 1, 0, 'p'},
-                                          {"engines", 1, 0, 'e'},
-                                          {"faults", 1, 0, 'c'},
-                                          {"window", 1, 0, 'w'},
-                                          {"stream", 0, 0, 'S'},
-                                          {"drafts", 0, 0, 'D'},
-                                          {"ping", 0, 0, 'P'},
-                                          {"thread", 0, 0, 'T'},
-                                          {"copy", 0, 0, 'C'},
-                                          {0}};
+    static const struct option names[] = {{"port", 1, 0, 'o'},    {"interface", 1, 0, 'i'},
+                                          {"handle", 1, 0, 'h'},  {"cpu", 1, 0, 'u'},
+                                          {"seconds", 1, 0, 's'}, {"size", 1, 0, 'z'},
+                                          {"flight", 1, 0, 'f'},  {"memory", 1, 0, 'm'},
+                                          {"frames", 1, 0, 'n'},  {"paths", 1, 0, 'p'},
+                                          {"engines", 1, 0, 'e'}, {"faults", 1, 0, 'c'},
+                                          {"window", 1, 0, 'w'},  {"stream", 0, 0, 'S'},
+                                          {"drafts", 0, 0, 'D'},  {"ping", 0, 0, 'P'},
+                                          {"thread", 0, 0, 'T'},  {"copy", 0, 0, 'C'},
+                                          {"both", 0, 0, 'B'},    {0}};
     *s = (struct settings){.size = 1 << 20,
                            .flight = 4,
                            .memory_bytes = BENCH_BYTES,

@@ -4,7 +4,8 @@
  *   tcp_blast send --to IP [options]       until the receiver has had enough
  *
  * Calls go through BENCH_BYTES of memory, piece by piece; socket buffers grow as the kernel sees
- * fit. bench.h says when the receiver's clock runs.
+ * fit. With --both each end sends and receives at once on every socket, and the receiving end
+ * counts the bytes of both directions. bench.h says when the receiver's clock runs.
  */
 #define _GNU_SOURCE
 #include "bench.h"
@@ -25,7 +26,54 @@ struct settings {
     double seconds;
     const char *congestion; /* NULL: the kernel's choice */
     int cpu;                /* below 0: any */
+    bool both;              /* directions at once */
 };
+
+static void choose_congestion_control(const struct settings *s, int fd)
+{
+    if (s->congestion && setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, s->congestion,
+                                    (socklen_t)strlen(s->congestion)) < 0)
+        bench_die("no such congestion control");
+}
+
+static bool is_end(int error)
+{
+    return error == EPIPE || error == ECONNRESET;
+}
+
+/* Send and receive on every socket as it comes, until the window closes, or without one until the
+ * other end has had enough. */
+static void move_both_ways(const struct settings *s, struct pollfd *ready,
+                           struct bench_window *window)
+{
+    uint8_t *out = bench_memory(BENCH_BYTES), *in = bench_memory(BENCH_BYTES);
+    size_t out_at = 0, in_at = 0;
+    for (unsigned i = 0; i < s->sockets; i++)
+        ready[i].events = POLLIN | POLLOUT;
+    for (;;) {
+        if (poll(ready, s->sockets, PATIENCE_MS) <= 0)
+            bench_die("the other end stands still");
+        for (unsigned i = 0; i < s->sockets; i++) {
+            ssize_t sent = 0, got = 0;
+            if (ready[i].revents & POLLOUT)
+                sent = send(ready[i].fd, bench_piece(out, &out_at, s->chunk_bytes), s->chunk_bytes,
+                            MSG_DONTWAIT);
+            if (sent >= 0 && ready[i].revents & POLLIN) {
+                got = recv(ready[i].fd, bench_piece(in, &in_at, s->chunk_bytes), s->chunk_bytes,
+                           MSG_DONTWAIT);
+                if (got == 0 && !window)
+                    return;
+            }
+            if ((sent < 0 || got < 0) && is_end(errno) && !window)
+                return;
+            if ((sent < 0 || got < 0) && errno != EAGAIN)
+                bench_die("sending and receiving");
+            size_t moved = (sent > 0 ? (size_t)sent : 0) + (got > 0 ? (size_t)got : 0);
+            if (window && moved && !bench_count(window, moved, 1))
+                return;
+        }
+    }
+}
 
 static int send_bytes(const struct settings *s)
 {
@@ -35,12 +83,14 @@ static int send_bytes(const struct settings *s)
     size_t at = 0;
     for (unsigned i = 0; i < s->sockets; i++) {
         int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (s->congestion && setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, s->congestion,
-                                        (socklen_t)strlen(s->congestion)) < 0)
-            bench_die("no such congestion control");
+        choose_congestion_control(s, fd);
         if (connect(fd, (const struct sockaddr *)&s->address, sizeof(s->address)) < 0)
             bench_die("no connection");
         ready[i] = (struct pollfd){.fd = fd, .events = POLLOUT};
+    }
+    if (s->both) {
+        move_both_ways(s, ready, NULL);
+        return 0;
     }
     for (;;) {
         /* One socket blocks in send(), which costs less than to ask first. */
@@ -53,7 +103,7 @@ static int send_bytes(const struct settings *s)
             if (send(ready[i].fd, bench_piece(memory, &at, s->chunk_bytes), s->chunk_bytes, flags) <
                     0 &&
                 errno != EAGAIN) {
-                if (errno == EPIPE || errno == ECONNRESET)
+                if (is_end(errno))
                     return 0; /* the receiver has had enough */
                 bench_die("sending");
             }
@@ -88,6 +138,7 @@ static int receive_bytes(const struct settings *s)
     int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const int yes = 1;
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+    choose_congestion_control(s, listener); /* what it accepts has the same */
     if (bind(listener, (const struct sockaddr *)&s->address, sizeof(s->address)) < 0 ||
         listen(listener, SOCKETS_MAX) < 0)
         bench_die("the port is not to be had");
@@ -101,7 +152,10 @@ static int receive_bytes(const struct settings *s)
             bench_die("nobody connected");
         ready[i] = (struct pollfd){.fd = accept(listener, NULL, NULL), .events = POLLIN};
     }
-    receive_until(s, ready, &window);
+    if (s->both)
+        move_both_ways(s, ready, &window);
+    else
+        receive_until(s, ready, &window);
     snprintf(more, sizeof(more), ", \"program\": \"tcp_blast receive\", \"sockets\": %u",
              s->sockets);
     bench_print(&window, more);
@@ -111,7 +165,7 @@ static int receive_bytes(const struct settings *s)
 static void usage(void)
 {
     fputs("usage: tcp_blast send|receive [--to IP] [--port N] [--sockets 1..16] [--chunk BYTES]\n"
-          "           [--congestion NAME] [--seconds S] [--cpu N]\n",
+          "           [--congestion NAME] [--seconds S] [--cpu N] [--both]\n",
           stderr);
     exit(2);
 }
@@ -141,6 +195,9 @@ static void read_option(struct settings *s, int option, const char *value)
     case 'u':
         s->cpu = atoi(value);
         break;
+    case 'b':
+        s->both = true;
+        break;
     default:
         usage();
     }
@@ -148,10 +205,10 @@ static void read_option(struct settings *s, int option, const char *value)
 
 int main(int count, char **words)
 {
-    static const struct option names[] = {{"to", 1, 0, 'o'},         {"port", 1, 0, 'p'},
-                                          {"sockets", 1, 0, 'n'},    {"chunk", 1, 0, 'k'},
-                                          {"congestion", 1, 0, 'c'}, {"seconds", 1, 0, 's'},
-                                          {"cpu", 1, 0, 'u'},        {0}};
+    static const struct option names[] = {
+        {"to", 1, 0, 'o'},    {"port", 1, 0, 'p'},       {"sockets", 1, 0, 'n'},
+        {"chunk", 1, 0, 'k'}, {"congestion", 1, 0, 'c'}, {"seconds", 1, 0, 's'},
+        {"cpu", 1, 0, 'u'},   {"both", 0, 0, 'b'},       {0}};
     struct settings s = {.address = {.sin_family = AF_INET, .sin_port = htons(4792)},
                          .sockets = 1,
                          .chunk_bytes = 256 << 10,
