@@ -37,6 +37,15 @@ TCP = {f"TCP {control.upper()}, {sockets}": {"TCP_REF_CONGESTION": control,
        for control in ("cubic", "bbr") for sockets in (1, 2, 4)}
 """Settings of the reference, of which the best counts."""
 
+NCCL_TCP = {f"TCP {control.upper()}, NCCL's settings": {"TCP_REF_CONGESTION": control,
+                                                       "TCP_REF_SOCKETS": "1"}
+            for control in ("cubic", "bbr")}
+"""The reference as NCCL sets its sockets by itself, off AWS and GCP: NCCL_NSOCKS_PERTHREAD and
+NCCL_SOCKET_NTHREADS 1. What the congestion control is is the host's business; the best counts."""
+
+DEFAULT: dict[str, dict[str, str]] = {"HARP, default settings": {}}
+"""What who only switches HARP on gets; rows about it show the best of other settings beside."""
+
 RING = {f"ring of {kib} KiB": kib << 10 for kib in (4, 32, 256)}
 """Slots of the reference for memory, of which the best counts."""
 
@@ -47,21 +56,27 @@ def harp(port: str) -> dict[str, dict[str, str]]:
             for mode in ("inline", "threads")}
 
 
+OTHERS = {**harp("udp"), **harp("xdp")}
+"""Settings that are shown beside the default ones."""
+
+RING_TIMED_BYTES = 64 << 10
+
+
 def words(plugin: Path | str, setting: Mapping[str, str], scenario: str, cpu: int, bench: Bench,
-          client: Path | str) -> list[str | Path]:
+          client: Path | str, options: Sequence[str] = ()) -> list[str | Path]:
     """Return the command of one end."""
     return ["env", *(f"{name}={value}" for name, value in setting.items()), client, "--cpu",
-            str(cpu), "--seconds", str(bench.seconds), "--limit", "120", plugin, scenario]
+            str(cpu), "--seconds", str(bench.seconds), "--limit", "120", *options, plugin, scenario]
 
 
 def arms(bench: Bench, ends: tuple[Namespace, Namespace], plugin: Path,
          settings: Mapping[str, Mapping[str, str]], scenario: str = "speed",
-         unit_of: Callable[[dict[str, Any]], float] = gbps) -> Arms:
+         unit_of: Callable[[dict[str, Any]], float] = gbps, options: Sequence[str] = ()) -> Arms:
     """Run one plugin between two namespaces, with each of its settings."""
     client = nccl_pair.client(RELEASE)
 
     def one(setting: Mapping[str, str]) -> Callable[[], Sample]:
-        receive, send = (words(plugin, setting, scenario, bench.cpus[end], bench, client)
+        receive, send = (words(plugin, setting, scenario, bench.cpus[end], bench, client, options)
                          for end in (1, 0))
         return lambda: one_way(*ends, receive, send, unit_of)
 
@@ -86,6 +101,33 @@ def udp_pair(bench: Bench) -> Iterator[Arms]:
     with veth_pair() as (a, b):
         ends = (a.space, b.space)
         yield {**ours(bench, ends, "udp"), **theirs(bench, ends)}
+
+
+def as_it_comes(scenario: str, unit_of: Callable[[dict[str, Any]], float] = gbps,
+                *options: str) -> Group:
+    """Return the place for the default settings, MTU 1500, every offload on.
+
+    Who takes xdp by default changes what its pair offloads, so each plugin has a pair of its own.
+    """
+    @contextmanager
+    def group(bench: Bench) -> Iterator[Arms]:
+        with veth_pair() as (a, b), veth_pair() as (c, d):
+            more: dict[str, Any] = {"scenario": scenario, "unit_of": unit_of, "options": options}
+            plugin = nccl_pair.harp(RELEASE)
+            yield {**arms(bench, (a.space, b.space), plugin, {**DEFAULT, **OTHERS}, **more),
+                   **arms(bench, (c.space, d.space), nccl_pair.tcp_ref(RELEASE), NCCL_TCP, **more)}
+    return group
+
+
+def ring(size: int) -> Group:
+    """Return the place for allreduces of so many bytes between two ranks of a ring.
+
+    Small ones are told as the time of one, large ones as bytes over time.
+    """
+    def us(got: dict[str, Any]) -> float:
+        return float(got["seconds"]) * 1e6 * size / float(got["bytes"])
+
+    return as_it_comes("ring", gbps if size > RING_TIMED_BYTES else us, "--size", str(size))
 
 
 @contextmanager
@@ -192,6 +234,16 @@ ROWS = {row.id: row for row in (
         also=modes("udp"), against=against(), target=1.5),
     Row("nccl-mem", "mem port between two processes", memory, best("mem"),
         also=modes("mem"), against=tuple(RING), target=0.5),
+    Row("nccl-default", "default settings over veth, MTU 1500", as_it_comes("speed"), *DEFAULT,
+        against=tuple(NCCL_TCP), beside=tuple(OTHERS), target=1.0),
+    Row("nccl-both", "both ways at once, default settings", as_it_comes("both"), *DEFAULT,
+        against=tuple(NCCL_TCP), beside=tuple(OTHERS), target=1.0, aim=1.2),
+    Row("nccl-ring-8B", "allreduce of 8 B, default settings", ring(8), *DEFAULT, "µs",
+        against=tuple(NCCL_TCP), beside=tuple(OTHERS), target=1.0, lower=True),
+    Row("nccl-ring-64KiB", "allreduce of 64 KiB, default settings", ring(64 << 10), *DEFAULT, "µs",
+        against=tuple(NCCL_TCP), beside=tuple(OTHERS), target=0.9, lower=True),
+    Row("nccl-ring-64MiB", "allreduce of 64 MiB, default settings", ring(64 << 20), *DEFAULT,
+        against=tuple(NCCL_TCP), beside=tuple(OTHERS), target=1.2),
 )}
 
 

@@ -58,7 +58,8 @@ def run_group(group: Group, rows: Sequence[Row], bench: Bench,
     """Measure what the rows of one group need, arm after arm, round after round."""
     with group(bench) as arms:
         wanted = [name for name in arms
-                  if any(name in (row.value, row.floor, *row.also, *row.against) for row in rows)]
+                  if any(name in (row.value, row.floor, *row.also, *row.against, *row.beside)
+                         for row in rows)]
         task = progress.add_task(", ".join(row.id for row in rows),
                                  total=len(wanted) * bench.rounds)
         samples: dict[str, list[Sample]] = {name: [] for name in wanted}
@@ -77,7 +78,7 @@ def judge(row: Row, measured: dict[str, Measured]) -> dict[str, Any]:
                                            key=lambda name: measured[name].value, default=None)
 
     own = best_of((row.value, *row.also)) or row.value
-    arm, best = measured[own], best_of(row.against)
+    arm, best, other = measured[own], best_of(row.against), best_of(row.beside)
     reference = measured[best].value if best else None
     ratio = arm.value / reference if reference else None
     further = {name: arm.more(name) for name in row.limits}
@@ -92,6 +93,7 @@ def judge(row: Row, measured: dict[str, Measured]) -> dict[str, Any]:
             "least": min(values), "most": max(values), "cpus": arm.cpus,
             "reference_cpus": measured[best].cpus if best else None,
             "floor": measured[row.floor].value if row.floor else None, "floor_is": row.floor,
+            "other": measured[other].value if other else None, "other_is": other,
             "further": further, "limits": dict(row.limits)}
 
 
@@ -118,7 +120,8 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 def _beside(row: dict[str, Any]) -> str:
     if row["reference"]:
-        return f"{row['reference']:.3g} ({row['reference_is']})"
+        other = f"; {row['other']:.3g} ({row['other_is']})" if row["other"] else ""
+        return f"{row['reference']:.3g} ({row['reference_is']}){other}"
     return f"{row['floor']:.3g} (floor: {row['floor_is']})" if row["floor"] else ""
 
 

@@ -53,6 +53,8 @@ class Row:
     lower: bool = False
     floor: str | None = None
     """An arm that tells what no program could beat here; it is shown and judges nothing."""
+    beside: tuple[str, ...] = ()
+    """Arms whose best is shown and judges nothing: what other settings would give."""
     limits: Mapping[str, float] = field(default_factory=dict)
     """Most that the arm's further figures may be."""
 

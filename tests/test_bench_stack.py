@@ -51,6 +51,13 @@ def test_a_latency_is_good_below_its_target():
     assert judge(latency, {"ours": measured(200.0)})["ratio"] is None
 
 
+def test_the_best_of_other_settings_is_shown_and_judges_nothing():
+    got = judge(row(beside=("p", "q")), {"ours": measured(6.0), "x": measured(4.0),
+                                         "p": measured(7.0), "q": measured(9.0)})
+    assert (got["value"], got["ratio"], got["ok"]) == (6.0, 1.5, True)
+    assert (got["other"], got["other_is"]) == (9.0, "q")
+
+
 def test_a_limit_that_is_passed_or_not_known_is_a_miss():
     limited = row(against=("x",), target=0.9, limits={"again_share": 0.05})
     found = {"x": measured(1.0)}

@@ -21,14 +21,15 @@ needs_root = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
 
 
 def test_rows_name_arms_that_may_be_there():
-    ours = {name for port in ("udp", "xdp", "mem") for name in nccl.harp(port)}
+    ours = {name for port in ("udp", "xdp", "mem") for name in nccl.harp(port)} | {*nccl.DEFAULT}
     for row in nccl.ROWS.values():
         assert row.value.removesuffix(", median").removesuffix(", p99") in ours
         assert row.against
 
 
 @needs_root
-@pytest.mark.parametrize("row", ["nccl-udp", "nccl-lat", "nccl-mem"])
+@pytest.mark.parametrize("row", ["nccl-udp", "nccl-lat", "nccl-mem", "nccl-both", "nccl-ring-8B",
+                                 "nccl-ring-64MiB"])
 def test_rows_of_json(row):
     done = subprocess.run(
         [sys.executable, str(ROOT / "bench" / "nccl.py"), "--json", "--only", row, "--seconds",
@@ -38,8 +39,10 @@ def test_rows_of_json(row):
     assert got["id"] == row
     assert got["reference_is"] in nccl.ROWS[row].against
     assert got["ratio"] == pytest.approx(got["value"] / got["reference"])
-    better = got["ratio"] <= got["target"] if row == "nccl-lat" else got["ratio"] >= got["target"]
+    lower = nccl.ROWS[row].lower
+    better = got["ratio"] <= got["target"] if lower else got["ratio"] >= got["target"]
     assert got["ok"] == better
+    assert got["other_is"] in (nccl.ROWS[row].beside or (None,))
 
 
 def test_a_row_that_is_not_there():

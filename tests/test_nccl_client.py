@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from typing import TYPE_CHECKING
@@ -99,6 +100,22 @@ def test_the_table_and_the_figures():
     assert ended.good, str(ended)
     assert re.search(r"^ +32768 +\d+ +[\d.]+ +[\d.]+$", ended.said[0], re.MULTILINE)
     assert "8 B there and back: median" in ended.said[0]
+
+
+@pytest.mark.parametrize("size", [8, 64 << 10, 4 << 20])
+def test_allreduces_of_a_ring_are_counted(size):
+    ended = run(tcp_ref(), ["ring"], "--size", str(size), "--seconds", "0.1", "--limit", "60")
+    assert ended.good, str(ended)
+    got = json.loads(ended.said[0].splitlines()[-1])
+    assert got["bytes"] >= size / 2
+    assert got["bytes"] % (size / 2) == 0
+
+
+def test_both_directions_are_counted():
+    ended = run(tcp_ref(), ["both"], "--size", "65536", "--seconds", "0.1")
+    assert ended.good, str(ended)
+    got = json.loads(ended.said[0].splitlines()[-1])
+    assert got["bytes"] == got["packets"] * 65536 > 0
 
 
 def test_wrong_options_and_plugins_are_one_sentence(tmp_path):

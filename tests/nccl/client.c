@@ -19,9 +19,9 @@ enum { POLL_MS = 10, GRACE_MS = 5000 };
 enum { SAME = 'o', BAD = 'x' }; /* what supervisors tell each other */
 
 static const struct scenario *const groups[] = {scenarios_traffic, scenarios_ends, scenarios_deaths,
-                                                scenarios_speed};
-static const char *const group_names[] = {"traffic", "ends", "deaths", "speed-and-table"};
-enum { GROUPS = 4, TESTS = 3 };
+                                                scenarios_speed, scenarios_ring};
+static const char *const group_names[] = {"traffic", "ends", "deaths", "speed-and-table", "ring"};
+enum { GROUPS = 5, TESTS = 3 };
 
 static void list(void)
 {
@@ -181,7 +181,7 @@ __attribute__((noreturn)) static void usage(int code)
           "    --largest B     message (67108864)\n"
           "    --without NAME  of a scenario that is left out\n"
           "    --seed N        of sizes and order (1)\n"
-          "    --size B, --depth N, --seconds S, --cpu N  of speed, latency and table\n"
+          "    --size B, --depth N, --seconds S, --cpu N  of speed, both, ring, latency and table\n"
           "    --list          the scenarios\n"
           "    --verbose       what the plugin tells NCCL's log\n",
           code ? stderr : stdout);
@@ -294,7 +294,7 @@ int main(int count, char **words)
     char **wanted = words + optind + 1;
     for (int i = 0; wanted[i]; i++)
         find(wanted[i]);
-    o.json = wanted[0] && (!strcmp(wanted[0], "speed") || !strcmp(wanted[0], "latency"));
+    o.json = wanted[0] && find(wanted[0])->json;
     signal(SIGPIPE, SIG_IGN);
     struct meeting meeting = meet_open(o.rank, place);
     shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

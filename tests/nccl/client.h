@@ -224,11 +224,12 @@ struct scenario {
     const char *name, *what;
     void (*run)(struct world *world);
     bool mortal; /* rank 1 does not come back */
+    bool json;   /* what it prints is for programs */
     int since;   /* version of the table */
 };
 
 extern const struct scenario scenarios_traffic[], scenarios_ends[], scenarios_deaths[];
-extern const struct scenario scenarios_speed[];
+extern const struct scenario scenarios_speed[], scenarios_ring[];
 
 enum nccl_result profiler_call(void **event, int type, void *parent, int64_t plugin, void *data);
 void *profiler_parent(void);

@@ -131,6 +131,63 @@ static void speed(struct world *world)
     world_close(world);
 }
 
+/* Each way at once, by one progress thread an end; rank 0 counts what it received, and what it sent
+ * and is done. */
+static void stream_both(void *of)
+{
+    struct stream *streams = of;
+    struct world *world = streams->world;
+    bench_pin(world->options->cpu);
+    for (uint64_t turn = 0; turn % 64 || world->rank == 0 || !told_to_stop(world); turn++) {
+        bool moved = false;
+        for (int i = 0; i < 2; i++) {
+            struct stream *s = &streams[i];
+            while (post(s))
+                moved = true;
+            while (ask(s)) {
+                moved = true;
+                if (s->window && !bench_count(s->window, s->size, 1))
+                    return;
+            }
+        }
+        if (!moved)
+            sched_yield();
+    }
+}
+
+static void both(struct world *world)
+{
+    const struct options *options = world->options;
+    struct link links[2];
+    struct stream streams[2];
+    struct bench_window window;
+    bench_pin(options->cpu);
+    world->unfinished = true;
+    world_open(world, 1);
+    links_open(world, links, 2, 0);
+    for (int i = 0; i < 2; i++) {
+        link_register(&links[i], options->size * (size_t)options->depth);
+        memset(links[i].region.bytes, 1, links[i].region.size);
+        streams[i] = (struct stream){.world = world,
+                                     .link = &links[i],
+                                     .size = options->size,
+                                     .depth = options->depth,
+                                     .window = world->rank == 0 ? &window : NULL};
+    }
+    step("streams of messages of %zu bytes each way", options->size);
+    bench_open(&window, options->seconds);
+    alarm(0); /* the supervisor has a limit */
+    worker_start(&world->progress[0], stream_both, streams);
+    worker_wait(&world->progress[0], 1e6);
+    if (world->rank == 0) {
+        bench_print(&window, "");
+        meet_send(world->meet, "x", 1);
+    }
+    meet_barrier(world->meet); /* what is in flight stays there */
+    links_close(world, links, 2);
+    world_close(world);
+}
+
 /* ---- Round trips ---- */
 
 struct ping {
@@ -293,7 +350,8 @@ static void table(struct world *world)
 
 const struct scenario scenarios_speed[] = {
     {"table", "time and bandwidth by size, and the latency", table, .since = 0},
-    {"speed", "a stream from rank 1 to rank 0; JSON", speed, .since = 0},
-    {"latency", "8 bytes there and back; JSON", latency, .since = 0},
+    {"speed", "a stream from rank 1 to rank 0; JSON", speed, .json = true},
+    {"both", "a stream each way at once; JSON", both, .json = true},
+    {"latency", "8 bytes there and back; JSON", latency, .json = true},
     {0},
 };
