@@ -16,6 +16,7 @@ from stack_arms import TCP, Bench, BenchError, Sample, build, gbps, sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 SENDER = ("10.0.0.1", "eth0", "02:00:00:00:00:01")
@@ -58,31 +59,37 @@ def commands(bench: Bench) -> dict[str, tuple[list[str], list[str]]]:
     return {**harp, **xdp, **tcp}
 
 
-@contextmanager
-def emulated(bench: Bench) -> Iterator[dict[str, Callable[[], Sample]]]:
-    """Two virtio_net NICs on a hub, both in one machine."""
-    wanted = commands(bench)
-    found: dict[str, list[Sample]] = {}
+def emulated_at(mtu: int, *names: str) -> Callable[
+        [Bench], AbstractContextManager[dict[str, Callable[[], Sample]]]]:
+    """Return the place with two virtio_net NICs on a hub, both in one machine.
 
-    def arm(name: str) -> Callable[[], Sample]:
-        def take() -> Sample:
-            if not found:
-                found.update(run(bench, wanted))
-            return found[name].pop(0)
-        return take
+    Its arms are those that are named, or all.
+    """
+    @contextmanager
+    def group(bench: Bench) -> Iterator[dict[str, Callable[[], Sample]]]:
+        wanted = {name: arm for name, arm in commands(bench).items() if not names or name in names}
+        found: dict[str, list[Sample]] = {}
 
-    yield {name: arm(name) for name in wanted}
+        def arm(name: str) -> Callable[[], Sample]:
+            def take() -> Sample:
+                if not found:
+                    found.update(run(bench, wanted, mtu=mtu))
+                return found[name].pop(0)
+            return take
+
+        yield {name: arm(name) for name in wanted}
+    return group
 
 
 def run(bench: Bench, wanted: dict[str, tuple[list[str], list[str]]],
-        programs: Sequence[Path] = ()) -> dict[str, list[Sample]]:
+        programs: Sequence[Path] = (), mtu: int = 1500) -> dict[str, list[Sample]]:
     """Boot the machine and take every arm as often as there are rounds.
 
     Without ``programs`` they are those of bench/c that the arms name.
     """
     from vm import machine
 
-    steps = [SCRIPT]
+    steps = [f"ip link set eth0 mtu {mtu}; peer ip link set eth1 mtu {mtu}", SCRIPT]
     for _ in range(bench.rounds):
         steps += [f"receive={shlex.quote(shlex.join(receive))} send={shlex.quote(shlex.join(send))}"
                   f" arm {shlex.quote(name)}" for name, (receive, send) in wanted.items()]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from netns import SEGMENTATION, Net, veth_pair
 from stack_arms import TCP, Bench, BenchError, Sample, alone, build, gbps, one_way
-from stack_emulated import emulated
+from stack_emulated import emulated_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -252,12 +252,17 @@ def transport(bench: Bench) -> Iterator[Arms]:
     yield {"transport": cost}
 
 
+emulated = emulated_at(1500)
+
+
 ROWS = {row.id: row for row in (
     Row("zc-tcp", "zero-copy xdp port, streamed, emulated virtio_net, MTU 1500", emulated,
         "HARP, zero copy", against=tuple(TCP), target=1.94, aim=2.5),
     Row("zc-raw", "the same", emulated, "HARP, zero copy", against=("raw zero copy",), target=0.8),
     Row("zc-copy", "the same", emulated, "HARP, zero copy", against=("HARP, copy mode",),
         target=3.0),
+    *(Row(f"zc-tcp-{mtu}", f"the same at MTU {mtu}", emulated_at(mtu, "HARP, zero copy", *TCP),
+          "HARP, zero copy", against=tuple(TCP), target=1.94) for mtu in (3400, 8500)),
     Row("udp-tcp", "udp port over veth, MTU 1500, one flow", udp_pair, "HARP", against=tuple(TCP),
         target=1.3, aim=1.6),
     Row("udp-raw", "the same", udp_pair, "HARP", against=("raw UDP",), target=0.8),
