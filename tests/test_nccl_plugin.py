@@ -51,10 +51,11 @@ WRONG = {
     "HARP_PORT": ("tcp", "auto, xdp, udp or mem"),
     "HARP_PROGRESS": ("fast", "threads or inline"),
     "HARP_CPUS": ("2-", "CPU numbers and ranges"),
-    "HARP_ENGINES": ("0", "1 to 16"),
+    "HARP_ENGINES": ("0", "auto, or 1 to 16"),
     "HARP_PATHS": ("65", "1 to 64"),
     "HARP_CC": ("cubic", "swift or fixed"),
     "HARP_MTU": ("1500 bytes", "576 to 65535"),
+    "HARP_SPEED": ("100G", "1 to 1600000 (Mb/s)"),
     "HARP_TIMEOUT": ("-1", "1 to 86400 (seconds)"),
     "HARP_STATS": ("yes", "0 or 1"),
     "HARP_DUMP": ("x" * 600, "at most 511 characters"),
@@ -161,7 +162,7 @@ def test_loopback_serves_who_asks_for_it():
     assert (found["init"], found["listen"], found["finalize"]) == (0, 0, 0)
     assert found["devices"] == [{**found["devices"][0], "name": "lo", "pci": "", "pointers": 1,
                                  "receives": 8}]
-    assert any(re.match(r"lo, engine 1 of 1, .*: udp: lo 127.0.0.1:\d+, MTU", text)
+    assert any(re.match(r"lo, engine 1 of 1 .*: udp: lo 127.0.0.1:\d+, MTU", text)
                for _, text in found["said"])
 
 

@@ -15,7 +15,6 @@
 #include "base/sockaddr.h"
 #include "plugin.h"
 
-#define DEFAULT_MBPS 10000
 #define NAMES_BYTES 400
 #define STACKED 8           /* interfaces over a card, at most */
 #define LOWER_UP (1u << 16) /* IFF_LOWER_UP, carrier. IFF_RUNNING comes up to a second later */
@@ -93,6 +92,19 @@ static uint64_t read_mac(const char *interface)
     return all;
 }
 
+static uint32_t count_receive_queues(const char *interface)
+{
+    char path[PLUGIN_PATH_BYTES];
+    uint32_t n = 0;
+    sys_path(path, interface, "queues");
+    DIR *folder = opendir(path);
+    for (struct dirent *at; folder && (at = readdir(folder));)
+        n += strncmp(at->d_name, "rx-", 3) == 0;
+    if (folder)
+        closedir(folder);
+    return n;
+}
+
 static void describe(struct device *device)
 {
     char path[PLUGIN_PATH_BYTES], real[PATH_MAX];
@@ -102,7 +114,9 @@ static void describe(struct device *device)
     long node = sys_number(device->card, "device/numa_node", -1);
     device->node = node >= 0 ? (int)node : HARP_ARENA_LOCAL;
     long speed = sys_number(device->name, "speed", 0);
-    device->speed_mbps = speed > 0 && speed < INT_MAX ? (int)speed : DEFAULT_MBPS;
+    device->speed_mbps =
+        speed > 0 && speed < INT_MAX ? (uint32_t)speed : (uint32_t)plugin.settings.speed_mbps;
+    device->queues = count_receive_queues(device->card);
     device->guid = read_mac(device->name) << 16 | (if_nametoindex(device->name) & 0xffff);
 }
 

@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cores.h"
+#include "engines_auto.h"
 #include "plugin.h"
 
 #define XDP_FRAMES 8192
@@ -33,11 +35,20 @@ static void watch_forks(void)
     pthread_atfork(before_fork, after_fork, in_child);
 }
 
+/* Engines of the devices before this one, so that all take the CPUs of HARP_CPUS in turn. */
+static uint32_t count_engines_before(const struct device *device)
+{
+    uint32_t n = 0;
+    for (const struct device *at = plugin.devices; at < device; at++)
+        n += at->engines_n;
+    return n;
+}
+
 static void configure(struct device *device, uint32_t index, bool xdp,
                       struct harp_engine_config *config)
 {
     const struct settings *settings = &plugin.settings;
-    uint32_t of_process = (uint32_t)(device - plugin.devices) * (uint32_t)settings->engines + index;
+    uint32_t of_process = count_engines_before(device) + index;
     struct harp_engine_port *port = &config->ports[0];
     harp_engine_defaults(config);
     config->name = device->name;
@@ -81,12 +92,34 @@ static int open_one(struct device *device, uint32_t index, char *why, char *not_
     return harp_engine_open(engine, &config, why);
 }
 
+/* How many engines each device is to have. */
+static void decide_how_many(void)
+{
+    struct cores cores;
+    cores_find(&cores);
+    for (struct device *device = plugin.devices; device < plugin.devices + plugin.devices_n;
+         device++) {
+        const struct engines_host host = {
+            .speed_mbps = device->speed_mbps,
+            .cpus = cores_of_rank(&cores),
+            .engine_cpus = plugin.settings.cpus.n,
+            .devices = (uint32_t)plugin.devices_n,
+            .queues = plugin.settings.port == PORT_UDP ? 0 : device->queues,
+            .drives_inline = plugin.drives,
+        };
+        device->engines_n = engines_auto(&host, PLUGIN_ENGINES, device->engines_why);
+        if (plugin.settings.engines) {
+            device->engines_n = (uint32_t)plugin.settings.engines;
+            snprintf(device->engines_why, sizeof device->engines_why, "HARP_ENGINES");
+        }
+    }
+}
+
 static void say_which(const struct device *device, uint32_t index, const char *not_xdp)
 {
     const struct harp_engine *engine = device->engines[index];
-    plugin_info("%s, engine %u of %u, %s: %s%s%s", device->name, index + 1,
-                (uint32_t)plugin.settings.engines,
-                plugin.drives ? "driven inline" : "with a thread of its own",
+    plugin_info("%s, engine %u of %u (%s), %s: %s%s%s", device->name, index + 1, device->engines_n,
+                device->engines_why, plugin.drives ? "driven inline" : "with a thread of its own",
                 harp_engine_line(engine, 1), *not_xdp ? "; xdp is not possible: " : "", not_xdp);
 }
 
@@ -94,7 +127,9 @@ enum nccl_result engines_open(struct device *device)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     char why[HARP_WHY_BYTES], not_xdp[HARP_WHY_BYTES];
-    for (uint32_t i = 0; i < plugin.settings.engines; i++) {
+    if (!device->engines_n)
+        decide_how_many();
+    for (uint32_t i = 0; i < device->engines_n; i++) {
         if (device->engines[i])
             continue;
         if (open_one(device, i, why, not_xdp) != 0) {
@@ -109,7 +144,7 @@ enum nccl_result engines_open(struct device *device)
 
 struct harp_engine *engines_next(struct device *device)
 {
-    return device->engines[device->next++ % plugin.settings.engines];
+    return device->engines[device->next++ % device->engines_n];
 }
 
 void engines_close(void)

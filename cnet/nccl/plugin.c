@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <time.h>
 
-#define LATENCY_UNKNOWN 0.0f /* NCCL takes its own figure for networks then */
+#define SPEED_UNKNOWN_MBPS 10000 /* what NCCL takes itself then */
+#define LATENCY_UNKNOWN 0.0f     /* NCCL takes its own figure for networks then */
 
 struct plugin plugin = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -98,7 +99,7 @@ enum nccl_result plugin_properties(int number, struct nccl_properties_v12 *prope
         .pciPath = *device->pci ? device->pci : NULL,
         .guid = device->guid,
         .ptrSupport = NCCL_PTR_HOST,
-        .speed = device->speed_mbps,
+        .speed = device->speed_mbps ? (int)device->speed_mbps : SPEED_UNKNOWN_MBPS,
         .latency = LATENCY_UNKNOWN,
         .maxComms = 65536,
         .maxRecvs = NCCL_RECEIVES_MAX,

@@ -33,6 +33,7 @@
 
 #include "abi.h"
 #include "engine/engine.h"
+#include "engines_auto.h"
 #include "settings.h"
 
 #define PLUGIN_DEVICES 32
@@ -47,11 +48,14 @@ struct device {
     char card[IF_NAMESIZE];      /* what the interface lies on: itself, or of a bond the first */
     char pci[PLUGIN_PATH_BYTES]; /* "": virtual */
     uint64_t guid;
-    int speed_mbps;
-    int node; /* NUMA, or HARP_ARENA_LOCAL */
+    uint32_t speed_mbps; /* 0: unknown */
+    uint32_t queues;     /* that receive; 0: unknown */
+    int node;            /* NUMA, or HARP_ARENA_LOCAL */
     struct harp_address address;
-    struct harp_engine *engines[PLUGIN_ENGINES]; /* none, or as many as the settings say */
-    uint32_t next;                               /* engine that the next connection lives on */
+    struct harp_engine *engines[PLUGIN_ENGINES];
+    uint32_t engines_n; /* that it is to have; 0: not decided yet */
+    char engines_why[ENGINES_AUTO_WHY_BYTES];
+    uint32_t next; /* engine that the next connection lives on */
 };
 
 /* What regMr gives out. */

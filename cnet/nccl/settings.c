@@ -13,14 +13,14 @@
 
 #define NAME_LONGEST 32
 
-enum kind { TEXT, OUTPUT, FAULTS, NUMBER, WORD, CPUS, ELSEWHERE };
+enum kind { TEXT, OUTPUT, FAULTS, NUMBER, AUTO_NUMBER, WORD, CPUS, ELSEWHERE };
 
 struct setting {
     const char *name;
     enum kind kind;
     size_t at;                /* in struct settings */
     const char *const *words; /* WORD: the value is its number in this list */
-    uint64_t least, most;     /* NUMBER */
+    uint64_t least, most;     /* NUMBER, AUTO_NUMBER, whose value of "auto" is 0 */
     const char *allowed;      /* in words, for errors */
 };
 
@@ -37,10 +37,11 @@ static const struct setting list[] = {
     {"HARP_PORT", WORD, AT(port), ports, .allowed = "auto, xdp, udp or mem"},
     {"HARP_PROGRESS", WORD, AT(progress), progresses, .allowed = "threads or inline"},
     {"HARP_CPUS", CPUS, AT(cpus), .allowed = "CPU numbers and ranges, as 2,4-7"},
-    {"HARP_ENGINES", NUMBER, AT(engines), NULL, 1, 16, "1 to 16"},
+    {"HARP_ENGINES", AUTO_NUMBER, AT(engines), NULL, 1, 16, "auto, or 1 to 16"},
     {"HARP_PATHS", NUMBER, AT(paths), NULL, 1, 64, "1 to 64"},
     {"HARP_CC", WORD, AT(cc), settings_cc, .allowed = "swift or fixed"},
     {"HARP_MTU", NUMBER, AT(mtu), NULL, 576, 65535, "576 to 65535"},
+    {"HARP_SPEED", NUMBER, AT(speed_mbps), NULL, 1, 1600000, "1 to 1600000 (Mb/s)"},
     {"HARP_TIMEOUT", NUMBER, AT(timeout_s), NULL, 1, 86400, "1 to 86400 (seconds)"},
     {"HARP_STATS", WORD, AT(stats), switches, .allowed = "0 or 1"},
     {"HARP_DUMP", OUTPUT, AT(dump),
@@ -149,6 +150,11 @@ static bool read_value(const struct setting *setting, const char *text, void *at
         return read_text(text, at) && harp_chaos_parse(text, &faults, why) == 0;
     case OUTPUT:
         return read_output(text, at);
+    case AUTO_NUMBER:
+        if (strcasecmp(text, "auto") == 0) {
+            *(uint64_t *)at = 0;
+            return true;
+        } /* fall through */
     case NUMBER:
         return read_number(text, setting->least, setting->most, at);
     case WORD:
@@ -311,7 +317,7 @@ static bool read_environment(struct settings *settings, void (*warn)(const char 
 bool settings_read(struct settings *settings, void (*warn)(const char *format, ...), char *why,
                    size_t room)
 {
-    *settings = (struct settings){.engines = 1, .paths = 1, .timeout_s = 30};
+    *settings = (struct settings){.paths = 1, .timeout_s = 30};
     const char *nccl = getenv("NCCL_SOCKET_IFNAME");
     if (nccl && !read_text(nccl, settings->interfaces))
         warn("NCCL_SOCKET_IFNAME does not count for HARP: it has more than %d characters",

@@ -30,7 +30,8 @@ struct settings {
     char dump[SETTINGS_TEXT_BYTES];       /* file for flight recorders; "": none */
     char faults[SETTINGS_TEXT_BYTES];     /* as port_chaos.h reads them; "": none */
     uint64_t port, progress, xdp;         /* of the enums above */
-    uint64_t engines;                     /* a device */
+    uint64_t engines;                     /* a device; 0: by what the host is */
+    uint64_t speed_mbps;                  /* of NICs whose driver reports none; 0: unknown */
     uint64_t paths;                       /* a connection */
     uint64_t cc;                          /* index into settings_cc */
     uint64_t mtu;                         /* 0: the interface's */

@@ -1,0 +1,33 @@
+/* How many engines a device gets where HARP_ENGINES does not say.
+ *
+ *     as many as the NIC's rate asks for       one for each ENGINES_AUTO_MBPS, both ways at once
+ *     but no more than there are CPUs for      of the rank, without those of NCCL's own threads
+ *     and, by xdp, queues                      each engine owns one
+ */
+#ifndef HARP_NCCL_ENGINES_AUTO_H
+#define HARP_NCCL_ENGINES_AUTO_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What one engine sends and receives at once: rings use both directions, and one core moves about
+ * 50 Gb/s of them together over udp (docs/speed.md, docs/nccl.md). */
+#define ENGINES_AUTO_MBPS 25000
+/* CPUs of a rank that are not for engines: its main thread, and NCCL's, which polls. */
+#define ENGINES_AUTO_NCCL_CPUS 2
+#define ENGINES_AUTO_WHY_BYTES 160
+
+struct engines_host {
+    uint32_t speed_mbps;  /* of the device; 0: unknown */
+    uint32_t cpus;        /* of the rank (cores.h) */
+    uint32_t engine_cpus; /* CPUs that HARP_CPUS names for engines; 0: it does not */
+    uint32_t devices;     /* of the rank, which share the CPUs */
+    uint32_t queues;      /* of the device, each of which serves one engine; 0: any number does */
+    bool drives_inline;   /* NCCL's one thread drives all engines in turn: more gain nothing */
+};
+
+/* From 1 to `most`. `why` is one clause for the log: what decided. */
+uint32_t engines_auto(const struct engines_host *host, uint32_t most,
+                      char why[ENGINES_AUTO_WHY_BYTES]);
+
+#endif

@@ -1,0 +1,62 @@
+"""How many engines the NCCL plugin gives a device by default, by what the host is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from c_programs import build
+from test_nccl_plugin import ask
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CPUS = sorted(os.sched_getaffinity(0))
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("engines") / "test",
+                 ["tests/c/test_engines_auto.c", "cnet/nccl/engines_auto.c", "cnet/nccl/cores.c"])
+
+
+def test_the_policy(program: Path) -> None:
+    subprocess.run([program], check=True, timeout=60)
+
+
+def cores(program: Path, *before: str, **environment: str) -> tuple[int, ...]:
+    said = subprocess.run([*before, program, "here"], env={**os.environ, **environment}, check=True,
+                          capture_output=True, text=True, timeout=60).stdout
+    return tuple(int(word) for word in said.split())
+
+
+def test_ranks_are_told_by_the_launcher(program: Path) -> None:
+    for name in ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE"):
+        assert cores(program, **{name: "4"})[1] == 4
+    assert cores(program, LOCAL_WORLD_SIZE="no number")[1] == 1
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="one CPU cannot be divided")
+def test_a_rank_that_is_bound_has_its_cpus_for_itself(program: Path) -> None:
+    cpus, ranks, bound, own = cores(program, "taskset", "-c", str(CPUS[0]), LOCAL_WORLD_SIZE="2")
+    assert (cpus, ranks, own) == (1, 2, 1)
+    assert bound
+
+
+def line(**settings: str) -> str:
+    found = ask("listen", HARP_PORT="udp", HARP_IFNAME="=lo", HARP_PROGRESS="threads", **settings)
+    return next(text for _, text in found["said"] if "engine 1 of" in text)
+
+
+def test_a_speed_that_the_driver_does_not_report_can_be_told() -> None:
+    cpus = ",".join([str(CPUS[0])] * 4)
+    assert "engine 1 of 4 (for 100000 Mb/s)" in line(HARP_SPEED="100000", HARP_CPUS=cpus)
+    assert "engine 1 of 2 (HARP_ENGINES)" in line(HARP_SPEED="100000", HARP_ENGINES="2")
+    assert "engine 1 of 1 (the driver reports no speed" in line(HARP_ENGINES="auto")
+
+
+def test_nccl_learns_the_speed() -> None:
+    assert ask(HARP_PORT="udp", HARP_IFNAME="=lo", HARP_SPEED="40000")["devices"][0]["speed"] == 40000
+    assert ask(HARP_PORT="udp", HARP_IFNAME="=lo")["devices"][0]["speed"] == 10000
