@@ -221,6 +221,26 @@ def test_a_wrong_queue_is_late_and_not_lost(program):
         assert numbers(y.do("counters"))["strays"] >= 200
 
 
+@pytest.mark.parametrize("locals_n", [1, 3])
+def test_strays_are_looked_for_each_turn_while_they_come(program, locals_n):
+    """Not only when the engine tends its ports; and when they stop, a turn costs no call again."""
+    with veth_pair(queues=2) as (a, b), Peer(program, a, "queue=0") as x, \
+            Peer(program, b, "queue=1", f"locals={locals_n}") as y:
+        meet(x, y)
+        x.send(0, 1, 100)
+        assert y.receive(1)["strays"] == 1
+        hops = [x.hop(address) for address in y.locals]
+        for _ in range(5):
+            for hop in hops:
+                x.send(hop, 200, 1200)
+            left, tries = 200 * locals_n, 1000
+            while left and tries:
+                left -= numbers(y.do("turns 100 1"))["received"]
+                tries -= 1
+            assert left == 0
+        assert numbers(y.do("turns 1000 100")) == {"received": 0, "calls": 0}
+
+
 def test_to_this_host_itself(program):
     with veth_pair(queues=2) as (a, _), Peer(program, a) as x, Peer(program, a) as y:
         meet(x, y)

@@ -97,7 +97,7 @@ static int udp_fd(const struct harp_port *port)
 static bool udp_sleep(struct harp_port *port)
 {
     struct udp_port *udp = (struct udp_port *)port;
-    return udp->inbound_next == udp->inbound_n && udp->ready_n == 0 && udp_watch(udp, true) == 0;
+    return !harp_supers_any(&udp->inbound) && udp->ready_n == 0 && udp_watch(udp, true) == 0;
 }
 
 static uint64_t udp_deadline_ns(const struct harp_port *port)
@@ -140,10 +140,11 @@ static const struct harp_port_ops udp_ops = {
 
 static int memory(struct udp_port *udp, uint16_t locals, char *why)
 {
-    size_t buffers = (size_t)UDP_RECEIVE_AT_ONCE * UDP_BUFFER_BYTES;
+    size_t buffers = (size_t)UDP_RECEIVE_AT_ONCE * HARP_SUPER_BUFFER_BYTES;
     udp->staging_bytes = HARP_BATCH * (udp->port.payload_max + UDP_ALIGN + UDP_LEAD);
     if (udp->staging_bytes < UDP_STAGING_LEAST)
         udp->staging_bytes = UDP_STAGING_LEAST;
+    udp->staging_bytes = (udp->staging_bytes + UDP_ALIGN - 1) / UDP_ALIGN * UDP_ALIGN;
     udp->sockets = calloc(locals, sizeof *udp->sockets);
     udp->locals = calloc(locals, sizeof *udp->locals);
     if (!udp->sockets || !udp->locals ||
@@ -151,9 +152,10 @@ static int memory(struct udp_port *udp, uint16_t locals, char *why)
         snprintf(why, HARP_WHY_BYTES, "no memory for a udp port's buffers");
         return -ENOMEM;
     }
-    udp->staging = harp_arena_take(&udp->arena, udp->staging_bytes, 4096);
-    udp->buffers = harp_arena_take(&udp->arena, buffers, 4096);
-    assert(udp->staging && udp->buffers);
+    udp->staging = harp_arena_take(&udp->arena, udp->staging_bytes, UDP_ALIGN);
+    udp->inbound.buffers = harp_arena_take(&udp->arena, buffers, UDP_ALIGN);
+    udp->inbound.at_once = UDP_RECEIVE_AT_ONCE;
+    assert(udp->staging && udp->inbound.buffers);
     return 0;
 }
 

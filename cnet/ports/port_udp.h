@@ -11,8 +11,7 @@
  *     staging  | A A A A A a | B B B | C | ... free ...         equal ones, and a shorter one
  *              <- one super -> <-----> <->
  *
- * Receiving: the kernel joins what the card brought (UDP_GRO) and copies it into one of a few
- * buffers; arrivals point into it.
+ * Receiving: supers.h.
  */
 #ifndef HARP_PORT_UDP_H
 #define HARP_PORT_UDP_H
@@ -21,21 +20,20 @@
 
 #include "base/sockaddr.h"
 #include "ports/port.h"
+#include "ports/supers.h"
 
 #define UDP_SUPER_BYTES 65507u /* largest UDP payload over IPv4, and the kernel's limit here */
 #define UDP_SUPER_SEGMENTS 64u /* the kernel's limit before 6.9; 128 since */
 #define UDP_STAGING_LEAST (272u << 10) /* four full super-packets, that the cache still holds */
 #define UDP_SUPERS 256u                /* super-packets staged at most */
 #define UDP_SEND_AT_ONCE 32u           /* super-packets a system call */
-#define UDP_RECEIVE_AT_ONCE 4u /* the same, of UDP_BUFFER_BYTES each: they stay in the cache */
-#define UDP_BUFFER_BYTES (68u << 10)
+#define UDP_RECEIVE_AT_ONCE 4u         /* the same; their buffers stay in the cache */
 #define UDP_ALIGN 64u
 #define UDP_LEAD 20u /* a datagram's header of 44 bytes ends 64 from the start */
 #define UDP_NOTICES 32u
 #define UDP_LOCALS_MAX 256u
 #define UDP_SOCKET_BYTES (8 << 20) /* what the kernel is to hold, each way */
 #define UDP_ECT_0 2        /* in the IP header: switches may mark instead of dropping (RFC 3168) */
-#define UDP_CE 3           /* and this one did */
 #define UDP_MTU_LEAST 552u /* no network takes less; who says so by ICMP lies */
 #define UDP_RETRY_NS 200000u /* after the kernel would take no more */
 
@@ -54,15 +52,6 @@ struct udp_super {
     uint16_t local;
     bool ended; /* its last datagram is shorter */
     bool gone;
-};
-
-struct udp_inbound {
-    const uint8_t *bytes;
-    uint32_t length, segment;
-    struct harp_address from;
-    uint32_t waited_ns;
-    uint16_t local;
-    bool marked;
 };
 
 struct udp_port {
@@ -91,11 +80,8 @@ struct udp_port {
     int last_hop; /* of the youngest super, if it may grow; else -1 */
     uint64_t retry_ns;
 
-    uint8_t *buffers;
-    struct udp_inbound inbound[UDP_RECEIVE_AT_ONCE];
-    uint32_t inbound_n, inbound_next; /* which come next, */
-    uint32_t inbound_at;              /* and where in the first of them */
-    uint16_t ready[UDP_LOCALS_MAX];   /* sockets that had something to say when last asked */
+    struct harp_supers inbound;
+    uint16_t ready[UDP_LOCALS_MAX]; /* sockets that had something to say when last asked */
     uint16_t ready_n;
 
     struct harp_notice notices[UDP_NOTICES];

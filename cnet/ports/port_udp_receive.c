@@ -5,82 +5,12 @@
 #include <linux/errqueue.h>
 #include <netinet/icmp6.h>
 #include <netinet/ip_icmp.h>
-#include <netinet/udp.h>
 #include <sys/epoll.h>
-#include <time.h>
-
-#define WAITED_MOST_NS UINT64_C(4000000000)
 
 union control {
     char bytes[256];
     struct cmsghdr align;
 };
-
-static uint64_t nanoseconds(const struct timespec *time)
-{
-    return (uint64_t)time->tv_sec * 1000000000 + (uint64_t)time->tv_nsec;
-}
-
-/* What the kernel says beside a super-packet: how long its datagrams are, the IP header's mark, and
- * when the first of them came, by the calendar's clock as is `now_ns`. */
-static void read_control(struct msghdr *header, uint64_t now_ns, struct udp_inbound *inbound)
-{
-    int traffic = 0, segment = 0;
-    struct timespec came;
-    inbound->waited_ns = 0;
-    for (struct cmsghdr *item = CMSG_FIRSTHDR(header); item; item = CMSG_NXTHDR(header, item)) {
-        if (item->cmsg_level == IPPROTO_UDP && item->cmsg_type == UDP_GRO)
-            memcpy(&segment, CMSG_DATA(item), sizeof segment);
-        else if (item->cmsg_level == IPPROTO_IP && item->cmsg_type == IP_TOS)
-            traffic = *CMSG_DATA(item);
-        else if (item->cmsg_level == IPPROTO_IPV6 && item->cmsg_type == IPV6_TCLASS)
-            memcpy(&traffic, CMSG_DATA(item), sizeof traffic);
-        else if (item->cmsg_level == SOL_SOCKET && item->cmsg_type == SCM_TIMESTAMPNS) {
-            memcpy(&came, CMSG_DATA(item), sizeof came);
-            uint64_t waited_ns = now_ns - nanoseconds(&came);
-            /* The calendar may be set meanwhile. */
-            inbound->waited_ns = waited_ns < WAITED_MOST_NS ? (uint32_t)waited_ns : 0;
-        }
-    }
-    inbound->segment = segment > 0 ? (uint32_t)segment : inbound->length;
-    inbound->marked = (traffic & UDP_CE) == UDP_CE;
-}
-
-/* One system call: up to UDP_RECEIVE_AT_ONCE supers of one socket. */
-static void receive_some(struct udp_port *udp, uint16_t local)
-{
-    struct mmsghdr messages[UDP_RECEIVE_AT_ONCE];
-    struct iovec parts[UDP_RECEIVE_AT_ONCE];
-    union control controls[UDP_RECEIVE_AT_ONCE];
-    union harp_sockaddr from[UDP_RECEIVE_AT_ONCE];
-    for (uint32_t i = 0; i < UDP_RECEIVE_AT_ONCE; i++) {
-        parts[i] = (struct iovec){udp->buffers + i * UDP_BUFFER_BYTES + UDP_LEAD,
-                                  UDP_BUFFER_BYTES - UDP_LEAD};
-        messages[i].msg_hdr = (struct msghdr){
-            .msg_name = &from[i],
-            .msg_namelen = sizeof from[i],
-            .msg_iov = &parts[i],
-            .msg_iovlen = 1,
-            .msg_control = controls[i].bytes,
-            .msg_controllen = sizeof controls[i].bytes,
-        };
-    }
-    udp->port.counters.receive_calls++;
-    int got = recvmmsg(udp->sockets[local], messages, UDP_RECEIVE_AT_ONCE, MSG_DONTWAIT, NULL);
-    udp->inbound_next = udp->inbound_at = 0;
-    udp->inbound_n = got > 0 ? (uint32_t)got : 0;
-    struct timespec now = {0};
-    if (got > 0)
-        clock_gettime(CLOCK_REALTIME, &now); /* the vDSO's: no system call */
-    for (uint32_t i = 0; i < udp->inbound_n; i++) {
-        struct udp_inbound *inbound = &udp->inbound[i];
-        inbound->bytes = parts[i].iov_base;
-        inbound->length = messages[i].msg_len;
-        inbound->local = local;
-        harp_sockaddr_read(&from[i].any, &inbound->from);
-        read_control(&messages[i].msg_hdr, nanoseconds(&now), inbound);
-    }
-}
 
 /* Which sockets have something. With one it is cheaper to try. */
 static void ask(struct udp_port *udp)
@@ -102,37 +32,17 @@ size_t udp_receive(struct harp_port *port, uint64_t now_ns, struct harp_arrival 
                    size_t room)
 {
     struct udp_port *udp = (struct udp_port *)port;
-    size_t count = 0;
     (void)now_ns;
-    if (udp->inbound_next == udp->inbound_n) {
+    if (!harp_supers_any(&udp->inbound)) {
         if (udp->ready_n == 0)
             ask(udp);
-        while (udp->inbound_next == udp->inbound_n && udp->ready_n > 0)
-            receive_some(udp, udp->ready[--udp->ready_n]);
-    }
-    while (count < room && udp->inbound_next < udp->inbound_n) {
-        const struct udp_inbound *in = &udp->inbound[udp->inbound_next];
-        uint32_t rest = in->length - udp->inbound_at;
-        uint32_t bytes = rest < in->segment ? rest : in->segment;
-        arrivals[count++] = (struct harp_arrival){
-            .bytes = (uint8_t *)in->bytes + udp->inbound_at,
-            .length = bytes,
-            .frame = HARP_NO_FRAME,
-            .from = &in->from,
-            .local = in->local,
-            .marked = in->marked,
-            .waited_ns = in->waited_ns,
-        };
-        port->counters.received_bytes += bytes;
-        udp->inbound_at += bytes;
-        if (udp->inbound_at == in->length) {
-            udp->inbound_next++;
-            udp->inbound_at = 0;
+        while (!harp_supers_any(&udp->inbound) && udp->ready_n > 0) {
+            uint16_t local = udp->ready[--udp->ready_n];
+            harp_supers_read(&udp->inbound, udp->sockets[local], local);
+            port->counters.receive_calls++;
         }
     }
-    port->counters.received += count;
-    port->counters.received_copied += count;
-    return count;
+    return harp_supers_arrive(&udp->inbound, port, arrivals, room);
 }
 
 static void notify(struct udp_port *udp, const struct harp_notice *notice)

@@ -138,19 +138,15 @@ static void options(struct udp_port *udp, int fd)
     if (udp->family == AF_INET) {
         set(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE);
         set(fd, IPPROTO_IP, IP_RECVERR, 1);
-        set(fd, IPPROTO_IP, IP_RECVTOS, 1);
         set(fd, IPPROTO_IP, IP_TOS, UDP_ECT_0);
     } else {
         set(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
         set(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE);
         set(fd, IPPROTO_IPV6, IPV6_RECVERR, 1);
-        set(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
         set(fd, IPPROTO_IPV6, IPV6_TCLASS, UDP_ECT_0);
     }
-    set(fd, SOL_SOCKET, SO_TIMESTAMPNS,
-        1); /* how long a datagram waits for us is no delay of the network */
     udp->gso = set(fd, IPPROTO_UDP, UDP_SEGMENT, 0) == 0;
-    udp->gro = set(fd, IPPROTO_UDP, UDP_GRO, 1) == 0;
+    udp->gro = harp_supers_ask_for(fd, udp->family == AF_INET);
     buffers(udp, fd);
 }
 

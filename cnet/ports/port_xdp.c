@@ -55,6 +55,22 @@ static void look_at_changes(struct harp_xdp *xdp)
     xdp->tended_ns = 0;
 }
 
+static void note_ready(struct harp_xdp *xdp, uint32_t local)
+{
+    xdp->ready_n += !xdp->ready[local];
+    xdp->ready[local] = true;
+}
+
+void harp_xdp_look_for_strays(struct harp_xdp *xdp)
+{
+    struct epoll_event events[EVENTS];
+    int count = epoll_wait(xdp->epoll, events, EVENTS, 0);
+    xdp->port.counters.receive_calls++;
+    for (int i = 0; i < count; i++)
+        if (events[i].data.u32 < EVENT_SOCKET && events[i].events & EPOLLIN)
+            note_ready(xdp, events[i].data.u32);
+}
+
 void harp_xdp_look(struct harp_xdp *xdp)
 {
     struct epoll_event events[EVENTS];
@@ -72,10 +88,8 @@ void harp_xdp_look(struct harp_xdp *xdp)
         } else {
             if (events[i].events & EPOLLERR)
                 harp_xdp_kernel_errors(xdp, what);
-            if (events[i].events & EPOLLIN && !xdp->ready[what]) {
-                xdp->ready[what] = true;
-                xdp->ready_n++;
-            }
+            if (events[i].events & EPOLLIN)
+                note_ready(xdp, what);
         }
     }
 }
@@ -131,7 +145,8 @@ static bool xdp_sleep(struct harp_port *port)
 {
     struct harp_xdp *xdp = harp_xdp_of(port);
     harp_xdp_refill(xdp);
-    if (harp_xdp_reap(xdp) || harp_ring_ready(&xdp->socket.rx) > 0 || xdp->ready_n > 0)
+    if (harp_xdp_reap(xdp) || harp_ring_ready(&xdp->socket.rx) > 0 || xdp->ready_n > 0 ||
+        harp_supers_any(&xdp->strays))
         return false;
     if (xdp->unsent)
         harp_xdp_kick(xdp);

@@ -15,16 +15,11 @@
 
 #include "base/sockaddr.h"
 
-enum { BUFFER_BYTES = 4 << 20, CONTROL_BYTES = 64, ECT0 = 2, CE = 3, ERRORS_AT_ONCE = 16 };
-
-/* What recvmmsg writes to: one piece of memory for each of XDP_STRAYS datagrams. */
-struct harp_xdp_strays {
-    struct mmsghdr messages[XDP_STRAYS];
-    struct iovec parts[XDP_STRAYS];
-    union harp_sockaddr names[XDP_STRAYS];
-    _Alignas(8) uint8_t control[XDP_STRAYS][CONTROL_BYTES];
-    uint32_t bytes; /* of each */
-    uint8_t *memory;
+enum {
+    BUFFER_BYTES = 4 << 20,
+    ECT0 = 2,
+    ERRORS_AT_ONCE = 16,
+    STRAYS_POLL_NS = 10 * 1000 * 1000, /* how long to look each turn after one came */
 };
 
 static void set(int fd, int level, int option, int value)
@@ -43,15 +38,14 @@ static int open_one(struct harp_address *address, uint32_t interface)
         return -errno;
     if (v4) {
         set(fd, IPPROTO_IP, IP_TOS, ECT0);
-        set(fd, IPPROTO_IP, IP_RECVTOS, 1);
         set(fd, IPPROTO_IP, IP_RECVERR, 1);
         set(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
     } else {
         set(fd, IPPROTO_IPV6, IPV6_TCLASS, ECT0);
-        set(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
         set(fd, IPPROTO_IPV6, IPV6_RECVERR, 1);
         set(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
     }
+    (void)harp_supers_ask_for(fd, v4);
     set(fd, SOL_SOCKET, SO_RCVBUFFORCE, BUFFER_BYTES);
     if (bind(fd, &name.any, bytes) < 0 || getsockname(fd, &name.any, &bytes) < 0) {
         int error = errno;
@@ -60,26 +54,6 @@ static int open_one(struct harp_address *address, uint32_t interface)
     }
     harp_sockaddr_read(&name.any, address);
     return fd;
-}
-
-static int open_strays(struct harp_xdp *xdp)
-{
-    struct harp_xdp_strays *strays = xdp->strays = calloc(1, sizeof *strays);
-    if (!strays)
-        return -ENOMEM;
-    strays->bytes = (xdp->port.payload_max + 63) / 64 * 64;
-    strays->memory = calloc(XDP_STRAYS, strays->bytes);
-    if (!strays->memory)
-        return -ENOMEM;
-    for (uint32_t i = 0; i < XDP_STRAYS; i++) {
-        strays->parts[i] =
-            (struct iovec){strays->memory + (size_t)i * strays->bytes, strays->bytes};
-        strays->messages[i].msg_hdr = (struct msghdr){.msg_name = &strays->names[i],
-                                                      .msg_iov = &strays->parts[i],
-                                                      .msg_iovlen = 1,
-                                                      .msg_control = strays->control[i]};
-    }
-    return 0;
 }
 
 int harp_xdp_kernel_open(struct harp_xdp *xdp, const struct harp_port_config *config, char *why)
@@ -108,7 +82,9 @@ int harp_xdp_kernel_open(struct harp_xdp *xdp, const struct harp_port_config *co
         }
         xdp->local_of[htons(local->port)] = (uint16_t)(i + 1);
     }
-    return open_strays(xdp);
+    xdp->strays.at_once = HARP_SUPERS_AT_ONCE;
+    xdp->strays.buffers = calloc(HARP_SUPERS_AT_ONCE, HARP_SUPER_BUFFER_BYTES);
+    return xdp->strays.buffers ? 0 : -ENOMEM;
 }
 
 void harp_xdp_kernel_close(struct harp_xdp *xdp)
@@ -117,9 +93,7 @@ void harp_xdp_kernel_close(struct harp_xdp *xdp)
         if (xdp->kernel[i] >= 0)
             close(xdp->kernel[i]);
     free(xdp->kernel);
-    if (xdp->strays)
-        free(xdp->strays->memory);
-    free(xdp->strays);
+    free(xdp->strays.buffers);
 }
 
 void harp_xdp_notice_add(struct harp_xdp *xdp, const struct harp_notice *notice)
@@ -180,67 +154,42 @@ void harp_xdp_kernel_send(struct harp_xdp *xdp, const struct harp_xdp_hop *hop,
         tell(xdp, &hop->to, error, 0, NULL);
 }
 
-static bool read_mark(struct msghdr *message)
+/* A local whose socket has something; locals_n if there is none. */
+static uint32_t next_ready(struct harp_xdp *xdp)
 {
-    for (struct cmsghdr *at = CMSG_FIRSTHDR(message); at; at = CMSG_NXTHDR(message, at)) {
-        if (at->cmsg_level == IPPROTO_IP && at->cmsg_type == IP_TOS)
-            return (*CMSG_DATA(at) & 3) == CE;
-        int class;
-        if (at->cmsg_level == IPPROTO_IPV6 && at->cmsg_type == IPV6_TCLASS) {
-            memcpy(&class, CMSG_DATA(at), sizeof class);
-            return (class & 3) == CE;
+    uint32_t locals = xdp->port.locals_n;
+    if (xdp->ready_n == 0 && locals > 1)
+        harp_xdp_look_for_strays(xdp);
+    else if (xdp->ready_n == 0)
+        xdp->ready[0] = true, xdp->ready_n = 1; /* it is cheaper to try than to ask */
+    for (uint32_t i = 0; xdp->ready_n > 0 && i < locals; i++) {
+        uint32_t local = xdp->strays_next++ % locals;
+        if (xdp->ready[local])
+            return local;
+    }
+    return locals;
+}
+
+size_t harp_xdp_kernel_receive(struct harp_xdp *xdp, struct harp_arrival *arrivals, size_t room)
+{
+    struct harp_port *port = &xdp->port;
+    if (!harp_supers_any(&xdp->strays)) {
+        uint32_t local = next_ready(xdp);
+        if (local == port->locals_n)
+            return 0;
+        port->counters.receive_calls++;
+        if (harp_supers_read(&xdp->strays, xdp->kernel[local], (uint16_t)local)) {
+            xdp->ready[local] = false;
+            xdp->ready_n--;
         }
     }
-    return false;
-}
-
-/* Read from one socket. */
-static size_t read_strays(struct harp_xdp *xdp, uint32_t local, struct harp_arrival *arrivals,
-                          struct harp_address *from, size_t room)
-{
-    struct harp_xdp_strays *strays = xdp->strays;
-    for (size_t i = 0; i < room; i++) {
-        strays->messages[i].msg_hdr.msg_namelen = sizeof strays->names[i];
-        strays->messages[i].msg_hdr.msg_controllen = CONTROL_BYTES;
-    }
-    int got = recvmmsg(xdp->kernel[local], strays->messages, (unsigned)room, MSG_DONTWAIT, NULL);
-    size_t made = 0;
-    xdp->port.counters.receive_calls++;
-    if (got < (int)room) { /* empty now; epoll tells when it is not */
-        xdp->ready[local] = false;
-        xdp->ready_n--;
-    }
-    for (int i = 0; i < got; i++) {
-        struct msghdr *message = &strays->messages[i].msg_hdr;
-        if (message->msg_flags & MSG_TRUNC)
-            continue; /* larger than anything that this port says it takes */
-        harp_sockaddr_read(&strays->names[i].any, &from[made]);
-        arrivals[made] = (struct harp_arrival){.bytes = strays->parts[i].iov_base,
-                                               .length = strays->messages[i].msg_len,
-                                               .frame = HARP_NO_FRAME,
-                                               .from = &from[made],
-                                               .local = (uint16_t)local,
-                                               .marked = read_mark(message),
-                                               .stray = true};
-        xdp->port.counters.received_bytes += arrivals[made].length;
-        made++;
-    }
-    xdp->port.counters.received += made;
-    xdp->port.counters.received_copied += made;
-    xdp->port.counters.strays += made;
+    size_t made = harp_supers_arrive(&xdp->strays, port, arrivals, room);
+    for (size_t i = 0; i < made; i++)
+        arrivals[i].stray = true;
+    port->counters.strays += made;
+    if (made > 0)
+        xdp->strays_until_ns = xdp->now_ns + STRAYS_POLL_NS;
     return made;
-}
-
-size_t harp_xdp_kernel_receive(struct harp_xdp *xdp, struct harp_arrival *arrivals,
-                               struct harp_address *from, size_t room)
-{
-    room = room < XDP_STRAYS ? room : XDP_STRAYS;
-    for (uint32_t i = 0; i < xdp->port.locals_n; i++) {
-        uint32_t local = xdp->strays_next++ % xdp->port.locals_n;
-        if (xdp->ready[local])
-            return read_strays(xdp, local, arrivals, from, room);
-    }
-    return 0;
 }
 
 void harp_xdp_kernel_errors(struct harp_xdp *xdp, uint32_t local)

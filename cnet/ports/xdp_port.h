@@ -20,6 +20,7 @@
 
 #include "ports/netlink.h"
 #include "ports/port.h"
+#include "ports/supers.h"
 #include "ports/xdp_nic.h"
 #include "ports/xdp_socket.h"
 
@@ -29,7 +30,6 @@ enum {
     XDP_HEADERS4 = 42,
     XDP_LOCALS_MAX = 256,
     XDP_ARRIVALS = 2 * HARP_BATCH,
-    XDP_STRAYS = 16, /* datagrams read from a kernel socket at once */
     XDP_NOTICES = 32,
     XDP_NOTHING = 0xffff, /* values of `holds`; smaller ones are slots */
     XDP_FILL = 0xfffe,
@@ -55,8 +55,6 @@ struct harp_xdp_pending {
     uint32_t frame, offset, bytes;
     int hop;
 };
-
-struct harp_xdp_strays;
 
 struct harp_xdp {
     struct harp_port port;
@@ -86,7 +84,8 @@ struct harp_xdp {
     struct harp_address from[XDP_ARRIVALS];
 
     int *kernel; /* UDP sockets, by local */
-    struct harp_xdp_strays *strays;
+    struct harp_supers strays;
+    uint64_t strays_until_ns;      /* they are looked for each turn until then */
     uint32_t strays_next;          /* local to read next */
     uint8_t ready[XDP_LOCALS_MAX]; /* whether a kernel socket has something, by local */
     uint32_t ready_n;
@@ -105,6 +104,9 @@ struct harp_xdp {
 
 /* See what kernel sockets, links, routes and neighbours have to say. One system call if nothing. */
 void harp_xdp_look(struct harp_xdp *xdp);
+
+/* See which kernel sockets have datagrams, and leave the rest for later. One system call. */
+void harp_xdp_look_for_strays(struct harp_xdp *xdp);
 
 /* The first turn after a sleep; `in_vain` if nothing was in the ring. */
 void harp_xdp_woke(struct harp_xdp *xdp, bool in_vain);
@@ -141,8 +143,7 @@ int harp_xdp_kernel_open(struct harp_xdp *xdp, const struct harp_port_config *co
 void harp_xdp_kernel_close(struct harp_xdp *xdp);
 void harp_xdp_kernel_send(struct harp_xdp *xdp, const struct harp_xdp_hop *hop,
                           const uint8_t *bytes, uint32_t count);
-size_t harp_xdp_kernel_receive(struct harp_xdp *xdp, struct harp_arrival *arrivals,
-                               struct harp_address *from, size_t room);
+size_t harp_xdp_kernel_receive(struct harp_xdp *xdp, struct harp_arrival *arrivals, size_t room);
 void harp_xdp_kernel_errors(struct harp_xdp *xdp, uint32_t local);
 void harp_xdp_notice_add(struct harp_xdp *xdp, const struct harp_notice *notice);
 

@@ -200,9 +200,10 @@ size_t harp_xdp_receive(struct harp_port *port, uint64_t now_ns, struct harp_arr
         wake(xdp);
     if (xdp->slept)
         harp_xdp_woke(xdp, made == 0);
-    if (xdp->ready_n > 0 && made < room)
-        made +=
-            (uint32_t)harp_xdp_kernel_receive(xdp, arrivals + made, &xdp->from[made], room - made);
+    bool strays =
+        xdp->ready_n > 0 || harp_supers_any(&xdp->strays) || now_ns < xdp->strays_until_ns;
+    if (strays && made < room)
+        made += (uint32_t)harp_xdp_kernel_receive(xdp, arrivals + made, room - made);
     return made;
 }
 

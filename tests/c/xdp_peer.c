@@ -7,6 +7,8 @@
  *     send HOP COUNT BYTES          -> sent COUNT        datagrams that carry a pattern
  *     frames HOP COUNT BYTES        -> sent COUNT        the same from frames of the pool
  *     receive COUNT MS              -> received COUNT strays N marked N parts N kept N from ...
+ *     turns COUNT MS                -> received COUNT calls N    so many receives and nothing else,
+ *                                      at a time that stands still MS after the last arrival
  *     keep COUNT | give             -> done              LENT: the next COUNT frames; none any more
  *     notice MS                     -> notice TYPE ADDRESS PAYLOAD, or notice none
  *     payload HOP                   -> payload BYTES
@@ -35,11 +37,15 @@ static struct harp_frames frames;
 static struct harp_port *port;
 static uint32_t number, kept[KEPT_MAX], kept_n, to_keep;
 static uint64_t waited_ns; /* the longest of an arrival */
+static uint64_t still_ns;  /* the time, if it stands still; else 0 */
+static uint64_t last_arrival_ns;
 static uint8_t whole[DATAGRAM_MAX];
 
 static uint64_t now_ns(void)
 {
     struct timespec time;
+    if (still_ns)
+        return still_ns;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
 }
@@ -99,6 +105,8 @@ static uint32_t take(uint32_t *strays, uint32_t *marked, uint32_t *parts, char *
         bytes = 0;
     }
     assert(bytes == 0);
+    if (count > 0)
+        last_arrival_ns = now_ns();
     port->ops->release(port, arrivals, count);
     return datagrams;
 }
@@ -131,6 +139,18 @@ static void receive(uint32_t count, uint64_t end_ns)
     } while (got < count && now_ns() < end_ns);
     printf("received %u strays %u marked %u parts %u kept %u from %s waited_ns=%lu\n", got, strays,
            marked, parts, kept_n, *from ? from : "nobody", waited_ns);
+}
+
+static void turns(uint32_t count, uint32_t ms)
+{
+    uint64_t calls = port->counters.receive_calls;
+    uint32_t got = 0, unused = 0;
+    char from[64];
+    still_ns = last_arrival_ns + ms * UINT64_C(1000000);
+    for (uint32_t i = 0; i < count; i++)
+        got += take(&unused, &unused, &unused, from);
+    still_ns = 0;
+    printf("received %u calls %lu\n", got, port->counters.receive_calls - calls);
 }
 
 /* Returns whether one was given to the port. */
@@ -252,6 +272,8 @@ static bool obey(char *line)
         return true;
     } else if (strcmp(what, "receive") == 0) {
         receive(a, now_ns() + b * UINT64_C(1000000));
+    } else if (strcmp(what, "turns") == 0) {
+        turns(a, b);
     } else if (strcmp(what, "keep") == 0) {
         to_keep = a;
         puts("done");

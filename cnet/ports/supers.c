@@ -1,0 +1,137 @@
+#define _GNU_SOURCE
+#include "ports/supers.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <netinet/udp.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "base/sockaddr.h"
+
+#define WAITED_MOST_NS UINT64_C(4000000000)
+
+enum {
+    LEAD = 20,     /* before a datagram: its header of 44 bytes ends 64 from the buffer's start */
+    CONGESTED = 3, /* ECN field: congestion experienced (RFC 3168) */
+    TRIES = 3,     /* a call may bring no datagram but what ICMP said about one that was sent */
+};
+
+union control {
+    char bytes[256];
+    struct cmsghdr align;
+};
+
+static bool set(int fd, int level, int option, int value)
+{
+    return setsockopt(fd, level, option, &value, sizeof value) == 0;
+}
+
+bool harp_supers_ask_for(int fd, bool v4)
+{
+    if (v4)
+        set(fd, IPPROTO_IP, IP_RECVTOS, 1);
+    else
+        set(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
+    /* How long a datagram waits for us is no delay of the network. */
+    set(fd, SOL_SOCKET, SO_TIMESTAMPNS, 1);
+    return set(fd, IPPROTO_UDP, UDP_GRO, 1);
+}
+
+static uint64_t nanoseconds(const struct timespec *time)
+{
+    return (uint64_t)time->tv_sec * 1000000000 + (uint64_t)time->tv_nsec;
+}
+
+/* What the kernel says beside a super-packet: how long its datagrams are, the IP header's mark, and
+ * when the first of them came, by the calendar's clock as is `now_ns`. */
+static void read_control(struct msghdr *header, uint64_t now_ns, struct harp_super *super)
+{
+    int traffic = 0, segment = 0;
+    struct timespec came;
+    super->waited_ns = 0;
+    for (struct cmsghdr *item = CMSG_FIRSTHDR(header); item; item = CMSG_NXTHDR(header, item)) {
+        if (item->cmsg_level == IPPROTO_UDP && item->cmsg_type == UDP_GRO)
+            memcpy(&segment, CMSG_DATA(item), sizeof segment);
+        else if (item->cmsg_level == IPPROTO_IP && item->cmsg_type == IP_TOS)
+            traffic = *CMSG_DATA(item);
+        else if (item->cmsg_level == IPPROTO_IPV6 && item->cmsg_type == IPV6_TCLASS)
+            memcpy(&traffic, CMSG_DATA(item), sizeof traffic);
+        else if (item->cmsg_level == SOL_SOCKET && item->cmsg_type == SCM_TIMESTAMPNS) {
+            memcpy(&came, CMSG_DATA(item), sizeof came);
+            uint64_t waited_ns = now_ns - nanoseconds(&came);
+            /* The calendar may be set meanwhile. */
+            super->waited_ns = waited_ns < WAITED_MOST_NS ? (uint32_t)waited_ns : 0;
+        }
+    }
+    super->segment = segment > 0 ? (uint32_t)segment : super->length;
+    super->marked = (traffic & CONGESTED) == CONGESTED;
+}
+
+bool harp_supers_read(struct harp_supers *supers, int fd, uint16_t local)
+{
+    struct mmsghdr messages[HARP_SUPERS_AT_ONCE];
+    struct iovec parts[HARP_SUPERS_AT_ONCE];
+    union control controls[HARP_SUPERS_AT_ONCE];
+    union harp_sockaddr from[HARP_SUPERS_AT_ONCE];
+    assert(!harp_supers_any(supers) && supers->at_once <= HARP_SUPERS_AT_ONCE);
+    for (uint32_t i = 0; i < supers->at_once; i++) {
+        parts[i] = (struct iovec){supers->buffers + (size_t)i * HARP_SUPER_BUFFER_BYTES + LEAD,
+                                  HARP_SUPER_BUFFER_BYTES - LEAD};
+        messages[i].msg_hdr = (struct msghdr){.msg_name = &from[i],
+                                              .msg_namelen = sizeof from[i],
+                                              .msg_iov = &parts[i],
+                                              .msg_iovlen = 1,
+                                              .msg_control = controls[i].bytes,
+                                              .msg_controllen = sizeof controls[i].bytes};
+    }
+    int got = -1;
+    for (int i = 0; i < TRIES && got < 0; i++) {
+        got = recvmmsg(fd, messages, supers->at_once, MSG_DONTWAIT, NULL);
+        if (got < 0 && errno == EAGAIN)
+            break;
+    }
+    supers->local = local;
+    supers->next = supers->at = 0;
+    supers->n = got > 0 ? (uint32_t)got : 0;
+    struct timespec now = {0};
+    if (got > 0)
+        clock_gettime(CLOCK_REALTIME, &now); /* the vDSO's: no system call */
+    for (uint32_t i = 0; i < supers->n; i++) {
+        struct harp_super *super = &supers->of[i];
+        super->bytes = parts[i].iov_base;
+        super->length = messages[i].msg_len;
+        harp_sockaddr_read(&from[i].any, &super->from);
+        read_control(&messages[i].msg_hdr, nanoseconds(&now), super);
+    }
+    return supers->n < supers->at_once;
+}
+
+size_t harp_supers_arrive(struct harp_supers *supers, struct harp_port *port,
+                          struct harp_arrival *arrivals, size_t room)
+{
+    size_t count = 0;
+    while (count < room && harp_supers_any(supers)) {
+        const struct harp_super *super = &supers->of[supers->next];
+        uint32_t rest = super->length - supers->at;
+        uint32_t bytes = rest < super->segment ? rest : super->segment;
+        arrivals[count++] = (struct harp_arrival){
+            .bytes = (uint8_t *)super->bytes + supers->at,
+            .length = bytes,
+            .frame = HARP_NO_FRAME,
+            .from = &super->from,
+            .local = supers->local,
+            .marked = super->marked,
+            .waited_ns = super->waited_ns,
+        };
+        port->counters.received_bytes += bytes;
+        supers->at += bytes;
+        if (supers->at == super->length) {
+            supers->next++;
+            supers->at = 0;
+        }
+    }
+    port->counters.received += count;
+    port->counters.received_copied += count;
+    return count;
+}

@@ -1,0 +1,53 @@
+/* Super-packets as a UDP socket hands them over: datagrams of one sender and one size that the
+ * kernel has joined (UDP_GRO), copied into one of a few buffers; arrivals point into it.
+ *
+ *     buffer  | A A A A a |     one super-packet: equal datagrams, the last may be shorter
+ *
+ * One system call brings up to `at_once` of them. They become arrivals little by little, as there
+ * is room; the buffers are free again when all have.
+ *
+ * Owner: one port; data path.
+ */
+#ifndef HARP_SUPERS_H
+#define HARP_SUPERS_H
+
+#include "ports/port.h"
+
+enum {
+    HARP_SUPERS_AT_ONCE = 64,
+    HARP_SUPER_BUFFER_BYTES = (68 << 10) + 64, /* 64 KiB, and no power of two between two of them */
+};
+
+struct harp_super {
+    const uint8_t *bytes;
+    uint32_t length, segment; /* of all, and of each datagram in it */
+    struct harp_address from;
+    uint32_t waited_ns;
+    bool marked;
+};
+
+struct harp_supers {
+    uint8_t *buffers; /* at_once of HARP_SUPER_BUFFER_BYTES each */
+    uint32_t at_once;
+    uint32_t n, next; /* super-packets that are there, and the first that is not all arrived yet */
+    uint32_t at;      /* how far that one has */
+    uint16_t local;   /* whose they are */
+    struct harp_super of[HARP_SUPERS_AT_ONCE];
+};
+
+/* Have the socket join what comes, say when it came and what mark it bears. Whether it joins. */
+bool harp_supers_ask_for(int fd, bool v4);
+
+/* Read from a socket; all of the last read must have become arrivals. Whether it is empty now. */
+bool harp_supers_read(struct harp_supers *supers, int fd, uint16_t local);
+
+static inline bool harp_supers_any(const struct harp_supers *supers)
+{
+    return supers->next < supers->n;
+}
+
+/* Make arrivals of what was read; returns how many. Counts received datagrams. */
+size_t harp_supers_arrive(struct harp_supers *supers, struct harp_port *port,
+                          struct harp_arrival *arrivals, size_t room);
+
+#endif
