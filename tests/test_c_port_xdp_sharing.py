@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import struct
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -113,6 +114,55 @@ def test_a_child_of_fork_does_not_keep_the_card(program):
             os.kill(child, signal.SIGKILL)
 
 
+# What the manifests of deploy/ grant.
+POD = ("setpriv", "--bounding-set", "-all,+net_raw,+net_admin,+bpf,+ipc_lock", "--inh-caps=-all")
+
+
+def test_processes_without_sys_admin_share_a_card(program):
+    """The first hands over what the others may not open, and so does any other when it is gone."""
+    with veth_pair(queues=4) as (a, b):
+        first = Peer(program, b, before=POD)
+        first.tell("serve")
+        second = Peer(program, b, before=POD)
+        assert "queue 1" in second.line
+        assert "(shared)" in second.line
+        first.kill()
+        second.tell("serve")
+        with Peer(program, b, before=POD) as third, Peer(program, a, "queue=0") as x, \
+                Peer(program, a, "queue=1") as z:
+            assert "queue 0" in third.line
+            assert second.do("tend 1") == "done"  # of serve
+            assert second._read() == "done"
+            for here, there in ((x, third), (z, second)):
+                meet(here, there)
+                here.send(0, 100, 1000)
+                got = there.receive(100)
+                assert (got["received"], got["strays"]) == (100, 0)
+        second.close()
+        assert_nothing_is_left(program, b)
+
+
+ASK = """
+import socket, sys
+with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
+    asking.settimeout(10)
+    asking.connect(chr(0) + "harp_xdp_1/" + sys.argv[1] + "/0")
+    print(*socket.recv_fds(asking, 1, 8)[:2])
+"""
+
+
+@pytest.mark.parametrize(("user", "answer"), [(0, "b'\\x00' [4, 5, 6, 7]"), (65534, "b'' []")])
+def test_another_user_gets_no_descriptor(program, user, answer):
+    with veth_pair() as (_, b), Peer(program, b) as y:
+        with b.space.entered():
+            index = str(socket.if_nametoindex(b.device))
+        y.tell("serve")
+        said = b.space.run("setpriv", f"--reuid={user}", sys.executable, "-c", ASK, index)
+        assert said.strip() == answer
+        assert y.do("tend 1") == "done"
+        assert y._read() == "done"
+
+
 def other_program(end):
     """Let another program than HARP's stand at the interface; returns what closes it."""
     code = ctypes.create_string_buffer(bytes.fromhex("b700000002000000" "9500000000000000"), 16)
@@ -142,8 +192,7 @@ def test_what_cannot_be_opened(program):
         a.space.run("ip", "link", "set", a.device, "down")
         assert sentence(a).endswith("v1 is down: ip link set v1 up")
         a.space.run("ip", "link", "set", a.device, "up")
-        assert "needs CAP_SYS_ADMIN" in sentence(a, before=("setpriv", "--bounding-set",
-                                                            "-sys_admin"))
+        assert "does not answer: it is stopped, or nobody drives it" in sentence(a, before=POD)
         assert "needs CAP_NET_RAW" in sentence(b, before=("setpriv", "--bounding-set",
                                                           "-net_raw"))
         assert "needs CAP_BPF" in sentence(b, before=("setpriv", "--bounding-set",

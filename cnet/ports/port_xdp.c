@@ -12,6 +12,7 @@ enum {
     EVENTS = 16,
     EVENT_SOCKET = 1 << 16, /* event numbers below are locals' */
     EVENT_NETLINK,
+    EVENT_SHARE,
     CHANGES_AT_ONCE = 64,
     FILL_MAX = 4096,
     FILL_MIN = HARP_BATCH,
@@ -79,6 +80,8 @@ void harp_xdp_look(struct harp_xdp *xdp)
         uint32_t what = events[i].data.u32;
         if (what == EVENT_NETLINK) {
             look_at_changes(xdp);
+        } else if (what == EVENT_SHARE) {
+            harp_xdp_nic_share(&xdp->nic);
         } else if (what == EVENT_SOCKET) {
             int error;
             socklen_t bytes = sizeof error;
@@ -382,6 +385,8 @@ static int open_all(struct harp_xdp *xdp, struct harp_port_config *config, char 
         error = steer(xdp, why);
     if (error == 0)
         error = watch(xdp, xdp->netlink.monitor, EVENT_NETLINK);
+    if (error == 0 && xdp->nic.listener >= 0)
+        error = watch(xdp, xdp->nic.listener, EVENT_SHARE);
     return error;
 }
 
@@ -407,7 +412,7 @@ int harp_port_xdp_open(struct harp_port **port, const struct harp_port_config *c
     xdp->frames = config->frames;
     xdp->owner = getpid();
     xdp->epoll = xdp->netlink.request = xdp->netlink.monitor = -1;
-    xdp->nic = (struct harp_xdp_nic){.link = -1, .program = {-1, -1, -1}};
+    xdp->nic = (struct harp_xdp_nic){.link = -1, .listener = -1, .program = {-1, -1, -1}};
     xdp->socket.fd = -1;
     snprintf(why, HARP_WHY_BYTES, "the xdp port cannot be opened: no memory");
     int error = open_all(xdp, &own, why);

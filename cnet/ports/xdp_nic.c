@@ -9,6 +9,7 @@
 
 #include "ports/bpf.h"
 #include "ports/port.h"
+#include "ports/xdp_handover.h"
 
 /* Processes come and go while one looks; a link takes some milliseconds to vanish. */
 enum { TRIES = 100, PAUSE_NS = 10 * 1000 * 1000, LINKS_MAX = 1 << 20 };
@@ -63,14 +64,28 @@ static int find_link(uint32_t interface, uint32_t program)
     return -ENOENT;
 }
 
+/* Have the descriptors handed over. -EBUSY if nobody answers yet. */
+static int ask_others(struct harp_xdp_nic *nic, const struct harp_link *interface, char *why)
+{
+    nic->link = harp_xdp_handover_ask(interface->index, interface->xdp_program, &nic->program);
+    if (nic->link == -ETIMEDOUT)
+        snprintf(why, HARP_WHY_BYTES,
+                 "the HARP process that shares %s does not answer: it is stopped, or nobody drives "
+                 "it",
+                 interface->name);
+    return nic->link < 0 ? nic->link : 0;
+}
+
 /* Join those who have attached the program. -ENOENT if they are gone. */
 static int adopt(struct harp_xdp_nic *nic, const struct harp_link *interface, char *why)
 {
     int error = harp_xdp_program_find(&nic->program, interface->xdp_program, interface->name, why);
-    if (error < 0)
-        return error;
     nic->generic = interface->xdp_generic;
     nic->first = false;
+    if (error == -EPERM || error == -EACCES)
+        return ask_others(nic, interface, why);
+    if (error < 0)
+        return error;
     nic->link = find_link(interface->index, interface->xdp_program);
     if (nic->link >= 0)
         return 0;
@@ -85,7 +100,7 @@ int harp_xdp_nic_join(struct harp_xdp_nic *nic, struct harp_netlink *netlink,
 {
     struct timespec pause = {.tv_nsec = PAUSE_NS};
     int error = -ENOENT;
-    *nic = (struct harp_xdp_nic){.link = -1, .program = {-1, -1, -1}};
+    *nic = (struct harp_xdp_nic){.link = -1, .listener = -1, .program = {-1, -1, -1}};
     snprintf(why, HARP_WHY_BYTES,
              "%s has an XDP program whose owner comes and goes too fast to share it",
              interface->name);
@@ -101,6 +116,8 @@ int harp_xdp_nic_join(struct harp_xdp_nic *nic, struct harp_netlink *netlink,
         else
             error = attach(nic, &now, generic, why);
     }
+    if (error == 0)
+        nic->listener = harp_xdp_handover_listen(interface->index);
     return error;
 }
 
@@ -147,10 +164,17 @@ void harp_xdp_nic_unsteer(struct harp_xdp_nic *nic, const struct harp_address *a
     (void)harp_bpf_map_remove(nic->program.ports, &key);
 }
 
+void harp_xdp_nic_share(const struct harp_xdp_nic *nic)
+{
+    harp_xdp_handover_answer(nic->listener, nic->link, &nic->program);
+}
+
 void harp_xdp_nic_leave(struct harp_xdp_nic *nic)
 {
     if (nic->link >= 0)
         close(nic->link);
-    nic->link = -1;
+    if (nic->listener >= 0)
+        close(nic->listener);
+    nic->link = nic->listener = -1;
     harp_xdp_program_close(&nic->program);
 }

@@ -5,16 +5,17 @@
  *           link --- program --- ports: address, port -> queue
  *                        \------ sockets: queue -> AF_XDP socket
  *
- * - **Nobody owns the program.** The first process attaches it by a BPF link; each other one finds
- *   that link and opens it too. The kernel detaches the program when the last descriptor of the
- *   link is closed, however its process ends. Nothing is pinned, nothing needs cleaning up.
+ * - **Nobody owns the program.** The first process attaches it by a BPF link; each other one opens
+ *   that link by its id, or has it handed over by one that has it (xdp_handover.h). The kernel
+ * detaches the program when the last descriptor of the link is closed, however its process ends.
+ * Nothing is pinned, nothing needs cleaning up.
  * - **A queue belongs to whose socket is bound to it**; the kernel lets no other bind. A socket's
  *   entry in `sockets` goes with the socket.
  * - **An entry of `ports` belongs to the owner of the queue that it names.** What a process that
  *   was killed left behind passes to the kernel while the queue has no owner, and the queue's next
  *   owner removes it first.
  *
- * Finding the link needs CAP_SYS_ADMIN. Owner: one port; control plane only.
+ * Owner: one port; control plane only.
  */
 #ifndef HARP_XDP_NIC_H
 #define HARP_XDP_NIC_H
@@ -25,6 +26,7 @@
 struct harp_xdp_nic {
     struct harp_xdp_program program;
     int link;
+    int listener; /* readable when a process asks for the descriptors; -1 if none can ask */
     bool generic; /* in the kernel's general code and not in the driver */
     bool first;   /* this process attached it */
 };
@@ -44,6 +46,9 @@ int harp_xdp_nic_steer(struct harp_xdp_nic *nic, const struct harp_address *addr
                        uint32_t queue);
 
 void harp_xdp_nic_unsteer(struct harp_xdp_nic *nic, const struct harp_address *address);
+
+/* Hand the descriptors to processes that ask at `listener`; never waits. */
+void harp_xdp_nic_share(const struct harp_xdp_nic *nic);
 
 /* Close the descriptors. The last process to do so detaches the program. */
 void harp_xdp_nic_leave(struct harp_xdp_nic *nic);

@@ -267,6 +267,27 @@ static int find_maps(struct harp_xdp_program *program)
     return error;
 }
 
+static bool lists_map(const struct bpf_prog_info *info, const uint32_t *ids, int map, uint32_t type)
+{
+    struct bpf_map_info about = {0};
+    if (harp_bpf_info(map, &about, sizeof about) < 0 || about.type != type)
+        return false;
+    for (uint32_t i = 0; i < info->nr_map_ids && i < MAPS_MAX; i++)
+        if (ids[i] == about.id)
+            return true;
+    return false;
+}
+
+bool harp_xdp_program_is(const struct harp_xdp_program *program, uint32_t id)
+{
+    uint32_t ids[MAPS_MAX];
+    struct bpf_prog_info info = {.nr_map_ids = MAPS_MAX, .map_ids = (uint64_t)(uintptr_t)ids};
+    return harp_bpf_info(program->program, &info, sizeof info) == 0 && info.id == id &&
+           strcmp(info.name, HARP_XDP_PROGRAM_NAME) == 0 &&
+           lists_map(&info, ids, program->ports, BPF_MAP_TYPE_HASH) &&
+           lists_map(&info, ids, program->sockets, BPF_MAP_TYPE_XSKMAP);
+}
+
 int harp_xdp_program_find(struct harp_xdp_program *program, uint32_t id, const char *interface,
                           char *why)
 {
@@ -275,8 +296,8 @@ int harp_xdp_program_find(struct harp_xdp_program *program, uint32_t id, const c
     int error = program->program = harp_bpf_open_id(BPF_PROG_GET_FD_BY_ID, id);
     if (error == -EPERM || error == -EACCES) {
         snprintf(why, HARP_WHY_BYTES,
-                 "%s has an XDP program already (id %u); to share it with the process that "
-                 "attached it, if that is HARP, this one needs CAP_SYS_ADMIN",
+                 "%s has an XDP program already (id %u), and no HARP process of this user hands it "
+                 "over: end what attached it, or give CAP_SYS_ADMIN",
                  interface, id);
         return error;
     }

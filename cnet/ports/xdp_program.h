@@ -58,6 +58,9 @@ int harp_xdp_program_load(struct harp_xdp_program *program, uint32_t interface, 
 int harp_xdp_program_find(struct harp_xdp_program *program, uint32_t id, const char *interface,
                           char *why);
 
+/* Whether these are the program with that id and its own two maps, under HARP's name. */
+bool harp_xdp_program_is(const struct harp_xdp_program *program, uint32_t id);
+
 void harp_xdp_program_close(struct harp_xdp_program *program);
 
 #endif

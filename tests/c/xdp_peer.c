@@ -13,6 +13,7 @@
  *     notice MS                     -> notice TYPE ADDRESS PAYLOAD, or notice none
  *     payload HOP                   -> payload BYTES
  *     unhop HOP | tend MS           -> done
+ *     serve                         -> done              tends the port until the next line comes
  *     counters | states | fork | close
  *
  * The pattern: number, size, then bytes that depend on both and on their place. A datagram with
@@ -290,6 +291,11 @@ static bool obey(char *line)
             port->ops->tend(port, now_ns());
             wait_until(now_ns() + 1000000);
         } while (now_ns() < end_ns);
+        puts("done");
+    } else if (strcmp(what, "serve") == 0) {
+        struct pollfd input = {.fd = 0, .events = POLLIN};
+        while (poll(&input, 1, 1) == 0)
+            port->ops->tend(port, now_ns());
         puts("done");
     } else if (strcmp(what, "counters") == 0) {
         show_counters();
