@@ -58,5 +58,6 @@ def test_a_speed_that_the_driver_does_not_report_can_be_told() -> None:
 
 
 def test_nccl_learns_the_speed() -> None:
-    assert ask(HARP_PORT="udp", HARP_IFNAME="=lo", HARP_SPEED="40000")["devices"][0]["speed"] == 40000
+    told = ask(HARP_PORT="udp", HARP_IFNAME="=lo", HARP_SPEED="40000")["devices"][0]
+    assert told["speed"] == 40000
     assert ask(HARP_PORT="udp", HARP_IFNAME="=lo")["devices"][0]["speed"] == 10000

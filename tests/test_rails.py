@@ -77,7 +77,7 @@ class Rails:
 
 
 def host(address: str) -> str:
-    return address.split(":")[0]
+    return address.split(":", maxsplit=1)[0]
 
 
 def finish(begun: list[tuple[Completion, bytearray]]) -> None:
