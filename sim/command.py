@@ -34,5 +34,7 @@ class PlainCommand(click.Command):
 
 
 def _exit(message: str) -> NoReturn:
-    click.echo(f"error: {' '.join(message.split())}", err=True)
+    from sim.schema.errors import printable
+
+    click.echo(f"error: {printable(message)}", err=True)
     raise SystemExit(2)

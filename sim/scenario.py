@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import simpy
 
 from harp.lightcc.settings import LightSettings
+from sim.clock import Clock, TooLongError
 from sim.collective import Communicator
 from sim.compute import plan_pass
 from sim.exposure import mean_breakdown
@@ -31,6 +31,7 @@ from sim.workloads.models import get_model
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
+    import simpy
     from numpy.typing import NDArray
 
     from sim.cluster import Cluster
@@ -91,7 +92,7 @@ class Run:
                  settings: Settings = Settings()) -> None:
         topology = cluster.topology
         self.cluster, self.scenario, self.gpus, self.settings = cluster, scenario, gpus, settings
-        self.env = simpy.Environment()
+        self.env = Clock()
         self.stack = settings.stack(topology, scenario.stack)
         capacity = cluster.capacities(self.stack.cores.value)
         buckets = _buckets(cluster)
@@ -111,7 +112,7 @@ class Run:
         for job in topology.jobs_of(scenario) or (None,):
             self._add_job(job)
         self.notes: list[str] = []
-        self._faults()
+        self._striking = self._faults()
 
     def _add_job(self, job: JobModel | None) -> None:
         topology, scenario = self.cluster.topology, self.scenario
@@ -153,14 +154,13 @@ class Run:
             cycle_s=scenario.fusion.cycle, streams=scenario.streams, alltoall=scenario.alltoall,
             placement=place(self.cluster, gpus, scenario.channels, affinity=scenario.affinity))
 
-    def _faults(self) -> None:
+    def _faults(self) -> list[simpy.Process]:
         check_links(self.cluster)
         comms = [job.comm for job in self.jobs if job.comm is not None]
         struck = Struck(self.env, self.fabric, self.transport, comms,
                         [job.slow for job in self.jobs], self._gpus, self.notes)
-        for fault in self.cluster.topology.faults:
-            if fault.name in self.scenario.faults:
-                self.env.process(strike(fault, struck))
+        return [self.env.process(strike(fault, struck)) for fault in self.cluster.topology.faults
+                if fault.name in self.scenario.faults]
 
     def go(self) -> list[ScenarioResult]:
         """Simulate, and return one result a job.
@@ -176,6 +176,8 @@ class Run:
             self.env.run(finished)
         except CutOffError as error:
             raise self._cut_off(str(error)) from error
+        except TooLongError as error:
+            raise self._too_long(str(error)) from error
         return [self._result(number) for number in range(len(self.jobs))]
 
     def _train(self, job: Job, start_s: float,
@@ -183,9 +185,29 @@ class Run:
         yield self.env.timeout(start_s)
         alone = job.comm is None or job.recipe.host_group == job.gpus
         while any(len(other.steps_s) < wanted for other in ([job] if alone else self.jobs)):
+            repeats = self._repeats()
             yield from job.step()
+            if repeats:
+                job.repeat_step(wanted - len(job.steps_s))
             if self.recorder and all(other.steps_s for other in self.jobs):
                 self.recorder.forget(min(other.steps_s[:wanted][-1][0] for other in self.jobs))
+
+    def _repeats(self) -> bool:
+        """Whether the step that begins is like all after it, so that one need be simulated.
+
+        Nothing is carried from step to step but other jobs, faults to come and tokens of a burst.
+        """
+        return (len(self.jobs) == 1 and not self.fabric.has_buckets
+                and not any(fault.is_alive for fault in self._striking))
+
+    def _too_long(self, reason: str) -> TopologyError:
+        topology = self.cluster.topology
+        number = [scenario.name for scenario in topology.scenarios].index(self.scenario.name)
+        done = min(len(job.steps_s) for job in self.jobs)
+        return topology.error(Problem(
+            f"{reason}, in step {done + 1} of {self.scenario.steps}", path=("scenarios", number),
+            allowed="a simulation of fewer events, with fewer steps or jobs, or faults that come "
+            "and go less often"))
 
     def _cut_off(self, reason: str) -> TopologyError:
         topology = self.cluster.topology

@@ -103,6 +103,11 @@ class Job:
         yield from self._compute(overhead_s, "update", "framework", scaled=False)
         self._finish(start_s, compute_end_s, network_end_s, overhead_s)
 
+    def repeat_step(self, times: int) -> None:
+        """Count the last step ``times`` more times."""
+        self.steps_s += self.steps_s[-1:] * times
+        self.breakdowns += self.breakdowns[-1:] * times
+
     # ---- compute
 
     def _layer(self, kind: str, work: Work) -> Process:

@@ -21,6 +21,7 @@ from sim.report.screen import Column, console_for, grid, show
 from sim.report.write import STDOUT, write_text
 from sim.scenario import Settings
 from sim.schema.errors import Problem, TopologyError
+from sim.schema.inputs import read_input
 from sim.schema.load import load
 from sim.schema.parameters import StackSet, load_set, load_stack
 
@@ -62,7 +63,7 @@ def calibrate(stack: str, measurements: Path, topology: Path | None) -> Calibrat
     cluster = None if topology is None else Cluster(load(topology))
     base = load_stack(stack) if cluster is None else Settings().stack(cluster.topology, stack)
     file = str(measurements)
-    data = _read(measurements, file)
+    data = read_input(measurements, most_bytes=MOST_BYTES, allowed="a file")
     text = _text(data, file)
     if text.lstrip()[:1] in ("[", "{"):
         rows, unused = parse_measurements(text, file, base)
@@ -93,21 +94,6 @@ def _log_equations(text: str, file: str, stack: str,
     ring = Ring(cluster, stack)
     return [ring.equation(row) for row in log.rows], (
         f"{len(log.rows)} times of all_reduce_perf on {log.ranks} ranks")
-
-
-def _read(path: Path, file: str) -> bytes:
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(MOST_BYTES + 1)
-    except IsADirectoryError:
-        raise TopologyError(file, Problem("is a directory", allowed="a file")) from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise TopologyError(file, Problem(f"cannot be read: {reason}")) from None
-    if len(data) > MOST_BYTES:
-        limit = f"at most {MOST_BYTES >> 20} MiB"
-        raise TopologyError(file, Problem("the file is too large", allowed=limit))
-    return data
 
 
 def _text(data: bytes, file: str) -> str:

@@ -100,6 +100,11 @@ class FlowFabric:
         for bucket in buckets:
             self.net.set_capacity(bucket.resource, bucket.burst)
 
+    @property
+    def has_buckets(self) -> bool:
+        """Whether a resource has a burst, and so a memory of what it carried."""
+        return bool(self._buckets)
+
     def move(self, routes: ArrayLike, amounts: ArrayLike, *, weights: ArrayLike | None = None,
              ceilings: ArrayLike | None = None) -> FlowSet:
         """Start flows now; the arguments are those of `Fluid.start`."""

@@ -1,9 +1,11 @@
 """What every model of the topology file shares: frozen, no unknown keys, plain words for types."""
 
+import unicodedata
 from typing import Annotated, Any
 
 from annotated_types import Ge, Le
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -36,7 +38,23 @@ class Model(BaseModel):
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")]
 """Name of a host group, device, job ...: letters, digits and . _ + -, at most 64 of them."""
-Title = Annotated[str, Field(min_length=1, max_length=100)]
+
+
+def _printable(text: str) -> str:
+    """Refuse what would move a terminal's cursor, end a line or turn the direction of writing."""
+    for character in text:
+        if unicodedata.category(character) in _UNPRINTABLE:
+            raise Problem(f"the character {character!a} in {show(text)}", found=text,
+                          allowed="text of one line without control characters")
+    return text
+
+
+_UNPRINTABLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Categories of control, format and separating characters, and halves of surrogate pairs."""
+
+Line = Annotated[str, AfterValidator(_printable)]
+"""Any text of one line."""
+Title = Annotated[Line, Field(min_length=1, max_length=100)]
 """A heading of the report: any text of one line."""
 Count = Annotated[int, Strict(), Ge(1), Le(1_000_000)]
 """A whole number from 1 to a million."""

@@ -13,6 +13,7 @@ from sim.schema.fabric_checks import check_fabric
 from sim.schema.model import Topology
 from sim.schema.parameters import FrameworkSet, Kind, StackSet, resolve, shipped
 from sim.schema.scenario import Scenario, Workload
+from sim.schema.size import check_flows, check_resources
 
 DEFAULT_INTRA_SIZE = 8
 """LIGHT_INTRA_SIZE where a file leaves it out, as Tencent's TACO Train documentation has it."""
@@ -28,9 +29,13 @@ def check(topology: Topology) -> Iterator[Problem]:
         yield Problem(f"{hosts} hosts", path=("hosts",), found=hosts,
                       allowed=f"at most {MAX_HOSTS}")
         return
-    for part in (_names, _hosts, _vpc, _sets, _workloads, _jobs, _scenarios, _faults, _expect,
-                 check_fabric):
-        yield from part(topology)
+    too_large = list(check_resources(topology))
+    yield from too_large
+    parts = (_names, _hosts, _vpc, _sets, _workloads, _jobs, _scenarios, _faults, _expect)
+    found = [problem for part in parts for problem in part(topology)]
+    if not too_large:
+        found += check_fabric(topology)
+    yield from found or check_flows(topology)
 
 
 def _twice(what: str, names: Iterable[str], path: Path, key: str = "name") -> Iterator[Problem]:

@@ -106,6 +106,11 @@ def holds(value: object, part: str | int) -> bool:
     return isinstance(value, dict) and part in value
 
 
+def printable(text: str) -> str:
+    """One line that no terminal acts on: blanks for line ends, escapes for control characters."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
+
+
 def show(value: object) -> str:
     """Say what was found, short enough for one line and safe for a terminal."""
     if isinstance(value, dict):
@@ -154,7 +159,7 @@ def exit_on_error() -> Iterator[None]:
 
 
 def _exit(error: TopologyError) -> NoReturn:
-    text = f"error: {error}\n"
+    text = f"error: {printable(str(error))}\n"
     encoding = sys.stderr.encoding or "ascii"
     sys.stderr.write(text.encode(encoding, "backslashreplace").decode(encoding))
     raise SystemExit(2) from None

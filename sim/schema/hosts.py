@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sim.schema.base import Count, Model, Name, NoneWord
+from sim.schema.base import Count, Line, Model, Name, NoneWord
 from sim.schema.units import ComputeRate, Rate, Seconds
 
 Bond = Literal["none", "lacp-2+3", "lacp-3+4", "dynamic"]
@@ -16,7 +16,7 @@ class Gpus(Model):
 
     count: Annotated[Count, Field(le=64)]
     """GPUs per host."""
-    model: str
+    model: Line
     """Name for the reader, e.g. V100."""
     effective: ComputeRate
     """Sustained FLOP/s on the workload's FLOPs as counted for direct algorithms."""

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import Field, ValidationInfo, model_validator
 
-from sim.schema.base import Model
+from sim.schema.base import Line, Model
 from sim.schema.errors import Problem, TopologyError, show, unknown
 from sim.schema.source import Source
 from sim.schema.units import Bytes, Rate, Seconds, Share
@@ -31,7 +31,7 @@ _WORD = {"stacks": "stack", "frameworks": "framework"}
 PLAIN_VALUES = {"plain_values": True}
 """Validation context of a topology file, where a figure may stand without its source."""
 
-CoreCount = Annotated[float, Field(gt=0, le=4096, strict=True, title="core count")]
+CoreCount = Annotated[float, Field(ge=1e-3, le=4096, strict=True, title="core count")]
 """Cores, not necessarily a whole number of them."""
 
 
@@ -46,7 +46,7 @@ class Parameter(Model, Generic[Value]):
     """Upper end of its interval."""
     confidence: Confidence
     """How far to trust it: measured here, published by others, fitted to a table, or assumed."""
-    source: str = Field(min_length=1)
+    source: Annotated[Line, Field(min_length=1)]
     """Who measured or published it, or what it was fitted to."""
 
     @model_validator(mode="before")

@@ -2,14 +2,22 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Strict, model_validator
+from pydantic import BeforeValidator, Field, Strict, model_validator
 
-from sim.schema.base import Count, Flag, Model, Name, Title
-from sim.schema.errors import Problem
+from sim.schema.base import Count, Flag, Line, Model, Name, Title
+from sim.schema.errors import Problem, show
 from sim.schema.hosts import Bond
 from sim.schema.units import Bytes, PositiveShare, Seconds
 
-Switch = Literal[0, 1]
+
+def _no_word(value: Any) -> Any:
+    """Refuse ``true`` and ``false``, which Python takes for 1 and 0."""
+    if isinstance(value, bool):
+        raise Problem(f"found {show(value)}", found=value, allowed="0, 1")
+    return value
+
+
+Switch = Annotated[Literal[0, 1], BeforeValidator(_no_word)]
 Threshold = Annotated[int, Strict(), Field(ge=0, le=2**53)]
 
 
@@ -67,7 +75,7 @@ class Light(Model):
     """Largest buffer, in bytes, that goes the 2D way."""
     LIGHT_TOPK_ALLREDUCE: Switch | None = None
     """1: send only the largest gradients of large buffers."""
-    LIGHT_TOPK_RATIO: Annotated[float, Strict(), Field(gt=0, le=1)] | None = None
+    LIGHT_TOPK_RATIO: Annotated[float, Strict(), Field(ge=1e-6, le=1)] | None = None
     """Share of the elements that is sent."""
     LIGHT_TOPK_THRESHOLD: Threshold | None = None
     """Smallest buffer, in bytes, of which only a part is sent."""
@@ -145,13 +153,13 @@ class Expect(Model):
     """Number of GPUs of the row."""
     job: str | None = None
     """The job, where several run."""
-    images_per_s: Annotated[float, Field(gt=0)]
+    images_per_s: Annotated[float, Strict(), Field(ge=1e-6, le=1e15)]
     """The figure, in samples per second over all GPUs of the row."""
     kind: Literal["fitted", "predicted", "published", "measured"]
     """What the figure is to the simulator."""
     within: PositiveShare
     """Largest relative error that counts as agreement."""
-    source: str
+    source: Line
     """Where the figure stands."""
-    fits: str | None = None
+    fits: Annotated[Line, Field(min_length=1)] | None = None
     """Parameter that was fitted to this row, e.g. kernel-tcp.cost_per_byte or gpus.effective."""

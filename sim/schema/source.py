@@ -16,6 +16,7 @@ import yaml
 from pydantic import ValidationError
 
 from sim.schema.errors import Problem, TopologyError, holds, show
+from sim.schema.inputs import read_input
 from sim.schema.translate import problems
 
 if TYPE_CHECKING:
@@ -122,17 +123,7 @@ def _find(root: Node, path: Path, *, at_key: bool) -> tuple[int, int]:
 
 
 def _text(path: FilePath, file: str) -> str:
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
-    except IsADirectoryError:
-        raise TopologyError(file, Problem("is a directory", allowed="a YAML file")) from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise TopologyError(file, Problem(f"cannot be read: {reason}")) from None
-    if len(data) > MAX_BYTES:
-        limit = f"at most {MAX_BYTES // 2**20} MiB"
-        raise TopologyError(file, Problem("the file is too large", allowed=limit))
+    data = read_input(path, most_bytes=MAX_BYTES, allowed="a YAML file")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

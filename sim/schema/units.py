@@ -29,16 +29,18 @@ class Unit:
     """A kind of quantity, usable as the metadata of an Annotated field.
 
     ``scales`` maps each spelling to its size in the base unit; the first one is exact in decimals.
-    ``zero`` admits 0, ``whole`` asks for a whole number of base units, ``most`` bounds the value.
-    A ``bare`` number is taken as is, without a unit.
+    Values lie between ``least`` and ``most``, wider than anything that exists and narrow enough for
+    sums and quotients to stay finite; with ``zero`` they begin at 0. ``whole`` asks for a whole
+    number of base units. A ``bare`` number is taken as is, without a unit.
     """
 
     name: str
     scales: Mapping[str, Decimal]
     examples: tuple[str, ...]
+    least: float
+    most: float
     zero: bool = False
     whole: bool = False
-    most: float = 1e30
     bare: bool = False
 
     def parse(self, text: object) -> float:
@@ -75,14 +77,15 @@ class Unit:
         return min(texts, key=len)
 
     def _bounded(self, text: object, value: float) -> float:
-        least = 0.0 if self.zero else 5e-324
-        if not least <= value <= self.most:
-            raise self._refuse(text, f"{show(text)} is out of range")
-        if not self.whole:
-            return float(value)
-        if value != int(value):
+        if self.whole and value % 1 > 0:
             raise self._refuse(text, f"{show(text)} is not a whole number of {self._base}")
-        return int(value)
+        if not self._from <= value <= self.most:
+            raise self._refuse(text, f"{show(text)} is out of range")
+        return int(value) if self.whole else float(value)
+
+    @property
+    def _from(self) -> float:
+        return 0.0 if self.zero else self.least
 
     @property
     def _base(self) -> str:
@@ -99,10 +102,18 @@ class Unit:
     @property
     def allowed(self) -> str:
         """Clause that tells the user what to write."""
-        bound = "from 0" if self.zero else "above 0"
-        if self.most < 1e30:
-            bound += f" to {self.format(self.most)}"
-        return f"a {self.name} {bound}, e.g. {' or '.join(self.examples)}"
+        least = "0" if self.zero else self._plain(self.least)
+        return (f"a {self.name} from {least} to {self._plain(self.most)}, "
+                f"e.g. {' or '.join(self.examples)}")
+
+    def _plain(self, value: float) -> str:
+        """Like `format`, but a whole number of the largest unit that gives one, where one does."""
+        exact = Decimal(repr(value))
+        whole = [unit for unit, scale in self.scales.items() if exact % scale == 0]
+        if not whole:
+            return self.format(value)
+        unit = max(whole, key=self.scales.__getitem__)
+        return f"{int(exact / self.scales[unit])}{unit}"
 
     def __get_pydantic_core_schema__(self, source: Any,
                                      handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -117,7 +128,7 @@ class Unit:
                 "examples": list(self.examples)}
         if not self.bare:
             return text
-        number = {"type": "number", "minimum": 0, "maximum": self.most}
+        number = {"type": "number", "minimum": self._from, "maximum": self.most}
         return {"anyOf": [text, number], "examples": list(self.examples)}
 
 
@@ -128,22 +139,24 @@ def _scales(text: str) -> dict[str, Decimal]:
 
 RATE = Unit("rate", _scales("bps=1 B/s=8 kbps=1e3 kB/s=8e3 Mbps=1e6 MB/s=8e6 Gbps=1e9 GB/s=8e9 "
                             "Tbps=1e12 TB/s=8e12 Mbit/s=1e6 Gbit/s=1e9 Tbit/s=1e12"),
-            ("25Gbps", "150GB/s"))
+            ("25Gbps", "150GB/s"), least=1.0, most=1e18)
 DURATION = Unit("time", _scales("s=1 ns=1e-9 us=1e-6 µs=1e-6 ms=1e-3 min=60 h=3600"),
-                ("3us", "1ms"))
+                ("3us", "1ms"), least=1e-10, most=3.6e6)
 SIZE = Unit("size", _scales("B=1 kB=1e3 KiB=1024 MB=1e6 MiB=1048576 GB=1e9 GiB=1073741824 "
-                            "TB=1e12 TiB=1099511627776"), ("2MiB", "1500B"), whole=True, most=2**60)
-PACKET_RATE = Unit("packet rate", _scales("pps=1 kpps=1e3 Mpps=1e6 Gpps=1e9"), ("2.5Mpps",))
+                            "TB=1e12 TiB=1099511627776"), ("2MiB", "1500B"), least=1, most=2**60,
+            whole=True)
+PACKET_RATE = Unit("packet rate", _scales("pps=1 kpps=1e3 Mpps=1e6 Gpps=1e9"), ("2.5Mpps",),
+                   least=1.0, most=1e15)
 COMPUTE_RATE = Unit("compute rate", _scales("FLOPS=1 MFLOPS=1e6 GFLOPS=1e9 TFLOPS=1e12 "
-                                            "PFLOPS=1e15"), ("23.4TFLOPS",))
-SHARE = Unit("share", _scales("%=1e-2"), ("2%", "0.5"), most=1.0, bare=True)
+                                            "PFLOPS=1e15"), ("23.4TFLOPS",), least=1e6, most=1e21)
+SHARE = Unit("share", _scales("%=1e-2"), ("2%", "0.5"), least=1e-6, most=1.0, bare=True)
 
 Rate = Annotated[float, RATE]
-"""Bits per second, above 0."""
+"""Bits per second."""
 Seconds = Annotated[float, replace(DURATION, zero=True)]
 """Seconds, 0 or more."""
 Period = Annotated[float, DURATION]
-"""Seconds, above 0."""
+"""Seconds, not 0."""
 Bytes = Annotated[int, replace(SIZE, zero=True)]
 """Bytes, 0 or more."""
 PositiveBytes = Annotated[int, SIZE]

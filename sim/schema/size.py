@@ -1,0 +1,136 @@
+"""How large a simulation of a topology would be, held to limits before anything is built.
+
+A few sizes decide what a simulation takes in memory and time, and each has one limit. At a limit an
+answer takes some seconds and less than 2 GB; beyond it the user gets a sentence instead. How long
+a simulation goes on cannot be told beforehand: `sim.clock` counts events while it runs.
+"""
+
+from collections.abc import Iterator
+
+from sim.schema.errors import Path, Problem
+from sim.schema.fabric import Clos3, DualTor, Explicit, LeafSpine, Rail
+from sim.schema.model import Topology
+from sim.schema.scenario import Scenario
+
+MOST_RESOURCES = 1 << 20
+"""Links, caps and ways of GPUs that flows can use up: 16,384 hosts of 8 GPUs have 0.7 million."""
+MOST_NEXT_HOPS = 1 << 28
+"""Links between switches times leaves: routing asks of each link which leaves it leads to."""
+MOST_FLOWS = 1 << 20
+"""Flows at once in one collective: an all-to-all over 1,024 GPUs."""
+MOST_EXCHANGED = 1 << 23
+"""Flows of all exchanges of experts in the steps of a scenario, a microsecond each."""
+
+
+def check_resources(topology: Topology) -> Iterator[Problem]:
+    """Whether the cluster and its fabric are too large."""
+    parts: dict[Path, int] = {("hosts",): _host_resources(topology),
+                              ("fabric",): 2 * _cables(topology)}
+    vpc = topology.vpc
+    if vpc is not None and vpc.vnic_rate is not None:
+        parts["vpc", "vnics"] = sum(group.count for group in topology.hosts) * 2 * vpc.vnics
+    total = sum(parts.values())
+    if total > MOST_RESOURCES:
+        largest = max(parts, key=parts.__getitem__)
+        yield Problem(f"{total:,} resources (links, caps and ways of GPUs)", path=largest,
+                      allowed=f"at most {MOST_RESOURCES:,}, of which there would be "
+                      f"{parts[largest]:,} here")
+    links, leaves = parts["fabric",], _leaves(topology)
+    if links * leaves > MOST_NEXT_HOPS:
+        yield Problem(f"{links:,} links between switches and {leaves:,} leaves",
+                      path=("fabric",), allowed=f"a product of at most {MOST_NEXT_HOPS:,}")
+
+
+def _host_resources(topology: Topology) -> int:
+    """Ports in both directions, five ways of each GPU, and what a host's VPC and cores limit."""
+    return sum(group.count * (2 * sum(group.nic_ports) + 5 * group.gpus.count + 5)
+               for group in topology.hosts)
+
+
+def _cables(topology: Topology) -> int:
+    """Cables between switches."""
+    fabric = topology.fabric
+    if isinstance(fabric, LeafSpine):
+        return fabric.leaves * fabric.spines * fabric.links
+    if isinstance(fabric, Clos3):
+        return fabric.pods * (fabric.leaves * fabric.aggs * fabric.links + fabric.cores)
+    if isinstance(fabric, Rail | DualTor):
+        return _leaves(topology) * fabric.spines * fabric.links
+    if isinstance(fabric, Explicit):
+        return sum(link.count for link in fabric.links)
+    return 0
+
+
+def _leaves(topology: Topology) -> int:
+    """Groups of switches that hosts hang on, which routing tells apart."""
+    fabric = topology.fabric
+    if isinstance(fabric, LeafSpine):
+        return fabric.leaves
+    if isinstance(fabric, Clos3):
+        return fabric.pods * fabric.leaves
+    if isinstance(fabric, DualTor):
+        return 2 * fabric.pairs
+    if isinstance(fabric, Rail):
+        hosts = sum(group.count for group in topology.hosts)
+        rails = max(len(group.nic_names) for group in topology.hosts)
+        return -(-hosts // fabric.hosts_per_leaf) * rails
+    return len(fabric.devices) if isinstance(fabric, Explicit) else 1
+
+
+def check_flows(topology: Topology) -> Iterator[Problem]:
+    """Whether a scenario has too many flows, in a file that makes sense otherwise."""
+    for number, scenario in enumerate(topology.scenarios):
+        for job, gpus in topology.rows(scenario):
+            problem = _too_many(topology, scenario, job, gpus)
+            if problem is not None:
+                yield problem.under("scenarios", number)
+                break
+
+
+def _too_many(topology: Topology, scenario: Scenario, job: str | None,
+              gpus: int) -> Problem | None:
+    hosts = _hosts_in_use(topology, job, gpus)
+    exchanges = _exchanges(topology, job)
+    peers = hosts if scenario.alltoall == "hierarchical" else gpus
+    exchanged = gpus * (peers - 1) if exchanges else 0
+    flows = scenario.channels * max(_averaging(scenario, hosts, gpus),
+                                    exchanged * (scenario.sockets if hosts > 1 else 1))
+    key = "channels" if scenario.channels * scenario.sockets > 1 else "gpus"
+    if flows > MOST_FLOWS:
+        return Problem(f"{flows:,} flows at once in a collective of {gpus:,} GPUs", path=(key,),
+                       allowed=f"at most {MOST_FLOWS:,}, with fewer GPUs, channels or sockets, or "
+                       "in a hierarchical all-to-all")
+    whole = exchanges * exchanged * scenario.channels * scenario.steps
+    if whole > MOST_EXCHANGED:
+        return Problem(f"{whole:,} flows in {exchanges * scenario.steps} all-to-alls of experts",
+                       path=("alltoall",), allowed=f"at most {MOST_EXCHANGED:,}, with fewer GPUs, "
+                       "channels or steps, or hierarchical")
+    return None
+
+
+def _averaging(scenario: Scenario, hosts: int, gpus: int) -> int:
+    """Flows of a channel when gradients are averaged: between hosts each edge has its sockets.
+
+    A ring leaves each host once, a tree has two edges a GPU, and in what else is in use each GPU
+    sends one message.
+    """
+    if hosts == 1:
+        return gpus
+    edges = {"ring": hosts, "tree": 2 * gpus}.get(scenario.allreduce, gpus)
+    return max(edges * scenario.sockets, gpus)
+
+
+def _hosts_in_use(topology: Topology, job: str | None, gpus: int) -> int:
+    for each in topology.jobs:
+        if each.name == job:
+            return len(each.hosts)
+    return sum(total < gpus for total in topology.gpu_totals) + 1
+
+
+def _exchanges(topology: Topology, job: str | None) -> int:
+    """All-to-alls of one step: before and after each layer of experts, there and back."""
+    from sim.workloads.models import get_model
+
+    own = next((each.workload for each in topology.jobs if each.name == job), None)
+    model = get_model((own or topology.workload).model)
+    return 4 * sum(layer.alltoall_elements > 0 for layer in model.layers)
