@@ -1,4 +1,7 @@
-"""The NCCL plugin's order of messages where the sending end is ahead of the receiving one."""
+"""The NCCL plugin's order of messages where the sending end is ahead of the receiving one.
+
+And that it takes no memory for that while messages flow.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,27 @@ def program(tmp_path_factory):
                  ["tests/c/test_nccl_order.c", *SOURCES, str(library())])
 
 
-@pytest.mark.parametrize("faults", ["", "drop=2%,reorder=2%,duplicate=1%,delay=100us,seed=11"],
-                         ids=["clean", "faults"])
-@pytest.mark.parametrize("progress", ["threads", "inline"])
-@pytest.mark.parametrize("port", ["udp", "mem"])
-def test_sends_that_are_ahead_find_their_buffers(program, port, progress, faults):
+def run(program, port, progress, faults=""):
     settings = {"HARP_PORT": port, "HARP_PROGRESS": progress, "HARP_FAULTS": faults,
                 "HARP_IFNAME": "=lo", "HARP_CONF_FILE": "/dev/null"}
     done = subprocess.run([program], env={**os.environ, **settings}, capture_output=True, text=True,
                           check=False, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("faults", ["", "drop=2%,reorder=2%,duplicate=1%,delay=100us,seed=11"],
+                         ids=["clean", "faults"])
+@pytest.mark.parametrize("progress", ["threads", "inline"])
+@pytest.mark.parametrize("port", ["udp", "mem"])
+def test_sends_that_are_ahead_find_their_buffers(program, port, progress, faults):
+    run(program, port, progress, faults)
+
+
+@pytest.mark.parametrize("progress", ["threads", "inline"])
+@pytest.mark.parametrize("port", ["udp", "mem"])
+def test_data_path_asks_for_no_memory_and_no_lock(tmp_path, port, progress):
+    wrapped = ["malloc", "calloc", "realloc", "aligned_alloc", "free", "mmap", "munmap",
+               "pthread_mutex_lock", "getrandom"]
+    flags = ["-O2", *(f"-Wl,--wrap={name}" for name in wrapped)]
+    run(build(tmp_path / "quiet", ["tests/c/test_nccl_quiet.c", *SOURCES, str(library(["-O2"]))],
+              flags), port, progress)

@@ -16,7 +16,7 @@
 #include "plugin.h"
 
 #define HANDLE_MAGIC UINT32_C(0x50524148) /* "HARP" */
-#define HANDLE_LAYOUT 1                   /* of the handle and of announcements */
+#define HANDLE_LAYOUT 2                   /* of the handle and of announcements */
 #define ATTEMPTS 4096
 #define SECOND_NS UINT64_C(1000000000)
 #define PART_NS SECOND_NS /* finalize waits so long at most for sending ends that close */
@@ -219,13 +219,15 @@ static enum nccl_result look_for_newcomer(struct comm *listening, void **receivi
     if (!connection)
         return NCCL_SUCCESS;
     struct comm *comm = comm_new(COMM_RECEIVING, listening->device, listening->engine);
-    if (!comm) {
-        harp_connection_close(connection);
-        return plugin_fail(NCCL_SYSTEM_ERROR, "accept: no memory");
-    }
     /* Who can be accepted is connected: that is its first completion. */
     harp_poll(connection, &completion, 1);
-    comm->connection = connection;
+    if (comm)
+        comm->connection = connection;
+    if (!comm || !order_prepare(comm)) {
+        harp_connection_close(connection);
+        free(comm);
+        return plugin_fail(NCCL_SYSTEM_ERROR, "accept: no memory");
+    }
     plugin.open++;
     *receiving = comm;
     return NCCL_SUCCESS;

@@ -4,11 +4,12 @@
  * posted. NCCL posts receives in groups of up to eight buffers with a tag each, and wants a send to
  * go to the buffer of its tag within the first group that is not complete. How these agree:
  *
- * **A run.** All comms but those that several ranks share (PXN) have one tag and single buffers.
- * The receiving end announces the tag with its first receive, by a message back on the same
- * connection; from then on sends with that tag go at once, and nothing more is announced.
+ * **A run.** All comms but those that several ranks share (PXN) have one tag. The receiving end
+ * announces it with its first receive, by a message back on the same connection; from then on sends
+ * with that tag go at once, whether their buffers are posted or not, and nothing more is announced
+ * but receives of large buffers.
  *
- * **Groups.** With the first receive that does not fit, the run ends: each receive is announced,
+ * **Groups.** With the first receive that has another tag, the run ends: each receive is announced,
  * and the sending end gives HARP the sends of a group in the order of its buffers.
  *
  *     receiving end                                             sending end
@@ -24,15 +25,21 @@
  * have sent more: these are received aside until the mark comes, and copied to the buffers of that
  * tag as they are posted. No other payload is copied twice, and this once in the life of a comm.
  *
- * A send without a group, or whose tag the first group lacks, gets no request: NCCL tries again.
+ * **Memory for what comes aside** is made with the comm, so what may come is bounded: the sending
+ * end has EARLY_BYTES of the run under way at most, but for messages whose buffers it knows to be
+ * posted. The receiving end tells it of large buffers (POSTED), and receives nothing aside before
+ * it knows that LEAVE was heard.
+ *
+ * A send without an announced buffer of its tag gets no request: NCCL tries again. One whose buffer
+ * is in a later group than the first waits until all sends before it have come, and HARP has room.
  */
 #define _GNU_SOURCE
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 
 #include "base/copy_lines.h"
+#include "base/sequence.h"
 #include "plugin.h"
 
 /* ---- Announcements ---- */
@@ -55,140 +62,212 @@ void order_begin(struct comm *comm)
 
 static uint32_t control_bytes(const struct announcement *control)
 {
-    size_t bytes =
-        control->type == ANNOUNCE_LEAVE ? MARK_BYTES : control->n * sizeof control->tags[0];
+    size_t bytes = control->type == ANNOUNCE_LEAVE    ? MARK_BYTES
+                   : control->type == ANNOUNCE_POSTED ? 0
+                                                      : control->n * sizeof control->tags[0];
     return (uint32_t)(offsetof(struct announcement, tags) + bytes);
+}
+
+static bool makes_sense(const struct announcement *news, uint32_t bytes)
+{
+    if (bytes < offsetof(struct announcement, tags))
+        return false;
+    bool known = news->type == ANNOUNCE_LEAVE || news->type == ANNOUNCE_POSTED ||
+                 (news->type == ANNOUNCE_RUN && news->n == 1) ||
+                 (news->type == ANNOUNCE_GROUP && news->n >= 1 && news->n <= NCCL_RECEIVES_MAX);
+    return known && bytes == control_bytes(news);
 }
 
 /* Sending end: the next announcement has come. */
 void order_announced(struct comm *comm, uint32_t bytes)
 {
-    const struct announcement *news = control(comm, comm->controls_tail++);
-    bool leave = news->type == ANNOUNCE_LEAVE;
-    bool tags = (news->type == ANNOUNCE_RUN && news->n == 1) ||
-                (news->type == ANNOUNCE_GROUP && news->n >= 1 && news->n <= NCCL_RECEIVES_MAX);
-    if (bytes < offsetof(struct announcement, tags) || (!leave && !tags) ||
-        bytes != control_bytes(news))
+    if (!makes_sense(control(comm, comm->controls_tail++), bytes))
         comm->failed = plugin_fail(
             NCCL_REMOTE_ERROR, "the other rank announced a receive that makes no sense: install "
                                "the same version of HARP on all hosts");
 }
 
-/* Sending end: what the receiving one said, up to the first group. */
-void order_heed(struct comm *comm)
+/* ---- Sending end ---- */
+
+static void raise_posted(struct comm *comm, uint32_t n)
+{
+    if (harp_before(comm->run_posted, n))
+        comm->run_posted = n;
+}
+
+static void heed(struct comm *comm, const struct announcement *news)
+{
+    if (news->type == ANNOUNCE_RUN) {
+        comm->run = true;
+        comm->run_tag = news->tags[0];
+        return;
+    }
+    raise_posted(comm, news->n);
+    if (news->type == ANNOUNCE_POSTED)
+        return;
+    comm->mark_due = true;
+    comm->run_end = news->n;
+    memcpy(comm->mark, news->mark, MARK_BYTES);
+}
+
+/* The first group that the receiving end announced, after heeding all it said before; NULL: none.
+ */
+static const struct announcement *first_group(struct comm *comm)
 {
     while (comm->controls_head != comm->controls_tail) {
         const struct announcement *news = control(comm, comm->controls_head);
         if (news->type == ANNOUNCE_GROUP)
-            return;
-        if (news->type == ANNOUNCE_RUN) {
-            comm->run = true;
-            comm->run_tag = news->tags[0];
-        } else {
-            comm->mark_due = true;
-            comm->run_end = news->n;
-            memcpy(comm->mark, news->mark, MARK_BYTES);
-        }
+            return news;
+        heed(comm, news);
         post_control(comm, comm->controls_head++);
     }
+    return NULL;
 }
 
-/* Receiving end: take what comes, whatever its size, until the mark does. Memory is touched only as
- * far as messages are long. */
-static void receive_aside(struct comm *comm)
+static bool run_is_over(const struct comm *comm)
 {
-    if (!comm->aside) {
-        void *memory = mmap(NULL, HARP_MESSAGE_MAX, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (memory == MAP_FAILED) {
-            comm->failed = plugin_fail(NCCL_SYSTEM_ERROR, "irecv: no memory for what came early");
-            return;
-        }
-        comm->aside = memory;
-    }
-    harp_receive(comm->connection, comm->aside, HARP_MESSAGE_MAX, OF_ASIDE);
+    return comm->mark_due && !harp_before(comm->run_n, comm->run_end);
 }
 
-void order_end_aside(struct comm *comm)
+static bool fits_in_run(const struct comm *comm, int tag, uint32_t size)
 {
-    if (comm->posting != POSTING_LEAVE)
-        return;
-    if (comm->aside)
-        munmap(comm->aside, HARP_MESSAGE_MAX);
-    comm->aside = NULL;
-    comm->posting = POSTING_GROUPS;
+    bool posted = harp_before(comm->run_n, comm->run_posted);
+    return tag == comm->run_tag && !run_is_over(comm) && !comm->waiting_n &&
+           (posted || comm->run_bytes + size <= EARLY_BYTES);
 }
 
-void order_aside(struct comm *comm, uint32_t size)
+/* Buffers of this tag that are announced and for which there is no send yet. */
+static uint32_t count_places(struct comm *comm, int tag)
 {
-    if (size == MARK_BYTES && memcmp(comm->aside, comm->mark, MARK_BYTES) == 0) {
-        order_end_aside(comm);
-        return;
+    uint32_t places = 0, taken = 0;
+    for (uint32_t number = comm->controls_head; number != comm->controls_tail; number++) {
+        const struct announcement *group = control(comm, number);
+        uint32_t first = number == comm->controls_head ? comm->sent_of_group : 0;
+        for (uint32_t i = first; i < group->n; i++)
+            places += group->tags[i] == tag;
     }
-    struct early *early = malloc(sizeof *early + size);
-    if (!early) {
-        comm->failed = plugin_fail(NCCL_SYSTEM_ERROR, "irecv: no memory for what came early");
-        return;
-    }
-    early->next = NULL;
-    early->size = size;
-    memcpy(early->bytes, comm->aside, size);
-    *comm->early_end = early;
-    comm->early_end = &early->next;
-    receive_aside(comm);
+    for (uint32_t i = 0; i < NCCL_RECEIVES_MAX; i++)
+        taken += comm->held[i].request && comm->held[i].tag == tag;
+    for (uint32_t i = 0; i < comm->waiting_n; i++)
+        taken += comm->waiting[i].tag == tag;
+    return places - taken;
 }
 
-/* ---- Sending end ---- */
-
-int order_place(struct comm *comm, int tag)
+bool order_may_send(struct comm *comm, int tag, uint32_t size)
 {
     if (comm->run)
-        return tag == comm->run_tag ? 0 : -1;
-    const struct announcement *group = control(comm, comm->controls_head);
+        return fits_in_run(comm, tag, size);
+    return comm->waiting_n < NCCL_REQUESTS && count_places(comm, tag) > 0;
+}
+
+static void stop_waiting(struct comm *comm, uint32_t i)
+{
+    comm->waiting_n--;
+    memmove(&comm->waiting[i], &comm->waiting[i + 1],
+            (comm->waiting_n - i) * sizeof comm->waiting[0]);
+}
+
+static bool send_now(struct comm *comm, const struct waiting_send *send)
+{
+    return harp_send(comm->connection, send->data, send->size, context_of(send->request, 0));
+}
+
+static void send_run(struct comm *comm)
+{
+    while (comm->run && comm->waiting_n && send_now(comm, &comm->waiting[0])) {
+        raise_posted(comm, ++comm->run_n); /* so that numbers that wrap stay close */
+        comm->run_bytes += comm->waiting[0].size;
+        stop_waiting(comm, 0);
+    }
+}
+
+static void send_mark(struct comm *comm)
+{
+    if (run_is_over(comm) && !comm->waiting_n &&
+        harp_send(comm->connection, comm->mark, MARK_BYTES, OF_MARK))
+        comm->mark_due = comm->run = false;
+}
+
+static struct waiting_send *find_place(struct comm *comm, const struct announcement *group, int tag)
+{
     for (uint32_t i = comm->sent_of_group; i < group->n; i++)
         if (group->tags[i] == tag && !comm->held[i].request)
-            return (int)i;
-    return -1;
+            return &comm->held[i];
+    return NULL;
 }
 
-static void send_held(struct comm *comm, struct held *held)
+static void hold_sends_of_group(struct comm *comm, const struct announcement *group)
 {
-    harp_send(comm->connection, held->data, held->size, context_of(held->request, 0));
-    held->request = NULL;
-}
-
-bool order_may_send(struct comm *comm)
-{
-    bool over = comm->mark_due && (int32_t)(comm->run_n - comm->run_end) >= 0;
-    if (over && comm_lives(comm)) {
-        comm->mark_due = !harp_send(comm->connection, comm->mark, MARK_BYTES, OF_MARK);
-        comm->run = comm->mark_due;
+    for (uint32_t i = 0; i < comm->waiting_n;) {
+        struct waiting_send *place = find_place(comm, group, comm->waiting[i].tag);
+        if (place) {
+            *place = comm->waiting[i];
+            stop_waiting(comm, i);
+        } else {
+            i++;
+        }
     }
-    if (over && comm->mark_due)
-        return false;
-    return comm->run || comm->controls_head != comm->controls_tail;
 }
 
-void order_send(struct comm *comm)
+/* Whether all of the group has gone. */
+static bool send_group(struct comm *comm, const struct announcement *group)
 {
-    if (comm->run) {
-        comm->run_n++;
-        send_held(comm, &comm->held[0]);
-        return;
+    hold_sends_of_group(comm, group);
+    for (struct waiting_send *held; comm->sent_of_group < group->n; comm->sent_of_group++) {
+        held = &comm->held[comm->sent_of_group];
+        if (!held->request || !send_now(comm, held))
+            return false;
+        held->request = NULL;
     }
-    const struct announcement *group = control(comm, comm->controls_head);
-    while (comm->sent_of_group < group->n && comm->held[comm->sent_of_group].request)
-        send_held(comm, &comm->held[comm->sent_of_group++]);
-    if (comm->sent_of_group < group->n)
-        return;
     comm->sent_of_group = 0;
     /* Its place in the ring is for a coming one. */
     post_control(comm, comm->controls_head++);
+    return true;
+}
+
+void order_flush(struct comm *comm)
+{
+    if (!comm_lives(comm) || comm->failed != NCCL_SUCCESS)
+        return;
+    const struct announcement *group = first_group(comm);
+    send_run(comm);
+    send_mark(comm);
+    while (group && !comm->run && send_group(comm, group))
+        group = first_group(comm);
+}
+
+void order_wait(struct comm *comm, const struct waiting_send *send)
+{
+    comm->waiting[comm->waiting_n++] = *send;
+    order_flush(comm);
+}
+
+/* The run's messages come before all others. */
+void order_sent(struct comm *comm, uint32_t bytes)
+{
+    if (comm->run)
+        comm->run_bytes -= bytes;
 }
 
 /* ---- Receiving end ---- */
 
-void order_announce(struct comm *comm, const struct announcement *news)
+bool order_prepare(struct comm *comm)
+{
+    struct early *early = &comm->early;
+    early->room = EARLY_BYTES + (size_t)HARP_EAGER * harp_segment(comm->connection) +
+                  (EARLY_MESSAGES + 1) * HARP_LINE_BYTES;
+    void *memory =
+        mmap(NULL, early->room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return false;
+    early->bytes = memory;
+    while (getrandom(comm->mark, MARK_BYTES, 0) != MARK_BYTES)
+        ; /* only a signal interrupts it */
+    return true;
+}
+
+/* HARP takes it: no more are under way than the ring has places, unless the connection ended. */
+static void announce(struct comm *comm, const struct announcement *news)
 {
     struct announcement *place = control(comm, comm->controls_tail++);
     *place = *news;
@@ -198,56 +277,109 @@ void order_announce(struct comm *comm, const struct announcement *news)
 static void leave_run(struct comm *comm)
 {
     struct announcement leave = {.type = ANNOUNCE_LEAVE, .n = comm->run_n};
-    while (getrandom(comm->mark, MARK_BYTES, 0) != MARK_BYTES)
-        ; /* only a signal interrupts it */
     memcpy(leave.mark, comm->mark, MARK_BYTES);
-    order_announce(comm, &leave);
+    comm->leave = comm->controls_tail;
+    announce(comm, &leave);
     comm->posting = POSTING_LEAVE;
-    comm->early_end = &comm->early;
-    receive_aside(comm);
 }
 
-bool order_may_post(struct comm *comm, uint32_t n, const int *tags)
+static bool fits_run(const struct comm *comm, const struct receive *receive)
 {
-    bool fits = n == 1 && (comm->posting == POSTING_NOTHING || tags[0] == comm->run_tag);
+    int tag = comm->posting == POSTING_NOTHING ? receive->tags[0] : comm->run_tag;
+    for (uint32_t i = 0; i < receive->request->n; i++)
+        if (receive->tags[i] != tag)
+            return false;
+    return true;
+}
+
+bool order_may_post(struct comm *comm, const struct receive *receive)
+{
+    bool fits = fits_run(comm, receive);
     if (comm->posting == POSTING_NOTHING) {
         comm->posting = fits ? POSTING_RUN : POSTING_GROUPS;
-        comm->run_tag = tags[0];
+        comm->run_tag = receive->tags[0];
         if (fits)
-            order_announce(comm,
-                           &(struct announcement){.type = ANNOUNCE_RUN, .n = 1, .tags = {tags[0]}});
+            announce(comm,
+                     &(struct announcement){.type = ANNOUNCE_RUN, .n = 1, .tags = {comm->run_tag}});
     } else if (comm->posting == POSTING_RUN && !fits) {
         leave_run(comm);
     }
-    comm->run_n += comm->posting == POSTING_RUN;
     return comm->posting != POSTING_LEAVE;
+}
+
+void order_posted(struct comm *comm, const struct receive *receive,
+                  const struct announcement *group)
+{
+    bool large = false;
+    if (comm->posting == POSTING_GROUPS) {
+        if (group->n)
+            announce(comm, group);
+        return;
+    }
+    for (uint32_t i = 0; i < receive->request->n; i++)
+        large |= receive->sizes[i] > LARGE_BYTES;
+    comm->run_n += receive->request->n;
+    if (large)
+        announce(comm, &(struct announcement){.type = ANNOUNCE_POSTED, .n = comm->run_n});
+}
+
+/* Not before the sending end has heard of LEAVE, or it could send ever more. */
+void order_receive_aside(struct comm *comm)
+{
+    struct early *early = &comm->early;
+    if (comm->posting != POSTING_LEAVE || comm->aside_posted)
+        return;
+    if (harp_before(comm->leave, comm->controls_head) || comm->closed)
+        comm->aside_posted = harp_receive(comm->connection, early->bytes + early->to,
+                                          (uint32_t)(early->room - early->to), OF_ASIDE);
+}
+
+void order_end_aside(struct comm *comm)
+{
+    if (comm->posting == POSTING_LEAVE)
+        comm->posting = POSTING_GROUPS;
+}
+
+static size_t whole_lines(size_t bytes)
+{
+    return (bytes + HARP_LINE_BYTES - 1) / HARP_LINE_BYTES * HARP_LINE_BYTES;
+}
+
+void order_aside(struct comm *comm, uint32_t size)
+{
+    struct early *early = &comm->early;
+    comm->aside_posted = false;
+    if (size == MARK_BYTES && memcmp(early->bytes + early->to, comm->mark, MARK_BYTES) == 0) {
+        order_end_aside(comm);
+        return;
+    }
+    if (early->n == EARLY_MESSAGES) {
+        comm->failed = plugin_fail(NCCL_REMOTE_ERROR, "the other rank sent more than it may: "
+                                                      "install the same version of HARP on all "
+                                                      "hosts");
+        return;
+    }
+    early->sizes[early->n++] = size;
+    early->to += whole_lines(size);
 }
 
 bool order_take_early(struct comm *comm, int tag, void *to, size_t room, uint32_t *came)
 {
-    struct early *early = comm->early;
-    if (!early || tag != comm->run_tag)
+    struct early *early = &comm->early;
+    if (early->first == early->n || tag != comm->run_tag)
         return false;
-    *came = early->size;
-    if (early->size > room)
+    *came = early->sizes[early->first++];
+    if (*came > room)
         comm->failed = plugin_fail(NCCL_INVALID_USAGE, "irecv of %zu bytes: %u came", room, *came);
     else
-        harp_copy_lines(to, early->bytes, early->size);
-    comm->early = early->next;
-    if (!comm->early)
-        comm->early_end = &comm->early;
-    free(early);
+        harp_copy_lines(to, early->bytes + early->from, *came);
+    early->from += whole_lines(*came);
     return true;
 }
 
 void order_forget(struct comm *comm)
 {
-    if (comm->aside)
-        munmap(comm->aside, HARP_MESSAGE_MAX);
-    comm->aside = NULL;
-    while (comm->early) {
-        struct early *next = comm->early->next;
-        free(comm->early);
-        comm->early = next;
-    }
+    if (comm->early.bytes)
+        munmap(comm->early.bytes, comm->early.room);
+    comm->early.bytes = NULL;
 }

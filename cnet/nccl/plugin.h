@@ -78,13 +78,14 @@ enum announcement_type {
     ANNOUNCE_RUN = 1, /* from the beginning: single buffers, all with this tag */
     ANNOUNCE_LEAVE,   /* the run ends with n messages; send `mark` as soon as these have gone */
     ANNOUNCE_GROUP,   /* the next buffers are n, with these tags */
+    ANNOUNCE_POSTED,  /* n buffers of the run are posted, of which the last is a large one */
 };
 
 #define MARK_BYTES 16
 
 struct announcement {
     uint32_t type;
-    uint32_t n; /* GROUP, RUN: tags; LEAVE: messages of the run, counted from 0 and wrapping */
+    uint32_t n; /* GROUP, RUN: tags; else messages of the run, counted from 0 and wrapping */
     union {
         int32_t tags[NCCL_RECEIVES_MAX];
         uint8_t mark[MARK_BYTES]; /* random */
@@ -107,17 +108,27 @@ struct receive {
     int tags[NCCL_RECEIVES_MAX];
 };
 
-/* A message of the run that came after its end, whose buffer is yet to be posted. */
-struct early {
-    struct early *next;
-    uint32_t size;
-    uint8_t bytes[];
-};
-
-struct held { /* a send whose turn in its group has not come */
-    struct request *request;
+/* A send that HARP does not have yet: others come first, or HARP is full. */
+struct waiting_send {
+    struct request *request; /* NULL: none */
     void *data;
     uint32_t size;
+    int tag;
+};
+
+/* Messages of the run whose buffers were not posted when it ended, in the order in which they came.
+ * The sending end has no more than EARLY_BYTES under way without knowing of buffers, and a message
+ * for each request; small ones may be done besides, as HARP takes HARP_EAGER without a buffer. */
+#define EARLY_BYTES (UINT32_C(4) << 20)
+#define EARLY_MESSAGES (NCCL_REQUESTS * NCCL_RECEIVES_MAX + HARP_EAGER)
+#define LARGE_BYTES (UINT32_C(1) << 20) /* of a buffer that is announced even in the run */
+
+struct early {
+    uint8_t *bytes; /* made with the comm */
+    size_t room;
+    size_t from, to; /* what is kept; the next message is received to `to` */
+    uint32_t sizes[EARLY_MESSAGES];
+    uint32_t first, n; /* of `sizes`: what is kept */
 };
 
 enum comm_kind {
@@ -149,15 +160,20 @@ struct comm {
     uint8_t mark[MARK_BYTES];
     /* Sending end. */
     bool run, mark_due;
-    uint32_t run_end; /* with mark_due: how many the run is to have */
+    uint32_t run_end;    /* with mark_due: how many the run is to have */
+    uint32_t run_posted; /* so many buffers of the run are known to be posted */
+    uint64_t run_bytes;  /* of the run's messages under way */
+    struct waiting_send waiting[NCCL_REQUESTS]; /* oldest first */
+    uint32_t waiting_n;
     /* The first group, of which announcement `controls_head` tells. */
-    struct held held[NCCL_RECEIVES_MAX];
+    struct waiting_send held[NCCL_RECEIVES_MAX];
     uint32_t sent_of_group;
 
     /* Receiving end. */
     enum posting posting;
-    uint8_t *aside; /* what comes until the mark; NULL otherwise */
-    struct early *early, **early_end;
+    uint32_t leave;    /* number of the announcement that ends the run */
+    bool aside_posted; /* what comes next comes into `early` */
+    struct early early;
     struct receive later[NCCL_REQUESTS]; /* to be posted when the mark has come */
     uint32_t later_n;
 
@@ -224,23 +240,26 @@ bool comm_lives(const struct comm *comm); /* it has a connection, and its engine
 /* Let go of all memory of NCCL's and of the connection. */
 void comm_let_go(struct comm *comm);
 
-/* order.c. Sending end: controls are posted once it is connected; what the receiving end said is
- * heeded after completions were taken. order_may_send: whether it is known which buffer the next
- * message goes to; then order_place gives the place in `held` for a send of this tag, -1 if it has
- * to wait, and order_send hands over what has its turn. */
+/* order.c. Sending end: controls are posted once it is connected. order_may_send: whether it is
+ * known where a message of this tag goes, and it may go or wait; then order_wait takes it.
+ * order_flush gives HARP what has its turn; order_sent: a message has arrived. */
 void order_begin(struct comm *comm);
 void order_announced(struct comm *comm, uint32_t bytes);
-void order_heed(struct comm *comm);
-bool order_may_send(struct comm *comm);
-int order_place(struct comm *comm, int tag);
-void order_send(struct comm *comm);
+bool order_may_send(struct comm *comm, int tag, uint32_t size);
+void order_wait(struct comm *comm, const struct waiting_send *send);
+void order_flush(struct comm *comm);
+void order_sent(struct comm *comm, uint32_t bytes);
 
-/* Receiving end. order_may_post: whether a receive of these tags may be posted now, or
- * only when the mark has come.
+/* Receiving end. order_prepare makes all memory that it will need; false: there is none.
+ * order_may_post: whether a receive may be posted now, or only when the mark has come.
+ * order_posted: it was.
  * order_take_early: whether the message for this buffer has come already, and was copied. */
-bool order_may_post(struct comm *comm, uint32_t n, const int *tags);
-void order_announce(struct comm *comm, const struct announcement *news);
+bool order_prepare(struct comm *comm);
+bool order_may_post(struct comm *comm, const struct receive *receive);
+void order_posted(struct comm *comm, const struct receive *receive,
+                  const struct announcement *group);
 bool order_take_early(struct comm *comm, int tag, void *to, size_t room, uint32_t *came);
+void order_receive_aside(struct comm *comm); /* if it is time */
 void order_aside(struct comm *comm, uint32_t size);
 void order_end_aside(struct comm *comm); /* no mark will come any more, or it has */
 void order_forget(struct comm *comm);

@@ -113,8 +113,7 @@ static void post_receive(struct comm *comm, const struct receive *receive)
         harp_receive(comm->connection, receive->data[i], receive->sizes[i], context);
         group.tags[group.n++] = receive->tags[i];
     }
-    if (comm->posting == POSTING_GROUPS && group.n)
-        order_announce(comm, &group);
+    order_posted(comm, receive, &group);
 }
 
 static void post_later(struct comm *comm, const struct receive *receive)
@@ -138,8 +137,10 @@ static void complete(struct comm *comm, const struct harp_completion *completion
     case HARP_COMPLETION_SENT:
         if (completion->context == OF_CONTROL)
             comm->controls_head++;
-        else if (completion->context != OF_MARK)
+        else if (completion->context != OF_MARK) {
+            order_sent(comm, completion->size);
             end_part(comm, completion->context, completion->size);
+        }
         break;
     case HARP_COMPLETION_RECEIVED:
         if (completion->context == OF_CONTROL)
@@ -169,10 +170,15 @@ static void take_completions(struct comm *comm)
         for (size_t i = 0; i < n; i++)
             complete(comm, &completions[i]);
     }
-    if (comm->kind == COMM_SENDING)
-        order_heed(comm);
+    if (!comm_lives(comm))
+        return;
+    if (comm->kind == COMM_SENDING) {
+        order_flush(comm);
+        return;
+    }
     if (comm->closed && !comm->coming)
         order_end_aside(comm);
+    order_receive_aside(comm);
     if (comm->later_n && comm->posting == POSTING_GROUPS)
         post_what_waited(comm);
 }
@@ -241,6 +247,11 @@ static bool is_usable(const struct comm *comm, enum comm_kind kind)
     return comm && comm->kind == kind;
 }
 
+static bool may_send(struct comm *comm, int tag, size_t size)
+{
+    return comm->free_n && order_may_send(comm, tag, (uint32_t)size);
+}
+
 enum nccl_result plugin_isend(void *sending, void *data, size_t size, int tag, void *memory,
                               void *parent, void **request)
 {
@@ -253,20 +264,21 @@ enum nccl_result plugin_isend(void *sending, void *data, size_t size, int tag, v
         return plugin_fail(NCCL_INVALID_ARGUMENT, "isend of %zu bytes: the most is %u", size,
                            HARP_MESSAGE_MAX);
     take_completions(comm);
-    if (!order_may_send(comm))
+    if (!may_send(comm, tag, size))
         progress(comm);
-    if (failure(comm) != NCCL_SUCCESS)
+    /* That the other end has closed is for test to say. */
+    bool closed = failure(comm) != NCCL_SUCCESS && comm->closed && comm->free_n;
+    if (comm->failed != NCCL_SUCCESS && !closed)
         return comm->failed;
-    if (!order_may_send(comm) || comm->free_n == 0)
-        return NCCL_SUCCESS;
-    int place = order_place(comm, tag);
-    if (place < 0)
+    if (!closed && !may_send(comm, tag, size))
         return NCCL_SUCCESS;
     struct request *made = take_request(comm, 1);
-    begin_part(made, 0, memory, parent, size);
-    comm->held[place] = (struct held){
-        .request = made, .data = size ? data : comm->controls, .size = (uint32_t)size};
-    order_send(comm);
+    begin_part(made, 0, memory, closed ? NULL : parent, size);
+    if (!closed)
+        order_wait(comm, &(struct waiting_send){.request = made,
+                                                .data = size ? data : comm->controls,
+                                                .size = (uint32_t)size,
+                                                .tag = tag});
     *request = made;
     return NCCL_SUCCESS;
 }
@@ -316,7 +328,7 @@ enum nccl_result plugin_irecv(void *receiving, int n, void **data, size_t *sizes
         begin_part(receive.request, (uint32_t)i, memories[i], parents ? parents[i] : NULL,
                    sizes[i]);
     }
-    if (order_may_post(comm, (uint32_t)n, tags))
+    if (order_may_post(comm, &receive))
         post_receive(comm, &receive);
     else
         post_later(comm, &receive);
@@ -343,6 +355,8 @@ enum nccl_result plugin_test(void *request, int *done, int *sizes)
         return plugin_fail(NCCL_INVALID_ARGUMENT, "test: no request, or one that was done before");
     *done = 0;
     if (made->left)
+        take_completions(made->comm);
+    if (made->left && plugin.drives)
         progress(made->comm);
     if (made->left)
         return failure(made->comm);

@@ -2,94 +2,7 @@
  * ahead of the receiving one.
  */
 #define _GNU_SOURCE
-#include "nccl/abi.h"
-
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
-#include "check.h"
-
-enum { LARGE = 3000000, SMALL = 64, AHEAD = 7, PATIENCE_S = 20 };
-
-extern const struct nccl_net_v12 ncclNetPlugin_v12;
-static const struct nccl_net_v12 *net = &ncclNetPlugin_v12;
-static void *context, *sending, *receiving, *out_memory, *in_memory;
-static uint8_t *out, *in;
-static time_t begun;
-
-#define GOOD(call) CHECK((call) == NCCL_SUCCESS, "%s failed", #call)
-
-static void patience(const char *what)
-{
-    CHECK(time(NULL) - begun < PATIENCE_S, "%s takes too long", what);
-}
-
-static bool done(void *request, int *size)
-{
-    int is = 0;
-    patience("a request");
-    GOOD(net->test(request, &is, size));
-    return is;
-}
-
-static int wait_for(void *request)
-{
-    int sizes[NCCL_RECEIVES_MAX] = {-1};
-    while (!done(request, sizes))
-        ;
-    return sizes[0];
-}
-
-static void *send_now(void *data, size_t size, int tag)
-{
-    void *request = NULL;
-    GOOD(net->isend(sending, data, size, tag, out_memory, NULL, &request));
-    return request;
-}
-
-static void *receive(void *data, size_t size, int tag)
-{
-    void *request = NULL;
-    GOOD(net->irecv(receiving, 1, &data, &size, &tag, &in_memory, NULL, &request));
-    CHECK(request, "irecv gave no request");
-    return request;
-}
-
-/* A comm of which one message of tag 5 has gone through. */
-static void meet(void)
-{
-    char handle[NCCL_HANDLE_BYTES];
-    void *listening, *send = NULL;
-    GOOD(net->listen(context, 0, handle, &listening));
-    for (sending = receiving = NULL; !sending || !receiving; patience("connecting")) {
-        if (!sending)
-            GOOD(net->connect(context, 0, handle, &sending, NULL));
-        if (!receiving)
-            GOOD(net->accept(listening, &receiving, NULL));
-    }
-    GOOD(net->closeListen(listening));
-    GOOD(net->regMr(sending, out, LARGE * AHEAD, NCCL_PTR_HOST, &out_memory));
-    GOOD(net->regMr(receiving, in, LARGE * AHEAD, NCCL_PTR_HOST, &in_memory));
-    void *first = receive(in, SMALL, 5);
-    while (!(send = send_now(out, SMALL, 5)))
-        patience("the first send");
-    CHECK(wait_for(first) == SMALL && wait_for(send) == SMALL, "the first message");
-}
-
-static void part(bool send_end, bool receive_end)
-{
-    if (send_end) {
-        GOOD(net->deregMr(sending, out_memory));
-        GOOD(net->closeSend(sending));
-    }
-    if (receive_end) {
-        GOOD(net->deregMr(receiving, in_memory));
-        GOOD(net->closeRecv(receiving));
-    }
-}
+#include "nccl_both_ends.h"
 
 /* Tag 5 is sent on and on; then the first buffer to be posted has tag 7. */
 static void ahead(void)
@@ -190,28 +103,174 @@ static void closed_before_group(void)
     part(false, true);
 }
 
-static void ignore(enum nccl_log_level level, unsigned long parts, const char *file, int line,
-                   const char *format, ...)
+/* The run has one tag, so a group that has no other belongs to it: it takes what was sent and done
+ * before, though nobody calls isend any more. */
+static void group_of_the_run_needs_no_isend(void)
 {
-    (void)level, (void)parts, (void)file, (void)line, (void)format;
+    meet();
+    for (int i = 0; i < 3; i++)
+        wait_for(send_now(out + i * SMALL, SMALL, 5));
+    wait_for(receive_group(2, in, SMALL, (int[]){5, 5}));
+    wait_for(receive(in + 2 * SMALL, SMALL, 5));
+    CHECK(memcmp(in, out, 3 * SMALL) == 0, "the groups have other bytes");
+    part(true, true);
+}
+
+/* The end of the run is answered by whatever the sending end calls: here only test. */
+static void run_ends_while_the_sender_only_tests(void)
+{
+    meet();
+    void *sends[2] = {send_now(out, SMALL, 5), send_now(out + SMALL, LARGE, 5)};
+    void *seven = receive(in, SMALL, 7);
+    void *first = receive(in + SMALL, SMALL, 5), *second = receive(in + 2 * SMALL, LARGE, 5);
+    bool came[4] = {false};
+    while (!came[0] || !came[1] || !came[2] || !came[3]) {
+        came[0] = came[0] || done(first, NULL);
+        came[1] = came[1] || done(second, NULL);
+        came[2] = came[2] || done(sends[0], NULL);
+        came[3] = came[3] || done(sends[1], NULL);
+    }
+    CHECK(memcmp(in + SMALL, out, SMALL + LARGE) == 0, "the run's end has other bytes");
+    void *send = NULL;
+    while (!(send = send_now(out + 777, SMALL, 7)))
+        patience("the send of tag 7");
+    wait_for(seven);
+    wait_for(send);
+    part(true, true);
+}
+
+/* As many sends as there can be, all ahead of their buffers when the run ends. */
+static void all_requests_are_ahead(void)
+{
+    enum { MOST = NCCL_REQUESTS * NCCL_RECEIVES_MAX };
+    void *sends[MOST], *receives[NCCL_REQUESTS] = {NULL};
+    int sent = 0, posted = 0, taken = 0;
+    meet();
+    while (sent < MOST && (sends[sent] = send_now(out + sent, (size_t)sent + 1, 5)))
+        sent++;
+    CHECK(sent == MOST, "%d sends of %d were taken", sent, MOST);
+    CHECK(!send_now(out, SMALL, 5), "a send more than there may be was taken");
+    void *seven = receive(in, SMALL, 7), *send = NULL;
+    bool came = false;
+    for (int tested = 0; taken < MOST || !came;) {
+        for (; posted < MOST && posted - taken < NCCL_REQUESTS - 1; posted++)
+            receives[posted % NCCL_REQUESTS] = receive(in + SMALL + 1000 * posted, 1000, 5);
+        int size[NCCL_RECEIVES_MAX];
+        if (taken < posted && done(receives[taken % NCCL_REQUESTS], size)) {
+            CHECK(size[0] == taken + 1, "message %d has %d bytes", taken, size[0]);
+            CHECK(memcmp(in + SMALL + 1000 * taken, out + taken, (size_t)size[0]) == 0,
+                  "message %d has other bytes", taken);
+            taken++;
+        }
+        if (tested < MOST)
+            tested += done(sends[tested], NULL);
+        else if (!send)
+            send = send_now(out, SMALL, 7);
+        came = came || done(seven, NULL);
+    }
+    wait_for(send);
+    part(true, true);
+}
+
+/* What may come early is bounded: beyond it sends wait for their buffers, which may be large. */
+static void more_than_may_be_early_waits_for_its_buffer(void)
+{
+    void *send, *after = NULL;
+    meet();
+    CHECK(!send_now(out, 2 * LARGE, 5), "6 MB were taken, for which no buffer is known");
+    void *request = receive(in, 2 * LARGE, 5);
+    while (!(send = send_now(out, 2 * LARGE, 5)))
+        done(request, NULL);
+    while (!after)
+        after = send_now(out + LARGE, LARGE, 5);
+    CHECK(!send_now(out, LARGE, 5), "two sends of 3 MB were taken, for which no buffer is known");
+    CHECK(wait_for(request) == 2 * LARGE && memcmp(in, out, 2 * LARGE) == 0, "6 MB are others");
+    request = receive(in, LARGE, 5);
+    CHECK(wait_for(request) == LARGE && memcmp(in, out + LARGE, LARGE) == 0, "3 MB are others");
+    wait_for(send);
+    wait_for(after);
+    part(true, true);
+}
+
+/* A send whose tag only a later group has is taken, and stays behind the first group's. */
+static void send_for_a_later_group_is_taken(void)
+{
+    meet();
+    void *groups[2] = {receive_group(2, in, SMALL, (int[]){5, 7}),
+                       receive_group(2, in + 2 * SMALL, SMALL, (int[]){9, 5})};
+    void *sends[4] = {NULL};
+    const int tags[4] = {5, 9, 5, 7};
+    for (int i = 0; i < 4; i++)
+        while (!(sends[i] = send_now(out + i * SMALL, SMALL, tags[i])))
+            done(groups[0], NULL);
+    CHECK(!send_now(out, SMALL, 9), "a second send of tag 9 was taken; there is one buffer");
+    wait_for(groups[0]);
+    wait_for(groups[1]);
+    const int sent[4] = {0, 3, 1, 2};
+    for (int i = 0; i < 4; i++) {
+        CHECK(memcmp(in + i * SMALL, out + sent[i] * SMALL, SMALL) == 0, "buffer %d is another's",
+              i);
+        wait_for(sends[i]);
+    }
+    part(true, true);
+}
+
+/* The other end's close is an error of the send's test, not of isend. */
+static void send_to_who_has_closed_fails_in_test(void)
+{
+    enum nccl_result result = NCCL_SUCCESS;
+    int is_done = 0;
+    meet();
+    receive(in, LARGE, 5);
+    part(false, true);
+    for (void *send = NULL; result == NCCL_SUCCESS && !is_done; patience("an error")) {
+        if (!send)
+            GOOD(net->isend(sending, out, LARGE, 5, out_memory, NULL, &send));
+        else
+            result = net->test(send, &is_done, NULL);
+    }
+    CHECK(result == NCCL_REMOTE_ERROR, "the test of a send to nobody gave %d", result);
+    void *again = NULL;
+    GOOD(net->isend(sending, out, SMALL, 7, out_memory, NULL, &again));
+    CHECK(again, "isend gave no request after the end");
+    CHECK(net->test(again, &is_done, NULL) == NCCL_REMOTE_ERROR && !is_done, "a second error");
+    part(true, false);
+}
+
+/* Tags that the run lacks find no sender any more; what came before its end is there. */
+static void closed_before_the_run_ended(void)
+{
+    enum nccl_result result = NCCL_SUCCESS;
+    int is_done = 0;
+    meet();
+    wait_for(send_now(out, SMALL, 5));
+    part(true, false);
+    void *seven = receive(in, SMALL, 7), *five = receive(in + SMALL, SMALL, 5);
+    CHECK(wait_for(five) == SMALL && memcmp(in + SMALL, out, SMALL) == 0, "another message");
+    while (result == NCCL_SUCCESS && !is_done) {
+        patience("an error");
+        result = net->test(seven, &is_done, NULL);
+    }
+    CHECK(result == NCCL_REMOTE_ERROR, "a receive that nobody sends for gave %d", result);
+    part(false, true);
 }
 
 int main(void)
 {
-    begun = time(NULL);
-    out = malloc(LARGE * AHEAD);
-    in = malloc(SMALL + LARGE * AHEAD);
-    for (size_t i = 0; i < LARGE * AHEAD; i++)
-        out[i] = (uint8_t)(i * 2654435761u >> 13);
-    GOOD(net->init(&context, 1, NULL, ignore, NULL));
+    begin_both_ends();
     for (int round = 0; round < 5; round++) {
         ahead();
+        group_of_the_run_needs_no_isend();
+        run_ends_while_the_sender_only_tests();
+        all_requests_are_ahead();
+        more_than_may_be_early_waits_for_its_buffer();
+        send_for_a_later_group_is_taken();
+        send_to_who_has_closed_fails_in_test();
         closed_before_received();
         closed_and_too_short();
         closed_before_group();
+        closed_before_the_run_ended();
     }
-    GOOD(net->finalize(context));
-    free(out);
-    free(in);
+    end_both_ends();
     return 0;
 }

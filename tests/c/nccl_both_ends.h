@@ -1,0 +1,137 @@
+/* Both ends of a comm of the NCCL plugin in one thread.
+ *
+ * begin_both_ends loads the plugin, meet makes a comm of which one message of tag 5 has gone
+ * through, part closes its ends. Every wait ends after PATIENCE_S.
+ */
+#ifndef HARP_TEST_NCCL_BOTH_ENDS_H
+#define HARP_TEST_NCCL_BOTH_ENDS_H
+
+#include "nccl/abi.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "check.h"
+
+enum { LARGE = 3000000, SMALL = 64, AHEAD = 7, PATIENCE_S = 20 };
+enum { OUT_BYTES = LARGE * AHEAD, IN_BYTES = SMALL + LARGE * AHEAD };
+
+extern const struct nccl_net_v12 ncclNetPlugin_v12;
+static const struct nccl_net_v12 *net = &ncclNetPlugin_v12;
+static void *context, *sending, *receiving, *out_memory, *in_memory;
+static uint8_t *out, *in;
+static time_t begun;
+
+#define GOOD(call) CHECK((call) == NCCL_SUCCESS, "%s failed", #call)
+
+static void patience(const char *what)
+{
+    CHECK(time(NULL) - begun < PATIENCE_S, "%s takes too long", what);
+}
+
+static bool done(void *request, int *size)
+{
+    int is = 0;
+    patience("a request");
+    GOOD(net->test(request, &is, size));
+    return is;
+}
+
+static int wait_for(void *request)
+{
+    int sizes[NCCL_RECEIVES_MAX] = {-1};
+    while (!done(request, sizes))
+        ;
+    return sizes[0];
+}
+
+static void *send_now(void *data, size_t size, int tag)
+{
+    void *request = NULL;
+    GOOD(net->isend(sending, data, size, tag, out_memory, NULL, &request));
+    return request;
+}
+
+/* One group of `n` buffers of equal size, one behind the other. */
+static void *receive_group(int n, void *data, size_t size, const int *tags)
+{
+    void *buffers[NCCL_RECEIVES_MAX], *memories[NCCL_RECEIVES_MAX], *request = NULL;
+    size_t sizes[NCCL_RECEIVES_MAX];
+    int asked[NCCL_RECEIVES_MAX];
+    for (int i = 0; i < n; i++) {
+        buffers[i] = (uint8_t *)data + (size_t)i * size;
+        sizes[i] = size;
+        asked[i] = tags[i];
+        memories[i] = in_memory;
+    }
+    GOOD(net->irecv(receiving, n, buffers, sizes, asked, memories, NULL, &request));
+    CHECK(request, "irecv gave no request");
+    return request;
+}
+
+static void *receive(void *data, size_t size, int tag)
+{
+    return receive_group(1, data, size, &tag);
+}
+
+/* A comm of which one message of tag 5 has gone through. */
+static void meet(void)
+{
+    char handle[NCCL_HANDLE_BYTES];
+    void *listening, *send = NULL;
+    GOOD(net->listen(context, 0, handle, &listening));
+    for (sending = receiving = NULL; !sending || !receiving; patience("connecting")) {
+        if (!sending)
+            GOOD(net->connect(context, 0, handle, &sending, NULL));
+        if (!receiving)
+            GOOD(net->accept(listening, &receiving, NULL));
+    }
+    GOOD(net->closeListen(listening));
+    GOOD(net->regMr(sending, out, OUT_BYTES, NCCL_PTR_HOST, &out_memory));
+    GOOD(net->regMr(receiving, in, IN_BYTES, NCCL_PTR_HOST, &in_memory));
+    void *first = receive(in, SMALL, 5);
+    while (!(send = send_now(out, SMALL, 5)))
+        patience("the first send");
+    CHECK(wait_for(first) == SMALL && wait_for(send) == SMALL, "the first message");
+}
+
+static void part(bool send_end, bool receive_end)
+{
+    if (send_end) {
+        GOOD(net->deregMr(sending, out_memory));
+        GOOD(net->closeSend(sending));
+    }
+    if (receive_end) {
+        GOOD(net->deregMr(receiving, in_memory));
+        GOOD(net->closeRecv(receiving));
+    }
+}
+
+static void log_nothing(enum nccl_log_level level, unsigned long parts, const char *file, int line,
+                        const char *format, ...)
+{
+    (void)level, (void)parts, (void)file, (void)line, (void)format;
+}
+
+static void begin_both_ends(void)
+{
+    begun = time(NULL);
+    out = malloc(OUT_BYTES);
+    in = malloc(IN_BYTES);
+    for (size_t i = 0; i < OUT_BYTES; i++)
+        out[i] = (uint8_t)(i * 2654435761u >> 13);
+    memset(in, 0, IN_BYTES);
+    GOOD(net->init(&context, 1, NULL, log_nothing, NULL));
+}
+
+static void end_both_ends(void)
+{
+    GOOD(net->finalize(context));
+    free(out);
+    free(in);
+}
+
+#endif

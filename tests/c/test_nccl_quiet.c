@@ -1,0 +1,93 @@
+/* isend, irecv and test ask the C library for no memory and no lock, nor the kernel for memory,
+ * also where the sending end is ahead of its buffers and where receives come in groups.
+ *
+ * Calls are counted by wrapping the functions (-Wl,--wrap=…).
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+
+#include "nccl_both_ends.h"
+
+static _Atomic uint32_t calls;
+
+#define COUNT(type, name, parameters, arguments)                                                   \
+    type __real_##name parameters;                                                                 \
+    type __wrap_##name parameters;                                                                 \
+    type __wrap_##name parameters                                                                  \
+    {                                                                                              \
+        calls++;                                                                                   \
+        return __real_##name arguments;                                                            \
+    }
+
+COUNT(void *, malloc, (size_t bytes), (bytes))
+COUNT(void *, calloc, (size_t count, size_t bytes), (count, bytes))
+COUNT(void *, realloc, (void *old, size_t bytes), (old, bytes))
+COUNT(void *, aligned_alloc, (size_t align, size_t bytes), (align, bytes))
+COUNT(void, free, (void *memory), (memory))
+COUNT(void *, mmap, (void *at, size_t bytes, int protection, int flags, int fd, off_t offset),
+      (at, bytes, protection, flags, fd, offset))
+COUNT(int, munmap, (void *at, size_t bytes), (at, bytes))
+COUNT(int, pthread_mutex_lock, (pthread_mutex_t * mutex), (mutex))
+COUNT(ssize_t, getrandom, (void *bytes, size_t count, unsigned flags), (bytes, count, flags))
+
+static void many_single_messages(void)
+{
+    for (int i = 0; i < 500; i++) {
+        void *request = receive(in, i % 10 ? SMALL : LARGE, 5), *send;
+        while (!(send = send_now(out, i % 10 ? SMALL : LARGE, 5)))
+            done(request, NULL);
+        wait_for(request);
+        wait_for(send);
+    }
+}
+
+/* The run ends with messages whose buffers are not posted. */
+static void end_of_the_run(void)
+{
+    void *sends[AHEAD], *receives[AHEAD], *send = NULL;
+    for (int i = 0; i < AHEAD; i++)
+        CHECK((sends[i] = send_now(out, i < AHEAD - 1 ? SMALL : LARGE, 5)), "not taken");
+    void *seven = receive(in, SMALL, 7);
+    for (int i = 0; i < AHEAD; i++)
+        receives[i] = receive(in + SMALL + i * LARGE, LARGE, 5);
+    while (!(send = send_now(out, SMALL, 7)))
+        done(seven, NULL);
+    for (int i = 0; i < AHEAD; i++) {
+        wait_for(receives[i]);
+        wait_for(sends[i]);
+    }
+    wait_for(seven);
+    wait_for(send);
+}
+
+static void groups(void)
+{
+    for (int i = 0; i < 200; i++) {
+        void *request = receive_group(2, in, SMALL, (int[]){5, 7}), *first, *second;
+        while (!(first = send_now(out, SMALL, 7)))
+            done(request, NULL);
+        while (!(second = send_now(out, SMALL, 5)))
+            done(request, NULL);
+        wait_for(request);
+        wait_for(first);
+        wait_for(second);
+    }
+}
+
+int main(void)
+{
+    begin_both_ends();
+    meet();
+    uint32_t before = calls;
+    many_single_messages();
+    end_of_the_run();
+    groups();
+    CHECK(calls == before, "%u calls for memory or locks", calls - before);
+    part(true, true);
+    CHECK(calls != before, "nothing was counted");
+    end_both_ends();
+    return 0;
+}
