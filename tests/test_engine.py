@@ -104,3 +104,16 @@ def test_the_data_path_allocates_nothing_and_calls_only_what_its_port_must(
 
 def test_a_connection_whose_peer_has_closed_can_still_be_accepted(tmp_path: Path) -> None:
     run(program(tmp_path, "accept"))
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return program(tmp_path_factory.mktemp("engine"), "many", ["-O2"])
+
+
+def test_a_turn_looks_at_no_connection_that_is_idle(many: Path) -> None:
+    run(many, "turns", "3000")
+
+
+def test_connections_that_share_a_port_take_turns(many: Path) -> None:
+    run(many, "share")

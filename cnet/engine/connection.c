@@ -86,11 +86,18 @@ void harp_connection_free(struct harp_connection *connection)
     free(connection);
 }
 
+/* Something is in a ring for it. */
+static void tell_the_engine(struct harp_connection *connection)
+{
+    harp_ready_set_add(&connection->engine->calls, connection->index);
+    harp_engine_ring_if_asleep(connection->engine);
+}
+
 static bool command(struct harp_connection *connection, const struct harp_command *command)
 {
     uint32_t put = harp_spsc_put(connection->commands, command, 1);
     assert(put == 1); /* it counts what is open, and there is room for all of that */
-    harp_engine_ring_if_asleep(connection->engine);
+    tell_the_engine(connection);
     return true;
 }
 
@@ -174,7 +181,7 @@ void harp_return(struct harp_connection *connection, const uint32_t *frames, uin
         return;
     uint32_t put = harp_spsc_put(connection->returns, frames, count);
     assert(put == count); /* no more frames are lent than it has room for */
-    harp_engine_ring_if_asleep(connection->engine);
+    tell_the_engine(connection);
 }
 
 size_t harp_poll(struct harp_connection *connection, struct harp_completion *completions,

@@ -110,14 +110,18 @@ static int take_memory(struct harp_engine *engine, char *why)
                error;
     error = harp_frames_open(&engine->frames, &engine->arena, config->frames, config->frame_bytes);
     engine->connections = calloc(config->connections, sizeof *engine->connections);
-    engine->deadline_ns = malloc(config->connections * sizeof *engine->deadline_ns);
+    engine->free_indices = malloc(config->connections * sizeof *engine->free_indices);
     engine->owner = malloc(config->frames * sizeof *engine->owner);
-    if (error || !engine->connections || !engine->deadline_ns || !engine->owner ||
+    if (error || !engine->connections || !engine->free_indices || !engine->owner ||
         !harp_table_open(&engine->table, config->connections) ||
+        !harp_table_open(&engine->attempts, config->connections) ||
+        !harp_schedule_open(&engine->schedule, config->connections) ||
+        !harp_ready_set_open(&engine->calls, config->connections) ||
+        !harp_index_queue_open(&engine->draftless, config->connections) ||
+        !harp_index_queue_open(&engine->unpublished, config->connections) ||
         harp_stats_create(&engine->stats, config->name) != 0)
         return snprintf(why, HARP_WHY_BYTES, "no memory for %u connections", config->connections),
                -ENOMEM;
-    memset(engine->deadline_ns, 0xff, config->connections * sizeof *engine->deadline_ns);
     memset(engine->owner, 0xff, config->frames * sizeof *engine->owner);
     engine->recorder = &engine->stats.stats->recorder;
     return 0;
@@ -175,8 +179,13 @@ static void let_go(struct harp_engine *engine)
     if (engine->stats.stats)
         harp_stats_destroy(&engine->stats);
     harp_table_close(&engine->table);
+    harp_table_close(&engine->attempts);
+    harp_schedule_close(&engine->schedule);
+    harp_ready_set_close(&engine->calls);
+    harp_index_queue_close(&engine->draftless);
+    harp_index_queue_close(&engine->unpublished);
     free(engine->connections);
-    free(engine->deadline_ns);
+    free(engine->free_indices);
     free(engine->owner);
     if (engine->arena.base)
         harp_arena_close(&engine->arena);
@@ -216,6 +225,7 @@ int harp_engine_open(struct harp_engine **out, const struct harp_engine_config *
     engine->generation = harp_generation;
     engine->doorbell = -1;
     harp_engine_random(engine, &engine->epoch, sizeof engine->epoch);
+    harp_engine_random(engine, &engine->attempts_key, sizeof engine->attempts_key);
     if (!config->world.now_ns)
         harp_crc32c_choose();
     error = take_memory(engine, why);
@@ -224,7 +234,7 @@ int harp_engine_open(struct harp_engine **out, const struct harp_engine_config *
     engine->frames_spare = engine->frames.in_state[HARP_FRAME_FREE];
     if (!error) {
         engine->now_ns = harp_engine_clock(engine);
-        harp_engine_publish(engine);
+        harp_engine_publish(engine, 0);
         error = harp_engine_start(engine, why);
     }
     if (error) {

@@ -99,16 +99,13 @@ int harp_engine_adopt(struct harp_engine *engine, struct harp_connection *connec
     if (!harp_table_add(&engine->table, connection->id, connection))
         return -ENOSPC;
     engine->frames_spare -= frames;
-    uint32_t index = 0;
-    while (engine->connections[index])
-        index++;
-    connection->index = index;
+    connection->index =
+        engine->free_n ? engine->free_indices[--engine->free_n] : engine->connections_n++;
     connection->since_ns = engine->now_ns;
     harp_count(&engine->stats.stats->engine.sessions_opened, 1);
-    engine->connections[index] = connection;
-    engine->deadline_ns[index] = 0;
-    if (index == engine->connections_n)
-        engine->connections_n++;
+    harp_count(&engine->stats.stats->engine.sessions, 1);
+    engine->connections[connection->index] = connection;
+    harp_engine_wake(engine, connection);
     return 0;
 }
 
@@ -117,6 +114,8 @@ int harp_engine_adopt(struct harp_engine *engine, struct harp_connection *connec
 static void reclaim(struct harp_engine *engine, const struct harp_connection *connection)
 {
     struct harp_frames *frames = &engine->frames;
+    if (!connection->config.stream_frames && !connection->config.draft_frames)
+        return; /* it never had any */
 #ifdef HARP_BUG_NOT_RECLAIMED
     return;
 #endif
@@ -139,8 +138,15 @@ void harp_engine_forget(struct harp_engine *engine, struct harp_connection *conn
     harp_engine_drop_hops(engine, connection->hops, connection->config.paths + 1u);
     harp_table_remove(&engine->table, connection->id);
     engine->frames_spare += connection->config.stream_frames + connection->config.draft_frames;
+    if (connection->attempt)
+        harp_table_remove(&engine->attempts, connection->attempt);
     engine->connections[connection->index] = NULL;
-    engine->deadline_ns[connection->index] = UINT64_MAX;
+    engine->free_indices[engine->free_n++] = connection->index;
+    harp_schedule_forget(&engine->schedule, connection->index);
+    harp_count(&engine->stats.stats->engine.sessions, UINT64_MAX);
+    if (connection->index < HARP_STATS_SESSIONS)
+        harp_stats_put_session(engine->stats.stats, connection->index,
+                               &(struct harp_stats_session){0});
     harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_GONE, connection->id,
                       connection->index, 0);
     harp_connection_free(connection);
@@ -198,8 +204,7 @@ void harp_engine_welcome(struct harp_listening *listening, struct harp_connectio
     if (listening->waiting_n == HARP_MESSAGES) {
         harp_session_close(connection->session, listening->engine->now_ns, HARP_REASON_MEMORY,
                            "too many connections wait to be accepted");
-        connection->listening = NULL;
-        connection->orphan = true;
+        harp_connection_orphan(connection);
         return;
     }
     listening->waiting[listening->waiting_n++] = connection;
@@ -245,9 +250,7 @@ static void leave(struct harp_engine *engine, const struct harp_listening *liste
             continue;
         harp_session_close(connection->session, harp_engine_clock(engine), HARP_REASON_DONE,
                            "the listener was closed");
-        connection->listening = NULL;
-        connection->orphan = true;
-        engine->deadline_ns[i] = 0;
+        harp_connection_orphan(connection);
     }
 }
 
@@ -304,6 +307,7 @@ static int begin(struct harp_engine *engine, const struct harp_handle *handle,
                -ENOMEM;
     }
     memcpy(made->hops, hops, config->paths * sizeof hops[0]);
+    harp_address_format(&hops[0].remote, made->peer, sizeof made->peer);
     made->listener = handle->listener;
     memcpy(&made->secret, handle->secret, sizeof made->secret);
     struct harp_end connecting = {.connection = session.connection, .epoch = session.epoch};
@@ -344,8 +348,7 @@ void harp_connection_close(struct harp_connection *connection)
     if (!connection->ended)
         harp_session_close(connection->session, harp_engine_clock(engine), HARP_REASON_DONE, NULL);
     reclaim(engine, connection);
-    connection->orphan = true;
-    engine->deadline_ns[connection->index] = 0;
+    harp_connection_orphan(connection);
     harp_token_drop(engine);
     harp_engine_ring(engine);
 }

@@ -13,6 +13,7 @@
 
 #define LONGEST_NAP_NS UINT64_C(1000000000)
 #define TRIES 1000
+#define SLEEP_ROWS 64 /* of connections, published before it sleeps at most */
 
 /* ---- The driver token ---- */
 
@@ -52,14 +53,8 @@ void harp_engine_ring(struct harp_engine *engine)
 /* Whether nothing is to be done, the ports having been told to wake us. */
 static bool may_sleep(struct harp_engine *engine)
 {
-    for (uint32_t i = 0; i < engine->connections_n; i++) {
-        const struct harp_connection *connection = engine->connections[i];
-        if (!connection || connection->orphan)
-            continue;
-        if (harp_spsc_ready(connection->commands) ||
-            (connection->returns && harp_spsc_ready(connection->returns)))
-            return false;
-    }
+    if (harp_ready_set_any(&engine->calls))
+        return false;
     for (uint32_t p = 0; p < engine->ports_n; p++)
         if (!engine->ports[p]->ops->sleep(engine->ports[p]))
             return false;
@@ -90,6 +85,7 @@ static void sleep_until_work(struct harp_engine *engine)
     bool idle = nap_ns && may_sleep(engine);
     if (idle) {
         harp_count(&engine->stats.stats->engine.sleeps, 1);
+        harp_engine_publish(engine, SLEEP_ROWS);
         engine->tend_ns = 0; /* look around at once when it goes on */
     }
     harp_token_drop(engine);

@@ -54,6 +54,8 @@ void harp_connection_heard(struct harp_connection *connection, uint8_t path, uin
     int number = to->ops->hop(to, from, local, why);
     if (number < 0)
         return;
+    if (path == 0)
+        harp_address_format(from, connection->peer, sizeof connection->peer);
     *hop = (struct harp_hop){.port = port, .local = local, .hop = number, .remote = *from};
     harp_recorder_add(connection->engine->recorder, connection->engine->now_ns, HARP_RECORD_PATH,
                       connection->id, path, (uint64_t)number);
@@ -109,20 +111,29 @@ static void take_returns(struct harp_connection *connection)
         assert(n <= connection->lent);
         connection->lent -= n;
         harp_session_returned(connection->session, n);
-        connection->engine->deadline_ns[connection->index] = 0;
+        harp_engine_wake(connection->engine, connection);
+    }
+}
+
+void harp_connection_refill_drafts(struct harp_connection *connection)
+{
+    struct harp_engine *engine = connection->engine;
+    uint32_t frame;
+    for (; connection->drafts_due; connection->drafts_due--) {
+        if (!harp_frames_take(&engine->frames, HARP_FRAME_DRAFT, &frame, 1)) {
+            harp_index_queue_put(&engine->draftless, connection->index);
+            return;
+        }
+        engine->owner[frame] = connection->index;
+        harp_spsc_put(connection->drafts, &frame, 1);
     }
 }
 
 /* Frames for the application to write into, in place of those that were sent. */
-static void refill_drafts(struct harp_connection *connection, uint32_t count)
+static void owe_drafts(struct harp_connection *connection, uint32_t count)
 {
-    uint32_t frame;
-    for (connection->drafts_due += count; connection->drafts_due; connection->drafts_due--) {
-        if (!harp_frames_take(&connection->engine->frames, HARP_FRAME_DRAFT, &frame, 1))
-            return; /* the pool is empty for the moment: tried again each turn */
-        connection->engine->owner[frame] = connection->index;
-        harp_spsc_put(connection->drafts, &frame, 1);
-    }
+    connection->drafts_due += count;
+    harp_connection_refill_drafts(connection);
 }
 
 void harp_connection_command(struct harp_connection *connection)
@@ -135,12 +146,10 @@ void harp_connection_command(struct harp_connection *connection)
         /* What the session refuses after its end is void: CLOSED is the completion of all. */
         for (uint32_t i = 0; i < n; i++)
             execute(connection, &commands[i]);
-        connection->engine->deadline_ns[connection->index] = 0;
+        harp_engine_wake(connection->engine, connection);
     }
     if (connection->returns)
         take_returns(connection);
-    if (connection->drafts_due)
-        refill_drafts(connection, 0);
 }
 
 /* A message in frames has arrived: the card may still hold some of them. */
@@ -164,7 +173,7 @@ static void on_sent(struct harp_connection *connection)
     if (!connection->sent[slot].count || connection->orphan)
         return;
     free_pieces(connection, connection->sent[slot].first, connection->sent[slot].count);
-    refill_drafts(connection, connection->sent[slot].count);
+    owe_drafts(connection, connection->sent[slot].count);
 }
 
 static void on_connected(struct harp_connection *connection)
@@ -174,7 +183,7 @@ static void on_connected(struct harp_connection *connection)
     harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_OPEN, connection->id,
                       connection->segment, engine->now_ns - connection->since_ns);
     if (connection->drafts)
-        refill_drafts(connection, connection->config.draft_frames);
+        owe_drafts(connection, connection->config.draft_frames);
     if (connection->listening)
         harp_engine_welcome(connection->listening, connection);
 }
@@ -183,6 +192,7 @@ static void on_closed(struct harp_connection *connection, const struct harp_even
 {
     struct harp_engine *engine = connection->engine;
     connection->ended = true;
+    engine->closing_n -= connection->orphan;
     connection->linger_ns = engine->now_ns + HARP_LINGER_NS;
     connection->reason = event->reason;
     harp_reason_explain(event, connection->why, sizeof connection->why);

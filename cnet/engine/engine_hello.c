@@ -2,6 +2,7 @@
 
 #include "engine/engine_state.h"
 #include "wire/seal.h"
+#include "wire/siphash.h"
 
 static struct harp_listening *listening_of(struct harp_engine *engine, uint64_t id)
 {
@@ -11,20 +12,16 @@ static struct harp_listening *listening_of(struct harp_engine *engine, uint64_t 
     return listening;
 }
 
-/* The connection that an earlier FIRST of the same attempt made. */
-static struct harp_connection *made_of(struct harp_engine *engine,
-                                       const struct harp_parameters *first, uint64_t listener)
+/* What stands for an attempt to connect among all that this engine sees. */
+static uint64_t key_of_attempt(const struct harp_engine *engine,
+                               const struct harp_parameters *first, uint64_t listener)
 {
-    for (uint32_t i = 0; i < engine->connections_n; i++) {
-        struct harp_connection *connection = engine->connections[i];
-        if (!connection || !connection->listening_end || connection->listener != listener)
-            continue;
-        const struct harp_parameters *peer = harp_session_peer(connection->session);
-        if (peer->connection == first->connection &&
-            memcmp(peer->nonce, first->nonce, sizeof peer->nonce) == 0)
-            return connection;
-    }
-    return NULL;
+    uint8_t bytes[2 * sizeof(uint64_t) + sizeof first->nonce];
+    memcpy(bytes, &first->connection, sizeof first->connection);
+    memcpy(bytes + sizeof first->connection, &listener, sizeof listener);
+    memcpy(bytes + 2 * sizeof(uint64_t), first->nonce, sizeof first->nonce);
+    uint64_t key = harp_siphash(&engine->attempts_key, bytes, sizeof bytes);
+    return key ? key : 1;
 }
 
 /* Answer where a frame came from, though there is no path. */
@@ -43,7 +40,7 @@ static void answer(struct harp_engine *engine, uint8_t port, const struct harp_a
 
 static void make(struct harp_engine *engine, uint8_t port, const struct harp_arrival *arrival,
                  struct harp_listening *listening, uint8_t path,
-                 const struct harp_parameters *first)
+                 const struct harp_parameters *first, uint64_t attempt)
 {
     struct harp_session_config config;
     harp_engine_session_config(engine, &listening->config,
@@ -64,6 +61,8 @@ static void make(struct harp_engine *engine, uint8_t port, const struct harp_arr
         harp_connection_free(connection);
         return;
     }
+    connection->attempt = attempt;
+    harp_table_add(&engine->attempts, attempt, connection);
     listening->half_open++;
     harp_connection_agreed(connection);
     harp_connection_heard(connection, path, port, arrival->local, arrival->from);
@@ -80,14 +79,15 @@ static void take_first(struct harp_engine *engine, uint8_t port, const struct ha
     struct harp_from from = {.port = arrival->from->port};
     if (!listening || harp_parameters_decode(body, header->length, &first) != HARP_WIRE_OK)
         return;
-    struct harp_connection *connection = made_of(engine, &first, listening->listener.id);
+    uint64_t attempt = key_of_attempt(engine, &first, listening->listener.id);
+    struct harp_connection *connection = harp_table_find(&engine->attempts, attempt);
     if (connection) {
         struct harp_place unused;
         if (header->path >= connection->config.paths)
             harp_connection_heard(connection, header->path, port, arrival->local, arrival->from);
         harp_session_receive(connection->session, engine->now_ns, arrival->waited_ns, header, body,
                              false, &unused);
-        engine->deadline_ns[connection->index] = 0;
+        harp_engine_wake(engine, connection);
         return;
     }
     memcpy(from.address, arrival->from->ip, sizeof from.address);
@@ -99,7 +99,7 @@ static void take_first(struct harp_engine *engine, uint8_t port, const struct ha
         answer(engine, port, arrival, &listening->hello, &cookie);
         return;
     case HARP_WELCOME_MAKE:
-        make(engine, port, arrival, listening, header->path, &first);
+        make(engine, port, arrival, listening, header->path, &first, attempt);
     }
 }
 
@@ -148,5 +148,5 @@ void harp_engine_take_hello(struct harp_engine *engine, uint8_t port,
     harp_session_receive(connection->session, engine->now_ns, arrival->waited_ns, header, body,
                          false, &unused);
     harp_connection_agreed(connection);
-    engine->deadline_ns[connection->index] = 0;
+    harp_engine_wake(engine, connection);
 }

@@ -127,7 +127,7 @@ static void take(struct harp_engine *engine, uint8_t port, struct harp_connectio
         connection->hops[header->path].strays = arrival->stray;
         harp_session_path_off_queue(connection->session, header->path, arrival->stray);
     }
-    engine->deadline_ns[connection->index] = 0;
+    harp_engine_wake(engine, connection);
 }
 
 /* Frames of one connection in a row: their tags are checked together. */

@@ -5,6 +5,8 @@
 #include "wire/crc32c.h"
 #include "wire/seal.h"
 
+#define SHARE_FRAMES 128 /* that a connection may send before it is others' turn */
+
 /* Headers of one connection that wait for their tags. */
 struct unsealed {
     uint8_t *headers[HARP_BATCH];
@@ -135,14 +137,15 @@ static size_t room_of(const struct harp_connection *connection)
     return room;
 }
 
-bool harp_engine_send(struct harp_engine *engine, struct harp_connection *connection)
+enum harp_sending harp_engine_send(struct harp_engine *engine, struct harp_connection *connection,
+                                   uint32_t *frames)
 {
     bool flushed = false;
-    for (;;) {
+    for (uint32_t share = SHARE_FRAMES;;) {
         size_t room = room_of(connection);
         if (!room && flushed) {
             harp_session_send(connection->session, engine->now_ns, engine->out, 0);
-            return true;
+            return HARP_SENDING_BLOCKED;
         }
         if (!room) {
             for (uint32_t p = 0; p < engine->ports_n; p++)
@@ -150,14 +153,20 @@ bool harp_engine_send(struct harp_engine *engine, struct harp_connection *connec
             flushed = true;
             continue;
         }
+        if (room > share)
+            room = share;
         struct unsealed unsealed = {.n = 0};
         size_t n = harp_session_send(connection->session, engine->now_ns, engine->out, room);
         for (size_t i = 0; i < n; i++)
             write_frame(engine, connection, &engine->out[i], &unsealed);
         harp_seal_tags(&connection->out, unsealed.headers, unsealed.n);
         engine->moved |= n > 0;
+        *frames += (uint32_t)n;
+        share -= (uint32_t)n;
         if (n < room)
-            return false;
+            return HARP_SENDING_DONE;
+        if (!share)
+            return HARP_SENDING_SHARE;
         flushed = false;
     }
 }

@@ -2,7 +2,7 @@
  *
  *   engine.c           memory, open, close, fork
  *   engine_drive.c     the driver token, threads, sleeping and waking
- *   engine_turn.c      one turn: commands, timers, completions
+ *   engine_turn.c      one turn: commands, who is due, what is not urgent
  *   engine_receive.c   arrivals: which connection, tag, payload to its place
  *   engine_hello.c     arrivals of the handshake, for which there may be no connection yet
  *   engine_stats.c     what others may see: counters, rows, the recorder's dump
@@ -19,10 +19,13 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/index_queue.h"
+#include "base/ready_set.h"
 #include "base/recorder.h"
 #include "base/spsc.h"
 #include "engine/connection_table.h"
 #include "engine/engine.h"
+#include "engine/schedule.h"
 #include "engine/stats.h"
 #include "session/listener.h"
 #include "wire/keys.h"
@@ -34,6 +37,7 @@
                              */
 #define HARP_FRAME_ROOM 384 /* of a frame, not payload: what a card's driver wants, and headers */
 #define HARP_NO_HOP (-1)
+#define HARP_RECENT 16                                         /* a power of two */
 #define HARP_PAYLOAD_LEAST (HARP_HEADER_BYTES + HARP_BODY_MAX) /* any control frame fits */
 
 enum harp_command_type { HARP_COMMAND_SEND, HARP_COMMAND_SEND_FRAMES, HARP_COMMAND_RECEIVE };
@@ -83,11 +87,14 @@ struct harp_connection {
     bool ended;  /* CLOSED was */
     bool orphan; /* the application has let go of it */
     bool notify; /* completions came that the application was not told of by `fd` */
+    bool recent; /* it is in the engine's `recent` */
     uint64_t linger_ns;
     uint32_t first_in, first_out; /* numbers of the first messages */
     uint32_t lent;                /* frames that the application has */
     uint64_t messages_sent, bytes_sent, messages_received, bytes_received;
     uint64_t since_ns;
+    uint64_t attempt;                 /* at the listening end: key of the FIRST that made it */
+    char peer[HARP_STATS_NAME_BYTES]; /* the remote address of path 0, for statistics */
     uint64_t paths_dead, paths_retired, lost_recorded; /* as the recorder has them */
     uint32_t drafts_due;                               /* frames that the application is owed */
     uint32_t sent_oldest, sent_next;
@@ -146,9 +153,18 @@ struct harp_engine {
     uint64_t active_ns;
     bool moved;
     struct harp_table table;              /* connection id to connection */
+    struct harp_table attempts;           /* the FIRST that made it to connection */
+    struct harp_key attempts_key;         /* under which they are hashed */
     struct harp_connection **connections; /* by index; NULL: free */
-    uint64_t *deadline_ns;                /* of each; 0: drive it this turn */
     uint32_t connections_n;               /* indices ever used */
+    uint32_t *free_indices, free_n;       /* below connections_n; a stack */
+    uint32_t closing_n;                   /* orphans that have not ended */
+    struct harp_schedule schedule;        /* whom a turn drives */
+    struct harp_ready_set calls;          /* whose applications have put something into a ring */
+    struct harp_index_queue draftless;    /* whose applications are owed drafts */
+    struct harp_index_queue unpublished;  /* driven since its row was written */
+    uint32_t recent[HARP_RECENT];         /* driven since data last left, the last of them */
+    uint32_t recent_n;
     struct harp_arrival arrivals[2 * HARP_BATCH];
     struct harp_header headers[2 * HARP_BATCH];
     struct harp_frame out[HARP_BATCH];
@@ -175,8 +191,16 @@ void harp_engine_halt(struct harp_engine *engine);
 /* engine_turn.c: true if anything moved. */
 bool harp_engine_turn(struct harp_engine *engine);
 
-/* engine.c: counters of ports and sessions to where others read them. */
-void harp_engine_publish(struct harp_engine *engine);
+/* Drive a connection in the next turn. */
+static inline void harp_engine_wake(struct harp_engine *engine,
+                                    const struct harp_connection *connection)
+{
+    harp_schedule_wake(&engine->schedule, connection->index);
+}
+
+/* engine_stats.c: counters of ports, and up to `most` rows of connections that were driven, to
+ * where others read them. */
+void harp_engine_publish(struct harp_engine *engine, uint32_t most);
 void harp_engine_dump(struct harp_engine *engine);
 
 /* engine_receive.c */
@@ -187,8 +211,14 @@ void harp_engine_take_hello(struct harp_engine *engine, uint8_t port,
                             const struct harp_arrival *arrival, const struct harp_header *header,
                             const uint8_t *frame);
 
-/* engine_send.c: whether the session had more to say than there was room for. */
-bool harp_engine_send(struct harp_engine *engine, struct harp_connection *connection);
+/* engine_send.c: what became of what the session wants to send; *frames: how many left. */
+enum harp_sending {
+    HARP_SENDING_DONE,
+    HARP_SENDING_SHARE,  /* its share of this turn is used up */
+    HARP_SENDING_BLOCKED /* a port had no room */
+};
+enum harp_sending harp_engine_send(struct harp_engine *engine, struct harp_connection *connection,
+                                   uint32_t *frames);
 void harp_engine_write_control(struct harp_engine *engine, struct harp_port *port, int hop,
                                const struct harp_key *key, const struct harp_frame *frame);
 
@@ -203,6 +233,9 @@ void harp_connection_complete(struct harp_connection *connection,
                               const struct harp_completion *completion);
 void harp_connection_command(struct harp_connection *connection);
 void harp_connection_events(struct harp_connection *connection);
+
+/* Give its application the frames to write into that it is owed, as far as the pool has some. */
+void harp_connection_refill_drafts(struct harp_connection *connection);
 
 /* Keys, and what is known with the peer's parameters. */
 void harp_connection_agreed(struct harp_connection *connection);
@@ -231,6 +264,15 @@ void harp_engine_session_config(struct harp_engine *engine,
 int harp_engine_adopt(struct harp_engine *engine, struct harp_connection *connection);
 void harp_engine_forget(struct harp_engine *engine, struct harp_connection *connection);
 void harp_engine_welcome(struct harp_listening *listening, struct harp_connection *connection);
+
+/* Nobody will ask for it any more: it is forgotten once it has ended. */
+static inline void harp_connection_orphan(struct harp_connection *connection)
+{
+    connection->listening = NULL;
+    connection->engine->closing_n += !connection->orphan && !connection->ended;
+    connection->orphan = true;
+    harp_engine_wake(connection->engine, connection);
+}
 
 /* The frame behind a piece. */
 static inline uint32_t harp_connection_piece(const struct harp_connection *connection,

@@ -1,10 +1,11 @@
-/* What an engine shows of itself, about once a millisecond: rows of its ports and connections, and
- * events that nobody else records. */
+/* What an engine shows of itself, about once a millisecond: rows of its ports, of some of the
+ * connections that it has driven since, and events that nobody else records. */
 #define _GNU_SOURCE
 #include "engine/engine_state.h"
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 /* Whether a sum has grown by a quarter since it was recorded: so the recorder stays free for other
@@ -82,26 +83,23 @@ static void publish_connection(struct harp_connection *connection)
     add_paths(connection, &row);
     if (worth_recording(row.counters.lost + row.counters.spurious, &connection->lost_recorded))
         record(engine, HARP_RECORD_LOST, connection->id, row.counters.lost, row.counters.spurious);
-    if (connection->hops[0].hop != HARP_NO_HOP)
-        harp_address_format(&connection->hops[0].remote, row.peer, sizeof row.peer);
+    memcpy(row.peer, connection->peer, sizeof row.peer);
+    harp_count(&engine->stats.stats->engine.visits, 1);
     if (connection->index < HARP_STATS_SESSIONS)
         harp_stats_put_session(engine->stats.stats, connection->index, &row);
 }
 
-void harp_engine_publish(struct harp_engine *engine)
+void harp_engine_publish(struct harp_engine *engine, uint32_t most)
 {
     struct harp_stats *stats = engine->stats.stats;
-    uint64_t connections = 0;
+    struct harp_index_queue *due = &engine->unpublished;
     for (uint32_t p = 0; p < engine->ports_n; p++)
         harp_stats_put_port(stats, p, engine->ports[p]);
-    for (uint32_t i = 0; i < engine->connections_n; i++) {
-        if (engine->connections[i])
-            publish_connection(engine->connections[i]);
-        else if (i < HARP_STATS_SESSIONS && stats->sessions[i].state != HARP_STATS_UNUSED)
-            harp_stats_put_session(stats, i, &(struct harp_stats_session){0});
-        connections += engine->connections[i] != NULL;
+    for (uint32_t n = due->count < most ? due->count : most; n; n--) {
+        struct harp_connection *connection = engine->connections[harp_index_queue_take(due)];
+        if (connection)
+            publish_connection(connection);
     }
-    harp_count(&stats->engine.sessions, connections - stats->engine.sessions);
     harp_count(&stats->engine.tended_ns, engine->now_ns - stats->engine.tended_ns);
     if (worth_recording(stats->engine.bad_tag + stats->engine.strangers, &engine->bad_recorded))
         record(engine, HARP_RECORD_BAD, 0, stats->engine.bad_tag, stats->engine.strangers);

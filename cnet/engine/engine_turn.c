@@ -1,42 +1,115 @@
 #include "engine/engine_state.h"
 
-#define RETRY_NS UINT64_C(20000) /* when a port had no room */
+#define TURN_FRAMES 512      /* sent in a turn: then it is time to look at what arrives */
+#define TURN_CONNECTIONS 256 /* driven in a turn at most */
+#define TEND_ROWS 16         /* of connections, published once a millisecond at most */
 
 /* Commands of the applications. */
 static void take_commands(struct harp_engine *engine)
 {
-    for (uint32_t i = 0; i < engine->connections_n; i++)
+    struct harp_ready_walk walk = {0};
+    uint32_t i;
+    while (harp_ready_set_take(&engine->calls, &walk, &i))
         if (engine->connections[i])
             harp_connection_command(engine->connections[i]);
 }
 
-/* Whether data went out. */
-static bool drive_connection(struct harp_engine *engine, struct harp_connection *connection)
+/* Drafts that are owed, as soon as the pool has frames again. */
+static void refill_drafts(struct harp_engine *engine)
 {
+    for (uint32_t n = engine->draftless.count; n && engine->frames.in_state[HARP_FRAME_FREE]; n--) {
+        struct harp_connection *connection =
+            engine->connections[harp_index_queue_take(&engine->draftless)];
+        if (connection && !connection->orphan)
+            harp_connection_refill_drafts(connection);
+    }
+}
+
+static void remember_as_recent(struct harp_engine *engine, struct harp_connection *connection)
+{
+    if (connection->recent)
+        return;
+    connection->recent = true;
+    uint32_t *place = &engine->recent[engine->recent_n++ % HARP_RECENT];
+    if (engine->recent_n > HARP_RECENT && engine->connections[*place])
+        engine->connections[*place]->recent = false;
+    *place = connection->index;
+}
+
+/* When nobody will ask for an ended connection any more; one that was made stays until somebody
+ * accepts it, though it has ended since: he finds what came on it, and why it ended. */
+static uint64_t forget_at_ns(const struct harp_connection *connection)
+{
+    bool never_made = connection->listening && !connection->ready;
+    return connection->ended && (connection->orphan || never_made) ? connection->linger_ns
+                                                                   : HARP_TIMER_NEVER;
+}
+
+/* Events of its session, what it wants to send, and when to look at it again. Adds the frames that
+ * left to *frames; whether data was among them. */
+static bool drive_connection(struct harp_engine *engine, struct harp_connection *connection,
+                             uint32_t *frames)
+{
+    struct harp_schedule *schedule = &engine->schedule;
     uint64_t sent = harp_session_count(connection->session)->data_sent;
+    harp_count(&engine->stats.stats->engine.visits, 1);
     harp_connection_events(connection);
-    bool more = harp_engine_send(engine, connection);
+    enum harp_sending sending = harp_engine_send(engine, connection, frames);
     harp_connection_events(connection);
+    harp_count(&engine->stats.stats->engine.no_room, sending == HARP_SENDING_BLOCKED);
     uint64_t deadline_ns = harp_session_deadline_ns(connection->session);
-    if (more)
-        harp_count(&engine->stats.stats->engine.no_room, 1);
-    if (more && deadline_ns > engine->now_ns + RETRY_NS)
-        deadline_ns = engine->now_ns + RETRY_NS;
-    engine->deadline_ns[connection->index] = deadline_ns;
-    return harp_session_count(connection->session)->data_sent != sent;
+    uint64_t forget_ns = forget_at_ns(connection);
+    harp_index_queue_put(&engine->unpublished, connection->index);
+    remember_as_recent(engine, connection);
+    bool data = harp_session_count(connection->session)->data_sent != sent;
+    if (forget_ns <= engine->now_ns)
+        harp_engine_forget(engine, connection);
+    else if (sending == HARP_SENDING_SHARE || (sending == HARP_SENDING_BLOCKED && data))
+        harp_schedule_again(schedule, connection->index);
+    else if (sending == HARP_SENDING_BLOCKED)
+        harp_schedule_blocked(schedule, connection->index);
+    else
+        harp_schedule_wait(schedule, connection->index,
+                           deadline_ns < forget_ns ? deadline_ns : forget_ns);
+    return data;
 }
 
 /* A question and its answer may travel on two connections: what acknowledges the one leaves in one
- * call of the kernel with the other. */
+ * call of the kernel with the other. Only what was driven since data last left can have such an
+ * ACK. */
+static void send_acks_along(struct harp_engine *engine)
+{
+    uint32_t first = engine->recent_n > HARP_RECENT ? engine->recent_n - HARP_RECENT : 0;
+    uint32_t last = engine->recent_n, frames = 0, due[HARP_RECENT], n = 0;
+    for (engine->recent_n = 0; first < last; first++) {
+        uint32_t i = engine->recent[first % HARP_RECENT];
+        struct harp_connection *connection = engine->connections[i];
+        if (!connection)
+            continue;
+        connection->recent = false;
+        if (harp_session_ack_along(connection->session))
+            due[n++] = i;
+    }
+    for (uint32_t d = 0; d < n; d++)
+        if (engine->connections[due[d]])
+            drive_connection(engine, engine->connections[due[d]], &frames);
+}
+
 static void drive_due(struct harp_engine *engine)
 {
-    bool sent = false;
-    for (uint32_t i = 0; i < engine->connections_n; i++)
-        if (engine->deadline_ns[i] <= engine->now_ns)
-            sent |= drive_connection(engine, engine->connections[i]);
-    for (uint32_t i = 0; sent && i < engine->connections_n; i++)
-        if (engine->connections[i] && harp_session_ack_along(engine->connections[i]->session))
-            drive_connection(engine, engine->connections[i]);
+    struct harp_schedule *schedule = &engine->schedule;
+    uint32_t frames = 0;
+    bool data = false;
+    uint32_t n = harp_schedule_begin(schedule, engine->now_ns);
+    for (uint32_t served = 0; n && served < TURN_CONNECTIONS && frames < TURN_FRAMES; served++) {
+        struct harp_connection *connection = engine->connections[harp_schedule_next(schedule)];
+        if (connection)
+            data |= drive_connection(engine, connection, &frames);
+        n--;
+    }
+    if (data)
+        send_acks_along(engine);
+    harp_schedule_end(schedule, engine->now_ns);
 }
 
 /* Whether what a notice quotes was a frame of this connection. */
@@ -73,22 +146,8 @@ static void take_notice(struct harp_engine *engine, uint8_t port, const struct h
                 continue;
             if (notice->type != HARP_NOTICE_MTU)
                 take_unreachable(engine, connection, (uint8_t)p, notice);
-            engine->deadline_ns[i] = 0;
+            harp_engine_wake(engine, connection);
         }
-    }
-}
-
-/* Connections that nobody will ask for again. One that was made stays until somebody accepts it,
- * though it has ended since: he finds what came on it, and why it ended. */
-static void forget_ended_connections(struct harp_engine *engine)
-{
-    for (uint32_t i = 0; i < engine->connections_n; i++) {
-        struct harp_connection *connection = engine->connections[i];
-        if (!connection || !connection->ended)
-            continue;
-        bool never_made = connection->listening && !connection->ready;
-        if ((connection->orphan || never_made) && engine->now_ns >= connection->linger_ns)
-            harp_engine_forget(engine, connection);
     }
 }
 
@@ -102,8 +161,7 @@ static void tend(struct harp_engine *engine)
         while (port->ops->notice(port, &notice))
             take_notice(engine, p, &notice);
     }
-    forget_ended_connections(engine);
-    harp_engine_publish(engine);
+    harp_engine_publish(engine, TEND_ROWS);
     if (engine->failed)
         harp_engine_dump(engine);
 }
@@ -115,6 +173,7 @@ bool harp_engine_turn(struct harp_engine *engine)
     for (uint8_t p = 0; p < engine->ports_n; p++)
         harp_engine_take(engine, p);
     take_commands(engine);
+    refill_drafts(engine);
     drive_due(engine);
     for (uint32_t p = 0; p < engine->ports_n; p++)
         engine->ports[p]->ops->flush(engine->ports[p], engine->now_ns);
@@ -128,10 +187,7 @@ bool harp_engine_turn(struct harp_engine *engine)
 
 uint64_t harp_engine_deadline_ns(struct harp_engine *engine)
 {
-    uint64_t earliest_ns = UINT64_MAX;
-    for (uint32_t i = 0; i < engine->connections_n; i++)
-        if (engine->deadline_ns[i] < earliest_ns)
-            earliest_ns = engine->deadline_ns[i];
+    uint64_t earliest_ns = harp_schedule_deadline_ns(&engine->schedule);
     for (uint32_t p = 0; p < engine->ports_n; p++) {
         struct harp_port *port = engine->ports[p];
         uint64_t port_ns = port->ops->deadline_ns ? port->ops->deadline_ns(port) : UINT64_MAX;

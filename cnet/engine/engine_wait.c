@@ -117,12 +117,8 @@ bool harp_listening_wait(struct harp_listening *listening, uint64_t most_ns)
 static bool drained(void *what)
 {
     struct harp_engine *engine = what;
-    bool all = true;
     harp_token_take(engine);
-    for (uint32_t i = 0; all && i < engine->connections_n; i++) {
-        const struct harp_connection *connection = engine->connections[i];
-        all = !connection || !connection->orphan || connection->ended;
-    }
+    bool all = engine->closing_n == 0;
     harp_token_drop(engine);
     return all;
 }

@@ -31,7 +31,7 @@
 #include "session/session.h"
 
 #define HARP_STATS_MAGIC UINT64_C(0x5354415450524148) /* "HARPSTAT" */
-#define HARP_STATS_LAYOUT 1
+#define HARP_STATS_LAYOUT 2
 
 /* cdef: begin */
 #define HARP_STATS_PORTS 8
@@ -47,7 +47,8 @@ struct harp_engine_counters {
     uint64_t sleeps;
     uint64_t arrivals;                                               /* datagrams */
     uint64_t bad_short, bad_version, bad_tag, bad_header, strangers; /* of these, refused */
-    uint64_t no_room;                   /* frames that waited for room in a port */
+    uint64_t visits;  /* of connections, to drive them or to publish their rows: what turns cost */
+    uint64_t no_room; /* times that a connection waited for room in a port */
     uint64_t sessions_opened, sessions; /* since the beginning; now */
     uint64_t messages_sent, message_bytes_sent;
     uint64_t messages_received, message_bytes_received;

@@ -1,0 +1,107 @@
+/* Many connections on one engine, in virtual time.
+ *
+ *     engine_many turns IDLE   what turns look at while one connection of IDLE + 1 is busy
+ *     engine_many share        four senders to one engine get even shares
+ */
+#include <string.h>
+
+#include "engine/engine_state.h"
+#include "engine_world.h"
+
+enum { SENDERS = 4, AHEAD = 32, MESSAGE_BYTES = 1 << 18 };
+
+static struct harp_listening *listening;
+static struct harp_handle handle;
+static struct harp_connection_config settings;
+
+static void connect_one(struct harp_connection **from, struct harp_connection **to)
+{
+    CHECK(harp_connect(world_engines[0], &handle, &settings, from, world_why) == 0, "%s",
+          world_why);
+    CHECK(world_next(*from).type == HARP_COMPLETION_CONNECTED, "not connected");
+    while (!(*to = harp_accept(listening)))
+        world_turn(WORLD_STEP_NS);
+    CHECK(world_next(*to).type == HARP_COMPLETION_CONNECTED, "not connected");
+}
+
+static void open_world(uint32_t connections)
+{
+    world_open(connections);
+    harp_connection_defaults(&settings);
+    CHECK(harp_listen(world_engines[1], &settings, &listening, &handle, world_why) == 0, "%s",
+          world_why);
+}
+
+static uint64_t visits(void)
+{
+    return world_engines[0]->stats.stats->engine.visits +
+           world_engines[1]->stats.stats->engine.visits;
+}
+
+/* What it costs to answer does not depend on who is silent beside. */
+static void test_turns(uint32_t idle)
+{
+    enum { ROUNDS = 2000 };
+    struct harp_connection *from, *to;
+    char byte = 'x', got;
+    open_world(idle + 1);
+    for (uint32_t i = 0; i <= idle; i++)
+        connect_one(&from, &to);
+    world_run(WORLD_SECOND_NS / 100); /* all rows are written */
+    uint64_t before = visits();
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        struct harp_completion done = {0};
+        CHECK(harp_receive(to, &got, 1, 0) && harp_send(from, &byte, 1, 0), "not handed over");
+        while (done.type != HARP_COMPLETION_RECEIVED) {
+            world_turn(1000);
+            harp_poll(to, &done, 1);
+        }
+        CHECK(world_next(from).type == HARP_COMPLETION_SENT, "not sent");
+    }
+    CHECK(visits() - before < 10 * ROUNDS, "%u round trips looked at %llu connections", ROUNDS,
+          (unsigned long long)(visits() - before));
+    world_close();
+}
+
+/* Each sender has always more to send; the receiving engine's ring is what they share. */
+static void test_share(void)
+{
+    static uint8_t out[MESSAGE_BYTES], in[MESSAGE_BYTES];
+    struct harp_connection *from[SENDERS], *to[SENDERS];
+    uint32_t got[SENDERS] = {0}, least = UINT32_MAX, most = 0, all = 0;
+    open_world(SENDERS);
+    for (uint32_t i = 0; i < SENDERS; i++)
+        connect_one(&from[i], &to[i]);
+    while (all < 100 * SENDERS) {
+        for (uint32_t i = 0; i < SENDERS; i++) {
+            struct harp_completion done;
+            while (to[i]->receives_open < AHEAD && harp_receive(to[i], in, sizeof in, 0))
+                ;
+            while (from[i]->sends_open < AHEAD && harp_send(from[i], out, sizeof out, 0))
+                ;
+            while (harp_poll(from[i], &done, 1))
+                ;
+            while (harp_poll(to[i], &done, 1)) {
+                got[i]++;
+                all++;
+            }
+        }
+        world_turn(WORLD_STEP_NS);
+    }
+    for (uint32_t i = 0; i < SENDERS; i++) {
+        least = got[i] < least ? got[i] : least;
+        most = got[i] > most ? got[i] : most;
+    }
+    CHECK(2 * least >= most, "one got %u messages, another %u", most, least);
+    world_close();
+}
+
+int main(int count, char **arguments)
+{
+    CHECK(count >= 2, "usage: engine_many turns IDLE | share");
+    if (!strcmp(arguments[1], "share"))
+        test_share();
+    else
+        test_turns((uint32_t)atoi(arguments[2]));
+    return 0;
+}

@@ -1,0 +1,12 @@
+"""Which connections an engine drives: timers, calls of applications, turns that are shared."""
+
+import pytest
+from c_programs import SANITIZED, build, run
+
+SOURCES = ["tests/c/test_schedule.c", "cnet/base/timer_heap.c", "cnet/engine/schedule.c"]
+THREADS = ["-O1", "-fsanitize=thread", "-Wno-tsan"]
+
+
+@pytest.mark.parametrize("flags", [SANITIZED, THREADS], ids=["asan", "tsan"])
+def test_schedule(tmp_path, flags):
+    run(build(tmp_path / "schedule", SOURCES, flags))
