@@ -40,10 +40,17 @@ static enum nccl_result result_of(int error)
     return error == -EINVAL ? NCCL_INVALID_ARGUMENT : NCCL_SYSTEM_ERROR;
 }
 
-static void configure(struct harp_connection_config *config)
+/* HARP_PATHS of each NIC. */
+static uint16_t count_paths(const struct device *device)
+{
+    uint64_t paths = plugin.settings.paths * device->nics_n;
+    return (uint16_t)(paths < HARP_PATHS_MAX ? paths : HARP_PATHS_MAX);
+}
+
+static void configure(const struct device *device, struct harp_connection_config *config)
 {
     harp_connection_defaults(config);
-    config->paths = (uint16_t)plugin.settings.paths;
+    config->paths = count_paths(device);
     config->dead_ns = timeout_ns();
     config->read_early = true; /* GPUs poll the flags of LL and LL128 in it */
     config->cc = harp_cc_by_name(settings_cc[plugin.settings.cc]);
@@ -77,7 +84,7 @@ static enum nccl_result begin_to_listen(int number, void *handle, void **listeni
     struct comm *comm = comm_new(COMM_LISTENING, device, engines_next(device));
     if (!comm)
         return plugin_fail(NCCL_SYSTEM_ERROR, "listen: no memory");
-    configure(&config);
+    configure(device, &config);
     int error = harp_listen(comm->engine, &config, &comm->listening, &made.harp, why);
     if (error) {
         free(comm);
@@ -130,7 +137,7 @@ static enum nccl_result begin_to_connect(int number, struct handle *handle)
     struct device *device = &plugin.devices[number];
     struct comm *comm = comm_new(COMM_SENDING, device, engines_next(device));
     struct attempt *attempt = calloc(1, sizeof *attempt);
-    configure(&config);
+    configure(device, &config);
     int error = comm && attempt
                     ? harp_connect(comm->engine, &handle->harp, &config, &comm->connection, why)
                     : -ENOMEM;

@@ -1,5 +1,4 @@
-/* Network cards, as NCCL is to see them: one device a card, be it that a bond or a VLAN lies on it.
- */
+/* Network cards: one NIC a card, be it that a bond or a VLAN lies on it. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <ifaddrs.h>
@@ -105,19 +104,19 @@ static uint32_t count_receive_queues(const char *interface)
     return n;
 }
 
-static void describe(struct device *device)
+static void describe_nic(struct nic *nic)
 {
     char path[PLUGIN_PATH_BYTES], real[PATH_MAX];
-    sys_path(path, device->card, "device");
+    sys_path(path, nic->card, "device");
     if (realpath(path, real))
-        snprintf(device->pci, sizeof device->pci, "%s", real);
-    long node = sys_number(device->card, "device/numa_node", -1);
-    device->node = node >= 0 ? (int)node : HARP_ARENA_LOCAL;
-    long speed = sys_number(device->name, "speed", 0);
-    device->speed_mbps =
+        snprintf(nic->pci, sizeof nic->pci, "%s", real);
+    long node = sys_number(nic->card, "device/numa_node", -1);
+    nic->node = node >= 0 ? (int)node : HARP_ARENA_LOCAL;
+    long speed = sys_number(nic->name, "speed", 0);
+    nic->speed_mbps =
         speed > 0 && speed < INT_MAX ? (uint32_t)speed : (uint32_t)plugin.settings.speed_mbps;
-    device->queues = count_receive_queues(device->card);
-    device->guid = read_mac(device->name) << 16 | (if_nametoindex(device->name) & 0xffff);
+    nic->queues = count_receive_queues(nic->card);
+    nic->guid = read_mac(nic->name) << 16 | (if_nametoindex(nic->name) & 0xffff);
 }
 
 /* ---- Which interfaces ---- */
@@ -128,10 +127,10 @@ static bool read_address(const struct sockaddr *from, struct harp_address *addre
     return !harp_address_is_link_local(address);
 }
 
-static bool is_device(const char *card)
+static bool is_known_card(const char *card)
 {
-    for (int i = 0; i < plugin.devices_n; i++)
-        if (strcmp(plugin.devices[i].card, card) == 0)
+    for (int i = 0; i < plugin.nics_n; i++)
+        if (strcmp(plugin.nics[i].card, card) == 0)
             return true;
     return false;
 }
@@ -172,16 +171,16 @@ static bool read_name(const struct ifaddrs *from, char *name)
 static void add_interfaces(const struct ifaddrs *all, int family, const char *names, int resort)
 {
     for (const struct ifaddrs *at = all; at; at = at->ifa_next) {
-        struct device new = {.node = HARP_ARENA_LOCAL};
+        struct nic new = {.node = HARP_ARENA_LOCAL};
         if (!at->ifa_addr || at->ifa_addr->sa_family != family || !read_name(at, new.name) ||
             !(*names ? settings_match(names, new.name) : resort_of(new.name) == resort) ||
             *unfit(new.name, at->ifa_flags) || !read_address(at->ifa_addr, &new.address))
             continue;
         find_card(new.name, new.card);
-        if (is_device(new.card) || plugin.devices_n == PLUGIN_DEVICES)
+        if (is_known_card(new.card) || plugin.nics_n == PLUGIN_DEVICES)
             continue;
-        describe(&new);
-        plugin.devices[plugin.devices_n++] = new;
+        describe_nic(&new);
+        plugin.nics[plugin.nics_n++] = new;
     }
 }
 
@@ -217,8 +216,8 @@ static uint64_t mtu_of(const char *interface)
 static enum nccl_result check_mtu(void)
 {
     uint64_t asked = plugin.settings.mtu;
-    for (int i = 0; i < plugin.devices_n; i++) {
-        const char *name = plugin.devices[i].name;
+    for (int i = 0; i < plugin.nics_n; i++) {
+        const char *name = plugin.nics[i].name;
         uint64_t most = mtu_of(name);
         if (asked > most)
             return plugin_fail(NCCL_INVALID_USAGE,
@@ -234,20 +233,19 @@ enum nccl_result devices_find(void)
 {
     struct ifaddrs *all = NULL;
     const char *names = plugin.settings.interfaces;
-    plugin.devices_n = 0;
+    plugin.nics_n = 0;
     if (plugin.settings.port == PORT_MEM) { /* needs no card */
-        plugin.devices[0] = (struct device){
+        plugin.nics[plugin.nics_n++] = (struct nic){
             .name = "harp-mem", .node = HARP_ARENA_LOCAL, .guid = 1, .speed_mbps = 100000};
-        plugin.devices_n = 1;
-        return NCCL_SUCCESS;
+        return devices_offer();
     }
     if (getifaddrs(&all) != 0)
         return plugin_fail(NCCL_SYSTEM_ERROR, "the kernel does not list its interfaces");
-    for (int resort = -1; plugin.devices_n == 0 && resort < LAST_RESORTS_N; resort++) {
+    for (int resort = -1; plugin.nics_n == 0 && resort < LAST_RESORTS_N; resort++) {
         add_interfaces(all, AF_INET, names, resort);
         add_interfaces(all, AF_INET6, names, resort);
     }
-    enum nccl_result result = plugin.devices_n ? check_mtu() : none_found(all);
+    enum nccl_result result = plugin.nics_n ? check_mtu() : none_found(all);
     freeifaddrs(all);
-    return result;
+    return result == NCCL_SUCCESS ? devices_offer() : result;
 }

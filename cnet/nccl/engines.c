@@ -44,36 +44,42 @@ static uint32_t count_engines_before(const struct device *device)
     return n;
 }
 
-static void configure(struct device *device, uint32_t index, bool xdp,
-                      struct harp_engine_config *config)
+static void configure_port(const struct nic *nic, bool xdp, struct harp_engine_port *port)
 {
     const struct settings *settings = &plugin.settings;
-    uint32_t of_process = count_engines_before(device) + index;
-    struct harp_engine_port *port = &config->ports[0];
-    harp_engine_defaults(config);
-    config->name = device->name;
-    config->progress = plugin.drives ? HARP_PROGRESS_INLINE : HARP_PROGRESS_THREAD;
-    if (settings->cpus.n)
-        config->cpu = settings->cpus.cpu[of_process % settings->cpus.n];
-    config->node = device->node;
-    config->frames = xdp ? XDP_FRAMES : UDP_FRAMES;
-    config->frame_bytes = FRAME_BYTES;
-    config->connections = CONNECTIONS;
-    config->dump = *settings->dump ? settings->dump : NULL;
-    config->ports_n = 1;
     port->faults = *settings->faults ? settings->faults : NULL;
     port->config.locals = (uint16_t)settings->paths;
     port->open = harp_port_mem_open;
     if (settings->port == PORT_MEM)
         return;
     port->open = xdp ? harp_port_xdp_open : harp_port_udp_open;
-    port->config.interface = device->name;
-    port->config.local = device->address;
+    port->config.interface = nic->name;
+    port->config.local = nic->address;
     port->config.mtu = (uint32_t)settings->mtu;
     port->config.queue = -1;
     port->config.copy_only = settings->xdp == XDP_COPY;
     port->config.generic = settings->xdp == XDP_GENERIC;
     port->config.busy_poll_us = (uint32_t)settings->busy_poll_us;
+}
+
+static void configure(struct device *device, uint32_t index, bool xdp,
+                      struct harp_engine_config *config)
+{
+    const struct settings *settings = &plugin.settings;
+    uint32_t of_process = count_engines_before(device) + index;
+    harp_engine_defaults(config);
+    config->name = device->name;
+    config->progress = plugin.drives ? HARP_PROGRESS_INLINE : HARP_PROGRESS_THREAD;
+    if (settings->cpus.n)
+        config->cpu = settings->cpus.cpu[of_process % settings->cpus.n];
+    config->node = device->nics[0]->node;
+    config->frames = (xdp ? XDP_FRAMES : UDP_FRAMES) * device->nics_n;
+    config->frame_bytes = FRAME_BYTES;
+    config->connections = CONNECTIONS;
+    config->dump = *settings->dump ? settings->dump : NULL;
+    config->ports_n = device->nics_n;
+    for (uint32_t i = 0; i < device->nics_n; i++)
+        configure_port(device->nics[i], xdp, &config->ports[i]);
 }
 
 /* Open one engine by the port that the settings say; with `auto`, by xdp if that is possible. */
@@ -92,27 +98,48 @@ static int open_one(struct device *device, uint32_t index, char *why, char *not_
     return harp_engine_open(engine, &config, why);
 }
 
-/* How many engines each device is to have. */
-static void decide_how_many(void)
+/* The queues that each NIC of a device has; 0: unknown. */
+static uint32_t count_queues(const struct device *device)
+{
+    uint32_t least = UINT32_MAX;
+    for (uint32_t i = 0; i < device->nics_n; i++)
+        least = device->nics[i]->queues < least ? device->nics[i]->queues : least;
+    return least;
+}
+
+static uint32_t count_devices_in_use(void)
+{
+    uint32_t n = 0;
+    for (int i = 0; i < plugin.devices_n; i++)
+        n += !plugin.devices[i].is_part;
+    return n;
+}
+
+static void decide_how_many(struct device *device)
 {
     struct cores cores;
     cores_find(&cores);
-    for (struct device *device = plugin.devices; device < plugin.devices + plugin.devices_n;
-         device++) {
-        const struct engines_host host = {
-            .speed_mbps = device->speed_mbps,
-            .cpus = cores_of_rank(&cores),
-            .engine_cpus = plugin.settings.cpus.n,
-            .devices = (uint32_t)plugin.devices_n,
-            .queues = plugin.settings.port == PORT_UDP ? 0 : device->queues,
-            .drives_inline = plugin.drives,
-        };
-        device->engines_n = engines_auto(&host, PLUGIN_ENGINES, device->engines_why);
-        if (plugin.settings.engines) {
-            device->engines_n = (uint32_t)plugin.settings.engines;
-            snprintf(device->engines_why, sizeof device->engines_why, "HARP_ENGINES");
-        }
-    }
+    const struct engines_host host = {
+        .speed_mbps = device->speed_mbps,
+        .cpus = cores_of_rank(&cores),
+        .engine_cpus = plugin.settings.cpus.n,
+        .devices = count_devices_in_use(),
+        .queues = plugin.settings.port == PORT_UDP ? 0 : count_queues(device),
+        .drives_inline = plugin.drives,
+    };
+    device->engines_n = engines_auto(&host, PLUGIN_ENGINES, device->engines_why);
+    if (!plugin.settings.engines)
+        return;
+    device->engines_n = (uint32_t)plugin.settings.engines;
+    snprintf(device->engines_why, sizeof device->engines_why, "HARP_ENGINES");
+}
+
+/* How many engines each device is to have: of all, since they take CPUs in turn. */
+static void decide_how_many_of_all(void)
+{
+    for (int i = 0; i < plugin.devices_n; i++)
+        if (!plugin.devices[i].engines_n)
+            decide_how_many(&plugin.devices[i]);
 }
 
 static void say_which(const struct device *device, uint32_t index, const char *not_xdp)
@@ -121,6 +148,9 @@ static void say_which(const struct device *device, uint32_t index, const char *n
     plugin_info("%s, engine %u of %u (%s), %s: %s%s%s", device->name, index + 1, device->engines_n,
                 device->engines_why, plugin.drives ? "driven inline" : "with a thread of its own",
                 harp_engine_line(engine, 1), *not_xdp ? "; xdp is not possible: " : "", not_xdp);
+    for (uint32_t i = 1; i < device->nics_n; i++)
+        plugin_info("%s, engine %u, and %s", device->name, index + 1,
+                    harp_engine_line(engine, 1 + i));
 }
 
 enum nccl_result engines_open(struct device *device)
@@ -128,7 +158,7 @@ enum nccl_result engines_open(struct device *device)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     char why[HARP_WHY_BYTES], not_xdp[HARP_WHY_BYTES];
     if (!device->engines_n)
-        decide_how_many();
+        decide_how_many_of_all();
     for (uint32_t i = 0; i < device->engines_n; i++) {
         if (device->engines[i])
             continue;

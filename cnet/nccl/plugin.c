@@ -16,6 +16,19 @@ uint64_t plugin_now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
+static void say_device(int number)
+{
+    const struct device *device = &plugin.devices[number];
+    char addresses[HARP_PORTS_MAX * 64] = "";
+    size_t used = 0;
+    for (uint32_t i = 0; plugin.settings.port != PORT_MEM && i < device->nics_n; i++) {
+        char address[60];
+        harp_address_format(&device->nics[i]->address, address, sizeof address);
+        used += (size_t)snprintf(addresses + used, sizeof addresses - used, ", %s", address);
+    }
+    plugin_info("device %d is %s%s", number, device->name, addresses);
+}
+
 /* Settings and devices are read once, by the first communicator. */
 static enum nccl_result start(void)
 {
@@ -25,13 +38,8 @@ static enum nccl_result start(void)
     plugin.drives = plugin.settings.progress == PROGRESS_INLINE;
     enum nccl_result result = devices_find();
     plugin.ready = result == NCCL_SUCCESS;
-    for (int i = 0; plugin.ready && i < plugin.devices_n; i++) {
-        char address[64];
-        harp_address_format(&plugin.devices[i].address, address, sizeof address);
-        plugin_info("device %d is %s%s%s", i, plugin.devices[i].name,
-                    plugin.settings.port == PORT_MEM ? "" : ", ",
-                    plugin.settings.port == PORT_MEM ? "" : address);
-    }
+    for (int i = 0; plugin.ready && i < plugin.devices_n; i++)
+        say_device(i);
     return result;
 }
 
@@ -96,10 +104,11 @@ enum nccl_result plugin_properties(int number, struct nccl_properties_v12 *prope
     struct device *device = &plugin.devices[number];
     *properties = (struct nccl_properties_v12){
         .name = device->name,
-        .pciPath = *device->pci ? device->pci : NULL,
-        .guid = device->guid,
+        .pciPath = *device->nics[0]->pci ? device->nics[0]->pci : NULL,
+        .guid = device->nics[0]->guid,
         .ptrSupport = NCCL_PTR_HOST,
-        .speed = device->speed_mbps ? (int)device->speed_mbps : SPEED_UNKNOWN_MBPS,
+        .speed =
+            (int)(device->speed_mbps ? device->speed_mbps : SPEED_UNKNOWN_MBPS * device->nics_n),
         .latency = LATENCY_UNKNOWN,
         .maxComms = 65536,
         .maxRecvs = NCCL_RECEIVES_MAX,
@@ -111,5 +120,9 @@ enum nccl_result plugin_properties(int number, struct nccl_properties_v12 *prope
         .railId = NCCL_UNDEFINED,
         .planeId = NCCL_UNDEFINED,
     };
+    for (int i = 0; i < device->parts_n; i++)
+        properties->vProps.devs[i] = device->parts[i];
+    if (device->parts_n)
+        properties->vProps.ndevs = device->parts_n;
     return NCCL_SUCCESS;
 }

@@ -4,7 +4,9 @@
  *     +-----------------+       +----------------+       +--------------------------------+
  *     | ncclNetPlugin_v6| ----> | thin functions | ----> | plugin.c    init, finalize     |
  *     |       ...   _v12|       | per version    |       | device.c    network cards      |
- *     +-----------------+       +----------------+       | engines.c   engines of a card  |
+ *     +-----------------+       +----------------+       | fused_devices.c  several as one|
+ *                                                        | engines.c   engines of a card  |
+ *                                                        |   cores.c, engines_auto.c: n   |
  *                                                        | connect.c   listen to close    |
  *                                settings.c: HARP_ names | transfer.c  isend, irecv, test |
  *                                log.c: NCCL's log       +--------------------------------+
@@ -37,13 +39,14 @@
 #include "settings.h"
 
 #define PLUGIN_DEVICES 32
+#define PLUGIN_NAME_BYTES (HARP_PORTS_MAX * IF_NAMESIZE) /* "eth1+eth2" */
 #define PLUGIN_ENGINES 16                                /* a device, at most */
 #define PLUGIN_PATH_BYTES 4096                           /* of a file's name */
 #define PLUGIN_CONTROLS 128                              /* announcements under way, of one comm */
 #define PLUGIN_PROFILER_ID ((INT64_C(0x4852) << 16) | 1) /* "HR", layout 1 */
 
 /* A network card, or a bond of several. */
-struct device {
+struct nic {
     char name[IF_NAMESIZE];
     char card[IF_NAMESIZE];      /* what the interface lies on: itself, or of a bond the first */
     char pci[PLUGIN_PATH_BYTES]; /* "": virtual */
@@ -52,6 +55,17 @@ struct device {
     uint32_t queues;     /* that receive; 0: unknown */
     int node;            /* NUMA, or HARP_ARENA_LOCAL */
     struct harp_address address;
+};
+
+/* What NCCL uses as one: a NIC, or several that are fused (fused_devices.c). */
+struct device {
+    char name[PLUGIN_NAME_BYTES];
+    struct nic *nics[HARP_PORTS_MAX];
+    uint32_t nics_n;
+    uint32_t speed_mbps;       /* of all NICs; 0: unknown */
+    int parts[HARP_PORTS_MAX]; /* NCCL fused it of these devices; */
+    int parts_n;               /* 0: it did not */
+    bool is_part;              /* of a device that NCCL fused */
     struct harp_engine *engines[PLUGIN_ENGINES];
     uint32_t engines_n; /* that it is to have; 0: not decided yet */
     char engines_why[ENGINES_AUTO_WHY_BYTES];
@@ -202,7 +216,9 @@ struct plugin {
     bool ready;             /* settings and devices are read */
     bool drives;            /* HARP_PROGRESS=inline */
     struct settings settings;
-    struct device devices[PLUGIN_DEVICES];
+    struct nic nics[PLUGIN_DEVICES];
+    int nics_n;
+    struct device devices[2 * PLUGIN_DEVICES]; /* NCCL's come behind those that HARP offers */
     int devices_n;
     struct attempt *attempts;
     uint32_t attempts_n;
@@ -220,8 +236,11 @@ enum nccl_result plugin_fail(enum nccl_result result, const char *format, ...)
 /* Why a connection ended, and what to do. */
 enum nccl_result plugin_ended(const struct comm *comm, uint32_t reason);
 
-/* device.c: find the cards that the settings name. */
+/* device.c: find the NICs that the settings name, and offer them as devices. */
 enum nccl_result devices_find(void);
+
+/* fused_devices.c: the NICs as devices, those of a group of HARP_RAILS as one. */
+enum nccl_result devices_offer(void);
 
 /* engines.c: open a device's engines unless they are; the one for the next connection. */
 enum nccl_result engines_open(struct device *device);
@@ -281,6 +300,7 @@ enum nccl_result plugin_init(nccl_logger logger, nccl_profiler profiler);
 enum nccl_result plugin_finalize(void);
 enum nccl_result plugin_devices(int *count);
 enum nccl_result plugin_properties(int device, struct nccl_properties_v12 *properties);
+enum nccl_result plugin_make_device(int *made, const int *parts, int parts_n);
 enum nccl_result plugin_listen(int device, void *handle, void **listening);
 enum nccl_result plugin_connect(int device, void *handle, void **sending);
 enum nccl_result plugin_accept(void *listening, void **receiving);

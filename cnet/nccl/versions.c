@@ -113,7 +113,9 @@ static enum nccl_result irecv_v9(void *receiving, int n, void **data, size_t *si
     .maxRecvs = (p).maxRecvs
 #define OFFLOAD(p) .netDeviceType = (p).netDeviceType, .netDeviceVersion = (p).netDeviceVersion
 #define LIMITS(p)                                                                                  \
-    .vProps = {.ndevs = (p).vProps.ndevs, .devs = {(p).vProps.devs[0]}},                           \
+    .vProps = {.ndevs = (p).vProps.ndevs,                                                          \
+               .devs = {(p).vProps.devs[0], (p).vProps.devs[1], (p).vProps.devs[2],                \
+                        (p).vProps.devs[3]}},                                                      \
     .maxP2pBytes = (p).maxP2pBytes, .maxCollBytes = (p).maxCollBytes
 
 static enum nccl_result properties_v6(int device, struct nccl_properties_v6 *properties)
@@ -162,7 +164,21 @@ static enum nccl_result properties_v11(int device, struct nccl_properties_v11 *p
     return result;
 }
 
-/* ---- Tables. What is not named is NULL: DMA-BUF, offload, virtual devices, attributes ---- */
+/* ---- Virtual devices: several NICs as one ---- */
+
+_Static_assert(HARP_PORTS_MAX <= NCCL_DEVICES_IN_NIC_V9, "LIMITS copies all parts of a device");
+
+static enum nccl_result make_v9(int *made, struct nccl_vdevice_v9 *of)
+{
+    return plugin_make_device(made, of ? of->devs : NULL, of ? of->ndevs : 0);
+}
+
+static enum nccl_result make_v12(int *made, struct nccl_vdevice_v12 *of)
+{
+    return plugin_make_device(made, of ? of->devs : NULL, of ? of->ndevs : 0);
+}
+
+/* ---- Tables. What is not named is NULL: DMA-BUF, offload, attributes ---- */
 
 #define SAME                                                                                       \
     .name = NAME, .devices = plugin_devices, .deregMr = plugin_deregister,                         \
@@ -215,6 +231,7 @@ EXPORTED const struct nccl_net_v9 ncclNetPlugin_v9 = {
     .regMr = plugin_register,
     .isend = isend_v9,
     .irecv = irecv_v9,
+    .makeVDevice = make_v9,
 };
 
 EXPORTED const struct nccl_net_v10 ncclNetPlugin_v10 = {
@@ -227,6 +244,7 @@ EXPORTED const struct nccl_net_v10 ncclNetPlugin_v10 = {
     .regMr = plugin_register,
     .isend = plugin_isend,
     .irecv = plugin_irecv,
+    .makeVDevice = make_v9,
 };
 
 EXPORTED const struct nccl_net_v11 ncclNetPlugin_v11 = {
@@ -240,6 +258,7 @@ EXPORTED const struct nccl_net_v11 ncclNetPlugin_v11 = {
     .isend = plugin_isend,
     .irecv = plugin_irecv,
     .finalize = finalize_v11,
+    .makeVDevice = make_v9,
 };
 
 EXPORTED const struct nccl_net_v12 ncclNetPlugin_v12 = {
@@ -253,4 +272,5 @@ EXPORTED const struct nccl_net_v12 ncclNetPlugin_v12 = {
     .isend = plugin_isend,
     .irecv = plugin_irecv,
     .finalize = finalize_v11,
+    .makeVDevice = make_v12,
 };
