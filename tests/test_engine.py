@@ -85,6 +85,10 @@ def test_an_idle_engine_uses_next_to_no_cpu(tmp_path: Path) -> None:
     assert float(run(program(tmp_path, "life", ["-O2"]), "idle")) < 5
 
 
+def test_a_helper_does_not_spin_while_the_application_is_stopped_in_a_turn(tmp_path):
+    assert float(run(program(tmp_path, "life", ["-O2"]), "held")) < 5
+
+
 @pytest.mark.parametrize(("port", "own"), [("mem", set()), ("udp", {"sendmmsg", "recvmmsg"})])
 def test_the_data_path_allocates_nothing_and_calls_only_what_its_port_must(
         tmp_path: Path, port: str, own: set[str]) -> None:

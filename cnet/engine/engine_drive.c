@@ -96,28 +96,40 @@ static void sleep_until_work(struct harp_engine *engine)
 
 /* ---- Threads ---- */
 
-static void run_turns(struct harp_engine *engine)
-{
-    if (atomic_load_explicit(&engine->wanted, memory_order_relaxed)) {
-        sched_yield();
-        return;
-    }
-    if (!harp_token_try(engine))
-        return;
-    if (harp_engine_turn(engine))
-        engine->active_ns = engine->now_ns;
-    if (engine->now_ns - engine->active_ns > engine->config.spin_ns)
-        sleep_until_work(engine);
-    else
-        harp_token_drop(engine);
-}
-
 /* The application drives: look again later. */
 static void stand_by(struct harp_engine *engine)
 {
     struct pollfd doorbell = {.fd = engine->doorbell, .events = 0};
     const struct timespec nap = {.tv_nsec = (long)engine->config.quiet_ns};
     ppoll(&doorbell, 0, &nap, NULL);
+}
+
+/* Somebody else has the token. Who drives from the application may have been stopped in the middle
+ * of a turn, and be waiting for the CPU that we are on. */
+static void step_aside(struct harp_engine *engine)
+{
+    if (engine->config.progress == HARP_PROGRESS_INLINE)
+        stand_by(engine);
+    else
+        sched_yield();
+}
+
+static void run_turns(struct harp_engine *engine)
+{
+    if (atomic_load_explicit(&engine->wanted, memory_order_relaxed)) {
+        sched_yield();
+        return;
+    }
+    if (!harp_token_try(engine)) {
+        step_aside(engine);
+        return;
+    }
+    if (harp_engine_turn(engine))
+        engine->active_ns = engine->now_ns;
+    if (engine->now_ns - engine->active_ns > engine->config.spin_ns)
+        sleep_until_work(engine);
+    else
+        harp_token_drop(engine);
 }
 
 static bool is_driven(struct harp_engine *engine)

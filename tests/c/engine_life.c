@@ -5,6 +5,8 @@
  *     engine_life stop   the other process is stopped: the same
  *     engine_life wrong  a handle whose secret is wrong: no connection, an error within the bound
  *     engine_life idle   prints the CPU time that a second of idleness took, in percent
+ *     engine_life held   prints how much of the time the helper was busy while the application was
+ *                        stopped in the middle of a turn, in percent
  *
  * The two processes pass the handle through a pipe.
  */
@@ -34,16 +36,22 @@ static uint64_t clock_ns(clockid_t clock)
     return (uint64_t)t.tv_sec * SECOND_NS + (uint64_t)t.tv_nsec;
 }
 
-static struct harp_engine *open_engine(void)
+static struct harp_engine_config engine_settings(void)
 {
     struct harp_engine_config config;
-    struct harp_engine *engine;
     harp_engine_defaults(&config);
     config.frames = 256;
     config.ports_n = 1;
     config.ports[0].open = harp_port_udp_open;
     config.ports[0].config.locals = 1;
     CHECK(harp_address_parse("127.0.0.1", &config.ports[0].config.local), "address");
+    return config;
+}
+
+static struct harp_engine *open_engine(void)
+{
+    struct harp_engine_config config = engine_settings();
+    struct harp_engine *engine;
     CHECK(harp_engine_open(&engine, &config, why) == 0, "%s", why);
     return engine;
 }
@@ -253,9 +261,39 @@ static void test_idle(void)
     harp_engine_close(engines[1]);
 }
 
+/* The thread that sets it stops for half a second when the engine asks it for the time. */
+static _Thread_local bool stops;
+
+static uint64_t clock_that_stops(void *context)
+{
+    (void)context;
+    if (stops) {
+        stops = false;
+        nanosleep(&(struct timespec){.tv_nsec = (long)SECOND_NS / 2}, NULL);
+    }
+    return clock_ns(CLOCK_MONOTONIC);
+}
+
+/* A scheduler may do that at any time, and more likely if the helper wants the same CPU. */
+static void test_held(void)
+{
+    struct harp_engine_config config = engine_settings();
+    struct harp_engine *engine;
+    config.progress = HARP_PROGRESS_INLINE;
+    config.world.now_ns = clock_that_stops;
+    CHECK(harp_engine_open(&engine, &config, why) == 0, "%s", why);
+    uint64_t before_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+    /* The helper may be in a turn of its own. */
+    for (stops = true; stops;)
+        harp_engine_drive(engine);
+    uint64_t used_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - before_ns;
+    printf("%.2f\n", (double)used_ns * 200 / SECOND_NS);
+    harp_engine_close(engine);
+}
+
 int main(int count, char **arguments)
 {
-    CHECK(count == 2, "usage: engine_life fork | kill | stop | wrong | idle");
+    CHECK(count == 2, "usage: engine_life fork | kill | stop | wrong | idle | held");
     if (!strcmp(arguments[1], "fork"))
         test_fork();
     else if (!strcmp(arguments[1], "kill"))
@@ -264,6 +302,8 @@ int main(int count, char **arguments)
         test_signal(SIGSTOP);
     else if (!strcmp(arguments[1], "wrong"))
         test_wrong();
+    else if (!strcmp(arguments[1], "held"))
+        test_held();
     else
         test_idle();
     return 0;
