@@ -8,7 +8,7 @@
 local harp = Proto("harp", "HARP")
 
 local HEADER_BYTES = 44
-local VERSION = 1
+local VERSION = 2
 local OFF_QUEUE = 1 -- flags of ACK
 local TYPES = {
     [1] = "FIRST", [2] = "COOKIE", [3] = "ACCEPT", [4] = "DATA", [5] = "ACK", [6] = "PROBE",
@@ -39,9 +39,9 @@ local PARAMETERS = {
     { "cookie", "bytes", 44, 16 },
 }
 local ACK = {
-    { "largest", "uint32", 0, 4 }, { "delay_ns", "uint32", 4, 4 },
-    { "credit_messages", "uint32", 8, 4 }, { "credit_bytes", "uint64", 12, 8 },
-    { "credit_frames", "uint32", 20, 4 }, { "marked", "uint32", 24, 4 }, { "bits", "uint16", 28, 2 },
+    { "credit_messages", "uint64", 0, 8 }, { "credit_bytes", "uint64", 8, 8 },
+    { "credit_frames", "uint64", 16, 8 }, { "delay_ns", "uint32", 24, 4 },
+    { "marked", "uint32", 28, 4 }, { "bits", "uint16", 32, 2 },
 }
 local BODIES = {
     [1] = PARAMETERS,
@@ -142,17 +142,17 @@ local function missing(largest, map, bits)
     return table.concat(numbers, " ") .. (more > 0 and " and " .. more .. " more" or "")
 end
 
-local function add_ack(tree, body)
-    local bits = body(28, 2):le_uint()
+local function add_ack(tree, body, largest)
+    local bits = body(32, 2):le_uint()
     local map_bytes = math.floor((bits + 7) / 8)
-    if bits > 0 and body:len() >= 32 + map_bytes then
-        local map = body(32, map_bytes)
+    if bits > 0 and body:len() >= 36 + map_bytes then
+        local map = body(36, map_bytes)
         tree:add(fields.map, map)
-        tree:add(fields.missing, map, missing(body(0, 4):le_uint(), map, bits))
+        tree:add(fields.missing, map, missing(largest, map, bits))
     end
 end
 
-local function add_body(tree, kind, body)
+local function add_body(tree, kind, body, number)
     local list = BODIES[kind]
     local last = list and list[#list]
     if not last or body:len() < last[3] + last[4] then
@@ -161,7 +161,7 @@ local function add_body(tree, kind, body)
     end
     add(tree, body, list)
     if kind == 5 then
-        add_ack(tree, body)
+        add_ack(tree, body, number)
     elseif kind == 7 and body:len() > 4 then
         tree:add_packet_field(fields.text, body(4), ENC_UTF_8)
     end
@@ -201,7 +201,7 @@ function harp.dissector(buffer, packet, root)
         tree:add_proto_expert_info(bad_length)
     elseif length > 0 then
         local body = buffer(HEADER_BYTES):tvb()
-        add_body(tree, kind, body)
+        add_body(tree, kind, body, buffer(16, 4):le_uint())
         local crc_at = buffer(32, 4)
         local holds = crc32c(body:bytes()) == crc_at:le_uint()
         tree:add(fields.crc_holds, crc_at, holds):set_generated()

@@ -30,11 +30,11 @@ from scapy.fields import (
 from scapy.layers.inet import UDP
 from scapy.packet import Packet, Raw, bind_bottom_up, bind_layers
 
-from harp.wire_sums import crc32c, siphash
+from harp.wire_sums import crc32c, header_tag
 
 HEADER_BYTES = 44
 TAGGED_BYTES = 36
-VERSION = 1
+VERSION = 2
 OFF_QUEUE = 1  # ``flags`` of ACK: frames of its path arrive on a wrong queue
 TYPES = {1: "FIRST", 2: "COOKIE", 3: "ACCEPT", 4: "DATA", 5: "ACK", 6: "PROBE", 7: "CLOSE",
          8: "VERSION"}
@@ -124,21 +124,20 @@ class Ack(Body):
 
     name = "HARP acknowledgement"
     fields_desc = [  # noqa: RUF012
-        LEIntField("largest", 0),
-        LEIntField("delay_ns", 0),
-        LEIntField("messages", 0),
+        LELongField("messages", 0),
         LELongField("bytes", 0),
-        LEIntField("frames", 0),
+        LELongField("frames", 0),
+        LEIntField("delay_ns", 0),
         LEIntField("marked", 0),
         LEShortField("bits", 0),
         LEShortField("zero", 0),
         StrLenField("map", b"", length_from=lambda ack: (ack.bits + 7) // 8),
     ]
 
-    def arrived(self) -> set[int]:
-        """Packet numbers that the map names; ``largest`` itself stands outside of it."""
+    def arrived(self, largest: int) -> set[int]:
+        """Packet numbers that the map names; ``largest``, the header's, stands outside of it."""
         bits = int.from_bytes(self.map, "little")
-        return {(self.largest - 1 - i) % 2**32 for i in range(self.bits) if bits >> i & 1}
+        return {(largest - 1 - i) % 2**32 for i in range(self.bits) if bits >> i & 1}
 
 
 class Close(Body):
@@ -162,21 +161,24 @@ class Versions(Body):
 BODIES: dict[int, type[Packet]] = {1: Parameters, 2: Cookie, 3: Parameters, 5: Ack, 7: Close,
                                    8: Versions}
 
-def seal(frame: Packet, key: bytes) -> bytes:
-    """The bytes of ``frame``, a :class:`Harp` with its payload, with CRC and tag by ``key``."""
+def seal(frame: Packet, key: bytes, lap: int = 0) -> bytes:
+    """The bytes of ``frame``, a :class:`Harp` with its payload, with CRC and tag by ``key``.
+
+    ``lap`` is what the header does not carry of its number: bits 32 to 55.
+    """
     data = bytes(frame)
     payload = data[HEADER_BYTES:]
     covered = data[:32] + crc32c(payload).to_bytes(4, "little")
-    return covered + siphash(key, covered).to_bytes(8, "little") + payload
+    return covered + header_tag(key, covered, lap).to_bytes(8, "little") + payload
 
 
-def holds(frame: bytes, key: bytes) -> bool:
-    """Whether the tag and the CRC of a whole frame hold under ``key``."""
+def holds(frame: bytes, key: bytes, lap: int = 0) -> bool:
+    """Whether the tag and the CRC of a whole frame hold under ``key``; ``lap`` as in `seal`."""
     if len(frame) < HEADER_BYTES:
         return False
     tag = int.from_bytes(frame[TAGGED_BYTES:HEADER_BYTES], "little")
     crc = int.from_bytes(frame[32:TAGGED_BYTES], "little")
-    return siphash(key, frame[:TAGGED_BYTES]) == tag and crc32c(frame[HEADER_BYTES:]) == crc
+    return header_tag(key, frame[:TAGGED_BYTES], lap) == tag and crc32c(frame[HEADER_BYTES:]) == crc
 
 
 def bind(port: int) -> None:

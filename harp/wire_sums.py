@@ -73,6 +73,11 @@ def siphash(key: bytes, data: bytes) -> int:
     return a ^ b ^ c ^ d
 
 
+def header_tag(key: bytes, covered: bytes, lap: int = 0) -> int:
+    """Give the tag of a header's first 36 bytes; ``lap`` is bits 32 to 55 of its number."""
+    return siphash(key, covered + (lap.to_bytes(3, "little") if lap else b""))
+
+
 class End(NamedTuple):
     """What one end brings to the keys of a connection."""
 

@@ -24,6 +24,7 @@ BUGS = {
     "FOUND_NOWHERE": "chunks of a timeout that was none are neither awaited nor sent again",
     "OPTIMISTIC_ACK": "packets that were never sent can be acknowledged",
     "TAG_UNCHECKED": "any tag holds",
+    "LAP_UNTAGGED": "a frame of 2^31 packets ago has a tag that holds",
     "WINDOW_OFF_BY_ONE": "the window of chunks is one too wide",
     "SACK_OFF_BY_ONE": "the map of an ACK is read from the wrong bit on",
     "CAPACITY_UNCHECKED": "a message may be longer than its buffer",

@@ -18,6 +18,7 @@ U8, U16, U32, U64 = (st.integers(0, 2**bits - 1) for bits in (8, 16, 32, 64))
 FIELDS = ["version", "type", "path", "flags", "connection", "epoch", "length", "packet", "message",
           "offset", "size", "crc"]
 KEYS = st.binary(min_size=16, max_size=16)
+LAPS = st.sampled_from([0, 1, 2**16, 2**24 - 1]) | st.integers(0, 2**24 - 1)
 OK = lib.HARP_WIRE_OK
 patient = settings(deadline=None)  # the machine may be busy
 
@@ -37,9 +38,9 @@ def decode(frame):
     return lib.harp_header_decode(frame, len(frame), header), header
 
 
-def opens(frame, key):
+def opens(frame, key, lap=0):
     """Tag and CRC by the C code, in the order of docs/wire.md."""
-    return bool(lib.harp_open_tag(c_key(key), frame)
+    return bool(lib.harp_open_tag(c_key(key), frame, lap)
                 and lib.harp_open_payload(frame, frame[44:], len(frame) - 44))
 
 
@@ -69,8 +70,8 @@ def parameters(draw):
 def acks(draw):
     bits = draw(st.integers(0, 1024))
     bitmap = draw(st.integers(0, 2**bits - 1)).to_bytes((bits + 7) // 8, "little")
-    return {"largest": draw(U32), "delay_ns": draw(U32), "messages": draw(U32), "bytes": draw(U64),
-            "frames": draw(U32), "marked": draw(U32), "bits": bits, "map": bitmap}
+    return {"delay_ns": draw(U32), "messages": draw(U64), "bytes": draw(U64),
+            "frames": draw(U64), "marked": draw(U32), "bits": bits, "map": bitmap}
 
 
 @st.composite
@@ -94,7 +95,7 @@ def frames(draw, types=tuple(range(1, 9))):
         fields["path"] = draw(U8)
     if kind == 5:
         fields["flags"] = draw(st.sampled_from([0, OFF_QUEUE]))
-    if kind in (4, 6):
+    if kind in (4, 5, 6):
         fields["packet"] = draw(U32)
     if kind == 8:
         fields["version"] = draw(U8)
@@ -113,39 +114,41 @@ def frames(draw, types=tuple(range(1, 9))):
     return fields, body
 
 
-def sealed(frame, key):
+def sealed(frame, key, lap=0):
     fields, body = frame
     layer = Raw(body) if isinstance(body, bytes) else body
-    return seal(Harp(**fields) / layer if body else Harp(**fields), key)
+    return seal(Harp(**fields) / layer if body else Harp(**fields), key, lap)
 
 
 @patient
-@given(frames(), KEYS)
-def test_what_scapy_builds_c_opens_and_reads(frame, key):
+@given(frames(), KEYS, LAPS)
+def test_what_scapy_builds_c_opens_and_reads(frame, key, lap):
     fields, _ = frame
-    data = sealed(frame, key)
+    data = sealed(frame, key, lap)
     error, header = decode(data)
     assert error == OK
-    expected = {"version": 1, "length": len(data) - 44,
+    expected = {"version": 2, "length": len(data) - 44,
                 "crc": wire_sums.crc32c(data[44:])} | fields
     assert {name: getattr(header, name) for name in FIELDS} == dict.fromkeys(FIELDS, 0) | expected
-    assert opens(data, key)
-    assert not opens(data, bytes(b ^ 1 for b in key))
+    assert opens(data, key, lap)
+    assert not opens(data, key, lap ^ 1)
+    assert not opens(data, bytes(b ^ 1 for b in key), lap)
 
 
 @patient
-@given(frames(), KEYS)
-def test_what_c_writes_scapy_dissects(frame, key):
+@given(frames(), KEYS, LAPS)
+def test_what_c_writes_scapy_dissects(frame, key, lap):
     fields, body = frame
     payload = bytes(body)
     header = ffi.new("struct harp_header *",
-                     {"version": 1, "length": len(payload)} | fields)
+                     {"version": 2, "length": len(payload)} | fields)
     out = ffi.new("uint8_t[44]")
     lib.harp_header_encode(header, out)
-    lib.harp_seal(c_key(key), out, payload, len(payload))
+    lib.harp_seal(c_key(key), out, lap, payload, len(payload))
     data = bytes(out) + payload
-    assert data == sealed(frame, key)
-    assert holds(data, key)
+    assert data == sealed(frame, key, lap)
+    assert holds(data, key, lap)
+    assert not holds(data, key, lap ^ 2**23)
     seen = Harp(data)
     for name, value in fields.items():
         assert getattr(seen, name) == value
@@ -179,7 +182,7 @@ def test_bodies_both_ways(name, data):
     for field in wanted.keys() & {"text", "map", "nonce", "cookie"}:
         room = bytes(getattr(value, field))
         assert room == wanted[field].ljust(len(room), b"\0")
-    out = ffi.new("uint8_t[160]")
+    out = ffi.new("uint8_t[164]")
     written = write(value, out)
     assert bytes(out)[:written] == built
     for length in [*range(len(built)), len(built) + 1]:
@@ -199,7 +202,7 @@ def test_any_flipped_bit_is_noticed(frame, key, data):
         flipped = bytearray(sent)
         flipped[bit // 8] ^= 1 << bit % 8
         if bit < 44 * 8:
-            assert not lib.harp_open_tag(c_key(key), bytes(flipped))
+            assert not lib.harp_open_tag(c_key(key), bytes(flipped), 0)
         assert not opens(bytes(flipped), key)
 
 
@@ -241,8 +244,8 @@ def data_header(**changes):
     ({"type": 6, "size": 0, "offset": 1}, "UNUSED"),
     ({"type": 5, "size": 0, "flags": 1}, "OK"), ({"type": 5, "size": 0, "flags": 2}, "UNUSED"),
     ({"type": 6, "size": 0, "flags": 1}, "UNUSED"),
-    ({"type": 5, "size": 0}, "OK"), ({"type": 5, "size": 0, "length": 161}, "LENGTH"),
-    ({"type": 5, "size": 0, "length": 31}, "LENGTH"),
+    ({"type": 5, "size": 0}, "OK"), ({"type": 5, "size": 0, "length": 165}, "LENGTH"),
+    ({"type": 5, "size": 0, "length": 35}, "LENGTH"),
     ({"type": 7, "size": 0, "length": 4, "packet": 1}, "UNUSED"),
     ({"type": 7, "size": 0, "length": 3}, "LENGTH"),
     ({"type": 7, "size": 0, "length": 125}, "LENGTH"),
@@ -250,12 +253,12 @@ def data_header(**changes):
     ({"type": 1, "size": 0, "length": 60, "path": 1}, "OK"),
     ({"type": 8, "size": 0, "length": 4, "path": 1}, "UNUSED"),
     ({"type": 8, "size": 0, "length": 4, "epoch": 1}, "UNUSED"),
-    ({"type": 5, "size": 0, "length": 32, "packet": 1}, "UNUSED"),
+    ({"type": 5, "size": 0, "length": 36, "packet": 1}, "OK"),
     ({"type": 1, "size": 0, "length": 59}, "LENGTH"),
     ({"type": 3, "size": 0, "length": 61}, "LENGTH"),
     ({"type": 2, "size": 0, "length": 15}, "LENGTH"),
     ({"type": 8, "size": 0, "length": 5}, "LENGTH"),
-    ({"version": 0}, "VERSION"), ({"version": 2, "type": 77, "flags": 3, "size": 9}, "VERSION"),
+    ({"version": 0}, "VERSION"), ({"version": 1, "type": 77, "flags": 3, "size": 9}, "VERSION"),
     ({"version": 9, "type": 8, "size": 0, "length": 4}, "OK"),
 ])
 def test_strict_header(changes, error):
@@ -292,13 +295,9 @@ def test_sealing_and_opening_with_a_copy(frame, key):
     wanted = sealed(frame, key)
     payload = wanted[44:]
     header = ffi.new("uint8_t[44]", wanted[:32] + bytes(12))
-    to = ffi.new("uint8_t[]", len(payload) + 1)
-    lib.harp_seal_copy(c_key(key), header, to, payload, len(payload))
-    assert bytes(header) == wanted[:44]
-    assert bytes(to)[:-1] == payload
-    lib.harp_seal_known(c_key(key), header, 5)
+    lib.harp_seal_known(c_key(key), header, 9, 5)
     assert bytes(header)[32:36] == b"\5\0\0\0"
-    assert lib.harp_open_tag(c_key(key), header)
+    assert lib.harp_open_tag(c_key(key), header, 9)
     back = ffi.new("uint8_t[]", len(payload) + 1)
     assert lib.harp_open_copy(wanted, back, payload, len(payload))
     assert bytes(back)[:-1] == payload
@@ -308,16 +307,18 @@ def test_sealing_and_opening_with_a_copy(frame, key):
 
 
 @patient
-@given(st.lists(st.tuples(st.binary(min_size=36, max_size=36), st.booleans()), max_size=64), KEYS)
+@given(st.lists(st.tuples(st.binary(min_size=36, max_size=36), LAPS, st.booleans()), max_size=64),
+       KEYS)
 def test_many_tags_at_once(many, key):
-    headers = [ffi.new("uint8_t[44]", covered + bytes(8)) for covered, _ in many]
-    lib.harp_seal_tags(c_key(key), headers, len(headers))
-    for header, (covered, spoil) in zip(headers, many, strict=True):
+    headers = [ffi.new("uint8_t[44]", covered + bytes(8)) for covered, *_ in many]
+    laps = [lap for _, lap, _ in many]
+    lib.harp_seal_tags(c_key(key), headers, laps, len(headers))
+    for header, (covered, lap, spoil) in zip(headers, many, strict=True):
         assert bytes(header)[:36] == covered
-        assert lib.harp_open_tag(c_key(key), header)
+        assert lib.harp_open_tag(c_key(key), header, lap)
         header[43] ^= 0x80 * spoil
-    good = lib.harp_open_tags(c_key(key), headers, len(headers))
-    assert good == sum(1 << i for i, (_, spoil) in enumerate(many) if not spoil)
+    good = lib.harp_open_tags(c_key(key), headers, laps, len(headers))
+    assert good == sum(1 << i for i, (*_, spoil) in enumerate(many) if not spoil)
 
 
 @patient
@@ -342,9 +343,9 @@ def test_keys_of_c_and_of_python_agree(secret, listener, one, two):
 
 def test_udp_of_a_bound_port_is_dissected():
     harp.wire.bind(4791)
-    frame = seal(Harp(type="ACK", path=2) / Ack(largest=9, bits=2, map=b"\2"), bytes(16))
+    frame = seal(Harp(type="ACK", path=2, packet=9) / Ack(bits=2, map=b"\2"), bytes(16))
     packet = IP(bytes(IP(src="10.0.0.1", dst="10.0.0.2") / UDP(sport=1, dport=4791) / frame))
-    assert packet[Ack].arrived() == {7}
+    assert packet[Ack].arrived(9) == {7}
     assert packet[Harp].path == 2
 
 

@@ -72,22 +72,27 @@ static void *room_for(const struct harp_session_config *config)
 static void seal(const struct harp_frame *frames, size_t n)
 {
     uint8_t *headers[BATCH];
+    uint32_t laps[BATCH];
     for (size_t i = 0; i < n; i++) {
         struct harp_header header = frames[i].header;
         const uint8_t *payload = frames[i].payload ? frames[i].payload : frames[i].body;
         header.crc = header.length ? harp_crc32c(payload, header.length) : 0;
         harp_header_encode(&header, wire[i]);
         headers[i] = wire[i];
+        laps[i] = frames[i].lap;
     }
-    harp_seal_tags(&key, headers, n);
+    harp_seal_tags(&key, headers, laps, n);
 }
 
 static void deliver(struct side *to, const struct harp_frame *frames, size_t n, bool sealed)
 {
     const uint8_t *headers[BATCH];
-    for (size_t i = 0; i < n; i++)
+    uint32_t laps[BATCH];
+    for (size_t i = 0; i < n; i++) {
         headers[i] = wire[i];
-    uint64_t good = sealed ? harp_open_tags(&key, headers, n) : UINT64_MAX;
+        laps[i] = harp_session_lap(to->session, &frames[i].header);
+    }
+    uint64_t good = sealed ? harp_open_tags(&key, headers, laps, n) : UINT64_MAX;
     uint32_t taken = 0;
     for (size_t i = 0; i < n; i++) {
         struct harp_header header = frames[i].header;

@@ -1,8 +1,13 @@
 /* Numbers that wrap.
  *
- * Packets and messages are numbered in 32 bits, and a long connection runs through all of them. Two
- * numbers are therefore never compared as integers, only by the sign of their difference, which is
- * right as long as they lie less than 2^31 apart: windows here are at most a few thousand wide.
+ * Messages are numbered in 32 bits, and a long connection runs through all of them. Two numbers are
+ * therefore never compared as integers, only by the sign of their difference, which is right as
+ * long as they lie less than 2^31 apart: windows here are at most a few thousand wide.
+ *
+ * Packets are numbered in 64 bits, of which a frame carries the lower 32. Who takes it in knows the
+ * rest by the largest number so far (RFC 9000, appendix A.3), as long as the two lie less than 2^31
+ * apart; a frame that is replayed later is taken for another number, under which its tag does not
+ * hold.
  */
 #ifndef HARP_SEQUENCE_H
 #define HARP_SEQUENCE_H
@@ -18,6 +23,18 @@ static inline bool harp_before(uint32_t a, uint32_t b)
 #else
     return (int32_t)(a - b) < 0;
 #endif
+}
+
+/* The same for packets. The number before the first may be that before 0. */
+static inline bool harp_packet_before(uint64_t a, uint64_t b)
+{
+    return (int64_t)(a - b) < 0;
+}
+
+/* The number with these lower 32 bits that is nearest to `about`. */
+static inline uint64_t harp_packet_near(uint64_t about, uint32_t low)
+{
+    return about + (uint64_t)(int64_t)(int32_t)(low - (uint32_t)about);
 }
 
 static inline uint64_t harp_min(uint64_t a, uint64_t b)

@@ -111,7 +111,7 @@ static void refuse_version(struct harp_engine *engine, uint8_t port,
 {
     struct harp_listening *listening = listening_of(engine, header->connection);
     struct harp_frame notice;
-    if (!listening || !harp_open_tag(&listening->hello, frame) ||
+    if (!listening || !harp_open_tag(&listening->hello, frame, 0) ||
         !harp_listener_refuse(&listening->listener, header, frame, harp_arrival_bytes(arrival),
                               &notice))
         return;
@@ -135,14 +135,14 @@ void harp_engine_take_hello(struct harp_engine *engine, uint8_t port,
         return;
     if (header->type == HARP_FIRST) {
         struct harp_listening *listening = listening_of(engine, header->connection);
-        if (listening && harp_open_tag(&listening->hello, frame))
+        if (listening && harp_open_tag(&listening->hello, frame, 0))
             take_first(engine, port, arrival, header, body);
         return;
     }
     struct harp_connection *connection = harp_table_find(&engine->table, header->connection);
     if (!connection || connection->listening_end ||
         !harp_open_tag(header->type == HARP_ACCEPT ? &connection->accept : &connection->hello,
-                       frame))
+                       frame, 0))
         return;
     struct harp_place unused;
     harp_session_receive(connection->session, engine->now_ns, arrival->waited_ns, header, body,

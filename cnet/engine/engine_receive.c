@@ -135,9 +135,12 @@ static void take_group(struct harp_engine *engine, uint8_t port, struct harp_con
                        const uint16_t *which, size_t count)
 {
     const uint8_t *bytes[GROUP] = {NULL};
-    for (size_t i = 0; i < count; i++)
+    uint32_t laps[GROUP] = {0};
+    for (size_t i = 0; i < count; i++) {
         bytes[i] = engine->arrivals[which[i]].bytes;
-    uint64_t holds = harp_open_tags(&connection->in, bytes, count);
+        laps[i] = harp_session_lap(connection->session, &engine->headers[which[i]]);
+    }
+    uint64_t holds = harp_open_tags(&connection->in, bytes, laps, count);
 #ifdef HARP_BUG_TAG_UNCHECKED
     holds = UINT64_MAX;
 #endif

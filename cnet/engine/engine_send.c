@@ -10,6 +10,7 @@
 /* Headers of one connection that wait for their tags. */
 struct unsealed {
     uint8_t *headers[HARP_BATCH];
+    uint32_t laps[HARP_BATCH];
     size_t n;
 };
 
@@ -64,6 +65,7 @@ static bool send_draft(struct harp_engine *engine, struct harp_port *port, int h
         harp_frames_move(&engine->frames, number, HARP_FRAME_SENDING, HARP_FRAME_KEPT);
         return true;
     }
+    unsealed->laps[unsealed->n] = frame->lap;
     unsealed->headers[unsealed->n++] = header;
     return true;
 }
@@ -95,7 +97,7 @@ void harp_engine_write_control(struct harp_engine *engine, struct harp_port *por
     (void)engine;
     uint8_t *slot = write_slot(port, hop, frame);
     if (slot)
-        harp_seal_tags(key, &slot, 1);
+        harp_seal_tags(key, &slot, &frame->lap, 1);
 }
 
 static void write_frame(struct harp_engine *engine, struct harp_connection *connection,
@@ -118,8 +120,10 @@ static void write_frame(struct harp_engine *engine, struct harp_connection *conn
         send_draft(engine, port, hop->hop, frame, unsealed))
         return;
     uint8_t *slot = write_slot(port, hop->hop, frame);
-    if (slot)
-        unsealed->headers[unsealed->n++] = slot;
+    if (!slot)
+        return;
+    unsealed->laps[unsealed->n] = frame->lap;
+    unsealed->headers[unsealed->n++] = slot;
 }
 
 /* Room at all ports that the connection uses. */
@@ -159,7 +163,7 @@ enum harp_sending harp_engine_send(struct harp_engine *engine, struct harp_conne
         size_t n = harp_session_send(connection->session, engine->now_ns, engine->out, room);
         for (size_t i = 0; i < n; i++)
             write_frame(engine, connection, &engine->out[i], &unsealed);
-        harp_seal_tags(&connection->out, unsealed.headers, unsealed.n);
+        harp_seal_tags(&connection->out, unsealed.headers, unsealed.laps, unsealed.n);
         engine->moved |= n > 0;
         *frames += (uint32_t)n;
         share -= (uint32_t)n;

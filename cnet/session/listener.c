@@ -52,6 +52,7 @@ static void write_cookie(const struct harp_listener *listener, uint64_t minute,
                                           .epoch = first->epoch,
                                           .length = COOKIE_BYTES};
     answer->path = path;
+    answer->lap = 0;
     answer->again = false;
     answer->payload = NULL;
     bake(listener, minute, from, body, answer->body);
@@ -89,6 +90,7 @@ bool harp_listener_refuse(const struct harp_listener *listener, const struct har
         .length = (uint16_t)harp_versions_encode(&spoken, answer->body),
     };
     answer->path = 0;
+    answer->lap = 0;
     answer->again = false;
     answer->payload = NULL;
     return true;

@@ -9,7 +9,7 @@
 #define QUARTERS_KEPT 4096 /* however long it is */
 #define MOST_BACKOFF 10
 
-void harp_loss_init(struct harp_loss *loss, uint32_t first)
+void harp_loss_init(struct harp_loss *loss, uint64_t first)
 {
     *loss = (struct harp_loss){
         .reorder_at_ns = HARP_NEVER,
@@ -31,7 +31,7 @@ void harp_loss_sent(struct harp_loss *loss, uint64_t now_ns)
 
 void harp_loss_delivered(struct harp_loss *loss, const struct harp_sent *sent, uint64_t now_ns)
 {
-    if (harp_before(sent->packet, loss->rack_packet))
+    if (harp_packet_before(sent->packet, loss->rack_packet))
         return;
     loss->rack_packet = sent->packet;
     loss->rack_sent_ns = sent->time_ns;
@@ -47,12 +47,12 @@ void harp_loss_news(struct harp_loss *loss, bool flying, uint64_t now_ns)
 }
 
 struct harp_sent *harp_loss_next(struct harp_loss *loss, struct harp_sent_ring *ring,
-                                 const struct harp_rtt *rtt, uint32_t *cursor, uint64_t now_ns)
+                                 const struct harp_rtt *rtt, uint64_t *cursor, uint64_t now_ns)
 {
     uint64_t quarter_ns = harp_rtt_least_ns(rtt) / 4;
     uint64_t most_ns = harp_max(quarter_ns * MOST_QUARTERS, harp_rtt_smoothed_ns(rtt));
     uint64_t window_ns = harp_min(quarter_ns * loss->quarters, most_ns);
-    for (; *cursor != ring->next && harp_before(*cursor, loss->rack_packet); ++*cursor) {
+    for (; *cursor != ring->next && harp_packet_before(*cursor, loss->rack_packet); ++*cursor) {
         struct harp_sent *sent = harp_sent_at(ring, *cursor);
         if (sent->state != HARP_FLYING)
             continue;

@@ -50,13 +50,13 @@ struct harp_loss {
     uint64_t waiting_ns;    /* since when we wait for news; HARP_NEVER if we do not */
     uint64_t timeout_ns;    /* from when the next TIMEOUT counts */
     uint64_t last_sent_ns;
-    uint32_t rack_packet; /* that newest packet */
+    uint64_t rack_packet; /* that newest packet */
     uint32_t quarters;    /* window for reordering, in quarters of the least round trip */
     uint32_t backoff;     /* TIMEOUTs since the last news */
     bool probed;          /* PROBE has gone off since the last news */
 };
 
-void harp_loss_init(struct harp_loss *loss, uint32_t first);
+void harp_loss_init(struct harp_loss *loss, uint64_t first);
 
 /* A packet that will be acknowledged was sent. */
 void harp_loss_sent(struct harp_loss *loss, uint64_t now_ns);
@@ -70,7 +70,7 @@ void harp_loss_news(struct harp_loss *loss, bool flying, uint64_t now_ns);
 /* The next overdue FLYING packet from *cursor on (start with the ring's tail), or NULL when there
  * is no further one; then reorder_at_ns is when to look again. The caller marks each as lost. */
 struct harp_sent *harp_loss_next(struct harp_loss *loss, struct harp_sent_ring *ring,
-                                 const struct harp_rtt *rtt, uint32_t *cursor, uint64_t now_ns);
+                                 const struct harp_rtt *rtt, uint64_t *cursor, uint64_t now_ns);
 
 /* A packet that was given up has arrived after all. */
 void harp_loss_spurious(struct harp_loss *loss);

@@ -108,16 +108,17 @@ static bool pick_lost(struct harp_outbox *outbox, struct harp_pick *pick)
 static bool may_travel(const struct harp_outbox *outbox, uint32_t number,
                        const struct harp_outgoing *message)
 {
+    uint32_t credit = (uint32_t)outbox->credit;
 #ifdef HARP_BUG_CREDIT_OFF_BY_ONE
-    if (number == outbox->credit)
+    if (number == (uint32_t)outbox->credit)
         return true;
 #endif
     if (outbox->streamed)
-        return harp_before(number, outbox->credit) &&
-               harp_before(message->first_chunk + message->next, outbox->chunk_credit);
-    if (harp_before(number, outbox->credit))
+        return harp_before(number, credit) &&
+               harp_before(message->first_chunk + message->next, (uint32_t)outbox->chunk_credit);
+    if (harp_before(number, credit))
         return true;
-    return message->done.total == 1 && harp_before(number, outbox->credit + HARP_EAGER);
+    return message->done.total == 1 && harp_before(number, credit + HARP_EAGER);
 }
 
 static void advance(struct harp_outbox *outbox)
@@ -132,7 +133,7 @@ bool harp_outbox_pick(struct harp_outbox *outbox, struct harp_pick *pick)
     if (pick_lost(outbox, pick))
         return true;
     advance(outbox);
-    uint32_t stop = outbox->credit + HARP_EAGER;
+    uint32_t stop = (uint32_t)outbox->credit + HARP_EAGER;
     for (uint32_t m = outbox->cursor; m != outbox->end && harp_before(m, stop); m++) {
         const struct harp_outgoing *message = slot_of(outbox, m);
         bool may = may_travel(outbox, m, message);
@@ -211,15 +212,16 @@ bool harp_outbox_found(struct harp_outbox *outbox, uint32_t message, uint32_t ch
            unlose(outbox, slot, chunk);
 }
 
-static bool grow(uint32_t *credit, uint32_t to)
+/* Only a peer that lies grants more than the other's numbers can tell apart. */
+static bool grow(uint64_t *credit, uint64_t to)
 {
-    if (!harp_before(*credit, to))
+    if (to <= *credit || to - *credit > INT32_MAX)
         return false;
     *credit = to;
     return true;
 }
 
-bool harp_outbox_credit(struct harp_outbox *outbox, uint32_t credit, uint32_t chunk_credit)
+bool harp_outbox_credit(struct harp_outbox *outbox, uint64_t credit, uint64_t chunk_credit)
 {
     bool more = grow(&outbox->credit, credit);
     return (outbox->streamed && grow(&outbox->chunk_credit, chunk_credit)) || more;

@@ -52,12 +52,12 @@ struct harp_outgoing {
 struct harp_outbox {
     struct harp_outgoing slots[HARP_MESSAGES];
     uint16_t segment;
-    bool streamed;   /* the peer receives streamed */
-    uint32_t base;   /* oldest message that was not reported */
-    uint32_t end;    /* number of the next message */
-    uint32_t cursor; /* all messages before it have been sent once, whole */
-    uint32_t credit;
-    uint32_t chunk_credit; /* streamed */
+    bool streamed;         /* the peer receives streamed */
+    uint32_t base;         /* oldest message that was not reported */
+    uint32_t end;          /* number of the next message */
+    uint32_t cursor;       /* all messages before it have been sent once, whole */
+    uint64_t credit;       /* messages and chunks below may travel; in 64 bits, */
+    uint64_t chunk_credit; /* so that old news never looks new; the latter if streamed */
     uint32_t chunk_end;    /* number of the next message's first chunk */
     uint32_t lost;         /* chunks to send again, all messages together */
     uint64_t total_bytes;
@@ -108,7 +108,7 @@ bool harp_outbox_found(struct harp_outbox *outbox, uint32_t message, uint32_t ch
 
 /* New credit, in chunks only if the peer receives streamed; older news is passed over. True if it
  * was new. */
-bool harp_outbox_credit(struct harp_outbox *outbox, uint32_t credit, uint32_t chunk_credit);
+bool harp_outbox_credit(struct harp_outbox *outbox, uint64_t credit, uint64_t chunk_credit);
 
 /* Posted: bytes of all messages before `credit` that were queued: more than the far end has posted
  * for them means that one is longer than its buffer. */

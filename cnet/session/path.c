@@ -4,8 +4,8 @@
 
 #include "base/sequence.h"
 
-void harp_path_init(struct harp_path *path, struct harp_sent *slots, uint32_t first,
-                    uint32_t peer_first, const struct harp_cc_ops *cc,
+void harp_path_init(struct harp_path *path, struct harp_sent *slots, uint64_t first,
+                    uint64_t peer_first, const struct harp_cc_ops *cc,
                     const struct harp_cc_config *window)
 {
     memset(path, 0, sizeof *path);
@@ -24,13 +24,13 @@ void harp_path_init(struct harp_path *path, struct harp_sent *slots, uint32_t fi
     path->fresh = peer_first;
 }
 
-void harp_path_arrived(struct harp_path *path, uint32_t packet, uint64_t came_ns, uint64_t now_ns,
+void harp_path_arrived(struct harp_path *path, uint64_t packet, uint64_t came_ns, uint64_t now_ns,
                        uint32_t ack_every, uint64_t ack_delay_ns)
 {
     bool gap = packet != path->sack.largest + 1;
-    if (harp_before(path->sack.largest, packet))
+    if (harp_packet_before(path->sack.largest, packet))
         path->largest_ns = came_ns;
-    if (harp_before(packet, path->fresh))
+    if (harp_packet_before(packet, path->fresh))
         path->fresh = packet;
     harp_sack_add(&path->sack, packet);
     if (path->ack_at_ns == HARP_NEVER)
@@ -48,14 +48,14 @@ uint32_t harp_path_marks(struct harp_path *path, uint32_t marked)
     return news;
 }
 
-uint32_t harp_path_tell_since(struct harp_path *path)
+uint64_t harp_path_tell_since(struct harp_path *path)
 {
     path->told[path->told_at] = path->fresh;
     path->told_at = (path->told_at + 1) % HARP_PATH_TOLD;
     path->fresh = path->sack.largest + 1;
-    uint32_t since = path->fresh;
+    uint64_t since = path->fresh;
     for (uint32_t i = 0; i < HARP_PATH_TOLD; i++)
-        since = harp_before(path->told[i], since) ? path->told[i] : since;
+        since = harp_packet_before(path->told[i], since) ? path->told[i] : since;
     return since;
 }
 

@@ -32,7 +32,7 @@ struct harp_path {
     struct harp_loss loss;
     struct harp_cc cc;
     struct harp_pacer pacer;
-    uint32_t episode;      /* packets before this number belong to the latest loss */
+    uint64_t episode;      /* packets before this number belong to the latest loss */
     uint32_t marks;        /* congestion marks that the peer has reported */
     uint32_t suspects;     /* packets of that loss that have not arrived late */
     bool timed_out;        /* it was all that was in flight, for want of news */
@@ -45,8 +45,8 @@ struct harp_path {
     struct harp_sack sack;
     uint32_t unacked;              /* packets since our last ACK */
     bool ack_now;                  /* do not wait for more */
-    uint32_t fresh;                /* lowest packet that has arrived since our last ACK */
-    uint32_t told[HARP_PATH_TOLD]; /* what that was at each of our last ACKs */
+    uint64_t fresh;                /* lowest packet that has arrived since our last ACK */
+    uint64_t told[HARP_PATH_TOLD]; /* what that was at each of our last ACKs */
     uint32_t told_at;              /* the oldest of them */
     uint64_t ack_at_ns;            /* when an ACK is due; HARP_NEVER if none is */
     uint64_t largest_ns;           /* when the largest packet came */
@@ -54,12 +54,12 @@ struct harp_path {
 };
 
 /* A fresh path; packets start at `first` here and at `peer_first` there. */
-void harp_path_init(struct harp_path *path, struct harp_sent *slots, uint32_t first,
-                    uint32_t peer_first, const struct harp_cc_ops *cc,
+void harp_path_init(struct harp_path *path, struct harp_sent *slots, uint64_t first,
+                    uint64_t peer_first, const struct harp_cc_ops *cc,
                     const struct harp_cc_config *window);
 
 /* A packet that asks for an ACK has arrived and counts; it came to this host at `came_ns`. */
-void harp_path_arrived(struct harp_path *path, uint32_t packet, uint64_t came_ns, uint64_t now_ns,
+void harp_path_arrived(struct harp_path *path, uint64_t packet, uint64_t came_ns, uint64_t now_ns,
                        uint32_t ack_every, uint64_t ack_delay_ns);
 
 /* The peer says that `marked` packets came with a congestion mark since the beginning: how many of
@@ -68,7 +68,7 @@ uint32_t harp_path_marks(struct harp_path *path, uint32_t marked);
 
 /* An ACK is written: the packet from which on its map should tell. Not the whole map each time:
  * what the last ACKs said may be lost with some of them, but hardly with all. */
-uint32_t harp_path_tell_since(struct harp_path *path);
+uint64_t harp_path_tell_since(struct harp_path *path);
 
 /* Whether window and ring allow another `bytes` in flight. A path with nothing in flight always
  * does: a window smaller than a frame slows down, by pacing, and does not stop. */

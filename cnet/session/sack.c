@@ -5,40 +5,40 @@
 
 #include "base/sequence.h"
 
-static uint64_t bit_of(uint32_t packet)
+static uint64_t bit_of(uint64_t packet)
 {
     return UINT64_C(1) << (packet % 64);
 }
 
-static uint32_t word_of(uint32_t packet)
+static uint64_t word_of(uint64_t packet)
 {
     return packet / 64 % HARP_SACK_WORDS;
 }
 
-void harp_sack_init(struct harp_sack *sack, uint32_t first)
+void harp_sack_init(struct harp_sack *sack, uint64_t first)
 {
     memset(sack, 0, sizeof *sack);
     sack->largest = first - 1;
 }
 
-bool harp_sack_has(const struct harp_sack *sack, uint32_t packet)
+bool harp_sack_has(const struct harp_sack *sack, uint64_t packet)
 {
-    if (harp_before(sack->largest, packet))
+    if (harp_packet_before(sack->largest, packet))
         return false;
     if (sack->largest - packet >= HARP_SACK_BITS)
         return true;
     return sack->ring[word_of(packet)] & bit_of(packet);
 }
 
-bool harp_sack_add(struct harp_sack *sack, uint32_t packet)
+bool harp_sack_add(struct harp_sack *sack, uint64_t packet)
 {
     if (harp_sack_has(sack, packet))
         return false;
-    if (harp_before(sack->largest, packet)) {
+    if (harp_packet_before(sack->largest, packet)) {
         if (packet - sack->largest >= HARP_SACK_BITS)
             memset(sack->ring, 0, sizeof sack->ring);
         else
-            for (uint32_t p = sack->largest + 1; p != packet; p++)
+            for (uint64_t p = sack->largest + 1; p != packet; p++)
                 sack->ring[word_of(p)] &= ~bit_of(p);
         sack->largest = packet;
     }
@@ -57,17 +57,18 @@ static uint64_t reversed(uint64_t x)
 }
 
 /* The 64 bits that end with packet `last`, which becomes the highest. */
-static uint64_t bits_up_to(const struct harp_sack *sack, uint32_t last)
+static uint64_t bits_up_to(const struct harp_sack *sack, uint64_t last)
 {
-    uint32_t above = 63 - last % 64;
+    uint64_t above = 63 - last % 64;
     uint64_t high = sack->ring[word_of(last)] << above;
     return above ? high | sack->ring[word_of(last - 63)] >> (64 - above) : high;
 }
 
-uint16_t harp_sack_write(const struct harp_sack *sack, uint32_t since, uint8_t map[HARP_SACK_BYTES])
+uint16_t harp_sack_write(const struct harp_sack *sack, uint64_t since, uint8_t map[HARP_SACK_BYTES])
 {
     uint16_t bits = 0;
-    uint32_t words = harp_before(sack->largest, since) ? 0 : (sack->largest - since) / 64 + 1;
+    uint64_t words =
+        harp_packet_before(sack->largest, since) ? 0 : (sack->largest - since) / 64 + 1;
     for (uint32_t w = 0; w < words && w < HARP_SACK_WORDS; w++) {
         uint64_t word = reversed(bits_up_to(sack, sack->largest - 1 - 64 * w));
         if (w == HARP_SACK_WORDS - 1)
@@ -80,12 +81,12 @@ uint16_t harp_sack_write(const struct harp_sack *sack, uint32_t since, uint8_t m
     return bits;
 }
 
-bool harp_sack_says(uint32_t largest, const uint8_t *map, uint16_t bits, uint32_t packet)
+bool harp_sack_says(uint64_t largest, const uint8_t *map, uint16_t bits, uint64_t packet)
 {
     assert(bits <= HARP_SACK_BITS);
     if (packet == largest)
         return true;
-    uint32_t bit = largest - 1 - packet;
+    uint64_t bit = largest - 1 - packet;
 #ifdef HARP_BUG_SACK_OFF_BY_ONE
     bit++;
 #endif

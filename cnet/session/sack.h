@@ -27,27 +27,27 @@
 #define HARP_SACK_BYTES (HARP_SACK_BITS / 8)
 
 struct harp_sack {
-    uint32_t largest; /* the number before the peer's first until something has arrived */
+    uint64_t largest; /* the number before the peer's first until something has arrived */
     uint64_t ring[HARP_SACK_WORDS];
 };
 
 /* An empty map of a path whose first packet will have number `first`. */
-void harp_sack_init(struct harp_sack *sack, uint32_t first);
+void harp_sack_init(struct harp_sack *sack, uint64_t first);
 
 /* Whether `packet` has arrived, or is too old to tell. */
-bool harp_sack_has(const struct harp_sack *sack, uint32_t packet);
+bool harp_sack_has(const struct harp_sack *sack, uint64_t packet);
 
 /* Record `packet`; false if it had arrived before, or is too old to tell. */
-bool harp_sack_add(struct harp_sack *sack, uint32_t packet);
+bool harp_sack_add(struct harp_sack *sack, uint64_t packet);
 
 /* Write the map of an ACK, back to packet `since` or somewhat further: bit i, from the lowest of
  * byte 0, stands for packet largest - 1 - i. Returns its length in bits, a multiple of 64 and
  * without trailing words of zeros. The packets that a sender may still ask about are largest - 1023
  * and later, so bit 1023 is always zero. */
-uint16_t harp_sack_write(const struct harp_sack *sack, uint32_t since,
+uint16_t harp_sack_write(const struct harp_sack *sack, uint64_t since,
                          uint8_t map[HARP_SACK_BYTES]);
 
 /* Read such a map: whether it, with `largest`, says that `packet` has arrived. */
-bool harp_sack_says(uint32_t largest, const uint8_t *map, uint16_t bits, uint32_t packet);
+bool harp_sack_says(uint64_t largest, const uint8_t *map, uint16_t bits, uint64_t packet);
 
 #endif

@@ -5,12 +5,12 @@
 
 #include "base/sequence.h"
 
-static struct harp_sent *slot_of(struct harp_sent_ring *ring, uint32_t packet)
+static struct harp_sent *slot_of(struct harp_sent_ring *ring, uint64_t packet)
 {
     return &ring->slots[packet % HARP_SENT_SLOTS];
 }
 
-void harp_sent_init(struct harp_sent_ring *ring, struct harp_sent *slots, uint32_t first)
+void harp_sent_init(struct harp_sent_ring *ring, struct harp_sent *slots, uint64_t first)
 {
     *ring = (struct harp_sent_ring){.slots = slots, .tail = first, .next = first};
 }
@@ -37,9 +37,9 @@ struct harp_sent *harp_sent_add(struct harp_sent_ring *ring, uint64_t now_ns, ui
     return sent;
 }
 
-struct harp_sent *harp_sent_at(struct harp_sent_ring *ring, uint32_t packet)
+struct harp_sent *harp_sent_at(struct harp_sent_ring *ring, uint64_t packet)
 {
-    if (harp_before(packet, ring->tail) || !harp_before(packet, ring->next))
+    if (harp_packet_before(packet, ring->tail) || !harp_packet_before(packet, ring->next))
         return NULL;
     struct harp_sent *sent = slot_of(ring, packet);
     assert(sent->packet == packet);

@@ -35,7 +35,7 @@ enum harp_sent_state { HARP_FLYING, HARP_ACKED, HARP_LOST };
 
 struct harp_sent {
     uint64_t time_ns; /* when it was handed out */
-    uint32_t packet;
+    uint64_t packet;
     uint32_t message; /* DATA: number of the message */
     uint32_t chunk;   /* DATA: which of its chunks */
     uint16_t bytes;   /* header and payload */
@@ -45,13 +45,13 @@ struct harp_sent {
 
 struct harp_sent_ring {
     struct harp_sent *slots;
-    uint32_t tail; /* first number that has a slot */
-    uint32_t next; /* number of the next packet */
+    uint64_t tail; /* first number that has a slot */
+    uint64_t next; /* number of the next packet */
     uint32_t flying;
     uint64_t flying_bytes;
 };
 
-void harp_sent_init(struct harp_sent_ring *ring, struct harp_sent *slots, uint32_t first);
+void harp_sent_init(struct harp_sent_ring *ring, struct harp_sent *slots, uint64_t first);
 
 /* Whether a packet can be added. A LOST tail makes room, a FLYING one does not. */
 bool harp_sent_has_room(struct harp_sent_ring *ring);
@@ -61,7 +61,7 @@ bool harp_sent_has_room(struct harp_sent_ring *ring);
 struct harp_sent *harp_sent_add(struct harp_sent_ring *ring, uint64_t now_ns, uint16_t bytes);
 
 /* The slot of `packet`, or NULL if it has none (any more, or yet). */
-struct harp_sent *harp_sent_at(struct harp_sent_ring *ring, uint32_t packet);
+struct harp_sent *harp_sent_at(struct harp_sent_ring *ring, uint64_t packet);
 
 /* Settle a packet that is not ACKED yet. */
 void harp_sent_acked(struct harp_sent_ring *ring, struct harp_sent *sent);

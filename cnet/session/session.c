@@ -118,13 +118,28 @@ void harp_session_agree(struct harp_session *session, const struct harp_paramete
     harp_outbox_init(&session->outbox, session->words, config->first, session->segment);
     if (peer->flags)
         harp_outbox_stream(&session->outbox, (uint32_t)harp_min(peer->frames, HARP_STREAM_MAX));
-    harp_outbox_credit(&session->outbox, config->first + peer->messages, config->first);
+    harp_outbox_credit(&session->outbox, (uint64_t)config->first + peer->messages, config->first);
     harp_inbox_init(&session->inbox, session->words + HARP_OUTBOX_WORDS, peer->first,
                     session->segment);
-    session->told_messages = peer->first + session->own.messages;
-    session->told_frames = config->stream_frames;
+    session->told_messages = (uint64_t)peer->first + session->own.messages;
+    session->told_frames = (uint64_t)peer->first + config->stream_frames;
     if (config->stream_frames)
         harp_inbox_stream(&session->inbox, config->stream_frames);
+}
+
+uint64_t harp_session_number(const struct harp_session *session, const struct harp_header *header)
+{
+    const struct harp_path *path = &session->paths[header->path];
+    bool ack = header->type == HARP_ACK;
+    return harp_packet_near(ack ? path->sent.next - 1 : path->sack.largest, header->packet);
+}
+
+uint32_t harp_session_lap(const struct harp_session *session, const struct harp_header *header)
+{
+    bool numbered = header->type >= HARP_DATA && header->type <= HARP_PROBE;
+    if (!numbered || !session->known || header->path >= session->paths_n)
+        return 0;
+    return (uint32_t)(harp_session_number(session, header) >> 32) & HARP_LAP_MAX;
 }
 
 const struct harp_parameters *harp_session_peer(const struct harp_session *session)

@@ -118,6 +118,10 @@ struct harp_session *harp_session_accept(void *memory, const struct harp_session
 /* The peer's parameters, of which keys are made; zeros while they are not known. */
 const struct harp_parameters *harp_session_peer(const struct harp_session *session);
 
+/* Bits 32 to 55 of the number of a frame that came, which its tag covers (seal.h); any value for a
+ * frame that is not of this connection. */
+uint32_t harp_session_lap(const struct harp_session *session, const struct harp_header *header);
+
 enum harp_verdict {
     HARP_DROP,  /* nothing more to do with this frame */
     HARP_TAKEN, /* a control frame that was taken in */
@@ -144,6 +148,7 @@ void harp_session_placed(struct harp_session *session, bool holds);
 
 struct harp_frame {
     struct harp_header header; /* version to size; crc and tag are not the session's */
+    uint32_t lap;              /* bits 32 to 55 of its number, for the tag (seal.h) */
     uint8_t path;              /* on which it travels; an ACK's header names the path it is about */
     bool again;                /* a chunk that has travelled before */
     const uint8_t *payload;    /* DATA: header.length bytes, NULL without payload */

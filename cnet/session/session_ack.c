@@ -9,7 +9,7 @@ static void give_up(struct harp_session *session, struct harp_path *path, struct
     harp_sent_lost(&path->sent, sent);
     harp_session_path_lost(session, path, sent, overtaken);
     session->counters.lost++;
-    if (!harp_before(sent->packet, path->episode)) {
+    if (!harp_packet_before(sent->packet, path->episode)) {
         path->episode = path->sent.next;
         path->suspects = 0;
     }
@@ -24,7 +24,7 @@ static void give_up(struct harp_session *session, struct harp_path *path, struct
 
 void harp_session_flush(struct harp_session *session, struct harp_path *path)
 {
-    for (uint32_t packet = path->sent.tail; path->sent.flying; packet++) {
+    for (uint64_t packet = path->sent.tail; path->sent.flying; packet++) {
         struct harp_sent *sent = harp_sent_at(&path->sent, packet);
         if (sent->state == HARP_FLYING)
             give_up(session, path, sent, false);
@@ -35,7 +35,7 @@ void harp_session_flush(struct harp_session *session, struct harp_path *path)
 void harp_session_detect(struct harp_session *session, struct harp_path *path)
 {
     struct harp_cc_loss loss = {.now_ns = session->now_ns};
-    uint32_t cursor = path->sent.tail;
+    uint64_t cursor = path->sent.tail;
     for (struct harp_sent *sent;
          (sent = harp_loss_next(&path->loss, &path->sent, &path->rtt, &cursor, session->now_ns));) {
         loss.bytes += sent->bytes;
@@ -58,7 +58,7 @@ static void found(struct harp_session *session, struct harp_path *path)
  * lost, what arrives after it would tell. From the youngest on, of which the chunk is. */
 static void take_back(struct harp_session *session, struct harp_path *path)
 {
-    for (uint32_t packet = path->sent.next; packet != path->sent.tail;) {
+    for (uint64_t packet = path->sent.next; packet != path->sent.tail;) {
         struct harp_sent *sent = harp_sent_at(&path->sent, --packet);
         if (sent->state != HARP_LOST || sent->probe ||
             !harp_outbox_found(&session->outbox, sent->message, sent->chunk))
@@ -99,16 +99,15 @@ static void settle(struct harp_session *session, struct harp_path *path, struct 
 }
 
 /* Settle all packets that the ACK names; how many bytes they were is in `news`. */
-static bool settle_all(struct harp_session *session, struct harp_path *path,
+static bool settle_all(struct harp_session *session, struct harp_path *path, uint64_t largest,
                        const struct harp_ack *ack, struct harp_cc_ack *news)
 {
     bool any = false;
-    uint32_t stop = ack->largest + 1;
-    for (uint32_t packet = path->sent.tail; harp_before(packet, stop); packet++) {
+    for (uint64_t packet = path->sent.tail; !harp_packet_before(largest, packet); packet++) {
         struct harp_sent *sent = harp_sent_at(&path->sent, packet);
-        if (sent->state == HARP_ACKED || !harp_sack_says(ack->largest, ack->map, ack->bits, packet))
+        if (sent->state == HARP_ACKED || !harp_sack_says(largest, ack->map, ack->bits, packet))
             continue;
-        if (packet == ack->largest) {
+        if (packet == largest) {
             uint64_t came_ns = harp_max(session->came_ns, sent->time_ns);
             harp_rtt_sample(&path->rtt, session->now_ns, came_ns - sent->time_ns, ack->delay_ns);
             news->fabric_ns = path->rtt.latest_ns;
@@ -145,8 +144,10 @@ static void path_news(struct harp_session *session, struct harp_path *path,
 /* Credit only grows; an ACK that was overtaken says less than is known. */
 static void take_credit(struct harp_session *session, const struct harp_ack *ack)
 {
+    if (ack->messages < session->outbox.credit)
+        return;
     if (!session->outbox.streamed &&
-        harp_outbox_bytes_before(&session->outbox, ack->messages) > ack->bytes)
+        harp_outbox_bytes_before(&session->outbox, (uint32_t)ack->messages) > ack->bytes)
         harp_session_part(session, HARP_REASON_TOO_LONG);
     else if (harp_outbox_credit(&session->outbox, ack->messages, ack->frames))
         session->beg_at_ns = HARP_NEVER;
@@ -157,20 +158,21 @@ enum harp_verdict harp_session_take_ack(struct harp_session *session,
 {
     struct harp_ack ack;
     struct harp_path *path = &session->paths[header->path];
+    uint64_t largest = harp_session_number(session, header);
     bool sound = harp_ack_decode(body, header->length, &ack) == HARP_WIRE_OK;
 #ifdef HARP_BUG_OPTIMISTIC_ACK
-    if (sound && !harp_before(ack.largest, path->sent.next))
-        ack.largest = path->sent.next - 1;
+    if (sound && !harp_packet_before(largest, path->sent.next))
+        largest = path->sent.next - 1;
 #endif
-    if (!sound || !harp_before(ack.largest, path->sent.next)) {
+    if (!sound || !harp_packet_before(largest, path->sent.next)) {
         harp_session_part(session, HARP_REASON_PROTOCOL);
         return HARP_DROP;
     }
     struct harp_cc_ack news = {.flying = path->sent.flying_bytes,
                                .marked = harp_path_marks(path, ack.marked)};
-    if (settle_all(session, path, &ack, &news))
+    if (settle_all(session, path, largest, &ack, &news))
         path_news(session, path, &news);
-    harp_session_path_flag(session, header->path, ack.largest, header->flags & HARP_ACK_OFF_QUEUE);
+    harp_session_path_flag(session, header->path, largest, header->flags & HARP_ACK_OFF_QUEUE);
     take_credit(session, &ack);
     return HARP_TAKEN;
 }
@@ -182,10 +184,11 @@ static bool credit_waits(const struct harp_session *session)
     const struct harp_inbox *inbox = &session->inbox;
     if (!session->credit_news)
         return false;
-    int32_t messages = (int32_t)(session->told_messages - inbox->complete);
+    int32_t messages = (int32_t)((uint32_t)session->told_messages - inbox->complete);
     if (!inbox->streamed)
         return messages <= 0;
-    int32_t frames = (int32_t)(session->told_frames - inbox->placed);
+    int32_t frames =
+        (int32_t)((uint32_t)session->told_frames - session->peer.first - inbox->placed);
     return messages <= HARP_MESSAGES / 4 || frames <= (int32_t)session->config.stream_frames / 4;
 }
 
@@ -193,16 +196,20 @@ static void write_ack(struct harp_session *session, struct harp_frame *frame, ui
 {
     struct harp_path *path = &session->paths[number];
     uint64_t held_ns = path->ack_at_ns == HARP_NEVER ? 0 : session->now_ns - path->largest_ns;
+    uint32_t frames = session->peer.first + session->inbox.lent;
+    session->told_messages = harp_packet_near(session->told_messages, session->inbox.posted);
+    session->told_frames = harp_packet_near(session->told_frames, frames);
     struct harp_ack ack = {
-        .largest = path->sack.largest,
         .delay_ns = (uint32_t)harp_min(held_ns, UINT32_MAX),
-        .messages = session->inbox.posted,
+        .messages = session->told_messages,
         .bytes = session->inbox.posted_bytes,
-        .frames = session->inbox.streamed ? session->peer.first + session->inbox.lent : 0,
+        .frames = session->inbox.streamed ? session->told_frames : 0,
         .marked = path->marked,
     };
     ack.bits = harp_sack_write(&path->sack, harp_path_tell_since(path), ack.map);
     harp_session_header(session, frame, HARP_ACK, number);
+    frame->header.packet = (uint32_t)path->sack.largest;
+    frame->lap = (uint32_t)(path->sack.largest >> 32) & HARP_LAP_MAX;
     if (session->standing[number].arrives_off)
         frame->header.flags = HARP_ACK_OFF_QUEUE;
     frame->header.length = (uint16_t)harp_ack_encode(&ack, frame->body);
@@ -211,8 +218,6 @@ static void write_ack(struct harp_session *session, struct harp_frame *frame, ui
     path->ack_now = false;
     path->ack_at_ns = HARP_NEVER;
     session->credit_news = false;
-    session->told_messages = ack.messages;
-    session->told_frames = session->inbox.lent;
 }
 
 /* News of credit need not be told at once: with a little luck it goes with an ACK. */

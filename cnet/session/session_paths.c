@@ -45,8 +45,8 @@ void harp_session_paths_rate(struct harp_session *session)
 void harp_session_paths_begin(struct harp_session *session)
 {
     for (uint32_t p = 0; p < session->paths_n; p++)
-        session->standing[p] = (struct harp_standing){.size_at_ns = HARP_NEVER,
-                                                      .flag_largest = session->config.first - 1};
+        session->standing[p] = (struct harp_standing){
+            .size_at_ns = HARP_NEVER, .flag_largest = (uint64_t)session->config.first - 1};
     harp_session_paths_rate(session);
 }
 
@@ -151,10 +151,10 @@ void harp_session_path_found(struct harp_session *session, struct harp_path *pat
 }
 
 /* ACKs that were overtaken say what was. */
-void harp_session_path_flag(struct harp_session *session, uint8_t path, uint32_t largest, bool off)
+void harp_session_path_flag(struct harp_session *session, uint8_t path, uint64_t largest, bool off)
 {
     struct harp_standing *standing = &session->standing[path];
-    if (harp_before(largest, standing->flag_largest))
+    if (harp_packet_before(largest, standing->flag_largest))
         return;
     standing->flag_largest = largest;
     if (off == standing->off_queue)

@@ -34,7 +34,7 @@ static void count_arrival(struct harp_session *session, const struct harp_header
 {
     struct harp_path *path = &session->paths[header->path];
     harp_session_wake(session, header->path);
-    harp_path_arrived(path, header->packet, session->came_ns, session->now_ns,
+    harp_path_arrived(path, harp_session_number(session, header), session->came_ns, session->now_ns,
                       session->config.ack_every, session->config.loss.ack_delay_ns);
     session->heard_ns = session->now_ns;
     session->heard_path = header->path;
@@ -94,7 +94,7 @@ static enum harp_verdict take_numbered(struct harp_session *session,
                                        struct harp_place *place)
 {
     struct harp_path *path = &session->paths[header->path];
-    if (harp_sack_has(&path->sack, header->packet)) {
+    if (harp_sack_has(&path->sack, harp_session_number(session, header))) {
         session->counters.duplicates++;
         return HARP_DROP;
     }

@@ -14,6 +14,7 @@ void harp_session_header(const struct harp_session *session, struct harp_frame *
                                          .path = path,
                                          .connection = session->peer.connection,
                                          .epoch = session->peer.epoch};
+    frame->lap = 0;
     frame->path = path;
     frame->again = false;
     frame->payload = NULL;
@@ -40,7 +41,8 @@ static struct harp_sent *number(struct harp_session *session, struct harp_frame 
     struct harp_path *path = &session->paths[frame->path];
     struct harp_sent *sent = harp_sent_add(&path->sent, session->now_ns,
                                            (uint16_t)(HARP_HEADER_BYTES + frame->header.length));
-    frame->header.packet = sent->packet;
+    frame->header.packet = (uint32_t)sent->packet;
+    frame->lap = (uint32_t)(sent->packet >> 32) & HARP_LAP_MAX;
     harp_loss_sent(&path->loss, session->now_ns);
     harp_session_wake(session, frame->path);
     return sent;
@@ -67,7 +69,7 @@ static void write_data(struct harp_session *session, struct harp_frame *frame, u
  * and its ACK tells of all before. */
 static bool find_tail(struct harp_session *session, struct harp_path *path, struct harp_pick *pick)
 {
-    for (uint32_t packet = path->sent.next; packet != path->sent.tail;) {
+    for (uint64_t packet = path->sent.next; packet != path->sent.tail;) {
         const struct harp_sent *sent = harp_sent_at(&path->sent, --packet);
         if (sent->state == HARP_FLYING && !sent->probe)
             return harp_outbox_repeat(&session->outbox, sent->message, sent->chunk, pick);

@@ -48,7 +48,7 @@ struct harp_standing {
     uint64_t size_at_ns; /* when the next full frame is tried; HARP_NEVER if it need not be */
     uint64_t unreachable_at_ns; /* when ICMP last made us probe */
     uint64_t died_ns;           /* when the path last went out of use */
-    uint32_t flag_largest;      /* the peer's flag is that of an ACK with this `largest` */
+    uint64_t flag_largest;      /* the peer's flag is that of an ACK with this `largest` */
     uint16_t confirmed_bytes;
     uint16_t size_bytes; /* of the padded PROBE */
     enum harp_size_probe size;
@@ -95,9 +95,9 @@ struct harp_session {
     /* messages and credit */
     struct harp_outbox outbox;
     struct harp_inbox inbox;
-    bool credit_news; /* the peer does not know of all credit, but of this: */
-    uint32_t told_messages;
-    uint32_t told_frames;
+    bool credit_news;       /* the peer does not know of all credit, but of this: */
+    uint64_t told_messages; /* in 64 bits, as ACK has them */
+    uint64_t told_frames;
     bool goes_quiet;     /* who drives stops when all it waits for is there: no ACK waits then */
     uint64_t at_once_ns; /* when an ACK last went at once for that */
     uint8_t heard_path;  /* where the last frame came */
@@ -143,6 +143,10 @@ size_t harp_session_send_handshake(struct harp_session *session, struct harp_fra
 /* Where the next CLOSE goes. */
 uint8_t harp_session_close_path(const struct harp_session *session);
 
+/* The whole number of a frame that came: of which an ACK speaks, or its own. The frame's path must
+ * exist. */
+uint64_t harp_session_number(const struct harp_session *session, const struct harp_header *header);
+
 /* An ACK, coming and going. */
 enum harp_verdict harp_session_take_ack(struct harp_session *session,
                                         const struct harp_header *header, const uint8_t *body);
@@ -158,7 +162,7 @@ void harp_session_path_settled(struct harp_session *session, struct harp_path *p
 void harp_session_path_lost(struct harp_session *session, struct harp_path *path,
                             const struct harp_sent *sent, bool overtaken);
 void harp_session_path_found(struct harp_session *session, struct harp_path *path);
-void harp_session_path_flag(struct harp_session *session, uint8_t path, uint32_t largest, bool off);
+void harp_session_path_flag(struct harp_session *session, uint8_t path, uint64_t largest, bool off);
 void harp_session_path_timer(struct harp_session *session, uint8_t path);
 uint64_t harp_session_path_due_ns(const struct harp_session *session, uint8_t path);
 void harp_session_paths_rate(struct harp_session *session);

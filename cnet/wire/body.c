@@ -7,7 +7,7 @@
 
 enum {
     PARAMETERS_BYTES = 60,
-    ACK_BYTES = 32,
+    ACK_BYTES = 36,
     CLOSE_BYTES = 4,
     VERSIONS_BYTES = 4,
     PATHS_MAX = 256
@@ -68,14 +68,13 @@ size_t harp_ack_encode(const struct harp_ack *ack, uint8_t *body)
 {
     assert(ack->bits <= HARP_SACK_BITS);
     size_t map_bytes = (ack->bits + 7u) / 8;
-    harp_store32(body, ack->largest);
-    harp_store32(body + 4, ack->delay_ns);
-    harp_store32(body + 8, ack->messages);
-    harp_store64(body + 12, ack->bytes);
-    harp_store32(body + 20, ack->frames);
-    harp_store32(body + 24, ack->marked);
-    harp_store16(body + 28, ack->bits);
-    harp_store16(body + 30, 0);
+    harp_store64(body, ack->messages);
+    harp_store64(body + 8, ack->bytes);
+    harp_store64(body + 16, ack->frames);
+    harp_store32(body + 24, ack->delay_ns);
+    harp_store32(body + 28, ack->marked);
+    harp_store16(body + 32, ack->bits);
+    harp_store16(body + 34, 0);
     memcpy(body + ACK_BYTES, ack->map, map_bytes);
     if (map_bytes > 0) {
         uint8_t *last = body + ACK_BYTES + map_bytes - 1;
@@ -88,13 +87,12 @@ enum harp_wire_error harp_ack_decode(const uint8_t *body, size_t length, struct 
 {
     if (length < ACK_BYTES)
         return HARP_WIRE_LENGTH;
-    ack->largest = harp_load32(body);
-    ack->delay_ns = harp_load32(body + 4);
-    ack->messages = harp_load32(body + 8);
-    ack->bytes = harp_load64(body + 12);
-    ack->frames = harp_load32(body + 20);
-    ack->marked = harp_load32(body + 24);
-    ack->bits = harp_load16(body + 28);
+    ack->messages = harp_load64(body);
+    ack->bytes = harp_load64(body + 8);
+    ack->frames = harp_load64(body + 16);
+    ack->delay_ns = harp_load32(body + 24);
+    ack->marked = harp_load32(body + 28);
+    ack->bits = harp_load16(body + 32);
     if (ack->bits > HARP_SACK_BITS)
         return HARP_WIRE_LIMIT;
     size_t map_bytes = (ack->bits + 7u) / 8;
@@ -103,7 +101,7 @@ enum harp_wire_error harp_ack_decode(const uint8_t *body, size_t length, struct 
     memset(ack->map, 0, sizeof ack->map);
     memcpy(ack->map, body + ACK_BYTES, map_bytes);
     bool stray = map_bytes > 0 && beyond(ack->bits, ack->map[map_bytes - 1]);
-    return harp_load16(body + 30) || stray ? HARP_WIRE_UNUSED : HARP_WIRE_OK;
+    return harp_load16(body + 34) || stray ? HARP_WIRE_UNUSED : HARP_WIRE_OK;
 }
 
 size_t harp_close_encode(const struct harp_close *notice, uint8_t *body)

@@ -12,7 +12,7 @@
 
 #include "wire/wire.h"
 
-#define HARP_BODY_MAX 160 /* an ACK with the longest map */
+#define HARP_BODY_MAX 164 /* an ACK with the longest map */
 
 /* cdef: begin */
 /* FIRST and ACCEPT: what an end brings to a connection. */
@@ -29,13 +29,13 @@ struct harp_parameters {
     uint8_t cookie[16];
 };
 
-/* ACK: what has arrived on a path, and credit. */
+/* ACK: what has arrived on a path, and credit. The header's number is the largest that has arrived.
+ * Credit has 64 bits, so that it never wraps and an old ACK can always be told from a new one. */
 struct harp_ack {
-    uint32_t largest;  /* largest packet number that has arrived on the frame's path */
-    uint32_t delay_ns; /* from its arrival to this ACK; saturates */
-    uint32_t messages; /* messages below this number may travel */
+    uint64_t messages; /* messages below this number may travel */
     uint64_t bytes;    /* posted: bytes posted since the beginning */
-    uint32_t frames;   /* streamed: chunks below this number may travel */
+    uint64_t frames;   /* streamed: chunks below this number may travel */
+    uint32_t delay_ns; /* from the largest packet's arrival to this ACK; saturates */
     uint32_t marked;   /* packets that came with a congestion mark, since the beginning */
     uint16_t bits;     /* of the map, at most 1024 */
     uint8_t map[128];  /* bit i, from the lowest of byte 0: packet largest - 1 - i has arrived */

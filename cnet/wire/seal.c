@@ -7,39 +7,34 @@
 
 enum { CRC_AT = 32, TAG_AT = HARP_TAGGED_BYTES };
 
-_Static_assert(HARP_TAGGED_BYTES == 36, "harp_siphash36 is made for this length");
+_Static_assert(HARP_TAGGED_BYTES == 36, "harp_siphash_header is made for this length");
 
-void harp_seal_known(const struct harp_key *key, uint8_t *header, uint32_t crc)
+void harp_seal_known(const struct harp_key *key, uint8_t *header, uint32_t lap, uint32_t crc)
 {
     harp_store32(header + CRC_AT, crc);
-    harp_store64(header + TAG_AT, harp_siphash36(key, header));
+    harp_store64(header + TAG_AT, harp_siphash_header(key, header, lap));
 }
 
-void harp_seal(const struct harp_key *key, uint8_t *header, const uint8_t *payload, size_t length)
+void harp_seal(const struct harp_key *key, uint8_t *header, uint32_t lap, const uint8_t *payload,
+               size_t length)
 {
     assert(harp_load16(header + 14) == length);
-    harp_seal_known(key, header, harp_crc32c(payload, length));
+    harp_seal_known(key, header, lap, harp_crc32c(payload, length));
 }
 
-void harp_seal_copy(const struct harp_key *key, uint8_t *header, uint8_t *to,
-                    const uint8_t *payload, size_t length)
-{
-    assert(harp_load16(header + 14) == length);
-    harp_seal_known(key, header, harp_crc32c_copy(to, payload, length));
-}
-
-void harp_seal_tags(const struct harp_key *key, uint8_t *const *headers, size_t count)
+void harp_seal_tags(const struct harp_key *key, uint8_t *const *headers, const uint32_t *laps,
+                    size_t count)
 {
     size_t i = 0;
     for (; count - i >= 4; i += 4) {
         const uint8_t *const four[4] = {headers[i], headers[i + 1], headers[i + 2], headers[i + 3]};
         uint64_t tags[4];
-        harp_siphash36x4(key, four, tags);
+        harp_siphash_header4(key, four, laps + i, tags);
         for (size_t lane = 0; lane < 4; lane++)
             harp_store64(headers[i + lane] + TAG_AT, tags[lane]);
     }
     for (; i < count; i++)
-        harp_store64(headers[i] + TAG_AT, harp_siphash36(key, headers[i]));
+        harp_store64(headers[i] + TAG_AT, harp_siphash_header(key, headers[i], laps[i]));
 }
 
 /* 1 if the tag in `header` is `tag`: one comparison of whole words, no early end. */
@@ -51,24 +46,25 @@ static uint64_t holds(const uint8_t *header, uint64_t tag)
     return harp_load64(header + TAG_AT) == tag;
 }
 
-bool harp_open_tag(const struct harp_key *key, const uint8_t *header)
+bool harp_open_tag(const struct harp_key *key, const uint8_t *header, uint32_t lap)
 {
-    return holds(header, harp_siphash36(key, header));
+    return holds(header, harp_siphash_header(key, header, lap));
 }
 
-uint64_t harp_open_tags(const struct harp_key *key, const uint8_t *const *headers, size_t count)
+uint64_t harp_open_tags(const struct harp_key *key, const uint8_t *const *headers,
+                        const uint32_t *laps, size_t count)
 {
     assert(count <= 64);
     uint64_t good = 0;
     size_t i = 0;
     for (; count - i >= 4; i += 4) {
         uint64_t tags[4];
-        harp_siphash36x4(key, headers + i, tags);
+        harp_siphash_header4(key, headers + i, laps + i, tags);
         for (size_t lane = 0; lane < 4; lane++)
             good |= holds(headers[i + lane], tags[lane]) << (i + lane);
     }
     for (; i < count; i++)
-        good |= holds(headers[i], harp_siphash36(key, headers[i])) << i;
+        good |= holds(headers[i], harp_siphash_header(key, headers[i], laps[i])) << i;
     return good;
 }
 

@@ -1,8 +1,11 @@
 /* Sealing and opening frames: CRC, tag and copy, beside the session.
  *
  * A sealed header holds the CRC32C of its payload (bytes 32 to 35) and then the tag over bytes 0 to
- * 35 (bytes 36 to 43), so the tag vouches for the payload too. Header and payload need not be
- * neighbours in memory: segmentation by the kernel takes them from different places.
+ * 35 (bytes 36 to 43), so the tag vouches for the payload too. It also covers what no byte carries:
+ * the `lap`, bits 32 to 55 of the packet's number, 0 for frames without one. Both ends know it
+ * (harp_session_lap), so that a frame replayed after 2^32 packets has another tag. Header and
+ * payload need not be neighbours in memory: segmentation by the kernel takes them from different
+ * places.
  *
  *     send      harp_header_encode   bytes 0..31            (the CRC may be 0 there)
  *               harp_seal            payload -> CRC -> tag
@@ -29,25 +32,24 @@
 
 /* cdef: begin */
 /* Write CRC and tag into an encoded header. */
-void harp_seal(const struct harp_key *key, uint8_t *header, const uint8_t *payload, size_t length);
-
-/* The same, and copy the payload to `to`, in one pass. */
-void harp_seal_copy(const struct harp_key *key, uint8_t *header, uint8_t *to,
-                    const uint8_t *payload, size_t length);
+void harp_seal(const struct harp_key *key, uint8_t *header, uint32_t lap, const uint8_t *payload,
+               size_t length);
 
 /* The same where the payload's CRC is known, as for a chunk that is sent again. */
-void harp_seal_known(const struct harp_key *key, uint8_t *header, uint32_t crc);
+void harp_seal_known(const struct harp_key *key, uint8_t *header, uint32_t lap, uint32_t crc);
 
 /* harp_seal_known of `count` headers, whose CRCs are in their bytes already: less than half the
  * time each where the CPU has wide registers. */
-void harp_seal_tags(const struct harp_key *key, uint8_t *const *headers, size_t count);
+void harp_seal_tags(const struct harp_key *key, uint8_t *const *headers, const uint32_t *laps,
+                    size_t count);
 
 /* Whether the tag holds. The header has HARP_HEADER_BYTES bytes. */
-bool harp_open_tag(const struct harp_key *key, const uint8_t *header);
+bool harp_open_tag(const struct harp_key *key, const uint8_t *header, uint32_t lap);
 
 /* harp_open_tag of `count` headers of one connection, at most 64: bit i of the result is the i-th.
  */
-uint64_t harp_open_tags(const struct harp_key *key, const uint8_t *const *headers, size_t count);
+uint64_t harp_open_tags(const struct harp_key *key, const uint8_t *const *headers,
+                        const uint32_t *laps, size_t count);
 
 /* Whether the payload is the one that the header was sealed with. */
 bool harp_open_payload(const uint8_t *header, const uint8_t *payload, size_t length);

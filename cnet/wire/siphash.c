@@ -62,32 +62,40 @@ uint64_t harp_siphash(const struct harp_key *key, const uint8_t *bytes, size_t l
     return finish(v);
 }
 
-/* Word 0 to 4 of 36 bytes; the last holds four of them and the length. */
-ALWAYS_INLINE uint64_t word36(const uint8_t *bytes, int word)
+/* Word 0 to 4 of 36 bytes and a lap; the last holds four of them, the lap and the length. */
+ALWAYS_INLINE uint64_t header_word(const uint8_t *bytes, uint32_t lap, int word)
 {
-    return word < 4 ? harp_load64(bytes + 8 * word) : (uint64_t)36 << 56 | harp_load32(bytes + 32);
+    if (word < 4)
+        return harp_load64(bytes + 8 * word);
+    uint64_t length = lap ? 39 : 36;
+    return length << 56 | (uint64_t)lap << 32 | harp_load32(bytes + 32);
 }
 
-uint64_t harp_siphash36(const struct harp_key *key, const uint8_t *bytes)
+uint64_t harp_siphash_header(const struct harp_key *key, const uint8_t *bytes, uint32_t lap)
 {
+#ifdef HARP_BUG_LAP_UNTAGGED
+    lap = 0;
+#endif
     uint64_t v[4];
     start(v, key);
     for (int word = 0; word < 5; word++)
-        absorb(v, word36(bytes, word));
+        absorb(v, header_word(bytes, lap, word));
     return finish(v);
 }
 
 /* Four hashes side by side, one a lane. */
 typedef uint64_t lanes __attribute__((vector_size(32)));
 
-ALWAYS_INLINE void four(const struct harp_key *key, const uint8_t *const *bytes, uint64_t *out)
+ALWAYS_INLINE void four(const struct harp_key *key, const uint8_t *const *bytes,
+                        const uint32_t *laps, uint64_t *out)
 {
     const lanes zero = {0};
     lanes v[4] = {zero + (initial[0] ^ key->low), zero + (initial[1] ^ key->high),
                   zero + (initial[2] ^ key->low), zero + (initial[3] ^ key->high)};
     for (int word = 0; word < 5; word++) {
-        const lanes m = {word36(bytes[0], word), word36(bytes[1], word), word36(bytes[2], word),
-                         word36(bytes[3], word)};
+        const lanes m = {header_word(bytes[0], laps[0], word), header_word(bytes[1], laps[1], word),
+                         header_word(bytes[2], laps[2], word),
+                         header_word(bytes[3], laps[3], word)};
         v[3] ^= m;
         ROUND(v);
         ROUND(v);
@@ -102,30 +110,34 @@ ALWAYS_INLINE void four(const struct harp_key *key, const uint8_t *const *bytes,
 
 #if defined(__x86_64__)
 __attribute__((target("avx2"))) static void four_avx2(const struct harp_key *key,
-                                                      const uint8_t *const *bytes, uint64_t *out)
+                                                      const uint8_t *const *bytes,
+                                                      const uint32_t *laps, uint64_t *out)
 {
-    four(key, bytes, out);
+    four(key, bytes, laps, out);
 }
 
 __attribute__((target("avx2,avx512f,avx512vl"))) static void
-four_avx512(const struct harp_key *key, const uint8_t *const *bytes, uint64_t *out)
+four_avx512(const struct harp_key *key, const uint8_t *const *bytes, const uint32_t *laps,
+            uint64_t *out)
 {
-    four(key, bytes, out);
+    four(key, bytes, laps, out);
 }
 
-void harp_siphash36x4(const struct harp_key *key, const uint8_t *const *bytes, uint64_t *out)
+void harp_siphash_header4(const struct harp_key *key, const uint8_t *const *bytes,
+                          const uint32_t *laps, uint64_t *out)
 {
     if (__builtin_cpu_supports("avx512vl"))
-        four_avx512(key, bytes, out);
+        four_avx512(key, bytes, laps, out);
     else if (__builtin_cpu_supports("avx2"))
-        four_avx2(key, bytes, out);
+        four_avx2(key, bytes, laps, out);
     else
         for (int i = 0; i < 4; i++)
-            out[i] = harp_siphash36(key, bytes[i]);
+            out[i] = harp_siphash_header(key, bytes[i], laps[i]);
 }
 #else
-void harp_siphash36x4(const struct harp_key *key, const uint8_t *const *bytes, uint64_t *out)
+void harp_siphash_header4(const struct harp_key *key, const uint8_t *const *bytes,
+                          const uint32_t *laps, uint64_t *out)
 {
-    four(key, bytes, out);
+    four(key, bytes, laps, out);
 }
 #endif

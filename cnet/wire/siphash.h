@@ -33,11 +33,13 @@ struct harp_key harp_key_read(const uint8_t *bytes);
 
 uint64_t harp_siphash(const struct harp_key *key, const uint8_t *bytes, size_t length);
 
-/* harp_siphash of `length` 36, the tagged part of a header. */
-uint64_t harp_siphash36(const struct harp_key *key, const uint8_t *bytes);
+/* harp_siphash of 36 bytes, the tagged part of a header; and, if `lap`, which is below 2^24, is not
+ * 0, of its three bytes behind them. Those fit into the last word, so they cost nothing. */
+uint64_t harp_siphash_header(const struct harp_key *key, const uint8_t *bytes, uint32_t lap);
 
-/* harp_siphash36 of four inputs under one key. */
-void harp_siphash36x4(const struct harp_key *key, const uint8_t *const *bytes, uint64_t *out);
+/* harp_siphash_header of four inputs under one key. */
+void harp_siphash_header4(const struct harp_key *key, const uint8_t *const *bytes,
+                          const uint32_t *laps, uint64_t *out);
 /* cdef: end */
 
 #endif

@@ -16,12 +16,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HARP_VERSION 1
+#define HARP_VERSION 2
 #define HARP_HEADER_BYTES 44
 #define HARP_TAGGED_BYTES 36 /* what the tag covers: the header up to the tag */
 #define HARP_CHUNK_ALIGN 128 /* payloads but a message's last are multiples of it */
 #define HARP_MESSAGE_MAX (UINT32_C(1) << 30)
 #define HARP_SACK_BITS 1024
+#define HARP_LAP_MAX 0xffffffu /* a packet's number has 56 bits, of which its header holds 32 */
 
 #define HARP_ACK_OFF_QUEUE 1 /* flags of ACK: the path's frames arrive on a wrong queue */
 
@@ -45,7 +46,7 @@ struct harp_header {
     uint64_t connection;
     uint16_t epoch;
     uint16_t length;
-    uint32_t packet;
+    uint32_t packet; /* the lower 32 bits of the number */
     uint32_t message;
     uint32_t offset;
     uint32_t size;

@@ -19,7 +19,7 @@ import click
 from harp._cnet import lib
 from harp.net.handle import BYTES as HANDLE_BYTES
 from harp.net.handle import Handle
-from harp.wire_sums import End, key_accept, key_down, key_hello, key_up, siphash
+from harp.wire_sums import End, header_tag, key_accept, key_down, key_hello, key_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from scapy.packet import Packet
 
 HEADER_BYTES, TAGGED_BYTES = 44, 36
+NUMBERED = {"DATA", "ACK", "PROBE"}
 
 
 @dataclass
@@ -53,8 +54,10 @@ class Keys:
 
     def __init__(self, secret: bytes | None) -> None:
         self._secret = secret
-        self._connecting: dict[int, tuple[End, int]] = {}
+        self._connecting: dict[int, tuple[End, int, int]] = {}
         self._keys: dict[int, bytes] = {}
+        self._begin: dict[tuple[int, bool], int] = {}
+        self._numbers: dict[tuple[int, bool, int], int] = {}
 
     def verdict(self, frame: bytes, layer: Packet) -> str:
         """Judge a frame's tag; a FIRST or ACCEPT that holds teaches keys."""
@@ -63,10 +66,26 @@ class Keys:
         key = self._key(layer)
         if key is None:
             return "?"
-        holds = siphash(key, frame[:TAGGED_BYTES]) == layer.tag
+        number = self._number(layer)
+        holds = header_tag(key, frame[:TAGGED_BYTES], number >> 32 & 0xFFFFFF) == layer.tag
         if holds:
             self._learn(layer)
+        if holds and _type(layer) in NUMBERED:
+            self._numbers[self._way(layer)] = number
         return "ok" if holds else "BAD"
+
+    @staticmethod
+    def _way(layer: Packet) -> tuple[int, bool, int]:
+        return layer.connection, _type(layer) == "ACK", layer.path
+
+    def _number(self, layer: Packet) -> int:
+        """Give the whole number, of which a frame carries the lower 32 bits."""
+        if _type(layer) not in NUMBERED:
+            return 0
+        way = self._way(layer)
+        about = self._numbers.get(way, self._begin[way[:2]])
+        number: int = about + (layer.packet - about + 2**31) % 2**32 - 2**31
+        return number
 
     def _key(self, layer: Packet) -> bytes | None:
         assert self._secret is not None
@@ -77,7 +96,7 @@ class Keys:
             known = self._connecting.get(layer.connection)
             if known is None:
                 return None
-            end, listener = known
+            end, listener, _ = known
             return (key_accept(self._secret, listener, end) if kind == "ACCEPT"
                     else key_hello(self._secret, listener))
         return self._keys.get(layer.connection)
@@ -91,11 +110,14 @@ class Keys:
         said = layer[Parameters]
         end = End(said.connection, said.epoch, said.nonce)
         if _type(layer) == "FIRST":
-            self._connecting[end.connection] = (end, layer.connection)
+            self._connecting[end.connection] = (end, layer.connection, said.first)
             return
-        connecting, _ = self._connecting[layer.connection]
+        connecting, _, first = self._connecting[layer.connection]
         self._keys[end.connection] = key_up(self._secret, connecting, end)
         self._keys[connecting.connection] = key_down(self._secret, connecting, end)
+        for ack in (False, True):  # of the packets that its receiver gets, or has sent
+            self._begin[end.connection, ack] = said.first if ack else first
+            self._begin[connecting.connection, ack] = first if ack else said.first
 
 
 @dataclass
@@ -212,8 +234,10 @@ def _split(payload: bytes, length: int) -> Iterator[tuple[bytes, bool]]:
 
 
 def _plausible(header: bytes) -> bool:
+    from harp.wire import VERSION
+
     version, kind = header[0], header[1]
-    return 1 <= kind <= 8 and (version == 1 or kind in {1, 8})
+    return 1 <= kind <= 8 and (version == VERSION or kind in {1, 8})
 
 
 def _frame(data: bytes, keys: Keys, time_s: float, source: str, destination: str, *,
@@ -237,16 +261,22 @@ def details(layer: Packet) -> str:
                 f"of {layer.size}")
     if kind == "PROBE":
         return f"packet {layer.packet}, {layer.length} bytes of padding"
+    if kind == "ACK":
+        return _ack(layer)
     says: dict[str, Callable[[Packet], str]] = {
-        "Ack": _ack, "Parameters": _parameters, "Close": _close, "Versions": _versions}
+        "Parameters": _parameters, "Close": _close, "Versions": _versions}
     body = layer.payload
     return says[type(body).__name__](body) if type(body).__name__ in says else ""
 
 
-def _ack(ack: Packet) -> str:
+def _ack(layer: Packet) -> str:
+    ack = layer.payload
+    if type(ack).__name__ != "Ack":
+        return ""
     credit = f"frames {ack.frames}" if ack.frames else f"bytes {ack.bytes}"
     marked = f", {ack.marked} marked" if ack.marked else ""
-    return (f"largest {ack.largest}, {len(ack.arrived())} of {ack.bits} before it; credit: "
+    before = f"{len(ack.arrived(layer.packet))} of {ack.bits} before it"
+    return (f"largest {layer.packet}, {before}; credit: "
             f"message {ack.messages} {credit}{marked}")
 
 

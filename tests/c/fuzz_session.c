@@ -91,6 +91,7 @@ static void drain(struct play *play)
         for (size_t i = 0; i < n; i++) {
             const struct harp_header *h = &frames[i].header;
             uint8_t bytes[HARP_TAGGED_BYTES];
+            assert(frames[i].lap <= HARP_LAP_MAX);
             harp_header_encode(h, bytes); /* asserts that docs/wire.md allows it */
             assert(frames[i].path < PATHS || h->type == HARP_ACCEPT); /* as FIRST's */
             if (h->type == HARP_DATA || h->type == HARP_PROBE)
@@ -169,6 +170,7 @@ static void receive(struct play *play, const struct harp_header *header, const u
     struct harp_place place;
     if (harp_header_check(header) != HARP_WIRE_OK)
         return;
+    assert(harp_session_lap(play->session, header) <= HARP_LAP_MAX);
     enum harp_verdict verdict =
         harp_session_receive(play->session, play->now_ns, 0, header, body, byte(play) & 1, &place);
     if (verdict == HARP_PLACE)
@@ -238,8 +240,8 @@ static void receive_ack(struct play *play)
 {
     uint8_t body[HARP_BODY_MAX] = {0};
     struct harp_header header = header_of(play, HARP_ACK);
+    header.packet = near(play, play->config.first + play->packets[header.path] - 1);
     struct harp_ack ack = {
-        .largest = near(play, play->config.first + play->packets[header.path] - 1),
         .delay_ns = (uint32_t)byte(play) << 8,
         .messages = near(play, play->config.first + 8),
         .bytes = (uint64_t)byte(play) << byte(play) % 40,

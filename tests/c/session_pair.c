@@ -64,7 +64,13 @@ static void place(struct pair *pair, uint8_t to, const struct harp_frame *frame,
     harp_session_placed(pair->end[to], true);
 }
 
-static void deliver(struct pair *pair, uint8_t to, const struct harp_frame *frame)
+/* A frame whose number is taken for another has a tag that does not hold. */
+static bool tag_holds(const struct pair *pair, uint8_t to, const struct harp_frame *frame)
+{
+    return harp_session_lap(pair->end[to], &frame->header) == frame->lap;
+}
+
+void pair_deliver(struct pair *pair, uint8_t to, const struct harp_frame *frame)
 {
     struct harp_parameters first;
     struct harp_place where;
@@ -76,7 +82,8 @@ static void deliver(struct pair *pair, uint8_t to, const struct harp_frame *fram
                                                pair->now_ns, &first, frame->header.path);
         return;
     }
-    if (harp_session_receive(pair->end[to], pair->now_ns, 0, &frame->header, frame->body, false,
+    if (tag_holds(pair, to, frame) &&
+        harp_session_receive(pair->end[to], pair->now_ns, 0, &frame->header, frame->body, false,
                              &where) == HARP_PLACE)
         place(pair, to, frame, &where);
 }
@@ -131,7 +138,7 @@ static uint64_t turn(struct pair *pair)
         const struct pair_flight *flight = &pair->queue[pair->head % PAIR_FLIGHTS];
         if (flight->at_ns > pair->now_ns)
             break;
-        deliver(pair, flight->to, &flight->frame);
+        pair_deliver(pair, flight->to, &flight->frame);
     }
     for (uint8_t side = 0; side < 2; side++) {
         struct harp_frame frames[16];

@@ -60,6 +60,9 @@ bool pair_until(struct pair *pair, uint64_t for_ns, bool (*until)(const struct p
 /* Both ends have reported CONNECTED and all is quiet. */
 void pair_connect(struct pair *pair);
 
+/* A frame that was recorded arrives again; its tag is checked as an engine does. */
+void pair_deliver(struct pair *pair, uint8_t to, const struct harp_frame *frame);
+
 /* Give a frame to an end now, as if it had arrived. */
 enum harp_verdict pair_inject(struct pair *pair, uint8_t to, const struct harp_header *header);
 

@@ -27,15 +27,11 @@ static void one(const struct harp_key *key, uint16_t length)
                                  .connection = 5};
     uint8_t *frame = exactly(HARP_HEADER_BYTES), *payload = exactly(length), *to = exactly(length);
     harp_header_encode(&header, frame);
-    harp_seal(key, frame, payload, length);
-    assert(harp_open_tag(key, frame) && harp_open_payload(frame, payload, length));
+    harp_seal(key, frame, 7, payload, length);
+    assert(harp_open_tag(key, frame, 7) && !harp_open_tag(key, frame, 6));
+    assert(!harp_open_tag(key, frame, 0) && harp_open_payload(frame, payload, length));
     memset(to, 0, length);
     assert(harp_open_copy(frame, to, payload, length) && memcmp(to, payload, length) == 0);
-    uint8_t before[HARP_HEADER_BYTES];
-    memcpy(before, frame, sizeof before);
-    memset(to, 0, length);
-    harp_seal_copy(key, frame, to, payload, length);
-    assert(memcmp(before, frame, sizeof before) == 0 && memcmp(to, payload, length) == 0);
     for (size_t i = 0; i < length; i += 13) {
         payload[i] ^= 0x10;
         assert(!harp_open_payload(frame, payload, length));
@@ -50,16 +46,23 @@ static void many(const struct harp_key *key, size_t count)
 {
     uint8_t *frames[MANY];
     const uint8_t *opened[MANY];
-    for (size_t i = 0; i < count; i++)
+    uint32_t laps[MANY];
+    for (size_t i = 0; i < count; i++) {
         opened[i] = frames[i] = exactly(HARP_HEADER_BYTES);
-    assert(harp_open_tags(key, opened, count) == 0);
-    harp_seal_tags(key, frames, count);
-    assert(harp_open_tags(key, opened, count) == (UINT64_C(1) << count) - 1);
+        laps[i] = i % 3 ? HARP_LAP_MAX >> i : 0;
+    }
+    assert(harp_open_tags(key, opened, laps, count) == 0);
+    harp_seal_tags(key, frames, laps, count);
+    assert(harp_open_tags(key, opened, laps, count) == (UINT64_C(1) << count) - 1);
     for (size_t i = 0; i < count; i++) {
         frames[i][i] ^= 1;
-        assert(harp_open_tags(key, opened, count) ==
+        assert(harp_open_tags(key, opened, laps, count) ==
                (((UINT64_C(1) << count) - 1) ^ UINT64_C(1) << i));
         frames[i][i] ^= 1;
+        laps[i]++;
+        assert(harp_open_tags(key, opened, laps, count) ==
+               (((UINT64_C(1) << count) - 1) ^ UINT64_C(1) << i));
+        laps[i]--;
     }
     for (size_t i = 0; i < count; i++)
         free(frames[i]);

@@ -17,7 +17,7 @@ static uint32_t draw(uint32_t n)
     return (uint32_t)(state >> 33) % n;
 }
 
-static void test_sack_against_a_list(uint32_t first)
+static void test_sack_against_a_list(uint64_t first)
 {
     enum { N = 6000 };
     static bool seen[N];
@@ -72,7 +72,7 @@ static void test_sent_ring(void)
 {
     static struct harp_sent slots[HARP_SENT_SLOTS];
     struct harp_sent_ring ring;
-    uint32_t first = UINT32_MAX - 5;
+    uint64_t first = UINT32_MAX - 5;
     harp_sent_init(&ring, slots, first);
     for (int i = 0; i < HARP_SENT_SLOTS; i++) {
         assert(harp_sent_has_room(&ring));
@@ -137,7 +137,7 @@ static void test_alarms_come_in_order(void)
     harp_loss_delivered(&loss, sent, 100000);
     harp_sent_acked(&ring, sent);
     harp_loss_news(&loss, true, 100000);
-    uint32_t cursor = ring.tail;
+    uint64_t cursor = ring.tail;
     assert(!harp_loss_next(&loss, &ring, &rtt, &cursor, 100000) && loss.reorder_at_ns == 125000);
     for (uint32_t p = 7; p < 12; p++)
         assert(harp_loss_next(&loss, &ring, &rtt, &cursor, 125000)->packet == p);
@@ -159,6 +159,7 @@ int main(void)
 {
     test_sack_against_a_list(0);
     test_sack_against_a_list(UINT32_MAX - 2000);
+    test_sack_against_a_list((UINT64_C(1) << 31) - 2000);
     test_chunks_slide();
     test_sent_ring();
     test_rtt();

@@ -36,7 +36,8 @@ static void published_vectors(void)
     assert(key.low == 0x0706050403020100 && key.high == 0x0f0e0d0c0b0a0908);
     for (size_t length = 0; length < 64; length++)
         assert(harp_siphash(&key, bytes, length) == published[length]);
-    assert(harp_siphash36(&key, bytes) == published[36]);
+    assert(harp_siphash_header(&key, bytes, 0) == published[36]);
+    assert(harp_siphash_header(&key, bytes, 0x262524) == published[39]);
 }
 
 static void special_forms(void)
@@ -51,11 +52,15 @@ static void special_forms(void)
         }
         key.low = state, key.high = ~state;
         const uint8_t *const some[4] = {bytes[4], bytes[2], bytes[2], bytes[0]};
+        const uint32_t laps[4] = {0, 1, (uint32_t)state & 0xffffff, 0xffffff};
         uint64_t out[4];
-        harp_siphash36x4(&key, some, out);
+        harp_siphash_header4(&key, some, laps, out);
         for (int i = 0; i < 4; i++) {
-            assert(out[i] == harp_siphash(&key, some[i], 36));
-            assert(out[i] == harp_siphash36(&key, some[i]));
+            uint8_t covered[40];
+            memcpy(covered, some[i], 36);
+            memcpy(covered + 36, &laps[i], 4);
+            assert(out[i] == harp_siphash(&key, covered, laps[i] ? 39 : 36));
+            assert(out[i] == harp_siphash_header(&key, some[i], laps[i]));
         }
     }
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../c/session_skip.h"
 #include "base/bytes.h"
 #include "base/sequence.h"
 #include "forge.h"
@@ -116,18 +117,19 @@ static bool key_of(struct dst_end *end, uint8_t type, bool sending, struct harp_
 
 /* Out -------------------------------------------------------------------------------------- */
 
-static void seal(struct dst_end *end, uint8_t *bytes, size_t bytes_n)
+static void seal(struct dst_end *end, uint8_t *bytes, size_t bytes_n, uint32_t lap)
 {
     struct harp_key key;
     if (!key_of(end, bytes[1], true, &key))
         key = harp_key_hello(&dst_secret, DST_LISTENER);
     size_t payload_n = bytes_n - HARP_HEADER_BYTES;
-    harp_seal_known(&key, bytes, harp_crc32c(bytes + HARP_HEADER_BYTES, payload_n));
+    harp_seal_known(&key, bytes, lap, harp_crc32c(bytes + HARP_HEADER_BYTES, payload_n));
 }
 
 /* The one change: first by somebody without the key, who comes before the frame, then of the frame
  * itself. */
-static void change_field(struct dst_end *end, uint64_t now_ns, uint8_t *bytes, size_t bytes_n)
+static void change_field(struct dst_end *end, uint64_t now_ns, uint8_t *bytes, size_t bytes_n,
+                         uint32_t lap)
 {
     struct dst_malice *malice = &end->malice;
     if (!malice->field || malice->type != bytes[1] ||
@@ -135,7 +137,7 @@ static void change_field(struct dst_end *end, uint64_t now_ns, uint8_t *bytes, s
         return;
     malice->changed = true;
     uint8_t forged[DST_FRAME_MAX];
-    seal(end, bytes, bytes_n);
+    seal(end, bytes, bytes_n, lap);
     memcpy(forged, bytes, bytes_n);
     dst_change(malice->field, malice->change, forged, bytes_n);
     bool data = bytes[1] == HARP_DATA;
@@ -149,7 +151,7 @@ static void spoil(struct dst_end *end, uint8_t *bytes, size_t bytes_n)
 {
     struct dst_malice *malice = &end->malice;
     if (bytes[1] == HARP_ACK && dst_chance(&end->random, malice->optimistic))
-        bytes[HARP_HEADER_BYTES + 1] += 9; /* largest + 9 * 256 */
+        bytes[17] += 9; /* largest + 9 * 256 */
     if (dst_chance(&end->random, malice->tamper))
         dst_tamper(&end->random, bytes, bytes_n);
     if (malice->old && bytes[1] == HARP_FIRST)
@@ -159,7 +161,7 @@ static void spoil(struct dst_end *end, uint8_t *bytes, size_t bytes_n)
 /* The same frame as if from an earlier life of the same connection: its tag holds, its epoch is
  * past, its payload another. */
 static void send_stale(struct dst_end *end, uint64_t now_ns, uint8_t path, const uint8_t *frame,
-                       size_t bytes_n)
+                       size_t bytes_n, uint32_t lap)
 {
     uint8_t bytes[DST_FRAME_MAX];
     if (frame[1] < HARP_DATA || !end->keyed)
@@ -167,10 +169,11 @@ static void send_stale(struct dst_end *end, uint64_t now_ns, uint8_t path, const
     memcpy(bytes, frame, bytes_n);
     harp_store16(bytes + 12, (uint16_t)(harp_load16(bytes + 12) - 1));
     if (bytes[1] == HARP_DATA || bytes[1] == HARP_PROBE) {
+        lap += harp_load32(bytes + 16) > UINT32_MAX - 40;
         harp_store32(bytes + 16, harp_load32(bytes + 16) + 40);
         memset(bytes + HARP_HEADER_BYTES, 0xee, bytes_n - HARP_HEADER_BYTES);
     }
-    harp_seal(&end->out, bytes, bytes + HARP_HEADER_BYTES, bytes_n - HARP_HEADER_BYTES);
+    harp_seal(&end->out, bytes, lap, bytes + HARP_HEADER_BYTES, bytes_n - HARP_HEADER_BYTES);
     dst_link_inject(end->link, now_ns + dst_below(&end->random, 20000000), end->peer->side, path, 0,
                     bytes, bytes_n, false);
 }
@@ -209,11 +212,11 @@ static void transmit(struct dst_end *end, uint64_t now_ns, const struct harp_fra
     DST_CHECK(knows_way(end, frame->path), "sent on a path on which nothing has come", frame->path,
               frame->header.type);
     if (dst_chance(&end->random, end->malice.stale))
-        send_stale(end, now_ns, frame->path, bytes, bytes_n);
+        send_stale(end, now_ns, frame->path, bytes, bytes_n, frame->lap);
     spoil(end, bytes, bytes_n);
-    change_field(end, now_ns, bytes, bytes_n);
+    change_field(end, now_ns, bytes, bytes_n, frame->lap);
     /* ACCEPT goes back the way of FIRST, which may be any that the other end says. */
-    seal(end, bytes, bytes_n);
+    seal(end, bytes, bytes_n, frame->lap);
     dst_link_send(end->link, now_ns, end->peer->side, frame->path % DST_PATHS, bytes, bytes_n);
 }
 
@@ -319,7 +322,7 @@ static void refuse(struct dst_end *end, uint64_t now_ns, const struct dst_flight
 {
     struct harp_frame answer;
     struct harp_key key = harp_key_hello(&dst_secret, DST_LISTENER);
-    if (end->side == 0 || !harp_open_tag(&key, flight->bytes) ||
+    if (end->side == 0 || !harp_open_tag(&key, flight->bytes, 0) ||
         !harp_listener_refuse(&end->listener, header, flight->bytes, flight->bytes_n, &answer))
         return;
     end->heard_bytes += flight->bytes_n;
@@ -337,7 +340,7 @@ static void take(struct dst_end *end, uint64_t now_ns, const struct dst_flight *
     if (error == HARP_WIRE_VERSION)
         refuse(end, now_ns, flight, &h);
     if (error != HARP_WIRE_OK || !key_of(end, h.type, false, &key) ||
-        !harp_open_tag(&key, flight->bytes))
+        !harp_open_tag(&key, flight->bytes, end->session ? harp_session_lap(end->session, &h) : 0))
         return;
     if (h.type != HARP_DATA && !harp_open_payload(flight->bytes, body, h.length))
         return;
@@ -467,6 +470,17 @@ void dst_end_prod(struct dst_end *end, uint64_t now_ns)
                                  (uint16_t)(HARP_HEADER_BYTES + 1 + dst_below(&end->random, 1500)));
     }
     end->wake_ns = now_ns;
+}
+
+bool dst_end_skip(struct dst_end *ends, uint64_t now_ns, uint64_t packets)
+{
+    if (!ends[0].session || !ends[1].session || !knows_peer(&ends[0]) || !knows_peer(&ends[1]))
+        return false;
+    for (int side = 0; side < 2; side++) {
+        skip_packets(ends[side].session, packets);
+        ends[side].wake_ns = now_ns;
+    }
+    return true;
 }
 
 uint64_t dst_end_flying(const struct dst_end *end)

@@ -105,6 +105,7 @@ static void haunt(struct dst_link *link, uint64_t now_ns, uint8_t to, const stru
         dst_forge(&link->random, bytes, &bytes_n, sizeof bytes);
     struct dst_flight *twin = flight_of(bytes, bytes_n, to, old->path);
     dst_compare(old, twin);
+    twin->forged |= old->forged;
     /* An old frame comes after it came first: overtaking is what `late` is for. */
     twin->at_ns = harp_max(now_ns, old->at_ns) + dst_below(&link->random, 20000000);
     push(link, twin);
@@ -230,6 +231,26 @@ void dst_link_send(struct dst_link *link, uint64_t now_ns, uint8_t to, uint8_t p
     }
     note_destroyed(link, bytes[1]);
     free(flight);
+}
+
+static bool is_numbered(const struct dst_flight *flight)
+{
+    return flight->bytes_n > 1 && flight->bytes[1] >= HARP_DATA && flight->bytes[1] <= HARP_PROBE;
+}
+
+void dst_link_age(struct dst_link *link)
+{
+    for (size_t i = 0; i < link->heap_n; i++) {
+        if (!is_numbered(link->heap[i]))
+            continue;
+        link->heap[i]->forged = true;
+        note_destroyed(link, link->heap[i]->bytes[1]);
+    }
+    for (int i = 0; i < 2 * DST_MEMORY; i++) {
+        struct dst_flight *old = link->memory[i % 2][i / 2];
+        if (old && is_numbered(old))
+            old->forged = true;
+    }
 }
 
 void dst_link_inject(struct dst_link *link, uint64_t at_ns, uint8_t to, uint8_t path, uint32_t from,

@@ -31,7 +31,7 @@ struct dst_flight {
     uint16_t bytes_n;
     uint8_t to; /* 0 or 1 */
     uint8_t path;
-    bool forged;
+    bool forged; /* or of so long ago that it must be taken for that */
     bool spoilt;
     _Alignas(8) uint8_t bytes[];
 };
@@ -86,6 +86,9 @@ void dst_link_inject(struct dst_link *link, uint64_t at_ns, uint8_t to, uint8_t 
 
 /* An old frame on its way to `to`, or NULL. */
 const struct dst_flight *dst_link_recall(struct dst_link *link, uint8_t to);
+
+/* More than 2^31 packets pass on every path: what has been sent until now belongs to the past. */
+void dst_link_age(struct dst_link *link);
 
 /* When the next frame arrives; HARP_NEVER if none is on its way. */
 uint64_t dst_link_next_ns(const struct dst_link *link);

@@ -37,7 +37,7 @@ static void flood(struct dst_world *w)
         .length = (uint16_t)harp_parameters_encode(&first, bytes + HARP_HEADER_BYTES)};
     harp_header_encode(&header, bytes);
     struct harp_key key = harp_key_hello(&dst_secret, DST_LISTENER);
-    harp_seal(&key, bytes, bytes + HARP_HEADER_BYTES, header.length);
+    harp_seal(&key, bytes, 0, bytes + HARP_HEADER_BYTES, header.length);
     bool forged = chance(w, 500);
     bytes[HARP_TAGGED_BYTES] ^= forged;
     dst_link_inject(&w->link, w->now_ns, 1, 0, 1 + (uint32_t)below(w, 1000000), bytes,
@@ -71,6 +71,15 @@ static void jump(struct dst_world *w)
     w->jump_ns = HARP_NEVER;
 }
 
+/* As many packets as half or all of the numbers that a header can tell apart, and somewhat more. */
+static void skip(struct dst_world *w)
+{
+    uint64_t packets = (UINT64_C(1) << (31 + below(w, 3))) + HARP_SACK_BITS * (1 + below(w, 8));
+    w->skip_ns = HARP_NEVER;
+    if (dst_end_skip(w->ends, w->now_ns, packets))
+        dst_link_age(&w->link);
+}
+
 /* The next frame that arrives, or the next end that wants to be driven. */
 void dst_step(struct dst_world *w, uint64_t stop_ns)
 {
@@ -79,6 +88,8 @@ void dst_step(struct dst_world *w, uint64_t stop_ns)
     at_ns = harp_min(at_ns, harp_min(w->flood_ns, w->prod_ns));
     at_ns = harp_max(w->now_ns, harp_min(at_ns, stop_ns));
     w->now_ns = at_ns;
+    if (at_ns >= w->skip_ns)
+        skip(w);
     if (at_ns >= w->jump_ns)
         jump(w);
     if (at_ns >= w->flood_ns)
@@ -265,7 +276,9 @@ struct dst_world *dst_world_new(uint64_t seed, enum dst_kind kind, bool payloads
     w->link.random = dst_draw(&w->random);
     w->link.payloads = payloads;
     w->now_ns = 100 * DST_MS;
-    w->jump_ns = w->flood_ns = w->prod_ns = HARP_NEVER;
+    w->jump_ns = w->skip_ns = w->flood_ns = w->prod_ns = HARP_NEVER;
+    if (kind == DST_FAULTS && chance(w, 200))
+        w->skip_ns = w->now_ns + below(w, 50 * DST_MS);
     if (kind == DST_FAULTS && chance(w, 150)) {
         w->jump_ns = w->now_ns + below(w, 100 * DST_MS);
         w->jump_by_ns =

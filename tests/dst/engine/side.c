@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/sequence.h"
+#include "session/session_state.h"
 #include "wire/crc32c.h"
 #include "wire/seal.h"
 
@@ -128,13 +129,32 @@ static struct harp_key key_of(const struct dst_side *side, uint8_t type)
     return connection->out;
 }
 
+/* The lap of a frame that this end has sealed. */
+static uint32_t lap_of(const struct dst_side *side, const uint8_t *bytes, size_t bytes_n)
+{
+    struct harp_header header;
+    if (harp_header_decode(bytes, bytes_n, &header) != HARP_WIRE_OK || header.type < HARP_DATA ||
+        header.type > HARP_PROBE)
+        return 0;
+    for (uint32_t i = 0; i < side->engine->connections_n; i++) {
+        const struct harp_connection *connection = side->engine->connections[i];
+        if (!connection)
+            continue;
+        const struct harp_path *path = &connection->session->paths[header.path];
+        uint64_t about = header.type == HARP_ACK ? path->sack.largest : path->sent.next;
+        return (uint32_t)(harp_packet_near(about, header.packet) >> 32) & HARP_LAP_MAX;
+    }
+    return 0;
+}
+
 void dst_side_spoil(struct dst_side *side, uint8_t *bytes, size_t bytes_n)
 {
     if (!dst_chance(&side->random, side->tamper))
         return;
+    uint32_t lap = lap_of(side, bytes, bytes_n);
     dst_tamper(&side->random, bytes, bytes_n);
     struct harp_key key = key_of(side, bytes[1]);
-    harp_seal_known(&key, bytes,
+    harp_seal_known(&key, bytes, lap,
                     harp_crc32c(bytes + HARP_HEADER_BYTES, bytes_n - HARP_HEADER_BYTES));
 }
 

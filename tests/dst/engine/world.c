@@ -153,7 +153,7 @@ static void flood(struct world *w)
     struct harp_key secret;
     memcpy(&secret, handle->secret, sizeof secret);
     struct harp_key key = harp_key_hello(&secret, handle->listener);
-    harp_seal(&key, bytes, bytes + HARP_HEADER_BYTES, header.length);
+    harp_seal(&key, bytes, 0, bytes + HARP_HEADER_BYTES, header.length);
     bool forged = chance(w, 300);
     bytes[HARP_TAGGED_BYTES] ^= forged;
     dst_link_inject(&w->link, w->now_ns, 1, 0, 1 + (uint32_t)below(w, 1000000), bytes,
