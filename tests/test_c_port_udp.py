@@ -76,6 +76,18 @@ def test_an_interface_gets_a_smaller_mtu(program, family):
 
 
 @root
+def test_an_interface_that_vanishes(program):
+    with veth_pair() as (a, b):
+        run(program, "vanished", *ends(a, b, "ipv4"))
+
+
+@root
+def test_a_flood_of_icmp_crowds_out_nothing(program):
+    with veth_pair() as (a, b):
+        run(program, "flood", *ends(a, b, "ipv4"))
+
+
+@root
 def test_without_offloads_of_the_device(program):
     with veth_pair() as (a, b):
         a.features({"tx-checksum-ip-generic": False, "tx-udp-segmentation": False})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import struct
 import netns
 import pytest
 from netns import Net, usable, veth_pair
+from rtnl import held_rtnl
 from xdp_peers import Peer, build_peer, meet, numbers, own, pattern
 
 pytestmark = pytest.mark.skipif(bool(usable()), reason=usable())
@@ -419,6 +421,34 @@ def test_an_interface_that_is_deleted(program):
             assert peer.do("notice 10000").startswith(f"notice unreachable {other.locals[0]}")
             peer.do("send 0 2000 1000")
             peer.do("receive 1 50")
+
+
+def test_a_card_that_refuses_for_a_while(program):
+    """No event of the link tells when it takes something again."""
+    with veth_pair() as (a, b), Peer(program, a) as x, Peer(program, b) as y:
+        meet(x, y)
+        assert x.do(f"fail {errno.ENETDOWN} 6") == "done"
+        x.send(0, 100, 1000)
+        x.do("receive 1 200")
+        got = y.receive(100)
+        assert (got["received"], got["strays"]) == (100, 0)
+        assert x.do("notice 1000") == f"notice trouble 1 errno {errno.ENETDOWN}"
+        assert x.do("notice 10") == "notice none"
+
+
+def test_nobody_waits_for_who_holds_rtnl(program):
+    """Neither for news of the link or a neighbour, nor to keep a neighbour in use."""
+    with veth_pair() as (a, b), Peer(program, a) as x, Peer(program, b) as y:
+        meet(x, y)
+        for state in ("stale", "reachable", "stale"):
+            a.space.run("ip", "neighbour", "replace", b.ipv4, "dev", a.device, "lladdr", b.mac,
+                        "nud", state)
+        a.space.run("ip", "link", "set", "dev", a.device, "alias", "changed")
+        with held_rtnl():
+            x.do("tend 20")
+            x.send(0, 10, 100)
+            x.do("tend 20")
+            assert y.receive(10)["received"] == 10
 
 
 def test_more_than_the_rings_hold(program):

@@ -36,6 +36,8 @@
     EVENT(CLOSED, "is over", "reason %" PRIu64 ", by peer: %" PRIu64)                              \
     EVENT(GONE, "is forgotten", "row %" PRIu64)                                                    \
     EVENT(NO_FRAMES, "refused for want of frames", "%" PRIu64 " wanted, %" PRIu64 " left")         \
+    EVENT(TROUBLE, "a port has trouble",                                                           \
+          "%" PRIu64 " (1 sending, 2 segmentation offload, 3 a flood of ICMP), errno %" PRIu64)    \
     EVENT(VERSION, "refused a connecting end of another version",                                  \
           "it speaks %" PRIu64 ", this end speaks %" PRIu64)
 

@@ -137,6 +137,11 @@ static void take_unreachable(struct harp_engine *engine, struct harp_connection 
 
 static void take_notice(struct harp_engine *engine, uint8_t port, const struct harp_notice *notice)
 {
+    if (notice->type == HARP_NOTICE_TROUBLE) {
+        harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_TROUBLE, 0, notice->trouble,
+                          (uint64_t)notice->error);
+        return;
+    }
     for (uint32_t i = 0; i < engine->connections_n; i++) {
         struct harp_connection *connection = engine->connections[i];
         for (uint32_t p = 0; connection && p < connection->config.paths; p++) {

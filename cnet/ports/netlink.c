@@ -324,39 +324,46 @@ int harp_netlink_neighbour(struct harp_netlink *netlink, uint32_t index,
     return ask(netlink, &request, read_neighbour, &out);
 }
 
-int harp_netlink_ask(struct harp_netlink *netlink, uint32_t index,
-                     const struct harp_address *address)
+static bool read_link_change(const struct nlmsghdr *message, struct harp_change *change)
 {
-    struct request request;
-    struct ndmsg *info = begin(&request, RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_ACK, sizeof *info);
-    info->ndm_family = family_of(address);
-    info->ndm_ifindex = (int)index;
-    info->ndm_flags = NTF_USE;
-    add_address(&request, NDA_DST, address);
-    return ask(netlink, &request, NULL, NULL);
+    const struct ifinfomsg *info = NLMSG_DATA(message);
+    if (info->ifi_family != AF_UNSPEC) /* a bridge's or IPv6's view of the link */
+        return false;
+    change->type = HARP_CHANGE_LINK;
+    change->interface = (uint32_t)info->ifi_index;
+    return message->nlmsg_type == RTM_DELLINK || read_link(message, &change->link);
 }
 
-static bool read_change(const struct nlmsghdr *message, struct harp_change *change)
+static bool read_neighbour_change(const struct nlmsghdr *message, struct harp_change *change)
 {
-    *change = (struct harp_change){0};
-    if (message->nlmsg_type == RTM_NEWLINK || message->nlmsg_type == RTM_DELLINK) {
-        change->type = HARP_CHANGE_LINK;
-        change->interface = (uint32_t)((const struct ifinfomsg *)NLMSG_DATA(message))->ifi_index;
-        return true;
-    }
-    if (message->nlmsg_type == RTM_NEWROUTE || message->nlmsg_type == RTM_DELROUTE) {
-        change->type = HARP_CHANGE_ROUTE;
-        return true;
-    }
-    if (message->nlmsg_type != RTM_NEWNEIGH && message->nlmsg_type != RTM_DELNEIGH)
-        return false;
     const struct ndmsg *info = NLMSG_DATA(message);
+    struct neighbour found = {change->mac, &change->stale};
     struct attributes with;
     parse(&with, (const struct rtattr *)((const uint8_t *)info + NLMSG_ALIGN(sizeof *info)),
           NLMSG_PAYLOAD(message, sizeof *info));
     change->type = HARP_CHANGE_NEIGHBOUR;
     change->interface = (uint32_t)info->ndm_ifindex;
+    change->known = read_neighbour(message, &found);
     return get_address(with.of[NDA_DST], &change->address);
+}
+
+static bool read_change(const struct nlmsghdr *message, struct harp_change *change)
+{
+    *change = (struct harp_change){0};
+    switch (message->nlmsg_type) {
+    case RTM_NEWLINK:
+    case RTM_DELLINK:
+        return read_link_change(message, change);
+    case RTM_NEWROUTE:
+    case RTM_DELROUTE:
+        change->type = HARP_CHANGE_ROUTE;
+        return true;
+    case RTM_NEWNEIGH:
+    case RTM_DELNEIGH:
+        return read_neighbour_change(message, change);
+    default:
+        return false;
+    }
 }
 
 bool harp_netlink_change(struct harp_netlink *netlink, struct harp_change *change)

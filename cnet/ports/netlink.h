@@ -3,12 +3,14 @@
  *     request socket:  question -> answer, one at a time      open, new ways, ways that changed
  *     monitor socket:  links, routes and neighbours that change, as they do
  *
- * Rtnetlink (rtnetlink(7)) spoken directly: six questions, each a fixed struct and a few attributes
- * long. A netlink library would be larger than what it replaces, and the core of HARP needs no
- * library but libc wherever it runs.
+ * Rtnetlink (rtnetlink(7)) spoken directly: four questions, each a fixed struct and a few
+ * attributes long. A netlink library would be larger than what it replaces, and the core of HARP
+ * needs no library but libc wherever it runs.
  *
  * The kernel answers a request before send returns, so that nothing here waits for the network; a
- * lost answer is -ETIMEDOUT after a second.
+ * lost answer is -ETIMEDOUT after a second. But some requests wait for the kernel's lock of all
+ * links (rtnl), which somebody may hold for long: those about links always, those about neighbours
+ * before Linux 6.17. An engine that runs must not ask these. What changes says how it is now.
  *
  * Owner: one engine. Control plane: every call but harp_netlink_change costs two system calls.
  */
@@ -55,7 +57,10 @@ enum harp_change_type {
 struct harp_change {
     enum harp_change_type type;
     uint32_t interface;          /* of links and neighbours */
-    struct harp_address address; /* of neighbours; port 0 */
+    struct harp_link link;       /* LINK: as it is now; not up if it is gone */
+    struct harp_address address; /* NEIGHBOUR: of this one; port 0 */
+    bool known, stale;           /* and whether its Ethernet address is known: `mac` */
+    uint8_t mac[6];
 };
 
 /* All return 0 or -errno. */
@@ -80,10 +85,6 @@ int harp_netlink_route(struct harp_netlink *netlink, const struct harp_address *
  * has not heard from it for some time and believes it is where it was. */
 int harp_netlink_neighbour(struct harp_netlink *netlink, uint32_t index,
                            const struct harp_address *address, uint8_t mac[6], bool *stale);
-
-/* Let the kernel find out where a neighbour is, or whether it still is; the answer is a change. */
-int harp_netlink_ask(struct harp_netlink *netlink, uint32_t index,
-                     const struct harp_address *address);
 
 /* The next thing that changed; false if nothing did. One system call a handful of changes. */
 bool harp_netlink_change(struct harp_netlink *netlink, struct harp_change *change);

@@ -60,12 +60,23 @@ enum harp_notice_type {
     HARP_NOTICE_REFUSED,     /* ICMP says that no process has this port, and quotes what we sent */
     HARP_NOTICE_GONE,        /* the process behind a mem port is */
     HARP_NOTICE_MTU,         /* the way to `about` takes `payload_max` bytes only */
+    HARP_NOTICE_TROUBLE,     /* `trouble` began; the port goes on as well as it can, and tries again
+                                by itself */
+};
+
+enum harp_trouble {
+    HARP_TROUBLE_NONE,
+    HARP_TROUBLE_SENDING,      /* the card takes nothing: `error` */
+    HARP_TROUBLE_SEGMENTATION, /* UDP_SEGMENT is refused on the way to `about`: `error` */
+    HARP_TROUBLE_ICMP,         /* more ICMP errors than can be meant; none are heard for a while */
 };
 
 struct harp_notice {
     enum harp_notice_type type;
     struct harp_address about;
     uint32_t payload_max;
+    enum harp_trouble trouble;
+    int error;                       /* errno */
     uint8_t quote[HARP_QUOTE_BYTES]; /* REFUSED: how the datagram that was refused began */
 };
 

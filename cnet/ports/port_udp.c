@@ -27,7 +27,7 @@ static bool udp_notice(struct harp_port *port, struct harp_notice *notice)
 static int hop_place(struct udp_port *udp)
 {
     for (int i = 0; i < udp->hops_n; i++)
-        if (udp->hops[i].payload_max == 0)
+        if (!udp->hops[i].used)
             return i;
     int wider = udp->hops_n ? udp->hops_n * 2 : 16, place = udp->hops_n;
     struct udp_hop *hops = realloc(udp->hops, (size_t)wider * sizeof *hops);
@@ -42,7 +42,7 @@ static int hop_place(struct udp_port *udp)
 static int udp_hop(struct harp_port *port, const struct harp_address *to, uint16_t local, char *why)
 {
     struct udp_port *udp = (struct udp_port *)port;
-    struct udp_hop made = {.local = local};
+    struct udp_hop made = {.local = local, .used = true};
     char text[64], own[64];
     assert(local < udp->sockets_n);
     harp_address_format(to, text, sizeof text);
@@ -76,8 +76,8 @@ static int udp_hop(struct harp_port *port, const struct harp_address *to, uint16
 static void udp_unhop(struct harp_port *port, int hop)
 {
     struct udp_port *udp = (struct udp_port *)port;
-    assert(hop >= 0 && hop < udp->hops_n && udp->hops[hop].payload_max);
-    udp->hops[hop].payload_max = 0;
+    assert(hop >= 0 && hop < udp->hops_n && udp->hops[hop].used);
+    udp->hops[hop].used = false;
     if (udp->last_hop == hop)
         udp->last_hop = -1;
 }
@@ -85,7 +85,7 @@ static void udp_unhop(struct harp_port *port, int hop)
 static uint32_t udp_hop_payload_max(const struct harp_port *port, int hop)
 {
     const struct udp_port *udp = (const struct udp_port *)port;
-    assert(hop >= 0 && hop < udp->hops_n && udp->hops[hop].payload_max);
+    assert(hop >= 0 && hop < udp->hops_n && udp->hops[hop].used);
     return udp->hops[hop].payload_max;
 }
 
@@ -159,7 +159,7 @@ static int memory(struct udp_port *udp, uint16_t locals, char *why)
     return 0;
 }
 
-void udp_describe(struct udp_port *udp)
+static void describe(struct udp_port *udp)
 {
     static const char *const offload[] = {"no GSO, no GRO", "GRO, no GSO", "GSO, no GRO",
                                           "GSO and GRO"};
@@ -202,9 +202,10 @@ int harp_port_udp_open(struct harp_port **port, const struct harp_port_config *c
         return error;
     }
     udp->port.ops = &udp_ops;
+    udp->icmp.v4 = udp->family == AF_INET;
     udp->port.locals = udp->locals;
     udp->port.locals_n = udp->sockets_n;
-    udp_describe(udp);
+    describe(udp);
     *port = &udp->port;
     return 0;
 }

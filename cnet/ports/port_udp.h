@@ -19,6 +19,7 @@
 #include <sys/socket.h>
 
 #include "base/sockaddr.h"
+#include "ports/icmp.h"
 #include "ports/port.h"
 #include "ports/supers.h"
 
@@ -35,12 +36,17 @@
 #define UDP_SOCKET_BYTES (8 << 20) /* what the kernel is to hold, each way */
 #define UDP_ECT_0 2        /* in the IP header: switches may mark instead of dropping (RFC 3168) */
 #define UDP_MTU_LEAST 552u /* no network takes less; who says so by ICMP lies */
-#define UDP_RETRY_NS 200000u /* after the kernel would take no more */
+#define UDP_RETRY_NS 200000u               /* after the kernel would take no more */
+#define UDP_SINGLE_NS UINT64_C(1000000000) /* after it refused to cut; twice as long each time */
+#define UDP_SINGLE_MOST_NS UINT64_C(60000000000)
 
 struct udp_hop {
     union harp_sockaddr to;
-    uint32_t payload_max; /* 0: this hop is free */
+    uint32_t payload_max;
     uint16_t local;
+    bool used;
+    uint64_t single_ns; /* segmentation was refused: for so long its datagrams go one by one, */
+    uint64_t single_until_ns; /* until then */
 };
 
 struct udp_super {
@@ -50,6 +56,7 @@ struct udp_super {
     uint16_t segment; /* bytes of its datagrams */
     uint16_t segments;
     uint16_t local;
+    int hop;
     bool ended; /* its last datagram is shorter */
     bool gone;
 };
@@ -78,7 +85,8 @@ struct udp_port {
     struct udp_super supers[UDP_SUPERS];
     uint32_t supers_n;
     int last_hop; /* of the youngest super, if it may grow; else -1 */
-    uint64_t retry_ns;
+    uint64_t now_ns, retry_ns;
+    struct harp_icmp icmp;
 
     struct harp_supers inbound;
     uint16_t ready[UDP_LOCALS_MAX]; /* sockets that had something to say when last asked */
@@ -88,18 +96,12 @@ struct udp_port {
     uint32_t notices_first, notices_n;
 };
 
-/* port_udp.c */
-/* Write the port's line anew. */
-void udp_describe(struct udp_port *udp);
-
 /* port_udp_socket.c */
 int udp_interface_find(struct udp_port *udp, const struct harp_port_config *config,
                        struct harp_address *local, char *why);
 int udp_sockets_open(struct udp_port *udp, const struct harp_address *local, uint16_t locals,
                      char *why);
 uint32_t udp_payload_of_mtu(const struct udp_port *udp, uint32_t mtu);
-/* What the interface takes at this moment. */
-uint32_t udp_payload_now(const struct udp_port *udp);
 /* What a route says its MTU is, as a UDP payload; -errno if there is no route. */
 int udp_route_payload(const struct udp_port *udp, const union harp_sockaddr *to);
 
@@ -119,5 +121,6 @@ void udp_tend(struct harp_port *port, uint64_t now_ns);
 /* The way to `to` takes less than was thought. */
 void udp_narrow(struct udp_port *udp, const union harp_sockaddr *to, uint32_t payload_max);
 void udp_unreachable(struct udp_port *udp, const union harp_sockaddr *to);
+void udp_notify(struct udp_port *udp, const struct harp_notice *notice);
 
 #endif

@@ -36,12 +36,15 @@ static bool begin(struct udp_port *udp, int hop, uint32_t bytes)
     uint32_t at = next_start(udp);
     if (udp->supers_n == UDP_SUPERS || at + bytes > udp->staging_bytes)
         return false;
+    const struct udp_hop *way = &udp->hops[hop];
+    bool single = !udp->gso || udp->now_ns < way->single_until_ns;
     udp->supers[udp->supers_n++] = (struct udp_super){
-        .to = udp->hops[hop].to,
+        .to = way->to,
         .at = at,
         .segment = (uint16_t)bytes,
-        .local = udp->hops[hop].local,
-        .ended = bytes % 4 != 0 || !udp->gso, /* what follows would not be aligned */
+        .local = way->local,
+        .hop = hop,
+        .ended = bytes % 4 != 0 || single, /* what follows would not be aligned */
     };
     udp->used = at;
     udp->last_hop = hop;
@@ -51,7 +54,7 @@ static bool begin(struct udp_port *udp, int hop, uint32_t bytes)
 uint8_t *udp_slot(struct harp_port *port, int hop, uint32_t bytes)
 {
     struct udp_port *udp = (struct udp_port *)port;
-    assert(hop >= 0 && hop < udp->hops_n && udp->hops[hop].payload_max);
+    assert(hop >= 0 && hop < udp->hops_n && udp->hops[hop].used);
     assert(bytes > 0 && bytes <= UDP_SUPER_BYTES);
     if (!grows(udp, hop, bytes) && !begin(udp, hop, bytes))
         return NULL;
@@ -95,6 +98,8 @@ static void left(struct udp_port *udp, struct udp_super *super)
 {
     struct harp_port_counters *counters = &udp->port.counters;
     super->gone = true;
+    if (super->segments > 1)
+        udp->hops[super->hop].single_ns = 0;
     counters->sent += super->segments;
     counters->sent_bytes += super->bytes;
     counters->sent_copied += super->segments;
@@ -123,10 +128,44 @@ static void send_singly(struct udp_port *udp, struct udp_super *super)
     super->gone = true;
 }
 
+/* The kernel or the card does not cut what goes there: whoever else's it does. It may be another
+ * card's way tomorrow, so that is tried again. */
+static void refuse_to_cut(struct udp_port *udp, const struct udp_super *super, int error)
+{
+    struct udp_hop *hop = &udp->hops[super->hop];
+    uint64_t twice_ns = 2 * hop->single_ns;
+    if (hop->single_ns == 0) {
+        struct harp_notice notice = {
+            .type = HARP_NOTICE_TROUBLE, .trouble = HARP_TROUBLE_SEGMENTATION, .error = error};
+        harp_sockaddr_read(&super->to.any, &notice.about);
+        udp_notify(udp, &notice);
+        twice_ns = UDP_SINGLE_NS;
+    }
+    hop->single_ns = twice_ns < UDP_SINGLE_MOST_NS ? twice_ns : UDP_SINGLE_MOST_NS;
+    hop->single_until_ns = udp->now_ns + hop->single_ns;
+}
+
+/* A super is longer than its way takes, or the kernel does not cut it. */
+static void refuse_size(struct udp_port *udp, struct udp_super *super, int error)
+{
+    int payload_max = udp_route_payload(udp, &super->to);
+    if (payload_max <= 0) {
+        udp_unreachable(udp, &super->to);
+        given_up(udp, super);
+    } else if (super->segment > payload_max) {
+        udp_narrow(udp, &super->to, (uint32_t)payload_max);
+        given_up(udp, super);
+    } else if (super->segments > 1) {
+        refuse_to_cut(udp, super, error);
+        send_singly(udp, super);
+    } else {
+        given_up(udp, super);
+    }
+}
+
 /* What the kernel said of a super. False: it may take it later, and the rest of this socket's. */
 static bool refused(struct udp_port *udp, struct udp_super *super, int error, bool again)
 {
-    uint32_t payload_max;
     switch (error) {
     case EAGAIN:
     case ENOBUFS: /* a full queue before the card */
@@ -135,17 +174,7 @@ static bool refused(struct udp_port *udp, struct udp_super *super, int error, bo
     case EINVAL: /* a segment is longer than the MTU, or there is no such offload */
     case EIO:    /* the card does no checksums */
     case EMSGSIZE:
-        payload_max = udp_payload_now(udp);
-        if (super->segment > payload_max) {
-            udp_narrow(udp, &super->to, payload_max);
-            given_up(udp, super);
-        } else if (super->segments > 1) {
-            udp->gso = false;
-            udp_describe(udp);
-            send_singly(udp, super);
-        } else {
-            given_up(udp, super);
-        }
+        refuse_size(udp, super, error);
         return true;
     default:
         /* The kernel tells about an earlier datagram (ICMP), once; about this one, if it does so
@@ -206,6 +235,7 @@ static void compact(struct udp_port *udp)
 void udp_flush(struct harp_port *port, uint64_t now_ns)
 {
     struct udp_port *udp = (struct udp_port *)port;
+    udp->now_ns = now_ns;
     if (udp->supers_n == 0)
         return;
     for (uint16_t local = 0; local < udp->sockets_n; local++) {

@@ -137,14 +137,13 @@ static void options(struct udp_port *udp, int fd)
 {
     if (udp->family == AF_INET) {
         set(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE);
-        set(fd, IPPROTO_IP, IP_RECVERR, 1);
         set(fd, IPPROTO_IP, IP_TOS, UDP_ECT_0);
     } else {
         set(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
         set(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE);
-        set(fd, IPPROTO_IPV6, IPV6_RECVERR, 1);
         set(fd, IPPROTO_IPV6, IPV6_TCLASS, UDP_ECT_0);
     }
+    harp_icmp_ask_for(fd, udp->family == AF_INET, true);
     udp->gso = set(fd, IPPROTO_UDP, UDP_SEGMENT, 0) == 0;
     udp->gro = harp_supers_ask_for(fd, udp->family == AF_INET);
     buffers(udp, fd);
@@ -225,9 +224,4 @@ int udp_route_payload(const struct udp_port *udp, const union harp_sockaddr *to)
         error = -errno;
     close(fd);
     return error ? error : (int)udp_payload_of_mtu(udp, (uint32_t)mtu);
-}
-
-uint32_t udp_payload_now(const struct udp_port *udp)
-{
-    return udp_payload_of_mtu(udp, interface_mtu(udp->name));
 }

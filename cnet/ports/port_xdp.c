@@ -26,33 +26,28 @@ enum {
 
 /* The link is another than it was, or gone. Then routes through it are gone, too, and what is sent
  * goes where the kernel sends it, if anywhere. */
-static void look_at_link(struct harp_xdp *xdp)
+static void change_link(struct harp_xdp *xdp, const struct harp_link *link)
 {
-    struct harp_link link;
-    int error = harp_netlink_link(&xdp->netlink, NULL, xdp->link.index, &link);
-    if (error == 0)
-        xdp->link = link;
-    else
+    if (link && link->index == xdp->link.index)
+        xdp->link = *link;
+    else if (link)
         xdp->link.up = false;
-    xdp->blocked = false;
-    harp_xdp_hops_change(xdp, NULL);
+    xdp->pause_ns = 0;
+    harp_xdp_hops_change(xdp);
 }
 
 static void look_at_changes(struct harp_xdp *xdp)
 {
     struct harp_change change;
-    bool link = false, routes = false;
     for (int i = 0; i < CHANGES_AT_ONCE && harp_netlink_change(&xdp->netlink, &change); i++) {
         bool here = change.interface == xdp->link.index;
         if (change.type == HARP_CHANGE_NEIGHBOUR && here)
-            harp_xdp_hops_change(xdp, &change.address);
-        link = link || (change.type == HARP_CHANGE_LINK && here);
-        routes = routes || change.type == HARP_CHANGE_ROUTE || change.type == HARP_CHANGE_LOST;
+            harp_xdp_hops_neighbour(xdp, &change);
+        else if (change.type == HARP_CHANGE_LINK && here)
+            change_link(xdp, &change.link);
+        else if (change.type == HARP_CHANGE_ROUTE || change.type == HARP_CHANGE_LOST)
+            harp_xdp_hops_change(xdp);
     }
-    if (link)
-        look_at_link(xdp);
-    else if (routes)
-        harp_xdp_hops_change(xdp, NULL);
     xdp->tended_ns = 0;
 }
 
@@ -87,7 +82,7 @@ void harp_xdp_look(struct harp_xdp *xdp)
             socklen_t bytes = sizeof error;
             if (events[i].events & EPOLLERR &&
                 getsockopt(xdp->socket.fd, SOL_SOCKET, SO_ERROR, &error, &bytes) == 0)
-                look_at_link(xdp);
+                change_link(xdp, NULL);
         } else {
             if (events[i].events & EPOLLERR)
                 harp_xdp_kernel_errors(xdp, what);
@@ -101,6 +96,7 @@ static void xdp_tend(struct harp_port *port, uint64_t now_ns)
 {
     struct harp_xdp *xdp = harp_xdp_of(port);
     xdp->now_ns = now_ns;
+    harp_icmp_tend(&xdp->icmp, xdp->kernel, port->locals_n, now_ns);
     harp_xdp_look(xdp);
     /* Not every driver looks once more after it has asked to be woken. */
     if (harp_ring_room(&xdp->socket.tx, xdp->socket.tx.count) < xdp->socket.tx.count)
@@ -153,7 +149,7 @@ static bool xdp_sleep(struct harp_port *port)
         return false;
     if (xdp->unsent)
         harp_xdp_kick(xdp);
-    if (xdp->unsent && !xdp->blocked)
+    if (xdp->unsent && xdp->pause_ns == 0)
         return false;
     harp_xdp_socket_wake(&xdp->socket, &port->counters.receive_calls);
     listen_to_socket(xdp, true);
@@ -165,7 +161,9 @@ static uint64_t xdp_deadline_ns(const struct harp_port *port)
     const struct harp_xdp *xdp = harp_xdp_of(port);
     bool starved =
         xdp->slots_free_n < HARP_BATCH || xdp->outstanding + HARP_BATCH > xdp->outstanding_most;
-    return starved && !xdp->blocked ? xdp->now_ns + STARVED_NS : UINT64_MAX;
+    if (xdp->pause_ns)
+        return xdp->unsent ? xdp->resume_ns : UINT64_MAX;
+    return starved ? xdp->now_ns + STARVED_NS : UINT64_MAX;
 }
 
 /* The kernel has let go of all frames: give them back. */

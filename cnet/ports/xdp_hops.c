@@ -1,10 +1,12 @@
 /* Where datagrams go: routes and neighbours made into headers. */
+#define _GNU_SOURCE
 #include "ports/xdp_port.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 
 #include "base/bytes.h"
 
@@ -67,33 +69,55 @@ static uint32_t payload_of(const struct harp_xdp *xdp, const struct harp_xdp_hop
     return most < xdp->port.payload_max ? most : xdp->port.payload_max;
 }
 
+static void go_directly(struct harp_xdp *xdp, struct harp_xdp_hop *hop, const uint8_t mac[6])
+{
+    write_template(hop, &xdp->locals[hop->local], xdp->link.mac, mac);
+    hop->direct = true;
+}
+
+/* Its neighbour's Ethernet address: as another hop has it, or from the kernel. */
+static void find_neighbour(struct harp_xdp *xdp, struct harp_xdp_hop *hop)
+{
+    uint8_t mac[6];
+    for (uint32_t i = 0; i < xdp->hops_n; i++) {
+        const struct harp_xdp_hop *other = &xdp->hops[i];
+        if (!other->used || !other->direct || other->changed ||
+            !harp_address_same(&other->next, &hop->next))
+            continue;
+        memcpy(mac, other->header, sizeof mac);
+        hop->stale = other->stale;
+        go_directly(xdp, hop, mac);
+        return;
+    }
+    if (harp_netlink_neighbour(&xdp->netlink, xdp->link.index, &hop->next, mac, &hop->stale) == 0)
+        go_directly(xdp, hop, mac);
+}
+
+/* What another interface takes; 0 if that is unknown. This needs no lock of the kernel's. */
+static uint32_t mtu_of(const struct harp_xdp *xdp, uint32_t interface)
+{
+    struct ifreq request = {.ifr_ifindex = (int)interface};
+    int any = xdp->kernel[0];
+    bool known = ioctl(any, SIOCGIFNAME, &request) == 0 && ioctl(any, SIOCGIFMTU, &request) == 0;
+    return known ? (uint32_t)request.ifr_mtu : 0;
+}
+
 /* Find the way. Without a neighbour's address it leads through the kernel. Returns -errno if there
  * is no route. */
 static int resolve(struct harp_xdp *xdp, struct harp_xdp_hop *hop)
 {
-    const struct harp_address *from = &xdp->locals[hop->local];
     struct harp_route route;
-    uint8_t mac[6];
-    hop->changed = hop->direct = hop->stale = false;
-    int error = harp_netlink_route(&xdp->netlink, from, &hop->to, &route);
+    hop->changed = hop->direct = hop->stale = hop->near = false;
+    int error = harp_netlink_route(&xdp->netlink, &xdp->locals[hop->local], &hop->to, &route);
     if (error < 0)
         return error;
-    uint32_t mtu = route.mtu;
-    if (route.interface != xdp->link.index) {
-        struct harp_link link;
-        if (mtu == 0 && harp_netlink_link(&xdp->netlink, NULL, route.interface, &link) == 0)
-            mtu = link.mtu;
-    } else if (mtu == 0 || mtu > xdp->link.mtu) {
-        mtu = xdp->link.mtu;
-    }
-    hop->payload_max = payload_of(xdp, hop, mtu);
+    bool here = route.interface == xdp->link.index;
+    uint32_t most = here ? xdp->link.mtu : mtu_of(xdp, route.interface);
+    hop->payload_max = payload_of(xdp, hop, route.mtu && route.mtu < most ? route.mtu : most);
     hop->next = route.next;
-    if (route.to_self || route.interface != xdp->link.index)
-        return 0;
-    if (harp_netlink_neighbour(&xdp->netlink, route.interface, &hop->next, mac, &hop->stale) == 0) {
-        write_template(hop, from, xdp->link.mac, mac);
-        hop->direct = true;
-    }
+    hop->near = here && !route.to_self;
+    if (hop->near)
+        find_neighbour(xdp, hop);
     return 0;
 }
 
@@ -160,12 +184,22 @@ uint32_t harp_xdp_hop_payload_max(const struct harp_port *port, int hop)
     return harp_xdp_of(port)->hops[hop].payload_max;
 }
 
-void harp_xdp_hops_change(struct harp_xdp *xdp, const struct harp_address *neighbour)
+void harp_xdp_hops_change(struct harp_xdp *xdp)
+{
+    for (uint32_t i = 0; i < xdp->hops_n; i++)
+        xdp->hops[i].changed = xdp->hops[i].used;
+}
+
+void harp_xdp_hops_neighbour(struct harp_xdp *xdp, const struct harp_change *change)
 {
     for (uint32_t i = 0; i < xdp->hops_n; i++) {
         struct harp_xdp_hop *hop = &xdp->hops[i];
-        if (hop->used && (!neighbour || harp_address_same(neighbour, &hop->next)))
-            hop->changed = true;
+        if (!hop->used || !hop->near || !harp_address_same(&change->address, &hop->next))
+            continue;
+        hop->direct = false;
+        hop->stale = change->stale;
+        if (change->known)
+            go_directly(xdp, hop, change->mac);
     }
 }
 
@@ -189,18 +223,10 @@ bool harp_xdp_hops_tend(struct harp_xdp *xdp)
     while (done < TEND_AT_ONCE && looked < LOOK_AT_ONCE && looked < xdp->hops_n) {
         struct harp_xdp_hop *hop = &xdp->hops[xdp->hops_at++ % xdp->hops_n];
         looked++;
-        if (!hop->used)
+        if (!hop->used || !hop->changed)
             continue;
-        if (hop->changed) {
-            look_again(xdp, hop);
-            done++;
-        } else if (hop->stale && hop->sent) {
-            /* What leaves here the kernel does not see: let it ask whether the neighbour is there,
-             * as it does when it sends itself. */
-            (void)harp_netlink_ask(&xdp->netlink, xdp->link.index, &hop->next);
-            hop->stale = hop->sent = false;
-            done++;
-        }
+        look_again(xdp, hop);
+        done++;
     }
     return done < TEND_AT_ONCE;
 }

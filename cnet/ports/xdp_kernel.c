@@ -6,7 +6,6 @@
 #include "ports/xdp_port.h"
 
 #include <errno.h>
-#include <linux/errqueue.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -18,7 +17,6 @@
 enum {
     BUFFER_BYTES = 4 << 20,
     ECT0 = 2,
-    ERRORS_AT_ONCE = 16,
     STRAYS_POLL_NS = 10 * 1000 * 1000, /* how long to look each turn after one came */
 };
 
@@ -38,14 +36,13 @@ static int open_one(struct harp_address *address, uint32_t interface)
         return -errno;
     if (v4) {
         set(fd, IPPROTO_IP, IP_TOS, ECT0);
-        set(fd, IPPROTO_IP, IP_RECVERR, 1);
         set(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
     } else {
         set(fd, IPPROTO_IPV6, IPV6_TCLASS, ECT0);
-        set(fd, IPPROTO_IPV6, IPV6_RECVERR, 1);
         set(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
     }
     (void)harp_supers_ask_for(fd, v4);
+    harp_icmp_ask_for(fd, v4, true);
     set(fd, SOL_SOCKET, SO_RCVBUFFORCE, BUFFER_BYTES);
     if (bind(fd, &name.any, bytes) < 0 || getsockname(fd, &name.any, &bytes) < 0) {
         int error = errno;
@@ -59,6 +56,7 @@ static int open_one(struct harp_address *address, uint32_t interface)
 int harp_xdp_kernel_open(struct harp_xdp *xdp, const struct harp_port_config *config, char *why)
 {
     uint32_t count = xdp->port.locals_n;
+    xdp->icmp.v4 = harp_address_is_ipv4(&config->local);
     xdp->kernel = malloc(count * sizeof *xdp->kernel);
     if (!xdp->kernel)
         return -ENOMEM;
@@ -194,33 +192,17 @@ size_t harp_xdp_kernel_receive(struct harp_xdp *xdp, struct harp_arrival *arriva
 
 void harp_xdp_kernel_errors(struct harp_xdp *xdp, uint32_t local)
 {
-    for (int i = 0; i < ERRORS_AT_ONCE; i++) {
-        union harp_sockaddr name;
-        uint8_t quote[HARP_QUOTE_BYTES];
-        struct iovec part = {quote, sizeof quote};
-        _Alignas(8) uint8_t control[256];
-        struct msghdr message = {.msg_name = &name,
-                                 .msg_namelen = sizeof name,
-                                 .msg_iov = &part,
-                                 .msg_iovlen = 1,
-                                 .msg_control = control,
-                                 .msg_controllen = sizeof control};
-        ssize_t quoted = recvmsg(xdp->kernel[local], &message, MSG_ERRQUEUE | MSG_DONTWAIT);
-        if (quoted < 0)
-            break;
-        for (struct cmsghdr *at = CMSG_FIRSTHDR(&message); at; at = CMSG_NXTHDR(&message, at)) {
-            struct sock_extended_err error;
-            struct harp_address to;
-            if (!(at->cmsg_level == IPPROTO_IP && at->cmsg_type == IP_RECVERR) &&
-                !(at->cmsg_level == IPPROTO_IPV6 && at->cmsg_type == IPV6_RECVERR))
-                continue;
-            memcpy(&error, CMSG_DATA(at), sizeof error);
-            harp_sockaddr_read(&name.any, &to);
-            tell(xdp, &to, (int)error.ee_errno, error.ee_info,
-                 quoted == sizeof quote ? quote : NULL);
-        }
-    }
+    struct harp_icmp_error error;
     int pending;
     socklen_t bytes = sizeof pending;
     (void)getsockopt(xdp->kernel[local], SOL_SOCKET, SO_ERROR, &pending, &bytes);
+    for (int i = 0; i < HARP_ICMP_AT_ONCE; i++) {
+        if (!harp_icmp_next(xdp->kernel[local], &error))
+            return;
+        tell(xdp, &error.to, error.error, error.mtu,
+             error.quoted == sizeof error.quote ? error.quote : NULL);
+    }
+    struct harp_notice notice = {.type = HARP_NOTICE_TROUBLE, .trouble = HARP_TROUBLE_ICMP};
+    if (harp_icmp_flood(&xdp->icmp, xdp->kernel, xdp->port.locals_n, xdp->now_ns))
+        harp_xdp_notice_add(xdp, &notice);
 }

@@ -18,6 +18,7 @@
 #ifndef HARP_XDP_PORT_H
 #define HARP_XDP_PORT_H
 
+#include "ports/icmp.h"
 #include "ports/netlink.h"
 #include "ports/port.h"
 #include "ports/supers.h"
@@ -42,9 +43,9 @@ struct harp_xdp_hop {
     struct harp_address to;
     uint16_t local;
     bool used, direct;
-    bool stale;   /* the kernel would like to hear from the neighbour */
+    bool near;    /* the neighbour is at the port's own link */
+    bool stale;   /* the kernel would like to hear from the neighbour: the next datagram is its */
     bool changed; /* something on its way changed: look again */
-    bool sent;    /* something was sent since it was looked after */
     struct harp_address next;
     uint32_t payload_max;
     uint32_t sum; /* of what the checksum covers and does not depend on the datagram */
@@ -72,8 +73,9 @@ struct harp_xdp {
     uint32_t pending_n;
     uint32_t outstanding; /* descriptors given out or sent, and not completed */
     uint32_t outstanding_most;
-    bool unsent;  /* some in tx await a call */
-    bool blocked; /* but it would lead nowhere until the link changes */
+    bool unsent;        /* some in tx await a call, */
+    uint64_t pause_ns;  /* which failed: pause so long before the next; 0: it did not, */
+    uint64_t resume_ns; /* until then */
 
     struct harp_xdp_hop *hops;
     uint32_t hops_n;  /* that have been used so far */
@@ -90,6 +92,7 @@ struct harp_xdp {
     uint8_t ready[XDP_LOCALS_MAX]; /* whether a kernel socket has something, by local */
     uint32_t ready_n;
 
+    struct harp_icmp icmp;
     struct harp_notice notices[XDP_NOTICES];
     uint32_t notices_first, notices_n;
 
@@ -135,8 +138,10 @@ void harp_xdp_hop_drop(struct harp_port *port, int hop);
 uint32_t harp_xdp_hop_payload_max(const struct harp_port *port, int hop);
 /* Look after some hops; false if there may be more to do. */
 bool harp_xdp_hops_tend(struct harp_xdp *xdp);
-/* Something changed: of that neighbour, or of anything if NULL. */
-void harp_xdp_hops_change(struct harp_xdp *xdp, const struct harp_address *neighbour);
+/* Routes or the link are not what they were. */
+void harp_xdp_hops_change(struct harp_xdp *xdp);
+/* What the kernel knows of a neighbour is not what it was. */
+void harp_xdp_hops_neighbour(struct harp_xdp *xdp, const struct harp_change *change);
 
 /* The kernel's UDP sockets. */
 int harp_xdp_kernel_open(struct harp_xdp *xdp, const struct harp_port_config *config, char *why);

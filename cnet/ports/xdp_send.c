@@ -15,7 +15,9 @@ enum {
     IP4_SUM = 10,
     IP6_LENGTH = 4,
     UDP_LENGTH = 4,
-    UDP_SUM = 6
+    UDP_SUM = 6,
+    PAUSE_NS = 1000 * 1000,
+    PAUSE_MOST_NS = 1000 * 1000 * 1000,
 };
 
 /* The sum of 16-bit words, as RFC 1071 has it, not folded; a last odd byte is followed by a 0. */
@@ -230,13 +232,29 @@ static void send_slowly(struct harp_xdp *xdp, const struct harp_xdp_pending *one
     xdp->outstanding -= frames;
 }
 
+/* The card takes nothing for a reason that may pass without anybody telling of it. */
+static void pause_sending(struct harp_xdp *xdp, int error)
+{
+    struct harp_notice notice = {
+        .type = HARP_NOTICE_TROUBLE, .trouble = HARP_TROUBLE_SENDING, .error = -error};
+    if (xdp->pause_ns == 0)
+        harp_xdp_notice_add(xdp, &notice);
+    xdp->pause_ns = xdp->pause_ns == 0                  ? PAUSE_NS
+                    : 2 * xdp->pause_ns < PAUSE_MOST_NS ? 2 * xdp->pause_ns
+                                                        : PAUSE_MOST_NS;
+    xdp->resume_ns = xdp->now_ns + xdp->pause_ns;
+}
+
 void harp_xdp_kick(struct harp_xdp *xdp)
 {
-    if (xdp->blocked)
+    if (xdp->pause_ns && xdp->now_ns < xdp->resume_ns)
         return;
     int error = harp_xdp_socket_send(&xdp->socket, &xdp->port.counters.send_calls);
     xdp->unsent = error < 0;
-    xdp->blocked = error < 0 && error != -EAGAIN;
+    if (error < 0 && error != -EAGAIN)
+        pause_sending(xdp, error);
+    else
+        xdp->pause_ns = 0;
 }
 
 void harp_xdp_flush(struct harp_port *port, uint64_t now_ns)
@@ -248,12 +266,14 @@ void harp_xdp_flush(struct harp_port *port, uint64_t now_ns)
     for (uint32_t i = 0; i < xdp->pending_n; i++) {
         const struct harp_xdp_pending *one = &xdp->pending[i];
         struct harp_xdp_hop *hop = &xdp->hops[one->hop];
-        hop->sent = true;
         bytes += one->bytes;
-        if (hop->direct)
+        /* The kernel does not see what leaves directly. One datagram that it sends itself lets it
+         * ask whether a neighbour that it has not heard of for long is still there. */
+        if (hop->direct && !hop->stale)
             descs += describe(xdp, one, hop, descs);
         else
             send_slowly(xdp, one, hop);
+        hop->stale = false;
     }
     port->counters.sent += xdp->pending_n;
     port->counters.sent_bytes += bytes;

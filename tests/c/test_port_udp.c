@@ -126,30 +126,64 @@ static int socket_of(const struct harp_port *port)
     return -1;
 }
 
-/* A kernel that refuses to cut this port's super-packets gets datagrams. */
-static void refused_offload(void)
+/* How 20 datagrams leave that fit into one super-packet. */
+enum leaving { AS_ONE, ONE_BY_ONE, REFUSED_AS_ONE };
+
+static enum leaving send_20(int hop, uint64_t now)
 {
+    static uint64_t number;
     struct harp_arrival in[HARP_BATCH];
-    int on = 1;
-    open_end(&a, 1);
-    open_end(&b, 1);
-    int hop = hop_to(&a, &b.port->locals[0], 0);
-    assert(strstr(a.port->line, ", GSO and GRO"));
-    assert(setsockopt(socket_of(a.port), SOL_SOCKET, SO_NO_CHECK, &on, sizeof on) == 0);
-    for (uint64_t i = 0, got = 0; i < 100; i += 20) {
-        for (uint64_t k = 0; k < 20; k++)
-            put(a.port, hop, k == 19 ? 500 : 1000, i + k);
-        a.port->ops->flush(a.port, now_ns());
-        while (got < i + 20) {
-            size_t n = wait_for(b.port, in, HARP_BATCH);
-            for (size_t k = 0; k < n; k++, got++) {
-                assert(in[k].length == (got % 20 == 19 ? 500 : 1000));
-                check(in[k].bytes, in[k].length, got);
-            }
+    bool as_one = true;
+    uint64_t before = a.port->counters.send_calls;
+    a.port->ops->tend(a.port, now);
+    for (uint64_t i = 0; i < 20; i++)
+        put(a.port, hop, i == 19 ? 500 : 1000, number + i);
+    a.port->ops->flush(a.port, now);
+    for (uint64_t got = 0; got < 20;) {
+        size_t n = wait_for(b.port, in, HARP_BATCH);
+        as_one = as_one && n == 20;
+        for (size_t k = 0; k < n; k++, got++) {
+            assert(in[k].length == (got == 19 ? 500 : 1000));
+            check(in[k].bytes, in[k].length, number + got);
+            as_one = as_one && in[k].bytes == in[0].bytes + 1000 * k;
         }
     }
-    assert(strstr(a.port->line, ", GRO, no GSO"));
-    assert(a.port->counters.sent == 100 && a.port->counters.dropped == 0);
+    number += 20;
+    return a.port->counters.send_calls - before > 1 ? REFUSED_AS_ONE : as_one ? AS_ONE : ONE_BY_ONE;
+}
+
+/* The kernel cuts nothing of a socket that makes no checksums. */
+static void make_no_checksums(int on)
+{
+    assert(setsockopt(socket_of(a.port), SOL_SOCKET, SO_NO_CHECK, &on, sizeof on) == 0);
+}
+
+/* Super-packets that the kernel refuses to cut leave as datagrams: of that hop, and for a time that
+ * doubles while it refuses. */
+static void refused_offload(void)
+{
+    struct harp_notice notice;
+    uint64_t now = now_ns();
+    open_end(&a, 1);
+    open_end(&b, 2);
+    int hop = hop_to(&a, &b.port->locals[0], 0), other = hop_to(&a, &b.port->locals[1], 0);
+    assert(strstr(a.port->line, ", GSO and GRO"));
+    make_no_checksums(1);
+    assert(send_20(hop, now) == REFUSED_AS_ONE && send_20(hop, now) == ONE_BY_ONE);
+    assert(a.port->ops->notice(a.port, &notice) && notice.type == HARP_NOTICE_TROUBLE);
+    assert(notice.trouble == HARP_TROUBLE_SEGMENTATION && notice.error != 0);
+    assert(harp_address_same(&notice.about, &b.port->locals[0]));
+    make_no_checksums(0);
+    assert(send_20(other, now) == AS_ONE && send_20(hop, now) == ONE_BY_ONE);
+    make_no_checksums(1);
+    now += 1000000000;
+    assert(send_20(hop, now) == REFUSED_AS_ONE);
+    now += 1000000000;
+    make_no_checksums(0);
+    assert(send_20(hop, now) == ONE_BY_ONE);
+    now += 1000000000;
+    assert(send_20(hop, now) == AS_ONE && send_20(hop, now) == AS_ONE);
+    assert(!a.port->ops->notice(a.port, &notice) && a.port->counters.dropped == 0);
 }
 
 /* What does not leave stays, room shrinks, and all leaves in the end, in order and whole. (The
@@ -279,6 +313,106 @@ static void lowered(void)
     a.port->ops->flush(a.port, now_ns());
     assert(wait_for(b.port, in, HARP_BATCH) == 1);
     check(in[0].bytes, full - 100, 7);
+}
+
+static void in_space_of(const struct end *end, const char *command)
+{
+    enter(end);
+    assert(system(command) == 0);
+}
+
+/* The address moves to another interface, whose MTU is smaller, and the port's own one is gone. */
+static void vanished(void)
+{
+    char command[256];
+    struct harp_arrival in[HARP_BATCH];
+    open_end(&a, 1);
+    open_end(&b, 1);
+    int hop = hop_to(&a, &b.port->locals[0], 0);
+    uint32_t full = a.port->ops->hop_payload_max(a.port, hop);
+    warm_up(hop);
+    snprintf(command, sizeof command,
+             "ip link add v9 mtu 1300 type veth peer v8 && ip link set v9 up && "
+             "ip link delete v1 && ip address add %s/24 dev v9",
+             a.ip);
+    in_space_of(&a, command);
+    for (int i = 0; i < 10; i++)
+        put(a.port, hop, full, 0);
+    struct harp_notice notice = notice_after(hop, full);
+    assert(notice.type == HARP_NOTICE_MTU && notice.payload_max == full - 200);
+    in_space_of(&a, "ip link delete v9");
+    put(a.port, hop, full, 0);
+    notice = notice_after(hop, full);
+    assert(notice.type == HARP_NOTICE_UNREACHABLE);
+    assert(a.port->ops->receive(a.port, now_ns(), in, HARP_BATCH) == 0);
+    a.port->ops->unhop(a.port, hop);
+}
+
+static uint16_t internet_sum(const uint8_t *bytes, size_t count)
+{
+    uint32_t sum = 0;
+    for (size_t i = 0; i < count; i += 2)
+        sum += (uint32_t)bytes[i] << 8 | bytes[i + 1];
+    sum = (sum & 0xffff) + (sum >> 16);
+    return htons((uint16_t)~((sum & 0xffff) + (sum >> 16)));
+}
+
+/* b's host says to a, so often, that nobody listens at b's port. */
+static void say_refused(int count)
+{
+    uint8_t packet[8 + 20 + 8 + HARP_QUOTE_BYTES] = {3, 3}; /* ICMP: port unreachable; IP; UDP */
+    struct sockaddr_in to = {.sin_family = AF_INET};
+    memcpy(&to.sin_addr, a.port->locals[0].ip + 12, 4);
+    packet[8] = 0x45;
+    packet[8 + 3] = 20 + 8 + HARP_QUOTE_BYTES;
+    packet[8 + 9] = IPPROTO_UDP;
+    memcpy(packet + 8 + 12, a.port->locals[0].ip + 12, 4);
+    memcpy(packet + 8 + 16, b.port->locals[0].ip + 12, 4);
+    uint16_t ports[2] = {htons(a.port->locals[0].port), htons(b.port->locals[0].port)};
+    memcpy(packet + 28, ports, sizeof ports);
+    uint16_t sum = internet_sum(packet, sizeof packet);
+    memcpy(packet + 2, &sum, sizeof sum);
+    enter(&b);
+    int raw = socket(AF_INET, SOCK_RAW, IPPROTO_ICMP);
+    assert(raw >= 0);
+    for (int i = 0; i < count; i++)
+        assert(sendto(raw, packet, sizeof packet, 0, (struct sockaddr *)&to, sizeof to) > 0);
+    close(raw);
+}
+
+/* Forged ICMP fills the memory that a socket has for what arrives: it is thrown away, and for some
+ * time not taken; then again. */
+static void flood(void)
+{
+    enum { FORGED = 40000, COUNT = 600 };
+    struct harp_arrival in[HARP_BATCH];
+    struct harp_notice notice;
+    open_end(&a, 1);
+    open_end(&b, 1);
+    int hop = hop_to(&a, &b.port->locals[0], 0);
+    warm_up(hop);
+    int back = hop_to(&b, &a.port->locals[0], 0);
+    uint64_t now = now_ns(), got = 0;
+    say_refused(FORGED);
+    a.port->ops->tend(a.port, now);
+    for (uint64_t i = 0; i < COUNT; i += HARP_BATCH / 2) {
+        for (uint64_t k = 0; k < HARP_BATCH / 2; k++)
+            put(b.port, back, 1400, i + k);
+        b.port->ops->flush(b.port, now_ns());
+    }
+    while (got < COUNT)
+        got += wait_for(a.port, in, HARP_BATCH);
+    bool told = false;
+    while (a.port->ops->notice(a.port, &notice))
+        told |= notice.type == HARP_NOTICE_TROUBLE && notice.trouble == HARP_TROUBLE_ICMP;
+    assert(told);
+    say_refused(100);
+    a.port->ops->tend(a.port, now);
+    assert(!a.port->ops->notice(a.port, &notice));
+    a.port->ops->tend(a.port, now + 200000000);
+    say_refused(1);
+    a.port->ops->tend(a.port, now + 200000000);
+    assert(a.port->ops->notice(a.port, &notice) && notice.type == HARP_NOTICE_REFUSED);
 }
 
 /* Marks of congestion are reported, and what leaves may be marked. */
@@ -451,7 +585,8 @@ int main(int count, char **words)
                  {"narrow", narrow},   {"lowered", lowered},
                  {"marks", marks},     {"waiting", waiting},
                  {"waited", waited},   {"refused_offload", refused_offload},
-                 {"errors", errors}};
+                 {"errors", errors},   {"vanished", vanished},
+                 {"flood", flood}};
     assert(count == 6);
     a = (struct end){.ip = words[2], .space = words[3]};
     b = (struct end){.ip = words[4], .space = words[5]};

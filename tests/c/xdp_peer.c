@@ -11,6 +11,7 @@
  *                                      at a time that stands still MS after the last arrival
  *     keep COUNT | give             -> done              LENT: the next COUNT frames; none any more
  *     notice MS                     -> notice TYPE ADDRESS PAYLOAD, or notice none
+ *     fail ERRNO COUNT              -> done              so many calls that let the card send fail
  *     payload HOP                   -> payload BYTES
  *     unhop HOP | tend MS           -> done
  *     serve                         -> done              tends the port until the next line comes
@@ -25,6 +26,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -49,6 +52,21 @@ static uint64_t now_ns(void)
         return still_ns;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+static int failing;
+static uint32_t failures;
+
+/* In place of libc's: a call with nothing to send lets the card send. */
+ssize_t sendto(int fd, const void *bytes, size_t count, int flags, const struct sockaddr *to,
+               socklen_t to_bytes)
+{
+    if (!bytes && failures > 0) {
+        failures--;
+        errno = failing;
+        return -1;
+    }
+    return syscall(SYS_sendto, fd, bytes, count, flags, to, to_bytes);
 }
 
 static uint8_t byte_at(uint32_t number, uint32_t at)
@@ -205,8 +223,11 @@ static void show_notice(uint64_t end_ns)
         port->ops->tend(port, now_ns());
     }
     harp_address_format(&notice.about, about, sizeof about);
-    printf("notice %s %s %u\n", notice.type == HARP_NOTICE_MTU ? "mtu" : "unreachable", about,
-           notice.payload_max);
+    if (notice.type == HARP_NOTICE_TROUBLE)
+        printf("notice trouble %d errno %d\n", (int)notice.trouble, notice.error);
+    else
+        printf("notice %s %s %u\n", notice.type == HARP_NOTICE_MTU ? "mtu" : "unreachable", about,
+               notice.payload_max);
 }
 
 static void show_states(void)
@@ -273,6 +294,10 @@ static bool obey(char *line)
         return true;
     } else if (strcmp(what, "receive") == 0) {
         receive(a, now_ns() + b * UINT64_C(1000000));
+    } else if (strcmp(what, "fail") == 0) {
+        failing = (int)a;
+        failures = b;
+        puts("done");
     } else if (strcmp(what, "turns") == 0) {
         turns(a, b);
     } else if (strcmp(what, "keep") == 0) {
