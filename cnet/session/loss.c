@@ -52,10 +52,9 @@ struct harp_sent *harp_loss_next(struct harp_loss *loss, struct harp_sent_ring *
     uint64_t quarter_ns = harp_rtt_least_ns(rtt) / 4;
     uint64_t most_ns = harp_max(quarter_ns * MOST_QUARTERS, harp_rtt_smoothed_ns(rtt));
     uint64_t window_ns = harp_min(quarter_ns * loss->quarters, most_ns);
-    for (; *cursor != ring->next && harp_packet_before(*cursor, loss->rack_packet); ++*cursor) {
+    *cursor = harp_sent_next_flying(ring, *cursor);
+    if (*cursor != ring->next && harp_packet_before(*cursor, loss->rack_packet)) {
         struct harp_sent *sent = harp_sent_at(ring, *cursor);
-        if (sent->state != HARP_FLYING)
-            continue;
         uint64_t overdue_ns = sent->time_ns + loss->rack_rtt_ns + window_ns;
         if (now_ns < overdue_ns) { /* later ones were sent later still */
             loss->reorder_at_ns = overdue_ns;

@@ -21,6 +21,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/bit_ring.h"
 #include "wire/wire.h"
 
 #define HARP_SACK_WORDS (HARP_SACK_BITS / 64)
@@ -28,7 +29,7 @@
 
 struct harp_sack {
     uint64_t largest; /* the number before the peer's first until something has arrived */
-    uint64_t ring[HARP_SACK_WORDS];
+    struct harp_bit_ring ring;
 };
 
 /* An empty map of a path whose first packet will have number `first`. */
@@ -47,7 +48,7 @@ bool harp_sack_add(struct harp_sack *sack, uint64_t packet);
 uint16_t harp_sack_write(const struct harp_sack *sack, uint64_t since,
                          uint8_t map[HARP_SACK_BYTES]);
 
-/* Read such a map: whether it, with `largest`, says that `packet` has arrived. */
-bool harp_sack_says(uint64_t largest, const uint8_t *map, uint16_t bits, uint64_t packet);
+/* 64 bits of such a map, from bit 64 * `word` on. */
+uint64_t harp_sack_word(const uint8_t *map, uint64_t word);
 
 #endif

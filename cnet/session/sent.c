@@ -15,13 +15,20 @@ void harp_sent_init(struct harp_sent_ring *ring, struct harp_sent *slots, uint64
     *ring = (struct harp_sent_ring){.slots = slots, .tail = first, .next = first};
 }
 
+/* The oldest packet, which is not FLYING, gives its slot up. */
+static void pass_tail(struct harp_sent_ring *ring)
+{
+    harp_bit_ring_clear(&ring->open_map, ring->tail);
+    ring->tail++;
+}
+
 bool harp_sent_has_room(struct harp_sent_ring *ring)
 {
     if (ring->next - ring->tail < HARP_SENT_SLOTS)
         return true;
     if (slot_of(ring, ring->tail)->state == HARP_FLYING)
         return false;
-    ring->tail++;
+    pass_tail(ring);
     return true;
 }
 
@@ -31,6 +38,8 @@ struct harp_sent *harp_sent_add(struct harp_sent_ring *ring, uint64_t now_ns, ui
     struct harp_sent *sent = slot_of(ring, ring->next);
     *sent = (struct harp_sent){
         .time_ns = now_ns, .packet = ring->next, .bytes = bytes, .state = HARP_FLYING};
+    harp_bit_ring_set(&ring->flying_map, ring->next);
+    harp_bit_ring_set(&ring->open_map, ring->next);
     ring->next++;
     ring->flying++;
     ring->flying_bytes += bytes;
@@ -46,11 +55,23 @@ struct harp_sent *harp_sent_at(struct harp_sent_ring *ring, uint64_t packet)
     return sent;
 }
 
+uint64_t harp_sent_next_flying(const struct harp_sent_ring *ring, uint64_t from)
+{
+    for (uint64_t packet = from; harp_packet_before(packet, ring->next);
+         packet = (packet | 63) + 1) {
+        uint64_t word = ring->flying_map.words[packet / 64 % HARP_BIT_RING_WORDS] >> packet % 64;
+        if (word) /* in a full ring the youngest packets share a word with the oldest */
+            return harp_min(packet + (uint64_t)__builtin_ctzll(word), ring->next);
+    }
+    return ring->next;
+}
+
 static void land(struct harp_sent_ring *ring, struct harp_sent *sent)
 {
     assert(ring->flying > 0 && ring->flying_bytes >= sent->bytes);
     ring->flying--;
     ring->flying_bytes -= sent->bytes;
+    harp_bit_ring_clear(&ring->flying_map, sent->packet);
 }
 
 void harp_sent_acked(struct harp_sent_ring *ring, struct harp_sent *sent)
@@ -58,6 +79,7 @@ void harp_sent_acked(struct harp_sent_ring *ring, struct harp_sent *sent)
     assert(sent->state != HARP_ACKED);
     if (sent->state == HARP_FLYING)
         land(ring, sent);
+    harp_bit_ring_clear(&ring->open_map, sent->packet);
     sent->state = HARP_ACKED;
 }
 
@@ -73,6 +95,7 @@ void harp_sent_found(struct harp_sent_ring *ring, struct harp_sent *sent)
     assert(sent->state == HARP_LOST);
     ring->flying++;
     ring->flying_bytes += sent->bytes;
+    harp_bit_ring_set(&ring->flying_map, sent->packet);
     sent->state = HARP_FLYING;
 }
 
@@ -83,6 +106,6 @@ void harp_sent_trim(struct harp_sent_ring *ring, uint64_t before_ns)
         bool old = sent->state == HARP_LOST && sent->time_ns < before_ns;
         if (sent->state != HARP_ACKED && !old)
             return;
-        ring->tail++;
+        pass_tail(ring);
     }
 }

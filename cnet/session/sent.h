@@ -16,6 +16,10 @@
  *    tail                        next
  *     |  FLYING ACKED LOST FLYING |           at most 1,024 apart: as far as an ACK's map reaches
  *
+ * Two maps, a bit for each slot, say which packets are FLYING and which are not ACKED. An ACK and
+ * the detection of losses look at their words instead of at the slots, so that what they cost
+ * depends on the packets whose state changes and hardly on how many are in flight.
+ *
  * Bytes in flight are those of FLYING slots. LOST slots stay for a while only so that a late
  * acknowledgement is seen: then the loss was none, and the congestion controller is told.
  *
@@ -27,6 +31,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/bit_ring.h"
 #include "wire/wire.h"
 
 #define HARP_SENT_SLOTS HARP_SACK_BITS
@@ -49,6 +54,8 @@ struct harp_sent_ring {
     uint64_t next; /* number of the next packet */
     uint32_t flying;
     uint64_t flying_bytes;
+    struct harp_bit_ring flying_map;
+    struct harp_bit_ring open_map; /* FLYING or LOST */
 };
 
 void harp_sent_init(struct harp_sent_ring *ring, struct harp_sent *slots, uint64_t first);
@@ -62,6 +69,9 @@ struct harp_sent *harp_sent_add(struct harp_sent_ring *ring, uint64_t now_ns, ui
 
 /* The slot of `packet`, or NULL if it has none (any more, or yet). */
 struct harp_sent *harp_sent_at(struct harp_sent_ring *ring, uint64_t packet);
+
+/* The lowest FLYING packet that is not before `from`, or `next` if there is none. */
+uint64_t harp_sent_next_flying(const struct harp_sent_ring *ring, uint64_t from);
 
 /* Settle a packet that is not ACKED yet. */
 void harp_sent_acked(struct harp_sent_ring *ring, struct harp_sent *sent);

@@ -38,6 +38,7 @@ void harp_session_detect(struct harp_session *session, struct harp_path *path)
     uint64_t cursor = path->sent.tail;
     for (struct harp_sent *sent;
          (sent = harp_loss_next(&path->loss, &path->sent, &path->rtt, &cursor, session->now_ns));) {
+        session->ack_steps++;
         loss.bytes += sent->bytes;
         give_up(session, path, sent, true);
     }
@@ -98,26 +99,48 @@ static void settle(struct harp_session *session, struct harp_path *path, struct 
         harp_outbox_acked(&session->outbox, sent->message, sent->chunk);
 }
 
-/* Settle all packets that the ACK names; how many bytes they were is in `news`. */
+/* Settle a packet that the ACK names for the first time, the largest last. */
+static void settle_news(struct harp_session *session, struct harp_path *path, uint64_t packet,
+                        struct harp_cc_ack *news)
+{
+    struct harp_sent *sent = harp_sent_at(&path->sent, packet);
+    news->bytes += sent->bytes;
+    session->ack_steps++;
+    settle(session, path, sent);
+}
+
+static void sample_delay(struct harp_session *session, struct harp_path *path,
+                         const struct harp_sent *sent, const struct harp_ack *ack,
+                         struct harp_cc_ack *news)
+{
+    uint64_t came_ns = harp_max(session->came_ns, sent->time_ns);
+    harp_rtt_sample(&path->rtt, session->now_ns, came_ns - sent->time_ns, ack->delay_ns);
+    news->fabric_ns = path->rtt.latest_ns;
+    news->host_ns = path->rtt.latest_host_ns;
+}
+
+/* Settle all packets that the ACK names, in the order of their numbers; how many bytes they were is
+ * in `news`. Words of the map in which nothing is new are passed over. */
 static bool settle_all(struct harp_session *session, struct harp_path *path, uint64_t largest,
                        const struct harp_ack *ack, struct harp_cc_ack *news)
 {
-    bool any = false;
-    for (uint64_t packet = path->sent.tail; !harp_packet_before(largest, packet); packet++) {
-        struct harp_sent *sent = harp_sent_at(&path->sent, packet);
-        if (sent->state == HARP_ACKED || !harp_sack_says(largest, ack->map, ack->bits, packet))
-            continue;
-        if (packet == largest) {
-            uint64_t came_ns = harp_max(session->came_ns, sent->time_ns);
-            harp_rtt_sample(&path->rtt, session->now_ns, came_ns - sent->time_ns, ack->delay_ns);
-            news->fabric_ns = path->rtt.latest_ns;
-            news->host_ns = path->rtt.latest_host_ns;
-        }
-        any = true;
-        news->bytes += sent->bytes;
-        settle(session, path, sent);
+    uint64_t before = harp_packet_before(path->sent.tail, largest) ? largest - path->sent.tail : 0;
+    uint64_t bits = harp_min(ack->bits, before);
+    for (uint64_t w = (bits + 63) / 64; w-- > 0;) {
+        uint64_t last = largest - 1 - 64 * w;
+        uint64_t in_word = harp_min(bits - 64 * w, 64);
+        uint64_t fresh = harp_bit_ring_back_from(&path->sent.open_map, last) &
+                         harp_sack_word(ack->map, w) & UINT64_MAX >> (64 - in_word);
+        session->ack_steps++;
+        for (; fresh; fresh &= ~(UINT64_C(1) << (63 - __builtin_clzll(fresh))))
+            settle_news(session, path, last - 63 + (uint64_t)__builtin_clzll(fresh), news);
     }
-    return any;
+    struct harp_sent *sent = harp_sent_at(&path->sent, largest);
+    if (sent && sent->state != HARP_ACKED) {
+        sample_delay(session, path, sent, ack, news);
+        settle_news(session, path, largest, news);
+    }
+    return news->bytes > 0;
 }
 
 static void path_news(struct harp_session *session, struct harp_path *path,

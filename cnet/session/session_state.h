@@ -111,7 +111,8 @@ struct harp_session {
     struct harp_header placing_header;
     uint64_t *words;
     struct harp_sent *slots;
-    uint64_t awake; /* a bit for each path that has anything to wait for or to send */
+    uint64_t ack_steps; /* words of maps and slots of packets that ACKs made us look at */
+    uint64_t awake;     /* a bit for each path that has anything to wait for or to send */
     struct harp_standing standing[HARP_PATHS_MAX];
     struct harp_path paths[];
 };

@@ -1,6 +1,7 @@
 /* When what has arrived is acknowledged. */
 #include <assert.h>
 
+#include "session/session_state.h"
 #include "session_pair.h"
 
 static uint32_t wanted;
@@ -108,8 +109,56 @@ static void test_who_waits_for_more_does_not_go_quiet(void)
     pair_free(pair);
 }
 
+/* What an ACK costs does not depend on how much is in flight: of some 600 packets, with a few lost
+ * or late ones among them at any time, it looks at those that it names and at a few words. */
+static uint64_t loss_permille, acks_taken;
+
+static bool passes_with_loss(struct pair *pair, uint8_t to, const struct harp_frame *frame)
+{
+    static uint64_t state = 1;
+    (void)pair;
+    acks_taken += to == 0 && frame->header.type == HARP_ACK;
+    state = state * UINT64_C(6364136223846793005) + 1442695040888963407u;
+    return (state >> 33) % 1000 >= loss_permille;
+}
+
+static void keep_busy(struct pair *pair, uint64_t for_ns)
+{
+    static uint8_t bytes[1 << 20];
+    uint64_t stop_ns = pair->now_ns + for_ns;
+    for (uint64_t m = 0; pair->now_ns < stop_ns; m++) {
+        int eager;
+        while (harp_session_post(pair->end[1], bytes, sizeof bytes, m, &eager) &&
+               harp_session_message(pair->end[0], bytes, sizeof bytes, m))
+            ;
+        pair_pass(pair, 50 * US);
+    }
+}
+
+static void test_the_steps_of_an_ack_are_bounded_under_loss(void)
+{
+    for (loss_permille = 0; loss_permille <= 10; loss_permille += loss_permille ? 9 : 1) {
+        struct pair *pair = pair_make(1);
+        for (int side = 0; side < 2; side++)
+            pair->config[side].window.initial_bytes = 600 * (PAIR_SEGMENT + HARP_HEADER_BYTES);
+        pair->delay_ns = 100 * US;
+        pair_connect(pair);
+        pair->passes = passes_with_loss;
+        acks_taken = 0;
+        keep_busy(pair, 20 * MS);
+        struct harp_session *session = pair->end[0];
+        uint64_t packets = session->paths[0].sent.next - session->config.first;
+        assert(packets > 20000 && acks_taken > 1000);
+        assert(loss_permille == 0 || harp_session_count(session)->data_again > 0);
+        assert(session->ack_steps < packets + packets / 10 + 16 * acks_taken);
+        pair_free(pair);
+    }
+}
+
 int main(void)
 {
+    test_the_steps_of_an_ack_are_bounded_under_loss();
+
     test_it_can_go_along_with_what_others_send();
     test_an_answer_takes_the_acknowledgement_along();
     test_without_an_answer_it_goes_soon();
