@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from c_programs import build
@@ -45,9 +45,32 @@ def test_a_rank_that_is_bound_has_its_cpus_for_itself(program: Path) -> None:
     assert bound
 
 
-def line(**settings: str) -> str:
-    found = ask("listen", HARP_PORT="udp", HARP_IFNAME="=lo", HARP_PROGRESS="threads", **settings)
+LO = {"HARP_PORT": "udp", "HARP_IFNAME": "=lo"}
+ONE_CPU = ("taskset", "-c", str(CPUS[0]))
+
+
+def said_of_engine(found: dict[str, Any]) -> str:
     return next(text for _, text in found["said"] if "engine 1 of" in text)
+
+
+def line(**settings: str) -> str:
+    return said_of_engine(ask("listen", **LO, HARP_PROGRESS="threads", **settings))
+
+
+def test_nccls_thread_drives_where_no_cpu_is_free_for_another() -> None:
+    told = said_of_engine(ask("listen", before=ONE_CPU, **LO))
+    assert ", driven inline (no CPU is free for a thread (1 of this rank, 2 for NCCL" in told
+    told = said_of_engine(ask("listen", before=ONE_CPU, **LO, HARP_CPUS=str(CPUS[0])))
+    assert ", with a thread of its own (a CPU is free for it (1 in HARP_CPUS" in told
+
+
+def test_a_thread_without_a_free_cpu_is_a_warning() -> None:
+    found = ask("listen", before=ONE_CPU, **LO, HARP_PROGRESS="threads")
+    warning, = (text for level, text in found["said"] if level == "warn")
+    assert "HARP_PROGRESS=threads, but no CPU is free" in warning
+    assert ", with a thread of its own (HARP_PROGRESS)" in said_of_engine(found)
+    quiet = ask("listen", before=ONE_CPU, **LO, HARP_PROGRESS="inline")
+    assert not [text for level, text in quiet["said"] if level == "warn"]
 
 
 def test_a_speed_that_the_driver_does_not_report_can_be_told() -> None:

@@ -82,18 +82,39 @@ static void configure(struct device *device, uint32_t index, bool xdp,
         configure_port(device->nics[i], xdp, &config->ports[i]);
 }
 
-/* Open one engine by the port that the settings say; with `auto`, by xdp if that is possible. */
+/* Whether xdp is worth trying where nobody asks for it. With a copy it loses to udp, of which the
+ * kernel takes and gives many packets at once; and only a real card's driver can do without. */
+static bool may_have_zero_copy(const struct device *device, char *why)
+{
+    for (uint32_t i = 0; i < device->nics_n; i++) {
+        if (*device->nics[i]->pci)
+            continue;
+        snprintf(why, HARP_WHY_BYTES, "a virtual interface has no zero copy");
+        return false;
+    }
+    snprintf(why, HARP_WHY_BYTES, "HARP_XDP asks for a copy");
+    return plugin.settings.xdp == XDP_BEST;
+}
+
+/* Open one engine by the port that the settings say; with `auto`, by xdp if that is possible
+ * without a copy. */
 static int open_one(struct device *device, uint32_t index, char *why, char *not_xdp)
 {
     struct harp_engine_config config;
     struct harp_engine **engine = &device->engines[index];
-    bool first_xdp = plugin.settings.port == PORT_XDP || plugin.settings.port == PORT_AUTO;
+    bool automatic = plugin.settings.port == PORT_AUTO;
     *not_xdp = 0;
-    configure(device, index, first_xdp, &config);
-    int error = harp_engine_open(engine, &config, why);
-    if (!error || plugin.settings.port != PORT_AUTO)
-        return error;
-    snprintf(not_xdp, HARP_WHY_BYTES, "%s", why);
+    if (!automatic || may_have_zero_copy(device, not_xdp)) {
+        configure(device, index, automatic || plugin.settings.port == PORT_XDP, &config);
+        for (uint32_t i = 0; i < config.ports_n; i++)
+            config.ports[i].config.zero_copy_only = automatic;
+        int error = harp_engine_open(engine, &config, why);
+        if (!error)
+            *not_xdp = 0;
+        if (!error || !automatic)
+            return error;
+        snprintf(not_xdp, HARP_WHY_BYTES, "%s", why);
+    }
     configure(device, index, false, &config);
     return harp_engine_open(engine, &config, why);
 }
@@ -115,18 +136,32 @@ static uint32_t count_devices_in_use(void)
     return n;
 }
 
-static void decide_how_many(struct device *device)
+static void decide_progress(const struct engines_host *host)
 {
-    struct cores cores;
-    cores_find(&cores);
-    const struct engines_host host = {
+    bool threads = engines_auto_threads(host, plugin.progress_why);
+    plugin.drives = plugin.settings.progress == PROGRESS_INLINE ||
+                    (plugin.settings.progress == PROGRESS_AUTO && !threads);
+    if (plugin.settings.progress == PROGRESS_THREADS && !threads)
+        plugin_warn("HARP_PROGRESS=threads, but %s: the engine's thread takes time from NCCL's, "
+                    "which makes both slower; give this rank more CPUs, or set "
+                    "HARP_PROGRESS=inline",
+                    plugin.progress_why);
+    if (plugin.settings.progress != PROGRESS_AUTO)
+        snprintf(plugin.progress_why, sizeof plugin.progress_why, "HARP_PROGRESS");
+}
+
+static void decide_how_many(struct device *device, const struct cores *cores)
+{
+    struct engines_host host = {
         .speed_mbps = device->speed_mbps,
-        .cpus = cores_of_rank(&cores),
+        .cpus = cores_of_rank(cores),
         .engine_cpus = plugin.settings.cpus.n,
         .devices = count_devices_in_use(),
         .queues = plugin.settings.port == PORT_UDP ? 0 : count_queues(device),
-        .drives_inline = plugin.drives,
     };
+    if (!*plugin.progress_why)
+        decide_progress(&host);
+    host.drives_inline = plugin.drives;
     device->engines_n = engines_auto(&host, PLUGIN_ENGINES, device->engines_why);
     if (!plugin.settings.engines)
         return;
@@ -134,20 +169,24 @@ static void decide_how_many(struct device *device)
     snprintf(device->engines_why, sizeof device->engines_why, "HARP_ENGINES");
 }
 
-/* How many engines each device is to have: of all, since they take CPUs in turn. */
-static void decide_how_many_of_all(void)
+/* How engines are driven, and how many each device is to have: of all, since they take CPUs in
+ * turn. */
+static void decide(void)
 {
+    struct cores cores;
+    cores_find(&cores);
     for (int i = 0; i < plugin.devices_n; i++)
         if (!plugin.devices[i].engines_n)
-            decide_how_many(&plugin.devices[i]);
+            decide_how_many(&plugin.devices[i], &cores);
 }
 
 static void say_which(const struct device *device, uint32_t index, const char *not_xdp)
 {
     const struct harp_engine *engine = device->engines[index];
-    plugin_info("%s, engine %u of %u (%s), %s: %s%s%s", device->name, index + 1, device->engines_n,
-                device->engines_why, plugin.drives ? "driven inline" : "with a thread of its own",
-                harp_engine_line(engine, 1), *not_xdp ? "; xdp is not possible: " : "", not_xdp);
+    plugin_info("%s, engine %u of %u (%s), %s (%s): %s%s%s", device->name, index + 1,
+                device->engines_n, device->engines_why,
+                plugin.drives ? "driven inline" : "with a thread of its own", plugin.progress_why,
+                harp_engine_line(engine, 1), *not_xdp ? "; not xdp: " : "", not_xdp);
     for (uint32_t i = 1; i < device->nics_n; i++)
         plugin_info("%s, engine %u, and %s", device->name, index + 1,
                     harp_engine_line(engine, 1 + i));
@@ -158,7 +197,7 @@ enum nccl_result engines_open(struct device *device)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     char why[HARP_WHY_BYTES], not_xdp[HARP_WHY_BYTES];
     if (!device->engines_n)
-        decide_how_many_of_all();
+        decide();
     for (uint32_t i = 0; i < device->engines_n; i++) {
         if (device->engines[i])
             continue;

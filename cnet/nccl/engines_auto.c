@@ -20,7 +20,7 @@ static uint32_t at_least_one(uint32_t n)
     return n ? n : 1;
 }
 
-static void say_which_cpus(const struct engines_host *host, char *why)
+static void say_which_cpus(const struct engines_host *host, const char *what, char *why)
 {
     char from[64];
     if (host->engine_cpus)
@@ -28,8 +28,14 @@ static void say_which_cpus(const struct engines_host *host, char *why)
     else
         snprintf(from, sizeof from, "%u of this rank, %d for NCCL", host->cpus,
                  ENGINES_AUTO_NCCL_CPUS);
-    snprintf(why, ENGINES_AUTO_WHY_BYTES, "as many as CPUs are free (%s, devices %u)", from,
-             host->devices);
+    snprintf(why, ENGINES_AUTO_WHY_BYTES, "%s (%s, devices %u)", what, from, host->devices);
+}
+
+bool engines_auto_threads(const struct engines_host *host, char why[ENGINES_AUTO_WHY_BYTES])
+{
+    bool threads = free_cpus(host) > 0;
+    say_which_cpus(host, threads ? "a CPU is free for it" : "no CPU is free for a thread", why);
+    return threads;
 }
 
 uint32_t engines_auto(const struct engines_host *host, uint32_t most,
@@ -47,7 +53,7 @@ uint32_t engines_auto(const struct engines_host *host, uint32_t most,
     }
     if (at_least_one(free_cpus(host)) < n) {
         n = at_least_one(free_cpus(host));
-        say_which_cpus(host, why);
+        say_which_cpus(host, "as many as CPUs are free", why);
     }
     if (host->drives_inline && n > 1) {
         n = 1;

@@ -3,6 +3,9 @@
  *     as many as the NIC's rate asks for       one for each ENGINES_AUTO_MBPS, both ways at once
  *     but no more than there are CPUs for      of the rank, without those of NCCL's own threads
  *     and, by xdp, queues                      each engine owns one
+ *
+ * And whether it has a thread, where HARP_PROGRESS does not say: a thread that polls and NCCL's,
+ * which polls, too, halve each other's time where they share a CPU, so only if there is one free.
  */
 #ifndef HARP_NCCL_ENGINES_AUTO_H
 #define HARP_NCCL_ENGINES_AUTO_H
@@ -25,6 +28,9 @@ struct engines_host {
     uint32_t queues;      /* of the device, each of which serves one engine; 0: any number does */
     bool drives_inline;   /* NCCL's one thread drives all engines in turn: more gain nothing */
 };
+
+/* Whether there is a CPU for a thread of each device's engine. `why`: which CPUs were counted. */
+bool engines_auto_threads(const struct engines_host *host, char why[ENGINES_AUTO_WHY_BYTES]);
 
 /* From 1 to `most`. `why` is one clause for the log: what decided. */
 uint32_t engines_auto(const struct engines_host *host, uint32_t most,

@@ -35,7 +35,7 @@ static enum nccl_result start(void)
     char why[SETTINGS_TEXT_BYTES];
     if (!settings_read(&plugin.settings, plugin_warn, why, sizeof why))
         return plugin_fail(NCCL_INVALID_USAGE, "%s", why);
-    plugin.drives = plugin.settings.progress == PROGRESS_INLINE;
+    *plugin.progress_why = 0;
     enum nccl_result result = devices_find();
     plugin.ready = result == NCCL_SUCCESS;
     for (int i = 0; plugin.ready && i < plugin.devices_n; i++)

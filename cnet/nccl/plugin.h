@@ -214,7 +214,8 @@ struct plugin {
     uint32_t open;          /* comms and listeners that NCCL has */
     bool forked;            /* this is a child of the process that NCCL runs in */
     bool ready;             /* settings and devices are read */
-    bool drives;            /* HARP_PROGRESS=inline */
+    bool drives;            /* NCCL's threads drive the engines */
+    char progress_why[ENGINES_AUTO_WHY_BYTES]; /* of `drives`; "": not decided yet */
     struct settings settings;
     struct nic nics[PLUGIN_DEVICES];
     int nics_n;

@@ -17,7 +17,7 @@
 #define SETTINGS_FILE "/etc/harp/harp.conf"
 
 enum settings_port { PORT_AUTO, PORT_XDP, PORT_UDP, PORT_MEM };
-enum settings_progress { PROGRESS_THREADS, PROGRESS_INLINE };
+enum settings_progress { PROGRESS_AUTO, PROGRESS_THREADS, PROGRESS_INLINE };
 enum settings_xdp { XDP_BEST, XDP_COPY, XDP_GENERIC };
 
 struct settings_cpus {

@@ -298,6 +298,7 @@ static int share_out(struct harp_xdp *xdp, const struct harp_port_config *config
                                               .queues = xdp->link.queues,
                                               .queue = config->queue,
                                               .copy_only = config->copy_only,
+                                              .zero_copy_only = config->zero_copy_only,
                                               .busy_poll_us = config->busy_poll_us,
                                               .several = mtu + ETHERNET_TAGGED > single,
                                               .fill = power_of_two(2 * xdp->fill_most),

@@ -112,7 +112,7 @@ static int bind_queue(struct harp_xdp_socket *xsk, const struct harp_xdp_socket_
     xsk->queue = queue;
     /* Packets of several frames are worth more than zero copy; old kernels have neither. */
     for (int several = config->several; several >= 0; several--)
-        for (int copy = config->copy_only; copy <= 1; copy++) {
+        for (int copy = config->copy_only; copy <= !config->zero_copy_only; copy++) {
             to.sxdp_flags = (uint16_t)(XDP_USE_NEED_WAKEUP | (several ? USE_SEVERAL : 0) |
                                        (copy ? XDP_COPY : XDP_ZEROCOPY));
             if (bind(xsk->fd, (struct sockaddr *)&to, sizeof to) == 0) {
@@ -157,6 +157,9 @@ static int find_queue(struct harp_xdp_socket *xsk, const struct harp_xdp_socket_
         snprintf(why, HARP_WHY_BYTES,
                  "queue %u of %s is taken by another AF_XDP socket: choose another, or -1 for any",
                  first, config->name);
+    else if (config->zero_copy_only && xsk->not_zero_copy)
+        snprintf(why, HARP_WHY_BYTES, "the driver of %s has no zero copy (%s)", config->name,
+                 strerror(-error));
     else
         snprintf(why, HARP_WHY_BYTES, "an AF_XDP socket cannot be bound to queue %u of %s: %s%s",
                  queue - 1, config->name, strerror(-error),

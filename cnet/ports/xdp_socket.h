@@ -52,7 +52,7 @@ struct harp_xdp_socket {
 struct harp_xdp_socket_config {
     uint32_t interface, queues;
     int queue; /* -1: the first that is free */
-    bool copy_only;
+    bool copy_only, zero_copy_only;
     uint32_t busy_poll_us;
     bool several; /* ask for packets of several frames */
     /* Entries, powers of two; completion has as many as tx. What is in a ring is at most half of

@@ -51,6 +51,23 @@ static void one_thread_that_drives_them_all_gets_one(void)
         1, "NCCL's thread");
 }
 
+static void expect_threads(struct engines_host host, bool wanted, const char *because)
+{
+    bool threads = engines_auto_threads(&host, why);
+    CHECK(threads == wanted && strstr(why, because), "wanted \"%s\", got %d \"%s\"", because,
+          threads, why);
+}
+
+static void an_engine_has_a_thread_where_a_cpu_is_free_for_it(void)
+{
+    expect_threads((struct engines_host){.cpus = 3, .devices = 1}, true, "a CPU is free");
+    expect_threads((struct engines_host){.cpus = 2, .devices = 1}, false, "no CPU is free");
+    expect_threads((struct engines_host){.cpus = 5, .devices = 3}, true, "a CPU is free");
+    expect_threads((struct engines_host){.cpus = 5, .devices = 4}, false, "no CPU is free");
+    expect_threads((struct engines_host){.cpus = 1, .engine_cpus = 1, .devices = 1}, true,
+                   "1 in HARP_CPUS");
+}
+
 static void ranks_of_a_host_share_its_cpus(void)
 {
     CHECK(cores_of_rank(&(struct cores){.cpus = 64, .ranks = 8}) == 8, "shared");
@@ -80,6 +97,7 @@ int main(int count, char **arguments)
     there_are_no_more_engines_than_cpus_for_them();
     there_are_no_more_engines_than_queues();
     one_thread_that_drives_them_all_gets_one();
+    an_engine_has_a_thread_where_a_cpu_is_free_for_it();
     ranks_of_a_host_share_its_cpus();
     lists_and_quotas_are_the_kernels();
     return 0;
