@@ -34,7 +34,8 @@ local HEADER = {
 }
 local PARAMETERS = {
     { "own", "uint64", 0, 8 }, { "nonce", "bytes", 8, 16 }, { "own_epoch", "uint16", 24, 2 },
-    { "segment", "uint16", 26, 2 }, { "paths", "uint16", 28, 2 }, { "options", "uint16", 30, 2 },
+    { "segment", "uint16", 26, 2 }, { "paths", "uint16", 28, 2 }, { "options", "uint8", 30, 1 },
+    { "traffic_class", "uint8", 31, 1 },
     { "posted", "uint32", 32, 4 }, { "lent", "uint32", 36, 4 }, { "first", "uint32", 40, 4 },
     { "cookie", "bytes", 44, 16 },
 }

@@ -57,6 +57,7 @@ WRONG = {
     "HARP_CC": ("cubic", "swift or fixed"),
     "HARP_MTU": ("1500 bytes", "576 to 65535"),
     "HARP_SPEED": ("100G", "1 to 1600000 (Mb/s)"),
+    "HARP_TRAFFIC_CLASS": ("256", "0 to 255"),
     "HARP_TIMEOUT": ("-1", "1 to 86400 (seconds)"),
     "HARP_STATS": ("yes", "0 or 1"),
     "HARP_DUMP": ("x" * 600, "at most 511 characters"),

@@ -62,8 +62,8 @@ def chunks(draw):
 def parameters(draw):
     return {"connection": draw(st.integers(1, 2**64 - 1)), "nonce": draw(KEYS), "epoch": draw(U16),
             "segment": draw(st.integers(128, 2**16 - 1)), "paths": draw(st.integers(1, 256)),
-            "flags": draw(st.integers(0, 1)), "messages": draw(U32), "frames": draw(U32),
-            "first": draw(U32), "cookie": draw(KEYS)}
+            "flags": draw(st.integers(0, 1)), "traffic_class": 4 * draw(st.integers(0, 63)),
+            "messages": draw(U32), "frames": draw(U32), "first": draw(U32), "cookie": draw(KEYS)}
 
 
 @st.composite
@@ -270,6 +270,8 @@ def test_strict_header(changes, error):
     (Parameters(connection=1), "OK"), (Parameters(connection=0), "LIMIT"),
     (Parameters(connection=1, segment=127), "LIMIT"), (Parameters(connection=1, paths=0), "LIMIT"),
     (Parameters(connection=1, paths=257), "LIMIT"), (Parameters(connection=1, flags=2), "UNUSED"),
+    (Parameters(connection=1, traffic_class=252), "OK"),
+    (Parameters(connection=1, traffic_class=2), "UNUSED"),
     (Ack(bits=1025, map=bytes(129)), "LIMIT"), (Ack(zero=1), "UNUSED"),
     (Ack(bits=7, map=b"\x80"), "UNUSED"), (Ack(bits=8, map=b"\x80"), "OK"),
     (Ack(bits=9, map=b"\x80"), "LENGTH"),

@@ -115,8 +115,10 @@ struct harp_connection_config {
     uint64_t dead_ns;       /* a silent peer is gone after it; 1 s to 30 days */
     uint32_t stream_frames; /* 0: receives are posted; else streamed, so many frames lent */
     uint32_t draft_frames;  /* frames for zero-copy sends that the application may hold, 0: none */
-    bool read_early;        /* somebody reads posted buffers before RECEIVED (NCCL's LL flags):
-                               bytes are copied only after their CRC held */
+    uint8_t traffic_class; /* of the IP packets of both ends (DSCP, RFC 2474), as the connecting end
+                              says; the low two bits, ECN's, are the ports' */
+    bool read_early;       /* somebody reads posted buffers before RECEIVED (NCCL's LL flags):
+                              bytes are copied only after their CRC held */
     const struct harp_cc_ops *cc;
     struct harp_cc_config window; /* zeros: the session's defaults */
 };

@@ -280,7 +280,8 @@ static int begin(struct harp_engine *engine, const struct harp_handle *handle,
 {
     struct harp_hop hops[HARP_PATHS_MAX];
     struct harp_session_config session;
-    int error = harp_engine_make_hops(engine, handle, config->paths, hops, why);
+    int error =
+        harp_engine_make_hops(engine, handle, config->paths, config->traffic_class, hops, why);
     if (error)
         return error;
     uint32_t payload_max = harp_engine_hops_payload_max(engine, hops, config->paths);
@@ -295,6 +296,7 @@ static int begin(struct harp_engine *engine, const struct harp_handle *handle,
     harp_engine_session_config(engine, config, payload_max, engine->ports[hops[0].port]->holds_back,
                                &session);
     session.listener = handle->listener;
+    session.traffic_class = config->traffic_class & (uint8_t)~HARP_ECN_MASK;
     struct harp_connection *made = harp_connection_new(engine, config, &session);
     if (made && harp_engine_adopt(engine, made) != 0) {
         harp_connection_free(made);

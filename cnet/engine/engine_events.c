@@ -57,6 +57,10 @@ void harp_connection_heard(struct harp_connection *connection, uint8_t path, uin
     if (path == 0)
         harp_address_format(from, connection->peer, sizeof connection->peer);
     *hop = (struct harp_hop){.port = port, .local = local, .hop = number, .remote = *from};
+    harp_engine_mark_hop(connection->engine, hop,
+                         connection->listening_end
+                             ? harp_session_peer(connection->session)->traffic_class
+                             : connection->config.traffic_class);
     harp_recorder_add(connection->engine->recorder, connection->engine->now_ns, HARP_RECORD_PATH,
                       connection->id, path, (uint64_t)number);
 }

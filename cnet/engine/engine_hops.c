@@ -74,12 +74,23 @@ static int make_hops_of_family(const struct harp_engine *engine, const struct ha
 }
 
 int harp_engine_make_hops(struct harp_engine *engine, const struct harp_handle *handle,
-                          uint32_t paths, struct harp_hop *hops, char *why)
+                          uint32_t paths, uint8_t traffic_class, struct harp_hop *hops, char *why)
 {
     snprintf(why, HARP_WHY_BYTES, "the handle has no address that a port of this engine leads to");
-    if (make_hops_of_family(engine, handle, HARP_MEM, paths, hops, why) == 0)
-        return 0;
-    return make_hops_of_family(engine, handle, HARP_INET, paths, hops, why);
+    int error = make_hops_of_family(engine, handle, HARP_MEM, paths, hops, why);
+    if (error)
+        error = make_hops_of_family(engine, handle, HARP_INET, paths, hops, why);
+    for (uint32_t p = 0; !error && p < paths; p++)
+        harp_engine_mark_hop(engine, &hops[p], traffic_class);
+    return error;
+}
+
+void harp_engine_mark_hop(const struct harp_engine *engine, const struct harp_hop *hop,
+                          uint8_t traffic_class)
+{
+    struct harp_port *port = engine->ports[hop->port];
+    if (traffic_class && port->ops->set_traffic_class)
+        port->ops->set_traffic_class(port, hop->hop, traffic_class);
 }
 
 void harp_engine_drop_hops(const struct harp_engine *engine, const struct harp_hop *hops,

@@ -247,7 +247,10 @@ void harp_connection_heard(struct harp_connection *connection, uint8_t path, uin
 /* engine_hops.c: path p takes rail p (rails.h), counted round, each time from another UDP port of
  * its NIC. Returns 0, or -errno and one sentence in `why` if no rail can be had. */
 int harp_engine_make_hops(struct harp_engine *engine, const struct harp_handle *handle,
-                          uint32_t paths, struct harp_hop *hops, char *why);
+                          uint32_t paths, uint8_t traffic_class, struct harp_hop *hops, char *why);
+/* What leaves by this hop bears this traffic class from now on. */
+void harp_engine_mark_hop(const struct harp_engine *engine, const struct harp_hop *hop,
+                          uint8_t traffic_class);
 void harp_engine_drop_hops(const struct harp_engine *engine, const struct harp_hop *hops,
                            uint32_t count);
 /* Largest datagram that all of these hops take. */

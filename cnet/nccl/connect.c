@@ -51,6 +51,7 @@ static void configure(const struct device *device, struct harp_connection_config
 {
     harp_connection_defaults(config);
     config->paths = count_paths(device);
+    config->traffic_class = (uint8_t)plugin.settings.traffic_class;
     config->dead_ns = timeout_ns();
     config->read_early = true; /* GPUs poll the flags of LL and LL128 in it */
     config->cc = harp_cc_by_name(settings_cc[plugin.settings.cc]);
@@ -127,7 +128,7 @@ static void abandon(struct attempt *attempt)
     unlink_attempt(attempt);
 }
 
-static enum nccl_result begin_to_connect(int number, struct handle *handle)
+static enum nccl_result begin_to_connect(int number, int traffic_class, struct handle *handle)
 {
     struct harp_connection_config config;
     char why[HARP_WHY_BYTES];
@@ -138,6 +139,8 @@ static enum nccl_result begin_to_connect(int number, struct handle *handle)
     struct comm *comm = comm_new(COMM_SENDING, device, engines_next(device));
     struct attempt *attempt = calloc(1, sizeof *attempt);
     configure(device, &config);
+    if (traffic_class >= 0 && traffic_class <= UINT8_MAX)
+        config.traffic_class = (uint8_t)traffic_class;
     int error = comm && attempt
                     ? harp_connect(comm->engine, &handle->harp, &config, &comm->connection, why)
                     : -ENOMEM;
@@ -181,9 +184,11 @@ static enum nccl_result look_after(struct attempt *attempt, struct handle *handl
     return NCCL_SUCCESS;
 }
 
-static enum nccl_result go_on_connecting(int device, struct handle *handle, void **sending)
+static enum nccl_result go_on_connecting(int device, int traffic_class, struct handle *handle,
+                                         void **sending)
 {
-    enum nccl_result result = handle->attempt ? NCCL_SUCCESS : begin_to_connect(device, handle);
+    enum nccl_result result =
+        handle->attempt ? NCCL_SUCCESS : begin_to_connect(device, traffic_class, handle);
     if (result != NCCL_SUCCESS || !handle->attempt)
         return result;
     for (struct attempt *at = plugin.attempts; at; at = at->next)
@@ -196,7 +201,7 @@ static enum nccl_result go_on_connecting(int device, struct handle *handle, void
                        (unsigned long long)plugin.settings.timeout_s);
 }
 
-enum nccl_result plugin_connect(int device, void *bytes, void **sending)
+enum nccl_result plugin_connect(int device, int traffic_class, void *bytes, void **sending)
 {
     struct handle handle;
     if (!bytes || !sending)
@@ -209,7 +214,7 @@ enum nccl_result plugin_connect(int device, void *bytes, void **sending)
                            "NCCL_NET_PLUGIN and NCCL_NET=HARP alike, and install the same version "
                            "of HARP, on all hosts");
     pthread_mutex_lock(&plugin.lock);
-    enum nccl_result result = go_on_connecting(device, &handle, sending);
+    enum nccl_result result = go_on_connecting(device, traffic_class, &handle, sending);
     pthread_mutex_unlock(&plugin.lock);
     memcpy(bytes, &handle, sizeof handle);
     return result;

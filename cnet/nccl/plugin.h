@@ -303,7 +303,8 @@ enum nccl_result plugin_devices(int *count);
 enum nccl_result plugin_properties(int device, struct nccl_properties_v12 *properties);
 enum nccl_result plugin_make_device(int *made, const int *parts, int parts_n);
 enum nccl_result plugin_listen(int device, void *handle, void **listening);
-enum nccl_result plugin_connect(int device, void *handle, void **sending);
+/* `traffic_class`: of the communicator; NCCL_UNDEFINED: HARP_TRAFFIC_CLASS. */
+enum nccl_result plugin_connect(int device, int traffic_class, void *handle, void **sending);
 enum nccl_result plugin_accept(void *listening, void **receiving);
 enum nccl_result plugin_register(void *comm, void *data, size_t size, int type, void **memory);
 enum nccl_result plugin_deregister(void *comm, void *memory);

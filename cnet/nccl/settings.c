@@ -43,6 +43,7 @@ static const struct setting list[] = {
     {"HARP_CC", WORD, AT(cc), settings_cc, .allowed = "swift or fixed"},
     {"HARP_MTU", NUMBER, AT(mtu), NULL, 576, 65535, "576 to 65535"},
     {"HARP_SPEED", NUMBER, AT(speed_mbps), NULL, 1, 1600000, "1 to 1600000 (Mb/s)"},
+    {"HARP_TRAFFIC_CLASS", NUMBER, AT(traffic_class), NULL, 0, 255, "0 to 255"},
     {"HARP_TIMEOUT", NUMBER, AT(timeout_s), NULL, 1, 86400, "1 to 86400 (seconds)"},
     {"HARP_STATS", WORD, AT(stats), switches, .allowed = "0 or 1"},
     {"HARP_DUMP", OUTPUT, AT(dump),

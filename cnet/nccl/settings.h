@@ -36,6 +36,7 @@ struct settings {
     uint64_t paths;                       /* a connection */
     uint64_t cc;                          /* index into settings_cc */
     uint64_t mtu;                         /* 0: the interface's */
+    uint64_t traffic_class;               /* where NCCL asks for none */
     uint64_t timeout_s;
     uint64_t busy_poll_us;
     uint64_t stats; /* say what a connection did when it is closed */

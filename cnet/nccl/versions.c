@@ -4,7 +4,21 @@
 #define EXPORTED __attribute__((visibility("default")))
 #define NAME "HARP"
 
-/* ---- Contexts: there is one for all communicators ---- */
+/* ---- Contexts: all that differs between communicators is their traffic class ---- */
+
+static const char contexts[1 + UINT8_MAX + 1]; /* the first: NCCL_UNDEFINED */
+
+static void *context_of_class(const struct nccl_config *config)
+{
+    int traffic_class = config ? config->trafficClass : NCCL_UNDEFINED;
+    bool defined = traffic_class >= 0 && traffic_class <= UINT8_MAX;
+    return (void *)(uintptr_t)(contexts + (defined ? 1 + traffic_class : 0));
+}
+
+static int class_of_context(const void *context)
+{
+    return context ? (int)((const char *)context - contexts) - 1 : NCCL_UNDEFINED;
+}
 
 static enum nccl_result init_v6(nccl_logger logger)
 {
@@ -14,9 +28,9 @@ static enum nccl_result init_v6(nccl_logger logger)
 static enum nccl_result init_v11(void **context, uint64_t communicator, struct nccl_config *config,
                                  nccl_logger logger, nccl_profiler profiler)
 {
-    (void)communicator, (void)config;
+    (void)communicator;
     if (context)
-        *context = &plugin;
+        *context = context_of_class(config);
     return plugin_init(logger, profiler);
 }
 
@@ -34,25 +48,30 @@ static enum nccl_result listen_v11(void *context, int device, void *handle, void
 
 /* ---- connect and accept: HARP offloads nothing ---- */
 
+static enum nccl_result connect_v6(int device, void *handle, void **sending)
+{
+    return plugin_connect(device, NCCL_UNDEFINED, handle, sending);
+}
+
 static enum nccl_result connect_v7(int device, void *handle, void **sending,
                                    struct nccl_device_handle **offload)
 {
     (void)offload;
-    return plugin_connect(device, handle, sending);
+    return plugin_connect(device, NCCL_UNDEFINED, handle, sending);
 }
 
 static enum nccl_result connect_v10(int device, struct nccl_config *config, void *handle,
                                     void **sending, struct nccl_device_handle **offload)
 {
-    (void)config, (void)offload;
-    return plugin_connect(device, handle, sending);
+    (void)offload;
+    return plugin_connect(device, config ? config->trafficClass : NCCL_UNDEFINED, handle, sending);
 }
 
 static enum nccl_result connect_v11(void *context, int device, void *handle, void **sending,
                                     struct nccl_device_handle **offload)
 {
-    (void)context, (void)offload;
-    return plugin_connect(device, handle, sending);
+    (void)offload;
+    return plugin_connect(device, class_of_context(context), handle, sending);
 }
 
 static enum nccl_result accept_v7(void *listening, void **receiving,
@@ -190,7 +209,7 @@ EXPORTED const struct nccl_net_v6 ncclNetPlugin_v6 = {
     .init = init_v6,
     .getProperties = properties_v6,
     .listen = plugin_listen,
-    .connect = plugin_connect,
+    .connect = connect_v6,
     .accept = plugin_accept,
     .regMr = register_v6,
     .isend = isend_v6,

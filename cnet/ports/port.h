@@ -32,6 +32,10 @@
 #include "base/frames.h"
 
 #define HARP_NO_FRAME UINT32_MAX
+/* Of the traffic class (the IPv4 header's TOS byte) the low two bits are ECN's: this transport
+ * reacts to marks and says so by ECT(0) (RFC 3168); the others are the DSCP (RFC 2474). */
+#define HARP_ECN_MASK 3
+#define HARP_ECT0 2
 /* cdef: begin */
 #define HARP_WHY_BYTES 256 /* room for one sentence about what went wrong */
 /* cdef: end */
@@ -146,6 +150,10 @@ struct harp_port_ops {
      * in `why` (HARP_WHY_BYTES). A destination that merely does not answer is not an error. */
     int (*hop)(struct harp_port *port, const struct harp_address *to, uint16_t local, char *why);
     void (*unhop)(struct harp_port *port, int hop);
+
+    /* Datagrams to this hop bear this traffic class, 0 at first; its ECN bits stay the port's.
+     * NULL: they have no IP header. */
+    void (*set_traffic_class)(struct harp_port *port, int hop, uint8_t traffic_class);
 
     /* The largest UDP payload that goes there, as far as it is known. */
     uint32_t (*hop_payload_max)(const struct harp_port *port, int hop);

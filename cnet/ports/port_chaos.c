@@ -307,6 +307,13 @@ static void chaos_unhop(struct harp_port *port, int hop)
     chaos->inner->ops->unhop(chaos->inner, hop);
 }
 
+static void chaos_set_traffic_class(struct harp_port *port, int hop, uint8_t traffic_class)
+{
+    struct harp_port *inner = ((struct chaos_port *)port)->inner;
+    if (inner->ops->set_traffic_class)
+        inner->ops->set_traffic_class(inner, hop, traffic_class);
+}
+
 static uint32_t chaos_hop_payload_max(const struct harp_port *port, int hop)
 {
     const struct harp_port *inner = ((const struct chaos_port *)port)->inner;
@@ -363,6 +370,7 @@ static const struct harp_port_ops chaos_ops = {
     .notice = chaos_notice,
     .hop = chaos_hop,
     .unhop = chaos_unhop,
+    .set_traffic_class = chaos_set_traffic_class,
     .hop_payload_max = chaos_hop_payload_max,
     .fd = chaos_fd,
     .sleep = chaos_sleep,

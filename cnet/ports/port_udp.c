@@ -82,6 +82,15 @@ static void udp_unhop(struct harp_port *port, int hop)
         udp->last_hop = -1;
 }
 
+static void udp_set_traffic_class(struct harp_port *port, int hop, uint8_t traffic_class)
+{
+    struct udp_port *udp = (struct udp_port *)port;
+    assert(hop >= 0 && hop < udp->hops_n && udp->hops[hop].used);
+    udp->hops[hop].traffic_class = traffic_class & (uint8_t)~HARP_ECN_MASK;
+    if (udp->last_hop == hop)
+        udp->last_hop = -1;
+}
+
 static uint32_t udp_hop_payload_max(const struct harp_port *port, int hop)
 {
     const struct udp_port *udp = (const struct udp_port *)port;
@@ -131,6 +140,7 @@ static const struct harp_port_ops udp_ops = {
     .notice = udp_notice,
     .hop = udp_hop,
     .unhop = udp_unhop,
+    .set_traffic_class = udp_set_traffic_class,
     .hop_payload_max = udp_hop_payload_max,
     .fd = udp_fd,
     .sleep = udp_sleep,

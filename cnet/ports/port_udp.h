@@ -33,9 +33,8 @@
 #define UDP_LEAD 20u /* a datagram's header of 44 bytes ends 64 from the start */
 #define UDP_NOTICES 32u
 #define UDP_LOCALS_MAX 256u
-#define UDP_SOCKET_BYTES (8 << 20) /* what the kernel is to hold, each way */
-#define UDP_ECT_0 2        /* in the IP header: switches may mark instead of dropping (RFC 3168) */
-#define UDP_MTU_LEAST 552u /* no network takes less; who says so by ICMP lies */
+#define UDP_SOCKET_BYTES (8 << 20)         /* what the kernel is to hold, each way */
+#define UDP_MTU_LEAST 552u                 /* no network takes less; who says so by ICMP lies */
 #define UDP_RETRY_NS 200000u               /* after the kernel would take no more */
 #define UDP_SINGLE_NS UINT64_C(1000000000) /* after it refused to cut; twice as long each time */
 #define UDP_SINGLE_MOST_NS UINT64_C(60000000000)
@@ -44,6 +43,7 @@ struct udp_hop {
     union harp_sockaddr to;
     uint32_t payload_max;
     uint16_t local;
+    uint8_t traffic_class;
     bool used;
     uint64_t single_ns; /* segmentation was refused: for so long its datagrams go one by one, */
     uint64_t single_until_ns; /* until then */
@@ -56,6 +56,7 @@ struct udp_super {
     uint16_t segment; /* bytes of its datagrams */
     uint16_t segments;
     uint16_t local;
+    uint8_t traffic_class;
     int hop;
     bool ended; /* its last datagram is shorter */
     bool gone;

@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <netinet/udp.h>
 
+#include "ports/control.h"
+
 /* Where the next super would begin. */
 static uint32_t next_start(const struct udp_port *udp)
 {
@@ -43,6 +45,7 @@ static bool begin(struct udp_port *udp, int hop, uint32_t bytes)
         .at = at,
         .segment = (uint16_t)bytes,
         .local = way->local,
+        .traffic_class = way->traffic_class,
         .hop = hop,
         .ended = bytes % 4 != 0 || single, /* what follows would not be aligned */
     };
@@ -67,31 +70,23 @@ uint8_t *udp_slot(struct harp_port *port, int hop, uint32_t bytes)
     return slot;
 }
 
-union udp_control {
-    char bytes[CMSG_SPACE(sizeof(uint16_t))];
-    struct cmsghdr align;
-};
-
-static void message(struct udp_port *udp, const struct udp_super *super, struct msghdr *header,
-                    struct iovec *part, union udp_control *control)
+/* The message that brings `bytes` of a super from `at` on. */
+static void write_message(struct udp_port *udp, const struct udp_super *super, uint32_t at,
+                          uint32_t bytes, struct msghdr *header, struct iovec *part,
+                          union harp_control *control)
 {
-    *part = (struct iovec){udp->staging + super->at, super->bytes};
+    bool v4 = udp->family == AF_INET;
+    *part = (struct iovec){udp->staging + super->at + at, bytes};
     *header = (struct msghdr){
         .msg_name = (void *)&super->to,
-        .msg_namelen = udp->family == AF_INET ? sizeof super->to.v4 : sizeof super->to.v6,
+        .msg_namelen = v4 ? sizeof super->to.v4 : sizeof super->to.v6,
         .msg_iov = part,
         .msg_iovlen = 1,
     };
-    if (super->segments == 1)
-        return;
-    header->msg_control = control->bytes;
-    header->msg_controllen = sizeof control->bytes;
-    control->align = (struct cmsghdr){
-        .cmsg_len = CMSG_LEN(sizeof super->segment),
-        .cmsg_level = IPPROTO_UDP,
-        .cmsg_type = UDP_SEGMENT,
-    };
-    memcpy(CMSG_DATA(&control->align), &super->segment, sizeof super->segment);
+    if (bytes > super->segment)
+        harp_control_add(header, control, IPPROTO_UDP, UDP_SEGMENT, &super->segment,
+                         sizeof super->segment);
+    harp_control_add_class(header, control, v4, super->traffic_class);
 }
 
 static void left(struct udp_port *udp, struct udp_super *super)
@@ -116,9 +111,11 @@ static void send_singly(struct udp_port *udp, struct udp_super *super)
 {
     for (uint32_t at = 0; at < super->bytes; at += super->segment) {
         uint32_t rest = super->bytes - at, bytes = rest < super->segment ? rest : super->segment;
-        ssize_t sent = sendto(udp->sockets[super->local], udp->staging + super->at + at, bytes,
-                              MSG_DONTWAIT, &super->to.any,
-                              udp->family == AF_INET ? sizeof super->to.v4 : sizeof super->to.v6);
+        struct msghdr header;
+        struct iovec part;
+        union harp_control control;
+        write_message(udp, super, at, bytes, &header, &part, &control);
+        ssize_t sent = sendmsg(udp->sockets[super->local], &header, MSG_DONTWAIT);
         udp->port.counters.send_calls++;
         udp->port.counters.sent += sent >= 0;
         udp->port.counters.sent_copied += sent >= 0;
@@ -193,7 +190,7 @@ static bool send_some(struct udp_port *udp, uint16_t local, uint32_t *from, int 
 {
     struct mmsghdr messages[UDP_SEND_AT_ONCE];
     struct iovec parts[UDP_SEND_AT_ONCE];
-    union udp_control controls[UDP_SEND_AT_ONCE];
+    union harp_control controls[UDP_SEND_AT_ONCE];
     struct udp_super *supers[UDP_SEND_AT_ONCE];
     unsigned count = 0;
     uint32_t at = *from;
@@ -201,7 +198,8 @@ static bool send_some(struct udp_port *udp, uint16_t local, uint32_t *from, int 
         struct udp_super *super = &udp->supers[at];
         if (super->gone || super->local != local)
             continue;
-        message(udp, super, &messages[count].msg_hdr, &parts[count], &controls[count]);
+        write_message(udp, super, 0, super->bytes, &messages[count].msg_hdr, &parts[count],
+                      &controls[count]);
         supers[count++] = super;
     }
     if (count == 0) {

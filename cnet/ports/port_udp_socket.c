@@ -137,11 +137,11 @@ static void options(struct udp_port *udp, int fd)
 {
     if (udp->family == AF_INET) {
         set(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE);
-        set(fd, IPPROTO_IP, IP_TOS, UDP_ECT_0);
+        set(fd, IPPROTO_IP, IP_TOS, HARP_ECT0);
     } else {
         set(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
         set(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE);
-        set(fd, IPPROTO_IPV6, IPV6_TCLASS, UDP_ECT_0);
+        set(fd, IPPROTO_IPV6, IPV6_TCLASS, HARP_ECT0);
     }
     harp_icmp_ask_for(fd, udp->family == AF_INET, true);
     udp->gso = set(fd, IPPROTO_UDP, UDP_SEGMENT, 0) == 0;

@@ -219,6 +219,7 @@ static const struct harp_port_ops xdp_ops = {
     .notice = xdp_notice,
     .hop = harp_xdp_hop_make,
     .unhop = harp_xdp_hop_drop,
+    .set_traffic_class = harp_xdp_hop_set_traffic_class,
     .hop_payload_max = harp_xdp_hop_payload_max,
     .fd = xdp_fd,
     .sleep = xdp_sleep,

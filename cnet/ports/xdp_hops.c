@@ -18,7 +18,6 @@ enum {
     IP4 = 20,
     IP6 = 40,
     UDP = 8,
-    ECT0 = 2, /* this transport reacts to ECN marks (RFC 3168) */
     HOP_LIMIT = 64,
 };
 
@@ -36,6 +35,7 @@ static void write_template(struct harp_xdp_hop *hop, const struct harp_address *
 {
     bool v4 = harp_address_is_ipv4(&hop->to);
     uint8_t *ethernet = hop->header, *ip = ethernet + ETHERNET, *udp = ip + (v4 ? IP4 : IP6);
+    uint8_t traffic_class = hop->traffic_class | HARP_ECT0;
     memset(hop->header, 0, sizeof hop->header);
     memcpy(ethernet, mac_to, 6);
     memcpy(ethernet + 6, mac_from, 6);
@@ -44,7 +44,7 @@ static void write_template(struct harp_xdp_hop *hop, const struct harp_address *
     harp_store16(udp + 2, htons(hop->to.port));
     if (v4) {
         ip[0] = 0x45;
-        ip[1] = ECT0;
+        ip[1] = traffic_class;
         ip[6] = 0x40; /* never in fragments */
         ip[8] = HOP_LIMIT;
         ip[9] = IPPROTO_UDP;
@@ -52,8 +52,8 @@ static void write_template(struct harp_xdp_hop *hop, const struct harp_address *
         memcpy(ip + 16, hop->to.ip + 12, 4);
         hop->sum = words(ip, IP4);
     } else {
-        ip[0] = 0x60;
-        ip[1] = ECT0 << 4;
+        ip[0] = 0x60 | traffic_class >> 4;
+        ip[1] = (uint8_t)(traffic_class << 4);
         ip[6] = IPPROTO_UDP;
         ip[7] = HOP_LIMIT;
         memcpy(ip + 8, from->ip, 16);
@@ -177,6 +177,21 @@ void harp_xdp_hop_drop(struct harp_port *port, int hop)
     if (xdp->pending_n > 0)
         harp_xdp_flush(port, xdp->now_ns);
     xdp->hops[hop].used = false;
+}
+
+void harp_xdp_hop_set_traffic_class(struct harp_port *port, int hop, uint8_t traffic_class)
+{
+    struct harp_xdp *xdp = harp_xdp_of(port);
+    assert(hop >= 0 && (uint32_t)hop < xdp->hops_n && xdp->hops[hop].used);
+    struct harp_xdp_hop *marked = &xdp->hops[hop];
+    uint8_t mac[6];
+    if (xdp->pending_n > 0)
+        harp_xdp_flush(port, xdp->now_ns);
+    marked->traffic_class = traffic_class & (uint8_t)~HARP_ECN_MASK;
+    if (!marked->direct)
+        return;
+    memcpy(mac, marked->header, sizeof mac);
+    go_directly(xdp, marked, mac);
 }
 
 uint32_t harp_xdp_hop_payload_max(const struct harp_port *port, int hop)

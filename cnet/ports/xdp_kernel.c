@@ -13,10 +13,10 @@
 #include <unistd.h>
 
 #include "base/sockaddr.h"
+#include "ports/control.h"
 
 enum {
     BUFFER_BYTES = 4 << 20,
-    ECT0 = 2,
     STRAYS_POLL_NS = 10 * 1000 * 1000, /* how long to look each turn after one came */
 };
 
@@ -35,10 +35,10 @@ static int open_one(struct harp_address *address, uint32_t interface)
     if (fd < 0)
         return -errno;
     if (v4) {
-        set(fd, IPPROTO_IP, IP_TOS, ECT0);
+        set(fd, IPPROTO_IP, IP_TOS, HARP_ECT0);
         set(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
     } else {
-        set(fd, IPPROTO_IPV6, IPV6_TCLASS, ECT0);
+        set(fd, IPPROTO_IPV6, IPV6_TCLASS, HARP_ECT0);
         set(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
     }
     (void)harp_supers_ask_for(fd, v4);
@@ -134,11 +134,16 @@ void harp_xdp_kernel_send(struct harp_xdp *xdp, const struct harp_xdp_hop *hop,
     union harp_sockaddr name;
     socklen_t name_bytes = harp_sockaddr_write(&hop->to, xdp->link.index, &name);
     int fd = xdp->kernel[hop->local];
+    struct iovec part = {(void *)(uintptr_t)bytes, count};
+    struct msghdr header = {
+        .msg_name = &name, .msg_namelen = name_bytes, .msg_iov = &part, .msg_iovlen = 1};
+    union harp_control control;
     ssize_t sent;
     int error = 0;
+    harp_control_add_class(&header, &control, harp_address_is_ipv4(&hop->to), hop->traffic_class);
     /* The first call may return what ICMP said about an earlier datagram, and send nothing. */
     for (int i = 0; i < 2; i++) {
-        sent = sendto(fd, bytes, count, MSG_DONTWAIT, &name.any, name_bytes);
+        sent = sendmsg(fd, &header, MSG_DONTWAIT);
         error = sent < 0 ? errno : 0;
         xdp->port.counters.send_calls++;
         if (sent >= 0 || error == EAGAIN || error == EMSGSIZE)

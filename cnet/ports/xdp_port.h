@@ -42,6 +42,7 @@ enum {
 struct harp_xdp_hop {
     struct harp_address to;
     uint16_t local;
+    uint8_t traffic_class;
     bool used, direct;
     bool near;    /* the neighbour is at the port's own link */
     bool stale;   /* the kernel would like to hear from the neighbour: the next datagram is its */
@@ -135,6 +136,7 @@ bool harp_xdp_reap(struct harp_xdp *xdp);
 int harp_xdp_hop_make(struct harp_port *port, const struct harp_address *to, uint16_t local,
                       char *why);
 void harp_xdp_hop_drop(struct harp_port *port, int hop);
+void harp_xdp_hop_set_traffic_class(struct harp_port *port, int hop, uint8_t traffic_class);
 uint32_t harp_xdp_hop_payload_max(const struct harp_port *port, int hop);
 /* Look after some hops; false if there may be more to do. */
 bool harp_xdp_hops_tend(struct harp_xdp *xdp);

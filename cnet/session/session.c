@@ -68,6 +68,7 @@ static struct harp_session *create(void *memory, const struct harp_session_confi
                                             .segment = config->segment,
                                             .paths = config->paths,
                                             .flags = config->stream_frames > 0,
+                                            .traffic_class = config->traffic_class,
                                             .messages = config->stream_frames ? HARP_MESSAGES : 0,
                                             .frames = config->stream_frames,
                                             .first = config->first};

@@ -85,6 +85,7 @@ struct harp_session_config {
     uint32_t first;         /* number of the first message and packets; random */
     uint16_t epoch;         /* of this process */
     uint16_t segment;       /* largest payload, a multiple of 128 */
+    uint8_t traffic_class;  /* that the connecting end asks the listening one for */
     uint16_t paths;         /* at most HARP_PATHS_MAX; the lower of both ends counts */
     uint32_t stream_frames; /* 0: receives are posted; else streamed, and so many frames lent */
     struct harp_loss_limits loss;

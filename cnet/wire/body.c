@@ -10,14 +10,15 @@ enum {
     ACK_BYTES = 36,
     CLOSE_BYTES = 4,
     VERSIONS_BYTES = 4,
-    PATHS_MAX = 256
+    PATHS_MAX = 256,
+    ECN_MASK = 3
 };
 
 _Static_assert(HARP_BODY_MAX == ACK_BYTES + HARP_SACK_BITS / 8, "the longest body is an ACK");
 
 static enum harp_wire_error parameters_check(const struct harp_parameters *parameters)
 {
-    if (parameters->flags > 1)
+    if (parameters->flags > 1 || parameters->traffic_class & ECN_MASK)
         return HARP_WIRE_UNUSED;
     bool enough =
         parameters->connection && parameters->segment >= HARP_CHUNK_ALIGN && parameters->paths >= 1;
@@ -32,7 +33,8 @@ size_t harp_parameters_encode(const struct harp_parameters *parameters, uint8_t 
     harp_store16(body + 24, parameters->epoch);
     harp_store16(body + 26, parameters->segment);
     harp_store16(body + 28, parameters->paths);
-    harp_store16(body + 30, parameters->flags);
+    body[30] = parameters->flags;
+    body[31] = parameters->traffic_class;
     harp_store32(body + 32, parameters->messages);
     harp_store32(body + 36, parameters->frames);
     harp_store32(body + 40, parameters->first);
@@ -50,7 +52,8 @@ enum harp_wire_error harp_parameters_decode(const uint8_t *body, size_t length,
     parameters->epoch = harp_load16(body + 24);
     parameters->segment = harp_load16(body + 26);
     parameters->paths = harp_load16(body + 28);
-    parameters->flags = harp_load16(body + 30);
+    parameters->flags = body[30];
+    parameters->traffic_class = body[31];
     parameters->messages = harp_load32(body + 32);
     parameters->frames = harp_load32(body + 36);
     parameters->first = harp_load32(body + 40);

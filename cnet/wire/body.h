@@ -19,13 +19,15 @@
 struct harp_parameters {
     uint64_t connection; /* the sender's own id, not 0: frames to it carry this */
     uint8_t nonce[16];
-    uint16_t epoch;    /* changes with every start of the sender's process */
-    uint16_t segment;  /* largest payload that it can take, bytes; at least 128 */
-    uint16_t paths;    /* paths that it can take; 1 to 256 */
-    uint16_t flags;    /* 1: it receives streamed */
-    uint32_t messages; /* messages that it has posted; streamed: that may be open */
-    uint32_t frames;   /* streamed: frames that it lends; posted: 0 */
-    uint32_t first;    /* number of its first message and, on every path, of its first packet */
+    uint16_t epoch;        /* changes with every start of the sender's process */
+    uint16_t segment;      /* largest payload that it can take, bytes; at least 128 */
+    uint16_t paths;        /* paths that it can take; 1 to 256 */
+    uint8_t flags;         /* 1: it receives streamed */
+    uint8_t traffic_class; /* of the connection's packets as the connecting end wants it; the low
+                              two bits, ECN's, are 0 */
+    uint32_t messages;     /* messages that it has posted; streamed: that may be open */
+    uint32_t frames;       /* streamed: frames that it lends; posted: 0 */
+    uint32_t first;        /* number of its first message and, on every path, of its first packet */
     uint8_t cookie[16];
 };
 

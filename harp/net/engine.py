@@ -68,6 +68,8 @@ class SessionOptions:
     """Seconds of silence after which the other end is gone; 1 at least."""
     read_early: bool = False
     """Somebody reads posted buffers before they are reported, so no bad byte may ever be there."""
+    traffic_class: int = 0
+    """Of the IP packets both ways, as the connecting end says: the TOS byte without ECN's bits."""
     congestion: str = "swift"
     """Congestion control: ``swift`` or ``fixed``."""
 
@@ -368,6 +370,7 @@ def _session_config(options: SessionOptions) -> Any:
     config.dead_ns = int(options.dead_after * 1e9)
     config.stream_frames, config.draft_frames = options.streamed, options.drafts
     config.read_early = options.read_early
+    config.traffic_class = options.traffic_class
     config.cc = lib.harp_cc_by_name(options.congestion.encode())
     if config.cc == ffi.NULL:
         _one_of("congestion", options.congestion, ("swift", "fixed"))

@@ -175,6 +175,7 @@ __attribute__((noreturn)) static void usage(int code)
           "    --meet HOST:PORT  rank 0: meet there, over TCP, and not in a file\n"
           "    --version N     of the table, 6 to 12 (the newest)\n"
           "    --device N      of the plugin's (0)\n"
+          "    --traffic-class N  that NCCL is configured with (-1: none)\n"
           "    --limit S       of one scenario (60)\n"
           "    --bound S       within which a lost peer is an error (10)\n"
           "    --quiet S       that nobody calls the plugin, in `quiet` (1)\n"
@@ -203,6 +204,9 @@ static void read_option(struct options *o, int option, const char *value, const 
         break;
     case 'd':
         o->device = atoi(value);
+        break;
+    case 'k':
+        o->traffic_class = atoi(value);
         break;
     case 'l':
         o->limit_s = atof(value);
@@ -247,13 +251,25 @@ static void read_option(struct options *o, int option, const char *value, const 
     }
 }
 
-static const struct option names[] = {
-    {"handle", 1, 0, 'h'},  {"meet", 1, 0, 'm'},    {"version", 1, 0, 'n'},
-    {"device", 1, 0, 'd'},  {"limit", 1, 0, 'l'},   {"bound", 1, 0, 'b'},
-    {"quiet", 1, 0, 'q'},   {"largest", 1, 0, 'g'}, {"seed", 1, 0, 's'},
-    {"size", 1, 0, 'z'},    {"depth", 1, 0, 'p'},   {"seconds", 1, 0, 't'},
-    {"cpu", 1, 0, 'c'},     {"list", 0, 0, 'i'},    {"help", 0, 0, 'e'},
-    {"verbose", 0, 0, 'v'}, {"without", 1, 0, 'w'}, {0}};
+static const struct option names[] = {{"handle", 1, 0, 'h'},
+                                      {"meet", 1, 0, 'm'},
+                                      {"version", 1, 0, 'n'},
+                                      {"device", 1, 0, 'd'},
+                                      {"limit", 1, 0, 'l'},
+                                      {"bound", 1, 0, 'b'},
+                                      {"quiet", 1, 0, 'q'},
+                                      {"largest", 1, 0, 'g'},
+                                      {"seed", 1, 0, 's'},
+                                      {"size", 1, 0, 'z'},
+                                      {"depth", 1, 0, 'p'},
+                                      {"seconds", 1, 0, 't'},
+                                      {"cpu", 1, 0, 'c'},
+                                      {"list", 0, 0, 'i'},
+                                      {"help", 0, 0, 'e'},
+                                      {"verbose", 0, 0, 'v'},
+                                      {"without", 1, 0, 'w'},
+                                      {"traffic-class", 1, 0, 'k'},
+                                      {0}};
 
 static bool in_question(const struct options *options, const struct scenario *scenario)
 {
@@ -283,6 +299,7 @@ int main(int count, char **words)
                         .largest = 64u << 20,
                         .seed = 1,
                         .cpu = -1,
+                        .traffic_class = NCCL_UNDEFINED,
                         .depth = 8,
                         .size = 4u << 20,
                         .seconds = 1};

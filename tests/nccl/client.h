@@ -32,6 +32,7 @@ struct options {
     int version;         /* 0: the newest that it has */
     int rank;
     int device;
+    int traffic_class;
     double limit_s; /* of one scenario */
     double bound_s; /* within which a dead peer must be noticed */
     double quiet_s; /* for which nobody calls the plugin, in `quiet` */

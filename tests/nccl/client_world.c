@@ -168,6 +168,7 @@ void world_open(struct world *world, int communicators)
     list_files(world->files_before, 16);
     if (!plugin_load(&world->plugin, options->path, options->version, why, sizeof(why)))
         fail("%s", why);
+    world->plugin.traffic_class = options->traffic_class;
     check_name(world);
     bool contexts = world->plugin.version >= PLUGIN_CONTEXTS;
     for (int i = 0; i < communicators; i++)

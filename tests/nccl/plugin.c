@@ -43,7 +43,7 @@ const char *plugin_name(const struct plugin *plugin)
 enum nccl_result plugin_init(const struct plugin *plugin, void **context, uint64_t communicator,
                              nccl_logger logger, nccl_profiler profiler)
 {
-    struct nccl_config config = {.trafficClass = NCCL_UNDEFINED};
+    struct nccl_config config = {.trafficClass = plugin->traffic_class};
     if (plugin->version >= PLUGIN_CONTEXTS)
         return plugin->table->v12.init(context, communicator, &config, logger, profiler);
     *context = NULL;
@@ -132,7 +132,7 @@ enum nccl_result plugin_listen(const struct plugin *plugin, void *context, int d
 enum nccl_result plugin_connect(const struct plugin *plugin, void *context, int device,
                                 void *handle, void **sending)
 {
-    struct nccl_config config = {.trafficClass = NCCL_UNDEFINED};
+    struct nccl_config config = {.trafficClass = plugin->traffic_class};
     struct nccl_device_handle *offload = NULL;
     switch (plugin->version) {
     case 6:

@@ -27,6 +27,7 @@ union plugin_table {
 struct plugin {
     void *library;
     int version;
+    int traffic_class; /* that NCCL is configured with */
     const union plugin_table *table;
 };
 
