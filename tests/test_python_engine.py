@@ -368,11 +368,20 @@ def test_closing_ends_the_wait_of_another_thread():
     assert len(caught) == 1
 
 
+@pytest.fixture
+def sigint_raises():
+    """A shell starts jobs in the background with SIGINT ignored: Python keeps that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("sigint_raises")
 def test_ctrl_c_ends_a_wait():
     with pair() as (a, b):
         threading.Timer(0.1, _thread.interrupt_main, (signal.SIGINT,)).start()
         with pytest.raises(KeyboardInterrupt):
-            b.recv_into(bytearray(10))
+            b.recv_into(bytearray(10), timeout=PATIENCE_S)
         assert a.info
 
 
