@@ -11,7 +11,10 @@
 #define UDP_FRAMES 256 /* of control only: payload goes between the port's memory and NCCL's */
 #define FRAME_BYTES 4096
 #define CONNECTIONS 16384
-#define DRAIN_NS UINT64_C(500000000)
+#define DRAIN_NS UINT64_C(500000000) /* for all engines together */
+/* NCCL's thread may be off its CPU for so long while others have it. A helper that came sooner
+ * would fall asleep and be woken by each turn of NCCL's. */
+#define QUIET_NS UINT64_C(2000000)
 
 static void before_fork(void)
 {
@@ -70,6 +73,7 @@ static void configure(struct device *device, uint32_t index, bool xdp,
     harp_engine_defaults(config);
     config->name = device->name;
     config->progress = plugin.drives ? HARP_PROGRESS_INLINE : HARP_PROGRESS_THREAD;
+    config->quiet_ns = QUIET_NS;
     if (settings->cpus.n)
         config->cpu = settings->cpus.cpu[of_process % settings->cpus.n];
     config->node = device->nics[0]->node;
@@ -216,17 +220,30 @@ struct harp_engine *engines_next(struct device *device)
     return device->engines[device->next++ % device->engines_n];
 }
 
+/* Until other ranks have heard of all that was closed. Engines go on meanwhile, so the waits for
+ * several of them overlap. */
+static void drain_all(void)
+{
+    uint64_t until_ns = plugin_now_ns() + DRAIN_NS;
+    for (int d = 0; d < plugin.devices_n; d++) {
+        for (uint32_t i = 0; i < PLUGIN_ENGINES; i++) {
+            uint64_t now_ns = plugin_now_ns();
+            if (plugin.devices[d].engines[i] && now_ns < until_ns)
+                harp_engine_drain(plugin.devices[d].engines[i], until_ns - now_ns);
+        }
+    }
+}
+
 void engines_close(void)
 {
+    if (!plugin.forked)
+        drain_all();
     for (int d = 0; d < plugin.devices_n; d++) {
         for (uint32_t i = 0; i < PLUGIN_ENGINES; i++) {
             struct harp_engine *engine = plugin.devices[d].engines[i];
             plugin.devices[d].engines[i] = NULL;
-            if (!engine)
-                continue;
-            if (!plugin.forked)
-                harp_engine_drain(engine, DRAIN_NS);
-            harp_engine_close(engine);
+            if (engine)
+                harp_engine_close(engine);
         }
     }
 }
