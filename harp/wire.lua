@@ -22,6 +22,7 @@ local REASONS = {
     [4] = "out of memory",
     [5] = "version: none in common",
     [6] = "no path carries a whole frame",
+    [7] = "nothing was heard from the other end for too long",
 }
 
 -- Where each field stands: name, kind, offset, bytes, and what its values are called.

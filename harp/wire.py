@@ -47,6 +47,7 @@ REASONS = {
     4: "out of memory",
     5: "version: none in common",
     6: "no path carries a whole frame",
+    7: "nothing was heard from the other end for too long",
 }
 
 

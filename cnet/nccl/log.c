@@ -60,6 +60,9 @@ static const struct advice advices[] = {
      "set HARP_MTU to what all links and switches on the way carry"},
     {HARP_REASON_SILENT, NCCL_REMOTE_ERROR,
      "look whether that process and the network are well; HARP_TIMEOUT says how long to wait"},
+    {HARP_REASON_UNHEARD, NCCL_REMOTE_ERROR,
+     "look whether the network between passes packets both ways; HARP_TIMEOUT says how long to "
+     "wait"},
     {HARP_REASON_NO_ANSWER, NCCL_REMOTE_ERROR,
      "let UDP pass between the hosts (firewall, security group), or name the right interface in "
      "HARP_IFNAME"},

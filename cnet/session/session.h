@@ -71,6 +71,7 @@ enum harp_reason {
     HARP_REASON_MEMORY = 4,
     HARP_REASON_VERSION = 5,
     HARP_REASON_MTU = 6,         /* no path carries a full frame, though all carry small ones */
+    HARP_REASON_UNHEARD = 7,     /* SILENT of the other end, which this one reaches all the same */
     HARP_REASON_SILENT = 256,    /* nothing was heard for dead_ns */
     HARP_REASON_NO_ANSWER = 257, /* the handshake did not finish within dead_ns */
     HARP_REASON_REFUSED = 258,   /* no process has the peer's port any more */

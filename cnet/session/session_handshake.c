@@ -16,6 +16,14 @@ void harp_session_end(struct harp_session *session, uint32_t reason, bool by_pee
     session->answer = false;
 }
 
+void harp_session_give_up_peer(struct harp_session *session)
+{
+    bool open = session->state == HARP_OPEN;
+    harp_session_end(session, open ? HARP_REASON_SILENT : HARP_REASON_NO_ANSWER, false);
+    session->answer = open; /* once: if the peer lives after all, it need not wait as long again */
+    session->answer_path = harp_session_pick_path(session, session->heard_path);
+}
+
 void harp_session_part(struct harp_session *session, uint32_t reason)
 {
     if (session->state >= HARP_CLOSING)
@@ -152,7 +160,8 @@ static void write_close(struct harp_session *session, struct harp_frame *frame, 
 {
     harp_session_header(session, frame, HARP_CLOSE, path);
     struct harp_close notice = session->notice;
-    notice.reason = session->reason;
+    bool silent = session->reason == HARP_REASON_SILENT && !session->by_peer;
+    notice.reason = silent ? HARP_REASON_UNHEARD : session->reason;
     if (session->by_peer) /* its words are not ours */
         notice.text_bytes = 0;
     frame->header.length = (uint16_t)harp_close_encode(&notice, frame->body);

@@ -22,6 +22,9 @@ static const char *cause_of(uint32_t reason)
     case HARP_REASON_MTU:
         return "no path carries a full frame, though small ones pass: set the MTU of this host to "
                "what the whole path carries";
+    case HARP_REASON_UNHEARD:
+        return "one end heard nothing from the other for too long, though the other lives: the "
+               "network drops what goes one way, or that process was stopped";
     case HARP_REASON_SILENT:
         return "the other end has been silent for too long: its process or its host is gone, or "
                "the network between is";

@@ -134,6 +134,9 @@ void harp_session_agree(struct harp_session *session, const struct harp_paramete
 void harp_session_end(struct harp_session *session, uint32_t reason, bool by_peer);
 void harp_session_part(struct harp_session *session, uint32_t reason);
 
+/* Nothing was heard for too long: the connection ends, and one CLOSE says so. */
+void harp_session_give_up_peer(struct harp_session *session);
+
 /* Control frames of handshake and end, coming and going. */
 enum harp_verdict harp_session_take_handshake(struct harp_session *session,
                                               const struct harp_header *header,

@@ -108,8 +108,7 @@ void harp_session_timers(struct harp_session *session)
     if (session->state == HARP_CLOSED)
         return;
     if (session->now_ns >= gone_at_ns(session)) {
-        bool open = session->state == HARP_OPEN;
-        harp_session_end(session, open ? HARP_REASON_SILENT : HARP_REASON_NO_ANSWER, false);
+        harp_session_give_up_peer(session);
         return;
     }
     if (session->state != HARP_OPEN)

@@ -26,6 +26,7 @@ class Reason(enum.IntEnum):
     MEMORY = 4
     VERSION = 5
     MTU = 6
+    UNHEARD = 7
     SILENT = 256
     NO_ANSWER = 257
     REFUSED = 258
@@ -77,6 +78,7 @@ class Forked(HarpError, RuntimeError):  # noqa: N818
 
 
 _CLASSES = {Reason.DONE: Closed, Reason.UNDER_WAY: Closed, Reason.SILENT: PeerGone,
+            Reason.UNHEARD: PeerGone,
             Reason.NO_ANSWER: PeerGone, Reason.REFUSED: PeerGone}
 
 

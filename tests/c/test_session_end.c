@@ -178,6 +178,27 @@ static void test_a_silent_peer_is_gone_in_time(void)
     }
 }
 
+static bool passes_one_way(struct pair *pair, uint8_t to, const struct harp_frame *frame)
+{
+    (void)pair, (void)frame;
+    return to == 1;
+}
+
+/* The other end, which still hears, learns it at once instead of waiting as long itself. */
+static void test_who_gives_up_a_silent_peer_tells_it(void)
+{
+    struct pair *pair = pair_make(2);
+    pair->config[1].dead_ns = 30 * S;
+    pair_connect(pair);
+    pair->passes = passes_one_way;
+    pair_pass(pair, 2 * S);
+    assert(pair->closed[0].reason == HARP_REASON_SILENT && !pair->closed[0].by_peer);
+    assert(pair->closed[1].reason == HARP_REASON_UNHEARD && pair->closed[1].by_peer);
+    assert(strstr(explained(&pair->closed[1]), "one end heard nothing"));
+    assert(pair->frames[1][HARP_CLOSE] == 1);
+    pair_free(pair);
+}
+
 static void test_quiet_is_not_silence(void)
 {
     struct pair *pair = pair_make(4);
@@ -221,6 +242,7 @@ int main(void)
     test_another_version();
     test_nobody_answers();
     test_a_silent_peer_is_gone_in_time();
+    test_who_gives_up_a_silent_peer_tells_it();
     test_quiet_is_not_silence();
     test_pause_after_pause_a_peer_is_gone();
     return 0;
