@@ -75,7 +75,7 @@ static struct harp_session *create(void *memory, const struct harp_session_confi
     memcpy(session->own.nonce, config->nonce, sizeof config->nonce);
     session->now_ns = session->began_ns = session->heard_ns = now_ns;
     session->asked_ns = now_ns; /* it wants to be driven at once */
-    session->beg_at_ns = session->pacer_at_ns = HARP_NEVER;
+    session->window_probe_at_ns = session->pacer_at_ns = session->narrow_ns = HARP_NEVER;
     session->keep_at_ns = HARP_NEVER;
     session->repeat_at_ns = HARP_NEVER;
     session->repeat_wait_ns = config->loss.initial_rto_ns;

@@ -254,8 +254,8 @@ bool harp_session_path_lives(const struct harp_session *session, uint8_t path);
  * - the listening end has heard nothing on it yet, so it does not know where it leads;
  * - full frames do not pass, though small ones do (mtu_fails). A padded PROBE of a full frame opens
  *   every path; if three are lost where later packets arrive, the path fails, and is tried again
- *   ever more rarely. A path that loses 32 full frames in a row is tried anew. When all that live
- *   have failed ten times, the connection ends (HARP_REASON_MTU);
+ *   ever more rarely. A path that loses 32 full frames in a row is tried anew. When no path that
+ *   lives has passed any for dead_ns, the connection ends (HARP_REASON_MTU);
  * - it is retired, here by harp_session_path_retire or by the peer, at whose host it arrives on
  *   another engine's queue (off_queue); unless no other path is left. */
 /* cdef: begin */

@@ -173,7 +173,7 @@ static void take_credit(struct harp_session *session, const struct harp_ack *ack
         harp_outbox_bytes_before(&session->outbox, (uint32_t)ack->messages) > ack->bytes)
         harp_session_part(session, HARP_REASON_TOO_LONG);
     else if (harp_outbox_credit(&session->outbox, ack->messages, ack->frames))
-        session->beg_at_ns = HARP_NEVER;
+        session->window_probe_at_ns = HARP_NEVER;
 }
 
 enum harp_verdict harp_session_take_ack(struct harp_session *session,

@@ -4,9 +4,9 @@
 
 #define SIZE_TRIES 3 /* full frames lost in a row after which a path carries no data */
 #define WHOLE_LOST                                                                                 \
-    32                /* full frames lost in a row after which the path may have become narrower   \
-                       */
-#define SIZE_GIVEN 10 /* and after which, if all paths are so, the connection ends */
+    32                  /* full frames lost in a row after which the path may have become narrower \
+                         */
+#define SIZE_BACKOFF 10 /* of the pause between tries of a path that does not carry them */
 
 static uint8_t number_of(const struct harp_session *session, const struct harp_path *path)
 {
@@ -91,31 +91,35 @@ void harp_session_path_settled(struct harp_session *session, struct harp_path *p
         return;
     standing->size_at_ns = HARP_NEVER;
     standing->size_fails = 0;
+    session->narrow_ns = HARP_NEVER;
     harp_session_paths_rate(session);
 }
 
-/* A path that went black may return with what it carried, so there is hope while a silent peer
- * would not be given up either. */
-static bool hopeless(const struct harp_session *session, uint32_t path)
-{
-    const struct harp_standing *standing = &session->standing[path];
-    if (!standing->heard || standing->size_fails >= SIZE_GIVEN)
-        return true;
-    return session->paths[path].dead &&
-           session->now_ns - standing->died_ns > session->config.dead_ns;
-}
-
-static bool all_fail(const struct harp_session *session)
+/* Whether every path is a PMTU black hole, or dead. */
+static bool no_path_carries_data(const struct harp_session *session)
 {
     for (uint32_t p = 0; p < session->paths_n; p++)
-        if (!hopeless(session, p))
+        if (session->standing[p].heard && !session->paths[p].dead && !fails(&session->standing[p]))
             return false;
     return true;
 }
 
+/* Routes change for a while and come back, so small frames alone are no reason to end a connection
+ * sooner than silence is. */
+static void give_up_if_narrow_for_long(struct harp_session *session)
+{
+    if (!no_path_carries_data(session)) {
+        session->narrow_ns = HARP_NEVER;
+        return;
+    }
+    session->narrow_ns = harp_min(session->narrow_ns, session->now_ns);
+    if (session->now_ns - session->narrow_ns >= session->config.dead_ns)
+        harp_session_part(session, HARP_REASON_MTU);
+}
+
 /* Routes change, and with them what a path carries: it must show again that it carries whole
  * frames. */
-static void doubt(struct harp_session *session, uint8_t path)
+static void suspect_pmtu_black_hole(struct harp_session *session, uint8_t path)
 {
     session->standing[path].whole_lost = 0;
     session->standing[path].confirmed_bytes = 0;
@@ -130,19 +134,18 @@ void harp_session_path_lost(struct harp_session *session, struct harp_path *path
     struct harp_standing *standing = &session->standing[number];
     standing->lost++;
     if (sent->bytes >= full_bytes(session) && ++standing->whole_lost == WHOLE_LOST)
-        doubt(session, number);
+        suspect_pmtu_black_hole(session, number);
     if (!is_size_probe(standing, sent))
         return;
     standing->size = HARP_SIZE_NONE;
     if (standing->confirmed_bytes >= full_bytes(session) || sent->bytes < full_bytes(session))
         return;
-    if (overtaken && standing->size_fails < SIZE_GIVEN)
+    if (overtaken && standing->size_fails < SIZE_BACKOFF)
         standing->size_fails++;
     harp_session_paths_rate(session);
     uint64_t wait_ns = harp_loss_rto_ns(&path->rtt, &session->config.loss) << standing->size_fails;
     standing->size_at_ns = session->now_ns + harp_min(wait_ns, session->config.probe_most_ns);
-    if (standing->size_fails >= SIZE_GIVEN && all_fail(session))
-        harp_session_part(session, HARP_REASON_MTU);
+    give_up_if_narrow_for_long(session);
 }
 
 void harp_session_path_found(struct harp_session *session, struct harp_path *path)

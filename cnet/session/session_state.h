@@ -47,7 +47,6 @@ struct harp_standing {
     uint64_t lost;
     uint64_t size_at_ns; /* when the next full frame is tried; HARP_NEVER if it need not be */
     uint64_t unreachable_at_ns; /* when ICMP last made us probe */
-    uint64_t died_ns;           /* when the path last went out of use */
     uint64_t flag_largest;      /* the peer's flag is that of an ACK with this `largest` */
     uint16_t confirmed_bytes;
     uint16_t size_bytes; /* of the padded PROBE */
@@ -81,6 +80,7 @@ struct harp_session {
     uint64_t asked_ns;   /* the last deadline that we gave; HARP_NEVER if none */
     uint64_t lapse_ns;   /* how far now_ns is behind the caller's clock */
     uint64_t heard_ns;   /* when the peer last showed that it lives */
+    uint64_t narrow_ns;  /* since when no path carries whole frames; HARP_NEVER if one does */
     uint64_t refused_ns; /* when its port was refused for the first time since then */
     uint64_t random;
     /* handshake and end */
@@ -101,8 +101,8 @@ struct harp_session {
     bool goes_quiet;     /* who drives stops when all it waits for is there: no ACK waits then */
     uint64_t at_once_ns; /* when an ACK last went at once for that */
     uint8_t heard_path;  /* where the last frame came */
-    uint64_t beg_at_ns;  /* without credit: when to ask by PROBE */
-    uint64_t beg_wait_ns;
+    uint64_t window_probe_at_ns; /* without credit: when to ask by PROBE */
+    uint64_t window_probe_wait_ns;
     uint64_t keep_at_ns;  /* when to show and ask for a sign of life */
     uint64_t pacer_at_ns; /* data waits for this, and for nothing else */
     /* the frame between harp_session_receive and harp_session_placed */

@@ -7,7 +7,6 @@ static void path_dies(struct harp_session *session, struct harp_path *path)
     harp_loss_news(&path->loss, false, session->now_ns);
     path->cc.ops->on_timeout(&path->cc, session->now_ns);
     path->dead = true;
-    session->standing[path - session->paths].died_ns = session->now_ns;
     harp_session_paths_rate(session);
     path->probe_wait_ns = harp_loss_rto_ns(&path->rtt, &session->config.loss);
     path->probe_at_ns = session->now_ns;
@@ -62,26 +61,28 @@ static void probe_somewhere(struct harp_session *session)
         path->probe = HARP_PROBE_PLAIN;
 }
 
-/* News of credit may have been lost, and nothing repeats it; so who waits for credit asks. */
-static void beg(struct harp_session *session)
+/* News of credit may have been lost, and nothing repeats it. So a sender that waits for credit asks
+ * for it by PROBE, as TCP probes a zero window (RFC 9293, section 3.8.6.1). */
+static void probe_for_credit(struct harp_session *session)
 {
 #ifdef HARP_BUG_CREDIT_LOST
     return;
 #endif
     if (!harp_outbox_starved(&session->outbox)) {
-        session->beg_at_ns = HARP_NEVER;
+        session->window_probe_at_ns = HARP_NEVER;
         return;
     }
-    if (session->beg_at_ns == HARP_NEVER) {
-        session->beg_wait_ns =
+    if (session->window_probe_at_ns == HARP_NEVER) {
+        session->window_probe_wait_ns =
             harp_loss_rto_ns(&session->paths[session->heard_path].rtt, &session->config.loss);
-    } else if (session->now_ns < session->beg_at_ns) {
+    } else if (session->now_ns < session->window_probe_at_ns) {
         return;
     } else {
         probe_somewhere(session);
-        session->beg_wait_ns = harp_min(2 * session->beg_wait_ns, session->config.probe_most_ns);
+        session->window_probe_wait_ns =
+            harp_min(2 * session->window_probe_wait_ns, session->config.probe_most_ns);
     }
-    session->beg_at_ns = session->now_ns + session->beg_wait_ns;
+    session->window_probe_at_ns = session->now_ns + session->window_probe_wait_ns;
 }
 
 static void keep_alive(struct harp_session *session)
@@ -118,7 +119,7 @@ void harp_session_timers(struct harp_session *session)
         see_to_path(session, &session->paths[path]);
         harp_session_path_timer(session, path);
     }
-    beg(session);
+    probe_for_credit(session);
     keep_alive(session);
 }
 
@@ -138,7 +139,7 @@ static uint64_t path_deadline_ns(struct harp_session *session, uint8_t number)
 
 static uint64_t open_deadline_ns(struct harp_session *session)
 {
-    uint64_t at_ns = harp_min(session->keep_at_ns, session->beg_at_ns);
+    uint64_t at_ns = harp_min(session->keep_at_ns, session->window_probe_at_ns);
     at_ns = harp_min(at_ns, session->pacer_at_ns);
     for (uint64_t set = session->awake; set;) {
         uint8_t path = harp_session_next_path(&set);

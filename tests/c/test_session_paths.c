@@ -132,6 +132,38 @@ static void test_a_path_that_becomes_narrow(void)
     pair_free(pair);
 }
 
+/* A route that is narrow for a while ends nothing, whatever `dead_ns` is. */
+static void test_all_paths_become_narrow_for_a_while(void)
+{
+    static const uint64_t patience_ns[] = {S, 30 * S};
+    for (int i = 0; i < 2; i++) {
+        struct pair *pair = pair_make(2);
+        static uint8_t to[SIZE];
+        int eager;
+        pair->config[0].dead_ns = pair->config[1].dead_ns = patience_ns[i];
+        pair->passes = counted;
+        narrow = 0;
+        pair_connect(pair);
+        send_one(pair);
+        narrow = 3;
+        assert(harp_session_post(pair->end[1], to, SIZE, 0, &eager));
+        assert(harp_session_message(pair->end[0], bytes, SIZE, 0));
+        pair->sent[0] = pair->received[1] = 0;
+        pair_pass(pair, patience_ns[i] * 9 / 10);
+        assert(!pair->closed[0].type && !pair->received[1]);
+        narrow = 0;
+        assert(pair_until(pair, 300 * MS, message_through));
+        narrow = 3;
+        assert(harp_session_post(pair->end[1], to, SIZE, 0, &eager));
+        assert(harp_session_message(pair->end[0], bytes, SIZE, 0));
+        pair_pass(pair, patience_ns[i] * 9 / 10);
+        assert(!pair->closed[0].type);
+        pair_pass(pair, patience_ns[i] / 5 + S / 2);
+        assert(pair->closed[0].reason == HARP_REASON_MTU);
+        pair_free(pair);
+    }
+}
+
 static bool path_1_is_black(struct pair *pair, uint8_t to, const struct harp_frame *frame)
 {
     return frame->path == 0 && counted(pair, to, frame);
@@ -403,6 +435,7 @@ int main(void)
     test_no_path_is_wide_enough();
     test_a_path_that_becomes_narrow();
     test_all_paths_become_narrow();
+    test_all_paths_become_narrow_for_a_while();
     test_the_last_living_path_is_narrow();
     test_loss_is_not_mtu();
     test_probing_a_size();
