@@ -5,6 +5,8 @@
 #include "base/copy_lines.h"
 #include "engine/engine_state.h"
 
+#define MOVE_PAUSE_NS UINT64_C(10000000) /* a path follows its peer no more often than this */
+
 void harp_connection_complete(struct harp_connection *connection,
                               const struct harp_completion *completion)
 {
@@ -63,6 +65,34 @@ void harp_connection_heard(struct harp_connection *connection, uint8_t path, uin
                              : connection->config.traffic_class);
     harp_recorder_add(connection->engine->recorder, connection->engine->now_ns, HARP_RECORD_PATH,
                       connection->id, path, (uint64_t)number);
+}
+
+/* Only the listening end follows, as only a QUIC server does (RFC 9000, section 9): it is the
+ * connecting end that sits behind a NAT. A replayed frame is never the newest of its path. */
+bool harp_connection_moves(struct harp_connection *connection, uint8_t port,
+                           const struct harp_arrival *arrival, const struct harp_header *header)
+{
+    struct harp_engine *engine = connection->engine;
+    struct harp_hop *hop = &connection->hops[header->path];
+    if (!connection->listening_end || hop->hop == HARP_NO_HOP || hop->port != port ||
+        hop->local != arrival->local || harp_address_same(&hop->remote, arrival->from) ||
+        engine->now_ns - hop->moved_ns < MOVE_PAUSE_NS ||
+        !harp_session_is_newest(connection->session, header))
+        return false;
+    char why[HARP_WHY_BYTES];
+    const struct harp_port_ops *ops = engine->ports[port]->ops;
+    int number = ops->hop(engine->ports[port], arrival->from, arrival->local, why);
+    if (number < 0)
+        return false;
+    ops->unhop(engine->ports[port], hop->hop);
+    hop->hop = number;
+    hop->remote = *arrival->from;
+    hop->moved_ns = engine->now_ns;
+    if (header->path == 0)
+        harp_address_format(arrival->from, connection->peer, sizeof connection->peer);
+    harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_PATH, connection->id,
+                      header->path, (uint64_t)number);
+    return true;
 }
 
 static bool execute(struct harp_connection *connection, const struct harp_command *command)

@@ -116,10 +116,14 @@ static void take(struct harp_engine *engine, uint8_t port, struct harp_connectio
     }
     if (header->type != HARP_ACK && header->path < connection->config.paths)
         harp_connection_heard(connection, header->path, port, arrival->local, arrival->from);
+    bool moves = header->path < connection->config.paths &&
+                 harp_connection_moves(connection, port, arrival, header);
     struct harp_place where;
     if (harp_session_receive(connection->session, engine->now_ns, arrival->waited_ns, header, body,
                              arrival->marked, &where) == HARP_PLACE)
         place(engine, connection, arrival, header, &where);
+    if (moves)
+        harp_session_path_moved(connection->session, header->path);
     bool on_path =
         header->type == HARP_DATA || header->type == HARP_PROBE; /* others are about it */
     if (on_path && header->path < connection->config.paths &&

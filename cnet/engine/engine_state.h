@@ -55,6 +55,7 @@ struct harp_hop {
     uint16_t local;
     int hop; /* HARP_NO_HOP until the path has been heard of */
     struct harp_address remote;
+    uint64_t moved_ns; /* when the peer's address last changed */
 };
 
 struct harp_connection {
@@ -259,6 +260,11 @@ uint32_t harp_engine_hops_payload_max(const struct harp_engine *engine, const st
 /* Largest datagram that a port takes, and each other one of its kind, by which further paths may
  * come. */
 uint32_t harp_engine_payload_max_beside(const struct harp_engine *engine, uint8_t port);
+
+/* A frame whose tag holds came from an address that is not its path's: whether the path leads there
+ * from now on. */
+bool harp_connection_moves(struct harp_connection *connection, uint8_t port,
+                           const struct harp_arrival *arrival, const struct harp_header *header);
 
 /* engine_connect.c */
 void harp_engine_session_config(struct harp_engine *engine,

@@ -266,6 +266,7 @@ struct harp_path_info {
     bool retired;   /* by harp_session_path_retire */
     bool off_queue; /* by the peer */
     bool mtu_fails;
+    bool validating;          /* the peer's new address has not answered yet */
     uint16_t confirmed_bytes; /* largest UDP payload known to have arrived */
     uint16_t probing_bytes;   /* padded PROBE under way; 0 if none is */
     uint64_t smoothed_ns;     /* round trip without the far host's part; 0 while unknown */
@@ -283,6 +284,15 @@ bool harp_session_path_info(const struct harp_session *session, uint8_t path,
 
 /* Put no data on this path any more unless no other lives; and take that back. */
 void harp_session_path_retire(struct harp_session *session, uint8_t path, bool retired);
+
+/* Whether a frame of the connection, whose tag holds, has a larger number than all that have come
+ * on its path: then it is no replay, and nobody else's than the peer's. */
+bool harp_session_is_newest(const struct harp_session *session, const struct harp_header *header);
+
+/* The peer's address on this path has changed, as behind a NAT that forgot it, and frames go to the
+ * new one from now on. The path carries no data until a PROBE is acknowledged that went there (path
+ * validation, RFC 9000, section 9.3): who sent on a captured frame must not draw a flood. */
+void harp_session_path_moved(struct harp_session *session, uint8_t path);
 
 /* Tell the peer whether its frames on this path arrive on a queue that is not this engine's. */
 void harp_session_path_off_queue(struct harp_session *session, uint8_t path, bool off);

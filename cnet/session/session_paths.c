@@ -34,7 +34,7 @@ void harp_session_paths_rate(struct harp_session *session)
     bool choice = false;
     for (uint32_t p = 0; p < session->paths_n; p++) {
         const struct harp_standing *standing = &session->standing[p];
-        bool can = standing->heard && !fails(standing);
+        bool can = standing->heard && !fails(standing) && !standing->validating;
         session->paths[p].barred = !can;
         choice |= can && !session->paths[p].dead && wanted(standing);
     }
@@ -80,6 +80,10 @@ void harp_session_path_settled(struct harp_session *session, struct harp_path *p
                                const struct harp_sent *sent)
 {
     struct harp_standing *standing = &session->standing[number_of(session, path)];
+    if (standing->validating && !harp_packet_before(sent->packet, standing->validating_from)) {
+        standing->validating = false;
+        harp_session_paths_rate(session);
+    }
     if (is_size_probe(standing, sent))
         standing->size = HARP_SIZE_NONE;
     if (sent->bytes >= full_bytes(session))
@@ -206,6 +210,7 @@ bool harp_session_path_info(const struct harp_session *session, uint8_t path,
         .retired = standing->retired,
         .off_queue = standing->off_queue,
         .mtu_fails = fails(standing),
+        .validating = standing->validating,
         .confirmed_bytes = standing->confirmed_bytes,
         .probing_bytes = standing->size == HARP_SIZE_NONE ? 0 : standing->size_bytes,
         .smoothed_ns = harp_rtt_smoothed_ns(&at->rtt),
@@ -223,6 +228,27 @@ void harp_session_path_retire(struct harp_session *session, uint8_t path, bool r
     if (session->state != HARP_OPEN || !exists(session, path))
         return;
     session->standing[path].retired = retired;
+    harp_session_paths_rate(session);
+}
+
+bool harp_session_is_newest(const struct harp_session *session, const struct harp_header *header)
+{
+    bool numbered = header->type == HARP_DATA || header->type == HARP_PROBE;
+    return numbered && exists(session, header->path) &&
+           header->connection == session->config.connection &&
+           header->epoch == session->config.epoch &&
+           harp_packet_before(session->paths[header->path].sack.largest,
+                              harp_session_number(session, header));
+}
+
+void harp_session_path_moved(struct harp_session *session, uint8_t path)
+{
+    if (session->state != HARP_OPEN || !exists(session, path) || !session->standing[path].heard)
+        return;
+    session->standing[path].validating = true;
+    session->standing[path].validating_from = session->paths[path].sent.next;
+    session->paths[path].probe = HARP_PROBE_PLAIN;
+    harp_session_wake(session, path);
     harp_session_paths_rate(session);
 }
 

@@ -54,6 +54,8 @@ struct harp_standing {
     uint8_t whole_lost; /* full frames of any kind lost since one arrived */
     uint8_t size_fails; /* full frames lost in a row where later packets arrived */
     bool heard;
+    bool validating;          /* the peer's new address: until a packet is acknowledged that */
+    uint64_t validating_from; /* has this number or a later one */
     bool retired;
     bool off_queue;   /* the peer says so of what we send */
     bool arrives_off; /* we say so of what the peer sends */

@@ -428,8 +428,71 @@ static void test_refused_while_connecting(void)
     pair_free(pair);
 }
 
+static bool new_address_answers;
+static uint64_t data_before_the_answer;
+
+static bool passes_to_new_address(struct pair *pair, uint8_t to, const struct harp_frame *frame)
+{
+    (void)pair;
+    bool path_0 = to == 0 && frame->path == 0;
+    data_before_the_answer += path_0 && !new_address_answers && frame->header.type == HARP_DATA;
+    return !path_0 || new_address_answers;
+}
+
+static bool answered(const struct pair *pair)
+{
+    return pair->received[0] == 1;
+}
+
+/* To an address that only came with a frame, probes go and no data, until one is acknowledged. */
+static void test_a_path_that_moved_is_validated_before_it_carries_data(void)
+{
+    static uint8_t to[SIZE];
+    int eager;
+    struct pair *pair = pair_make(1);
+    pair_connect(pair);
+    new_address_answers = false;
+    data_before_the_answer = 0;
+    pair->passes = passes_to_new_address;
+    harp_session_path_moved(pair->end[1], 0);
+    assert(info(pair, 1, 0).validating && !info(pair, 1, 0).usable);
+    assert(harp_session_post(pair->end[0], to, SIZE, 0, &eager));
+    assert(harp_session_message(pair->end[1], bytes, SIZE, 0));
+    uint64_t probes = pair->frames[0][HARP_PROBE];
+    pair_pass(pair, 300 * MS);
+    assert(pair->frames[0][HARP_PROBE] > probes && data_before_the_answer == 0);
+    assert(info(pair, 1, 0).validating && !pair->closed[1].type);
+    new_address_answers = true;
+    assert(pair_until(pair, 300 * MS, answered));
+    assert(!info(pair, 1, 0).validating);
+    pair_free(pair);
+}
+
+/* Only what the peer sent last shows where it is. */
+static void test_only_the_newest_frame_of_a_path_moves_it(void)
+{
+    struct pair *pair = pair_make(1);
+    pair_connect(pair);
+    struct harp_header header = {.version = HARP_VERSION,
+                                 .type = HARP_PROBE,
+                                 .connection = pair->config[1].connection,
+                                 .epoch = pair->config[1].epoch};
+    uint64_t next = pair->config[0].first + info(pair, 0, 0).sent;
+    header.packet = (uint32_t)next;
+    assert(harp_session_is_newest(pair->end[1], &header));
+    header.packet = (uint32_t)(next - 1);
+    assert(!harp_session_is_newest(pair->end[1], &header));
+    header.packet = (uint32_t)next;
+    header.type = HARP_ACK;
+    assert(!harp_session_is_newest(pair->end[1], &header));
+    pair_free(pair);
+}
+
 int main(void)
 {
+    test_a_path_that_moved_is_validated_before_it_carries_data();
+    test_only_the_newest_frame_of_a_path_moves_it();
+
     test_information();
     test_a_narrow_path_is_left_out_and_comes_back();
     test_no_path_is_wide_enough();
