@@ -1,7 +1,7 @@
 /* What congestion control promises, against a virtual bottleneck with real sessions at both ends.
  *
- * The bound of a queue is that of cc.h: T sqrt(n 25 Gb/s / capacity), here twice that for the mean
- * of what arrives in bursts and while newcomers learn.
+ * The bound of a queue is that of cc_swift.c: T sqrt(n 25 Gb/s / capacity), here twice that for the
+ * mean of what arrives in bursts and while newcomers learn.
  *
  * Usage: test_bottleneck [NAME]; all tests without a name.
  */

@@ -1,0 +1,76 @@
+/* The parts of harp_cc_swift (cc.h), one law a file, and the state that they share.
+ *
+ *   cc_swift.c        the delay law, doubling at first, marks, and the table of functions
+ *   cc_swift_drain.c  drains, by which all flows learn the empty path's delay
+ *   cc_swift_loss.c   what share of loss is taken for congestion
+ */
+#ifndef HARP_CC_SWIFT_H
+#define HARP_CC_SWIFT_H
+
+#include <stdbool.h>
+
+#include "session/cc.h"
+
+#define HARP_SWIFT_SCALE 1024 /* windows are in bytes times this, so that slow growth counts */
+#define HARP_SWIFT_STEP_MOST (HARP_SWIFT_SCALE / 4)
+#define HARP_SWIFT_PATIENCE_LEAST 8 /* round trips from one drain to the next, at least */
+
+struct harp_swift {
+    uint64_t fabric; /* windows, scaled */
+    uint64_t host;
+    uint64_t before; /* the fabric window before the last reduction for loss; 0 if none to undo */
+    uint64_t stop;   /* the window, scaled, at which doubling ends; 0 once it has ended */
+    /* this round */
+    uint64_t round_ns; /* when it ends */
+    uint64_t fabric_sum_ns, host_sum_ns, samples;
+    uint64_t acked, marked; /* bytes, packets */
+    uint64_t used;          /* whether the window was what limited */
+    uint64_t above;         /* samples in a row above the target */
+    /* across rounds */
+    uint64_t rtt_ns; /* of the latest sample, both parts */
+    uint64_t latest_ns;
+    uint64_t jitter_x16_ns;
+    uint64_t alpha_x65536; /* share of marked packets, smoothed */
+    /* loss */
+    uint64_t judge_ns; /* no judgement before this; 0: to be set by the next ACK */
+    uint64_t came, lost;
+    uint64_t step_x1024; /* by how much the window may grow until the next judgement ... */
+    uint64_t roof;       /* ... which is up to here */
+    /* drain */
+    uint64_t low_ns, low_at_ns; /* least delay of the last period, and when */
+    uint64_t drain_ns;          /* draining, or its echo is passing, until then */
+    uint64_t patience;          /* round trips from one drain to the next, at least */
+    uint64_t base_ns;           /* what the last drain started from */
+    uint64_t drained;           /* window during the drain; 0 if none is */
+};
+
+_Static_assert(sizeof(struct harp_swift) <= sizeof(((struct harp_cc *)0)->state), "state fits");
+
+static inline struct harp_swift *harp_swift_of(struct harp_cc *cc)
+{
+    return (struct harp_swift *)cc->state;
+}
+
+/* window * of / whole. The quotient comes first, in 2^-16, so that nothing overflows and a window
+ * of a few bytes still has parts. */
+static inline uint64_t harp_swift_part(uint64_t window, uint64_t of, uint64_t whole)
+{
+    return window * (of * 65536 / whole) / 65536;
+}
+
+/* cc_swift.c: queueing delay at which a flow of this rate is content; a window within its bounds;
+ * the next round begins. */
+uint64_t harp_swift_content_ns(uint64_t target_ns, uint64_t window, uint64_t rtt_ns);
+uint64_t harp_swift_bounded(const struct harp_cc *cc, uint64_t window);
+void harp_swift_begin_round(struct harp_swift *swift, uint64_t now_ns);
+
+/* cc_swift_loss.c: judge the share that was lost, as soon as it is heavy or enough has come to say
+ * that it is not. */
+void harp_swift_judge_loss(struct harp_cc *cc, uint64_t now_ns);
+
+/* cc_swift_drain.c: remember the least delay of the last period; one period after it, drain.
+ * Returns whether this sample is to be left out, since a drain of our own is under way or its echo
+ * passes. */
+bool harp_swift_drain(struct harp_cc *cc, const struct harp_cc_ack *ack, uint64_t base_ns);
+
+#endif

@@ -1,0 +1,60 @@
+/* The least delay is no help to a flow that only ever saw a full queue: it takes the queue for part
+ * of the path and gets more than its share. So all flows empty the queue together now and then, as
+ * BBR does to learn its round trip (Cardwell et al., ACM Queue 14(5), 2016): one period after the
+ * lowest delay of the last period was seen, the window shrinks for about a round trip to half of
+ * what the empty path would hold, and then is what it was. Who drains alone is seen by the others,
+ * whose periods start anew with his; so after a few periods all drain at once. A period is at least
+ * 8 round trips, twice as many each time that nothing new was learnt, 64 in the end, and again 8
+ * when the least delay fell by a sixteenth; rounded up to a power of two in ns, so that different
+ * round trips meet. Where the operator knows base_ns, it is used instead of the least seen. */
+#include "base/sequence.h"
+#include "session/cc_swift.h"
+
+#define PATIENCE_MOST 64 /* round trips between two drains, once nothing is learnt any more */
+
+static uint64_t period_ns(uint64_t rtt_ns, uint64_t rounds)
+{
+    uint64_t period = UINT64_C(1) << 17; /* 131 us */
+    while (period < rounds * rtt_ns)
+        period *= 2;
+    return period;
+}
+
+static void begin_drain(struct harp_cc *cc, uint64_t now_ns, uint64_t base_ns)
+{
+    struct harp_swift *swift = harp_swift_of(cc);
+    uint64_t half = (uint64_t)cc->config.segment_bytes * HARP_SWIFT_SCALE / 2;
+    uint64_t empty = harp_swift_part(swift->fabric, base_ns, 2 * swift->rtt_ns);
+    swift->drained = harp_max(empty, swift->fabric / 8);
+    swift->drained = harp_max(swift->drained, harp_min(swift->fabric, half));
+    swift->drain_ns = now_ns + swift->rtt_ns + base_ns;
+    swift->low_ns = HARP_NEVER;
+    swift->low_at_ns = now_ns;
+    swift->base_ns = base_ns;
+    swift->patience = harp_min(2 * swift->patience, PATIENCE_MOST);
+}
+
+bool harp_swift_drain(struct harp_cc *cc, const struct harp_cc_ack *ack, uint64_t base_ns)
+{
+    struct harp_swift *swift = harp_swift_of(cc);
+    if (ack->fabric_ns <= swift->low_ns) {
+        swift->low_ns = ack->fabric_ns;
+        swift->low_at_ns = ack->now_ns;
+    }
+    if (ack->now_ns < swift->drain_ns)
+        return true;
+    if (base_ns < swift->base_ns - swift->base_ns / 16) {
+        swift->base_ns = base_ns;
+        swift->patience = HARP_SWIFT_PATIENCE_LEAST;
+    }
+    if (swift->drained) { /* its echo: what was sent during the drain comes back */
+        swift->drained = 0;
+        swift->drain_ns = ack->now_ns + swift->rtt_ns;
+        return true;
+    }
+    if (swift->stop || !swift->used ||
+        ack->now_ns - swift->low_at_ns < period_ns(swift->rtt_ns, swift->patience))
+        return false;
+    begin_drain(cc, ack->now_ns, base_ns);
+    return true;
+}
