@@ -49,7 +49,7 @@ struct harp_cc_loss {
 struct harp_cc {
     const struct harp_cc_ops *ops;
     struct harp_cc_config config;
-    uint64_t state[32]; /* the controller's own */
+    uint64_t state[64]; /* the controller's own */
 };
 
 struct harp_cc_ops {

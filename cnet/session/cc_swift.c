@@ -143,6 +143,7 @@ static void end_round(struct harp_cc *cc, uint64_t base_ns, uint64_t now_ns)
     uint64_t fabric_ns = swift->fabric_sum_ns / swift->samples;
     uint64_t host_ns = swift->host_sum_ns / swift->samples;
     uint64_t rtt_ns = fabric_ns + host_ns;
+    swift->mean_ns = fabric_ns;
     uint64_t target_ns = fabric_target_ns(cc, swift, base_ns, rtt_ns);
     bool grows = swift->used && !swift->marked;
     heed_marks(cc);
@@ -185,7 +186,7 @@ static void swift_on_ack(struct harp_cc *cc, const struct harp_cc_ack *ack)
     swift->used |= 2 * ack->flying * HARP_SWIFT_SCALE >= swift->fabric;
     if (!ack->fabric_ns)
         return;
-    uint64_t base_ns = cc->config.base_ns ? cc->config.base_ns : ack->least_ns;
+    uint64_t base_ns = harp_swift_base_ns(cc, ack);
     swift->rtt_ns = ack->fabric_ns + ack->host_ns;
     harp_swift_judge_loss(cc, ack->now_ns);
     if (harp_swift_drain(cc, ack, base_ns)) {

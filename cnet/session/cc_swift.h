@@ -40,8 +40,14 @@ struct harp_swift {
     uint64_t low_ns, low_at_ns; /* least delay of the last period, and when */
     uint64_t drain_ns;          /* draining, or its echo is passing, until then */
     uint64_t patience;          /* round trips from one drain to the next, at least */
-    uint64_t base_ns;           /* what the last drain started from */
     uint64_t drained;           /* window during the drain; 0 if none is */
+    /* what drains have taught */
+    uint64_t base_ns;       /* delay of the empty path */
+    uint64_t drain_base_ns; /* what that was when the last drain began */
+    uint64_t mean_ns;       /* delay of the last whole round */
+    uint64_t missed;        /* drains in a row that did not reach the base */
+    uint64_t missed_at_ns;  /* when the first of them ended */
+    uint64_t floor_ns[2];   /* least and greatest of what they reached */
 };
 
 _Static_assert(sizeof(struct harp_swift) <= sizeof(((struct harp_cc *)0)->state), "state fits");
@@ -68,9 +74,10 @@ void harp_swift_begin_round(struct harp_swift *swift, uint64_t now_ns);
  * that it is not. */
 void harp_swift_judge_loss(struct harp_cc *cc, uint64_t now_ns);
 
-/* cc_swift_drain.c: remember the least delay of the last period; one period after it, drain.
- * Returns whether this sample is to be left out, since a drain of our own is under way or its echo
- * passes. */
+/* cc_swift_drain.c: what this ACK and the last drains say of the empty path's delay; remember the
+ * least delay of the last period; one period after it, drain. Returns whether this sample is to be
+ * left out, since a drain of our own is under way or its echo passes. */
+uint64_t harp_swift_base_ns(struct harp_cc *cc, const struct harp_cc_ack *ack);
 bool harp_swift_drain(struct harp_cc *cc, const struct harp_cc_ack *ack, uint64_t base_ns);
 
 #endif

@@ -17,10 +17,13 @@ static void remember_least(struct harp_rtt *rtt, uint64_t now_ns, uint64_t fabri
     rtt->min_ns[0] = harp_min(rtt->min_ns[0], fabric_ns);
 }
 
-void harp_rtt_sample(struct harp_rtt *rtt, uint64_t now_ns, uint64_t total_ns, uint64_t host_ns)
+bool harp_rtt_sample(struct harp_rtt *rtt, uint64_t now_ns, uint64_t total_ns, uint64_t host_ns)
 {
-    host_ns = harp_min(host_ns, total_ns);
-    uint64_t fabric_ns = harp_max(total_ns - host_ns, 1);
+    bool possible = host_ns < total_ns;
+    if (!possible && harp_rtt_known(rtt))
+        return false;
+    uint64_t fabric_ns = harp_max(possible ? total_ns - host_ns : total_ns, 1);
+    host_ns = possible ? host_ns : 0;
     rtt->latest_ns = fabric_ns;
     rtt->latest_host_ns = host_ns;
     remember_least(rtt, now_ns, fabric_ns);
@@ -29,7 +32,7 @@ void harp_rtt_sample(struct harp_rtt *rtt, uint64_t now_ns, uint64_t total_ns, u
         rtt->var_x4_ns = fabric_ns * 2;
         rtt->host_x8_ns = host_ns * 8;
         rtt->host_var_x4_ns = host_ns * 2;
-        return;
+        return true;
     }
     uint64_t srtt_ns = rtt->srtt_x8_ns / 8;
     uint64_t off_ns = fabric_ns > srtt_ns ? fabric_ns - srtt_ns : srtt_ns - fabric_ns;
@@ -39,6 +42,7 @@ void harp_rtt_sample(struct harp_rtt *rtt, uint64_t now_ns, uint64_t total_ns, u
     off_ns = host_ns > mean_ns ? host_ns - mean_ns : mean_ns - host_ns;
     rtt->host_var_x4_ns += off_ns - rtt->host_var_x4_ns / 4;
     rtt->host_x8_ns += host_ns - mean_ns;
+    return true;
 }
 
 bool harp_rtt_known(const struct harp_rtt *rtt)

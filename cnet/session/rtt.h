@@ -10,7 +10,7 @@
  * scaled so that nothing is lost to rounding.
  *
  * The least delay seen stands for the empty network. It is forgotten after 10 to 20 seconds, so
- * that a path that was moved gets a new one.
+ * that a path that was moved gets a new one (cc_swift_drain.c learns it sooner).
  */
 #ifndef HARP_RTT_H
 #define HARP_RTT_H
@@ -33,8 +33,11 @@ struct harp_rtt {
 
 void harp_rtt_init(struct harp_rtt *rtt);
 
-/* One packet came back after `total_ns`, of which the far host says that it took `host_ns`. */
-void harp_rtt_sample(struct harp_rtt *rtt, uint64_t now_ns, uint64_t total_ns, uint64_t host_ns);
+/* One packet came back after `total_ns`, of which the far host says that it took `host_ns`. A host
+ * that took all of that time or more is impossible (a clock was set, or two clocks differ): such a
+ * sample is left out, and false returned; but the first is better than none, and counts as all
+ * fabric. */
+bool harp_rtt_sample(struct harp_rtt *rtt, uint64_t now_ns, uint64_t total_ns, uint64_t host_ns);
 
 bool harp_rtt_known(const struct harp_rtt *rtt);
 

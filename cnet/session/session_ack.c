@@ -114,7 +114,8 @@ static void sample_delay(struct harp_session *session, struct harp_path *path,
                          struct harp_cc_ack *news)
 {
     uint64_t came_ns = harp_max(session->came_ns, sent->time_ns);
-    harp_rtt_sample(&path->rtt, session->now_ns, came_ns - sent->time_ns, ack->delay_ns);
+    if (!harp_rtt_sample(&path->rtt, session->now_ns, came_ns - sent->time_ns, ack->delay_ns))
+        return;
     news->fabric_ns = path->rtt.latest_ns;
     news->host_ns = path->rtt.latest_host_ns;
 }

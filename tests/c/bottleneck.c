@@ -48,6 +48,7 @@ struct world {
     /* the bottleneck */
     uint64_t free_ps; /* when the line is free, relative to 0, in ps */
     uint64_t tokens_ps;
+    bool odd_done;
     uint64_t placed[BN_FLOWS]; /* frames at from_ns */
     uint64_t said[BN_FLOWS];   /* lost packets at from_ns, as the sender counts */
     uint64_t data, again, lost, marked, waits, wait_sum_ns, wait_max_ns, wait_bin_ns;
@@ -107,11 +108,13 @@ static uint32_t new_flight(struct world *w)
     return w->idle[--w->idle_n];
 }
 
-static uint64_t rtt_of(const struct bn_scene *s, uint32_t flow)
+static uint64_t rtt_of(const struct world *w, uint32_t flow)
 {
+    const struct bn_scene *s = w->scene;
+    uint64_t longer_ns = w->now_ns >= s->longer_at_ns ? s->longer_ns : 0;
     if (!s->rtt_last_ns || s->flows < 2)
-        return s->rtt_ns;
-    return s->rtt_ns + (s->rtt_last_ns - s->rtt_ns) * flow / (s->flows - 1);
+        return s->rtt_ns + longer_ns;
+    return s->rtt_ns + longer_ns + (s->rtt_last_ns - s->rtt_ns) * flow / (s->flows - 1);
 }
 
 static void note_wait(struct world *w, uint64_t wait_ns)
@@ -173,7 +176,7 @@ static void transmit(struct world *w, uint32_t host, uint64_t now_ns,
     uint32_t flight = new_flight(w);
     w->flights[flight].frame = *frame;
     w->flights[flight].marked = marked;
-    push(w, at_ns + rtt_of(s, host / 2) / 2, host ^ 1, flight);
+    push(w, at_ns + rtt_of(w, host / 2) / 2, host ^ 1, flight);
 }
 
 static uint64_t *busy_of(struct world *w, uint32_t number)
@@ -196,6 +199,15 @@ static void *memory_for(const struct harp_session_config *config)
     return aligned_alloc(64, (harp_session_size(config) + 63) / 64 * 64);
 }
 
+/* How long the frame has waited in its host, as far as its time stamp tells. */
+static uint64_t waited(struct world *w, uint32_t number, const struct harp_frame *frame)
+{
+    bool odd = w->scene->odd_ns && !w->odd_done && w->now_ns >= w->scene->odd_at_ns &&
+               !(number & 1) && frame->header.type == HARP_ACK;
+    w->odd_done |= odd;
+    return odd ? w->scene->odd_ns : 0;
+}
+
 static void take(struct world *w, uint32_t number, uint64_t now_ns, uint32_t flight)
 {
     struct host *host = &w->hosts[number];
@@ -207,8 +219,8 @@ static void take(struct world *w, uint32_t number, uint64_t now_ns, uint32_t fli
         assert(!harp_parameters_decode(frame->body, frame->header.length, &first));
         host->session = harp_session_accept(memory_for(&host->config), &host->config, now_ns,
                                             &first, frame->header.path);
-    } else if (harp_session_receive(host->session, now_ns, 0, &frame->header, frame->body,
-                                    w->flights[flight].marked, &place) == HARP_PLACE) {
+    } else if (harp_session_receive(host->session, now_ns, waited(w, number, frame), &frame->header,
+                                    frame->body, w->flights[flight].marked, &place) == HARP_PLACE) {
         harp_session_placed(host->session, true);
     }
     w->idle[w->idle_n++] = flight;

@@ -43,6 +43,10 @@ struct bn_scene {
     uint64_t rtt_ns;       /* of the empty path, flow 0 */
     uint64_t rtt_last_ns;  /* of the last flow, the others evenly between; 0: all alike */
     uint64_t stagger_ns;   /* between the starts of two flows */
+    uint64_t longer_at_ns; /* from then on the path is longer, ... */
+    uint64_t longer_ns;    /* ... by this */
+    uint64_t odd_at_ns;    /* one ACK's time of arrival, from then on, is wrong: too early ... */
+    uint64_t odd_ns;       /* ... by this, as one that was stamped before the clock was set */
     struct bn_host host;
     bool shared_hosts; /* all senders on one core, all receivers on another */
     uint64_t from_ns, to_ns;

@@ -212,7 +212,7 @@ static void test_stalled_hosts(void)
                                                    .host = {1000, 3000, stall_ns, stall_ns},
                                                    .to_ns = 1000 * MS});
         assert(r.again <= r.lost + 0.001);
-        assert(fabs(r.said - r.lost) <= 0.003);
+        assert(fabs(r.said - r.lost) <= 0.006);
     }
 }
 
@@ -253,6 +253,47 @@ static void test_slow_hosts(void)
     }
 }
 
+static struct bn_scene empty_path(const char *name)
+{
+    return (struct bn_scene){.name = name,
+                             .flows = 1,
+                             .rate_mbps = 10000,
+                             .buffer_bytes = 2000000,
+                             .rtt_ns = 100 * US,
+                             .from_ns = 600 * MS,
+                             .to_ns = 700 * MS};
+}
+
+/* Half a second after a route has changed the flow fills the longer path, and no more. */
+static void test_longer_paths(void)
+{
+    const uint64_t longer_ns[] = {100 * US, 300 * US, 1 * MS};
+    for (size_t i = 0; i < sizeof longer_ns / sizeof *longer_ns; i++)
+        for (uint32_t flows = 1; flows <= 4; flows *= 4) {
+            struct bn_scene scene = empty_path("a path that gets longer");
+            scene.flows = flows;
+            scene.longer_at_ns = 100 * MS;
+            scene.longer_ns = longer_ns[i];
+            struct bn_result r = run(scene);
+            assert(r.use >= 0.9 && r.jain >= 0.9);
+            assert(bounded(r.queue_ns, flows, 10000) && r.lost == 0);
+        }
+}
+
+/* One sample that makes the path look shorter than it is, or that cannot be: its ACK seems to have
+ * come before what it acknowledges was sent. */
+static void test_odd_samples(void)
+{
+    const uint64_t odd_ns[] = {20 * US, 50 * US, 90 * US, 98 * US, 1 * MS, 1000 * MS};
+    for (size_t i = 0; i < sizeof odd_ns / sizeof *odd_ns; i++) {
+        struct bn_scene scene = empty_path("one wrong time stamp");
+        scene.odd_at_ns = 100 * MS;
+        scene.odd_ns = odd_ns[i];
+        struct bn_result r = run(scene);
+        assert(r.use >= 0.9 && bounded(r.queue_ns, 1, 10000));
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct {
@@ -270,7 +311,9 @@ int main(int argc, char **argv)
                  {"noisy", test_noisy_hosts},
                  {"stalls", test_stalled_hosts},
                  {"slow", test_slow_hosts},
-                 {"turns", test_turns}};
+                 {"turns", test_turns},
+                 {"longer", test_longer_paths},
+                 {"odd", test_odd_samples}};
     int ran = 0;
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
         if (argc > 1 && strcmp(argv[1], tests[i].name) != 0)
