@@ -16,6 +16,6 @@ def bottleneck(tmp_path_factory):
 
 @pytest.mark.parametrize("scenes", ["use", "late", "rtts", "deep", "shallow", "loss", "policer",
                                     "marks", "tiny", "noisy", "stalls", "slow", "turns",
-                                    "longer", "odd"])
+                                    "longer", "odd", "incast"])
 def test_a_bottleneck_is_used_shared_and_not_flooded(bottleneck, scenes):
     run(bottleneck, scenes)

@@ -64,6 +64,7 @@ static uint64_t fabric_target_ns(const struct harp_cc *cc, const struct harp_swi
                                  uint64_t base_ns, uint64_t rtt_ns)
 {
     uint64_t queue_ns = harp_swift_content_ns(cc->config.target_ns, swift->fabric, rtt_ns);
+    queue_ns = queue_ns * swift->depth_x65536 / 65536;
     uint64_t jitter_ns = swift->jitter_x16_ns * JITTER_FACTOR / 16;
     return base_ns + queue_ns + harp_min(jitter_ns, JITTER_MOST * cc->config.target_ns);
 }
@@ -88,6 +89,7 @@ static void swift_init(struct harp_cc *cc)
         .low_ns = HARP_NEVER,
         .patience = HARP_SWIFT_PATIENCE_LEAST,
         .alpha_x65536 = 65536,
+        .depth_x65536 = 65536,
         .step_x1024 = HARP_SWIFT_STEP_MOST,
         .roof = UINT64_MAX};
 }
@@ -125,7 +127,7 @@ void harp_swift_begin_round(struct harp_swift *swift, uint64_t now_ns)
 {
     swift->round_ns = now_ns + swift->rtt_ns;
     swift->fabric_sum_ns = swift->host_sum_ns = swift->samples = 0;
-    swift->acked = swift->marked = swift->used = 0;
+    swift->acked = swift->marked = swift->used = swift->round_lost = 0;
 }
 
 /* Most that the window may grow by in a round. */
@@ -147,6 +149,7 @@ static void end_round(struct harp_cc *cc, uint64_t base_ns, uint64_t now_ns)
     uint64_t target_ns = fabric_target_ns(cc, swift, base_ns, rtt_ns);
     bool grows = swift->used && !swift->marked;
     heed_marks(cc);
+    harp_swift_fit_buffer(cc, fabric_ns - harp_min(fabric_ns, base_ns));
     if (fabric_ns > target_ns) /* a queue limits, not a policer */
         swift->roof = UINT64_MAX;
     if (fabric_ns > target_ns || grows)
@@ -208,6 +211,7 @@ static void swift_on_ack(struct harp_cc *cc, const struct harp_cc_ack *ack)
 static void swift_on_loss(struct harp_cc *cc, const struct harp_cc_loss *loss)
 {
     harp_swift_of(cc)->lost += loss->bytes;
+    harp_swift_of(cc)->round_lost += loss->bytes;
 }
 
 /* Nothing has come back at all: start again from one segment, quickly up to half the old window. */

@@ -34,8 +34,10 @@ struct harp_swift {
     /* loss */
     uint64_t judge_ns; /* no judgement before this; 0: to be set by the next ACK */
     uint64_t came, lost;
-    uint64_t step_x1024; /* by how much the window may grow until the next judgement ... */
-    uint64_t roof;       /* ... which is up to here */
+    uint64_t round_lost;   /* bytes, this round */
+    uint64_t depth_x65536; /* share of the queue that it would be content with which fits */
+    uint64_t step_x1024;   /* by how much the window may grow until the next judgement ... */
+    uint64_t roof;         /* ... which is up to here */
     /* drain */
     uint64_t low_ns, low_at_ns; /* least delay of the last period, and when */
     uint64_t drain_ns;          /* draining, or its echo is passing, until then */
@@ -73,6 +75,9 @@ void harp_swift_begin_round(struct harp_swift *swift, uint64_t now_ns);
 /* cc_swift_loss.c: judge the share that was lost, as soon as it is heavy or enough has come to say
  * that it is not. */
 void harp_swift_judge_loss(struct harp_cc *cc, uint64_t now_ns);
+
+/* cc_swift_loss.c: a round is over in which so much of a queue was seen: how deep a queue fits. */
+void harp_swift_fit_buffer(struct harp_cc *cc, uint64_t queue_ns);
 
 /* cc_swift_drain.c: what this ACK and the last drains say of the empty path's delay; remember the
  * least delay of the last period; one period after it, drain. Returns whether this sample is to be

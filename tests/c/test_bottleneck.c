@@ -294,6 +294,27 @@ static void test_odd_samples(void)
     }
 }
 
+/* Many senders, one receiver, a buffer that holds less than the queue they would be content with:
+ * loss together with a full queue is congestion. */
+static void test_incast(void)
+{
+    const struct {
+        uint32_t flows;
+        uint64_t rate_mbps, buffer_bytes;
+    } cases[] = {{16, 10000, 150000}, {64, 10000, 300000}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct bn_result r = run((struct bn_scene){.name = "incast into a shallow buffer",
+                                                   .flows = cases[i].flows,
+                                                   .rate_mbps = cases[i].rate_mbps,
+                                                   .buffer_bytes = cases[i].buffer_bytes,
+                                                   .rtt_ns = 50 * US,
+                                                   .from_ns = 50 * MS,
+                                                   .to_ns = 150 * MS});
+        assert(r.use >= 0.9 && r.lost <= 0.005);
+        assert(r.jain >= 0.9);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct {
@@ -313,7 +334,8 @@ int main(int argc, char **argv)
                  {"slow", test_slow_hosts},
                  {"turns", test_turns},
                  {"longer", test_longer_paths},
-                 {"odd", test_odd_samples}};
+                 {"odd", test_odd_samples},
+                 {"incast", test_incast}};
     int ran = 0;
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
         if (argc > 1 && strcmp(argv[1], tests[i].name) != 0)
