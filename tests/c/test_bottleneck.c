@@ -131,7 +131,7 @@ static void test_policer(void)
                                                            .rtt_ns = 100 * US,
                                                            .to_ns = 2000000 / rate * MS / 2});
                 assert(r.use >= 0.9 && r.again <= 0.05);
-                assert(fabs(r.said - r.lost) <= 0.0005);
+                assert(fabs(r.said - r.lost) <= 0.002); /* a window spans the beginning */
             }
 }
 
