@@ -67,7 +67,8 @@ extern const struct harp_cc_ops harp_cc_fixed;
 
 /* Delay-based, and obedient to congestion marks; the default. Its laws stand where they are
  * written: how delay steers the window, in cc_swift.c; how flows learn together what the empty path
- * takes, in cc_swift_drain.c; which loss is congestion, in cc_swift_loss.c. */
+ * takes, in cc_swift_drain.c; which loss is congestion, in cc_swift_loss.c; what we do beside
+ * flows that fill the buffer, in cc_swift_compete.c. */
 extern const struct harp_cc_ops harp_cc_swift;
 
 /* cdef: begin */

@@ -127,7 +127,7 @@ void harp_swift_begin_round(struct harp_swift *swift, uint64_t now_ns)
 {
     swift->round_ns = now_ns + swift->rtt_ns;
     swift->fabric_sum_ns = swift->host_sum_ns = swift->samples = 0;
-    swift->acked = swift->marked = swift->used = swift->round_lost = 0;
+    swift->acked = swift->marked = swift->used = 0;
 }
 
 /* Most that the window may grow by in a round. */
@@ -139,13 +139,10 @@ static uint64_t step(const struct harp_cc *cc, const struct harp_swift *swift)
     return harp_min(most, swift->fabric / 2);
 }
 
-static void end_round(struct harp_cc *cc, uint64_t base_ns, uint64_t now_ns)
+/* The fabric's window obeys the delay. */
+static void steer_fabric(struct harp_cc *cc, uint64_t fabric_ns, uint64_t base_ns, uint64_t rtt_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
-    uint64_t fabric_ns = swift->fabric_sum_ns / swift->samples;
-    uint64_t host_ns = swift->host_sum_ns / swift->samples;
-    uint64_t rtt_ns = fabric_ns + host_ns;
-    swift->mean_ns = fabric_ns;
     uint64_t target_ns = fabric_target_ns(cc, swift, base_ns, rtt_ns);
     bool grows = swift->used && !swift->marked;
     heed_marks(cc);
@@ -154,8 +151,22 @@ static void end_round(struct harp_cc *cc, uint64_t base_ns, uint64_t now_ns)
         swift->roof = UINT64_MAX;
     if (fabric_ns > target_ns || grows)
         swift->fabric = steered(cc, swift->fabric, fabric_ns, target_ns, rtt_ns, step(cc, swift));
-    target_ns = harp_swift_content_ns(cc->config.host_target_ns, swift->host, rtt_ns);
+}
+
+static void end_round(struct harp_cc *cc, uint64_t base_ns, uint64_t now_ns)
+{
+    struct harp_swift *swift = harp_swift_of(cc);
+    uint64_t fabric_ns = swift->fabric_sum_ns / swift->samples;
+    uint64_t host_ns = swift->host_sum_ns / swift->samples;
+    uint64_t rtt_ns = fabric_ns + host_ns;
+    swift->mean_ns = fabric_ns;
+    if (swift->competes)
+        harp_swift_compete_round(cc, now_ns, fabric_ns - harp_min(fabric_ns, base_ns));
+    else
+        steer_fabric(cc, fabric_ns, base_ns, rtt_ns);
+    uint64_t target_ns = harp_swift_content_ns(cc->config.host_target_ns, swift->host, rtt_ns);
     swift->host = steered(cc, swift->host, host_ns, target_ns, rtt_ns, swift->host / 2);
+    swift->round_lost = 0;
     harp_swift_begin_round(swift, now_ns);
 }
 
@@ -184,6 +195,7 @@ static void swift_on_ack(struct harp_cc *cc, const struct harp_cc_ack *ack)
 {
     struct harp_swift *swift = harp_swift_of(cc);
     swift->came += ack->bytes;
+    swift->missed_came += ack->bytes;
     swift->acked += ack->bytes;
     swift->marked += ack->marked;
     swift->used |= 2 * ack->flying * HARP_SWIFT_SCALE >= swift->fabric;
@@ -212,6 +224,7 @@ static void swift_on_loss(struct harp_cc *cc, const struct harp_cc_loss *loss)
 {
     harp_swift_of(cc)->lost += loss->bytes;
     harp_swift_of(cc)->round_lost += loss->bytes;
+    harp_swift_of(cc)->missed_lost += loss->bytes;
 }
 
 /* Nothing has come back at all: start again from one segment, quickly up to half the old window. */

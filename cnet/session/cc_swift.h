@@ -1,8 +1,9 @@
 /* The parts of harp_cc_swift (cc.h), one law a file, and the state that they share.
  *
- *   cc_swift.c        the delay law, doubling at first, marks, and the table of functions
- *   cc_swift_drain.c  drains, by which all flows learn the empty path's delay
- *   cc_swift_loss.c   what share of loss is taken for congestion
+ *   cc_swift.c          the delay law, doubling at first, marks, and the table of functions
+ *   cc_swift_drain.c    drains, by which all flows learn the empty path's delay
+ *   cc_swift_loss.c     what share of loss is taken for congestion
+ *   cc_swift_compete.c  beside flows that fill the buffer
  */
 #ifndef HARP_CC_SWIFT_H
 #define HARP_CC_SWIFT_H
@@ -40,16 +41,29 @@ struct harp_swift {
     uint64_t roof;         /* ... which is up to here */
     /* drain */
     uint64_t low_ns, low_at_ns; /* least delay of the last period, and when */
+    uint64_t period_low_ns;     /* and of the one before it, as the drain began */
     uint64_t drain_ns;          /* draining, or its echo is passing, until then */
     uint64_t patience;          /* round trips from one drain to the next, at least */
     uint64_t drained;           /* window during the drain; 0 if none is */
     /* what drains have taught */
-    uint64_t base_ns;       /* delay of the empty path */
-    uint64_t drain_base_ns; /* what that was when the last drain began */
-    uint64_t mean_ns;       /* delay of the last whole round */
-    uint64_t missed;        /* drains in a row that did not reach the base */
-    uint64_t missed_at_ns;  /* when the first of them ended */
-    uint64_t floor_ns[2];   /* least and greatest of what they reached */
+    uint64_t base_ns;                  /* delay of the empty path */
+    uint64_t drain_base_ns;            /* what that was when the last drain began */
+    uint64_t mean_ns;                  /* delay of the last whole round */
+    uint64_t missed;                   /* drains in a row that did not reach the base */
+    uint64_t missed_at_ns;             /* when the first of them ended */
+    uint64_t missed_came, missed_lost; /* bytes since then */
+    uint64_t floor_ns[2];              /* least and greatest of what they reached */
+    /* beside flows that fill the buffer */
+    uint64_t competes;
+    uint64_t left_ns;    /* when we last ceased to */
+    uint64_t stay;       /* drains in a row that must reach the base before we cease ... */
+    uint64_t reached;    /* ... and have */
+    uint64_t entry_ns;   /* delay when it began */
+    uint64_t longest_ns; /* queue since then */
+    uint64_t threshold;  /* the window, scaled, up to which it doubles */
+    uint64_t most, reno; /* CUBIC's W_max and W_est, scaled */
+    uint64_t epoch_ns;
+    uint64_t flat_ms; /* and its K */
 };
 
 _Static_assert(sizeof(struct harp_swift) <= sizeof(((struct harp_cc *)0)->state), "state fits");
@@ -84,5 +98,9 @@ void harp_swift_fit_buffer(struct harp_cc *cc, uint64_t queue_ns);
  * left out, since a drain of our own is under way or its echo passes. */
 uint64_t harp_swift_base_ns(struct harp_cc *cc, const struct harp_cc_ack *ack);
 bool harp_swift_drain(struct harp_cc *cc, const struct harp_cc_ack *ack, uint64_t base_ns);
+
+/* cc_swift_compete.c: somebody else fills the buffer; a round is over in which we knew that. */
+void harp_swift_compete(struct harp_cc *cc, uint64_t now_ns);
+void harp_swift_compete_round(struct harp_cc *cc, uint64_t now_ns, uint64_t queue_ns);
 
 #endif

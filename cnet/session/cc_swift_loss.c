@@ -39,14 +39,14 @@ void harp_swift_judge_loss(struct harp_cc *cc, uint64_t now_ns)
     bool quiet = !swift->lost && now_ns >= swift->judge_ns + 3 * JUDGED_ROUNDS * swift->rtt_ns;
     if (now_ns < swift->judge_ns || (all < enough && !heavy && !quiet))
         return;
-    if (heavy) {
+    if (heavy && !swift->competes) {
         uint64_t cut = harp_swift_part(swift->fabric, swift->lost, all) + swift->fabric / 16;
         swift->before = swift->fabric;
         swift->fabric = harp_swift_bounded(cc, swift->fabric - harp_min(cut, swift->fabric / 2));
         swift->stop = 0;
         swift->step_x1024 = STEP_LEAST;
         raise_roof(cc, swift);
-    } else if (swift->lost * TOLERATED * 2 <= all && swift->roof != UINT64_MAX) {
+    } else if (!heavy && swift->lost * TOLERATED * 2 <= all && swift->roof != UINT64_MAX) {
         swift->step_x1024 = harp_min(swift->step_x1024 * 5 / 4, HARP_SWIFT_STEP_MOST);
         raise_roof(cc, swift);
     }

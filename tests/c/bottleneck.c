@@ -11,20 +11,23 @@
 #define ROOM 64    /* frames per call of harp_session_send */
 #define INBOX 4096 /* frames that may wait at a host */
 #define QUEUE_BINS 4096
+#define CROSS_APART_NS UINT64_C(100000000)
 
 struct bn_flight {
     struct harp_frame frame;
     bool marked;
+    struct cross_packet cross;
 };
 
 struct event {
     uint64_t at_ns;
     uint64_t order;
-    uint32_t host;   /* 2 * flow, plus 1 for the receiver */
+    uint32_t host;   /* 2 * flow, plus 1 for the receiver; from CROSS on: a TCP flow */
     uint32_t flight; /* NO_FLIGHT: the host wants to be driven */
 };
 
 #define NO_FLIGHT UINT32_MAX
+#define CROSS (2 * BN_FLOWS)
 
 struct host {
     struct harp_session *session;
@@ -49,8 +52,10 @@ struct world {
     uint64_t free_ps; /* when the line is free, relative to 0, in ps */
     uint64_t tokens_ps;
     bool odd_done;
-    uint64_t placed[BN_FLOWS]; /* frames at from_ns */
-    uint64_t said[BN_FLOWS];   /* lost packets at from_ns, as the sender counts */
+    struct cross_flow cross[BN_CROSS];
+    uint64_t cross_wake_ns[BN_CROSS], cross_delivered; /* at from_ns */
+    uint64_t placed[BN_FLOWS];                         /* frames at from_ns */
+    uint64_t said[BN_FLOWS]; /* lost packets at from_ns, as the sender counts */
     uint64_t data, again, lost, marked, waits, wait_sum_ns, wait_max_ns, wait_bin_ns;
     uint32_t bins[QUEUE_BINS];
 };
@@ -177,6 +182,48 @@ static void transmit(struct world *w, uint32_t host, uint64_t now_ns,
     w->flights[flight].frame = *frame;
     w->flights[flight].marked = marked;
     push(w, at_ns + rtt_of(w, host / 2) / 2, host ^ 1, flight);
+}
+
+static void cross_send(struct world *w, uint32_t number)
+{
+    const struct bn_scene *s = w->scene;
+    struct cross_flow *flow = &w->cross[number];
+    bool marked;
+    while (cross_may_send(flow, w->now_ns) && !(s->cross_to_ns && w->now_ns > s->cross_to_ns)) {
+        uint32_t flight = new_flight(w);
+        uint64_t queue_ns = harp_max(w->free_ps / 1000, w->now_ns) - w->now_ns;
+        uint64_t at_ns = through_bottleneck(w, w->now_ns, CROSS_BYTES, &marked);
+        cross_sent(flow, w->now_ns, &w->flights[flight].cross);
+        w->flights[flight].marked = at_ns == HARP_NEVER; /* lost: those behind it tell */
+        at_ns = at_ns == HARP_NEVER ? w->now_ns + queue_ns : at_ns;
+        push(w, at_ns + rtt_of(w, 0), CROSS + number, flight);
+    }
+    if (flow->next_ns > w->now_ns && flow->next_ns != w->cross_wake_ns[number]) {
+        w->cross_wake_ns[number] = flow->next_ns;
+        push(w, flow->next_ns, CROSS + number, NO_FLIGHT);
+    }
+}
+
+/* A TCP flow begins (its kind is unset until then), may send again, or learns of a packet. */
+static void cross_event(struct world *w, uint32_t number, uint32_t flight)
+{
+    struct cross_flow *flow = &w->cross[number];
+    if (flight == NO_FLIGHT && !flow->window)
+        cross_begin(flow, w->scene->cross, w->now_ns);
+    if (flight != NO_FLIGHT) {
+        const struct bn_flight *at = &w->flights[flight];
+        (at->marked ? cross_lost : cross_acked)(flow, w->now_ns, &at->cross);
+        w->idle[w->idle_n++] = flight;
+    }
+    cross_send(w, number);
+}
+
+static uint64_t cross_delivered(const struct world *w)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < w->scene->cross_flows; i++)
+        sum += w->cross[i].delivered;
+    return sum;
 }
 
 static uint64_t *busy_of(struct world *w, uint32_t number)
@@ -337,6 +384,8 @@ static struct bn_result judge(struct world *w)
     double frame_bits = 8.0 * (HARP_HEADER_BYTES + w->hosts[0].config.segment);
     double line_bits = (double)s->rate_mbps / 1000 * (double)(s->to_ns - s->from_ns);
     struct bn_result r = {.use = sum * frame_bits / line_bits,
+                          .cross = (double)(cross_delivered(w) - w->cross_delivered) * 8 *
+                                   CROSS_BYTES / line_bits,
                           .jain = sum ? sum * sum / (s->flows * squares) : 0,
                           .least = sum ? least / sum * s->flows : 0,
                           .queue_ns = (double)w->wait_sum_ns / (double)(w->waits + !w->waits),
@@ -358,15 +407,20 @@ static void loop(struct world *w)
     bool measuring = false;
     while (w->heap_n && w->heap[0].at_ns < s->to_ns) {
         struct event event = pop(w);
-        struct host *host = &w->hosts[event.host];
         w->now_ns = event.at_ns;
         if (!measuring && w->now_ns >= s->from_ns) {
             measuring = true;
+            w->cross_delivered = cross_delivered(w);
             for (uint32_t f = 0; f < s->flows; f++) {
                 w->placed[f] = placed(w, f);
                 w->said[f] = said_lost(w, f);
             }
         }
+        if (event.host >= CROSS) {
+            cross_event(w, event.host - CROSS, event.flight);
+            continue;
+        }
+        struct host *host = &w->hosts[event.host];
         if (event.flight != NO_FLIGHT) {
             if (host->inbox_n < INBOX)
                 host->inbox[host->inbox_n++] = event.flight;
@@ -389,9 +443,11 @@ struct bn_result bn_run(const struct bn_scene *scene)
     w->scene = scene;
     w->random = scene->seed;
     w->wait_bin_ns = harp_max(scene->buffer_bytes * 8000 / scene->rate_mbps / (QUEUE_BINS - 1), 1);
-    assert(scene->flows <= BN_FLOWS);
+    assert(scene->flows <= BN_FLOWS && scene->cross_flows <= BN_CROSS);
     for (uint32_t h = 0; h < 2 * scene->flows; h++)
         prepare(w, h);
+    for (uint32_t i = 0; i < scene->cross_flows; i++)
+        push(w, scene->cross_from_ns + i * CROSS_APART_NS, CROSS + i, NO_FLIGHT);
     loop(w);
     struct bn_result r = judge(w);
     for (uint32_t h = 0; h < 2 * scene->flows; h++)
@@ -401,6 +457,8 @@ struct bn_result bn_run(const struct bn_scene *scene)
            "lost %.4f said %.4f marked %.3f\n",
            scene->name, r.use, r.jain, r.least, r.queue_ns / 1000, r.queue_p99_ns / 1000,
            r.queue_max_ns / 1000, r.again, r.lost, r.said, r.marked);
+    if (scene->cross_flows)
+        printf("%-34s got %.3f\n", "... and the TCP flows", r.cross);
     fflush(stdout);
     return r;
 }

@@ -6,6 +6,8 @@
  *      ^ half a round trip, no queue: ACKs                         |
  *      +-----------------------------------------------------------+
  *
+ * TCP flows may share the queue (cross.h); they have neither hosts nor loss but the bottleneck's.
+ *
  * Every sender has data without end; receivers post as fast as they receive. A host is a loop that
  * takes what has come, pays for each frame and for each turn, and then sends; while it is at it,
  * frames wait, as in a socket. Now and then a scheduler takes it off its core (hiccups).
@@ -19,9 +21,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "cross.h"
 #include "session/session.h"
 
 #define BN_FLOWS 64
+#define BN_CROSS 8
 
 struct bn_host {
     uint32_t frame_ns;      /* cost of a frame, either way */
@@ -48,7 +52,10 @@ struct bn_scene {
     uint64_t odd_at_ns;    /* one ACK's time of arrival, from then on, is wrong: too early ... */
     uint64_t odd_ns;       /* ... by this, as one that was stamped before the clock was set */
     struct bn_host host;
-    bool shared_hosts; /* all senders on one core, all receivers on another */
+    uint32_t cross_flows; /* of TCP, which begin 100 ms apart, ... */
+    enum cross_kind cross;
+    uint64_t cross_from_ns, cross_to_ns; /* ... and all end; 0: never */
+    bool shared_hosts;                   /* all senders on one core, all receivers on another */
     uint64_t from_ns, to_ns;
     const struct harp_cc_ops *cc; /* NULL: the default */
     uint64_t fixed_bytes;         /* window with harp_cc_fixed */
@@ -57,9 +64,11 @@ struct bn_scene {
 };
 
 struct bn_result {
-    double use;      /* share of the rate that arrived as new data, headers included */
-    double jain;     /* fairness of the flows that run */
-    double least;    /* share of the slowest flow over the fair share */
+    double use;   /* share of the rate that arrived as new data, headers included */
+    double jain;  /* fairness of the flows that run */
+    double least; /* share of the slowest flow over the fair share */
+
+    double cross;    /* share of the rate that the TCP flows got */
     double queue_ns; /* mean wait in the queue */
     double queue_p99_ns;
     double queue_max_ns;

@@ -315,6 +315,58 @@ static void test_incast(void)
     }
 }
 
+/* TCP flows that fill the buffer leave us at least 0.35 of the fair share. */
+static void beside(enum cross_kind kind, const char *name)
+{
+    const struct {
+        uint64_t rate_mbps, buffer_bytes, rtt_ns, to_ns;
+    } cases[] = {{1000, 1000000, 100 * US, 6000 * MS}, {10000, 2000000, 100 * US, 4000 * MS}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (uint32_t flows = 1; flows <= 4; flows *= 4) {
+            struct bn_result r = run((struct bn_scene){.name = name,
+                                                       .flows = 1,
+                                                       .rate_mbps = cases[i].rate_mbps,
+                                                       .buffer_bytes = cases[i].buffer_bytes,
+                                                       .rtt_ns = cases[i].rtt_ns,
+                                                       .cross = kind,
+                                                       .cross_flows = flows,
+                                                       .cross_from_ns = 50 * MS,
+                                                       .to_ns = cases[i].to_ns});
+            assert(r.use >= 0.35 / (flows + 1));
+            assert(r.use + r.cross >= 0.9);
+        }
+}
+
+/* When the last of them has gone, the queue is as short as it would be without them. */
+static void test_left_alone(void)
+{
+    for (uint32_t flows = 1; flows <= 4; flows *= 4) {
+        struct bn_result r = run((struct bn_scene){.name = "CUBIC has left",
+                                                   .flows = flows,
+                                                   .rate_mbps = 10000,
+                                                   .buffer_bytes = 2000000,
+                                                   .rtt_ns = 100 * US,
+                                                   .cross = CROSS_CUBIC,
+                                                   .cross_flows = 1,
+                                                   .cross_from_ns = 50 * MS,
+                                                   .cross_to_ns = 1000 * MS,
+                                                   .from_ns = 1500 * MS,
+                                                   .to_ns = 1700 * MS});
+        assert(r.use >= 0.9 && r.cross == 0);
+        assert(bounded(r.queue_ns, flows, 10000) && r.jain >= 0.9);
+    }
+}
+
+static void test_beside_cubic(void)
+{
+    beside(CROSS_CUBIC, "beside CUBIC");
+}
+
+static void test_beside_bbr(void)
+{
+    beside(CROSS_BBR, "beside BBR");
+}
+
 int main(int argc, char **argv)
 {
     const struct {
@@ -335,7 +387,10 @@ int main(int argc, char **argv)
                  {"turns", test_turns},
                  {"longer", test_longer_paths},
                  {"odd", test_odd_samples},
-                 {"incast", test_incast}};
+                 {"incast", test_incast},
+                 {"cubic", test_beside_cubic},
+                 {"bbr", test_beside_bbr},
+                 {"left", test_left_alone}};
     int ran = 0;
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
         if (argc > 1 && strcmp(argv[1], tests[i].name) != 0)
