@@ -16,10 +16,12 @@ from typing import Any
 
 import click
 
+from sim.command import plain_command
+
 PATH = click.Path(path_type=Path)
 
 
-@click.command(context_settings={"max_content_width": 100})
+@plain_command
 @click.argument("topology", type=PATH, required=False)
 @click.option("--stack", help="Host stack to derive from measurements, e.g. harp.")
 @click.option("--from", "measurements", type=PATH, metavar="FILE",

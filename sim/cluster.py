@@ -9,6 +9,7 @@ for packet caps, and cores for cores.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -82,7 +83,7 @@ class Cluster:
         self._count += len(capacity)
 
     def _add_blocks(self, vnics: int) -> None:
-        topology, names = self.topology, self._host_names
+        topology = self.topology
         groups = [group for group in topology.hosts for _ in range(group.count)]
         nvlink = np.array([g.nvlink.rate if g.nvlink else g.pcie.rate for g in groups]) / 8
         pcie = np.array([g.pcie.rate for g in groups]) / 8
@@ -90,7 +91,7 @@ class Cluster:
         for kind, per_host in (("nvlink", nvlink), ("pcie", pcie)):
             for way in ("out", "in"):
                 self._add(f"{kind}_{way}", per_host[self.host],
-                          lambda i, k=kind, w=way: f"{self.gpu_name(i)} {k} {w}")  # type: ignore[misc]
+                          partial(self._way_of_gpu, f"{kind} {way}"))
         vpc = topology.vpc
         if vpc is None:
             vpc_caps: list[tuple[str, float | None, int]] = []
@@ -100,15 +101,21 @@ class Cluster:
             if rate is not None:
                 for way in ("out", "in"):
                     self._add(f"{kind}_{way}", np.full(self.hosts * each, rate / 8),
-                              lambda i, k=kind, w=way, n=each:  # type: ignore[misc]
-                              f"{names[i // n]}/{k}{i % n if n > 1 else ''} {w}")
+                              partial(self._cap_of_host, kind, way, each))
         if vpc is not None and vpc.packet_rate is not None:
             for way in ("out", "in"):
                 self._add(f"packets_{way}", np.full(self.hosts, vpc.packet_rate),
-                          lambda i, w=way: f"{names[i]}/packets {w}")  # type: ignore[misc]
+                          partial(self._cap_of_host, "packets", way, 1))
         # One thread drives the network of each GPU, as NCCL's proxy does: at most one core of it.
-        self._add("proxy", np.ones(len(self.host)), lambda i: f"{self.gpu_name(i)} network thread")
-        self._add("cores", self.cores.copy(), lambda i: f"{names[i]}/stack cores")
+        self._add("proxy", np.ones(len(self.host)), partial(self._way_of_gpu, "network thread"))
+        self._add("cores", self.cores.copy(), partial(self._cap_of_host, "stack", "cores", 1))
+
+    def _way_of_gpu(self, what: str, gpu: int) -> str:
+        return f"{self.gpu_name(gpu)} {what}"
+
+    def _cap_of_host(self, kind: str, way: str, each: int, member: int) -> str:
+        number = member % each if each > 1 else ""
+        return f"{self._host_names[member // each]}/{kind}{number} {way}"
 
     @property
     def gpus(self) -> int:

@@ -7,9 +7,19 @@ standard error; an interrupted command ends with status 130, as a shell expects.
 from __future__ import annotations
 
 import sys
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def plain_command(function: Callable[..., object]) -> PlainCommand:
+    """Make a command with ``-h`` and ``--version`` that ends in one sentence."""
+    settings = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
+    versioned = click.version_option(package_name="harp-stack", message="%(package)s %(version)s")
+    return click.command(cls=PlainCommand, context_settings=settings)(versioned(function))
 
 
 class PlainCommand(click.Command):

@@ -137,7 +137,7 @@ def _predict(cluster: Cluster, rows: Sequence[tuple[Scenario, int]], sign: int, 
              refit: bool) -> list[ScenarioResult | None]:
     """Rows with all unidentified parameters at their fast (1) or slow (-1) end."""
     figures = {f"{owner.name}.{name}": _end(owner, name, sign * better)
-               for owner in _owners(cluster.topology)
+               for owner in used_sets(cluster.topology)
                for name, better in UNIDENTIFIED.items() if hasattr(owner, name)}
     if refit:
         figures |= fit(cluster, Settings(figures), accuracy=INTERVAL_ACCURACY)
@@ -157,9 +157,9 @@ def _interval(fast: ScenarioResult | None, slow: ScenarioResult | None,
     return Interval(low, high, least, most, tuple(UNIDENTIFIED), refit)
 
 
-def _owners(topology: Topology) -> list[HostStack | FrameworkCosts]:
-    """All stacks and frameworks that the file's scenarios use."""
-    stacks = {scenario.stack for scenario in topology.scenarios}
+def used_sets(topology: Topology, stack: str | None = None) -> list[HostStack | FrameworkCosts]:
+    """Every host stack and framework that the file's scenarios use, and ``stack``."""
+    stacks = {scenario.stack for scenario in topology.scenarios} | ({stack} if stack else set())
     workloads = [topology.workload, *(job.workload for job in topology.jobs if job.workload)]
     frameworks = {scenario.framework for scenario in topology.scenarios if scenario.framework}
     frameworks |= {workload.framework for workload in workloads}

@@ -145,6 +145,30 @@ class ScenarioResult:
 
 
 @dataclass(frozen=True)
+class UsedParameter:
+    """A figure of a host stack or framework that a run used, in SI units."""
+
+    name: str
+    """Its set, a dot and the parameter, e.g. ``kernel-tcp.cost_per_byte``."""
+    value: float
+    low: float
+    high: float
+    confidence: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What an answer was computed from."""
+
+    sha256: str = ""
+    """Hash of the topology file."""
+    changes: tuple[str, ...] = ()
+    """Values that the command line put in place of the file's."""
+    parameters: tuple[UsedParameter, ...] = ()
+
+
+@dataclass(frozen=True)
 class Report:
     """All that one run of a topology file answers; rows stand in the file's order."""
 
@@ -153,6 +177,7 @@ class Report:
     scenarios: tuple[ScenarioResult, ...]
     notes: tuple[str, ...] = ()
     """Sentences about the whole run."""
+    origin: Origin = Origin()
 
 
 @dataclass(frozen=True)
@@ -179,3 +204,4 @@ class CollectiveReport:
     ranks: int
     datatype: str
     rows: tuple[CollectiveRow, ...]
+    origin: Origin = Origin()

@@ -8,19 +8,19 @@ the options. A wrong file or option ends with status 2, one sentence and nothing
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from sim.command import PlainCommand
+from sim.command import plain_command
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from sim.cluster import Cluster
-    from sim.results import Report, ScenarioResult
+    from sim.results import Origin, Report, ScenarioResult
     from sim.schema.model import Topology
     from sim.schema.scenario import Scenario
 
@@ -30,8 +30,9 @@ SIZES = "8:4GiB:2"
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked for; each field is the option of its name."""
+    """What the user asked for; each field is the option of its name (``changes`` of --set)."""
 
+    changes: tuple[str, ...] = ()
     scenario: tuple[str, ...] = ()
     explain: bool = False
     json: str | None = None
@@ -57,8 +58,11 @@ class Options:
         return "stderr" if "-" in self.targets.values() else "stdout"
 
 
-@click.command(cls=PlainCommand, context_settings={"max_content_width": 100})
+@plain_command
 @click.argument("topology", type=click.Path(path_type=Path))
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE",
+              help="Change a value of the file, e.g. hosts[0].nics[0].rate=100Gbps (may be "
+                   "repeated).")
 @click.option("--scenario", multiple=True, help="Run only this scenario (may be repeated).")
 @click.option("--explain", is_flag=True, help="Split each step into where its time goes.")
 @click.option("--json", metavar="FILE|-", help="Write the answer as JSON.")
@@ -81,7 +85,7 @@ def main(topology: Path, **options: object) -> int:
     _check_targets(ask, topology)
     from sim.schema import load
 
-    loaded = load(topology)
+    loaded = load(topology, ask.changes)
     scenarios = _chosen(loaded, ask.scenario)
     from sim.cluster import Cluster
 
@@ -172,7 +176,21 @@ def answer(cluster: Cluster, scenarios: Iterable[Scenario], *, record: bool = Fa
             results += run_scenario(cluster, scenario, gpus, Settings(record_links=record))
             advance()
     whole = _with_intervals(cluster, rows, results, wanted=with_intervals)
-    return Report(topology.name, topology.seed, tuple(whole))
+    notes = tuple(f"Set on the command line: {change}" for change in topology.changes)
+    return Report(topology.name, topology.seed, tuple(whole), notes, origin_of(topology))
+
+
+def origin_of(topology: Topology, stack: str | None = None) -> Origin:
+    """Hash of the file, what was changed in it, and every parameter of it and of ``stack``."""
+    from sim.fit import used_sets
+    from sim.results import Origin, UsedParameter
+    from sim.schema.parameters import Parameter
+
+    used = [UsedParameter(f"{owner.name}.{name}", figure.value, *figure.interval,
+                          figure.confidence, figure.source)
+            for owner in used_sets(topology, stack) for name, figure in owner
+            if isinstance(figure, Parameter)]
+    return Origin(topology.sha256, topology.changes, tuple(used))
 
 
 def _with_intervals(cluster: Cluster, rows: Sequence[tuple[Scenario, int]],
@@ -181,8 +199,6 @@ def _with_intervals(cluster: Cluster, rows: Sequence[tuple[Scenario, int]],
 
     A file that fits none gets them only if ``wanted``. Files with several jobs get none.
     """
-    from dataclasses import replace
-
     from sim.fit import fits_hold, intervals
 
     fits = any(expect.fits for expect in cluster.topology.expect)
@@ -264,7 +280,8 @@ def _time_collective(cluster: Cluster, scenario: Scenario, ask: Options) -> None
         raise click.UsageError(f"--sizes {sizes}: {error}") from error
     if cluster.gpus == 1:
         raise click.UsageError("--collective needs two GPUs, and this cluster has one")
-    report = measure(cluster, ask.collective, wanted, ask.stack, scenario)
+    report = replace(measure(cluster, ask.collective, wanted, ask.stack, scenario),
+                     origin=origin_of(cluster.topology, ask.stack))
     if ask.json is not None:
         from sim.report.jsonout import collective_json
 

@@ -11,9 +11,11 @@ from sim.results import (
     Expectation,
     Interval,
     LinkUse,
+    Origin,
     Report,
     ScenarioResult,
     Span,
+    UsedParameter,
 )
 
 VGG_LAYERS_MB = [0.007, 0.15, 0.3, 0.6, 1.2, 2.4, 2.4, 4.7, 9.4, 9.4, 9.4, 9.4, 9.4, 411, 67, 16.4]
@@ -96,6 +98,10 @@ def cell(name: str, gpus: int, rate: float, expect: float | None, kind: str, *,
     )
 
 
+ORIGIN = Origin("0" * 64, ("seed=1",), (
+    UsedParameter("taco-harp.cores", 1.0, 1.0, 8.0, "assumed", "nobody"),))
+
+
 def taco() -> Report:
     """The nine published cells and the six scenarios that were never published."""
     rows = []
@@ -108,7 +114,7 @@ def taco() -> Report:
             ("2D+HARP", 2405, 0.0), ("2D+fp16+HARP", 3015, 0.0), ("top-k flat+HARP", 2990, 0.05)]
     rows += [cell(name, 16, rate, None, "", selection_s=selection, message_s=0.003)
              for name, rate, selection in more]
-    return Report("taco-vgg16-v100-25g", 1, tuple(rows))
+    return Report("taco-vgg16-v100-25g", 1, tuple(rows), (), ORIGIN)
 
 
 def two_jobs() -> Report:
@@ -127,4 +133,4 @@ def collective() -> CollectiveReport:
             for name, latency, rate in (("ring", 60e-6, 1.5e9), ("tree", 16e-6, 1.0e9),
                                         ("2d", 40e-6, 2.6e9))
             for k in range(10)]
-    return CollectiveReport("taco-vgg16-v100-25g", 1, "allreduce", 16, "float", tuple(rows))
+    return CollectiveReport("taco-vgg16-v100-25g", 1, "allreduce", 16, "float", tuple(rows), ORIGIN)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 from cluster_files import cluster, topology, write
 
 from sim.cluster import Cluster
+from sim.scenario import run_scenario
 from sim.schema import TopologyError, load
 
 VPC = {"vnics": 2, "vnic_rate": "10Gbps", "host_rate": "16Gbps", "packet_rate": "2Mpps"}
@@ -109,3 +112,16 @@ def test_a_large_cluster(tmp_path):
         "template": "clos3", "pods": 16, "leaves": 8, "aggs": 8, "cores": 64})
     assert made.gpus == 16384
     assert np.isfinite(made.capacities(1)).all()
+
+
+def test_a_cluster_can_be_pickled(tmp_path):
+    """So that processes can share out the rows of a file."""
+    built = cluster(tmp_path, hosts=4, gpus=2, vpc={"vnics": 2, "vnic_rate": "10Gbps",
+                                                    "host_rate": "25Gbps", "packet_rate": "1Mpps"},
+                    fabric={"template": "leaf-spine", "leaves": 2, "spines": 2})
+    copied = pickle.loads(pickle.dumps(built))
+    scenario = built.topology.scenarios[0]
+    assert run_scenario(copied, scenario, 8) == run_scenario(built, scenario, 8)
+    count = sum(len(block.capacity) for block in built.blocks.values())
+    assert [copied.resource_name(i) for i in range(count)] == [
+        built.resource_name(i) for i in range(count)]

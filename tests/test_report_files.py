@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_samples import collective, taco, two_jobs
+from report_samples import ORIGIN, collective, taco, two_jobs
 
 from sim.report.csvout import collective_csv, report_csv
 from sim.report.jsonout import collective_json, report_json
@@ -123,7 +123,7 @@ def test_collective_files_agree() -> None:
 
 
 def test_docs_list_exactly_the_keys_of_json() -> None:
-    report = Report("t", 1, taco().scenarios + two_jobs().scenarios, ("note",))
+    report = Report("t", 1, taco().scenarios + two_jobs().scenarios, ("note",), ORIGIN)
     assert documented("JSON") == paths(json.loads(report_json(report)))
     assert documented("JSON of `--collective`") == paths(json.loads(collective_json(collective())))
 
@@ -137,6 +137,6 @@ def test_the_example_in_the_docs_has_the_shape_of_what_is_written() -> None:
     example = json.loads(re.search(r"```json\n(.*?)```", DOCS.read_text(encoding="utf-8"),
                                    re.DOTALL).group(1))  # type: ignore[union-attr]
     row = next(row for row in taco().scenarios if row.interval is not None)
-    written = json.loads(report_json(Report("t", 1, (row,))))
+    written = json.loads(report_json(Report("t", 1, (row,), (), ORIGIN)))
     assert paths(example) == paths(written)
     assert [*example["scenarios"][0]] == [*written["scenarios"][0]]

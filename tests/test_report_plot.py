@@ -15,6 +15,7 @@ from report_samples import taco, two_jobs
 
 from sim.report.panels import KIND_COLOURS, busiest
 from sim.report.plot import figure, report_plot, timelines
+from sim.report.scaling_panel import LINES, MOST_LINES
 from sim.results import Report
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def test_png_shows_every_kind_of_work(picture: NDArray[np.float64], kind: str) -
 
 def test_panels_over_time_share_their_axis() -> None:
     shown = panels(taco())
-    assert list(shown) == ["One", "Utilisation", "Scaling"]
+    assert list(shown) == ["One", "Utilisation", "Throughput"]
     assert shown["One"].get_xlim() == shown["Utilisation"].get_xlim()
     left, right = (shown[name].get_window_extent() for name in ("One", "Utilisation"))
     assert (left.x0, left.x1) == pytest.approx((right.x0, right.x1))
@@ -69,7 +70,8 @@ def test_labels_do_not_overlap_and_stay_inside(report: Report) -> None:
 
 
 def test_scaling_shows_published_points_and_the_ideal() -> None:
-    lines = {line.get_label(): line for line in panels(taco())["Scaling"].get_lines()}
+    few = replace(taco(), scenarios=taco().scenarios[:9])
+    lines = {line.get_label(): line for line in panels(few)["Scaling"].get_lines()}
     assert sorted(zip(*lines["published"].get_data(), strict=True)) == [
         (1, 251), (8, 1977), (16, 847), (16, 1644), (16, 3562)]
     assert list(lines["ideal"].get_ydata()) == pytest.approx([251, 251 * 16])  # type: ignore[arg-type]
@@ -79,6 +81,19 @@ def test_scaling_shows_published_points_and_the_ideal() -> None:
 def test_one_number_of_gpus_gives_bars() -> None:
     bars = panels(two_jobs())["Throughput"].patches
     assert [bar.get_width() for bar in bars] == [1000, 700, 990]  # type: ignore[attr-defined]
+
+
+def test_more_scenarios_than_colours_give_bars_with_their_names() -> None:
+    report = taco()
+    axes = panels(report)["Throughput"]
+    names = [text.get_text() for text in axes.get_yticklabels()]
+    assert len(names) == len(set(names)) == len(report.scenarios)
+    widths = [bar.get_width() for bar in axes.patches if bar.get_x() == 0]  # type: ignore[attr-defined]
+    assert widths == [row.images_per_s for row in report.scenarios]
+
+
+def test_lines_of_one_panel_differ_in_colour_and_marker() -> None:
+    assert len({colour for colour, _ in LINES}) == len({mark for _, mark in LINES}) == MOST_LINES
 
 
 def test_many_rows_keep_the_largest_run_of_each_scenario() -> None:

@@ -86,6 +86,22 @@ def test_counters_follow_the_utilisation_and_return_to_zero() -> None:
         ("a->b used %", pytest.approx(4e5), 0.0)]
 
 
+def test_counters_do_not_drown_the_slices() -> None:
+    """Eight resources of a host: two curves, one of them six times, and a curve of small steps."""
+    times = np.linspace(1.0, 2.0, 1001)
+    steep, flat = np.tile([0.9, 0.1], 500), 0.5 + 1e-5 * np.arange(1000)
+    links = LinkUse(tuple(f"h-0/x{number}" for number in range(8)), times,
+                    np.stack([steep] * 6 + [flat, np.zeros(1000)]))
+    row = replace(taco().scenarios[0], links=links, spans=())
+    counters = [event for event in events(Report("t", 1, (row,))) if event["ph"] == "C"]
+    assert {event["name"] for event in counters} == {"x0 used %", "x6 used %", "x7 used %"}
+    by_name = {name: [event["args"]["used"] for event in counters if event["name"] == name]
+               for name in ("x0 used %", "x6 used %", "x7 used %")}
+    assert len(by_name["x0 used %"]) == 1001
+    assert by_name["x6 used %"] == [50.0, 51.0, 0.0] or len(by_name["x6 used %"]) == 2
+    assert by_name["x7 used %"] == [0.0]
+
+
 def test_processes_are_hosts_in_order_and_the_fabric_last() -> None:
     spans = tuple(Span(track, "x", "transfer", 0, 1)
                   for track in ("leaf0->spine1", "h-10/eth0", "h-2/gpu10", "h-2/gpu9"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import os
@@ -300,3 +301,82 @@ def test_the_plot_shows_something_on_every_panel(small, tmp_path):
     for half in np.array_split(picture, 2, axis=0):
         for quarter in np.array_split(half, 2, axis=1):
             assert quarter.std() > 0
+
+
+# ---- values set on the command line, help and version
+
+
+def rate_of(*options):
+    result = run(*options, "--quiet", "--json", "-")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize(("change", "same_as"), [
+    ("hosts[0].nics[0].rate=10Gbps", {"nic": {"rate": "10Gbps"}}),
+    ("hosts.h.nics.eth.rate=10Gbps", {"nic": {"rate": "10Gbps"}}),
+    ("scenarios[one].fp16=true", {"scenarios": [SCENARIOS[0] | {"fp16": True}, SCENARIOS[1]]}),
+    ("scenarios[0].fusion.threshold=1MiB",
+     {"scenarios": [SCENARIOS[0] | {"fusion": {"threshold": "1MiB"}}, SCENARIOS[1]]}),
+    ("fabric={template: leaf-spine, leaves: 2, spines: 1}",
+     {"fabric": {"template": "leaf-spine", "leaves": 2, "spines": 1}}),
+    ("vpc={vnics: 2, host_rate: 5Gbps}", {"vpc": {"vnics": 2, "host_rate": "5Gbps"}}),
+])
+def test_a_value_is_set_as_if_it_stood_in_the_file(small, tmp_path, change, same_as):
+    other = write(tmp_path, topology(hosts=2, gpus=2, **{"scenarios": SCENARIOS} | same_as),
+                  "other.yaml")
+    assert rate_of(small, "--set", change)["scenarios"] == rate_of(other)["scenarios"]
+
+
+def test_several_values_are_set_in_order(small):
+    document = rate_of(small, "--set", "seed=2", "--set", "seed=3")
+    assert (document["seed"], document["file"]["set"]) == (3, ["seed=2", "seed=3"])
+
+
+def test_what_an_alias_shares_is_changed_in_one_place(tmp_path):
+    text = write(tmp_path, topology(scenarios=SCENARIOS[:1])).read_text()
+    text = text.replace("- name: one\n", "- &one\n  name: one\n", 1) + "- {<<: *one, name: two}\n"
+    path = tmp_path / "alias.yaml"
+    path.write_text(text.replace("gpus:\n  - 1\n  - 4", "gpus:\n  - 2"))
+    names = [row["name"] for row in rate_of(path, "--set", "scenarios[one].name=uno")["scenarios"]]
+    assert names == ["uno", "two"]
+
+
+@pytest.mark.parametrize(("change", "says"), [
+    ("hosts[0].nics[0].rate=25", "rate=25: hosts[0].nics[0].rate: 25 has no unit"),
+    ("hosts[0].nics[0].rat=25Gbps", "did you mean 'rate'?"),
+    ("hosts[7].count=2", "hosts has no entry '7'"),
+    ("scenarios[oen].stack=rdma", "did you mean 'one'?"),
+    ("vpc.mtu=9000B", "--set vpc.mtu=9000B: vpc.vnics: is missing"),
+    ("name.first=x", "name holds no further keys"),
+    ("seed", "names no key and value"), ("=3", "names no key and value"),
+    ("a..b=3", "names no key and value"), ("seed=[", "is not YAML"), ("seed={a: 1}", "a mapping"),
+    ("seed=!!int 3", "tag"), ("seed=1\n---\n2", "a second document"),
+    ("nonsense.key=3", "unknown key 'nonsense'"), ("seed=\x1b[31m", "--set seed="),
+])
+def test_a_wrong_change_names_the_argument(small, change, says):
+    refused(run(small, "--set", change), "--set ", says)
+
+
+def test_json_holds_the_hash_of_the_file_and_every_parameter(small):
+    document = rate_of(small)
+    assert document["file"] == {"sha256": hashlib.sha256(small.read_bytes()).hexdigest(), "set": []}
+    figures = {each["name"]: each for each in document["parameters"]}
+    assert {name.partition(".")[0] for name in figures} == {"ideal", "kernel-tcp", "free"}
+    assert figures["ideal.start_latency"]["value"] == pytest.approx(10e-6)
+    assert figures["ideal.start_latency"]["confidence"] == "assumed"
+    tcp = figures["kernel-tcp.cost_per_byte"]
+    assert tcp["low"] <= tcp["value"] <= tcp["high"]
+    assert tcp["source"]
+    timed = rate_of(small, "--collective", "allreduce", "--sizes", "8", "--stack", "harp")
+    assert timed["file"] == document["file"]
+    assert {each["name"].partition(".")[0] for each in timed["parameters"]} == {
+        "ideal", "kernel-tcp", "free", "harp"}
+
+
+@pytest.mark.parametrize("module", ["sim.run", "sim.calibrate"])
+def test_help_and_version(module):
+    for option, says in (("-h", "Usage:"), ("--help", "Usage:"), ("--version", "harp-stack 0.")):
+        done = python("-m", module, option)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert says in done.stdout

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         CollectiveReport,
         Expectation,
         Interval,
+        Origin,
         Report,
         ScenarioResult,
     )
@@ -31,6 +32,7 @@ def report_json(report: Report) -> str:
         "version": VERSION,
         "topology": report.topology,
         "seed": report.seed,
+        **_origin(report.origin),
         "scenarios": [_scenario(row) for row in report.scenarios],
         "notes": list(report.notes),
     })
@@ -42,6 +44,7 @@ def collective_json(report: CollectiveReport) -> str:
         "version": VERSION,
         "topology": report.topology,
         "seed": report.seed,
+        **_origin(report.origin),
         "collective": report.collective,
         "ranks": report.ranks,
         "datatype": report.datatype,
@@ -58,6 +61,20 @@ def collective_json(report: CollectiveReport) -> str:
 
 def _dump(document: dict[str, Any]) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _origin(origin: Origin) -> dict[str, Any]:
+    return {
+        "file": {"sha256": origin.sha256 or None, "set": list(origin.changes)},
+        "parameters": [{
+            "name": parameter.name,
+            "value": rounded(parameter.value),
+            "low": rounded(parameter.low),
+            "high": rounded(parameter.high),
+            "confidence": parameter.confidence,
+            "source": parameter.source,
+        } for parameter in origin.parameters],
+    }
 
 
 def _scenario(row: ScenarioResult) -> dict[str, Any]:

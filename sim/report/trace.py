@@ -1,7 +1,9 @@
 """The timeline as a Chrome trace, which https://ui.perfetto.dev and chrome://tracing open.
 
 Each scenario's hosts, and its fabric, are *processes*; each GPU, NIC, stream and link is a *thread*
-(one track) with a slice for each span. A resource's utilisation is a *counter* track, 0 to 100 %.
+(one track) with a slice for each span. A resource's utilisation is a *counter* track, 0 to 100 %,
+for the busiest resources of each host; resources with the same curve share one, and a point is left
+out where the share changes by less than a hundredth, so that counters do not drown the slices.
 The step of every scenario is shown as starting at time 0, so that scenarios line up. Spans that
 overlap on one track go to extra tracks named ``eth0 (2)``, since slices of one track may only nest.
 Events are sorted by process, track and time; times are in µs with nine significant digits.
@@ -17,6 +19,8 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from sim.report.numbers import rounded
 from sim.report.table import label
 
@@ -28,6 +32,10 @@ if TYPE_CHECKING:
     Event = dict[str, Any]
 
 FABRIC = "fabric"
+MOST_COUNTERS = 4
+"""Counters of a host or of the fabric, its busiest resources."""
+LEAST_CHANGE = 1.0
+"""Change of a counter, in percent of the capacity, that is worth a point."""
 
 
 def report_trace(report: Report) -> str:
@@ -35,9 +43,11 @@ def report_trace(report: Report) -> str:
     events: list[Event] = []
     process = 0
     for row in report.scenarios:
+        origin_s = row.start_s
         for host, (spans, counters) in _by_host(row).items():
             process += 1
-            events += _process(process, f"{label(row)}: {host}", row, spans, counters)
+            events += _process(process, f"{label(row)}: {host}", row.links, origin_s,
+                               spans, counters)
     lines = ",\n".join(json.dumps(event, ensure_ascii=False, allow_nan=False) for event in events)
     about = json.dumps({"topology": report.topology, "seed": report.seed}, ensure_ascii=False)
     return f'{{"displayTimeUnit": "ms", "otherData": {about}, "traceEvents": [\n{lines}\n]}}\n'
@@ -78,8 +88,8 @@ def _split(track: str) -> tuple[str, str]:
     return (host, name) if slash and "->" not in host else (FABRIC, track)
 
 
-def _process(pid: int, name: str, row: ScenarioResult, spans: Sequence[Span],
-             counters: Sequence[int]) -> Iterator[Event]:
+def _process(pid: int, name: str, links: LinkUse | None, origin_s: float,
+             spans: Sequence[Span], counters: Sequence[int]) -> Iterator[Event]:
     yield _metadata(pid, 0, "process_name", name=name)
     yield _metadata(pid, 0, "process_sort_index", sort_index=pid)
     tracks: dict[str, list[Span]] = defaultdict(list)
@@ -93,11 +103,22 @@ def _process(pid: int, name: str, row: ScenarioResult, spans: Sequence[Span],
             yield _metadata(pid, thread, "thread_name", name=_split(track)[1] + suffix)
             yield _metadata(pid, thread, "thread_sort_index", sort_index=thread)
             for span in content:
-                yield _slice(pid, thread, span, row.start_s)
-    if row.links is not None:
-        names = row.links.names
-        for index in sorted(counters, key=lambda i: natural_key(names[i])):
-            yield from _counter(pid, row.links, index, row.start_s)
+                yield _slice(pid, thread, span, origin_s)
+    if links is not None:
+        for index in sorted(_busiest(links, counters), key=lambda i: natural_key(links.names[i])):
+            yield from _counter(pid, links, index, origin_s)
+
+
+def _busiest(links: LinkUse, counters: Sequence[int]) -> list[int]:
+    """Choose the resources that get a counter: the busiest, and of equal curves one."""
+    mean = links.share @ np.diff(links.times_s)
+    chosen: list[int] = []
+    for index in sorted(counters, key=lambda i: -mean[i]):
+        if len(chosen) < MOST_COUNTERS and not any(
+                np.allclose(links.share[index], links.share[other], atol=LEAST_CHANGE / 100)
+                for other in chosen):
+            chosen.append(index)
+    return chosen
 
 
 def _metadata(pid: int, tid: int, kind: str, **values: str | int) -> Event:
@@ -116,7 +137,8 @@ def _counter(pid: int, links: LinkUse, index: int, origin_s: float) -> Iterator[
     shown: float | None = None
     shares = [round(100 * float(share), 2) for share in links.share[index]]
     for time, share in zip(links.times_s, [*shares, 0.0], strict=True):
-        if share != shown:
+        ends = share in (0.0, 100.0) and share != shown
+        if shown is None or ends or abs(share - shown) >= LEAST_CHANGE:
             shown = share
             yield {"ph": "C", "pid": pid, "tid": 0, "name": name, "ts": _us(float(time) - origin_s),
                    "args": {"used": share}}

@@ -85,6 +85,16 @@ class Topology(Model):
             return tuple((job.name, self._job_gpus[job.name]) for job in self.jobs_of(scenario))
         return tuple((None, gpus) for gpus in self.gpu_counts(scenario))
 
+    @property
+    def sha256(self) -> str:
+        """Hash of the file's bytes; empty where the topology comes from no file."""
+        return self._source.sha256 if self._source else ""
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """Values that ``--set`` put in place of the file's."""
+        return self._source.changes if self._source else ()
+
     def error(self, problem: Problem) -> TopologyError:
         """Error at a place of this file, for what only a later stage can find wrong."""
         if self._source is None:

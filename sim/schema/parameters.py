@@ -81,6 +81,14 @@ class Parameter(Model, Generic[Value]):
         return "".join(map(str.capitalize, words.split())) + "Parameter"
 
 
+TimeParameter = Parameter[Seconds]
+RateParameter = Parameter[Rate]
+SizeParameter = Parameter[Bytes]
+ShareParameter = Parameter[Share]
+CoreCountParameter = Parameter[CoreCount]
+"""The classes by the names that `Parameter` gives them, by which pickle finds them."""
+
+
 class StackSet(Model):
     """A host stack's parameters, as far as they differ from those of ``base``."""
 
@@ -88,19 +96,19 @@ class StackSet(Model):
     """The set that supplies what is not given here."""
     description: str = ""
     """What the stack is."""
-    cost_per_byte: Parameter[Seconds] | None = None
+    cost_per_byte: TimeParameter | None = None
     """CPU seconds per byte on one core."""
-    cost_per_packet: Parameter[Seconds] | None = None
+    cost_per_packet: TimeParameter | None = None
     """CPU seconds per packet."""
-    cost_per_message: Parameter[Seconds] | None = None
+    cost_per_message: TimeParameter | None = None
     """Seconds per message (one transfer of a collective's step)."""
-    start_latency: Parameter[Seconds] | None = None
+    start_latency: TimeParameter | None = None
     """Seconds one way per message, both hosts together, before its first byte counts."""
-    flow_rate: Parameter[Rate] | None = None
+    flow_rate: RateParameter | None = None
     """Ceiling of one flow or socket."""
-    cores: Parameter[CoreCount] | None = None
+    cores: CoreCountParameter | None = None
     """Cores per host that the stack may use."""
-    headers: Parameter[Bytes] | None = None
+    headers: SizeParameter | None = None
     """Bytes per packet on the wire beyond the payload, layers 2 to 4."""
 
 
@@ -111,15 +119,15 @@ class FrameworkSet(Model):
     """The set that supplies what is not given here."""
     description: str = ""
     """What the framework is."""
-    per_tensor: Parameter[Seconds] | None = None
+    per_tensor: TimeParameter | None = None
     """Seconds of serial coordination per collective launched."""
-    step_overhead: Parameter[Seconds] | None = None
+    step_overhead: TimeParameter | None = None
     """Seconds per step whenever more than one GPU takes part."""
-    overlap: Parameter[Share] | None = None
+    overlap: ShareParameter | None = None
     """Share of the backward pass in which communication can run."""
-    selection_per_element: Parameter[Seconds] | None = None
+    selection_per_element: TimeParameter | None = None
     """GPU seconds per gradient element that top-k examines."""
-    cast_per_element: Parameter[Seconds] | None = None
+    cast_per_element: TimeParameter | None = None
     """GPU seconds per element for a cast between fp32 and fp16."""
 
 
@@ -128,13 +136,13 @@ class HostStack(Model):
 
     name: str
     description: str
-    cost_per_byte: Parameter[Seconds]
-    cost_per_packet: Parameter[Seconds]
-    cost_per_message: Parameter[Seconds]
-    start_latency: Parameter[Seconds]
-    flow_rate: Parameter[Rate]
-    cores: Parameter[CoreCount]
-    headers: Parameter[Bytes]
+    cost_per_byte: TimeParameter
+    cost_per_packet: TimeParameter
+    cost_per_message: TimeParameter
+    start_latency: TimeParameter
+    flow_rate: RateParameter
+    cores: CoreCountParameter
+    headers: SizeParameter
 
 
 class FrameworkCosts(Model):
@@ -142,11 +150,11 @@ class FrameworkCosts(Model):
 
     name: str
     description: str
-    per_tensor: Parameter[Seconds]
-    step_overhead: Parameter[Seconds]
-    overlap: Parameter[Share]
-    selection_per_element: Parameter[Seconds]
-    cast_per_element: Parameter[Seconds]
+    per_tensor: TimeParameter
+    step_overhead: TimeParameter
+    overlap: ShareParameter
+    selection_per_element: TimeParameter
+    cast_per_element: TimeParameter
 
 
 def shipped(kind: Kind) -> list[str]:

@@ -8,6 +8,7 @@ scalar is null, true, false or a decimal number as in YAML 1.2's core schema, el
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,12 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import yaml
 from pydantic import ValidationError
 
+from sim.schema.changes import apply_change
 from sim.schema.errors import Problem, TopologyError, holds, show
 from sim.schema.inputs import read_input
 from sim.schema.translate import problems
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path as FilePath
 
     from pydantic import BaseModel
@@ -58,6 +60,8 @@ class Node:
     height: int = 0
     keys: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Position of each key of a mapping."""
+    origin: str = ""
+    """The argument that the value comes from; empty where it stands in the file."""
 
     def plain(self) -> Any:
         """Return the value as plain Python data."""
@@ -71,26 +75,22 @@ class Node:
 class Source:
     """A file that was read: its name, its nodes, and errors that point into it."""
 
-    def __init__(self, file: str, root: Node) -> None:
+    def __init__(self, file: str, root: Node, sha256: str = "",
+                 changes: tuple[str, ...] = ()) -> None:
         self.file = file
         self.root = root
+        self.sha256 = sha256
+        self.changes = changes
 
     @classmethod
-    def read(cls, path: FilePath) -> Source:
-        """Read and parse ``path``; raises TopologyError."""
+    def read(cls, path: FilePath, changes: Sequence[str] = ()) -> Source:
+        """Read and parse ``path`` and apply ``changes`` to it; raises TopologyError."""
         file = str(path)
-        text = _text(path, file)
-        builder = _Builder(yaml.parse(text, Loader=_LOADER))
-        try:
-            return cls(file, builder.document())
-        except _At as error:
-            raise TopologyError(file, error.problem, error.line, error.column) from None
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-            raise TopologyError(file, _not_yaml(error.problem), line, column) from None
-        except yaml.YAMLError as error:
-            raise TopologyError(file, _not_yaml(getattr(error, "reason", None)), 1, 1) from None
+        data = read_input(path, most_bytes=MAX_BYTES, allowed="a YAML file")
+        root = _compose(_text(data, file), file, _Builder.document)
+        for change in changes:
+            apply_change(root, change)
+        return cls(file, root, hashlib.sha256(data).hexdigest(), tuple(changes))
 
     def validate(self, model: type[AnyModel], context: dict[str, Any] | None = None) -> AnyModel:
         """Make a ``model`` of the file; raises TopologyError for its first problem."""
@@ -101,29 +101,44 @@ class Source:
 
     def first(self, found: list[Problem]) -> TopologyError:
         """Return the error for the earliest of the problems, which counts the others."""
-        placed = sorted(((self.position(problem), problem) for problem in found),
+        placed = sorted(((_find(self.root, problem), problem) for problem in found),
                         key=lambda pair: pair[0])
-        (line, column), problem = placed[0]
-        return TopologyError(self.file, problem, line, column, more=len(found) - 1)
-
-    def position(self, problem: Problem) -> tuple[int, int]:
-        """Line and column of a problem: of its value, its key, or what should hold it."""
-        return _find(self.root, problem.path, at_key=problem.at_key)
+        (line, column, origin), problem = placed[0]
+        return TopologyError(origin or self.file, problem, line, column, more=len(found) - 1)
 
 
-def _find(root: Node, path: Path, *, at_key: bool) -> tuple[int, int]:
-    node = root
+def _find(root: Node, problem: Problem) -> tuple[int, int, str]:
+    """Line, column and origin of a problem: of its value, its key, or what should hold it."""
+    node, path = root, problem.path
     for depth, part in enumerate(path):
-        if at_key and depth == len(path) - 1 and part in node.keys:
-            return node.keys[str(part)]
+        if problem.at_key and depth == len(path) - 1 and part in node.keys:
+            return *node.keys[str(part)], ""
         if not holds(node.value, part):
             break
         node = node.value[part]
-    return node.line, node.column
+    return node.line, node.column, node.origin
 
 
-def _text(path: FilePath, file: str) -> str:
-    data = read_input(path, most_bytes=MAX_BYTES, allowed="a YAML file")
+def parse_value(text: str, origin: str) -> Node:
+    """Nodes of a value that is given in an argument; raises TopologyError."""
+    return _compose(text, origin, lambda builder: builder.value(origin))
+
+
+def _compose(text: str, file: str, compose: Callable[[_Builder], Node]) -> Node:
+    """Let ``compose`` build nodes out of YAML; raises TopologyError."""
+    try:
+        return compose(_Builder(yaml.parse(text, Loader=_LOADER)))
+    except _At as error:
+        raise TopologyError(file, error.problem, error.line, error.column) from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        raise TopologyError(file, _not_yaml(error.problem), line, column) from None
+    except yaml.YAMLError as error:
+        raise TopologyError(file, _not_yaml(getattr(error, "reason", None)), 1, 1) from None
+
+
+def _text(data: bytes, file: str) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -163,6 +178,7 @@ class _Builder:
         self._events = events
         self._anchors: dict[str, Node | None] = {}
         self._nodes = 0
+        self._origin = ""
 
     def document(self) -> Node:
         next(self._events)  # the stream's start
@@ -174,12 +190,25 @@ class _Builder:
             raise _At(first.start_mark, Problem("the file does not start with a mapping",
                                                 allowed="keys such as name, hosts, fabric"))
         root = self._node(first, 0, ())
+        self._end()
+        return root
+
+    def value(self, origin: str) -> Node:
+        """Compose a document that may be any value, or nothing; positions mean nothing in it."""
+        self._origin = origin
+        next(self._events)  # the stream's start
+        if isinstance(next(self._events), yaml.StreamEndEvent):
+            return Node(None, 0, 0, origin=origin)
+        root = self._node(next(self._events), 0, ())
+        self._end()
+        return root
+
+    def _end(self) -> None:
         next(self._events)  # the document's end
         after = next(self._events)
         if not isinstance(after, yaml.StreamEndEvent):
             raise _At(after.start_mark, Problem("a second document starts here",
                                                 allowed="one document a file"))
-        return root
 
     def _node(self, event: Any, depth: int, path: Path) -> Node:
         if isinstance(event, yaml.AliasEvent):
@@ -215,7 +244,8 @@ class _Builder:
         self._count(event, 1, path)
         if event.anchor:
             self._anchors[event.anchor] = None
-        node = Node(None, event.start_mark.line + 1, event.start_mark.column + 1)
+        line, column = (0, 0) if self._origin else _position(event.start_mark)
+        node = Node(None, line, column, origin=self._origin)
         if depth >= MAX_DEPTH:
             node.height = 1
         elif isinstance(event, yaml.MappingStartEvent):
@@ -243,11 +273,12 @@ class _Builder:
                 merges.append((event, self._node(next(self._events), depth + 1, (*path, key))))
                 continue
             if key in node.value:
-                first = node.keys[key][0]
+                first = node.keys.get(key, (1, 1))[0]
                 raise _At(event.start_mark, Problem(f"key {show(key)} stands twice", found=key,
                                                     path=(*path, key),
                                                     allowed=f"once; the first is on line {first}"))
-            node.keys[key] = (event.start_mark.line + 1, event.start_mark.column + 1)
+            if not self._origin:
+                node.keys[key] = _position(event.start_mark)
             self._hold(node, self._node(next(self._events), depth + 1, (*path, key)))
             node.value[key] = self._last
         for event, merged in merges:
@@ -276,7 +307,12 @@ class _Builder:
                     self._count(event, child.size, path)
                     self._hold(node, child)
                     node.value[key] = child
-                    node.keys[key] = other.keys[key]
+                    if key in other.keys:
+                        node.keys[key] = other.keys[key]
+
+
+def _position(mark: Any) -> tuple[int, int]:
+    return mark.line + 1, mark.column + 1
 
 
 def _scalar(text: str) -> Any:
