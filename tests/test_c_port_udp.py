@@ -22,8 +22,8 @@ def ends(a, b, family):
 
 
 @both
-@pytest.mark.parametrize("test", ["sizes", "joined", "unreachable", "marks", "waited",
-                                  "waiting", "errors"])
+@pytest.mark.parametrize("test", ["sizes", "joined", "apart", "unreachable", "marks",
+                                  "waited", "waiting", "errors"])
 def test_on_loopback(program, test, family):
     run(program, test, *LOOPBACK[family])
 

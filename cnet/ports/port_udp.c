@@ -150,7 +150,7 @@ static const struct harp_port_ops udp_ops = {
 
 static int memory(struct udp_port *udp, uint16_t locals, char *why)
 {
-    size_t buffers = (size_t)UDP_RECEIVE_AT_ONCE * HARP_SUPER_BUFFER_BYTES;
+    size_t buffers = (size_t)UDP_RECEIVE_MOST * HARP_SUPER_BUFFER_BYTES;
     udp->staging_bytes = HARP_BATCH * (udp->port.payload_max + UDP_ALIGN + UDP_LEAD);
     if (udp->staging_bytes < UDP_STAGING_LEAST)
         udp->staging_bytes = UDP_STAGING_LEAST;
@@ -164,7 +164,8 @@ static int memory(struct udp_port *udp, uint16_t locals, char *why)
     }
     udp->staging = harp_arena_take(&udp->arena, udp->staging_bytes, UDP_ALIGN);
     udp->inbound.buffers = harp_arena_take(&udp->arena, buffers, UDP_ALIGN);
-    udp->inbound.at_once = UDP_RECEIVE_AT_ONCE;
+    udp->inbound.at_once = udp->inbound.least = UDP_RECEIVE_AT_ONCE;
+    udp->inbound.most = UDP_RECEIVE_MOST;
     assert(udp->staging && udp->inbound.buffers);
     return 0;
 }

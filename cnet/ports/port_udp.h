@@ -29,6 +29,7 @@
 #define UDP_SUPERS 256u                /* super-packets staged at most */
 #define UDP_SEND_AT_ONCE 32u           /* super-packets a system call */
 #define UDP_RECEIVE_AT_ONCE 4u         /* the same; their buffers stay in the cache */
+#define UDP_RECEIVE_MOST 32u           /* datagrams, where the kernel joins none */
 #define UDP_ALIGN 64u
 #define UDP_LEAD 20u /* a datagram's header of 44 bytes ends 64 from the start */
 #define UDP_NOTICES 32u

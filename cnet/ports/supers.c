@@ -68,6 +68,21 @@ static void read_control(struct msghdr *header, uint64_t now_ns, struct harp_sup
     super->marked = (traffic & CONGESTED) == CONGESTED;
 }
 
+/* How many to ask for next: few super-packets, so that they stay in the cache, and more datagrams
+ * where the kernel joins nothing (no GRO), since each call then brings that little. */
+static void choose_batch(struct harp_supers *supers)
+{
+    bool joined = false;
+    for (uint32_t i = 0; i < supers->n; i++)
+        joined |= supers->of[i].length > supers->of[i].segment;
+    if (joined)
+        supers->at_once = supers->least;
+    else if (supers->n == supers->at_once && supers->at_once * 2 <= supers->most)
+        supers->at_once *= 2;
+    else if (supers->n < supers->at_once / 4 && supers->at_once / 2 >= supers->least)
+        supers->at_once /= 2;
+}
+
 bool harp_supers_read(struct harp_supers *supers, int fd, uint16_t local)
 {
     struct mmsghdr messages[HARP_SUPERS_AT_ONCE];
@@ -104,7 +119,9 @@ bool harp_supers_read(struct harp_supers *supers, int fd, uint16_t local)
         harp_sockaddr_read(&from[i].any, &super->from);
         read_control(&messages[i].msg_hdr, nanoseconds(&now), super);
     }
-    return supers->n < supers->at_once;
+    bool empty = supers->n < supers->at_once;
+    choose_batch(supers);
+    return empty;
 }
 
 size_t harp_supers_arrive(struct harp_supers *supers, struct harp_port *port,

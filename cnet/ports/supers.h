@@ -3,7 +3,8 @@
  *
  *     buffer  | A A A A a |     one super-packet: equal datagrams, the last may be shorter
  *
- * One system call brings up to `at_once` of them. They become arrivals little by little, as there
+ * One system call brings up to `at_once` of them: `least` while the kernel joins datagrams, up to
+ * `most` while it does not. They become arrivals little by little, as there
  * is room; the buffers are free again when all have.
  *
  * Owner: one port; data path.
@@ -27,8 +28,9 @@ struct harp_super {
 };
 
 struct harp_supers {
-    uint8_t *buffers; /* at_once of HARP_SUPER_BUFFER_BYTES each */
-    uint32_t at_once;
+    uint8_t *buffers;     /* `most` of HARP_SUPER_BUFFER_BYTES each */
+    uint32_t least, most; /* super-packets of a system call; datagrams that nobody joined */
+    uint32_t at_once;     /* of the next one */
     uint32_t n, next; /* super-packets that are there, and the first that is not all arrived yet */
     uint32_t at;      /* how far that one has */
     uint16_t local;   /* whose they are */

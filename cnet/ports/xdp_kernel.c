@@ -80,6 +80,7 @@ int harp_xdp_kernel_open(struct harp_xdp *xdp, const struct harp_port_config *co
         }
         xdp->local_of[htons(local->port)] = (uint16_t)(i + 1);
     }
+    xdp->strays.least = xdp->strays.most = HARP_SUPERS_AT_ONCE;
     xdp->strays.at_once = HARP_SUPERS_AT_ONCE;
     xdp->strays.buffers = calloc(HARP_SUPERS_AT_ONCE, HARP_SUPER_BUFFER_BYTES);
     return xdp->strays.buffers ? 0 : -ENOMEM;

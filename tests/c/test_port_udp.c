@@ -113,6 +113,34 @@ static void joined(void)
     }
 }
 
+/* What the kernel cannot join, since each datagram is longer than the last, comes in large batches;
+ * and what it joins comes whole after that. */
+static void apart(void)
+{
+    enum { COUNT = 192, SHORTEST = 100 };
+    struct harp_arrival in[HARP_BATCH];
+    open_end(&a, 1);
+    open_end(&b, 1);
+    int hop = hop_to(&a, &b.port->locals[0], 0);
+    warm_up(hop);
+    for (uint64_t i = 0; i < COUNT; i++)
+        assert(put(a.port, hop, SHORTEST + (uint32_t)i, i));
+    a.port->ops->flush(a.port, now_ns());
+    for (size_t got = 0, n; got < COUNT; got += n) {
+        n = wait_for(b.port, in, HARP_BATCH);
+        for (size_t i = 0; i < n; i++) {
+            assert(in[i].length == SHORTEST + got + i);
+            check(in[i].bytes, in[i].length, got + i);
+        }
+        b.port->ops->release(b.port, in, n);
+    }
+    assert(b.port->counters.receive_calls <= COUNT / 12);
+    for (uint64_t i = 0; i < 60; i++)
+        assert(put(a.port, hop, 1000, i));
+    a.port->ops->flush(a.port, now_ns());
+    assert(wait_for(b.port, in, HARP_BATCH) == 60);
+}
+
 /* The port's first socket, found by its number in the network. */
 static int socket_of(const struct harp_port *port)
 {
@@ -586,7 +614,7 @@ int main(int count, char **words)
                  {"marks", marks},     {"waiting", waiting},
                  {"waited", waited},   {"refused_offload", refused_offload},
                  {"errors", errors},   {"vanished", vanished},
-                 {"flood", flood}};
+                 {"flood", flood},     {"apart", apart}};
     assert(count == 6);
     a = (struct end){.ip = words[2], .space = words[3]};
     b = (struct end){.ip = words[4], .space = words[5]};
