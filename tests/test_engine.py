@@ -116,8 +116,16 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_turn_looks_at_no_connection_that_is_idle(many: Path) -> None:
-    run(many, "turns", "3000")
+    run(many, "turns", "2000")
+
+
+def test_idle_connections_ask_for_signs_of_life_at_different_times(many: Path) -> None:
+    run(many, "quiet", "2000")
 
 
 def test_connections_that_share_a_port_take_turns(many: Path) -> None:
     run(many, "share")
+
+
+def test_a_killed_peer_is_noticed_although_its_host_says_so_rarely(tmp_path: Path) -> None:
+    run(program(tmp_path, "killed", ["-O2"]))

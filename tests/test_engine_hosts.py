@@ -72,3 +72,24 @@ def test_ends_with_different_mtus_agree_on_the_lower(peer: Path) -> None:
         a.space.run("ip", "link", "set", a.device, "mtu", "1500")
         said, _ = talk(peer, (a, b), ("udp", "udp"), "posted")
         assert "segment 1408" in said
+
+
+@pytest.mark.parametrize("connections", [1, 64])
+def test_a_killed_process_is_noticed_by_all_connections_to_it_at_once(
+        tmp_path: Path, connections: int) -> None:
+    """Its host answers once a second for each other host (icmp_ratelimit), not for each of them."""
+    gone = build(tmp_path / "gone", ["tests/c/engine_gone.c", str(library())])
+    with netns.veth_pair() as (a, b):
+        server = b.space.start(gone, b.ipv4, str(connections), stdout=subprocess.PIPE, text=True)
+        assert server.stdout
+        handle = server.stdout.readline().strip()
+        client = a.space.start(gone, a.ipv4, str(connections), handle, stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, text=True)
+        assert client.stdout
+        assert client.stdout.readline() == "connected\n"
+        server.kill()
+        server.wait()
+        took, _ = client.communicate("killed\n", timeout=60)
+        assert client.returncode == 0
+        print(f"{connections} connections learnt of it after {took.strip()} ms")
+        assert int(took) < 5000  # 1,400 on a host that is not busy with other tests

@@ -3,11 +3,17 @@
 #include <assert.h>
 #include <stdlib.h>
 
-bool harp_table_open(struct harp_table *table, uint32_t most)
+uint32_t harp_table_slots(uint32_t most)
 {
     uint32_t slots = 16;
     while (slots < 4 * most)
         slots *= 2;
+    return slots;
+}
+
+bool harp_table_open(struct harp_table *table, uint32_t most)
+{
+    uint32_t slots = harp_table_slots(most);
     *table = (struct harp_table){
         .slots = calloc(slots, sizeof *table->slots), .mask = slots - 1, .most = most};
     return table->slots != NULL;

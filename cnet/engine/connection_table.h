@@ -23,6 +23,9 @@ struct harp_table {
     uint32_t used, most;
 };
 
+/* Slots of a table for `most` entries: a power of two. */
+uint32_t harp_table_slots(uint32_t most);
+
 /* Room for `most` entries. False without memory. */
 bool harp_table_open(struct harp_table *table, uint32_t most);
 void harp_table_close(struct harp_table *table);

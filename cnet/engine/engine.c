@@ -111,8 +111,10 @@ static int take_memory(struct harp_engine *engine, char *why)
     error = harp_frames_open(&engine->frames, &engine->arena, config->frames, config->frame_bytes);
     engine->connections = calloc(config->connections, sizeof *engine->connections);
     engine->free_indices = malloc(config->connections * sizeof *engine->free_indices);
+    engine->hops_mask = harp_table_slots(config->connections) - 1;
+    engine->hops = calloc(engine->hops_mask + 1, sizeof *engine->hops);
     engine->owner = malloc(config->frames * sizeof *engine->owner);
-    if (error || !engine->connections || !engine->free_indices || !engine->owner ||
+    if (error || !engine->connections || !engine->free_indices || !engine->hops || !engine->owner ||
         !harp_table_open(&engine->table, config->connections) ||
         !harp_table_open(&engine->attempts, config->connections) ||
         !harp_schedule_open(&engine->schedule, config->connections) ||
@@ -186,6 +188,7 @@ static void let_go(struct harp_engine *engine)
     harp_index_queue_close(&engine->unpublished);
     free(engine->connections);
     free(engine->free_indices);
+    free(engine->hops);
     free(engine->owner);
     if (engine->arena.base)
         harp_arena_close(&engine->arena);
@@ -225,7 +228,7 @@ int harp_engine_open(struct harp_engine **out, const struct harp_engine_config *
     engine->generation = harp_generation;
     engine->doorbell = -1;
     harp_engine_random(engine, &engine->epoch, sizeof engine->epoch);
-    harp_engine_random(engine, &engine->attempts_key, sizeof engine->attempts_key);
+    harp_engine_random(engine, &engine->hash_key, sizeof engine->hash_key);
     if (!config->world.now_ns)
         harp_crc32c_choose();
     error = take_memory(engine, why);

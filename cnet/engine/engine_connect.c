@@ -135,6 +135,8 @@ static void reclaim(struct harp_engine *engine, const struct harp_connection *co
 void harp_engine_forget(struct harp_engine *engine, struct harp_connection *connection)
 {
     reclaim(engine, connection);
+    for (uint32_t p = 0; p < connection->config.paths; p++)
+        harp_engine_path_ends(connection, p);
     harp_engine_drop_hops(engine, connection->hops, connection->config.paths + 1u);
     harp_table_remove(&engine->table, connection->id);
     engine->frames_spare += connection->config.stream_frames + connection->config.draft_frames;
@@ -309,7 +311,8 @@ static int begin(struct harp_engine *engine, const struct harp_handle *handle,
                -ENOMEM;
     }
     memcpy(made->hops, hops, config->paths * sizeof hops[0]);
-    harp_address_format(&hops[0].remote, made->peer, sizeof made->peer);
+    for (uint32_t p = 0; p < config->paths; p++)
+        harp_engine_path_leads(made, p);
     made->listener = handle->listener;
     memcpy(&made->secret, handle->secret, sizeof made->secret);
     struct harp_end connecting = {.connection = session.connection, .epoch = session.epoch};

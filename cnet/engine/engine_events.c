@@ -56,13 +56,13 @@ void harp_connection_heard(struct harp_connection *connection, uint8_t path, uin
     int number = to->ops->hop(to, from, local, why);
     if (number < 0)
         return;
-    if (path == 0)
-        harp_address_format(from, connection->peer, sizeof connection->peer);
     *hop = (struct harp_hop){.port = port, .local = local, .hop = number, .remote = *from};
     harp_engine_mark_hop(connection->engine, hop,
                          connection->listening_end
                              ? harp_session_peer(connection->session)->traffic_class
                              : connection->config.traffic_class);
+    if (ours)
+        harp_engine_path_leads(connection, path);
     harp_recorder_add(connection->engine->recorder, connection->engine->now_ns, HARP_RECORD_PATH,
                       connection->id, path, (uint64_t)number);
 }
@@ -85,11 +85,11 @@ bool harp_connection_moves(struct harp_connection *connection, uint8_t port,
     if (number < 0)
         return false;
     ops->unhop(engine->ports[port], hop->hop);
+    harp_engine_path_ends(connection, header->path);
     hop->hop = number;
     hop->remote = *arrival->from;
     hop->moved_ns = engine->now_ns;
-    if (header->path == 0)
-        harp_address_format(arrival->from, connection->peer, sizeof connection->peer);
+    harp_engine_path_leads(connection, header->path);
     harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_PATH, connection->id,
                       header->path, (uint64_t)number);
     return true;

@@ -20,7 +20,7 @@ static uint64_t key_of_attempt(const struct harp_engine *engine,
     memcpy(bytes, &first->connection, sizeof first->connection);
     memcpy(bytes + sizeof first->connection, &listener, sizeof listener);
     memcpy(bytes + 2 * sizeof(uint64_t), first->nonce, sizeof first->nonce);
-    uint64_t key = harp_siphash(&engine->attempts_key, bytes, sizeof bytes);
+    uint64_t key = harp_siphash(&engine->hash_key, bytes, sizeof bytes);
     return key ? key : 1;
 }
 

@@ -11,6 +11,7 @@
  *   connection.c       a connection's memory, the application's side
  *   engine_connect.c   listen, accept, connect, close
  *   engine_hops.c      which port and address each path of a connecting end takes
+ *   engine_notices.c   what ports learn besides datagrams: ICMP, the end of a process
  *   engine_wait.c      the application's threads wait
  */
 #ifndef HARP_ENGINE_STATE_H
@@ -55,7 +56,9 @@ struct harp_hop {
     uint16_t local;
     int hop; /* HARP_NO_HOP until the path has been heard of */
     struct harp_address remote;
-    uint64_t moved_ns; /* when the peer's address last changed */
+    uint64_t moved_ns;                  /* when the peer's address last changed */
+    struct harp_connection *connection; /* and the others that lead there: engine_notices.c */
+    struct harp_hop *next, **link;
 };
 
 struct harp_connection {
@@ -153,9 +156,11 @@ struct harp_engine {
     bool failed;      /* a connection ended in error: the flight recorder is to be dumped */
     uint64_t active_ns;
     bool moved;
-    struct harp_table table;              /* connection id to connection */
-    struct harp_table attempts;           /* the FIRST that made it to connection */
-    struct harp_key attempts_key;         /* under which they are hashed */
+    struct harp_table table;    /* connection id to connection */
+    struct harp_table attempts; /* the FIRST that made it to connection */
+    struct harp_key hash_key;   /* of attempts and of addresses */
+    struct harp_hop **hops;     /* by remote address: heads of lists */
+    uint32_t hops_mask;
     struct harp_connection **connections; /* by index; NULL: free */
     uint32_t connections_n;               /* indices ever used */
     uint32_t *free_indices, free_n;       /* below connections_n; a stack */
@@ -282,6 +287,13 @@ static inline void harp_connection_orphan(struct harp_connection *connection)
     connection->orphan = true;
     harp_engine_wake(connection->engine, connection);
 }
+
+/* engine_notices.c: a path of the connection leads somewhere now, or does not any more; take in
+ * what a port has learnt. */
+void harp_engine_path_leads(struct harp_connection *connection, uint32_t path);
+void harp_engine_path_ends(struct harp_connection *connection, uint32_t path);
+void harp_engine_take_notice(struct harp_engine *engine, uint8_t port,
+                             const struct harp_notice *notice);
 
 /* The frame behind a piece. */
 static inline uint32_t harp_connection_piece(const struct harp_connection *connection,

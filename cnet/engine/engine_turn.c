@@ -112,50 +112,6 @@ static void drive_due(struct harp_engine *engine)
     harp_schedule_end(schedule, engine->now_ns);
 }
 
-/* Whether what a notice quotes was a frame of this connection. */
-static bool quotes(const struct harp_notice *notice, const struct harp_connection *connection)
-{
-    _Static_assert(sizeof notice->quote >= HARP_CONNECTION_BYTES, "it is in there");
-    uint64_t id = harp_wire_connection(notice->quote);
-    return id &&
-           (id == harp_session_peer(connection->session)->connection || id == connection->listener);
-}
-
-static void take_unreachable(struct harp_engine *engine, struct harp_connection *connection,
-                             uint8_t path, const struct harp_notice *notice)
-{
-    bool gone = notice->type == HARP_NOTICE_GONE;
-    bool refused = gone || (notice->type == HARP_NOTICE_REFUSED && quotes(notice, connection));
-    /* Of what anybody can write, only what had an effect is recorded. */
-    if (refused)
-        harp_session_refused(connection->session, engine->now_ns, path, gone);
-    else if (!harp_session_unreachable(connection->session, engine->now_ns, path))
-        return;
-    harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_UNREACHABLE, connection->id,
-                      path, refused);
-}
-
-static void take_notice(struct harp_engine *engine, uint8_t port, const struct harp_notice *notice)
-{
-    if (notice->type == HARP_NOTICE_TROUBLE) {
-        harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_TROUBLE, 0, notice->trouble,
-                          (uint64_t)notice->error);
-        return;
-    }
-    for (uint32_t i = 0; i < engine->connections_n; i++) {
-        struct harp_connection *connection = engine->connections[i];
-        for (uint32_t p = 0; connection && p < connection->config.paths; p++) {
-            const struct harp_hop *hop = &connection->hops[p];
-            if (hop->hop == HARP_NO_HOP || hop->port != port ||
-                !harp_address_same(&hop->remote, &notice->about))
-                continue;
-            if (notice->type != HARP_NOTICE_MTU)
-                take_unreachable(engine, connection, (uint8_t)p, notice);
-            harp_engine_wake(engine, connection);
-        }
-    }
-}
-
 static void tend(struct harp_engine *engine)
 {
     engine->tend_ns = engine->now_ns + HARP_TEND_NS;
@@ -164,7 +120,7 @@ static void tend(struct harp_engine *engine)
         struct harp_notice notice;
         port->ops->tend(port, engine->now_ns);
         while (port->ops->notice(port, &notice))
-            take_notice(engine, p, &notice);
+            harp_engine_take_notice(engine, p, &notice);
     }
     harp_engine_publish(engine, TEND_ROWS);
     if (engine->failed)

@@ -302,9 +302,10 @@ void harp_session_path_off_queue(struct harp_session *session, uint8_t path, boo
 bool harp_session_unreachable(struct harp_session *session, uint64_t now_ns, uint8_t path);
 
 /* No process has the peer's port. If that is certain, the session ends (HARP_REASON_REFUSED). From
- * ICMP that quotes one of our frames, which nobody can who is not on its way, it may still be a
- * firewall's whim: the path is probed as above, and the session ends if that is refused again
- * HARP_REFUSED_NS later and nothing was heard in between. */
+ * ICMP that quotes a frame sent there, which nobody can who is not on its way, it may still be a
+ * firewall that is loaded anew: the peer is asked 0.5 s later, and the session ends if it is
+ * refused then or later and nothing was heard in between. Not asked before: Linux sends six such
+ * answers to a host after a pause, and then one a second (icmp_ratelimit). */
 void harp_session_refused(struct harp_session *session, uint64_t now_ns, uint8_t path,
                           bool certain);
 

@@ -49,7 +49,8 @@ static void accepted(struct harp_session *session, const struct harp_parameters 
     session->state = HARP_OPEN;
     session->connected = true;
     session->heard_ns = session->now_ns;
-    session->keep_at_ns = session->now_ns + harp_session_quiet_ns(session);
+    session->keep_at_ns =
+        session->now_ns + harp_session_spread_ns(session, harp_session_quiet_ns(session) / 2);
     if (session->repeats == 1)
         harp_rtt_sample(&session->paths[0].rtt, session->now_ns,
                         session->now_ns - session->first_sent_ns, 0);

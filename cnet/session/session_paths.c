@@ -286,13 +286,35 @@ bool harp_session_unreachable(struct harp_session *session, uint64_t now_ns, uin
     return true;
 }
 
+/* Nobody asks the peer again until that is worth an answer: probes that are on their way would be
+ * sent again and again meanwhile. Data that is under way goes on. */
+static void pause_probes(struct harp_session *session)
+{
+    session->keep_at_ns =
+        session->now_ns + HARP_REFUSED_NS + harp_session_spread_ns(session, HARP_REFUSED_NS / 32);
+    if (session->outbox.base != session->outbox.end)
+        return;
+    for (uint32_t p = 0; p < session->paths_n; p++) {
+        struct harp_path *path = &session->paths[p];
+        harp_session_flush(session, path);
+        harp_loss_news(&path->loss, false, session->now_ns);
+        if (path->dead)
+            path->probe_at_ns = session->keep_at_ns;
+    }
+}
+
 void harp_session_refused(struct harp_session *session, uint64_t now_ns, uint8_t path, bool certain)
 {
-    (void)harp_session_unreachable(session, now_ns, path);
+    harp_session_clock(session, now_ns);
     if (session->state == HARP_CLOSED)
         return;
-    if (session->refused_ns <= session->heard_ns)
+    if (session->state == HARP_CONNECTING) /* FIRST may get through on another path */
+        (void)harp_session_unreachable(session, now_ns, path);
+    if (session->refused_ns <= session->heard_ns) {
         session->refused_ns = session->now_ns;
+        if (session->state == HARP_OPEN)
+            pause_probes(session);
+    }
     if (certain || session->now_ns - session->refused_ns >= HARP_REFUSED_NS)
         harp_session_end(session, HARP_REASON_REFUSED, false);
 }

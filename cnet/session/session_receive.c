@@ -22,7 +22,8 @@ static void confirmed(struct harp_session *session)
     session->state = HARP_OPEN;
     session->connected = true;
     session->heard_ns = session->now_ns;
-    session->keep_at_ns = session->now_ns + harp_session_quiet_ns(session);
+    session->keep_at_ns =
+        session->now_ns + harp_session_spread_ns(session, harp_session_quiet_ns(session) / 2);
     harp_session_paths_begin(session);
     if (session->answer_path < session->paths_n) {
         session->heard_path = session->answer_path;

@@ -29,8 +29,9 @@
 /* A firewall that is loaded anew may refuse for a moment what it lets pass before and after. */
 #define HARP_REFUSED_NS UINT64_C(500000000)
 
-/* How long a peer may be quiet at most before it is asked for a sign of life. */
-#define HARP_KEEP_NS UINT64_C(1000000000)
+/* How long a peer may be quiet at most before it is asked for a sign of life. With HARP_REFUSED_NS
+ * a killed one is noticed within 1.5 s. */
+#define HARP_KEEP_NS UINT64_C(800000000)
 
 enum harp_state {
     HARP_CONNECTING, /* FIRST is repeated until ACCEPT comes */
@@ -120,10 +121,19 @@ struct harp_session {
 };
 
 /* How long a peer may be quiet before it is asked for a sign of life: four times at least before it
- * counts as gone, and once a second, so that a killed one is noticed soon though we only wait. */
+ * counts as gone, and soon enough that a killed one is noticed though we only wait. */
 static inline uint64_t harp_session_quiet_ns(const struct harp_session *session)
 {
     return harp_min(session->config.dead_ns / 4, HARP_KEEP_NS);
+}
+
+/* A time from `least_ns` to twice that: thousands of connections that began or heard something at
+ * the same moment do not ask at the same moment (multiplicative hashing: Knuth, The Art of Computer
+ * Programming, vol. 3, 6.4). */
+static inline uint64_t harp_session_spread_ns(const struct harp_session *session, uint64_t least_ns)
+{
+    uint64_t hash = (session->config.seed ^ session->now_ns) * UINT64_C(0x9e3779b97f4a7c15);
+    return least_ns + (hash >> 32) * least_ns / UINT32_MAX;
 }
 
 /* Time goes on; never back. */

@@ -85,17 +85,22 @@ static void probe_for_credit(struct harp_session *session)
     session->window_probe_at_ns = session->now_ns + session->window_probe_wait_ns;
 }
 
+/* A peer whose port was refused is not asked before the answer would count (harp_session_refused),
+ * and then again and again: its host sends few refusals. */
 static void keep_alive(struct harp_session *session)
 {
     uint64_t quiet_ns = harp_session_quiet_ns(session);
+    bool refused = session->refused_ns > session->heard_ns;
     if (session->now_ns < session->keep_at_ns)
         return;
-    if (session->now_ns - session->heard_ns < quiet_ns) {
-        session->keep_at_ns = session->heard_ns + quiet_ns;
+    if (!refused && session->now_ns - session->heard_ns < quiet_ns / 2) {
+        session->keep_at_ns = session->heard_ns + harp_session_spread_ns(session, quiet_ns / 2);
         return;
     }
     probe_somewhere(session);
-    session->keep_at_ns = session->now_ns + quiet_ns / 2;
+    session->keep_at_ns =
+        session->now_ns +
+        harp_min(quiet_ns / 2, refused ? session->config.probe_most_ns : quiet_ns);
 }
 
 static uint64_t gone_at_ns(const struct harp_session *session)

@@ -15,6 +15,8 @@ static uint64_t world_ns = WORLD_SECOND_NS;
 static uint64_t world_random = 1;
 static char world_why[HARP_WHY_BYTES];
 static struct harp_engine *world_engines[2]; /* the connecting one, the listening one */
+static int (*world_port)(struct harp_port **port, const struct harp_port_config *config,
+                         char *why) = harp_port_mem_open; /* of the connecting one */
 
 static inline uint64_t world_clock(void *context)
 {
@@ -40,7 +42,7 @@ static inline void world_open(uint32_t connections)
         config.frames = 64;
         config.connections = connections;
         config.world = (struct harp_world){world_clock, world_chance, NULL};
-        config.ports[0].open = harp_port_mem_open;
+        config.ports[0].open = i ? harp_port_mem_open : world_port;
         config.ports[0].config.locals = 1;
         config.ports_n = 1;
         CHECK(harp_engine_open(&world_engines[i], &config, world_why) == 0, "%s", world_why);
