@@ -257,7 +257,7 @@ static void tell_credit_soon(struct harp_session *session)
 bool harp_session_ack_along(struct harp_session *session)
 {
     bool any = false;
-    if (session->now_ns < session->at_once_ns + HARP_ACK_SOON_NS)
+    if (session->now_ns < session->at_once_ns + session->config.ack_soon_ns)
         session->goes_quiet = false; /* this was the answer, and the ACK could have waited for it */
     for (uint64_t set = session->state == HARP_OPEN ? session->awake : 0; set;) {
         struct harp_path *path = &session->paths[harp_session_next_path(&set)];

@@ -148,7 +148,7 @@ void harp_session_placed(struct harp_session *session, bool holds)
     struct harp_path *path = &session->paths[header->path];
     if (!harp_inbox_placed(&session->inbox, header, session->placing_fit))
         return;
-    path->ack_at_ns = harp_min(path->ack_at_ns, session->now_ns + HARP_ACK_SOON_NS);
+    path->ack_at_ns = harp_min(path->ack_at_ns, session->now_ns + session->config.ack_soon_ns);
     if (session->goes_quiet && !harp_before(session->inbox.complete, session->inbox.posted)) {
         path->ack_now = true;
         session->at_once_ns = session->now_ns;

@@ -18,8 +18,8 @@
 #include "session/path.h"
 #include "session/session.h"
 
-/* A whole message is acknowledged this soon, not at once: an answer to it may go first, and more
- * may come. */
+/* News of credit that somebody waits for, and the ACK of a whole message unless it is configured
+ * otherwise, leave this soon, not at once: an answer may go first, and more may come. */
 #define HARP_ACK_SOON_NS UINT64_C(2000)
 
 /* An ACK that leaves so much later than it was due says that the application has stopped driving.

@@ -58,6 +58,23 @@ static void test_without_an_answer_it_goes_soon(void)
     pair_free(pair);
 }
 
+/* Over a network an ACK alone is a packet and a call of the kernel: there it waits longer. */
+static void test_an_answer_that_takes_a_while_takes_it_along(void)
+{
+    static uint8_t answer[8];
+    struct harp_frame frames[8];
+    struct pair *pair = pair_make(1);
+    pair->config[1].ack_soon_ns = pair->config[1].ack_along_ns = 20 * US;
+    pair_connect(pair);
+    post(pair);
+    receive_one(pair);
+    assert(harp_session_send(pair->end[1], pair->now_ns + 10 * US, frames, 8) == 0);
+    assert(harp_session_message(pair->end[1], answer, sizeof answer, 0));
+    assert(harp_session_send(pair->end[1], pair->now_ns + 10 * US, frames, 8) == 2);
+    assert(frames[0].header.type == HARP_ACK && frames[1].header.type == HARP_DATA);
+    pair_free(pair);
+}
+
 static void test_it_can_go_along_with_what_others_send(void)
 {
     struct harp_frame frames[8];
@@ -162,6 +179,7 @@ int main(void)
     test_it_can_go_along_with_what_others_send();
     test_an_answer_takes_the_acknowledgement_along();
     test_without_an_answer_it_goes_soon();
+    test_an_answer_that_takes_a_while_takes_it_along();
     test_who_goes_quiet_acknowledges_at_once_and_who_answers_does_not();
     test_who_waits_for_more_does_not_go_quiet();
     return 0;
