@@ -2,17 +2,20 @@
 PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: run test setup lint format bench clean help
+.PHONY: run test setup setup-run lint format bench clean help
 
-run: setup  ## set everything up and run the main job
+run: setup-run  ## set everything up and run the main job
 	$(PY) -m sim.run topologies/taco-vgg16-v100-25g.yaml
 
 test: setup  ## set everything up and run all tests
 	@$(PY) -c 'import harp'  # C parts that changed are built once, not by each worker
 	$(PY) -m pytest -n auto
 
-setup:  ## prepare .venv
-	@sh .ci/setup.sh
+setup:  ## prepare .venv, and all that tests need
+	@sh .ci/setup.sh test
+
+setup-run:  ## prepare .venv for `make run` alone
+	@sh .ci/setup.sh run
 
 lint: setup  ## ruff, mypy --strict, clang-format
 	ruff check .
@@ -23,7 +26,7 @@ format: setup  ## rewrite C and Python to the project's layout
 	ruff check --fix .
 	git ls-files '*.c' '*.h' | xargs clang-format -i
 
-bench: setup  ## the speed table of the simulator
+bench: setup-run  ## the speed table of the simulator
 	$(PY) bench/sim_scale.py
 
 clean:  ## remove what setup and the builds made

@@ -1,9 +1,19 @@
 #!/bin/sh
-# Prepare .venv: everything that the project needs to run and to be tested. Called by `make setup`.
+# Prepare .venv. `setup.sh run` gets what `make run` needs, a compiler and the Python packages;
+# `setup.sh test` gets what the tests and the linters need as well, emulators and other compilers.
 # System packages are installed where we are root on Debian; else the missing ones are named.
 set -eu
 cd "$(dirname "$0")/.."
 venv=.venv
+stage=${1:-test}
+case $stage in
+run) extras= ;;
+test) extras='[dev]' ;;
+*)
+    echo "setup: $stage is no stage; allowed: run, test" >&2
+    exit 2
+    ;;
+esac
 
 # One line a missing package: its Debian name, and what works without it.
 missing() {
@@ -24,6 +34,7 @@ missing() {
 
 # Tools that only tests need, in the same form.
 lacking() {
+    [ "$stage" = test ] || return 0
     command -v strace >/dev/null ||
         echo "strace: without it the test of the data path's system calls is skipped"
     command -v ip >/dev/null && command -v tc >/dev/null ||
@@ -42,7 +53,9 @@ lacking() {
 
 need=$(missing)
 if [ -n "$need$(lacking)" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    packages="python3 python3-venv python3-dev gcc libc6-dev tshark qemu-system-x86 busybox-static clang libclang-rt-dev strace iproute2 ethtool systemd"
+    packages="python3 python3-venv python3-dev gcc libc6-dev"
+    [ "$stage" = run ] ||
+        packages="$packages tshark qemu-system-x86 busybox-static clang libclang-rt-dev strace iproute2 ethtool systemd"
     echo "setup: installing $packages"
     export DEBIAN_FRONTEND=noninteractive
     apt-get -qq update
@@ -61,12 +74,13 @@ lacking | sed 's/^/setup: not installed: /' >&2
 
 # Up to date when neither the build nor its requirements changed since the last time.
 stamp=$(cat pyproject.toml meson.build .ci/setup.sh | cksum; python3 -V; pwd)
-[ -e "$venv/stamp" ] && [ "$(cat "$venv/stamp")" = "$stamp" ] && exit 0
-echo "setup: preparing $venv (a minute or two the first time)"
+[ -e "$venv/stamp-$stage" ] && [ "$(cat "$venv/stamp-$stage")" = "$stamp" ] && exit 0
+echo "setup: preparing $venv (up to a minute or two the first time)"
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
 PATH="$PWD/$venv/bin:$PATH"
 export PATH PIP_DISABLE_PIP_VERSION_CHECK=1
 # An editable build runs without isolation, so its own requirements come first.
 pip install -q meson-python meson ninja cffi
-pip install -q --no-build-isolation -e '.[dev]'
-echo "$stamp" >"$venv/stamp"
+pip install -q --no-build-isolation -e ".$extras"
+echo "$stamp" >"$venv/stamp-run"
+[ "$stage" = run ] || echo "$stamp" >"$venv/stamp-test"
