@@ -16,6 +16,7 @@ import numpy as np
 
 from harp.routing import templates
 from harp.routing.templates import Cable, Endpoints, SwitchHash, Wires
+from sim.workloads.models import get_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from harp.routing.fabric import Fabric
     from sim.schema.fabric import Explicit
+    from sim.schema.hosts import HostGroup
     from sim.schema.model import Topology
 
     Ints = NDArray[np.int64]
@@ -68,7 +70,7 @@ class Cluster:
         self.endpoint = (np.cumsum(nics) - nics)[self.host] + self.local * here_nics // here_gpus
         vnics = topology.vpc.vnics if topology.vpc else 1
         self.vnic = self.host * vnics + self.local * vnics // here_gpus
-        self.flops = np.array([groups[h].gpus.effective for h in self.host])
+        self.flops = np.repeat([_flops(topology, group) for group in groups], gpus)
         self.fabric = build_fabric(topology)
         self.has_nvlink = np.array([group.nvlink is not None for group in groups])
         self.nvlink_latency_s = np.array([g.nvlink.latency if g.nvlink else 0.0 for g in groups])
@@ -139,6 +141,16 @@ class Cluster:
         cores = self.blocks["cores"]
         capacity[cores[np.arange(self.hosts)]] = np.minimum(self.cores, stack_cores)
         return capacity
+
+
+def _flops(topology: Topology, group: HostGroup) -> float:
+    """FLOP/s of a group's GPUs, from the samples/s of the file's workload where these are given."""
+    if group.gpus.effective is not None:
+        return group.gpus.effective
+    assert group.gpus.samples_per_s is not None
+    layers = get_model(topology.workload.model).layers
+    each = sum(layer.forward_flops + layer.backward_flops for layer in layers)
+    return group.gpus.samples_per_s * each
 
 
 def build_fabric(topology: Topology) -> Fabric:

@@ -85,7 +85,9 @@ def find_row(cluster: Cluster, expect: Expect, settings: Settings) -> ScenarioRe
 
 
 def fits_hold(cluster: Cluster) -> bool:
-    """Whether the file fits parameters to rows, and these rows come out as published."""
+    """Whether the file fits parameters to rows of its cluster, and these come out as published."""
+    if cluster.topology.is_elsewhere:
+        return False
     fitted = [expect for expect in cluster.topology.expect if expect.fits is not None]
     rows = [find_row(cluster, expect, Settings()) for expect in fitted]
     return bool(fitted) and all(abs(row.images_per_s / expect.images_per_s - 1) <= expect.within

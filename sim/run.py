@@ -176,8 +176,12 @@ def answer(cluster: Cluster, scenarios: Iterable[Scenario], *, record: bool = Fa
             results += run_scenario(cluster, scenario, gpus, Settings(record_links=record))
             advance()
     whole = _with_intervals(cluster, rows, results, wanted=with_intervals)
-    notes = tuple(f"Set on the command line: {change}" for change in topology.changes)
-    return Report(topology.name, topology.seed, tuple(whole), notes, origin_of(topology))
+    notes = [f"Set on the command line: {change}" for change in topology.changes]
+    if topology.is_elsewhere:
+        notes.append("This is not the cluster and workload that the figures under expect come "
+                     f"from (fitted_on: {topology.fitted_on}; here {topology.fingerprint}): no row "
+                     "is held against them, and what was fitted there is only assumed here.")
+    return Report(topology.name, topology.seed, tuple(whole), tuple(notes), origin_of(topology))
 
 
 def origin_of(topology: Topology, stack: str | None = None) -> Origin:

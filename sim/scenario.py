@@ -240,7 +240,9 @@ class Run:
 
 
 def find_expect(topology: Topology, scenario: str, gpus: int, job: str) -> Expectation | None:
-    """The figure that a row is held against, if the file has one."""
+    """The figure that a row is held against, if the file has one for this cluster."""
+    if topology.is_elsewhere:
+        return None
     for expect in topology.expect:
         if (expect.scenario, expect.gpus) == (scenario, gpus) and (expect.job or "") == job:
             return Expectation(expect.images_per_s, expect.kind, expect.within, expect.source)

@@ -125,3 +125,12 @@ def test_a_cluster_can_be_pickled(tmp_path):
     count = sum(len(block.capacity) for block in built.blocks.values())
     assert [copied.resource_name(i) for i in range(count)] == [
         built.resource_name(i) for i in range(count)]
+
+
+@pytest.mark.parametrize("model", ["vgg16", "bert-large"])
+def test_the_speed_of_one_gpu_may_be_given_in_samples(tmp_path, model):
+    gpus = {"count": 1, "model": "any", "samples_per_s": 251.0}
+    built = cluster(tmp_path, hosts=1, host={"gpus": gpus}, workload={
+        "model": model, "batch": 32, "framework": "free"})
+    row = run_scenario(built, built.topology.scenarios[0], 1)[0]
+    assert row.images_per_s == pytest.approx(251.0)

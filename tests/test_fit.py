@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from sim.calibrate import main
 from sim.calibration.quantities import quantity
 from sim.calibration.root import find_root
-from sim.calibration.shipped import Comparison, compare, verdict
+from sim.calibration.shipped import Comparison, compare, compare_file, verdict
 from sim.cluster import Cluster
 from sim.fit import UNIDENTIFIED, find_row, fit, intervals, present_value
+from sim.run import main as run
 from sim.scenario import Settings, run_scenario
 from sim.schema import TopologyError, load
 from sim.schema.parameters import load_framework, load_stack
@@ -205,3 +206,38 @@ def test_command_fails_in_one_sentence_where_a_value_is_stale(tmp_path: Path) ->
 ])
 def test_quantities_read_well(parameter: str, value: float, text: str) -> None:
     assert quantity(parameter, value) == text
+
+
+# ---- figures of another cluster
+
+
+def asked(*changes):
+    given = [word for change in changes for word in ("--set", change)]
+    result = CliRunner().invoke(run, [str(TACO), *given, "--scenario", "Horovod+TCP"])
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def test_the_flagship_holds_its_rows_against_what_was_published():
+    assert "fitted" in asked()
+    assert "fitted" in asked("hosts[0].gpus.effective=23.3TFLOPS", "description=other words")
+
+
+@pytest.mark.parametrize("change", [
+    "hosts[0].nics[0].rate=100Gbps", "vpc.host_rate=50Gbps", "workload.batch=64",
+    "hosts[0].count=4", "fabric={template: leaf-spine, leaves: 2, spines: 1}"])
+def test_another_cluster_claims_no_fit(change):
+    text = asked(change)
+    assert "%  fitted" not in text
+    assert "+0.0 %" not in text
+    assert "not the cluster and workload that the figures under expect come from" in " ".join(
+        text.split())
+
+
+def test_calibrate_tells_the_fingerprint_of_another_cluster(tmp_path):
+    path = tmp_path / "other.yaml"
+    path.write_text(TACO.read_text().replace("rate: 25Gbps}", "rate: 100Gbps}"))
+    with pytest.raises(TopologyError) as caught:
+        compare_file(path)
+    assert caught.value.key == "fitted_on"
+    assert caught.value.allowed.startswith(load(path).fingerprint)

@@ -64,9 +64,15 @@ def compare_file(path: Path) -> tuple[Cluster, list[Comparison]]:
 
 def compare(cluster: Cluster) -> list[Comparison]:
     """Fit everything that the file's rows name, and compare; raises TopologyError."""
+    topology = cluster.topology
+    if topology.is_elsewhere:
+        raise topology.error(Problem(
+            f"{topology.fitted_on} is not this cluster and workload", path=("fitted_on",),
+            found=topology.fitted_on, allowed=f"{topology.fingerprint}, if the figures under "
+            "expect come from what this file says"))
     fitted = fit(cluster, Settings())
     if not fitted:
-        raise cluster.topology.error(Problem(
+        raise topology.error(Problem(
             "no row names a parameter to fit", path=("expect",),
             allowed="fits: kernel-tcp.cost_per_byte, or another parameter, beside a figure"))
     settings = Settings(fitted)

@@ -2,9 +2,10 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, Strict, model_validator
 
 from sim.schema.base import Count, Line, Model, Name, NoneWord
+from sim.schema.errors import Problem
 from sim.schema.units import ComputeRate, Rate, Seconds
 
 Bond = Literal["none", "lacp-2+3", "lacp-3+4", "dynamic"]
@@ -18,8 +19,17 @@ class Gpus(Model):
     """GPUs per host."""
     model: Line
     """Name for the reader, e.g. V100."""
-    effective: ComputeRate
+    effective: ComputeRate | None = None
     """Sustained FLOP/s on the workload's FLOPs as counted for direct algorithms."""
+    samples_per_s: Annotated[float, Strict(), Field(ge=1e-6, le=1e15)] | None = None
+    """Instead of it: samples/s of the file's workload on one GPU alone, as a framework prints."""
+
+    @model_validator(mode="after")
+    def _one_speed(self) -> "Gpus":
+        if (self.effective is None) == (self.samples_per_s is None):
+            raise Problem("neither effective nor samples_per_s, or both",
+                          allowed="one of the two, e.g. effective: 23.4TFLOPS")
+        return self
 
 
 class Link(Model):

@@ -1,5 +1,7 @@
 """The whole topology file as one frozen model; `sim.schema.load` makes it from a file."""
 
+import hashlib
+import json
 from functools import cached_property
 from itertools import accumulate
 from typing import Annotated
@@ -46,6 +48,9 @@ class Topology(Model):
     """What may break; a scenario names those that strike it."""
     expect: Annotated[tuple[Expect, ...], Field(max_length=4096)] = ()
     """Published or measured figures."""
+    fitted_on: Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")] | None = None
+    """Fingerprint of the cluster and workload that the figures under `expect` come from; on any
+    other they are not held against the answers. `python -m sim.calibrate` tells it."""
 
     _source: Source | None = PrivateAttr(None)
 
@@ -84,6 +89,24 @@ class Topology(Model):
         if self.jobs:
             return tuple((job.name, self._job_gpus[job.name]) for job in self.jobs_of(scenario))
         return tuple((None, gpus) for gpus in self.gpu_counts(scenario))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of what published figures depend on: hosts, VPC, fabric, workload and jobs.
+
+        The GPUs' speed may be fitted itself, and names are but names.
+        """
+        told = self.model_dump(mode="json", by_alias=True, exclude_defaults=True,
+                               include={"hosts", "vpc", "fabric", "workload", "jobs"})
+        for group in told["hosts"]:
+            for speed in ("effective", "samples_per_s"):
+                group["gpus"].pop(speed, None)
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the cluster is not the one that the figures under ``expect`` come from."""
+        return self.fitted_on not in (None, self.fingerprint)
 
     @property
     def sha256(self) -> str:
