@@ -112,6 +112,8 @@ def test_a_peer_that_closes_is_an_error_long_before_it_would_count_as_silent(por
     ended = run((port, port), "threads", "abort", HARP_TIMEOUT="600")
     assert ended.good, str(ended)
     assert "; the other end says so" in ended.said[0], str(ended)
+    assert re.search(r'rank 0: .* saying "NCCL aborted it with \d+ requests under way"', str(ended))
+    assert re.search(r"rank 1: .* NCCL aborts .* with \d+ requests under way", str(ended))
 
 
 @pytest.mark.parametrize("port", ["udp", "xdp"])

@@ -147,6 +147,10 @@ int harp_connect(struct harp_engine *engine, const struct harp_handle *handle,
  * that some are missing. */
 void harp_connection_close(struct harp_connection *connection);
 
+/* The same in the middle of its work: the other end learns that it was cut off, be there messages
+ * under way or only buffers posted, and is told `text` for its log (cut to 120 bytes). */
+void harp_connection_abort(struct harp_connection *connection, const char *text);
+
 /* ---- Waiting, for who has nothing else to do ---- */
 
 /* Wait until there is a completion to poll, or a connection to accept, and say so; false after

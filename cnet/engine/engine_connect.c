@@ -345,7 +345,7 @@ int harp_connect(struct harp_engine *engine, const struct harp_handle *handle,
     return error;
 }
 
-void harp_connection_close(struct harp_connection *connection)
+static void close_connection(struct harp_connection *connection, uint32_t reason, const char *text)
 {
     struct harp_engine *engine = connection->engine;
     if (engine->generation != harp_generation)
@@ -354,11 +354,21 @@ void harp_connection_close(struct harp_connection *connection)
     /* What was handed over before the close counts as handed over. */
     harp_connection_command(connection);
     if (!connection->ended)
-        harp_session_close(connection->session, harp_engine_clock(engine), HARP_REASON_DONE, NULL);
+        harp_session_close(connection->session, harp_engine_clock(engine), reason, text);
     reclaim(engine, connection);
     harp_connection_orphan(connection);
     harp_token_drop(engine);
     harp_engine_ring(engine);
+}
+
+void harp_connection_close(struct harp_connection *connection)
+{
+    close_connection(connection, HARP_REASON_DONE, NULL);
+}
+
+void harp_connection_abort(struct harp_connection *connection, const char *text)
+{
+    close_connection(connection, HARP_REASON_UNDER_WAY, text);
 }
 
 void harp_connection_why(struct harp_connection *connection, char *why)

@@ -49,8 +49,9 @@ struct advice {
 };
 
 static const struct advice advices[] = {
-    {HARP_REASON_DONE, NCCL_REMOTE_ERROR, "look for the first error in that rank's log"},
-    {HARP_REASON_UNDER_WAY, NCCL_REMOTE_ERROR, "look for the first error in that rank's log"},
+    {HARP_REASON_DONE, NCCL_REMOTE_ERROR,
+     "this rank still waits for more: that one ended or was aborted, or runs another program"},
+    {HARP_REASON_UNDER_WAY, NCCL_REMOTE_ERROR, "that rank's log says so, and what came before it"},
     {HARP_REASON_TOO_LONG, NCCL_INVALID_USAGE,
      "ranks disagree about a size: run the same program with the same NCCL_ settings on all"},
     {HARP_REASON_PROTOCOL, NCCL_REMOTE_ERROR, "install the same version of HARP on all hosts"},

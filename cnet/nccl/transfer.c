@@ -8,6 +8,7 @@
  */
 #define _GNU_SOURCE
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "plugin.h"
@@ -50,8 +51,14 @@ bool comm_lives(const struct comm *comm)
 
 void comm_let_go(struct comm *comm)
 {
-    if (comm_lives(comm))
+    char text[HARP_WHY_BYTES];
+    if (comm_lives(comm) && comm_idle(comm)) {
         harp_connection_close(comm->connection);
+    } else if (comm_lives(comm)) {
+        snprintf(text, sizeof text, "NCCL aborted it with %u requests under way",
+                 comm->requests_n - comm->free_n);
+        harp_connection_abort(comm->connection, text);
+    }
     comm->connection = NULL;
     order_forget(comm);
 }

@@ -10,7 +10,7 @@ static const char *cause_of(uint32_t reason)
     case HARP_REASON_DONE:
         return "the connection was closed with all messages through";
     case HARP_REASON_UNDER_WAY:
-        return "the connection was closed with messages under way";
+        return "the connection was closed in the middle of its work";
     case HARP_REASON_TOO_LONG:
         return "a message was longer than the buffer that was posted for it";
     case HARP_REASON_PROTOCOL:
