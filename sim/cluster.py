@@ -74,7 +74,7 @@ class Cluster:
         self.fabric = build_fabric(topology)
         self.has_nvlink = np.array([group.nvlink is not None for group in groups])
         self.nvlink_latency_s = np.array([g.nvlink.latency if g.nvlink else 0.0 for g in groups])
-        self.pcie_latency_s = np.array([g.pcie.latency for g in groups])
+        self.pcie_latency_s = np.array([g.pcie_link.latency for g in groups])
         self.cores = np.array([float(group.cores) for group in groups])
         self.blocks: dict[str, Block] = {}
         self._count = 0
@@ -87,8 +87,8 @@ class Cluster:
     def _add_blocks(self, vnics: int) -> None:
         topology = self.topology
         groups = [group for group in topology.hosts for _ in range(group.count)]
-        nvlink = np.array([g.nvlink.rate if g.nvlink else g.pcie.rate for g in groups]) / 8
-        pcie = np.array([g.pcie.rate for g in groups]) / 8
+        nvlink = np.array([g.nvlink.rate if g.nvlink else g.pcie_link.rate for g in groups]) / 8
+        pcie = np.array([g.pcie_link.rate for g in groups]) / 8
         self._add("link", self.fabric.link_bps / 8, self.fabric.link_name)
         for kind, per_host in (("nvlink", nvlink), ("pcie", pcie)):
             for way in ("out", "in"):

@@ -13,6 +13,7 @@ from sim.fabric.flow import FlowFabric
 from sim.placement import Placement, choose_gpus, common_group, place
 from sim.report.nccl_table import collective_row
 from sim.results import CollectiveReport
+from sim.scenario import token_buckets
 from sim.schema.errors import Problem
 from sim.schema.parameters import load_stack
 from sim.schema.units import SIZE
@@ -101,13 +102,14 @@ def measure(cluster: Cluster, collective: str, sizes: Sequence[int], stack: str 
 
 
 class Timer:
-    """Times plans one after the other on one idle cluster."""
+    """Times plans one after the other on one idle cluster; bursts begin with what is left."""
 
     def __init__(self, cluster: Cluster, stack: HostStack, scenario: Scenario,
                  placement: Placement) -> None:
         self.env = simpy.Environment()
         style = Style.of(scenario, cluster.topology)
-        fabric = FlowFabric(self.env, cluster.capacities(stack.cores.value))
+        fabric = FlowFabric(self.env, cluster.capacities(stack.cores.value),
+                            buckets=token_buckets(cluster))
         self._comm = Communicator(Transport(cluster, stack, style), fabric)
         self._placement = placement
         self._line = Timeline(self.env, lambda _: None, "collective")

@@ -61,7 +61,7 @@ def choose_plan(recipe: Recipe, ranks: int, elements: int) -> Plan:
         assert recipe.light is not None
         choice = recipe.light.choose(elements * recipe.gradient_bytes)
         name, group, ratio = LIGHT_PLANS[choice.algorithm], choice.intra_size, choice.ratio
-        value_bytes = FP16_BYTES if choice.fp16 else FP32_BYTES
+        value_bytes = FP16_BYTES if choice.fp16 or unit == FP16_BYTES else FP32_BYTES
     return make_plan(name, ranks=ranks, nbytes=elements * unit, unit_bytes=unit,
                      group=min(group, ranks), ratio=float(ratio), value_bytes=value_bytes)
 

@@ -23,7 +23,14 @@ from sim.placement import choose_gpus, common_group, place
 from sim.recipe import FP16_BYTES, FP32_BYTES, Recipe
 from sim.results import Expectation, ScenarioResult, Span
 from sim.schema.errors import Problem
-from sim.schema.parameters import FrameworkSet, StackSet, givers, load_framework, load_stack
+from sim.schema.parameters import (
+    FrameworkSet,
+    StackSet,
+    derives_from,
+    givers,
+    load_framework,
+    load_stack,
+)
 from sim.train import Job
 from sim.transport import CutOffError, Style, Transport
 from sim.workloads.models import get_model
@@ -95,7 +102,7 @@ class Run:
         self.env = Clock()
         self.stack = settings.stack(topology, scenario.stack)
         capacity = cluster.capacities(self.stack.cores.value)
-        buckets = _buckets(cluster)
+        buckets = token_buckets(cluster)
         highest = capacity.copy()
         for bucket in buckets:
             highest[bucket.resource] = bucket.burst
@@ -140,6 +147,8 @@ class Run:
     def _recipe(self, workload: Workload, gpus: NDArray[np.int64]) -> Recipe:
         scenario, topology = self.scenario, self.cluster.topology
         framework = scenario.framework or workload.framework
+        fuses_by_size = derives_from(framework, "ddp", topology.frameworks)
+        rule = scenario.fusion.rule or ("size" if fuses_by_size else "cycle")
         light = LightSettings.from_env(scenario.light.settings if scenario.light else {})
         host_group = common_group(self.cluster, gpus)
         group = scenario.light.LIGHT_INTRA_SIZE if scenario.light else None
@@ -150,7 +159,7 @@ class Run:
             costs=self.settings.framework(topology, framework), allreduce=scenario.allreduce,
             light=light, group=group or host_group, host_group=host_group, fp16=scenario.fp16,
             gradient_bytes=FP16_BYTES if workload.precision == "fp16" else FP32_BYTES,
-            fusion=scenario.fusion.rule, threshold_bytes=scenario.fusion.threshold_bytes,
+            fusion=rule, threshold_bytes=scenario.fusion.threshold_bytes(rule),
             cycle_s=scenario.fusion.cycle, streams=scenario.streams, alltoall=scenario.alltoall,
             placement=place(self.cluster, gpus, scenario.channels, affinity=scenario.affinity))
 
@@ -249,7 +258,7 @@ def find_expect(topology: Topology, scenario: str, gpus: int, job: str) -> Expec
     return None
 
 
-def _buckets(cluster: Cluster) -> tuple[TokenBucket, ...]:
+def token_buckets(cluster: Cluster) -> tuple[TokenBucket, ...]:
     """The VPC's token buckets: each host's cap, out and in."""
     vpc = cluster.topology.vpc
     if vpc is None or vpc.burst is None or vpc.host_rate is None:

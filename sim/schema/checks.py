@@ -68,6 +68,12 @@ def _hosts(topology: Topology) -> Iterator[Problem]:
                 yield Problem(f"a bond {show(nic.bond)} of one port", found=nic.bond,
                               path=(*path, position, "bond"),
                               allowed="ports: 2 or more beside it, or none")
+            unsaid = nic.ports > 1 and "bond" not in nic.model_fields_set
+            if unsaid and any(scenario.bond is None for scenario in topology.scenarios):
+                yield Problem(f"{nic.ports} ports and no bond, so only one port is used",
+                              path=(*path, position, "ports"), found=nic.ports,
+                              allowed="a bond beside it, lacp-2+3, lacp-3+4 or dynamic; or none, "
+                              "to say that one is enough")
 
 
 def _vpc(topology: Topology) -> Iterator[Problem]:

@@ -1,5 +1,6 @@
 """Hosts: groups of equal machines, their GPUs, the links inside a host, and the NICs."""
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, Strict, model_validator
@@ -10,6 +11,10 @@ from sim.schema.units import ComputeRate, Rate, Seconds
 
 Bond = Literal["none", "lacp-2+3", "lacp-3+4", "dynamic"]
 """How a NIC's ports share its flows; the numbers are the layers whose headers are hashed."""
+
+
+PCIE3_BPS = 96e9
+"""What a GPU's 16 lanes of PCIe 3.0 carry each way, beside packet headers."""
 
 
 class Gpus(Model):
@@ -67,12 +72,23 @@ class HostGroup(Model):
     """GPUs of each host."""
     nvlink: Annotated[Link | None, NoneWord()]
     """The GPU fabric inside the host, or none where GPUs meet over PCIe only."""
-    pcie: Link = Link.model_validate({"rate": "12GB/s", "latency": "1us"})
-    """The path between a GPU and a NIC."""
+    pcie: Link | None = None
+    """The path between a GPU and a NIC; where not given, PCIe 3.0 x16 (12GB/s, 1us), doubled for
+    each generation that the fastest NIC needs."""
     nics: Annotated[tuple[Nic, ...], Field(min_length=1, max_length=64)]
     """Network cards."""
     cores: Annotated[Count, Field(le=4096)] = 32
     """CPU cores of each host."""
+
+    @property
+    def pcie_link(self) -> Link:
+        """The path between a GPU and a NIC, given or by default."""
+        if self.pcie is not None:
+            return self.pcie
+        # 16 lanes carry 12 to 13 GB/s of payload in generation 3; a port of 100 Gb/s is one of it.
+        fastest = max(nic.rate for nic in self.nics)
+        generations = max(0, math.ceil(math.log2(fastest / 100e9)))
+        return Link.model_construct(rate=PCIE3_BPS * 2**generations, latency=1e-6)
 
     @property
     def names(self) -> tuple[str, ...]:

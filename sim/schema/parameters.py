@@ -234,6 +234,17 @@ def givers(name: str, overrides: Mapping[str, AnySet], kind: Kind,
     return found
 
 
+def derives_from(name: str, ancestor: str, overrides: Mapping[str, FrameworkSet]) -> bool:
+    """Whether framework ``name`` is ``ancestor`` or has it among its bases."""
+    seen: list[str] = []
+    wanted: str | None = name
+    while wanted is not None and wanted != ancestor:
+        shadowed = wanted in seen
+        seen.append(wanted)
+        wanted = _one(wanted, {} if shadowed else overrides, "frameworks", FrameworkSet, ()).base
+    return wanted is not None
+
+
 _OPTIONAL = ("base", "description")
 
 

@@ -50,17 +50,17 @@ class Job(Model):
 class Fusion(Model):
     """How gradients are gathered into buckets before a collective."""
 
-    rule: Literal["cycle", "size"] = "cycle"
-    """Horovod's rule, by cycles of time, or DistributedDataParallel's, by sizes set beforehand."""
+    rule: Literal["cycle", "size"] | None = None
+    """Horovod's rule, by cycles of time, or DistributedDataParallel's, by sizes set beforehand;
+    where not given, that of the framework: size for ddp and what is based on it."""
     threshold: Bytes | None = None
     """Bytes at which a bucket goes (128MiB by cycle, 25MiB by size); 0 sends each tensor alone."""
     cycle: Seconds = 1e-3
     """Time after which what has gathered is sent; by size it has no effect."""
 
-    @property
-    def threshold_bytes(self) -> int:
+    def threshold_bytes(self, rule: str) -> int:
         """The threshold, or the default of the rule (of Horovod since 0.21, of PyTorch)."""
-        default = (128 if self.rule == "cycle" else 25) * 2**20
+        default = (128 if rule == "cycle" else 25) * 2**20
         return default if self.threshold is None else self.threshold
 
 
@@ -141,6 +141,11 @@ class Scenario(Model):
         if data.get("allreduce", "ring") in ("ring", "tree", "halving-doubling"):
             raise Problem("has no effect on this allreduce", path=("light",), at_key=True,
                           allowed="allreduce: light or allreduce: 2d beside it")
+        if data.get("allreduce") == "2d" and isinstance(data["light"], dict):
+            for key in data["light"]:
+                if key.startswith(("LIGHT_TOPK_", "LIGHT_HIERARCHICAL_")):
+                    raise Problem("has no effect on allreduce: 2d", path=("light", key),
+                                  at_key=True, allowed="allreduce: light beside it")
         return data
 
 
