@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import selectors
 import subprocess
 from dataclasses import dataclass, field
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "bench" / "c"
 BUILT = ROOT / "build" / "bench"
-RELEASE = ("-O3", *(("-mtune=haswell",) if platform.machine() == "x86_64" else ()))
-"""What meson.build compiles a release with."""
+RELEASE = ("-O3",)
 PATIENCE_S = 30.0
 """Longest wait for a program to get ready."""
 
