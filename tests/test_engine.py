@@ -85,6 +85,10 @@ def test_an_idle_engine_uses_next_to_no_cpu(tmp_path: Path) -> None:
     assert float(run(program(tmp_path, "life", ["-O2"]), "idle")) < 5
 
 
+def test_a_thread_with_nothing_to_do_makes_room_for_who_shares_its_cpu(tmp_path: Path) -> None:
+    assert float(run(program(tmp_path, "shared_cpu", ["-O2"]))) < 60
+
+
 def test_a_helper_does_not_spin_while_the_application_is_stopped_in_a_turn(tmp_path):
     assert float(run(program(tmp_path, "life", ["-O2"]), "held")) < 5
 

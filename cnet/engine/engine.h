@@ -16,8 +16,8 @@
  * **Who drives it.** Whoever holds the driver token; taking it is one atomic exchange, and nobody
  * on the data path waits for it.
  * - HARP_PROGRESS_THREAD: a thread of the engine's own, pinned if `cpu` is set. It polls while
- *   there is something to do and `spin_ns` longer, then waits in the kernel for its ports, for
- *   commands and for the next deadline.
+ *   there is something to do and `spin_ns` longer, offering its CPU to others after each look that
+ *   found nothing, then waits in the kernel for its ports, for commands and for the next deadline.
  * - HARP_PROGRESS_INLINE: the application's threads, by harp_engine_drive. A helper thread takes
  *   over when nobody has driven for `quiet_ns`, acknowledges and keeps alive, and steps back when
  *   the application drives again.

@@ -124,12 +124,16 @@ static void run_turns(struct harp_engine *engine)
         step_aside(engine);
         return;
     }
-    if (harp_engine_turn(engine))
+    bool moved = harp_engine_turn(engine);
+    if (moved)
         engine->active_ns = engine->now_ns;
-    if (engine->now_ns - engine->active_ns > engine->config.spin_ns)
+    if (engine->now_ns - engine->active_ns > engine->config.spin_ns) {
         sleep_until_work(engine);
-    else
-        harp_token_drop(engine);
+        return;
+    }
+    harp_token_drop(engine);
+    if (!moved)
+        sched_yield(); /* who shares this CPU may be who brings the next work */
 }
 
 static bool is_driven(struct harp_engine *engine)
