@@ -28,6 +28,10 @@ def test_on_loopback(program, test, family):
     run(program, test, *LOOPBACK[family])
 
 
+def test_ages_while_the_calendar_is_set(tmp_path):
+    run(build(tmp_path / "test", ["tests/c/test_stamp_clock.c"]))
+
+
 def test_a_kernel_that_refuses_to_cut(program):
     run(program, "refused_offload", *LOOPBACK["ipv4"])
 

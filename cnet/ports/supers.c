@@ -9,8 +9,6 @@
 
 #include "base/sockaddr.h"
 
-#define WAITED_MOST_NS UINT64_C(4000000000)
-
 enum {
     LEAD = 20,     /* before a datagram: its header of 44 bytes ends 64 from the buffer's start */
     CONGESTED = 3, /* ECN field: congestion experienced (RFC 3168) */
@@ -44,8 +42,9 @@ static uint64_t nanoseconds(const struct timespec *time)
 }
 
 /* What the kernel says beside a super-packet: how long its datagrams are, the IP header's mark, and
- * when the first of them came, by the calendar's clock as is `now_ns`. */
-static void read_control(struct msghdr *header, uint64_t now_ns, struct harp_super *super)
+ * how long ago the first of them came. */
+static void read_control(struct msghdr *header, const struct harp_stamp_clock *clock,
+                         struct harp_super *super)
 {
     int traffic = 0, segment = 0;
     struct timespec came;
@@ -59,9 +58,7 @@ static void read_control(struct msghdr *header, uint64_t now_ns, struct harp_sup
             memcpy(&traffic, CMSG_DATA(item), sizeof traffic);
         else if (item->cmsg_level == SOL_SOCKET && item->cmsg_type == SCM_TIMESTAMPNS) {
             memcpy(&came, CMSG_DATA(item), sizeof came);
-            uint64_t waited_ns = now_ns - nanoseconds(&came);
-            /* The calendar may be set meanwhile. */
-            super->waited_ns = waited_ns < WAITED_MOST_NS ? (uint32_t)waited_ns : 0;
+            super->waited_ns = harp_stamp_age_ns(clock, nanoseconds(&came));
         }
     }
     super->segment = segment > 0 ? (uint32_t)segment : super->length;
@@ -81,6 +78,15 @@ static void choose_batch(struct harp_supers *supers)
         supers->at_once *= 2;
     else if (supers->n < supers->at_once / 4 && supers->at_once / 2 >= supers->least)
         supers->at_once /= 2;
+}
+
+/* Both are the vDSO's: no system call. */
+static void read_clocks(struct harp_stamp_clock *clock)
+{
+    struct timespec steady, real;
+    clock_gettime(CLOCK_MONOTONIC, &steady);
+    clock_gettime(CLOCK_REALTIME, &real);
+    harp_stamp_clock_read(clock, nanoseconds(&steady), nanoseconds(&real));
 }
 
 bool harp_supers_read(struct harp_supers *supers, int fd, uint16_t local)
@@ -109,15 +115,14 @@ bool harp_supers_read(struct harp_supers *supers, int fd, uint16_t local)
     supers->local = local;
     supers->next = supers->at = 0;
     supers->n = got > 0 ? (uint32_t)got : 0;
-    struct timespec now = {0};
     if (got > 0)
-        clock_gettime(CLOCK_REALTIME, &now); /* the vDSO's: no system call */
+        read_clocks(&supers->clock);
     for (uint32_t i = 0; i < supers->n; i++) {
         struct harp_super *super = &supers->of[i];
         super->bytes = parts[i].iov_base;
         super->length = messages[i].msg_len;
         harp_sockaddr_read(&from[i].any, &super->from);
-        read_control(&messages[i].msg_hdr, nanoseconds(&now), super);
+        read_control(&messages[i].msg_hdr, &supers->clock, super);
     }
     bool empty = supers->n < supers->at_once;
     choose_batch(supers);

@@ -13,6 +13,7 @@
 #define HARP_SUPERS_H
 
 #include "ports/port.h"
+#include "ports/stamp_clock.h"
 
 enum {
     HARP_SUPERS_AT_ONCE = 64,
@@ -34,6 +35,7 @@ struct harp_supers {
     uint32_t n, next; /* super-packets that are there, and the first that is not all arrived yet */
     uint32_t at;      /* how far that one has */
     uint16_t local;   /* whose they are */
+    struct harp_stamp_clock clock;
     struct harp_super of[HARP_SUPERS_AT_ONCE];
 };
 
