@@ -9,12 +9,23 @@ from __future__ import annotations
 
 import re
 import subprocess
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from netns import SEGMENTATION, Net, veth_pair
-from stack_arms import TCP, Bench, BenchError, Sample, alone, build, gbps, one_way
+from stack_arms import (
+    PATIENCE_S,
+    TCP,
+    Bench,
+    BenchError,
+    Sample,
+    alone,
+    build,
+    gbps,
+    one_way,
+    read_line,
+)
 from stack_emulated import emulated_at
 
 if TYPE_CHECKING:
@@ -173,6 +184,43 @@ def shaped_pair(bench: Bench) -> Iterator[Arms]:
         yield {**harp_arms(bench, a, b, "udp", {"HARP": ()}), **_given("rate", payload_gbps())}
 
 
+def beside_cubic(flows: int) -> Group:
+    """Return the place for a router that TCP flows share, with 1 Gb/s and a queue of 1 MB.
+
+    Not the sender's own queue: the kernel keeps TCP from filling that (tcp_limit_output_bytes).
+    """
+    @contextmanager
+    def group(bench: Bench) -> Iterator[Arms]:
+        program = build("tcp_blast")
+        options = ["--congestion", "cubic", "--sockets", str(flows)]
+        with routed_pair() as (a, b), ExitStack() as stack:
+            for space, words in ((b.space, ["receive", "--seconds", "3600"]),
+                                 (a.space, ["send", "--to", b.ipv4])):
+                process = stack.enter_context(space.start(
+                    program, *words, *options, stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL, text=True))
+                stack.callback(process.kill)
+                if words[0] == "receive" and read_line(process, PATIENCE_S) != "ready\n":
+                    raise BenchError("tcp_blast does not receive")
+            yield {**harp_arms(bench, a, b, "udp", {"HARP": ()}),
+                   **_given("fair share", payload_gbps() / (flows + 1))}
+    return group
+
+
+@contextmanager
+def routed_pair() -> Iterator[tuple[End, End]]:
+    """Two ends with a router between them, which shapes what leaves it for the second."""
+    with Net() as net:
+        spaces = net.namespace(), net.namespace(), net.namespace()
+        left, hub_left = net.connect(spaces[0], spaces[1])
+        hub_right, right = net.connect(spaces[1], spaces[2])
+        spaces[1].sysctl("ipv4.ip_forward", 1)
+        for space, via in ((spaces[0], hub_left), (spaces[2], hub_right)):
+            space.run("ip", "route", "add", "default", "via", via.ipv4)
+        hub_right.shape(RATE_BPS, queue_bytes=10**6)
+        yield left, right
+
+
 @contextmanager
 def policed_pair(bench: Bench) -> Iterator[Arms]:
     """Whatever is faster than 1 Gb/s is dropped, packet by packet."""
@@ -272,6 +320,8 @@ ROWS = {row.id: row for row in (
         against=("HARP",), target=0.8),
     Row("udp-1g", "udp port shaped to 1 Gb/s", shaped_pair, "HARP", against=("rate",), target=0.97,
         limits={"rtt_inflation_ms": 2.0}),
+    *(Row(f"udp-beside-cubic-{flows}", f"beside {flows} CUBIC, 1 Gb/s, a queue of 1 MB",
+          beside_cubic(flows), "HARP", against=("fair share",), target=0.35) for flows in (1, 4)),
     Row("udp-policed", "udp port through a policer of 1 Gb/s", policed_pair, "HARP",
         against=("rate",), target=0.9, limits={"again_share": 0.05}),
     Row("mem-1MiB", "mem port, 1 MiB posted messages", memory, "HARP, 1 MiB",
