@@ -171,6 +171,21 @@ class End:
                 os.close(fd)
 
 
+    @contextmanager
+    def hashing(self, queues: int, factor: int) -> Iterator[None]:
+        """Have what arrives here and is routed on reach a queue by its UDP ports.
+
+        As a network card with several receive queues does. ``factor`` is the hash's key.
+        """
+        with self.space.entered():
+            links = _attach_hash(socket.if_nametoindex(self.device), queues, factor)
+        try:
+            yield
+        finally:
+            for fd in links:
+                os.close(fd)
+
+
 class Net:
     """Namespaces and the pairs between them; a context manager that removes them all."""
 
@@ -299,6 +314,18 @@ def _attach_dropper(ifindex: int, share: float) -> list[int]:
         _op(0x85, imm=7), _op(0x77, 0, imm=1),            # r0 = 31 random bits
         _op(0xA5, 0, off=2, imm=round(share * 2**31)),    # if r0 < share: drop
         _GO_ON, _DROP)))
+
+
+def _attach_hash(ifindex: int, queues: int, factor: int) -> list[int]:
+    if queues < 2 or queues & (queues - 1):
+        raise ValueError(f"{queues} queues; the hash takes a power of two")
+    return _attach(ifindex, b"".join((
+        _op(0xBF, 6, 1),                               # r6 = the packet, for loads from it
+        _op(0x20, imm=34),                             # r0 = both ports, behind IPv4 (or leave)
+        _op(0x24, 0, imm=factor), _op(0x74, 0, imm=20),  # r0 = (u32) (r0 * factor) >> 20
+        _op(0x54, 0, imm=queues - 1), _op(0x07, 0, imm=1),
+        _op(0x63, 6, 0, off=12),                       # queue_mapping = 1 + queue: "received on"
+        _GO_ON)))
 
 
 def _attach_policer(ifindex: int, rate_bps: int, burst_bytes: int) -> list[int]:

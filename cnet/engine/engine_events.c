@@ -5,7 +5,7 @@
 #include "base/copy_lines.h"
 #include "engine/engine_state.h"
 
-#define MOVE_PAUSE_NS UINT64_C(10000000) /* a path follows its peer no more often than this */
+#define MOVE_PAUSE_NS UINT64_C(1000000) /* a path follows its peer no more often than this */
 
 void harp_connection_complete(struct harp_connection *connection,
                               const struct harp_completion *completion)

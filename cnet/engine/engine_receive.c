@@ -116,6 +116,7 @@ static void take(struct harp_engine *engine, uint8_t port, struct harp_connectio
     }
     if (header->type != HARP_ACK && header->path < connection->config.paths)
         harp_connection_heard(connection, header->path, port, arrival->local, arrival->from);
+    bool newest = harp_session_is_newest(connection->session, header);
     bool moves = header->path < connection->config.paths &&
                  harp_connection_moves(connection, port, arrival, header);
     struct harp_place where;
@@ -126,11 +127,10 @@ static void take(struct harp_engine *engine, uint8_t port, struct harp_connectio
         harp_session_path_moved(connection->session, header->path);
     bool on_path =
         header->type == HARP_DATA || header->type == HARP_PROBE; /* others are about it */
-    if (on_path && header->path < connection->config.paths &&
-        connection->hops[header->path].strays != arrival->stray) {
-        connection->hops[header->path].strays = arrival->stray;
-        harp_session_path_off_queue(connection->session, header->path, arrival->stray);
-    }
+    if (on_path && header->path < connection->config.paths)
+        harp_engine_way_of_frame(connection, header->path, port, arrival, newest);
+    else if (header->type == HARP_ACK && header->flags & HARP_ACK_OFF_QUEUE)
+        harp_engine_way_of_ours(connection, header->path);
     harp_engine_wake(engine, connection);
 }
 

@@ -7,6 +7,7 @@
  *   engine_hello.c     arrivals of the handshake, for which there may be no connection yet
  *   engine_stats.c     what others may see: counters, rows, the recorder's dump
  *   engine_send.c      what sessions send, into slots and frames of ports
+ *   engine_steer.c     by which UDP ports a path leads to the queues that the engines own
  *   engine_events.c    commands of the application to a session, its events to the application
  *   connection.c       a connection's memory, the application's side
  *   engine_connect.c   listen, accept, connect, close
@@ -54,7 +55,8 @@ struct harp_hop {
     uint8_t port;
     bool strays; /* its frames reach a queue that is not the port's */
     uint16_t local;
-    int hop; /* HARP_NO_HOP until the path has been heard of */
+    uint16_t tried; /* locals, in search of one by which frames reach the right queues */
+    int hop;        /* HARP_NO_HOP until the path has been heard of */
     struct harp_address remote;
     uint64_t moved_ns;                  /* when the peer's address last changed */
     struct harp_connection *connection; /* and the others that lead there: engine_notices.c */
@@ -270,6 +272,12 @@ uint32_t harp_engine_payload_max_beside(const struct harp_engine *engine, uint8_
  * from now on. */
 bool harp_connection_moves(struct harp_connection *connection, uint8_t port,
                            const struct harp_arrival *arrival, const struct harp_header *header);
+
+/* engine_steer.c: a DATA or PROBE came by this way; `newest`: none of a larger number came before.
+ * And: the peer says of frames of ours that they reach a wrong queue. */
+void harp_engine_way_of_frame(struct harp_connection *connection, uint8_t path, uint8_t port,
+                              const struct harp_arrival *arrival, bool newest);
+void harp_engine_way_of_ours(struct harp_connection *connection, uint8_t path);
 
 /* engine_connect.c */
 void harp_engine_session_config(struct harp_engine *engine,

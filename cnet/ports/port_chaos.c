@@ -314,6 +314,16 @@ static void chaos_set_traffic_class(struct harp_port *port, int hop, uint8_t tra
         inner->ops->set_traffic_class(inner, hop, traffic_class);
 }
 
+static int chaos_add_local(struct harp_port *port, char *why)
+{
+    struct harp_port *inner = ((struct chaos_port *)port)->inner;
+    if (!inner->ops->add_local)
+        return snprintf(why, HARP_WHY_BYTES, "its addresses are fixed"), -EOPNOTSUPP;
+    int local = inner->ops->add_local(inner, why);
+    port->locals_n = inner->locals_n;
+    return local;
+}
+
 static uint32_t chaos_hop_payload_max(const struct harp_port *port, int hop)
 {
     const struct harp_port *inner = ((const struct chaos_port *)port)->inner;
@@ -371,6 +381,7 @@ static const struct harp_port_ops chaos_ops = {
     .hop = chaos_hop,
     .unhop = chaos_unhop,
     .set_traffic_class = chaos_set_traffic_class,
+    .add_local = chaos_add_local,
     .hop_payload_max = chaos_hop_payload_max,
     .fd = chaos_fd,
     .sleep = chaos_sleep,

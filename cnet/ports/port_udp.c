@@ -141,6 +141,7 @@ static const struct harp_port_ops udp_ops = {
     .hop = udp_hop,
     .unhop = udp_unhop,
     .set_traffic_class = udp_set_traffic_class,
+    .add_local = udp_add_local,
     .hop_payload_max = udp_hop_payload_max,
     .fd = udp_fd,
     .sleep = udp_sleep,
@@ -148,15 +149,15 @@ static const struct harp_port_ops udp_ops = {
     .close = udp_close,
 };
 
-static int memory(struct udp_port *udp, uint16_t locals, char *why)
+static int memory(struct udp_port *udp, char *why)
 {
     size_t buffers = (size_t)UDP_RECEIVE_MOST * HARP_SUPER_BUFFER_BYTES;
     udp->staging_bytes = HARP_BATCH * (udp->port.payload_max + UDP_ALIGN + UDP_LEAD);
     if (udp->staging_bytes < UDP_STAGING_LEAST)
         udp->staging_bytes = UDP_STAGING_LEAST;
     udp->staging_bytes = (udp->staging_bytes + UDP_ALIGN - 1) / UDP_ALIGN * UDP_ALIGN;
-    udp->sockets = calloc(locals, sizeof *udp->sockets);
-    udp->locals = calloc(locals, sizeof *udp->locals);
+    udp->sockets = calloc(UDP_LOCALS_MAX, sizeof *udp->sockets);
+    udp->locals = calloc(UDP_LOCALS_MAX, sizeof *udp->locals);
     if (!udp->sockets || !udp->locals ||
         harp_arena_open(&udp->arena, udp->staging_bytes + buffers, HARP_ARENA_LOCAL)) {
         snprintf(why, HARP_WHY_BYTES, "no memory for a udp port's buffers");
@@ -205,7 +206,7 @@ int harp_port_udp_open(struct harp_port **port, const struct harp_port_config *c
     int error = udp_interface_find(udp, config, &local, why);
     udp->port.payload_max = udp_payload_of_mtu(udp, udp->mtu);
     if (!error)
-        error = memory(udp, config->locals, why);
+        error = memory(udp, why);
     if (!error)
         error = udp_sockets_open(udp, &local, config->locals, why);
     if (error) {

@@ -207,6 +207,31 @@ int udp_sockets_open(struct udp_port *udp, const struct harp_address *local, uin
     return error;
 }
 
+int udp_add_local(struct harp_port *port, char *why)
+{
+    struct udp_port *udp = (struct udp_port *)port;
+    struct harp_address own = udp->locals[0];
+    uint16_t i = udp->sockets_n;
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
+    if (i == UDP_LOCALS_MAX) {
+        snprintf(why, HARP_WHY_BYTES, "a udp port has %u own addresses at most", UDP_LOCALS_MAX);
+        return -ENOSPC;
+    }
+    own.port = 0;
+    int error = udp_watch(udp, true); /* a single one was watched only in sleep */
+    if (!error)
+        error = socket_open(udp, i, &own, why);
+    if (!error && epoll_ctl(udp->epoll, EPOLL_CTL_ADD, udp->sockets[i], &event) < 0)
+        error = -errno;
+    if (error) {
+        while (udp->sockets_n > i)
+            close(udp->sockets[--udp->sockets_n]);
+        return error;
+    }
+    port->locals_n = udp->sockets_n;
+    return i;
+}
+
 int udp_route_payload(const struct udp_port *udp, const union harp_sockaddr *to)
 {
     union harp_sockaddr own;

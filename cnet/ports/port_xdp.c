@@ -185,9 +185,8 @@ static void xdp_close(struct harp_port *port)
 {
     struct harp_xdp *xdp = harp_xdp_of(port);
     bool mine = xdp->owner == getpid();
-    for (uint32_t i = 0; mine && xdp->kernel && i < port->locals_n; i++)
-        if (xdp->kernel[i] >= 0)
-            harp_xdp_nic_unsteer(&xdp->nic, &xdp->locals[i]);
+    for (uint32_t i = 0; mine && i < port->locals_n; i++)
+        harp_xdp_nic_unsteer(&xdp->nic, &xdp->locals[i]);
     harp_xdp_socket_close(&xdp->socket, mine);
     if (mine)
         give_back(xdp);
@@ -220,6 +219,7 @@ static const struct harp_port_ops xdp_ops = {
     .hop = harp_xdp_hop_make,
     .unhop = harp_xdp_hop_drop,
     .set_traffic_class = harp_xdp_hop_set_traffic_class,
+    .add_local = harp_xdp_add_local,
     .hop_payload_max = harp_xdp_hop_payload_max,
     .fd = xdp_fd,
     .sleep = xdp_sleep,
@@ -328,7 +328,7 @@ static void describe(struct harp_xdp *xdp, bool copy_only)
 static int allocate(struct harp_xdp *xdp, const struct harp_port_config *config, char *why)
 {
     uint32_t frames = config->frames->count;
-    xdp->locals = calloc(config->locals, sizeof *xdp->locals);
+    xdp->locals = calloc(XDP_LOCALS_MAX, sizeof *xdp->locals);
     xdp->local_of = calloc(1 << 16, sizeof *xdp->local_of);
     xdp->holds = malloc(frames * sizeof *xdp->holds);
     xdp->epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -338,7 +338,6 @@ static int allocate(struct harp_xdp *xdp, const struct harp_port_config *config,
     }
     memset(xdp->holds, 0xff, frames * sizeof *xdp->holds);
     xdp->port.locals = xdp->locals;
-    xdp->port.locals_n = config->locals;
     return 0;
 }
 

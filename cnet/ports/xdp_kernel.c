@@ -53,44 +53,79 @@ static int open_one(struct harp_address *address, uint32_t interface)
     return fd;
 }
 
+/* The next local, at this address. */
+static int open_local(struct harp_xdp *xdp, const struct harp_address *address, char *why)
+{
+    uint16_t i = xdp->port.locals_n;
+    struct harp_address *local = &xdp->locals[i];
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
+    *local = *address;
+    int fd = open_one(local, xdp->link.index);
+    int error = fd < 0 ? fd : 0;
+    if (fd >= 0 && epoll_ctl(xdp->epoll, EPOLL_CTL_ADD, fd, &event) < 0) {
+        error = -errno;
+        close(fd);
+    }
+    if (error < 0) {
+        char text[64];
+        harp_address_format(local, text, sizeof text);
+        snprintf(why, HARP_WHY_BYTES, "no UDP socket can be bound to %s: %s%s", text,
+                 strerror(-error),
+                 error == -EADDRINUSE ? ": choose another port, or 0 for any" : "");
+        return error;
+    }
+    xdp->kernel[i] = fd;
+    xdp->port.locals_n++;
+    xdp->local_of[htons(local->port)] = (uint16_t)(i + 1);
+    return i;
+}
+
 int harp_xdp_kernel_open(struct harp_xdp *xdp, const struct harp_port_config *config, char *why)
 {
-    uint32_t count = xdp->port.locals_n;
+    struct harp_address address = config->local;
     xdp->icmp.v4 = harp_address_is_ipv4(&config->local);
-    xdp->kernel = malloc(count * sizeof *xdp->kernel);
-    if (!xdp->kernel)
-        return -ENOMEM;
-    for (uint32_t i = 0; i < count; i++)
-        xdp->kernel[i] = -1;
-    for (uint32_t i = 0; i < count; i++) {
-        struct harp_address *local = &xdp->locals[i];
-        struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
-        *local = config->local;
-        local->port = i == 0 ? config->local.port : 0;
-        int error = xdp->kernel[i] = open_one(local, xdp->link.index);
-        if (error >= 0 && epoll_ctl(xdp->epoll, EPOLL_CTL_ADD, xdp->kernel[i], &event) < 0)
-            error = -errno;
-        if (error < 0) {
-            char text[64];
-            harp_address_format(local, text, sizeof text);
-            snprintf(why, HARP_WHY_BYTES, "no UDP socket can be bound to %s: %s%s", text,
-                     strerror(-error),
-                     error == -EADDRINUSE ? ": choose another port, or 0 for any" : "");
-            return error;
-        }
-        xdp->local_of[htons(local->port)] = (uint16_t)(i + 1);
-    }
+    xdp->kernel = malloc(XDP_LOCALS_MAX * sizeof *xdp->kernel);
     xdp->strays.least = xdp->strays.most = HARP_SUPERS_AT_ONCE;
     xdp->strays.at_once = HARP_SUPERS_AT_ONCE;
     xdp->strays.buffers = calloc(HARP_SUPERS_AT_ONCE, HARP_SUPER_BUFFER_BYTES);
-    return xdp->strays.buffers ? 0 : -ENOMEM;
+    if (!xdp->kernel || !xdp->strays.buffers)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < config->locals; i++) {
+        int error = open_local(xdp, &address, why);
+        if (error < 0)
+            return error;
+        address.port = 0;
+    }
+    return 0;
+}
+
+int harp_xdp_add_local(struct harp_port *port, char *why)
+{
+    struct harp_xdp *xdp = harp_xdp_of(port);
+    struct harp_address address = xdp->locals[0];
+    if (port->locals_n == XDP_LOCALS_MAX) {
+        snprintf(why, HARP_WHY_BYTES, "an xdp port has %d own addresses at most", XDP_LOCALS_MAX);
+        return -ENOSPC;
+    }
+    address.port = 0;
+    int local = open_local(xdp, &address, why);
+    if (local < 0)
+        return local;
+    int error = harp_xdp_nic_steer(&xdp->nic, &xdp->locals[local], xdp->socket.queue);
+    if (error == 0)
+        return local;
+    snprintf(why, HARP_WHY_BYTES, "queue %u of %s cannot be steered to: %s", xdp->socket.queue,
+             xdp->link.name, strerror(-error));
+    port->locals_n--;
+    xdp->local_of[htons(xdp->locals[local].port)] = 0;
+    close(xdp->kernel[local]);
+    return error;
 }
 
 void harp_xdp_kernel_close(struct harp_xdp *xdp)
 {
-    for (uint32_t i = 0; xdp->kernel && i < xdp->port.locals_n; i++)
-        if (xdp->kernel[i] >= 0)
-            close(xdp->kernel[i]);
+    for (uint32_t i = 0; i < xdp->port.locals_n; i++)
+        close(xdp->kernel[i]);
     free(xdp->kernel);
     free(xdp->strays.buffers);
 }

@@ -252,6 +252,18 @@ void harp_session_path_moved(struct harp_session *session, uint8_t path)
     harp_session_paths_rate(session);
 }
 
+void harp_session_path_rerouted(struct harp_session *session, uint8_t path)
+{
+    if (session->state != HARP_OPEN || !exists(session, path))
+        return;
+    struct harp_standing *standing = &session->standing[path];
+    standing->off_queue = false;
+    standing->flag_largest = session->paths[path].sent.next;
+    session->paths[path].probe = HARP_PROBE_PLAIN;
+    harp_session_wake(session, path);
+    harp_session_paths_rate(session);
+}
+
 void harp_session_path_off_queue(struct harp_session *session, uint8_t path, bool off)
 {
     if (session->state != HARP_OPEN || !exists(session, path) ||

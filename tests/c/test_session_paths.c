@@ -294,6 +294,21 @@ static void test_retired_by_the_peer(void)
     pair_free(pair);
 }
 
+/* What the peer said of the old way no longer holds; a PROBE finds out about the new one. */
+static void test_a_path_that_is_rerouted(void)
+{
+    struct pair *pair = with_paths(2, 0);
+    harp_session_path_off_queue(pair->end[1], 1, true);
+    pair_pass(pair, MS);
+    uint64_t sent = info(pair, 0, 1).sent;
+    assert(info(pair, 0, 1).off_queue);
+    harp_session_path_rerouted(pair->end[0], 1);
+    assert(!info(pair, 0, 1).off_queue && info(pair, 0, 1).usable);
+    pair_pass(pair, 100 * MS);
+    assert(info(pair, 0, 1).sent > sent && info(pair, 0, 1).off_queue);
+    pair_free(pair);
+}
+
 static uint32_t listening_end_used;
 
 static bool path_1_is_lost_upwards(struct pair *pair, uint8_t to, const struct harp_frame *frame)
@@ -505,6 +520,7 @@ int main(void)
     test_retired_by_this_end();
     test_retired_but_the_last_to_live();
     test_retired_by_the_peer();
+    test_a_path_that_is_rerouted();
     test_a_path_that_was_not_heard_is_not_used();
     test_unreachable_probes_and_no_more();
     test_unreachable_on_a_path_never_heard();

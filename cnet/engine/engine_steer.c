@@ -1,0 +1,96 @@
+/* Ways that frames of a path take: by which UDP port of the connecting end.
+ *
+ *     connecting end                                     listening end
+ *     local 0: its frames reach another queue there  ->  stray: says so in its ACKs
+ *     local 1: the answers reach another queue here  <-  answers go to local 1
+ *     local 2: both reach the engines' queues        <-> stays
+ *
+ * A card with several queues hashes a datagram's addresses and ports to one of them, each end's
+ * card by its own key, and an engine owns one queue. All but the connecting end's UDP port is
+ * given. So while one side's frames are strays it moves the path to another port: one that the
+ * engine has already, else a new one. A probe at once shows what that is worth, and the listening
+ * end follows, as it does where a NAT gives the path another address. Neither keys nor tables of
+ * the cards need be known, and what a cloud's own network does is in it.
+ */
+#include "engine/engine_state.h"
+
+#define STEER_TRIES                                                                                \
+    256 /* UDP ports that a path tries: 8 queues at both ends need 64 on average                   \
+         */
+
+static bool is_used(const struct harp_connection *connection, uint8_t port, uint16_t local)
+{
+    for (uint32_t p = 0; p < connection->config.paths; p++) {
+        const struct harp_hop *hop = &connection->hops[p];
+        if (hop->hop != HARP_NO_HOP && hop->port == port && hop->local == local)
+            return true;
+    }
+    return false;
+}
+
+/* The path leaves by another local from now on. */
+static bool reroute(struct harp_connection *connection, uint8_t path, uint16_t local)
+{
+    struct harp_engine *engine = connection->engine;
+    struct harp_hop *hop = &connection->hops[path];
+    struct harp_port *port = engine->ports[hop->port];
+    const struct harp_address remote = hop->remote;
+    char why[HARP_WHY_BYTES];
+    int number = port->ops->hop(port, &remote, local, why);
+    if (number < 0)
+        return false;
+    port->ops->unhop(port, hop->hop);
+    hop->local = local;
+    hop->hop = number;
+    harp_engine_mark_hop(engine, hop, connection->config.traffic_class);
+    harp_session_path_rerouted(connection->session, path);
+    harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_PATH, connection->id, path,
+                      (uint64_t)number);
+    return true;
+}
+
+/* Frames of this path reach a wrong queue, at one end or the other. */
+static void try_next_local(struct harp_connection *connection, uint8_t path)
+{
+    struct harp_hop *hop = &connection->hops[path];
+    struct harp_port *port = connection->engine->ports[hop->port];
+    char why[HARP_WHY_BYTES];
+    if (connection->listening_end || !port->ops->add_local)
+        return;
+    while (hop->tried < STEER_TRIES) {
+        uint16_t local = hop->tried++;
+        if (local >= port->locals_n && port->ops->add_local(port, why) < 0)
+            hop->tried = STEER_TRIES;
+        else if (!is_used(connection, hop->port, local) && reroute(connection, path, local))
+            return;
+    }
+}
+
+/* A frame that took a way that the path has left says nothing about the one that it has. */
+static bool is_by_this_way(const struct harp_connection *connection, const struct harp_hop *hop,
+                           uint8_t port, const struct harp_arrival *arrival, bool newest)
+{
+    return connection->listening_end ? newest : hop->port == port && hop->local == arrival->local;
+}
+
+void harp_engine_way_of_frame(struct harp_connection *connection, uint8_t path, uint8_t port,
+                              const struct harp_arrival *arrival, bool newest)
+{
+    struct harp_hop *hop = &connection->hops[path];
+    if (hop->hop == HARP_NO_HOP || !is_by_this_way(connection, hop, port, arrival, newest))
+        return;
+    if (hop->strays != arrival->stray) {
+        hop->strays = arrival->stray;
+        harp_session_path_off_queue(connection->session, path, arrival->stray);
+    }
+    if (arrival->stray)
+        try_next_local(connection, path);
+}
+
+void harp_engine_way_of_ours(struct harp_connection *connection, uint8_t path)
+{
+    struct harp_path_info info;
+    if (path < connection->config.paths && connection->hops[path].hop != HARP_NO_HOP &&
+        harp_session_path_info(connection->session, path, &info) && info.off_queue)
+        try_next_local(connection, path);
+}
