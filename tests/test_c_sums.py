@@ -1,4 +1,4 @@
-"""SipHash and the keys derived by it."""
+"""SipHash and the keys derived by it, CRCs, and the payloads that they are of."""
 
 from c_programs import build, library, run
 
@@ -10,6 +10,10 @@ def test_siphash_and_keys(tmp_path):
 def test_crc32c(tmp_path):
     names = run(build(tmp_path / "crc32c", ["tests/c/test_crc32c.c", str(library())])).split()
     assert names[0] == "table"
+
+
+def test_parts(tmp_path):
+    run(build(tmp_path / "parts", ["tests/c/test_parts.c", str(library())]))
 
 
 def test_seal(tmp_path):

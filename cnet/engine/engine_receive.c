@@ -1,8 +1,8 @@
 #include <assert.h>
 #include <string.h>
 
-#include "base/copy_lines.h"
 #include "engine/engine_state.h"
+#include "engine/parts.h"
 #include "wire/seal.h"
 
 #define GROUP 64 /* frames of one connection whose tags are checked together */
@@ -19,33 +19,6 @@ static const uint8_t *whole(struct harp_engine *engine, const struct harp_arriva
         bytes += arrival[i].length;
     }
     return engine->scratch;
-}
-
-/* Copy the payload to memory that somebody polls: nothing is written before its CRC is known to
- * hold, and then line by line. */
-static bool copy_checked(struct harp_engine *engine, const struct harp_arrival *arrival,
-                         uint8_t *to, size_t length)
-{
-    const uint8_t *frame = whole(engine, arrival);
-    if (!harp_open_payload(frame, frame + HARP_HEADER_BYTES, length))
-        return false;
-    harp_copy_lines(to, frame + HARP_HEADER_BYTES, length);
-    return true;
-}
-
-/* Copy the payload to `to`, and whether its CRC holds: in one pass, unless it lies in parts. */
-static bool copy_payload(const struct harp_arrival *arrival, uint8_t *to, size_t length)
-{
-    const uint8_t *header = arrival->bytes;
-    if (!arrival->more)
-        return harp_open_copy(header, to, header + HARP_HEADER_BYTES, length);
-    uint32_t at = HARP_HEADER_BYTES;
-    size_t done = 0;
-    for (uint32_t i = 0; i <= arrival->more; i++, at = 0) {
-        memcpy(to + done, arrival[i].bytes + at, arrival[i].length - at);
-        done += arrival[i].length - at;
-    }
-    return harp_open_payload(header, to, length);
 }
 
 /* Lend the frame that holds a streamed chunk; copy it to one if it lies in the port's memory. */
@@ -65,7 +38,7 @@ static bool lend(struct harp_engine *engine, struct harp_connection *connection,
             return false;
         harp_frames_move(&engine->frames, frame, HARP_FRAME_FILL, HARP_FRAME_ARRIVED);
         uint8_t *copy = harp_frame_at(&engine->frames, frame);
-        if (!copy_payload(arrival, copy, header->length)) {
+        if (!harp_parts_copy(arrival, copy)) {
             harp_frames_move(&engine->frames, frame, HARP_FRAME_ARRIVED, HARP_FRAME_FREE);
             return false;
         }
@@ -97,8 +70,8 @@ static void place(struct harp_engine *engine, struct harp_connection *connection
         uint8_t *to = where->eager >= 0
                           ? connection->eager + (size_t)where->eager * connection->segment
                           : where->buffer + where->offset;
-        holds = connection->config.read_early ? copy_checked(engine, arrival, to, header->length)
-                                              : copy_payload(arrival, to, header->length);
+        holds = connection->config.read_early ? harp_parts_copy_lines(arrival, to)
+                                              : harp_parts_copy(arrival, to);
     }
     harp_session_placed(connection->session, holds);
 }

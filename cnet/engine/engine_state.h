@@ -4,6 +4,7 @@
  *   engine_drive.c     the driver token, threads, sleeping and waking
  *   engine_turn.c      one turn: commands, who is due, what is not urgent
  *   engine_receive.c   arrivals: which connection, tag, payload to its place
+ *   parts.c            payload that came in several buffers, to its place
  *   engine_hello.c     arrivals of the handshake, for which there may be no connection yet
  *   engine_stats.c     what others may see: counters, rows, the recorder's dump
  *   engine_send.c      what sessions send, into slots and frames of ports

@@ -34,6 +34,11 @@ uint32_t harp_crc32c(const uint8_t *bytes, size_t length);
 /* Copy `length` bytes and return their CRC32C. The two places do not overlap. */
 uint32_t harp_crc32c_copy(uint8_t *to, const uint8_t *from, size_t length);
 
+/* The CRC32C of bytes whose beginning has `crc` (0 if there was none), and which go on with these;
+ * the second copies these. */
+uint32_t harp_crc32c_more(uint32_t crc, const uint8_t *bytes, size_t length);
+uint32_t harp_crc32c_copy_more(uint32_t crc, uint8_t *to, const uint8_t *from, size_t length);
+
 /* The same for a place that another core will read: long copies go past this core's caches, from
  * which the other one would have to fetch every line. Alignment of `to` to 64 helps. */
 uint32_t harp_crc32c_copy_far(uint8_t *to, const uint8_t *from, size_t length);

@@ -68,6 +68,11 @@ uint64_t harp_open_tags(const struct harp_key *key, const uint8_t *const *header
     return good;
 }
 
+bool harp_open_crc(const uint8_t *header, uint32_t crc)
+{
+    return crc == harp_load32(header + CRC_AT);
+}
+
 bool harp_open_payload(const uint8_t *header, const uint8_t *payload, size_t length)
 {
     assert(harp_load16(header + 14) == length);

@@ -56,6 +56,9 @@ bool harp_open_payload(const uint8_t *header, const uint8_t *payload, size_t len
 
 /* The same, and copy the payload to `to` in one pass, whether it holds or not. */
 bool harp_open_copy(const uint8_t *header, uint8_t *to, const uint8_t *payload, size_t length);
+
+/* Whether the payload that the header was sealed with has this CRC32C. */
+bool harp_open_crc(const uint8_t *header, uint32_t crc);
 /* cdef: end */
 
 #endif
