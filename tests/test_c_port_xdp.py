@@ -462,6 +462,13 @@ def test_more_than_the_rings_hold(program):
         assert y.receive(100)["received"] == 100
 
 
+def test_copy_mode_takes_no_more_frames_than_a_cache_holds(program):
+    with veth_pair() as (a, b), Peer(program, a) as x, Peer(program, b, "fill=2048") as y:
+        assert "copy mode" in x.line
+        assert x.states()["FILL"] == 512
+        assert y.states()["FILL"] == 2048
+
+
 def test_frames_that_the_application_keeps(program):
     with veth_pair() as (a, b), Peer(program, a) as x, Peer(program, b, "frames=1024") as y:
         meet(x, y)

@@ -14,9 +14,8 @@
  */
 #include "engine/engine_state.h"
 
-#define STEER_TRIES                                                                                \
-    256 /* UDP ports that a path tries: 8 queues at both ends need 64 on average                   \
-         */
+/* UDP ports that a path tries: with 8 queues at both ends it needs 64 on average. */
+#define STEER_TRIES 256
 
 static bool is_used(const struct harp_connection *connection, uint8_t port, uint16_t local)
 {

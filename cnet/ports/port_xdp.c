@@ -15,6 +15,7 @@ enum {
     EVENT_SHARE,
     CHANGES_AT_ONCE = 64,
     FILL_MAX = 4096,
+    FILL_COPY = 512, /* the kernel copies into one after the other: 2 MiB stay in a core's cache */
     FILL_MIN = HARP_BATCH,
     TEND_NS = 10 * 1000 * 1000,
     STARVED_NS = 50 * 1000, /* a card says that it has sent in its own time, and wakes nobody */
@@ -374,6 +375,8 @@ static int open_all(struct harp_xdp *xdp, struct harp_port_config *config, char 
                       ETHERNET_TAGGED - headers;
     if (!xdp->socket.several && xdp->port.payload_max > single)
         xdp->port.payload_max = single;
+    if (!xdp->socket.zero_copy && !config->frames_max && xdp->fill_most > FILL_COPY)
+        xdp->fill_most = FILL_COPY;
     xdp->outstanding_most = xdp->socket.tx.count / 2;
     error = harp_xdp_send_open(xdp, slot_frames);
     if (error < 0)

@@ -28,8 +28,7 @@ SOCKET_BYTES = 8 << 20
 """What the udp port asks the kernel to hold for a socket."""
 AF_XDP = 44
 UDP_SEGMENT, UDP_GRO = 103, 104
-CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_NET_RAW": 13, "CAP_IPC_LOCK": 14, "CAP_SYS_ADMIN": 21,
-                "CAP_BPF": 39}
+CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_NET_RAW": 13, "CAP_IPC_LOCK": 14, "CAP_BPF": 39}
 
 
 @dataclass(frozen=True)
