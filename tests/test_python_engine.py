@@ -378,11 +378,6 @@ def sigint_raises():
 
 @pytest.mark.usefixtures("sigint_raises")
 def test_ctrl_c_ends_a_wait():
-<<<<<<< HEAD
-=======
-    """Also where a shell has started the tests in the background, with the signal ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
->>>>>>> 3b21849 (harp check: the xdp port needs no CAP_SYS_ADMIN)
     with pair() as (a, b):
         threading.Timer(0.1, _thread.interrupt_main, (signal.SIGINT,)).start()
         with pytest.raises(KeyboardInterrupt):
