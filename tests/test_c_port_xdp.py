@@ -213,6 +213,28 @@ def test_everything_else_is_the_kernels(program):
             assert other.recv(100) == b"other address"
 
 
+def test_further_locals(program):
+    """They are the queue's as the first are; half of the descriptors stay the application's."""
+    with veth_pair() as (a, b), Peer(program, a) as x, \
+            Peer(program, b, before=("prlimit", "--nofile=64")) as y:
+        meet(x, y)
+        made = y.do("local").split()
+        assert made[:2] == ["local", "1"]
+        assert x.hop(made[2]) == 1
+        back = y.hop(x.locals[0], 1)
+        x.send(1, 50, 1000)
+        y.send(back, 50, 1000)
+        for peer in (x, y):
+            got = peer.receive(50)
+            assert (got["received"], got["strays"]) == (50, 0)
+        for there, most, error in ((y, 32, errno.EMFILE), (x, 256, errno.ENOSPC)):
+            answers = [there.do("local") for _ in range(256)]
+            assert answers[-1].startswith(f"error -{error}: ")
+            assert 10 < sum(answer.startswith("local ") for answer in answers) < most
+        x.send(1, 50, 1000)
+        assert y.receive(50)["strays"] == 0
+
+
 def test_a_wrong_queue_is_late_and_not_lost(program):
     with veth_pair(queues=2) as (a, b), Peer(program, a, "queue=0") as x, \
             Peer(program, b, "queue=1") as y:

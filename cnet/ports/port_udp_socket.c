@@ -10,6 +10,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "base/descriptors.h"
+
 #define IPV4_UDP_HEADERS 28u
 #define IPV6_UDP_HEADERS 48u
 
@@ -221,6 +223,8 @@ int udp_add_local(struct harp_port *port, char *why)
     int error = udp_watch(udp, true); /* a single one was watched only in sleep */
     if (!error)
         error = socket_open(udp, i, &own, why);
+    if (!error && !harp_descriptor_leaves_half(udp->sockets[i]))
+        error = -EMFILE;
     if (!error && epoll_ctl(udp->epoll, EPOLL_CTL_ADD, udp->sockets[i], &event) < 0)
         error = -errno;
     if (error) {

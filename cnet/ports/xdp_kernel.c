@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/descriptors.h"
 #include "base/sockaddr.h"
 #include "ports/control.h"
 
@@ -99,6 +100,16 @@ int harp_xdp_kernel_open(struct harp_xdp *xdp, const struct harp_port_config *co
     return 0;
 }
 
+/* The last local is not to be, after all. */
+static void close_last_local(struct harp_xdp *xdp)
+{
+    uint16_t i = --xdp->port.locals_n;
+    xdp->local_of[htons(xdp->locals[i].port)] = 0;
+    xdp->ready_n -= xdp->ready[i];
+    xdp->ready[i] = false;
+    close(xdp->kernel[i]);
+}
+
 int harp_xdp_add_local(struct harp_port *port, char *why)
 {
     struct harp_xdp *xdp = harp_xdp_of(port);
@@ -111,14 +122,14 @@ int harp_xdp_add_local(struct harp_port *port, char *why)
     int local = open_local(xdp, &address, why);
     if (local < 0)
         return local;
-    int error = harp_xdp_nic_steer(&xdp->nic, &xdp->locals[local], xdp->socket.queue);
+    int error = harp_descriptor_leaves_half(xdp->kernel[local])
+                    ? harp_xdp_nic_steer(&xdp->nic, &xdp->locals[local], xdp->socket.queue)
+                    : -EMFILE;
     if (error == 0)
         return local;
-    snprintf(why, HARP_WHY_BYTES, "queue %u of %s cannot be steered to: %s", xdp->socket.queue,
-             xdp->link.name, strerror(-error));
-    port->locals_n--;
-    xdp->local_of[htons(xdp->locals[local].port)] = 0;
-    close(xdp->kernel[local]);
+    snprintf(why, HARP_WHY_BYTES, "no further UDP port of %s is taken for queue %u: %s",
+             xdp->link.name, xdp->socket.queue, strerror(-error));
+    close_last_local(xdp);
     return error;
 }
 

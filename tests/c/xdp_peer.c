@@ -4,6 +4,7 @@
  *              [poll=MICROSECONDS] [generic] [copy]
  *
  *     hop ADDRESS [LOCAL]           -> hop NUMBER payload BYTES
+ *     local                         -> local NUMBER ADDRESS     one more of its own
  *     send HOP COUNT BYTES          -> sent COUNT        datagrams that carry a pattern
  *     frames HOP COUNT BYTES        -> sent COUNT        the same from frames of the pool
  *     receive COUNT MS              -> received COUNT strays N marked N parts N kept N from ...
@@ -267,6 +268,18 @@ static void fork_child(void)
     printf("child %d\n", (int)child);
 }
 
+static void add_local(void)
+{
+    char why[HARP_WHY_BYTES] = "", text[64];
+    int local = port->ops->add_local(port, why);
+    if (local < 0) {
+        printf("error %d: %s\n", local, why);
+        return;
+    }
+    harp_address_format(&port->locals[local], text, sizeof text);
+    printf("local %d %s\n", local, text);
+}
+
 static bool obey(char *line)
 {
     char what[16], text[64];
@@ -298,6 +311,8 @@ static bool obey(char *line)
         failing = (int)a;
         failures = b;
         puts("done");
+    } else if (strcmp(what, "local") == 0) {
+        add_local();
     } else if (strcmp(what, "turns") == 0) {
         turns(a, b);
     } else if (strcmp(what, "keep") == 0) {
