@@ -1,10 +1,11 @@
 """Where the ranks of a job lie: which GPU is which rank, for each channel and kind of plan.
 
 With topology affinity, hosts come in the order in which a ring over them leaves every ToR once
-(`harp.routing.affinity`). Where a host has several NICs or vNICs, each channel of a ring begins at
-another GPU, so that channels share the NICs between them, as NCCL's do; with affinity a ring runs
-through hosts alternately up and down, so that it leaves a host and enters the next by the same NIC
-index (rail), and without it a ring leaves by one NIC and enters by another.
+(`harp.routing.affinity`). Where a host has several NICs or vNICs, each channel of a ring, or of
+another plan that numbers ranks host by host, begins at another GPU, so that channels share the NICs
+between them, as NCCL's do; with affinity a ring runs through hosts alternately up and down, so that
+it leaves a host and enters the next by the same NIC index (rail), and without it a ring leaves by
+one NIC and enters by another.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
+FLAT = ("ring", "reduce-scatter", "allgather", "broadcast", "tree", "topk")
+"""Plans that number ranks host by host and do not ask which of a host's GPUs is which."""
+
+
 @dataclass(frozen=True, eq=False)
 class Placement:
     """GPU of each rank, one array a channel, shape (channels, ranks)."""
@@ -35,7 +40,7 @@ class Placement:
 
     def of(self, plan: str) -> Sequence[Ints]:
         """Placement of a plan by its name."""
-        return list(self.rings if plan == "ring" else self.others)
+        return list(self.rings if plan in FLAT else self.others)
 
 
 def choose_gpus(cluster: Cluster, hosts: Sequence[int], count: int, *, affinity: bool) -> Ints:

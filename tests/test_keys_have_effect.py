@@ -91,3 +91,26 @@ def test_a_faster_nic_is_not_held_back_by_a_pcie_that_nobody_named(tmp_path):
         return json.loads(result.stdout)["rows"][0]["time_us"]
 
     assert ms(4 * RATE_BPS) < ms(RATE_BPS) / 3
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), [
+    ("reduce-scatter", "reduce-scatter"), ("allgather", "allgather"), ("broadcast", "broadcast"),
+    ("allreduce", "tree"), ("allreduce", "ring")])
+def test_channels_spread_a_collective_over_the_nics(tmp_path, collective, algorithm):
+    """One channel leaves a host by one or two of its eight NICs, eight by all of them."""
+    def seconds(channels):
+        built = cluster(tmp_path, hosts=2, gpus=8, nic={"count": 8, "rate": "10Gbps"},
+                        scenario={"channels": channels})
+        rows = measure(built, collective, [1 << 30]).rows
+        return next(row.time_s for row in rows if row.algorithm == algorithm)
+
+    assert seconds(8) < seconds(1) / 3
+
+
+def test_channels_spread_flat_topk_over_the_nics(tmp_path):
+    def step(channels):
+        return step_ms(tmp_path, hosts=2, gpus=8, nic={"count": 8, "rate": "1Gbps"}, scenario={
+            "channels": channels, "allreduce": "light", "light": TOPK | {"LIGHT_TOPK_RATIO": 0.1}})
+
+    compute = step_ms(tmp_path, hosts=1, gpus=1)
+    assert step(8) - compute < (step(1) - compute) / 3.5
