@@ -286,6 +286,11 @@ bool harp_session_path_info(const struct harp_session *session, uint8_t path,
 /* Put no data on this path any more unless no other lives; and take that back. */
 void harp_session_path_retire(struct harp_session *session, uint8_t path, bool retired);
 
+/* ICMP, or the kernel, says that this path takes no whole frame any more. ICMP can be forged, so
+ * the path is only asked whether it is so, at most once a timeout: by a whole PROBE, sooner than
+ * lost data would tell (RFC 8899, section 4.6.2). */
+void harp_session_path_narrowed(struct harp_session *session, uint64_t now_ns, uint8_t path);
+
 /* Whether a frame of the connection, whose tag holds, has a larger number than all that have come
  * on its path: then it is no replay, and nobody else's than the peer's. */
 bool harp_session_is_newest(const struct harp_session *session, const struct harp_header *header);

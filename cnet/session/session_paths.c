@@ -231,6 +231,19 @@ void harp_session_path_retire(struct harp_session *session, uint8_t path, bool r
     harp_session_paths_rate(session);
 }
 
+void harp_session_path_narrowed(struct harp_session *session, uint64_t now_ns, uint8_t path)
+{
+    harp_session_clock(session, now_ns);
+    if (session->state != HARP_OPEN || !exists(session, path) || !session->standing[path].heard)
+        return;
+    struct harp_standing *standing = &session->standing[path];
+    uint64_t pause_ns = harp_loss_rto_ns(&session->paths[path].rtt, &session->config.loss);
+    if (standing->narrowed_at_ns && session->now_ns - standing->narrowed_at_ns < pause_ns)
+        return;
+    standing->narrowed_at_ns = session->now_ns;
+    suspect_pmtu_black_hole(session, path);
+}
+
 bool harp_session_is_newest(const struct harp_session *session, const struct harp_header *header)
 {
     bool numbered = header->type == HARP_DATA || header->type == HARP_PROBE;

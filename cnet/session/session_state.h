@@ -48,6 +48,7 @@ struct harp_standing {
     uint64_t lost;
     uint64_t size_at_ns; /* when the next full frame is tried; HARP_NEVER if it need not be */
     uint64_t unreachable_at_ns; /* when ICMP last made us probe */
+    uint64_t narrowed_at_ns;    /* when it last made us probe whether whole frames pass */
     uint64_t flag_largest;      /* the peer's flag is that of an ACK with this `largest` */
     uint16_t confirmed_bytes;
     uint16_t size_bytes; /* of the padded PROBE */

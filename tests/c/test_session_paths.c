@@ -443,6 +443,27 @@ static void test_refused_while_connecting(void)
     pair_free(pair);
 }
 
+/* A hint is checked: true, it is known before any data is lost; forged, it costs one PROBE. */
+static void test_a_hint_that_a_path_is_narrow_is_checked(void)
+{
+    struct pair *pair = with_paths(2, 0);
+    pair_pass(pair, 100 * MS);
+    uint64_t probes = pair->frames[1][HARP_PROBE];
+    for (int i = 0; i < 1000; i++)
+        harp_session_path_narrowed(pair->end[0], pair->now_ns, 0);
+    pair_pass(pair, MS / 2);
+    assert(info(pair, 0, 0).usable && info(pair, 0, 0).confirmed_bytes == FULL);
+    assert(pair->frames[1][HARP_PROBE] <= probes + 2);
+    narrow = 1 << 0;
+    pair_pass(pair, 10 * MS);
+    harp_session_path_narrowed(pair->end[0], pair->now_ns, 0);
+    pair_pass(pair, 100 * MS);
+    assert(info(pair, 0, 0).mtu_fails && !info(pair, 0, 0).usable);
+    send_one(pair);
+    assert(data_on[0] == 0 && harp_session_count(pair->end[0])->data_again == 0);
+    pair_free(pair);
+}
+
 static bool new_address_answers;
 static uint64_t data_before_the_answer;
 
@@ -505,6 +526,7 @@ static void test_only_the_newest_frame_of_a_path_moves_it(void)
 
 int main(void)
 {
+    test_a_hint_that_a_path_is_narrow_is_checked();
     test_a_path_that_moved_is_validated_before_it_carries_data();
     test_only_the_newest_frame_of_a_path_moves_it();
 

@@ -455,7 +455,7 @@ void dst_end_prod(struct dst_end *end, uint64_t now_ns)
     struct harp_path_info info;
     if (!end->session || !harp_session_path_info(end->session, path, &info) || !info.heard)
         return;
-    switch (dst_below(&end->random, 5)) {
+    switch (dst_below(&end->random, 6)) {
     case 0:
         harp_session_path_retire(end->session, path, on);
         break;
@@ -464,6 +464,9 @@ void dst_end_prod(struct dst_end *end, uint64_t now_ns)
         break;
     case 2:
         harp_session_unreachable(end->session, clock_of(end, now_ns), path);
+        break;
+    case 4:
+        harp_session_path_narrowed(end->session, clock_of(end, now_ns), path);
         break;
     case 3:
         harp_session_path_moved(end->session, path);
