@@ -51,6 +51,7 @@ PROGRAMS = {
     "udp_blast": Program(("udp_blast.c",)),
     "xdp_blast": Program(("xdp_blast.c", "raw_xdp.c")),
     "harp_bench": Program(("harp_bench.c", "harp_bench_settings.c"), stack=True),
+    "idle_bench": Program(("idle_bench.c",), stack=True),
     "session_cost": Program(("session_cost.c",), stack=True),
 }
 

@@ -284,6 +284,23 @@ def one_process(bench: Bench) -> Iterator[Arms]:
     yield {"one engine": pairs(1), "two engines": pairs(2)}
 
 
+CONNS = {f"conns-{idle}-{port}{suffix}": (idle, port, kind)
+         for idle, port in ((1000, "udp"), (1000, "mem"), (10_000, "mem"))
+         for kind, suffix in (("bulk", ""), ("ping", "-rtt"))}
+"""One busy connection beside idle ones: how many, over what, goodput or round trips a second."""
+
+
+@contextmanager
+def beside_idle(bench: Bench) -> Iterator[Arms]:
+    """Two engines that one thread drives, with many connections of which one is busy."""
+    def arm(idle: int, port: str, kind: str) -> Callable[[], Sample]:
+        return lambda: alone([build("idle_bench"), port, str(idle), kind, str(bench.cpus[0]),
+                              str(bench.seconds)], lambda got: float(got["rate"]))
+
+    yield {f"{port} {kind}, {idle} idle": arm(idle, port, kind)
+           for port in ("udp", "mem") for kind in ("bulk", "ping") for idle in (0, 1000, 10_000)}
+
+
 @contextmanager
 def transport(bench: Bench) -> Iterator[Arms]:
     """Two sessions back to back in one thread, with CRC and tag, without copies."""
@@ -333,6 +350,10 @@ ROWS = {row.id: row for row in (
         target=300.0, aim=200.0, lower=True),
     Row("engines-2", "two engines on two cores", one_process, "two engines",
         against=("one engine",), target=1.8),
+    *(Row(name, f"{port} port, {'messages of 1 MiB' if kind == 'bulk' else 'round trips'} beside "
+          f"{idle} idle connections", beside_idle, f"{port} {kind}, {idle} idle", "/s",
+          against=(f"{port} {kind}, 0 idle",), target=0.9 if idle == 1000 else 0.7)
+      for name, (idle, port, kind) in CONNS.items()),
     Row("xdp-3400", "xdp port over veth, MTU 3400, copy mode", xdp_pair(3400), "HARP",
         against=tuple(RAW_XDP), target=0.85),
     Row("xdp-1500", "xdp port over veth, MTU 1500, copy mode", xdp_pair(1500), "HARP",

@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 from stack import Measured, judge  # noqa: E402
 from stack_arms import Sample  # noqa: E402
 from stack_emulated import read  # noqa: E402
-from stack_rows import ROWS, Row  # noqa: E402
+from stack_rows import CONNS, ROWS, Row  # noqa: E402
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 
@@ -108,7 +108,8 @@ def test_all_rows_are_named_once():
     assert list(ROWS) == ["zc-tcp", "zc-raw", "zc-copy", "zc-tcp-3400", "zc-tcp-8500", "udp-tcp",
                           "udp-raw", "udp-both", "udp-loss", "udp-1g", "udp-beside-cubic-1",
                           "udp-beside-cubic-4", "udp-policed", "mem-1MiB", "mem-64B", "mem-rtt",
-                          "frame-cost", "engines-2", "xdp-3400", "xdp-1500", "xdp-9000"]
+                          "frame-cost", "engines-2", *CONNS,
+                          "xdp-3400", "xdp-1500", "xdp-9000"]
 
 
 @pytest.mark.parametrize(("options", "message"), [
