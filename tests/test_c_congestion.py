@@ -16,7 +16,7 @@ def bottleneck(tmp_path_factory):
 
 
 @pytest.mark.parametrize("scenes", ["use", "late", "rtts", "deep", "shallow", "loss", "policer",
-                                    "marks", "tiny", "noisy", "stalls", "slow", "turns",
+                                    "marks", "tiny", "noisy", "stalls", "slow", "turns", "both",
                                     "longer", "odd", "incast", "cubic", "bbr", "left"])
 def test_a_bottleneck_is_used_shared_and_not_flooded(bottleneck, scenes):
     run(bottleneck, scenes)

@@ -49,7 +49,7 @@ struct world {
     struct bn_flight *flights;
     uint32_t *idle, idle_n, flights_n;
     /* the bottleneck */
-    uint64_t free_ps; /* when the line is free, relative to 0, in ps */
+    uint64_t free_ps[2]; /* when the line, each way, is free, relative to 0, in ps */
     uint64_t tokens_ps;
     bool odd_done;
     struct cross_flow cross[BN_CROSS];
@@ -133,7 +133,8 @@ static void note_wait(struct world *w, uint64_t wait_ns)
 }
 
 /* When the frame leaves the bottleneck, or HARP_NEVER. */
-static uint64_t through_bottleneck(struct world *w, uint64_t now_ns, uint64_t bytes, bool *marked)
+static uint64_t through_bottleneck(struct world *w, uint32_t way, uint64_t now_ns, uint64_t bytes,
+                                   bool *marked)
 {
     const struct bn_scene *s = w->scene;
     uint64_t now_ps = now_ns * 1000, cost_ps = bytes * 8000000 / s->rate_mbps;
@@ -145,7 +146,7 @@ static uint64_t through_bottleneck(struct world *w, uint64_t now_ns, uint64_t by
         w->tokens_ps += cost_ps;
         return now_ns;
     }
-    uint64_t start_ps = harp_max(now_ps, w->free_ps);
+    uint64_t start_ps = harp_max(now_ps, w->free_ps[way]);
     if (s->away_ns) {
         uint64_t phase_ps = start_ps % ((s->away_ns + s->open_ns) * 1000);
         start_ps += s->away_ns * 1000 - harp_min(phase_ps, s->away_ns * 1000);
@@ -155,9 +156,9 @@ static uint64_t through_bottleneck(struct world *w, uint64_t now_ns, uint64_t by
     if (queue_bytes + bytes > s->buffer_bytes)
         return HARP_NEVER;
     *marked = s->mark_bytes && queue_bytes > s->mark_bytes;
-    w->free_ps = start_ps + cost_ps;
+    w->free_ps[way] = start_ps + cost_ps;
     note_wait(w, (start_ps - now_ps) / 1000);
-    return w->free_ps / 1000;
+    return w->free_ps[way] / 1000;
 }
 
 static void transmit(struct world *w, uint32_t host, uint64_t now_ns,
@@ -171,8 +172,9 @@ static void transmit(struct world *w, uint32_t host, uint64_t now_ns,
     uint64_t at_ns = now_ns;
     if (draw(w) % 1000 < s->loss)
         at_ns = HARP_NEVER;
-    else if (!(host & 1))
-        at_ns = through_bottleneck(w, now_ns, HARP_HEADER_BYTES + frame->header.length, &marked);
+    else if (!(host & 1) || s->both)
+        at_ns = through_bottleneck(w, host & 1, now_ns, HARP_HEADER_BYTES + frame->header.length,
+                                   &marked);
     if (at_ns == HARP_NEVER) {
         w->lost += counts;
         return;
@@ -191,8 +193,8 @@ static void cross_send(struct world *w, uint32_t number)
     bool marked;
     while (cross_may_send(flow, w->now_ns) && !(s->cross_to_ns && w->now_ns > s->cross_to_ns)) {
         uint32_t flight = new_flight(w);
-        uint64_t queue_ns = harp_max(w->free_ps / 1000, w->now_ns) - w->now_ns;
-        uint64_t at_ns = through_bottleneck(w, w->now_ns, CROSS_BYTES, &marked);
+        uint64_t queue_ns = harp_max(w->free_ps[0] / 1000, w->now_ns) - w->now_ns;
+        uint64_t at_ns = through_bottleneck(w, 0, w->now_ns, CROSS_BYTES, &marked);
         cross_sent(flow, w->now_ns, &w->flights[flight].cross);
         w->flights[flight].marked = at_ns == HARP_NEVER; /* lost: those behind it tell */
         at_ns = at_ns == HARP_NEVER ? w->now_ns + queue_ns : at_ns;
@@ -288,15 +290,16 @@ static void application(struct world *w, uint32_t number)
         if (event.type == HARP_EVENT_NONE)
             return;
         assert(event.type != HARP_EVENT_CLOSED);
-        bool begin = event.type == HARP_EVENT_CONNECTED;
+        bool begin = event.type == HARP_EVENT_CONNECTED, both = w->scene->both;
+        bool sends = event.type == HARP_EVENT_SENT || (begin && (both || !(number & 1)));
+        bool posts = event.type == HARP_EVENT_RECEIVED || (begin && (both || number & 1));
         for (int i = begin ? 0 : AHEAD - 1; i < AHEAD; i++) {
-            if (number & 1)
+            if (posts)
                 harp_session_post(host->session, NULL, message_bytes(host), 0, &eager);
-            else
+            if (sends)
                 harp_session_message(host->session, NULL, message_bytes(host), 0);
         }
     }
-    (void)w;
 }
 
 static uint64_t pay(struct world *w, struct host *host, uint64_t now_ns, uint64_t frames)

@@ -3,7 +3,7 @@
  *   sender 0 --host--+                                             +--host--> receiver 0
  *   sender 1 --host--+--> policer? lost? [ queue, marks, rate ] ---+--host--> receiver 1
  *      ...           |                                             |  ...
- *      ^ half a round trip, no queue: ACKs                         |
+ *      ^ half a round trip, no queue: ACKs (or one, see `both`)     |
  *      +-----------------------------------------------------------+
  *
  * TCP flows may share the queue (cross.h); they have neither hosts nor loss but the bottleneck's.
@@ -55,7 +55,8 @@ struct bn_scene {
     uint32_t cross_flows; /* of TCP, which begin 100 ms apart, ... */
     enum cross_kind cross;
     uint64_t cross_from_ns, cross_to_ns; /* ... and all end; 0: never */
-    bool shared_hosts;                   /* all senders on one core, all receivers on another */
+    bool both;         /* receivers send as well, through a bottleneck of the same kind */
+    bool shared_hosts; /* all senders on one core, all receivers on another */
     uint64_t from_ns, to_ns;
     const struct harp_cc_ops *cc; /* NULL: the default */
     uint64_t fixed_bytes;         /* window with harp_cc_fixed */

@@ -253,6 +253,22 @@ static void test_slow_hosts(void)
     }
 }
 
+/* Data both ways: ACKs stand in a queue, too, and go along with data. */
+static void test_both_ways(void)
+{
+    for (uint32_t flows = 1; flows <= 4; flows *= 4) {
+        struct bn_result r = run((struct bn_scene){.name = "both ways",
+                                                   .flows = flows,
+                                                   .rate_mbps = 10000,
+                                                   .buffer_bytes = 2000000,
+                                                   .rtt_ns = 100 * US,
+                                                   .both = true,
+                                                   .to_ns = 200 * MS});
+        assert(r.use >= 0.85 && r.jain >= 0.95 && r.lost == 0);
+        assert(bounded(r.queue_ns, flows, 10000));
+    }
+}
+
 static struct bn_scene empty_path(const char *name)
 {
     return (struct bn_scene){.name = name,
@@ -385,6 +401,7 @@ int main(int argc, char **argv)
                  {"stalls", test_stalled_hosts},
                  {"slow", test_slow_hosts},
                  {"turns", test_turns},
+                 {"both", test_both_ways},
                  {"longer", test_longer_paths},
                  {"odd", test_odd_samples},
                  {"incast", test_incast},

@@ -357,8 +357,10 @@ static void take(struct dst_end *end, uint64_t now_ns, const struct dst_flight *
     if (now_ns >= end->full_from_ns && now_ns < end->full_to_ns)
         end->link->late_data += h.type == HARP_DATA; /* as if: its ACK must wait */
     struct harp_place where;
-    enum harp_verdict verdict =
-        harp_session_receive(end->session, clock_of(end, now_ns), 0, &h, body, false, &where);
+    bool odd = now_ns < end->link->heal_ns; /* stamps from before the clock was set */
+    uint64_t waited_ns = odd ? dst_rate(&end->link->random, 5, DST_S) : 0;
+    enum harp_verdict verdict = harp_session_receive(end->session, clock_of(end, now_ns), waited_ns,
+                                                     &h, body, false, &where);
     DST_CHECK(verdict != HARP_PLACE || h.type == HARP_DATA, "placed a control frame", h.type, 0);
     if (verdict == HARP_PLACE)
         place(end, now_ns, flight, &h, &where);

@@ -5,20 +5,18 @@
  *   PLAIN    no faults, one path: as thin as it gets
  *   FAULTS   loss, bursts, delay, spikes, reordering, doubles, flipped bits, cut frames, replayed,
  *            forged and stale ones, black paths and partitions of one or both directions, stalled
- *            applications, full rings, clock jumps; all heal, and then all messages must come
- *            through in bounded time
- *   RESTART  the listening end vanishes in the middle; the other must say so in bounded time, and
- *            a new connection with new ids must work while the old one's frames are replayed
- *   SILENCE  nothing comes through, from the beginning or from some time on: both must say so
- *   CHEAT    one end acknowledges what never came: the other notices or comes to no harm
- *   MALICE   one end, or who holds its keys, changes any field under a tag that holds: the other
- *            drops, closes or goes on, and touches no memory but its own
- *   FLOOD    thousands of FIRSTs from spoofed addresses, with tags that hold and that do not, while
- *            the connection is made: no state is kept for them, no answer outweighs them, and the
- *            connection works
- *   FIELD    no faults but one changed field; not drawn, but counted through (fields.c)
- *   BREAK    one end closes in the middle, or posts too short a buffer, or speaks another version,
- *            or no path takes whole frames: both say why, in time
+ *            applications, full rings, clock jumps, wrong times of arrival; all heal, and then all
+ * messages must come through in bounded time RESTART  the listening end vanishes in the middle; the
+ * other must say so in bounded time, and a new connection with new ids must work while the old
+ * one's frames are replayed SILENCE  nothing comes through, from the beginning or from some time
+ * on: both must say so CHEAT    one end acknowledges what never came: the other notices or comes to
+ * no harm MALICE   one end, or who holds its keys, changes any field under a tag that holds: the
+ * other drops, closes or goes on, and touches no memory but its own FLOOD    thousands of FIRSTs
+ * from spoofed addresses, with tags that hold and that do not, while the connection is made: no
+ * state is kept for them, no answer outweighs them, and the connection works FIELD    no faults but
+ * one changed field; not drawn, but counted through (fields.c) BREAK    one end closes in the
+ * middle, or posts too short a buffer, or speaks another version, or no path takes whole frames:
+ * both say why, in time
  */
 #ifndef DST_WORLD_H
 #define DST_WORLD_H
