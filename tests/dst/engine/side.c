@@ -85,6 +85,13 @@ void dst_side_let_go(struct dst_side *side)
     side->wake_ns = *side->true_ns;
 }
 
+void dst_side_stop_listening(struct dst_side *side)
+{
+    if (side->listening)
+        harp_unlisten(side->listening);
+    side->listening = NULL;
+}
+
 bool dst_side_done(const struct dst_side *side)
 {
     return side->received == side->in->n && side->reported_sent == side->out->n;

@@ -61,6 +61,7 @@ void dst_side_drive(struct dst_side *side);
 
 /* The application lets go of its connection; its memory is gone when this returns. */
 void dst_side_let_go(struct dst_side *side);
+void dst_side_stop_listening(struct dst_side *side);
 
 bool dst_side_done(const struct dst_side *side);
 

@@ -231,10 +231,13 @@ static bool any_closed(const struct world *w)
 
 /* Runs -------------------------------------------------------------------------------------- */
 
+/* What was made and never accepted goes with its listener. */
 static void finish(struct world *w)
 {
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         dst_side_let_go(&w->sides[i]);
+        dst_side_stop_listening(&w->sides[i]);
+    }
     tick(w, 3 * DEAD_NS);
     for (int i = 0; i < 2; i++) {
         struct dst_side *side = &w->sides[i];
