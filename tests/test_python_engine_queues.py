@@ -84,4 +84,3 @@ def test_cards_that_hash_each_by_its_own_key(paths):
                 near = here.connect(listener.handle, timeout=PATIENCE_S, paths=paths)
                 far = listener.accept(PATIENCE_S)
                 await_no_strays(near, far, names)
-                assert len(sources(near)) == paths

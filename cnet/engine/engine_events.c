@@ -5,8 +5,6 @@
 #include "base/copy_lines.h"
 #include "engine/engine_state.h"
 
-#define MOVE_PAUSE_NS UINT64_C(1000000) /* a path follows its peer no more often than this */
-
 void harp_connection_complete(struct harp_connection *connection,
                               const struct harp_completion *completion)
 {
@@ -69,30 +67,31 @@ void harp_connection_heard(struct harp_connection *connection, uint8_t path, uin
 
 /* Only the listening end follows, as only a QUIC server does (RFC 9000, section 9): it is the
  * connecting end that sits behind a NAT. A replayed frame is never the newest of its path. */
-bool harp_connection_moves(struct harp_connection *connection, uint8_t port,
-                           const struct harp_arrival *arrival, const struct harp_header *header)
+enum harp_move harp_connection_moves(struct harp_connection *connection, uint8_t port,
+                                     const struct harp_arrival *arrival,
+                                     const struct harp_header *header)
 {
     struct harp_engine *engine = connection->engine;
     struct harp_hop *hop = &connection->hops[header->path];
     if (!connection->listening_end || hop->hop == HARP_NO_HOP || hop->port != port ||
         hop->local != arrival->local || harp_address_same(&hop->remote, arrival->from) ||
-        engine->now_ns - hop->moved_ns < MOVE_PAUSE_NS ||
         !harp_session_is_newest(connection->session, header))
-        return false;
+        return HARP_MOVE_NONE;
     char why[HARP_WHY_BYTES];
     const struct harp_port_ops *ops = engine->ports[port]->ops;
     int number = ops->hop(engine->ports[port], arrival->from, arrival->local, why);
     if (number < 0)
-        return false;
+        return HARP_MOVE_NONE;
+    bool same_host = memcmp(hop->remote.ip, arrival->from->ip, sizeof hop->remote.ip) == 0;
     ops->unhop(engine->ports[port], hop->hop);
     harp_engine_path_ends(connection, header->path);
     hop->hop = number;
     hop->remote = *arrival->from;
-    hop->moved_ns = engine->now_ns;
     harp_engine_path_leads(connection, header->path);
+    harp_engine_mark_hop(engine, hop, harp_session_peer(connection->session)->traffic_class);
     harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_PATH, connection->id,
                       header->path, (uint64_t)number);
-    return true;
+    return same_host ? HARP_MOVE_PORT : HARP_MOVE_HOST;
 }
 
 static bool execute(struct harp_connection *connection, const struct harp_command *command)

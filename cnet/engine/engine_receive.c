@@ -90,13 +90,17 @@ static void take(struct harp_engine *engine, uint8_t port, struct harp_connectio
     if (header->type != HARP_ACK && header->path < connection->config.paths)
         harp_connection_heard(connection, header->path, port, arrival->local, arrival->from);
     bool newest = harp_session_is_newest(connection->session, header);
-    bool moves = header->path < connection->config.paths &&
-                 harp_connection_moves(connection, port, arrival, header);
+    enum harp_move move = header->path < connection->config.paths
+                              ? harp_connection_moves(connection, port, arrival, header)
+                              : HARP_MOVE_NONE;
     struct harp_place where;
     if (harp_session_receive(connection->session, engine->now_ns, arrival->waited_ns, header, body,
                              arrival->marked, &where) == HARP_PLACE)
         place(engine, connection, arrival, header, &where);
-    if (moves)
+    /* To another port of the same host nobody draws a flood that could not go there before. */
+    if (move == HARP_MOVE_PORT)
+        harp_session_path_rerouted(connection->session, header->path);
+    else if (move == HARP_MOVE_HOST)
         harp_session_path_moved(connection->session, header->path);
     bool on_path =
         header->type == HARP_DATA || header->type == HARP_PROBE; /* others are about it */

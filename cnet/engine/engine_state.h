@@ -59,7 +59,6 @@ struct harp_hop {
     uint16_t tried; /* locals, in search of one by which frames reach the right queues */
     int hop;        /* HARP_NO_HOP until the path has been heard of */
     struct harp_address remote;
-    uint64_t moved_ns;                  /* when the peer's address last changed */
     struct harp_connection *connection; /* and the others that lead there: engine_notices.c */
     struct harp_hop *next, **link;
 };
@@ -271,8 +270,10 @@ uint32_t harp_engine_payload_max_beside(const struct harp_engine *engine, uint8_
 
 /* A frame whose tag holds came from an address that is not its path's: whether the path leads there
  * from now on. */
-bool harp_connection_moves(struct harp_connection *connection, uint8_t port,
-                           const struct harp_arrival *arrival, const struct harp_header *header);
+enum harp_move { HARP_MOVE_NONE, HARP_MOVE_PORT, HARP_MOVE_HOST };
+enum harp_move harp_connection_moves(struct harp_connection *connection, uint8_t port,
+                                     const struct harp_arrival *arrival,
+                                     const struct harp_header *header);
 
 /* engine_steer.c: a DATA or PROBE came by this way; `newest`: none of a larger number came before.
  * And: the peer says of frames of ours that they reach a wrong queue. */

@@ -300,8 +300,8 @@ bool harp_session_is_newest(const struct harp_session *session, const struct har
  * validation, RFC 9000, section 9.3): who sent on a captured frame must not draw a flood. */
 void harp_session_path_moved(struct harp_session *session, uint8_t path);
 
-/* Our frames on this path take another way from now on, by our own choice: what the peer said of
- * its queue no longer holds, and a PROBE finds out. */
+/* Our frames on this path take another way from now on, from or to another UDP port: what the peer
+ * said of its queue no longer holds, and a PROBE finds out. */
 void harp_session_path_rerouted(struct harp_session *session, uint8_t path);
 
 /* Tell the peer whether its frames on this path arrive on a queue that is not this engine's. */
