@@ -294,20 +294,6 @@ static void say_what_it_did(const struct comm *comm)
                 (unsigned long long)info.counters.duplicates, info.segment, info.paths);
 }
 
-/* The other rank will report an error and send its reader here. */
-static void say_that_it_is_aborted(const struct comm *comm, const char *call)
-{
-    struct harp_connection_info info;
-    char peer[64];
-    if (!comm_lives(comm) || comm_idle(comm) || comm->closed || comm->failed != NCCL_SUCCESS)
-        return;
-    harp_connection_info(comm->connection, &info);
-    harp_address_format(&info.peer, peer, sizeof peer);
-    plugin_warn("%s: NCCL aborts %s %s on %s with %u requests under way; the other rank is told so",
-                call, comm->kind == COMM_SENDING ? "sending to" : "receiving from", peer,
-                comm->device->name, comm->requests_n - comm->free_n);
-}
-
 /* A receiving end that has got all stays until the sending end has closed: were the last
  * acknowledgement lost, a CLOSE of ours would tell that end that its messages are, too. */
 static bool lingers(const struct comm *comm)
@@ -323,7 +309,6 @@ static enum nccl_result close_comm(struct comm *comm, enum comm_kind kind, const
     pthread_mutex_lock(&plugin.lock);
     plugin.open -= comm->life == plugin.life;
     say_what_it_did(comm);
-    say_that_it_is_aborted(comm, call);
     if (lingers(comm)) {
         comm->until_ns = plugin_now_ns() + timeout_ns();
         comm->next = plugin.lingering;

@@ -49,16 +49,30 @@ bool comm_lives(const struct comm *comm)
     return comm->connection && comm->life == plugin.life;
 }
 
+/* NCCL closes, or frees the memory, while requests are under way: it aborts. Both logs say so, for
+ * the other rank reports an error and sends its reader to this one's. */
+static void abort_connection(struct comm *comm)
+{
+    struct harp_connection_info info;
+    char peer[64], text[HARP_WHY_BYTES];
+    uint32_t under_way = comm->requests_n - comm->free_n;
+    snprintf(text, sizeof text, "NCCL aborted it with %u requests under way", under_way);
+    if (!comm->closed) {
+        harp_connection_info(comm->connection, &info);
+        harp_address_format(&info.peer, peer, sizeof peer);
+        plugin_warn("NCCL aborts %s %s on %s with %u requests under way; the other rank is told so",
+                    comm->kind == COMM_SENDING ? "sending to" : "receiving from", peer,
+                    comm->device->name, under_way);
+    }
+    harp_connection_abort(comm->connection, text);
+}
+
 void comm_let_go(struct comm *comm)
 {
-    char text[HARP_WHY_BYTES];
-    if (comm_lives(comm) && comm_idle(comm)) {
+    if (comm_lives(comm) && comm_idle(comm))
         harp_connection_close(comm->connection);
-    } else if (comm_lives(comm)) {
-        snprintf(text, sizeof text, "NCCL aborted it with %u requests under way",
-                 comm->requests_n - comm->free_n);
-        harp_connection_abort(comm->connection, text);
-    }
+    else if (comm_lives(comm))
+        abort_connection(comm);
     comm->connection = NULL;
     order_forget(comm);
 }
@@ -237,8 +251,6 @@ enum nccl_result plugin_deregister(void *comm, void *memory)
     if (atomic_load_explicit(&made->used, memory_order_acquire) && comm_lives(of)) {
         take_completions(of);
         if (atomic_load_explicit(&made->used, memory_order_acquire)) {
-            if (of->failed == NCCL_SUCCESS && !of->closed)
-                plugin_info("deregMr with requests under way: the connection is closed");
             of->failed = of->failed == NCCL_SUCCESS ? NCCL_INTERNAL_ERROR : of->failed;
             comm_let_go(of);
         }

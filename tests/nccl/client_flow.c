@@ -442,14 +442,25 @@ static bool turn_all(struct run *run, bool *moved)
     return ended;
 }
 
+/* Who ends before its flows do leaves requests under way on all of them. */
+static void post_on_all(struct run *run)
+{
+    enum nccl_result failed = NCCL_SUCCESS;
+    for (int i = 0; i < run->count; i++)
+        if (run->flows[i])
+            flow_post(run->flows[i], &failed);
+}
+
 void run_flows(void *of)
 {
     struct run *run = of;
     for (bool moved = false; !turn_all(run, &moved); moved = false) {
         if (atomic_load(&run->stop))
             break;
-        if (run->until_done && run->flows[0] && flow_done(run->flows[0]) >= run->until_done)
+        if (run->until_done && run->flows[0] && flow_done(run->flows[0]) >= run->until_done) {
+            post_on_all(run);
             break;
+        }
         if (!moved)
             sched_yield();
     }
