@@ -15,7 +15,6 @@ BUGS = {
     "CREDIT_OFF_BY_ONE": "one message more than the credit travels",
     "CREDIT_LEAK": "buffers of messages that came early give no credit",
     "STREAM_CREDIT": "more frames are lent than there are",
-    "CREDIT_LOST": "who waits for credit does not ask for it",
     "EARLY_RELEASE": "a message counts as sent before it is acknowledged",
     "LEFT_BEHIND": "what came before the other end was done cannot be received after it",
     "STALE_EPOCH": "frames of an earlier epoch are taken",

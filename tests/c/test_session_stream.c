@@ -220,6 +220,40 @@ static void test_without_credit(void)
     pair_free(pair);
 }
 
+static bool loses_acks(struct pair *pair, uint8_t to, const struct harp_frame *frame)
+{
+    (void)pair;
+    return to != 0 || frame->header.type != HARP_ACK;
+}
+
+static bool has_arrived(const struct pair *pair)
+{
+    return pair->received[1] == 1;
+}
+
+/* The news of credit is lost. The sender asks for it long before the keep-alive, which comes after
+ * 400 ms at the earliest. */
+static void test_lost_credit_is_asked_for(void)
+{
+    struct pair *pair = pair_make(1);
+    pair->config[0].dead_ns = pair->config[1].dead_ns = 30 * S;
+    pair_connect(pair);
+    uint32_t size = 2 * PAIR_SEGMENT;
+    uint8_t *bytes = filled(size), *got = malloc(size);
+    assert(harp_session_message(pair->end[0], bytes, size, 0));
+    pair_pass(pair, 20 * MS);
+    pair->passes = loses_acks;
+    int eager;
+    assert(harp_session_post(pair->end[1], got, size, 0, &eager));
+    pair_pass(pair, 50 * MS);
+    assert(!has_arrived(pair));
+    pair->passes = NULL;
+    assert(pair_until(pair, 150 * MS, has_arrived));
+    free(bytes);
+    free(got);
+    pair_free(pair);
+}
+
 int main(void)
 {
     test_credit_counts_frames();
@@ -229,5 +263,6 @@ int main(void)
     test_posting_is_refused();
     test_scattered();
     test_without_credit();
+    test_lost_credit_is_asked_for();
     return 0;
 }
