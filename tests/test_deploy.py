@@ -184,7 +184,8 @@ def test_the_capabilities_are_enough_for_xdp(job):
         bounding = ",".join(["-all", *(f"+{name.lower()}" for name in granted)])
         with netns.veth_pair() as (end, _):
             found = ask("listen", before=(*end.space.command(), "setpriv",
-                                          f"--bounding-set={bounding}", "--inh-caps=-all", "--"))
+                                          f"--bounding-set={bounding}", "--inh-caps=-all", "--"),
+                        HARP_PORT="xdp")
             assert any(": xdp: v1 queue 0, native XDP" in text for _, text in found["said"])
 
 

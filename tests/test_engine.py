@@ -90,7 +90,8 @@ def test_a_thread_with_nothing_to_do_makes_room_for_who_shares_its_cpu(tmp_path:
 
 
 def test_a_helper_does_not_spin_while_the_application_is_stopped_in_a_turn(tmp_path):
-    assert float(run(program(tmp_path, "life", ["-O2"]), "held")) < 5
+    used = float(run(program(tmp_path, "life", ["-O2"]), "held"))
+    assert used < 15  # one that spins takes 30 and more
 
 
 @pytest.mark.parametrize(("port", "own"), [("mem", set()), ("udp", {"sendmmsg", "recvmmsg"})])
