@@ -285,7 +285,7 @@ def one_process(bench: Bench) -> Iterator[Arms]:
 
 
 CONNS = {f"conns-{idle}-{port}{suffix}": (idle, port, kind)
-         for idle, port in ((1000, "udp"), (1000, "mem"), (10_000, "mem"))
+         for idle, port in ((1000, "udp"), (10_000, "udp"), (1000, "mem"), (10_000, "mem"))
          for kind, suffix in (("bulk", ""), ("ping", "-rtt"))}
 """One busy connection beside idle ones: how many, over what, goodput or round trips a second."""
 

@@ -124,8 +124,12 @@ def test_a_turn_looks_at_no_connection_that_is_idle(many: Path) -> None:
     run(many, "turns", "2000")
 
 
-def test_idle_connections_ask_for_signs_of_life_at_different_times(many: Path) -> None:
+def test_idle_connections_to_one_process_share_signs_of_life(many: Path) -> None:
     run(many, "quiet", "2000")
+
+
+def test_ten_thousand_connections_over_udp_do_not_drown_in_signs_of_life(many: Path) -> None:
+    run(many, "udp", "10000")
 
 
 def test_connections_that_share_a_port_take_turns(many: Path) -> None:

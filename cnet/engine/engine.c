@@ -111,11 +111,9 @@ static int take_memory(struct harp_engine *engine, char *why)
     error = harp_frames_open(&engine->frames, &engine->arena, config->frames, config->frame_bytes);
     engine->connections = calloc(config->connections, sizeof *engine->connections);
     engine->free_indices = malloc(config->connections * sizeof *engine->free_indices);
-    engine->hops_mask = harp_table_slots(config->connections) - 1;
-    engine->hops = calloc(engine->hops_mask + 1, sizeof *engine->hops);
     engine->owner = malloc(config->frames * sizeof *engine->owner);
-    if (error || !engine->connections || !engine->free_indices || !engine->hops || !engine->owner ||
-        !harp_table_open(&engine->table, config->connections) ||
+    if (error || !engine->connections || !engine->free_indices || !engine->owner ||
+        !harp_engine_peers_open(engine) || !harp_table_open(&engine->table, config->connections) ||
         !harp_table_open(&engine->attempts, config->connections) ||
         !harp_schedule_open(&engine->schedule, config->connections) ||
         !harp_ready_set_open(&engine->calls, config->connections) ||
@@ -180,6 +178,7 @@ static void let_go(struct harp_engine *engine)
     }
     if (engine->stats.stats)
         harp_stats_destroy(&engine->stats);
+    harp_engine_peers_close(engine);
     harp_table_close(&engine->table);
     harp_table_close(&engine->attempts);
     harp_schedule_close(&engine->schedule);
@@ -188,7 +187,6 @@ static void let_go(struct harp_engine *engine)
     harp_index_queue_close(&engine->unpublished);
     free(engine->connections);
     free(engine->free_indices);
-    free(engine->hops);
     free(engine->owner);
     if (engine->arena.base)
         harp_arena_close(&engine->arena);

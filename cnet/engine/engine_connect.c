@@ -314,8 +314,6 @@ static int begin(struct harp_engine *engine, const struct harp_handle *handle,
                -ENOMEM;
     }
     memcpy(made->hops, hops, config->paths * sizeof hops[0]);
-    for (uint32_t p = 0; p < config->paths; p++)
-        harp_engine_path_leads(made, p);
     made->listener = handle->listener;
     memcpy(&made->secret, handle->secret, sizeof made->secret);
     struct harp_end connecting = {.connection = session.connection, .epoch = session.epoch};
@@ -323,6 +321,8 @@ static int begin(struct harp_engine *engine, const struct harp_handle *handle,
     made->hello = harp_key_hello(&made->secret, made->listener);
     made->accept = harp_key_accept(&made->secret, made->listener, &connecting);
     made->session = harp_session_connect(made->session, &session, harp_engine_clock(engine));
+    for (uint32_t p = 0; p < config->paths; p++)
+        harp_engine_path_leads(made, p);
     harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_CONNECT, made->id,
                       session.paths, session.segment);
     *connection = made;

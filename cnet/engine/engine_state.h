@@ -13,6 +13,7 @@
  *   connection.c       a connection's memory, the application's side
  *   engine_connect.c   listen, accept, connect, close
  *   engine_hops.c      which port and address each path of a connecting end takes
+ *   engine_peers.c     which connections lead to the same process
  *   engine_notices.c   what ports learn besides datagrams: ICMP, the end of a process
  *   engine_wait.c      the application's threads wait
  */
@@ -59,8 +60,18 @@ struct harp_hop {
     uint16_t tried; /* locals, in search of one by which frames reach the right queues */
     int hop;        /* HARP_NO_HOP until the path has been heard of */
     struct harp_address remote;
-    struct harp_connection *connection; /* and the others that lead there: engine_notices.c */
-    struct harp_hop *next, **link;
+    struct harp_connection *connection;
+    struct harp_peer *peer;        /* to which it leads; NULL: to none yet */
+    struct harp_hop *next, **link; /* the others that lead there */
+};
+
+/* A process at the other end, as one of our ports reaches it: engine_peers.c. */
+struct harp_peer {
+    struct harp_liveness liveness;
+    struct harp_hop *hops;
+    struct harp_peer *next;
+    uint8_t port;
+    struct harp_address remote;
 };
 
 struct harp_connection {
@@ -86,7 +97,8 @@ struct harp_connection {
     uint32_t index;                   /* in the engine's table */
     struct harp_listening *listening; /* that made it, until the application has it */
     bool listening_end;
-    uint64_t listener; /* id of that listener, at either end */
+    const struct harp_peer *liveness_of; /* whose liveness the session shares; or NULL */
+    uint64_t listener;                   /* id of that listener, at either end */
     struct harp_key secret, hello, accept, in, out;
     bool keyed;  /* in and out are made */
     bool ready;  /* CONNECTED was reported */
@@ -161,8 +173,8 @@ struct harp_engine {
     struct harp_table table;    /* connection id to connection */
     struct harp_table attempts; /* the FIRST that made it to connection */
     struct harp_key hash_key;   /* of attempts and of addresses */
-    struct harp_hop **hops;     /* by remote address: heads of lists */
-    uint32_t hops_mask;
+    struct harp_peer **peers;   /* by port and remote address: heads of lists */
+    uint32_t peers_mask;
     struct harp_connection **connections; /* by index; NULL: free */
     uint32_t connections_n;               /* indices ever used */
     uint32_t *free_indices, free_n;       /* below connections_n; a stack */
@@ -298,10 +310,16 @@ static inline void harp_connection_orphan(struct harp_connection *connection)
     harp_engine_wake(connection->engine, connection);
 }
 
-/* engine_notices.c: a path of the connection leads somewhere now, or does not any more; take in
- * what a port has learnt. */
+/* engine_peers.c: a path of the connection leads somewhere now, or does not any more; NULL if no
+ * path leads there. */
+bool harp_engine_peers_open(struct harp_engine *engine);
+void harp_engine_peers_close(struct harp_engine *engine);
 void harp_engine_path_leads(struct harp_connection *connection, uint32_t path);
 void harp_engine_path_ends(struct harp_connection *connection, uint32_t path);
+struct harp_peer *harp_engine_find_peer(const struct harp_engine *engine, uint8_t port,
+                                        const struct harp_address *remote);
+
+/* engine_notices.c: take in what a port has learnt. */
 void harp_engine_take_notice(struct harp_engine *engine, uint8_t port,
                              const struct harp_notice *notice);
 

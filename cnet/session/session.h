@@ -311,11 +311,23 @@ void harp_session_path_off_queue(struct harp_session *session, uint8_t path, boo
  * is probed at once, or FIRST repeated on the next path, at most once a timeout. Whether it was. */
 bool harp_session_unreachable(struct harp_session *session, uint64_t now_ns, uint8_t path);
 
+/* What sessions with one process at the other end know together, in the caller's clock: when it
+ * last showed that it lives, and when one of them last asked it for that. */
+struct harp_liveness {
+    uint64_t heard_ns, asked_ns;
+};
+
+/* Share this with others that lead to the same process, so that not each of them asks; NULL: with
+ * none. It must stay until another call. Each session still asks for itself several times before
+ * dead_ns, since a process may live and have forgotten it. */
+void harp_session_share_liveness(struct harp_session *session, struct harp_liveness *liveness);
+
 /* No process has the peer's port. If that is certain, the session ends (HARP_REASON_REFUSED). From
  * ICMP that quotes a frame sent there, which nobody can who is not on its way, it may still be a
  * firewall that is loaded anew: the peer is asked 0.5 s later, and the session ends if it is
- * refused then or later and nothing was heard in between. Not asked before: Linux sends six such
- * answers to a host after a pause, and then one a second (icmp_ratelimit). */
+ * refused then or later and nothing was heard in between, be it by a session that shares its
+ * liveness. Not asked before: Linux sends six such answers to a host after a pause, and then one a
+ * second (icmp_ratelimit). */
 void harp_session_refused(struct harp_session *session, uint64_t now_ns, uint8_t path,
                           bool certain);
 

@@ -147,7 +147,7 @@ static bool settle_all(struct harp_session *session, struct harp_path *path, uin
 static void path_news(struct harp_session *session, struct harp_path *path,
                       struct harp_cc_ack *news)
 {
-    session->heard_ns = session->now_ns;
+    harp_session_hears(session);
     harp_loss_news(&path->loss, path->sent.flying > 0, session->now_ns);
     news->now_ns = session->now_ns;
     news->least_ns = harp_rtt_least_ns(&path->rtt);

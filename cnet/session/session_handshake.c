@@ -48,7 +48,7 @@ static void accepted(struct harp_session *session, const struct harp_parameters 
     harp_session_agree(session, peer);
     session->state = HARP_OPEN;
     session->connected = true;
-    session->heard_ns = session->now_ns;
+    harp_session_hears(session);
     session->keep_at_ns =
         session->now_ns + harp_session_spread_ns(session, harp_session_quiet_ns(session) / 2);
     if (session->repeats == 1)

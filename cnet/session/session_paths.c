@@ -335,7 +335,7 @@ void harp_session_refused(struct harp_session *session, uint64_t now_ns, uint8_t
         return;
     if (session->state == HARP_CONNECTING) /* FIRST may get through on another path */
         (void)harp_session_unreachable(session, now_ns, path);
-    if (session->refused_ns <= session->heard_ns) {
+    if (session->refused_ns <= harp_session_process_heard_ns(session)) {
         session->refused_ns = session->now_ns;
         if (session->state == HARP_OPEN)
             pause_probes(session);

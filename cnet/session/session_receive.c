@@ -21,7 +21,7 @@ static void confirmed(struct harp_session *session)
         return;
     session->state = HARP_OPEN;
     session->connected = true;
-    session->heard_ns = session->now_ns;
+    harp_session_hears(session);
     session->keep_at_ns =
         session->now_ns + harp_session_spread_ns(session, harp_session_quiet_ns(session) / 2);
     harp_session_paths_begin(session);
@@ -37,7 +37,7 @@ static void count_arrival(struct harp_session *session, const struct harp_header
     harp_session_wake(session, header->path);
     harp_path_arrived(path, harp_session_number(session, header), session->came_ns, session->now_ns,
                       session->config.ack_every, session->config.loss.ack_delay_ns);
-    session->heard_ns = session->now_ns;
+    harp_session_hears(session);
     session->heard_path = header->path;
 }
 

@@ -80,10 +80,11 @@ struct harp_session {
     uint16_t segment;              /* agreed */
     uint16_t paths_n;              /* agreed */
     uint64_t now_ns;
-    uint64_t came_ns;    /* when the frame that is taken in came to this host */
-    uint64_t asked_ns;   /* the last deadline that we gave; HARP_NEVER if none */
-    uint64_t lapse_ns;   /* how far now_ns is behind the caller's clock */
-    uint64_t heard_ns;   /* when the peer last showed that it lives */
+    uint64_t came_ns;               /* when the frame that is taken in came to this host */
+    uint64_t asked_ns;              /* the last deadline that we gave; HARP_NEVER if none */
+    uint64_t lapse_ns;              /* how far now_ns is behind the caller's clock */
+    uint64_t heard_ns;              /* when the peer last showed that it lives */
+    struct harp_liveness *liveness; /* shared with others to the same process; or NULL */
     uint64_t narrow_ns;  /* since when no path carries whole frames; HARP_NEVER if one does */
     uint64_t refused_ns; /* when its port was refused for the first time since then */
     uint64_t random;
@@ -121,6 +122,17 @@ struct harp_session {
     struct harp_path paths[];
 };
 
+/* The peer shows that it lives. */
+static inline void harp_session_hears(struct harp_session *session)
+{
+    session->heard_ns = session->now_ns;
+    if (session->liveness)
+        session->liveness->heard_ns = session->now_ns + session->lapse_ns;
+}
+
+/* When its process last did, here or to others who share its liveness. */
+uint64_t harp_session_process_heard_ns(const struct harp_session *session);
+
 /* How long a peer may be quiet before it is asked for a sign of life: four times at least before it
  * counts as gone, and soon enough that a killed one is noticed though we only wait. */
 static inline uint64_t harp_session_quiet_ns(const struct harp_session *session)
@@ -135,6 +147,14 @@ static inline uint64_t harp_session_spread_ns(const struct harp_session *session
 {
     uint64_t hash = (session->config.seed ^ session->now_ns) * UINT64_C(0x9e3779b97f4a7c15);
     return least_ns + (hash >> 32) * least_ns / UINT32_MAX;
+}
+
+/* How long a session may hear nothing itself while others hear the same process: always the same
+ * for one session, and another for each. */
+static inline uint64_t harp_session_patience_ns(const struct harp_session *session)
+{
+    uint64_t least_ns = session->config.dead_ns / 8;
+    return least_ns + (session->config.seed >> 32) * least_ns / UINT32_MAX;
 }
 
 /* Time goes on; never back. */

@@ -1,4 +1,5 @@
-/* Engines over the mem port in virtual time, which only the test drives: each run is the same. */
+/* Engines over the mem port in virtual time, which only the test drives: each run is the same. Or,
+ * with world_is_real, over UDP on the loopback by the real clock. */
 #ifndef ENGINE_WORLD_H
 #define ENGINE_WORLD_H
 
@@ -17,6 +18,8 @@ static char world_why[HARP_WHY_BYTES];
 static struct harp_engine *world_engines[2]; /* the connecting one, the listening one */
 static int (*world_port)(struct harp_port **port, const struct harp_port_config *config,
                          char *why) = harp_port_mem_open; /* of the connecting one */
+
+static bool world_is_real;
 
 static inline uint64_t world_clock(void *context)
 {
@@ -41,8 +44,13 @@ static inline void world_open(uint32_t connections)
         config.progress = HARP_PROGRESS_MANUAL;
         config.frames = 64;
         config.connections = connections;
-        config.world = (struct harp_world){world_clock, world_chance, NULL};
+        if (!world_is_real)
+            config.world = (struct harp_world){world_clock, world_chance, NULL};
         config.ports[0].open = i ? harp_port_mem_open : world_port;
+        if (world_is_real) {
+            config.ports[0].open = harp_port_udp_open;
+            harp_address_parse("127.0.0.1", &config.ports[0].config.local);
+        }
         config.ports[0].config.locals = 1;
         config.ports_n = 1;
         CHECK(harp_engine_open(&world_engines[i], &config, world_why) == 0, "%s", world_why);
