@@ -1,44 +1,31 @@
-"""Fit parameters to published rows, and find the interval that unidentified parameters leave open.
+"""Fit parameters to published rows.
 
 A row under ``expect:`` may name the one parameter that is fitted to it (``fits:``), e.g.
 ``kernel-tcp.cost_per_byte``, ``horovod.step_overhead`` or ``gpus.effective``. `fit` solves for
 these parameters one after the other, in the file's order, since each row depends on those before.
-
-A published throughput does not identify everything. `intervals` puts every parameter of
-`UNIDENTIFIED` at the fast end of its bounds, *fits again* so that the published rows still hold,
-predicts the other rows, and does the same at the slow end. Where the file is no longer about the
-cluster that the published rows come from (`fits_hold` says so), or fits nothing, the ends are taken
-without fitting again. More of `UNIDENTIFIED` never makes a row
-slower (or never faster), fitted again or not; so the two ends bound all that lies between them.
+What a published throughput leaves open all the same, `sim.uncertainty` tells.
 """
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sim.calibration.root import NoRootError, find_root
-from sim.results import Interval
 from sim.scenario import Settings, run_scenario
 from sim.schema.errors import Problem, TopologyError
 from sim.schema.parameters import FrameworkCosts, HostStack, load_framework, load_stack
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from sim.cluster import Cluster
     from sim.results import ScenarioResult
     from sim.schema.model import Topology
-    from sim.schema.scenario import Expect, Scenario
+    from sim.schema.scenario import Expect
 
-UNIDENTIFIED = {"overlap": 1, "selection_per_element": -1, "per_tensor": -1, "cores": 1}
-"""Parameters that a throughput table does not identify; +1: more is faster, -1: less is faster."""
 GPU_SPEED = "gpus.effective"
 """Name under which the speed of all GPUs can be fitted."""
 ACCURACY = 1e-6
 """Relative difference of a step time at which a fit ends."""
-INTERVAL_ACCURACY = 1e-4
-"""The same where a fit is made again for an interval."""
 
 
 def fit(cluster: Cluster, settings: Settings, *, accuracy: float = ACCURACY) -> dict[str, float]:
@@ -58,7 +45,8 @@ def fit(cluster: Cluster, settings: Settings, *, accuracy: float = ACCURACY) -> 
         if expect.fits is None:
             continue
         try:
-            fitted[expect.fits] = _solve(cluster, expect, expect.fits, figures, accuracy)
+            fitted[expect.fits] = _solve(cluster, expect, expect.fits,
+                                         replace(settings, figures=figures), accuracy)
         except Problem as problem:
             raise cluster.topology.error(problem.under("expect", number, "fits")) from problem
         figures[expect.fits] = fitted[expect.fits]
@@ -94,16 +82,6 @@ def fits_hold(cluster: Cluster) -> bool:
                                 for row, expect in zip(rows, fitted, strict=True))
 
 
-def intervals(cluster: Cluster, rows: Sequence[tuple[Scenario, int]], *,
-              refit: bool = True) -> list[Interval | None]:
-    """For each (scenario, gpus), what the unidentified parameters leave open; None if nothing.
-
-    With ``refit`` the file's fitted parameters are fitted again at both ends.
-    """
-    fast, slow = (_predict(cluster, rows, sign, refit=refit) for sign in (1, -1))
-    return [_interval(*ends, refit) for ends in zip(fast, slow, strict=True)]
-
-
 def _owner(topology: Topology, name: str) -> HostStack | FrameworkCosts | None:
     try:
         return load_stack(name, topology.stacks)
@@ -115,11 +93,12 @@ def _owner(topology: Topology, name: str) -> HostStack | FrameworkCosts | None:
         return None
 
 
-def _solve(cluster: Cluster, expect: Expect, name: str, figures: Mapping[str, float],
+def _solve(cluster: Cluster, expect: Expect, name: str, settings: Settings,
            accuracy: float) -> float:
     """Value of ``name`` at which the row's step takes the published time."""
     def excess(value: float) -> float:
-        result = find_row(cluster, expect, Settings({**figures, name: value}))
+        figures = {**settings.figures, name: value}
+        result = find_row(cluster, expect, replace(settings, figures=figures))
         return expect.images_per_s / result.images_per_s - 1.0
 
     def excess_of_cost(seconds_per_flop: float) -> float:
@@ -135,30 +114,6 @@ def _solve(cluster: Cluster, expect: Expect, name: str, figures: Mapping[str, fl
                       allowed="a parameter that the row depends on") from None
 
 
-def _predict(cluster: Cluster, rows: Sequence[tuple[Scenario, int]], sign: int, *,
-             refit: bool) -> list[ScenarioResult | None]:
-    """Rows with all unidentified parameters at their fast (1) or slow (-1) end."""
-    figures = {f"{owner.name}.{name}": _end(owner, name, sign * better)
-               for owner in used_sets(cluster.topology)
-               for name, better in UNIDENTIFIED.items() if hasattr(owner, name)}
-    if refit:
-        figures |= fit(cluster, Settings(figures), accuracy=INTERVAL_ACCURACY)
-    settings = Settings(figures)
-    return [run_scenario(cluster, scenario, gpus, settings)[0] if gpus > 1 else None
-            for scenario, gpus in rows]
-
-
-def _interval(fast: ScenarioResult | None, slow: ScenarioResult | None,
-              refit: bool) -> Interval | None:
-    if fast is None or slow is None:
-        return None
-    if math.isclose(fast.step_s, slow.step_s, rel_tol=10 * INTERVAL_ACCURACY):
-        return None
-    low, high = sorted((slow.images_per_s, fast.images_per_s))
-    least, most = sorted((slow.breakdown.exposed_s, fast.breakdown.exposed_s))
-    return Interval(low, high, least, most, tuple(UNIDENTIFIED), refit)
-
-
 def used_sets(topology: Topology, stack: str | None = None) -> list[HostStack | FrameworkCosts]:
     """Every host stack and framework that the file's scenarios use, and ``stack``."""
     stacks = {scenario.stack for scenario in topology.scenarios} | ({stack} if stack else set())
@@ -167,8 +122,3 @@ def used_sets(topology: Topology, stack: str | None = None) -> list[HostStack | 
     frameworks |= {workload.framework for workload in workloads}
     return [*(load_stack(name, topology.stacks) for name in sorted(stacks)),
             *(load_framework(name, topology.frameworks) for name in sorted(frameworks))]
-
-
-def _end(owner: HostStack | FrameworkCosts, name: str, sign: int) -> float:
-    low, high = getattr(owner, name).interval
-    return float(high if sign > 0 else low)

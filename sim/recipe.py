@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from harp.collectives.registry import make_plan
@@ -62,11 +63,15 @@ def choose_plan(recipe: Recipe, ranks: int, elements: int) -> Plan:
         choice = recipe.light.choose(elements * recipe.gradient_bytes)
         name, group, ratio = LIGHT_PLANS[choice.algorithm], choice.intra_size, choice.ratio
         value_bytes = FP16_BYTES if choice.fp16 or unit == FP16_BYTES else FP32_BYTES
-    return make_plan(name, ranks=ranks, nbytes=elements * unit, unit_bytes=unit,
-                     group=min(group, ranks), ratio=float(ratio), value_bytes=value_bytes)
+    return _made(name, ranks=ranks, nbytes=elements * unit, unit_bytes=unit,
+                 group=min(group, ranks), ratio=float(ratio), value_bytes=value_bytes)
 
 
 def exchange_plan(recipe: Recipe, ranks: int, nbytes: int) -> Plan:
     """The plan by which experts on ``ranks`` ranks exchange ``nbytes`` bytes a rank."""
-    return make_plan(ALLTOALL_PLANS[recipe.alltoall], ranks=ranks, nbytes=nbytes,
-                     unit_bytes=recipe.gradient_bytes, group=recipe.host_group)
+    return _made(ALLTOALL_PLANS[recipe.alltoall], ranks=ranks, nbytes=nbytes,
+                 unit_bytes=recipe.gradient_bytes, group=recipe.host_group)
+
+
+_made = lru_cache(maxsize=256)(make_plan)
+"""Plans of the steps and simulations before, which ask for the same ones."""

@@ -70,16 +70,35 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Interval:
-    """The range that parameters with an interval leave open, in images/s and exposed seconds."""
+    """What parameters with an interval leave open: P10, P50 and P90 over the draws."""
 
     low_images_per_s: float
+    median_images_per_s: float
     high_images_per_s: float
     low_exposed_s: float
+    median_exposed_s: float
     high_exposed_s: float
-    parameters: tuple[str, ...]
-    """The names of the parameters that were varied."""
+    draws: int
     refitted: bool = True
-    """Whether fitted parameters were fitted again at each end."""
+    """Whether what the file fits was fitted again in each draw."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """How far one parameter alone moves a row between its own P10 and P90."""
+
+    parameter: str
+    low: float | None
+    """P10 of the parameter; None where it is no number (the source ports)."""
+    high: float | None
+    at_low: float
+    """Images/s where the parameter is at its P10; for source ports the least of a few choices."""
+    at_high: float
+
+    @property
+    def width(self) -> float:
+        """Images/s between the two."""
+        return abs(self.at_high - self.at_low)
 
 
 @dataclass(frozen=True)
@@ -109,11 +128,15 @@ class ScenarioResult:
     """Images/s over ``gpus`` times the one-GPU rate (the seeds' linear speed-up), or None."""
     expect: Expectation | None = None
     interval: Interval | None = None
+    causes: tuple[Cause, ...] = ()
+    """What the interval is due to, the widest first, where that was asked."""
     spans: tuple[Span, ...] = ()
     """The timeline of the last simulated step."""
     links: LinkUse | None = None
     notes: tuple[str, ...] = field(default=())
     """Sentences for the reader, e.g. which flows a fault stalled and for how long."""
+    events: int = 0
+    """Events of its simulation: what it costs, the same on every machine."""
 
     @property
     def start_s(self) -> float:

@@ -17,10 +17,10 @@ import click
 from sim.command import plain_command
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
     from sim.cluster import Cluster
-    from sim.results import Origin, Report, ScenarioResult
+    from sim.results import Report
     from sim.schema.model import Topology
     from sim.schema.scenario import Scenario
 
@@ -43,7 +43,8 @@ class Options:
     sizes: str | None = None
     stack: str | None = None
     strict: bool = False
-    intervals: bool = False
+    why: bool = False
+    draws: int | None = None
     quiet: bool = False
 
     @property
@@ -74,8 +75,10 @@ class Options:
                    f"{', '.join(COLLECTIVES)}.")
 @click.option("--sizes", metavar="FROM:TO:FACTOR", help=f"Sizes of --collective.  [{SIZES}]")
 @click.option("--stack", help="Host stack of --collective; the scenario's by default.")
-@click.option("--intervals", is_flag=True,
-              help="Say what uncertain parameters leave open, also where the file fits none.")
+@click.option("--why", is_flag=True, help="Rank what each row's interval is due to.")
+@click.option("--draws", type=click.IntRange(0, 10_000), metavar="N",
+              help="Draws of the uncertain parameters for the intervals; 0 for none. [24, or what "
+                   "takes some seconds]")
 @click.option("--strict", is_flag=True, help="Fail where an answer misses its expectation.")
 @click.option("--quiet", is_flag=True, help="No table and no progress bar.")
 def main(topology: Path, **options: object) -> int:
@@ -93,8 +96,10 @@ def main(topology: Path, **options: object) -> int:
     if ask.collective is not None:
         _time_collective(cluster, scenarios[0], ask)
         return 0
-    report = answer(cluster, scenarios, record=bool(ask.plot or ask.trace),
-                    with_intervals=ask.intervals, quiet=ask.quiet)
+    from sim.answer import answer
+
+    report = answer(cluster, scenarios, record=bool(ask.plot or ask.trace), draws=ask.draws,
+                    why=ask.why, quiet=ask.quiet)
     _write(report, ask.targets)
     if not ask.quiet:
         _print(report, ask)
@@ -117,7 +122,7 @@ def _check_options(ask: Options) -> None:
         return
     _known("--collective", "collective", ask.collective, COLLECTIVES)
     training = {"--plot": ask.plot, "--trace": ask.trace, "--explain": ask.explain,
-                "--strict": ask.strict, "--intervals": ask.intervals}
+                "--strict": ask.strict, "--why": ask.why, "--draws": ask.draws is not None}
     for option, given in training.items():
         if given:
             raise click.UsageError(f"{option} concerns training, which --collective does not run")
@@ -152,71 +157,6 @@ def _chosen(topology: Topology, only: Sequence[str]) -> list[Scenario]:
     return [s for s in topology.scenarios if not only or s.name in only]
 
 
-def answer(cluster: Cluster, scenarios: Iterable[Scenario], *, record: bool = False,
-           with_intervals: bool = False, quiet: bool = True) -> Report:
-    """Simulate scenarios at all their numbers of GPUs; intervals where rows have expectations.
-
-    Args:
-        cluster: the built topology.
-        scenarios: those to run.
-        record: keep utilisation over time, for plots and traces.
-        with_intervals: give intervals also where the file fits no parameter.
-        quiet: no progress bar.
-    """
-    from sim.report.progress import progress
-    from sim.results import Report
-    from sim.scenario import Settings, run_scenario
-
-    topology = cluster.topology
-    rows = [(scenario, gpus) for scenario in scenarios for gpus in topology.gpu_counts(scenario)]
-    results: list[ScenarioResult] = []
-    with progress(len(rows), topology.name, quiet=quiet) as advance:
-        for scenario, gpus in rows:
-            advance(0, f"{scenario.name}, {gpus} GPUs")
-            results += run_scenario(cluster, scenario, gpus, Settings(record_links=record))
-            advance()
-    whole = _with_intervals(cluster, rows, results, wanted=with_intervals)
-    notes = [f"Set on the command line: {change}" for change in topology.changes]
-    if topology.is_elsewhere:
-        notes.append("This is not the cluster and workload that the figures under expect come "
-                     f"from (fitted_on: {topology.fitted_on}; here {topology.fingerprint}): no row "
-                     "is held against them, and what was fitted there is only assumed here.")
-    return Report(topology.name, topology.seed, tuple(whole), tuple(notes), origin_of(topology))
-
-
-def origin_of(topology: Topology, stack: str | None = None) -> Origin:
-    """Hash of the file, what was changed in it, and every parameter of it and of ``stack``."""
-    from sim.fit import used_sets
-    from sim.results import Origin, UsedParameter
-    from sim.schema.parameters import Parameter
-
-    used = [UsedParameter(f"{owner.name}.{name}", figure.value, *figure.interval,
-                          figure.confidence, figure.source)
-            for owner in used_sets(topology, stack) for name, figure in owner
-            if isinstance(figure, Parameter)]
-    return Origin(topology.sha256, topology.changes, tuple(used))
-
-
-def _with_intervals(cluster: Cluster, rows: Sequence[tuple[Scenario, int]],
-                    results: Sequence[ScenarioResult], *, wanted: bool) -> list[ScenarioResult]:
-    """Add intervals to the rows that no parameter was fitted to.
-
-    A file that fits none gets them only if ``wanted``. Files with several jobs get none.
-    """
-    from sim.fit import fits_hold, intervals
-
-    fits = any(expect.fits for expect in cluster.topology.expect)
-    if not (fits or wanted) or len(rows) != len(results):
-        return list(results)
-    refit = fits_hold(cluster)
-    fitted = {(e.scenario, e.gpus) for e in cluster.topology.expect if e.kind == "fitted" and refit}
-    open_rows = [i for i, (scenario, gpus) in enumerate(rows)
-                 if (scenario.name, gpus) not in fitted]
-    made = intervals(cluster, [rows[i] for i in open_rows], refit=refit)
-    found = dict(zip(open_rows, made, strict=True))
-    return [replace(result, interval=found.get(i)) for i, result in enumerate(results)]
-
-
 def _write(report: Report, targets: dict[str, str]) -> None:
     """Write the outputs, the first only when the last is made."""
     from sim.report.write import write_bytes
@@ -249,6 +189,10 @@ def _print(report: Report, ask: Options) -> None:
 
     console = console_for(getattr(sys, ask.table_stream))
     print_report(report, console=console)
+    if ask.why:
+        from sim.report.why import print_causes
+
+        print_causes(report, console=console)
     if ask.explain:
         from sim.report.explain import print_explanation
 
@@ -270,6 +214,7 @@ def _misses(report: Report, *, quiet: bool) -> int:
 
 
 def _time_collective(cluster: Cluster, scenario: Scenario, ask: Options) -> None:
+    from sim.answer import origin_of
     from sim.collective_bench import measure, parse_sizes
     from sim.report.write import write_text
     from sim.schema.parameters import shipped

@@ -60,6 +60,8 @@ class Settings:
     figures: Mapping[str, float] = field(default_factory=dict)
     """E.g. ``{"kernel-tcp.cost_per_byte": 1.9e-9, "horovod.overlap": 0.5}``; a figure of a set
     holds as well for the sets that take it from there."""
+    seed: int | None = None
+    """Chooses the source ports of flows; the file's where not given."""
     record_links: bool = False
     """Keep utilisation over time, for plots and traces."""
 
@@ -110,7 +112,7 @@ class Run:
         self.fabric = FlowFabric(self.env, capacity, buckets=buckets,
                                  on_change=self.recorder.sample if self.recorder else None)
         style = Style.of(scenario, topology)
-        self.transport = Transport(cluster, self.stack, style)
+        self.transport = Transport(cluster, self.stack, style, settings.seed)
         self.jobs: list[Job] = []
         self.names: list[str] = []
         self.starts: list[float] = []
@@ -237,7 +239,7 @@ class Run:
             efficiency=images_per_s / (job.gpus * alone), spans=self._spans(number),
             links=self.recorder.result(step_s) if self.recorder else None,
             expect=find_expect(self.cluster.topology, self.scenario.name, job.gpus, name),
-            notes=tuple(self.notes))
+            notes=tuple(self.notes), events=self.env.events)
 
     def _spans(self, number: int) -> tuple[Span, ...]:
         """The job's timeline; if utilisation is recorded, with the GPUs that do the same."""

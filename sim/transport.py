@@ -132,8 +132,10 @@ class Style:
 class Transport:
     """Paths between GPUs for one stack and one style of routing; see the module's manual."""
 
-    def __init__(self, cluster: Cluster, stack: HostStack, style: Style) -> None:
+    def __init__(self, cluster: Cluster, stack: HostStack, style: Style,
+                 seed: int | None = None) -> None:
         self.cluster = cluster
+        self.seed = cluster.topology.seed if seed is None else seed
         self.stack = stack
         self.style = style
         self.fabric: Fabric = cluster.fabric
@@ -301,7 +303,7 @@ class Transport:
     def _source_port(self, src: Ints, dst: Ints, channel: Ints, socket: Ints) -> NDArray[np.uint16]:
         """Ports as a kernel would hand them out: any, but the same in every run."""
         words = np.stack([src, dst, channel, socket], axis=1).astype(np.uint64)
-        mixed = np.full(len(src), self.cluster.topology.seed + 0x9E3779B9, np.uint64)
+        mixed = np.full(len(src), self.seed + 0x9E3779B9, np.uint64)
         for column in words.T:  # a 64-bit mix of four numbers (splitmix64's finaliser)
             mixed = (mixed ^ column) * np.uint64(0xBF58476D1CE4E5B9)
             mixed ^= mixed >> np.uint64(27)

@@ -7,6 +7,7 @@ import numpy as np
 from sim.report.nccl_table import collective_row
 from sim.results import (
     Breakdown,
+    Cause,
     CollectiveReport,
     Expectation,
     Interval,
@@ -83,8 +84,10 @@ def cell(name: str, gpus: int, rate: float, expect: float | None, kind: str, *,
     parts = (0.0, 0.0) if alone else (selection_s, message_s)
     transfer = max(0.0, step - compute - sum(parts) - latency)
     within = 0.08 if kind == "predicted" else 0.02
-    interval = Interval(0.96 * rate, 1.05 * rate, 0.03, 0.095, (
-        "overlap", "selection_per_element", "per_tensor")) if kind == "predicted" else None
+    interval = (Interval(0.96 * rate, 1.01 * rate, 1.05 * rate, 0.03, 0.06, 0.095, 24)
+                if kind == "predicted" else None)
+    causes = (Cause("horovod.overlap", 0.1, 0.9, 0.97 * rate, 1.04 * rate),
+              Cause("source ports", None, None, 0.98 * rate, rate)) if interval else ()
     return ScenarioResult(
         name=name, gpus=gpus, job=job, images_per_s=rate, step_s=step,
         breakdown=Breakdown(step - transfer - sum(parts) - latency, transfer, parts[0], latency,
@@ -92,6 +95,7 @@ def cell(name: str, gpus: int, rate: float, expect: float | None, kind: str, *,
         efficiency=rate / (gpus * 251),
         expect=None if expect is None else Expectation(expect, kind, within, SOURCE),  # type: ignore[arg-type]
         interval=interval,
+        causes=causes,
         spans=timeline(step, 0.17, compute - 0.175, parts[0], hosts=max(1, gpus // 8),
                        gpus=min(gpus, 8)),
         links=None if alone else link_use(step, load),

@@ -1,9 +1,8 @@
-"""Fits give their rows back; intervals hold all that lies between the ends of what is open."""
+"""Fits give their rows back, and a file that is not about the fitted cluster claims none."""
 
 from __future__ import annotations
 
 import json
-from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,10 @@ from sim.calibration.quantities import quantity
 from sim.calibration.root import find_root
 from sim.calibration.shipped import Comparison, compare, compare_file, verdict
 from sim.cluster import Cluster
-from sim.fit import UNIDENTIFIED, find_row, fit, intervals, present_value
+from sim.fit import find_row, fit, present_value
 from sim.run import main as run
-from sim.scenario import Settings, run_scenario
+from sim.scenario import Settings
 from sim.schema import TopologyError, load
-from sim.schema.parameters import load_framework, load_stack
 
 ROOT = Path(__file__).parent.parent
 TACO = ROOT / "topologies" / "taco-vgg16-v100-25g.yaml"
@@ -41,11 +39,6 @@ expect:
   - {scenario: ring, gpus: GPUS, images_per_s: 400, kind: fitted, fits: NAME, within: 2%,
      source: us}
 """
-
-
-@pytest.fixture(scope="module")
-def taco() -> Cluster:
-    return Cluster(load(TACO))
 
 
 def small(folder: Path, *, stack: str = "kernel-tcp", gpus: int = 4,
@@ -122,44 +115,6 @@ def test_what_cannot_be_fitted_is_refused_at_its_place(tmp_path: Path, name: str
         fit(Cluster(load(small(tmp_path, name=name, gpus=gpus))), Settings())
     assert caught.value.key == "expect[0].fits"
     assert caught.value.line == 13
-
-
-def test_an_interval_holds_what_lies_between_its_ends(taco: Cluster) -> None:
-    rows = [(scenario, 16) for scenario in taco.topology.scenarios
-            if scenario.name in ("LightCC+HARP", "dense 2D+TCP", "flat top-k+HARP")]
-    found = intervals(taco, rows)
-    owners = [load_stack("kernel-tcp"), load_stack("taco-harp"), load_framework("horovod"),
-              load_framework("lightcc")]
-    for slow in [*combinations(UNIDENTIFIED, 1), *combinations(UNIDENTIFIED, 2)]:
-        figures: dict[str, float] = {}
-        for owner in owners:
-            for name in set(UNIDENTIFIED) & set(type(owner).model_fields):
-                low, high = getattr(owner, name).interval
-                wants_high = (UNIDENTIFIED[name] > 0) != (name in slow)
-                figures[f"{owner.name}.{name}"] = high if wants_high else low
-        figures |= fit(taco, Settings(figures), accuracy=1e-4)
-        for (scenario, gpus), interval in zip(rows, found, strict=True):
-            result = run_scenario(taco, scenario, gpus, Settings(figures))[0]
-            assert interval is not None
-            slack = 1 + 2e-3  # the rows are fitted to 1e-4, and buckets are cut by a clock
-            assert interval.low_images_per_s <= result.images_per_s * slack, (slow, scenario.name)
-            assert result.images_per_s <= interval.high_images_per_s * slack, (slow, scenario.name)
-
-
-def test_an_interval_keeps_the_fitted_rows_and_holds_the_shipped_answer(taco: Cluster) -> None:
-    fitted = [(next(s for s in taco.topology.scenarios if s.name == e.scenario), e.gpus)
-              for e in taco.topology.expect if e.fits and e.gpus == 16]
-    assert intervals(taco, fitted) == [None, None]
-    row = taco.topology.scenarios[2]
-    interval = intervals(taco, [(row, 16)])[0]
-    result = run_scenario(taco, row, 16)[0]
-    assert interval is not None
-    assert interval.low_images_per_s < result.images_per_s < interval.high_images_per_s
-    assert interval.low_exposed_s < result.breakdown.exposed_s < interval.high_exposed_s
-
-
-def test_one_gpu_has_no_interval(taco: Cluster) -> None:
-    assert intervals(taco, [(taco.topology.scenarios[2], 1)]) == [None]
 
 
 def comparison(shipped: float, fitted: float) -> Comparison:

@@ -41,7 +41,7 @@ def paths(value: Any, prefix: str = "") -> set[str]:
 def test_json_holds_every_row() -> None:
     report = taco()
     document = json.loads(report_json(report))
-    assert (document["version"], document["topology"], document["seed"]) == (1, report.topology, 1)
+    assert (document["version"], document["topology"], document["seed"]) == (2, report.topology, 1)
     assert len(document["scenarios"]) == len(report.scenarios)
     for written, row in zip(document["scenarios"], report.scenarios, strict=True):
         assert (written["name"], written["gpus"]) == (row.name, row.gpus)

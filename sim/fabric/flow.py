@@ -8,6 +8,7 @@ kept here too: a resource that may run at its burst rate while it has tokens.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -151,9 +152,9 @@ class FlowFabric:
         self._open[number] = len(flows)
 
     def _forget(self, flows: NDArray[np.int32]) -> None:
-        sets, counts = np.unique(self._set_of[flows], return_counts=True)
+        counts = Counter(self._set_of[flows].tolist())
         self._set_of[flows] = -1
-        for number, count in zip(sets.tolist(), counts.tolist(), strict=True):
+        for number, count in sorted(counts.items()):
             self._open[number] -= count
             if self._open[number] == 0:
                 del self._open[number]

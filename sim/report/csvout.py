@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 HEADER = (
     "name", "gpus", "job", "images_per_s", "efficiency", "step_ms",
     "compute_ms", "exposed_transfer_ms", "selection_ms", "latency_ms", "message_ms",
-    "low_images_per_s", "high_images_per_s", "low_exposed_ms", "high_exposed_ms",
+    "p10_images_per_s", "p50_images_per_s", "p90_images_per_s",
+    "p10_exposed_ms", "p50_exposed_ms", "p90_exposed_ms",
     "expect_images_per_s", "expect_exposed_ms", "expect_kind", "expect_within",
     "expect_source", "error_pct", "notes",
 )
@@ -71,6 +72,7 @@ def _expect(row: ScenarioResult) -> tuple[Cell, ...]:
 def _interval(row: ScenarioResult) -> tuple[Cell, ...]:
     interval = row.interval
     if interval is None:
-        return (None, None, None, None)
-    return (rounded(interval.low_images_per_s), rounded(interval.high_images_per_s),
-            rounded(interval.low_exposed_s * 1e3), rounded(interval.high_exposed_s * 1e3))
+        return (None,) * 6
+    return (rounded(interval.low_images_per_s), rounded(interval.median_images_per_s),
+            rounded(interval.high_images_per_s), rounded(interval.low_exposed_s * 1e3),
+            rounded(interval.median_exposed_s * 1e3), rounded(interval.high_exposed_s * 1e3))

@@ -14,6 +14,7 @@ from sim.report.numbers import rounded, rounded_difference
 if TYPE_CHECKING:
     from sim.results import (
         Breakdown,
+        Cause,
         CollectiveReport,
         Expectation,
         Interval,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
         ScenarioResult,
     )
 
-VERSION = 1
+VERSION = 2
 """Rises when a key changes its meaning or goes; new keys do not raise it."""
 
 
@@ -88,6 +89,7 @@ def _scenario(row: ScenarioResult) -> dict[str, Any]:
         "expect": None if row.expect is None else _expect(row.expect, row.expected_exposed_s),
         "error_pct": error_pct(row),
         "interval": None if row.interval is None else _interval(row.interval),
+        "causes": [_cause(cause) for cause in row.causes],
         "breakdown_ms": breakdown_ms(row.breakdown),
         "notes": list(row.notes),
     }
@@ -121,8 +123,19 @@ def _expect(expect: Expectation, exposed_s: float | None) -> dict[str, Any]:
 
 def _interval(interval: Interval) -> dict[str, Any]:
     return {
-        "images_per_s": [rounded(interval.low_images_per_s), rounded(interval.high_images_per_s)],
-        "exposed_ms": [rounded(interval.low_exposed_s * 1e3),
-                       rounded(interval.high_exposed_s * 1e3)],
-        "parameters": list(interval.parameters),
+        "images_per_s": [rounded(rate) for rate in (
+            interval.low_images_per_s, interval.median_images_per_s, interval.high_images_per_s)],
+        "exposed_ms": [rounded(seconds * 1e3) for seconds in (
+            interval.low_exposed_s, interval.median_exposed_s, interval.high_exposed_s)],
+        "draws": interval.draws,
+        "refitted": interval.refitted,
+    }
+
+
+def _cause(cause: Cause) -> dict[str, Any]:
+    return {
+        "parameter": cause.parameter,
+        "low": rounded(cause.low),
+        "high": rounded(cause.high),
+        "images_per_s": [rounded(cause.at_low), rounded(cause.at_high)],
     }

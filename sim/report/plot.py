@@ -1,4 +1,4 @@
-"""The answer as one picture: step timelines, utilisation over time, and the scaling curve.
+"""The answer as one picture: timelines, utilisation, the scaling curve, and causes of intervals.
 
 `report_plot` returns the bytes of a PNG, SVG or PDF, chosen by the target's suffix. The same report
 gives the same bytes. Nothing of matplotlib's global state is kept changed.
@@ -46,7 +46,7 @@ def report_plot(report: Report, target: str) -> bytes:
 
 def figure(report: Report) -> Figure:
     """Return the matplotlib figure; panels for which ``report`` has no data are left out."""
-    from sim.report import panels, scaling_panel
+    from sim.report import panels, scaling_panel, tornado_panel
 
     rows = [row for row in report.scenarios
             if math.isfinite(row.step_s) and math.isfinite(row.images_per_s)]
@@ -65,6 +65,10 @@ def figure(report: Report) -> Figure:
     if rows:
         rates.append((scaling_panel.height_inches(rows),
                       lambda axes: scaling_panel.draw_scaling(axes, rows)))
+    due = tornado_panel.chosen(rows)
+    if due:
+        rates.append((tornado_panel.height_inches(due),
+                      lambda axes: tornado_panel.draw_tornado(axes, due)))
     # Panels over time share one left margin, so that their time axes line up.
     return _stack(report.topology, [group for group in (over_time, rates) if group])
 

@@ -156,7 +156,7 @@ def _rate_bars(axes: Axes, rows: Sequence[ScenarioResult]) -> None:
     axes.set_xlabel("images/s", fontsize=8.5)
     legend = [Patch(color=SKY, label="simulated")]
     if any(row.interval for row in rows):
-        legend.append(Patch(color=BLUE, label="interval"))
+        legend.append(Patch(color=BLUE, label="P10 to P90"))
     if any(row.efficiency for row in rows):
         legend.append(Line2D([], [], color=GREY, linewidth=1.6, label="ideal"))  # type: ignore[arg-type]
     sizes = {row.gpus for row in rows}

@@ -1,10 +1,11 @@
 """The answer as a table: one line for each scenario and number of GPUs.
 
-Beside the simulated images/s stand the published (or measured) figure and the relative error. A row
-whose error is larger than its ``within`` is marked, and a sentence below says so. Further columns
-show the step, how much of it is exposed (not compute) and how much the published figure leaves
-exposed, and the interval that parameters known only within bounds leave open. On a narrow terminal
-the least important columns go; what they said of intervals and predictions then stands below.
+First stands what parameters known only within bounds leave open (P10, P50 and P90 of the draws),
+then the answer at their values, and beside it the published (or measured) figure and the relative
+error. A row whose error is larger than its ``within`` is marked, and a sentence below says so.
+Further columns show the step, how much of it is exposed (not compute) and how much the published
+figure leaves exposed. On a narrow terminal the least important columns go; what they said of
+intervals and predictions then stands below.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from sim.results import Interval, Report, ScenarioResult
+    from sim.results import Report, ScenarioResult
 
-_INTERVALS = ("interval\nimages/s", "interval\nexposed ms")
+_QUANTILES = ("P10", "P50", "P90")
 """Headers of the columns that say what is left open."""
 
 
@@ -83,7 +84,7 @@ def notes(report: Report, headers: Sequence[str] = ()) -> list[str]:
     if _expected_exposed_header(rows) not in headers:
         decimals = milliseconds_decimals(min((row.step_s for row in rows), default=1.0))
         lines += [_exposed_note(row, decimals) for row in rows if _is_predicted(row)]
-    lines += _interval_notes(rows, each=not all(header in headers for header in _INTERVALS))
+    lines += _interval_notes(rows, each=not all(header in headers for header in _QUANTILES))
     by_note: dict[str, list[str]] = {}
     for row in rows:
         for note in row.notes:
@@ -98,6 +99,7 @@ def _columns(rows: Sequence[ScenarioResult], *, plain: bool) -> list[Column]:
     parts = [_parts_ms(row, decimals) for row in rows]
     return [
         *name_columns(rows),
+        *_quantiles(rows),
         Column("images/s", _texts((rate(row.images_per_s) for row in rows), "bold")),
         Column("effi-\nciency", _texts(
             "" if row.efficiency is None else percent(row.efficiency) for row in rows), drop=2),
@@ -112,13 +114,15 @@ def _columns(rows: Sequence[ScenarioResult], *, plain: bool) -> list[Column]:
         Column(_expected_exposed_header(rows), _texts(
             "" if (exposed_s := row.expected_exposed_s) is None or not math.isfinite(exposed_s)
             else f"{exposed_s * 1e3:.{decimals}f}" for row in rows), drop=6),
-        Column(_INTERVALS[0], _texts(
-            "" if row.interval is None else _bounds_rate(row.interval, "..") for row in rows),
-            drop=3),
-        Column(_INTERVALS[1], _texts(
-            "" if row.interval is None else _bounds_ms(row.interval, "..") for row in rows),
-            drop=5),
     ]
+
+
+def _quantiles(rows: Sequence[ScenarioResult]) -> list[Column]:
+    found = [None if row.interval is None else
+             (row.interval.low_images_per_s, row.interval.median_images_per_s,
+              row.interval.high_images_per_s) for row in rows]
+    return [Column(header, _texts("" if each is None else rate(each[place]) for each in found),
+                   drop=3) for place, header in enumerate(_QUANTILES)]
 
 
 def _parts_ms(row: ScenarioResult, decimals: int) -> list[str]:
@@ -182,27 +186,19 @@ def _exposed_note(row: ScenarioResult, decimals: int) -> str:
 
 
 def _interval_notes(rows: Iterable[ScenarioResult], *, each: bool) -> list[str]:
-    """One sentence on what was varied and, where the table does not show them, the intervals."""
+    """One sentence on what was drawn and, where the table does not show them, the intervals."""
     found = [(row, row.interval) for row in rows if row.interval is not None]
-    names = list(dict.fromkeys(name for _, interval in found for name in interval.parameters))
-    if not names:
+    if not found:
         return []
-    refitted = all(interval.refitted for _, interval in found)
-    lines = [f"Intervals: {', '.join(names)} at the one and at the other end of their bounds; "
-             + ("what is fitted was fitted again at each." if refitted else "nothing was fitted "
-                "again, for the file fits none of its rows to a published one.")]
+    draws = max(interval.draws for _, interval in found)
+    lines = [f"P10, P50, P90: images/s over {draws} draws of all that is known within bounds, and "
+             "of source ports" + ("; what is fitted was fitted again in each."
+                                  if all(interval.refitted for _, interval in found) else ".")]
     if each:
-        lines += [f"{label(row)}: {_bounds_rate(interval, ' to ')} images/s, "
-                  f"{_bounds_ms(interval, ' to ')} ms exposed." for row, interval in found]
+        lines += [f"{label(row)}: {rate(interval.low_images_per_s)} to "
+                  f"{rate(interval.high_images_per_s)} images/s, {_ms(interval.low_exposed_s)} to "
+                  f"{_ms(interval.high_exposed_s)} ms exposed." for row, interval in found]
     return lines
-
-
-def _bounds_rate(interval: Interval, between: str) -> str:
-    return between.join(map(rate, (interval.low_images_per_s, interval.high_images_per_s)))
-
-
-def _bounds_ms(interval: Interval, between: str) -> str:
-    return between.join(map(_ms, (interval.low_exposed_s, interval.high_exposed_s)))
 
 
 def _ms(seconds: float) -> str:

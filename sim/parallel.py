@@ -1,0 +1,59 @@
+"""Map a function over items on all cores this process may use.
+
+Workers are forked where the system can, so that they begin with all that is built already.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+MOST_WORKERS = 16
+_shared: Any = None
+"""What every call of a worker's function gets first."""
+
+
+def map_shared(function: Callable[[Any, Item], Answer], shared: Any, items: Sequence[Item],
+               workers: int | None = None) -> list[Answer]:
+    """Give ``function(shared, item)`` of every item, in order.
+
+    Args:
+        function: a function of a module, for workers to find.
+        shared: what all calls need; it is handed to each worker once.
+        items: what the calls differ in.
+        workers: processes; 1 stays in this one, None takes as many as there are cores.
+    """
+    count = min(workers or _cores(), len(items))
+    if count <= 1:
+        return [function(shared, item) for item in items]
+    methods = multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("fork" if "fork" in methods else None)
+    with warnings.catch_warnings():
+        # Python 3.12 counts numpy's idle threads and warns of locks that none of them holds.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        with ProcessPoolExecutor(count, context, _share, (shared,)) as pool:
+            return list(pool.map(_call, [function] * len(items), items))
+
+
+def _share(shared: Any) -> None:
+    global _shared  # noqa: PLW0603  (a worker has one task, and this is its memory)
+    _shared = shared
+
+
+def _call(function: Callable[[Any, Item], Answer], item: Item) -> Answer:
+    return function(_shared, item)
+
+
+def _cores() -> int:
+    available = getattr(os, "sched_getaffinity", None)
+    cores = len(available(0)) if available else os.cpu_count() or 1
+    return min(cores, MOST_WORKERS)
