@@ -138,3 +138,7 @@ def test_connections_that_share_a_port_take_turns(many: Path) -> None:
 
 def test_a_killed_peer_is_noticed_although_its_host_says_so_rarely(tmp_path: Path) -> None:
     run(program(tmp_path, "killed", ["-O2"]))
+
+
+def test_a_rail_whose_ring_stays_full_holds_up_no_connection(tmp_path: Path) -> None:
+    run(program(tmp_path, "stuck_rail"))

@@ -126,32 +126,43 @@ static void write_frame(struct harp_engine *engine, struct harp_connection *conn
     unsealed->headers[unsealed->n++] = slot;
 }
 
-/* Room at all ports that the connection uses. */
-static size_t room_of(const struct harp_connection *connection)
+/* Room at every port that the connection uses and that has any; 0 if none has. *full: some have
+ * none. The session then puts nothing on paths that lead there. */
+static size_t room_at_ports(const struct harp_engine *engine, struct harp_connection *connection,
+                            bool *full)
 {
-    size_t room = HARP_BATCH;
+    size_t room = SIZE_MAX;
+    *full = false;
     for (uint32_t p = 0; p < connection->config.paths; p++) {
         const struct harp_hop *hop = &connection->hops[p];
         if (hop->hop == HARP_NO_HOP)
             continue;
-        struct harp_port *port = connection->engine->ports[hop->port];
+        struct harp_port *port = engine->ports[hop->port];
         size_t here = port->ops->room(port, hop->hop);
-        room = here < room ? here : room;
+        if (here) {
+            room = here < room ? here : room;
+            continue;
+        }
+        *full = true;
+        if (connection->config.paths > 1)
+            harp_session_path_full(connection->session, engine->now_ns, (uint8_t)p, HARP_RETRY_NS);
     }
-    return room;
+    if (room == SIZE_MAX && *full)
+        return 0;
+    return room < HARP_BATCH ? room : HARP_BATCH;
 }
 
 enum harp_sending harp_engine_send(struct harp_engine *engine, struct harp_connection *connection,
                                    uint32_t *frames)
 {
-    bool flushed = false;
+    bool flushed = false, full;
     for (uint32_t share = SHARE_FRAMES;;) {
-        size_t room = room_of(connection);
+        size_t room = room_at_ports(engine, connection, &full);
         if (!room && flushed) {
             harp_session_send(connection->session, engine->now_ns, engine->out, 0);
             return HARP_SENDING_BLOCKED;
         }
-        if (!room) {
+        if (full && !flushed) {
             for (uint32_t p = 0; p < engine->ports_n; p++)
                 engine->ports[p]->ops->flush(engine->ports[p], engine->now_ns);
             flushed = true;
@@ -171,6 +182,6 @@ enum harp_sending harp_engine_send(struct harp_engine *engine, struct harp_conne
             return HARP_SENDING_DONE;
         if (!share)
             return HARP_SENDING_SHARE;
-        flushed = false;
+        flushed = full;
     }
 }

@@ -95,7 +95,9 @@ int harp_path_choose(struct harp_path *paths, uint32_t count, uint32_t bytes, ui
     for (uint32_t p = 0; p < count; p++) {
         if (paths[p].dead || paths[p].barred || !harp_path_has_room(&paths[p], bytes))
             continue;
-        if (is_paced(&paths[p], bytes, now_ns))
+        if (paths[p].full_until_ns > now_ns)
+            *ready_ns = harp_min(*ready_ns, paths[p].full_until_ns);
+        else if (is_paced(&paths[p], bytes, now_ns))
             *ready_ns = harp_min(*ready_ns, paths[p].pacer.next_ns);
         else
             usable[n++] = (uint8_t)p;

@@ -39,6 +39,7 @@ struct harp_path {
     enum harp_probe probe; /* to be sent now */
     bool dead;
     bool barred;            /* carries no data although it may live (session.h says why) */
+    uint64_t full_until_ns; /* its port has no room before */
     uint64_t probe_at_ns;   /* dead: when to probe */
     uint64_t probe_wait_ns; /* dead: pause after the next probe */
     /* from the peer */
@@ -75,9 +76,10 @@ uint64_t harp_path_tell_since(struct harp_path *path);
 bool harp_path_has_room(struct harp_path *path, uint32_t bytes);
 
 /* Choose a path for a burst of `bytes` frames: of two drawn at random by *random among those that
- * are alive, have room and whose pacer is ready, the one of less delay (power of two choices,
- * Mitzenmacher, IEEE TPDS 12(10), 2001); an unmeasured one counts as fastest. Returns its index or
- * -1; then *ready_ns is when a pacer will be ready, or HARP_NEVER. */
+ * are alive, have room there and at their ports, and whose pacer is ready, the one of less delay
+ * (power of two choices, Mitzenmacher, IEEE TPDS 12(10), 2001); an unmeasured one counts as
+ * fastest. Returns its index or -1; then *ready_ns is when a pacer or a port may be ready, or
+ * HARP_NEVER. */
 int harp_path_choose(struct harp_path *paths, uint32_t count, uint32_t bytes, uint64_t now_ns,
                      uint64_t *random, uint64_t *ready_ns);
 

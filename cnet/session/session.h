@@ -304,6 +304,10 @@ void harp_session_path_moved(struct harp_session *session, uint8_t path);
  * said of its queue no longer holds, and a PROBE finds out. */
 void harp_session_path_rerouted(struct harp_session *session, uint8_t path);
 
+/* The path's port takes no frame for about `time_ns`: data and ACKs go by others meanwhile. */
+void harp_session_path_full(struct harp_session *session, uint64_t now_ns, uint8_t path,
+                            uint64_t time_ns);
+
 /* Tell the peer whether its frames on this path arrive on a queue that is not this engine's. */
 void harp_session_path_off_queue(struct harp_session *session, uint8_t path, bool off);
 

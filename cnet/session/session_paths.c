@@ -328,6 +328,14 @@ static void pause_probes(struct harp_session *session)
     }
 }
 
+void harp_session_path_full(struct harp_session *session, uint64_t now_ns, uint8_t path,
+                            uint64_t time_ns)
+{
+    harp_session_clock(session, now_ns);
+    if (exists(session, path))
+        session->paths[path].full_until_ns = session->now_ns + time_ns;
+}
+
 void harp_session_refused(struct harp_session *session, uint64_t now_ns, uint8_t path, bool certain)
 {
     harp_session_clock(session, now_ns);

@@ -27,7 +27,7 @@ uint8_t harp_session_pick_path(const struct harp_session *session, uint8_t wante
         uint8_t path = (uint8_t)((wanted + i) % session->paths_n);
         if (session->paths[path].dead || !session->standing[path].heard)
             continue;
-        if (!session->paths[path].barred)
+        if (!session->paths[path].barred && session->paths[path].full_until_ns <= session->now_ns)
             return path;
         if (second < 0)
             second = path;

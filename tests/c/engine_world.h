@@ -20,6 +20,7 @@ static int (*world_port)(struct harp_port **port, const struct harp_port_config 
                          char *why) = harp_port_mem_open; /* of the connecting one */
 
 static bool world_is_real;
+static uint32_t world_ports_n = 1; /* of each engine */
 
 static inline uint64_t world_clock(void *context)
 {
@@ -46,13 +47,15 @@ static inline void world_open(uint32_t connections)
         config.connections = connections;
         if (!world_is_real)
             config.world = (struct harp_world){world_clock, world_chance, NULL};
-        config.ports[0].open = i ? harp_port_mem_open : world_port;
-        if (world_is_real) {
-            config.ports[0].open = harp_port_udp_open;
-            harp_address_parse("127.0.0.1", &config.ports[0].config.local);
+        config.ports_n = world_ports_n;
+        for (uint32_t p = 0; p < world_ports_n; p++) {
+            config.ports[p].open = i ? harp_port_mem_open : world_port;
+            if (world_is_real) {
+                config.ports[p].open = harp_port_udp_open;
+                harp_address_parse("127.0.0.1", &config.ports[p].config.local);
+            }
+            config.ports[p].config.locals = 1;
         }
-        config.ports[0].config.locals = 1;
-        config.ports_n = 1;
         CHECK(harp_engine_open(&world_engines[i], &config, world_why) == 0, "%s", world_why);
     }
 }
