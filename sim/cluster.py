@@ -2,8 +2,9 @@
 
 Resources stand in blocks: the fabric's directed links (numbered as in `harp.routing.fabric`), then
 for each GPU its way into and out of the host's GPU fabric and of PCIe, for each vNIC and host the
-caps of the VPC, and for each host the cores of its network stack. Capacities are bytes/s, packets/s
-for packet caps, and cores for cores.
+caps of the VPC, for each process the threads that drive its network, for each NUMA node its memory,
+and for each host the cores that all those threads share. Capacities are bytes/s, packets/s for
+packet caps, and cores for threads and cores.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from harp.routing.templates import Cable, Endpoints, SwitchHash, Wires
 from sim.workloads.models import get_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from sim.schema.fabric import Explicit
     from sim.schema.hosts import HostGroup
     from sim.schema.model import Topology
+    from sim.schema.parameters import HostStack
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
@@ -52,7 +54,7 @@ class Cluster:
     Attributes:
         fabric: the graph; its endpoints are the NICs in order of host and NIC.
         host, local, endpoint, vnic: int64[gpus]; host, index within the host, fabric endpoint and
-            vNIC of each GPU. GPUs are numbered host by host, which is the order of ranks.
+            vNIC of each GPU; GPUs are numbered host by host, which is the order of ranks.
         flops: float64[gpus], sustained FLOP/s.
         blocks: resources by kind; a cap that the file does not give has no block.
     """
@@ -70,8 +72,10 @@ class Cluster:
         self.endpoint = (np.cumsum(nics) - nics)[self.host] + self.local * here_nics // here_gpus
         vnics = topology.vpc.vnics if topology.vpc else 1
         self.vnic = self.host * vnics + self.local * vnics // here_gpus
+        self.memory = self._memory_of_nics(groups, gpus)
         self.flops = np.repeat([_flops(topology, group) for group in groups], gpus)
         self.fabric = build_fabric(topology)
+        self.peer_access = np.array([group.peer_access for group in groups])
         self.has_nvlink = np.array([group.nvlink is not None for group in groups])
         self.nvlink_latency_s = np.array([g.nvlink.latency if g.nvlink else 0.0 for g in groups])
         self.pcie_latency_s = np.array([g.pcie_link.latency for g in groups])
@@ -108,9 +112,28 @@ class Cluster:
             for way in ("out", "in"):
                 self._add(f"packets_{way}", np.full(self.hosts, vpc.packet_rate),
                           partial(self._cap_of_host, "packets", way, 1))
-        # One thread drives the network of each GPU, as NCCL's proxy does: at most one core of it.
-        self._add("proxy", np.ones(len(self.host)), partial(self._way_of_gpu, "network thread"))
+        self._add("thread", np.ones(len(self.host)), partial(self._way_of_gpu, "network thread"))
+        nodes = [(host, node) for host, group in enumerate(groups)
+                 for node in range(group.numa_nodes)]
+        self._add("memory", np.repeat([group.memory / 8 for group in groups],
+                                      [group.numa_nodes for group in groups]),
+                  partial(self._memory_name, nodes))
         self._add("cores", self.cores.copy(), partial(self._cap_of_host, "stack", "cores", 1))
+
+    def _memory_of_nics(self, groups: Sequence[HostGroup], gpus: Ints) -> Ints:
+        """For each GPU the NUMA node of its NIC, where the buffers of its traffic lie.
+
+        Nodes are numbered through all hosts; NICs are spread over those of a host in order.
+        """
+        nodes = np.array([group.numa_nodes for group in groups])
+        nics = np.array([len(group.nic_names) for group in groups])
+        nic = self.local * nics[self.host] // gpus[self.host]
+        first = np.cumsum(nodes) - nodes
+        return np.asarray(first[self.host] + nic * nodes[self.host] // nics[self.host])
+
+    def _memory_name(self, nodes: Sequence[tuple[int, int]], member: int) -> str:
+        host, node = nodes[member]
+        return f"{self._host_names[host]}/memory{node}"
 
     def _way_of_gpu(self, what: str, gpu: int) -> str:
         return f"{self.gpu_name(gpu)} {what}"
@@ -135,11 +158,13 @@ class Cluster:
                 return block.name(resource - block.first)
         raise IndexError(f"no resource {resource}")
 
-    def capacities(self, stack_cores: float) -> Floats:
-        """Capacity of every resource when the stack may use ``stack_cores`` cores a host."""
+    def capacities(self, stack: HostStack) -> Floats:
+        """Capacity of every resource with the threads and cores that ``stack`` has."""
         capacity = np.concatenate([block.capacity for block in self.blocks.values()])
-        cores = self.blocks["cores"]
-        capacity[cores[np.arange(self.hosts)]] = np.minimum(self.cores, stack_cores)
+        capacity[self.blocks["thread"][np.arange(self.gpus)]] = stack.threads.value
+        if stack.cores is not None:
+            cores = self.blocks["cores"][np.arange(self.hosts)]
+            capacity[cores] = np.minimum(self.cores, stack.cores.value)
         return capacity
 
 
@@ -193,7 +218,7 @@ def _build_fabric(topology: Topology) -> Fabric:
         return templates.single_switch(endpoints, wires=wires)
     if kind == "explicit":
         return _explicit(shape, endpoints, wires)  # type: ignore[arg-type]
-    skipped = {"template", "rate", "latency", "hash", "hosts_per_leaf", "hosts_per_pair"}
+    skipped = {"template", "rate", "latency", "mtu", "hash", "hosts_per_leaf", "hosts_per_pair"}
     sizes = {key: value for key, value in shape if key not in skipped}
     if kind == "rail":
         sizes["hosts_per_leaf"] = getattr(shape, "hosts_per_leaf", None) or endpoints.hosts

@@ -77,7 +77,7 @@ class Communicator:
     def __init__(self, transport: Transport, fabric: FlowFabric) -> None:
         self.transport = transport
         self.fabric = fabric
-        self._capacity = transport.cluster.capacities(transport.stack.cores.value)
+        self._capacity = transport.cluster.capacities(transport.stack)
         self._prepared: dict[tuple[bytes, ...], Prepared] = {}
         self._moving: dict[int, Moving] = {}
 

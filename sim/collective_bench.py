@@ -107,8 +107,8 @@ class Timer:
     def __init__(self, cluster: Cluster, stack: HostStack, scenario: Scenario,
                  placement: Placement) -> None:
         self.env = simpy.Environment()
-        style = Style.of(scenario, cluster.topology)
-        fabric = FlowFabric(self.env, cluster.capacities(stack.cores.value),
+        style = Style.of(scenario, cluster.topology, stack.name)
+        fabric = FlowFabric(self.env, cluster.capacities(stack),
                             buckets=token_buckets(cluster))
         self._comm = Communicator(Transport(cluster, stack, style), fabric)
         self._placement = placement

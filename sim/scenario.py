@@ -103,7 +103,7 @@ class Run:
         self.cluster, self.scenario, self.gpus, self.settings = cluster, scenario, gpus, settings
         self.env = Clock()
         self.stack = settings.stack(topology, scenario.stack)
-        capacity = cluster.capacities(self.stack.cores.value)
+        capacity = cluster.capacities(self.stack)
         buckets = token_buckets(cluster)
         highest = capacity.copy()
         for bucket in buckets:
@@ -149,7 +149,8 @@ class Run:
     def _recipe(self, workload: Workload, gpus: NDArray[np.int64]) -> Recipe:
         scenario, topology = self.scenario, self.cluster.topology
         framework = scenario.framework or workload.framework
-        fuses_by_size = derives_from(framework, "ddp", topology.frameworks)
+        fuses_by_size = derives_from(framework, "ddp", topology.frameworks, "frameworks",
+                                     FrameworkSet)
         rule = scenario.fusion.rule or ("size" if fuses_by_size else "cycle")
         light = LightSettings.from_env(scenario.light.settings if scenario.light else {})
         host_group = common_group(self.cluster, gpus)

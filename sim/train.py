@@ -9,13 +9,17 @@ Experts of a Mixture of Experts are spread over all GPUs of the job. An expert l
 all-to-all before it (dispatch) and one after it (combine), and so does its backward pass, in which
 they run the other way. Their time is exposed, whatever else the network does meanwhile.
 
-Work that a collective puts on the GPU (top-k selection, casts) takes its time there and delays the
-backward pass by the same time, since the two share one GPU.
+Work that a collective puts on the GPU (top-k selection and scatter-add, casts) takes its time there
+and delays the backward pass by the same time, since the two share one GPU. A collective's own
+kernels slow the backward pass down by a factor while they run. Compute times of ranks differ from
+step to step, and a step waits for the slowest: all compute is stretched by the mean of the largest
+of n normal deviations (Blom's approximation).
 """
 
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import simpy
@@ -64,6 +68,8 @@ class Job:
         self.counted: float = math.inf
         self._current: list[Span] = []
         self._debt_s = 0.0
+        self._running, self._running_since_s, self._ran_s = 0, 0.0, 0.0
+        self._stretch = 1.0 + recipe.costs.jitter.value * largest_deviation(gpus)
         self._coordinator = simpy.Resource(env, 1)
         self._streams = simpy.Store(env)
         for number in range(recipe.streams):
@@ -113,8 +119,21 @@ class Job:
     def _layer(self, kind: str, work: Work) -> Process:
         """One layer, in either direction; experts exchange before and after it."""
         yield from self._exchange(work.exchange_bytes, f"{work.name} in")
-        yield from self._compute(work.seconds, kind, work.name)
+        ran_s = self._collectives_s()
+        yield from self._compute(work.seconds * self._stretch, kind, work.name)
+        beside_s = self._collectives_s() - ran_s
+        yield from self._compute(beside_s * (self.recipe.costs.slowdown.value - 1.0), kind,
+                                 f"{work.name} slowed down")
         yield from self._exchange(work.exchange_bytes, f"{work.name} out")
+
+    def _collectives_s(self) -> float:
+        """Time so far during which a collective was on its way."""
+        return self._ran_s + (self.env.now - self._running_since_s if self._running else 0.0)
+
+    def _count_running(self, change: int) -> None:
+        """Note that a collective begins (1) or ends (-1)."""
+        self._ran_s, self._running_since_s = self._collectives_s(), self.env.now
+        self._running += change
 
     def _compute(self, seconds: float, kind: str, name: str, *, scaled: bool = True) -> Process:
         start_s = self.env.now
@@ -159,12 +178,16 @@ class Job:
         with self._coordinator.request() as turn:
             yield turn
             coordinator = Timeline(self.env, self.record, f"{self.track}/coordinator")
-            yield from coordinator.wait(self.recipe.costs.per_tensor.value, "negotiation", label)
+            costs = self.recipe.costs
+            seconds = costs.per_tensor.value + self.gpus * costs.per_rank.value
+            yield from coordinator.wait(seconds, "negotiation", label)
         stream = yield self._streams.get()
         line = Timeline(self.env, self.record, stream)
         yield from self._cast(index, line, label)
         plan = self._plan(int(self.work.elements[index]))
+        self._count_running(1)
         yield from self.comm.run(plan, self.placement(plan.name), self._local_s, line, label)
+        self._count_running(-1)
         yield self._streams.put(stream)
 
     def _cast(self, index: int, line: Timeline, label: str) -> Process:
@@ -176,9 +199,9 @@ class Job:
 
     def _local_s(self, cost: LocalCost) -> float:
         """Time of a GPU's own work in a collective; the backward pass owes it as well."""
-        seconds = 0.0
-        if cost.op == Op.SELECT:
-            seconds = self.recipe.costs.selection_per_element.value * float(cost.elements.max())
+        costs = self.recipe.costs
+        each = {Op.SELECT: costs.selection_per_element, Op.SCATTER_ADD: costs.scatter_per_element}
+        seconds = each[cost.op].value * float(cost.elements.max()) if cost.op in each else 0.0
         self._debt_s += seconds
         return seconds
 
@@ -213,3 +236,8 @@ class Job:
         self.breakdowns.append(Breakdown(compute_s, parts["transfer"], owed_s + parts["selection"],
                                          parts["latency"], parts["message"]))
         self.spans = spans
+
+
+def largest_deviation(ranks: int) -> float:
+    """Mean of the largest of ``ranks`` standard normal numbers, by Blom's approximation."""
+    return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25)) if ranks > 1 else 0.0

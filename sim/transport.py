@@ -1,22 +1,29 @@
 """How the bytes of one message cross the cluster: which resources, how much of each, what latency.
 
-A message between GPUs of one host takes the host's GPU fabric. One between hosts takes, in order:
-PCIe, the sending host's stack cores, vNIC and host caps, the fabric's links, and the same at the
-receiver. Costs per payload byte:
+A message between GPUs of one host takes the host's GPU fabric: NVLink, or PCIe, or, where GPUs have
+no access to each other's memory, PCIe and the memory of the host. One between hosts takes, in
+order: PCIe, the sending host's memory, network thread and cores, vNIC and host caps, the fabric's
+links, and the same at the receiver. Costs per payload byte:
 
 - links and caps: (payload + headers) / payload of a packet, the overlay's headers on links only;
 - packet caps: 1 / payload;
-- the GPU's network thread and the stack's cores of either host: cost_per_byte + cost_per_packet /
-  payload. A stack that may use one core a host is bound by that core, one that may use many by
-  the thread of each GPU that talks to other hosts.
+- the network threads of the GPU's process and the cores of either host: cost_per_byte +
+  cost_per_packet / payload;
+- the memory of the NUMA node that the NIC is on: memory_per_byte.
 
-An edge is split evenly over the ``sockets`` of its channel, each a flow with its own source port,
-while a dynamic bond splits it over its ports by what each of them delivers on its way when nothing
-else runs; NCCL splits a chunk evenly over its sockets as well. The rate of an edge is bounded by
-sockets times the lower of the stack's ceiling of one flow, in payload, and the VPC's, in packets.
+One process drives each GPU, and its own threads (``threads`` of the stack; NCCL's proxy thread is
+one) carry all its connections. Helper threads belong to one connection instead: they take the place
+of the process's thread, and the rate of an edge is bounded by what its helpers can do.
+
+An edge is split evenly over the ``sockets`` of its connection, each a flow with its own source
+port, while a dynamic bond splits it over its ports by what each of them delivers on its way when
+nothing else runs; NCCL splits a chunk evenly over its sockets as well. The rate of an edge is
+bounded by sockets times the lower of the stack's ceiling of one flow, in payload, and the VPC's, in
+packets.
 
 Links that are down are routed around. Where no way is left, traffic takes the ways of the whole
 fabric and waits on them for the links to return; if they never will, a CutOffError says so.
+
 """
 
 from __future__ import annotations
@@ -32,6 +39,7 @@ from harp.routing.fabric import UnreachableError
 from harp.routing.overlay import encapsulate
 from harp.routing.planner import plan_paths
 from sim.schema.errors import Problem
+from sim.schema.sockets import connection
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -48,8 +56,10 @@ if TYPE_CHECKING:
 
 ETHERNET_BYTES = 38
 """Header 14, FCS 4, preamble and gap 20 (IEEE 802.3): what a frame adds to its IP packet."""
-DEFAULT_MTU = 1500
-"""Largest IP packet where no VPC says otherwise: Ethernet's."""
+SHARED_MEMORY = 4.0
+"""Bytes that pass the host's memory for each byte that two GPUs exchange through it: a write and a
+read, counted twice, since transfers through memory reach about half of what its data sheet says
+(see memory_per_byte of kernel-tcp)."""
 DYNAMIC = "dynamic"
 """The bond that splits a flow; every other one gives it one port."""
 FIRST_PORT, PORTS = 49152, 16384
@@ -114,19 +124,25 @@ class Style:
 
     routing: str = "ecmp"
     sockets: int = 1
+    helpers: int = 0
+    """Threads of each connection; where 0, the process's own thread moves its bytes."""
     bond: str | None = None
     """Overrides the bonds of the NICs."""
 
     @classmethod
-    def of(cls, scenario: Scenario, topology: Topology) -> Style:
-        """Take it from a scenario; raises TopologyError where the file's VPC does not admit it."""
+    def of(cls, scenario: Scenario, topology: Topology, stack: str | None = None) -> Style:
+        """Take it from a scenario, over ``stack`` or its own.
+
+        Raises TopologyError where the file's VPC does not admit it.
+        """
         if scenario.routing == "plan" and topology.vpc is not None and topology.vpc.overlay:
             names = [other.name for other in topology.scenarios]
             raise topology.error(Problem(
                 "'plan' has no hold on an overlay, whose outer headers the tenant does not choose "
                 "but the switches hash", path=("scenarios", names.index(scenario.name), "routing"),
                 found="plan", allowed="ecmp or spray, or a vpc without overlay"))
-        return cls(scenario.routing, scenario.sockets, scenario.bond)
+        helpers, sockets = connection(topology, scenario, stack)
+        return cls(scenario.routing, sockets, helpers, scenario.bond)
 
 
 class Transport:
@@ -150,12 +166,14 @@ class Transport:
         self._policies, self._bonds = self._bond_of_nics()
         topology = cluster.topology
         vpc = topology.vpc
-        headers, mtu = stack.headers.value, vpc.mtu if vpc else DEFAULT_MTU
+        headers = stack.headers.value
+        path = ("vpc", "mtu") if vpc and vpc.mtu is not None else ("fabric", "mtu")
+        mtu = vpc.mtu if vpc and vpc.mtu is not None else topology.fabric.mtu
         self.payload = mtu - max(headers - ETHERNET_BYTES, 0)
         if self.payload <= 0:
             raise topology.error(Problem(
                 f"{mtu} B hold no payload beside the {headers} B of headers of stack "
-                f"{stack.name!r}", path=("vpc", "mtu") if vpc else (), found=mtu,
+                f"{stack.name!r}", path=path, found=mtu,
                 allowed=f"above {headers - ETHERNET_BYTES}B"))
         overlay = vpc.overlay.headers if vpc and vpc.overlay else 0
         self.cap_bytes = (self.payload + headers) / self.payload
@@ -163,6 +181,8 @@ class Transport:
         vpc_flow = vpc.flow_rate / self.cap_bytes if vpc and vpc.flow_rate else math.inf
         self.ceiling = style.sockets * min(stack.flow_rate.value, vpc_flow) / 8
         self.core_s = stack.cost_per_byte.value + stack.cost_per_packet.value / self.payload
+        if style.helpers and self.core_s:
+            self.ceiling = min(self.ceiling, style.helpers / self.core_s)
 
     @property
     def waits_for(self) -> str:
@@ -194,6 +214,9 @@ class Transport:
                 rows: list[tuple[Ints, Ints, ArrayLike]], alpha_s: Floats) -> None:
         """Add the edges within a host."""
         cluster, host = self.cluster, self.cluster.host[src[edge]]
+        staged = ~cluster.has_nvlink[host] & ~cluster.peer_access[host]
+        rows.append((edge[staged], cluster.blocks["memory"][cluster.memory[src[edge[staged]]]],
+                     SHARED_MEMORY))
         for has in (True, False):
             some = edge[cluster.has_nvlink[host] == has]
             kind = "nvlink" if has else "pcie"
@@ -210,8 +233,12 @@ class Transport:
             host, vnic = cluster.host[gpu], cluster.vnic[gpu]
             rows.append((edge, blocks[f"pcie_{way}"][gpu], 1.0))
             if self.core_s:
-                rows.append((edge, blocks["proxy"][gpu], self.core_s))
+                if not self.style.helpers:
+                    rows.append((edge, blocks["thread"][gpu], self.core_s))
                 rows.append((edge, blocks["cores"][host], self.core_s))
+            if self.stack.memory_per_byte.value:
+                rows.append((edge, blocks["memory"][cluster.memory[gpu]],
+                             self.stack.memory_per_byte.value))
             for kind, member, cost in ((f"vnic_{way}", vnic, self.cap_bytes),
                                        (f"host_{way}", host, self.cap_bytes),
                                        (f"packets_{way}", host, 1 / self.payload)):

@@ -11,6 +11,14 @@ from cluster_files import cluster, topology, write
 from sim.cluster import Cluster
 from sim.scenario import run_scenario
 from sim.schema import TopologyError, load
+from sim.schema.parameters import PLAIN_VALUES, StackSet, load_stack
+
+
+def stack(made, **figures):
+    """A stack without costs, with these figures."""
+    own = StackSet.model_validate({"base": "ideal"} | figures, context=PLAIN_VALUES)
+    return load_stack("own", {**made.topology.stacks, "own": own})
+
 
 VPC = {"vnics": 2, "vnic_rate": "10Gbps", "host_rate": "16Gbps", "packet_rate": "2Mpps"}
 
@@ -18,12 +26,13 @@ VPC = {"vnics": 2, "vnic_rate": "10Gbps", "host_rate": "16Gbps", "packet_rate": 
 def test_every_resource_has_a_name_of_its_own(tmp_path):
     made = cluster(tmp_path, hosts=2, gpus=4, vpc=VPC,
                    fabric={"template": "leaf-spine", "leaves": 2, "spines": 2, "links": 2})
-    capacity = made.capacities(4)
+    capacity = made.capacities(stack(made))
     names = [made.resource_name(number) for number in range(len(capacity))]
     parallel = [name for name in names if name.startswith(("leaf", "spine"))]
     assert len(names) - len(set(names)) == len(parallel) - len(set(parallel))
     for wanted in ("h-1/gpu3 pcie out", "h-0/vnic1 in", "h-0/host out", "h-1/packets in",
-                   "h-0/stack cores", "h-0/eth0->leaf0", "leaf1->spine0"):
+                   "h-0/stack cores", "h-1/memory1", "h-0/gpu2 network thread",
+                   "h-0/eth0->leaf0", "leaf1->spine0"):
         assert wanted in names
     with pytest.raises(IndexError):
         made.resource_name(len(capacity))
@@ -31,8 +40,9 @@ def test_every_resource_has_a_name_of_its_own(tmp_path):
 
 def test_capacities_by_hand(tmp_path):
     made = cluster(tmp_path, hosts=2, gpus=4, vpc=VPC, rate_bps=25e9,
-                   host={"cores": 6, "nvlink": {"rate": "130GB/s"}, "pcie": {"rate": "12GB/s"}})
-    capacity = made.capacities(4)
+                   host={"cores": 6, "memory": "90GB/s", "nvlink": {"rate": "130GB/s"},
+                         "pcie": {"rate": "12GB/s"}})
+    capacity = made.capacities(stack(made, cores=4, threads=2))
     by_name = {made.resource_name(number): capacity[number] for number in range(len(capacity))}
     assert by_name["h-0/eth0->switch0"] == 25e9 / 8
     assert by_name["h-1/gpu2 nvlink in"] == 130e9
@@ -41,7 +51,18 @@ def test_capacities_by_hand(tmp_path):
     assert by_name["h-0/host in"] == 2e9
     assert by_name["h-0/packets out"] == 2e6
     assert by_name["h-0/stack cores"] == 4
-    assert made.capacities(64)[made.blocks["cores"][0]] == 6
+    assert by_name["h-1/gpu3 network thread"] == 2
+    assert by_name["h-1/memory0"] == 90e9
+    for more in ({"cores": 64}, {}):
+        assert made.capacities(stack(made, **more))[made.blocks["cores"][0]] == 6
+
+
+@pytest.mark.parametrize(("nics", "nodes", "wanted"), [
+    (1, 2, [0, 0, 0, 0]), (2, 2, [0, 0, 1, 1]), (4, 2, [0, 0, 1, 1]), (4, 4, [0, 1, 2, 3]),
+    (2, 1, [0, 0, 0, 0])])
+def test_traffic_passes_the_memory_beside_its_nic(tmp_path, nics, nodes, wanted):
+    made = cluster(tmp_path, gpus=4, nic={"count": nics}, host={"numa_nodes": nodes})
+    assert made.memory.tolist() == [*wanted, *(nodes + node for node in wanted)]
 
 
 def test_what_the_vpc_does_not_cap_has_no_resource(tmp_path):
@@ -111,7 +132,7 @@ def test_a_large_cluster(tmp_path):
     made = cluster(tmp_path, hosts=2048, gpus=8, fabric={
         "template": "clos3", "pods": 16, "leaves": 8, "aggs": 8, "cores": 64})
     assert made.gpus == 16384
-    assert np.isfinite(made.capacities(1)).all()
+    assert np.isfinite(made.capacities(stack(made))).all()
 
 
 def test_a_cluster_can_be_pickled(tmp_path):

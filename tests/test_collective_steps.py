@@ -35,7 +35,7 @@ class Star:
         self.capacity = np.concatenate([out, into])
         self.alpha_s, self.message_s = alpha_s, message_s
         self.cluster = SimpleNamespace(capacities=lambda _: self.capacity)
-        self.stack = SimpleNamespace(cores=SimpleNamespace(value=1))
+        self.stack = None
         self.state = b""
 
     @classmethod
@@ -222,7 +222,7 @@ def test_a_real_cluster(name):
     topology = load(TOPOLOGY)
     cluster, stack = Cluster(topology), load_stack("kernel-tcp", topology.stacks)
     transport = Transport(cluster, stack, Style())
-    capacity, gpus = cluster.capacities(stack.cores.value), np.arange(16)
+    capacity, gpus = cluster.capacities(stack), np.arange(16)
     plan = make_plan(name, ranks=16, nbytes=16 << 20, group=8)
     fluid_s = phases_s(plan, transport, capacity, gpus)
     step_s = steps(plan, transport, capacity, gpus).end_s

@@ -133,7 +133,7 @@ def test_more_than_half_a_percent_off_is_stale() -> None:
 def test_command_prints_the_fit_and_succeeds_where_nothing_is_stale() -> None:
     result = CliRunner().invoke(main, [str(TACO)])
     assert result.exit_code == 0, result.output
-    line = next(x for x in result.output.splitlines() if x.startswith("kernel-tcp.cost_per_byte"))
+    line = next(x for x in result.output.splitlines() if x.startswith("taco-tcp.cost_per_byte"))
     assert "Horovod+TCP, 16 GPUs" in line
     assert line.count("ns") == 2
 

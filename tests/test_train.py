@@ -23,7 +23,7 @@ from sim.recipe import Recipe
 from sim.results import Span
 from sim.scenario import Settings
 from sim.schema.parameters import load_stack
-from sim.train import Job
+from sim.train import Job, largest_deviation
 from sim.transport import Style, Transport
 from sim.workloads.layers import Layer, Tensor
 from sim.workloads.models import Model
@@ -43,7 +43,7 @@ def job(folder, layers, *, costs=None, gpus=2, latency="0s", **recipe):
                    stacks={"ideal": IDEAL | {"start_latency": latency}})
     env = simpy.Environment()
     stack = load_stack("ideal", made.topology.stacks)
-    fabric = FlowFabric(env, made.capacities(32))
+    fabric = FlowFabric(env, made.capacities(stack))
     comm = Communicator(Transport(made, stack, Style()), fabric) if gpus > 1 else None
     free = Settings({f"free.{name}": value for name, value in (costs or {}).items()})
     channels = recipe.pop("channels", 1)
@@ -108,6 +108,36 @@ def test_two_streams_share_the_network(tmp_path):
 def test_channels_split_a_bucket(tmp_path, channels):
     made = job(tmp_path, [layer("a", 1)], channels=channels)
     assert step_of(made) == pytest.approx(4)
+
+
+def test_a_collective_slows_the_backward_pass_that_runs_beside_it(tmp_path):
+    """b's average (1.5 s) runs beside a's 2 s: a tenth of 1.5 s more of compute."""
+    layers = [layer("a", 1.5), layer("b", 1.5)]
+    plain = step_of(job(tmp_path, layers))
+    slowed = step_of(job(tmp_path, layers, costs={"slowdown": 1.1}))
+    assert slowed - plain == pytest.approx(0.15)
+
+
+def test_a_step_waits_for_the_slowest_of_its_ranks(tmp_path):
+    """Without network: 3 s of compute, stretched by what the largest of two deviates."""
+    layers = [layer("a", 0)]
+    costs = {"jitter": 0.1}
+    assert step_of(job(tmp_path, layers, gpus=1, costs=costs)) == pytest.approx(3)
+    stretch = 1 + 0.1 * largest_deviation(2)
+    assert step_of(job(tmp_path, layers, costs=costs)) == pytest.approx(3 * stretch)
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 64, 1024])
+def test_the_largest_deviation_is_that_of_drawn_numbers(ranks):
+    drawn = np.random.default_rng(1).standard_normal((4000, ranks)).max(axis=1).mean()
+    assert largest_deviation(ranks) == pytest.approx(drawn, abs=0.05)
+
+
+def test_coordination_grows_with_the_ranks(tmp_path):
+    layers = [layer("a", 1)]
+    costs = {"per_tensor": 0.5, "per_rank": 0.25}
+    grown = step_of(job(tmp_path, layers, costs=costs)) - step_of(job(tmp_path, layers))
+    assert grown == pytest.approx(0.5 + 2 * 0.25)
 
 
 @pytest.mark.parametrize(("overlap", "seconds"), [(1.0, 7.5), (0.5, 8), (0.0, 9)])

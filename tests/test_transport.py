@@ -26,7 +26,7 @@ def rates(made, src, dst, channel=0):
     """Payload bytes/s of messages that run at the same time."""
     paths = made.paths(src, dst, channel)
     edges = np.arange(paths.edges)
-    net = Fluid(made.cluster.capacities(made.stack.cores.value))
+    net = Fluid(made.cluster.capacities(made.stack))
     net.add_routes(*paths.footprints(edges, np.ones(paths.edges)))
     return net.state(net.start(edges, np.ones(paths.edges), ceilings=paths.ceiling))[0]
 
@@ -126,17 +126,88 @@ def test_an_overlays_headers_burden_links_and_not_the_tenants_caps(tmp_path):
 
 def test_cores_pay_for_bytes_and_packets_at_both_ends(tmp_path):
     """1 ns a byte and 1.5 us a packet of 1,500 B: 2 ns a byte."""
-    cost = {"cost_per_byte": "1ns", "cost_per_packet": "1.5us", "cores": 1}
+    cost = {"cost_per_byte": "1ns", "cost_per_packet": "1.5us", "threads": 1, "cores": 1}
     made = shared(tmp_path, {}, stack=cost)
     assert rates(made, [0], [2]) == pytest.approx([0.5e9])
     assert rates(made, [0, 1], [2, 3]) == pytest.approx([0.25e9, 0.25e9])
     assert rates(made, [0, 2], [2, 0]) == pytest.approx([0.25e9, 0.25e9])
 
 
-def test_many_cores_are_used_by_one_thread_a_gpu(tmp_path):
-    made = shared(tmp_path, {}, stack={"cost_per_byte": "1ns", "cores": 8})
+THREAD = {"cost_per_byte": "1ns", "threads": 1}
+"""A stack whose one thread a process moves 1 GB/s."""
+
+
+def test_each_process_has_a_thread_for_all_its_connections(tmp_path):
+    made = shared(tmp_path, {}, stack=THREAD)
     assert rates(made, [0], [2]) == pytest.approx([1e9])
     assert rates(made, [0, 1], [2, 3]) == pytest.approx([1e9, 1e9])
+    assert rates(made, [0, 2], [2, 0]) == pytest.approx([0.5e9, 0.5e9])
+    assert rates(made, [0, 0], [2, 3]) == pytest.approx([0.5e9, 0.5e9])
+
+
+def test_the_hosts_cores_are_above_the_threads(tmp_path):
+    made = shared(tmp_path, {}, stack=THREAD, host={"cores": 1})
+    assert rates(made, [0, 1], [2, 3]) == pytest.approx([0.5e9, 0.5e9])
+
+
+def sockets(folder, *, driver="other", **scenario):
+    """Two hosts of two GPUs over NCCL's sockets, whose threads move 1 GB/s each."""
+    stack = {"base": "kernel-tcp", "cost_per_byte": "1ns", "cost_per_packet": "0s",
+             "headers": "0B", "flow_rate": "1000Tbps", "memory_per_byte": 0}
+    return transport(folder, gpus=2, nic={"driver": driver}, stacks={"tcp": stack},
+                     scenario={"stack": "tcp"} | scenario)
+
+
+@pytest.mark.parametrize(("driver", "helpers", "flows"), [
+    ("other", 0, 1), ("ena", 2, 16), ("gve", 4, 4)])
+def test_nccl_chooses_helpers_and_sockets_by_the_driver(tmp_path, driver, helpers, flows):
+    """src/transport/net_socket.cc: 2 x 8 on ENA, 4 x 1 on gVNIC, else the proxy thread itself."""
+    style = sockets(tmp_path, driver=driver).style
+    assert (style.helpers, style.sockets) == (helpers, flows)
+
+
+@pytest.mark.parametrize(("given", "wanted"), [
+    ({"sockets": 1}, (0, 1)), ({"sockets": 4}, (1, 4)), ({"helpers": 4}, (4, 4)),
+    ({"helpers": 2, "sockets": 8}, (2, 8)), ({"helpers": 0}, (0, 1))])
+def test_a_scenario_says_helpers_and_sockets_itself(tmp_path, given, wanted):
+    style = sockets(tmp_path, **given).style
+    assert (style.helpers, style.sockets) == wanted
+
+
+def test_helpers_belong_to_a_connection(tmp_path):
+    """Both directions and each further connection have helpers of their own."""
+    made = sockets(tmp_path, helpers=3)
+    assert rates(made, [0], [2]) == pytest.approx([3e9])
+    assert rates(made, [0, 2], [2, 0]) == pytest.approx([3e9, 3e9])
+    assert rates(made, [0, 0], [2, 2], [0, 1]) == pytest.approx([3e9, 3e9])
+
+
+def test_other_stacks_have_no_helpers(tmp_path):
+    with pytest.raises(TopologyError, match="helpers"):
+        transport(tmp_path, scenario={"helpers": 2})
+
+
+def test_bytes_pass_the_memory_of_both_hosts(tmp_path):
+    """10 bytes of memory for each byte: 20 GB/s let 2 GB/s in or out, or 1 GB/s of each."""
+    made = shared(tmp_path, {}, stack={"memory_per_byte": 10}, host={"memory": "20GB/s"})
+    assert rates(made, [0], [2]) == pytest.approx([2e9])
+    assert rates(made, [0, 3], [2, 1]) == pytest.approx([1e9, 1e9])
+
+
+def test_without_peer_access_gpus_meet_in_the_hosts_memory(tmp_path):
+    made = transport(tmp_path, gpus=2, host={
+        "nvlink": "none", "pcie": {"rate": "12GB/s"}, "memory": "20GB/s", "peer_access": False})
+    assert rates(made, [0, 1], [1, 0]) == pytest.approx([2.5e9, 2.5e9])
+    names = {made.cluster.resource_name(int(r)) for r in made.paths([0], [1]).resource}
+    assert names == {"h-0/gpu0 pcie out", "h-0/gpu1 pcie in", "h-0/memory0"}
+
+
+def test_bare_metal_has_an_mtu_of_the_fabric(tmp_path):
+    fabric = {"template": "single-switch", "latency": "0s", "mtu": "9000B"}
+    made = transport(tmp_path, fabric=fabric, stacks={"ideal": IDEAL | {"headers": "90B"}})
+    assert made.payload == 8948
+    both = shared(tmp_path, {"mtu": "1500B"}, fabric=fabric)
+    assert both.payload == 1500
 
 
 def test_headers_that_fill_the_packet_are_an_error(tmp_path):

@@ -4,15 +4,23 @@ from pathlib import Path
 
 import pytest
 
-from sim.schema.parameters import FrameworkCosts, HostStack, load_framework, load_stack, shipped
+from sim.schema.parameters import (
+    FrameworkCosts,
+    HostStack,
+    Parameter,
+    load_framework,
+    load_stack,
+    shipped,
+)
 from sim.stacks import table
+from sim.train import largest_deviation
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "parameters.md"
 STACKS = {name: load_stack(name) for name in shipped("stacks")}
 FRAMEWORKS = {name: load_framework(name) for name in shipped("frameworks")}
 FIGURES = [(name, key, getattr(given, key))
            for sets in (STACKS, FRAMEWORKS) for name, given in sets.items()
-           for key in type(given).model_fields if key not in {"name", "description"}]
+           for key in type(given).model_fields if isinstance(getattr(given, key), Parameter)]
 
 
 def test_the_sets_that_the_topologies_name_are_shipped():
@@ -30,11 +38,20 @@ def test_the_page_explains_every_parameter():
         assert set(table.MEANINGS[kind]) == set(model.model_fields) - {"name", "description"}
 
 
-@pytest.mark.parametrize("name", ["kernel-tcp", "taco-harp"])
+TACO = [f"taco-{stack}" for stack in ("tcp", "harp", "tcp-process", "harp-process")]
+
+
+@pytest.mark.parametrize("name", TACO)
 def test_a_stack_of_the_published_table_has_one_fitted_figure(name):
     fitted = [key for owner, key, figure in FIGURES
               if owner == name and figure.confidence == "fitted"]
     assert fitted == ["cost_per_byte"]
+
+
+def test_a_stack_of_the_published_table_is_used_for_its_hosts_alone():
+    folder = Path(__file__).parent.parent / "topologies"
+    for path in folder.glob("*.yaml"):
+        assert ("stack: taco-" in path.read_text()) == path.name.startswith("taco-"), path.name
 
 
 @pytest.mark.parametrize(("name", "key"), [("horovod", "selection_per_element"),
@@ -47,7 +64,8 @@ def test_what_predicts_lightcc_is_not_fitted(name, key):
 @pytest.mark.parametrize(("name", "key", "figure"), FIGURES)
 def test_every_guess_and_fit_says_so_and_how_far_it_may_be_off(name, key, figure):
     assert len(figure.source) > 20
-    if figure.confidence in {"assumed", "fitted"}:
+    reading = name in TACO and key == "cores"  # one of two worlds, not a point in an interval
+    if figure.confidence in {"assumed", "fitted"} and not reading:
         assert figure.interval[0] < figure.interval[1]
 
 
@@ -61,5 +79,8 @@ def test_headers_add_up(name, layers):
 
 
 def test_the_step_overhead_is_what_the_one_and_eight_gpu_rows_leave():
-    overhead = 8 * 128 / 1977 - 128 / 251
-    assert FRAMEWORKS["horovod"].step_overhead.value == pytest.approx(overhead, abs=0.5e-3)
+    """Waiting for the slowest of eight ranks takes its part of the 8.0 ms."""
+    horovod = FRAMEWORKS["horovod"]
+    jitter_s = horovod.jitter.value * largest_deviation(8) * 128 / 251
+    overhead_s = 8 * 128 / 1977 - 128 / 251 - jitter_s
+    assert horovod.step_overhead.value == pytest.approx(overhead_s, abs=1e-3)

@@ -13,7 +13,11 @@ _LADDERS: dict[str, dict[str, float]] = {
     "flow_rate": {"bps": 1.0, "kbps": 1e3, "Mbps": 1e6, "Gbps": 1e9, "Tbps": 1e12},
     "headers": {"B": 1.0},
     "cores": {"": 1.0},
+    "threads": {"": 1.0},
+    "memory_per_byte": {"": 1.0},
     "overlap": {"": 1.0},
+    "slowdown": {"": 1.0},
+    "jitter": {"": 1.0},
 }
 
 

@@ -14,6 +14,7 @@ from sim.schema.model import Topology
 from sim.schema.parameters import FrameworkSet, Kind, StackSet, resolve, shipped
 from sim.schema.scenario import Scenario, Workload
 from sim.schema.size import check_flows, check_resources
+from sim.schema.sockets import KERNEL_TCP, uses_sockets
 
 DEFAULT_INTRA_SIZE = 8
 """LIGHT_INTRA_SIZE where a file leaves it out, as Tencent's TACO Train documentation has it."""
@@ -31,11 +32,11 @@ def check(topology: Topology) -> Iterator[Problem]:
         return
     too_large = list(check_resources(topology))
     yield from too_large
-    parts = (_names, _hosts, _vpc, _sets, _workloads, _jobs, _scenarios, _faults, _expect)
+    parts = (_names, _hosts, _mtu, _vpc, _sets, _workloads, _jobs, _scenarios, _faults, _expect)
     found = [problem for part in parts for problem in part(topology)]
     if not too_large:
         found += check_fabric(topology)
-    yield from found or check_flows(topology)
+    yield from found or (*_helpers(topology), *check_flows(topology))
 
 
 def _twice(what: str, names: Iterable[str], path: Path, key: str = "name") -> Iterator[Problem]:
@@ -76,6 +77,14 @@ def _hosts(topology: Topology) -> Iterator[Problem]:
                               "to say that one is enough")
 
 
+def _mtu(topology: Topology) -> Iterator[Problem]:
+    given = {("fabric", "mtu"): topology.fabric.mtu,
+             ("vpc", "mtu"): topology.vpc.mtu if topology.vpc else None}
+    for path, mtu in given.items():
+        if mtu is not None and not 256 <= mtu <= 65535:
+            yield Problem(f"an MTU of {mtu} B", path=path, found=mtu, allowed="256B to 65535B")
+
+
 def _vpc(topology: Topology) -> Iterator[Problem]:
     vpc = topology.vpc
     if vpc is None:
@@ -86,9 +95,6 @@ def _vpc(topology: Topology) -> Iterator[Problem]:
     elif vpc.burst and vpc.host_rate and vpc.burst.rate <= vpc.host_rate:
         yield Problem("the burst is no faster than host_rate", path=("vpc", "burst", "rate"),
                       found=vpc.burst.rate, allowed="a rate above host_rate")
-    if not 256 <= vpc.mtu <= 65535:
-        yield Problem(f"an MTU of {vpc.mtu} B", path=("vpc", "mtu"), found=vpc.mtu,
-                      allowed="256B to 65535B")
 
 
 def _sets(topology: Topology) -> Iterator[Problem]:
@@ -170,6 +176,15 @@ def _scenarios(topology: Topology) -> Iterator[Problem]:
                           allowed="NICs with ports: 2 or more, or no bond here")
         yield from _gpu_counts(topology, scenario, path)
         yield from _groups(topology, scenario, path)
+
+
+def _helpers(topology: Topology) -> Iterator[Problem]:
+    """Helper threads where NCCL has none, in a file that makes sense otherwise."""
+    for index, scenario in enumerate(topology.scenarios):
+        if scenario.helpers is not None and not uses_sockets(scenario.stack, topology.stacks):
+            yield Problem(f"has no effect on stack {show(scenario.stack)}", at_key=True,
+                          path=("scenarios", index, "helpers"),
+                          allowed=f"a stack that is or builds on {KERNEL_TCP}; others have threads")
 
 
 def _gpu_counts(topology: Topology, scenario: Scenario, path: Path) -> Iterator[Problem]:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from sim.schema.base import Count, Model, Name
-from sim.schema.units import Rate, Seconds
+from sim.schema.units import PositiveBytes, Rate, Seconds
 
 
 class Hash(Model):
@@ -22,6 +22,8 @@ class _Fabric(Model):
     """Rate of links between switches; the fastest NIC port's where not given."""
     latency: Seconds = 1e-6
     """Latency of each link."""
+    mtu: PositiveBytes = 1500
+    """Largest IP packet, unless a VPC says otherwise; 1500B is Ethernet's."""
     hash: Hash = Hash()
     """How switches choose among equal paths."""
 

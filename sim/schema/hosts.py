@@ -5,12 +5,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, Strict, model_validator
 
-from sim.schema.base import Count, Line, Model, Name, NoneWord
+from sim.schema.base import Count, Flag, Line, Model, Name, NoneWord
 from sim.schema.errors import Problem
 from sim.schema.units import ComputeRate, Rate, Seconds
 
 Bond = Literal["none", "lacp-2+3", "lacp-3+4", "dynamic"]
 """How a NIC's ports share its flows; the numbers are the layers whose headers are hashed."""
+Driver = Literal["ena", "gve", "other"]
+"""Linux's driver of a NIC; NCCL gives AWS's ENA and Google's gVNIC more sockets than others."""
 
 
 PCIE3_BPS = 96e9
@@ -59,6 +61,9 @@ class Nic(Model):
     """Ports of each NIC; they form one bond."""
     bond: Bond = "none"
     """How the ports share the flows."""
+    driver: Driver = "other"
+    """Its kind, by which NCCL chooses helper threads and sockets: AWS's ENA, Google's gVNIC (gve),
+    or any other."""
 
 
 class HostGroup(Model):
@@ -79,6 +84,13 @@ class HostGroup(Model):
     """Network cards."""
     cores: Annotated[Count, Field(le=4096)] = 32
     """CPU cores of each host."""
+    numa_nodes: Annotated[Count, Field(le=64)] = 2
+    """NUMA nodes of each host, over which GPUs and NICs are spread evenly."""
+    memory: Rate = 1024e9
+    """Memory bandwidth of one NUMA node, as data sheets have it; 128GB/s is six channels of
+    DDR4-2666."""
+    peer_access: Flag = True
+    """Whether GPUs without NVLink reach each other's memory; else they meet in the host's."""
 
     @property
     def pcie_link(self) -> Link:

@@ -33,6 +33,8 @@ PLAIN_VALUES = {"plain_values": True}
 
 CoreCount = Annotated[float, Field(ge=1e-3, le=4096, strict=True, title="core count")]
 """Cores, not necessarily a whole number of them."""
+Factor = Annotated[float, Field(ge=0, le=1000, strict=True, title="factor")]
+"""A plain number."""
 
 
 class Parameter(Model, Generic[Value]):
@@ -86,6 +88,7 @@ RateParameter = Parameter[Rate]
 SizeParameter = Parameter[Bytes]
 ShareParameter = Parameter[Share]
 CoreCountParameter = Parameter[CoreCount]
+FactorParameter = Parameter[Factor]
 """The classes by the names that `Parameter` gives them, by which pickle finds them."""
 
 
@@ -105,9 +108,13 @@ class StackSet(Model):
     start_latency: TimeParameter | None = None
     """Seconds one way per message, both hosts together, before its first byte counts."""
     flow_rate: RateParameter | None = None
-    """Ceiling of one flow or socket."""
+    """Ceiling of one flow or socket, whatever moves its bytes."""
+    threads: CoreCountParameter | None = None
+    """Threads of a process that move the bytes of all its connections, each at most a core."""
+    memory_per_byte: FactorParameter | None = None
+    """Bytes that pass the memory of a host for each byte that it sends or receives."""
     cores: CoreCountParameter | None = None
-    """Cores per host that the stack may use."""
+    """Cores of a host that all its processes together get for the stack; where not given, all."""
     headers: SizeParameter | None = None
     """Bytes per packet on the wire beyond the payload, layers 2 to 4."""
 
@@ -121,12 +128,20 @@ class FrameworkSet(Model):
     """What the framework is."""
     per_tensor: TimeParameter | None = None
     """Seconds of serial coordination per collective launched."""
+    per_rank: TimeParameter | None = None
+    """Seconds that this coordination takes besides for each rank."""
     step_overhead: TimeParameter | None = None
     """Seconds per step whenever more than one GPU takes part."""
     overlap: ShareParameter | None = None
     """Share of the backward pass in which communication can run."""
+    slowdown: FactorParameter | None = None
+    """Factor by which the backward pass takes longer while a collective runs beside it."""
+    jitter: ShareParameter | None = None
+    """Standard deviation of a rank's compute time; a step waits for the slowest rank."""
     selection_per_element: TimeParameter | None = None
     """GPU seconds per gradient element that top-k examines."""
+    scatter_per_element: TimeParameter | None = None
+    """GPU seconds per received element of top-k that is added to the gradients."""
     cast_per_element: TimeParameter | None = None
     """GPU seconds per element for a cast between fp32 and fp16."""
 
@@ -141,7 +156,9 @@ class HostStack(Model):
     cost_per_message: TimeParameter
     start_latency: TimeParameter
     flow_rate: RateParameter
-    cores: CoreCountParameter
+    threads: CoreCountParameter
+    memory_per_byte: FactorParameter
+    cores: CoreCountParameter | None = None
     headers: SizeParameter
 
 
@@ -151,9 +168,13 @@ class FrameworkCosts(Model):
     name: str
     description: str
     per_tensor: TimeParameter
+    per_rank: TimeParameter
     step_overhead: TimeParameter
     overlap: ShareParameter
+    slowdown: FactorParameter
+    jitter: ShareParameter
     selection_per_element: TimeParameter
+    scatter_per_element: TimeParameter
     cast_per_element: TimeParameter
 
 
@@ -234,18 +255,19 @@ def givers(name: str, overrides: Mapping[str, AnySet], kind: Kind,
     return found
 
 
-def derives_from(name: str, ancestor: str, overrides: Mapping[str, FrameworkSet]) -> bool:
-    """Whether framework ``name`` is ``ancestor`` or has it among its bases."""
+def derives_from(name: str, ancestor: str, overrides: Mapping[str, AnySet], kind: Kind,
+                 model: type[AnySet]) -> bool:
+    """Whether set ``name`` is ``ancestor`` or has it among its bases."""
     seen: list[str] = []
     wanted: str | None = name
     while wanted is not None and wanted != ancestor:
         shadowed = wanted in seen
         seen.append(wanted)
-        wanted = _one(wanted, {} if shadowed else overrides, "frameworks", FrameworkSet, ()).base
+        wanted = _one(wanted, {} if shadowed else overrides, kind, model, ()).base
     return wanted is not None
 
 
-_OPTIONAL = ("base", "description")
+_OPTIONAL = ("base", "description", "cores")
 
 
 def _one(name: str, overrides: Mapping[str, AnySet], kind: Kind, model: type[AnySet],

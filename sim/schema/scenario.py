@@ -111,8 +111,12 @@ class Scenario(Model):
     """Gathering of gradients into buckets."""
     channels: Annotated[Count, Field(le=64)] = 1
     """NCCL channels: concurrent rings or trees."""
-    sockets: Annotated[Count, Field(le=64)] = 1
-    """Sockets, hence flows, of each channel and peer."""
+    sockets: Annotated[Count, Field(le=64)] | None = None
+    """Sockets, hence flows, of each connection (a channel to a peer); where not given, one, or as
+    many as NCCL takes for the NIC's driver if the stack is one of kernel TCP."""
+    helpers: Annotated[int, Strict(), Field(ge=0, le=16)] | None = None
+    """Threads that move the bytes of one connection over kernel TCP (NCCL_SOCKET_NTHREADS); 0 lets
+    the proxy thread of the process do it. NCCL's choice for the NIC's driver where not given."""
     streams: Annotated[Count, Field(le=64)] = 1
     """Collectives in flight at once."""
     routing: Literal["ecmp", "spray", "plan"] = "ecmp"

@@ -11,6 +11,7 @@ from sim.schema.errors import Path, Problem
 from sim.schema.fabric import Clos3, DualTor, Explicit, LeafSpine, Rail
 from sim.schema.model import Topology
 from sim.schema.scenario import Scenario
+from sim.schema.sockets import connection
 
 MOST_RESOURCES = 1 << 20
 """Links, caps and ways of GPUs that flows can use up: 16,384 hosts of 8 GPUs have 0.7 million."""
@@ -42,8 +43,9 @@ def check_resources(topology: Topology) -> Iterator[Problem]:
 
 
 def _host_resources(topology: Topology) -> int:
-    """Ports in both directions, five ways of each GPU, and what a host's VPC and cores limit."""
-    return sum(group.count * (2 * sum(group.nic_ports) + 5 * group.gpus.count + 5)
+    """Ports in both directions, five ways of each GPU, and what VPC, cores and memory limit."""
+    return sum(group.count * (2 * sum(group.nic_ports) + 5 * group.gpus.count + 5
+                              + group.numa_nodes)
                for group in topology.hosts)
 
 
@@ -93,9 +95,10 @@ def _too_many(topology: Topology, scenario: Scenario, job: str | None,
     exchanges = _exchanges(topology, job)
     peers = hosts if scenario.alltoall == "hierarchical" else gpus
     exchanged = gpus * (peers - 1) if exchanges else 0
-    flows = scenario.channels * max(_averaging(scenario, hosts, gpus),
-                                    exchanged * (scenario.sockets if hosts > 1 else 1))
-    key = "channels" if scenario.channels * scenario.sockets > 1 else "gpus"
+    sockets = connection(topology, scenario).sockets
+    flows = scenario.channels * max(_averaging(scenario, hosts, gpus, sockets),
+                                    exchanged * (sockets if hosts > 1 else 1))
+    key = "channels" if scenario.channels * sockets > 1 else "gpus"
     if flows > MOST_FLOWS:
         return Problem(f"{flows:,} flows at once in a collective of {gpus:,} GPUs", path=(key,),
                        allowed=f"at most {MOST_FLOWS:,}, with fewer GPUs, channels or sockets, or "
@@ -108,7 +111,7 @@ def _too_many(topology: Topology, scenario: Scenario, job: str | None,
     return None
 
 
-def _averaging(scenario: Scenario, hosts: int, gpus: int) -> int:
+def _averaging(scenario: Scenario, hosts: int, gpus: int, sockets: int) -> int:
     """Flows of a channel when gradients are averaged: between hosts each edge has its sockets.
 
     A ring leaves each host once, a tree has two edges a GPU, and in what else is in use each GPU
@@ -117,7 +120,7 @@ def _averaging(scenario: Scenario, hosts: int, gpus: int) -> int:
     if hosts == 1:
         return gpus
     edges = {"ring": hosts, "tree": 2 * gpus}.get(scenario.allreduce, gpus)
-    return max(edges * scenario.sockets, gpus)
+    return max(edges * sockets, gpus)
 
 
 def _hosts_in_use(topology: Topology, job: str | None, gpus: int) -> int:

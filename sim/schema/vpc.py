@@ -43,7 +43,7 @@ class Vpc(Model):
     """Packets/s of a host, per direction."""
     burst: Burst | None = None
     """What may exceed the host's cap for a while."""
-    mtu: PositiveBytes = 1500
-    """Largest IP packet of a vNIC."""
+    mtu: PositiveBytes | None = None
+    """Largest IP packet of a vNIC; the fabric's where not given."""
     overlay: Overlay | None = None
     """Encapsulation, if any."""
