@@ -21,7 +21,7 @@ local REASONS = {
     [3] = "the other end broke this protocol",
     [4] = "out of memory",
     [5] = "version: none in common",
-    [6] = "no path carries a whole frame",
+    [6] = "no path carries frames of a useful length",
     [7] = "nothing was heard from the other end for too long",
 }
 
@@ -176,6 +176,10 @@ local function summary(buffer, kind)
         text = string.format("%s packet %.0f message %.0f bytes %.0f+%.0f of %.0f", text,
             buffer(16, 4):le_uint(), buffer(20, 4):le_uint(), buffer(24, 4):le_uint(),
             buffer(14, 2):le_uint(), buffer(28, 4):le_uint())
+        local fragments = buffer(3, 1):uint()
+        if fragments > 0 then
+            text = text .. " in fragments, " .. fragments .. " to a chunk"
+        end
     elseif kind == 5 and buffer(3, 1):uint() == OFF_QUEUE then
         text = text .. " arrives on a wrong queue"
     end

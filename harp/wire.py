@@ -36,6 +36,7 @@ from harp.wire_sums import crc32c, header_tag
 HEADER_BYTES = 44
 TAGGED_BYTES = 36
 VERSION = 2
+FRAGMENTS_MAX = 64  # ``flags`` of DATA: into how many a whole chunk is cut, 2 at least; 0: whole
 OFF_QUEUE = 1  # ``flags`` of ACK: frames of its path arrive on a wrong queue
 TYPES = {1: "FIRST", 2: "COOKIE", 3: "ACCEPT", 4: "DATA", 5: "ACK", 6: "PROBE", 7: "CLOSE",
          8: "VERSION"}
@@ -46,7 +47,7 @@ REASONS = {
     3: "the other end broke this protocol",
     4: "out of memory",
     5: "version: none in common",
-    6: "no path carries a whole frame",
+    6: "no path carries frames of a useful length",
     7: "nothing was heard from the other end for too long",
 }
 

@@ -31,6 +31,9 @@ BUGS = {
     "COOKIE_ANYWHERE": "a cookie is good from any address",
     "ANSWER_TWICE": "one FIRST is answered over and over",
     "DEAD_FOREVER": "a path that went black does not return",
+    "LAST_FRAGMENT": "a chunk counts with its last fragment, whatever came before",
+    "TORN_BUFFER": "what came of a message before its buffer counts as in the buffer",
+    "BLACK_HOLE": "frames stay as long as they were where the path became narrow",
     "HASTY": "timeouts are shorter than a round trip",
 }
 

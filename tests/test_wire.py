@@ -12,7 +12,18 @@ import harp.wire
 import harp.wire_sums
 from harp import wire_sums
 from harp._cnet import ffi, lib
-from harp.wire import OFF_QUEUE, Ack, Close, Cookie, Harp, Parameters, Versions, holds, seal
+from harp.wire import (
+    FRAGMENTS_MAX,
+    OFF_QUEUE,
+    Ack,
+    Close,
+    Cookie,
+    Harp,
+    Parameters,
+    Versions,
+    holds,
+    seal,
+)
 
 U8, U16, U32, U64 = (st.integers(0, 2**bits - 1) for bits in (8, 16, 32, 64))
 FIELDS = ["version", "type", "path", "flags", "connection", "epoch", "length", "packet", "message",
@@ -59,6 +70,17 @@ def chunks(draw):
 
 
 @st.composite
+def fragments(draw):
+    """The same for a fragment, whose length need not divide its offset."""
+    last = draw(st.booleans())
+    length = draw(st.integers(1, 2000)) if last else 128 * draw(st.integers(1, 15))
+    offset = 128 * draw(st.integers(0, (2**30 - length) // 128 - 1))
+    size = offset + length if last else draw(st.integers(offset + length + 1, 2**30))
+    return {"flags": draw(st.integers(2, FRAGMENTS_MAX)), "message": draw(U32), "offset": offset,
+            "size": size}, draw(st.binary(min_size=length, max_size=length))
+
+
+@st.composite
 def parameters(draw):
     return {"connection": draw(st.integers(1, 2**64 - 1)), "nonce": draw(KEYS), "epoch": draw(U16),
             "segment": draw(st.integers(128, 2**16 - 1)), "paths": draw(st.integers(1, 256)),
@@ -100,7 +122,7 @@ def frames(draw, types=tuple(range(1, 9))):
     if kind == 8:
         fields["version"] = draw(U8)
     if kind == 4:
-        chunk, body = draw(chunks())
+        chunk, body = draw(chunks() | fragments())
         fields |= chunk
     elif kind == 6:
         body = draw(st.binary(max_size=1500))
@@ -224,7 +246,12 @@ def data_header(**changes):
 @pytest.mark.parametrize(("changes", "error"), [
     ({}, "OK"),
     ({"type": 0}, "TYPE"), ({"type": 9}, "TYPE"), ({"type": 255}, "TYPE"),
-    ({"flags": 1}, "UNUSED"),
+    ({"flags": 1}, "CHUNK"), ({"flags": 65}, "CHUNK"), ({"flags": 64}, "OK"),
+    ({"flags": 2, "length": 256, "offset": 128, "size": 1000}, "OK"),  # its chunk began there
+    ({"flags": 2, "length": 256, "offset": 64, "size": 1000}, "CHUNK"),
+    ({"flags": 2, "length": 200, "offset": 128, "size": 1000}, "CHUNK"),
+    ({"flags": 2, "length": 200, "offset": 128, "size": 328}, "OK"),
+    ({"flags": 2, "length": 0, "size": 0}, "CHUNK"),
     ({"offset": 1, "size": 129}, "CHUNK"),                         # offset not a multiple of 128
     ({"size": 129}, "OK"),                                         # there is a chunk after it
     ({"length": 100, "size": 200}, "CHUNK"),                       # only a last chunk may be odd

@@ -65,6 +65,8 @@ struct harp_connection *harp_connection_new(struct harp_engine *engine,
     connection->fd = -1;
     for (uint32_t p = 0; p <= session->paths; p++)
         connection->hops[p].hop = HARP_NO_HOP;
+    for (uint32_t i = 0; i < HARP_REASSEMBLIES; i++)
+        connection->assembling[i] = HARP_NO_FRAME;
     if (!take_memory(connection, session)) {
         harp_connection_free(connection);
         return NULL;

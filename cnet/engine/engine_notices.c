@@ -36,14 +36,6 @@ static void take_unreachable(struct harp_engine *engine, const struct harp_hop *
                       path, refused);
 }
 
-/* Whether a smaller MTU concerns this path is the session's to find out. */
-static void take_mtu(struct harp_engine *engine, const struct harp_hop *hop, uint32_t payload_max)
-{
-    struct harp_session *session = hop->connection->session;
-    if (payload_max < HARP_HEADER_BYTES + (uint32_t)harp_session_segment(session))
-        harp_session_path_narrowed(session, engine->now_ns, (uint8_t)(hop - hop->connection->hops));
-}
-
 void harp_engine_take_notice(struct harp_engine *engine, uint8_t port,
                              const struct harp_notice *notice)
 {
@@ -57,7 +49,8 @@ void harp_engine_take_notice(struct harp_engine *engine, uint8_t port,
     bool refused = is_refusal(notice, hop);
     for (; hop; hop = hop->next) {
         if (notice->type == HARP_NOTICE_MTU)
-            take_mtu(engine, hop, notice->payload_max);
+            harp_session_path_mtu(hop->connection->session, engine->now_ns,
+                                  (uint8_t)(hop - hop->connection->hops), notice->payload_max);
         else
             take_unreachable(engine, hop, refused, notice->type == HARP_NOTICE_GONE);
         harp_engine_wake(engine, hop->connection);

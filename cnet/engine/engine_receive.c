@@ -21,16 +21,32 @@ static const uint8_t *whole(struct harp_engine *engine, const struct harp_arriva
     return engine->scratch;
 }
 
-/* Lend the frame that holds a streamed chunk; copy it to one if it lies in the port's memory. */
-static bool lend(struct harp_engine *engine, struct harp_connection *connection,
-                 struct harp_arrival *arrival, const struct harp_header *header)
+/* A frame that holds a streamed chunk is the application's now. */
+static void lend(struct harp_engine *engine, struct harp_connection *connection, uint32_t frame,
+                 const uint8_t *bytes, uint32_t size, const struct harp_header *header,
+                 uint32_t offset)
+{
+    harp_frames_move(&engine->frames, frame, HARP_FRAME_ARRIVED, HARP_FRAME_LENT);
+    connection->lent++;
+    engine->owner[frame] = connection->index;
+    const struct harp_completion chunk = {.type = HARP_COMPLETION_CHUNK,
+                                          .size = size,
+                                          .message = header->message - connection->first_in,
+                                          .offset = offset,
+                                          .bytes = bytes,
+                                          .frame = frame};
+    harp_connection_complete(connection, &chunk);
+}
+
+/* Lend the frame that a chunk came in; copy it to one if it lies in the port's memory. */
+static bool lend_arrival(struct harp_engine *engine, struct harp_connection *connection,
+                         struct harp_arrival *arrival, const struct harp_header *header)
 {
     const uint8_t *bytes = arrival->bytes + HARP_HEADER_BYTES;
     uint32_t frame = arrival->frame;
     if (frame != HARP_NO_FRAME && !arrival->more) {
         if (!harp_open_payload(arrival->bytes, bytes, header->length))
             return false;
-        harp_frames_move(&engine->frames, frame, HARP_FRAME_ARRIVED, HARP_FRAME_LENT);
         arrival->kept = true;
     } else {
         if (header->length > engine->frames.frame_bytes ||
@@ -42,18 +58,29 @@ static bool lend(struct harp_engine *engine, struct harp_connection *connection,
             harp_frames_move(&engine->frames, frame, HARP_FRAME_ARRIVED, HARP_FRAME_FREE);
             return false;
         }
-        harp_frames_move(&engine->frames, frame, HARP_FRAME_ARRIVED, HARP_FRAME_LENT);
         bytes = copy;
     }
-    connection->lent++;
-    engine->owner[frame] = connection->index;
-    const struct harp_completion chunk = {.type = HARP_COMPLETION_CHUNK,
-                                          .size = header->length,
-                                          .message = header->message - connection->first_in,
-                                          .offset = header->offset,
-                                          .bytes = bytes,
-                                          .frame = frame};
-    harp_connection_complete(connection, &chunk);
+    lend(engine, connection, frame, bytes, header->length, header, header->offset);
+    return true;
+}
+
+/* Put a fragment of a streamed chunk to the others of it, and lend their frame with the last. */
+static bool reassemble(struct harp_engine *engine, struct harp_connection *connection,
+                       const struct harp_arrival *arrival, const struct harp_header *header,
+                       const struct harp_place *where)
+{
+    uint32_t *frame = &connection->assembling[where->entry];
+    if (*frame == HARP_NO_FRAME && !harp_frames_take(&engine->frames, HARP_FRAME_FILL, frame, 1))
+        return false;
+    uint8_t *bytes = harp_frame_at(&engine->frames, *frame);
+    if (where->within + header->length > engine->frames.frame_bytes ||
+        !harp_parts_copy(arrival, bytes + where->within))
+        return false;
+    if (!where->completes)
+        return true;
+    harp_frames_move(&engine->frames, *frame, HARP_FRAME_FILL, HARP_FRAME_ARRIVED);
+    lend(engine, connection, *frame, bytes, where->chunk_bytes, header, where->offset);
+    *frame = HARP_NO_FRAME;
     return true;
 }
 
@@ -63,13 +90,16 @@ static void place(struct harp_engine *engine, struct harp_connection *connection
 {
     bool holds = true;
     if (where->eager >= 0)
-        connection->eager_bytes[where->eager] = header->length;
-    if (where->streamed) {
-        holds = lend(engine, connection, arrival, header);
+        connection->eager_bytes[where->eager] = header->size;
+    if (where->streamed && where->entry >= 0) {
+        holds = reassemble(engine, connection, arrival, header, where);
+    } else if (where->streamed) {
+        holds = lend_arrival(engine, connection, arrival, header);
     } else if (header->length) {
         uint8_t *to = where->eager >= 0
                           ? connection->eager + (size_t)where->eager * connection->segment
-                          : where->buffer + where->offset;
+                          : where->buffer;
+        to += where->offset;
         holds = connection->config.read_early ? harp_parts_copy_lines(arrival, to)
                                               : harp_parts_copy(arrival, to);
     }

@@ -116,7 +116,9 @@ static void write_frame(struct harp_engine *engine, struct harp_connection *conn
         return;
     }
     assert(connection->keyed);
-    if (frame->header.type == HARP_DATA && connection->drafts && port->ops->send_frame &&
+    /* A fragment's header would lie in the payload of the one before. */
+    bool whole = frame->header.type == HARP_DATA && !frame->header.flags;
+    if (whole && connection->drafts && port->ops->send_frame &&
         send_draft(engine, port, hop->hop, frame, unsealed))
         return;
     uint8_t *slot = write_slot(port, hop->hop, frame);

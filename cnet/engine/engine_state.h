@@ -32,6 +32,7 @@
 #include "engine/schedule.h"
 #include "engine/stats.h"
 #include "session/listener.h"
+#include "session/reassembly.h"
 #include "wire/keys.h"
 
 #define HARP_TEND_NS UINT64_C(1000000)
@@ -121,6 +122,8 @@ struct harp_connection {
     } sent[HARP_MESSAGES];
     uint8_t *eager;
     uint32_t eager_bytes[HARP_EAGER];
+    uint32_t assembling[HARP_REASSEMBLIES]; /* frames, FILL, for streamed chunks in fragments; or
+                                               HARP_NO_FRAME */
     uint32_t reason;
     char why[HARP_WHY_BYTES];
     struct harp_hop hops[]; /* of each path; one more: whence FIRST came on a path that we lack */

@@ -32,12 +32,16 @@ bool harp_sent_has_room(struct harp_sent_ring *ring)
     return true;
 }
 
-struct harp_sent *harp_sent_add(struct harp_sent_ring *ring, uint64_t now_ns, uint16_t bytes)
+struct harp_sent *harp_sent_add(struct harp_sent_ring *ring, uint64_t now_ns, uint32_t bytes,
+                                uint16_t longest)
 {
     assert(ring->next - ring->tail < HARP_SENT_SLOTS);
     struct harp_sent *sent = slot_of(ring, ring->next);
-    *sent = (struct harp_sent){
-        .time_ns = now_ns, .packet = ring->next, .bytes = bytes, .state = HARP_FLYING};
+    *sent = (struct harp_sent){.time_ns = now_ns,
+                               .packet = ring->next,
+                               .bytes = bytes,
+                               .longest = longest,
+                               .state = HARP_FLYING};
     harp_bit_ring_set(&ring->flying_map, ring->next);
     harp_bit_ring_set(&ring->open_map, ring->next);
     ring->next++;

@@ -43,7 +43,8 @@ struct harp_sent {
     uint64_t packet;
     uint32_t message; /* DATA: number of the message */
     uint32_t chunk;   /* DATA: which of its chunks */
-    uint16_t bytes;   /* header and payload */
+    uint32_t bytes;   /* headers and payload */
+    uint16_t longest; /* of its frames: bytes of the only one, or of fragments but the last */
     uint8_t state;
     bool probe; /* a PROBE, which carries no chunk */
 };
@@ -63,9 +64,10 @@ void harp_sent_init(struct harp_sent_ring *ring, struct harp_sent *slots, uint64
 /* Whether a packet can be added. A LOST tail makes room, a FLYING one does not. */
 bool harp_sent_has_room(struct harp_sent_ring *ring);
 
-/* Give the next number and its slot to a packet; harp_sent_has_room must hold. The caller fills in
- * what the packet carries. */
-struct harp_sent *harp_sent_add(struct harp_sent_ring *ring, uint64_t now_ns, uint16_t bytes);
+/* Give the next number and its slot to a packet of `bytes`, in frames of which the longest has
+ * `longest`; harp_sent_has_room must hold. The caller fills in what the packet carries. */
+struct harp_sent *harp_sent_add(struct harp_sent_ring *ring, uint64_t now_ns, uint32_t bytes,
+                                uint16_t longest);
 
 /* The slot of `packet`, or NULL if it has none (any more, or yet). */
 struct harp_sent *harp_sent_at(struct harp_sent_ring *ring, uint64_t packet);

@@ -23,6 +23,7 @@ void harp_session_defaults(struct harp_session_config *config, uint16_t segment,
                  .dead_ns = 50 * MS},
         .dead_ns = 30000 * MS,
         .probe_most_ns = 100 * MS,
+        .base_bytes = HARP_PMTU_BASE,
         .ack_every = 16,
         .ack_soon_ns = HARP_ACK_SOON_NS,
         .ack_along_ns = HARP_ACK_SOON_NS,
@@ -117,6 +118,7 @@ void harp_session_agree(struct harp_session *session, const struct harp_paramete
     for (uint32_t p = 0; p < session->paths_n; p++)
         harp_path_init(&session->paths[p], session->slots + p * HARP_SENT_SLOTS, config->first,
                        peer->first, config->cc, &config->window);
+    harp_session_paths_begin(session);
     harp_outbox_init(&session->outbox, session->words, config->first, session->segment);
     if (peer->flags)
         harp_outbox_stream(&session->outbox, (uint32_t)harp_min(peer->frames, HARP_STREAM_MAX));
@@ -204,6 +206,10 @@ bool harp_session_post(struct harp_session *session, uint8_t *buffer, uint32_t c
         !harp_inbox_has_room(&session->inbox))
         return false;
     bool too_long;
+#ifndef HARP_BUG_TORN_BUFFER
+    if (session->reassembly.busy) /* what an eager slot has of a message is no part of its buffer */
+        harp_reassembly_forget(&session->reassembly, session->inbox.posted);
+#endif
     *eager = harp_inbox_post(&session->inbox, buffer, capacity, context, &too_long);
     if (too_long && session->state == HARP_CLOSED) /* the other end is done: only ours learns */
         harp_session_end(session, HARP_REASON_TOO_LONG, false);

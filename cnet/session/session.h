@@ -70,7 +70,7 @@ enum harp_reason {
     HARP_REASON_PROTOCOL = 3,
     HARP_REASON_MEMORY = 4,
     HARP_REASON_VERSION = 5,
-    HARP_REASON_MTU = 6,         /* no path carries a full frame, though all carry small ones */
+    HARP_REASON_MTU = 6, /* no path carries frames of BASE_PLPMTU, though all carry small ones */
     HARP_REASON_UNHEARD = 7,     /* SILENT of the other end, which this one reaches all the same */
     HARP_REASON_SILENT = 256,    /* nothing was heard for dead_ns */
     HARP_REASON_NO_ANSWER = 257, /* the handshake did not finish within dead_ns */
@@ -92,6 +92,7 @@ struct harp_session_config {
     struct harp_loss_limits loss;
     uint64_t dead_ns;       /* a peer that is silent this long is gone */
     uint64_t probe_most_ns; /* longest pause between probes of a dead path, or for credit */
+    uint16_t base_bytes;    /* UDP payload that any path takes: BASE_PLPMTU (RFC 8899) */
     uint32_t ack_every;     /* packets of one path after which an ACK does not wait */
     bool app_drives;       /* threads that may stop at any moment drive it, with a helper that comes
                               late; false: one that is always there */
@@ -133,9 +134,14 @@ enum harp_verdict {
 
 struct harp_place {
     uint8_t *buffer; /* the posted buffer; NULL with an eager slot, or without payload */
-    uint32_t offset; /* where in it */
+    uint32_t offset; /* where in it; streamed: where in the message the chunk begins */
     int eager;       /* the eager slot, or -1 */
     bool streamed;   /* keep the frame and lend it to the application; no buffer */
+    /* Streamed, and not all of its chunk: put it into a frame beside, one for each entry, */
+    int entry;            /* below HARP_REASSEMBLIES, or -1: the chunk is in this frame */
+    uint32_t within;      /* where in that frame */
+    bool completes;       /* if the CRC holds, the frame has the whole chunk: lend it, */
+    uint16_t chunk_bytes; /* so many bytes, and take another one for this entry next time */
 };
 
 /* Take a frame in. `waited_ns` is how long it had lain in this host when the caller took it up, 0
@@ -233,7 +239,7 @@ void harp_reason_explain(const struct harp_event *closed, char *out, size_t room
  * (sent.h); what comes later than that stays lost. */
 /* cdef: begin */
 struct harp_session_counters {
-    uint64_t data_sent;    /* DATA frames */
+    uint64_t data_sent;    /* packets with a chunk, be it in one frame or in fragments */
     uint64_t data_again;   /* of these, chunks that had travelled before */
     uint64_t placed;       /* payloads that counted */
     uint64_t lost;         /* packets given up and not found since: goes down when they are */
@@ -243,6 +249,8 @@ struct harp_session_counters {
     uint64_t bad_payloads; /* CRC did not hold */
     uint64_t paths_died;
     uint64_t paths_returned;
+    uint64_t pmtu_shrunk; /* times that a path's frames became shorter (pmtu.h) */
+    uint64_t pmtu_grown;
 };
 /* cdef: end */
 
@@ -253,10 +261,10 @@ bool harp_session_path_lives(const struct harp_session *session, uint8_t path);
 
 /* Paths. What keeps data off a path although it lives:
  * - the listening end has heard nothing on it yet, so it does not know where it leads;
- * - full frames do not pass, though small ones do (mtu_fails). A padded PROBE of a full frame opens
- *   every path; if three are lost where later packets arrive, the path fails, and is tried again
- *   ever more rarely. A path that loses 32 full frames in a row is tried anew. When no path that
- *   lives has passed any for dead_ns, the connection ends (HARP_REASON_MTU);
+ * - frames of BASE_PLPMTU do not pass, though small ones do (mtu_fails; pmtu.h says how that is
+ *   found out). When no path that lives has passed any for dead_ns, the connection ends
+ *   (HARP_REASON_MTU);
+ * - whole chunks do not pass in one frame (fragments > 1), unless they do on no other path;
  * - it is retired, here by harp_session_path_retire or by the peer, at whose host it arrives on
  *   another engine's queue (off_queue); unless no other path is left. */
 /* cdef: begin */
@@ -267,10 +275,13 @@ struct harp_path_info {
     bool retired;   /* by harp_session_path_retire */
     bool off_queue; /* by the peer */
     bool mtu_fails;
-    bool validating;          /* the peer's new address has not answered yet */
-    uint16_t confirmed_bytes; /* largest UDP payload known to have arrived */
-    uint16_t probing_bytes;   /* padded PROBE under way; 0 if none is */
-    uint64_t smoothed_ns;     /* round trip without the far host's part; 0 while unknown */
+    bool validating;      /* the peer's new address has not answered yet */
+    uint8_t fragments;    /* into which a whole chunk is cut here */
+    uint16_t frame_bytes; /* UDP payload of a frame with as much as it may have: PLPMTU */
+    uint16_t
+        confirmed_bytes;    /* largest UDP payload known to have arrived since that was in doubt */
+    uint16_t probing_bytes; /* padded PROBE under way; 0 if none is */
+    uint64_t smoothed_ns;   /* round trip without the far host's part; 0 while unknown */
     uint64_t least_ns;
     uint64_t window_bytes;
     uint64_t flying_bytes;
@@ -286,10 +297,11 @@ bool harp_session_path_info(const struct harp_session *session, uint8_t path,
 /* Put no data on this path any more unless no other lives; and take that back. */
 void harp_session_path_retire(struct harp_session *session, uint8_t path, bool retired);
 
-/* ICMP, or the kernel, says that this path takes no whole frame any more. ICMP can be forged, so
- * the path is only asked whether it is so, at most once a timeout: by a whole PROBE, sooner than
- * lost data would tell (RFC 8899, section 4.6.2). */
-void harp_session_path_narrowed(struct harp_session *session, uint64_t now_ns, uint8_t path);
+/* ICMP, or the kernel, says that this path takes UDP payloads of `payload_max` bytes. ICMP can be
+ * forged, so the path is only asked whether it is so, at most once a timeout: by PROBEs of the size
+ * in use, sooner than lost data would tell (RFC 8899, section 4.6.2), or of a larger one. */
+void harp_session_path_mtu(struct harp_session *session, uint64_t now_ns, uint8_t path,
+                           uint32_t payload_max);
 
 /* Whether a frame of the connection, whose tag holds, has a larger number than all that have come
  * on its path: then it is no replay, and nobody else's than the peer's. */

@@ -39,7 +39,8 @@ void harp_session_detect(struct harp_session *session, struct harp_path *path)
     for (struct harp_sent *sent;
          (sent = harp_loss_next(&path->loss, &path->sent, &path->rtt, &cursor, session->now_ns));) {
         session->ack_steps++;
-        loss.bytes += sent->bytes;
+        if (!harp_session_tries_size(session, path, sent)) /* RFC 8899, section 3, item 7 */
+            loss.bytes += sent->bytes;
         give_up(session, path, sent, true);
     }
     if (loss.bytes)
@@ -160,7 +161,7 @@ static void path_news(struct harp_session *session, struct harp_path *path,
         path->dead = false;
         path->probe_at_ns = HARP_NEVER;
         session->counters.paths_returned++;
-        harp_session_paths_rate(session);
+        harp_session_path_returned(session, path);
     }
 #endif
 }

@@ -54,7 +54,6 @@ static void accepted(struct harp_session *session, const struct harp_parameters 
     if (session->repeats == 1)
         harp_rtt_sample(&session->paths[0].rtt, session->now_ns,
                         session->now_ns - session->first_sent_ns, 0);
-    harp_session_paths_begin(session);
     for (uint32_t p = 0; p < session->paths_n; p++)
         harp_session_path_heard(session, (uint8_t)p);
 }

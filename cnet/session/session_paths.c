@@ -2,64 +2,64 @@
 
 #include "session/session_state.h"
 
-#define SIZE_TRIES 3 /* full frames lost in a row after which a path carries no data */
-#define WHOLE_LOST                                                                                 \
-    32                  /* full frames lost in a row after which the path may have become narrower \
-                         */
-#define SIZE_BACKOFF 10 /* of the pause between tries of a path that does not carry them */
+/* Frames of the size in use lost in a row after which the path may have become narrower. */
+#define LONG_LOST 32
 
 static uint8_t number_of(const struct harp_session *session, const struct harp_path *path)
 {
     return (uint8_t)(path - session->paths);
 }
 
-static uint16_t full_bytes(const struct harp_session *session)
-{
-    return (uint16_t)(HARP_HEADER_BYTES + session->segment);
-}
-
 static bool fails(const struct harp_standing *standing)
 {
-    return standing->size_fails >= SIZE_TRIES;
+    return standing->pmtu.state == HARP_PMTU_ERROR;
 }
 
-static bool wanted(const struct harp_standing *standing)
+/* How good a path is among others: a NIC's queue costs more than fragments do. 0: it carries no
+ * data at all. */
+static uint32_t rank_path(const struct harp_standing *standing)
 {
-    return !standing->retired && !standing->off_queue;
+    if (!standing->heard || standing->validating || fails(standing))
+        return 0;
+    bool wanted = !standing->retired && !standing->off_queue;
+    return 1 + 2 * wanted + (standing->pmtu.fragments == 1);
 }
 
-/* A path that is not wanted still carries data when there is no other. */
+/* A path that is not wanted, or narrow, still carries data when there is no better one. */
 void harp_session_paths_rate(struct harp_session *session)
 {
-    bool choice = false;
+    uint32_t best = 0;
+    for (uint32_t p = 0; p < session->paths_n; p++)
+        if (!session->paths[p].dead)
+            best = (uint32_t)harp_max(best, rank_path(&session->standing[p]));
     for (uint32_t p = 0; p < session->paths_n; p++) {
-        const struct harp_standing *standing = &session->standing[p];
-        bool can = standing->heard && !fails(standing) && !standing->validating;
-        session->paths[p].barred = !can;
-        choice |= can && !session->paths[p].dead && wanted(standing);
+        uint32_t rank = rank_path(&session->standing[p]);
+        session->paths[p].barred = !rank || rank < best;
     }
-    for (uint32_t p = 0; choice && p < session->paths_n; p++)
-        session->paths[p].barred |= !wanted(&session->standing[p]);
 }
 
 void harp_session_paths_begin(struct harp_session *session)
 {
-    for (uint32_t p = 0; p < session->paths_n; p++)
-        session->standing[p] = (struct harp_standing){
-            .size_at_ns = HARP_NEVER, .flag_largest = (uint64_t)session->config.first - 1};
+    for (uint32_t p = 0; p < session->paths_n; p++) {
+        session->standing[p] =
+            (struct harp_standing){.flag_largest = (uint64_t)session->config.first - 1};
+        harp_pmtu_init(&session->standing[p].pmtu, session->segment, session->config.base_bytes);
+    }
     harp_session_paths_rate(session);
 }
 
-/* Its first frames are a full one and then a small one, by whose arrival we know of the other. */
-static void try_full(struct harp_session *session, uint8_t path)
+/* A frame of the size that is tried and then a small one, by whose arrival we know of the other. */
+static void try_size(struct harp_session *session, uint8_t path)
 {
     struct harp_standing *standing = &session->standing[path];
-    harp_session_wake(session, path);
-    standing->size_at_ns = HARP_NEVER;
-    if (standing->size != HARP_SIZE_NONE)
+    if (standing->size != HARP_SIZE_NONE || session->paths[path].dead)
+        return;
+    uint16_t bytes = harp_pmtu_probe_bytes(&standing->pmtu, session->now_ns);
+    if (!bytes)
         return;
     standing->size = HARP_SIZE_DUE;
-    standing->size_bytes = full_bytes(session);
+    standing->size_bytes = bytes;
+    harp_session_wake(session, path);
     if (session->paths[path].probe == HARP_PROBE_NONE)
         session->paths[path].probe = HARP_PROBE_PLAIN;
 }
@@ -67,8 +67,9 @@ static void try_full(struct harp_session *session, uint8_t path)
 void harp_session_path_heard(struct harp_session *session, uint8_t path)
 {
     session->standing[path].heard = true;
+    session->standing[path].pmtu.next_ns = session->now_ns;
     harp_session_paths_rate(session);
-    try_full(session, path);
+    try_size(session, path);
 }
 
 static bool is_size_probe(const struct harp_standing *standing, const struct harp_sent *sent)
@@ -76,30 +77,13 @@ static bool is_size_probe(const struct harp_standing *standing, const struct har
     return standing->size == HARP_SIZE_FLYING && sent->probe && sent->bytes == standing->size_bytes;
 }
 
-void harp_session_path_settled(struct harp_session *session, struct harp_path *path,
-                               const struct harp_sent *sent)
+bool harp_session_tries_size(const struct harp_session *session, const struct harp_path *path,
+                             const struct harp_sent *sent)
 {
-    struct harp_standing *standing = &session->standing[number_of(session, path)];
-    if (standing->validating && !harp_packet_before(sent->packet, standing->validating_from)) {
-        standing->validating = false;
-        harp_session_paths_rate(session);
-    }
-    if (is_size_probe(standing, sent))
-        standing->size = HARP_SIZE_NONE;
-    if (sent->bytes >= full_bytes(session))
-        standing->whole_lost = 0;
-    if (sent->bytes <= standing->confirmed_bytes)
-        return;
-    standing->confirmed_bytes = sent->bytes;
-    if (sent->bytes < full_bytes(session))
-        return;
-    standing->size_at_ns = HARP_NEVER;
-    standing->size_fails = 0;
-    session->narrow_ns = HARP_NEVER;
-    harp_session_paths_rate(session);
+    return is_size_probe(&session->standing[number_of(session, path)], sent);
 }
 
-/* Whether every path is a PMTU black hole, or dead. */
+/* Whether no path carries data: they are dead, or not even frames of BASE_PLPMTU pass. */
 static bool no_path_carries_data(const struct harp_session *session)
 {
     for (uint32_t p = 0; p < session->paths_n; p++)
@@ -121,14 +105,57 @@ static void give_up_if_narrow_for_long(struct harp_session *session)
         harp_session_part(session, HARP_REASON_MTU);
 }
 
-/* Routes change, and with them what a path carries: it must show again that it carries whole
- * frames. */
-static void suspect_pmtu_black_hole(struct harp_session *session, uint8_t path)
+/* The path's PMTU may be another than before. */
+static void follow_pmtu(struct harp_session *session, uint8_t path, const struct harp_pmtu *before)
 {
-    session->standing[path].whole_lost = 0;
-    session->standing[path].confirmed_bytes = 0;
-    if (session->standing[path].size_at_ns == HARP_NEVER)
-        try_full(session, path);
+    const struct harp_pmtu *pmtu = &session->standing[path].pmtu;
+    if (pmtu->fragments != before->fragments || pmtu->state != before->state)
+        harp_session_paths_rate(session);
+    session->counters.pmtu_shrunk += pmtu->fragments > before->fragments;
+    session->counters.pmtu_grown += pmtu->fragments < before->fragments;
+    try_size(session, path);
+}
+
+static void confirm_size(struct harp_session *session, uint8_t path, uint16_t bytes)
+{
+    struct harp_standing *standing = &session->standing[path];
+    struct harp_pmtu before = standing->pmtu;
+    standing->confirmed_bytes = (uint16_t)harp_max(standing->confirmed_bytes, bytes);
+    if (bytes < harp_pmtu_frame_bytes(&standing->pmtu))
+        return;
+    standing->long_lost = 0;
+    harp_pmtu_arrived(&standing->pmtu, bytes, session->now_ns);
+    session->narrow_ns = HARP_NEVER;
+    follow_pmtu(session, path, &before);
+}
+
+void harp_session_path_settled(struct harp_session *session, struct harp_path *path,
+                               const struct harp_sent *sent)
+{
+    uint8_t number = number_of(session, path);
+    struct harp_standing *standing = &session->standing[number];
+    if (standing->validating && !harp_packet_before(sent->packet, standing->validating_from)) {
+        standing->validating = false;
+        harp_session_paths_rate(session);
+    }
+    if (is_size_probe(standing, sent))
+        standing->size = HARP_SIZE_NONE;
+    bool in_fragments = sent->bytes != sent->longest; /* of which some may have come elsewhere */
+    bool news = sent->longest > standing->confirmed_bytes || standing->long_lost || sent->probe;
+    if (news && !in_fragments)
+        confirm_size(session, number, sent->longest);
+}
+
+/* Routes change, and with them what a path carries: it must show again that it carries frames of
+ * the size in use (black hole detection, RFC 8899, section 4.2). */
+static void suspect_black_hole(struct harp_session *session, uint8_t path, uint32_t hint_bytes)
+{
+    struct harp_standing *standing = &session->standing[path];
+    struct harp_pmtu before = standing->pmtu;
+    standing->long_lost = 0;
+    standing->confirmed_bytes = 0;
+    harp_pmtu_suspect(&standing->pmtu, session->now_ns, hint_bytes);
+    follow_pmtu(session, path, &before);
 }
 
 void harp_session_path_lost(struct harp_session *session, struct harp_path *path,
@@ -136,20 +163,29 @@ void harp_session_path_lost(struct harp_session *session, struct harp_path *path
 {
     uint8_t number = number_of(session, path);
     struct harp_standing *standing = &session->standing[number];
+    bool tried = is_size_probe(standing, sent);
     standing->lost++;
-    if (sent->bytes >= full_bytes(session) && ++standing->whole_lost == WHOLE_LOST)
-        suspect_pmtu_black_hole(session, number);
-    if (!is_size_probe(standing, sent))
+    if (!tried && sent->longest >= harp_pmtu_frame_bytes(&standing->pmtu) &&
+        ++standing->long_lost == LONG_LOST)
+        suspect_black_hole(session, number, 0);
+    if (!tried)
         return;
+    struct harp_pmtu before = standing->pmtu;
+    uint64_t rto_ns = harp_loss_rto_ns(&path->rtt, &session->config.loss);
     standing->size = HARP_SIZE_NONE;
-    if (standing->confirmed_bytes >= full_bytes(session) || sent->bytes < full_bytes(session))
-        return;
-    if (overtaken && standing->size_fails < SIZE_BACKOFF)
-        standing->size_fails++;
-    harp_session_paths_rate(session);
-    uint64_t wait_ns = harp_loss_rto_ns(&path->rtt, &session->config.loss) << standing->size_fails;
-    standing->size_at_ns = session->now_ns + harp_min(wait_ns, session->config.probe_most_ns);
+    harp_pmtu_lost(&standing->pmtu, sent->longest, overtaken, session->now_ns, rto_ns,
+                   session->config.probe_most_ns);
+    follow_pmtu(session, number, &before);
     give_up_if_narrow_for_long(session);
+}
+
+/* It went silent with long frames under way, and answers a small one. */
+void harp_session_path_returned(struct harp_session *session, struct harp_path *path)
+{
+    uint8_t number = number_of(session, path);
+    harp_session_paths_rate(session);
+    if (session->standing[number].long_lost)
+        suspect_black_hole(session, number, 0);
 }
 
 void harp_session_path_found(struct harp_session *session, struct harp_path *path)
@@ -172,8 +208,7 @@ void harp_session_path_flag(struct harp_session *session, uint8_t path, uint64_t
 
 void harp_session_path_timer(struct harp_session *session, uint8_t path)
 {
-    if (!session->paths[path].dead && session->standing[path].size_at_ns <= session->now_ns)
-        try_full(session, path);
+    try_size(session, path);
 }
 
 uint64_t harp_session_path_due_ns(const struct harp_session *session, uint8_t path)
@@ -183,7 +218,9 @@ uint64_t harp_session_path_due_ns(const struct harp_session *session, uint8_t pa
                session->paths[path].sent.next - session->paths[path].sent.tail < HARP_SENT_SLOTS;
     if (session->paths[path].dead)
         return HARP_NEVER; /* it is tried again when it returns */
-    return due ? session->now_ns : standing->size_at_ns;
+    if (due)
+        return session->now_ns;
+    return standing->size == HARP_SIZE_NONE ? standing->pmtu.next_ns : HARP_NEVER;
 }
 
 static bool exists(const struct harp_session *session, uint8_t path)
@@ -211,6 +248,8 @@ bool harp_session_path_info(const struct harp_session *session, uint8_t path,
         .off_queue = standing->off_queue,
         .mtu_fails = fails(standing),
         .validating = standing->validating,
+        .fragments = standing->pmtu.fragments,
+        .frame_bytes = harp_pmtu_frame_bytes(&standing->pmtu),
         .confirmed_bytes = standing->confirmed_bytes,
         .probing_bytes = standing->size == HARP_SIZE_NONE ? 0 : standing->size_bytes,
         .smoothed_ns = harp_rtt_smoothed_ns(&at->rtt),
@@ -231,7 +270,8 @@ void harp_session_path_retire(struct harp_session *session, uint8_t path, bool r
     harp_session_paths_rate(session);
 }
 
-void harp_session_path_narrowed(struct harp_session *session, uint64_t now_ns, uint8_t path)
+void harp_session_path_mtu(struct harp_session *session, uint64_t now_ns, uint8_t path,
+                           uint32_t payload_max)
 {
     harp_session_clock(session, now_ns);
     if (session->state != HARP_OPEN || !exists(session, path) || !session->standing[path].heard)
@@ -241,12 +281,19 @@ void harp_session_path_narrowed(struct harp_session *session, uint64_t now_ns, u
     if (standing->narrowed_at_ns && session->now_ns - standing->narrowed_at_ns < pause_ns)
         return;
     standing->narrowed_at_ns = session->now_ns;
-    suspect_pmtu_black_hole(session, path);
+    if (payload_max < harp_pmtu_frame_bytes(&standing->pmtu)) {
+        suspect_black_hole(session, path, payload_max);
+    } else if (standing->pmtu.state == HARP_PMTU_COMPLETE && standing->pmtu.fragments > 1) {
+        standing->pmtu.next_ns = session->now_ns;
+        try_size(session, path);
+    }
 }
 
 bool harp_session_is_newest(const struct harp_session *session, const struct harp_header *header)
 {
     bool numbered = header->type == HARP_DATA || header->type == HARP_PROBE;
+    if (header->flags) /* of fragments one number comes again and again */
+        return false;
     return numbered && exists(session, header->path) &&
            header->connection == session->config.connection &&
            header->epoch == session->config.epoch &&

@@ -20,8 +20,9 @@ static const char *cause_of(uint32_t reason)
     case HARP_REASON_VERSION:
         return "the two ends have no version of the protocol in common";
     case HARP_REASON_MTU:
-        return "no path carries a full frame, though small ones pass: set the MTU of this host to "
-               "what the whole path carries";
+        return "no path carries packets of a useful length, though small ones pass: see where the "
+               "network "
+               "between drops them; an MTU of 1280 all along is enough";
     case HARP_REASON_UNHEARD:
         return "one end heard nothing from the other for too long, though the other lives: the "
                "network drops what goes one way, or that process was stopped";

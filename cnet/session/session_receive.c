@@ -1,5 +1,6 @@
 #include <assert.h>
 
+#include "session/fragment.h"
 #include "session/session_state.h"
 
 /* Whether a frame is for this connection in its present life. */
@@ -24,7 +25,6 @@ static void confirmed(struct harp_session *session)
     harp_session_hears(session);
     session->keep_at_ns =
         session->now_ns + harp_session_spread_ns(session, harp_session_quiet_ns(session) / 2);
-    harp_session_paths_begin(session);
     if (session->answer_path < session->paths_n) {
         session->heard_path = session->answer_path;
         harp_session_path_heard(session, session->answer_path); /* FIRST came there */
@@ -49,32 +49,96 @@ static enum harp_verdict take_probe(struct harp_session *session, const struct h
 }
 
 static enum harp_verdict place_into(struct harp_session *session, const struct harp_header *header,
-                                    enum harp_fit fit, struct harp_place *place)
+                                    const struct harp_header *chunk, enum harp_fit fit,
+                                    struct harp_place *place)
 {
     session->placing = true;
     session->placing_fit = fit;
-    session->placing_header = *header;
-    if (fit == HARP_FIT_STREAM)
-        *place = (struct harp_place){.offset = header->offset, .eager = -1, .streamed = true};
-    else if (fit == HARP_FIT_EAGER)
-        *place = (struct harp_place){.eager = (int)(header->message % HARP_EAGER)};
-    else
-        *place =
-            (struct harp_place){.buffer = harp_inbox_slot(&session->inbox, header->message)->buffer,
-                                .offset = header->offset,
-                                .eager = -1};
+    session->placing_header = *chunk;
+    *place = (struct harp_place){.offset = header->offset, .entry = -1, .eager = -1};
+    if (fit == HARP_FIT_STREAM) {
+        place->streamed = true;
+        place->offset = chunk->offset;
+    } else if (fit == HARP_FIT_EAGER) {
+        place->eager = (int)(header->message % HARP_EAGER);
+    } else {
+        place->buffer = harp_inbox_slot(&session->inbox, header->message)->buffer;
+    }
+    return HARP_PLACE;
+}
+
+/* Frames that are lent, and that chunks in fragments are put together in, are no more than there
+ * are. */
+static bool has_frame(const struct harp_session *session, int entry)
+{
+    const struct harp_inbox *inbox = &session->inbox;
+    return entry >= 0 || inbox->lent - inbox->placed > harp_reassembly_count(&session->reassembly);
+}
+
+/* What a frame adds to the entry of its chunk. False if it is there already. */
+static bool add_to_entry(struct harp_session *session, const struct harp_header *header,
+                         const struct harp_header *chunk, int entry)
+{
+    uint8_t fragments = header->flags ? header->flags : 1;
+    uint32_t step = harp_fragment_bytes(session->segment, fragments);
+    uint64_t all = UINT64_MAX >> (63 - (chunk->length - 1u) / step);
+    uint64_t come = session->reassembly.entries[entry].come;
+    session->placing_entry = entry;
+    session->placing_come = come | UINT64_C(1) << (header->offset - chunk->offset) / step;
+    session->placing_completes = session->placing_come == all;
+#ifdef HARP_BUG_LAST_FRAGMENT
+    session->placing_completes = session->placing_come > all >> 1;
+#endif
+    return session->placing_come != come;
+}
+
+/* A fragment, or a chunk in one frame while fragments of some have come. */
+static enum harp_verdict place_in_entry(struct harp_session *session,
+                                        const struct harp_header *header,
+                                        const struct harp_header *chunk, enum harp_fit fit,
+                                        struct harp_place *place)
+{
+    struct harp_reassembly *table = &session->reassembly;
+    uint32_t number = chunk->offset / session->segment;
+    int entry = harp_reassembly_find(table, header->message, number);
+    bool contradicts = entry >= 0 && table->entries[entry].size != header->size;
+    if (contradicts || (fit == HARP_FIT_STREAM && !has_frame(session, entry))) {
+        harp_session_part(session, HARP_REASON_PROTOCOL);
+        return HARP_DROP;
+    }
+    if (entry < 0 && !header->flags)
+        return place_into(session, header, chunk, fit, place);
+    entry = harp_reassembly_begin(table, chunk, number, header->flags ? header->flags : 1);
+    if (!add_to_entry(session, header, chunk, entry)) {
+        session->counters.duplicates++;
+        return HARP_DROP;
+    }
+    place_into(session, header, chunk, fit, place);
+    place->entry = entry;
+    place->within = header->offset - chunk->offset;
+    place->completes = session->placing_completes;
+    place->chunk_bytes = chunk->length;
     return HARP_PLACE;
 }
 
 static enum harp_verdict take_data(struct harp_session *session, const struct harp_header *header,
                                    struct harp_place *place)
 {
-    enum harp_fit fit = harp_inbox_fit(&session->inbox, header);
+    struct harp_header whole;
+    const struct harp_header *chunk = header;
+    enum harp_fit fit = HARP_FIT_BROKEN;
+    if (header->flags)
+        chunk = harp_fragment_chunk(header, session->segment, &whole) ? &whole : NULL;
+    if (chunk)
+        fit = harp_inbox_fit(&session->inbox, chunk);
     switch (fit) {
     case HARP_FIT_BUFFER:
     case HARP_FIT_STREAM:
     case HARP_FIT_EAGER:
-        return place_into(session, header, fit, place);
+        session->placing_entry = -1;
+        if (header->flags || session->reassembly.busy)
+            return place_in_entry(session, header, chunk, fit, place);
+        return place_into(session, header, chunk, fit, place);
     case HARP_FIT_DUPLICATE:
         session->counters.duplicates++;
         count_arrival(session, header);
@@ -99,7 +163,8 @@ static enum harp_verdict take_numbered(struct harp_session *session,
         session->counters.duplicates++;
         return HARP_DROP;
     }
-    path->marked += marked;
+    path->marked += marked && !header->flags;
+    session->placing_marked = marked && header->flags; /* a packet counts once */
     return header->type == HARP_PROBE ? take_probe(session, header)
                                       : take_data(session, header, place);
 }
@@ -131,6 +196,19 @@ enum harp_verdict harp_session_receive(struct harp_session *session, uint64_t no
     return HARP_DROP;
 }
 
+/* The frame adds to what has come of its chunk. Whether that is whole now. */
+static bool complete_entry(struct harp_session *session)
+{
+    struct harp_reassembly_entry *entry = &session->reassembly.entries[session->placing_entry];
+    entry->come = session->placing_come;
+    entry->marked |= session->placing_marked;
+    if (!session->placing_completes)
+        return false;
+    session->paths[session->placing_header.path].marked += entry->marked;
+    harp_reassembly_end(&session->reassembly, session->placing_entry);
+    return true;
+}
+
 void harp_session_placed(struct harp_session *session, bool holds)
 {
     assert(session->placing);
@@ -143,6 +221,8 @@ void harp_session_placed(struct harp_session *session, bool holds)
         session->counters.bad_payloads++;
         return;
     }
+    if (session->placing_entry >= 0 && !complete_entry(session))
+        return;
     session->counters.placed++;
     count_arrival(session, header);
     struct harp_path *path = &session->paths[header->path];

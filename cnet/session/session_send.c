@@ -1,5 +1,6 @@
 #include <assert.h>
 
+#include "session/fragment.h"
 #include "session/session_state.h"
 
 /* Frames that go the same way in a row, so that segmentation offload has work: what a super-packet
@@ -35,34 +36,87 @@ uint8_t harp_session_pick_path(const struct harp_session *session, uint8_t wante
     return second < 0 ? wanted : (uint8_t)second;
 }
 
-/* Give the frame the next number of its path. */
-static struct harp_sent *number(struct harp_session *session, struct harp_frame *frame)
+/* Give the next number of its path to a packet. */
+static struct harp_sent *number_packet(struct harp_session *session, uint8_t path, uint32_t bytes,
+                                       uint16_t longest)
 {
-    struct harp_path *path = &session->paths[frame->path];
-    struct harp_sent *sent = harp_sent_add(&path->sent, session->now_ns,
-                                           (uint16_t)(HARP_HEADER_BYTES + frame->header.length));
-    frame->header.packet = (uint32_t)sent->packet;
-    frame->lap = (uint32_t)(sent->packet >> 32) & HARP_LAP_MAX;
-    harp_loss_sent(&path->loss, session->now_ns);
-    harp_session_wake(session, frame->path);
+    struct harp_path *on = &session->paths[path];
+    struct harp_sent *sent = harp_sent_add(&on->sent, session->now_ns, bytes, longest);
+    harp_loss_sent(&on->loss, session->now_ns);
+    harp_session_wake(session, path);
     return sent;
 }
 
-static void write_data(struct harp_session *session, struct harp_frame *frame, uint8_t path,
-                       const struct harp_pick *pick)
+static void write_number(struct harp_frame *frame, uint64_t packet)
+{
+    frame->header.packet = (uint32_t)packet;
+    frame->lap = (uint32_t)(packet >> 32) & HARP_LAP_MAX;
+}
+
+static void write_data(const struct harp_session *session, struct harp_frame *frame, uint8_t path,
+                       const struct harp_pick *pick, uint64_t packet)
 {
     harp_session_header(session, frame, HARP_DATA, path);
+    write_number(frame, packet);
     frame->header.message = pick->message;
     frame->header.offset = pick->offset;
     frame->header.size = pick->size;
     frame->header.length = pick->length;
     frame->payload = pick->payload;
     frame->again = pick->again;
-    struct harp_sent *sent = number(session, frame);
+}
+
+/* Frames of the packet that is being cut, as many as there is room for. Its chunk may have been
+ * acknowledged meanwhile, or the packet given up: then the rest is of no use. */
+static size_t send_fragments(struct harp_session *session, struct harp_frame *frames, size_t room)
+{
+    struct harp_cut *cut = &session->cut;
+    const struct harp_sent *sent = harp_sent_at(&session->paths[cut->path].sent, cut->packet);
+    struct harp_pick pick;
+    size_t n = 0;
+    if (!cut->fragments)
+        return 0;
+    bool wanted = sent && sent->state == HARP_FLYING &&
+                  harp_outbox_repeat(&session->outbox, sent->message, sent->chunk, &pick);
+    uint16_t step = harp_fragment_bytes(session->segment, cut->fragments);
+    for (; wanted && cut->at < pick.length && n < room; cut->at += step) {
+        struct harp_frame *frame = &frames[n++];
+        write_data(session, frame, cut->path, &pick, cut->packet);
+        frame->again = cut->again;
+        frame->header.flags = cut->fragments;
+        frame->header.offset += cut->at;
+        frame->header.length = (uint16_t)harp_min(step, pick.length - cut->at);
+        if (frame->payload)
+            frame->payload += cut->at;
+    }
+    if (!wanted || cut->at >= pick.length)
+        cut->fragments = 0;
+    return n;
+}
+
+/* A packet with a chunk: one frame, or the first of its fragments. Returns how many frames. */
+static size_t send_chunk(struct harp_session *session, struct harp_frame *frames, size_t room,
+                         uint8_t path, const struct harp_pick *pick)
+{
+    uint8_t fragments = session->standing[path].pmtu.fragments;
+    uint16_t step = session->segment;
+    if (fragments > 1)
+        step = harp_fragment_bytes(session->segment, fragments);
+    uint32_t frames_n = pick->length > step ? (pick->length - 1u) / step + 1 : 1;
+    struct harp_sent *sent =
+        number_packet(session, path, frames_n * HARP_HEADER_BYTES + pick->length,
+                      (uint16_t)(HARP_HEADER_BYTES + harp_min(step, pick->length)));
     sent->message = pick->message;
     sent->chunk = pick->chunk;
     session->counters.data_sent++;
     session->counters.data_again += pick->again;
+    if (frames_n == 1) {
+        write_data(session, frames, path, pick, sent->packet);
+        return 1;
+    }
+    session->cut = (struct harp_cut){
+        .packet = sent->packet, .path = path, .fragments = fragments, .again = pick->again};
+    return send_fragments(session, frames, room);
 }
 
 /* The youngest chunk in flight on this path; sending it once more may repair the loss of the tail,
@@ -80,9 +134,12 @@ static bool find_tail(struct harp_session *session, struct harp_path *path, stru
 static void write_probe(struct harp_session *session, struct harp_frame *frame, uint8_t path,
                         uint16_t padding)
 {
+    uint16_t bytes = (uint16_t)(HARP_HEADER_BYTES + padding);
+    struct harp_sent *sent = number_packet(session, path, bytes, bytes);
+    sent->probe = true;
     harp_session_header(session, frame, HARP_PROBE, path);
+    write_number(frame, sent->packet);
     frame->header.length = padding;
-    number(session, frame)->probe = true;
 }
 
 static size_t send_size_probe(struct harp_session *session, struct harp_frame *frame, uint8_t path)
@@ -109,7 +166,7 @@ static size_t send_probes(struct harp_session *session, struct harp_frame *frame
         if (path->probe == HARP_PROBE_NONE || !harp_sent_has_room(&path->sent))
             continue;
         if (path->probe == HARP_PROBE_TAIL && find_tail(session, path, &pick)) {
-            write_data(session, &frames[n++], p, &pick);
+            n += send_chunk(session, frames + n, room - n, p, &pick);
         } else {
             write_probe(session, &frames[n++], p, 0);
         }
@@ -135,7 +192,7 @@ static size_t send_burst(struct harp_session *session, uint8_t number_of_path,
             break;
         length = pick.length;
         harp_outbox_take(&session->outbox, &pick);
-        write_data(session, &frames[n++], number_of_path, &pick);
+        n += send_chunk(session, frames + n, room - n, number_of_path, &pick);
         bytes += frame_bytes;
     }
     uint64_t rtt_ns = harp_rtt_smoothed_ns(&path->rtt) + path->rtt.host_x8_ns / 8;
@@ -175,6 +232,7 @@ size_t harp_session_send(struct harp_session *session, uint64_t now_ns, struct h
     n += harp_session_send_handshake(session, frames + n);
     if (session->state != HARP_OPEN)
         return n;
+    n += send_fragments(session, frames + n, room - n);
     n += harp_session_send_acks(session, frames + n, room - n);
     n += send_probes(session, frames + n, room - n);
     n += send_data(session, frames + n, room - n);

@@ -6,7 +6,7 @@
  *   session_ack.c        ACK both ways: what arrived, credit, losses
  *   session_send.c       which frames go out, in which order
  *   session_timers.c     what happens when nothing does
- *   session_paths.c      which paths may carry data, and what they can carry
+ *   session_paths.c      which paths may carry data, and how long their frames may be
  *   session_reason.c     why it ended, in words
  */
 #ifndef HARP_SESSION_STATE_H
@@ -16,6 +16,8 @@
 #include "session/inbox.h"
 #include "session/outbox.h"
 #include "session/path.h"
+#include "session/pmtu.h"
+#include "session/reassembly.h"
 #include "session/session.h"
 
 /* News of credit that somebody waits for, and the ACK of a whole message unless it is configured
@@ -46,21 +48,29 @@ enum harp_size_probe { HARP_SIZE_NONE, HARP_SIZE_DUE, HARP_SIZE_FLYING };
 /* What a session knows of a path beyond its packets. */
 struct harp_standing {
     uint64_t lost;
-    uint64_t size_at_ns; /* when the next full frame is tried; HARP_NEVER if it need not be */
+    struct harp_pmtu pmtu;
     uint64_t unreachable_at_ns; /* when ICMP last made us probe */
-    uint64_t narrowed_at_ns;    /* when it last made us probe whether whole frames pass */
+    uint64_t narrowed_at_ns;    /* when it last made us doubt the size in use */
     uint64_t flag_largest;      /* the peer's flag is that of an ACK with this `largest` */
     uint16_t confirmed_bytes;
     uint16_t size_bytes; /* of the padded PROBE */
     enum harp_size_probe size;
-    uint8_t whole_lost; /* full frames of any kind lost since one arrived */
-    uint8_t size_fails; /* full frames lost in a row where later packets arrived */
+    uint8_t long_lost; /* packets of the size in use that were lost since one arrived */
     bool heard;
     bool validating;          /* the peer's new address: until a packet is acknowledged that */
     uint64_t validating_from; /* has this number or a later one */
     bool retired;
     bool off_queue;   /* the peer says so of what we send */
     bool arrives_off; /* we say so of what the peer sends */
+};
+
+/* The packet whose fragments are being handed out. */
+struct harp_cut {
+    uint64_t packet;
+    uint32_t at; /* where in the chunk the next one begins */
+    uint8_t path;
+    uint8_t fragments; /* 0: there is none */
+    bool again;
 };
 
 struct harp_session {
@@ -85,7 +95,7 @@ struct harp_session {
     uint64_t lapse_ns;              /* how far now_ns is behind the caller's clock */
     uint64_t heard_ns;              /* when the peer last showed that it lives */
     struct harp_liveness *liveness; /* shared with others to the same process; or NULL */
-    uint64_t narrow_ns;  /* since when no path carries whole frames; HARP_NEVER if one does */
+    uint64_t narrow_ns;  /* since when not even BASE_PLPMTU passes; HARP_NEVER if it does */
     uint64_t refused_ns; /* when its port was refused for the first time since then */
     uint64_t random;
     /* handshake and end */
@@ -100,6 +110,8 @@ struct harp_session {
     /* messages and credit */
     struct harp_outbox outbox;
     struct harp_inbox inbox;
+    struct harp_reassembly reassembly;
+    struct harp_cut cut;
     bool credit_news;       /* the peer does not know of all credit, but of this: */
     uint64_t told_messages; /* in 64 bits, as ACK has them */
     uint64_t told_frames;
@@ -113,7 +125,11 @@ struct harp_session {
     /* the frame between harp_session_receive and harp_session_placed */
     bool placing;
     enum harp_fit placing_fit;
-    struct harp_header placing_header;
+    struct harp_header placing_header; /* of the chunk, be it in fragments */
+    int placing_entry;                 /* of the reassembly; -1: the chunk came whole */
+    uint64_t placing_come;             /* what this frame adds to the entry, */
+    bool placing_marked;               /* whether it came with a congestion mark, */
+    bool placing_completes;            /* and whether the chunk is whole then */
     uint64_t *words;
     struct harp_sent *slots;
     uint64_t ack_steps; /* words of maps and slots of packets that ACKs made us look at */
@@ -190,14 +206,17 @@ enum harp_verdict harp_session_take_ack(struct harp_session *session,
 size_t harp_session_send_acks(struct harp_session *session, struct harp_frame *frames, size_t room);
 
 /* Paths: they begin; a frame came on one; a packet was settled, given up (`overtaken` by one that
- * arrived) or was not lost after all; ACK's flag; the timer and its deadline; padded PROBEs go
- * out; who may carry data. */
+ * arrived) or was not lost after all, or is one that only tries a size; a dead one answers again;
+ * ACK's flag; the timer and its deadline; who may carry data. */
 void harp_session_paths_begin(struct harp_session *session);
 void harp_session_path_heard(struct harp_session *session, uint8_t path);
 void harp_session_path_settled(struct harp_session *session, struct harp_path *path,
                                const struct harp_sent *sent);
 void harp_session_path_lost(struct harp_session *session, struct harp_path *path,
                             const struct harp_sent *sent, bool overtaken);
+bool harp_session_tries_size(const struct harp_session *session, const struct harp_path *path,
+                             const struct harp_sent *sent);
+void harp_session_path_returned(struct harp_session *session, struct harp_path *path);
 void harp_session_path_found(struct harp_session *session, struct harp_path *path);
 void harp_session_path_flag(struct harp_session *session, uint8_t path, uint64_t largest, bool off);
 void harp_session_path_timer(struct harp_session *session, uint8_t path);

@@ -20,7 +20,7 @@ static const struct use uses[] = {
     [HARP_FIRST] = {60, 60, false, true, false, 0},
     [HARP_COOKIE] = {16, 16, true, true, false, 0},
     [HARP_ACCEPT] = {60, 60, true, true, false, 0},
-    [HARP_DATA] = {0, UINT16_MAX, true, true, true, 0},
+    [HARP_DATA] = {0, UINT16_MAX, true, true, true, 0xff},
     [HARP_ACK] = {36, 36 + HARP_SACK_BITS / 8, true, true, true, HARP_ACK_OFF_QUEUE},
     [HARP_PROBE] = {0, UINT16_MAX, true, true, true, 0},
     [HARP_CLOSE] = {4, 4 + 120, true, true, false, 0},
@@ -28,17 +28,21 @@ static const struct use uses[] = {
 };
 
 /* A chunk lies within its message; all but the last have the same aligned length, which divides
- * their offsets. A message of no bytes is one chunk of no bytes. */
+ * their offsets. A message of no bytes is one chunk of no bytes. Fragments of a chunk begin where
+ * that does, so that their length need not divide their offset. */
 static bool is_chunk(const struct harp_header *header)
 {
+    if (header->flags == 1 || header->flags > HARP_FRAGMENTS_MAX)
+        return false;
     if (header->size > HARP_MESSAGE_MAX || header->offset > header->size ||
         header->length > header->size - header->offset)
         return false;
     if (header->length == 0)
-        return header->size == 0;
+        return header->size == 0 && !header->flags;
     if (header->offset + header->length == header->size)
         return header->offset % HARP_CHUNK_ALIGN == 0;
-    return header->length % HARP_CHUNK_ALIGN == 0 && header->offset % header->length == 0;
+    uint32_t step = header->flags ? HARP_CHUNK_ALIGN : header->length;
+    return header->length % HARP_CHUNK_ALIGN == 0 && header->offset % step == 0;
 }
 
 enum harp_wire_error harp_header_check(const struct harp_header *header)

@@ -257,8 +257,9 @@ def details(layer: Packet) -> str:
     kind = _type(layer)
     if kind == "DATA":
         end = layer.offset + layer.length
+        cut = f", in fragments, {layer.flags} to a chunk" if layer.flags else ""
         return (f"packet {layer.packet} message {layer.message} bytes {layer.offset}..{end} "
-                f"of {layer.size}")
+                f"of {layer.size}{cut}")
     if kind == "PROBE":
         return f"packet {layer.packet}, {layer.length} bytes of padding"
     if kind == "ACK":

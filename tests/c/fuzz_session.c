@@ -364,7 +364,7 @@ static void act(struct play *play)
         else if (what < 190)
             harp_session_refused(play->session, play->now_ns, path, what == 189);
         else if (what < 193)
-            harp_session_path_narrowed(play->session, play->now_ns, path);
+            harp_session_path_mtu(play->session, play->now_ns, path, byte(play) * 64u);
         else if (what < 196)
             harp_session_path_moved(play->session, path);
         else if (what < 252)

@@ -43,24 +43,41 @@ void pair_free(struct pair *pair)
     free(pair);
 }
 
+static void lend(struct pair *pair, uint8_t to, const struct harp_header *chunk,
+                 const uint8_t *payload)
+{
+    assert(pair->lent_n[to] < PAIR_LENT);
+    struct pair_lent *lent = &pair->lent[to][pair->lent_n[to]++];
+    *lent = (struct pair_lent){.header = *chunk};
+    if (payload && chunk->length) {
+        lent->first = payload[0];
+        lent->last = payload[chunk->length - 1];
+    }
+}
+
 static void place(struct pair *pair, uint8_t to, const struct harp_frame *frame,
                   const struct harp_place *where)
 {
-    const struct harp_header *h = &frame->header;
+    struct harp_header h = frame->header;
     const uint8_t *payload = frame->payload;
-    if (where->streamed) {
-        assert(!where->buffer && where->eager < 0 && pair->lent_n[to] < PAIR_LENT);
-        struct pair_lent *lent = &pair->lent[to][pair->lent_n[to]++];
-        *lent = (struct pair_lent){.header = *h};
-        if (payload && h->length) {
-            lent->first = payload[0];
-            lent->last = payload[h->length - 1];
-        }
-    } else if (payload && h->length) {
-        uint8_t *base = where->eager >= 0 ? pair->eager[to][where->eager] : where->buffer;
-        if (base)
-            memcpy(base + where->offset, payload, h->length);
+    uint8_t *base = where->buffer;
+    uint32_t offset = where->offset;
+    assert(!where->streamed || (!where->buffer && where->eager < 0));
+    if (where->eager >= 0)
+        base = pair->eager[to][where->eager];
+    if (where->streamed && where->entry >= 0) {
+        base = pair->assembling[to][where->entry];
+        offset = where->within;
     }
+    if (base && payload && h.length)
+        memcpy(base + offset, payload, h.length);
+    if (where->streamed && where->entry >= 0 && payload)
+        payload = base;
+    if (where->entry >= 0)
+        h.length = where->chunk_bytes;
+    h.offset = where->streamed ? where->offset : h.offset;
+    if (where->streamed && (where->entry < 0 || where->completes))
+        lend(pair, to, &h, payload);
     harp_session_placed(pair->end[to], true);
 }
 

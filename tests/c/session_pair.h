@@ -7,6 +7,7 @@
 #define SESSION_PAIR_H
 
 #include "base/sequence.h"
+#include "session/reassembly.h"
 #include "session/session.h"
 
 #define US UINT64_C(1000)
@@ -44,6 +45,7 @@ struct pair {
     uint64_t frames[2][9]; /* frames that left towards an end, by type */
     /* inside */
     uint8_t eager[2][HARP_EAGER][PAIR_SEGMENT];
+    uint8_t assembling[2][HARP_REASSEMBLIES][PAIR_SEGMENT]; /* streamed chunks in fragments */
     struct pair_flight queue[PAIR_FLIGHTS];
     uint32_t head, tail;
 };

@@ -77,7 +77,7 @@ static void test_sent_ring(void)
     harp_sent_init(&ring, slots, first);
     for (int i = 0; i < HARP_SENT_SLOTS; i++) {
         assert(harp_sent_has_room(&ring));
-        harp_sent_add(&ring, (uint64_t)i, 100);
+        harp_sent_add(&ring, (uint64_t)i, 100, 100);
     }
     assert(!harp_sent_has_room(&ring) && ring.flying == HARP_SENT_SLOTS);
     assert(!harp_sent_at(&ring, first - 1) && !harp_sent_at(&ring, first + HARP_SENT_SLOTS));
@@ -122,7 +122,7 @@ static void test_alarms_come_in_order(void)
     harp_rtt_sample(&rtt, 0, 100000, 0);
     assert(harp_loss_alarm(&loss, &ring, &rtt, &limits, &at_ns) == HARP_ALARM_NONE);
     for (int i = 0; i < 10; i++) {
-        harp_sent_add(&ring, 0, 100);
+        harp_sent_add(&ring, 0, 100, 100);
         harp_loss_sent(&loss, 0);
     }
     assert(harp_loss_alarm(&loss, &ring, &rtt, &limits, &at_ns) == HARP_ALARM_PROBE);

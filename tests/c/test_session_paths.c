@@ -1,4 +1,4 @@
-/* Which paths carry data: what they can carry, where they lead, who retired them. */
+/* Which paths carry data: where they lead, who retired them. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,22 +10,19 @@
 
 static uint8_t bytes[SIZE];
 static uint64_t data_on[HARP_PATHS_MAX]; /* whole frames of data towards end 1 */
-static uint32_t narrow;                  /* paths on which whole frames towards end 1 are lost */
 
 static bool counted(struct pair *pair, uint8_t to, const struct harp_frame *frame)
 {
     (void)pair;
     if (to == 1 && frame->header.type == HARP_DATA)
         data_on[frame->path]++;
-    bool whole = frame->header.length == PAIR_SEGMENT;
-    return !(to == 1 && whole && narrow >> frame->path & 1);
+    return true;
 }
 
-static struct pair *with_paths(uint16_t paths, uint32_t narrow_ones)
+static struct pair *with_paths(uint16_t paths)
 {
     struct pair *pair = pair_make(paths);
     pair->passes = counted;
-    narrow = narrow_ones;
     pair_connect(pair);
     return pair;
 }
@@ -62,7 +59,7 @@ static void test_information(void)
     pair_begin(pair);
     assert(!harp_session_path_info(pair->end[0], 0, &seen));
     pair_free(pair);
-    pair = with_paths(3, 0);
+    pair = with_paths(3);
     for (uint8_t side = 0; side < 2; side++)
         for (uint8_t path = 0; path < 3; path++) {
             seen = info(pair, side, path);
@@ -78,176 +75,9 @@ static void test_information(void)
     pair_free(pair);
 }
 
-static void test_a_narrow_path_is_left_out_and_comes_back(void)
-{
-    struct pair *pair = with_paths(2, 1 << 1);
-    pair_pass(pair, 100 * MS);
-    struct harp_path_info seen = info(pair, 0, 1);
-    assert(seen.mtu_fails && seen.alive && !seen.usable && seen.confirmed_bytes < FULL);
-    assert(info(pair, 1, 1).usable); /* the other direction is wide */
-    send_one(pair);
-    assert(data_on[0] == 20 && data_on[1] == 0);
-    assert(harp_session_count(pair->end[0])->data_again == 0);
-    narrow = 0;
-    pair_pass(pair, 300 * MS);
-    seen = info(pair, 0, 1);
-    assert(!seen.mtu_fails && seen.usable && seen.confirmed_bytes == FULL);
-    for (int i = 0; i < 20; i++)
-        send_one(pair);
-    assert(info(pair, 0, 1).sent > 20);
-    pair_free(pair);
-}
-
-static void test_no_path_is_wide_enough(void)
-{
-    struct pair *pair = with_paths(3, 7);
-    static uint8_t to[SIZE];
-    int eager;
-    assert(harp_session_post(pair->end[1], to, SIZE, 0, &eager));
-    assert(harp_session_message(pair->end[0], bytes, SIZE, 0));
-    pair_pass(pair, 2 * S);
-    char text[300];
-    assert(pair->closed[0].reason == HARP_REASON_MTU && !pair->closed[0].by_peer);
-    assert(pair->closed[1].reason == HARP_REASON_MTU && pair->closed[1].by_peer);
-    harp_reason_explain(&pair->closed[0], text, sizeof text);
-    assert(strstr(text, "MTU"));
-    pair_free(pair);
-}
-
-/* What a path carries may become less while the connection lives. */
-static void test_a_path_that_becomes_narrow(void)
-{
-    struct pair *pair = with_paths(2, 0);
-    send_one(pair);
-    narrow = 1 << 0;
-    for (int i = 0; i < 20; i++)
-        send_one(pair);
-    assert(info(pair, 0, 0).mtu_fails && info(pair, 0, 1).usable);
-    narrow = 1 << 1;
-    pair_pass(pair, 300 * MS);
-    assert(info(pair, 0, 0).usable);
-    for (int i = 0; i < 20; i++)
-        send_one(pair);
-    assert(info(pair, 0, 1).mtu_fails && info(pair, 0, 0).usable);
-    pair_free(pair);
-}
-
-/* A route that is narrow for a while ends nothing, whatever `dead_ns` is. */
-static void test_all_paths_become_narrow_for_a_while(void)
-{
-    static const uint64_t patience_ns[] = {S, 30 * S};
-    for (int i = 0; i < 2; i++) {
-        struct pair *pair = pair_make(2);
-        static uint8_t to[SIZE];
-        int eager;
-        pair->config[0].dead_ns = pair->config[1].dead_ns = patience_ns[i];
-        pair->passes = counted;
-        narrow = 0;
-        pair_connect(pair);
-        send_one(pair);
-        narrow = 3;
-        assert(harp_session_post(pair->end[1], to, SIZE, 0, &eager));
-        assert(harp_session_message(pair->end[0], bytes, SIZE, 0));
-        pair->sent[0] = pair->received[1] = 0;
-        pair_pass(pair, patience_ns[i] * 9 / 10);
-        assert(!pair->closed[0].type && !pair->received[1]);
-        narrow = 0;
-        assert(pair_until(pair, 300 * MS, message_through));
-        narrow = 3;
-        assert(harp_session_post(pair->end[1], to, SIZE, 0, &eager));
-        assert(harp_session_message(pair->end[0], bytes, SIZE, 0));
-        pair_pass(pair, patience_ns[i] * 9 / 10);
-        assert(!pair->closed[0].type);
-        pair_pass(pair, patience_ns[i] / 5 + S / 2);
-        assert(pair->closed[0].reason == HARP_REASON_MTU);
-        pair_free(pair);
-    }
-}
-
-static bool path_1_is_black(struct pair *pair, uint8_t to, const struct harp_frame *frame)
-{
-    return frame->path == 0 && counted(pair, to, frame);
-}
-
-/* A dead path is no hope. */
-static void test_the_last_living_path_is_narrow(void)
-{
-    struct pair *pair = pair_make(2);
-    static uint8_t to[SIZE];
-    int eager;
-    narrow = 1;
-    pair->passes = path_1_is_black;
-    pair_connect(pair);
-    assert(harp_session_post(pair->end[1], to, SIZE, 0, &eager));
-    assert(harp_session_message(pair->end[0], bytes, SIZE, 0));
-    pair_pass(pair, 2 * S);
-    assert(pair->closed[0].reason == HARP_REASON_MTU);
-    pair_free(pair);
-}
-
-static void test_all_paths_become_narrow(void)
-{
-    struct pair *pair = with_paths(2, 0);
-    static uint8_t to[SIZE];
-    int eager;
-    send_one(pair);
-    narrow = 3;
-    assert(harp_session_post(pair->end[1], to, SIZE, 0, &eager));
-    assert(harp_session_message(pair->end[0], bytes, SIZE, 0));
-    pair_pass(pair, 10 * S);
-    assert(pair->closed[0].reason == HARP_REASON_MTU);
-    pair_free(pair);
-}
-
-static bool lossy(struct pair *pair, uint8_t to, const struct harp_frame *frame)
-{
-    (void)to, (void)frame;
-    static uint64_t state = 1;
-    state = state * UINT64_C(6364136223846793005) + 1442695040888963407u;
-    return pair->now_ns > 10 * S || (state >> 33) % 10 >= 3;
-}
-
-/* Loss that has nothing to do with size ends no connection. */
-static void test_loss_is_not_mtu(void)
-{
-    for (int i = 0; i < 50; i++) {
-        struct pair *pair = pair_make(1);
-        pair->passes = lossy;
-        pair_begin(pair);
-        pair_pass(pair, 3 * S);
-        assert(pair->connected[0] && !pair->closed[0].type && !pair->closed[1].type);
-        pair_pass(pair, 7 * S);
-        assert(info(pair, 0, 0).usable && info(pair, 1, 0).usable);
-        pair_free(pair);
-    }
-}
-
-static void test_probing_a_size(void)
-{
-    struct pair *pair = with_paths(1, 0);
-    uint16_t jumbo = 8832 + HARP_HEADER_BYTES;
-    assert(harp_session_probe_bytes(pair->end[0], 0, jumbo));
-    assert(!harp_session_probe_bytes(pair->end[0], 0, jumbo));
-    assert(!harp_session_probe_bytes(pair->end[0], 1, jumbo));
-    assert(info(pair, 0, 0).probing_bytes == jumbo);
-    pair_pass(pair, MS);
-    assert(info(pair, 0, 0).probing_bytes == 0 && info(pair, 0, 0).confirmed_bytes == jumbo);
-    pair_free(pair);
-
-    pair = with_paths(1, 0);
-    pair->delay_ns = 10 * US;
-    pair->stopped[1] = true;
-    assert(harp_session_probe_bytes(pair->end[0], 0, jumbo));
-    pair_pass(pair, 100 * MS);
-    pair->stopped[1] = false;
-    pair_pass(pair, 100 * MS);
-    assert(info(pair, 0, 0).probing_bytes == 0 && info(pair, 0, 0).usable);
-    pair_free(pair);
-}
-
 static void test_retired_by_this_end(void)
 {
-    struct pair *pair = with_paths(2, 0);
+    struct pair *pair = with_paths(2);
     harp_session_path_retire(pair->end[0], 0, true);
     assert(info(pair, 0, 0).retired && !info(pair, 0, 0).usable);
     for (int i = 0; i < 5; i++) {
@@ -270,7 +100,7 @@ static bool only_path_0(struct pair *pair, uint8_t to, const struct harp_frame *
 
 static void test_retired_but_the_last_to_live(void)
 {
-    struct pair *pair = with_paths(2, 0);
+    struct pair *pair = with_paths(2);
     harp_session_path_retire(pair->end[0], 0, true);
     pair->passes = only_path_0;
     send_one(pair); /* path 1 dies on the way */
@@ -280,7 +110,7 @@ static void test_retired_but_the_last_to_live(void)
 
 static void test_retired_by_the_peer(void)
 {
-    struct pair *pair = with_paths(2, 0);
+    struct pair *pair = with_paths(2);
     harp_session_path_off_queue(pair->end[1], 1, true);
     pair_pass(pair, MS);
     assert(info(pair, 0, 1).off_queue && !info(pair, 0, 1).usable && !info(pair, 1, 1).off_queue);
@@ -297,7 +127,7 @@ static void test_retired_by_the_peer(void)
 /* What the peer said of the old way no longer holds; a PROBE finds out about the new one. */
 static void test_a_path_that_is_rerouted(void)
 {
-    struct pair *pair = with_paths(2, 0);
+    struct pair *pair = with_paths(2);
     harp_session_path_off_queue(pair->end[1], 1, true);
     pair_pass(pair, MS);
     uint64_t sent = info(pair, 0, 1).sent;
@@ -339,7 +169,7 @@ static void test_a_path_that_was_not_heard_is_not_used(void)
 
 static void test_unreachable_probes_and_no_more(void)
 {
-    struct pair *pair = with_paths(2, 0);
+    struct pair *pair = with_paths(2);
     uint64_t before = pair->frames[1][HARP_PROBE];
     for (int i = 0; i < 1000; i++) /* a flood within one timeout */
         harp_session_unreachable(pair->end[0], pair->now_ns, 1);
@@ -402,7 +232,7 @@ static void test_unreachable_while_connecting(void)
 
 static struct harp_event refused_for(uint64_t between_ns, bool heard, bool certain)
 {
-    struct pair *pair = with_paths(1, 0);
+    struct pair *pair = with_paths(1);
     pair->passes = certain ? NULL : nothing_passes;
     harp_session_refused(pair->end[0], pair->now_ns, 0, certain);
     pair_pass(pair, between_ns / 2);
@@ -440,27 +270,6 @@ static void test_refused_while_connecting(void)
         pair_pass(pair, 100 * MS);
     }
     assert(pair->closed[0].reason == HARP_REASON_REFUSED);
-    pair_free(pair);
-}
-
-/* A hint is checked: true, it is known before any data is lost; forged, it costs one PROBE. */
-static void test_a_hint_that_a_path_is_narrow_is_checked(void)
-{
-    struct pair *pair = with_paths(2, 0);
-    pair_pass(pair, 100 * MS);
-    uint64_t probes = pair->frames[1][HARP_PROBE];
-    for (int i = 0; i < 1000; i++)
-        harp_session_path_narrowed(pair->end[0], pair->now_ns, 0);
-    pair_pass(pair, MS / 2);
-    assert(info(pair, 0, 0).usable && info(pair, 0, 0).confirmed_bytes == FULL);
-    assert(pair->frames[1][HARP_PROBE] <= probes + 2);
-    narrow = 1 << 0;
-    pair_pass(pair, 10 * MS);
-    harp_session_path_narrowed(pair->end[0], pair->now_ns, 0);
-    pair_pass(pair, 100 * MS);
-    assert(info(pair, 0, 0).mtu_fails && !info(pair, 0, 0).usable);
-    send_one(pair);
-    assert(data_on[0] == 0 && harp_session_count(pair->end[0])->data_again == 0);
     pair_free(pair);
 }
 
@@ -526,19 +335,9 @@ static void test_only_the_newest_frame_of_a_path_moves_it(void)
 
 int main(void)
 {
-    test_a_hint_that_a_path_is_narrow_is_checked();
     test_a_path_that_moved_is_validated_before_it_carries_data();
     test_only_the_newest_frame_of_a_path_moves_it();
-
     test_information();
-    test_a_narrow_path_is_left_out_and_comes_back();
-    test_no_path_is_wide_enough();
-    test_a_path_that_becomes_narrow();
-    test_all_paths_become_narrow();
-    test_all_paths_become_narrow_for_a_while();
-    test_the_last_living_path_is_narrow();
-    test_loss_is_not_mtu();
-    test_probing_a_size();
     test_retired_by_this_end();
     test_retired_but_the_last_to_live();
     test_retired_by_the_peer();

@@ -51,6 +51,9 @@ struct dst_app {
 void dst_app_start(struct dst_app *app, uint16_t segment);
 void dst_app_stop(struct dst_app *app);
 
+/* Ghost knowledge: a frame of the other end's `message`-th message is about to be placed. */
+void dst_app_write(struct dst_app *app, uint32_t message);
+
 /* Ghost knowledge: the chunk of this header, of the other end's `message`-th message, counts. */
 void dst_app_placed(struct dst_app *app, const struct harp_header *header, uint32_t message);
 

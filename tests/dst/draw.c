@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/sequence.h"
+#include "session/fragment.h"
 #include "session/sent.h"
 #include "world.h"
 
@@ -38,6 +39,7 @@ static void draw_config(struct dst_world *w, struct harp_session_config *config,
         config->nonce[i] = (uint8_t)below(w, 256);
     config->seed = dst_draw(&w->random);
     config->first = draw_first(w);
+    config->base_bytes = w->base_bytes;
     config->cc = chance(w, 300) ? &harp_cc_fixed : &harp_cc_swift;
     config->window.initial_bytes =
         (4 + below(w, chance(w, 800) ? 60 : HARP_SENT_SLOTS)) * (segment + HARP_HEADER_BYTES);
@@ -117,13 +119,27 @@ static void draw_unread(struct dst_world *w, uint16_t segment)
     }
 }
 
-/* Some ways take no whole frames; the first path's do, unless that is what breaks. */
+/* Frames that any way takes, but for when the way is what breaks. */
+static size_t least_frame(const struct dst_world *w, uint16_t segment)
+{
+    return harp_fragment_frame_bytes(segment, harp_fragments_within(segment, w->base_bytes));
+}
+
 static void draw_mtu(struct dst_world *w, uint16_t segment)
 {
-    bool all = w->kind == DST_BREAK && w->breaks == DST_BY_MTU;
-    for (int i = 0; i < 2 * DST_PATHS; i++)
-        if (all || (i >= 2 && w->kind == DST_FAULTS && segment > 160 && chance(w, 60)))
-            w->link.ways[i % 2][i / 2].faults.most_bytes = HARP_HEADER_BYTES + segment - 1u;
+    size_t least_bytes = least_frame(w, segment);
+    if (w->kind == DST_FAULTS)
+        dst_network_draw_mtu(&w->link, &w->random, w->now_ns, least_bytes,
+                             HARP_HEADER_BYTES + (size_t)segment);
+    for (int i = 0; i < 2 * DST_PATHS && w->kind == DST_BREAK && w->breaks == DST_BY_MTU; i++)
+        w->link.ways[i % 2][i / 2].faults.most_bytes = least_bytes - 1;
+}
+
+/* BASE_PLPMTU; longer than an ACK where a way may not take it. */
+static uint16_t draw_base(struct dst_world *w, uint16_t segment)
+{
+    uint16_t least = w->kind == DST_BREAK ? 2 * HARP_CHUNK_ALIGN : HARP_CHUNK_ALIGN;
+    return (uint16_t)(HARP_HEADER_BYTES + least + below(w, segment - least + 1u));
 }
 
 static enum dst_weather weather_of(enum dst_kind kind)
@@ -139,6 +155,7 @@ void dst_begin(struct dst_world *w, uint16_t epoch)
     uint16_t segment = (uint16_t)(HARP_CHUNK_ALIGN * (1 + below(w, chance(w, 500) ? 1 : 11)));
     if (w->kind == DST_BREAK)
         segment += 2 * HARP_CHUNK_ALIGN; /* longer than an ACK */
+    w->base_bytes = draw_base(w, segment);
     uint64_t dead_ns = w->kind == DST_FAULTS && chance(w, 500) ? 30 * DST_S : DST_DEAD_NS;
     for (uint8_t side = 0; side < 2; side++) {
         memset(&w->scripts[side], 0, sizeof w->scripts[side]);

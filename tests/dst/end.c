@@ -222,13 +222,25 @@ static void transmit(struct dst_end *end, uint64_t now_ns, const struct harp_fra
 
 /* In --------------------------------------------------------------------------------------- */
 
+/* Where the payload goes; NULL where the frame itself is lent, or without payloads. */
+static uint8_t *target_of(struct dst_end *end, const struct harp_place *place)
+{
+    if (!end->app.payloads)
+        return NULL;
+    if (place->entry >= 0 && place->streamed)
+        return end->assembling[place->entry] + place->within;
+    if (place->eager >= 0)
+        return end->app.eager[place->eager] + place->offset;
+    return place->buffer ? place->buffer + place->offset : NULL;
+}
+
 static void place(struct dst_end *end, uint64_t now_ns, const struct dst_flight *flight,
                   const struct harp_header *h, const struct harp_place *place)
 {
     const uint8_t *payload = flight->bytes + HARP_HEADER_BYTES;
-    uint8_t *to = place->eager >= 0 ? end->app.eager[place->eager]
-                  : place->buffer   ? place->buffer + place->offset
-                                    : NULL;
+    uint8_t *to = target_of(end, place);
+    uint32_t message = h->message - harp_session_peer(end->session)->first;
+    dst_app_write(&end->app, message);
     bool holds;
     if (to && end->one_pass && place->eager < 0) {
         holds = harp_open_copy(flight->bytes, to, payload, h->length);
@@ -239,11 +251,17 @@ static void place(struct dst_end *end, uint64_t now_ns, const struct dst_flight 
     }
     DST_CHECK(!holds || !flight->spoilt, "the CRC of a spoilt payload holds", h->message,
               h->offset);
-    uint32_t message = h->message - harp_session_peer(end->session)->first;
-    if (holds)
-        dst_app_placed(&end->app, h, message);
-    if (holds && place->streamed)
-        dst_app_lend(&end->app, h, message, payload, now_ns);
+    struct harp_header chunk = *h;
+    if (place->entry >= 0) {
+        chunk.offset -= place->within;
+        chunk.length = place->chunk_bytes;
+        payload = end->assembling[place->entry];
+    }
+    bool counts = holds && (place->entry < 0 || place->completes);
+    if (counts)
+        dst_app_placed(&end->app, &chunk, message);
+    if (counts && place->streamed)
+        dst_app_lend(&end->app, &chunk, message, payload, now_ns);
     harp_session_placed(end->session, holds);
 }
 
@@ -468,7 +486,8 @@ void dst_end_prod(struct dst_end *end, uint64_t now_ns)
         harp_session_unreachable(end->session, clock_of(end, now_ns), path);
         break;
     case 4:
-        harp_session_path_narrowed(end->session, clock_of(end, now_ns), path);
+        harp_session_path_mtu(end->session, clock_of(end, now_ns), path,
+                              (uint32_t)dst_below(&end->random, DST_FRAME_MAX));
         break;
     case 3:
         harp_session_path_moved(end->session, path);

@@ -10,6 +10,7 @@
 #include "app.h"
 #include "link.h"
 #include "session/listener.h"
+#include "session/reassembly.h"
 #include "wire/keys.h"
 
 #define DST_FRAMES 8
@@ -50,7 +51,8 @@ struct dst_end {
     struct dst_malice malice;
     struct harp_key in, out; /* of this connection, once the peer is known */
     bool keyed;
-    bool one_pass;                         /* copies and checks payload at once */
+    uint8_t assembling[HARP_REASSEMBLIES][DST_FRAME_MAX]; /* streamed chunks in fragments */
+    bool one_pass;                                        /* copies and checks payload at once */
     uint32_t heard_paths;                  /* a bit each, by where frames came from */
     int64_t clock_off_ns;                  /* its clock against true time */
     uint64_t full_from_ns, full_to_ns;     /* its ring takes no frames */

@@ -222,7 +222,9 @@ void dst_link_send(struct dst_link *link, uint64_t now_ns, uint8_t to, uint8_t p
     bool gone = swallowed(link, way, now_ns);
     struct dst_flight *flight = flight_of(bytes, bytes_n, to, path);
     flight->at_ns = arrival(link, way, now_ns, bytes[1], bytes_n);
-    bool too_long = f->most_bytes && bytes_n > f->most_bytes;
+    bool narrow = within(now_ns, f->narrow_from_ns, f->narrow_to_ns);
+    bool too_long =
+        (f->most_bytes && bytes_n > f->most_bytes) || (narrow && bytes_n > f->narrow_bytes);
     if (flight->at_ns != HARP_NEVER && !too_long)
         remember(link, flight);
     if (!gone && !too_long && flight->at_ns != HARP_NEVER) {

@@ -42,6 +42,8 @@ struct dst_faults {
     uint64_t byte_ps;  /* time that a byte takes, in ps */
     uint64_t queue_ns; /* longest wait in the queue; then the tail is dropped */
     size_t most_bytes; /* longer frames do not pass, for ever; 0: all pass */
+    uint64_t narrow_from_ns, narrow_to_ns;
+    size_t narrow_bytes; /* longer ones do not pass meanwhile */
     uint64_t black_from_ns, black_to_ns;
     uint64_t spike_from_ns, spike_to_ns, spike_ns;
     uint32_t loss, twice, late, flip, cut, replay, forge; /* permille */
@@ -75,6 +77,11 @@ enum dst_weather { DST_CALM, DST_ROUGH, DST_STORM, DST_DARK };
 
 void dst_network_draw(struct dst_link *link, uint64_t *random, uint64_t now_ns,
                       enum dst_weather weather);
+
+/* Some ways take no frame that is longer than something, at least `least_bytes`; others for a
+ * while, and then of any length that an ACK has. */
+void dst_network_draw_mtu(struct dst_link *link, uint64_t *random, uint64_t now_ns,
+                          size_t least_bytes, size_t whole_bytes);
 
 /* A frame of `bytes_n` bytes leaves for end `to` on `path` at `now_ns`. */
 void dst_link_send(struct dst_link *link, uint64_t now_ns, uint8_t to, uint8_t path,

@@ -14,10 +14,11 @@ static void run_verbose(uint64_t seed)
     dst_runs("SEED", seed);
     struct dst_result r = dst_run(seed, true);
     printf("seed %llu, kind %d: %llu frames, %llu us, %llu chunks again, %llu spurious, "
-           "%llu paths died, trace %016llx\n",
+           "%llu paths died, %llu times narrower, %llu wider, trace %016llx\n",
            (unsigned long long)seed, r.kind, (unsigned long long)r.frames,
            (unsigned long long)(r.now_ns / 1000), (unsigned long long)r.data_again,
            (unsigned long long)r.spurious, (unsigned long long)r.paths_died,
+           (unsigned long long)r.pmtu_shrunk, (unsigned long long)r.pmtu_grown,
            (unsigned long long)r.trace);
 }
 

@@ -2,6 +2,7 @@
 #include "base/sequence.h"
 #include "common.h"
 #include "link.h"
+#include "wire/body.h"
 
 static void draw_span(uint64_t *random, uint64_t now_ns, uint64_t *from_ns, uint64_t *to_ns)
 {
@@ -67,5 +68,23 @@ void dst_network_draw(struct dst_link *link, uint64_t *random, uint64_t now_ns,
             link->ways[i % 2][i / 2].faults.black_from_ns = from_ns;
             link->ways[i % 2][i / 2].faults.black_to_ns = HARP_NEVER;
         }
+    }
+}
+
+void dst_network_draw_mtu(struct dst_link *link, uint64_t *random, uint64_t now_ns,
+                          size_t least_bytes, size_t whole_bytes)
+{
+    size_t ack_bytes = HARP_HEADER_BYTES + HARP_BODY_MAX;
+    uint32_t most = dst_rate(random, 400, 1000), narrow = dst_rate(random, 400, 1000);
+    if (dst_chance(random, 150))
+        most = 1000;
+    for (int i = 0; i < 2 * DST_PATHS; i++) {
+        struct dst_faults *f = &link->ways[i % 2][i / 2].faults;
+        if (dst_chance(random, most) && least_bytes >= ack_bytes)
+            f->most_bytes = least_bytes + dst_below(random, whole_bytes - least_bytes + 1);
+        if (!dst_chance(random, narrow) || whole_bytes <= ack_bytes)
+            continue;
+        draw_span(random, now_ns, &f->narrow_from_ns, &f->narrow_to_ns);
+        f->narrow_bytes = ack_bytes + dst_below(random, whole_bytes - ack_bytes);
     }
 }

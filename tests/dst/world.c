@@ -137,6 +137,8 @@ static void check_retransmissions(struct dst_world *w)
         w->result.data_again += c->data_again;
         w->result.spurious += c->spurious;
         w->result.paths_died += c->paths_died;
+        w->result.pmtu_shrunk += c->pmtu_shrunk;
+        w->result.pmtu_grown += c->pmtu_grown;
     }
     bound += w->ends[0].config.ack_every * (l->destroyed_acks + l->late_acks);
     w->result.disturbed = bound;

@@ -2,21 +2,23 @@
  *
  * The seed draws the kind of run, both scripts and all faults.
  *
- *   PLAIN    no faults, one path: as thin as it gets
- *   FAULTS   loss, bursts, delay, spikes, reordering, doubles, flipped bits, cut frames, replayed,
- *            forged and stale ones, black paths and partitions of one or both directions, stalled
- *            applications, full rings, clock jumps, wrong times of arrival; all heal, and then all
- * messages must come through in bounded time RESTART  the listening end vanishes in the middle; the
- * other must say so in bounded time, and a new connection with new ids must work while the old
- * one's frames are replayed SILENCE  nothing comes through, from the beginning or from some time
- * on: both must say so CHEAT    one end acknowledges what never came: the other notices or comes to
- * no harm MALICE   one end, or who holds its keys, changes any field under a tag that holds: the
- * other drops, closes or goes on, and touches no memory but its own FLOOD    thousands of FIRSTs
- * from spoofed addresses, with tags that hold and that do not, while the connection is made: no
- * state is kept for them, no answer outweighs them, and the connection works FIELD    no faults but
- * one changed field; not drawn, but counted through (fields.c) BREAK    one end closes in the
- * middle, or posts too short a buffer, or speaks another version, or no path takes whole frames:
- * both say why, in time
+ * - PLAIN: no faults, one path: as thin as it gets.
+ * - FAULTS: loss, bursts, delay, spikes, reordering, doubles, flipped bits, cut frames, replayed,
+ *   forged and stale ones, paths that are or become narrow, black paths and partitions of one or
+ *   both directions, stalled applications, full rings, clock jumps, wrong times of arrival. All
+ *   heal, and then all messages must come through in bounded time.
+ * - RESTART: the listening end vanishes in the middle. The other must say so in bounded time, and a
+ *   new connection with new ids must work while the old one's frames are replayed.
+ * - SILENCE: nothing comes through, from the beginning or from some time on. Both must say so.
+ * - CHEAT: one end acknowledges what never came. The other notices or comes to no harm.
+ * - MALICE: one end, or who holds its keys, changes any field under a tag that holds. The other
+ *   drops, closes or goes on, and touches no memory but its own.
+ * - FLOOD: thousands of FIRSTs from spoofed addresses, with tags that hold and that do not, while
+ *   the connection is made. No state is kept for them, no answer outweighs them, and the connection
+ *   works.
+ * - FIELD: no faults but one changed field; not drawn, but counted through (fields.c).
+ * - BREAK: one end closes in the middle, or posts too short a buffer, or speaks another version, or
+ *   no path takes frames of BASE_PLPMTU. Both say why, in time.
  */
 #ifndef DST_WORLD_H
 #define DST_WORLD_H
@@ -50,6 +52,7 @@ struct dst_result {
     uint64_t data_again; /* retransmitted chunks */
     uint64_t spurious;
     uint64_t paths_died;
+    uint64_t pmtu_shrunk, pmtu_grown;
     uint64_t disturbed; /* the most that may be sent again */
 };
 
@@ -61,7 +64,8 @@ struct dst_world {
     struct dst_link link;
     struct dst_end ends[2];
     struct dst_script scripts[2];
-    uint64_t jump_ns; /* when a clock jumps */
+    uint16_t base_bytes; /* BASE_PLPMTU of both ends */
+    uint64_t jump_ns;    /* when a clock jumps */
     int64_t jump_by_ns;
     uint64_t skip_ns;  /* when very many packets pass at once */
     uint64_t prod_ns;  /* when an end is told of a path again: retired, unreachable, and so on */

@@ -1,0 +1,45 @@
+/* How a chunk is cut where a path takes no frame of a whole one (docs/wire.md, Fragments).
+ *
+ *     chunk    |<---------------- segment ---------------->|
+ *     k = 3    |  fragment 0   |  fragment 1   | fragment 2|   multiples of 128, but for the last
+ *
+ * Only arithmetic: which k a path needs is pmtu.h's, what becomes of fragments that have come is
+ * reassembly.h's.
+ */
+#ifndef HARP_FRAGMENT_H
+#define HARP_FRAGMENT_H
+
+#include <stdbool.h>
+
+#include "base/sequence.h"
+#include "wire/wire.h"
+
+/* Payload of a fragment, the last one apart, where a whole chunk is cut into so many. */
+static inline uint16_t harp_fragment_bytes(uint16_t segment, uint32_t fragments)
+{
+    uint32_t share = (segment + fragments - 1) / fragments;
+    return (uint16_t)((share + HARP_CHUNK_ALIGN - 1) / HARP_CHUNK_ALIGN * HARP_CHUNK_ALIGN);
+}
+
+/* UDP payload of its frame. */
+static inline uint16_t harp_fragment_frame_bytes(uint16_t segment, uint32_t fragments)
+{
+    return (uint16_t)(HARP_HEADER_BYTES + harp_fragment_bytes(segment, fragments));
+}
+
+/* The fewest fragments of a whole chunk whose frames are no longer than `frame_bytes`; if there are
+ * none, as many as it can be cut into. */
+static inline uint8_t harp_fragments_within(uint16_t segment, uint32_t frame_bytes)
+{
+    uint32_t most = harp_min(segment / HARP_CHUNK_ALIGN, HARP_FRAGMENTS_MAX), k = 1;
+    while (k < most && harp_fragment_frame_bytes(segment, k) > frame_bytes)
+        k++;
+    return (uint8_t)k;
+}
+
+/* The chunk that a fragment belongs to, as its header would be in one frame. False if no chunk is
+ * cut like this. */
+bool harp_fragment_chunk(const struct harp_header *fragment, uint16_t segment,
+                         struct harp_header *chunk);
+
+#endif

@@ -1,0 +1,62 @@
+/* Chunks of which some fragments have come.
+ *
+ * A small table by message and chunk. What is in it is no promise: nobody was told that it has
+ * come, and whoever sends a chunk again sends all of its fragments. So when there is no place an
+ * older entry is forgotten, and all that may cost is another round.
+ *
+ *              fragment              fragments               the last one
+ *     (free) ------------> FILLING -------------> FILLING ------------------> (free), chunk is
+ * there |  forgotten: its place is another chunk's, or its buffer another one
+ *                             +------------------------------------------------> (free)
+ *
+ * Owner: the session. No function allocates.
+ */
+#ifndef HARP_REASSEMBLY_H
+#define HARP_REASSEMBLY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "wire/wire.h"
+
+#define HARP_REASSEMBLIES 64
+_Static_assert(HARP_REASSEMBLIES <= 64, "`busy` has a bit for each");
+
+struct harp_reassembly_entry {
+    uint64_t come; /* a bit for each fragment */
+    uint32_t message;
+    uint32_t size; /* of the message */
+    uint32_t chunk;
+    uint8_t fragments; /* into which a whole chunk is cut; 1: it comes in one frame after all */
+    bool marked;       /* one of them came with a congestion mark */
+};
+
+struct harp_reassembly {
+    uint64_t busy; /* a bit for each entry that is in use */
+    struct harp_reassembly_entry entries[HARP_REASSEMBLIES];
+};
+
+/* The entry of a chunk, or -1. */
+int harp_reassembly_find(const struct harp_reassembly *table, uint32_t message, uint32_t chunk);
+
+/* The same, for the chunk of this header, which has number `chunk` in its message; if there is none
+ * it is made, at the cost of another where there is no room. What an entry has of another way of
+ * cutting is forgotten. */
+int harp_reassembly_begin(struct harp_reassembly *table, const struct harp_header *header,
+                          uint32_t chunk, uint8_t fragments);
+
+/* Forget all of a message. */
+void harp_reassembly_forget(struct harp_reassembly *table, uint32_t message);
+
+/* The chunk is there. */
+static inline void harp_reassembly_end(struct harp_reassembly *table, int entry)
+{
+    table->busy &= ~(UINT64_C(1) << entry);
+}
+
+static inline uint32_t harp_reassembly_count(const struct harp_reassembly *table)
+{
+    return (uint32_t)__builtin_popcountll(table->busy);
+}
+
+#endif
