@@ -80,7 +80,7 @@ def _with_intervals(cluster: Cluster, rows: Sequence[Row], found: Answers, draws
     open_ = [i for i, (scenario, gpus) in enumerate(rows)
              if (scenario.name, gpus) not in fitted]
     if draws is None:
-        draws = affordable_draws([(found[i][0].events, rows[i][1]) for i in open_])
+        draws = affordable_draws(sum(found[i][0].events for i in open_))
         if not draws and open_:
             return found, ["No intervals: simulating all rows again a few times takes long; "
                            "--draws asks for it."]

@@ -122,14 +122,15 @@ class Communicator:
         if fill_s:
             yield self.env.timeout(fill_s)
         # Links may have changed meanwhile, so the routes are those of this moment.
-        yield self._move(self._prepare(edges), moved, edges)
-        line.span(name, "transfer", start_s)
+        flows = self._move(self._prepare(edges), moved, edges)
+        yield flows.done
+        line.transfer(name, start_s, flows.limits)
 
-    def _move(self, prepared: Prepared, amount: Floats, edges: Edges) -> simpy.Event:
+    def _move(self, prepared: Prepared, amount: Floats, edges: Edges) -> FlowSet:
         flows = self.fabric.move(prepared.routes, amount, ceilings=prepared.ceilings)
         self._moving[flows.number] = Moving(flows, edges)
         flows.done.callbacks.append(lambda _: self._forget(flows.number))
-        return flows.done
+        return flows
 
     def _forget(self, number: int) -> None:
         del self._moving[number]

@@ -6,7 +6,7 @@ Times are seconds of simulated time, sizes bytes, rates bits per second unless a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,6 +29,8 @@ class Span:
     kind: SpanKind
     start_s: float
     end_s: float
+    limit: str = ""
+    """What held a transfer back, e.g. ``NIC``."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,13 @@ class Cause:
         return abs(self.at_high - self.at_low)
 
 
+class Limit(NamedTuple):
+    """What a row waits for, and for how much of its step."""
+
+    name: str
+    seconds: float
+
+
 @dataclass(frozen=True)
 class LinkUse:
     """Utilisation of resources over time.
@@ -128,6 +137,8 @@ class ScenarioResult:
     """Images/s over ``gpus`` times the one-GPU rate (the seeds' linear speed-up), or None."""
     expect: Expectation | None = None
     interval: Interval | None = None
+    limits: tuple[Limit, ...] = ()
+    """What lies on the step's critical path, the longest first: bottleneck, runner-up, the rest."""
     causes: tuple[Cause, ...] = ()
     """What the interval is due to, the widest first, where that was asked."""
     spans: tuple[Span, ...] = ()

@@ -15,6 +15,7 @@ from harp.lightcc.settings import LightSettings
 from sim.clock import Clock, TooLongError
 from sim.collective import Communicator
 from sim.compute import plan_pass
+from sim.critical_path import mean_path, name_limits
 from sim.exposure import mean_breakdown
 from sim.fabric.flow import FlowFabric, TokenBucket
 from sim.faults import Struck, check_links, strike
@@ -110,7 +111,8 @@ class Run:
             highest[bucket.resource] = bucket.burst
         self.recorder = LinkRecorder(cluster, highest) if settings.record_links else None
         self.fabric = FlowFabric(self.env, capacity, buckets=buckets,
-                                 on_change=self.recorder.sample if self.recorder else None)
+                                 on_change=self.recorder.sample if self.recorder else None,
+                                 name_limit=name_limits(cluster))
         style = Style.of(scenario, topology)
         self.transport = Transport(cluster, self.stack, style, settings.seed)
         self.jobs: list[Job] = []
@@ -240,7 +242,8 @@ class Run:
             efficiency=images_per_s / (job.gpus * alone), spans=self._spans(number),
             links=self.recorder.result(step_s) if self.recorder else None,
             expect=find_expect(self.cluster.topology, self.scenario.name, job.gpus, name),
-            notes=tuple(self.notes), events=self.env.events)
+            limits=mean_path(job.paths), notes=tuple(self.notes),
+            events=self.env.events)
 
     def _spans(self, number: int) -> tuple[Span, ...]:
         """The job's timeline; if utilisation is recorded, with the GPUs that do the same."""

@@ -26,6 +26,7 @@ import simpy
 
 from harp.collectives.ir import Op
 from sim.compute import Slowness
+from sim.critical_path import critical_path
 from sim.exposure import KINDS, exposed
 from sim.recipe import FP32_BYTES, choose_plan, exchange_plan
 from sim.results import Breakdown, Span
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from sim.collective import Communicator
     from sim.compute import Pass, Work
     from sim.recipe import Recipe
+    from sim.results import Limit
 
     Ints = NDArray[np.int64]
     Process = Generator[simpy.Event, Any, None]
@@ -53,6 +55,7 @@ class Job:
     Attributes:
         steps_s: start and end of each finished step.
         breakdowns: where the time of each step that counts went.
+        paths: what each step that counts waited for.
         spans: the timeline of the last of them.
         counted: steps that count; those after them only keep other jobs company.
     """
@@ -64,6 +67,7 @@ class Job:
         self.track = track
         self.steps_s: list[tuple[float, float]] = []
         self.breakdowns: list[Breakdown] = []
+        self.paths: list[tuple[Limit, ...]] = []
         self.spans: tuple[Span, ...] = ()
         self.counted: float = math.inf
         self._current: list[Span] = []
@@ -113,6 +117,7 @@ class Job:
         """Count the last step ``times`` more times."""
         self.steps_s += self.steps_s[-1:] * times
         self.breakdowns += self.breakdowns[-1:] * times
+        self.paths += self.paths[-1:] * times
 
     # ---- compute
 
@@ -235,6 +240,7 @@ class Job:
             compute_s -= span.end_s - span.start_s
         self.breakdowns.append(Breakdown(compute_s, parts["transfer"], owed_s + parts["selection"],
                                          parts["latency"], parts["message"]))
+        self.paths.append(critical_path(spans, self.steps_s[-1]))
         self.spans = spans
 
 

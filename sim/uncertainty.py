@@ -44,10 +44,8 @@ DRAWS = 24
 """Draws where time allows; P10 and P90 then rest on the third point from either end."""
 FEWEST_DRAWS = 6
 """With time for fewer than these, none are made."""
-EFFORT = 400_000
-"""Events, in those of a small cluster, that all draws together may take: some seconds."""
-EFFORT_GPUS = 1000.0
-"""GPUs by which an event's effort doubles."""
+EFFORT = 180_000
+"""Events that all draws together may take: some seconds, more on large clusters."""
 FIT_ACCURACY = 1e-3
 """Relative difference of a step time at which a draw's fit ends."""
 SAME = 2e-3
@@ -99,13 +97,12 @@ def unknowns(topology: Topology, *, fitted: bool = False) -> list[Unknown]:
     return list(found.values())
 
 
-def affordable_draws(rows: Sequence[tuple[int, int]]) -> int:
-    """Draws of rows, each of so many events on so many GPUs, that some seconds allow.
+def affordable_draws(events: int) -> int:
+    """Draws that some seconds allow if all rows together take so many events.
 
     The same on every machine, so that the same file gives the same answer.
     """
-    effort = sum(events * (1.0 + gpus / EFFORT_GPUS) for events, gpus in rows)
-    draws = min(DRAWS, int(EFFORT / max(effort, 1.0)))
+    draws = min(DRAWS, EFFORT // max(events, 1))
     return draws if draws >= FEWEST_DRAWS else 0
 
 

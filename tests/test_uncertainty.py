@@ -74,7 +74,8 @@ def test_a_parameter_of_a_base_is_one_unknown(tmp_path):
                    scenario={"stack": "mine"}, frameworks={"free": FREE | {
                        "overlap": figure(1.0, 0.5, 1.0)}})
     names = [unknown.name for unknown in unknowns(made.topology)]
-    assert names == ["ideal.flow_rate", "free.overlap"]
+    assert {"ideal.flow_rate", "free.overlap", "rdma.memory_per_byte"} <= set(names)
+    assert not [name for name in names if name.startswith("mine.")]
 
 
 def test_quantiles_are_those_of_the_parameter_where_one_decides(tmp_path):
@@ -148,9 +149,7 @@ def test_draws_agree_with_what_is_fitted(tmp_path):
     assert not found.refitted
 
 
-def test_the_number_of_draws_follows_from_events_and_gpus():
-    assert affordable_draws([(100, 16)]) == DRAWS
-    assert affordable_draws([]) == DRAWS
-    some = affordable_draws([(5000, 1024)] * 3)
-    assert FEWEST_DRAWS <= some < DRAWS
-    assert affordable_draws([(10**6, 16)]) == 0
+def test_the_number_of_draws_follows_from_the_events():
+    assert affordable_draws(0) == affordable_draws(100) == DRAWS
+    assert FEWEST_DRAWS <= affordable_draws(15_000) < DRAWS
+    assert affordable_draws(10**6) == 0

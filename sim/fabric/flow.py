@@ -29,6 +29,8 @@ class FlowSet(NamedTuple):
     flows: NDArray[np.int32]
     done: simpy.Event
     number: int
+    limits: list[tuple[float, str]]
+    """From when on what held back the flow that was to end last."""
 
 
 @dataclass
@@ -83,17 +85,21 @@ class FlowFabric:
         buckets: resources with a burst; their capacity starts at the burst rate.
         on_change: called with (time, carried units per resource) whenever rates may have changed,
             for utilisation over time.
+        name_limit: names what holds a flow back, given the saturated resources of its route; where
+            it is missing, nothing is named.
     """
 
     def __init__(self, env: simpy.Environment, capacity: ArrayLike, *, tolerance: float = EXACT,
                  buckets: tuple[TokenBucket, ...] = (),
-                 on_change: Callable[[float, NDArray[np.float64]], None] | None = None) -> None:
+                 on_change: Callable[[float, NDArray[np.float64]], None] | None = None,
+                 name_limit: Callable[[NDArray[np.int32]], str] | None = None) -> None:
         self.env = env
         self.net = Fluid(capacity, tolerance)
         self._buckets = buckets
         self._bucket_s = env.now
         self._on_change = on_change
-        self._sets: dict[int, simpy.Event] = {}
+        self._name_limit = name_limit
+        self._sets: dict[int, FlowSet] = {}
         self._open: dict[int, int] = {}
         self._next_set = 0
         self._set_of = np.full(64, -1, dtype=np.int64)
@@ -111,10 +117,10 @@ class FlowFabric:
         """Start flows now; the arguments are those of `Fluid.start`."""
         self._advance()
         flows = self.net.start(routes, amounts, weights=weights, ceilings=ceilings)
-        done = self.env.event()
-        self._remember(flows, done)
+        started = FlowSet(flows, self.env.event(), self._next_set, [])
+        self._remember(started)
         self._reschedule()
-        return FlowSet(flows, done, self._next_set - 1)
+        return started
 
     def change(self, resources: ArrayLike, capacities: ArrayLike) -> None:
         """Change capacities now (a fault, a repair)."""
@@ -136,20 +142,20 @@ class FlowFabric:
 
     # ---- bookkeeping: which set a flow belongs to, and how many of each set are open
 
-    def _remember(self, flows: NDArray[np.int32], done: simpy.Event) -> None:
+    def _remember(self, started: FlowSet) -> None:
         self._next_set += 1
+        flows = started.flows
         if not len(flows):
-            done.succeed()
+            started.done.succeed()
             return
         highest = int(flows.max())
         if highest >= len(self._set_of):
             larger = np.full(max(2 * len(self._set_of), highest + 1), -1, dtype=np.int64)
             larger[: len(self._set_of)] = self._set_of
             self._set_of = larger
-        number = self._next_set - 1
-        self._set_of[flows] = number
-        self._sets[number] = done
-        self._open[number] = len(flows)
+        self._set_of[flows] = started.number
+        self._sets[started.number] = started
+        self._open[started.number] = len(flows)
 
     def _forget(self, flows: NDArray[np.int32]) -> None:
         counts = Counter(self._set_of[flows].tolist())
@@ -158,7 +164,7 @@ class FlowFabric:
             self._open[number] -= count
             if self._open[number] == 0:
                 del self._open[number]
-                self._complete(self._sets.pop(number))
+                self._complete(self._sets.pop(number).done)
 
     def _complete(self, done: simpy.Event) -> None:
         """Fire when simpy's clock is where the engine's is."""
@@ -208,6 +214,18 @@ class FlowFabric:
             version = self._version
             timeout = self.env.timeout(max(wait_s, 0.0))
             timeout.callbacks.append(lambda _: self._tick(version))
+        if self._name_limit is not None:
+            self._note_limits(self._name_limit)
+
+    def _note_limits(self, name_limit: Callable[[NDArray[np.int32]], str]) -> None:
+        """Write down what holds each open set back from now on."""
+        for number, flows in self._sets.items():
+            left = flows.flows
+            if self._open[number] < len(left):
+                left = left[self._set_of[left] == number]
+            name = name_limit(self.net.holding(left))
+            if not flows.limits or flows.limits[-1][1] != name:
+                flows.limits.append((self.env.now, name))
 
     def _tick(self, version: int) -> None:
         if version == self._version:

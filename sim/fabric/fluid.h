@@ -69,6 +69,11 @@ double fluid_cancel(fluid *f, int32_t id);
 
 /* Per flow: rate now and the amount left. */
 int32_t fluid_flow_state(fluid *f, int64_t n, const int32_t *id, double *rate, double *left);
+/* What holds back whichever of these running flows ends last at the present rates: the saturated
+ * resources of its route, of which at most `room` are written, after FLUID_CEILING where it runs
+ * at its own ceiling. Returns how many there are. */
+#define FLUID_CEILING -1
+int32_t fluid_holding(fluid *f, int64_t n, const int32_t *id, int32_t *resource, int32_t room);
 /* Per resource: units per second in use now, and units carried since the beginning. */
 void fluid_load(fluid *f, double *load);
 void fluid_carried(fluid *f, double *carried);

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 EXACT = 1e-9
 """Default tolerance: completions closer than this share of a flow's age are one event."""
+CEILING: int = lib.FLUID_CEILING
+"""Stands for the flow's own ceiling among the resources that hold it."""
 
 
 def _array(values: ArrayLike, dtype: Any, shape: int | None = None) -> NDArray[Any]:
@@ -55,6 +57,7 @@ class Fluid:
         if not tolerance >= 0:
             raise ValueError("tolerance must not be negative")
         self.resources = len(capacities)
+        self._held: NDArray[np.int32] | None = None
         pointer = lib.fluid_new(self.resources, _pointer(capacities, "double[]"), tolerance)
         if pointer == ffi.NULL:
             raise MemoryError
@@ -185,6 +188,20 @@ class Fluid:
                                     ffi.from_buffer("double[]", left))
         self._check(code, "a flow is unknown or has completed")
         return rate, left
+
+    def holding(self, flows: ArrayLike) -> NDArray[np.int32]:
+        """What holds back the one of ``flows`` that ends last at the present rates.
+
+        The saturated resources of its route, int32[k], and `CEILING` before them where it runs at
+        its own. Flows that have completed are passed over.
+        """
+        ids = np.atleast_1d(_array(flows, np.int32))
+        if self._held is None:
+            self._held = np.empty(self.resources + 1, np.int32)
+        count = lib.fluid_holding(self.handle, len(ids), _pointer(ids, "int32_t[]"),
+                                  ffi.from_buffer("int32_t[]", self._held), len(self._held))
+        self._check(count, "a flow is unknown")
+        return self._held[:count]
 
     def load(self) -> NDArray[np.float64]:
         """Units per second in use of each resource, float64[resources]."""

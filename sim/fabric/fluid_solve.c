@@ -353,3 +353,54 @@ void fluid_solve(fluid *f)
     keep_levels(f);
     update_finish_times(f);
 }
+
+/* ---- what the rates are due to ---- */
+
+/* The running flow that ends last at the present rates, a stalled one above all; NULL for none. */
+static const struct flow *last_to_end(const fluid *f, int64_t n, const int32_t *id)
+{
+    const struct flow *last = NULL;
+    double last_s = -1.0;
+    for (int64_t i = 0; i < n; i++) {
+        const struct flow *w = &f->flow[id[i]];
+        double end_s = w->rate > 0.0 ? w->settled_s + w->left / w->rate : INFINITY;
+        if (w->state == FLOW_ACTIVE && end_s > last_s) {
+            last = w;
+            last_s = end_s;
+        }
+    }
+    return last;
+}
+
+/* Whether a resource keeps a flow from a larger share: it is saturated, and nobody's is larger. */
+static int holds(const fluid *f, const struct flow *w, int32_t resource)
+{
+    const struct resource *r = &f->resource[resource];
+    return resource == w->bottleneck ||
+           (r->load >= r->capacity * (1.0 - SAME) && w->rate >= r->top * w->weight * (1.0 - SAME));
+}
+
+int32_t fluid_holding(fluid *f, int64_t n, const int32_t *id, int32_t *resource, int32_t room)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (id[i] < 0 || id[i] >= f->slots)
+            return FLUID_EINVAL;
+    fluid_solve(f);
+    const struct flow *last = last_to_end(f, n, id);
+    int32_t count = 0;
+    if (!last)
+        return 0;
+    if (last->rate >= last->ceiling * (1.0 - SAME)) {
+        if (room > 0)
+            resource[0] = FLUID_CEILING;
+        count = 1;
+    }
+    for (int64_t k = f->route_ptr[last->route]; k < f->route_ptr[last->route + 1]; k++) {
+        if (!holds(f, last, f->route_resource[k]))
+            continue;
+        if (count < room)
+            resource[count] = f->route_resource[k];
+        count++;
+    }
+    return count;
+}

@@ -26,7 +26,8 @@ HEADER = (
     "p10_images_per_s", "p50_images_per_s", "p90_images_per_s",
     "p10_exposed_ms", "p50_exposed_ms", "p90_exposed_ms",
     "expect_images_per_s", "expect_exposed_ms", "expect_kind", "expect_within",
-    "expect_source", "error_pct", "notes",
+    "expect_source", "error_pct", "bottleneck", "bottleneck_ms", "runner_up", "runner_up_ms",
+    "notes",
 )
 COLLECTIVE_HEADER = (
     "collective", "ranks", "datatype", "algorithm", "size_bytes", "count", "time_us",
@@ -58,7 +59,13 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
 def _cells(row: ScenarioResult) -> tuple[Cell, ...]:
     return (row.name, row.gpus, row.job, rounded(row.images_per_s), rounded(row.efficiency),
             rounded(row.step_s * 1e3), *breakdown_ms(row.breakdown).values(), *_interval(row),
-            *_expect(row), error_pct(row), "; ".join(row.notes))
+            *_expect(row), error_pct(row), *_limits(row), "; ".join(row.notes))
+
+
+def _limits(row: ScenarioResult) -> tuple[Cell, ...]:
+    cells: list[Cell] = [cell for limit in row.limits[:2]
+                         for cell in (limit.name, rounded_difference(limit.seconds * 1e3))]
+    return (*cells, *[None] * (4 - len(cells)))
 
 
 def _expect(row: ScenarioResult) -> tuple[Cell, ...]:

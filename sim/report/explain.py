@@ -1,4 +1,4 @@
-"""Where each step's time goes (``--explain``): one line a scenario, five parts that add up.
+"""Where each step's time goes (``--explain``): five parts that add up, and the critical path.
 
 Parts are printed so that the printed milliseconds add up to the printed step and the percentages to
 100. Bars have one scale for the whole table, so that their lengths compare.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from sim.report.numbers import apportion, milliseconds_decimals, shown_ms
+from sim.report.numbers import apportion, milliseconds_decimals, percent, shown_ms
 from sim.report.screen import Column, console_for, fit, grid, show
 from sim.report.table import name_columns, section_ends
 
@@ -30,6 +30,8 @@ PARTS = (
     ("latency", "l", "░", "magenta"),
     ("per\nmessage", "m", "▚", "cyan"),
 )
+PATH = ("bottleneck", "runner-up", "then", "then", "then")
+"""Columns of the critical path."""
 _BARS = "where the step goes"
 
 
@@ -50,6 +52,23 @@ def print_explanation(report: Report, *, console: Console | None = None) -> None
     if columns[-1].header != _BARS:  # No room for bars, so no need of their glyphs.
         columns = fit(_columns(report.scenarios, None), console.width)
     show(console, grid(columns, section_ends(report.scenarios)))
+    columns = fit(_path_columns(report.scenarios), console.width)
+    show(console, grid(columns, section_ends(report.scenarios)))
+
+
+def _path_columns(rows: Sequence[ScenarioResult]) -> list[Column]:
+    """What the step waits for: the longest parts of its critical path, in shares of the step."""
+    from rich.text import Text
+
+    def text(row: ScenarioResult, number: int) -> Text:
+        if number >= len(row.limits) or not row.limits[number].seconds >= 5e-4 * row.step_s:
+            return Text()
+        limit = row.limits[number]
+        return Text(f"{percent(limit.seconds / row.step_s, decimals=1):>7} {limit.name}")
+
+    return [*name_columns(rows), *(
+        Column(header, [text(row, number) for row in rows], align="left", drop=number)
+        for number, header in enumerate(PATH))]
 
 
 def _columns(rows: Sequence[ScenarioResult], glyph: int | None) -> list[Column]:

@@ -91,6 +91,8 @@ def _scenario(row: ScenarioResult) -> dict[str, Any]:
         "interval": None if row.interval is None else _interval(row.interval),
         "causes": [_cause(cause) for cause in row.causes],
         "breakdown_ms": breakdown_ms(row.breakdown),
+        "limits": [{"name": limit.name, "ms": rounded_difference(limit.seconds * 1e3)}
+                   for limit in row.limits],
         "notes": list(row.notes),
     }
 

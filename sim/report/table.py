@@ -3,9 +3,10 @@
 First stands what parameters known only within bounds leave open (P10, P50 and P90 of the draws),
 then the answer at their values, and beside it the published (or measured) figure and the relative
 error. A row whose error is larger than its ``within`` is marked, and a sentence below says so.
-Further columns show the step, how much of it is exposed (not compute) and how much the published
-figure leaves exposed. On a narrow terminal the least important columns go; what they said of
-intervals and predictions then stands below.
+Further columns show what limits the row and what does so for the second longest time; the step, how
+much of it is exposed (not compute) and how much the published figure leaves exposed. On a narrow
+terminal the least important columns go; what they said of intervals and predictions then stands
+below.
 """
 
 from __future__ import annotations
@@ -108,12 +109,13 @@ def _columns(rows: Sequence[ScenarioResult], *, plain: bool) -> list[Column]:
         Column("error", [_error(row, plain=plain) for row in rows]),
         Column("kind", _texts("" if row.expect is None else row.expect.kind for row in rows),
                align="left", drop=4),
-        Column("step\nms", _texts(step for step, _, _ in parts), drop=1),
-        Column("compute\nms", _texts(compute for _, compute, _ in parts), drop=7),
-        Column("exposed\nms", _texts(exposed for _, _, exposed in parts), drop=1),
+        Column("limited by, then", _texts(limited_by(row) for row in rows), align="left", drop=1),
+        Column("step\nms", _texts(step for step, _, _ in parts), drop=5),
+        Column("compute\nms", _texts(compute for _, compute, _ in parts), drop=8),
+        Column("exposed\nms", _texts(exposed for _, _, exposed in parts), drop=6),
         Column(_expected_exposed_header(rows), _texts(
             "" if (exposed_s := row.expected_exposed_s) is None or not math.isfinite(exposed_s)
-            else f"{exposed_s * 1e3:.{decimals}f}" for row in rows), drop=6),
+            else f"{exposed_s * 1e3:.{decimals}f}" for row in rows), drop=7),
     ]
 
 
@@ -123,6 +125,12 @@ def _quantiles(rows: Sequence[ScenarioResult]) -> list[Column]:
               row.interval.high_images_per_s) for row in rows]
     return [Column(header, _texts("" if each is None else rate(each[place]) for each in found),
                    drop=3) for place, header in enumerate(_QUANTILES)]
+
+
+def limited_by(row: ScenarioResult) -> str:
+    """Bottleneck and runner-up, the latter where it holds a hundredth of the step."""
+    return ", ".join(limit.name for number, limit in enumerate(row.limits[:2])
+                     if number == 0 or limit.seconds >= 0.01 * row.step_s)
 
 
 def _parts_ms(row: ScenarioResult, decimals: int) -> list[str]:

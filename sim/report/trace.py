@@ -128,8 +128,9 @@ def _metadata(pid: int, tid: int, kind: str, **values: str | int) -> Event:
 def _slice(pid: int, tid: int, span: Span, origin_s: float) -> Event:
     start = _us(span.start_s - origin_s)
     # The end is rounded like the next slice's start, so that neighbours touch and never overlap.
+    limit = {"args": {"limited by": span.limit}} if span.limit else {}
     return {"ph": "X", "pid": pid, "tid": tid, "name": span.name, "cat": span.kind,
-            "ts": start, "dur": round(max(0.0, _us(span.end_s - origin_s) - start), 6)}
+            "ts": start, "dur": round(max(0.0, _us(span.end_s - origin_s) - start), 6), **limit}
 
 
 def _counter(pid: int, links: LinkUse, index: int, origin_s: float) -> Iterator[Event]:
