@@ -4,7 +4,8 @@
 rows name under ``expect[].fits`` and holds the shipped values against them: status 1 where one is
 stale. ``python -m sim.calibrate --stack harp --from measurements.json -o out.yaml`` derives a host
 stack's parameters from measurements. A wrong file or option ends with status 2, one sentence and
-nothing written. docs/calibrate.md is the manual.
+nothing written. ``python -m sim.calibrate --published`` fits kernel-tcp to published measurements
+of many clusters. docs/calibrate.md is the manual.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ PATH = click.Path(path_type=Path)
 @click.option("--topology", "cluster", type=PATH, metavar="FILE",
               help="The cluster that a log comes from.")
 @click.option("-o", "--output", metavar="FILE|-", help="Write the stack's parameters as YAML.")
+@click.option("--published", is_flag=True,
+              help="Fit kernel-tcp to the published measurements of many clusters.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 def main(topology: Path | None, *, stack: str | None, measurements: Path | None,
-         cluster: Path | None, output: str | None, as_json: bool) -> None:
+         cluster: Path | None, output: str | None, published: bool, as_json: bool) -> None:
     """Fit the parameters that TOPOLOGY's rows name and compare them with what is shipped.
 
     With --stack and --from, derive a host stack's parameters from measurements instead.
@@ -42,6 +45,10 @@ def main(topology: Path | None, *, stack: str | None, measurements: Path | None,
     derives = stack is not None or measurements is not None
     try:
         with exit_on_error():
+            if published:
+                if derives or topology or cluster or output:
+                    raise click.UsageError("--published stands alone, or with --json")
+                sys.exit(int(_hold_published(as_json=as_json)))
             if not derives and topology is not None and cluster is None and output is None:
                 sys.exit(int(_hold(topology, as_json=as_json)))
             if stack is None or measurements is None or topology is not None:
@@ -66,6 +73,22 @@ def _hold(path: Path, *, as_json: bool) -> bool:
     if stale:
         click.echo(f"error: {shipped.verdict(comparisons)}", err=True)
     return stale
+
+
+def _hold_published(*, as_json: bool) -> bool:
+    """Fit kernel-tcp to published measurements, and tell whether a shipped value is stale."""
+    from sim.calibration import published, published_table
+
+    fit = published.fit_published()
+    if as_json:
+        _print_json(published_table.fit_json(fit))
+    else:
+        published_table.print_fit(fit)
+    stale = [parameter.name for parameter in fit.parameters if parameter.stale]
+    if stale:
+        click.echo(f"error: Stale: {', '.join(stale)} of {published.STACK}; put the fitted values "
+                   "into its file.", err=True)
+    return bool(stale)
 
 
 def _derive(stack: str, measurements: Path, cluster: Path | None, output: str | None, *,

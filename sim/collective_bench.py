@@ -13,9 +13,8 @@ from sim.fabric.flow import FlowFabric
 from sim.placement import Placement, choose_gpus, common_group, place
 from sim.report.nccl_table import collective_row
 from sim.results import CollectiveReport
-from sim.scenario import token_buckets
+from sim.scenario import Settings, token_buckets
 from sim.schema.errors import Problem
-from sim.schema.parameters import load_stack
 from sim.schema.units import SIZE
 from sim.timeline import Timeline
 from sim.transport import Style, Transport
@@ -73,22 +72,25 @@ def _bytes(text: str) -> int:
 
 
 def measure(cluster: Cluster, collective: str, sizes: Sequence[int], stack: str | None = None,
-            scenario: Scenario | None = None) -> CollectiveReport:
+            scenario: Scenario | None = None,
+            settings: Settings | None = None,
+            algorithms: Sequence[str] | None = None) -> CollectiveReport:
     """Simulate ``collective`` over all GPUs by each algorithm at each size, alone on the fabric.
 
     Style (routing, channels, sockets, bond, affinity) is the scenario's (the first one's unless
-    given); so is the stack unless given.
+    given); so is the stack unless given. ``settings`` changes figures of the stack;
+    ``algorithms`` are all those of the collective unless given.
     """
     topology = cluster.topology
     scenario = scenario or topology.scenarios[0]
-    host_stack = load_stack(stack or scenario.stack, topology.stacks)
+    host_stack = (settings or Settings()).stack(topology, stack or scenario.stack)
     gpus = choose_gpus(cluster, range(cluster.hosts), cluster.gpus, affinity=scenario.affinity)
     placement = place(cluster, gpus, scenario.channels, affinity=scenario.affinity)
     group = common_group(cluster, gpus)
     timer = Timer(cluster, host_stack, scenario, placement)
     rows = []
     for size in sizes:
-        for algorithm in ALGORITHMS[collective]:
+        for algorithm in algorithms or ALGORITHMS[collective]:
             if algorithm in GROUPED and group == 1:
                 continue
             plan = make_plan(algorithm, ranks=cluster.gpus, nbytes=size, unit_bytes=UNIT_BYTES,

@@ -1,0 +1,189 @@
+"""Fit kernel-tcp jointly to all published measurements that are marked for it, and leave each out.
+
+A case (`sim.validation.case`) marks figures with ``fits: true``. The parameters of `FITTED` are
+chosen together so that the sum of the absolute logarithms of prediction over measurement is
+smallest: half of the rows come out too fast and half too slow, and a row that the model does not
+understand pulls no more than any other. They stand on a lattice of 3 % steps, which is far finer
+than what the rows agree on.
+
+*Left out*, a row is predicted by the fit to all rows of other sources, since the rows of one source
+share its hosts. The interval of a parameter is that of the fits to resampled sources (a bootstrap).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sim.cluster import Cluster
+from sim.scenario import Settings
+from sim.schema.parameters import load_stack
+from sim.validation.case import case_files, load_case
+from sim.validation.predict import predict
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from pathlib import Path
+
+    from sim.validation.case import Figure
+
+STACK = "kernel-tcp"
+FITTED = ("cost_per_byte", "memory_per_byte", "start_latency")
+STEP = 1.03
+"""Ratio of neighbouring values."""
+STRIDES = (8, 4, 2, 1)
+RESAMPLES = 20
+TOLERANCE = 0.02
+"""A shipped value within this factor of the fit is not stale: less than a step of the lattice."""
+
+Point = tuple[int, ...]
+ORIGIN = (0,) * len(FITTED)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A published figure that the fit uses."""
+
+    case: str
+    source: str
+    figure: Figure
+    cluster: Cluster
+
+
+@dataclass(frozen=True)
+class FittedRow:
+    """A row with the predictions of the fit to all rows and of the one without its source."""
+
+    row: Row
+    fitted: float
+    left_out: float
+
+    @property
+    def error(self) -> float:
+        """Relative error of the fit to all rows."""
+        return self.fitted / self.row.figure.value - 1.0
+
+    @property
+    def left_out_error(self) -> float:
+        """Relative error of the fit that never saw the row's source."""
+        return self.left_out / self.row.figure.value - 1.0
+
+
+@dataclass(frozen=True)
+class FittedParameter:
+    """A parameter: what is shipped, what the fit gives, and within which bounds it resamples."""
+
+    name: str
+    shipped: float
+    value: float
+    low: float
+    high: float
+
+    @property
+    def stale(self) -> bool:
+        """Whether the shipped value is not that of the fit."""
+        return abs(math.log(self.shipped / self.value)) > TOLERANCE
+
+
+@dataclass(frozen=True)
+class PublishedFit:
+    """The answer of ``python -m sim.calibrate --published``."""
+
+    parameters: tuple[FittedParameter, ...]
+    rows: tuple[FittedRow, ...]
+
+
+def fit_published(paths: Sequence[Path] | None = None, resamples: int = RESAMPLES) -> PublishedFit:
+    """Fit to the marked figures of these cases (all by default)."""
+    search = Search(marked_rows(case_files() if paths is None else paths))
+    everything = range(len(search.rows))
+    best = search.fit(everything)
+    rows = []
+    for number, row in enumerate(search.rows):
+        others = [i for i in everything if search.rows[i].source != row.source]
+        left_out = search.fit(others, best)
+        rows.append(FittedRow(row, search.prediction(number, best),
+                              search.prediction(number, left_out)))
+    points = [best, *(search.fit(sample, best) for sample in search.resampled(resamples))]
+    return PublishedFit(tuple(_parameters(search, points)), tuple(rows))
+
+
+def marked_rows(paths: Sequence[Path]) -> list[Row]:
+    """Every figure marked ``fits: true``."""
+    found = []
+    for path in paths:
+        case = load_case(path)
+        marked = [figure for figure in case.figures if figure.fits]
+        if marked:
+            cluster = Cluster(case.topology)
+            found += [Row(path.stem, case.source, figure, cluster) for figure in marked]
+    return found
+
+
+class Search:
+    """Descends on a lattice of parameter values, and remembers each row's prediction at a point."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = rows
+        shipped = load_stack(STACK)
+        self.origin = [float(getattr(shipped, name).value) for name in FITTED]
+        self._known: dict[tuple[int, Point], float] = {}
+
+    def values(self, point: Point) -> list[float]:
+        """Parameter values at a point; the shipped ones at the origin."""
+        return [value * STEP**steps for value, steps in zip(self.origin, point, strict=True)]
+
+    def prediction(self, number: int, point: Point) -> float:
+        """What the simulator says to a row at a point."""
+        self._predict([number], point)
+        return self._known[number, point]
+
+    def _predict(self, rows: Collection[int], point: Point) -> None:
+        missing = [number for number in sorted(set(rows)) if (number, point) not in self._known]
+        figures = {f"{STACK}.{name}": value
+                   for name, value in zip(FITTED, self.values(point), strict=True)}
+        for number in missing:
+            row = self.rows[number]
+            self._known[number, point] = predict(row.cluster, row.figure, Settings(figures))
+
+    def loss(self, rows: Collection[int], point: Point) -> float:
+        """Sum of the rows' absolute logarithmic errors; a row may count more than once."""
+        self._predict(rows, point)
+        return sum(abs(math.log(self._known[number, point] / self.rows[number].figure.value))
+                   for number in rows)
+
+    def fit(self, rows: Collection[int], start: Point = ORIGIN) -> Point:
+        """Point of the lattice that fits ``rows`` best, found downhill from ``start``."""
+        best, least = start, self.loss(rows, start)
+        for stride in STRIDES:
+            moved = True
+            while moved:
+                moved = False
+                for axis in range(len(FITTED)):
+                    for change in (stride, -stride):
+                        near = tuple(steps + (change if i == axis else 0)
+                                     for i, steps in enumerate(best))
+                        loss = self.loss(rows, near)
+                        if loss < least - 1e-9:
+                            best, least, moved = near, loss, True
+        return best
+
+    def resampled(self, times: int) -> list[list[int]]:
+        """Rows of as many sources as there are, drawn with replacement."""
+        sources = sorted({row.source for row in self.rows})
+        chance = random.Random(1)
+        samples = [chance.choices(sources, k=len(sources)) for _ in range(times)]
+        return [[number for source in sample for number, row in enumerate(self.rows)
+                 if row.source == source] for sample in samples]
+
+
+def _parameters(search: Search, points: Sequence[Point]) -> list[FittedParameter]:
+    """Each parameter at the first point, and within which bounds the others lie."""
+    found = []
+    for number, name in enumerate(FITTED):
+        values = [search.values(point)[number] for point in points]
+        found.append(FittedParameter(name, search.origin[number], values[0], min(values),
+                                     max(values)))
+    return found

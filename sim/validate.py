@@ -1,0 +1,64 @@
+"""Command line: ``python -m sim.validate published`` compares with what others measured.
+
+Every case of ``sim/validation/cases`` and every published row of ``topologies/`` is simulated with
+the shipped parameters, and again with draws of all that is known within bounds. Rows to which
+kernel-tcp is fitted are predicted by the fit to all other sources. Status 1 where a row is off by
+more than a quarter and its case does not say why. docs/validation.md is the answer of this version.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from sim.command import plain_command
+
+
+@plain_command
+@click.argument("what", type=click.Choice(["published"]))
+@click.option("--case", "only", multiple=True, metavar="NAME",
+              help="Only this case (may be repeated); its file's name without .yaml.")
+@click.option("--draws", type=click.IntRange(0, 1000), default=24, show_default=True,
+              help="Draws of what is uncertain, for P10 and P90.")
+@click.option("--refit/--no-refit", default=None,
+              help="Predict fitted rows without their source.  [without --case]")
+@click.option("--page", metavar="FILE.md", help="Write the page, and its plot beside it.")
+def main(what: str, *, only: tuple[str, ...], draws: int, refit: bool | None,
+         page: str | None) -> int:
+    """Predict every published case that the repository knows; WHAT is published."""
+    from sim.report.screen import console_for
+    from sim.validation.page import print_rows, write_page
+    from sim.validation.predict import left_out, predict_files
+    from sim.validation.summary import missed
+
+    del what
+    paths = _chosen(only)
+    rows = predict_files(paths, draws)
+    if refit if refit is not None else not only:
+        rows = left_out(rows)
+    print_rows(rows, console_for(sys.stdout), covered=draws > 0)
+    if page is not None:
+        write_page(rows, Path(page))
+    unexplained = [row for row in rows if missed(row) and not row.note]
+    for row in unexplained:
+        click.echo(f"error: {row.name} is off by {row.error:+.0%}, and {row.case}.yaml does not "
+                   "say why (note:)", err=True)
+    return int(bool(unexplained))
+
+
+def _chosen(only: tuple[str, ...]) -> list[Path]:
+    """Files of the cases; raises a usage error for an unknown name."""
+    from sim.schema.errors import TopologyError, unknown
+    from sim.validation.case import published_files
+
+    files = {path.stem: path for path in published_files()}
+    for name in only:
+        if name not in files:
+            raise click.UsageError(str(TopologyError("--case", unknown("case", name, list(files)))))
+    return [files[name] for name in only or files]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Published measurements as cases, and what the simulator says to each of them."""

@@ -1,0 +1,152 @@
+"""A published measurement as a file: the cluster, the scenarios, the figures, and where they stand.
+
+A case is a YAML file in ``sim/validation/cases``::
+
+    source: "NVIDIA/nccl issue 450 (2021)"
+    topology: {name: ..., hosts: [...], scenarios: [...]}   # as in topologies/
+    figures:
+      - {scenario: 4 channels, size: 128MiB, busbw: 5GB/s}   # nccl-tests
+      - {scenario: VGG-16, gpus: 16, samples_per_s: 1308.7}  # training
+    open: {"hosts[0].memory": [77GB/s, 128GB/s]}
+
+A topology without ``fabric`` has one switch that never blocks, one without ``workload`` runs
+collectives only. ``open`` lists what the source does not tell: each draw takes one of the values at
+random, and the prediction itself is made with what stands in the topology.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, Strict, model_validator
+
+from sim.schema.base import Count, Flag, Line, Model
+from sim.schema.checks import check
+from sim.schema.errors import Problem, unknown
+from sim.schema.load import load
+from sim.schema.model import Topology
+from sim.schema.parameters import PLAIN_VALUES
+from sim.schema.source import Source
+from sim.schema.units import Period, PositiveBytes, Rate
+
+FOLDER = Path(__file__).parent / "cases"
+TOPOLOGIES = Path(__file__).parent.parent.parent / "topologies"
+QUANTITIES = ("samples_per_s", "step", "busbw", "algbw", "time")
+"""What a figure may give; exactly one of them."""
+_FABRIC = {"template": "single-switch"}
+_WORKLOAD = {"model": "vgg16", "batch": 1}
+
+
+class Figure(Model):
+    """One published number."""
+
+    scenario: Line
+    """Name of the scenario that it is about."""
+    gpus: Count | None = None
+    """GPUs of a training row; all where not given."""
+    collective: Literal["allreduce", "reduce-scatter", "allgather", "broadcast",
+                        "alltoall"] = "allreduce"
+    """The collective that was timed, where size is given."""
+    algorithm: Literal["ring", "tree"] | None = None
+    """Its algorithm; where not given, the scenario's."""
+    size: PositiveBytes | None = None
+    """Bytes of a collective; without it the figure is one of training."""
+    samples_per_s: Annotated[float, Strict(), Field(ge=1e-6, le=1e15)] | None = None
+    """Samples/s of all GPUs."""
+    step: Period | None = None
+    """Time of one training step."""
+    busbw: Rate | None = None
+    """Bus bandwidth, as nccl-tests counts it."""
+    algbw: Rate | None = None
+    """Size over time."""
+    time: Period | None = None
+    """Time of one collective."""
+    fits: Flag = False
+    """Whether the parameters of kernel-tcp are fitted to it."""
+    note: Line = ""
+    """Why the prediction misses, where it does."""
+
+    @model_validator(mode="after")
+    def _one_quantity(self) -> "Figure":
+        given = [name for name in QUANTITIES if getattr(self, name) is not None]
+        allowed = QUANTITIES[2:] if self.size is not None else QUANTITIES[:2]
+        if len(given) != 1 or given[0] not in allowed:
+            raise Problem(f"gives {', '.join(given) or 'no quantity'}",
+                          allowed=f"one of {', '.join(allowed)}"
+                          f"{' beside size' if self.size is not None else ', or a size'}")
+        return self
+
+    @property
+    def quantity(self) -> str:
+        """Which of `QUANTITIES` it gives."""
+        return next(name for name in QUANTITIES if getattr(self, name) is not None)
+
+    @property
+    def value(self) -> float:
+        """The published number: samples/s, seconds or bits/s."""
+        return float(getattr(self, self.quantity))
+
+
+class Case(Model):
+    """A source, its cluster and its figures."""
+
+    source: Annotated[Line, Field(min_length=1)]
+    """Who published the figures, where and when."""
+    topology: Topology
+    """The cluster and the scenarios."""
+    figures: Annotated[tuple[Figure, ...], Field(min_length=1)]
+    """What was published."""
+    open: dict[str, tuple[str | int | float, ...]] = Field(default_factory=dict, max_length=16)
+    """Keys of the topology that the source leaves open, and values that they may have."""
+    note: Line = ""
+    """What there is to know about the source."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(data.get("topology"), dict):
+            given = data["topology"]
+            fabric = given.get("fabric", {})
+            if isinstance(fabric, dict) and not {"template", "links"} & set(fabric):
+                given = given | {"fabric": _FABRIC | fabric}
+            return data | {"topology": {"workload": _WORKLOAD} | given}
+        return data
+
+
+def load_case(path: Path, changes: Mapping[str, object] | None = None) -> Case:
+    """Read a case, with ``changes`` of its topology's keys; raises TopologyError."""
+    given = changes or {}
+    source = Source.read(path, [f"topology.{key}={value}" for key, value in given.items()])
+    case = source.validate(Case, PLAIN_VALUES)
+    found = [problem.under("topology") for problem in check(case.topology)]
+    names = [scenario.name for scenario in case.topology.scenarios]
+    found += [unknown("scenario", figure.scenario, names, ("figures", number, "scenario"))
+              for number, figure in enumerate(case.figures) if figure.scenario not in names]
+    if found:
+        raise source.first(found)
+    return case
+
+
+def case_files(folder: Path = FOLDER) -> list[Path]:
+    """Return the files of all cases, in order of their names."""
+    return sorted(folder.glob("*.yaml"))
+
+
+def published_files() -> list[Path]:
+    """Return the files of all cases, and of the shipped topologies that expect published rows."""
+    return case_files() + sorted(path for path in TOPOLOGIES.glob("*.yaml")
+                                 if "expect:" in path.read_text("utf-8"))
+
+
+def load_published(path: Path) -> list[Case]:
+    """Cases of a file of either kind: one, or one for each source that a topology names."""
+    if path.parent != TOPOLOGIES:
+        return [load_case(path)]
+    topology = load(path)
+    by_source: dict[str, list[Figure]] = {}
+    for expect in topology.expect:
+        if expect.kind in ("published", "predicted", "measured"):
+            by_source.setdefault(expect.source, []).append(Figure.model_construct(
+                scenario=expect.scenario, gpus=expect.gpus, samples_per_s=expect.images_per_s))
+    return [Case.model_construct(source=source, topology=topology, figures=tuple(figures))
+            for source, figures in by_source.items()]

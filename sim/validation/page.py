@@ -1,0 +1,158 @@
+"""Predictions beside what was published: a table on the screen, a page and a plot for the docs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sim.report.numbers import percent
+from sim.report.screen import Column, grid, show
+from sim.report.write import write_bytes, write_text
+from sim.validation.predict import in_words, size_in_words
+from sim.validation.summary import (
+    COVERED_TARGET,
+    MEDIAN_TARGET,
+    NEAR,
+    NEAR_TARGET,
+    Summary,
+    missed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from sim.validation.predict import Prediction
+
+INTRODUCTION = """\
+# Held against published measurements
+
+Made by `python -m sim.validate published --page docs/validation.md`; do not edit. Every case in
+`sim/validation/cases` and every published row of `topologies/` is simulated with the shipped
+parameters. P10 and P90 come from draws of every parameter that is known within bounds and of what
+the source does not tell. A row marked *left out* is one to which `kernel-tcp` is fitted; its
+prediction here comes from the fit to all other sources (`python -m sim.calibrate --published`). No
+other row was used for anything.
+
+To add a case, copy a file of `sim/validation/cases`, give the cluster, the figures and their
+source, and run the command: what is off by more than a quarter needs a `note` that says why.
+"""
+
+
+def print_rows(rows: Sequence[Prediction], console: Console, *, covered: bool) -> None:
+    """Print a line a row, and the summary."""
+    from rich.text import Text
+
+    def column(header: str, cells: list[str], **more: object) -> Column:
+        return Column(header, [Text(cell) for cell in cells], **more)  # type: ignore[arg-type]
+
+    show(console, grid([
+        column("case", [row.case for row in rows], align="left", folds=True),
+        column("row", [_row_words(row) for row in rows], align="left", folds=True),
+        column("published", [in_words(row.figure, row.figure.value) for row in rows]),
+        column("predicted", [in_words(row.figure, row.value) for row in rows]),
+        column("P10", [in_words(row.figure, row.low) for row in rows], drop=1),
+        column("P90", [in_words(row.figure, row.high) for row in rows], drop=1),
+        column("error", [percent(row.error, sign=True) for row in rows]),
+        column("fit", ["left out" if row.figure.fits else "" for row in rows], align="left"),
+    ]))
+    for line in summary_lines(rows, covered=covered):
+        show(console, Text(line))
+
+
+def _row_words(row: Prediction) -> str:
+    parts = [row.figure.scenario]
+    if row.figure.size:
+        parts.append(size_in_words(row.figure.size))
+    if row.figure.collective != "allreduce":
+        parts.append(row.figure.collective)
+    if row.figure.gpus:
+        parts.append(f"{row.figure.gpus} GPUs")
+    return ", ".join(parts)
+
+
+def summary_lines(rows: Sequence[Prediction], *, covered: bool = True) -> list[str]:
+    """Say in sentences how good the predictions are, beside the targets."""
+    groups = {"rows that nothing was fitted to": [row for row in rows if not row.figure.fits],
+              "rows left out of the fit": [row for row in rows if row.figure.fits],
+              "rows in all": list(rows)}
+    lines = []
+    for what, some in groups.items():
+        summary = Summary.of(some, covered=covered)
+        if summary is None:
+            continue
+        line = (f"{summary.rows} {what}, from {summary.sources} sources: median error "
+                f"{percent(summary.median, decimals=1)} (target {percent(MEDIAN_TARGET)}), "
+                f"{percent(summary.near)} within {percent(NEAR)} (target {percent(NEAR_TARGET)})")
+        if summary.covered is not None and what.startswith("rows that"):
+            low, high = COVERED_TARGET
+            line += (f"; P10 to P90 hold {percent(summary.covered)} of them (target "
+                     f"{percent(low)} to {percent(high)})")
+        lines.append(f"{line}.")
+    return lines
+
+
+def write_page(rows: Sequence[Prediction], path: Path) -> None:
+    """Write the page, and its plot under the same name with .png."""
+    plot = path.with_suffix(".png")
+    write_bytes(str(plot), draw(rows))
+    write_text(str(path), page(rows, plot.name))
+
+
+def page(rows: Sequence[Prediction], plot: str) -> str:
+    """Return the page's text."""
+    parts = [INTRODUCTION, "".join(f"- {line}\n" for line in summary_lines(rows)),
+             f"![Prediction over measurement of every row]({plot})\n", _table(rows)]
+    misses = [row for row in rows if missed(row)]
+    if misses:
+        parts.append("## Why rows miss\n\n" + "".join(
+            f"- {row.name} ({percent(row.error, sign=True)}): {row.note or 'not known'}.\n"
+            for row in misses))
+    sources: dict[str, list[str]] = {}
+    for row in rows:
+        sources.setdefault(row.source, []).append(f"`{row.case}`")
+    parts.append("## Sources\n\n" + "".join(
+        f"- {source}: {', '.join(dict.fromkeys(cases))}\n" for source, cases in sources.items()))
+    return "\n".join(parts)
+
+
+def _table(rows: Sequence[Prediction]) -> str:
+    lines = ["| Case | Row | Published | Predicted | P10 to P90 | Error | |",
+             "|---|---|---|---|---|---|---|"]
+    for row in rows:
+        cells = [f"`{row.case}`", _row_words(row), in_words(row.figure, row.figure.value),
+                 in_words(row.figure, row.value),
+                 f"{in_words(row.figure, row.low)} to {in_words(row.figure, row.high)}",
+                 percent(row.error, sign=True), "left out" if row.figure.fits else ""]
+        lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def draw(rows: Sequence[Prediction]) -> bytes:
+    """Draw prediction over measurement of every row with P10 to P90; returns a PNG."""
+    import io
+
+    from matplotlib.figure import Figure as Canvas
+
+    canvas = Canvas(figsize=(9, 0.17 * len(rows) + 1.2), layout="constrained")
+    axes = canvas.add_subplot()
+    for place, row in enumerate(reversed(rows)):
+        published = row.figure.value
+        colour = "tab:blue" if not row.figure.fits else "tab:orange"
+        axes.plot([row.low / published, row.high / published], [place, place], color=colour,
+                  alpha=0.4, linewidth=4, solid_capstyle="butt")
+        axes.plot(row.value / published, place, "o", color=colour, markersize=4)
+    axes.axvline(1.0, color="black", linewidth=0.8)
+    axes.axvspan(1 / (1 + NEAR), 1 + NEAR, color="grey", alpha=0.15)
+    axes.set_xscale("log")
+    ticks = [0.25, 0.5, 0.8, 1, 1.25, 2, 4]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xlim(0.2, 5)
+    axes.minorticks_off()
+    axes.set_yticks(range(len(rows)), [row.name for row in reversed(rows)], fontsize=6)
+    axes.set_ylim(-1, len(rows))
+    axes.set_xlabel("prediction / measurement, with P10 to P90 (orange: left out of the fit)")
+    picture = io.BytesIO()
+    canvas.savefig(picture, format="png", dpi=110)
+    return picture.getvalue()
