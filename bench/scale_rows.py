@@ -143,8 +143,8 @@ def by_steps(plan: Plan, tolerance: float | None) -> Measured:
     seconds = time.perf_counter() - start_s
     solutions, visits = net.effort()
     return Measured(seconds, tolerance=merge, result={
-        "end_ms": times.end_s * 1e3, "messages": times.effort.messages,
-        "batches": times.effort.batches, "steps_held": times.effort.most_held,
+        "end_ms": times.end_s * 1e3, "messages": times.effort.pieces,
+        "batches": times.effort.batches, "stages_held": times.effort.most_held,
         "routes_s": router.seconds, "solutions": solutions, "flow_visits": visits})
 
 

@@ -1,11 +1,10 @@
 """Run a collective plan on a fabric, as fluid phases inside simpy.
 
-A phase of s steps over edges lasts: s times the latency of its slowest edge, s times the stack's
-cost of a message, and the fluid time of its bytes. Edges of one coupled group (a ring) move at the
-pace of the slowest edge: if every rank begins step k + 1 when its own send and receive of step k
-are done, the time of s steps is s times the slowest edge's (the largest cycle mean of that
-max-plus system, since each edge waits for itself; Baccelli et al., Synchronization and Linearity,
-1992). So a ring is one flow whose footprint is the sum of its edges'.
+A pipeline (rings, trees) is one flow for each ring or tree, whose footprint is the sum of its
+edges': in the end all of them keep the pace of the slowest. Before that flow stand the latency and
+the filling of the pipeline and what the stack takes for its messages, in closed form
+(`sim.pipeline`). A phase in lock step lasts the latency of its slowest edge, the stack's cost of a
+rank's messages, and the fluid time of its edges' bytes, each a flow of its own.
 
 Channels split a collective's bytes evenly and run side by side, each on its own source ports; what
 is planned is planned for all of them. Where a rank sends several independent messages in one step
@@ -19,14 +18,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from harp.collectives.window import NCCL_WINDOW
+from sim.pipeline import PieceTimes, phase_times
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
 
     import simpy
     from numpy.typing import NDArray
 
-    from harp.collectives.ir import LocalCost, Phase
+    from harp.collectives.ir import Feeds, LocalCost, Phase
     from harp.collectives.plan import Plan
+    from harp.collectives.window import Cut, Window
     from sim.fabric.flow import FlowFabric, FlowSet
     from sim.timeline import Timeline
     from sim.transport import Paths, Transport
@@ -43,13 +46,14 @@ class Moving(NamedTuple):
 
 
 class Edges(NamedTuple):
-    """A phase's edges on all channels: ends, channel, flow, and share of the flow's bytes."""
+    """A phase's edges on all channels: ends, channel, flow, share of the flow's bytes, and hop."""
 
     src: Ints
     dst: Ints
     channel: Ints
     group: Ints
     share: Floats
+    level: Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,12 +62,14 @@ class Prepared:
 
     routes: Ints
     ceilings: Floats
-    alpha_s: float
-    """Latency of one step: that of its slowest edge."""
-    message_s: float
-    """The stack's cost of the messages that a rank sends in one step."""
-    hop_s: float
-    """Seconds per byte of a chunk on an edge that is alone, mean over the edges."""
+    alpha_s: Floats
+    """Latency of each edge."""
+    message_s: Floats
+    """The stack's cost of a message on each edge."""
+    first_s: Floats
+    """Seconds per byte of its flow on each edge while only edges of the same hop are busy."""
+    steady_s: Floats
+    """The same while all edges are."""
 
 
 class Communicator:
@@ -72,10 +78,13 @@ class Communicator:
     Args:
         transport: paths of messages.
         fabric: where flows run.
+        window: slots of each edge of a pipeline.
     """
 
-    def __init__(self, transport: Transport, fabric: FlowFabric) -> None:
+    def __init__(self, transport: Transport, fabric: FlowFabric,
+                 window: Window = NCCL_WINDOW) -> None:
         self.transport = transport
+        self.window = window
         self.fabric = fabric
         self._capacity = transport.cluster.capacities(transport.stack)
         self._prepared: dict[tuple[bytes, ...], Prepared] = {}
@@ -108,26 +117,41 @@ class Communicator:
                    name: str) -> Generator[simpy.Event, None, None]:
         group, amount, share = _flows_of(phase)
         edges = _on_channels(phase, placement, group, share)
+        amount = np.tile(amount / len(placement), len(placement))
         prepared = self._prepare(edges)
-        moved = np.tile(amount / len(placement), len(placement))
-        steps, fill_s = phase.steps, 0.0
-        if phase.pipeline is not None:
-            pipe = phase.pipeline
-            steps = pipe.hops + pipe.chunks - 1
-            fill_s = pipe.hops * pipe.fan * pipe.chunk_bytes * prepared.hop_s
-            moved = moved * (pipe.chunks - 1) / pipe.chunks
-        yield from line.wait(steps * prepared.alpha_s, "latency", name)
-        yield from line.wait(steps * prepared.message_s, "message", name)
+        if phase.feeds is None:
+            filling_s, ceilings = 0.0, prepared.ceilings
+            latency_s = float(prepared.alpha_s.max(initial=0.0))
+            message_s = _message_s(prepared.message_s, edges)
+        else:
+            latency_s, filling_s, message_s, ceilings = self._pipeline(
+                phase.feeds, self.window.cut(phase), prepared, edges, amount)
+        yield from line.wait(latency_s, "latency", name)
+        yield from line.wait(message_s, "message", name)
         start_s = self.env.now
-        if fill_s:
-            yield self.env.timeout(fill_s)
+        if filling_s:
+            yield self.env.timeout(filling_s)
         # Links may have changed meanwhile, so the routes are those of this moment.
-        flows = self._move(self._prepare(edges), moved, edges)
+        flows = self._move(self._prepare(edges), amount, edges, ceilings)
         yield flows.done
         line.transfer(name, start_s, flows.limits)
 
-    def _move(self, prepared: Prepared, amount: Floats, edges: Edges) -> FlowSet:
-        flows = self.fabric.move(prepared.routes, amount, ceilings=prepared.ceilings)
+    def _pipeline(self, feeds: Feeds, cut: Cut, prepared: Prepared, edges: Edges,
+                  amount: Floats) -> tuple[float, float, float, Floats]:
+        """Latency, filling and message cost of a pipeline, and ceilings that keep to its window."""
+        piece = amount / cut.pieces
+        here = piece[edges.group]
+        times = phase_times(
+            PieceTimes(prepared.alpha_s, prepared.message_s, here * prepared.first_s,
+                       here * prepared.steady_s), edges.group, feeds, cut, self.window.slots)
+        held = (times.least_s > 0) & (piece > 0)
+        window = np.divide(piece, times.least_s, out=np.full(len(piece), np.inf), where=held)
+        return (times.latency_s, times.filling_s, times.message_s,
+                np.minimum(prepared.ceilings, window))
+
+    def _move(self, prepared: Prepared, amount: Floats, edges: Edges,
+              ceilings: Floats) -> FlowSet:
+        flows = self.fabric.move(prepared.routes, amount, ceilings=ceilings)
         self._moving[flows.number] = Moving(flows, edges)
         flows.done.callbacks.append(lambda _: self._forget(flows.number))
         return flows
@@ -146,11 +170,10 @@ class Communicator:
         paths = self.transport.paths(edges.src, edges.dst, edges.channel)
         ptr, resource, coefficient = paths.footprints(edges.group, edges.share)
         first = self.fabric.net.add_routes(ptr, resource, coefficient)
-        solo = paths.solo_rate(self._capacity)
         return Prepared(np.arange(first, first + len(ptr) - 1),
-                        _ceilings(paths, edges.group, edges.share),
-                        float(paths.alpha_s.max(initial=0.0)), _message_s(paths, edges),
-                        float(np.mean(1.0 / solo)) if len(solo) else 0.0)
+                        _ceilings(paths, edges.group, edges.share), paths.alpha_s, paths.message_s,
+                        paths.shared_s(self._capacity, edges.share, edges.level),
+                        paths.shared_s(self._capacity, edges.share))
 
     def reroute(self) -> None:
         """Route everything anew, since the state of the links has changed."""
@@ -163,11 +186,9 @@ class Communicator:
 def _flows_of(phase: Phase) -> tuple[Ints, Floats, Floats]:
     """Flow of each edge, bytes of each flow, and each edge's share of its flow's bytes.
 
-    A coupled group is one flow; the edge that carries most sets its size. Else an edge is a flow.
+    A ring or tree is one flow; the edge that carries most sets its size. Else an edge is a flow.
     """
     nbytes = phase.bytes_per_edge.astype(np.float64)
-    if not phase.coupled:
-        return np.arange(len(nbytes)), nbytes, np.ones(len(nbytes))
     group = np.unique(phase.group, return_inverse=True)[1].reshape(-1)
     amount = _largest(nbytes, group)
     whole = amount[group]
@@ -179,21 +200,19 @@ def _on_channels(phase: Phase, placement: Sequence[Ints], group: Ints, share: Fl
     channels, edges = len(placement), len(group)
     flows = int(group.max(initial=-1)) + 1
     channel = np.repeat(np.arange(channels), edges)
+    level = np.zeros(edges, np.int64) if phase.feeds is None else phase.feeds.level
     return Edges(np.concatenate([gpus[phase.src] for gpus in placement]),
                  np.concatenate([gpus[phase.dst] for gpus in placement]), channel,
-                 np.tile(group, channels) + channel * flows, np.tile(share, channels))
+                 np.tile(group, channels) + channel * flows, np.tile(share, channels),
+                 np.tile(level, channels))
 
 
-def _message_s(paths: Paths, edges: Edges) -> float:
-    """The stack's cost of one step's messages at the rank and channel that pays most.
-
-    A coupled group's ranks send one message a step, so there the dearest edge counts.
-    """
-    coupled = len(edges.group) > int(edges.group.max(initial=-1)) + 1
-    if coupled or not len(edges.src):
-        return float(paths.message_s.max(initial=0.0))
+def _message_s(message_s: Floats, edges: Edges) -> float:
+    """The stack's cost of the messages that a rank sends at once, where that costs most."""
+    if not len(edges.src):
+        return 0.0
     channels = int(edges.channel.max()) + 1
-    return float(np.bincount(edges.src * channels + edges.channel, paths.message_s).max())
+    return float(np.bincount(edges.src * channels + edges.channel, message_s).max())
 
 
 def _largest(values: Floats, group: Ints) -> Floats:

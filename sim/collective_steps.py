@@ -1,13 +1,15 @@
-"""Run a collective plan message by message: the reference for the fluid phases of `sim.collective`.
+"""Run a collective plan piece by piece: the reference for the fluid phases of `sim.collective`.
 
-Every message is a flow. A rank begins step s + 1 when its own sends and receives of step s are
-complete; a message starts when both its ends have begun its step, and its first byte moves after
-the latency of its edge and the stack's cost of this and the sender's earlier messages of the step.
-Ranks are otherwise asynchronous: on a fabric where edges differ, waves of delay run through them as
-they do in the real thing.
+Every piece of a message is a flow. In a pipeline (rings, trees) a piece is handed over when the
+pieces that it passes on have arrived and a slot is free (`harp.collectives.window`); in any other
+phase each edge has one message, which starts when both its ends have begun the phase. A piece's
+first byte moves after the latency of its edge and the stack's cost of a message; on an edge pieces
+follow one another, and pay that cost one after the other, but their latencies overlap. A rank
+begins the next phase when its own edges of this one are done: on a fabric where edges differ, waves
+of delay run through the ranks as they do in the real thing.
 
-Steps are generated when the first rank comes to them and dropped when the last has passed, so
-memory is O(ranks x window) and not O(messages). Local work (top-k selection) takes no time here.
+Phases are generated when the first rank comes to them and dropped when the last has passed. Local
+work (top-k selection) takes no time here.
 """
 
 from __future__ import annotations
@@ -16,17 +18,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from harp.collectives.ir import Transfers
-from sim.fabric.stepper import Messages, run_messages
+from harp.collectives.window import NCCL_WINDOW
+from sim.fabric.streams import Stage, StageEdges, run_stages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
+    from harp.collectives.ir import Phase
     from harp.collectives.plan import Plan
+    from harp.collectives.window import Window
     from sim.fabric.fluid import Fluid
-    from sim.fabric.stepper import Effort
+    from sim.fabric.streams import Effort
     from sim.transport import Transport
 
     Ints = NDArray[np.int64]
@@ -69,78 +73,70 @@ class StepTimes(NamedTuple):
     effort: Effort
 
 
-def run_steps(plan: Plan, net: Fluid, router: Router) -> StepTimes:
-    """Run every step of ``plan`` on ``net``, from now on; nothing else may run there meanwhile.
+def run_steps(plan: Plan, net: Fluid, router: Router, window: Window = NCCL_WINDOW) -> StepTimes:
+    """Run every message of ``plan`` on ``net``, from now on; nothing else may run there meanwhile.
 
     Args:
         plan: what to run.
         net: where the flows run, in bytes and bytes/s.
         router: gives the edges of pairs of ranks ``(src, dst)``; called once for each pair.
+        window: slots of each edge of a pipeline.
 
     Raises:
         RuntimeError: a resource is down for good, so the plan never ends.
 
     """
-    table = _Table(plan, router)
-    ends_s, effort = run_messages(net, plan.ranks, plan.steps, table.load)
+    phases = [phase for phase in plan.phases() if phase.local is None]
+    table = _Table(plan.ranks, router)
+    ends_s, effort = run_stages(net, plan.ranks, len(phases), window.slots,
+                                lambda number: _stage(phases[number], table, window))
     return StepTimes(float(ends_s.max()), ends_s, effort)
+
+
+def _stage(phase: Phase, table: _Table, window: Window) -> Stage:
+    edges = table.find(phase.src, phase.dst)
+    pieces, lag = window.cut(phase)
+    delay_s, message_s = edges.alpha_s, edges.message_s
+    source = target = np.empty(0, np.int32)
+    if phase.feeds is None:
+        # Messages that a rank sends at once queue for its stack.
+        delay_s, message_s = delay_s + _queued_s(phase.src, message_s), np.zeros_like(message_s)
+    else:
+        source, target = (pair.astype(np.int32) for pair in (phase.feeds.source,
+                                                             phase.feeds.target))
+    amount = phase.bytes_per_edge / pieces
+    return Stage(StageEdges(phase.src, phase.dst, edges.route, amount, edges.ceiling, delay_s,
+                            message_s), pieces, lag, source, target)
 
 
 class _Table:
     """The edges met so far, in ascending order of (src, dst)."""
 
-    def __init__(self, plan: Plan, router: Router) -> None:
-        self._plan, self._router = plan, router
+    def __init__(self, ranks: int, router: Router) -> None:
+        self._ranks, self._router = ranks, router
         self._known = np.empty(0, np.int64)
         self._edges = Edges(np.empty(0, np.int32), np.empty(0), np.empty(0), np.empty(0))
-        self._rows = Transfers.empty()
-        self._piece = np.empty(0, np.int64)
-        self._last: Messages | None = None
 
-    def load(self, step: int) -> Messages:
-        """Messages of one step; rows that are pieces of one message are summed."""
-        rows = self._plan.step(step)
-        same = np.array_equal(rows.src, self._rows.src) and np.array_equal(rows.dst, self._rows.dst)
-        if self._last is None or not same:
-            self._rows, self._last = rows, self._messages(rows)
-        nbytes = np.bincount(self._piece, rows.length, len(self._last.src))
-        return self._last._replace(amount=nbytes.astype(np.float64))
-
-    def _messages(self, rows: Transfers) -> Messages:
-        """Edges of one step's messages; their amounts are still 0."""
-        ranks = self._plan.ranks
-        pairs, first, piece = np.unique(rows.src.astype(np.int64) * ranks + rows.dst,
-                                        return_index=True, return_inverse=True)
-        self._piece = piece.reshape(-1)
-        src, dst = np.divmod(pairs, ranks)
-        edges = self._find(pairs)
-        delay_s = edges.alpha_s + _queued_s(src, first, edges.message_s)
-        return Messages(src.astype(np.int32), dst.astype(np.int32), edges.route,
-                        np.zeros(len(pairs)), edges.ceiling, delay_s)
-
-    def _find(self, pairs: Ints) -> Edges:
-        """Edges of these pairs (ascending); the router makes those that are new."""
-        at = np.searchsorted(self._known, pairs)
-        met = at < len(self._known)
-        met[met] = self._known[at[met]] == pairs[met]
-        if not met.all():
-            new = pairs[~met]
+    def find(self, src: Ids, dst: Ids) -> Edges:
+        """Edges of these pairs of ranks; the router makes those that are new."""
+        pairs = src.astype(np.int64) * self._ranks + dst
+        new = np.setdiff1d(pairs, self._known)
+        if len(new):
             known = np.concatenate([self._known, new])
             order = np.argsort(known, kind="stable")
-            added = self._router(*np.divmod(new, self._plan.ranks))
+            added = self._router(*np.divmod(new, self._ranks))
             self._known, self._edges = known[order], self._edges.and_then(added).take(order)
-            at = np.searchsorted(self._known, pairs)
-        return self._edges.take(at)
+        return self._edges.take(np.searchsorted(self._known, pairs))
 
 
-def _queued_s(src: Ints, place: Ints, message_s: Floats) -> Floats:
+def _queued_s(src: Ids, message_s: Floats) -> Floats:
     """Cost of each message and of those of the same sender that stand before it."""
-    order = np.lexsort((place, src))
+    order = np.argsort(src, kind="stable")
     spent_s = np.cumsum(message_s[order])
-    begins = np.searchsorted(src, src)
+    begins = np.searchsorted(src[order], src[order])
     queued_s = np.empty(len(src))
-    queued_s[order] = spent_s
-    return queued_s - (spent_s[begins] - message_s[order][begins])
+    queued_s[order] = spent_s - (spent_s[begins] - message_s[order][begins])
+    return queued_s
 
 
 def route_over(transport: Transport, net: Fluid, placement: Ints) -> Router:

@@ -92,12 +92,21 @@ class Paths:
         """Number of edges."""
         return len(self.alpha_s)
 
-    def solo_rate(self, capacity: Floats) -> Floats:
-        """Payload bytes/s of each edge when nothing else runs."""
-        rate = self.ceiling.copy()
-        with np.errstate(divide="ignore"):
-            np.minimum.at(rate, self.edge, capacity[self.resource] / self.coefficient)
-        return rate
+    def shared_s(self, capacity: Floats, share: Floats, turn: Ints | None = None) -> Floats:
+        """Seconds in which each edge moves ``share`` bytes, while those of its turn do.
+
+        Without ``turn`` all edges move at once.
+        """
+        row = self.resource
+        if turn is not None and turn.any():
+            key = turn[self.edge] * len(capacity) + self.resource
+            row = np.unique(key, return_inverse=True)[1].reshape(-1)
+        load = np.bincount(row, self.coefficient * share[self.edge])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            own_s = load[row] / capacity[self.resource]
+        seconds = share / self.ceiling
+        np.maximum.at(seconds, self.edge, np.nan_to_num(own_s, posinf=0.0))
+        return seconds
 
     def footprints(self, group: Ints, share: Floats) -> tuple[Ints, Ints, Floats]:
         """Routes (CSR) of flows that each move the edges of one group together.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,9 +21,24 @@ _HEADERS = {
 _UNITS = "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)\n"
 
 
-def ring_time(alpha_s: float, beta_s: float, *, ranks: int) -> Callable[[int], float]:
-    """Time of a ring all-reduce at ``alpha_s`` a step and ``beta_s`` a byte of a rank's sends."""
-    return lambda size: 2 * (ranks - 1) * alpha_s + 2 * (ranks - 1) / ranks * size * beta_s
+def ring_time(alpha_s: float, beta_s: float, *, ranks: int,
+              hosts: int | None = None) -> Callable[[int], float]:
+    """Time of NCCL's ring all-reduce at ``alpha_s`` a hop between hosts, nothing a hop within one.
+
+    A byte that a host sends takes ``beta_s``. A message crosses to the next host once for each
+    host that it passes; what is longer than a slot of 512 KiB goes in pieces that hide that.
+    """
+    steps, local = 2 * (ranks - 1), ranks // (hosts or ranks)
+
+    def time_s(size: int) -> float:
+        message = size / ranks
+        loops = max(1, ceil(message / (2 << 20)))
+        pieces = max(1, ceil(message / loops / (512 << 10)))
+        step_s = message * beta_s / loops
+        around_s = ceil(steps * loops / local) * (alpha_s + step_s / pieces)
+        return max(alpha_s + steps * loops * step_s, around_s + step_s * (1 - 1 / pieces))
+
+    return time_s
 
 
 def nccl_log(time_s: Callable[[int], float], hosts: Sequence[str], *, sizes: Sequence[int] = SIZES,

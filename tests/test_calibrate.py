@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from sim.schema.parameters import HostStack
+
 ROOT = Path(__file__).parent.parent
 DATA = ROOT / "tests" / "data"
 TACO = ROOT / "topologies" / "taco-vgg16-v100-25g.yaml"
@@ -113,16 +115,19 @@ def test_a_noisy_log_gives_back_what_made_it(tmp_path: Path, layout: str, seed: 
     # One GPU a host: its thread sends and receives every byte, so a byte costs twice.
     payload = 1500 - (base.headers.value - 38)
     cost = beta / 2 - base.cost_per_packet.value / payload
-    latency = alpha - base.cost_per_message.value
-    for name, truth in (("cost_per_byte", cost), ("start_latency", latency)):
-        row = found[name]
-        assert row["low"] <= truth <= row["high"]
-        assert row["value"] == pytest.approx(truth, rel=0.05)
-    assert set(found) == {"cost_per_byte", "start_latency"}
+    assert found["cost_per_byte"]["low"] <= cost <= found["cost_per_byte"]["high"]
+    assert found["cost_per_byte"]["value"] == pytest.approx(cost, rel=0.05)
+    assert hop_s(found, base) == pytest.approx(alpha, rel=0.05)
 
 
-def simulated(stack: str) -> Callable[[int], float]:
-    report = measure(Cluster(load(TACO)), "allreduce", SIZES, stack)
+def hop_s(found: dict[str, dict[str, float]], base: HostStack) -> float:
+    """What a short message pays for a hop: noise does not tell the one part from the other."""
+    rest = found.get("cost_per_message", {"value": base.cost_per_message.value})
+    return found["start_latency"]["value"] + rest["value"]
+
+
+def simulated(stack: str, topology: Path = TACO) -> Callable[[int], float]:
+    report = measure(Cluster(load(topology)), "allreduce", SIZES, stack)
     times = {row.size_bytes: row.time_s for row in report.rows if row.algorithm == "ring"}
     return lambda size: times[size]
 
@@ -135,7 +140,19 @@ def test_a_log_of_our_own_simulator_gives_back_the_stack(tmp_path: Path, stack: 
     truth = load_stack(stack)
     for name, row in found.items():
         assert row["value"] == pytest.approx(getattr(truth, name).value, rel=0.02), name
-    assert set(found) == {"cost_per_byte", "start_latency"}
+    assert set(found) == {"cost_per_byte", "start_latency", "cost_per_message"}
+
+
+def test_a_log_by_nccls_rule_of_latency_gives_back_a_hop(tmp_path: Path) -> None:
+    """Two hosts of 8: 26 hops at 5 us inside, 4 at 52 us between, and bytes where they are more."""
+    def time_s(size: int) -> float:
+        alone_s = ring_time(52e-6, 1e-9, ranks=16, hosts=2)(size)
+        return max(alone_s, 26 * 5e-6 + 4 * (52e-6 + size / 16 * 1e-9))
+
+    path = save(tmp_path, nccl_log(time_s, EIGHT))
+    found = derived(path, "--topology", TACO)
+    # PCIe twice 1 us and two links of 5 us belong to the network.
+    assert hop_s(found, load_stack("harp")) == pytest.approx(52e-6 - 12e-6, rel=0.02)
 
 
 def test_what_a_log_gives_on_another_base_simulates_to_the_same_times(tmp_path: Path) -> None:
@@ -153,13 +170,17 @@ def test_what_a_log_gives_on_another_base_simulates_to_the_same_times(tmp_path: 
 
 
 def test_without_a_topology_the_network_is_the_stacks(tmp_path: Path) -> None:
-    log = nccl_log(simulated("taco-tcp-process"), EIGHT)
-    found = derived(save(tmp_path, log), stack="taco-tcp-process")
-    truth = load_stack("taco-tcp-process")
+    document = yaml.safe_load(TACO.read_text(encoding="utf-8"))
+    document["hosts"][0]["gpus"]["count"] = 1
+    document = {key: document[key] for key in ("name", "hosts", "fabric", "workload")}
+    document["scenarios"] = [{"name": "s", "stack": "taco-tcp-process"}]
+    pair = save(tmp_path, yaml.safe_dump(document), "pair.yaml")
+    log = save(tmp_path, nccl_log(simulated("taco-tcp-process", pair), PAIR))
+    found, truth = derived(log, stack="taco-tcp-process"), load_stack("taco-tcp-process")
     assert found["cost_per_byte"]["value"] == pytest.approx(truth.cost_per_byte.value, rel=0.02)
     # PCIe twice 1 us and two links of 5 us.
-    assert found["start_latency"]["value"] == pytest.approx(
-        truth.start_latency.value + 12e-6, rel=0.02)
+    wanted_s = truth.start_latency.value + truth.cost_per_message.value + 12e-6
+    assert hop_s(found, truth) == pytest.approx(wanted_s, rel=0.02)
 
 
 def test_rows_at_the_networks_rate_say_nothing_of_the_cpu(tmp_path: Path) -> None:
@@ -176,8 +197,7 @@ def test_rows_at_the_networks_rate_say_nothing_of_the_cpu(tmp_path: Path) -> Non
     ("nccl-tests-2-ranks-old.log", 24e-6, 1.1e-9, 2)])
 def test_stored_logs(name: str, alpha: float, beta: float, ways: int) -> None:
     base, found = load_stack("harp"), derived(DATA / name)
-    assert found["start_latency"]["value"] + base.cost_per_message.value == \
-        pytest.approx(alpha, rel=0.06)
+    assert hop_s(found, base) == pytest.approx(alpha, rel=0.06)
     # With one rank a host its thread pays twice for a byte; with more, another one receives it.
     assert ways * (found["cost_per_byte"]["value"] + base.cost_per_packet.value / 1428) == \
         pytest.approx(beta, rel=0.06)

@@ -32,7 +32,7 @@ def sending(folder, faults, *, style=None, **given):
     made = cluster(folder, rate_bps=8e6, faults=faults, **given)
     env = simpy.Environment()
     stack = load_stack("ideal", made.topology.stacks)
-    fabric = FlowFabric(env, made.capacities(32))
+    fabric = FlowFabric(env, made.capacities(stack))
     transport = Transport(made, stack, style or Style())
     comm = Communicator(transport, fabric)
     notes: list[str] = []

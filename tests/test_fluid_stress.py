@@ -1,11 +1,11 @@
-"""The fluid engine and the step engine in C, under AddressSanitizer and UBSan."""
+"""The fluid engine and the stream engine in C, under AddressSanitizer and UBSan."""
 
 from __future__ import annotations
 
 import pytest
 from c_programs import ROOT, SANITIZED, build, run
 
-ENGINE = [f"sim/fabric/{name}.c" for name in ("fluid", "fluid_solve", "steps", "time_heap")]
+ENGINE = [f"sim/fabric/{name}.c" for name in ("fluid", "fluid_solve", "streams", "time_heap")]
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from sim.fabric.flow import FlowFabric
 from sim.links import LinkRecorder
 from sim.scenario import Settings, run_scenario
 from sim.schema import load
+from sim.schema.parameters import load_stack
 
 OUT = "h-0/eth0->switch0"
 
@@ -20,7 +21,7 @@ OUT = "h-0/eth0->switch0"
 def recorded(made, moves, step_s):
     """Run moves (at, resource, amount) and give each used resource its shares and times."""
     env = simpy.Environment()
-    capacity = made.capacities(4)
+    capacity = made.capacities(load_stack("rdma"))
     recorder = LinkRecorder(made, capacity)
     fabric = FlowFabric(env, capacity, on_change=recorder.sample)
     fabric.net.add_routes(np.arange(len(capacity) + 1), np.arange(len(capacity)))
@@ -69,7 +70,7 @@ def test_many_events_are_thinned_without_losing_a_byte(tmp_path, monkeypatch):
 def test_of_a_large_cluster_those_in_use_are_watched(tmp_path, monkeypatch):
     monkeypatch.setattr(sim.links, "MOST_RESOURCES", 2)
     made = cluster(tmp_path, rate_bps=8e6)
-    last = len(made.capacities(4)) - 1
+    last = len(made.capacities(load_stack("rdma"))) - 1
     use = recorded(made, [(0.0, last, 1.0), (0.0, 1, 1e6)], (0.0, 1.0))
     assert set(use.names) == {made.resource_name(last), made.resource_name(1)}
 

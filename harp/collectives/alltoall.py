@@ -49,8 +49,8 @@ class Exchange(Stage):
 
 def _independent(label: str, src: Ranks, dst: Ranks, length: Ints) -> Phase:
     sent = length > 0
-    return Phase(label, src[sent], dst[sent], length[sent], 1, False,
-                 np.zeros(int(sent.sum()), np.int32))
+    return Phase(label, src[sent], dst[sent], length[sent], 1,
+                 np.arange(int(sent.sum()), dtype=np.int32))
 
 
 class Direct(Exchange):

@@ -95,8 +95,8 @@ class Halving(Stage):
         """One phase a step, since each step has edges of its own."""
         for index in range(self.steps):
             rows = self.step(index)
-            yield Phase(f"{self.label} {index + 1}", rows.src, rows.dst, rows.length, 1, False,
-                        np.zeros(len(rows), np.int32))
+            yield Phase(f"{self.label} {index + 1}", rows.src, rows.dst, rows.length, 1,
+                        np.arange(len(rows), dtype=np.int32))
 
 
 def halving_doubling(request: Request) -> Plan:

@@ -8,13 +8,15 @@ A plan is a sequence of numbered *steps* over named byte buffers that every rank
 1. does its local work of step ``s`` (:class:`LocalWork`: copies, top-k selection, scatter-add);
 2. sends from its buffers as they stand then, and receives into them.
 
-A rank begins step ``s + 1`` when its own sends and receives of step ``s`` have completed. Ranks are
-otherwise asynchronous: there is no barrier. Messages are matched by (source, destination, step),
-and rows that agree in all three are the pieces of one message (a gather list). Messages of no bytes
-do not exist. Within a step, no byte that is being sent is written, and none is written twice, save
-that several messages may be added to it (a receiver adds them in the order of its rows, for equal
-sums on every run). So no copy is needed, and the order of arrival does not matter;
-:func:`harp.collectives.check.check` proves it.
+There is no barrier. What a rank waits for depends on the stage: in a pipeline (rings, trees) a send
+needs only the receives whose bytes it passes on, and a free slot (`harp.collectives.window`); in
+every other a rank begins step ``s + 1`` when its own sends and receives of step ``s`` have
+completed. Either way a rank does its steps in order. Messages are matched by (source, destination,
+step), and rows that agree in all three are the pieces of one message (a gather list). Messages of
+no bytes do not exist. Within a step, no byte that is being sent is written, and none is written
+twice, save that several messages may be added to it (a receiver adds them in the order of its rows,
+for equal sums on every run). So the order of arrival does not matter;
+:func:`harp.collectives.check.check` proves it. A pipeline's early messages wait in their slots.
 
 Three views of the same plan
 ----------------------------
@@ -178,24 +180,19 @@ class RankStep(NamedTuple):
     receives: tuple[Message, ...]
 
 
-@dataclass(frozen=True)
-class Pipeline:
-    """How chunks flow through a phase whose edges all stream at once (the two trees).
+@dataclass(frozen=True, eq=False)
+class Feeds:
+    """Which edges of a phase pass on what others bring: the data dependences of a pipeline.
 
-    With alpha the latency of a message, B the rate of a port and F the fluid time of the whole
-    phase (all edges active, each moving its ``bytes_per_edge``), the phase lasts
-
-        hops · (alpha + fan · chunk_bytes / B) + (chunks - 1) · alpha + F · (chunks - 1) / chunks
-
-    The first term is the way of the first chunk: ``hops`` edges one after the other, on each of
-    which ``fan`` siblings share a port. The others follow it at the steady pace.
+    Row i says that edge ``target[i]`` sends what edge ``source[i]`` has delivered ``lag`` messages
+    before: the next message of a ring (lag 1), the same chunk of a tree (lag 0).
     """
 
-    hops: int
-    chunks: int
-    chunk_bytes: int
-    """Size of the largest chunk."""
-    fan: int
+    source: Ints
+    target: Ints
+    lag: int
+    level: Ints
+    """For each edge of the phase how many hops the first message has made before; 0 in a ring."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,11 +205,15 @@ class LocalCost:
 
 @dataclass(frozen=True, eq=False)
 class Phase:
-    """A run of consecutive steps over the same edges, for a fluid simulator.
+    """A run of consecutive steps over the same edges, for a simulator.
 
     Phases of a plan follow one another. ``src``, ``dst`` and ``bytes_per_edge`` have one row a
     stream (a pair of ranks that both trees use appears twice); ``bytes_per_edge`` is the total over
     the phase. A phase of local work has no edges. Plain copies within a rank are in no phase.
+
+    Edges with ``feeds`` are a pipeline: what it names is all that a message waits for, beside its
+    predecessors on the edge and a free slot (`harp.collectives.window`). Without, every edge has
+    one message, and a rank goes on when all of its own are done.
     """
 
     label: str
@@ -220,18 +221,26 @@ class Phase:
     dst: Ranks
     bytes_per_edge: Ints
     steps: int
-    """Messages in sequence on each edge: the phase pays that many latencies and message costs."""
-    coupled: bool
-    """Edges of one ``group`` move in lock step, at the pace of the slowest; else independent."""
+    """Messages in sequence on each edge."""
     group: Ranks
-    """For each edge the number of the ring (or other set of coupled edges) that it belongs to."""
-    pipeline: Pipeline | None = None
+    """For each edge the number of the ring or tree that it belongs to; in the end all edges of one
+    keep the pace of its slowest. A ring's edges stand in their order around it."""
+    feeds: Feeds | None = None
     local: LocalCost | None = None
 
+    @property
+    def pipelined(self) -> bool:
+        """Whether messages pass through ranks without waiting for the end of a step."""
+        return self.feeds is not None
+
+    @property
+    def is_ring(self) -> bool:
+        """Whether the edges of each group are a ring."""
+        return self.feeds is not None and self.feeds.lag > 0
+
     def continues(self, other: Phase) -> bool:
-        """Whether ``other`` goes on over the same coupled edges, so that the two are one phase."""
-        plain = all(p.coupled and p.pipeline is None and p.local is None for p in (self, other))
-        return (plain and np.array_equal(self.src, other.src)
+        """Whether ``other`` goes on over the same rings, so that the two are one phase."""
+        return (self.is_ring and other.is_ring and np.array_equal(self.src, other.src)
                 and np.array_equal(self.dst, other.dst)
                 and np.array_equal(self.group, other.group))
 
@@ -239,11 +248,11 @@ class Phase:
         """Join the phase and its continuation."""
         return Phase(f"{self.label} + {other.label}", self.src, self.dst,
                      self.bytes_per_edge + other.bytes_per_edge, self.steps + other.steps,
-                     self.coupled, self.group)
+                     self.group, self.feeds)
 
 
 def local_phase(label: str, op: Op, elements: Ints) -> Phase:
     """Make a phase in which every rank works alone; ``elements`` has one entry a rank."""
     none = np.empty(0, np.int32)
-    return Phase(label, none, none, np.empty(0, np.int64), 0, False, none,
+    return Phase(label, none, none, np.empty(0, np.int64), 0, none,
                  local=LocalCost(op, elements))

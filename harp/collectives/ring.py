@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harp.collectives.ir import Buffer, Op, Phase, Transfers
+from harp.collectives.ir import Buffer, Feeds, Op, Phase, Transfers
 from harp.collectives.layout import Groups, Shards
 from harp.collectives.plan import Plan, Stage
 
@@ -79,8 +79,11 @@ class Ring(Stage):
         # The one that an edge never carries is its sender's own (reduce-scatter) or its receiver's.
         spared = self._shard(rings, positions if self.op == Op.REDUCE else positions + 1)
         carried = self.shards.range_bytes[rings] - self.shards.length(rings, spared)
+        edge = np.arange(members.size).reshape(members.shape)
+        feeds = Feeds(edge.ravel(), np.roll(edge, -1, axis=1).ravel(), 1,
+                      np.zeros(members.size, np.int64))
         yield Phase(self.label, members.ravel(), np.roll(members, -1, axis=1).ravel(),
-                    carried.ravel(), self.steps, True, self.groups.numbers)
+                    carried.ravel(), self.steps, self.groups.numbers, feeds)
 
 
 def _whole(request: Request) -> tuple[Groups, Shards]:
@@ -91,7 +94,7 @@ def _whole(request: Request) -> tuple[Groups, Shards]:
 def ring(request: Request) -> Plan:
     """Ring allreduce: 2(N-1) steps.
 
-    Time 2(N-1)·(alpha + S/(N·B)) (Patarasuk and Yuan 2009).
+    Time 2(N-1)·(alpha + S/(N·B)) for shards of up to a slot (Patarasuk and Yuan 2009).
     """
     groups, shards = _whole(request)
     stages = (Ring("ring reduce-scatter", groups, shards, Op.REDUCE),
@@ -103,7 +106,7 @@ def ring(request: Request) -> Plan:
 def reduce_scatter(request: Request) -> Plan:
     """Ring reduce-scatter: rank r ends with shard r of the sum, in its place in DATA.
 
-    Time (N-1)·(alpha + S/(N·B)) (Patarasuk and Yuan 2009).
+    Time (N-1)·(alpha + S/(N·B)) for shards of up to a slot (Patarasuk and Yuan 2009).
     """
     groups, shards = _whole(request)
     stage = Ring("ring reduce-scatter", groups, shards, Op.REDUCE, held=groups.members)
@@ -114,7 +117,7 @@ def reduce_scatter(request: Request) -> Plan:
 def allgather(request: Request) -> Plan:
     """Ring allgather: rank r brings shard r, in its place in DATA; S is the size of the result.
 
-    Time (N-1)·(alpha + S/(N·B)) (Patarasuk and Yuan 2009).
+    Time (N-1)·(alpha + S/(N·B)) for shards of up to a slot (Patarasuk and Yuan 2009).
     """
     groups, shards = _whole(request)
     stage = Ring("ring allgather", groups, shards, Op.COPY, held=groups.members)

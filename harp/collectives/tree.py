@@ -12,11 +12,11 @@ where the number of ranks is even, and the first shifted by one where it is odd.
 With D the depth of a tree, C the number of chunks and c = S/(2C) their size, the allreduce takes
 2D + C - 1 steps and
 
-    2D·(alpha + 2c/B) + (C - 1)·(alpha + 4c/B),      D = ⌊log₂(N - 1)⌋ + 1;
+    2D·(alpha + 2c/B) + (C - 1)·4c/B,      D = ⌊log₂(N - 1)⌋ + 1;
 
 a rank moves 4 chunks a step in each direction at the steady pace, 2S over all (S for N = 2, 1.5 S
-for N = 3). In lock step the real time is at most (2D + 4)·c/B shorter, since the roots have one
-child each and not all ports are busy while the pipeline fills.
+for N = 3). The real time is at most (2D + 4)·c/B shorter, since the roots have one child each and
+not all ports are busy while the pipeline fills.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harp.collectives.ir import Buffer, Op, Phase, Pipeline, Transfers
+from harp.collectives.ir import Buffer, Feeds, Op, Phase, Transfers
 from harp.collectives.layout import Shards
 from harp.collectives.plan import Plan, Stage
 
@@ -102,19 +102,38 @@ class Stream(Stage):
 
     def phases(self) -> Iterator[Phase]:
         """One phase in which all edges stream at once."""
-        edges, longest = self.edges, int(self.chunks.range_bytes.max())
-        hops, chunks = self._last_start + 1, self.chunks.parts
-        units = -(-(longest // self.chunks.unit_bytes) // chunks)
-        pipeline = Pipeline(hops, chunks, units * self.chunks.unit_bytes, self._siblings())
-        yield Phase(self.label, edges.src, edges.dst, self.chunks.range_bytes[edges.part], chunks,
-                    hops > 1, np.zeros(len(edges.src), np.int32), pipeline if hops > 1 else None)
+        edges = self.edges
+        source, target = self._dependences()
+        none_wait = not self._last_start
+        group = np.arange(len(edges.src)) if none_wait else edges.part
+        yield Phase(self.label, edges.src, edges.dst, self.chunks.range_bytes[edges.part],
+                    self.chunks.parts, group.astype(np.int32),
+                    Feeds(source, target, 0, edges.start))
 
-    def _siblings(self) -> int:
-        """Count the most edges of a range that start together at, or end together in, one rank."""
-        turn = self.edges.start * len(self.chunks.base) + self.edges.part
-        turns = int(turn.max()) + 1
-        return max(int(np.unique(end * turns + turn, return_counts=True)[1].max())
-                   for end in (self.edges.src, self.edges.dst))
+    def _dependences(self) -> tuple[Ints, Ints]:
+        """Pairs of edges (one, other) of which the second passes on what the first brings.
+
+        What is copied came by a copy, or (to the root) by reductions; what is reduced by these.
+        """
+        edges = self.edges
+        copied = self._brought(edges.src, np.full(len(edges.src), Op.COPY))
+        reduced = self._brought(edges.src, np.full(len(edges.src), Op.REDUCE))
+        has_copy = np.isin(np.arange(len(edges.src)), copied[1])
+        first = (edges.op == Op.COPY)[copied[1]]
+        second = ((edges.op == Op.REDUCE) | ~has_copy)[reduced[1]]
+        return (np.concatenate([copied[0][first], reduced[0][second]]),
+                np.concatenate([copied[1][first], reduced[1][second]]))
+
+    def _brought(self, rank: Ranks, op: Ints) -> tuple[Ints, Ints]:
+        """Pairs (edge that ends at ``rank[e]`` with ``op[e]`` and e's range, e)."""
+        edges, parts = self.edges, len(self.chunks.base)
+        key = (edges.dst.astype(np.int64) * parts + edges.part) * 2 + edges.op
+        order = np.argsort(key, kind="stable")
+        wanted = (rank.astype(np.int64) * parts + edges.part) * 2 + op
+        first, last = (np.searchsorted(key[order], wanted, side) for side in ("left", "right"))
+        count = last - first
+        within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+        return order[np.repeat(first, count) + within], np.repeat(np.arange(len(rank)), count)
 
 
 def whole_edges(src: Ranks, dst: Ranks, op: Op) -> Edges:
@@ -182,8 +201,8 @@ def double_binary_tree(request: Request) -> Plan:
 def broadcast(request: Request) -> Plan:
     """Double binary tree broadcast: the root feeds two trees over the other ranks, half of it each.
 
-    Time (D + C)·(alpha + 2c/B) with D the depth of a tree of N - 1 ranks and c = S/(2C), so S/B for
-    long messages (Sanders, Speck and Träff 2009).
+    Time (D + 1)·alpha + (D + C)·2c/B with D the depth of a tree of N - 1 ranks and c = S/(2C), so
+    S/B for long messages (Sanders, Speck and Träff 2009).
     """
     order = request.placement()
     others = order[order != request.root]

@@ -1,8 +1,10 @@
 """What an all-reduce on a given network asks of the host stack, found by asking the simulator.
 
-The ring's time is linear in the stack's costs once they are large: t = steps · (latency) + bytes ·
-(CPU seconds per byte). So the simulator is run with a few made-up stacks, and the differences are
-the coefficients, however many GPUs share a core and whatever the placement.
+A ring's time is a maximum of sums of the costs of stack and network (`sim.pipeline`): short
+messages pay for their way around the ring, long ones for bytes alone. Near a given set of costs it
+is one of these sums. So the simulator is run with these costs, and with each of them a little
+larger: the differences are the coefficients. Costs that fit the equations better are the next set
+to try, until they stay what they are.
 """
 
 from __future__ import annotations
@@ -12,22 +14,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harp.collectives.registry import make_plan
-from sim.calibration.equation import Equation
+from sim.calibration.equation import SERIAL, Equation
 from sim.cluster import Cluster
 from sim.collective_bench import Timer
 from sim.placement import choose_gpus, place
 from sim.scenario import Settings
 from sim.schema.errors import Problem, TopologyError
 from sim.schema.model import Topology
-from sim.schema.parameters import PLAIN_VALUES
+from sim.schema.parameters import PLAIN_VALUES, load_stack
 from sim.transport import Style, Transport
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sim.calibration.nccl_log import LogRow, NcclLog
 
-LATENCY_S = 1e-3
-CPU_S = 1e-6
-"""Large next to any network, so that nothing hides them: a latency, and seconds per byte."""
+MORE = 1.01
+"""By how much one cost is larger than the others."""
+LEAST = 1e-3
+"""Least cost to start from, as a share of kernel TCP's: 0 does not grow."""
+BUSY = 1e3
+"""By how much bytes cost more where their number is asked, so that no network hides them."""
 
 
 def bare_cluster(log: NcclLog, file: str) -> Cluster:
@@ -55,50 +62,65 @@ def bare_cluster(log: NcclLog, file: str) -> Cluster:
 
 
 class Ring:
-    """Equations of a ring all-reduce over all GPUs of ``cluster``, styled as its first scenario."""
+    """Equations of a ring all-reduce over all GPUs of ``cluster``, styled as its first scenario.
 
-    def __init__(self, cluster: Cluster, stack: str) -> None:
+    Args:
+        cluster: the network.
+        stack: the set that supplies what is not derived.
+        near: costs of a stack near which the equations are to hold, by name.
+
+    """
+
+    def __init__(self, cluster: Cluster, stack: str, near: Mapping[str, float]) -> None:
         topology = cluster.topology
         scenario = topology.scenarios[0]
         gpus = choose_gpus(cluster, range(cluster.hosts), cluster.gpus, affinity=scenario.affinity)
         placement = place(cluster, gpus, scenario.channels, affinity=scenario.affinity)
-        base = Settings().stack(topology, stack)
+        base, usual = Settings().stack(topology, stack), load_stack("kernel-tcp")
         self._ranks = cluster.gpus
         self._payload = Transport(cluster, base, Style()).payload
+        self._at = {name: max(near[name], LEAST * getattr(usual, name).value) for name in SERIAL}
+        self._at["cost_per_byte"] = max(
+            near["cost_per_byte"] + near["cost_per_packet"] / self._payload,
+            LEAST * usual.cost_per_byte.value)
 
-        def timer(latency_s: float, cpu_s: float) -> Timer:
-            values = {"start_latency": latency_s, "cost_per_byte": cpu_s, "cost_per_packet": 0.0,
-                      "cost_per_message": 0.0, "flow_rate": 1e30 if cpu_s else
-                      base.flow_rate.value}
+        def timer(costs: Mapping[str, float], flow_rate: float) -> Timer:
+            values = {**costs, "cost_per_packet": 0.0, "flow_rate": flow_rate}
             made_up = Settings({f"{stack}.{name}": value for name, value in values.items()})
             return Timer(cluster, made_up.stack(topology, stack), scenario, placement)
 
-        self._bare = timer(LATENCY_S, 0.0)
-        self._slow = timer(LATENCY_S, CPU_S)
-        self._later = timer(2 * LATENCY_S, CPU_S)
-        self._slower = timer(LATENCY_S, 2 * CPU_S)
-        self._known: dict[tuple[int, int], tuple[float, float, float, float]] = {}
+        rate = base.flow_rate.value
+        self._free = timer(dict.fromkeys(self._at, 0.0), rate)
+        self._here = timer(self._at, rate)
+        self._more = {name: timer({**self._at, name: MORE * self._at[name]}, rate)
+                      for name in SERIAL}
+        self._byte_s = BUSY * self._at["cost_per_byte"]
+        self._busy = [timer({**self._at, "cost_per_byte": more * self._byte_s}, 1e30)
+                      for more in (1.0, MORE)]
+        self._known: dict[tuple[int, int], tuple[dict[str, float], float, float]] = {}
 
     def equation(self, row: LogRow) -> Equation:
         """Say what one time of a log tells of the stack."""
         key = (row.size_bytes, row.size_bytes // row.count)
         if key not in self._known:
             self._known[key] = self._ask(*key)
-        steps, bytes_, fixed_s, floor_s = self._known[key]
-        return Equation(row.time_s, {
-            "start_latency": steps, "cost_per_message": steps,
-            "cost_per_byte": bytes_, "cost_per_packet": bytes_ / self._payload,
-        }, fixed_s, floor_s)
+        counts, fixed_s, floor_s = self._known[key]
+        coefficients = counts | {"cost_per_packet": counts["cost_per_byte"] / self._payload}
+        return Equation(row.time_s, coefficients, fixed_s, floor_s)
 
-    def _ask(self, size: int, unit: int) -> tuple[float, float, float, float]:
-        """Return steps, bytes that a core handles, the network's latency and its time of bytes."""
+    def _ask(self, size: int, unit: int) -> tuple[dict[str, float], float, float]:
+        """Return how often each cost counts, the network's latency and its time of bytes."""
         plan = make_plan("ring", ranks=self._ranks, nbytes=size, unit_bytes=unit)
-        bare, slow, later, slower = (
-            timer.seconds(plan) for timer in (self._bare, self._slow, self._later, self._slower))
-        latency = 2 * slow - slower  # what is left of the time without any CPU cost
-        steps = (later - slow) / LATENCY_S
-        return (steps, (slower - slow) / CPU_S, latency - steps * LATENCY_S,
-                max(bare - latency, 0.0))
+        here_s = self._here.seconds(plan)
+        counts = {name: (timer.seconds(plan) - here_s) / (self._at[name] * (MORE - 1))
+                  for name, timer in self._more.items()}
+        busy_s, busier_s = (timer.seconds(plan) for timer in self._busy)
+        counts["cost_per_byte"] = (busier_s - busy_s) / (self._byte_s * (MORE - 1))
+        shortest = make_plan("ring", ranks=self._ranks, nbytes=unit, unit_bytes=unit)
+        floor_s = max(self._free.seconds(plan) - self._free.seconds(shortest), 0.0)
+        serial_s = sum(counts[name] * self._at[name] for name in SERIAL)
+        bytes_s = max(counts["cost_per_byte"] * self._at["cost_per_byte"], floor_s)
+        return counts, here_s - serial_s - bytes_s, floor_s
 
 
 def check_ranks(cluster: Cluster, log: NcclLog, file: str) -> None:

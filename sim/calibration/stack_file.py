@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from sim.calibration.derive import Derived, Figure, derive
+from sim.calibration.derive import NAMES, Derived, Figure, derive
 from sim.calibration.equation import Equation
 from sim.calibration.measurements import ceiling_times, parse_measurements
 from sim.calibration.nccl_log import parse_log
@@ -26,12 +27,18 @@ from sim.schema.load import load
 from sim.schema.parameters import StackSet, load_set, load_stack
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from sim.schema.parameters import HostStack
 
 VERSION = 1
 MOST_BYTES = 16 << 20
+MOST_ROUNDS = 10
+"""Times that a log is fitted, each with the equations of the values found before."""
+SETTLED = 0.01
+"""Relative change of a value below which it is not fitted once more."""
 _HEADER = """\
 # Made by `python -m sim.calibrate`: measure again rather than edit. To use it, put it, indented,
 # under `stacks: {measured: ...}` of a topology file and name that stack in a scenario.
@@ -68,32 +75,43 @@ def calibrate(stack: str, measurements: Path, topology: Path | None) -> Calibrat
     if text.lstrip()[:1] in ("[", "{"):
         rows, unused = parse_measurements(text, file, base)
         equations = [row for row in rows if isinstance(row, Equation)]
-        ceilings = ceiling_times(rows)
         what = f"{len(rows)} measurements"
         notes = [f"Not used: {', '.join(dict.fromkeys(unused))}."] if unused else []
+        derived = _derived(equations, ceiling_times(rows), base, file)
     else:
-        equations, what = _log_equations(text, file, stack, cluster)
-        ceilings, notes = [], []
-    try:
-        derived = derive(equations, ceilings, base)
-    except Problem as problem:
-        raise TopologyError(file, problem) from None
+        derived, what = _from_log(text, file, base, cluster)
+        notes = []
     digest = hashlib.sha256(data).hexdigest()[:12]
     derived = replace(derived, notes=(*notes, *derived.notes))
     return Calibration(stack, base, derived, f"{measurements.name} (sha256 {digest})", what)
 
 
-def _log_equations(text: str, file: str, stack: str,
-                   cluster: Cluster | None) -> tuple[list[Equation], str]:
+def _derived(equations: Sequence[Equation], ceilings: Sequence[float], base: HostStack,
+             file: str) -> Derived:
+    try:
+        return derive(equations, ceilings, base)
+    except Problem as problem:
+        raise TopologyError(file, problem) from None
+
+
+def _from_log(text: str, file: str, base: HostStack,
+              cluster: Cluster | None) -> tuple[Derived, str]:
+    """Derive from a log, again and again, with equations that hold near what was found last."""
     from sim.calibration.network import Ring, bare_cluster, check_ranks
 
     log = parse_log(text, file)
     if cluster is None:
         cluster = bare_cluster(log, file)
     check_ranks(cluster, log, file)
-    ring = Ring(cluster, stack)
-    return [ring.equation(row) for row in log.rows], (
-        f"{len(log.rows)} times of all_reduce_perf on {log.ranks} ranks")
+    costs = {name: getattr(base, name).value for name in NAMES}
+    for _ in range(MOST_ROUNDS):
+        ring = Ring(cluster, base.name, costs)
+        derived = _derived([ring.equation(row) for row in log.rows], [], base, file)
+        before = costs
+        costs = costs | {figure.name: figure.value for figure in derived.figures}
+        if all(math.isclose(costs[name], before[name], rel_tol=SETTLED) for name in costs):
+            break
+    return derived, f"{len(log.rows)} times of all_reduce_perf on {log.ranks} ranks"
 
 
 def _text(data: bytes, file: str) -> str:

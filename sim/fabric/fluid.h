@@ -3,8 +3,8 @@
  * A *resource* has a capacity (units per second: bits of a link, packets of a vNIC, core-seconds of
  * a CPU). A *route* is a footprint: a list of distinct resources, each with a coefficient, the
  * units of that resource which one unit of the flow consumes. A link has coefficient 1, a core has
- * the stack's cost per bit, and a whole ring of edges that move in lock step is one flow whose
- * route is the sum of its edges. A *flow* has a route, an amount to move, a weight, a ceiling on
+ * the stack's cost per bit, and a whole ring of edges that keep one pace is one flow whose route is
+ * the sum of its edges. A *flow* has a route, an amount to move, a weight, a ceiling on
  * its own rate and a time at which it starts.
  *
  * Rates are the weighted max-min fair ones (Bertsekas and Gallager, Data Networks, 6.5.2): every

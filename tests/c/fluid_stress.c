@@ -1,5 +1,5 @@
 /* Random starts, cancels, reroutes and changes of capacity, with the max-min certificate checked
- * after each; then random collectives through the step engine. `fluid_stress SEED OPERATIONS`
+ * after each; then random collectives through the stream engine. `fluid_stress SEED OPERATIONS`
  * prints what went wrong and exits 1, or exits 0. Meant to be built with sanitizers. */
 #include <math.h>
 #include <stdint.h>
@@ -7,9 +7,9 @@
 #include <stdlib.h>
 
 #include "fluid.h"
-#include "steps.h"
+#include "streams.h"
 
-enum { RESOURCES = 24, ROUTES = 64, MOST_HOPS = 6, MOST_FLOWS = 300, RANKS = 13, STEPS = 40 };
+enum { RESOURCES = 24, ROUTES = 64, MOST_HOPS = 6, MOST_FLOWS = 300, RANKS = 13, STAGES = 40 };
 
 static const double CLOSE = 1e-7;
 static uint64_t state;
@@ -192,24 +192,32 @@ static void operate(struct world *w)
         certify(w);
 }
 
-/* ---- collectives: in each step every rank sends to one that it has not chosen for long ---- */
+/* ---- collectives: independent streams, or a ring of whose pieces each waits for another ---- */
 
-static void load_step(steps *s, int64_t *sent)
+static int64_t load_stage(streams *s, int32_t window)
 {
-    int32_t src[RANKS], dst[RANKS], route[RANKS], n = 0, shift = 1 + (int32_t)random_below(RANKS);
-    double amount[RANKS], ceiling[RANKS], delay_s[RANKS];
+    int32_t src[RANKS], dst[RANKS], route[RANKS], from[RANKS], to[RANKS], n = 0;
+    double amount[RANKS], ceiling[RANKS], delay_s[RANKS], message_s[RANKS];
+    int32_t ring = (int32_t)random_below(2), shift = 1 + (int32_t)random_below(RANKS);
+    int32_t pieces = 1 + (int32_t)random_below(20);
+    int32_t lag = ring ? 1 + (int32_t)random_below((uint32_t)window - 1) : 0;
     for (int32_t rank = 0; rank < RANKS; rank++) {
-        if (!random_below(3))
+        if (!ring && !random_below(3))
             continue; /* some ranks have nothing to do */
         src[n] = rank;
         dst[n] = (rank + shift) % RANKS;
+        from[n] = rank;
+        to[n] = dst[n];
         route[n] = (int32_t)random_below(ROUTES);
         amount[n] = random_size();
         ceiling[n] = random_below(3) ? INFINITY : random_size();
+        message_s[n] = random_below(2) ? 0.0 : random_size();
         delay_s[n++] = random_below(2) ? 0.0 : random_size();
     }
-    require(steps_load(s, n, src, dst, route, amount, ceiling, delay_s) == 0, "a step was refused");
-    *sent += n;
+    require(streams_load(s, n, src, dst, route, amount, ceiling, delay_s, message_s, pieces, lag,
+                         ring ? n : 0, from, to) == 0,
+            "a stage was refused");
+    return (int64_t)n * pieces;
 }
 
 static void collective(struct world *w)
@@ -219,23 +227,24 @@ static void collective(struct world *w)
     while (w->flows)
         fluid_cancel(w->net, w->flow[--w->flows].id);
     double start_s = fluid_now_s(w->net);
-    steps *s = steps_new(w->net, RANKS, STEPS);
-    int64_t sent = 0, completed, batches;
-    int32_t code, given_up = random_below(4) == 0 ? STEPS / 2 : STEPS;
+    int32_t code, window = 2 + (int32_t)random_below(7);
+    int32_t given_up = random_below(4) == 0 ? STAGES / 2 : STAGES;
+    streams *s = streams_new(w->net, RANKS, STAGES, window);
+    int64_t sent = 0, arrived, batches;
     require(s != NULL, "no memory");
-    while ((code = steps_run(s)) == STEPS_LOAD && steps_loaded(s) < given_up)
-        load_step(s, &sent);
-    steps_effort(s, &completed, &batches);
-    if (given_up == STEPS) {
-        require(code == STEPS_DONE, "a collective did not end");
-        require(completed == sent && fluid_flows(w->net) == 0, "messages were lost");
-        require(steps_held(s) == 0, "a step is still held");
+    while ((code = streams_run(s)) == STREAMS_LOAD && streams_loaded(s) < given_up)
+        sent += load_stage(s, window);
+    streams_effort(s, &arrived, &batches);
+    if (given_up == STAGES) {
+        require(code == STREAMS_DONE, "a collective did not end");
+        require(arrived == sent && fluid_flows(w->net) == 0, "pieces were lost");
+        require(streams_held(s) == 0, "a stage is still held");
     }
     for (int32_t rank = 0; rank < RANKS; rank++)
-        require(steps_rank_s(s)[rank] >= start_s &&
-                    steps_rank_s(s)[rank] <= fluid_now_s(w->net) * (1 + CLOSE),
+        require(streams_rank_s(s)[rank] >= start_s &&
+                    streams_rank_s(s)[rank] <= fluid_now_s(w->net) * (1 + CLOSE),
                 "a rank ended at a time that never was");
-    steps_free(s);
+    streams_free(s);
 }
 
 int main(int count, char **argument)
