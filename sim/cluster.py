@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 
+_NO_LIMIT = 1e18
+"""Bytes/s of what a host does not have where others do."""
+
+
 @dataclass(frozen=True)
 class Block:
     """Consecutive resources of one kind; ``name(i)`` names the i-th of them."""
@@ -55,6 +59,8 @@ class Cluster:
         fabric: the graph; its endpoints are the NICs in order of host and NIC.
         host, local, endpoint, vnic: int64[gpus]; host, index within the host, fabric endpoint and
             vNIC of each GPU; GPUs are numbered host by host, which is the order of ranks.
+        memory, gpu_switch, nic_switch: int64[gpus]; NUMA node of each GPU's NIC, where the buffers
+            of its traffic lie, and PCIe switch of the GPU and of its NIC, all hosts' in a row.
         flops: float64[gpus], sustained FLOP/s.
         blocks: resources by kind; a cap that the file does not give has no block.
     """
@@ -72,7 +78,12 @@ class Cluster:
         self.endpoint = (np.cumsum(nics) - nics)[self.host] + self.local * here_nics // here_gpus
         vnics = topology.vpc.vnics if topology.vpc else 1
         self.vnic = self.host * vnics + self.local * vnics // here_gpus
-        self.memory = self._memory_of_nics(groups, gpus)
+        nic = self.local * here_nics // here_gpus
+        nodes = np.array([group.numa_nodes for group in groups])
+        self.memory = _spread(nodes, self.host, nic, here_nics)
+        switches = np.array([group.pcie_switches or 1 for group in groups])
+        self.gpu_switch = _spread(switches, self.host, self.local, here_gpus)
+        self.nic_switch = _spread(switches, self.host, nic, here_nics)
         self.flops = np.repeat([_flops(topology, group) for group in groups], gpus)
         self.fabric = build_fabric(topology)
         self.peer_access = np.array([group.peer_access for group in groups])
@@ -112,28 +123,29 @@ class Cluster:
             for way in ("out", "in"):
                 self._add(f"packets_{way}", np.full(self.hosts, vpc.packet_rate),
                           partial(self._cap_of_host, "packets", way, 1))
+        self._add_host_blocks(groups)
+
+    def _add_host_blocks(self, groups: Sequence[HostGroup]) -> None:
+        """Add threads, memory, cores and PCIe switches."""
         self._add("thread", np.ones(len(self.host)), partial(self._way_of_gpu, "network thread"))
         nodes = [(host, node) for host, group in enumerate(groups)
                  for node in range(group.numa_nodes)]
         self._add("memory", np.repeat([group.memory / 8 for group in groups],
                                       [group.numa_nodes for group in groups]),
-                  partial(self._memory_name, nodes))
+                  partial(self._part_name, "memory{}", nodes))
         self._add("cores", self.cores.copy(), partial(self._cap_of_host, "stack", "cores", 1))
+        if any(group.pcie_switches for group in groups):
+            switches = [(host, switch) for host, group in enumerate(groups)
+                        for switch in range(group.pcie_switches or 1)]
+            uplink = np.array([groups[host].pcie_link.rate / 8 if groups[host].pcie_switches
+                               else _NO_LIMIT for host, _ in switches])
+            for way in ("out", "in"):
+                self._add(f"switch_{way}", uplink,
+                          partial(self._part_name, f"PCIe switch{{}} {way}", switches))
 
-    def _memory_of_nics(self, groups: Sequence[HostGroup], gpus: Ints) -> Ints:
-        """For each GPU the NUMA node of its NIC, where the buffers of its traffic lie.
-
-        Nodes are numbered through all hosts; NICs are spread over those of a host in order.
-        """
-        nodes = np.array([group.numa_nodes for group in groups])
-        nics = np.array([len(group.nic_names) for group in groups])
-        nic = self.local * nics[self.host] // gpus[self.host]
-        first = np.cumsum(nodes) - nodes
-        return np.asarray(first[self.host] + nic * nodes[self.host] // nics[self.host])
-
-    def _memory_name(self, nodes: Sequence[tuple[int, int]], member: int) -> str:
-        host, node = nodes[member]
-        return f"{self._host_names[host]}/memory{node}"
+    def _part_name(self, what: str, parts: Sequence[tuple[int, int]], member: int) -> str:
+        host, number = parts[member]
+        return f"{self._host_names[host]}/{what.format(number)}"
 
     def _way_of_gpu(self, what: str, gpu: int) -> str:
         return f"{self.gpu_name(gpu)} {what}"
@@ -166,6 +178,15 @@ class Cluster:
             cores = self.blocks["cores"][np.arange(self.hosts)]
             capacity[cores] = np.minimum(self.cores, stack.cores.value)
         return capacity
+
+
+def _spread(parts: Ints, host: Ints, device: Ints, devices: Ints) -> Ints:
+    """Part that each device is on, of ``parts`` on each host; parts are numbered through all hosts.
+
+    ``device`` is a number within the host, of ``devices`` there.
+    """
+    first = np.cumsum(parts) - parts
+    return np.asarray(first[host] + device * parts[host] // devices)
 
 
 def _flops(topology: Topology, group: HostGroup) -> float:

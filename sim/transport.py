@@ -226,6 +226,11 @@ class Transport:
         staged = ~cluster.has_nvlink[host] & ~cluster.peer_access[host]
         rows.append((edge[staged], cluster.blocks["memory"][cluster.memory[src[edge[staged]]]],
                      SHARED_MEMORY))
+        if "switch_out" in cluster.blocks:
+            up, down = cluster.gpu_switch[src[edge]], cluster.gpu_switch[dst[edge]]
+            crosses = ~cluster.has_nvlink[host] & (staged | (up != down))
+            rows.append((edge[crosses], cluster.blocks["switch_out"][up[crosses]], 1.0))
+            rows.append((edge[crosses], cluster.blocks["switch_in"][down[crosses]], 1.0))
         for has in (True, False):
             some = edge[cluster.has_nvlink[host] == has]
             kind = "nvlink" if has else "pcie"
@@ -248,6 +253,8 @@ class Transport:
             if self.stack.memory_per_byte.value:
                 rows.append((edge, blocks["memory"][cluster.memory[gpu]],
                              self.stack.memory_per_byte.value))
+            if "switch_out" in blocks:
+                self._through_switches(edge, gpu, way, rows)
             for kind, member, cost in ((f"vnic_{way}", vnic, self.cap_bytes),
                                        (f"host_{way}", host, self.cap_bytes),
                                        (f"packets_{way}", host, 1 / self.payload)):
@@ -260,6 +267,20 @@ class Transport:
         alpha_s[edge] = (latency_s[edge] + self.stack.start_latency.value
                          + cluster.pcie_latency_s[cluster.host[src[edge]]]
                          + cluster.pcie_latency_s[cluster.host[dst[edge]]])
+
+    def _through_switches(self, edge: Ints, gpu: Ints, way: str,
+                          rows: list[tuple[Ints, Ints, ArrayLike]]) -> None:
+        """Add the uplinks of PCIe switches between a GPU and its NIC.
+
+        RDMA between a GPU and a NIC of one switch stays below it; all else goes by the host.
+        """
+        cluster, blocks = self.cluster, self.cluster.blocks
+        ups, downs = cluster.gpu_switch[gpu], cluster.nic_switch[gpu]
+        if way == "in":
+            ups, downs = downs, ups
+        crosses = (ups != downs) | (self.stack.memory_per_byte.value > 0)
+        rows.append((edge[crosses], blocks["switch_out"][ups[crosses]], 1.0))
+        rows.append((edge[crosses], blocks["switch_in"][downs[crosses]], 1.0))
 
     def _links(self, edge: Ints, src: Ints, dst: Ints, channel: Ints) -> Rows:
         """Rows (edge, fabric link, share of the edge's bytes)."""

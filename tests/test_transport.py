@@ -202,6 +202,30 @@ def test_without_peer_access_gpus_meet_in_the_hosts_memory(tmp_path):
     assert names == {"h-0/gpu0 pcie out", "h-0/gpu1 pcie in", "h-0/memory0"}
 
 
+def switched(folder, gpus=4, nics=2, **host):
+    """Two hosts whose GPUs and NICs hang on two PCIe switches with uplinks of 10 GB/s."""
+    return transport(folder, gpus=gpus, nic={"count": nics, "rate": "400Gbps"},
+                     host={"pcie": {"rate": "10GB/s"}, "pcie_switches": 2} | host)
+
+
+def test_gpus_behind_a_pcie_switch_share_its_uplink(tmp_path):
+    """GPUs 0 and 1 are on one switch, 2 and 3 on the other; without NVLink they meet over PCIe."""
+    made = switched(tmp_path, nvlink="none")
+    assert rates(made, [0, 2], [1, 3]) == pytest.approx([10e9, 10e9])
+    assert rates(made, [0, 1], [2, 3]) == pytest.approx([5e9, 5e9])
+    staged = switched(tmp_path, nvlink="none", peer_access=False, memory="1TB/s")
+    assert rates(staged, [0, 1], [1, 0]) == pytest.approx([5e9, 5e9])
+
+
+def test_rdma_below_one_pcie_switch_leaves_its_uplink_alone(tmp_path):
+    near = switched(tmp_path)
+    assert rates(near, [0, 1], [4, 5]) == pytest.approx([10e9, 10e9])
+    far = switched(tmp_path, nics=1)  # the NIC is on the first switch, GPUs 2 and 3 on the second
+    assert rates(far, [2, 3], [4, 5]) == pytest.approx([5e9, 5e9])
+    name = "h-0/PCIe switch1 out"
+    assert name in {far.cluster.resource_name(int(r)) for r in far.paths([2], [4]).resource}
+
+
 def test_bare_metal_has_an_mtu_of_the_fabric(tmp_path):
     fabric = {"template": "single-switch", "latency": "0s", "mtu": "9000B"}
     made = transport(tmp_path, fabric=fabric, stacks={"ideal": IDEAL | {"headers": "90B"}})

@@ -89,6 +89,9 @@ class HostGroup(Model):
     memory: Rate = 1024e9
     """Memory bandwidth of one NUMA node, as data sheets have it; 128GB/s is six channels of
     DDR4-2666."""
+    pcie_switches: Annotated[Count, Field(le=64)] | None = None
+    """PCIe switches of each host, over which GPUs and NICs are spread evenly, each with one uplink
+    as fast as a GPU's path; where not given, every device has a path of its own."""
     peer_access: Flag = True
     """Whether GPUs without NVLink reach each other's memory; else they meet in the host's."""
 
