@@ -77,6 +77,7 @@ for _, list in pairs(BODIES) do
     declare(list)
 end
 fields.map = ProtoField.bytes("harp.map", "map")
+fields.addresses = ProtoField.bytes("harp.addresses", "addresses")
 fields.text = ProtoField.string("harp.text", "text", base.UNICODE)
 fields.payload = ProtoField.bytes("harp.payload", "payload")
 fields.missing = ProtoField.string("harp.missing", "not arrived")
@@ -164,6 +165,8 @@ local function add_body(tree, kind, body, number)
     add(tree, body, list)
     if kind == 5 then
         add_ack(tree, body, number)
+    elseif list == PARAMETERS and body:len() > 60 then
+        tree:add(fields.addresses, body(60))
     elseif kind == 7 and body:len() > 4 then
         tree:add_packet_field(fields.text, body(4), ENC_UTF_8)
     end

@@ -14,6 +14,8 @@ b'hello'
 
 from __future__ import annotations
 
+from ipaddress import ip_address
+
 from scapy.fields import (
     ByteEnumField,
     ByteField,
@@ -35,6 +37,7 @@ from harp.wire_sums import crc32c, header_tag
 
 HEADER_BYTES = 44
 TAGGED_BYTES = 36
+ADDRESS_BYTES = 18  # of each address in ACCEPT
 VERSION = 2
 FRAGMENTS_MAX = 64  # ``flags`` of DATA: into how many a whole chunk is cut, 2 at least; 0: whole
 OFF_QUEUE = 1  # ``flags`` of ACK: frames of its path arrive on a wrong queue
@@ -113,7 +116,15 @@ class Parameters(Body):
         LEIntField("frames", 0),
         LEIntField("first", 0),
         XStrFixedLenField("cookie", bytes(16), 16),
+        StrField("addresses", b""),
     ]
+
+    def known(self) -> list[tuple[str, int]]:
+        """Further addresses and UDP ports of the listening end; FIRST has zeros in their place."""
+        each = (self.addresses[at:at + ADDRESS_BYTES]
+                for at in range(0, len(self.addresses), ADDRESS_BYTES))
+        pairs = [(ip_address(one[:16]), int.from_bytes(one[16:], "little")) for one in each]
+        return [(str(getattr(ip, "ipv4_mapped", None) or ip), port) for ip, port in pairs if port]
 
 
 class Cookie(Body):

@@ -9,7 +9,8 @@ import netns
 import pytest
 from c_programs import build, library, run
 
-from harp.net import Completion, Engine, Port
+from harp._cnet import ffi, lib
+from harp.net import Completion, Engine, Handle, Port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,21 +25,22 @@ def test_ports_are_paired_with_addresses(tmp_path: Path) -> None:
 
 
 class Rails:
-    """Two hosts with two NICs each, joined NIC by NIC, and a session over both."""
+    """Two hosts with some NICs each, joined NIC by NIC, and a session over all of them."""
 
-    def __init__(self, net: netns.Net, kind: str, *, paths: int = 2, swapped: bool = False,
-                 down: int | None = None) -> None:
+    def __init__(self, net: netns.Net, kind: str, *, nics: int = 2, swapped: bool = False,
+                 down: int | None = None, addresses: int = lib.HARP_HANDLE_ADDRESSES) -> None:
         a, b = net.namespace(), net.namespace()
-        self.pairs = [net.connect(a, b), net.connect(a, b)]
+        self.pairs = [net.connect(a, b) for _ in range(nics)]
         with b.entered():
             ports = [Port(kind, interface=end.device) for _, end in self.pairs]
             self.far_engine = Engine(ports[::-1] if swapped else ports)
-            self.listener = self.far_engine.listen(paths=paths)
+            self.listener = self.far_engine.listen(paths=nics)
         with a.entered():
             self.near_engine = Engine([Port(kind, interface=end.device) for end, _ in self.pairs])
             if down is not None:
                 self.pull(down)
-            self.near = self.near_engine.connect(self.listener.handle, paths=paths, timeout=20)
+            handle = cut(self.listener.handle, addresses)
+            self.near = self.near_engine.connect(handle, paths=nics, timeout=20)
         self.far = self.listener.accept(timeout=20)
 
     def pull(self, rail: int) -> None:
@@ -76,6 +78,14 @@ class Rails:
                 for pair in self.pairs]
 
 
+def cut(handle: Handle, addresses: int) -> Handle:
+    """The handle with only its first addresses."""
+    data = handle.to_bytes()
+    start = ffi.offsetof("struct harp_handle", "addresses")
+    kept = start + addresses * ffi.sizeof("struct harp_address")
+    return Handle.from_bytes(data[:kept].ljust(len(data), b"\0"))
+
+
 def host(address: str) -> str:
     return address.split(":", maxsplit=1)[0]
 
@@ -101,11 +111,29 @@ def rails(kind: str, **options: Any) -> Iterator[Rails]:
 @pytest.mark.parametrize("kind", ["udp", "xdp"])
 def test_both_rails_carry_data_whatever_the_order_of_addresses(kind: str, swapped: bool) -> None:
     with rails(kind, swapped=swapped) as world:
-        for _ in range(50):
-            world.transfer()
-            if min(world.sent()) > 1000:
-                return
-        pytest.fail(f"packets on the rails: {world.sent()}")
+        transfer_on_all_rails(world)
+
+
+def transfer_on_all_rails(world: Rails) -> None:
+    for _ in range(50):
+        world.transfer()
+        if min(world.sent()) > 1000:
+            return
+    pytest.fail(f"packets on the rails: {world.sent()}")
+
+
+@needs_namespaces
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("kind", ["udp", "xdp"])
+def test_a_handle_of_one_address_is_enough_for_all_rails(kind: str, swapped: bool) -> None:
+    with rails(kind, swapped=swapped, addresses=1) as world:
+        transfer_on_all_rails(world)
+
+
+@needs_namespaces
+def test_more_nics_than_a_handle_has_addresses() -> None:
+    with rails("udp", nics=6) as world:
+        transfer_on_all_rails(world)
 
 
 @needs_namespaces

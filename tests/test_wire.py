@@ -85,7 +85,14 @@ def parameters(draw):
     return {"connection": draw(st.integers(1, 2**64 - 1)), "nonce": draw(KEYS), "epoch": draw(U16),
             "segment": draw(st.integers(128, 2**16 - 1)), "paths": draw(st.integers(1, 256)),
             "flags": draw(st.integers(0, 1)), "traffic_class": 4 * draw(st.integers(0, 63)),
-            "messages": draw(U32), "frames": draw(U32), "first": draw(U32), "cookie": draw(KEYS)}
+            "messages": draw(U32), "frames": draw(U32), "first": draw(U32), "cookie": draw(KEYS),
+            "addresses": b"".join(draw(st.lists(addresses(), max_size=5)))}
+
+
+def addresses():
+    """An address and its port, or room for them."""
+    return st.just(bytes(18)) | st.builds(lambda ip, port: ip + port.to_bytes(2, "little"),
+                                          KEYS, st.integers(1, 2**16 - 1))
 
 
 @st.composite
@@ -199,17 +206,22 @@ def test_bodies_both_ways(name, data):
     value = ffi.new(f"struct harp_{name} *")
     read, write = getattr(lib, f"harp_{name}_decode"), getattr(lib, f"harp_{name}_encode")
     assert read(built, len(built), value) == OK
-    for field in wanted.keys() - {"text", "map", "nonce", "cookie"}:
+    for field in wanted.keys() - {"text", "map", "nonce", "cookie", "addresses"}:
         assert getattr(value, field) == wanted[field]
     for field in wanted.keys() & {"text", "map", "nonce", "cookie"}:
         room = bytes(getattr(value, field))
         assert room == wanted[field].ljust(len(room), b"\0")
+    if name == "parameters":
+        read_addresses = [bytes(one.ip) + one.port.to_bytes(2, "little")
+                          for one in value.addresses[0:value.addresses_n]]
+        assert b"".join(read_addresses) == wanted["addresses"]
     out = ffi.new("uint8_t[164]")
     written = write(value, out)
     assert bytes(out)[:written] == built
     for length in [*range(len(built)), len(built) + 1]:
         cut = (built + b"\0")[:length]
-        if name == "close" and 4 <= length <= 124:
+        fits = {"close": range(4, 125), "parameters": range(60, 151, 18)}.get(name, ())
+        if length in fits:
             assert read(cut, length, value) == OK
         else:
             assert read(cut, length, value) != OK
@@ -282,7 +294,9 @@ def data_header(**changes):
     ({"type": 8, "size": 0, "length": 4, "epoch": 1}, "UNUSED"),
     ({"type": 5, "size": 0, "length": 36, "packet": 1}, "OK"),
     ({"type": 1, "size": 0, "length": 59}, "LENGTH"),
-    ({"type": 3, "size": 0, "length": 61}, "LENGTH"),
+    ({"type": 1, "size": 0, "length": 150}, "OK"),
+    ({"type": 1, "size": 0, "length": 151}, "LENGTH"),
+    ({"type": 3, "size": 0, "length": 151}, "LENGTH"),
     ({"type": 2, "size": 0, "length": 15}, "LENGTH"),
     ({"type": 8, "size": 0, "length": 5}, "LENGTH"),
     ({"version": 0}, "VERSION"), ({"version": 1, "type": 77, "flags": 3, "size": 9}, "VERSION"),
@@ -299,6 +313,10 @@ def test_strict_header(changes, error):
     (Parameters(connection=1, paths=257), "LIMIT"), (Parameters(connection=1, flags=2), "UNUSED"),
     (Parameters(connection=1, traffic_class=252), "OK"),
     (Parameters(connection=1, traffic_class=2), "UNUSED"),
+    (Parameters(connection=1, addresses=bytes(90)), "OK"),
+    (Parameters(connection=1, addresses=bytes(108)), "LENGTH"),
+    (Parameters(connection=1, addresses=bytes(17)), "LENGTH"),
+    (Parameters(connection=1, addresses=bytes([1] + [0] * 17)), "UNUSED"),  # without a port
     (Ack(bits=1025, map=bytes(129)), "LIMIT"), (Ack(zero=1), "UNUSED"),
     (Ack(bits=7, map=b"\x80"), "UNUSED"), (Ack(bits=8, map=b"\x80"), "OK"),
     (Ack(bits=9, map=b"\x80"), "LENGTH"),
@@ -310,6 +328,13 @@ def test_strict_bodies(layer, error):
     value = ffi.new(f"struct harp_{name} *")
     got = getattr(lib, f"harp_{name}_decode")(body, len(body), value)
     assert got == getattr(lib, f"HARP_WIRE_{error}")
+
+
+def test_addresses_are_read_as_text():
+    four = bytes(10) + b"\xff\xff" + bytes([10, 0, 0, 7]) + (4791).to_bytes(2, "little")
+    six = bytes([0xfd] + [0] * 14 + [1]) + (80).to_bytes(2, "little")
+    said = Parameters(addresses=four + bytes(18) + six)
+    assert said.known() == [("10.0.0.7", 4791), ("fd00::1", 80)]
 
 
 def test_another_version_is_told_apart():

@@ -40,7 +40,7 @@
 #include "session/session.h"
 
 /* cdef: begin */
-#define HARP_PORTS_MAX 4
+#define HARP_PORTS_MAX 8
 #define HARP_HANDLE_ADDRESSES 4
 
 struct harp_engine;
@@ -103,7 +103,8 @@ const char *harp_engine_stats_path(const struct harp_engine *engine);
 /* ---- Connections: control plane ---- */
 
 /* What the connecting end needs, passed on by whatever way the job has: 16 bytes of it are the
- * secret. It fits NCCL's handle of 128 bytes. */
+ * secret. It fits NCCL's handle of 128 bytes, and one address is enough: the handshake tells the
+ * others of the engine. */
 struct harp_handle {
     uint64_t listener;
     uint8_t secret[16];

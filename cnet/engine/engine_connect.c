@@ -305,6 +305,7 @@ static int begin(struct harp_engine *engine, const struct harp_handle *handle,
                                &session);
     session.listener = handle->listener;
     session.traffic_class = config->traffic_class & (uint8_t)~HARP_ECN_MASK;
+    session.addresses_n = config->paths > 1 ? HARP_ADDRESSES_MAX : 0;
     struct harp_connection *made = harp_connection_new(engine, config, &session);
     if (made && harp_engine_adopt(engine, made) != 0) {
         harp_connection_free(made);

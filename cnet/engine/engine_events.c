@@ -66,15 +66,17 @@ void harp_connection_heard(struct harp_connection *connection, uint8_t path, uin
 }
 
 /* Only the listening end follows, as only a QUIC server does (RFC 9000, section 9): it is the
- * connecting end that sits behind a NAT. A replayed frame is never the newest of its path. */
+ * connecting end that sits behind a NAT and that chooses paths. A replayed frame is never the
+ * newest of its path. */
 enum harp_move harp_connection_moves(struct harp_connection *connection, uint8_t port,
                                      const struct harp_arrival *arrival,
                                      const struct harp_header *header)
 {
     struct harp_engine *engine = connection->engine;
     struct harp_hop *hop = &connection->hops[header->path];
-    if (!connection->listening_end || hop->hop == HARP_NO_HOP || hop->port != port ||
-        hop->local != arrival->local || harp_address_same(&hop->remote, arrival->from) ||
+    bool same_local = hop->port == port && hop->local == arrival->local;
+    if (!connection->listening_end || hop->hop == HARP_NO_HOP ||
+        (same_local && harp_address_same(&hop->remote, arrival->from)) ||
         !harp_session_is_newest(connection->session, header))
         return HARP_MOVE_NONE;
     char why[HARP_WHY_BYTES];
@@ -83,8 +85,10 @@ enum harp_move harp_connection_moves(struct harp_connection *connection, uint8_t
     if (number < 0)
         return HARP_MOVE_NONE;
     bool same_host = memcmp(hop->remote.ip, arrival->from->ip, sizeof hop->remote.ip) == 0;
-    ops->unhop(engine->ports[port], hop->hop);
     harp_engine_path_ends(connection, header->path);
+    harp_engine_drop_hops(engine, hop, 1);
+    hop->port = port;
+    hop->local = arrival->local;
     hop->hop = number;
     hop->remote = *arrival->from;
     harp_engine_path_leads(connection, header->path);

@@ -38,6 +38,21 @@ static void answer(struct harp_engine *engine, uint8_t port, const struct harp_a
     to->ops->unhop(to, hop);
 }
 
+/* Where else this engine can be reached, those first that no handle has room for. */
+static void tell_addresses(const struct harp_engine *engine, enum harp_family family,
+                           struct harp_session_config *config)
+{
+    for (uint32_t i = 0; i < engine->ports_n && config->addresses_n < HARP_ADDRESSES_MAX; i++) {
+        uint32_t p = (i + HARP_HANDLE_ADDRESSES) % engine->ports_n;
+        const struct harp_address *local = &engine->ports[p]->locals[0];
+        if (local->family != HARP_INET || family != HARP_INET)
+            continue;
+        struct harp_wire_address *told = &config->addresses[config->addresses_n++];
+        memcpy(told->ip, local->ip, sizeof told->ip);
+        told->port = local->port;
+    }
+}
+
 static void make(struct harp_engine *engine, uint8_t port, const struct harp_arrival *arrival,
                  struct harp_listening *listening, uint8_t path,
                  const struct harp_parameters *first, uint64_t attempt)
@@ -47,6 +62,7 @@ static void make(struct harp_engine *engine, uint8_t port, const struct harp_arr
                                harp_engine_payload_max_beside(engine, port),
                                engine->ports[port]->holds_back, &config);
     config.listener = listening->listener.id;
+    tell_addresses(engine, arrival->from->family, &config);
     struct harp_connection *connection = harp_connection_new(engine, &listening->config, &config);
     if (!connection)
         return;
@@ -147,6 +163,9 @@ void harp_engine_take_hello(struct harp_engine *engine, uint8_t port,
     struct harp_place unused;
     harp_session_receive(connection->session, engine->now_ns, arrival->waited_ns, header, body,
                          false, &unused);
+    bool keyed = connection->keyed;
     harp_connection_agreed(connection);
+    if (connection->keyed && !keyed)
+        harp_engine_widen_hops(connection, header->path);
     harp_engine_wake(engine, connection);
 }

@@ -271,6 +271,9 @@ void harp_connection_heard(struct harp_connection *connection, uint8_t path, uin
  * its NIC. Returns 0, or -errno and one sentence in `why` if no rail can be had. */
 int harp_engine_make_hops(struct harp_engine *engine, const struct harp_handle *handle,
                           uint32_t paths, uint8_t traffic_class, struct harp_hop *hops, char *why);
+/* The peer has told further addresses: paths but `kept`, by which it was heard, take the rails that
+ * there are now. */
+void harp_engine_widen_hops(struct harp_connection *connection, uint8_t kept);
 /* What leaves by this hop bears this traffic class from now on. */
 void harp_engine_mark_hop(const struct harp_engine *engine, const struct harp_hop *hop,
                           uint8_t traffic_class);
@@ -283,8 +286,8 @@ uint32_t harp_engine_hops_payload_max(const struct harp_engine *engine, const st
  * come. */
 uint32_t harp_engine_payload_max_beside(const struct harp_engine *engine, uint8_t port);
 
-/* A frame whose tag holds came from an address that is not its path's: whether the path leads there
- * from now on. */
+/* A frame whose tag holds came from or to an address that is not its path's: whether the path leads
+ * there from now on. */
 enum harp_move { HARP_MOVE_NONE, HARP_MOVE_PORT, HARP_MOVE_HOST };
 enum harp_move harp_connection_moves(struct harp_connection *connection, uint8_t port,
                                      const struct harp_arrival *arrival,

@@ -148,8 +148,9 @@ static int find_made(const struct device *device)
 static enum nccl_result make_device(int *made, const int *parts, int parts_n)
 {
     struct device device = {.nics_n = 0};
-    if (parts_n > HARP_PORTS_MAX)
-        return plugin_fail(NCCL_INVALID_USAGE, "a device has at most %d NICs", HARP_PORTS_MAX);
+    if (parts_n > PLUGIN_PARTS)
+        return plugin_fail(NCCL_INVALID_USAGE, "makeVDevice: at most %d devices make one",
+                           PLUGIN_PARTS);
     for (int i = 0; i < parts_n; i++) {
         enum nccl_result result = add_part(&device, parts[i]);
         if (result != NCCL_SUCCESS)

@@ -40,9 +40,10 @@
 
 #define PLUGIN_DEVICES 32
 #define PLUGIN_NAME_BYTES (HARP_PORTS_MAX * IF_NAMESIZE) /* "eth1+eth2" */
-#define PLUGIN_ENGINES 16                                /* a device, at most */
-#define PLUGIN_PATH_BYTES 4096                           /* of a file's name */
-#define PLUGIN_CONTROLS 128                              /* announcements under way, of one comm */
+#define PLUGIN_PARTS 4         /* devices that NCCL fuses to one, as many as all its versions can */
+#define PLUGIN_ENGINES 16      /* a device, at most */
+#define PLUGIN_PATH_BYTES 4096 /* of a file's name */
+#define PLUGIN_CONTROLS 128    /* announcements under way, of one comm */
 #define PLUGIN_PROFILER_ID ((INT64_C(0x4852) << 16) | 1) /* "HR", layout 1 */
 
 /* A network card, or a bond of several. */
@@ -62,10 +63,10 @@ struct device {
     char name[PLUGIN_NAME_BYTES];
     struct nic *nics[HARP_PORTS_MAX];
     uint32_t nics_n;
-    uint32_t speed_mbps;       /* of all NICs; 0: unknown */
-    int parts[HARP_PORTS_MAX]; /* NCCL fused it of these devices; */
-    int parts_n;               /* 0: it did not */
-    bool is_part;              /* of a device that NCCL fused */
+    uint32_t speed_mbps;     /* of all NICs; 0: unknown */
+    int parts[PLUGIN_PARTS]; /* NCCL fused it of these devices; */
+    int parts_n;             /* 0: it did not */
+    bool is_part;            /* of a device that NCCL fused */
     struct harp_engine *engines[PLUGIN_ENGINES];
     uint32_t engines_n; /* that it is to have; 0: not decided yet */
     char engines_why[ENGINES_AUTO_WHY_BYTES];

@@ -185,7 +185,7 @@ static enum nccl_result properties_v11(int device, struct nccl_properties_v11 *p
 
 /* ---- Virtual devices: several NICs as one ---- */
 
-_Static_assert(HARP_PORTS_MAX <= NCCL_DEVICES_IN_NIC_V9, "LIMITS copies all parts of a device");
+_Static_assert(PLUGIN_PARTS <= NCCL_DEVICES_IN_NIC_V9, "LIMITS copies all parts of a device");
 
 static enum nccl_result make_v9(int *made, struct nccl_vdevice_v9 *of)
 {

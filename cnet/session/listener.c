@@ -58,13 +58,23 @@ static void write_cookie(const struct harp_listener *listener, uint64_t minute,
     bake(listener, minute, from, body, answer->body);
 }
 
+/* FIRST has room for addresses, and none. */
+static bool brings_addresses(const struct harp_parameters *first)
+{
+    for (uint32_t i = 0; i < first->addresses_n; i++)
+        if (first->addresses[i].port)
+            return true;
+    return false;
+}
+
 enum harp_welcome harp_listener_judge(const struct harp_listener *listener, uint64_t now_ns,
                                       const struct harp_from *from, uint32_t half_open,
                                       const struct harp_header *header, const uint8_t *body,
                                       struct harp_parameters *first, struct harp_frame *answer)
 {
     if (header->type != HARP_FIRST || header->connection != listener->id ||
-        harp_parameters_decode(body, header->length, first) != HARP_WIRE_OK)
+        harp_parameters_decode(body, header->length, first) != HARP_WIRE_OK ||
+        brings_addresses(first))
         return HARP_WELCOME_DROP;
     uint64_t minute = now_ns / MINUTE_NS;
 #ifdef HARP_BUG_NO_COOKIE

@@ -75,6 +75,8 @@ static struct harp_session *create(void *memory, const struct harp_session_confi
                                             .frames = config->stream_frames,
                                             .first = config->first};
     memcpy(session->own.nonce, config->nonce, sizeof config->nonce);
+    session->own.addresses_n = config->addresses_n;
+    memcpy(session->own.addresses, config->addresses, sizeof config->addresses);
     session->now_ns = session->began_ns = session->heard_ns = now_ns;
     session->asked_ns = now_ns; /* it wants to be driven at once */
     session->window_probe_at_ns = session->pacer_at_ns = session->narrow_ns = HARP_NEVER;
@@ -101,6 +103,7 @@ struct harp_session *harp_session_accept(void *memory, const struct harp_session
     struct harp_session *session = create(memory, config, now_ns);
     session->listening = true;
     session->state = HARP_ACCEPTING;
+    session->own.addresses_n = (uint8_t)harp_min(config->addresses_n, first->addresses_n);
     harp_session_agree(session, first);
     session->answer = true;
     session->answer_path = path;

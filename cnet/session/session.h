@@ -89,6 +89,8 @@ struct harp_session_config {
     uint8_t traffic_class;  /* that the connecting end asks the listening one for */
     uint16_t paths;         /* at most HARP_PATHS_MAX; the lower of both ends counts */
     uint32_t stream_frames; /* 0: receives are posted; else streamed, and so many frames lent */
+    uint8_t addresses_n;    /* listening: further addresses to tell; connecting: that it can use */
+    struct harp_wire_address addresses[HARP_ADDRESSES_MAX]; /* connecting: zeros */
     struct harp_loss_limits loss;
     uint64_t dead_ns;       /* a peer that is silent this long is gone */
     uint64_t probe_most_ns; /* longest pause between probes of a dead path, or for credit */

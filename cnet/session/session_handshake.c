@@ -64,6 +64,7 @@ static bool take_first(struct harp_session *session, const struct harp_header *h
     struct harp_parameters first;
     bool again = session->listening && session->state <= HARP_OPEN &&
                  harp_parameters_decode(body, header->length, &first) == HARP_WIRE_OK &&
+                 first.addresses_n >= session->own.addresses_n && /* ACCEPT is no longer */
                  first.connection == session->peer.connection &&
                  first.epoch == session->peer.epoch &&
                  memcmp(first.nonce, session->peer.nonce, sizeof first.nonce) == 0;
@@ -111,7 +112,8 @@ enum harp_verdict harp_session_take_handshake(struct harp_session *session,
         taken = take_cookie(session, header, body);
     } else if (header->type == HARP_VERSION_NOTICE) {
         taken = take_versions(session, header, body);
-    } else if (harp_parameters_decode(body, header->length, &peer) == HARP_WIRE_OK) {
+    } else if (harp_parameters_decode(body, header->length, &peer) == HARP_WIRE_OK &&
+               peer.addresses_n <= session->own.addresses_n) {
         accepted(session, &peer);
         taken = true;
     }

@@ -7,6 +7,7 @@
 
 enum {
     PARAMETERS_BYTES = 60,
+    ADDRESS_BYTES = 18,
     ACK_BYTES = 36,
     CLOSE_BYTES = 4,
     VERSIONS_BYTES = 4,
@@ -15,11 +16,22 @@ enum {
 };
 
 _Static_assert(HARP_BODY_MAX == ACK_BYTES + HARP_SACK_BITS / 8, "the longest body is an ACK");
+_Static_assert(HARP_BODY_MAX >= PARAMETERS_BYTES + HARP_ADDRESSES_MAX * ADDRESS_BYTES,
+               "and it is longer than ACCEPT");
+
+static bool is_room(const struct harp_wire_address *address)
+{
+    static const struct harp_wire_address none;
+    return memcmp(address->ip, none.ip, sizeof none.ip) == 0;
+}
 
 static enum harp_wire_error parameters_check(const struct harp_parameters *parameters)
 {
     if (parameters->flags > 1 || parameters->traffic_class & ECN_MASK)
         return HARP_WIRE_UNUSED;
+    for (uint32_t i = 0; i < parameters->addresses_n; i++)
+        if (!parameters->addresses[i].port && !is_room(&parameters->addresses[i]))
+            return HARP_WIRE_UNUSED;
     bool enough =
         parameters->connection && parameters->segment >= HARP_CHUNK_ALIGN && parameters->paths >= 1;
     return enough && parameters->paths <= PATHS_MAX ? HARP_WIRE_OK : HARP_WIRE_LIMIT;
@@ -39,14 +51,32 @@ size_t harp_parameters_encode(const struct harp_parameters *parameters, uint8_t 
     harp_store32(body + 36, parameters->frames);
     harp_store32(body + 40, parameters->first);
     memcpy(body + 44, parameters->cookie, sizeof parameters->cookie);
-    return PARAMETERS_BYTES;
+    for (uint32_t i = 0; i < parameters->addresses_n; i++) {
+        uint8_t *at = body + PARAMETERS_BYTES + i * ADDRESS_BYTES;
+        memcpy(at, parameters->addresses[i].ip, sizeof parameters->addresses[i].ip);
+        harp_store16(at + 16, parameters->addresses[i].port);
+    }
+    return PARAMETERS_BYTES + (size_t)parameters->addresses_n * ADDRESS_BYTES;
+}
+
+static void decode_addresses(const uint8_t *body, struct harp_parameters *parameters)
+{
+    memset(parameters->addresses, 0, sizeof parameters->addresses);
+    for (uint32_t i = 0; i < parameters->addresses_n; i++) {
+        const uint8_t *at = body + PARAMETERS_BYTES + i * ADDRESS_BYTES;
+        memcpy(parameters->addresses[i].ip, at, sizeof parameters->addresses[i].ip);
+        parameters->addresses[i].port = harp_load16(at + 16);
+    }
 }
 
 enum harp_wire_error harp_parameters_decode(const uint8_t *body, size_t length,
                                             struct harp_parameters *parameters)
 {
-    if (length != PARAMETERS_BYTES)
+    if (length < PARAMETERS_BYTES ||
+        length > PARAMETERS_BYTES + HARP_ADDRESSES_MAX * ADDRESS_BYTES ||
+        (length - PARAMETERS_BYTES) % ADDRESS_BYTES)
         return HARP_WIRE_LENGTH;
+    parameters->addresses_n = (uint8_t)((length - PARAMETERS_BYTES) / ADDRESS_BYTES);
     parameters->connection = harp_load64(body);
     memcpy(parameters->nonce, body + 8, sizeof parameters->nonce);
     parameters->epoch = harp_load16(body + 24);
@@ -58,6 +88,7 @@ enum harp_wire_error harp_parameters_decode(const uint8_t *body, size_t length,
     parameters->frames = harp_load32(body + 36);
     parameters->first = harp_load32(body + 40);
     memcpy(parameters->cookie, body + 44, sizeof parameters->cookie);
+    decode_addresses(body, parameters);
     return parameters_check(parameters);
 }
 

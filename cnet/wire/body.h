@@ -15,6 +15,14 @@
 #define HARP_BODY_MAX 164 /* an ACK with the longest map */
 
 /* cdef: begin */
+#define HARP_ADDRESSES_MAX 5 /* that ACCEPT tells */
+
+/* Where a listening end can be reached, too. */
+struct harp_wire_address {
+    uint8_t ip[16]; /* IPv4 as ::ffff:a.b.c.d */
+    uint16_t port;  /* 0: room for an address, all of it zeros */
+};
+
 /* FIRST and ACCEPT: what an end brings to a connection. */
 struct harp_parameters {
     uint64_t connection; /* the sender's own id, not 0: frames to it carry this */
@@ -29,6 +37,8 @@ struct harp_parameters {
     uint32_t frames;       /* streamed: frames that it lends; posted: 0 */
     uint32_t first;        /* number of its first message and, on every path, of its first packet */
     uint8_t cookie[16];
+    uint8_t addresses_n; /* ACCEPT: further addresses; FIRST: room for so many */
+    struct harp_wire_address addresses[HARP_ADDRESSES_MAX];
 };
 
 /* ACK: what has arrived on a path, and credit. The header's number is the largest that has arrived.

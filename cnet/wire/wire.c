@@ -17,9 +17,9 @@ struct use {
 };
 
 static const struct use uses[] = {
-    [HARP_FIRST] = {60, 60, false, true, false, 0},
+    [HARP_FIRST] = {60, 150, false, true, false, 0},
     [HARP_COOKIE] = {16, 16, true, true, false, 0},
-    [HARP_ACCEPT] = {60, 60, true, true, false, 0},
+    [HARP_ACCEPT] = {60, 150, true, true, false, 0},
     [HARP_DATA] = {0, UINT16_MAX, true, true, true, 0xff},
     [HARP_ACK] = {36, 36 + HARP_SACK_BITS / 8, true, true, true, HARP_ACK_OFF_QUEUE},
     [HARP_PROBE] = {0, UINT16_MAX, true, true, true, 0},

@@ -284,8 +284,9 @@ def _ack(layer: Packet) -> str:
 def _parameters(said: Packet) -> str:
     way = f"streamed, {said.frames} frames" if said.flags & 1 else "posted"
     cookie = ", with cookie" if any(said.cookie) else ""
+    also = "".join(f", also at {ip} port {port}" for ip, port in said.known())
     return (f"I am {said.connection:016x}, segment {said.segment}, {said.paths} paths, "
-            f"{way}{cookie}")
+            f"{way}{cookie}{also}")
 
 
 def _close(close: Packet) -> str:

@@ -207,7 +207,7 @@ static void receive_parameters(struct play *play, enum harp_type type)
         header.epoch = 0;
     header.length = (uint16_t)harp_parameters_encode(&parameters, body);
     for (uint8_t n = byte(play) / 64; n > 1; n--)
-        body[byte(play) % 60] = byte(play);
+        body[byte(play) % header.length] = byte(play);
     distort(play, &header);
     receive(play, &header, body);
 }
@@ -391,14 +391,17 @@ static void configure(struct play *play)
     config->dead_ns = UINT64_C(1000000000);
     config->cc = how & 1 ? &harp_cc_fixed : &harp_cc_swift;
     config->stream_frames = how & 2 ? 1 + byte(play) % LENT : 0;
-    play->peer = (struct harp_parameters){.connection = PEER_ID,
-                                          .epoch = EPOCH,
-                                          .segment = SEGMENT,
-                                          .paths = PATHS,
-                                          .flags = how >> 2 & 1,
-                                          .messages = how & 8 ? 4 : 0,
-                                          .frames = how & 4 ? 20 : 0,
-                                          .first = UINT32_MAX - 5};
+    config->addresses_n = how >> 6;
+    play->peer =
+        (struct harp_parameters){.connection = PEER_ID,
+                                 .epoch = EPOCH,
+                                 .segment = SEGMENT,
+                                 .paths = PATHS,
+                                 .flags = how >> 2 & 1,
+                                 .messages = how & 8 ? 4 : 0,
+                                 .frames = how & 4 ? 20 : 0,
+                                 .addresses_n = (uint8_t)((how >> 5) % (HARP_ADDRESSES_MAX + 1)),
+                                 .first = UINT32_MAX - 5};
     assert(harp_session_size(config) <= MEMORY);
     play->session = how & 16 ? harp_session_accept(memory, config, play->now_ns, &play->peer, 0)
                              : harp_session_connect(memory, config, play->now_ns);

@@ -40,6 +40,7 @@ static void draw_config(struct dst_world *w, struct harp_session_config *config,
     config->seed = dst_draw(&w->random);
     config->first = draw_first(w);
     config->base_bytes = w->base_bytes;
+    config->addresses_n = (uint8_t)(config->nonce[0] % (HARP_ADDRESSES_MAX + 1));
     config->cc = chance(w, 300) ? &harp_cc_fixed : &harp_cc_swift;
     config->window.initial_bytes =
         (4 + below(w, chance(w, 800) ? 60 : HARP_SENT_SLOTS)) * (segment + HARP_HEADER_BYTES);

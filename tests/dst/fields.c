@@ -6,7 +6,7 @@
 #include "forge.h"
 #include "world.h"
 
-#define LONGEST (HARP_HEADER_BYTES + 48) /* bodies without a fixed length count as far as this */
+#define LONGEST (HARP_HEADER_BYTES + 78) /* bodies without a fixed length count as far as this */
 #define CHANGED_NS (300 * DST_MS)
 
 struct change {
@@ -34,14 +34,14 @@ static bool find(uint64_t which, struct change *change)
     return false;
 }
 
-/* A few messages of some chunks, so that no type is missing. */
+/* A few messages of some chunks, so that no type is missing, and no field that is changed. */
 static void shorten(struct dst_world *w)
 {
     for (int side = 0; side < 2; side++) {
         struct dst_script *script = &w->scripts[side];
-        script->n = 1 + (uint32_t)harp_min(script->n, 5);
+        script->n = 2 + (uint32_t)harp_min(script->n, 4);
         for (uint32_t m = 0; m < script->n; m++)
-            script->size[m] %= 40 * HARP_CHUNK_ALIGN;
+            script->size[m] = 8 + script->size[m] % (40 * HARP_CHUNK_ALIGN);
     }
 }
 
