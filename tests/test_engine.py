@@ -128,8 +128,8 @@ def test_idle_connections_to_one_process_share_signs_of_life(many: Path) -> None
     run(many, "quiet", "2000")
 
 
-def test_ten_thousand_connections_over_udp_do_not_drown_in_signs_of_life(many: Path) -> None:
-    run(many, "udp", "10000")
+def test_thousands_of_connections_over_udp_do_not_drown_in_signs_of_life(many: Path) -> None:
+    run(many, "udp", "5000")
 
 
 def test_connections_that_share_a_port_take_turns(many: Path) -> None:

@@ -141,14 +141,21 @@ static void test_quiet(uint32_t idle)
     world_close();
 }
 
-/* Thousands of connections between two engines that one thread drives, in real time: signs of life
- * of those that are there must not drown the handshakes of the others. */
+/* A turn of a millisecond, as on a busy core. Few datagrams for each connection suffice. */
+static void turn_and_count(uint32_t connections)
+{
+    world_turn(WORLD_SECOND_NS / 1000);
+    uint64_t sent = world_engines[0]->ports[0]->counters.sent;
+    CHECK(sent < 8 * (uint64_t)connections, "%llu datagrams", (unsigned long long)sent);
+}
+
+/* Signs of life of connections that are there must not drown the handshakes of the others. */
 static void test_udp(uint32_t idle)
 {
-    enum { AT_ONCE = 50, DATAGRAMS_EACH = 40 };
+    enum { AT_ONCE = 50 };
     struct harp_connection *from[AT_ONCE], *to;
     struct harp_completion done;
-    world_is_real = true;
+    world_is_udp = true;
     open_world(idle);
     for (uint32_t made = 0; made < idle; made += AT_ONCE) {
         for (uint32_t i = 0; i < AT_ONCE; i++)
@@ -156,15 +163,13 @@ static void test_udp(uint32_t idle)
                   "%s", world_why);
         for (uint32_t i = 0; i < AT_ONCE; i++) {
             while (!harp_poll(from[i], &done, 1))
-                world_turn(0);
+                turn_and_count(idle);
             CHECK(done.type == HARP_COMPLETION_CONNECTED, "not connected");
             while (!(to = harp_accept(listening)))
-                world_turn(0);
+                turn_and_count(idle);
             CHECK(world_next(to).type == HARP_COMPLETION_CONNECTED, "not accepted");
         }
     }
-    uint64_t sent = world_engines[0]->ports[0]->counters.sent;
-    CHECK(sent < DATAGRAMS_EACH * idle, "%llu datagrams", (unsigned long long)sent);
     world_close();
 }
 

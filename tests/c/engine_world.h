@@ -1,5 +1,6 @@
 /* Engines over the mem port in virtual time, which only the test drives: each run is the same. Or,
- * with world_is_real, over UDP on the loopback by the real clock. */
+ * with world_is_udp, over UDP on the loopback, which delivers a datagram in the call that sends it.
+ */
 #ifndef ENGINE_WORLD_H
 #define ENGINE_WORLD_H
 
@@ -19,7 +20,7 @@ static struct harp_engine *world_engines[2]; /* the connecting one, the listenin
 static int (*world_port)(struct harp_port **port, const struct harp_port_config *config,
                          char *why) = harp_port_mem_open; /* of the connecting one */
 
-static bool world_is_real;
+static bool world_is_udp;
 static uint32_t world_ports_n = 1; /* of each engine */
 
 static inline uint64_t world_clock(void *context)
@@ -45,12 +46,11 @@ static inline void world_open(uint32_t connections)
         config.progress = HARP_PROGRESS_MANUAL;
         config.frames = 64;
         config.connections = connections;
-        if (!world_is_real)
-            config.world = (struct harp_world){world_clock, world_chance, NULL};
+        config.world = (struct harp_world){world_clock, world_chance, NULL};
         config.ports_n = world_ports_n;
         for (uint32_t p = 0; p < world_ports_n; p++) {
             config.ports[p].open = i ? harp_port_mem_open : world_port;
-            if (world_is_real) {
+            if (world_is_udp) {
                 config.ports[p].open = harp_port_udp_open;
                 harp_address_parse("127.0.0.1", &config.ports[p].config.local);
             }
