@@ -24,7 +24,7 @@
 #include <stdint.h>
 
 /* cdef: begin */
-/* Time the routines that this CPU offers, some hundred microseconds, and use the fastest from now
+/* Time the routines that this CPU offers, two milliseconds long, and use the fastest from now
  * on. Returns its name. */
 const char *harp_crc32c_choose(void);
 
