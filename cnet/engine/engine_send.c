@@ -5,8 +5,6 @@
 #include "wire/crc32c.h"
 #include "wire/seal.h"
 
-#define SHARE_FRAMES 128 /* that a connection may send before it is others' turn */
-
 /* Headers of one connection that wait for their tags. */
 struct unsealed {
     uint8_t *headers[HARP_BATCH];
@@ -158,7 +156,7 @@ enum harp_sending harp_engine_send(struct harp_engine *engine, struct harp_conne
                                    uint32_t *frames)
 {
     bool flushed = false, full;
-    for (uint32_t share = SHARE_FRAMES;;) {
+    for (uint32_t share = HARP_BATCH;;) {
         size_t room = room_at_ports(engine, connection, &full);
         if (!room && flushed) {
             harp_session_send(connection->session, engine->now_ns, engine->out, 0);

@@ -11,7 +11,7 @@
 #define BUCKET_BYTES (128u << 10)
 #define LIMIT_BYTES (1u << 30) /* bits of it in ns at 1 bit/s fit 64 bits */
 #define HELD_BYTES (32u << 20) /* of memory for datagrams that wait, about */
-#define HELD_LEAST (2 * HARP_BATCH)
+#define HELD_LEAST HARP_BATCH
 #define HELD_MOST 16384u
 #define LEAD 20u         /* a datagram's header of 44 bytes ends 64 from the start of its buffer */
 #define RETRY_NS 100000u /* after the inner port had no room */

@@ -152,7 +152,7 @@ static const struct harp_port_ops udp_ops = {
 static int memory(struct udp_port *udp, char *why)
 {
     size_t buffers = (size_t)UDP_RECEIVE_MOST * HARP_SUPER_BUFFER_BYTES;
-    udp->staging_bytes = HARP_BATCH * (udp->port.payload_max + UDP_ALIGN + UDP_LEAD);
+    udp->staging_bytes = UDP_STAGED * (udp->port.payload_max + UDP_ALIGN + UDP_LEAD);
     if (udp->staging_bytes < UDP_STAGING_LEAST)
         udp->staging_bytes = UDP_STAGING_LEAST;
     udp->staging_bytes = (udp->staging_bytes + UDP_ALIGN - 1) / UDP_ALIGN * UDP_ALIGN;

@@ -25,6 +25,7 @@
 
 #define UDP_SUPER_BYTES 65507u /* largest UDP payload over IPv4, and the kernel's limit here */
 #define UDP_SUPER_SEGMENTS 64u /* the kernel's limit before 6.9; 128 since */
+#define UDP_STAGED 64u         /* datagrams of any size that may wait to leave */
 #define UDP_STAGING_LEAST (272u << 10) /* four full super-packets, that the cache still holds */
 #define UDP_SUPERS 256u                /* super-packets staged at most */
 #define UDP_SEND_AT_ONCE 32u           /* super-packets a system call */

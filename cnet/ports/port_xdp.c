@@ -16,7 +16,7 @@ enum {
     CHANGES_AT_ONCE = 64,
     FILL_MAX = 4096,
     FILL_COPY = 512, /* the kernel copies into one after the other: 2 MiB stay in a core's cache */
-    FILL_MIN = HARP_BATCH,
+    FILL_MIN = XDP_BATCH,
     TEND_NS = 10 * 1000 * 1000,
     STARVED_NS = 50 * 1000, /* a card says that it has sent in its own time, and wakes nobody */
     HEADERS4 = 28,
@@ -161,7 +161,7 @@ static uint64_t xdp_deadline_ns(const struct harp_port *port)
 {
     const struct harp_xdp *xdp = harp_xdp_of(port);
     bool starved =
-        xdp->slots_free_n < HARP_BATCH || xdp->outstanding + HARP_BATCH > xdp->outstanding_most;
+        xdp->slots_free_n < XDP_BATCH || xdp->outstanding + XDP_BATCH > xdp->outstanding_most;
     if (xdp->pause_ns)
         return xdp->unsent ? xdp->resume_ns : UINT64_MAX;
     return starved ? xdp->now_ns + STARVED_NS : UINT64_MAX;
@@ -289,11 +289,11 @@ static int share_out(struct harp_xdp *xdp, const struct harp_port_config *config
     *slot_frames = free > xdp->fill_most ? (free - xdp->fill_most) / 2 : 0;
     if (*slot_frames > XDP_SLOTS_MAX * each)
         *slot_frames = XDP_SLOTS_MAX * each;
-    if (xdp->fill_most < FILL_MIN || *slot_frames < HARP_BATCH * each) {
+    if (xdp->fill_most < FILL_MIN || *slot_frames < XDP_BATCH * each) {
         snprintf(why, HARP_WHY_BYTES,
                  "the xdp port needs %d frames to receive into and twice %u free besides; the pool "
                  "has %u free, and %u may be used to receive",
-                 FILL_MIN, HARP_BATCH * each, free, xdp->fill_most);
+                 FILL_MIN, XDP_BATCH * each, free, xdp->fill_most);
         return -ENOBUFS;
     }
     *socket = (struct harp_xdp_socket_config){.interface = xdp->link.index,

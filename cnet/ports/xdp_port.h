@@ -30,6 +30,7 @@ enum {
     XDP_HEADERS_MAX = 62, /* Ethernet, IPv6, UDP */
     XDP_HEADERS4 = 42,
     XDP_LOCALS_MAX = 256,
+    XDP_BATCH = 64, /* datagrams for which it must have memory, each way */
     XDP_ARRIVALS = 2 * HARP_BATCH,
     XDP_NOTICES = 32,
     XDP_NOTHING = 0xffff, /* values of `holds`; smaller ones are slots */

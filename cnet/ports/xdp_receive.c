@@ -182,7 +182,7 @@ size_t harp_xdp_receive(struct harp_port *port, uint64_t now_ns, struct harp_arr
     room = room < XDP_ARRIVALS ? room : XDP_ARRIVALS;
     xdp->now_ns = now_ns;
     harp_xdp_reap(xdp);
-    if (xdp->fill_most - xdp->fill_held >= HARP_BATCH)
+    if (xdp->fill_most - xdp->fill_held >= XDP_BATCH)
         harp_xdp_refill(xdp); /* instead of those that the application was lent */
     if (xdp->unsent)
         harp_xdp_kick(xdp);

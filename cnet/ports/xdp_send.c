@@ -117,7 +117,7 @@ int harp_xdp_send_open(struct harp_xdp *xdp, uint32_t frames)
     for (uint32_t i = 0; i < xdp->slots_n; i++)
         xdp->slots_free[i] = (uint16_t)(xdp->slots_n - 1 - i);
     xdp->slots_free_n = xdp->slots_n;
-    return xdp->slots_n >= HARP_BATCH ? 0 : -ENOBUFS;
+    return xdp->slots_n >= XDP_BATCH ? 0 : -ENOBUFS;
 }
 
 /* A frame is the engine's again. */
