@@ -145,13 +145,13 @@ static void take(struct harp_engine *engine, uint8_t port, struct harp_connectio
 static void take_group(struct harp_engine *engine, uint8_t port, struct harp_connection *connection,
                        const uint16_t *which, size_t count)
 {
-    const uint8_t *bytes[GROUP] = {NULL};
-    uint32_t laps[GROUP] = {0};
+    struct harp_tagged *tagged = &engine->tagged;
     for (size_t i = 0; i < count; i++) {
-        bytes[i] = engine->arrivals[which[i]].bytes;
-        laps[i] = harp_session_lap(connection->session, &engine->headers[which[i]]);
+        tagged->headers[i] = engine->arrivals[which[i]].bytes;
+        tagged->laps[i] = harp_session_lap(connection->session, &engine->headers[which[i]]);
     }
-    uint64_t holds = harp_open_tags(&connection->in, bytes, laps, count);
+    uint64_t holds = harp_open_tags(&connection->in, (const uint8_t *const *)tagged->headers,
+                                    tagged->laps, count);
 #ifdef HARP_BUG_TAG_UNCHECKED
     holds = UINT64_MAX;
 #endif

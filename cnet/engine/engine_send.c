@@ -5,13 +5,6 @@
 #include "wire/crc32c.h"
 #include "wire/seal.h"
 
-/* Headers of one connection that wait for their tags. */
-struct unsealed {
-    uint8_t *headers[HARP_BATCH];
-    uint32_t laps[HARP_BATCH];
-    size_t n;
-};
-
 /* Where a frame goes: its path's hop, or that of another path while its own has not been heard of.
  * ACCEPT goes back where FIRST came from, be that a path that we have or not. */
 static const struct harp_hop *way(const struct harp_connection *connection, uint8_t path)
@@ -36,10 +29,17 @@ static uint32_t draft_of(const struct harp_engine *engine, const uint8_t *payloa
     return harp_frame_of(frames, (uint64_t)(payload - frames->base));
 }
 
+static void wait_for_tag(struct harp_engine *engine, uint8_t *header, uint32_t lap)
+{
+    struct harp_tagged *tagged = &engine->tagged;
+    tagged->laps[tagged->n] = lap;
+    tagged->headers[tagged->n++] = header;
+}
+
 /* Send a draft where it lies. False if that cannot be: while the card still has it from the last
  * time, its bytes must not change, so it is copied instead. */
 static bool send_draft(struct harp_engine *engine, struct harp_port *port, int hop,
-                       const struct harp_frame *frame, struct unsealed *unsealed)
+                       const struct harp_frame *frame)
 {
     uint32_t number = draft_of(engine, frame->payload);
     if (number == HARP_NO_FRAME)
@@ -63,8 +63,7 @@ static bool send_draft(struct harp_engine *engine, struct harp_port *port, int h
         harp_frames_move(&engine->frames, number, HARP_FRAME_SENDING, HARP_FRAME_KEPT);
         return true;
     }
-    unsealed->laps[unsealed->n] = frame->lap;
-    unsealed->headers[unsealed->n++] = header;
+    wait_for_tag(engine, header, frame->lap);
     return true;
 }
 
@@ -99,7 +98,7 @@ void harp_engine_write_control(struct harp_engine *engine, struct harp_port *por
 }
 
 static void write_frame(struct harp_engine *engine, struct harp_connection *connection,
-                        const struct harp_frame *frame, struct unsealed *unsealed)
+                        const struct harp_frame *frame)
 {
     const struct harp_hop *hop = way(connection, frame->path);
     if (!hop)
@@ -117,13 +116,12 @@ static void write_frame(struct harp_engine *engine, struct harp_connection *conn
     /* A fragment's header would lie in the payload of the one before. */
     bool whole = frame->header.type == HARP_DATA && !frame->header.flags;
     if (whole && connection->drafts && port->ops->send_frame &&
-        send_draft(engine, port, hop->hop, frame, unsealed))
+        send_draft(engine, port, hop->hop, frame))
         return;
     uint8_t *slot = write_slot(port, hop->hop, frame);
     if (!slot)
         return;
-    unsealed->laps[unsealed->n] = frame->lap;
-    unsealed->headers[unsealed->n++] = slot;
+    wait_for_tag(engine, slot, frame->lap);
 }
 
 /* Room at every port that the connection uses and that has any; 0 if none has. *full: some have
@@ -170,11 +168,12 @@ enum harp_sending harp_engine_send(struct harp_engine *engine, struct harp_conne
         }
         if (room > share)
             room = share;
-        struct unsealed unsealed = {.n = 0};
+        engine->tagged.n = 0;
         size_t n = harp_session_send(connection->session, engine->now_ns, engine->out, room);
         for (size_t i = 0; i < n; i++)
-            write_frame(engine, connection, &engine->out[i], &unsealed);
-        harp_seal_tags(&connection->out, unsealed.headers, unsealed.laps, unsealed.n);
+            write_frame(engine, connection, &engine->out[i]);
+        harp_seal_tags(&connection->out, engine->tagged.headers, engine->tagged.laps,
+                       engine->tagged.n);
         engine->moved |= n > 0;
         *frames += (uint32_t)n;
         share -= (uint32_t)n;

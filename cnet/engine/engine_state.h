@@ -141,6 +141,14 @@ struct harp_listening {
     struct harp_connection *waiting[HARP_MESSAGES]; /* made, not yet accepted; oldest first */
 };
 
+/* Frames of one connection whose tags are made or checked together. Here and not on a stack, where
+ * clearing it would cost more than a small message does. */
+struct harp_tagged {
+    uint8_t *headers[HARP_BATCH];
+    uint32_t laps[HARP_BATCH];
+    size_t n;
+};
+
 struct harp_engine {
     struct harp_engine_config config;
     uint32_t generation; /* of the process: a child of fork has another */
@@ -191,6 +199,7 @@ struct harp_engine {
     struct harp_arrival arrivals[2 * HARP_BATCH];
     struct harp_header headers[2 * HARP_BATCH];
     struct harp_frame out[HARP_BATCH];
+    struct harp_tagged tagged;
     uint8_t scratch[1 << 16]; /* a control frame's body in parts */
 };
 
