@@ -170,6 +170,16 @@ class End:
             for fd in links:
                 os.close(fd)
 
+    @contextmanager
+    def without_icmp(self) -> Iterator[None]:
+        """Drop the ICMP that arrives here over IPv4, as many firewalls do."""
+        with self.space.entered():
+            links = _attach_icmp_filter(socket.if_nametoindex(self.device))
+        try:
+            yield
+        finally:
+            for fd in links:
+                os.close(fd)
 
     @contextmanager
     def hashing(self, queues: int, factor: int) -> Iterator[None]:
@@ -313,6 +323,14 @@ def _attach_dropper(ifindex: int, share: float) -> list[int]:
     return _attach(ifindex, b"".join((
         _op(0x85, imm=7), _op(0x77, 0, imm=1),            # r0 = 31 random bits
         _op(0xA5, 0, off=2, imm=round(share * 2**31)),    # if r0 < share: drop
+        _GO_ON, _DROP)))
+
+
+def _attach_icmp_filter(ifindex: int) -> list[int]:
+    return _attach(ifindex, b"".join((
+        _op(0xBF, 6, 1),                # r6 = the packet, for loads from it
+        _op(0x30, imm=23),              # r0 = the protocol, in IPv4 (or leave)
+        _op(0x15, 0, off=2, imm=1),     # if it is ICMP: drop
         _GO_ON, _DROP)))
 
 

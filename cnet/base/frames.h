@@ -11,7 +11,8 @@
  *     FILL     port         card    given to receive into                     ARRIVED FREE
  *     ARRIVED  engine       nobody  holds what came, under check              LENT FILL FREE
  *     LENT     application  nobody  a streamed receive, read until given back FILL FREE
- *     DRAFT    its taker    taker   being written                             READY FREE
+ *     DRAFT    its taker    taker   being written; or put together of what    READY FREE ARRIVED
+ *                                   came in fragments
  *     READY    session      nobody  to be sent, or sent again                 SENDING LEAVING FREE
  *     SENDING  port         nobody  being sent, kept until acknowledged       KEPT LEAVING
  *     LEAVING  port         nobody  being sent, wanted by nobody any more     FREE
@@ -20,8 +21,8 @@
  *               +---------------------- FREE <----------------------+
  *               v                       |  ^                        |
  *             FILL -> ARRIVED -> LENT --|--+          +-> LEAVING --+
- *               ^________|________|     v             |      ^      |
- *                                     DRAFT -> READY -+-> SENDING   |
+ *               ^_____|__^________|     v             |      ^      |
+ *                        +----------- DRAFT -> READY -+-> SENDING   |
  *                                                ^           v      |
  *                                                +--------- KEPT ---+
  *

@@ -122,9 +122,6 @@ static void reclaim(struct harp_engine *engine, const struct harp_connection *co
 #ifdef HARP_BUG_NOT_RECLAIMED
     return;
 #endif
-    for (uint32_t i = 0; i < HARP_REASSEMBLIES; i++)
-        if (connection->assembling[i] != HARP_NO_FRAME)
-            harp_frames_move(frames, connection->assembling[i], HARP_FRAME_FILL, HARP_FRAME_FREE);
     for (uint32_t frame = 0; frame < frames->count; frame++) {
         if (engine->owner[frame] != connection->index)
             continue;

@@ -70,15 +70,16 @@ static bool reassemble(struct harp_engine *engine, struct harp_connection *conne
                        const struct harp_place *where)
 {
     uint32_t *frame = &connection->assembling[where->entry];
-    if (*frame == HARP_NO_FRAME && !harp_frames_take(&engine->frames, HARP_FRAME_FILL, frame, 1))
+    if (*frame == HARP_NO_FRAME && !harp_frames_take(&engine->frames, HARP_FRAME_DRAFT, frame, 1))
         return false;
+    engine->owner[*frame] = connection->index;
     uint8_t *bytes = harp_frame_at(&engine->frames, *frame);
     if (where->within + header->length > engine->frames.frame_bytes ||
         !harp_parts_copy(arrival, bytes + where->within))
         return false;
     if (!where->completes)
         return true;
-    harp_frames_move(&engine->frames, *frame, HARP_FRAME_FILL, HARP_FRAME_ARRIVED);
+    harp_frames_move(&engine->frames, *frame, HARP_FRAME_DRAFT, HARP_FRAME_ARRIVED);
     lend(engine, connection, *frame, bytes, where->chunk_bytes, header, where->offset);
     *frame = HARP_NO_FRAME;
     return true;

@@ -122,7 +122,7 @@ struct harp_connection {
     } sent[HARP_MESSAGES];
     uint8_t *eager;
     uint32_t eager_bytes[HARP_EAGER];
-    uint32_t assembling[HARP_REASSEMBLIES]; /* frames, FILL, for streamed chunks in fragments; or
+    uint32_t assembling[HARP_REASSEMBLIES]; /* frames, DRAFT, for streamed chunks in fragments; or
                                                HARP_NO_FRAME */
     uint32_t reason;
     char why[HARP_WHY_BYTES];

@@ -87,19 +87,31 @@ void harp_pmtu_arrived(struct harp_pmtu *pmtu, uint16_t frame_bytes, uint64_t no
         search_on(pmtu, now_ns);
 }
 
+void harp_pmtu_fall(struct harp_pmtu *pmtu, uint64_t now_ns)
+{
+    bool there = pmtu->state == HARP_PMTU_CONFIRMING && pmtu->fragments == pmtu->base;
+    if (there || pmtu->state == HARP_PMTU_ERROR)
+        return;
+    pmtu->state = HARP_PMTU_CONFIRMING;
+    pmtu->fragments = pmtu->base;
+    pmtu->too_few = 0;
+    pmtu->losses = 0;
+    pmtu->raise_ns = RAISE_NS;
+    pmtu->next_ns = now_ns;
+}
+
 /* Too long, as far as can be known. */
 static void give_up_size(struct harp_pmtu *pmtu, uint8_t fragments, uint64_t now_ns)
 {
     if (pmtu->state == HARP_PMTU_SEARCHING) {
         pmtu->too_few = fragments;
         search_on(pmtu, now_ns);
-        return;
+    } else if (fragments != pmtu->base) {
+        harp_pmtu_fall(pmtu, now_ns);
+        pmtu->too_few = fragments;
+    } else {
+        pmtu->state = HARP_PMTU_ERROR;
     }
-    pmtu->losses = 0;
-    pmtu->raise_ns = RAISE_NS;
-    pmtu->next_ns = now_ns;
-    pmtu->too_few = fragments;
-    pmtu->fragments = pmtu->base;
 }
 
 void harp_pmtu_lost(struct harp_pmtu *pmtu, uint16_t frame_bytes, bool overtaken, uint64_t now_ns,
@@ -114,19 +126,15 @@ void harp_pmtu_lost(struct harp_pmtu *pmtu, uint16_t frame_bytes, bool overtaken
         return;
     if (overtaken && pmtu->losses < BACKOFF_MOST)
         pmtu->losses++;
-    if (pmtu->losses >= HARP_PMTU_PROBES && pmtu->state != HARP_PMTU_ERROR) {
-        if (pmtu->state == HARP_PMTU_SEARCHING || fragments != pmtu->base) {
-            give_up_size(pmtu, fragments, now_ns);
-            return;
-        }
-        pmtu->state = HARP_PMTU_ERROR;
-    }
-    pmtu->next_ns = now_ns + harp_min(rto_ns << pmtu->losses, most_ns);
+    bool error = pmtu->state == HARP_PMTU_ERROR;
+    pmtu->next_ns = now_ns + harp_min(error ? rto_ns << pmtu->losses : rto_ns, most_ns);
+    if (pmtu->losses >= HARP_PMTU_PROBES && !error)
+        give_up_size(pmtu, fragments, now_ns);
 }
 
-void harp_pmtu_suspect(struct harp_pmtu *pmtu, uint64_t now_ns, uint32_t hint_bytes)
+void harp_pmtu_doubt(struct harp_pmtu *pmtu, uint64_t now_ns, uint32_t hint_bytes)
 {
-    pmtu->hint = hint_bytes ? harp_fragments_within(pmtu->segment, hint_bytes) : 0;
+    pmtu->hint = harp_fragments_within(pmtu->segment, hint_bytes);
     if (pmtu->state == HARP_PMTU_ERROR || pmtu->state == HARP_PMTU_CONFIRMING)
         return; /* it is being found out */
     pmtu->state = HARP_PMTU_CONFIRMING;

@@ -6,12 +6,12 @@
  *
  *                it arrived                  no size is left to try
  *     CONFIRMING ----------> SEARCHING ---------------------------------> COMPLETE
- *      |  ^   |                  ^                                         |   |
- *      |  |   | 3 probes lost:   +---- after 1 s, 2 s, ... 32 s -----------+   |
- *      |  +---+ BASE_PLPMTU now        (PMTU_RAISE_TIMER)                      |
- *      |  ^                                                                    |
- *      |  +------ frames lost in a row, or ICMP says so: a black hole? --------+
- *      | 3 probes of BASE_PLPMTU lost
+ *      |  ^   ^                  ^                                        |  |  |
+ *      |  |   |                  +---- after 1 s, 2 s, ... 32 s ----------+  |  |
+ *      |  |   |                        (PMTU_RAISE_TIMER)                    |  |
+ *      |  |   +-- ICMP says that frames are too long: is it so? -------------+  |
+ *      |  +------ black hole: BASE_PLPMTU now ----------------------------------+
+ *      | 3 probes lost: BASE_PLPMTU now; if it was that
  *      v
  *     ERROR: no data; probed ever more rarely until one arrives, then SEARCHING
  *
@@ -70,8 +70,12 @@ void harp_pmtu_arrived(struct harp_pmtu *pmtu, uint16_t frame_bytes, uint64_t no
 void harp_pmtu_lost(struct harp_pmtu *pmtu, uint16_t frame_bytes, bool overtaken, uint64_t now_ns,
                     uint64_t rto_ns, uint64_t most_ns);
 
-/* Frames of the size in use may not pass any more: this has to be shown anew. `hint_bytes`: what
- * may pass; 0 if nobody said. */
-void harp_pmtu_suspect(struct harp_pmtu *pmtu, uint64_t now_ns, uint32_t hint_bytes);
+/* Somebody who need not be believed says that frames of the size in use are too long, and that
+ * `hint_bytes` pass: they have to be shown to. */
+void harp_pmtu_doubt(struct harp_pmtu *pmtu, uint64_t now_ns, uint32_t hint_bytes);
+
+/* Frames of the size in use were lost where small ones passed: BASE_PLPMTU at once. If it was not
+ * their size, whole chunks are the first to be tried again. */
+void harp_pmtu_fall(struct harp_pmtu *pmtu, uint64_t now_ns);
 
 #endif

@@ -146,15 +146,15 @@ void harp_session_path_settled(struct harp_session *session, struct harp_path *p
         confirm_size(session, number, sent->longest);
 }
 
-/* Routes change, and with them what a path carries: it must show again that it carries frames of
- * the size in use (black hole detection, RFC 8899, section 4.2). */
-static void suspect_black_hole(struct harp_session *session, uint8_t path, uint32_t hint_bytes)
+/* Routes change, and with them what a path carries (black hole detection, RFC 8899, section 4.3).
+ */
+static void fall_to_base(struct harp_session *session, uint8_t path)
 {
     struct harp_standing *standing = &session->standing[path];
     struct harp_pmtu before = standing->pmtu;
     standing->long_lost = 0;
     standing->confirmed_bytes = 0;
-    harp_pmtu_suspect(&standing->pmtu, session->now_ns, hint_bytes);
+    harp_pmtu_fall(&standing->pmtu, session->now_ns);
     follow_pmtu(session, path, &before);
 }
 
@@ -167,7 +167,7 @@ void harp_session_path_lost(struct harp_session *session, struct harp_path *path
     standing->lost++;
     if (!tried && sent->longest >= harp_pmtu_frame_bytes(&standing->pmtu) &&
         ++standing->long_lost == LONG_LOST)
-        suspect_black_hole(session, number, 0);
+        fall_to_base(session, number);
     if (!tried)
         return;
     struct harp_pmtu before = standing->pmtu;
@@ -185,7 +185,7 @@ void harp_session_path_returned(struct harp_session *session, struct harp_path *
     uint8_t number = number_of(session, path);
     harp_session_paths_rate(session);
     if (session->standing[number].long_lost)
-        suspect_black_hole(session, number, 0);
+        fall_to_base(session, number);
 }
 
 void harp_session_path_found(struct harp_session *session, struct harp_path *path)
@@ -282,7 +282,9 @@ void harp_session_path_mtu(struct harp_session *session, uint64_t now_ns, uint8_
         return;
     standing->narrowed_at_ns = session->now_ns;
     if (payload_max < harp_pmtu_frame_bytes(&standing->pmtu)) {
-        suspect_black_hole(session, path, payload_max);
+        standing->confirmed_bytes = 0;
+        harp_pmtu_doubt(&standing->pmtu, session->now_ns, payload_max);
+        try_size(session, path);
     } else if (standing->pmtu.state == HARP_PMTU_COMPLETE && standing->pmtu.fragments > 1) {
         standing->pmtu.next_ns = session->now_ns;
         try_size(session, path);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/sequence.h"
+#include "session/pmtu.h"
 #include "wire/seal.h"
 
 #define RECOVERY_NS (4 * DST_S)
@@ -120,6 +121,8 @@ static void draw_unread(struct world *w, struct dst_script *script, uint16_t seg
 static void begin(struct world *w)
 {
     uint16_t segment = (uint16_t)(HARP_CHUNK_ALIGN * (1 + below(w, chance(w, 500) ? 1 : 11)));
+    if ((w->kind == DST_FAULTS || w->kind == DST_LET_GO) && chance(w, 200))
+        segment = (uint16_t)(HARP_CHUNK_ALIGN * (10 + below(w, 2))); /* more than BASE_PLPMTU */
     for (int i = 0; i < 2; i++) {
         memset(&w->scripts[i], 0, sizeof w->scripts[i]);
         dst_script_draw(&w->random, &w->scripts[i], segment, w->now_ns, w->kind == DST_FAULTS);
@@ -129,6 +132,10 @@ static void begin(struct world *w)
     draw_side(w, 0, segment);
     draw_side(w, 1, segment);
     dst_network_draw(&w->link, &w->random, w->now_ns, weather_of(w->kind));
+    if ((w->kind == DST_FAULTS || w->kind == DST_LET_GO) &&
+        segment + HARP_HEADER_BYTES > HARP_PMTU_BASE)
+        dst_network_draw_mtu(&w->link, &w->random, w->now_ns, HARP_PMTU_BASE,
+                             HARP_HEADER_BYTES + (size_t)segment);
     if (w->kind == DST_MALICE)
         w->sides[below(w, 2)].tamper = 1 + (uint32_t)below(w, chance(w, 500) ? 10 : 200);
     dst_side_open(&w->sides[1]);
