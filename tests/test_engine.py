@@ -142,3 +142,7 @@ def test_a_killed_peer_is_noticed_although_its_host_says_so_rarely(tmp_path: Pat
 
 def test_a_rail_whose_ring_stays_full_holds_up_no_connection(tmp_path: Path) -> None:
     run(program(tmp_path, "stuck_rail"))
+
+
+def test_a_path_finds_the_best_udp_port_where_cards_have_many_queues(tmp_path: Path) -> None:
+    run(program(tmp_path, "steer"))

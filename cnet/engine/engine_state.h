@@ -57,6 +57,7 @@ struct harp_command {
 struct harp_hop {
     uint8_t port;
     bool strays; /* its frames reach a queue that is not the port's */
+    bool found;  /* frames of the peer reach the port's queue, and it does not complain of ours */
     uint16_t local;
     uint16_t tried; /* locals, in search of one by which frames reach the right queues */
     int hop;        /* HARP_NO_HOP until the path has been heard of */
