@@ -198,49 +198,51 @@ static bool test_oldest(struct ring *ring, struct lane *lane)
     return done;
 }
 
-static bool progress_send(struct ring *ring, struct lane *lane)
+static void *post_send(const struct ring *ring, const struct lane *lane)
 {
     void *request = NULL;
-    bool moved = false;
-    /* With LL nobody but the flags tells the proxy that a slice is whole. */
-    if (lane->posted < atomic_load(&lane->ready) &&
-        (!ring->ll || has_marks(ring, lane, lane->posted))) {
-        expect(ring->world,
-               plugin_send(&ring->world->plugin, lane->link->comm,
-                           slot_of(ring, lane, lane->posted), ring->slice_bytes, 0,
-                           lane->link->region.memory, NULL, &request),
-               "isend");
-        if (request)
-            lane->requests[lane->posted++ % STEPS] = request;
-        moved = request != NULL;
-    }
-    if (test_oldest(ring, lane)) {
-        atomic_store(&lane->free, lane->tested);
-        moved = true;
-    }
-    return moved;
+    expect(ring->world,
+           plugin_send(&ring->world->plugin, lane->link->comm, slot_of(ring, lane, lane->posted),
+                       ring->slice_bytes, 0, lane->link->region.memory, NULL, &request),
+           "isend");
+    return request;
 }
 
-static bool progress_receive(struct ring *ring, struct lane *lane)
+static void *post_receive(const struct ring *ring, const struct lane *lane)
 {
     void *request = NULL, *memory = lane->link->region.memory, *parent = NULL;
+    void *data = slot_of(ring, lane, lane->posted);
     size_t size = ring->slice_bytes;
     int tag = 0;
-    bool moved = false;
+    expect(ring->world,
+           plugin_receive(&ring->world->plugin, lane->link->comm, 1, &data, &size, &tag, &memory,
+                          &parent, &request),
+           "irecv");
+    return request;
+}
+
+/* With LL nobody but the flags tells the proxy that a slice to send is whole. */
+static bool may_post(const struct ring *ring, struct lane *lane)
+{
+    if (lane->link->sending)
+        return lane->posted < atomic_load(&lane->ready) &&
+               (!ring->ll || has_marks(ring, lane, lane->posted));
     uint64_t consumed = atomic_load(&lane->free);
     uint64_t done = consumed < lane->tested ? consumed : lane->tested;
-    if (lane->posted < done + (uint64_t)ring->slots) {
-        void *data = slot_of(ring, lane, lane->posted);
-        expect(ring->world,
-               plugin_receive(&ring->world->plugin, lane->link->comm, 1, &data, &size, &tag,
-                              &memory, &parent, &request),
-               "irecv");
+    return lane->posted < done + (uint64_t)ring->slots;
+}
+
+static bool progress_lane(struct ring *ring, struct lane *lane)
+{
+    bool sends = lane->link->sending, moved = false;
+    if (may_post(ring, lane)) {
+        void *request = sends ? post_send(ring, lane) : post_receive(ring, lane);
         if (request)
             lane->requests[lane->posted++ % STEPS] = request;
         moved = request != NULL;
     }
     if (test_oldest(ring, lane)) {
-        atomic_store(&lane->ready, lane->tested);
+        atomic_store(sends ? &lane->free : &lane->ready, lane->tested);
         moved = true;
     }
     return moved;
@@ -259,8 +261,8 @@ static void progress(void *of)
     for (uint64_t turn = 0; !atomic_load(&ring->over); turn++) {
         bool moved = false;
         for (int i = 0; i < ring->channels_n; i++) {
-            moved |= progress_receive(ring, &ring->channels[i].in);
-            moved |= progress_send(ring, &ring->channels[i].out);
+            moved |= progress_lane(ring, &ring->channels[i].in);
+            moved |= progress_lane(ring, &ring->channels[i].out);
         }
         if (!moved)
             sched_yield();

@@ -69,30 +69,48 @@ static bool told_to_stop(const struct world *world)
     return recv(world->meet, &byte, 1, MSG_DONTWAIT) > 0;
 }
 
-static void stream(void *of)
+/* What one progress thread moves. */
+struct streams {
+    struct stream *first;
+    int n;
+};
+
+/* Post what may be posted and ask about the oldest; false when the window is closed. */
+static bool move(struct stream *s, bool *moved)
 {
-    struct stream *s = of;
-    bench_pin(s->world->options->cpu);
-    for (uint64_t turn = 0; !s->count || s->done < s->count; turn++) {
+    while (post(s))
+        *moved = true;
+    while (ask(s)) {
+        *moved = true;
+        if (s->window && !bench_count(s->window, s->size, 1))
+            return false;
+    }
+    return true;
+}
+
+static void move_streams(void *of)
+{
+    const struct streams *all = of;
+    const struct stream *first = all->first;
+    bool by_meeting = !first->count && !first->window;
+    bench_pin(first->world->options->cpu);
+    for (uint64_t turn = 0; !first->count || first->done < first->count; turn++) {
         bool moved = false;
-        while (post(s))
-            moved = true;
-        while (ask(s)) {
-            moved = true;
-            if (s->window && !bench_count(s->window, s->size, 1))
+        for (int i = 0; i < all->n; i++)
+            if (!move(&all->first[i], &moved))
                 return;
-        }
         if (!moved)
             sched_yield();
-        if (!s->count && !s->window && turn % 64 == 0 && told_to_stop(s->world))
+        if (by_meeting && turn % 64 == 0 && told_to_stop(first->world))
             return;
     }
 }
 
-static void run_stream(struct stream *s)
+static void run_streams(struct stream *first, int n)
 {
-    worker_start(&s->world->progress[0], stream, s);
-    worker_wait(&s->world->progress[0], 1e6);
+    struct streams all = {first, n};
+    worker_start(&first->world->progress[0], move_streams, &all);
+    worker_wait(&first->world->progress[0], 1e6);
 }
 
 static struct link *to_rank_0(struct link *links)
@@ -100,62 +118,9 @@ static struct link *to_rank_0(struct link *links)
     return &links[links[0].sending == (links[0].world->rank == 1) ? 0 : 1];
 }
 
-/* From rank 1 to rank 0, which counts. */
-static void speed(struct world *world)
-{
-    const struct options *options = world->options;
-    struct link links[2];
-    struct bench_window window;
-    bench_pin(options->cpu);
-    world->unfinished = true;
-    world_open(world, 1);
-    links_open(world, links, 2, 0);
-    struct link *link = to_rank_0(links);
-    link_register(link, options->size * (size_t)options->depth);
-    memset(link->region.bytes, 1, link->region.size);
-    struct stream s = {
-        .world = world, .link = link, .size = options->size, .depth = options->depth};
-    step("a stream of messages of %zu bytes", options->size);
-    if (world->rank == 0) {
-        bench_open(&window, options->seconds);
-        alarm(0); /* the supervisor has a limit */
-        s.window = &window;
-        run_stream(&s);
-        bench_print(&window, "");
-        meet_send(world->meet, "x", 1);
-    } else {
-        run_stream(&s);
-    }
-    meet_barrier(world->meet); /* what is in flight stays there */
-    links_close(world, links, 2);
-    world_close(world);
-}
-
-/* Each way at once, by one progress thread an end; rank 0 counts what it received, and what it sent
- * and is done. */
-static void stream_both(void *of)
-{
-    struct stream *streams = of;
-    struct world *world = streams->world;
-    bench_pin(world->options->cpu);
-    for (uint64_t turn = 0; turn % 64 || world->rank == 0 || !told_to_stop(world); turn++) {
-        bool moved = false;
-        for (int i = 0; i < 2; i++) {
-            struct stream *s = &streams[i];
-            while (post(s))
-                moved = true;
-            while (ask(s)) {
-                moved = true;
-                if (s->window && !bench_count(s->window, s->size, 1))
-                    return;
-            }
-        }
-        if (!moved)
-            sched_yield();
-    }
-}
-
-static void both(struct world *world)
+/* From rank 1 to rank 0, which counts what it received; or each way at once, by one progress thread
+ * an end: then rank 0 also counts what it sent and is done. */
+static void measure_streams(struct world *world, int ways)
 {
     const struct options *options = world->options;
     struct link links[2];
@@ -165,20 +130,20 @@ static void both(struct world *world)
     world->unfinished = true;
     world_open(world, 1);
     links_open(world, links, 2, 0);
-    for (int i = 0; i < 2; i++) {
-        link_register(&links[i], options->size * (size_t)options->depth);
-        memset(links[i].region.bytes, 1, links[i].region.size);
+    for (int i = 0; i < ways; i++) {
+        struct link *link = ways == 1 ? to_rank_0(links) : &links[i];
+        link_register(link, options->size * (size_t)options->depth);
+        memset(link->region.bytes, 1, link->region.size);
         streams[i] = (struct stream){.world = world,
-                                     .link = &links[i],
+                                     .link = link,
                                      .size = options->size,
                                      .depth = options->depth,
                                      .window = world->rank == 0 ? &window : NULL};
     }
-    step("streams of messages of %zu bytes each way", options->size);
+    step("messages of %zu bytes %s", options->size, ways == 1 ? "one way" : "each way");
     bench_open(&window, options->seconds);
     alarm(0); /* the supervisor has a limit */
-    worker_start(&world->progress[0], stream_both, streams);
-    worker_wait(&world->progress[0], 1e6);
+    run_streams(streams, ways);
     if (world->rank == 0) {
         bench_print(&window, "");
         meet_send(world->meet, "x", 1);
@@ -186,6 +151,16 @@ static void both(struct world *world)
     meet_barrier(world->meet); /* what is in flight stays there */
     links_close(world, links, 2);
     world_close(world);
+}
+
+static void speed(struct world *world)
+{
+    measure_streams(world, 1);
+}
+
+static void both(struct world *world)
+{
+    measure_streams(world, 2);
 }
 
 /* ---- Round trips ---- */
@@ -305,12 +280,12 @@ static void table_row(struct world *world, struct link *link, size_t size)
                        .depth = world->options->depth,
                        .count = count / 5 + 1};
     step("the table's row of %zu bytes", size);
-    run_stream(&s); /* warm */
+    run_streams(&s, 1); /* warm */
     meet_barrier(world->meet);
     s.count = count;
     s.posted = s.done = 0;
     uint64_t begun = now_ns();
-    run_stream(&s);
+    run_streams(&s, 1);
     double seconds = (double)(now_ns() - begun) * 1e-9;
     if (world->rank == 0)
         printf("%12zu %10llu %12.2f %12.3f\n", size, (unsigned long long)count,
