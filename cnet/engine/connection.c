@@ -1,6 +1,7 @@
 #include "engine/engine_state.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -234,4 +235,45 @@ bool harp_arm(struct harp_connection *connection)
         return true;
     atomic_store(&connection->armed, 0);
     return false;
+}
+
+/* ---- What it is ---- */
+
+void harp_connection_why(struct harp_connection *connection, char *why)
+{
+    snprintf(why, HARP_WHY_BYTES, "%s", connection->why);
+}
+
+void harp_connection_info(struct harp_connection *connection, struct harp_connection_info *info)
+{
+    struct harp_engine *engine = connection->engine;
+    *info = (struct harp_connection_info){.id = connection->id};
+    if (engine->generation != harp_generation)
+        return;
+    harp_token_take(engine);
+    info->paths = connection->config.paths;
+    info->segment = (uint16_t)connection->segment;
+    info->peer = connection->hops[0].remote;
+    info->port = connection->hops[0].port;
+    info->counters = *harp_session_count(connection->session);
+    harp_token_drop(engine);
+}
+
+bool harp_connection_path(struct harp_connection *connection, uint16_t path,
+                          struct harp_path_info *info, struct harp_address *local,
+                          struct harp_address *remote)
+{
+    struct harp_engine *engine = connection->engine;
+    if (engine->generation != harp_generation || path >= connection->config.paths)
+        return false;
+    harp_token_take(engine);
+    const struct harp_hop *hop = &connection->hops[path];
+    bool there =
+        hop->hop != HARP_NO_HOP && harp_session_path_info(connection->session, (uint8_t)path, info);
+    if (there) {
+        *local = engine->ports[hop->port]->locals[hop->local];
+        *remote = hop->remote;
+    }
+    harp_token_drop(engine);
+    return there;
 }

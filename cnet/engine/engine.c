@@ -14,8 +14,6 @@
 
 #define FRAME_BYTES_LEAST 2048
 
-uint32_t harp_generation;
-
 /* All engines of this process, for the child of a fork. */
 static struct harp_engine *open_engines;
 static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -47,25 +45,6 @@ static void in_child(void)
 static void watch_forks(void)
 {
     pthread_atfork(before_fork, after_fork, in_child);
-}
-
-uint64_t harp_engine_clock(const struct harp_engine *engine)
-{
-    if (engine->config.world.now_ns)
-        return engine->config.world.now_ns(engine->config.world.context);
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now); /* the vDSO's: no system call */
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
-void harp_engine_random(struct harp_engine *engine, void *bytes, size_t count)
-{
-    if (engine->config.world.random) {
-        engine->config.world.random(engine->config.world.context, bytes, count);
-        return;
-    }
-    while (getrandom(bytes, count, 0) != (ssize_t)count)
-        ; /* only a signal interrupts it */
 }
 
 void harp_engine_defaults(struct harp_engine_config *config)

@@ -38,6 +38,29 @@ static void answer(struct harp_engine *engine, uint8_t port, const struct harp_a
     to->ops->unhop(to, hop);
 }
 
+/* Keys, and what else is known with the peer's parameters. */
+static void make_keys(struct harp_connection *connection)
+{
+    const struct harp_parameters *peer = harp_session_peer(connection->session);
+    if (connection->keyed || !peer->connection) /* not known yet: no peer has the id 0 */
+        return;
+    const struct harp_session_config *own = &connection->own;
+    struct harp_end here = {.connection = own->connection, .epoch = own->epoch};
+    struct harp_end there = {.connection = peer->connection, .epoch = peer->epoch};
+    memcpy(here.nonce, own->nonce, sizeof here.nonce);
+    memcpy(there.nonce, peer->nonce, sizeof there.nonce);
+    const struct harp_end *up = connection->listening_end ? &there : &here;
+    const struct harp_end *down = connection->listening_end ? &here : &there;
+    struct harp_key to_listener = harp_key_up(&connection->secret, up, down);
+    struct harp_key to_other = harp_key_down(&connection->secret, up, down);
+    connection->accept = harp_key_accept(&connection->secret, connection->listener, up);
+    connection->in = connection->listening_end ? to_listener : to_other;
+    connection->out = connection->listening_end ? to_other : to_listener;
+    connection->segment = harp_session_segment(connection->session);
+    connection->first_in = peer->first;
+    connection->keyed = true;
+}
+
 /* Where else this engine can be reached, those first that no handle has room for. */
 static void tell_addresses(const struct harp_engine *engine, enum harp_family family,
                            struct harp_session_config *config)
@@ -80,7 +103,7 @@ static void make(struct harp_engine *engine, uint8_t port, const struct harp_arr
     connection->attempt = attempt;
     harp_table_add(&engine->attempts, attempt, connection);
     listening->half_open++;
-    harp_connection_agreed(connection);
+    make_keys(connection);
     harp_connection_heard(connection, path, port, arrival->local, arrival->from);
     harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_ACCEPT, config.connection,
                       config.paths, config.segment);
@@ -164,7 +187,7 @@ void harp_engine_take_hello(struct harp_engine *engine, uint8_t port,
     harp_session_receive(connection->session, engine->now_ns, arrival->waited_ns, header, body,
                          false, &unused);
     bool keyed = connection->keyed;
-    harp_connection_agreed(connection);
+    make_keys(connection);
     if (connection->keyed && !keyed)
         harp_engine_widen_hops(connection, header->path);
     harp_engine_wake(engine, connection);

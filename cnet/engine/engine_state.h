@@ -1,21 +1,32 @@
 /* Inside an engine; for cnet/engine*.c and cnet/connection*.c only.
  *
- *   engine.c           memory, open, close, fork
- *   engine_drive.c     the driver token, threads, sleeping and waking
- *   engine_turn.c      one turn: commands, who is due, what is not urgent
- *   engine_receive.c   arrivals: which connection, tag, payload to its place
- *   parts.c            payload that came in several buffers, to its place
- *   engine_hello.c     arrivals of the handshake, for which there may be no connection yet
- *   engine_stats.c     what others may see: counters, rows, the recorder's dump
- *   engine_send.c      what sessions send, into slots and frames of ports
- *   engine_steer.c     by which UDP ports a path leads to the queues that the engines own
- *   engine_events.c    commands of the application to a session, its events to the application
- *   connection.c       a connection's memory, the application's side
- *   engine_connect.c   listen, accept, connect, close
- *   engine_hops.c      which port and address each path of a connecting end takes
- *   engine_peers.c     which connections lead to the same process
- *   engine_notices.c   what ports learn besides datagrams: ICMP, the end of a process
- *   engine_wait.c      the application's threads wait
+ * In this order: a file calls functions of those below it, and of none above
+ * (tests/test_engine_files.py).
+ *
+ *   engine.c            memory, open, close, fork
+ *   engine_wait.c       the application's threads wait
+ *   engine_drive.c      threads, sleeping and waking
+ *   engine_turn.c       one turn: commands, who is due, what is not urgent
+ *   engine_notices.c    what ports learn besides datagrams: ICMP, the end of a process
+ *   engine_stats.c      what others may see: counters, rows, the recorder's dump
+ *   engine_receive.c    arrivals: which connection, tag, payload to its place
+ *   parts.c             payload that came in several buffers, to its place
+ *   engine_hello.c      arrivals of the handshake, for which there may be no connection yet
+ *   engine_follow.c     where paths lead, as the listening end learns it
+ *   engine_steer.c      by which UDP ports a path leads to the queues that the engines own
+ *   engine_send.c       what sessions send, into slots and frames of ports
+ *   engine_connect.c    connect
+ *   engine_close.c      close, abort
+ *   engine_events.c     commands of the application to a session, its events to the application
+ *   engine_listen.c     listen, accept
+ *   engine_life.c       connections join an engine and leave it
+ *   engine_config.c     what a connection may be asked to be
+ *   engine_hops.c       which port and address each path of a connecting end takes
+ *   rails.c             which port is paired with which address
+ *   engine_peers.c      which connections lead to the same process
+ *   connection.c        a connection's memory, the application's side
+ *   engine_token.c      who drives, and how to wake who sleeps
+ *   engine_clock.c      time and chance
  */
 #ifndef HARP_ENGINE_STATE_H
 #define HARP_ENGINE_STATE_H
@@ -204,7 +215,7 @@ struct harp_engine {
     uint8_t scratch[1 << 16]; /* a control frame's body in parts */
 };
 
-/* engine_drive.c */
+/* engine_token.c */
 bool harp_token_try(struct harp_engine *engine);
 void harp_token_take(struct harp_engine *engine); /* control plane: waits */
 void harp_token_drop(struct harp_engine *engine);
@@ -218,6 +229,8 @@ static inline void harp_engine_ring_if_asleep(struct harp_engine *engine)
     if (atomic_load_explicit(&engine->sleeping, memory_order_relaxed))
         harp_engine_ring(engine);
 }
+
+/* engine_drive.c */
 int harp_engine_start(struct harp_engine *engine, char *why);
 void harp_engine_halt(struct harp_engine *engine);
 
@@ -270,12 +283,16 @@ void harp_connection_events(struct harp_connection *connection);
 /* Give its application the frames to write into that it is owed, as far as the pool has some. */
 void harp_connection_refill_drafts(struct harp_connection *connection);
 
-/* Keys, and what is known with the peer's parameters. */
-void harp_connection_agreed(struct harp_connection *connection);
-
-/* The path's way out, learnt from a frame that came on it. */
+/* engine_follow.c: the path's way out, learnt from a frame that came on it. */
 void harp_connection_heard(struct harp_connection *connection, uint8_t path, uint8_t port,
                            uint16_t local, const struct harp_address *from);
+
+/* A frame whose tag holds came from or to an address that is not its path's: whether the path leads
+ * there from now on. */
+enum harp_move { HARP_MOVE_NONE, HARP_MOVE_PORT, HARP_MOVE_HOST };
+enum harp_move harp_connection_moves(struct harp_connection *connection, uint8_t port,
+                                     const struct harp_arrival *arrival,
+                                     const struct harp_header *header);
 
 /* engine_hops.c: path p takes rail p (rails.h), counted round, each time from another UDP port of
  * its NIC. Returns 0, or -errno and one sentence in `why` if no rail can be had. */
@@ -296,25 +313,31 @@ uint32_t harp_engine_hops_payload_max(const struct harp_engine *engine, const st
  * come. */
 uint32_t harp_engine_payload_max_beside(const struct harp_engine *engine, uint8_t port);
 
-/* A frame whose tag holds came from or to an address that is not its path's: whether the path leads
- * there from now on. */
-enum harp_move { HARP_MOVE_NONE, HARP_MOVE_PORT, HARP_MOVE_HOST };
-enum harp_move harp_connection_moves(struct harp_connection *connection, uint8_t port,
-                                     const struct harp_arrival *arrival,
-                                     const struct harp_header *header);
-
 /* engine_steer.c: a DATA or PROBE came by this way; `newest`: none of a larger number came before.
  * And: the peer says of frames of ours that they reach a wrong queue. */
 void harp_engine_way_of_frame(struct harp_connection *connection, uint8_t path, uint8_t port,
                               const struct harp_arrival *arrival, bool newest);
 void harp_engine_way_of_ours(struct harp_connection *connection, uint8_t path);
 
-/* engine_connect.c */
+/* engine_config.c: 0, or -errno and one sentence in `why`. */
+int harp_engine_check_config(const struct harp_engine *engine,
+                             const struct harp_connection_config *config, char *why);
+/* With the token: the engine's thread takes and gives back frames. */
+int harp_engine_check_frames(const struct harp_engine *engine,
+                             const struct harp_connection_config *config, char *why);
 void harp_engine_session_config(struct harp_engine *engine,
                                 const struct harp_connection_config *from, uint32_t payload_max,
                                 bool holds_back, struct harp_session_config *config);
+
+/* engine_life.c */
 int harp_engine_adopt(struct harp_engine *engine, struct harp_connection *connection);
 void harp_engine_forget(struct harp_engine *engine, struct harp_connection *connection);
+/* All frames that a connection had are the pool's again; those that the card still reads when it is
+ * done. */
+void harp_engine_reclaim_frames(struct harp_engine *engine,
+                                const struct harp_connection *connection);
+
+/* engine_listen.c: a connection was made to it. */
 void harp_engine_welcome(struct harp_listening *listening, struct harp_connection *connection);
 
 /* Nobody will ask for it any more: it is forgotten once it has ended. */
@@ -355,11 +378,11 @@ static inline size_t harp_arrival_bytes(const struct harp_arrival *arrival)
     return bytes;
 }
 
-/* Random bytes; control plane. */
+/* engine_clock.c. Random bytes are for the control plane. */
 void harp_engine_random(struct harp_engine *engine, void *bytes, size_t count);
 uint64_t harp_engine_clock(const struct harp_engine *engine);
 
-/* Set in every child of fork. */
+/* Of this process: another one in every child of fork. */
 extern uint32_t harp_generation;
 
 #endif

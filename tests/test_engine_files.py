@@ -1,0 +1,49 @@
+"""The files of an engine: calls point one way, in the order that engine_state.h lists."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+from c_programs import ROOT, library
+
+ENGINE = ROOT / "cnet" / "engine"
+
+
+def listed() -> list[str]:
+    """Names of files without their ending, from the top of the list to its end."""
+    text = (ENGINE / "engine_state.h").read_text()
+    return re.findall(r"^ \*   (\w+)\.c  ", text, re.M)
+
+
+def symbols() -> tuple[dict[str, str], dict[str, set[str]]]:
+    """Who defines each global function or variable, and what each file uses of others."""
+    defined: dict[str, str] = {}
+    used: dict[str, set[str]] = {}
+    nm = shutil.which("nm")
+    assert nm, "nm comes with the compiler's binutils"
+    done = subprocess.run([nm, "-A", str(library())], capture_output=True, text=True, check=True)
+    for line in done.stdout.splitlines():
+        place, kind, name = re.sub(r":[0-9a-f]* +", " ", line).rsplit(maxsplit=2)
+        file = place.split(":")[1].removesuffix(".o")
+        if kind == "U":
+            used.setdefault(file, set()).add(name)
+        elif kind.isupper():
+            defined[name] = file
+    return defined, used
+
+
+def test_every_file_of_an_engine_is_listed() -> None:
+    others = {"connection_table", "perf", "schedule", "stats"}  # know nothing of an engine
+    assert set(listed()) | others == {path.stem for path in ENGINE.glob("*.c")}
+
+
+def test_calls_inside_an_engine_point_one_way() -> None:
+    place = {name: at for at, name in enumerate(listed())}
+    defined, used = symbols()
+    calls = {(file, defined[name], name) for file in place for name in used.get(file, ())
+             if defined.get(name) in place}
+    assert len(calls) > 50
+    upward = sorted(call for call in calls if place[call[1]] < place[call[0]])
+    assert not upward, upward
