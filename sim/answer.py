@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sim.results import Origin, Report, UsedParameter
+from sim.clock import Recorder
+from sim.results import Origin, Report, UsedParameter, Warned
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 
 def answer(cluster: Cluster, scenarios: Iterable[Scenario], *, record: bool = False,
-           draws: int | None = None, why: bool = False, quiet: bool = True) -> Report:
+           draws: int | None = None, why: bool = False, search_idle: bool = False,
+           quiet: bool = True) -> Report:
     """Simulate scenarios at all their numbers of GPUs, with intervals.
 
     Args:
@@ -29,23 +31,28 @@ def answer(cluster: Cluster, scenarios: Iterable[Scenario], *, record: bool = Fa
         record: keep utilisation over time, for plots and traces.
         draws: choices of what is unknown for the intervals; None takes as many as time allows.
         why: tell for each row what its interval is due to.
+        search_idle: look for keys of the file that change no row, where all its scenarios run.
         quiet: no progress bar.
     """
     from sim.report.progress import progress
-    from sim.scenario import Settings, run_scenario
+    from sim.scenario import Run, Settings
 
     topology = cluster.topology
+    times: list[list[float]] = []
     rows = [(scenario, gpus) for scenario in scenarios for gpus in topology.gpu_counts(scenario)]
     found: Answers = []
     with progress(len(rows), topology.name, quiet=quiet) as advance:
         for scenario, gpus in rows:
             advance(0, f"{scenario.name}, {gpus} GPUs")
-            found.append(run_scenario(cluster, scenario, gpus, Settings(record_links=record)))
+            clock = Recorder()
+            found.append(Run(cluster, scenario, gpus, Settings(record_links=record), clock).go())
+            times.append(clock.times)
             advance()
+    idle = _idle(cluster, rows, times, found) if search_idle else ()
     found, notes = _with_intervals(cluster, rows, found, draws, why=why)
     results = tuple(result for several in found for result in several)
     return Report(topology.name, topology.seed, results, (*_notes(topology), *notes),
-                  origin_of(topology))
+                  origin_of(topology), idle)
 
 
 def origin_of(topology: Topology, stack: str | None = None) -> Origin:
@@ -58,6 +65,20 @@ def origin_of(topology: Topology, stack: str | None = None) -> Origin:
             for owner in used_sets(topology, stack) for name, figure in owner
             if isinstance(figure, Parameter)]
     return Origin(topology.sha256, topology.changes, tuple(used))
+
+
+def _idle(cluster: Cluster, rows: Sequence[Row], times: Sequence[list[float]],
+          found: Answers) -> tuple[Warned, ...]:
+    """Keys that change no row; none where not all scenarios of the file were run."""
+    from sim.idle_keys import idle_keys
+
+    scenarios = cluster.topology.scenarios
+    if {scenario.name for scenario, _ in rows} != {scenario.name for scenario in scenarios}:
+        return ()
+    numbers = {scenario.name: number for number, scenario in enumerate(scenarios)}
+    done = {(numbers[scenario.name], gpus): (when, results) for (scenario, gpus), when, results
+            in zip(rows, times, found, strict=True)}
+    return tuple(Warned(error.key, error.line, str(error)) for error in idle_keys(cluster, done))
 
 
 def _notes(topology: Topology) -> list[str]:

@@ -25,3 +25,16 @@ class Clock(simpy.Environment):
         if self.events > MOST_EVENTS:
             raise TooLongError(f"{MOST_EVENTS:,} events by {self.now:.4g} s")
         super().step()
+
+
+class Recorder(Clock):
+    """Writes down when events happen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times: list[float] = []
+
+    def step(self) -> None:
+        """Note the next event's time and process it."""
+        self.times.append(self.peek())
+        super().step()

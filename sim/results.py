@@ -203,6 +203,17 @@ class Origin:
 
 
 @dataclass(frozen=True)
+class Warned:
+    """A key of the file that the user should look at."""
+
+    key: str
+    line: int
+    """Line of the file, 0 where the key comes from the command line."""
+    text: str
+    """The whole sentence, with file and line."""
+
+
+@dataclass(frozen=True)
 class Report:
     """All that one run of a topology file answers; rows stand in the file's order."""
 
@@ -212,6 +223,8 @@ class Report:
     notes: tuple[str, ...] = ()
     """Sentences about the whole run."""
     origin: Origin = Origin()
+    warnings: tuple[Warned, ...] = ()
+    """Keys without effect on any row."""
 
 
 @dataclass(frozen=True)

@@ -97,9 +97,12 @@ def main(topology: Path, **options: object) -> int:
         _time_collective(cluster, scenarios[0], ask)
         return 0
     from sim.answer import answer
+    from sim.schema.errors import printable
 
     report = answer(cluster, scenarios, record=bool(ask.plot or ask.trace), draws=ask.draws,
-                    why=ask.why, quiet=ask.quiet)
+                    why=ask.why, search_idle=True, quiet=ask.quiet)
+    for warned in report.warnings:
+        click.echo(f"warning: {printable(warned.text)}", err=True)
     _write(report, ask.targets)
     if not ask.quiet:
         _print(report, ask)

@@ -99,10 +99,10 @@ class Run:
     """One scenario at one number of GPUs, built and ready to run."""
 
     def __init__(self, cluster: Cluster, scenario: Scenario, gpus: int,
-                 settings: Settings = Settings()) -> None:
+                 settings: Settings = Settings(), clock: Clock | None = None) -> None:
         topology = cluster.topology
         self.cluster, self.scenario, self.gpus, self.settings = cluster, scenario, gpus, settings
-        self.env = Clock()
+        self.env = clock or Clock()
         self.stack = settings.stack(topology, scenario.stack)
         capacity = cluster.capacities(self.stack)
         buckets = token_buckets(cluster)

@@ -18,6 +18,7 @@ from sim.results import (
     ScenarioResult,
     Span,
     UsedParameter,
+    Warned,
 )
 
 VGG_LAYERS_MB = [0.007, 0.15, 0.3, 0.6, 1.2, 2.4, 2.4, 4.7, 9.4, 9.4, 9.4, 9.4, 9.4, 411, 67, 16.4]
@@ -129,7 +130,8 @@ def two_jobs() -> Report:
     bad = cell("ecmp", 16, 700, 1010, "measured", job="b")
     noted = ScenarioResult("plan", 16, "b", 990.0, good.step_s, good.breakdown,
                            notes=("A fault stalled 4 flows for 50 ms.",))
-    return Report("two-jobs", 7, (good, bad, noted), ("All routes were planned in 0.1 s.",))
+    return Report("two-jobs", 7, (good, bad, noted), ("All routes were planned in 0.1 s.",),
+                  warnings=(Warned("seed", 3, "x.yaml:3:1: seed: has no effect on any row"),))
 
 
 def collective() -> CollectiveReport:

@@ -123,7 +123,7 @@ def test_collective_files_agree() -> None:
 
 
 def test_docs_list_exactly_the_keys_of_json() -> None:
-    report = Report("t", 1, taco().scenarios + two_jobs().scenarios, ("note",), ORIGIN)
+    report = replace(two_jobs(), scenarios=taco().scenarios + two_jobs().scenarios, origin=ORIGIN)
     assert documented("JSON") == paths(json.loads(report_json(report)))
     assert documented("JSON of `--collective`") == paths(json.loads(collective_json(collective())))
 

@@ -36,6 +36,8 @@ def report_json(report: Report) -> str:
         **_origin(report.origin),
         "scenarios": [_scenario(row) for row in report.scenarios],
         "notes": list(report.notes),
+        "warnings": [{"key": warned.key, "line": warned.line, "text": warned.text}
+                     for warned in report.warnings],
     })
 
 

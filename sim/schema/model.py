@@ -4,7 +4,7 @@ import hashlib
 import json
 from functools import cached_property
 from itertools import accumulate
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr
 
@@ -112,6 +112,12 @@ class Topology(Model):
     def sha256(self) -> str:
         """Hash of the file's bytes; empty where the topology comes from no file."""
         return self._source.sha256 if self._source else ""
+
+    @property
+    def plain(self) -> dict[str, Any] | None:
+        """The file as plain data; None where the topology comes from no file."""
+        plain: dict[str, Any] | None = self._source.root.plain() if self._source else None
+        return plain
 
     @property
     def changes(self) -> tuple[str, ...]:

@@ -178,9 +178,10 @@ class FrameworkCosts(Model):
     cast_per_element: TimeParameter
 
 
-def shipped(kind: Kind) -> list[str]:
+@cache
+def shipped(kind: Kind) -> tuple[str, ...]:
     """Names of the sets that are shipped, in alphabetical order."""
-    return sorted(path.stem for path in (SETS / kind).glob("*.yaml"))
+    return tuple(sorted(path.stem for path in (SETS / kind).glob("*.yaml")))
 
 
 def load_stack(name: str, overrides: Mapping[str, StackSet] | None = None) -> HostStack:
@@ -274,7 +275,7 @@ def _one(name: str, overrides: Mapping[str, AnySet], kind: Kind, model: type[Any
          path: tuple[str, ...]) -> AnySet:
     if name in overrides:
         return overrides[name]
-    names: list[str] = shipped(kind)
+    names: tuple[str, ...] = shipped(kind)
     if name not in names:
         raise unknown(_WORD[kind], name, [*names, *overrides], path)
     found: AnySet = _shipped(kind, name, model)
