@@ -64,8 +64,8 @@ static const uint8_t *payload_of(const struct harp_outgoing *message, uint32_t c
     return message->buffer ? message->buffer + offset : NULL;
 }
 
-static void describe(struct harp_outbox *outbox, uint32_t number, uint32_t chunk, bool again,
-                     struct harp_pick *pick)
+static void describe_chunk(struct harp_outbox *outbox, uint32_t number, uint32_t chunk, bool again,
+                           struct harp_pick *pick)
 {
     const struct harp_outgoing *message = slot_of(outbox, number);
     uint32_t offset = chunk * outbox->segment;
@@ -93,16 +93,33 @@ static uint32_t first_lost(const struct harp_outgoing *message)
     return message->next;
 }
 
+static void mark_lost(struct harp_outbox *outbox, uint32_t message, bool any)
+{
+    uint64_t *word = &outbox->lost_map[message % HARP_MESSAGES / 64];
+    uint64_t bit = UINT64_C(1) << message % 64;
+    *word = any ? *word | bit : *word & ~bit;
+}
+
+/* The oldest message with lost chunks; there is one. When the ring begins inside a word, its
+ * youngest messages share that word, one turn later; they are looked at last. */
+static uint32_t find_lost_message(const struct harp_outbox *outbox)
+{
+    for (uint32_t m = outbox->base; harp_before(m, outbox->end); m = (m | 63) + 1) {
+        uint64_t word = outbox->lost_map[m % HARP_MESSAGES / 64] >> m % 64;
+        if (word)
+            return m + (uint32_t)__builtin_ctzll(word);
+    }
+    assert(!"a message with a lost chunk is open");
+    return outbox->end;
+}
+
 static bool pick_lost(struct harp_outbox *outbox, struct harp_pick *pick)
 {
-    for (uint32_t m = outbox->base; outbox->lost && m != outbox->end; m++) {
-        const struct harp_outgoing *message = slot_of(outbox, m);
-        if (!message->lost)
-            continue;
-        describe(outbox, m, first_lost(message), true, pick);
-        return true;
-    }
-    return false;
+    if (!outbox->lost)
+        return false;
+    uint32_t number = find_lost_message(outbox);
+    describe_chunk(outbox, number, first_lost(slot_of(outbox, number)), true, pick);
+    return true;
 }
 
 static bool may_travel(const struct harp_outbox *outbox, uint32_t number,
@@ -121,7 +138,7 @@ static bool may_travel(const struct harp_outbox *outbox, uint32_t number,
     return message->done.total == 1 && harp_before(number, credit + HARP_EAGER);
 }
 
-static void advance(struct harp_outbox *outbox)
+static void advance_cursor(struct harp_outbox *outbox)
 {
     while (outbox->cursor != outbox->end &&
            slot_of(outbox, outbox->cursor)->next == slot_of(outbox, outbox->cursor)->done.total)
@@ -132,7 +149,7 @@ bool harp_outbox_pick(struct harp_outbox *outbox, struct harp_pick *pick)
 {
     if (pick_lost(outbox, pick))
         return true;
-    advance(outbox);
+    advance_cursor(outbox);
     uint32_t stop = (uint32_t)outbox->credit + HARP_EAGER;
     for (uint32_t m = outbox->cursor; m != outbox->end && harp_before(m, stop); m++) {
         const struct harp_outgoing *message = slot_of(outbox, m);
@@ -141,14 +158,15 @@ bool harp_outbox_pick(struct harp_outbox *outbox, struct harp_pick *pick)
             return false; /* younger chunks have higher numbers */
         if (!may || !harp_chunks_within(&message->done, message->next))
             continue;
-        describe(outbox, m, message->next, false, pick);
+        describe_chunk(outbox, m, message->next, false, pick);
         return true;
     }
     return false;
 }
 
-static bool unlose(struct harp_outbox *outbox, struct harp_outgoing *message, uint32_t chunk)
+static bool take_back_loss(struct harp_outbox *outbox, uint32_t number, uint32_t chunk)
 {
+    struct harp_outgoing *message = slot_of(outbox, number);
     uint64_t *word = &message->lost_ring[chunk / 64 % HARP_CHUNK_WORDS];
     uint64_t bit = UINT64_C(1) << chunk % 64;
     if (!message->lost || !(*word & bit))
@@ -156,6 +174,8 @@ static bool unlose(struct harp_outbox *outbox, struct harp_outgoing *message, ui
     *word &= ~bit;
     message->lost--;
     outbox->lost--;
+    if (!message->lost)
+        mark_lost(outbox, number, false);
     return true;
 }
 
@@ -163,7 +183,7 @@ void harp_outbox_take(struct harp_outbox *outbox, const struct harp_pick *pick)
 {
     struct harp_outgoing *message = slot_of(outbox, pick->message);
     if (pick->again) {
-        unlose(outbox, message, pick->chunk);
+        take_back_loss(outbox, pick->message, pick->chunk);
     } else {
         assert(pick->chunk == message->next);
         message->next++;
@@ -175,7 +195,7 @@ bool harp_outbox_repeat(struct harp_outbox *outbox, uint32_t message, uint32_t c
 {
     if (!is_open(outbox, message) || harp_chunks_has(&slot_of(outbox, message)->done, chunk))
         return false;
-    describe(outbox, message, chunk, true, pick);
+    describe_chunk(outbox, message, chunk, true, pick);
     return true;
 }
 
@@ -185,7 +205,7 @@ void harp_outbox_acked(struct harp_outbox *outbox, uint32_t message, uint32_t ch
         return;
     struct harp_outgoing *slot = slot_of(outbox, message);
     if (harp_chunks_add(&slot->done, chunk))
-        unlose(outbox, slot, chunk);
+        take_back_loss(outbox, message, chunk);
 }
 
 void harp_outbox_lost(struct harp_outbox *outbox, uint32_t message, uint32_t chunk)
@@ -201,6 +221,8 @@ void harp_outbox_lost(struct harp_outbox *outbox, uint32_t message, uint32_t chu
     if (*word & bit)
         return;
     *word |= bit;
+    if (!slot->lost)
+        mark_lost(outbox, message, true);
     slot->lost++;
     outbox->lost++;
 }
@@ -209,11 +231,11 @@ bool harp_outbox_found(struct harp_outbox *outbox, uint32_t message, uint32_t ch
 {
     struct harp_outgoing *slot = slot_of(outbox, message);
     return is_open(outbox, message) && !harp_chunks_has(&slot->done, chunk) &&
-           unlose(outbox, slot, chunk);
+           take_back_loss(outbox, message, chunk);
 }
 
 /* Only a peer that lies grants more than the other's numbers can tell apart. */
-static bool grow(uint64_t *credit, uint64_t to)
+static bool raise_credit(uint64_t *credit, uint64_t to)
 {
     if (to <= *credit || to - *credit > INT32_MAX)
         return false;
@@ -223,8 +245,8 @@ static bool grow(uint64_t *credit, uint64_t to)
 
 bool harp_outbox_credit(struct harp_outbox *outbox, uint64_t credit, uint64_t chunk_credit)
 {
-    bool more = grow(&outbox->credit, credit);
-    return (outbox->streamed && grow(&outbox->chunk_credit, chunk_credit)) || more;
+    bool more = raise_credit(&outbox->credit, credit);
+    return (outbox->streamed && raise_credit(&outbox->chunk_credit, chunk_credit)) || more;
 }
 
 uint64_t harp_outbox_bytes_before(const struct harp_outbox *outbox, uint32_t credit)
@@ -238,7 +260,7 @@ uint64_t harp_outbox_bytes_before(const struct harp_outbox *outbox, uint32_t cre
 bool harp_outbox_starved(struct harp_outbox *outbox)
 {
     struct harp_pick pick;
-    advance(outbox);
+    advance_cursor(outbox);
     return outbox->cursor != outbox->end &&
            !may_travel(outbox, outbox->cursor, slot_of(outbox, outbox->cursor)) &&
            !harp_outbox_pick(outbox, &pick);
@@ -259,6 +281,7 @@ const struct harp_outgoing *harp_outbox_pop(struct harp_outbox *outbox)
     if (outbox->cursor == outbox->base)
         outbox->cursor++;
     outbox->lost -= message->lost;
+    mark_lost(outbox, outbox->base, false);
     outbox->base++;
     return message;
 }

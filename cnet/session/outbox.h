@@ -60,6 +60,7 @@ struct harp_outbox {
     uint64_t chunk_credit; /* so that old news never looks new; the latter if streamed */
     uint32_t chunk_end;    /* number of the next message's first chunk */
     uint32_t lost;         /* chunks to send again, all messages together */
+    uint64_t lost_map[HARP_MESSAGES / 64]; /* a bit for each slot that has any */
     uint64_t total_bytes;
 };
 

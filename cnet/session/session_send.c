@@ -66,37 +66,70 @@ static void write_data(const struct harp_session *session, struct harp_frame *fr
     frame->again = pick->again;
 }
 
-/* Frames of the packet that is being cut, as many as there is room for. Its chunk may have been
- * acknowledged meanwhile, or the packet given up: then the rest is of no use. */
+/* One fragment. Its chunk may have been acknowledged meanwhile, or the packet given up: then it is
+ * of no use. */
+static size_t write_fragment(struct harp_session *session, struct harp_frame *frame, uint16_t step)
+{
+    const struct harp_cut *cut = &session->cut;
+    uint64_t packet = cut->packet + cut->next;
+    const struct harp_sent *sent = harp_sent_at(&session->paths[cut->path].sent, packet);
+    struct harp_pick pick;
+    if (!sent || sent->state != HARP_FLYING ||
+        !harp_outbox_repeat(&session->outbox, sent->message, sent->chunk, &pick))
+        return 0;
+    write_data(session, frame, cut->path, &pick, packet);
+    frame->again = cut->again >> cut->next & 1;
+    frame->header.flags = cut->fragments;
+    frame->header.offset += cut->at;
+    frame->header.length = (uint16_t)harp_min(step, pick.length - cut->at);
+    if (frame->payload)
+        frame->payload += cut->at;
+    return 1;
+}
+
+/* Fragments of the packets that are being cut, as many as there is room for. */
 static size_t send_fragments(struct harp_session *session, struct harp_frame *frames, size_t room)
 {
     struct harp_cut *cut = &session->cut;
-    const struct harp_sent *sent = harp_sent_at(&session->paths[cut->path].sent, cut->packet);
-    struct harp_pick pick;
     size_t n = 0;
-    if (!cut->fragments)
-        return 0;
-    bool wanted = sent && sent->state == HARP_FLYING &&
-                  harp_outbox_repeat(&session->outbox, sent->message, sent->chunk, &pick);
-    uint16_t step = harp_fragment_bytes(session->segment, cut->fragments);
-    for (; wanted && cut->at < pick.length && n < room; cut->at += step) {
-        struct harp_frame *frame = &frames[n++];
-        write_data(session, frame, cut->path, &pick, cut->packet);
-        frame->again = cut->again;
-        frame->header.flags = cut->fragments;
-        frame->header.offset += cut->at;
-        frame->header.length = (uint16_t)harp_min(step, pick.length - cut->at);
-        if (frame->payload)
-            frame->payload += cut->at;
+    while (cut->packets_n && n < room) {
+        uint16_t step = harp_fragment_bytes(session->segment, cut->fragments);
+        n += write_fragment(session, &frames[n], step);
+        if (++cut->next < cut->packets_n)
+            continue;
+        cut->next = 0;
+        cut->at += step;
+        if (cut->at >= cut->length)
+            cut->packets_n = 0;
     }
-    if (!wanted || cut->at >= pick.length)
-        cut->fragments = 0;
     return n;
 }
 
-/* A packet with a chunk: one frame, or the first of its fragments. Returns how many frames. */
-static size_t send_chunk(struct harp_session *session, struct harp_frame *frames, size_t room,
-                         uint8_t path, const struct harp_pick *pick)
+static void cut_packet(struct harp_session *session, uint8_t path, const struct harp_pick *pick,
+                       uint64_t packet)
+{
+    struct harp_cut *cut = &session->cut;
+    if (!cut->packets_n)
+        *cut = (struct harp_cut){.packet = packet,
+                                 .length = pick->length,
+                                 .path = path,
+                                 .fragments = session->standing[path].pmtu.fragments};
+    cut->again |= (uint64_t)pick->again << cut->packets_n;
+    cut->packets_n++;
+}
+
+/* Whether what is being cut is enough for now: the far end has only so much room for chunks that
+ * are not whole, all paths together. */
+static bool has_cut_enough(const struct harp_session *session)
+{
+    uint32_t packets_n = session->cut.packets_n;
+    return packets_n && packets_n * session->paths_n >= HARP_REASSEMBLIES / 2;
+}
+
+/* A packet with a chunk: it is written in one frame, or waits to be cut. Returns how many frames it
+ * makes. */
+static uint32_t send_chunk(struct harp_session *session, struct harp_frame *frame, uint8_t path,
+                           const struct harp_pick *pick)
 {
     uint8_t fragments = session->standing[path].pmtu.fragments;
     uint16_t step = session->segment;
@@ -110,13 +143,11 @@ static size_t send_chunk(struct harp_session *session, struct harp_frame *frames
     sent->chunk = pick->chunk;
     session->counters.data_sent++;
     session->counters.data_again += pick->again;
-    if (frames_n == 1) {
-        write_data(session, frames, path, pick, sent->packet);
-        return 1;
-    }
-    session->cut = (struct harp_cut){
-        .packet = sent->packet, .path = path, .fragments = fragments, .again = pick->again};
-    return send_fragments(session, frames, room);
+    if (frames_n == 1)
+        write_data(session, frame, path, pick, sent->packet);
+    else
+        cut_packet(session, path, pick, sent->packet);
+    return frames_n;
 }
 
 /* The youngest chunk in flight on this path; sending it once more may repair the loss of the tail,
@@ -166,7 +197,8 @@ static size_t send_probes(struct harp_session *session, struct harp_frame *frame
         if (path->probe == HARP_PROBE_NONE || !harp_sent_has_room(&path->sent))
             continue;
         if (path->probe == HARP_PROBE_TAIL && find_tail(session, path, &pick)) {
-            n += send_chunk(session, frames + n, room - n, p, &pick);
+            bool whole = send_chunk(session, &frames[n], p, &pick) == 1;
+            n += whole ? 1 : send_fragments(session, frames + n, room - n);
         } else {
             write_probe(session, &frames[n++], p, 0);
         }
@@ -182,19 +214,21 @@ static size_t send_burst(struct harp_session *session, uint8_t number_of_path,
     struct harp_path *path = &session->paths[number_of_path];
     uint64_t window_bytes = path->cc.ops->window_bytes(&path->cc);
     struct harp_pick pick;
-    size_t n = 0;
+    size_t n = 0, most = harp_min(room, BURST);
     uint64_t bytes = 0;
     uint16_t length = 0;
-    while (n < room && n < BURST && harp_outbox_pick(&session->outbox, &pick)) {
+    while (n < most && !has_cut_enough(session) && harp_outbox_pick(&session->outbox, &pick)) {
         uint32_t frame_bytes = HARP_HEADER_BYTES + (uint32_t)pick.length;
         bool too_much = n && (pick.length != length || bytes + frame_bytes > window_bytes / 4);
         if (too_much || !harp_path_has_room(path, frame_bytes))
             break;
         length = pick.length;
         harp_outbox_take(&session->outbox, &pick);
-        n += send_chunk(session, frames + n, room - n, number_of_path, &pick);
+        n += send_chunk(session, &frames[n], number_of_path, &pick);
         bytes += frame_bytes;
     }
+    if (session->cut.packets_n)
+        n = send_fragments(session, frames, room);
     uint64_t rtt_ns = harp_rtt_smoothed_ns(&path->rtt) + path->rtt.host_x8_ns / 8;
     harp_pacer_spend(&path->pacer, session->now_ns, bytes, window_bytes,
                      harp_rtt_known(&path->rtt) ? rtt_ns : 0);

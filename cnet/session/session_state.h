@@ -64,13 +64,18 @@ struct harp_standing {
     bool arrives_off; /* we say so of what the peer sends */
 };
 
-/* The packet whose fragments are being handed out. */
+/* Packets whose fragments are being handed out: chunks of one length on one path. The first
+ * fragments of all go first, then the second ones, so that frames of one size are in a row, as
+ * segmentation offload wants them. */
 struct harp_cut {
-    uint64_t packet;
-    uint32_t at; /* where in the chunk the next one begins */
+    uint64_t packet;   /* the number of the first, */
+    uint8_t packets_n; /* and how many they are; 0: none */
+    uint8_t next;      /* of which packet the next fragment is, */
+    uint32_t at;       /* and where in the chunk it begins */
+    uint64_t again;    /* a bit for each packet whose chunk has travelled before */
+    uint16_t length;   /* of the chunks */
     uint8_t path;
-    uint8_t fragments; /* 0: there is none */
-    bool again;
+    uint8_t fragments;
 };
 
 struct harp_session {

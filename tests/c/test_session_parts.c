@@ -6,6 +6,7 @@
 #include "base/chunks.h"
 #include "base/sequence.h"
 #include "session/loss.h"
+#include "session/outbox.h"
 #include "session/pacer.h"
 #include "session/sack.h"
 
@@ -156,6 +157,41 @@ static void test_pacer(void)
     assert(pacer.next_ns <= 9000);
 }
 
+/* Whichever messages have lost a chunk: the oldest's goes first, wherever the ring begins. */
+static void test_lost_chunks_go_from_the_oldest_message_on(uint32_t first)
+{
+    static struct harp_outbox outbox;
+    static uint64_t words[HARP_OUTBOX_WORDS];
+    static bool lost[HARP_MESSAGES];
+    struct harp_pick pick;
+    harp_outbox_init(&outbox, words, first, 128);
+    harp_outbox_credit(&outbox, (uint64_t)first + HARP_MESSAGES, 0);
+    for (uint32_t m = 0; m < HARP_MESSAGES; m++)
+        assert(harp_outbox_add(&outbox, NULL, NULL, 200, m));
+    for (uint32_t i = 0; i < 2 * HARP_MESSAGES && harp_outbox_pick(&outbox, &pick); i++)
+        harp_outbox_take(&outbox, &pick);
+    for (int turn = 0; turn < 20000; turn++) {
+        uint32_t m = draw(HARP_MESSAGES), oldest = 0;
+        if (draw(2)) {
+            harp_outbox_lost(&outbox, first + m, 1);
+            lost[m] = true;
+        } else if (draw(2)) {
+            assert(harp_outbox_found(&outbox, first + m, 1) == lost[m]);
+            lost[m] = false;
+        }
+        while (oldest < HARP_MESSAGES && !lost[oldest])
+            oldest++;
+        bool any = harp_outbox_pick(&outbox, &pick);
+        assert(any == (oldest < HARP_MESSAGES));
+        assert(!any || (pick.message == first + oldest && pick.chunk == 1 && pick.again));
+        if (any && draw(2)) {
+            harp_outbox_take(&outbox, &pick);
+            lost[oldest] = false;
+        }
+    }
+    memset(lost, 0, sizeof lost);
+}
+
 int main(void)
 {
     test_sack_against_a_list(0);
@@ -166,5 +202,7 @@ int main(void)
     test_rtt();
     test_alarms_come_in_order();
     test_pacer();
+    test_lost_chunks_go_from_the_oldest_message_on(0);
+    test_lost_chunks_go_from_the_oldest_message_on(UINT32_MAX - 100);
     return 0;
 }

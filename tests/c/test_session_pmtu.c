@@ -12,6 +12,7 @@
 static uint8_t bytes[SIZE], arrived[SIZE];
 static uint64_t data_on[HARP_PATHS_MAX]; /* frames of data towards end 1 */
 static uint16_t longest_data;            /* of these */
+static uint32_t runs;                    /* of frames of one length among them */
 static uint16_t most[2][HARP_PATHS_MAX]; /* longest frame that passes towards an end; 0: any */
 static uint32_t loss;                    /* per mille of frames that are lost besides */
 
@@ -29,6 +30,9 @@ static bool fits(struct pair *pair, uint8_t to, const struct harp_frame *frame)
     if (to == 1 && frame->header.type == HARP_DATA) {
         data_on[frame->path]++;
         longest_data = (uint16_t)harp_max(longest_data, frame_bytes);
+        static uint16_t last;
+        runs += frame_bytes != last;
+        last = frame_bytes;
     }
     return (!most[to][frame->path] || frame_bytes <= most[to][frame->path]) && !flip_coin(loss);
 }
@@ -72,7 +76,7 @@ static void begin_message(struct pair *pair)
     int eager;
     memset(data_on, 0, sizeof data_on);
     memset(arrived, 0, sizeof arrived);
-    longest_data = 0;
+    longest_data = runs = 0;
     pair->sent[0] = pair->received[1] = 0;
     assert(harp_session_post(pair->end[1], arrived, SIZE, 0, &eager) && eager < 0);
     assert(harp_session_message(pair->end[0], bytes, SIZE, 0));
@@ -166,6 +170,17 @@ static void test_a_path_shrinks_and_grows_with_the_route(void)
     assert(harp_session_count(pair->end[0])->pmtu_grown >= 1);
     send_one(pair);
     assert(longest_data == FULL && !pair->closed[0].type);
+    pair_free(pair);
+}
+
+/* Segmentation offload takes frames of one length in a row, and each chunk here makes frames of
+ * two. */
+static void test_fragments_of_one_length_go_in_a_row(void)
+{
+    struct pair *pair = with_paths(1, 1, FULL - 1);
+    pair_pass(pair, 50 * MS);
+    send_one(pair);
+    assert(data_on[0] == 2 * 21 && runs <= 9);
     pair_free(pair);
 }
 
@@ -413,6 +428,7 @@ int main(void)
     test_all_paths_are_narrow_from_the_start();
     test_the_search_finds_the_size();
     test_a_path_shrinks_and_grows_with_the_route();
+    test_fragments_of_one_length_go_in_a_row();
     test_of_two_paths_the_wide_one_is_taken();
     test_growth_waits_longer_each_time_but_not_for_ever();
     test_nothing_of_use_passes_for_a_while();
