@@ -58,6 +58,8 @@ def choose_plan(recipe: Recipe, ranks: int, elements: int) -> Plan:
     name, group = recipe.allreduce, recipe.group
     ratio: float | Fraction = 1.0
     value_bytes = unit
+    if name == "tree":
+        group = recipe.host_group
     if name == "light":
         assert recipe.light is not None
         choice = recipe.light.choose(elements * recipe.gradient_bytes)

@@ -151,6 +151,17 @@ def uneven_ring_s(alpha_s, rate, size):
                          pieces, 8)).max()
 
 
+@pytest.mark.parametrize(("gpus", "hosts"), [(8, 2), (4, 8), (8, 16)])
+def test_a_tree_goes_over_hosts_and_down_their_chains(tmp_path, gpus, hosts):
+    """NCCL's rule: twice (g - 1 hops inside + log2 of the hosts between), for short messages."""
+    clock = timer(tmp_path, hosts=hosts, gpus=gpus)
+    short, long = measured(clock, "tree", gpus * hosts, [8, 1 << 30], gpus)
+    rule_s = 2 * ((gpus - 1) * ALPHA1_S + log2(hosts) * ALPHA_S)
+    assert rule_s * 0.99 <= short <= rule_s + 2 * (log2(hosts) + 1) * ALPHA1_S
+    # A host of two or more children sends S: half of it three times less its part as a leaf.
+    assert long == pytest.approx((1 << 30) / B * (1 if hosts == 2 else 2), rel=0.02)
+
+
 UNEVEN_SIZES = [64, 1 << 16, 1 << 20, 1 << 23, 1 << 26]
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from harp.collectives.ir import Op, Transfers
 from harp.collectives.registry import make_plan, plan_names
-from harp.collectives.tree import two_trees
+from harp.collectives.tree import host_trees, two_trees
 
 if TYPE_CHECKING:
     from harp.collectives.plan import Plan
@@ -151,6 +151,38 @@ def test_two_trees_span_all_ranks_and_share_no_inner_node(ranks):
         inner.append({n for n, d in tree.out_degree if d})
     # Only with an odd number of ranks can one rank have children in both.
     assert len(inner[0] & inner[1]) <= ranks % 2
+
+
+@given(st.integers(1, 40), st.integers(1, 9))
+@settings(max_examples=60, deadline=None)
+def test_trees_of_hosts_are_binary_between_them_and_chains_inside(machines, local):
+    hosts = np.random.default_rng(machines).permutation(machines * local).reshape(-1, local)
+    host = np.argsort(hosts.ravel()) // local
+    inner_hosts = []
+    for tree, over in zip(host_trees(hosts), two_trees(np.arange(machines))[0], strict=True):
+        child = np.flatnonzero(tree.parent >= 0)
+        graph = nx.DiGraph(zip(tree.parent[child].tolist(), child.tolist(), strict=True))
+        graph.add_nodes_from(range(machines * local))
+        assert nx.is_arborescence(graph)
+        assert max(degree for _, degree in graph.out_degree) <= 2
+        crossing = host[child] != host[tree.parent[child]]
+        between = zip(host[child[crossing]].tolist(), host[tree.parent[child[crossing]]].tolist(),
+                      strict=True)
+        assert sorted(between) == sorted(zip(over[0].tolist(), over[1].tolist(), strict=True))
+        for row in hosts:
+            inside = graph.subgraph(row.tolist())
+            assert inside.number_of_edges() == local - 1
+            assert max(dict(inside.degree).values()) <= 2
+        inner_hosts.append(set(host[tree.parent[child[crossing]]].tolist()))
+    # A host with children in one tree is a leaf in the other, but for one where they are odd.
+    assert len(inner_hosts[0] & inner_hosts[1]) <= machines % 2
+
+
+def test_a_host_has_a_chain_with_its_first_child_below_the_second_rank():
+    """Host 1 is below host 2 as its first child, and host 2 below host 0 as its second."""
+    first, second = host_trees(np.arange(9).reshape(3, 3))
+    assert first.parent.tolist() == [-1, 0, 1, 7, 3, 4, 0, 6, 7]
+    assert second.parent.tolist() == [3, 0, 1, -1, 3, 4, 1, 6, 7]
 
 
 def array_bytes(part: object) -> int:

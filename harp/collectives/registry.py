@@ -53,7 +53,8 @@ def make_plan(name: str, **parameters: Any) -> Plan:
             - ``ranks``: number of ranks (required);
             - ``nbytes``: size in bytes, a multiple of ``unit_bytes`` (required; see ``Plan``);
             - ``unit_bytes``: bytes of an element on the wire, default 4; 2 for fp16;
-            - ``group``: ranks of a host, for 2d, 2d-topk and hierarchical-alltoall;
+            - ``group``: ranks of a host, for 2d, 2d-topk and hierarchical-alltoall, and for tree
+              where there are several;
             - ``order``: the rank at each position of the pattern (placement), default 0, 1, 2, …;
               the ranks of a host are ``group`` consecutive positions;
             - ``root``: where a broadcast starts, default 0;

@@ -9,8 +9,11 @@ scan", Parallel Computing 35(12), 2009. The shape of the trees is NCCL's (2.4 an
 has its children at r ± half its lowest set bit; the second tree is the mirror image of the first
 where the number of ranks is even, and the first shifted by one where it is odd.
 
-With D the depth of a tree, C the number of chunks and c = S/(2C) their size, the allreduce takes
-2D + C - 1 steps and
+With ``group`` the binary trees span the hosts, as NCCL's do, and a chain runs through each. A host
+then sends and receives a byte of each tree at most three times, whatever its number of ranks.
+
+With one rank a host, D the depth of a tree, C the number of chunks and c = S/(2C) their size, the
+allreduce takes 2D + C - 1 steps and
 
     2D·(alpha + 2c/B) + (C - 1)·4c/B,      D = ⌊log₂(N - 1)⌋ + 1;
 
@@ -179,20 +182,71 @@ def _halves(request: Request) -> Shards:
                   max(1, -(-longest // request.chunk_bytes)), request.unit_bytes)
 
 
-def _edges(src: Ranks, dst: Ranks, start: Ints, op: Op, part: int) -> Edges:
-    return Edges(src, dst, start, np.full(len(src), op, np.int8), np.full(len(src), part, np.int64))
+def _edges(src: Ranks | Ints, dst: Ranks | Ints, start: Ints, op: Op, part: int) -> Edges:
+    return Edges(src.astype(np.int32), dst.astype(np.int32), start,
+                 np.full(len(src), op, np.int8), np.full(len(src), part, np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class SpanningTree:
+    """A tree over all ranks; one entry a rank."""
+
+    parent: Ints
+    """-1 at the root."""
+    height: Ints
+    """Hops from the farthest leaf below."""
+    depth: Ints
+    """Hops to the root."""
+
+    @classmethod
+    def of(cls, parent: Ints) -> SpanningTree:
+        """Count the hops."""
+        height, depth = np.zeros((2, len(parent)), np.int64)
+        child = np.flatnonzero(parent >= 0)
+        at = parent.copy()
+        while len(child):
+            np.maximum.at(height, at[child], depth[child] + 1)
+            depth[child] += 1
+            at[child] = parent[at[child]]
+            child = child[at[child] >= 0]
+        return cls(parent, height, depth)
+
+
+def host_trees(hosts: Ranks) -> list[SpanningTree]:
+    """NCCL's two trees: binary over the hosts, and a chain through the ranks of each.
+
+    A chain's first rank has the parent's host above it and the second child's below; the first
+    child's host is below the second rank, so that two GPUs share the traffic (NCCL's balanced
+    tree: src/graph/connect.cc of 2.30). ``hosts`` has a row for each host.
+    """
+    machines, local = hosts.shape
+    above, _ = binary_tree(machines)
+    trees = []
+    # NCCL's pairing, by which a host with children in one tree is a leaf in the other.
+    for order in (hosts, hosts[::-1] if machines % 2 == 0 else np.roll(hosts, -1, axis=0)):
+        parent = np.full(hosts.size, -1, np.int64)
+        parent[order[:, 1:]] = order[:, :-1]
+        label = np.arange(1, machines)
+        first_child = label < above[1:]
+        parent[order[1:, 0]] = order[above[1:], np.where(first_child, min(1, local - 1), 0)]
+        trees.append(SpanningTree.of(parent))
+    return trees
 
 
 def double_binary_tree(request: Request) -> Plan:
     """Double binary tree allreduce: reduce towards both roots and broadcast back, pipelined.
 
-    Formula and source: see the module. ``chunk_bytes`` is the largest chunk.
+    With ``group`` the trees are over hosts, and a chain runs through each host's ranks. Formula and
+    source: see the module. ``chunk_bytes`` is the largest chunk.
     """
-    trees, _, deepest = two_trees(request.placement())
+    hosts = request.placement()[:, None] if request.group is None else request.hosts("tree")
     edges = []
-    for part, (child, parent, depth) in enumerate(trees):
-        edges.append(_edges(child, parent, deepest - depth, Op.REDUCE, part))
-        edges.append(_edges(parent, child, deepest + depth - 1, Op.COPY, part))
+    for part, tree in enumerate(host_trees(hosts)):
+        child = np.flatnonzero(tree.parent >= 0)
+        parent = tree.parent[child]
+        down = tree.height.max() + tree.depth[parent]
+        edges.append(_edges(child, parent, tree.height[child], Op.REDUCE, part))
+        edges.append(_edges(parent, child, down, Op.COPY, part))
     stage = Stream("double tree allreduce", Edges.concat(edges), _halves(request))
     return Plan("tree", "allreduce", request.ranks, request.nbytes, request.unit_bytes, (stage,),
                 {Buffer.DATA: request.nbytes})
