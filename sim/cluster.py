@@ -61,6 +61,8 @@ class Cluster:
             vNIC of each GPU; GPUs are numbered host by host, which is the order of ranks.
         memory, gpu_switch, nic_switch: int64[gpus]; NUMA node of each GPU's NIC, where the buffers
             of its traffic lie, and PCIe switch of the GPU and of its NIC, all hosts' in a row.
+        own_nics, own_vnics: int64[gpus]; NICs and vNICs that only this GPU uses, from ``endpoint``
+            and ``vnic`` on; its channels take turns on them.
         flops: float64[gpus], sustained FLOP/s.
         blocks: resources by kind; a cap that the file does not give has no block.
     """
@@ -79,6 +81,8 @@ class Cluster:
         vnics = topology.vpc.vnics if topology.vpc else 1
         self.vnic = self.host * vnics + self.local * vnics // here_gpus
         nic = self.local * here_nics // here_gpus
+        self.own_nics = _own(self.local, here_gpus, here_nics)
+        self.own_vnics = _own(self.local, here_gpus, np.full(len(self.host), vnics))
         nodes = np.array([group.numa_nodes for group in groups])
         self.memory = _spread(nodes, self.host, nic, here_nics)
         switches = np.array([group.pcie_switches or 1 for group in groups])
@@ -187,6 +191,11 @@ def _spread(parts: Ints, host: Ints, device: Ints, devices: Ints) -> Ints:
     """
     first = np.cumsum(parts) - parts
     return np.asarray(first[host] + device * parts[host] // devices)
+
+
+def _own(local: Ints, gpus: Ints, members: Ints) -> Ints:
+    """How many of a host's members fall to each GPU; one where several GPUs share it."""
+    return np.asarray(np.maximum((local + 1) * members // gpus - local * members // gpus, 1))
 
 
 def _flops(topology: Topology, group: HostGroup) -> float:

@@ -14,6 +14,7 @@ from sim.placement import Placement, choose_gpus, common_group, place
 from sim.report.nccl_table import collective_row
 from sim.results import CollectiveReport
 from sim.scenario import Settings, token_buckets
+from sim.schema.channels import channel_count
 from sim.schema.errors import Problem
 from sim.schema.units import SIZE
 from sim.timeline import Timeline
@@ -85,7 +86,8 @@ def measure(cluster: Cluster, collective: str, sizes: Sequence[int], stack: str 
     scenario = scenario or topology.scenarios[0]
     host_stack = (settings or Settings()).stack(topology, stack or scenario.stack)
     gpus = choose_gpus(cluster, range(cluster.hosts), cluster.gpus, affinity=scenario.affinity)
-    placement = place(cluster, gpus, scenario.channels, affinity=scenario.affinity)
+    placement = place(cluster, gpus, channel_count(topology, scenario),
+                      affinity=scenario.affinity)
     group = common_group(cluster, gpus)
     timer = Timer(cluster, host_stack, scenario, placement)
     rows = []

@@ -1,11 +1,11 @@
 """Where the ranks of a job lie: which GPU is which rank, for each channel and kind of plan.
 
 With topology affinity, hosts come in the order in which a ring over them leaves every ToR once
-(`harp.routing.affinity`). Where a host has several NICs or vNICs, each channel of a ring, or of
-another plan that numbers ranks host by host, begins at another GPU, so that channels share the NICs
-between them, as NCCL's do; with affinity a ring runs through hosts alternately up and down, so that
-it leaves a host and enters the next by the same NIC index (rail), and without it a ring leaves by
-one NIC and enters by another.
+(`harp.routing.affinity`). Where a host has several NICs or vNICs, each channel of a plan begins at
+another GPU, so that channels share the NICs between them, as NCCL's do (a GPU with several NICs of
+its own gives each channel another of them: `sim.transport`). With affinity a ring runs through
+hosts alternately up and down, so that it leaves a host and enters the next by the same NIC index
+(rail), and without it a ring leaves by one NIC and enters by another.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
-FLAT = ("ring", "reduce-scatter", "allgather", "broadcast", "tree", "topk")
-"""Plans that number ranks host by host and do not ask which of a host's GPUs is which."""
+RINGS = ("ring", "reduce-scatter", "allgather", "topk")
+"""Plans that are one ring over all ranks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class Placement:
 
     def of(self, plan: str) -> Sequence[Ints]:
         """Placement of a plan by its name."""
-        return list(self.rings if plan in FLAT else self.others)
+        return list(self.rings if plan in RINGS else self.others)
 
 
 def choose_gpus(cluster: Cluster, hosts: Sequence[int], count: int, *, affinity: bool) -> Ints:
@@ -65,19 +65,21 @@ def common_group(cluster: Cluster, gpus: Ints) -> int:
 
 def place(cluster: Cluster, gpus: Ints, channels: int, *, affinity: bool) -> Placement:
     """Lay rings and other plans over ``gpus``, which stand host by host."""
-    others = np.tile(gpus, (channels, 1))
+    same = np.tile(gpus, (channels, 1))
     first_host = cluster.host == cluster.host[gpus[0]]
     nics = np.stack([cluster.endpoint, cluster.vnic], axis=1)[first_host]
     rails = len(np.unique(nics, axis=0))
     sizes = np.unique(cluster.host[gpus], return_counts=True)[1]
     if rails == 1 or len(sizes) == 1 or len(set(sizes.tolist())) > 1:
-        return Placement(others, others)
+        return Placement(same, same)
     by_host = gpus.reshape(len(sizes), -1)
     local = by_host.shape[1]
-    rings = []
+    rings, others = [], []
     for channel in range(channels):
         turned = np.roll(by_host, -(channel * local // rails), axis=1)
+        others.append(turned.ravel())
         if affinity:
+            turned = turned.copy()
             turned[1::2] = turned[1::2, ::-1]
         rings.append(turned.ravel())
-    return Placement(np.array(rings), others)
+    return Placement(np.array(rings), np.array(others))

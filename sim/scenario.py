@@ -23,6 +23,7 @@ from sim.links import LinkRecorder
 from sim.placement import choose_gpus, common_group, place
 from sim.recipe import FP16_BYTES, FP32_BYTES, Recipe
 from sim.results import Expectation, ScenarioResult, Span
+from sim.schema.channels import channel_count
 from sim.schema.errors import Problem
 from sim.schema.parameters import (
     FrameworkSet,
@@ -166,7 +167,8 @@ class Run:
             gradient_bytes=FP16_BYTES if workload.precision == "fp16" else FP32_BYTES,
             fusion=rule, threshold_bytes=scenario.fusion.threshold_bytes(rule),
             cycle_s=scenario.fusion.cycle, streams=scenario.streams, alltoall=scenario.alltoall,
-            placement=place(self.cluster, gpus, scenario.channels, affinity=scenario.affinity))
+            placement=place(self.cluster, gpus, channel_count(topology, scenario),
+                            affinity=scenario.affinity))
 
     def _faults(self) -> list[simpy.Process]:
         check_links(self.cluster)

@@ -244,7 +244,8 @@ class Transport:
         """Add the edges between hosts."""
         cluster, blocks = self.cluster, self.cluster.blocks
         for gpu, way in ((src[edge], "out"), (dst[edge], "in")):
-            host, vnic = cluster.host[gpu], cluster.vnic[gpu]
+            host = cluster.host[gpu]
+            vnic = cluster.vnic[gpu] + channel[edge] % cluster.own_vnics[gpu]
             rows.append((edge, blocks[f"pcie_{way}"][gpu], 1.0))
             if self.core_s:
                 if not self.style.helpers:
@@ -287,7 +288,9 @@ class Transport:
         sockets = self.style.sockets
         owner = np.repeat(edge, sockets)
         socket = np.tile(np.arange(sockets), len(edge))
-        a, b = self.cluster.endpoint[src[owner]], self.cluster.endpoint[dst[owner]]
+        cluster, turn = self.cluster, channel[owner]
+        a, b = (cluster.endpoint[gpu] + turn % cluster.own_nics[gpu]
+                for gpu in (src[owner], dst[owner]))
         ports = self._source_port(src[owner], dst[owner], channel[owner], socket)
         flows = self.fabric.flows(a, b, ports)
         try:

@@ -13,6 +13,7 @@ from sim.recipe import Recipe, choose_plan
 from sim.run import main
 from sim.scenario import Run
 from sim.schema import TopologyError, load
+from sim.schema.channels import channel_count
 
 TOPK = {"LIGHT_TOPK_ALLREDUCE": 1, "LIGHT_TOPK_THRESHOLD": 1}
 
@@ -105,6 +106,48 @@ def test_channels_spread_a_collective_over_the_nics(tmp_path, collective, algori
         return next(row.time_s for row in rows if row.algorithm == algorithm)
 
     assert seconds(8) < seconds(1) / 3
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "halving-doubling"])
+def test_channels_spread_over_the_nics_of_one_gpu(tmp_path, algorithm):
+    def seconds(channels):
+        built = cluster(tmp_path, hosts=4, gpus=1, nic={"count": 4, "rate": "10Gbps"},
+                        scenario={"channels": channels})
+        rows = measure(built, "allreduce", [1 << 30]).rows
+        return next(row.time_s for row in rows if row.algorithm == algorithm)
+
+    assert seconds(4) == pytest.approx(seconds(1) / 4, rel=0.02)
+
+
+def test_channels_spread_over_the_vnics_of_one_gpu(tmp_path):
+    def seconds(channels):
+        built = cluster(tmp_path, hosts=2, gpus=1, vpc={"vnics": 2, "vnic_rate": "10Gbps"},
+                        scenario={"channels": channels})
+        return measure(built, "allreduce", [1 << 30]).rows[0].time_s
+
+    assert seconds(2) == pytest.approx(seconds(1) / 2, rel=0.02)
+
+
+@pytest.mark.parametrize(("model", "nics", "gpus", "channels"), [
+    ("V100", 1, 8, 2), ("A100", 1, 4, 2), ("P100", 1, 1, 2), ("A100", 8, 8, 16), ("A10G", 2, 1, 4),
+    ("H100", 1, 8, 16), ("H100", 8, 8, 16), ("GB200", 16, 8, 32)])
+def test_channels_are_as_many_as_nccl_opens(tmp_path, model, nics, gpus, channels):
+    """Two a NIC, and at least 16 on Hopper: what logs of such hosts say."""
+    built = cluster(tmp_path, hosts=2, gpus=gpus, nic={"count": nics}, scenario={
+        "channels": "auto"}, host={"gpus": {"count": gpus, "model": model, "effective": "1TFLOPS"}})
+    assert channel_count(built.topology, built.topology.scenarios[0]) == channels
+
+
+def test_channels_are_auto_where_not_given(tmp_path):
+    given = topology(hosts=2)
+    del given["scenarios"][0]["channels"]
+    assert load(write(tmp_path, given)).scenarios[0].channels == "auto"
+
+
+def test_channels_of_a_huge_cluster_are_one_for_each_nic(tmp_path):
+    built = cluster(tmp_path, hosts=2048, gpus=8, nic={"count": 8},
+                    scenario={"channels": "auto"})
+    assert channel_count(built.topology, built.topology.scenarios[0]) == 8
 
 
 def test_channels_spread_flat_topk_over_the_nics(tmp_path):

@@ -19,6 +19,7 @@ from sim.cluster import Cluster
 from sim.collective_bench import Timer
 from sim.placement import choose_gpus, place
 from sim.scenario import Settings
+from sim.schema.channels import channel_count
 from sim.schema.errors import Problem, TopologyError
 from sim.schema.model import Topology
 from sim.schema.parameters import PLAIN_VALUES, load_stack
@@ -75,7 +76,8 @@ class Ring:
         topology = cluster.topology
         scenario = topology.scenarios[0]
         gpus = choose_gpus(cluster, range(cluster.hosts), cluster.gpus, affinity=scenario.affinity)
-        placement = place(cluster, gpus, scenario.channels, affinity=scenario.affinity)
+        placement = place(cluster, gpus, channel_count(topology, scenario),
+                          affinity=scenario.affinity)
         base, usual = Settings().stack(topology, stack), load_stack("kernel-tcp")
         self._ranks = cluster.gpus
         self._payload = Transport(cluster, base, Style()).payload

@@ -109,8 +109,8 @@ class Scenario(Model):
     """Send gradients as fp16."""
     fusion: Fusion = Fusion()
     """Gathering of gradients into buckets."""
-    channels: Annotated[Count, Field(le=64)] = 1
-    """NCCL channels: concurrent rings or trees."""
+    channels: Literal["auto"] | Annotated[Count, Field(le=64)] = "auto"
+    """NCCL channels: concurrent rings or trees; auto: as many as NCCL opens on such hosts."""
     sockets: Annotated[Count, Field(le=64)] | None = None
     """Sockets, hence flows, of each connection (a channel to a peer); where not given, one, or as
     many as NCCL takes for the NIC's driver if the stack is one of kernel TCP."""

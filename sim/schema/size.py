@@ -7,6 +7,7 @@ a simulation goes on cannot be told beforehand: `sim.clock` counts events while 
 
 from collections.abc import Iterator
 
+from sim.schema.channels import channel_count
 from sim.schema.errors import Path, Problem
 from sim.schema.fabric import Clos3, DualTor, Explicit, LeafSpine, Rail
 from sim.schema.model import Topology
@@ -96,14 +97,15 @@ def _too_many(topology: Topology, scenario: Scenario, job: str | None,
     peers = hosts if scenario.alltoall == "hierarchical" else gpus
     exchanged = gpus * (peers - 1) if exchanges else 0
     sockets = connection(topology, scenario).sockets
-    flows = scenario.channels * max(_averaging(scenario, hosts, gpus, sockets),
+    channels = channel_count(topology, scenario)
+    flows = channels * max(_averaging(scenario, hosts, gpus, sockets),
                                     exchanged * (sockets if hosts > 1 else 1))
-    key = "channels" if scenario.channels * sockets > 1 else "gpus"
+    key = "channels" if channels * sockets > 1 else "gpus"
     if flows > MOST_FLOWS:
         return Problem(f"{flows:,} flows at once in a collective of {gpus:,} GPUs", path=(key,),
                        allowed=f"at most {MOST_FLOWS:,}, with fewer GPUs, channels or sockets, or "
                        "in a hierarchical all-to-all")
-    whole = exchanges * exchanged * scenario.channels * scenario.steps
+    whole = exchanges * exchanged * channels * scenario.steps
     if whole > MOST_EXCHANGED:
         return Problem(f"{whole:,} flows in {exchanges * scenario.steps} all-to-alls of experts",
                        path=("alltoall",), allowed=f"at most {MOST_EXCHANGED:,}, with fewer GPUs, "

@@ -1,0 +1,53 @@
+"""How many channels NCCL opens between hosts: ``channels: auto``.
+
+NCCL searches each host for rings that enter and leave it by a NIC, each at the largest speed of its
+list that the NIC has (src/graph/search.cc of 2.30), and finds one for each NIC. It then opens every
+ring twice (ncclTopoPostset in src/graph/connect.cc). On Hopper and later with NVLink it opens at
+least 16 (the same). So one NIC of 10 to 100 Gb/s gives two channels, as logs of those hosts say,
+and one of Google's A3 gave 16. What a log says of another cluster can be given as a number.
+"""
+
+import re
+
+from sim.schema.hosts import HostGroup
+from sim.schema.model import Topology
+from sim.schema.scenario import Scenario
+
+DOUBLED = 2
+"""Channels of each ring that the search finds."""
+HOPPER_CHANNELS = 16
+"""The least on Hopper and later."""
+MOST = 32
+"""NCCL's own limit (MAXCHANNELS)."""
+MOST_EDGES = 1 << 17
+"""Edges of a ring on all channels up to which they are all simulated. Beyond it, channels that use
+the same NICs are one; they differ by no more than the hash of their ports."""
+_HOPPER = re.compile(r"\b(?:G?H\d{2,3}|G?B\d{2,3})\b", re.IGNORECASE)
+"""Names of GPUs of compute capability 9 and above: H100, H800, H20, GH200, B200, GB200."""
+
+
+def channel_count(topology: Topology, scenario: Scenario) -> int:
+    """Channels of a scenario: as many as it gives, or as NCCL opens."""
+    if scenario.channels != "auto":
+        return scenario.channels
+    found = min(_opened(topology, group) for group in topology.hosts)
+    rings = min(_nics(topology, group) for group in topology.hosts)
+    gpus = sum(group.count * group.gpus.count for group in topology.hosts)
+    return found if found * gpus <= MOST_EDGES else max(1, min(rings, MOST_EDGES // gpus))
+
+
+def is_hopper(group: HostGroup) -> bool:
+    """Whether a group's GPUs are of Hopper or a later architecture, by their name."""
+    return _HOPPER.search(group.gpus.model) is not None
+
+
+def _nics(topology: Topology, group: HostGroup) -> int:
+    """NICs that NCCL finds in a host; each elastic interface of a VPC is one."""
+    vnics = topology.vpc.vnics if topology.vpc else 1
+    return max(len(group.nic_names), vnics)
+
+
+def _opened(topology: Topology, group: HostGroup) -> int:
+    doubled = min(DOUBLED * _nics(topology, group), MOST)
+    fast = is_hopper(group) and group.nvlink is not None
+    return max(doubled, HOPPER_CHANNELS) if fast else doubled
