@@ -13,6 +13,8 @@ from sim.workloads.models import MODELS, get_model
     ("bert-base", 109_482_240),
     ("bert-large", 335_141_888),
     ("gpt2", 124_439_808),
+    ("llama2-7b", 6_738_415_616),
+    ("inception-v3", 23_834_568),
 ])
 def test_parameters_equal_the_published_count(name, parameters):
     assert get_model(name).parameters == parameters
@@ -20,7 +22,7 @@ def test_parameters_equal_the_published_count(name, parameters):
 
 
 @pytest.mark.parametrize(("name", "gmac"), [("vgg16", 15.47), ("resnet50", 4.09),
-                                            ("resnet101", 7.80)])
+                                            ("resnet101", 7.80), ("inception-v3", 5.71)])
 def test_flops_are_within_one_percent_of_the_published_gmacs(name, gmac):
     assert get_model(name).forward_flops / 2e9 == pytest.approx(gmac, rel=0.01)
 
@@ -139,3 +141,25 @@ def test_an_unknown_model_names_the_nearest_one(wrong, near):
     with pytest.raises(ValueError, match=f"^unknown model '{wrong}'.*{near}") as caught:
         get_model(wrong)
     assert "\n" not in str(caught.value)
+
+
+def test_llama_flops_follow_the_closed_form():
+    """2 N a token for the N weights of its matrices, and 4 s h a layer for scores and context."""
+    depth, width, inner, tokens, vocabulary = 32, 4096, 11008, 4096, 32000
+    weights = depth * (4 * width**2 + 3 * width * inner) + vocabulary * width
+    norms = 2 * (2 * depth + 1) * width
+    a_token = 2 * weights + 4 * depth * tokens * width + norms
+    assert get_model("llama2-7b").forward_flops == tokens * a_token
+    assert get_model("llama2-7b").backward_flops == 2 * get_model("llama2-7b").forward_flops
+
+
+@pytest.mark.parametrize(("name", "network", "width"), [
+    ("wide-and-deep", (845 * 1024 + 1024) + (1024 * 512 + 512) + (512 * 256 + 256) + 257, 33),
+    ("deepfm", (390 * 400 + 400) + 2 * (400 * 400 + 400) + 401 + 13 * 11, 11)])
+def test_recommenders_are_their_tables_and_a_network(name, network, width):
+    """Criteo's public logs have 33,762,577 values (Naumov et al. 2019); the tables are spread."""
+    model = get_model(name)
+    assert sum(tensor.elements for tensor in model.tensors) == network
+    assert model.parameters == network + 33_762_577 * width
+    exchanged = sum(layer.alltoall_elements for layer in model.layers)
+    assert exchanged == 26 * width

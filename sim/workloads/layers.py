@@ -103,25 +103,31 @@ def layernorm(name: str, width: int, tokens: int) -> Layer:
     return _norm(name, width, width * tokens)
 
 
+def rmsnorm(name: str, width: int, tokens: int) -> Layer:
+    """Root-mean-square normalisation (Zhang and Sennrich 2019): a scale and no shift."""
+    return Layer(name, _weights(name, width, 0), 2 * width * tokens, 4 * width * tokens)
+
+
 def embedding(name: str, rows: int, width: int) -> Layer:
     """Table of ``rows`` vectors; a look-up is no arithmetic, and its gradient is taken as dense."""
     return Layer(name, _weights(name, rows * width, 0))
 
 
-def attention(name: str, width: int, tokens: int, *, fused: bool = False) -> list[Layer]:
+def attention(name: str, width: int, tokens: int, *, fused: bool = False,
+              bias: bool = True) -> list[Layer]:
     """Multi-head self-attention (Vaswani et al. 2017) over ``tokens`` vectors of ``width``.
 
     The number of heads cancels out of every count. ``fused`` keeps query, key and value in one
     tensor, as GPT-2 does; otherwise each is a layer of its own, as in BERT.
     """
     if fused:
-        inputs = [linear(f"{name}.qkv", width, 3 * width, tokens)]
+        inputs = [linear(f"{name}.qkv", width, 3 * width, tokens, bias=bias)]
     else:
-        inputs = [linear(f"{name}.{part}", width, width, tokens)
+        inputs = [linear(f"{name}.{part}", width, width, tokens, bias=bias)
                   for part in ("query", "key", "value")]
     # Scores (QK^T) and context (the weighted sum of V): two products of tokens^2 x width.
     scores = product(f"{name}.scores", 2 * 2 * tokens * tokens * width)
-    return [*inputs, scores, linear(f"{name}.output", width, width, tokens)]
+    return [*inputs, scores, linear(f"{name}.output", width, width, tokens, bias=bias)]
 
 
 def relative_attention(name: str, width: int, tokens: int, memory: int) -> list[Layer]:
@@ -147,6 +153,13 @@ def ffn(name: str, width: int, inner: int, tokens: int) -> list[Layer]:
     """Two fully connected layers, ``width`` to ``inner`` and back."""
     return [linear(f"{name}.in", width, inner, tokens),
             linear(f"{name}.out", inner, width, tokens)]
+
+
+def gated_ffn(name: str, width: int, inner: int, tokens: int) -> list[Layer]:
+    """SwiGLU (Shazeer 2020): two layers side by side, whose product a third one takes back."""
+    return [linear(f"{name}.gate", width, inner, tokens, bias=False),
+            linear(f"{name}.up", width, inner, tokens, bias=False),
+            linear(f"{name}.down", inner, width, tokens, bias=False)]
 
 
 def moe_ffn(name: str, width: int, inner: int, tokens: int, *, experts: int, top_k: int = 1,

@@ -3,8 +3,9 @@
 >>> get_model("vgg16").parameters
 138357544
 
-Images are 224 x 224 x 3; a *sample* of a language model is one sequence. Names of tensors follow
-the publications and common implementations closely enough to recognise them in a timeline.
+Images are 224 x 224 x 3 unless a model says otherwise; a *sample* of a language model is one
+sequence. Names of tensors follow the publications and common implementations closely enough to
+recognise them in a timeline.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from sim.workloads import layers as nn
+from sim.workloads.inception import inception_v3_layers
+from sim.workloads.recommenders import deepfm_layers, wide_and_deep_layers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -169,6 +172,21 @@ def _gpt(name: str, source: str, depth: int, width: int, tokens: int, *,
     return Model(name, tuple(layers), f"sequence of {tokens} tokens", source)
 
 
+def _llama(name: str, source: str, depth: int, width: int, inner: int, tokens: int) -> Model:
+    """Build a decoder with RMS norms, SwiGLU, no biases, and an output layer of its own."""
+    vocabulary = 32000
+    layers = [nn.embedding("embed_tokens", vocabulary, width)]
+    for index in range(depth):
+        block = f"layers.{index}"
+        layers += [nn.rmsnorm(f"{block}.input_norm", width, tokens),
+                   *nn.attention(f"{block}.attention", width, tokens, bias=False),
+                   nn.rmsnorm(f"{block}.post_norm", width, tokens),
+                   *nn.gated_ffn(f"{block}.mlp", width, inner, tokens)]
+    layers += [nn.rmsnorm("norm", width, tokens),
+               nn.linear("lm_head", width, vocabulary, tokens, bias=False)]
+    return Model(name, tuple(layers), f"sequence of {tokens} tokens", source)
+
+
 MODELS: dict[str, Callable[[], Model]] = {
     "vgg16": _vgg16,
     "resnet50": lambda: _resnet("resnet50", (3, 4, 6, 3)),
@@ -177,6 +195,13 @@ MODELS: dict[str, Callable[[], Model]] = {
     "bert-large": lambda: _bert("bert-large", 24, 1024),
     "transformer-xl": _transformer_xl,
     "gpt2": lambda: _gpt("gpt2", "Radford et al. 2019, smallest of four (124 M)", 12, 768, 1024),
+    "llama2-7b": lambda: _llama("llama2-7b", "Touvron et al. 2023, Llama 2, 7 B", 32, 4096, 11008,
+                                4096),
+    "inception-v3": lambda: Model("inception-v3", tuple(inception_v3_layers()),
+                                  "image of 299x299", "Szegedy et al. 2016"),
+    "wide-and-deep": lambda: Model("wide-and-deep", tuple(wide_and_deep_layers()), "click",
+                                   "Cheng et al. 2016, figure 4, on Criteo's public features"),
+    "deepfm": lambda: Model("deepfm", tuple(deepfm_layers()), "click", "Guo et al. 2017"),
     "moe": lambda: _gpt("moe", "Rajbhandari et al. 2022 (DeepSpeed-MoE), 350M+MoE-128: 24 layers "
                         "of 1024, top-1 of 128 experts in every second one, 13 B parameters",
                         24, 1024, 2048, experts=128),

@@ -1,0 +1,80 @@
+"""Inception-v3 for images of 299 x 299 (Szegedy et al., CVPR 2016), without the auxiliary head.
+
+Every convolution has a batch normalisation behind it and no bias. Shapes are those of the network
+that its authors released, as torchvision repeats it; the paper's table leaves branches out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sim.workloads import layers as nn
+
+if TYPE_CHECKING:
+    from sim.workloads.layers import Layer
+
+    Kernel = tuple[int, int]
+    Branch = tuple[tuple[int, Kernel, int], ...]
+    """Convolutions in a row: filters, kernel, and side of the output."""
+
+
+def inception_v3_layers() -> list[Layer]:
+    """Layers in forward order."""
+    layers = _row("stem", 3, ((32, (3, 3), 149), (32, (3, 3), 147), (64, (3, 3), 147),
+                              (80, (1, 1), 73), (192, (3, 3), 71)), first=True)
+    width = 192
+    for name, branches, pooled in _blocks():
+        for number, branch in enumerate(branches):
+            layers += _row(f"{name}.{number}", width, branch)
+        width = pooled * width + sum(_width(branch) for branch in branches)
+    return [*layers, nn.linear("fc", 2048, 1000)]
+
+
+def _blocks() -> list[tuple[str, list[Branch], int]]:
+    """Name, branches, and whether the input joins the output by a pool without convolution."""
+    blocks: list[tuple[str, list[Branch], int]] = []
+    for letter, pool in zip("bcd", (32, 64, 64), strict=True):
+        blocks.append((f"mixed5{letter}", [
+            _same(35, (64, 1)), _same(35, (48, 1), (64, 5)),
+            _same(35, (64, 1), (96, 3), (96, 3)), _same(35, (pool, 1))], 0))
+    blocks.append(("mixed6a", [((384, (3, 3), 17),),
+                               (*_same(35, (64, 1), (96, 3)), (96, (3, 3), 17))], 1))
+    for letter, inner in zip("bcde", (128, 160, 160, 192), strict=True):
+        wide, tall, one = (1, 7), (7, 1), (1, 1)
+        blocks.append((f"mixed6{letter}", [
+            _same(17, (192, 1)),
+            ((inner, one, 17), (inner, wide, 17), (192, tall, 17)),
+            ((inner, one, 17), (inner, tall, 17), (inner, wide, 17), (inner, tall, 17),
+             (192, wide, 17)), _same(17, (192, 1))], 0))
+    blocks.append(("mixed7a", [
+        (*_same(17, (192, 1)), (320, (3, 3), 8)),
+        ((192, (1, 1), 17), (192, (1, 7), 17), (192, (7, 1), 17), (192, (3, 3), 8))], 1))
+    last: list[Branch] = [_same(8, (320, 1)), (*_same(8, (384, 1)), *_FORK),
+                          (*_same(8, (448, 1), (384, 3)), *_FORK), _same(8, (192, 1))]
+    return [*blocks, ("mixed7b", last, 0), ("mixed7c", last, 0)]
+
+
+_FORK: Branch = ((384, (1, 3), 8), (384, (3, 1), 8))
+"""Two convolutions beside each other on one input, joined at their outputs."""
+
+
+def _same(side: int, *parts: tuple[int, int]) -> Branch:
+    """Square convolutions in a row that keep the side of the image."""
+    return tuple((filters, (kernel, kernel), side) for filters, kernel in parts)
+
+
+def _width(branch: Branch) -> int:
+    return branch[-1][0] * (2 if branch[-2:] == _FORK else 1)
+
+
+def _row(name: str, channels: int, branch: Branch, *, first: bool = False) -> list[Layer]:
+    layers: list[Layer] = []
+    for number, (filters, (high, wide), side) in enumerate(branch):
+        weight = channels * filters * high * wide
+        layers += [nn.product(f"{name}.{number}.conv", 2 * weight * side * side,
+                              (nn.Tensor(f"{name}.{number}.conv.weight", weight),),
+                              first=first and not number),
+                   nn.batchnorm(f"{name}.{number}.bn", filters, side)]
+        forks = branch[number:] == _FORK
+        channels = channels if forks else filters
+    return layers
