@@ -26,7 +26,7 @@ static int local_node(void)
 
 /* Prefer, not demand: a node that is full is no reason not to start. Whether it worked is asked of
  * the kernel afterwards. */
-static void place(void *base, size_t bytes, int node)
+static void bind_to_node(void *base, size_t bytes, int node)
 {
     unsigned long nodes[NODES_MAX / NODE_WORD_BITS] = {0};
     if (node < 0 || node >= NODES_MAX)
@@ -44,7 +44,7 @@ static int node_of(void *page)
 
 /* Make every page present. Kernels before 5.14 have no call for it; writing to pages does it too,
  * but ends in a signal instead of an error if there is no memory. */
-static bool populate(uint8_t *base, size_t bytes)
+static bool populate_pages(uint8_t *base, size_t bytes)
 {
     if (madvise(base, bytes, POPULATE_WRITE) == 0)
         return true;
@@ -56,7 +56,7 @@ static bool populate(uint8_t *base, size_t bytes)
 }
 
 /* Map on pages of 2^shift bytes, or on ordinary ones if `shift` is 0. */
-static bool map(struct harp_arena *arena, size_t bytes, int shift, int node)
+static bool map_pages(struct harp_arena *arena, size_t bytes, int shift, int node)
 {
     arena->page_bytes = shift ? (size_t)1 << shift : ORDINARY_BYTES;
     arena->bytes = round_up(bytes, arena->page_bytes);
@@ -70,14 +70,14 @@ static bool map(struct harp_arena *arena, size_t bytes, int shift, int node)
     if (!shift)
         (void)madvise(base, arena->bytes,
                       MADV_HUGEPAGE); /* a kernel without them has its own way */
-    place(base, arena->bytes, node);
-    if (madvise(base, arena->bytes, MADV_DONTFORK) == 0 && populate(base, arena->bytes))
+    bind_to_node(base, arena->bytes, node);
+    if (madvise(base, arena->bytes, MADV_DONTFORK) == 0 && populate_pages(base, arena->bytes))
         return true;
     munmap(base, arena->bytes);
     return false;
 }
 
-static void describe(struct harp_arena *arena, int shift, int wanted)
+static void write_line(struct harp_arena *arena, int shift, int wanted)
 {
     static const char *const hints[] = {
         [0] = "ordinary pages: no huge ones are free or fit, see /proc/sys/vm/nr_hugepages",
@@ -103,9 +103,9 @@ int harp_arena_open(struct harp_arena *arena, size_t bytes, int node)
         return -ENOMEM;
     node = node == HARP_ARENA_LOCAL ? local_node() : node;
     for (size_t i = 0; i < sizeof shifts / sizeof shifts[0]; i++) {
-        if (!map(arena, bytes, shifts[i], node))
+        if (!map_pages(arena, bytes, shifts[i], node))
             continue;
-        describe(arena, shifts[i], node);
+        write_line(arena, shifts[i], node);
         assert((uintptr_t)arena->base % ORDINARY_BYTES == 0);
         return 0;
     }

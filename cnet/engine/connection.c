@@ -17,7 +17,7 @@ static uint32_t power_of_two(uint32_t least)
     return n;
 }
 
-static struct harp_spsc *ring(uint32_t least, uint32_t item_bytes)
+static struct harp_spsc *new_ring(uint32_t least, uint32_t item_bytes)
 {
     uint32_t capacity = power_of_two(least);
     size_t bytes = (harp_spsc_bytes(capacity, item_bytes) + 127) / 128 * 128;
@@ -30,20 +30,20 @@ static bool take_memory(struct harp_connection *connection,
 {
     const struct harp_connection_config *config = &connection->config;
     size_t session_bytes = (harp_session_size(session) + 63) / 64 * 64;
-    connection->commands = ring(COMMANDS, sizeof(struct harp_command));
-    connection->completions =
-        ring(COMMANDS + 2 * HARP_MESSAGES + config->stream_frames, sizeof(struct harp_completion));
+    connection->commands = new_ring(COMMANDS, sizeof(struct harp_command));
+    connection->completions = new_ring(COMMANDS + 2 * HARP_MESSAGES + config->stream_frames,
+                                       sizeof(struct harp_completion));
     connection->session = aligned_alloc(64, session_bytes);
     connection->eager = aligned_alloc(128, (size_t)HARP_EAGER * session->segment);
     if (!connection->commands || !connection->completions || !connection->session ||
         !connection->eager)
         return false;
     if (config->stream_frames &&
-        !(connection->returns = ring(config->stream_frames, sizeof(uint32_t))))
+        !(connection->returns = new_ring(config->stream_frames, sizeof(uint32_t))))
         return false;
     if (!config->draft_frames)
         return true;
-    connection->drafts = ring(config->draft_frames, sizeof(uint32_t));
+    connection->drafts = new_ring(config->draft_frames, sizeof(uint32_t));
     connection->pieces = calloc(2 * (size_t)config->draft_frames, sizeof *connection->pieces);
     return connection->drafts && connection->pieces;
 }
@@ -96,7 +96,7 @@ static void tell_the_engine(struct harp_connection *connection)
     harp_engine_ring_if_asleep(connection->engine);
 }
 
-static bool command(struct harp_connection *connection, const struct harp_command *command)
+static bool put_command(struct harp_connection *connection, const struct harp_command *command)
 {
     uint32_t put = harp_spsc_put(connection->commands, command, 1);
     assert(put == 1); /* it counts what is open, and there is room for all of that */
@@ -104,7 +104,7 @@ static bool command(struct harp_connection *connection, const struct harp_comman
     return true;
 }
 
-static bool usable(const struct harp_connection *connection)
+static bool is_usable(const struct harp_connection *connection)
 {
     return connection->connected && !connection->closed &&
            connection->engine->generation == harp_generation;
@@ -113,13 +113,14 @@ static bool usable(const struct harp_connection *connection)
 bool harp_send(struct harp_connection *connection, const void *buffer, uint32_t size,
                uint64_t context)
 {
-    if (!usable(connection) || connection->sends_open == HARP_MESSAGES || size > HARP_MESSAGE_MAX)
+    if (!is_usable(connection) || connection->sends_open == HARP_MESSAGES ||
+        size > HARP_MESSAGE_MAX)
         return false;
     connection->sends_open++;
-    return command(connection, &(struct harp_command){.type = HARP_COMMAND_SEND,
-                                                      .size = size,
-                                                      .buffer = (void *)(uintptr_t)buffer,
-                                                      .context = context});
+    return put_command(connection, &(struct harp_command){.type = HARP_COMMAND_SEND,
+                                                          .size = size,
+                                                          .buffer = (void *)(uintptr_t)buffer,
+                                                          .context = context});
 }
 
 bool harp_receive(struct harp_connection *connection, void *buffer, uint32_t capacity,
@@ -127,20 +128,20 @@ bool harp_receive(struct harp_connection *connection, void *buffer, uint32_t cap
 {
     bool left = connection->closed && connection->left_over &&
                 connection->engine->generation == harp_generation;
-    if ((!usable(connection) && !left) || connection->receives_open == HARP_MESSAGES ||
+    if ((!is_usable(connection) && !left) || connection->receives_open == HARP_MESSAGES ||
         connection->config.stream_frames)
         return false;
     connection->left_over -= left;
     connection->receives_open++;
-    return command(connection, &(struct harp_command){.type = HARP_COMMAND_RECEIVE,
-                                                      .size = capacity,
-                                                      .buffer = buffer,
-                                                      .context = context});
+    return put_command(connection, &(struct harp_command){.type = HARP_COMMAND_RECEIVE,
+                                                          .size = capacity,
+                                                          .buffer = buffer,
+                                                          .context = context});
 }
 
 uint32_t harp_drafts(struct harp_connection *connection, uint32_t *frames, uint32_t count)
 {
-    if (!usable(connection) || !connection->drafts)
+    if (!is_usable(connection) || !connection->drafts)
         return 0;
     return harp_spsc_take(connection->drafts, frames, count);
 }
@@ -153,7 +154,7 @@ uint8_t *harp_draft_bytes(const struct harp_connection *connection, uint32_t fra
 bool harp_send_frames(struct harp_connection *connection, const uint32_t *frames, uint32_t size,
                       uint64_t context)
 {
-    if (!usable(connection) || connection->sends_open == HARP_MESSAGES || !connection->drafts ||
+    if (!is_usable(connection) || connection->sends_open == HARP_MESSAGES || !connection->drafts ||
         size > HARP_MESSAGE_MAX)
         return false;
     uint32_t count = size ? (size - 1) / connection->segment + 1 : 0;
@@ -167,10 +168,10 @@ bool harp_send_frames(struct harp_connection *connection, const uint32_t *frames
         pieces[i] = harp_draft_bytes(connection, frames[i]);
     connection->pieces_at += count;
     connection->sends_open++;
-    return command(connection, &(struct harp_command){.type = HARP_COMMAND_SEND_FRAMES,
-                                                      .size = size,
-                                                      .buffer = pieces,
-                                                      .context = context});
+    return put_command(connection, &(struct harp_command){.type = HARP_COMMAND_SEND_FRAMES,
+                                                          .size = size,
+                                                          .buffer = pieces,
+                                                          .context = context});
 }
 
 uint32_t harp_segment(const struct harp_connection *connection)

@@ -59,7 +59,7 @@ void harp_engine_defaults(struct harp_engine_config *config)
                                           .quiet_ns = 200000};
 }
 
-static int check(const struct harp_engine_config *config, char *why)
+static int check_config(const struct harp_engine_config *config, char *why)
 {
     if (config->ports_n < 1 || config->ports_n > HARP_PORTS_MAX)
         return snprintf(why, HARP_WHY_BYTES, "an engine has 1 to %d ports, not %u", HARP_PORTS_MAX,
@@ -172,7 +172,7 @@ static void let_go(struct harp_engine *engine)
     free(engine);
 }
 
-static void enlist(struct harp_engine *engine)
+static void add_to_open_engines(struct harp_engine *engine)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, watch_forks);
@@ -182,7 +182,7 @@ static void enlist(struct harp_engine *engine)
     pthread_mutex_unlock(&open_lock);
 }
 
-static void delist(struct harp_engine *engine)
+static void remove_from_open_engines(struct harp_engine *engine)
 {
     pthread_mutex_lock(&open_lock);
     struct harp_engine **at = &open_engines;
@@ -194,7 +194,7 @@ static void delist(struct harp_engine *engine)
 
 int harp_engine_open(struct harp_engine **out, const struct harp_engine_config *config, char *why)
 {
-    int error = check(config, why);
+    int error = check_config(config, why);
     if (error)
         return error;
     struct harp_engine *engine = aligned_alloc(128, (sizeof *engine + 127) / 128 * 128);
@@ -221,7 +221,7 @@ int harp_engine_open(struct harp_engine **out, const struct harp_engine_config *
         let_go(engine);
         return error;
     }
-    enlist(engine);
+    add_to_open_engines(engine);
     *out = engine;
     return 0;
 }
@@ -231,7 +231,7 @@ void harp_engine_close(struct harp_engine *engine)
     if (engine->generation != harp_generation)
         return; /* the parent's; its memory is not here */
     harp_engine_halt(engine);
-    delist(engine);
+    remove_from_open_engines(engine);
     let_go(engine);
 }
 

@@ -124,7 +124,7 @@ static void *engine_thread(void *argument)
     return NULL;
 }
 
-static int pin(struct harp_engine *engine, char *why)
+static int pin_thread(struct harp_engine *engine, char *why)
 {
     if (engine->config.cpu < 0)
         return 0;
@@ -156,7 +156,7 @@ int harp_engine_start(struct harp_engine *engine, char *why)
         snprintf(why, HARP_WHY_BYTES, "no thread: %s", strerror(error));
         error = -error;
     } else {
-        error = pin(engine, why);
+        error = pin_thread(engine, why);
     }
     if (error)
         harp_engine_halt(engine);

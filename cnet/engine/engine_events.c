@@ -16,7 +16,7 @@ void harp_connection_complete(struct harp_connection *connection,
     connection->notify = true;
 }
 
-static bool execute(struct harp_connection *connection, const struct harp_command *command)
+static bool execute_command(struct harp_connection *connection, const struct harp_command *command)
 {
     struct harp_session *session = connection->session;
     uint32_t slot = connection->sent_next % HARP_MESSAGES;
@@ -100,7 +100,7 @@ void harp_connection_command(struct harp_connection *connection)
     while ((n = harp_spsc_take(connection->commands, commands, 16))) {
         /* What the session refuses after its end is void: CLOSED is the completion of all. */
         for (uint32_t i = 0; i < n; i++)
-            execute(connection, &commands[i]);
+            execute_command(connection, &commands[i]);
         harp_engine_wake(connection->engine, connection);
     }
     if (connection->returns)
@@ -158,7 +158,7 @@ static void on_closed(struct harp_connection *connection, const struct harp_even
         connection->listening->half_open--;
 }
 
-static void report(struct harp_connection *connection, const struct harp_event *event)
+static void report_event(struct harp_connection *connection, const struct harp_event *event)
 {
     struct harp_engine_counters *engine = &connection->engine->stats.stats->engine;
     struct harp_completion completion = {
@@ -201,7 +201,7 @@ void harp_connection_events(struct harp_connection *connection)
         harp_session_poll(connection->session, &event);
         if (event.type == HARP_EVENT_NONE)
             break;
-        report(connection, &event);
+        report_event(connection, &event);
     }
     if (connection->notify && atomic_load(&connection->armed)) {
         atomic_store(&connection->armed, 0);

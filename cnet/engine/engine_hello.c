@@ -25,8 +25,9 @@ static uint64_t key_of_attempt(const struct harp_engine *engine,
 }
 
 /* Answer where a frame came from, though there is no path. */
-static void answer(struct harp_engine *engine, uint8_t port, const struct harp_arrival *arrival,
-                   const struct harp_key *key, const struct harp_frame *frame)
+static void answer_arrival(struct harp_engine *engine, uint8_t port,
+                           const struct harp_arrival *arrival, const struct harp_key *key,
+                           const struct harp_frame *frame)
 {
     char why[HARP_WHY_BYTES];
     struct harp_port *to = engine->ports[port];
@@ -76,9 +77,9 @@ static void tell_addresses(const struct harp_engine *engine, enum harp_family fa
     }
 }
 
-static void make(struct harp_engine *engine, uint8_t port, const struct harp_arrival *arrival,
-                 struct harp_listening *listening, uint8_t path,
-                 const struct harp_parameters *first, uint64_t attempt)
+static void make_connection(struct harp_engine *engine, uint8_t port,
+                            const struct harp_arrival *arrival, struct harp_listening *listening,
+                            uint8_t path, const struct harp_parameters *first, uint64_t attempt)
 {
     struct harp_session_config config;
     harp_engine_session_config(engine, &listening->config,
@@ -135,10 +136,10 @@ static void take_first(struct harp_engine *engine, uint8_t port, const struct ha
     case HARP_WELCOME_DROP:
         return;
     case HARP_WELCOME_COOKIE:
-        answer(engine, port, arrival, &listening->hello, &cookie);
+        answer_arrival(engine, port, arrival, &listening->hello, &cookie);
         return;
     case HARP_WELCOME_MAKE:
-        make(engine, port, arrival, listening, header->path, &first, attempt);
+        make_connection(engine, port, arrival, listening, header->path, &first, attempt);
     }
 }
 
@@ -156,7 +157,7 @@ static void refuse_version(struct harp_engine *engine, uint8_t port,
         return;
     harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_VERSION, 0, header->version,
                       HARP_VERSION);
-    answer(engine, port, arrival, &listening->hello, &notice);
+    answer_arrival(engine, port, arrival, &listening->hello, &notice);
 }
 
 void harp_engine_take_hello(struct harp_engine *engine, uint8_t port,

@@ -4,7 +4,8 @@
 #include "engine/engine_state.h"
 
 /* Whether what a notice quotes was a frame of this connection. */
-static bool quotes(const struct harp_notice *notice, const struct harp_connection *connection)
+static bool quotes_connection(const struct harp_notice *notice,
+                              const struct harp_connection *connection)
 {
     _Static_assert(sizeof notice->quote >= HARP_CONNECTION_BYTES, "it is in there");
     uint64_t id = harp_wire_connection(notice->quote);
@@ -17,7 +18,7 @@ static bool quotes(const struct harp_notice *notice, const struct harp_connectio
 static bool is_refusal(const struct harp_notice *notice, const struct harp_hop *hop)
 {
     for (; hop && notice->type == HARP_NOTICE_REFUSED; hop = hop->next)
-        if (quotes(notice, hop->connection))
+        if (quotes_connection(notice, hop->connection))
             return true;
     return notice->type == HARP_NOTICE_GONE;
 }

@@ -8,7 +8,7 @@
 #define GROUP 64 /* frames of one connection whose tags are checked together */
 
 /* The parts of a datagram in a row: in `scratch` if there are several. Control frames only. */
-static const uint8_t *whole(struct harp_engine *engine, const struct harp_arrival *arrival)
+static const uint8_t *join_parts(struct harp_engine *engine, const struct harp_arrival *arrival)
 {
     if (!arrival->more)
         return arrival->bytes;
@@ -22,9 +22,9 @@ static const uint8_t *whole(struct harp_engine *engine, const struct harp_arriva
 }
 
 /* A frame that holds a streamed chunk is the application's now. */
-static void lend(struct harp_engine *engine, struct harp_connection *connection, uint32_t frame,
-                 const uint8_t *bytes, uint32_t size, const struct harp_header *header,
-                 uint32_t offset)
+static void lend_frame(struct harp_engine *engine, struct harp_connection *connection,
+                       uint32_t frame, const uint8_t *bytes, uint32_t size,
+                       const struct harp_header *header, uint32_t offset)
 {
     harp_frames_move(&engine->frames, frame, HARP_FRAME_ARRIVED, HARP_FRAME_LENT);
     connection->lent++;
@@ -60,14 +60,14 @@ static bool lend_arrival(struct harp_engine *engine, struct harp_connection *con
         }
         bytes = copy;
     }
-    lend(engine, connection, frame, bytes, header->length, header, header->offset);
+    lend_frame(engine, connection, frame, bytes, header->length, header, header->offset);
     return true;
 }
 
 /* Put a fragment of a streamed chunk to the others of it, and lend their frame with the last. */
-static bool reassemble(struct harp_engine *engine, struct harp_connection *connection,
-                       const struct harp_arrival *arrival, const struct harp_header *header,
-                       const struct harp_place *where)
+static bool reassemble_chunk(struct harp_engine *engine, struct harp_connection *connection,
+                             const struct harp_arrival *arrival, const struct harp_header *header,
+                             const struct harp_place *where)
 {
     uint32_t *frame = &connection->assembling[where->entry];
     if (*frame == HARP_NO_FRAME && !harp_frames_take(&engine->frames, HARP_FRAME_DRAFT, frame, 1))
@@ -80,20 +80,20 @@ static bool reassemble(struct harp_engine *engine, struct harp_connection *conne
     if (!where->completes)
         return true;
     harp_frames_move(&engine->frames, *frame, HARP_FRAME_DRAFT, HARP_FRAME_ARRIVED);
-    lend(engine, connection, *frame, bytes, where->chunk_bytes, header, where->offset);
+    lend_frame(engine, connection, *frame, bytes, where->chunk_bytes, header, where->offset);
     *frame = HARP_NO_FRAME;
     return true;
 }
 
-static void place(struct harp_engine *engine, struct harp_connection *connection,
-                  struct harp_arrival *arrival, const struct harp_header *header,
-                  const struct harp_place *where)
+static void place_payload(struct harp_engine *engine, struct harp_connection *connection,
+                          struct harp_arrival *arrival, const struct harp_header *header,
+                          const struct harp_place *where)
 {
     bool holds = true;
     if (where->eager >= 0)
         connection->eager_bytes[where->eager] = header->size;
     if (where->streamed && where->entry >= 0) {
-        holds = reassemble(engine, connection, arrival, header, where);
+        holds = reassemble_chunk(engine, connection, arrival, header, where);
     } else if (where->streamed) {
         holds = lend_arrival(engine, connection, arrival, header);
     } else if (header->length) {
@@ -108,12 +108,12 @@ static void place(struct harp_engine *engine, struct harp_connection *connection
 }
 
 /* A frame whose tag holds. */
-static void take(struct harp_engine *engine, uint8_t port, struct harp_connection *connection,
-                 struct harp_arrival *arrival, const struct harp_header *header)
+static void take_frame(struct harp_engine *engine, uint8_t port, struct harp_connection *connection,
+                       struct harp_arrival *arrival, const struct harp_header *header)
 {
     const uint8_t *body = NULL;
     if (header->type != HARP_DATA && header->length) {
-        const uint8_t *frame = whole(engine, arrival);
+        const uint8_t *frame = join_parts(engine, arrival);
         body = frame + HARP_HEADER_BYTES;
         if (!harp_open_payload(frame, body, header->length))
             return;
@@ -127,7 +127,7 @@ static void take(struct harp_engine *engine, uint8_t port, struct harp_connectio
     struct harp_place where;
     if (harp_session_receive(connection->session, engine->now_ns, arrival->waited_ns, header, body,
                              arrival->marked, &where) == HARP_PLACE)
-        place(engine, connection, arrival, header, &where);
+        place_payload(engine, connection, arrival, header, &where);
     /* To another port of the same host nobody draws a flood that could not go there before. */
     if (move == HARP_MOVE_PORT)
         harp_session_path_rerouted(connection->session, header->path);
@@ -158,7 +158,8 @@ static void take_group(struct harp_engine *engine, uint8_t port, struct harp_con
 #endif
     for (size_t i = 0; i < count; i++)
         if (holds >> i & 1)
-            take(engine, port, connection, &engine->arrivals[which[i]], &engine->headers[which[i]]);
+            take_frame(engine, port, connection, &engine->arrivals[which[i]],
+                       &engine->headers[which[i]]);
         else
             harp_count(&engine->stats.stats->engine.bad_tag, 1);
 }
@@ -187,7 +188,7 @@ static void take_all(struct harp_engine *engine, uint8_t port, size_t count)
                 ? HARP_WIRE_SHORT
                 : harp_header_decode(arrival->bytes, harp_arrival_bytes(arrival), header);
         if (error == HARP_WIRE_VERSION || (error == HARP_WIRE_OK && is_hello(header->type))) {
-            harp_engine_take_hello(engine, port, arrival, header, whole(engine, arrival));
+            harp_engine_take_hello(engine, port, arrival, header, join_parts(engine, arrival));
             continue;
         }
         if (error != HARP_WIRE_OK) {

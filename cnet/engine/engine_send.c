@@ -7,7 +7,7 @@
 
 /* Where a frame goes: its path's hop, or that of another path while its own has not been heard of.
  * ACCEPT goes back where FIRST came from, be that a path that we have or not. */
-static const struct harp_hop *way(const struct harp_connection *connection, uint8_t path)
+static const struct harp_hop *find_way_out(const struct harp_connection *connection, uint8_t path)
 {
     if (path > connection->config.paths)
         path = (uint8_t)connection->config.paths;
@@ -100,7 +100,7 @@ void harp_engine_write_control(struct harp_engine *engine, struct harp_port *por
 static void write_frame(struct harp_engine *engine, struct harp_connection *connection,
                         const struct harp_frame *frame)
 {
-    const struct harp_hop *hop = way(connection, frame->path);
+    const struct harp_hop *hop = find_way_out(connection, frame->path);
     if (!hop)
         return;
     struct harp_port *port = engine->ports[hop->port];

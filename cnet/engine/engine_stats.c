@@ -18,8 +18,8 @@ static bool worth_recording(uint64_t sum, uint64_t *recorded)
     return true;
 }
 
-static void record(struct harp_engine *engine, enum harp_recorder_what what, uint64_t id,
-                   uint64_t a, uint64_t b)
+static void record_event(struct harp_engine *engine, enum harp_recorder_what what, uint64_t id,
+                         uint64_t a, uint64_t b)
 {
     harp_recorder_add(engine->recorder, engine->now_ns, what, id, a, b);
 }
@@ -31,13 +31,13 @@ static void note_path(struct harp_connection *connection, uint32_t path,
     uint64_t bit = UINT64_C(1) << path;
     bool dead = !info->alive, retired = info->retired || info->off_queue;
     if (dead != !!(connection->paths_dead & bit)) {
-        record(engine, dead ? HARP_RECORD_PATH_DIED : HARP_RECORD_PATH_BACK, connection->id, path,
-               info->smoothed_ns);
+        record_event(engine, dead ? HARP_RECORD_PATH_DIED : HARP_RECORD_PATH_BACK, connection->id,
+                     path, info->smoothed_ns);
         connection->paths_dead ^= bit;
     }
     if (retired != !!(connection->paths_retired & bit)) {
-        record(engine, retired ? HARP_RECORD_PATH_RETIRED : HARP_RECORD_PATH_UNRETIRED,
-               connection->id, path, info->off_queue);
+        record_event(engine, retired ? HARP_RECORD_PATH_RETIRED : HARP_RECORD_PATH_UNRETIRED,
+                     connection->id, path, info->off_queue);
         connection->paths_retired ^= bit;
     }
 }
@@ -82,7 +82,8 @@ static void publish_connection(struct harp_connection *connection)
                                      .counters = *harp_session_count(connection->session)};
     add_paths(connection, &row);
     if (worth_recording(row.counters.lost + row.counters.spurious, &connection->lost_recorded))
-        record(engine, HARP_RECORD_LOST, connection->id, row.counters.lost, row.counters.spurious);
+        record_event(engine, HARP_RECORD_LOST, connection->id, row.counters.lost,
+                     row.counters.spurious);
     memcpy(row.peer, connection->peer, sizeof row.peer);
     harp_count(&engine->stats.stats->engine.visits, 1);
     if (connection->index < HARP_STATS_SESSIONS)
@@ -102,7 +103,7 @@ void harp_engine_publish(struct harp_engine *engine, uint32_t most)
     }
     harp_count(&stats->engine.tended_ns, engine->now_ns - stats->engine.tended_ns);
     if (worth_recording(stats->engine.bad_tag + stats->engine.strangers, &engine->bad_recorded))
-        record(engine, HARP_RECORD_BAD, 0, stats->engine.bad_tag, stats->engine.strangers);
+        record_event(engine, HARP_RECORD_BAD, 0, stats->engine.bad_tag, stats->engine.strangers);
 }
 
 void harp_engine_dump(struct harp_engine *engine)

@@ -112,7 +112,7 @@ static void drive_due(struct harp_engine *engine)
     harp_schedule_end(schedule, engine->now_ns);
 }
 
-static void tend(struct harp_engine *engine)
+static void tend_ports(struct harp_engine *engine)
 {
     engine->tend_ns = engine->now_ns + HARP_TEND_NS;
     for (uint8_t p = 0; p < engine->ports_n; p++) {
@@ -139,7 +139,7 @@ bool harp_engine_turn(struct harp_engine *engine)
     for (uint32_t p = 0; p < engine->ports_n; p++)
         engine->ports[p]->ops->flush(engine->ports[p], engine->now_ns);
     if (engine->now_ns >= engine->tend_ns)
-        tend(engine);
+        tend_ports(engine);
     struct harp_engine_counters *counters = &engine->stats.stats->engine;
     harp_count(&counters->turns, 1);
     harp_count(&counters->busy_turns, engine->moved);

@@ -25,7 +25,7 @@ bool harp_parts_copy(const struct harp_arrival *arrival, uint8_t *to)
     return harp_open_crc(arrival->bytes, crc);
 }
 
-static bool holds(const struct harp_arrival *arrival)
+static bool crc_holds(const struct harp_arrival *arrival)
 {
     uint32_t crc = 0;
     size_t bytes;
@@ -41,7 +41,7 @@ bool harp_parts_copy_lines(const struct harp_arrival *arrival, uint8_t *to)
 {
     uint8_t line[HARP_LINE_BYTES];
     size_t held = 0, bytes;
-    if (!holds(arrival))
+    if (!crc_holds(arrival))
         return false;
     for (uint32_t i = 0; i <= arrival->more; i++) {
         const uint8_t *from = payload_of(arrival, i, &bytes);

@@ -15,19 +15,19 @@ static uint64_t clock_ns(clockid_t clock)
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-static uint8_t *buffer(const struct harp_perf *perf, bool out, uint64_t message)
+static uint8_t *buffer_of(const struct harp_perf *perf, bool out, uint64_t message)
 {
     uint64_t slot = message % perf->window + (out ? perf->window : 0);
     return perf->memory + slot * perf->size;
 }
 
-static void number(const struct harp_perf *perf, uint8_t *bytes, uint64_t message)
+static void write_number(const struct harp_perf *perf, uint8_t *bytes, uint64_t message)
 {
     if (perf->size >= sizeof message)
         memcpy(bytes, &message, sizeof message);
 }
 
-static void expect(struct harp_perf *perf, const uint8_t *bytes, uint64_t message)
+static void check_message(struct harp_perf *perf, const uint8_t *bytes, uint64_t message)
 {
     uint64_t value;
     if (perf->size < sizeof value)
@@ -49,7 +49,7 @@ static bool send_drafts(struct harp_connection *connection, struct harp_perf *pe
     if (perf->frames_n < count)
         return false;
     if (count)
-        number(perf, harp_draft_bytes(connection, perf->frames[0]), perf->sent);
+        write_number(perf, harp_draft_bytes(connection, perf->frames[0]), perf->sent);
     if (!harp_send_frames(connection, perf->frames, perf->size, perf->sent))
         return false;
     perf->frames_n = 0;
@@ -64,8 +64,8 @@ static bool send_one(struct harp_connection *connection, struct harp_perf *perf)
     }
     if (perf->drafts)
         return false;
-    uint8_t *bytes = buffer(perf, true, perf->sent);
-    number(perf, bytes, perf->sent);
+    uint8_t *bytes = buffer_of(perf, true, perf->sent);
+    write_number(perf, bytes, perf->sent);
     if (!harp_send(connection, bytes, perf->size, perf->sent))
         return false;
     perf->sent++;
@@ -73,7 +73,7 @@ static bool send_one(struct harp_connection *connection, struct harp_perf *perf)
 }
 
 /* Send and post what the run may have under way now. */
-static void feed(struct harp_connection *connection, struct harp_perf *perf)
+static void hand_over(struct harp_connection *connection, struct harp_perf *perf)
 {
     uint64_t due = perf->messages; /* to be sent by now */
     if (perf->role == HARP_PERF_RECEIVE)
@@ -84,7 +84,7 @@ static void feed(struct harp_connection *connection, struct harp_perf *perf)
         due = perf->received < due ? perf->received + 1 : due;
     while (perf->role != HARP_PERF_SEND && !perf->streamed && perf->posted < perf->messages &&
            perf->posted < perf->received + perf->window &&
-           harp_receive(connection, buffer(perf, false, perf->posted), perf->size, perf->posted))
+           harp_receive(connection, buffer_of(perf, false, perf->posted), perf->size, perf->posted))
         perf->posted++;
     while (perf->sent < due && perf->sent < perf->sent_done + perf->window) {
         if (perf->role == HARP_PERF_PING)
@@ -94,10 +94,10 @@ static void feed(struct harp_connection *connection, struct harp_perf *perf)
     }
 }
 
-static void received(struct harp_perf *perf, const struct harp_completion *done)
+static void count_received(struct harp_perf *perf, const struct harp_completion *done)
 {
     if (!perf->streamed)
-        expect(perf, buffer(perf, false, perf->received), perf->received);
+        check_message(perf, buffer_of(perf, false, perf->received), perf->received);
     if (done->size != perf->size)
         perf->failed = HARP_PERF_BAD;
     if (perf->role == HARP_PERF_PING)
@@ -106,7 +106,7 @@ static void received(struct harp_perf *perf, const struct harp_completion *done)
 }
 
 /* Take completions; how many there were. */
-static size_t collect(struct harp_connection *connection, struct harp_perf *perf)
+static size_t take_completions(struct harp_connection *connection, struct harp_perf *perf)
 {
     struct harp_completion done[BATCH];
     uint32_t lent[BATCH], lent_n = 0;
@@ -119,10 +119,10 @@ static size_t collect(struct harp_connection *connection, struct harp_perf *perf
         case HARP_COMPLETION_CHUNK: /* with RECEIVE of a later message, perhaps */
             lent[lent_n++] = done[i].frame;
             if (done[i].offset == 0 && perf->role != HARP_PERF_RECEIVE)
-                expect(perf, done[i].bytes, perf->received);
+                check_message(perf, done[i].bytes, perf->received);
             break;
         case HARP_COMPLETION_RECEIVED:
-            received(perf, &done[i]);
+            count_received(perf, &done[i]);
             break;
         case HARP_COMPLETION_CLOSED:
             perf->failed = HARP_PERF_CLOSED;
@@ -135,7 +135,7 @@ static size_t collect(struct harp_connection *connection, struct harp_perf *perf
     return count;
 }
 
-static bool finished(const struct harp_perf *perf)
+static bool is_finished(const struct harp_perf *perf)
 {
     bool sends = perf->role != HARP_PERF_RECEIVE, receives = perf->role != HARP_PERF_SEND;
     return (!sends || perf->sent_done == perf->messages) &&
@@ -148,10 +148,10 @@ uint32_t harp_perf_run(struct harp_connection *connection, struct harp_engine *e
     uint64_t cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID), start_ns = clock_ns(CLOCK_MONOTONIC);
     if (!perf->begin_ns)
         perf->begin_ns = start_ns;
-    for (uint32_t turn = 1, busy = 0; !perf->failed && !finished(perf); turn++) {
-        feed(connection, perf);
+    for (uint32_t turn = 1, busy = 0; !perf->failed && !is_finished(perf); turn++) {
+        hand_over(connection, perf);
         busy += harp_engine_drive(engine);
-        busy += collect(connection, perf) > 0;
+        busy += take_completions(connection, perf) > 0;
         if (turn % TURNS)
             continue;
         if (!busy)
@@ -164,5 +164,5 @@ uint32_t harp_perf_run(struct harp_connection *connection, struct harp_engine *e
     perf->cpu_ns += clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_ns;
     if (perf->failed)
         return perf->failed;
-    return finished(perf) ? HARP_PERF_DONE : HARP_PERF_MORE;
+    return is_finished(perf) ? HARP_PERF_DONE : HARP_PERF_MORE;
 }

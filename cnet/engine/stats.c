@@ -90,7 +90,7 @@ static int create_file(struct harp_stats_file *file)
 }
 
 /* Files of processes that died long ago and that nobody has forgotten. */
-static void sweep(void)
+static void remove_leftovers(void)
 {
     struct stat about;
     time_t old = time(NULL) - KEPT_SECONDS;
@@ -107,7 +107,7 @@ static void sweep(void)
 int harp_stats_create(struct harp_stats_file *file, const char *name)
 {
     *file = (struct harp_stats_file){.owner = getpid()};
-    sweep();
+    remove_leftovers();
     file->fd = create_file(file);
     int flags = file->fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
     struct harp_stats *stats = mmap(NULL, sizeof *stats, PROT_READ | PROT_WRITE,

@@ -47,7 +47,7 @@ static uint16_t count_paths(const struct device *device)
     return (uint16_t)(paths < HARP_PATHS_MAX ? paths : HARP_PATHS_MAX);
 }
 
-static void configure(const struct device *device, struct harp_connection_config *config)
+static void configure_connection(const struct device *device, struct harp_connection_config *config)
 {
     harp_connection_defaults(config);
     config->paths = count_paths(device);
@@ -58,7 +58,7 @@ static void configure(const struct device *device, struct harp_connection_config
 }
 
 /* What every call that opens something needs: a device whose engines are there. */
-static enum nccl_result enter(const char *call, int device)
+static enum nccl_result begin_call(const char *call, int device)
 {
     connect_sweep();
     if (plugin.forked)
@@ -78,14 +78,14 @@ static enum nccl_result begin_to_listen(int number, void *handle, void **listeni
     struct handle made = {.magic = HANDLE_MAGIC, .layout = HANDLE_LAYOUT};
     struct harp_connection_config config;
     char why[HARP_WHY_BYTES];
-    enum nccl_result result = enter("listen", number);
+    enum nccl_result result = begin_call("listen", number);
     if (result != NCCL_SUCCESS)
         return result;
     struct device *device = &plugin.devices[number];
     struct comm *comm = comm_new(COMM_LISTENING, device, engines_next(device));
     if (!comm)
         return plugin_fail(NCCL_SYSTEM_ERROR, "listen: no memory");
-    configure(device, &config);
+    configure_connection(device, &config);
     int error = harp_listen(comm->engine, &config, &comm->listening, &made.harp, why);
     if (error) {
         free(comm);
@@ -121,7 +121,7 @@ static void unlink_attempt(struct attempt *attempt)
     free(attempt);
 }
 
-static void abandon(struct attempt *attempt)
+static void abandon_attempt(struct attempt *attempt)
 {
     comm_let_go(attempt->comm);
     free(attempt->comm);
@@ -132,13 +132,13 @@ static enum nccl_result begin_to_connect(int number, int traffic_class, struct h
 {
     struct harp_connection_config config;
     char why[HARP_WHY_BYTES];
-    enum nccl_result result = enter("connect", number);
+    enum nccl_result result = begin_call("connect", number);
     if (result != NCCL_SUCCESS || plugin.attempts_n == ATTEMPTS)
         return result; /* too many at once: NCCL asks again */
     struct device *device = &plugin.devices[number];
     struct comm *comm = comm_new(COMM_SENDING, device, engines_next(device));
     struct attempt *attempt = calloc(1, sizeof *attempt);
-    configure(device, &config);
+    configure_connection(device, &config);
     if (traffic_class >= 0 && traffic_class <= UINT8_MAX)
         config.traffic_class = (uint8_t)traffic_class;
     int error = comm && attempt
@@ -174,7 +174,7 @@ static enum nccl_result look_after(struct attempt *attempt, struct handle *handl
     handle->attempt = 0;
     if (completion.type != HARP_COMPLETION_CONNECTED) {
         enum nccl_result result = plugin_ended(comm, completion.reason);
-        abandon(attempt);
+        abandon_attempt(attempt);
         return result;
     }
     order_begin(comm);
@@ -296,7 +296,7 @@ static void say_what_it_did(const struct comm *comm)
 
 /* A receiving end that has got all stays until the sending end has closed: were the last
  * acknowledgement lost, a CLOSE of ours would tell that end that its messages are, too. */
-static bool lingers(const struct comm *comm)
+static bool has_peer_to_await(const struct comm *comm)
 {
     return comm->kind == COMM_RECEIVING && comm_lives(comm) && !comm->closed &&
            comm->failed == NCCL_SUCCESS && comm_idle(comm) && !plugin.forked;
@@ -309,7 +309,7 @@ static enum nccl_result close_comm(struct comm *comm, enum comm_kind kind, const
     pthread_mutex_lock(&plugin.lock);
     plugin.open -= comm->life == plugin.life;
     say_what_it_did(comm);
-    if (lingers(comm)) {
+    if (has_peer_to_await(comm)) {
         comm->until_ns = plugin_now_ns() + timeout_ns();
         comm->next = plugin.lingering;
         plugin.lingering = comm;
@@ -332,7 +332,7 @@ enum nccl_result plugin_close_receive(void *receiving)
     return close_comm(receiving, COMM_RECEIVING, "closeRecv");
 }
 
-static bool parted(struct comm *comm)
+static bool is_parted(struct comm *comm)
 {
     struct harp_completion completion;
     while (harp_poll(comm->connection, &completion, 1))
@@ -346,7 +346,7 @@ static void sweep_lingering(void)
     struct comm **at = &plugin.lingering;
     while (*at) {
         struct comm *comm = *at;
-        if (!parted(comm)) {
+        if (!is_parted(comm)) {
             at = &comm->next;
             continue;
         }
@@ -364,7 +364,7 @@ void connect_sweep(void)
     for (struct attempt *at = plugin.attempts, *next; at; at = next) {
         next = at->next;
         if (now_ns - at->asked_ns > timeout_ns())
-            abandon(at);
+            abandon_attempt(at);
     }
     sweep_lingering();
 }
@@ -375,7 +375,7 @@ void connect_give_up(void)
     if (plugin.forked)
         return;
     while (plugin.attempts)
-        abandon(plugin.attempts);
+        abandon_attempt(plugin.attempts);
     for (struct comm *at = plugin.lingering; at; at = at->next)
         at->until_ns = at->until_ns < until_ns ? at->until_ns : until_ns;
     while (plugin.lingering) {

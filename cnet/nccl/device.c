@@ -148,7 +148,7 @@ static int resort_of(const char *interface)
 }
 
 /* Why an interface cannot be a device; "" if it can. */
-static const char *unfit(const char *interface, unsigned flags)
+static const char *why_unfit(const char *interface, unsigned flags)
 {
     return !(flags & IFF_UP)                      ? " (down)"
            : !(flags & LOWER_UP)                  ? " (no carrier)"
@@ -174,7 +174,7 @@ static void add_interfaces(const struct ifaddrs *all, int family, const char *na
         struct nic new = {.node = HARP_ARENA_LOCAL};
         if (!at->ifa_addr || at->ifa_addr->sa_family != family || !read_name(at, new.name) ||
             !(*names ? settings_match(names, new.name) : resort_of(new.name) == resort) ||
-            *unfit(new.name, at->ifa_flags) || !read_address(at->ifa_addr, &new.address))
+            *why_unfit(new.name, at->ifa_flags) || !read_address(at->ifa_addr, &new.address))
             continue;
         find_card(new.name, new.card);
         if (is_known_card(new.card) || plugin.nics_n == PLUGIN_DEVICES)
@@ -193,7 +193,7 @@ static enum nccl_result none_found(const struct ifaddrs *all)
         if (at->ifa_addr && at->ifa_addr->sa_family == AF_INET && used + 40 < sizeof names &&
             read_name(at, name))
             used += (size_t)snprintf(names + used, sizeof names - used, " %s%s", name,
-                                     unfit(name, at->ifa_flags));
+                                     why_unfit(name, at->ifa_flags));
     }
     return plugin_fail(NCCL_SYSTEM_ERROR,
                        "no interface that has carrier and an address fits HARP_IFNAME \"%.100s\"; "

@@ -65,8 +65,8 @@ static void configure_port(const struct nic *nic, bool xdp, struct harp_engine_p
     port->config.busy_poll_us = (uint32_t)settings->busy_poll_us;
 }
 
-static void configure(struct device *device, uint32_t index, bool xdp,
-                      struct harp_engine_config *config)
+static void configure_engine(struct device *device, uint32_t index, bool xdp,
+                             struct harp_engine_config *config)
 {
     const struct settings *settings = &plugin.settings;
     uint32_t of_process = count_engines_before(device) + index;
@@ -109,7 +109,7 @@ static int open_one(struct device *device, uint32_t index, char *why, char *not_
     bool automatic = plugin.settings.port == PORT_AUTO;
     *not_xdp = 0;
     if (!automatic || may_have_zero_copy(device, not_xdp)) {
-        configure(device, index, automatic || plugin.settings.port == PORT_XDP, &config);
+        configure_engine(device, index, automatic || plugin.settings.port == PORT_XDP, &config);
         for (uint32_t i = 0; i < config.ports_n; i++)
             config.ports[i].config.zero_copy_only = automatic;
         int error = harp_engine_open(engine, &config, why);
@@ -119,7 +119,7 @@ static int open_one(struct device *device, uint32_t index, char *why, char *not_
             return error;
         snprintf(not_xdp, HARP_WHY_BYTES, "%s", why);
     }
-    configure(device, index, false, &config);
+    configure_engine(device, index, false, &config);
     return harp_engine_open(engine, &config, why);
 }
 
@@ -175,7 +175,7 @@ static void decide_how_many(struct device *device, const struct cores *cores)
 
 /* How engines are driven, and how many each device is to have: of all, since they take CPUs in
  * turn. */
-static void decide(void)
+static void decide_engines(void)
 {
     struct cores cores;
     cores_find(&cores);
@@ -201,7 +201,7 @@ enum nccl_result engines_open(struct device *device)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     char why[HARP_WHY_BYTES], not_xdp[HARP_WHY_BYTES];
     if (!device->engines_n)
-        decide();
+        decide_engines();
     for (uint32_t i = 0; i < device->engines_n; i++) {
         if (device->engines[i])
             continue;

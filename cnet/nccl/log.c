@@ -7,7 +7,7 @@
 
 #define LINE_BYTES 900 /* NCCL cuts lines at 1024 with what it writes before them */
 
-static void say(enum nccl_log_level level, const char *format, va_list arguments)
+static void write_line(enum nccl_log_level level, const char *format, va_list arguments)
 {
     char line[LINE_BYTES];
     vsnprintf(line, sizeof line, format, arguments);
@@ -21,7 +21,7 @@ void plugin_info(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    say(NCCL_LOG_INFO, format, arguments);
+    write_line(NCCL_LOG_INFO, format, arguments);
     va_end(arguments);
 }
 
@@ -29,7 +29,7 @@ void plugin_warn(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    say(NCCL_LOG_WARN, format, arguments);
+    write_line(NCCL_LOG_WARN, format, arguments);
     va_end(arguments);
 }
 
@@ -37,7 +37,7 @@ enum nccl_result plugin_fail(enum nccl_result result, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    say(NCCL_LOG_WARN, format, arguments);
+    write_line(NCCL_LOG_WARN, format, arguments);
     va_end(arguments);
     return result;
 }

@@ -44,14 +44,15 @@
 
 /* ---- Announcements ---- */
 
-static struct announcement *control(struct comm *comm, uint32_t number)
+static struct announcement *announcement_at(struct comm *comm, uint32_t number)
 {
     return &comm->controls[number % PLUGIN_CONTROLS];
 }
 
 static void post_control(struct comm *comm, uint32_t number)
 {
-    harp_receive(comm->connection, control(comm, number), sizeof(struct announcement), OF_CONTROL);
+    harp_receive(comm->connection, announcement_at(comm, number), sizeof(struct announcement),
+                 OF_CONTROL);
 }
 
 void order_begin(struct comm *comm)
@@ -81,7 +82,7 @@ static bool makes_sense(const struct announcement *news, uint32_t bytes)
 /* Sending end: the next announcement has come. */
 void order_announced(struct comm *comm, uint32_t bytes)
 {
-    if (!makes_sense(control(comm, comm->controls_tail++), bytes))
+    if (!makes_sense(announcement_at(comm, comm->controls_tail++), bytes))
         comm->failed = plugin_fail(
             NCCL_REMOTE_ERROR, "the other rank announced a receive that makes no sense: install "
                                "the same version of HARP on all hosts");
@@ -95,7 +96,7 @@ static void raise_posted(struct comm *comm, uint32_t n)
         comm->run_posted = n;
 }
 
-static void heed(struct comm *comm, const struct announcement *news)
+static void take_announcement(struct comm *comm, const struct announcement *news)
 {
     if (news->type == ANNOUNCE_RUN) {
         comm->run = true;
@@ -115,10 +116,10 @@ static void heed(struct comm *comm, const struct announcement *news)
 static const struct announcement *first_group(struct comm *comm)
 {
     while (comm->controls_head != comm->controls_tail) {
-        const struct announcement *news = control(comm, comm->controls_head);
+        const struct announcement *news = announcement_at(comm, comm->controls_head);
         if (news->type == ANNOUNCE_GROUP)
             return news;
-        heed(comm, news);
+        take_announcement(comm, news);
         post_control(comm, comm->controls_head++);
     }
     return NULL;
@@ -141,7 +142,7 @@ static uint32_t count_places(struct comm *comm, int tag)
 {
     uint32_t places = 0, taken = 0;
     for (uint32_t number = comm->controls_head; number != comm->controls_tail; number++) {
-        const struct announcement *group = control(comm, number);
+        const struct announcement *group = announcement_at(comm, number);
         uint32_t first = number == comm->controls_head ? comm->sent_of_group : 0;
         for (uint32_t i = first; i < group->n; i++)
             places += group->tags[i] == tag;
@@ -267,9 +268,9 @@ bool order_prepare(struct comm *comm)
 }
 
 /* HARP takes it: no more are under way than the ring has places, unless the connection ended. */
-static void announce(struct comm *comm, const struct announcement *news)
+static void send_announcement(struct comm *comm, const struct announcement *news)
 {
-    struct announcement *place = control(comm, comm->controls_tail++);
+    struct announcement *place = announcement_at(comm, comm->controls_tail++);
     *place = *news;
     harp_send(comm->connection, place, control_bytes(place), OF_CONTROL);
 }
@@ -279,7 +280,7 @@ static void leave_run(struct comm *comm)
     struct announcement leave = {.type = ANNOUNCE_LEAVE, .n = comm->run_n};
     memcpy(leave.mark, comm->mark, MARK_BYTES);
     comm->leave = comm->controls_tail;
-    announce(comm, &leave);
+    send_announcement(comm, &leave);
     comm->posting = POSTING_LEAVE;
 }
 
@@ -299,8 +300,8 @@ bool order_may_post(struct comm *comm, const struct receive *receive)
         comm->posting = fits ? POSTING_RUN : POSTING_GROUPS;
         comm->run_tag = receive->tags[0];
         if (fits)
-            announce(comm,
-                     &(struct announcement){.type = ANNOUNCE_RUN, .n = 1, .tags = {comm->run_tag}});
+            send_announcement(comm, &(struct announcement){
+                                        .type = ANNOUNCE_RUN, .n = 1, .tags = {comm->run_tag}});
     } else if (comm->posting == POSTING_RUN && !fits) {
         leave_run(comm);
     }
@@ -313,14 +314,14 @@ void order_posted(struct comm *comm, const struct receive *receive,
     bool large = false;
     if (comm->posting == POSTING_GROUPS) {
         if (group->n)
-            announce(comm, group);
+            send_announcement(comm, group);
         return;
     }
     for (uint32_t i = 0; i < receive->request->n; i++)
         large |= receive->sizes[i] > LARGE_BYTES;
     comm->run_n += receive->request->n;
     if (large)
-        announce(comm, &(struct announcement){.type = ANNOUNCE_POSTED, .n = comm->run_n});
+        send_announcement(comm, &(struct announcement){.type = ANNOUNCE_POSTED, .n = comm->run_n});
 }
 
 /* Not before the sending end has heard of LEAVE, or it could send ever more. */

@@ -30,7 +30,7 @@ static void say_device(int number)
 }
 
 /* Settings and devices are read once, by the first communicator. */
-static enum nccl_result start(void)
+static enum nccl_result start_plugin(void)
 {
     char why[SETTINGS_TEXT_BYTES];
     if (!settings_read(&plugin.settings, plugin_warn, why, sizeof why))
@@ -52,13 +52,13 @@ enum nccl_result plugin_init(nccl_logger logger, nccl_profiler profiler)
         plugin.forked  ? plugin_fail(NCCL_INVALID_USAGE, "a child of fork cannot use HARP: start "
                                                           "workers by spawn or exec")
         : plugin.ready ? NCCL_SUCCESS
-                       : start();
+                       : start_plugin();
     plugin.users += result == NCCL_SUCCESS;
     pthread_mutex_unlock(&plugin.lock);
     return result;
 }
 
-static void stop(void)
+static void stop_plugin(void)
 {
     connect_give_up();
     engines_close();
@@ -71,7 +71,7 @@ enum nccl_result plugin_finalize(void)
 {
     pthread_mutex_lock(&plugin.lock);
     if (plugin.users && --plugin.users == 0)
-        stop();
+        stop_plugin();
     pthread_mutex_unlock(&plugin.lock);
     return NCCL_SUCCESS;
 }
@@ -82,7 +82,7 @@ __attribute__((destructor)) static void unload(void)
 {
     plugin.logger = NULL; /* NCCL may be gone */
     if (plugin.ready && !plugin.open)
-        stop();
+        stop_plugin();
 }
 
 enum nccl_result plugin_devices(int *count)

@@ -170,7 +170,7 @@ static bool read_value(const struct setting *setting, const char *text, void *at
 
 /* ---- Names ---- */
 
-static const struct setting *find(const char *name)
+static const struct setting *find_setting(const char *name)
 {
     for (int i = 0; i < LIST_N; i++)
         if (strcmp(list[i].name, name) == 0)
@@ -179,7 +179,7 @@ static const struct setting *find(const char *name)
 }
 
 /* Letters to insert, delete or replace to make one of the other (Levenshtein). */
-static uint32_t distance(const char *a, const char *b)
+static uint32_t edit_distance(const char *a, const char *b)
 {
     uint32_t row[NAME_LONGEST + 1];
     size_t length = strnlen(b, NAME_LONGEST);
@@ -198,11 +198,11 @@ static uint32_t distance(const char *a, const char *b)
     return row[length];
 }
 
-static const char *nearest(const char *name)
+static const char *nearest_name(const char *name)
 {
     const struct setting *best = &list[0];
     for (int i = 1; i < LIST_N; i++)
-        if (distance(name, list[i].name) < distance(name, best->name))
+        if (edit_distance(name, list[i].name) < edit_distance(name, best->name))
             best = &list[i];
     return best->name;
 }
@@ -222,10 +222,10 @@ static void say_allowed(const struct setting *setting, const char *value, char *
         snprintf(out, HARP_WHY_BYTES, "possible is %s", setting->allowed);
 }
 
-static bool set(struct settings *settings, const char *where, const char *name, const char *value,
-                char *why, size_t room)
+static bool set_value(struct settings *settings, const char *where, const char *name,
+                      const char *value, char *why, size_t room)
 {
-    const struct setting *setting = find(name);
+    const struct setting *setting = find_setting(name);
     char instead[HARP_WHY_BYTES];
     if (!*value || read_value(setting, value, (char *)settings + setting->at))
         return true;
@@ -234,7 +234,7 @@ static bool set(struct settings *settings, const char *where, const char *name, 
     return false;
 }
 
-static char *trim(char *text)
+static char *trim_spaces(char *text)
 {
     while (isspace((unsigned char)*text))
         text++;
@@ -247,7 +247,7 @@ static char *trim(char *text)
 static bool read_line(struct settings *settings, char *line, const char *where,
                       void (*warn)(const char *format, ...), char *why, size_t room)
 {
-    char *name = trim(line), *equals = strchr(name, '=');
+    char *name = trim_spaces(line), *equals = strchr(name, '=');
     if (!*name || *name == '#')
         return true;
     if (!equals) {
@@ -255,21 +255,21 @@ static bool read_line(struct settings *settings, char *line, const char *where,
         return false;
     }
     *equals = 0;
-    name = trim(name);
-    const struct setting *setting = find(name);
+    name = trim_spaces(name);
+    const struct setting *setting = find_setting(name);
     if (setting && setting->kind == ELSEWHERE) {
         snprintf(why, room, "%s%s is not for a file: possible is %s", where, name,
                  setting->allowed);
         return false;
     }
     if (setting)
-        return set(settings, where, name, trim(equals + 1), why, room);
+        return set_value(settings, where, name, trim_spaces(equals + 1), why, room);
     warn("%s%s is not known and changes nothing; the nearest name is %s", where, name,
-         nearest(name));
+         nearest_name(name));
     return true;
 }
 
-static bool unreadable(const char *path, char *why, size_t room)
+static bool is_unreadable(const char *path, char *why, size_t room)
 {
     snprintf(why, room, "the file of settings %.200s cannot be read: %s", path, strerror(errno));
     return false;
@@ -283,7 +283,7 @@ static bool read_file(struct settings *settings, void (*warn)(const char *format
     if (!file && path != asked && (errno == ENOENT || errno == ENOTDIR))
         return true;
     if (!file)
-        return unreadable(path, why, room);
+        return is_unreadable(path, why, room);
     char *line = NULL, where[160];
     size_t line_room = 0;
     bool right = true;
@@ -292,7 +292,7 @@ static bool read_file(struct settings *settings, void (*warn)(const char *format
         right = read_line(settings, line, where, warn, why, room);
     }
     if (right && !feof(file))
-        right = unreadable(path, why, room);
+        right = is_unreadable(path, why, room);
     free(line);
     fclose(file);
     return right;
@@ -307,10 +307,10 @@ static bool read_environment(struct settings *settings, void (*warn)(const char 
         if (strncmp(*at, "HARP_", 5) != 0 || !equals)
             continue;
         snprintf(name, sizeof name, "%.*s", (int)(equals - *at), *at);
-        if (!find(name))
+        if (!find_setting(name))
             warn("%s is not known and changes nothing; the nearest name is %s", name,
-                 nearest(name));
-        else if (!set(settings, "", name, equals + 1, why, room))
+                 nearest_name(name));
+        else if (!set_value(settings, "", name, equals + 1, why, room))
             return false;
     }
     return true;

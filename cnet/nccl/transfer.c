@@ -152,7 +152,7 @@ static void post_what_waited(struct comm *comm)
 
 /* ---- Completions ---- */
 
-static void complete(struct comm *comm, const struct harp_completion *completion)
+static void take_completion(struct comm *comm, const struct harp_completion *completion)
 {
     switch (completion->type) {
     case HARP_COMPLETION_SENT:
@@ -189,7 +189,7 @@ static void take_completions(struct comm *comm)
     while (n == POLL && comm_lives(comm)) {
         n = harp_poll(comm->connection, completions, POLL);
         for (size_t i = 0; i < n; i++)
-            complete(comm, &completions[i]);
+            take_completion(comm, &completions[i]);
     }
     if (!comm_lives(comm))
         return;
@@ -204,7 +204,7 @@ static void take_completions(struct comm *comm)
         post_what_waited(comm);
 }
 
-static void progress(struct comm *comm)
+static void drive_engine(struct comm *comm)
 {
     if (plugin.drives)
         harp_engine_drive(comm->engine);
@@ -213,7 +213,7 @@ static void progress(struct comm *comm)
 
 /* Why nothing more will happen on this comm; NCCL_SUCCESS if it may, be it that messages which came
  * before the end are still to be received. Said once. */
-static enum nccl_result failure(struct comm *comm)
+static enum nccl_result why_failed(struct comm *comm)
 {
     if (comm->failed == NCCL_SUCCESS && plugin.forked)
         comm->failed = plugin_fail(NCCL_INVALID_USAGE, "a child of fork cannot use HARP");
@@ -284,9 +284,9 @@ enum nccl_result plugin_isend(void *sending, void *data, size_t size, int tag, v
                            HARP_MESSAGE_MAX);
     take_completions(comm);
     if (!may_send(comm, tag, size))
-        progress(comm);
+        drive_engine(comm);
     /* That the other end has closed is for test to say. */
-    bool closed = failure(comm) != NCCL_SUCCESS && comm->closed && comm->free_n;
+    bool closed = why_failed(comm) != NCCL_SUCCESS && comm->closed && comm->free_n;
     if (comm->failed != NCCL_SUCCESS && !closed)
         return comm->failed;
     if (!closed && !may_send(comm, tag, size))
@@ -334,8 +334,8 @@ enum nccl_result plugin_irecv(void *receiving, int n, void **data, size_t *sizes
         return plugin_fail(NCCL_INVALID_ARGUMENT, "irecv: %s", wrong);
     take_completions(comm);
     if (!may_receive(comm))
-        progress(comm);
-    if (failure(comm) != NCCL_SUCCESS)
+        drive_engine(comm);
+    if (why_failed(comm) != NCCL_SUCCESS)
         return comm->failed;
     if (!may_receive(comm))
         return NCCL_SUCCESS;
@@ -376,9 +376,9 @@ enum nccl_result plugin_test(void *request, int *done, int *sizes)
     if (made->left)
         take_completions(made->comm);
     if (made->left && plugin.drives)
-        progress(made->comm);
+        drive_engine(made->comm);
     if (made->left)
-        return failure(made->comm);
+        return why_failed(made->comm);
     *done = 1;
     for (uint32_t i = 0; sizes && i < made->n; i++)
         sizes[i] = made->sizes[i];

@@ -8,7 +8,7 @@
 
 /* The kernel refuses bytes that it does not know unless they are zero, so that every command may
  * pass the whole union. */
-static int bpf(int command, union bpf_attr *attributes)
+static int call_bpf(int command, union bpf_attr *attributes)
 {
     long result;
     do
@@ -17,7 +17,7 @@ static int bpf(int command, union bpf_attr *attributes)
     return result < 0 ? -errno : (int)result;
 }
 
-static uint64_t address(const void *of)
+static uint64_t to_address(const void *of)
 {
     return (uint64_t)(uintptr_t)of;
 }
@@ -32,36 +32,36 @@ int harp_bpf_map(const char *name, uint32_t type, uint32_t key_bytes, uint32_t v
     attributes.max_entries = entries;
     attributes.map_flags = flags;
     strncpy(attributes.map_name, name, sizeof attributes.map_name - 1);
-    return bpf(BPF_MAP_CREATE, &attributes);
+    return call_bpf(BPF_MAP_CREATE, &attributes);
 }
 
-static int element(int command, int map, const void *key, const void *value)
+static int access_element(int command, int map, const void *key, const void *value)
 {
     union bpf_attr attributes = {0};
     attributes.map_fd = (uint32_t)map;
-    attributes.key = address(key);
-    attributes.value = address(value);
-    return bpf(command, &attributes);
+    attributes.key = to_address(key);
+    attributes.value = to_address(value);
+    return call_bpf(command, &attributes);
 }
 
 int harp_bpf_map_get(int map, const void *key, void *value)
 {
-    return element(BPF_MAP_LOOKUP_ELEM, map, key, value);
+    return access_element(BPF_MAP_LOOKUP_ELEM, map, key, value);
 }
 
 int harp_bpf_map_set(int map, const void *key, const void *value)
 {
-    return element(BPF_MAP_UPDATE_ELEM, map, key, value);
+    return access_element(BPF_MAP_UPDATE_ELEM, map, key, value);
 }
 
 int harp_bpf_map_remove(int map, const void *key)
 {
-    return element(BPF_MAP_DELETE_ELEM, map, key, NULL);
+    return access_element(BPF_MAP_DELETE_ELEM, map, key, NULL);
 }
 
 int harp_bpf_map_next(int map, const void *key, void *next)
 {
-    return element(BPF_MAP_GET_NEXT_KEY, map, key, next);
+    return access_element(BPF_MAP_GET_NEXT_KEY, map, key, next);
 }
 
 int harp_bpf_load(const char *name, const struct bpf_insn *code, uint32_t count, uint32_t flags,
@@ -69,16 +69,16 @@ int harp_bpf_load(const char *name, const struct bpf_insn *code, uint32_t count,
 {
     union bpf_attr attributes = {0};
     attributes.prog_type = BPF_PROG_TYPE_XDP;
-    attributes.insns = address(code);
+    attributes.insns = to_address(code);
     attributes.insn_cnt = count;
-    attributes.license = address("Apache-2.0");
+    attributes.license = to_address("Apache-2.0");
     attributes.prog_flags = flags;
     attributes.expected_attach_type = BPF_XDP;
-    attributes.log_buf = address(log);
+    attributes.log_buf = to_address(log);
     attributes.log_size = log ? log_bytes : 0;
     attributes.log_level = log ? 1 : 0;
     strncpy(attributes.prog_name, name, sizeof attributes.prog_name - 1);
-    return bpf(BPF_PROG_LOAD, &attributes);
+    return call_bpf(BPF_PROG_LOAD, &attributes);
 }
 
 int harp_bpf_attach(int program, uint32_t interface, uint32_t flags)
@@ -88,14 +88,14 @@ int harp_bpf_attach(int program, uint32_t interface, uint32_t flags)
     attributes.link_create.target_ifindex = interface;
     attributes.link_create.attach_type = BPF_XDP;
     attributes.link_create.flags = flags;
-    return bpf(BPF_LINK_CREATE, &attributes);
+    return call_bpf(BPF_LINK_CREATE, &attributes);
 }
 
 int harp_bpf_next_id(int command, uint32_t id, uint32_t *next)
 {
     union bpf_attr attributes = {0};
     attributes.start_id = id;
-    int error = bpf(command, &attributes);
+    int error = call_bpf(command, &attributes);
     *next = attributes.next_id;
     return error;
 }
@@ -104,7 +104,7 @@ int harp_bpf_open_id(int command, uint32_t id)
 {
     union bpf_attr attributes = {0};
     attributes.prog_id = id; /* one union for all kinds */
-    return bpf(command, &attributes);
+    return call_bpf(command, &attributes);
 }
 
 int harp_bpf_info(int fd, void *info, uint32_t bytes)
@@ -112,6 +112,6 @@ int harp_bpf_info(int fd, void *info, uint32_t bytes)
     union bpf_attr attributes = {0};
     attributes.info.bpf_fd = (uint32_t)fd;
     attributes.info.info_len = bytes;
-    attributes.info.info = address(info);
-    return bpf(BPF_OBJ_GET_INFO_BY_FD, &attributes);
+    attributes.info.info = to_address(info);
+    return call_bpf(BPF_OBJ_GET_INFO_BY_FD, &attributes);
 }

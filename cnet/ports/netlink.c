@@ -24,7 +24,8 @@ struct attributes {
     const struct rtattr *of[64]; /* by type; NULL if absent */
 };
 
-static void *begin(struct request *request, uint16_t type, uint16_t flags, size_t fixed_bytes)
+static void *begin_request(struct request *request, uint16_t type, uint16_t flags,
+                           size_t fixed_bytes)
 {
     memset(request, 0, sizeof *request);
     request->head.nlmsg_len = (uint32_t)NLMSG_LENGTH(fixed_bytes);
@@ -33,7 +34,7 @@ static void *begin(struct request *request, uint16_t type, uint16_t flags, size_
     return NLMSG_DATA(&request->head);
 }
 
-static void add(struct request *request, uint16_t type, const void *bytes, size_t count)
+static void add_attribute(struct request *request, uint16_t type, const void *bytes, size_t count)
 {
     size_t at = NLMSG_ALIGN(request->head.nlmsg_len);
     assert(at + RTA_SPACE(count) <= sizeof *request);
@@ -47,9 +48,9 @@ static void add(struct request *request, uint16_t type, const void *bytes, size_
 static void add_address(struct request *request, uint16_t type, const struct harp_address *address)
 {
     if (harp_address_is_ipv4(address))
-        add(request, type, address->ip + 12, 4);
+        add_attribute(request, type, address->ip + 12, 4);
     else
-        add(request, type, address->ip, 16);
+        add_attribute(request, type, address->ip, 16);
 }
 
 static uint8_t family_of(const struct harp_address *address)
@@ -57,7 +58,7 @@ static uint8_t family_of(const struct harp_address *address)
     return harp_address_is_ipv4(address) ? AF_INET : AF_INET6;
 }
 
-static void parse(struct attributes *found, const struct rtattr *first, size_t bytes)
+static void parse_attributes(struct attributes *found, const struct rtattr *first, size_t bytes)
 {
     memset(found, 0, sizeof *found);
     int left = (int)bytes;
@@ -95,7 +96,8 @@ static bool get_address(const struct rtattr *attribute, struct harp_address *add
 typedef bool (*look)(const struct nlmsghdr *message, void *context);
 
 /* Send a question and look through the answer. -ENOENT if `look` liked none of it. */
-static int ask(struct harp_netlink *netlink, struct request *request, look like, void *context)
+static int send_request(struct harp_netlink *netlink, struct request *request, look like,
+                        void *context)
 {
     _Alignas(8) uint8_t answer[ANSWER_BYTES];
     request->head.nlmsg_seq = ++netlink->sequence;
@@ -163,7 +165,7 @@ static void read_xdp(const struct rtattr *nest, struct harp_link *link)
     struct attributes in;
     if (!nest)
         return;
-    parse(&in, RTA_DATA(nest), RTA_PAYLOAD(nest));
+    parse_attributes(&in, RTA_DATA(nest), RTA_PAYLOAD(nest));
     link->xdp_generic = in.of[IFLA_XDP_SKB_PROG_ID] && !in.of[IFLA_XDP_DRV_PROG_ID];
     if (!get_u32(in.of[IFLA_XDP_DRV_PROG_ID], &link->xdp_program) &&
         !get_u32(in.of[IFLA_XDP_SKB_PROG_ID], &link->xdp_program))
@@ -177,7 +179,7 @@ static bool read_link(const struct nlmsghdr *message, void *context)
     struct attributes with;
     if (message->nlmsg_type != RTM_NEWLINK)
         return false;
-    parse(&with, IFLA_RTA(info), IFLA_PAYLOAD(message));
+    parse_attributes(&with, IFLA_RTA(info), IFLA_PAYLOAD(message));
     *link = (struct harp_link){.index = (uint32_t)info->ifi_index,
                                .up = info->ifi_flags & IFF_UP,
                                .ethernet = info->ifi_type == ARPHRD_ETHER};
@@ -199,16 +201,16 @@ int harp_netlink_link(struct harp_netlink *netlink, const char *name, uint32_t i
                       struct harp_link *link)
 {
     struct request request;
-    struct ifinfomsg *info = begin(&request, RTM_GETLINK, 0, sizeof *info);
+    struct ifinfomsg *info = begin_request(&request, RTM_GETLINK, 0, sizeof *info);
     if (name) {
         size_t bytes = strlen(name) + 1;
         if (bytes > IF_NAMESIZE)
             return -ENODEV;
-        add(&request, IFLA_IFNAME, name, bytes);
+        add_attribute(&request, IFLA_IFNAME, name, bytes);
     } else {
         info->ifi_index = (int)index;
     }
-    return ask(netlink, &request, read_link, link);
+    return send_request(netlink, &request, read_link, link);
 }
 
 struct address_search {
@@ -224,7 +226,7 @@ static bool read_address(const struct nlmsghdr *message, void *context)
     if (message->nlmsg_type != RTM_NEWADDR || info->ifa_index != search->index ||
         info->ifa_scope >= RT_SCOPE_LINK || info->ifa_flags & (IFA_F_TENTATIVE | IFA_F_DADFAILED))
         return false;
-    parse(&with, IFA_RTA(info), IFA_PAYLOAD(message));
+    parse_attributes(&with, IFA_RTA(info), IFA_PAYLOAD(message));
     const struct rtattr *local = with.of[IFA_LOCAL] ? with.of[IFA_LOCAL] : with.of[IFA_ADDRESS];
     return get_address(local, &search->found);
 }
@@ -236,9 +238,9 @@ int harp_netlink_address(struct harp_netlink *netlink, uint32_t index, struct ha
     int error = -ENOENT;
     for (size_t i = 0; i < sizeof families && error == -ENOENT; i++) {
         struct request request;
-        struct ifaddrmsg *info = begin(&request, RTM_GETADDR, NLM_F_DUMP, sizeof *info);
+        struct ifaddrmsg *info = begin_request(&request, RTM_GETADDR, NLM_F_DUMP, sizeof *info);
         info->ifa_family = families[i];
-        error = ask(netlink, &request, read_address, &search);
+        error = send_request(netlink, &request, read_address, &search);
     }
     if (error == 0)
         *address = search.found;
@@ -252,7 +254,7 @@ static bool read_route(const struct nlmsghdr *message, void *context)
     struct attributes with, metrics;
     if (message->nlmsg_type != RTM_NEWROUTE)
         return false;
-    parse(&with, RTM_RTA(info), RTM_PAYLOAD(message));
+    parse_attributes(&with, RTM_RTA(info), RTM_PAYLOAD(message));
     route->to_self = info->rtm_type == RTN_LOCAL;
     get_u32(with.of[RTA_OIF], &route->interface);
     get_address(with.of[RTA_GATEWAY], &route->next);
@@ -262,7 +264,8 @@ static bool read_route(const struct nlmsghdr *message, void *context)
         memcpy(route->next.ip, ((const struct rtvia *)RTA_DATA(via))->rtvia_addr, 16);
     }
     if (with.of[RTA_METRICS]) {
-        parse(&metrics, RTA_DATA(with.of[RTA_METRICS]), RTA_PAYLOAD(with.of[RTA_METRICS]));
+        parse_attributes(&metrics, RTA_DATA(with.of[RTA_METRICS]),
+                         RTA_PAYLOAD(with.of[RTA_METRICS]));
         get_u32(metrics.of[RTAX_MTU], &route->mtu);
     }
     return true;
@@ -272,21 +275,21 @@ int harp_netlink_route(struct harp_netlink *netlink, const struct harp_address *
                        const struct harp_address *to, struct harp_route *route)
 {
     struct request request;
-    struct rtmsg *info = begin(&request, RTM_GETROUTE, 0, sizeof *info);
+    struct rtmsg *info = begin_request(&request, RTM_GETROUTE, 0, sizeof *info);
     uint8_t protocol = IPPROTO_UDP;
     uint16_t from_port = htons(from->port), to_port = htons(to->port);
     info->rtm_family = family_of(to);
     info->rtm_dst_len = info->rtm_src_len = info->rtm_family == AF_INET ? 32 : 128;
     add_address(&request, RTA_DST, to);
     add_address(&request, RTA_SRC, from);
-    add(&request, RTA_IP_PROTO, &protocol, sizeof protocol);
+    add_attribute(&request, RTA_IP_PROTO, &protocol, sizeof protocol);
     if (from_port)
-        add(&request, RTA_SPORT, &from_port, sizeof from_port);
+        add_attribute(&request, RTA_SPORT, &from_port, sizeof from_port);
     if (to_port)
-        add(&request, RTA_DPORT, &to_port, sizeof to_port);
+        add_attribute(&request, RTA_DPORT, &to_port, sizeof to_port);
     *route = (struct harp_route){.next = *to};
     route->next.port = 0;
-    return ask(netlink, &request, read_route, route);
+    return send_request(netlink, &request, read_route, route);
 }
 
 struct neighbour {
@@ -303,8 +306,9 @@ static bool read_neighbour(const struct nlmsghdr *message, void *context)
     struct attributes with;
     if (message->nlmsg_type != RTM_NEWNEIGH || !(info->ndm_state & usable))
         return false;
-    parse(&with, (const struct rtattr *)((const uint8_t *)info + NLMSG_ALIGN(sizeof *info)),
-          NLMSG_PAYLOAD(message, sizeof *info));
+    parse_attributes(&with,
+                     (const struct rtattr *)((const uint8_t *)info + NLMSG_ALIGN(sizeof *info)),
+                     NLMSG_PAYLOAD(message, sizeof *info));
     if (!with.of[NDA_LLADDR] || RTA_PAYLOAD(with.of[NDA_LLADDR]) != 6)
         return false;
     memcpy(out->mac, RTA_DATA(with.of[NDA_LLADDR]), 6);
@@ -317,11 +321,11 @@ int harp_netlink_neighbour(struct harp_netlink *netlink, uint32_t index,
 {
     struct request request;
     struct neighbour out = {mac, stale};
-    struct ndmsg *info = begin(&request, RTM_GETNEIGH, 0, sizeof *info);
+    struct ndmsg *info = begin_request(&request, RTM_GETNEIGH, 0, sizeof *info);
     info->ndm_family = family_of(address);
     info->ndm_ifindex = (int)index;
     add_address(&request, NDA_DST, address);
-    return ask(netlink, &request, read_neighbour, &out);
+    return send_request(netlink, &request, read_neighbour, &out);
 }
 
 static bool read_link_change(const struct nlmsghdr *message, struct harp_change *change)
@@ -339,8 +343,9 @@ static bool read_neighbour_change(const struct nlmsghdr *message, struct harp_ch
     const struct ndmsg *info = NLMSG_DATA(message);
     struct neighbour found = {change->mac, &change->stale};
     struct attributes with;
-    parse(&with, (const struct rtattr *)((const uint8_t *)info + NLMSG_ALIGN(sizeof *info)),
-          NLMSG_PAYLOAD(message, sizeof *info));
+    parse_attributes(&with,
+                     (const struct rtattr *)((const uint8_t *)info + NLMSG_ALIGN(sizeof *info)),
+                     NLMSG_PAYLOAD(message, sizeof *info));
     change->type = HARP_CHANGE_NEIGHBOUR;
     change->interface = (uint32_t)info->ndm_ifindex;
     change->known = read_neighbour(message, &found);

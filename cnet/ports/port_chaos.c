@@ -47,7 +47,7 @@ struct chaos_port {
 };
 
 /* SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). */
-static uint64_t draw(struct chaos_port *chaos)
+static uint64_t draw_number(struct chaos_port *chaos)
 {
     uint64_t z = chaos->random += UINT64_C(0x9e3779b97f4a7c15);
     z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -58,21 +58,21 @@ static uint64_t draw(struct chaos_port *chaos)
 /* Evenly from 0 to below `below`; a bias of at most below / 2^32 is none here. */
 static uint64_t draw_below(struct chaos_port *chaos, uint64_t below)
 {
-    return (uint64_t)(((unsigned __int128)draw(chaos) * below) >> 64);
+    return (uint64_t)(((unsigned __int128)draw_number(chaos) * below) >> 64);
 }
 
-static bool happens(struct chaos_port *chaos, uint64_t ppm)
+static bool is_drawn(struct chaos_port *chaos, uint64_t ppm)
 {
     return ppm && draw_below(chaos, 1000000) < ppm;
 }
 
 static bool is_lost(struct chaos_port *chaos)
 {
-    bool lost = happens(chaos, chaos->faults.drop_ppm);
+    bool lost = is_drawn(chaos, chaos->faults.drop_ppm);
     if (chaos->burst_left) {
         chaos->burst_left--;
         lost = true;
-    } else if (happens(chaos, chaos->faults.burst_ppm)) {
+    } else if (is_drawn(chaos, chaos->faults.burst_ppm)) {
         chaos->burst_left = chaos->faults.burst_length - 1;
         lost = true;
     }
@@ -87,27 +87,28 @@ static uint8_t *buffer_at(const struct chaos_port *chaos, uint32_t buffer)
 
 /* The heap. */
 
-static bool before(const struct held *a, const struct held *b)
+static bool is_due_before(const struct held *a, const struct held *b)
 {
     return a->due_ns != b->due_ns ? a->due_ns < b->due_ns : a->order < b->order;
 }
 
-static void push(struct chaos_port *chaos, struct held item)
+static void push_held(struct chaos_port *chaos, struct held item)
 {
     uint32_t at = chaos->held_n++;
-    for (; at > 0 && before(&item, &chaos->held[(at - 1) / 2]); at = (at - 1) / 2)
+    for (; at > 0 && is_due_before(&item, &chaos->held[(at - 1) / 2]); at = (at - 1) / 2)
         chaos->held[at] = chaos->held[(at - 1) / 2];
     chaos->held[at] = item;
 }
 
-static void pop(struct chaos_port *chaos)
+static void pop_held(struct chaos_port *chaos)
 {
     struct held item = chaos->held[--chaos->held_n];
     uint32_t at = 0;
     for (uint32_t child; (child = 2 * at + 1) < chaos->held_n; at = child) {
-        if (child + 1 < chaos->held_n && before(&chaos->held[child + 1], &chaos->held[child]))
+        if (child + 1 < chaos->held_n &&
+            is_due_before(&chaos->held[child + 1], &chaos->held[child]))
             child++;
-        if (before(&item, &chaos->held[child]))
+        if (is_due_before(&item, &chaos->held[child]))
             break;
         chaos->held[at] = chaos->held[child];
     }
@@ -148,7 +149,7 @@ static void let_go(struct chaos_port *chaos, uint32_t buffer)
 }
 
 /* The rate's part: false if it loses this datagram; else when it is through. */
-static bool passes(struct chaos_port *chaos, uint64_t now_ns, uint32_t bytes, uint64_t *due_ns)
+static bool draw_delay(struct chaos_port *chaos, uint64_t now_ns, uint32_t bytes, uint64_t *due_ns)
 {
     const struct harp_chaos *faults = &chaos->faults;
     uint64_t backlog_ns = chaos->free_at_ns > now_ns ? chaos->free_at_ns - now_ns : 0;
@@ -164,59 +165,59 @@ static bool passes(struct chaos_port *chaos, uint64_t now_ns, uint32_t bytes, ui
 }
 
 /* Change the bytes of a datagram as its fate will have it. */
-static void damage(struct chaos_port *chaos, struct held *item)
+static void damage_item(struct chaos_port *chaos, struct held *item)
 {
-    if (happens(chaos, chaos->faults.truncate_ppm) && item->bytes > 1) {
+    if (is_drawn(chaos, chaos->faults.truncate_ppm) && item->bytes > 1) {
         item->bytes = 1 + (uint32_t)draw_below(chaos, item->bytes - 1);
         chaos->counters.truncated++;
     }
-    if (happens(chaos, chaos->faults.corrupt_ppm)) {
+    if (is_drawn(chaos, chaos->faults.corrupt_ppm)) {
         uint32_t bit = (uint32_t)draw_below(chaos, (uint64_t)item->bytes * 8);
         buffer_at(chaos, item->buffer)[bit / 8] ^= (uint8_t)(1u << bit % 8);
         chaos->counters.corrupted++;
     }
 }
 
-static void hold(struct chaos_port *chaos, uint64_t now_ns, struct held item)
+static void hold_item(struct chaos_port *chaos, uint64_t now_ns, struct held item)
 {
     item.due_ns += chaos->faults.delay_ns;
     if (chaos->faults.jitter_ns)
         item.due_ns += draw_below(chaos, chaos->faults.jitter_ns);
-    if (happens(chaos, chaos->faults.reorder_ppm)) {
+    if (is_drawn(chaos, chaos->faults.reorder_ppm)) {
         item.due_ns += chaos->faults.reorder_delay_ns;
         chaos->counters.reordered++;
     }
     item.order = chaos->orders++;
     chaos->counters.delayed += item.due_ns > now_ns;
-    push(chaos, item);
+    push_held(chaos, item);
 }
 
 static void meet_fate(struct chaos_port *chaos, uint64_t now_ns, struct held item)
 {
     item.due_ns = now_ns;
-    bool doubled = happens(chaos, chaos->faults.duplicate_ppm) && chaos->free_n > 0;
+    bool doubled = is_drawn(chaos, chaos->faults.duplicate_ppm) && chaos->free_n > 0;
     if (is_lost(chaos)) {
         let_go(chaos, item.buffer);
         return;
     }
-    damage(chaos, &item);
-    if (chaos->faults.rate_bps && !passes(chaos, now_ns, item.bytes, &item.due_ns)) {
+    damage_item(chaos, &item);
+    if (chaos->faults.rate_bps && !draw_delay(chaos, now_ns, item.bytes, &item.due_ns)) {
         chaos->counters.limited++;
         let_go(chaos, item.buffer);
         return;
     }
-    hold(chaos, now_ns, item);
+    hold_item(chaos, now_ns, item);
     if (doubled) {
         struct held twin = item;
         twin.buffer = chaos->free[--chaos->free_n];
         memcpy(buffer_at(chaos, twin.buffer), buffer_at(chaos, item.buffer), item.bytes);
-        hold(chaos, now_ns, twin);
+        hold_item(chaos, now_ns, twin);
         chaos->counters.duplicated++;
     }
 }
 
 /* Hand what is due to the inner port. */
-static void run(struct chaos_port *chaos, uint64_t now_ns)
+static void release_due(struct chaos_port *chaos, uint64_t now_ns)
 {
     struct harp_port *inner = chaos->inner;
     bool flushed = false;
@@ -237,11 +238,11 @@ static void run(struct chaos_port *chaos, uint64_t now_ns)
             memcpy(slot, buffer_at(chaos, item->buffer), item->bytes);
         flushed = false;
         let_go(chaos, item->buffer);
-        pop(chaos);
+        pop_held(chaos);
     }
 }
 
-static void count(struct chaos_port *chaos)
+static void sum_counters(struct chaos_port *chaos)
 {
     chaos->port.counters = chaos->inner->counters;
     chaos->port.counters.dropped += chaos->counters.dropped + chaos->counters.limited;
@@ -253,9 +254,9 @@ static void chaos_flush(struct harp_port *port, uint64_t now_ns)
     for (uint32_t i = 0; i < chaos->written_n; i++)
         meet_fate(chaos, now_ns, chaos->written[i]);
     chaos->written_n = 0;
-    run(chaos, now_ns);
+    release_due(chaos, now_ns);
     chaos->inner->ops->flush(chaos->inner, now_ns);
-    count(chaos);
+    sum_counters(chaos);
 }
 
 /* What merely goes through. */
@@ -265,7 +266,7 @@ static size_t chaos_receive(struct harp_port *port, uint64_t now_ns, struct harp
 {
     struct chaos_port *chaos = (struct chaos_port *)port;
     size_t n = chaos->inner->ops->receive(chaos->inner, now_ns, arrivals, room);
-    count(chaos);
+    sum_counters(chaos);
     return n;
 }
 
@@ -279,7 +280,7 @@ static void chaos_tend(struct harp_port *port, uint64_t now_ns)
 {
     struct chaos_port *chaos = (struct chaos_port *)port;
     chaos->inner->ops->tend(chaos->inner, now_ns);
-    count(chaos);
+    sum_counters(chaos);
 }
 
 static bool chaos_notice(struct harp_port *port, struct harp_notice *notice)
@@ -353,7 +354,7 @@ static uint64_t chaos_deadline_ns(const struct harp_port *port)
     return own < first ? own : first;
 }
 
-static void forget(struct chaos_port *chaos)
+static void forget_all(struct chaos_port *chaos)
 {
     free(chaos->memory);
     free(chaos->free);
@@ -366,7 +367,7 @@ static void chaos_close(struct harp_port *port)
 {
     struct chaos_port *chaos = (struct chaos_port *)port;
     chaos->inner->ops->close(chaos->inner);
-    forget(chaos);
+    forget_all(chaos);
 }
 
 static const struct harp_port_ops chaos_ops = {
@@ -389,7 +390,7 @@ static const struct harp_port_ops chaos_ops = {
     .close = chaos_close,
 };
 
-static bool memory(struct chaos_port *chaos, uint32_t payload_max)
+static bool allocate_memory(struct chaos_port *chaos, uint32_t payload_max)
 {
     chaos->buffer_bytes = (LEAD + payload_max + 63) / 64 * 64;
     chaos->buffers = HELD_BYTES / chaos->buffer_bytes;
@@ -438,10 +439,10 @@ int harp_port_chaos_open(struct harp_port **port, struct harp_port *inner,
     struct chaos_port *chaos = calloc(1, sizeof *chaos);
     if (chaos)
         chaos->direct = only_loses(faults);
-    if (!chaos || !memory(chaos, inner->payload_max)) {
+    if (!chaos || !allocate_memory(chaos, inner->payload_max)) {
         snprintf(why, HARP_WHY_BYTES, "no memory for a chaos port's buffers");
         if (chaos)
-            forget(chaos);
+            forget_all(chaos);
         return -ENOMEM;
     }
     chaos->inner = inner;

@@ -47,13 +47,13 @@ static const struct key keys[] = {
 #define KEYS (sizeof keys / sizeof *keys)
 #define WORD 40
 
-static int least(int a, int b)
+static int lesser(int a, int b)
 {
     return a < b ? a : b;
 }
 
 /* How many letters must change to make one word of the other (Levenshtein). */
-static int distance(const char *a, const char *b)
+static int edit_distance(const char *a, const char *b)
 {
     int row[WORD + 1], n = (int)strlen(b);
     for (int j = 0; j <= n; j++)
@@ -63,29 +63,29 @@ static int distance(const char *a, const char *b)
         row[0] = i;
         for (int j = 1; j <= n; j++) {
             int above = row[j];
-            row[j] = least(least(above, row[j - 1]) + 1, corner + (a[i - 1] != b[j - 1]));
+            row[j] = lesser(lesser(above, row[j - 1]) + 1, corner + (a[i - 1] != b[j - 1]));
             corner = above;
         }
     }
     return row[n];
 }
 
-static const struct key *nearest(const char *word)
+static const struct key *nearest_key(const char *word)
 {
     const struct key *best = &keys[0];
     for (size_t i = 1; i < KEYS; i++)
-        if (distance(keys[i].name, word) < distance(best->name, word))
+        if (edit_distance(keys[i].name, word) < edit_distance(best->name, word))
             best = &keys[i];
     return best;
 }
 
-static const struct key *find(const char *word, char *why)
+static const struct key *find_key(const char *word, char *why)
 {
     for (size_t i = 0; i < KEYS; i++)
         if (strcmp(keys[i].name, word) == 0)
             return &keys[i];
     snprintf(why, HARP_WHY_BYTES, "there is no fault \"%s\"; did you mean \"%s\"?", word,
-             nearest(word)->name);
+             nearest_key(word)->name);
     return NULL;
 }
 
@@ -117,7 +117,7 @@ static int read_item(char *item, struct harp_chaos *faults, char *why)
         return -EINVAL;
     }
     *value++ = 0;
-    const struct key *key = find(item, why);
+    const struct key *key = find_key(item, why);
     if (!key)
         return -EINVAL;
     if (!read_value(key, value, faults)) {

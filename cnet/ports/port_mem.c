@@ -30,7 +30,7 @@ static struct mem_port *of(struct harp_port *port)
 /* ---- Receive ---- */
 
 /* The other side broke the ring's rules. */
-static void condemn(struct mem_port *port, struct mem_link *link)
+static void give_up_link(struct mem_port *port, struct mem_link *link)
 {
     link->corrupt = true;
     if (link->state == MEM_LINKED)
@@ -52,7 +52,7 @@ static size_t take_from(struct mem_port *port, struct mem_link *link, struct har
         port->port.counters.received_bytes += length;
     }
     if (got == MEM_CORRUPT)
-        condemn(port, link);
+        give_up_link(port, link);
     return count;
 }
 
@@ -132,7 +132,7 @@ static bool ask(struct mem_link *link)
 static uint64_t room_for(struct mem_port *port, struct mem_link *link, uint64_t wanted)
 {
     if (mem_room_seen(&link->out) < wanted && !ask(link))
-        condemn(port, link);
+        give_up_link(port, link);
     return mem_room_seen(&link->out);
 }
 
@@ -208,7 +208,7 @@ static bool drained(const struct mem_link *link)
     return link->corrupt || link->in.taken == atomic_load(&link->in.control->produced);
 }
 
-static void bury(struct mem_port *port, struct mem_link *link)
+static void free_link(struct mem_port *port, struct mem_link *link)
 {
     struct harp_address peer = link->peer;
     uint32_t hops = link->hops;
@@ -228,7 +228,7 @@ static void tend(struct harp_port *base, uint64_t now_ns)
         if (link->state == MEM_LINKED)
             watch_stall(port, link);
         if (link->state == MEM_ENDED && drained(link))
-            bury(port, link);
+            free_link(port, link);
     }
 }
 

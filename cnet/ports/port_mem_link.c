@@ -18,7 +18,7 @@
 enum { POPULATE_WRITE = 23, HUGE_2MIB = 21 << 26 };
 enum { HUGE_BYTES = 1 << 21, EVENTS = 16, CONNECT_SECONDS = 1 };
 
-static int watch(struct mem_port *port, int fd, uint32_t number)
+static int watch_descriptor(struct mem_port *port, int fd, uint32_t number)
 {
     struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.u32 = number};
     return epoll_ctl(port->epoll, EPOLL_CTL_ADD, fd, &event) < 0 ? -errno : 0;
@@ -30,7 +30,8 @@ int mem_listen(struct mem_port *port)
     if (port->epoll < 0)
         return -errno;
     port->listener = mem_name_listen(&port->name);
-    return port->listener < 0 ? port->listener : watch(port, port->listener, MEM_LISTENER);
+    return port->listener < 0 ? port->listener
+                              : watch_descriptor(port, port->listener, MEM_LISTENER);
 }
 
 /* Whether the process at the other end of a socket belongs to the same user. */
@@ -193,7 +194,7 @@ void mem_end(struct mem_port *port, struct mem_link *link)
 }
 
 /* A socket that is connected to the port of that name; -errno and a sentence. */
-static int dial(const struct harp_address *to, char *why)
+static int dial_port(const struct harp_address *to, char *why)
 {
     char text[64];
     unsigned user = 0;
@@ -224,7 +225,7 @@ static int dial(const struct harp_address *to, char *why)
     return -failed;
 }
 
-static int greet(struct mem_port *port, int socket, int memory)
+static int greet_port(struct mem_port *port, int socket, int memory)
 {
     struct mem_hello hello = {
         .magic = MEM_MAGIC, .version = MEM_VERSION, .ring_bytes = port->ring_bytes};
@@ -256,15 +257,15 @@ int mem_connect(struct mem_port *port, const struct harp_address *to, char *why)
                  MEM_LINKS_MAX);
         return -ENOSPC;
     }
-    link->socket = dial(to, why);
+    link->socket = dial_port(to, why);
     if (link->socket < 0)
         return link->socket;
     int memory = map_new(port, link);
-    int failed = memory < 0 ? memory : greet(port, link->socket, memory);
+    int failed = memory < 0 ? memory : greet_port(port, link->socket, memory);
     if (memory >= 0)
         close(memory);
     if (!failed)
-        failed = watch(port, link->socket, (uint32_t)(link - port->links));
+        failed = watch_descriptor(port, link->socket, (uint32_t)(link - port->links));
     if (failed) {
         char text[64];
         harp_address_format(to, text, sizeof text);
@@ -288,7 +289,7 @@ static void accept_all(struct mem_port *port)
         if (fd < 0)
             return;
         struct mem_link *link = same_user(fd, &user) ? new_link(port) : NULL;
-        if (!link || watch(port, fd, (uint32_t)(link - port->links)) != 0) {
+        if (!link || watch_descriptor(port, fd, (uint32_t)(link - port->links)) != 0) {
             close(fd);
             continue;
         }
@@ -320,7 +321,7 @@ static int receive_hello(int socket, struct mem_hello *hello)
     return -1;
 }
 
-static void welcome(struct mem_port *port, struct mem_link *link)
+static void welcome_link(struct mem_port *port, struct mem_link *link)
 {
     struct mem_hello hello = {0};
     int memory = receive_hello(link->socket, &hello);
@@ -338,7 +339,7 @@ static void welcome(struct mem_port *port, struct mem_link *link)
 }
 
 /* Wake-ups say nothing but that they came; their end is the link's. */
-static void hear(struct mem_port *port, struct mem_link *link)
+static void hear_link(struct mem_port *port, struct mem_link *link)
 {
     char bytes[8];
     ssize_t got;
@@ -348,15 +349,15 @@ static void hear(struct mem_port *port, struct mem_link *link)
         mem_end(port, link);
 }
 
-static void handle(struct mem_port *port, uint32_t number)
+static void handle_event(struct mem_port *port, uint32_t number)
 {
     struct mem_link *link = number == MEM_LISTENER ? NULL : &port->links[number];
     if (!link)
         accept_all(port);
     else if (link->state == MEM_GREETING)
-        welcome(port, link);
+        welcome_link(port, link);
     else if (link->state == MEM_LINKED)
-        hear(port, link);
+        hear_link(port, link);
 }
 
 /* A newcomer's hello is there by the second round. */
@@ -367,7 +368,7 @@ void mem_look(struct mem_port *port)
         int count = epoll_wait(port->epoll, events, EVENTS, 0);
         port->port.counters.receive_calls++;
         for (int i = 0; i < count; i++)
-            handle(port, events[i].data.u32);
+            handle_event(port, events[i].data.u32);
         if (count <= 0)
             return;
     }

@@ -55,7 +55,7 @@ static bool is_name(const char *file, const struct stat *about)
 }
 
 /* Names of our user's processes that were killed. */
-static void sweep(void)
+static void remove_leftovers(void)
 {
     struct stat about;
     DIR *folder = opendir(FOLDER);
@@ -76,7 +76,7 @@ int mem_name_listen(const struct harp_address *address)
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return -errno;
-    sweep();
+    remove_leftovers();
     first.sun_path[strlen(FOLDER "/")] = '.';
     if (bind(fd, (struct sockaddr *)&first, sizeof first) == 0 && listen(fd, BACKLOG) == 0 &&
         rename(first.sun_path, name.sun_path) == 0)

@@ -149,7 +149,7 @@ static const struct harp_port_ops udp_ops = {
     .close = udp_close,
 };
 
-static int memory(struct udp_port *udp, char *why)
+static int allocate_memory(struct udp_port *udp, char *why)
 {
     size_t buffers = (size_t)UDP_RECEIVE_MOST * HARP_SUPER_BUFFER_BYTES;
     udp->staging_bytes = UDP_STAGED * (udp->port.payload_max + UDP_ALIGN + UDP_LEAD);
@@ -171,7 +171,7 @@ static int memory(struct udp_port *udp, char *why)
     return 0;
 }
 
-static void describe(struct udp_port *udp)
+static void write_line(struct udp_port *udp)
 {
     static const char *const offload[] = {"no GSO, no GRO", "GRO, no GSO", "GSO, no GRO",
                                           "GSO and GRO"};
@@ -206,7 +206,7 @@ int harp_port_udp_open(struct harp_port **port, const struct harp_port_config *c
     int error = udp_interface_find(udp, config, &local, why);
     udp->port.payload_max = udp_payload_of_mtu(udp, udp->mtu);
     if (!error)
-        error = memory(udp, why);
+        error = allocate_memory(udp, why);
     if (!error)
         error = udp_sockets_open(udp, &local, config->locals, why);
     if (error) {
@@ -217,7 +217,7 @@ int harp_port_udp_open(struct harp_port **port, const struct harp_port_config *c
     udp->icmp.v4 = udp->family == AF_INET;
     udp->port.locals = udp->locals;
     udp->port.locals_n = udp->sockets_n;
-    describe(udp);
+    write_line(udp);
     *port = &udp->port;
     return 0;
 }

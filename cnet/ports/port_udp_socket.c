@@ -23,8 +23,8 @@ uint32_t udp_payload_of_mtu(const struct udp_port *udp, uint32_t mtu)
 }
 
 /* Whether an address of the interface list is the one that we look for. */
-static bool matches(const struct ifaddrs *entry, const struct harp_port_config *config, int family,
-                    struct harp_address *address)
+static bool is_wanted(const struct ifaddrs *entry, const struct harp_port_config *config,
+                      int family, struct harp_address *address)
 {
     if (!entry->ifa_addr || entry->ifa_addr->sa_family != family)
         return false;
@@ -92,7 +92,7 @@ int udp_interface_find(struct udp_port *udp, const struct harp_port_config *conf
     }
     for (int i = 0; i < 2 && !entry; i++) {
         udp->family = families[i];
-        for (entry = list; entry && !matches(entry, config, families[i], local);)
+        for (entry = list; entry && !is_wanted(entry, config, families[i], local);)
             entry = entry->ifa_next;
     }
     if (!entry) {
@@ -117,7 +117,7 @@ int udp_interface_find(struct udp_port *udp, const struct harp_port_config *conf
 }
 
 /* Large buffers; the kernel's limit does not bind those who may administer the network. */
-static void buffers(struct udp_port *udp, int fd)
+static void set_buffers(struct udp_port *udp, int fd)
 {
     static const int options[2][2] = {{SO_RCVBUFFORCE, SO_RCVBUF}, {SO_SNDBUFFORCE, SO_SNDBUF}};
     for (int i = 0; i < 2; i++) {
@@ -130,25 +130,25 @@ static void buffers(struct udp_port *udp, int fd)
     }
 }
 
-static int set(int fd, int level, int option, int value)
+static int set_option(int fd, int level, int option, int value)
 {
     return setsockopt(fd, level, option, &value, sizeof value);
 }
 
-static void options(struct udp_port *udp, int fd)
+static void set_options(struct udp_port *udp, int fd)
 {
     if (udp->family == AF_INET) {
-        set(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE);
-        set(fd, IPPROTO_IP, IP_TOS, HARP_ECT0);
+        set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE);
+        set_option(fd, IPPROTO_IP, IP_TOS, HARP_ECT0);
     } else {
-        set(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
-        set(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE);
-        set(fd, IPPROTO_IPV6, IPV6_TCLASS, HARP_ECT0);
+        set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+        set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE);
+        set_option(fd, IPPROTO_IPV6, IPV6_TCLASS, HARP_ECT0);
     }
     harp_icmp_ask_for(fd, udp->family == AF_INET, true);
-    udp->gso = set(fd, IPPROTO_UDP, UDP_SEGMENT, 0) == 0;
+    udp->gso = set_option(fd, IPPROTO_UDP, UDP_SEGMENT, 0) == 0;
     udp->gro = harp_supers_ask_for(fd, udp->family == AF_INET);
-    buffers(udp, fd);
+    set_buffers(udp, fd);
 }
 
 static int socket_open(struct udp_port *udp, uint16_t i, const struct harp_address *local,
@@ -163,7 +163,7 @@ static int socket_open(struct udp_port *udp, uint16_t i, const struct harp_addre
         return -errno;
     }
     udp->sockets[udp->sockets_n++] = fd;
-    options(udp, fd);
+    set_options(udp, fd);
     socklen_t length = harp_sockaddr_write(local, udp->interface, &own);
     if (bind(fd, &own.any, length) < 0) {
         snprintf(why, HARP_WHY_BYTES, "UDP address %s cannot be had: %s", text, strerror(errno));

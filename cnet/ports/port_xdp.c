@@ -228,7 +228,7 @@ static const struct harp_port_ops xdp_ops = {
     .close = xdp_close,
 };
 
-static int watch(struct harp_xdp *xdp, int fd, uint32_t what)
+static int watch_descriptor(struct harp_xdp *xdp, int fd, uint32_t what)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = what};
     return epoll_ctl(xdp->epoll, EPOLL_CTL_ADD, fd, &event) < 0 ? -errno : 0;
@@ -311,7 +311,7 @@ static int share_out(struct harp_xdp *xdp, const struct harp_port_config *config
     return 0;
 }
 
-static void describe(struct harp_xdp *xdp, bool copy_only)
+static void write_line(struct harp_xdp *xdp, bool copy_only)
 {
     const struct harp_xdp_socket *socket = &xdp->socket;
     char why[64] = "";
@@ -326,7 +326,7 @@ static void describe(struct harp_xdp *xdp, bool copy_only)
              socket->busy_poll ? ", busy polling" : "");
 }
 
-static int allocate(struct harp_xdp *xdp, const struct harp_port_config *config, char *why)
+static int allocate_port(struct harp_xdp *xdp, const struct harp_port_config *config, char *why)
 {
     uint32_t frames = config->frames->count;
     xdp->locals = calloc(XDP_LOCALS_MAX, sizeof *xdp->locals);
@@ -342,7 +342,7 @@ static int allocate(struct harp_xdp *xdp, const struct harp_port_config *config,
     return 0;
 }
 
-static int steer(struct harp_xdp *xdp, char *why)
+static int steer_locals(struct harp_xdp *xdp, char *why)
 {
     int error = harp_xdp_nic_claim(&xdp->nic, xdp->socket.queue, xdp->socket.fd);
     for (uint32_t i = 0; i < xdp->port.locals_n && error == 0; i++)
@@ -361,7 +361,7 @@ static int open_all(struct harp_xdp *xdp, struct harp_port_config *config, char 
     if (error == 0)
         error = share_out(xdp, config, &socket, &slot_frames, why);
     if (error == 0)
-        error = allocate(xdp, config, why);
+        error = allocate_port(xdp, config, why);
     if (error == 0)
         error = harp_xdp_kernel_open(xdp, config, why);
     if (error == 0)
@@ -384,11 +384,11 @@ static int open_all(struct harp_xdp *xdp, struct harp_port_config *config, char 
                  "the frame pool has too few adjacent frames for the xdp port");
     harp_xdp_refill(xdp);
     if (error == 0)
-        error = steer(xdp, why);
+        error = steer_locals(xdp, why);
     if (error == 0)
-        error = watch(xdp, xdp->netlink.monitor, EVENT_NETLINK);
+        error = watch_descriptor(xdp, xdp->netlink.monitor, EVENT_NETLINK);
     if (error == 0 && xdp->nic.listener >= 0)
-        error = watch(xdp, xdp->nic.listener, EVENT_SHARE);
+        error = watch_descriptor(xdp, xdp->nic.listener, EVENT_SHARE);
     return error;
 }
 
@@ -422,7 +422,7 @@ int harp_port_xdp_open(struct harp_port **port, const struct harp_port_config *c
         xdp_close(&xdp->port);
         return error;
     }
-    describe(xdp, config->copy_only);
+    write_line(xdp, config->copy_only);
     *port = &xdp->port;
     return 0;
 }

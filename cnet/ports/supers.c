@@ -20,7 +20,7 @@ union control {
     struct cmsghdr align;
 };
 
-static bool set(int fd, int level, int option, int value)
+static bool set_option(int fd, int level, int option, int value)
 {
     return setsockopt(fd, level, option, &value, sizeof value) == 0;
 }
@@ -28,15 +28,15 @@ static bool set(int fd, int level, int option, int value)
 bool harp_supers_ask_for(int fd, bool v4)
 {
     if (v4)
-        set(fd, IPPROTO_IP, IP_RECVTOS, 1);
+        set_option(fd, IPPROTO_IP, IP_RECVTOS, 1);
     else
-        set(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
+        set_option(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
     /* How long a datagram waits for us is no delay of the network. */
-    set(fd, SOL_SOCKET, SO_TIMESTAMPNS, 1);
-    return set(fd, IPPROTO_UDP, UDP_GRO, 1);
+    set_option(fd, SOL_SOCKET, SO_TIMESTAMPNS, 1);
+    return set_option(fd, IPPROTO_UDP, UDP_GRO, 1);
 }
 
-static uint64_t nanoseconds(const struct timespec *time)
+static uint64_t to_nanoseconds(const struct timespec *time)
 {
     return (uint64_t)time->tv_sec * 1000000000 + (uint64_t)time->tv_nsec;
 }
@@ -58,7 +58,7 @@ static void read_control(struct msghdr *header, const struct harp_stamp_clock *c
             memcpy(&traffic, CMSG_DATA(item), sizeof traffic);
         else if (item->cmsg_level == SOL_SOCKET && item->cmsg_type == SCM_TIMESTAMPNS) {
             memcpy(&came, CMSG_DATA(item), sizeof came);
-            super->waited_ns = harp_stamp_age_ns(clock, nanoseconds(&came));
+            super->waited_ns = harp_stamp_age_ns(clock, to_nanoseconds(&came));
         }
     }
     super->segment = segment > 0 ? (uint32_t)segment : super->length;
@@ -86,7 +86,7 @@ static void read_clocks(struct harp_stamp_clock *clock)
     struct timespec steady, real;
     clock_gettime(CLOCK_MONOTONIC, &steady);
     clock_gettime(CLOCK_REALTIME, &real);
-    harp_stamp_clock_read(clock, nanoseconds(&steady), nanoseconds(&real));
+    harp_stamp_clock_read(clock, to_nanoseconds(&steady), to_nanoseconds(&real));
 }
 
 bool harp_supers_read(struct harp_supers *supers, int fd, uint16_t local)

@@ -32,7 +32,7 @@ static socklen_t name_of(struct sockaddr_un *name, uint32_t interface, int numbe
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)bytes);
 }
 
-static bool trusts(int fd)
+static bool trusts_peer(int fd)
 {
     struct ucred peer;
     socklen_t bytes = sizeof peer;
@@ -74,14 +74,14 @@ void harp_xdp_handover_answer(int listener, int link, const struct harp_xdp_prog
                                  .msg_control = control.bytes,
                                  .msg_controllen = sizeof control.bytes};
         memcpy(CMSG_DATA(&control.align), descriptors, sizeof descriptors);
-        if (trusts(fd))
+        if (trusts_peer(fd))
             (void)sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
         close(fd);
     }
 }
 
 /* Descriptors that came, -1 for those that did not. */
-static int receive(int fd, int descriptors[DESCRIPTORS])
+static int receive_descriptors(int fd, int descriptors[DESCRIPTORS])
 {
     union control control;
     char byte;
@@ -123,8 +123,8 @@ static int ask_one(uint32_t interface, int number, uint32_t attached,
         setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof wait) < 0 ||
         connect(fd, (struct sockaddr *)&name, bytes) < 0)
         error = -EBUSY; /* nobody is there */
-    else if (trusts(fd))
-        error = receive(fd, descriptors);
+    else if (trusts_peer(fd))
+        error = receive_descriptors(fd, descriptors);
     close(fd);
     *program = (struct harp_xdp_program){descriptors[1], descriptors[2], descriptors[3]};
     if (error == 0 && is_link_of(descriptors[0], interface, attached) &&

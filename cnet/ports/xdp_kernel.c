@@ -21,7 +21,7 @@ enum {
     STRAYS_POLL_NS = 10 * 1000 * 1000, /* how long to look each turn after one came */
 };
 
-static void set(int fd, int level, int option, int value)
+static void set_option(int fd, int level, int option, int value)
 {
     (void)setsockopt(fd, level, option, &value, sizeof value);
 }
@@ -36,15 +36,15 @@ static int open_one(struct harp_address *address, uint32_t interface)
     if (fd < 0)
         return -errno;
     if (v4) {
-        set(fd, IPPROTO_IP, IP_TOS, HARP_ECT0);
-        set(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
+        set_option(fd, IPPROTO_IP, IP_TOS, HARP_ECT0);
+        set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
     } else {
-        set(fd, IPPROTO_IPV6, IPV6_TCLASS, HARP_ECT0);
-        set(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
+        set_option(fd, IPPROTO_IPV6, IPV6_TCLASS, HARP_ECT0);
+        set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
     }
     (void)harp_supers_ask_for(fd, v4);
     harp_icmp_ask_for(fd, v4, true);
-    set(fd, SOL_SOCKET, SO_RCVBUFFORCE, BUFFER_BYTES);
+    set_option(fd, SOL_SOCKET, SO_RCVBUFFORCE, BUFFER_BYTES);
     if (bind(fd, &name.any, bytes) < 0 || getsockname(fd, &name.any, &bytes) < 0) {
         int error = errno;
         close(fd);
@@ -151,8 +151,8 @@ void harp_xdp_notice_add(struct harp_xdp *xdp, const struct harp_notice *notice)
 
 /* Say that `error` befell what was sent to `to`; `mtu` goes with EMSGSIZE, `quote` (or NULL) with
  * ECONNREFUSED. */
-static void tell(struct harp_xdp *xdp, const struct harp_address *to, int error, uint32_t mtu,
-                 const uint8_t *quote)
+static void put_notice(struct harp_xdp *xdp, const struct harp_address *to, int error, uint32_t mtu,
+                       const uint8_t *quote)
 {
     uint32_t headers = harp_address_is_ipv4(to) ? 28 : 48;
     struct harp_notice notice = {.about = *to};
@@ -201,7 +201,7 @@ void harp_xdp_kernel_send(struct harp_xdp *xdp, const struct harp_xdp_hop *hop,
         return;
     xdp->port.counters.dropped++;
     if (error != EMSGSIZE)
-        tell(xdp, &hop->to, error, 0, NULL);
+        put_notice(xdp, &hop->to, error, 0, NULL);
 }
 
 /* A local whose socket has something; locals_n if there is none. */
@@ -251,8 +251,8 @@ void harp_xdp_kernel_errors(struct harp_xdp *xdp, uint32_t local)
     for (int i = 0; i < HARP_ICMP_AT_ONCE; i++) {
         if (!harp_icmp_next(xdp->kernel[local], &error))
             return;
-        tell(xdp, &error.to, error.error, error.mtu,
-             error.quoted == sizeof error.quote ? error.quote : NULL);
+        put_notice(xdp, &error.to, error.error, error.mtu,
+                   error.quoted == sizeof error.quote ? error.quote : NULL);
     }
     struct harp_notice notice = {.type = HARP_NOTICE_TROUBLE, .trouble = HARP_TROUBLE_ICMP};
     if (harp_icmp_flood(&xdp->icmp, xdp->kernel, xdp->port.locals_n, xdp->now_ns))

@@ -15,8 +15,8 @@
 enum { TRIES = 100, PAUSE_NS = 10 * 1000 * 1000, LINKS_MAX = 1 << 20 };
 
 /* Attach a new program. -EBUSY if another process was faster. */
-static int attach(struct harp_xdp_nic *nic, const struct harp_link *interface, bool generic,
-                  char *why)
+static int attach_program(struct harp_xdp_nic *nic, const struct harp_link *interface, bool generic,
+                          char *why)
 {
     uint32_t queues = interface->queues ? interface->queues : 1;
     int error = harp_xdp_program_load(&nic->program, interface->index, queues, why);
@@ -77,7 +77,7 @@ static int ask_others(struct harp_xdp_nic *nic, const struct harp_link *interfac
 }
 
 /* Join those who have attached the program. -ENOENT if they are gone. */
-static int adopt(struct harp_xdp_nic *nic, const struct harp_link *interface, char *why)
+static int adopt_program(struct harp_xdp_nic *nic, const struct harp_link *interface, char *why)
 {
     int error = harp_xdp_program_find(&nic->program, interface->xdp_program, interface->name, why);
     nic->generic = interface->xdp_generic;
@@ -112,9 +112,9 @@ int harp_xdp_nic_join(struct harp_xdp_nic *nic, struct harp_netlink *netlink,
         if (error < 0)
             snprintf(why, HARP_WHY_BYTES, "%s is gone: %s", interface->name, strerror(-error));
         else if (now.xdp_program)
-            error = adopt(nic, &now, why);
+            error = adopt_program(nic, &now, why);
         else
-            error = attach(nic, &now, generic, why);
+            error = attach_program(nic, &now, generic, why);
     }
     if (error == 0)
         nic->listener = harp_xdp_handover_listen(interface->index);
@@ -122,7 +122,7 @@ int harp_xdp_nic_join(struct harp_xdp_nic *nic, struct harp_netlink *netlink,
 }
 
 /* Remove all that leads to `queue`. */
-static int forget(int ports, uint32_t queue)
+static int forget_ports(int ports, uint32_t queue)
 {
     struct harp_xdp_port_key key, next;
     const void *from = NULL;
@@ -148,7 +148,7 @@ static int forget(int ports, uint32_t queue)
 
 int harp_xdp_nic_claim(struct harp_xdp_nic *nic, uint32_t queue, int socket)
 {
-    int error = forget(nic->program.ports, queue);
+    int error = forget_ports(nic->program.ports, queue);
     return error < 0 ? error : harp_bpf_map_set(nic->program.sockets, &queue, &socket);
 }
 
