@@ -22,7 +22,7 @@ def ends(a, b, family):
 
 
 @both
-@pytest.mark.parametrize("test", ["sizes", "joined", "apart", "unreachable", "marks",
+@pytest.mark.parametrize("test", ["sizes", "joined", "along", "apart", "unreachable", "marks",
                                   "waited", "waiting", "errors"])
 def test_on_loopback(program, test, family):
     run(program, test, *LOOPBACK[family])
@@ -39,7 +39,7 @@ def test_a_kernel_that_refuses_to_cut(program):
 @root
 @both
 @pytest.mark.parametrize("mtu", [1500, 9000])
-@pytest.mark.parametrize("test", ["sizes", "joined", "unreachable", "marks", "waited"])
+@pytest.mark.parametrize("test", ["sizes", "joined", "along", "unreachable", "marks", "waited"])
 def test_over_veth(program, test, family, mtu):
     with veth_pair(mtu=mtu) as (a, b):
         run(program, test, *ends(a, b, family))

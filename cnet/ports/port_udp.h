@@ -11,6 +11,10 @@
  *     staging  | A A A A A a | B B B | C | ... free ...         equal ones, and a shorter one
  *              <- one super -> <-----> <->
  *
+ * Connections to one peer have hops of their own that lead to the same address, and share supers.
+ * So a small message and an ACK of another connection that goes along leave as one, the longer
+ * before the shorter: a way through the kernel costs more than these bytes do.
+ *
  * Receiving: supers.h.
  */
 #ifndef HARP_PORT_UDP_H
@@ -60,7 +64,9 @@ struct udp_super {
     uint16_t local;
     uint8_t traffic_class;
     int hop;
-    bool ended; /* its last datagram is shorter */
+    uint32_t tail_at;    /* its second datagram does not lie behind the first, but here; */
+    uint32_t tail_bytes; /* 0: it does */
+    bool ended;          /* its last datagram is shorter */
     bool gone;
 };
 

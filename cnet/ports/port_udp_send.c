@@ -23,14 +23,33 @@ size_t udp_room(struct harp_port *port, int hop)
     return by_bytes < by_supers ? by_bytes : by_supers;
 }
 
-/* Whether a datagram fits behind the youngest super's last. */
-static bool grows(const struct udp_port *udp, int hop, uint32_t bytes)
+/* The youngest super, if what goes to this hop may leave with it: hops of several connections may
+ * lead to one address. */
+static struct udp_super *youngest(struct udp_port *udp, int hop)
 {
-    if (udp->last_hop != hop)
-        return false;
-    const struct udp_super *super = &udp->supers[udp->supers_n - 1];
-    return !super->ended && bytes <= super->segment && super->segments < UDP_SUPER_SEGMENTS &&
-           super->bytes + bytes <= UDP_SUPER_BYTES && udp->used + bytes <= udp->staging_bytes;
+    if (udp->last_hop < 0)
+        return NULL;
+    struct udp_super *super = &udp->supers[udp->supers_n - 1];
+    const struct udp_hop *way = &udp->hops[hop];
+    bool same = udp->last_hop == hop ||
+                (super->local == way->local && super->traffic_class == way->traffic_class &&
+                 harp_sockaddr_same(&super->to, &way->to));
+    return same ? super : NULL;
+}
+
+/* Whether a datagram fits behind the youngest super's last. */
+static bool grows(struct udp_port *udp, int hop, uint32_t bytes)
+{
+    const struct udp_super *super = youngest(udp, hop);
+    return super && !super->ended && bytes <= super->segment &&
+           super->segments < UDP_SUPER_SEGMENTS && super->bytes + bytes <= UDP_SUPER_BYTES &&
+           udp->used + bytes <= udp->staging_bytes;
+}
+
+/* The kernel cuts nothing that goes there. */
+static bool goes_singly(const struct udp_port *udp, int hop)
+{
+    return !udp->gso || udp->now_ns < udp->hops[hop].single_until_ns;
 }
 
 static bool begin(struct udp_port *udp, int hop, uint32_t bytes)
@@ -39,7 +58,6 @@ static bool begin(struct udp_port *udp, int hop, uint32_t bytes)
     if (udp->supers_n == UDP_SUPERS || at + bytes > udp->staging_bytes)
         return false;
     const struct udp_hop *way = &udp->hops[hop];
-    bool single = !udp->gso || udp->now_ns < way->single_until_ns;
     udp->supers[udp->supers_n++] = (struct udp_super){
         .to = way->to,
         .at = at,
@@ -47,10 +65,28 @@ static bool begin(struct udp_port *udp, int hop, uint32_t bytes)
         .local = way->local,
         .traffic_class = way->traffic_class,
         .hop = hop,
-        .ended = bytes % 4 != 0 || single, /* what follows would not be aligned */
+        .ended = bytes % 4 != 0 || goes_singly(udp, hop), /* what follows would not be aligned */
     };
     udp->used = at;
     udp->last_hop = hop;
+    return true;
+}
+
+/* Let a longer datagram go before the only one of the youngest super. Not one of the same hop: what
+ * takes one way keeps its order. */
+static bool precede(struct udp_port *udp, int hop, uint32_t bytes)
+{
+    uint32_t at = next_start(udp);
+    struct udp_super *super = youngest(udp, hop);
+    if (!super || super->hop == hop || super->segments != 1 || bytes <= super->segment ||
+        bytes % 4 != 0 || goes_singly(udp, super->hop) || bytes + super->bytes > UDP_SUPER_BYTES ||
+        at + bytes > udp->staging_bytes)
+        return false;
+    super->tail_at = super->at;
+    super->tail_bytes = super->bytes;
+    super->at = udp->used = at;
+    super->segment = (uint16_t)bytes;
+    super->ended = true;
     return true;
 }
 
@@ -59,7 +95,7 @@ uint8_t *udp_slot(struct harp_port *port, int hop, uint32_t bytes)
     struct udp_port *udp = (struct udp_port *)port;
     assert(hop >= 0 && hop < udp->hops_n && udp->hops[hop].used);
     assert(bytes > 0 && bytes <= UDP_SUPER_BYTES);
-    if (!grows(udp, hop, bytes) && !begin(udp, hop, bytes))
+    if (!grows(udp, hop, bytes) && !precede(udp, hop, bytes) && !begin(udp, hop, bytes))
         return NULL;
     struct udp_super *super = &udp->supers[udp->supers_n - 1];
     super->ended |= bytes < super->segment;
@@ -70,18 +106,22 @@ uint8_t *udp_slot(struct harp_port *port, int hop, uint32_t bytes)
     return slot;
 }
 
-/* The message that brings `bytes` of a super from `at` on. */
+/* The message that brings `bytes` of a super from `at` on, whole datagrams. */
 static void write_message(struct udp_port *udp, const struct udp_super *super, uint32_t at,
-                          uint32_t bytes, struct msghdr *header, struct iovec *part,
+                          uint32_t bytes, struct msghdr *header, struct iovec parts[2],
                           union harp_control *control)
 {
     bool v4 = udp->family == AF_INET;
-    *part = (struct iovec){udp->staging + super->at + at, bytes};
+    uint32_t in_row = super->bytes - super->tail_bytes;
+    uint32_t first = at < in_row && at + bytes > in_row ? in_row - at : bytes;
+    parts[0] =
+        (struct iovec){udp->staging + (at < in_row ? super->at + at : super->tail_at), first};
+    parts[1] = (struct iovec){udp->staging + super->tail_at, bytes - first};
     *header = (struct msghdr){
         .msg_name = (void *)&super->to,
         .msg_namelen = v4 ? sizeof super->to.v4 : sizeof super->to.v6,
-        .msg_iov = part,
-        .msg_iovlen = 1,
+        .msg_iov = parts,
+        .msg_iovlen = first < bytes ? 2 : 1,
     };
     if (bytes > super->segment)
         harp_control_add(header, control, IPPROTO_UDP, UDP_SEGMENT, &super->segment,
@@ -112,9 +152,9 @@ static void send_singly(struct udp_port *udp, struct udp_super *super)
     for (uint32_t at = 0; at < super->bytes; at += super->segment) {
         uint32_t rest = super->bytes - at, bytes = rest < super->segment ? rest : super->segment;
         struct msghdr header;
-        struct iovec part;
+        struct iovec parts[2];
         union harp_control control;
-        write_message(udp, super, at, bytes, &header, &part, &control);
+        write_message(udp, super, at, bytes, &header, parts, &control);
         ssize_t sent = sendmsg(udp->sockets[super->local], &header, MSG_DONTWAIT);
         udp->port.counters.send_calls++;
         udp->port.counters.sent += sent >= 0;
@@ -189,7 +229,7 @@ static bool refused(struct udp_port *udp, struct udp_super *super, int error, bo
 static bool send_some(struct udp_port *udp, uint16_t local, uint32_t *from, int *error_before)
 {
     struct mmsghdr messages[UDP_SEND_AT_ONCE];
-    struct iovec parts[UDP_SEND_AT_ONCE];
+    struct iovec parts[UDP_SEND_AT_ONCE][2];
     union harp_control controls[UDP_SEND_AT_ONCE];
     struct udp_super *supers[UDP_SEND_AT_ONCE];
     unsigned count = 0;
@@ -198,7 +238,7 @@ static bool send_some(struct udp_port *udp, uint16_t local, uint32_t *from, int 
         struct udp_super *super = &udp->supers[at];
         if (super->gone || super->local != local)
             continue;
-        write_message(udp, super, 0, super->bytes, &messages[count].msg_hdr, &parts[count],
+        write_message(udp, super, 0, super->bytes, &messages[count].msg_hdr, parts[count],
                       &controls[count]);
         supers[count++] = super;
     }

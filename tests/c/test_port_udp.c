@@ -113,6 +113,67 @@ static void joined(void)
     }
 }
 
+/* The port's first socket, found by its number in the network. */
+static int socket_of(const struct harp_port *port)
+{
+    for (int fd = 3; fd < 64; fd++) {
+        struct sockaddr_in6 own;
+        socklen_t length = sizeof own;
+        if (getsockname(fd, (struct sockaddr *)&own, &length) == 0 &&
+            ntohs(own.sin6_port) == port->locals[0].port) /* where an IPv4 address has it, too */
+            return fd;
+    }
+    return -1;
+}
+
+/* The kernel cuts nothing of a socket that makes no checksums. */
+static void make_no_checksums(int on)
+{
+    assert(setsockopt(socket_of(a.port), SOL_SOCKET, SO_NO_CHECK, &on, sizeof on) == 0);
+}
+
+/* Whether the datagrams that came, of these lengths and numbers, are parts of one buffer. */
+static bool came_as_one(const uint32_t *lengths, const uint64_t *numbers, size_t count)
+{
+    struct harp_arrival in[HARP_BATCH];
+    bool as_one = true;
+    uint32_t at = 0;
+    for (size_t got = 0, n; got < count; got += n) {
+        n = wait_for(b.port, in, HARP_BATCH);
+        as_one = as_one && n == count;
+        for (size_t i = 0; i < n; at += in[i++].length) {
+            assert(got + i < count && in[i].length == lengths[got + i]);
+            check(in[i].bytes, in[i].length, numbers[got + i]);
+            as_one = as_one && in[i].bytes == in[0].bytes + at;
+        }
+        b.port->ops->release(b.port, in, n);
+    }
+    return as_one;
+}
+
+/* What goes to one address leaves together, whatever hop it takes: a longer datagram before a
+ * shorter one. What takes one hop keeps its order. */
+static void along(void)
+{
+    open_end(&a, 1);
+    open_end(&b, 1);
+    int hop = hop_to(&a, &b.port->locals[0], 0), other = hop_to(&a, &b.port->locals[0], 0);
+    warm_up(hop);
+    put(a.port, hop, 53, 0);
+    put(a.port, other, 84, 1);
+    a.port->ops->flush(a.port, now_ns());
+    assert(came_as_one((uint32_t[]){84, 53}, (uint64_t[]){1, 0}, 2));
+    put(a.port, hop, 1000, 2);
+    put(a.port, other, 1000, 3);
+    a.port->ops->flush(a.port, now_ns());
+    assert(came_as_one((uint32_t[]){1000, 1000}, (uint64_t[]){2, 3}, 2));
+    put(a.port, hop, 52, 4);
+    put(a.port, hop, 84, 5);
+    a.port->ops->flush(a.port, now_ns());
+    assert(!came_as_one((uint32_t[]){52, 84}, (uint64_t[]){4, 5}, 2));
+    assert(a.port->counters.sent == 6 && a.port->counters.sent_bytes == 2273);
+}
+
 /* What the kernel cannot join, since each datagram is longer than the last, comes in large batches;
  * and what it joins comes whole after that. */
 static void apart(void)
@@ -141,19 +202,6 @@ static void apart(void)
     assert(wait_for(b.port, in, HARP_BATCH) == 60);
 }
 
-/* The port's first socket, found by its number in the network. */
-static int socket_of(const struct harp_port *port)
-{
-    for (int fd = 3; fd < 64; fd++) {
-        struct sockaddr_in6 own;
-        socklen_t length = sizeof own;
-        if (getsockname(fd, (struct sockaddr *)&own, &length) == 0 &&
-            ntohs(own.sin6_port) == port->locals[0].port) /* where an IPv4 address has it, too */
-            return fd;
-    }
-    return -1;
-}
-
 /* How 20 datagrams leave that fit into one super-packet. */
 enum leaving { AS_ONE, ONE_BY_ONE, REFUSED_AS_ONE };
 
@@ -178,12 +226,6 @@ static enum leaving send_20(int hop, uint64_t now)
     }
     number += 20;
     return a.port->counters.send_calls - before > 1 ? REFUSED_AS_ONE : as_one ? AS_ONE : ONE_BY_ONE;
-}
-
-/* The kernel cuts nothing of a socket that makes no checksums. */
-static void make_no_checksums(int on)
-{
-    assert(setsockopt(socket_of(a.port), SOL_SOCKET, SO_NO_CHECK, &on, sizeof on) == 0);
 }
 
 /* Super-packets that the kernel refuses to cut leave as datagrams: of that hop, and for a time that
@@ -212,6 +254,12 @@ static void refused_offload(void)
     now += 1000000000;
     assert(send_20(hop, now) == AS_ONE && send_20(hop, now) == AS_ONE);
     assert(!a.port->ops->notice(a.port, &notice) && a.port->counters.dropped == 0);
+    int third = hop_to(&a, &b.port->locals[0], 0);
+    make_no_checksums(1);
+    put(a.port, third, 52, 0);
+    put(a.port, hop, 84, 1);
+    a.port->ops->flush(a.port, now);
+    assert(!came_as_one((uint32_t[]){84, 52}, (uint64_t[]){1, 0}, 2));
 }
 
 /* What does not leave stays, room shrinks, and all leaves in the end, in order and whole. (The
@@ -614,7 +662,8 @@ int main(int count, char **words)
                  {"marks", marks},     {"waiting", waiting},
                  {"waited", waited},   {"refused_offload", refused_offload},
                  {"errors", errors},   {"vanished", vanished},
-                 {"flood", flood},     {"apart", apart}};
+                 {"flood", flood},     {"apart", apart},
+                 {"along", along}};
     assert(count == 6);
     a = (struct end){.ip = words[2], .space = words[3]};
     b = (struct end){.ip = words[4], .space = words[5]};
