@@ -41,7 +41,7 @@ void harp_inbox_returned(struct harp_inbox *inbox, uint32_t frames)
     inbox->lent += frames;
 }
 
-static void start(struct harp_inbox *inbox, struct harp_incoming *slot, uint32_t size)
+static void start_message(struct harp_inbox *inbox, struct harp_incoming *slot, uint32_t size)
 {
     slot->started = true;
     slot->size = size;
@@ -71,7 +71,7 @@ int harp_inbox_post(struct harp_inbox *inbox, uint8_t *buffer, uint32_t capacity
     inbox->posted_bytes += capacity;
     if (!early)
         return -1;
-    start(inbox, slot, eager->size);
+    start_message(inbox, slot, eager->size);
     harp_chunks_add(&slot->got, 0);
     eager->full = false;
     return (int)(number % HARP_EAGER);
@@ -140,7 +140,7 @@ bool harp_inbox_placed(struct harp_inbox *inbox, const struct harp_header *heade
     inbox->placed += inbox->streamed;
     struct harp_incoming *slot = harp_inbox_slot(inbox, header->message);
     if (!slot->started)
-        start(inbox, slot, header->size);
+        start_message(inbox, slot, header->size);
     harp_chunks_add(&slot->got, header->offset / inbox->segment);
     bool complete = harp_chunks_complete(&slot->got);
     inbox->complete += complete;

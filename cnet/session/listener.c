@@ -9,8 +9,9 @@
 #define COOKIE_OFFSET 44 /* in the body of FIRST */
 
 /* The cookie of `from` and of the parameters in `body`, all but the cookie that they may hold. */
-static void bake(const struct harp_listener *listener, uint64_t minute,
-                 const struct harp_from *from, const uint8_t *body, uint8_t cookie[COOKIE_BYTES])
+static void make_cookie(const struct harp_listener *listener, uint64_t minute,
+                        const struct harp_from *from, const uint8_t *body,
+                        uint8_t cookie[COOKIE_BYTES])
 {
     uint8_t input[1 + 8 + 16 + 2 + COOKIE_OFFSET];
     harp_store64(input + 1, minute);
@@ -27,7 +28,7 @@ static void bake(const struct harp_listener *listener, uint64_t minute,
 }
 
 /* In time that does not depend on where they differ. */
-static bool same(const uint8_t *a, const uint8_t *b)
+static bool are_same_bytes(const uint8_t *a, const uint8_t *b)
 {
     return ((harp_load64(a) ^ harp_load64(b)) | (harp_load64(a + 8) ^ harp_load64(b + 8))) == 0;
 }
@@ -36,9 +37,10 @@ static bool brings_cookie(const struct harp_listener *listener, uint64_t minute,
                           const struct harp_from *from, const uint8_t *body)
 {
     uint8_t now[COOKIE_BYTES], before[COOKIE_BYTES];
-    bake(listener, minute, from, body, now);
-    bake(listener, minute - 1, from, body, before);
-    return same(body + COOKIE_OFFSET, now) || same(body + COOKIE_OFFSET, before);
+    make_cookie(listener, minute, from, body, now);
+    make_cookie(listener, minute - 1, from, body, before);
+    return are_same_bytes(body + COOKIE_OFFSET, now) ||
+           are_same_bytes(body + COOKIE_OFFSET, before);
 }
 
 static void write_cookie(const struct harp_listener *listener, uint64_t minute,
@@ -55,7 +57,7 @@ static void write_cookie(const struct harp_listener *listener, uint64_t minute,
     answer->lap = 0;
     answer->again = false;
     answer->payload = NULL;
-    bake(listener, minute, from, body, answer->body);
+    make_cookie(listener, minute, from, body, answer->body);
 }
 
 /* FIRST has room for addresses, and none. */

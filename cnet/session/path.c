@@ -69,7 +69,7 @@ bool harp_path_has_room(struct harp_path *path, uint32_t bytes)
 
 /* splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
  */
-static uint64_t draw(uint64_t *random)
+static uint64_t draw_number(uint64_t *random)
 {
     uint64_t z = *random += UINT64_C(0x9e3779b97f4a7c15);
     z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -104,7 +104,7 @@ int harp_path_choose(struct harp_path *paths, uint32_t count, uint32_t bytes, ui
     }
     if (n < 2)
         return n ? usable[0] : -1;
-    uint64_t bits = draw(random);
+    uint64_t bits = draw_number(random);
     uint32_t one = (uint32_t)(bits & 0xffffffff) % n;
     uint32_t other = (one + 1 + (uint32_t)(bits >> 32) % (n - 1)) % n;
     bool second = harp_rtt_smoothed_ns(&paths[usable[other]].rtt) <

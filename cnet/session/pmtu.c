@@ -18,7 +18,7 @@ void harp_pmtu_init(struct harp_pmtu *pmtu, uint16_t segment, uint16_t base_byte
 
 /* What is to be tried next while searching: ICMP's word first, then whole chunks, then the middle.
  * 0: nothing is left between what passes and what does not. */
-static uint8_t candidate(struct harp_pmtu *pmtu)
+static uint8_t next_candidate(struct harp_pmtu *pmtu)
 {
     if (pmtu->hint > pmtu->too_few && pmtu->hint < pmtu->fragments)
         return pmtu->hint;
@@ -33,7 +33,7 @@ static uint8_t candidate(struct harp_pmtu *pmtu)
     return 0;
 }
 
-static void complete(struct harp_pmtu *pmtu, uint64_t now_ns)
+static void complete_search(struct harp_pmtu *pmtu, uint64_t now_ns)
 {
     pmtu->state = HARP_PMTU_COMPLETE;
     pmtu->next_ns = HARP_NEVER;
@@ -48,14 +48,14 @@ static void search_on(struct harp_pmtu *pmtu, uint64_t now_ns)
     pmtu->state = HARP_PMTU_SEARCHING;
     pmtu->losses = 0;
     pmtu->next_ns = now_ns;
-    if (!candidate(pmtu))
-        complete(pmtu, now_ns);
+    if (!next_candidate(pmtu))
+        complete_search(pmtu, now_ns);
 }
 
 /* The fragments that a probe's size is of: those in use, or of what is tried. */
-static uint8_t probed(struct harp_pmtu *pmtu)
+static uint8_t probed_fragments(struct harp_pmtu *pmtu)
 {
-    return pmtu->state == HARP_PMTU_SEARCHING ? candidate(pmtu) : pmtu->fragments;
+    return pmtu->state == HARP_PMTU_SEARCHING ? next_candidate(pmtu) : pmtu->fragments;
 }
 
 uint16_t harp_pmtu_probe_bytes(struct harp_pmtu *pmtu, uint64_t now_ns)
@@ -68,7 +68,7 @@ uint16_t harp_pmtu_probe_bytes(struct harp_pmtu *pmtu, uint64_t now_ns)
         search_on(pmtu, now_ns);
         pmtu->next_ns = HARP_NEVER;
     }
-    return harp_fragment_frame_bytes(pmtu->segment, probed(pmtu));
+    return harp_fragment_frame_bytes(pmtu->segment, probed_fragments(pmtu));
 }
 
 void harp_pmtu_arrived(struct harp_pmtu *pmtu, uint16_t frame_bytes, uint64_t now_ns)
@@ -117,7 +117,7 @@ static void give_up_size(struct harp_pmtu *pmtu, uint8_t fragments, uint64_t now
 void harp_pmtu_lost(struct harp_pmtu *pmtu, uint16_t frame_bytes, bool overtaken, uint64_t now_ns,
                     uint64_t rto_ns, uint64_t most_ns)
 {
-    uint8_t fragments = probed(pmtu);
+    uint8_t fragments = probed_fragments(pmtu);
 #ifdef HARP_BUG_BLACK_HOLE
     return;
 #endif

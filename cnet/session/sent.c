@@ -70,7 +70,7 @@ uint64_t harp_sent_next_flying(const struct harp_sent_ring *ring, uint64_t from)
     return ring->next;
 }
 
-static void land(struct harp_sent_ring *ring, struct harp_sent *sent)
+static void leave_flight(struct harp_sent_ring *ring, struct harp_sent *sent)
 {
     assert(ring->flying > 0 && ring->flying_bytes >= sent->bytes);
     ring->flying--;
@@ -82,7 +82,7 @@ void harp_sent_acked(struct harp_sent_ring *ring, struct harp_sent *sent)
 {
     assert(sent->state != HARP_ACKED);
     if (sent->state == HARP_FLYING)
-        land(ring, sent);
+        leave_flight(ring, sent);
     harp_bit_ring_clear(&ring->open_map, sent->packet);
     sent->state = HARP_ACKED;
 }
@@ -90,7 +90,7 @@ void harp_sent_acked(struct harp_sent_ring *ring, struct harp_sent *sent)
 void harp_sent_lost(struct harp_sent_ring *ring, struct harp_sent *sent)
 {
     assert(sent->state == HARP_FLYING);
-    land(ring, sent);
+    leave_flight(ring, sent);
     sent->state = HARP_LOST;
 }
 

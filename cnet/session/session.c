@@ -54,8 +54,8 @@ size_t harp_session_size(const struct harp_session_config *config)
            (size_t)config->paths * HARP_SENT_SLOTS * sizeof(struct harp_sent);
 }
 
-static struct harp_session *create(void *memory, const struct harp_session_config *config,
-                                   uint64_t now_ns)
+static struct harp_session *create_session(void *memory, const struct harp_session_config *config,
+                                           uint64_t now_ns)
 {
     assert(config->connection != 0 && config->paths > 0 && config->paths <= HARP_PATHS_MAX);
     assert(config->stream_frames <= HARP_STREAM_MAX);
@@ -90,7 +90,7 @@ static struct harp_session *create(void *memory, const struct harp_session_confi
 struct harp_session *harp_session_connect(void *memory, const struct harp_session_config *config,
                                           uint64_t now_ns)
 {
-    struct harp_session *session = create(memory, config, now_ns);
+    struct harp_session *session = create_session(memory, config, now_ns);
     session->state = HARP_CONNECTING;
     session->repeat_at_ns = now_ns;
     return session;
@@ -100,7 +100,7 @@ struct harp_session *harp_session_accept(void *memory, const struct harp_session
                                          uint64_t now_ns, const struct harp_parameters *first,
                                          uint8_t path)
 {
-    struct harp_session *session = create(memory, config, now_ns);
+    struct harp_session *session = create_session(memory, config, now_ns);
     session->listening = true;
     session->state = HARP_ACCEPTING;
     session->own.addresses_n = (uint8_t)harp_min(config->addresses_n, first->addresses_n);
@@ -253,7 +253,7 @@ void harp_session_returned(struct harp_session *session, uint32_t frames)
 }
 
 /* Too long a text is cut where a character of UTF-8 begins. */
-static void say(struct harp_close *notice, const char *text)
+static void set_close_text(struct harp_close *notice, const char *text)
 {
     size_t bytes = strlen(text);
     if (bytes > HARP_CLOSE_TEXT)
@@ -268,7 +268,7 @@ void harp_session_close(struct harp_session *session, uint64_t now_ns, uint32_t 
 {
     harp_session_clock(session, now_ns);
     if (text && session->state < HARP_CLOSING)
-        say(&session->notice, text);
+        set_close_text(&session->notice, text);
     bool under_way = session->known && session->outbox.base != session->outbox.end;
     if (reason == HARP_REASON_DONE && under_way)
         reason = HARP_REASON_UNDER_WAY;

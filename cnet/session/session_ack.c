@@ -48,7 +48,7 @@ void harp_session_detect(struct harp_session *session, struct harp_path *path)
 }
 
 /* A packet that was given up is not lost: it has arrived, or is on its way after all. */
-static void found(struct harp_session *session, struct harp_path *path)
+static void count_found(struct harp_session *session, struct harp_path *path)
 {
     assert(session->counters.lost > 0);
     session->counters.lost--;
@@ -69,7 +69,7 @@ static void take_back(struct harp_session *session, struct harp_path *path)
         continue;
 #endif
         harp_sent_found(&path->sent, sent);
-        found(session, path);
+        count_found(session, path);
     }
 }
 
@@ -77,7 +77,7 @@ static void take_back(struct harp_session *session, struct harp_path *path)
  * there was none. */
 static void arrived_late(struct harp_session *session, struct harp_path *path)
 {
-    found(session, path);
+    count_found(session, path);
     harp_loss_spurious(&path->loss);
     /* After a timeout the first is enough: they had not been lost, but were late, or their ACK was
      * (F-RTO, RFC 5682). */
@@ -88,7 +88,8 @@ static void arrived_late(struct harp_session *session, struct harp_path *path)
     path->timed_out = false;
 }
 
-static void settle(struct harp_session *session, struct harp_path *path, struct harp_sent *sent)
+static void settle_packet(struct harp_session *session, struct harp_path *path,
+                          struct harp_sent *sent)
 {
     bool late = sent->state == HARP_LOST;
     harp_sent_acked(&path->sent, sent);
@@ -107,7 +108,7 @@ static void settle_news(struct harp_session *session, struct harp_path *path, ui
     struct harp_sent *sent = harp_sent_at(&path->sent, packet);
     news->bytes += sent->bytes;
     session->ack_steps++;
-    settle(session, path, sent);
+    settle_packet(session, path, sent);
 }
 
 static void sample_delay(struct harp_session *session, struct harp_path *path,

@@ -43,7 +43,7 @@ void harp_session_part(struct harp_session *session, uint32_t reason)
 /* ACCEPT makes the connection for the connecting end. It shows at once, on every path, that it
  * holds the new keys, which makes the connection for the listening end too, and measures the paths.
  */
-static void accepted(struct harp_session *session, const struct harp_parameters *peer)
+static void take_accept_parameters(struct harp_session *session, const struct harp_parameters *peer)
 {
     harp_session_agree(session, peer);
     session->state = HARP_OPEN;
@@ -114,7 +114,7 @@ enum harp_verdict harp_session_take_handshake(struct harp_session *session,
         taken = take_versions(session, header, body);
     } else if (harp_parameters_decode(body, header->length, &peer) == HARP_WIRE_OK &&
                peer.addresses_n <= session->own.addresses_n) {
-        accepted(session, &peer);
+        take_accept_parameters(session, &peer);
         taken = true;
     }
     session->counters.strangers += !taken;
@@ -183,7 +183,7 @@ static void put_off(struct harp_session *session)
     session->repeat_wait_ns = harp_min(2 * session->repeat_wait_ns, most_ns);
 }
 
-static size_t answer(struct harp_session *session, struct harp_frame *frame)
+static size_t write_answer(struct harp_session *session, struct harp_frame *frame)
 {
 #ifndef HARP_BUG_ANSWER_TWICE
     session->answer = false;
@@ -200,7 +200,7 @@ static size_t answer(struct harp_session *session, struct harp_frame *frame)
 size_t harp_session_send_handshake(struct harp_session *session, struct harp_frame *frame)
 {
     if (session->answer)
-        return answer(session, frame);
+        return write_answer(session, frame);
     bool repeating = session->state == HARP_CONNECTING || session->state == HARP_CLOSING;
     if (!repeating || session->now_ns < session->repeat_at_ns)
         return 0;

@@ -10,7 +10,7 @@ static uint8_t number_of(const struct harp_session *session, const struct harp_p
     return (uint8_t)(path - session->paths);
 }
 
-static bool fails(const struct harp_standing *standing)
+static bool is_too_narrow(const struct harp_standing *standing)
 {
     return standing->pmtu.state == HARP_PMTU_ERROR;
 }
@@ -19,7 +19,7 @@ static bool fails(const struct harp_standing *standing)
  * data at all. */
 static uint32_t rank_path(const struct harp_standing *standing)
 {
-    if (!standing->heard || standing->validating || fails(standing))
+    if (!standing->heard || standing->validating || is_too_narrow(standing))
         return 0;
     bool wanted = !standing->retired && !standing->off_queue;
     return 1 + 2 * wanted + (standing->pmtu.fragments == 1);
@@ -87,7 +87,8 @@ bool harp_session_tries_size(const struct harp_session *session, const struct ha
 static bool no_path_carries_data(const struct harp_session *session)
 {
     for (uint32_t p = 0; p < session->paths_n; p++)
-        if (session->standing[p].heard && !session->paths[p].dead && !fails(&session->standing[p]))
+        if (session->standing[p].heard && !session->paths[p].dead &&
+            !is_too_narrow(&session->standing[p]))
             return false;
     return true;
 }
@@ -223,20 +224,20 @@ uint64_t harp_session_path_due_ns(const struct harp_session *session, uint8_t pa
     return standing->size == HARP_SIZE_NONE ? standing->pmtu.next_ns : HARP_NEVER;
 }
 
-static bool exists(const struct harp_session *session, uint8_t path)
+static bool path_exists(const struct harp_session *session, uint8_t path)
 {
     return session->known && path < session->paths_n;
 }
 
 bool harp_session_path_lives(const struct harp_session *session, uint8_t path)
 {
-    return exists(session, path) && !session->paths[path].dead;
+    return path_exists(session, path) && !session->paths[path].dead;
 }
 
 bool harp_session_path_info(const struct harp_session *session, uint8_t path,
                             struct harp_path_info *info)
 {
-    if (!exists(session, path))
+    if (!path_exists(session, path))
         return false;
     const struct harp_path *at = &session->paths[path];
     const struct harp_standing *standing = &session->standing[path];
@@ -246,7 +247,7 @@ bool harp_session_path_info(const struct harp_session *session, uint8_t path,
         .heard = standing->heard,
         .retired = standing->retired,
         .off_queue = standing->off_queue,
-        .mtu_fails = fails(standing),
+        .mtu_fails = is_too_narrow(standing),
         .validating = standing->validating,
         .fragments = standing->pmtu.fragments,
         .frame_bytes = harp_pmtu_frame_bytes(&standing->pmtu),
@@ -264,7 +265,7 @@ bool harp_session_path_info(const struct harp_session *session, uint8_t path,
 
 void harp_session_path_retire(struct harp_session *session, uint8_t path, bool retired)
 {
-    if (session->state != HARP_OPEN || !exists(session, path))
+    if (session->state != HARP_OPEN || !path_exists(session, path))
         return;
     session->standing[path].retired = retired;
     harp_session_paths_rate(session);
@@ -274,7 +275,8 @@ void harp_session_path_mtu(struct harp_session *session, uint64_t now_ns, uint8_
                            uint32_t payload_max)
 {
     harp_session_clock(session, now_ns);
-    if (session->state != HARP_OPEN || !exists(session, path) || !session->standing[path].heard)
+    if (session->state != HARP_OPEN || !path_exists(session, path) ||
+        !session->standing[path].heard)
         return;
     struct harp_standing *standing = &session->standing[path];
     uint64_t pause_ns = harp_loss_rto_ns(&session->paths[path].rtt, &session->config.loss);
@@ -296,7 +298,7 @@ bool harp_session_is_newest(const struct harp_session *session, const struct har
     bool numbered = header->type == HARP_DATA || header->type == HARP_PROBE;
     if (header->flags) /* of fragments one number comes again and again */
         return false;
-    return numbered && exists(session, header->path) &&
+    return numbered && path_exists(session, header->path) &&
            header->connection == session->config.connection &&
            header->epoch == session->config.epoch &&
            harp_packet_before(session->paths[header->path].sack.largest,
@@ -305,7 +307,8 @@ bool harp_session_is_newest(const struct harp_session *session, const struct har
 
 void harp_session_path_moved(struct harp_session *session, uint8_t path)
 {
-    if (session->state != HARP_OPEN || !exists(session, path) || !session->standing[path].heard)
+    if (session->state != HARP_OPEN || !path_exists(session, path) ||
+        !session->standing[path].heard)
         return;
     session->standing[path].validating = true;
     session->standing[path].validating_from = session->paths[path].sent.next;
@@ -316,7 +319,7 @@ void harp_session_path_moved(struct harp_session *session, uint8_t path)
 
 void harp_session_path_rerouted(struct harp_session *session, uint8_t path)
 {
-    if (session->state != HARP_OPEN || !exists(session, path))
+    if (session->state != HARP_OPEN || !path_exists(session, path))
         return;
     struct harp_standing *standing = &session->standing[path];
     standing->off_queue = false;
@@ -328,7 +331,7 @@ void harp_session_path_rerouted(struct harp_session *session, uint8_t path)
 
 void harp_session_path_off_queue(struct harp_session *session, uint8_t path, bool off)
 {
-    if (session->state != HARP_OPEN || !exists(session, path) ||
+    if (session->state != HARP_OPEN || !path_exists(session, path) ||
         session->standing[path].arrives_off == off)
         return;
     session->standing[path].arrives_off = off;
@@ -341,7 +344,7 @@ bool harp_session_unreachable(struct harp_session *session, uint64_t now_ns, uin
     harp_session_clock(session, now_ns);
     bool connecting = session->state == HARP_CONNECTING && session->config.paths > 1;
     bool open =
-        session->state == HARP_OPEN && exists(session, path) && session->standing[path].heard;
+        session->state == HARP_OPEN && path_exists(session, path) && session->standing[path].heard;
     if (!connecting && !open)
         return false;
     const struct harp_loss_limits *limits = &session->config.loss;
@@ -381,7 +384,7 @@ void harp_session_path_full(struct harp_session *session, uint64_t now_ns, uint8
                             uint64_t time_ns)
 {
     harp_session_clock(session, now_ns);
-    if (exists(session, path))
+    if (path_exists(session, path))
         session->paths[path].full_until_ns = session->now_ns + time_ns;
 }
 
@@ -404,8 +407,8 @@ void harp_session_refused(struct harp_session *session, uint64_t now_ns, uint8_t
 bool harp_session_probe_bytes(struct harp_session *session, uint8_t path, uint16_t bytes)
 {
     assert(bytes > HARP_HEADER_BYTES);
-    if (session->state != HARP_OPEN || !exists(session, path) || !session->standing[path].heard ||
-        session->standing[path].size != HARP_SIZE_NONE)
+    if (session->state != HARP_OPEN || !path_exists(session, path) ||
+        !session->standing[path].heard || session->standing[path].size != HARP_SIZE_NONE)
         return false;
     session->standing[path].size = HARP_SIZE_DUE;
     session->standing[path].size_bytes = bytes;

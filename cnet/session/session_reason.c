@@ -40,7 +40,7 @@ static const char *cause_of(uint32_t reason)
 }
 
 /* The peer's words, in quotes and without what could play tricks on a terminal. */
-static void quote(const struct harp_event *closed, char *out, size_t room)
+static void quote_peer(const struct harp_event *closed, char *out, size_t room)
 {
     char text[HARP_CLOSE_TEXT + 1] = "";
     for (uint8_t i = 0; i < closed->text_bytes; i++) {
@@ -62,7 +62,7 @@ void harp_reason_explain(const struct harp_event *closed, char *out, size_t room
     if (closed->reason == HARP_REASON_VERSION && closed->by_peer)
         snprintf(versions, sizeof versions, ": it speaks %u to %u, this end speaks %u",
                  closed->lowest, closed->highest, HARP_VERSION);
-    quote(closed, words, sizeof words);
+    quote_peer(closed, words, sizeof words);
     snprintf(out, room, "%s%s; %s%s", cause ? cause : number, versions,
              closed->by_peer ? "the other end says so" : "this end says so", words);
 }

@@ -4,7 +4,7 @@
 #include "session/session_state.h"
 
 /* Whether a frame is for this connection in its present life. */
-static bool belongs(const struct harp_session *session, const struct harp_header *header)
+static bool is_for_connection(const struct harp_session *session, const struct harp_header *header)
 {
     if (!session->known || header->connection != session->config.connection)
         return false;
@@ -16,7 +16,7 @@ static bool belongs(const struct harp_session *session, const struct harp_header
 }
 
 /* A frame under the connection's own keys: the listening end now knows that its ACCEPT arrived. */
-static void confirmed(struct harp_session *session)
+static void confirm_connection(struct harp_session *session)
 {
     if (session->state != HARP_ACCEPTING)
         return;
@@ -177,7 +177,7 @@ enum harp_verdict harp_session_receive(struct harp_session *session, uint64_t no
     session->came_ns = session->now_ns - harp_min(waited_ns, session->now_ns);
     if (header->type <= HARP_ACCEPT || header->type == HARP_VERSION_NOTICE)
         return harp_session_take_handshake(session, header, body);
-    if (!belongs(session, header)) {
+    if (!is_for_connection(session, header)) {
         session->counters.strangers++;
         return HARP_DROP;
     }
@@ -185,7 +185,7 @@ enum harp_verdict harp_session_receive(struct harp_session *session, uint64_t no
         return harp_session_take_close(session, header, body);
     if (session->state > HARP_OPEN)
         return HARP_DROP;
-    confirmed(session);
+    confirm_connection(session);
     if (header->type == HARP_ACK)
         return harp_session_take_ack(session, header, body);
     if (!session->standing[header->path].heard)

@@ -10,8 +10,6 @@
 #include "wire/crc32c.h"
 #include "wire/seal.h"
 
-const struct harp_key dst_secret = {UINT64_C(0x0123456789abcdef), UINT64_C(0xfedcba9876543210)};
-
 static uint64_t clock_of(const struct dst_end *end, uint64_t now_ns)
 {
     return now_ns + (uint64_t)end->clock_off_ns;
@@ -62,65 +60,12 @@ uint64_t dst_end_state(const struct dst_end *end)
     return state;
 }
 
-/* Keys ------------------------------------------------------------------------------------- */
-
-static struct harp_end own_half(const struct dst_end *end)
-{
-    struct harp_end half = {.connection = end->config.connection, .epoch = end->config.epoch};
-    memcpy(half.nonce, end->config.nonce, sizeof half.nonce);
-    return half;
-}
-
-static struct harp_end peer_half(const struct dst_end *end)
-{
-    const struct harp_parameters *peer = harp_session_peer(end->session);
-    struct harp_end half = {.connection = peer->connection, .epoch = peer->epoch};
-    memcpy(half.nonce, peer->nonce, sizeof half.nonce);
-    return half;
-}
-
-static bool knows_peer(const struct dst_end *end)
-{
-    return end->session && harp_session_peer(end->session)->segment != 0;
-}
-
-static void derive(struct dst_end *end)
-{
-    if (end->keyed || !knows_peer(end))
-        return;
-    struct harp_end own = own_half(end), peer = peer_half(end);
-    struct harp_key up =
-        end->side ? harp_key_up(&dst_secret, &peer, &own) : harp_key_up(&dst_secret, &own, &peer);
-    struct harp_key down = end->side ? harp_key_down(&dst_secret, &peer, &own)
-                                     : harp_key_down(&dst_secret, &own, &peer);
-    end->in = end->side ? up : down;
-    end->out = end->side ? down : up;
-    end->keyed = true;
-}
-
-/* The key of frames of a type; false if this end cannot know it yet. */
-static bool key_of(struct dst_end *end, uint8_t type, bool sending, struct harp_key *key)
-{
-    derive(end);
-    if (type == HARP_FIRST || type == HARP_COOKIE || type == HARP_VERSION_NOTICE) {
-        *key = harp_key_hello(&dst_secret, DST_LISTENER);
-        return true;
-    }
-    if (type == HARP_ACCEPT && (end->side == 0 || knows_peer(end))) {
-        struct harp_end connecting = end->side ? peer_half(end) : own_half(end);
-        *key = harp_key_accept(&dst_secret, DST_LISTENER, &connecting);
-        return true;
-    }
-    *key = sending ? end->out : end->in;
-    return end->keyed;
-}
-
 /* Out -------------------------------------------------------------------------------------- */
 
 static void seal(struct dst_end *end, uint8_t *bytes, size_t bytes_n, uint32_t lap)
 {
     struct harp_key key;
-    if (!key_of(end, bytes[1], true, &key))
+    if (!dst_end_key(end, bytes[1], true, &key))
         key = harp_key_hello(&dst_secret, DST_LISTENER);
     size_t payload_n = bytes_n - HARP_HEADER_BYTES;
     harp_seal_known(&key, bytes, lap, harp_crc32c(bytes + HARP_HEADER_BYTES, payload_n));
@@ -357,7 +302,7 @@ static void take(struct dst_end *end, uint64_t now_ns, const struct dst_flight *
     enum harp_wire_error error = harp_header_decode(flight->bytes, flight->bytes_n, &h);
     if (error == HARP_WIRE_VERSION)
         refuse(end, now_ns, flight, &h);
-    if (error != HARP_WIRE_OK || !key_of(end, h.type, false, &key) ||
+    if (error != HARP_WIRE_OK || !dst_end_key(end, h.type, false, &key) ||
         !harp_open_tag(&key, flight->bytes, end->session ? harp_session_lap(end->session, &h) : 0))
         return;
     if (h.type != HARP_DATA && !harp_open_payload(flight->bytes, body, h.length))
@@ -501,7 +446,8 @@ void dst_end_prod(struct dst_end *end, uint64_t now_ns)
 
 bool dst_end_skip(struct dst_end *ends, uint64_t now_ns, uint64_t packets)
 {
-    if (!ends[0].session || !ends[1].session || !knows_peer(&ends[0]) || !knows_peer(&ends[1]))
+    if (!ends[0].session || !ends[1].session || !dst_end_knows_peer(&ends[0]) ||
+        !dst_end_knows_peer(&ends[1]))
         return false;
     for (int side = 0; side < 2; side++) {
         skip_packets(ends[side].session, packets);

@@ -66,6 +66,12 @@ struct dst_end {
     uint64_t cookies; /* sent to strangers */
 };
 
+/* Whether this end knows the other's parameters, of which keys are made. */
+bool dst_end_knows_peer(const struct dst_end *end);
+
+/* The key of frames of a type; false if this end cannot know it yet. */
+bool dst_end_key(struct dst_end *end, uint8_t type, bool sending, struct harp_key *key);
+
 /* Begin this end's part; the connecting end gets its session at once. */
 void dst_end_start(struct dst_end *end, uint64_t now_ns);
 
