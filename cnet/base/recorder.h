@@ -30,6 +30,7 @@
     EVENT(PATH_BACK, "path is back", "path %" PRIu64 ", srtt %" PRIu64 " ns")                      \
     EVENT(PATH_RETIRED, "path retired", "path %" PRIu64 ", off its queue: %" PRIu64)               \
     EVENT(PATH_UNRETIRED, "path no longer retired", "path %" PRIu64)                               \
+    EVENT(PATH_MTU, "path takes other frames", "path %" PRIu64 ", UDP payload %" PRIu64 " bytes")  \
     EVENT(UNREACHABLE, "unreachable, says the network", "path %" PRIu64 ", refused %" PRIu64)      \
     EVENT(LOST, "packets given up", "lost so far %" PRIu64 ", found after all %" PRIu64)           \
     EVENT(BAD, "bad frames", "%" PRIu64 " of a wrong tag, %" PRIu64 " of no connection, so far")   \

@@ -30,6 +30,7 @@ static void note_path(struct harp_connection *connection, uint32_t path,
     struct harp_engine *engine = connection->engine;
     uint64_t bit = UINT64_C(1) << path;
     bool dead = !info->alive, retired = info->retired || info->off_queue;
+    bool narrow = info->fragments > 1;
     if (dead != !!(connection->paths_dead & bit)) {
         record_event(engine, dead ? HARP_RECORD_PATH_DIED : HARP_RECORD_PATH_BACK, connection->id,
                      path, info->smoothed_ns);
@@ -39,6 +40,10 @@ static void note_path(struct harp_connection *connection, uint32_t path,
         record_event(engine, retired ? HARP_RECORD_PATH_RETIRED : HARP_RECORD_PATH_UNRETIRED,
                      connection->id, path, info->off_queue);
         connection->paths_retired ^= bit;
+    }
+    if (narrow != !!(connection->paths_narrow & bit)) {
+        record_event(engine, HARP_RECORD_PATH_MTU, connection->id, path, info->frame_bytes);
+        connection->paths_narrow ^= bit;
     }
 }
 

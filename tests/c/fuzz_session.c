@@ -9,6 +9,8 @@
 #include <string.h>
 
 #include "base/sequence.h"
+#include "session/fragment.h"
+#include "session/reassembly.h"
 #include "session/session.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -41,6 +43,7 @@ struct play {
     uint32_t out_first, out_n, in_first, in_n; /* rings */
     uint32_t lent;
     uint8_t eager[HARP_EAGER][SEGMENT];
+    uint8_t assembling[HARP_REASSEMBLIES][SEGMENT];
 };
 
 static _Alignas(64) uint8_t memory[MEMORY];
@@ -154,14 +157,17 @@ static void write_payload(struct play *play, const struct harp_header *header,
                           const struct harp_place *place)
 {
     bool holds = byte(play) < 200;
-    if (place->streamed) {
+    if (place->streamed && place->entry >= 0) {
+        memset(play->assembling[place->entry] + place->within, 7, header->length);
+        play->lent += holds && place->completes;
+    } else if (place->streamed) {
         play->lent += holds;
-        assert(play->lent <= play->config.stream_frames);
     } else if (place->eager >= 0) {
-        memset(play->eager[place->eager], 7, header->length);
+        memset(play->eager[place->eager] + place->offset, 7, header->length);
     } else {
         memset(place->buffer + place->offset, 7, header->length);
     }
+    assert(!place->streamed || play->lent <= play->config.stream_frames);
     harp_session_placed(play->session, holds);
 }
 
@@ -212,7 +218,20 @@ static void receive_parameters(struct play *play, enum harp_type type)
     receive(play, &header, body);
 }
 
-static void receive_data(struct play *play)
+/* The chunk of this header becomes one fragment of it. */
+static void cut_into_fragment(struct play *play, struct harp_header *header)
+{
+    uint8_t fragments = (uint8_t)(2 + byte(play) % 5);
+    uint32_t step = harp_fragment_bytes(SEGMENT, fragments);
+    uint32_t within = byte(play) % fragments * step;
+    if (within >= header->length)
+        return;
+    header->flags = fragments;
+    header->offset += within;
+    header->length = (uint16_t)harp_min(step, header->length - within);
+}
+
+static void receive_data(struct play *play, bool fragment)
 {
     struct harp_header header = header_of(play, HARP_DATA);
     uint32_t chunks = 1 + below(play, byte(play) < 200 ? 4 : 5000);
@@ -222,6 +241,8 @@ static void receive_data(struct play *play)
     header.size = (chunks - 1) * SEGMENT + last;
     header.offset = chunk * SEGMENT;
     header.length = (uint16_t)(chunk + 1 == chunks ? last : SEGMENT);
+    if (fragment)
+        cut_into_fragment(play, &header);
     distort(play, &header);
     receive(play, &header, NULL);
 }
@@ -315,8 +336,10 @@ static void act(struct play *play)
         return;
     case 2:
     case 3:
+        receive_data(play, false);
+        return;
     case 4:
-        receive_data(play);
+        receive_data(play, true);
         return;
     case 5:
     case 6:
@@ -389,6 +412,7 @@ static void configure(struct play *play)
     config->seed = 5;
     config->first = UINT32_MAX - byte(play) % 8;
     config->dead_ns = UINT64_C(1000000000);
+    config->base_bytes = HARP_HEADER_BYTES + HARP_CHUNK_ALIGN;
     config->cc = how & 1 ? &harp_cc_fixed : &harp_cc_swift;
     config->stream_frames = how & 2 ? 1 + byte(play) % LENT : 0;
     config->addresses_n = how >> 6;
