@@ -50,6 +50,8 @@ class Pass:
     """Elements of each bucket."""
     names: tuple[str, ...]
     """What each bucket is called: its first tensor, and how many more it holds."""
+    flops: float
+    """FLOP/s that these times are for."""
 
     @property
     def compute_s(self) -> float:
@@ -77,7 +79,8 @@ def plan_pass(recipe: Recipe, flops: float) -> Pass:
     # A poor overlap holds a bucket back for a share of what is left of the backward pass.
     held_s = (1.0 - overlap) * np.maximum(ends_s[-1] - buckets.launch_s, 0.0)
     return Pass(forward, layers, last, buckets.launch_s + held_s - ends_s[last],
-                np.add.reduceat(elements, buckets.first[:-1]), _bucket_names(recipe, buckets))
+                np.add.reduceat(elements, buckets.first[:-1]), _bucket_names(recipe, buckets),
+                flops)
 
 
 def _bucket_names(recipe: Recipe, buckets: Buckets) -> tuple[str, ...]:

@@ -48,6 +48,10 @@ class Recipe:
     streams: int = 1
     alltoall: str = "direct"
     """How experts exchange activations: direct or hierarchical."""
+    parallel: str = "data"
+    """Whether each rank holds the whole model (data) or a share of every parameter (fsdp)."""
+    tensor: int = 1
+    """GPUs of a tensor-parallel group, consecutive ranks of a host."""
     placement: Placement | None = None
     """Where ranks lie; None for a job of one GPU."""
 
@@ -73,6 +77,18 @@ def exchange_plan(recipe: Recipe, ranks: int, nbytes: int) -> Plan:
     """The plan by which experts on ``ranks`` ranks exchange ``nbytes`` bytes a rank."""
     return _made(ALLTOALL_PLANS[recipe.alltoall], ranks=ranks, nbytes=nbytes,
                  unit_bytes=recipe.gradient_bytes, group=recipe.host_group)
+
+
+def share_plan(recipe: Recipe, collective: str, ranks: int, elements: int) -> Plan:
+    """The ring by which ``elements`` parameters are gathered (allgather) or reduce-scattered."""
+    return _made(collective, ranks=ranks, nbytes=elements * recipe.gradient_bytes,
+                 unit_bytes=recipe.gradient_bytes, group=1)
+
+
+def reduce_plan(recipe: Recipe, nbytes: int) -> Plan:
+    """The ring by which a tensor-parallel group adds up ``nbytes`` bytes of activations."""
+    return _made("ring", ranks=recipe.tensor, nbytes=nbytes, unit_bytes=recipe.gradient_bytes,
+                 group=1)
 
 
 _made = lru_cache(maxsize=256)(make_plan)

@@ -142,7 +142,8 @@ class Run:
             self._gpus[f"{host}/{local}"] = len(self.jobs), speed / flops
         comm = Communicator(self.transport, self.fabric) if count > 1 else None
         tracks = [self.cluster.gpu_name(gpu) for gpu in gpus.tolist()]
-        made = Job(self.env, recipe, comm, count, plan_pass(recipe, flops), tracks[0])
+        work = plan_pass(recipe, flops * recipe.tensor)
+        made = Job(self.env, recipe, comm, count, work, tracks[0])
         made.counted = scenario.steps
         self._tracks.append(tracks)
         self.jobs.append(made)
@@ -166,7 +167,8 @@ class Run:
             light=light, group=group or host_group, host_group=host_group, fp16=scenario.fp16,
             gradient_bytes=FP16_BYTES if workload.precision == "fp16" else FP32_BYTES,
             fusion=rule, threshold_bytes=scenario.fusion.threshold_bytes(rule),
-            cycle_s=scenario.fusion.cycle, streams=scenario.streams, alltoall=scenario.alltoall,
+            cycle_s=scenario.fusion.cycle, parallel=scenario.parallel, tensor=scenario.tensor,
+            streams=scenario.streams, alltoall=scenario.alltoall,
             placement=place(self.cluster, gpus, channel_count(topology, scenario),
                             affinity=scenario.affinity))
 
@@ -235,8 +237,8 @@ class Run:
     def _result(self, number: int) -> ScenarioResult:
         job, name = self.jobs[number], self.names[number]
         breakdown = mean_breakdown(job.breakdowns)
-        images_per_s = job.gpus * job.recipe.batch / breakdown.step_s
-        alone = job.recipe.batch / job.work.compute_s
+        images_per_s = job.replicas * job.recipe.batch / breakdown.step_s
+        alone = job.recipe.batch / (job.work.compute_s * job.recipe.tensor)
         step_s = job.steps_s[: self.scenario.steps][-1]
         return ScenarioResult(
             name=self.scenario.name, gpus=job.gpus, job=name, images_per_s=images_per_s,

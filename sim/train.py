@@ -1,9 +1,9 @@
-"""A data-parallel training job as simpy processes: steps of compute and the collectives beside it.
+"""A training job as simpy processes: steps of compute and the collectives beside it.
 
-A step: the forward pass; the backward pass layer by layer in reverse order, each layer's gradients
-ready as it finishes; gradients fused into buckets; for each bucket a serial coordination, then a
-collective on one of the ``streams``; the step ends when compute and all collectives are done. GPUs
-of a job march together, at the pace of the slowest.
+A step is a graph of operations (`sim.step_graph`). What the GPU does runs in the graph's order; a
+collective beside it begins when what it waits for is done: a serial coordination, then the plan on
+one of the ``streams``. The step ends when compute and all collectives are done. GPUs of a job march
+together, at the pace of the slowest.
 
 Experts of a Mixture of Experts are spread over all GPUs of the job. An expert layer waits for an
 all-to-all before it (dispatch) and one after it (combine), and so does its backward pass, in which
@@ -28,12 +28,15 @@ from harp.collectives.ir import Op
 from sim.compute import Slowness
 from sim.critical_path import critical_path
 from sim.exposure import KINDS, exposed
-from sim.recipe import FP32_BYTES, choose_plan, exchange_plan
+from sim.fsdp import fully_sharded
+from sim.recipe import FP32_BYTES, choose_plan, exchange_plan, reduce_plan, share_plan
 from sim.results import Breakdown, Span
+from sim.step_graph import ON_GPU, data_parallel
+from sim.tensor_parallel import tensor_parallel
 from sim.timeline import Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -41,12 +44,17 @@ if TYPE_CHECKING:
     from harp.collectives.ir import LocalCost
     from harp.collectives.plan import Plan
     from sim.collective import Communicator
-    from sim.compute import Pass, Work
+    from sim.compute import Pass
     from sim.recipe import Recipe
     from sim.results import Limit
+    from sim.step_graph import Graph, Operation
 
     Ints = NDArray[np.int64]
     Process = Generator[simpy.Event, Any, None]
+
+
+SHARES = {"gather": "allgather", "scatter": "reduce-scatter"}
+"""Plan of each kind of operation on shares of parameters."""
 
 
 class Job:
@@ -71,6 +79,7 @@ class Job:
         self.spans: tuple[Span, ...] = ()
         self.counted: float = math.inf
         self._current: list[Span] = []
+        self._waits: list[tuple[float, float]] = []
         self._debt_s = 0.0
         self._running, self._running_since_s, self._ran_s = 0, 0.0, 0.0
         self._stretch = 1.0 + recipe.costs.jitter.value * largest_deviation(gpus)
@@ -78,8 +87,8 @@ class Job:
         self._streams = simpy.Store(env)
         for number in range(recipe.streams):
             self._streams.put(f"{track}/stream{number}")
-        self._plans: dict[int, Plan] = {}
-        self._exchanges: dict[int, Plan] = {}
+        self.graph = self._make_graph()
+        self._waited = {number for done in self.graph for number in done.after}
         self._exchange_track = f"{track}/alltoall"
 
     def record(self, span: Span) -> None:
@@ -94,24 +103,37 @@ class Job:
     def step(self) -> Process:
         """One training step."""
         start_s = self.env.now
-        self._current, self._debt_s = [], 0.0
-        for work in self.work.forward:
-            yield from self._layer("forward", work)
-        ready = [self.env.event() for _ in self.work.layers]
-        collectives = []
+        self._current, self._debt_s, self._waits = [], 0.0, []
+        done = {number: self.env.event() for number in self._waited}
+        beside = []
         if self.comm is not None:
-            collectives = [self.env.process(self._bucket(i, ready[layer]))
-                           for i, layer in enumerate(self.work.bucket_layer.tolist())]
-        for work, event in zip(self.work.layers, ready, strict=True):
-            yield from self._layer("backward", work)
-            yield from self._pay_debt(work.name)
-            event.succeed()
+            beside = [self.env.process(self._beside(number, operation, done))
+                      for number, operation in enumerate(self.graph)
+                      if operation.kind not in ON_GPU]
+        for number, operation in enumerate(self.graph):
+            if operation.kind in ON_GPU:
+                yield from self._on_gpu(operation, done)
+                if number in done:
+                    done[number].succeed()
         compute_end_s = self.env.now
-        yield self.env.all_of(collectives)
+        yield self.env.all_of(beside)
         network_end_s = self.env.now
         overhead_s = self.recipe.costs.step_overhead.value if self.gpus > 1 else 0.0
         yield from self._compute(overhead_s, "update", "framework", scaled=False)
         self._finish(start_s, compute_end_s, network_end_s, overhead_s)
+
+    def _make_graph(self) -> Graph:
+        recipe = self.recipe
+        if recipe.parallel == "fsdp" and self.gpus > 1:
+            return fully_sharded(recipe, self.work.flops)
+        if recipe.tensor > 1:
+            return tensor_parallel(recipe, self.work, averaged=self.replicas > 1)
+        return data_parallel(self.work, averaged=self.gpus > 1)
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the model: what the job trains a batch on."""
+        return self.gpus // self.recipe.tensor
 
     def repeat_step(self, times: int) -> None:
         """Count the last step ``times`` more times."""
@@ -121,15 +143,26 @@ class Job:
 
     # ---- compute
 
-    def _layer(self, kind: str, work: Work) -> Process:
-        """One layer, in either direction; experts exchange before and after it."""
-        yield from self._exchange(work.exchange_bytes, f"{work.name} in")
-        ran_s = self._collectives_s()
-        yield from self._compute(work.seconds * self._stretch, kind, work.name)
-        beside_s = self._collectives_s() - ran_s
-        yield from self._compute(beside_s * (self.recipe.costs.slowdown.value - 1.0), kind,
-                                 f"{work.name} slowed down")
-        yield from self._exchange(work.exchange_bytes, f"{work.name} out")
+    def _on_gpu(self, operation: Operation, done: Mapping[int, simpy.Event]) -> Process:
+        """One operation that the GPU does, or waits for."""
+        for number in operation.after:
+            if not done[number].processed:
+                start_s = self.env.now
+                yield done[number]
+                self._waits.append((start_s, self.env.now))
+        if operation.kind == "exchange":
+            yield from self._exchange(operation)
+        elif operation.kind == "reduce":
+            yield from self._reduce(operation)
+        elif operation.kind == "settle":
+            yield from self._pay_debt(operation.name)
+        else:
+            ran_s = self._collectives_s()
+            yield from self._compute(operation.seconds * self._stretch, operation.kind,
+                                     operation.name)
+            beside_s = self._collectives_s() - ran_s
+            yield from self._compute(beside_s * (self.recipe.costs.slowdown.value - 1.0),
+                                     operation.kind, f"{operation.name} slowed down")
 
     def _collectives_s(self) -> float:
         """Time so far during which a collective was on its way."""
@@ -161,25 +194,41 @@ class Job:
 
     # ---- communication
 
-    def _exchange(self, nbytes: int, label: str) -> Process:
+    def _exchange(self, operation: Operation) -> Process:
         """All-to-all of the experts' activations, which compute waits for."""
-        if nbytes and self.comm is not None:
-            plan = self._exchange_plan(nbytes)
+        if self.comm is not None:
+            plan = exchange_plan(self.recipe, self.gpus, operation.size)
             line = Timeline(self.env, self.record, self._exchange_track)
-            yield from self.comm.run(plan, self.placement(plan.name), self._local_s, line, label)
+            yield from self.comm.run(plan, self.placement(plan.name), self._local_s, line,
+                                     operation.name)
 
-    def _exchange_plan(self, nbytes: int) -> Plan:
-        if nbytes not in self._exchanges:
-            self._exchanges[nbytes] = exchange_plan(self.recipe, self.gpus, nbytes)
-        return self._exchanges[nbytes]
+    def _reduce(self, operation: Operation) -> Process:
+        """Allreduce of activations in the groups of the first host; those of others do the same."""
+        line = Timeline(self.env, self.record, self._exchange_track)
+        plan = reduce_plan(self.recipe, operation.size)
+        tensor, host = self.recipe.tensor, self.recipe.host_group
+        groups = [[gpus[first:first + tensor] for gpus in self.placement("2d")]
+                  for first in range(0, host, tensor)]
+        yield from self._run_groups(plan, groups, line, operation.name)
 
-    def _bucket(self, index: int, ready: simpy.Event) -> Process:
+    def _run_groups(self, plan: Plan, groups: Sequence[Sequence[Ints]], line: Timeline,
+                    label: str) -> Process:
+        """Run a plan in several groups of ranks at once; the timeline shows the first."""
         assert self.comm is not None
-        yield ready
-        delay_s = float(self.work.bucket_delay_s[index])
-        if delay_s > 0:
-            yield self.env.timeout(delay_s)
-        label = self.work.names[index]
+        quiet = Timeline(self.env, lambda _: None, line.track)
+        yield self.env.all_of([
+            self.env.process(self.comm.run(plan, group, self._local_s, quiet if number else line,
+                                           label)) for number, group in enumerate(groups)])
+
+    def _beside(self, number: int, operation: Operation,
+                done: Mapping[int, simpy.Event]) -> Process:
+        """A collective beside the GPU: coordination, then its plan on one of the streams."""
+        assert self.comm is not None
+        for before in operation.after:
+            yield done[before]
+        if operation.delay_s > 0:
+            yield self.env.timeout(operation.delay_s)
+        label = operation.name
         with self._coordinator.request() as turn:
             yield turn
             coordinator = Timeline(self.env, self.record, f"{self.track}/coordinator")
@@ -188,19 +237,37 @@ class Job:
             yield from coordinator.wait(seconds, "negotiation", label)
         stream = yield self._streams.get()
         line = Timeline(self.env, self.record, stream)
-        yield from self._cast(index, line, label)
-        plan = self._plan(int(self.work.elements[index]))
+        if operation.kind == "average":
+            yield from self._cast(operation, line)
         self._count_running(1)
-        yield from self.comm.run(plan, self.placement(plan.name), self._local_s, line, label)
+        if operation.kind == "average":
+            yield from self._average(operation, line)
+        else:
+            plan = share_plan(self.recipe, SHARES[operation.kind], self.gpus, operation.size)
+            yield from self.comm.run(plan, self.placement(plan.name), self._local_s, line, label)
         self._count_running(-1)
         yield self._streams.put(stream)
+        if number in done:
+            done[number].succeed()
 
-    def _cast(self, index: int, line: Timeline, label: str) -> Process:
+    def _average(self, operation: Operation, line: Timeline) -> Process:
+        """Average gradients over the replicas; GPUs of a tensor-parallel group have shares."""
+        assert self.comm is not None
+        tensor = self.recipe.tensor
+        plan = choose_plan(self.recipe, self.replicas, -(-operation.size // tensor))
+        placement = self.placement(plan.name)
+        if tensor == 1:
+            yield from self.comm.run(plan, placement, self._local_s, line, operation.name)
+        else:
+            groups = [[gpus[first::tensor] for gpus in placement] for first in range(tensor)]
+            yield from self._run_groups(plan, groups, line, operation.name)
+
+    def _cast(self, operation: Operation, line: Timeline) -> Process:
         """Turn fp32 gradients to fp16 and, later, back: both are paid here."""
         if self.recipe.fp16 and self.recipe.gradient_bytes == FP32_BYTES:
-            seconds = 2 * self.recipe.costs.cast_per_element.value * int(self.work.elements[index])
+            seconds = 2 * self.recipe.costs.cast_per_element.value * operation.size
             self._debt_s += seconds
-            yield from line.wait(seconds, "selection", f"{label} cast")
+            yield from line.wait(seconds, "selection", f"{operation.name} cast")
 
     def _local_s(self, cost: LocalCost) -> float:
         """Time of a GPU's own work in a collective; the backward pass owes it as well."""
@@ -214,11 +281,6 @@ class Job:
         """GPU of each rank on each channel; rings may lie otherwise than the rest."""
         assert self.recipe.placement is not None
         return self.recipe.placement.of(plan)
-
-    def _plan(self, elements: int) -> Plan:
-        if elements not in self._plans:
-            self._plans[elements] = choose_plan(self.recipe, self.gpus, elements)
-        return self._plans[elements]
 
     # ---- accounts
 
@@ -235,6 +297,10 @@ class Job:
         network = tuple(s for s in spans if s.track not in (self.track, self._exchange_track))
         parts = exposed(network, compute_end_s, network_end_s)
         compute_s = compute_end_s - start_s - owed_s + overhead_s
+        for since_s, until_s in self._waits:
+            for kind, seconds in exposed(network, since_s, until_s).items():
+                parts[kind] += seconds
+            compute_s -= until_s - since_s
         for span in exchanges:
             parts[KINDS[span.kind]] += span.end_s - span.start_s
             compute_s -= span.end_s - span.start_s

@@ -119,6 +119,34 @@ def _frameworks(topology: Topology) -> list[str]:
     return sorted({*shipped("frameworks"), *topology.frameworks})
 
 
+def _parallel(topology: Topology, scenario: Scenario, path: Path) -> Iterator[Problem]:
+    """How the model is split fits the model, the hosts, and the algorithm that averages it."""
+    from sim.workloads.models import MODELS, get_model
+
+    if scenario.parallel == "fsdp" and (scenario.tensor > 1 or scenario.allreduce != "ring"):
+        key = "tensor" if scenario.tensor > 1 else "allreduce"
+        yield Problem("has no meaning with parallel: fsdp, which gathers and scatters by rings",
+                      path=(*path, key), at_key=True, allowed="parallel: data beside it")
+    if scenario.tensor == 1:
+        return
+    if scenario.allreduce not in ("ring", "tree"):
+        yield Problem(f"'{scenario.allreduce}' averages hosts, and tensor: {scenario.tensor} "
+                      "leaves no whole host to average", path=(*path, "allreduce"),
+                      found=scenario.allreduce, allowed="ring or tree beside tensor")
+    sizes = {group.gpus.count for group in topology.hosts} | {
+        gpus for _, gpus in topology.rows(scenario)}
+    if any(size % scenario.tensor for size in sizes):
+        yield Problem(f"{scenario.tensor} does not divide {listing(sorted(map(str, sizes)))} GPUs",
+                      path=(*path, "tensor"), found=scenario.tensor,
+                      allowed="a number that divides the GPUs of each host and row")
+    models = {(job.workload or topology.workload).model for job in topology.jobs_of(scenario)}
+    for name in sorted(models or {topology.workload.model}):
+        if name in MODELS and not get_model(name).activations:
+            yield Problem(f"model {name} is no row of like transformer blocks",
+                          path=(*path, "tensor"), found=scenario.tensor,
+                          allowed="1, or a model such as gpt2, bert-large or llama2-7b")
+
+
 def _workloads(topology: Topology) -> Iterator[Problem]:
     yield from _workload(topology, topology.workload, ("workload",))
     for index, job in enumerate(topology.jobs):
@@ -170,6 +198,7 @@ def _scenarios(topology: Topology) -> Iterator[Problem]:
                               (*path, "jobs", position))
         for position, fault in enumerate(scenario.faults):
             yield from _known("fault", fault, faults, (*path, "faults", position))
+        yield from _parallel(topology, scenario, path)
         if scenario.bond not in (None, "none") and not bonded:
             yield Problem(f"a bond {show(scenario.bond)} where no NIC has two ports",
                           path=(*path, "bond"), found=scenario.bond,

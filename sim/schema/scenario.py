@@ -105,6 +105,10 @@ class Scenario(Model):
     """LightCC's settings."""
     alltoall: Literal["direct", "hierarchical"] = "direct"
     """How experts (model moe) exchange activations: all at once, or within hosts, then between."""
+    parallel: Literal["data", "fsdp"] = "data"
+    """Every GPU holds the whole model, or (fsdp) a share of each parameter and gathers the rest."""
+    tensor: Annotated[Count, Field(le=64)] = 1
+    """GPUs of a host over which every matrix is split; each such group trains one batch."""
     fp16: Flag = False
     """Send gradients as fp16."""
     fusion: Fusion = Fusion()

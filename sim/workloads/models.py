@@ -11,6 +11,7 @@ recognise them in a timeline.
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -35,6 +36,8 @@ class Model:
     """What one sample is, e.g. ``image of 224x224`` or ``sequence of 128 tokens``."""
     source: str
     """Where the shapes come from."""
+    activations: int = 0
+    """Elements that go from one block to the next for one sample; 0 where blocks differ."""
 
     @property
     def parameters(self) -> int:
@@ -55,6 +58,15 @@ class Model:
     def backward_flops(self) -> int:
         """FLOPs of the backward pass."""
         return sum(layer.backward_flops for layer in self.layers)
+
+
+_BLOCK = re.compile(r"(?:layers?\d?|h)\.\d+(?=\.)")
+
+
+def block_of(layer: Layer) -> str:
+    """Name of the block of the network that holds a layer; empty outside of all."""
+    match = _BLOCK.match(layer.name)
+    return match[0] if match else ""
 
 
 def _vgg16() -> Model:
@@ -119,7 +131,7 @@ def _bert(name: str, depth: int, width: int, tokens: int = 128) -> Model:
     layers.append(nn.linear("pooler", width, width))
     return Model(name, tuple(layers), f"sequence of {tokens} tokens",
                  "Devlin et al. 2018, uncased, encoder and pooler; 128 tokens as in nine tenths of "
-                 "its pre-training")
+                 "its pre-training", tokens * width)
 
 
 def _transformer_xl(depth: int = 18, width: int = 1024, inner: int = 4096, tokens: int = 384,
@@ -169,7 +181,7 @@ def _gpt(name: str, source: str, depth: int, width: int, tokens: int, *,
                    nn.layernorm(f"{block}.ln_2", width, tokens), *feed_forward]
     layers += [nn.layernorm("ln_f", width, tokens),
                nn.tied_linear("head", width, vocabulary, tokens)]
-    return Model(name, tuple(layers), f"sequence of {tokens} tokens", source)
+    return Model(name, tuple(layers), f"sequence of {tokens} tokens", source, tokens * width)
 
 
 def _llama(name: str, source: str, depth: int, width: int, inner: int, tokens: int) -> Model:
@@ -184,7 +196,7 @@ def _llama(name: str, source: str, depth: int, width: int, inner: int, tokens: i
                    *nn.gated_ffn(f"{block}.mlp", width, inner, tokens)]
     layers += [nn.rmsnorm("norm", width, tokens),
                nn.linear("lm_head", width, vocabulary, tokens, bias=False)]
-    return Model(name, tuple(layers), f"sequence of {tokens} tokens", source)
+    return Model(name, tuple(layers), f"sequence of {tokens} tokens", source, tokens * width)
 
 
 MODELS: dict[str, Callable[[], Model]] = {
