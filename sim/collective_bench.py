@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import simpy
 
 from harp.collectives.registry import make_plan
 from sim.collective import Communicator
 from sim.fabric.flow import FlowFabric
+from sim.nccl import PLANS, SIMPLE, View, choose
 from sim.placement import Placement, choose_gpus, common_group, place
 from sim.report.nccl_table import collective_row
 from sim.results import CollectiveReport
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
     from harp.collectives.plan import Plan
     from sim.cluster import Cluster
+    from sim.nccl import Protocol
+    from sim.results import CollectiveRow
     from sim.schema.parameters import HostStack
     from sim.schema.scenario import Scenario
 
@@ -90,6 +95,7 @@ def measure(cluster: Cluster, collective: str, sizes: Sequence[int], stack: str 
                       affinity=scenario.affinity)
     group = common_group(cluster, gpus)
     timer = Timer(cluster, host_stack, scenario, placement)
+    nccl = NcclTimer(cluster, host_stack, scenario, placement)
     rows = []
     for size in sizes:
         for algorithm in algorithms or ALGORITHMS[collective]:
@@ -101,6 +107,8 @@ def measure(cluster: Cluster, collective: str, sizes: Sequence[int], stack: str 
             if seconds > 0:
                 rows.append(collective_row(collective, algorithm, ranks=cluster.gpus,
                                            size_bytes=size, time_s=seconds))
+        if algorithms is None and collective in PLANS:
+            rows.append(nccl.row(collective, size))
     return CollectiveReport(topology.name, topology.seed, collective, cluster.gpus, "float",
                             tuple(rows))
 
@@ -109,12 +117,13 @@ class Timer:
     """Times plans one after the other on one idle cluster; bursts begin with what is left."""
 
     def __init__(self, cluster: Cluster, stack: HostStack, scenario: Scenario,
-                 placement: Placement) -> None:
+                 placement: Placement, protocol: Protocol = SIMPLE) -> None:
         self.env = simpy.Environment()
-        style = Style.of(scenario, cluster.topology, stack.name)
+        style = replace(Style.of(scenario, cluster.topology, stack.name),
+                        inner_latency=protocol.inner)
         fabric = FlowFabric(self.env, cluster.capacities(stack),
                             buckets=token_buckets(cluster))
-        self._comm = Communicator(Transport(cluster, stack, style), fabric)
+        self._comm = Communicator(Transport(cluster, stack, style), fabric, protocol.window)
         self._placement = placement
         self._line = Timeline(self.env, lambda _: None, "collective")
 
@@ -124,3 +133,27 @@ class Timer:
         run = self._comm.run(plan, self._placement.of(plan.name), lambda _: 0.0, self._line)
         self.env.run(self.env.process(run))
         return float(self.env.now - start_s)
+
+
+class NcclTimer:
+    """Times what NCCL would choose: its algorithm with the slots and wire bytes of its protocol."""
+
+    def __init__(self, cluster: Cluster, stack: HostStack, scenario: Scenario,
+                 placement: Placement) -> None:
+        self._view = View.of(cluster, scenario)
+        self._group = common_group(cluster, np.arange(cluster.gpus))
+        self._parts = cluster, stack, scenario, placement
+        self._timers: dict[str, Timer] = {}
+
+    def row(self, collective: str, size: int) -> CollectiveRow:
+        """The row of one size."""
+        choice = choose(self._view, collective, size)
+        if choice.protocol.name not in self._timers:
+            self._timers[choice.protocol.name] = Timer(*self._parts, choice.protocol)
+        wire = max(round(size * choice.protocol.wire / UNIT_BYTES), 1) * UNIT_BYTES
+        plan = make_plan(choice.plan, ranks=self._view.ranks, nbytes=wire, unit_bytes=UNIT_BYTES,
+                         group=self._group, chunk_bytes=choice.protocol.window.slot_bytes)
+        name = choice.plan if collective == "allreduce" else "ring"
+        return collective_row(collective, "NCCL", ranks=self._view.ranks, size_bytes=size,
+                              time_s=self._timers[choice.protocol.name].seconds(plan),
+                              choice=f"{name} {choice.protocol.name}")

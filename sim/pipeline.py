@@ -95,10 +95,12 @@ def phase_times(times: PieceTimes, group: Ints, feeds: Feeds, cut: Cut, slots: i
             return windows * hop_s + first_s + (pieces - 1) * busy_s
         return windows * hop_s + _ring_s(times, groups, busy_s, cut._replace(pieces=pieces))
 
-    end_s = np.maximum(path_s(0), path_s((cut.pieces - 1) // slots))
+    held = hop_s > slots * busy_s
+    end_s = path_s(0)
+    if held.any():
+        end_s = np.maximum(end_s, path_s((cut.pieces - 1) // slots))
     beside_s = np.maximum(end_s - cut.pieces * (message_s + flow_s), 0.0)
     latency_s = beside_s if cut.lag else np.minimum(beside_s, alpha_s)
-    held = hop_s > slots * busy_s
     return PhaseTimes(float(latency_s.max()), float((beside_s - latency_s).max()),
                       cut.pieces * float(message_s.max()), np.where(held, flow_s, 0.0))
 

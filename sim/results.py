@@ -239,6 +239,8 @@ class CollectiveRow:
     time_s: float
     algbw: float
     busbw: float
+    choice: str = ""
+    """In a row of NCCL: the algorithm and protocol that it would choose, which were simulated."""
 
 
 @dataclass(frozen=True)

@@ -137,6 +137,8 @@ class Style:
     """Threads of each connection; where 0, the process's own thread moves its bytes."""
     bond: str | None = None
     """Overrides the bonds of the NICs."""
+    inner_latency: float = 1.0
+    """Latency inside a host, as a share of the file's; NCCL's protocols differ in it."""
 
     @classmethod
     def of(cls, scenario: Scenario, topology: Topology, stack: str | None = None) -> Style:
@@ -236,8 +238,8 @@ class Transport:
             kind = "nvlink" if has else "pcie"
             rows.append((some, cluster.blocks[f"{kind}_out"][src[some]], 1.0))
             rows.append((some, cluster.blocks[f"{kind}_in"][dst[some]], 1.0))
-        alpha_s[edge] = np.where(cluster.has_nvlink[host], cluster.nvlink_latency_s[host],
-                                 cluster.pcie_latency_s[host])
+        alpha_s[edge] = self.style.inner_latency * np.where(
+            cluster.has_nvlink[host], cluster.nvlink_latency_s[host], cluster.pcie_latency_s[host])
 
     def _between(self, edge: Ints, src: Ints, dst: Ints, *, channel: Ints,
                  rows: list[tuple[Ints, Ints, ArrayLike]], alpha_s: Floats) -> None:

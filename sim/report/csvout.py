@@ -31,7 +31,7 @@ HEADER = (
 )
 COLLECTIVE_HEADER = (
     "collective", "ranks", "datatype", "algorithm", "size_bytes", "count", "time_us",
-    "algbw_gb_per_s", "busbw_gb_per_s",
+    "algbw_gb_per_s", "busbw_gb_per_s", "choice",
 )
 
 
@@ -44,7 +44,8 @@ def collective_csv(report: CollectiveReport) -> str:
     """CSV text of ``--collective``: one line for each size and algorithm."""
     return _table(COLLECTIVE_HEADER, (
         (report.collective, report.ranks, report.datatype, row.algorithm, row.size_bytes, row.count,
-         rounded(row.time_s * 1e6), rounded(row.algbw / 1e9), rounded(row.busbw / 1e9))
+         rounded(row.time_s * 1e6), rounded(row.algbw / 1e9), rounded(row.busbw / 1e9),
+         row.choice)
         for row in report.rows))
 
 

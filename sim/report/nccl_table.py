@@ -3,7 +3,7 @@
 Terms as in nccl-tests' PERFORMANCE page: *algbw* is size over time; *busbw* is algbw times a factor
 that makes it comparable with a link's rate whatever the number of ranks. The size is the larger of
 what a rank sends into and receives from the collective. The fastest algorithm of each size carries
-a star.
+a star. Beside our plans stands what NCCL would choose (`sim.nccl`), simulated as well.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def busbw_factor(collective: str, ranks: int) -> float:
 
 
 def collective_row(collective: str, algorithm: str, *, ranks: int, size_bytes: int, time_s: float,
-                   datatype: str = "float") -> CollectiveRow:
+                   datatype: str = "float", choice: str = "") -> CollectiveRow:
     """Return the row of one collective that took ``time_s`` seconds, as nccl-tests counts."""
     elements = size_bytes // _ELEMENT_BYTES[datatype]
     count = elements // ranks if _plain(collective) in _SPLIT else elements
     algbw = size_bytes / time_s
     return CollectiveRow(algorithm, size_bytes, count, time_s, algbw,
-                         algbw * busbw_factor(collective, ranks))
+                         algbw * busbw_factor(collective, ranks), choice)
 
 
 def print_collective(report: CollectiveReport, *, console: Console | None = None) -> None:
@@ -106,9 +106,12 @@ def _group(name: str, rows: Sequence[CollectiveRow | None],
         return [Text(text, style="bold green" if _is_best(row, best) else "")
                 for text, row in zip(texts, rows, strict=True)]
 
+    chosen = [] if not any(row and row.choice for row in rows) else [
+        Column(f"{name}\nchooses\n", [Text(row.choice if row else "-") for row in rows])]
     times = ("-" if row is None else _time_us(row.time_s * 1e6) for row in rows)
     return [
-        Column(f"{name}\ntime\n(us)", cells(
+        *chosen,
+        Column(f"{'' if chosen else name}\ntime\n(us)", cells(
             f"*{time}" if _is_best(row, best) else time
             for time, row in zip(times, rows, strict=True))),
         Column("\nalgbw\n(GB/s)", cells(

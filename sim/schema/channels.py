@@ -31,9 +31,14 @@ def channel_count(topology: Topology, scenario: Scenario) -> int:
     if scenario.channels != "auto":
         return scenario.channels
     found = min(_opened(topology, group) for group in topology.hosts)
-    rings = min(_nics(topology, group) for group in topology.hosts)
+    rings = rings_of(topology)
     gpus = sum(group.count * group.gpus.count for group in topology.hosts)
     return found if found * gpus <= MOST_EDGES else max(1, min(rings, MOST_EDGES // gpus))
+
+
+def rings_of(topology: Topology) -> int:
+    """Rings that NCCL's search finds between the hosts: one a NIC."""
+    return min(_nics(topology, group) for group in topology.hosts)
 
 
 def is_hopper(group: HostGroup) -> bool:

@@ -1,0 +1,121 @@
+"""What NCCL chooses, by figures worked out from its tuning table, and how long that takes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+from cluster_files import cluster, topology, write
+
+from harp.collectives.registry import make_plan
+from sim.collective_bench import NcclTimer, Timer, measure
+from sim.nccl import LL, LL128, SIMPLE, View, choose, predict_s
+from sim.placement import choose_gpus, place
+from sim.run import main
+from sim.schema.parameters import load_stack
+
+V100 = View(ranks=16, hosts=2, generation=0, nvlink=True, rings=1, speed=12.0, channels=2,
+            ll128=False)
+
+
+@pytest.mark.parametrize(("plan", "column", "microseconds"), [
+    ("tree", 0, 6.8 + 2 * (7 * 0.6 + 5.0)),
+    ("tree", 2, 2 * (7 * 4.0 + 14.0)),
+    ("ring", 0, 6.6 + 28 * 1.0 + 2 * 2.7),
+    ("ring", 2, 8.4 + 28 * 3.4 + 2 * 14.0)])
+def test_short_messages_take_the_latency_of_nccls_table(plan, column, microseconds):
+    assert predict_s(V100, "allreduce", plan, column, 8) == pytest.approx(
+        microseconds * 1e-6, rel=1e-3)
+
+
+@pytest.mark.parametrize(("plan", "column", "gigabytes"), [
+    ("ring", 2, 12.0 * 16 / 30), ("ring", 0, 6.0 * 16 / 30),
+    ("tree", 2, 12.0 * 0.92 / 2), ("tree", 0, 12.0 * 0.92 / 3.8 / 2)])
+def test_long_messages_take_the_rate_of_nccls_table(plan, column, gigabytes):
+    size = 1 << 40
+    assert predict_s(V100, "allreduce", plan, column, size) == pytest.approx(
+        size / gigabytes / 1e9, rel=1e-3)
+
+
+def test_short_messages_go_by_a_tree_and_long_ones_by_a_ring():
+    chosen = [choose(V100, "allreduce", size) for size in (8, 1 << 30)]
+    assert [(choice.plan, choice.protocol) for choice in chosen] == [("tree", LL),
+                                                                     ("ring", SIMPLE)]
+
+
+def test_of_two_hosts_without_a_rate_a_virtual_nic_counts_as_10_gigabits(tmp_path):
+    for given, speed in (({}, 12.0), ({"vpc": {"vnics": 1}}, 1.2),
+                         ({"nic": {"driver": "ena"}}, 1.2)):
+        built = cluster(tmp_path, hosts=2, rate_bps=100e9, **given)
+        assert View.of(built, built.topology.scenarios[0]).speed == speed
+
+
+@pytest.mark.parametrize(("model", "more", "trusted"), [
+    ("V100", {}, True), ("A100", {}, True), ("A10G", {}, False), ("H100", {}, True),
+    ("V100", {"vpc": {"vnics": 1}}, False)])
+def test_ll128_is_chosen_where_nccl_trusts_it(tmp_path, model, more, trusted):
+    built = cluster(tmp_path, hosts=2, gpus=8, host={
+        "gpus": {"count": 8, "model": model, "effective": "1TFLOPS"}}, **more)
+    view = View.of(built, built.topology.scenarios[0])
+    assert view.ll128 == trusted
+    chosen = {choose(view, "allreduce", 1 << power).protocol for power in range(3, 32)}
+    assert (LL128 in chosen) == trusted
+
+
+def timer(built, protocol):
+    scenario = built.topology.scenarios[0]
+    gpus = choose_gpus(built, range(built.hosts), built.gpus, affinity=True)
+    placement = place(built, gpus, 1, affinity=True)
+    return Timer(built, load_stack("ideal", built.topology.stacks), scenario, placement, protocol)
+
+
+def test_ll_saves_latency_inside_a_host(tmp_path):
+    built = cluster(tmp_path, hosts=1, gpus=8)
+    plan = make_plan("ring", ranks=8, nbytes=32)
+    slow, fast = (timer(built, protocol).seconds(plan) for protocol in (SIMPLE, LL))
+    assert fast / slow == pytest.approx(0.6 / 3.4, rel=1e-3)
+
+
+def test_a_protocol_pays_for_its_flags(tmp_path, monkeypatch):
+    built = cluster(tmp_path, hosts=2)
+    scenario, size = built.topology.scenarios[0], 1 << 30
+    stack = load_stack("ideal", built.topology.stacks)
+    placement = place(built, choose_gpus(built, range(2), 2, affinity=True), 1, affinity=True)
+    times = []
+    for protocol in (SIMPLE, LL128, LL):
+        chosen = choose(V100, "allreduce", size)._replace(plan="ring", protocol=protocol)
+        monkeypatch.setattr("sim.collective_bench.choose", lambda *_, chosen=chosen: chosen)
+        row = NcclTimer(built, stack, scenario, placement).row("allreduce", size)
+        assert row.choice == f"ring {protocol.name}"
+        times.append(row.time_s)
+    assert times[1] / times[0] == pytest.approx(128 / 120, rel=0.01)
+    assert times[2] / times[0] == pytest.approx(2, rel=0.01)
+
+
+def test_the_bench_prints_nccls_pick_beside_the_others(tmp_path):
+    path = write(tmp_path, topology(hosts=2, gpus=4))
+    arguments = [str(path), "--collective", "allreduce", "--sizes", "8:1GiB:1024", "--json", "-"]
+    result = CliRunner().invoke(main, [*arguments, "--quiet"])
+    rows = [row for row in json.loads(result.stdout)["rows"] if row["algorithm"] == "NCCL"]
+    assert rows[0]["choice"] == "tree LL"
+    assert rows[-1]["choice"].endswith(("Simple", "LL128"))
+    assert all("choice" not in row for row in json.loads(result.stdout)["rows"]
+               if row["algorithm"] != "NCCL")
+    shown = CliRunner().invoke(main, arguments[:-2]).output
+    assert "chooses" in shown
+    assert "tree LL" in shown
+
+
+@pytest.mark.parametrize("collective", ["reduce-scatter", "allgather", "broadcast", "alltoall"])
+def test_nccl_has_a_row_where_it_chooses(tmp_path, collective):
+    rows = measure(cluster(tmp_path, hosts=2, gpus=2), collective, [1 << 20]).rows
+    chosen = [row.choice for row in rows if row.algorithm == "NCCL"]
+    assert len(chosen) == (collective in ("reduce-scatter", "allgather"))
+
+
+def test_one_gpu_a_host_exposes_the_latency_of_the_network():
+    alone = replace(V100, ranks=2)
+    assert predict_s(alone, "allreduce", "ring", 0, 8) == pytest.approx(
+        (6.6 + 2 * 5.0) * 1e-6, rel=1e-3)
