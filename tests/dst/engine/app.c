@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/sequence.h"
-#include "side.h"
+#include "crowd.h"
 
 static uint64_t now_of(const struct dst_side *side)
 {
@@ -208,6 +208,8 @@ bool dst_app_work(struct dst_side *side, uint64_t *wake_ns)
 {
     uint64_t now_ns = now_of(side);
     *wake_ns = HARP_NEVER;
+    if (side->is_crowded)
+        return side->crowd && dst_crowd_work(side->crowd, side, wake_ns);
     if (!side->connection && side->listening && !side->closed)
         side->connection = harp_accept(side->listening);
     if (!side->connection || (side->closed && !side->left))

@@ -16,7 +16,7 @@
 
 #define DST_QUEUE 512
 #define DST_BUSY 512
-#define DST_HOPS 256
+#define DST_HOPS 1024
 #define DST_NOWHERE 255 /* the path to a stranger */
 #define DST_PORT_BASE 5000
 

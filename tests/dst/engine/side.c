@@ -37,7 +37,7 @@ void dst_side_open(struct dst_side *side)
     int error = harp_engine_open(&side->engine, &side->config, why);
     if (!error && side->number)
         error = harp_listen(side->engine, &side->wanted, &side->listening, &side->handle, why);
-    if (!error && !side->number)
+    if (!error && !side->number && !side->is_crowded)
         error = harp_connect(side->engine, &side->handle, &side->wanted, &side->connection, why);
     DST_CHECK(!error, why, -error, side->number);
     side->wake_ns = *side->true_ns;

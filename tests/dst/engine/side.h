@@ -13,8 +13,12 @@ struct dst_lent {
     const uint8_t *bytes;
 };
 
+struct dst_crowd;
+
 struct dst_side {
-    uint8_t number; /* 0 connects, 1 listens */
+    uint8_t number;          /* 0 connects, 1 listens */
+    bool is_crowded;         /* many connections (crowd.h), not one with a script */
+    struct dst_crowd *crowd; /* NULL: not begun, or none */
     struct dst_side *peer;
     struct dst_link *link;
     const uint64_t *true_ns;

@@ -91,13 +91,16 @@ static void draw_side(struct world *w, uint8_t number, uint16_t segment)
     harp_connection_defaults(&side->wanted);
     side->wanted.paths = (uint16_t)(1 + below(w, DST_PATHS));
     side->wanted.dead_ns = DEAD_NS;
-    side->wanted.stream_frames = side->in->stream_frames;
-    side->wanted.draft_frames = side->out->pieces ? 1 + (uint32_t)below(w, 600) : 0;
+    if (w->kind != DST_CROWD) {
+        side->wanted.stream_frames = side->in->stream_frames;
+        side->wanted.draft_frames = side->out->pieces ? 1 + (uint32_t)below(w, 600) : 0;
+    }
     side->wanted.read_early = chance(w, 300);
     harp_engine_defaults(&side->config);
     side->config.frames = draw_frames(w, side);
     side->config.frame_bytes = 2048;
-    side->config.connections = 80;
+    side->config.connections = w->kind == DST_CROWD ? 2 * DST_CROWD_MOST : 80;
+    side->is_crowded = w->kind == DST_CROWD;
     side->lent = calloc(side->wanted.stream_frames + 1, sizeof *side->lent);
     side->drafts = calloc(side->wanted.draft_frames + 1, sizeof *side->drafts);
 }
@@ -242,6 +245,8 @@ static bool any_closed(const struct world *w)
 static void finish(struct world *w)
 {
     for (int i = 0; i < 2; i++) {
+        if (!w->sides[i].engine)
+            continue;
         dst_side_let_go(&w->sides[i]);
         dst_side_stop_listening(&w->sides[i]);
     }
@@ -327,12 +332,46 @@ static void run_flood(struct world *w)
     tick(w, 2 * DEAD_NS);
 }
 
+/* All that it was connected to, or that still connects to it, ends in bounded time. */
+static void run_crowd_without_peer(struct world *w, struct dst_crowd *crowd)
+{
+    dst_crowd_killed(crowd, 1);
+    dst_side_kill(&w->sides[1]);
+    uint64_t stop_ns = w->now_ns + 2 * DEAD_NS;
+    while (w->now_ns < stop_ns && !dst_crowd_ended(crowd, 0))
+        step(w, stop_ns);
+    DST_CHECK(dst_crowd_ended(crowd, 0), "a gone peer was not noticed by all", w->now_ns, 0);
+}
+
+static void run_crowd(struct world *w)
+{
+    uint64_t begin_ns = 1 + below(w, 20 * DST_MS);
+    uint32_t count = 10 + (uint32_t)below(w, chance(w, 200) ? DST_CROWD_MOST - 10 : 60);
+    bool killed = chance(w, 300);
+    uint64_t stop_ns = killed ? w->now_ns + begin_ns + below(w, 20 * DST_MS)
+                              : w->link.heal_ns + RECOVERY_NS + 2 * DEAD_NS;
+    struct dst_crowd *crowd = dst_crowd_new(w->sides, &w->random, count, begin_ns);
+    for (int i = 0; i < 2; i++) {
+        w->sides[i].crowd = crowd;
+        dst_side_drive(&w->sides[i]);
+    }
+    while (w->now_ns < stop_ns && (killed || !dst_crowd_through(crowd)))
+        step(w, stop_ns);
+    if (killed)
+        run_crowd_without_peer(w, crowd);
+    else
+        DST_CHECK(dst_crowd_through(crowd), "no progress after all faults healed", count, 0);
+    dst_crowd_close(crowd);
+    w->sides[0].crowd = w->sides[1].crowd = NULL;
+    dst_crowd_free(crowd);
+}
+
 static enum dst_kind draw_kind(uint64_t seed)
 {
     static const enum dst_kind kinds[16] = {DST_PLAIN,  DST_RESTART, DST_LET_GO, DST_LET_GO,
-                                            DST_MALICE, DST_MALICE,  DST_FLOOD};
+                                            DST_MALICE, DST_MALICE,  DST_FLOOD,  DST_CROWD};
     uint64_t draw = seed % 16;
-    return draw < 7 ? kinds[draw] : DST_FAULTS;
+    return draw < 8 ? kinds[draw] : DST_FAULTS;
 }
 
 uint64_t dst_run_engines(uint64_t seed)
@@ -340,6 +379,7 @@ uint64_t dst_run_engines(uint64_t seed)
     static void (*const runs[])(struct world *) = {
         [DST_PLAIN] = run_through, [DST_FAULTS] = run_through, [DST_RESTART] = run_restart,
         [DST_LET_GO] = run_let_go, [DST_MALICE] = run_malice,  [DST_FLOOD] = run_flood,
+        [DST_CROWD] = run_crowd,
     };
     struct world *w = calloc(1, sizeof *w);
     w->random = seed;

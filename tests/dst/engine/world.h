@@ -10,17 +10,19 @@
  *   LET_GO   an application lets go of its connection in the middle: from then on the engine
  *            touches nothing of it, and the other end hears of it
  *   MALICE   one end changes any field of its frames under tags that hold
- *   FLOOD    FIRSTs from spoofed addresses: half-open connections stay few and pass, answers are
- *            lighter than requests, and the connection works
+ *   CROWD    dozens to hundreds of connections between the two, data both ways on each; some are
+ * let go of in the middle, by either end, and at times the listening end is killed FLOOD    FIRSTs
+ * from spoofed addresses: half-open connections stay few and pass, answers are lighter than
+ * requests, and the connection works
  *
  * At the end no frame is anybody's but the port's, and everything is given back.
  */
 #ifndef DST_ENGINE_WORLD_H
 #define DST_ENGINE_WORLD_H
 
-#include "side.h"
+#include "crowd.h"
 
-enum dst_kind { DST_PLAIN, DST_FAULTS, DST_RESTART, DST_LET_GO, DST_MALICE, DST_FLOOD };
+enum dst_kind { DST_PLAIN, DST_FAULTS, DST_RESTART, DST_LET_GO, DST_MALICE, DST_FLOOD, DST_CROWD };
 
 /* Run `seed`; dst_fail is called for whatever breaks. Returns how many frames were delivered. */
 uint64_t dst_run_engines(uint64_t seed);
