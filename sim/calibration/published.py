@@ -7,13 +7,14 @@ understand pulls no more than any other. They stand on a lattice of 3 % steps, w
 than what the rows agree on.
 
 *Left out*, a row is predicted by the fit to all rows of other sources, since the rows of one source
-share its hosts. The interval of a parameter is that of the fits to resampled sources (a bootstrap).
+share its hosts. A parameter's interval is what single sources would need: from each of them the
+others' parameters are taken and fitted once more to its own rows, so that the interval says how far
+hosts differ, not how well their mean is known.
 """
 
 from __future__ import annotations
 
 import math
-import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,6 @@ FITTED = ("cost_per_byte", "memory_per_byte", "start_latency")
 STEP = 1.03
 """Ratio of neighbouring values."""
 STRIDES = (8, 4, 2, 1)
-RESAMPLES = 20
 TOLERANCE = 0.02
 """A shipped value within this factor of the fit is not stale: less than a step of the lattice."""
 
@@ -73,7 +73,7 @@ class FittedRow:
 
 @dataclass(frozen=True)
 class FittedParameter:
-    """A parameter: what is shipped, what the fit gives, and within which bounds it resamples."""
+    """A parameter: what is shipped, what the fit gives, and what single sources would need."""
 
     name: str
     shipped: float
@@ -95,19 +95,24 @@ class PublishedFit:
     rows: tuple[FittedRow, ...]
 
 
-def fit_published(paths: Sequence[Path] | None = None, resamples: int = RESAMPLES) -> PublishedFit:
-    """Fit to the marked figures of these cases (all by default)."""
+def fit_published(paths: Sequence[Path] | None = None, *, bounds: bool = True) -> PublishedFit:
+    """Fit to the marked figures of these cases (all by default).
+
+    Args:
+        paths: the cases.
+        bounds: also fit to each source alone, for the parameters' intervals.
+    """
     search = Search(marked_rows(case_files() if paths is None else paths))
-    everything = range(len(search.rows))
-    best = search.fit(everything)
-    rows = []
-    for number, row in enumerate(search.rows):
-        others = [i for i in everything if search.rows[i].source != row.source]
+    best = search.fit(range(len(search.rows)))
+    rows, alone = [], []
+    for source, own in search.by_source().items():
+        others = [i for i, row in enumerate(search.rows) if row.source != source]
         left_out = search.fit(others, best)
-        rows.append(FittedRow(row, search.prediction(number, best),
-                              search.prediction(number, left_out)))
-    points = [best, *(search.fit(sample, best) for sample in search.resampled(resamples))]
-    return PublishedFit(tuple(_parameters(search, points)), tuple(rows))
+        rows += [FittedRow(search.rows[number], search.prediction(number, best),
+                           search.prediction(number, left_out)) for number in own]
+        if bounds:
+            alone.append(search.fit(own, best))
+    return PublishedFit(tuple(_parameters(search, [best, *alone])), tuple(rows))
 
 
 def marked_rows(paths: Sequence[Path]) -> list[Row]:
@@ -170,13 +175,12 @@ class Search:
                             best, least, moved = near, loss, True
         return best
 
-    def resampled(self, times: int) -> list[list[int]]:
-        """Rows of as many sources as there are, drawn with replacement."""
-        sources = sorted({row.source for row in self.rows})
-        chance = random.Random(1)
-        samples = [chance.choices(sources, k=len(sources)) for _ in range(times)]
-        return [[number for source in sample for number, row in enumerate(self.rows)
-                 if row.source == source] for sample in samples]
+    def by_source(self) -> dict[str, list[int]]:
+        """Numbers of the rows of each source."""
+        found: dict[str, list[int]] = {}
+        for number, row in enumerate(self.rows):
+            found.setdefault(row.source, []).append(number)
+        return found
 
 
 def _parameters(search: Search, points: Sequence[Point]) -> list[FittedParameter]:

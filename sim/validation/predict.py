@@ -97,7 +97,7 @@ def left_out(rows: Sequence[Prediction]) -> list[Prediction]:
 
     if not any(row.figure.fits for row in rows):
         return list(rows)
-    fit = fit_published(resamples=0)
+    fit = fit_published(bounds=False)
     found = {(row.row.case, row.row.figure): row.left_out for row in fit.rows}
     return [replace(row, value=found[row.case, row.figure]) if row.figure.fits else row
             for row in rows]
