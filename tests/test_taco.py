@@ -114,7 +114,7 @@ def test_the_command_prints_it_all():
         line = rf"{re.escape(name)} +{gpus} +\d+ +\d+ % +{wanted} "
         assert re.search(line, result.stdout), name
     explained = [line for line in result.stdout.splitlines() if "█" in line and "+" in line]
-    assert len(explained) == 26
+    assert len(explained) == 22
     for line in explained:
         step, *parts = [float(number) for number in re.findall(r"\d+\.\d", line)]
         assert sum(parts) == pytest.approx(step, abs=0.05), line
