@@ -35,6 +35,8 @@ FITTED = ("cost_per_byte", "memory_per_byte", "start_latency")
 STEP = 1.03
 """Ratio of neighbouring values."""
 STRIDES = (8, 4, 2, 1)
+TOLD = 0.05
+"""Change of a row's logarithm from which it tells something of a parameter."""
 TOLERANCE = 0.02
 """A shipped value within this factor of the fit is not stale: less than a step of the lattice."""
 
@@ -111,7 +113,7 @@ def fit_published(paths: Sequence[Path] | None = None, *, bounds: bool = True) -
         rows += [FittedRow(search.rows[number], search.prediction(number, best),
                            search.prediction(number, left_out)) for number in own]
         if bounds:
-            alone.append(search.fit(own, best))
+            alone.append(search.fit(own, best, search.told_by(own, best)))
     return PublishedFit(tuple(_parameters(search, [best, *alone])), tuple(rows))
 
 
@@ -159,21 +161,33 @@ class Search:
         return sum(abs(math.log(self._known[number, point] / self.rows[number].figure.value))
                    for number in rows)
 
-    def fit(self, rows: Collection[int], start: Point = ORIGIN) -> Point:
+    def fit(self, rows: Collection[int], start: Point = ORIGIN,
+            axes: Collection[int] = tuple(range(len(FITTED)))) -> Point:
         """Point of the lattice that fits ``rows`` best, found downhill from ``start``."""
         best, least = start, self.loss(rows, start)
         for stride in STRIDES:
             moved = True
             while moved:
                 moved = False
-                for axis in range(len(FITTED)):
+                for axis in axes:
                     for change in (stride, -stride):
-                        near = tuple(steps + (change if i == axis else 0)
-                                     for i, steps in enumerate(best))
+                        near = _moved(best, axis, change)
                         loss = self.loss(rows, near)
                         if loss < least - 1e-9:
                             best, least, moved = near, loss, True
         return best
+
+    def told_by(self, rows: Collection[int], point: Point) -> list[int]:
+        """Axes along which some row moves by `TOLD` for a change of the parameter by a quarter."""
+        self._predict(rows, point)
+        told = []
+        for axis in range(len(FITTED)):
+            near = _moved(point, axis, STRIDES[0])
+            self._predict(rows, near)
+            if any(abs(math.log(self._known[number, near] / self._known[number, point])) > TOLD
+                   for number in rows):
+                told.append(axis)
+        return told
 
     def by_source(self) -> dict[str, list[int]]:
         """Numbers of the rows of each source."""
@@ -181,6 +195,10 @@ class Search:
         for number, row in enumerate(self.rows):
             found.setdefault(row.source, []).append(number)
         return found
+
+
+def _moved(point: Point, axis: int, change: int) -> Point:
+    return tuple(steps + (change if i == axis else 0) for i, steps in enumerate(point))
 
 
 def _parameters(search: Search, points: Sequence[Point]) -> list[FittedParameter]:
