@@ -113,6 +113,16 @@ class Communicator:
             else:
                 yield from self._run_phase(phase, placement, line, name)
 
+    def announce(self, plan: Plan, placement: Sequence[Ints]) -> None:
+        """Say that a plan will run, so that paths are planned for it and for what others announce.
+
+        Only pipelines are announced: their edges stay the same.
+        """
+        for phase in plan.phases():
+            if phase.pipelined:
+                edges = _on_channels(phase, placement, *_flows_of(phase)[::2])
+                self.transport.announce(edges.src, edges.dst, edges.channel)
+
     def _run_phase(self, phase: Phase, placement: Sequence[Ints], line: Timeline,
                    name: str) -> Generator[simpy.Event, None, None]:
         group, amount, share = _flows_of(phase)

@@ -21,6 +21,7 @@ from sim.fabric.flow import FlowFabric, TokenBucket
 from sim.faults import Struck, check_links, strike
 from sim.links import LinkRecorder
 from sim.placement import choose_gpus, common_group, place
+from sim.planned import MOST
 from sim.recipe import FP16_BYTES, FP32_BYTES, Recipe
 from sim.results import Expectation, ScenarioResult, Span
 from sim.schema.channels import channel_count
@@ -123,6 +124,9 @@ class Run:
         self._gpus: dict[str, tuple[int, float]] = {}
         for job in topology.jobs_of(scenario) or (None,):
             self._add_job(job)
+        if style.routing == "plan":
+            for made in self.jobs:
+                made.announce()
         self.notes: list[str] = []
         self._striking = self._faults()
 
@@ -246,8 +250,18 @@ class Run:
             efficiency=images_per_s / (job.gpus * alone), spans=self._spans(number),
             links=self.recorder.result(step_s) if self.recorder else None,
             expect=find_expect(self.cluster.topology, self.scenario.name, job.gpus, name),
-            limits=mean_path(job.paths), notes=tuple(self.notes),
+            limits=mean_path(job.paths), notes=(*self.notes, *self._not_planned()),
             events=self.env.events)
+
+    def _not_planned(self) -> list[str]:
+        """What ``routing: plan`` has no hold on, in a sentence."""
+        if self.scenario.routing != "plan" or self.gpus == 1:
+            return []
+        if self.transport.style.routing != "plan":
+            return ["not planned: the kernel chooses the source ports of TCP, so flows are hashed"]
+        hashed = self.transport.plan.hashed
+        return [f"not planned: {hashed:,} flows at once, more than {MOST:,}, so they are "
+                "hashed"] if hashed else []
 
     def _spans(self, number: int) -> tuple[Span, ...]:
         """The job's timeline; if utilisation is recorded, with the GPUs that do the same."""

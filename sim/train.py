@@ -262,6 +262,16 @@ class Job:
             groups = [[gpus[first::tensor] for gpus in placement] for first in range(tensor)]
             yield from self._run_groups(plan, groups, line, operation.name)
 
+    def announce(self) -> None:
+        """Announce the flows of the largest average, for ``routing: plan``."""
+        elements = max((tensor.elements for tensor in self.recipe.model.tensors), default=0)
+        if self.comm is None or not elements:
+            return
+        tensor = self.recipe.tensor
+        plan = choose_plan(self.recipe, self.replicas, -(-elements // tensor))
+        for first in range(tensor):
+            self.comm.announce(plan, [gpus[first::tensor] for gpus in self.placement(plan.name)])
+
     def _cast(self, operation: Operation, line: Timeline) -> Process:
         """Turn fp32 gradients to fp16 and, later, back: both are paid here."""
         if self.recipe.fp16 and self.recipe.gradient_bytes == FP32_BYTES:

@@ -37,9 +37,9 @@ import numpy as np
 from harp.routing import bond
 from harp.routing.fabric import UnreachableError
 from harp.routing.overlay import encapsulate
-from harp.routing.planner import plan_paths
+from sim.planned import SharedPlan
 from sim.schema.errors import Problem
-from sim.schema.sockets import connection
+from sim.schema.sockets import connection, uses_sockets
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -64,8 +64,6 @@ DYNAMIC = "dynamic"
 """The bond that splits a flow; every other one gives it one port."""
 FIRST_PORT, PORTS = 49152, 16384
 """Dynamic source ports (RFC 6335)."""
-MOST_PLANNED = 1 << 15
-"""Flows of one phase that are planned; of more (an all-to-all), hashing spreads evenly enough."""
 
 
 class CutOffError(RuntimeError):
@@ -153,7 +151,10 @@ class Style:
                 "but the switches hash", path=("scenarios", names.index(scenario.name), "routing"),
                 found="plan", allowed="ecmp or spray, or a vpc without overlay"))
         helpers, sockets = connection(topology, scenario, stack)
-        return cls(scenario.routing, sockets, helpers, scenario.bond)
+        routing = scenario.routing
+        if routing == "plan" and uses_sockets(stack or scenario.stack, topology.stacks):
+            routing = "ecmp"  # the kernel chooses a socket's source port
+        return cls(routing, sockets, helpers, scenario.bond)
 
 
 class Transport:
@@ -173,6 +174,8 @@ class Transport:
         """Share of its rate that each link has at present, which dynamic bonds follow."""
         self.state = b""
         """Tells states of the links apart, for those who remember routes."""
+        self.plan = SharedPlan()
+        """Paths of what is planned."""
         self._waits: dict[bytes, str] = {}
         self._policies, self._bonds = self._bond_of_nics()
         topology = cluster.topology
@@ -290,9 +293,7 @@ class Transport:
         sockets = self.style.sockets
         owner = np.repeat(edge, sockets)
         socket = np.tile(np.arange(sockets), len(edge))
-        cluster, turn = self.cluster, channel[owner]
-        a, b = (cluster.endpoint[gpu] + turn % cluster.own_nics[gpu]
-                for gpu in (src[owner], dst[owner]))
+        a, b = (self._endpoint(gpu, channel[owner]) for gpu in (src[owner], dst[owner]))
         ports = self._source_port(src[owner], dst[owner], channel[owner], socket)
         flows = self.fabric.flows(a, b, ports)
         try:
@@ -306,9 +307,20 @@ class Transport:
         self._waits[self.state] = reason
         return rows
 
+    def _endpoint(self, gpu: Ints, channel: Ints) -> Ints:
+        cluster = self.cluster
+        return np.asarray(cluster.endpoint[gpu] + channel % cluster.own_nics[gpu])
+
+    def announce(self, src: Ints, dst: Ints, channel: Ints) -> None:
+        """Say before anything runs which edges will, so that paths are planned for all of them."""
+        outer = np.flatnonzero(self.cluster.host[src] != self.cluster.host[dst])
+        owner = np.repeat(outer, self.style.sockets)
+        self.plan.announce(*(self._endpoint(gpu[owner], channel[owner]) for gpu in (src, dst)))
+
     def _routed(self, fabric: Fabric, owner: Ints, flows: Flows) -> Rows:
-        if self.style.routing == "plan" and len(owner) <= MOST_PLANNED:
-            links = plan_paths(fabric, flows.src, flows.dst).links
+        links = None if self.style.routing != "plan" else self.plan.links(
+            fabric, flows.src.astype(np.int64), flows.dst.astype(np.int64))
+        if links is not None:
             flow, hop = np.nonzero(links >= 0)
             return owner[flow], links[flow, hop], np.full(len(flow), 1.0 / self.style.sockets)
         vpc = self.cluster.topology.vpc

@@ -1,0 +1,74 @@
+"""Planned paths (``routing: plan``) for all flows that run at once, whatever job they belong to.
+
+A planner that sees one job at a time puts two jobs' flows on the same links. So every job announces
+the flows of its averaging between hosts before anything runs, and they are planned together, once
+for each state of the fabric. What nobody announced, or has no edges that stay (the steps of
+halving-doubling, all-to-alls), is planned by itself, phase by phase. Of more flows than `MOST` none
+are planned: they are hashed, which spreads so many evenly enough, and the row says so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harp.routing.planner import plan_paths
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from harp.routing.fabric import Fabric
+
+    Ints = NDArray[np.int64]
+
+MOST = 1 << 15
+"""Flows that are planned at once."""
+
+
+class SharedPlan:
+    """Paths of the announced flows; those with the same two ends are told apart by order."""
+
+    def __init__(self) -> None:
+        self._announced = np.empty((0, 2), np.int64)
+        self._planned: dict[int, tuple[Fabric, Ints, Ints]] = {}
+        self.hashed = 0
+        """The most flows that were asked for at once and not planned."""
+
+    def announce(self, src: Ints, dst: Ints) -> None:
+        """Take flows between endpoints into the plan; all before the first `links`."""
+        self._announced = np.concatenate([self._announced, np.stack([src, dst], axis=1)])
+
+    def links(self, fabric: Fabric, src: Ints, dst: Ints) -> Ints | None:
+        """Links of each flow, padded with -1; None where they are too many to be planned."""
+        if len(src) > MOST:
+            self.hashed = max(self.hashed, len(src))
+            return None
+        if len(src) < len(self._announced) <= MOST:
+            keys, links = self._together(fabric)
+            wanted = _keys(src, dst, len(fabric.endpoint_host))
+            at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+            if (keys[at] == wanted).all():
+                return np.asarray(links[at])
+        return np.asarray(plan_paths(fabric, src, dst).links)
+
+    def _together(self, fabric: Fabric) -> tuple[Ints, Ints]:
+        """Keys of all announced flows in ascending order, and the links of each."""
+        if id(fabric) not in self._planned:
+            src, dst = self._announced.T
+            keys = _keys(src, dst, len(fabric.endpoint_host))
+            order = np.argsort(keys)
+            links = np.asarray(plan_paths(fabric, src, dst).links)[order]
+            self._planned[id(fabric)] = fabric, keys[order], links
+        _, keys, links = self._planned[id(fabric)]
+        return keys, links
+
+
+def _keys(src: Ints, dst: Ints, endpoints: int) -> Ints:
+    """A number for each flow: its ends, and how many flows between them stand before it."""
+    pair = src * endpoints + dst
+    order = np.argsort(pair, kind="stable")
+    first = np.searchsorted(pair[order], pair[order])
+    turn = np.empty(len(pair), np.int64)
+    turn[order] = np.arange(len(pair)) - first
+    return np.asarray(pair * (MOST + 1) + turn)
