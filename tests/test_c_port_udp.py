@@ -17,15 +17,26 @@ def program(tmp_path_factory):
     return build(folder / "test", ["tests/c/test_port_udp.c", str(library())])
 
 
+@pytest.fixture(scope="module")
+def icmp(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("port_udp_icmp")
+    return build(folder / "test", ["tests/c/test_port_udp_icmp.c", str(library())])
+
+
 def ends(a, b, family):
     return getattr(a, family), a.space.path, getattr(b, family), b.space.path
 
 
 @both
-@pytest.mark.parametrize("test", ["sizes", "joined", "along", "apart", "unreachable", "marks",
-                                  "waited", "waiting", "errors"])
+@pytest.mark.parametrize("test", ["sizes", "joined", "along", "apart", "marks", "waited",
+                                  "waiting", "errors"])
 def test_on_loopback(program, test, family):
     run(program, test, *LOOPBACK[family])
+
+
+@both
+def test_a_port_that_nobody_has_is_noticed(icmp, family):
+    run(icmp, "unreachable", *LOOPBACK[family])
 
 
 def test_ages_while_the_calendar_is_set(tmp_path):
@@ -39,10 +50,17 @@ def test_a_kernel_that_refuses_to_cut(program):
 @root
 @both
 @pytest.mark.parametrize("mtu", [1500, 9000])
-@pytest.mark.parametrize("test", ["sizes", "joined", "along", "unreachable", "marks", "waited"])
+@pytest.mark.parametrize("test", ["sizes", "joined", "along", "marks", "waited"])
 def test_over_veth(program, test, family, mtu):
     with veth_pair(mtu=mtu) as (a, b):
         run(program, test, *ends(a, b, family))
+
+
+@root
+@both
+def test_a_port_that_nobody_has_is_noticed_over_veth(icmp, family):
+    with veth_pair() as (a, b):
+        run(icmp, "unreachable", *ends(a, b, family))
 
 
 @root
@@ -59,7 +77,7 @@ def test_a_full_queue_holds_back(program, family):
 
 @root
 @both
-def test_a_router_tells_the_mtu(program, family):
+def test_a_router_tells_the_mtu(icmp, family):
     with Net() as net:
         a, router, b = net.namespace(), net.namespace(), net.namespace()
         left, hub_left = net.connect(a, router)
@@ -69,26 +87,26 @@ def test_a_router_tells_the_mtu(program, family):
         for space, via in ((a, hub_left), (b, hub_right)):
             space.run("ip", "route", "add", "default", "via", via.ipv4)
             space.run("ip", "-6", "route", "add", "default", "via", via.ipv6)
-        run(program, "narrow", *ends(left, right, family))
+        run(icmp, "narrow", *ends(left, right, family))
 
 
 @root
 @both
-def test_an_interface_gets_a_smaller_mtu(program, family):
+def test_an_interface_gets_a_smaller_mtu(icmp, family):
     with veth_pair() as (a, b):
-        run(program, "lowered", *ends(a, b, family))
+        run(icmp, "lowered", *ends(a, b, family))
 
 
 @root
-def test_an_interface_that_vanishes(program):
+def test_an_interface_that_vanishes(icmp):
     with veth_pair() as (a, b):
-        run(program, "vanished", *ends(a, b, "ipv4"))
+        run(icmp, "vanished", *ends(a, b, "ipv4"))
 
 
 @root
-def test_a_flood_of_icmp_crowds_out_nothing(program):
+def test_a_flood_of_icmp_crowds_out_nothing(icmp):
     with veth_pair() as (a, b):
-        run(program, "flood", *ends(a, b, "ipv4"))
+        run(icmp, "flood", *ends(a, b, "ipv4"))
 
 
 @root

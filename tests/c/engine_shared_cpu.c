@@ -7,14 +7,10 @@
 #include <sched.h>
 #include <stdio.h>
 
-#include "check.h"
 #include "engine/engine_state.h"
+#include "engine_two.h"
 
 enum { MESSAGES = 500 };
-
-static struct harp_engine *engines[2];
-static struct harp_connection *connections[2];
-static char why[HARP_WHY_BYTES];
 
 static int pin_to_first_cpu(void)
 {
@@ -29,14 +25,6 @@ static int pin_to_first_cpu(void)
     return cpu;
 }
 
-static void await(int side, uint32_t type)
-{
-    struct harp_completion done;
-    while (!harp_poll(connections[side], &done, 1))
-        sched_yield();
-    CHECK(done.type == type, "completion %u, not %u", done.type, type);
-}
-
 static uint64_t count_turns(void)
 {
     uint64_t turns = 0;
@@ -47,27 +35,8 @@ static uint64_t count_turns(void)
 
 int main(void)
 {
-    struct harp_engine_config config;
-    struct harp_connection_config settings;
-    struct harp_listening *listening;
-    struct harp_handle handle;
     uint8_t out[8] = {1}, in[8];
-    harp_engine_defaults(&config);
-    harp_connection_defaults(&settings);
-    config.cpu = pin_to_first_cpu();
-    config.frames = 256;
-    config.ports_n = 1;
-    config.ports[0].open = harp_port_udp_open;
-    config.ports[0].config.locals = 1;
-    CHECK(harp_address_parse("127.0.0.1", &config.ports[0].config.local), "address");
-    for (int i = 0; i < 2; i++)
-        CHECK(harp_engine_open(&engines[i], &config, why) == 0, "%s", why);
-    CHECK(harp_listen(engines[1], &settings, &listening, &handle, why) == 0, "%s", why);
-    CHECK(harp_connect(engines[0], &handle, &settings, &connections[0], why) == 0, "%s", why);
-    while (!(connections[1] = harp_accept(listening)))
-        sched_yield();
-    await(0, HARP_COMPLETION_CONNECTED);
-    await(1, HARP_COMPLETION_CONNECTED);
+    connect_two(HARP_PROGRESS_THREAD, pin_to_first_cpu(), harp_port_udp_open);
     uint64_t before = count_turns();
     for (int i = 0; i < MESSAGES; i++) {
         CHECK(harp_receive(connections[1], in, sizeof in, 0), "not posted");

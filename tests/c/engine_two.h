@@ -1,0 +1,62 @@
+/* Two engines and a connection between them, on this host by the real clock. */
+#ifndef ENGINE_TWO_H
+#define ENGINE_TWO_H
+
+#include <sched.h>
+
+#include "check.h"
+#include "engine/engine.h"
+
+static struct harp_engine *engines[2]; /* the connecting one, the listening one */
+static struct harp_connection *connections[2];
+static enum harp_progress progress_of_two;
+
+/* Drive both where that is ours to do, else let their threads run. */
+static inline void go_on(void)
+{
+    if (progress_of_two != HARP_PROGRESS_MANUAL) {
+        sched_yield();
+        return;
+    }
+    harp_engine_drive(engines[0]);
+    harp_engine_drive(engines[1]);
+}
+
+/* The next completion of a side, which must be of this type. */
+static inline void await(int side, uint32_t type)
+{
+    struct harp_completion done;
+    while (!harp_poll(connections[side], &done, 1))
+        go_on();
+    CHECK(done.type == type, "completion %u, not %u", done.type, type);
+}
+
+static inline void connect_two(enum harp_progress progress, int cpu,
+                               int (*open)(struct harp_port **port,
+                                           const struct harp_port_config *config, char *why))
+{
+    struct harp_engine_config config;
+    struct harp_connection_config settings;
+    struct harp_listening *listening;
+    struct harp_handle handle;
+    char why[HARP_WHY_BYTES];
+    harp_engine_defaults(&config);
+    harp_connection_defaults(&settings);
+    config.progress = progress_of_two = progress;
+    config.cpu = cpu;
+    config.frames = 256;
+    config.ports_n = 1;
+    config.ports[0].open = open;
+    config.ports[0].config.locals = 1;
+    CHECK(harp_address_parse("127.0.0.1", &config.ports[0].config.local), "address");
+    for (int i = 0; i < 2; i++)
+        CHECK(harp_engine_open(&engines[i], &config, why) == 0, "%s", why);
+    CHECK(harp_listen(engines[1], &settings, &listening, &handle, why) == 0, "%s", why);
+    CHECK(harp_connect(engines[0], &handle, &settings, &connections[0], why) == 0, "%s", why);
+    while (!(connections[1] = harp_accept(listening)))
+        go_on();
+    await(0, HARP_COMPLETION_CONNECTED);
+    await(1, HARP_COMPLETION_CONNECTED);
+}
+
+#endif
