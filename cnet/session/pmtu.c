@@ -134,7 +134,7 @@ void harp_pmtu_lost(struct harp_pmtu *pmtu, uint16_t frame_bytes, bool overtaken
 
 void harp_pmtu_doubt(struct harp_pmtu *pmtu, uint64_t now_ns, uint32_t hint_bytes)
 {
-    pmtu->hint = harp_fragments_within(pmtu->segment, hint_bytes);
+    pmtu->hint = hint_bytes ? harp_fragments_within(pmtu->segment, hint_bytes) : 0;
     if (pmtu->state == HARP_PMTU_ERROR || pmtu->state == HARP_PMTU_CONFIRMING)
         return; /* it is being found out */
     pmtu->state = HARP_PMTU_CONFIRMING;

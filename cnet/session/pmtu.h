@@ -9,7 +9,7 @@
  *      |  ^   ^                  ^                                        |  |  |
  *      |  |   |                  +---- after 1 s, 2 s, ... 32 s ----------+  |  |
  *      |  |   |                        (PMTU_RAISE_TIMER)                    |  |
- *      |  |   +-- ICMP says that frames are too long: is it so? -------------+  |
+ *      |  |   +-- ICMP, or many lost in a row: are frames too long? ---------+  |
  *      |  +------ black hole: BASE_PLPMTU now ----------------------------------+
  *      | 3 probes lost: BASE_PLPMTU now; if it was that
  *      v
@@ -70,8 +70,9 @@ void harp_pmtu_arrived(struct harp_pmtu *pmtu, uint16_t frame_bytes, uint64_t no
 void harp_pmtu_lost(struct harp_pmtu *pmtu, uint16_t frame_bytes, bool overtaken, uint64_t now_ns,
                     uint64_t rto_ns, uint64_t most_ns);
 
-/* Somebody who need not be believed says that frames of the size in use are too long, and that
- * `hint_bytes` pass: they have to be shown to. */
+/* Frames of the size in use may be too long, as ICMP says, which can be forged, or as losses look
+ * like, which may be congestion: they have to be shown to pass. `hint_bytes`: what may pass
+ * instead; 0 if nobody said. */
 void harp_pmtu_doubt(struct harp_pmtu *pmtu, uint64_t now_ns, uint32_t hint_bytes);
 
 /* Frames of the size in use were lost where small ones passed: BASE_PLPMTU at once. If it was not

@@ -60,8 +60,7 @@ static void try_size(struct harp_session *session, uint8_t path)
     standing->size = HARP_SIZE_DUE;
     standing->size_bytes = bytes;
     harp_session_wake(session, path);
-    if (session->paths[path].probe == HARP_PROBE_NONE)
-        session->paths[path].probe = HARP_PROBE_PLAIN;
+    session->paths[path].probe = HARP_PROBE_PLAIN; /* instead of a long one for the tail, too */
 }
 
 void harp_session_path_heard(struct harp_session *session, uint8_t path)
@@ -147,8 +146,19 @@ void harp_session_path_settled(struct harp_session *session, struct harp_path *p
         confirm_size(session, number, sent->longest);
 }
 
-/* Routes change, and with them what a path carries (black hole detection, RFC 8899, section 4.3).
- */
+/* What a path carries may have become less, as routes change: it has to show that it carries frames
+ * of the size in use. */
+static void doubt_size(struct harp_session *session, uint8_t path, uint32_t hint_bytes)
+{
+    struct harp_standing *standing = &session->standing[path];
+    struct harp_pmtu before = standing->pmtu;
+    standing->long_lost = 0;
+    standing->confirmed_bytes = 0;
+    harp_pmtu_doubt(&standing->pmtu, session->now_ns, hint_bytes);
+    follow_pmtu(session, path, &before);
+}
+
+/* It has become less, as far as can be seen (black hole detection, RFC 8899, section 4.3). */
 static void fall_to_base(struct harp_session *session, uint8_t path)
 {
     struct harp_standing *standing = &session->standing[path];
@@ -168,7 +178,7 @@ void harp_session_path_lost(struct harp_session *session, struct harp_path *path
     standing->lost++;
     if (!tried && sent->longest >= harp_pmtu_frame_bytes(&standing->pmtu) &&
         ++standing->long_lost == LONG_LOST)
-        fall_to_base(session, number);
+        doubt_size(session, number, 0); /* it may be congestion */
     if (!tried)
         return;
     struct harp_pmtu before = standing->pmtu;
@@ -284,9 +294,7 @@ void harp_session_path_mtu(struct harp_session *session, uint64_t now_ns, uint8_
         return;
     standing->narrowed_at_ns = session->now_ns;
     if (payload_max < harp_pmtu_frame_bytes(&standing->pmtu)) {
-        standing->confirmed_bytes = 0;
-        harp_pmtu_doubt(&standing->pmtu, session->now_ns, payload_max);
-        try_size(session, path);
+        doubt_size(session, path, payload_max);
     } else if (standing->pmtu.state == HARP_PMTU_COMPLETE && standing->pmtu.fragments > 1) {
         standing->pmtu.next_ns = session->now_ns;
         try_size(session, path);

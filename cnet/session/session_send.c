@@ -196,7 +196,8 @@ static size_t send_probes(struct harp_session *session, struct harp_frame *frame
             break;
         if (path->probe == HARP_PROBE_NONE || !harp_sent_has_room(&path->sent))
             continue;
-        if (path->probe == HARP_PROBE_TAIL && find_tail(session, path, &pick)) {
+        bool in_doubt = session->standing[p].pmtu.state == HARP_PMTU_CONFIRMING;
+        if (path->probe == HARP_PROBE_TAIL && !in_doubt && find_tail(session, path, &pick)) {
             bool whole = send_chunk(session, &frames[n], p, &pick) == 1;
             n += whole ? 1 : send_fragments(session, frames + n, room - n);
         } else {
