@@ -231,6 +231,8 @@ void harp_engine_close(struct harp_engine *engine)
     if (engine->generation != harp_generation)
         return; /* the parent's; its memory is not here */
     harp_engine_halt(engine);
+    if (engine->failed) /* since the last turn that looked at what is not urgent */
+        harp_engine_dump(engine);
     remove_from_open_engines(engine);
     let_go(engine);
 }
