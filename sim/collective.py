@@ -14,6 +14,7 @@ is planned is planned for all of them. Where a rank sends several independent me
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from harp.collectives.window import NCCL_WINDOW
 from sim.pipeline import PieceTimes, phase_times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     import simpy
     from numpy.typing import NDArray
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
+
+KEPT_RANKS = 64
+"""Phases of plans on at most so many ranks are kept, since the next simulation asks for them."""
 
 
 class Moving(NamedTuple):
@@ -106,26 +110,27 @@ class Communicator:
             line: where it stands in the timeline.
             label: what the timeline calls it.
         """
-        for phase in plan.phases():
+        for phase, flows in _layout(plan):
             name = f"{label} {phase.label}".strip()
             if phase.local is not None:
                 yield from line.wait(local_s(phase.local), "selection", name)
             else:
-                yield from self._run_phase(phase, placement, line, name)
+                yield from self._run_phase(phase, flows, placement, line, name)
 
     def announce(self, plan: Plan, placement: Sequence[Ints]) -> None:
         """Say that a plan will run, so that paths are planned for it and for what others announce.
 
         Only pipelines are announced: their edges stay the same.
         """
-        for phase in plan.phases():
+        for phase, (group, _, share) in _layout(plan):
             if phase.pipelined:
-                edges = _on_channels(phase, placement, *_flows_of(phase)[::2])
+                edges = _on_channels(phase, placement, group, share)
                 self.transport.announce(edges.src, edges.dst, edges.channel)
 
-    def _run_phase(self, phase: Phase, placement: Sequence[Ints], line: Timeline,
+    def _run_phase(self, phase: Phase, layout: tuple[Ints, Floats, Floats],
+                   placement: Sequence[Ints], line: Timeline,
                    name: str) -> Generator[simpy.Event, None, None]:
-        group, amount, share = _flows_of(phase)
+        group, amount, share = layout
         edges = _on_channels(phase, placement, group, share)
         amount = np.tile(amount / len(placement), len(placement))
         prepared = self._prepare(edges)
@@ -191,6 +196,21 @@ class Communicator:
             fresh = self._prepare(moving.edges)
             running = self.fabric.running(moving.flows)
             self.fabric.reroute(moving.flows.flows[running], fresh.routes[running])
+
+
+def _layout(plan: Plan) -> Iterable[tuple[Phase, tuple[Ints, Floats, Floats]]]:
+    """Phases of a plan and the flows of each; of plans on few ranks they are made once."""
+    return _kept_layout(plan) if plan.ranks <= KEPT_RANKS else _made_layout(plan)
+
+
+def _made_layout(plan: Plan) -> Iterator[tuple[Phase, tuple[Ints, Floats, Floats]]]:
+    for phase in plan.phases():
+        yield phase, _flows_of(phase)
+
+
+@lru_cache(maxsize=256)
+def _kept_layout(plan: Plan) -> tuple[tuple[Phase, tuple[Ints, Floats, Floats]], ...]:
+    return tuple(_made_layout(plan))
 
 
 def _flows_of(phase: Phase) -> tuple[Ints, Floats, Floats]:

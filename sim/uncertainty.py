@@ -44,7 +44,7 @@ DRAWS = 24
 """Draws where time allows; P10 and P90 then rest on the third point from either end."""
 FEWEST_DRAWS = 6
 """With time for fewer than these, none are made."""
-EFFORT = 180_000
+EFFORT = 120_000
 """Events that all draws together may take: some seconds, more on large clusters."""
 FIT_ACCURACY = 1e-3
 """Relative difference of a step time at which a draw's fit ends."""

@@ -151,5 +151,5 @@ def test_draws_agree_with_what_is_fitted(tmp_path):
 
 def test_the_number_of_draws_follows_from_the_events():
     assert affordable_draws(0) == affordable_draws(100) == DRAWS
-    assert FEWEST_DRAWS <= affordable_draws(15_000) < DRAWS
+    assert FEWEST_DRAWS <= affordable_draws(10_000) < DRAWS
     assert affordable_draws(10**6) == 0
