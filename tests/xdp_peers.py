@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import struct
 import subprocess
 from typing import TYPE_CHECKING
@@ -105,3 +106,11 @@ def meet(x, y):
         here.send(0, 1, 100)
         assert there.receive(1)["received"] == 1
         here.do("tend 1")
+
+
+def ethernet_socket(end: End) -> socket.socket:
+    """Open a socket that sends and receives whole Ethernet frames."""
+    with end.space.entered():
+        raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+        raw.bind((end.device, 0))
+    return raw

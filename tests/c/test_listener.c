@@ -60,5 +60,9 @@ int main(void)
     first.connection--;
     first.cookie[15] ^= 1;
     assert(judge(0, &here, 10, 77) == HARP_WELCOME_COOKIE);
+    first.addresses_n = 2; /* room for two is right, an address is not */
+    assert(judge(0, &here, 0, 77) == HARP_WELCOME_MAKE);
+    first.addresses[1].port = 7;
+    assert(judge(0, &here, 0, 77) == HARP_WELCOME_DROP);
     return 0;
 }
