@@ -44,6 +44,7 @@ struct harp_cc_ack {
 struct harp_cc_loss {
     uint64_t now_ns;
     uint64_t bytes;
+    uint64_t sent_ns; /* when the youngest of them was sent */
 };
 
 struct harp_cc {
@@ -66,9 +67,10 @@ struct harp_cc_ops {
 extern const struct harp_cc_ops harp_cc_fixed;
 
 /* Delay-based, and obedient to congestion marks; the default. Its laws stand where they are
- * written: how delay steers the window, in cc_swift.c; how flows learn together what the empty path
- * takes, in cc_swift_drain.c; which loss is congestion, in cc_swift_loss.c; what we do beside
- * flows that fill the buffer, in cc_swift_compete.c. */
+ * written: how delay steers the window, in cc_swift.c; how flows empty the queue together, and what
+ * they learn from it of the empty path, in cc_swift_drain.c and cc_swift_base.c; which loss is
+ * congestion, in cc_swift_loss.c; what we do beside flows that fill the buffer, in
+ * cc_swift_compete.c. */
 extern const struct harp_cc_ops harp_cc_swift;
 
 /* cdef: begin */

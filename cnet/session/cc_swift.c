@@ -128,6 +128,7 @@ void harp_swift_begin_round(struct harp_swift *swift, uint64_t now_ns)
     swift->round_ns = now_ns + swift->rtt_ns;
     swift->fabric_sum_ns = swift->host_sum_ns = swift->samples = 0;
     swift->acked = swift->marked = swift->used = 0;
+    swift->round_low_ns = HARP_NEVER;
 }
 
 /* Most that the window may grow by in a round. */
@@ -140,9 +141,10 @@ static uint64_t step(const struct harp_cc *cc, const struct harp_swift *swift)
 }
 
 /* The fabric's window obeys the delay. */
-static void steer_fabric(struct harp_cc *cc, uint64_t fabric_ns, uint64_t base_ns, uint64_t rtt_ns)
+static void steer_fabric(struct harp_cc *cc, uint64_t now_ns, uint64_t base_ns, uint64_t rtt_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
+    uint64_t fabric_ns = swift->mean_ns;
     uint64_t target_ns = fabric_target_ns(cc, swift, base_ns, rtt_ns);
     bool grows = swift->used && !swift->marked;
     heed_marks(cc);
@@ -151,6 +153,8 @@ static void steer_fabric(struct harp_cc *cc, uint64_t fabric_ns, uint64_t base_n
         swift->roof = UINT64_MAX;
     if (fabric_ns > target_ns || grows)
         swift->fabric = steered(cc, swift->fabric, fabric_ns, target_ns, rtt_ns, step(cc, swift));
+    uint64_t most_ns = base_ns + QUEUE_MOST * cc->config.target_ns;
+    harp_swift_learn_from_round(cc, now_ns, base_ns, harp_max(target_ns, most_ns));
 }
 
 static void end_round(struct harp_cc *cc, uint64_t base_ns, uint64_t now_ns)
@@ -160,10 +164,11 @@ static void end_round(struct harp_cc *cc, uint64_t base_ns, uint64_t now_ns)
     uint64_t host_ns = swift->host_sum_ns / swift->samples;
     uint64_t rtt_ns = fabric_ns + host_ns;
     swift->mean_ns = fabric_ns;
+    swift->widest = harp_max(swift->widest, swift->fabric);
     if (swift->competes)
         harp_swift_compete_round(cc, now_ns, fabric_ns - harp_min(fabric_ns, base_ns));
     else
-        steer_fabric(cc, fabric_ns, base_ns, rtt_ns);
+        steer_fabric(cc, now_ns, base_ns, rtt_ns);
     uint64_t target_ns = harp_swift_content_ns(cc->config.host_target_ns, swift->host, rtt_ns);
     swift->host = steered(cc, swift->host, host_ns, target_ns, rtt_ns, swift->host / 2);
     swift->round_lost = 0;
@@ -214,6 +219,7 @@ static void swift_on_ack(struct harp_cc *cc, const struct harp_cc_ack *ack)
     if (!swift->round_ns)
         harp_swift_begin_round(swift, ack->now_ns);
     swift->fabric_sum_ns += ack->fabric_ns;
+    swift->round_low_ns = harp_min(swift->round_low_ns, ack->fabric_ns);
     swift->host_sum_ns += ack->host_ns;
     swift->samples++;
     if (ack->now_ns >= swift->round_ns)
@@ -222,9 +228,11 @@ static void swift_on_ack(struct harp_cc *cc, const struct harp_cc_ack *ack)
 
 static void swift_on_loss(struct harp_cc *cc, const struct harp_cc_loss *loss)
 {
-    harp_swift_of(cc)->lost += loss->bytes;
-    harp_swift_of(cc)->round_lost += loss->bytes;
-    harp_swift_of(cc)->missed_lost += loss->bytes;
+    struct harp_swift *swift = harp_swift_of(cc);
+    swift->lost += loss->bytes;
+    swift->missed_lost += loss->bytes;
+    if (!swift->competes || loss->sent_ns >= swift->cut_ns)
+        swift->round_lost += loss->bytes;
 }
 
 /* Nothing has come back at all: start again from one segment, quickly up to half the old window. */

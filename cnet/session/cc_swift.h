@@ -1,7 +1,8 @@
 /* The parts of harp_cc_swift (cc.h), one law a file, and the state that they share.
  *
  *   cc_swift.c          the delay law, doubling at first, marks, and the table of functions
- *   cc_swift_drain.c    drains, by which all flows learn the empty path's delay
+ *   cc_swift_drain.c    drains, by which all flows empty the queue together
+ *   cc_swift_base.c     what the empty path takes, and whether others hold the queue
  *   cc_swift_loss.c     what share of loss is taken for congestion
  *   cc_swift_compete.c  beside flows that fill the buffer
  */
@@ -50,18 +51,26 @@ struct harp_swift {
     uint64_t drain_base_ns;            /* what that was when the last drain began */
     uint64_t mean_ns;                  /* delay of the last whole round */
     uint64_t missed;                   /* drains in a row that did not reach the base */
+    uint64_t held;                     /* by how much those that changed nothing outweigh others */
     uint64_t missed_at_ns;             /* when the first of them ended */
     uint64_t missed_came, missed_lost; /* bytes since then */
     uint64_t floor_ns[2];              /* least and greatest of what they reached */
+    uint64_t stuck;                    /* rounds in a row with a queue that nobody wants */
+    uint64_t stuck_at_ns;              /* when the first of them ended */
+    uint64_t round_low_ns;             /* least delay of this round */
+    uint64_t stuck_ns[2];              /* least and greatest of those of these rounds */
     /* beside flows that fill the buffer */
     uint64_t competes;
     uint64_t left_ns;    /* when we last ceased to */
     uint64_t stay;       /* drains in a row that must reach the base before we cease ... */
     uint64_t reached;    /* ... and have */
-    uint64_t entry_ns;   /* delay when it began */
+    uint64_t entry_ns;   /* delay when it began ... */
+    uint64_t entry;      /* ... and window, scaled */
     uint64_t longest_ns; /* queue since then */
     uint64_t threshold;  /* the window, scaled, up to which it doubles */
     uint64_t most, reno; /* CUBIC's W_max and W_est, scaled */
+    uint64_t widest;     /* window since a drain last reached the base */
+    uint64_t cut_ns;     /* when a loss last made it smaller */
     uint64_t epoch_ns;
     uint64_t flat_ms; /* and its K */
 };
@@ -93,10 +102,16 @@ void harp_swift_judge_loss(struct harp_cc *cc, uint64_t now_ns);
 /* cc_swift_loss.c: a round is over in which so much of a queue was seen: how deep a queue fits. */
 void harp_swift_fit_buffer(struct harp_cc *cc, uint64_t queue_ns);
 
-/* cc_swift_drain.c: what this ACK and the last drains say of the empty path's delay; remember the
- * least delay of the last period; one period after it, drain. Returns whether this sample is to be
- * left out, since a drain of our own is under way or its echo passes. */
+/* cc_swift_base.c: what this ACK and the last drains say of the empty path's delay; a drain is
+ * over, echo and all; a round is over, of which the mean delay should not be above `most_ns`. */
 uint64_t harp_swift_base_ns(struct harp_cc *cc, const struct harp_cc_ack *ack);
+void harp_swift_learn_from_drain(struct harp_cc *cc, uint64_t now_ns, uint64_t base_ns);
+void harp_swift_learn_from_round(struct harp_cc *cc, uint64_t now_ns, uint64_t base_ns,
+                                 uint64_t most_ns);
+
+/* cc_swift_drain.c: remember the least delay of the last period; one period after it, drain.
+ * Returns whether this sample is to be left out, since a drain of our own is under way or its echo
+ * passes. */
 bool harp_swift_drain(struct harp_cc *cc, const struct harp_cc_ack *ack, uint64_t base_ns);
 
 /* cc_swift_compete.c: somebody else fills the buffer; a round is over in which we knew that. */

@@ -9,18 +9,26 @@
  *   window = most + C (t - K)^3, at least Reno's; with a loss: most = window, window -= 3/10 of it
  *
  * once a round trip, t being the time since the last loss. A loss counts only while at least half
- * of the longest queue seen stands there: what is lost at random beside a short queue says nothing.
- * Doubling comes first, until it makes the delay an eighth longer (HyStart, RFC 9406, waits for as
- * much) or the window is what it was when we last competed.
+ * of the longest queue of late stands there: what is lost at random beside a short queue says
+ * nothing, but for one in 16 and more; and not for what was sent before the window was last cut.
  *
- * We cease when a drain brings the delay down to the base: nobody else holds the queue any more.
- * Who takes it again within a second (BBR gives way and comes back) must let us reach the base
- * twice as often before we believe it the next time, 64 times at the most. */
+ * We begin with the widest window since a drain last reached the base, since the delay law has
+ * given away what was ours. It grows by a quarter each round trip at first, until that makes the
+ * delay an eighth longer (HyStart, RFC 9406, waits for as much) or the window is what it was when
+ * we last competed. (Not twofold as in slow start: where we compete by mistake, a drain shows it
+ * first.)
+ *
+ * We cease when a drain brings the delay down to the base: nobody else holds the queue any more,
+ * and the window is again what it was when we began. Who takes it again within a second (BBR gives
+ * way and comes back) must let us reach the base twice as often before we believe it the next time,
+ * 64 times at the most. */
 #include "base/sequence.h"
 #include "session/cc_swift.h"
 
 #define SOON_NS UINT64_C(1000000000) /* who has to compete again within this ... */
 #define STAY_MOST 64                 /* ... waits for up to so many drains */
+
+#define HEAVY 16 /* more than one in so many lost is congestion, whatever the queue */
 
 static uint64_t cube_root(uint64_t x)
 {
@@ -48,11 +56,13 @@ void harp_swift_compete(struct harp_cc *cc, uint64_t now_ns)
     swift->competes = true;
     swift->reached = 0;
     swift->entry_ns = swift->mean_ns;
+    swift->entry = swift->fabric;
     bool again = swift->left_ns && now_ns - swift->left_ns < SOON_NS;
     swift->stay = again ? harp_min(2 * swift->stay, STAY_MOST) : 1;
     swift->longest_ns = 0;
     swift->threshold = swift->most ? swift->most : UINT64_MAX;
     swift->roof = UINT64_MAX;
+    swift->fabric = harp_swift_bounded(cc, harp_max(swift->fabric, swift->widest));
     begin_epoch(cc, now_ns);
 }
 
@@ -64,7 +74,15 @@ static void back_off(struct harp_cc *cc, uint64_t now_ns)
     swift->before = swift->fabric;
     swift->fabric = harp_swift_bounded(cc, swift->fabric - swift->fabric * 3 / 10);
     swift->threshold = swift->fabric;
+    swift->cut_ns = now_ns;
     begin_epoch(cc, now_ns);
+}
+
+/* Whether what was lost in this round says that the buffer is full. */
+static bool is_congestion(const struct harp_swift *swift, uint64_t queue_ns)
+{
+    bool heavy = swift->round_lost * HEAVY > swift->acked;
+    return swift->round_lost && (heavy || 2 * queue_ns >= swift->longest_ns);
 }
 
 /* most + 0.4 (t - K)^3 segments, t one round trip from now. */
@@ -84,8 +102,8 @@ static uint64_t cubic_window(const struct harp_cc *cc, const struct harp_swift *
 void harp_swift_compete_round(struct harp_cc *cc, uint64_t now_ns, uint64_t queue_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
-    swift->longest_ns = harp_max(swift->longest_ns, queue_ns);
-    if (swift->round_lost && 2 * queue_ns >= swift->longest_ns) {
+    swift->longest_ns = harp_max(swift->longest_ns - swift->longest_ns / 64, queue_ns);
+    if (is_congestion(swift, queue_ns)) {
         back_off(cc, now_ns);
         return;
     }
@@ -95,7 +113,7 @@ void harp_swift_compete_round(struct harp_cc *cc, uint64_t now_ns, uint64_t queu
     if (window < swift->threshold) {
         if (swift->mean_ns > swift->entry_ns + swift->entry_ns / 8)
             swift->threshold = window;
-        window = harp_min(2 * window, swift->threshold);
+        window = harp_min(window + window / 4, swift->threshold);
         if (window == swift->threshold)
             begin_epoch(cc, now_ns);
     } else {

@@ -39,8 +39,10 @@ void harp_session_detect(struct harp_session *session, struct harp_path *path)
     for (struct harp_sent *sent;
          (sent = harp_loss_next(&path->loss, &path->sent, &path->rtt, &cursor, session->now_ns));) {
         session->ack_steps++;
-        if (!harp_session_tries_size(session, path, sent)) /* RFC 8899, section 3, item 7 */
+        if (!harp_session_tries_size(session, path, sent)) { /* RFC 8899, section 3, item 7 */
             loss.bytes += sent->bytes;
+            loss.sent_ns = sent->time_ns;
+        }
         give_up(session, path, sent, true);
     }
     if (loss.bytes)

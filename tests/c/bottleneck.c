@@ -186,20 +186,31 @@ static void transmit(struct world *w, uint32_t host, uint64_t now_ns,
     push(w, at_ns + rtt_of(w, host / 2) / 2, host ^ 1, flight);
 }
 
+/* Packets that go through the queue as one; each arrives, or all are lost. */
+static void cross_send_super(struct world *w, uint32_t number, uint32_t packets)
+{
+    struct cross_flow *flow = &w->cross[number];
+    bool marked;
+    uint64_t queue_ns = harp_max(w->free_ps[0] / 1000, w->now_ns) - w->now_ns;
+    uint64_t at_ns = through_bottleneck(w, 0, w->now_ns, packets * CROSS_BYTES, &marked);
+    bool lost = at_ns == HARP_NEVER;
+    at_ns = lost ? w->now_ns + queue_ns : at_ns; /* those behind it tell */
+    for (uint32_t i = 0; i < packets; i++) {
+        uint32_t flight = new_flight(w);
+        cross_sent(flow, w->now_ns, &w->flights[flight].cross);
+        w->flights[flight].marked = lost;
+        push(w, at_ns + rtt_of(w, 0), CROSS + number, flight);
+    }
+}
+
 static void cross_send(struct world *w, uint32_t number)
 {
     const struct bn_scene *s = w->scene;
     struct cross_flow *flow = &w->cross[number];
-    bool marked;
-    while (cross_may_send(flow, w->now_ns) && !(s->cross_to_ns && w->now_ns > s->cross_to_ns)) {
-        uint32_t flight = new_flight(w);
-        uint64_t queue_ns = harp_max(w->free_ps[0] / 1000, w->now_ns) - w->now_ns;
-        uint64_t at_ns = through_bottleneck(w, 0, w->now_ns, CROSS_BYTES, &marked);
-        cross_sent(flow, w->now_ns, &w->flights[flight].cross);
-        w->flights[flight].marked = at_ns == HARP_NEVER; /* lost: those behind it tell */
-        at_ns = at_ns == HARP_NEVER ? w->now_ns + queue_ns : at_ns;
-        push(w, at_ns + rtt_of(w, 0), CROSS + number, flight);
-    }
+    uint32_t packets;
+    while ((packets = cross_may_send(flow, w->now_ns, s->cross_supers)) &&
+           !(s->cross_to_ns && w->now_ns > s->cross_to_ns))
+        cross_send_super(w, number, packets);
     if (flow->next_ns > w->now_ns && flow->next_ns != w->cross_wake_ns[number]) {
         w->cross_wake_ns[number] = flow->next_ns;
         push(w, flow->next_ns, CROSS + number, NO_FLIGHT);
@@ -358,7 +369,7 @@ static void prepare(struct world *w, uint32_t number)
         config->window.initial_bytes = s->fixed_bytes;
     if (number & 1)
         return;
-    uint64_t start_ns = number / 2 * s->stagger_ns + draw(w) % 10000;
+    uint64_t start_ns = s->start_ns + number / 2 * s->stagger_ns + draw(w) % 10000;
     host->session = harp_session_connect(memory_for(config), config, start_ns);
     wake_at(w, number, start_ns);
 }
@@ -440,7 +451,7 @@ static void loop(struct world *w)
     }
 }
 
-struct bn_result bn_run(const struct bn_scene *scene)
+struct bn_result bn_measure(const struct bn_scene *scene)
 {
     struct world *w = calloc(1, sizeof *w);
     w->scene = scene;
@@ -456,6 +467,12 @@ struct bn_result bn_run(const struct bn_scene *scene)
     for (uint32_t h = 0; h < 2 * scene->flows; h++)
         free(w->hosts[h].session);
     free(w->flights), free(w->idle), free(w->heap), free(w);
+    return r;
+}
+
+struct bn_result bn_run(const struct bn_scene *scene)
+{
+    struct bn_result r = bn_measure(scene);
     printf("%-34s use %.3f jain %.3f least %.2f queue %6.1f p99 %6.0f max %7.0f us again %.4f "
            "lost %.4f said %.4f marked %.3f\n",
            scene->name, r.use, r.jain, r.least, r.queue_ns / 1000, r.queue_p99_ns / 1000,

@@ -25,7 +25,7 @@
 #include "session/session.h"
 
 #define BN_FLOWS 64
-#define BN_CROSS 8
+#define BN_CROSS 16
 
 struct bn_host {
     uint32_t frame_ns;      /* cost of a frame, either way */
@@ -46,13 +46,15 @@ struct bn_scene {
     uint32_t loss;         /* random loss each way, permille */
     uint64_t rtt_ns;       /* of the empty path, flow 0 */
     uint64_t rtt_last_ns;  /* of the last flow, the others evenly between; 0: all alike */
-    uint64_t stagger_ns;   /* between the starts of two flows */
+    uint64_t start_ns;     /* when the first flow begins ... */
+    uint64_t stagger_ns;   /* ... and from one's start to the next's */
     uint64_t longer_at_ns; /* from then on the path is longer, ... */
     uint64_t longer_ns;    /* ... by this */
     uint64_t odd_at_ns;    /* one ACK's time of arrival, from then on, is wrong: too early ... */
     uint64_t odd_ns;       /* ... by this, as one that was stamped before the clock was set */
     struct bn_host host;
     uint32_t cross_flows; /* of TCP, which begin 100 ms apart, ... */
+    bool cross_supers;    /* with segmentation offload: what is sent at once is dropped at once */
     enum cross_kind cross;
     uint64_t cross_from_ns, cross_to_ns; /* ... and all end; 0: never */
     bool both;         /* receivers send as well, through a bottleneck of the same kind */
@@ -79,7 +81,8 @@ struct bn_result {
     double marked;
 };
 
-/* Run a scene and print its line. */
+/* Run a scene; and print its line. */
+struct bn_result bn_measure(const struct bn_scene *scene);
 struct bn_result bn_run(const struct bn_scene *scene);
 
 #endif

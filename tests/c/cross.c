@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/sequence.h"
+
 #define CUBIC_C 0.4
 #define CUBIC_BETA 0.7
 #define CUBIC_ALPHA (3 * (1 - CUBIC_BETA) / (1 + CUBIC_BETA))
@@ -124,9 +126,21 @@ static void bbr_acked(struct cross_flow *flow, uint64_t now_ns, const struct cro
         flow->window = BBR_LEAST_WINDOW;
 }
 
-bool cross_may_send(const struct cross_flow *flow, uint64_t now_ns)
+/* Packets of 1 ms at the flow's rate. */
+static uint32_t super_packets(const struct cross_flow *flow)
 {
-    return flow->flying < flow->window && flow->next_ns <= now_ns;
+    double rtt_ns = (double)flow->smoothed_ns;
+    double packets = rtt_ns > 0 ? 1.2e6 * flow->window / rtt_ns : 2;
+    return (uint32_t)fmin(fmax(packets, 2), CROSS_SUPER);
+}
+
+uint32_t cross_may_send(const struct cross_flow *flow, uint64_t now_ns, bool supers)
+{
+    uint32_t window = (uint32_t)flow->window;
+    uint32_t room = window > flow->flying ? window - flow->flying : 0;
+    uint32_t wanted = supers ? super_packets(flow) : 1;
+    wanted = window / 2 < wanted ? window / 2 + 1 : wanted; /* as TCP defers no longer */
+    return room >= wanted && flow->next_ns <= now_ns ? wanted : 0;
 }
 
 void cross_sent(struct cross_flow *flow, uint64_t now_ns, struct cross_packet *packet)
@@ -137,7 +151,7 @@ void cross_sent(struct cross_flow *flow, uint64_t now_ns, struct cross_packet *p
     flow->flying++;
     double rate = bbr_rate(flow);
     if (flow->kind == CROSS_BBR && rate > 0)
-        flow->next_ns = now_ns + (uint64_t)(1 / (rate * bbr_gain(flow)));
+        flow->next_ns = harp_max(flow->next_ns, now_ns) + (uint64_t)(1 / (rate * bbr_gain(flow)));
 }
 
 void cross_acked(struct cross_flow *flow, uint64_t now_ns, const struct cross_packet *packet)
@@ -145,6 +159,8 @@ void cross_acked(struct cross_flow *flow, uint64_t now_ns, const struct cross_pa
     flow->flying--;
     flow->delivered++;
     flow->delivered_ns = now_ns;
+    uint64_t rtt_ns = now_ns - packet->sent_ns;
+    flow->smoothed_ns = flow->smoothed_ns ? (7 * flow->smoothed_ns + rtt_ns) / 8 : rtt_ns;
     if (flow->kind == CROSS_BBR)
         bbr_acked(flow, now_ns, packet);
     else

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #define CROSS_BYTES 1500 /* a packet on the wire */
+#define CROSS_SUPER 44   /* packets that are sent at once, with segmentation offload, at most */
 #define CROSS_ROUNDS 10  /* over which BBR's bandwidth is the greatest seen */
 
 enum cross_kind { CROSS_CUBIC, CROSS_BBR };
@@ -33,6 +34,7 @@ struct cross_flow {
     uint32_t flying;
     uint64_t delivered, delivered_ns;
     uint64_t next_ns; /* no packet before this */
+    uint64_t smoothed_ns;
     /* cubic */
     double threshold, most, reno, k;
     uint64_t epoch_ns, recovery_ns;
@@ -48,8 +50,9 @@ struct cross_flow {
 
 void cross_begin(struct cross_flow *flow, enum cross_kind kind, uint64_t now_ns);
 
-/* Whether a packet may go now; if only the pace is against it, next_ns says when. */
-bool cross_may_send(const struct cross_flow *flow, uint64_t now_ns);
+/* How many packets may go now; if only the pace is against it, next_ns says when. With `supers` as
+ * many at once as Linux makes of a pace (tcp_tso_autosize: 1 ms of it, 64 KiB at most), or none. */
+uint32_t cross_may_send(const struct cross_flow *flow, uint64_t now_ns, bool supers);
 
 void cross_sent(struct cross_flow *flow, uint64_t now_ns, struct cross_packet *packet);
 void cross_acked(struct cross_flow *flow, uint64_t now_ns, const struct cross_packet *packet);
