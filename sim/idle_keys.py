@@ -7,6 +7,7 @@ value changes any row or interval, the key is idle. If all that stands below a k
 key is named. Scenarios compare, and it may be their very point that a key changes one of them and
 not another: a key of several entries of a list is idle if it is so in all of them.
 
+A parameter set says all that a stack costs, whatever a file asks of it: only a whole set is idle.
 Text of which the form allows any (names, descriptions, sources) is passed over, and what cannot be
 left out (a required key) is not worth a warning.
 """
@@ -45,6 +46,7 @@ ROUNDING = 1e-9
 _SIMULATED_ALIKE = frozenset({"name", "description", "scenarios", "stacks", "frameworks", "expect",
                               "fitted_on"})
 """What a row depends on only by way of its own scenario, stack and framework."""
+_SETS = frozenset({"stacks", "frameworks"})
 _CLUSTER = frozenset({"hosts", "vpc", "fabric", "seed", "workload"})
 """What a `Cluster` is built from."""
 
@@ -131,7 +133,8 @@ def idle_keys(cluster: Cluster, rows: Rows, workers: int | None = None) -> list[
                       if state == wanted for path in paths] for wanted in ("idle", "at work"))
     named = dict.fromkeys(_topmost(path, at_work) for path in idle)
     return [topology.error(Problem("has no effect on any row", path=path, at_key=True))
-            for path in named if variants.make(path, LEFT_OUT) is not None]
+            for path in named if not (path[0] in _SETS and len(path) > 2)
+            and variants.make(path, LEFT_OUT) is not None]
 
 
 def _state(search: _Search, paths: Sequence[Path]) -> str:
