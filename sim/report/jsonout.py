@@ -58,7 +58,7 @@ def collective_json(report: CollectiveReport) -> str:
             "time_us": rounded(row.time_s * 1e6),
             "algbw_gb_per_s": rounded(row.algbw / 1e9),
             "busbw_gb_per_s": rounded(row.busbw / 1e9),
-            **({"choice": row.choice} if row.choice else {}),
+            "choice": row.choice,
         } for row in report.rows],
     })
 
