@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -76,6 +77,21 @@ class Prepared:
     """The same while all edges are."""
 
 
+class Timed(NamedTuple):
+    """A phase on its channels, ready to run: its flows, and its time beside them."""
+
+    edges: Edges
+    amount: Floats
+    """Bytes of each flow."""
+    state: bytes
+    """Of the links, when it was timed."""
+    prepared: Prepared
+    latency_s: float
+    filling_s: float
+    message_s: float
+    ceilings: Floats
+
+
 class Communicator:
     """The GPUs of one job as ranks, and the state that their collectives share.
 
@@ -92,6 +108,8 @@ class Communicator:
         self.fabric = fabric
         self._capacity = transport.cluster.capacities(transport.stack)
         self._prepared: dict[tuple[bytes, ...], Prepared] = {}
+        self._timed: WeakKeyDictionary[Phase, dict[tuple[object, ...], Timed]] = (
+            WeakKeyDictionary())
         self._moving: dict[int, Moving] = {}
 
     @property
@@ -130,26 +148,37 @@ class Communicator:
     def _run_phase(self, phase: Phase, layout: tuple[Ints, Floats, Floats],
                    placement: Sequence[Ints], line: Timeline,
                    name: str) -> Generator[simpy.Event, None, None]:
+        timed = self._time(phase, layout, placement)
+        yield from line.wait(timed.latency_s, "latency", name)
+        yield from line.wait(timed.message_s, "message", name)
+        start_s = self.env.now
+        if timed.filling_s:
+            yield self.env.timeout(timed.filling_s)
+        flows = self._move(timed)
+        yield flows.done
+        line.transfer(name, start_s, flows.limits)
+
+    def _time(self, phase: Phase, layout: tuple[Ints, Floats, Floats],
+              placement: Sequence[Ints]) -> Timed:
+        """What a phase takes beside its flows: found once for each step that has it again."""
+        known = self._timed.setdefault(phase, {})
+        key = (self.transport.state, *(gpus.tobytes() for gpus in placement))
+        if key not in known:
+            known[key] = self._find_times(phase, layout, placement)
+        return known[key]
+
+    def _find_times(self, phase: Phase, layout: tuple[Ints, Floats, Floats],
+                    placement: Sequence[Ints]) -> Timed:
         group, amount, share = layout
         edges = _on_channels(phase, placement, group, share)
         amount = np.tile(amount / len(placement), len(placement))
         prepared = self._prepare(edges)
         if phase.feeds is None:
-            filling_s, ceilings = 0.0, prepared.ceilings
-            latency_s = float(prepared.alpha_s.max(initial=0.0))
-            message_s = _message_s(prepared.message_s, edges)
-        else:
-            latency_s, filling_s, message_s, ceilings = self._pipeline(
-                phase.feeds, self.window.cut(phase), prepared, edges, amount)
-        yield from line.wait(latency_s, "latency", name)
-        yield from line.wait(message_s, "message", name)
-        start_s = self.env.now
-        if filling_s:
-            yield self.env.timeout(filling_s)
-        # Links may have changed meanwhile, so the routes are those of this moment.
-        flows = self._move(self._prepare(edges), amount, edges, ceilings)
-        yield flows.done
-        line.transfer(name, start_s, flows.limits)
+            return Timed(edges, amount, self.transport.state, prepared,
+                         float(prepared.alpha_s.max(initial=0.0)), 0.0,
+                         _message_s(prepared.message_s, edges), prepared.ceilings)
+        return Timed(edges, amount, self.transport.state, prepared, *self._pipeline(
+            phase.feeds, self.window.cut(phase), prepared, edges, amount))
 
     def _pipeline(self, feeds: Feeds, cut: Cut, prepared: Prepared, edges: Edges,
                   amount: Floats) -> tuple[float, float, float, Floats]:
@@ -164,10 +193,12 @@ class Communicator:
         return (times.latency_s, times.filling_s, times.message_s,
                 np.minimum(prepared.ceilings, window))
 
-    def _move(self, prepared: Prepared, amount: Floats, edges: Edges,
-              ceilings: Floats) -> FlowSet:
-        flows = self.fabric.move(prepared.routes, amount, ceilings=ceilings)
-        self._moving[flows.number] = Moving(flows, edges)
+    def _move(self, timed: Timed) -> FlowSet:
+        # Links may have changed since, so the routes are those of this moment.
+        now = (timed.prepared if timed.state == self.transport.state
+               else self._prepare(timed.edges))
+        flows = self.fabric.move(now.routes, timed.amount, ceilings=timed.ceilings)
+        self._moving[flows.number] = Moving(flows, timed.edges)
         flows.done.callbacks.append(lambda _: self._forget(flows.number))
         return flows
 

@@ -67,6 +67,8 @@ class Settings:
     """Chooses the source ports of flows; the file's where not given."""
     record_links: bool = False
     """Keep utilisation over time, for plots and traces."""
+    name_limits: bool = True
+    """Say what holds each transfer back."""
 
     def stack(self, topology: Topology, name: str) -> HostStack:
         """A host stack with the changed figures."""
@@ -114,7 +116,7 @@ class Run:
         self.recorder = LinkRecorder(cluster, highest) if settings.record_links else None
         self.fabric = FlowFabric(self.env, capacity, buckets=buckets,
                                  on_change=self.recorder.sample if self.recorder else None,
-                                 name_limit=name_limits(cluster))
+                                 name_limit=name_limits(cluster) if settings.name_limits else None)
         style = Style.of(scenario, topology)
         self.transport = Transport(cluster, self.stack, style, settings.seed)
         self.jobs: list[Job] = []

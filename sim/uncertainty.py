@@ -15,7 +15,7 @@ to: each goes to its own P10 and P90 while the others stay at their values.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -154,14 +154,13 @@ def causes(cluster: Cluster, rows: Sequence[Row], *, refit: bool | None = None,
 
 def _answers(task: _Task, draw: _Draw) -> list[list[tuple[float, float]]] | None:
     """Images/s and exposed seconds of each row and job, or None where the fits find no value."""
-    figures = dict(draw.figures)
-    settings = Settings(figures, seed=draw.seed)
+    settings = Settings(draw.figures, seed=draw.seed, name_limits=False)
     try:
         if task.refit:
-            figures |= fit(task.cluster, settings, accuracy=FIT_ACCURACY)
+            fitted = fit(task.cluster, settings, accuracy=FIT_ACCURACY)
+            settings = replace(settings, figures={**draw.figures, **fitted})
         return [[(result.images_per_s, result.breakdown.exposed_s)
-                 for result in run_scenario(task.cluster, scenario, gpus,
-                                            Settings(figures, seed=draw.seed))]
+                 for result in run_scenario(task.cluster, scenario, gpus, settings)]
                 for scenario, gpus in task.rows]
     except TopologyError:
         return None
