@@ -82,9 +82,13 @@ def test_one_gpu_is_the_models_flops_over_its_speed(tmp_path):
 
 
 def test_a_step_of_pure_communication_is_its_rings(tmp_path):
-    """Two ranks send all gradients once, in 32 tensors of two steps each."""
+    """Two ranks send all gradients once, in 32 tensors of two steps each.
+
+    A step of 12 of them is longer than a slot of 512 KiB: its first piece goes on while the rest
+    comes, which hides the second latency.
+    """
     (row,) = answers(tmp_path, host=FAST, scenario={"fusion": AT_ONCE})
-    assert row.step_s == pytest.approx(VGG_BYTES / 12.5e9 + 32 * 2 * 10e-6, rel=1e-4)
+    assert row.step_s == pytest.approx(VGG_BYTES / 12.5e9 + (32 * 2 - 12) * 10e-6, rel=1e-6)
 
 
 # ---- jobs side by side
