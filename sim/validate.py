@@ -34,11 +34,14 @@ def main(what: str, *, only: tuple[str, ...], draws: int, refit: bool | None,
     from sim.validation.summary import missed
 
     del what
+    refit = not only if refit is None else refit
+    if page is not None and not refit:
+        raise click.UsageError("--page needs all cases, fitted rows without their source (--refit)")
     paths = _chosen(only)
     rows = predict_files(paths, draws)
-    if refit if refit is not None else not only:
+    if refit:
         rows = left_out(rows)
-    print_rows(rows, console_for(sys.stdout), covered=draws > 0)
+    print_rows(rows, console_for(sys.stdout), covered=draws > 0, refit=refit)
     if page is not None:
         write_page(rows, Path(page))
     unexplained = [row for row in rows if missed(row) and not row.note]

@@ -193,3 +193,15 @@ def test_the_page_has_a_row_for_every_figure():
     for path in published_files():
         for case in load_published(path):
             assert text.count(f"| `{path.stem}` |") >= len(case.figures), path.stem
+
+
+def test_fitted_rows_are_called_so_and_make_no_page(tmp_path):
+    page = tmp_path / "page.md"
+    case = ["published", "--case", "nccl-209-gcp-32g-2x1", "--draws", "0"]
+    result = CliRunner().invoke(main, case)
+    assert "1 rows in the fit" in result.stdout
+    assert "left out" not in result.stdout
+    refused = CliRunner().invoke(main, [*case, "--page", str(page)])
+    assert refused.exit_code == 2
+    assert "--refit" in refused.stderr
+    assert not page.exists()

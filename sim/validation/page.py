@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from sim.validation.predict import Prediction
 
+LEFT_OUT = {True: "left out of", False: "in"}
 INTRODUCTION = """\
 # Held against published measurements
 
@@ -56,13 +57,15 @@ right.
 """
 
 
-def print_rows(rows: Sequence[Prediction], console: Console, *, covered: bool) -> None:
-    """Print a line a row, and the summary."""
+def print_rows(rows: Sequence[Prediction], console: Console, *, covered: bool,
+               refit: bool) -> None:
+    """Print a line a row, and the summary; ``refit`` where fitted rows were left out."""
     from rich.text import Text
 
     def column(header: str, cells: list[str], **more: object) -> Column:
         return Column(header, [Text(cell) for cell in cells], **more)  # type: ignore[arg-type]
 
+    fitted = "left out" if refit else "fitted"
     show(console, grid([
         column("case", [row.case for row in rows], align="left", folds=True),
         column("row", [_row_words(row) for row in rows], align="left", folds=True),
@@ -71,9 +74,9 @@ def print_rows(rows: Sequence[Prediction], console: Console, *, covered: bool) -
         column("P10", [in_words(row.figure, row.low) for row in rows], drop=1),
         column("P90", [in_words(row.figure, row.high) for row in rows], drop=1),
         column("error", [percent(row.error, sign=True) for row in rows]),
-        column("fit", ["left out" if row.figure.fits else "" for row in rows], align="left"),
+        column("fit", [fitted if row.figure.fits else "" for row in rows], align="left"),
     ]))
-    for line in summary_lines(rows, covered=covered):
+    for line in summary_lines(rows, covered=covered, refit=refit):
         show(console, Text(line))
 
 
@@ -88,13 +91,14 @@ def _row_words(row: Prediction) -> str:
     return ", ".join(parts)
 
 
-def summary_lines(rows: Sequence[Prediction], *, covered: bool = True) -> list[str]:
+def summary_lines(rows: Sequence[Prediction], *, covered: bool = True,
+                  refit: bool = True) -> list[str]:
     """Say in sentences how good the predictions are, beside the targets."""
     free = [row for row in rows if not row.figure.fits]
     groups = {"rows that nothing was fitted to": free,
               "of them training": [row for row in free if row.figure.size is None],
               "of them collectives": [row for row in free if row.figure.size is not None],
-              "rows left out of the fit": [row for row in rows if row.figure.fits],
+              f"rows {LEFT_OUT[refit]} the fit": [row for row in rows if row.figure.fits],
               "rows in all": list(rows)}
     lines = []
     for what, some in groups.items():
@@ -104,7 +108,7 @@ def summary_lines(rows: Sequence[Prediction], *, covered: bool = True) -> list[s
         line = (f"{summary.rows} {what}, from {summary.sources} sources: median error "
                 f"{percent(summary.median, decimals=1)} (target {percent(MEDIAN_TARGET)}), "
                 f"{percent(summary.near)} within {percent(NEAR)} (target {percent(NEAR_TARGET)})")
-        if summary.covered is not None and not what.startswith("rows left"):
+        if summary.covered is not None and not what.endswith("the fit"):
             low, high = COVERED_TARGET
             line += (f"; P10 to P90 hold {percent(summary.covered)} of them (target "
                      f"{percent(low)} to {percent(high)})")
