@@ -161,22 +161,27 @@ def draw(rows: Sequence[Prediction]) -> bytes:
 
     canvas = Canvas(figsize=(9, 0.17 * len(rows) + 1.2), layout="constrained")
     axes = canvas.add_subplot()
+    least, most = 0.2, 5.0
     for place, row in enumerate(reversed(rows)):
         published = row.figure.value
         colour = "tab:blue" if not row.figure.fits else "tab:orange"
         axes.plot([row.low / published, row.high / published], [place, place], color=colour,
                   alpha=0.4, linewidth=4, solid_capstyle="butt")
-        axes.plot(row.value / published, place, "o", color=colour, markersize=4)
+        ratio = row.value / published
+        marker = "<" if ratio < least else ">" if ratio > most else "o"
+        axes.plot(min(max(ratio, least), most), place, marker, color=colour, markersize=4,
+                  clip_on=False)
     axes.axvline(1.0, color="black", linewidth=0.8)
     axes.axvspan(1 / (1 + NEAR), 1 + NEAR, color="grey", alpha=0.15)
     axes.set_xscale("log")
     ticks = [0.25, 0.5, 0.8, 1, 1.25, 2, 4]
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.set_xlim(0.2, 5)
+    axes.set_xlim(least, most)
     axes.minorticks_off()
     axes.set_yticks(range(len(rows)), [row.name for row in reversed(rows)], fontsize=6)
     axes.set_ylim(-1, len(rows))
-    axes.set_xlabel("prediction / measurement, with P10 to P90 (orange: left out of the fit)")
+    axes.set_xlabel("prediction / measurement, with P10 to P90 "
+                    "(orange: left out of the fit; > is off the scale)")
     picture = io.BytesIO()
     canvas.savefig(picture, format="png", dpi=110)
     return picture.getvalue()
