@@ -7,7 +7,7 @@
 
 #include "side.h"
 
-#define DST_CROWD_MOST 300
+#define DST_CROWD_MOST (DST_CONNECTIONS / 2)
 
 struct dst_crowd;
 

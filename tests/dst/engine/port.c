@@ -348,6 +348,14 @@ static void port_unhop(struct harp_port *harp, int hop)
     port->hops[hop].used = false;
 }
 
+uint32_t dst_port_hops(const struct dst_port *port)
+{
+    uint32_t n = 0;
+    for (int i = 0; i < DST_HOPS; i++)
+        n += port->hops[i].used;
+    return n;
+}
+
 static uint32_t port_hop_payload_max(const struct harp_port *harp, int hop)
 {
     (void)hop;

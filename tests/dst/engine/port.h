@@ -16,7 +16,9 @@
 
 #define DST_QUEUE 512
 #define DST_BUSY 512
-#define DST_HOPS 1024
+#define DST_CONNECTIONS 600 /* of an engine, at most */
+/* Each connection has one beside those of its paths; one that is being made has its paths'. */
+#define DST_HOPS (DST_CONNECTIONS * (DST_PATHS + 1) + DST_PATHS)
 #define DST_NOWHERE 255 /* the path to a stranger */
 #define DST_PORT_BASE 5000
 
@@ -46,6 +48,9 @@ void dst_port_arrive(struct dst_port *port, struct dst_flight *flight);
 
 /* Whether there is something to receive. */
 bool dst_port_waits(const struct dst_port *port);
+
+/* How many hops there are. */
+uint32_t dst_port_hops(const struct dst_port *port);
 
 /* Tell the engine that one of the peer's addresses is unreachable. */
 void dst_port_unreachable(struct dst_port *port, uint8_t path);

@@ -99,7 +99,7 @@ static void draw_side(struct world *w, uint8_t number, uint16_t segment)
     harp_engine_defaults(&side->config);
     side->config.frames = draw_frames(w, side);
     side->config.frame_bytes = 2048;
-    side->config.connections = w->kind == DST_CROWD ? 2 * DST_CROWD_MOST : 80;
+    side->config.connections = w->kind == DST_CROWD ? DST_CONNECTIONS : 80;
     side->is_crowded = w->kind == DST_CROWD;
     side->lent = calloc(side->wanted.stream_frames + 1, sizeof *side->lent);
     side->drafts = calloc(side->wanted.draft_frames + 1, sizeof *side->drafts);
@@ -258,8 +258,11 @@ static void finish(struct world *w)
         for (uint32_t c = 0; c < side->engine->connections_n; c++)
             DST_CHECK(!side->engine->connections[c] || w->kind == DST_MALICE,
                       "a connection stays after its end", i, c);
-        if (w->kind != DST_MALICE)
-            dst_side_check_frames(side);
+        if (w->kind == DST_MALICE)
+            continue;
+        dst_side_check_frames(side);
+        uint32_t hops = dst_port_hops(side->port);
+        DST_CHECK(!hops, "hops stay after all connections", i, hops);
     }
 }
 

@@ -15,7 +15,7 @@
  * from spoofed addresses: half-open connections stay few and pass, answers are lighter than
  * requests, and the connection works
  *
- * At the end no frame is anybody's but the port's, and everything is given back.
+ * At the end no frame is anybody's but the port's, there is no hop, and everything is given back.
  */
 #ifndef DST_ENGINE_WORLD_H
 #define DST_ENGINE_WORLD_H
