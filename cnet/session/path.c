@@ -93,7 +93,7 @@ int harp_path_choose(struct harp_path *paths, uint32_t count, uint32_t bytes, ui
     uint32_t n = 0;
     *ready_ns = HARP_NEVER;
     for (uint32_t p = 0; p < count; p++) {
-        if (paths[p].dead || paths[p].barred || !harp_path_has_room(&paths[p], bytes))
+        if (paths[p].dead || paths[p].no_data || !harp_path_has_room(&paths[p], bytes))
             continue;
         if (paths[p].full_until_ns > now_ns)
             *ready_ns = harp_min(*ready_ns, paths[p].full_until_ns);

@@ -38,7 +38,7 @@ struct harp_path {
     bool timed_out;        /* it was all that was in flight, for want of news */
     enum harp_probe probe; /* to be sent now */
     bool dead;
-    bool barred;            /* carries no data although it may live (session.h says why) */
+    bool no_data;           /* carries no data although it may live (session.h says why) */
     uint64_t full_until_ns; /* its port has no room before */
     uint64_t probe_at_ns;   /* dead: when to probe */
     uint64_t probe_wait_ns; /* dead: pause after the next probe */

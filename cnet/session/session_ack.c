@@ -238,7 +238,7 @@ static void write_ack(struct harp_session *session, struct harp_frame *frame, ui
     harp_session_header(session, frame, HARP_ACK, number);
     frame->header.packet = (uint32_t)path->sack.largest;
     frame->lap = (uint32_t)(path->sack.largest >> 32) & HARP_LAP_MAX;
-    if (session->standing[number].arrives_off)
+    if (session->path_state[number].arrives_off)
         frame->header.flags = HARP_ACK_OFF_QUEUE;
     frame->header.length = (uint16_t)harp_ack_encode(&ack, frame->body);
     frame->path = harp_session_pick_path(session, number);
@@ -286,7 +286,7 @@ static size_t ack_before_close(struct harp_session *session, struct harp_frame *
 {
     size_t n = 0;
     for (uint8_t number = 0; number < session->paths_n && n < room; number++) {
-        if (!session->standing[number].heard)
+        if (!session->path_state[number].heard)
             continue;
         write_ack(session, &frames[n], number);
         frames[n++].path = harp_session_close_path(session);

@@ -10,19 +10,19 @@ static uint8_t number_of(const struct harp_session *session, const struct harp_p
     return (uint8_t)(path - session->paths);
 }
 
-static bool is_too_narrow(const struct harp_standing *standing)
+static bool is_too_narrow(const struct harp_path_state *path_state)
 {
-    return standing->pmtu.state == HARP_PMTU_ERROR;
+    return path_state->pmtu.state == HARP_PMTU_ERROR;
 }
 
 /* How good a path is among others: a NIC's queue costs more than fragments do. 0: it carries no
  * data at all. */
-static uint32_t rank_path(const struct harp_standing *standing)
+static uint32_t rank_path(const struct harp_path_state *path_state)
 {
-    if (!standing->heard || standing->validating || is_too_narrow(standing))
+    if (!path_state->heard || path_state->validating || is_too_narrow(path_state))
         return 0;
-    bool wanted = !standing->retired && !standing->off_queue;
-    return 1 + 2 * wanted + (standing->pmtu.fragments == 1);
+    bool wanted = !path_state->retired && !path_state->off_queue;
+    return 1 + 2 * wanted + (path_state->pmtu.fragments == 1);
 }
 
 /* A path that is not wanted, or narrow, still carries data when there is no better one. */
@@ -31,19 +31,19 @@ void harp_session_paths_rate(struct harp_session *session)
     uint32_t best = 0;
     for (uint32_t p = 0; p < session->paths_n; p++)
         if (!session->paths[p].dead)
-            best = (uint32_t)harp_max(best, rank_path(&session->standing[p]));
+            best = (uint32_t)harp_max(best, rank_path(&session->path_state[p]));
     for (uint32_t p = 0; p < session->paths_n; p++) {
-        uint32_t rank = rank_path(&session->standing[p]);
-        session->paths[p].barred = !rank || rank < best;
+        uint32_t rank = rank_path(&session->path_state[p]);
+        session->paths[p].no_data = !rank || rank < best;
     }
 }
 
 void harp_session_paths_begin(struct harp_session *session)
 {
     for (uint32_t p = 0; p < session->paths_n; p++) {
-        session->standing[p] =
-            (struct harp_standing){.flag_largest = (uint64_t)session->config.first - 1};
-        harp_pmtu_init(&session->standing[p].pmtu, session->segment, session->config.base_bytes);
+        session->path_state[p] =
+            (struct harp_path_state){.flag_largest = (uint64_t)session->config.first - 1};
+        harp_pmtu_init(&session->path_state[p].pmtu, session->segment, session->config.base_bytes);
     }
     harp_session_paths_rate(session);
 }
@@ -51,43 +51,44 @@ void harp_session_paths_begin(struct harp_session *session)
 /* A frame of the size that is tried and then a small one, by whose arrival we know of the other. */
 static void try_size(struct harp_session *session, uint8_t path)
 {
-    struct harp_standing *standing = &session->standing[path];
-    if (standing->size != HARP_SIZE_NONE || session->paths[path].dead)
+    struct harp_path_state *path_state = &session->path_state[path];
+    if (path_state->size != HARP_SIZE_NONE || session->paths[path].dead)
         return;
-    uint16_t bytes = harp_pmtu_probe_bytes(&standing->pmtu, session->now_ns);
+    uint16_t bytes = harp_pmtu_probe_bytes(&path_state->pmtu, session->now_ns);
     if (!bytes)
         return;
-    standing->size = HARP_SIZE_DUE;
-    standing->size_bytes = bytes;
+    path_state->size = HARP_SIZE_DUE;
+    path_state->size_bytes = bytes;
     harp_session_wake(session, path);
     session->paths[path].probe = HARP_PROBE_PLAIN; /* instead of a long one for the tail, too */
 }
 
 void harp_session_path_heard(struct harp_session *session, uint8_t path)
 {
-    session->standing[path].heard = true;
-    session->standing[path].pmtu.next_ns = session->now_ns;
+    session->path_state[path].heard = true;
+    session->path_state[path].pmtu.next_ns = session->now_ns;
     harp_session_paths_rate(session);
     try_size(session, path);
 }
 
-static bool is_size_probe(const struct harp_standing *standing, const struct harp_sent *sent)
+static bool is_size_probe(const struct harp_path_state *path_state, const struct harp_sent *sent)
 {
-    return standing->size == HARP_SIZE_FLYING && sent->probe && sent->bytes == standing->size_bytes;
+    return path_state->size == HARP_SIZE_FLYING && sent->probe &&
+           sent->bytes == path_state->size_bytes;
 }
 
 bool harp_session_tries_size(const struct harp_session *session, const struct harp_path *path,
                              const struct harp_sent *sent)
 {
-    return is_size_probe(&session->standing[number_of(session, path)], sent);
+    return is_size_probe(&session->path_state[number_of(session, path)], sent);
 }
 
 /* Whether no path carries data: they are dead, or not even frames of BASE_PLPMTU pass. */
 static bool no_path_carries_data(const struct harp_session *session)
 {
     for (uint32_t p = 0; p < session->paths_n; p++)
-        if (session->standing[p].heard && !session->paths[p].dead &&
-            !is_too_narrow(&session->standing[p]))
+        if (session->path_state[p].heard && !session->paths[p].dead &&
+            !is_too_narrow(&session->path_state[p]))
             return false;
     return true;
 }
@@ -108,7 +109,7 @@ static void give_up_if_narrow_for_long(struct harp_session *session)
 /* The path's PMTU may be another than before. */
 static void follow_pmtu(struct harp_session *session, uint8_t path, const struct harp_pmtu *before)
 {
-    const struct harp_pmtu *pmtu = &session->standing[path].pmtu;
+    const struct harp_pmtu *pmtu = &session->path_state[path].pmtu;
     if (pmtu->fragments != before->fragments || pmtu->state != before->state)
         harp_session_paths_rate(session);
     session->counters.pmtu_shrunk += pmtu->fragments > before->fragments;
@@ -118,13 +119,13 @@ static void follow_pmtu(struct harp_session *session, uint8_t path, const struct
 
 static void confirm_size(struct harp_session *session, uint8_t path, uint16_t bytes)
 {
-    struct harp_standing *standing = &session->standing[path];
-    struct harp_pmtu before = standing->pmtu;
-    standing->confirmed_bytes = (uint16_t)harp_max(standing->confirmed_bytes, bytes);
-    if (bytes < harp_pmtu_frame_bytes(&standing->pmtu))
+    struct harp_path_state *path_state = &session->path_state[path];
+    struct harp_pmtu before = path_state->pmtu;
+    path_state->confirmed_bytes = (uint16_t)harp_max(path_state->confirmed_bytes, bytes);
+    if (bytes < harp_pmtu_frame_bytes(&path_state->pmtu))
         return;
-    standing->long_lost = 0;
-    harp_pmtu_arrived(&standing->pmtu, bytes, session->now_ns);
+    path_state->long_lost = 0;
+    harp_pmtu_arrived(&path_state->pmtu, bytes, session->now_ns);
     session->narrow_ns = HARP_NEVER;
     follow_pmtu(session, path, &before);
 }
@@ -133,15 +134,15 @@ void harp_session_path_settled(struct harp_session *session, struct harp_path *p
                                const struct harp_sent *sent)
 {
     uint8_t number = number_of(session, path);
-    struct harp_standing *standing = &session->standing[number];
-    if (standing->validating && !harp_packet_before(sent->packet, standing->validating_from)) {
-        standing->validating = false;
+    struct harp_path_state *path_state = &session->path_state[number];
+    if (path_state->validating && !harp_packet_before(sent->packet, path_state->validating_from)) {
+        path_state->validating = false;
         harp_session_paths_rate(session);
     }
-    if (is_size_probe(standing, sent))
-        standing->size = HARP_SIZE_NONE;
+    if (is_size_probe(path_state, sent))
+        path_state->size = HARP_SIZE_NONE;
     bool in_fragments = sent->bytes != sent->longest; /* of which some may have come elsewhere */
-    bool news = sent->longest > standing->confirmed_bytes || standing->long_lost || sent->probe;
+    bool news = sent->longest > path_state->confirmed_bytes || path_state->long_lost || sent->probe;
     if (news && !in_fragments)
         confirm_size(session, number, sent->longest);
 }
@@ -150,22 +151,22 @@ void harp_session_path_settled(struct harp_session *session, struct harp_path *p
  * of the size in use. */
 static void doubt_size(struct harp_session *session, uint8_t path, uint32_t hint_bytes)
 {
-    struct harp_standing *standing = &session->standing[path];
-    struct harp_pmtu before = standing->pmtu;
-    standing->long_lost = 0;
-    standing->confirmed_bytes = 0;
-    harp_pmtu_doubt(&standing->pmtu, session->now_ns, hint_bytes);
+    struct harp_path_state *path_state = &session->path_state[path];
+    struct harp_pmtu before = path_state->pmtu;
+    path_state->long_lost = 0;
+    path_state->confirmed_bytes = 0;
+    harp_pmtu_doubt(&path_state->pmtu, session->now_ns, hint_bytes);
     follow_pmtu(session, path, &before);
 }
 
 /* It has become less, as far as can be seen (black hole detection, RFC 8899, section 4.3). */
 static void fall_to_base(struct harp_session *session, uint8_t path)
 {
-    struct harp_standing *standing = &session->standing[path];
-    struct harp_pmtu before = standing->pmtu;
-    standing->long_lost = 0;
-    standing->confirmed_bytes = 0;
-    harp_pmtu_fall(&standing->pmtu, session->now_ns);
+    struct harp_path_state *path_state = &session->path_state[path];
+    struct harp_pmtu before = path_state->pmtu;
+    path_state->long_lost = 0;
+    path_state->confirmed_bytes = 0;
+    harp_pmtu_fall(&path_state->pmtu, session->now_ns);
     follow_pmtu(session, path, &before);
 }
 
@@ -173,18 +174,18 @@ void harp_session_path_lost(struct harp_session *session, struct harp_path *path
                             const struct harp_sent *sent, bool overtaken)
 {
     uint8_t number = number_of(session, path);
-    struct harp_standing *standing = &session->standing[number];
-    bool tried = is_size_probe(standing, sent);
-    standing->lost++;
-    if (!tried && sent->longest >= harp_pmtu_frame_bytes(&standing->pmtu) &&
-        ++standing->long_lost == LONG_LOST)
+    struct harp_path_state *path_state = &session->path_state[number];
+    bool tried = is_size_probe(path_state, sent);
+    path_state->lost++;
+    if (!tried && sent->longest >= harp_pmtu_frame_bytes(&path_state->pmtu) &&
+        ++path_state->long_lost == LONG_LOST)
         doubt_size(session, number, 0); /* it may be congestion */
     if (!tried)
         return;
-    struct harp_pmtu before = standing->pmtu;
+    struct harp_pmtu before = path_state->pmtu;
     uint64_t rto_ns = harp_loss_rto_ns(&path->rtt, &session->config.loss);
-    standing->size = HARP_SIZE_NONE;
-    harp_pmtu_lost(&standing->pmtu, sent->longest, overtaken, session->now_ns, rto_ns,
+    path_state->size = HARP_SIZE_NONE;
+    harp_pmtu_lost(&path_state->pmtu, sent->longest, overtaken, session->now_ns, rto_ns,
                    session->config.probe_most_ns);
     follow_pmtu(session, number, &before);
     give_up_if_narrow_for_long(session);
@@ -195,25 +196,25 @@ void harp_session_path_returned(struct harp_session *session, struct harp_path *
 {
     uint8_t number = number_of(session, path);
     harp_session_paths_rate(session);
-    if (session->standing[number].long_lost)
+    if (session->path_state[number].long_lost)
         fall_to_base(session, number);
 }
 
 void harp_session_path_found(struct harp_session *session, struct harp_path *path)
 {
-    session->standing[number_of(session, path)].lost--;
+    session->path_state[number_of(session, path)].lost--;
 }
 
 /* ACKs that were overtaken say what was. */
 void harp_session_path_flag(struct harp_session *session, uint8_t path, uint64_t largest, bool off)
 {
-    struct harp_standing *standing = &session->standing[path];
-    if (harp_packet_before(largest, standing->flag_largest))
+    struct harp_path_state *path_state = &session->path_state[path];
+    if (harp_packet_before(largest, path_state->flag_largest))
         return;
-    standing->flag_largest = largest;
-    if (off == standing->off_queue)
+    path_state->flag_largest = largest;
+    if (off == path_state->off_queue)
         return;
-    standing->off_queue = off;
+    path_state->off_queue = off;
     harp_session_paths_rate(session);
 }
 
@@ -224,14 +225,14 @@ void harp_session_path_timer(struct harp_session *session, uint8_t path)
 
 uint64_t harp_session_path_due_ns(const struct harp_session *session, uint8_t path)
 {
-    const struct harp_standing *standing = &session->standing[path];
-    bool due = standing->size == HARP_SIZE_DUE &&
+    const struct harp_path_state *path_state = &session->path_state[path];
+    bool due = path_state->size == HARP_SIZE_DUE &&
                session->paths[path].sent.next - session->paths[path].sent.tail < HARP_SENT_SLOTS;
     if (session->paths[path].dead)
         return HARP_NEVER; /* it is tried again when it returns */
     if (due)
         return session->now_ns;
-    return standing->size == HARP_SIZE_NONE ? standing->pmtu.next_ns : HARP_NEVER;
+    return path_state->size == HARP_SIZE_NONE ? path_state->pmtu.next_ns : HARP_NEVER;
 }
 
 static bool path_exists(const struct harp_session *session, uint8_t path)
@@ -250,25 +251,25 @@ bool harp_session_path_info(const struct harp_session *session, uint8_t path,
     if (!path_exists(session, path))
         return false;
     const struct harp_path *at = &session->paths[path];
-    const struct harp_standing *standing = &session->standing[path];
+    const struct harp_path_state *path_state = &session->path_state[path];
     *info = (struct harp_path_info){
         .alive = !at->dead,
-        .usable = !at->dead && !at->barred,
-        .heard = standing->heard,
-        .retired = standing->retired,
-        .off_queue = standing->off_queue,
-        .mtu_fails = is_too_narrow(standing),
-        .validating = standing->validating,
-        .fragments = standing->pmtu.fragments,
-        .frame_bytes = harp_pmtu_frame_bytes(&standing->pmtu),
-        .confirmed_bytes = standing->confirmed_bytes,
-        .probing_bytes = standing->size == HARP_SIZE_NONE ? 0 : standing->size_bytes,
+        .usable = !at->dead && !at->no_data,
+        .heard = path_state->heard,
+        .retired = path_state->retired,
+        .off_queue = path_state->off_queue,
+        .mtu_fails = is_too_narrow(path_state),
+        .validating = path_state->validating,
+        .fragments = path_state->pmtu.fragments,
+        .frame_bytes = harp_pmtu_frame_bytes(&path_state->pmtu),
+        .confirmed_bytes = path_state->confirmed_bytes,
+        .probing_bytes = path_state->size == HARP_SIZE_NONE ? 0 : path_state->size_bytes,
         .smoothed_ns = harp_rtt_smoothed_ns(&at->rtt),
         .least_ns = harp_rtt_least_ns(&at->rtt),
         .window_bytes = at->cc.ops->window_bytes(&at->cc),
         .flying_bytes = at->sent.flying_bytes,
         .sent = at->sent.next - session->config.first,
-        .lost = standing->lost,
+        .lost = path_state->lost,
     };
     return true;
 }
@@ -277,7 +278,7 @@ void harp_session_path_retire(struct harp_session *session, uint8_t path, bool r
 {
     if (session->state != HARP_OPEN || !path_exists(session, path))
         return;
-    session->standing[path].retired = retired;
+    session->path_state[path].retired = retired;
     harp_session_paths_rate(session);
 }
 
@@ -286,17 +287,17 @@ void harp_session_path_mtu(struct harp_session *session, uint64_t now_ns, uint8_
 {
     harp_session_clock(session, now_ns);
     if (session->state != HARP_OPEN || !path_exists(session, path) ||
-        !session->standing[path].heard)
+        !session->path_state[path].heard)
         return;
-    struct harp_standing *standing = &session->standing[path];
+    struct harp_path_state *path_state = &session->path_state[path];
     uint64_t pause_ns = harp_loss_rto_ns(&session->paths[path].rtt, &session->config.loss);
-    if (standing->narrowed_at_ns && session->now_ns - standing->narrowed_at_ns < pause_ns)
+    if (path_state->narrowed_at_ns && session->now_ns - path_state->narrowed_at_ns < pause_ns)
         return;
-    standing->narrowed_at_ns = session->now_ns;
-    if (payload_max < harp_pmtu_frame_bytes(&standing->pmtu)) {
+    path_state->narrowed_at_ns = session->now_ns;
+    if (payload_max < harp_pmtu_frame_bytes(&path_state->pmtu)) {
         doubt_size(session, path, payload_max);
-    } else if (standing->pmtu.state == HARP_PMTU_COMPLETE && standing->pmtu.fragments > 1) {
-        standing->pmtu.next_ns = session->now_ns;
+    } else if (path_state->pmtu.state == HARP_PMTU_COMPLETE && path_state->pmtu.fragments > 1) {
+        path_state->pmtu.next_ns = session->now_ns;
         try_size(session, path);
     }
 }
@@ -316,10 +317,10 @@ bool harp_session_is_newest(const struct harp_session *session, const struct har
 void harp_session_path_moved(struct harp_session *session, uint8_t path)
 {
     if (session->state != HARP_OPEN || !path_exists(session, path) ||
-        !session->standing[path].heard)
+        !session->path_state[path].heard)
         return;
-    session->standing[path].validating = true;
-    session->standing[path].validating_from = session->paths[path].sent.next;
+    session->path_state[path].validating = true;
+    session->path_state[path].validating_from = session->paths[path].sent.next;
     session->paths[path].probe = HARP_PROBE_PLAIN;
     harp_session_wake(session, path);
     harp_session_paths_rate(session);
@@ -329,9 +330,9 @@ void harp_session_path_rerouted(struct harp_session *session, uint8_t path)
 {
     if (session->state != HARP_OPEN || !path_exists(session, path))
         return;
-    struct harp_standing *standing = &session->standing[path];
-    standing->off_queue = false;
-    standing->flag_largest = session->paths[path].sent.next;
+    struct harp_path_state *path_state = &session->path_state[path];
+    path_state->off_queue = false;
+    path_state->flag_largest = session->paths[path].sent.next;
     session->paths[path].probe = HARP_PROBE_PLAIN;
     harp_session_wake(session, path);
     harp_session_paths_rate(session);
@@ -340,9 +341,9 @@ void harp_session_path_rerouted(struct harp_session *session, uint8_t path)
 void harp_session_path_off_queue(struct harp_session *session, uint8_t path, bool off)
 {
     if (session->state != HARP_OPEN || !path_exists(session, path) ||
-        session->standing[path].arrives_off == off)
+        session->path_state[path].arrives_off == off)
         return;
-    session->standing[path].arrives_off = off;
+    session->path_state[path].arrives_off = off;
     session->paths[path].ack_now = true;
     harp_session_wake(session, path);
 }
@@ -351,17 +352,17 @@ bool harp_session_unreachable(struct harp_session *session, uint64_t now_ns, uin
 {
     harp_session_clock(session, now_ns);
     bool connecting = session->state == HARP_CONNECTING && session->config.paths > 1;
-    bool open =
-        session->state == HARP_OPEN && path_exists(session, path) && session->standing[path].heard;
+    bool open = session->state == HARP_OPEN && path_exists(session, path) &&
+                session->path_state[path].heard;
     if (!connecting && !open)
         return false;
     const struct harp_loss_limits *limits = &session->config.loss;
-    struct harp_standing *standing = &session->standing[open ? path : 0];
+    struct harp_path_state *path_state = &session->path_state[open ? path : 0];
     uint64_t pause_ns =
         open ? harp_loss_rto_ns(&session->paths[path].rtt, limits) : limits->initial_rto_ns;
-    if (standing->unreachable_at_ns && session->now_ns - standing->unreachable_at_ns < pause_ns)
+    if (path_state->unreachable_at_ns && session->now_ns - path_state->unreachable_at_ns < pause_ns)
         return false;
-    standing->unreachable_at_ns = session->now_ns;
+    path_state->unreachable_at_ns = session->now_ns;
     if (open)
         harp_session_wake(session, path);
     if (connecting)
@@ -416,10 +417,10 @@ bool harp_session_probe_bytes(struct harp_session *session, uint8_t path, uint16
 {
     assert(bytes > HARP_HEADER_BYTES);
     if (session->state != HARP_OPEN || !path_exists(session, path) ||
-        !session->standing[path].heard || session->standing[path].size != HARP_SIZE_NONE)
+        !session->path_state[path].heard || session->path_state[path].size != HARP_SIZE_NONE)
         return false;
-    session->standing[path].size = HARP_SIZE_DUE;
-    session->standing[path].size_bytes = bytes;
+    session->path_state[path].size = HARP_SIZE_DUE;
+    session->path_state[path].size_bytes = bytes;
     harp_session_wake(session, path);
     return true;
 }

@@ -188,7 +188,7 @@ enum harp_verdict harp_session_receive(struct harp_session *session, uint64_t no
     confirm_connection(session);
     if (header->type == HARP_ACK)
         return harp_session_take_ack(session, header, body);
-    if (!session->standing[header->path].heard)
+    if (!session->path_state[header->path].heard)
         harp_session_path_heard(session, header->path);
     if (header->type == HARP_DATA || header->type == HARP_PROBE)
         return take_numbered(session, header, marked, place);

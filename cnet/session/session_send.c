@@ -26,9 +26,9 @@ uint8_t harp_session_pick_path(const struct harp_session *session, uint8_t wante
     int second = -1;
     for (uint32_t i = 0; i < session->paths_n; i++) {
         uint8_t path = (uint8_t)((wanted + i) % session->paths_n);
-        if (session->paths[path].dead || !session->standing[path].heard)
+        if (session->paths[path].dead || !session->path_state[path].heard)
             continue;
-        if (!session->paths[path].barred && session->paths[path].full_until_ns <= session->now_ns)
+        if (!session->paths[path].no_data && session->paths[path].full_until_ns <= session->now_ns)
             return path;
         if (second < 0)
             second = path;
@@ -113,7 +113,7 @@ static void cut_packet(struct harp_session *session, uint8_t path, const struct 
         *cut = (struct harp_cut){.packet = packet,
                                  .length = pick->length,
                                  .path = path,
-                                 .fragments = session->standing[path].pmtu.fragments};
+                                 .fragments = session->path_state[path].pmtu.fragments};
     cut->again |= (uint64_t)pick->again << cut->packets_n;
     cut->packets_n++;
 }
@@ -131,7 +131,7 @@ static bool has_cut_enough(const struct harp_session *session)
 static uint32_t send_chunk(struct harp_session *session, struct harp_frame *frame, uint8_t path,
                            const struct harp_pick *pick)
 {
-    uint8_t fragments = session->standing[path].pmtu.fragments;
+    uint8_t fragments = session->path_state[path].pmtu.fragments;
     uint16_t step = session->segment;
     if (fragments > 1)
         step = harp_fragment_bytes(session->segment, fragments);
@@ -175,12 +175,12 @@ static void write_probe(struct harp_session *session, struct harp_frame *frame, 
 
 static size_t send_size_probe(struct harp_session *session, struct harp_frame *frame, uint8_t path)
 {
-    struct harp_standing *standing = &session->standing[path];
-    if (standing->size != HARP_SIZE_DUE || session->paths[path].dead ||
+    struct harp_path_state *path_state = &session->path_state[path];
+    if (path_state->size != HARP_SIZE_DUE || session->paths[path].dead ||
         !harp_sent_has_room(&session->paths[path].sent))
         return 0;
-    write_probe(session, frame, path, (uint16_t)(standing->size_bytes - HARP_HEADER_BYTES));
-    standing->size = HARP_SIZE_FLYING;
+    write_probe(session, frame, path, (uint16_t)(path_state->size_bytes - HARP_HEADER_BYTES));
+    path_state->size = HARP_SIZE_FLYING;
     return 1;
 }
 
@@ -196,7 +196,7 @@ static size_t send_probes(struct harp_session *session, struct harp_frame *frame
             break;
         if (path->probe == HARP_PROBE_NONE || !harp_sent_has_room(&path->sent))
             continue;
-        bool in_doubt = session->standing[p].pmtu.state == HARP_PMTU_CONFIRMING;
+        bool in_doubt = session->path_state[p].pmtu.state == HARP_PMTU_CONFIRMING;
         if (path->probe == HARP_PROBE_TAIL && !in_doubt && find_tail(session, path, &pick)) {
             bool whole = send_chunk(session, &frames[n], p, &pick) == 1;
             n += whole ? 1 : send_fragments(session, frames + n, room - n);

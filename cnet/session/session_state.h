@@ -46,7 +46,7 @@ enum harp_state {
 enum harp_size_probe { HARP_SIZE_NONE, HARP_SIZE_DUE, HARP_SIZE_FLYING };
 
 /* What a session knows of a path beyond its packets. */
-struct harp_standing {
+struct harp_path_state {
     uint64_t lost;
     struct harp_pmtu pmtu;
     uint64_t unreachable_at_ns; /* when ICMP last made us probe */
@@ -139,7 +139,7 @@ struct harp_session {
     struct harp_sent *slots;
     uint64_t ack_steps; /* words of maps and slots of packets that ACKs made us look at */
     uint64_t awake;     /* a bit for each path that has anything to wait for or to send */
-    struct harp_standing standing[HARP_PATHS_MAX];
+    struct harp_path_state path_state[HARP_PATHS_MAX];
     struct harp_path paths[];
 };
 

@@ -30,7 +30,7 @@ static inline void skip_packets(struct harp_session *session, uint64_t packets)
     assert(packets % HARP_SENT_SLOTS == 0 && session->known);
     for (uint32_t p = 0; p < session->paths_n; p++) {
         skip_packets_of_path(&session->paths[p], packets);
-        session->standing[p].flag_largest += packets;
+        session->path_state[p].flag_largest += packets;
     }
 }
 
