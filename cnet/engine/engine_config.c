@@ -71,8 +71,7 @@ void harp_engine_session_config(struct harp_engine *engine,
         config->window.initial_bytes = config->window.max_bytes;
         config->ack_along_ns = 0;
         config->loss.min_rto_ns = config->loss.dead_ns = config->dead_ns / 8;
-    } else { /* an ACK alone is a packet and a call of the kernel, and costs nothing with an answer
-              */
+    } else { /* an ACK alone costs a packet and a system call; one that goes with data, nothing */
         config->ack_soon_ns = config->ack_along_ns = config->loss.ack_delay_ns;
     }
     config->app_drives = engine->config.progress == HARP_PROGRESS_INLINE;

@@ -25,7 +25,7 @@ size_t udp_room(struct harp_port *port, int hop)
 
 /* The youngest super, if what goes to this hop may leave with it: hops of several connections may
  * lead to one address. */
-static struct udp_super *youngest(struct udp_port *udp, int hop)
+static struct udp_super *super_to_join(struct udp_port *udp, int hop)
 {
     if (udp->last_hop < 0)
         return NULL;
@@ -38,9 +38,9 @@ static struct udp_super *youngest(struct udp_port *udp, int hop)
 }
 
 /* Whether a datagram fits behind the youngest super's last. */
-static bool grows(struct udp_port *udp, int hop, uint32_t bytes)
+static bool fits_behind_super(struct udp_port *udp, int hop, uint32_t bytes)
 {
-    const struct udp_super *super = youngest(udp, hop);
+    const struct udp_super *super = super_to_join(udp, hop);
     return super && !super->ended && bytes <= super->segment &&
            super->segments < UDP_SUPER_SEGMENTS && super->bytes + bytes <= UDP_SUPER_BYTES &&
            udp->used + bytes <= udp->staging_bytes;
@@ -52,7 +52,7 @@ static bool goes_singly(const struct udp_port *udp, int hop)
     return !udp->gso || udp->now_ns < udp->hops[hop].single_until_ns;
 }
 
-static bool begin(struct udp_port *udp, int hop, uint32_t bytes)
+static bool begin_super(struct udp_port *udp, int hop, uint32_t bytes)
 {
     uint32_t at = next_start(udp);
     if (udp->supers_n == UDP_SUPERS || at + bytes > udp->staging_bytes)
@@ -74,10 +74,10 @@ static bool begin(struct udp_port *udp, int hop, uint32_t bytes)
 
 /* Let a longer datagram go before the only one of the youngest super. Not one of the same hop: what
  * takes one way keeps its order. */
-static bool precede(struct udp_port *udp, int hop, uint32_t bytes)
+static bool put_before_super(struct udp_port *udp, int hop, uint32_t bytes)
 {
     uint32_t at = next_start(udp);
-    struct udp_super *super = youngest(udp, hop);
+    struct udp_super *super = super_to_join(udp, hop);
     if (!super || super->hop == hop || super->segments != 1 || bytes <= super->segment ||
         bytes % 4 != 0 || goes_singly(udp, super->hop) || bytes + super->bytes > UDP_SUPER_BYTES ||
         at + bytes > udp->staging_bytes)
@@ -95,7 +95,8 @@ uint8_t *udp_slot(struct harp_port *port, int hop, uint32_t bytes)
     struct udp_port *udp = (struct udp_port *)port;
     assert(hop >= 0 && hop < udp->hops_n && udp->hops[hop].used);
     assert(bytes > 0 && bytes <= UDP_SUPER_BYTES);
-    if (!grows(udp, hop, bytes) && !precede(udp, hop, bytes) && !begin(udp, hop, bytes))
+    if (!fits_behind_super(udp, hop, bytes) && !put_before_super(udp, hop, bytes) &&
+        !begin_super(udp, hop, bytes))
         return NULL;
     struct udp_super *super = &udp->supers[udp->supers_n - 1];
     super->ended |= bytes < super->segment;

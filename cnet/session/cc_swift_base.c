@@ -104,7 +104,7 @@ static void note_missed(struct harp_swift *swift, uint64_t floor_ns, uint64_t no
 
 /* Whether what stands in the way comes and goes between these delays, as queues do and paths do
  * not. */
-static bool moves(const struct harp_cc *cc, const uint64_t *floor_ns, uint64_t base_ns)
+static bool delay_moves(const struct harp_cc *cc, const uint64_t *floor_ns, uint64_t base_ns)
 {
     const struct harp_swift *swift = (const struct harp_swift *)cc->state;
     uint64_t same_ns = cc->config.target_ns / 2;
@@ -127,7 +127,7 @@ void harp_swift_learn_from_drain(struct harp_cc *cc, uint64_t now_ns, uint64_t b
     bool lossy = swift->missed_lost * LOST_MOST > swift->missed_came;
     uint64_t since_ns = now_ns - swift->missed_at_ns;
     bool ours = swift->mean_ns > floor_ns + OURS * cc->config.target_ns;
-    if (lossy || moves(cc, swift->floor_ns, base_ns)) {
+    if (lossy || delay_moves(cc, swift->floor_ns, base_ns)) {
         if (swift->held >= HELD_MOST || swift->missed >= MISSED_MOST)
             begin_competing(cc, now_ns);
     } else if (swift->competes ? ours && since_ns >= MISSED_COMPETING_NS : since_ns >= MISSED_NS) {
@@ -152,7 +152,7 @@ void harp_swift_learn_from_round(struct harp_cc *cc, uint64_t now_ns, uint64_t b
     swift->stuck_ns[1] = harp_max(swift->stuck_ns[1], low_ns);
     if (swift->stuck < STUCK_ROUNDS)
         return;
-    bool held = moves(cc, swift->stuck_ns, base_ns);
+    bool held = delay_moves(cc, swift->stuck_ns, base_ns);
     if (!held && now_ns - swift->stuck_at_ns < MISSED_NS)
         return;
     swift->stuck = 0;

@@ -146,7 +146,7 @@ static int grow_window(streams *s)
     return 0;
 }
 
-static int resize(void **array, int64_t room, size_t size)
+static int resize_array(void **array, int64_t room, size_t size)
 {
     void *larger = realloc(*array, (size_t)room * size);
     if (!larger)
@@ -160,12 +160,12 @@ static int grow_start(streams *s)
     if (s->start_count < s->start_room)
         return 0;
     int64_t room = s->start_room ? 2 * s->start_room : 64;
-    if (resize((void **)&s->route, room, sizeof *s->route) ||
-        resize((void **)&s->id, room, sizeof *s->id) ||
-        resize((void **)&s->amount, room, sizeof *s->amount) ||
-        resize((void **)&s->ceiling, room, sizeof *s->ceiling) ||
-        resize((void **)&s->start_s, room, sizeof *s->start_s) ||
-        resize((void **)&s->starting, room, sizeof *s->starting))
+    if (resize_array((void **)&s->route, room, sizeof *s->route) ||
+        resize_array((void **)&s->id, room, sizeof *s->id) ||
+        resize_array((void **)&s->amount, room, sizeof *s->amount) ||
+        resize_array((void **)&s->ceiling, room, sizeof *s->ceiling) ||
+        resize_array((void **)&s->start_s, room, sizeof *s->start_s) ||
+        resize_array((void **)&s->starting, room, sizeof *s->starting))
         return FLUID_ENOMEM;
     s->start_room = room;
     return 0;
@@ -178,7 +178,7 @@ static int grow_carried(streams *s, int32_t id)
     int64_t room = s->carried_room ? s->carried_room : 64;
     while (room <= id)
         room *= 2;
-    if (resize((void **)&s->carried, room, sizeof *s->carried))
+    if (resize_array((void **)&s->carried, room, sizeof *s->carried))
         return FLUID_ENOMEM;
     for (int64_t i = s->carried_room; i < room; i++)
         s->carried[i].stage = -1;
@@ -302,11 +302,11 @@ static int can_hand_over(const streams *s, const struct stage *stage, int32_t wh
     return slot_is_free(s, stage, which, edge->handed);
 }
 
-static int remember(streams *s, int32_t number, int32_t which)
+static int add_to_todo(streams *s, int32_t number, int32_t which)
 {
     if (s->todo_count == s->todo_room) {
         int64_t room = s->todo_room ? 2 * s->todo_room : 64;
-        if (resize((void **)&s->todo, room, sizeof *s->todo))
+        if (resize_array((void **)&s->todo, room, sizeof *s->todo))
             return FLUID_ENOMEM;
         s->todo_room = room;
     }
@@ -317,7 +317,7 @@ static int remember(streams *s, int32_t number, int32_t which)
 static int remember_all(streams *s, int32_t number, const struct lists *lists, int32_t which)
 {
     for (int32_t i = lists->ptr[which]; i < lists->ptr[which + 1]; i++)
-        if (remember(s, number, lists->entry[i]))
+        if (add_to_todo(s, number, lists->entry[i]))
             return FLUID_ENOMEM;
     return 0;
 }
@@ -343,7 +343,7 @@ static int hand_over(streams *s, double now_s)
 
 /* ---- running ---- */
 
-static void pass(streams *s, int32_t rank)
+static void pass_stage(streams *s, int32_t rank)
 {
     stage_at(s, s->at[rank]++)->ranks_left--;
     s->ready[s->ready_count++] = rank;
@@ -351,14 +351,14 @@ static void pass(streams *s, int32_t rank)
         free_stage(stage_at(s, s->first++));
 }
 
-static int begin(streams *s, int32_t rank)
+static int begin_stage(streams *s, int32_t rank)
 {
     int32_t number = s->at[rank];
     struct stage *stage = stage_at(s, number);
     int32_t row = stage->by_rank.ptr[rank], end = stage->by_rank.ptr[rank + 1];
     s->open[rank] = end - row;
     if (row == end) {
-        pass(s, rank);
+        pass_stage(s, rank);
         return 0;
     }
     for (; row < end; row++) {
@@ -366,7 +366,7 @@ static int begin(streams *s, int32_t rank)
         if (++edge->ends < 2)
             continue;
         double both_s = fmax(s->ready_s[edge->src], s->ready_s[edge->dst]);
-        if (remember(s, number, stage->by_rank.entry[row]) || hand_over(s, both_s))
+        if (add_to_todo(s, number, stage->by_rank.entry[row]) || hand_over(s, both_s))
             return FLUID_ENOMEM;
     }
     return 0;
@@ -382,7 +382,7 @@ static int begin_ready(streams *s)
         s->ready_count--;
         if (s->at[rank] == s->count)
             s->finished++;
-        else if (begin(s, rank))
+        else if (begin_stage(s, rank))
             return FLUID_ENOMEM;
     }
     return 0;
@@ -408,7 +408,7 @@ static void end_reached(streams *s, int32_t rank, double done_s)
     s->ready_s[rank] = fmax(s->ready_s[rank], done_s);
     assert(s->open[rank] > 0);
     if (--s->open[rank] == 0)
-        pass(s, rank);
+        pass_stage(s, rank);
 }
 
 /* A piece has arrived at `done_s`; `now_s` is not earlier than that of any before it. */
@@ -422,7 +422,7 @@ static int arrive(streams *s, struct carried piece, double done_s, double now_s)
     edge->moving = 0;
     if (edge->handed > edge->arrived && start_piece(s, piece.stage, piece.edge))
         return FLUID_ENOMEM;
-    if (remember(s, piece.stage, piece.edge) ||
+    if (add_to_todo(s, piece.stage, piece.edge) ||
         remember_all(s, piece.stage, &stage->feeds, piece.edge) || hand_over(s, now_s))
         return FLUID_ENOMEM;
     if (edge->arrived == stage->pieces) {

@@ -82,7 +82,7 @@ static struct harp_connection_config settings;
 static struct harp_listening *listening;
 static struct harp_handle handle;
 
-static void begin(uint16_t right)
+static void begin_with_right_port(uint16_t right)
 {
     both = right;
     world_port = open_near;
@@ -119,14 +119,14 @@ static void connect_and_settle(void)
 
 int main(void)
 {
-    begin(200);
+    begin_with_right_port(200);
     connect_and_settle();
     CHECK(current == 200, "both ways are right by local 200, and it took %u", current);
     hops_made = 0;
     connect_and_settle();
     CHECK(current == 200 && hops_made <= 3, "another one took %u after %u", current, hops_made);
     world_close();
-    begin(LOCALS_MAX);
+    begin_with_right_port(LOCALS_MAX);
     connect_and_settle();
     CHECK(is_right_there(current), "what it sends goes wrong by local %u", current);
     world_close();

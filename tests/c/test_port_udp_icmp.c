@@ -31,7 +31,7 @@ static struct harp_notice notice_after(int hop, uint32_t length)
 }
 
 /* Nobody listens there, and later somebody does. */
-static void unreachable(void)
+static void test_port_unreachable(void)
 {
     struct harp_arrival in[HARP_BATCH];
     open_end(&a, 1);
@@ -61,7 +61,7 @@ static void unreachable(void)
 }
 
 /* The way behind the first router takes 1300 bytes only. */
-static void narrow(void)
+static void test_too_narrow(void)
 {
     open_end(&a, 1);
     open_end(&b, 1);
@@ -111,7 +111,7 @@ static void in_space_of(const struct end *end, const char *command)
 }
 
 /* The address moves to another interface, whose MTU is smaller, and the port's own one is gone. */
-static void vanished(void)
+static void test_vanished_interface(void)
 {
     char command[256];
     struct harp_arrival in[HARP_BATCH];
@@ -206,10 +206,10 @@ static void flood(void)
 
 int main(int count, char **words)
 {
-    static const struct named_test tests[] = {{"unreachable", unreachable},
-                                              {"narrow", narrow},
+    static const struct named_test tests[] = {{"unreachable", test_port_unreachable},
+                                              {"narrow", test_too_narrow},
                                               {"lowered", lowered},
-                                              {"vanished", vanished},
+                                              {"vanished", test_vanished_interface},
                                               {"flood", flood}};
     return run_named_test(tests, sizeof tests / sizeof *tests, count, words);
 }

@@ -76,7 +76,7 @@ struct streams {
 };
 
 /* Post what may be posted and ask about the oldest; false when the window is closed. */
-static bool move(struct stream *s, bool *moved)
+static bool move_stream(struct stream *s, bool *moved)
 {
     while (post(s))
         *moved = true;
@@ -97,7 +97,7 @@ static void move_streams(void *of)
     for (uint64_t turn = 0; !first->count || first->done < first->count; turn++) {
         bool moved = false;
         for (int i = 0; i < all->n; i++)
-            if (!move(&all->first[i], &moved))
+            if (!move_stream(&all->first[i], &moved))
                 return;
         if (!moved)
             sched_yield();
@@ -153,7 +153,7 @@ static void measure_streams(struct world *world, int ways)
     world_close(world);
 }
 
-static void speed(struct world *world)
+static void run_speed(struct world *world)
 {
     measure_streams(world, 1);
 }
@@ -325,7 +325,7 @@ static void table(struct world *world)
 
 const struct scenario scenarios_speed[] = {
     {"table", "time and bandwidth by size, and the latency", table, .since = 0},
-    {"speed", "a stream from rank 1 to rank 0; JSON", speed, .json = true},
+    {"speed", "a stream from rank 1 to rank 0; JSON", run_speed, .json = true},
     {"both", "a stream each way at once; JSON", both, .json = true},
     {"latency", "8 bytes there and back; JSON", latency, .json = true},
     {0},
