@@ -1,7 +1,7 @@
 /* Inside an engine; for cnet/engine*.c and cnet/connection*.c only.
  *
  * In this order: a file calls functions of those below it, and of none above
- * (tests/test_engine_files.py).
+ * (tests/test_c_layers.py).
  *
  *   engine.c            memory, open, close, fork
  *   engine_wait.c       the application's threads wait

@@ -1,4 +1,4 @@
-"""The files of an engine: calls point one way, in the order that engine_state.h lists."""
+"""Calls inside cnet point one way: between its folders, and between the files of an engine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ import subprocess
 
 from c_programs import ROOT, library
 
-ENGINE = ROOT / "cnet" / "engine"
+CNET = ROOT / "cnet"
+ENGINE = CNET / "engine"
+# A folder of cnet, and whose functions it may call beside its own.
+MAY_CALL: dict[str, set[str]] = {
+    "base": set(),
+    "wire": {"base"},
+    "session": {"base", "wire"},
+    "virtual": {"base", "wire", "session"},
+    "ports": {"base", "wire"},
+    "engine": {"base", "wire", "session", "ports"},
+}
 
 
 def listed() -> list[str]:
@@ -32,6 +42,18 @@ def symbols() -> tuple[dict[str, str], dict[str, set[str]]]:
         elif kind.isupper():
             defined[name] = file
     return defined, used
+
+
+def test_folders_call_only_those_above_them() -> None:
+    folder = {path.stem: path.parent.name for path in CNET.glob("*/*.c")
+              if path.parent.name != "nccl"}
+    assert set(folder.values()) == set(MAY_CALL)
+    defined, used = symbols()
+    calls = {(file, defined[name], name) for file in folder for name in used.get(file, ())
+             if name in defined and folder[defined[name]] != folder[file]}
+    assert len(calls) > 100
+    wrong = sorted(call for call in calls if folder[call[1]] not in MAY_CALL[folder[call[0]]])
+    assert not wrong, wrong
 
 
 def test_every_file_of_an_engine_is_listed() -> None:
