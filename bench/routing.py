@@ -24,7 +24,7 @@ from rich.table import Table
 from harp.routing.planner import plan_paths, replan
 from harp.routing.ports import DYNAMIC_PORTS
 from harp.routing.templates import Endpoints, fat_tree, leaf_spine
-from sim.fabric.fluid import Fluid
+from sim.network.flow.fluid import Fluid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from harp.collectives.plan import Plan
     from harp.routing.fabric import Fabric
-    from sim.collective_steps import Edges
+    from sim.network.flow.collective_steps import Edges
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
@@ -98,7 +98,7 @@ def permutation(hosts: int, repetitions: int, tolerance: float | None) -> Measur
     """Every host sends 2 MB to another; routes given, time to the last completion."""
     import numpy as np
 
-    from sim.fabric.fluid import EXACT, Fluid
+    from sim.network.flow.fluid import EXACT, Fluid
 
     merge = EXACT if tolerance is None else tolerance
     fabric = fat_tree(hosts)
@@ -125,8 +125,8 @@ def by_steps(plan: Plan, tolerance: float | None) -> Measured:
     """Every message of a collective over 1,024 hosts; includes the making of routes."""
     import numpy as np
 
-    from sim.collective_steps import Edges, run_steps
-    from sim.fabric.fluid import EXACT, Fluid
+    from sim.network.flow.collective_steps import Edges, run_steps
+    from sim.network.flow.fluid import EXACT, Fluid
 
     fabric = fat_tree(1024)
     merge = EXACT if tolerance is None else tolerance
@@ -162,8 +162,8 @@ def ring_fluid(tolerance: float | None) -> Measured:
     """The ring as one coupled flow whose footprint is the sum of its edges'; includes routes."""
     import numpy as np
 
-    from sim.fabric.fluid import EXACT, Fluid
-    from sim.transport import Paths
+    from sim.network.flow.fluid import EXACT, Fluid
+    from sim.network.transport import Paths
 
     merge = EXACT if tolerance is None else tolerance
     times = []
@@ -196,9 +196,9 @@ def all_to_all(tolerance: float | None) -> Measured:
 def training_steps(_: float | None) -> Measured:
     """One step of VGG16 and one of BERT-large, from reading the file to both answers."""
     start_s = time.perf_counter()
-    from sim.cluster import Cluster
-    from sim.fabric.fluid import EXACT
-    from sim.scenario import run_scenario
+    from sim.answer.scenario import run_scenario
+    from sim.cluster.cluster import Cluster
+    from sim.network.flow.fluid import EXACT
     from sim.schema import load
 
     topology = load(ROOT / "topologies" / "clos3-16384.yaml")

@@ -19,8 +19,8 @@ from sim.command import plain_command
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from sim.cluster import Cluster
-    from sim.results import Report
+    from sim.cluster.cluster import Cluster
+    from sim.records.results import Report
     from sim.schema.model import Topology
     from sim.schema.scenario import Scenario
 
@@ -90,13 +90,13 @@ def main(topology: Path, **options: object) -> int:
 
     loaded = load(topology, ask.changes)
     scenarios = _chosen(loaded, ask.scenario)
-    from sim.cluster import Cluster
+    from sim.cluster.cluster import Cluster
 
     cluster = Cluster(loaded)
     if ask.collective is not None:
         _time_collective(cluster, scenarios[0], ask)
         return 0
-    from sim.answer import answer
+    from sim.answer.answer import answer
     from sim.schema.errors import printable
 
     report = answer(cluster, scenarios, record=bool(ask.plot or ask.trace), draws=ask.draws,
@@ -217,8 +217,8 @@ def _misses(report: Report, *, quiet: bool) -> int:
 
 
 def _time_collective(cluster: Cluster, scenario: Scenario, ask: Options) -> None:
-    from sim.answer import origin_of
-    from sim.collective_bench import measure, parse_sizes
+    from sim.answer.answer import origin_of
+    from sim.answer.collective_bench import measure, parse_sizes
     from sim.report.write import write_text
     from sim.schema.parameters import shipped
 

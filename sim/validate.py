@@ -28,9 +28,10 @@ from sim.command import plain_command
 def main(what: str, *, only: tuple[str, ...], draws: int, refit: bool | None,
          page: str | None) -> int:
     """Predict every published case that the repository knows; WHAT is published."""
+    from sim.calibration.left_out import left_out
     from sim.report.screen import console_for
     from sim.validation.page import print_rows, write_page
-    from sim.validation.predict import left_out, predict_files
+    from sim.validation.predict import predict_files
     from sim.validation.summary import missed
 
     del what

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from sim.cluster import Cluster
+from sim.cluster.cluster import Cluster
 from sim.schema import load
 
 if TYPE_CHECKING:

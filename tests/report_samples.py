@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.report.nccl_table import collective_row
-from sim.results import (
+from sim.records.busbw import collective_row
+from sim.records.results import (
     Breakdown,
     Cause,
     CollectiveReport,

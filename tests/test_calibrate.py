@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_samples import SIZES, nccl_log, ring_time
 
+from sim.answer.collective_bench import measure
 from sim.calibrate import main
 from sim.calibration.derive import derive
 from sim.calibration.equation import Equation
@@ -23,8 +24,7 @@ from sim.calibration.measurements import BENCH as BENCH_IDS
 from sim.calibration.measurements import Measured
 from sim.calibration.nccl_log import parse_log
 from sim.calibration.regress import estimate
-from sim.cluster import Cluster
-from sim.collective_bench import measure
+from sim.cluster.cluster import Cluster
 from sim.schema import TopologyError, load
 from sim.schema.parameters import StackSet, load_set, load_stack
 

@@ -17,8 +17,8 @@ from cluster_files import ALPHA_S, RATE_BPS, cluster, topology
 from max_plus import Pipe, arrivals
 
 from harp.collectives.registry import make_plan
-from sim.collective_bench import Timer
-from sim.placement import choose_gpus, place
+from sim.answer.collective_bench import Timer
+from sim.cluster.placement import choose_gpus, place
 from sim.schema.parameters import load_stack
 
 B = RATE_BPS / 8

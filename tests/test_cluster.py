@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from cluster_files import cluster, topology, write
 
-from sim.cluster import Cluster
-from sim.scenario import run_scenario
+from sim.answer.scenario import run_scenario
+from sim.cluster.cluster import Cluster
 from sim.schema import TopologyError, load
 from sim.schema.parameters import PLAIN_VALUES, StackSet, load_stack
 

@@ -13,12 +13,12 @@ from max_plus import Pipe, arrivals
 
 from harp.collectives.registry import make_plan
 from harp.collectives.window import Window
-from sim.collective import Communicator
-from sim.collective_steps import route_over, run_steps
-from sim.fabric.flow import FlowFabric
-from sim.fabric.fluid import Fluid
-from sim.timeline import Timeline
-from sim.transport import Paths
+from sim.network.flow.collective_steps import route_over, run_steps
+from sim.network.flow.communicator import Communicator
+from sim.network.flow.fabric import FlowFabric
+from sim.network.flow.fluid import Fluid
+from sim.network.transport import Paths
+from sim.records.timeline import Timeline
 
 RINGS = ("ring", "reduce-scatter", "allgather")
 TREES = ("tree", "broadcast")

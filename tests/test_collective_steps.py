@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from harp.collectives.registry import make_plan, plan_names
 from harp.collectives.window import NCCL_WINDOW, Window
-from sim.cluster import Cluster
-from sim.collective import Communicator
-from sim.collective_steps import Edges, route_over, run_steps
-from sim.fabric.flow import FlowFabric
-from sim.fabric.fluid import Fluid
+from sim.cluster.cluster import Cluster
+from sim.network.flow.collective_steps import Edges, route_over, run_steps
+from sim.network.flow.communicator import Communicator
+from sim.network.flow.fabric import FlowFabric
+from sim.network.flow.fluid import Fluid
+from sim.network.transport import Paths, Style, Transport
+from sim.records.timeline import Timeline
 from sim.schema import load
 from sim.schema.parameters import load_stack
-from sim.timeline import Timeline
-from sim.transport import Paths, Style, Transport
 
 TREES = ("tree", "broadcast")
 RINGS = ("ring", "reduce-scatter", "allgather")

@@ -8,12 +8,13 @@ from cluster_files import IDEAL, cluster
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.cluster import Cluster
-from sim.critical_path import COMPUTE, FLOW, RESOURCES, WAITING, critical_path, mean_path
-from sim.fabric.fluid import CEILING, Fluid
-from sim.results import Limit, Span
-from sim.scenario import Settings, run_scenario
+from sim.answer.scenario import Settings, run_scenario
+from sim.cluster.cluster import Cluster
+from sim.network.flow.fluid import CEILING, Fluid
+from sim.network.flow.limits import FLOW, RESOURCES
+from sim.records.results import Limit, Span
 from sim.schema import load
+from sim.step.critical_path import COMPUTE, WAITING, critical_path, mean_path
 
 MORE = 1.1
 SURE = 1e-3

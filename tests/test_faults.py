@@ -11,17 +11,17 @@ import simpy
 from cluster_files import cluster, topology, write
 
 from harp.collectives.registry import make_plan
-from sim.cluster import Cluster
-from sim.collective import Communicator
-from sim.compute import Slowness
-from sim.fabric.flow import FlowFabric
-from sim.faults import Struck, check_links, find_links, strike
-from sim.scenario import run_scenario
+from sim.answer.scenario import run_scenario
+from sim.cluster.cluster import Cluster
+from sim.network.flow.communicator import Communicator
+from sim.network.flow.fabric import FlowFabric
+from sim.network.transport import CutOffError, Style, Transport
+from sim.records.timeline import Timeline
 from sim.schema import TopologyError, load
 from sim.schema.errors import Problem
 from sim.schema.parameters import load_stack
-from sim.timeline import Timeline
-from sim.transport import CutOffError, Style, Transport
+from sim.step.compute import Slowness
+from sim.step.faults import Struck, check_links, find_links, strike
 
 LEAF_SPINE = {"template": "leaf-spine", "leaves": 2, "spines": 2, "rate": "8Mbps"}
 DUAL = {"ports": 2, "bond": "dynamic", "rate": "4Mbps"}
@@ -172,7 +172,7 @@ def test_a_host_cut_off_for_good_is_an_error_even_while_others_flap(tmp_path):
 
 def test_flaps_that_never_let_anything_through_end_in_an_error(tmp_path, monkeypatch):
     """Two links that both must be up, and never are at once."""
-    monkeypatch.setattr("sim.faults.MOST_IDLE_FLAPS", 50)
+    monkeypatch.setattr("sim.step.faults.MOST_IDLE_FLAPS", 50)
     flap = fault("link-flap", period="10ms", at="0s")
     other = fault("link-flap", "h-1/eth0-switch0", period="10ms", at="5ms") | {"name": "g"}
     with pytest.raises(CutOffError, match="nothing got through"):

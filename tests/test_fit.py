@@ -10,14 +10,14 @@ from click.testing import CliRunner
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from sim.answer.fit import find_row, fit, present_value
+from sim.answer.root import find_root
+from sim.answer.scenario import Settings
 from sim.calibrate import main
-from sim.calibration.quantities import quantity
-from sim.calibration.root import find_root
 from sim.calibration.shipped import Comparison, compare, compare_file, verdict
-from sim.cluster import Cluster
-from sim.fit import find_row, fit, present_value
+from sim.cluster.cluster import Cluster
+from sim.report.quantities import quantity
 from sim.run import main as run
-from sim.scenario import Settings
 from sim.schema import TopologyError, load
 
 ROOT = Path(__file__).parent.parent

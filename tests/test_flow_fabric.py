@@ -10,8 +10,8 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.fabric.flow import FlowFabric, TokenBucket
-from sim.fabric.fluid import Fluid
+from sim.network.flow.fabric import FlowFabric, TokenBucket
+from sim.network.flow.fluid import Fluid
 
 
 class Log:

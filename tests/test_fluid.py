@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-import sim.fabric.fluid
-from sim.fabric.fluid import Fluid
+import sim.network.flow.fluid
+from sim.network.flow.fluid import Fluid
 
 CLOSE = 1e-6
 """Relative; far above what rounding makes of it, far below any error of sharing."""
@@ -383,6 +383,6 @@ def test_scale_does_not_matter(network):
 
 
 def test_the_manuals_example_runs():
-    tried = doctest.testmod(sim.fabric.fluid)
+    tried = doctest.testmod(sim.network.flow.fluid)
     assert tried.attempted > 0
     assert tried.failed == 0

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from c_programs import ROOT, SANITIZED, build, run
 
-ENGINE = [f"sim/fabric/{name}.c" for name in ("fluid", "fluid_solve", "streams", "time_heap")]
+ENGINE = [f"sim/network/flow/{name}.c" for name in ("fluid", "fluid_solve", "streams", "time_heap")]
 
 
 @pytest.fixture(scope="module")
 def stress(tmp_path_factory):
-    flags = [*SANITIZED, f"-I{ROOT / 'sim/fabric'}", "-Wl,--no-as-needed", "-lm"]
+    flags = [*SANITIZED, f"-I{ROOT / 'sim/network/flow'}", "-Wl,--no-as-needed", "-lm"]
     return build(tmp_path_factory.mktemp("fluid") / "stress",
                  ["tests/c/fluid_stress.c", *ENGINE], flags)
 

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from cluster_files import FREE, IDEAL, cluster, topology, write
 from test_topologies import FOLDER, HUGE
 
-from sim.answer import answer
-from sim.cluster import Cluster
+from sim.answer.answer import answer
+from sim.cluster.cluster import Cluster
 from sim.run import main
 from sim.schema import load
 from sim.schema.variants import Variants

@@ -8,12 +8,12 @@ import pytest
 from click.testing import CliRunner
 from cluster_files import RATE_BPS, cluster, topology, write
 
-from sim.collective_bench import measure
-from sim.recipe import Recipe, choose_plan
+from sim.answer.collective_bench import measure
+from sim.answer.scenario import Run
 from sim.run import main
-from sim.scenario import Run
 from sim.schema import TopologyError, load
 from sim.schema.channels import channel_count
+from sim.step.recipe import Recipe, choose_plan
 
 TOPK = {"LIGHT_TOPK_ALLREDUCE": 1, "LIGHT_TOPK_THRESHOLD": 1}
 

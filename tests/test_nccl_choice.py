@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from cluster_files import cluster, topology, write
 
 from harp.collectives.registry import make_plan
-from sim.collective_bench import NcclTimer, Timer, measure
-from sim.nccl import LL, LL128, SIMPLE, View, choose, predict_s
-from sim.placement import choose_gpus, place
+from sim.answer.collective_bench import NcclTimer, Timer, measure
+from sim.cluster.placement import choose_gpus, place
+from sim.network.nccl import LL, LL128, SIMPLE, View, choose, predict_s
 from sim.run import main
 from sim.schema.parameters import load_stack
 
@@ -86,7 +86,7 @@ def test_a_protocol_pays_for_its_flags(tmp_path, monkeypatch):
     times = []
     for protocol in (SIMPLE, LL128, LL):
         chosen = choose(V100, "allreduce", size)._replace(plan="ring", protocol=protocol)
-        monkeypatch.setattr("sim.collective_bench.choose", lambda *_, chosen=chosen: chosen)
+        monkeypatch.setattr("sim.answer.collective_bench.choose", lambda *_, chosen=chosen: chosen)
         row = NcclTimer(built, stack, scenario, placement).row("allreduce", size)
         assert row.choice == f"ring {protocol.name}"
         times.append(row.time_s)

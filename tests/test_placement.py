@@ -8,7 +8,7 @@ from cluster_files import cluster, topology
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sim.placement import choose_gpus, common_group, place
+from sim.cluster.placement import choose_gpus, common_group, place
 
 RAILS = {"template": "rail", "hosts_per_leaf": 4, "spines": 2}
 

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 from cluster_files import cluster, topology, write
 
-from sim.planned import SharedPlan
+from sim.answer.scenario import run_scenario
+from sim.network.planned import SharedPlan
 from sim.run import main
-from sim.scenario import run_scenario
 
 FABRIC = {"template": "leaf-spine", "leaves": 2, "spines": 2, "rate": "10Gbps"}
 JOBS = [{"name": "a", "hosts": ["h-0", "h-2"]}, {"name": "b", "hosts": ["h-1", "h-3"]}]
@@ -67,7 +67,7 @@ def test_ports_of_kernel_tcp_cannot_be_planned_and_that_is_said(tmp_path):
 
 
 def test_too_many_flows_are_hashed_and_that_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr("sim.planned.MOST", 3)
-    monkeypatch.setattr("sim.scenario.MOST", 3)
+    monkeypatch.setattr("sim.network.planned.MOST", 3)
+    monkeypatch.setattr("sim.answer.scenario.MOST", 3)
     (note,) = notes_of(tmp_path, hosts=4, scenario={"routing": "plan"})
     assert note == "not planned: 4 flows at once, more than 3, so they are hashed"

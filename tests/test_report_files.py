@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from report_samples import ORIGIN, collective, taco, two_jobs
 
+from sim.records.results import Report
 from sim.report.csvout import collective_csv, report_csv
 from sim.report.jsonout import collective_json, report_json
-from sim.results import Report
 
 DOCS = Path(__file__).parent.parent / "docs" / "output.md"
 

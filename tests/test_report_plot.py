@@ -13,10 +13,10 @@ import pytest
 from matplotlib.colors import to_rgb
 from report_samples import taco, two_jobs
 
+from sim.records.results import Report
 from sim.report.panels import KIND_COLOURS, busiest
 from sim.report.plot import figure, report_plot, timelines
 from sim.report.scaling_panel import LINES, MOST_LINES
-from sim.results import Report
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sim.report.progress import progress
+from sim.answer.progress import progress
 
 
 class Terminal(io.StringIO):

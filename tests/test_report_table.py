@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from report_samples import collective, taco, two_jobs
 from rich.console import Console
 
+from sim.records.busbw import busbw_factor, collective_row
+from sim.records.results import Breakdown, Expectation, Report, ScenarioResult
 from sim.report.explain import print_explanation
-from sim.report.nccl_table import busbw_factor, collective_row, print_collective
+from sim.report.nccl_table import print_collective
 from sim.report.numbers import apportion, percent, rate, shown_ms
 from sim.report.table import outside, print_report
 from sim.report.why import print_causes
-from sim.results import Breakdown, Expectation, Report, ScenarioResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_samples import taco
 
+from sim.records.results import LinkUse, Report, Span
 from sim.report.trace import disjoint_lanes, natural_key, report_trace
-from sim.results import LinkUse, Report, Span
 
 NEEDED = {"X": {"name", "cat", "ts", "dur", "pid", "tid"}, "C": {"name", "ts", "pid", "args"},
           "M": {"name", "pid", "tid", "args"}}

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from cluster_files import topology, write
 
-from sim.collective_bench import ALGORITHMS
+from sim.answer.collective_bench import ALGORITHMS
 from sim.run import COLLECTIVES, main
 
 SCENARIOS = [{"name": "one", "stack": "ideal", "gpus": [1, 4]},

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sim.answer import answer
-from sim.cluster import Cluster
-from sim.scenario import Run
+from sim.answer.answer import answer
+from sim.answer.scenario import Run
+from sim.cluster.cluster import Cluster
 from sim.schema import load
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -7,8 +7,8 @@ from cluster_files import IDEAL, topology, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sim.cluster import Cluster
-from sim.scenario import Run, Settings, find_expect, run_all, run_scenario
+from sim.answer.scenario import Run, Settings, find_expect, run_all, run_scenario
+from sim.cluster.cluster import Cluster
 from sim.schema import TopologyError, load
 from sim.workloads.models import get_model
 

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 from cluster_files import cluster, topology, write
 
-from sim import clock
+from sim.answer import clock
+from sim.answer.scenario import run_scenario
 from sim.run import main
-from sim.scenario import run_scenario
 from sim.schema import TopologyError, load
 from sim.schema.size import MOST_EXCHANGED, MOST_FLOWS, MOST_NEXT_HOPS, MOST_RESOURCES
 

@@ -6,9 +6,9 @@ import pytest
 from cluster_files import cluster, topology, write
 from test_train import SECOND, job, layer, parts_of, step_of
 
-from sim.scenario import Run
+from sim.answer.scenario import Run
 from sim.schema import TopologyError, load
-from sim.step_graph import ON_GPU
+from sim.step.graph import ON_GPU
 from sim.workloads.layers import Tensor
 from sim.workloads.models import block_of, get_model
 

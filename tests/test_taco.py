@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from sim.answer import answer
-from sim.cluster import Cluster
+from sim.answer.answer import answer
+from sim.answer.scenario import run_scenario
+from sim.cluster.cluster import Cluster
 from sim.run import main
-from sim.scenario import run_scenario
 from sim.schema import load
 
 TACO = Path(__file__).parent.parent / "topologies" / "taco-vgg16-v100-25g.yaml"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sim.cluster import Cluster
+from sim.answer.scenario import run_all
+from sim.cluster.cluster import Cluster
 from sim.report.table import outside
-from sim.scenario import run_all
 from sim.schema import load
 from sim.schema.parameters import load_stack
 from sim.workloads.models import get_model

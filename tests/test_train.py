@@ -14,17 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harp.lightcc.settings import LightSettings
-from sim.collective import Communicator
-from sim.compute import plan_pass
-from sim.exposure import exposed, mean_breakdown
-from sim.fabric.flow import FlowFabric
-from sim.placement import place
-from sim.recipe import Recipe
-from sim.results import Span
-from sim.scenario import Settings
+from sim.answer.scenario import Settings
+from sim.cluster.placement import place
+from sim.network.flow.communicator import Communicator
+from sim.network.flow.fabric import FlowFabric
+from sim.network.transport import Style, Transport
+from sim.records.results import Span
 from sim.schema.parameters import load_stack
-from sim.train import Job, largest_deviation
-from sim.transport import Style, Transport
+from sim.step.compute import plan_pass
+from sim.step.exposure import exposed, mean_breakdown
+from sim.step.recipe import Recipe
+from sim.step.train import Job, largest_deviation
 from sim.workloads.layers import Layer, Tensor
 from sim.workloads.models import Model
 

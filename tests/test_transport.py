@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from cluster_files import ALPHA_S, IDEAL, cluster, topology
 
-from sim.fabric.fluid import Fluid
+from sim.network.flow.fluid import Fluid
+from sim.network.transport import Style, Transport
 from sim.schema import TopologyError
 from sim.schema.parameters import load_stack
-from sim.transport import Style, Transport
 
 LEAF_SPINE = {"template": "leaf-spine", "leaves": 2, "spines": 4}
 B = 100e9 / 8

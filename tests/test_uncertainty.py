@@ -8,11 +8,9 @@ from cluster_files import FREE, IDEAL, cluster, topology, write
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.cluster import Cluster
-from sim.draws import Unknown, halton
-from sim.scenario import Settings, run_scenario
-from sim.schema import load
-from sim.uncertainty import (
+from sim.answer.draws import Unknown, halton
+from sim.answer.scenario import Settings, run_scenario
+from sim.answer.uncertainty import (
     DRAWS,
     FEWEST_DRAWS,
     PORTS,
@@ -21,6 +19,8 @@ from sim.uncertainty import (
     spread,
     unknowns,
 )
+from sim.cluster.cluster import Cluster
+from sim.schema import load
 
 
 def figure(value, low, high, confidence="published"):

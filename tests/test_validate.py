@@ -9,7 +9,7 @@ import yaml
 from click.testing import CliRunner
 
 from sim.calibration.published import FITTED, Search, fit_published, marked_rows
-from sim.cluster import Cluster
+from sim.cluster.cluster import Cluster
 from sim.schema.errors import TopologyError
 from sim.validate import main
 from sim.validation.case import QUANTITIES, case_files, load_case, load_published, published_files

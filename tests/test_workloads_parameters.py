@@ -16,7 +16,7 @@ from sim.schema.parameters import (
     shipped,
 )
 from sim.stacks import table
-from sim.train import largest_deviation
+from sim.step.train import largest_deviation
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "parameters.md"
 STACKS = {name: load_stack(name) for name in shipped("stacks")}

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from sim.calibration.equation import Equation
+from sim.network.transport import ETHERNET_BYTES
 from sim.schema.base import Model
 from sim.schema.errors import Problem, TopologyError, show, unknown
 from sim.schema.translate import problems
-from sim.transport import ETHERNET_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

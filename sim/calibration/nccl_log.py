@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sim.report.nccl_table import busbw_factor
+from sim.records.busbw import busbw_factor
 from sim.schema.errors import Problem, TopologyError, show
 
 if TYPE_CHECKING:

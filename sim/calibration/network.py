@@ -1,10 +1,10 @@
 """What an all-reduce on a given network asks of the host stack, found by asking the simulator.
 
-A ring's time is a maximum of sums of the costs of stack and network (`sim.pipeline`): short
-messages pay for their way around the ring, long ones for bytes alone. Near a given set of costs it
-is one of these sums. So the simulator is run with these costs, and with each of them a little
-larger: the differences are the coefficients. Costs that fit the equations better are the next set
-to try, until they stay what they are.
+A ring's time is a maximum of sums of the costs of stack and network (`sim.network.flow.pipeline`):
+short messages pay for their way around the ring, long ones for bytes alone. Near a given set of
+costs it is one of these sums. So the simulator is run with these costs, and with each of them a
+little larger: the differences are the coefficients. Costs that fit the equations better are the
+next set to try, until they stay what they are.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harp.collectives.registry import make_plan
+from sim.answer.collective_bench import Timer
+from sim.answer.scenario import Settings
 from sim.calibration.equation import SERIAL, Equation
-from sim.cluster import Cluster
-from sim.collective_bench import Timer
-from sim.placement import choose_gpus, place
-from sim.scenario import Settings
+from sim.cluster.cluster import Cluster
+from sim.cluster.placement import choose_gpus, place
+from sim.network.transport import Style, Transport
 from sim.schema.channels import channel_count
 from sim.schema.errors import Problem, TopologyError
 from sim.schema.model import Topology
 from sim.schema.parameters import PLAIN_VALUES, load_stack
-from sim.transport import Style, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

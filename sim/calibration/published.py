@@ -18,8 +18,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sim.cluster import Cluster
-from sim.scenario import Settings
+from sim.answer.scenario import Settings
+from sim.cluster.cluster import Cluster
 from sim.schema.parameters import load_stack
 from sim.validation.case import case_files, load_case
 from sim.validation.predict import predict

@@ -6,8 +6,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from sim.calibration.published import STACK
-from sim.calibration.quantities import quantity
 from sim.report.numbers import percent, rounded
+from sim.report.quantities import quantity
 from sim.report.screen import Column, console_for, grid, show
 from sim.validation.predict import in_words, size_in_words
 

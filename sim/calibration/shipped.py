@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sim.calibration.quantities import quantity
-from sim.cluster import Cluster
-from sim.fit import find_row, fit, present_value
+from sim.answer.fit import find_row, fit, present_value
+from sim.answer.scenario import Settings
+from sim.cluster.cluster import Cluster
 from sim.report.numbers import percent, rate, rounded
+from sim.report.quantities import quantity
 from sim.report.screen import Column, console_for, grid, show
-from sim.scenario import Settings
 from sim.schema.errors import Problem
 from sim.schema.load import load
 

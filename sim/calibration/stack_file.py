@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from sim.answer.scenario import Settings
 from sim.calibration.derive import NAMES, Derived, Figure, derive
 from sim.calibration.equation import Equation
 from sim.calibration.measurements import ceiling_times, parse_measurements
 from sim.calibration.nccl_log import parse_log
-from sim.calibration.quantities import quantity
 from sim.calibration.regress import ASSUMED_SCATTER, BOOTSTRAPS, COVERED
-from sim.cluster import Cluster
+from sim.cluster.cluster import Cluster
 from sim.report.numbers import percent, rounded
+from sim.report.quantities import quantity
 from sim.report.screen import Column, console_for, grid, show
 from sim.report.write import STDOUT, write_text
-from sim.scenario import Settings
 from sim.schema.errors import Problem, TopologyError
 from sim.schema.inputs import read_input
 from sim.schema.load import load

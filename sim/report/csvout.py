@@ -16,7 +16,7 @@ from sim.report.numbers import rounded, rounded_difference
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from sim.results import CollectiveReport, Report, ScenarioResult
+    from sim.records.results import CollectiveReport, Report, ScenarioResult
 
     Cell = str | int | float | None
 

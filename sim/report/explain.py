@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from sim.results import Breakdown, Report, ScenarioResult
+    from sim.records.results import Breakdown, Report, ScenarioResult
 
 BAR_WIDTH = 22
 # Header, glyph in the bar (plain ASCII, and block characters where those print), colour.

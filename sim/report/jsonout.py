@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sim.report.numbers import rounded, rounded_difference
 
 if TYPE_CHECKING:
-    from sim.results import (
+    from sim.records.results import (
         Breakdown,
         Cause,
         CollectiveReport,

@@ -1,17 +1,16 @@
 """nccl-tests' columns for every algorithm in one table (``--collective``).
 
-Terms as in nccl-tests' PERFORMANCE page: *algbw* is size over time; *busbw* is algbw times a factor
-that makes it comparable with a link's rate whatever the number of ranks. The size is the larger of
-what a rank sends into and receives from the collective. The fastest algorithm of each size carries
-a star. Beside our plans stands what NCCL would choose (`sim.nccl`), simulated as well.
+`sim.records.busbw` tells what algbw, busbw and the size are. The fastest algorithm of each size
+carries a star. Beside our plans stands what NCCL would choose (`sim.network.nccl`), simulated as
+well.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sim.records.busbw import plain_name
 from sim.report.screen import Column, console_for, grid, show
-from sim.results import CollectiveRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,36 +18,11 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from sim.results import CollectiveReport
+    from sim.records.results import CollectiveReport, CollectiveRow
 
-_SPLIT = ("allgather", "reducescatter", "alltoall")
-"""Collectives whose count is a rank's own share of the size."""
 _REDUCE = ("allreduce", "reducescatter", "reduce")
-_ELEMENT_BYTES = {"int8": 1, "uint8": 1, "half": 2, "bfloat16": 2, "float": 4, "int32": 4,
-                  "double": 8, "int64": 8}
 _FIXED_WIDTH = 48
 """Character cells that size, count, type and redop take at least, with the gaps after them."""
-
-
-def busbw_factor(collective: str, ranks: int) -> float:
-    """Return busbw / algbw as nccl-tests defines it; ValueError for an unknown collective."""
-    share = (ranks - 1) / ranks
-    factors = {"allreduce": 2 * share, "allgather": share, "reducescatter": share,
-               "alltoall": share, "broadcast": 1.0, "reduce": 1.0, "sendrecv": 1.0}
-    name = _plain(collective)
-    if name not in factors:
-        raise ValueError(f"unknown collective {collective!r}, not one of {', '.join(factors)}")
-    return factors[name]
-
-
-def collective_row(collective: str, algorithm: str, *, ranks: int, size_bytes: int, time_s: float,
-                   datatype: str = "float", choice: str = "") -> CollectiveRow:
-    """Return the row of one collective that took ``time_s`` seconds, as nccl-tests counts."""
-    elements = size_bytes // _ELEMENT_BYTES[datatype]
-    count = elements // ranks if _plain(collective) in _SPLIT else elements
-    algbw = size_bytes / time_s
-    return CollectiveRow(algorithm, size_bytes, count, time_s, algbw,
-                         algbw * busbw_factor(collective, ranks), choice)
 
 
 def print_collective(report: CollectiveReport, *, console: Console | None = None) -> None:
@@ -73,10 +47,6 @@ def print_collective(report: CollectiveReport, *, console: Console | None = None
         show(console, grid(wide))
 
 
-def _plain(collective: str) -> str:
-    return collective.replace("_", "").replace("-", "").lower()
-
-
 def _best(report: CollectiveReport) -> dict[int, float]:
     """Return the shortest time of each size."""
     best: dict[int, float] = {}
@@ -89,7 +59,7 @@ def _size_columns(report: CollectiveReport, sizes: Sequence[int]) -> list[Column
     from rich.text import Text
 
     counts = {row.size_bytes: row.count for row in report.rows}
-    redop = "sum" if _plain(report.collective) in _REDUCE else "none"
+    redop = "sum" if plain_name(report.collective) in _REDUCE else "none"
     return [
         Column("\nsize\n(B)", [Text(str(size)) for size in sizes]),
         Column("\ncount\n(elements)", [Text(str(counts[size])) for size in sizes]),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-    from sim.results import Report, ScenarioResult
+    from sim.records.results import Report, ScenarioResult
 
     Panel = tuple[float, Callable[[Axes], None]]
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-    from sim.results import ScenarioResult
+    from sim.records.results import ScenarioResult
 
 MOST_LINES = 6
 """With more scenarios than these, the panel has bars."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from sim.results import Report, ScenarioResult
+    from sim.records.results import Report, ScenarioResult
 
 _QUANTILES = ("P10", "P50", "P90")
 """Headers of the columns that say what is left open."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from sim.results import Cause, ScenarioResult
+    from sim.records.results import Cause, ScenarioResult
 
     Chosen = list[tuple[str, ScenarioResult, tuple[Cause, ...]]]
 

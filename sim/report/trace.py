@@ -27,7 +27,7 @@ from sim.report.table import label
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from sim.results import LinkUse, Report, ScenarioResult, Span
+    from sim.records.results import LinkUse, Report, ScenarioResult, Span
 
     Event = dict[str, Any]
 

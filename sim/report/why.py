@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sim.calibration.quantities import quantity
 from sim.report.numbers import percent, rate
+from sim.report.quantities import quantity
 from sim.report.screen import Column, console_for, fit, grid, show
 from sim.report.table import name_columns
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from sim.results import Cause, Report, ScenarioResult
+    from sim.records.results import Cause, Report, ScenarioResult
 
 MOST_CAUSES = 5
 """Causes that are shown of each row."""

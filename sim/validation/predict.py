@@ -1,24 +1,24 @@
 """What the simulator says to a published figure, and how far it may be off.
 
 A prediction is made with the shipped parameters. Its P10 and P90 come from draws, as those of
-`sim.uncertainty`: every parameter that has an interval, what the case leaves open, and the seed of
-source ports.
+`sim.answer.uncertainty`: every parameter that has an interval, what the case leaves open, and the
+seed of source ports.
 """
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.cluster import Cluster
-from sim.collective_bench import measure
-from sim.draws import halton
-from sim.parallel import map_shared
-from sim.scenario import Settings, run_scenario
-from sim.uncertainty import unknowns
+from sim.answer.collective_bench import measure
+from sim.answer.draws import halton
+from sim.answer.parallel import map_shared
+from sim.answer.scenario import Settings, run_scenario
+from sim.answer.uncertainty import unknowns
+from sim.cluster.cluster import Cluster
 from sim.validation.case import load_case, load_published
 
 if TYPE_CHECKING:
@@ -89,18 +89,6 @@ def predict_files(paths: Sequence[Path], draws: int = DRAWS,
                   workers: int | None = None) -> list[Prediction]:
     """Predict every figure of these cases, side by side on all cores."""
     return [row for rows in map_shared(_predict_file, draws, list(paths), workers) for row in rows]
-
-
-def left_out(rows: Sequence[Prediction]) -> list[Prediction]:
-    """Give fitted rows the prediction of the fit that never saw their source."""
-    from sim.calibration.published import fit_published
-
-    if not any(row.figure.fits for row in rows):
-        return list(rows)
-    fit = fit_published(bounds=False)
-    found = {(row.row.case, row.row.figure): row.left_out for row in fit.rows}
-    return [replace(row, value=found[row.case, row.figure]) if row.figure.fits else row
-            for row in rows]
 
 
 def _predict_file(draws: int, path: Path) -> list[Prediction]:

@@ -1,0 +1,1 @@
+"""From scenarios to answers: runs, fits, draws, intervals, warnings."""

@@ -1,0 +1,115 @@
+"""Answer what a topology file asks: simulate its rows, and say how far they can be trusted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sim.answer.clock import Recorder
+from sim.records.results import Origin, Report, UsedParameter, Warned
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from sim.cluster.cluster import Cluster
+    from sim.records.results import ScenarioResult
+    from sim.schema.model import Topology
+    from sim.schema.scenario import Scenario
+
+    Row = tuple[Scenario, int]
+    Answers = list[list[ScenarioResult]]
+
+
+def answer(cluster: Cluster, scenarios: Iterable[Scenario], *, record: bool = False,
+           draws: int | None = None, why: bool = False, search_idle: bool = False,
+           quiet: bool = True) -> Report:
+    """Simulate scenarios at all their numbers of GPUs, with intervals.
+
+    Args:
+        cluster: the built topology.
+        scenarios: those to run.
+        record: keep utilisation over time, for plots and traces.
+        draws: choices of what is unknown for the intervals; None takes as many as time allows.
+        why: tell for each row what its interval is due to.
+        search_idle: look for keys of the file that change no row, where all its scenarios run.
+        quiet: no progress bar.
+    """
+    from sim.answer.progress import progress
+    from sim.answer.scenario import Run, Settings
+
+    topology = cluster.topology
+    times: list[list[float]] = []
+    rows = [(scenario, gpus) for scenario in scenarios for gpus in topology.gpu_counts(scenario)]
+    found: Answers = []
+    with progress(len(rows), topology.name, quiet=quiet) as advance:
+        for scenario, gpus in rows:
+            advance(0, f"{scenario.name}, {gpus} GPUs")
+            clock = Recorder()
+            found.append(Run(cluster, scenario, gpus, Settings(record_links=record), clock).go())
+            times.append(clock.times)
+            advance()
+    idle = _idle(cluster, rows, times, found) if search_idle else ()
+    found, notes = _with_intervals(cluster, rows, found, draws, why=why)
+    results = tuple(result for several in found for result in several)
+    return Report(topology.name, topology.seed, results, (*_notes(topology), *notes),
+                  origin_of(topology), idle)
+
+
+def origin_of(topology: Topology, stack: str | None = None) -> Origin:
+    """Hash of the file, what was changed in it, and every parameter of it and of ``stack``."""
+    from sim.answer.fit import used_sets
+    from sim.schema.parameters import Parameter
+
+    used = [UsedParameter(f"{owner.name}.{name}", figure.value, *figure.interval,
+                          figure.confidence, figure.source)
+            for owner in used_sets(topology, stack) for name, figure in owner
+            if isinstance(figure, Parameter)]
+    return Origin(topology.sha256, topology.changes, tuple(used))
+
+
+def _idle(cluster: Cluster, rows: Sequence[Row], times: Sequence[list[float]],
+          found: Answers) -> tuple[Warned, ...]:
+    """Keys that change no row; none where not all scenarios of the file were run."""
+    from sim.answer.idle_keys import idle_keys
+
+    scenarios = cluster.topology.scenarios
+    if {scenario.name for scenario, _ in rows} != {scenario.name for scenario in scenarios}:
+        return ()
+    numbers = {scenario.name: number for number, scenario in enumerate(scenarios)}
+    done = {(numbers[scenario.name], gpus): (when, results) for (scenario, gpus), when, results
+            in zip(rows, times, found, strict=True)}
+    return tuple(Warned(error.key, error.line, str(error)) for error in idle_keys(cluster, done))
+
+
+def _notes(topology: Topology) -> list[str]:
+    notes = [f"Set on the command line: {change}" for change in topology.changes]
+    if topology.is_elsewhere:
+        notes.append("This is not the cluster and workload that the figures under expect come "
+                     f"from (fitted_on: {topology.fitted_on}; here {topology.fingerprint}): no row "
+                     "is held against them, and what was fitted there is only assumed here.")
+    return notes
+
+
+def _with_intervals(cluster: Cluster, rows: Sequence[Row], found: Answers, draws: int | None,
+                    *, why: bool) -> tuple[Answers, list[str]]:
+    """Add intervals, and causes if asked, to the rows that no parameter was fitted to."""
+    from sim.answer.fit import fits_hold
+    from sim.answer.uncertainty import affordable_draws, causes, spread
+
+    refit = fits_hold(cluster)
+    fitted = {(e.scenario, e.gpus) for e in cluster.topology.expect if e.kind == "fitted" and refit}
+    open_ = [i for i, (scenario, gpus) in enumerate(rows)
+             if (scenario.name, gpus) not in fitted]
+    if draws is None:
+        draws = affordable_draws(sum(found[i][0].events for i in open_))
+        if not draws and open_:
+            return found, ["No intervals: simulating all rows again a few times takes long; "
+                           "--draws asks for it."]
+    if not draws or not open_:
+        return found, []
+    chosen = [rows[i] for i in open_]
+    made = dict(zip(open_, spread(cluster, chosen, draws, refit=refit), strict=True))
+    due = (dict(zip(open_, causes(cluster, chosen, refit=refit), strict=True)) if why else {})
+    return [[replace(result, interval=interval, causes=reasons) for result, interval, reasons
+             in zip(several, made[i], due.get(i) or [()] * len(several), strict=True)]
+            if made.get(i) else several for i, several in enumerate(found)], []

@@ -1,0 +1,159 @@
+"""Time one collective by every algorithm, over sizes: nccl-tests' question to the simulator."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import simpy
+
+from harp.collectives.registry import make_plan
+from sim.answer.scenario import Settings, token_buckets
+from sim.cluster.placement import Placement, choose_gpus, common_group, place
+from sim.network.flow.communicator import Communicator
+from sim.network.flow.fabric import FlowFabric
+from sim.network.nccl import PLANS, SIMPLE, View, choose
+from sim.network.transport import Style, Transport
+from sim.records.busbw import collective_row
+from sim.records.results import CollectiveReport
+from sim.records.timeline import Timeline
+from sim.schema.channels import channel_count
+from sim.schema.errors import Problem
+from sim.schema.units import SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harp.collectives.plan import Plan
+    from sim.cluster.cluster import Cluster
+    from sim.network.nccl import Protocol
+    from sim.records.results import CollectiveRow
+    from sim.schema.parameters import HostStack
+    from sim.schema.scenario import Scenario
+
+ALGORITHMS = {
+    "allreduce": ("ring", "tree", "halving-doubling", "2d"),
+    "reduce-scatter": ("reduce-scatter",),
+    "allgather": ("allgather",),
+    "broadcast": ("broadcast",),
+    "alltoall": ("alltoall", "hierarchical-alltoall"),
+}
+"""Plans of each collective; those that need groups are left out where hosts have one GPU."""
+GROUPED = ("2d", "hierarchical-alltoall")
+UNIT_BYTES = 4
+MOST_SIZES = 1000
+
+
+def parse_sizes(text: str) -> list[int]:
+    """``FROM:TO:FACTOR``, or one size: bytes, with or without a unit. ValueError in a sentence."""
+    parts = text.split(":")
+    if len(parts) not in (1, 3):
+        raise ValueError("give FROM:TO:FACTOR, e.g. 8:4GiB:2, or one size")
+    first, last = _bytes(parts[0]), _bytes(parts[1] if len(parts) == 3 else parts[0])
+    try:
+        factor = float(parts[2]) if len(parts) == 3 else 2.0
+    except ValueError:
+        raise ValueError(f"the factor {parts[2]!r} is not a number") from None
+    if not 0 < first <= last:
+        raise ValueError("FROM must be above 0 and at most TO")
+    if not 1 < factor <= 1e6:
+        raise ValueError("the factor must be above 1")
+    sizes: list[int] = []
+    size = float(first)
+    while size <= last and len(sizes) <= MOST_SIZES:
+        sizes.append(max(int(size) // UNIT_BYTES, 1) * UNIT_BYTES)
+        size *= factor
+    if len(sizes) > MOST_SIZES:
+        raise ValueError(f"that is more than {MOST_SIZES} sizes; give a larger factor")
+    return list(dict.fromkeys(sizes))
+
+
+def _bytes(text: str) -> int:
+    try:
+        return int(text) if re.fullmatch(r"[+-]?\d{1,25}", text) else int(SIZE.parse(text))
+    except Problem as problem:
+        raise ValueError(f"{problem}; allowed: {problem.allowed}") from None
+
+
+def measure(cluster: Cluster, collective: str, sizes: Sequence[int], stack: str | None = None,
+            scenario: Scenario | None = None,
+            settings: Settings | None = None,
+            algorithms: Sequence[str] | None = None) -> CollectiveReport:
+    """Simulate ``collective`` over all GPUs by each algorithm at each size, alone on the fabric.
+
+    Style (routing, channels, sockets, bond, affinity) is the scenario's (the first one's unless
+    given); so is the stack unless given. ``settings`` changes figures of the stack;
+    ``algorithms`` are all those of the collective unless given.
+    """
+    topology = cluster.topology
+    scenario = scenario or topology.scenarios[0]
+    host_stack = (settings or Settings()).stack(topology, stack or scenario.stack)
+    gpus = choose_gpus(cluster, range(cluster.hosts), cluster.gpus, affinity=scenario.affinity)
+    placement = place(cluster, gpus, channel_count(topology, scenario),
+                      affinity=scenario.affinity)
+    group = common_group(cluster, gpus)
+    timer = Timer(cluster, host_stack, scenario, placement)
+    nccl = NcclTimer(cluster, host_stack, scenario, placement)
+    rows = []
+    for size in sizes:
+        for algorithm in algorithms or ALGORITHMS[collective]:
+            if algorithm in GROUPED and group == 1:
+                continue
+            plan = make_plan(algorithm, ranks=cluster.gpus, nbytes=size, unit_bytes=UNIT_BYTES,
+                             group=group)
+            seconds = timer.seconds(plan)
+            if seconds > 0:
+                rows.append(collective_row(collective, algorithm, ranks=cluster.gpus,
+                                           size_bytes=size, time_s=seconds))
+        if algorithms is None and collective in PLANS:
+            rows.append(nccl.row(collective, size))
+    return CollectiveReport(topology.name, topology.seed, collective, cluster.gpus, "float",
+                            tuple(rows))
+
+
+class Timer:
+    """Times plans one after the other on one idle cluster; bursts begin with what is left."""
+
+    def __init__(self, cluster: Cluster, stack: HostStack, scenario: Scenario,
+                 placement: Placement, protocol: Protocol = SIMPLE) -> None:
+        self.env = simpy.Environment()
+        style = replace(Style.of(scenario, cluster.topology, stack.name),
+                        inner_latency=protocol.inner)
+        fabric = FlowFabric(self.env, cluster.capacities(stack),
+                            buckets=token_buckets(cluster))
+        self._comm = Communicator(Transport(cluster, stack, style), fabric, protocol.window)
+        self._placement = placement
+        self._line = Timeline(self.env, lambda _: None, "collective")
+
+    def seconds(self, plan: Plan) -> float:
+        """Time of one run of ``plan``."""
+        start_s = self.env.now
+        run = self._comm.run(plan, self._placement.of(plan.name), lambda _: 0.0, self._line)
+        self.env.run(self.env.process(run))
+        return float(self.env.now - start_s)
+
+
+class NcclTimer:
+    """Times what NCCL would choose: its algorithm with the slots and wire bytes of its protocol."""
+
+    def __init__(self, cluster: Cluster, stack: HostStack, scenario: Scenario,
+                 placement: Placement) -> None:
+        self._view = View.of(cluster, scenario)
+        self._group = common_group(cluster, np.arange(cluster.gpus))
+        self._parts = cluster, stack, scenario, placement
+        self._timers: dict[str, Timer] = {}
+
+    def row(self, collective: str, size: int) -> CollectiveRow:
+        """The row of one size."""
+        choice = choose(self._view, collective, size)
+        if choice.protocol.name not in self._timers:
+            self._timers[choice.protocol.name] = Timer(*self._parts, choice.protocol)
+        wire = max(round(size * choice.protocol.wire / UNIT_BYTES), 1) * UNIT_BYTES
+        plan = make_plan(choice.plan, ranks=self._view.ranks, nbytes=wire, unit_bytes=UNIT_BYTES,
+                         group=self._group, chunk_bytes=choice.protocol.window.slot_bytes)
+        name = choice.plan if collective == "allreduce" else "ring"
+        return collective_row(collective, "NCCL", ranks=self._view.ranks, size_bytes=size,
+                              time_s=self._timers[choice.protocol.name].seconds(plan),
+                              choice=f"{name} {choice.protocol.name}")

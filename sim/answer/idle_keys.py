@@ -1,0 +1,196 @@
+"""Keys of a file that change nothing: found by changing each and simulating again.
+
+A key without effect is a wish that nobody hears, and the user should know. Each value of the file
+is replaced by others, far larger, far smaller or another word, and the rows are simulated again
+until an event happens at another time than before; with most keys that is soon. Where no other
+value changes any row or interval, the key is idle. If all that stands below a key is idle, that
+key is named. Scenarios compare, and it may be their very point that a key changes one of them and
+not another: a key of several entries of a list is idle if it is so in all of them.
+
+A parameter set says all that a stack costs, whatever a file asks of it: only a whole set is idle.
+Text of which the form allows any (names, descriptions, sources) is passed over, and what cannot be
+left out (a required key) is not worth a warning.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sim.answer.clock import Clock
+from sim.answer.parallel import map_shared
+from sim.answer.scenario import Run, Settings, find_expect
+from sim.answer.uncertainty import unknowns
+from sim.cluster.cluster import Cluster
+from sim.schema.errors import Problem, TopologyError
+from sim.schema.variants import LEFT_OUT, Variants
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sim.records.results import ScenarioResult
+    from sim.schema.errors import Path
+    from sim.schema.model import Topology
+    from sim.schema.scenario import Scenario
+
+    Rows = dict[tuple[int, int], tuple[list[float], list[ScenarioResult]]]
+
+MOST_EVENTS = 40_000
+"""Files whose rows take more are not searched: each key may ask for all rows again."""
+MOST_LEAVES = 1000
+"""The same of files with more values (a long list of cables)."""
+MOST_GPUS = 2048
+ROUNDING = 1e-9
+_SIMULATED_ALIKE = frozenset({"name", "description", "scenarios", "stacks", "frameworks", "expect",
+                              "fitted_on"})
+"""What a row depends on only by way of its own scenario, stack and framework."""
+_SETS = frozenset({"stacks", "frameworks"})
+_CLUSTER = frozenset({"hosts", "vpc", "fabric", "seed", "workload"})
+"""What a `Cluster` is built from."""
+
+
+class DifferentError(Exception):
+    """An event happened at another time than before."""
+
+
+class _Checker(Clock):
+    """Raises DifferentError at the first event that happens at another time."""
+
+    def __init__(self, times: Sequence[float]) -> None:
+        super().__init__()
+        self._times = times
+
+    def step(self) -> None:
+        if self.events >= len(self._times) or self.peek() != self._times[self.events]:
+            raise DifferentError
+        super().step()
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The file as it is, and what its rows did."""
+
+    cluster: Cluster
+    variants: Variants
+    rows: Rows
+
+    def changes(self, path: Path, other: Topology) -> bool:
+        """Whether another file, that differs at ``path``, has another row or interval."""
+        topology = self.cluster.topology
+        if _shape(other) != _shape(topology) or unknowns(other) != unknowns(topology):
+            return True
+        try:
+            cluster = self._cluster(path, other)
+            return any(self._differs(cluster, number, gpus)
+                       for number, gpus in _rows(other, topology))
+        except TopologyError:
+            return True
+
+    def _cluster(self, path: Path, other: Topology) -> Cluster:
+        if path[0] in _CLUSTER:
+            return Cluster(other)
+        cluster = copy.copy(self.cluster)
+        cluster.topology = other
+        return cluster
+
+    def _differs(self, cluster: Cluster, number: int, gpus: int) -> bool:
+        times, before = self.rows[number, gpus]
+        scenario = cluster.topology.scenarios[number]
+        clock = _Checker(times)
+        try:
+            after = Run(cluster, scenario, gpus, clock=clock).go()
+        except DifferentError:
+            return True
+        return clock.events != len(times) or not all(map(_same, before, after))
+
+
+def idle_keys(cluster: Cluster, rows: Rows, workers: int | None = None) -> list[TopologyError]:
+    """One sentence, with its place in the file, for each key that changes no row.
+
+    Args:
+        cluster: the built topology, from a file.
+        rows: all rows of the file by number of scenario and GPUs: times that a `Recorder` took, and
+            results.
+        workers: processes; None takes as many as there are cores.
+    """
+    topology = cluster.topology
+    plain = topology.plain
+    events = sum(len(times) for times, _ in rows.values())
+    if plain is None or cluster.gpus > MOST_GPUS or events > MOST_EVENTS:
+        return []
+    variants = Variants(plain)
+    leaves = list(variants.leaves())
+    if len(leaves) > MOST_LEAVES:
+        return []
+    alike: dict[Path, list[Path]] = {}
+    for path in leaves:
+        alike.setdefault(tuple(0 if isinstance(part, int) else part for part in path),
+                         []).append(path)
+    states = map_shared(_state, _Search(cluster, variants, rows), list(alike.values()), workers)
+    idle, at_work = ([path for paths, state in zip(alike.values(), states, strict=True)
+                      if state == wanted for path in paths] for wanted in ("idle", "at work"))
+    named = dict.fromkeys(_topmost(path, at_work) for path in idle)
+    return [topology.error(Problem("has no effect on any row", path=path, at_key=True))
+            for path in named if not (path[0] in _SETS and len(path) > 2)
+            and variants.make(path, LEFT_OUT) is not None]
+
+
+def _state(search: _Search, paths: Sequence[Path]) -> str:
+    """``idle``, ``at work``, or ``label`` where nothing else could be tried."""
+    tried = False
+    for path in paths:
+        for _, other in search.variants.others(path):
+            tried = True
+            if search.changes(path, other):
+                return "at work"
+    return "idle" if tried else "label"
+
+
+def _topmost(path: Path, at_work: Sequence[Path]) -> Path:
+    """The highest key above an idle value below which nothing is at work."""
+    for length in range(1, len(path)):
+        if not any(other[:length] == path[:length] for other in at_work):
+            return path[:length]
+    return path
+
+
+def _shape(topology: Topology) -> list[tuple[int, ...]]:
+    return [topology.gpu_counts(scenario) for scenario in topology.scenarios]
+
+
+def _rows(other: Topology, before: Topology) -> Iterator[tuple[int, int]]:
+    """Rows that may differ, of each scenario the one with the most GPUs first."""
+    whole = any(getattr(other, name) != getattr(before, name)
+                for name in type(other).model_fields if name not in _SIMULATED_ALIKE)
+    for number, (scenario, old) in enumerate(zip(other.scenarios, before.scenarios, strict=True)):
+        if whole or scenario != old or _sets(other, scenario) != _sets(before, old):
+            for gpus in sorted(other.gpu_counts(scenario), reverse=True):
+                yield number, gpus
+        elif other.expect != before.expect:
+            for gpus in other.gpu_counts(scenario):
+                if _expectations(other, scenario, gpus) != _expectations(before, old, gpus):
+                    yield number, gpus
+
+
+def _sets(topology: Topology, scenario: Scenario) -> list[object]:
+    """Host stack and frameworks of a scenario, whole."""
+    settings = Settings()
+    workloads = [job.workload or topology.workload for job in topology.jobs_of(scenario)]
+    names = {scenario.framework or workload.framework
+             for workload in workloads or [topology.workload]}
+    return [settings.stack(topology, scenario.stack),
+            *(settings.framework(topology, name) for name in sorted(names))]
+
+
+def _expectations(topology: Topology, scenario: Scenario, gpus: int) -> list[object]:
+    return [find_expect(topology, scenario.name, count, job or "")
+            for job, count in topology.rows(scenario) if job or count == gpus]
+
+
+def _same(before: ScenarioResult, after: ScenarioResult) -> bool:
+    """Whether two results say the same, but for rounding."""
+    return ((before.expect, before.notes) == (after.expect, after.notes)
+            and math.isclose(before.images_per_s, after.images_per_s, rel_tol=ROUNDING)
+            and math.isclose(before.step_s, after.step_s, rel_tol=ROUNDING))

@@ -1,0 +1,309 @@
+"""Run one scenario of a topology at one number of GPUs, and say what came out.
+
+Everything is built here and nothing is kept: stack, transport, fluid fabric, jobs, faults. The
+answer is the mean of the simulated steps; the timeline is that of the last one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harp.lightcc.settings import LightSettings
+from sim.answer.clock import Clock, TooLongError
+from sim.cluster.placement import choose_gpus, common_group, place
+from sim.network.flow.communicator import Communicator
+from sim.network.flow.fabric import FlowFabric, TokenBucket
+from sim.network.flow.limits import name_limits
+from sim.network.links import LinkRecorder
+from sim.network.planned import MOST
+from sim.network.transport import CutOffError, Style, Transport
+from sim.records.results import Expectation, ScenarioResult, Span
+from sim.schema.channels import channel_count
+from sim.schema.errors import Problem
+from sim.schema.parameters import (
+    FrameworkSet,
+    StackSet,
+    derives_from,
+    givers,
+    load_framework,
+    load_stack,
+)
+from sim.step.compute import plan_pass
+from sim.step.critical_path import mean_path
+from sim.step.exposure import mean_breakdown
+from sim.step.faults import Struck, check_links, strike
+from sim.step.recipe import FP16_BYTES, FP32_BYTES, Recipe
+from sim.step.train import Job
+from sim.workloads.models import get_model
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping, Sequence
+
+    import simpy
+    from numpy.typing import NDArray
+
+    from sim.cluster.cluster import Cluster
+    from sim.schema.errors import TopologyError
+    from sim.schema.model import Topology
+    from sim.schema.parameters import FrameworkCosts, HostStack
+    from sim.schema.scenario import Job as JobModel
+    from sim.schema.scenario import Scenario, Workload
+
+
+MOST_TRACKS = 64
+"""GPUs that get a track each in a trace; of a larger job, the first one stands for all."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What calibration and intervals change: a figure by ``set.parameter``, and GPU speed."""
+
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """E.g. ``{"kernel-tcp.cost_per_byte": 1.9e-9, "horovod.overlap": 0.5}``; a figure of a set
+    holds as well for the sets that take it from there."""
+    seed: int | None = None
+    """Chooses the source ports of flows; the file's where not given."""
+    record_links: bool = False
+    """Keep utilisation over time, for plots and traces."""
+    name_limits: bool = True
+    """Say what holds each transfer back."""
+
+    def stack(self, topology: Topology, name: str) -> HostStack:
+        """A host stack with the changed figures."""
+        stack = load_stack(name, topology.stacks)
+        return stack.model_copy(update=self._changed(
+            givers(name, topology.stacks, "stacks", StackSet), stack))
+
+    def framework(self, topology: Topology, name: str) -> FrameworkCosts:
+        """Framework costs with the changed figures."""
+        costs = load_framework(name, topology.frameworks)
+        return costs.model_copy(update=self._changed(
+            givers(name, topology.frameworks, "frameworks", FrameworkSet), costs))
+
+    def _changed(self, sources: Mapping[str, tuple[str, ...]],
+                 owner: HostStack | FrameworkCosts) -> dict[str, object]:
+        changed: dict[str, object] = {}
+        for parameter, sets in sources.items():
+            values = [self.figures[f"{of}.{parameter}"] for of in sets
+                      if f"{of}.{parameter}" in self.figures]
+            if values:
+                changed[parameter] = getattr(owner, parameter).model_copy(
+                    update={"value": values[0], "low": None, "high": None})
+        return changed
+
+    def speed(self, flops: NDArray[np.float64]) -> NDArray[np.float64]:
+        """FLOP/s of the GPUs, all set to one figure where that is changed."""
+        changed = self.figures.get("gpus.effective")
+        return flops if changed is None else np.full_like(flops, changed)
+
+
+class Run:
+    """One scenario at one number of GPUs, built and ready to run."""
+
+    def __init__(self, cluster: Cluster, scenario: Scenario, gpus: int,
+                 settings: Settings = Settings(), clock: Clock | None = None) -> None:
+        topology = cluster.topology
+        self.cluster, self.scenario, self.gpus, self.settings = cluster, scenario, gpus, settings
+        self.env = clock or Clock()
+        self.stack = settings.stack(topology, scenario.stack)
+        capacity = cluster.capacities(self.stack)
+        buckets = token_buckets(cluster)
+        highest = capacity.copy()
+        for bucket in buckets:
+            highest[bucket.resource] = bucket.burst
+        self.recorder = LinkRecorder(cluster, highest) if settings.record_links else None
+        self.fabric = FlowFabric(self.env, capacity, buckets=buckets,
+                                 on_change=self.recorder.sample if self.recorder else None,
+                                 name_limit=name_limits(cluster) if settings.name_limits else None)
+        style = Style.of(scenario, topology)
+        self.transport = Transport(cluster, self.stack, style, settings.seed)
+        self.jobs: list[Job] = []
+        self.names: list[str] = []
+        self.starts: list[float] = []
+        self._tracks: list[list[str]] = []
+        self._gpus: dict[str, tuple[int, float]] = {}
+        for job in topology.jobs_of(scenario) or (None,):
+            self._add_job(job)
+        if style.routing == "plan":
+            for made in self.jobs:
+                made.announce()
+        self.notes: list[str] = []
+        self._striking = self._faults()
+
+    def _add_job(self, job: JobModel | None) -> None:
+        topology, scenario = self.cluster.topology, self.scenario
+        workload = (job.workload if job and job.workload else None) or topology.workload
+        names = list(topology.host_names)
+        hosts = [names.index(host) for host in job.hosts] if job else list(range(len(names)))
+        own = np.isin(self.cluster.host, hosts).sum()
+        count = int(own) if job else self.gpus
+        gpus = choose_gpus(self.cluster, hosts, count, affinity=scenario.affinity)
+        recipe = self._recipe(workload, gpus)
+        speeds = self.settings.speed(self.cluster.flops[gpus])
+        flops = float(speeds.min())
+        for gpu, speed in zip(gpus.tolist(), speeds.tolist(), strict=True):
+            host, local = names[self.cluster.host[gpu]], self.cluster.local[gpu]
+            self._gpus[f"{host}/{local}"] = len(self.jobs), speed / flops
+        comm = Communicator(self.transport, self.fabric) if count > 1 else None
+        tracks = [self.cluster.gpu_name(gpu) for gpu in gpus.tolist()]
+        work = plan_pass(recipe, flops * recipe.tensor)
+        made = Job(self.env, recipe, comm, count, work, tracks[0])
+        made.counted = scenario.steps
+        self._tracks.append(tracks)
+        self.jobs.append(made)
+        self.names.append(job.name if job else "")
+        self.starts.append(job.start if job else 0.0)
+
+    def _recipe(self, workload: Workload, gpus: NDArray[np.int64]) -> Recipe:
+        scenario, topology = self.scenario, self.cluster.topology
+        framework = scenario.framework or workload.framework
+        fuses_by_size = derives_from(framework, "ddp", topology.frameworks, "frameworks",
+                                     FrameworkSet)
+        rule = scenario.fusion.rule or ("size" if fuses_by_size else "cycle")
+        light = LightSettings.from_env(scenario.light.settings if scenario.light else {})
+        host_group = common_group(self.cluster, gpus)
+        group = scenario.light.LIGHT_INTRA_SIZE if scenario.light else None
+        if light.intra_size > len(gpus):
+            light = replace(light, intra_size=len(gpus))
+        return Recipe(
+            model=get_model(workload.model), batch=workload.batch,
+            costs=self.settings.framework(topology, framework), allreduce=scenario.allreduce,
+            light=light, group=group or host_group, host_group=host_group, fp16=scenario.fp16,
+            gradient_bytes=FP16_BYTES if workload.precision == "fp16" else FP32_BYTES,
+            fusion=rule, threshold_bytes=scenario.fusion.threshold_bytes(rule),
+            cycle_s=scenario.fusion.cycle, parallel=scenario.parallel, tensor=scenario.tensor,
+            streams=scenario.streams, alltoall=scenario.alltoall,
+            placement=place(self.cluster, gpus, channel_count(topology, scenario),
+                            affinity=scenario.affinity))
+
+    def _faults(self) -> list[simpy.Process]:
+        check_links(self.cluster)
+        comms = [job.comm for job in self.jobs if job.comm is not None]
+        struck = Struck(self.env, self.fabric, self.transport, comms,
+                        [job.slow for job in self.jobs], self._gpus, self.notes)
+        return [self.env.process(strike(fault, struck)) for fault in self.cluster.topology.faults
+                if fault.name in self.scenario.faults]
+
+    def go(self) -> list[ScenarioResult]:
+        """Simulate, and return one result a job.
+
+        Several jobs keep one another company: each that uses the network goes on until all have
+        done their steps.
+        """
+        wanted = self.scenario.steps
+        processes = [self.env.process(self._train(job, start_s, wanted))
+                     for job, start_s in zip(self.jobs, self.starts, strict=True)]
+        finished = self.env.all_of(processes)
+        try:
+            self.env.run(finished)
+        except CutOffError as error:
+            raise self._cut_off(str(error)) from error
+        except TooLongError as error:
+            raise self._too_long(str(error)) from error
+        return [self._result(number) for number in range(len(self.jobs))]
+
+    def _train(self, job: Job, start_s: float,
+               wanted: int) -> Generator[simpy.Event, None, None]:
+        yield self.env.timeout(start_s)
+        alone = job.comm is None or job.recipe.host_group == job.gpus
+        while any(len(other.steps_s) < wanted for other in ([job] if alone else self.jobs)):
+            repeats = self._repeats()
+            yield from job.step()
+            if repeats:
+                job.repeat_step(wanted - len(job.steps_s))
+            if self.recorder and all(other.steps_s for other in self.jobs):
+                self.recorder.forget(min(other.steps_s[:wanted][-1][0] for other in self.jobs))
+
+    def _repeats(self) -> bool:
+        """Whether the step that begins is like all after it, so that one need be simulated.
+
+        Nothing is carried from step to step but other jobs, faults to come and tokens of a burst.
+        """
+        return (len(self.jobs) == 1 and not self.fabric.has_buckets
+                and not any(fault.is_alive for fault in self._striking))
+
+    def _too_long(self, reason: str) -> TopologyError:
+        topology = self.cluster.topology
+        number = [scenario.name for scenario in topology.scenarios].index(self.scenario.name)
+        done = min(len(job.steps_s) for job in self.jobs)
+        return topology.error(Problem(
+            f"{reason}, in step {done + 1} of {self.scenario.steps}", path=("scenarios", number),
+            allowed="a simulation of fewer events, with fewer steps or jobs, or faults that come "
+            "and go less often"))
+
+    def _cut_off(self, reason: str) -> TopologyError:
+        topology = self.cluster.topology
+        number = [scenario.name for scenario in topology.scenarios].index(self.scenario.name)
+        return topology.error(Problem(
+            f"training never ends: {reason}", path=("scenarios", number, "faults"),
+            allowed="faults that end (for:), or a fabric with another path"))
+
+    def _result(self, number: int) -> ScenarioResult:
+        job, name = self.jobs[number], self.names[number]
+        breakdown = mean_breakdown(job.breakdowns)
+        images_per_s = job.replicas * job.recipe.batch / breakdown.step_s
+        alone = job.recipe.batch / (job.work.compute_s * job.recipe.tensor)
+        step_s = job.steps_s[: self.scenario.steps][-1]
+        return ScenarioResult(
+            name=self.scenario.name, gpus=job.gpus, job=name, images_per_s=images_per_s,
+            step_s=breakdown.step_s, breakdown=breakdown,
+            efficiency=images_per_s / (job.gpus * alone), spans=self._spans(number),
+            links=self.recorder.result(step_s) if self.recorder else None,
+            expect=find_expect(self.cluster.topology, self.scenario.name, job.gpus, name),
+            limits=mean_path(job.paths), notes=(*self.notes, *self._not_planned()),
+            events=self.env.events)
+
+    def _not_planned(self) -> list[str]:
+        """What ``routing: plan`` has no hold on, in a sentence."""
+        if self.scenario.routing != "plan" or self.gpus == 1:
+            return []
+        if self.transport.style.routing != "plan":
+            return ["not planned: the kernel chooses the source ports of TCP, so flows are hashed"]
+        hashed = self.transport.plan.hashed
+        return [f"not planned: {hashed:,} flows at once, more than {MOST:,}, so they are "
+                "hashed"] if hashed else []
+
+    def _spans(self, number: int) -> tuple[Span, ...]:
+        """The job's timeline; if utilisation is recorded, with the GPUs that do the same."""
+        job, tracks = self.jobs[number], self._tracks[number]
+        if self.recorder is None or len(tracks) > MOST_TRACKS:
+            return job.spans
+        return tuple(replace(span, track=span.track.replace(job.track, track, 1))
+                     for track in tracks for span in job.spans)
+
+
+def find_expect(topology: Topology, scenario: str, gpus: int, job: str) -> Expectation | None:
+    """The figure that a row is held against, if the file has one for this cluster."""
+    if topology.is_elsewhere:
+        return None
+    for expect in topology.expect:
+        if (expect.scenario, expect.gpus) == (scenario, gpus) and (expect.job or "") == job:
+            return Expectation(expect.images_per_s, expect.kind, expect.within, expect.source)
+    return None
+
+
+def token_buckets(cluster: Cluster) -> tuple[TokenBucket, ...]:
+    """The VPC's token buckets: each host's cap, out and in."""
+    vpc = cluster.topology.vpc
+    if vpc is None or vpc.burst is None or vpc.host_rate is None:
+        return ()
+    return tuple(TokenBucket(int(cluster.blocks[f"host_{way}"][host]), vpc.host_rate / 8,
+                             vpc.burst.rate / 8, vpc.burst.bucket)
+                 for way in ("out", "in") for host in range(cluster.hosts))
+
+
+def run_scenario(cluster: Cluster, scenario: Scenario, gpus: int,
+                 settings: Settings = Settings()) -> list[ScenarioResult]:
+    """Simulate one scenario at one number of GPUs; one result a job."""
+    return Run(cluster, scenario, gpus, settings).go()
+
+
+def run_all(cluster: Cluster, scenarios: Sequence[Scenario],
+            settings: Settings = Settings()) -> list[ScenarioResult]:
+    """Simulate scenarios at all their numbers of GPUs, in the file's order."""
+    return [result for scenario in scenarios
+            for gpus in cluster.topology.gpu_counts(scenario)
+            for result in run_scenario(cluster, scenario, gpus, settings)]

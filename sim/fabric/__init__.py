@@ -1,1 +1,0 @@
-"""Fidelities of the network: how flows share it."""

@@ -1,0 +1,1 @@
+"""Fidelity `flow`: shares of rates, max-min fair, as a fluid."""

@@ -1,0 +1,294 @@
+"""Run a collective plan on a fabric, as fluid phases inside simpy.
+
+A pipeline (rings, trees) is one flow for each ring or tree, whose footprint is the sum of its
+edges': in the end all of them keep the pace of the slowest. Before that flow stand the latency and
+the filling of the pipeline and what the stack takes for its messages, in closed form
+(`sim.network.flow.pipeline`). A phase in lock step lasts the latency of its slowest edge, the
+stack's cost of a rank's messages, and the fluid time of its edges' bytes, each a flow of its own.
+
+Channels split a collective's bytes evenly and run side by side, each on its own source ports; what
+is planned is planned for all of them. Where a rank sends several independent messages in one step
+(all-to-all), it pays the stack's cost for one after the other on each channel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from harp.collectives.window import NCCL_WINDOW
+from sim.network.flow.pipeline import PieceTimes, phase_times
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+
+    import simpy
+    from numpy.typing import NDArray
+
+    from harp.collectives.ir import Feeds, LocalCost, Phase
+    from harp.collectives.plan import Plan
+    from harp.collectives.window import Cut, Window
+    from sim.network.flow.fabric import FlowFabric, FlowSet
+    from sim.network.transport import Paths, Transport
+    from sim.records.timeline import Timeline
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+KEPT_RANKS = 64
+"""Phases of plans on at most so many ranks are kept, since the next simulation asks for them."""
+
+
+class Moving(NamedTuple):
+    """Flows of a phase that are under way, and what is needed to route them anew."""
+
+    flows: FlowSet
+    edges: Edges
+
+
+class Edges(NamedTuple):
+    """A phase's edges on all channels: ends, channel, flow, share of the flow's bytes, and hop."""
+
+    src: Ints
+    dst: Ints
+    channel: Ints
+    group: Ints
+    share: Floats
+    level: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A phase's flows: registered routes, and the costs beside the bytes."""
+
+    routes: Ints
+    ceilings: Floats
+    alpha_s: Floats
+    """Latency of each edge."""
+    message_s: Floats
+    """The stack's cost of a message on each edge."""
+    first_s: Floats
+    """Seconds per byte of its flow on each edge while only edges of the same hop are busy."""
+    steady_s: Floats
+    """The same while all edges are."""
+
+
+class Timed(NamedTuple):
+    """A phase on its channels, ready to run: its flows, and its time beside them."""
+
+    edges: Edges
+    amount: Floats
+    """Bytes of each flow."""
+    state: bytes
+    """Of the links, when it was timed."""
+    prepared: Prepared
+    latency_s: float
+    filling_s: float
+    message_s: float
+    ceilings: Floats
+
+
+class Communicator:
+    """The GPUs of one job as ranks, and the state that their collectives share.
+
+    Args:
+        transport: paths of messages.
+        fabric: where flows run.
+        window: slots of each edge of a pipeline.
+    """
+
+    def __init__(self, transport: Transport, fabric: FlowFabric,
+                 window: Window = NCCL_WINDOW) -> None:
+        self.transport = transport
+        self.window = window
+        self.fabric = fabric
+        self._capacity = transport.cluster.capacities(transport.stack)
+        self._prepared: dict[tuple[bytes, ...], Prepared] = {}
+        self._timed: WeakKeyDictionary[Phase, dict[tuple[object, ...], Timed]] = (
+            WeakKeyDictionary())
+        self._moving: dict[int, Moving] = {}
+
+    @property
+    def env(self) -> simpy.Environment:
+        """The simulation's clock."""
+        return self.fabric.env
+
+    def run(self, plan: Plan, placement: Sequence[Ints], local_s: Callable[[LocalCost], float],
+            line: Timeline, label: str = "") -> Generator[simpy.Event, None, None]:
+        """Run a plan as a simpy process.
+
+        Args:
+            plan: what to run.
+            placement: for each channel the GPU of each rank.
+            local_s: gives the time of a GPU's own work.
+            line: where it stands in the timeline.
+            label: what the timeline calls it.
+        """
+        for phase, flows in _layout(plan):
+            name = f"{label} {phase.label}".strip()
+            if phase.local is not None:
+                yield from line.wait(local_s(phase.local), "selection", name)
+            else:
+                yield from self._run_phase(phase, flows, placement, line, name)
+
+    def announce(self, plan: Plan, placement: Sequence[Ints]) -> None:
+        """Say that a plan will run, so that paths are planned for it and for what others announce.
+
+        Only pipelines are announced: their edges stay the same.
+        """
+        for phase, (group, _, share) in _layout(plan):
+            if phase.pipelined:
+                edges = _on_channels(phase, placement, group, share)
+                self.transport.announce(edges.src, edges.dst, edges.channel)
+
+    def _run_phase(self, phase: Phase, layout: tuple[Ints, Floats, Floats],
+                   placement: Sequence[Ints], line: Timeline,
+                   name: str) -> Generator[simpy.Event, None, None]:
+        timed = self._time(phase, layout, placement)
+        yield from line.wait(timed.latency_s, "latency", name)
+        yield from line.wait(timed.message_s, "message", name)
+        start_s = self.env.now
+        if timed.filling_s:
+            yield self.env.timeout(timed.filling_s)
+        flows = self._move(timed)
+        yield flows.done
+        line.transfer(name, start_s, flows.limits)
+
+    def _time(self, phase: Phase, layout: tuple[Ints, Floats, Floats],
+              placement: Sequence[Ints]) -> Timed:
+        """What a phase takes beside its flows: found once for each step that has it again."""
+        known = self._timed.setdefault(phase, {})
+        key = (self.transport.state, *(gpus.tobytes() for gpus in placement))
+        if key not in known:
+            known[key] = self._find_times(phase, layout, placement)
+        return known[key]
+
+    def _find_times(self, phase: Phase, layout: tuple[Ints, Floats, Floats],
+                    placement: Sequence[Ints]) -> Timed:
+        group, amount, share = layout
+        edges = _on_channels(phase, placement, group, share)
+        amount = np.tile(amount / len(placement), len(placement))
+        prepared = self._prepare(edges)
+        if phase.feeds is None:
+            return Timed(edges, amount, self.transport.state, prepared,
+                         float(prepared.alpha_s.max(initial=0.0)), 0.0,
+                         _message_s(prepared.message_s, edges), prepared.ceilings)
+        return Timed(edges, amount, self.transport.state, prepared, *self._pipeline(
+            phase.feeds, self.window.cut(phase), prepared, edges, amount))
+
+    def _pipeline(self, feeds: Feeds, cut: Cut, prepared: Prepared, edges: Edges,
+                  amount: Floats) -> tuple[float, float, float, Floats]:
+        """Latency, filling and message cost of a pipeline, and ceilings that keep to its window."""
+        piece = amount / cut.pieces
+        here = piece[edges.group]
+        times = phase_times(
+            PieceTimes(prepared.alpha_s, prepared.message_s, here * prepared.first_s,
+                       here * prepared.steady_s), edges.group, feeds, cut, self.window.slots)
+        held = (times.least_s > 0) & (piece > 0)
+        window = np.divide(piece, times.least_s, out=np.full(len(piece), np.inf), where=held)
+        return (times.latency_s, times.filling_s, times.message_s,
+                np.minimum(prepared.ceilings, window))
+
+    def _move(self, timed: Timed) -> FlowSet:
+        # Links may have changed since, so the routes are those of this moment.
+        now = (timed.prepared if timed.state == self.transport.state
+               else self._prepare(timed.edges))
+        flows = self.fabric.move(now.routes, timed.amount, ceilings=timed.ceilings)
+        self._moving[flows.number] = Moving(flows, timed.edges)
+        flows.done.callbacks.append(lambda _: self._forget(flows.number))
+        return flows
+
+    def _forget(self, number: int) -> None:
+        del self._moving[number]
+
+    def _prepare(self, edges: Edges) -> Prepared:
+        """Routes of these edges, made once for each set of edges and shares and state of links."""
+        key = (self.transport.state, *(column.tobytes() for column in edges))
+        if key not in self._prepared:
+            self._prepared[key] = self._build(edges)
+        return self._prepared[key]
+
+    def _build(self, edges: Edges) -> Prepared:
+        paths = self.transport.paths(edges.src, edges.dst, edges.channel)
+        ptr, resource, coefficient = paths.footprints(edges.group, edges.share)
+        first = self.fabric.net.add_routes(ptr, resource, coefficient)
+        return Prepared(np.arange(first, first + len(ptr) - 1),
+                        _ceilings(paths, edges.group, edges.share), paths.alpha_s, paths.message_s,
+                        paths.shared_s(self._capacity, edges.share, edges.level),
+                        paths.shared_s(self._capacity, edges.share))
+
+    def reroute(self) -> None:
+        """Route everything anew, since the state of the links has changed."""
+        for moving in list(self._moving.values()):
+            fresh = self._prepare(moving.edges)
+            running = self.fabric.running(moving.flows)
+            self.fabric.reroute(moving.flows.flows[running], fresh.routes[running])
+
+
+def _layout(plan: Plan) -> Iterable[tuple[Phase, tuple[Ints, Floats, Floats]]]:
+    """Phases of a plan and the flows of each; of plans on few ranks they are made once."""
+    return _kept_layout(plan) if plan.ranks <= KEPT_RANKS else _made_layout(plan)
+
+
+def _made_layout(plan: Plan) -> Iterator[tuple[Phase, tuple[Ints, Floats, Floats]]]:
+    for phase in plan.phases():
+        yield phase, _flows_of(phase)
+
+
+@lru_cache(maxsize=256)
+def _kept_layout(plan: Plan) -> tuple[tuple[Phase, tuple[Ints, Floats, Floats]], ...]:
+    return tuple(_made_layout(plan))
+
+
+def _flows_of(phase: Phase) -> tuple[Ints, Floats, Floats]:
+    """Flow of each edge, bytes of each flow, and each edge's share of its flow's bytes.
+
+    A ring or tree is one flow; the edge that carries most sets its size. Else an edge is a flow.
+    """
+    nbytes = phase.bytes_per_edge.astype(np.float64)
+    group = np.unique(phase.group, return_inverse=True)[1].reshape(-1)
+    amount = _largest(nbytes, group)
+    whole = amount[group]
+    return group, amount, np.divide(nbytes, whole, out=np.zeros_like(nbytes), where=whole > 0)
+
+
+def _on_channels(phase: Phase, placement: Sequence[Ints], group: Ints, share: Floats) -> Edges:
+    """Repeat a phase's edges on every channel, each with flows of its own."""
+    channels, edges = len(placement), len(group)
+    flows = int(group.max(initial=-1)) + 1
+    channel = np.repeat(np.arange(channels), edges)
+    level = np.zeros(edges, np.int64) if phase.feeds is None else phase.feeds.level
+    return Edges(np.concatenate([gpus[phase.src] for gpus in placement]),
+                 np.concatenate([gpus[phase.dst] for gpus in placement]), channel,
+                 np.tile(group, channels) + channel * flows, np.tile(share, channels),
+                 np.tile(level, channels))
+
+
+def _message_s(message_s: Floats, edges: Edges) -> float:
+    """The stack's cost of the messages that a rank sends at once, where that costs most."""
+    if not len(edges.src):
+        return 0.0
+    channels = int(edges.channel.max()) + 1
+    return float(np.bincount(edges.src * channels + edges.channel, message_s).max())
+
+
+def _largest(values: Floats, group: Ints) -> Floats:
+    largest = np.zeros(int(group.max(initial=-1)) + 1)
+    np.maximum.at(largest, group, values)
+    return largest
+
+
+def _ceilings(paths: Paths, group: Ints, share: Floats) -> Floats:
+    ceilings = np.full(int(group.max(initial=-1)) + 1, np.inf)
+    with np.errstate(divide="ignore"):
+        np.minimum.at(ceilings, group, paths.ceiling / share)
+    return ceilings
+
+
+def drain(env: simpy.Environment, processes: Iterable[Generator[simpy.Event, None, None]]) -> None:
+    """Run processes side by side to their end."""
+    env.run(env.all_of([env.process(process) for process in processes]))

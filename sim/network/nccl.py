@@ -1,0 +1,183 @@
+"""What NCCL would run: its choice of algorithm and protocol, by its own model of their times.
+
+NCCL predicts latency + bytes / rate for each algorithm and protocol and takes the least
+(ncclTopoTuneModel and ncclTopoGetAlgoTime). All figures are those of src/graph/tuning.cc and
+search.cc, NVIDIA/nccl 2.19 to 2.23. The model knows rings and trees; on NVSwitch with SHARP, and
+with one GPU a host for all-gather, NCCL has others, which are left out.
+
+Protocols differ in how a receiver learns that data is there. LL sends 8 bytes of flags with 8 of
+data, LL128 8 with 120; both save the synchronisation of Simple, hence time a hop inside a host.
+
+The rate that NCCL assumes is not the one that the simulator finds: NCCL reads a NIC's rate from its
+driver, and takes a virtual one that gives none for 10 Gb/s.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from harp.collectives.window import Window
+from sim.schema.channels import channel_count, is_hopper, rings_of
+
+if TYPE_CHECKING:
+    from sim.cluster.cluster import Cluster
+    from sim.schema.scenario import Scenario
+
+PLANS = {"allreduce": ("tree", "ring"), "reduce-scatter": ("reduce-scatter",),
+         "allgather": ("allgather",)}
+"""Plans that NCCL chooses between for each collective that it tunes."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A protocol: bytes on the wire for each of data, slots, and latency inside a host.
+
+    Sizes of slots: NCCL_LL_LINES_PER_THREAD and the like in src/include/device.h.
+    """
+
+    name: str
+    wire: float
+    window: Window
+    inner: float
+    """Latency of a hop over NVLink, as a share of Simple's (3.4 us)."""
+
+
+LL = Protocol("LL", 2.0, Window(8, 64 << 10), 0.6 / 3.4)
+LL128 = Protocol("LL128", 128 / 120, Window(8, 614_400), 1.9 / 3.4)
+SIMPLE = Protocol("Simple", 1.0, Window(8, 512 << 10), 1.0)
+PROTOCOLS = (LL, LL128, SIMPLE)
+
+# Latencies in us, by protocol in the order of PROTOCOLS; rates in GB/s.
+_BASE = {"tree": (6.8, 14.0, 0.0), "ring": (6.6, 14.0, 8.4)}
+_NVLINK = {"tree": (0.6, 1.25, 4.0), "ring": (0.6, 1.9, 3.4)}
+_PCIE = {"tree": (1.0, 1.9, 4.0), "ring": (1.0, 2.5, 5.7)}
+_NET = {"tree": (5.0, 8.5, 14.0), "ring": (2.7, 4.0, 14.0)}
+_NET_OVERHEAD = 1.0
+_SPEEDS = (48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 2.4, 1.2, 0.24, 0.12)
+_SPEEDS_HOPPER = (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12)
+# By generation (Volta, Ampere, Hopper), for one host, two, and more.
+_LL_MOST = ((39.0, 39.0, 20.4), (87.7, 22.5, 19.0), (87.7, 22.5, 19.0))
+_LL128_MOST = {"ring": ((20.0, 20.0, 20.0), (20.0, 20.0, 20.0), (36.7, 36.7, 36.7)),
+               "tree": ((20.0, 20.0, 20.0), (20.0, 20.0, 20.0), (36.7, 36.7, 29.0))}
+_TREE_MOST = ((26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (38.7, 41.4, 36.0))
+# What a tree reaches of its rate at 64 B times a power of two.
+_TREE_FACTOR = (
+    (1, 1, 1, 1, .9, .8, .7, .7, .7, .7, .6, .5, .4, .4, .5, .6, .7, .8, .9, 1, 1, 1, 1),
+    (1, 1, 1, 1, 1, .9, .8, .8, .8, .7, .6, .6, .6, .6, .6, .6, .8, .9, .9, .9, .9, 1, 1),
+    (.9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5, .5, .5, .5, .6, .7, .8, .7, .7, .8, .9, .9))
+_UNKNOWN_BPS = 10e9
+_PLATEAU = (1.9, 1.4, 1.4)
+"""By how much a ring's latency grows beyond short messages, by generation."""
+
+
+class Choice(NamedTuple):
+    """An algorithm and protocol, and the time that NCCL expects of them."""
+
+    plan: str
+    protocol: Protocol
+    predicted_s: float
+
+
+@dataclass(frozen=True)
+class View:
+    """A communicator over all GPUs of a cluster, as NCCL's model sees it."""
+
+    ranks: int
+    hosts: int
+    generation: int
+    """0: Volta and older, 1: Ampere, 2: Hopper and later."""
+    nvlink: bool
+    rings: int
+    """Rings that the search finds, one a NIC."""
+    speed: float
+    """GB/s of one of them."""
+    channels: int
+    ll128: bool
+    """Whether NCCL trusts LL128 here."""
+
+    @classmethod
+    def of(cls, cluster: Cluster, scenario: Scenario) -> View:
+        """See a cluster whose hosts are alike; of others, what the first one is."""
+        topology, group = cluster.topology, cluster.topology.hosts[0]
+        model, nvlink = group.gpus.model, group.nvlink is not None
+        generation = 2 if is_hopper(group) else int(bool(re.search(r"\bA\d{2,3}", model)))
+        known = topology.vpc is None and group.nics[0].driver == "other"
+        bps = min(nic.rate for nic in group.nics) if known else _UNKNOWN_BPS
+        rings = rings_of(topology)
+        if cluster.hosts == 1:
+            link = group.nvlink if group.nvlink is not None else group.pcie_link
+            bps, rings = link.rate, 1
+        trusted = generation == 2 or re.search(r"\b(V100|A100|A800|A30)\b", model) is not None
+        near = cluster.hosts == 1 or topology.vpc is None
+        return cls(cluster.gpus, cluster.hosts, generation, nvlink, rings,
+                   _listed(bps / 8e9, generation) if cluster.hosts > 1 else bps / 8e9,
+                   channel_count(topology, scenario), trusted and nvlink and near)
+
+
+def _listed(rate: float, generation: int) -> float:
+    """The largest speed of NCCL's list that a NIC has."""
+    speeds = _SPEEDS_HOPPER if generation == 2 else _SPEEDS
+    return float(next((speed for speed in speeds if speed <= rate), speeds[-1]))
+
+
+def choose(view: View, collective: str, nbytes: int) -> Choice:
+    """What NCCL runs for a collective of `PLANS` of so many bytes."""
+    return min((Choice(plan, protocol, predict_s(view, collective, plan, column, nbytes))
+                for plan in PLANS[collective] for column, protocol in enumerate(PROTOCOLS)
+                if protocol is not LL128 or view.ll128), key=lambda choice: choice.predicted_s)
+
+
+def predict_s(view: View, collective: str, plan: str, column: int, nbytes: int) -> float:
+    """Seconds that NCCL expects of a plan with the protocol in ``column`` of `PROTOCOLS`."""
+    rate = _rate(view, "tree" if plan == "tree" else "ring", column)
+    if plan == "tree":
+        log_size = max(nbytes >> 6, 1).bit_length() - 1
+        if log_size < len(_TREE_FACTOR[column]):
+            rate *= _TREE_FACTOR[column][log_size]
+        latency_us, ratio = _tree_us(view, column), 0.5
+    else:
+        steps = (view.ranks - 1) * (2 if collective == "allreduce" else 1)
+        latency_us, ratio = _ring_us(view, collective, steps, column), view.ranks / steps
+        long = nbytes / (view.channels * view.ranks) >= 64
+        if column == 2 and view.hosts > 1 and collective == "allreduce" and long:
+            latency_us *= _PLATEAU[view.generation]
+    return latency_us * 1e-6 + nbytes / (rate * ratio * 1e9)
+
+
+def _rate(view: View, algorithm: str, column: int) -> float:
+    """GB/s that NCCL expects on the bus."""
+    scale = min(view.hosts, 3) - 1
+    rate, ll_row = view.rings * view.speed, view.generation if view.hosts == 1 else 0
+    if algorithm == "tree":
+        rate = min(rate * 0.92, view.rings * _TREE_MOST[view.generation][scale])
+    if column == 0:
+        share = 0.5 if algorithm == "ring" else 1 / 3.8
+        rate = min(rate * share, _LL_MOST[ll_row][scale])
+    if column == 1:
+        one_host_tree = algorithm == "tree" and view.hosts == 1
+        share = 7 / 9 if one_host_tree else 0.92 if algorithm == "ring" else 120 / 128
+        rate = min(rate * share, view.rings * _LL128_MOST[algorithm][view.generation][scale])
+    return rate * (0.85 if algorithm == "tree" and view.generation == 2 else 1.0)
+
+
+def _hops_us(view: View, algorithm: str, column: int) -> tuple[float, float]:
+    """Latency of a hop inside a host and of one between hosts."""
+    inner = (_NVLINK if view.nvlink else _PCIE)[algorithm][column]
+    alone = view.ranks == view.hosts
+    return inner, _NET["tree" if alone else algorithm][column]
+
+
+def _tree_us(view: View, column: int) -> float:
+    inner, outer = _hops_us(view, "tree", column)
+    levels = view.hosts.bit_length() - 1
+    return _BASE["tree"][column] + 2 * ((view.ranks // view.hosts - 1) * inner + levels * outer)
+
+
+def _ring_us(view: View, collective: str, steps: int, column: int) -> float:
+    inner, outer = _hops_us(view, "ring", column)
+    if view.hosts > 1:
+        inner = max(inner, _NET_OVERHEAD * (3 if column == 2 else 1))
+    crossings = (view.hosts - 1) * (2 if collective == "allreduce" else 1)
+    return _BASE["ring"][column] + (steps - crossings) * inner + crossings * outer

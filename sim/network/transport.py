@@ -1,0 +1,384 @@
+"""How the bytes of one message cross the cluster: which resources, how much of each, what latency.
+
+A message between GPUs of one host takes the host's GPU fabric: NVLink, or PCIe, or, where GPUs have
+no access to each other's memory, PCIe and the memory of the host. One between hosts takes, in
+order: PCIe, the sending host's memory, network thread and cores, vNIC and host caps, the fabric's
+links, and the same at the receiver. Costs per payload byte:
+
+- links and caps: (payload + headers) / payload of a packet, the overlay's headers on links only;
+- packet caps: 1 / payload;
+- the network threads of the GPU's process and the cores of either host: cost_per_byte +
+  cost_per_packet / payload;
+- the memory of the NUMA node that the NIC is on: memory_per_byte.
+
+One process drives each GPU, and its own threads (``threads`` of the stack; NCCL's proxy thread is
+one) carry all its connections. Helper threads belong to one connection instead: they take the place
+of the process's thread, and the rate of an edge is bounded by what its helpers can do.
+
+An edge is split evenly over the ``sockets`` of its connection, each a flow with its own source
+port, while a dynamic bond splits it over its ports by what each of them delivers on its way when
+nothing else runs; NCCL splits a chunk evenly over its sockets as well. The rate of an edge is
+bounded by sockets times the lower of the stack's ceiling of one flow, in payload, and the VPC's, in
+packets.
+
+Links that are down are routed around. Where no way is left, traffic takes the ways of the whole
+fabric and waits on them for the links to return; if they never will, a CutOffError says so.
+
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harp.routing import bond
+from harp.routing.fabric import UnreachableError
+from harp.routing.overlay import encapsulate
+from sim.network.planned import SharedPlan
+from sim.schema.errors import Problem
+from sim.schema.sockets import connection, uses_sockets
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from harp.routing.fabric import Fabric, Flows
+    from sim.cluster.cluster import Cluster
+    from sim.schema.model import Topology
+    from sim.schema.parameters import HostStack
+    from sim.schema.scenario import Scenario
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+    Rows = tuple[Ints, Ints, Floats]
+
+ETHERNET_BYTES = 38
+"""Header 14, FCS 4, preamble and gap 20 (IEEE 802.3): what a frame adds to its IP packet."""
+SHARED_MEMORY = 4.0
+"""Bytes that pass the host's memory for each byte that two GPUs exchange through it: a write and a
+read, counted twice, since transfers through memory reach about half of what its data sheet says
+(see memory_per_byte of kernel-tcp)."""
+DYNAMIC = "dynamic"
+"""The bond that splits a flow; every other one gives it one port."""
+FIRST_PORT, PORTS = 49152, 16384
+"""Dynamic source ports (RFC 6335)."""
+
+
+class CutOffError(RuntimeError):
+    """Traffic waits for links that will never be up again; the message names both its ends."""
+
+
+@dataclass(frozen=True, eq=False)
+class Paths:
+    """What each of n edges uses, as rows (edge, resource, units of it per payload byte).
+
+    ``alpha_s``: latency of one message before its first byte counts; ``message_s``: the stacks'
+    cost of one message; ``ceiling``: payload bytes/s that an edge never exceeds.
+    """
+
+    edge: Ints
+    resource: Ints
+    coefficient: Floats
+    alpha_s: Floats
+    message_s: Floats
+    ceiling: Floats
+
+    @property
+    def edges(self) -> int:
+        """Number of edges."""
+        return len(self.alpha_s)
+
+    def shared_s(self, capacity: Floats, share: Floats, turn: Ints | None = None) -> Floats:
+        """Seconds in which each edge moves ``share`` bytes, while those of its turn do.
+
+        Without ``turn`` all edges move at once.
+        """
+        row = self.resource
+        if turn is not None and turn.any():
+            key = turn[self.edge] * len(capacity) + self.resource
+            row = np.unique(key, return_inverse=True)[1].reshape(-1)
+        load = np.bincount(row, self.coefficient * share[self.edge])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            own_s = load[row] / capacity[self.resource]
+        seconds = share / self.ceiling
+        np.maximum.at(seconds, self.edge, np.nan_to_num(own_s, posinf=0.0))
+        return seconds
+
+    def footprints(self, group: Ints, share: Floats) -> tuple[Ints, Ints, Floats]:
+        """Routes (CSR) of flows that each move the edges of one group together.
+
+        ``group`` numbers each edge's flow from 0 without gaps; an edge moves ``share`` bytes for
+        each byte of its flow.
+        """
+        width = int(self.resource.max(initial=0)) + 1
+        key = group[self.edge] * width + self.resource
+        order = np.argsort(key, kind="stable")
+        key, starts = np.unique(key[order], return_index=True)
+        weighted = (self.coefficient * share[self.edge])[order]
+        coefficient = np.add.reduceat(weighted, starts) if len(starts) else weighted
+        used = coefficient > 0
+        key, coefficient = key[used], coefficient[used]
+        groups = int(group.max(initial=-1)) + 1
+        ptr = np.searchsorted(key // width, np.arange(groups + 1))
+        return ptr, key % width, coefficient
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a scenario uses the network."""
+
+    routing: str = "ecmp"
+    sockets: int = 1
+    helpers: int = 0
+    """Threads of each connection; where 0, the process's own thread moves its bytes."""
+    bond: str | None = None
+    """Overrides the bonds of the NICs."""
+    inner_latency: float = 1.0
+    """Latency inside a host, as a share of the file's; NCCL's protocols differ in it."""
+
+    @classmethod
+    def of(cls, scenario: Scenario, topology: Topology, stack: str | None = None) -> Style:
+        """Take it from a scenario, over ``stack`` or its own.
+
+        Raises TopologyError where the file's VPC does not admit it.
+        """
+        if scenario.routing == "plan" and topology.vpc is not None and topology.vpc.overlay:
+            names = [other.name for other in topology.scenarios]
+            raise topology.error(Problem(
+                "'plan' has no hold on an overlay, whose outer headers the tenant does not choose "
+                "but the switches hash", path=("scenarios", names.index(scenario.name), "routing"),
+                found="plan", allowed="ecmp or spray, or a vpc without overlay"))
+        helpers, sockets = connection(topology, scenario, stack)
+        routing = scenario.routing
+        if routing == "plan" and uses_sockets(stack or scenario.stack, topology.stacks):
+            routing = "ecmp"  # the kernel chooses a socket's source port
+        return cls(routing, sockets, helpers, scenario.bond)
+
+
+class Transport:
+    """Paths between GPUs for one stack and one style of routing; see the module's manual."""
+
+    def __init__(self, cluster: Cluster, stack: HostStack, style: Style,
+                 seed: int | None = None) -> None:
+        self.cluster = cluster
+        self.seed = cluster.topology.seed if seed is None else seed
+        self.stack = stack
+        self.style = style
+        self.fabric: Fabric = cluster.fabric
+        """As routing sees it at present; faults take links out of it."""
+        self.lasting: Fabric = cluster.fabric
+        """Without the links that are down for good."""
+        self.speed = np.ones(len(self.fabric.link_src))
+        """Share of its rate that each link has at present, which dynamic bonds follow."""
+        self.state = b""
+        """Tells states of the links apart, for those who remember routes."""
+        self.plan = SharedPlan()
+        """Paths of what is planned."""
+        self._waits: dict[bytes, str] = {}
+        self._policies, self._bonds = self._bond_of_nics()
+        topology = cluster.topology
+        vpc = topology.vpc
+        headers = stack.headers.value
+        path = ("vpc", "mtu") if vpc and vpc.mtu is not None else ("fabric", "mtu")
+        mtu = vpc.mtu if vpc and vpc.mtu is not None else topology.fabric.mtu
+        self.payload = mtu - max(headers - ETHERNET_BYTES, 0)
+        if self.payload <= 0:
+            raise topology.error(Problem(
+                f"{mtu} B hold no payload beside the {headers} B of headers of stack "
+                f"{stack.name!r}", path=path, found=mtu,
+                allowed=f"above {headers - ETHERNET_BYTES}B"))
+        overlay = vpc.overlay.headers if vpc and vpc.overlay else 0
+        self.cap_bytes = (self.payload + headers) / self.payload
+        self.link_bytes = (self.payload + headers + overlay) / self.payload
+        vpc_flow = vpc.flow_rate / self.cap_bytes if vpc and vpc.flow_rate else math.inf
+        self.ceiling = style.sockets * min(stack.flow_rate.value, vpc_flow) / 8
+        self.core_s = stack.cost_per_byte.value + stack.cost_per_packet.value / self.payload
+        if style.helpers and self.core_s:
+            self.ceiling = min(self.ceiling, style.helpers / self.core_s)
+
+    @property
+    def waits_for(self) -> str:
+        """Why traffic waits, where no way was left for some of it as the links are now."""
+        return self._waits.get(self.state, "")
+
+    def paths(self, src: ArrayLike, dst: ArrayLike, channel: ArrayLike = 0) -> Paths:
+        """Paths of edges from GPUs ``src`` to ``dst``, each on a ``channel``; planned together."""
+        src, dst = np.asarray(src, np.int64), np.asarray(dst, np.int64)
+        channel = np.broadcast_to(np.asarray(channel, np.int64), src.shape)
+        host = self.cluster.host
+        inner = host[src] == host[dst]
+        rows: list[tuple[Ints, Ints, ArrayLike]] = []
+        alpha_s, message_s = np.zeros(len(src)), np.zeros(len(src))
+        ceiling = np.full(len(src), math.inf)
+        self._inside(np.flatnonzero(inner), src, dst, rows, alpha_s)
+        between = np.flatnonzero(~inner)
+        if len(between):
+            self._between(between, src, dst, channel=channel, rows=rows, alpha_s=alpha_s)
+            message_s[between] = self.stack.cost_per_message.value
+            ceiling[between] = self.ceiling
+        edge = np.concatenate([row[0] for row in rows])
+        resource = np.concatenate([row[1] for row in rows])
+        coefficient = np.concatenate([np.broadcast_to(np.asarray(row[2], np.float64), len(row[0]))
+                                      for row in rows])
+        return Paths(edge, resource, coefficient, alpha_s, message_s, ceiling)
+
+    def _inside(self, edge: Ints, src: Ints, dst: Ints,
+                rows: list[tuple[Ints, Ints, ArrayLike]], alpha_s: Floats) -> None:
+        """Add the edges within a host."""
+        cluster, host = self.cluster, self.cluster.host[src[edge]]
+        staged = ~cluster.has_nvlink[host] & ~cluster.peer_access[host]
+        rows.append((edge[staged], cluster.blocks["memory"][cluster.memory[src[edge[staged]]]],
+                     SHARED_MEMORY))
+        if "switch_out" in cluster.blocks:
+            up, down = cluster.gpu_switch[src[edge]], cluster.gpu_switch[dst[edge]]
+            crosses = ~cluster.has_nvlink[host] & (staged | (up != down))
+            rows.append((edge[crosses], cluster.blocks["switch_out"][up[crosses]], 1.0))
+            rows.append((edge[crosses], cluster.blocks["switch_in"][down[crosses]], 1.0))
+        for has in (True, False):
+            some = edge[cluster.has_nvlink[host] == has]
+            kind = "nvlink" if has else "pcie"
+            rows.append((some, cluster.blocks[f"{kind}_out"][src[some]], 1.0))
+            rows.append((some, cluster.blocks[f"{kind}_in"][dst[some]], 1.0))
+        alpha_s[edge] = self.style.inner_latency * np.where(
+            cluster.has_nvlink[host], cluster.nvlink_latency_s[host], cluster.pcie_latency_s[host])
+
+    def _between(self, edge: Ints, src: Ints, dst: Ints, *, channel: Ints,
+                 rows: list[tuple[Ints, Ints, ArrayLike]], alpha_s: Floats) -> None:
+        """Add the edges between hosts."""
+        cluster, blocks = self.cluster, self.cluster.blocks
+        for gpu, way in ((src[edge], "out"), (dst[edge], "in")):
+            host = cluster.host[gpu]
+            vnic = cluster.vnic[gpu] + channel[edge] % cluster.own_vnics[gpu]
+            rows.append((edge, blocks[f"pcie_{way}"][gpu], 1.0))
+            if self.core_s:
+                if not self.style.helpers:
+                    rows.append((edge, blocks["thread"][gpu], self.core_s))
+                rows.append((edge, blocks["cores"][host], self.core_s))
+            if self.stack.memory_per_byte.value:
+                rows.append((edge, blocks["memory"][cluster.memory[gpu]],
+                             self.stack.memory_per_byte.value))
+            if "switch_out" in blocks:
+                self._through_switches(edge, gpu, way, rows)
+            for kind, member, cost in ((f"vnic_{way}", vnic, self.cap_bytes),
+                                       (f"host_{way}", host, self.cap_bytes),
+                                       (f"packets_{way}", host, 1 / self.payload)):
+                if kind in blocks:
+                    rows.append((edge, blocks[kind][member], cost))
+        owner, link, share = self._links(edge, src, dst, channel)
+        rows.append((owner, blocks["link"][link], share * self.link_bytes))
+        latency_s = np.zeros(len(alpha_s))
+        np.add.at(latency_s, owner, share * self.fabric.link_latency_s[link])
+        alpha_s[edge] = (latency_s[edge] + self.stack.start_latency.value
+                         + cluster.pcie_latency_s[cluster.host[src[edge]]]
+                         + cluster.pcie_latency_s[cluster.host[dst[edge]]])
+
+    def _through_switches(self, edge: Ints, gpu: Ints, way: str,
+                          rows: list[tuple[Ints, Ints, ArrayLike]]) -> None:
+        """Add the uplinks of PCIe switches between a GPU and its NIC.
+
+        RDMA between a GPU and a NIC of one switch stays below it; all else goes by the host.
+        """
+        cluster, blocks = self.cluster, self.cluster.blocks
+        ups, downs = cluster.gpu_switch[gpu], cluster.nic_switch[gpu]
+        if way == "in":
+            ups, downs = downs, ups
+        crosses = (ups != downs) | (self.stack.memory_per_byte.value > 0)
+        rows.append((edge[crosses], blocks["switch_out"][ups[crosses]], 1.0))
+        rows.append((edge[crosses], blocks["switch_in"][downs[crosses]], 1.0))
+
+    def _links(self, edge: Ints, src: Ints, dst: Ints, channel: Ints) -> Rows:
+        """Rows (edge, fabric link, share of the edge's bytes)."""
+        sockets = self.style.sockets
+        owner = np.repeat(edge, sockets)
+        socket = np.tile(np.arange(sockets), len(edge))
+        a, b = (self._endpoint(gpu, channel[owner]) for gpu in (src[owner], dst[owner]))
+        ports = self._source_port(src[owner], dst[owner], channel[owner], socket)
+        flows = self.fabric.flows(a, b, ports)
+        try:
+            return self._routed(self.fabric, owner, flows)
+        except UnreachableError as error:
+            reason = str(error)
+        try:  # wait for links that will be up again
+            rows = self._routed(self.lasting, owner, flows)
+        except UnreachableError as error:
+            raise CutOffError(str(error)) from error
+        self._waits[self.state] = reason
+        return rows
+
+    def _endpoint(self, gpu: Ints, channel: Ints) -> Ints:
+        cluster = self.cluster
+        return np.asarray(cluster.endpoint[gpu] + channel % cluster.own_nics[gpu])
+
+    def announce(self, src: Ints, dst: Ints, channel: Ints) -> None:
+        """Say before anything runs which edges will, so that paths are planned for all of them."""
+        outer = np.flatnonzero(self.cluster.host[src] != self.cluster.host[dst])
+        owner = np.repeat(outer, self.style.sockets)
+        self.plan.announce(*(self._endpoint(gpu[owner], channel[owner]) for gpu in (src, dst)))
+
+    def _routed(self, fabric: Fabric, owner: Ints, flows: Flows) -> Rows:
+        links = None if self.style.routing != "plan" else self.plan.links(
+            fabric, flows.src.astype(np.int64), flows.dst.astype(np.int64))
+        if links is not None:
+            flow, hop = np.nonzero(links >= 0)
+            return owner[flow], links[flow, hop], np.full(len(flow), 1.0 / self.style.sockets)
+        vpc = self.cluster.topology.vpc
+        if vpc is not None and vpc.overlay is not None:
+            flows = encapsulate(fabric, flows, vpc.overlay.hash)
+        if len(self._policies) == 1:
+            return self._bonded(fabric, owner, flows, self._policies[0])
+        parts = []
+        for number, policy in enumerate(self._policies):
+            some = np.flatnonzero(self._bonds[flows.src] == number)
+            parts.append(self._bonded(fabric, owner[some], flows.take(some), policy))
+        return (np.concatenate([rows[0] for rows in parts]),
+                np.concatenate([rows[1] for rows in parts]),
+                np.concatenate([rows[2] for rows in parts]))
+
+    def _bonded(self, fabric: Fabric, owner: Ints, flows: Flows, policy: str) -> Rows:
+        """Let bonds of one policy and then the switches hash (or spray) the flows."""
+        if policy == DYNAMIC:
+            split = bond.split(fabric, flows)
+            ptr, link, share = self._walk(fabric, split.flows, split.port)
+            weight = self._delivered(fabric, ptr, link, split.parent)
+            owner = owner[split.parent]
+        else:
+            port = bond.choose(fabric, flows, policy)  # type: ignore[arg-type]
+            ptr, link, share = self._walk(fabric, flows, port)
+            weight = np.ones(len(owner))
+        flow = np.repeat(np.arange(len(owner)), np.diff(ptr))
+        return owner[flow], link, share * weight[flow] / self.style.sockets
+
+    def _walk(self, fabric: Fabric, flows: Flows, port: Ints) -> tuple[Ints, Ints, Floats]:
+        """Links of each flow (CSR) and the share of its bytes on each."""
+        if self.style.routing == "spray":
+            ptr, link, share = fabric.route_spray(flows, port)
+            return ptr, link.astype(np.int64), share
+        hops, crossed = fabric.route(flows, port)
+        return hops, crossed.astype(np.int64), np.ones(len(crossed))
+
+    def _delivered(self, fabric: Fabric, ptr: Ints, link: Ints, parent: Ints) -> Floats:
+        """Weights of a dynamic bond's parts: in proportion to what each delivers when alone.
+
+        It is where `bond.update_weights` settles.
+        """
+        rate = np.minimum.reduceat((fabric.link_bps * self.speed)[link], ptr[:-1])
+        return np.asarray(rate / np.bincount(parent, rate)[parent])
+
+    def _bond_of_nics(self) -> tuple[list[str], Ints]:
+        """Bond policies in use, and which of them each endpoint has; one port is no bond."""
+        groups = [group for group in self.cluster.topology.hosts for _ in range(group.count)]
+        bonds = [(self.style.bond or nic.bond) if nic.ports > 1 else "none"
+                 for group in groups for nic in group.nics for _ in range(nic.count)]
+        policies, numbers = np.unique(bonds, return_inverse=True)
+        return policies.tolist(), numbers
+
+    def _source_port(self, src: Ints, dst: Ints, channel: Ints, socket: Ints) -> NDArray[np.uint16]:
+        """Ports as a kernel would hand them out: any, but the same in every run."""
+        words = np.stack([src, dst, channel, socket], axis=1).astype(np.uint64)
+        mixed = np.full(len(src), self.seed + 0x9E3779B9, np.uint64)
+        for column in words.T:  # a 64-bit mix of four numbers (splitmix64's finaliser)
+            mixed = (mixed ^ column) * np.uint64(0xBF58476D1CE4E5B9)
+            mixed ^= mixed >> np.uint64(27)
+        return (FIRST_PORT + mixed % np.uint64(PORTS)).astype(np.uint16)

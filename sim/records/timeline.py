@@ -1,0 +1,50 @@
+"""One track of a job's timeline: let time pass and say what it was for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sim.records.results import Span
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+    import simpy
+
+    from sim.records.results import SpanKind
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Where spans of one track go; ``track`` is named as `Span` says."""
+
+    env: simpy.Environment
+    record: Callable[[Span], None]
+    track: str
+
+    def wait(self, seconds: float, kind: SpanKind, name: str) -> Generator[simpy.Event, None, None]:
+        """Let ``seconds`` pass and record them."""
+        if seconds > 0:
+            start_s = self.env.now
+            yield self.env.timeout(seconds)
+            self.span(name, kind, start_s)
+
+    def span(self, name: str, kind: SpanKind, start_s: float) -> None:
+        """Record what began at ``start_s`` and ends now."""
+        if self.env.now > start_s:
+            self.record(Span(self.track, name, kind, start_s, self.env.now))
+
+    def transfer(self, name: str, start_s: float, limits: Sequence[tuple[float, str]]) -> None:
+        """Record bytes on their way since ``start_s``, a span for each thing that held them back.
+
+        Args:
+            name: of the spans.
+            start_s: when they began.
+            limits: from when on what held them back; what lies before the first counts to it.
+        """
+        starts = [start_s, *(at_s for at_s, _ in limits[1:])]
+        names = [limit for _, limit in limits] or [""]
+        for begin_s, end_s, limit in zip(starts, [*starts[1:], self.env.now], names, strict=True):
+            if end_s > begin_s:
+                self.record(Span(self.track, name, "transfer", begin_s, end_s, limit))

@@ -1,0 +1,147 @@
+"""Compute of one training step: when each layer ends, and when its gradients may leave.
+
+Times are FLOPs over the GPU's rate. A bucket's launch is kept as a delay behind the end of the
+layer that completes it, so that it moves along when something slows the backward pass down.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from sim.workloads.buckets import DDP_FIRST_BYTES, ddp_buckets, horovod_buckets
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    import simpy
+    from numpy.typing import NDArray
+
+    from sim.step.recipe import Recipe
+    from sim.workloads.buckets import Buckets
+    from sim.workloads.layers import Layer
+
+
+class Work(NamedTuple):
+    """A layer, or several in a row: what it computes, and what its experts exchange."""
+
+    name: str
+    seconds: float
+    exchange_bytes: int
+    """Bytes that a GPU gives to an all-to-all before it, and to another one after it."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Compute of one step on the slowest GPU, without any communication."""
+
+    forward: tuple[Work, ...]
+    """Forward order; layers without experts are joined."""
+    layers: tuple[Work, ...]
+    """Backward order."""
+    bucket_layer: NDArray[np.int64]
+    """For each bucket the backward layer after which it is complete."""
+    bucket_delay_s: NDArray[np.float64]
+    """From that layer's end to the launch (waiting for the cycle, or for a poor overlap)."""
+    elements: NDArray[np.int64]
+    """Elements of each bucket."""
+    names: tuple[str, ...]
+    """What each bucket is called: its first tensor, and how many more it holds."""
+    flops: float
+    """FLOP/s that these times are for."""
+
+    @property
+    def compute_s(self) -> float:
+        """Forward and backward pass."""
+        return sum(work.seconds for work in self.forward + self.layers)
+
+
+def plan_pass(recipe: Recipe, flops: float) -> Pass:
+    """Times of one step's compute at ``flops`` FLOP/s, and its buckets.
+
+    Buckets form as if experts exchanged nothing; their times count from the end of a layer.
+    """
+    forward = _forward(recipe, flops)
+    backward = recipe.model.layers[::-1]
+    layers = tuple(Work(layer.name, recipe.batch * layer.backward_flops / flops,
+                        _exchange_bytes(recipe, layer)) for layer in backward)
+    ends_s = (sum(work.seconds for work in forward)
+              + np.cumsum([work.seconds for work in layers]))
+    owner = np.repeat(np.arange(len(layers)), [len(layer.tensors) for layer in backward])
+    elements = np.array([tensor.elements for layer in backward
+                         for tensor in reversed(layer.tensors)], np.int64)
+    buckets = _fuse(recipe, elements * recipe.gradient_bytes, ends_s[owner])
+    last = owner[buckets.first[1:] - 1]
+    overlap = recipe.costs.overlap.value
+    # A poor overlap holds a bucket back for a share of what is left of the backward pass.
+    held_s = (1.0 - overlap) * np.maximum(ends_s[-1] - buckets.launch_s, 0.0)
+    return Pass(forward, layers, last, buckets.launch_s + held_s - ends_s[last],
+                np.add.reduceat(elements, buckets.first[:-1]), _bucket_names(recipe, buckets),
+                flops)
+
+
+def _bucket_names(recipe: Recipe, buckets: Buckets) -> tuple[str, ...]:
+    tensors = [tensor.name for layer in reversed(recipe.model.layers)
+               for tensor in reversed(layer.tensors)]
+    return tuple(tensors[first] + (f" +{count - 1}" if count > 1 else "") for first, count
+                 in zip(buckets.first[:-1].tolist(), buckets.tensors.tolist(), strict=True))
+
+
+def _fuse(recipe: Recipe, nbytes: NDArray[np.int64], ready_s: NDArray[np.float64]) -> Buckets:
+    if recipe.fusion == "cycle":
+        return horovod_buckets(nbytes, ready_s, threshold_bytes=recipe.threshold_bytes,
+                               cycle_s=recipe.cycle_s)
+    first_bytes = min(DDP_FIRST_BYTES, max(recipe.threshold_bytes, 1))
+    return ddp_buckets(nbytes, ready_s, first_bytes=first_bytes,
+                       bucket_bytes=max(recipe.threshold_bytes, 1))
+
+
+def _forward(recipe: Recipe, flops: float) -> tuple[Work, ...]:
+    """Forward pass; layers between expert layers are one piece."""
+    pieces: list[Work] = []
+    for with_experts, layers in groupby(recipe.model.layers, lambda x: x.alltoall_elements > 0):
+        run = list(layers)
+        parts = [[layer] for layer in run] if with_experts else [run]
+        pieces += [Work(part[0].name if with_experts else "forward",
+                        recipe.batch * sum(x.forward_flops for x in part) / flops,
+                        _exchange_bytes(recipe, part[0])) for part in parts]
+    return tuple(pieces)
+
+
+def _exchange_bytes(recipe: Recipe, layer: Layer) -> int:
+    """Bytes that a GPU gives to one all-to-all; activations have the type of the gradients."""
+    return recipe.batch * layer.alltoall_bytes(recipe.gradient_bytes)
+
+
+class Slowness:
+    """Speed of a job's slowest GPU over time: the smallest factor of the faults in force."""
+
+    def __init__(self) -> None:
+        self.factors: dict[str, float] = {}
+        self._changed: list[simpy.Event] = []
+
+    def set(self, fault: str, factor: float | None) -> None:
+        """Put a fault in force, or (None) take it out."""
+        if factor is None:
+            self.factors.pop(fault, None)
+        else:
+            self.factors[fault] = factor
+        waiting, self._changed = self._changed, []
+        for event in waiting:
+            event.succeed()
+
+    def compute(self, env: simpy.Environment, seconds: float) -> Generator[simpy.Event, Any, None]:
+        """Do ``seconds`` of work at the speed of the moment."""
+        left_s, done = seconds, seconds <= 0
+        while not done:
+            speed = min(self.factors.values(), default=1.0)
+            start_s, changed, end = env.now, env.event(), env.timeout(max(left_s, 0.0) / speed)
+            self._changed.append(changed)
+            yield end | changed
+            left_s -= (env.now - start_s) * speed
+            done = end.processed
+            if changed in self._changed:
+                self._changed.remove(changed)

@@ -1,0 +1,47 @@
+"""Where a step's time goes: what the network did while the GPUs waited for it."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sim.records.results import Breakdown
+
+if TYPE_CHECKING:
+    from sim.records.results import Span
+
+KINDS = {"transfer": "transfer", "selection": "selection", "latency": "latency",
+         "message": "message", "negotiation": "message"}
+"""Part of a step to which each kind of the network's spans belongs."""
+ORDER = ("transfer", "selection", "latency", "message")
+"""Parts, first the one to which time belongs when several things happen at once."""
+
+
+def exposed(spans: tuple[Span, ...], start_s: float, end_s: float) -> dict[str, float]:
+    """Split [start_s, end_s] by what the network did, in seconds by kind.
+
+    Where several things happen at once, the first of `ORDER` counts.
+    What no span covers is waiting for a turn or a cycle and counts as message cost.
+    """
+    parts = dict.fromkeys(ORDER, 0.0)
+    busy = dict.fromkeys(ORDER, 0)
+    changes = [(start_s, "message", 0), (end_s, "message", 0)]
+    for span in spans:
+        if span.end_s > start_s and span.start_s < end_s:
+            changes += [(max(span.start_s, start_s), KINDS[span.kind], 1),
+                        (min(span.end_s, end_s), KINDS[span.kind], -1)]
+    for (left_s, kind, change), (right_s, _, _) in pairwise(sorted(changes)):
+        busy[kind] += change
+        parts[next((kind for kind in ORDER if busy[kind]), "message")] += right_s - left_s
+    return parts
+
+
+def mean_breakdown(breakdowns: list[Breakdown]) -> Breakdown:
+    """Mean of each part."""
+    parts = np.array([[b.compute_s, b.exposed_transfer_s, b.selection_s, b.latency_s, b.message_s]
+                      for b in breakdowns]).mean(axis=0)
+    assert math.isfinite(parts.sum())
+    return Breakdown(*(float(part) for part in parts))

@@ -1,0 +1,95 @@
+"""What a job trains, how its gradients travel, and which plan that makes of each bucket."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from harp.collectives.registry import make_plan
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+    from harp.collectives.plan import Plan
+    from harp.lightcc.settings import LightSettings
+    from sim.cluster.placement import Placement
+    from sim.schema.parameters import FrameworkCosts
+    from sim.workloads.models import Model
+
+FP32_BYTES, FP16_BYTES = 4, 2
+LIGHT_PLANS = {"sparse-2d": "2d-topk", "sparse-flat": "topk", "2d": "2d", "ring": "ring"}
+"""Plan of each algorithm that LightCC's settings choose."""
+ALLTOALL_PLANS = {"direct": "alltoall", "hierarchical": "hierarchical-alltoall"}
+"""Plan of each way in which experts exchange activations."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a job trains and how its gradients travel."""
+
+    model: Model
+    batch: int
+    costs: FrameworkCosts
+    allreduce: str = "ring"
+    light: LightSettings | None = None
+    group: int = 1
+    """Ranks of a group of the 2D algorithms."""
+    host_group: int = 1
+    """Ranks of a host; where hosts differ, of the largest group that fills every one of them."""
+    fp16: bool = False
+    """Gradients travel as fp16."""
+    gradient_bytes: int = FP32_BYTES
+    """Bytes of a gradient element as the backward pass leaves it."""
+    fusion: str = "cycle"
+    """Rule by which gradients fuse: ``cycle`` (Horovod) or ``size`` (DistributedDataParallel)."""
+    threshold_bytes: int = 128 << 20
+    cycle_s: float = 1e-3
+    streams: int = 1
+    alltoall: str = "direct"
+    """How experts exchange activations: direct or hierarchical."""
+    parallel: str = "data"
+    """Whether each rank holds the whole model (data) or a share of every parameter (fsdp)."""
+    tensor: int = 1
+    """GPUs of a tensor-parallel group, consecutive ranks of a host."""
+    placement: Placement | None = None
+    """Where ranks lie; None for a job of one GPU."""
+
+
+def choose_plan(recipe: Recipe, ranks: int, elements: int) -> Plan:
+    """The plan that averages ``elements`` gradient elements over ``ranks`` ranks."""
+    unit = FP16_BYTES if recipe.fp16 else recipe.gradient_bytes
+    name, group = recipe.allreduce, recipe.group
+    ratio: float | Fraction = 1.0
+    value_bytes = unit
+    if name == "tree":
+        group = recipe.host_group
+    if name == "light":
+        assert recipe.light is not None
+        choice = recipe.light.choose(elements * recipe.gradient_bytes)
+        name, group, ratio = LIGHT_PLANS[choice.algorithm], choice.intra_size, choice.ratio
+        value_bytes = FP16_BYTES if choice.fp16 or unit == FP16_BYTES else FP32_BYTES
+    return _made(name, ranks=ranks, nbytes=elements * unit, unit_bytes=unit,
+                 group=min(group, ranks), ratio=float(ratio), value_bytes=value_bytes)
+
+
+def exchange_plan(recipe: Recipe, ranks: int, nbytes: int) -> Plan:
+    """The plan by which experts on ``ranks`` ranks exchange ``nbytes`` bytes a rank."""
+    return _made(ALLTOALL_PLANS[recipe.alltoall], ranks=ranks, nbytes=nbytes,
+                 unit_bytes=recipe.gradient_bytes, group=recipe.host_group)
+
+
+def share_plan(recipe: Recipe, collective: str, ranks: int, elements: int) -> Plan:
+    """The ring by which ``elements`` parameters are gathered (allgather) or reduce-scattered."""
+    return _made(collective, ranks=ranks, nbytes=elements * recipe.gradient_bytes,
+                 unit_bytes=recipe.gradient_bytes, group=1)
+
+
+def reduce_plan(recipe: Recipe, nbytes: int) -> Plan:
+    """The ring by which a tensor-parallel group adds up ``nbytes`` bytes of activations."""
+    return _made("ring", ranks=recipe.tensor, nbytes=nbytes, unit_bytes=recipe.gradient_bytes,
+                 group=1)
+
+
+_made = lru_cache(maxsize=256)(make_plan)
+"""Plans of the steps and simulations before, which ask for the same ones."""

@@ -1,0 +1,325 @@
+"""A training job as simpy processes: steps of compute and the collectives beside it.
+
+A step is a graph of operations (`sim.step.graph`). What the GPU does runs in the graph's order; a
+collective beside it begins when what it waits for is done: a serial coordination, then the plan on
+one of the ``streams``. The step ends when compute and all collectives are done. GPUs of a job march
+together, at the pace of the slowest.
+
+Experts of a Mixture of Experts are spread over all GPUs of the job. An expert layer waits for an
+all-to-all before it (dispatch) and one after it (combine), and so does its backward pass, in which
+they run the other way. Their time is exposed, whatever else the network does meanwhile.
+
+Work that a collective puts on the GPU (top-k selection and scatter-add, casts) takes its time there
+and delays the backward pass by the same time, since the two share one GPU. A collective's own
+kernels slow the backward pass down by a factor while they run. Compute times of ranks differ from
+step to step, and a step waits for the slowest: all compute is stretched by the mean of the largest
+of n normal deviations (Blom's approximation).
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import simpy
+
+from harp.collectives.ir import Op
+from sim.records.results import Breakdown, Span
+from sim.records.timeline import Timeline
+from sim.step.compute import Slowness
+from sim.step.critical_path import critical_path
+from sim.step.exposure import KINDS, exposed
+from sim.step.fsdp import fully_sharded
+from sim.step.graph import ON_GPU, data_parallel
+from sim.step.recipe import FP32_BYTES, choose_plan, exchange_plan, reduce_plan, share_plan
+from sim.step.tensor_parallel import tensor_parallel
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from harp.collectives.ir import LocalCost
+    from harp.collectives.plan import Plan
+    from sim.network.flow.communicator import Communicator
+    from sim.records.results import Limit
+    from sim.step.compute import Pass
+    from sim.step.graph import Graph, Operation
+    from sim.step.recipe import Recipe
+
+    Ints = NDArray[np.int64]
+    Process = Generator[simpy.Event, Any, None]
+
+
+SHARES = {"gather": "allgather", "scatter": "reduce-scatter"}
+"""Plan of each kind of operation on shares of parameters."""
+
+
+class Job:
+    """One training job; `run` is its simpy process.
+
+    Attributes:
+        steps_s: start and end of each finished step.
+        breakdowns: where the time of each step that counts went.
+        paths: what each step that counts waited for.
+        spans: the timeline of the last of them.
+        counted: steps that count; those after them only keep other jobs company.
+    """
+
+    def __init__(self, env: simpy.Environment, recipe: Recipe, comm: Communicator | None,
+                 gpus: int, work: Pass, track: str) -> None:
+        self.env, self.recipe, self.comm, self.gpus, self.work = env, recipe, comm, gpus, work
+        self.slow = Slowness()
+        self.track = track
+        self.steps_s: list[tuple[float, float]] = []
+        self.breakdowns: list[Breakdown] = []
+        self.paths: list[tuple[Limit, ...]] = []
+        self.spans: tuple[Span, ...] = ()
+        self.counted: float = math.inf
+        self._current: list[Span] = []
+        self._waits: list[tuple[float, float]] = []
+        self._debt_s = 0.0
+        self._running, self._running_since_s, self._ran_s = 0, 0.0, 0.0
+        self._stretch = 1.0 + recipe.costs.jitter.value * largest_deviation(gpus)
+        self._coordinator = simpy.Resource(env, 1)
+        self._streams = simpy.Store(env)
+        for number in range(recipe.streams):
+            self._streams.put(f"{track}/stream{number}")
+        self.graph = self._make_graph()
+        self._waited = {number for done in self.graph for number in done.after}
+        self._exchange_track = f"{track}/alltoall"
+
+    def record(self, span: Span) -> None:
+        """Take a span of the network's timeline."""
+        self._current.append(span)
+
+    def run(self, steps: int) -> Process:
+        """Train ``steps`` steps."""
+        for _ in range(steps):
+            yield from self.step()
+
+    def step(self) -> Process:
+        """One training step."""
+        start_s = self.env.now
+        self._current, self._debt_s, self._waits = [], 0.0, []
+        done = {number: self.env.event() for number in self._waited}
+        beside = []
+        if self.comm is not None:
+            beside = [self.env.process(self._beside(number, operation, done))
+                      for number, operation in enumerate(self.graph)
+                      if operation.kind not in ON_GPU]
+        for number, operation in enumerate(self.graph):
+            if operation.kind in ON_GPU:
+                yield from self._on_gpu(operation, done)
+                if number in done:
+                    done[number].succeed()
+        compute_end_s = self.env.now
+        yield self.env.all_of(beside)
+        network_end_s = self.env.now
+        overhead_s = self.recipe.costs.step_overhead.value if self.gpus > 1 else 0.0
+        yield from self._compute(overhead_s, "update", "framework", scaled=False)
+        self._finish(start_s, compute_end_s, network_end_s, overhead_s)
+
+    def _make_graph(self) -> Graph:
+        recipe = self.recipe
+        if recipe.parallel == "fsdp" and self.gpus > 1:
+            return fully_sharded(recipe, self.work.flops)
+        if recipe.tensor > 1:
+            return tensor_parallel(recipe, self.work, averaged=self.replicas > 1)
+        return data_parallel(self.work, averaged=self.gpus > 1)
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the model: what the job trains a batch on."""
+        return self.gpus // self.recipe.tensor
+
+    def repeat_step(self, times: int) -> None:
+        """Count the last step ``times`` more times."""
+        self.steps_s += self.steps_s[-1:] * times
+        self.breakdowns += self.breakdowns[-1:] * times
+        self.paths += self.paths[-1:] * times
+
+    # ---- compute
+
+    def _on_gpu(self, operation: Operation, done: Mapping[int, simpy.Event]) -> Process:
+        """One operation that the GPU does, or waits for."""
+        for number in operation.after:
+            if not done[number].processed:
+                start_s = self.env.now
+                yield done[number]
+                self._waits.append((start_s, self.env.now))
+        if operation.kind == "exchange":
+            yield from self._exchange(operation)
+        elif operation.kind == "reduce":
+            yield from self._reduce(operation)
+        elif operation.kind == "settle":
+            yield from self._pay_debt(operation.name)
+        else:
+            ran_s = self._collectives_s()
+            yield from self._compute(operation.seconds * self._stretch, operation.kind,
+                                     operation.name)
+            beside_s = self._collectives_s() - ran_s
+            yield from self._compute(beside_s * (self.recipe.costs.slowdown.value - 1.0),
+                                     operation.kind, f"{operation.name} slowed down")
+
+    def _collectives_s(self) -> float:
+        """Time so far during which a collective was on its way."""
+        return self._ran_s + (self.env.now - self._running_since_s if self._running else 0.0)
+
+    def _count_running(self, change: int) -> None:
+        """Note that a collective begins (1) or ends (-1)."""
+        self._ran_s, self._running_since_s = self._collectives_s(), self.env.now
+        self._running += change
+
+    def _compute(self, seconds: float, kind: str, name: str, *, scaled: bool = True) -> Process:
+        start_s = self.env.now
+        if scaled:
+            yield from self.slow.compute(self.env, seconds)
+        elif seconds > 0:
+            yield self.env.timeout(seconds)
+        self._gpu_span(kind, name, start_s)
+
+    def _pay_debt(self, name: str) -> Process:
+        """Give back the GPU time that collectives took while this layer ran."""
+        while self._debt_s > 0:
+            start_s, owed_s, self._debt_s = self.env.now, self._debt_s, 0.0
+            yield from self.slow.compute(self.env, owed_s)
+            self._gpu_span("selection", f"shared with {name}", start_s)
+
+    def _gpu_span(self, kind: str, name: str, start_s: float) -> None:
+        if self.env.now > start_s:
+            self._current.append(Span(self.track, name, kind, start_s, self.env.now))  # type: ignore[arg-type]
+
+    # ---- communication
+
+    def _exchange(self, operation: Operation) -> Process:
+        """All-to-all of the experts' activations, which compute waits for."""
+        if self.comm is not None:
+            plan = exchange_plan(self.recipe, self.gpus, operation.size)
+            line = Timeline(self.env, self.record, self._exchange_track)
+            yield from self.comm.run(plan, self.placement(plan.name), self._local_s, line,
+                                     operation.name)
+
+    def _reduce(self, operation: Operation) -> Process:
+        """Allreduce of activations in the groups of the first host; those of others do the same."""
+        line = Timeline(self.env, self.record, self._exchange_track)
+        plan = reduce_plan(self.recipe, operation.size)
+        tensor, host = self.recipe.tensor, self.recipe.host_group
+        groups = [[gpus[first:first + tensor] for gpus in self.placement("2d")]
+                  for first in range(0, host, tensor)]
+        yield from self._run_groups(plan, groups, line, operation.name)
+
+    def _run_groups(self, plan: Plan, groups: Sequence[Sequence[Ints]], line: Timeline,
+                    label: str) -> Process:
+        """Run a plan in several groups of ranks at once; the timeline shows the first."""
+        assert self.comm is not None
+        quiet = Timeline(self.env, lambda _: None, line.track)
+        yield self.env.all_of([
+            self.env.process(self.comm.run(plan, group, self._local_s, quiet if number else line,
+                                           label)) for number, group in enumerate(groups)])
+
+    def _beside(self, number: int, operation: Operation,
+                done: Mapping[int, simpy.Event]) -> Process:
+        """A collective beside the GPU: coordination, then its plan on one of the streams."""
+        assert self.comm is not None
+        for before in operation.after:
+            yield done[before]
+        if operation.delay_s > 0:
+            yield self.env.timeout(operation.delay_s)
+        label = operation.name
+        with self._coordinator.request() as turn:
+            yield turn
+            coordinator = Timeline(self.env, self.record, f"{self.track}/coordinator")
+            costs = self.recipe.costs
+            seconds = costs.per_tensor.value + self.gpus * costs.per_rank.value
+            yield from coordinator.wait(seconds, "negotiation", label)
+        stream = yield self._streams.get()
+        line = Timeline(self.env, self.record, stream)
+        if operation.kind == "average":
+            yield from self._cast(operation, line)
+        self._count_running(1)
+        if operation.kind == "average":
+            yield from self._average(operation, line)
+        else:
+            plan = share_plan(self.recipe, SHARES[operation.kind], self.gpus, operation.size)
+            yield from self.comm.run(plan, self.placement(plan.name), self._local_s, line, label)
+        self._count_running(-1)
+        yield self._streams.put(stream)
+        if number in done:
+            done[number].succeed()
+
+    def _average(self, operation: Operation, line: Timeline) -> Process:
+        """Average gradients over the replicas; GPUs of a tensor-parallel group have shares."""
+        assert self.comm is not None
+        tensor = self.recipe.tensor
+        plan = choose_plan(self.recipe, self.replicas, -(-operation.size // tensor))
+        placement = self.placement(plan.name)
+        if tensor == 1:
+            yield from self.comm.run(plan, placement, self._local_s, line, operation.name)
+        else:
+            groups = [[gpus[first::tensor] for gpus in placement] for first in range(tensor)]
+            yield from self._run_groups(plan, groups, line, operation.name)
+
+    def announce(self) -> None:
+        """Announce the flows of the largest average, for ``routing: plan``."""
+        elements = max((tensor.elements for tensor in self.recipe.model.tensors), default=0)
+        if self.comm is None or not elements:
+            return
+        tensor = self.recipe.tensor
+        plan = choose_plan(self.recipe, self.replicas, -(-elements // tensor))
+        for first in range(tensor):
+            self.comm.announce(plan, [gpus[first::tensor] for gpus in self.placement(plan.name)])
+
+    def _cast(self, operation: Operation, line: Timeline) -> Process:
+        """Turn fp32 gradients to fp16 and, later, back: both are paid here."""
+        if self.recipe.fp16 and self.recipe.gradient_bytes == FP32_BYTES:
+            seconds = 2 * self.recipe.costs.cast_per_element.value * operation.size
+            self._debt_s += seconds
+            yield from line.wait(seconds, "selection", f"{operation.name} cast")
+
+    def _local_s(self, cost: LocalCost) -> float:
+        """Time of a GPU's own work in a collective; the backward pass owes it as well."""
+        costs = self.recipe.costs
+        each = {Op.SELECT: costs.selection_per_element, Op.SCATTER_ADD: costs.scatter_per_element}
+        seconds = each[cost.op].value * float(cost.elements.max()) if cost.op in each else 0.0
+        self._debt_s += seconds
+        return seconds
+
+    def placement(self, plan: str) -> Sequence[Ints]:
+        """GPU of each rank on each channel; rings may lie otherwise than the rest."""
+        assert self.recipe.placement is not None
+        return self.recipe.placement.of(plan)
+
+    # ---- accounts
+
+    def _finish(self, start_s: float, compute_end_s: float, network_end_s: float,
+                overhead_s: float) -> None:
+        counts = len(self.steps_s) < self.counted
+        self.steps_s.append((start_s, self.env.now))
+        if not counts:
+            return
+        spans = tuple(self._current)
+        owed_s = sum(s.end_s - s.start_s for s in spans
+                     if s.track == self.track and s.kind == "selection")
+        exchanges = [s for s in spans if s.track == self._exchange_track]
+        network = tuple(s for s in spans if s.track not in (self.track, self._exchange_track))
+        parts = exposed(network, compute_end_s, network_end_s)
+        compute_s = compute_end_s - start_s - owed_s + overhead_s
+        for since_s, until_s in self._waits:
+            for kind, seconds in exposed(network, since_s, until_s).items():
+                parts[kind] += seconds
+            compute_s -= until_s - since_s
+        for span in exchanges:
+            parts[KINDS[span.kind]] += span.end_s - span.start_s
+            compute_s -= span.end_s - span.start_s
+        self.breakdowns.append(Breakdown(compute_s, parts["transfer"], owed_s + parts["selection"],
+                                         parts["latency"], parts["message"]))
+        self.paths.append(critical_path(spans, self.steps_s[-1]))
+        self.spans = spans
+
+
+def largest_deviation(ranks: int) -> float:
+    """Mean of the largest of ``ranks`` standard normal numbers, by Blom's approximation."""
+    return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25)) if ranks > 1 else 0.0

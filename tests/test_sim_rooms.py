@@ -1,0 +1,53 @@
+"""The rooms of the simulator: who may import whom."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SIM = Path(__file__).resolve().parent.parent / "sim"
+ROOMS = ("workloads", "schema", "stacks", "frameworks", "records", "cluster", "network", "step",
+         "answer", "report", "validation", "calibration")
+"""From the ground up: a room imports itself and those before it. Commands stand above them all."""
+COMMANDS = {"run", "calibrate", "validate", "command"}
+FIDELITIES = ("flow",)
+"""Rooms inside `network` that know nothing of one another."""
+
+
+def imported_modules(path):
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import"
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+
+
+def room_of(module):
+    return module.split(".")[1]
+
+
+
+def test_every_folder_is_a_room_and_every_loose_file_a_command():
+    folders = {path.relative_to(SIM).parts[0] for kind in ("py", "yaml")
+               for path in SIM.rglob(f"*/*.{kind}")}
+    assert folders == set(ROOMS)
+    assert {path.stem for path in SIM.glob("*.py")} == COMMANDS | {"__init__"}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_no_room_above_it(room):
+    above = set(ROOMS[ROOMS.index(room) + 1:]) | COMMANDS
+    upward = [f"{path.relative_to(SIM)} imports {module}" for path in (SIM / room).rglob("*.py")
+              for module in imported_modules(path)
+              if module.startswith("sim.") and room_of(module) in above]
+    assert not upward
+
+
+@pytest.mark.parametrize("fidelity", FIDELITIES)
+def test_fidelities_do_not_import_one_another(fidelity):
+    others = tuple(f"sim.network.{other}." for other in FIDELITIES if other != fidelity)
+    crossing = [f"{path.name} imports {module}"
+                for path in (SIM / "network" / fidelity).rglob("*.py")
+                for module in imported_modules(path) if module.startswith(others)]
+    assert not crossing
