@@ -1,12 +1,16 @@
 """Quasi-random draws of parameters that are known only within an interval.
 
-What distribution an interval stands for follows from how its value is known (`Parameter`). A value
-that is measured, published or fitted is the best estimate: the true one is as likely below it as
-above, and the less likely the further away, to nothing at the interval's ends (a triangle on either
-side, half of the probability under each). An assumed value is no likelier than any other: the
-distribution is uniform. (Guide to the Expression of Uncertainty in Measurement, JCGM 100:2008,
-4.3.9 for likelier values, 4.3.7 for bounds alone.) Costs, rates and sizes are known up to a factor,
-so both hold for the logarithm; an interval that begins at 0 is taken as it is.
+A value is the median of its distribution: the true one is as likely below it as above. So the
+answer at the values lies in the middle of the draws' answers and not at their edge, as it would if
+an interval that reaches far to one side were drawn as if its value stood in the middle.
+
+How probability lies on either side follows from how the value is known (`Parameter`). One that is
+measured, published or fitted is the best estimate, and others are the less likely the further away,
+to nothing at the interval's ends (a triangle on either side). Of an assumed value only the bounds
+are known: on either side all values are alike likely. (Guide to the Expression of Uncertainty in
+Measurement, JCGM 100:2008, 4.3.9 for likelier values, 4.3.7 for bounds alone.) Costs, rates and
+sizes are known up to a factor, so both hold for the logarithm; an interval that begins at 0 is
+taken as it is.
 
 The points are Halton's sequence (1960), each digit permuted at random, so that no two of its
 dimensions run alike and few points fill every dimension evenly.
@@ -44,11 +48,10 @@ class Unknown(NamedTuple):
 
 
 def _quantile(share: float, low: float, value: float, high: float, confidence: str) -> float:
-    if confidence == "assumed":
-        return low + share * (high - low)
-    if share < 0.5:
-        return low + math.sqrt(2.0 * share) * (value - low)
-    return high - math.sqrt(2.0 * (1.0 - share)) * (high - value)
+    reach = 2.0 * min(share, 1.0 - share)
+    if confidence != "assumed":
+        reach = math.sqrt(reach)
+    return low + reach * (value - low) if share < 0.5 else high - reach * (high - value)
 
 
 def halton(count: int, dimensions: int, seed: int) -> NDArray[np.float64]:
