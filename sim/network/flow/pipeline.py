@@ -1,32 +1,12 @@
-"""How long a pipeline's first and last pieces keep it from its steady pace: closed forms.
-
-A phase of P pieces is a max-plus system: piece n of an edge ends at
-
-    end(e, n) = max(handed(e, n) + alpha(e), end(e, n - 1)) + time(e)
-
-where it is handed over when the pieces that it passes on have come, and a slot is free
-(`harp.collectives.window`). The end of the phase is the longest path through that system
-(Baccelli et al., Synchronization and Linearity, 1992). Along a path one stays at an edge, for
-time(e) a piece; or goes on to the next, for alpha(e) + time(e); or waits for the slot of the piece
-that is a window of W earlier, for alpha(e) + time(e) as well. With x the longest time(e) and h the
-longest alpha(e) + time(e), the path takes, C times a window, P' = P - C·W,
-
-- around a ring, where a hop replaces ``lag`` pieces,
-  C·h + (P' + lag - 1)·x + the largest sum of (alpha + time - lag·x) over at most P' / lag edges in
-  a row;
-- through a tree C·h + (P' - 1)·x + the largest sum of (alpha + time) from a leaf to a leaf,
-
-and the longest one has C either 0 or as large as can be, since it is convex in C.
-Both are exact where the slowest edge is on that path, and an upper bound elsewhere. So a flat ring
-of short messages over M hosts pays for its crossings as often as a message crosses, and one of long
-messages pays for bytes alone.
-"""
+"""The closed forms of a pipeline's times (C, ``pipeline.h``) for numpy."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from sim.network.flow._fluid import ffi, lib
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,11 +29,6 @@ class PieceTimes(NamedTuple):
     """Its bytes while only its own hop is busy."""
     steady_s: Floats
     """Its bytes while all edges are."""
-
-    @property
-    def busy_s(self) -> Floats:
-        """What a piece keeps its edge busy for, at the steady pace."""
-        return self.message_s + self.steady_s
 
 
 class PhaseTimes(NamedTuple):
@@ -78,79 +53,22 @@ def phase_times(times: PieceTimes, group: Ints, feeds: Feeds, cut: Cut, slots: i
         slots: pieces that an edge holds.
 
     """
-    groups = int(group.max()) + 1
-    message_s = _largest(times.message_s, group, groups)
-    busy_s = _largest(times.busy_s, group, groups)
-    hop_s = _largest(times.alpha_s + times.busy_s, group, groups)
-    flow_s = np.maximum(_largest(times.steady_s, group, groups), hop_s / slots - message_s)
-    first_s = alpha_s = np.zeros(groups)
+    kept = [np.ascontiguousarray(column) for column in times]
+    least_s = np.empty(int(group.max()) + 1)
+    pairs = (ffi.NULL, ffi.NULL)
+    count = 0
     if not cut.lag:
-        copies = len(group) // len(feeds.level)
-        first_s, alpha_s = (_largest(_path_s(values, feeds, copies), group, groups) for values in (
-            times.alpha_s + times.message_s + times.first_s, times.alpha_s))
-
-    def path_s(windows: int) -> Floats:
-        pieces = cut.pieces - windows * slots
-        if not cut.lag:
-            return windows * hop_s + first_s + (pieces - 1) * busy_s
-        return windows * hop_s + _ring_s(times, groups, busy_s, cut._replace(pieces=pieces))
-
-    held = hop_s > slots * busy_s
-    end_s = path_s(0)
-    if held.any():
-        end_s = np.maximum(end_s, path_s((cut.pieces - 1) // slots))
-    beside_s = np.maximum(end_s - cut.pieces * (message_s + flow_s), 0.0)
-    latency_s = beside_s if cut.lag else np.minimum(beside_s, alpha_s)
-    return PhaseTimes(float(latency_s.max()), float((beside_s - latency_s).max()),
-                      cut.pieces * float(message_s.max()), np.where(held, flow_s, 0.0))
+        order = np.argsort(feeds.level[feeds.target], kind="stable")
+        source, target = feeds.source[order], feeds.target[order]
+        pairs, count = (_integers(source), _integers(target)), len(order)
+    edges = ffi.new("pipeline_edges *", [len(group), len(least_s), _integers(group),
+                                         *(ffi.from_buffer("double[]", column) for column in kept)])
+    order_ = ffi.new("pipeline_order *", [*cut, slots, len(feeds.level), count, *pairs])
+    found = ffi.new("pipeline_times *")
+    if lib.pipeline_time(edges, order_, found, ffi.from_buffer("double[]", least_s)):
+        raise MemoryError
+    return PhaseTimes(found.latency_s, found.filling_s, found.message_s, least_s)
 
 
-def _largest(values: Floats, group: Ints, groups: int) -> Floats:
-    largest = np.zeros(groups)
-    np.maximum.at(largest, group, values)
-    return largest
-
-
-def _ring_s(times: PieceTimes, rings: int, pace_s: Floats, cut: Cut) -> Floats:
-    """End of each ring; its edges stand in their order around it."""
-    hop_s = (times.alpha_s + times.busy_s).reshape(rings, -1)
-    gain_s = hop_s - cut.lag * pace_s[:, None]
-    return ((cut.pieces + cut.lag - 1) * pace_s
-            + _largest_run(gain_s, -(-cut.pieces // cut.lag)))
-
-
-def _largest_run(values: Floats, longest: int) -> Floats:
-    """Largest sum of 1 to ``longest`` values in a row, around each ring (row) again and again."""
-    size = values.shape[1]
-    reach = longest if longest <= 2 * size else size + longest % size
-    around = (longest - reach) // size * np.maximum(values.sum(axis=1), 0.0)
-    sums = np.cumsum(np.concatenate([np.zeros((len(values), 1)), np.tile(values, 3)], axis=1),
-                     axis=1)
-    return np.asarray((sums[:, 1:] - _least_of_last(sums[:, :-1], reach)).max(axis=1) + around)
-
-
-def _least_of_last(values: Floats, width: int) -> Floats:
-    """Smallest of the last ``width`` values at each place of each row (van Herk 1992)."""
-    rows, length = values.shape
-    blocks = 1 + -(-length // width)
-    padded = np.full((rows, blocks * width), np.inf)
-    padded[:, width:width + length] = values
-    cut = padded.reshape(rows, blocks, width)
-    ahead = np.minimum.accumulate(cut, axis=2).reshape(rows, -1)
-    behind = np.minimum.accumulate(cut[:, :, ::-1], axis=2)[:, :, ::-1].reshape(rows, -1)
-    at = np.arange(width, width + length)
-    return np.minimum(ahead[:, at], behind[:, at - width + 1])
-
-
-def _path_s(values: Floats, feeds: Feeds, copies: int) -> Floats:
-    """Largest sum along the paths that end with each edge, its own value included."""
-    own = values.reshape(copies, -1).T
-    sums = own.copy()
-    level = feeds.level[feeds.target]
-    order = np.argsort(level, kind="stable")
-    for pairs in np.split(order, np.flatnonzero(np.diff(level[order])) + 1):
-        target = feeds.target[pairs]
-        before = np.zeros((len(feeds.level), copies))
-        np.maximum.at(before, target, sums[feeds.source[pairs]])
-        sums[target] = own[target] + before[target]
-    return np.ascontiguousarray(sums.T).ravel()
+def _integers(values: Ints) -> object:
+    return ffi.from_buffer("int64_t[]", values)
