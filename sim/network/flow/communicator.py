@@ -47,7 +47,7 @@ class Moving(NamedTuple):
     """Flows of a phase that are under way, and what is needed to route them anew."""
 
     flows: FlowSet
-    edges: Edges
+    laid: Laid
 
 
 class Edges(NamedTuple):
@@ -59,6 +59,16 @@ class Edges(NamedTuple):
     group: Ints
     share: Floats
     level: Ints
+
+
+class Laid(NamedTuple):
+    """A phase on its channels."""
+
+    edges: Edges
+    amount: Floats
+    """Bytes of each flow."""
+    key: tuple[bytes, ...]
+    """Tells sets of edges apart."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,9 +90,7 @@ class Prepared:
 class Timed(NamedTuple):
     """A phase on its channels, ready to run: its flows, and its time beside them."""
 
-    edges: Edges
-    amount: Floats
-    """Bytes of each flow."""
+    laid: Laid
     state: bytes
     """Of the links, when it was timed."""
     prepared: Prepared
@@ -107,7 +115,7 @@ class Communicator:
         self.window = window
         self.fabric = fabric
         self._capacity = transport.cluster.capacities(transport.stack)
-        self._prepared: dict[tuple[bytes, ...], Prepared] = {}
+        self._prepared: dict[tuple[bytes, tuple[bytes, ...]], Prepared] = {}
         self._timed: WeakKeyDictionary[Phase, dict[tuple[object, ...], Timed]] = (
             WeakKeyDictionary())
         self._moving: dict[int, Moving] = {}
@@ -140,15 +148,15 @@ class Communicator:
 
         Only pipelines are announced: their edges stay the same.
         """
-        for phase, (group, _, share) in _layout(plan):
+        for phase, flows in _layout(plan):
             if phase.pipelined:
-                edges = _on_channels(phase, placement, group, share)
+                edges = _lay(phase, flows, placement).edges
                 self.transport.announce(edges.src, edges.dst, edges.channel)
 
     def _run_phase(self, phase: Phase, layout: tuple[Ints, Floats, Floats],
                    placement: Sequence[Ints], line: Timeline,
                    name: str) -> Generator[simpy.Event, None, None]:
-        timed = self._time(phase, layout, placement)
+        timed = self._time(phase, _lay(phase, layout, placement))
         yield from line.wait(timed.latency_s, "latency", name)
         yield from line.wait(timed.message_s, "message", name)
         start_s = self.env.now
@@ -158,36 +166,32 @@ class Communicator:
         yield flows.done
         line.transfer(name, start_s, flows.limits)
 
-    def _time(self, phase: Phase, layout: tuple[Ints, Floats, Floats],
-              placement: Sequence[Ints]) -> Timed:
+    def _time(self, phase: Phase, laid: Laid) -> Timed:
         """What a phase takes beside its flows: found once for each step that has it again."""
         known = self._timed.setdefault(phase, {})
-        key = (self.transport.state, *(gpus.tobytes() for gpus in placement))
+        key = (self.transport.state, laid.key)
         if key not in known:
-            known[key] = self._find_times(phase, layout, placement)
+            known[key] = self._find_times(phase, laid)
         return known[key]
 
-    def _find_times(self, phase: Phase, layout: tuple[Ints, Floats, Floats],
-                    placement: Sequence[Ints]) -> Timed:
-        group, amount, share = layout
-        edges = _on_channels(phase, placement, group, share)
-        amount = np.tile(amount / len(placement), len(placement))
-        prepared = self._prepare(edges)
+    def _find_times(self, phase: Phase, laid: Laid) -> Timed:
+        prepared = self._prepare(laid)
         if phase.feeds is None:
-            return Timed(edges, amount, self.transport.state, prepared,
+            return Timed(laid, self.transport.state, prepared,
                          float(prepared.alpha_s.max(initial=0.0)), 0.0,
-                         _message_s(prepared.message_s, edges), prepared.ceilings)
-        return Timed(edges, amount, self.transport.state, prepared, *self._pipeline(
-            phase.feeds, self.window.cut(phase), prepared, edges, amount))
+                         _message_s(prepared.message_s, laid.edges), prepared.ceilings)
+        return Timed(laid, self.transport.state, prepared, *self._pipeline(
+            phase.feeds, self.window.cut(phase), prepared, laid))
 
-    def _pipeline(self, feeds: Feeds, cut: Cut, prepared: Prepared, edges: Edges,
-                  amount: Floats) -> tuple[float, float, float, Floats]:
+    def _pipeline(self, feeds: Feeds, cut: Cut, prepared: Prepared,
+                  laid: Laid) -> tuple[float, float, float, Floats]:
         """Latency, filling and message cost of a pipeline, and ceilings that keep to its window."""
-        piece = amount / cut.pieces
-        here = piece[edges.group]
+        group = laid.edges.group
+        piece = laid.amount / cut.pieces
+        here = piece[group]
         times = phase_times(
             PieceTimes(prepared.alpha_s, prepared.message_s, here * prepared.first_s,
-                       here * prepared.steady_s), edges.group, feeds, cut, self.window.slots)
+                       here * prepared.steady_s), group, feeds, cut, self.window.slots)
         held = (times.least_s > 0) & (piece > 0)
         window = np.divide(piece, times.least_s, out=np.full(len(piece), np.inf), where=held)
         return (times.latency_s, times.filling_s, times.message_s,
@@ -196,20 +200,20 @@ class Communicator:
     def _move(self, timed: Timed) -> FlowSet:
         # Links may have changed since, so the routes are those of this moment.
         now = (timed.prepared if timed.state == self.transport.state
-               else self._prepare(timed.edges))
-        flows = self.fabric.move(now.routes, timed.amount, ceilings=timed.ceilings)
-        self._moving[flows.number] = Moving(flows, timed.edges)
+               else self._prepare(timed.laid))
+        flows = self.fabric.move(now.routes, timed.laid.amount, ceilings=timed.ceilings)
+        self._moving[flows.number] = Moving(flows, timed.laid)
         flows.done.callbacks.append(lambda _: self._forget(flows.number))
         return flows
 
     def _forget(self, number: int) -> None:
         del self._moving[number]
 
-    def _prepare(self, edges: Edges) -> Prepared:
+    def _prepare(self, laid: Laid) -> Prepared:
         """Routes of these edges, made once for each set of edges and shares and state of links."""
-        key = (self.transport.state, *(column.tobytes() for column in edges))
+        key = (self.transport.state, laid.key)
         if key not in self._prepared:
-            self._prepared[key] = self._build(edges)
+            self._prepared[key] = self._build(laid.edges)
         return self._prepared[key]
 
     def _build(self, edges: Edges) -> Prepared:
@@ -224,7 +228,7 @@ class Communicator:
     def reroute(self) -> None:
         """Route everything anew, since the state of the links has changed."""
         for moving in list(self._moving.values()):
-            fresh = self._prepare(moving.edges)
+            fresh = self._prepare(moving.laid)
             running = self.fabric.running(moving.flows)
             self.fabric.reroute(moving.flows.flows[running], fresh.routes[running])
 
@@ -256,8 +260,23 @@ def _flows_of(phase: Phase) -> tuple[Ints, Floats, Floats]:
     return group, amount, np.divide(nbytes, whole, out=np.zeros_like(nbytes), where=whole > 0)
 
 
-def _on_channels(phase: Phase, placement: Sequence[Ints], group: Ints, share: Floats) -> Edges:
+_laid: WeakKeyDictionary[Phase, dict[tuple[bytes, ...], Laid]] = WeakKeyDictionary()
+"""Phases on their channels: the next simulation has the same ones, whatever its figures are."""
+
+
+def _lay(phase: Phase, layout: tuple[Ints, Floats, Floats], placement: Sequence[Ints]) -> Laid:
     """Repeat a phase's edges on every channel, each with flows of its own."""
+    known = _laid.setdefault(phase, {})
+    where = tuple(gpus.tobytes() for gpus in placement)
+    if where not in known:
+        group, amount, share = layout
+        edges = _on_channels(phase, placement, group, share)
+        known[where] = Laid(edges, np.tile(amount / len(placement), len(placement)),
+                            tuple(column.tobytes() for column in edges))
+    return known[where]
+
+
+def _on_channels(phase: Phase, placement: Sequence[Ints], group: Ints, share: Floats) -> Edges:
     channels, edges = len(placement), len(group)
     flows = int(group.max(initial=-1)) + 1
     channel = np.repeat(np.arange(channels), edges)

@@ -30,7 +30,7 @@ CEILING: int = lib.FLUID_CEILING
 
 def _array(values: ArrayLike, dtype: Any, shape: int | None = None) -> NDArray[Any]:
     array = np.asarray(values, dtype=dtype)
-    if shape is not None:
+    if shape is not None and array.shape != (shape,):
         array = np.broadcast_to(array, (shape,))
     return np.ascontiguousarray(array)
 
