@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from max_plus import Pipe, arrivals
 
+from harp.collectives.protocol import Protocol
 from harp.collectives.registry import make_plan
 from harp.collectives.window import Window
 from sim.network.flow.collective_steps import route_over, run_steps
@@ -52,15 +53,17 @@ class Mesh:
     def paths(self, src, dst, channel=0):
         edge = np.arange(len(src))
         return Paths(edge, np.zeros(len(src), np.int64), np.ones(len(src)),
-                     self.alpha_s[src, dst], self.message_s[src, dst], self.rate[src, dst])
+                     self.alpha_s[src, dst], self.message_s[src, dst], self.rate[src, dst],
+                     np.zeros(len(src), bool))
 
 
 def fluid_s(plan, mesh, window):
     env = simpy.Environment()
-    comm = Communicator(mesh, FlowFabric(env, mesh.capacity), window)
+    comm = Communicator(mesh, FlowFabric(env, mesh.capacity))
     line = Timeline(env, lambda _: None, "collective")
     ranks = np.arange(plan.ranks)
-    env.run(env.process(comm.run(plan, [ranks], lambda _: 0.0, line)))
+    protocol = Protocol("any", 1.0, window, 1.0)
+    env.run(env.process(comm.run(plan, [ranks], lambda _: 0.0, line, protocol=protocol)))
     return env.now
 
 

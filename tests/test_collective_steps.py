@@ -54,7 +54,8 @@ class Star:
         edge = np.arange(len(src))
         return Paths(np.tile(edge, 2), np.concatenate([src, self.ranks + dst]).astype(np.int64),
                      np.ones(2 * len(edge)), self.alpha_s[src, dst],
-                     np.full(len(edge), self.message_s), np.full(len(edge), np.inf))
+                     np.full(len(edge), self.message_s), np.full(len(edge), np.inf),
+                     np.zeros(len(edge), bool))
 
 
 def phases_s(plan, transport, capacity, gpus):

@@ -67,7 +67,7 @@ def test_fp16_halves_the_values_of_topk(tmp_path):
         built = cluster(tmp_path, hosts=4, scenario={"allreduce": "light", "light": TOPK,
                                                      "fp16": fp16})
         recipe: Recipe = Run(built, built.topology.scenarios[0], 4).jobs[0].recipe
-        plan = choose_plan(recipe, 4, 10**6)
+        plan = choose_plan(recipe, 4, 10**6).plan
         return sum(int(phase.bytes_per_edge.sum()) for phase in plan.phases())
 
     assert sent(fp16=True) / sent(fp16=False) == pytest.approx(6 / 8, rel=1e-3)

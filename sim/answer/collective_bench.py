@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING
 
-import numpy as np
 import simpy
 
+from harp.collectives.protocol import SIMPLE
 from harp.collectives.registry import make_plan
 from sim.answer.scenario import Settings, token_buckets
 from sim.cluster.placement import Placement, choose_gpus, common_group, place
 from sim.network.flow.communicator import Communicator
 from sim.network.flow.fabric import FlowFabric
-from sim.network.nccl import PLANS, SIMPLE, View, choose
+from sim.network.nccl import PLANS, View, choose, chosen_plan
 from sim.network.transport import Style, Transport
 from sim.records.busbw import collective_row
 from sim.records.results import CollectiveReport
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harp.collectives.plan import Plan
+    from harp.collectives.protocol import Protocol
     from sim.cluster.cluster import Cluster
-    from sim.network.nccl import Protocol
-    from sim.records.results import CollectiveRow
     from sim.schema.parameters import HostStack
     from sim.schema.scenario import Scenario
 
@@ -85,7 +84,7 @@ def measure(cluster: Cluster, collective: str, sizes: Sequence[int], stack: str 
 
     Style (routing, channels, sockets, bond, affinity) is the scenario's (the first one's unless
     given); so is the stack unless given. ``settings`` changes figures of the stack;
-    ``algorithms`` are all those of the collective unless given.
+    ``algorithms`` are all those of the collective unless given; "nccl" is what NCCL chooses.
     """
     topology = cluster.topology
     scenario = scenario or topology.scenarios[0]
@@ -95,20 +94,22 @@ def measure(cluster: Cluster, collective: str, sizes: Sequence[int], stack: str 
                       affinity=scenario.affinity)
     group = common_group(cluster, gpus)
     timer = Timer(cluster, host_stack, scenario, placement)
-    nccl = NcclTimer(cluster, host_stack, scenario, placement)
+    view = View.of(cluster, scenario, gpus)
+    every = (*ALGORITHMS[collective], *(("nccl",) if collective in PLANS else ()))
     rows = []
-    for size in sizes:
-        for algorithm in algorithms or ALGORITHMS[collective]:
-            if algorithm in GROUPED and group == 1:
-                continue
+    for size, algorithm in product(sizes, algorithms or every):
+        if cluster.gpus == 1 or (algorithm in GROUPED and group == 1):
+            continue
+        name, told, protocol = algorithm, "", SIMPLE
+        if algorithm == "nccl":
+            choice = choose(view, collective, size)
+            name, told, protocol = "NCCL", choice.name, choice.protocol
+            plan = chosen_plan(choice, view.ranks, size, unit_bytes=UNIT_BYTES, group=group)
+        else:
             plan = make_plan(algorithm, ranks=cluster.gpus, nbytes=size, unit_bytes=UNIT_BYTES,
                              group=group)
-            seconds = timer.seconds(plan)
-            if seconds > 0:
-                rows.append(collective_row(collective, algorithm, ranks=cluster.gpus,
-                                           size_bytes=size, time_s=seconds))
-        if algorithms is None and collective in PLANS:
-            rows.append(nccl.row(collective, size))
+        rows.append(collective_row(collective, name, ranks=cluster.gpus, size_bytes=size,
+                                   time_s=timer.seconds(plan, protocol), choice=told))
     return CollectiveReport(topology.name, topology.seed, collective, cluster.gpus, "float",
                             tuple(rows))
 
@@ -117,43 +118,19 @@ class Timer:
     """Times plans one after the other on one idle cluster; bursts begin with what is left."""
 
     def __init__(self, cluster: Cluster, stack: HostStack, scenario: Scenario,
-                 placement: Placement, protocol: Protocol = SIMPLE) -> None:
+                 placement: Placement) -> None:
         self.env = simpy.Environment()
-        style = replace(Style.of(scenario, cluster.topology, stack.name),
-                        inner_latency=protocol.inner)
+        style = Style.of(scenario, cluster.topology, stack.name)
         fabric = FlowFabric(self.env, cluster.capacities(stack),
                             buckets=token_buckets(cluster))
-        self._comm = Communicator(Transport(cluster, stack, style), fabric, protocol.window)
+        self._comm = Communicator(Transport(cluster, stack, style), fabric)
         self._placement = placement
         self._line = Timeline(self.env, lambda _: None, "collective")
 
-    def seconds(self, plan: Plan) -> float:
+    def seconds(self, plan: Plan, protocol: Protocol = SIMPLE) -> float:
         """Time of one run of ``plan``."""
         start_s = self.env.now
-        run = self._comm.run(plan, self._placement.of(plan.name), lambda _: 0.0, self._line)
+        run = self._comm.run(plan, self._placement.of(plan.name), lambda _: 0.0, self._line,
+                             protocol=protocol)
         self.env.run(self.env.process(run))
         return float(self.env.now - start_s)
-
-
-class NcclTimer:
-    """Times what NCCL would choose: its algorithm with the slots and wire bytes of its protocol."""
-
-    def __init__(self, cluster: Cluster, stack: HostStack, scenario: Scenario,
-                 placement: Placement) -> None:
-        self._view = View.of(cluster, scenario)
-        self._group = common_group(cluster, np.arange(cluster.gpus))
-        self._parts = cluster, stack, scenario, placement
-        self._timers: dict[str, Timer] = {}
-
-    def row(self, collective: str, size: int) -> CollectiveRow:
-        """The row of one size."""
-        choice = choose(self._view, collective, size)
-        if choice.protocol.name not in self._timers:
-            self._timers[choice.protocol.name] = Timer(*self._parts, choice.protocol)
-        wire = max(round(size * choice.protocol.wire / UNIT_BYTES), 1) * UNIT_BYTES
-        plan = make_plan(choice.plan, ranks=self._view.ranks, nbytes=wire, unit_bytes=UNIT_BYTES,
-                         group=self._group, chunk_bytes=choice.protocol.window.slot_bytes)
-        name = choice.plan if collective == "allreduce" else "ring"
-        return collective_row(collective, "NCCL", ranks=self._view.ranks, size_bytes=size,
-                              time_s=self._timers[choice.protocol.name].seconds(plan),
-                              choice=f"{name} {choice.protocol.name}")

@@ -18,6 +18,7 @@ from sim.network.flow.communicator import Communicator
 from sim.network.flow.fabric import FlowFabric, TokenBucket
 from sim.network.flow.limits import name_limits
 from sim.network.links import LinkRecorder
+from sim.network.nccl import View
 from sim.network.planned import MOST
 from sim.network.transport import CutOffError, Style, Transport
 from sim.records.results import Expectation, ScenarioResult, Span
@@ -35,7 +36,7 @@ from sim.step.compute import plan_pass
 from sim.step.critical_path import mean_path
 from sim.step.exposure import mean_breakdown
 from sim.step.faults import Struck, check_links, strike
-from sim.step.recipe import FP16_BYTES, FP32_BYTES, Recipe
+from sim.step.recipe import FP16_BYTES, FP32_BYTES, Recipe, Views
 from sim.step.train import Job
 from sim.workloads.models import get_model
 
@@ -171,6 +172,7 @@ class Run:
         return Recipe(
             model=get_model(workload.model), batch=workload.batch,
             costs=self.settings.framework(topology, framework), allreduce=scenario.allreduce,
+            views=self._views(gpus) if scenario.allreduce == "nccl" else None,
             light=light, group=group or host_group, host_group=host_group, fp16=scenario.fp16,
             gradient_bytes=FP16_BYTES if workload.precision == "fp16" else FP32_BYTES,
             fusion=rule, threshold_bytes=scenario.fusion.threshold_bytes(rule),
@@ -178,6 +180,11 @@ class Run:
             streams=scenario.streams, alltoall=scenario.alltoall,
             placement=place(self.cluster, gpus, channel_count(topology, scenario),
                             affinity=scenario.affinity))
+
+    def _views(self, gpus: NDArray[np.int64]) -> Views:
+        tensor = self.scenario.tensor
+        return Views(*(View.of(self.cluster, self.scenario, some)
+                       for some in (gpus[::tensor], gpus[:tensor])))
 
     def _faults(self) -> list[simpy.Process]:
         check_links(self.cluster)

@@ -5,9 +5,6 @@ NCCL predicts latency + bytes / rate for each algorithm and protocol and takes t
 search.cc, NVIDIA/nccl 2.19 to 2.23. The model knows rings and trees; on NVSwitch with SHARP, and
 with one GPU a host for all-gather, NCCL has others, which are left out.
 
-Protocols differ in how a receiver learns that data is there. LL sends 8 bytes of flags with 8 of
-data, LL128 8 with 120; both save the synchronisation of Simple, hence time a hop inside a host.
-
 The rate that NCCL assumes is not the one that the simulator finds: NCCL reads a NIC's rate from its
 driver, and takes a virtual one that gives none for 10 Gb/s.
 """
@@ -18,10 +15,16 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from harp.collectives.window import Window
+import numpy as np
+
+from harp.collectives.protocol import LL128, PROTOCOLS, Protocol
+from harp.collectives.registry import make_plan
 from sim.schema.channels import channel_count, is_hopper, rings_of
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from harp.collectives.plan import Plan
     from sim.cluster.cluster import Cluster
     from sim.schema.scenario import Scenario
 
@@ -29,25 +32,6 @@ PLANS = {"allreduce": ("tree", "ring"), "reduce-scatter": ("reduce-scatter",),
          "allgather": ("allgather",)}
 """Plans that NCCL chooses between for each collective that it tunes."""
 
-
-@dataclass(frozen=True)
-class Protocol:
-    """A protocol: bytes on the wire for each of data, slots, and latency inside a host.
-
-    Sizes of slots: NCCL_LL_LINES_PER_THREAD and the like in src/include/device.h.
-    """
-
-    name: str
-    wire: float
-    window: Window
-    inner: float
-    """Latency of a hop over NVLink, as a share of Simple's (3.4 us)."""
-
-
-LL = Protocol("LL", 2.0, Window(8, 64 << 10), 0.6 / 3.4)
-LL128 = Protocol("LL128", 128 / 120, Window(8, 614_400), 1.9 / 3.4)
-SIMPLE = Protocol("Simple", 1.0, Window(8, 512 << 10), 1.0)
-PROTOCOLS = (LL, LL128, SIMPLE)
 
 # Latencies in us, by protocol in the order of PROTOCOLS; rates in GB/s.
 _BASE = {"tree": (6.8, 14.0, 0.0), "ring": (6.6, 14.0, 8.4)}
@@ -68,6 +52,9 @@ _TREE_FACTOR = (
     (1, 1, 1, 1, 1, .9, .8, .8, .8, .7, .6, .6, .6, .6, .6, .6, .8, .9, .9, .9, .9, 1, 1),
     (.9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5, .5, .5, .5, .6, .7, .8, .7, .7, .8, .9, .9))
 _UNKNOWN_BPS = 10e9
+_NVLINK_BPS = 160e9
+"""Of one NVLink of Volta to Hopper (SM70_NVLINK_BW and the like in src/graph/topo.h); in a host the
+search finds a ring for each."""
 _PLATEAU = (1.9, 1.4, 1.4)
 """By how much a ring's latency grows beyond short messages, by generation."""
 
@@ -79,10 +66,15 @@ class Choice(NamedTuple):
     protocol: Protocol
     predicted_s: float
 
+    @property
+    def name(self) -> str:
+        """Algorithm and protocol, as NCCL's log has them."""
+        return f"{'tree' if self.plan == 'tree' else 'ring'} {self.protocol.name}"
+
 
 @dataclass(frozen=True)
 class View:
-    """A communicator over all GPUs of a cluster, as NCCL's model sees it."""
+    """A communicator as NCCL's model sees it."""
 
     ranks: int
     hosts: int
@@ -90,7 +82,7 @@ class View:
     """0: Volta and older, 1: Ampere, 2: Hopper and later."""
     nvlink: bool
     rings: int
-    """Rings that the search finds, one a NIC."""
+    """Rings that the search finds, one a NIC or, in one host, an NVLink."""
     speed: float
     """GB/s of one of them."""
     channels: int
@@ -98,21 +90,25 @@ class View:
     """Whether NCCL trusts LL128 here."""
 
     @classmethod
-    def of(cls, cluster: Cluster, scenario: Scenario) -> View:
-        """See a cluster whose hosts are alike; of others, what the first one is."""
-        topology, group = cluster.topology, cluster.topology.hosts[0]
+    def of(cls, cluster: Cluster, scenario: Scenario, gpus: NDArray[np.int64]) -> View:
+        """See GPUs of a cluster whose hosts are alike; of others, what the first GPU's host is."""
+        topology = cluster.topology
+        hosts = len(np.unique(cluster.host[gpus]))
+        groups = [group for group in topology.hosts for _ in range(group.count)]
+        group = groups[cluster.host[gpus[0]]]
         model, nvlink = group.gpus.model, group.nvlink is not None
         generation = 2 if is_hopper(group) else int(bool(re.search(r"\bA\d{2,3}", model)))
         known = topology.vpc is None and group.nics[0].driver == "other"
         bps = min(nic.rate for nic in group.nics) if known else _UNKNOWN_BPS
         rings = rings_of(topology)
-        if cluster.hosts == 1:
+        if hosts == 1:
             link = group.nvlink if group.nvlink is not None else group.pcie_link
-            bps, rings = link.rate, 1
+            bps, rings = link.rate, max(1, round(link.rate / _NVLINK_BPS))
+            bps /= rings
         trusted = generation == 2 or re.search(r"\b(V100|A100|A800|A30)\b", model) is not None
-        near = cluster.hosts == 1 or topology.vpc is None
-        return cls(cluster.gpus, cluster.hosts, generation, nvlink, rings,
-                   _listed(bps / 8e9, generation) if cluster.hosts > 1 else bps / 8e9,
+        near = hosts == 1 or topology.vpc is None
+        return cls(len(gpus), hosts, generation, nvlink, rings,
+                   _listed(bps / 8e9, generation) if hosts > 1 else bps / 8e9,
                    channel_count(topology, scenario), trusted and nvlink and near)
 
 
@@ -122,11 +118,27 @@ def _listed(rate: float, generation: int) -> float:
     return float(next((speed for speed in speeds if speed <= rate), speeds[-1]))
 
 
+def _doubled(speed: float, generation: int) -> float:
+    """The least listed speed of twice ``speed``: what the search gives a tree inside its hosts.
+
+    Of two hosts each has one child at most, so NCCL takes that for the rate of the whole tree.
+    """
+    speeds = _SPEEDS_HOPPER if generation == 2 else _SPEEDS
+    return float(next((listed for listed in reversed(speeds) if listed >= 2 * speed), speeds[0]))
+
+
 def choose(view: View, collective: str, nbytes: int) -> Choice:
     """What NCCL runs for a collective of `PLANS` of so many bytes."""
     return min((Choice(plan, protocol, predict_s(view, collective, plan, column, nbytes))
                 for plan in PLANS[collective] for column, protocol in enumerate(PROTOCOLS)
                 if protocol is not LL128 or view.ll128), key=lambda choice: choice.predicted_s)
+
+
+def chosen_plan(choice: Choice, ranks: int, nbytes: int, *, unit_bytes: int, group: int) -> Plan:
+    """The plan of a choice for ``nbytes`` of data, in the bytes and pieces of its protocol."""
+    return make_plan(choice.plan, ranks=ranks, unit_bytes=unit_bytes, group=group,
+                     nbytes=choice.protocol.wire_bytes(nbytes, unit_bytes),
+                     chunk_bytes=choice.protocol.window.slot_bytes)
 
 
 def predict_s(view: View, collective: str, plan: str, column: int, nbytes: int) -> float:
@@ -148,9 +160,11 @@ def predict_s(view: View, collective: str, plan: str, column: int, nbytes: int) 
 
 def _rate(view: View, algorithm: str, column: int) -> float:
     """GB/s that NCCL expects on the bus."""
-    scale = min(view.hosts, 3) - 1
+    scale, alone = min(view.hosts, 3) - 1, view.ranks == view.hosts
     rate, ll_row = view.rings * view.speed, view.generation if view.hosts == 1 else 0
     if algorithm == "tree":
+        if view.hosts == 2:
+            rate = view.rings * _doubled(view.speed, view.generation)
         rate = min(rate * 0.92, view.rings * _TREE_MOST[view.generation][scale])
     if column == 0:
         share = 0.5 if algorithm == "ring" else 1 / 3.8
@@ -158,8 +172,10 @@ def _rate(view: View, algorithm: str, column: int) -> float:
     if column == 1:
         one_host_tree = algorithm == "tree" and view.hosts == 1
         share = 7 / 9 if one_host_tree else 0.92 if algorithm == "ring" else 120 / 128
+        if algorithm == "ring" and alone:
+            share = 0.7
         rate = min(rate * share, view.rings * _LL128_MOST[algorithm][view.generation][scale])
-    return rate * (0.85 if algorithm == "tree" and view.generation == 2 else 1.0)
+    return rate * (0.85 if algorithm == "tree" and (view.generation == 2 or alone) else 1.0)
 
 
 def _hops_us(view: View, algorithm: str, column: int) -> tuple[float, float]:

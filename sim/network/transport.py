@@ -75,7 +75,8 @@ class Paths:
     """What each of n edges uses, as rows (edge, resource, units of it per payload byte).
 
     ``alpha_s``: latency of one message before its first byte counts; ``message_s``: the stacks'
-    cost of one message; ``ceiling``: payload bytes/s that an edge never exceeds.
+    cost of one message; ``ceiling``: payload bytes/s that an edge never exceeds; ``inner``: whether
+    it stays inside a host.
     """
 
     edge: Ints
@@ -84,6 +85,7 @@ class Paths:
     alpha_s: Floats
     message_s: Floats
     ceiling: Floats
+    inner: NDArray[np.bool_]
 
     @property
     def edges(self) -> int:
@@ -135,8 +137,6 @@ class Style:
     """Threads of each connection; where 0, the process's own thread moves its bytes."""
     bond: str | None = None
     """Overrides the bonds of the NICs."""
-    inner_latency: float = 1.0
-    """Latency inside a host, as a share of the file's; NCCL's protocols differ in it."""
 
     @classmethod
     def of(cls, scenario: Scenario, topology: Topology, stack: str | None = None) -> Style:
@@ -222,7 +222,7 @@ class Transport:
         resource = np.concatenate([row[1] for row in rows])
         coefficient = np.concatenate([np.broadcast_to(np.asarray(row[2], np.float64), len(row[0]))
                                       for row in rows])
-        return Paths(edge, resource, coefficient, alpha_s, message_s, ceiling)
+        return Paths(edge, resource, coefficient, alpha_s, message_s, ceiling, inner)
 
     def _inside(self, edge: Ints, src: Ints, dst: Ints,
                 rows: list[tuple[Ints, Ints, ArrayLike]], alpha_s: Floats) -> None:
@@ -241,8 +241,8 @@ class Transport:
             kind = "nvlink" if has else "pcie"
             rows.append((some, cluster.blocks[f"{kind}_out"][src[some]], 1.0))
             rows.append((some, cluster.blocks[f"{kind}_in"][dst[some]], 1.0))
-        alpha_s[edge] = self.style.inner_latency * np.where(
-            cluster.has_nvlink[host], cluster.nvlink_latency_s[host], cluster.pcie_latency_s[host])
+        alpha_s[edge] = np.where(cluster.has_nvlink[host], cluster.nvlink_latency_s[host],
+                                 cluster.pcie_latency_s[host])
 
     def _between(self, edge: Ints, src: Ints, dst: Ints, *, channel: Ints,
                  rows: list[tuple[Ints, Ints, ArrayLike]], alpha_s: Floats) -> None:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from sim.records.results import CollectiveReport, CollectiveRow
 
+LIMITS = ("NCCL chooses here between rings and trees; NVLS, CollNet and PAT, which it may prefer "
+          "on NVSwitch, with SHARP and with one GPU a host, are not modelled.")
+"""What the rows of NCCL leave out."""
 _REDUCE = ("allreduce", "reducescatter", "reduce")
 _FIXED_WIDTH = 48
 """Character cells that size, count, type and redop take at least, with the gaps after them."""
@@ -45,6 +48,8 @@ def print_collective(report: CollectiveReport, *, console: Console | None = None
         if not console.is_terminal:
             console.width = max(console.width, _width(wide))
         show(console, grid(wide))
+    if any(row.choice for row in report.rows):
+        show(console, Text(LIMITS, style="dim"))
 
 
 def _best(report: CollectiveReport) -> dict[int, float]:

@@ -123,16 +123,17 @@ def _parallel(topology: Topology, scenario: Scenario, path: Path) -> Iterator[Pr
     """How the model is split fits the model, the hosts, and the algorithm that averages it."""
     from sim.workloads.models import MODELS, get_model
 
-    if scenario.parallel == "fsdp" and (scenario.tensor > 1 or scenario.allreduce != "ring"):
+    if scenario.parallel == "fsdp" and (
+            scenario.tensor > 1 or scenario.allreduce not in ("nccl", "ring")):
         key = "tensor" if scenario.tensor > 1 else "allreduce"
         yield Problem("has no meaning with parallel: fsdp, which gathers and scatters by rings",
                       path=(*path, key), at_key=True, allowed="parallel: data beside it")
     if scenario.tensor == 1:
         return
-    if scenario.allreduce not in ("ring", "tree"):
+    if scenario.allreduce not in ("nccl", "ring", "tree"):
         yield Problem(f"'{scenario.allreduce}' averages hosts, and tensor: {scenario.tensor} "
                       "leaves no whole host to average", path=(*path, "allreduce"),
-                      found=scenario.allreduce, allowed="ring or tree beside tensor")
+                      found=scenario.allreduce, allowed="nccl, ring or tree beside tensor")
     sizes = {group.gpus.count for group in topology.hosts} | {
         gpus for _, gpus in topology.rows(scenario)}
     if any(size % scenario.tensor for size in sizes):

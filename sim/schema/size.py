@@ -116,12 +116,12 @@ def _too_many(topology: Topology, scenario: Scenario, job: str | None,
 def _averaging(scenario: Scenario, hosts: int, gpus: int, sockets: int) -> int:
     """Flows of a channel when gradients are averaged: between hosts each edge has its sockets.
 
-    A ring leaves each host once, a tree has two edges a GPU, and in what else is in use each GPU
-    sends one message.
+    A ring leaves each host once, a tree has two edges a GPU, NCCL may choose either, and in what
+    else is in use each GPU sends one message.
     """
     if hosts == 1:
         return gpus
-    edges = {"ring": hosts, "tree": 2 * gpus}.get(scenario.allreduce, gpus)
+    edges = {"ring": hosts, "tree": 2 * gpus, "nccl": 2 * gpus}.get(scenario.allreduce, gpus)
     return max(edges * sockets, gpus)
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from harp.collectives.protocol import SIMPLE
 from harp.collectives.registry import make_plan
+from sim.network.nccl import choose, chosen_plan
 
 if TYPE_CHECKING:
     from fractions import Fraction
 
     from harp.collectives.plan import Plan
+    from harp.collectives.protocol import Protocol
     from harp.lightcc.settings import LightSettings
     from sim.cluster.placement import Placement
+    from sim.network.nccl import View
     from sim.schema.parameters import FrameworkCosts
     from sim.workloads.models import Model
 
@@ -24,6 +28,22 @@ ALLTOALL_PLANS = {"direct": "alltoall", "hierarchical": "hierarchical-alltoall"}
 """Plan of each way in which experts exchange activations."""
 
 
+class Chosen(NamedTuple):
+    """How a buffer travels."""
+
+    plan: Plan
+    protocol: Protocol = SIMPLE
+
+
+class Views(NamedTuple):
+    """A job's communicators as NCCL sees them."""
+
+    average: View
+    """The ranks that average: all, or one of each tensor-parallel group."""
+    reduce: View
+    """A tensor-parallel group."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """What a job trains and how its gradients travel."""
@@ -32,6 +52,8 @@ class Recipe:
     batch: int
     costs: FrameworkCosts
     allreduce: str = "ring"
+    views: Views | None = None
+    """What NCCL chooses by, for ``allreduce: nccl``; else plans run with Simple."""
     light: LightSettings | None = None
     group: int = 1
     """Ranks of a group of the 2D algorithms."""
@@ -56,21 +78,24 @@ class Recipe:
     """Where ranks lie; None for a job of one GPU."""
 
 
-def choose_plan(recipe: Recipe, ranks: int, elements: int) -> Plan:
+def choose_plan(recipe: Recipe, ranks: int, elements: int) -> Chosen:
     """The plan that averages ``elements`` gradient elements over ``ranks`` ranks."""
     unit = FP16_BYTES if recipe.fp16 else recipe.gradient_bytes
     name, group = recipe.allreduce, recipe.group
+    each = recipe.host_group // recipe.tensor
+    if recipe.views is not None:
+        return _nccls(recipe.views.average, "allreduce", elements * unit, unit, each)
     ratio: float | Fraction = 1.0
     value_bytes = unit
     if name == "tree":
-        group = recipe.host_group
+        group = each
     if name == "light":
         assert recipe.light is not None
         choice = recipe.light.choose(elements * recipe.gradient_bytes)
         name, group, ratio = LIGHT_PLANS[choice.algorithm], choice.intra_size, choice.ratio
         value_bytes = FP16_BYTES if choice.fp16 or unit == FP16_BYTES else FP32_BYTES
-    return _made(name, ranks=ranks, nbytes=elements * unit, unit_bytes=unit,
-                 group=min(group, ranks), ratio=float(ratio), value_bytes=value_bytes)
+    return Chosen(_made(name, ranks=ranks, nbytes=elements * unit, unit_bytes=unit,
+                        group=min(group, ranks), ratio=float(ratio), value_bytes=value_bytes))
 
 
 def exchange_plan(recipe: Recipe, ranks: int, nbytes: int) -> Plan:
@@ -79,17 +104,31 @@ def exchange_plan(recipe: Recipe, ranks: int, nbytes: int) -> Plan:
                  unit_bytes=recipe.gradient_bytes, group=recipe.host_group)
 
 
-def share_plan(recipe: Recipe, collective: str, ranks: int, elements: int) -> Plan:
+def share_plan(recipe: Recipe, collective: str, ranks: int, elements: int) -> Chosen:
     """The ring by which ``elements`` parameters are gathered (allgather) or reduce-scattered."""
-    return _made(collective, ranks=ranks, nbytes=elements * recipe.gradient_bytes,
-                 unit_bytes=recipe.gradient_bytes, group=1)
+    unit = recipe.gradient_bytes
+    if recipe.views is not None:
+        return _nccls(recipe.views.average, collective, elements * unit, unit, 1)
+    return Chosen(_made(collective, ranks=ranks, nbytes=elements * unit, unit_bytes=unit, group=1))
 
 
-def reduce_plan(recipe: Recipe, nbytes: int) -> Plan:
-    """The ring by which a tensor-parallel group adds up ``nbytes`` bytes of activations."""
-    return _made("ring", ranks=recipe.tensor, nbytes=nbytes, unit_bytes=recipe.gradient_bytes,
-                 group=1)
+def reduce_plan(recipe: Recipe, nbytes: int) -> Chosen:
+    """How a tensor-parallel group adds up ``nbytes`` bytes of activations."""
+    unit = recipe.gradient_bytes
+    if recipe.views is not None:
+        return _nccls(recipe.views.reduce, "allreduce", nbytes, unit, recipe.tensor)
+    return Chosen(_made("ring", ranks=recipe.tensor, nbytes=nbytes, unit_bytes=unit, group=1))
 
 
 _made = lru_cache(maxsize=256)(make_plan)
 """Plans of the steps and simulations before, which ask for the same ones."""
+
+
+@lru_cache(maxsize=256)
+def _nccls(view: View, collective: str, nbytes: int, unit_bytes: int, group: int) -> Chosen:
+    """What NCCL runs; where there is nobody to talk to, a plan without steps."""
+    if view.ranks == 1:
+        return Chosen(_made("ring", ranks=1, nbytes=nbytes, unit_bytes=unit_bytes, group=1))
+    choice = choose(view, collective, nbytes)
+    return Chosen(chosen_plan(choice, view.ranks, nbytes, unit_bytes=unit_bytes, group=group),
+                  choice.protocol)

@@ -42,12 +42,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harp.collectives.ir import LocalCost
-    from harp.collectives.plan import Plan
     from sim.network.flow.communicator import Communicator
     from sim.records.results import Limit
     from sim.step.compute import Pass
     from sim.step.graph import Graph, Operation
-    from sim.step.recipe import Recipe
+    from sim.step.recipe import Chosen, Recipe
 
     Ints = NDArray[np.int64]
     Process = Generator[simpy.Event, Any, None]
@@ -205,20 +204,21 @@ class Job:
     def _reduce(self, operation: Operation) -> Process:
         """Allreduce of activations in the groups of the first host; those of others do the same."""
         line = Timeline(self.env, self.record, self._exchange_track)
-        plan = reduce_plan(self.recipe, operation.size)
+        chosen = reduce_plan(self.recipe, operation.size)
         tensor, host = self.recipe.tensor, self.recipe.host_group
         groups = [[gpus[first:first + tensor] for gpus in self.placement("2d")]
                   for first in range(0, host, tensor)]
-        yield from self._run_groups(plan, groups, line, operation.name)
+        yield from self._run_groups(chosen, groups, line, operation.name)
 
-    def _run_groups(self, plan: Plan, groups: Sequence[Sequence[Ints]], line: Timeline,
+    def _run_groups(self, chosen: Chosen, groups: Sequence[Sequence[Ints]], line: Timeline,
                     label: str) -> Process:
         """Run a plan in several groups of ranks at once; the timeline shows the first."""
         assert self.comm is not None
         quiet = Timeline(self.env, lambda _: None, line.track)
         yield self.env.all_of([
-            self.env.process(self.comm.run(plan, group, self._local_s, quiet if number else line,
-                                           label)) for number, group in enumerate(groups)])
+            self.env.process(self.comm.run(
+                chosen.plan, group, self._local_s, quiet if number else line, label,
+                chosen.protocol)) for number, group in enumerate(groups)])
 
     def _beside(self, number: int, operation: Operation,
                 done: Mapping[int, simpy.Event]) -> Process:
@@ -243,8 +243,9 @@ class Job:
         if operation.kind == "average":
             yield from self._average(operation, line)
         else:
-            plan = share_plan(self.recipe, SHARES[operation.kind], self.gpus, operation.size)
-            yield from self.comm.run(plan, self.placement(plan.name), self._local_s, line, label)
+            chosen = share_plan(self.recipe, SHARES[operation.kind], self.gpus, operation.size)
+            yield from self.comm.run(chosen.plan, self.placement(chosen.plan.name),
+                                     self._local_s, line, label, chosen.protocol)
         self._count_running(-1)
         yield self._streams.put(stream)
         if number in done:
@@ -254,13 +255,10 @@ class Job:
         """Average gradients over the replicas; GPUs of a tensor-parallel group have shares."""
         assert self.comm is not None
         tensor = self.recipe.tensor
-        plan = choose_plan(self.recipe, self.replicas, -(-operation.size // tensor))
-        placement = self.placement(plan.name)
-        if tensor == 1:
-            yield from self.comm.run(plan, placement, self._local_s, line, operation.name)
-        else:
-            groups = [[gpus[first::tensor] for gpus in placement] for first in range(tensor)]
-            yield from self._run_groups(plan, groups, line, operation.name)
+        chosen = choose_plan(self.recipe, self.replicas, -(-operation.size // tensor))
+        placement = self.placement(chosen.plan.name)
+        groups = [[gpus[first::tensor] for gpus in placement] for first in range(tensor)]
+        yield from self._run_groups(chosen, groups, line, operation.name)
 
     def announce(self) -> None:
         """Announce the flows of the largest average, for ``routing: plan``."""
@@ -268,7 +266,7 @@ class Job:
         if self.comm is None or not elements:
             return
         tensor = self.recipe.tensor
-        plan = choose_plan(self.recipe, self.replicas, -(-elements // tensor))
+        plan = choose_plan(self.recipe, self.replicas, -(-elements // tensor)).plan
         for first in range(tensor):
             self.comm.announce(plan, [gpus[first::tensor] for gpus in self.placement(plan.name)])
 

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from harp.collectives.window import NCCL_WINDOW
+from harp.collectives.protocol import SIMPLE
 from sim.network.flow.pipeline import PieceTimes, phase_times
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     import simpy
     from numpy.typing import NDArray
 
-    from harp.collectives.ir import Feeds, LocalCost, Phase
+    from harp.collectives.ir import LocalCost, Phase
     from harp.collectives.plan import Plan
-    from harp.collectives.window import Cut, Window
+    from harp.collectives.protocol import Protocol
     from sim.network.flow.fabric import FlowFabric, FlowSet
     from sim.network.transport import Paths, Transport
     from sim.records.timeline import Timeline
@@ -79,6 +79,8 @@ class Prepared:
     ceilings: Floats
     alpha_s: Floats
     """Latency of each edge."""
+    inner: NDArray[np.bool_]
+    """Whether it stays inside a host, where protocols differ in latency."""
     message_s: Floats
     """The stack's cost of a message on each edge."""
     first_s: Floats
@@ -106,13 +108,10 @@ class Communicator:
     Args:
         transport: paths of messages.
         fabric: where flows run.
-        window: slots of each edge of a pipeline.
     """
 
-    def __init__(self, transport: Transport, fabric: FlowFabric,
-                 window: Window = NCCL_WINDOW) -> None:
+    def __init__(self, transport: Transport, fabric: FlowFabric) -> None:
         self.transport = transport
-        self.window = window
         self.fabric = fabric
         self._capacity = transport.cluster.capacities(transport.stack)
         self._prepared: dict[tuple[bytes, tuple[bytes, ...]], Prepared] = {}
@@ -126,7 +125,8 @@ class Communicator:
         return self.fabric.env
 
     def run(self, plan: Plan, placement: Sequence[Ints], local_s: Callable[[LocalCost], float],
-            line: Timeline, label: str = "") -> Generator[simpy.Event, None, None]:
+            line: Timeline, label: str = "",
+            protocol: Protocol = SIMPLE) -> Generator[simpy.Event, None, None]:
         """Run a plan as a simpy process.
 
         Args:
@@ -135,13 +135,15 @@ class Communicator:
             local_s: gives the time of a GPU's own work.
             line: where it stands in the timeline.
             label: what the timeline calls it.
+            protocol: how pieces are cut and told; the plan's bytes are those on the wire.
         """
         for phase, flows in _layout(plan):
             name = f"{label} {phase.label}".strip()
             if phase.local is not None:
                 yield from line.wait(local_s(phase.local), "selection", name)
             else:
-                yield from self._run_phase(phase, flows, placement, line, name)
+                timed = self._time(phase, _lay(phase, flows, placement), protocol)
+                yield from self._run_phase(timed, line, name)
 
     def announce(self, plan: Plan, placement: Sequence[Ints]) -> None:
         """Say that a plan will run, so that paths are planned for it and for what others announce.
@@ -153,10 +155,8 @@ class Communicator:
                 edges = _lay(phase, flows, placement).edges
                 self.transport.announce(edges.src, edges.dst, edges.channel)
 
-    def _run_phase(self, phase: Phase, layout: tuple[Ints, Floats, Floats],
-                   placement: Sequence[Ints], line: Timeline,
+    def _run_phase(self, timed: Timed, line: Timeline,
                    name: str) -> Generator[simpy.Event, None, None]:
-        timed = self._time(phase, _lay(phase, layout, placement))
         yield from line.wait(timed.latency_s, "latency", name)
         yield from line.wait(timed.message_s, "message", name)
         start_s = self.env.now
@@ -166,36 +166,30 @@ class Communicator:
         yield flows.done
         line.transfer(name, start_s, flows.limits)
 
-    def _time(self, phase: Phase, laid: Laid) -> Timed:
+    def _time(self, phase: Phase, laid: Laid, protocol: Protocol) -> Timed:
         """What a phase takes beside its flows: found once for each step that has it again."""
         known = self._timed.setdefault(phase, {})
-        key = (self.transport.state, laid.key)
+        key = (self.transport.state, protocol, laid.key)
         if key not in known:
-            known[key] = self._find_times(phase, laid)
+            known[key] = self._find_times(phase, laid, protocol)
         return known[key]
 
-    def _find_times(self, phase: Phase, laid: Laid) -> Timed:
-        prepared = self._prepare(laid)
+    def _find_times(self, phase: Phase, laid: Laid, protocol: Protocol) -> Timed:
+        prepared, group = self._prepare(laid), laid.edges.group
+        alpha_s = np.where(prepared.inner, protocol.inner, 1.0) * prepared.alpha_s
         if phase.feeds is None:
-            return Timed(laid, self.transport.state, prepared,
-                         float(prepared.alpha_s.max(initial=0.0)), 0.0,
-                         _message_s(prepared.message_s, laid.edges), prepared.ceilings)
-        return Timed(laid, self.transport.state, prepared, *self._pipeline(
-            phase.feeds, self.window.cut(phase), prepared, laid))
-
-    def _pipeline(self, feeds: Feeds, cut: Cut, prepared: Prepared,
-                  laid: Laid) -> tuple[float, float, float, Floats]:
-        """Latency, filling and message cost of a pipeline, and ceilings that keep to its window."""
-        group = laid.edges.group
+            return Timed(laid, self.transport.state, prepared, float(alpha_s.max(initial=0.0)),
+                         0.0, _message_s(prepared.message_s, laid.edges), prepared.ceilings)
+        cut = protocol.window.cut(phase)
         piece = laid.amount / cut.pieces
         here = piece[group]
-        times = phase_times(
-            PieceTimes(prepared.alpha_s, prepared.message_s, here * prepared.first_s,
-                       here * prepared.steady_s), group, feeds, cut, self.window.slots)
+        pieces = PieceTimes(alpha_s, prepared.message_s, here * prepared.first_s,
+                            here * prepared.steady_s)
+        times = phase_times(pieces, group, phase.feeds, cut, protocol.window.slots)
         held = (times.least_s > 0) & (piece > 0)
         window = np.divide(piece, times.least_s, out=np.full(len(piece), np.inf), where=held)
-        return (times.latency_s, times.filling_s, times.message_s,
-                np.minimum(prepared.ceilings, window))
+        return Timed(laid, self.transport.state, prepared, times.latency_s, times.filling_s,
+                     times.message_s, np.minimum(prepared.ceilings, window))
 
     def _move(self, timed: Timed) -> FlowSet:
         # Links may have changed since, so the routes are those of this moment.
@@ -221,7 +215,8 @@ class Communicator:
         ptr, resource, coefficient = paths.footprints(edges.group, edges.share)
         first = self.fabric.net.add_routes(ptr, resource, coefficient)
         return Prepared(np.arange(first, first + len(ptr) - 1),
-                        _ceilings(paths, edges.group, edges.share), paths.alpha_s, paths.message_s,
+                        _ceilings(paths, edges.group, edges.share), paths.alpha_s, paths.inner,
+                        paths.message_s,
                         paths.shared_s(self._capacity, edges.share, edges.level),
                         paths.shared_s(self._capacity, edges.share))
 

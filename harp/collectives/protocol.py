@@ -1,0 +1,34 @@
+"""NCCL's protocols: how a receiver learns that data is there, and what that costs.
+
+LL sends 8 bytes of flags with 8 of data, LL128 8 with 120. Both save the synchronisation of Simple,
+hence time on each hop inside a host, and pay with bytes. Slots are those of src/include/device.h
+(NCCL_LL_LINES_PER_THREAD and the like), latencies those of src/graph/tuning.cc, NVIDIA/nccl 2.19 to
+2.23.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harp.collectives.window import NCCL_WINDOW, Window
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A protocol: bytes on the wire for each of data, slots, and latency inside a host."""
+
+    name: str
+    wire: float
+    window: Window
+    inner: float
+    """Latency of a hop over NVLink, as a share of Simple's (3.4 us)."""
+
+    def wire_bytes(self, nbytes: int, unit_bytes: int) -> int:
+        """Bytes that ``nbytes`` of data make on the wire, in whole elements."""
+        return max(round(nbytes * self.wire / unit_bytes), min(nbytes, 1)) * unit_bytes
+
+
+LL = Protocol("LL", 2.0, Window(8, 64 << 10), 0.6 / 3.4)
+LL128 = Protocol("LL128", 128 / 120, Window(8, 614_400), 1.9 / 3.4)
+SIMPLE = Protocol("Simple", 1.0, NCCL_WINDOW, 1.0)
+PROTOCOLS = (LL, LL128, SIMPLE)
