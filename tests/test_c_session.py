@@ -10,7 +10,7 @@ PAIR = "tests/c/session_pair.c"
 
 
 @pytest.mark.parametrize("name", ["session_stream", "session_paths", "session_pmtu", "session_ack",
-                                  "session_end", "session_laps"])
+                                  "session_end", "session_laps", "session_memory"])
 def test_two_sessions(name, tmp_path):
     run(build(tmp_path / name, [f"tests/c/test_{name}.c", PAIR, *session_sources()]))
 

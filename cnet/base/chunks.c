@@ -5,7 +5,7 @@
 
 static uint64_t *word_of(const struct harp_chunks *chunks, uint32_t chunk)
 {
-    return &chunks->ring[chunk / 64 % HARP_CHUNK_WORDS];
+    return &chunks->ring[harp_chunks_word(chunks, chunk)];
 }
 
 static uint64_t bit_of(uint32_t chunk)
@@ -13,9 +13,9 @@ static uint64_t bit_of(uint32_t chunk)
     return UINT64_C(1) << chunk % 64;
 }
 
-void harp_chunks_init(struct harp_chunks *chunks, uint64_t *ring)
+void harp_chunks_init(struct harp_chunks *chunks, uint64_t *ring, uint16_t words)
 {
-    *chunks = (struct harp_chunks){.ring = ring};
+    *chunks = (struct harp_chunks){.ring = ring, .words = words};
 }
 
 bool harp_chunks_add(struct harp_chunks *chunks, uint32_t chunk)
@@ -30,7 +30,7 @@ bool harp_chunks_add(struct harp_chunks *chunks, uint32_t chunk)
         return true;
     }
     if (!chunks->clear)
-        memset(chunks->ring, 0, HARP_CHUNK_WORDS * sizeof *chunks->ring);
+        memset(chunks->ring, 0, chunks->words * sizeof *chunks->ring);
     chunks->clear = true;
     *word_of(chunks, chunk) |= bit_of(chunk);
     for (; *word_of(chunks, chunks->low) & bit_of(chunks->low); chunks->low++)

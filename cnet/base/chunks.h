@@ -3,6 +3,7 @@
  * A message of 1 GiB has three quarters of a million chunks, and 256 messages may be open each way;
  * a bit for each chunk of each would be 24 MiB a direction. So the map is a window that slides: it
  * begins at the lowest chunk that is not done and is HARP_CHUNK_WINDOW wide, a ring of 512 bytes.
+ * An owner with little memory may have a smaller ring, and a smaller window.
  *
  *      done        low      window       low + 4096            total
  *  |111111111111111|0 1 1 0 1 1 0 0 ... 0|  nobody sends here yet  |
@@ -25,11 +26,12 @@
  * set and none is read. So a message costs no clearing, and one in order no cache line of the ring.
  */
 struct harp_chunks {
-    uint64_t *ring; /* HARP_CHUNK_WORDS words of the owner's memory */
+    uint64_t *ring; /* `words` words of the owner's memory */
     uint32_t low;   /* all chunks below are done */
     uint32_t done;  /* how many are */
     uint32_t total;
-    bool clear; /* the ring was cleared once; since then its bits go as `low` passes them */
+    uint16_t words; /* of 64 chunks each: a power of two, at most HARP_CHUNK_WORDS */
+    bool clear;     /* the ring was cleared once; since then its bits go as `low` passes them */
 };
 
 /* How many chunks a message of `size` bytes has: one at least, for an empty one is sent too. */
@@ -38,8 +40,14 @@ static inline uint32_t harp_chunks_of(uint32_t size, uint16_t segment)
     return size > segment ? (size - 1) / segment + 1 : 1;
 }
 
-/* A map whose memory holds anything. */
-void harp_chunks_init(struct harp_chunks *chunks, uint64_t *ring);
+/* A map in `words` words of memory, which hold anything. */
+void harp_chunks_init(struct harp_chunks *chunks, uint64_t *ring, uint16_t words);
+
+/* The word of the ring in which the bit of `chunk` lies, be it of this map or of one beside it. */
+static inline uint32_t harp_chunks_word(const struct harp_chunks *chunks, uint32_t chunk)
+{
+    return chunk / 64 & (chunks->words - 1u);
+}
 
 /* Start anew, for a message of `total` chunks. */
 static inline void harp_chunks_start(struct harp_chunks *chunks, uint32_t total)
@@ -52,7 +60,7 @@ static inline void harp_chunks_start(struct harp_chunks *chunks, uint32_t total)
 /* Whether `chunk` is not beyond the window; those below `low` are within. */
 static inline bool harp_chunks_within(const struct harp_chunks *chunks, uint32_t chunk)
 {
-    uint32_t window = HARP_CHUNK_WINDOW;
+    uint32_t window = 64u * chunks->words;
 #ifdef HARP_BUG_WINDOW_OFF_BY_ONE
     window++;
 #endif
@@ -67,7 +75,7 @@ static inline bool harp_chunks_has(const struct harp_chunks *chunks, uint32_t ch
 #endif
     if (chunk < chunks->low || chunks->done == chunks->low)
         return chunk < chunks->low;
-    return chunks->ring[chunk / 64 % HARP_CHUNK_WORDS] >> chunk % 64 & 1;
+    return chunks->ring[harp_chunks_word(chunks, chunk)] >> chunk % 64 & 1;
 }
 
 /* `chunk`, within the window, is done; false if it was before. */

@@ -6,30 +6,40 @@
 
 #include "base/sequence.h"
 
-void harp_inbox_init(struct harp_inbox *inbox, uint64_t *words, uint32_t first, uint16_t segment)
+size_t harp_inbox_bytes(uint16_t messages, uint16_t words)
+{
+    return messages * (sizeof(struct harp_incoming) + words * sizeof(uint64_t));
+}
+
+void harp_inbox_init(struct harp_inbox *inbox, void *memory, uint16_t messages, uint16_t words,
+                     uint32_t first, uint16_t segment)
 {
     memset(inbox, 0, sizeof *inbox);
+    inbox->slots = memory;
+    inbox->slots_n = messages;
     inbox->segment = segment;
     inbox->base = inbox->posted = inbox->complete = first;
-    for (uint32_t i = 0; i < HARP_MESSAGES; i++)
-        harp_chunks_init(&inbox->slots[i].got, words + i * HARP_CHUNK_WORDS);
+    memset(inbox->slots, 0, messages * sizeof *inbox->slots);
+    uint64_t *ring = (uint64_t *)(inbox->slots + messages);
+    for (uint32_t i = 0; i < messages; i++, ring += words)
+        harp_chunks_init(&inbox->slots[i].got, ring, words);
 }
 
 struct harp_incoming *harp_inbox_slot(struct harp_inbox *inbox, uint32_t message)
 {
-    return &inbox->slots[message % HARP_MESSAGES];
+    return &inbox->slots[message & (inbox->slots_n - 1)];
 }
 
 bool harp_inbox_has_room(const struct harp_inbox *inbox)
 {
-    return inbox->posted - inbox->base < HARP_MESSAGES;
+    return inbox->posted - inbox->base < inbox->slots_n;
 }
 
 void harp_inbox_stream(struct harp_inbox *inbox, uint32_t frames)
 {
     inbox->streamed = true;
     inbox->lent = inbox->frames = frames;
-    inbox->posted = inbox->base + HARP_MESSAGES;
+    inbox->posted = inbox->base + inbox->slots_n;
 }
 
 void harp_inbox_returned(struct harp_inbox *inbox, uint32_t frames)
@@ -114,17 +124,21 @@ enum harp_fit harp_inbox_fit(const struct harp_inbox *inbox, const struct harp_h
         return HARP_FIT_DUPLICATE;
     if (!harp_before(header->message, inbox->posted))
         return inbox->streamed ? HARP_FIT_BROKEN : fit_eager(inbox, header);
-    const struct harp_incoming *slot = &inbox->slots[header->message % HARP_MESSAGES];
+    const struct harp_incoming *slot = &inbox->slots[header->message & (inbox->slots_n - 1)];
     uint32_t chunk = header->offset / inbox->segment;
 #ifndef HARP_BUG_CAPACITY_UNCHECKED
     if (!slot->started && !inbox->streamed && header->size > slot->capacity)
         return HARP_FIT_TOO_LONG;
 #endif
-    if (!slot->started)
-        return chunk < HARP_CHUNK_WINDOW ? fit_new(inbox) : HARP_FIT_BROKEN;
-    if (slot->size != header->size || !harp_chunks_within(&slot->got, chunk))
+    if (slot->started && slot->size != header->size)
         return HARP_FIT_BROKEN;
-    return harp_chunks_has(&slot->got, chunk) ? HARP_FIT_DUPLICATE : fit_new(inbox);
+    uint32_t low = slot->started ? slot->got.low : 0;
+    if (chunk >= low + HARP_CHUNK_WINDOW)
+        return HARP_FIT_BROKEN;
+    if (chunk >= low + 64u * slot->got.words)
+        return HARP_FIT_BEYOND;
+    return slot->started && harp_chunks_has(&slot->got, chunk) ? HARP_FIT_DUPLICATE
+                                                               : fit_new(inbox);
 }
 
 bool harp_inbox_placed(struct harp_inbox *inbox, const struct harp_header *header,

@@ -1,7 +1,7 @@
 /* Messages on their way in.
  *
  * The application posts a buffer per message, in order: the n-th buffer takes the n-th message. A
- * ring of up to 256 of them by message number, and HARP_EAGER slots beside for small messages that
+ * ring of them by message number, 256 at most, and HARP_EAGER slots beside for small messages that
  * come before their buffer is posted.
  *
  *        base                    posted            posted + 8
@@ -27,6 +27,7 @@
 #define HARP_INBOX_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/chunks.h"
@@ -49,13 +50,14 @@ struct harp_eager {
 };
 
 struct harp_inbox {
-    struct harp_incoming slots[HARP_MESSAGES];
+    struct harp_incoming *slots;
     struct harp_eager eager[HARP_EAGER];
+    uint16_t slots_n;
     uint16_t segment;
     uint32_t base;
     uint32_t
         complete;    /* how many messages have arrived whole, counted on from the first's number */
-    uint32_t posted; /* streamed: base + 256 */
+    uint32_t posted; /* streamed: base + slots_n */
     uint64_t posted_bytes;
     bool streamed;
     uint32_t frames; /* that can be lent at once */
@@ -69,13 +71,17 @@ enum harp_fit {
     HARP_FIT_EAGER,     /* belongs into an eager slot */
     HARP_FIT_DUPLICATE, /* is there already */
     HARP_FIT_TOO_LONG,  /* its message exceeds the posted buffer */
+    HARP_FIT_BEYOND,    /* the sender may, but our ring does not reach so far: as if it were lost */
     HARP_FIT_BROKEN,    /* no sender that keeps the protocol sends this */
 };
 
-#define HARP_INBOX_WORDS (HARP_MESSAGES * HARP_CHUNK_WORDS)
+/* Memory for up to `messages` at once, each with a window of 64 * `words` chunks; both powers of
+ * two. */
+size_t harp_inbox_bytes(uint16_t messages, uint16_t words);
 
-/* `words` are HARP_INBOX_WORDS of memory; the peer's first message has number `first`. */
-void harp_inbox_init(struct harp_inbox *inbox, uint64_t *words, uint32_t first, uint16_t segment);
+/* `memory` has as many bytes; the peer's first message has number `first`. */
+void harp_inbox_init(struct harp_inbox *inbox, void *memory, uint16_t messages, uint16_t words,
+                     uint32_t first, uint16_t segment);
 
 /* Receive streamed from now on, with `frames` to lend, before anything has arrived. */
 void harp_inbox_stream(struct harp_inbox *inbox, uint32_t frames);

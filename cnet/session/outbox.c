@@ -8,7 +8,7 @@
 
 static struct harp_outgoing *slot_of(struct harp_outbox *outbox, uint32_t message)
 {
-    return &outbox->slots[message % HARP_MESSAGES];
+    return &outbox->slots[message & (outbox->slots_n - 1)];
 }
 
 static bool is_open(const struct harp_outbox *outbox, uint32_t message)
@@ -16,15 +16,25 @@ static bool is_open(const struct harp_outbox *outbox, uint32_t message)
     return !harp_before(message, outbox->base) && harp_before(message, outbox->end);
 }
 
-void harp_outbox_init(struct harp_outbox *outbox, uint64_t *words, uint32_t first, uint16_t segment)
+size_t harp_outbox_bytes(uint16_t messages, uint16_t words)
+{
+    return messages * (sizeof(struct harp_outgoing) + 2 * words * sizeof(uint64_t));
+}
+
+void harp_outbox_init(struct harp_outbox *outbox, void *memory, uint16_t messages, uint16_t words,
+                      uint32_t first, uint16_t segment)
 {
     memset(outbox, 0, sizeof *outbox);
+    outbox->slots = memory;
+    outbox->slots_n = messages;
     outbox->segment = segment;
     outbox->base = outbox->end = outbox->cursor = outbox->credit = first;
     outbox->chunk_end = outbox->chunk_credit = first;
-    for (uint32_t i = 0; i < HARP_MESSAGES; i++) {
-        harp_chunks_init(&outbox->slots[i].done, words + 2 * i * HARP_CHUNK_WORDS);
-        outbox->slots[i].lost_ring = words + (2 * i + 1) * HARP_CHUNK_WORDS;
+    memset(outbox->slots, 0, messages * sizeof *outbox->slots);
+    uint64_t *ring = (uint64_t *)(outbox->slots + messages);
+    for (uint32_t i = 0; i < messages; i++, ring += 2 * words) {
+        harp_chunks_init(&outbox->slots[i].done, ring, words);
+        outbox->slots[i].lost_ring = ring + words;
     }
 }
 
@@ -37,7 +47,7 @@ void harp_outbox_stream(struct harp_outbox *outbox, uint32_t frames)
 bool harp_outbox_add(struct harp_outbox *outbox, const uint8_t *buffer,
                      const uint8_t *const *chunks, uint32_t size, uint64_t context)
 {
-    if (outbox->end - outbox->base >= HARP_MESSAGES)
+    if (outbox->end - outbox->base >= outbox->slots_n)
         return false;
     struct harp_outgoing *message = slot_of(outbox, outbox->end);
     outbox->total_bytes += size;
@@ -85,7 +95,7 @@ static void describe_chunk(struct harp_outbox *outbox, uint32_t number, uint32_t
 static uint32_t first_lost(const struct harp_outgoing *message)
 {
     for (uint32_t chunk = message->done.low; chunk < message->next; chunk = (chunk | 63) + 1) {
-        uint64_t word = message->lost_ring[chunk / 64 % HARP_CHUNK_WORDS] >> chunk % 64;
+        uint64_t word = message->lost_ring[harp_chunks_word(&message->done, chunk)] >> chunk % 64;
         if (word)
             return chunk + (uint32_t)__builtin_ctzll(word);
     }
@@ -167,7 +177,7 @@ bool harp_outbox_pick(struct harp_outbox *outbox, struct harp_pick *pick)
 static bool take_back_loss(struct harp_outbox *outbox, uint32_t number, uint32_t chunk)
 {
     struct harp_outgoing *message = slot_of(outbox, number);
-    uint64_t *word = &message->lost_ring[chunk / 64 % HARP_CHUNK_WORDS];
+    uint64_t *word = &message->lost_ring[harp_chunks_word(&message->done, chunk)];
     uint64_t bit = UINT64_C(1) << chunk % 64;
     if (!message->lost || !(*word & bit))
         return false;
@@ -213,10 +223,10 @@ void harp_outbox_lost(struct harp_outbox *outbox, uint32_t message, uint32_t chu
     if (!is_open(outbox, message) || harp_chunks_has(&slot_of(outbox, message)->done, chunk))
         return;
     struct harp_outgoing *slot = slot_of(outbox, message);
-    uint64_t *word = &slot->lost_ring[chunk / 64 % HARP_CHUNK_WORDS];
+    uint64_t *word = &slot->lost_ring[harp_chunks_word(&slot->done, chunk)];
     uint64_t bit = UINT64_C(1) << chunk % 64;
     if (!slot->lost_clear)
-        memset(slot->lost_ring, 0, HARP_CHUNK_WORDS * sizeof *slot->lost_ring);
+        memset(slot->lost_ring, 0, slot->done.words * sizeof *slot->lost_ring);
     slot->lost_clear = true;
     if (*word & bit)
         return;
@@ -254,7 +264,7 @@ uint64_t harp_outbox_bytes_before(const struct harp_outbox *outbox, uint32_t cre
     if (!harp_before(outbox->base, credit) || outbox->base == outbox->end)
         return 0;
     uint32_t last = (harp_before(credit, outbox->end) ? credit : outbox->end) - 1;
-    return outbox->slots[last % HARP_MESSAGES].through;
+    return outbox->slots[last & (outbox->slots_n - 1)].through;
 }
 
 bool harp_outbox_starved(struct harp_outbox *outbox)

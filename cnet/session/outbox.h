@@ -1,6 +1,6 @@
 /* Messages on their way out.
  *
- * A ring of up to 256 messages by number. What happens to a chunk:
+ * A ring of messages by number, 256 at most. What happens to a chunk:
  *
  *     harp_outbox_add        take                     acknowledged
  *    ---------------> WAITING ----> IN FLIGHT -------------------------> DONE
@@ -28,11 +28,12 @@
 #define HARP_OUTBOX_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/chunks.h"
 
-#define HARP_MESSAGES 256 /* in flight each way */
+#define HARP_MESSAGES 256 /* in flight each way, at most */
 #define HARP_EAGER 8      /* small messages that may travel ahead of credit */
 
 struct harp_outgoing {
@@ -50,7 +51,8 @@ struct harp_outgoing {
 };
 
 struct harp_outbox {
-    struct harp_outgoing slots[HARP_MESSAGES];
+    struct harp_outgoing *slots;
+    uint16_t slots_n;
     uint16_t segment;
     bool streamed;         /* the peer receives streamed */
     uint32_t base;         /* oldest message that was not reported */
@@ -60,7 +62,7 @@ struct harp_outbox {
     uint64_t chunk_credit; /* so that old news never looks new; the latter if streamed */
     uint32_t chunk_end;    /* number of the next message's first chunk */
     uint32_t lost;         /* chunks to send again, all messages together */
-    uint64_t lost_map[HARP_MESSAGES / 64]; /* a bit for each slot that has any */
+    uint64_t lost_map[HARP_MESSAGES / 64]; /* by number modulo HARP_MESSAGES: whether it has any */
     uint64_t total_bytes;
 };
 
@@ -75,17 +77,19 @@ struct harp_pick {
     const uint8_t *payload; /* NULL without payload */
 };
 
-#define HARP_OUTBOX_WORDS (HARP_MESSAGES * 2 * HARP_CHUNK_WORDS)
+/* Memory for up to `messages` open at once, each with a window of 64 * `words` chunks; both powers
+ * of two. */
+size_t harp_outbox_bytes(uint16_t messages, uint16_t words);
 
-/* `words` are HARP_OUTBOX_WORDS of memory; the first message will have number `first`. */
-void harp_outbox_init(struct harp_outbox *outbox, uint64_t *words, uint32_t first,
-                      uint16_t segment);
+/* `memory` has as many bytes; the first message will have number `first`. */
+void harp_outbox_init(struct harp_outbox *outbox, void *memory, uint16_t messages, uint16_t words,
+                      uint32_t first, uint16_t segment);
 
 /* The peer receives streamed and lends `frames` to begin with. Chunks count from `first`. */
 void harp_outbox_stream(struct harp_outbox *outbox, uint32_t frames);
 
 /* Queue a message, of which `buffer` or `chunks` is not NULL unless there is no payload; false
- * while 256 are open. */
+ * while as many are open as there is room for. */
 bool harp_outbox_add(struct harp_outbox *outbox, const uint8_t *buffer,
                      const uint8_t *const *chunks, uint32_t size, uint64_t context);
 

@@ -4,12 +4,12 @@
 
 #include "base/sequence.h"
 
-void harp_path_init(struct harp_path *path, struct harp_sent *slots, uint64_t first,
-                    uint64_t peer_first, const struct harp_cc_ops *cc,
+void harp_path_init(struct harp_path *path, struct harp_sent *slots, uint32_t slots_n,
+                    uint64_t first, uint64_t peer_first, const struct harp_cc_ops *cc,
                     const struct harp_cc_config *window)
 {
     memset(path, 0, sizeof *path);
-    harp_sent_init(&path->sent, slots, first);
+    harp_sent_init(&path->sent, slots, slots_n, first);
     harp_rtt_init(&path->rtt);
     harp_loss_init(&path->loss, first);
     path->cc.ops = cc;

@@ -54,9 +54,10 @@ struct harp_path {
     uint32_t marked;
 };
 
-/* A fresh path; packets start at `first` here and at `peer_first` there. */
-void harp_path_init(struct harp_path *path, struct harp_sent *slots, uint64_t first,
-                    uint64_t peer_first, const struct harp_cc_ops *cc,
+/* A fresh path with `slots_n` slots for packets, which start at `first` here and at `peer_first`
+ * there. */
+void harp_path_init(struct harp_path *path, struct harp_sent *slots, uint32_t slots_n,
+                    uint64_t first, uint64_t peer_first, const struct harp_cc_ops *cc,
                     const struct harp_cc_config *window);
 
 /* A packet that asks for an ACK has arrived and counts; it came to this host at `came_ns`. */

@@ -7,12 +7,14 @@
 
 static struct harp_sent *slot_of(struct harp_sent_ring *ring, uint64_t packet)
 {
-    return &ring->slots[packet % HARP_SENT_SLOTS];
+    return &ring->slots[packet & (ring->slots_n - 1)];
 }
 
-void harp_sent_init(struct harp_sent_ring *ring, struct harp_sent *slots, uint64_t first)
+void harp_sent_init(struct harp_sent_ring *ring, struct harp_sent *slots, uint32_t slots_n,
+                    uint64_t first)
 {
-    *ring = (struct harp_sent_ring){.slots = slots, .tail = first, .next = first};
+    *ring =
+        (struct harp_sent_ring){.slots = slots, .slots_n = slots_n, .tail = first, .next = first};
 }
 
 /* The oldest packet, which is not FLYING, gives its slot up. */
@@ -24,7 +26,7 @@ static void pass_tail(struct harp_sent_ring *ring)
 
 bool harp_sent_has_room(struct harp_sent_ring *ring)
 {
-    if (ring->next - ring->tail < HARP_SENT_SLOTS)
+    if (harp_sent_has_free_slot(ring))
         return true;
     if (slot_of(ring, ring->tail)->state == HARP_FLYING)
         return false;
@@ -35,7 +37,7 @@ bool harp_sent_has_room(struct harp_sent_ring *ring)
 struct harp_sent *harp_sent_add(struct harp_sent_ring *ring, uint64_t now_ns, uint32_t bytes,
                                 uint16_t longest)
 {
-    assert(ring->next - ring->tail < HARP_SENT_SLOTS);
+    assert(harp_sent_has_free_slot(ring));
     struct harp_sent *sent = slot_of(ring, ring->next);
     *sent = (struct harp_sent){.time_ns = now_ns,
                                .packet = ring->next,

@@ -34,7 +34,7 @@
 #include "base/bit_ring.h"
 #include "wire/wire.h"
 
-#define HARP_SENT_SLOTS HARP_SACK_BITS
+#define HARP_SENT_SLOTS HARP_SACK_BITS /* at most */
 
 enum harp_sent_state { HARP_FLYING, HARP_ACKED, HARP_LOST };
 
@@ -51,6 +51,7 @@ struct harp_sent {
 
 struct harp_sent_ring {
     struct harp_sent *slots;
+    uint32_t slots_n;
     uint64_t tail; /* first number that has a slot */
     uint64_t next; /* number of the next packet */
     uint32_t flying;
@@ -59,7 +60,15 @@ struct harp_sent_ring {
     struct harp_bit_ring open_map; /* FLYING or LOST */
 };
 
-void harp_sent_init(struct harp_sent_ring *ring, struct harp_sent *slots, uint64_t first);
+/* A ring of `slots_n` slots, a power of two; the first packet will have number `first`. */
+void harp_sent_init(struct harp_sent_ring *ring, struct harp_sent *slots, uint32_t slots_n,
+                    uint64_t first);
+
+/* Whether a slot is free. */
+static inline bool harp_sent_has_free_slot(const struct harp_sent_ring *ring)
+{
+    return ring->next - ring->tail < ring->slots_n;
+}
 
 /* Whether a packet can be added. A LOST tail makes room, a FLYING one does not. */
 bool harp_sent_has_room(struct harp_sent_ring *ring);

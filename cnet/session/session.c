@@ -17,6 +17,9 @@ void harp_session_defaults(struct harp_session_config *config, uint16_t segment,
     *config = (struct harp_session_config){
         .segment = segment,
         .paths = paths,
+        .messages = HARP_MESSAGES,
+        .chunks = HARP_CHUNK_WINDOW,
+        .packets = HARP_SENT_SLOTS,
         .loss = {.ack_delay_ns = 20 * US,
                  .min_rto_ns = MS,
                  .initial_rto_ns = 10 * MS,
@@ -37,21 +40,37 @@ void harp_session_defaults(struct harp_session_config *config, uint16_t segment,
     };
 }
 
-static size_t words_bytes(void)
+/* Where the parts of a session begin in its memory: the head, with its paths, comes first. */
+struct layout {
+    size_t path_state, slots, out, in, end;
+};
+
+static size_t to_cache_line(size_t bytes)
 {
-    return (HARP_OUTBOX_WORDS + HARP_INBOX_WORDS) * sizeof(uint64_t);
+    return (bytes + 63) / 64 * 64;
 }
 
-static size_t head_bytes(uint16_t paths)
+static struct layout lay_out(const struct harp_session_config *config)
 {
-    size_t bytes = sizeof(struct harp_session) + paths * sizeof(struct harp_path);
-    return (bytes + 63) / 64 * 64;
+    uint16_t words = config->chunks / 64;
+    size_t paths = config->paths;
+    struct layout at;
+    at.path_state = to_cache_line(sizeof(struct harp_session) + paths * sizeof(struct harp_path));
+    at.slots = to_cache_line(at.path_state + paths * sizeof(struct harp_path_state));
+    at.out = to_cache_line(at.slots + paths * config->packets * sizeof(struct harp_sent));
+    at.in = to_cache_line(at.out + harp_outbox_bytes(config->messages, words));
+    at.end = to_cache_line(at.in + harp_inbox_bytes(config->messages, words));
+    return at;
 }
 
 size_t harp_session_size(const struct harp_session_config *config)
 {
-    return head_bytes(config->paths) + words_bytes() +
-           (size_t)config->paths * HARP_SENT_SLOTS * sizeof(struct harp_sent);
+    return lay_out(config).end;
+}
+
+static bool is_power_of_two(uint32_t n, uint32_t least, uint32_t most)
+{
+    return n >= least && n <= most && (n & (n - 1)) == 0;
 }
 
 static struct harp_session *create_session(void *memory, const struct harp_session_config *config,
@@ -60,20 +79,27 @@ static struct harp_session *create_session(void *memory, const struct harp_sessi
     assert(config->connection != 0 && config->paths > 0 && config->paths <= HARP_PATHS_MAX);
     assert(config->stream_frames <= HARP_STREAM_MAX);
     assert(config->segment >= HARP_CHUNK_ALIGN && config->segment % HARP_CHUNK_ALIGN == 0);
+    assert(is_power_of_two(config->messages, 2, HARP_MESSAGES));
+    assert(is_power_of_two(config->chunks, 64, HARP_CHUNK_WINDOW));
+    assert(is_power_of_two(config->packets, 16, HARP_SENT_SLOTS));
     struct harp_session *session = memory;
-    memset(session, 0, head_bytes(config->paths));
+    const struct layout at = lay_out(config);
+    memset(session, 0, at.slots); /* what follows is cleared when it is used first */
     session->config = *config;
-    session->words = (uint64_t *)((uint8_t *)memory + head_bytes(config->paths));
-    session->slots = (struct harp_sent *)((uint8_t *)session->words + words_bytes());
-    session->own = (struct harp_parameters){.connection = config->connection,
-                                            .epoch = config->epoch,
-                                            .segment = config->segment,
-                                            .paths = config->paths,
-                                            .flags = config->stream_frames > 0,
-                                            .traffic_class = config->traffic_class,
-                                            .messages = config->stream_frames ? HARP_MESSAGES : 0,
-                                            .frames = config->stream_frames,
-                                            .first = config->first};
+    session->path_state = (struct harp_path_state *)((uint8_t *)memory + at.path_state);
+    session->slots = (struct harp_sent *)((uint8_t *)memory + at.slots);
+    session->out_memory = (uint8_t *)memory + at.out;
+    session->in_memory = (uint8_t *)memory + at.in;
+    session->own =
+        (struct harp_parameters){.connection = config->connection,
+                                 .epoch = config->epoch,
+                                 .segment = config->segment,
+                                 .paths = config->paths,
+                                 .flags = config->stream_frames > 0,
+                                 .traffic_class = config->traffic_class,
+                                 .messages = config->stream_frames ? config->messages : 0,
+                                 .frames = config->stream_frames,
+                                 .first = config->first};
     memcpy(session->own.nonce, config->nonce, sizeof config->nonce);
     session->own.addresses_n = config->addresses_n;
     memcpy(session->own.addresses, config->addresses, sizeof config->addresses);
@@ -119,14 +145,16 @@ void harp_session_agree(struct harp_session *session, const struct harp_paramete
     session->segment = (uint16_t)harp_min(config->segment, peer->segment);
     session->segment -= session->segment % HARP_CHUNK_ALIGN;
     for (uint32_t p = 0; p < session->paths_n; p++)
-        harp_path_init(&session->paths[p], session->slots + p * HARP_SENT_SLOTS, config->first,
-                       peer->first, config->cc, &config->window);
+        harp_path_init(&session->paths[p], session->slots + p * config->packets, config->packets,
+                       config->first, peer->first, config->cc, &config->window);
     harp_session_paths_begin(session);
-    harp_outbox_init(&session->outbox, session->words, config->first, session->segment);
+    uint16_t words = config->chunks / 64;
+    harp_outbox_init(&session->outbox, session->out_memory, config->messages, words, config->first,
+                     session->segment);
     if (peer->flags)
         harp_outbox_stream(&session->outbox, (uint32_t)harp_min(peer->frames, HARP_STREAM_MAX));
     harp_outbox_credit(&session->outbox, (uint64_t)config->first + peer->messages, config->first);
-    harp_inbox_init(&session->inbox, session->words + HARP_OUTBOX_WORDS, peer->first,
+    harp_inbox_init(&session->inbox, session->in_memory, config->messages, words, peer->first,
                     session->segment);
     session->told_messages = (uint64_t)peer->first + session->own.messages;
     session->told_frames = (uint64_t)peer->first + config->stream_frames;

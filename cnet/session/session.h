@@ -91,6 +91,12 @@ struct harp_session_config {
     uint32_t stream_frames; /* 0: receives are posted; else streamed, and so many frames lent */
     uint8_t addresses_n;    /* listening: further addresses to tell; connecting: that it can use */
     struct harp_wire_address addresses[HARP_ADDRESSES_MAX]; /* connecting: zeros */
+    /* Memory, in powers of two. The defaults are the most; less memory slows long paths down. */
+    uint16_t messages; /* open at once each way: 2 to HARP_MESSAGES; without room for another,
+                          harp_session_message and harp_session_post are refused */
+    uint16_t chunks;   /* of a message, from the first that is missing on: 64 to HARP_CHUNK_WINDOW;
+                          what comes beyond counts as lost on the way */
+    uint16_t packets;  /* of each path in flight: 16 to HARP_SENT_SLOTS */
     struct harp_loss_limits loss;
     uint64_t dead_ns;       /* a peer that is silent this long is gone */
     uint64_t probe_most_ns; /* longest pause between probes of a dead path, or for credit */
@@ -178,15 +184,16 @@ uint64_t harp_session_deadline_ns(struct harp_session *session);
  * there are any, which the next harp_session_send hands out. */
 bool harp_session_ack_along(struct harp_session *session);
 
-/* Post a buffer for the next incoming message. False before the peer is known, while 256 are posted
- * and not polled, and after the end but for messages that CLOSED says are left; if such a one is
- * longer than its buffer, CLOSED comes again, with TOO_LONG. *eager becomes the slot in which the
- * message lies already, which the caller must copy to the buffer before its next call, or -1. */
+/* Post a buffer for the next incoming message. False before the peer is known, while
+ * config.messages are posted and not polled, and after the end but for messages that CLOSED says
+ * are left; if such a one is longer than its buffer, CLOSED comes again, with TOO_LONG. *eager
+ * becomes the slot in which the message lies already, which the caller must copy to the buffer
+ * before its next call, or -1. */
 bool harp_session_post(struct harp_session *session, uint8_t *buffer, uint32_t capacity,
                        uint64_t context, int *eager);
 
 /* Send a message of up to HARP_MESSAGE_MAX bytes; the buffer must not change until HARP_EVENT_SENT.
- * False before HARP_EVENT_CONNECTED, while 256 are under way, and after the end. */
+ * False before HARP_EVENT_CONNECTED, while config.messages are under way, and after the end. */
 bool harp_session_message(struct harp_session *session, const uint8_t *buffer, uint32_t size,
                           uint64_t context);
 

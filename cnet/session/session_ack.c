@@ -217,7 +217,8 @@ static bool credit_waits(const struct harp_session *session)
         return messages <= 0;
     int32_t frames =
         (int32_t)((uint32_t)session->told_frames - session->peer.first - inbox->placed);
-    return messages <= HARP_MESSAGES / 4 || frames <= (int32_t)session->config.stream_frames / 4;
+    return messages <= session->config.messages / 4 ||
+           frames <= (int32_t)session->config.stream_frames / 4;
 }
 
 static void write_ack(struct harp_session *session, struct harp_frame *frame, uint8_t number)

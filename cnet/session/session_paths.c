@@ -226,8 +226,8 @@ void harp_session_path_timer(struct harp_session *session, uint8_t path)
 uint64_t harp_session_path_due_ns(const struct harp_session *session, uint8_t path)
 {
     const struct harp_path_state *path_state = &session->path_state[path];
-    bool due = path_state->size == HARP_SIZE_DUE &&
-               session->paths[path].sent.next - session->paths[path].sent.tail < HARP_SENT_SLOTS;
+    bool due =
+        path_state->size == HARP_SIZE_DUE && harp_sent_has_free_slot(&session->paths[path].sent);
     if (session->paths[path].dead)
         return HARP_NEVER; /* it is tried again when it returns */
     if (due)

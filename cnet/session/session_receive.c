@@ -143,6 +143,8 @@ static enum harp_verdict take_data(struct harp_session *session, const struct ha
         session->counters.duplicates++;
         count_arrival(session, header);
         return HARP_DROP;
+    case HARP_FIT_BEYOND:
+        return HARP_DROP;
     case HARP_FIT_TOO_LONG:
         harp_session_part(session, HARP_REASON_TOO_LONG);
         return HARP_DROP;

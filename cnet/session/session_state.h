@@ -135,11 +135,11 @@ struct harp_session {
     uint64_t placing_come;             /* what this frame adds to the entry, */
     bool placing_marked;               /* whether it came with a congestion mark, */
     bool placing_completes;            /* and whether the chunk is whole then */
-    uint64_t *words;
-    struct harp_sent *slots;
     uint64_t ack_steps; /* words of maps and slots of packets that ACKs made us look at */
     uint64_t awake;     /* a bit for each path that has anything to wait for or to send */
-    struct harp_path_state path_state[HARP_PATHS_MAX];
+    struct harp_path_state *path_state;
+    void *out_memory, *in_memory; /* of outbox and inbox */
+    struct harp_sent *slots;
     struct harp_path paths[];
 };
 

@@ -13,7 +13,7 @@
 static inline void skip_packets_of_path(struct harp_path *path, uint64_t packets)
 {
     for (uint64_t packet = path->sent.tail; packet != path->sent.next; packet++)
-        path->sent.slots[packet % HARP_SENT_SLOTS].packet += packets;
+        path->sent.slots[packet & (path->sent.slots_n - 1)].packet += packets;
     path->sent.tail += packets;
     path->sent.next += packets;
     path->episode += packets;

@@ -50,7 +50,7 @@ static void test_chunks_slide(void)
     struct harp_chunks chunks;
     enum { N = 3 * HARP_CHUNK_WINDOW + 17 };
     memset(ring, 0xff, sizeof ring);
-    harp_chunks_init(&chunks, ring);
+    harp_chunks_init(&chunks, ring, HARP_CHUNK_WORDS);
     harp_chunks_start(&chunks, 9);
     for (uint32_t chunk = 0; chunk < 7; chunk += 2) /* left incomplete */
         harp_chunks_add(&chunks, chunk);
@@ -75,7 +75,7 @@ static void test_sent_ring(void)
     static struct harp_sent slots[HARP_SENT_SLOTS];
     struct harp_sent_ring ring;
     uint64_t first = UINT32_MAX - 5;
-    harp_sent_init(&ring, slots, first);
+    harp_sent_init(&ring, slots, HARP_SENT_SLOTS, first);
     for (int i = 0; i < HARP_SENT_SLOTS; i++) {
         assert(harp_sent_has_room(&ring));
         harp_sent_add(&ring, (uint64_t)i, 100, 100);
@@ -117,7 +117,7 @@ static void test_alarms_come_in_order(void)
     struct harp_loss loss;
     struct harp_rtt rtt;
     uint64_t at_ns;
-    harp_sent_init(&ring, slots, 7);
+    harp_sent_init(&ring, slots, HARP_SENT_SLOTS, 7);
     harp_loss_init(&loss, 7);
     harp_rtt_init(&rtt);
     harp_rtt_sample(&rtt, 0, 100000, 0);
@@ -161,10 +161,10 @@ static void test_pacer(void)
 static void test_lost_chunks_go_from_the_oldest_message_on(uint32_t first)
 {
     static struct harp_outbox outbox;
-    static uint64_t words[HARP_OUTBOX_WORDS];
     static bool lost[HARP_MESSAGES];
     struct harp_pick pick;
-    harp_outbox_init(&outbox, words, first, 128);
+    void *memory = malloc(harp_outbox_bytes(HARP_MESSAGES, HARP_CHUNK_WORDS));
+    harp_outbox_init(&outbox, memory, HARP_MESSAGES, HARP_CHUNK_WORDS, first, 128);
     harp_outbox_credit(&outbox, (uint64_t)first + HARP_MESSAGES, 0);
     for (uint32_t m = 0; m < HARP_MESSAGES; m++)
         assert(harp_outbox_add(&outbox, NULL, NULL, 200, m));
@@ -190,6 +190,7 @@ static void test_lost_chunks_go_from_the_oldest_message_on(uint32_t first)
         }
     }
     memset(lost, 0, sizeof lost);
+    free(memory);
 }
 
 int main(void)

@@ -46,6 +46,16 @@ static void draw_config(struct dst_world *w, struct harp_session_config *config,
         (4 + below(w, chance(w, 800) ? 60 : HARP_SENT_SLOTS)) * (segment + HARP_HEADER_BYTES);
 }
 
+/* Little memory. Ends agree about the window of a message: what comes beyond a smaller one counts
+ * as lost, and as sent again without a fault. */
+static void draw_little_memory(const struct dst_world *w, struct harp_session_config *config)
+{
+    uint64_t random = config->seed, random_of_both = w->base_bytes;
+    config->messages = (uint16_t)(2u << dst_below(&random, 4));
+    config->packets = (uint16_t)(16u << dst_below(&random, 4));
+    config->chunks = (uint16_t)(64u << dst_below(&random_of_both, 3));
+}
+
 static void draw_faults_of_end(struct dst_world *w, struct dst_end *end)
 {
     if (chance(w, 200)) {
@@ -71,6 +81,8 @@ static void draw_end(struct dst_world *w, uint8_t side, uint16_t segment, uint16
     end->config.stream_frames = w->scripts[!side].stream_frames;
     end->random = dst_draw(&w->random);
     end->driven_ns = HARP_NEVER;
+    if (w->small)
+        draw_little_memory(w, &end->config);
     end->one_pass = chance(w, 500);
     end->listener = (struct harp_listener){
         .key = {end->config.seed, 1}, .id = DST_LISTENER, .calm = (uint32_t)below(w, 3)};

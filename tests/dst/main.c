@@ -26,6 +26,10 @@ static void run_seeds(uint64_t first, uint64_t count)
 {
     uint64_t frames = 0;
     for (uint64_t seed = first; seed != first + count; seed++) {
+        if (seed % 5 == 0) {
+            dst_runs("SEED", seed | DST_SMALL);
+            frames += dst_run(seed | DST_SMALL, true).frames;
+        }
         dst_runs("SEED", seed);
         struct dst_result with = dst_run(seed, true);
         frames += with.frames;

@@ -273,7 +273,8 @@ static enum dst_kind draw_kind(uint64_t seed)
 struct dst_world *dst_world_new(uint64_t seed, enum dst_kind kind, bool payloads)
 {
     struct dst_world *w = calloc(1, sizeof *w);
-    w->random = seed;
+    w->random = seed % DST_SMALL;
+    w->small = seed >= DST_SMALL;
     w->kind = w->result.kind = kind;
     w->link.random = dst_draw(&w->random);
     w->link.payloads = payloads;

@@ -65,6 +65,7 @@ struct dst_world {
     struct dst_end ends[2];
     struct dst_script scripts[2];
     uint16_t base_bytes; /* BASE_PLPMTU of both ends */
+    bool small;          /* sessions with little memory */
     uint64_t jump_ns;    /* when a clock jumps */
     int64_t jump_by_ns;
     uint64_t skip_ns;  /* when very many packets pass at once */
@@ -76,6 +77,9 @@ struct dst_world {
 
 /* Draw scripts, network and ends of one life, and start it (draw.c). */
 void dst_begin(struct dst_world *world, uint16_t epoch);
+
+/* The run of the lower 32 bits of `seed`, with sessions that have little memory. */
+#define DST_SMALL (UINT64_C(1) << 32)
 
 /* Run `seed`; dst_fail is called for whatever breaks. */
 struct dst_result dst_run(uint64_t seed, bool payloads);
