@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sim.command import plain_command
+from sim.network.fidelity import NETWORKS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -45,6 +46,7 @@ class Options:
     strict: bool = False
     why: bool = False
     draws: int | None = None
+    fidelity: str = "flow"
     quiet: bool = False
 
     @property
@@ -79,6 +81,8 @@ class Options:
 @click.option("--draws", type=click.IntRange(0, 10_000), metavar="N",
               help="Draws of the uncertain parameters for the intervals; 0 for none. [24, or what "
                    "takes some seconds]")
+@click.option("--fidelity", default="flow", metavar="NAME", show_default=True,
+              help=f"What carries the bytes: {', '.join(NETWORKS)}.")
 @click.option("--strict", is_flag=True, help="Fail where an answer misses its expectation.")
 @click.option("--quiet", is_flag=True, help="No table and no progress bar.")
 def main(topology: Path, **options: object) -> int:
@@ -100,7 +104,7 @@ def main(topology: Path, **options: object) -> int:
     from sim.schema.errors import printable
 
     report = answer(cluster, scenarios, record=bool(ask.plot or ask.trace), draws=ask.draws,
-                    why=ask.why, search_idle=True, quiet=ask.quiet)
+                    why=ask.why, search_idle=True, quiet=ask.quiet, fidelity=ask.fidelity)
     for warned in report.warnings:
         click.echo(f"warning: {printable(warned.text)}", err=True)
     _write(report, ask.targets)
@@ -118,6 +122,10 @@ def _known(option: str, what: str, name: str, names: Collection[str]) -> None:
 
 
 def _check_options(ask: Options) -> None:
+    _known("--fidelity", "fidelity", ask.fidelity, NETWORKS)
+    if ask.fidelity != "flow" and (ask.why or ask.draws):
+        raise click.UsageError(f"{'--why' if ask.why else '--draws'} needs the many runs that only "
+                               "--fidelity flow is quick enough for")
     if ask.collective is None:
         for option, value in (("--sizes", ask.sizes), ("--stack", ask.stack)):
             if value is not None:
@@ -219,6 +227,7 @@ def _misses(report: Report, *, quiet: bool) -> int:
 def _time_collective(cluster: Cluster, scenario: Scenario, ask: Options) -> None:
     from sim.answer.answer import origin_of
     from sim.answer.collective_bench import measure, parse_sizes
+    from sim.answer.scenario import Settings
     from sim.report.write import write_text
     from sim.schema.parameters import shipped
 
@@ -232,7 +241,8 @@ def _time_collective(cluster: Cluster, scenario: Scenario, ask: Options) -> None
         raise click.UsageError(f"--sizes {sizes}: {error}") from error
     if cluster.gpus == 1:
         raise click.UsageError("--collective needs two GPUs, and this cluster has one")
-    report = replace(measure(cluster, ask.collective, wanted, ask.stack, scenario),
+    report = replace(measure(cluster, ask.collective, wanted, ask.stack, scenario,
+                             Settings(fidelity=ask.fidelity)),
                      origin=origin_of(cluster.topology, ask.stack))
     if ask.json is not None:
         from sim.report.jsonout import collective_json

@@ -13,9 +13,9 @@ from cluster_files import cluster, topology, write
 from harp.collectives.registry import make_plan
 from sim.answer.scenario import run_scenario
 from sim.cluster.cluster import Cluster
-from sim.network.flow.communicator import Communicator
-from sim.network.flow.fabric import FlowFabric
-from sim.network.transport import CutOffError, Style, Transport
+from sim.network.fidelity import make_network
+from sim.network.network import CutOffError, Site
+from sim.network.transport import Style
 from sim.records.timeline import Timeline
 from sim.schema import TopologyError, load
 from sim.schema.errors import Problem
@@ -32,17 +32,16 @@ def sending(folder, faults, *, style=None, **given):
     made = cluster(folder, rate_bps=8e6, faults=faults, **given)
     env = simpy.Environment()
     stack = load_stack("ideal", made.topology.stacks)
-    fabric = FlowFabric(env, made.capacities(stack))
-    transport = Transport(made, stack, style or Style())
-    comm = Communicator(transport, fabric)
+    network = make_network("flow", env, Site(made, stack, style or Style()))
+    comm = network.communicator()
     notes: list[str] = []
-    struck = Struck(env, fabric, transport, [comm], [Slowness()], {}, notes)
+    struck = Struck(env, network, made, [Slowness()], {}, notes)
     for fault in made.topology.faults:
         env.process(strike(fault, struck))
     plan = make_plan("reduce-scatter", ranks=2, nbytes=20_000_000)
     run = comm.run(plan, [np.arange(2)], lambda _: 0.0, Timeline(env, lambda _: None, "x"))
     env.run(env.process(run))
-    return env.now, notes, transport
+    return env.now, notes, network.transport
 
 
 def fault(kind, link="h-0/eth0-switch0", **more):

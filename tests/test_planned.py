@@ -68,6 +68,5 @@ def test_ports_of_kernel_tcp_cannot_be_planned_and_that_is_said(tmp_path):
 
 def test_too_many_flows_are_hashed_and_that_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr("sim.network.planned.MOST", 3)
-    monkeypatch.setattr("sim.answer.scenario.MOST", 3)
     (note,) = notes_of(tmp_path, hosts=4, scenario={"routing": "plan"})
     assert note == "not planned: 4 flows at once, more than 3, so they are hashed"

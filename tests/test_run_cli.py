@@ -194,6 +194,7 @@ def refused(result, *says):
 
 @pytest.mark.parametrize(("options", "says"), [
     (["--scenario", "tow"], "did you mean 'two'?"),
+    (["--fidelity", "flwo"], "did you mean 'flow'?"),
     (["--nonsense"], "--nonsense"),
     (["--jsno", "x"], "--json"),
     (["--json"], "--json"),

@@ -44,6 +44,15 @@ def test_a_room_imports_no_room_above_it(room):
     assert not upward
 
 
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_other_room_imports_a_fidelity(room):
+    inside = tuple(f"sim.network.{fidelity}." for fidelity in FIDELITIES)
+    past_the_seam = [f"{path.relative_to(SIM)} imports {module}"
+                     for path in (SIM / room).rglob("*.py") if room != "network"
+                     for module in imported_modules(path) if module.startswith(inside)]
+    assert not past_the_seam
+
+
 @pytest.mark.parametrize("fidelity", FIDELITIES)
 def test_fidelities_do_not_import_one_another(fidelity):
     others = tuple(f"sim.network.{other}." for other in FIDELITIES if other != fidelity)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def answer(cluster: Cluster, scenarios: Iterable[Scenario], *, record: bool = False,
            draws: int | None = None, why: bool = False, search_idle: bool = False,
-           quiet: bool = True) -> Report:
+           quiet: bool = True, fidelity: str = "flow") -> Report:
     """Simulate scenarios at all their numbers of GPUs, with intervals.
 
     Args:
@@ -33,11 +33,14 @@ def answer(cluster: Cluster, scenarios: Iterable[Scenario], *, record: bool = Fa
         why: tell for each row what its interval is due to.
         search_idle: look for keys of the file that change no row, where all its scenarios run.
         quiet: no progress bar.
+        fidelity: what carries the bytes. Beside flow there are neither intervals nor a search for
+            idle keys, which take many runs.
     """
     from sim.answer.progress import progress
     from sim.answer.scenario import Run, Settings
 
     topology = cluster.topology
+    settings = Settings(record_links=record, fidelity=fidelity)
     times: list[list[float]] = []
     rows = [(scenario, gpus) for scenario in scenarios for gpus in topology.gpu_counts(scenario)]
     found: Answers = []
@@ -45,11 +48,14 @@ def answer(cluster: Cluster, scenarios: Iterable[Scenario], *, record: bool = Fa
         for scenario, gpus in rows:
             advance(0, f"{scenario.name}, {gpus} GPUs")
             clock = Recorder()
-            found.append(Run(cluster, scenario, gpus, Settings(record_links=record), clock).go())
+            found.append(Run(cluster, scenario, gpus, settings, clock).go())
             times.append(clock.times)
             advance()
-    idle = _idle(cluster, rows, times, found) if search_idle else ()
-    found, notes = _with_intervals(cluster, rows, found, draws, why=why)
+    idle: tuple[Warned, ...] = ()
+    notes = [f"Fidelity {fidelity}."]
+    if fidelity == "flow":
+        idle = _idle(cluster, rows, times, found) if search_idle else ()
+        found, notes = _with_intervals(cluster, rows, found, draws, why=why)
     results = tuple(result for several in found for result in several)
     return Report(topology.name, topology.seed, results, (*_notes(topology), *notes),
                   origin_of(topology), idle)

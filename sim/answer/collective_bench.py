@@ -10,12 +10,12 @@ import simpy
 
 from harp.collectives.protocol import SIMPLE
 from harp.collectives.registry import make_plan
-from sim.answer.scenario import Settings, token_buckets
+from sim.answer.scenario import Settings
 from sim.cluster.placement import Placement, choose_gpus, common_group, place
-from sim.network.flow.communicator import Communicator
-from sim.network.flow.fabric import FlowFabric
+from sim.network.fidelity import make_network
 from sim.network.nccl import PLANS, View, choose, chosen_plan
-from sim.network.transport import Style, Transport
+from sim.network.network import Site
+from sim.network.transport import Style
 from sim.records.busbw import collective_row
 from sim.records.results import CollectiveReport
 from sim.records.timeline import Timeline
@@ -83,17 +83,19 @@ def measure(cluster: Cluster, collective: str, sizes: Sequence[int], stack: str 
     """Simulate ``collective`` over all GPUs by each algorithm at each size, alone on the fabric.
 
     Style (routing, channels, sockets, bond, affinity) is the scenario's (the first one's unless
-    given); so is the stack unless given. ``settings`` changes figures of the stack;
-    ``algorithms`` are all those of the collective unless given; "nccl" is what NCCL chooses.
+    given); so is the stack unless given. ``settings`` changes figures of the stack and chooses the
+    fidelity; ``algorithms`` are all those of the collective unless given; "nccl" is what NCCL
+    chooses.
     """
     topology = cluster.topology
     scenario = scenario or topology.scenarios[0]
-    host_stack = (settings or Settings()).stack(topology, stack or scenario.stack)
+    settings = settings or Settings()
+    host_stack = settings.stack(topology, stack or scenario.stack)
     gpus = choose_gpus(cluster, range(cluster.hosts), cluster.gpus, affinity=scenario.affinity)
     placement = place(cluster, gpus, channel_count(topology, scenario),
                       affinity=scenario.affinity)
     group = common_group(cluster, gpus)
-    timer = Timer(cluster, host_stack, scenario, placement)
+    timer = Timer(cluster, host_stack, scenario, placement, fidelity=settings.fidelity)
     view = View.of(cluster, scenario, gpus)
     every = (*ALGORITHMS[collective], *(("nccl",) if collective in PLANS else ()))
     rows = []
@@ -118,12 +120,11 @@ class Timer:
     """Times plans one after the other on one idle cluster; bursts begin with what is left."""
 
     def __init__(self, cluster: Cluster, stack: HostStack, scenario: Scenario,
-                 placement: Placement) -> None:
+                 placement: Placement, *, fidelity: str = "flow") -> None:
         self.env = simpy.Environment()
         style = Style.of(scenario, cluster.topology, stack.name)
-        fabric = FlowFabric(self.env, cluster.capacities(stack),
-                            buckets=token_buckets(cluster))
-        self._comm = Communicator(Transport(cluster, stack, style), fabric)
+        network = make_network(fidelity, self.env, Site(cluster, stack, style, names_limits=False))
+        self._comm = network.communicator()
         self._placement = placement
         self._line = Timeline(self.env, lambda _: None, "collective")
 

@@ -1,6 +1,6 @@
 """Run one scenario of a topology at one number of GPUs, and say what came out.
 
-Everything is built here and nothing is kept: stack, transport, fluid fabric, jobs, faults. The
+Everything is built here and nothing is kept: stack, network, jobs, faults. The
 answer is the mean of the simulated steps; the timeline is that of the last one.
 """
 
@@ -14,13 +14,10 @@ import numpy as np
 from harp.lightcc.settings import LightSettings
 from sim.answer.clock import Clock, TooLongError
 from sim.cluster.placement import choose_gpus, common_group, place
-from sim.network.flow.communicator import Communicator
-from sim.network.flow.fabric import FlowFabric, TokenBucket
-from sim.network.flow.limits import name_limits
-from sim.network.links import LinkRecorder
+from sim.network.fidelity import make_network
 from sim.network.nccl import View
-from sim.network.planned import MOST
-from sim.network.transport import CutOffError, Style, Transport
+from sim.network.network import CutOffError, Site
+from sim.network.transport import Style
 from sim.records.results import Expectation, ScenarioResult, Span
 from sim.schema.channels import channel_count
 from sim.schema.errors import Problem
@@ -71,6 +68,8 @@ class Settings:
     """Keep utilisation over time, for plots and traces."""
     name_limits: bool = True
     """Say what holds each transfer back."""
+    fidelity: str = "flow"
+    """Which network (`sim.network.fidelity`)."""
 
     def stack(self, topology: Topology, name: str) -> HostStack:
         """A host stack with the changed figures."""
@@ -110,17 +109,10 @@ class Run:
         self.cluster, self.scenario, self.gpus, self.settings = cluster, scenario, gpus, settings
         self.env = clock or Clock()
         self.stack = settings.stack(topology, scenario.stack)
-        capacity = cluster.capacities(self.stack)
-        buckets = token_buckets(cluster)
-        highest = capacity.copy()
-        for bucket in buckets:
-            highest[bucket.resource] = bucket.burst
-        self.recorder = LinkRecorder(cluster, highest) if settings.record_links else None
-        self.fabric = FlowFabric(self.env, capacity, buckets=buckets,
-                                 on_change=self.recorder.sample if self.recorder else None,
-                                 name_limit=name_limits(cluster) if settings.name_limits else None)
-        style = Style.of(scenario, topology)
-        self.transport = Transport(cluster, self.stack, style, settings.seed)
+        self.style = Style.of(scenario, topology)
+        self.network = make_network(settings.fidelity, self.env, Site(
+            cluster, self.stack, self.style, settings.seed, records_use=settings.record_links,
+            names_limits=settings.name_limits))
         self.jobs: list[Job] = []
         self.names: list[str] = []
         self.starts: list[float] = []
@@ -128,7 +120,7 @@ class Run:
         self._gpus: dict[str, tuple[int, float]] = {}
         for job in topology.jobs_of(scenario) or (None,):
             self._add_job(job)
-        if style.routing == "plan":
+        if self.style.routing == "plan":
             for made in self.jobs:
                 made.announce()
         self.notes: list[str] = []
@@ -148,7 +140,7 @@ class Run:
         for gpu, speed in zip(gpus.tolist(), speeds.tolist(), strict=True):
             host, local = names[self.cluster.host[gpu]], self.cluster.local[gpu]
             self._gpus[f"{host}/{local}"] = len(self.jobs), speed / flops
-        comm = Communicator(self.transport, self.fabric) if count > 1 else None
+        comm = self.network.communicator() if count > 1 else None
         tracks = [self.cluster.gpu_name(gpu) for gpu in gpus.tolist()]
         work = plan_pass(recipe, flops * recipe.tensor)
         made = Job(self.env, recipe, comm, count, work, tracks[0])
@@ -188,9 +180,8 @@ class Run:
 
     def _faults(self) -> list[simpy.Process]:
         check_links(self.cluster)
-        comms = [job.comm for job in self.jobs if job.comm is not None]
-        struck = Struck(self.env, self.fabric, self.transport, comms,
-                        [job.slow for job in self.jobs], self._gpus, self.notes)
+        struck = Struck(self.env, self.network, self.cluster, [job.slow for job in self.jobs],
+                        self._gpus, self.notes)
         return [self.env.process(strike(fault, struck)) for fault in self.cluster.topology.faults
                 if fault.name in self.scenario.faults]
 
@@ -210,6 +201,8 @@ class Run:
             raise self._cut_off(str(error)) from error
         except TooLongError as error:
             raise self._too_long(str(error)) from error
+        finally:
+            self.network.close()
         return [self._result(number) for number in range(len(self.jobs))]
 
     def _train(self, job: Job, start_s: float,
@@ -221,15 +214,15 @@ class Run:
             yield from job.step()
             if repeats:
                 job.repeat_step(wanted - len(job.steps_s))
-            if self.recorder and all(other.steps_s for other in self.jobs):
-                self.recorder.forget(min(other.steps_s[:wanted][-1][0] for other in self.jobs))
+            if self.settings.record_links and all(other.steps_s for other in self.jobs):
+                self.network.forget(min(other.steps_s[:wanted][-1][0] for other in self.jobs))
 
     def _repeats(self) -> bool:
         """Whether the step that begins is like all after it, so that one need be simulated.
 
         Nothing is carried from step to step but other jobs, faults to come and tokens of a burst.
         """
-        return (len(self.jobs) == 1 and not self.fabric.has_buckets
+        return (len(self.jobs) == 1 and not self.network.remembers
                 and not any(fault.is_alive for fault in self._striking))
 
     def _too_long(self, reason: str) -> TopologyError:
@@ -258,25 +251,24 @@ class Run:
             name=self.scenario.name, gpus=job.gpus, job=name, images_per_s=images_per_s,
             step_s=breakdown.step_s, breakdown=breakdown,
             efficiency=images_per_s / (job.gpus * alone), spans=self._spans(number),
-            links=self.recorder.result(step_s) if self.recorder else None,
+            links=self.network.usage(step_s),
             expect=find_expect(self.cluster.topology, self.scenario.name, job.gpus, name),
-            limits=mean_path(job.paths), notes=(*self.notes, *self._not_planned()),
+            limits=mean_path(job.paths),
+            notes=(*self.notes, *self._not_planned(), *self.network.notes),
             events=self.env.events)
 
     def _not_planned(self) -> list[str]:
         """What ``routing: plan`` has no hold on, in a sentence."""
         if self.scenario.routing != "plan" or self.gpus == 1:
             return []
-        if self.transport.style.routing != "plan":
+        if self.style.routing != "plan":
             return ["not planned: the kernel chooses the source ports of TCP, so flows are hashed"]
-        hashed = self.transport.plan.hashed
-        return [f"not planned: {hashed:,} flows at once, more than {MOST:,}, so they are "
-                "hashed"] if hashed else []
+        return []
 
     def _spans(self, number: int) -> tuple[Span, ...]:
         """The job's timeline; if utilisation is recorded, with the GPUs that do the same."""
         job, tracks = self.jobs[number], self._tracks[number]
-        if self.recorder is None or len(tracks) > MOST_TRACKS:
+        if not self.settings.record_links or len(tracks) > MOST_TRACKS:
             return job.spans
         return tuple(replace(span, track=span.track.replace(job.track, track, 1))
                      for track in tracks for span in job.spans)
@@ -290,16 +282,6 @@ def find_expect(topology: Topology, scenario: str, gpus: int, job: str) -> Expec
         if (expect.scenario, expect.gpus) == (scenario, gpus) and (expect.job or "") == job:
             return Expectation(expect.images_per_s, expect.kind, expect.within, expect.source)
     return None
-
-
-def token_buckets(cluster: Cluster) -> tuple[TokenBucket, ...]:
-    """The VPC's token buckets: each host's cap, out and in."""
-    vpc = cluster.topology.vpc
-    if vpc is None or vpc.burst is None or vpc.host_rate is None:
-        return ()
-    return tuple(TokenBucket(int(cluster.blocks[f"host_{way}"][host]), vpc.host_rate / 8,
-                             vpc.burst.rate / 8, vpc.burst.bucket)
-                 for way in ("out", "in") for host in range(cluster.hosts))
 
 
 def run_scenario(cluster: Cluster, scenario: Scenario, gpus: int,

@@ -35,6 +35,12 @@ class SharedPlan:
         self.hashed = 0
         """The most flows that were asked for at once and not planned."""
 
+    @property
+    def notes(self) -> list[str]:
+        """What could not be planned, in a sentence."""
+        return [f"not planned: {self.hashed:,} flows at once, more than {MOST:,}, so they are "
+                "hashed"] if self.hashed else []
+
     def announce(self, src: Ints, dst: Ints) -> None:
         """Take flows between endpoints into the plan; all before the first `links`."""
         self._announced = np.concatenate([self._announced, np.stack([src, dst], axis=1)])

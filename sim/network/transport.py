@@ -37,6 +37,8 @@ import numpy as np
 from harp.routing import bond
 from harp.routing.fabric import UnreachableError
 from harp.routing.overlay import encapsulate
+from sim.network.link_state import LinkState
+from sim.network.network import CutOffError
 from sim.network.planned import SharedPlan
 from sim.schema.errors import Problem
 from sim.schema.sockets import connection, uses_sockets
@@ -64,10 +66,6 @@ DYNAMIC = "dynamic"
 """The bond that splits a flow; every other one gives it one port."""
 FIRST_PORT, PORTS = 49152, 16384
 """Dynamic source ports (RFC 6335)."""
-
-
-class CutOffError(RuntimeError):
-    """Traffic waits for links that will never be up again; the message names both its ends."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,14 +164,8 @@ class Transport:
         self.seed = cluster.topology.seed if seed is None else seed
         self.stack = stack
         self.style = style
-        self.fabric: Fabric = cluster.fabric
-        """As routing sees it at present; faults take links out of it."""
-        self.lasting: Fabric = cluster.fabric
-        """Without the links that are down for good."""
-        self.speed = np.ones(len(self.fabric.link_src))
-        """Share of its rate that each link has at present, which dynamic bonds follow."""
-        self.state = b""
-        """Tells states of the links apart, for those who remember routes."""
+        self.links = LinkState(cluster.fabric)
+        """What links deliver at present; dynamic bonds follow it."""
         self.plan = SharedPlan()
         """Paths of what is planned."""
         self._waits: dict[bytes, str] = {}
@@ -201,7 +193,7 @@ class Transport:
     @property
     def waits_for(self) -> str:
         """Why traffic waits, where no way was left for some of it as the links are now."""
-        return self._waits.get(self.state, "")
+        return self._waits.get(self.links.key, "")
 
     def paths(self, src: ArrayLike, dst: ArrayLike, channel: ArrayLike = 0) -> Paths:
         """Paths of edges from GPUs ``src`` to ``dst``, each on a ``channel``; planned together."""
@@ -269,7 +261,7 @@ class Transport:
         owner, link, share = self._links(edge, src, dst, channel)
         rows.append((owner, blocks["link"][link], share * self.link_bytes))
         latency_s = np.zeros(len(alpha_s))
-        np.add.at(latency_s, owner, share * self.fabric.link_latency_s[link])
+        np.add.at(latency_s, owner, share * self.links.whole.link_latency_s[link])
         alpha_s[edge] = (latency_s[edge] + self.stack.start_latency.value
                          + cluster.pcie_latency_s[cluster.host[src[edge]]]
                          + cluster.pcie_latency_s[cluster.host[dst[edge]]])
@@ -295,16 +287,16 @@ class Transport:
         socket = np.tile(np.arange(sockets), len(edge))
         a, b = (self._endpoint(gpu, channel[owner]) for gpu in (src[owner], dst[owner]))
         ports = self._source_port(src[owner], dst[owner], channel[owner], socket)
-        flows = self.fabric.flows(a, b, ports)
+        flows = self.links.fabric.flows(a, b, ports)
         try:
-            return self._routed(self.fabric, owner, flows)
+            return self._routed(self.links.fabric, owner, flows)
         except UnreachableError as error:
             reason = str(error)
         try:  # wait for links that will be up again
-            rows = self._routed(self.lasting, owner, flows)
+            rows = self._routed(self.links.lasting, owner, flows)
         except UnreachableError as error:
             raise CutOffError(str(error)) from error
-        self._waits[self.state] = reason
+        self._waits[self.links.key] = reason
         return rows
 
     def _endpoint(self, gpu: Ints, channel: Ints) -> Ints:
@@ -363,7 +355,7 @@ class Transport:
 
         It is where `bond.update_weights` settles.
         """
-        rate = np.minimum.reduceat((fabric.link_bps * self.speed)[link], ptr[:-1])
+        rate = np.minimum.reduceat((fabric.link_bps * self.links.known)[link], ptr[:-1])
         return np.asarray(rate / np.bincount(parent, rate)[parent])
 
     def _bond_of_nics(self) -> tuple[list[str], Ints]:

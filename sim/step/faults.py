@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.network.transport import CutOffError
+from sim.network.network import CutOffError
 from sim.schema.errors import Problem, listing
 from sim.schema.faults import link_ends
 
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
     from harp.routing.fabric import Fabric
     from sim.cluster.cluster import Cluster
-    from sim.network.flow.communicator import Communicator
-    from sim.network.flow.fabric import FlowFabric
-    from sim.network.transport import Transport
+    from sim.network.network import Network
     from sim.schema.faults import Fault, LinkDegrade, LinkDown, LinkFlap, SlowGpu
     from sim.step.compute import Slowness
 
@@ -80,9 +78,8 @@ class Struck:
     """What faults act on: one scenario's network and its jobs."""
 
     env: simpy.Environment
-    fabric: FlowFabric
-    transport: Transport
-    comms: Sequence[Communicator]
+    network: Network
+    cluster: Cluster
     slowness: Sequence[Slowness]
     gpus: Mapping[str, tuple[int, float]]
     """For each GPU in use, by its name in the file: the job, and its speed over the job's pace."""
@@ -93,8 +90,6 @@ class Struck:
     """Links that routing avoids, by fault."""
     quiet: set[str] = field(default_factory=set)
     """Faults of which the reader has been told enough."""
-    _fabrics: dict[bytes, Fabric] = field(default_factory=dict)
-    """The fabric without certain links: its routing tables take time to make, and links flap."""
 
     def note(self, fault: str, text: str) -> None:
         """Tell the reader what happened, with the time."""
@@ -107,14 +102,10 @@ class Struck:
             self.speeds.pop(fault)
         else:
             self.speeds[fault] = links, factor
-        transport, block = self.transport, self.transport.cluster.blocks["link"]
-        speed = np.ones(len(transport.speed))
+        lowest = np.ones(len(self.cluster.fabric.link_src))
         for others, share in self.speeds.values():
-            speed[others] = np.minimum(speed[others], share)
-        # What is down delivers nothing, but until routing avoids it nobody knows.
-        transport.speed = np.where(speed > 0, speed, 1.0)
-        self._tell_state()
-        self.fabric.change(block[links], block.capacity[links] * speed[links])
+            lowest[others] = np.minimum(lowest[others], share)
+        self.network.scale(lowest)
 
     def avoid(self, fault: str, links: Ints | None) -> None:
         """Route around links, or (None) use them again."""
@@ -122,25 +113,7 @@ class Struck:
             self.avoided.pop(fault)
         else:
             self.avoided[fault] = links
-        whole, gone = self.transport.cluster.fabric, self._gone()
-        if gone.tobytes() not in self._fabrics:
-            self._fabrics[gone.tobytes()] = whole.without(gone) if len(gone) else whole
-        self.transport.fabric = self._fabrics[gone.tobytes()]
-        self._tell_state()
-        self.reroute()
-
-    def _gone(self) -> Ints:
-        return np.unique(np.concatenate([np.empty(0, np.int64), *self.avoided.values()]))
-
-    def _tell_state(self) -> None:
-        slow = np.flatnonzero(self.transport.speed < 1.0)
-        parts = (self._gone(), slow, self.transport.speed[slow])
-        self.transport.state = b"/".join(part.tobytes() for part in parts)
-
-    def reroute(self) -> None:
-        """Route all traffic anew."""
-        for comm in self.comms:
-            comm.reroute()
+        self.network.avoid(np.concatenate([np.empty(0, np.int64), *self.avoided.values()]))
 
 
 def strike(fault: Fault, struck: Struck) -> Process:
@@ -149,7 +122,7 @@ def strike(fault: Fault, struck: Struck) -> Process:
     if fault.kind == "slow-gpu":
         yield from _slow(fault, struck)
         return
-    links = find_links(struck.transport.cluster.fabric, fault.link)
+    links = find_links(struck.cluster.fabric, fault.link)
     if fault.kind == "link-degrade":
         yield from _degrade(fault, links, struck)
     elif fault.kind == "link-down":
@@ -174,12 +147,10 @@ def _slow(fault: SlowGpu, struck: Struck) -> Process:
 
 def _degrade(fault: LinkDegrade, links: Ints, struck: Struck) -> Process:
     struck.scale(fault.name, links, fault.factor)
-    struck.reroute()
     struck.note(fault.name, f"{fault.link} at {fault.factor:.0%} of its rate")
     if fault.duration is not None:
         yield struck.env.timeout(fault.duration)
         struck.scale(fault.name, links, None)
-        struck.reroute()
         struck.note(fault.name, f"{fault.link} at its full rate again")
 
 
@@ -188,7 +159,7 @@ def _down(fault: LinkDown | LinkFlap, links: Ints, seconds: float | None,
     reaction_s = fault.detection + fault.recovery
     struck.scale(fault.name, links, 0.0)
     if seconds is None:
-        struck.transport.lasting = struck.transport.lasting.without(links)
+        struck.network.abandon(links)
     struck.note(fault.name, f"{fault.link} is down")
     if seconds is not None and seconds <= reaction_s:
         yield struck.env.timeout(seconds)
@@ -197,7 +168,7 @@ def _down(fault: LinkDown | LinkFlap, links: Ints, seconds: float | None,
         return
     yield struck.env.timeout(reaction_s)
     struck.avoid(fault.name, links)
-    waits = struck.transport.waits_for
+    waits = struck.network.waits_for
     struck.note(fault.name, f"{waits}; traffic waits for it" if waits else
                 f"traffic goes around {fault.link}")
     if seconds is not None:
@@ -208,7 +179,7 @@ def _down(fault: LinkDown | LinkFlap, links: Ints, seconds: float | None,
 
 
 def _flap(fault: LinkFlap, links: Ints, struck: Struck) -> Process:
-    end_s, net = struck.env.now + (fault.duration or math.inf), struck.fabric.net
+    end_s = struck.env.now + (fault.duration or math.inf)
     carried, idle, flaps = 0.0, 0, 0
     while struck.env.now < end_s:
         flaps += 1
@@ -218,7 +189,7 @@ def _flap(fault: LinkFlap, links: Ints, struck: Struck) -> Process:
         down_s = min(fault.period / 2, end_s - struck.env.now)
         yield from _down(fault, links, down_s, struck)
         yield struck.env.timeout(fault.period / 2)
-        before, carried = carried, float(net.carried().sum())
-        idle = idle + 1 if net.flows and carried == before else 0
+        before, carried = carried, struck.network.carried
+        idle = idle + 1 if struck.network.busy and carried == before else 0
         if idle > MOST_IDLE_FLAPS:
             raise CutOffError(f"{fault.link} was up {idle} times, and nothing got through")

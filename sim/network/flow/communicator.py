@@ -169,7 +169,7 @@ class Communicator:
     def _time(self, phase: Phase, laid: Laid, protocol: Protocol) -> Timed:
         """What a phase takes beside its flows: found once for each step that has it again."""
         known = self._timed.setdefault(phase, {})
-        key = (self.transport.state, protocol, laid.key)
+        key = (self.transport.links.key, protocol, laid.key)
         if key not in known:
             known[key] = self._find_times(phase, laid, protocol)
         return known[key]
@@ -178,7 +178,7 @@ class Communicator:
         prepared, group = self._prepare(laid), laid.edges.group
         alpha_s = np.where(prepared.inner, protocol.inner, 1.0) * prepared.alpha_s
         if phase.feeds is None:
-            return Timed(laid, self.transport.state, prepared, float(alpha_s.max(initial=0.0)),
+            return Timed(laid, self.transport.links.key, prepared, float(alpha_s.max(initial=0.0)),
                          0.0, _message_s(prepared.message_s, laid.edges), prepared.ceilings)
         cut = protocol.window.cut(phase)
         piece = laid.amount / cut.pieces
@@ -188,12 +188,12 @@ class Communicator:
         times = phase_times(pieces, group, phase.feeds, cut, protocol.window.slots)
         held = (times.least_s > 0) & (piece > 0)
         window = np.divide(piece, times.least_s, out=np.full(len(piece), np.inf), where=held)
-        return Timed(laid, self.transport.state, prepared, times.latency_s, times.filling_s,
+        return Timed(laid, self.transport.links.key, prepared, times.latency_s, times.filling_s,
                      times.message_s, np.minimum(prepared.ceilings, window))
 
     def _move(self, timed: Timed) -> FlowSet:
         # Links may have changed since, so the routes are those of this moment.
-        now = (timed.prepared if timed.state == self.transport.state
+        now = (timed.prepared if timed.state == self.transport.links.key
                else self._prepare(timed.laid))
         flows = self.fabric.move(now.routes, timed.laid.amount, ceilings=timed.ceilings)
         self._moving[flows.number] = Moving(flows, timed.laid)
@@ -205,7 +205,7 @@ class Communicator:
 
     def _prepare(self, laid: Laid) -> Prepared:
         """Routes of these edges, made once for each set of edges and shares and state of links."""
-        key = (self.transport.state, laid.key)
+        key = (self.transport.links.key, laid.key)
         if key not in self._prepared:
             self._prepared[key] = self._build(laid.edges)
         return self._prepared[key]

@@ -1,0 +1,27 @@
+"""The networks by name: one factory for all who need one.
+
+`flow` shares rates as a fluid: thousands of hosts in seconds. A topology that a fidelity cannot
+carry is a TopologyError with the key that asks for it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import simpy
+
+    from sim.network.network import Network, Site
+
+NETWORKS = {"flow": "sim.network.flow.network:FlowNetwork"}
+"""Where each fidelity's network is; it is imported when it is asked for."""
+
+
+def make_network(fidelity: str, env: simpy.Environment, site: Site) -> Network:
+    """Make the network of one scenario."""
+    module, name = NETWORKS[fidelity].split(":")
+    kind = getattr(import_module(module), name)
+    return cast("Callable[[simpy.Environment, Site], Network]", kind)(env, site)

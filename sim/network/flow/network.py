@@ -1,0 +1,121 @@
+"""The network of fidelity `flow`: routes from the transport, rates from the fluid engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sim.network.flow.communicator import Communicator
+from sim.network.flow.fabric import FlowFabric, TokenBucket
+from sim.network.flow.limits import name_limits
+from sim.network.links import LinkRecorder
+from sim.network.transport import Transport
+
+if TYPE_CHECKING:
+    import simpy
+    from numpy.typing import NDArray
+
+    from sim.cluster.cluster import Cluster
+    from sim.network.network import Site
+    from sim.records.results import LinkUse
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+
+class FlowNetwork:
+    """See `sim.network.network.Network`."""
+
+    def __init__(self, env: simpy.Environment, site: Site) -> None:
+        cluster = site.cluster
+        self._capacity = cluster.capacities(site.stack)
+        self._buckets = token_buckets(cluster)
+        self._recorder = self._make_recorder(cluster) if site.records_use else None
+        self.fabric = FlowFabric(
+            env, self._capacity, buckets=self._buckets,
+            on_change=self._recorder.sample if self._recorder else None,
+            name_limit=name_limits(cluster) if site.names_limits else None)
+        self.transport = Transport(cluster, site.stack, site.style, site.seed)
+        self._communicators: list[Communicator] = []
+
+    def _make_recorder(self, cluster: Cluster) -> LinkRecorder:
+        highest = self._capacity.copy()
+        for bucket in self._buckets:
+            highest[bucket.resource] = bucket.burst
+        return LinkRecorder(cluster, highest)
+
+    def communicator(self) -> Communicator:
+        """Make one for a job."""
+        made = Communicator(self.transport, self.fabric)
+        self._communicators.append(made)
+        return made
+
+    def scale(self, share: Floats) -> None:
+        """Let each link deliver this share of its rate; bonds follow what they know of it."""
+        links, block = self.transport.links, self.transport.cluster.blocks["link"]
+        changed = np.flatnonzero(share != links.share)
+        known = links.scale(share)
+        self.fabric.change(block[changed], block.capacity[changed] * share[changed])
+        if known:
+            self._reroute()
+
+    def avoid(self, links: Ints) -> None:
+        """Route everything anew, around these links."""
+        self.transport.links.avoid(links)
+        self._reroute()
+
+    def abandon(self, links: Ints) -> None:
+        """Take note that these links will never be back."""
+        self.transport.links.abandon(links)
+
+    def _reroute(self) -> None:
+        for communicator in self._communicators:
+            communicator.reroute()
+
+    @property
+    def waits_for(self) -> str:
+        """Why traffic waits, where no way was left for some of it."""
+        return self.transport.waits_for
+
+    @property
+    def busy(self) -> bool:
+        """Whether there are flows."""
+        return self.fabric.net.flows > 0
+
+    @property
+    def carried(self) -> float:
+        """What all resources have carried so far."""
+        return float(self.fabric.net.carried().sum())
+
+    @property
+    def remembers(self) -> bool:
+        """Whether there are bursts, whose tokens are left over from step to step."""
+        return self.fabric.has_buckets
+
+    @property
+    def notes(self) -> list[str]:
+        """What ``routing: plan`` has no hold on."""
+        return self.transport.plan.notes
+
+    def usage(self, step_s: tuple[float, float]) -> LinkUse | None:
+        """Utilisation of the busiest resources during one step."""
+        return self._recorder.result(step_s) if self._recorder else None
+
+    def forget(self, before_s: float) -> None:
+        """Drop samples that only times before ``before_s`` need."""
+        if self._recorder:
+            self._recorder.forget(before_s)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def token_buckets(cluster: Cluster) -> tuple[TokenBucket, ...]:
+    """The VPC's token buckets: each host's cap, out and in."""
+    vpc = cluster.topology.vpc
+    if vpc is None or vpc.burst is None or vpc.host_rate is None:
+        return ()
+    return tuple(TokenBucket(int(cluster.blocks[f"host_{way}"][host]), vpc.host_rate / 8,
+                             vpc.burst.rate / 8, vpc.burst.bucket)
+                 for way in ("out", "in") for host in range(cluster.hosts))
