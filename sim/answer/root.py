@@ -13,7 +13,6 @@ PATIENCE = 5
 """Secant steps before every other step halves what is enclosed."""
 SAME = 1e-9
 """Relative distance of two values that enclose a jump."""
-_FIRST_STEP = 1.05
 _LEAST = 1e-12
 _GROWTH = 4.0
 
@@ -26,18 +25,22 @@ def find_root(excess: Callable[[float], float], start: float, accuracy: float) -
     """Value from 0 up at which the monotonic ``excess`` is 0; raises NoRootError.
 
     Where ``excess`` jumps over 0, the value at the jump; where a cost of 0 is still too much, 0.
-    Secant steps, since a step time is nearly linear in every cost. Where another cost hides this
-    one, the value grows until it shows. Once two values enclose the wanted one no step leaves them,
-    and each of them comes nearer.
+    Secant steps, since a step time is nearly linear in every cost; the first one supposes that it
+    is in proportion, as where the cost decides alone. Where another cost hides this one, the value
+    grows until it shows. Once two values enclose the wanted one no step leaves them, and each of
+    them comes nearer.
 
     Args:
-        excess: what is to be 0.
+        excess: what is to be 0, as a share of what is wanted.
         start: where to begin, 0 or more.
         accuracy: what counts as 0.
 
     """
-    here, there = start, start * _FIRST_STEP or _LEAST
-    f_here, f_there = excess(here), excess(there)
+    there, f_there = start, excess(start)
+    if abs(f_there) <= accuracy:
+        return start
+    here = start / min(max(1.0 + f_there, 1.0 / _GROWTH), _GROWTH) or _LEAST
+    f_here = excess(here)
     ends = {f_there > 0: there}
     for number in range(TRIES):
         if abs(f_here) <= accuracy:

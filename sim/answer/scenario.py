@@ -13,7 +13,7 @@ import numpy as np
 
 from harp.lightcc.settings import LightSettings
 from sim.answer.clock import Clock, TooLongError
-from sim.cluster.placement import choose_gpus, common_group, place
+from sim.cluster.placement import rank_gpus
 from sim.network.fidelity import make_network
 from sim.network.nccl import View
 from sim.network.network import CutOffError, Site
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from sim.cluster.cluster import Cluster
+    from sim.cluster.placement import Ranks
     from sim.schema.errors import TopologyError
     from sim.schema.model import Topology
     from sim.schema.parameters import FrameworkCosts, HostStack
@@ -133,8 +134,9 @@ class Run:
         hosts = [names.index(host) for host in job.hosts] if job else list(range(len(names)))
         own = np.isin(self.cluster.host, hosts).sum()
         count = int(own) if job else self.gpus
-        gpus = choose_gpus(self.cluster, hosts, count, affinity=scenario.affinity)
-        recipe = self._recipe(workload, gpus)
+        ranks = rank_gpus(self.cluster, hosts, count, channel_count(topology, scenario),
+                          affinity=scenario.affinity)
+        gpus, recipe = ranks.gpus, self._recipe(workload, ranks)
         speeds = self.settings.speed(self.cluster.flops[gpus])
         flops = float(speeds.min())
         for gpu, speed in zip(gpus.tolist(), speeds.tolist(), strict=True):
@@ -150,28 +152,27 @@ class Run:
         self.names.append(job.name if job else "")
         self.starts.append(job.start if job else 0.0)
 
-    def _recipe(self, workload: Workload, gpus: NDArray[np.int64]) -> Recipe:
+    def _recipe(self, workload: Workload, ranks: Ranks) -> Recipe:
         scenario, topology = self.scenario, self.cluster.topology
         framework = scenario.framework or workload.framework
         fuses_by_size = derives_from(framework, "ddp", topology.frameworks, "frameworks",
                                      FrameworkSet)
         rule = scenario.fusion.rule or ("size" if fuses_by_size else "cycle")
         light = LightSettings.from_env(scenario.light.settings if scenario.light else {})
-        host_group = common_group(self.cluster, gpus)
         group = scenario.light.LIGHT_INTRA_SIZE if scenario.light else None
-        if light.intra_size > len(gpus):
-            light = replace(light, intra_size=len(gpus))
+        if light.intra_size > len(ranks.gpus):
+            light = replace(light, intra_size=len(ranks.gpus))
         return Recipe(
             model=get_model(workload.model), batch=workload.batch,
             costs=self.settings.framework(topology, framework), allreduce=scenario.allreduce,
-            views=self._views(gpus) if scenario.allreduce == "nccl" else None,
-            light=light, group=group or host_group, host_group=host_group, fp16=scenario.fp16,
+            views=self._views(ranks.gpus) if scenario.allreduce == "nccl" else None,
+            light=light, group=group or ranks.host_group, host_group=ranks.host_group,
+            fp16=scenario.fp16,
             gradient_bytes=FP16_BYTES if workload.precision == "fp16" else FP32_BYTES,
             fusion=rule, threshold_bytes=scenario.fusion.threshold_bytes(rule),
             cycle_s=scenario.fusion.cycle, parallel=scenario.parallel, tensor=scenario.tensor,
             streams=scenario.streams, alltoall=scenario.alltoall,
-            placement=place(self.cluster, gpus, channel_count(topology, scenario),
-                            affinity=scenario.affinity))
+            placement=ranks.placement)
 
     def _views(self, gpus: NDArray[np.int64]) -> Views:
         tensor = self.scenario.tensor

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -41,6 +42,32 @@ class Placement:
     def of(self, plan: str) -> Sequence[Ints]:
         """Placement of a plan by its name."""
         return list(self.rings if plan in RINGS else self.others)
+
+
+@dataclass(frozen=True, eq=False)
+class Ranks:
+    """The ranks of a job."""
+
+    gpus: Ints
+    """GPUs, host by host."""
+    host_group: int
+    """`common_group` of them."""
+    placement: Placement
+
+
+_kept: WeakKeyDictionary[Cluster, dict[tuple[object, ...], Ranks]] = WeakKeyDictionary()
+
+
+def rank_gpus(cluster: Cluster, hosts: Sequence[int], count: int, channels: int, *,
+              affinity: bool) -> Ranks:
+    """Choose and place ``count`` GPUs of ``hosts``; kept, since every draw asks for the same."""
+    known = _kept.setdefault(cluster, {})
+    key = (tuple(hosts), count, channels, affinity)
+    if key not in known:
+        gpus = choose_gpus(cluster, hosts, count, affinity=affinity)
+        known[key] = Ranks(gpus, common_group(cluster, gpus),
+                           place(cluster, gpus, channels, affinity=affinity))
+    return known[key]
 
 
 def choose_gpus(cluster: Cluster, hosts: Sequence[int], count: int, *, affinity: bool) -> Ints:

@@ -185,7 +185,7 @@ class Communicator:
         here = piece[group]
         pieces = PieceTimes(alpha_s, prepared.message_s, here * prepared.first_s,
                             here * prepared.steady_s)
-        times = phase_times(pieces, group, phase.feeds, cut, protocol.window.slots)
+        times = phase_times(pieces, group, len(piece), phase.feeds, cut, protocol.window.slots)
         held = (times.least_s > 0) & (piece > 0)
         window = np.divide(piece, times.least_s, out=np.full(len(piece), np.inf), where=held)
         return Timed(laid, self.transport.links.key, prepared, times.latency_s, times.filling_s,
@@ -214,11 +214,12 @@ class Communicator:
         paths = self.transport.paths(edges.src, edges.dst, edges.channel)
         ptr, resource, coefficient = paths.footprints(edges.group, edges.share)
         first = self.fabric.net.add_routes(ptr, resource, coefficient)
+        steady_s = paths.shared_s(self._capacity, edges.share)
+        first_s = (paths.shared_s(self._capacity, edges.share, edges.level) if edges.level.any()
+                   else steady_s)
         return Prepared(np.arange(first, first + len(ptr) - 1),
                         _ceilings(paths, edges.group, edges.share), paths.alpha_s, paths.inner,
-                        paths.message_s,
-                        paths.shared_s(self._capacity, edges.share, edges.level),
-                        paths.shared_s(self._capacity, edges.share))
+                        paths.message_s, first_s, steady_s)
 
     def reroute(self) -> None:
         """Route everything anew, since the state of the links has changed."""

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 
+_NOBODY = np.empty(0, np.int64)
+
+
 class PieceTimes(NamedTuple):
     """What one piece takes on each edge, in seconds; one array entry an edge."""
 
@@ -42,30 +45,29 @@ class PhaseTimes(NamedTuple):
     """For each group: least seconds of a piece that the window allows; 0 where it does not bind."""
 
 
-def phase_times(times: PieceTimes, group: Ints, feeds: Feeds, cut: Cut, slots: int) -> PhaseTimes:
+def phase_times(times: PieceTimes, group: Ints, groups: int, feeds: Feeds, cut: Cut,
+                slots: int) -> PhaseTimes:
     """Time a pipeline, several copies of it side by side (channels) included.
 
     Args:
         times: of each edge, copy after copy.
-        group: number of each edge's ring or tree, from 0 without gaps; all of one size in a ring.
+        group: number of each edge's ring or tree; rings are all of one size.
+        groups: how many there are.
         feeds: data dependences within a copy.
         cut: pieces and lag.
         slots: pieces that an edge holds.
 
     """
     kept = [np.ascontiguousarray(column) for column in times]
-    least_s = np.empty(int(group.max()) + 1)
-    pairs = (ffi.NULL, ffi.NULL)
-    count = 0
-    if not cut.lag:
-        order = np.argsort(feeds.level[feeds.target], kind="stable")
-        source, target = feeds.source[order], feeds.target[order]
-        pairs, count = (_integers(source), _integers(target)), len(order)
-    edges = ffi.new("pipeline_edges *", [len(group), len(least_s), _integers(group),
+    least_s = np.empty(groups)
+    order = np.argsort(feeds.level[feeds.target], kind="stable") if not cut.lag else _NOBODY
+    source, target = feeds.source[order], feeds.target[order]
+    edges = ffi.new("pipeline_edges *", [len(group), groups, _integers(group),
                                          *(ffi.from_buffer("double[]", column) for column in kept)])
-    order_ = ffi.new("pipeline_order *", [*cut, slots, len(feeds.level), count, *pairs])
+    waits = ffi.new("pipeline_order *", [*cut, slots, len(feeds.level), len(order),
+                                         _integers(source), _integers(target)])
     found = ffi.new("pipeline_times *")
-    if lib.pipeline_time(edges, order_, found, ffi.from_buffer("double[]", least_s)):
+    if lib.pipeline_time(edges, waits, found, ffi.from_buffer("double[]", least_s)):
         raise MemoryError
     return PhaseTimes(found.latency_s, found.filling_s, found.message_s, least_s)
 
