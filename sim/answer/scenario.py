@@ -271,7 +271,7 @@ class Run:
         job, tracks = self.jobs[number], self._tracks[number]
         if not self.settings.record_links or len(tracks) > MOST_TRACKS:
             return job.spans
-        return tuple(replace(span, track=span.track.replace(job.track, track, 1))
+        return tuple(span._replace(track=span.track.replace(job.track, track, 1))
                      for track in tracks for span in job.spans)
 
 

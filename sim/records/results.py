@@ -16,8 +16,7 @@ SpanKind = Literal["forward", "backward", "update", "selection", "transfer", "la
                    "negotiation", "fault"]
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """One bar of the timeline: what ``track`` (a GPU, a NIC, a stream or a link) did, and when.
 
     Tracks of one host share its name: ``gn10xp-0/gpu3``, ``gn10xp-0/eth0.1``,

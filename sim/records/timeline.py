@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sim.records.results import Span
 
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
     from sim.records.results import SpanKind
 
 
-@dataclass(frozen=True)
-class Timeline:
+class Timeline(NamedTuple):
     """Where spans of one track go; ``track`` is named as `Span` says."""
 
     env: simpy.Environment

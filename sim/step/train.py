@@ -214,6 +214,10 @@ class Job:
                     label: str) -> Process:
         """Run a plan in several groups of ranks at once; the timeline shows the first."""
         assert self.comm is not None
+        if len(groups) == 1:
+            yield from self.comm.run(chosen.plan, groups[0], self._local_s, line, label,
+                                     chosen.protocol)
+            return
         quiet = Timeline(self.env, lambda _: None, line.track)
         yield self.env.all_of([
             self.env.process(self.comm.run(

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from harp.collectives.protocol import SIMPLE
-from sim.network.flow.pipeline import PieceTimes, phase_times
+from sim.network.flow.pipeline import EdgeTimes, phase_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -77,16 +77,9 @@ class Prepared:
 
     routes: Ints
     ceilings: Floats
-    alpha_s: Floats
-    """Latency of each edge."""
     inner: NDArray[np.bool_]
-    """Whether it stays inside a host, where protocols differ in latency."""
-    message_s: Floats
-    """The stack's cost of a message on each edge."""
-    first_s: Floats
-    """Seconds per byte of its flow on each edge while only edges of the same hop are busy."""
-    steady_s: Floats
-    """The same while all edges are."""
+    """Edges that stay inside a host, where protocols differ in latency."""
+    times: EdgeTimes
 
 
 class Timed(NamedTuple):
@@ -175,21 +168,25 @@ class Communicator:
         return known[key]
 
     def _find_times(self, phase: Phase, laid: Laid, protocol: Protocol) -> Timed:
-        prepared, group = self._prepare(laid), laid.edges.group
-        alpha_s = np.where(prepared.inner, protocol.inner, 1.0) * prepared.alpha_s
+        prepared = self._prepare(laid)
+        times, state = prepared.times, self.transport.links.key
+        if protocol.inner != 1.0:
+            alpha_s = np.where(prepared.inner, protocol.inner, 1.0) * times.alpha_s
+            times = times._replace(alpha_s=alpha_s)
         if phase.feeds is None:
-            return Timed(laid, self.transport.links.key, prepared, float(alpha_s.max(initial=0.0)),
-                         0.0, _message_s(prepared.message_s, laid.edges), prepared.ceilings)
+            return Timed(laid, state, prepared, float(times.alpha_s.max(initial=0.0)), 0.0,
+                         _message_s(times.message_s, laid.edges), prepared.ceilings)
         cut = protocol.window.cut(phase)
         piece = laid.amount / cut.pieces
-        here = piece[group]
-        pieces = PieceTimes(alpha_s, prepared.message_s, here * prepared.first_s,
-                            here * prepared.steady_s)
-        times = phase_times(pieces, group, len(piece), phase.feeds, cut, protocol.window.slots)
-        held = (times.least_s > 0) & (piece > 0)
-        window = np.divide(piece, times.least_s, out=np.full(len(piece), np.inf), where=held)
-        return Timed(laid, self.transport.links.key, prepared, times.latency_s, times.filling_s,
-                     times.message_s, np.minimum(prepared.ceilings, window))
+        whole = phase_times(times, laid.edges.group, piece, phase.feeds, cut,
+                            protocol.window.slots)
+        ceilings = prepared.ceilings
+        if whole.least_s.any():
+            held = (whole.least_s > 0) & (piece > 0)
+            window = np.divide(piece, whole.least_s, out=np.full(len(piece), np.inf), where=held)
+            ceilings = np.minimum(ceilings, window)
+        return Timed(laid, state, prepared, whole.latency_s, whole.filling_s, whole.message_s,
+                     ceilings)
 
     def _move(self, timed: Timed) -> FlowSet:
         # Links may have changed since, so the routes are those of this moment.
@@ -218,8 +215,8 @@ class Communicator:
         first_s = (paths.shared_s(self._capacity, edges.share, edges.level) if edges.level.any()
                    else steady_s)
         return Prepared(np.arange(first, first + len(ptr) - 1),
-                        _ceilings(paths, edges.group, edges.share), paths.alpha_s, paths.inner,
-                        paths.message_s, first_s, steady_s)
+                        _ceilings(paths, edges.group, edges.share), paths.inner,
+                        EdgeTimes(paths.alpha_s, paths.message_s, first_s, steady_s))
 
     def reroute(self) -> None:
         """Route everything anew, since the state of the links has changed."""

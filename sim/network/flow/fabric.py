@@ -8,7 +8,6 @@ kept here too: a resource that may run at its burst rate while it has tokens.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -158,10 +157,10 @@ class FlowFabric:
         self._open[started.number] = len(flows)
 
     def _forget(self, flows: NDArray[np.int32]) -> None:
-        counts = Counter(self._set_of[flows].tolist())
+        numbers = self._set_of[flows].tolist()
         self._set_of[flows] = -1
-        for number, count in sorted(counts.items()):
-            self._open[number] -= count
+        for number in sorted(set(numbers)):
+            self._open[number] -= numbers.count(number)
             if self._open[number] == 0:
                 del self._open[number]
                 self._complete(self._sets.pop(number).done)

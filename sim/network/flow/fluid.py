@@ -28,6 +28,9 @@ CEILING: int = lib.FLUID_CEILING
 """Stands for the flow's own ceiling among the resources that hold it."""
 
 
+_NO_IDS, _NO_TIMES = np.empty(0, np.int32), np.empty(0, np.float64)
+
+
 def _array(values: ArrayLike, dtype: Any, shape: int | None = None) -> NDArray[Any]:
     array = np.asarray(values, dtype=dtype)
     if shape is not None and array.shape != (shape,):
@@ -127,7 +130,7 @@ class Fluid:
         count = lib.fluid_run(self.handle, until_s)
         self._check(count, "run failed")
         if count == 0:
-            return np.empty(0, np.int32), np.empty(0, np.float64)
+            return _NO_IDS, _NO_TIMES
         ids = np.frombuffer(ffi.buffer(lib.fluid_done_id(self.handle), count * 4), np.int32)
         times = np.frombuffer(ffi.buffer(lib.fluid_done_s(self.handle), count * 8), np.float64)
         return ids.copy(), times.copy()

@@ -11,9 +11,14 @@ struct group {
     double path_s, path_alpha_s; /* the longest way through a tree, and its latency */
 };
 
+static double steady_s(const pipeline_edges *e, int64_t i)
+{
+    return e->piece[e->group[i]] * e->steady_s[i];
+}
+
 static double busy_s(const pipeline_edges *e, int64_t i)
 {
-    return e->message_s[i] + e->steady_s[i];
+    return e->message_s[i] + steady_s(e, i);
 }
 
 static double hop_s(const pipeline_edges *e, int64_t i)
@@ -23,7 +28,7 @@ static double hop_s(const pipeline_edges *e, int64_t i)
 
 static double first_hop_s(const pipeline_edges *e, int64_t i)
 {
-    return e->alpha_s[i] + e->message_s[i] + e->first_s[i];
+    return e->alpha_s[i] + e->message_s[i] + e->piece[e->group[i]] * e->first_s[i];
 }
 
 static double alpha_s(const pipeline_edges *e, int64_t i)
@@ -38,7 +43,7 @@ static void find_largest(const pipeline_edges *e, struct group *g)
         own->message_s = fmax(own->message_s, e->message_s[i]);
         own->busy_s = fmax(own->busy_s, busy_s(e, i));
         own->hop_s = fmax(own->hop_s, hop_s(e, i));
-        own->steady_s = fmax(own->steady_s, e->steady_s[i]);
+        own->steady_s = fmax(own->steady_s, steady_s(e, i));
     }
 }
 

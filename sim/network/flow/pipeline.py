@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 _NOBODY = np.empty(0, np.int64)
 
 
-class PieceTimes(NamedTuple):
-    """What one piece takes on each edge, in seconds; one array entry an edge."""
+class EdgeTimes(NamedTuple):
+    """What each edge takes; one array entry an edge."""
 
     alpha_s: Floats
-    """Latency, which pieces that follow one another overlap."""
+    """Latency of a piece, which pieces that follow one another overlap."""
     message_s: Floats
     """The stack's cost of a message, which they do not."""
     first_s: Floats
-    """Its bytes while only its own hop is busy."""
+    """Seconds per byte of its flow while only edges of the same hop are busy."""
     steady_s: Floats
-    """Its bytes while all edges are."""
+    """The same while all edges are."""
 
 
 class PhaseTimes(NamedTuple):
@@ -45,32 +45,35 @@ class PhaseTimes(NamedTuple):
     """For each group: least seconds of a piece that the window allows; 0 where it does not bind."""
 
 
-def phase_times(times: PieceTimes, group: Ints, groups: int, feeds: Feeds, cut: Cut,
+def phase_times(times: EdgeTimes, group: Ints, piece: Floats, feeds: Feeds, cut: Cut,
                 slots: int) -> PhaseTimes:
     """Time a pipeline, several copies of it side by side (channels) included.
 
     Args:
         times: of each edge, copy after copy.
         group: number of each edge's ring or tree; rings are all of one size.
-        groups: how many there are.
+        piece: bytes of a piece of each ring's or tree's flow.
         feeds: data dependences within a copy.
         cut: pieces and lag.
         slots: pieces that an edge holds.
 
     """
-    kept = [np.ascontiguousarray(column) for column in times]
-    least_s = np.empty(groups)
+    least_s = np.empty(len(piece))
     order = np.argsort(feeds.level[feeds.target], kind="stable") if not cut.lag else _NOBODY
     source, target = feeds.source[order], feeds.target[order]
-    edges = ffi.new("pipeline_edges *", [len(group), groups, _integers(group),
-                                         *(ffi.from_buffer("double[]", column) for column in kept)])
+    edges = ffi.new("pipeline_edges *", [len(group), len(piece), _integers(group),
+                                         *map(_floats, times), _floats(piece)])
     waits = ffi.new("pipeline_order *", [*cut, slots, len(feeds.level), len(order),
                                          _integers(source), _integers(target)])
     found = ffi.new("pipeline_times *")
-    if lib.pipeline_time(edges, waits, found, ffi.from_buffer("double[]", least_s)):
+    if lib.pipeline_time(edges, waits, found, _floats(least_s)):
         raise MemoryError
     return PhaseTimes(found.latency_s, found.filling_s, found.message_s, least_s)
 
 
 def _integers(values: Ints) -> object:
     return ffi.from_buffer("int64_t[]", values)
+
+
+def _floats(values: Floats) -> object:
+    return ffi.from_buffer("double[]", values)
