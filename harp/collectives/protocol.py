@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from harp.collectives.window import NCCL_WINDOW, Window
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Protocol:
     """A protocol: bytes on the wire for each of data, slots, and latency inside a host."""
 
