@@ -34,7 +34,7 @@ class Mesh:
         self.capacity = np.full(1, 1e18)
         self.cluster = SimpleNamespace(capacities=lambda _: self.capacity)
         self.stack = None
-        self.state = b""
+        self.links = SimpleNamespace(key=b"")
 
     @classmethod
     def uneven(cls, ranks, seed):
