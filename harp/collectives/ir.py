@@ -21,7 +21,7 @@ for equal sums on every run). So the order of arrival does not matter;
 Three views of the same plan
 ----------------------------
 - :class:`Transfers`: all messages of one step as arrays, one row a message;
-- :class:`RankStep`: what one rank does in one step; this is what a real collective executes;
+- :class:`RankStep`: what one rank does in one step; `harp.collectives.execute` runs it;
 - :class:`Phase`: a run of steps over the same edges, for a fluid simulator.
 """
 
@@ -178,6 +178,8 @@ class RankStep(NamedTuple):
     local: tuple[LocalWork, ...]
     sends: tuple[Message, ...]
     receives: tuple[Message, ...]
+    waits: bool
+    """Whether the rank must have done all before it: in a stage's first step, and in lock step."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 from harp.collectives.ir import Buffer, LocalWork, Phase, RankStep, Transfers
 
@@ -27,6 +27,9 @@ _Row = TypeVar("_Row", "Message", LocalWork)
 
 class Stage(ABC):
     """A pattern of messages over ``steps`` steps, numbered from 0 within the stage."""
+
+    pipelined: ClassVar[bool] = False
+    """Whether messages pass through ranks without waiting for the end of a step."""
 
     @property
     @abstractmethod
@@ -124,9 +127,11 @@ class Plan:
             local = _by_step(w._replace(step=w.step + start) for w in stage.local_work(rank))
             sends = _by_step(stage.sends(rank).later(start).messages())
             receives = _by_step(stage.receives(rank).later(start).messages())
+            waits = True
             for step in sorted(local.keys() | sends.keys() | receives.keys()):
                 yield RankStep(step, tuple(local.get(step, ())), tuple(sends.get(step, ())),
-                               tuple(receives.get(step, ())))
+                               tuple(receives.get(step, ())), waits)
+                waits = not stage.pipelined
 
     def phases(self) -> Iterator[Phase]:
         """Give the plan as phases, one after the other; runs over the same edges are joined."""

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 class Ring(Stage):
     """One trip around the ring of every group at once: n - 1 steps, each rank sends to the next."""
 
+    pipelined = True
+
     label: str
     groups: Groups
     shards: Shards

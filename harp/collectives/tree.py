@@ -65,6 +65,8 @@ class Edges:
 class Stream(Stage):
     """Edges that each carry a byte range, chunk after chunk, from a step of their own."""
 
+    pipelined = True
+
     label: str
     edges: Edges
     chunks: Shards

@@ -1,0 +1,98 @@
+"""Channels of `harp.collectives.execute`: in memory, and over HARP sessions.
+
+Either end of a session has a window of buffers posted for pieces to come, so a sender is held back
+by the receiver that does not take them out: HARP's credit is the window's slots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harp.collectives.window import NCCL_WINDOW
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from harp.collectives.window import Window
+    from harp.net.completion import Completion
+    from harp.net.session import Session
+
+    Bytes = NDArray[np.uint8]
+
+
+class MemoryChannel:
+    """One end of a channel between two ranks of one event loop."""
+
+    def __init__(self, out: asyncio.Queue[Bytes], into: asyncio.Queue[Bytes]) -> None:
+        self._out, self._into = out, into
+
+    @property
+    def waiting(self) -> int:
+        """Pieces that have come and were not taken."""
+        return self._into.qsize()
+
+    async def send(self, piece: Bytes) -> None:
+        """Take a copy, when a slot is free."""
+        await self._out.put(piece.copy())
+
+    async def receive(self, nbytes: int) -> Bytes:
+        """Give the next piece."""
+        piece = await self._into.get()
+        return _whole(piece, nbytes)
+
+
+def memory_channels(ranks: int, window: Window = NCCL_WINDOW) -> list[dict[int, MemoryChannel]]:
+    """For each rank its channels to all others."""
+    queues: dict[tuple[int, int], asyncio.Queue[Bytes]] = {
+        (src, dst): asyncio.Queue(window.slots)
+        for src in range(ranks) for dst in range(ranks) if src != dst}
+    return [{peer: MemoryChannel(queues[rank, peer], queues[peer, rank])
+             for peer in range(ranks) if peer != rank} for rank in range(ranks)]
+
+
+class SessionChannel:
+    """A channel over a HARP session; both ends must have the same window."""
+
+    def __init__(self, session: Session, window: Window = NCCL_WINDOW) -> None:
+        self._session = session
+        self._sent: deque[Completion] = deque()
+        self._slots = window.slots
+        self._free = [np.empty(window.slot_bytes, np.uint8) for _ in range(window.slots)]
+        self._posted: deque[tuple[Bytes, Completion]] = deque()
+        self._post_free_slots()
+
+    async def send(self, piece: Bytes) -> None:
+        """Hand over a copy, when fewer pieces than slots are on their way."""
+        while len(self._sent) >= self._slots:
+            await self._sent.popleft()
+        self._sent.append(self._session.send(piece.copy(), 0))
+
+    async def receive(self, nbytes: int) -> Bytes:
+        """Give the next piece, and post its buffer anew."""
+        buffer, posted = self._posted.popleft()
+        size = await posted
+        piece = _whole(buffer[:size].copy(), nbytes)
+        self._free.append(buffer)
+        self._post_free_slots()
+        return piece
+
+    async def flush(self) -> None:
+        """Wait until the other end has all that was sent."""
+        while self._sent:
+            await self._sent.popleft()
+
+    def _post_free_slots(self) -> None:
+        while self._free:
+            buffer = self._free.pop()
+            self._posted.append((buffer, self._session.post(buffer, 0)))
+
+
+def _whole(piece: Bytes, nbytes: int) -> Bytes:
+    if len(piece) != nbytes:
+        raise ValueError(f"a piece of {len(piece)} B came where {nbytes} B were to come: the ranks "
+                         "do not run the same plan")
+    return piece
