@@ -1,6 +1,7 @@
 """The networks by name: one factory for all who need one.
 
-`flow` shares rates as a fluid: thousands of hosts in seconds. A topology that a fidelity cannot
+`flow` shares rates as a fluid: thousands of hosts in seconds. `packet` takes every frame through
+every queue, between real sessions. A topology that a fidelity cannot
 carry is a TopologyError with the key that asks for it.
 """
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
     from sim.network.network import Network, Site
 
-NETWORKS = {"flow": "sim.network.flow.network:FlowNetwork"}
+NETWORKS = {"flow": "sim.network.flow.network:FlowNetwork",
+            "packet": "sim.network.packet.network:PacketNetwork"}
 """Where each fidelity's network is; it is imported when it is asked for."""
 
 

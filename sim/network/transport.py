@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -44,6 +44,8 @@ from sim.schema.errors import Problem
 from sim.schema.sockets import connection, uses_sockets
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import ArrayLike, NDArray
 
     from harp.routing.fabric import Fabric, Flows
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Rows = tuple[Ints, Ints, Floats]
 
+Routed = TypeVar("Routed")
 ETHERNET_BYTES = 38
 """Header 14, FCS 4, preamble and gap 20 (IEEE 802.3): what a frame adds to its IP packet."""
 SHARED_MEMORY = 4.0
@@ -204,7 +207,7 @@ class Transport:
         rows: list[tuple[Ints, Ints, ArrayLike]] = []
         alpha_s, message_s = np.zeros(len(src)), np.zeros(len(src))
         ceiling = np.full(len(src), math.inf)
-        self._inside(np.flatnonzero(inner), src, dst, rows, alpha_s)
+        self.add_inside(np.flatnonzero(inner), src, dst, rows, alpha_s)
         between = np.flatnonzero(~inner)
         if len(between):
             self._between(between, src, dst, channel=channel, rows=rows, alpha_s=alpha_s)
@@ -216,8 +219,8 @@ class Transport:
                                       for row in rows])
         return Paths(edge, resource, coefficient, alpha_s, message_s, ceiling, inner)
 
-    def _inside(self, edge: Ints, src: Ints, dst: Ints,
-                rows: list[tuple[Ints, Ints, ArrayLike]], alpha_s: Floats) -> None:
+    def add_inside(self, edge: Ints, src: Ints, dst: Ints,
+                   rows: list[tuple[Ints, Ints, ArrayLike]], alpha_s: Floats) -> None:
         """Add the edges within a host."""
         cluster, host = self.cluster, self.cluster.host[src[edge]]
         staged = ~cluster.has_nvlink[host] & ~cluster.peer_access[host]
@@ -240,24 +243,8 @@ class Transport:
                  rows: list[tuple[Ints, Ints, ArrayLike]], alpha_s: Floats) -> None:
         """Add the edges between hosts."""
         cluster, blocks = self.cluster, self.cluster.blocks
-        for gpu, way in ((src[edge], "out"), (dst[edge], "in")):
-            host = cluster.host[gpu]
-            vnic = cluster.vnic[gpu] + channel[edge] % cluster.own_vnics[gpu]
-            rows.append((edge, blocks[f"pcie_{way}"][gpu], 1.0))
-            if self.core_s:
-                if not self.style.helpers:
-                    rows.append((edge, blocks["thread"][gpu], self.core_s))
-                rows.append((edge, blocks["cores"][host], self.core_s))
-            if self.stack.memory_per_byte.value:
-                rows.append((edge, blocks["memory"][cluster.memory[gpu]],
-                             self.stack.memory_per_byte.value))
-            if "switch_out" in blocks:
-                self._through_switches(edge, gpu, way, rows)
-            for kind, member, cost in ((f"vnic_{way}", vnic, self.cap_bytes),
-                                       (f"host_{way}", host, self.cap_bytes),
-                                       (f"packets_{way}", host, 1 / self.payload)):
-                if kind in blocks:
-                    rows.append((edge, blocks[kind][member], cost))
+        self.add_host(edge, src[edge], "out", channel[edge], rows)
+        self.add_host(edge, dst[edge], "in", channel[edge], rows)
         owner, link, share = self._links(edge, src, dst, channel)
         rows.append((owner, blocks["link"][link], share * self.link_bytes))
         latency_s = np.zeros(len(alpha_s))
@@ -265,6 +252,28 @@ class Transport:
         alpha_s[edge] = (latency_s[edge] + self.stack.start_latency.value
                          + cluster.pcie_latency_s[cluster.host[src[edge]]]
                          + cluster.pcie_latency_s[cluster.host[dst[edge]]])
+
+    def add_host(self, edge: Ints, gpu: Ints, way: str, channel: Ints,
+                 rows: list[tuple[Ints, Ints, ArrayLike]]) -> None:
+        """Add what edges use of the host that they leave ("out") or reach ("in") by ``gpu``."""
+        cluster, blocks = self.cluster, self.cluster.blocks
+        host = cluster.host[gpu]
+        vnic = cluster.vnic[gpu] + channel % cluster.own_vnics[gpu]
+        rows.append((edge, blocks[f"pcie_{way}"][gpu], 1.0))
+        if self.core_s:
+            if not self.style.helpers:
+                rows.append((edge, blocks["thread"][gpu], self.core_s))
+            rows.append((edge, blocks["cores"][host], self.core_s))
+        if self.stack.memory_per_byte.value:
+            rows.append((edge, blocks["memory"][cluster.memory[gpu]],
+                         self.stack.memory_per_byte.value))
+        if "switch_out" in blocks:
+            self._through_switches(edge, gpu, way, rows)
+        for kind, member, cost in ((f"vnic_{way}", vnic, self.cap_bytes),
+                                   (f"host_{way}", host, self.cap_bytes),
+                                   (f"packets_{way}", host, 1 / self.payload)):
+            if kind in blocks:
+                rows.append((edge, blocks[kind][member], cost))
 
     def _through_switches(self, edge: Ints, gpu: Ints, way: str,
                           rows: list[tuple[Ints, Ints, ArrayLike]]) -> None:
@@ -280,24 +289,32 @@ class Transport:
         rows.append((edge[crosses], blocks["switch_out"][ups[crosses]], 1.0))
         rows.append((edge[crosses], blocks["switch_in"][downs[crosses]], 1.0))
 
-    def _links(self, edge: Ints, src: Ints, dst: Ints, channel: Ints) -> Rows:
-        """Rows (edge, fabric link, share of the edge's bytes)."""
+    def flows(self, edge: Ints, src: Ints, dst: Ints, channel: Ints) -> tuple[Ints, Flows]:
+        """Flows of the edges numbered ``edge``: whose each is, and what switches hash of it."""
         sockets = self.style.sockets
         owner = np.repeat(edge, sockets)
         socket = np.tile(np.arange(sockets), len(edge))
         a, b = (self._endpoint(gpu, channel[owner]) for gpu in (src[owner], dst[owner]))
         ports = self._source_port(src[owner], dst[owner], channel[owner], socket)
-        flows = self.links.fabric.flows(a, b, ports)
+        return owner, self.links.fabric.flows(a, b, ports)
+
+    def over_links(self, route: Callable[[Fabric], Routed]) -> Routed:
+        """Route over the links that are up, or else over those that will be up again."""
         try:
-            return self._routed(self.links.fabric, owner, flows)
+            return route(self.links.fabric)
         except UnreachableError as error:
             reason = str(error)
-        try:  # wait for links that will be up again
-            rows = self._routed(self.links.lasting, owner, flows)
+        try:
+            routed = route(self.links.lasting)
         except UnreachableError as error:
             raise CutOffError(str(error)) from error
         self._waits[self.links.key] = reason
-        return rows
+        return routed
+
+    def _links(self, edge: Ints, src: Ints, dst: Ints, channel: Ints) -> Rows:
+        """Rows (edge, fabric link, share of the edge's bytes)."""
+        owner, flows = self.flows(edge, src, dst, channel)
+        return self.over_links(lambda fabric: self._routed(fabric, owner, flows))
 
     def _endpoint(self, gpu: Ints, channel: Ints) -> Ints:
         cluster = self.cluster
@@ -309,9 +326,18 @@ class Transport:
         owner = np.repeat(outer, self.style.sockets)
         self.plan.announce(*(self._endpoint(gpu[owner], channel[owner]) for gpu in (src, dst)))
 
+    def planned_links(self, fabric: Fabric, flows: Flows) -> Ints | None:
+        """Links of each flow in order, padded with -1; None where they are hashed."""
+        if self.style.routing != "plan":
+            return None
+        return self.plan.links(fabric, flows.src.astype(np.int64), flows.dst.astype(np.int64))
+
+    def bond_policies(self, endpoint: Ints) -> list[str]:
+        """How the bond of each endpoint picks a port."""
+        return [self._policies[number] for number in self._bonds[endpoint].tolist()]
+
     def _routed(self, fabric: Fabric, owner: Ints, flows: Flows) -> Rows:
-        links = None if self.style.routing != "plan" else self.plan.links(
-            fabric, flows.src.astype(np.int64), flows.dst.astype(np.int64))
+        links = self.planned_links(fabric, flows)
         if links is not None:
             flow, hop = np.nonzero(links >= 0)
             return owner[flow], links[flow, hop], np.full(len(flow), 1.0 / self.style.sockets)

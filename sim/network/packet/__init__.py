@@ -1,0 +1,1 @@
+"""The network as packets, whose ends are the sessions that hosts run."""

@@ -1,0 +1,6 @@
+"""The compiled extension: cffi's view of our C headers."""
+
+from typing import Any
+
+ffi: Any
+lib: Any

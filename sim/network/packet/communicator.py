@@ -1,0 +1,197 @@
+"""Run a collective plan over packets: channels between GPUs, and its phases as stages of pieces.
+
+Each pair of GPUs that talks on a channel has a connection of its own, made when it is first used,
+as NCCL's ranks have. A plan's phases follow one another without a barrier, rank by rank; only
+before and after the GPUs' own work (top-k selection) do all ranks wait for one another.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from harp.collectives.protocol import SIMPLE
+from sim.network.packet.routes import find_routes
+from sim.network.packet.world import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+    import simpy
+    from numpy.typing import NDArray
+
+    from harp.collectives.ir import LocalCost, Phase
+    from harp.collectives.plan import Plan
+    from harp.collectives.protocol import Protocol
+    from sim.network.packet.fabric import PacketFabric
+    from sim.network.transport import Transport
+    from sim.records.timeline import Timeline
+
+    Ints = NDArray[np.int64]
+
+
+class Key(NamedTuple):
+    """What tells channels apart."""
+
+    src: int
+    dst: int
+    channel: int
+    copy: int
+    """Which of several between these GPUs on this channel of NCCL's."""
+    inner: float
+    """The protocol's share of the latency inside a host."""
+
+
+class PacketCommunicator:
+    """The GPUs of one job as ranks, and their connections.
+
+    Args:
+        transport: routes and costs of messages.
+        fabric: the network.
+    """
+
+    def __init__(self, transport: Transport, fabric: PacketFabric) -> None:
+        self.transport, self.fabric = transport, fabric
+        self._idle: dict[Key, list[int]] = defaultdict(list)
+        self._routed: dict[int, Key] = {}
+
+    @property
+    def env(self) -> simpy.Environment:
+        """The simulation's clock."""
+        return self.fabric.env
+
+    def run(self, plan: Plan, placement: Sequence[Ints], local_s: Callable[[LocalCost], float],
+            line: Timeline, label: str = "",
+            protocol: Protocol = SIMPLE) -> Generator[simpy.Event, None, None]:
+        """Run a plan as a simpy process.
+
+        Args:
+            plan: what to run.
+            placement: for each channel the GPU of each rank.
+            local_s: gives the time of a GPU's own work.
+            line: where it stands in the timeline.
+            label: what the timeline calls it.
+            protocol: how pieces are cut and told; the plan's bytes are those on the wire.
+        """
+        together: list[Phase] = []
+        for phase in plan.phases():
+            if phase.local is None:
+                together.append(phase)
+                continue
+            yield from self._run_phases(together, plan.ranks, placement, line, label,
+                                        protocol)
+            together = []
+            yield from line.wait(local_s(phase.local), "selection", f"{label} {phase.label}")
+        yield from self._run_phases(together, plan.ranks, placement, line, label, protocol)
+
+    def announce(self, plan: Plan, placement: Sequence[Ints]) -> None:
+        """Say that a plan will run, so that paths are planned for it and for what others announce.
+
+        Only pipelines are announced: their edges stay the same.
+        """
+        for phase in plan.phases():
+            if phase.pipelined:
+                src, dst, channel = _gpus(phase, placement)
+                self.transport.announce(src, dst, channel)
+
+    def reroute(self) -> None:
+        """Route everything anew, since the state of the links has changed."""
+        if not self._routed:
+            return
+        src, dst, channel = (np.array(column) for column in list(zip(
+            *self._routed.values(), strict=True))[:3])
+        for number, routes in zip(self._routed, find_routes(self.transport, src, dst, channel),
+                                  strict=True):
+            self.fabric.world.set_routes(
+                number, [self.fabric.world.add_route(route.there) for route in routes],
+                [self.fabric.world.add_route(route.back) for route in routes])
+
+    def _run_phases(self, phases: Sequence[Phase], ranks: int, placement: Sequence[Ints],
+                    line: Timeline, label: str,
+                    protocol: Protocol) -> Generator[simpy.Event, None, None]:
+        if not phases:
+            return
+        start_s = self.env.now
+        taken: dict[int, Key] = {}
+        stages = [self._stage(phase, ranks, placement, taken, protocol) for phase in phases]
+        yield self.fabric.run(ranks * len(placement), stages)
+        for number, key in taken.items():
+            self._idle[key].append(number)
+        line.transfer(f"{label} {' + '.join(phase.label for phase in phases)}".strip(), start_s, ())
+
+    def _stage(self, phase: Phase, ranks: int, placement: Sequence[Ints],
+               taken: dict[int, Key], protocol: Protocol) -> Stage:
+        """One phase on all its channels, whose ranks are numbered channel after channel."""
+        src, dst, channel = _gpus(phase, placement)
+        edges, copies = len(phase.src), len(placement)
+        nbytes = np.tile(phase.bytes_per_edge, copies)
+        share = (nbytes * (channel + 1)) // copies - (nbytes * channel) // copies
+        first = np.repeat(np.arange(copies), edges)
+        pieces = np.maximum(1, -(-share // protocol.window.slot_bytes))
+        lag, source, target = 0, np.empty(0, np.int64), np.empty(0, np.int64)
+        if phase.feeds is not None:
+            cut = protocol.window.cut(phase)
+            lag, pieces = cut.lag, np.full(len(src), cut.pieces)
+            offset = np.repeat(np.arange(copies) * edges, len(phase.feeds.source))
+            source = np.tile(phase.feeds.source, copies) + offset
+            target = np.tile(phase.feeds.target, copies) + offset
+        return Stage(np.tile(phase.src, copies) + first * ranks,
+                     np.tile(phase.dst, copies) + first * ranks,
+                     self._take_channels(src, dst, channel, taken, protocol.inner), share,
+                     pieces, lag, source, target)
+
+    def _take_channels(self, src: Ints, dst: Ints, channel: Ints, taken: dict[int, Key],
+                       inner: float) -> Ints:
+        """Channels for these edges: idle ones, or those that this run has, or new ones."""
+        have: dict[Key, int] = {key: number for number, key in taken.items()}
+        count: dict[tuple[int, int, int], int] = defaultdict(int)
+        keys: list[Key] = []
+        for pair in zip(src.tolist(), dst.tolist(), channel.tolist(), strict=True):
+            keys.append(Key(*pair, count[pair], inner))  # a pair that both trees use has two
+            count[pair] += 1
+        missing = [key for key in keys if key not in have and not self._idle[key]]
+        self._open(missing)
+        for key in keys:
+            if key not in have:
+                have[key] = self._idle[key].pop()
+                taken[have[key]] = key
+        return np.array([have[key] for key in keys])
+
+    def _open(self, keys: Sequence[Key]) -> None:
+        """Make channels that are idle."""
+        if not keys:
+            return
+        cluster, world = self.transport.cluster, self.fabric.world
+        src, dst, channel = (np.array(column) for column in list(zip(*keys, strict=True))[:3])
+        outer = np.flatnonzero(cluster.host[src] != cluster.host[dst])
+        routes = dict(zip(outer.tolist(), find_routes(
+            self.transport, src[outer], dst[outer], channel[outer]), strict=True))
+        for at, key in enumerate(keys):
+            if at in routes:
+                number = self._connect(key, [world.add_route(route.there) for route in routes[at]],
+                                       [world.add_route(route.back) for route in routes[at]])
+                self._routed[number] = key
+            else:
+                chain, delay_s = self.fabric.inside(key.src, key.dst)
+                number = world.add_pipe(chain, delay_s * key.inner)
+            self._idle[key].append(number)
+
+    def _connect(self, key: Key, there: Sequence[int], back: Sequence[int]) -> int:
+        src, dst, channel = key[:3]
+        cluster, stack = self.transport.cluster, self.transport.stack
+        delay_s = (stack.start_latency.value + cluster.pcie_latency_s[cluster.host[src]]
+                   + cluster.pcie_latency_s[cluster.host[dst]])
+        return self.fabric.world.add_connection(
+            self.fabric.end(src, channel, self.transport.ceiling),
+            self.fabric.end(dst, channel, np.inf), there, back, delay_s=delay_s,
+            message_s=stack.cost_per_message.value)
+
+
+def _gpus(phase: Phase, placement: Sequence[Ints]) -> tuple[Ints, Ints, Ints]:
+    """GPUs at both ends of a phase's edges on all channels, and the channel of each."""
+    return (np.concatenate([gpus[phase.src] for gpus in placement]),
+            np.concatenate([gpus[phase.dst] for gpus in placement]),
+            np.repeat(np.arange(len(placement)), len(phase.src)))
+

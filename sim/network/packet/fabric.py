@@ -1,0 +1,186 @@
+"""The packet network of one simulation: hosts and links from a cluster, time from simpy.
+
+simpy sees only the next event. When it comes to that, the packet network runs on by itself up to
+the next event of simpy, as nothing outside can happen before, or to the end of a run.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harp.collectives.window import NCCL_WINDOW
+from sim.network.network import CutOffError
+from sim.network.packet import settings
+from sim.network.packet.world import NO_LIMIT, ConnectionEndedError, End, World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import simpy
+    from numpy.typing import ArrayLike, NDArray
+
+    from sim.network.packet.world import Stage
+    from sim.network.transport import Transport
+
+    Ints = NDArray[np.int64]
+    Rows = list[tuple[Ints, Ints, ArrayLike]]
+
+ALIGNED = 128
+"""Payloads of full frames are a multiple of it (docs/wire.md)."""
+HARP_HEADER_BYTES = 44
+NS = 1e-9
+
+
+class PacketFabric:
+    """Runs of collectives over packets as simpy events.
+
+    Args:
+        env: the simpy environment.
+        transport: what messages use; its fabric's links are the network's.
+    """
+
+    def __init__(self, env: simpy.Environment, transport: Transport) -> None:
+        self.env, self.transport = env, transport
+        stack, cluster = transport.stack, transport.cluster
+        overlay = round((transport.link_bytes - transport.cap_bytes) * transport.payload)
+        self.world = World(
+            seed=transport.seed, segment=transport.payload // ALIGNED * ALIGNED,
+            overhead=round(stack.headers.value) - HARP_HEADER_BYTES + overlay,
+            ring_frames=settings.RING_FRAMES, slots=NCCL_WINDOW.slots,
+            unit_bytes=settings.UNIT_BYTES)
+        self._capacity = cluster.capacities(stack)
+        self._servers: dict[int, int] = {}
+        self._chains: dict[tuple[tuple[int, float], ...], int] = {}
+        self._processes: dict[int, int] = {}
+        self._runs: dict[int, tuple[simpy.Event, list[Stage]]] = {}
+        self._version = 0
+        self._add_links()
+
+    def _add_links(self) -> None:
+        fabric = self.transport.links.whole
+        switches = len(fabric.switches)
+        for source, bps, latency_s in zip(fabric.link_src.tolist(), fabric.link_bps.tolist(),
+                                          fabric.link_latency_s.tolist(), strict=True):
+            if source < switches:
+                self.world.add_link(bps, latency_s, switch=source,
+                                    buffer_bytes=settings.BUFFER_BYTES,
+                                    mark_bytes=round(settings.MARK_BYTES_PER_BPS * bps))
+            else:
+                self.world.add_link(bps, latency_s)
+
+    # ---- hosts
+
+    def end(self, gpu: int, channel: int, flow_rate: float) -> End:
+        """One end of a connection of ``gpu`` whose flow has a ceiling of ``flow_rate`` bytes/s."""
+        chains = []
+        for way in ("out", "in"):
+            rows: Rows = []
+            one = np.zeros(1, np.int64)
+            self.transport.add_host(one, np.array([gpu]), way, one + channel, rows)
+            ceiling = ([(self.world.add_server(), 1 / flow_rate)]
+                       if way == "out" and math.isfinite(flow_rate) else [])
+            chains.append(self._chain(rows, ceiling))
+        if gpu not in self._processes:
+            self._processes[gpu] = self.world.add_process()
+        return End(self._processes[gpu], *chains)
+
+    def inside(self, src: int, dst: int) -> tuple[int, float]:
+        """Chain and latency of the way between two GPUs of one host."""
+        rows: Rows = []
+        alpha_s = np.zeros(1)
+        self.transport.add_inside(np.zeros(1, np.int64), np.array([src]), np.array([dst]), rows,
+                                  alpha_s)
+        return self._chain(rows, []), float(alpha_s[0])
+
+    def _chain(self, rows: Rows, own: list[tuple[int, float]]) -> int:
+        stops = list(own)
+        for edge, resource, coefficient in rows:
+            costs = np.broadcast_to(np.asarray(coefficient, np.float64), len(edge))
+            for number, cost in zip(resource.tolist(), costs.tolist(), strict=True):
+                stops.append((self._server(number), cost / self._capacity[number]))
+        key = tuple(stops)
+        if key not in self._chains:
+            self._chains[key] = self.world.add_chain(*zip(*stops, strict=True))
+        return self._chains[key]
+
+    def _server(self, resource: int) -> int:
+        if resource not in self._servers:
+            self._servers[resource] = self.world.add_server()
+        return self._servers[resource]
+
+    # ---- runs
+
+    def run(self, ranks: int, stages: Iterable[Stage]) -> simpy.Event:
+        """Begin a run now; the event comes when it is done."""
+        self._advance()
+        loading = list(stages)
+        done = self.env.event()
+        number = self.world.add_run(ranks, len(loading))
+        self._runs[number] = done, loading[::-1]
+        self._reschedule()
+        return done
+
+    def change(self, links: Ints, bits_per_s: NDArray[np.float64]) -> None:
+        """Change links' rates now (a fault, a repair)."""
+        self._advance()
+        for link, rate in zip(links.tolist(), bits_per_s.tolist(), strict=True):
+            self.world.set_rate(link, rate)
+        self._reschedule()
+
+    @property
+    def running(self) -> int:
+        """Runs that are under way."""
+        return len(self._runs)
+
+    def _now_ns(self) -> int:
+        return max(round(self.env.now / NS), self.world.now_ns)
+
+    def _advance(self) -> None:
+        """Bring the network up to simpy's clock."""
+        self._go(self._now_ns())
+
+    def _go(self, until_ns: int) -> None:
+        """Run up to ``until_ns``, or to the first end of a run."""
+        while True:
+            try:
+                what, run = self.world.advance(until_ns)
+            except ConnectionEndedError as error:
+                raise CutOffError(f"a connection ended: {error}") from error
+            if what == "load":
+                self.world.load(run, self._runs[run][1].pop())
+                continue
+            if what == "done":
+                self._complete(self._runs.pop(run)[0])
+            return
+
+    def _complete(self, done: simpy.Event) -> None:
+        """Fire when simpy's clock is where the network's is."""
+        ahead_s = self.world.now_ns * NS - self.env.now
+        if ahead_s > 0:
+            self.env.timeout(ahead_s).callbacks.append(lambda _: _fire(done))
+        else:
+            done.succeed()
+
+    def _reschedule(self) -> None:
+        """Come back when something happens in the network, if anybody waits for it."""
+        self._version += 1
+        next_ns = self.world.next_ns
+        if not self._runs or next_ns == NO_LIMIT:
+            return
+        version = self._version
+        wait_s = max(next_ns * NS - self.env.now, 0.0)
+        self.env.timeout(wait_s).callbacks.append(lambda _: self._tick(version))
+
+    def _tick(self, version: int) -> None:
+        if version != self._version:
+            return
+        next_s = self.env.peek()
+        self._go(NO_LIMIT if math.isinf(next_s) else max(math.floor(next_s / NS), self._now_ns()))
+        self._reschedule()
+
+
+def _fire(event: simpy.Event) -> None:
+    event.succeed()

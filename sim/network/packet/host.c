@@ -1,0 +1,160 @@
+/* Hosts: servers and chains of them, and the processes that drive sessions. */
+#include "base/sequence.h"
+#include "world.h"
+
+/* Frames that a session sends before it is another's turn. */
+#define BURST 16
+
+int32_t packet_add_server(packet_world *w)
+{
+    w->server_free_ps =
+        grow_array(w->server_free_ps, w->servers_n, &w->servers_room, sizeof *w->server_free_ps);
+    w->server_free_ps[w->servers_n] = 0;
+    return (int32_t)w->servers_n++;
+}
+
+int32_t packet_add_chain(packet_world *w, int32_t n, const int32_t *server,
+                         const double *ps_per_byte)
+{
+    w->chains = grow_array(w->chains, w->chains_n, &w->chains_room, sizeof *w->chains);
+    struct chain chain = {(uint32_t)n, zeroed_array((size_t)n, sizeof *chain.stops)};
+    for (int32_t i = 0; i < n; i++)
+        chain.stops[i] = (struct stop_on_chain){(uint32_t)server[i], ps_q16(ps_per_byte[i])};
+    w->chains[w->chains_n] = chain;
+    return (int32_t)w->chains_n++;
+}
+
+int32_t packet_add_process(packet_world *w)
+{
+    w->processes =
+        grow_array(w->processes, w->processes_n, &w->processes_room, sizeof *w->processes);
+    w->processes[w->processes_n] = (struct process){.turn_ns = HARP_NEVER,
+                                                    .sending = {NO_PACKET, NO_PACKET},
+                                                    .taking = {NO_PACKET, NO_PACKET},
+                                                    .ready_first = NO_PACKET,
+                                                    .ready_last = NO_PACKET};
+    return (int32_t)w->processes_n++;
+}
+
+/* All servers of a chain work on the bytes at once, each when it is free: the chain takes as long
+ * as the one that is done last, and no server waits idly for another. */
+uint64_t pass_chain(struct packet_world *w, uint32_t number, uint64_t bytes)
+{
+    const struct chain *chain = &w->chains[number];
+    uint64_t now_ps = w->now_ns * 1000, end_ps = now_ps;
+    for (uint32_t i = 0; i < chain->n; i++) {
+        uint64_t *free_ps = &w->server_free_ps[chain->stops[i].server];
+        /* A server that was busy until this very nanosecond goes on without a gap. */
+        if (*free_ps + 1000 <= now_ps)
+            *free_ps = now_ps;
+        *free_ps += bytes * chain->stops[i].ps_per_byte_q16 >> 16;
+        end_ps = harp_max(end_ps, *free_ps);
+    }
+    return (end_ps + 999) / 1000;
+}
+
+/* ---- sending */
+
+static void turn_at(struct packet_world *w, uint32_t number, uint64_t at_ns)
+{
+    struct process *process = &w->processes[number];
+    at_ns = harp_max(at_ns, process->busy_ns);
+    if (at_ns >= process->turn_ns)
+        return;
+    process->turn_ns = at_ns;
+    push_event(w, at_ns, PROCESS_TURNS, number);
+}
+
+static void append_ready(struct packet_world *w, uint32_t number)
+{
+    struct end *end = &w->ends[number];
+    struct process *process = &w->processes[end->process];
+    end->ready = true;
+    end->next_ready = NO_PACKET;
+    if (process->ready_first == NO_PACKET)
+        process->ready_first = number;
+    else
+        w->ends[process->ready_last].next_ready = number;
+    process->ready_last = number;
+}
+
+void drive_soon(struct packet_world *w, uint32_t number)
+{
+    struct end *end = &w->ends[number];
+    if (!end->ready)
+        append_ready(w, number);
+    turn_at(w, (uint32_t)end->process, w->now_ns);
+}
+
+void turn_process(struct packet_world *w, uint32_t number)
+{
+    struct process *process = &w->processes[number];
+    if (process->turn_ns != w->now_ns)
+        return;
+    process->turn_ns = HARP_NEVER;
+    while (process->ready_first != NO_PACKET && process->in_ring < w->config.ring_frames) {
+        uint32_t end = process->ready_first;
+        process->ready_first = w->ends[end].next_ready;
+        w->ends[end].ready = false;
+        uint32_t room = (uint32_t)harp_min(BURST, w->config.ring_frames - process->in_ring);
+        if (drive_end(w, end, room, &process->busy_ns) == room && !w->ends[end].ready)
+            append_ready(w, end);
+        if (process->busy_ns > w->now_ns)
+            break;
+    }
+    if (process->ready_first != NO_PACKET && process->in_ring < w->config.ring_frames)
+        turn_at(w, number, w->now_ns);
+}
+
+void leave_ring(struct packet_world *w, struct packet *packet)
+{
+    if (packet->process == NOBODY)
+        return;
+    uint32_t number = (uint32_t)packet->process;
+    struct process *process = &w->processes[number];
+    packet->process = NOBODY;
+    /* Half a ring at a time, as a driver wakes who waits for room. */
+    if (process->in_ring-- == w->config.ring_frames / 2 + 1 && process->ready_first != NO_PACKET)
+        turn_at(w, number, w->now_ns);
+}
+
+void send_from_process(struct packet_world *w, uint32_t number)
+{
+    struct process *process = &w->processes[number];
+    uint32_t packet = remove_first_packet(w, &process->sending);
+    if (process->sending.first != NO_PACKET)
+        push_event(w, w->packets[process->sending.first].at_ns, PROCESS_SENDS, number);
+    put_on_link(w, packet);
+}
+
+/* ---- taking in */
+
+void arrive_at_host(struct packet_world *w, uint32_t number)
+{
+    struct packet *packet = &w->packets[number];
+    const struct end *end = &w->ends[packet->end];
+    struct process *process = &w->processes[end->process];
+    packet->came_ns = w->now_ns;
+    uint64_t at_ns = w->now_ns;
+    if (packet->header.type == HARP_DATA) {
+        w->counts.data++;
+        at_ns = pass_chain(w, (uint32_t)end->receive_chain, packet->header.length);
+    }
+    if (at_ns <= w->now_ns && process->taking.first == NO_PACKET) {
+        take_frame(w, number);
+        return;
+    }
+    process->taken_ns = packet->at_ns = harp_max(at_ns, process->taken_ns);
+    if (process->taking.first == NO_PACKET)
+        push_event(w, packet->at_ns, PROCESS_TAKES, (size_t)end->process);
+    append_packet(w, &process->taking, number);
+}
+
+void take_at_process(struct packet_world *w, uint32_t number)
+{
+    struct process *process = &w->processes[number];
+    uint32_t packet = remove_first_packet(w, &process->taking);
+    if (process->taking.first != NO_PACKET)
+        push_event(w, w->packets[process->taking.first].at_ns, PROCESS_TAKES, number);
+    take_frame(w, packet);
+}

@@ -1,0 +1,90 @@
+"""The network of fidelity `packet`: routes and costs from the transport, sessions at the ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sim.network.packet.communicator import PacketCommunicator
+from sim.network.packet.fabric import PacketFabric
+from sim.network.packet.refuse import refuse_unknown
+from sim.network.transport import Transport
+
+if TYPE_CHECKING:
+    import simpy
+    from numpy.typing import NDArray
+
+    from sim.network.network import Site
+    from sim.records.results import LinkUse
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+
+class PacketNetwork:
+    """See `sim.network.network.Network`."""
+
+    def __init__(self, env: simpy.Environment, site: Site) -> None:
+        refuse_unknown(site)
+        self.transport = Transport(site.cluster, site.stack, site.style, site.seed)
+        self.fabric = PacketFabric(env, self.transport)
+        self._communicators: list[PacketCommunicator] = []
+
+    def communicator(self) -> PacketCommunicator:
+        """Make one for a job."""
+        made = PacketCommunicator(self.transport, self.fabric)
+        self._communicators.append(made)
+        return made
+
+    def scale(self, share: Floats) -> None:
+        """Let each link deliver this share of its rate; sessions find out by themselves."""
+        links = self.transport.links
+        changed = np.flatnonzero(share != links.share)
+        links.scale(share)
+        self.fabric.change(changed, links.whole.link_bps[changed] * share[changed])
+
+    def avoid(self, links: Ints) -> None:
+        """Route everything anew, around these links."""
+        self.transport.links.avoid(links)
+        for communicator in self._communicators:
+            communicator.reroute()
+
+    def abandon(self, links: Ints) -> None:
+        """Take note that these links will never be back."""
+        self.transport.links.abandon(links)
+
+    @property
+    def waits_for(self) -> str:
+        """Why traffic waits, where no way was left for some of it."""
+        return self.transport.waits_for
+
+    @property
+    def busy(self) -> bool:
+        """Whether a collective is under way."""
+        return self.fabric.running > 0
+
+    @property
+    def carried(self) -> float:
+        """Frames with payload that have arrived."""
+        return float(self.fabric.world.counts().data)
+
+    @property
+    def remembers(self) -> bool:
+        """Sessions remember what they have learned of their paths."""
+        return True
+
+    @property
+    def notes(self) -> list[str]:
+        """What ``routing: plan`` has no hold on."""
+        return self.transport.plan.notes
+
+    def usage(self, step_s: tuple[float, float]) -> LinkUse | None:  # noqa: ARG002
+        """Nothing is recorded."""
+        return None
+
+    def forget(self, before_s: float) -> None:
+        """Nothing is recorded."""
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,178 @@
+/* The world of the packet network: making it, and letting time pass. */
+#include "base/sequence.h"
+#include "world.h"
+
+packet_world *packet_new(const struct packet_config *config)
+{
+    struct packet_world *w = zeroed_array(1, sizeof *w);
+    w->config = *config;
+    w->random = config->seed;
+    w->idle_packet = NO_PACKET;
+    if (!virtual_events_open(&w->events, 1024))
+        checked_memory(NULL);
+    w->closed = w->which = NOBODY;
+    return w;
+}
+
+void packet_free(packet_world *w)
+{
+    for (size_t i = 0; i < w->ends_n; i++)
+        free(w->ends[i].session);
+    for (size_t i = 0; i < w->chains_n; i++)
+        free(w->chains[i].stops);
+    for (size_t i = 0; i < w->runs_n; i++)
+        free_run(w->runs[i]);
+    virtual_events_close(&w->events);
+    void *const arrays[] = {w->packets,        w->bodies, w->idle_body, w->links,
+                            w->hops,           w->routes, w->chains,    w->processes,
+                            w->server_free_ps, w->ends,   w->pipes,     w->channels,
+                            w->runs,           w->told,   w->wants,     w};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        free(arrays[i]);
+}
+
+/* ---- packets */
+
+uint32_t take_packet(struct packet_world *w)
+{
+    uint32_t number = w->idle_packet;
+    if (number != NO_PACKET) {
+        w->idle_packet = w->packets[number].next;
+        return number;
+    }
+    w->packets = grow_array(w->packets, w->packets_n, &w->packets_room, sizeof *w->packets);
+    return (uint32_t)w->packets_n++;
+}
+
+void give_packet_back(struct packet_world *w, uint32_t number)
+{
+    struct packet *packet = &w->packets[number];
+    if (packet->body != NO_PACKET) {
+        w->idle_body =
+            grow_array(w->idle_body, w->idle_bodies_n, &w->idle_bodies_room, sizeof *w->idle_body);
+        w->idle_body[w->idle_bodies_n++] = packet->body;
+    }
+    packet->next = w->idle_packet;
+    w->idle_packet = number;
+}
+
+uint32_t take_body(struct packet_world *w)
+{
+    if (w->idle_bodies_n)
+        return w->idle_body[--w->idle_bodies_n];
+    w->bodies = grow_array(w->bodies, w->bodies_n, &w->bodies_room, sizeof *w->bodies);
+    return (uint32_t)w->bodies_n++;
+}
+
+void append_packet(struct packet_world *w, struct row *row, uint32_t number)
+{
+    w->packets[number].next = NO_PACKET;
+    if (row->first == NO_PACKET)
+        row->first = number;
+    else
+        w->packets[row->last].next = number;
+    row->last = number;
+}
+
+uint32_t remove_first_packet(struct packet_world *w, struct row *row)
+{
+    uint32_t number = row->first;
+    row->first = w->packets[number].next;
+    return number;
+}
+
+/* ---- time */
+
+static void handle_event(struct packet_world *w, uint64_t what)
+{
+    uint32_t number = (uint32_t)what;
+    switch ((enum event_kind)(what >> KIND_SHIFT)) {
+    case LINK_SENDS:
+        send_from_link(w, number);
+        break;
+    case LINK_DELIVERS:
+        deliver_from_link(w, number);
+        break;
+    case PROCESS_TURNS:
+        turn_process(w, number);
+        break;
+    case PROCESS_SENDS:
+        send_from_process(w, number);
+        break;
+    case PROCESS_TAKES:
+        take_at_process(w, number);
+        break;
+    case END_WAKES:
+        wake_end(w, number);
+        break;
+    case CHANNEL_BEGINS:
+        begin_piece(w, number);
+        break;
+    case PIPE_MOVES:
+        move_pipe(w, number);
+        break;
+    }
+}
+
+/* Whether somebody outside has something to do first. */
+static int32_t find_stop(struct packet_world *w)
+{
+    if (w->closed != NOBODY) {
+        w->which = w->closed;
+        return PACKET_CLOSED;
+    }
+    if (w->wants_n) {
+        w->which = w->wants[--w->wants_n];
+        return PACKET_LOAD;
+    }
+    if (w->told_n) {
+        w->which = w->told[--w->told_n];
+        return PACKET_DONE;
+    }
+    return PACKET_TIME;
+}
+
+int32_t packet_advance(packet_world *w, uint64_t until_ns)
+{
+    int32_t stop;
+    while ((stop = find_stop(w)) == PACKET_TIME && w->events.n &&
+           virtual_events_next_ns(&w->events) <= until_ns) {
+        struct virtual_event event = virtual_events_take(&w->events);
+        w->now_ns = event.at_ns;
+        w->counts.events++;
+        handle_event(w, event.what);
+    }
+    if (stop == PACKET_TIME && until_ns != UINT64_MAX)
+        w->now_ns = harp_max(w->now_ns, until_ns);
+    return stop;
+}
+
+int32_t packet_which(const packet_world *w)
+{
+    return w->which;
+}
+
+uint64_t packet_now_ns(const packet_world *w)
+{
+    return w->now_ns;
+}
+
+uint64_t packet_next_ns(const packet_world *w)
+{
+    if (w->wants_n || w->told_n || w->closed != NOBODY)
+        return w->now_ns;
+    return virtual_events_next_ns(&w->events);
+}
+
+const char *packet_why(const packet_world *w)
+{
+    return w->why;
+}
+
+void packet_counts(const packet_world *w, struct packet_counts *counts)
+{
+    *counts = w->counts;
+    for (size_t i = 0; i < w->ends_n; i++)
+        if (w->ends[i].session)
+            counts->again += harp_session_count(w->ends[i].session)->data_again;
+}

@@ -1,0 +1,116 @@
+/* A packet-level network in virtual time whose ends are HARP sessions.
+ *
+ * Every packet crosses every link. A link sends one packet after the other at its rate, delivers
+ * it a latency later, and queues what must wait; a switch's ports drop at the tail and mark for
+ * ECN. Hosts have servers (threads, cores, memory, PCIe, caps) that a packet passes on its way from
+ * session to NIC and back; a chain names the servers of one GPU in one direction. A GPU's process
+ * drives its sessions, and its ring to the NIC holds only so many frames.
+ *
+ *     process --chain--> NIC link --> switch link --> ... --> chain --> process
+ *        |                                                                 |
+ *     session  (cnet/session/session.h, unchanged)                      session
+ *
+ * Above that, a run moves the pieces of a collective's stages over channels, which are connections
+ * between hosts or pipes within one; run.c has the rules.
+ *
+ * Time is in nanoseconds, and all arithmetic in integers: the same calls give the same answers on
+ * any machine. One thread at a time. Functions that make something return its number, or -1 when
+ * there is no memory. Numbers count from 0 for each kind.
+ */
+#ifndef SIM_PACKET_H
+#define SIM_PACKET_H
+
+#include <stdint.h>
+
+/* cdef: begin */
+typedef struct packet_world packet_world;
+
+struct packet_config {
+    uint64_t seed;
+    uint32_t segment;     /* payload of a full frame, a multiple of 128 */
+    uint32_t overhead;    /* bytes that a link carries with each frame beside its UDP payload */
+    uint32_t ring_frames; /* that a process may have in the NIC at once */
+    uint32_t slots;       /* pieces that a channel holds */
+    uint32_t unit_bytes;  /* in which pipes move pieces */
+};
+
+packet_world *packet_new(const struct packet_config *config);
+void packet_free(packet_world *w);
+
+/* A directed link. `buffer_bytes` is what may wait at it, and what waits above `mark_bytes` is
+ * marked; 0: no limit, no marks. `switch_number` is that of the switch that sends on it, -1 of a
+ * NIC. */
+int32_t packet_add_link(packet_world *w, int32_t switch_number, double bits_per_s,
+                        uint64_t latency_ns, uint64_t buffer_bytes, uint64_t mark_bytes);
+/* Change a link's rate; 0 loses what waits there and what comes. */
+void packet_set_rate(packet_world *w, int32_t link, double bits_per_s);
+
+/* A server, and a chain of `n` of them with what each takes for a byte of payload, in ps. */
+int32_t packet_add_server(packet_world *w);
+int32_t packet_add_chain(packet_world *w, int32_t n, const int32_t *server,
+                         const double *ps_per_byte);
+
+/* A route: `n` links in order. */
+int32_t packet_add_route(packet_world *w, int32_t n, const int32_t *link);
+
+/* A process that drives sessions. */
+int32_t packet_add_process(packet_world *w);
+
+struct packet_end {
+    int32_t process;
+    int32_t send_chain, receive_chain;
+};
+
+/* A channel from one GPU to another, over a connection with `paths` paths: data takes route
+ * there[p] and what answers it back[p]. `delay_ns` passes between the hand-over of a piece and the
+ * stack's taking it up, which then costs the process `message_ns`. */
+int32_t packet_add_connection(packet_world *w, const struct packet_end *from,
+                              const struct packet_end *to, int32_t paths, const int32_t *there,
+                              const int32_t *back, uint64_t delay_ns, uint64_t message_ns);
+/* A channel within a host; `chain` has the servers of its way. */
+int32_t packet_add_pipe(packet_world *w, int32_t chain, uint64_t delay_ns);
+/* Other routes for a connection. */
+void packet_set_routes(packet_world *w, int32_t channel, const int32_t *there, const int32_t *back);
+
+/* A collective of `stages` stages over `ranks` ranks, which begins now. */
+int32_t packet_add_run(packet_world *w, int32_t ranks, int32_t stages);
+/* Its next stage: edge i carries bytes[i] from rank src[i] to dst[i] on channel[i], in pieces[i]
+ * pieces. from[j] feeds to[j] (edges), which waits for the piece that is `lag` earlier. The arrays
+ * are copied. */
+int32_t packet_load(packet_world *w, int32_t run, int32_t n, const int32_t *src, const int32_t *dst,
+                    const int32_t *channel, const int64_t *bytes, const int32_t *pieces,
+                    int32_t lag, int32_t feeds, const int32_t *from, const int32_t *to);
+
+enum packet_stop {
+    PACKET_TIME,   /* nothing happens before `until_ns`, which is now */
+    PACKET_DONE,   /* run packet_which is done */
+    PACKET_LOAD,   /* run packet_which wants its next stage */
+    PACKET_CLOSED, /* a connection ended by itself; packet_why says why */
+};
+
+/* Let time pass until something stops it. */
+int32_t packet_advance(packet_world *w, uint64_t until_ns);
+int32_t packet_which(const packet_world *w);
+uint64_t packet_now_ns(const packet_world *w);
+/* When something happens next; UINT64_MAX if nothing does. */
+uint64_t packet_next_ns(const packet_world *w);
+const char *packet_why(const packet_world *w);
+
+struct packet_link_counts {
+    uint64_t packets, bytes;  /* sent, with all headers */
+    uint64_t dropped, marked; /* packets */
+    uint64_t waiting_bytes;   /* now */
+    uint64_t most_bytes;      /* that waited at once */
+};
+void packet_link_counts(const packet_world *w, int32_t link, struct packet_link_counts *counts);
+
+struct packet_counts {
+    uint64_t events;
+    uint64_t data;  /* frames with payload that arrived at hosts */
+    uint64_t again; /* chunks that sessions sent more than once */
+    uint64_t lost;  /* packets that links dropped */
+};
+void packet_counts(const packet_world *w, struct packet_counts *counts);
+/* cdef: end */
+
+#endif

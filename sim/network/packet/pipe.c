@@ -1,0 +1,64 @@
+/* Channels within a host: pieces move in units, one at a time, through the servers of a chain. */
+#include <assert.h>
+
+#include "base/sequence.h"
+#include "world.h"
+
+int32_t packet_add_pipe(packet_world *w, int32_t chain, uint64_t delay_ns)
+{
+    w->channels = grow_array(w->channels, w->channels_n, &w->channels_room, sizeof *w->channels);
+    w->channels[w->channels_n] = (struct channel){.connection = NOBODY,
+                                                  .pipe = (int32_t)w->pipes_n,
+                                                  .delay_ns = delay_ns,
+                                                  .connected = true,
+                                                  .sender = {NOBODY, NOBODY, NOBODY}};
+    w->pipes = grow_array(w->pipes, w->pipes_n, &w->pipes_room, sizeof *w->pipes);
+    w->pipes[w->pipes_n++] = (struct pipe){
+        .channel = (uint32_t)w->channels_n, .chain = (uint32_t)chain, .credit = w->config.slots};
+    return (int32_t)w->channels_n++;
+}
+
+/* The next unit begins, if nothing moves, there is a piece, and its receiver has a slot. */
+static void begin_unit(struct packet_world *w, uint32_t number)
+{
+    struct pipe *pipe = &w->pipes[number];
+    if (pipe->is_moving || !pipe->n || (!pipe->moved && !pipe->credit))
+        return;
+    pipe->credit -= !pipe->moved;
+    pipe->moving = (uint32_t)harp_min(w->config.unit_bytes, pipe->queue[pipe->first] - pipe->moved);
+    pipe->is_moving = true;
+    push_event(w, pass_chain(w, pipe->chain, pipe->moving), PIPE_MOVES, number);
+}
+
+void give_to_pipe(struct packet_world *w, uint32_t number, uint32_t bytes)
+{
+    struct pipe *pipe = &w->pipes[number];
+    assert(pipe->n < SLOTS_MAX);
+    pipe->queue[(pipe->first + pipe->n++) % SLOTS_MAX] = bytes;
+    begin_unit(w, number);
+}
+
+void move_pipe(struct packet_world *w, uint32_t number)
+{
+    struct pipe *pipe = &w->pipes[number];
+    uint32_t channel = pipe->channel;
+    pipe->is_moving = false;
+    pipe->moved += pipe->moving;
+    bool whole = pipe->moved == pipe->queue[pipe->first];
+    if (whole) {
+        pipe->first = (pipe->first + 1) % SLOTS_MAX;
+        pipe->n--;
+        pipe->moved = 0;
+    }
+    begin_unit(w, number);
+    if (whole) {
+        piece_arrived(w, channel);
+        piece_left(w, channel);
+    }
+}
+
+void free_pipe_slot(struct packet_world *w, uint32_t number)
+{
+    w->pipes[number].credit++;
+    begin_unit(w, number);
+}

@@ -1,0 +1,42 @@
+"""What a file can ask that the packet network does not have: refused, not answered wrongly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sim.schema.errors import Problem
+from sim.schema.parameters import StackSet, derives_from
+from sim.schema.sockets import uses_sockets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sim.network.network import Site
+
+RDMA = "rdma"
+
+
+def refuse_unknown(site: Site) -> None:
+    """Raise TopologyError for the first thing of ``site`` that only fidelity flow has."""
+    for problem in _unknown(site):
+        raise site.cluster.topology.error(problem)
+
+
+def _unknown(site: Site) -> Iterator[Problem]:
+    topology, stack = site.cluster.topology, site.stack.name
+    number = next((at for at, scenario in enumerate(topology.scenarios)
+                   if (scenario.stack, scenario.routing) == (stack, site.style.routing)), 0)
+    if uses_sockets(stack, topology.stacks) or derives_from(stack, RDMA, topology.stacks, "stacks",
+                                                            StackSet):
+        yield Problem(f"fidelity packet has no model of {stack!r}", found=stack,
+                      path=("scenarios", number, "stack"),
+                      allowed="harp, or a set based on it, at this fidelity")
+    if site.style.routing == "spray":
+        yield Problem("fidelity packet does not spray packets", found="spray",
+                      path=("scenarios", number, "routing"), allowed="ecmp or plan")
+    if topology.vpc is not None and topology.vpc.burst is not None:
+        yield Problem("fidelity packet has no token buckets", path=("vpc", "burst"), at_key=True,
+                      allowed="a host_rate without burst")
+    if site.records_use:
+        yield Problem("fidelity packet records no utilisation, which --plot and --trace show",
+                      allowed="--fidelity flow for them")

@@ -1,0 +1,92 @@
+"""Routes of a connection's packets: the links in order, there and back, on each of its paths.
+
+They are those of the fluid network: the same source ports, hashed by the same bonds and switches
+(`sim.network.transport`). An answer takes the route that the reversed five-tuple hashes to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from harp.routing import bond
+from harp.routing.hashes import FiveTuples
+from harp.routing.overlay import encapsulate
+from sim.network.transport import DYNAMIC
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from harp.routing.fabric import Fabric, Flows
+    from sim.network.transport import Transport
+
+    Ints = NDArray[np.int64]
+
+
+class Route(NamedTuple):
+    """One path of a connection: the links that data crosses, and its answers."""
+
+    there: list[int]
+    back: list[int]
+
+
+def find_routes(transport: Transport, src: Ints, dst: Ints, channel: Ints) -> list[list[Route]]:
+    """Routes of each path of connections from GPUs ``src`` to ``dst``, each on a ``channel``.
+
+    Raises CutOffError where the links that are not down for good lead nowhere.
+    """
+    owner, flows = transport.flows(np.arange(len(src)), src, dst, channel)
+    return transport.over_links(lambda fabric: _routes(transport, fabric, owner, flows, len(src)))
+
+
+def _routes(transport: Transport, fabric: Fabric, owner: Ints, flows: Flows,
+            count: int) -> list[list[Route]]:
+    found: list[list[Route]] = [[] for _ in range(count)]
+    planned = transport.planned_links(fabric, flows)
+    if planned is not None:
+        there = [[link for link in links if link >= 0] for links in planned.tolist()]
+        _add_routes(found, owner, there, _hashed(transport, fabric, _reversed(flows)))
+        return found
+    policies = np.array(transport.bond_policies(flows.src))
+    for policy in np.unique(policies).tolist():
+        some = np.flatnonzero(policies == policy)
+        mine, parts = owner[some], flows.take(some)
+        port = None
+        if policy == DYNAMIC:
+            split = bond.split(fabric, parts)
+            mine, parts, port = mine[split.parent], split.flows, split.port
+        _add_routes(found, mine, _hashed(transport, fabric, parts, port),
+                    _hashed(transport, fabric, _reversed(parts)))
+    return found
+
+
+def _add_routes(found: list[list[Route]], owner: Ints, there: list[list[int]],
+                back: list[list[int]]) -> None:
+    for edge, links, answers in zip(owner.tolist(), there, back, strict=True):
+        found[edge].append(Route(links, answers))
+
+
+def _hashed(transport: Transport, fabric: Fabric, flows: Flows,
+            port: Ints | None = None) -> list[list[int]]:
+    """Links of each flow in order; unless a port is given, its NIC's bond chooses it."""
+    vpc = transport.cluster.topology.vpc
+    if vpc is not None and vpc.overlay is not None:
+        flows = encapsulate(fabric, flows, vpc.overlay.hash)
+    if port is None:
+        port = np.zeros(len(flows.src), np.int64)
+        policies = np.array(transport.bond_policies(flows.src))
+        for policy in np.unique(policies).tolist():
+            some = np.flatnonzero(policies == policy)
+            # An answer is one packet, which a dynamic bond hashes like any other.
+            port[some] = bond.choose(fabric, flows.take(some),
+                                     "lacp-3+4" if policy == DYNAMIC else policy)
+    ptr, links = fabric.route(flows, port)
+    return [part.tolist() for part in np.split(links, ptr[1:-1])]
+
+
+def _reversed(flows: Flows) -> Flows:
+    tuples = flows.tuples
+    return flows._replace(src=flows.dst, dst=flows.src, tuples=FiveTuples(
+        src_ip=tuples.dst_ip, dst_ip=tuples.src_ip, src_port=tuples.dst_port,
+        dst_port=tuples.src_port, proto=tuples.proto))

@@ -1,0 +1,229 @@
+/* Inside the packet network; for this folder's C only.
+ *
+ *   packet.c      the world: making it, and letting time pass
+ *   link.c        links and routes: queues, marks, drops
+ *   host.c        servers, chains, and what a process sends and takes in
+ *   connection.c  the two sessions of a connection
+ *   pipe.c        channels within a host
+ *   run.c         the pieces of collectives
+ */
+#ifndef SIM_PACKET_WORLD_H
+#define SIM_PACKET_WORLD_H
+
+#include <stdbool.h>
+
+#include "memory.h"
+#include "packet.h"
+#include "session/session.h"
+#include "virtual/event_heap.h"
+#include "virtual/random.h"
+
+#define NO_PACKET UINT32_MAX
+#define NO_HOP UINT32_MAX
+#define NOBODY (-1)
+
+/* Kinds of events; the rest of event.what is a number of this kind. */
+enum event_kind {
+    LINK_SENDS,     /* a link is free, and something waits there */
+    LINK_DELIVERS,  /* the first packet in flight on a link arrives */
+    PROCESS_TURNS,  /* a process drives its sessions */
+    PROCESS_SENDS,  /* the first frame on its way to the NIC is there */
+    PROCESS_TAKES,  /* the first frame on its way to the process is there */
+    END_WAKES,      /* the deadline of a session */
+    CHANNEL_BEGINS, /* the stack takes up the first piece that waits for that */
+    PIPE_MOVES,     /* the unit on its way has arrived, and the next one may begin */
+};
+#define KIND_SHIFT 32
+
+/* A row of packets, first in, first out, linked through packet.next. */
+struct row {
+    uint32_t first, last;
+};
+
+struct packet {
+    uint64_t at_ns;   /* when it is where it is going */
+    uint64_t came_ns; /* when it arrived at the host */
+    uint32_t next;
+    uint32_t hop;    /* where in `hops` the link is that it is on */
+    uint32_t end;    /* to which it goes */
+    uint32_t body;   /* of a control frame, or NO_PACKET */
+    uint32_t bytes;  /* on a link */
+    int32_t process; /* in whose ring it is, or NOBODY */
+    bool marked;
+    uint8_t path;
+    struct harp_header header;
+};
+
+struct link {
+    uint64_t free_ps;
+    uint64_t ps_per_byte_q16; /* 0: down */
+    uint64_t latency_ns;
+    uint64_t buffer_bytes, mark_bytes;
+    uint64_t waiting_bytes;
+    struct row waiting, flying;
+    struct packet_link_counts counts;
+    int32_t switch_number;
+};
+
+struct stop_on_chain {
+    uint32_t server;
+    uint64_t ps_per_byte_q16;
+};
+
+struct chain {
+    uint32_t n;
+    struct stop_on_chain *stops;
+};
+
+struct process {
+    uint64_t turn_ns;           /* of the valid event; HARP_NEVER: none */
+    uint64_t busy_ns;           /* until then its last frames keep it */
+    uint64_t sent_ns, taken_ns; /* when the last frames of the two rows are where they go */
+    uint64_t message_ns;        /* until then the stack takes up pieces */
+    struct row sending, taking;
+    uint32_t in_ring;
+    uint32_t ready_first, ready_last; /* ends that want to be driven, or NO_PACKET */
+};
+
+struct end {
+    struct harp_session *session; /* NULL: listens */
+    struct harp_session_config config;
+    uint64_t wake_ns; /* of the valid event; HARP_NEVER: none */
+    uint32_t next_ready;
+    uint32_t channel;
+    bool ready;
+    int32_t process, send_chain, receive_chain;
+    uint32_t routes[HARP_PATHS_MAX]; /* first hops */
+};
+
+/* Whose piece comes next on a channel. */
+struct expected {
+    int32_t run, stage, edge;
+};
+
+struct waiting_piece {
+    uint64_t at_ns;
+    uint32_t bytes;
+};
+
+/* A channel holds so many pieces, at each end. */
+#define SLOTS_MAX 64
+
+struct channel {
+    int32_t connection; /* its ends are 2 * connection and the next one; or NOBODY */
+    int32_t pipe;
+    uint64_t delay_ns, message_ns;
+    struct waiting_piece piece[SLOTS_MAX]; /* handed over, and not taken up by the stack */
+    uint32_t pieces_first, pieces_n;
+    struct expected expected[SLOTS_MAX]; /* in the order of arrival */
+    uint32_t expected_first, expected_n;
+    uint32_t held; /* pieces in the sender's slots */
+    bool connected;
+    uint32_t posted;        /* slots of the receiver that the session does not know yet */
+    struct expected sender; /* the edge that sends on it now */
+};
+
+struct pipe {
+    uint32_t channel, chain;
+    bool is_moving;
+    uint32_t queue[SLOTS_MAX]; /* bytes of the pieces */
+    uint32_t first, n;
+    uint32_t credit; /* free slots of the receiver */
+    uint32_t moved;  /* bytes of the first piece that have moved */
+    uint32_t moving; /* and that are on their way */
+};
+
+struct run;
+
+struct packet_world {
+    struct packet_config config;
+    struct virtual_events events;
+    uint64_t now_ns, random;
+    struct packet_counts counts;
+    struct packet *packets;
+    size_t packets_n, packets_room;
+    uint32_t idle_packet;
+    uint8_t (*bodies)[HARP_BODY_MAX];
+    size_t bodies_n, bodies_room;
+    uint32_t *idle_body;
+    size_t idle_bodies_n, idle_bodies_room;
+    struct link *links;
+    size_t links_n, links_room;
+    uint32_t *hops; /* links of all routes, each ended by NO_HOP */
+    size_t hops_n, hops_room;
+    uint32_t *routes; /* where each begins in `hops` */
+    size_t routes_n, routes_room;
+    uint64_t *server_free_ps;
+    size_t servers_n, servers_room;
+    struct chain *chains;
+    size_t chains_n, chains_room;
+    struct process *processes;
+    size_t processes_n, processes_room;
+    struct end *ends;
+    size_t ends_n, ends_room;
+    struct channel *channels;
+    size_t channels_n, channels_room;
+    struct pipe *pipes;
+    size_t pipes_n, pipes_room;
+    struct run **runs;
+    size_t runs_n, runs_room;
+    int32_t *told, *wants; /* runs that are done, and that want a stage */
+    size_t told_n, told_room, wants_n, wants_room;
+    int32_t which;
+    int32_t closed; /* a channel whose connection ended, or NOBODY */
+    char why[256];
+};
+
+static inline void push_event(struct packet_world *w, uint64_t at_ns, enum event_kind kind,
+                              size_t number)
+{
+    if (!virtual_events_push(&w->events, at_ns, (uint64_t)kind << KIND_SHIFT | number))
+        checked_memory(NULL);
+}
+
+static inline uint64_t ps_q16(double ps_per_byte)
+{
+    return (uint64_t)(ps_per_byte * 65536 + 0.5);
+}
+
+/* ---- packet.c */
+uint32_t take_packet(struct packet_world *w);
+void give_packet_back(struct packet_world *w, uint32_t number);
+uint32_t take_body(struct packet_world *w);
+void append_packet(struct packet_world *w, struct row *row, uint32_t number);
+uint32_t remove_first_packet(struct packet_world *w, struct row *row);
+
+/* ---- link.c */
+void put_on_link(struct packet_world *w, uint32_t number);
+void send_from_link(struct packet_world *w, uint32_t link);
+void deliver_from_link(struct packet_world *w, uint32_t link);
+
+/* ---- host.c */
+/* When `bytes` that begin now have passed a chain, ns. */
+uint64_t pass_chain(struct packet_world *w, uint32_t chain, uint64_t bytes);
+void drive_soon(struct packet_world *w, uint32_t end);
+void turn_process(struct packet_world *w, uint32_t process);
+void send_from_process(struct packet_world *w, uint32_t process);
+void arrive_at_host(struct packet_world *w, uint32_t number);
+void take_at_process(struct packet_world *w, uint32_t process);
+void leave_ring(struct packet_world *w, struct packet *packet);
+
+/* ---- connection.c */
+/* Let a session send up to `room` frames; how many it did, and when the last has left. */
+uint32_t drive_end(struct packet_world *w, uint32_t end, uint32_t room, uint64_t *busy_ns);
+void take_frame(struct packet_world *w, uint32_t number);
+void wake_end(struct packet_world *w, uint32_t end);
+void begin_piece(struct packet_world *w, uint32_t channel);
+void post_slots(struct packet_world *w, uint32_t channel);
+
+/* ---- pipe.c */
+void give_to_pipe(struct packet_world *w, uint32_t pipe, uint32_t bytes);
+void move_pipe(struct packet_world *w, uint32_t pipe);
+void free_pipe_slot(struct packet_world *w, uint32_t pipe);
+
+/* ---- run.c */
+void piece_arrived(struct packet_world *w, uint32_t channel);
+void piece_left(struct packet_world *w, uint32_t channel);
+void free_run(struct run *run);
+
+#endif

@@ -1,0 +1,190 @@
+"""The packet network (C, ``packet.h``) for Python: links, hosts, channels and runs by number."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from sim.network.packet._packet import ffi, lib
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike
+
+NO_LIMIT = 2**64 - 1
+"""Nanoseconds that never come."""
+
+
+class End(NamedTuple):
+    """One end of a connection: the process that drives it, and the chains of its payload."""
+
+    process: int
+    send_chain: int
+    receive_chain: int
+
+
+class Stage(NamedTuple):
+    """Edges of one stage as arrays of one length, and which edge waits for which."""
+
+    src: ArrayLike
+    dst: ArrayLike
+    channel: ArrayLike
+    nbytes: ArrayLike
+    pieces: ArrayLike
+    lag: int = 0
+    source: ArrayLike = ()
+    """Pairs of edges: ``source[i]`` feeds ``target[i]``."""
+    target: ArrayLike = ()
+
+
+class LinkCounts(NamedTuple):
+    """What a link has done."""
+
+    packets: int
+    bytes: int
+    dropped: int
+    marked: int
+    waiting_bytes: int
+    most_bytes: int
+    """The most that waited at once."""
+
+
+class Counts(NamedTuple):
+    """What the world has done."""
+
+    events: int
+    data: int
+    """Frames with payload that arrived at hosts."""
+    again: int
+    """Chunks that sessions sent more than once."""
+    lost: int
+    """Packets that links dropped."""
+
+
+class ConnectionEndedError(RuntimeError):
+    """A connection ended by itself; the message says why."""
+
+
+def _array(values: ArrayLike, kind: str, dtype: Any) -> Any:
+    return ffi.from_buffer(kind, np.ascontiguousarray(values, dtype), require_writable=False)
+
+
+def _ints(values: ArrayLike) -> Any:
+    return _array(values, "int32_t[]", np.int32)
+
+
+class World:
+    """A network in virtual time; see the C manual.
+
+    Args:
+        seed: of all chance.
+        segment: payload of a full frame, a multiple of 128.
+        overhead: bytes that a link carries with each frame beside its UDP payload.
+        ring_frames: frames that a process may have in the NIC at once.
+        slots: pieces that a channel holds.
+        unit_bytes: in which pieces move within a host.
+    """
+
+    def __init__(self, *, seed: int, segment: int, overhead: int, ring_frames: int, slots: int,
+                 unit_bytes: int) -> None:
+        config = ffi.new("struct packet_config *", {
+            "seed": seed % 2**64, "segment": segment, "overhead": overhead,
+            "ring_frames": ring_frames, "slots": slots, "unit_bytes": unit_bytes})
+        self._world = ffi.gc(lib.packet_new(config), lib.packet_free)
+
+    def add_link(self, bits_per_s: float, latency_s: float, *, switch: int = -1,
+                 buffer_bytes: int = 0, mark_bytes: int = 0) -> int:
+        """Add a directed link; it leaves a NIC, or the switch of this number."""
+        return int(lib.packet_add_link(self._world, switch, bits_per_s, round(latency_s * 1e9),
+                                       buffer_bytes, mark_bytes))
+
+    def set_rate(self, link: int, bits_per_s: float) -> None:
+        """Change a link's rate; at 0 it is down, and loses what it has and gets."""
+        lib.packet_set_rate(self._world, link, bits_per_s)
+
+    def add_server(self) -> int:
+        """Add something that packets take turns on."""
+        return int(lib.packet_add_server(self._world))
+
+    def add_chain(self, servers: Sequence[int], s_per_byte: Sequence[float]) -> int:
+        """Add servers to pass in this order, with the time that each takes for a byte."""
+        return int(lib.packet_add_chain(
+            self._world, len(servers), _ints(servers),
+            _array(np.asarray(s_per_byte, np.float64) * 1e12, "double[]", np.float64)))
+
+    def add_route(self, links: ArrayLike) -> int:
+        """Add links to cross in this order."""
+        return int(lib.packet_add_route(self._world, np.size(links), _ints(links)))
+
+    def add_process(self) -> int:
+        """Add a process that drives sessions."""
+        return int(lib.packet_add_process(self._world))
+
+    def add_connection(self, source: End, target: End, there: Sequence[int], back: Sequence[int],
+                       *, delay_s: float = 0.0, message_s: float = 0.0) -> int:
+        """Add a channel between hosts, with routes for the data and the answers of each path."""
+        return int(lib.packet_add_connection(
+            self._world, ffi.new("struct packet_end *", source),
+            ffi.new("struct packet_end *", target), len(there), _ints(there), _ints(back),
+            round(delay_s * 1e9), round(message_s * 1e9)))
+
+    def set_routes(self, channel: int, there: Sequence[int], back: Sequence[int]) -> None:
+        """Put a connection's paths on other routes."""
+        lib.packet_set_routes(self._world, channel, _ints(there), _ints(back))
+
+    def add_pipe(self, chain: int, delay_s: float = 0.0) -> int:
+        """Add a channel within a host."""
+        return int(lib.packet_add_pipe(self._world, chain, round(delay_s * 1e9)))
+
+    def add_run(self, ranks: int, stages: int) -> int:
+        """Begin a collective now."""
+        return int(lib.packet_add_run(self._world, ranks, stages))
+
+    def load(self, run: int, stage: Stage) -> None:
+        """Give a run its next stage."""
+        lib.packet_load(
+            self._world, run, np.size(stage.src), _ints(stage.src), _ints(stage.dst),
+            _ints(stage.channel), _array(stage.nbytes, "int64_t[]", np.int64),
+            _ints(stage.pieces), stage.lag, np.size(stage.source), _ints(stage.source),
+            _ints(stage.target))
+
+    def advance(self, until_ns: int = NO_LIMIT) -> tuple[str, int]:
+        """Let time pass up to ``until_ns`` (inclusive), or until something is to be done.
+
+        Returns:
+            ``("time", -1)``, ``("done", run)``, or ``("load", run)``.
+
+        Raises:
+            ConnectionEndedError: a connection ended by itself.
+
+        """
+        stop = lib.packet_advance(self._world, until_ns)
+        if stop == lib.PACKET_CLOSED:
+            raise ConnectionEndedError(ffi.string(lib.packet_why(self._world)).decode())
+        which = int(lib.packet_which(self._world))
+        return {lib.PACKET_DONE: ("done", which), lib.PACKET_LOAD: ("load", which)}.get(
+            stop, ("time", -1))
+
+    @property
+    def now_ns(self) -> int:
+        """The clock."""
+        return int(lib.packet_now_ns(self._world))
+
+    @property
+    def next_ns(self) -> int:
+        """When something happens next; `NO_LIMIT` if nothing does."""
+        return int(lib.packet_next_ns(self._world))
+
+    def link_counts(self, link: int) -> LinkCounts:
+        """Count what a link has done."""
+        counts = ffi.new("struct packet_link_counts *")
+        lib.packet_link_counts(self._world, link, counts)
+        return LinkCounts(*(getattr(counts, name) for name in LinkCounts._fields))
+
+    def counts(self) -> Counts:
+        """Count what the world has done."""
+        counts = ffi.new("struct packet_counts *")
+        lib.packet_counts(self._world, counts)
+        return Counts(*(getattr(counts, name) for name in Counts._fields))

@@ -1,0 +1,54 @@
+"""``--fidelity packet``: the same table as flow, or one sentence why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from sim.answer.scenario import Settings, run_all
+from sim.cluster.cluster import Cluster
+from sim.run import main
+from sim.schema import load
+
+FOLDER = Path(__file__).parent.parent / "topologies"
+BONDED = FOLDER / "bonded-ecmp-2x4.yaml"
+
+
+def images_per_s(cluster: Cluster, fidelity: str) -> dict[str, float]:
+    rows = run_all(cluster, cluster.topology.scenarios, Settings(fidelity=fidelity))
+    return {row.name: row.images_per_s for row in rows}
+
+
+def test_bonded_cluster_has_the_same_answers_as_flow() -> None:
+    cluster = Cluster(load(BONDED))
+    flow, packet = images_per_s(cluster, "flow"), images_per_s(cluster, "packet")
+    assert list(flow) == list(packet)
+    errors = {name: packet[name] / flow[name] - 1 for name in flow}
+    both = errors.pop("both ports")  # the network thread is the limit, which is never all busy
+    assert all(-0.1 < error < 0.02 for error in errors.values()), errors
+    assert -0.3 < both < 0.02
+
+
+def test_same_file_gives_the_same_answer_again() -> None:
+    cluster = Cluster(load(BONDED))
+    one = [cluster.topology.scenarios[0]]
+    first, second = (run_all(cluster, one, Settings(fidelity="packet")) for _ in range(2))
+    assert first[0].step_s == second[0].step_s
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    ([str(FOLDER / "bonded-2x100g.yaml")], "no model of 'rdma'; allowed: harp"),
+    ([str(BONDED), "--set", "scenarios[0].stack=kernel-tcp"], "no model of 'kernel-tcp'"),
+    ([str(BONDED), "--set", "scenarios[0].routing=spray"], "does not spray packets"),
+    ([str(FOLDER / "cloud-vpc-25g-burst.yaml"), "--scenario", "HARP ring, first step"],
+     "no token buckets"),
+    ([str(BONDED), "--plot", "x.png"], "fidelity packet records no utilisation"),
+])
+def test_what_packets_do_not_have_is_refused_in_a_sentence(arguments: list[str],
+                                                           says: str) -> None:
+    done = CliRunner().invoke(main, [*arguments, "--fidelity", "packet"])
+    assert done.exit_code == 2
+    assert says in done.output
+    assert "Traceback" not in done.output

@@ -1,0 +1,201 @@
+"""The packet network against closed forms: what one flow takes, how flows share, what queues do."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.network.packet.world import ConnectionEndedError, End, Stage, World
+
+SEGMENT, OVERHEAD, HARP = 4096, 66, 44
+WIRE = SEGMENT + HARP + OVERHEAD
+US = 1e-6
+
+
+class Net:
+    """Hosts on one switch; every link has one rate and a latency of 1 us."""
+
+    def __init__(self, hosts: int, rate: float = 100e9, seed: int = 1, slots: int = 8,
+                 **port: int) -> None:
+        self.world = World(seed=seed, segment=SEGMENT, overhead=OVERHEAD, ring_frames=1024,
+                           slots=slots, unit_bytes=65536)
+        self.rate = rate
+        self.up = [self.world.add_link(rate, US) for _ in range(hosts)]
+        self.down = [self.world.add_link(rate, US, switch=0, **port) for _ in range(hosts)]
+        self.free = self.world.add_chain([], [])
+        self.process = [self.world.add_process() for _ in range(hosts)]
+
+    def connect(self, src: int, dst: int, chain: int | None = None, **costs: float) -> int:
+        there = self.world.add_route([self.up[src], self.down[dst]])
+        back = self.world.add_route([self.up[dst], self.down[src]])
+        send = self.free if chain is None else chain
+        return self.world.add_connection(End(self.process[src], send, self.free),
+                                         End(self.process[dst], self.free, self.free),
+                                         [there], [back], **costs)
+
+    def move(self, pairs: list[tuple[int, int]], channels: list[int], nbytes: int,
+             pieces: int = 1) -> float:
+        """Move ``nbytes`` on each channel at once; seconds."""
+        start_ns = self.world.now_ns
+        ranks = 1 + max(max(pair) for pair in pairs)
+        run = self.world.add_run(ranks, 1)
+        assert self.world.advance() == ("load", run)
+        count = len(pairs)
+        self.world.load(run, Stage([a for a, _ in pairs], [b for _, b in pairs], channels,
+                                   [nbytes] * count, [pieces] * count))
+        assert self.world.advance() == ("done", run)
+        return (self.world.now_ns - start_ns) * 1e-9
+
+
+def serialised(nbytes: int, rate: float) -> float:
+    """Seconds that a message keeps a link."""
+    frames, rest = divmod(nbytes, SEGMENT)
+    return (frames * WIRE + (rest and rest + HARP + OVERHEAD)) * 8 / rate
+
+
+def test_single_frame_takes_serialisation_on_each_link_and_latency() -> None:
+    net = Net(2)
+    channel = net.connect(0, 1)
+    net.move([(0, 1)], [channel], 1)  # handshake and credit
+    assert net.move([(0, 1)], [channel], SEGMENT) == pytest.approx(
+        2 * (WIRE * 8 / net.rate + US), abs=2e-9)
+
+
+def test_delay_and_message_cost_come_before_the_first_frame() -> None:
+    net = Net(2)
+    channel = net.connect(0, 1, delay_s=10e-6, message_s=0.5e-6)
+    net.move([(0, 1)], [channel], 1)
+    assert net.move([(0, 1)], [channel], SEGMENT) == pytest.approx(
+        2 * (WIRE * 8 / net.rate + US) + 10.5e-6, abs=2e-9)
+
+
+def test_long_message_takes_the_line_rate() -> None:
+    net = Net(2)
+    channel = net.connect(0, 1)
+    net.move([(0, 1)], [channel], 4 << 20, pieces=8)
+    nbytes = 64 << 20
+    took_s = net.move([(0, 1)], [channel], nbytes, pieces=128)
+    assert took_s == pytest.approx(serialised(nbytes, net.rate), rel=0.03)
+    assert took_s > serialised(nbytes, net.rate)
+
+
+@pytest.mark.parametrize("flows", [2, 4, 8])
+def test_flows_into_one_port_share_it(flows: int) -> None:
+    net = Net(flows + 1, buffer_bytes=4 << 20)
+    pairs = [(source, flows) for source in range(flows)]
+    channels = [net.connect(*pair) for pair in pairs]
+    nbytes = 8 << 20
+    took_s = net.move(pairs, channels, nbytes, pieces=16)
+    assert took_s == pytest.approx(flows * serialised(nbytes, net.rate), rel=0.05)
+
+
+def test_slow_server_of_a_host_sets_the_pace() -> None:
+    net = Net(2)
+    server = net.world.add_server()
+    chain = net.world.add_chain([server], [1 / 5e9])
+    channel = net.connect(0, 1, chain)
+    nbytes = 16 << 20
+    assert net.move([(0, 1)], [channel], nbytes, pieces=32) == pytest.approx(nbytes / 5e9, rel=0.02)
+
+
+def test_two_processes_share_a_server() -> None:
+    net = Net(3)
+    server = net.world.add_server()
+    chain = net.world.add_chain([server], [1 / 5e9])
+    channels = [net.connect(0, 2, chain), net.connect(1, 2, chain)]
+    nbytes = 8 << 20
+    took_s = net.move([(0, 2), (1, 2)], channels, nbytes, pieces=16)
+    assert took_s == pytest.approx(2 * nbytes / 5e9, rel=0.02)
+
+
+def test_port_marks_above_its_threshold_and_drops_above_its_buffer() -> None:
+    marking = Net(5, buffer_bytes=16 << 20, mark_bytes=64 << 10)
+    dropping = Net(5, buffer_bytes=64 << 10)
+    for net in (marking, dropping):
+        pairs = [(source, 4) for source in range(4)]
+        net.move(pairs, [net.connect(*pair) for pair in pairs], 1 << 20)
+    marked = marking.world.link_counts(marking.down[4])
+    dropped = dropping.world.link_counts(dropping.down[4])
+    assert marked.marked > 0
+    assert marked.dropped == 0
+    assert dropped.marked == 0
+    assert dropped.dropped > 0
+    assert dropped.most_bytes <= 64 << 10
+    assert dropping.world.counts().again >= dropped.dropped
+
+
+def test_every_byte_crosses_every_link_once() -> None:
+    net = Net(2)
+    nbytes = 1 << 20
+    net.move([(0, 1)], [net.connect(0, 1)], nbytes, pieces=2)
+    data = nbytes // SEGMENT
+    for link in (net.up[0], net.down[1]):
+        counts = net.world.link_counts(link)
+        others = counts.packets - data  # handshake, and a probe as long as a full frame
+        assert 0 < others < 10
+        assert data * WIRE < counts.bytes < (data + others) * WIRE
+    assert net.world.counts().data == data
+
+
+def test_pieces_within_a_host_share_a_chain() -> None:
+    net = Net(2)
+    chain = net.world.add_chain([net.world.add_server()], [1 / 10e9])
+    pipes = [net.world.add_pipe(chain, 2e-6) for _ in range(2)]
+    nbytes = 4 << 20
+    took_s = net.move([(0, 1), (1, 0)], pipes, nbytes, pieces=8)
+    assert took_s == pytest.approx(2 * nbytes / 10e9 + 2e-6, rel=0.01)
+
+
+def test_ring_takes_its_steps_at_line_rate() -> None:
+    ranks, nbytes = 8, 16 << 20
+    net = Net(ranks)
+    pairs = [(rank, (rank + 1) % ranks) for rank in range(ranks)]
+    channels = [net.connect(*pair) for pair in pairs]
+    net.move(pairs, channels, 4 << 20, pieces=8)
+    start_ns = net.world.now_ns
+    run = net.world.add_run(ranks, 1)
+    net.world.advance()
+    steps, pieces = 2 * (ranks - 1), 4  # an allreduce; shards of 4 pieces
+    feeds = [(rank - 1) % ranks for rank in range(ranks)]
+    net.world.load(run, Stage(*zip(*pairs, strict=True), channels,
+                              [nbytes // ranks * steps] * ranks, [steps * pieces] * ranks,
+                              pieces, feeds, list(range(ranks))))
+    assert net.world.advance() == ("done", run)
+    took_s = (net.world.now_ns - start_ns) * 1e-9
+    assert took_s == pytest.approx(serialised(nbytes // ranks * steps, net.rate), rel=0.04)
+
+
+def test_link_that_is_down_for_good_ends_the_connection() -> None:
+    net = Net(2)
+    channel = net.connect(0, 1)
+    net.move([(0, 1)], [channel], 1)
+    net.world.set_rate(net.down[1], 0)
+    with pytest.raises(ConnectionEndedError, match="silent for too long"):
+        net.move([(0, 1)], [channel], 1)
+
+
+def test_link_that_comes_back_loses_no_byte() -> None:
+    net = Net(2)
+    channel = net.connect(0, 1)
+    net.move([(0, 1)], [channel], 1)
+    run = net.world.add_run(2, 1)
+    net.world.advance()
+    net.world.load(run, Stage([0], [1], [channel], [32 << 20], [64]))
+    net.world.advance(net.world.now_ns + 200_000)
+    net.world.set_rate(net.down[1], 0)
+    net.world.advance(net.world.now_ns + 500_000)
+    net.world.set_rate(net.down[1], net.rate)
+    assert net.world.advance() == ("done", run)
+    assert net.world.counts().lost > 0
+    assert net.world.counts().again > 0
+
+
+def test_same_calls_give_the_same_run() -> None:
+    def congested() -> tuple[float, tuple[int, ...]]:
+        net = Net(9, buffer_bytes=256 << 10, mark_bytes=128 << 10)
+        pairs = [(source, 8) for source in range(8)]
+        took_s = net.move(pairs, [net.connect(*pair) for pair in pairs], 2 << 20, pieces=4)
+        return took_s, tuple(net.world.counts())
+
+    first = congested()
+    assert first[1][3] > 0  # packets were lost
+    assert congested() == first
