@@ -41,7 +41,8 @@ def build_dst(out: Path, bug: str | None = None) -> Path:
     """
     flags = ["-O1", f"-DHARP_BUG_{bug}"] if bug else SANITIZED
     harness = sorted(f"tests/dst/{path.name}" for path in (ROOT / "tests" / "dst").glob("*.c"))
-    return build(out, driver_sources() + harness, [*flags, "-I", str(ROOT / "tests" / "dst")])
+    return build(out, [*driver_sources(), *cnet("virtual/*.c"), *harness],
+                 [*flags, "-I", str(ROOT / "tests" / "dst")])
 
 
 def engine_sources() -> list[str]:
@@ -56,7 +57,7 @@ def build_engines(out: Path, bug: str | None = None) -> Path:
     folder = ROOT / "tests" / "dst"
     shared = [f"tests/dst/{name}.c" for name in ("common", "forge", "link", "network", "script")]
     own = sorted(f"tests/dst/engine/{path.name}" for path in (folder / "engine").glob("*.c"))
-    stack = engine_sources() if bug else [str(library())]
+    stack = [*engine_sources(), *cnet("virtual/*.c")] if bug else [str(library())]
     return build(out, [*shared, *own, *stack],
                  [*flags, "-I", str(folder), "-I", str(folder / "engine")])
 

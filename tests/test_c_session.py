@@ -6,25 +6,26 @@ import pytest
 from c_programs import build, library, run
 from dst_programs import driver_sources, session_sources
 
-PAIR = "tests/c/session_pair.c"
+ENDS = ["cnet/virtual/event_heap.c", "cnet/virtual/session_ends.c"]
+PAIR = ["tests/c/session_pair.c", *ENDS]
 
 
 @pytest.mark.parametrize("name", ["session_stream", "session_paths", "session_pmtu", "session_ack",
                                   "session_end", "session_laps", "session_memory"])
 def test_two_sessions(name, tmp_path):
-    run(build(tmp_path / name, [f"tests/c/test_{name}.c", PAIR, *session_sources()]))
+    run(build(tmp_path / name, [f"tests/c/test_{name}.c", *PAIR, *session_sources()]))
 
 
 def test_a_sender_that_does_not_ask_for_credit_is_found(tmp_path):
     """A planted bug that keep-alives hide from the simulation: they mend it after a while."""
-    program = build(tmp_path / "silent", ["tests/c/test_session_stream.c", PAIR,
+    program = build(tmp_path / "silent", ["tests/c/test_session_stream.c", *PAIR,
                                           *session_sources()], ["-O1", "-DHARP_BUG_CREDIT_LOST"])
     with pytest.raises(AssertionError, match="has_arrived"):
         run(program)
 
 
 def test_the_bench_of_the_session_runs(tmp_path):
-    program = build(tmp_path / "cost", ["bench/c/session_cost.c", *driver_sources()])
+    program = build(tmp_path / "cost", ["bench/c/session_cost.c", *ENDS, *driver_sources()])
     assert run(program, "0.02").count("ns a frame and end") == 13
 
 

@@ -1,9 +1,15 @@
-"""The virtual network's C library, and the layers that keep it and the session apart from ports."""
+"""The virtual network's C library."""
 
 from __future__ import annotations
 
 from c_programs import build, run
+from dst_programs import cnet, driver_sources
 
 
 def test_event_heap(tmp_path):
     run(build(tmp_path / "heap", ["tests/c/test_event_heap.c", "cnet/virtual/event_heap.c"]))
+
+
+def test_links_and_keys(tmp_path):
+    run(build(tmp_path / "link", ["tests/c/test_virtual_link.c", *cnet("virtual/*.c"),
+                                  *driver_sources()]))

@@ -1,6 +1,7 @@
 /* What a session costs: two of them back to back in one thread, frames handed over directly.
  *
- *   cc -O3 -I cnet bench/c/session_cost.c cnet/session*.c ... && ./session_cost [seconds]
+ *   cc -O3 -I cnet bench/c/session_cost.c cnet/session/... cnet/virtual/... && ./session_cost
+ * [seconds]
  *
  * Rows: messages of 64 bytes, of one frame and of 4 MiB, segments of 4,096 bytes; bare, and with
  * what stands beside a session: header to bytes and back, tags in batches, and the CRC of the
@@ -15,6 +16,7 @@
 
 #include "base/sequence.h"
 #include "session/session.h"
+#include "virtual/session_ends.h"
 #include "wire/crc32c.h"
 #include "wire/seal.h"
 
@@ -51,21 +53,14 @@ static uint64_t read_clock_ns(clockid_t clock)
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-static void configure(struct side *side, uint64_t id, const struct row *row)
+static void configure(struct side *side, const struct harp_session_config *config,
+                      const struct row *row)
 {
-    harp_session_defaults(&side->config, SEGMENT, row->paths);
-    side->config.connection = id;
-    side->config.epoch = 1;
-    side->config.first = 1;
+    side->config = *config;
     side->config.cc = row->cc;
     side->config.window.initial_bytes = 128 * SEGMENT;
     side->config.stream_frames = row->streamed ? 4096 : 0;
     side->data = 0;
-}
-
-static void *room_for(const struct harp_session_config *config)
-{
-    return aligned_alloc(64, (harp_session_size(config) + 63) / 64 * 64);
 }
 
 /* Tags in batches, the payload's CRC, and the header as bytes. */
@@ -120,10 +115,10 @@ static size_t move(struct side *from, struct side *to, bool sealed)
     if (sealed)
         seal(frames, n);
     if (!to->session) {
-        struct harp_parameters first;
-        if (harp_parameters_decode(frames[0].body, frames[0].header.length, &first))
+        to->session =
+            virtual_session_accept(&to->config, now_ns, &frames[0].header, frames[0].body);
+        if (!to->session)
             abort();
-        to->session = harp_session_accept(room_for(&to->config), &to->config, now_ns, &first, 0);
         return n;
     }
     deliver(to, frames, n, sealed);
@@ -157,10 +152,12 @@ static void feed(struct side *up, struct side *down, const struct row *row)
 static void measure(const struct row *row, double seconds)
 {
     struct side up = {0}, down = {0};
-    configure(&up, 11, row);
-    configure(&down, 12, row);
+    struct harp_session_config config[2];
+    virtual_configure_pair(config, SEGMENT, row->paths);
+    configure(&up, &config[0], row);
+    configure(&down, &config[1], row);
     now_ns = read_clock_ns(CLOCK_MONOTONIC);
-    up.session = harp_session_connect(room_for(&up.config), &up.config, now_ns);
+    up.session = virtual_session_connect(&up.config, now_ns);
     uint64_t messages = 0, from_data = 0, from_messages = 0, from_cpu_ns = 0, acks = 0;
     uint64_t begin_ns = now_ns, run_ns = (uint64_t)(seconds * 1e9);
     for (; now_ns - begin_ns < run_ns; now_ns = read_clock_ns(CLOCK_MONOTONIC)) {

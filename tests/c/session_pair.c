@@ -4,18 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "virtual/session_ends.h"
+
 struct pair *pair_make(uint16_t paths)
 {
     struct pair *pair = calloc(1, sizeof *pair);
     pair->now_ns = S;
     pair->delay_ns = 10 * US;
+    virtual_configure_pair(pair->config, PAIR_SEGMENT, paths);
     for (uint8_t side = 0; side < 2; side++) {
         struct harp_session_config *config = &pair->config[side];
-        harp_session_defaults(config, PAIR_SEGMENT, paths);
-        config->connection = 100u + side;
-        config->listener = 77;
-        config->nonce[0] = side;
-        config->seed = 5u + side;
         config->first = UINT32_MAX - 20; /* all numbers wrap soon */
         config->epoch = 3;
         config->dead_ns = S;
@@ -25,21 +23,16 @@ struct pair *pair_make(uint16_t paths)
     return pair;
 }
 
-static void *memory_of(const struct harp_session_config *config)
-{
-    return aligned_alloc(64, (harp_session_size(config) + 63) / 64 * 64);
-}
-
 void pair_begin(struct pair *pair)
 {
-    pair->end[0] =
-        harp_session_connect(memory_of(&pair->config[0]), &pair->config[0], pair->now_ns);
+    pair->end[0] = virtual_session_connect(&pair->config[0], pair->now_ns);
 }
 
 void pair_free(struct pair *pair)
 {
     free(pair->end[0]);
     free(pair->end[1]);
+    virtual_events_close(&pair->events);
     free(pair);
 }
 
@@ -89,14 +82,11 @@ static bool tag_holds(const struct pair *pair, uint8_t to, const struct harp_fra
 
 void pair_deliver(struct pair *pair, uint8_t to, const struct harp_frame *frame)
 {
-    struct harp_parameters first;
     struct harp_place where;
     if (!pair->end[to]) {
         assert(to == 1);
-        if (frame->header.type == HARP_FIRST &&
-            harp_parameters_decode(frame->body, frame->header.length, &first) == HARP_WIRE_OK)
-            pair->end[1] = harp_session_accept(memory_of(&pair->config[1]), &pair->config[1],
-                                               pair->now_ns, &first, frame->header.path);
+        pair->end[1] =
+            virtual_session_accept(&pair->config[1], pair->now_ns, &frame->header, frame->body);
         return;
     }
     if (tag_holds(pair, to, frame) &&
@@ -141,20 +131,19 @@ static void transmit(struct pair *pair, uint8_t to, const struct harp_frame *fra
     pair->frames[to][frame->header.type]++;
     if (pair->passes && !pair->passes(pair, to, frame))
         return;
-    struct pair_flight *flight = &pair->queue[pair->tail++ % PAIR_FLIGHTS];
-    assert(pair->tail - pair->head < PAIR_FLIGHTS);
-    *flight =
-        (struct pair_flight){.at_ns = pair->now_ns + pair->delay_ns, .to = to, .frame = *frame};
+    uint32_t flight = pair->flights_n++ % PAIR_FLIGHTS;
+    assert(pair->events.n < PAIR_FLIGHTS);
+    pair->flights[flight] = (struct pair_flight){.to = to, .frame = *frame};
+    bool done = virtual_events_push(&pair->events, pair->now_ns + pair->delay_ns, flight);
+    assert(done);
 }
 
 /* Everything that is due now; returns when something is due next. */
 static uint64_t turn(struct pair *pair)
 {
     uint64_t next_ns = HARP_NEVER;
-    for (; pair->head != pair->tail; pair->head++) {
-        const struct pair_flight *flight = &pair->queue[pair->head % PAIR_FLIGHTS];
-        if (flight->at_ns > pair->now_ns)
-            break;
+    while (virtual_events_next_ns(&pair->events) <= pair->now_ns) {
+        const struct pair_flight *flight = &pair->flights[virtual_events_take(&pair->events).what];
         pair_deliver(pair, flight->to, &flight->frame);
     }
     for (uint8_t side = 0; side < 2; side++) {
@@ -171,9 +160,7 @@ static uint64_t turn(struct pair *pair)
         poll(pair, side);
         next_ns = harp_min(next_ns, harp_session_deadline_ns(pair->end[side]));
     }
-    if (pair->head != pair->tail)
-        next_ns = harp_min(next_ns, pair->queue[pair->head % PAIR_FLIGHTS].at_ns);
-    return next_ns;
+    return harp_min(next_ns, virtual_events_next_ns(&pair->events));
 }
 
 bool pair_until(struct pair *pair, uint64_t for_ns, bool (*until)(const struct pair *pair))

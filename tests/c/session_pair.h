@@ -9,6 +9,7 @@
 #include "base/sequence.h"
 #include "session/reassembly.h"
 #include "session/session.h"
+#include "virtual/event_heap.h"
 
 #define US UINT64_C(1000)
 #define MS (1000 * US)
@@ -18,7 +19,6 @@
 #define PAIR_SEGMENT 1408
 
 struct pair_flight {
-    uint64_t at_ns;
     uint8_t to;
     struct harp_frame frame;
 };
@@ -46,8 +46,9 @@ struct pair {
     /* inside */
     uint8_t eager[2][HARP_EAGER][PAIR_SEGMENT];
     uint8_t assembling[2][HARP_REASSEMBLIES][PAIR_SEGMENT]; /* streamed chunks in fragments */
-    struct pair_flight queue[PAIR_FLIGHTS];
-    uint32_t head, tail;
+    struct virtual_events events;                           /* which flight arrives when */
+    struct pair_flight flights[PAIR_FLIGHTS];
+    uint32_t flights_n; /* sent until now; each takes the place of the one long before it */
 };
 
 /* Two configurations with `paths` paths and no sessions yet: change them, then pair_begin. */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "virtual/random.h"
 #include "wire/crc32c.h"
 
 enum { ROOM = 20000, GUARD = 64 };
@@ -23,8 +24,7 @@ static uint64_t random_state = 1;
 
 static uint32_t random_below(uint32_t limit)
 {
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(random_state >> 33) % limit;
+    return (uint32_t)virtual_below(&random_state, limit);
 }
 
 static uint8_t *random_bytes(size_t length)

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/frames.h"
+#include "virtual/random.h"
 
 enum { COUNT = 40, FRAME_BYTES = 2048 };
 
@@ -43,8 +44,8 @@ static void random_walk(void)
     uint8_t model[COUNT] = {0};
     uint64_t random = 1;
     for (int turn = 0; turn < 200000; turn++) {
-        random = random * 6364136223846793005u + 1442695040888963407u;
-        uint32_t frame = (uint32_t)(random >> 33) % COUNT, to = random >> 60 & 15, out;
+        uint32_t frame = (uint32_t)virtual_below(&random, COUNT), out;
+        uint32_t to = (uint32_t)virtual_below(&random, 16);
         if (to < HARP_FRAME_STATES && model[frame] != HARP_FRAME_FREE &&
             harp_frame_may(model[frame], to)) {
             harp_frames_move(&frames, frame, model[frame], to);

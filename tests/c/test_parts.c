@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/parts.h"
+#include "virtual/random.h"
 #include "wire/seal.h"
 #include "wire/wire.h"
 
@@ -13,8 +14,7 @@ static uint64_t random_state = 1;
 
 static uint32_t random_below(uint32_t limit)
 {
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(random_state >> 33) % limit;
+    return (uint32_t)virtual_below(&random_state, limit);
 }
 
 static uint8_t frame[HARP_HEADER_BYTES + PAYLOAD_MAX];

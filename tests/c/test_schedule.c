@@ -2,6 +2,7 @@
 #include "base/ready_set.h"
 #include "check.h"
 #include "engine/schedule.h"
+#include "virtual/random.h"
 
 #include <pthread.h>
 
@@ -11,8 +12,7 @@ static uint64_t random_state = 7;
 
 static uint32_t draw(uint32_t below)
 {
-    random_state = random_state * UINT64_C(6364136223846793005) + 1442695040888963407;
-    return (uint32_t)(random_state >> 33) % below;
+    return (uint32_t)virtual_below(&random_state, below);
 }
 
 /* The heap against a plain array in which the earliest is looked for. */

@@ -9,13 +9,13 @@
 #include "session/outbox.h"
 #include "session/pacer.h"
 #include "session/sack.h"
+#include "virtual/random.h"
 
 static uint64_t state = 1;
 
 static uint32_t draw(uint32_t n)
 {
-    state = state * UINT64_C(6364136223846793005) + 1442695040888963407u;
-    return (uint32_t)(state >> 33) % n;
+    return (uint32_t)virtual_below(&state, n);
 }
 
 static void test_sack_against_a_list(uint64_t first)

@@ -77,15 +77,16 @@ void dst_app_lend(struct dst_app *app, const struct harp_header *h, uint32_t m,
         memcpy(bytes, payload, h->length);
     app->lent[app->lent_n++] =
         (struct dst_lent){.message = m, .offset = h->offset, .length = h->length, .bytes = bytes};
-    app->return_ns = harp_min(app->return_ns, now_ns + dst_below(&app->random, app->in->hold_ns));
+    app->return_ns =
+        harp_min(app->return_ns, now_ns + virtual_below(&app->random, app->in->hold_ns));
 }
 
 /* Some of the frames, in any order, with what they ought to hold still in them. */
 static void give_back(struct dst_app *app, struct harp_session *session, uint64_t now_ns)
 {
-    uint32_t n = 1 + (uint32_t)dst_below(&app->random, app->lent_n);
+    uint32_t n = 1 + (uint32_t)virtual_below(&app->random, app->lent_n);
     for (uint32_t i = 0; i < n; i++) {
-        struct dst_lent *lent = &app->lent[dst_below(&app->random, app->lent_n)];
+        struct dst_lent *lent = &app->lent[virtual_below(&app->random, app->lent_n)];
         for (uint32_t b = 0; app->trusts && lent->bytes && b < lent->length; b++)
             DST_CHECK(lent->bytes[b] == dst_pattern(!app->side, lent->message, lent->offset + b),
                       "bytes of a lent frame differ", lent->message, lent->offset + b);
@@ -93,7 +94,8 @@ static void give_back(struct dst_app *app, struct harp_session *session, uint64_
         *lent = app->lent[--app->lent_n];
     }
     harp_session_returned(session, n);
-    app->return_ns = app->lent_n ? now_ns + dst_below(&app->random, app->in->hold_ns) : HARP_NEVER;
+    app->return_ns =
+        app->lent_n ? now_ns + virtual_below(&app->random, app->in->hold_ns) : HARP_NEVER;
 }
 
 static bool whole(const struct dst_app *app, uint32_t m)

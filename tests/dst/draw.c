@@ -8,12 +8,12 @@
 
 static uint64_t below(struct dst_world *w, uint64_t n)
 {
-    return dst_below(&w->random, n);
+    return virtual_below(&w->random, n);
 }
 
 static bool chance(struct dst_world *w, uint32_t permille)
 {
-    return dst_chance(&w->random, permille);
+    return virtual_chance(&w->random, permille);
 }
 
 static uint32_t rate(struct dst_world *w, uint32_t permille, uint64_t most)
@@ -26,18 +26,18 @@ static uint32_t draw_first(struct dst_world *w)
 {
     return chance(w, 700)   ? UINT32_MAX - (uint32_t)below(w, 300)
            : chance(w, 500) ? (UINT32_C(1) << 31) - (uint32_t)below(w, 300)
-                            : (uint32_t)dst_draw(&w->random);
+                            : (uint32_t)virtual_draw(&w->random);
 }
 
 static void draw_config(struct dst_world *w, struct harp_session_config *config, uint16_t segment)
 {
     uint16_t paths = w->kind == DST_PLAIN ? 1 : (uint16_t)(1 + below(w, DST_PATHS));
     harp_session_defaults(config, segment, paths);
-    config->connection = dst_draw(&w->random) | 1;
+    config->connection = virtual_draw(&w->random) | 1;
     config->listener = DST_LISTENER;
     for (int i = 0; i < 16; i++)
         config->nonce[i] = (uint8_t)below(w, 256);
-    config->seed = dst_draw(&w->random);
+    config->seed = virtual_draw(&w->random);
     config->first = draw_first(w);
     config->base_bytes = w->base_bytes;
     config->addresses_n = (uint8_t)(config->nonce[0] % (HARP_ADDRESSES_MAX + 1));
@@ -51,9 +51,9 @@ static void draw_config(struct dst_world *w, struct harp_session_config *config,
 static void draw_little_memory(const struct dst_world *w, struct harp_session_config *config)
 {
     uint64_t random = config->seed, random_of_both = w->base_bytes;
-    config->messages = (uint16_t)(2u << dst_below(&random, 4));
-    config->packets = (uint16_t)(16u << dst_below(&random, 4));
-    config->chunks = (uint16_t)(64u << dst_below(&random_of_both, 3));
+    config->messages = (uint16_t)(2u << virtual_below(&random, 4));
+    config->packets = (uint16_t)(16u << virtual_below(&random, 4));
+    config->chunks = (uint16_t)(64u << virtual_below(&random_of_both, 3));
 }
 
 static void draw_faults_of_end(struct dst_world *w, struct dst_end *end)
@@ -79,7 +79,9 @@ static void draw_end(struct dst_world *w, uint8_t side, uint16_t segment, uint16
     end->config.epoch = epoch;
     end->config.dead_ns = dead_ns;
     end->config.stream_frames = w->scripts[!side].stream_frames;
-    end->random = dst_draw(&w->random);
+    end->random = virtual_draw(&w->random);
+    end->keys = (struct virtual_keys){
+        .secret = dst_secret, .listener = DST_LISTENER, .listening = side == 1};
     end->driven_ns = HARP_NEVER;
     if (w->small)
         draw_little_memory(w, &end->config);
@@ -90,7 +92,7 @@ static void draw_end(struct dst_world *w, uint8_t side, uint16_t segment, uint16
                                 .in = &w->scripts[!side],
                                 .peer = &w->ends[!side].app,
                                 .side = side,
-                                .random = dst_draw(&w->random),
+                                .random = virtual_draw(&w->random),
                                 .payloads = w->link.payloads,
                                 .trusts = true};
     if (w->kind == DST_FAULTS)
@@ -145,7 +147,7 @@ static void draw_mtu(struct dst_world *w, uint16_t segment)
         dst_network_draw_mtu(&w->link, &w->random, w->now_ns, least_bytes,
                              HARP_HEADER_BYTES + (size_t)segment);
     for (int i = 0; i < 2 * DST_PATHS && w->kind == DST_BREAK && w->breaks == DST_BY_MTU; i++)
-        w->link.ways[i % 2][i / 2].faults.most_bytes = least_bytes - 1;
+        w->link.ways[i % 2][i / 2].link.faults.most_bytes = least_bytes - 1;
 }
 
 /* BASE_PLPMTU; longer than an ACK where a way may not take it. */

@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "base/sequence.h"
 #include "forge.h"
+#include "virtual/session_ends.h"
 #include "wire/crc32c.h"
 #include "wire/seal.h"
 
@@ -15,9 +16,11 @@ static uint64_t clock_of(const struct dst_end *end, uint64_t now_ns)
     return now_ns + (uint64_t)end->clock_off_ns;
 }
 
-static void *session_memory(const struct dst_end *end)
+const struct harp_key dst_secret = {UINT64_C(0x0123456789abcdef), UINT64_C(0xfedcba9876543210)};
+
+static bool find_key(struct dst_end *end, uint8_t type, bool sending, struct harp_key *key)
 {
-    return aligned_alloc(64, (harp_session_size(&end->config) + 63) / 64 * 64);
+    return virtual_keys_find(&end->keys, &end->config, end->session, type, sending, key);
 }
 
 void dst_end_start(struct dst_end *end, uint64_t now_ns)
@@ -25,8 +28,7 @@ void dst_end_start(struct dst_end *end, uint64_t now_ns)
     dst_app_start(&end->app, end->config.segment);
     end->wake_ns = HARP_NEVER;
     if (end->side == 0) {
-        end->session =
-            harp_session_connect(session_memory(end), &end->config, clock_of(end, now_ns));
+        end->session = virtual_session_connect(&end->config, clock_of(end, now_ns));
         end->wake_ns = now_ns;
     }
 }
@@ -65,7 +67,7 @@ uint64_t dst_end_state(const struct dst_end *end)
 static void seal(struct dst_end *end, uint8_t *bytes, size_t bytes_n, uint32_t lap)
 {
     struct harp_key key;
-    if (!dst_end_key(end, bytes[1], true, &key))
+    if (!find_key(end, bytes[1], true, &key))
         key = harp_key_hello(&dst_secret, DST_LISTENER);
     size_t payload_n = bytes_n - HARP_HEADER_BYTES;
     harp_seal_known(&key, bytes, lap, harp_crc32c(bytes + HARP_HEADER_BYTES, payload_n));
@@ -95,9 +97,9 @@ static void change_field(struct dst_end *end, uint64_t now_ns, uint8_t *bytes, s
 static void spoil(struct dst_end *end, uint8_t *bytes, size_t bytes_n)
 {
     struct dst_malice *malice = &end->malice;
-    if (bytes[1] == HARP_ACK && dst_chance(&end->random, malice->optimistic))
+    if (bytes[1] == HARP_ACK && virtual_chance(&end->random, malice->optimistic))
         bytes[17] += 9; /* largest + 9 * 256 */
-    if (dst_chance(&end->random, malice->tamper))
+    if (virtual_chance(&end->random, malice->tamper))
         dst_tamper(&end->random, bytes, bytes_n);
     if (malice->old && bytes[1] == HARP_FIRST)
         bytes[0]++;
@@ -109,7 +111,7 @@ static void send_stale(struct dst_end *end, uint64_t now_ns, uint8_t path, const
                        size_t bytes_n, uint32_t lap)
 {
     uint8_t bytes[DST_FRAME_MAX];
-    if (frame[1] < HARP_DATA || !end->keyed)
+    if (frame[1] < HARP_DATA || !end->keys.known)
         return;
     memcpy(bytes, frame, bytes_n);
     harp_store16(bytes + 12, (uint16_t)(harp_load16(bytes + 12) - 1));
@@ -118,9 +120,9 @@ static void send_stale(struct dst_end *end, uint64_t now_ns, uint8_t path, const
         harp_store32(bytes + 16, harp_load32(bytes + 16) + 40);
         memset(bytes + HARP_HEADER_BYTES, 0xee, bytes_n - HARP_HEADER_BYTES);
     }
-    harp_seal(&end->out, bytes, lap, bytes + HARP_HEADER_BYTES, bytes_n - HARP_HEADER_BYTES);
-    dst_link_inject(end->link, now_ns + dst_below(&end->random, 20000000), end->peer->side, path, 0,
-                    bytes, bytes_n, false);
+    harp_seal(&end->keys.out, bytes, lap, bytes + HARP_HEADER_BYTES, bytes_n - HARP_HEADER_BYTES);
+    dst_link_inject(end->link, now_ns + virtual_below(&end->random, 20000000), end->peer->side,
+                    path, 0, bytes, bytes_n, false);
 }
 
 static size_t write_frame(const struct harp_frame *frame, uint8_t *bytes)
@@ -156,7 +158,7 @@ static void transmit(struct dst_end *end, uint64_t now_ns, const struct harp_fra
     }
     DST_CHECK(knows_way(end, frame->path), "sent on a path on which nothing has come", frame->path,
               frame->header.type);
-    if (dst_chance(&end->random, end->malice.stale))
+    if (virtual_chance(&end->random, end->malice.stale))
         send_stale(end, now_ns, frame->path, bytes, bytes_n, frame->lap);
     spoil(end, bytes, bytes_n);
     change_field(end, now_ns, bytes, bytes_n, frame->lap);
@@ -227,7 +229,7 @@ static void welcome_stranger(struct dst_end *end, uint64_t now_ns, const struct 
     DST_CHECK(i < DST_STRANGERS && dst_end_strangers(end) < end->listener.calm,
               "a flood made more sessions than the listener allows", i, end->listener.calm);
     struct harp_session *session =
-        harp_session_accept(session_memory(end), &end->config, clock_of(end, now_ns), first, 0);
+        virtual_session_make(&end->config, clock_of(end, now_ns), first, 0);
     end->strangers[i] = (struct dst_stranger){
         .session = session, .heard_bytes = flight->bytes_n, .wake_ns = now_ns};
     end->wake_ns = now_ns;
@@ -239,8 +241,7 @@ static void make_session(struct dst_end *end, uint64_t now_ns, uint8_t path,
     bool expected = first->connection == end->peer->config.connection;
     if (end->app.trusts && !expected)
         return; /* a FIRST of an earlier life: its session would not concern this test */
-    end->session =
-        harp_session_accept(session_memory(end), &end->config, clock_of(end, now_ns), first, path);
+    end->session = virtual_session_make(&end->config, clock_of(end, now_ns), first, path);
     end->wake_ns = now_ns;
 }
 
@@ -302,7 +303,7 @@ static void take(struct dst_end *end, uint64_t now_ns, const struct dst_flight *
     enum harp_wire_error error = harp_header_decode(flight->bytes, flight->bytes_n, &h);
     if (error == HARP_WIRE_VERSION)
         refuse(end, now_ns, flight, &h);
-    if (error != HARP_WIRE_OK || !dst_end_key(end, h.type, false, &key) ||
+    if (error != HARP_WIRE_OK || !find_key(end, h.type, false, &key) ||
         !harp_open_tag(&key, flight->bytes, end->session ? harp_session_lap(end->session, &h) : 0))
         return;
     if (h.type != HARP_DATA && !harp_open_payload(flight->bytes, body, h.length))
@@ -335,7 +336,7 @@ void dst_end_receive(struct dst_end *end, uint64_t now_ns, const struct dst_flig
     uint64_t state = flight->forged ? dst_end_state(end) : 0;
     take(end, now_ns, flight);
     DST_CHECK(!flight->forged || state == dst_end_state(end), "a forged frame changed the state",
-              flight->bytes_n > 1 ? flight->bytes[1] : 0, flight->order);
+              flight->bytes_n > 1 ? flight->bytes[1] : 0, flight->at_ns);
 }
 
 /* Driving ---------------------------------------------------------------------------------- */
@@ -374,7 +375,7 @@ static uint64_t drive_strangers(struct dst_end *end, uint64_t now_ns)
 static uint64_t send_frames(struct dst_end *end, uint64_t now_ns)
 {
     struct harp_frame frames[DST_FRAMES];
-    size_t n, room = 1 + dst_below(&end->random, DST_FRAMES);
+    size_t n, room = 1 + virtual_below(&end->random, DST_FRAMES);
     do {
         n = harp_session_send(end->session, clock_of(end, now_ns), frames, room);
         for (size_t i = 0; i < n; i++)
@@ -415,12 +416,12 @@ void dst_end_close(struct dst_end *end, uint64_t now_ns)
 
 void dst_end_prod(struct dst_end *end, uint64_t now_ns)
 {
-    uint8_t path = (uint8_t)dst_below(&end->random, DST_PATHS);
-    bool on = dst_chance(&end->random, 500);
+    uint8_t path = (uint8_t)virtual_below(&end->random, DST_PATHS);
+    bool on = virtual_chance(&end->random, 500);
     struct harp_path_info info;
     if (!end->session || !harp_session_path_info(end->session, path, &info) || !info.heard)
         return;
-    switch (dst_below(&end->random, 6)) {
+    switch (virtual_below(&end->random, 6)) {
     case 0:
         harp_session_path_retire(end->session, path, on);
         break;
@@ -432,22 +433,23 @@ void dst_end_prod(struct dst_end *end, uint64_t now_ns)
         break;
     case 4:
         harp_session_path_mtu(end->session, clock_of(end, now_ns), path,
-                              (uint32_t)dst_below(&end->random, DST_FRAME_MAX));
+                              (uint32_t)virtual_below(&end->random, DST_FRAME_MAX));
         break;
     case 3:
         harp_session_path_moved(end->session, path);
         break;
     default:
-        harp_session_probe_bytes(end->session, path,
-                                 (uint16_t)(HARP_HEADER_BYTES + 1 + dst_below(&end->random, 1500)));
+        harp_session_probe_bytes(
+            end->session, path,
+            (uint16_t)(HARP_HEADER_BYTES + 1 + virtual_below(&end->random, 1500)));
     }
     end->wake_ns = now_ns;
 }
 
 bool dst_end_skip(struct dst_end *ends, uint64_t now_ns, uint64_t packets)
 {
-    if (!ends[0].session || !ends[1].session || !dst_end_knows_peer(&ends[0]) ||
-        !dst_end_knows_peer(&ends[1]))
+    if (!virtual_session_knows_peer(ends[0].session) ||
+        !virtual_session_knows_peer(ends[1].session))
         return false;
     for (int side = 0; side < 2; side++) {
         skip_packets(ends[side].session, packets);

@@ -11,7 +11,7 @@
 #include "link.h"
 #include "session/listener.h"
 #include "session/reassembly.h"
-#include "wire/keys.h"
+#include "virtual/end_keys.h"
 
 #define DST_FRAMES 8
 #define DST_STRANGERS 4
@@ -49,8 +49,7 @@ struct dst_end {
     struct harp_listener listener;
     struct dst_app app;
     struct dst_malice malice;
-    struct harp_key in, out; /* of this connection, once the peer is known */
-    bool keyed;
+    struct virtual_keys keys;
     uint8_t assembling[HARP_REASSEMBLIES][DST_FRAME_MAX]; /* streamed chunks in fragments */
     bool one_pass;                                        /* copies and checks payload at once */
     uint32_t heard_paths;                  /* a bit each, by where frames came from */
@@ -65,12 +64,6 @@ struct dst_end {
     struct dst_stranger strangers[DST_STRANGERS];
     uint64_t cookies; /* sent to strangers */
 };
-
-/* Whether this end knows the other's parameters, of which keys are made. */
-bool dst_end_knows_peer(const struct dst_end *end);
-
-/* The key of frames of a type; false if this end cannot know it yet. */
-bool dst_end_key(struct dst_end *end, uint8_t type, bool sending, struct harp_key *key);
 
 /* Begin this end's part; the connecting end gets its session at once. */
 void dst_end_start(struct dst_end *end, uint64_t now_ns);

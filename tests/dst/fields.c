@@ -67,7 +67,7 @@ bool dst_run_field(uint64_t which)
     shorten(w);
     uint8_t side = change.type == HARP_FIRST       ? 0
                    : is_from_listener(change.type) ? 1
-                                                   : (uint8_t)dst_below(&w->random, 2);
+                                                   : (uint8_t)virtual_below(&w->random, 2);
     w->ends[0].app.trusts = w->ends[1].app.trusts = false;
     w->ends[0].malice.old = change.type == HARP_VERSION_NOTICE;
     w->ends[1].listener.calm = change.type == HARP_COOKIE ? 0 : w->ends[1].listener.calm;
@@ -76,7 +76,7 @@ bool dst_run_field(uint64_t which)
     malice->type = change.type;
     malice->change = change.which;
     malice->count = change.type >= HARP_DATA && change.type <= HARP_PROBE
-                        ? (uint32_t)dst_below(&w->random, 2)
+                        ? (uint32_t)virtual_below(&w->random, 2)
                         : 0;
     run_for(w, CHANGED_NS);
     if (w->ends[side].session)

@@ -101,42 +101,35 @@ void dst_change(const struct dst_field *field, size_t which, uint8_t *bytes, siz
         set(bytes + field->at, wide, (enum value)(which - 8 * wide));
 }
 
-void dst_flip(uint64_t *random, uint8_t *bytes, size_t bytes_n)
-{
-    bool header = bytes_n <= BODY || dst_chance(random, 500);
-    size_t at = header ? dst_below(random, BODY) : BODY + dst_below(random, bytes_n - BODY);
-    bytes[at] ^= (uint8_t)(1u << dst_below(random, 8));
-}
-
 void dst_tamper(uint64_t *random, uint8_t *bytes, size_t bytes_n)
 {
     const struct dst_field *field;
     size_t changes = 0;
     do {
-        field = &dst_fields[dst_below(random, dst_fields_n)];
+        field = &dst_fields[virtual_below(random, dst_fields_n)];
         if (field->type == 0 || field->type == bytes[1])
             changes = dst_changes_of(field, bytes_n);
     } while (changes == 0);
     /* Bits and telling values alike, else long fields had their bits flipped and nothing more. Only
      * bits of what depends on the payload, so that a run is the same without payload. */
     bool any = field->at != 32 && field->at != 36 && field->type != HARP_DATA;
-    size_t which = any && dst_chance(random, 500) ? changes - 1 - dst_below(random, VALUES)
-                                                  : dst_below(random, changes - VALUES);
+    size_t which = any && virtual_chance(random, 500) ? changes - 1 - virtual_below(random, VALUES)
+                                                      : virtual_below(random, changes - VALUES);
     dst_change(field, which, bytes, bytes_n);
 }
 
 static void noise(uint64_t *random, uint8_t *bytes, size_t from, size_t to)
 {
     for (size_t i = from; i < to; i++)
-        bytes[i] = (uint8_t)dst_draw(random);
+        bytes[i] = (uint8_t)virtual_draw(random);
 }
 
 void dst_forge(uint64_t *random, uint8_t *bytes, size_t *bytes_n, size_t room)
 {
-    size_t longer = *bytes_n + 1 + dst_below(random, 64);
-    switch (dst_below(random, 8)) {
+    size_t longer = *bytes_n + 1 + virtual_below(random, 64);
+    switch (virtual_below(random, 8)) {
     case 0:
-        *bytes_n = dst_below(random, *bytes_n);
+        *bytes_n = virtual_below(random, *bytes_n);
         return;
     case 1:
         if (longer <= room) {
@@ -153,10 +146,10 @@ void dst_forge(uint64_t *random, uint8_t *bytes, size_t *bytes_n, size_t room)
         }
         return;
     case 3:
-        noise(random, bytes, dst_below(random, 2) ? 0 : 14, *bytes_n);
+        noise(random, bytes, virtual_below(random, 2) ? 0 : 14, *bytes_n);
         return;
     default:
-        for (uint64_t turns = 1 + dst_below(random, 3); turns > 0; turns--)
+        for (uint64_t turns = 1 + virtual_below(random, 3); turns > 0; turns--)
             dst_tamper(random, bytes, *bytes_n);
     }
 }

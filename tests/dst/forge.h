@@ -24,9 +24,6 @@ size_t dst_changes_of(const struct dst_field *field, size_t bytes_n);
 /* Make change number `which`: each bit of the field, then telling values of all of it. */
 void dst_change(const struct dst_field *field, size_t which, uint8_t *bytes, size_t bytes_n);
 
-/* Flip one bit: in half of the cases of the header, else of what follows. */
-void dst_flip(uint64_t *random, uint8_t *bytes, size_t bytes_n);
-
 /* Change a random field of a frame in a random way. */
 void dst_tamper(uint64_t *random, uint8_t *bytes, size_t bytes_n);
 

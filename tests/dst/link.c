@@ -6,50 +6,27 @@
 #include "base/sequence.h"
 #include "forge.h"
 
-static bool earlier(const struct dst_flight *a, const struct dst_flight *b)
-{
-    return a->at_ns != b->at_ns ? a->at_ns < b->at_ns : a->order < b->order;
-}
-
 static void push(struct dst_link *link, struct dst_flight *flight)
 {
-    if (link->heap_n == link->heap_room) {
-        link->heap_room = link->heap_room ? 2 * link->heap_room : 64;
-        link->heap = realloc(link->heap, link->heap_room * sizeof(struct dst_flight *));
-    }
-    flight->order = link->order++;
-    size_t i = link->heap_n++;
-    for (; i && earlier(flight, link->heap[(i - 1) / 2]); i = (i - 1) / 2)
-        link->heap[i] = link->heap[(i - 1) / 2];
-    link->heap[i] = flight;
+    bool done = virtual_events_push(&link->events, flight->at_ns, (uintptr_t)flight);
+    DST_CHECK(done, "no memory", link->events.n, 0);
 }
 
 uint64_t dst_link_next_ns(const struct dst_link *link)
 {
-    return link->heap_n ? link->heap[0]->at_ns : HARP_NEVER;
+    return virtual_events_next_ns(&link->events);
 }
 
 struct dst_flight *dst_link_take(struct dst_link *link)
 {
-    struct dst_flight *top = link->heap[0];
-    struct dst_flight *last = link->heap[--link->heap_n];
-    size_t i = 0;
-    for (size_t child; (child = 2 * i + 1) < link->heap_n; i = child) {
-        if (child + 1 < link->heap_n && earlier(link->heap[child + 1], link->heap[child]))
-            child++;
-        if (!earlier(link->heap[child], last))
-            break;
-        link->heap[i] = link->heap[child];
-    }
-    link->heap[i] = last;
-    return top;
+    return (struct dst_flight *)(uintptr_t)virtual_events_take(&link->events).what;
 }
 
 void dst_link_free(struct dst_link *link)
 {
-    while (link->heap_n)
-        free(link->heap[--link->heap_n]);
-    free(link->heap);
+    while (link->events.n)
+        free(dst_link_take(link));
+    virtual_events_close(&link->events);
     for (int to = 0; to < 2; to++)
         for (int i = 0; i < DST_MEMORY; i++)
             free(link->memory[to][i]);
@@ -87,15 +64,15 @@ static void trace(struct dst_link *link, uint64_t now_ns, uint8_t path, const ui
 
 const struct dst_flight *dst_link_recall(struct dst_link *link, uint8_t to)
 {
-    return link->memory[to][dst_below(&link->random, DST_MEMORY)];
+    return link->memory[to][virtual_below(&link->random, DST_MEMORY)];
 }
 
 /* Put an old frame on the way again, as it was or forged. */
-static void haunt(struct dst_link *link, uint64_t now_ns, uint8_t to, const struct dst_faults *f)
+static void haunt(struct dst_link *link, uint64_t now_ns, uint8_t to, const struct dst_way *way)
 {
     const struct dst_flight *old = dst_link_recall(link, to);
-    bool replay = dst_chance(&link->random, f->replay);
-    bool forge = dst_chance(&link->random, f->forge);
+    bool replay = virtual_chance(&link->random, way->replay);
+    bool forge = virtual_chance(&link->random, way->forge);
     if (!old || !(replay || forge))
         return;
     uint8_t bytes[DST_FRAME_MAX];
@@ -107,21 +84,16 @@ static void haunt(struct dst_link *link, uint64_t now_ns, uint8_t to, const stru
     dst_compare(old, twin);
     twin->forged |= old->forged;
     /* An old frame comes after it came first: overtaking is what `late` is for. */
-    twin->at_ns = harp_max(now_ns, old->at_ns) + dst_below(&link->random, 20000000);
+    twin->at_ns = harp_max(now_ns, old->at_ns) + virtual_below(&link->random, 20000000);
     push(link, twin);
 }
 
 static void remember(struct dst_link *link, const struct dst_flight *flight)
 {
-    struct dst_flight **place = &link->memory[flight->to][dst_below(&link->random, DST_MEMORY)];
+    struct dst_flight **place = &link->memory[flight->to][virtual_below(&link->random, DST_MEMORY)];
     free(*place);
     *place = flight_of(flight->bytes, flight->bytes_n, flight->to, flight->path);
     (*place)->at_ns = flight->at_ns;
-}
-
-static bool within(uint64_t now_ns, uint64_t from_ns, uint64_t to_ns)
-{
-    return now_ns >= from_ns && now_ns < to_ns;
 }
 
 static void note_late(struct dst_link *link, uint8_t type)
@@ -136,58 +108,16 @@ static void note_destroyed(struct dst_link *link, uint8_t type)
     link->destroyed_acks += type == HARP_ACK;
 }
 
-/* Whether the network swallows this frame. */
-static bool swallowed(struct dst_link *link, struct dst_way *way, uint64_t now_ns)
-{
-    const struct dst_faults *f = &way->faults;
-    if (within(now_ns, f->black_from_ns, f->black_to_ns))
-        return true;
-    if (now_ns >= link->heal_ns)
-        return false;
-    if (way->burst_left) {
-        way->burst_left--;
-        return true;
-    }
-    if (dst_chance(&link->random, f->burst))
-        way->burst_left = 1 + (uint32_t)dst_below(&link->random, f->burst_length);
-    return dst_chance(&link->random, f->loss);
-}
-
-/* Time of arrival, or HARP_NEVER if the queue is full. */
-static uint64_t arrival(struct dst_link *link, struct dst_way *way, uint64_t now_ns, uint8_t type,
-                        size_t bytes_n)
-{
-    const struct dst_faults *f = &way->faults;
-    uint64_t start_ns = harp_max(now_ns, way->free_ns);
-    if (start_ns - now_ns > f->queue_ns)
-        return HARP_NEVER;
-    way->free_ns = start_ns + bytes_n * f->byte_ps / 1000;
-    uint64_t at_ns = way->free_ns + f->delay_ns + dst_below(&link->random, f->jitter_ns + 1);
-    bool spike = within(now_ns, f->spike_from_ns, f->spike_to_ns);
-    bool late = now_ns < link->heal_ns && dst_chance(&link->random, f->late);
-    if (spike)
-        at_ns += f->spike_ns;
-    if (late)
-        at_ns += dst_below(&link->random, 4 * f->delay_ns);
-    if (spike || late || f->jitter_ns)
-        note_late(link, type);
-    return at_ns;
-}
-
 /* Flip a bit, or cut the end off. */
-static struct dst_flight *spoil(struct dst_link *link, const struct dst_faults *f,
+static struct dst_flight *spoil(struct dst_link *link, const struct virtual_link *way,
                                 struct dst_flight *flight)
 {
-    bool flip = dst_chance(&link->random, f->flip), cut = dst_chance(&link->random, f->cut);
-    if (!flip && !cut)
-        return flight;
     uint8_t bytes[DST_FRAME_MAX];
-    size_t bytes_n = flight->bytes_n;
-    memcpy(bytes, flight->bytes, bytes_n);
-    if (flip)
-        dst_flip(&link->random, bytes, bytes_n);
-    if (cut)
-        bytes_n = dst_below(&link->random, bytes_n);
+    bool any;
+    memcpy(bytes, flight->bytes, flight->bytes_n);
+    size_t bytes_n = virtual_link_spoil(way, &link->random, bytes, flight->bytes_n, &any);
+    if (!any)
+        return flight;
     struct dst_flight *spoilt = flight_of(bytes, bytes_n, flight->to, flight->path);
     spoilt->at_ns = flight->at_ns;
     dst_compare(flight, spoilt);
@@ -196,17 +126,18 @@ static struct dst_flight *spoil(struct dst_link *link, const struct dst_faults *
     return spoilt;
 }
 
-static void deliver(struct dst_link *link, uint64_t now_ns, const struct dst_faults *f,
+static void deliver(struct dst_link *link, uint64_t now_ns, const struct virtual_link *way,
                     struct dst_flight *flight)
 {
     if (now_ns < link->heal_ns) {
-        if (dst_chance(&link->random, f->twice)) {
-            struct dst_flight *other =
+        uint64_t twin_ns = virtual_link_twin_ns(way, &link->random, flight->at_ns);
+        if (twin_ns != VIRTUAL_NEVER) {
+            struct dst_flight *twin =
                 flight_of(flight->bytes, flight->bytes_n, flight->to, flight->path);
-            other->at_ns = flight->at_ns + dst_below(&link->random, 2 * f->delay_ns);
-            push(link, other);
+            twin->at_ns = twin_ns;
+            push(link, twin);
         }
-        flight = spoil(link, f, flight);
+        flight = spoil(link, way, flight);
     }
     push(link, flight);
 }
@@ -215,20 +146,20 @@ void dst_link_send(struct dst_link *link, uint64_t now_ns, uint8_t to, uint8_t p
                    const uint8_t *bytes, size_t bytes_n)
 {
     struct dst_way *way = &link->ways[to][path];
-    const struct dst_faults *f = &way->faults;
+    bool faulty = now_ns < link->heal_ns;
     trace(link, now_ns, path, bytes, bytes_n);
-    if (now_ns < link->heal_ns)
-        haunt(link, now_ns, to, f);
-    bool gone = swallowed(link, way, now_ns);
+    if (faulty)
+        haunt(link, now_ns, to, way);
+    struct virtual_fate fate =
+        virtual_link_pass(&way->link, &link->random, now_ns, faulty, bytes_n);
+    if (fate.late)
+        note_late(link, bytes[1]);
     struct dst_flight *flight = flight_of(bytes, bytes_n, to, path);
-    flight->at_ns = arrival(link, way, now_ns, bytes[1], bytes_n);
-    bool narrow = within(now_ns, f->narrow_from_ns, f->narrow_to_ns);
-    bool too_long =
-        (f->most_bytes && bytes_n > f->most_bytes) || (narrow && bytes_n > f->narrow_bytes);
-    if (flight->at_ns != HARP_NEVER && !too_long)
+    flight->at_ns = fate.at_ns;
+    if (!fate.dropped)
         remember(link, flight);
-    if (!gone && !too_long && flight->at_ns != HARP_NEVER) {
-        deliver(link, now_ns, f, flight);
+    if (!fate.dropped && !fate.lost) {
+        deliver(link, now_ns, &way->link, flight);
         return;
     }
     note_destroyed(link, bytes[1]);
@@ -242,11 +173,12 @@ static bool is_numbered(const struct dst_flight *flight)
 
 void dst_link_age(struct dst_link *link)
 {
-    for (size_t i = 0; i < link->heap_n; i++) {
-        if (!is_numbered(link->heap[i]))
+    for (size_t i = 0; i < link->events.n; i++) {
+        struct dst_flight *flight = (struct dst_flight *)(uintptr_t)link->events.heap[i].what;
+        if (!is_numbered(flight))
             continue;
-        link->heap[i]->forged = true;
-        note_destroyed(link, link->heap[i]->bytes[1]);
+        flight->forged = true;
+        note_destroyed(link, flight->bytes[1]);
     }
     for (int i = 0; i < 2 * DST_MEMORY; i++) {
         struct dst_flight *old = link->memory[i % 2][i / 2];

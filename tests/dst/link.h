@@ -19,6 +19,7 @@
 
 #include "common.h"
 #include "session/session.h"
+#include "virtual/link.h"
 
 #define DST_PATHS 4
 #define DST_MEMORY 64
@@ -26,7 +27,6 @@
 
 struct dst_flight {
     uint64_t at_ns;
-    uint64_t order;
     uint32_t from; /* address: 0 is the other end's, others are anybody's */
     uint16_t bytes_n;
     uint8_t to; /* 0 or 1 */
@@ -36,38 +36,22 @@ struct dst_flight {
     _Alignas(8) uint8_t bytes[];
 };
 
-struct dst_faults {
-    uint64_t delay_ns;
-    uint64_t jitter_ns;
-    uint64_t byte_ps;  /* time that a byte takes, in ps */
-    uint64_t queue_ns; /* longest wait in the queue; then the tail is dropped */
-    size_t most_bytes; /* longer frames do not pass, for ever; 0: all pass */
-    uint64_t narrow_from_ns, narrow_to_ns;
-    size_t narrow_bytes; /* longer ones do not pass meanwhile */
-    uint64_t black_from_ns, black_to_ns;
-    uint64_t spike_from_ns, spike_to_ns, spike_ns;
-    uint32_t loss, twice, late, flip, cut, replay, forge; /* permille */
-    uint32_t burst, burst_length;
-};
-
+/* One direction of a path, and what the attacker does to it; permille of frames. */
 struct dst_way {
-    struct dst_faults faults;
-    uint64_t free_ns; /* when the sender's line is free again */
-    uint32_t burst_left;
+    struct virtual_link link;
+    uint32_t replay, forge;
 };
 
 struct dst_link {
     uint64_t random;
     uint64_t heal_ns;
-    uint64_t order;
     /* What faults did to frames: kept from arriving, or made late. */
     uint64_t destroyed_data, destroyed_acks, late_data, late_acks;
     uint64_t trace; /* hash of all frames sent and when */
     bool payloads;
     struct dst_way ways[2][DST_PATHS]; /* towards end 0, towards end 1 */
     struct dst_flight *memory[2][DST_MEMORY];
-    struct dst_flight **heap;
-    size_t heap_n, heap_room;
+    struct virtual_events events; /* flights that arrive */
 };
 
 /* What is drawn: no faults; faults; also partitions; nothing comes through from some time on. */

@@ -10,12 +10,12 @@
 
 static uint64_t below(struct dst_world *w, uint64_t n)
 {
-    return dst_below(&w->random, n);
+    return virtual_below(&w->random, n);
 }
 
 static bool chance(struct dst_world *w, uint32_t permille)
 {
-    return dst_chance(&w->random, permille);
+    return virtual_chance(&w->random, permille);
 }
 
 /* A FIRST of nobody: of parameters that would do, from an address of its own; the tag holds in half
@@ -23,13 +23,13 @@ static bool chance(struct dst_world *w, uint32_t permille)
 static void flood(struct dst_world *w)
 {
     uint8_t bytes[HARP_HEADER_BYTES + HARP_BODY_MAX] = {0};
-    struct harp_parameters first = {.connection = dst_draw(&w->random),
+    struct harp_parameters first = {.connection = virtual_draw(&w->random),
                                     .epoch = 1,
                                     .segment = HARP_CHUNK_ALIGN,
                                     .paths = 1,
-                                    .first = (uint32_t)dst_draw(&w->random)};
+                                    .first = (uint32_t)virtual_draw(&w->random)};
     for (int i = 0; i < 16; i++)
-        first.cookie[i] = chance(w, 500) ? (uint8_t)dst_draw(&w->random) : 0;
+        first.cookie[i] = chance(w, 500) ? (uint8_t)virtual_draw(&w->random) : 0;
     struct harp_header header = {
         .version = HARP_VERSION,
         .type = HARP_FIRST,
@@ -276,7 +276,7 @@ struct dst_world *dst_world_new(uint64_t seed, enum dst_kind kind, bool payloads
     w->random = seed % DST_SMALL;
     w->small = seed >= DST_SMALL;
     w->kind = w->result.kind = kind;
-    w->link.random = dst_draw(&w->random);
+    w->link.random = virtual_draw(&w->random);
     w->link.payloads = payloads;
     w->now_ns = 100 * DST_MS;
     w->jump_ns = w->skip_ns = w->flood_ns = w->prod_ns = HARP_NEVER;

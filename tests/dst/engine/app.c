@@ -68,7 +68,7 @@ static void on_chunk(struct dst_side *side, const struct harp_completion *done)
                                                    .frame = done->frame,
                                                    .bytes = done->bytes};
     side->return_ns =
-        harp_min(side->return_ns, now_of(side) + dst_below(&side->random, side->in->hold_ns));
+        harp_min(side->return_ns, now_of(side) + virtual_below(&side->random, side->in->hold_ns));
     if (!side->trusts)
         return;
     uint32_t m = done->message;
@@ -121,7 +121,7 @@ static void take(struct dst_side *side, const struct harp_completion *done)
 static bool poll(struct dst_side *side)
 {
     struct harp_completion done[8];
-    size_t n, room = 1 + dst_below(&side->random, 8);
+    size_t n, room = 1 + virtual_below(&side->random, 8);
     bool any = false;
     while ((n = harp_poll(side->connection, done, room))) {
         any = true;
@@ -136,15 +136,15 @@ static bool poll(struct dst_side *side)
 /* Some of the frames, in any order, with what they ought to hold still in them. */
 static void give_back(struct dst_side *side)
 {
-    uint32_t n = 1 + (uint32_t)dst_below(&side->random, side->lent_n);
+    uint32_t n = 1 + (uint32_t)virtual_below(&side->random, side->lent_n);
     for (uint32_t i = 0; i < n; i++) {
-        struct dst_lent *lent = &side->lent[dst_below(&side->random, side->lent_n)];
+        struct dst_lent *lent = &side->lent[virtual_below(&side->random, side->lent_n)];
         check_bytes(side, lent->message, lent->offset, lent->bytes, lent->size);
         harp_return(side->connection, &lent->frame, 1);
         *lent = side->lent[--side->lent_n];
     }
     side->return_ns =
-        side->lent_n ? now_of(side) + dst_below(&side->random, side->in->hold_ns) : HARP_NEVER;
+        side->lent_n ? now_of(side) + virtual_below(&side->random, side->in->hold_ns) : HARP_NEVER;
 }
 
 static bool post(struct dst_side *side)

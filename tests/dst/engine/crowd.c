@@ -52,12 +52,12 @@ struct dst_crowd *dst_crowd_new(struct dst_side *sides, uint64_t *random, uint32
     crowd->count = count;
     for (uint32_t m = 0; m < count; m++) {
         struct member *member = &crowd->members[m];
-        member->messages = 1 + (uint32_t)dst_below(random, MESSAGES_MOST + 1);
-        member->begin_ns = now_ns + dst_below(random, begin_ns);
+        member->messages = 1 + (uint32_t)virtual_below(random, MESSAGES_MOST + 1);
+        member->begin_ns = now_ns + virtual_below(random, begin_ns);
         member->let_go_ns = HARP_NEVER;
-        if (dst_chance(random, 250))
-            member->let_go_ns = member->begin_ns + dst_below(random, 30 * DST_MS);
-        member->let_go_side = (uint8_t)dst_below(random, 2);
+        if (virtual_chance(random, 250))
+            member->let_go_ns = member->begin_ns + virtual_below(random, 30 * DST_MS);
+        member->let_go_side = (uint8_t)virtual_below(random, 2);
     }
     return crowd;
 }

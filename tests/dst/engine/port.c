@@ -138,8 +138,9 @@ static bool arrive_in_frame(struct dst_port *port, struct harp_arrival *arrival)
 /* In two parts that are no neighbours; the header is in the first. */
 static size_t split(struct dst_port *port, struct harp_arrival *arrivals)
 {
-    uint32_t first = HARP_HEADER_BYTES +
-                     (uint32_t)dst_below(&port->side->random, arrivals->length - HARP_HEADER_BYTES);
+    uint32_t first =
+        HARP_HEADER_BYTES +
+        (uint32_t)virtual_below(&port->side->random, arrivals->length - HARP_HEADER_BYTES);
     arrivals[1] = arrivals[0];
     arrivals[1].length -= first;
     arrivals[1].bytes = malloc(arrivals[1].length);
@@ -165,7 +166,7 @@ static size_t arrive(struct dst_port *port, struct dst_flight *flight,
     if (port->card.pool && !arrive_in_frame(port, &arrivals[0]))
         n = 0;
     else if (!port->card.pool && flight->bytes_n > HARP_HEADER_BYTES &&
-             dst_chance(&port->side->random, port->card.parts))
+             virtual_chance(&port->side->random, port->card.parts))
         n = split(port, arrivals);
     port->burst[port->burst_n++] = flight;
     return n;
@@ -272,8 +273,8 @@ static void leave(struct dst_port *port, struct busy *busy)
     bool healed = now_of(port) >= side->link->heal_ns;
     uint64_t most_ns =
         healed ? harp_min(port->card.complete_ns, HEALED_NS) : port->card.complete_ns;
-    busy->done_ns = now_of(port) + dst_below(&side->random, most_ns + 1);
-    if (!busy->slot && !healed && dst_chance(&side->random, port->card.missing) &&
+    busy->done_ns = now_of(port) + virtual_below(&side->random, most_ns + 1);
+    if (!busy->slot && !healed && virtual_chance(&side->random, port->card.missing) &&
         port->busy_n < port->card.ring / 4)
         busy->done_ns = HARP_NEVER;
     if (busy->path == DST_NOWHERE || (side->number == 1 && !dst_side_established(side))) {

@@ -22,7 +22,7 @@ static void chance_of(void *context, void *bytes, size_t count)
 {
     struct dst_side *side = context;
     for (size_t i = 0; i < count; i++)
-        ((uint8_t *)bytes)[i] = (uint8_t)dst_draw(&side->random);
+        ((uint8_t *)bytes)[i] = (uint8_t)virtual_draw(&side->random);
 }
 
 void dst_side_open(struct dst_side *side)
@@ -156,7 +156,7 @@ static uint32_t lap_of(const struct dst_side *side, const uint8_t *bytes, size_t
 
 void dst_side_spoil(struct dst_side *side, uint8_t *bytes, size_t bytes_n)
 {
-    if (!dst_chance(&side->random, side->tamper))
+    if (!virtual_chance(&side->random, side->tamper))
         return;
     uint32_t lap = lap_of(side, bytes, bytes_n);
     dst_tamper(&side->random, bytes, bytes_n);

@@ -28,12 +28,12 @@ struct world {
 
 static uint64_t below(struct world *w, uint64_t n)
 {
-    return dst_below(&w->random, n);
+    return virtual_below(&w->random, n);
 }
 
 static bool chance(struct world *w, uint32_t permille)
 {
-    return dst_chance(&w->random, permille);
+    return virtual_chance(&w->random, permille);
 }
 
 /* Drawing ----------------------------------------------------------------------------------- */
@@ -82,7 +82,7 @@ static void draw_side(struct world *w, uint8_t number, uint16_t segment)
     side->peer = &w->sides[!number];
     side->link = &w->link;
     side->true_ns = &w->now_ns;
-    side->random = dst_draw(&w->random);
+    side->random = virtual_draw(&w->random);
     side->out = &w->scripts[number];
     side->in = &w->scripts[!number];
     side->return_ns = side->wake_ns = HARP_NEVER;
@@ -152,8 +152,10 @@ static void flood(struct world *w)
 {
     uint8_t bytes[HARP_HEADER_BYTES + HARP_BODY_MAX] = {0};
     const struct harp_handle *handle = &w->sides[1].handle;
-    struct harp_parameters first = {
-        .connection = dst_draw(&w->random), .epoch = 1, .segment = HARP_CHUNK_ALIGN, .paths = 1};
+    struct harp_parameters first = {.connection = virtual_draw(&w->random),
+                                    .epoch = 1,
+                                    .segment = HARP_CHUNK_ALIGN,
+                                    .paths = 1};
     struct harp_header header = {
         .version = HARP_VERSION,
         .type = HARP_FIRST,
@@ -387,7 +389,7 @@ uint64_t dst_run_engines(uint64_t seed)
     struct world *w = calloc(1, sizeof *w);
     w->random = seed;
     w->kind = draw_kind(seed);
-    w->link.random = dst_draw(&w->random);
+    w->link.random = virtual_draw(&w->random);
     w->link.payloads = true;
     w->now_ns = 100 * DST_MS;
     w->jump_ns = w->flood_ns = w->prod_ns = HARP_NEVER;
