@@ -5,8 +5,6 @@
 
 #define US UINT64_C(1000)
 #define MS (1000 * US)
-#define LAPSE_NS (100 * MS)
-#define STEP_BACK_NS MS
 /* Of all paths together: half of what a udp port's socket holds. */
 #define FLIGHT_BYTES (UINT64_C(4) << 20)
 
@@ -136,39 +134,6 @@ struct harp_session *harp_session_accept(void *memory, const struct harp_session
     return session;
 }
 
-void harp_session_agree(struct harp_session *session, const struct harp_parameters *peer)
-{
-    const struct harp_session_config *config = &session->config;
-    session->peer = *peer;
-    session->known = true;
-    session->paths_n = (uint16_t)harp_min(config->paths, peer->paths);
-    session->segment = (uint16_t)harp_min(config->segment, peer->segment);
-    session->segment -= session->segment % HARP_CHUNK_ALIGN;
-    for (uint32_t p = 0; p < session->paths_n; p++)
-        harp_path_init(&session->paths[p], session->slots + p * config->packets, config->packets,
-                       config->first, peer->first, config->cc, &config->window);
-    harp_session_paths_begin(session);
-    uint16_t words = config->chunks / 64;
-    harp_outbox_init(&session->outbox, session->out_memory, config->messages, words, config->first,
-                     session->segment);
-    if (peer->flags)
-        harp_outbox_stream(&session->outbox, (uint32_t)harp_min(peer->frames, HARP_STREAM_MAX));
-    harp_outbox_credit(&session->outbox, (uint64_t)config->first + peer->messages, config->first);
-    harp_inbox_init(&session->inbox, session->in_memory, config->messages, words, peer->first,
-                    session->segment);
-    session->told_messages = (uint64_t)peer->first + session->own.messages;
-    session->told_frames = (uint64_t)peer->first + config->stream_frames;
-    if (config->stream_frames)
-        harp_inbox_stream(&session->inbox, config->stream_frames);
-}
-
-uint64_t harp_session_number(const struct harp_session *session, const struct harp_header *header)
-{
-    const struct harp_path *path = &session->paths[header->path];
-    bool ack = header->type == HARP_ACK;
-    return harp_packet_near(ack ? path->sent.next - 1 : path->sack.largest, header->packet);
-}
-
 uint32_t harp_session_lap(const struct harp_session *session, const struct harp_header *header)
 {
     bool numbered = header->type >= HARP_DATA && header->type <= HARP_PROBE;
@@ -182,32 +147,9 @@ const struct harp_parameters *harp_session_peer(const struct harp_session *sessi
     return &session->peer;
 }
 
-/* Time in which this end was not driven although it had asked to be (a stopped process, a suspended
- * machine, a clock that jumped) does not exist for it: else the peer would look silent, paths dead
- * and round trips as long as the pause. Likewise time goes on where it was when the clock was set
- * back; were it held, round trips would look like nothing and all would seem overdue. Only little
- * steps back, as between two sources of time stamps, are held. lapse_ns wraps when it is negative.
- * On a host so crowded that pause follows pause a peer is gone all the same: each counts for an
- * eighth of the patience with it. */
-void harp_session_clock(struct harp_session *session, uint64_t now_ns)
+void harp_session_share_liveness(struct harp_session *session, struct harp_liveness *liveness)
 {
-    assert(!session->placing);
-    now_ns -= session->lapse_ns;
-    uint64_t back_ns = session->now_ns - now_ns;
-    if (back_ns < UINT64_MAX / 2) {
-        if (back_ns > STEP_BACK_NS)
-            session->lapse_ns -= back_ns;
-        return;
-    }
-    uint64_t asked_ns = harp_max(session->asked_ns, session->now_ns);
-    if (session->asked_ns != HARP_NEVER && now_ns > asked_ns + LAPSE_NS) {
-        uint64_t counted_ns = harp_min(now_ns - asked_ns, session->config.dead_ns / 8);
-        session->heard_ns -= harp_min(counted_ns, session->heard_ns);
-        session->began_ns -= harp_min(counted_ns, session->began_ns);
-        session->lapse_ns += now_ns - asked_ns;
-        now_ns = asked_ns;
-    }
-    session->now_ns = now_ns;
+    session->liveness = liveness;
 }
 
 /* Small messages that came before the peer was done, and before their buffers. */

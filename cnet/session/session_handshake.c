@@ -5,15 +5,30 @@
 #define MOST_WAIT_NS UINT64_C(1000000000)
 #define CLOSE_TRIES 8
 
-void harp_session_end(struct harp_session *session, uint32_t reason, bool by_peer)
+void harp_session_agree(struct harp_session *session, const struct harp_parameters *peer)
 {
-    if (session->state != HARP_CLOSING) {
-        session->reason = reason;
-        session->by_peer = by_peer;
-    }
-    session->state = HARP_CLOSED;
-    session->ended = true;
-    session->answer = false;
+    const struct harp_session_config *config = &session->config;
+    session->peer = *peer;
+    session->known = true;
+    session->paths_n = (uint16_t)harp_min(config->paths, peer->paths);
+    session->segment = (uint16_t)harp_min(config->segment, peer->segment);
+    session->segment -= session->segment % HARP_CHUNK_ALIGN;
+    for (uint32_t p = 0; p < session->paths_n; p++)
+        harp_path_init(&session->paths[p], session->slots + p * config->packets, config->packets,
+                       config->first, peer->first, config->cc, &config->window);
+    harp_session_paths_begin(session);
+    uint16_t words = config->chunks / 64;
+    harp_outbox_init(&session->outbox, session->out_memory, config->messages, words, config->first,
+                     session->segment);
+    if (peer->flags)
+        harp_outbox_stream(&session->outbox, (uint32_t)harp_min(peer->frames, HARP_STREAM_MAX));
+    harp_outbox_credit(&session->outbox, (uint64_t)config->first + peer->messages, config->first);
+    harp_inbox_init(&session->inbox, session->in_memory, config->messages, words, peer->first,
+                    session->segment);
+    session->told_messages = (uint64_t)peer->first + session->own.messages;
+    session->told_frames = (uint64_t)peer->first + config->stream_frames;
+    if (config->stream_frames)
+        harp_inbox_stream(&session->inbox, config->stream_frames);
 }
 
 void harp_session_give_up_peer(struct harp_session *session)
@@ -22,22 +37,6 @@ void harp_session_give_up_peer(struct harp_session *session)
     harp_session_end(session, open ? HARP_REASON_SILENT : HARP_REASON_NO_ANSWER, false);
     session->answer = open; /* once: if the peer lives after all, it need not wait as long again */
     session->answer_path = harp_session_pick_path(session, session->heard_path);
-}
-
-void harp_session_part(struct harp_session *session, uint32_t reason)
-{
-    if (session->state >= HARP_CLOSING)
-        return;
-    if (session->state != HARP_OPEN) {
-        harp_session_end(session, reason, false);
-        return;
-    }
-    session->reason = reason;
-    session->state = HARP_CLOSING;
-    session->began_ns = session->now_ns;
-    session->repeats = 0;
-    session->repeat_at_ns = session->now_ns;
-    session->repeat_wait_ns = session->config.loss.initial_rto_ns;
 }
 
 /* ACCEPT makes the connection for the connecting end. It shows at once, on every path, that it

@@ -7,35 +7,6 @@
  * holds at an MTU of 1500; but no more than a quarter of the window. */
 #define BURST 44
 
-void harp_session_header(const struct harp_session *session, struct harp_frame *frame,
-                         enum harp_type type, uint8_t path)
-{
-    frame->header = (struct harp_header){.version = HARP_VERSION,
-                                         .type = (uint8_t)type,
-                                         .path = path,
-                                         .connection = session->peer.connection,
-                                         .epoch = session->peer.epoch};
-    frame->lap = 0;
-    frame->path = path;
-    frame->again = false;
-    frame->payload = NULL;
-}
-
-uint8_t harp_session_pick_path(const struct harp_session *session, uint8_t wanted)
-{
-    int second = -1;
-    for (uint32_t i = 0; i < session->paths_n; i++) {
-        uint8_t path = (uint8_t)((wanted + i) % session->paths_n);
-        if (session->paths[path].dead || !session->path_state[path].heard)
-            continue;
-        if (!session->paths[path].no_data && session->paths[path].full_until_ns <= session->now_ns)
-            return path;
-        if (second < 0)
-            second = path;
-    }
-    return second < 0 ? wanted : (uint8_t)second;
-}
-
 /* Give the next number of its path to a packet. */
 static struct harp_sent *number_packet(struct harp_session *session, uint8_t path, uint32_t bytes,
                                        uint16_t longest)

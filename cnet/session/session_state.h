@@ -1,13 +1,17 @@
-/* Inside a session; for cnet/session*.c only.
+/* Inside a session; for cnet/session/session*.c only.
  *
- *   session.c            memory, the application's calls, events
- *   session_handshake.c  FIRST, COOKIE, ACCEPT, VERSION; CLOSE
- *   session_receive.c    frames in, payload placed
- *   session_ack.c        ACK both ways: what arrived, credit, losses
- *   session_send.c       which frames go out, in which order
- *   session_timers.c     what happens when nothing does
- *   session_paths.c      which paths may carry data, and how long their frames may be
- *   session_reason.c     why it ended, in words
+ *   session.c             memory, the application's calls, events
+ *   session_path_calls.c  what its owner asks about paths, and tells of them
+ *   session_send.c        which frames go out, in which order
+ *   session_timers.c      what happens when nothing does
+ *   session_receive.c     frames in, payload placed
+ *   session_ack.c         ACK both ways: what arrived, credit, losses
+ *   session_handshake.c   FIRST, COOKIE, ACCEPT, VERSION; CLOSE
+ *   session_paths.c       which paths may carry data, and how long their frames may be
+ *   session_core.c        its clock, numbers of packets, headers, and how it ends
+ *   session_reason.c      why it ended, in words
+ *
+ * In this order calls point one way: a file calls only those below it (tests/test_c_layers.py).
  */
 #ifndef HARP_SESSION_STATE_H
 #define HARP_SESSION_STATE_H
@@ -151,6 +155,9 @@ static inline void harp_session_hears(struct harp_session *session)
         session->liveness->heard_ns = session->now_ns + session->lapse_ns;
 }
 
+/* A time of the caller's clock in ours, which never runs ahead. */
+uint64_t harp_session_own_ns(const struct harp_session *session, uint64_t callers_ns);
+
 /* When its process last did, here or to others who share its liveness. */
 uint64_t harp_session_process_heard_ns(const struct harp_session *session);
 
@@ -224,9 +231,22 @@ bool harp_session_tries_size(const struct harp_session *session, const struct ha
 void harp_session_path_returned(struct harp_session *session, struct harp_path *path);
 void harp_session_path_found(struct harp_session *session, struct harp_path *path);
 void harp_session_path_flag(struct harp_session *session, uint8_t path, uint64_t largest, bool off);
-void harp_session_path_timer(struct harp_session *session, uint8_t path);
 uint64_t harp_session_path_due_ns(const struct harp_session *session, uint8_t path);
 void harp_session_paths_rate(struct harp_session *session);
+
+/* Whether not even frames of BASE_PLPMTU pass on a path. */
+static inline bool harp_session_is_too_narrow(const struct harp_path_state *path_state)
+{
+    return path_state->pmtu.state == HARP_PMTU_ERROR;
+}
+
+/* What a path carries may have become less, as routes change: it has to show that it carries frames
+ * of the size in use. `hint_bytes` is what ICMP says that it carries, or 0. */
+void harp_session_path_doubt_size(struct harp_session *session, uint8_t path, uint32_t hint_bytes);
+
+/* If it is time to: a frame of the size that is tried and then a small one, by whose arrival we
+ * know of the other. */
+void harp_session_path_try_size(struct harp_session *session, uint8_t path);
 
 /* Something has happened to a path: look at it again, until nothing is due on it any more. */
 static inline void harp_session_wake(struct harp_session *session, uint8_t path)

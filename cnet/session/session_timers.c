@@ -85,25 +85,6 @@ static void probe_for_credit(struct harp_session *session)
     session->window_probe_at_ns = session->now_ns + session->window_probe_wait_ns;
 }
 
-/* A time of the caller's clock in ours, which never runs ahead. */
-static uint64_t to_own_clock(const struct harp_session *session, uint64_t callers_ns)
-{
-    uint64_t own_ns = callers_ns - session->lapse_ns;
-    return own_ns <= session->now_ns ? own_ns : 0;
-}
-
-uint64_t harp_session_process_heard_ns(const struct harp_session *session)
-{
-    if (!session->liveness)
-        return session->heard_ns;
-    return harp_max(session->heard_ns, to_own_clock(session, session->liveness->heard_ns));
-}
-
-void harp_session_share_liveness(struct harp_session *session, struct harp_liveness *liveness)
-{
-    session->liveness = liveness;
-}
-
 /* Whether others who share the peer's liveness make it needless to ask: they have heard it, or have
  * just asked. Sets when to look again. */
 static bool others_keep_alive(struct harp_session *session, uint64_t quiet_ns)
@@ -112,7 +93,7 @@ static bool others_keep_alive(struct harp_session *session, uint64_t quiet_ns)
     if (!session->liveness || session->now_ns - session->heard_ns >= own_ns)
         return false;
     uint64_t heard_ns = harp_session_process_heard_ns(session);
-    uint64_t asked_ns = to_own_clock(session, session->liveness->asked_ns);
+    uint64_t asked_ns = harp_session_own_ns(session, session->liveness->asked_ns);
     if (session->now_ns - heard_ns < quiet_ns / 2)
         session->keep_at_ns = heard_ns + harp_session_spread_ns(session, quiet_ns / 2);
     else if (session->now_ns - asked_ns < quiet_ns / 4)
@@ -163,7 +144,7 @@ void harp_session_timers(struct harp_session *session)
     for (uint64_t set = session->awake; set;) {
         uint8_t path = harp_session_next_path(&set);
         see_to_path(session, &session->paths[path]);
-        harp_session_path_timer(session, path);
+        harp_session_path_try_size(session, path);
     }
     probe_for_credit(session);
     keep_alive(session);
