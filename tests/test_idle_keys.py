@@ -65,6 +65,19 @@ def test_shipped_files_have_none(name):
     assert idle(Cluster(load(FOLDER / f"{name}.yaml"))) == []
 
 
+@pytest.mark.parametrize(("limit", "what"), [("MOST_GPUS", "4 GPUs, more than 3"),
+                                             ("MOST_EVENTS", "events, more than 3"),
+                                             ("MOST_LEAVES", "values, more than 3")])
+def test_a_search_that_would_take_long_is_left_out_and_said(tmp_path, monkeypatch, limit, what):
+    monkeypatch.setattr(f"sim.answer.idle_keys.{limit}", 3)
+    made = cluster(tmp_path, gpus=2, host={"cores": 64})
+    report = answer(made, made.topology.scenarios, draws=0, search_idle=True)
+    assert report.warnings == ()
+    (note,) = report.notes
+    assert note.startswith("Keys without effect were not looked for: ")
+    assert note.endswith(f"{what}.")
+
+
 def test_a_run_of_some_scenarios_says_nothing_of_the_others(tmp_path):
     scenarios = [{"name": name, "stack": stack} for name, stack in (("a", "ideal"), ("b", "rdma"))]
     made = cluster(tmp_path, gpus=2, scenarios=scenarios)

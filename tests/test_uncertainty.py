@@ -12,6 +12,7 @@ from sim.answer.draws import Unknown, halton
 from sim.answer.scenario import Settings, run_scenario
 from sim.answer.uncertainty import (
     DRAWS,
+    EFFORT,
     FEWEST_DRAWS,
     PORTS,
     affordable_draws,
@@ -166,7 +167,14 @@ def test_draws_agree_with_what_is_fitted(tmp_path):
     assert not found.refitted
 
 
-def test_the_number_of_draws_follows_from_the_events():
+def test_the_number_of_draws_follows_from_the_effort():
     assert affordable_draws(0) == affordable_draws(100) == DRAWS
-    assert FEWEST_DRAWS <= affordable_draws(10_000) < DRAWS
-    assert affordable_draws(10**6) == 0
+    assert FEWEST_DRAWS <= affordable_draws(EFFORT // 10) < DRAWS
+    assert affordable_draws(EFFORT) == 0
+
+
+def test_effort_counts_what_a_large_cluster_adds_to_each_event(tmp_path):
+    """The events are as many, but each handles more edges."""
+    small, large = (run_scenario(made, made.topology.scenarios[0], made.gpus)[0].effort
+                    for made in (cluster(tmp_path, hosts=2), cluster(tmp_path, hosts=512)))
+    assert large > 3 * small

@@ -54,8 +54,9 @@ def answer(cluster: Cluster, scenarios: Iterable[Scenario], *, record: bool = Fa
     idle: tuple[Warned, ...] = ()
     notes = [f"Fidelity {fidelity}."]
     if fidelity == "flow":
-        idle = _idle(cluster, rows, times, found) if search_idle else ()
+        idle, unsearched = _idle(cluster, rows, times, found) if search_idle else ((), [])
         found, notes = _with_intervals(cluster, rows, found, draws, why=why)
+        notes += unsearched
     results = tuple(result for several in found for result in several)
     return Report(topology.name, topology.seed, results, (*_notes(topology), *notes),
                   origin_of(topology), idle)
@@ -74,17 +75,24 @@ def origin_of(topology: Topology, stack: str | None = None) -> Origin:
 
 
 def _idle(cluster: Cluster, rows: Sequence[Row], times: Sequence[list[float]],
-          found: Answers) -> tuple[Warned, ...]:
-    """Keys that change no row; none where not all scenarios of the file were run."""
-    from sim.answer.idle_keys import idle_keys
+          found: Answers) -> tuple[tuple[Warned, ...], list[str]]:
+    """Keys that change no row, or a note that they were not looked for.
+
+    Neither where not all scenarios of the file were run.
+    """
+    from sim.answer.idle_keys import idle_keys, too_much_to_search
 
     scenarios = cluster.topology.scenarios
     if {scenario.name for scenario, _ in rows} != {scenario.name for scenario in scenarios}:
-        return ()
+        return (), []
     numbers = {scenario.name: number for number, scenario in enumerate(scenarios)}
     done = {(numbers[scenario.name], gpus): (when, results) for (scenario, gpus), when, results
             in zip(rows, times, found, strict=True)}
-    return tuple(Warned(error.key, error.line, str(error)) for error in idle_keys(cluster, done))
+    much = too_much_to_search(cluster, done)
+    if much is not None:
+        return (), [f"Keys without effect were not looked for: {much}."]
+    return tuple(Warned(error.key, error.line, str(error))
+                 for error in idle_keys(cluster, done)), []
 
 
 def _notes(topology: Topology) -> list[str]:
@@ -100,17 +108,17 @@ def _with_intervals(cluster: Cluster, rows: Sequence[Row], found: Answers, draws
                     *, why: bool) -> tuple[Answers, list[str]]:
     """Add intervals, and causes if asked, to the rows that no parameter was fitted to."""
     from sim.answer.fit import fits_hold
-    from sim.answer.uncertainty import affordable_draws, causes, spread
+    from sim.answer.uncertainty import FEWEST_DRAWS, affordable_draws, causes, spread
 
     refit = fits_hold(cluster)
     fitted = {(e.scenario, e.gpus) for e in cluster.topology.expect if e.kind == "fitted" and refit}
     open_ = [i for i, (scenario, gpus) in enumerate(rows)
              if (scenario.name, gpus) not in fitted]
     if draws is None:
-        draws = affordable_draws(sum(found[i][0].events for i in open_))
+        draws = affordable_draws(_effort_of_draw(cluster, rows, found, open_, refit=refit))
         if not draws and open_:
             return found, ["No intervals: simulating all rows again a few times takes long; "
-                           "--draws asks for it."]
+                           f"--draws {FEWEST_DRAWS} asks for it."]
     if not draws or not open_:
         return found, []
     chosen = [rows[i] for i in open_]
@@ -119,3 +127,15 @@ def _with_intervals(cluster: Cluster, rows: Sequence[Row], found: Answers, draws
     return [[replace(result, interval=interval, causes=reasons) for result, interval, reasons
              in zip(several, made[i], due.get(i) or [()] * len(several), strict=True)]
             if made.get(i) else several for i, several in enumerate(found)], []
+
+
+def _effort_of_draw(cluster: Cluster, rows: Sequence[Row], found: Answers, open_: Sequence[int],
+                    *, refit: bool) -> int:
+    """Events of one draw: of the rows that are open, and of those that it fits anew."""
+    from sim.answer.uncertainty import FIT_RUNS
+
+    fitted = {(expect.scenario, expect.gpus) for expect in cluster.topology.expect
+              if expect.fits is not None and refit}
+    again = [i for i, (scenario, gpus) in enumerate(rows) if (scenario.name, gpus) in fitted]
+    return (sum(found[i][0].effort for i in open_)
+            + FIT_RUNS * sum(found[i][0].effort for i in again))

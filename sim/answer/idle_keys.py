@@ -42,6 +42,7 @@ MOST_EVENTS = 40_000
 MOST_LEAVES = 1000
 """The same of files with more values (a long list of cables)."""
 MOST_GPUS = 2048
+"""The same of larger clusters, which each value builds anew."""
 ROUNDING = 1e-9
 _SIMULATED_ALIKE = frozenset({"name", "description", "scenarios", "stacks", "frameworks", "expect",
                               "fitted_on"})
@@ -109,6 +110,8 @@ class _Search:
 def idle_keys(cluster: Cluster, rows: Rows, workers: int | None = None) -> list[TopologyError]:
     """One sentence, with its place in the file, for each key that changes no row.
 
+    It takes long where `too_much_to_search` says so.
+
     Args:
         cluster: the built topology, from a file.
         rows: all rows of the file by number of scenario and GPUs: times that a `Recorder` took, and
@@ -116,16 +119,11 @@ def idle_keys(cluster: Cluster, rows: Rows, workers: int | None = None) -> list[
         workers: processes; None takes as many as there are cores.
     """
     topology = cluster.topology
-    plain = topology.plain
-    events = sum(len(times) for times, _ in rows.values())
-    if plain is None or cluster.gpus > MOST_GPUS or events > MOST_EVENTS:
+    if topology.plain is None:
         return []
-    variants = Variants(plain)
-    leaves = list(variants.leaves())
-    if len(leaves) > MOST_LEAVES:
-        return []
+    variants = Variants(topology.plain)
     alike: dict[Path, list[Path]] = {}
-    for path in leaves:
+    for path in variants.leaves():
         alike.setdefault(tuple(0 if isinstance(part, int) else part for part in path),
                          []).append(path)
     states = map_shared(_state, _Search(cluster, variants, rows), list(alike.values()), workers)
@@ -135,6 +133,18 @@ def idle_keys(cluster: Cluster, rows: Rows, workers: int | None = None) -> list[
     return [topology.error(Problem("has no effect on any row", path=path, at_key=True))
             for path in named if not (path[0] in _SETS and len(path) > 2)
             and variants.make(path, LEFT_OUT) is not None]
+
+
+def too_much_to_search(cluster: Cluster, rows: Rows) -> str | None:
+    """What there is too much of for a search of some seconds, in words."""
+    plain = cluster.topology.plain
+    values = 0 if plain is None else sum(1 for _ in Variants(plain).leaves())
+    events = sum(len(times) for times, _ in rows.values())
+    for count, most, what in ((cluster.gpus, MOST_GPUS, "GPUs"), (events, MOST_EVENTS, "events"),
+                              (values, MOST_LEAVES, "values")):
+        if count > most:
+            return f"{count:,} {what}, more than {most:,}"
+    return None
 
 
 def _state(search: _Search, paths: Sequence[Path]) -> str:

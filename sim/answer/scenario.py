@@ -256,7 +256,7 @@ class Run:
             expect=find_expect(self.cluster.topology, self.scenario.name, job.gpus, name),
             limits=mean_path(job.paths),
             notes=(*self.notes, *self._not_planned(), *self.network.notes),
-            events=self.env.events)
+            effort=self.env.events + self.network.effort)
 
     def _not_planned(self) -> list[str]:
         """What ``routing: plan`` has no hold on, in a sentence."""

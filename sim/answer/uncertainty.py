@@ -45,8 +45,10 @@ DRAWS = 24
 """Draws where time allows; P10 and P90 then rest on the third point from either end."""
 FEWEST_DRAWS = 6
 """With time for fewer than these, none are made."""
-EFFORT = 120_000
-"""Events that all draws together may take: some seconds, more on large clusters."""
+EFFORT = 900_000
+"""Events that all draws together may take: some five seconds on two cores of 2020."""
+FIT_RUNS = 3
+"""Times that a draw simulates a row to fit a parameter to it, with `FIT_ACCURACY`."""
 FIT_ACCURACY = 1e-3
 """Relative difference of a step time at which a draw's fit ends."""
 SAME = 2e-3
@@ -98,12 +100,12 @@ def unknowns(topology: Topology, *, fitted: bool = False) -> list[Unknown]:
     return list(found.values())
 
 
-def affordable_draws(events: int) -> int:
-    """Draws that some seconds allow if all rows together take so many events.
+def affordable_draws(effort: int) -> int:
+    """Draws that some seconds allow if one of them takes so many events.
 
     The same on every machine, so that the same file gives the same answer.
     """
-    draws = min(DRAWS, EFFORT // max(events, 1))
+    draws = min(DRAWS, EFFORT // max(effort, 1))
     return draws if draws >= FEWEST_DRAWS else 0
 
 

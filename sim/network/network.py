@@ -132,6 +132,13 @@ class Network(Interface):
         """
 
     @property
+    def effort(self) -> int:
+        """What it has done so far beside the clock's events, counted as if it were events.
+
+        The same on every machine: how many draws are made depends on it.
+        """
+
+    @property
     def notes(self) -> Sequence[str]:
         """Sentences for the reader."""
 

@@ -145,8 +145,8 @@ class ScenarioResult:
     links: LinkUse | None = None
     notes: tuple[str, ...] = field(default=())
     """Sentences for the reader, e.g. which flows a fault stalled and for how long."""
-    events: int = 0
-    """Events of its simulation: what it costs, the same on every machine."""
+    effort: int = 0
+    """What its simulation costs, in events; the same on every machine."""
 
     @property
     def start_s(self) -> float:

@@ -111,6 +111,8 @@ class Communicator:
         self._timed: WeakKeyDictionary[Phase, dict[tuple[object, ...], Timed]] = (
             WeakKeyDictionary())
         self._moving: dict[int, Moving] = {}
+        self.handled = 0
+        """Edges routed and timed, and flows started, so far."""
 
     @property
     def env(self) -> simpy.Environment:
@@ -169,6 +171,7 @@ class Communicator:
 
     def _find_times(self, phase: Phase, laid: Laid, protocol: Protocol) -> Timed:
         prepared = self._prepare(laid)
+        self.handled += len(laid.edges.src)
         times, state = prepared.times, self.transport.links.key
         if protocol.inner != 1.0:
             alpha_s = np.where(prepared.inner, protocol.inner, 1.0) * times.alpha_s
@@ -192,6 +195,7 @@ class Communicator:
         # Links may have changed since, so the routes are those of this moment.
         now = (timed.prepared if timed.state == self.transport.links.key
                else self._prepare(timed.laid))
+        self.handled += len(now.routes)
         flows = self.fabric.move(now.routes, timed.laid.amount, ceilings=timed.ceilings)
         self._moving[flows.number] = Moving(flows, timed.laid)
         flows.done.callbacks.append(lambda _: self._forget(flows.number))
@@ -208,6 +212,7 @@ class Communicator:
         return self._prepared[key]
 
     def _build(self, edges: Edges) -> Prepared:
+        self.handled += len(edges.src)
         paths = self.transport.paths(edges.src, edges.dst, edges.channel)
         ptr, resource, coefficient = paths.footprints(edges.group, edges.share)
         first = self.fabric.net.add_routes(ptr, resource, coefficient)

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 
+EDGES_AN_EVENT = 20
+"""Edges timed or flows started that take as long as one event of the clock (bench/sim_scale.py)."""
+
+
 class FlowNetwork:
     """See `sim.network.network.Network`."""
 
@@ -92,6 +96,11 @@ class FlowNetwork:
     def remembers(self) -> bool:
         """Whether there are bursts, whose tokens are left over from step to step."""
         return self.fabric.has_buckets
+
+    @property
+    def effort(self) -> int:
+        """Edges and flows handled, in events."""
+        return sum(each.handled for each in self._communicators) // EDGES_AN_EVENT
 
     @property
     def notes(self) -> list[str]:

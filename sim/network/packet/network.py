@@ -75,6 +75,11 @@ class PacketNetwork:
         return True
 
     @property
+    def effort(self) -> int:
+        """Events of the world."""
+        return int(self.fabric.world.counts().events)
+
+    @property
     def notes(self) -> list[str]:
         """What ``routing: plan`` has no hold on."""
         return self.transport.plan.notes
