@@ -193,6 +193,32 @@ def all_to_all(tolerance: float | None) -> Measured:
     return by_steps(plan, MERGE if tolerance is None else tolerance)
 
 
+def packet_permutation(_: float | None) -> Measured:
+    """1,024 hosts, 2 MB each to another, frame by frame between real sessions; includes routes."""
+    import numpy as np
+    from packet_rows import permutation as move
+
+    fabric = fat_tree(1024)
+    src = np.arange(1024)
+    dst = np.roll(src, 1)[np.random.default_rng(SEED).permutation(1024)]
+    src, dst = src[src != dst], dst[src != dst]
+    start_s = time.perf_counter()
+    result = move(fabric, src.tolist(), dst.tolist(), int(FLOW_BYTES), SEED)
+    return Measured(time.perf_counter() - start_s, result=result)
+
+
+def packet_ring(_: float | None) -> Measured:
+    """A ring allreduce over the first 128 hosts of a fat tree, frame by frame."""
+    from packet_rows import ring
+
+    from harp.routing import templates
+
+    start_s = time.perf_counter()
+    fabric = templates.fat_tree(templates.Endpoints.uniform(128), k=8)
+    result = ring(fabric, 128, ALLREDUCE_BYTES, SEED)
+    return Measured(time.perf_counter() - start_s, result=result)
+
+
 def training_steps(_: float | None) -> Measured:
     """One step of VGG16 and one of BERT-large, from reading the file to both answers."""
     start_s = time.perf_counter()
@@ -240,6 +266,10 @@ ROWS = {row.id: row for row in (
     Row("a2a-1024", "all-to-all, 64 MiB a rank, 1.05 M messages", all_to_all, 5.0, 1000.0),
     Row("step-16384", "a step of VGG16 and one of BERT-large, 16,384 GPUs", training_steps, 10.0,
         2000.0),
+    Row("packet-perm-1024", "the permutation in frames of 4 KiB between real sessions",
+        packet_permutation, 10.0),
+    Row("packet-ring-128", "ring allreduce of 128 hosts, 64 MiB, in frames of 4 KiB",
+        packet_ring, 40.0),
     Row("taco", "python -m sim.run topologies/taco-vgg16-v100-25g.yaml", taco, 2.0),
 )}
 

@@ -13,7 +13,7 @@ from c_programs import ROOT, STRICT
 if TYPE_CHECKING:
     from pathlib import Path
 
-SOURCES = sorted([*ROOT.glob("cnet/**/*.c"), *ROOT.glob("sim/network/flow/*.c")])
+SOURCES = sorted([*ROOT.glob("cnet/**/*.c"), *ROOT.glob("sim/network/*/*.c")])
 
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])

@@ -17,7 +17,7 @@ class Net:
     def __init__(self, hosts: int, rate: float = 100e9, seed: int = 1, slots: int = 8,
                  **port: int) -> None:
         self.world = World(seed=seed, segment=SEGMENT, overhead=OVERHEAD, ring_frames=1024,
-                           slots=slots, unit_bytes=65536)
+                           slots=slots, piece_bytes=4 << 20, unit_bytes=65536)
         self.rate = rate
         self.up = [self.world.add_link(rate, US) for _ in range(hosts)]
         self.down = [self.world.add_link(rate, US, switch=0, **port) for _ in range(hosts)]

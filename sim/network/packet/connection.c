@@ -18,6 +18,15 @@ static uint64_t draw_id(struct packet_world *w)
     return id;
 }
 
+/* The least power of two that is not below `wanted`, within bounds. */
+static uint16_t power_of_two(uint32_t wanted, uint16_t least, uint16_t most)
+{
+    uint16_t power = least;
+    while (power < wanted && power < most)
+        power *= 2;
+    return power;
+}
+
 static void add_end(struct packet_world *w, const struct packet_end *from, int32_t paths,
                     const int32_t *routes)
 {
@@ -28,6 +37,9 @@ static void add_end(struct packet_world *w, const struct packet_end *from, int32
                         .send_chain = from->send_chain,
                         .receive_chain = from->receive_chain};
     harp_session_defaults(&end->config, (uint16_t)w->config.segment, (uint16_t)paths);
+    end->config.messages = power_of_two(w->config.slots, 2, HARP_MESSAGES);
+    end->config.chunks =
+        power_of_two(w->config.piece_bytes / w->config.segment + 1, 64, HARP_CHUNK_WINDOW);
     end->config.connection = draw_id(w);
     end->config.listener = LISTENER;
     end->config.seed = virtual_draw(&w->random);

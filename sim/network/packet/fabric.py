@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harp.collectives.protocol import PROTOCOLS
 from harp.collectives.window import NCCL_WINDOW
 from sim.network.network import CutOffError
 from sim.network.packet import settings
@@ -50,6 +51,7 @@ class PacketFabric:
             seed=transport.seed, segment=transport.payload // ALIGNED * ALIGNED,
             overhead=round(stack.headers.value) - HARP_HEADER_BYTES + overlay,
             ring_frames=settings.RING_FRAMES, slots=NCCL_WINDOW.slots,
+            piece_bytes=max(protocol.window.slot_bytes for protocol in PROTOCOLS),
             unit_bytes=settings.UNIT_BYTES)
         self._capacity = cluster.capacities(stack)
         self._servers: dict[int, int] = {}

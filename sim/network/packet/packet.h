@@ -30,7 +30,8 @@ struct packet_config {
     uint32_t segment;     /* payload of a full frame, a multiple of 128 */
     uint32_t overhead;    /* bytes that a link carries with each frame beside its UDP payload */
     uint32_t ring_frames; /* that a process may have in the NIC at once */
-    uint32_t slots;       /* pieces that a channel holds */
+    uint32_t slots;       /* pieces that a channel holds, at each end */
+    uint32_t piece_bytes; /* of the longest piece */
     uint32_t unit_bytes;  /* in which pipes move pieces */
 };
 

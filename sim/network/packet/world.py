@@ -83,15 +83,17 @@ class World:
         segment: payload of a full frame, a multiple of 128.
         overhead: bytes that a link carries with each frame beside its UDP payload.
         ring_frames: frames that a process may have in the NIC at once.
-        slots: pieces that a channel holds.
+        slots: pieces that a channel holds, at each end.
+        piece_bytes: of the longest piece.
         unit_bytes: in which pieces move within a host.
     """
 
     def __init__(self, *, seed: int, segment: int, overhead: int, ring_frames: int, slots: int,
-                 unit_bytes: int) -> None:
+                 piece_bytes: int, unit_bytes: int) -> None:
         config = ffi.new("struct packet_config *", {
             "seed": seed % 2**64, "segment": segment, "overhead": overhead,
-            "ring_frames": ring_frames, "slots": slots, "unit_bytes": unit_bytes})
+            "ring_frames": ring_frames, "slots": slots, "piece_bytes": piece_bytes,
+            "unit_bytes": unit_bytes})
         self._world = ffi.gc(lib.packet_new(config), lib.packet_free)
 
     def add_link(self, bits_per_s: float, latency_s: float, *, switch: int = -1,

@@ -1,0 +1,100 @@
+"""Rows of `sim_scale.py` at fidelity packet: real sessions over every link of a fat tree.
+
+Frames carry 4 KiB. Nothing but the network costs time: hosts have no chains, so that the figures
+can be held against simulators that model no hosts (docs/performance.md).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harp.routing.fabric import Fabric
+    from sim.network.packet.world import World
+
+SEGMENT, OVERHEAD = 4096, 66
+RING_FRAMES, SLOTS, PIECE = 1024, 8, 512 << 10
+BUFFER_BYTES, MARK_BYTES = 4 << 20, 975_000
+"""Of a port at 100 Gb/s (`sim.network.packet.settings`)."""
+
+
+class Packets:
+    """A fabric as a packet network, with a process for each endpoint."""
+
+    def __init__(self, fabric: Fabric, seed: int) -> None:
+        import numpy as np
+
+        from sim.network.packet.world import World
+
+        self.fabric, self._random = fabric, np.random.default_rng(seed)
+        self.world = World(seed=seed, segment=SEGMENT, overhead=OVERHEAD, ring_frames=RING_FRAMES,
+                           slots=SLOTS, piece_bytes=PIECE, unit_bytes=64 << 10)
+        switches = len(fabric.switches)
+        for source, bps, latency_s in zip(fabric.link_src.tolist(), fabric.link_bps.tolist(),
+                                          fabric.link_latency_s.tolist(), strict=True):
+            inside = source < switches
+            self.world.add_link(bps, latency_s, switch=source if inside else -1,
+                                buffer_bytes=BUFFER_BYTES if inside else 0,
+                                mark_bytes=MARK_BYTES if inside else 0)
+        self._free = self.world.add_chain([], [])
+        self._processes = [self.world.add_process() for _ in fabric.endpoints]
+
+    def connect(self, src: Sequence[int], dst: Sequence[int]) -> list[int]:
+        """Channels between endpoints, over routes that random source ports hash to."""
+        import numpy as np
+
+        from sim.network.packet.world import End
+
+        ports = self._random.integers(49152, 65536, len(src))
+        there, back = (np.split(links, ptr[1:-1]) for ptr, links in (
+            self.fabric.route(self.fabric.flows(src, dst, src_port=ports)),
+            self.fabric.route(self.fabric.flows(dst, src, src_port=4791, dst_port=ports))))
+        ends = [End(process, self._free, self._free) for process in self._processes]
+        return [self.world.add_connection(ends[a], ends[b], [self.world.add_route(there[i])],
+                                          [self.world.add_route(back[i])])
+                for i, (a, b) in enumerate(zip(src, dst, strict=True))]
+
+
+def run_rows(world: World, ranks: int, stage: Any) -> dict[str, Any]:
+    """Run one stage to its end."""
+    run = world.add_run(ranks, 1)
+    world.advance()
+    world.load(run, stage)
+    start_s = time.perf_counter()
+    assert world.advance() == ("done", run)
+    counts = world.counts()
+    return {"run_s": time.perf_counter() - start_s, "end_ms": world.now_ns / 1e6,
+            **counts._asdict()}
+
+
+def permutation(fabric: Fabric, src: Sequence[int], dst: Sequence[int], nbytes: int,
+                seed: int) -> dict[str, Any]:
+    """Every endpoint sends ``nbytes`` to another."""
+    from sim.network.packet.world import Stage
+
+    packets = Packets(fabric, seed)
+    channels = packets.connect(src, dst)
+    count = len(src)
+    return run_rows(packets.world, len(fabric.endpoints), Stage(
+        src, dst, channels, [nbytes] * count, [-(-nbytes // PIECE)] * count))
+
+
+def ring(fabric: Fabric, ranks: int, nbytes: int, seed: int) -> dict[str, Any]:
+    """A ring allreduce of ``nbytes`` a rank, piece by piece."""
+    import numpy as np
+
+    from harp.collectives.registry import make_plan
+    from harp.collectives.window import NCCL_WINDOW
+    from sim.network.packet.world import Stage
+
+    (phase,) = make_plan("ring", ranks=ranks, nbytes=nbytes).phases()
+    assert phase.feeds is not None
+    cut = NCCL_WINDOW.cut(phase)
+    packets = Packets(fabric, seed)
+    channels = packets.connect(phase.src.tolist(), phase.dst.tolist())
+    return run_rows(packets.world, ranks, Stage(
+        phase.src, phase.dst, channels, phase.bytes_per_edge, np.full(ranks, cut.pieces), cut.lag,
+        phase.feeds.source, phase.feeds.target))
