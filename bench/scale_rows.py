@@ -174,7 +174,7 @@ def ring_fluid(tolerance: float | None) -> Measured:
         edges = len(phase.src)
         ptr, links, alpha_s = Router(fabric)(phase.src.astype(np.int64), phase.dst.astype(np.int64))
         paths = Paths(np.repeat(np.arange(edges), np.diff(ptr)), links, np.ones(len(links)),
-                      alpha_s, np.zeros(edges), np.full(edges, np.inf))
+                      alpha_s, np.zeros(edges), np.full(edges, np.inf), np.zeros(edges, bool))
         net = Fluid(fabric.link_bps / 8, merge)
         share = phase.bytes_per_edge / phase.bytes_per_edge.max()
         route = net.add_routes(*paths.footprints(phase.group.astype(np.int64), share))
