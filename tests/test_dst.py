@@ -20,7 +20,7 @@ BUGS = {
     "STALE_EPOCH": "frames of an earlier epoch are taken",
     "PAYLOAD_UNCHECKED": "a payload counts though its CRC does not hold",
     "LOST_FORGOTTEN": "some lost chunks are not sent again",
-    "FOUND_NOWHERE": "chunks of a timeout that was none are neither awaited nor sent again",
+    "FOUND_NOWHERE": "after a spurious RTO chunks are neither awaited nor sent again",
     "OPTIMISTIC_ACK": "packets that were never sent can be acknowledged",
     "TAG_UNCHECKED": "any tag holds",
     "LAP_UNTAGGED": "a frame of 2^31 packets ago has a tag that holds",

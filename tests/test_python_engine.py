@@ -239,7 +239,7 @@ def test_errors_say_what_is_allowed():
             a.listen(streamed=1, drafts=2**32 - 1)
 
 
-def test_who_is_closed_on_reads_on_to_the_end_and_learns_the_reason():
+def test_receive_returns_what_came_before_the_peer_closed_and_then_its_reason():
     with pair() as (a, b):
         done = a.send(b"last words")
         b_got = b.recv(timeout=PATIENCE_S)

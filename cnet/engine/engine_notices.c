@@ -23,7 +23,7 @@ static bool is_refusal(const struct harp_notice *notice, const struct harp_hop *
     return notice->type == HARP_NOTICE_GONE;
 }
 
-/* Of what anybody can write, only what had an effect is recorded. */
+/* Anybody can write such notices, so only those that had an effect are recorded. */
 static void take_unreachable(struct harp_engine *engine, const struct harp_hop *hop, bool refused,
                              bool gone)
 {

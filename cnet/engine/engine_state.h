@@ -1,4 +1,4 @@
-/* Inside an engine; for cnet/engine*.c and cnet/connection*.c only.
+/* Inside an engine; for the files of cnet/engine only.
  *
  * In this order: a file calls functions of those below it, and of none above
  * (tests/test_c_layers.py).

@@ -65,7 +65,7 @@ static void add_paths(struct harp_connection *connection, struct harp_stats_sess
         note_path(connection, p, &info);
         row->paths_alive += info.alive;
         row->window_bytes += info.window_bytes;
-        row->flying_bytes += info.flying_bytes;
+        row->bytes_in_flight += info.bytes_in_flight;
         if (info.smoothed_ns && (!row->smoothed_ns || info.smoothed_ns < row->smoothed_ns))
             row->smoothed_ns = info.smoothed_ns;
     }

@@ -78,7 +78,7 @@ struct harp_stats_session {
     uint32_t segment;
     uint32_t reason;      /* CLOSED: why */
     uint64_t smoothed_ns; /* of the path that is best */
-    uint64_t window_bytes, flying_bytes;
+    uint64_t window_bytes, bytes_in_flight;
     uint64_t messages_sent, message_bytes_sent;
     uint64_t messages_received, message_bytes_received;
     char peer[HARP_STATS_NAME_BYTES]; /* its address */

@@ -38,11 +38,11 @@ void harp_loss_delivered(struct harp_loss *loss, const struct harp_sent *sent, u
     loss->rack_rtt_ns = now_ns - sent->time_ns;
 }
 
-void harp_loss_news(struct harp_loss *loss, bool flying, uint64_t now_ns)
+void harp_loss_news(struct harp_loss *loss, bool in_flight, uint64_t now_ns)
 {
     loss->backoff = 0;
     loss->probed = false;
-    loss->waiting_ns = flying ? now_ns : HARP_NEVER;
+    loss->waiting_ns = in_flight ? now_ns : HARP_NEVER;
     loss->timeout_ns = loss->waiting_ns;
 }
 
@@ -52,7 +52,7 @@ struct harp_sent *harp_loss_next(struct harp_loss *loss, struct harp_sent_ring *
     uint64_t quarter_ns = harp_rtt_least_ns(rtt) / 4;
     uint64_t most_ns = harp_max(quarter_ns * MOST_QUARTERS, harp_rtt_smoothed_ns(rtt));
     uint64_t window_ns = harp_min(quarter_ns * loss->quarters, most_ns);
-    *cursor = harp_sent_next_flying(ring, *cursor);
+    *cursor = harp_sent_next_in_flight(ring, *cursor);
     if (*cursor != ring->next && harp_packet_before(*cursor, loss->rack_packet)) {
         struct harp_sent *sent = harp_sent_at(ring, *cursor);
         uint64_t overdue_ns = sent->time_ns + loss->rack_rtt_ns + window_ns;
@@ -102,7 +102,7 @@ enum harp_alarm harp_loss_alarm(const struct harp_loss *loss, const struct harp_
     uint64_t dead_ns = harp_min(DEAD_TIMEOUTS * rto_ns, harp_max(limits->dead_ns, rto_ns * 3 / 2));
     *at_ns = loss->waiting_ns + dead_ns;
     alarm = HARP_ALARM_DEAD;
-    if (!ring->flying)
+    if (!ring->in_flight)
         return alarm;
     uint64_t timeout_at_ns = loss->timeout_ns + (rto_ns << loss->backoff);
     uint64_t probe_at_ns = loss->last_sent_ns + probe_after_ns(rtt, limits, rto_ns);

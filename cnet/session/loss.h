@@ -65,10 +65,11 @@ void harp_loss_sent(struct harp_loss *loss, uint64_t now_ns);
 void harp_loss_delivered(struct harp_loss *loss, const struct harp_sent *sent, uint64_t now_ns);
 
 /* After a batch of deliveries: whether anything is still in flight, to be waited for. */
-void harp_loss_news(struct harp_loss *loss, bool flying, uint64_t now_ns);
+void harp_loss_news(struct harp_loss *loss, bool in_flight, uint64_t now_ns);
 
-/* The next overdue FLYING packet from *cursor on (start with the ring's tail), or NULL when there
- * is no further one; then reorder_at_ns is when to look again. The caller marks each as lost. */
+/* The next overdue packet in flight from *cursor on (start with the ring's tail), or NULL when
+ * there is no further one; then reorder_at_ns is when to look again. The caller marks each as lost.
+ */
 struct harp_sent *harp_loss_next(struct harp_loss *loss, struct harp_sent_ring *ring,
                                  const struct harp_rtt *rtt, uint64_t *cursor, uint64_t now_ns);
 

@@ -64,7 +64,7 @@ bool harp_path_has_room(struct harp_path *path, uint32_t bytes)
     if (!harp_sent_has_room(&path->sent))
         return false;
     uint64_t window_bytes = path->cc.ops->window_bytes(&path->cc);
-    return !path->sent.flying || path->sent.flying_bytes + bytes <= window_bytes;
+    return !path->sent.in_flight || path->sent.bytes_in_flight + bytes <= window_bytes;
 }
 
 /* splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
@@ -83,7 +83,7 @@ static bool is_paced(const struct harp_path *path, uint32_t bytes, uint64_t now_
 {
     if (path->pacer.next_ns <= now_ns)
         return false;
-    return path->sent.flying || path->cc.ops->window_bytes(&path->cc) < bytes;
+    return path->sent.in_flight || path->cc.ops->window_bytes(&path->cc) < bytes;
 }
 
 int harp_path_choose(struct harp_path *paths, uint32_t count, uint32_t bytes, uint64_t now_ns,

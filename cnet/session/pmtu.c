@@ -87,7 +87,7 @@ void harp_pmtu_arrived(struct harp_pmtu *pmtu, uint16_t frame_bytes, uint64_t no
         search_on(pmtu, now_ns);
 }
 
-void harp_pmtu_fall(struct harp_pmtu *pmtu, uint64_t now_ns)
+void harp_pmtu_black_hole(struct harp_pmtu *pmtu, uint64_t now_ns)
 {
     bool there = pmtu->state == HARP_PMTU_CONFIRMING && pmtu->fragments == pmtu->base;
     if (there || pmtu->state == HARP_PMTU_ERROR)
@@ -107,7 +107,7 @@ static void give_up_size(struct harp_pmtu *pmtu, uint8_t fragments, uint64_t now
         pmtu->too_few = fragments;
         search_on(pmtu, now_ns);
     } else if (fragments != pmtu->base) {
-        harp_pmtu_fall(pmtu, now_ns);
+        harp_pmtu_black_hole(pmtu, now_ns);
         pmtu->too_few = fragments;
     } else {
         pmtu->state = HARP_PMTU_ERROR;
@@ -132,7 +132,7 @@ void harp_pmtu_lost(struct harp_pmtu *pmtu, uint16_t frame_bytes, bool overtaken
         give_up_size(pmtu, fragments, now_ns);
 }
 
-void harp_pmtu_doubt(struct harp_pmtu *pmtu, uint64_t now_ns, uint32_t hint_bytes)
+void harp_pmtu_confirm_again(struct harp_pmtu *pmtu, uint64_t now_ns, uint32_t hint_bytes)
 {
     pmtu->hint = hint_bytes ? harp_fragments_within(pmtu->segment, hint_bytes) : 0;
     if (pmtu->state == HARP_PMTU_ERROR || pmtu->state == HARP_PMTU_CONFIRMING)

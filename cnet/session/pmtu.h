@@ -73,10 +73,11 @@ void harp_pmtu_lost(struct harp_pmtu *pmtu, uint16_t frame_bytes, bool overtaken
 /* Frames of the size in use may be too long, as ICMP says, which can be forged, or as losses look
  * like, which may be congestion: they have to be shown to pass. `hint_bytes`: what may pass
  * instead; 0 if nobody said. */
-void harp_pmtu_doubt(struct harp_pmtu *pmtu, uint64_t now_ns, uint32_t hint_bytes);
+void harp_pmtu_confirm_again(struct harp_pmtu *pmtu, uint64_t now_ns, uint32_t hint_bytes);
 
-/* Frames of the size in use were lost where small ones passed: BASE_PLPMTU at once. If it was not
- * their size, whole chunks are the first to be tried again. */
-void harp_pmtu_fall(struct harp_pmtu *pmtu, uint64_t now_ns);
+/* A black hole (RFC 8899, section 4.3): frames of the size in use were lost where small ones
+ * passed. BASE_PLPMTU at once; if it was not their size, whole chunks are the first to be tried
+ * again. */
+void harp_pmtu_black_hole(struct harp_pmtu *pmtu, uint64_t now_ns);
 
 #endif

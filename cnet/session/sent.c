@@ -17,7 +17,7 @@ void harp_sent_init(struct harp_sent_ring *ring, struct harp_sent *slots, uint32
         (struct harp_sent_ring){.slots = slots, .slots_n = slots_n, .tail = first, .next = first};
 }
 
-/* The oldest packet, which is not FLYING, gives its slot up. */
+/* The oldest packet, which is not in flight, gives its slot up. */
 static void pass_tail(struct harp_sent_ring *ring)
 {
     harp_bit_ring_clear(&ring->open_map, ring->tail);
@@ -28,7 +28,7 @@ bool harp_sent_has_room(struct harp_sent_ring *ring)
 {
     if (harp_sent_has_free_slot(ring))
         return true;
-    if (slot_of(ring, ring->tail)->state == HARP_FLYING)
+    if (slot_of(ring, ring->tail)->state == HARP_IN_FLIGHT)
         return false;
     pass_tail(ring);
     return true;
@@ -43,12 +43,12 @@ struct harp_sent *harp_sent_add(struct harp_sent_ring *ring, uint64_t now_ns, ui
                                .packet = ring->next,
                                .bytes = bytes,
                                .longest = longest,
-                               .state = HARP_FLYING};
-    harp_bit_ring_set(&ring->flying_map, ring->next);
+                               .state = HARP_IN_FLIGHT};
+    harp_bit_ring_set(&ring->in_flight_map, ring->next);
     harp_bit_ring_set(&ring->open_map, ring->next);
     ring->next++;
-    ring->flying++;
-    ring->flying_bytes += bytes;
+    ring->in_flight++;
+    ring->bytes_in_flight += bytes;
     return sent;
 }
 
@@ -61,11 +61,11 @@ struct harp_sent *harp_sent_at(struct harp_sent_ring *ring, uint64_t packet)
     return sent;
 }
 
-uint64_t harp_sent_next_flying(const struct harp_sent_ring *ring, uint64_t from)
+uint64_t harp_sent_next_in_flight(const struct harp_sent_ring *ring, uint64_t from)
 {
     for (uint64_t packet = from; harp_packet_before(packet, ring->next);
          packet = (packet | 63) + 1) {
-        uint64_t word = ring->flying_map.words[packet / 64 % HARP_BIT_RING_WORDS] >> packet % 64;
+        uint64_t word = ring->in_flight_map.words[packet / 64 % HARP_BIT_RING_WORDS] >> packet % 64;
         if (word) /* in a full ring the youngest packets share a word with the oldest */
             return harp_min(packet + (uint64_t)__builtin_ctzll(word), ring->next);
     }
@@ -74,16 +74,16 @@ uint64_t harp_sent_next_flying(const struct harp_sent_ring *ring, uint64_t from)
 
 static void leave_flight(struct harp_sent_ring *ring, struct harp_sent *sent)
 {
-    assert(ring->flying > 0 && ring->flying_bytes >= sent->bytes);
-    ring->flying--;
-    ring->flying_bytes -= sent->bytes;
-    harp_bit_ring_clear(&ring->flying_map, sent->packet);
+    assert(ring->in_flight > 0 && ring->bytes_in_flight >= sent->bytes);
+    ring->in_flight--;
+    ring->bytes_in_flight -= sent->bytes;
+    harp_bit_ring_clear(&ring->in_flight_map, sent->packet);
 }
 
 void harp_sent_acked(struct harp_sent_ring *ring, struct harp_sent *sent)
 {
     assert(sent->state != HARP_ACKED);
-    if (sent->state == HARP_FLYING)
+    if (sent->state == HARP_IN_FLIGHT)
         leave_flight(ring, sent);
     harp_bit_ring_clear(&ring->open_map, sent->packet);
     sent->state = HARP_ACKED;
@@ -91,7 +91,7 @@ void harp_sent_acked(struct harp_sent_ring *ring, struct harp_sent *sent)
 
 void harp_sent_lost(struct harp_sent_ring *ring, struct harp_sent *sent)
 {
-    assert(sent->state == HARP_FLYING);
+    assert(sent->state == HARP_IN_FLIGHT);
     leave_flight(ring, sent);
     sent->state = HARP_LOST;
 }
@@ -99,10 +99,10 @@ void harp_sent_lost(struct harp_sent_ring *ring, struct harp_sent *sent)
 void harp_sent_found(struct harp_sent_ring *ring, struct harp_sent *sent)
 {
     assert(sent->state == HARP_LOST);
-    ring->flying++;
-    ring->flying_bytes += sent->bytes;
-    harp_bit_ring_set(&ring->flying_map, sent->packet);
-    sent->state = HARP_FLYING;
+    ring->in_flight++;
+    ring->bytes_in_flight += sent->bytes;
+    harp_bit_ring_set(&ring->in_flight_map, sent->packet);
+    sent->state = HARP_IN_FLIGHT;
 }
 
 void harp_sent_trim(struct harp_sent_ring *ring, uint64_t before_ns)

@@ -4,24 +4,24 @@
  * slot; a chunk that is sent again takes a new one. What may become of a slot:
  *
  *            add                 acknowledged
- *    (free) -----> FLYING -----------------------> ACKED ---+
+ *    (free) ---> IN FLIGHT ----------------------> ACKED ---+
  *                    |                               ^      | trim: the tail passes it
  *             found: ^ lost (by time, RTO, or with   |      v
- *            the RTO | its path)                     |    (free)
- *           was none v          acknowledged late:   |      ^
+ *           spurious | its path)                     |    (free)
+ *                RTO v          acknowledged late:   |      ^
  *                  LOST ------- the loss was spurious+      |
  *                    |                                      |
  *                    +--- older than the caller cares for --+
  *
  *    tail                        next
- *     |  FLYING ACKED LOST FLYING |           at most 1,024 apart: as far as an ACK's map reaches
+ *     | IN FLIGHT, ACKED or LOST |           at most 1,024 apart: as far as an ACK's map reaches
  *
- * Two maps, a bit for each slot, say which packets are FLYING and which are not ACKED. An ACK and
- * the detection of losses look at their words instead of at the slots, so that what they cost
+ * Two maps, a bit for each slot, say which packets are in flight and which are not ACKED. An ACK
+ * and the detection of losses look at their words instead of at the slots, so that what they cost
  * depends on the packets whose state changes and hardly on how many are in flight.
  *
- * Bytes in flight are those of FLYING slots. LOST slots stay for a while only so that a late
- * acknowledgement is seen: then the loss was none, and the congestion controller is told.
+ * Bytes in flight are those of slots in flight. LOST slots stay for a while only so that a late
+ * acknowledgement is seen: then the loss was spurious, and the congestion controller is told.
  *
  * Owner: the session's path; the slots lie in the session's memory.
  */
@@ -36,7 +36,7 @@
 
 #define HARP_SENT_SLOTS HARP_SACK_BITS /* at most */
 
-enum harp_sent_state { HARP_FLYING, HARP_ACKED, HARP_LOST };
+enum harp_sent_state { HARP_IN_FLIGHT, HARP_ACKED, HARP_LOST };
 
 struct harp_sent {
     uint64_t time_ns; /* when it was handed out */
@@ -54,10 +54,10 @@ struct harp_sent_ring {
     uint32_t slots_n;
     uint64_t tail; /* first number that has a slot */
     uint64_t next; /* number of the next packet */
-    uint32_t flying;
-    uint64_t flying_bytes;
-    struct harp_bit_ring flying_map;
-    struct harp_bit_ring open_map; /* FLYING or LOST */
+    uint32_t in_flight;
+    uint64_t bytes_in_flight;
+    struct harp_bit_ring in_flight_map;
+    struct harp_bit_ring open_map; /* in flight or LOST */
 };
 
 /* A ring of `slots_n` slots, a power of two; the first packet will have number `first`. */
@@ -70,7 +70,7 @@ static inline bool harp_sent_has_free_slot(const struct harp_sent_ring *ring)
     return ring->next - ring->tail < ring->slots_n;
 }
 
-/* Whether a packet can be added. A LOST tail makes room, a FLYING one does not. */
+/* Whether a packet can be added. A LOST tail makes room, one in flight does not. */
 bool harp_sent_has_room(struct harp_sent_ring *ring);
 
 /* Give the next number and its slot to a packet of `bytes`, in frames of which the longest has
@@ -81,13 +81,13 @@ struct harp_sent *harp_sent_add(struct harp_sent_ring *ring, uint64_t now_ns, ui
 /* The slot of `packet`, or NULL if it has none (any more, or yet). */
 struct harp_sent *harp_sent_at(struct harp_sent_ring *ring, uint64_t packet);
 
-/* The lowest FLYING packet that is not before `from`, or `next` if there is none. */
-uint64_t harp_sent_next_flying(const struct harp_sent_ring *ring, uint64_t from);
+/* The lowest packet in flight that is not before `from`, or `next` if there is none. */
+uint64_t harp_sent_next_in_flight(const struct harp_sent_ring *ring, uint64_t from);
 
 /* Settle a packet that is not ACKED yet. */
 void harp_sent_acked(struct harp_sent_ring *ring, struct harp_sent *sent);
 
-/* Give up a FLYING packet. */
+/* Give up a packet in flight. */
 void harp_sent_lost(struct harp_sent_ring *ring, struct harp_sent *sent);
 
 /* Wait for a LOST packet again. */

@@ -265,9 +265,6 @@ struct harp_session_counters {
 
 const struct harp_session_counters *harp_session_count(const struct harp_session *session);
 
-/* Whether a path is in use. */
-bool harp_session_path_lives(const struct harp_session *session, uint8_t path);
-
 /* Paths. What keeps data off a path although it lives:
  * - the listening end has heard nothing on it yet, so it does not know where it leads;
  * - frames of BASE_PLPMTU do not pass, though small ones do (mtu_fails; pmtu.h says how that is
@@ -287,13 +284,13 @@ struct harp_path_info {
     bool validating;      /* the peer's new address has not answered yet */
     uint8_t fragments;    /* into which a whole chunk is cut here */
     uint16_t frame_bytes; /* UDP payload of a frame with as much as it may have: PLPMTU */
-    uint16_t
-        confirmed_bytes;    /* largest UDP payload known to have arrived since that was in doubt */
+    /* largest UDP payload known to have arrived since frames were last suspected to be too long */
+    uint16_t confirmed_bytes;
     uint16_t probing_bytes; /* padded PROBE under way; 0 if none is */
     uint64_t smoothed_ns;   /* round trip without the far host's part; 0 while unknown */
     uint64_t least_ns;
     uint64_t window_bytes;
-    uint64_t flying_bytes;
+    uint64_t bytes_in_flight;
     uint64_t sent; /* packets */
     uint64_t lost; /* of these, as the session's counters have it */
 };

@@ -24,9 +24,9 @@ static void give_up(struct harp_session *session, struct harp_path *path, struct
 
 void harp_session_flush(struct harp_session *session, struct harp_path *path)
 {
-    for (uint64_t packet = path->sent.tail; path->sent.flying; packet++) {
+    for (uint64_t packet = path->sent.tail; path->sent.in_flight; packet++) {
         struct harp_sent *sent = harp_sent_at(&path->sent, packet);
-        if (sent->state == HARP_FLYING)
+        if (sent->state == HARP_IN_FLIGHT)
             give_up(session, path, sent, false);
     }
     path->timed_out = true;
@@ -49,8 +49,8 @@ void harp_session_detect(struct harp_session *session, struct harp_path *path)
         path->cc.ops->on_loss(&path->cc, &loss);
 }
 
-/* A packet that was given up is not lost: it has arrived, or is on its way after all. */
-static void count_found(struct harp_session *session, struct harp_path *path)
+/* A packet that was given up has arrived, or is in flight again: it counts as lost no more. */
+static void uncount_lost(struct harp_session *session, struct harp_path *path)
 {
     assert(session->counters.lost > 0);
     session->counters.lost--;
@@ -58,9 +58,11 @@ static void count_found(struct harp_session *session, struct harp_path *path)
     harp_session_path_found(session, path);
 }
 
-/* A timeout was none: what it gave up and nobody has sent again is on its way. Were some of it
- * lost, what arrives after it would tell. From the youngest on, of which the chunk is. */
-static void take_back(struct harp_session *session, struct harp_path *path)
+/* Spurious RTO (F-RTO, RFC 5682): packets that it gave up count as in flight again, unless their
+ * chunks have been sent again. If some of them are lost all the same, packets that arrive after
+ * them will show it. The youngest packet of a chunk comes first, since it is the one that carries
+ * it. */
+static void undo_spurious_timeout(struct harp_session *session, struct harp_path *path)
 {
     for (uint64_t packet = path->sent.next; packet != path->sent.tail;) {
         struct harp_sent *sent = harp_sent_at(&path->sent, --packet);
@@ -71,22 +73,21 @@ static void take_back(struct harp_session *session, struct harp_path *path)
         continue;
 #endif
         harp_sent_found(&path->sent, sent);
-        count_found(session, path);
+        uncount_lost(session, path);
     }
 }
 
-/* A packet that was given up has arrived after all. When that holds for all of the latest loss,
- * there was none. */
-static void arrived_late(struct harp_session *session, struct harp_path *path)
+/* A packet that was given up has arrived after all. When all packets of the latest loss have, that
+ * loss was spurious. */
+static void settle_late_packet(struct harp_session *session, struct harp_path *path)
 {
-    count_found(session, path);
+    uncount_lost(session, path);
     harp_loss_spurious(&path->loss);
-    /* After a timeout the first is enough: they had not been lost, but were late, or their ACK was
-     * (F-RTO, RFC 5682). */
+    /* After an RTO the first is enough: the packets, or their ACK, were late (F-RTO, RFC 5682). */
     if (path->suspects && (--path->suspects == 0 || path->timed_out))
         path->cc.ops->on_spurious(&path->cc);
     if (path->timed_out)
-        take_back(session, path);
+        undo_spurious_timeout(session, path);
     path->timed_out = false;
 }
 
@@ -96,7 +97,7 @@ static void settle_packet(struct harp_session *session, struct harp_path *path,
     bool late = sent->state == HARP_LOST;
     harp_sent_acked(&path->sent, sent);
     if (late)
-        arrived_late(session, path);
+        settle_late_packet(session, path);
     harp_loss_delivered(&path->loss, sent, session->now_ns);
     harp_session_path_settled(session, path, sent);
     if (!sent->probe)
@@ -152,7 +153,7 @@ static void path_news(struct harp_session *session, struct harp_path *path,
                       struct harp_cc_ack *news)
 {
     harp_session_hears(session);
-    harp_loss_news(&path->loss, path->sent.flying > 0, session->now_ns);
+    harp_loss_news(&path->loss, path->sent.in_flight > 0, session->now_ns);
     news->now_ns = session->now_ns;
     news->least_ns = harp_rtt_least_ns(&path->rtt);
     path->cc.ops->on_ack(&path->cc, news);
@@ -196,7 +197,7 @@ enum harp_verdict harp_session_take_ack(struct harp_session *session,
         harp_session_part(session, HARP_REASON_PROTOCOL);
         return HARP_DROP;
     }
-    struct harp_cc_ack news = {.flying = path->sent.flying_bytes,
+    struct harp_cc_ack news = {.flying = path->sent.bytes_in_flight,
                                .marked = harp_path_marks(path, ack.marked)};
     if (settle_all(session, path, largest, &ack, &news))
         path_news(session, path, &news);

@@ -8,11 +8,6 @@ static bool path_exists(const struct harp_session *session, uint8_t path)
     return session->known && path < session->paths_n;
 }
 
-bool harp_session_path_lives(const struct harp_session *session, uint8_t path)
-{
-    return path_exists(session, path) && !session->paths[path].dead;
-}
-
 bool harp_session_path_info(const struct harp_session *session, uint8_t path,
                             struct harp_path_info *info)
 {
@@ -35,7 +30,7 @@ bool harp_session_path_info(const struct harp_session *session, uint8_t path,
         .smoothed_ns = harp_rtt_smoothed_ns(&at->rtt),
         .least_ns = harp_rtt_least_ns(&at->rtt),
         .window_bytes = at->cc.ops->window_bytes(&at->cc),
-        .flying_bytes = at->sent.flying_bytes,
+        .bytes_in_flight = at->sent.bytes_in_flight,
         .sent = at->sent.next - session->config.first,
         .lost = path_state->lost,
     };
@@ -63,7 +58,7 @@ void harp_session_path_mtu(struct harp_session *session, uint64_t now_ns, uint8_
         return;
     path_state->narrowed_at_ns = session->now_ns;
     if (payload_max < harp_pmtu_frame_bytes(&path_state->pmtu)) {
-        harp_session_path_doubt_size(session, path, payload_max);
+        harp_session_path_confirm_again(session, path, payload_max);
     } else if (path_state->pmtu.state == HARP_PMTU_COMPLETE && path_state->pmtu.fragments > 1) {
         path_state->pmtu.next_ns = session->now_ns;
         harp_session_path_try_size(session, path);

@@ -81,7 +81,7 @@ void harp_session_path_heard(struct harp_session *session, uint8_t path)
 
 static bool is_size_probe(const struct harp_path_state *path_state, const struct harp_sent *sent)
 {
-    return path_state->size == HARP_SIZE_FLYING && sent->probe &&
+    return path_state->size == HARP_SIZE_IN_FLIGHT && sent->probe &&
            sent->bytes == path_state->size_bytes;
 }
 
@@ -157,24 +157,25 @@ void harp_session_path_settled(struct harp_session *session, struct harp_path *p
 
 /* What a path carries may have become less, as routes change: it has to show that it carries frames
  * of the size in use. */
-void harp_session_path_doubt_size(struct harp_session *session, uint8_t path, uint32_t hint_bytes)
+void harp_session_path_confirm_again(struct harp_session *session, uint8_t path,
+                                     uint32_t hint_bytes)
 {
     struct harp_path_state *path_state = &session->path_state[path];
     struct harp_pmtu before = path_state->pmtu;
     path_state->long_lost = 0;
     path_state->confirmed_bytes = 0;
-    harp_pmtu_doubt(&path_state->pmtu, session->now_ns, hint_bytes);
+    harp_pmtu_confirm_again(&path_state->pmtu, session->now_ns, hint_bytes);
     follow_pmtu(session, path, &before);
 }
 
 /* It has become less, as far as can be seen (black hole detection, RFC 8899, section 4.3). */
-static void fall_to_base(struct harp_session *session, uint8_t path)
+static void recover_from_black_hole(struct harp_session *session, uint8_t path)
 {
     struct harp_path_state *path_state = &session->path_state[path];
     struct harp_pmtu before = path_state->pmtu;
     path_state->long_lost = 0;
     path_state->confirmed_bytes = 0;
-    harp_pmtu_fall(&path_state->pmtu, session->now_ns);
+    harp_pmtu_black_hole(&path_state->pmtu, session->now_ns);
     follow_pmtu(session, path, &before);
 }
 
@@ -187,7 +188,7 @@ void harp_session_path_lost(struct harp_session *session, struct harp_path *path
     path_state->lost++;
     if (!tried && sent->longest >= harp_pmtu_frame_bytes(&path_state->pmtu) &&
         ++path_state->long_lost == LONG_LOST)
-        harp_session_path_doubt_size(session, number, 0); /* it may be congestion */
+        harp_session_path_confirm_again(session, number, 0); /* it may be congestion */
     if (!tried)
         return;
     struct harp_pmtu before = path_state->pmtu;
@@ -205,7 +206,7 @@ void harp_session_path_returned(struct harp_session *session, struct harp_path *
     uint8_t number = number_of(session, path);
     harp_session_paths_rate(session);
     if (session->path_state[number].long_lost)
-        fall_to_base(session, number);
+        recover_from_black_hole(session, number);
 }
 
 void harp_session_path_found(struct harp_session *session, struct harp_path *path)

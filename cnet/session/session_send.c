@@ -45,7 +45,7 @@ static size_t write_fragment(struct harp_session *session, struct harp_frame *fr
     uint64_t packet = cut->packet + cut->next;
     const struct harp_sent *sent = harp_sent_at(&session->paths[cut->path].sent, packet);
     struct harp_pick pick;
-    if (!sent || sent->state != HARP_FLYING ||
+    if (!sent || sent->state != HARP_IN_FLIGHT ||
         !harp_outbox_repeat(&session->outbox, sent->message, sent->chunk, &pick))
         return 0;
     write_data(session, frame, cut->path, &pick, packet);
@@ -127,7 +127,7 @@ static bool find_tail(struct harp_session *session, struct harp_path *path, stru
 {
     for (uint64_t packet = path->sent.next; packet != path->sent.tail;) {
         const struct harp_sent *sent = harp_sent_at(&path->sent, --packet);
-        if (sent->state == HARP_FLYING && !sent->probe)
+        if (sent->state == HARP_IN_FLIGHT && !sent->probe)
             return harp_outbox_repeat(&session->outbox, sent->message, sent->chunk, pick);
     }
     return false;
@@ -151,7 +151,7 @@ static size_t send_size_probe(struct harp_session *session, struct harp_frame *f
         !harp_sent_has_room(&session->paths[path].sent))
         return 0;
     write_probe(session, frame, path, (uint16_t)(path_state->size_bytes - HARP_HEADER_BYTES));
-    path_state->size = HARP_SIZE_FLYING;
+    path_state->size = HARP_SIZE_IN_FLIGHT;
     return 1;
 }
 
@@ -167,8 +167,8 @@ static size_t send_probes(struct harp_session *session, struct harp_frame *frame
             break;
         if (path->probe == HARP_PROBE_NONE || !harp_sent_has_room(&path->sent))
             continue;
-        bool in_doubt = session->path_state[p].pmtu.state == HARP_PMTU_CONFIRMING;
-        if (path->probe == HARP_PROBE_TAIL && !in_doubt && find_tail(session, path, &pick)) {
+        bool confirming = session->path_state[p].pmtu.state == HARP_PMTU_CONFIRMING;
+        if (path->probe == HARP_PROBE_TAIL && !confirming && find_tail(session, path, &pick)) {
             bool whole = send_chunk(session, &frames[n], p, &pick) == 1;
             n += whole ? 1 : send_fragments(session, frames + n, room - n);
         } else {

@@ -1,4 +1,4 @@
-/* Inside a session; for cnet/session/session*.c only.
+/* Inside a session; for the files session*.c of cnet/session only.
  *
  *   session.c             memory, the application's calls, events
  *   session_path_calls.c  what its owner asks about paths, and tells of them
@@ -47,14 +47,14 @@ enum harp_state {
     HARP_CLOSED,
 };
 
-enum harp_size_probe { HARP_SIZE_NONE, HARP_SIZE_DUE, HARP_SIZE_FLYING };
+enum harp_size_probe { HARP_SIZE_NONE, HARP_SIZE_DUE, HARP_SIZE_IN_FLIGHT };
 
 /* What a session knows of a path beyond its packets. */
 struct harp_path_state {
     uint64_t lost;
     struct harp_pmtu pmtu;
     uint64_t unreachable_at_ns; /* when ICMP last made us probe */
-    uint64_t narrowed_at_ns;    /* when it last made us doubt the size in use */
+    uint64_t narrowed_at_ns;    /* when it last made us confirm the size in use */
     uint64_t flag_largest;      /* the peer's flag is that of an ACK with this `largest` */
     uint16_t confirmed_bytes;
     uint16_t size_bytes; /* of the padded PROBE */
@@ -242,7 +242,8 @@ static inline bool harp_session_is_too_narrow(const struct harp_path_state *path
 
 /* What a path carries may have become less, as routes change: it has to show that it carries frames
  * of the size in use. `hint_bytes` is what ICMP says that it carries, or 0. */
-void harp_session_path_doubt_size(struct harp_session *session, uint8_t path, uint32_t hint_bytes);
+void harp_session_path_confirm_again(struct harp_session *session, uint8_t path,
+                                     uint32_t hint_bytes);
 
 /* If it is time to: a frame of the size that is tried and then a small one, by whose arrival we
  * know of the other. */

@@ -164,7 +164,7 @@ def _sessions(engine: Snapshot, rates: Rates, *, wide: bool) -> Padding:
         columns |= {name: [amount(row[key]) for row in rows] for name, key in
                     (("spurious", "spurious"), ("again", "data_again"), ("frames", "data_sent"),
                      ("bad CRC", "bad_payloads"), ("window", "window_bytes"),
-                     ("flying", "flying_bytes"))}
+                     ("flight", "bytes_in_flight"))}
     return _grid(columns, {"session", "peer", "state"})
 
 

@@ -80,7 +80,7 @@ static void test_sent_ring(void)
         assert(harp_sent_has_room(&ring));
         harp_sent_add(&ring, (uint64_t)i, 100, 100);
     }
-    assert(!harp_sent_has_room(&ring) && ring.flying == HARP_SENT_SLOTS);
+    assert(!harp_sent_has_room(&ring) && ring.in_flight == HARP_SENT_SLOTS);
     assert(!harp_sent_at(&ring, first - 1) && !harp_sent_at(&ring, first + HARP_SENT_SLOTS));
     harp_sent_lost(&ring, harp_sent_at(&ring, first));
     assert(harp_sent_has_room(&ring) && !harp_sent_at(&ring, first));
@@ -88,9 +88,9 @@ static void test_sent_ring(void)
     harp_sent_lost(&ring, harp_sent_at(&ring, first + 2));
     harp_sent_trim(&ring, 2);
     assert(ring.tail == first + 2);
-    harp_sent_acked(&ring, harp_sent_at(&ring, first + 2)); /* late: the loss was none */
+    harp_sent_acked(&ring, harp_sent_at(&ring, first + 2)); /* late: the loss was spurious */
     harp_sent_trim(&ring, 0);
-    assert(ring.tail == first + 3 && ring.flying_bytes == 100 * (HARP_SENT_SLOTS - 3));
+    assert(ring.tail == first + 3 && ring.bytes_in_flight == 100 * (HARP_SENT_SLOTS - 3));
 }
 
 static void test_rtt(void)

@@ -66,7 +66,7 @@ static void test_information(void)
             assert(seen.alive && seen.usable && seen.heard && !seen.mtu_fails);
             assert(seen.confirmed_bytes == FULL && seen.probing_bytes == 0);
             assert(seen.least_ns == 20 * US && seen.smoothed_ns == 20 * US);
-            assert(seen.window_bytes == 64 * FULL && seen.flying_bytes == 0);
+            assert(seen.window_bytes == 64 * FULL && seen.bytes_in_flight == 0);
             assert(seen.sent == 2 && seen.lost == 0);
         }
     assert(!harp_session_path_info(pair->end[0], 3, &seen));

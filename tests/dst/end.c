@@ -458,11 +458,11 @@ bool dst_end_skip(struct dst_end *ends, uint64_t now_ns, uint64_t packets)
     return true;
 }
 
-uint64_t dst_end_flying(const struct dst_end *end)
+uint64_t dst_end_in_flight(const struct dst_end *end)
 {
     uint64_t packets = 0;
     struct harp_path_info info;
     for (uint8_t p = 0; end->session && harp_session_path_info(end->session, p, &info); p++)
-        packets += info.flying_bytes / HARP_HEADER_BYTES;
+        packets += info.bytes_in_flight / HARP_HEADER_BYTES;
     return packets;
 }

@@ -88,7 +88,7 @@ void dst_end_prod(struct dst_end *end, uint64_t now_ns);
 bool dst_end_skip(struct dst_end *ends, uint64_t now_ns, uint64_t packets);
 
 /* Packets in flight, at most. */
-uint64_t dst_end_flying(const struct dst_end *end);
+uint64_t dst_end_in_flight(const struct dst_end *end);
 
 /* Hash of all that frames could change. */
 uint64_t dst_end_state(const struct dst_end *end);

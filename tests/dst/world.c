@@ -66,7 +66,7 @@ static void flood_on(struct dst_world *w)
 static void jump(struct dst_world *w)
 {
     struct dst_end *end = &w->ends[below(w, 2)];
-    w->link.late_data += dst_end_flying(end); /* as if: they may seem overdue */
+    w->link.late_data += dst_end_in_flight(end); /* as if: they may seem overdue */
     end->clock_off_ns += w->jump_by_ns;
     w->jump_ns = HARP_NEVER;
 }
