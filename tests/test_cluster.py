@@ -155,3 +155,43 @@ def test_the_speed_of_one_gpu_may_be_given_in_samples(tmp_path, model):
         "model": model, "batch": 32, "framework": "free"})
     row = run_scenario(built, built.topology.scenarios[0], 1)[0]
     assert row.images_per_s == pytest.approx(251.0)
+
+
+@pytest.mark.parametrize(("nics", "affinity", "taken", "each"), [
+    (2, {}, [0, 0, 1, 1], 1),
+    (2, {"nic_nodes": [1, 0]}, [1, 1, 0, 0], 1),
+    (2, {"nic_nodes": [1, 1]}, [0, 0, 1, 1], 1),          # nobody's node 0: they share all
+    (2, {"gpu_nodes": [0, 1, 0, 1]}, [0, 1, 0, 1], 1),
+    (8, {}, [0, 2, 4, 6], 2),
+    (4, {"nic_nodes": [0, 1, 0, 1]}, [0, 2, 1, 3], 1),
+    (1, {"gpu_nodes": [1, 1, 1, 1], "nic_nodes": [0]}, [0, 0, 0, 0], 1),
+    (2, {"gpu_nics": [1, 0, 1, 0]}, [1, 0, 1, 0], 1),
+])
+def test_a_gpu_takes_the_nearest_nic(tmp_path, nics, affinity, taken, each):
+    made = cluster(tmp_path, gpus=4, nic={"count": nics}, host={"affinity": affinity})
+    assert made.endpoint.tolist() == [*taken, *(nics + nic for nic in taken)]
+    assert set(made.own_nics.tolist()) == {each}
+
+
+def test_a_nic_behind_the_same_switch_is_nearer_than_one_of_the_same_node(tmp_path):
+    made = cluster(tmp_path, gpus=4, nic={"count": 4}, host={
+        "numa_nodes": 1, "pcie_switches": 4, "affinity": {"nic_switches": [3, 2, 1, 0]}})
+    assert made.endpoint.tolist()[:4] == [3, 2, 1, 0]
+    assert (made.gpu_switch == made.nic_switch).all()
+
+
+@pytest.mark.parametrize(("host", "says"), [
+    ({"affinity": {"gpu_nodes": [0, 1]}},
+     "affinity.gpu_nodes: 2 places for 4 GPUs; allowed: 4, one for each"),
+    ({"affinity": {"nic_nodes": [2]}},
+     r"affinity.nic_nodes\[0\]: 2 is none of 2 by numa_nodes; allowed: 0 to 1"),
+    ({"affinity": {"gpu_nics": [0, 0, 0, 1]}},
+     r"affinity.gpu_nics\[3\]: 1 is none of 1 by nics; allowed: 0 to 0"),
+    ({"affinity": {"nic_switches": [0]}},
+     r"affinity.nic_switches\[0\]: 0 is none of 0 by pcie_switches; "
+     "allowed: pcie_switches beside affinity"),
+    ({"affinity": {"gpu_node": [0, 0, 1, 1]}}, "did you mean 'gpu_nodes'"),
+])
+def test_places_that_there_are_not_are_refused(tmp_path, host, says):
+    with pytest.raises(TopologyError, match=says):
+        cluster(tmp_path, gpus=4, host=host)

@@ -350,3 +350,34 @@ def test_dual_tor_bonds_use_both_tors(tmp_path):
     made = transport(tmp_path, hosts=4, nic={"ports": 2, "bond": "dynamic", "rate": "50Gbps"},
                      fabric={"template": "dual-tor", "pairs": 2, "spines": 2, "rate": "100Gbps"})
     assert rates(made, [0], [3]) == pytest.approx([B])
+
+
+def test_a_gpu_on_another_numa_node_than_its_nic_pays_the_way_there(tmp_path):
+    """One NIC of 400 Gb/s on node 0: GPUs 2 and 3 of each host share the link between nodes."""
+    far = {"affinity": {"gpu_nodes": [0, 0, 1, 1], "nic_nodes": [0]},
+           "numa_link": {"rate": "10GB/s", "latency": "3us"}}
+    made = transport(tmp_path, gpus=4, nic={"rate": "400Gbps"}, host=far)
+    assert rates(made, [0, 1], [4, 5]) == pytest.approx([25e9, 25e9])
+    assert rates(made, [2, 3], [4, 5]) == pytest.approx([5e9, 5e9])
+    assert rates(made, [0, 1], [6, 7]) == pytest.approx([5e9, 5e9])
+    near_s, out_s, both_s = made.paths([0, 2, 2], [4, 4, 6]).alpha_s
+    assert (out_s - near_s, both_s - near_s) == pytest.approx((3e-6, 6e-6))
+    names = {made.cluster.resource_name(int(r)) for r in made.paths([2], [4]).resource}
+    assert {"h-0/NUMA link1 out", "h-0/NUMA link0 in"} <= names
+    assert not [name for name in names if name.startswith("h-1/NUMA")]
+
+
+def test_gpus_without_nvlink_meet_over_the_link_between_their_nodes(tmp_path):
+    made = transport(tmp_path, gpus=4, host={"nvlink": "none", "pcie": {"rate": "12GB/s"},
+                                             "affinity": {}})
+    assert rates(made, [0], [1]) == pytest.approx([12e9])
+    assert rates(made, [0, 1], [2, 3]) == pytest.approx([5e9, 5e9])
+
+
+def test_without_affinity_no_traffic_passes_between_nodes(tmp_path):
+    other = {"name": "g", "count": 1, "gpus": {"count": 4, "model": "any",
+                                               "effective": "100TFLOPS"},
+             "nvlink": "none", "nics": [{"name": "eth", "rate": "400Gbps"}]}
+    mixed = transport(tmp_path, hosts=[other, other | {"name": "h", "affinity": {}}])
+    assert rates(mixed, [0], [3]) == pytest.approx([48e9])
+    assert rates(mixed, [4], [7]) == pytest.approx([10e9])

@@ -17,6 +17,7 @@ import numpy as np
 
 from harp.routing import templates
 from harp.routing.templates import Cable, Endpoints, SwitchHash, Wires
+from sim.cluster.affinity import Devices, place_devices
 from sim.workloads.models import get_model
 
 if TYPE_CHECKING:
@@ -59,8 +60,10 @@ class Cluster:
         fabric: the graph; its endpoints are the NICs in order of host and NIC.
         host, local, endpoint, vnic: int64[gpus]; host, index within the host, fabric endpoint and
             vNIC of each GPU; GPUs are numbered host by host, which is the order of ranks.
-        memory, gpu_switch, nic_switch: int64[gpus]; NUMA node of each GPU's NIC, where the buffers
-            of its traffic lie, and PCIe switch of the GPU and of its NIC, all hosts' in a row.
+        memory, gpu_node, gpu_switch, nic_switch: int64[gpus]; NUMA node of each GPU's NIC, where
+            the buffers of its traffic lie, and of the GPU, and PCIe switch of the GPU and of its
+            NIC, all hosts' in a row.
+        nic_latency_s: float64[gpus]; from each GPU to its NIC.
         own_nics, own_vnics: int64[gpus]; NICs and vNICs that only this GPU uses, from ``endpoint``
             and ``vnic`` on; its channels take turns on them.
         flops: float64[gpus], sustained FLOP/s.
@@ -76,18 +79,24 @@ class Cluster:
         self._host_names = topology.host_names
         self.host = np.repeat(np.arange(self.hosts), gpus)
         self.local = np.arange(len(self.host)) - np.repeat(np.cumsum(gpus) - gpus, gpus)
-        here_gpus, here_nics = gpus[self.host], nics[self.host]
-        self.endpoint = (np.cumsum(nics) - nics)[self.host] + self.local * here_nics // here_gpus
         vnics = topology.vpc.vnics if topology.vpc else 1
-        self.vnic = self.host * vnics + self.local * vnics // here_gpus
-        nic = self.local * here_nics // here_gpus
-        self.own_nics = _own(self.local, here_gpus, here_nics)
-        self.own_vnics = _own(self.local, here_gpus, np.full(len(self.host), vnics))
+        self.vnic = self.host * vnics + self.local * vnics // gpus[self.host]
+        self.own_vnics = np.maximum((self.local + 1) * vnics // gpus[self.host]
+                                    - self.local * vnics // gpus[self.host], 1)
+        devices = Devices(*map(np.concatenate, zip(*(
+            place for group in topology.hosts
+            for place in [place_devices(group)] * group.count), strict=True)))
+        self.endpoint = _number(nics, self.host, devices.nic)
+        self.own_nics = devices.own_nics
         nodes = np.array([group.numa_nodes for group in groups])
-        self.memory = _spread(nodes, self.host, nic, here_nics)
+        self.memory = _number(nodes, self.host, devices.nic_node)
+        self.gpu_node = _number(nodes, self.host, devices.gpu_node)
         switches = np.array([group.pcie_switches or 1 for group in groups])
-        self.gpu_switch = _spread(switches, self.host, self.local, here_gpus)
-        self.nic_switch = _spread(switches, self.host, nic, here_nics)
+        self.gpu_switch = _number(switches, self.host, devices.gpu_switch)
+        self.nic_switch = _number(switches, self.host, devices.nic_switch)
+        crossing_s = np.array([group.numa_link.latency for group in groups])[self.host]
+        self.nic_latency_s = (np.array([g.pcie_link.latency for g in groups])[self.host]
+                              + crossing_s * (self.gpu_node != self.memory))
         self.flops = np.repeat([_flops(topology, group) for group in groups], gpus)
         self.fabric = build_fabric(topology)
         self.peer_access = np.array([group.peer_access for group in groups])
@@ -137,6 +146,12 @@ class Cluster:
         self._add("memory", np.repeat([group.memory / 8 for group in groups],
                                       [group.numa_nodes for group in groups]),
                   partial(self._part_name, "memory{}", nodes))
+        if any(group.affinity for group in groups):
+            joins = np.repeat([group.numa_link.rate / 8 if group.affinity else _NO_LIMIT
+                               for group in groups], [group.numa_nodes for group in groups])
+            for way in ("out", "in"):
+                self._add(f"numa_link_{way}", joins,
+                          partial(self._part_name, f"NUMA link{{}} {way}", nodes))
         self._add("cores", self.cores.copy(), partial(self._cap_of_host, "stack", "cores", 1))
         if any(group.pcie_switches for group in groups):
             switches = [(host, switch) for host, group in enumerate(groups)
@@ -184,18 +199,9 @@ class Cluster:
         return capacity
 
 
-def _spread(parts: Ints, host: Ints, device: Ints, devices: Ints) -> Ints:
-    """Part that each device is on, of ``parts`` on each host; parts are numbered through all hosts.
-
-    ``device`` is a number within the host, of ``devices`` there.
-    """
-    first = np.cumsum(parts) - parts
-    return np.asarray(first[host] + device * parts[host] // devices)
-
-
-def _own(local: Ints, gpus: Ints, members: Ints) -> Ints:
-    """How many of a host's members fall to each GPU; one where several GPUs share it."""
-    return np.asarray(np.maximum((local + 1) * members // gpus - local * members // gpus, 1))
+def _number(parts: Ints, host: Ints, part: Ints) -> Ints:
+    """Number, through all hosts, of a part of each GPU's host; there are ``parts`` on each host."""
+    return np.asarray((np.cumsum(parts) - parts)[host] + part)
 
 
 def _flops(topology: Topology, group: HostGroup) -> float:

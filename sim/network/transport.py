@@ -231,6 +231,10 @@ class Transport:
             crosses = ~cluster.has_nvlink[host] & (staged | (up != down))
             rows.append((edge[crosses], cluster.blocks["switch_out"][up[crosses]], 1.0))
             rows.append((edge[crosses], cluster.blocks["switch_in"][down[crosses]], 1.0))
+        if "numa_link_out" in cluster.blocks:
+            here, there = cluster.gpu_node[src[edge]], cluster.gpu_node[dst[edge]]
+            self._between_nodes(edge[~cluster.has_nvlink[host]], here[~cluster.has_nvlink[host]],
+                                there[~cluster.has_nvlink[host]], rows)
         for has in (True, False):
             some = edge[cluster.has_nvlink[host] == has]
             kind = "nvlink" if has else "pcie"
@@ -250,8 +254,7 @@ class Transport:
         latency_s = np.zeros(len(alpha_s))
         np.add.at(latency_s, owner, share * self.links.whole.link_latency_s[link])
         alpha_s[edge] = (latency_s[edge] + self.stack.start_latency.value
-                         + cluster.pcie_latency_s[cluster.host[src[edge]]]
-                         + cluster.pcie_latency_s[cluster.host[dst[edge]]])
+                         + cluster.nic_latency_s[src[edge]] + cluster.nic_latency_s[dst[edge]])
 
     def add_host(self, edge: Ints, gpu: Ints, way: str, channel: Ints,
                  rows: list[tuple[Ints, Ints, ArrayLike]]) -> None:
@@ -269,6 +272,9 @@ class Transport:
                          self.stack.memory_per_byte.value))
         if "switch_out" in blocks:
             self._through_switches(edge, gpu, way, rows)
+        if "numa_link_out" in blocks:
+            nodes = cluster.gpu_node[gpu], cluster.memory[gpu]
+            self._between_nodes(edge, *(nodes if way == "out" else nodes[::-1]), rows)
         for kind, member, cost in ((f"vnic_{way}", vnic, self.cap_bytes),
                                    (f"host_{way}", host, self.cap_bytes),
                                    (f"packets_{way}", host, 1 / self.payload)):
@@ -288,6 +294,13 @@ class Transport:
         crosses = (ups != downs) | (self.stack.memory_per_byte.value > 0)
         rows.append((edge[crosses], blocks["switch_out"][ups[crosses]], 1.0))
         rows.append((edge[crosses], blocks["switch_in"][downs[crosses]], 1.0))
+
+    def _between_nodes(self, edge: Ints, here: Ints, there: Ints,
+                       rows: list[tuple[Ints, Ints, ArrayLike]]) -> None:
+        """Add the links between NUMA nodes of edges that go from one node to another."""
+        blocks, crosses = self.cluster.blocks, here != there
+        rows.append((edge[crosses], blocks["numa_link_out"][here[crosses]], 1.0))
+        rows.append((edge[crosses], blocks["numa_link_in"][there[crosses]], 1.0))
 
     def flows(self, edge: Ints, src: Ints, dst: Ints, channel: Ints) -> tuple[Ints, Flows]:
         """Flows of the edges numbered ``edge``: whose each is, and what switches hash of it."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from sim.schema.errors import Path, Problem, listing, show, unknown
 from sim.schema.fabric_checks import check_fabric
+from sim.schema.hosts import HostGroup
 from sim.schema.model import Topology
 from sim.schema.parameters import FrameworkSet, Kind, StackSet, resolve, shipped
 from sim.schema.scenario import Scenario, Workload
@@ -32,7 +33,8 @@ def check(topology: Topology) -> Iterator[Problem]:
         return
     too_large = list(check_resources(topology))
     yield from too_large
-    parts = (_names, _hosts, _mtu, _vpc, _sets, _workloads, _jobs, _scenarios, _faults, _expect)
+    parts = (_names, _hosts, _affinity, _mtu, _vpc, _sets, _workloads, _jobs, _scenarios, _faults,
+             _expect)
     found = [problem for part in parts for problem in part(topology)]
     if not too_large:
         found += check_fabric(topology)
@@ -75,6 +77,33 @@ def _hosts(topology: Topology) -> Iterator[Problem]:
                               path=(*path, position, "ports"), found=nic.ports,
                               allowed="a bond beside it, lacp-2+3, lacp-3+4 or dynamic; or none, "
                               "to say that one is enough")
+
+
+def _affinity(topology: Topology) -> Iterator[Problem]:
+    for index, group in enumerate(topology.hosts):
+        if group.affinity is not None:
+            for problem in _places(group):
+                yield problem.under("hosts", index, "affinity")
+
+
+def _places(group: HostGroup) -> Iterator[Problem]:
+    gpus, nics = group.gpus.count, len(group.nic_names)
+    devices = {"gpu": (gpus, "GPUs"), "nic": (nics, "NICs")}
+    parts = {"nodes": (group.numa_nodes, "numa_nodes"), "nics": (nics, "nics"),
+             "switches": (group.pcie_switches or 0, "pcie_switches")}
+    for key, places in group.affinity or ():
+        if places is None:
+            continue
+        (count, what), (most, told) = (found[word] for found, word in zip(
+            (devices, parts), key.split("_"), strict=True))
+        if len(places) != count:
+            yield Problem(f"{len(places)} places for {count} {what}", path=(key,),
+                          allowed=f"{count}, one for each")
+        for number, place in enumerate(places):
+            if place >= most:
+                yield Problem(f"{place} is none of {most} by {told}", path=(key, number),
+                              found=place, allowed=f"0 to {most - 1}" if most else
+                              f"{told} beside affinity")
 
 
 def _mtu(topology: Topology) -> Iterator[Problem]:

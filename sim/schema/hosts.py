@@ -66,6 +66,27 @@ class Nic(Model):
     or any other."""
 
 
+Places = Annotated[tuple[Annotated[int, Strict(), Field(ge=0, le=63)], ...],
+                   Field(min_length=1, max_length=64)]
+"""A place for each device, in the order of the file."""
+
+
+class Affinity(Model):
+    """Where the GPUs and NICs of a host sit; what is left out is spread evenly."""
+
+    gpu_nodes: Places | None = None
+    """NUMA node of each GPU."""
+    nic_nodes: Places | None = None
+    """NUMA node of each NIC."""
+    gpu_switches: Places | None = None
+    """PCIe switch of each GPU."""
+    nic_switches: Places | None = None
+    """PCIe switch of each NIC."""
+    gpu_nics: Places | None = None
+    """NIC that each GPU's traffic takes; where not given, the nearest, as NCCL chooses: behind the
+    GPU's switch, else on its node, else any."""
+
+
 class HostGroup(Model):
     """``count`` equal hosts, named ``<name>-0``, ``<name>-1`` ..."""
 
@@ -86,6 +107,12 @@ class HostGroup(Model):
     """CPU cores of each host."""
     numa_nodes: Annotated[Count, Field(le=64)] = 2
     """NUMA nodes of each host, over which GPUs and NICs are spread evenly."""
+    affinity: Affinity | None = None
+    """Where GPUs and NICs sit, and which take which; where not given, each GPU is on the NUMA node
+    of its NIC."""
+    numa_link: Link = Link.model_construct(rate=80e9, latency=0.1e-6)
+    """What joins a NUMA node to the others, each way: GPUs that affinity puts on another node than
+    their NIC pay it. The default is what NCCL takes for UPI between Skylakes (SKL_QPI_BW)."""
     memory: Rate = 1024e9
     """Memory bandwidth of one NUMA node, as data sheets have it; 128GB/s is six channels of
     DDR4-2666."""

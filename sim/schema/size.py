@@ -46,7 +46,8 @@ def check_resources(topology: Topology) -> Iterator[Problem]:
 def _host_resources(topology: Topology) -> int:
     """Ports in both directions, five ways of each GPU, and what VPC, cores and memory limit."""
     return sum(group.count * (2 * sum(group.nic_ports) + 5 * group.gpus.count + 5
-                              + group.numa_nodes + 2 * (group.pcie_switches or 0))
+                              + group.numa_nodes * (3 if group.affinity else 1)
+                              + 2 * (group.pcie_switches or 0))
                for group in topology.hosts)
 
 

@@ -20,7 +20,8 @@ FLOW = "one flow"
 STALLED = "fault"
 """No resource holds a flow back that crosses a link without capacity."""
 RESOURCES = {"nvlink": "NVLink", "pcie": "PCIe", "vnic": "vNIC cap", "host": "host cap",
-             "packets": "packet rate", "thread": "network thread", "cores": "stack cores"}
+             "packets": "packet rate", "thread": "network thread", "cores": "stack cores",
+             "numa_link": "NUMA link"}
 """What the user calls a block of resources; others go by their own names."""
 
 

@@ -181,8 +181,8 @@ class PacketCommunicator:
     def _connect(self, key: Key, there: Sequence[int], back: Sequence[int]) -> int:
         src, dst, channel = key[:3]
         cluster, stack = self.transport.cluster, self.transport.stack
-        delay_s = (stack.start_latency.value + cluster.pcie_latency_s[cluster.host[src]]
-                   + cluster.pcie_latency_s[cluster.host[dst]])
+        delay_s = (stack.start_latency.value + cluster.nic_latency_s[src]
+                   + cluster.nic_latency_s[dst])
         return self.fabric.world.add_connection(
             self.fabric.end(src, channel, self.transport.ceiling),
             self.fabric.end(dst, channel, np.inf), there, back, delay_s=delay_s,
