@@ -8,6 +8,7 @@
 local harp = Proto("harp", "HARP")
 
 local HEADER_BYTES = 44
+local JOINED_BYTES = 1024 -- of a datagram that brings several frames, at most
 local VERSION = 2
 local OFF_QUEUE = 1 -- flags of ACK
 local TYPES = {
@@ -189,21 +190,28 @@ local function summary(buffer, kind)
     return text
 end
 
-function harp.dissector(buffer, packet, root)
-    if buffer:len() < HEADER_BYTES then
-        return 0
+-- How many of these bytes are the first frame: DATA and ACK may be followed by others.
+local function first_frame(buffer, datagram_bytes)
+    local bytes = buffer:len()
+    local kind = bytes >= HEADER_BYTES and buffer(1, 1):uint()
+    if bytes < 2 * HEADER_BYTES or datagram_bytes > JOINED_BYTES or buffer(0, 1):uint() ~= VERSION
+        or (kind ~= 4 and kind ~= 5) then
+        return bytes
     end
+    local first = HEADER_BYTES + buffer(14, 2):le_uint()
+    return first + HEADER_BYTES <= bytes and first or bytes
+end
+
+-- Returns what the column of information says of it.
+local function dissect_frame(buffer, root)
     local version, kind = buffer(0, 1):uint(), buffer(1, 1):uint()
     local tree = root:add(harp, buffer())
-    packet.cols.protocol = "HARP"
     if version ~= VERSION and kind ~= 8 then
         -- Only what stays as it is in all versions.
         add(tree, buffer, { HEADER[1], HEADER[2], HEADER[5], HEADER[13] })
         tree:add_proto_expert_info(other_version)
-        packet.cols.info = "version " .. version
-        return buffer:len()
+        return "version " .. version
     end
-    packet.cols.info = summary(buffer, kind)
     add(tree, buffer, HEADER)
     local length = buffer(14, 2):le_uint()
     if length ~= buffer:len() - HEADER_BYTES then
@@ -218,6 +226,21 @@ function harp.dissector(buffer, packet, root)
             tree:add_proto_expert_info(bad_crc)
         end
     end
+    return summary(buffer, kind)
+end
+
+function harp.dissector(buffer, packet, root)
+    if buffer:len() < HEADER_BYTES then
+        return 0
+    end
+    packet.cols.protocol = "HARP"
+    local at, said = 0, {}
+    while buffer:len() - at >= HEADER_BYTES do
+        local bytes = first_frame(buffer(at):tvb(), buffer:len())
+        said[#said + 1] = dissect_frame(buffer(at, bytes):tvb(), root)
+        at = at + bytes
+    end
+    packet.cols.info = table.concat(said, "; ")
     return buffer:len()
 end
 

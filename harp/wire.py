@@ -36,6 +36,7 @@ from scapy.packet import Packet, Raw, bind_bottom_up, bind_layers
 from harp.wire_sums import crc32c, header_tag
 
 HEADER_BYTES = 44
+JOINED_BYTES = 1024  # of a datagram that brings several frames, at most
 TAGGED_BYTES = 36
 ADDRESS_BYTES = 18  # of each address in ACCEPT
 VERSION = 2
@@ -82,7 +83,7 @@ class Harp(Packet):
         return header + payload
 
     def extract_padding(self, rest: bytes) -> tuple[bytes, bytes]:
-        """Payload is ``length`` bytes; what follows is not HARP's."""
+        """Payload is ``length`` bytes; what follows is no part of this frame (see ``frames``)."""
         return rest[:self.length], rest[self.length:]
 
     def guess_payload_class(self, payload: bytes) -> type[Packet]:  # noqa: ARG002  (as in scapy)
@@ -175,6 +176,20 @@ class Versions(Body):
 
 BODIES: dict[int, type[Packet]] = {1: Parameters, 2: Cookie, 3: Parameters, 5: Ack, 7: Close,
                                    8: Versions}
+
+
+def frames(datagram: bytes) -> list[bytes]:
+    """Cut what one UDP datagram brings into frames: DATA and ACK may follow one another."""
+    found, rest = [], datagram
+    while len(rest) >= 2 * HEADER_BYTES and len(datagram) <= JOINED_BYTES and (
+            rest[0] == VERSION and TYPES.get(rest[1]) in ("DATA", "ACK")):
+        end = HEADER_BYTES + int.from_bytes(rest[14:16], "little")
+        if end + HEADER_BYTES > len(rest):
+            break
+        found.append(rest[:end])
+        rest = rest[end:]
+    return [*found, rest]
+
 
 def seal(frame: Packet, key: bytes, lap: int = 0) -> bytes:
     """The bytes of ``frame``, a :class:`Harp` with its payload, with CRC and tag by ``key``.

@@ -21,7 +21,7 @@ def program(tmp_path_factory):
     return build_peer(tmp_path_factory)
 
 
-@pytest.mark.parametrize("how", ["send", "frames"])
+@pytest.mark.parametrize("how", ["send", "frames", "lengthened"])
 @pytest.mark.parametrize("family", [4, 6])
 def test_datagrams_both_ways(program, family, how):
     with veth_pair() as (a, b), Peer(program, a, own(a, family)) as x, \

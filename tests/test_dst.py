@@ -44,6 +44,7 @@ ENGINE_BUGS = {
     "RETURN_LEAK": "not all frames that the application gives back are free again",
     "LEFT_BEHIND": "what came before the other end was done cannot be received after it",
     "NOT_RECLAIMED": "a closed connection keeps its frames",
+    "SHARED_LENT": "a frame is lent once for each of the frames that came in it",
     "RUN_CUT": "a connection that goes hides those behind it in the table",
 }
 

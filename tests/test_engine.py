@@ -144,5 +144,9 @@ def test_a_rail_whose_ring_stays_full_holds_up_no_connection(tmp_path: Path) -> 
     run(program(tmp_path, "stuck_rail"))
 
 
+def test_an_answer_and_its_acknowledgement_leave_in_one_datagram(tmp_path: Path) -> None:
+    run(program(tmp_path, "joined"))
+
+
 def test_a_path_finds_the_best_udp_port_where_cards_have_many_queues(tmp_path: Path) -> None:
     run(program(tmp_path, "steer"))

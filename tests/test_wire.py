@@ -188,6 +188,26 @@ def test_what_c_writes_scapy_dissects(frame, key, lap):
         assert seen[Raw].load == body
 
 
+@patient
+@given(st.lists(st.tuples(frames(), KEYS), min_size=1, max_size=8))
+def test_frames_of_one_datagram_are_told_apart(several):
+    """DATA and ACK may follow one another, all together in 1,024 bytes; other types come alone."""
+    each = [sealed(frame, key) for frame, key in several]
+    datagram = b"".join(each)
+    kinds = [fields["type"] for (fields, _) in (frame for frame, _ in several)]
+    found, at = [], 0
+    while at < len(datagram):
+        bytes_n = lib.harp_wire_first_frame(datagram[at:], len(datagram) - at)
+        found.append(datagram[at:at + bytes_n])
+        at += bytes_n
+    if len(datagram) <= 1024:
+        assert found == harp.wire.frames(datagram)
+        if all(kind in (4, 5) for kind in kinds[:-1]):
+            assert found == each
+    else:
+        assert harp.wire.frames(datagram) == [datagram]
+
+
 CODECS = {
     "parameters": (parameters(), Parameters),
     "ack": (acks(), Ack),

@@ -111,3 +111,20 @@ def test_tshark_tells_of_a_wrong_queue(tmp_path):
     plain, flagged = done.stdout.strip().splitlines()
     assert "wrong queue" in flagged
     assert "wrong queue" not in plain
+
+
+def test_tshark_reads_all_frames_of_a_datagram(tmp_path):
+    frames = [(CORPUS / name).read_bytes() for name in ("ack-odd", "data-eager", "ack-odd")]
+    capture = tmp_path / "joined.pcap"
+    wrpcap(str(capture), [Ether() / IP(src="10.0.0.1", dst="10.0.0.2")
+                          / UDP(sport=4791, dport=4791) / b"".join(frames)])
+    done = subprocess.run(
+        [str(TSHARK), "-X", f"lua_script:{ROOT / 'harp' / 'wire.lua'}", "-d",
+         "udp.port==4791,harp", "-r", str(capture), "-T", "fields", "-e", "harp.type",
+         "-e", "harp.crc_holds", "-e", "_ws.col.Info"],
+        capture_output=True, text=True, check=True, timeout=60,
+        env=os.environ | {"HOME": str(tmp_path)})
+    types, holds, info = done.stdout.strip().split("\t")
+    assert types == "5,4,5"
+    assert holds.replace("True", "1") == "1,1,1"
+    assert info.count("ACK") == 2

@@ -34,7 +34,7 @@ static void answer_arrival(struct harp_engine *engine, uint8_t port,
     int hop = to->ops->hop(to, arrival->from, arrival->local, why);
     if (hop < 0)
         return;
-    harp_engine_write_control(engine, to, hop, key, frame);
+    harp_engine_write_control(engine, port, hop, key, frame);
     to->ops->flush(to, engine->now_ns);
     to->ops->unhop(to, hop);
 }

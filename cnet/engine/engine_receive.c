@@ -44,7 +44,11 @@ static bool lend_arrival(struct harp_engine *engine, struct harp_connection *con
 {
     const uint8_t *bytes = arrival->bytes + HARP_HEADER_BYTES;
     uint32_t frame = arrival->frame;
-    if (frame != HARP_NO_FRAME && !arrival->more) {
+    bool whole = !arrival->more && !arrival->shared;
+#ifdef HARP_BUG_SHARED_LENT
+    whole = !arrival->more;
+#endif
+    if (frame != HARP_NO_FRAME && whole) {
         if (!harp_open_payload(arrival->bytes, bytes, header->length))
             return false;
         arrival->kept = true;
@@ -175,43 +179,80 @@ static void count_bad(struct harp_engine *engine, enum harp_wire_error error)
     harp_count(error == HARP_WIRE_SHORT ? &counters->bad_short : &counters->bad_header, 1);
 }
 
+/* Frames of one connection in a row, so far. */
+struct group {
+    struct harp_connection *connection;
+    size_t n;
+    uint16_t which[GROUP];
+};
+
+static void end_group(struct harp_engine *engine, uint8_t port, struct group *group)
+{
+    if (group->n)
+        take_group(engine, port, group->connection, group->which, group->n);
+    group->n = 0;
+}
+
+static void sort_frame(struct harp_engine *engine, uint8_t port, struct group *group, size_t i)
+{
+    struct harp_arrival *arrival = &engine->arrivals[i];
+    struct harp_header *header = &engine->headers[i];
+    enum harp_wire_error error =
+        arrival->length < HARP_HEADER_BYTES
+            ? HARP_WIRE_SHORT
+            : harp_header_decode(arrival->bytes, harp_arrival_bytes(arrival), header);
+    if (arrival->shared && !harp_header_joins(header))
+        error = HARP_WIRE_TYPE;
+    if (error == HARP_WIRE_VERSION || (error == HARP_WIRE_OK && is_hello(header->type))) {
+        harp_engine_take_hello(engine, port, arrival, header, join_parts(engine, arrival));
+        return;
+    }
+    if (error != HARP_WIRE_OK) {
+        count_bad(engine, error);
+        return;
+    }
+    struct harp_connection *connection =
+        group->n && engine->headers[group->which[0]].connection == header->connection
+            ? group->connection
+            : harp_table_find(&engine->table, header->connection);
+    if (!connection || !connection->keyed) {
+        harp_count(&engine->stats.stats->engine.strangers, 1);
+        return;
+    }
+    if (connection != group->connection || group->n == GROUP)
+        end_group(engine, port, group);
+    group->connection = connection;
+    group->which[group->n++] = (uint16_t)i;
+}
+
+/* Several frames in one datagram. Each is done before the arrival becomes the next one. */
+static void take_joined(struct harp_engine *engine, uint8_t port, struct group *group, size_t i)
+{
+    struct harp_arrival *arrival = &engine->arrivals[i];
+    const struct harp_arrival whole = *arrival;
+    arrival->shared = true;
+    for (uint32_t left = arrival->length; left;) {
+        arrival->length = (uint32_t)harp_wire_first_frame(arrival->bytes, left);
+        sort_frame(engine, port, group, i);
+        end_group(engine, port, group);
+        left -= arrival->length;
+        arrival->bytes += arrival->length;
+    }
+    *arrival = whole; /* as the port gave it, who gets it back */
+}
+
 static void take_all(struct harp_engine *engine, uint8_t port, size_t count)
 {
-    struct harp_connection *group = NULL;
-    uint16_t which[GROUP];
-    size_t n = 0;
+    struct group group = {.n = 0};
     for (size_t i = 0; i < count; i += 1u + engine->arrivals[i].more) {
-        struct harp_arrival *arrival = &engine->arrivals[i];
-        struct harp_header *header = &engine->headers[i];
-        enum harp_wire_error error =
-            arrival->length < HARP_HEADER_BYTES
-                ? HARP_WIRE_SHORT
-                : harp_header_decode(arrival->bytes, harp_arrival_bytes(arrival), header);
-        if (error == HARP_WIRE_VERSION || (error == HARP_WIRE_OK && is_hello(header->type))) {
-            harp_engine_take_hello(engine, port, arrival, header, join_parts(engine, arrival));
-            continue;
-        }
-        if (error != HARP_WIRE_OK) {
-            count_bad(engine, error);
-            continue;
-        }
-        struct harp_connection *connection =
-            group && n && engine->headers[which[0]].connection == header->connection
-                ? group
-                : harp_table_find(&engine->table, header->connection);
-        if (!connection || !connection->keyed) {
-            harp_count(&engine->stats.stats->engine.strangers, 1);
-            continue;
-        }
-        if (n && (connection != group || n == GROUP)) {
-            take_group(engine, port, group, which, n);
-            n = 0;
-        }
-        group = connection;
-        which[n++] = (uint16_t)i;
+        const struct harp_arrival *arrival = &engine->arrivals[i];
+        if (!arrival->more &&
+            harp_wire_first_frame(arrival->bytes, arrival->length) < arrival->length)
+            take_joined(engine, port, &group, i);
+        else
+            sort_frame(engine, port, &group, i);
     }
-    if (n)
-        take_group(engine, port, group, which, n);
+    end_group(engine, port, &group);
 }
 
 void harp_engine_take(struct harp_engine *engine, uint8_t port)

@@ -67,10 +67,26 @@ static bool send_draft(struct harp_engine *engine, struct harp_port *port, int h
     return true;
 }
 
-/* Write header and payload into a slot; the CRC is made on the way, the tag comes later. */
-static uint8_t *write_slot(struct harp_port *port, int hop, const struct harp_frame *frame)
+/* Memory for a frame: a datagram of its own, or more of the last one where a small frame follows
+ * another of the same way, as an ACK does an answer: what costs is the packet. */
+static uint8_t *take_slot(struct harp_engine *engine, uint8_t port, int hop,
+                          const struct harp_header *header)
 {
-    uint8_t *slot = port->ops->slot(port, hop, HARP_HEADER_BYTES + (uint32_t)frame->header.length);
+    const struct harp_port_ops *ops = engine->ports[port]->ops;
+    uint32_t bytes = HARP_HEADER_BYTES + (uint32_t)header->length;
+    bool joinable = harp_header_joins(header);
+    uint8_t *slot = NULL;
+    if (joinable && engine->joinable[port] && ops->lengthen)
+        slot = ops->lengthen(engine->ports[port], hop, bytes, HARP_JOINED_BYTES);
+    engine->joinable[port] = joinable;
+    return slot ? slot : ops->slot(engine->ports[port], hop, bytes);
+}
+
+/* Write header and payload into a slot; the CRC is made on the way, the tag comes later. */
+static uint8_t *write_slot(struct harp_engine *engine, uint8_t port, int hop,
+                           const struct harp_frame *frame)
+{
+    uint8_t *slot = take_slot(engine, port, hop, &frame->header);
     if (!slot)
         return NULL;
     struct harp_header fields = frame->header;
@@ -81,18 +97,17 @@ static uint8_t *write_slot(struct harp_port *port, int hop, const struct harp_fr
     } else {
         const uint8_t *from = fields.type == HARP_DATA ? frame->payload : frame->body;
         uint32_t (*copy)(uint8_t *, const uint8_t *, size_t) =
-            port->far ? harp_crc32c_copy_far : harp_crc32c_copy;
+            engine->ports[port]->far ? harp_crc32c_copy_far : harp_crc32c_copy;
         fields.crc = fields.length ? copy(payload, from, fields.length) : 0;
     }
     harp_header_encode(&fields, slot);
     return slot;
 }
 
-void harp_engine_write_control(struct harp_engine *engine, struct harp_port *port, int hop,
+void harp_engine_write_control(struct harp_engine *engine, uint8_t port, int hop,
                                const struct harp_key *key, const struct harp_frame *frame)
 {
-    (void)engine;
-    uint8_t *slot = write_slot(port, hop, frame);
+    uint8_t *slot = write_slot(engine, port, hop, frame);
     if (slot)
         harp_seal_tags(key, &slot, &frame->lap, 1);
 }
@@ -105,11 +120,11 @@ static void write_frame(struct harp_engine *engine, struct harp_connection *conn
         return;
     struct harp_port *port = engine->ports[hop->port];
     if (frame->header.type == HARP_FIRST) {
-        harp_engine_write_control(engine, port, hop->hop, &connection->hello, frame);
+        harp_engine_write_control(engine, hop->port, hop->hop, &connection->hello, frame);
         return;
     }
     if (frame->header.type == HARP_ACCEPT) {
-        harp_engine_write_control(engine, port, hop->hop, &connection->accept, frame);
+        harp_engine_write_control(engine, hop->port, hop->hop, &connection->accept, frame);
         return;
     }
     assert(connection->keyed);
@@ -118,7 +133,7 @@ static void write_frame(struct harp_engine *engine, struct harp_connection *conn
     if (whole && connection->drafts && port->ops->send_frame &&
         send_draft(engine, port, hop->hop, frame))
         return;
-    uint8_t *slot = write_slot(port, hop->hop, frame);
+    uint8_t *slot = write_slot(engine, hop->port, hop->hop, frame);
     if (!slot)
         return;
     wait_for_tag(engine, slot, frame->lap);

@@ -212,7 +212,8 @@ struct harp_engine {
     struct harp_header headers[2 * HARP_BATCH];
     struct harp_frame out[HARP_BATCH];
     struct harp_tagged tagged;
-    uint8_t scratch[1 << 16]; /* a control frame's body in parts */
+    bool joinable[HARP_PORTS_MAX]; /* further frames may follow in the port's last datagram */
+    uint8_t scratch[1 << 16];      /* a control frame's body in parts */
 };
 
 /* engine_token.c */
@@ -265,7 +266,7 @@ enum harp_sending {
 };
 enum harp_sending harp_engine_send(struct harp_engine *engine, struct harp_connection *connection,
                                    uint32_t *frames);
-void harp_engine_write_control(struct harp_engine *engine, struct harp_port *port, int hop,
+void harp_engine_write_control(struct harp_engine *engine, uint8_t port, int hop,
                                const struct harp_key *key, const struct harp_frame *frame);
 
 /* connection.c: NULL without memory. `config` is of the session to be. */

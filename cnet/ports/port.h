@@ -54,7 +54,8 @@ struct harp_arrival {
     uint8_t more;                    /* parts that follow */
     bool marked;                     /* by a switch that is congested (ECN) */
     bool stray;                      /* it did not come to the queue that the port owns */
-    bool kept; /* set by the engine: the frame is LENT now, and release passes over it */
+    bool kept;   /* set by the engine: the frame is LENT now, and release passes over it */
+    bool shared; /* set by the engine: several of HARP's frames lie in it */
 };
 
 /* What a port learns besides datagrams. Anybody can write ICMP, but only who saw a datagram of ours
@@ -130,6 +131,12 @@ struct harp_port_ops {
      * leaves and not before. Equal sizes to one hop in a row are cheapest. NULL if there is no room
      * until then. Aligned to 4; where it can be, so that the payload behind the header is to 64. */
     uint8_t *(*slot)(struct harp_port *port, int hop, uint32_t bytes);
+
+    /* Memory for `bytes` more right behind the last slot, whose datagram becomes that much longer.
+     * NULL if it would then have more than `most`, if it goes to another address than this hop, if
+     * it is not the last datagram or has left, or if what follows would not be aligned to 4. NULL
+     * for ports that send no datagram sooner for this. */
+    uint8_t *(*lengthen)(struct harp_port *port, int hop, uint32_t bytes, uint32_t most);
 
     /* Send a datagram that lies in a frame of the engine's pool, which is SENDING or LEAVING
      * already: `bytes` from `offset` on; the port's headers are written before it. At completion

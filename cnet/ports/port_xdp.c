@@ -213,6 +213,7 @@ static const struct harp_port_ops xdp_ops = {
     .release = harp_xdp_release,
     .room = harp_xdp_room,
     .slot = harp_xdp_slot,
+    .lengthen = harp_xdp_lengthen,
     .send_frame = harp_xdp_send_frame,
     .flush = harp_xdp_flush,
     .tend = xdp_tend,

@@ -126,6 +126,7 @@ void harp_xdp_refill(struct harp_xdp *xdp);
 int harp_xdp_send_open(struct harp_xdp *xdp, uint32_t frames);
 size_t harp_xdp_room(struct harp_port *port, int hop);
 uint8_t *harp_xdp_slot(struct harp_port *port, int hop, uint32_t bytes);
+uint8_t *harp_xdp_lengthen(struct harp_port *port, int hop, uint32_t bytes, uint32_t most);
 bool harp_xdp_send_frame(struct harp_port *port, int hop, uint32_t frame, uint32_t offset,
                          uint32_t bytes);
 void harp_xdp_flush(struct harp_port *port, uint64_t now_ns);

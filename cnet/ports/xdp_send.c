@@ -183,6 +183,28 @@ uint8_t *harp_xdp_slot(struct harp_port *port, int hop, uint32_t bytes)
     return harp_frame_at(xdp->frames, xdp->slots[slot]) + XDP_SLOT_OFFSET;
 }
 
+/* Hops of several connections may lead to one address. */
+static bool is_same_way(const struct harp_xdp_hop *a, const struct harp_xdp_hop *b)
+{
+    return a == b || (a->local == b->local && a->traffic_class == b->traffic_class &&
+                      harp_address_same(&a->to, &b->to));
+}
+
+uint8_t *harp_xdp_lengthen(struct harp_port *port, int hop, uint32_t bytes, uint32_t most)
+{
+    struct harp_xdp *xdp = harp_xdp_of(port);
+    if (xdp->pending_n == 0)
+        return NULL;
+    struct harp_xdp_pending *last = &xdp->pending[xdp->pending_n - 1];
+    most = most < port->payload_max ? most : port->payload_max;
+    if (xdp->holds[last->frame] == XDP_SENT || last->bytes % 4 != 0 || last->bytes + bytes > most ||
+        last->offset + last->bytes + bytes > xdp->frames->frame_bytes ||
+        !is_same_way(&xdp->hops[last->hop], &xdp->hops[hop]))
+        return NULL;
+    last->bytes += bytes;
+    return harp_frame_at(xdp->frames, last->frame) + last->offset + last->bytes - bytes;
+}
+
 bool harp_xdp_send_frame(struct harp_port *port, int hop, uint32_t frame, uint32_t offset,
                          uint32_t bytes)
 {

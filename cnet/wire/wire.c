@@ -1,7 +1,6 @@
 #include "wire/wire.h"
 
 #include <assert.h>
-#include <stdbool.h>
 #include <stdio.h>
 
 #include "base/bytes.h"
@@ -66,6 +65,25 @@ enum harp_wire_error harp_header_check(const struct harp_header *header)
 uint64_t harp_wire_connection(const uint8_t *beginning)
 {
     return harp_load64(beginning + 4);
+}
+
+static bool joins(uint8_t version, uint8_t type)
+{
+    return version == HARP_VERSION && (type == HARP_DATA || type == HARP_ACK);
+}
+
+bool harp_header_joins(const struct harp_header *header)
+{
+    return joins(header->version, header->type);
+}
+
+size_t harp_wire_first_frame(const uint8_t *datagram, size_t bytes)
+{
+    if (bytes < 2 * HARP_HEADER_BYTES || bytes > HARP_JOINED_BYTES ||
+        !joins(datagram[0], datagram[1]))
+        return bytes;
+    size_t first = HARP_HEADER_BYTES + (size_t)harp_load16(datagram + 14);
+    return first + HARP_HEADER_BYTES <= bytes ? first : bytes;
 }
 
 void harp_header_encode(const struct harp_header *header, uint8_t *bytes)

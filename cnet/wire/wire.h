@@ -13,6 +13,7 @@
 #ifndef HARP_WIRE_H
 #define HARP_WIRE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,6 +24,8 @@
 #define HARP_MESSAGE_MAX (UINT32_C(1) << 30)
 #define HARP_SACK_BITS 1024
 #define HARP_LAP_MAX 0xffffffu /* a packet's number has 56 bits, of which its header holds 32 */
+
+#define HARP_JOINED_BYTES 1024 /* of a datagram that brings several frames, at most */
 
 #define HARP_FRAGMENTS_MAX 64 /* of a chunk; `flags` of DATA, 0 where it is whole */
 #define HARP_ACK_OFF_QUEUE 1  /* flags of ACK: the path's frames arrive on a wrong queue */
@@ -77,6 +80,12 @@ enum harp_wire_error harp_header_check(const struct harp_header *header);
 /* Write bytes 0 to 35. The tag's 8 bytes stay as they are. The header must pass
  * harp_header_check. */
 void harp_header_encode(const struct harp_header *header, uint8_t *bytes);
+
+/* Whether such a frame may share a datagram with others: DATA and ACK may. */
+bool harp_header_joins(const struct harp_header *header);
+
+/* How many of a datagram's bytes are its first frame: all, unless others follow. */
+size_t harp_wire_first_frame(const uint8_t *datagram, size_t bytes);
 
 /* Read the header of a frame that has `frame_bytes` bytes, payload included. On HARP_WIRE_VERSION
  * `version`, `type` and `connection` are read and the rest is zero; on other errors nothing in

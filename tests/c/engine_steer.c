@@ -105,12 +105,7 @@ static void send_one(struct harp_connection *from, struct harp_connection *to)
 static void connect_and_settle(void)
 {
     struct harp_connection *from, *to;
-    CHECK(harp_connect(world_engines[0], &handle, &settings, &from, world_why) == 0, "%s",
-          world_why);
-    CHECK(world_next(from).type == HARP_COMPLETION_CONNECTED, "not connected");
-    while (!(to = harp_accept(listening)))
-        world_turn(WORLD_STEP_NS);
-    CHECK(world_next(to).type == HARP_COMPLETION_CONNECTED, "not accepted");
+    world_connect(listening, &handle, &settings, &from, &to);
     for (int i = 0; i < 600; i++) {
         send_one(from, to);
         send_one(to, from);

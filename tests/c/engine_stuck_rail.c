@@ -53,12 +53,7 @@ static void connect_over_two_rails(void)
     world_open(1);
     CHECK(harp_listen(world_engines[1], &settings, &listening, &handle, world_why) == 0, "%s",
           world_why);
-    CHECK(harp_connect(world_engines[0], &handle, &settings, &from, world_why) == 0, "%s",
-          world_why);
-    CHECK(world_next(from).type == HARP_COMPLETION_CONNECTED, "not connected");
-    while (!(to = harp_accept(listening)))
-        world_turn(WORLD_STEP_NS);
-    CHECK(world_next(to).type == HARP_COMPLETION_CONNECTED, "not accepted");
+    world_connect(listening, &handle, &settings, &from, &to);
 }
 
 /* Each way at once; all must come, though nobody says when. */

@@ -92,4 +92,16 @@ static inline struct harp_completion world_next(struct harp_connection *connecti
     return done;
 }
 
+/* Connect to what the listening engine listens with, and accept there. */
+static inline void world_connect(struct harp_listening *listening, const struct harp_handle *handle,
+                                 const struct harp_connection_config *settings,
+                                 struct harp_connection **from, struct harp_connection **to)
+{
+    CHECK(harp_connect(world_engines[0], handle, settings, from, world_why) == 0, "%s", world_why);
+    CHECK(world_next(*from).type == HARP_COMPLETION_CONNECTED, "not connected");
+    while (!(*to = harp_accept(listening)))
+        world_turn(WORLD_STEP_NS);
+    CHECK(world_next(*to).type == HARP_COMPLETION_CONNECTED, "not accepted");
+}
+
 #endif

@@ -7,6 +7,7 @@
  *     local                         -> local NUMBER ADDRESS     one more of its own
  *     send HOP COUNT BYTES          -> sent COUNT        datagrams that carry a pattern
  *     frames HOP COUNT BYTES        -> sent COUNT        the same from frames of the pool
+ *     lengthened HOP COUNT BYTES    -> sent COUNT        the same, each begun with 8 bytes
  *     receive COUNT MS              -> received COUNT strays N marked N parts N kept N from ...
  *     turns COUNT MS                -> received COUNT calls N    so many receives and nothing else,
  *                                      at a time that stands still MS after the last arrival
@@ -173,12 +174,26 @@ static void turns(uint32_t count, uint32_t ms)
     printf("received %u calls %lu\n", got, port->counters.receive_calls - calls);
 }
 
+enum how { BY_SLOT, BY_FRAME, LENGTHENED };
+
+/* A datagram of 8 bytes that becomes longer. */
+static uint8_t *lengthened_slot(int hop, uint32_t bytes)
+{
+    uint8_t *to = port->ops->slot(port, hop, 8);
+    if (to)
+        assert(!port->ops->lengthen(port, hop, bytes - 8, bytes - 1));
+    if (to && bytes > 8)
+        assert(port->ops->lengthen(port, hop, bytes - 8, bytes) == to + 8);
+    return to;
+}
+
 /* Returns whether one was given to the port. */
-static bool send_one(int hop, uint32_t bytes, bool from_pool)
+static bool send_one(int hop, uint32_t bytes, enum how how)
 {
     uint32_t frame;
-    if (!from_pool) {
-        uint8_t *to = port->ops->slot(port, hop, bytes);
+    if (how != BY_FRAME) {
+        uint8_t *to =
+            how == LENGTHENED ? lengthened_slot(hop, bytes) : port->ops->slot(port, hop, bytes);
         if (to)
             write_pattern(to, bytes);
         return to;
@@ -196,13 +211,13 @@ static bool send_one(int hop, uint32_t bytes, bool from_pool)
     return sent;
 }
 
-static void send_all(int hop, uint32_t count, uint32_t bytes, bool from_pool)
+static void send_all(int hop, uint32_t count, uint32_t bytes, enum how how)
 {
     uint64_t end_ns = now_ns() + 5000000000u;
     uint32_t sent = 0;
     while (sent < count && now_ns() < end_ns) {
         uint32_t batch = 0;
-        while (batch < HARP_BATCH && sent < count && send_one(hop, bytes, from_pool))
+        while (batch < HARP_BATCH && sent < count && send_one(hop, bytes, how))
             batch++, sent++;
         port->ops->flush(port, now_ns());
         port->ops->tend(port, now_ns());
@@ -295,9 +310,11 @@ static bool obey(char *line)
         else
             printf("hop %d payload %u\n", hop, port->ops->hop_payload_max(port, hop));
     } else if (sscanf(line, "send %d %u %u", &hop, &a, &b) == 3) {
-        send_all(hop, a, b, false);
+        send_all(hop, a, b, BY_SLOT);
     } else if (sscanf(line, "frames %d %u %u", &hop, &a, &b) == 3) {
-        send_all(hop, a, b, true);
+        send_all(hop, a, b, BY_FRAME);
+    } else if (sscanf(line, "lengthened %d %u %u", &hop, &a, &b) == 3) {
+        send_all(hop, a, b, LENGTHENED);
     } else if (sscanf(line, "payload %d", &hop) == 1) {
         printf("payload %u\n", port->ops->hop_payload_max(port, hop));
     } else if (sscanf(line, "unhop %d", &hop) == 1) {

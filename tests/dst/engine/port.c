@@ -106,6 +106,11 @@ static void top_up(struct dst_port *port)
 
 /* In ---------------------------------------------------------------------------------------- */
 
+static bool brings_one_frame(const struct dst_flight *flight)
+{
+    return harp_wire_first_frame(flight->bytes, flight->bytes_n) == flight->bytes_n;
+}
+
 void dst_port_arrive(struct dst_port *port, struct dst_flight *flight)
 {
     if (port->queue_n >= port->card.queue) {
@@ -165,7 +170,7 @@ static size_t arrive(struct dst_port *port, struct dst_flight *flight,
     size_t n = 1;
     if (port->card.pool && !arrive_in_frame(port, &arrivals[0]))
         n = 0;
-    else if (!port->card.pool && flight->bytes_n > HARP_HEADER_BYTES &&
+    else if (!port->card.pool && flight->bytes_n > HARP_HEADER_BYTES && brings_one_frame(flight) &&
              virtual_chance(&port->side->random, port->card.parts))
         n = split(port, arrivals);
     port->burst[port->burst_n++] = flight;
@@ -184,9 +189,11 @@ static size_t port_receive(struct harp_port *harp, uint64_t now_ns, struct harp_
     port->forged = false;
     while (taken < port->queue_n && n + 2 <= room && !port->forged) {
         struct dst_flight *flight = port->queue[taken];
-        if (flight->forged && n)
+        /* Of several frames in a spoilt datagram the others hold, and may change something. */
+        bool forged = flight->forged && brings_one_frame(flight);
+        if (forged && n)
             break;
-        if (flight->forged) {
+        if (forged) {
             port->forged = true;
             port->state = dst_side_state(port->side);
         } else {
@@ -244,7 +251,19 @@ static struct busy *write(struct dst_port *port, int hop, uint32_t bytes)
 static uint8_t *port_slot(struct harp_port *harp, int hop, uint32_t bytes)
 {
     struct busy *busy = write((struct dst_port *)harp, hop, bytes);
-    return busy ? busy->slot = malloc(bytes) : NULL;
+    return busy ? busy->slot = malloc(bytes > HARP_JOINED_BYTES ? bytes : HARP_JOINED_BYTES) : NULL;
+}
+
+static uint8_t *port_lengthen(struct harp_port *harp, int hop, uint32_t bytes, uint32_t most)
+{
+    struct dst_port *port = (struct dst_port *)harp;
+    struct busy *last = port->written_n ? &port->written[port->written_n - 1] : NULL;
+    most = (uint32_t)harp_min(most, harp->payload_max);
+    if (!last || !last->slot || last->path != port->hops[hop].path || last->bytes % 4 ||
+        last->bytes + bytes > most)
+        return NULL;
+    last->bytes += bytes;
+    return last->slot + last->bytes - bytes;
 }
 
 static bool port_send_frame(struct harp_port *harp, int hop, uint32_t frame, uint32_t offset,
@@ -405,6 +424,7 @@ static const struct harp_port_ops with_frames = {
     .release = port_release,
     .room = port_room,
     .slot = port_slot,
+    .lengthen = port_lengthen,
     .send_frame = port_send_frame,
     .flush = port_flush,
     .tend = port_tend,
