@@ -1,9 +1,13 @@
 """Command line: ``python -m sim.validate published`` compares with what others measured.
 
-Every case of ``sim/validation/cases`` and every published row of ``topologies/`` is simulated with
-the shipped parameters, and again with draws of all that is known within bounds. Rows to which
-kernel-tcp is fitted are predicted by the fit to all other sources. Status 1 where a row is off by
-more than a quarter and its case does not say why. docs/validation.md is the answer of this version.
+``python -m sim.validate fidelities`` compares fidelity flow with fidelity packet
+(`sim.validation.fidelities`; docs/fidelities.md).
+
+Of what was published, every case of ``sim/validation/cases`` and every row of ``topologies/`` is
+simulated with the shipped parameters, and again with draws of all that is known within bounds. Rows
+to which kernel-tcp is fitted are predicted by the fit to all other sources. Status 1 where a row is
+off by more than a quarter and its case does not say why. docs/validation.md is the answer of this
+version.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from sim.command import plain_command
 
 
 @plain_command
-@click.argument("what", type=click.Choice(["published"]))
+@click.argument("what", type=click.Choice(["published", "fidelities"]))
 @click.option("--case", "only", multiple=True, metavar="NAME",
               help="Only this case (may be repeated); its file's name without .yaml.")
 @click.option("--draws", type=click.IntRange(0, 1000), default=24, show_default=True,
@@ -27,14 +31,17 @@ from sim.command import plain_command
 @click.option("--page", metavar="FILE.md", help="Write the page, and its plot beside it.")
 def main(what: str, *, only: tuple[str, ...], draws: int, refit: bool | None,
          page: str | None) -> int:
-    """Predict every published case that the repository knows; WHAT is published."""
+    """Predict every published case that the repository knows, or hold fidelities together."""
     from sim.calibration.left_out import left_out
     from sim.report.screen import console_for
     from sim.validation.page import print_rows, write_page
     from sim.validation.predict import predict_files
     from sim.validation.summary import missed
 
-    del what
+    if what == "fidelities":
+        if only or refit is not None:
+            raise click.UsageError("--case and --refit concern published cases")
+        return _compare_fidelities(page)
     refit = not only if refit is None else refit
     if page is not None and not refit:
         raise click.UsageError("--page needs all cases, fitted rows without their source (--refit)")
@@ -50,6 +57,22 @@ def main(what: str, *, only: tuple[str, ...], draws: int, refit: bool | None,
         click.echo(f"error: {row.name} is off by {row.error:+.0%}, and {row.case}.yaml does not "
                    "say why (note:)", err=True)
     return int(bool(unexplained))
+
+
+def _compare_fidelities(page: str | None) -> int:
+    """Run every case at both fidelities; status 1 where one is off and does not say why."""
+    from sim.report.screen import console_for
+    from sim.validation.fidelities import CASES, compare, unexplained
+    from sim.validation.fidelity_page import print_compared, write_compared
+
+    rows = [compare(case) for case in CASES]
+    print_compared(rows, console_for(sys.stdout))
+    if page is not None:
+        write_compared(rows, Path(page))
+    for row in unexplained(rows):
+        click.echo(f"error: {row.case.name} is off by {row.error:+.0%} and does not say why",
+                   err=True)
+    return int(bool(unexplained(rows)))
 
 
 def _chosen(only: tuple[str, ...]) -> list[Path]:

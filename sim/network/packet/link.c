@@ -15,6 +15,7 @@ int32_t packet_add_link(packet_world *w, int32_t switch_number, double bits_per_
                                          .latency_ns = latency_ns,
                                          .buffer_bytes = buffer_bytes,
                                          .mark_bytes = mark_bytes,
+                                         .urgent = {NO_PACKET, NO_PACKET},
                                          .waiting = {NO_PACKET, NO_PACKET},
                                          .flying = {NO_PACKET, NO_PACKET},
                                          .switch_number = switch_number};
@@ -57,6 +58,24 @@ static void begin_sending(struct packet_world *w, uint32_t which, uint32_t numbe
     leave_ring(w, packet);
 }
 
+/* The queue before a NIC lets frames without payload go first, as fq_codel does with flows that
+ * have little to send (RFC 8290, section 4.2). */
+static struct row *queue_of(struct link *link, const struct packet *packet)
+{
+    bool first = link->switch_number == NOBODY && packet->header.type != HARP_DATA;
+    return first ? &link->urgent : &link->waiting;
+}
+
+static struct row *next_queue(struct link *link)
+{
+    return link->urgent.first != NO_PACKET ? &link->urgent : &link->waiting;
+}
+
+static bool nothing_waits(const struct link *link)
+{
+    return link->urgent.first == NO_PACKET && link->waiting.first == NO_PACKET;
+}
+
 void put_on_link(struct packet_world *w, uint32_t number)
 {
     struct packet *packet = &w->packets[number];
@@ -66,7 +85,7 @@ void put_on_link(struct packet_world *w, uint32_t number)
         drop_packet(w, link, number);
         return;
     }
-    if (link->waiting.first == NO_PACKET && link->free_ps <= w->now_ns * 1000) {
+    if (nothing_waits(link) && link->free_ps <= w->now_ns * 1000) {
         begin_sending(w, which, number, w->now_ns * 1000);
         return;
     }
@@ -80,21 +99,21 @@ void put_on_link(struct packet_world *w, uint32_t number)
     }
     link->waiting_bytes += packet->bytes;
     link->counts.most_bytes = harp_max(link->counts.most_bytes, link->waiting_bytes);
-    if (link->waiting.first == NO_PACKET)
+    if (nothing_waits(link))
         push_event(w, (link->free_ps + 999) / 1000, LINK_SENDS, which);
-    append_packet(w, &link->waiting, number);
+    append_packet(w, queue_of(link, packet), number);
 }
 
 void send_from_link(struct packet_world *w, uint32_t which)
 {
     struct link *link = &w->links[which];
     /* A link that was down in between has events of its time before, too. */
-    if (link->waiting.first == NO_PACKET || link->free_ps > w->now_ns * 1000)
+    if (nothing_waits(link) || link->free_ps > w->now_ns * 1000)
         return;
-    uint32_t number = remove_first_packet(w, &link->waiting);
+    uint32_t number = remove_first_packet(w, next_queue(link));
     link->waiting_bytes -= w->packets[number].bytes;
     begin_sending(w, which, number, link->free_ps);
-    if (link->waiting.first != NO_PACKET)
+    if (!nothing_waits(link))
         push_event(w, (link->free_ps + 999) / 1000, LINK_SENDS, which);
 }
 
@@ -115,8 +134,8 @@ void packet_set_rate(packet_world *w, int32_t which, double bits_per_s)
 {
     struct link *link = &w->links[which];
     link->ps_per_byte_q16 = rate_q16(bits_per_s);
-    while (!link->ps_per_byte_q16 && link->waiting.first != NO_PACKET) {
-        uint32_t number = remove_first_packet(w, &link->waiting);
+    while (!link->ps_per_byte_q16 && !nothing_waits(link)) {
+        uint32_t number = remove_first_packet(w, next_queue(link));
         link->waiting_bytes -= w->packets[number].bytes;
         drop_packet(w, link, number);
     }

@@ -60,7 +60,7 @@ struct link {
     uint64_t latency_ns;
     uint64_t buffer_bytes, mark_bytes;
     uint64_t waiting_bytes;
-    struct row waiting, flying;
+    struct row urgent, waiting, flying;
     struct packet_link_counts counts;
     int32_t switch_number;
 };

@@ -1,0 +1,217 @@
+"""Fidelity flow held against fidelity packet: one collective or pattern a case, alone on a cluster.
+
+Every case is the cluster of ``fidelities.yaml`` with some values changed, and a plan that runs
+twice: the second run counts, in which sessions are open and know their paths. Nothing is fitted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import simpy
+
+from harp.collectives.ir import Buffer, Op, Phase, Transfers
+from harp.collectives.plan import Plan, Stage
+from harp.collectives.registry import make_plan
+from sim.cluster.cluster import Cluster
+from sim.cluster.placement import choose_gpus, common_group, place
+from sim.network.fidelity import make_network
+from sim.network.network import Site
+from sim.network.transport import Style
+from sim.records.timeline import Timeline
+from sim.schema import load
+from sim.schema.channels import channel_count
+from sim.schema.parameters import load_stack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Maker = Callable[[int, int], Plan]
+
+FILE = Path(__file__).with_suffix(".yaml")
+UNIT_BYTES = 4
+MEDIAN_TARGET, WORST_TARGET = 0.05, 0.10
+"""Largest median and largest error of a row that the page does not explain."""
+KIB, MIB = 1 << 10, 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern(Stage):
+    """Messages of one size between pairs of ranks, all at once."""
+
+    src: Ints
+    dst: Ints
+    nbytes: int
+
+    @property
+    def steps(self) -> int:
+        """One."""
+        return 1
+
+    def step(self, index: int) -> Transfers:
+        """All messages; each has a place of its own at its destination."""
+        return Transfers.build(step=index, src=self.src, dst=self.dst, op=Op.COPY, src_offset=0,
+                               length=self.nbytes, dst_buffer=Buffer.OUT,
+                               dst_offset=self.src * self.nbytes)
+
+    def sends(self, rank: int) -> Transfers:
+        """What ``rank`` sends."""
+        return self.step(0).where(self.src == rank)
+
+    def receives(self, rank: int) -> Transfers:
+        """What ``rank`` receives."""
+        return self.step(0).where(self.dst == rank)
+
+    def phases(self) -> Iterator[Phase]:
+        """One phase in which every message is a flow."""
+        each = np.arange(len(self.src), dtype=np.int32)
+        yield Phase("pattern", self.src.astype(np.int32), self.dst.astype(np.int32),
+                    np.full(len(self.src), self.nbytes, np.int64), 1, each)
+
+
+def pattern(src: Iterable[int], dst: Iterable[int], nbytes: int) -> Maker:
+    """A plan of `Pattern`."""
+    pairs = np.array(list(src)), np.array(list(dst))
+
+    def make(ranks: int, group: int) -> Plan:  # noqa: ARG001
+        return Plan("pattern", "alltoall", ranks, nbytes, UNIT_BYTES, (Pattern(*pairs, nbytes),),
+                    {Buffer.DATA: nbytes, Buffer.OUT: ranks * nbytes})
+    return make
+
+
+def collective(name: str, nbytes: int) -> Maker:
+    """A plan of the registry."""
+    def make(ranks: int, group: int) -> Plan:
+        return make_plan(name, ranks=ranks, nbytes=nbytes, unit_bytes=UNIT_BYTES, group=group)
+    return make
+
+
+class Case(NamedTuple):
+    """A cluster, by changes to the file's, and a plan."""
+
+    name: str
+    make: Maker
+    changes: tuple[str, ...] = ()
+    slow_link: tuple[str, str, float] | None = None
+    """Both ends of a link that delivers only a share of its rate."""
+    note: str = ""
+    """Why flow is off by more than `WORST_TARGET`, if it is."""
+
+
+class Compared(NamedTuple):
+    """What both fidelities say of a case, in seconds."""
+
+    case: Case
+    flow_s: float
+    packet_s: float
+
+    @property
+    def error(self) -> float:
+        """Of flow, relative to packet."""
+        return self.flow_s / self.packet_s - 1.0
+
+
+SPREAD = [4 * (n % 4) + n // 4 for n in range(16)]
+"""Hosts of all leaves in turn."""
+FOUR_GPUS = ("hosts[0].gpus.count=4", "hosts[0].count=8", "fabric.leaves=2")
+OVERSUBSCRIBED = ("fabric.spines=1",)
+DUAL_PORT = ("hosts[0].nics[0].ports=2",)
+FORWARDING = ("each link takes a whole frame before the next one does: 2.9 us a link and step, "
+              "which the fluid does not know")
+QUEUES = ("queues at hosts that send and receive, and at ports where flows meet, are latency to "
+          "steps that follow one another, and a step lasts as long as its slowest message")
+PATHS = ("the network thread is the limit, not a port, so windows are wide; bursts gather at one "
+         "port while the other is idle, since the session chooses by delays a round trip old")
+across = partial(pattern, range(16), [(n + 4) % 16 for n in range(16)])
+random_pairs = partial(pattern, range(16), [6, 12, 9, 15, 1, 10, 3, 14, 0, 4, 13, 2, 8, 5, 11, 7])
+
+CASES = (
+    Case("incast of 4, 4 MiB each", pattern(range(1, 5), [0] * 4, 4 * MIB)),
+    Case("incast of 8, 4 MiB each", pattern(range(1, 9), [0] * 8, 4 * MIB)),
+    Case("incast of 15, 4 MiB each", pattern(range(1, 16), [0] * 15, 4 * MIB)),
+    Case("neighbours under one leaf, 16 MiB",
+         pattern(range(16), [n ^ 1 for n in range(16)], 16 * MIB)),
+    Case("permutation across leaves, 16 MiB", across(16 * MIB)),
+    Case("random permutation, 16 MiB", random_pairs(16 * MIB)),
+    Case("random permutation, planned, 16 MiB", random_pairs(16 * MIB),
+         ("scenarios[0].routing=plan",), note=QUEUES),
+    Case("permutation, oversubscribed 4:1", across(8 * MIB), OVERSUBSCRIBED),
+    Case("ring, 1 MiB", collective("ring", MIB), note=FORWARDING),
+    Case("ring, 16 MiB", collective("ring", 16 * MIB)),
+    Case("ring, 64 MiB", collective("ring", 64 * MIB)),
+    Case("ring, 64 MiB, oversubscribed", collective("ring", 64 * MIB), OVERSUBSCRIBED),
+    Case("ring on 4 channels, 64 MiB", collective("ring", 64 * MIB), ("scenarios[0].channels=4",)),
+    Case("ring, one link at a quarter, 16 MiB", collective("ring", 16 * MIB),
+         slow_link=("host-5/eth0", "leaf1", 0.25)),
+    Case("tree, 1 MiB", collective("tree", MIB), note=FORWARDING),
+    Case("tree, 32 MiB", collective("tree", 32 * MIB), note=QUEUES),
+    Case("broadcast, 32 MiB", collective("broadcast", 32 * MIB)),
+    Case("halving-doubling, 16 MiB", collective("halving-doubling", 16 * MIB)),
+    Case("halving-doubling, oversubscribed, 16 MiB", collective("halving-doubling", 16 * MIB),
+         OVERSUBSCRIBED, note=QUEUES),
+    Case("2D over hosts of 4, 4 MiB", collective("2d", 4 * MIB), FOUR_GPUS),
+    Case("2D over hosts of 4, 64 MiB", collective("2d", 64 * MIB), FOUR_GPUS),
+    Case("all-to-all, 16 MiB", collective("alltoall", 16 * MIB), note=QUEUES),
+    Case("all-to-all, oversubscribed, 8 MiB", collective("alltoall", 8 * MIB), OVERSUBSCRIBED,
+         note=QUEUES),
+    Case("hierarchical all-to-all, 8 MiB", collective("hierarchical-alltoall", 8 * MIB),
+         FOUR_GPUS),
+    Case("ring, dual port, layer 3+4, 32 MiB", collective("ring", 32 * MIB),
+         (*DUAL_PORT, "hosts[0].nics[0].bond=lacp-3+4", "scenarios[0].sockets=4")),
+    Case("ring, dual port, dynamic, 32 MiB", collective("ring", 32 * MIB),
+         (*DUAL_PORT, "hosts[0].nics[0].bond=dynamic", "fabric.rate=100Gbps"), note=PATHS),
+    Case("ring, host cap of 10 Gb/s, 16 MiB", collective("ring", 16 * MIB),
+         ("vpc.vnics=1", "vpc.host_rate=10Gbps")),
+    Case("ring, flow cap of 5 Gb/s, 4 sockets, 16 MiB", collective("ring", 16 * MIB),
+         ("vpc.vnics=1", "vpc.flow_rate=5Gbps", "scenarios[0].sockets=4")),
+    Case("ring, 250,000 packets/s, 16 MiB", collective("ring", 16 * MIB),
+         ("vpc.vnics=1", "vpc.packet_rate=250kpps")),
+)
+
+
+def compare(case: Case) -> Compared:
+    """Run a case at both fidelities."""
+    cluster = Cluster(load(FILE, case.changes))
+    return Compared(case, _seconds(cluster, case, "flow"), _seconds(cluster, case, "packet"))
+
+
+def _seconds(cluster: Cluster, case: Case, fidelity: str) -> float:
+    """Time of the second run of a case's plan."""
+    topology, env = cluster.topology, simpy.Environment()
+    (scenario,) = topology.scenarios
+    gpus = choose_gpus(cluster, range(cluster.hosts), cluster.gpus, affinity=scenario.affinity)
+    plan = case.make(cluster.gpus, common_group(cluster, gpus))
+    placement = place(cluster, gpus, channel_count(topology, scenario),
+                      affinity=scenario.affinity).of(plan.name)
+    network = make_network(fidelity, env, Site(
+        cluster, load_stack(scenario.stack, topology.stacks), Style.of(scenario, topology),
+        names_limits=False))
+    if case.slow_link is not None:
+        near, far, share = case.slow_link
+        shares = np.ones(len(cluster.fabric.link_src))
+        shares[cluster.fabric.links_between(near, far)] = share
+        network.scale(shares)
+    communicator, line = network.communicator(), Timeline(env, lambda _: None, "case")
+    start_s = 0.0
+    for _ in range(2):
+        start_s = env.now
+        env.run(env.process(communicator.run(plan, placement, lambda _: 0.0, line)))
+    return float(env.now - start_s)
+
+
+def median_error(rows: Iterable[Compared]) -> float:
+    """Median of the absolute relative errors."""
+    return median(abs(row.error) for row in rows)
+
+
+def unexplained(rows: Iterable[Compared]) -> list[Compared]:
+    """Rows that are off by more than `WORST_TARGET` without a note."""
+    return [row for row in rows if abs(row.error) > WORST_TARGET and not row.case.note]

@@ -1,0 +1,64 @@
+"""Fidelities held against one another: a table on the screen, and a page for the docs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sim.report.numbers import percent
+from sim.report.screen import Column, grid, show
+from sim.report.write import write_text
+from sim.validation.fidelities import MEDIAN_TARGET, WORST_TARGET, median_error
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from sim.validation.fidelities import Compared
+
+INTRODUCTION = """\
+# Fidelities held against one another
+
+Made by `python -m sim.validate fidelities --page docs/fidelities.md`; do not edit. Each row is one
+collective or pattern, alone on the cluster of `sim/validation/fidelities.yaml` (sixteen hosts under
+four leaves, 25 Gb/s, HARP) with some values changed. It runs twice, and the second run counts. The
+error is that of `flow` relative to `packet`: below zero where the fluid is too fast. Nothing is
+fitted. [packet.md](packet.md) says what `packet` models.
+"""
+
+
+def print_compared(rows: Sequence[Compared], console: Console) -> None:
+    """Print a line a row, and what they amount to."""
+    from rich.text import Text
+
+    def column(header: str, cells: list[str], **more: object) -> Column:
+        return Column(header, [Text(cell) for cell in cells], **more)  # type: ignore[arg-type]
+
+    show(console, grid([
+        column("case", [row.case.name for row in rows], align="left", folds=True),
+        column("flow", [_us(row.flow_s) for row in rows]),
+        column("packet", [_us(row.packet_s) for row in rows]),
+        column("error", [percent(row.error, sign=True) for row in rows]),
+    ]))
+    show(console, Text(summary_line(rows)))
+
+
+def write_compared(rows: Sequence[Compared], page: Path) -> None:
+    """Write the page."""
+    lines = ["| case | flow | packet | error | why |", "|---|---|---|---|---|"]
+    lines += [f"| {row.case.name} | {_us(row.flow_s)} | {_us(row.packet_s)} | "
+              f"{percent(row.error, sign=True)} | {row.case.note} |" for row in rows]
+    write_text(str(page), "\n".join([INTRODUCTION, summary_line(rows), "", *lines, ""]))
+
+
+def summary_line(rows: Sequence[Compared]) -> str:
+    """Say in a sentence how near the two are, beside the targets."""
+    near = sum(abs(row.error) <= WORST_TARGET for row in rows)
+    return (f"{len(rows)} cases: median error {median_error(rows):.1%} (target "
+            f"{MEDIAN_TARGET:.0%}); {near} of them within {WORST_TARGET:.0%}, and the others say "
+            "why.")
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:,.0f} us"

@@ -1,0 +1,43 @@
+"""Flow against packet: the cases of ``sim.validate fidelities``."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sim.cluster.cluster import Cluster
+from sim.schema import load
+from sim.validation.fidelities import CASES, FILE, WORST_TARGET, compare
+
+QUICK = ("incast of 15, 4 MiB each", "neighbours under one leaf, 16 MiB",
+         "permutation, oversubscribed 4:1", "ring, 16 MiB", "ring, one link at a quarter, 16 MiB",
+         "2D over hosts of 4, 4 MiB", "ring, host cap of 10 Gb/s, 16 MiB",
+         "ring, flow cap of 5 Gb/s, 4 sockets, 16 MiB", "ring, 250,000 packets/s, 16 MiB")
+
+
+def case(name):
+    (found,) = [case for case in CASES if case.name == name]
+    return found
+
+
+def test_there_are_enough_cases_with_names_of_their_own():
+    assert len({case.name for case in CASES}) == len(CASES) >= 24
+
+
+@pytest.mark.parametrize("name", [case.name for case in CASES])
+def test_the_clusters_are_sound(name):
+    cluster = Cluster(load(FILE, case(name).changes))
+    plan = case(name).make(cluster.gpus, 4)
+    assert all(np.all(phase.src != phase.dst) for phase in plan.phases())
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_flow_and_packet_agree(name):
+    assert abs(compare(case(name)).error) < WORST_TARGET
+
+
+def test_patterns_give_each_rank_its_own_messages():
+    pattern = case("incast of 4, 4 MiB each").make(16, 1)
+    (stage,) = pattern.stages
+    assert [len(stage.sends(rank)) for rank in range(6)] == [0, 1, 1, 1, 1, 0]
+    assert [len(stage.receives(rank)) for rank in range(2)] == [4, 0]
