@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 SEGMENT, OVERHEAD = 4096, 66
 RING_FRAMES, SLOTS, PIECE = 1024, 8, 512 << 10
-BUFFER_BYTES, MARK_BYTES = 4 << 20, 975_000
-"""Of a port at 100 Gb/s (`sim.network.packet.settings`)."""
+BUFFER_BYTES, MARK_BYTES = 32_000_000, 975_000
+"""Of a switch, and of a port at 100 Gb/s (`sim.network.packet.settings`)."""
 
 
 class Packets:
@@ -36,9 +36,9 @@ class Packets:
         for source, bps, latency_s in zip(fabric.link_src.tolist(), fabric.link_bps.tolist(),
                                           fabric.link_latency_s.tolist(), strict=True):
             inside = source < switches
-            self.world.add_link(bps, latency_s, switch=source if inside else -1,
-                                buffer_bytes=BUFFER_BYTES if inside else 0,
+            self.world.add_link(bps, latency_s, source=source if inside else -1,
                                 mark_bytes=MARK_BYTES if inside else 0)
+        self.world.share_buffers(switches, BUFFER_BYTES, 1.0)
         self._free = self.world.add_chain([], [])
         self._processes = [self.world.add_process() for _ in fabric.endpoints]
 

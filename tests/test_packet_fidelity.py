@@ -27,7 +27,7 @@ def test_bonded_cluster_has_the_same_answers_as_flow() -> None:
     assert list(flow) == list(packet)
     errors = {name: packet[name] / flow[name] - 1 for name in flow}
     both = errors.pop("both ports")  # the network thread is the limit, which is never all busy
-    assert all(-0.1 < error < 0.02 for error in errors.values()), errors
+    assert all(-0.05 < error < 0.02 for error in errors.values()), errors
     assert -0.3 < both < 0.02
 
 
@@ -41,9 +41,6 @@ def test_same_file_gives_the_same_answer_again() -> None:
 @pytest.mark.parametrize(("arguments", "says"), [
     ([str(FOLDER / "bonded-2x100g.yaml")], "no model of 'rdma'; allowed: harp"),
     ([str(BONDED), "--set", "scenarios[0].stack=kernel-tcp"], "no model of 'kernel-tcp'"),
-    ([str(BONDED), "--set", "scenarios[0].routing=spray"], "does not spray packets"),
-    ([str(FOLDER / "cloud-vpc-25g-burst.yaml"), "--scenario", "HARP ring, first step"],
-     "no token buckets"),
     ([str(BONDED), "--plot", "x.png"], "fidelity packet records no utilisation"),
 ])
 def test_what_packets_do_not_have_is_refused_in_a_sentence(arguments: list[str],

@@ -56,6 +56,7 @@ class PacketCommunicator:
         self.transport, self.fabric = transport, fabric
         self._idle: dict[Key, list[int]] = defaultdict(list)
         self._routed: dict[int, Key] = {}
+        self._paths: dict[int, int] = {}
 
     @property
     def env(self) -> simpy.Environment:
@@ -100,13 +101,15 @@ class PacketCommunicator:
         """Route everything anew, since the state of the links has changed."""
         if not self._routed:
             return
+        world = self.fabric.world
         src, dst, channel = (np.array(column) for column in list(zip(
             *self._routed.values(), strict=True))[:3])
         for number, routes in zip(self._routed, find_routes(self.transport, src, dst, channel),
                                   strict=True):
-            self.fabric.world.set_routes(
-                number, [self.fabric.world.add_route(route.there) for route in routes],
-                [self.fabric.world.add_route(route.back) for route in routes])
+            # A port that is down has no path: those that are left take its place.
+            paths = [routes[path % len(routes)] for path in range(self._paths[number])]
+            world.set_routes(number, [route.there.add_to(world) for route in paths],
+                             [route.back.add_to(world) for route in paths])
 
     def _run_phases(self, phases: Sequence[Phase], ranks: int, placement: Sequence[Ints],
                     line: Timeline, label: str,
@@ -170,9 +173,9 @@ class PacketCommunicator:
             self.transport, src[outer], dst[outer], channel[outer]), strict=True))
         for at, key in enumerate(keys):
             if at in routes:
-                number = self._connect(key, [world.add_route(route.there) for route in routes[at]],
-                                       [world.add_route(route.back) for route in routes[at]])
-                self._routed[number] = key
+                number = self._connect(key, [route.there.add_to(world) for route in routes[at]],
+                                       [route.back.add_to(world) for route in routes[at]])
+                self._routed[number], self._paths[number] = key, len(routes[at])
             else:
                 chain, delay_s = self.fabric.inside(key.src, key.dst)
                 number = world.add_pipe(chain, delay_s * key.inner)

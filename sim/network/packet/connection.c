@@ -106,7 +106,8 @@ static uint64_t send_frame(struct packet_world *w, uint32_t number, const struct
     packet->path = frame->path;
     packet->marked = false;
     packet->end = number ^ 1;
-    packet->hop = end->routes[frame->path];
+    packet->hop = end->routes[frame->path] + 1;
+    packet->link = w->hops[packet->hop - 1];
     packet->bytes = bytes_on_link(w, &frame->header);
     packet->process = end->process;
     packet->body = NO_PACKET;

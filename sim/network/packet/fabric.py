@@ -15,7 +15,7 @@ from harp.collectives.protocol import PROTOCOLS
 from harp.collectives.window import NCCL_WINDOW
 from sim.network.network import CutOffError
 from sim.network.packet import settings
-from sim.network.packet.world import NO_LIMIT, ConnectionEndedError, End, World
+from sim.network.packet.world import NIC, NO_LIMIT, ConnectionEndedError, End, World
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     import simpy
     from numpy.typing import ArrayLike, NDArray
 
+    from sim.cluster.cluster import Cluster
     from sim.network.packet.world import Stage
     from sim.network.transport import Transport
+    from sim.schema.vpc import Burst
 
     Ints = NDArray[np.int64]
     Rows = list[tuple[Ints, Ints, ArrayLike]]
@@ -54,6 +56,7 @@ class PacketFabric:
             piece_bytes=max(protocol.window.slot_bytes for protocol in PROTOCOLS),
             unit_bytes=settings.UNIT_BYTES)
         self._capacity = cluster.capacities(stack)
+        self._bursts = _bursts(cluster)
         self._servers: dict[int, int] = {}
         self._chains: dict[tuple[tuple[int, float], ...], int] = {}
         self._processes: dict[int, int] = {}
@@ -64,14 +67,14 @@ class PacketFabric:
     def _add_links(self) -> None:
         fabric = self.transport.links.whole
         switches = len(fabric.switches)
-        for source, bps, latency_s in zip(fabric.link_src.tolist(), fabric.link_bps.tolist(),
-                                          fabric.link_latency_s.tolist(), strict=True):
-            if source < switches:
-                self.world.add_link(bps, latency_s, switch=source,
-                                    buffer_bytes=settings.BUFFER_BYTES,
-                                    mark_bytes=round(settings.MARK_BYTES_PER_BPS * bps))
-            else:
-                self.world.add_link(bps, latency_s)
+        for source, target, bps, latency_s in zip(
+                fabric.link_src.tolist(), fabric.link_dst.tolist(), fabric.link_bps.tolist(),
+                fabric.link_latency_s.tolist(), strict=True):
+            mark_bytes = round(settings.MARK_BYTES_PER_BPS * bps) if source < switches else 0
+            self.world.add_link(bps, latency_s, source=source if source < switches else NIC,
+                                target=target if target < switches else NIC,
+                                mark_bytes=mark_bytes)
+        self.world.share_buffers(switches, settings.BUFFER_BYTES, settings.BUFFER_ALPHA)
 
     # ---- hosts
 
@@ -102,15 +105,20 @@ class PacketFabric:
         for edge, resource, coefficient in rows:
             costs = np.broadcast_to(np.asarray(coefficient, np.float64), len(edge))
             for number, cost in zip(resource.tolist(), costs.tolist(), strict=True):
-                stops.append((self._server(number), cost / self._capacity[number]))
+                stops.append((self._server(number, cost), cost / self._capacity[number]))
         key = tuple(stops)
         if key not in self._chains:
             self._chains[key] = self.world.add_chain(*zip(*stops, strict=True))
         return self._chains[key]
 
-    def _server(self, resource: int) -> int:
+    def _server(self, resource: int, cost: float) -> int:
+        """The server that stands for a resource of which a byte takes ``cost``."""
         if resource not in self._servers:
-            self._servers[resource] = self.world.add_server()
+            burst = self._bursts.get(resource)
+            self._servers[resource] = self.world.add_server() if burst is None else (
+                self.world.add_bucket(cost / self._capacity[resource],
+                                      self._capacity[resource] / (burst.rate / 8),
+                                      burst.bucket / cost))
         return self._servers[resource]
 
     # ---- runs
@@ -186,3 +194,12 @@ class PacketFabric:
 
 def _fire(event: simpy.Event) -> None:
     event.succeed()
+
+
+def _bursts(cluster: Cluster) -> dict[int, Burst]:
+    """The VPC's token bucket on each cap of a host, out and in."""
+    vpc = cluster.topology.vpc
+    if vpc is None or vpc.burst is None or vpc.host_rate is None:
+        return {}
+    return {int(cluster.blocks[f"host_{way}"][host]): vpc.burst
+            for way in ("out", "in") for host in range(cluster.hosts)}

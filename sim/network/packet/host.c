@@ -5,12 +5,23 @@
 /* Frames that a session sends before it is another's turn. */
 #define BURST 16
 
-int32_t packet_add_server(packet_world *w)
+int32_t packet_add_bucket(packet_world *w, double ps_per_byte, double burst, uint64_t bytes)
 {
     w->server_free_ps =
         grow_array(w->server_free_ps, w->servers_n, &w->servers_room, sizeof *w->server_free_ps);
+    w->buckets = grow_array(w->buckets, w->servers_n, &w->buckets_room, sizeof *w->buckets);
     w->server_free_ps[w->servers_n] = 0;
+    w->buckets[w->servers_n] = (struct bucket){.size = bytes,
+                                               .tokens = bytes,
+                                               .at_ps = w->now_ns * 1000,
+                                               .ps_per_byte_q16 = ps_q16(ps_per_byte),
+                                               .burst_q16 = ps_q16(ps_per_byte * burst)};
     return (int32_t)w->servers_n++;
+}
+
+int32_t packet_add_server(packet_world *w)
+{
+    return packet_add_bucket(w, 0, 0, 0);
 }
 
 int32_t packet_add_chain(packet_world *w, int32_t n, const int32_t *server,
@@ -36,6 +47,28 @@ int32_t packet_add_process(packet_world *w)
     return (int32_t)w->processes_n++;
 }
 
+/* When a server's next `bytes` are done that begin at `start_ps`: they wait for their tokens, and
+ * then take the time of a burst. */
+static uint64_t take_tokens(struct bucket *bucket, uint64_t start_ps, uint64_t bytes)
+{
+    uint64_t passed = start_ps > bucket->at_ps ? start_ps - bucket->at_ps : 0;
+    uint64_t came = (passed << 16) / bucket->ps_per_byte_q16;
+    if (bucket->tokens + came >= bucket->size) {
+        bucket->tokens = bucket->size;
+        bucket->at_ps = start_ps;
+    } else { /* only whole tokens count; the rest of the time is kept */
+        bucket->tokens += came;
+        bucket->at_ps += came * bucket->ps_per_byte_q16 >> 16;
+    }
+    if (bucket->tokens < bytes) {
+        start_ps = bucket->at_ps + ((bytes - bucket->tokens) * bucket->ps_per_byte_q16 >> 16);
+        bucket->tokens = bytes;
+        bucket->at_ps = start_ps;
+    }
+    bucket->tokens -= bytes;
+    return start_ps + (bytes * bucket->burst_q16 >> 16);
+}
+
 /* All servers of a chain work on the bytes at once, each when it is free: the chain takes as long
  * as the one that is done last, and no server waits idly for another. */
 uint64_t pass_chain(struct packet_world *w, uint32_t number, uint64_t bytes)
@@ -43,11 +76,15 @@ uint64_t pass_chain(struct packet_world *w, uint32_t number, uint64_t bytes)
     const struct chain *chain = &w->chains[number];
     uint64_t now_ps = w->now_ns * 1000, end_ps = now_ps;
     for (uint32_t i = 0; i < chain->n; i++) {
-        uint64_t *free_ps = &w->server_free_ps[chain->stops[i].server];
+        uint32_t server = chain->stops[i].server;
+        uint64_t *free_ps = &w->server_free_ps[server];
         /* A server that was busy until this very nanosecond goes on without a gap. */
         if (*free_ps + 1000 <= now_ps)
             *free_ps = now_ps;
-        *free_ps += bytes * chain->stops[i].ps_per_byte_q16 >> 16;
+        if (w->buckets[server].size)
+            *free_ps = take_tokens(&w->buckets[server], *free_ps, bytes);
+        else
+            *free_ps += bytes * chain->stops[i].ps_per_byte_q16 >> 16;
         end_ps = harp_max(end_ps, *free_ps);
     }
     return (end_ps + 999) / 1000;

@@ -7,30 +7,28 @@ static uint64_t rate_q16(double bits_per_s)
     return bits_per_s > 0 ? ps_q16(8e12 / bits_per_s) : 0;
 }
 
-int32_t packet_add_link(packet_world *w, int32_t switch_number, double bits_per_s,
-                        uint64_t latency_ns, uint64_t buffer_bytes, uint64_t mark_bytes)
+int32_t packet_add_link(packet_world *w, int32_t from, int32_t to, double bits_per_s,
+                        uint64_t latency_ns, uint64_t mark_bytes)
 {
     w->links = grow_array(w->links, w->links_n, &w->links_room, sizeof *w->links);
     w->links[w->links_n] = (struct link){.ps_per_byte_q16 = rate_q16(bits_per_s),
                                          .latency_ns = latency_ns,
-                                         .buffer_bytes = buffer_bytes,
                                          .mark_bytes = mark_bytes,
                                          .urgent = {NO_PACKET, NO_PACKET},
                                          .waiting = {NO_PACKET, NO_PACKET},
                                          .flying = {NO_PACKET, NO_PACKET},
-                                         .switch_number = switch_number};
+                                         .from = from,
+                                         .to = to};
     return (int32_t)w->links_n++;
 }
 
-int32_t packet_add_route(packet_world *w, int32_t n, const int32_t *link)
+void packet_share_buffers(packet_world *w, int32_t switches, uint64_t bytes, double alpha)
 {
-    w->routes = grow_array(w->routes, w->routes_n, &w->routes_room, sizeof *w->routes);
-    w->routes[w->routes_n] = (uint32_t)w->hops_n;
-    for (int32_t i = 0; i <= n; i++) {
-        w->hops = grow_array(w->hops, w->hops_n, &w->hops_room, sizeof *w->hops);
-        w->hops[w->hops_n++] = i < n ? (uint32_t)link[i] : NO_HOP;
-    }
-    return (int32_t)w->routes_n++;
+    free(w->switch_used);
+    w->switch_used = zeroed_array((size_t)switches, sizeof *w->switch_used);
+    w->switches = switches;
+    w->switch_bytes = bytes;
+    w->alpha_q8 = (uint64_t)(alpha * 256 + 0.5);
 }
 
 static void drop_packet(struct packet_world *w, struct link *link, uint32_t number)
@@ -62,7 +60,7 @@ static void begin_sending(struct packet_world *w, uint32_t which, uint32_t numbe
  * have little to send (RFC 8290, section 4.2). */
 static struct row *queue_of(struct link *link, const struct packet *packet)
 {
-    bool first = link->switch_number == NOBODY && packet->header.type != HARP_DATA;
+    bool first = link->from == NOBODY && packet->header.type != HARP_DATA;
     return first ? &link->urgent : &link->waiting;
 }
 
@@ -76,10 +74,29 @@ static bool nothing_waits(const struct link *link)
     return link->urgent.first == NO_PACKET && link->waiting.first == NO_PACKET;
 }
 
+/* What waits at a link, and in its switch, has grown or shrunk by a packet. */
+static void count_waiting(struct packet_world *w, struct link *link, const struct packet *packet,
+                          bool more)
+{
+    uint64_t bytes = more ? packet->bytes : -(uint64_t)packet->bytes;
+    link->waiting_bytes += bytes;
+    if (w->switch_used && link->from != NOBODY)
+        w->switch_used[link->from] += bytes;
+}
+
+static bool fits_in_buffer(const struct packet_world *w, const struct link *link, uint64_t bytes)
+{
+    if (!w->switch_used || link->from == NOBODY)
+        return true;
+    uint64_t used = w->switch_used[link->from];
+    uint64_t free_bytes = w->switch_bytes - harp_min(used, w->switch_bytes);
+    return bytes <= free_bytes && link->waiting_bytes + bytes <= free_bytes * w->alpha_q8 / 256;
+}
+
 void put_on_link(struct packet_world *w, uint32_t number)
 {
     struct packet *packet = &w->packets[number];
-    uint32_t which = w->hops[packet->hop];
+    uint32_t which = packet->link;
     struct link *link = &w->links[which];
     if (!link->ps_per_byte_q16) {
         drop_packet(w, link, number);
@@ -89,7 +106,7 @@ void put_on_link(struct packet_world *w, uint32_t number)
         begin_sending(w, which, number, w->now_ns * 1000);
         return;
     }
-    if (link->buffer_bytes && link->waiting_bytes + packet->bytes > link->buffer_bytes) {
+    if (!fits_in_buffer(w, link, packet->bytes)) {
         drop_packet(w, link, number);
         return;
     }
@@ -97,7 +114,7 @@ void put_on_link(struct packet_world *w, uint32_t number)
         packet->marked = true;
         link->counts.marked++;
     }
-    link->waiting_bytes += packet->bytes;
+    count_waiting(w, link, packet, true);
     link->counts.most_bytes = harp_max(link->counts.most_bytes, link->waiting_bytes);
     if (nothing_waits(link))
         push_event(w, (link->free_ps + 999) / 1000, LINK_SENDS, which);
@@ -111,7 +128,7 @@ void send_from_link(struct packet_world *w, uint32_t which)
     if (nothing_waits(link) || link->free_ps > w->now_ns * 1000)
         return;
     uint32_t number = remove_first_packet(w, next_queue(link));
-    link->waiting_bytes -= w->packets[number].bytes;
+    count_waiting(w, link, &w->packets[number], false);
     begin_sending(w, which, number, link->free_ps);
     if (!nothing_waits(link))
         push_event(w, (link->free_ps + 999) / 1000, LINK_SENDS, which);
@@ -123,11 +140,13 @@ void deliver_from_link(struct packet_world *w, uint32_t which)
     uint32_t number = remove_first_packet(w, &link->flying);
     if (link->flying.first != NO_PACKET)
         push_event(w, w->packets[link->flying.first].at_ns, LINK_DELIVERS, which);
-    struct packet *packet = &w->packets[number];
-    if (w->hops[++packet->hop] == NO_HOP)
+    enum way way = choose_next_link(w, &w->packets[number]);
+    if (way == WAY_ENDS)
         arrive_at_host(w, number);
-    else
+    else if (way == WAY_GOES_ON)
         put_on_link(w, number);
+    else
+        drop_packet(w, link, number);
 }
 
 void packet_set_rate(packet_world *w, int32_t which, double bits_per_s)
@@ -136,7 +155,7 @@ void packet_set_rate(packet_world *w, int32_t which, double bits_per_s)
     link->ps_per_byte_q16 = rate_q16(bits_per_s);
     while (!link->ps_per_byte_q16 && !nothing_waits(link)) {
         uint32_t number = remove_first_packet(w, next_queue(link));
-        link->waiting_bytes -= w->packets[number].bytes;
+        count_waiting(w, link, &w->packets[number], false);
         drop_packet(w, link, number);
     }
 }

@@ -30,6 +30,11 @@ class PacketNetwork:
         self.transport = Transport(site.cluster, site.stack, site.style, site.seed)
         self.fabric = PacketFabric(env, self.transport)
         self._communicators: list[PacketCommunicator] = []
+        self._tell_paths()
+
+    def _tell_paths(self) -> None:
+        if self.transport.style.routing == "spray":
+            self.fabric.world.set_paths(self.transport.links.fabric.next_hops)
 
     def communicator(self) -> PacketCommunicator:
         """Make one for a job."""
@@ -47,6 +52,7 @@ class PacketNetwork:
     def avoid(self, links: Ints) -> None:
         """Route everything anew, around these links."""
         self.transport.links.avoid(links)
+        self._tell_paths()
         for communicator in self._communicators:
             communicator.reroute()
 

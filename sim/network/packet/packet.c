@@ -23,6 +23,7 @@ void packet_free(packet_world *w)
     for (size_t i = 0; i < w->runs_n; i++)
         free_run(w->runs[i]);
     virtual_events_close(&w->events);
+    free_paths(&w->paths);
     void *const arrays[] = {w->packets,        w->bodies, w->idle_body, w->links,
                             w->hops,           w->routes, w->chains,    w->processes,
                             w->server_free_ps, w->ends,   w->pipes,     w->channels,

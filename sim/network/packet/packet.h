@@ -38,13 +38,20 @@ struct packet_config {
 packet_world *packet_new(const struct packet_config *config);
 void packet_free(packet_world *w);
 
-/* A directed link. `buffer_bytes` is what may wait at it, and what waits above `mark_bytes` is
- * marked; 0: no limit, no marks. `switch_number` is that of the switch that sends on it, -1 of a
- * NIC. */
-int32_t packet_add_link(packet_world *w, int32_t switch_number, double bits_per_s,
-                        uint64_t latency_ns, uint64_t buffer_bytes, uint64_t mark_bytes);
+/* A directed link from one switch to another, by number; -1: a NIC. What comes while more than
+ * `mark_bytes` wait is marked; 0: nothing is. */
+int32_t packet_add_link(packet_world *w, int32_t from, int32_t to, double bits_per_s,
+                        uint64_t latency_ns, uint64_t mark_bytes);
+/* The ports of switches have `bytes` together, each of them at most `alpha` times what is free
+ * (Choudhury and Hahne, "Dynamic queue length thresholds", IEEE/ACM ToN 1998). Without, nothing is
+ * ever dropped. Switches are numbered from 0 to `switches` - 1. */
+void packet_share_buffers(packet_world *w, int32_t switches, uint64_t bytes, double alpha);
 /* Change a link's rate; 0 loses what waits there and what comes. */
 void packet_set_rate(packet_world *w, int32_t link, double bits_per_s);
+
+/* A server that works at `burst` of its time a byte while it has tokens, of `bytes` at most, which
+ * come at one a byte's time (a token bucket: RFC 2697). */
+int32_t packet_add_bucket(packet_world *w, double ps_per_byte, double burst, uint64_t bytes);
 
 /* A server, and a chain of `n` of them with what each takes for a byte of payload, in ps. */
 int32_t packet_add_server(packet_world *w);
@@ -53,6 +60,16 @@ int32_t packet_add_chain(packet_world *w, int32_t n, const int32_t *server,
 
 /* A route: `n` links in order. */
 int32_t packet_add_route(packet_world *w, int32_t n, const int32_t *link);
+
+/* A route whose switches pass each packet on by a link drawn among all shortest paths to an
+ * endpoint, after the NIC's own link. */
+int32_t packet_add_spray(packet_world *w, int32_t link, int32_t endpoint);
+/* The shortest paths, for such routes: those from switch s to the endpoints of group g are
+ * links[ptr[g * switches + s]] to links[ptr[g * switches + s + 1] - 1], and endpoint e is reached
+ * by the links down[e * ports] on, -1 where there are fewer. The arrays are copied. */
+void packet_set_paths(packet_world *w, int32_t groups, int32_t endpoints, int32_t ports,
+                      const int32_t *group, const int32_t *ptr, const int32_t *links,
+                      const int32_t *down);
 
 /* A process that drives sessions. */
 int32_t packet_add_process(packet_world *w);

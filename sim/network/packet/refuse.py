@@ -31,12 +31,6 @@ def _unknown(site: Site) -> Iterator[Problem]:
         yield Problem(f"fidelity packet has no model of {stack!r}", found=stack,
                       path=("scenarios", number, "stack"),
                       allowed="harp, or a set based on it, at this fidelity")
-    if site.style.routing == "spray":
-        yield Problem("fidelity packet does not spray packets", found="spray",
-                      path=("scenarios", number, "routing"), allowed="ecmp or plan")
-    if topology.vpc is not None and topology.vpc.burst is not None:
-        yield Problem("fidelity packet has no token buckets", path=("vpc", "burst"), at_key=True,
-                      allowed="a host_rate without burst")
     if site.records_use:
         yield Problem("fidelity packet records no utilisation, which --plot and --trace show",
                       allowed="--fidelity flow for them")

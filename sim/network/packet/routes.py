@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from harp.routing import bond
+from harp.routing.fabric import UnreachableError
 from harp.routing.hashes import FiveTuples
 from harp.routing.overlay import encapsulate
 from sim.network.transport import DYNAMIC
@@ -19,16 +20,29 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harp.routing.fabric import Fabric, Flows
+    from sim.network.packet.world import World
     from sim.network.transport import Transport
 
     Ints = NDArray[np.int64]
 
 
-class Route(NamedTuple):
-    """One path of a connection: the links that data crosses, and its answers."""
+class Way(NamedTuple):
+    """Links in order; or, where ``to`` is an endpoint, the first one and then any shortest path."""
 
-    there: list[int]
-    back: list[int]
+    links: list[int]
+    to: int = -1
+
+    def add_to(self, world: World) -> int:
+        """Make a route of it."""
+        return world.add_route(self.links) if self.to < 0 else world.add_spray(self.links[0],
+                                                                               self.to)
+
+
+class Route(NamedTuple):
+    """One path of a connection: the way of data, and that of its answers."""
+
+    there: Way
+    back: Way
 
 
 def find_routes(transport: Transport, src: Ints, dst: Ints, channel: Ints) -> list[list[Route]]:
@@ -43,6 +57,9 @@ def find_routes(transport: Transport, src: Ints, dst: Ints, channel: Ints) -> li
 def _routes(transport: Transport, fabric: Fabric, owner: Ints, flows: Flows,
             count: int) -> list[list[Route]]:
     found: list[list[Route]] = [[] for _ in range(count)]
+    if transport.style.routing == "spray":
+        _add_sprayed(fabric, found, owner, flows)
+        return found
     planned = transport.planned_links(fabric, flows)
     if planned is not None:
         there = [[link for link in links if link >= 0] for links in planned.tolist()]
@@ -64,7 +81,19 @@ def _routes(transport: Transport, fabric: Fabric, owner: Ints, flows: Flows,
 def _add_routes(found: list[list[Route]], owner: Ints, there: list[list[int]],
                 back: list[list[int]]) -> None:
     for edge, links, answers in zip(owner.tolist(), there, back, strict=True):
-        found[edge].append(Route(links, answers))
+        found[edge].append(Route(Way(links), Way(answers)))
+
+
+def _add_sprayed(fabric: Fabric, found: list[list[Route]], owner: Ints, flows: Flows) -> None:
+    """A path for each live port of a flow's NIC; answers take the ports of theirs in turn."""
+    for edge, src, dst in zip(owner.tolist(), flows.src.tolist(), flows.dst.tolist(), strict=True):
+        ports, answers = (fabric.endpoint_ports[end][fabric.live_ports[end]].tolist()
+                          for end in (src, dst))
+        if not ports or not answers:
+            raise UnreachableError(f"{fabric.endpoints[src]} or {fabric.endpoints[dst]} has no "
+                                   "port that is up")
+        found[edge] += [Route(Way([port], dst), Way([answers[number % len(answers)]], src))
+                        for number, port in enumerate(ports)]
 
 
 def _hashed(transport: Transport, fabric: Fabric, flows: Flows,

@@ -5,10 +5,12 @@ Each figure names where it comes from, and how sure it is.
 
 from __future__ import annotations
 
-BUFFER_BYTES = 4 << 20
-"""What may wait at a switch's port. A shared buffer of 32 MB (Broadcom Trident 3, 3.2 Tb/s: product
-brief BCM56870) gives a port that is congested alone at most half under a dynamic threshold of 1
-(Choudhury and Hahne, IEEE/ACM ToN 1998), and less where several are. Assumed: an eighth of it."""
+BUFFER_BYTES = 32_000_000
+"""What the ports of a switch share: Broadcom Trident 3, 3.2 Tb/s (product brief BCM56870).
+Published; other chips have 16 to 113 MB."""
+BUFFER_ALPHA = 1.0
+"""A port may have so much of what is free (Choudhury and Hahne, IEEE/ACM ToN 1998; a common default
+of Broadcom's and of SONiC's lossy queues, where it is 1 to 8). Assumed."""
 MARK_BYTES_PER_BPS = 65 * 1500 / 10e9
 """Bytes that wait above which a packet is marked, for each bit/s of the link: 65 packets of 1,500 B
 at 10 Gb/s (Alizadeh et al., DCTCP, SIGCOMM 2010, section 3.5, as deployed there). Published."""

@@ -1,7 +1,8 @@
 /* Inside the packet network; for this folder's C only.
  *
  *   packet.c      the world: making it, and letting time pass
- *   link.c        links and routes: queues, marks, drops
+ *   link.c        links: queues, marks, drops
+ *   route.c       which link comes next
  *   host.c        servers, chains, and what a process sends and takes in
  *   connection.c  the two sessions of a connection
  *   pipe.c        channels within a host
@@ -44,7 +45,8 @@ struct packet {
     uint64_t at_ns;   /* when it is where it is going */
     uint64_t came_ns; /* when it arrived at the host */
     uint32_t next;
-    uint32_t hop;    /* where in `hops` the link is that it is on */
+    uint32_t link;   /* on which it is */
+    uint32_t hop;    /* where in `hops` stands what comes next */
     uint32_t end;    /* to which it goes */
     uint32_t body;   /* of a control frame, or NO_PACKET */
     uint32_t bytes;  /* on a link */
@@ -58,11 +60,27 @@ struct link {
     uint64_t free_ps;
     uint64_t ps_per_byte_q16; /* 0: down */
     uint64_t latency_ns;
-    uint64_t buffer_bytes, mark_bytes;
-    uint64_t waiting_bytes;
+    uint64_t mark_bytes, waiting_bytes;
     struct row urgent, waiting, flying;
     struct packet_link_counts counts;
-    int32_t switch_number;
+    int32_t from, to; /* switches, or NOBODY */
+};
+
+/* Where an entry of `hops` names no link but an endpoint, to which switches spray. */
+#define SPRAY (UINT32_C(1) << 31)
+
+/* packet_set_paths. */
+struct shortest_paths {
+    int32_t ports;
+    int32_t *group, *ptr, *links, *down;
+};
+
+/* What a server works at while it has tokens; `size` 0: it has none. */
+struct bucket {
+    uint64_t size, tokens; /* bytes */
+    uint64_t at_ps;        /* as of then */
+    uint64_t ps_per_byte_q16;
+    uint64_t burst_q16; /* its time a byte while it has tokens */
 };
 
 struct stop_on_chain {
@@ -153,8 +171,13 @@ struct packet_world {
     size_t hops_n, hops_room;
     uint32_t *routes; /* where each begins in `hops` */
     size_t routes_n, routes_room;
+    uint64_t *switch_used; /* bytes that wait in each, or NULL */
+    uint64_t switch_bytes, alpha_q8;
+    int32_t switches;
+    struct shortest_paths paths;
     uint64_t *server_free_ps;
-    size_t servers_n, servers_room;
+    struct bucket *buckets; /* one a server */
+    size_t servers_n, servers_room, buckets_room;
     struct chain *chains;
     size_t chains_n, chains_room;
     struct process *processes;
@@ -192,6 +215,12 @@ void give_packet_back(struct packet_world *w, uint32_t number);
 uint32_t take_body(struct packet_world *w);
 void append_packet(struct packet_world *w, struct row *row, uint32_t number);
 uint32_t remove_first_packet(struct packet_world *w, struct row *row);
+
+/* ---- route.c */
+enum way { WAY_ENDS, WAY_GOES_ON, WAY_IS_LOST };
+/* Where a packet goes that has crossed its link: packet->link becomes the next one. */
+enum way choose_next_link(struct packet_world *w, struct packet *packet);
+void free_paths(struct shortest_paths *paths);
 
 /* ---- link.c */
 void put_on_link(struct packet_world *w, uint32_t number);

@@ -13,8 +13,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
+    from harp.routing.ecmp import NextHops
+
 NO_LIMIT = 2**64 - 1
 """Nanoseconds that never come."""
+NIC = -1
+"""Instead of a switch, at an end of a link."""
 
 
 class End(NamedTuple):
@@ -96,11 +100,15 @@ class World:
             "unit_bytes": unit_bytes})
         self._world = ffi.gc(lib.packet_new(config), lib.packet_free)
 
-    def add_link(self, bits_per_s: float, latency_s: float, *, switch: int = -1,
-                 buffer_bytes: int = 0, mark_bytes: int = 0) -> int:
-        """Add a directed link; it leaves a NIC, or the switch of this number."""
-        return int(lib.packet_add_link(self._world, switch, bits_per_s, round(latency_s * 1e9),
-                                       buffer_bytes, mark_bytes))
+    def add_link(self, bits_per_s: float, latency_s: float, *, source: int = NIC,
+                 target: int = NIC, mark_bytes: int = 0) -> int:
+        """Add a directed link from one switch to another, or from or to a `NIC`."""
+        return int(lib.packet_add_link(self._world, source, target, bits_per_s,
+                                       round(latency_s * 1e9), mark_bytes))
+
+    def share_buffers(self, switches: int, nbytes: int, alpha: float) -> None:
+        """Let the ports of each switch share a buffer, a port ``alpha`` times what is free."""
+        lib.packet_share_buffers(self._world, switches, nbytes, alpha)
 
     def set_rate(self, link: int, bits_per_s: float) -> None:
         """Change a link's rate; at 0 it is down, and loses what it has and gets."""
@@ -109,6 +117,13 @@ class World:
     def add_server(self) -> int:
         """Add something that packets take turns on."""
         return int(lib.packet_add_server(self._world))
+
+    def add_bucket(self, s_per_byte: float, burst: float, nbytes: float) -> int:
+        """Add a token bucket: tokens come at a pace, and while it has some it is faster by 1/burst.
+
+        Its chains name its pace, too, which counts for nothing there.
+        """
+        return int(lib.packet_add_bucket(self._world, s_per_byte * 1e12, burst, round(nbytes)))
 
     def add_chain(self, servers: Sequence[int], s_per_byte: Sequence[float]) -> int:
         """Add servers to pass in this order, with the time that each takes for a byte."""
@@ -119,6 +134,17 @@ class World:
     def add_route(self, links: ArrayLike) -> int:
         """Add links to cross in this order."""
         return int(lib.packet_add_route(self._world, np.size(links), _ints(links)))
+
+    def add_spray(self, link: int, endpoint: int) -> int:
+        """Add a route that leaves by ``link`` and then takes any shortest path."""
+        return int(lib.packet_add_spray(self._world, link, endpoint))
+
+    def set_paths(self, hops: NextHops) -> None:
+        """Say which links are on shortest paths, for routes of `add_spray`."""
+        endpoints, ports = hops.down.shape
+        lib.packet_set_paths(self._world, (len(hops.ptr) - 1) // hops.switches, endpoints, ports,
+                             _ints(hops.group), _ints(hops.ptr), _ints(hops.links),
+                             _ints(hops.down))
 
     def add_process(self) -> int:
         """Add a process that drives sessions."""
