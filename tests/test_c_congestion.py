@@ -6,14 +6,15 @@ import re
 
 import pytest
 from c_programs import SANITIZED, build, run
-from dst_programs import session_sources
+from dst_programs import cnet, driver_sources
+
+BOTTLENECK = ["tests/c/bottleneck.c", "tests/c/cross.c", *cnet("virtual/*.c"), *driver_sources()]
 
 
 @pytest.fixture(scope="module")
 def bottleneck(tmp_path_factory):
     return build(tmp_path_factory.mktemp("bottleneck") / "bottleneck",
-                 ["tests/c/test_bottleneck.c", "tests/c/bottleneck.c", "tests/c/cross.c",
-                  *session_sources()],
+                 ["tests/c/test_bottleneck.c", *BOTTLENECK],
                  [*SANITIZED, "-O2", "-Wl,--no-as-needed", "-lm"])
 
 
@@ -32,8 +33,8 @@ def test_a_bottleneck_is_used_shared_and_not_flooded(bottleneck, scenes, seed):
 ])
 def test_tcp_with_segmentation_offload_leaves_us_a_share(tmp_path, settings, least):
     program = build(tmp_path / "beside",
-                    ["tests/c/bottleneck_beside.c", "tests/c/bottleneck.c", "tests/c/cross.c",
-                     *session_sources()], ["-O2", "-Wl,--no-as-needed", "-lm"])
+                    ["tests/c/bottleneck_beside.c", *BOTTLENECK],
+                    ["-O2", "-Wl,--no-as-needed", "-lm"])
     shares = re.findall(r"least (\S+)", run(program, *settings.split(), "seeds=1"))
     assert len(shares) == 2
     assert min(map(float, shares)) >= least

@@ -6,6 +6,10 @@
 #include <string.h>
 
 #include "base/sequence.h"
+#include "virtual/event_heap.h"
+#include "virtual/line.h"
+#include "virtual/random.h"
+#include "virtual/session_ends.h"
 
 #define AHEAD 4    /* messages under way */
 #define ROOM 64    /* frames per call of harp_session_send */
@@ -19,13 +23,9 @@ struct bn_flight {
     struct cross_packet cross;
 };
 
-struct event {
-    uint64_t at_ns;
-    uint64_t order;
-    uint32_t host;   /* 2 * flow, plus 1 for the receiver; from CROSS on: a TCP flow */
-    uint32_t flight; /* NO_FLIGHT: the host wants to be driven */
-};
-
+/* An event is a number: its upper half is a host, 2 * flow plus 1 for the receiver, or from CROSS
+ * on a TCP flow; its lower half the flight that it learns of, or NO_FLIGHT: the host wants to be
+ * driven. */
 #define NO_FLIGHT UINT32_MAX
 #define CROSS (2 * BN_FLOWS)
 
@@ -43,13 +43,12 @@ struct host {
 struct world {
     const struct bn_scene *scene;
     struct host hosts[2 * BN_FLOWS];
-    struct event *heap;
-    size_t heap_n, heap_room;
-    uint64_t order, random, now_ns;
+    struct virtual_events events;
+    uint64_t random, now_ns;
     struct bn_flight *flights;
     uint32_t *idle, idle_n, flights_n;
     /* the bottleneck */
-    uint64_t free_ps[2]; /* when the line, each way, is free, relative to 0, in ps */
+    struct virtual_line lines[2]; /* each way */
     uint64_t tokens_ps;
     bool odd_done;
     struct cross_flow cross[BN_CROSS];
@@ -60,45 +59,10 @@ struct world {
     uint32_t bins[QUEUE_BINS];
 };
 
-static uint64_t draw(struct world *w)
-{
-    uint64_t z = w->random += UINT64_C(0x9e3779b97f4a7c15);
-    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-    return z ^ z >> 31;
-}
-
-static bool earlier(const struct event *a, const struct event *b)
-{
-    return a->at_ns != b->at_ns ? a->at_ns < b->at_ns : a->order < b->order;
-}
-
 static void push(struct world *w, uint64_t at_ns, uint32_t host, uint32_t flight)
 {
-    if (w->heap_n == w->heap_room) {
-        w->heap_room = w->heap_room ? 2 * w->heap_room : 1024;
-        w->heap = realloc(w->heap, w->heap_room * sizeof *w->heap);
-    }
-    const struct event event = {at_ns, w->order++, host, flight};
-    size_t i = w->heap_n++;
-    for (; i && earlier(&event, &w->heap[(i - 1) / 2]); i = (i - 1) / 2)
-        w->heap[i] = w->heap[(i - 1) / 2];
-    w->heap[i] = event;
-}
-
-static struct event pop(struct world *w)
-{
-    struct event top = w->heap[0], last = w->heap[--w->heap_n];
-    size_t i = 0;
-    for (size_t child; (child = 2 * i + 1) < w->heap_n; i = child) {
-        if (child + 1 < w->heap_n && earlier(&w->heap[child + 1], &w->heap[child]))
-            child++;
-        if (!earlier(&w->heap[child], &last))
-            break;
-        w->heap[i] = w->heap[child];
-    }
-    w->heap[i] = last;
-    return top;
+    bool done = virtual_events_push(&w->events, at_ns, (uint64_t)host << 32 | flight);
+    assert(done);
 }
 
 static uint32_t new_flight(struct world *w)
@@ -137,16 +101,17 @@ static uint64_t through_bottleneck(struct world *w, uint32_t way, uint64_t now_n
                                    bool *marked)
 {
     const struct bn_scene *s = w->scene;
-    uint64_t now_ps = now_ns * 1000, cost_ps = bytes * 8000000 / s->rate_mbps;
+    uint64_t now_ps = now_ns * 1000, cost_ps = virtual_line_cost_ps(bytes, s->rate_mbps);
     if (s->police_bytes) { /* tokens_ps: since when the bucket has been filling */
-        uint64_t depth_ps = s->police_bytes * 8000000 / s->rate_mbps;
+        uint64_t depth_ps = virtual_line_cost_ps(s->police_bytes, s->rate_mbps);
         w->tokens_ps = harp_max(w->tokens_ps, now_ps > depth_ps ? now_ps - depth_ps : 0);
         if (w->tokens_ps + cost_ps > now_ps)
             return HARP_NEVER;
         w->tokens_ps += cost_ps;
         return now_ns;
     }
-    uint64_t start_ps = harp_max(now_ps, w->free_ps[way]);
+    struct virtual_line *line = &w->lines[way];
+    uint64_t start_ps = now_ps + virtual_line_wait_ps(line, now_ns);
     if (s->away_ns) {
         uint64_t phase_ps = start_ps % ((s->away_ns + s->open_ns) * 1000);
         start_ps += s->away_ns * 1000 - harp_min(phase_ps, s->away_ns * 1000);
@@ -156,9 +121,8 @@ static uint64_t through_bottleneck(struct world *w, uint32_t way, uint64_t now_n
     if (queue_bytes + bytes > s->buffer_bytes)
         return HARP_NEVER;
     *marked = s->mark_bytes && queue_bytes > s->mark_bytes;
-    w->free_ps[way] = start_ps + cost_ps;
     note_wait(w, (start_ps - now_ps) / 1000);
-    return w->free_ps[way] / 1000;
+    return virtual_line_send(line, start_ps, cost_ps) / 1000;
 }
 
 static void transmit(struct world *w, uint32_t host, uint64_t now_ns,
@@ -170,7 +134,7 @@ static void transmit(struct world *w, uint32_t host, uint64_t now_ns,
     w->data += counts;
     w->again += counts && frame->again;
     uint64_t at_ns = now_ns;
-    if (draw(w) % 1000 < s->loss)
+    if (virtual_chance(&w->random, s->loss))
         at_ns = HARP_NEVER;
     else if (!(host & 1) || s->both)
         at_ns = through_bottleneck(w, host & 1, now_ns, HARP_HEADER_BYTES + frame->header.length,
@@ -191,7 +155,7 @@ static void cross_send_super(struct world *w, uint32_t number, uint32_t packets)
 {
     struct cross_flow *flow = &w->cross[number];
     bool marked;
-    uint64_t queue_ns = harp_max(w->free_ps[0] / 1000, w->now_ns) - w->now_ns;
+    uint64_t queue_ns = virtual_line_wait_ps(&w->lines[0], w->now_ns) / 1000;
     uint64_t at_ns = through_bottleneck(w, 0, w->now_ns, packets * CROSS_BYTES, &marked);
     bool lost = at_ns == HARP_NEVER;
     at_ns = lost ? w->now_ns + queue_ns : at_ns; /* those behind it tell */
@@ -254,11 +218,6 @@ static void wake_at(struct world *w, uint32_t number, uint64_t at_ns)
     push(w, at_ns, number, NO_FLIGHT);
 }
 
-static void *memory_for(const struct harp_session_config *config)
-{
-    return aligned_alloc(64, (harp_session_size(config) + 63) / 64 * 64);
-}
-
 /* How long the frame has waited in its host, as far as its time stamp tells. */
 static uint64_t waited(struct world *w, uint32_t number, const struct harp_frame *frame)
 {
@@ -274,11 +233,8 @@ static void take(struct world *w, uint32_t number, uint64_t now_ns, uint32_t fli
     const struct harp_frame *frame = &w->flights[flight].frame;
     struct harp_place place;
     if (!host->session) {
-        struct harp_parameters first;
-        assert(frame->header.type == HARP_FIRST);
-        assert(!harp_parameters_decode(frame->body, frame->header.length, &first));
-        host->session = harp_session_accept(memory_for(&host->config), &host->config, now_ns,
-                                            &first, frame->header.path);
+        host->session = virtual_session_accept(&host->config, now_ns, &frame->header, frame->body);
+        assert(host->session);
     } else if (harp_session_receive(host->session, now_ns, waited(w, number, frame), &frame->header,
                                     frame->body, w->flights[flight].marked, &place) == HARP_PLACE) {
         harp_session_placed(host->session, true);
@@ -318,8 +274,8 @@ static uint64_t pay(struct world *w, struct host *host, uint64_t now_ns, uint64_
     const struct bn_host *cost = &w->scene->host;
     now_ns += frames * cost->frame_ns;
     if (cost->hiccup_gap_ns && now_ns >= host->hiccup_ns) {
-        now_ns += draw(w) % cost->hiccup_ns;
-        host->hiccup_ns = now_ns + draw(w) % (2 * (uint64_t)cost->hiccup_gap_ns);
+        now_ns += virtual_below(&w->random, cost->hiccup_ns);
+        host->hiccup_ns = now_ns + virtual_below(&w->random, 2 * (uint64_t)cost->hiccup_gap_ns);
     }
     return now_ns;
 }
@@ -369,8 +325,8 @@ static void prepare(struct world *w, uint32_t number)
         config->window.initial_bytes = s->fixed_bytes;
     if (number & 1)
         return;
-    uint64_t start_ns = s->start_ns + number / 2 * s->stagger_ns + draw(w) % 10000;
-    host->session = harp_session_connect(memory_for(config), config, start_ns);
+    uint64_t start_ns = s->start_ns + number / 2 * s->stagger_ns + virtual_below(&w->random, 10000);
+    host->session = virtual_session_connect(config, start_ns);
     wake_at(w, number, start_ns);
 }
 
@@ -419,8 +375,9 @@ static void loop(struct world *w)
 {
     const struct bn_scene *s = w->scene;
     bool measuring = false;
-    while (w->heap_n && w->heap[0].at_ns < s->to_ns) {
-        struct event event = pop(w);
+    while (virtual_events_next_ns(&w->events) < s->to_ns) {
+        struct virtual_event event = virtual_events_take(&w->events);
+        uint32_t number = (uint32_t)(event.what >> 32), flight = (uint32_t)event.what;
         w->now_ns = event.at_ns;
         if (!measuring && w->now_ns >= s->from_ns) {
             measuring = true;
@@ -430,23 +387,23 @@ static void loop(struct world *w)
                 w->said[f] = said_lost(w, f);
             }
         }
-        if (event.host >= CROSS) {
-            cross_event(w, event.host - CROSS, event.flight);
+        if (number >= CROSS) {
+            cross_event(w, number - CROSS, flight);
             continue;
         }
-        struct host *host = &w->hosts[event.host];
-        if (event.flight != NO_FLIGHT) {
+        struct host *host = &w->hosts[number];
+        if (flight != NO_FLIGHT) {
             if (host->inbox_n < INBOX)
-                host->inbox[host->inbox_n++] = event.flight;
+                host->inbox[host->inbox_n++] = flight;
             else
-                w->idle[w->idle_n++] = event.flight;
-            wake_at(w, event.host, w->now_ns);
+                w->idle[w->idle_n++] = flight;
+            wake_at(w, number, w->now_ns);
         } else if (event.at_ns == host->wake_ns) {
             host->wake_ns = HARP_NEVER;
-            if (w->now_ns < *busy_of(w, event.host)) /* another session has the core */
-                wake_at(w, event.host, w->now_ns);
+            if (w->now_ns < *busy_of(w, number)) /* another session has the core */
+                wake_at(w, number, w->now_ns);
             else
-                turn(w, event.host, w->now_ns);
+                turn(w, number, w->now_ns);
         }
     }
 }
@@ -466,7 +423,7 @@ struct bn_result bn_measure(const struct bn_scene *scene)
     struct bn_result r = judge(w);
     for (uint32_t h = 0; h < 2 * scene->flows; h++)
         free(w->hosts[h].session);
-    free(w->flights), free(w->idle), free(w->heap), free(w);
+    free(w->flights), free(w->idle), virtual_events_close(&w->events), free(w);
     return r;
 }
 
