@@ -14,9 +14,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from c_programs import ROOT, SANITIZED, build, library
+from planted_bugs import plant
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from planted_bugs import Bug
+
+FAST = ["-O1"]
+
 
 def cnet(*patterns: str) -> list[str]:
     """Paths from the repository's root of the files of cnet that fit."""
@@ -34,32 +41,35 @@ def driver_sources() -> list[str]:
     return sorted({*session_sources(), *cnet("wire/*.c")})
 
 
-def build_dst(out: Path, bug: str | None = None) -> Path:
-    """The simulation as a program; ``bug`` is a deliberate fault, compiled into the session.
+def _build(out: Path, harness: Sequence[str], folders: Sequence[Path], bug: Bug | None) -> Path:
+    """The harness and cnet; with a bug, what it changes stands before the archive of the rest.
 
-    With a fault it is built without sanitizers, in a third of the time: the harness must see it.
+    With a bug it is built without sanitizers, in a third of the time: the harness must see it.
     """
-    flags = ["-O1", f"-DHARP_BUG_{bug}"] if bug else SANITIZED
-    harness = sorted(f"tests/dst/{path.name}" for path in (ROOT / "tests" / "dst").glob("*.c"))
-    return build(out, [*driver_sources(), *cnet("virtual/*.c"), *harness],
-                 [*flags, "-I", str(ROOT / "tests" / "dst")])
+    include = [word for folder in folders for word in ("-I", str(folder))]
+    if not bug:
+        return build(out, [*harness, str(library())], [*SANITIZED, *include])
+    changed = sorted(f"cnet/{edit.file}" for edit in bug.edits)
+    if any(file.endswith(".h") for file in changed):
+        changed = [*cnet("engine/*.c", "ports/*.c", "base/*.c", "virtual/*.c"), *driver_sources()]
+    root = plant(bug, out.parent / "planted")
+    return build(out, [*harness, *sorted(set(changed)), str(library(FAST))], [*FAST, *include],
+                 root)
 
 
-def engine_sources() -> list[str]:
-    """All C files of an engine, and of no port but the one that adds faults."""
-    own = set(cnet("engine/*.c", "ports/port_chaos*.c", "base/*.c")) - {"cnet/engine/perf.c"}
-    return sorted({*driver_sources(), *own})
+def build_dst(out: Path, bug: Bug | None = None) -> Path:
+    """The simulation of sessions as a program, of the product or with a deliberate fault."""
+    folder = ROOT / "tests" / "dst"
+    harness = sorted(f"tests/dst/{path.name}" for path in folder.glob("*.c"))
+    return _build(out, harness, [folder], bug)
 
 
-def build_engines(out: Path, bug: str | None = None) -> Path:
+def build_engines(out: Path, bug: Bug | None = None) -> Path:
     """The simulation of engines as a program, as `build_dst` does for sessions."""
-    flags = ["-O1", f"-DHARP_BUG_{bug}"] if bug else SANITIZED
     folder = ROOT / "tests" / "dst"
     shared = [f"tests/dst/{name}.c" for name in ("common", "forge", "link", "network", "script")]
     own = sorted(f"tests/dst/engine/{path.name}" for path in (folder / "engine").glob("*.c"))
-    stack = [*engine_sources(), *cnet("virtual/*.c")] if bug else [str(library())]
-    return build(out, [*shared, *own, *stack],
-                 [*flags, "-I", str(folder), "-I", str(folder / "engine")])
+    return _build(out, [*shared, *own], [folder, folder / "engine"], bug)
 
 
 def run_dst(program: Path, *arguments: object) -> str:

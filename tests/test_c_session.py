@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from c_programs import build, library, run
 from dst_programs import driver_sources, session_sources
+from planted_bugs import CREDIT_LOST, plant
 
 ENDS = ["cnet/virtual/event_heap.c", "cnet/virtual/session_ends.c"]
 PAIR = ["tests/c/session_pair.c", *ENDS]
@@ -17,9 +18,9 @@ def test_two_sessions(name, tmp_path):
 
 
 def test_a_sender_that_does_not_ask_for_credit_is_found(tmp_path):
-    """A planted bug that keep-alives hide from the simulation: they mend it after a while."""
     program = build(tmp_path / "silent", ["tests/c/test_session_stream.c", *PAIR,
-                                          *session_sources()], ["-O1", "-DHARP_BUG_CREDIT_LOST"])
+                                          *session_sources()], ["-O1"],
+                    plant(CREDIT_LOST, tmp_path / "planted"))
     with pytest.raises(AssertionError, match="has_arrived"):
         run(program)
 

@@ -61,18 +61,12 @@ static inline void harp_chunks_start(struct harp_chunks *chunks, uint32_t total)
 static inline bool harp_chunks_within(const struct harp_chunks *chunks, uint32_t chunk)
 {
     uint32_t window = 64u * chunks->words;
-#ifdef HARP_BUG_WINDOW_OFF_BY_ONE
-    window++;
-#endif
     return chunk < chunks->total && (chunk < chunks->low || chunk - chunks->low < window);
 }
 
 /* Whether `chunk`, which must be within the window, is done. */
 static inline bool harp_chunks_has(const struct harp_chunks *chunks, uint32_t chunk)
 {
-#ifdef HARP_BUG_NO_DEDUPE
-    return false;
-#endif
     if (chunk < chunks->low || chunks->done == chunks->low)
         return chunk < chunks->low;
     return chunks->ring[harp_chunks_word(chunks, chunk)] >> chunk % 64 & 1;

@@ -18,11 +18,7 @@
 /* Whether `a` comes before `b`. */
 static inline bool harp_before(uint32_t a, uint32_t b)
 {
-#ifdef HARP_BUG_WRAP
-    return a < b;
-#else
     return (int32_t)(a - b) < 0;
-#endif
 }
 
 /* The same for packets. The number before the first may be that before 0. */

@@ -45,7 +45,6 @@ void harp_table_remove(struct harp_table *table, uint64_t id)
         assert(table->slots[hole].id);
         hole = (hole + 1) & table->mask;
     }
-#ifndef HARP_BUG_RUN_CUT
     for (uint32_t i = (hole + 1) & table->mask; table->slots[i].id; i = (i + 1) & table->mask) {
         /* An entry may move to the hole unless its own place lies behind the hole. */
         uint32_t home = (uint32_t)table->slots[i].id & table->mask;
@@ -54,7 +53,6 @@ void harp_table_remove(struct harp_table *table, uint64_t id)
             hole = i;
         }
     }
-#endif
     table->slots[hole] = (struct harp_table_slot){0, NULL};
     table->used--;
 }

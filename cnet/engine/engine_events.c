@@ -56,11 +56,7 @@ static void take_returns(struct harp_connection *connection)
 {
     uint32_t frames[HARP_BATCH], n;
     while ((n = harp_spsc_take(connection->returns, frames, HARP_BATCH))) {
-        uint32_t i = 0;
-#ifdef HARP_BUG_RETURN_LEAK
-        i = n > 1;
-#endif
-        for (; i < n; i++)
+        for (uint32_t i = 0; i < n; i++)
             harp_frames_move(&connection->engine->frames, frames[i], HARP_FRAME_LENT,
                              HARP_FRAME_FREE);
         assert(n <= connection->lent);
@@ -114,9 +110,6 @@ static void free_pieces(struct harp_connection *connection, uint32_t first, uint
     for (uint32_t i = 0; i < count; i++) {
         uint32_t frame = harp_connection_piece(connection, first + i);
         enum harp_frame_state state = frames->state[frame];
-#ifdef HARP_BUG_FREED_EARLY
-        state = state == HARP_FRAME_SENDING ? HARP_FRAME_KEPT : state;
-#endif
         harp_frames_move(frames, frame, state,
                          state == HARP_FRAME_SENDING ? HARP_FRAME_LEAVING : HARP_FRAME_FREE);
     }

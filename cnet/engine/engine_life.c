@@ -30,9 +30,6 @@ void harp_engine_reclaim_frames(struct harp_engine *engine,
     struct harp_frames *frames = &engine->frames;
     if (!connection->config.stream_frames && !connection->config.draft_frames)
         return; /* it never had any */
-#ifdef HARP_BUG_NOT_RECLAIMED
-    return;
-#endif
     for (uint32_t frame = 0; frame < frames->count; frame++) {
         if (engine->owner[frame] != connection->index)
             continue;

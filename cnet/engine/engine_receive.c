@@ -45,9 +45,6 @@ static bool lend_arrival(struct harp_engine *engine, struct harp_connection *con
     const uint8_t *bytes = arrival->bytes + HARP_HEADER_BYTES;
     uint32_t frame = arrival->frame;
     bool whole = !arrival->more && !arrival->shared;
-#ifdef HARP_BUG_SHARED_LENT
-    whole = !arrival->more;
-#endif
     if (frame != HARP_NO_FRAME && whole) {
         if (!harp_open_payload(arrival->bytes, bytes, header->length))
             return false;
@@ -157,9 +154,6 @@ static void take_group(struct harp_engine *engine, uint8_t port, struct harp_con
     }
     uint64_t holds = harp_open_tags(&connection->in, (const uint8_t *const *)tagged->headers,
                                     tagged->laps, count);
-#ifdef HARP_BUG_TAG_UNCHECKED
-    holds = UINT64_MAX;
-#endif
     for (size_t i = 0; i < count; i++)
         if (holds >> i & 1)
             take_frame(engine, port, connection, &engine->arrivals[which[i]],

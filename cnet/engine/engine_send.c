@@ -45,10 +45,6 @@ static bool send_draft(struct harp_engine *engine, struct harp_port *port, int h
     if (number == HARP_NO_FRAME)
         return false;
     enum harp_frame_state state = engine->frames.state[number];
-#ifdef HARP_BUG_REWRITTEN
-    harp_header_encode(&frame->header,
-                       harp_frame_at(&engine->frames, number) + HARP_DRAFT_AT - HARP_HEADER_BYTES);
-#endif
     if (state == HARP_FRAME_SENDING)
         return false;
     if (state == HARP_FRAME_KEPT)

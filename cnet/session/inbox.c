@@ -45,9 +45,6 @@ void harp_inbox_stream(struct harp_inbox *inbox, uint32_t frames)
 void harp_inbox_returned(struct harp_inbox *inbox, uint32_t frames)
 {
     assert(inbox->streamed && inbox->lent + frames - inbox->placed <= inbox->frames);
-#ifdef HARP_BUG_STREAM_CREDIT
-    frames++;
-#endif
     inbox->lent += frames;
 }
 
@@ -74,10 +71,6 @@ int harp_inbox_post(struct harp_inbox *inbox, uint8_t *buffer, uint32_t capacity
     slot->capacity = capacity;
     slot->started = false;
     inbox->posted++;
-#ifdef HARP_BUG_CREDIT_LEAK
-    if (early)
-        capacity = 0;
-#endif
     inbox->posted_bytes += capacity;
     if (!early)
         return -1;
@@ -126,10 +119,8 @@ enum harp_fit harp_inbox_fit(const struct harp_inbox *inbox, const struct harp_h
         return inbox->streamed ? HARP_FIT_BROKEN : fit_eager(inbox, header);
     const struct harp_incoming *slot = &inbox->slots[header->message & (inbox->slots_n - 1)];
     uint32_t chunk = header->offset / inbox->segment;
-#ifndef HARP_BUG_CAPACITY_UNCHECKED
     if (!slot->started && !inbox->streamed && header->size > slot->capacity)
         return HARP_FIT_TOO_LONG;
-#endif
     if (slot->started && slot->size != header->size)
         return HARP_FIT_BROKEN;
     uint32_t low = slot->started ? slot->got.low : 0;

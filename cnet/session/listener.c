@@ -17,9 +17,6 @@ static void make_cookie(const struct harp_listener *listener, uint64_t minute,
     harp_store64(input + 1, minute);
     memcpy(input + 9, from->address, 16);
     harp_store16(input + 25, from->port);
-#ifdef HARP_BUG_COOKIE_ANYWHERE
-    memset(input + 9, 0, 18);
-#endif
     memcpy(input + 27, body, COOKIE_OFFSET);
     for (uint8_t half = 0; half < 2; half++) {
         input[0] = half;
@@ -79,9 +76,6 @@ enum harp_welcome harp_listener_judge(const struct harp_listener *listener, uint
         brings_addresses(first))
         return HARP_WELCOME_DROP;
     uint64_t minute = now_ns / MINUTE_NS;
-#ifdef HARP_BUG_NO_COOKIE
-    half_open = 0;
-#endif
     if (half_open < listener->calm || brings_cookie(listener, minute, from, body))
         return HARP_WELCOME_MAKE;
     write_cookie(listener, minute, from, first, header->path, body, answer);

@@ -74,9 +74,6 @@ void harp_loss_spurious(struct harp_loss *loss)
 
 uint64_t harp_loss_rto_ns(const struct harp_rtt *rtt, const struct harp_loss_limits *limits)
 {
-#ifdef HARP_BUG_HASTY
-    return harp_rtt_smoothed_ns(rtt) / 2 + 1;
-#endif
     return harp_rtt_timeout_ns(rtt, limits->ack_delay_ns, limits->min_rto_ns,
                                limits->initial_rto_ns);
 }

@@ -136,10 +136,6 @@ static bool may_travel(const struct harp_outbox *outbox, uint32_t number,
                        const struct harp_outgoing *message)
 {
     uint32_t credit = (uint32_t)outbox->credit;
-#ifdef HARP_BUG_CREDIT_OFF_BY_ONE
-    if (number == (uint32_t)outbox->credit)
-        return true;
-#endif
     if (outbox->streamed)
         return harp_before(number, credit) &&
                harp_before(message->first_chunk + message->next, (uint32_t)outbox->chunk_credit);
@@ -281,13 +277,8 @@ const struct harp_outgoing *harp_outbox_pop(struct harp_outbox *outbox)
     if (outbox->base == outbox->end)
         return NULL;
     struct harp_outgoing *message = slot_of(outbox, outbox->base);
-#ifdef HARP_BUG_EARLY_RELEASE
-    if (message->next != message->done.total)
-        return NULL;
-#else
     if (!harp_chunks_complete(&message->done))
         return NULL;
-#endif
     if (outbox->cursor == outbox->base)
         outbox->cursor++;
     outbox->lost -= message->lost;

@@ -118,9 +118,6 @@ void harp_pmtu_lost(struct harp_pmtu *pmtu, uint16_t frame_bytes, bool overtaken
                     uint64_t rto_ns, uint64_t most_ns)
 {
     uint8_t fragments = probed_fragments(pmtu);
-#ifdef HARP_BUG_BLACK_HOLE
-    return;
-#endif
     if (pmtu->state == HARP_PMTU_COMPLETE ||
         frame_bytes != harp_fragment_frame_bytes(pmtu->segment, fragments))
         return;

@@ -58,9 +58,5 @@ uint16_t harp_sack_write(const struct harp_sack *sack, uint64_t since, uint8_t m
 
 uint64_t harp_sack_word(const uint8_t *map, uint64_t word)
 {
-    uint64_t bits = harp_load64(map + 8 * word);
-#ifdef HARP_BUG_SACK_OFF_BY_ONE
-    bits >>= 1;
-#endif
-    return bits;
+    return harp_load64(map + 8 * word);
 }

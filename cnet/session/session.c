@@ -160,9 +160,6 @@ static uint32_t left_over(const struct harp_session *session)
     if (session->state != HARP_CLOSED || !session->by_peer || !session->known ||
         session->reason != HARP_REASON_DONE || inbox->streamed)
         return 0;
-#ifdef HARP_BUG_LEFT_BEHIND
-    return 0;
-#endif
     while (n < HARP_EAGER && inbox->eager[(inbox->posted + n) % HARP_EAGER].full &&
            inbox->eager[(inbox->posted + n) % HARP_EAGER].message == inbox->posted + n)
         n++;
@@ -179,10 +176,8 @@ bool harp_session_post(struct harp_session *session, uint8_t *buffer, uint32_t c
         !harp_inbox_has_room(&session->inbox))
         return false;
     bool too_long;
-#ifndef HARP_BUG_TORN_BUFFER
     if (session->reassembly.busy) /* what an eager slot has of a message is no part of its buffer */
         harp_reassembly_forget(&session->reassembly, session->inbox.posted);
-#endif
     *eager = harp_inbox_post(&session->inbox, buffer, capacity, context, &too_long);
     if (too_long && session->state == HARP_CLOSED) /* the other end is done: only ours learns */
         harp_session_end(session, HARP_REASON_TOO_LONG, false);

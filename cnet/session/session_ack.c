@@ -14,10 +14,6 @@ static void give_up(struct harp_session *session, struct harp_path *path, struct
         path->suspects = 0;
     }
     path->suspects++;
-#ifdef HARP_BUG_LOST_FORGOTTEN
-    if (sent->packet % 16 == 0)
-        return;
-#endif
     if (!sent->probe)
         harp_outbox_lost(&session->outbox, sent->message, sent->chunk);
 }
@@ -69,9 +65,6 @@ static void undo_spurious_timeout(struct harp_session *session, struct harp_path
         if (sent->state != HARP_LOST || sent->probe ||
             !harp_outbox_found(&session->outbox, sent->message, sent->chunk))
             continue;
-#ifdef HARP_BUG_FOUND_NOWHERE
-        continue;
-#endif
         harp_sent_found(&path->sent, sent);
         uncount_lost(session, path);
     }
@@ -160,14 +153,12 @@ static void path_news(struct harp_session *session, struct harp_path *path,
     harp_session_detect(session, path);
     uint64_t memory_ns = 4 * harp_loss_rto_ns(&path->rtt, &session->config.loss);
     harp_sent_trim(&path->sent, session->now_ns - harp_min(memory_ns, session->now_ns));
-#ifndef HARP_BUG_DEAD_FOREVER
     if (path->dead) {
         path->dead = false;
         path->probe_at_ns = HARP_NEVER;
         session->counters.paths_returned++;
         harp_session_path_returned(session, path);
     }
-#endif
 }
 
 /* Credit only grows; an ACK that was overtaken says less than is known. */
@@ -189,10 +180,6 @@ enum harp_verdict harp_session_take_ack(struct harp_session *session,
     struct harp_path *path = &session->paths[header->path];
     uint64_t largest = harp_session_number(session, header);
     bool sound = harp_ack_decode(body, header->length, &ack) == HARP_WIRE_OK;
-#ifdef HARP_BUG_OPTIMISTIC_ACK
-    if (sound && !harp_packet_before(largest, path->sent.next))
-        largest = path->sent.next - 1;
-#endif
     if (!sound || !harp_packet_before(largest, path->sent.next)) {
         harp_session_part(session, HARP_REASON_PROTOCOL);
         return HARP_DROP;

@@ -184,9 +184,7 @@ static void put_off(struct harp_session *session)
 
 static size_t write_answer(struct harp_session *session, struct harp_frame *frame)
 {
-#ifndef HARP_BUG_ANSWER_TWICE
     session->answer = false;
-#endif
     if (session->state == HARP_CLOSED) {
         write_close(session, frame, session->answer_path);
         return 1;

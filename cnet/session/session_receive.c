@@ -8,10 +8,8 @@ static bool is_for_connection(const struct harp_session *session, const struct h
 {
     if (!session->known || header->connection != session->config.connection)
         return false;
-#ifndef HARP_BUG_STALE_EPOCH
     if (header->epoch != session->config.epoch)
         return false;
-#endif
     return header->path < session->paths_n;
 }
 
@@ -86,9 +84,6 @@ static bool add_to_entry(struct harp_session *session, const struct harp_header 
     session->placing_entry = entry;
     session->placing_come = come | UINT64_C(1) << (header->offset - chunk->offset) / step;
     session->placing_completes = session->placing_come == all;
-#ifdef HARP_BUG_LAST_FRAGMENT
-    session->placing_completes = session->placing_come > all >> 1;
-#endif
     return session->placing_come != come;
 }
 
@@ -216,9 +211,6 @@ void harp_session_placed(struct harp_session *session, bool holds)
     assert(session->placing);
     session->placing = false;
     const struct harp_header *header = &session->placing_header;
-#ifdef HARP_BUG_PAYLOAD_UNCHECKED
-    holds = true;
-#endif
     if (!holds) {
         session->counters.bad_payloads++;
         return;

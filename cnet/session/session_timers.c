@@ -65,9 +65,6 @@ static void probe_somewhere(struct harp_session *session)
  * for it by PROBE, as TCP probes a zero window (RFC 9293, section 3.8.6.1). */
 static void probe_for_credit(struct harp_session *session)
 {
-#ifdef HARP_BUG_CREDIT_LOST
-    return;
-#endif
     if (!harp_outbox_starved(&session->outbox)) {
         session->window_probe_at_ns = HARP_NEVER;
         return;

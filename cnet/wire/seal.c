@@ -40,9 +40,6 @@ void harp_seal_tags(const struct harp_key *key, uint8_t *const *headers, const u
 /* 1 if the tag in `header` is `tag`: one comparison of whole words, no early end. */
 static uint64_t holds(const uint8_t *header, uint64_t tag)
 {
-#ifdef HARP_BUG_TAG_UNCHECKED
-    tag = harp_load64(header + TAG_AT);
-#endif
     return harp_load64(header + TAG_AT) == tag;
 }
 

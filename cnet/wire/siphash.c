@@ -73,9 +73,6 @@ ALWAYS_INLINE uint64_t header_word(const uint8_t *bytes, uint32_t lap, int word)
 
 uint64_t harp_siphash_header(const struct harp_key *key, const uint8_t *bytes, uint32_t lap)
 {
-#ifdef HARP_BUG_LAP_UNTAGGED
-    lap = 0;
-#endif
     uint64_t v[4];
     start(v, key);
     for (int word = 0; word < 5; word++)
