@@ -58,12 +58,14 @@ def test_folders_call_only_those_above_them() -> None:
 @pytest.mark.parametrize(("header", "files", "others"), [
     ("engine/engine_state.h", "engine/*.c", {"connection_table", "perf", "schedule", "stats"}),
     ("session/session_state.h", "session/session*.c", set()),
+    ("ports/xdp_port.h", "ports/*xdp*.c", set()),
 ])
 def test_every_file_is_listed(header: str, files: str, others: set[str]) -> None:
     assert set(listed(header)) | others == {path.stem for path in CNET.glob(files)}
 
 
-@pytest.mark.parametrize("header", ["engine/engine_state.h", "session/session_state.h"])
+@pytest.mark.parametrize("header", ["engine/engine_state.h", "session/session_state.h",
+                                    "ports/xdp_port.h"])
 def test_calls_between_files_point_down_the_list(header: str) -> None:
     place = {name: at for at, name in enumerate(listed(header))}
     defined, used = symbols()

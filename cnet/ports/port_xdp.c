@@ -9,9 +9,7 @@
 #include "ports/xdp_port.h"
 
 enum {
-    EVENTS = 16,
-    EVENT_SOCKET = 1 << 16, /* event numbers below are locals' */
-    EVENT_NETLINK,
+    EVENT_NETLINK = XDP_EVENT_SOCKET + 1,
     EVENT_SHARE,
     CHANGES_AT_ONCE = 64,
     FILL_MAX = 4096,
@@ -52,33 +50,18 @@ static void look_at_changes(struct harp_xdp *xdp)
     xdp->tended_ns = 0;
 }
 
-static void note_ready(struct harp_xdp *xdp, uint32_t local)
+/* See what kernel sockets, links, routes and neighbours have to say. One system call if nothing. */
+static void look_at_events(struct harp_xdp *xdp)
 {
-    xdp->ready_n += !xdp->ready[local];
-    xdp->ready[local] = true;
-}
-
-void harp_xdp_look_for_strays(struct harp_xdp *xdp)
-{
-    struct epoll_event events[EVENTS];
-    int count = epoll_wait(xdp->epoll, events, EVENTS, 0);
-    xdp->port.counters.receive_calls++;
-    for (int i = 0; i < count; i++)
-        if (events[i].data.u32 < EVENT_SOCKET && events[i].events & EPOLLIN)
-            note_ready(xdp, events[i].data.u32);
-}
-
-void harp_xdp_look(struct harp_xdp *xdp)
-{
-    struct epoll_event events[EVENTS];
-    int count = epoll_wait(xdp->epoll, events, EVENTS, 0);
+    struct epoll_event events[XDP_EVENTS];
+    int count = epoll_wait(xdp->epoll, events, XDP_EVENTS, 0);
     for (int i = 0; i < count; i++) {
         uint32_t what = events[i].data.u32;
         if (what == EVENT_NETLINK) {
             look_at_changes(xdp);
         } else if (what == EVENT_SHARE) {
             harp_xdp_nic_share(&xdp->nic);
-        } else if (what == EVENT_SOCKET) {
+        } else if (what == XDP_EVENT_SOCKET) {
             int error;
             socklen_t bytes = sizeof error;
             if (events[i].events & EPOLLERR &&
@@ -88,7 +71,7 @@ void harp_xdp_look(struct harp_xdp *xdp)
             if (events[i].events & EPOLLERR)
                 harp_xdp_kernel_errors(xdp, what);
             if (events[i].events & EPOLLIN)
-                note_ready(xdp, what);
+                harp_xdp_kernel_ready(xdp, what);
         }
     }
 }
@@ -98,7 +81,7 @@ static void xdp_tend(struct harp_port *port, uint64_t now_ns)
     struct harp_xdp *xdp = harp_xdp_of(port);
     xdp->now_ns = now_ns;
     harp_icmp_tend(&xdp->icmp, xdp->kernel, port->locals_n, now_ns);
-    harp_xdp_look(xdp);
+    look_at_events(xdp);
     /* Not every driver looks once more after it has asked to be woken. */
     if (harp_ring_room(&xdp->socket.tx, xdp->socket.tx.count) < xdp->socket.tx.count)
         xdp->unsent = true;
@@ -128,17 +111,35 @@ static int xdp_fd(const struct harp_port *port)
  * the kernel two locks a packet, on both of its ways. */
 static void listen_to_socket(struct harp_xdp *xdp, bool on)
 {
-    struct epoll_event event = {.events = EPOLLIN, .data.u32 = EVENT_SOCKET};
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = XDP_EVENT_SOCKET};
     if (xdp->slept != on)
         epoll_ctl(xdp->epoll, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, xdp->socket.fd, &event);
     xdp->slept = on;
 }
 
-void harp_xdp_woke(struct harp_xdp *xdp, bool in_vain)
+/* The first turn after a sleep; `in_vain` if nothing was in the ring. */
+static void end_sleep(struct harp_xdp *xdp, bool in_vain)
 {
     if (xdp->slept && in_vain)
-        harp_xdp_look(xdp);
+        look_at_events(xdp);
     listen_to_socket(xdp, false);
+}
+
+/* What is in the ring, then what came to the kernel's sockets. */
+static size_t xdp_receive(struct harp_port *port, uint64_t now_ns, struct harp_arrival *arrivals,
+                          size_t room)
+{
+    struct harp_xdp *xdp = harp_xdp_of(port);
+    xdp->now_ns = now_ns;
+    room = room < XDP_ARRIVALS ? room : XDP_ARRIVALS;
+    size_t made = harp_xdp_receive_ring(xdp, arrivals, room);
+    if (xdp->slept)
+        end_sleep(xdp, made == 0);
+    bool strays =
+        xdp->ready_n > 0 || harp_supers_any(&xdp->strays) || now_ns < xdp->strays_until_ns;
+    if (strays && made < room)
+        made += harp_xdp_kernel_receive(xdp, arrivals + made, room - made);
+    return made;
 }
 
 static bool xdp_sleep(struct harp_port *port)
@@ -209,7 +210,7 @@ static void xdp_close(struct harp_port *port)
 
 static const struct harp_port_ops xdp_ops = {
     .name = "xdp",
-    .receive = harp_xdp_receive,
+    .receive = xdp_receive,
     .release = harp_xdp_release,
     .room = harp_xdp_room,
     .slot = harp_xdp_slot,

@@ -204,12 +204,29 @@ void harp_xdp_kernel_send(struct harp_xdp *xdp, const struct harp_xdp_hop *hop,
         put_notice(xdp, &hop->to, error, 0, NULL);
 }
 
+void harp_xdp_kernel_ready(struct harp_xdp *xdp, uint32_t local)
+{
+    xdp->ready_n += !xdp->ready[local];
+    xdp->ready[local] = true;
+}
+
+/* See which kernel sockets have datagrams, and leave the rest for later. One system call. */
+static void look_for_strays(struct harp_xdp *xdp)
+{
+    struct epoll_event events[XDP_EVENTS];
+    int count = epoll_wait(xdp->epoll, events, XDP_EVENTS, 0);
+    xdp->port.counters.receive_calls++;
+    for (int i = 0; i < count; i++)
+        if (events[i].data.u32 < XDP_EVENT_SOCKET && events[i].events & EPOLLIN)
+            harp_xdp_kernel_ready(xdp, events[i].data.u32);
+}
+
 /* A local whose socket has something; locals_n if there is none. */
 static uint32_t next_ready(struct harp_xdp *xdp)
 {
     uint32_t locals = xdp->port.locals_n;
     if (xdp->ready_n == 0 && locals > 1)
-        harp_xdp_look_for_strays(xdp);
+        look_for_strays(xdp);
     else if (xdp->ready_n == 0)
         xdp->ready[0] = true, xdp->ready_n = 1; /* it is cheaper to try than to ask */
     for (uint32_t i = 0; xdp->ready_n > 0 && i < locals; i++) {

@@ -1,10 +1,16 @@
 /* The xdp port from inside: what its parts share. Its face is port.h, its page docs/xdp.md.
  *
- *     port_xdp.c     opening, closing, waiting           xdp_program  the program, its maps
- *     xdp_receive.c  descriptors to arrivals, fill ring  xdp_nic      sharing a network card
- *     xdp_send.c     slots, headers, completions         xdp_socket   rings, binding
- *     xdp_hops.c     where datagrams go                  netlink      the kernel's tables
- *     xdp_kernel.c   UDP sockets beside the AF_XDP one   bpf          bpf(2)
+ *   port_xdp.c      opening, closing, waiting
+ *   xdp_receive.c   descriptors to arrivals, fill ring
+ *   xdp_hops.c      where datagrams go (the kernel's tables: netlink.h)
+ *   xdp_send.c      slots, headers, completions
+ *   xdp_kernel.c    UDP sockets beside the AF_XDP one
+ *   xdp_nic.c       sharing a network card
+ *   xdp_handover.c  what other processes with the card get of it
+ *   xdp_program.c   the program, its maps (bpf.h)
+ *   xdp_socket.c    rings, binding
+ *
+ * In this order calls point one way: a file calls only those below it (tests/test_c_layers.py).
  *
  * Frames. `holds` says for each frame of the pool what this port has it for:
  *
@@ -37,6 +43,8 @@ enum {
     XDP_FILL = 0xfffe,
     XDP_SENT = 0xfffd,
     XDP_SLOTS_MAX = 512,
+    XDP_EVENTS = 16,            /* of epoll, at once */
+    XDP_EVENT_SOCKET = 1 << 16, /* numbers below are those of locals */
 };
 
 /* A destination. `direct`: headers are ready; else its datagrams go by the kernel's socket. */
@@ -107,18 +115,8 @@ struct harp_xdp {
     int owner; /* process */
 };
 
-/* See what kernel sockets, links, routes and neighbours have to say. One system call if nothing. */
-void harp_xdp_look(struct harp_xdp *xdp);
-
-/* See which kernel sockets have datagrams, and leave the rest for later. One system call. */
-void harp_xdp_look_for_strays(struct harp_xdp *xdp);
-
-/* The first turn after a sleep; `in_vain` if nothing was in the ring. */
-void harp_xdp_woke(struct harp_xdp *xdp, bool in_vain);
-
-/* Receiving. */
-size_t harp_xdp_receive(struct harp_port *port, uint64_t now_ns, struct harp_arrival *arrivals,
-                        size_t room);
+/* Receiving what is in the ring. */
+size_t harp_xdp_receive_ring(struct harp_xdp *xdp, struct harp_arrival *arrivals, size_t room);
 void harp_xdp_release(struct harp_port *port, struct harp_arrival *arrivals, size_t count);
 void harp_xdp_refill(struct harp_xdp *xdp);
 
@@ -153,6 +151,8 @@ void harp_xdp_kernel_close(struct harp_xdp *xdp);
 int harp_xdp_add_local(struct harp_port *port, char *why);
 void harp_xdp_kernel_send(struct harp_xdp *xdp, const struct harp_xdp_hop *hop,
                           const uint8_t *bytes, uint32_t count);
+/* A local's socket has something to receive. */
+void harp_xdp_kernel_ready(struct harp_xdp *xdp, uint32_t local);
 size_t harp_xdp_kernel_receive(struct harp_xdp *xdp, struct harp_arrival *arrivals, size_t room);
 void harp_xdp_kernel_errors(struct harp_xdp *xdp, uint32_t local);
 void harp_xdp_notice_add(struct harp_xdp *xdp, const struct harp_notice *notice);

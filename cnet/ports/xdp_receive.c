@@ -174,13 +174,9 @@ static void wake(struct harp_xdp *xdp)
     harp_xdp_socket_wake(&xdp->socket, &xdp->port.counters.receive_calls);
 }
 
-size_t harp_xdp_receive(struct harp_port *port, uint64_t now_ns, struct harp_arrival *arrivals,
-                        size_t room)
+size_t harp_xdp_receive_ring(struct harp_xdp *xdp, struct harp_arrival *arrivals, size_t room)
 {
-    struct harp_xdp *xdp = harp_xdp_of(port);
     uint32_t ready = harp_ring_ready(&xdp->socket.rx), seen = 0, made = 0;
-    room = room < XDP_ARRIVALS ? room : XDP_ARRIVALS;
-    xdp->now_ns = now_ns;
     harp_xdp_reap(xdp);
     if (xdp->fill_most - xdp->fill_held >= XDP_BATCH)
         harp_xdp_refill(xdp); /* instead of those that the application was lent */
@@ -198,12 +194,6 @@ size_t harp_xdp_receive(struct harp_port *port, uint64_t now_ns, struct harp_arr
         harp_ring_consume(&xdp->socket.rx, seen);
     else
         wake(xdp);
-    if (xdp->slept)
-        harp_xdp_woke(xdp, made == 0);
-    bool strays =
-        xdp->ready_n > 0 || harp_supers_any(&xdp->strays) || now_ns < xdp->strays_until_ns;
-    if (strays && made < room)
-        made += (uint32_t)harp_xdp_kernel_receive(xdp, arrivals + made, room - made);
     return made;
 }
 
