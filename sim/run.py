@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from sim.cluster.cluster import Cluster
+    from sim.network.network import Capture
     from sim.records.results import Report
     from sim.schema.model import Topology
     from sim.schema.scenario import Scenario
@@ -47,6 +48,7 @@ class Options:
     why: bool = False
     draws: int | None = None
     fidelity: str = "flow"
+    pcap: str | None = None
     quiet: bool = False
 
     @property
@@ -83,6 +85,9 @@ class Options:
                    "takes some seconds]")
 @click.option("--fidelity", default="flow", metavar="NAME", show_default=True,
               help=f"What carries the bytes: {', '.join(NETWORKS)}.")
+@click.option("--pcap", metavar="LINK=FILE",
+              help="Write what leaves by a link, e.g. 'node-0/eth0->leaf0=x.pcap', of one row at "
+                   "--fidelity packet.")
 @click.option("--strict", is_flag=True, help="Fail where an answer misses its expectation.")
 @click.option("--quiet", is_flag=True, help="No table and no progress bar.")
 def main(topology: Path, **options: object) -> int:
@@ -97,6 +102,7 @@ def main(topology: Path, **options: object) -> int:
     from sim.cluster.cluster import Cluster
 
     cluster = Cluster(loaded)
+    capture = _capture(ask, loaded, scenarios)
     if ask.collective is not None:
         _time_collective(cluster, scenarios[0], ask)
         return 0
@@ -104,7 +110,8 @@ def main(topology: Path, **options: object) -> int:
     from sim.schema.errors import printable
 
     report = answer(cluster, scenarios, record=bool(ask.plot or ask.trace), draws=ask.draws,
-                    why=ask.why, search_idle=True, quiet=ask.quiet, fidelity=ask.fidelity)
+                    why=ask.why, search_idle=True, quiet=ask.quiet, fidelity=ask.fidelity,
+                    capture=capture)
     for warned in report.warnings:
         click.echo(f"warning: {printable(warned.text)}", err=True)
     _write(report, ask.targets)
@@ -137,6 +144,26 @@ def _check_options(ask: Options) -> None:
     for option, given in training.items():
         if given:
             raise click.UsageError(f"{option} concerns training, which --collective does not run")
+
+
+def _capture(ask: Options, topology: Topology, scenarios: Sequence[Scenario]) -> Capture | None:
+    """The link and file of --pcap."""
+    from sim.network.network import Capture
+
+    if ask.pcap is None:
+        return None
+    link, given, path = ask.pcap.rpartition("=")
+    if not given or "->" not in link or not path:
+        raise click.UsageError(f"--pcap {ask.pcap}: give LINK=FILE, e.g. "
+                               "'node-0/eth0->leaf0=x.pcap'")
+    if ask.fidelity != "packet" or ask.collective is not None:
+        raise click.UsageError("--pcap needs --fidelity packet, and no --collective")
+    rows = sum(len(topology.gpu_counts(scenario)) for scenario in scenarios)
+    if rows != 1:
+        raise click.UsageError(f"--pcap captures one row, and these are {rows}: choose one by "
+                               "--scenario and --set scenarios[N].gpus=[M]")
+    _check_target("--pcap", path)
+    return Capture(link, path)
 
 
 def _check_targets(ask: Options, topology: Path) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from sim.cluster.cluster import Cluster
+    from sim.network.network import Capture
     from sim.records.results import ScenarioResult
     from sim.schema.model import Topology
     from sim.schema.scenario import Scenario
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 def answer(cluster: Cluster, scenarios: Iterable[Scenario], *, record: bool = False,
            draws: int | None = None, why: bool = False, search_idle: bool = False,
-           quiet: bool = True, fidelity: str = "flow") -> Report:
+           quiet: bool = True, fidelity: str = "flow",
+           capture: Capture | None = None) -> Report:
     """Simulate scenarios at all their numbers of GPUs, with intervals.
 
     Args:
@@ -35,12 +37,13 @@ def answer(cluster: Cluster, scenarios: Iterable[Scenario], *, record: bool = Fa
         quiet: no progress bar.
         fidelity: what carries the bytes. Beside flow there are neither intervals nor a search for
             idle keys, which take many runs.
+        capture: what to write into a file, of the one row that is asked for.
     """
     from sim.answer.progress import progress
     from sim.answer.scenario import Run, Settings
 
     topology = cluster.topology
-    settings = Settings(record_links=record, fidelity=fidelity)
+    settings = Settings(record_links=record, fidelity=fidelity, capture=capture)
     times: list[list[float]] = []
     rows = [(scenario, gpus) for scenario in scenarios for gpus in topology.gpu_counts(scenario)]
     found: Answers = []

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from sim.cluster.cluster import Cluster
     from sim.cluster.placement import Ranks
+    from sim.network.network import Capture
     from sim.schema.errors import TopologyError
     from sim.schema.model import Topology
     from sim.schema.parameters import FrameworkCosts, HostStack
@@ -71,6 +72,8 @@ class Settings:
     """Say what holds each transfer back."""
     fidelity: str = "flow"
     """Which network (`sim.network.fidelity`)."""
+    capture: Capture | None = None
+    """What to write into a file, for networks that have packets."""
 
     def stack(self, topology: Topology, name: str) -> HostStack:
         """A host stack with the changed figures."""
@@ -113,7 +116,8 @@ class Run:
         self.style = Style.of(scenario, topology)
         self.network = make_network(settings.fidelity, self.env, Site(
             cluster, self.stack, self.style, settings.seed, records_use=settings.record_links,
-            names_limits=settings.name_limits))
+            names_limits=settings.name_limits,
+            capture=settings.capture))
         self.jobs: list[Job] = []
         self.names: list[str] = []
         self.starts: list[float] = []

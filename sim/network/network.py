@@ -32,7 +32,7 @@ the simulation with a `CutOffError` instead of waiting. `LinkState` keeps all th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from typing import Protocol as Interface
 
 from harp.collectives.protocol import SIMPLE
@@ -61,6 +61,14 @@ class CutOffError(RuntimeError):
     """Traffic waits for links that will never be up again; the message names both its ends."""
 
 
+class Capture(NamedTuple):
+    """Packets that leave by one link, as a pcap file."""
+
+    link: str
+    """``from->to``, e.g. ``node-0/eth0->leaf0``; of several cables the first."""
+    path: str
+
+
 @dataclass(frozen=True, eq=False)
 class Site:
     """What a network is made for: a cluster, and how one scenario uses it."""
@@ -74,6 +82,8 @@ class Site:
     """Keep utilisation over time, for `Network.usage`."""
     names_limits: bool = True
     """Say what holds each transfer back."""
+    capture: Capture | None = None
+    """What to write into a file, for networks that have packets."""
 
 
 class Communicator(Interface):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from harp.collectives.plan import Plan
     from harp.collectives.protocol import Protocol
     from sim.network.packet.fabric import PacketFabric
+    from sim.network.packet.routes import Route
     from sim.network.transport import Transport
     from sim.records.timeline import Timeline
 
@@ -173,23 +174,27 @@ class PacketCommunicator:
             self.transport, src[outer], dst[outer], channel[outer]), strict=True))
         for at, key in enumerate(keys):
             if at in routes:
-                number = self._connect(key, [route.there.add_to(world) for route in routes[at]],
-                                       [route.back.add_to(world) for route in routes[at]])
+                number = self._connect(key, routes[at])
                 self._routed[number], self._paths[number] = key, len(routes[at])
             else:
                 chain, delay_s = self.fabric.inside(key.src, key.dst)
                 number = world.add_pipe(chain, delay_s * key.inner)
             self._idle[key].append(number)
 
-    def _connect(self, key: Key, there: Sequence[int], back: Sequence[int]) -> int:
+    def _connect(self, key: Key, routes: Sequence[Route]) -> int:
         src, dst, channel = key[:3]
-        cluster, stack = self.transport.cluster, self.transport.stack
-        delay_s = (stack.start_latency.value + cluster.nic_latency_s[src]
-                   + cluster.nic_latency_s[dst])
-        return self.fabric.world.add_connection(
+        cluster, stack, world = self.transport.cluster, self.transport.stack, self.fabric.world
+        delay_s = (stack.start_latency.value + cluster.pcie_latency_s[cluster.host[src]]
+                   + cluster.pcie_latency_s[cluster.host[dst]])
+        number = world.add_connection(
             self.fabric.end(src, channel, self.transport.ceiling),
-            self.fabric.end(dst, channel, np.inf), there, back, delay_s=delay_s,
+            self.fabric.end(dst, channel, np.inf),
+            [route.there.add_to(world) for route in routes],
+            [route.back.add_to(world) for route in routes], delay_s=delay_s,
             message_s=stack.cost_per_message.value)
+        for path, route in enumerate(routes):
+            world.name_path(number, path, route.ips, route.ports)
+        return number
 
 
 def _gpus(phase: Phase, placement: Sequence[Ints]) -> tuple[Ints, Ints, Ints]:

@@ -50,6 +50,8 @@ static void begin_sending(struct packet_world *w, uint32_t which, uint32_t numbe
     packet->at_ns = (link->free_ps + 999) / 1000 + link->latency_ns;
     link->counts.packets++;
     link->counts.bytes += packet->bytes;
+    if (w->capture.file && w->capture.link == which)
+        capture_packet(w, packet);
     if (link->flying.first == NO_PACKET)
         push_event(w, packet->at_ns, LINK_DELIVERS, which);
     append_packet(w, &link->flying, number);

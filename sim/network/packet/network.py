@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sim.network.packet import settings
 from sim.network.packet.communicator import PacketCommunicator
 from sim.network.packet.fabric import PacketFabric
 from sim.network.packet.refuse import refuse_unknown
 from sim.network.transport import Transport
+from sim.schema.errors import unknown
 
 if TYPE_CHECKING:
     import simpy
     from numpy.typing import NDArray
 
-    from sim.network.network import Site
+    from sim.network.network import Capture, Site
     from sim.records.results import LinkUse
 
     Ints = NDArray[np.int64]
@@ -31,6 +33,19 @@ class PacketNetwork:
         self.fabric = PacketFabric(env, self.transport)
         self._communicators: list[PacketCommunicator] = []
         self._tell_paths()
+        self._notes: list[str] = []
+        self._captures = site.capture is not None
+        if site.capture is not None:
+            self._capture(site, site.capture)
+
+    def _capture(self, site: Site, capture: Capture) -> None:
+        fabric = site.cluster.fabric
+        near, _, far = capture.link.partition("->")
+        if not {near, far} <= fabric.nodes.keys() or not len(fabric.links_between(near, far)):
+            every = sorted(fabric.link_name(link) for link in range(len(fabric.link_src)))
+            raise site.cluster.topology.error(unknown("link", capture.link, every))
+        link = int(fabric.links_between(near, far)[0])
+        self.fabric.world.capture(link, capture.path, settings.CAPTURE_BYTES)
 
     def _tell_paths(self) -> None:
         if self.transport.style.routing == "spray":
@@ -87,8 +102,8 @@ class PacketNetwork:
 
     @property
     def notes(self) -> list[str]:
-        """What ``routing: plan`` has no hold on."""
-        return self.transport.plan.notes
+        """What ``routing: plan`` has no hold on, and what a capture has not."""
+        return [*self.transport.plan.notes, *self._notes]
 
     def usage(self, step_s: tuple[float, float]) -> LinkUse | None:  # noqa: ARG002
         """Nothing is recorded."""
@@ -98,4 +113,7 @@ class PacketNetwork:
         """Nothing is recorded."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Close a capture."""
+        if self._captures and not self.fabric.world.end_capture():
+            self._notes.append(f"The capture ends after {settings.CAPTURE_BYTES >> 20} MiB.")
+        self._captures = False

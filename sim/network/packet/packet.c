@@ -16,8 +16,11 @@ packet_world *packet_new(const struct packet_config *config)
 
 void packet_free(packet_world *w)
 {
-    for (size_t i = 0; i < w->ends_n; i++)
+    packet_end_capture(w);
+    for (size_t i = 0; i < w->ends_n; i++) {
         free(w->ends[i].session);
+        free(w->ends[i].names);
+    }
     for (size_t i = 0; i < w->chains_n; i++)
         free(w->chains[i].stops);
     for (size_t i = 0; i < w->runs_n; i++)

@@ -114,6 +114,15 @@ uint64_t packet_now_ns(const packet_world *w);
 uint64_t packet_next_ns(const packet_world *w);
 const char *packet_why(const packet_world *w);
 
+/* Write all frames that leave by a link into a file, up to `most_bytes` of them; -1: it cannot be
+ * written (errno). */
+int32_t packet_capture(packet_world *w, int32_t link, const char *path, uint64_t most_bytes);
+/* 1: there were more bytes than that; -1: not all could be written. */
+int32_t packet_end_capture(packet_world *w);
+/* The addresses and UDP ports that a capture shows of a connection's path. */
+void packet_name_path(packet_world *w, int32_t channel, int32_t path, uint32_t from_ip,
+                      uint32_t to_ip, uint16_t from_port, uint16_t to_port);
+
 struct packet_link_counts {
     uint64_t packets, bytes;  /* sent, with all headers */
     uint64_t dropped, marked; /* packets */

@@ -17,6 +17,8 @@ from harp.routing.overlay import encapsulate
 from sim.network.transport import DYNAMIC
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from harp.routing.fabric import Fabric, Flows
@@ -43,6 +45,9 @@ class Route(NamedTuple):
 
     there: Way
     back: Way
+    ips: tuple[int, int]
+    """Of the data's five-tuple, source and target."""
+    ports: tuple[int, int]
 
 
 def find_routes(transport: Transport, src: Ints, dst: Ints, channel: Ints) -> list[list[Route]]:
@@ -63,7 +68,7 @@ def _routes(transport: Transport, fabric: Fabric, owner: Ints, flows: Flows,
     planned = transport.planned_links(fabric, flows)
     if planned is not None:
         there = [[link for link in links if link >= 0] for links in planned.tolist()]
-        _add_routes(found, owner, there, _hashed(transport, fabric, _reversed(flows)))
+        _add_routes(found, owner, flows, there, _hashed(transport, fabric, _reversed(flows)))
         return found
     policies = np.array(transport.bond_policies(flows.src))
     for policy in np.unique(policies).tolist():
@@ -73,26 +78,36 @@ def _routes(transport: Transport, fabric: Fabric, owner: Ints, flows: Flows,
         if policy == DYNAMIC:
             split = bond.split(fabric, parts)
             mine, parts, port = mine[split.parent], split.flows, split.port
-        _add_routes(found, mine, _hashed(transport, fabric, parts, port),
+        _add_routes(found, mine, parts, _hashed(transport, fabric, parts, port),
                     _hashed(transport, fabric, _reversed(parts)))
     return found
 
 
-def _add_routes(found: list[list[Route]], owner: Ints, there: list[list[int]],
+def _add_routes(found: list[list[Route]], owner: Ints, flows: Flows, there: list[list[int]],
                 back: list[list[int]]) -> None:
-    for edge, links, answers in zip(owner.tolist(), there, back, strict=True):
-        found[edge].append(Route(Way(links), Way(answers)))
+    for edge, named, links, answers in zip(owner.tolist(), _names(flows), there, back, strict=True):
+        found[edge].append(Route(Way(links), Way(answers), *named))
+
+
+def _names(flows: Flows) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """IP addresses and ports of each flow."""
+    tuples = flows.tuples
+    yield from zip(zip(tuples.src_ip.tolist(), tuples.dst_ip.tolist(), strict=True),
+                   zip(tuples.src_port.tolist(), tuples.dst_port.tolist(), strict=True),
+                   strict=True)
 
 
 def _add_sprayed(fabric: Fabric, found: list[list[Route]], owner: Ints, flows: Flows) -> None:
     """A path for each live port of a flow's NIC; answers take the ports of theirs in turn."""
-    for edge, src, dst in zip(owner.tolist(), flows.src.tolist(), flows.dst.tolist(), strict=True):
+    for edge, src, dst, named in zip(owner.tolist(), flows.src.tolist(), flows.dst.tolist(),
+                                     _names(flows), strict=True):
         ports, answers = (fabric.endpoint_ports[end][fabric.live_ports[end]].tolist()
                           for end in (src, dst))
         if not ports or not answers:
             raise UnreachableError(f"{fabric.endpoints[src]} or {fabric.endpoints[dst]} has no "
                                    "port that is up")
-        found[edge] += [Route(Way([port], dst), Way([answers[number % len(answers)]], src))
+        found[edge] += [Route(Way([port], dst), Way([answers[number % len(answers)]], src),
+                              *named)
                         for number, port in enumerate(ports)]
 
 

@@ -20,3 +20,5 @@ ice (Linux, MLX5E_PARAMS_DEFAULT_LOG_SQ_SIZE of 10). Published."""
 UNIT_BYTES = 64 << 10
 """In which a message moves within a host, so that several share what they pass. Assumed: fine
 enough beside pieces of 512 KiB."""
+CAPTURE_BYTES = 256 << 20
+"""Of a capture, after which it ends: what Wireshark still opens with ease."""

@@ -3,6 +3,7 @@
  *   packet.c      the world: making it, and letting time pass
  *   link.c        links: queues, marks, drops
  *   route.c       which link comes next
+ *   capture.c     what crosses a link, as a file
  *   host.c        servers, chains, and what a process sends and takes in
  *   connection.c  the two sessions of a connection
  *   pipe.c        channels within a host
@@ -103,6 +104,19 @@ struct process {
     uint32_t ready_first, ready_last; /* ends that want to be driven, or NO_PACKET */
 };
 
+/* Addresses and ports of a path as one end sends on it. */
+struct path_name {
+    uint32_t from_ip, to_ip;
+    uint16_t from_port, to_port;
+};
+
+struct capture {
+    FILE *file; /* or NULL */
+    uint64_t left;
+    uint32_t link;
+    bool cut; /* there was no room for all */
+};
+
 struct end {
     struct harp_session *session; /* NULL: listens */
     struct harp_session_config config;
@@ -112,6 +126,7 @@ struct end {
     bool ready;
     int32_t process, send_chain, receive_chain;
     uint32_t routes[HARP_PATHS_MAX]; /* first hops */
+    struct path_name *names;         /* of each path, or NULL */
 };
 
 /* Whose piece comes next on a channel. */
@@ -175,6 +190,7 @@ struct packet_world {
     uint64_t switch_bytes, alpha_q8;
     int32_t switches;
     struct shortest_paths paths;
+    struct capture capture;
     uint64_t *server_free_ps;
     struct bucket *buckets; /* one a server */
     size_t servers_n, servers_room, buckets_room;
@@ -226,6 +242,9 @@ void free_paths(struct shortest_paths *paths);
 void put_on_link(struct packet_world *w, uint32_t number);
 void send_from_link(struct packet_world *w, uint32_t link);
 void deliver_from_link(struct packet_world *w, uint32_t link);
+
+/* ---- capture.c */
+void capture_packet(struct packet_world *w, const struct packet *packet);
 
 /* ---- host.c */
 /* When `bytes` that begin now have passed a chain, ns. */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -177,6 +178,23 @@ class World:
             _ints(stage.channel), _array(stage.nbytes, "int64_t[]", np.int64),
             _ints(stage.pieces), stage.lag, np.size(stage.source), _ints(stage.source),
             _ints(stage.target))
+
+    def capture(self, link: int, path: str, most_bytes: int) -> None:
+        """Write what leaves by ``link`` into a pcap file from now on. Raises OSError."""
+        if lib.packet_capture(self._world, link, path.encode(), most_bytes) < 0:
+            raise OSError(ffi.errno, os.strerror(ffi.errno), path)
+
+    def end_capture(self) -> bool:
+        """Close the file; whether all frames found room in it. Raises OSError."""
+        code = int(lib.packet_end_capture(self._world))
+        if code < 0:
+            raise OSError(ffi.errno, os.strerror(ffi.errno))
+        return not code
+
+    def name_path(self, channel: int, path: int, ips: tuple[int, int],
+                  ports: tuple[int, int]) -> None:
+        """Say what addresses and UDP ports a capture shows of a connection's path."""
+        lib.packet_name_path(self._world, channel, path, *ips, *ports)
 
     def advance(self, until_ns: int = NO_LIMIT) -> tuple[str, int]:
         """Let time pass up to ``until_ns`` (inclusive), or until something is to be done.
