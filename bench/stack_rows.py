@@ -184,7 +184,7 @@ def shaped_pair(bench: Bench) -> Iterator[Arms]:
         yield {**harp_arms(bench, a, b, "udp", {"HARP": ()}), **_given("rate", payload_gbps())}
 
 
-def beside_cubic(flows: int) -> Group:
+def beside_tcp(control: str, flows: int) -> Group:
     """Return the place for a router that TCP flows share, with 1 Gb/s and a queue of 1 MB.
 
     Not the sender's own queue: the kernel keeps TCP from filling that (tcp_limit_output_bytes).
@@ -192,7 +192,7 @@ def beside_cubic(flows: int) -> Group:
     @contextmanager
     def group(bench: Bench) -> Iterator[Arms]:
         program = build("tcp_blast")
-        options = ["--congestion", "cubic", "--sockets", str(flows)]
+        options = ["--congestion", control, "--sockets", str(flows)]
         with routed_pair() as (a, b), ExitStack() as stack:
             for space, words in ((b.space, ["receive", "--seconds", "3600"]),
                                  (a.space, ["send", "--to", b.ipv4])):
@@ -337,8 +337,10 @@ ROWS = {row.id: row for row in (
         against=("HARP",), target=0.8),
     Row("udp-1g", "udp port shaped to 1 Gb/s", shaped_pair, "HARP", against=("rate",), target=0.97,
         limits={"rtt_inflation_ms": 2.0}),
-    *(Row(f"udp-beside-cubic-{flows}", f"beside {flows} CUBIC, 1 Gb/s, a queue of 1 MB",
-          beside_cubic(flows), "HARP", against=("fair share",), target=0.35) for flows in (1, 4)),
+    *(Row(f"udp-beside-{control}-{flows}",
+          f"beside {flows} {control.upper()}, 1 Gb/s, a queue of 1 MB",
+          beside_tcp(control, flows), "HARP", against=("fair share",), target=0.35)
+      for control in ("cubic", "bbr") for flows in (1, 4)),
     Row("udp-policed", "udp port through a policer of 1 Gb/s", policed_pair, "HARP",
         against=("rate",), target=0.9, limits={"again_share": 0.05}),
     Row("mem-1MiB", "mem port, 1 MiB posted messages", memory, "HARP, 1 MiB",

@@ -51,10 +51,10 @@ struct harp_swift {
     uint64_t drain_base_ns;            /* what that was when the last drain began */
     uint64_t mean_ns;                  /* delay of the last whole round */
     uint64_t missed;                   /* drains in a row that did not reach the base */
-    uint64_t held;                     /* by how much those that changed nothing outweigh others */
-    uint64_t missed_at_ns;             /* when the first of them ended */
+    uint64_t held;                     /* how much they say that others hold the queue */
     uint64_t missed_came, missed_lost; /* bytes since then */
-    uint64_t floor_ns[2];              /* least and greatest of what they reached */
+    uint64_t floor_ns;                 /* least of what they reached, ... */
+    uint64_t same, same_at_ns;         /* ... how often they did, and since when */
     uint64_t stuck;                    /* rounds in a row with a queue that nobody wants */
     uint64_t stuck_at_ns;              /* when the first of them ended */
     uint64_t round_low_ns;             /* least delay of this round */
@@ -62,8 +62,8 @@ struct harp_swift {
     /* beside flows that fill the buffer */
     uint64_t competes;
     uint64_t left_ns;    /* when we last ceased to */
-    uint64_t stay;       /* drains in a row that must reach the base before we cease ... */
-    uint64_t reached;    /* ... and have */
+    uint64_t stay;       /* four times so many drains in a row must reach the base ... */
+    uint64_t reached;    /* ... before we cease, and so many have */
     uint64_t entry_ns;   /* delay when it began ... */
     uint64_t entry;      /* ... and window, scaled */
     uint64_t longest_ns; /* queue since then */

@@ -5,31 +5,43 @@
  * Drains that miss the base mean one of two things:
  *
  * - The path became longer, or one wrong sample made it look shorter than it is. Then the window
- *   shrinks and nothing changes: several drains, over 150 ms, end at the same delay, and that is
- *   the base from then on. The window doubles up to it, as at first.
+ *   shrinks and nothing changes: over 150 ms, seven drains of eight end at the same delay, and that
+ *   is the base from then on. The window doubles up to it, as at first.
  * - Somebody fills the queue who does not drain with us. Then the delay moves from drain to drain,
- *   or frames are lost as never by chance, and we compete (cc_swift_compete.c): as soon as drains
- *   that took less than a quarter of the queue away outweigh those that took more, by 12; or
- *   48 left more than a quarter. So many, because flows of this kind need some periods until they
- *   drain at once, too.
+ *   or frames are lost as never by chance, and we compete (cc_swift_compete.c): after 24 such
+ *   drains, of which those that took less than a quarter of the queue away count twice, or 64 in a
+ *   row of a flow whose window is of few segments. So many, because flows of this kind need some
+ *   periods until they drain at once, too. A drain that
+ *   reaches the base takes back four of these and not all: CUBIC's queue is at its shortest once in
+ *   each of its cycles, and who came late takes that for the empty path.
+ *
+ * Who competes ceases only after several drains in a row that end at the base, each of them from a
+ * queue that it made shorter. CUBIC grows by half a segment each round trip (RFC 9438,
+ * section 4.3), so the delay that drains end at beside it is never the same for long, wherever the
+ * base is.
  *
  * A queue of more than 80 T is longer than any flow of this kind wants it (cc_swift.c). Where it is
  * so for 32 rounds in a row, no drain is needed to tell, and the same two cases are told apart. */
 #include "base/sequence.h"
 #include "session/cc_swift.h"
 
-#define MISSED_LEAST 3 /* drains that must have missed the base before it is learnt again ... */
-#define MISSED_NS UINT64_C(150000000) /* ... and the time over which they did; while we ... */
-#define MISSED_COMPETING_NS                                                                        \
-    (4 * MISSED_NS)    /* ... compete, since plateaus of CUBIC are flat ...                        \
-                        */
-#define OURS 4         /* ... only if the drain took so many T away, which others would not leave */
-#define FLOOR_SAME 32  /* delays are the same that differ by such a part of the queue below them */
-#define HELD_UP 4      /* a drain that hardly shortened the queue counts so much, ... */
-#define HELD_DOWN 2    /* ... another that missed the base takes so much away, ... */
-#define HELD_MOST 48   /* ... and so much it takes to compete, ... */
-#define MISSED_MOST 48 /* ... or so many of both kinds */
-#define LOST_MOST 64   /* more than one in so many is not lost by chance */
+/* The base is learnt again after so many drains that missed it, over such a time; while we compete,
+ * over a longer one, since plateaus of CUBIC are flat, and only where a drain took so many T away,
+ * as others would not leave. */
+#define MISSED_LEAST 3
+#define MISSED_NS UINT64_C(150000000)
+#define MISSED_COMPETING_NS (4 * MISSED_NS)
+#define OURS 4
+
+#define NEAR_MOST 2     /* so many T above the base are not near it, however long the queue */
+#define FLOOR_SAME 32   /* delays are the same that differ by such a part of the queue below them */
+#define HELD_UP 2       /* a drain that hardly shortened the queue counts so much, ... */
+#define HELD_DOWN 4     /* ... one that reached the base takes so much away, ... */
+#define HELD_MOST 24    /* ... and so much it takes to compete */
+#define MISSED_MOST 64  /* or so many in a row that missed it */
+#define FEW_SEGMENTS 4  /* a window in which other flows' drains weigh more than our own */
+#define REACHED_LEAST 4 /* drains in a row that must reach the base before we cease to compete */
+#define LOST_MOST 64    /* more than one in so many is not lost by chance */
 #define STUCK_ROUNDS 32
 
 static uint64_t above(uint64_t delay_ns, uint64_t base_ns)
@@ -45,35 +57,51 @@ uint64_t harp_swift_base_ns(struct harp_cc *cc, const struct harp_cc_ack *ack)
     return cc->config.base_ns ? cc->config.base_ns : swift->base_ns;
 }
 
-/* Whether the queue was ours, or of such as drain with us: at this delay most of it was away. */
+/* Whether the queue was ours, or of such as drain with us: at this delay most of it was away. While
+ * we compete the drain must have made it shorter and reached what was the base before: who finds a
+ * new base has only learnt that the old one was none. */
 static bool reaches_base(const struct harp_cc *cc, uint64_t floor_ns, uint64_t base_ns)
 {
     const struct harp_swift *swift = (const struct harp_swift *)cc->state;
-    uint64_t queue_ns = above(swift->mean_ns, base_ns);
-    return floor_ns <= base_ns + harp_max(queue_ns / 4, cc->config.target_ns / 2);
+    uint64_t near_ns = cc->config.target_ns / 2;
+    if (!swift->competes)
+        near_ns = harp_max(near_ns, harp_min(above(swift->mean_ns, base_ns) / 4,
+                                             NEAR_MOST * cc->config.target_ns));
+    else if (base_ns + near_ns < swift->drain_base_ns ||
+             swift->mean_ns <= floor_ns + cc->config.target_ns)
+        return false;
+    return floor_ns <= base_ns + near_ns;
 }
 
-/* A drain reached the base: one more of those after which we cease to compete. If nobody holds the
- * queue, what we took since we began was not ours. */
+/* Nobody else holds the queue. What we took since we began to compete was not ours. */
+static void cease_competing(struct harp_swift *swift, uint64_t now_ns)
+{
+    swift->competes = false;
+    swift->fabric = harp_min(swift->fabric, swift->entry);
+    swift->left_ns = now_ns;
+}
+
 static void note_reached(struct harp_swift *swift, uint64_t now_ns)
 {
-    swift->missed = swift->held = 0;
-    swift->widest = swift->fabric;
-    if (swift->competes && ++swift->reached >= swift->stay) {
-        swift->competes = false;
-        swift->fabric = harp_min(swift->fabric, swift->entry);
-        swift->left_ns = now_ns;
-    }
+    swift->missed = 0;
+    swift->held -= harp_min(swift->held, HELD_DOWN);
+    if (!swift->competes)
+        swift->widest = swift->fabric;
+    else if (++swift->reached >= REACHED_LEAST * swift->stay)
+        cease_competing(swift, now_ns);
 }
 
 static void learn_base(struct harp_swift *swift, uint64_t floor_ns, uint64_t now_ns)
 {
     swift->base_ns = floor_ns;
-    if (!swift->competes) {
+    swift->missed = swift->held = 0;
+    if (swift->competes) {
+        cease_competing(swift, now_ns);
+    } else {
         swift->stop = UINT64_MAX;
         swift->above = 0;
     }
-    note_reached(swift, now_ns);
+    swift->widest = swift->fabric;
 }
 
 static void begin_competing(struct harp_cc *cc, uint64_t now_ns)
@@ -84,33 +112,34 @@ static void begin_competing(struct harp_cc *cc, uint64_t now_ns)
         harp_swift_compete(cc, now_ns);
 }
 
-static void note_missed(struct harp_swift *swift, uint64_t floor_ns, uint64_t now_ns,
-                        uint64_t base_ns)
+/* How often drains ended at the lowest delay that any of them reached since the base was missed. */
+static void note_floor(struct harp_cc *cc, uint64_t floor_ns, uint64_t now_ns, uint64_t base_ns)
 {
-    if (!swift->missed++) {
-        swift->missed_at_ns = now_ns;
-        swift->floor_ns[0] = swift->floor_ns[1] = floor_ns;
-        swift->missed_came = swift->missed_lost = 0;
+    struct harp_swift *swift = harp_swift_of(cc);
+    uint64_t off_ns = harp_max(cc->config.target_ns / 2, above(floor_ns, base_ns) / FLOOR_SAME);
+    if (!swift->missed || floor_ns + off_ns < swift->floor_ns) {
+        swift->floor_ns = floor_ns;
+        swift->same = 0;
+        swift->same_at_ns = now_ns;
     }
-    swift->reached = 0;
-    swift->patience = HARP_SWIFT_PATIENCE_LEAST;
-    swift->floor_ns[0] = harp_min(swift->floor_ns[0], floor_ns);
-    swift->floor_ns[1] = harp_max(swift->floor_ns[1], floor_ns);
-    if (4 * above(floor_ns, base_ns) >= 3 * above(swift->mean_ns, base_ns))
-        swift->held += HELD_UP;
-    else
-        swift->held -= harp_min(swift->held, HELD_DOWN);
+    swift->same += floor_ns <= swift->floor_ns + off_ns;
+    swift->floor_ns = harp_min(swift->floor_ns, floor_ns);
 }
 
-/* Whether what stands in the way comes and goes between these delays, as queues do and paths do
- * not. */
-static bool delay_moves(const struct harp_cc *cc, const uint64_t *floor_ns, uint64_t base_ns)
+static void note_missed(struct harp_cc *cc, uint64_t floor_ns, uint64_t base_ns)
 {
-    const struct harp_swift *swift = (const struct harp_swift *)cc->state;
-    uint64_t same_ns = cc->config.target_ns / 2;
-    if (!swift->competes)
-        same_ns = harp_max(same_ns, above(floor_ns[0], base_ns) / FLOOR_SAME);
-    return floor_ns[1] - floor_ns[0] > same_ns;
+    struct harp_swift *swift = harp_swift_of(cc);
+    uint64_t few = (uint64_t)FEW_SEGMENTS * cc->config.segment_bytes * HARP_SWIFT_SCALE;
+    if (!swift->missed++)
+        swift->missed_came = swift->missed_lost = 0;
+    swift->reached = 0;
+    swift->patience = HARP_SWIFT_PATIENCE_LEAST;
+    if (4 * above(floor_ns, base_ns) >= 3 * above(swift->mean_ns, base_ns))
+        swift->held += HELD_UP;
+    else if (swift->fabric >= few)
+        swift->held++;
+    else
+        swift->held -= harp_min(swift->held, 1);
 }
 
 void harp_swift_learn_from_drain(struct harp_cc *cc, uint64_t now_ns, uint64_t base_ns)
@@ -121,17 +150,18 @@ void harp_swift_learn_from_drain(struct harp_cc *cc, uint64_t now_ns, uint64_t b
         note_reached(swift, now_ns);
         return;
     }
-    note_missed(swift, floor_ns, now_ns, base_ns);
+    note_floor(cc, floor_ns, now_ns, base_ns);
+    note_missed(cc, floor_ns, base_ns);
     if (swift->missed < MISSED_LEAST)
         return;
     bool lossy = swift->missed_lost * LOST_MOST > swift->missed_came;
-    uint64_t since_ns = now_ns - swift->missed_at_ns;
+    uint64_t since_ns = now_ns - swift->same_at_ns;
     bool ours = swift->mean_ns > floor_ns + OURS * cc->config.target_ns;
-    if (lossy || delay_moves(cc, swift->floor_ns, base_ns)) {
+    if (lossy || 8 * swift->same < 7 * swift->missed) {
         if (swift->held >= HELD_MOST || swift->missed >= MISSED_MOST)
             begin_competing(cc, now_ns);
     } else if (swift->competes ? ours && since_ns >= MISSED_COMPETING_NS : since_ns >= MISSED_NS) {
-        learn_base(swift, swift->floor_ns[0], now_ns);
+        learn_base(swift, swift->floor_ns, now_ns);
     }
 }
 
@@ -152,7 +182,9 @@ void harp_swift_learn_from_round(struct harp_cc *cc, uint64_t now_ns, uint64_t b
     swift->stuck_ns[1] = harp_max(swift->stuck_ns[1], low_ns);
     if (swift->stuck < STUCK_ROUNDS)
         return;
-    bool held = delay_moves(cc, swift->stuck_ns, base_ns);
+    uint64_t same_ns = cc->config.target_ns / 2;
+    same_ns = harp_max(same_ns, above(swift->stuck_ns[0], base_ns) / FLOOR_SAME);
+    bool held = swift->stuck_ns[1] - swift->stuck_ns[0] > same_ns;
     if (!held && now_ns - swift->stuck_at_ns < MISSED_NS)
         return;
     swift->stuck = 0;

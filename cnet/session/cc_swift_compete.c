@@ -18,15 +18,15 @@
  * we last competed. (Not twofold as in slow start: where we compete by mistake, a drain shows it
  * first.)
  *
- * We cease when a drain brings the delay down to the base: nobody else holds the queue any more,
- * and the window is again what it was when we began. Who takes it again within a second (BBR gives
- * way and comes back) must let us reach the base twice as often before we believe it the next time,
- * 64 times at the most. */
+ * We cease when four drains in a row bring the delay down to the base: nobody else holds the queue
+ * any more, and the window is again what it was when we began. Who takes it again within a second
+ * (BBR gives way and comes back) must let us reach the base twice as often before we believe it the
+ * next time, 64 times as often at the most. */
 #include "base/sequence.h"
 #include "session/cc_swift.h"
 
 #define SOON_NS UINT64_C(1000000000) /* who has to compete again within this ... */
-#define STAY_MOST 64                 /* ... waits for up to so many drains */
+#define STAY_MOST 64                 /* ... waits for up to four times so many drains */
 
 #define HEAVY 16 /* more than one in so many lost is congestion, whatever the queue */
 
