@@ -47,14 +47,25 @@ def half_ring_s(n, size):
     return pipelined_ring_s(n - 1, size / n, ALPHA_S, B)
 
 
+def tree_chunks(size, hops):
+    """Chunks of half of a size, by NCCL's rule: the deeper the tree, the smaller they are."""
+    chunk = SLOT_BYTES
+    for times, least in ((8, 128 << 10), (4, 64 << 10), (1, 32 << 10)):
+        while size / chunk < times * hops and chunk > least:
+            chunk /= 2
+    return np.maximum(1, np.ceil(size / 2 / chunk))
+
+
 def tree_s(n, size):
-    depth, chunks = floor(log2(n - 1)) + 1, max(1, ceil(size / 2 / SLOT_BYTES))
+    depth = floor(log2(n - 1)) + 1
+    chunks = tree_chunks(size, depth)
     chunk = size / 2 / chunks
     return 2 * depth * (ALPHA_S + 2 * chunk / B) + (chunks - 1) * 4 * chunk / B
 
 
 def broadcast_s(n, size):
-    depth, chunks = floor(log2(n - 2)) + 1, max(1, ceil(size / 2 / SLOT_BYTES))
+    depth = floor(log2(n - 2)) + 1
+    chunks = tree_chunks(size, depth // 2 + 1)
     return (depth + 1) * ALPHA_S + (depth + chunks) * size / chunks / B
 
 
@@ -88,8 +99,8 @@ def timer(folder, **given):
 
 
 def measured(timer, plan, ranks, sizes, group=None):
-    return np.array([timer.seconds(make_plan(plan, ranks=ranks, nbytes=size, group=group))
-                     for size in sizes])
+    return np.array([timer.seconds(make_plan(plan, ranks=ranks, nbytes=size, group=group,
+                                             chunk_bytes=size)) for size in sizes])
 
 
 FLAT = {"ring": ring_s, "reduce-scatter": half_ring_s, "allgather": half_ring_s, "tree": tree_s,
@@ -101,7 +112,7 @@ LEAST = {"tree": 4, "broadcast": 5}
 def require_close(found, plan, ranks, sizes):
     """Within 1 %; a tree's roots have one child, so it is shorter by a few chunks at most."""
     wanted = np.array([FLAT[plan](ranks, size) for size in sizes])
-    chunks = np.ceil(np.array(sizes) / 2 / SLOT_BYTES)
+    chunks = np.array([tree_chunks(size, 1) for size in sizes])
     spare_s = 4 * np.array(sizes) / 2 / chunks / B if plan in LEAST else 0.0
     assert (found <= wanted * 1.01).all(), plan
     assert (found >= wanted * 0.99 - spare_s).all(), plan

@@ -74,7 +74,7 @@ def steps_s(plan, mesh, window):
 
 def oracle_s(plan, mesh, window):
     (phase,) = plan.phases()
-    pieces, lag = window.cut(phase)
+    pieces, lag, _ = window.cut(phase)
     order = np.argsort(phase.feeds.level, kind="stable")
     place = np.argsort(order)
     before = [[] for _ in order]

@@ -37,7 +37,7 @@ class Star:
         self.alpha_s, self.message_s = alpha_s, message_s
         self.cluster = SimpleNamespace(capacities=lambda _: self.capacity)
         self.stack = None
-        self.state = b""
+        self.links = SimpleNamespace(key=b"")
 
     @classmethod
     def uniform(cls, ranks, message_s=0.0):

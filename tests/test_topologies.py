@@ -110,7 +110,7 @@ def test_flow_caps_need_sockets_up_to_what_a_thread_moves():
     most = step_s(name, "2 channels x 2 helpers x 8")
     memory = load_stack("kernel-tcp").memory_per_byte.value
     assert most >= ring * 2 * memory / 128e9
-    assert most == pytest.approx(step_s(name, "4 channels x 2 helpers x 8"), rel=0.01)
+    assert most == pytest.approx(step_s(name, "4 channels x 2 helpers x 8"), rel=0.05)
     assert step_s(name, "2D x 1 socket") < four
 
 

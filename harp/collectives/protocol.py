@@ -3,7 +3,8 @@
 LL sends 8 bytes of flags with 8 of data, LL128 8 with 120. Both save the synchronisation of Simple,
 hence time on each hop inside a host, and pay with bytes. Slots are those of src/include/device.h
 (NCCL_LL_LINES_PER_THREAD and the like), latencies those of src/graph/tuning.cc, NVIDIA/nccl 2.19 to
-2.23.
+2.23. A channel is used for each so many bytes: its threads times the threshold that a log of
+NCCL_DEBUG=INFO prints (threadThresholds).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Protocol:
         return max(round(nbytes * self.wire / unit_bytes), min(nbytes, 1)) * unit_bytes
 
 
-LL = Protocol("LL", 2.0, Window(8, 64 << 10), 0.6 / 3.4)
-LL128 = Protocol("LL128", 128 / 120, Window(8, 614_400), 1.9 / 3.4)
+LL = Protocol("LL", 2.0, Window(8, 64 << 10, channel_bytes=512 * 8), 0.6 / 3.4)
+LL128 = Protocol("LL128", 128 / 120, Window(8, 614_400, channel_bytes=640 * 8), 1.9 / 3.4)
 SIMPLE = Protocol("Simple", 1.0, NCCL_WINDOW, 1.0)
 PROTOCOLS = (LL, LL128, SIMPLE)

@@ -8,8 +8,10 @@ window: a longer one goes around in several *loops*, each of which takes every s
 every shard, and follows on the one before it.
 
 NCCL has 8 slots (NCCL_STEPS) of 512 KiB (NCCL_BUFFSIZE of 4 MiB over them), and lets a message of a
-ring take half of them (ALLREDUCE_CHUNKSTEPS); source: NVIDIA/nccl 2.30, src/include/device.h and
-src/include/collectives.h.
+ring take half of them (ALLREDUCE_CHUNKSTEPS). The network gets it as two *slices*, the second one
+even where it is empty (ALLREDUCE_SLICESTEPS). Pieces of a tree are the smaller the fewer of them
+there would be for its depth, and a collective uses a channel for each so many bytes. Source:
+NVIDIA/nccl 2.22 and 2.30, src/include/device.h, src/include/collectives.h, src/enqueue.cc.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ class Cut(NamedTuple):
     """Pieces on each edge over the whole phase."""
     lag: int
     """A piece needs the one that came so many pieces earlier on the edges that feed it."""
+    messages: float = 1.0
+    """Messages that the network gets for each piece."""
 
 
 @dataclass(frozen=True)
@@ -36,18 +40,40 @@ class Window:
 
     slots: int = 8
     slot_bytes: int = 512 << 10
+    slices: int | None = None
+    """Messages that a message of a ring is for the network; one a piece where not given."""
+    channel_bytes: int = 1
+    """Bytes of a collective for each channel that it uses."""
 
-    def cut(self, phase: Phase) -> Cut:
-        """Cut the messages of a phase; those of a lock-step phase travel whole."""
+    def channels(self, nbytes: int, most: int) -> int:
+        """How many of ``most`` channels a collective of so many bytes uses."""
+        return max(1, min(most, nbytes // self.channel_bytes))
+
+    def cut(self, phase: Phase, channels: int = 1) -> Cut:
+        """Cut what a phase sends on each channel; in lock step messages travel whole."""
         if phase.feeds is None or not len(phase.src):
             return Cut(1, 0)
-        message = -(-int(phase.bytes_per_edge.max()) // phase.steps)
-        in_all = max(1, -(-message // self.slot_bytes))
+        message = -(-int(phase.bytes_per_edge.max()) // (phase.steps * channels))
         if not phase.feeds.lag:
-            return Cut(phase.steps * in_all, 0)
+            piece = self._tree_piece(message * phase.steps, int(phase.feeds.level.max()) // 2 + 1)
+            return Cut(phase.steps * max(1, -(-message // piece)), 0)
+        in_all = max(1, -(-message // self.slot_bytes))
         loops = -(-in_all // (self.slots // 2))
         pieces = max(1, -(-message // (loops * self.slot_bytes)))
-        return Cut(phase.steps * loops * pieces, pieces)
+        return Cut(phase.steps * loops * pieces, pieces,
+                   1.0 if self.slices is None else self.slices / pieces)
+
+    def _tree_piece(self, nbytes: int, depth: int) -> int:
+        """Largest piece of a tree of a depth: two trees share what a channel carries."""
+        piece = self.slot_bytes
+        for hops, least in TREE_PIECES:
+            while 2 * nbytes < piece * depth * hops and piece > least:
+                piece //= 2
+        return piece
 
 
-NCCL_WINDOW = Window()
+TREE_PIECES = ((8, 128 << 10), (4, 64 << 10), (1, 32 << 10))
+"""Pieces are halved down to a size while there are fewer of them than so many for each hop."""
+NCCL_WINDOW = Window(slices=2, channel_bytes=256 * 64)
+"""Of the Simple protocol: 256 threads of 64 bytes in each channel, as where rings carry no more
+than 12 GB/s."""

@@ -78,14 +78,14 @@ def _bytes(text: str) -> int:
 
 def measure(cluster: Cluster, collective: str, sizes: Sequence[int], stack: str | None = None,
             scenario: Scenario | None = None,
-            settings: Settings | None = None,
-            algorithms: Sequence[str] | None = None) -> CollectiveReport:
+            settings: Settings | None = None, algorithms: Sequence[str] | None = None, *,
+            chosen: bool = False) -> CollectiveReport:
     """Simulate ``collective`` over all GPUs by each algorithm at each size, alone on the fabric.
 
     Style (routing, channels, sockets, bond, affinity) is the scenario's (the first one's unless
     given); so is the stack unless given. ``settings`` changes figures of the stack and chooses the
     fidelity; ``algorithms`` are all those of the collective unless given; "nccl" is what NCCL
-    chooses.
+    chooses. With ``chosen`` each one that NCCL tunes runs by the protocol that NCCL would choose.
     """
     topology = cluster.topology
     scenario = scenario or topology.scenarios[0]
@@ -103,13 +103,14 @@ def measure(cluster: Cluster, collective: str, sizes: Sequence[int], stack: str 
         if cluster.gpus == 1 or (algorithm in GROUPED and group == 1):
             continue
         name, told, protocol = algorithm, "", SIMPLE
-        if algorithm == "nccl":
-            choice = choose(view, collective, size)
+        tuned = chosen and algorithm in PLANS.get(collective, ())
+        if algorithm == "nccl" or tuned:
+            choice = choose(view, collective, size, [algorithm] if tuned else ())
             name, told, protocol = "NCCL", choice.name, choice.protocol
             plan = chosen_plan(choice, view.ranks, size, unit_bytes=UNIT_BYTES, group=group)
         else:
             plan = make_plan(algorithm, ranks=cluster.gpus, nbytes=size, unit_bytes=UNIT_BYTES,
-                             group=group)
+                             group=group, chunk_bytes=size)
         rows.append(collective_row(collective, name, ranks=cluster.gpus, size_bytes=size,
                                    time_s=timer.seconds(plan, protocol), choice=told))
     return CollectiveReport(topology.name, topology.seed, collective, cluster.gpus, "float",

@@ -22,6 +22,8 @@ from harp.collectives.registry import make_plan
 from sim.schema.channels import channel_count, is_hopper, rings_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from harp.collectives.plan import Plan
@@ -127,18 +129,21 @@ def _doubled(speed: float, generation: int) -> float:
     return float(next((listed for listed in reversed(speeds) if listed >= 2 * speed), speeds[0]))
 
 
-def choose(view: View, collective: str, nbytes: int) -> Choice:
-    """What NCCL runs for a collective of `PLANS` of so many bytes."""
+def choose(view: View, collective: str, nbytes: int, plans: Sequence[str] = ()) -> Choice:
+    """What NCCL runs for a collective of `PLANS` of so many bytes, or of these ``plans`` of it."""
     return min((Choice(plan, protocol, predict_s(view, collective, plan, column, nbytes))
-                for plan in PLANS[collective] for column, protocol in enumerate(PROTOCOLS)
+                for plan in plans or PLANS[collective] for column, protocol in enumerate(PROTOCOLS)
                 if protocol is not LL128 or view.ll128), key=lambda choice: choice.predicted_s)
 
 
 def chosen_plan(choice: Choice, ranks: int, nbytes: int, *, unit_bytes: int, group: int) -> Plan:
-    """The plan of a choice for ``nbytes`` of data, in the bytes and pieces of its protocol."""
-    return make_plan(choice.plan, ranks=ranks, unit_bytes=unit_bytes, group=group,
-                     nbytes=choice.protocol.wire_bytes(nbytes, unit_bytes),
-                     chunk_bytes=choice.protocol.window.slot_bytes)
+    """The plan of a choice for ``nbytes`` of data, in the bytes of its protocol.
+
+    Trees are in one chunk, since the protocol's window cuts what they carry.
+    """
+    wire = choice.protocol.wire_bytes(nbytes, unit_bytes)
+    return make_plan(choice.plan, ranks=ranks, unit_bytes=unit_bytes, group=group, nbytes=wire,
+                     chunk_bytes=max(wire, 1))
 
 
 def predict_s(view: View, collective: str, plan: str, column: int, nbytes: int) -> float:

@@ -13,7 +13,9 @@ links, and the same at the receiver. Costs per payload byte:
 
 One process drives each GPU, and its own threads (``threads`` of the stack; NCCL's proxy thread is
 one) carry all its connections. Helper threads belong to one connection instead: they take the place
-of the process's thread, and the rate of an edge is bounded by what its helpers can do.
+of the process's thread, and the rate of an edge is bounded by what its helpers can do. Whoever
+moves the bytes, the process's one proxy thread handles the messages of all its connections, sent
+and received, one after the other.
 
 An edge is split evenly over the ``sockets`` of its connection, each a flow with its own source
 port, while a dynamic bond splits it over its ports by what each of them delivers on its way when
@@ -77,7 +79,8 @@ class Paths:
 
     ``alpha_s``: latency of one message before its first byte counts; ``message_s``: the stacks'
     cost of one message; ``ceiling``: payload bytes/s that an edge never exceeds; ``inner``: whether
-    it stays inside a host.
+    it stays inside a host; ``proxied``: whether one thread of each process handles the messages of
+    all its edges; ``helped``: whether others (helpers, or the NIC) move the bytes meanwhile.
     """
 
     edge: Ints
@@ -87,6 +90,8 @@ class Paths:
     message_s: Floats
     ceiling: Floats
     inner: NDArray[np.bool_]
+    proxied: bool = False
+    helped: bool = False
 
     @property
     def edges(self) -> int:
@@ -217,7 +222,8 @@ class Transport:
         resource = np.concatenate([row[1] for row in rows])
         coefficient = np.concatenate([np.broadcast_to(np.asarray(row[2], np.float64), len(row[0]))
                                       for row in rows])
-        return Paths(edge, resource, coefficient, alpha_s, message_s, ceiling, inner)
+        return Paths(edge, resource, coefficient, alpha_s, message_s, ceiling, inner, proxied=True,
+                     helped=self.style.helpers > 0 or self.core_s == 0)
 
     def add_inside(self, edge: Ints, src: Ints, dst: Ints,
                    rows: list[tuple[Ints, Ints, ArrayLike]], alpha_s: Floats) -> None:

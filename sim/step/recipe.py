@@ -95,7 +95,8 @@ def choose_plan(recipe: Recipe, ranks: int, elements: int) -> Chosen:
         name, group, ratio = LIGHT_PLANS[choice.algorithm], choice.intra_size, choice.ratio
         value_bytes = FP16_BYTES if choice.fp16 or unit == FP16_BYTES else FP32_BYTES
     return Chosen(_made(name, ranks=ranks, nbytes=elements * unit, unit_bytes=unit,
-                        group=min(group, ranks), ratio=float(ratio), value_bytes=value_bytes))
+                        group=min(group, ranks), ratio=float(ratio), value_bytes=value_bytes,
+                        chunk_bytes=max(elements * unit, 1)))
 
 
 def exchange_plan(recipe: Recipe, ranks: int, nbytes: int) -> Plan:

@@ -49,6 +49,8 @@ class Figure(Model):
     """The collective that was timed, where size is given."""
     algorithm: Literal["ring", "tree"] | None = None
     """Its algorithm; where not given, the scenario's."""
+    protocol: Literal["Simple"] | None = None
+    """NCCL's protocol where it was forced; else what NCCL would choose for the algorithm."""
     size: PositiveBytes | None = None
     """Bytes of a collective; without it the figure is one of training."""
     samples_per_s: Annotated[float, Strict(), Field(ge=1e-6, le=1e15)] | None = None

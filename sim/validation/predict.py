@@ -80,8 +80,8 @@ def predict(cluster: Cluster, figure: Figure, settings: Settings | None = None) 
         return result.step_s if figure.quantity == "step" else result.images_per_s
     default = scenario.allreduce if figure.collective == "allreduce" else figure.collective
     algorithm = figure.algorithm or default
-    row = measure(cluster, figure.collective, [figure.size], scenario=scenario,
-                  settings=settings, algorithms=[algorithm]).rows[0]
+    row = measure(cluster, figure.collective, [figure.size], scenario=scenario, settings=settings,
+                  algorithms=[algorithm], chosen=figure.protocol is None).rows[0]
     return {"time": row.time_s, "busbw": row.busbw * 8, "algbw": row.algbw * 8}[figure.quantity]
 
 

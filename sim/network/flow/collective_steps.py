@@ -95,7 +95,7 @@ def run_steps(plan: Plan, net: Fluid, router: Router, window: Window = NCCL_WIND
 
 def _stage(phase: Phase, table: _Table, window: Window) -> Stage:
     edges = table.find(phase.src, phase.dst)
-    pieces, lag = window.cut(phase)
+    pieces, lag, messages = window.cut(phase)
     delay_s, message_s = edges.alpha_s, edges.message_s
     source = target = np.empty(0, np.int32)
     if phase.feeds is None:
@@ -104,6 +104,7 @@ def _stage(phase: Phase, table: _Table, window: Window) -> Stage:
     else:
         source, target = (pair.astype(np.int32) for pair in (phase.feeds.source,
                                                              phase.feeds.target))
+        message_s = messages * message_s
     amount = phase.bytes_per_edge / pieces
     return Stage(StageEdges(phase.src, phase.dst, edges.route, amount, edges.ceiling, delay_s,
                             message_s), pieces, lag, source, target)

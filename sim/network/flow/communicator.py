@@ -7,8 +7,9 @@ the filling of the pipeline and what the stack takes for its messages, in closed
 stack's cost of a rank's messages, and the fluid time of its edges' bytes, each a flow of its own.
 
 Channels split a collective's bytes evenly and run side by side, each on its own source ports; what
-is planned is planned for all of them. Where a rank sends several independent messages in one step
-(all-to-all), it pays the stack's cost for one after the other on each channel.
+is planned is planned for all of them. A short collective uses fewer (`harp.collectives.window`).
+The thread of a process that handles messages does so one after the other, for all channels and for
+both ways; where others move the bytes meanwhile, it costs what it takes longer than they do.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class Laid(NamedTuple):
     """Bytes of each flow."""
     key: tuple[bytes, ...]
     """Tells sets of edges apart."""
+    channels: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +82,8 @@ class Prepared:
     inner: NDArray[np.bool_]
     """Edges that stay inside a host, where protocols differ in latency."""
     times: EdgeTimes
+    helped: bool
+    """Whether bytes move while the next message is handled."""
 
 
 class Timed(NamedTuple):
@@ -132,12 +136,13 @@ class Communicator:
             label: what the timeline calls it.
             protocol: how pieces are cut and told; the plan's bytes are those on the wire.
         """
+        used = placement[:protocol.window.channels(plan.nbytes, len(placement))]
         for phase, flows in _layout(plan):
             name = f"{label} {phase.label}".strip()
             if phase.local is not None:
                 yield from line.wait(local_s(phase.local), "selection", name)
             else:
-                timed = self._time(phase, _lay(phase, flows, placement), protocol)
+                timed = self._time(phase, _lay(phase, flows, used), protocol)
                 yield from self._run_phase(timed, line, name)
 
     def announce(self, plan: Plan, placement: Sequence[Ints]) -> None:
@@ -178,11 +183,11 @@ class Communicator:
             times = times._replace(alpha_s=alpha_s)
         if phase.feeds is None:
             return Timed(laid, state, prepared, float(times.alpha_s.max(initial=0.0)), 0.0,
-                         _message_s(times.message_s, laid.edges), prepared.ceilings)
-        cut = protocol.window.cut(phase)
+                         float(times.message_s.max(initial=0.0)), prepared.ceilings)
+        cut = protocol.window.cut(phase, laid.channels)
         piece = laid.amount / cut.pieces
         whole = phase_times(times, laid.edges.group, piece, phase.feeds, cut,
-                            protocol.window.slots)
+                            protocol.window.slots, helped=prepared.helped)
         ceilings = prepared.ceilings
         if whole.least_s.any():
             held = (whole.least_s > 0) & (piece > 0)
@@ -221,7 +226,8 @@ class Communicator:
                    else steady_s)
         return Prepared(np.arange(first, first + len(ptr) - 1),
                         _ceilings(paths, edges.group, edges.share), paths.inner,
-                        EdgeTimes(paths.alpha_s, paths.message_s, first_s, steady_s))
+                        EdgeTimes(paths.alpha_s, _turns_s(paths, edges, edges.level),
+                                  _turns_s(paths, edges), first_s, steady_s), paths.helped)
 
     def reroute(self) -> None:
         """Route everything anew, since the state of the links has changed."""
@@ -270,7 +276,7 @@ def _lay(phase: Phase, layout: tuple[Ints, Floats, Floats], placement: Sequence[
         group, amount, share = layout
         edges = _on_channels(phase, placement, group, share)
         known[where] = Laid(edges, np.tile(amount / len(placement), len(placement)),
-                            tuple(column.tobytes() for column in edges))
+                            tuple(column.tobytes() for column in edges), len(placement))
     return known[where]
 
 
@@ -285,12 +291,19 @@ def _on_channels(phase: Phase, placement: Sequence[Ints], group: Ints, share: Fl
                  np.tile(level, channels))
 
 
-def _message_s(message_s: Floats, edges: Edges) -> float:
-    """The stack's cost of the messages that a rank sends at once, where that costs most."""
-    if not len(edges.src):
-        return 0.0
-    channels = int(edges.channel.max()) + 1
-    return float(np.bincount(edges.src * channels + edges.channel, message_s).max())
+def _turns_s(paths: Paths, edges: Edges, level: Ints | None = None) -> Floats:
+    """What the busier thread of an edge's two processes spends on a message of each of their edges.
+
+    With levels, of each of their edges of its own level.
+    """
+    if not paths.proxied or not len(edges.src):
+        return paths.message_s
+    ends = max(int(edges.src.max()), int(edges.dst.max())) + 1
+    base = 0 if level is None else level * ends
+    src, dst = base + edges.src, base + edges.dst
+    width = int(max(src.max(), dst.max())) + 1
+    spent_s = np.bincount(src, paths.message_s, width) + np.bincount(dst, paths.message_s, width)
+    return np.where(paths.message_s > 0, np.maximum(spent_s[src], spent_s[dst]), 0.0)
 
 
 def _largest(values: Floats, group: Ints) -> Floats:

@@ -16,9 +16,21 @@ static double steady_s(const pipeline_edges *e, int64_t i)
     return e->piece[e->group[i]] * e->steady_s[i];
 }
 
+/* What the messages of a piece take beside its bytes. */
+static double beside_bytes_s(const pipeline_edges *e, double message_s, double bytes_s)
+{
+    double all_s = e->messages * message_s;
+    return e->helped ? fmax(all_s - bytes_s, 0.0) : all_s;
+}
+
+static double message_s(const pipeline_edges *e, int64_t i)
+{
+    return beside_bytes_s(e, e->message_s[i], steady_s(e, i));
+}
+
 static double busy_s(const pipeline_edges *e, int64_t i)
 {
-    return e->message_s[i] + steady_s(e, i);
+    return message_s(e, i) + steady_s(e, i);
 }
 
 static double hop_s(const pipeline_edges *e, int64_t i)
@@ -28,7 +40,8 @@ static double hop_s(const pipeline_edges *e, int64_t i)
 
 static double first_hop_s(const pipeline_edges *e, int64_t i)
 {
-    return e->alpha_s[i] + e->message_s[i] + e->piece[e->group[i]] * e->first_s[i];
+    double bytes_s = e->piece[e->group[i]] * e->first_s[i];
+    return e->alpha_s[i] + beside_bytes_s(e, e->first_message_s[i], bytes_s) + bytes_s;
 }
 
 static double alpha_s(const pipeline_edges *e, int64_t i)
@@ -40,7 +53,7 @@ static void find_largest(const pipeline_edges *e, struct group *g)
 {
     for (int64_t i = 0; i < e->edges; i++) {
         struct group *own = &g[e->group[i]];
-        own->message_s = fmax(own->message_s, e->message_s[i]);
+        own->message_s = fmax(own->message_s, message_s(e, i));
         own->busy_s = fmax(own->busy_s, busy_s(e, i));
         own->hop_s = fmax(own->hop_s, hop_s(e, i));
         own->steady_s = fmax(own->steady_s, steady_s(e, i));

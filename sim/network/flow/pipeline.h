@@ -30,12 +30,16 @@
 /* Edges of several copies of a pipeline (channels), one after the other. */
 typedef struct {
     int64_t edges, groups;
-    const int64_t *group;    /* each edge's ring or tree, from 0 without gaps */
-    const double *alpha_s;   /* latency, which pieces that follow one another overlap */
-    const double *message_s; /* the stack's cost of a message, which they do not */
-    const double *first_s;   /* seconds a byte while only its own hop is busy */
-    const double *steady_s;  /* the same while all edges are */
-    const double *piece;     /* bytes of a piece of each group, as `first_s` and `steady_s` count */
+    const int64_t *group;          /* each edge's ring or tree, from 0 without gaps */
+    const double *alpha_s;         /* latency, which pieces that follow one another overlap */
+    const double *first_message_s; /* the stack's cost of a message, which they do not, while only
+                                    * its own hop is busy */
+    const double *message_s;       /* the same while all edges are */
+    const double *first_s;         /* seconds a byte while only its own hop is busy */
+    const double *steady_s;        /* the same while all edges are */
+    const double *piece; /* bytes of a piece of each group, as `first_s` and `steady_s` count */
+    double messages;     /* messages of a piece */
+    int64_t helped;      /* whether bytes move while the next message is handled */
 } pipeline_edges;
 
 /* What a piece waits for: `lag` pieces earlier on the edge before it around a ring, whose edges

@@ -26,8 +26,10 @@ class EdgeTimes(NamedTuple):
 
     alpha_s: Floats
     """Latency of a piece, which pieces that follow one another overlap."""
+    first_message_s: Floats
+    """The stack's cost of a message, which they do not, while only its own hop is busy."""
     message_s: Floats
-    """The stack's cost of a message, which they do not."""
+    """The same while all edges are."""
     first_s: Floats
     """Seconds per byte of its flow while only edges of the same hop are busy."""
     steady_s: Floats
@@ -46,7 +48,7 @@ class PhaseTimes(NamedTuple):
 
 
 def phase_times(times: EdgeTimes, group: Ints, piece: Floats, feeds: Feeds, cut: Cut,
-                slots: int) -> PhaseTimes:
+                slots: int, *, helped: bool = False) -> PhaseTimes:
     """Time a pipeline, several copies of it side by side (channels) included.
 
     Args:
@@ -56,14 +58,16 @@ def phase_times(times: EdgeTimes, group: Ints, piece: Floats, feeds: Feeds, cut:
         feeds: data dependences within a copy.
         cut: pieces and lag.
         slots: pieces that an edge holds.
+        helped: whether bytes move while the next message is handled.
 
     """
     least_s = np.empty(len(piece))
     order = np.argsort(feeds.level[feeds.target], kind="stable") if not cut.lag else _NOBODY
     source, target = feeds.source[order], feeds.target[order]
     edges = ffi.new("pipeline_edges *", [len(group), len(piece), _integers(group),
-                                         *map(_floats, times), _floats(piece)])
-    waits = ffi.new("pipeline_order *", [*cut, slots, len(feeds.level), len(order),
+                                         *map(_floats, times), _floats(piece), cut.messages,
+                                         helped])
+    waits = ffi.new("pipeline_order *", [cut.pieces, cut.lag, slots, len(feeds.level), len(order),
                                          _integers(source), _integers(target)])
     found = ffi.new("pipeline_times *")
     if lib.pipeline_time(edges, waits, found, _floats(least_s)):
