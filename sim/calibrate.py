@@ -85,6 +85,8 @@ def _hold_published(*, as_json: bool) -> bool:
     else:
         published_table.print_fit(fit)
     stale = [parameter.name for parameter in fit.parameters if parameter.stale]
+    if fit.deviation is not None and fit.deviation.stale:
+        stale.append("deviation")
     if stale:
         click.echo(f"error: Stale: {', '.join(stale)} of {published.STACK}; put the fitted values "
                    "into its file.", err=True)

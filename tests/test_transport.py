@@ -137,6 +137,22 @@ THREAD = {"cost_per_byte": "1ns", "threads": 1}
 """A stack whose one thread a process moves 1 GB/s."""
 
 
+def test_a_slower_cluster_is_slower_in_all_and_a_faster_one_no_faster_than_its_lines(tmp_path):
+    """deviation 2 halves what threads, flows and lines reach; 0.5 doubles the first two alone."""
+    def rate(deviation, **stack):
+        given = {"headers": "0B", "cost_per_byte": "0.05ns", "deviation": deviation} | stack
+        made = transport(tmp_path, stacks={"ideal": IDEAL | given | {"threads": 1}})
+        paths = made.paths([0], [1])
+        return rates(made, [0], [1])[0], paths.alpha_s[0]
+
+    thread, line, flow = {"cost_per_byte": "1ns"}, {}, {"flow_rate": "8Gbps"}
+    for stack, alone, twice, half in ((thread, 1e9, 0.5e9, 2e9), (line, B, B / 2, B),
+                                      (flow, 1e9, 0.5e9, 2e9)):
+        assert rate(1.0, **stack)[0] == pytest.approx(alone)
+        assert rate(2.0, **stack) == pytest.approx((twice, 2 * ALPHA_S))
+        assert rate(0.5, **stack) == pytest.approx((half, ALPHA_S / 2))
+
+
 def test_each_process_has_a_thread_for_all_its_connections(tmp_path):
     made = shared(tmp_path, {}, stack=THREAD)
     assert rates(made, [0], [2]) == pytest.approx([1e9])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 from sim.calibration.published import FITTED, Search, fit_published, marked_rows
 from sim.cluster.cluster import Cluster
 from sim.schema.errors import TopologyError
+from sim.schema.parameters import load_stack
 from sim.validate import main
 from sim.validation.case import QUANTITIES, case_files, load_case, load_published, published_files
 from sim.validation.predict import Prediction, in_words, predict, predict_files, size_in_words
@@ -18,7 +20,7 @@ from sim.validation.summary import Summary, missed
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = case_files()
-QUICK = ("home-lab-rtx3060-100g", "nccl-tests-82-azure-latency", "nccl-209-gcp-32g-2x1")
+QUICK = ("hpn-rtx3060-100g", "nccl-tests-82-azure-latency", "nccl-209-gcp-32g-2x1")
 """Cases of two hosts with one GPU each."""
 
 
@@ -33,6 +35,7 @@ def case_of(**changed):
                 "name": "h", "count": 2,
                 "gpus": {"count": 1, "model": "any", "effective": "1TFLOPS"},
                 "nvlink": "none", "nics": [{"name": "eth", "rate": "10Gbps"}]}],
+                "stacks": {"rdma": {"base": "rdma", "deviation": 1.0}},
                 "scenarios": [{"name": "ring", "stack": "rdma"}]},
             "figures": [{"scenario": "ring", "size": "256MiB", "busbw": "1.18GB/s"}]} | changed
 
@@ -138,6 +141,25 @@ def test_a_row_is_left_out_with_all_of_its_source(tmp_path):
     packets = 0.2e-6 / 1448  # what the two sources would need, less the cost of packets
     assert cost.high / cost.low == pytest.approx(
         (1 / 1.6e9 - packets) / (1 / 3.2e9 - packets), rel=0.1)
+
+
+def test_what_parameters_do_not_explain_is_the_deviation_of_sources(tmp_path):
+    """Sources that agree leave none; those that differ sixteenfold more than their parameters."""
+    same = [synthetic(tmp_path, name, name, "1.2GB/s") for name in ("a", "b")]
+    assert fit_published(same).deviation.value == pytest.approx(1.0)
+    apart = [synthetic(tmp_path, "slow", "slow", "0.2GB/s"),
+             synthetic(tmp_path, "fast", "fast", "3.2GB/s")]
+    found = fit_published(apart).deviation
+    # Each is missed sixteenfold, and a triangle of that variance reaches further by sqrt(6).
+    assert 0.8 * math.sqrt(6) * math.log(16) < math.log(found.value) < math.sqrt(6) * math.log(17)
+    assert found.stale
+
+
+def test_the_shipped_deviation_is_of_the_rows_of_the_fit():
+    deviation = fit_published().deviation
+    assert not deviation.stale
+    shipped = load_stack("kernel-tcp").deviation
+    assert shipped.interval == pytest.approx((1 / deviation.shipped, deviation.shipped), rel=0.01)
 
 
 def test_a_left_out_prediction_does_not_depend_on_what_was_measured(tmp_path):

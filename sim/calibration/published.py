@@ -10,15 +10,23 @@ than what the rows agree on.
 share its hosts. A parameter's interval is what single sources would need: from each of them the
 others' parameters are taken and fitted once more to its own rows, so that the interval says how far
 hosts differ, not how well their mean is known.
+
+What is left is ``deviation``, a random effect of the source: rows left out miss by more than the
+draws of all parameters explain, and the variance that is missing (of logarithms, each source
+counting once) is its own. Its interval is that of draws (`sim.answer.draws`): a triangle of this
+variance. Only rows of the fit, left out, tell its size.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import mean, pvariance
 from typing import TYPE_CHECKING
 
+from sim.answer.draws import halton
 from sim.answer.scenario import Settings
+from sim.answer.uncertainty import unknowns
 from sim.cluster.cluster import Cluster
 from sim.schema.parameters import load_stack
 from sim.validation.case import case_files, load_case
@@ -39,6 +47,11 @@ TOLD = 0.05
 """Change of a row's logarithm from which it tells something of a parameter."""
 TOLERANCE = 0.02
 """A shipped value within this factor of the fit is not stale: less than a step of the lattice."""
+
+DRAWS = 24
+"""Draws of each row, for what the parameters explain."""
+TRIANGLE = 6.0
+"""Square of a triangle's half base over its variance."""
 
 Point = tuple[int, ...]
 ORIGIN = (0,) * len(FITTED)
@@ -90,11 +103,27 @@ class FittedParameter:
 
 
 @dataclass(frozen=True)
+class Deviation:
+    """How far one source lies from the next beyond what parameters explain: the interval's ends."""
+
+    shipped: float
+    """Upper end of the shipped interval; the lower one is its inverse."""
+    value: float
+
+    @property
+    def stale(self) -> bool:
+        """Whether the shipped end is not that of the rows left out."""
+        return abs(math.log(self.shipped / self.value)) > TOLERANCE
+
+
+@dataclass(frozen=True)
 class PublishedFit:
     """The answer of ``python -m sim.calibrate --published``."""
 
     parameters: tuple[FittedParameter, ...]
     rows: tuple[FittedRow, ...]
+    deviation: Deviation | None = None
+    """None where it was not asked for."""
 
 
 def fit_published(paths: Sequence[Path] | None = None, *, bounds: bool = True) -> PublishedFit:
@@ -102,7 +131,7 @@ def fit_published(paths: Sequence[Path] | None = None, *, bounds: bool = True) -
 
     Args:
         paths: the cases.
-        bounds: also fit to each source alone, for the parameters' intervals.
+        bounds: also find the parameters' intervals (fits to each source alone) and the deviation.
     """
     search = Search(marked_rows(case_files() if paths is None else paths))
     best = search.fit(range(len(search.rows)))
@@ -114,7 +143,8 @@ def fit_published(paths: Sequence[Path] | None = None, *, bounds: bool = True) -
                            search.prediction(number, left_out)) for number in own]
         if bounds:
             alone.append(search.fit(own, best, search.told_by(own, best)))
-    return PublishedFit(tuple(_parameters(search, [best, *alone])), tuple(rows))
+    return PublishedFit(tuple(_parameters(search, [best, *alone])), tuple(rows),
+                        _deviation(rows) if bounds else None)
 
 
 def marked_rows(paths: Sequence[Path]) -> list[Row]:
@@ -209,3 +239,26 @@ def _parameters(search: Search, points: Sequence[Point]) -> list[FittedParameter
         found.append(FittedParameter(name, search.origin[number], values[0], min(values),
                                      max(values)))
     return found
+
+
+def _deviation(rows: Sequence[FittedRow]) -> Deviation:
+    """Deviation of a source that the fit never saw; see the module's manual."""
+    by_source: dict[str, list[float]] = {}
+    for row in rows:
+        missing = math.log(row.left_out / row.row.figure.value) ** 2 - _explained(row.row)
+        by_source.setdefault(row.row.source, []).append(missing)
+    variance = max(0.0, mean(mean(some) for some in by_source.values()))
+    shipped = load_stack(STACK).deviation
+    return Deviation(1.0 if shipped is None else shipped.interval[1],
+                     math.exp(math.sqrt(TRIANGLE * variance)))
+
+
+def _explained(row: Row) -> float:
+    """Variance of a row's logarithm by draws of all parameters but the deviation itself."""
+    topology = row.cluster.topology
+    open_ = [unknown for unknown in unknowns(topology) if unknown.name != f"{STACK}.deviation"]
+    logs = [math.log(predict(row.cluster, row.figure, Settings(
+        {unknown.name: unknown.quantile(share)
+         for unknown, share in zip(open_, point.tolist(), strict=True)})))
+        for point in halton(DRAWS, len(open_), topology.seed)]
+    return pvariance(logs)

@@ -36,6 +36,9 @@ def print_fit(fit: PublishedFit, console: Console | None = None) -> None:
         column("interval", [f"{_short(each.name, each.low)}..{_short(each.name, each.high)}"
                             for each in figures]),
     ]))
+    if fit.deviation is not None:
+        show(console, Text(f"{STACK}.deviation: 1, within {1 / fit.deviation.value:.2f} to "
+                           f"{fit.deviation.value:.2f} (shipped: {fit.deviation.shipped:.2f})."))
     show(console, grid([
         column("case", [row.row.case for row in rows], align="left"),
         column("row", [_words(row) for row in rows], align="left"),
@@ -74,6 +77,9 @@ def fit_json(fit: PublishedFit) -> dict[str, Any]:
             "name": each.name, "shipped": rounded(each.shipped), "fitted": rounded(each.value),
             "low": rounded(each.low), "high": rounded(each.high), "stale": each.stale,
         } for each in fit.parameters],
+        "deviation": None if fit.deviation is None else {
+            "shipped": rounded(fit.deviation.shipped), "fitted": rounded(fit.deviation.value),
+            "stale": fit.deviation.stale},
         "rows": [{
             "case": row.row.case, "scenario": row.row.figure.scenario, "source": row.row.source,
             "size": row.row.figure.size, "measured": rounded(row.row.figure.value),

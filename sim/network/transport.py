@@ -11,6 +11,9 @@ links, and the same at the receiver. Costs per payload byte:
   cost_per_packet / payload;
 - the memory of the NUMA node that the NIC is on: memory_per_byte.
 
+What the stack costs, and what it leaves of a line's rate, is times its ``deviation``, by which one
+cluster differs from the next; only draws set it to other than 1.
+
 One process drives each GPU, and its own threads (``threads`` of the stack; NCCL's proxy thread is
 one) carry all its connections. Helper threads belong to one connection instead: they take the place
 of the process's thread, and the rate of an edge is bounded by what its helpers can do. Whoever
@@ -190,11 +193,14 @@ class Transport:
                 f"{stack.name!r}", path=path, found=mtu,
                 allowed=f"above {headers - ETHERNET_BYTES}B"))
         overlay = vpc.overlay.headers if vpc and vpc.overlay else 0
-        self.cap_bytes = (self.payload + headers) / self.payload
-        self.link_bytes = (self.payload + headers + overlay) / self.payload
+        self.deviation = 1.0 if stack.deviation is None else stack.deviation.value
+        on_line = max(self.deviation, 1.0)  # nobody is faster than the line
+        self.cap_bytes = on_line * (self.payload + headers) / self.payload
+        self.link_bytes = on_line * (self.payload + headers + overlay) / self.payload
         vpc_flow = vpc.flow_rate / self.cap_bytes if vpc and vpc.flow_rate else math.inf
-        self.ceiling = style.sockets * min(stack.flow_rate.value, vpc_flow) / 8
-        self.core_s = stack.cost_per_byte.value + stack.cost_per_packet.value / self.payload
+        self.ceiling = style.sockets * min(stack.flow_rate.value / self.deviation, vpc_flow) / 8
+        self.core_s = self.deviation * (stack.cost_per_byte.value
+                                        + stack.cost_per_packet.value / self.payload)
         if style.helpers and self.core_s:
             self.ceiling = min(self.ceiling, style.helpers / self.core_s)
 
@@ -216,7 +222,7 @@ class Transport:
         between = np.flatnonzero(~inner)
         if len(between):
             self._between(between, src, dst, channel=channel, rows=rows, alpha_s=alpha_s)
-            message_s[between] = self.stack.cost_per_message.value
+            message_s[between] = self.deviation * self.stack.cost_per_message.value
             ceiling[between] = self.ceiling
         edge = np.concatenate([row[0] for row in rows])
         resource = np.concatenate([row[1] for row in rows])
@@ -259,7 +265,7 @@ class Transport:
         rows.append((owner, blocks["link"][link], share * self.link_bytes))
         latency_s = np.zeros(len(alpha_s))
         np.add.at(latency_s, owner, share * self.links.whole.link_latency_s[link])
-        alpha_s[edge] = (latency_s[edge] + self.stack.start_latency.value
+        alpha_s[edge] = (latency_s[edge] + self.deviation * self.stack.start_latency.value
                          + cluster.nic_latency_s[src[edge]] + cluster.nic_latency_s[dst[edge]])
 
     def add_host(self, edge: Ints, gpu: Ints, way: str, channel: Ints,
@@ -275,7 +281,7 @@ class Transport:
             rows.append((edge, blocks["cores"][host], self.core_s))
         if self.stack.memory_per_byte.value:
             rows.append((edge, blocks["memory"][cluster.memory[gpu]],
-                         self.stack.memory_per_byte.value))
+                         self.deviation * self.stack.memory_per_byte.value))
         if "switch_out" in blocks:
             self._through_switches(edge, gpu, way, rows)
         if "numa_link_out" in blocks:

@@ -35,6 +35,8 @@ CoreCount = Annotated[float, Field(ge=1e-3, le=4096, strict=True, title="core co
 """Cores, not necessarily a whole number of them."""
 Factor = Annotated[float, Field(ge=0, le=1000, strict=True, title="factor")]
 """A plain number."""
+PositiveFactor = Annotated[float, Field(ge=1e-3, le=1000, strict=True, title="positive factor")]
+"""A plain number above 0."""
 
 
 class Parameter(Model, Generic[Value]):
@@ -89,6 +91,7 @@ SizeParameter = Parameter[Bytes]
 ShareParameter = Parameter[Share]
 CoreCountParameter = Parameter[CoreCount]
 FactorParameter = Parameter[Factor]
+PositiveFactorParameter = Parameter[PositiveFactor]
 """The classes by the names that `Parameter` gives them, by which pickle finds them."""
 
 
@@ -117,6 +120,9 @@ class StackSet(Model):
     """Cores of a host that all its processes together get for the stack; where not given, all."""
     headers: SizeParameter | None = None
     """Bytes per packet on the wire beyond the payload, layers 2 to 4."""
+    deviation: PositiveFactorParameter | None = None
+    """Factor on the time of all that crosses hosts, by which one cluster differs from another for
+    reasons that no other figure tells; 1 where not given."""
 
 
 class FrameworkSet(Model):
@@ -160,6 +166,7 @@ class HostStack(Model):
     memory_per_byte: FactorParameter
     cores: CoreCountParameter | None = None
     headers: SizeParameter
+    deviation: PositiveFactorParameter | None = None
 
 
 class FrameworkCosts(Model):
@@ -268,7 +275,7 @@ def derives_from(name: str, ancestor: str, overrides: Mapping[str, AnySet], kind
     return wanted is not None
 
 
-_OPTIONAL = ("base", "description", "cores")
+_OPTIONAL = ("base", "description", "cores", "deviation")
 
 
 def _one(name: str, overrides: Mapping[str, AnySet], kind: Kind, model: type[AnySet],

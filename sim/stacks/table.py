@@ -36,6 +36,7 @@ MEANINGS = {
         "memory_per_byte": "bytes that pass a host's memory for each byte sent or received",
         "cores": "cores of a host that all its processes together get; all where not given",
         "headers": "bytes per packet on the wire beyond the payload, layers 1 to 4",
+        "deviation": "factor on all of it, by which one cluster differs from the next; drawn only",
     },
     "frameworks": {
         "per_tensor": "serial coordination per collective launched",

@@ -45,15 +45,19 @@ REMARKS = """\
 
 Training is what the simulator is for, and there it is near: steps add compute, which a single GPU's
 published speed gives, and only what the network fails to hide is at stake. It is a little too fast
-where nearly all of the network is hidden, on many GPUs above all: input pipelines, stragglers and
-what a framework does besides are not in it, and P10 to P90 know nothing of what is not modelled.
+where nearly all of the network is hidden, on many GPUs above all: input pipelines and what a
+framework does besides are not in it.
 
 Collectives of 128 MiB and more follow from four things: the NIC, the threads, the sockets and the
 memory of the host. One figure for memory carries from hosts of V100 (48 Gb/s each way) to hosts of
-H100 (120). Small and middling sizes are the weak side: the cost of a message over many sockets and
-the latency of a hop differ between clouds by a factor of two, and one parameter stands for all.
-Where a source tells neither the network nor the size of its instances, only the interval can be
-right.
+H100 (120). At small and middling sizes one proxy thread handles the messages of all channels: 5 us
+for each of them, as was assumed before, gives a ring of 4 MiB over 16 channels within a tenth. (How
+NCCL cuts and queues them was read in its source, with these rows beside it; no figure was fitted to
+them.) What a byte costs a thread and how long a hop takes differ between hosts by a factor of two
+and three, and one figure stands for all; desktop hosts of 2014 and 2025 show it. Where a source
+does not tell its network, or calls its figure an anomaly itself, only the interval can be right.
+
+Where the spread of P10 to P90 comes from, `docs/simulator.md` tells.
 """
 
 
