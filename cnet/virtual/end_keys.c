@@ -19,8 +19,8 @@ static struct harp_end peer_half(const struct harp_session *session)
     return half;
 }
 
-static void derive(struct virtual_keys *keys, const struct harp_session_config *config,
-                   const struct harp_session *session)
+static void derive_keys(struct virtual_keys *keys, const struct harp_session_config *config,
+                        const struct harp_session *session)
 {
     if (keys->known || !virtual_session_knows_peer(session))
         return;
@@ -38,7 +38,7 @@ bool virtual_keys_find(struct virtual_keys *keys, const struct harp_session_conf
                        const struct harp_session *session, uint8_t type, bool sending,
                        struct harp_key *key)
 {
-    derive(keys, config, session);
+    derive_keys(keys, config, session);
     if (type == HARP_FIRST || type == HARP_COOKIE || type == HARP_VERSION_NOTICE) {
         *key = harp_key_hello(&keys->secret, keys->listener);
         return true;

@@ -8,7 +8,7 @@ static bool is_within(const struct virtual_span *span, uint64_t now_ns)
     return now_ns >= span->from_ns && now_ns < span->to_ns;
 }
 
-static bool loses(struct virtual_link *link, uint64_t *random, uint64_t now_ns, bool faulty)
+static bool draw_loss(struct virtual_link *link, uint64_t *random, uint64_t now_ns, bool faulty)
 {
     const struct virtual_faults *faults = &link->faults;
     if (is_within(&faults->black, now_ns))
@@ -43,7 +43,7 @@ struct virtual_fate virtual_link_pass(struct virtual_link *link, uint64_t *rando
 {
     const struct virtual_faults *faults = &link->faults;
     struct virtual_fate fate = {.at_ns = VIRTUAL_NEVER,
-                                .lost = loses(link, random, now_ns, faulty)};
+                                .lost = draw_loss(link, random, now_ns, faulty)};
     fate.dropped = virtual_line_wait_ps(&link->line, now_ns) > faults->queue_ns * 1000;
     if (fate.dropped)
         return fate;
