@@ -44,14 +44,15 @@ def driver_sources() -> list[str]:
 def _build(out: Path, harness: Sequence[str], folders: Sequence[Path], bug: Bug | None) -> Path:
     """The harness and cnet; with a bug, what it changes stands before the archive of the rest.
 
-    With a bug it is built without sanitizers, in a third of the time: the harness must see it.
+    With a bug it is built without sanitizers, in a third of the time: the harness must see it. One
+    in a header is a bug of all files of the session.
     """
     include = [word for folder in folders for word in ("-I", str(folder))]
     if not bug:
         return build(out, [*harness, str(library())], [*SANITIZED, *include])
     changed = sorted(f"cnet/{edit.file}" for edit in bug.edits)
     if any(file.endswith(".h") for file in changed):
-        changed = [*cnet("engine/*.c", "ports/*.c", "base/*.c", "virtual/*.c"), *driver_sources()]
+        changed = [*cnet("virtual/*.c"), *driver_sources()]
     root = plant(bug, out.parent / "planted")
     return build(out, [*harness, *sorted(set(changed)), str(library(FAST))], [*FAST, *include],
                  root)
