@@ -27,10 +27,10 @@ void packet_free(packet_world *w)
         free_run(w->runs[i]);
     virtual_events_close(&w->events);
     free_paths(&w->paths);
-    void *const arrays[] = {w->packets,        w->bodies, w->idle_body, w->links,
-                            w->hops,           w->routes, w->chains,    w->processes,
-                            w->server_free_ps, w->ends,   w->pipes,     w->channels,
-                            w->runs,           w->told,   w->wants,     w};
+    void *const arrays[] = {
+        w->packets,  w->bodies,    w->idle_body,      w->links,   w->hops,        w->routes,
+        w->chains,   w->processes, w->server_free_ps, w->buckets, w->ends,        w->pipes,
+        w->channels, w->runs,      w->told,           w->wants,   w->switch_used, w};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         free(arrays[i]);
 }
