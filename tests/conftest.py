@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from hypothesis import settings
 
 # The same examples in every run, so that a change is judged by what it does and not by luck.
 settings.register_profile("same-examples", derandomize=True)
 settings.load_profile("same-examples")
+
+# A shell's background jobs ignore Ctrl-C, and so would all that the tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
