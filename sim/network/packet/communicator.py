@@ -136,7 +136,7 @@ class PacketCommunicator:
         pieces = np.maximum(1, -(-share // protocol.window.slot_bytes))
         lag, source, target = 0, np.empty(0, np.int64), np.empty(0, np.int64)
         if phase.feeds is not None:
-            cut = protocol.window.cut(phase)
+            cut = protocol.window.cut(phase, copies)
             lag, pieces = cut.lag, np.full(len(src), cut.pieces)
             offset = np.repeat(np.arange(copies) * edges, len(phase.feeds.source))
             source = np.tile(phase.feeds.source, copies) + offset
