@@ -7,20 +7,19 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "ports/port_mem_name.h"
 
-#define RING_BYTES (UINT64_C(4) << 20) /* more is not faster and takes more memory */
-#define BURSTS 8 /* a ring is written and read in so many parts, so that both sides are at work */
+#define RING_BYTES (UINT64_C(2) << 20) /* it stays in the cache that a core has for itself */
+#define BURSTS 4 /* a ring is written and read in so many parts, so that both sides are at work */
 #define STALL_NS UINT64_C(300000000) /* a reader that stands still so long is no reason to wait */
 #define FULL_NS UINT64_C(50000)      /* how soon a full ring is looked at again */
 
-/* Time to see what another core has written, the clock's included: 50 ns where both share a cache,
- * 140 to 300 where not. Less than FETCH_LEAST_NS means that it was here already. */
-enum { FETCH_LEAST_NS = 40, FETCH_NEAR_NS = 90, FETCH_FAR_NS = 110, FETCH_MOST_NS = 500 };
-enum { FETCH_EVERY = 16 };
+/* Which way of writing is faster is found by trial: so many bytes in each way, four times in turn,
+ * and the better one is kept for KEPT_BYTES. What disturbs a trial only makes it slower, so the
+ * best of each way counts; near is taken unless far is a twentieth faster. */
+enum { TRIAL_BYTES = 2 << 20, TRIALS = 8, KEPT_BYTES = 1 << 30 };
 
 static struct mem_port *of(struct harp_port *port)
 {
@@ -98,40 +97,33 @@ static void release(struct harp_port *base, struct harp_arrival *arrivals, size_
 
 /* ---- Send ---- */
 
-static uint64_t clock_ns(void)
+/* At a flush. A trial lasts until its bytes are written. */
+static void try_ways(struct mem_link *link, uint64_t now_ns)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
-static void note_fetch(struct mem_link *link, uint64_t took_ns)
-{
-    if (took_ns < FETCH_LEAST_NS)
+    struct mem_trial *trial = &link->trial;
+    uint64_t bytes = link->out.written - trial->from;
+    if (bytes < (trial->n < TRIALS ? TRIAL_BYTES : KEPT_BYTES))
         return;
-    took_ns = took_ns < FETCH_MOST_NS ? took_ns : FETCH_MOST_NS; /* it was interrupted */
-    link->asked = 0;
-    link->fetch_ns = (3 * link->fetch_ns + took_ns) / 4;
-    link->far = link->fetch_ns > (link->far ? FETCH_NEAR_NS : FETCH_FAR_NS);
-}
-
-/* Ask how far the other side is, and now and then take the time of it. Only an answer that has
- * changed came from the other core. */
-static bool ask(struct mem_link *link)
-{
-    uint64_t before = link->out.consumed_seen;
-    bool timed = link->asked++ >= FETCH_EVERY;
-    uint64_t start_ns = timed ? clock_ns() : 0;
-    bool holds = mem_out_refresh(&link->out);
-    if (timed && link->out.consumed_seen != before)
-        note_fetch(link, clock_ns() - start_ns);
-    return holds;
+    if (trial->n < TRIALS && now_ns > trial->from_ns) {
+        uint64_t rate = bytes * 1000 / (now_ns - trial->from_ns);
+        trial->best[link->far] = rate > trial->best[link->far] ? rate : trial->best[link->far];
+    }
+    if (++trial->n < TRIALS) {
+        link->far = trial->n % 2;
+    } else if (trial->n == TRIALS) {
+        link->far = trial->best[1] > trial->best[0] + trial->best[0] / 20;
+    } else {
+        *trial = (struct mem_trial){0};
+        link->far = false;
+    }
+    trial->from = link->out.written;
+    trial->from_ns = now_ns;
 }
 
 /* Bytes that may be written to a link, asking the other side if few are known. */
 static uint64_t room_for(struct mem_port *port, struct mem_link *link, uint64_t wanted)
 {
-    if (mem_room_seen(&link->out) < wanted && !ask(link))
+    if (mem_room_seen(&link->out) < wanted && !mem_out_refresh(&link->out))
         give_up_link(port, link);
     return mem_room_seen(&link->out);
 }
@@ -177,6 +169,7 @@ static void flush(struct harp_port *base, uint64_t now_ns)
         struct mem_link *link = &port->links[i];
         if (link->state != MEM_LINKED || link->out.written == link->out.published)
             continue;
+        try_ways(link, now_ns);
         if (!mem_publish(&link->out))
             continue;
         /* If there is no room for a byte, enough of them wait there to wake anybody. */

@@ -14,11 +14,11 @@
  * - **A link ends** when the socket does or when the other side breaks the ring's rules: a notice
  *   says that the address is gone, once what lay in the ring has been received. What is
  *   written for it then is dropped, as it is for a reader that stands still with a full ring.
- * - **Near and far.** Between cores that share a cache, the receiver finds lines there sooner than
+ * - **Near and far.** Between some cores the receiver finds lines in the other's cache sooner than
  *   in memory; between others it is the reverse, by a factor of two to three, and a virtual
- *   machine's cores change from one to the other within seconds. How long it takes to see what the
- *   other side has written (`consumed`) tells which it is, and so whether long payloads are best
- *   written past the caches (port.h: `far`).
+ *   machine's cores change from one to the other within seconds. How long a line takes does not
+ *   tell: one of 140 ns is better written near on some machines and far on others. So a link tries
+ *   both ways from time to time, and keeps to the faster one (port.h: `far`).
  * - **No system call** while both sides are awake: newcomers and ends are looked after in `tend`.
  *
  *     state      socket  memory  next
@@ -47,9 +47,13 @@ struct mem_link {
     int socket;
     uint32_t hops; /* that the engine holds */
     uint64_t full_since_ns;
-    uint32_t asked;    /* how often `consumed` was read since its time was last taken */
-    uint64_t fetch_ns; /* time that takes, smoothed */
     bool far;
+    struct mem_trial {
+        uint32_t n;       /* trials that are done */
+        uint64_t from;    /* position in the ring at which this one began, */
+        uint64_t from_ns; /* and when */
+        uint64_t best[2]; /* bytes a microsecond, near and far */
+    } trial;
     struct harp_address peer;
     struct mem_out out;
     struct mem_in in;
