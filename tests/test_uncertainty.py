@@ -20,8 +20,11 @@ from sim.answer.uncertainty import (
     spread,
     unknowns,
 )
+from sim.cluster import placement
 from sim.cluster.cluster import Cluster
+from sim.network.flow import communicator
 from sim.schema import load
+from sim.step import recipe
 
 
 def figure(value, low, high, confidence="published"):
@@ -120,6 +123,28 @@ def test_workers_change_nothing(tmp_path):
     made = uncertain(tmp_path)
     rows = [(made.topology.scenarios[0], 2)]
     assert spread(made, rows, 8, workers=2) == spread(made, rows, 8, workers=1)
+
+
+@pytest.mark.parametrize("style", [{"allreduce": "ring"}, {"allreduce": "tree"},
+                                   {"allreduce": "2d", "channels": 2}, {"allreduce": "nccl"},
+                                   {"allreduce": "halving-doubling"}, {"parallel": "fsdp"}])
+def test_what_simulations_keep_for_each_other_changes_no_answer(tmp_path, monkeypatch, style):
+    """Bit for bit: plans, phases on channels and ranks are kept, since no figure is in them."""
+    made = uncertain(tmp_path, gpus=4, nic={"count": 2}, scenario=style)
+    kept = interval(made, draws=4)
+    simulations = []
+
+    def forget_and_run(*arguments):
+        simulations.append(arguments)
+        for cache in (communicator._kept_layout, recipe._made, recipe._nccls):
+            cache.cache_clear()
+        for known in (communicator._laid, placement._kept):
+            known.clear()
+        return run_scenario(*arguments)
+
+    monkeypatch.setattr("sim.answer.uncertainty.run_scenario", forget_and_run)
+    assert interval(made, draws=4) == kept
+    assert len(simulations) == 4
 
 
 def test_each_of_several_jobs_has_its_own(tmp_path):

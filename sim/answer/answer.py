@@ -113,7 +113,7 @@ def _with_intervals(cluster: Cluster, rows: Sequence[Row], found: Answers, draws
     from sim.answer.fit import fits_hold
     from sim.answer.uncertainty import FEWEST_DRAWS, affordable_draws, causes, spread
 
-    refit = fits_hold(cluster)
+    refit = fits_hold(cluster, (row for several in found for row in several))
     fitted = {(e.scenario, e.gpus) for e in cluster.topology.expect if e.kind == "fitted" and refit}
     open_ = [i for i, (scenario, gpus) in enumerate(rows)
              if (scenario.name, gpus) not in fitted]

@@ -17,6 +17,8 @@ from sim.schema.errors import Problem, TopologyError
 from sim.schema.parameters import FrameworkCosts, HostStack, load_framework, load_stack
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sim.cluster.cluster import Cluster
     from sim.records.results import ScenarioResult
     from sim.schema.model import Topology
@@ -72,12 +74,17 @@ def find_row(cluster: Cluster, expect: Expect, settings: Settings) -> ScenarioRe
     return next(result for result in results if result.job == (expect.job or ""))
 
 
-def fits_hold(cluster: Cluster) -> bool:
-    """Whether the file fits parameters to rows of its cluster, and these come out as published."""
+def fits_hold(cluster: Cluster, found: Iterable[ScenarioResult] = ()) -> bool:
+    """Whether the file fits parameters to rows of its cluster, and these come out as published.
+
+    Rows are simulated unless they are ``found`` already.
+    """
     if cluster.topology.is_elsewhere:
         return False
     fitted = [expect for expect in cluster.topology.expect if expect.fits is not None]
-    rows = [find_row(cluster, expect, Settings()) for expect in fitted]
+    known = {(row.name, row.gpus, row.job): row for row in found}
+    rows = [known.get((expect.scenario, expect.gpus, expect.job or ""))
+            or find_row(cluster, expect, Settings()) for expect in fitted]
     return bool(fitted) and all(abs(row.images_per_s / expect.images_per_s - 1) <= expect.within
                                 for row, expect in zip(rows, fitted, strict=True))
 

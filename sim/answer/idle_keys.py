@@ -43,6 +43,8 @@ MOST_LEAVES = 1000
 """The same of files with more values (a long list of cables)."""
 MOST_GPUS = 2048
 """The same of larger clusters, which each value builds anew."""
+LABELS = 6
+"""Entries of a list of which no other value is valid, after which the key counts as a label."""
 ROUNDING = 1e-9
 _SIMULATED_ALIKE = frozenset({"name", "description", "scenarios", "stacks", "frameworks", "expect",
                               "fitted_on"})
@@ -148,13 +150,15 @@ def too_much_to_search(cluster: Cluster, rows: Rows) -> str | None:
 
 
 def _state(search: _Search, paths: Sequence[Path]) -> str:
-    """``idle``, ``at work``, or ``label`` where nothing else could be tried."""
+    """``idle``, ``at work``, or ``label`` (a name, a reference) where nothing could be tried."""
     tried = False
-    for path in paths:
+    for number, path in enumerate(paths, 1):
         for _, other in search.variants.others(path):
             tried = True
             if search.changes(path, other):
                 return "at work"
+        if number == LABELS and not tried:
+            break
     return "idle" if tried else "label"
 
 
