@@ -24,14 +24,14 @@ struct inside {
     bool marked;
 };
 
-static uint16_t big16(const uint8_t *at)
+static uint16_t load_big16(const uint8_t *at)
 {
     return ntohs(harp_load16(at));
 }
 
 static bool read_ip4(const uint8_t *ip, uint32_t bytes, struct inside *in)
 {
-    uint32_t total = big16(ip + 2);
+    uint32_t total = load_big16(ip + 2);
     if (bytes < IP4 + UDP || ip[0] != 0x45 || total < IP4 + UDP || total > bytes)
         return false;
     in->marked = (ip[1] & 3) == 3;
@@ -45,7 +45,7 @@ static bool read_ip4(const uint8_t *ip, uint32_t bytes, struct inside *in)
 
 static bool read_ip6(const uint8_t *ip, uint32_t bytes, struct inside *in)
 {
-    uint32_t total = IP6 + big16(ip + 4);
+    uint32_t total = IP6 + load_big16(ip + 4);
     if (bytes < IP6 + UDP || ip[0] >> 4 != 6 || total < IP6 + UDP || total > bytes)
         return false;
     in->marked = (ip[1] >> 4 & 3) == 3;
@@ -63,10 +63,10 @@ static bool read_headers(const uint8_t *packet, uint32_t bytes, uint32_t total, 
     in->from.family = in->to.family = HARP_INET;
     if (bytes < ETHERNET + IP4 + UDP)
         return false;
-    uint16_t type = big16(packet + 12);
+    uint16_t type = load_big16(packet + 12);
     if (type == 0x8100) {
         in->offset += TAG;
-        type = big16(packet + 12 + TAG);
+        type = load_big16(packet + 12 + TAG);
     }
     const uint8_t *ip = packet + in->offset;
     uint32_t behind = total - in->offset;
@@ -75,11 +75,11 @@ static bool read_headers(const uint8_t *packet, uint32_t bytes, uint32_t total, 
     if (type == 0x0800 ? !read_ip4(ip, behind, in) : type != 0x86dd || !read_ip6(ip, behind, in))
         return false;
     const uint8_t *udp = packet + in->offset;
-    uint32_t udp_bytes = big16(udp + 4);
+    uint32_t udp_bytes = load_big16(udp + 4);
     if (udp_bytes < UDP || udp_bytes > in->bytes)
         return false;
-    in->from.port = big16(udp);
-    in->to.port = big16(udp + 2);
+    in->from.port = load_big16(udp);
+    in->to.port = load_big16(udp + 2);
     in->offset += UDP;
     in->bytes = udp_bytes - UDP;
     return true;
@@ -102,7 +102,7 @@ static void fill_one(struct harp_xdp *xdp, uint32_t ahead, uint32_t frame)
 }
 
 /* Take a frame back from the kernel. */
-static uint32_t take(struct harp_xdp *xdp, const struct xdp_desc *desc)
+static uint32_t take_frame_back(struct harp_xdp *xdp, const struct xdp_desc *desc)
 {
     uint32_t frame = harp_frame_of(xdp->frames, desc->addr);
     assert(frame < xdp->frames->count && xdp->holds[frame] == XDP_FILL);
@@ -122,8 +122,8 @@ static uint32_t waited_ns(const struct harp_xdp *xdp, const uint8_t *packet)
 
 /* Make arrivals of a packet of `parts` descriptors; how many. Parts with nothing of the datagram in
  * them (a card may pad) go straight back. */
-static uint32_t arrive(struct harp_xdp *xdp, uint32_t ahead, uint32_t parts,
-                       struct harp_arrival *arrivals, struct harp_address *from)
+static uint32_t make_arrivals(struct harp_xdp *xdp, uint32_t ahead, uint32_t parts,
+                              struct harp_arrival *arrivals, struct harp_address *from)
 {
     const struct xdp_desc *first = harp_ring_desc(&xdp->socket.rx, ahead);
     const uint8_t *packet = xdp->frames->base + first->addr;
@@ -138,7 +138,7 @@ static uint32_t arrive(struct harp_xdp *xdp, uint32_t ahead, uint32_t parts,
     uint32_t left = good ? in.bytes : 0, skip = good ? in.offset : 0;
     for (uint32_t i = 0; i < parts; i++) {
         const struct xdp_desc *desc = harp_ring_desc(&xdp->socket.rx, ahead + i);
-        uint32_t frame = take(xdp, desc), bytes = desc->len - skip;
+        uint32_t frame = take_frame_back(xdp, desc), bytes = desc->len - skip;
         bytes = bytes < left ? bytes : left;
         if (!good || (i > 0 && bytes == 0)) {
             harp_frames_move(xdp->frames, frame, HARP_FRAME_ARRIVED, HARP_FRAME_FREE);
@@ -166,7 +166,7 @@ static uint32_t arrive(struct harp_xdp *xdp, uint32_t ahead, uint32_t parts,
 }
 
 /* Nothing is there. Busy polling more often than a card has something would only cost calls. */
-static void wake(struct harp_xdp *xdp)
+static void wake_kernel(struct harp_xdp *xdp)
 {
     if (xdp->socket.busy_poll && xdp->now_ns - xdp->woken_ns < POLL_NS)
         return;
@@ -187,13 +187,13 @@ size_t harp_xdp_receive_ring(struct harp_xdp *xdp, struct harp_arrival *arrivals
         assert(parts <= PARTS_MAX);
         if (parts == 0 || made + parts > room)
             break;
-        made += arrive(xdp, seen, parts, arrivals + made, &xdp->from[made]);
+        made += make_arrivals(xdp, seen, parts, arrivals + made, &xdp->from[made]);
         seen += parts;
     }
     if (seen > 0)
         harp_ring_consume(&xdp->socket.rx, seen);
     else
-        wake(xdp);
+        wake_kernel(xdp);
     return made;
 }
 

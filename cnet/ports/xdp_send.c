@@ -34,7 +34,7 @@ static uint64_t sum_words(const uint8_t *bytes, uint32_t count)
     return i < count ? sum + bytes[i] : sum;
 }
 
-static uint16_t fold(uint64_t sum)
+static uint16_t fold_sum(uint64_t sum)
 {
     sum = (sum >> 32) + (sum & UINT32_MAX);
     sum = (sum >> 32) + (sum & UINT32_MAX);
@@ -53,7 +53,7 @@ static uint32_t write_headers(const struct harp_xdp_hop *hop, uint8_t *datagram,
         uint16_t ip_bytes = htons((uint16_t)(bytes + UDP + IP4));
         memcpy(datagram - XDP_HEADERS4, hop->header, XDP_HEADERS4);
         harp_store16(ip + IP4_LENGTH, ip_bytes);
-        harp_store16(ip + IP4_SUM, fold((uint64_t)hop->sum + ip_bytes));
+        harp_store16(ip + IP4_SUM, fold_sum((uint64_t)hop->sum + ip_bytes));
         harp_store16(udp + UDP_LENGTH, udp_bytes);
         return XDP_HEADERS4; /* the UDP checksum is 0: none, HARP has its own */
     }
@@ -61,7 +61,7 @@ static uint32_t write_headers(const struct harp_xdp_hop *hop, uint8_t *datagram,
     harp_store16(datagram - XDP_HEADERS_MAX + ETHERNET + IP6_LENGTH, udp_bytes);
     harp_store16(udp + UDP_LENGTH, udp_bytes);
     /* The length is in the pseudo header and in UDP's. IPv6 has no datagrams without a checksum. */
-    uint16_t sum = fold(sum_words(datagram, bytes) + hop->sum + 2u * udp_bytes);
+    uint16_t sum = fold_sum(sum_words(datagram, bytes) + hop->sum + 2u * udp_bytes);
     harp_store16(udp + UDP_SUM, sum ? sum : 0xffff);
     return XDP_HEADERS_MAX;
 }
@@ -121,7 +121,7 @@ int harp_xdp_send_open(struct harp_xdp *xdp, uint32_t frames)
 }
 
 /* A frame is the engine's again. */
-static void complete(struct harp_xdp *xdp, uint32_t frame)
+static void complete_frame(struct harp_xdp *xdp, uint32_t frame)
 {
     uint16_t held = xdp->holds[frame];
     if (held == XDP_SENT) {
@@ -145,7 +145,7 @@ bool harp_xdp_reap(struct harp_xdp *xdp)
     for (uint32_t i = 0; i < ready; i++) {
         uint32_t frame = harp_frame_of(xdp->frames, *harp_ring_offset(ring, i));
         assert(frame < xdp->frames->count && xdp->outstanding > 0);
-        complete(xdp, frame);
+        complete_frame(xdp, frame);
         xdp->outstanding--;
     }
     harp_ring_consume(ring, ready);
@@ -222,8 +222,8 @@ bool harp_xdp_send_frame(struct harp_port *port, int hop, uint32_t frame, uint32
 }
 
 /* Write a datagram's descriptors behind `ahead` others; how many. */
-static uint32_t describe(struct harp_xdp *xdp, const struct harp_xdp_pending *one,
-                         const struct harp_xdp_hop *hop, uint32_t ahead)
+static uint32_t write_descriptors(struct harp_xdp *xdp, const struct harp_xdp_pending *one,
+                                  const struct harp_xdp_hop *hop, uint32_t ahead)
 {
     uint32_t frame_bytes = xdp->frames->frame_bytes, descs = 0;
     uint64_t at = (uint64_t)one->frame * frame_bytes + one->offset;
@@ -250,7 +250,7 @@ static void send_slowly(struct harp_xdp *xdp, const struct harp_xdp_pending *one
     harp_xdp_kernel_send(xdp, hop, harp_frame_at(xdp->frames, one->frame) + one->offset,
                          one->bytes);
     for (uint32_t i = 0; i < frames; i++)
-        complete(xdp, one->frame + i);
+        complete_frame(xdp, one->frame + i);
     xdp->outstanding -= frames;
 }
 
@@ -292,7 +292,7 @@ void harp_xdp_flush(struct harp_port *port, uint64_t now_ns)
         /* The kernel does not see what leaves directly. One datagram that it sends itself lets it
          * ask whether a neighbour that it has not heard of for long is still there. */
         if (hop->direct && !hop->stale)
-            descs += describe(xdp, one, hop, descs);
+            descs += write_descriptors(xdp, one, hop, descs);
         else
             send_slowly(xdp, one, hop);
         hop->stale = false;
