@@ -10,7 +10,7 @@ ROOMS = ("workloads", "schema", "stacks", "frameworks", "records", "cluster", "n
          "answer", "report", "validation", "calibration")
 """From the ground up: a room imports itself and those before it. Commands stand above them all."""
 COMMANDS = {"run", "calibrate", "validate", "command"}
-FIDELITIES = ("flow", "packet")
+FIDELITIES = ("flow", "packet", "lab")
 """Rooms inside `network` that know nothing of one another."""
 
 

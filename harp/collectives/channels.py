@@ -63,7 +63,6 @@ class SessionChannel:
         self._slots = window.slots
         self._free = [np.empty(window.slot_bytes, np.uint8) for _ in range(window.slots)]
         self._posted: deque[tuple[Bytes, Completion]] = deque()
-        self._post_free_slots()
 
     async def send(self, piece: Bytes) -> None:
         """Hand over a copy, when fewer pieces than slots are on their way."""
@@ -73,9 +72,14 @@ class SessionChannel:
 
     async def receive(self, nbytes: int) -> Bytes:
         """Give the next piece, and post its buffer anew."""
+        return _whole(await self.take(), nbytes)
+
+    async def take(self) -> Bytes:
+        """Give the next piece, of whatever size, and post its buffer anew."""
+        self._post_free_slots()
         buffer, posted = self._posted.popleft()
         size = await posted
-        piece = _whole(buffer[:size].copy(), nbytes)
+        piece = buffer[:size].copy()
         self._free.append(buffer)
         self._post_free_slots()
         return piece

@@ -65,17 +65,20 @@ class Execution:
         dtype: of the elements, which have ``plan.unit_bytes``.
         channels: gives the channel to a peer.
         window: whose slots pieces fit in.
+        share: (i, n): move the i-th of n even parts of every message, for plans that n channels
+            run side by side.
     """
 
     def __init__(self, plan: Plan, rank: int, dtype: DTypeLike,
-                 channels: Callable[[int], Channel], window: Window = NCCL_WINDOW) -> None:
+                 channels: Callable[[int], Channel], window: Window = NCCL_WINDOW,
+                 share: tuple[int, int] = (0, 1)) -> None:
         self.plan, self.rank, self.dtype = plan, rank, np.dtype(dtype)
         if self.dtype.itemsize != plan.unit_bytes:
             raise ValueError(f"elements of {self.dtype} have {self.dtype.itemsize} B, "
                              f"those of the plan {plan.unit_bytes} B")
         self.buffers: dict[Buffer, Bytes] = {
             buffer: np.zeros(size, np.uint8) for buffer, size in plan.buffers.items()}
-        self._channels = channels
+        self._channels, self._share = channels, share
         self._piece_bytes = max(window.slot_bytes // plan.unit_bytes, 1) * plan.unit_bytes
         self._open: list[_Piece] = []
         self._last: dict[tuple[int, bool], asyncio.Task[None]] = {}
@@ -109,8 +112,9 @@ class Execution:
             self._open = [piece for piece in self._open if not piece.task.done()]
 
     def _begin(self, message: Message, *, sends: bool) -> None:
-        for offset in range(0, message.length, self._piece_bytes):
-            length = min(self._piece_bytes, message.length - offset)
+        first, last = self._own_share(message.length)
+        for offset in range(first, last, self._piece_bytes):
+            length = min(self._piece_bytes, last - offset)
             buffer, start, peer = ((message.src_buffer, message.src_offset, message.dst) if sends
                                    else (message.dst_buffer, message.dst_offset, message.src))
             start += offset
@@ -123,6 +127,12 @@ class Execution:
                                          else self._receive(before, data, message))
             self._last[peer, sends] = task
             self._open.append(_Piece(buffer, start, start + length, not sends, task))
+
+    def _own_share(self, length: int) -> tuple[int, int]:
+        """First and last byte of this channel's part of a message."""
+        unit, (part, parts) = self.plan.unit_bytes, self._share
+        first, last = (length // unit * end // parts * unit for end in (part, part + 1))
+        return first, length if part + 1 == parts else last
 
     async def _send(self, before: list[asyncio.Task[None]], peer: int, data: Bytes) -> None:
         await _all_done(before)

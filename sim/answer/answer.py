@@ -36,26 +36,37 @@ def answer(cluster: Cluster, scenarios: Iterable[Scenario], *, record: bool = Fa
         search_idle: look for keys of the file that change no row, where all its scenarios run.
         quiet: no progress bar.
         fidelity: what carries the bytes. Beside flow there are neither intervals nor a search for
-            idle keys, which take many runs.
+            idle keys, which take many runs; and rows that it cannot carry are left out.
         capture: what to write into a file, of the one row that is asked for.
     """
     from sim.answer.progress import progress
     from sim.answer.scenario import Run, Settings
+    from sim.schema.errors import TopologyError
 
     topology = cluster.topology
     settings = Settings(record_links=record, fidelity=fidelity, capture=capture)
     times: list[list[float]] = []
     rows = [(scenario, gpus) for scenario in scenarios for gpus in topology.gpu_counts(scenario)]
     found: Answers = []
+    refused: list[TopologyError] = []
+    left_out: list[str] = []
     with progress(len(rows), topology.name, quiet=quiet) as advance:
         for scenario, gpus in rows:
             advance(0, f"{scenario.name}, {gpus} GPUs")
             clock = Recorder()
-            found.append(Run(cluster, scenario, gpus, settings, clock).go())
+            try:
+                found.append(Run(cluster, scenario, gpus, settings, clock).go())
+            except TopologyError as error:
+                if fidelity == "flow":
+                    raise
+                refused.append(error)
+                left_out.append(f"Left out: {scenario.name}, {gpus} GPUs. {error}.")
             times.append(clock.times)
             advance()
+    if refused and not found:
+        raise refused[0]
     idle: tuple[Warned, ...] = ()
-    notes = [f"Fidelity {fidelity}."]
+    notes = [f"Fidelity {fidelity}.", *left_out]
     if fidelity == "flow":
         idle, unsearched = _idle(cluster, rows, times, found) if search_idle else ((), [])
         found, notes = _with_intervals(cluster, rows, found, draws, why=why)

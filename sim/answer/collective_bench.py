@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from harp.collectives.protocol import SIMPLE
 from harp.collectives.registry import make_plan
 from sim.answer.scenario import Settings
 from sim.cluster.placement import Placement, choose_gpus, common_group, place
-from sim.network.fidelity import make_network
+from sim.network.fidelity import make_network, wall_clock
 from sim.network.nccl import PLANS, View, choose, chosen_plan
 from sim.network.network import Site
 from sim.network.transport import Style
@@ -99,20 +100,21 @@ def measure(cluster: Cluster, collective: str, sizes: Sequence[int], stack: str 
     view = View.of(cluster, scenario, gpus)
     every = (*ALGORITHMS[collective], *(("nccl",) if collective in PLANS else ()))
     rows = []
-    for size, algorithm in product(sizes, algorithms or every):
-        if cluster.gpus == 1 or (algorithm in GROUPED and group == 1):
-            continue
-        name, told, protocol = algorithm, "", SIMPLE
-        tuned = chosen and algorithm in PLANS.get(collective, ())
-        if algorithm == "nccl" or tuned:
-            choice = choose(view, collective, size, [algorithm] if tuned else ())
-            name, told, protocol = "NCCL", choice.name, choice.protocol
-            plan = chosen_plan(choice, view.ranks, size, unit_bytes=UNIT_BYTES, group=group)
-        else:
-            plan = make_plan(algorithm, ranks=cluster.gpus, nbytes=size, unit_bytes=UNIT_BYTES,
-                             group=group, chunk_bytes=size)
-        rows.append(collective_row(collective, name, ranks=cluster.gpus, size_bytes=size,
-                                   time_s=timer.seconds(plan, protocol), choice=told))
+    with closing(timer.network):
+        for size, algorithm in product(sizes, algorithms or every):
+            if cluster.gpus == 1 or (algorithm in GROUPED and group == 1):
+                continue
+            name, told, protocol = algorithm, "", SIMPLE
+            tuned = chosen and algorithm in PLANS.get(collective, ())
+            if algorithm == "nccl" or tuned:
+                choice = choose(view, collective, size, [algorithm] if tuned else ())
+                name, told, protocol = "NCCL", choice.name, choice.protocol
+                plan = chosen_plan(choice, view.ranks, size, unit_bytes=UNIT_BYTES, group=group)
+            else:
+                plan = make_plan(algorithm, ranks=cluster.gpus, nbytes=size, unit_bytes=UNIT_BYTES,
+                                 group=group, chunk_bytes=size)
+            rows.append(collective_row(collective, name, ranks=cluster.gpus, size_bytes=size,
+                                       time_s=timer.seconds(plan, protocol), choice=told))
     return CollectiveReport(topology.name, topology.seed, collective, cluster.gpus, "float",
                             tuple(rows))
 
@@ -122,10 +124,11 @@ class Timer:
 
     def __init__(self, cluster: Cluster, stack: HostStack, scenario: Scenario,
                  placement: Placement, *, fidelity: str = "flow") -> None:
-        self.env = simpy.Environment()
+        self.env = wall_clock(fidelity, cluster.topology) or simpy.Environment()
         style = Style.of(scenario, cluster.topology, stack.name)
-        network = make_network(fidelity, self.env, Site(cluster, stack, style, names_limits=False))
-        self._comm = network.communicator()
+        self.network = make_network(fidelity, self.env,
+                                    Site(cluster, stack, style, names_limits=False))
+        self._comm = self.network.communicator()
         self._placement = placement
         self._line = Timeline(self.env, lambda _: None, "collective")
 

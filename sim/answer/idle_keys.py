@@ -126,6 +126,8 @@ def idle_keys(cluster: Cluster, rows: Rows, workers: int | None = None) -> list[
     variants = Variants(topology.plain)
     alike: dict[Path, list[Path]] = {}
     for path in variants.leaves():
+        if path[0] == "lab":
+            continue  # of another fidelity
         alike.setdefault(tuple(0 if isinstance(part, int) else part for part in path),
                          []).append(path)
     states = map_shared(_state, _Search(cluster, variants, rows), list(alike.values()), workers)

@@ -14,7 +14,7 @@ import numpy as np
 from harp.lightcc.settings import LightSettings
 from sim.answer.clock import Clock, TooLongError
 from sim.cluster.placement import rank_gpus
-from sim.network.fidelity import make_network
+from sim.network.fidelity import make_network, wall_clock
 from sim.network.nccl import View
 from sim.network.network import CutOffError, Site
 from sim.network.transport import Style
@@ -111,7 +111,7 @@ class Run:
                  settings: Settings = Settings(), clock: Clock | None = None) -> None:
         topology = cluster.topology
         self.cluster, self.scenario, self.gpus, self.settings = cluster, scenario, gpus, settings
-        self.env = clock or Clock()
+        self.env = wall_clock(settings.fidelity, topology) or clock or Clock()
         self.stack = settings.stack(topology, scenario.stack)
         self.style = Style.of(scenario, topology)
         self.network = make_network(settings.fidelity, self.env, Site(

@@ -1,8 +1,9 @@
 """The networks by name: one factory for all who need one.
 
 `flow` shares rates as a fluid: thousands of hosts in seconds. `packet` takes every frame through
-every queue, between real sessions. A topology that a fidelity cannot
-carry is a TopologyError with the key that asks for it.
+every queue, between real sessions. `lab` runs real stacks over real kernels, at a scale and by the
+wall clock. A topology that a fidelity cannot carry is a TopologyError with the key that asks for
+it.
 """
 
 from __future__ import annotations
@@ -16,10 +17,22 @@ if TYPE_CHECKING:
     import simpy
 
     from sim.network.network import Network, Site
+    from sim.network.wall_clock import WallClock
+    from sim.schema.model import Topology
 
 NETWORKS = {"flow": "sim.network.flow.network:FlowNetwork",
-            "packet": "sim.network.packet.network:PacketNetwork"}
+            "packet": "sim.network.packet.network:PacketNetwork",
+            "lab": "sim.network.lab.network:LabNetwork"}
 """Where each fidelity's network is; it is imported when it is asked for."""
+
+
+def wall_clock(fidelity: str, topology: Topology) -> WallClock | None:
+    """The clock of a fidelity that runs by the wall clock; None for one that does not."""
+    if fidelity != "lab":
+        return None
+    from sim.network.wall_clock import WallClock
+
+    return WallClock(topology.lab.scale)
 
 
 def make_network(fidelity: str, env: simpy.Environment, site: Site) -> Network:

@@ -69,6 +69,10 @@ class Capture(NamedTuple):
     path: str
 
 
+class NetworkError(RuntimeError):
+    """A network cannot be made here, or broke down; the message is one sentence."""
+
+
 @dataclass(frozen=True, eq=False)
 class Site:
     """What a network is made for: a cluster, and how one scenario uses it."""

@@ -13,6 +13,7 @@ from sim.schema.errors import Problem, TopologyError
 from sim.schema.fabric import Fabric
 from sim.schema.faults import Fault
 from sim.schema.hosts import HostGroup
+from sim.schema.lab import Lab
 from sim.schema.parameters import FrameworkSet, StackSet
 from sim.schema.scenario import Expect, Job, Scenario, Workload
 from sim.schema.source import Source
@@ -48,6 +49,8 @@ class Topology(Model):
     """What may break; a scenario names those that strike it."""
     expect: Annotated[tuple[Expect, ...], Field(max_length=4096)] = ()
     """Published or measured figures."""
+    lab: Lab = Lab()
+    """How `--fidelity lab` runs it."""
     fitted_on: Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")] | None = None
     """Fingerprint of the cluster and workload that the figures under `expect` come from; on any
     other they are not held against the answers. `python -m sim.calibrate` tells it."""

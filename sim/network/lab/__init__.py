@@ -1,0 +1,1 @@
+"""Fidelity `lab`: real kernels, links and stacks, at a scale, by the wall clock (root only)."""

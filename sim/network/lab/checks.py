@@ -1,0 +1,75 @@
+"""What a laboratory can carry: each refusal is one sentence, at the key that asks for more."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from sim.network.lab.space import why_unusable
+from sim.network.network import NetworkError
+from sim.schema.errors import Problem
+from sim.schema.parameters import StackSet, derives_from
+from sim.schema.sockets import uses_sockets
+
+if TYPE_CHECKING:
+    from sim.network.network import Site
+    from sim.schema.errors import Path
+
+MOST_HOSTS, MOST_SWITCHES, MOST_GPUS, MOST_LINKS = 16, 64, 64, 512
+BPS_OF_CORE = 1e9
+"""What one core moves through sockets, links and switches of the laboratory, by a wide margin."""
+
+
+def stack_of(site: Site) -> str:
+    """``tcp`` or ``harp``: what moves the bytes of a host stack."""
+    return "tcp" if uses_sockets(site.stack.name, site.cluster.topology.stacks) else "harp"
+
+
+def check_site(site: Site, scale: float) -> None:
+    """Raise NetworkError or TopologyError where a laboratory cannot be set up for this."""
+    reason = why_unusable()
+    if reason:
+        raise NetworkError(f"--fidelity lab {reason}")
+    topology, fabric = site.cluster.topology, site.cluster.fabric
+    for what, have, most in (
+            ("hosts", site.cluster.hosts, MOST_HOSTS), ("GPUs", site.cluster.gpus, MOST_GPUS),
+            ("switches", len(fabric.switches), MOST_SWITCHES),
+            ("links", len(fabric.link_src) // 2, MOST_LINKS)):
+        if have > most:
+            raise topology.error(Problem(f"{have:,} {what} are too many for a laboratory",
+                                         path=("hosts",), allowed=f"at most {most} {what}, or "
+                                         "--fidelity flow or packet"))
+    for path, found, allowed in _unsupported(site):
+        raise topology.error(Problem("--fidelity lab has no such thing", path=path, found=found,
+                                     allowed=allowed))
+    out = fabric.link_src >= len(fabric.switches)
+    total_bps = float(fabric.link_bps[out].sum()) * scale
+    most_bps = BPS_OF_CORE * (os.cpu_count() or 1)
+    if total_bps > most_bps:
+        raise topology.error(Problem(
+            f"all NICs together send {total_bps / 1e9:.3g} Gb/s at a scale of {scale:g}, and this "
+            f"machine is good for {most_bps / 1e9:.3g} Gb/s", path=("lab", "scale"),
+            allowed=f"at most {scale * most_bps / total_bps:.2g}"))
+
+
+def _unsupported(site: Site) -> list[tuple[Path, object, str]]:
+    topology, style = site.cluster.topology, site.style
+    found: list[tuple[Path, object, str]] = []
+    if style.routing != "ecmp":
+        found.append((("scenarios",), style.routing, "routing: ecmp, which kernels do"))
+    bonds = {style.bond or nic.bond for group in topology.hosts for nic in group.nics
+             if nic.ports > 1}
+    if "dynamic" in bonds and stack_of(site) == "tcp":
+        found.append((("hosts",), "dynamic", "bonds of none, lacp-2+3 or lacp-3+4 under TCP"))
+    if len(bonds) > 1:
+        found.append((("hosts",), ", ".join(sorted(bonds)), "one kind of bond"))
+    if topology.vpc is not None and topology.vpc.overlay is not None:
+        found.append((("vpc", "overlay"), "an overlay", "a vpc without overlay"))
+    if topology.vpc is not None and topology.vpc.burst is not None:
+        found.append((("vpc", "burst"), "a burst", "a vpc without burst"))
+    real = stack_of(site) == "tcp" or derives_from(site.stack.name, "harp", topology.stacks,
+                                                   "stacks", StackSet)
+    if not real:
+        found.append((("scenarios",), site.stack.name,
+                      "a stack that runs here: kernel-tcp, harp, or one with either as its base"))
+    return found

@@ -1,0 +1,199 @@
+"""The process of one host of the laboratory: all of its ranks, their wires and their pacers.
+
+It is started in the host's namespace, reads what to run from standard input and answers on standard
+output; it ends with either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
+
+from harp.collectives.execute import Execution
+from sim.network.lab.messages import (
+    Done,
+    EdgeKey,
+    Job,
+    Peers,
+    Ready,
+    Setup,
+    read_message,
+    send_message,
+)
+from sim.network.lab.pace import EdgePace, Pacers, sleep_until
+from sim.network.lab.wires import HarpWires, TcpWires
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from sim.network.lab.messages import Part
+    from sim.network.lab.wires import Wire
+
+    Bytes = NDArray[np.uint8]
+    Arrivals = asyncio.Queue[tuple[float, Bytes]]
+
+
+NAP_S = 0.01
+
+
+class Host:
+    """The ranks of one host."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.own = frozenset(setup.own)
+        self.slots = setup.window.slots
+        self.pacers = Pacers()
+        self.paces: dict[tuple[int, int, int], EdgePace] = {}
+        self.handles: dict[int, bytes] = {}
+        self.wires: TcpWires | HarpWires
+        if setup.stack == "tcp":
+            self.wires = TcpWires(setup)
+        else:
+            self.wires = HarpWires(setup)
+            self.wires.peers = lambda: self.handles
+        self._out: dict[EdgeKey, asyncio.Task[Wire]] = {}
+        self._into: dict[EdgeKey, Arrivals] = {}
+        self._readers: list[asyncio.Task[None]] = []
+
+    async def run(self, job: Job) -> None:
+        """Run this host's parts of a plan."""
+        self.paces.update(job.paces)
+        await asyncio.gather(*(self._run_part(job, part) for part in job.parts))
+
+    async def _run_part(self, job: Job, part: Part) -> None:
+        gpus = job.placement[part.channel]
+        gpu = gpus[part.rank]
+
+        def channel_to(peer: int) -> Channel:
+            there = gpus[peer]
+            return Channel(self, EdgeKey(job.lane, part.channel, gpu, there),
+                           EdgeKey(job.lane, part.channel, there, gpu))
+
+        await Execution(job.plan, part.rank, f"<i{job.plan.unit_bytes}", channel_to, job.window,
+                        share=(part.channel, len(job.placement))).run()
+
+    def pace(self, key: EdgeKey) -> EdgePace:
+        """How an edge is paced."""
+        return self.paces[key.channel, key.src, key.dst]
+
+    def wire(self, key: EdgeKey) -> asyncio.Task[Wire]:
+        """The sender's end of an edge between hosts, made when it is first used."""
+        if key not in self._out:
+            self._out[key] = asyncio.ensure_future(self.wires.open(key))
+        return self._out[key]
+
+    def arrivals(self, key: EdgeKey) -> Arrivals:
+        """What comes over an edge: when it counts as arrived, and the piece."""
+        if key not in self._into:
+            self._into[key] = asyncio.Queue(self.slots)
+            if key.src not in self.own:
+                self._readers.append(asyncio.ensure_future(self._read(key, self._into[key])))
+        return self._into[key]
+
+    async def _read(self, key: EdgeKey, arrivals: Arrivals) -> None:
+        wire, loop = await self.wires.await_peer(key), asyncio.get_running_loop()
+        while True:
+            piece = await wire.take()
+            await arrivals.put((loop.time() + self.pace(key).latency_s, piece))
+
+
+@dataclass(frozen=True)
+class Channel:
+    """Both ways between a rank of this host and a peer, paced."""
+
+    host: Host
+    out: EdgeKey
+    into: EdgeKey
+
+    async def send(self, piece: Bytes) -> None:
+        """Send a piece when all that it needs on this host is free."""
+        host, key, pace = self.host, self.out, self.host.pace(self.out)
+        uses = [*pace.out, (("edge", key), pace.ceiling_s),
+                (("message", key.src, key.channel), pace.message_s / len(piece))]
+        start_s = host.pacers.reserve(len(piece), uses, asyncio.get_running_loop().time())
+        if key.dst in host.own:
+            slowest_s = max((byte_s for _, byte_s in uses), default=0.0)
+            ready_s = start_s + len(piece) * slowest_s + pace.latency_s
+            await host.arrivals(key).put((ready_s, piece.copy()))
+            return
+        await sleep_until(start_s)
+        await (await host.wire(key)).send(piece)
+
+    async def receive(self, nbytes: int) -> Bytes:
+        """Give the next piece when it counts as arrived and this host has had time for it."""
+        ready_s, piece = await self.host.arrivals(self.into).get()
+        if len(piece) != nbytes:
+            raise ValueError(f"a piece of {len(piece)} B came where {nbytes} B were to come")
+        if self.into.src not in self.host.own:
+            uses = self.host.pace(self.into).into
+            ready_s = max(ready_s, self.host.pacers.reserve(nbytes, uses, ready_s))
+        await sleep_until(ready_s)
+        return piece
+
+
+async def serve(commands: IO[bytes], answers: IO[bytes]) -> None:
+    """Do what is asked until nobody asks any more."""
+    host = Host(read_message(commands))
+    send_message(answers, Ready(host.wires.handles))
+    loop, asked = asyncio.get_running_loop(), asyncio.Queue[Any]()
+    threading.Thread(target=_read_commands, args=(commands, lambda message:
+                     loop.call_soon_threadsafe(asked.put_nowait, message)), daemon=True).start()
+    running: set[asyncio.Task[None]] = set()
+    while (message := await asked.get()) is not None:
+        if isinstance(message, Peers):
+            host.handles = message.handles
+            continue
+        task = asyncio.ensure_future(_answer(host, message, answers))
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+
+async def _answer(host: Host, job: Job, answers: IO[bytes]) -> None:
+    error, lateness = "", Lateness()
+    try:
+        await host.run(job)
+    except Exception as failed:  # whatever it is, the laboratory is to hear of it
+        error = f"{type(failed).__name__}: {failed}"
+    send_message(answers, Done(job.number, lateness.end(), error))
+
+
+class Lateness:
+    """How late the event loop comes to what it has to do, because others have the processor."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._began_s, self._late_s = self._loop.time(), 0.0
+        self._task = asyncio.ensure_future(self._nap())
+
+    async def _nap(self) -> None:
+        while True:
+            due_s = self._loop.time() + NAP_S
+            await asyncio.sleep(NAP_S)
+            self._late_s += max(self._loop.time() - due_s - NAP_S / 4, 0.0)
+
+    def end(self) -> float:
+        """Share of the time that was lost."""
+        self._task.cancel()
+        return self._late_s / max(self._loop.time() - self._began_s, NAP_S)
+
+
+def _read_commands(commands: IO[bytes], deliver: Callable[[Any], None]) -> None:
+    try:
+        while True:
+            deliver(read_message(commands))
+    except EOFError:
+        deliver(None)
+
+
+if __name__ == "__main__":
+    with os.fdopen(os.dup(1), "wb") as replies:
+        os.dup2(2, 1)  # what is printed by mistake is no answer
+        asyncio.run(serve(sys.stdin.buffer, replies))
+        os._exit(0)  # engines and sockets end with the process

@@ -1,0 +1,168 @@
+"""The laboratory: tiny clusters of namespaces, real stacks, the same report; nothing left over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import netns
+import pytest
+from cluster_files import cluster, topology, write
+
+from sim.answer.collective_bench import measure
+from sim.answer.scenario import Settings, run_scenario
+from sim.network.network import NetworkError
+from sim.schema import TopologyError
+
+pytestmark = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+
+ROOT = Path(__file__).resolve().parent.parent
+LEAF_SPINE = {"template": "leaf-spine", "leaves": 2, "spines": 2, "rate": "1Gbps"}
+BOND = {"ports": 2, "bond": "lacp-3+4", "rate": "1Gbps"}
+TCP = {"name": "tcp", "stack": "kernel-tcp", "channels": 1}
+HARP = TCP | {"name": "harp", "stack": "harp"}
+
+
+def small(folder, *, gpus=2, scenarios=(TCP,), scale="1/20", **given):
+    """Two hosts under different leaves, which send 100 Mb/s each in the laboratory."""
+    return cluster(folder, **{"gpus": gpus, "fabric": LEAF_SPINE, "nic": BOND,
+                              "scenarios": list(scenarios), "lab": {"scale": scale}} | given)
+
+
+def time_s(made, collective, algorithm, fidelity, nbytes=1 << 20, scenario=0):
+    report = measure(made, collective, [nbytes], scenario=made.topology.scenarios[scenario],
+                     settings=Settings(fidelity=fidelity), algorithms=[algorithm])
+    return report.rows[0].time_s
+
+
+@pytest.mark.parametrize("scenario", [0, 1], ids=["tcp", "harp"])
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "2d"])
+def test_an_allreduce_takes_at_least_its_time_on_the_wire(tmp_path, algorithm, scenario):
+    made = small(tmp_path, scenarios=(TCP, HARP))
+    flow, lab = (time_s(made, "allreduce", algorithm, fidelity, scenario=scenario)
+                 for fidelity in ("flow", "lab"))
+    assert 0.7 * flow < lab < 1.0
+
+
+def test_channels_and_sockets_share_the_bytes_of_a_plan(tmp_path):
+    made = small(tmp_path, scenarios=[TCP | {"channels": 2, "sockets": 2, "helpers": 1}])
+    assert time_s(made, "alltoall", "alltoall", "lab") > 0
+
+
+@pytest.mark.parametrize("stack", ["kernel-tcp", "harp"])
+def test_a_training_step_gives_the_report_that_flow_gives(tmp_path, stack):
+    made = small(tmp_path, gpus=1, scale="1/4", scenarios=[TCP | {"stack": stack, "fp16": True}],
+                 workload={"model": "resnet50", "batch": 32, "framework": "free"})
+    flow, lab = (run_scenario(made, made.topology.scenarios[0], 2, Settings(fidelity=fidelity))[0]
+                 for fidelity in ("flow", "lab"))
+    assert (lab.name, lab.gpus) == (flow.name, flow.gpus)
+    assert lab.breakdown.compute_s == pytest.approx(flow.breakdown.compute_s, rel=0.2)
+    assert lab.breakdown.step_s == pytest.approx(lab.step_s)
+    assert lab.step_s > 0.8 * flow.step_s
+    assert {span.kind for span in lab.spans} >= {"forward", "backward", "transfer"}
+
+
+def test_a_link_that_is_down_is_routed_around(tmp_path):
+    """One of two spines goes at once, before anybody has routed around it, and stays away."""
+    fault = {"name": "f", "kind": "link-down", "link": "leaf0-spine0", "at": "0s",
+             "detection": "1ms", "recovery": "1ms"}
+    made = small(tmp_path, gpus=1, scale="1/4", faults=[fault],
+                 scenarios=[TCP | {"faults": ["f"], "fp16": True}],
+                 workload={"model": "resnet50", "batch": 32, "framework": "free"})
+    result = run_scenario(made, made.topology.scenarios[0], 2, Settings(fidelity="lab"))[0]
+    assert any("goes around leaf0-spine0" in note for note in result.notes)
+
+
+# ---- what is left over
+
+
+def hosts_of(run):
+    """Processes of the laboratory that a run of the command has."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == run.pid and b"sim.network.lab.host" in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.parametrize("killed_by", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "Ctrl-C"])
+def test_nothing_is_left_of_a_laboratory_that_is_killed(tmp_path, killed_by):
+    path = write(tmp_path, topology(gpus=2, fabric=LEAF_SPINE, nic=BOND, scenarios=[TCP],
+                                    lab={"scale": "1/1000"}))
+    with subprocess.Popen([sys.executable, "-m", "sim.run", str(path), "--fidelity", "lab",
+                           "--collective", "allreduce", "--sizes", "1GiB"], cwd=ROOT,
+                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run, (
+            killed_at_last(run)):
+        deadline_s = time.monotonic() + 60
+        while len(found := hosts_of(run)) < 2:
+            assert time.monotonic() < deadline_s
+            assert run.poll() is None
+        watched = [os.pidfd_open(pid) for pid in found]
+        spaces = {Path(f"/proc/{pid}/ns/net").readlink() for pid in found}
+        run.send_signal(killed_by)
+        for descriptor in watched:
+            assert select.select([descriptor], [], [], 30)[0]
+            os.close(descriptor)
+        run.wait(30)
+    assert spaces.isdisjoint(used_namespaces())
+
+
+@contextlib.contextmanager
+def killed_at_last(process):
+    try:
+        yield
+    finally:
+        process.kill()
+
+
+def used_namespaces():
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/ns/net"):
+        with contextlib.suppress(OSError):
+            found.add(link.readlink())
+    return found
+
+
+# ---- what a laboratory cannot do
+
+
+@pytest.mark.parametrize(("given", "says"), [
+    ({"hosts": 17}, "17 hosts are too many for a laboratory, at 'hosts'"),
+    ({"scale": 1}, "Gb/s at a scale of 1"),
+    ({"scenarios": [TCP | {"routing": "spray"}]}, "routing: ecmp"),
+    ({"scenarios": [TCP | {"stack": "rdma"}]}, "kernel-tcp, harp, or one with either as its base"),
+    ({"scenarios": [TCP | {"bond": "dynamic"}]}, "bonds of none, lacp-2+3 or lacp-3+4 under TCP"),
+    ({"vpc": {"vnics": 1, "overlay": {}}}, "a vpc without overlay"),
+], ids=["too large", "too fast", "spray", "rdma", "dynamic bond", "overlay"])
+def test_what_does_not_fit_a_laboratory_is_told_at_once(tmp_path, given, says):
+    rate = {"nic": BOND | {"rate": "100Gbps"}} if given == {"scale": 1} else {}
+    made = small(tmp_path, **given | rate)
+    with pytest.raises(TopologyError, match=re.escape(says.split(", at")[0])):
+        run_scenario(made, made.topology.scenarios[0], made.gpus, Settings(fidelity="lab"))
+
+
+def test_top_k_is_told(tmp_path):
+    made = small(tmp_path, scenarios=[TCP | {"allreduce": "light", "light": {
+        "LIGHT_TOPK_ALLREDUCE": 1, "LIGHT_TOPK_THRESHOLD": 1}}])
+    with pytest.raises(NetworkError, match="top-k"):
+        run_scenario(made, made.topology.scenarios[0], 4, Settings(fidelity="lab"))
+
+
+@pytest.mark.parametrize(("text", "scale"), [("1/100", 0.01), ("0.5", 0.5), (1, 1.0)])
+def test_a_scale_is_a_share(tmp_path, text, scale):
+    assert small(tmp_path, scale=text).topology.lab.scale == scale
+
+
+@pytest.mark.parametrize("text", ["100", "1/0", "slow", 0, True])
+def test_a_scale_that_is_no_share_is_told(tmp_path, text):
+    with pytest.raises(TopologyError, match="a share such as 1/100"):
+        small(tmp_path, scale=text)
