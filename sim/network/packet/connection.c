@@ -87,6 +87,12 @@ void packet_set_routes(packet_world *w, int32_t channel, const int32_t *there, c
     }
 }
 
+uint64_t packet_channel_frames(const packet_world *w, int32_t channel)
+{
+    const struct end *receiver = &w->ends[2 * w->channels[channel].connection + 1];
+    return receiver->session ? harp_session_count(receiver->session)->placed : 0;
+}
+
 /* ---- frames out */
 
 static uint32_t bytes_on_link(const struct packet_world *w, const struct harp_header *header)

@@ -131,6 +131,9 @@ struct packet_link_counts {
 };
 void packet_link_counts(const packet_world *w, int32_t link, struct packet_link_counts *counts);
 
+/* Frames of a connection whose payload was new to its receiver. */
+uint64_t packet_channel_frames(const packet_world *w, int32_t channel);
+
 struct packet_counts {
     uint64_t events;
     uint64_t data;  /* frames with payload that arrived at hosts */

@@ -229,6 +229,10 @@ class World:
         lib.packet_link_counts(self._world, link, counts)
         return LinkCounts(*(getattr(counts, name) for name in LinkCounts._fields))
 
+    def channel_frames(self, channel: int) -> int:
+        """Count the frames of a connection whose payload was new to its receiver."""
+        return int(lib.packet_channel_frames(self._world, channel))
+
     def counts(self) -> Counts:
         """Count what the world has done."""
         counts = ffi.new("struct packet_counts *")
