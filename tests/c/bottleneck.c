@@ -59,7 +59,7 @@ struct world {
     uint32_t bins[QUEUE_BINS];
 };
 
-static void push(struct world *w, uint64_t at_ns, uint32_t host, uint32_t flight)
+static void push_event(struct world *w, uint64_t at_ns, uint32_t host, uint32_t flight)
 {
     bool done = virtual_events_push(&w->events, at_ns, (uint64_t)host << 32 | flight);
     assert(done);
@@ -125,8 +125,8 @@ static uint64_t through_bottleneck(struct world *w, uint32_t way, uint64_t now_n
     return virtual_line_send(line, start_ps, cost_ps) / 1000;
 }
 
-static void transmit(struct world *w, uint32_t host, uint64_t now_ns,
-                     const struct harp_frame *frame)
+static void transmit_frame(struct world *w, uint32_t host, uint64_t now_ns,
+                           const struct harp_frame *frame)
 {
     const struct bn_scene *s = w->scene;
     bool data = frame->header.type == HARP_DATA && !(host & 1), marked = false;
@@ -147,7 +147,7 @@ static void transmit(struct world *w, uint32_t host, uint64_t now_ns,
     uint32_t flight = new_flight(w);
     w->flights[flight].frame = *frame;
     w->flights[flight].marked = marked;
-    push(w, at_ns + rtt_of(w, host / 2) / 2, host ^ 1, flight);
+    push_event(w, at_ns + rtt_of(w, host / 2) / 2, host ^ 1, flight);
 }
 
 /* Packets that go through the queue as one; each arrives, or all are lost. */
@@ -163,7 +163,7 @@ static void cross_send_super(struct world *w, uint32_t number, uint32_t packets)
         uint32_t flight = new_flight(w);
         cross_sent(flow, w->now_ns, &w->flights[flight].cross);
         w->flights[flight].marked = lost;
-        push(w, at_ns + rtt_of(w, 0), CROSS + number, flight);
+        push_event(w, at_ns + rtt_of(w, 0), CROSS + number, flight);
     }
 }
 
@@ -177,7 +177,7 @@ static void cross_send(struct world *w, uint32_t number)
         cross_send_super(w, number, packets);
     if (flow->next_ns > w->now_ns && flow->next_ns != w->cross_wake_ns[number]) {
         w->cross_wake_ns[number] = flow->next_ns;
-        push(w, flow->next_ns, CROSS + number, NO_FLIGHT);
+        push_event(w, flow->next_ns, CROSS + number, NO_FLIGHT);
     }
 }
 
@@ -215,11 +215,11 @@ static void wake_at(struct world *w, uint32_t number, uint64_t at_ns)
     if (at_ns >= host->wake_ns)
         return;
     host->wake_ns = at_ns;
-    push(w, at_ns, number, NO_FLIGHT);
+    push_event(w, at_ns, number, NO_FLIGHT);
 }
 
 /* How long the frame has waited in its host, as far as its time stamp tells. */
-static uint64_t waited(struct world *w, uint32_t number, const struct harp_frame *frame)
+static uint64_t stamped_wait_ns(struct world *w, uint32_t number, const struct harp_frame *frame)
 {
     bool odd = w->scene->odd_ns && !w->odd_done && w->now_ns >= w->scene->odd_at_ns &&
                !(number & 1) && frame->header.type == HARP_ACK;
@@ -227,7 +227,7 @@ static uint64_t waited(struct world *w, uint32_t number, const struct harp_frame
     return odd ? w->scene->odd_ns : 0;
 }
 
-static void take(struct world *w, uint32_t number, uint64_t now_ns, uint32_t flight)
+static void take_frame(struct world *w, uint32_t number, uint64_t now_ns, uint32_t flight)
 {
     struct host *host = &w->hosts[number];
     const struct harp_frame *frame = &w->flights[flight].frame;
@@ -235,8 +235,9 @@ static void take(struct world *w, uint32_t number, uint64_t now_ns, uint32_t fli
     if (!host->session) {
         host->session = virtual_session_accept(&host->config, now_ns, &frame->header, frame->body);
         assert(host->session);
-    } else if (harp_session_receive(host->session, now_ns, waited(w, number, frame), &frame->header,
-                                    frame->body, w->flights[flight].marked, &place) == HARP_PLACE) {
+    } else if (harp_session_receive(host->session, now_ns, stamped_wait_ns(w, number, frame),
+                                    &frame->header, frame->body, w->flights[flight].marked,
+                                    &place) == HARP_PLACE) {
         harp_session_placed(host->session, true);
     }
     w->idle[w->idle_n++] = flight;
@@ -247,7 +248,7 @@ static uint32_t message_bytes(const struct host *host)
     return 1024u * host->config.segment;
 }
 
-static void application(struct world *w, uint32_t number)
+static void run_application(struct world *w, uint32_t number)
 {
     struct host *host = &w->hosts[number];
     struct harp_event event;
@@ -269,7 +270,7 @@ static void application(struct world *w, uint32_t number)
     }
 }
 
-static uint64_t pay(struct world *w, struct host *host, uint64_t now_ns, uint64_t frames)
+static uint64_t pay_for_frames(struct world *w, struct host *host, uint64_t now_ns, uint64_t frames)
 {
     const struct bn_host *cost = &w->scene->host;
     now_ns += frames * cost->frame_ns;
@@ -281,26 +282,26 @@ static uint64_t pay(struct world *w, struct host *host, uint64_t now_ns, uint64_
 }
 
 /* One turn of the host's loop. */
-static void turn(struct world *w, uint32_t number, uint64_t now_ns)
+static void turn_host(struct world *w, uint32_t number, uint64_t now_ns)
 {
     struct host *host = &w->hosts[number];
     struct harp_frame frames[ROOM];
     size_t n;
     for (uint32_t i = 0; i < host->inbox_n; i++)
-        take(w, number, now_ns, host->inbox[i]);
-    now_ns = pay(w, host, now_ns + w->scene->host.turn_ns, host->inbox_n);
+        take_frame(w, number, now_ns, host->inbox[i]);
+    now_ns = pay_for_frames(w, host, now_ns + w->scene->host.turn_ns, host->inbox_n);
     host->inbox_n = 0;
     if (!host->session)
         return;
-    application(w, number);
+    run_application(w, number);
     uint32_t calls = w->scene->host.frame_ns ? 1 : UINT32_MAX;
     do {
         n = harp_session_send(host->session, now_ns, frames, ROOM);
         for (size_t i = 0; i < n; i++)
-            transmit(w, number, now_ns, &frames[i]);
-        now_ns = pay(w, host, now_ns, n);
+            transmit_frame(w, number, now_ns, &frames[i]);
+        now_ns = pay_for_frames(w, host, now_ns, n);
     } while (n == ROOM && --calls);
-    application(w, number);
+    run_application(w, number);
     *busy_of(w, number) = now_ns;
     uint64_t again_ns = n == ROOM ? now_ns : harp_session_deadline_ns(host->session);
     if (w->scene->shared_hosts) /* after those that wait for the core already */
@@ -308,7 +309,7 @@ static void turn(struct world *w, uint32_t number, uint64_t now_ns)
     wake_at(w, number, again_ns);
 }
 
-static void prepare(struct world *w, uint32_t number)
+static void prepare_host(struct world *w, uint32_t number)
 {
     const struct bn_scene *s = w->scene;
     struct host *host = &w->hosts[number];
@@ -330,7 +331,7 @@ static void prepare(struct world *w, uint32_t number)
     wake_at(w, number, start_ns);
 }
 
-static uint64_t placed(const struct world *w, uint32_t flow)
+static uint64_t count_placed(const struct world *w, uint32_t flow)
 {
     const struct harp_session *session = w->hosts[2 * flow + 1].session;
     return session ? harp_session_count(session)->placed : 0;
@@ -342,12 +343,12 @@ static uint64_t said_lost(const struct world *w, uint32_t flow)
     return session ? harp_session_count(session)->lost : 0;
 }
 
-static struct bn_result judge(struct world *w)
+static struct bn_result judge_world(struct world *w)
 {
     const struct bn_scene *s = w->scene;
     double sum = 0, squares = 0, least = 1e300, said = 0;
     for (uint32_t f = 0; f < s->flows; f++) {
-        double got = (double)(placed(w, f) - w->placed[f]);
+        double got = (double)(count_placed(w, f) - w->placed[f]);
         sum += got, squares += got * got, least = got < least ? got : least;
         said += (double)said_lost(w, f) - (double)w->said[f];
     }
@@ -371,7 +372,7 @@ static struct bn_result judge(struct world *w)
     return r;
 }
 
-static void loop(struct world *w)
+static void run_events(struct world *w)
 {
     const struct bn_scene *s = w->scene;
     bool measuring = false;
@@ -383,7 +384,7 @@ static void loop(struct world *w)
             measuring = true;
             w->cross_delivered = cross_delivered(w);
             for (uint32_t f = 0; f < s->flows; f++) {
-                w->placed[f] = placed(w, f);
+                w->placed[f] = count_placed(w, f);
                 w->said[f] = said_lost(w, f);
             }
         }
@@ -403,7 +404,7 @@ static void loop(struct world *w)
             if (w->now_ns < *busy_of(w, number)) /* another session has the core */
                 wake_at(w, number, w->now_ns);
             else
-                turn(w, number, w->now_ns);
+                turn_host(w, number, w->now_ns);
         }
     }
 }
@@ -416,11 +417,11 @@ struct bn_result bn_measure(const struct bn_scene *scene)
     w->wait_bin_ns = harp_max(scene->buffer_bytes * 8000 / scene->rate_mbps / (QUEUE_BINS - 1), 1);
     assert(scene->flows <= BN_FLOWS && scene->cross_flows <= BN_CROSS);
     for (uint32_t h = 0; h < 2 * scene->flows; h++)
-        prepare(w, h);
+        prepare_host(w, h);
     for (uint32_t i = 0; i < scene->cross_flows; i++)
-        push(w, scene->cross_from_ns + i * CROSS_APART_NS, CROSS + i, NO_FLIGHT);
-    loop(w);
-    struct bn_result r = judge(w);
+        push_event(w, scene->cross_from_ns + i * CROSS_APART_NS, CROSS + i, NO_FLIGHT);
+    run_events(w);
+    struct bn_result r = judge_world(w);
     for (uint32_t h = 0; h < 2 * scene->flows; h++)
         free(w->hosts[h].session);
     free(w->flights), free(w->idle), virtual_events_close(&w->events), free(w);

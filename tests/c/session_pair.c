@@ -36,8 +36,8 @@ void pair_free(struct pair *pair)
     free(pair);
 }
 
-static void lend(struct pair *pair, uint8_t to, const struct harp_header *chunk,
-                 const uint8_t *payload)
+static void lend_chunk(struct pair *pair, uint8_t to, const struct harp_header *chunk,
+                       const uint8_t *payload)
 {
     assert(pair->lent_n[to] < PAIR_LENT);
     struct pair_lent *lent = &pair->lent[to][pair->lent_n[to]++];
@@ -48,8 +48,8 @@ static void lend(struct pair *pair, uint8_t to, const struct harp_header *chunk,
     }
 }
 
-static void place(struct pair *pair, uint8_t to, const struct harp_frame *frame,
-                  const struct harp_place *where)
+static void place_payload(struct pair *pair, uint8_t to, const struct harp_frame *frame,
+                          const struct harp_place *where)
 {
     struct harp_header h = frame->header;
     const uint8_t *payload = frame->payload;
@@ -70,7 +70,7 @@ static void place(struct pair *pair, uint8_t to, const struct harp_frame *frame,
         h.length = where->chunk_bytes;
     h.offset = where->streamed ? where->offset : h.offset;
     if (where->streamed && (where->entry < 0 || where->completes))
-        lend(pair, to, &h, payload);
+        lend_chunk(pair, to, &h, payload);
     harp_session_placed(pair->end[to], true);
 }
 
@@ -92,7 +92,7 @@ void pair_deliver(struct pair *pair, uint8_t to, const struct harp_frame *frame)
     if (tag_holds(pair, to, frame) &&
         harp_session_receive(pair->end[to], pair->now_ns, 0, &frame->header, frame->body, false,
                              &where) == HARP_PLACE)
-        place(pair, to, frame, &where);
+        place_payload(pair, to, frame, &where);
 }
 
 enum harp_verdict pair_inject(struct pair *pair, uint8_t to, const struct harp_header *header)
@@ -102,11 +102,11 @@ enum harp_verdict pair_inject(struct pair *pair, uint8_t to, const struct harp_h
     enum harp_verdict verdict =
         harp_session_receive(pair->end[to], pair->now_ns, 0, header, NULL, false, &where);
     if (verdict == HARP_PLACE)
-        place(pair, to, &frame, &where);
+        place_payload(pair, to, &frame, &where);
     return verdict;
 }
 
-static void poll(struct pair *pair, uint8_t side)
+static void poll_events(struct pair *pair, uint8_t side)
 {
     struct harp_event event;
     for (harp_session_poll(pair->end[side], &event); event.type != HARP_EVENT_NONE;
@@ -125,7 +125,7 @@ static void poll(struct pair *pair, uint8_t side)
     }
 }
 
-static void transmit(struct pair *pair, uint8_t to, const struct harp_frame *frame)
+static void transmit_frame(struct pair *pair, uint8_t to, const struct harp_frame *frame)
 {
     assert(harp_header_check(&frame->header) == HARP_WIRE_OK);
     pair->frames[to][frame->header.type]++;
@@ -139,7 +139,7 @@ static void transmit(struct pair *pair, uint8_t to, const struct harp_frame *fra
 }
 
 /* Everything that is due now; returns when something is due next. */
-static uint64_t turn(struct pair *pair)
+static uint64_t turn_pair(struct pair *pair)
 {
     uint64_t next_ns = HARP_NEVER;
     while (virtual_events_next_ns(&pair->events) <= pair->now_ns) {
@@ -151,13 +151,13 @@ static uint64_t turn(struct pair *pair)
         size_t n = 16;
         if (!pair->end[side] || pair->stopped[side])
             continue;
-        poll(pair, side);
+        poll_events(pair, side);
         while (n == 16) {
             n = harp_session_send(pair->end[side], pair->now_ns, frames, 16);
             for (size_t i = 0; i < n; i++)
-                transmit(pair, !side, &frames[i]);
+                transmit_frame(pair, !side, &frames[i]);
         }
-        poll(pair, side);
+        poll_events(pair, side);
         next_ns = harp_min(next_ns, harp_session_deadline_ns(pair->end[side]));
     }
     return harp_min(next_ns, virtual_events_next_ns(&pair->events));
@@ -167,7 +167,7 @@ bool pair_until(struct pair *pair, uint64_t for_ns, bool (*until)(const struct p
 {
     uint64_t stop_ns = pair->now_ns + for_ns;
     for (uint32_t still = 0; still < 10000; still++) {
-        uint64_t next_ns = turn(pair);
+        uint64_t next_ns = turn_pair(pair);
         if (until && until(pair))
             return true;
         if (next_ns > stop_ns) {

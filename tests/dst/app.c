@@ -5,12 +5,12 @@
 
 #include "base/sequence.h"
 
-static uint8_t *allocate(const struct dst_app *app, uint32_t bytes)
+static uint8_t *allocate_buffer(const struct dst_app *app, uint32_t bytes)
 {
     return app->payloads ? malloc(bytes ? bytes : 1) : NULL;
 }
 
-static void release(struct dst_outgoing *out)
+static void release_message(struct dst_outgoing *out)
 {
     for (uint32_t i = 0; i < out->pieces_n; i++)
         free((void *)out->pieces[i]);
@@ -38,7 +38,7 @@ void dst_app_stop(struct dst_app *app)
     app->lent = NULL;
     app->lent_n = 0;
     for (uint32_t m = 0; m < DST_MESSAGES; m++) {
-        release(&app->out_buffer[m]);
+        release_message(&app->out_buffer[m]);
         free(app->in_buffer[m]);
         free(app->placed_map[m]);
     }
@@ -72,7 +72,7 @@ void dst_app_lend(struct dst_app *app, const struct harp_header *h, uint32_t m,
 {
     DST_CHECK(app->lent_n < app->in->stream_frames, "more frames are lent than there are", m,
               app->in->stream_frames);
-    uint8_t *bytes = allocate(app, h->length);
+    uint8_t *bytes = allocate_buffer(app, h->length);
     if (bytes)
         memcpy(bytes, payload, h->length);
     app->lent[app->lent_n++] =
@@ -98,7 +98,7 @@ static void give_back(struct dst_app *app, struct harp_session *session, uint64_
         app->lent_n ? now_ns + virtual_below(&app->random, app->in->hold_ns) : HARP_NEVER;
 }
 
-static bool whole(const struct dst_app *app, uint32_t m)
+static bool is_whole(const struct dst_app *app, uint32_t m)
 {
     return app->placed[m] == (app->in->size[m] ? app->in->size[m] : 1);
 }
@@ -109,9 +109,9 @@ static void on_sent(struct dst_app *app, const struct harp_event *event)
     DST_CHECK(m < app->sent, "sent what was not to be sent", m, app->sent);
     DST_CHECK(event->context == m, "sent out of order", event->context, m);
     DST_CHECK(event->size == app->out->size[m], "sent with another size", event->size, m);
-    DST_CHECK(!app->trusts || app->peer->received > m || whole(app->peer, m),
+    DST_CHECK(!app->trusts || app->peer->received > m || is_whole(app->peer, m),
               "sent before all of it arrived", m, app->peer->placed[m]);
-    release(&app->out_buffer[m]);
+    release_message(&app->out_buffer[m]);
 }
 
 static uint32_t capacity_of(const struct dst_script *in, uint32_t m)
@@ -122,7 +122,7 @@ static uint32_t capacity_of(const struct dst_script *in, uint32_t m)
 static void check_message(const struct dst_app *app, const struct harp_event *event, uint32_t m)
 {
     DST_CHECK(event->size == app->in->size[m], "received with another size", event->size, m);
-    DST_CHECK(whole(app, m), "received before all of it arrived", m, app->placed[m]);
+    DST_CHECK(is_whole(app, m), "received before all of it arrived", m, app->placed[m]);
     for (uint32_t i = 0; app->in_buffer[m] && i < event->size; i++)
         DST_CHECK(app->in_buffer[m][i] == dst_pattern(!app->side, m, i), "bytes differ", m, i);
 }
@@ -182,11 +182,11 @@ bool dst_app_poll(struct dst_app *app, struct harp_session *session)
     return any;
 }
 
-static void post(struct dst_app *app, struct harp_session *session)
+static void post_buffers(struct dst_app *app, struct harp_session *session)
 {
     while (app->posted < app->in->n && app->posted < app->received + app->in->ahead) {
         uint32_t m = app->posted, capacity = capacity_of(app->in, m);
-        uint8_t *buffer = allocate(app, capacity);
+        uint8_t *buffer = allocate_buffer(app, capacity);
         int eager;
         if (!harp_session_post(session, buffer, capacity, m, &eager)) {
             free(buffer);
@@ -199,9 +199,9 @@ static void post(struct dst_app *app, struct harp_session *session)
     }
 }
 
-static uint8_t *fill(const struct dst_app *app, uint32_t m, uint32_t from, uint32_t bytes)
+static uint8_t *fill_bytes(const struct dst_app *app, uint32_t m, uint32_t from, uint32_t bytes)
 {
-    uint8_t *buffer = allocate(app, bytes);
+    uint8_t *buffer = allocate_buffer(app, bytes);
     for (uint32_t i = 0; buffer && i < bytes; i++)
         buffer[i] = dst_pattern(app->side, m, from + i);
     return buffer;
@@ -212,13 +212,14 @@ static bool send_message(struct dst_app *app, struct harp_session *session, uint
     uint32_t size = app->out->size[m], segment = harp_session_segment(session);
     struct dst_outgoing *out = &app->out_buffer[m];
     if (!app->out->pieces || !app->payloads) {
-        out->buffer = fill(app, m, 0, size);
+        out->buffer = fill_bytes(app, m, 0, size);
         return harp_session_message(session, out->buffer, size, m);
     }
     out->pieces_n = size ? (size - 1) / segment + 1 : 1;
     out->pieces = calloc(out->pieces_n, sizeof *out->pieces);
     for (uint32_t i = 0; i < out->pieces_n; i++)
-        out->pieces[i] = fill(app, m, i * segment, (uint32_t)harp_min(segment, size - i * segment));
+        out->pieces[i] =
+            fill_bytes(app, m, i * segment, (uint32_t)harp_min(segment, size - i * segment));
     return harp_session_message_frames(session, out->pieces, size, m);
 }
 
@@ -226,7 +227,7 @@ static void send_messages(struct dst_app *app, struct harp_session *session)
 {
     for (; app->sent < app->out->n; app->sent++)
         if (!send_message(app, session, app->sent)) {
-            release(&app->out_buffer[app->sent]);
+            release_message(&app->out_buffer[app->sent]);
             return;
         }
 }
@@ -238,7 +239,7 @@ uint64_t dst_app_act(struct dst_app *app, struct harp_session *session, uint64_t
     if (now_ns >= app->in->stall_from_ns && now_ns < app->in->stall_to_ns)
         return app->in->stall_to_ns;
     if (!app->in->stream_frames)
-        post(app, session);
+        post_buffers(app, session);
     if (now_ns >= app->return_ns)
         give_back(app, session, now_ns);
     return harp_min(app->return_ns,

@@ -6,44 +6,44 @@
 #include "session/sent.h"
 #include "world.h"
 
-static uint64_t below(struct dst_world *w, uint64_t n)
+static uint64_t draw_below(struct dst_world *w, uint64_t n)
 {
     return virtual_below(&w->random, n);
 }
 
-static bool chance(struct dst_world *w, uint32_t permille)
+static bool draw_chance(struct dst_world *w, uint32_t permille)
 {
     return virtual_chance(&w->random, permille);
 }
 
-static uint32_t rate(struct dst_world *w, uint32_t permille, uint64_t most)
+static uint32_t draw_rate(struct dst_world *w, uint32_t permille, uint64_t most)
 {
-    return chance(w, permille) ? (uint32_t)below(w, most) : 0;
+    return draw_chance(w, permille) ? (uint32_t)draw_below(w, most) : 0;
 }
 
 /* Numbers begin shortly before they wrap, or before their sign changes, more often than not. */
 static uint32_t draw_first(struct dst_world *w)
 {
-    return chance(w, 700)   ? UINT32_MAX - (uint32_t)below(w, 300)
-           : chance(w, 500) ? (UINT32_C(1) << 31) - (uint32_t)below(w, 300)
-                            : (uint32_t)virtual_draw(&w->random);
+    return draw_chance(w, 700)   ? UINT32_MAX - (uint32_t)draw_below(w, 300)
+           : draw_chance(w, 500) ? (UINT32_C(1) << 31) - (uint32_t)draw_below(w, 300)
+                                 : (uint32_t)virtual_draw(&w->random);
 }
 
 static void draw_config(struct dst_world *w, struct harp_session_config *config, uint16_t segment)
 {
-    uint16_t paths = w->kind == DST_PLAIN ? 1 : (uint16_t)(1 + below(w, DST_PATHS));
+    uint16_t paths = w->kind == DST_PLAIN ? 1 : (uint16_t)(1 + draw_below(w, DST_PATHS));
     harp_session_defaults(config, segment, paths);
     config->connection = virtual_draw(&w->random) | 1;
     config->listener = DST_LISTENER;
     for (int i = 0; i < 16; i++)
-        config->nonce[i] = (uint8_t)below(w, 256);
+        config->nonce[i] = (uint8_t)draw_below(w, 256);
     config->seed = virtual_draw(&w->random);
     config->first = draw_first(w);
     config->base_bytes = w->base_bytes;
     config->addresses_n = (uint8_t)(config->nonce[0] % (HARP_ADDRESSES_MAX + 1));
-    config->cc = chance(w, 300) ? &harp_cc_fixed : &harp_cc_swift;
-    config->window.initial_bytes =
-        (4 + below(w, chance(w, 800) ? 60 : HARP_SENT_SLOTS)) * (segment + HARP_HEADER_BYTES);
+    config->cc = draw_chance(w, 300) ? &harp_cc_fixed : &harp_cc_swift;
+    config->window.initial_bytes = (4 + draw_below(w, draw_chance(w, 800) ? 60 : HARP_SENT_SLOTS)) *
+                                   (segment + HARP_HEADER_BYTES);
 }
 
 /* Little memory. Ends agree about the window of a message: what comes beyond a smaller one counts
@@ -58,13 +58,14 @@ static void draw_little_memory(const struct dst_world *w, struct harp_session_co
 
 static void draw_faults_of_end(struct dst_world *w, struct dst_end *end)
 {
-    if (chance(w, 200)) {
-        end->full_from_ns = w->now_ns + below(w, 20 * DST_MS);
-        end->full_to_ns = end->full_from_ns + below(w, chance(w, 500) ? DST_MS : 80 * DST_MS);
+    if (draw_chance(w, 200)) {
+        end->full_from_ns = w->now_ns + draw_below(w, 20 * DST_MS);
+        end->full_to_ns =
+            end->full_from_ns + draw_below(w, draw_chance(w, 500) ? DST_MS : 80 * DST_MS);
     }
-    if (chance(w, 100))
-        end->memory_to_ns = w->now_ns + below(w, 100 * DST_MS);
-    end->malice.stale = rate(w, 300, 200);
+    if (draw_chance(w, 100))
+        end->memory_to_ns = w->now_ns + draw_below(w, 100 * DST_MS);
+    end->malice.stale = draw_rate(w, 300, 200);
 }
 
 static void draw_end(struct dst_world *w, uint8_t side, uint16_t segment, uint16_t epoch,
@@ -85,9 +86,9 @@ static void draw_end(struct dst_world *w, uint8_t side, uint16_t segment, uint16
     end->driven_ns = HARP_NEVER;
     if (w->small)
         draw_little_memory(w, &end->config);
-    end->one_pass = chance(w, 500);
+    end->one_pass = draw_chance(w, 500);
     end->listener = (struct harp_listener){
-        .key = {end->config.seed, 1}, .id = DST_LISTENER, .calm = (uint32_t)below(w, 3)};
+        .key = {end->config.seed, 1}, .id = DST_LISTENER, .calm = (uint32_t)draw_below(w, 3)};
     end->app = (struct dst_app){.out = &w->scripts[side],
                                 .in = &w->scripts[!side],
                                 .peer = &w->ends[!side].app,
@@ -101,22 +102,22 @@ static void draw_end(struct dst_world *w, uint8_t side, uint16_t segment, uint16
 
 static void draw_malice(struct dst_world *w)
 {
-    struct dst_end *evil = &w->ends[below(w, 2)];
-    evil->malice.tamper = 1 + (uint32_t)below(w, chance(w, 500) ? 10 : 200);
+    struct dst_end *evil = &w->ends[draw_below(w, 2)];
+    evil->malice.tamper = 1 + (uint32_t)draw_below(w, draw_chance(w, 500) ? 10 : 200);
     w->ends[0].app.trusts = w->ends[1].app.trusts = false;
 }
 
 static void draw_break(struct dst_world *w)
 {
-    struct dst_script *script = &w->scripts[below(w, 2)];
-    w->breaks = (enum dst_break)below(w, 4);
+    struct dst_script *script = &w->scripts[draw_below(w, 2)];
+    w->breaks = (enum dst_break)draw_below(w, 4);
     if (w->breaks != DST_BY_SHORT_BUFFER)
         return;
     script->slack = script->stream_frames = 0;
     script->size[script->n - 1] += script->size[script->n - 1] == 0;
     script->short_at = script->n - 1;
     for (uint32_t m = 0; m < script->n; m++)
-        if (script->size[m] && chance(w, 300))
+        if (script->size[m] && draw_chance(w, 300))
             script->short_at = m;
 }
 
@@ -125,12 +126,12 @@ static void draw_unread(struct dst_world *w, uint16_t segment)
 {
     for (int side = 0; side < 2; side++) {
         struct dst_script *script = &w->scripts[side];
-        script->n = 1 + (uint32_t)below(w, HARP_EAGER + 2);
+        script->n = 1 + (uint32_t)draw_below(w, HARP_EAGER + 2);
         for (uint32_t m = 0; m < script->n; m++)
-            script->size[m] = (uint32_t)below(w, segment + 1u);
-        script->stream_frames = chance(w, 800) ? 0 : script->stream_frames;
+            script->size[m] = (uint32_t)draw_below(w, segment + 1u);
+        script->stream_frames = draw_chance(w, 800) ? 0 : script->stream_frames;
         script->stall_from_ns = w->now_ns;
-        script->stall_to_ns = w->now_ns + below(w, 100 * DST_MS);
+        script->stall_to_ns = w->now_ns + draw_below(w, 100 * DST_MS);
     }
 }
 
@@ -154,7 +155,7 @@ static void draw_mtu(struct dst_world *w, uint16_t segment)
 static uint16_t draw_base(struct dst_world *w, uint16_t segment)
 {
     uint16_t least = w->kind == DST_BREAK ? 2 * HARP_CHUNK_ALIGN : HARP_CHUNK_ALIGN;
-    return (uint16_t)(HARP_HEADER_BYTES + least + below(w, segment - least + 1u));
+    return (uint16_t)(HARP_HEADER_BYTES + least + draw_below(w, segment - least + 1u));
 }
 
 static enum dst_weather weather_of(enum dst_kind kind)
@@ -167,18 +168,19 @@ static enum dst_weather weather_of(enum dst_kind kind)
 
 void dst_begin(struct dst_world *w, uint16_t epoch)
 {
-    uint16_t segment = (uint16_t)(HARP_CHUNK_ALIGN * (1 + below(w, chance(w, 500) ? 1 : 11)));
+    uint16_t segment =
+        (uint16_t)(HARP_CHUNK_ALIGN * (1 + draw_below(w, draw_chance(w, 500) ? 1 : 11)));
     if (w->kind == DST_BREAK)
         segment += 2 * HARP_CHUNK_ALIGN; /* longer than an ACK */
     w->base_bytes = draw_base(w, segment);
-    uint64_t dead_ns = w->kind == DST_FAULTS && chance(w, 500) ? 30 * DST_S : DST_DEAD_NS;
+    uint64_t dead_ns = w->kind == DST_FAULTS && draw_chance(w, 500) ? 30 * DST_S : DST_DEAD_NS;
     for (uint8_t side = 0; side < 2; side++) {
         memset(&w->scripts[side], 0, sizeof w->scripts[side]);
         dst_script_draw(&w->random, &w->scripts[side], segment, w->now_ns, w->kind == DST_FAULTS);
     }
     if (w->kind == DST_BREAK)
         draw_break(w);
-    if (w->kind == DST_BREAK && w->breaks == DST_BY_CLOSE && chance(w, 500))
+    if (w->kind == DST_BREAK && w->breaks == DST_BY_CLOSE && draw_chance(w, 500))
         draw_unread(w, segment);
     for (uint8_t side = 0; side < 2; side++)
         draw_end(w, side, segment, epoch, dead_ns);
@@ -189,11 +191,11 @@ void dst_begin(struct dst_world *w, uint16_t epoch)
         w->ends[1].malice.optimistic = 30;
     if (w->kind == DST_MALICE)
         draw_malice(w);
-    if (w->kind == DST_FAULTS && chance(w, 300))
+    if (w->kind == DST_FAULTS && draw_chance(w, 300))
         w->prod_ns = w->now_ns;
     if (w->kind == DST_FLOOD) {
         w->flood_ns = w->now_ns;
-        w->flood_n = 500 + (uint32_t)below(w, 3000);
+        w->flood_n = 500 + (uint32_t)draw_below(w, 3000);
     }
     for (uint8_t side = 0; side < 2; side++)
         dst_end_start(&w->ends[side], w->now_ns);

@@ -64,7 +64,7 @@ uint64_t dst_end_state(const struct dst_end *end)
 
 /* Out -------------------------------------------------------------------------------------- */
 
-static void seal(struct dst_end *end, uint8_t *bytes, size_t bytes_n, uint32_t lap)
+static void seal_frame(struct dst_end *end, uint8_t *bytes, size_t bytes_n, uint32_t lap)
 {
     struct harp_key key;
     if (!find_key(end, bytes[1], true, &key))
@@ -84,7 +84,7 @@ static void change_field(struct dst_end *end, uint64_t now_ns, uint8_t *bytes, s
         return;
     malice->changed = true;
     uint8_t forged[DST_FRAME_MAX];
-    seal(end, bytes, bytes_n, lap);
+    seal_frame(end, bytes, bytes_n, lap);
     memcpy(forged, bytes, bytes_n);
     dst_change(malice->field, malice->change, forged, bytes_n);
     bool data = bytes[1] == HARP_DATA;
@@ -94,7 +94,7 @@ static void change_field(struct dst_end *end, uint64_t now_ns, uint8_t *bytes, s
 }
 
 /* What this end, or whoever holds its keys, does to a frame before it is sealed. */
-static void spoil(struct dst_end *end, uint8_t *bytes, size_t bytes_n)
+static void spoil_frame(struct dst_end *end, uint8_t *bytes, size_t bytes_n)
 {
     struct dst_malice *malice = &end->malice;
     if (bytes[1] == HARP_ACK && virtual_chance(&end->random, malice->optimistic))
@@ -147,7 +147,7 @@ static bool knows_way(const struct dst_end *end, uint8_t path)
     return !end->app.trusts || end->side == 0 || none || end->heard_paths >> path & 1;
 }
 
-static void transmit(struct dst_end *end, uint64_t now_ns, const struct harp_frame *frame)
+static void transmit_frame(struct dst_end *end, uint64_t now_ns, const struct harp_frame *frame)
 {
     uint8_t bytes[DST_FRAME_MAX];
     size_t bytes_n = write_frame(frame, bytes);
@@ -160,10 +160,10 @@ static void transmit(struct dst_end *end, uint64_t now_ns, const struct harp_fra
               frame->header.type);
     if (virtual_chance(&end->random, end->malice.stale))
         send_stale(end, now_ns, frame->path, bytes, bytes_n, frame->lap);
-    spoil(end, bytes, bytes_n);
+    spoil_frame(end, bytes, bytes_n);
     change_field(end, now_ns, bytes, bytes_n, frame->lap);
     /* ACCEPT goes back the way of FIRST, which may be any that the other end says. */
-    seal(end, bytes, bytes_n, frame->lap);
+    seal_frame(end, bytes, bytes_n, frame->lap);
     dst_link_send(end->link, now_ns, end->peer->side, frame->path % DST_PATHS, bytes, bytes_n);
 }
 
@@ -181,8 +181,8 @@ static uint8_t *target_of(struct dst_end *end, const struct harp_place *place)
     return place->buffer ? place->buffer + place->offset : NULL;
 }
 
-static void place(struct dst_end *end, uint64_t now_ns, const struct dst_flight *flight,
-                  const struct harp_header *h, const struct harp_place *place)
+static void place_payload(struct dst_end *end, uint64_t now_ns, const struct dst_flight *flight,
+                          const struct harp_header *h, const struct harp_place *place)
 {
     const uint8_t *payload = flight->bytes + HARP_HEADER_BYTES;
     uint8_t *to = target_of(end, place);
@@ -246,8 +246,8 @@ static void make_session(struct dst_end *end, uint64_t now_ns, uint8_t path,
 }
 
 /* A FIRST whose tag holds reaches the listening end. */
-static void greet(struct dst_end *end, uint64_t now_ns, const struct dst_flight *flight,
-                  const struct harp_header *header)
+static void greet_first(struct dst_end *end, uint64_t now_ns, const struct dst_flight *flight,
+                        const struct harp_header *header)
 {
     const uint8_t *body = flight->bytes + HARP_HEADER_BYTES;
     struct harp_from from = address_of(flight->from);
@@ -261,7 +261,7 @@ static void greet(struct dst_end *end, uint64_t now_ns, const struct dst_flight 
                   answer.header.length, header->length);
         end->cookies += flight->from != 0;
         if (!flight->from)
-            transmit(end, now_ns, &answer);
+            transmit_frame(end, now_ns, &answer);
     }
     if (welcome != HARP_WELCOME_MAKE || end->app.closed ||
         (now_ns >= end->memory_from_ns && now_ns < end->memory_to_ns))
@@ -281,8 +281,8 @@ static bool is_known(const struct dst_end *end, const struct dst_flight *flight)
 }
 
 /* FIRST of another version is answered by the versions that there are. */
-static void refuse(struct dst_end *end, uint64_t now_ns, const struct dst_flight *flight,
-                   const struct harp_header *header)
+static void refuse_version(struct dst_end *end, uint64_t now_ns, const struct dst_flight *flight,
+                           const struct harp_header *header)
 {
     struct harp_frame answer;
     struct harp_key key = harp_key_hello(&dst_secret, DST_LISTENER);
@@ -292,17 +292,17 @@ static void refuse(struct dst_end *end, uint64_t now_ns, const struct dst_flight
     end->heard_bytes += flight->bytes_n;
     end->heard_paths |= 1u << flight->path;
     answer.path = flight->path; /* it goes back where FIRST came from, whatever that calls it */
-    transmit(end, now_ns, &answer);
+    transmit_frame(end, now_ns, &answer);
 }
 
-static void take(struct dst_end *end, uint64_t now_ns, const struct dst_flight *flight)
+static void take_frame(struct dst_end *end, uint64_t now_ns, const struct dst_flight *flight)
 {
     struct harp_header h;
     struct harp_key key;
     const uint8_t *body = flight->bytes + HARP_HEADER_BYTES;
     enum harp_wire_error error = harp_header_decode(flight->bytes, flight->bytes_n, &h);
     if (error == HARP_WIRE_VERSION)
-        refuse(end, now_ns, flight, &h);
+        refuse_version(end, now_ns, flight, &h);
     if (error != HARP_WIRE_OK || !find_key(end, h.type, false, &key) ||
         !harp_open_tag(&key, flight->bytes, end->session ? harp_session_lap(end->session, &h) : 0))
         return;
@@ -313,7 +313,7 @@ static void take(struct dst_end *end, uint64_t now_ns, const struct dst_flight *
         end->heard_paths |= 1u << flight->path;
     }
     if (h.type == HARP_FIRST && !is_known(end, flight)) {
-        greet(end, now_ns, flight, &h);
+        greet_first(end, now_ns, flight, &h);
         return;
     }
     if (!end->session)
@@ -327,14 +327,14 @@ static void take(struct dst_end *end, uint64_t now_ns, const struct dst_flight *
                                                      &h, body, false, &where);
     DST_CHECK(verdict != HARP_PLACE || h.type == HARP_DATA, "placed a control frame", h.type, 0);
     if (verdict == HARP_PLACE)
-        place(end, now_ns, flight, &h, &where);
+        place_payload(end, now_ns, flight, &h, &where);
     end->wake_ns = now_ns;
 }
 
 void dst_end_receive(struct dst_end *end, uint64_t now_ns, const struct dst_flight *flight)
 {
     uint64_t state = flight->forged ? dst_end_state(end) : 0;
-    take(end, now_ns, flight);
+    take_frame(end, now_ns, flight);
     DST_CHECK(!flight->forged || state == dst_end_state(end), "a forged frame changed the state",
               flight->bytes_n > 1 ? flight->bytes[1] : 0, flight->at_ns);
 }
@@ -379,7 +379,7 @@ static uint64_t send_frames(struct dst_end *end, uint64_t now_ns)
     do {
         n = harp_session_send(end->session, clock_of(end, now_ns), frames, room);
         for (size_t i = 0; i < n; i++)
-            transmit(end, now_ns, &frames[i]);
+            transmit_frame(end, now_ns, &frames[i]);
     } while (n == room);
     uint64_t deadline_ns = harp_session_deadline_ns(end->session);
     if (deadline_ns == HARP_NEVER)

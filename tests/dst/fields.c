@@ -16,7 +16,7 @@ struct change {
 };
 
 /* Number `which` of all changes; false if there are not so many. */
-static bool find(uint64_t which, struct change *change)
+static bool find_change(uint64_t which, struct change *change)
 {
     for (size_t f = 0; f < dst_fields_n; f++) {
         const struct dst_field *field = &dst_fields[f];
@@ -35,7 +35,7 @@ static bool find(uint64_t which, struct change *change)
 }
 
 /* A few messages of some chunks, so that no type is missing, and no field that is changed. */
-static void shorten(struct dst_world *w)
+static void shorten_scripts(struct dst_world *w)
 {
     for (int side = 0; side < 2; side++) {
         struct dst_script *script = &w->scripts[side];
@@ -60,11 +60,11 @@ static void run_for(struct dst_world *w, uint64_t time_ns)
 bool dst_run_field(uint64_t which)
 {
     struct change change;
-    if (!find(which, &change))
+    if (!find_change(which, &change))
         return false;
     struct dst_world *w = dst_world_new(which, DST_FIELD, true);
     dst_begin(w, 1);
-    shorten(w);
+    shorten_scripts(w);
     uint8_t side = change.type == HARP_FIRST       ? 0
                    : is_from_listener(change.type) ? 1
                                                    : (uint8_t)virtual_below(&w->random, 2);

@@ -58,7 +58,7 @@ const struct dst_field dst_fields[] = {
 };
 const size_t dst_fields_n = sizeof dst_fields / sizeof *dst_fields;
 
-static size_t width(const struct dst_field *field, size_t bytes_n)
+static size_t width_of_field(const struct dst_field *field, size_t bytes_n)
 {
     if (field->bytes)
         return field->at + field->bytes <= bytes_n ? field->bytes : 0;
@@ -70,11 +70,11 @@ enum value { ZERO, ONES, PLUS_ONE, MINUS_ONE, PLUS_WINDOW, MINUS_WINDOW, HALF_WA
 
 size_t dst_changes_of(const struct dst_field *field, size_t bytes_n)
 {
-    size_t bytes = width(field, bytes_n);
+    size_t bytes = width_of_field(field, bytes_n);
     return bytes ? 8 * bytes + VALUES : 0;
 }
 
-static void set(uint8_t *at, size_t bytes, enum value value)
+static void set_value(uint8_t *at, size_t bytes, enum value value)
 {
     static const int64_t steps[] = {[PLUS_ONE] = 1,
                                     [MINUS_ONE] = -1,
@@ -94,11 +94,11 @@ static void set(uint8_t *at, size_t bytes, enum value value)
 
 void dst_change(const struct dst_field *field, size_t which, uint8_t *bytes, size_t bytes_n)
 {
-    size_t wide = width(field, bytes_n);
+    size_t wide = width_of_field(field, bytes_n);
     if (which < 8 * wide)
         bytes[field->at + which / 8] ^= (uint8_t)(1u << which % 8);
     else
-        set(bytes + field->at, wide, (enum value)(which - 8 * wide));
+        set_value(bytes + field->at, wide, (enum value)(which - 8 * wide));
 }
 
 void dst_tamper(uint64_t *random, uint8_t *bytes, size_t bytes_n)
@@ -118,7 +118,7 @@ void dst_tamper(uint64_t *random, uint8_t *bytes, size_t bytes_n)
     dst_change(field, which, bytes, bytes_n);
 }
 
-static void noise(uint64_t *random, uint8_t *bytes, size_t from, size_t to)
+static void write_noise(uint64_t *random, uint8_t *bytes, size_t from, size_t to)
 {
     for (size_t i = from; i < to; i++)
         bytes[i] = (uint8_t)virtual_draw(random);
@@ -133,20 +133,20 @@ void dst_forge(uint64_t *random, uint8_t *bytes, size_t *bytes_n, size_t room)
         return;
     case 1:
         if (longer <= room) {
-            noise(random, bytes, *bytes_n, longer);
+            write_noise(random, bytes, *bytes_n, longer);
             *bytes_n = longer;
         }
         return;
     case 2: /* length and all, but for the tag */
         if (longer <= room) {
-            noise(random, bytes, *bytes_n, longer);
+            write_noise(random, bytes, *bytes_n, longer);
             *bytes_n = longer;
             bytes[14] = (uint8_t)(longer - BODY);
             bytes[15] = (uint8_t)((longer - BODY) >> 8);
         }
         return;
     case 3:
-        noise(random, bytes, virtual_below(random, 2) ? 0 : 14, *bytes_n);
+        write_noise(random, bytes, virtual_below(random, 2) ? 0 : 14, *bytes_n);
         return;
     default:
         for (uint64_t turns = 1 + virtual_below(random, 3); turns > 0; turns--)

@@ -6,7 +6,7 @@
 #include "base/sequence.h"
 #include "forge.h"
 
-static void push(struct dst_link *link, struct dst_flight *flight)
+static void push_flight(struct dst_link *link, struct dst_flight *flight)
 {
     bool done = virtual_events_push(&link->events, flight->at_ns, (uintptr_t)flight);
     DST_CHECK(done, "no memory", link->events.n, 0);
@@ -41,25 +41,25 @@ static struct dst_flight *flight_of(const uint8_t *bytes, size_t bytes_n, uint8_
     return flight;
 }
 
-static void mix(uint64_t *hash, uint64_t value)
+static void mix_hash(uint64_t *hash, uint64_t value)
 {
     *hash = (*hash ^ value) * UINT64_C(0x100000001b3);
     *hash ^= *hash >> 29;
 }
 
 /* Payload, CRC and tag are left out: the trace must be the same without payload. */
-static void trace(struct dst_link *link, uint64_t now_ns, uint8_t path, const uint8_t *bytes,
-                  size_t bytes_n)
+static void trace_frame(struct dst_link *link, uint64_t now_ns, uint8_t path, const uint8_t *bytes,
+                        size_t bytes_n)
 {
-    mix(&link->trace, now_ns);
-    mix(&link->trace, bytes_n << 8 | path);
+    mix_hash(&link->trace, now_ns);
+    mix_hash(&link->trace, bytes_n << 8 | path);
     for (size_t i = 0; i < 32; i += 8) {
         uint64_t word;
         memcpy(&word, bytes + i, sizeof word);
-        mix(&link->trace, word);
+        mix_hash(&link->trace, word);
     }
     for (size_t i = HARP_HEADER_BYTES; bytes[1] != HARP_DATA && i < bytes_n; i++)
-        mix(&link->trace, bytes[i]);
+        mix_hash(&link->trace, bytes[i]);
 }
 
 const struct dst_flight *dst_link_recall(struct dst_link *link, uint8_t to)
@@ -68,7 +68,8 @@ const struct dst_flight *dst_link_recall(struct dst_link *link, uint8_t to)
 }
 
 /* Put an old frame on the way again, as it was or forged. */
-static void haunt(struct dst_link *link, uint64_t now_ns, uint8_t to, const struct dst_way *way)
+static void send_old_again(struct dst_link *link, uint64_t now_ns, uint8_t to,
+                           const struct dst_way *way)
 {
     const struct dst_flight *old = dst_link_recall(link, to);
     bool replay = virtual_chance(&link->random, way->replay);
@@ -85,10 +86,10 @@ static void haunt(struct dst_link *link, uint64_t now_ns, uint8_t to, const stru
     twin->forged |= old->forged;
     /* An old frame comes after it came first: overtaking is what `late` is for. */
     twin->at_ns = harp_max(now_ns, old->at_ns) + virtual_below(&link->random, 20000000);
-    push(link, twin);
+    push_flight(link, twin);
 }
 
-static void remember(struct dst_link *link, const struct dst_flight *flight)
+static void remember_flight(struct dst_link *link, const struct dst_flight *flight)
 {
     struct dst_flight **place = &link->memory[flight->to][virtual_below(&link->random, DST_MEMORY)];
     free(*place);
@@ -109,8 +110,8 @@ static void note_destroyed(struct dst_link *link, uint8_t type)
 }
 
 /* Flip a bit, or cut the end off. */
-static struct dst_flight *spoil(struct dst_link *link, const struct virtual_link *way,
-                                struct dst_flight *flight)
+static struct dst_flight *spoil_flight(struct dst_link *link, const struct virtual_link *way,
+                                       struct dst_flight *flight)
 {
     uint8_t bytes[DST_FRAME_MAX];
     bool any;
@@ -126,8 +127,8 @@ static struct dst_flight *spoil(struct dst_link *link, const struct virtual_link
     return spoilt;
 }
 
-static void deliver(struct dst_link *link, uint64_t now_ns, const struct virtual_link *way,
-                    struct dst_flight *flight)
+static void deliver_flight(struct dst_link *link, uint64_t now_ns, const struct virtual_link *way,
+                           struct dst_flight *flight)
 {
     if (now_ns < link->heal_ns) {
         uint64_t twin_ns = virtual_link_twin_ns(way, &link->random, flight->at_ns);
@@ -135,11 +136,11 @@ static void deliver(struct dst_link *link, uint64_t now_ns, const struct virtual
             struct dst_flight *twin =
                 flight_of(flight->bytes, flight->bytes_n, flight->to, flight->path);
             twin->at_ns = twin_ns;
-            push(link, twin);
+            push_flight(link, twin);
         }
-        flight = spoil(link, way, flight);
+        flight = spoil_flight(link, way, flight);
     }
-    push(link, flight);
+    push_flight(link, flight);
 }
 
 void dst_link_send(struct dst_link *link, uint64_t now_ns, uint8_t to, uint8_t path,
@@ -147,9 +148,9 @@ void dst_link_send(struct dst_link *link, uint64_t now_ns, uint8_t to, uint8_t p
 {
     struct dst_way *way = &link->ways[to][path];
     bool faulty = now_ns < link->heal_ns;
-    trace(link, now_ns, path, bytes, bytes_n);
+    trace_frame(link, now_ns, path, bytes, bytes_n);
     if (faulty)
-        haunt(link, now_ns, to, way);
+        send_old_again(link, now_ns, to, way);
     struct virtual_fate fate =
         virtual_link_pass(&way->link, &link->random, now_ns, faulty, bytes_n);
     if (fate.late)
@@ -157,9 +158,9 @@ void dst_link_send(struct dst_link *link, uint64_t now_ns, uint8_t to, uint8_t p
     struct dst_flight *flight = flight_of(bytes, bytes_n, to, path);
     flight->at_ns = fate.at_ns;
     if (!fate.dropped)
-        remember(link, flight);
+        remember_flight(link, flight);
     if (!fate.dropped && !fate.lost) {
-        deliver(link, now_ns, &way->link, flight);
+        deliver_flight(link, now_ns, &way->link, flight);
         return;
     }
     note_destroyed(link, bytes[1]);
@@ -194,5 +195,5 @@ void dst_link_inject(struct dst_link *link, uint64_t at_ns, uint8_t to, uint8_t 
     flight->at_ns = at_ns;
     flight->from = from;
     flight->forged = forged;
-    push(link, flight);
+    push_flight(link, flight);
 }

@@ -8,19 +8,19 @@
 #include "wire/crc32c.h"
 #include "wire/seal.h"
 
-static uint64_t below(struct dst_world *w, uint64_t n)
+static uint64_t draw_below(struct dst_world *w, uint64_t n)
 {
     return virtual_below(&w->random, n);
 }
 
-static bool chance(struct dst_world *w, uint32_t permille)
+static bool draw_chance(struct dst_world *w, uint32_t permille)
 {
     return virtual_chance(&w->random, permille);
 }
 
 /* A FIRST of nobody: of parameters that would do, from an address of its own; the tag holds in half
  * of the cases, as if the secret had leaked. */
-static void flood(struct dst_world *w)
+static void send_strangers_first(struct dst_world *w)
 {
     uint8_t bytes[HARP_HEADER_BYTES + HARP_BODY_MAX] = {0};
     struct harp_parameters first = {.connection = virtual_draw(&w->random),
@@ -29,7 +29,7 @@ static void flood(struct dst_world *w)
                                     .paths = 1,
                                     .first = (uint32_t)virtual_draw(&w->random)};
     for (int i = 0; i < 16; i++)
-        first.cookie[i] = chance(w, 500) ? (uint8_t)virtual_draw(&w->random) : 0;
+        first.cookie[i] = draw_chance(w, 500) ? (uint8_t)virtual_draw(&w->random) : 0;
     struct harp_header header = {
         .version = HARP_VERSION,
         .type = HARP_FIRST,
@@ -38,43 +38,44 @@ static void flood(struct dst_world *w)
     harp_header_encode(&header, bytes);
     struct harp_key key = harp_key_hello(&dst_secret, DST_LISTENER);
     harp_seal(&key, bytes, 0, bytes + HARP_HEADER_BYTES, header.length);
-    bool forged = chance(w, 500);
+    bool forged = draw_chance(w, 500);
     bytes[HARP_TAGGED_BYTES] ^= forged;
-    dst_link_inject(&w->link, w->now_ns, 1, 0, 1 + (uint32_t)below(w, 1000000), bytes,
+    dst_link_inject(&w->link, w->now_ns, 1, 0, 1 + (uint32_t)draw_below(w, 1000000), bytes,
                     HARP_HEADER_BYTES + (size_t)header.length, forged);
 }
 
 /* The connection's own FIRST, with the cookie that it brings, from another address. */
-static void steal(struct dst_world *w)
+static void send_stolen_first(struct dst_world *w)
 {
     const struct dst_flight *old = dst_link_recall(&w->link, 1);
     if (old && old->bytes[1] == HARP_FIRST)
-        dst_link_inject(&w->link, w->now_ns, 1, 0, 1 + (uint32_t)below(w, 1000000), old->bytes,
+        dst_link_inject(&w->link, w->now_ns, 1, 0, 1 + (uint32_t)draw_below(w, 1000000), old->bytes,
                         old->bytes_n, false);
 }
 
 static void flood_on(struct dst_world *w)
 {
-    if (chance(w, 100))
-        steal(w);
+    if (draw_chance(w, 100))
+        send_stolen_first(w);
     else
-        flood(w);
+        send_strangers_first(w);
     w->flood_n--;
-    w->flood_ns = w->flood_n ? w->now_ns + below(w, 20 * DST_US) : HARP_NEVER;
+    w->flood_ns = w->flood_n ? w->now_ns + draw_below(w, 20 * DST_US) : HARP_NEVER;
 }
 
-static void jump(struct dst_world *w)
+static void jump_clock(struct dst_world *w)
 {
-    struct dst_end *end = &w->ends[below(w, 2)];
+    struct dst_end *end = &w->ends[draw_below(w, 2)];
     w->link.late_data += dst_end_in_flight(end); /* as if: they may seem overdue */
     end->clock_off_ns += w->jump_by_ns;
     w->jump_ns = HARP_NEVER;
 }
 
 /* As many packets as half or all of the numbers that a header can tell apart, and somewhat more. */
-static void skip(struct dst_world *w)
+static void skip_numbers(struct dst_world *w)
 {
-    uint64_t packets = (UINT64_C(1) << (31 + below(w, 3))) + HARP_SACK_BITS * (1 + below(w, 8));
+    uint64_t packets =
+        (UINT64_C(1) << (31 + draw_below(w, 3))) + HARP_SACK_BITS * (1 + draw_below(w, 8));
     w->skip_ns = HARP_NEVER;
     if (dst_end_skip(w->ends, w->now_ns, packets))
         dst_link_age(&w->link);
@@ -89,14 +90,14 @@ void dst_step(struct dst_world *w, uint64_t stop_ns)
     at_ns = harp_max(w->now_ns, harp_min(at_ns, stop_ns));
     w->now_ns = at_ns;
     if (at_ns >= w->skip_ns)
-        skip(w);
+        skip_numbers(w);
     if (at_ns >= w->jump_ns)
-        jump(w);
+        jump_clock(w);
     if (at_ns >= w->flood_ns)
         flood_on(w);
     if (at_ns >= w->prod_ns) {
-        dst_end_prod(&w->ends[below(w, 2)], at_ns);
-        w->prod_ns = at_ns < w->link.heal_ns ? at_ns + below(w, 5 * DST_MS) : HARP_NEVER;
+        dst_end_prod(&w->ends[draw_below(w, 2)], at_ns);
+        w->prod_ns = at_ns < w->link.heal_ns ? at_ns + draw_below(w, 5 * DST_MS) : HARP_NEVER;
     }
     if (frame_ns <= at_ns) {
         struct dst_flight *flight = dst_link_take(&w->link);
@@ -109,7 +110,7 @@ void dst_step(struct dst_world *w, uint64_t stop_ns)
             dst_end_drive(&w->ends[side], at_ns);
 }
 
-static bool through(const struct dst_world *w)
+static bool is_through(const struct dst_world *w)
 {
     return dst_app_done(&w->ends[0].app) && dst_app_done(&w->ends[1].app);
 }
@@ -164,10 +165,10 @@ static void run_until_closed(struct dst_world *w)
 static void run_to_the_end(struct dst_world *w)
 {
     uint64_t stop_ns = w->link.heal_ns + DST_RECOVERY_NS;
-    while (w->now_ns < stop_ns && !through(w) && !any_closed(w))
+    while (w->now_ns < stop_ns && !is_through(w) && !any_closed(w))
         dst_step(w, stop_ns);
     DST_CHECK(!any_closed(w), "the connection broke", w->ends[0].app.reason, w->ends[1].app.reason);
-    DST_CHECK(through(w), "no progress after all faults healed", w->ends[0].app.received,
+    DST_CHECK(is_through(w), "no progress after all faults healed", w->ends[0].app.received,
               w->ends[1].app.received);
     check_retransmissions(w);
     dst_end_close(&w->ends[0], w->now_ns);
@@ -177,7 +178,7 @@ static void run_to_the_end(struct dst_world *w)
 
 static void run_restart(struct dst_world *w)
 {
-    uint64_t gone_ns = w->now_ns + below(w, 5 * DST_MS);
+    uint64_t gone_ns = w->now_ns + draw_below(w, 5 * DST_MS);
     while (w->now_ns < gone_ns)
         dst_step(w, gone_ns);
     dst_end_stop(&w->ends[1]);
@@ -197,18 +198,18 @@ static void run_restart(struct dst_world *w)
 static void run_silence(struct dst_world *w)
 {
     uint64_t stop_ns = w->now_ns + 3 * DST_DEAD_NS;
-    while (w->now_ns < stop_ns && !through(w) && !both_closed(w))
+    while (w->now_ns < stop_ns && !is_through(w) && !both_closed(w))
         dst_step(w, stop_ns);
-    DST_CHECK(through(w) || both_closed(w), "silence was not noticed", w->ends[0].app.closed,
+    DST_CHECK(is_through(w) || both_closed(w), "silence was not noticed", w->ends[0].app.closed,
               w->ends[1].app.closed);
 }
 
 static void run_cheat(struct dst_world *w)
 {
     uint64_t stop_ns = w->link.heal_ns + DST_RECOVERY_NS;
-    while (w->now_ns < stop_ns && !through(w) && !w->ends[0].app.closed)
+    while (w->now_ns < stop_ns && !is_through(w) && !w->ends[0].app.closed)
         dst_step(w, stop_ns);
-    DST_CHECK(through(w) || w->ends[0].app.reason == HARP_REASON_PROTOCOL, "the cheat won",
+    DST_CHECK(is_through(w) || w->ends[0].app.reason == HARP_REASON_PROTOCOL, "the cheat won",
               w->ends[0].app.closed, w->ends[0].app.reason);
 }
 
@@ -216,7 +217,7 @@ static void run_cheat(struct dst_world *w)
 static void run_malice(struct dst_world *w)
 {
     uint64_t stop_ns = w->link.heal_ns + DST_RECOVERY_NS;
-    while (w->now_ns < stop_ns && !through(w) && !both_closed(w))
+    while (w->now_ns < stop_ns && !is_through(w) && !both_closed(w))
         dst_step(w, stop_ns);
 }
 
@@ -238,11 +239,11 @@ static void run_break(struct dst_world *w)
                                        HARP_REASON_VERSION, HARP_REASON_MTU};
     bool closes = w->breaks == DST_BY_CLOSE;
     uint64_t stop_ns =
-        closes ? w->now_ns + below(w, 20 * DST_MS) : w->link.heal_ns + DST_RECOVERY_NS;
-    while (w->now_ns < stop_ns && !through(w) && !any_closed(w))
+        closes ? w->now_ns + draw_below(w, 20 * DST_MS) : w->link.heal_ns + DST_RECOVERY_NS;
+    while (w->now_ns < stop_ns && !is_through(w) && !any_closed(w))
         dst_step(w, stop_ns);
-    uint8_t side = (uint8_t)below(w, 2);
-    if (through(w))
+    uint8_t side = (uint8_t)draw_below(w, 2);
+    if (is_through(w))
         return;
     if (closes)
         dst_end_close(&w->ends[w->ends[side].session ? side : 0], w->now_ns);
@@ -280,12 +281,12 @@ struct dst_world *dst_world_new(uint64_t seed, enum dst_kind kind, bool payloads
     w->link.payloads = payloads;
     w->now_ns = 100 * DST_MS;
     w->jump_ns = w->skip_ns = w->flood_ns = w->prod_ns = HARP_NEVER;
-    if (kind == DST_FAULTS && chance(w, 200))
-        w->skip_ns = w->now_ns + below(w, 50 * DST_MS);
-    if (kind == DST_FAULTS && chance(w, 150)) {
-        w->jump_ns = w->now_ns + below(w, 100 * DST_MS);
-        w->jump_by_ns =
-            chance(w, 500) ? (int64_t)below(w, 10 * DST_S) : -(int64_t)below(w, 50 * DST_MS);
+    if (kind == DST_FAULTS && draw_chance(w, 200))
+        w->skip_ns = w->now_ns + draw_below(w, 50 * DST_MS);
+    if (kind == DST_FAULTS && draw_chance(w, 150)) {
+        w->jump_ns = w->now_ns + draw_below(w, 100 * DST_MS);
+        w->jump_by_ns = draw_chance(w, 500) ? (int64_t)draw_below(w, 10 * DST_S)
+                                            : -(int64_t)draw_below(w, 50 * DST_MS);
     }
     return w;
 }

@@ -19,7 +19,8 @@ static void check_bytes(const struct dst_side *side, uint32_t m, uint32_t at, co
         DST_CHECK(bytes[i] == dst_pattern(!side->number, m, at + i), "bytes differ", m, at + i);
 }
 
-static void fill(const struct dst_side *side, uint32_t m, uint32_t at, uint8_t *bytes, uint32_t n)
+static void fill_bytes(const struct dst_side *side, uint32_t m, uint32_t at, uint8_t *bytes,
+                       uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
         bytes[i] = dst_pattern(side->number, m, at + i);
@@ -95,7 +96,7 @@ static void on_closed(struct dst_side *side, const struct harp_completion *done)
     side->left = done->size;
 }
 
-static void take(struct dst_side *side, const struct harp_completion *done)
+static void take_completion(struct dst_side *side, const struct harp_completion *done)
 {
     DST_CHECK(!side->closed || done->type == HARP_COMPLETION_RECEIVED,
               "a completion after the last one", done->type, 0);
@@ -118,7 +119,7 @@ static void take(struct dst_side *side, const struct harp_completion *done)
     }
 }
 
-static bool poll(struct dst_side *side)
+static bool poll_completions(struct dst_side *side)
 {
     struct harp_completion done[8];
     size_t n, room = 1 + virtual_below(&side->random, 8);
@@ -126,7 +127,7 @@ static bool poll(struct dst_side *side)
     while ((n = harp_poll(side->connection, done, room))) {
         any = true;
         for (size_t i = 0; i < n; i++)
-            take(side, &done[i]);
+            take_completion(side, &done[i]);
     }
     return any;
 }
@@ -147,7 +148,7 @@ static void give_back(struct dst_side *side)
         side->lent_n ? now_of(side) + virtual_below(&side->random, side->in->hold_ns) : HARP_NEVER;
 }
 
-static bool post(struct dst_side *side)
+static bool post_buffers(struct dst_side *side)
 {
     bool any = false;
     while (side->posted < side->in->n && side->posted < side->received + side->in->ahead) {
@@ -178,8 +179,8 @@ static bool send_drafts(struct dst_side *side, uint32_t m, bool *sent)
     if (side->drafts_n < need)
         return true;
     for (uint32_t i = 0; i < need; i++)
-        fill(side, m, i * segment, harp_draft_bytes(side->connection, side->drafts[i]),
-             (uint32_t)harp_min(segment, size - i * segment));
+        fill_bytes(side, m, i * segment, harp_draft_bytes(side->connection, side->drafts[i]),
+                   (uint32_t)harp_min(segment, size - i * segment));
     if (!harp_send_frames(side->connection, side->drafts, size, m))
         return true;
     side->drafts_n -= need;
@@ -195,7 +196,7 @@ static bool send_one(struct dst_side *side, uint32_t m)
         return sent;
     uint32_t size = side->out->size[m];
     uint8_t *buffer = malloc(size ? size : 1);
-    fill(side, m, 0, buffer, size);
+    fill_bytes(side, m, 0, buffer, size);
     if (!harp_send(side->connection, buffer, size, m)) {
         free(buffer);
         return false;
@@ -220,11 +221,11 @@ bool dst_app_work(struct dst_side *side, uint64_t *wake_ns)
         *wake_ns = harp_min(*wake_ns, side->in->stall_from_ns);
     if (stalled)
         return false;
-    bool moved = poll(side);
+    bool moved = poll_completions(side);
     if (side->closed && !side->left)
         return moved;
     if (!side->in->stream_frames)
-        moved |= post(side);
+        moved |= post_buffers(side);
     if (side->closed)
         return moved;
     for (; side->connected && side->sent < side->out->n && send_one(side, side->sent); side->sent++)

@@ -73,7 +73,7 @@ static uint64_t now_of(const struct dst_port *port)
 }
 
 /* The card is done with a datagram: what it read is what was to be sent. */
-static void complete(struct dst_port *port, struct busy *busy)
+static void complete_send(struct dst_port *port, struct busy *busy)
 {
     free(busy->slot);
     if (busy->slot || busy->frame == HARP_NO_FRAME)
@@ -91,7 +91,7 @@ static void complete_due(struct dst_port *port, uint64_t now_ns)
     uint32_t left = 0;
     for (uint32_t i = 0; i < port->busy_n; i++)
         if (port->busy[i].done_ns <= now_ns)
-            complete(port, &port->busy[i]);
+            complete_send(port, &port->busy[i]);
         else
             port->busy[left++] = port->busy[i];
     port->busy_n = left;
@@ -141,7 +141,7 @@ static bool arrive_in_frame(struct dst_port *port, struct harp_arrival *arrival)
 }
 
 /* In two parts that are no neighbours; the header is in the first. */
-static size_t split(struct dst_port *port, struct harp_arrival *arrivals)
+static size_t split_arrival(struct dst_port *port, struct harp_arrival *arrivals)
 {
     uint32_t first =
         HARP_HEADER_BYTES +
@@ -156,8 +156,8 @@ static size_t split(struct dst_port *port, struct harp_arrival *arrivals)
     return 2;
 }
 
-static size_t arrive(struct dst_port *port, struct dst_flight *flight,
-                     struct harp_arrival *arrivals)
+static size_t make_arrivals(struct dst_port *port, struct dst_flight *flight,
+                            struct harp_arrival *arrivals)
 {
     struct harp_address *from = &port->from[port->burst_n];
     *from = dst_address(!port->side->number, flight->path, flight->from);
@@ -172,7 +172,7 @@ static size_t arrive(struct dst_port *port, struct dst_flight *flight,
         n = 0;
     else if (!port->card.pool && flight->bytes_n > HARP_HEADER_BYTES && brings_one_frame(flight) &&
              virtual_chance(&port->side->random, port->card.parts))
-        n = split(port, arrivals);
+        n = split_arrival(port, arrivals);
     port->burst[port->burst_n++] = flight;
     return n;
 }
@@ -199,7 +199,7 @@ static size_t port_receive(struct harp_port *harp, uint64_t now_ns, struct harp_
         } else {
             port->side->heard_bytes[flight->from != 0] += flight->bytes_n;
         }
-        n += arrive(port, flight, arrivals + n);
+        n += make_arrivals(port, flight, arrivals + n);
         taken++;
     }
     port->queue_n -= taken;
@@ -238,7 +238,7 @@ static size_t port_room(struct harp_port *harp, int hop)
     return full ? 0 : port->card.ring - port->busy_n - port->written_n;
 }
 
-static struct busy *write(struct dst_port *port, int hop, uint32_t bytes)
+static struct busy *write_datagram(struct dst_port *port, int hop, uint32_t bytes)
 {
     if (!port_room(&port->port, hop))
         return NULL;
@@ -250,7 +250,7 @@ static struct busy *write(struct dst_port *port, int hop, uint32_t bytes)
 
 static uint8_t *port_slot(struct harp_port *harp, int hop, uint32_t bytes)
 {
-    struct busy *busy = write((struct dst_port *)harp, hop, bytes);
+    struct busy *busy = write_datagram((struct dst_port *)harp, hop, bytes);
     return busy ? busy->slot = malloc(bytes > HARP_JOINED_BYTES ? bytes : HARP_JOINED_BYTES) : NULL;
 }
 
@@ -273,7 +273,7 @@ static bool port_send_frame(struct harp_port *harp, int hop, uint32_t frame, uin
     enum harp_frame_state state = port->frames->state[frame];
     DST_CHECK(state == HARP_FRAME_SENDING || state == HARP_FRAME_LEAVING, "sent from a state",
               frame, state);
-    struct busy *busy = write(port, hop, bytes);
+    struct busy *busy = write_datagram(port, hop, bytes);
     if (!busy)
         return false;
     busy->frame = frame;
@@ -281,7 +281,7 @@ static bool port_send_frame(struct harp_port *harp, int hop, uint32_t frame, uin
     return true;
 }
 
-static void leave(struct dst_port *port, struct busy *busy)
+static void send_to_link(struct dst_port *port, struct busy *busy)
 {
     struct dst_side *side = port->side;
     uint8_t bytes[DST_FRAME_MAX];
@@ -315,7 +315,7 @@ static void port_flush(struct harp_port *harp, uint64_t now_ns)
     struct dst_port *port = (struct dst_port *)harp;
     (void)now_ns;
     for (uint32_t i = 0; i < port->written_n; i++) {
-        leave(port, &port->written[i]);
+        send_to_link(port, &port->written[i]);
         port->busy[port->busy_n++] = port->written[i];
     }
     port->written_n = 0;
@@ -407,7 +407,7 @@ static void port_close(struct harp_port *harp)
 {
     struct dst_port *port = (struct dst_port *)harp;
     for (uint32_t i = 0; i < port->busy_n; i++)
-        complete(port, &port->busy[i]);
+        complete_send(port, &port->busy[i]);
     for (uint32_t i = 0; i < port->written_n; i++)
         free(port->written[i].slot);
     for (uint32_t i = 0; i < port->queue_n; i++)

@@ -26,12 +26,12 @@ struct world {
     uint64_t frames;
 };
 
-static uint64_t below(struct world *w, uint64_t n)
+static uint64_t draw_below(struct world *w, uint64_t n)
 {
     return virtual_below(&w->random, n);
 }
 
-static bool chance(struct world *w, uint32_t permille)
+static bool draw_chance(struct world *w, uint32_t permille)
 {
     return virtual_chance(&w->random, permille);
 }
@@ -40,28 +40,28 @@ static bool chance(struct world *w, uint32_t permille)
 
 static void draw_card(struct world *w, struct dst_card *card, uint16_t segment)
 {
-    *card = (struct dst_card){.pool = chance(w, 600),
+    *card = (struct dst_card){.pool = draw_chance(w, 600),
                               .payload_max = HARP_HEADER_BYTES + segment + HARP_BODY_MAX -
-                                             HARP_CHUNK_ALIGN + (uint32_t)below(w, 100),
+                                             HARP_CHUNK_ALIGN + (uint32_t)draw_below(w, 100),
                               .fill = HARP_BATCH,
                               .queue = DST_QUEUE,
                               .ring = DST_BUSY,
-                              .complete_ns = chance(w, 500) ? 0 : 50 * DST_US};
+                              .complete_ns = draw_chance(w, 500) ? 0 : 50 * DST_US};
     if (w->kind == DST_PLAIN)
         return;
-    if (chance(w, 300))
-        card->fill = 1 + (uint32_t)below(w, 20);
-    if (chance(w, 300))
-        card->queue = 8 + (uint32_t)below(w, 100);
-    if (chance(w, 300))
-        card->ring = 4 + (uint32_t)below(w, 100);
-    if (chance(w, 300))
-        card->complete_ns = below(w, 20 * DST_MS);
+    if (draw_chance(w, 300))
+        card->fill = 1 + (uint32_t)draw_below(w, 20);
+    if (draw_chance(w, 300))
+        card->queue = 8 + (uint32_t)draw_below(w, 100);
+    if (draw_chance(w, 300))
+        card->ring = 4 + (uint32_t)draw_below(w, 100);
+    if (draw_chance(w, 300))
+        card->complete_ns = draw_below(w, 20 * DST_MS);
     card->missing = dst_rate(&w->random, 300, 100);
     card->parts = dst_rate(&w->random, 300, 300);
-    if (chance(w, 200)) {
-        card->full_from_ns = w->now_ns + below(w, 20 * DST_MS);
-        card->full_to_ns = card->full_from_ns + below(w, 80 * DST_MS);
+    if (draw_chance(w, 200)) {
+        card->full_from_ns = w->now_ns + draw_below(w, 20 * DST_MS);
+        card->full_to_ns = card->full_from_ns + draw_below(w, 80 * DST_MS);
     }
 }
 
@@ -71,7 +71,7 @@ static uint32_t draw_frames(struct world *w, const struct dst_side *side)
     uint32_t each = side->wanted.stream_frames + side->wanted.draft_frames;
     /* A half-open connection has its frames reserved, too. */
     uint32_t least = side->card.fill + each * (w->kind == DST_FLOOD ? HALF_OPEN_MOST + 1 : 1);
-    return least + 1 + (uint32_t)below(w, chance(w, 500) ? 64 : 2048);
+    return least + 1 + (uint32_t)draw_below(w, draw_chance(w, 500) ? 64 : 2048);
 }
 
 static void draw_side(struct world *w, uint8_t number, uint16_t segment)
@@ -89,13 +89,13 @@ static void draw_side(struct world *w, uint8_t number, uint16_t segment)
     side->trusts = w->kind != DST_MALICE;
     draw_card(w, &side->card, segment);
     harp_connection_defaults(&side->wanted);
-    side->wanted.paths = (uint16_t)(1 + below(w, DST_PATHS));
+    side->wanted.paths = (uint16_t)(1 + draw_below(w, DST_PATHS));
     side->wanted.dead_ns = DEAD_NS;
     if (w->kind != DST_CROWD) {
         side->wanted.stream_frames = side->in->stream_frames;
-        side->wanted.draft_frames = side->out->pieces ? 1 + (uint32_t)below(w, 600) : 0;
+        side->wanted.draft_frames = side->out->pieces ? 1 + (uint32_t)draw_below(w, 600) : 0;
     }
-    side->wanted.read_early = chance(w, 300);
+    side->wanted.read_early = draw_chance(w, 300);
     harp_engine_defaults(&side->config);
     side->config.frames = draw_frames(w, side);
     side->config.frame_bytes = 2048;
@@ -113,23 +113,25 @@ static enum dst_weather weather_of(enum dst_kind kind)
 /* Small messages that nobody reads before their sender may be done. */
 static void draw_unread(struct world *w, struct dst_script *script, uint16_t segment)
 {
-    script->n = 1 + (uint32_t)below(w, HARP_EAGER + 2);
+    script->n = 1 + (uint32_t)draw_below(w, HARP_EAGER + 2);
     for (uint32_t m = 0; m < script->n; m++)
-        script->size[m] = (uint32_t)below(w, segment + 1u);
+        script->size[m] = (uint32_t)draw_below(w, segment + 1u);
     script->stream_frames = 0;
     script->stall_from_ns = w->now_ns;
-    script->stall_to_ns = w->now_ns + below(w, 100 * DST_MS);
+    script->stall_to_ns = w->now_ns + draw_below(w, 100 * DST_MS);
 }
 
-static void begin(struct world *w)
+static void begin_world(struct world *w)
 {
-    uint16_t segment = (uint16_t)(HARP_CHUNK_ALIGN * (1 + below(w, chance(w, 500) ? 1 : 11)));
-    if ((w->kind == DST_FAULTS || w->kind == DST_LET_GO) && chance(w, 200))
-        segment = (uint16_t)(HARP_CHUNK_ALIGN * (10 + below(w, 2))); /* more than BASE_PLPMTU */
+    uint16_t segment =
+        (uint16_t)(HARP_CHUNK_ALIGN * (1 + draw_below(w, draw_chance(w, 500) ? 1 : 11)));
+    if ((w->kind == DST_FAULTS || w->kind == DST_LET_GO) && draw_chance(w, 200))
+        segment =
+            (uint16_t)(HARP_CHUNK_ALIGN * (10 + draw_below(w, 2))); /* more than BASE_PLPMTU */
     for (int i = 0; i < 2; i++) {
         memset(&w->scripts[i], 0, sizeof w->scripts[i]);
         dst_script_draw(&w->random, &w->scripts[i], segment, w->now_ns, w->kind == DST_FAULTS);
-        if (w->kind == DST_LET_GO && chance(w, 500))
+        if (w->kind == DST_LET_GO && draw_chance(w, 500))
             draw_unread(w, &w->scripts[i], segment);
     }
     draw_side(w, 0, segment);
@@ -140,7 +142,8 @@ static void begin(struct world *w)
         dst_network_draw_mtu(&w->link, &w->random, w->now_ns, HARP_PMTU_BASE,
                              HARP_HEADER_BYTES + (size_t)segment);
     if (w->kind == DST_MALICE)
-        w->sides[below(w, 2)].tamper = 1 + (uint32_t)below(w, chance(w, 500) ? 10 : 200);
+        w->sides[draw_below(w, 2)].tamper =
+            1 + (uint32_t)draw_below(w, draw_chance(w, 500) ? 10 : 200);
     dst_side_open(&w->sides[1]);
     w->sides[0].handle = w->sides[1].handle;
     dst_side_open(&w->sides[0]);
@@ -148,7 +151,7 @@ static void begin(struct world *w)
 
 /* Steps ------------------------------------------------------------------------------------- */
 
-static void flood(struct world *w)
+static void send_strangers_first(struct world *w)
 {
     uint8_t bytes[HARP_HEADER_BYTES + HARP_BODY_MAX] = {0};
     const struct harp_handle *handle = &w->sides[1].handle;
@@ -166,26 +169,26 @@ static void flood(struct world *w)
     memcpy(&secret, handle->secret, sizeof secret);
     struct harp_key key = harp_key_hello(&secret, handle->listener);
     harp_seal(&key, bytes, 0, bytes + HARP_HEADER_BYTES, header.length);
-    bool forged = chance(w, 300);
+    bool forged = draw_chance(w, 300);
     bytes[HARP_TAGGED_BYTES] ^= forged;
-    dst_link_inject(&w->link, w->now_ns, 1, 0, 1 + (uint32_t)below(w, 1000000), bytes,
+    dst_link_inject(&w->link, w->now_ns, 1, 0, 1 + (uint32_t)draw_below(w, 1000000), bytes,
                     HARP_HEADER_BYTES + (size_t)header.length, forged);
     w->flood_n--;
-    w->flood_ns = w->flood_n ? w->now_ns + below(w, 50 * DST_US) : HARP_NEVER;
+    w->flood_ns = w->flood_n ? w->now_ns + draw_below(w, 50 * DST_US) : HARP_NEVER;
     const struct harp_listening *listening = w->sides[1].listening;
     DST_CHECK(!listening || listening->half_open <= HALF_OPEN_MOST + 1,
               "more half-open connections than the listener allows", listening->half_open, 0);
 }
 
-static void prod(struct world *w)
+static void prod_side(struct world *w)
 {
-    struct dst_side *side = &w->sides[below(w, 2)];
-    w->prod_ns = w->now_ns < w->link.heal_ns ? w->now_ns + below(w, 5 * DST_MS) : HARP_NEVER;
+    struct dst_side *side = &w->sides[draw_below(w, 2)];
+    w->prod_ns = w->now_ns < w->link.heal_ns ? w->now_ns + draw_below(w, 5 * DST_MS) : HARP_NEVER;
     if (side->port)
-        dst_port_unreachable(side->port, (uint8_t)below(w, DST_PATHS));
+        dst_port_unreachable(side->port, (uint8_t)draw_below(w, DST_PATHS));
 }
 
-static void arrive(struct world *w)
+static void deliver_next(struct world *w)
 {
     struct dst_flight *flight = dst_link_take(&w->link);
     struct dst_side *side = &w->sides[flight->to];
@@ -198,40 +201,40 @@ static void arrive(struct world *w)
     side->wake_ns = w->now_ns;
 }
 
-static void step(struct world *w, uint64_t stop_ns)
+static void step_world(struct world *w, uint64_t stop_ns)
 {
     uint64_t frame_ns = dst_link_next_ns(&w->link);
     uint64_t at_ns = harp_min(frame_ns, harp_min(w->sides[0].wake_ns, w->sides[1].wake_ns));
     at_ns = harp_min(at_ns, harp_min(w->flood_ns, harp_min(w->prod_ns, w->jump_ns)));
     w->now_ns = harp_max(w->now_ns, harp_min(at_ns, stop_ns));
     if (w->now_ns >= w->jump_ns) {
-        w->sides[below(w, 2)].clock_off_ns += w->jump_by_ns;
+        w->sides[draw_below(w, 2)].clock_off_ns += w->jump_by_ns;
         w->jump_ns = HARP_NEVER;
     }
     if (w->now_ns >= w->flood_ns)
-        flood(w);
+        send_strangers_first(w);
     if (w->now_ns >= w->prod_ns)
-        prod(w);
+        prod_side(w);
     if (frame_ns <= w->now_ns)
-        arrive(w);
+        deliver_next(w);
     for (int i = 0; i < 2; i++)
         if (w->sides[i].wake_ns <= w->now_ns)
             dst_side_drive(&w->sides[i]);
 }
 
 /* Let time pass for what engines do when they look around. */
-static void tick(struct world *w, uint64_t time_ns)
+static void pass_time(struct world *w, uint64_t time_ns)
 {
     for (uint64_t end_ns = w->now_ns + time_ns; w->now_ns < end_ns;) {
         uint64_t stop_ns = w->now_ns + TICK_NS;
         while (w->now_ns < stop_ns)
-            step(w, stop_ns);
+            step_world(w, stop_ns);
         for (int i = 0; i < 2; i++)
             dst_side_drive(&w->sides[i]);
     }
 }
 
-static bool through(const struct world *w)
+static bool is_through(const struct world *w)
 {
     return dst_side_done(&w->sides[0]) && dst_side_done(&w->sides[1]);
 }
@@ -244,7 +247,7 @@ static bool any_closed(const struct world *w)
 /* Runs -------------------------------------------------------------------------------------- */
 
 /* What was made and never accepted goes with its listener. */
-static void finish(struct world *w)
+static void finish_world(struct world *w)
 {
     for (int i = 0; i < 2; i++) {
         if (!w->sides[i].engine)
@@ -252,7 +255,7 @@ static void finish(struct world *w)
         dst_side_let_go(&w->sides[i]);
         dst_side_stop_listening(&w->sides[i]);
     }
-    tick(w, 3 * DEAD_NS);
+    pass_time(w, 3 * DEAD_NS);
     for (int i = 0; i < 2; i++) {
         struct dst_side *side = &w->sides[i];
         if (!side->engine)
@@ -271,10 +274,10 @@ static void finish(struct world *w)
 static void run_through(struct world *w)
 {
     uint64_t stop_ns = w->link.heal_ns + RECOVERY_NS;
-    while (w->now_ns < stop_ns && !through(w) && !any_closed(w))
-        step(w, stop_ns);
+    while (w->now_ns < stop_ns && !is_through(w) && !any_closed(w))
+        step_world(w, stop_ns);
     DST_CHECK(!any_closed(w), "the connection broke", w->sides[0].reason, w->sides[1].reason);
-    DST_CHECK(through(w), "no progress after all faults healed", w->sides[0].received,
+    DST_CHECK(is_through(w), "no progress after all faults healed", w->sides[0].received,
               w->sides[1].received);
 }
 
@@ -287,37 +290,37 @@ static void free_side(struct dst_side *side)
 
 static void run_restart(struct world *w)
 {
-    uint64_t gone_ns = w->now_ns + below(w, 5 * DST_MS);
+    uint64_t gone_ns = w->now_ns + draw_below(w, 5 * DST_MS);
     while (w->now_ns < gone_ns)
-        step(w, gone_ns);
+        step_world(w, gone_ns);
     dst_side_kill(&w->sides[1]);
     uint64_t stop_ns = w->now_ns + 2 * DEAD_NS;
     while (w->now_ns < stop_ns && !w->sides[0].closed)
-        step(w, stop_ns);
+        step_world(w, stop_ns);
     DST_CHECK(w->sides[0].closed, "a gone peer was not noticed", w->now_ns, gone_ns);
     DST_CHECK(w->sides[0].reason >= HARP_REASON_SILENT, "gone for another reason", 0,
               w->sides[0].reason);
     free_side(&w->sides[0]);
     free_side(&w->sides[1]);
     w->kind = DST_FAULTS;
-    begin(w);
+    begin_world(w);
     run_through(w);
 }
 
 static void run_let_go(struct world *w)
 {
-    uint64_t go_ns = w->now_ns + below(w, 10 * DST_MS);
-    while (w->now_ns < go_ns && !through(w))
-        step(w, go_ns);
-    struct dst_side *side = &w->sides[below(w, 2)];
+    uint64_t go_ns = w->now_ns + draw_below(w, 10 * DST_MS);
+    while (w->now_ns < go_ns && !is_through(w))
+        step_world(w, go_ns);
+    struct dst_side *side = &w->sides[draw_below(w, 2)];
     bool open = side->connected && side->peer->connection && dst_side_established(side->peer);
     dst_side_let_go(side);
     uint64_t stop_ns = w->link.heal_ns + 2 * DEAD_NS;
     while (open && w->now_ns < stop_ns && !side->peer->closed)
-        step(w, stop_ns);
+        step_world(w, stop_ns);
     DST_CHECK(!open || side->peer->closed, "the other end was not told", side->number, go_ns);
     for (stop_ns = w->now_ns + DEAD_NS; w->now_ns < stop_ns && side->peer->left;)
-        step(w, stop_ns);
+        step_world(w, stop_ns);
     DST_CHECK(!side->peer->left, "messages that were left cannot be received", side->number,
               side->peer->left);
 }
@@ -325,16 +328,16 @@ static void run_let_go(struct world *w)
 static void run_malice(struct world *w)
 {
     uint64_t stop_ns = w->link.heal_ns + RECOVERY_NS;
-    while (w->now_ns < stop_ns && !through(w) && !any_closed(w))
-        step(w, stop_ns);
+    while (w->now_ns < stop_ns && !is_through(w) && !any_closed(w))
+        step_world(w, stop_ns);
 }
 
 static void run_flood(struct world *w)
 {
     w->flood_ns = w->now_ns;
-    w->flood_n = 100 + (uint32_t)below(w, 600);
+    w->flood_n = 100 + (uint32_t)draw_below(w, 600);
     run_through(w);
-    tick(w, 2 * DEAD_NS);
+    pass_time(w, 2 * DEAD_NS);
 }
 
 /* All that it was connected to, or that still connects to it, ends in bounded time. */
@@ -344,16 +347,16 @@ static void run_crowd_without_peer(struct world *w, struct dst_crowd *crowd)
     dst_side_kill(&w->sides[1]);
     uint64_t stop_ns = w->now_ns + 2 * DEAD_NS;
     while (w->now_ns < stop_ns && !dst_crowd_ended(crowd, 0))
-        step(w, stop_ns);
+        step_world(w, stop_ns);
     DST_CHECK(dst_crowd_ended(crowd, 0), "a gone peer was not noticed by all", w->now_ns, 0);
 }
 
 static void run_crowd(struct world *w)
 {
-    uint64_t begin_ns = 1 + below(w, 20 * DST_MS);
-    uint32_t count = 10 + (uint32_t)below(w, chance(w, 200) ? DST_CROWD_MOST - 10 : 60);
-    bool killed = chance(w, 300);
-    uint64_t stop_ns = killed ? w->now_ns + begin_ns + below(w, 20 * DST_MS)
+    uint64_t begin_ns = 1 + draw_below(w, 20 * DST_MS);
+    uint32_t count = 10 + (uint32_t)draw_below(w, draw_chance(w, 200) ? DST_CROWD_MOST - 10 : 60);
+    bool killed = draw_chance(w, 300);
+    uint64_t stop_ns = killed ? w->now_ns + begin_ns + draw_below(w, 20 * DST_MS)
                               : w->link.heal_ns + RECOVERY_NS + 2 * DEAD_NS;
     struct dst_crowd *crowd = dst_crowd_new(w->sides, &w->random, count, begin_ns);
     for (int i = 0; i < 2; i++) {
@@ -361,7 +364,7 @@ static void run_crowd(struct world *w)
         dst_side_drive(&w->sides[i]);
     }
     while (w->now_ns < stop_ns && (killed || !dst_crowd_through(crowd)))
-        step(w, stop_ns);
+        step_world(w, stop_ns);
     if (killed)
         run_crowd_without_peer(w, crowd);
     else
@@ -393,16 +396,16 @@ uint64_t dst_run_engines(uint64_t seed)
     w->link.payloads = true;
     w->now_ns = 100 * DST_MS;
     w->jump_ns = w->flood_ns = w->prod_ns = HARP_NEVER;
-    begin(w);
-    if (w->kind == DST_FAULTS && chance(w, 150)) {
-        w->jump_ns = w->now_ns + below(w, 100 * DST_MS);
-        w->jump_by_ns =
-            chance(w, 500) ? (int64_t)below(w, 10 * DST_S) : -(int64_t)below(w, 50 * DST_MS);
+    begin_world(w);
+    if (w->kind == DST_FAULTS && draw_chance(w, 150)) {
+        w->jump_ns = w->now_ns + draw_below(w, 100 * DST_MS);
+        w->jump_by_ns = draw_chance(w, 500) ? (int64_t)draw_below(w, 10 * DST_S)
+                                            : -(int64_t)draw_below(w, 50 * DST_MS);
     }
-    if (w->kind == DST_FAULTS && chance(w, 300))
+    if (w->kind == DST_FAULTS && draw_chance(w, 300))
         w->prod_ns = w->now_ns;
     runs[w->kind](w);
-    finish(w);
+    finish_world(w);
     uint64_t frames = w->frames;
     for (int i = 0; i < 2; i++)
         free_side(&w->sides[i]);
