@@ -101,6 +101,19 @@ def test_many_rows_keep_the_largest_run_of_each_scenario() -> None:
     assert len(timelines(taco().scenarios[:9])) == 9
 
 
+def test_titles_say_how_many_rows_are_left_out() -> None:
+    def titles(report: Report) -> list[str]:
+        return [axes.get_title(loc="left") for axes in figure(report).axes]
+
+    report = taco()
+    total = sum(bool(row.spans) for row in report.scenarios)
+    left_out = [title for title in titles(report) if f"of {total} rows; see --scenario" in title]
+    assert [title.split()[0] for title in left_out] == ["One", "Utilisation"]
+    assert f"({len(timelines(report.scenarios))} of " in left_out[0]
+    few = titles(replace(report, scenarios=report.scenarios[:9]))
+    assert not any("--scenario" in title for title in few)
+
+
 def test_equal_curves_are_shown_once() -> None:
     row = next(row for row in taco().scenarios if row.links is not None)
     assert row.links is not None

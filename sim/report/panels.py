@@ -68,8 +68,12 @@ def head(axes: Axes, title: str, handles: Sequence[Artist]) -> None:
                     columnspacing=1.0, handletextpad=0.5, borderaxespad=0.2, borderpad=0)
 
 
-def draw_timelines(axes: Axes, rows: Sequence[ScenarioResult], horizon_s: float) -> None:
-    """Draw for each row what one GPU did, and below it what the network did, on one time axis."""
+def draw_timelines(axes: Axes, rows: Sequence[ScenarioResult], horizon_s: float,
+                   note: str = "") -> None:
+    """Draw for each row what one GPU did, and below it what the network did, on one time axis.
+
+    ``note`` stands behind the title.
+    """
     from matplotlib.patches import Patch
 
     kinds: set[str] = set()
@@ -88,9 +92,13 @@ def draw_timelines(axes: Axes, rows: Sequence[ScenarioResult], horizon_s: float)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     _time_axis(axes, horizon_s)
     size = f" with {rows[0].gpus} GPUs" if len({row.gpus for row in rows}) == 1 else ""
-    head(axes, f"One training step{size}: a GPU, and below it the network", [
+    head(axes, _titled(f"One training step{size}: a GPU, and below it the network", note), [
         *(Patch(color=colour, label=kind) for kind, colour in KIND_COLOURS.items()
           if kind in kinds), Patch(color=WAITING, label="GPU waits")])
+
+
+def _titled(title: str, note: str) -> str:
+    return f"{title} ({note})" if note else title
 
 
 def _length(row: ScenarioResult) -> str:
@@ -157,7 +165,7 @@ def busiest(rows: Sequence[ScenarioResult]) -> list[Load]:
     return result
 
 
-def draw_loads(axes: Axes, loads: Sequence[Load], horizon_s: float) -> None:
+def draw_loads(axes: Axes, loads: Sequence[Load], horizon_s: float, note: str = "") -> None:
     """Draw the used share of each resource over time as shades."""
     from matplotlib import colormaps
     from matplotlib.patches import Patch
@@ -168,6 +176,6 @@ def draw_loads(axes: Axes, loads: Sequence[Load], horizon_s: float) -> None:
     axes.set_yticks(range(len(loads)), [literal(load.name) for load in loads])
     axes.set_ylim(len(loads) - 0.4, -0.6)
     _time_axis(axes, horizon_s)
-    head(axes, "Utilisation of the busiest resources", [
+    head(axes, _titled("Utilisation of the busiest resources", note), [
         Patch(color=colormaps[SHADES](share), label=f"{100 * share:.0f} %")
         for share in (0.0, 0.25, 0.5, 0.75, 1.0)])

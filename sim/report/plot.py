@@ -51,16 +51,17 @@ def figure(report: Report) -> Figure:
     rows = [row for row in report.scenarios
             if math.isfinite(row.step_s) and math.isfinite(row.images_per_s)]
     timed = timelines(rows)
+    note = selection_note(rows, timed)
     loads = panels.busiest(timed)
     horizon_s = max((row.shown_s for row in timed), default=0.0)
     # Heights in inches: so much for each line, and the rest for title, legend and axis.
     over_time: list[Panel] = []
     if timed:
         over_time.append((0.36 * len(timed) + 1.1,
-                          lambda axes: panels.draw_timelines(axes, timed, horizon_s)))
+                          lambda axes: panels.draw_timelines(axes, timed, horizon_s, note)))
     if loads:
         over_time.append((0.21 * len(loads) + 1.1,
-                          lambda axes: panels.draw_loads(axes, loads, horizon_s)))
+                          lambda axes: panels.draw_loads(axes, loads, horizon_s, note)))
     rates: list[Panel] = []
     if rows:
         rates.append((scaling_panel.height_inches(rows),
@@ -116,3 +117,9 @@ def timelines(rows: Sequence[ScenarioResult]) -> list[ScenarioResult]:
             largest.setdefault((row.name, row.job), row)
         timed = list(largest.values())[:MOST_TIMELINES]
     return timed
+
+
+def selection_note(rows: Sequence[ScenarioResult], timed: Sequence[ScenarioResult]) -> str:
+    """Say which part of the rows has a timeline, and how to ask for others; "" where all have."""
+    total = sum(bool(row.spans) for row in rows)
+    return "" if len(timed) == total else f"{len(timed)} of {total} rows; see --scenario"
