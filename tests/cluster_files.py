@@ -41,7 +41,8 @@ def topology(*, hosts: int | list[dict[str, Any]] = 2, gpus: int = 1, rate_bps: 
             "fabric": {"template": "single-switch", "latency": "0s"},
             "stacks": {"ideal": IDEAL}, "frameworks": {"free": FREE},
             "workload": {"model": "vgg16", "batch": 128, "framework": "free"},
-            "scenarios": [{"name": "s", "stack": "ideal", "channels": 1} | (scenario or {})]} | top
+            "scenarios": [{"name": "s", "stack": "ideal", "allreduce": "ring", "channels": 1}
+                          | (scenario or {})]} | top
 
 
 def write(folder: Path, data: dict[str, Any], name: str = "t.yaml") -> Path:

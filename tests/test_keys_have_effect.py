@@ -147,7 +147,11 @@ def test_channels_are_auto_where_not_given(tmp_path):
 def test_channels_of_a_huge_cluster_are_one_for_each_nic(tmp_path):
     built = cluster(tmp_path, hosts=2048, gpus=8, nic={"count": 8},
                     scenario={"channels": "auto"})
-    assert channel_count(built.topology, built.topology.scenarios[0]) == 8
+    scenario = built.topology.scenarios[0]
+    assert channel_count(built.topology, scenario) == 8
+    # In 2D each of the eight GPUs sends by a NIC of its own on every channel.
+    in_2d = scenario.model_copy(update={"allreduce": "2d"})
+    assert channel_count(built.topology, in_2d) == 1
 
 
 def test_channels_spread_flat_topk_over_the_nics(tmp_path):

@@ -31,9 +31,13 @@ def channel_count(topology: Topology, scenario: Scenario) -> int:
     if scenario.channels != "auto":
         return scenario.channels
     found = min(_opened(topology, group) for group in topology.hosts)
-    rings = rings_of(topology)
     gpus = sum(group.count * group.gpus.count for group in topology.hosts)
-    return found if found * gpus <= MOST_EDGES else max(1, min(rings, MOST_EDGES // gpus))
+    if found * gpus <= MOST_EDGES:
+        return found
+    needed = rings_of(topology)
+    if scenario.allreduce == "2d":  # every GPU of a host sends by itself
+        needed = -(-needed // min(group.gpus.count for group in topology.hosts))
+    return max(1, min(needed, MOST_EDGES // gpus))
 
 
 def rings_of(topology: Topology) -> int:

@@ -99,7 +99,7 @@ class Scenario(Model):
     """Numbers of GPUs, a row each; all of them where not given."""
     framework: str | None = None
     """Set of framework costs; the workload's where not given."""
-    allreduce: Literal["nccl", "light", "ring", "tree", "halving-doubling", "2d"] = "ring"
+    allreduce: Literal["nccl", "light", "ring", "tree", "halving-doubling", "2d"] = "nccl"
     """Algorithm; nccl is what NCCL chooses for each buffer, a ring or a tree with LL, LL128 or
     Simple; light chooses for each buffer by the LIGHT_* settings."""
     light: Light | None = None
@@ -147,7 +147,7 @@ class Scenario(Model):
     def _light_has_effect(cls, data: Any) -> Any:
         if not isinstance(data, dict) or data.get("light") is None:
             return data
-        if data.get("allreduce", "ring") in ("nccl", "ring", "tree", "halving-doubling"):
+        if data.get("allreduce", "nccl") in ("nccl", "ring", "tree", "halving-doubling"):
             raise Problem("has no effect on this allreduce", path=("light",), at_key=True,
                           allowed="allreduce: light or allreduce: 2d beside it")
         if data.get("allreduce") == "2d" and isinstance(data["light"], dict):
