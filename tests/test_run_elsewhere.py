@@ -20,7 +20,8 @@ DUAL = (ROOT / "topologies/dual-tor-failover.yaml").read_text("utf-8")
 
 @pytest.mark.parametrize(("old", "new"), [
     ("model: vgg16", "model: resnet50"), ("batch: 128", "batch: 64"),
-    ("stack: taco-tcp, channels: 1, gpus: [1, 8, 16]", "stack: rdma, gpus: [1, 8, 16]"),
+    ("stack: taco-tcp, allreduce: ring, gpus: [1, 8, 16]",
+     "stack: rdma, allreduce: ring, gpus: [1, 8, 16]"),
     ("23.2547TFLOPS", "100TFLOPS")])
 def test_one_line_changed_gives_another_answer_with_intervals(tmp_path: Path, old: str,
                                                               new: str) -> None:

@@ -79,16 +79,19 @@ def test_burst_is_spent_once():
 @pytest.mark.parametrize(("job", "model"), [("transformer-xl", "transformer-xl"),
                                             ("bert-base", "bert-base")])
 def test_50g_is_bound_by_the_bytes_out_of_a_host(job, model):
-    """At 50 Gb/s a host sends S bytes by 2D (M = 2), and 1.875 S by a ring over 16 GPUs."""
+    """At 50 Gb/s a host sends S bytes, by 2D (M = 2) and by the tree that NCCL takes alike."""
     name, second = "taco-models-a100-50g", gradient_bytes(model) / 6.25e9
     assert step_s(name, "2D+HARP x8", job=job) >= second
-    assert step_s(name, "Horovod+RDMA", job=job) >= 1.875 * second
+    assert step_s(name, "Horovod+RDMA", job=job) >= second
     assert step_s(name, "Horovod+TCP", job=job) > 4 * step_s(name, "2D+HARP x8", job=job)
+    for stack in ("HARP", "TCP x8", "HARP x8"):
+        assert step_s(name, f"Horovod+{stack}", job=job) == pytest.approx(
+            step_s(name, f"2D+{stack}", job=job), rel=0.07)  # it has more messages
 
 
 def test_50g_harp_is_near_rdma_only_if_its_ceiling_is_a_process():
     """Tencent writes that HARP on 50 Gb/s comes close to RDMA, for ResNet-50 and Transformer-XL."""
-    for job, near, far in (("resnet50", 1.15, 2), ("transformer-xl", 1.5, 4)):
+    for job, near, far in (("resnet50", 1.15, 1.4), ("transformer-xl", 1.5, 4)):
         host, process, rdma = (
             step_s("taco-models-a100-50g", scenario, job=job)
             for scenario in ("Horovod+HARP", "Horovod+HARP x8", "Horovod+RDMA"))
@@ -111,7 +114,7 @@ def test_flow_caps_need_sockets_up_to_what_a_thread_moves():
     memory = load_stack("kernel-tcp").memory_per_byte.value
     assert most >= ring * 2 * memory / 128e9
     assert most == pytest.approx(step_s(name, "4 channels x 2 helpers x 8"), rel=0.05)
-    assert step_s(name, "2D x 1 socket") < four
+    assert step_s(name, "2D x 1 socket") < most
 
 
 def test_a_bond_gives_one_port_or_both():
@@ -120,31 +123,31 @@ def test_a_bond_gives_one_port_or_both():
     ring = 2 * 31 / 32 * gradient_bytes("bert-large") * RDMA
     one = step_s(name, "one port")
     assert one >= ring / 12.5e9
-    assert step_s(name, "layer 2+3, 2 QPs") == pytest.approx(one, rel=1e-6)
-    assert step_s(name, "layer 3+4, 1 QP") == pytest.approx(one, rel=1e-6)
+    assert step_s(name, "layer 2+3, 2 QPs a channel") == pytest.approx(one, rel=1e-6)
     both = step_s(name, "dynamic")
     assert ring / 25e9 <= both < one
     transfer = {row.name: row.breakdown.exposed_transfer_s for row in results(name)}
     # Beside the backward pass that hides some of both, a second port halves the transfer.
     assert transfer["one port"] - transfer["dynamic"] >= 0.99 * ring / 25e9 * 0.9
-    for qps in (4, 16):
-        assert both * 0.999 <= step_s(name, f"layer 3+4, {qps} QPs") <= one
-    assert step_s(name, "layer 3+4, 2 QPs planned") == pytest.approx(both, rel=0.01)
+    for qps in ("1 QP", "2 QPs", "4 QPs", "16 QPs"):
+        assert both * 0.999 <= step_s(name, f"layer 3+4, {qps} a channel") <= one * 1.001
+    assert step_s(name, "layer 3+4, 1 QP a channel, planned") == pytest.approx(both, rel=0.01)
 
 
 def test_rails_and_plans_never_lose():
     """A GPU sends no more than 50 GB/s by its own NIC; rails need no spine inside a group."""
     name = "rail-h100-8x400g"
     nbytes = gradient_bytes("bert-large", 2)
-    assert step_s(name, "flat ring") >= 2 * 127 / 128 * nbytes * RDMA / 50e9
+    one = "ring of 1 channel"
+    assert step_s(name, one) >= 2 * 127 / 128 * nbytes * RDMA / 50e9
     assert step_s(name, "2D") >= 2 * 15 / 16 * nbytes * RDMA / 400e9
-    assert step_s(name, "8 channels") < step_s(name, "flat ring")
-    assert step_s(name, "flat ring") < step_s(name, "flat ring off the rails")
-    for scenario in ("8 channels", "2D", "8 channels off the rails"):
+    assert step_s(name, "ring") < step_s(name, one) < step_s(name, f"{one} off the rails")
+    for scenario in ("ring", "2D", "ring off the rails"):
         assert step_s(name, f"{scenario}, planned") <= step_s(name, scenario) * (1 + 1e-9)
     # With a NIC a GPU, planned paths make rings across rails as good as rings on them.
-    assert step_s(name, "8 channels off the rails, planned") == pytest.approx(
-        step_s(name, "8 channels"), rel=0.01)
+    assert step_s(name, "ring off the rails, planned") == pytest.approx(
+        step_s(name, "ring"), rel=0.01)
+    assert step_s(name, "NCCL's choice") <= step_s(name, "ring")
 
 
 @pytest.mark.parametrize("kind", ["", "2D "])
@@ -155,7 +158,8 @@ def test_oversubscription_is_paid_once_by_plan_and_spray(kind):
                          for routing in ("plan", "spray", "ECMP"))
     sent = 2 * 31 / 32 * gradient_bytes("bert-large", 2) * RDMA
     assert plan >= 8 * sent / 100e9
-    assert plan == pytest.approx(spray, rel=0.01)
+    # Short buckets go by trees, whose paths are planned apart from the rings'.
+    assert plan == pytest.approx(spray, rel=0.02)
     assert plan < ecmp
     near = step_s(name, f"{kind}affinity, ECMP", job="bert")
     assert sent / 25e9 <= near < plan
