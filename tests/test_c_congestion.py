@@ -6,9 +6,10 @@ import re
 
 import pytest
 from c_programs import SANITIZED, build, run
-from dst_programs import cnet, driver_sources
+from dst_programs import session_sources
 
-BOTTLENECK = ["tests/c/bottleneck.c", "tests/c/cross.c", *cnet("virtual/*.c"), *driver_sources()]
+BOTTLENECK = ["tests/c/bottleneck.c", "tests/c/cross.c", "cnet/virtual/event_heap.c",
+              "cnet/virtual/session_ends.c", *session_sources()]
 
 
 @pytest.fixture(scope="module")
