@@ -83,8 +83,9 @@ def test_headers_add_up(name, layers):
 
 
 def test_the_step_overhead_is_what_the_one_and_eight_gpu_rows_leave():
-    """Waiting for the slowest of eight ranks takes its part of the 8.0 ms."""
+    """Waiting for the slowest of eight ranks takes all of the 8.0 ms, and would take more."""
     horovod = FRAMEWORKS["horovod"]
     jitter_s = horovod.jitter.value * largest_deviation(8) * 128 / 251
     overhead_s = 8 * 128 / 1977 - 128 / 251 - jitter_s
-    assert horovod.step_overhead.value == pytest.approx(overhead_s, abs=1e-3)
+    assert overhead_s < 0
+    assert horovod.step_overhead.value == 0
