@@ -16,6 +16,7 @@ import netns
 import pytest
 from cluster_files import cluster, topology, write
 
+from sim.answer.answer import answer
 from sim.answer.collective_bench import measure
 from sim.answer.scenario import Settings, run_scenario
 from sim.network.network import NetworkError
@@ -148,6 +149,21 @@ def test_what_does_not_fit_a_laboratory_is_told_at_once(tmp_path, given, says):
     made = small(tmp_path, **given | rate)
     with pytest.raises(TopologyError, match=re.escape(says.split(", at")[0])):
         run_scenario(made, made.topology.scenarios[0], made.gpus, Settings(fidelity="lab"))
+
+
+def test_a_file_that_would_take_hours_is_told_before_anything_runs(tmp_path):
+    made = small(tmp_path, scale="1/100000")
+    with pytest.raises(TopologyError, match=r"would take [0-9,]+ minutes for these 1 rows"):
+        answer(made, made.topology.scenarios, fidelity="lab")
+
+
+def test_rows_that_a_laboratory_cannot_carry_are_left_out_and_named(tmp_path):
+    made = small(tmp_path, gpus=1, scale="1/4", scenarios=[
+        TCP | {"fp16": True}, TCP | {"name": "sprayed", "routing": "spray"}],
+        workload={"model": "resnet50", "batch": 32, "framework": "free"})
+    report = answer(made, made.topology.scenarios, fidelity="lab")
+    assert [row.name for row in report.scenarios] == ["tcp"]
+    assert any("Left out: sprayed, 2 GPUs." in note for note in report.notes)
 
 
 def test_top_k_is_told(tmp_path):

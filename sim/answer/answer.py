@@ -41,6 +41,7 @@ def answer(cluster: Cluster, scenarios: Iterable[Scenario], *, record: bool = Fa
     """
     from sim.answer.progress import progress
     from sim.answer.scenario import Run, Settings
+    from sim.answer.wall_time import check_wall_time
     from sim.schema.errors import TopologyError
 
     topology = cluster.topology
@@ -50,6 +51,8 @@ def answer(cluster: Cluster, scenarios: Iterable[Scenario], *, record: bool = Fa
     found: Answers = []
     refused: list[TopologyError] = []
     left_out: list[str] = []
+    if fidelity == "lab":
+        check_wall_time(cluster, rows)
     with progress(len(rows), topology.name, quiet=quiet) as advance:
         for scenario, gpus in rows:
             advance(0, f"{scenario.name}, {gpus} GPUs")
