@@ -25,7 +25,7 @@
 #define HARP_SACK_BITS 1024
 #define HARP_LAP_MAX 0xffffffu /* a packet's number has 56 bits, of which its header holds 32 */
 
-#define HARP_JOINED_BYTES 1024 /* of a datagram that brings several frames, at most */
+#define HARP_JOINED_BYTES 1024 /* of a datagram that brings several frames: any path takes it */
 
 #define HARP_FRAGMENTS_MAX 64 /* of a chunk; `flags` of DATA, 0 where it is whole */
 #define HARP_ACK_OFF_QUEUE 1  /* flags of ACK: the path's frames arrive on a wrong queue */
