@@ -139,10 +139,10 @@ def used_namespaces():
 @pytest.mark.parametrize(("given", "says"), [
     ({"hosts": 17}, "17 hosts are too many for a laboratory, at 'hosts'"),
     ({"scale": 1}, "Gb/s at a scale of 1"),
-    ({"scenarios": [TCP | {"routing": "spray"}]}, "routing: ecmp"),
+    ({"scenarios": [TCP | {"routing": "spray"}]}, "cannot do routing spray; allowed: ecmp"),
     ({"scenarios": [TCP | {"stack": "rdma"}]}, "kernel-tcp, harp, or one with either as its base"),
     ({"scenarios": [TCP | {"bond": "dynamic"}]}, "bonds of none, lacp-2+3 or lacp-3+4 under TCP"),
-    ({"vpc": {"vnics": 1, "overlay": {}}}, "a vpc without overlay"),
+    ({"vpc": {"vnics": 1, "overlay": {}}}, "cannot do an overlay; allowed: a vpc without overlay"),
 ], ids=["too large", "too fast", "spray", "rdma", "dynamic bond", "overlay"])
 def test_what_does_not_fit_a_laboratory_is_told_at_once(tmp_path, given, says):
     rate = {"nic": BOND | {"rate": "100Gbps"}} if given == {"scale": 1} else {}

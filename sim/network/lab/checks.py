@@ -40,7 +40,7 @@ def check_site(site: Site, scale: float) -> None:
                                          path=("hosts",), allowed=f"at most {most} {what}, or "
                                          "--fidelity flow or packet"))
     for path, found, allowed in _unsupported(site):
-        raise topology.error(Problem("--fidelity lab has no such thing", path=path, found=found,
+        raise topology.error(Problem(f"--fidelity lab cannot do {found}", path=path,
                                      allowed=allowed))
     out = fabric.link_src >= len(fabric.switches)
     total_bps = float(fabric.link_bps[out].sum()) * scale
@@ -52,17 +52,19 @@ def check_site(site: Site, scale: float) -> None:
             allowed=f"at most {scale * most_bps / total_bps:.2g}"))
 
 
-def _unsupported(site: Site) -> list[tuple[Path, object, str]]:
+def _unsupported(site: Site) -> list[tuple[Path, str, str]]:
     topology, style = site.cluster.topology, site.style
-    found: list[tuple[Path, object, str]] = []
+    found: list[tuple[Path, str, str]] = []
     if style.routing != "ecmp":
-        found.append((("scenarios",), style.routing, "routing: ecmp, which kernels do"))
+        found.append((("scenarios",), f"routing {style.routing}", "ecmp, which kernels do"))
     bonds = {style.bond or nic.bond for group in topology.hosts for nic in group.nics
              if nic.ports > 1}
     if "dynamic" in bonds and stack_of(site) == "tcp":
-        found.append((("hosts",), "dynamic", "bonds of none, lacp-2+3 or lacp-3+4 under TCP"))
+        found.append((("hosts",), "a dynamic bond",
+                      "bonds of none, lacp-2+3 or lacp-3+4 under TCP"))
     if len(bonds) > 1:
-        found.append((("hosts",), ", ".join(sorted(bonds)), "one kind of bond"))
+        found.append((("hosts",), f"bonds of {', '.join(sorted(bonds))} at once",
+                      "one kind of bond"))
     if topology.vpc is not None and topology.vpc.overlay is not None:
         found.append((("vpc", "overlay"), "an overlay", "a vpc without overlay"))
     if topology.vpc is not None and topology.vpc.burst is not None:
@@ -70,6 +72,6 @@ def _unsupported(site: Site) -> list[tuple[Path, object, str]]:
     real = stack_of(site) == "tcp" or derives_from(site.stack.name, "harp", topology.stacks,
                                                    "stacks", StackSet)
     if not real:
-        found.append((("scenarios",), site.stack.name,
+        found.append((("scenarios",), f"stack {site.stack.name}",
                       "a stack that runs here: kernel-tcp, harp, or one with either as its base"))
     return found
