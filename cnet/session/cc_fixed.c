@@ -1,6 +1,6 @@
 #include "session/cc.h"
 
-static void nothing_to_set_up(struct harp_cc *cc)
+static void set_up_nothing(struct harp_cc *cc)
 {
     (void)cc;
 }
@@ -20,17 +20,17 @@ static void ignore_timeout(struct harp_cc *cc, uint64_t now_ns)
     (void)cc, (void)now_ns;
 }
 
-static uint64_t initial_window(const struct harp_cc *cc)
+static uint64_t keep_initial_window(const struct harp_cc *cc)
 {
     return cc->config.initial_bytes;
 }
 
 const struct harp_cc_ops harp_cc_fixed = {
     .name = "fixed",
-    .init = nothing_to_set_up,
+    .init = set_up_nothing,
     .on_ack = ignore_ack,
     .on_loss = ignore_loss,
     .on_timeout = ignore_timeout,
-    .on_spurious = nothing_to_set_up,
-    .window_bytes = initial_window,
+    .on_spurious = set_up_nothing,
+    .window_bytes = keep_initial_window,
 };

@@ -43,7 +43,7 @@
 #define MARKED (65536 / 64) /* marks arrive: this share and more, smoothed */
 #define PAUSE_MOST_NS UINT64_C(4000000)
 
-static uint64_t square_root(uint64_t x)
+static uint64_t take_square_root(uint64_t x)
 {
     uint64_t root = 0;
     for (uint64_t bit = UINT64_C(1) << 31; bit; bit >>= 1)
@@ -57,7 +57,7 @@ uint64_t harp_swift_content_ns(uint64_t target_ns, uint64_t window, uint64_t rtt
 {
     uint64_t share_x65536 = harp_min(rtt_ns, UINT64_C(1) << 36) * (3200 * 256) / window * 256;
     uint64_t most_ns = QUEUE_MOST * target_ns;
-    return harp_min(target_ns * square_root(share_x65536) / 256, most_ns);
+    return harp_min(target_ns * take_square_root(share_x65536) / 256, most_ns);
 }
 
 static uint64_t fabric_target_ns(const struct harp_cc *cc, const struct harp_swift *swift,
@@ -95,8 +95,8 @@ static void swift_init(struct harp_cc *cc)
 }
 
 /* Move a window half of the way to where the delay would be on target. */
-static uint64_t steered(const struct harp_cc *cc, uint64_t window, uint64_t delay_ns,
-                        uint64_t target_ns, uint64_t rtt_ns, uint64_t most)
+static uint64_t steer_window(const struct harp_cc *cc, uint64_t window, uint64_t delay_ns,
+                             uint64_t target_ns, uint64_t rtt_ns, uint64_t most)
 {
     if (delay_ns > target_ns) {
         uint64_t cut = harp_swift_part(window, delay_ns - target_ns, 2 * rtt_ns);
@@ -132,7 +132,7 @@ void harp_swift_begin_round(struct harp_swift *swift, uint64_t now_ns)
 }
 
 /* Most that the window may grow by in a round. */
-static uint64_t step(const struct harp_cc *cc, const struct harp_swift *swift)
+static uint64_t limit_growth(const struct harp_cc *cc, const struct harp_swift *swift)
 {
     uint64_t most = swift->roof > swift->fabric ? swift->roof - swift->fabric : 0;
     if (swift->alpha_x65536 > MARKED && swift->alpha_x65536 < 65536)
@@ -152,7 +152,8 @@ static void steer_fabric(struct harp_cc *cc, uint64_t now_ns, uint64_t base_ns, 
     if (fabric_ns > target_ns) /* a queue limits, not a policer */
         swift->roof = UINT64_MAX;
     if (fabric_ns > target_ns || grows)
-        swift->fabric = steered(cc, swift->fabric, fabric_ns, target_ns, rtt_ns, step(cc, swift));
+        swift->fabric =
+            steer_window(cc, swift->fabric, fabric_ns, target_ns, rtt_ns, limit_growth(cc, swift));
     uint64_t most_ns = base_ns + QUEUE_MOST * cc->config.target_ns;
     harp_swift_learn_from_round(cc, now_ns, base_ns, harp_max(target_ns, most_ns));
 }
@@ -170,7 +171,7 @@ static void end_round(struct harp_cc *cc, uint64_t base_ns, uint64_t now_ns)
     else
         steer_fabric(cc, now_ns, base_ns, rtt_ns);
     uint64_t target_ns = harp_swift_content_ns(cc->config.host_target_ns, swift->host, rtt_ns);
-    swift->host = steered(cc, swift->host, host_ns, target_ns, rtt_ns, swift->host / 2);
+    swift->host = steer_window(cc, swift->host, host_ns, target_ns, rtt_ns, swift->host / 2);
     swift->round_lost = 0;
     harp_swift_begin_round(swift, now_ns);
 }
@@ -185,7 +186,7 @@ static void note_jitter(struct harp_swift *swift, uint64_t fabric_ns)
 }
 
 /* Double each round trip until some samples in a row are above the target. */
-static void start(struct harp_cc *cc, const struct harp_cc_ack *ack, uint64_t base_ns)
+static void double_window(struct harp_cc *cc, const struct harp_cc_ack *ack, uint64_t base_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
     uint64_t target_ns = fabric_target_ns(cc, swift, base_ns, swift->rtt_ns);
@@ -215,7 +216,7 @@ static void swift_on_ack(struct harp_cc *cc, const struct harp_cc_ack *ack)
     }
     note_jitter(swift, ack->fabric_ns);
     if (swift->stop)
-        start(cc, ack, base_ns);
+        double_window(cc, ack, base_ns);
     if (!swift->round_ns)
         harp_swift_begin_round(swift, ack->now_ns);
     swift->fabric_sum_ns += ack->fabric_ns;

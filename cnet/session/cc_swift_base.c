@@ -44,7 +44,7 @@
 #define LOST_MOST 64    /* more than one in so many is not lost by chance */
 #define STUCK_ROUNDS 32
 
-static uint64_t above(uint64_t delay_ns, uint64_t base_ns)
+static uint64_t queue_above(uint64_t delay_ns, uint64_t base_ns)
 {
     return delay_ns - harp_min(delay_ns, base_ns);
 }
@@ -65,7 +65,7 @@ static bool reaches_base(const struct harp_cc *cc, uint64_t floor_ns, uint64_t b
     const struct harp_swift *swift = (const struct harp_swift *)cc->state;
     uint64_t near_ns = cc->config.target_ns / 2;
     if (!swift->competes)
-        near_ns = harp_max(near_ns, harp_min(above(swift->mean_ns, base_ns) / 4,
+        near_ns = harp_max(near_ns, harp_min(queue_above(swift->mean_ns, base_ns) / 4,
                                              NEAR_MOST * cc->config.target_ns));
     else if (base_ns + near_ns < swift->drain_base_ns ||
              swift->mean_ns <= floor_ns + cc->config.target_ns)
@@ -116,7 +116,8 @@ static void begin_competing(struct harp_cc *cc, uint64_t now_ns)
 static void note_floor(struct harp_cc *cc, uint64_t floor_ns, uint64_t now_ns, uint64_t base_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
-    uint64_t off_ns = harp_max(cc->config.target_ns / 2, above(floor_ns, base_ns) / FLOOR_SAME);
+    uint64_t off_ns =
+        harp_max(cc->config.target_ns / 2, queue_above(floor_ns, base_ns) / FLOOR_SAME);
     if (!swift->missed || floor_ns + off_ns < swift->floor_ns) {
         swift->floor_ns = floor_ns;
         swift->same = 0;
@@ -134,7 +135,7 @@ static void note_missed(struct harp_cc *cc, uint64_t floor_ns, uint64_t base_ns)
         swift->missed_came = swift->missed_lost = 0;
     swift->reached = 0;
     swift->patience = HARP_SWIFT_PATIENCE_LEAST;
-    if (4 * above(floor_ns, base_ns) >= 3 * above(swift->mean_ns, base_ns))
+    if (4 * queue_above(floor_ns, base_ns) >= 3 * queue_above(swift->mean_ns, base_ns))
         swift->held += HELD_UP;
     else if (swift->fabric >= few)
         swift->held++;
@@ -183,7 +184,7 @@ void harp_swift_learn_from_round(struct harp_cc *cc, uint64_t now_ns, uint64_t b
     if (swift->stuck < STUCK_ROUNDS)
         return;
     uint64_t same_ns = cc->config.target_ns / 2;
-    same_ns = harp_max(same_ns, above(swift->stuck_ns[0], base_ns) / FLOOR_SAME);
+    same_ns = harp_max(same_ns, queue_above(swift->stuck_ns[0], base_ns) / FLOOR_SAME);
     bool held = swift->stuck_ns[1] - swift->stuck_ns[0] > same_ns;
     if (!held && now_ns - swift->stuck_at_ns < MISSED_NS)
         return;

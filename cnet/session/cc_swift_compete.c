@@ -30,7 +30,7 @@
 
 #define HEAVY 16 /* more than one in so many lost is congestion, whatever the queue */
 
-static uint64_t cube_root(uint64_t x)
+static uint64_t take_cube_root(uint64_t x)
 {
     uint64_t root = 0;
     for (uint64_t bit = UINT64_C(1) << 20; bit; bit >>= 1)
@@ -47,7 +47,7 @@ static void begin_epoch(struct harp_cc *cc, uint64_t now_ns)
     uint64_t below = swift->most - harp_min(swift->fabric, swift->most);
     swift->epoch_ns = now_ns;
     swift->reno = swift->fabric;
-    swift->flat_ms = cube_root(harp_min(below * 1000 / segment, UINT64_C(1) << 32) * 2500000);
+    swift->flat_ms = take_cube_root(harp_min(below * 1000 / segment, UINT64_C(1) << 32) * 2500000);
 }
 
 void harp_swift_compete(struct harp_cc *cc, uint64_t now_ns)

@@ -14,7 +14,7 @@
 
 #define PATIENCE_MOST 64 /* round trips between two drains, once nothing is learnt any more */
 
-static uint64_t period_ns(uint64_t rtt_ns, uint64_t rounds)
+static uint64_t drain_period_ns(uint64_t rtt_ns, uint64_t rounds)
 {
     uint64_t period = UINT64_C(1) << 17; /* 131 us */
     while (period < rounds * rtt_ns)
@@ -61,7 +61,7 @@ bool harp_swift_drain(struct harp_cc *cc, const struct harp_cc_ack *ack, uint64_
         harp_swift_learn_from_drain(cc, ack->now_ns, base_ns);
     }
     if (swift->stop || !swift->used ||
-        ack->now_ns - swift->low_at_ns < period_ns(swift->rtt_ns, swift->patience))
+        ack->now_ns - swift->low_at_ns < drain_period_ns(swift->rtt_ns, swift->patience))
         return false;
     begin_drain(cc, ack->now_ns, base_ns);
     return true;
