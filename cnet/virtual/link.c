@@ -24,18 +24,24 @@ static bool draw_loss(struct virtual_link *link, uint64_t *random, uint64_t now_
     return virtual_chance(random, faults->loss);
 }
 
+#define LONGER_ROUNDS 8 /* times its growth, while which a longer path is news */
+
 /* Jitter, spikes and lateness of a frame whose last bit leaves at fate->at_ns. */
 static void delay_frame(const struct virtual_faults *faults, uint64_t *random, uint64_t now_ns,
                         bool faulty, struct virtual_fate *fate)
 {
     fate->at_ns += faults->delay_ns + virtual_below(random, faults->jitter_ns + 1);
     bool spike = is_within(&faults->spike, now_ns);
+    bool longer = faults->longer_ns && now_ns >= faults->longer_at_ns;
+    bool fresh = longer && now_ns - faults->longer_at_ns < LONGER_ROUNDS * faults->longer_ns;
     bool late = faulty && virtual_chance(random, faults->late);
     if (spike)
         fate->at_ns += faults->spike_ns;
+    if (longer)
+        fate->at_ns += faults->longer_ns;
     if (late)
         fate->at_ns += virtual_below(random, 4 * faults->delay_ns);
-    fate->late = spike || late || faults->jitter_ns;
+    fate->late = spike || late || fresh || faults->jitter_ns;
 }
 
 struct virtual_fate virtual_link_pass(struct virtual_link *link, uint64_t *random, uint64_t now_ns,

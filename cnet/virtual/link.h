@@ -8,8 +8,8 @@
  * not as it was sent (virtual_link_spoil).
  *
  * Loss, bursts, doubles, lateness and damage are drawn only while the caller says that there are
- * faults, so that it can let a link heal. Spans (black, narrow, spike) and the longest frame hold
- * in any case. The same generator and the same calls give the same fates.
+ * faults, so that it can let a link heal. Spans (black, narrow, spike), a path that gets longer and
+ * the longest frame hold in any case. The same generator and the same calls give the same fates.
  */
 #ifndef HARP_VIRTUAL_LINK_H
 #define HARP_VIRTUAL_LINK_H
@@ -36,6 +36,7 @@ struct virtual_faults {
     struct virtual_span black; /* nothing passes */
     struct virtual_span spike;
     uint64_t spike_ns;                     /* what arrives comes so much later */
+    uint64_t longer_at_ns, longer_ns;      /* from then on the path is longer, by this */
     uint32_t loss, twice, late, flip, cut; /* permille of frames */
     uint32_t burst, burst_length;          /* permille that begin a burst of losses, and its most */
 };
@@ -51,7 +52,8 @@ struct virtual_fate {
     uint64_t at_ns; /* when it arrives, or would */
     bool dropped;   /* it does not leave: the queue is full, or it is too long */
     bool lost;      /* on its way */
-    bool late;      /* by jitter, a spike or chance, so that others may overtake it */
+    bool late;      /* by jitter, a spike, chance or a path that has just become longer: it may seem
+                       lost */
 };
 
 struct virtual_fate virtual_link_pass(struct virtual_link *link, uint64_t *random, uint64_t now_ns,

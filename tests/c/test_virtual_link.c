@@ -41,6 +41,20 @@ static void test_a_full_queue_drops_and_delay_adds(void)
     CHECK(!virtual_link_pass(&link, &random, 100, false, FRAME).dropped, "and then 200 ns");
 }
 
+static void test_a_path_gets_longer_and_stays_so(void)
+{
+    struct virtual_link link = make_link();
+    uint64_t random = 1;
+    link.faults.longer_at_ns = 1000000;
+    link.faults.longer_ns = 300;
+    CHECK(virtual_link_pass(&link, &random, 999999, false, FRAME).at_ns == 1001099, "too early");
+    struct virtual_fate fate = virtual_link_pass(&link, &random, 1001000, false, FRAME);
+    CHECK(fate.at_ns == 1001000 + 100 + 1000 + 300, "comes at %d", (int)fate.at_ns);
+    CHECK(fate.late, "its ACK may be waited for in vain");
+    fate = virtual_link_pass(&link, &random, 9000000, false, FRAME);
+    CHECK(fate.at_ns == 9000000 + 100 + 1000 + 300 && !fate.late, "for good, and known by then");
+}
+
 static void test_a_link_loses_about_as_many_as_it_is_told(void)
 {
     struct virtual_link link = make_link();
@@ -112,6 +126,7 @@ int main(void)
 {
     test_a_line_sends_one_frame_after_the_other();
     test_a_full_queue_drops_and_delay_adds();
+    test_a_path_gets_longer_and_stays_so();
     test_a_link_loses_about_as_many_as_it_is_told();
     test_what_a_link_spoils_differs();
     test_both_ends_find_the_same_keys();

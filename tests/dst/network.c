@@ -54,6 +54,21 @@ static void draw_partition(uint64_t *random, uint64_t now_ns, struct dst_link *l
             link->ways[to][p].link.faults.black = span;
 }
 
+/* Some ways get longer in the middle of the run, and stay so; by 300 us at most, so that ends which
+ * send one frame a round trip are done in time. From a generator of its own, so that seeds mean
+ * what they meant before. */
+static void draw_longer(uint64_t random, uint64_t now_ns, struct dst_link *link)
+{
+    random ^= UINT64_C(0x6c6f6e676572);
+    for (int i = 0; i < 2 * DST_PATHS; i++) {
+        struct virtual_faults *f = &link->ways[i % 2][i / 2].link.faults;
+        if (!virtual_chance(&random, 150))
+            continue;
+        f->longer_at_ns = now_ns + virtual_below(&random, DST_FAULTS_NS / 2);
+        f->longer_ns = 1 + virtual_below(&random, 300 * DST_US);
+    }
+}
+
 void dst_network_draw(struct dst_link *link, uint64_t *random, uint64_t now_ns,
                       enum dst_weather weather)
 {
@@ -61,6 +76,8 @@ void dst_network_draw(struct dst_link *link, uint64_t *random, uint64_t now_ns,
     for (int to = 0; to < 2; to++)
         for (int p = 0; p < DST_PATHS; p++)
             draw_way(random, now_ns, weather, &link->ways[to][p]);
+    if (weather == DST_ROUGH || weather == DST_STORM)
+        draw_longer(*random, now_ns, link);
     if (weather == DST_STORM && virtual_chance(random, 200))
         draw_partition(random, now_ns, link);
     if (weather == DST_DARK) {

@@ -3,10 +3,10 @@
  * The seed draws the kind of run, both scripts and all faults.
  *
  * - PLAIN: no faults, one path: as thin as it gets.
- * - FAULTS: loss, bursts, delay, spikes, reordering, doubles, flipped bits, cut frames, replayed,
- *   forged and stale ones, paths that are or become narrow, black paths and partitions of one or
- *   both directions, stalled applications, full rings, clock jumps, wrong times of arrival. All
- *   heal, and then all messages must come through in bounded time.
+ * - FAULTS: loss, bursts, delay, spikes, paths that get longer, reordering, doubles, flipped bits,
+ *   cut frames, replayed, forged and stale ones, paths that are or become narrow, black paths and
+ *   partitions of one or both directions, stalled applications, full rings, clock jumps, wrong
+ * times of arrival. All heal, and then all messages must come through in bounded time.
  * - RESTART: the listening end vanishes in the middle. The other must say so in bounded time, and a
  *   new connection with new ids must work while the old one's frames are replayed.
  * - SILENCE: nothing comes through, from the beginning or from some time on. Both must say so.
