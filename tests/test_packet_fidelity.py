@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from sim.answer.scenario import Settings, run_all
 from sim.cluster.cluster import Cluster
+from sim.network.packet import settings
 from sim.run import main
 from sim.schema import load
 
@@ -41,7 +42,8 @@ def test_same_file_gives_the_same_answer_again() -> None:
 
 @pytest.mark.parametrize(("arguments", "says"), [
     ([str(FOLDER / "bonded-2x100g.yaml")], "no model of 'rdma'; allowed: harp"),
-    ([str(BONDED), "--set", "scenarios[0].stack=kernel-tcp"], "no model of 'kernel-tcp'"),
+    ([str(BONDED), "--scenario", "1 channel, one path", "--set", "scenarios[0].stack=kernel-tcp"],
+     "no model of 'kernel-tcp'"),
     ([str(BONDED), "--plot", "x.png"], "fidelity packet records no utilisation"),
 ])
 def test_what_packets_do_not_have_is_refused_in_a_sentence(arguments: list[str],
@@ -49,4 +51,17 @@ def test_what_packets_do_not_have_is_refused_in_a_sentence(arguments: list[str],
     done = CliRunner().invoke(main, [*arguments, "--fidelity", "packet"])
     assert done.exit_code == 2
     assert says in done.output
+    assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    (["--scenario", "1 channel, one path"], "are more than the 1,000 of fidelity packet"),
+    (["--collective", "allreduce", "--sizes", "1GiB"], "smaller --sizes"),
+])
+def test_what_takes_too_long_is_refused_before_it_begins(
+        arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "MOST_FRAMES", 1000)
+    done = CliRunner().invoke(main, [str(BONDED), *arguments, "--fidelity", "packet"])
+    assert done.exit_code == 2
+    assert says in " ".join(done.output.split())
     assert "Traceback" not in done.output

@@ -15,7 +15,7 @@ from sim.answer.scenario import Settings
 from sim.cluster.placement import Placement, choose_gpus, common_group, place
 from sim.network.fidelity import make_network, wall_clock
 from sim.network.nccl import PLANS, View, choose, chosen_plan
-from sim.network.network import Site
+from sim.network.network import Site, TooLargeError
 from sim.network.transport import Style
 from sim.records.busbw import collective_row
 from sim.records.results import CollectiveReport
@@ -113,8 +113,14 @@ def measure(cluster: Cluster, collective: str, sizes: Sequence[int], stack: str 
             else:
                 plan = make_plan(algorithm, ranks=cluster.gpus, nbytes=size, unit_bytes=UNIT_BYTES,
                                  group=group, chunk_bytes=size)
+            try:
+                time_s = timer.seconds(plan, protocol)
+            except TooLargeError as error:
+                raise topology.error(Problem(f"{collective} by {name} of {size} B: {error}",
+                                             allowed="smaller --sizes, or --fidelity flow")
+                                     ) from error
             rows.append(collective_row(collective, name, ranks=cluster.gpus, size_bytes=size,
-                                       time_s=timer.seconds(plan, protocol), choice=told))
+                                       time_s=time_s, choice=told))
     return CollectiveReport(topology.name, topology.seed, collective, cluster.gpus, "float",
                             tuple(rows))
 

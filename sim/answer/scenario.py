@@ -16,7 +16,7 @@ from sim.answer.clock import Clock, TooLongError
 from sim.cluster.placement import rank_gpus
 from sim.network.fidelity import make_network, wall_clock
 from sim.network.nccl import View
-from sim.network.network import CutOffError, Site
+from sim.network.network import CutOffError, Site, TooLargeError
 from sim.network.transport import Style
 from sim.records.results import Expectation, ScenarioResult, Span
 from sim.schema.channels import channel_count
@@ -204,7 +204,7 @@ class Run:
             self.env.run(finished)
         except CutOffError as error:
             raise self._cut_off(str(error)) from error
-        except TooLongError as error:
+        except (TooLongError, TooLargeError) as error:
             raise self._too_long(str(error)) from error
         finally:
             self.network.close()

@@ -61,6 +61,10 @@ class CutOffError(RuntimeError):
     """Traffic waits for links that will never be up again; the message names both its ends."""
 
 
+class TooLargeError(RuntimeError):
+    """A plan is more than a network can move in reasonable time; the message says how much."""
+
+
 class Capture(NamedTuple):
     """Packets that leave by one link, as a pcap file."""
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from harp.collectives.protocol import PROTOCOLS
 from harp.collectives.window import NCCL_WINDOW
-from sim.network.network import CutOffError
+from sim.network.network import CutOffError, TooLargeError
 from sim.network.packet import settings
 from sim.network.packet.world import NIC, NO_LIMIT, ConnectionEndedError, End, World
 
@@ -49,8 +49,10 @@ class PacketFabric:
         self.env, self.transport = env, transport
         stack, cluster = transport.stack, transport.cluster
         overlay = round((transport.link_bytes - transport.cap_bytes) * transport.payload)
+        self.segment = transport.payload // ALIGNED * ALIGNED
+        self._frames = 0
         self.world = World(
-            seed=transport.seed, segment=transport.payload // ALIGNED * ALIGNED,
+            seed=transport.seed, segment=self.segment,
             overhead=round(stack.headers.value) - HARP_HEADER_BYTES + overlay,
             ring_frames=settings.RING_FRAMES, slots=NCCL_WINDOW.slots,
             piece_bytes=max(protocol.window.slot_bytes for protocol in PROTOCOLS),
@@ -127,6 +129,10 @@ class PacketFabric:
         """Begin a run now; the event comes when it is done."""
         self._advance()
         loading = list(stages)
+        self._frames += sum(int(np.sum(stage.nbytes)) for stage in loading) // self.segment
+        if self._frames > settings.MOST_FRAMES:
+            raise TooLargeError(f"{self._frames:,} frames by {self.env.now:.4g} s are more than "
+                                f"the {settings.MOST_FRAMES:,} of fidelity packet")
         done = self.env.event()
         number = self.world.add_run(ranks, len(loading))
         self._runs[number] = done, loading[::-1]

@@ -20,5 +20,8 @@ ice (Linux, MLX5E_PARAMS_DEFAULT_LOG_SQ_SIZE of 10). Published."""
 UNIT_BYTES = 64 << 10
 """In which a message moves within a host, so that several share what they pass. Assumed: fine
 enough beside pieces of 512 KiB."""
+MOST_FRAMES = 300_000_000
+"""Frames of one simulation: some ten minutes to half an hour (docs/performance.md). Assumed to be
+as long as anyone waits without having been told."""
 CAPTURE_BYTES = 256 << 20
 """Of a capture, after which it ends: what Wireshark still opens with ease."""
