@@ -97,6 +97,22 @@ def test_roots_of_monotonic_functions_are_found(root: float, start: float, power
     assert found == pytest.approx(root, rel=2e-5)
 
 
+@pytest.mark.parametrize(("excess", "start", "root", "most"), [
+    (lambda cost: 2.0 * cost - 2.0, 1.0, 1.0, 1),            # right from the start
+    (lambda cost: 0.5 * cost - 1.0, 5.0, 2.0, 2),            # in proportion
+    (lambda cost: cost + 0.01, 0.0, 0.0, 2),                 # too much even at nothing
+])
+def test_simulations_of_a_fit_are_few(excess, start, root, most) -> None:
+    asked = []
+
+    def counted(cost: float) -> float:
+        asked.append(cost)
+        return excess(cost)
+
+    assert find_root(counted, start, 1e-6) == pytest.approx(root)
+    assert len(asked) <= most
+
+
 def test_a_cost_that_even_at_nothing_is_too_slow_becomes_nothing(tmp_path: Path) -> None:
     path = small(tmp_path, name="kernel-tcp.start_latency", rate=1e6)
     assert fit(Cluster(load(path)), Settings()) == {"kernel-tcp.start_latency": 0.0}

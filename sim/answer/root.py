@@ -41,6 +41,8 @@ def find_root(excess: Callable[[float], float], start: float, accuracy: float) -
         return start
     here = start / min(max(1.0 + f_there, 1.0 / _GROWTH), _GROWTH) or _LEAST
     f_here = excess(here)
+    if start == 0.0:
+        here, f_here, there, f_there = there, f_there, here, f_here
     ends = {f_there > 0: there}
     for number in range(TRIES):
         if abs(f_here) <= accuracy:
