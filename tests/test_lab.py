@@ -84,13 +84,13 @@ def test_a_link_that_is_down_is_routed_around(tmp_path):
 # ---- what is left over
 
 
-def hosts_of(run):
-    """Processes of the laboratory that a run of the command has."""
+def hosts_of(pid):
+    """Processes of the laboratory that a process has."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == run.pid and b"sim.network.lab.host" in (folder / "cmdline").read_bytes():
+            if parent == pid and b"sim.network.lab.host" in (folder / "cmdline").read_bytes():
                 found.append(int(folder.name))
     return found
 
@@ -104,17 +104,15 @@ def test_nothing_is_left_of_a_laboratory_that_is_killed(tmp_path, killed_by):
                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run, (
             killed_at_last(run)):
         deadline_s = time.monotonic() + 60
-        while len(found := hosts_of(run)) < 2:
+        while len(found := hosts_of(run.pid)) < 2:
             assert time.monotonic() < deadline_s
             assert run.poll() is None
         watched = [os.pidfd_open(pid) for pid in found]
-        spaces = {Path(f"/proc/{pid}/ns/net").readlink() for pid in found}
         run.send_signal(killed_by)
         for descriptor in watched:
             assert select.select([descriptor], [], [], 30)[0]
             os.close(descriptor)
-        run.wait(30)
-    assert spaces.isdisjoint(used_namespaces())
+        run.wait(30)  # and with the last process and descriptor a namespace ends
 
 
 @contextlib.contextmanager
@@ -125,12 +123,12 @@ def killed_at_last(process):
         process.kill()
 
 
-def used_namespaces():
-    found = set()
-    for link in Path("/proc").glob("[0-9]*/ns/net"):
-        with contextlib.suppress(OSError):
-            found.add(link.readlink())
-    return found
+def test_a_scenario_that_cannot_be_built_leaves_no_laboratory(tmp_path):
+    fault = {"name": "f", "kind": "link-down", "link": "leaf0-nowhere", "at": "0s"}
+    made = small(tmp_path, faults=[fault])
+    with pytest.raises(TopologyError, match="nowhere"):
+        run_scenario(made, made.topology.scenarios[0], 4, Settings(fidelity="lab"))
+    assert hosts_of(os.getpid()) == []
 
 
 # ---- what a laboratory cannot do

@@ -123,13 +123,20 @@ class Run:
         self.starts: list[float] = []
         self._tracks: list[list[str]] = []
         self._gpus: dict[str, tuple[int, float]] = {}
-        for job in topology.jobs_of(scenario) or (None,):
+        self.notes: list[str] = []
+        try:
+            self._add_jobs()
+            self._striking = self._faults()
+        except BaseException:
+            self.network.close()
+            raise
+
+    def _add_jobs(self) -> None:
+        for job in self.cluster.topology.jobs_of(self.scenario) or (None,):
             self._add_job(job)
         if self.style.routing == "plan":
             for made in self.jobs:
                 made.announce()
-        self.notes: list[str] = []
-        self._striking = self._faults()
 
     def _add_job(self, job: JobModel | None) -> None:
         topology, scenario = self.cluster.topology, self.scenario
