@@ -80,9 +80,9 @@ def test_steps_that_are_alike_are_simulated_once(tmp_path):
     def answer(steps):
         built = cluster(tmp_path, hosts=2, gpus=2, faults=[
             {"name": "f", "kind": "link-degrade", "link": "h-0/eth0-switch0", "at": "0.3s",
-             "for": "10ms", "factor": 0.01}], scenarios=[scenario(steps=steps),
-                                                         scenario(name="t", steps=steps,
-                                                                  faults=["f"])])
+             "for": "10ms", "factor": 0.01}], scenarios=[
+                scenario(steps=steps, allreduce="ring"),
+                scenario(name="t", steps=steps, allreduce="ring", faults=["f"])])
         return [run_scenario(built, each, 4)[0].step_s for each in built.topology.scenarios]
 
     healthy, struck = answer(10_000)
