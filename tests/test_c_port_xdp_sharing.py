@@ -118,6 +118,11 @@ def test_a_child_of_fork_does_not_keep_the_card(program):
 POD = ("setpriv", "--bounding-set", "-all,+net_raw,+net_admin,+bpf,+ipc_lock", "--inh-caps=-all")
 
 
+def queue_of(peer):
+    """Return the number of the queue that a peer says it took."""
+    return re.search(r"queue (\d+)", peer.line)[1]
+
+
 def test_processes_without_sys_admin_share_a_card(program):
     """The first hands over what the others may not open, and so does any other when it is gone."""
     with veth_pair(queues=4) as (a, b):
@@ -128,9 +133,11 @@ def test_processes_without_sys_admin_share_a_card(program):
         assert "(shared)" in second.line
         first.kill()
         second.tell("serve")
-        with Peer(program, b, before=POD) as third, Peer(program, a, "queue=0") as x, \
+        with Peer(program, b, before=POD) as third, \
+                Peer(program, a, f"queue={queue_of(third)}") as x, \
                 Peer(program, a, "queue=1") as z:
-            assert "queue 0" in third.line
+            # Which queue it is, 0 or 2, the kernel decides: it frees a killed socket's queue later.
+            assert "(shared)" in third.line
             assert second.do("tend 1") == "done"  # of serve
             assert second._read() == "done"
             for here, there in ((x, third), (z, second)):
