@@ -45,6 +45,14 @@ def test_keys_that_change_no_row_are_named(tmp_path, given, keys):
     assert [key for key in found if not key.startswith(common)] == keys
 
 
+def test_figures_of_another_cluster_are_a_note_and_no_warning():
+    """Where a value of the file is changed, no row is held against them, and that is said once."""
+    made = Cluster(load(FOLDER / "taco-vgg16-v100-25g.yaml", ["hosts[0].nics[0].rate=10Gbps"]))
+    report = answer(made, made.topology.scenarios, draws=0, search_idle=True)
+    assert not report.warnings
+    assert any("not the cluster" in note for note in report.notes)
+
+
 def test_a_capacity_that_does_not_bind_has_an_effect_all_the_same(tmp_path):
     """A tenth as much of it would: it is in the way of bytes."""
     made = cluster(tmp_path, gpus=2, rate_bps=1e9, vpc={"vnics": 1, "host_rate": "50Gbps"})
