@@ -6,7 +6,7 @@
  *
  *   on_ack      once per ACK that settled something, with delays apart: fabric and far host; and
  *               with how many congestion marks it brought
- *   on_loss     once per batch of packets given up by RACK; `flying` is what is left
+ *   on_loss     once per batch of packets given up by RACK
  *   on_timeout  the retransmission timeout went off
  *   on_spurious every packet of the last loss has arrived after all: take the reduction back
  *
@@ -35,10 +35,10 @@ struct harp_cc_ack {
     uint64_t
         fabric_ns; /* round trip without the far host's part; 0 if this ACK brought no sample */
     uint64_t host_ns;
-    uint64_t least_ns; /* least fabric delay known */
-    uint64_t bytes;    /* newly acknowledged */
-    uint64_t marked;   /* packets that came with a congestion mark, newly reported */
-    uint64_t flying;   /* in flight before this ACK */
+    uint64_t least_ns;        /* least fabric delay known */
+    uint64_t bytes;           /* newly acknowledged */
+    uint64_t marked;          /* packets that came with a congestion mark, newly reported */
+    uint64_t bytes_in_flight; /* before this ACK (RFC 9002, B.2) */
 };
 
 struct harp_cc_loss {

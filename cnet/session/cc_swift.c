@@ -193,7 +193,7 @@ static void double_window(struct harp_cc *cc, const struct harp_cc_ack *ack, uin
     swift->above = ack->fabric_ns > target_ns ? swift->above + 1 : 0;
     if (swift->above >= SAMPLES_ABOVE || swift->fabric >= swift->stop)
         swift->stop = 0;
-    else if (2 * ack->flying * HARP_SWIFT_SCALE >= swift->fabric && !swift->above)
+    else if (2 * ack->bytes_in_flight * HARP_SWIFT_SCALE >= swift->fabric && !swift->above)
         swift->fabric = harp_swift_bounded(cc, swift->fabric + ack->bytes * HARP_SWIFT_SCALE);
 }
 
@@ -204,7 +204,7 @@ static void swift_on_ack(struct harp_cc *cc, const struct harp_cc_ack *ack)
     swift->missed_came += ack->bytes;
     swift->acked += ack->bytes;
     swift->marked += ack->marked;
-    swift->used |= 2 * ack->flying * HARP_SWIFT_SCALE >= swift->fabric;
+    swift->used |= 2 * ack->bytes_in_flight * HARP_SWIFT_SCALE >= swift->fabric;
     if (!ack->fabric_ns)
         return;
     uint64_t base_ns = harp_swift_base_ns(cc, ack);

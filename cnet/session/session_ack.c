@@ -184,7 +184,7 @@ enum harp_verdict harp_session_take_ack(struct harp_session *session,
         harp_session_part(session, HARP_REASON_PROTOCOL);
         return HARP_DROP;
     }
-    struct harp_cc_ack news = {.flying = path->sent.bytes_in_flight,
+    struct harp_cc_ack news = {.bytes_in_flight = path->sent.bytes_in_flight,
                                .marked = harp_path_marks(path, ack.marked)};
     if (settle_all(session, path, largest, &ack, &news))
         path_news(session, path, &news);

@@ -110,7 +110,7 @@ static void bbr_acked(struct cross_flow *flow, uint64_t now_ns, const struct cro
 {
     bbr_sample(flow, now_ns, packet);
     double bdp = bbr_rate(flow) * (double)flow->least_ns;
-    if (flow->state == CROSS_DRAIN && flow->flying <= bdp) {
+    if (flow->state == CROSS_DRAIN && flow->in_flight <= bdp) {
         flow->state = CROSS_PROBE_BW;
         flow->cycle = 2;
         flow->cycle_at_ns = now_ns;
@@ -137,7 +137,7 @@ static uint32_t super_packets(const struct cross_flow *flow)
 uint32_t cross_may_send(const struct cross_flow *flow, uint64_t now_ns, bool supers)
 {
     uint32_t window = (uint32_t)flow->window;
-    uint32_t room = window > flow->flying ? window - flow->flying : 0;
+    uint32_t room = window > flow->in_flight ? window - flow->in_flight : 0;
     uint32_t wanted = supers ? super_packets(flow) : 1;
     wanted = window / 2 < wanted ? window / 2 + 1 : wanted; /* as TCP defers no longer */
     return room >= wanted && flow->next_ns <= now_ns ? wanted : 0;
@@ -145,10 +145,10 @@ uint32_t cross_may_send(const struct cross_flow *flow, uint64_t now_ns, bool sup
 
 void cross_sent(struct cross_flow *flow, uint64_t now_ns, struct cross_packet *packet)
 {
-    if (!flow->flying)
+    if (!flow->in_flight)
         flow->delivered_ns = now_ns;
     *packet = (struct cross_packet){now_ns, flow->delivered, flow->delivered_ns};
-    flow->flying++;
+    flow->in_flight++;
     double rate = bbr_rate(flow);
     if (flow->kind == CROSS_BBR && rate > 0)
         flow->next_ns = harp_max(flow->next_ns, now_ns) + (uint64_t)(1 / (rate * bbr_gain(flow)));
@@ -156,7 +156,7 @@ void cross_sent(struct cross_flow *flow, uint64_t now_ns, struct cross_packet *p
 
 void cross_acked(struct cross_flow *flow, uint64_t now_ns, const struct cross_packet *packet)
 {
-    flow->flying--;
+    flow->in_flight--;
     flow->delivered++;
     flow->delivered_ns = now_ns;
     uint64_t rtt_ns = now_ns - packet->sent_ns;
@@ -169,7 +169,7 @@ void cross_acked(struct cross_flow *flow, uint64_t now_ns, const struct cross_pa
 
 void cross_lost(struct cross_flow *flow, uint64_t now_ns, const struct cross_packet *packet)
 {
-    flow->flying--;
+    flow->in_flight--;
     if (flow->kind == CROSS_CUBIC)
         cubic_lost(flow, now_ns, packet);
 }

@@ -31,7 +31,7 @@ struct cross_packet {
 struct cross_flow {
     enum cross_kind kind;
     double window; /* packets */
-    uint32_t flying;
+    uint32_t in_flight;
     uint64_t delivered, delivered_ns;
     uint64_t next_ns; /* no packet before this */
     uint64_t smoothed_ns;

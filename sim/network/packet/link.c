@@ -16,7 +16,7 @@ int32_t packet_add_link(packet_world *w, int32_t from, int32_t to, double bits_p
                                          .mark_bytes = mark_bytes,
                                          .urgent = {NO_PACKET, NO_PACKET},
                                          .waiting = {NO_PACKET, NO_PACKET},
-                                         .flying = {NO_PACKET, NO_PACKET},
+                                         .propagating = {NO_PACKET, NO_PACKET},
                                          .from = from,
                                          .to = to};
     return (int32_t)w->links_n++;
@@ -52,9 +52,9 @@ static void begin_sending(struct packet_world *w, uint32_t which, uint32_t numbe
     link->counts.bytes += packet->bytes;
     if (w->capture.file && w->capture.link == which)
         capture_packet(w, packet);
-    if (link->flying.first == NO_PACKET)
+    if (link->propagating.first == NO_PACKET)
         push_event(w, packet->at_ns, LINK_DELIVERS, which);
-    append_packet(w, &link->flying, number);
+    append_packet(w, &link->propagating, number);
     leave_ring(w, packet);
 }
 
@@ -139,9 +139,9 @@ void send_from_link(struct packet_world *w, uint32_t which)
 void deliver_from_link(struct packet_world *w, uint32_t which)
 {
     struct link *link = &w->links[which];
-    uint32_t number = remove_first_packet(w, &link->flying);
-    if (link->flying.first != NO_PACKET)
-        push_event(w, w->packets[link->flying.first].at_ns, LINK_DELIVERS, which);
+    uint32_t number = remove_first_packet(w, &link->propagating);
+    if (link->propagating.first != NO_PACKET)
+        push_event(w, w->packets[link->propagating.first].at_ns, LINK_DELIVERS, which);
     enum way way = choose_next_link(w, &w->packets[number]);
     if (way == WAY_ENDS)
         arrive_at_host(w, number);

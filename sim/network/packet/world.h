@@ -62,7 +62,7 @@ struct link {
     uint64_t ps_per_byte_q16; /* 0: down */
     uint64_t latency_ns;
     uint64_t mark_bytes, waiting_bytes;
-    struct row urgent, waiting, flying;
+    struct row urgent, waiting, propagating;
     struct packet_link_counts counts;
     int32_t from, to; /* switches, or NOBODY */
 };
