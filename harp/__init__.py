@@ -13,7 +13,11 @@ if TYPE_CHECKING:
         Buffer,
         Closed,
         Completion,
+        Connection,
+        ConnectionInfo,
+        ConnectionOptions,
         Draft,
+        EndedError,
         Engine,
         Forked,
         Handle,
@@ -24,17 +28,13 @@ if TYPE_CHECKING:
         PeerGone,
         Port,
         Reason,
-        Session,
-        SessionError,
-        SessionInfo,
-        SessionOptions,
         Stream,
         Timeout,
     )
 
-__all__ = ["Broken", "Buffer", "Closed", "Completion", "Draft", "Engine", "Forked", "Handle",
-           "HarpError", "Listener", "OpenError", "PathInfo", "PeerGone", "Port", "Reason",
-           "Session", "SessionError", "SessionInfo", "SessionOptions", "Stream", "Timeout"]
+__all__ = ["Broken", "Buffer", "Closed", "Completion", "Connection", "ConnectionInfo",
+           "ConnectionOptions", "Draft", "EndedError", "Engine", "Forked", "Handle", "HarpError",
+           "Listener", "OpenError", "PathInfo", "PeerGone", "Port", "Reason", "Stream", "Timeout"]
 
 
 def __getattr__(name: str) -> Any:

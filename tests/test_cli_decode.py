@@ -1,4 +1,4 @@
-"""``harp decode``: captures of real sessions, whole and damaged."""
+"""``harp decode``: captures of real connections, whole and damaged."""
 
 import contextlib
 import json
@@ -26,8 +26,8 @@ def run(*arguments):
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory):
-    """Capture a session between two namespaces: (packets, handle, file)."""
+def connection(tmp_path_factory):
+    """Capture a connection between two namespaces: (packets, handle, file)."""
     if usable():
         pytest.skip(usable())
     with veth_pair() as (a, b):
@@ -52,13 +52,13 @@ def session(tmp_path_factory):
             with contextlib.suppress(BlockingIOError):
                 while True:
                     packets.append(Ether(sniffer.recv(1 << 17)))
-    file = tmp_path_factory.mktemp("capture") / "session.pcap"
+    file = tmp_path_factory.mktemp("capture") / "connection.pcap"
     wrpcap(str(file), packets)
     return packets, listener.handle, file
 
 
-def test_every_frame_of_a_session_is_shown_and_holds(session):
-    _, handle, file = session
+def test_every_frame_of_a_connection_is_shown_and_holds(connection):
+    _, handle, file = connection
     result = run(file, "--secret", handle.to_bytes().hex())
     assert result.exit_code == 0, result.output
     *lines, _, counts, tags, crcs = result.output.splitlines()
@@ -73,8 +73,8 @@ def test_every_frame_of_a_session_is_shown_and_holds(session):
     assert run(file, "--secret", handle.secret.hex()).output == result.output
 
 
-def test_without_the_secret_tags_are_unknown_and_another_one_does_not_hold(session):
-    *_, file = session
+def test_without_the_secret_tags_are_unknown_and_another_one_does_not_hold(connection):
+    *_, file = connection
     result = run(file, "--summary")
     assert result.exit_code == 0
     assert "tags: 0 ok, 0 BAD, " in result.output
@@ -83,8 +83,8 @@ def test_without_the_secret_tags_are_unknown_and_another_one_does_not_hold(sessi
     assert "1 BAD" in result.output  # FIRST; without it no other key is known
 
 
-def test_a_flipped_bit_is_found(session, tmp_path):
-    packets, handle, _ = session
+def test_a_flipped_bit_is_found(connection, tmp_path):
+    packets, handle, _ = connection
     damaged = [packet.copy() for packet in packets]
     victim = next(packet for packet in damaged if UDP in packet and len(packet) > 1400
                   and bytes(packet[UDP].payload)[1] == 4)
@@ -100,8 +100,8 @@ def test_a_flipped_bit_is_found(session, tmp_path):
     assert "[tag ok, crc BAD]" in shown[0]
 
 
-def test_json_is_a_line_a_frame(session):
-    _, handle, file = session
+def test_json_is_a_line_a_frame(connection):
+    _, handle, file = connection
     result = run(file, "--json", "--secret", handle.to_bytes().hex())
     *said, last = [json.loads(line) for line in result.output.splitlines()]
     assert said[0]["type"] == "FIRST"

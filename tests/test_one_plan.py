@@ -1,4 +1,4 @@
-"""What is simulated is what runs: one plan object at every fidelity, and over real sessions."""
+"""What is simulated is what runs: one plan object at every fidelity, and over real connections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import simpy
 from cluster_files import cluster
 
-from harp.collectives.channels import SessionChannel
+from harp.collectives.channels import ConnectionChannel
 from harp.collectives.check import check
 from harp.collectives.execute import Execution
 from harp.collectives.ir import Buffer
@@ -49,8 +49,8 @@ def times_s(made, fidelity, plan):
     return found
 
 
-def run_over_sessions(plan, inputs):
-    """The plan's result at every rank, over HARP sessions on loopback."""
+def run_over_connections(plan, inputs):
+    """The plan's result at every rank, over HARP connections on loopback."""
     async def go(engines):
         channels = [{} for _ in engines]
         for near in range(RANKS):
@@ -58,7 +58,7 @@ def run_over_sessions(plan, inputs):
                 with engines[far].listen() as listener:
                     ends = await asyncio.gather(engines[near].connect_async(listener.handle),
                                                 listener.accept_async())
-                channels[near][far], channels[far][near] = map(SessionChannel, ends)
+                channels[near][far], channels[far][near] = map(ConnectionChannel, ends)
         ranks = [Execution(plan, rank, inputs.dtype, channels[rank].__getitem__)
                  for rank in range(RANKS)]
         for rank, own in zip(ranks, inputs, strict=True):
@@ -77,7 +77,7 @@ def run_over_sessions(plan, inputs):
 
 @pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
 @pytest.mark.parametrize("name", ["ring", "2d"])
-def test_one_plan_runs_at_every_fidelity_and_over_real_sessions(tmp_path, name):
+def test_one_plan_runs_at_every_fidelity_and_over_real_connections(tmp_path, name):
     plan = make_plan(name, ranks=RANKS, nbytes=NBYTES, group=2)
     check(plan)
     made = cluster(tmp_path, gpus=2, rate_bps=1e9, fabric=LEAF_SPINE, lab={"scale": "1/10"},
@@ -87,5 +87,5 @@ def test_one_plan_runs_at_every_fidelity_and_over_real_sessions(tmp_path, name):
     assert taken_s["packet"][1] == pytest.approx(taken_s["flow"][1], rel=0.25)
     assert taken_s["lab"][1] > 0.7 * taken_s["flow"][1]
     inputs = np.random.default_rng(2).integers(-99, 99, (RANKS, NBYTES // 4)).astype("<i4")
-    for result in run_over_sessions(plan, inputs):
+    for result in run_over_connections(plan, inputs):
         np.testing.assert_array_equal(result, inputs.sum(axis=0, dtype="<i4"))

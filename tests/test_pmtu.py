@@ -1,4 +1,4 @@
-"""Routes whose MTU changes under a session: packets shrink and grow with them, and nothing ends."""
+"""Routes whose MTU changes under a connection: packets shrink and grow with it, nothing ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harp.net import Engine
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from harp.net import Session
+    from harp.net import Connection
 
 pytestmark = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
 PATIENCE_S = 30
@@ -48,8 +48,9 @@ class Route:
 
 
 @contextmanager
-def session(route: Route, kind: str, *, streamed: int = 0) -> Iterator[tuple[Session, Session]]:
-    """Both ends of a session over the route."""
+def connected_pair(route: Route, kind: str, *,
+                   streamed: int = 0) -> Iterator[tuple[Connection, Connection]]:
+    """Both ends of a connection over the route."""
     with ExitStack() as stack:
         stack.enter_context(route.silence)
         with route.far.space.entered():
@@ -64,7 +65,7 @@ def session(route: Route, kind: str, *, streamed: int = 0) -> Iterator[tuple[Ses
         far.close()
 
 
-def receive(end: Session, size: int, *, streamed: int) -> bytes:
+def receive(end: Connection, size: int, *, streamed: int) -> bytes:
     if not streamed:
         return bytes(end.recv(size, timeout=PATIENCE_S))
     whole = bytearray(size)
@@ -74,7 +75,7 @@ def receive(end: Session, size: int, *, streamed: int) -> bytes:
     return bytes(whole)
 
 
-def transfer(near: Session, far: Session, *, streamed: int = 0) -> None:
+def transfer(near: Connection, far: Connection, *, streamed: int = 0) -> None:
     """A message each way, which must come byte for byte."""
     for sender, receiver in ((near, far), (far, near)):
         for size in (300_001, 5):
@@ -84,13 +85,14 @@ def transfer(near: Session, far: Session, *, streamed: int = 0) -> None:
             sent.wait(timeout=PATIENCE_S)
 
 
-def frame_bytes(end: Session) -> int:
+def frame_bytes(end: Connection) -> int:
     """Of the longest frames that its path carries now."""
     (path,) = end.paths
     return int(path.state["frame_bytes"])
 
 
-def transfer_until_wide(near: Session, far: Session, whole: int, *, streamed: int = 0) -> None:
+def transfer_until_wide(near: Connection, far: Connection, whole: int, *,
+                        streamed: int = 0) -> None:
     stop_s = time.monotonic() + PATIENCE_S
     while min(frame_bytes(near), frame_bytes(far)) < whole:
         assert time.monotonic() < stop_s, [end.paths for end in (near, far)]
@@ -103,7 +105,7 @@ def transfer_until_wide(near: Session, far: Session, whole: int, *, streamed: in
 def test_packets_shrink_and_grow_with_the_route(kind: str, streamed: int, icmp: bool) -> None:
     with netns.Net() as net:
         route = Route(net, icmp=icmp)
-        with session(route, kind, streamed=streamed) as (near, far):
+        with connected_pair(route, kind, streamed=streamed) as (near, far):
             transfer(near, far, streamed=streamed)
             whole = near.segment + 44
             assert frame_bytes(near) == frame_bytes(far) == whole > NARROW
@@ -125,7 +127,7 @@ def test_an_edge_that_is_narrower_than_the_first_hop(kind: str, icmp: bool) -> N
     with netns.Net() as net:
         route = Route(net, icmp=icmp)
         route.set_mtu(1500)
-        with session(route, kind) as (near, far):
+        with connected_pair(route, kind) as (near, far):
             transfer(near, far)
             assert near.segment > 1500
             assert max(frame_bytes(near), frame_bytes(far)) <= 1500 - HEADERS

@@ -1,4 +1,4 @@
-"""harp.Engine: sessions in Python over each port, their errors, forks and threads."""
+"""harp.Engine: connections in Python over each port, their errors, forks and threads."""
 
 import _thread
 import contextlib
@@ -29,7 +29,7 @@ def engine(port="mem", **options):
 
 @contextlib.contextmanager
 def pair(port="mem", engine_options=None, *, near=None, far=None):
-    """Two engines and a session between them: (the connecting end, the listening end)."""
+    """Two engines and a connection between them: (the connecting end, the listening end)."""
     options = engine_options or {}
     with engine(port, **options) as a, engine(port, **options) as b:
         with b.listen(**far or {}) as listener:
@@ -125,7 +125,7 @@ def test_memory_that_is_handed_over_is_kept_alive():
     held.extend(b"now it may")
 
 
-def test_several_paths_carry_a_session_and_can_be_looked_at():
+def test_several_paths_carry_a_connection_and_can_be_looked_at():
     with engine("udp", locals=4) as a, engine("udp", locals=4) as b:
         listener = b.listen(paths=4)
         one = a.connect(listener.handle, timeout=PATIENCE_S, paths=4)
@@ -253,7 +253,7 @@ def test_receive_returns_what_came_before_the_peer_closed_and_then_its_reason():
         assert b.closed
         with pytest.raises(harp.Closed):
             b.send(b"nobody hears this")
-        with pytest.raises(harp.Closed, match="this session is closed"):
+        with pytest.raises(harp.Closed, match="this connection is closed"):
             a.send(b"neither")
 
 
@@ -268,12 +268,12 @@ def test_messages_that_were_under_way_are_not_silently_lost():
         assert caught.value.reason is harp.Reason.UNDER_WAY
 
 
-def test_a_message_that_is_too_long_ends_the_session():
+def test_a_message_that_is_too_long_ends_the_connection():
     with pair() as (a, b):
         a.send(bytes(100))
-        for session in (b, a):
+        for connection in (b, a):
             with pytest.raises(harp.Broken) as caught:
-                session.recv(10, PATIENCE_S)
+                connection.recv(10, PATIENCE_S)
             assert caught.value.reason is harp.Reason.TOO_LONG
 
 
@@ -323,15 +323,15 @@ def test_wrong_use_is_refused():
 # ---- Threads, signals, ends ----
 
 
-def refusal(session):
-    """Wait until another thread uses the session, and say what this one is told."""
+def refusal(connection):
+    """Wait until another thread uses the connection, and say what this one is told."""
     with pytest.raises(harp.HarpError) as caught:
-        for _ in iter(lambda: session.info, None):
+        for _ in iter(lambda: connection.info, None):
             pass
     return str(caught.value)
 
 
-def test_a_second_thread_is_told_that_the_session_is_in_use():
+def test_a_second_thread_is_told_that_the_connection_is_in_use():
     with pair() as (a, b):
         waiting = threading.Thread(target=lambda: b.recv(timeout=PATIENCE_S))
         waiting.start()
@@ -353,9 +353,9 @@ def test_others_run_while_a_thread_waits():
 def test_closing_ends_the_wait_of_another_thread():
     caught = []
 
-    def wait(session):
+    def wait(connection):
         try:
-            session.recv(timeout=PATIENCE_S)
+            connection.recv(timeout=PATIENCE_S)
         except harp.Closed as error:
             caught.append(error)
 

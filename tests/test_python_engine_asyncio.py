@@ -1,4 +1,4 @@
-"""Sessions in coroutines."""
+"""Connections in coroutines."""
 
 import asyncio
 
@@ -12,13 +12,13 @@ import harp
 @pytest.mark.parametrize("progress", ["thread", "inline"])
 def test_asyncio(progress):
     async def serve(listener):
-        session = await listener.accept_async()
+        connection = await listener.accept_async()
         while True:
             try:
-                got = await session.recv_async(1 << 20)
+                got = await connection.recv_async(1 << 20)
             except harp.Closed:
-                return session
-            await session.send_async(got)
+                return connection
+            await connection.send_async(got)
 
     async def ask(near, count):
         for i in range(count):
@@ -37,7 +37,7 @@ def test_asyncio(progress):
     asyncio.run(both())
 
 
-def test_many_coroutines_wait_for_one_session():
+def test_many_coroutines_wait_for_one_connection():
     async def run():
         with pair() as (a, b):
             receives = [asyncio.create_task(b.recv_async(10)) for _ in range(50)]
@@ -49,7 +49,7 @@ def test_many_coroutines_wait_for_one_session():
     asyncio.run(run())
 
 
-def test_a_streamed_session_in_asyncio():
+def test_a_streamed_connection_in_asyncio():
     async def run():
         with pair(far={"streamed": 64}) as (a, b):
             a.send(pattern(1_000_000))

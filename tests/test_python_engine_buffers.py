@@ -1,4 +1,4 @@
-"""Buffers of harp.Session: frames that arrived and frames to send from, viewed without a copy."""
+"""Buffers of harp.Connection: frames arrived or to be sent, viewed without a copy."""
 
 import gc
 import os
@@ -222,7 +222,7 @@ def test_a_draft_that_somebody_may_still_write_is_not_sent():
             a.send(draft)
         with pytest.raises(ValueError, match="given back"):
             draft.write(b"late")
-        with pytest.raises(ValueError, match="another session's"):
+        with pytest.raises(ValueError, match="another connection's"):
             b.send(a.draft(1))
 
 

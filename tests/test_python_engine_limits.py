@@ -1,4 +1,4 @@
-"""harp.Engine at the protocol's limits: small datagrams, other versions, and how a session ends."""
+"""harp.Engine at the protocol's limits: small datagrams, other versions, a connection's end."""
 
 from __future__ import annotations
 
@@ -80,38 +80,38 @@ def test_a_listener_tells_a_connecting_end_of_another_version_and_its_log_names_
 
 @pytest.fixture
 def attempt(stranger):
-    """Give a session that connects to a stranger, its first frame, whence, the secret, and more."""
+    """Give a connection to a stranger, its first frame, whence, the secret, and more."""
     with harp.Engine("udp", address="127.0.0.1") as engine, engine.listen() as listening:
         handle = bytearray(bytes(listening.handle))
         at = handle.index(bytes.fromhex("ffff7f000001")) - 12
         handle[at:at + 2] = stranger.getsockname()[1].to_bytes(2, "little")
-        session = engine.start(bytes(handle))
+        connection = engine.start(bytes(handle))
         first, sender = stranger.recvfrom(2048)
         secret, listener = listening.handle.secret, int.from_bytes(handle[:8], "little")
         assert holds(first, key_hello(secret, listener))
-        yield session, Harp(first)[Parameters], sender, secret, listener
+        yield connection, Harp(first)[Parameters], sender, secret, listener
 
 
 def test_a_listener_of_another_version_is_an_error_that_names_both(stranger, attempt):
-    session, first, sender, secret, listener = attempt
+    connection, first, sender, secret, listener = attempt
     answer = Harp(version=3, type="VERSION", connection=first.connection)
     stranger.sendto(seal(answer / Versions(lowest=3, highest=4), key_hello(secret, listener)),
                     sender)
     with pytest.raises(harp.Broken, match="it speaks 3 to 4, this end speaks 2"):
-        session.connected.wait(PATIENCE_S)
+        connection.connected.wait(PATIENCE_S)
 
 
 def test_a_peer_without_an_id_is_none(stranger, attempt):
-    session, first, sender, secret, listener = attempt
+    connection, first, sender, secret, listener = attempt
     key = key_accept(secret, listener, End(first.connection, first.epoch, first.nonce))
     accept = Harp(type="ACCEPT", connection=first.connection, epoch=first.epoch)
     stranger.sendto(seal(accept / Parameters(connection=0), key), sender)
     assert Harp(stranger.recv(2048)).type == 1  # FIRST again: nothing was accepted
     stranger.sendto(seal(accept / Parameters(connection=5), key), sender)
-    session.connected.wait(PATIENCE_S)
+    connection.connected.wait(PATIENCE_S)
 
 
-def test_the_last_events_are_dumped_when_a_session_ends_in_error(tmp_path):
+def test_the_last_events_are_dumped_when_a_connection_ends_in_error(tmp_path):
     dump = tmp_path / "dump"
     with harp.Engine("mem", name="good", dump=str(dump)) as engine, engine.listen() as listener:
         near = engine.connect(listener.handle, timeout=PATIENCE_S)

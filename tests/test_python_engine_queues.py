@@ -21,7 +21,7 @@ def strays(name: str) -> int:
     return sum(port["strays"] for port in found.ports)
 
 
-def stream(near: harp.Session, far: harp.Session, messages: int) -> None:
+def stream(near: harp.Connection, far: harp.Connection, messages: int) -> None:
     posted = [far.post(bytearray(200_000)) for _ in range(messages)]
     for _ in range(messages):
         near.send(bytes(200_000))
@@ -29,7 +29,7 @@ def stream(near: harp.Session, far: harp.Session, messages: int) -> None:
         one.wait(PATIENCE_S)
 
 
-def await_no_strays(near: harp.Session, far: harp.Session, names: list[str]) -> None:
+def await_no_strays(near: harp.Connection, far: harp.Connection, names: list[str]) -> None:
     """Stream both ways until no datagram of a whole round reaches a wrong queue."""
     end = time.monotonic() + PATIENCE_S
     while True:
@@ -42,8 +42,8 @@ def await_no_strays(near: harp.Session, far: harp.Session, names: list[str]) -> 
         assert time.monotonic() < end, (before, [strays(name) for name in names])
 
 
-def sources(session: harp.Session) -> set[int]:
-    return {int(path.local.rpartition(":")[2]) for path in session.paths}
+def sources(connection: harp.Connection) -> set[int]:
+    return {int(path.local.rpartition(":")[2]) for path in connection.paths}
 
 
 def test_paths_move_until_they_reach_the_queue():

@@ -1,4 +1,4 @@
-"""Several NICs for one session: who is paired with whom, and what happens when a rail dies."""
+"""Several NICs for one connection: who is paired with whom, and what happens when a rail dies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_ports_are_paired_with_addresses(tmp_path: Path) -> None:
 
 
 class Rails:
-    """Two hosts with some NICs each, joined NIC by NIC, and a session over all of them."""
+    """Two hosts with some NICs each, joined NIC by NIC, and a connection over all of them."""
 
     def __init__(self, net: netns.Net, kind: str, *, nics: int = 2, swapped: bool = False,
                  down: int | None = None, addresses: int = lib.HARP_HANDLE_ADDRESSES) -> None:
@@ -158,8 +158,8 @@ def test_more_paths_than_rails_leave_by_other_udp_ports(kind: str) -> None:
             listener = far.listen(paths=4)
         with a.entered():
             near = Engine([Port(kind, interface=end.device, locals=2) for end, _ in pairs])
-            session = near.connect(listener.handle, paths=4, timeout=20)
-        assert len({path.local for path in session.paths}) == 4
+            connection = near.connect(listener.handle, paths=4, timeout=20)
+        assert len({path.local for path in connection.paths}) == 4
         near.close()
         far.close()
 
@@ -191,7 +191,7 @@ def test_a_rail_that_is_down_at_connect_is_passed_over(kind: str, down: int) -> 
 
 @needs_namespaces
 @pytest.mark.parametrize("kind", ["udp", "xdp"])
-def test_what_a_pulled_rail_keeps_holds_up_no_session(kind: str) -> None:
+def test_what_a_pulled_rail_keeps_holds_up_no_connection(kind: str) -> None:
     # Together they put more on it than its ring takes; the other rail has room for all of them.
     with rails(kind) as world:
         with world.pairs[0][0].space.entered():

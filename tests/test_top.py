@@ -51,9 +51,10 @@ def test_json_has_every_counter(sample):
     assert engine["alive"]
     assert engine["engine"]["turns"] == 100
     assert engine["ports"][0]["sent"] == 10
-    [session] = engine["sessions"]
-    assert session["connection"] == 0xabcd00001234
-    assert (session["state"], session["peer"], session["lost"]) == ("open", "[fd00::2]:7001", 1)
+    [connection] = engine["connections"]
+    assert connection["id"] == 0xabcd00001234
+    assert (connection["state"], connection["peer"]) == ("open", "[fd00::2]:7001")
+    assert connection["lost"] == 1
     assert engine["events"] == [[1000000, 0x1234, "path died: path 1, srtt 5000 ns"]]
 
 

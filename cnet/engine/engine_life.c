@@ -17,8 +17,8 @@ int harp_engine_adopt(struct harp_engine *engine, struct harp_connection *connec
     connection->index =
         engine->free_n ? engine->free_indices[--engine->free_n] : engine->connections_n++;
     connection->since_ns = engine->now_ns;
-    harp_count(&engine->stats.stats->engine.sessions_opened, 1);
-    harp_count(&engine->stats.stats->engine.sessions, 1);
+    harp_count(&engine->stats.stats->engine.connections_opened, 1);
+    harp_count(&engine->stats.stats->engine.connections, 1);
     engine->connections[connection->index] = connection;
     harp_engine_wake(engine, connection);
     return 0;
@@ -56,10 +56,10 @@ void harp_engine_forget(struct harp_engine *engine, struct harp_connection *conn
     engine->connections[connection->index] = NULL;
     engine->free_indices[engine->free_n++] = connection->index;
     harp_schedule_forget(&engine->schedule, connection->index);
-    harp_count(&engine->stats.stats->engine.sessions, UINT64_MAX);
-    if (connection->index < HARP_STATS_SESSIONS)
-        harp_stats_put_session(engine->stats.stats, connection->index,
-                               &(struct harp_stats_session){0});
+    harp_count(&engine->stats.stats->engine.connections, UINT64_MAX);
+    if (connection->index < HARP_STATS_CONNECTIONS)
+        harp_stats_put_connection(engine->stats.stats, connection->index,
+                                  &(struct harp_stats_connection){0});
     harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_GONE, connection->id,
                       connection->index, 0);
     harp_connection_free(connection);

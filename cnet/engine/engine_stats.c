@@ -56,7 +56,7 @@ static enum harp_stats_state state_of(const struct harp_connection *connection)
                                        : HARP_STATS_CONNECTING;
 }
 
-static void add_paths(struct harp_connection *connection, struct harp_stats_session *row)
+static void add_paths(struct harp_connection *connection, struct harp_stats_connection *row)
 {
     for (uint32_t p = 0; p < connection->config.paths; p++) {
         struct harp_path_info info;
@@ -74,25 +74,25 @@ static void add_paths(struct harp_connection *connection, struct harp_stats_sess
 static void publish_connection(struct harp_connection *connection)
 {
     struct harp_engine *engine = connection->engine;
-    struct harp_stats_session row = {.connection = connection->id,
-                                     .since_ns = connection->since_ns,
-                                     .state = state_of(connection),
-                                     .paths = connection->config.paths,
-                                     .segment = connection->segment,
-                                     .reason = connection->reason,
-                                     .messages_sent = connection->messages_sent,
-                                     .message_bytes_sent = connection->bytes_sent,
-                                     .messages_received = connection->messages_received,
-                                     .message_bytes_received = connection->bytes_received,
-                                     .counters = *harp_session_count(connection->session)};
+    struct harp_stats_connection row = {.id = connection->id,
+                                        .since_ns = connection->since_ns,
+                                        .state = state_of(connection),
+                                        .paths = connection->config.paths,
+                                        .segment = connection->segment,
+                                        .reason = connection->reason,
+                                        .messages_sent = connection->messages_sent,
+                                        .message_bytes_sent = connection->bytes_sent,
+                                        .messages_received = connection->messages_received,
+                                        .message_bytes_received = connection->bytes_received,
+                                        .counters = *harp_session_count(connection->session)};
     add_paths(connection, &row);
     if (worth_recording(row.counters.lost + row.counters.spurious, &connection->lost_recorded))
         record_event(engine, HARP_RECORD_LOST, connection->id, row.counters.lost,
                      row.counters.spurious);
     memcpy(row.peer, connection->peer, sizeof row.peer);
     harp_count(&engine->stats.stats->engine.visits, 1);
-    if (connection->index < HARP_STATS_SESSIONS)
-        harp_stats_put_session(engine->stats.stats, connection->index, &row);
+    if (connection->index < HARP_STATS_CONNECTIONS)
+        harp_stats_put_connection(engine->stats.stats, connection->index, &row);
 }
 
 void harp_engine_publish(struct harp_engine *engine, uint32_t most)

@@ -22,7 +22,7 @@ enum { WORD = sizeof(uint64_t), NUMBERS_MAX = 4096, TRIES_MAX = 1000, KEPT_SECON
 
 _Static_assert(sizeof(struct harp_stats) % WORD == 0, "copied by words");
 _Static_assert(sizeof(struct harp_stats_port) % WORD == 0, "copied by words");
-_Static_assert(sizeof(struct harp_stats_session) % WORD == 0, "copied by words");
+_Static_assert(sizeof(struct harp_stats_connection) % WORD == 0, "copied by words");
 _Static_assert(offsetof(struct harp_stats, recorder) % WORD == 0, "words are aligned");
 
 struct harp_stats_reader {
@@ -177,12 +177,12 @@ void harp_stats_put_port(struct harp_stats *stats, uint32_t row, const struct ha
     put_row((uint64_t *)(void *)&stats->ports[row], new.words, sizeof new.port);
 }
 
-void harp_stats_put_session(struct harp_stats *stats, uint32_t row,
-                            const struct harp_stats_session *session)
+void harp_stats_put_connection(struct harp_stats *stats, uint32_t row,
+                               const struct harp_stats_connection *connection)
 {
-    assert(row < HARP_STATS_SESSIONS);
-    put_row((uint64_t *)(void *)&stats->sessions[row], (const uint64_t *)(const void *)session,
-            sizeof *session);
+    assert(row < HARP_STATS_CONNECTIONS);
+    put_row((uint64_t *)(void *)&stats->connections[row],
+            (const uint64_t *)(const void *)connection, sizeof *connection);
 }
 
 static void copy_words(void *to, const void *from, size_t bytes)
@@ -271,9 +271,9 @@ void harp_stats_read(const struct harp_stats_reader *reader, struct harp_stats *
         read_row(&out->ports[i], &stats->ports[i], sizeof out->ports[i]);
         out->ports[i].line[sizeof out->ports[i].line - 1] = 0;
     }
-    for (size_t i = 0; i < HARP_STATS_SESSIONS; i++) {
-        read_row(&out->sessions[i], &stats->sessions[i], sizeof out->sessions[i]);
-        out->sessions[i].peer[sizeof out->sessions[i].peer - 1] = 0;
+    for (size_t i = 0; i < HARP_STATS_CONNECTIONS; i++) {
+        read_row(&out->connections[i], &stats->connections[i], sizeof out->connections[i]);
+        out->connections[i].peer[sizeof out->connections[i].peer - 1] = 0;
     }
     out->name[sizeof out->name - 1] = 0;
     memset(&out->recorder, 0, sizeof out->recorder);

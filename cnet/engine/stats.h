@@ -2,7 +2,7 @@
  * runs: `harp top`, a test, a debugger after a crash.
  *
  *     /dev/shm/harp-<uid>-<pid>-<n>
- *     | who it is | engine | ports | sessions, a row each | flight recorder |
+ *     | who it is | engine | ports | connections, a row each | flight recorder |
  *
  * - **Life.** The engine creates the file, whole and locked (flock), and removes it when it closes.
  *   The kernel drops the lock when the process dies, however it dies. The file of a dead process
@@ -15,7 +15,7 @@
  *   locked after the parent's end.
  *
  * Owner: the engine's thread writes, others only read. Memory order: engine counters are single
- * 64-bit words, each right by itself. A port's or session's row is a sequence lock: `changes` is
+ * 64-bit words, each right by itself. A port's or connection's row is a sequence lock: `changes` is
  * odd while it is written; the reader tries again until it is even and the same before and after.
  *
  * The layout is fixed by `layout`; a reader refuses another one. All in it that comes from another
@@ -35,7 +35,7 @@
 
 /* cdef: begin */
 #define HARP_STATS_PORTS 8
-#define HARP_STATS_SESSIONS 256
+#define HARP_STATS_CONNECTIONS 256
 #define HARP_STATS_NAME_BYTES 64
 #define HARP_STATS_LINE_BYTES 200
 
@@ -49,7 +49,7 @@ struct harp_engine_counters {
     uint64_t bad_short, bad_version, bad_tag, bad_header, strangers; /* of these, refused */
     uint64_t visits;  /* of connections, to drive them or to publish their rows: what turns cost */
     uint64_t no_room; /* times that a connection waited for room in a port */
-    uint64_t sessions_opened, sessions; /* since the beginning; now */
+    uint64_t connections_opened, connections; /* since the beginning; now */
     uint64_t messages_sent, message_bytes_sent;
     uint64_t messages_received, message_bytes_received;
 };
@@ -69,11 +69,11 @@ enum harp_stats_state {
     HARP_STATS_CLOSED,
 };
 
-struct harp_stats_session {
+struct harp_stats_connection {
     uint64_t changes;
-    uint64_t connection; /* own id */
-    uint64_t since_ns;   /* by the engine's clock */
-    uint32_t state;      /* enum harp_stats_state */
+    uint64_t id;
+    uint64_t since_ns; /* by the engine's clock */
+    uint32_t state;    /* enum harp_stats_state */
     uint16_t paths, paths_alive;
     uint32_t segment;
     uint32_t reason;      /* CLOSED: why */
@@ -95,7 +95,7 @@ struct harp_stats {
     char name[HARP_STATS_NAME_BYTES];
     struct harp_engine_counters engine;
     struct harp_stats_port ports[HARP_STATS_PORTS];
-    struct harp_stats_session sessions[HARP_STATS_SESSIONS];
+    struct harp_stats_connection connections[HARP_STATS_CONNECTIONS];
     struct harp_recorder recorder;
 };
 
@@ -137,8 +137,8 @@ void harp_stats_destroy(struct harp_stats_file *file);
 
 /* Replace a row; `changes` of the new one is not looked at. */
 void harp_stats_put_port(struct harp_stats *stats, uint32_t row, const struct harp_port *port);
-void harp_stats_put_session(struct harp_stats *stats, uint32_t row,
-                            const struct harp_stats_session *session);
+void harp_stats_put_connection(struct harp_stats *stats, uint32_t row,
+                               const struct harp_stats_connection *connection);
 
 /* Add to a counter that others read. */
 static inline void harp_count(uint64_t *counter, uint64_t by)

@@ -1,7 +1,7 @@
-"""Channels of `harp.collectives.execute`: in memory, and over HARP sessions.
+"""Channels of `harp.collectives.execute`: in memory, and over HARP connections.
 
-Either end of a session has a window of buffers posted for pieces to come, so a sender is held back
-by the receiver that does not take them out: HARP's credit is the window's slots.
+Either end of a connection has a window of buffers posted for pieces to come, so a receiver that
+does not take them out holds the sender back: HARP's credit is the window's slots.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from harp.collectives.window import Window
     from harp.net.completion import Completion
-    from harp.net.session import Session
+    from harp.net.connection import Connection
 
     Bytes = NDArray[np.uint8]
 
@@ -54,11 +54,11 @@ def memory_channels(ranks: int, window: Window = NCCL_WINDOW) -> list[dict[int, 
              for peer in range(ranks) if peer != rank} for rank in range(ranks)]
 
 
-class SessionChannel:
-    """A channel over a HARP session; both ends must have the same window."""
+class ConnectionChannel:
+    """A channel over a HARP connection; both ends must have the same window."""
 
-    def __init__(self, session: Session, window: Window = NCCL_WINDOW) -> None:
-        self._session = session
+    def __init__(self, connection: Connection, window: Window = NCCL_WINDOW) -> None:
+        self._connection = connection
         self._sent: deque[Completion] = deque()
         self._slots = window.slots
         self._free = [np.empty(window.slot_bytes, np.uint8) for _ in range(window.slots)]
@@ -68,7 +68,7 @@ class SessionChannel:
         """Hand over a copy, when fewer pieces than slots are on their way."""
         while len(self._sent) >= self._slots:
             await self._sent.popleft()
-        self._sent.append(self._session.send(piece.copy(), 0))
+        self._sent.append(self._connection.send(piece.copy(), 0))
 
     async def receive(self, nbytes: int) -> Bytes:
         """Give the next piece, and post its buffer anew."""
@@ -92,7 +92,7 @@ class SessionChannel:
     def _post_free_slots(self) -> None:
         while self._free:
             buffer = self._free.pop()
-            self._posted.append((buffer, self._session.post(buffer, 0)))
+            self._posted.append((buffer, self._connection.post(buffer, 0)))
 
 
 def _whole(piece: Bytes, nbytes: int) -> Bytes:

@@ -17,7 +17,7 @@ is too small.
 Channels
 --------
 `Channel` is all that this module asks of a network. `harp.collectives.channels` has one in memory
-and one over HARP sessions.
+and one over HARP connections.
 """
 
 from __future__ import annotations

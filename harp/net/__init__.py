@@ -1,24 +1,24 @@
-"""The network stack for Python: engines, listeners, sessions. docs/python.md shows its use."""
+"""The network stack for Python: engines, listeners, connections. docs/python.md shows its use."""
 
 from harp.net.completion import Completion
-from harp.net.engine import Engine, Listener, Port, SessionOptions
+from harp.net.connection import Connection
+from harp.net.engine import ConnectionOptions, Engine, Listener, Port
 from harp.net.errors import (
     Broken,
     Closed,
+    EndedError,
     Forked,
     HarpError,
     OpenError,
     PeerGone,
     Reason,
-    SessionError,
     Timeout,
 )
 from harp.net.frames import Draft, Stream
 from harp.net.handle import Handle
-from harp.net.info import PathInfo, SessionInfo
+from harp.net.info import ConnectionInfo, PathInfo
 from harp.net.memory import Buffer
-from harp.net.session import Session
 
-__all__ = ["Broken", "Buffer", "Closed", "Completion", "Draft", "Engine", "Forked", "Handle",
-           "HarpError", "Listener", "OpenError", "PathInfo", "PeerGone", "Port", "Reason",
-           "Session", "SessionError", "SessionInfo", "SessionOptions", "Stream", "Timeout"]
+__all__ = ["Broken", "Buffer", "Closed", "Completion", "Connection", "ConnectionInfo",
+           "ConnectionOptions", "Draft", "EndedError", "Engine", "Forked", "Handle", "HarpError",
+           "Listener", "OpenError", "PathInfo", "PeerGone", "Port", "Reason", "Stream", "Timeout"]

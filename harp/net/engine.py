@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from harp._cnet import ffi, lib
 from harp.net.aio import readable
+from harp.net.connection import Connection
 from harp.net.errors import OpenError
 from harp.net.guard import Guard
 from harp.net.handle import Handle
-from harp.net.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,8 +55,8 @@ class Port:
 
 
 @dataclass(frozen=True)
-class SessionOptions:
-    """How an end of a session is to be; each end chooses for itself."""
+class ConnectionOptions:
+    """How an end of a connection is to be; each end chooses for itself."""
 
     paths: int = 1
     """Ways through the network to use at once, 1 to 64; the lower of both ends counts."""
@@ -81,7 +81,7 @@ _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 def _close_all() -> None:
     """Close what no thread waits for and nobody views; the end of the process frees the rest."""
     for engine in list(_engines):
-        parts: list[Session | Listener] = [*engine._sessions, *engine._listeners]
+        parts: list[Connection | Listener] = [*engine._connections, *engine._listeners]
         for part in parts:
             with contextlib.suppress(BufferError):
                 if not part._guard.in_use:
@@ -104,11 +104,11 @@ class Engine:
 
     ``port`` is a kind, whose options are the fields of :class:`Port`, or one Port or several.
     ``progress`` says who drives: a ``thread`` of its own (on ``cpu``, if given), ``inline`` the
-    threads that wait for its sessions (and a helper when they are silent), or ``manual``:
+    threads that wait for its connections (and a helper when they are silent), or ``manual``:
     :meth:`drive` and waiting only. ``frames`` of ``frame_bytes`` are its memory, on NUMA ``node``.
-    ``dump`` is a file to which the last events are added when a session ends in error.
+    ``dump`` is a file to which the last events are added when a connection ends in error.
 
-    Any thread may use an engine. A session or listener is used by one thread at a time.
+    Any thread may use an engine. A connection or listener is used by one thread at a time.
 
     Raises OpenError, with one sentence, if it cannot be had; then nothing is left behind.
     """
@@ -136,10 +136,10 @@ class Engine:
         _checked(lib.harp_engine_open(out, config, why), why)
         self.name, self.progress = name, progress
         self._engine = out[0]
-        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
         # What C has open. The collector forgets weak references before it ends anything.
-        self._connections: set[Any] = set()
+        self._c_connections: set[Any] = set()
         self._listenings: set[Any] = set()
         self._guard.closed = False
         _engines.add(self)
@@ -165,8 +165,8 @@ class Engine:
             setattr(config, field, getattr(wanted, field))
 
     def listen(self, **options: Any) -> Listener:
-        """Await connections, with the :class:`SessionOptions` given, for who has the handle."""
-        config = _session_config(SessionOptions(**options))
+        """Await connections, with the :class:`ConnectionOptions` given, for who has the handle."""
+        config = _connection_config(ConnectionOptions(**options))
         out, why = ffi.new("struct harp_listening **"), ffi.new("char[]", WHY_BYTES)
         handle = ffi.new("struct harp_handle *")
         with self._guard:
@@ -177,44 +177,44 @@ class Engine:
         return made
 
     def connect(self, handle: Handle | bytes, *, timeout: float | None = None,
-                **options: Any) -> Session:
-        """Connect to a listener, with the :class:`SessionOptions` given.
+                **options: Any) -> Connection:
+        """Connect to a listener, with the :class:`ConnectionOptions` given.
 
         Waits for it at most ``timeout`` seconds (None: until the other end counts as dead). Raises
         OpenError, Timeout, or PeerGone if nobody answers.
         """
-        session = self.start(handle, **options)
+        connection = self.start(handle, **options)
         try:
-            session.connected.wait(timeout)
+            connection.connected.wait(timeout)
         except BaseException:
-            session.close()
+            connection.close()
             raise
-        return session
+        return connection
 
-    async def connect_async(self, handle: Handle | bytes, **options: Any) -> Session:
+    async def connect_async(self, handle: Handle | bytes, **options: Any) -> Connection:
         """Like :meth:`connect`, without keeping the event loop from its work."""
-        session = self.start(handle, **options)
+        connection = self.start(handle, **options)
         try:
-            await session.connected
+            await connection.connected
         except BaseException:
-            session.close()
+            connection.close()
             raise
-        return session
+        return connection
 
-    def start(self, handle: Handle | bytes, **options: Any) -> Session:
-        """Begin to connect, and return at once; the session's ``connected`` follows."""
-        wanted = SessionOptions(**options)
-        config = _session_config(wanted)
+    def start(self, handle: Handle | bytes, **options: Any) -> Connection:
+        """Begin to connect, and return at once; the connection's ``connected`` follows."""
+        wanted = ConnectionOptions(**options)
+        config = _connection_config(wanted)
         known = handle if isinstance(handle, Handle) else Handle(bytes(handle))
         out, why = ffi.new("struct harp_connection **"), ffi.new("char[]", WHY_BYTES)
         with self._guard:
             _checked(lib.harp_connect(self._engine, known._c, config, out, why), why)
             return self._adopt(out[0], config)
 
-    def _adopt(self, connection: Any, config: Any) -> Session:
-        self._connections.add(connection)
-        made = Session(self, connection, int(config.stream_frames), int(config.draft_frames))
-        self._sessions.add(made)
+    def _adopt(self, connection: Any, config: Any) -> Connection:
+        self._c_connections.add(connection)
+        made = Connection(self, connection, int(config.stream_frames), int(config.draft_frames))
+        self._connections.add(made)
         return made
 
     def drive(self) -> bool:
@@ -243,7 +243,7 @@ class Engine:
         return self._guard.closed
 
     def close(self, linger: float = 0.1) -> None:
-        """Close all of its sessions and listeners, then give its memory and ports back.
+        """Close all of its connections and listeners, then give its memory and ports back.
 
         Other ends have ``linger`` seconds to hear of it. BufferError while views of its memory are
         in use: drop them first. An engine whose context is left closes without that, when the last
@@ -252,11 +252,11 @@ class Engine:
         self._guard.close(lambda: self._shut(linger))
 
     def _shut(self, linger: float) -> None:
-        for session in list(self._sessions):
-            session.close()
+        for connection in list(self._connections):
+            connection.close()
         for listener in list(self._listeners):
             listener.close()
-        for connection in list(self._connections):
+        for connection in list(self._c_connections):
             self._let_go(connection)
         for listening in list(self._listenings):
             self._unlisten(listening)
@@ -265,8 +265,8 @@ class Engine:
         self._engine = ffi.NULL
 
     def _let_go(self, connection: Any) -> None:
-        if connection in self._connections:
-            self._connections.remove(connection)
+        if connection in self._c_connections:
+            self._c_connections.remove(connection)
             lib.harp_connection_close(connection)
 
     def _unlisten(self, listening: Any) -> None:
@@ -299,15 +299,15 @@ class Listener:
         self._taken: Any = None  # accepted, not handed out yet
         self.handle = handle
 
-    def accept(self, timeout: float | None = None) -> Session:
-        """Return the next session; Timeout after ``timeout`` seconds (None: never)."""
+    def accept(self, timeout: float | None = None) -> Connection:
+        """Return the next connection; Timeout after ``timeout`` seconds (None: never)."""
         with self._guard:
             self._guard.until(lambda: self._take() is not None,
                               lambda ns: lib.harp_listening_wait(self._listening, ns),
                               timeout, "a connection")
             return self._adopt()
 
-    async def accept_async(self) -> Session:
+    async def accept_async(self) -> Connection:
         """Like :meth:`accept`, without keeping the event loop from its work."""
         fd = self.fileno()
         while True:
@@ -322,17 +322,17 @@ class Listener:
             self._taken = None if connection == ffi.NULL else connection
         return self._taken
 
-    def _adopt(self) -> Session:
+    def _adopt(self) -> Connection:
         connection, self._taken = self._taken, None
         return self._engine._adopt(connection, self._config)
 
     def fileno(self) -> int:
-        """Give a descriptor that becomes readable when there is a session to accept."""
+        """Give a descriptor that becomes readable when there is a connection to accept."""
         with self._guard:
             return int(lib.harp_listening_fd(self._listening))
 
     def close(self) -> None:
-        """Await no more. Sessions that were accepted go on; those that were not are ended."""
+        """Await no more. Connections that were accepted go on; those that were not are ended."""
         self._guard.close(self._shut)
 
     def _shut(self) -> None:
@@ -361,7 +361,7 @@ def _ports(port: str | Port | Sequence[Port], options: dict[str, Any]) -> list[P
     return ports
 
 
-def _session_config(options: SessionOptions) -> Any:
+def _connection_config(options: ConnectionOptions) -> Any:
     config = ffi.new("struct harp_connection_config *")
     lib.harp_connection_defaults(config)
     if options.dead_after < 1:

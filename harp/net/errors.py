@@ -2,7 +2,7 @@
 
 HarpError
 ├── OpenError         (OSError)          an engine, port or connection cannot be made; ``errno``
-├── SessionError      (ConnectionError)  a session is over; ``reason``
+├── EndedError        (ConnectionError)  a connection is over; ``reason``
 │   ├── Closed                           an end closed it
 │   ├── PeerGone                         nothing is heard from the other end
 │   └── Broken                           the ends do not get on: protocol, size, version, MTU
@@ -17,7 +17,7 @@ import os
 
 
 class Reason(enum.IntEnum):
-    """Why a session is over: ``enum harp_reason`` of cnet/session/session.h."""
+    """Why a connection is over: ``enum harp_reason`` of cnet/session/session.h."""
 
     DONE = 0
     UNDER_WAY = 1
@@ -49,23 +49,23 @@ class OpenError(HarpError, OSError):
         return str(self.strerror)
 
 
-class SessionError(HarpError, ConnectionError):
-    """A session is over. ``reason`` is a :class:`Reason`, or None where this end closed it."""
+class EndedError(HarpError, ConnectionError):
+    """A connection is over. ``reason`` is a :class:`Reason`, or None where this end closed it."""
 
     def __init__(self, why: str, reason: Reason | None = None) -> None:
         super().__init__(why)
         self.reason = reason
 
 
-class Closed(SessionError):  # noqa: N818  (as are the others: said in a word)
-    """An end closed the session: this one, or the other (``reason`` DONE or UNDER_WAY)."""
+class Closed(EndedError):  # noqa: N818  (as are the others: said in a word)
+    """An end closed the connection: this one, or the other (``reason`` DONE or UNDER_WAY)."""
 
 
-class PeerGone(SessionError):  # noqa: N818
+class PeerGone(EndedError):  # noqa: N818
     """The other end was silent for too long (SILENT, NO_ANSWER), or its process ended (REFUSED)."""
 
 
-class Broken(SessionError):  # noqa: N818
+class Broken(EndedError):  # noqa: N818
     """The two ends do not get on: protocol, a message too long, memory, version or MTU."""
 
 
@@ -82,8 +82,8 @@ _CLASSES = {Reason.DONE: Closed, Reason.UNDER_WAY: Closed, Reason.SILENT: PeerGo
             Reason.NO_ANSWER: PeerGone, Reason.REFUSED: PeerGone}
 
 
-def ended(code: int, why: str) -> SessionError:
-    """Make the error of a session that ended for the reason of that number."""
+def ended(code: int, why: str) -> EndedError:
+    """Make the error of a connection that ended for the reason of that number."""
     try:
         reason = Reason(code)
     except ValueError:  # a peer of a later version

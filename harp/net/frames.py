@@ -12,40 +12,41 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from harp.net.session import Session
+    from harp.net.connection import Connection
 
 
 class Lent:
-    """Holds a frame for a Buffer; gone with it, the frame is the session's again."""
+    """Holds a frame for a Buffer; gone with it, the frame is the connection's again."""
 
-    __slots__ = ("frame", "session")
+    __slots__ = ("connection", "frame")
 
-    def __init__(self, session: Session, frame: int) -> None:
-        self.session, self.frame = session, frame
+    def __init__(self, connection: Connection, frame: int) -> None:
+        self.connection, self.frame = connection, frame
 
     def __del__(self) -> None:
-        self.session._give_back(self.frame)
+        self.connection._give_back(self.frame)
 
 
 class Draft:
-    """Frames to write a message into, to be sent in place: ``session.send(draft)``.
+    """Frames to write a message into, to be sent in place: ``connection.send(draft)``.
 
     Iterating gives a writable Buffer a frame, in order, each full but the last. Leaving its context
     unsent gives the frames back.
     """
 
-    def __init__(self, session: Session, frames: list[int], size: int, segment: int) -> None:
-        self._session = session
+    def __init__(self, connection: Connection, frames: list[int], size: int, segment: int) -> None:
+        self._connection = connection
         self._frames: list[int] | None = frames
         self.size = size
         """Bytes of the message."""
         self._buffers = []
         for i, frame in enumerate(frames):
-            address = int(ffi.cast("uintptr_t", lib.harp_draft_bytes(session._connection, frame)))
+            first = lib.harp_draft_bytes(connection._connection, frame)
+            address = int(ffi.cast("uintptr_t", first))
             offset = i * segment
-            buffer = Buffer(address, min(segment, size - offset), False, session, 0, offset)
+            buffer = Buffer(address, min(segment, size - offset), False, connection, 0, offset)
             self._buffers.append(buffer)
-            session._buffers.add(buffer)
+            connection._buffers.add(buffer)
 
     def __iter__(self) -> Iterator[Buffer]:
         return iter(self._buffers)
@@ -63,9 +64,9 @@ class Draft:
                 memoryview(buffer)[first - buffer.offset:last - buffer.offset] = \
                     source[first - offset:last - offset]
 
-    def _take(self, session: Session) -> list[int]:
-        if self._session is not session:
-            raise ValueError("this draft is another session's")
+    def _take(self, connection: Connection) -> list[int]:
+        if self._connection is not connection:
+            raise ValueError("this draft is another connection's")
         if self._frames is None:
             raise ValueError("this draft was sent or given back already")
         for buffer in self._buffers:
@@ -76,7 +77,7 @@ class Draft:
     def release(self) -> None:
         """Give the frames back without sending them. BufferError while they are viewed."""
         if self._frames is not None:
-            self._session._drafts.extend(self._take(self._session))
+            self._connection._drafts.extend(self._take(self._connection))
 
     def __enter__(self) -> Self:
         return self
@@ -94,12 +95,12 @@ class Stream:
     """The frames of one message, as they arrive: in any order, each a read-only Buffer.
 
     ``buffer.offset`` says where in the message it belongs. Each is given back when its context is
-    left, or when nothing refers to it any more; no more than the session's ``streamed`` frames are
-    ever out, so who keeps them all stops a longer message.
+    left, or when nothing refers to it any more; no more than the connection's ``streamed`` frames
+    are ever out, so who keeps them all stops a longer message.
     """
 
-    def __init__(self, session: Session, message: int, timeout: float | None) -> None:
-        self._session = session
+    def __init__(self, connection: Connection, message: int, timeout: float | None) -> None:
+        self._connection = connection
         self.message = message
         self.timeout = timeout
         self.size: int | None = None
@@ -109,11 +110,11 @@ class Stream:
         return self
 
     def __next__(self) -> Buffer:
-        session = self._session
+        connection = self._connection
         if self.size is not None:
             raise StopIteration
-        with session._guard:
-            chunk = session._next_chunk(self)
+        with connection._guard:
+            chunk = connection._next_chunk(self)
         if chunk is None:
             raise StopIteration
         return chunk
@@ -122,7 +123,7 @@ class Stream:
         return self
 
     async def __anext__(self) -> Buffer:
-        chunk = None if self.size is not None else await self._session._next_chunk_async(self)
+        chunk = None if self.size is not None else await self._connection._next_chunk_async(self)
         if chunk is None:
             raise StopAsyncIteration
         return chunk

@@ -1,4 +1,4 @@
-"""What an engine, a listener and a session have in common: one thread at a time, one process."""
+"""What an engine, a listener and a connection have in common: one thread at a time, one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a session and its paths."""
+"""What is known of a connection and its paths."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from harp._cnet import ffi
 
 
 @dataclass(frozen=True)
-class SessionInfo:
-    """What is known of a session now."""
+class ConnectionInfo:
+    """What is known of a connection now."""
 
     id: int
     peer: str

@@ -27,7 +27,7 @@ class Buffer(Memory):
 
     def __new__(cls, address: int, length: int, readonly: bool, owner: object,
                 message: int = 0, offset: int = 0) -> Self:
-        """Made by sessions."""
+        """Made by connections."""
         made = super().__new__(cls, address, length, readonly, owner)
         made.message = message
         made.offset = offset

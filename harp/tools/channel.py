@@ -1,6 +1,6 @@
 """What the two ends of a measurement tell each other: dictionaries, one after the other.
 
-They go over a TCP connection (or a pair of sockets) as lines of JSON, or over a HARP session, a
+They go over a TCP connection (or a pair of sockets) as lines of JSON, or over a HARP connection, a
 message each.
 """
 
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from harp.net.errors import SessionError, Timeout
+from harp.net.errors import EndedError, Timeout
 
 if TYPE_CHECKING:
     import socket
 
-    from harp.net import Session
+    from harp.net import Connection
 
 LONGEST = 1 << 16
 PATIENCE_S = 30.0
@@ -73,30 +73,30 @@ class Lines:
 
 
 class Messages:
-    """Over a session."""
+    """Over a connection."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     def tell(self, **said: Any) -> None:
         """Say something."""
         try:
-            self._session.send(json.dumps(said).encode())
-        except SessionError as error:
+            self._connection.send(json.dumps(said).encode())
+        except EndedError as error:
             raise Gone(f"the other end is gone: {error}") from error
 
     def hear(self, timeout: float | None = PATIENCE_S) -> dict[str, Any]:
         """Wait for what the other end says."""
         try:
-            return _understood(bytes(self._session.recv(LONGEST, timeout)))
+            return _understood(bytes(self._connection.recv(LONGEST, timeout)))
         except Timeout as error:
             raise Gone(f"the other end said nothing for {timeout:g} s") from error
-        except SessionError as error:
+        except EndedError as error:
             raise Gone(f"the other end is gone: {error}") from error
 
     def close(self) -> None:
         """End it."""
-        self._session.close()
+        self._connection.close()
 
 
 def _understood(text: bytes) -> dict[str, Any]:

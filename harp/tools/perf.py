@@ -94,7 +94,7 @@ def measure(ends: Client, size: int, seconds: float, window: int | None) -> Row:
     before = ends.end.counters()
     bulk, others_cpu_ns = ends.run(Run("send", size, messages, window))
     after = ends.end.counters()
-    total = messages * len(ends.end.sessions)
+    total = messages * len(ends.end.connections)
     lost, again, frames = (after[name] - before[name] for name in
                            ("lost", "data_again", "data_sent"))
     return Row(size, total, bulk.elapsed_ns / messages / 1e3,
@@ -232,8 +232,8 @@ def _serve_handle(options: dict[str, Any], stop: threading.Event) -> None:
     with Engine(asked.port, name="perf control") as engine, engine.listen() as listener:
         click.echo(f"handle: {listener.handle.to_bytes().hex()}")
         while not stop.is_set():
-            with listener.accept() as session:
-                _serve_one(Messages(session), asked, options)
+            with listener.accept() as connection:
+                _serve_one(Messages(connection), asked, options)
             if options["once"]:
                 return
 
@@ -278,9 +278,9 @@ def _client_handle(options: dict[str, Any], stop: threading.Event) -> None:
         raise click.UsageError(f"--handle: {error}") from error
     asked = _asked(options, None)
     with Engine(asked.port, name="perf control") as engine, \
-            engine.connect(handle, dead_after=5) as session:
-        _report(Messages(session), asked, options, stop)
-        session.flush(5)
+            engine.connect(handle, dead_after=5) as connection:
+        _report(Messages(connection), asked, options, stop)
+        connection.flush(5)
 
 
 def _local(options: dict[str, Any], stop: threading.Event) -> None:
@@ -327,7 +327,7 @@ def _report(channel: Channel, asked: Asked, options: dict[str, Any],
 
 def _fitting(sizes: list[int], ends: Client, asked: Asked, *, quiet: bool) -> list[int]:
     """Without a copy a message must fit into the frames that there are for it."""
-    most = FRAMES // 4 * ends.end.sessions[0].segment if asked.zerocopy else 1 << 30
+    most = FRAMES // 4 * ends.end.connections[0].segment if asked.zerocopy else 1 << 30
     if max(sizes) > most and not quiet:
         click.echo(f"# --zerocopy: messages of more than {most} bytes need more frames; left out")
     return [size for size in sizes if size <= most]

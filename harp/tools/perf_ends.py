@@ -25,8 +25,8 @@ import click
 import numpy as np
 
 from harp._cnet import ffi, lib
-from harp.net import Engine, Port, Session
-from harp.net.session import MESSAGE_MAX, MESSAGES
+from harp.net import Connection, Engine, Port
+from harp.net.connection import MESSAGE_MAX, MESSAGES
 
 if TYPE_CHECKING:
     import threading
@@ -67,8 +67,8 @@ class Asked:
         return made
 
     @property
-    def session(self) -> dict[str, Any]:
-        """Options of each session."""
+    def connection(self) -> dict[str, Any]:
+        """Options of each connection."""
         zerocopy = {"streamed": FRAMES // 4, "drafts": FRAMES // 2} if self.zerocopy else {}
         return {"paths": self.paths, "dead_after": DEAD_S, **zerocopy}
 
@@ -106,24 +106,24 @@ class Outcome:
 
 
 class End:
-    """One end's engines and sessions, and a thread for each."""
+    """One end's engines and connections, and a thread for each."""
 
     def __init__(self, asked: Asked, engines: Sequence[Engine], stop: threading.Event) -> None:
         self.asked = asked
         self.engines = engines
-        self.sessions: list[Session] = []
+        self.connections: list[Connection] = []
         self.stop = stop
         self._memory: dict[int, Any] = {}
         self._pool = ThreadPoolExecutor(max(1, len(engines)))
 
     def run(self, run: Run) -> Outcome:
-        """Run all engines to their end. Raises what ended a session."""
+        """Run all engines to their end. Raises what ended a connection."""
         begun = self.begin(run)
         return self.finish(begun)
 
     def begin(self, run: Run) -> list[Future[Any]]:
         """Let all engines begin."""
-        return [self._pool.submit(self._one, i, run) for i in range(len(self.sessions))]
+        return [self._pool.submit(self._one, i, run) for i in range(len(self.connections))]
 
     def finish(self, begun: Sequence[Future[Any]]) -> Outcome:
         """Wait for all engines."""
@@ -137,7 +137,7 @@ class End:
                        [int(ns) for _, samples in done for ns in samples])
 
     def _one(self, index: int, run: Run) -> tuple[Any, Any]:
-        session, engine = self.sessions[index], self.engines[index]
+        connection, engine = self.connections[index], self.engines[index]
         self._pin(index)
         perf = ffi.new("struct harp_perf *")
         samples = np.zeros(run.messages if run.role == "ping" else 0, np.uint64)
@@ -148,10 +148,10 @@ class End:
         perf.memory = ffi.from_buffer("uint8_t[]", self._room(index, run))
         perf.samples_ns = ffi.from_buffer("uint64_t[]", samples)
         perf.frames, perf.frames_room = frames, len(frames)
-        with session._guard:
-            state = self._drive(session, engine, perf)
+        with connection._guard:
+            state = self._drive(connection, engine, perf)
         if state == lib.HARP_PERF_CLOSED:
-            raise click.ClickException(f"the session ended: {session._why()}")
+            raise click.ClickException(f"the connection ended: {connection._why()}")
         if state == lib.HARP_PERF_BAD:
             raise click.ClickException("a message came that was not due: this is a fault of the "
                                        "stack, please report it")
@@ -167,9 +167,9 @@ class End:
             raise click.ClickException(f"no thread can run on CPU {cpu}: {error.strerror}"
                                        ) from error
 
-    def _drive(self, session: Session, engine: Engine, perf: Any) -> int:
+    def _drive(self, connection: Connection, engine: Engine, perf: Any) -> int:
         while True:
-            state = lib.harp_perf_run(session._connection, engine._engine, perf, SLICE_NS)
+            state = lib.harp_perf_run(connection._connection, engine._engine, perf, SLICE_NS)
             if state != lib.HARP_PERF_MORE:
                 return int(state)
             if self.stop.is_set():
@@ -182,12 +182,12 @@ class End:
         return self._memory[index]
 
     def counters(self) -> dict[str, int]:
-        """Sums over all sessions."""
-        infos = [session.info.counters for session in self.sessions]
+        """Sums over all connections."""
+        infos = [connection.info.counters for connection in self.connections]
         return {name: sum(info[name] for info in infos) for name in infos[0]}
 
     def close(self) -> None:
-        """End all sessions and engines."""
+        """End all connections and engines."""
         self.stop.set()
         self._pool.shutdown()
         close(self.engines)
@@ -241,14 +241,14 @@ def _opened(said: dict[str, Any], asked: Asked, stop: threading.Event, *, follow
 
 
 def _accept(channel: Channel, end: End) -> None:
-    listeners = [engine.listen(**end.asked.session) for engine in end.engines]
+    listeners = [engine.listen(**end.asked.connection) for engine in end.engines]
     channel.tell(handles=[listener.handle.to_bytes().hex() for listener in listeners],
                  lines=[line for engine in end.engines for line in engine.lines])
     for listener in listeners:
-        end.sessions.append(listener.accept(DEAD_S + 5))
+        end.connections.append(listener.accept(DEAD_S + 5))
         listener.close()
-    for session in end.sessions:
-        session.connected.wait(DEAD_S)
+    for connection in end.connections:
+        connection.connected.wait(DEAD_S)
     channel.tell(open=True)
 
 
@@ -263,8 +263,8 @@ class Client:
         self.lines = [str(line) for line in said["lines"]]
         self.end = End(asked, asked.open(), stop)
         try:
-            self.end.sessions = [
-                engine.connect(bytes.fromhex(handle), **asked.session)
+            self.end.connections = [
+                engine.connect(bytes.fromhex(handle), **asked.connection)
                 for engine, handle in zip(self.end.engines, said["handles"], strict=True)]
             channel.hear()
         except BaseException:

@@ -35,7 +35,7 @@ class Snapshot:
     """Counters of `struct harp_engine_counters`."""
     ports: list[dict[str, Any]]
     """A line that describes the port, and its `struct harp_port_counters`."""
-    sessions: list[dict[str, Any]]
+    connections: list[dict[str, Any]]
     """`struct harp_stats_session` of each, the state as a word."""
     events: list[tuple[int, int, str]]
     """The flight recorder, oldest first: time, connection, text."""
@@ -68,7 +68,7 @@ def _read(entry: Any) -> Snapshot | None:
         started_ns=stats.started_ns, started_unix_ns=stats.started_unix_ns,
         engine=_fields(stats.engine),
         ports=[_fields(port) for port in stats.ports if port.changes],
-        sessions=[_session(session) for session in stats.sessions if session.state],
+        connections=[_connection(row) for row in stats.connections if row.state],
         events=[_event(stats.recorder.events[i]) for i in range(stats.recorder.count)])
 
 
@@ -90,8 +90,8 @@ def _fields(struct: Any) -> dict[str, Any]:
     return values
 
 
-def _session(session: Any) -> dict[str, Any]:
-    values = _fields(session)
+def _connection(row: Any) -> dict[str, Any]:
+    values = _fields(row)
     state = values["state"]
     values["state"] = STATES[state] if state < len(STATES) else str(state)
     return values

@@ -63,11 +63,10 @@ class Rates:
         before = self._before.get(now.file)
         return self._growth(now.engine, before.engine if before else {})
 
-    def session(self, engine: Snapshot, now: dict[str, Any]) -> Callable[[str], float]:
-        """The same of a session."""
+    def connection(self, engine: Snapshot, now: dict[str, Any]) -> Callable[[str], float]:
+        """The same of a connection."""
         before = self._before.get(engine.file)
-        same = [session for session in before.sessions if session["connection"] ==
-                now["connection"]] if before else []
+        same = [row for row in before.connections if row["id"] == now["id"]] if before else []
         return self._growth(now, same[0] if same else {})
 
     def _growth(self, now: dict[str, Any], before: dict[str, Any]) -> Callable[[str], float]:
@@ -114,12 +113,12 @@ def _engine(now: Snapshot, rates: Rates) -> list[Text]:
         f"{way} {rates.data(grown(f'message_bytes_{way}'))}, "
         f"{amount(grown(f'messages_{way}'))} messages{'/s' * rates.known}"
         for way in ("sent", "received")]
-    refused, sessions = sum(now.engine[name] for name in BAD), now.engine["sessions"]
+    refused, connections = sum(now.engine[name] for name in BAD), now.engine["connections"]
     return [
         _line(now.name, f"process {now.pid}" + " (dead)" * (not now.alive),
               f"up {span(max(0, seen_ns - now.started_ns))}",
               f"busy {grown('busy_turns') / turns:.0%}" if turns else "asleep",
-              f"{sessions} session" + "s" * (sessions != 1),
+              f"{connections} connection" + "s" * (connections != 1),
               style="bold" if now.alive else "bold red"),
         _line(*moved, f"{amount(refused)} frames refused" * bool(refused),
               f"{amount(now.engine['no_room'])} waits for room" * bool(now.engine["no_room"]),
@@ -142,17 +141,17 @@ def _peer(address: str) -> str:
     return address[:12] + "…" if address.startswith("mem:") else address or "not known"
 
 
-def _state(session: dict[str, Any]) -> str:
-    ended = session["state"] == "closed" and session["reason"]
-    return f"{session['state']} ({session['reason']})" if ended else str(session["state"])
+def _state(connection: dict[str, Any]) -> str:
+    ended = connection["state"] == "closed" and connection["reason"]
+    return f"{connection['state']} ({connection['reason']})" if ended else str(connection["state"])
 
 
-def _sessions(engine: Snapshot, rates: Rates, *, wide: bool) -> Padding:
-    rows = engine.sessions
-    grown = [rates.session(engine, row) for row in rows]
+def _connections(engine: Snapshot, rates: Rates, *, wide: bool) -> Padding:
+    rows = engine.connections
+    grown = [rates.connection(engine, row) for row in rows]
     unit = "Gb/s" if rates.known else "bytes"
     columns = {
-        "session": [f"{row['connection'] & 0xffffffff:08x}" for row in rows],
+        "id": [f"{row['id'] & 0xffffffff:08x}" for row in rows],
         "peer": [_peer(row["peer"]) for row in rows],
         "state": [_state(row) for row in rows],
         "paths": [f"{row['paths_alive']}/{row['paths']}" for row in rows],
@@ -165,15 +164,14 @@ def _sessions(engine: Snapshot, rates: Rates, *, wide: bool) -> Padding:
                     (("spurious", "spurious"), ("again", "data_again"), ("frames", "data_sent"),
                      ("bad CRC", "bad_payloads"), ("window", "window_bytes"),
                      ("flight", "bytes_in_flight"))}
-    return _grid(columns, {"session", "peer", "state"})
+    return _grid(columns, {"id", "peer", "state"})
 
 
 def _events(engine: Snapshot, count: int) -> Padding:
     kept = engine.events[-count:]
     return _grid({"before the last": [span(kept[-1][0] - time_ns) for time_ns, _, _ in kept],
-                  "session": [f"{connection:08x}" if connection else "" for _, connection, _ in
-                              kept],
-                  "event": [text for _, _, text in kept]}, {"session", "event"})
+                  "connection": [f"{own:08x}" if own else "" for _, own, _ in kept],
+                  "event": [text for _, _, text in kept]}, {"connection", "event"})
 
 
 def picture(engines: Sequence[Snapshot], rates: Rates, *, events: int = 0,
@@ -187,8 +185,8 @@ def picture(engines: Sequence[Snapshot], rates: Rates, *, events: int = 0,
         parts += _engine(engine, rates)
         for port in engine.ports:
             parts += _port(port)
-        if engine.sessions:
-            parts.append(_sessions(engine, rates, wide=columns >= NARROW))
+        if engine.connections:
+            parts.append(_connections(engine, rates, wide=columns >= NARROW))
         if events and engine.events:
             parts.append(_events(engine, events))
     return Group(*parts)
@@ -231,8 +229,8 @@ def top(pids: tuple[int, ...], *, once: bool, as_json: bool, interval: float, ev
         keep: bool) -> None:
     """Show the engines of this host, of those processes or of all.
 
-    Per engine: its ports and sessions, what they move and what they lose. Nothing is stopped to be
-    looked at. An engine whose process died is shown one last time; --events says what it did.
+    Per engine: its ports and connections, what they move and what they lose. Nothing is stopped to
+    be looked at. An engine whose process died is shown one last time; --events says what it did.
     """
     if as_json:
         seen = [asdict(engine) for engine in _look(pids, keep=keep)]

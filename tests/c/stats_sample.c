@@ -8,22 +8,22 @@ static void go_on(struct harp_stats *stats, uint64_t step)
 {
     struct harp_port port = {.counters.sent = 10 * step,
                              .line = "udp: [fd00::1]:7000 [bold]as it is"};
-    struct harp_stats_session session = {.connection = UINT64_C(0xabcd00001234),
-                                         .state = HARP_STATS_OPEN,
-                                         .paths = 4,
-                                         .paths_alive = 3,
-                                         .smoothed_ns = 12500,
-                                         .message_bytes_sent = 1000000 * step,
-                                         .peer = "[fd00::2]:7001"};
-    session.counters.lost = step;
+    struct harp_stats_connection connection = {.id = UINT64_C(0xabcd00001234),
+                                               .state = HARP_STATS_OPEN,
+                                               .paths = 4,
+                                               .paths_alive = 3,
+                                               .smoothed_ns = 12500,
+                                               .message_bytes_sent = 1000000 * step,
+                                               .peer = "[fd00::2]:7001"};
+    connection.counters.lost = step;
     harp_stats_put_port(stats, 0, &port);
-    harp_stats_put_session(stats, 7, &session);
+    harp_stats_put_connection(stats, 7, &connection);
     harp_count(&stats->engine.turns, 100);
     harp_count(&stats->engine.busy_turns, 25);
     harp_count(&stats->engine.message_bytes_sent, 1000000);
     harp_count(&stats->engine.bad_tag, 1);
-    harp_recorder_add(&stats->recorder, step * 1000000, HARP_RECORD_PATH_DIED, session.connection,
-                      step, 5000);
+    harp_recorder_add(&stats->recorder, step * 1000000, HARP_RECORD_PATH_DIED, connection.id, step,
+                      5000);
 }
 
 int main(void)

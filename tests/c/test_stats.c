@@ -47,10 +47,10 @@ static void test_what_is_written_is_read(void)
     assert(harp_stats_create(&second, "engine 1") == 0 && strcmp(file.path, second.path) != 0);
     harp_count(&file.stats->engine.turns, 3);
     harp_count(&file.stats->engine.turns, 4);
-    struct harp_stats_session session = {.connection = 77, .state = HARP_STATS_OPEN, .paths = 4};
-    strcpy(session.peer, "10.0.0.1:7000");
-    session.counters.lost = 9;
-    harp_stats_put_session(file.stats, 255, &session);
+    struct harp_stats_connection connection = {.id = 77, .state = HARP_STATS_OPEN, .paths = 4};
+    strcpy(connection.peer, "10.0.0.1:7000");
+    connection.counters.lost = 9;
+    harp_stats_put_connection(file.stats, 255, &connection);
     struct harp_port port = {.counters.sent = 5, .line = "mem"};
     harp_stats_put_port(file.stats, 1, &port);
     harp_recorder_add(&file.stats->recorder, 1000, HARP_RECORD_PATH_DIED, 0xabcdef0123, 2, 5000);
@@ -59,8 +59,8 @@ static void test_what_is_written_is_read(void)
     assert(seen->pid == (uint64_t)getpid() && strcmp(seen->name, "engine 0") == 0);
     assert(seen->engine.turns == 7 && seen->ports[1].counters.sent == 5);
     assert(strcmp(seen->ports[1].line, "mem") == 0);
-    assert(seen->sessions[255].connection == 77 && seen->sessions[255].counters.lost == 9);
-    assert(strcmp(seen->sessions[255].peer, "10.0.0.1:7000") == 0);
+    assert(seen->connections[255].id == 77 && seen->connections[255].counters.lost == 9);
+    assert(strcmp(seen->connections[255].peer, "10.0.0.1:7000") == 0);
     assert(seen->recorder.count == 1 && seen->recorder.events[0].b == 5000);
     char line[HARP_RECORDER_LINE_BYTES];
     harp_recorder_line(&seen->recorder.events[0], 0, line, sizeof line);
@@ -83,7 +83,7 @@ static void test_a_killed_engine_is_read_once_more(void)
         assert(harp_stats_create(&file, "victim") == 0);
         for (uint64_t i = 0; i < 10000; i++)
             harp_recorder_add(&file.stats->recorder, i * 1000, HARP_RECORD_LOST, 1, i, 2 * i);
-        file.stats->sessions[3].changes = 1; /* as if it died while it wrote */
+        file.stats->connections[3].changes = 1; /* as if it died while it wrote */
         assert(write(pipes[1], base(&file), HARP_STATS_NAME_BYTES) > 0);
         for (;;)
             pause();
@@ -138,9 +138,9 @@ enum { ROUNDS = 20000 };
 static void *write_on(void *stop)
 {
     for (uint64_t i = 1; !__atomic_load_n((int *)stop, __ATOMIC_RELAXED); i++) {
-        struct harp_stats_session session = {.connection = i, .window_bytes = i, .peer = "x"};
-        session.counters.paths_returned = i;
-        harp_stats_put_session(shared.stats, 0, &session);
+        struct harp_stats_connection connection = {.id = i, .window_bytes = i, .peer = "x"};
+        connection.counters.paths_returned = i;
+        harp_stats_put_connection(shared.stats, 0, &connection);
         harp_recorder_add(&shared.stats->recorder, i, (enum harp_recorder_what)(i & 15), i, i, i);
     }
     return NULL;
@@ -159,9 +159,9 @@ static void test_a_reader_sees_whole_things(void)
     pthread_create(&writer, NULL, write_on, &stop);
     for (int round = 0; round < ROUNDS / 100; round++) {
         harp_stats_read(reader, seen);
-        const struct harp_stats_session *row = &seen->sessions[0];
-        assert(row->changes % 2 == 1 || (row->connection == row->window_bytes &&
-                                         row->connection == row->counters.paths_returned));
+        const struct harp_stats_connection *row = &seen->connections[0];
+        assert(row->changes % 2 == 1 ||
+               (row->id == row->window_bytes && row->id == row->counters.paths_returned));
         size_t count = harp_recorder_read(&shared.stats->recorder, events);
         for (size_t i = 0; i < count; i++) {
             assert(events[i].a == events[0].a + i && events[i].time_ns == events[i].a);

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     Edge = tuple[int, int, int]
 
 DYNAMIC_PATHS = 8
-"""Paths of a session over a dynamic bond: enough to meet both ports, between which it chooses."""
+"""Paths of a connection over a dynamic bond: enough to meet both ports, and to choose."""
 MOST_LATE = 0.1
 """Share of the time that processes may come late, until the reader is told."""
 PATIENCE_S = 300

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from harp.collectives.channels import SessionChannel
+from harp.collectives.channels import ConnectionChannel
 from sim.network.lab.messages import FIRST_PORT, EdgeKey
 
 if TYPE_CHECKING:
@@ -164,13 +164,13 @@ class HarpWires:
 
     async def open(self, key: EdgeKey) -> Wire:
         """Connect, and say who we are."""
-        session = await self._engines[key.src].connect_async(self.peers()[key.dst],
-                                                             paths=self._setup.sockets)
-        await session.send_async(_HELLO.pack(*key, 0))
-        return SessionChannel(session, self._setup.window)
+        connection = await self._engines[key.src].connect_async(
+            self.peers()[key.dst], paths=self._setup.sockets)
+        await connection.send_async(_HELLO.pack(*key, 0))
+        return ConnectionChannel(connection, self._setup.window)
 
     async def await_peer(self, key: EdgeKey) -> Wire:
-        """Wait until the session has come."""
+        """Wait until the connection has come."""
         return await self._future(key)
 
     def _future(self, key: EdgeKey) -> asyncio.Future[Wire]:
@@ -178,6 +178,7 @@ class HarpWires:
 
     async def _accept(self, listener: Listener) -> None:
         while True:
-            session = await listener.accept_async()
-            *key, _ = _HELLO.unpack(bytes(await session.recv_async(_HELLO.size)))
-            self._future(EdgeKey(*key)).set_result(SessionChannel(session, self._setup.window))
+            connection = await listener.accept_async()
+            *key, _ = _HELLO.unpack(bytes(await connection.recv_async(_HELLO.size)))
+            channel = ConnectionChannel(connection, self._setup.window)
+            self._future(EdgeKey(*key)).set_result(channel)

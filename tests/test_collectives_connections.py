@@ -1,4 +1,4 @@
-"""Plans over real HARP sessions: what the in-memory channels are held to, the stack does."""
+"""Plans over real HARP connections: what the in-memory channels are held to, the stack does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from harp.collectives.channels import SessionChannel
+from harp.collectives.channels import ConnectionChannel
 from harp.collectives.execute import Execution
 from harp.collectives.ir import Buffer
 from harp.collectives.registry import make_plan
@@ -20,16 +20,16 @@ PORTS = {"mem": {"kind": "mem"}, "udp": {"kind": "udp", "address": "127.0.0.1"},
          "lossy udp": {"kind": "udp", "address": "127.0.0.1", "faults": "drop=2%,seed=7"}}
 
 
-async def connect_all(engines: list[Engine], window: Window) -> list[dict[int, SessionChannel]]:
-    channels: list[dict[int, SessionChannel]] = [{} for _ in engines]
+async def connect_all(engines: list[Engine], window: Window) -> list[dict[int, ConnectionChannel]]:
+    channels: list[dict[int, ConnectionChannel]] = [{} for _ in engines]
     for near in range(RANKS):
         for far in range(near):
             listener = engines[far].listen()
             one, other = await asyncio.gather(engines[near].connect_async(listener.handle),
                                               listener.accept_async())
             listener.close()
-            channels[near][far] = SessionChannel(one, window)
-            channels[far][near] = SessionChannel(other, window)
+            channels[near][far] = ConnectionChannel(one, window)
+            channels[far][near] = ConnectionChannel(other, window)
     return channels
 
 

@@ -1,4 +1,4 @@
-"""A session: a connection to one other end, with messages both ways, whole and in order."""
+"""A connection to one other end: messages both ways, whole and in order."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from harp._cnet import ffi, lib
 from harp.net.aio import clear
 from harp.net.completion import Completion
-from harp.net.errors import Closed, SessionError, Timeout, ended
+from harp.net.errors import Closed, EndedError, Timeout, ended
 from harp.net.frames import Draft, Lent, Stream
 from harp.net.guard import Guard
 from harp.net.handle import address_text
-from harp.net.info import PathInfo, SessionInfo, fields
+from harp.net.info import ConnectionInfo, PathInfo, fields
 from harp.net.memory import Buffer
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _BATCH = 64
 _uncleared = ffi.new_allocator(should_clear_after_alloc=False)
 
 
-class Session:
+class Connection:
     """A connection to one other end. Made by :meth:`Engine.connect` and :meth:`Listener.accept`.
 
     Messages of up to 1 GiB go both ways at once, each whole, in the order in which they were sent.
@@ -45,16 +45,16 @@ class Session:
 
     It ends by :meth:`close`, when its context is left, and when nothing refers to it any more.
 
-    One thread at a time may use a session; another one that tries is told so. When it is over, all
-    that waits, and all that is begun then, raises a SessionError with the reason.
+    One thread at a time may use a connection; another one that tries is told so. When it is over,
+    all that waits, and all that is begun then, raises an EndedError with the reason.
     """
 
     def __init__(self, engine: Engine, connection: Any, streamed: int, drafts: int) -> None:
-        self._guard = Guard("session")
+        self._guard = Guard("connection")
         self._engine = engine
         self._connection = connection
         self._streamed, self._drafts_most = streamed, drafts
-        self._error: SessionError | None = None
+        self._error: EndedError | None = None
         self._next_context = 1
         self._open: dict[int, Completion] = {}
         self._polled = ffi.new("struct harp_completion[]", _BATCH)
@@ -101,7 +101,7 @@ class Session:
         lib.harp_connection_why(self._connection, why)
         return str(ffi.string(why).decode(errors="replace"))
 
-    def _end(self, error: SessionError) -> None:
+    def _end(self, error: EndedError) -> None:
         self._error = error
         waiting, self._open = [self.connected, *self._open.values()], {}
         for completion in waiting:
@@ -139,7 +139,7 @@ class Session:
 
         ``data`` is anything with a contiguous buffer (bytes, a numpy array, a Buffer), which must
         not change until then, or a :class:`Draft`. Waits only while 256 messages are under way, for
-        ``timeout`` seconds at most. Raises Timeout and SessionError.
+        ``timeout`` seconds at most. Raises Timeout and EndedError.
         """
         with self._guard:
             if isinstance(data, Draft):
@@ -157,7 +157,7 @@ class Session:
             given = ffi.new("uint32_t[]", frames)
             return self._begin("sending", None, lambda context: lib.harp_send_frames(
                 self._connection, given, draft.size, context), timeout)
-        except (Timeout, SessionError):
+        except (Timeout, EndedError):
             self._drafts.extend(frames)
             raise
 
@@ -170,7 +170,7 @@ class Session:
         try:
             if not begin(context):
                 self._until(lambda: self._error is None and begin(context), timeout, what)
-        except (Timeout, SessionError):  # Ctrl-C leaves it: it may have begun
+        except (Timeout, EndedError):  # Ctrl-C leaves it: it may have begun
             self._open.pop(context, None)
             raise
         return completion
@@ -186,18 +186,18 @@ class Session:
     def draft(self, size: int, timeout: float | None = None) -> Draft:
         """Take frames to write a message of ``size`` bytes into, from which it is sent in place.
 
-        The session must have been made with ``drafts=frames``. Waits for frames that are still on
-        their way, ``timeout`` seconds at most.
+        The connection must have been made with ``drafts=frames``. Waits for frames that are still
+        on their way, ``timeout`` seconds at most.
         """
         with self._guard:
             if not self._drafts_most:
-                raise ValueError("this session has no drafts: make it with drafts=frames")
+                raise ValueError("this connection has no drafts: make it with drafts=frames")
             self._until(lambda: self.connected._settled, timeout, "connecting")
             segment = int(lib.harp_segment(self._connection))
             count = -(-size // segment)
             if size < 0 or count > self._drafts_most:
                 raise ValueError(f"a draft of {size} bytes takes {count} frames of {segment}; this "
-                                 f"session was made with drafts={self._drafts_most}")
+                                 f"connection was made with drafts={self._drafts_most}")
             self._until(lambda: self._draw(count), timeout, "a frame to write into")
             return Draft(self, [self._drafts.popleft() for _ in range(count)], size, segment)
 
@@ -210,7 +210,7 @@ class Session:
         return len(self._drafts) >= count
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until the other end has all that was sent. Raises Timeout and SessionError."""
+        """Wait until the other end has all that was sent. Raises Timeout and EndedError."""
         with self._guard:
             self._until(lambda: not self._sending(), timeout,
                         "sending")
@@ -221,14 +221,14 @@ class Session:
         """Hand over a writable buffer for the next message; done when all of it is there.
 
         Messages fill buffers in the order in which these are posted. A message that is longer than
-        its buffer ends the session. Waits only while 256 are posted.
+        its buffer ends the connection. Waits only while 256 are posted.
         """
         with self._guard:
             return self._post(ffi.from_buffer(buffer, require_writable=True), timeout)
 
     def _post(self, view: Any, timeout: float | None) -> Completion:
         if self._streamed:
-            raise TypeError("this session is streamed: read its messages by stream()")
+            raise TypeError("this connection is streamed: read its messages by stream()")
         if self._late is not None:
             raise Timeout("the buffer of a receive that timed out waits for the next message still:"
                           " repeat that call first")
@@ -284,12 +284,12 @@ class Session:
     def stream(self, timeout: float | None = None) -> Stream:
         """Read the next message frame by frame, where the frames arrived, without a copy.
 
-        The session must have been made with ``streamed=frames``. ``timeout`` is that of each step,
-        in seconds.
+        The connection must have been made with ``streamed=frames``. ``timeout`` is that of each
+        step, in seconds.
         """
         with self._guard:
             if not self._streamed:
-                raise TypeError("this session is not streamed: make it with streamed=frames")
+                raise TypeError("this connection is not streamed: make it with streamed=frames")
             if self._stream_next:
                 self._drop(self._stream_next - 1)
             self._stream_next += 1
@@ -386,12 +386,12 @@ class Session:
             return int(lib.harp_segment(self._connection))
 
     @property
-    def info(self) -> SessionInfo:
+    def info(self) -> ConnectionInfo:
         """What is known of it now."""
         info = ffi.new("struct harp_connection_info *")
         with self._guard:
             lib.harp_connection_info(self._connection, info)
-        return SessionInfo(info.id, address_text(info.peer), info.segment, info.paths,
+        return ConnectionInfo(info.id, address_text(info.peer), info.segment, info.paths,
                            fields(info.counters))
 
     @property
@@ -412,8 +412,8 @@ class Session:
     def close(self) -> None:
         """End it and tell the other end. What is under way is given up: :meth:`flush` before.
 
-        BufferError while views of its frames are in use: drop them first. A session whose context
-        is left ends without that, when the last of them is gone and nothing refers to it.
+        BufferError while views of its frames are in use: drop them first. A connection whose
+        context is left ends without that, when the last of them is gone and nothing refers to it.
         """
         self._guard.close(self._shut)
 
@@ -421,14 +421,14 @@ class Session:
         buffers = list(self._buffers)
         views = sum(buffer.views for buffer in buffers)
         if views:
-            raise BufferError(f"{views} views of frames of this session are in use (numpy arrays, "
-                              "tensors, memoryviews): drop them first")
+            raise BufferError(f"{views} views of frames of this connection are in use (numpy "
+                              "arrays, tensors, memoryviews): drop them first")
         for buffer in buffers:
             buffer.release()
         with self._return_lock:
             self._engine._let_go(self._connection)
             self._guard.closed = True
-        self._end(self._error or Closed("this end closed the session"))
+        self._end(self._error or Closed("this end closed the connection"))
 
     def __enter__(self) -> Self:
         return self
@@ -441,4 +441,4 @@ class Session:
             self.close()
 
     def __repr__(self) -> str:
-        return f"<Session{' (closed)' if self.closed else ''} of {self._engine!r}>"
+        return f"<Connection{' (closed)' if self.closed else ''} of {self._engine!r}>"
