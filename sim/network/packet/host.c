@@ -123,6 +123,24 @@ void drive_soon(struct packet_world *w, uint32_t number)
     turn_at(w, (uint32_t)end->process, w->now_ns);
 }
 
+void wake_at(struct packet_world *w, uint32_t number, uint64_t at_ns)
+{
+    struct end *end = &w->ends[number];
+    at_ns = harp_max(at_ns, w->now_ns);
+    if (at_ns == HARP_NEVER || at_ns >= end->wake_ns)
+        return;
+    end->wake_ns = at_ns;
+    push_event(w, at_ns, END_WAKES, number);
+}
+
+void wake_end(struct packet_world *w, uint32_t number)
+{
+    if (w->ends[number].wake_ns != w->now_ns)
+        return;
+    w->ends[number].wake_ns = HARP_NEVER;
+    drive_soon(w, number);
+}
+
 void turn_process(struct packet_world *w, uint32_t number)
 {
     struct process *process = &w->processes[number];
@@ -134,7 +152,7 @@ void turn_process(struct packet_world *w, uint32_t number)
         process->ready_first = w->ends[end].next_ready;
         w->ends[end].ready = false;
         uint32_t room = (uint32_t)harp_min(BURST, w->config.ring_frames - process->in_ring);
-        if (drive_end(w, end, room, &process->busy_ns) == room && !w->ends[end].ready)
+        if (w->ends[end].ops->drive(w, end, room, &process->busy_ns) && !w->ends[end].ready)
             append_ready(w, end);
         if (process->busy_ns > w->now_ns)
             break;
@@ -147,12 +165,29 @@ void leave_ring(struct packet_world *w, struct packet *packet)
 {
     if (packet->process == NOBODY)
         return;
-    uint32_t number = (uint32_t)packet->process;
+    uint32_t number = (uint32_t)packet->process, end = packet->end ^ 1;
     struct process *process = &w->processes[number];
     packet->process = NOBODY;
+    if (w->ends[end].ops->left && packet->payload)
+        w->ends[end].ops->left(w, end, packet->payload);
     /* Half a ring at a time, as a driver wakes who waits for room. */
     if (process->in_ring-- == w->config.ring_frames / 2 + 1 && process->ready_first != NO_PACKET)
         turn_at(w, number, w->now_ns);
+}
+
+void leave_process(struct packet_world *w, uint32_t number, uint64_t at_ns)
+{
+    struct packet *packet = &w->packets[number];
+    struct process *process = &w->processes[packet->process];
+    process->in_ring++;
+    if (at_ns <= w->now_ns && process->sending.first == NO_PACKET) {
+        put_on_link(w, number);
+        return;
+    }
+    process->sent_ns = packet->at_ns = harp_max(at_ns, process->sent_ns);
+    if (process->sending.first == NO_PACKET)
+        push_event(w, packet->at_ns, PROCESS_SENDS, (size_t)packet->process);
+    append_packet(w, &process->sending, number);
 }
 
 void send_from_process(struct packet_world *w, uint32_t number)
@@ -173,12 +208,12 @@ void arrive_at_host(struct packet_world *w, uint32_t number)
     struct process *process = &w->processes[end->process];
     packet->came_ns = w->now_ns;
     uint64_t at_ns = w->now_ns;
-    if (packet->header.type == HARP_DATA) {
+    if (packet->payload) {
         w->counts.data++;
-        at_ns = pass_chain(w, (uint32_t)end->receive_chain, packet->header.length);
+        at_ns = pass_chain(w, (uint32_t)end->receive_chain, packet->payload);
     }
     if (at_ns <= w->now_ns && process->taking.first == NO_PACKET) {
-        take_frame(w, number);
+        end->ops->take(w, number);
         return;
     }
     process->taken_ns = packet->at_ns = harp_max(at_ns, process->taken_ns);
@@ -193,5 +228,5 @@ void take_at_process(struct packet_world *w, uint32_t number)
     uint32_t packet = remove_first_packet(w, &process->taking);
     if (process->taking.first != NO_PACKET)
         push_event(w, w->packets[process->taking.first].at_ns, PROCESS_TAKES, number);
-    take_frame(w, packet);
+    w->ends[w->packets[packet].end].ops->take(w, packet);
 }

@@ -62,7 +62,7 @@ static void begin_sending(struct packet_world *w, uint32_t which, uint32_t numbe
  * have little to send (RFC 8290, section 4.2). */
 static struct row *queue_of(struct link *link, const struct packet *packet)
 {
-    bool first = link->from == NOBODY && packet->header.type != HARP_DATA;
+    bool first = link->from == NOBODY && !packet->payload;
     return first ? &link->urgent : &link->waiting;
 }
 

@@ -177,6 +177,5 @@ void packet_counts(const packet_world *w, struct packet_counts *counts)
 {
     *counts = w->counts;
     for (size_t i = 0; i < w->ends_n; i++)
-        if (w->ends[i].session)
-            counts->again += harp_session_count(w->ends[i].session)->data_again;
+        counts->again += w->ends[i].ops->again(w, (uint32_t)i);
 }

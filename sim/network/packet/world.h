@@ -6,6 +6,7 @@
  *   capture.c     what crosses a link, as a file
  *   host.c        servers, chains, and what a process sends and takes in
  *   connection.c  the two sessions of a connection
+ *   channel.c     what connections carry, and how they are routed
  *   pipe.c        channels within a host
  *   run.c         the pieces of collectives
  */
@@ -46,12 +47,13 @@ struct packet {
     uint64_t at_ns;   /* when it is where it is going */
     uint64_t came_ns; /* when it arrived at the host */
     uint32_t next;
-    uint32_t link;   /* on which it is */
-    uint32_t hop;    /* where in `hops` stands what comes next */
-    uint32_t end;    /* to which it goes */
-    uint32_t body;   /* of a control frame, or NO_PACKET */
-    uint32_t bytes;  /* on a link */
-    int32_t process; /* in whose ring it is, or NOBODY */
+    uint32_t link;    /* on which it is */
+    uint32_t hop;     /* where in `hops` stands what comes next */
+    uint32_t end;     /* to which it goes */
+    uint32_t body;    /* of a control frame, or NO_PACKET */
+    uint32_t bytes;   /* on a link */
+    uint32_t payload; /* of what hosts pay for; 0: a frame of control */
+    int32_t process;  /* in whose ring it is, or NOBODY */
     bool marked;
     uint8_t path;
     struct harp_header header;
@@ -117,7 +119,27 @@ struct capture {
     bool cut; /* there was no room for all */
 };
 
+struct packet_world;
+
+/* What a stack does at an end of a connection; connection.c has the one of HARP. */
+struct end_ops {
+    /* Let it send up to `room` frames, or a few more that belong together. Returns whether it wants
+     * another turn. The process is busy with them until *busy_ns at least. */
+    bool (*drive)(struct packet_world *w, uint32_t end, uint32_t room, uint64_t *busy_ns);
+    /* A packet for it has come; it gives it back. */
+    void (*take)(struct packet_world *w, uint32_t packet);
+    /* Bytes of the payload that it sent have left the NIC, or were lost there; or NULL. */
+    void (*left)(struct packet_world *w, uint32_t end, uint32_t bytes);
+    /* The sender's stack takes up a piece. */
+    void (*take_up)(struct packet_world *w, uint32_t channel, uint32_t bytes);
+    /* The receiver has channel.posted free slots more. */
+    void (*post)(struct packet_world *w, uint32_t channel);
+    uint64_t (*again)(const struct packet_world *w, uint32_t end); /* frames sent again */
+    uint64_t (*fresh)(const struct packet_world *w, uint32_t end); /* taken whose payload was new */
+};
+
 struct end {
+    const struct end_ops *ops;
     struct harp_session *session; /* NULL: listens */
     struct harp_session_config config;
     uint64_t wake_ns; /* of the valid event; HARP_NEVER: none */
@@ -250,6 +272,11 @@ void capture_packet(struct packet_world *w, const struct packet *packet);
 /* When `bytes` that begin now have passed a chain, ns. */
 uint64_t pass_chain(struct packet_world *w, uint32_t chain, uint64_t bytes);
 void drive_soon(struct packet_world *w, uint32_t end);
+/* Wake an end at `at_ns`, unless it is woken earlier. */
+void wake_at(struct packet_world *w, uint32_t end, uint64_t at_ns);
+void wake_end(struct packet_world *w, uint32_t end);
+/* A packet is through its sender's process, and goes to the NIC, at `at_ns`. */
+void leave_process(struct packet_world *w, uint32_t packet, uint64_t at_ns);
 void turn_process(struct packet_world *w, uint32_t process);
 void send_from_process(struct packet_world *w, uint32_t process);
 void arrive_at_host(struct packet_world *w, uint32_t number);
@@ -257,12 +284,10 @@ void take_at_process(struct packet_world *w, uint32_t process);
 void leave_ring(struct packet_world *w, struct packet *packet);
 
 /* ---- connection.c */
-/* Let a session send up to `room` frames; how many it did, and when the last has left. */
-uint32_t drive_end(struct packet_world *w, uint32_t end, uint32_t room, uint64_t *busy_ns);
-void take_frame(struct packet_world *w, uint32_t number);
-void wake_end(struct packet_world *w, uint32_t end);
 void begin_piece(struct packet_world *w, uint32_t channel);
 void post_slots(struct packet_world *w, uint32_t channel);
+/* The sender of a channel can send. */
+void open_channel(struct packet_world *w, uint32_t channel);
 
 /* ---- pipe.c */
 void give_to_pipe(struct packet_world *w, uint32_t pipe, uint32_t bytes);
