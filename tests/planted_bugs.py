@@ -87,7 +87,7 @@ IN_SESSIONS = {
         "    if (!sound) {"),
     "TAG_UNCHECKED": Bug("any tag holds", (TAGS,)),
     "LAP_UNTAGGED": bug(
-        "a frame of 2^31 packets ago has a tag that holds", "wire/siphash.c",
+        "a frame of 2^31 packets ago has a tag that holds", "base/siphash.c",
         "absorb(v, header_word(bytes, lap, word));",
         "absorb(v, header_word(bytes, 0 * lap, word));"),
     "WINDOW_OFF_BY_ONE": bug(

@@ -124,7 +124,7 @@ def random_fabrics(draw):
         for nic, ports in zip(endpoints.names, endpoints.ports, strict=True)
         for port in range(ports)
     ]
-    wires = Wires(switch_hash=SwitchHash(draw(st.sampled_from(["crc16", "crc32", "xor"]))))
+    wires = Wires(switch_hash=SwitchHash(draw(st.sampled_from(["crc16", "crc32", "xor", "linux"]))))
     return explicit(endpoints, devices=names, cables=cables, host_links=host_links, wires=wires)
 
 
@@ -178,7 +178,7 @@ def test_spray_is_the_mean_of_ecmp_over_many_source_ports():
     np.testing.assert_allclose(measured, sprayed, atol=0.03)
 
 
-@pytest.mark.parametrize("function", ["crc32", "toeplitz"])
+@pytest.mark.parametrize("function", ["crc32", "toeplitz", "linux"])
 def test_random_flows_split_nearly_evenly_over_every_group(function):
     wires = Wires(switch_hash=SwitchHash(function))
     fabric = fat_tree(Endpoints.uniform(128), k=8, wires=wires)
@@ -194,9 +194,10 @@ def test_random_flows_split_nearly_evenly_over_every_group(function):
     assert core.min() > 0.9 * core.mean()
 
 
-def test_one_salt_everywhere_polarises_and_own_salts_do_not():
+@pytest.mark.parametrize("function", ["crc32", "linux"])
+def test_one_salt_everywhere_polarises_and_own_salts_do_not(function):
     def agg_ports(per_switch):
-        wires = Wires(switch_hash=SwitchHash(per_switch=per_switch))
+        wires = Wires(switch_hash=SwitchHash(function, per_switch=per_switch))
         fabric = fat_tree(Endpoints.uniform(128), k=8, wires=wires)
         ptr, links = fabric.route(fabric.flows(0, 127, np.arange(49152, 53248)))
         second_tier = links[ptr[:-1] + 2]

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harp.routing import hashes
 from harp.routing.fabric import UnreachableError
 from harp.routing.plan import PathPlan, PlanError, link_loads
 from harp.routing.planner import plan_paths, replan
@@ -61,7 +62,7 @@ def ecmp_load(fabric, plan):
 seeds = st.integers(0, 2**32 - 1)
 wires = st.builds(
     lambda function, seed: Wires(switch_hash=SwitchHash(function, seed=seed)),
-    st.sampled_from(["crc16", "crc32", "xor", "toeplitz"]), st.integers(0, 9))
+    st.sampled_from(hashes.NAMES), st.integers(0, 9))
 
 
 @settings(deadline=None, max_examples=40)

@@ -2,6 +2,8 @@
 
 #include <assert.h>
 
+#include "base/flow_hash_linux.h"
+
 const uint8_t harp_toeplitz_default_key[HARP_TOEPLITZ_KEY_BYTES] = {
     0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3,
     0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3,
@@ -64,6 +66,8 @@ static uint32_t hash_one(enum harp_hash function, const uint8_t *tuple, size_t t
         return harp_xor16(tuple, tuple_bytes, seed);
     case HARP_HASH_TOEPLITZ:
         return harp_toeplitz(tuple, tuple_bytes - 1, key, seed);
+    case HARP_HASH_LINUX:
+        return harp_linux_hash(tuple, tuple_bytes, seed);
     }
     assert(!"unknown hash function");
     return 0;
@@ -98,6 +102,11 @@ void harp_hash_packed(enum harp_hash function, const uint8_t *tuples, size_t tup
 {
     assert(tuple_bytes == HARP_TUPLE4_BYTES || tuple_bytes == HARP_TUPLE6_BYTES);
     struct affine f;
+    if (function == HARP_HASH_LINUX) {
+        for (size_t i = 0; i < count; i++)
+            out[i] = harp_linux_hash(tuples + i * tuple_bytes, tuple_bytes, seed);
+        return;
+    }
     affine_build(&f, function, tuple_bytes, key, seed);
     for (size_t i = 0; i < count; i++) {
         const uint8_t *tuple = tuples + i * tuple_bytes;
@@ -113,6 +122,12 @@ void harp_hash_fields(enum harp_hash function, const uint32_t *src_ip, const uin
                       size_t count, const uint8_t *key, uint32_t seed, uint32_t *out)
 {
     struct affine f;
+    if (function == HARP_HASH_LINUX) {
+        for (size_t i = 0; i < count; i++)
+            out[i] =
+                harp_linux_hash4(src_ip[i], dst_ip[i], src_port[i], dst_port[i], proto[i], seed);
+        return;
+    }
     affine_build(&f, function, HARP_TUPLE4_BYTES, key, seed);
     for (size_t i = 0; i < count; i++) {
         uint32_t src = src_ip[i], dst = dst_ip[i];

@@ -16,11 +16,12 @@
  *   CRC32     IEEE 802.3 polynomial, reflected, inverted before and after; zlib's crc32.
  *   XOR       exclusive or of the key's big-endian 16-bit words; an odd last byte is a high byte.
  *   TOEPLITZ  Microsoft's receive side scaling hash; as there, the protocol byte is left out.
+ *   LINUX     what a Linux router does (flow_hash_linux.h), which also picks in its own way.
  *
  * The seed is the value that the register starts from (CRC16, CRC32: as in the two libraries
- * above; XOR, TOEPLITZ: exclusive-ored into the result).
+ * above; XOR, TOEPLITZ: exclusive-ored into the result), or the key (LINUX).
  *
- * All four are affine over GF(2): on keys of one length,
+ * All but LINUX are affine over GF(2): on keys of one length,
  *     f(a ^ b) = f(a) ^ f(b) ^ f(0).
  * Two things follow.
  * - A batch needs only one table, the contribution of each byte value at each place, and no
@@ -41,7 +42,13 @@
 #include <stdint.h>
 
 /* cdef: begin */
-enum harp_hash { HARP_HASH_CRC16, HARP_HASH_CRC32, HARP_HASH_XOR, HARP_HASH_TOEPLITZ };
+enum harp_hash {
+    HARP_HASH_CRC16,
+    HARP_HASH_CRC32,
+    HARP_HASH_XOR,
+    HARP_HASH_TOEPLITZ,
+    HARP_HASH_LINUX
+};
 
 /* Bytes of a packed five-tuple, and of the longest key of a Toeplitz hash (the usual length). */
 enum { HARP_TUPLE4_BYTES = 13, HARP_TUPLE6_BYTES = 37, HARP_TOEPLITZ_KEY_BYTES = 40 };
@@ -66,7 +73,8 @@ void harp_hash_fields(enum harp_hash function, const uint32_t *src_ip, const uin
                       const uint16_t *src_port, const uint16_t *dst_port, const uint8_t *proto,
                       size_t count, const uint8_t *key, uint32_t seed, uint32_t *out);
 
-/* Index of the next hop, 0 <= index < ways, that a switch with this salt takes; ways > 0. */
+/* Index of the next hop, 0 <= index < ways, that a switch with this salt takes; ways > 0. Not for
+ * LINUX, whose salt is the seed of its hash: harp_linux_pick. */
 uint32_t harp_ecmp_pick(uint32_t hash, uint32_t salt, uint32_t ways);
 
 /* harp_ecmp_pick over arrays of `count`. */

@@ -1,8 +1,8 @@
 #include <string.h>
 
+#include "base/siphash.h"
 #include "engine/engine_state.h"
 #include "wire/seal.h"
-#include "wire/siphash.h"
 
 static struct harp_listening *listening_of(struct harp_engine *engine, uint64_t id)
 {

@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/siphash.h"
 #include "engine/engine_state.h"
-#include "wire/siphash.h"
 
 bool harp_engine_peers_open(struct harp_engine *engine)
 {

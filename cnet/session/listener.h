@@ -26,9 +26,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/siphash.h"
 #include "session/session.h"
 #include "wire/body.h"
-#include "wire/siphash.h"
 
 struct harp_listener {
     struct harp_key key; /* random, of this process */

@@ -18,7 +18,7 @@
 #ifndef HARP_KEYS_H
 #define HARP_KEYS_H
 
-#include "wire/siphash.h"
+#include "base/siphash.h"
 
 /* cdef: begin */
 /* What one end brings to the keys of a connection: its parameters of FIRST or ACCEPT. */

@@ -27,7 +27,7 @@
 
 #include <stdbool.h>
 
-#include "wire/siphash.h"
+#include "base/siphash.h"
 #include "wire/wire.h"
 
 /* cdef: begin */

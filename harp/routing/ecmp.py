@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harp.routing import hashes
-
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import ArrayLike, NDArray
 
     from harp.routing.fabric import Fabric
@@ -53,16 +53,18 @@ class NextHops:
         self,
         switch: Ints,
         endpoint: Ints,
-        hashed: NDArray[np.uint32],
-        salt: NDArray[np.uint32],
+        choose: Callable[[Ints], NDArray[np.uint32]],
     ) -> NDArray[np.int32]:
-        """Pick the link of each flow at ``switch`` towards ``endpoint``; -1 where none leads."""
+        """Pick the link of each flow at ``switch`` towards ``endpoint``; -1 where none leads.
+
+        ``choose`` gives the index of each flow's next hop for the number of ways that it has.
+        """
         last = self.down_src[endpoint] == switch[:, None]
         arrived = last.sum(axis=1)
         row = self.group[endpoint] * self.switches + switch
         start = self.ptr[row]
         ways = np.where(arrived > 0, arrived, self.ptr[row + 1] - start)
-        index = hashes.pick(hashed, salt, np.maximum(ways, 1)).astype(np.int64)
+        index = choose(np.maximum(ways, 1)).astype(np.int64)
         link = np.full(len(switch), -1, np.int32)
         between = np.flatnonzero((arrived == 0) & (ways > 0))
         link[between] = self.links[start[between] + index[between]]

@@ -20,7 +20,7 @@ group stand in ascending order of their numbers. Switches differ by hash functio
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -149,7 +149,7 @@ class Fabric:
         layer 3+4 (``bond.choose`` gives the others). A flow from an endpoint to itself crosses
         nothing. Raises UnreachableError.
         """
-        hashed = self._hashes(flows)
+        hashed = hashes.FlowHashes(flows.tuples, self.hash_function)
         first = self._first_links(flows, port)
         at = self.link_dst[first].astype(np.int64)
         walked = np.flatnonzero(flows.src != flows.dst)
@@ -157,8 +157,8 @@ class Fabric:
         path[walked, 0] = first[walked]
         for hop in range(1, path.shape[1]):
             here = at[walked]
-            function = hashed[self.hash_function[here], walked]
-            link = self.next_hops.pick(here, flows.dst[walked], function, self.hash_salt[here])
+            choose = partial(hashed.pick, walked, self.hash_function[here], self.hash_salt[here])
+            link = self.next_hops.pick(here, flows.dst[walked], choose)
             self._require(link >= 0, flows, walked)
             path[walked, hop] = link
             at[walked] = self.link_dst[link]
@@ -217,13 +217,6 @@ class Fabric:
     def _ptr(counts: Ints) -> Ints:
         """CSR pointers of rows that have ``counts`` entries."""
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-
-    def _hashes(self, flows: Flows) -> NDArray[np.uint32]:
-        """Hash each flow by each function that some switch uses; shape (functions, flows)."""
-        hashed = np.zeros((len(hashes.NAMES), len(flows.src)), np.uint32)
-        for number in np.unique(self.hash_function):
-            hashed[number] = hashes.flow_hash(hashes.NAMES[number], flows.tuples)
-        return hashed
 
     def _first_links(self, flows: Flows, port: ArrayLike | None) -> NDArray[np.int32]:
         """Find the link by which each flow leaves its NIC."""

@@ -3,6 +3,8 @@
 ``flow_hash("crc32", tuples)`` hashes a million flows in some ten milliseconds; ``pick`` turns a
 hash into the index of a next hop as a switch with a given salt does. The header says what each
 function computes, why a seed alone does not decorrelate two switches, and what the salt is for.
+``linux`` is a Linux router's own way (``cnet/base/flow_hash_linux.h``): there the salt is the seed
+of the hash. `FlowHashes` picks by every function alike.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ from harp._cnet import ffi, lib
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-HashName = Literal["crc16", "crc32", "xor", "toeplitz"]
+HashName = Literal["crc16", "crc32", "xor", "toeplitz", "linux"]
 NAMES: tuple[HashName, ...] = get_args(HashName)
 """The functions by name; a name's place here is its number in C."""
+_LINUX = NAMES.index("linux")
 
 TCP, UDP = 6, 17
 """IP protocol numbers."""
@@ -117,6 +120,39 @@ def pick(hashes: ArrayLike, salt: ArrayLike, ways: ArrayLike) -> NDArray[np.uint
     out = np.empty(len(inputs[0]), np.uint32)
     pointers = [ffi.from_buffer("uint32_t[]", a) for a in inputs]
     lib.harp_ecmp_pick_batch(*pointers, len(out), ffi.from_buffer("uint32_t[]", out))
+    return out
+
+
+class FlowHashes:
+    """Five-tuples as switches hash them: each function that some switch uses is computed once."""
+
+    def __init__(self, tuples: FiveTuples, functions: NDArray[np.uint8]) -> None:
+        """Hash ``tuples`` by all ``functions``, numbers in ``NAMES``."""
+        self._tuples = tuples
+        self._hashed = np.zeros((len(NAMES), len(tuples.src_ip)), np.uint32)
+        for number in np.unique(functions):
+            if number != _LINUX:
+                self._hashed[number] = flow_hash(NAMES[number], tuples)
+
+    def pick(self, flow: NDArray[np.int64], function: NDArray[np.uint8], salt: NDArray[np.uint32],
+             ways: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """Index of the next hop of each ``flow`` at a switch of this function and salt."""
+        picked = pick(self._hashed[function, flow], salt, ways)
+        linux = np.flatnonzero(function == _LINUX)
+        if len(linux):
+            picked[linux] = _linux_next_hops(self._tuples.take(flow[linux]), salt[linux],
+                                             ways[linux])
+        return picked
+
+
+def _linux_next_hops(tuples: FiveTuples, seed: NDArray[np.uint32],
+                     ways: NDArray[np.int64]) -> NDArray[np.uint32]:
+    out = np.empty(len(seed), np.uint32)
+    kinds = ("uint32_t[]", "uint32_t[]", "uint16_t[]", "uint16_t[]", "uint8_t[]")
+    fields = [ffi.from_buffer(kind, field) for kind, field in zip(kinds, tuples, strict=True)]
+    fields += [ffi.from_buffer("uint32_t[]", np.ascontiguousarray(each, np.uint32))
+               for each in (seed, ways)]
+    lib.harp_linux_next_hops(*fields, len(out), ffi.from_buffer("uint32_t[]", out))
     return out
 
 

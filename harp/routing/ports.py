@@ -141,17 +141,15 @@ def follows(fabric: Fabric, src: Ints, dst: Ints, hops: Hops, port: Ints) -> NDA
     alive = np.flatnonzero((port > 0) & hops.possible[:, None])
     flow = alive // port.shape[1]
     tuples = fabric.flows(src[flow], dst[flow], port.reshape(-1)[alive]).tuples
-    hashed = np.zeros((len(hashes.NAMES), alive.size), np.uint32)
-    for function in np.unique(fabric.hash_function):
-        hashed[function] = hashes.flow_hash(hashes.NAMES[function], tuples)
+    hashed = hashes.FlowHashes(tuples, fabric.hash_function)
     kept = np.arange(alive.size)
     for hop in range(hops.switch.shape[1]):
         here = flow[kept]
         at = hops.switch[here, hop]
         chooses = np.flatnonzero((at >= 0) & (hops.ways[here, hop] > 1))
         at, here = at[chooses], here[chooses]
-        picked = hashes.pick(hashed[fabric.hash_function[at], kept[chooses]],
-                             fabric.hash_salt[at], hops.ways[here, hop])
+        picked = hashed.pick(kept[chooses], fabric.hash_function[at], fabric.hash_salt[at],
+                             hops.ways[here, hop])
         wrong = np.zeros(kept.size, np.bool_)
         wrong[chooses] = picked != hops.index[here, hop]
         kept = kept[~wrong]

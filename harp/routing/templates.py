@@ -57,16 +57,17 @@ class Endpoints:
 
 @dataclass(frozen=True)
 class SwitchHash:
-    """The hash function of the switches, and salts that differ per switch or are all 0."""
+    """The hash function of the switches, and salts that differ per switch or are all the same."""
 
     function: hashes.HashName = "crc32"
     per_switch: bool = True
     seed: int = 1
 
     def salts(self, switches: int) -> NDArray[np.uint32]:
-        """One salt a switch, drawn from ``seed``."""
+        """One salt a switch, drawn from ``seed``; if not, 0, or ``seed`` where linux needs one."""
         if not self.per_switch:
-            return np.zeros(switches, np.uint32)
+            same = self.seed % 2**32 or 1 if self.function == "linux" else 0
+            return np.full(switches, same, np.uint32)
         return np.random.default_rng(self.seed).integers(1, 2**32, switches, dtype=np.uint32)
 
 

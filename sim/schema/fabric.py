@@ -11,8 +11,8 @@ from sim.schema.units import PositiveBytes, Rate, Seconds
 class Hash(Model):
     """How switches choose among equal paths."""
 
-    function: Literal["crc16", "crc32", "xor", "toeplitz"] = "crc32"
-    """Hash over the five-tuple."""
+    function: Literal["crc16", "crc32", "xor", "toeplitz", "linux"] = "crc32"
+    """Hash over the five-tuple; linux is a Linux router's, and the only one of fidelity lab."""
     seed: Literal["per-switch", "same"] = "per-switch"
     """One seed for all switches polarises: each tier then repeats the choice of the one below."""
 

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/siphash.h"
 #include "wire/keys.h"
-#include "wire/siphash.h"
 
 /* vectors_sip64 of the authors' reference implementation (github.com/veorq/SipHash, vectors.h):
  * key 00 01 .. 0f, input 00 01 .. of 0 to 63 bytes. The one of 15 bytes is also in the paper. */

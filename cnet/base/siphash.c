@@ -1,4 +1,4 @@
-#include "wire/siphash.h"
+#include "base/siphash.h"
 
 #include "base/bytes.h"
 
