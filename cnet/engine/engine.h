@@ -111,8 +111,18 @@ struct harp_handle {
     struct harp_address addresses[HARP_HANDLE_ADDRESSES]; /* family 0: none */
 };
 
+/* A flow of a plan: frames from the UDP port of `source` to `target` take the links that the plan
+ * gives them, on switches that hash ports. */
+struct harp_planned_flow {
+    struct harp_address source, target;
+};
+
 struct harp_connection_config {
     uint16_t paths;
+    const struct harp_planned_flow *flows; /* NULL: none; kept by the caller to the engine's end */
+    uint32_t flows_n;
+    uint32_t flows_first;   /* the first path over a NIC takes this one of the flows that go from
+                               there to the same target, counted round; the next path the next */
     uint64_t dead_ns;       /* a silent peer is gone after it; 1 s to 30 days */
     uint32_t stream_frames; /* 0: receives are posted; else streamed, so many frames lent */
     uint32_t draft_frames;  /* frames for zero-copy sends that the application may hold, 0: none */
@@ -138,7 +148,8 @@ struct harp_connection *harp_accept(struct harp_listening *listening);
 int harp_listening_fd(struct harp_listening *listening);
 void harp_unlisten(struct harp_listening *listening);
 
-/* Begin to connect; HARP_COMPLETION_CONNECTED or CLOSED follows. */
+/* Begin to connect; HARP_COMPLETION_CONNECTED or CLOSED follows. On success `why` is empty, or says
+ * of the first path whose planned UDP port cannot be had why: such paths leave by other ports. */
 int harp_connect(struct harp_engine *engine, const struct harp_handle *handle,
                  const struct harp_connection_config *config, struct harp_connection **connection,
                  char *why);

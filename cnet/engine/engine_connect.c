@@ -11,8 +11,7 @@ static int begin_connection(struct harp_engine *engine, const struct harp_handle
 {
     struct harp_hop hops[HARP_PATHS_MAX];
     struct harp_session_config session;
-    int error =
-        harp_engine_make_hops(engine, handle, config->paths, config->traffic_class, hops, why);
+    int error = harp_engine_make_hops(engine, handle, config, hops, why);
     if (error)
         return error;
     uint32_t payload_max = harp_engine_hops_payload_max(engine, hops, config->paths);

@@ -18,6 +18,60 @@ static uint32_t list_remotes(const struct harp_handle *handle, enum harp_family 
     return n;
 }
 
+/* ---- By which UDP port ---- */
+
+static bool is_between(const struct harp_planned_flow *flow, const struct harp_port *port,
+                       const struct harp_address *to)
+{
+    return memcmp(flow->source.ip, port->locals[0].ip, sizeof flow->source.ip) == 0 &&
+           harp_address_same(&flow->target, to);
+}
+
+/* The flow that a plan has for path number `turn` of those from this port to this address. */
+static const struct harp_planned_flow *
+find_planned_flow(const struct harp_connection_config *config, const struct harp_port *port,
+                  const struct harp_address *to, uint32_t turn)
+{
+    const struct harp_planned_flow *found = NULL;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < config->flows_n; i++)
+        n += is_between(&config->flows[i], port, to);
+    for (uint32_t i = 0, nth = n ? (config->flows_first + turn) % n : 0; n && !found; i++)
+        if (is_between(&config->flows[i], port, to) && nth-- == 0)
+            found = &config->flows[i];
+    return found;
+}
+
+/* The local that has this UDP port, opened if it is not yet; or -errno and one sentence. */
+static int find_local(struct harp_port *port, uint16_t udp_port, char *why)
+{
+    for (uint16_t i = 0; i < port->locals_n; i++)
+        if (port->locals[i].port == udp_port)
+            return i;
+    if (!port->ops->add_local)
+        return snprintf(why, HARP_WHY_BYTES, "port %s has no UDP ports to choose from",
+                        port->ops->name),
+               -EOPNOTSUPP;
+    return port->ops->add_local(port, udp_port, why);
+}
+
+/* Choose the local of path number `turn` of those from this port to this address: the plan's, else
+ * the next of those that there are. `note` gets the first reason why one of the plan's cannot be
+ * had. Returns whether it is the plan's. */
+static bool choose_local(const struct harp_connection_config *config, struct harp_port *port,
+                         const struct harp_address *to, uint32_t turn, uint16_t *local, char *note)
+{
+    const struct harp_planned_flow *flow = find_planned_flow(config, port, to, turn);
+    char why[HARP_WHY_BYTES] = "";
+    int found = flow ? find_local(port, flow->source.port, why) : -ENOENT;
+    *local = found >= 0 ? (uint16_t)found : (uint16_t)(turn % port->locals_n);
+    if (flow && found < 0 && !*note)
+        memcpy(note, why, HARP_WHY_BYTES);
+    return found >= 0;
+}
+
+/* ---- Hops ---- */
+
 static int make_hop(const struct harp_engine *engine, uint8_t port, uint16_t local,
                     const struct harp_address *to, struct harp_hop *hop, char *why)
 {
@@ -29,12 +83,34 @@ static int make_hop(const struct harp_engine *engine, uint8_t port, uint16_t loc
     return 0;
 }
 
+/* What connections are made with. */
+struct making {
+    const struct harp_engine *engine;
+    const struct harp_connection_config *config;
+    char note[HARP_WHY_BYTES]; /* why a planned UDP port cannot be had; "" */
+};
+
+/* Path number `turn` of those from this port to this address. */
+static int make_path(struct making *making, uint8_t port, const struct harp_address *to,
+                     uint32_t turn, struct harp_hop *hop, char *why)
+{
+    const struct harp_engine *engine = making->engine;
+    uint16_t local;
+    bool planned =
+        choose_local(making->config, engine->ports[port], to, turn, &local, making->note);
+    int error = make_hop(engine, port, local, to, hop, why);
+    if (!error)
+        hop->planned = planned;
+    return error;
+}
+
 /* Rails on which a hop can be made now; a NIC without a route there is passed over. Path r of
  * `hops` takes rail r, for as many paths as there are. Returns how many rails are left, or -errno
  * of the last one that failed. */
-static int make_first_hops(const struct harp_engine *engine, const struct harp_address *remotes,
-                           uint32_t remotes_n, uint32_t paths, struct harp_hop *hops, char *why)
+static int make_first_hops(struct making *making, const struct harp_address *remotes,
+                           uint32_t remotes_n, struct harp_hop *hops, char *why)
 {
+    const struct harp_engine *engine = making->engine;
     struct harp_address locals[HARP_PORTS_MAX];
     struct harp_rail rails[HARP_RAILS_MAX];
     int error = -EHOSTUNREACH;
@@ -42,8 +118,8 @@ static int make_first_hops(const struct harp_engine *engine, const struct harp_a
     for (uint32_t p = 0; p < engine->ports_n; p++)
         locals[p] = engine->ports[p]->locals[0];
     uint32_t rails_n = harp_rails_match(locals, engine->ports_n, remotes, remotes_n, rails);
-    for (uint32_t r = 0; r < rails_n && n < paths; r++) {
-        int result = make_hop(engine, rails[r].local, 0, &remotes[rails[r].remote], &hops[n], why);
+    for (uint32_t r = 0; r < rails_n && n < making->config->paths; r++) {
+        int result = make_path(making, rails[r].local, &remotes[rails[r].remote], 0, &hops[n], why);
         if (result < 0)
             error = result;
         else
@@ -53,36 +129,39 @@ static int make_first_hops(const struct harp_engine *engine, const struct harp_a
 }
 
 /* Hops to addresses of one family. If there is no port that leads to one, `why` stays as it was. */
-static int make_hops_of_family(const struct harp_engine *engine, const struct harp_handle *handle,
-                               enum harp_family family, uint32_t paths, struct harp_hop *hops,
-                               char *why)
+static int make_hops_of_family(struct making *making, const struct harp_handle *handle,
+                               enum harp_family family, struct harp_hop *hops, char *why)
 {
     struct harp_address remotes[HARP_HANDLE_ADDRESSES];
-    uint32_t remotes_n = list_remotes(handle, family, remotes);
-    int rails_n = make_first_hops(engine, remotes, remotes_n, paths, hops, why);
+    uint32_t remotes_n = list_remotes(handle, family, remotes), paths = making->config->paths;
+    int rails_n = make_first_hops(making, remotes, remotes_n, hops, why);
     if (rails_n < 0)
         return rails_n;
     for (uint32_t p = (uint32_t)rails_n; p < paths; p++) {
         const struct harp_hop *first = &hops[p % (uint32_t)rails_n];
-        uint32_t local = p / (uint32_t)rails_n % engine->ports[first->port]->locals_n;
-        int error = make_hop(engine, first->port, (uint16_t)local, &first->remote, &hops[p], why);
+        int error =
+            make_path(making, first->port, &first->remote, p / (uint32_t)rails_n, &hops[p], why);
         if (!error)
             continue;
-        harp_engine_drop_hops(engine, hops, p);
+        harp_engine_drop_hops(making->engine, hops, p);
         return error;
     }
     return 0;
 }
 
 int harp_engine_make_hops(struct harp_engine *engine, const struct harp_handle *handle,
-                          uint32_t paths, uint8_t traffic_class, struct harp_hop *hops, char *why)
+                          const struct harp_connection_config *config, struct harp_hop *hops,
+                          char *why)
 {
+    struct making making = {.engine = engine, .config = config};
     snprintf(why, HARP_WHY_BYTES, "the handle has no address that a port of this engine leads to");
-    int error = make_hops_of_family(engine, handle, HARP_MEM, paths, hops, why);
+    int error = make_hops_of_family(&making, handle, HARP_MEM, hops, why);
     if (error)
-        error = make_hops_of_family(engine, handle, HARP_INET, paths, hops, why);
-    for (uint32_t p = 0; !error && p < paths; p++)
-        harp_engine_mark_hop(engine, &hops[p], traffic_class);
+        error = make_hops_of_family(&making, handle, HARP_INET, hops, why);
+    for (uint32_t p = 0; !error && p < config->paths; p++)
+        harp_engine_mark_hop(engine, &hops[p], config->traffic_class);
+    if (!error)
+        memcpy(why, making.note, sizeof making.note);
     return error;
 }
 
@@ -125,14 +204,27 @@ static bool is_hop_of(const struct harp_hop *hop, const struct harp_rail *rail,
     return hop->port == rail->local && harp_address_same(&hop->remote, &remotes[rail->remote]);
 }
 
+/* Whether the path leaves as path number `turn` of those from this port to this address does. */
+static bool has_hop(const struct harp_connection *connection, uint32_t path, uint8_t port,
+                    uint32_t turn, const struct harp_address *to)
+{
+    const struct harp_hop *hop = &connection->hops[path];
+    const struct harp_port *from = connection->engine->ports[port];
+    const struct harp_planned_flow *flow = find_planned_flow(&connection->config, from, to, turn);
+    return hop->port == port && harp_address_same(&hop->remote, to) &&
+           (flow ? from->locals[hop->local].port == flow->source.port
+                 : hop->local == turn % from->locals_n);
+}
+
 /* The path takes this way from now on, if there is one that carries its frames. */
 static void remake_hop(struct harp_connection *connection, uint32_t path, uint8_t port,
-                       uint16_t local, const struct harp_address *to)
+                       uint32_t turn, const struct harp_address *to)
 {
     struct harp_engine *engine = connection->engine;
+    struct making making = {.engine = engine, .config = &connection->config};
     struct harp_hop *hop = &connection->hops[path], made;
     char why[HARP_WHY_BYTES];
-    if (make_hop(engine, port, local, to, &made, why) < 0)
+    if (make_path(&making, port, to, turn, &made, why) < 0)
         return;
     if (harp_engine_hops_payload_max(engine, &made, 1) < HARP_HEADER_BYTES + connection->segment) {
         harp_engine_drop_hops(engine, &made, 1);
@@ -166,10 +258,8 @@ void harp_engine_widen_hops(struct harp_connection *connection, uint8_t kept)
         }
     for (uint32_t p = 0; p < connection->config.paths && n; p++) {
         const struct harp_rail *rail = &rails[p % n];
-        uint16_t local = (uint16_t)(p / n % engine->ports[rail->local]->locals_n);
-        if (p != kept &&
-            (!is_hop_of(&connection->hops[p], rail, remotes) || connection->hops[p].local != local))
-            remake_hop(connection, p, rail->local, local, &remotes[rail->remote]);
+        if (p != kept && !has_hop(connection, p, rail->local, p / n, &remotes[rail->remote]))
+            remake_hop(connection, p, rail->local, p / n, &remotes[rail->remote]);
     }
 }
 

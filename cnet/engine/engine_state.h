@@ -67,8 +67,9 @@ struct harp_command {
 
 struct harp_hop {
     uint8_t port;
-    bool strays; /* its frames reach a queue that is not the port's */
-    bool found;  /* frames of the peer reach the port's queue, and it does not complain of ours */
+    bool strays;  /* its frames reach a queue that is not the port's */
+    bool planned; /* its UDP port is a plan's, and stays */
+    bool found;   /* frames of the peer reach the port's queue, and it does not complain of ours */
     uint16_t local;
     uint16_t tried; /* locals, in search of one by which frames reach the right queues */
     int hop;        /* HARP_NO_HOP until the path has been heard of */
@@ -296,9 +297,11 @@ enum harp_move harp_connection_moves(struct harp_connection *connection, uint8_t
                                      const struct harp_header *header);
 
 /* engine_hops.c: path p takes rail p (rails.h), counted round, each time from another UDP port of
- * its NIC. Returns 0, or -errno and one sentence in `why` if no rail can be had. */
+ * its NIC, which a plan may choose. Returns 0, or -errno and one sentence in `why` if no rail can
+ * be had; with 0 `why` is as harp_connect says. */
 int harp_engine_make_hops(struct harp_engine *engine, const struct harp_handle *handle,
-                          uint32_t paths, uint8_t traffic_class, struct harp_hop *hops, char *why);
+                          const struct harp_connection_config *config, struct harp_hop *hops,
+                          char *why);
 /* The peer has told further addresses: paths but `kept`, by which it was heard, take the rails that
  * there are now. */
 void harp_engine_widen_hops(struct harp_connection *connection, uint8_t kept);

@@ -18,6 +18,8 @@
  * and
  * 16. Where there is none, a second round is content with what the path sends (16 queues: one port
  * in 16), which is where the payload goes: NCCL's senders connect.
+ *
+ * A path whose port a plan has chosen keeps it: the links that it spares are worth more.
  */
 #include "engine/engine_state.h"
 
@@ -84,14 +86,15 @@ static void try_next_local(struct harp_connection *connection, uint8_t path, boo
     struct harp_hop *hop = &connection->hops[path];
     struct harp_port *port = connection->engine->ports[hop->port];
     char why[HARP_WHY_BYTES];
-    if (connection->listening_end || !port->ops->add_local || (hop->tried >= STEER_TRIES && !ours))
+    if (connection->listening_end || hop->planned || !port->ops->add_local ||
+        (hop->tried >= STEER_TRIES && !ours))
         return;
     hop->found = false;
     if (take_known_local(connection, path))
         return;
     while (hop->tried < 2 * STEER_TRIES) {
         uint16_t local = hop->tried++ % STEER_TRIES;
-        if (local >= port->locals_n && port->ops->add_local(port, why) < 0)
+        if (local >= port->locals_n && port->ops->add_local(port, 0, why) < 0)
             hop->tried = hop->tried <= STEER_TRIES ? STEER_TRIES : 2 * STEER_TRIES;
         else if (!is_used(connection, hop->port, local) && move_to_local(connection, path, local))
             return;

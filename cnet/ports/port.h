@@ -164,9 +164,10 @@ struct harp_port_ops {
      * NULL: they have no IP header. */
     void (*set_traffic_class)(struct harp_port *port, int hop, uint8_t traffic_class);
 
-    /* Open one more local address, another UDP port of the first one's address. Returns its number,
-     * or -errno and one sentence in `why`. NULL for ports that cannot. */
-    int (*add_local)(struct harp_port *port, char *why);
+    /* Open one more local address, another UDP port of the first one's address: this one, or any
+     * if it is 0. Returns its number, or -errno and one sentence in `why`. NULL for ports that
+     * cannot. */
+    int (*add_local)(struct harp_port *port, uint16_t udp_port, char *why);
 
     /* The largest UDP payload that goes there, as far as it is known. */
     uint32_t (*hop_payload_max)(const struct harp_port *port, int hop);

@@ -315,12 +315,12 @@ static void chaos_set_traffic_class(struct harp_port *port, int hop, uint8_t tra
         inner->ops->set_traffic_class(inner, hop, traffic_class);
 }
 
-static int chaos_add_local(struct harp_port *port, char *why)
+static int chaos_add_local(struct harp_port *port, uint16_t udp_port, char *why)
 {
     struct harp_port *inner = ((struct chaos_port *)port)->inner;
     if (!inner->ops->add_local)
         return snprintf(why, HARP_WHY_BYTES, "its addresses are fixed"), -EOPNOTSUPP;
-    int local = inner->ops->add_local(inner, why);
+    int local = inner->ops->add_local(inner, udp_port, why);
     port->locals_n = inner->locals_n;
     return local;
 }

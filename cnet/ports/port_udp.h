@@ -110,7 +110,7 @@ int udp_interface_find(struct udp_port *udp, const struct harp_port_config *conf
                        struct harp_address *local, char *why);
 int udp_sockets_open(struct udp_port *udp, const struct harp_address *local, uint16_t locals,
                      char *why);
-int udp_add_local(struct harp_port *port, char *why);
+int udp_add_local(struct harp_port *port, uint16_t udp_port, char *why);
 uint32_t udp_payload_of_mtu(const struct udp_port *udp, uint32_t mtu);
 /* What a route says its MTU is, as a UDP payload; -errno if there is no route. */
 int udp_route_payload(const struct udp_port *udp, const union harp_sockaddr *to);

@@ -209,7 +209,7 @@ int udp_sockets_open(struct udp_port *udp, const struct harp_address *local, uin
     return error;
 }
 
-int udp_add_local(struct harp_port *port, char *why)
+int udp_add_local(struct harp_port *port, uint16_t udp_port, char *why)
 {
     struct udp_port *udp = (struct udp_port *)port;
     struct harp_address own = udp->locals[0];
@@ -219,7 +219,8 @@ int udp_add_local(struct harp_port *port, char *why)
         snprintf(why, HARP_WHY_BYTES, "a udp port has %u own addresses at most", UDP_LOCALS_MAX);
         return -ENOSPC;
     }
-    own.port = 0;
+    own.port = udp_port;
+    snprintf(why, HARP_WHY_BYTES, "no descriptor is left for a further UDP socket");
     int error = udp_watch(udp, true); /* a single one was watched only in sleep */
     if (!error)
         error = socket_open(udp, i, &own, why);

@@ -110,7 +110,7 @@ static void close_last_local(struct harp_xdp *xdp)
     close(xdp->kernel[i]);
 }
 
-int harp_xdp_add_local(struct harp_port *port, char *why)
+int harp_xdp_add_local(struct harp_port *port, uint16_t udp_port, char *why)
 {
     struct harp_xdp *xdp = harp_xdp_of(port);
     struct harp_address address = xdp->locals[0];
@@ -118,7 +118,7 @@ int harp_xdp_add_local(struct harp_port *port, char *why)
         snprintf(why, HARP_WHY_BYTES, "an xdp port has %d own addresses at most", XDP_LOCALS_MAX);
         return -ENOSPC;
     }
-    address.port = 0;
+    address.port = udp_port;
     int local = open_local(xdp, &address, why);
     if (local < 0)
         return local;

@@ -148,7 +148,7 @@ void harp_xdp_hops_neighbour(struct harp_xdp *xdp, const struct harp_change *cha
 /* The kernel's UDP sockets. */
 int harp_xdp_kernel_open(struct harp_xdp *xdp, const struct harp_port_config *config, char *why);
 void harp_xdp_kernel_close(struct harp_xdp *xdp);
-int harp_xdp_add_local(struct harp_port *port, char *why);
+int harp_xdp_add_local(struct harp_port *port, uint16_t udp_port, char *why);
 void harp_xdp_kernel_send(struct harp_xdp *xdp, const struct harp_xdp_hop *hop,
                           const uint8_t *bytes, uint32_t count);
 /* A local's socket has something to receive. */

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import warnings
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -72,6 +73,9 @@ class ConnectionOptions:
     """Of the IP packets both ways, as the connecting end says: the TOS byte without ECN's bits."""
     congestion: str = "swift"
     """Congestion control: ``swift`` or ``fixed``."""
+    flows: Sequence[tuple[str, str]] = ()
+    """Planned flows (``docs/routing-plans.md``): own address and UDP port, target's address and
+    port. The paths from one NIC to one target take those between these two in turn."""
 
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -205,11 +209,28 @@ class Engine:
         """Begin to connect, and return at once; the connection's ``connected`` follows."""
         wanted = ConnectionOptions(**options)
         config = _connection_config(wanted)
+        config.flows, config.flows_n = self._flows(wanted.flows), len(wanted.flows)
         known = handle if isinstance(handle, Handle) else Handle(bytes(handle))
         out, why = ffi.new("struct harp_connection **"), ffi.new("char[]", WHY_BYTES)
         with self._guard:
             _checked(lib.harp_connect(self._engine, known._c, config, out, why), why)
-            return self._adopt(out[0], config)
+            made = self._adopt(out[0], config)
+        if ffi.string(why):
+            warnings.warn(f"not as planned: {ffi.string(why).decode(errors='replace')}",
+                          RuntimeWarning, stacklevel=2)
+        return made
+
+    def _flows(self, flows: Sequence[tuple[str, str]]) -> Any:
+        if not flows:
+            return ffi.NULL
+        made = ffi.new("struct harp_planned_flow[]", len(flows))
+        for flow, place in zip(flows, made, strict=True):
+            for text, address in zip(flow, (place.source, place.target), strict=True):
+                if not lib.harp_address_parse(text.encode(), ffi.addressof(address)):
+                    raise ValueError(f"{text!r} of a planned flow is no address: 10.0.0.1:7000 or "
+                                     "[fd00::1]:7000")
+        self._keep.append(made)  # C keeps the pointer
+        return made
 
     def _adopt(self, connection: Any, config: Any) -> Connection:
         self._c_connections.add(connection)

@@ -35,8 +35,9 @@ static int make_hop(struct harp_port *port, const struct harp_address *to, uint1
     return inner->hop(port, to, 0, why);
 }
 
-static int add_local(struct harp_port *port, char *why)
+static int add_local(struct harp_port *port, uint16_t udp_port, char *why)
 {
+    (void)udp_port;
     if (port->locals_n == LOCALS_MAX)
         return snprintf(why, HARP_WHY_BYTES, "enough"), -EMFILE;
     return port->locals_n++;

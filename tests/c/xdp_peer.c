@@ -286,7 +286,7 @@ static void fork_child(void)
 static void add_local(void)
 {
     char why[HARP_WHY_BYTES] = "", text[64];
-    int local = port->ops->add_local(port, why);
+    int local = port->ops->add_local(port, 0, why);
     if (local < 0) {
         printf("error %d: %s\n", local, why);
         return;
