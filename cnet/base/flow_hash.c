@@ -142,7 +142,7 @@ void harp_hash_fields(enum harp_hash function, const uint32_t *src_ip, const uin
 
 /* The 32-bit finaliser of MurmurHash3 (Austin Appleby, public domain): every input bit changes
  * about half of the output bits. */
-static uint32_t scramble(uint32_t x)
+static uint32_t scramble_bits(uint32_t x)
 {
     x = (x ^ x >> 16) * 0x85ebca6bu;
     x = (x ^ x >> 13) * 0xc2b2ae35u;
@@ -152,7 +152,7 @@ static uint32_t scramble(uint32_t x)
 uint32_t harp_ecmp_pick(uint32_t hash, uint32_t salt, uint32_t ways)
 {
     assert(ways > 0);
-    return (salt ? scramble(hash ^ salt) : hash) % ways;
+    return (salt ? scramble_bits(hash ^ salt) : hash) % ways;
 }
 
 void harp_ecmp_pick_batch(const uint32_t *hash, const uint32_t *salt, const uint32_t *ways,

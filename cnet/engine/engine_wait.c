@@ -114,7 +114,7 @@ bool harp_listening_wait(struct harp_listening *listening, uint64_t most_ns)
                     most_ns);
 }
 
-static bool drained(void *what)
+static bool has_drained(void *what)
 {
     struct harp_engine *engine = what;
     harp_token_take(engine);
@@ -125,5 +125,6 @@ static bool drained(void *what)
 
 bool harp_engine_drain(struct harp_engine *engine, uint64_t most_ns)
 {
-    return wait_for(&(struct wait){.engine = engine, .what = engine, .ready = drained}, most_ns);
+    return wait_for(&(struct wait){.engine = engine, .what = engine, .ready = has_drained},
+                    most_ns);
 }

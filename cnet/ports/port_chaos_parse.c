@@ -47,7 +47,7 @@ static const struct key keys[] = {
 #define KEYS (sizeof keys / sizeof *keys)
 #define WORD 40
 
-static int lesser(int a, int b)
+static int smaller_of(int a, int b)
 {
     return a < b ? a : b;
 }
@@ -63,7 +63,7 @@ static int edit_distance(const char *a, const char *b)
         row[0] = i;
         for (int j = 1; j <= n; j++) {
             int above = row[j];
-            row[j] = lesser(lesser(above, row[j - 1]) + 1, corner + (a[i - 1] != b[j - 1]));
+            row[j] = smaller_of(smaller_of(above, row[j - 1]) + 1, corner + (a[i - 1] != b[j - 1]));
             corner = above;
         }
     }

@@ -21,7 +21,7 @@
  * best of each way counts; near is taken unless far is a twentieth faster. */
 enum { TRIAL_BYTES = 2 << 20, TRIALS = 8, KEPT_BYTES = 1 << 30 };
 
-static struct mem_port *of(struct harp_port *port)
+static struct mem_port *mem_port_of(struct harp_port *port)
 {
     return (struct mem_port *)(void *)port;
 }
@@ -56,7 +56,7 @@ static size_t take_from(struct mem_port *port, struct mem_link *link, struct har
 }
 
 /* Back from sleep, and whatever else has come meanwhile. */
-static void wake(struct mem_port *port)
+static void wake_sleeper(struct mem_port *port)
 {
     port->asleep = false;
     for (uint32_t i = 0; i < port->links_n; i++)
@@ -65,14 +65,14 @@ static void wake(struct mem_port *port)
     mem_look(port);
 }
 
-static size_t receive(struct harp_port *base, uint64_t now_ns, struct harp_arrival *arrivals,
-                      size_t room)
+static size_t mem_port_receive(struct harp_port *base, uint64_t now_ns,
+                               struct harp_arrival *arrivals, size_t room)
 {
-    struct mem_port *port = of(base);
+    struct mem_port *port = mem_port_of(base);
     size_t count = 0;
     port->now_ns = now_ns;
     if (port->asleep)
-        wake(port);
+        wake_sleeper(port);
     port->turn = port->turn + 1 < port->links_n ? port->turn + 1 : 0;
     uint32_t at = port->turn;
     for (uint32_t i = 0; i < port->links_n && count < room; i++) {
@@ -85,9 +85,9 @@ static size_t receive(struct harp_port *base, uint64_t now_ns, struct harp_arriv
     return count;
 }
 
-static void release(struct harp_port *base, struct harp_arrival *arrivals, size_t count)
+static void mem_port_release(struct harp_port *base, struct harp_arrival *arrivals, size_t count)
 {
-    struct mem_port *port = of(base);
+    struct mem_port *port = mem_port_of(base);
     (void)arrivals;
     (void)count;
     for (uint32_t i = 0; i < port->links_n; i++)
@@ -128,16 +128,16 @@ static uint64_t room_for(struct mem_port *port, struct mem_link *link, uint64_t 
     return mem_room_seen(&link->out);
 }
 
-static size_t room(struct harp_port *base, int hop)
+static size_t mem_port_room(struct harp_port *base, int hop)
 {
-    struct mem_link *link = &of(base)->links[hop];
+    struct mem_link *link = &mem_port_of(base)->links[hop];
     uint64_t each = mem_stride(MEM_PAYLOAD_MAX);
     if (link->state != MEM_LINKED)
         return HARP_BATCH; /* it is dropped */
     uint64_t burst = link->out.bytes / BURSTS, begun = link->out.written - link->out.published;
-    uint64_t bytes = room_for(of(base), link, burst > each ? burst : each);
+    uint64_t bytes = room_for(mem_port_of(base), link, burst > each ? burst : each);
     if (bytes < each && link->full_since_ns == 0)
-        link->full_since_ns = of(base)->now_ns;
+        link->full_since_ns = mem_port_of(base)->now_ns;
     if (bytes < each)
         return link->stalled ? HARP_BATCH : 0;
     if (begun >= burst)
@@ -146,12 +146,12 @@ static size_t room(struct harp_port *base, int hop)
     return bytes < each ? 1 : (size_t)(bytes / each);
 }
 
-static uint8_t *slot(struct harp_port *base, int hop, uint32_t bytes)
+static uint8_t *mem_port_slot(struct harp_port *base, int hop, uint32_t bytes)
 {
-    struct mem_link *link = &of(base)->links[hop];
+    struct mem_link *link = &mem_port_of(base)->links[hop];
     uint64_t stride = mem_stride(bytes);
     assert(bytes <= MEM_PAYLOAD_MAX);
-    if (link->state != MEM_LINKED || room_for(of(base), link, stride) < stride) {
+    if (link->state != MEM_LINKED || room_for(mem_port_of(base), link, stride) < stride) {
         base->counters.dropped++;
         return NULL;
     }
@@ -161,9 +161,9 @@ static uint8_t *slot(struct harp_port *base, int hop, uint32_t bytes)
     return mem_write(&link->out, bytes);
 }
 
-static void flush(struct harp_port *base, uint64_t now_ns)
+static void mem_port_flush(struct harp_port *base, uint64_t now_ns)
 {
-    struct mem_port *port = of(base);
+    struct mem_port *port = mem_port_of(base);
     port->now_ns = now_ns;
     for (uint32_t i = 0; i < port->links_n; i++) {
         struct mem_link *link = &port->links[i];
@@ -196,7 +196,7 @@ static void watch_stall(struct mem_port *port, struct mem_link *link)
 }
 
 /* An ended link's ring has been received to its end. */
-static bool drained(const struct mem_link *link)
+static bool has_drained(const struct mem_link *link)
 {
     return link->corrupt || link->in.taken == atomic_load(&link->in.control->produced);
 }
@@ -211,23 +211,23 @@ static void free_link(struct mem_port *port, struct mem_link *link)
     link->hops = hops;
 }
 
-static void tend(struct harp_port *base, uint64_t now_ns)
+static void mem_port_tend(struct harp_port *base, uint64_t now_ns)
 {
-    struct mem_port *port = of(base);
+    struct mem_port *port = mem_port_of(base);
     port->now_ns = now_ns;
     mem_look(port);
     for (uint32_t i = 0; i < port->links_n; i++) {
         struct mem_link *link = &port->links[i];
         if (link->state == MEM_LINKED)
             watch_stall(port, link);
-        if (link->state == MEM_ENDED && drained(link))
+        if (link->state == MEM_ENDED && has_drained(link))
             free_link(port, link);
     }
 }
 
-static bool notice(struct harp_port *base, struct harp_notice *out)
+static bool mem_port_notice(struct harp_port *base, struct harp_notice *out)
 {
-    struct mem_port *port = of(base);
+    struct mem_port *port = mem_port_of(base);
     for (uint32_t i = 0; i < port->links_n; i++) {
         struct mem_link *link = &port->links[i];
         if (link->state != MEM_DEAD || link->noticed)
@@ -243,9 +243,10 @@ static bool notice(struct harp_port *base, struct harp_notice *out)
 
 /* ---- Hops ---- */
 
-static int hop(struct harp_port *base, const struct harp_address *to, uint16_t local, char *why)
+static int mem_port_hop(struct harp_port *base, const struct harp_address *to, uint16_t local,
+                        char *why)
 {
-    struct mem_port *port = of(base);
+    struct mem_port *port = mem_port_of(base);
     assert(local == 0);
     if (to->family != HARP_MEM) {
         char text[64];
@@ -264,9 +265,9 @@ static int hop(struct harp_port *base, const struct harp_address *to, uint16_t l
     return number;
 }
 
-static void unhop(struct harp_port *base, int hop)
+static void mem_port_unhop(struct harp_port *base, int hop)
 {
-    struct mem_port *port = of(base);
+    struct mem_port *port = mem_port_of(base);
     struct mem_link *link = &port->links[hop];
     assert(link->hops > 0);
     link->hops--;
@@ -274,7 +275,7 @@ static void unhop(struct harp_port *base, int hop)
         mem_free(port, link);
 }
 
-static uint32_t hop_payload_max(const struct harp_port *base, int hop)
+static uint32_t mem_port_hop_payload_max(const struct harp_port *base, int hop)
 {
     (void)base;
     (void)hop;
@@ -283,14 +284,14 @@ static uint32_t hop_payload_max(const struct harp_port *base, int hop)
 
 /* ---- Waiting ---- */
 
-static int fd(const struct harp_port *base)
+static int mem_port_fd(const struct harp_port *base)
 {
     return ((const struct mem_port *)(const void *)base)->epoll;
 }
 
-static bool sleep_now(struct harp_port *base)
+static bool mem_port_sleep(struct harp_port *base)
 {
-    struct mem_port *port = of(base);
+    struct mem_port *port = mem_port_of(base);
     bool quiet = true;
     for (uint32_t i = 0; i < port->links_n; i++) {
         struct mem_link *link = &port->links[i];
@@ -301,11 +302,11 @@ static bool sleep_now(struct harp_port *base)
     }
     port->asleep = true;
     if (!quiet)
-        wake(port);
+        wake_sleeper(port);
     return quiet;
 }
 
-static uint64_t deadline_ns(const struct harp_port *base)
+static uint64_t mem_port_deadline_ns(const struct harp_port *base)
 {
     const struct mem_port *port = (const struct mem_port *)(const void *)base;
     for (uint32_t i = 0; i < port->links_n; i++)
@@ -316,9 +317,9 @@ static uint64_t deadline_ns(const struct harp_port *base)
 
 /* ---- Open and close ---- */
 
-static void close_port(struct harp_port *base)
+static void mem_port_close(struct harp_port *base)
 {
-    struct mem_port *port = of(base);
+    struct mem_port *port = mem_port_of(base);
     bool child = port->owner != getpid();
     if (port->epoll >= 0)
         close(port->epoll);
@@ -336,22 +337,22 @@ static void close_port(struct harp_port *base)
     free(port);
 }
 
-static const struct harp_port_ops ops = {
+static const struct harp_port_ops mem_ops = {
     .name = "mem",
-    .receive = receive,
-    .release = release,
-    .room = room,
-    .slot = slot,
-    .flush = flush,
-    .tend = tend,
-    .notice = notice,
-    .hop = hop,
-    .unhop = unhop,
-    .hop_payload_max = hop_payload_max,
-    .fd = fd,
-    .sleep = sleep_now,
-    .deadline_ns = deadline_ns,
-    .close = close_port,
+    .receive = mem_port_receive,
+    .release = mem_port_release,
+    .room = mem_port_room,
+    .slot = mem_port_slot,
+    .flush = mem_port_flush,
+    .tend = mem_port_tend,
+    .notice = mem_port_notice,
+    .hop = mem_port_hop,
+    .unhop = mem_port_unhop,
+    .hop_payload_max = mem_port_hop_payload_max,
+    .fd = mem_port_fd,
+    .sleep = mem_port_sleep,
+    .deadline_ns = mem_port_deadline_ns,
+    .close = mem_port_close,
 };
 
 /* The size of rings: a power of two; 0 if what is asked for cannot be. */
@@ -382,7 +383,7 @@ int harp_port_mem_open(struct harp_port **out, const struct harp_port_config *co
     port->ring_bytes = ring;
     port->listener = port->epoll = -1;
     port->name.family = HARP_MEM;
-    port->port = (struct harp_port){.ops = &ops,
+    port->port = (struct harp_port){.ops = &mem_ops,
                                     .locals = &port->name,
                                     .locals_n = 1,
                                     .payload_max = MEM_PAYLOAD_MAX,
@@ -390,7 +391,7 @@ int harp_port_mem_open(struct harp_port **out, const struct harp_port_config *co
     int failed = getrandom(port->name.ip, sizeof port->name.ip, 0) < 0 ? -errno : mem_listen(port);
     if (failed) {
         snprintf(why, HARP_WHY_BYTES, "mem: no socket to be found by: %s", strerror(-failed));
-        close_port(&port->port);
+        mem_port_close(&port->port);
         return failed;
     }
     snprintf(port->port.line, sizeof port->port.line, "mem: rings of %llu KiB",

@@ -5,7 +5,7 @@
 #include <sys/epoll.h>
 
 /* Which sockets have something. With one it is cheaper to try. */
-static void ask(struct udp_port *udp)
+static void poll_sockets(struct udp_port *udp)
 {
     struct epoll_event events[UDP_LOCALS_MAX];
     if (udp->sockets_n == 1) {
@@ -27,7 +27,7 @@ size_t udp_receive(struct harp_port *port, uint64_t now_ns, struct harp_arrival 
     udp->now_ns = now_ns;
     if (!harp_supers_any(&udp->inbound)) {
         if (udp->ready_n == 0)
-            ask(udp);
+            poll_sockets(udp);
         while (!harp_supers_any(&udp->inbound) && udp->ready_n > 0) {
             uint16_t local = udp->ready[--udp->ready_n];
             harp_supers_read(&udp->inbound, udp->sockets[local], local);

@@ -130,7 +130,7 @@ static void write_message(struct udp_port *udp, const struct udp_super *super, u
     harp_control_add_class(header, control, v4, super->traffic_class);
 }
 
-static void left(struct udp_port *udp, struct udp_super *super)
+static void note_departure(struct udp_port *udp, struct udp_super *super)
 {
     struct harp_port_counters *counters = &udp->port.counters;
     super->gone = true;
@@ -141,7 +141,7 @@ static void left(struct udp_port *udp, struct udp_super *super)
     counters->sent_copied += super->segments;
 }
 
-static void given_up(struct udp_port *udp, struct udp_super *super)
+static void give_up_super(struct udp_port *udp, struct udp_super *super)
 {
     super->gone = true;
     udp->port.counters.dropped += super->segments;
@@ -189,20 +189,20 @@ static void refuse_size(struct udp_port *udp, struct udp_super *super, int error
     int payload_max = udp_route_payload(udp, &super->to);
     if (payload_max <= 0) {
         udp_unreachable(udp, &super->to);
-        given_up(udp, super);
+        give_up_super(udp, super);
     } else if (super->segment > payload_max) {
         udp_narrow(udp, &super->to, (uint32_t)payload_max);
-        given_up(udp, super);
+        give_up_super(udp, super);
     } else if (super->segments > 1) {
         refuse_to_cut(udp, super, error);
         send_singly(udp, super);
     } else {
-        given_up(udp, super);
+        give_up_super(udp, super);
     }
 }
 
 /* What the kernel said of a super. False: it may take it later, and the rest of this socket's. */
-static bool refused(struct udp_port *udp, struct udp_super *super, int error, bool again)
+static bool take_refusal(struct udp_port *udp, struct udp_super *super, int error, bool again)
 {
     switch (error) {
     case EAGAIN:
@@ -219,7 +219,7 @@ static bool refused(struct udp_port *udp, struct udp_super *super, int error, bo
          * again. */
         if (again) {
             udp_unreachable(udp, &super->to);
-            given_up(udp, super);
+            give_up_super(udp, super);
         }
         return true;
     }
@@ -251,16 +251,16 @@ static bool send_some(struct udp_port *udp, uint16_t local, uint32_t *from, int 
     int error = sent < 0 ? errno : 0;
     udp->port.counters.send_calls++;
     for (int i = 0; i < sent; i++)
-        left(udp, supers[i]);
+        note_departure(udp, supers[i]);
     if (sent == (int)count)
         *from = at;
-    bool goes_on = !error || refused(udp, supers[0], error, *error_before != 0);
+    bool goes_on = !error || take_refusal(udp, supers[0], error, *error_before != 0);
     *error_before = supers[0]->gone ? 0 : error;
     return goes_on;
 }
 
 /* Forget those that are gone. */
-static void compact(struct udp_port *udp)
+static void drop_gone_supers(struct udp_port *udp)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < udp->supers_n; i++)
@@ -283,7 +283,7 @@ void udp_flush(struct harp_port *port, uint64_t now_ns)
             if (!send_some(udp, local, &from, &error_before))
                 break;
     }
-    compact(udp);
+    drop_gone_supers(udp);
     udp->last_hop = -1;
     udp->retry_ns = udp->supers_n ? now_ns + UDP_RETRY_NS : UINT64_MAX;
 }

@@ -21,7 +21,7 @@ enum {
     HOP_LIMIT = 64,
 };
 
-static uint32_t words(const uint8_t *bytes, uint32_t count)
+static uint32_t sum_words(const uint8_t *bytes, uint32_t count)
 {
     uint32_t sum = 0;
     for (uint32_t i = 0; i < count; i += 2)
@@ -50,7 +50,7 @@ static void write_template(struct harp_xdp_hop *hop, const struct harp_address *
         ip[9] = IPPROTO_UDP;
         memcpy(ip + 12, from->ip + 12, 4);
         memcpy(ip + 16, hop->to.ip + 12, 4);
-        hop->sum = words(ip, IP4);
+        hop->sum = sum_words(ip, IP4);
     } else {
         ip[0] = 0x60 | traffic_class >> 4;
         ip[1] = (uint8_t)(traffic_class << 4);
@@ -58,7 +58,7 @@ static void write_template(struct harp_xdp_hop *hop, const struct harp_address *
         ip[7] = HOP_LIMIT;
         memcpy(ip + 8, from->ip, 16);
         memcpy(ip + 24, hop->to.ip, 16);
-        hop->sum = words(ip + 8, 32) + words(udp, 4) + htons(IPPROTO_UDP);
+        hop->sum = sum_words(ip + 8, 32) + sum_words(udp, 4) + htons(IPPROTO_UDP);
     }
 }
 
@@ -104,7 +104,7 @@ static uint32_t mtu_of(const struct harp_xdp *xdp, uint32_t interface)
 
 /* Find the way. Without a neighbour's address it leads through the kernel. Returns -errno if there
  * is no route. */
-static int resolve(struct harp_xdp *xdp, struct harp_xdp_hop *hop)
+static int resolve_hop(struct harp_xdp *xdp, struct harp_xdp_hop *hop)
 {
     struct harp_route route;
     hop->changed = hop->direct = hop->stale = hop->near = false;
@@ -161,7 +161,7 @@ int harp_xdp_hop_make(struct harp_port *port, const struct harp_address *to, uin
     }
     struct harp_xdp_hop *hop = &xdp->hops[place];
     *hop = (struct harp_xdp_hop){.to = *to, .local = local, .used = true};
-    int error = resolve(xdp, hop);
+    int error = resolve_hop(xdp, hop);
     if (error < 0) {
         hop->used = false;
         snprintf(why, HARP_WHY_BYTES, "there is no route to %s: %s", text, strerror(-error));
@@ -222,7 +222,7 @@ void harp_xdp_hops_neighbour(struct harp_xdp *xdp, const struct harp_change *cha
 static void look_again(struct harp_xdp *xdp, struct harp_xdp_hop *hop)
 {
     uint32_t before = hop->payload_max;
-    int error = resolve(xdp, hop);
+    int error = resolve_hop(xdp, hop);
     struct harp_notice notice = {.about = hop->to, .payload_max = hop->payload_max};
     if (error < 0)
         notice.type = HARP_NOTICE_UNREACHABLE;

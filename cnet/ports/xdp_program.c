@@ -55,34 +55,34 @@ struct code {
     uint32_t jumps_n;
 };
 
-static void emit(struct code *code, uint8_t op, uint8_t to, uint8_t from, int16_t offset,
-                 int32_t imm)
+static void emit_op(struct code *code, uint8_t op, uint8_t to, uint8_t from, int16_t offset,
+                    int32_t imm)
 {
     assert(code->count < CODE_MAX);
     code->at[code->count++] = (struct bpf_insn){
         .code = op, .dst_reg = to & 15, .src_reg = from & 15, .off = offset, .imm = imm};
 }
 
-static void load(struct code *code, uint8_t size, uint8_t to, uint8_t from, int16_t offset)
+static void emit_load(struct code *code, uint8_t size, uint8_t to, uint8_t from, int16_t offset)
 {
-    emit(code, BPF_LDX | BPF_MEM | size, to, from, offset, 0);
+    emit_op(code, BPF_LDX | BPF_MEM | size, to, from, offset, 0);
 }
 
-static void store(struct code *code, uint8_t size, int16_t offset, uint8_t from)
+static void emit_store(struct code *code, uint8_t size, int16_t offset, uint8_t from)
 {
-    emit(code, BPF_STX | BPF_MEM | size, STACK, from, offset, 0);
+    emit_op(code, BPF_STX | BPF_MEM | size, STACK, from, offset, 0);
 }
 
-static void jump(struct code *code, uint8_t op, uint8_t left, uint8_t right, int32_t imm,
-                 enum label to)
+static void emit_jump(struct code *code, uint8_t op, uint8_t left, uint8_t right, int32_t imm,
+                      enum label to)
 {
     assert(code->jumps_n < JUMPS_MAX);
     code->jumps[code->jumps_n].from = code->count;
     code->jumps[code->jumps_n++].to = to;
-    emit(code, BPF_JMP | op, left, right, 0, imm);
+    emit_op(code, BPF_JMP | op, left, right, 0, imm);
 }
 
-static void label(struct code *code, enum label here)
+static void place_label(struct code *code, enum label here)
 {
     for (uint32_t i = 0; i < code->jumps_n; i++)
         if (code->jumps[i].to == here)
@@ -91,114 +91,115 @@ static void label(struct code *code, enum label here)
 
 static void load_map(struct code *code, uint8_t to, int map)
 {
-    emit(code, BPF_LD | BPF_IMM | BPF_DW, to, BPF_PSEUDO_MAP_FD, 0, map);
-    emit(code, 0, 0, 0, 0, 0);
+    emit_op(code, BPF_LD | BPF_IMM | BPF_DW, to, BPF_PSEUDO_MAP_FD, 0, map);
+    emit_op(code, 0, 0, 0, 0, 0);
 }
 
 /* Pass on packets that end before `bytes`. */
-static void need(struct code *code, int32_t bytes)
+static void require_length(struct code *code, int32_t bytes)
 {
-    emit(code, BPF_ALU64 | BPF_MOV | BPF_X, R2, DATA, 0, 0);
-    emit(code, BPF_ALU64 | BPF_ADD | BPF_K, R2, 0, 0, bytes);
-    jump(code, BPF_JGT | BPF_X, R2, END, 0, TO_PASS);
+    emit_op(code, BPF_ALU64 | BPF_MOV | BPF_X, R2, DATA, 0, 0);
+    emit_op(code, BPF_ALU64 | BPF_ADD | BPF_K, R2, 0, 0, bytes);
+    emit_jump(code, BPF_JGT | BPF_X, R2, END, 0, TO_PASS);
 }
 
 /* Pass on packets whose byte there is not `value`. */
-static void demand(struct code *code, int16_t offset, int32_t value)
+static void require_byte(struct code *code, int16_t offset, int32_t value)
 {
-    load(code, BPF_B, R3, DATA, offset);
-    jump(code, BPF_JNE | BPF_K, R3, 0, value, TO_PASS);
+    emit_load(code, BPF_B, R3, DATA, offset);
+    emit_jump(code, BPF_JNE | BPF_K, R3, 0, value, TO_PASS);
 }
 
 /* Pass on packets that have one of these bits set. */
 static void refuse_bits(struct code *code, int16_t offset, uint16_t bits)
 {
-    load(code, BPF_H, R3, DATA, offset);
-    emit(code, BPF_ALU64 | BPF_AND | BPF_K, R3, 0, 0, htons(bits));
-    jump(code, BPF_JNE | BPF_K, R3, 0, 0, TO_PASS);
+    emit_load(code, BPF_H, R3, DATA, offset);
+    emit_op(code, BPF_ALU64 | BPF_AND | BPF_K, R3, 0, 0, htons(bits));
+    emit_jump(code, BPF_JNE | BPF_K, R3, 0, 0, TO_PASS);
 }
 
 /* Leaves the destination address in the key and the port in R3, or jumps. */
 static void read_packet(struct code *code)
 {
-    emit(code, BPF_ALU64 | BPF_MOV | BPF_X, CONTEXT, R1, 0, 0);
-    load(code, BPF_W, DATA, R1, offsetof(struct xdp_md, data));
-    load(code, BPF_W, END, R1, offsetof(struct xdp_md, data_end));
-    need(code, END4);
-    load(code, BPF_H, R3, DATA, ETHERTYPE);
-    jump(code, BPF_JNE | BPF_K, R3, 0, htons(ETHERTYPE_TAG), TO_UNTAGGED);
+    emit_op(code, BPF_ALU64 | BPF_MOV | BPF_X, CONTEXT, R1, 0, 0);
+    emit_load(code, BPF_W, DATA, R1, offsetof(struct xdp_md, data));
+    emit_load(code, BPF_W, END, R1, offsetof(struct xdp_md, data_end));
+    require_length(code, END4);
+    emit_load(code, BPF_H, R3, DATA, ETHERTYPE);
+    emit_jump(code, BPF_JNE | BPF_K, R3, 0, htons(ETHERTYPE_TAG), TO_UNTAGGED);
     refuse_bits(code, TAG, VLAN_MASK);
-    load(code, BPF_H, R3, DATA, ETHERTYPE + TAG_BYTES);
-    emit(code, BPF_ALU64 | BPF_ADD | BPF_K, DATA, 0, 0, TAG_BYTES);
-    label(code, TO_UNTAGGED);
-    jump(code, BPF_JEQ | BPF_K, R3, 0, htons(ETHERTYPE_IP6), TO_IP6);
-    jump(code, BPF_JNE | BPF_K, R3, 0, htons(ETHERTYPE_IP4), TO_PASS);
+    emit_load(code, BPF_H, R3, DATA, ETHERTYPE + TAG_BYTES);
+    emit_op(code, BPF_ALU64 | BPF_ADD | BPF_K, DATA, 0, 0, TAG_BYTES);
+    place_label(code, TO_UNTAGGED);
+    emit_jump(code, BPF_JEQ | BPF_K, R3, 0, htons(ETHERTYPE_IP6), TO_IP6);
+    emit_jump(code, BPF_JNE | BPF_K, R3, 0, htons(ETHERTYPE_IP4), TO_PASS);
 
-    need(code, END4);
-    demand(code, IP, VERSION_AND_LENGTH);
-    demand(code, IP4_PROTOCOL, UDP);
+    require_length(code, END4);
+    require_byte(code, IP, VERSION_AND_LENGTH);
+    require_byte(code, IP4_PROTOCOL, UDP);
     refuse_bits(code, IP4_FRAGMENT, FRAGMENT_MASK);
-    emit(code, BPF_ST | BPF_MEM | BPF_DW, STACK, 0, KEY, 0);
-    emit(code, BPF_ST | BPF_MEM | BPF_W, STACK, 0, KEY + 8, (int32_t)0xffff0000); /* ::ffff: */
-    load(code, BPF_W, R3, DATA, IP4_TO);
-    store(code, BPF_W, KEY + 12, R3);
-    load(code, BPF_H, R3, DATA, UDP4_TO);
-    jump(code, BPF_JA, 0, 0, 0, TO_LOOKUP);
+    emit_op(code, BPF_ST | BPF_MEM | BPF_DW, STACK, 0, KEY, 0);
+    emit_op(code, BPF_ST | BPF_MEM | BPF_W, STACK, 0, KEY + 8, (int32_t)0xffff0000); /* ::ffff: */
+    emit_load(code, BPF_W, R3, DATA, IP4_TO);
+    emit_store(code, BPF_W, KEY + 12, R3);
+    emit_load(code, BPF_H, R3, DATA, UDP4_TO);
+    emit_jump(code, BPF_JA, 0, 0, 0, TO_LOOKUP);
 
-    label(code, TO_IP6);
-    need(code, END6);
-    demand(code, IP6_NEXT, UDP);
+    place_label(code, TO_IP6);
+    require_length(code, END6);
+    require_byte(code, IP6_NEXT, UDP);
     for (int16_t i = 0; i < 16; i += 4) {
-        load(code, BPF_W, R3, DATA, IP6_TO + i);
-        store(code, BPF_W, KEY + i, R3);
+        emit_load(code, BPF_W, R3, DATA, IP6_TO + i);
+        emit_store(code, BPF_W, KEY + i, R3);
     }
-    load(code, BPF_H, R3, DATA, UDP6_TO);
-    label(code, TO_LOOKUP);
+    emit_load(code, BPF_H, R3, DATA, UDP6_TO);
+    place_label(code, TO_LOOKUP);
 }
 
 /* Write the time before the packet, where the driver has room for metadata. */
-static void stamp(struct code *code)
+static void write_time_stamp(struct code *code)
 {
     const int32_t bytes = sizeof(uint64_t);
-    emit(code, BPF_ALU64 | BPF_MOV | BPF_X, R1, CONTEXT, 0, 0);
-    emit(code, BPF_ALU64 | BPF_MOV | BPF_K, R2, 0, 0, -bytes);
-    emit(code, BPF_JMP | BPF_CALL, 0, 0, 0, BPF_FUNC_xdp_adjust_meta);
-    jump(code, BPF_JNE | BPF_K, R0, 0, 0, TO_SOCKET);
-    emit(code, BPF_JMP | BPF_CALL, 0, 0, 0, BPF_FUNC_ktime_get_ns);
-    emit(code, BPF_ALU64 | BPF_MOV | BPF_X, NOW, R0, 0, 0);
-    load(code, BPF_W, R1, CONTEXT, offsetof(struct xdp_md, data_meta));
-    load(code, BPF_W, R2, CONTEXT, offsetof(struct xdp_md, data));
-    emit(code, BPF_ALU64 | BPF_MOV | BPF_X, R3, R1, 0, 0);
-    emit(code, BPF_ALU64 | BPF_ADD | BPF_K, R3, 0, 0, bytes);
-    jump(code, BPF_JGT | BPF_X, R3, R2, 0, TO_SOCKET);
-    emit(code, BPF_STX | BPF_MEM | BPF_DW, R1, NOW, 0, 0);
+    emit_op(code, BPF_ALU64 | BPF_MOV | BPF_X, R1, CONTEXT, 0, 0);
+    emit_op(code, BPF_ALU64 | BPF_MOV | BPF_K, R2, 0, 0, -bytes);
+    emit_op(code, BPF_JMP | BPF_CALL, 0, 0, 0, BPF_FUNC_xdp_adjust_meta);
+    emit_jump(code, BPF_JNE | BPF_K, R0, 0, 0, TO_SOCKET);
+    emit_op(code, BPF_JMP | BPF_CALL, 0, 0, 0, BPF_FUNC_ktime_get_ns);
+    emit_op(code, BPF_ALU64 | BPF_MOV | BPF_X, NOW, R0, 0, 0);
+    emit_load(code, BPF_W, R1, CONTEXT, offsetof(struct xdp_md, data_meta));
+    emit_load(code, BPF_W, R2, CONTEXT, offsetof(struct xdp_md, data));
+    emit_op(code, BPF_ALU64 | BPF_MOV | BPF_X, R3, R1, 0, 0);
+    emit_op(code, BPF_ALU64 | BPF_ADD | BPF_K, R3, 0, 0, bytes);
+    emit_jump(code, BPF_JGT | BPF_X, R3, R2, 0, TO_SOCKET);
+    emit_op(code, BPF_STX | BPF_MEM | BPF_DW, R1, NOW, 0, 0);
 }
 
-static void assemble(struct code *code, const struct harp_xdp_program *program, uint32_t interface)
+static void assemble_program(struct code *code, const struct harp_xdp_program *program,
+                             uint32_t interface)
 {
     read_packet(code);
-    store(code, BPF_H, KEY + 16, R3);
-    emit(code, BPF_ST | BPF_MEM | BPF_H, STACK, 0, KEY + 18, 0);
+    emit_store(code, BPF_H, KEY + 16, R3);
+    emit_op(code, BPF_ST | BPF_MEM | BPF_H, STACK, 0, KEY + 18, 0);
     load_map(code, R1, program->ports);
-    emit(code, BPF_ALU64 | BPF_MOV | BPF_X, R2, STACK, 0, 0);
-    emit(code, BPF_ALU64 | BPF_ADD | BPF_K, R2, 0, 0, KEY);
-    emit(code, BPF_JMP | BPF_CALL, 0, 0, 0, BPF_FUNC_map_lookup_elem);
-    jump(code, BPF_JEQ | BPF_K, R0, 0, 0, TO_PASS);
-    load(code, BPF_W, R2, CONTEXT, offsetof(struct xdp_md, ingress_ifindex));
-    jump(code, BPF_JNE | BPF_K, R2, 0, (int32_t)interface, TO_PASS);
-    load(code, BPF_W, R2, CONTEXT, offsetof(struct xdp_md, rx_queue_index));
-    load(code, BPF_W, R3, R0, 0);
-    jump(code, BPF_JNE | BPF_X, R2, R3, 0, TO_PASS);
-    stamp(code);
-    label(code, TO_SOCKET);
-    load(code, BPF_W, R2, CONTEXT, offsetof(struct xdp_md, rx_queue_index));
+    emit_op(code, BPF_ALU64 | BPF_MOV | BPF_X, R2, STACK, 0, 0);
+    emit_op(code, BPF_ALU64 | BPF_ADD | BPF_K, R2, 0, 0, KEY);
+    emit_op(code, BPF_JMP | BPF_CALL, 0, 0, 0, BPF_FUNC_map_lookup_elem);
+    emit_jump(code, BPF_JEQ | BPF_K, R0, 0, 0, TO_PASS);
+    emit_load(code, BPF_W, R2, CONTEXT, offsetof(struct xdp_md, ingress_ifindex));
+    emit_jump(code, BPF_JNE | BPF_K, R2, 0, (int32_t)interface, TO_PASS);
+    emit_load(code, BPF_W, R2, CONTEXT, offsetof(struct xdp_md, rx_queue_index));
+    emit_load(code, BPF_W, R3, R0, 0);
+    emit_jump(code, BPF_JNE | BPF_X, R2, R3, 0, TO_PASS);
+    write_time_stamp(code);
+    place_label(code, TO_SOCKET);
+    emit_load(code, BPF_W, R2, CONTEXT, offsetof(struct xdp_md, rx_queue_index));
     load_map(code, R1, program->sockets);
-    emit(code, BPF_ALU64 | BPF_MOV | BPF_K, R3, 0, 0, PASS);
-    emit(code, BPF_JMP | BPF_CALL, 0, 0, 0, BPF_FUNC_redirect_map);
-    emit(code, BPF_JMP | BPF_EXIT, 0, 0, 0, 0);
-    label(code, TO_PASS);
-    emit(code, BPF_ALU64 | BPF_MOV | BPF_K, R0, 0, 0, PASS);
-    emit(code, BPF_JMP | BPF_EXIT, 0, 0, 0, 0);
+    emit_op(code, BPF_ALU64 | BPF_MOV | BPF_K, R3, 0, 0, PASS);
+    emit_op(code, BPF_JMP | BPF_CALL, 0, 0, 0, BPF_FUNC_redirect_map);
+    emit_op(code, BPF_JMP | BPF_EXIT, 0, 0, 0, 0);
+    place_label(code, TO_PASS);
+    emit_op(code, BPF_ALU64 | BPF_MOV | BPF_K, R0, 0, 0, PASS);
+    emit_op(code, BPF_JMP | BPF_EXIT, 0, 0, 0, 0);
 }
 
 struct harp_xdp_port_key harp_xdp_port_key(const struct harp_address *address)
@@ -226,7 +227,7 @@ int harp_xdp_program_load(struct harp_xdp_program *program, uint32_t interface, 
                                  : "the kernel needs CONFIG_BPF_SYSCALL and CONFIG_XDP_SOCKETS");
         return error;
     }
-    assemble(&code, program, interface);
+    assemble_program(&code, program, interface);
     /* Kernels before 5.18 do not know packets in several buffers. */
     error = harp_bpf_load(HARP_XDP_PROGRAM_NAME, code.at, code.count, BPF_F_XDP_HAS_FRAGS, NULL, 0);
     if (error == -EINVAL)

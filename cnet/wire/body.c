@@ -93,7 +93,7 @@ enum harp_wire_error harp_parameters_decode(const uint8_t *body, size_t length,
 }
 
 /* What the map's last byte holds beyond `bits` bits. */
-static uint8_t beyond(uint16_t bits, uint8_t last)
+static uint8_t bits_beyond(uint16_t bits, uint8_t last)
 {
     return bits % 8 ? (uint8_t)(last & (0xff << bits % 8)) : 0;
 }
@@ -112,7 +112,7 @@ size_t harp_ack_encode(const struct harp_ack *ack, uint8_t *body)
     memcpy(body + ACK_BYTES, ack->map, map_bytes);
     if (map_bytes > 0) {
         uint8_t *last = body + ACK_BYTES + map_bytes - 1;
-        *last = (uint8_t)(*last & ~beyond(ack->bits, *last));
+        *last = (uint8_t)(*last & ~bits_beyond(ack->bits, *last));
     }
     return ACK_BYTES + map_bytes;
 }
@@ -134,7 +134,7 @@ enum harp_wire_error harp_ack_decode(const uint8_t *body, size_t length, struct 
         return HARP_WIRE_LENGTH;
     memset(ack->map, 0, sizeof ack->map);
     memcpy(ack->map, body + ACK_BYTES, map_bytes);
-    bool stray = map_bytes > 0 && beyond(ack->bits, ack->map[map_bytes - 1]);
+    bool stray = map_bytes > 0 && bits_beyond(ack->bits, ack->map[map_bytes - 1]);
     return harp_load16(body + 34) || stray ? HARP_WIRE_UNUSED : HARP_WIRE_OK;
 }
 

@@ -21,7 +21,7 @@ static inline uint32_t crc_of_1(uint32_t state, uint32_t byte)
     return state;
 }
 
-static inline uint32_t serial(uint32_t state, uint8_t *to, const uint8_t *from, size_t length)
+static inline uint32_t hash_words(uint32_t state, uint8_t *to, const uint8_t *from, size_t length)
 {
     size_t at = 0;
     for (; at + 8 <= length; at += 8) {
@@ -40,12 +40,12 @@ static inline uint32_t serial(uint32_t state, uint8_t *to, const uint8_t *from, 
 
 static uint32_t serial_crc(uint32_t state, const uint8_t *from, size_t length)
 {
-    return serial(state, NULL, from, length);
+    return hash_words(state, NULL, from, length);
 }
 
 static uint32_t serial_copy(uint32_t state, uint8_t *to, const uint8_t *from, size_t length)
 {
-    return serial(state, to, from, length);
+    return hash_words(state, to, from, length);
 }
 
 size_t harp_crc32c_machine(struct harp_crc32c_routine *list)

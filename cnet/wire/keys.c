@@ -6,8 +6,8 @@
 
 enum { LABEL_BYTES = 8, CONTEXT_MAX = 52 };
 
-static struct harp_key derive(const struct harp_key *secret, const char *label,
-                              const uint8_t *context, size_t context_bytes)
+static struct harp_key derive_key(const struct harp_key *secret, const char *label,
+                                  const uint8_t *context, size_t context_bytes)
 {
     assert(strlen(label) == LABEL_BYTES);
     assert(context_bytes <= CONTEXT_MAX);
@@ -27,7 +27,7 @@ struct harp_key harp_key_hello(const struct harp_key *secret, uint64_t listener)
 {
     uint8_t context[8];
     harp_store64(context, listener);
-    return derive(secret, "harp-hi1", context, sizeof context);
+    return derive_key(secret, "harp-hi1", context, sizeof context);
 }
 
 struct harp_key harp_key_accept(const struct harp_key *secret, uint64_t listener,
@@ -37,7 +37,7 @@ struct harp_key harp_key_accept(const struct harp_key *secret, uint64_t listener
     harp_store64(context, listener);
     harp_store64(context + 8, connecting->connection);
     memcpy(context + 16, connecting->nonce, 16);
-    return derive(secret, "harp-hi2", context, sizeof context);
+    return derive_key(secret, "harp-hi2", context, sizeof context);
 }
 
 static struct harp_key of_both(const struct harp_key *secret, const char *label,
@@ -50,7 +50,7 @@ static struct harp_key of_both(const struct harp_key *secret, const char *label,
     harp_store16(context + 18, listening->epoch);
     memcpy(context + 20, connecting->nonce, 16);
     memcpy(context + 36, listening->nonce, 16);
-    return derive(secret, label, context, sizeof context);
+    return derive_key(secret, label, context, sizeof context);
 }
 
 struct harp_key harp_key_up(const struct harp_key *secret, const struct harp_end *connecting,

@@ -38,14 +38,14 @@ void harp_seal_tags(const struct harp_key *key, uint8_t *const *headers, const u
 }
 
 /* 1 if the tag in `header` is `tag`: one comparison of whole words, no early end. */
-static uint64_t holds(const uint8_t *header, uint64_t tag)
+static uint64_t is_tag(const uint8_t *header, uint64_t tag)
 {
     return harp_load64(header + TAG_AT) == tag;
 }
 
 bool harp_open_tag(const struct harp_key *key, const uint8_t *header, uint32_t lap)
 {
-    return holds(header, harp_siphash_header(key, header, lap));
+    return is_tag(header, harp_siphash_header(key, header, lap));
 }
 
 uint64_t harp_open_tags(const struct harp_key *key, const uint8_t *const *headers,
@@ -58,10 +58,10 @@ uint64_t harp_open_tags(const struct harp_key *key, const uint8_t *const *header
         uint64_t tags[4];
         harp_siphash_header4(key, headers + i, laps + i, tags);
         for (size_t lane = 0; lane < 4; lane++)
-            good |= holds(headers[i + lane], tags[lane]) << (i + lane);
+            good |= is_tag(headers[i + lane], tags[lane]) << (i + lane);
     }
     for (; i < count; i++)
-        good |= holds(headers[i], harp_siphash_header(key, headers[i], laps[i])) << i;
+        good |= is_tag(headers[i], harp_siphash_header(key, headers[i], laps[i])) << i;
     return good;
 }
 

@@ -67,20 +67,20 @@ uint64_t harp_wire_connection(const uint8_t *beginning)
     return harp_load64(beginning + 4);
 }
 
-static bool joins(uint8_t version, uint8_t type)
+static bool may_share_datagram(uint8_t version, uint8_t type)
 {
     return version == HARP_VERSION && (type == HARP_DATA || type == HARP_ACK);
 }
 
 bool harp_header_joins(const struct harp_header *header)
 {
-    return joins(header->version, header->type);
+    return may_share_datagram(header->version, header->type);
 }
 
 size_t harp_wire_first_frame(const uint8_t *datagram, size_t bytes)
 {
     if (bytes < 2 * HARP_HEADER_BYTES || bytes > HARP_JOINED_BYTES ||
-        !joins(datagram[0], datagram[1]))
+        !may_share_datagram(datagram[0], datagram[1]))
         return bytes;
     size_t first = HARP_HEADER_BYTES + (size_t)harp_load16(datagram + 14);
     return first + HARP_HEADER_BYTES <= bytes ? first : bytes;

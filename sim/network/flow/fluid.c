@@ -10,7 +10,7 @@
 
 /* ---- memory: arrays grow by doubling, and a failure leaves the old array in place ---- */
 
-static int grow(void **array, int64_t *room, int64_t need, size_t size)
+static int grow_array(void **array, int64_t *room, int64_t need, size_t size)
 {
     if (need <= *room)
         return 0;
@@ -30,18 +30,20 @@ static int grow_flows(fluid *f, int64_t need)
     if (need > INT32_MAX)
         return FLUID_EINVAL;
     int64_t old = f->flow_room, room = old;
-    if (grow((void **)&f->flow, &room, need, sizeof *f->flow) ||
-        (room = old, grow((void **)&f->mark, &room, need, 1)) ||
-        (room = old, grow((void **)&f->heap_at, &room, need, 4)) ||
-        (room = old, grow((void **)&f->running.entry, &room, need, sizeof *f->running.entry)) ||
-        (room = old, grow((void **)&f->pending.entry, &room, need, sizeof *f->pending.entry)) ||
-        (room = old, grow((void **)&f->affected, &room, need, 4)) ||
-        (room = old, grow((void **)&f->freezing, &room, need, 4)) ||
-        (room = old, grow((void **)&f->capped, &room, need, sizeof *f->capped)) ||
-        (room = old, grow((void **)&f->fresh, &room, need, 4)) ||
-        (room = old, grow((void **)&f->free_slot, &room, need, 4)) ||
-        (room = old, grow((void **)&f->done_id, &room, need, 4)) ||
-        (room = old, grow((void **)&f->done_s, &room, need, sizeof(double))))
+    if (grow_array((void **)&f->flow, &room, need, sizeof *f->flow) ||
+        (room = old, grow_array((void **)&f->mark, &room, need, 1)) ||
+        (room = old, grow_array((void **)&f->heap_at, &room, need, 4)) ||
+        (room = old,
+         grow_array((void **)&f->running.entry, &room, need, sizeof *f->running.entry)) ||
+        (room = old,
+         grow_array((void **)&f->pending.entry, &room, need, sizeof *f->pending.entry)) ||
+        (room = old, grow_array((void **)&f->affected, &room, need, 4)) ||
+        (room = old, grow_array((void **)&f->freezing, &room, need, 4)) ||
+        (room = old, grow_array((void **)&f->capped, &room, need, sizeof *f->capped)) ||
+        (room = old, grow_array((void **)&f->fresh, &room, need, 4)) ||
+        (room = old, grow_array((void **)&f->free_slot, &room, need, 4)) ||
+        (room = old, grow_array((void **)&f->done_id, &room, need, 4)) ||
+        (room = old, grow_array((void **)&f->done_s, &room, need, sizeof(double))))
         return FLUID_ENOMEM;
     if (room > old) {
         memset(f->flow + old, 0, (size_t)(room - old) * sizeof *f->flow);
@@ -127,9 +129,9 @@ int32_t fluid_add_routes(fluid *f, int32_t n, const int64_t *ptr, const int32_t 
     if (!routes_valid(f, n, ptr, resource, coefficient))
         return FLUID_EINVAL;
     int64_t hops = f->route_ptr[f->routes], added = ptr[n] - ptr[0], room = f->hop_room;
-    if (grow((void **)&f->route_ptr, &f->route_room, (int64_t)f->routes + n + 1,
-             sizeof *f->route_ptr) ||
-        grow((void **)&f->route_resource, &room, hops + added, sizeof *f->route_resource))
+    if (grow_array((void **)&f->route_ptr, &f->route_room, (int64_t)f->routes + n + 1,
+                   sizeof *f->route_ptr) ||
+        grow_array((void **)&f->route_resource, &room, hops + added, sizeof *f->route_resource))
         return FLUID_ENOMEM;
     if (coefficient || f->route_coefficient) {
         /* The first route with coefficients gives every earlier hop a 1. */
@@ -179,7 +181,7 @@ static void mark_dirty(fluid *f, int32_t resource)
 }
 
 /* Drops the entries of flows that have left; they are kept until half of a list is dead. */
-static void compact(fluid *f, struct resource *r)
+static void drop_dead_members(fluid *f, struct resource *r)
 {
     int32_t kept = 0;
     for (int32_t i = 0; i < r->count; i++)
@@ -197,9 +199,9 @@ static int join_resources(fluid *f, int32_t slot)
          k++) { /* all memory first, so that a failure changes nothing */
         struct resource *r = &f->resource[f->route_resource[k]];
         if (r->count > 16 && r->count > 2 * r->live)
-            compact(f, r);
+            drop_dead_members(f, r);
         int64_t room = r->room;
-        if (grow((void **)&r->member, &room, (int64_t)r->count + 1, sizeof *r->member))
+        if (grow_array((void **)&r->member, &room, (int64_t)r->count + 1, sizeof *r->member))
             return FLUID_ENOMEM;
         r->room = (int32_t)room;
     }
@@ -226,7 +228,7 @@ static void leave_resources(fluid *f, int32_t slot)
     w->generation++; /* makes its entries in the member lists dead */
 }
 
-static void activate(fluid *f, int32_t slot)
+static void activate_flow(fluid *f, int32_t slot)
 {
     struct flow *w = &f->flow[slot];
     w->state = FLOW_ACTIVE;
@@ -238,7 +240,7 @@ static void activate(fluid *f, int32_t slot)
     time_heap_push(&f->running, slot, w->left > 0.0 ? INFINITY : f->now_s);
 }
 
-static void release(fluid *f, int32_t slot)
+static void release_flow(fluid *f, int32_t slot)
 {
     struct flow *w = &f->flow[slot];
     if (w->state == FLOW_PENDING) {
@@ -297,7 +299,7 @@ static int start_pending(fluid *f)
         if (join_resources(f, slot))
             return FLUID_ENOMEM;
         time_heap_remove(&f->pending, slot);
-        activate(f, slot);
+        activate_flow(f, slot);
     }
     return 0;
 }
@@ -368,7 +370,7 @@ double fluid_next_s(fluid *f)
 
 /* ---- changes from outside and readings ---- */
 
-static int running(const fluid *f, int32_t id)
+static int is_running(const fluid *f, int32_t id)
 {
     return id >= 0 && id < f->slots && f->flow[id].state != FLOW_FREE;
 }
@@ -384,7 +386,7 @@ int32_t fluid_set_capacity(fluid *f, int32_t resource, double capacity)
 
 int32_t fluid_reroute(fluid *f, int32_t id, int32_t route)
 {
-    if (!running(f, id) || route < 0 || route >= f->routes)
+    if (!is_running(f, id) || route < 0 || route >= f->routes)
         return FLUID_EINVAL;
     struct flow *w = &f->flow[id];
     if (w->state == FLOW_PENDING) {
@@ -400,13 +402,13 @@ int32_t fluid_reroute(fluid *f, int32_t id, int32_t route)
         time_heap_push(&f->pending, id, INFINITY);
         return FLUID_ENOMEM;
     }
-    activate(f, id);
+    activate_flow(f, id);
     return 0;
 }
 
 double fluid_cancel(fluid *f, int32_t id)
 {
-    if (!running(f, id))
+    if (!is_running(f, id))
         return FLUID_EINVAL;
     struct flow *w = &f->flow[id];
     if (w->state == FLOW_ACTIVE) {
@@ -414,7 +416,7 @@ double fluid_cancel(fluid *f, int32_t id)
         fluid_settle_flow(f, w);
     }
     double left = w->left;
-    release(f, id);
+    release_flow(f, id);
     return left;
 }
 
@@ -424,7 +426,7 @@ int32_t fluid_flow_state(fluid *f, int64_t n, const int32_t *id, double *rate, d
         return FLUID_ENOMEM;
     fluid_solve(f);
     for (int64_t i = 0; i < n; i++) {
-        if (!running(f, id[i]))
+        if (!is_running(f, id[i]))
             return FLUID_EINVAL;
         struct flow *w = &f->flow[id[i]];
         if (w->state == FLOW_ACTIVE)

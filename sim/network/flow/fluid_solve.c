@@ -18,7 +18,7 @@
 /* Two levels closer than this are one: far above rounding, far below what anyone can measure. */
 static const double SAME = 1e-9;
 
-static void affect(fluid *f, int32_t slot)
+static void mark_affected(fluid *f, int32_t slot)
 {
     if (f->mark[slot] != NOT_SOLVED)
         return;
@@ -43,7 +43,7 @@ static void affect_first(fluid *f)
     f->affected_count = 0;
     for (int64_t i = 0; i < f->fresh_count; i++) {
         f->flow[f->fresh[i]].fresh = 0;
-        affect(f, f->fresh[i]);
+        mark_affected(f, f->fresh[i]);
     }
     f->fresh_count = 0;
     for (int32_t i = 0; i < f->dirty_count; i++) {
@@ -56,7 +56,7 @@ static void affect_first(fluid *f)
             const struct member *m = &r->member[k];
             if (fluid_member_live(f, m) &&
                 (overloaded || f->flow[m->flow].bottleneck == f->dirty[i]))
-                affect(f, m->flow);
+                mark_affected(f, m->flow);
         }
     }
     f->dirty_count = 0;
@@ -146,7 +146,7 @@ static int64_t sort_ceilings(fluid *f)
     return count;
 }
 
-static void freeze(fluid *f, int32_t slot, double rate, int32_t bottleneck)
+static void freeze_flow(fluid *f, int32_t slot, double rate, int32_t bottleneck)
 {
     struct flow *w = &f->flow[slot];
     double level = rate / w->weight;
@@ -166,7 +166,7 @@ static void freeze(fluid *f, int32_t slot, double rate, int32_t bottleneck)
 }
 
 /* Freezes every open flow of a resource that saturates at `level`. */
-static void saturate(fluid *f, int32_t at, double level)
+static void saturate_resource(fluid *f, int32_t at, double level)
 {
     struct resource *r = &f->resource[at];
     r->full_level = level;
@@ -176,7 +176,7 @@ static void saturate(fluid *f, int32_t at, double level)
             f->freezing[count++] = r->member[k].flow;
     for (int32_t i = 0; i < count; i++) {
         fluid_fetch(f, f->freezing, i, count);
-        freeze(f, f->freezing[i], level * f->flow[f->freezing[i]].weight, at);
+        freeze_flow(f, f->freezing[i], level * f->flow[f->freezing[i]].weight, at);
     }
     r->froze = count;
     r->open_weight = 0.0;
@@ -198,7 +198,7 @@ static void renew_weight(const fluid *f, struct resource *r)
 
 /* The lowest level at which an open resource saturates; levels only rise while flows freeze, so an
  * entry that is out of date is too low and sinks when it comes up. */
-static int lowest(fluid *f, struct level_entry *found)
+static int find_lowest_level(fluid *f, struct level_entry *found)
 {
     while (f->level_count) {
         struct level_entry *top = &f->level_heap[0];
@@ -220,20 +220,20 @@ static int lowest(fluid *f, struct level_entry *found)
     return 0;
 }
 
-static void fill(fluid *f)
+static void fill_progressively(fluid *f)
 {
     open_resources(f);
     int64_t capped = sort_ceilings(f), next = 0;
     struct level_entry low;
     for (;;) {
-        int found = lowest(f, &low);
+        int found = find_lowest_level(f, &low);
         while (next < capped && f->mark[f->capped[next].slot] == FROZEN)
             next++;
         if (next < capped && (!found || f->capped[next].level <= low.level)) {
             int32_t slot = f->capped[next++].slot;
-            freeze(f, slot, f->flow[slot].ceiling, NO_BOTTLENECK);
+            freeze_flow(f, slot, f->flow[slot].ceiling, NO_BOTTLENECK);
         } else if (found) {
-            saturate(f, low.resource, low.level);
+            saturate_resource(f, low.resource, low.level);
         } else {
             break;
         }
@@ -268,7 +268,7 @@ static double highest_level(const fluid *f, const struct resource *r)
 
 /* Whether the certificate may fail for a flow that was not solved. `top` is too high where a fast
  * flow has left; looking at every flow then says how high it is. */
-static int doubtful(fluid *f, struct resource *r)
+static int certificate_may_fail(fluid *f, struct resource *r)
 {
     int others_bound = r->bound > r->froze;
     if (r->whole || (!others_bound && !r->froze))
@@ -286,7 +286,7 @@ static int doubtful(fluid *f, struct resource *r)
 static void check_resource(fluid *f, int32_t at)
 {
     struct resource *r = &f->resource[at];
-    if (!doubtful(f, r))
+    if (!certificate_may_fail(f, r))
         return;
     int saturated = r->load >= r->capacity * (1.0 - SAME);
     double highest = saturated ? r->top : INFINITY;
@@ -299,7 +299,7 @@ static void check_resource(fluid *f, int32_t at)
         int too_high = r->froze && level > r->full_level * (1.0 + SAME);
         int too_low = w->bottleneck == at && level < highest * (1.0 - SAME);
         if (too_high || too_low)
-            affect(f, m->flow);
+            mark_affected(f, m->flow);
     }
 }
 
@@ -341,7 +341,7 @@ void fluid_solve(fluid *f)
         int all = f->affected_count > f->running.count / 2;
         if (all)
             affect_all(f);
-        fill(f);
+        fill_progressively(f);
         if (all)
             break;
         int64_t solved = f->affected_count;
@@ -373,7 +373,7 @@ static const struct flow *last_to_end(const fluid *f, int64_t n, const int32_t *
 }
 
 /* Whether a resource keeps a flow from a larger share: it is saturated, and nobody's is larger. */
-static int holds(const fluid *f, const struct flow *w, int32_t resource)
+static int holds_back(const fluid *f, const struct flow *w, int32_t resource)
 {
     const struct resource *r = &f->resource[resource];
     return resource == w->bottleneck ||
@@ -396,7 +396,7 @@ int32_t fluid_holding(fluid *f, int64_t n, const int32_t *id, int32_t *resource,
         count = 1;
     }
     for (int64_t k = f->route_ptr[last->route]; k < f->route_ptr[last->route + 1]; k++) {
-        if (!holds(f, last, f->route_resource[k]))
+        if (!holds_back(f, last, f->route_resource[k]))
             continue;
         if (count < room)
             resource[count] = f->route_resource[k];

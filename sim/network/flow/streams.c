@@ -412,7 +412,7 @@ static void end_reached(streams *s, int32_t rank, double done_s)
 }
 
 /* A piece has arrived at `done_s`; `now_s` is not earlier than that of any before it. */
-static int arrive(streams *s, struct carried piece, double done_s, double now_s)
+static int take_arrival(streams *s, struct carried piece, double done_s, double now_s)
 {
     struct stage *stage = stage_at(s, piece.stage);
     struct edge *edge = &stage->edge[piece.edge];
@@ -444,7 +444,7 @@ static int take_arrivals(streams *s, int64_t done)
             continue;
         struct carried piece = s->carried[id[i]];
         s->carried[id[i]].stage = -1;
-        if (arrive(s, piece, done_s[i], now_s))
+        if (take_arrival(s, piece, done_s[i], now_s))
             return FLUID_ENOMEM;
     }
     s->batches++;

@@ -5,27 +5,27 @@
 
 enum { CHILDREN = 4 };
 
-static int before(struct time_entry a, struct time_entry b)
+static int is_before(struct time_entry a, struct time_entry b)
 {
     return a.key_s < b.key_s || (a.key_s == b.key_s && a.slot < b.slot);
 }
 
-static void place(struct time_heap *h, int64_t at, struct time_entry entry)
+static void place_entry(struct time_heap *h, int64_t at, struct time_entry entry)
 {
     h->entry[at] = entry;
     h->at[entry.slot] = (int32_t)at;
 }
 
-static void up(struct time_heap *h, int64_t at)
+static void sift_up(struct time_heap *h, int64_t at)
 {
     struct time_entry moving = h->entry[at];
-    for (int64_t parent; at > 0 && before(moving, h->entry[parent = (at - 1) / CHILDREN]);
+    for (int64_t parent; at > 0 && is_before(moving, h->entry[parent = (at - 1) / CHILDREN]);
          at = parent)
-        place(h, at, h->entry[parent]);
-    place(h, at, moving);
+        place_entry(h, at, h->entry[parent]);
+    place_entry(h, at, moving);
 }
 
-static void down(struct time_heap *h, int64_t at)
+static void sift_down(struct time_heap *h, int64_t at)
 {
     struct time_entry moving = h->entry[at];
     for (;;) {
@@ -34,20 +34,20 @@ static void down(struct time_heap *h, int64_t at)
         if (first >= h->count)
             break;
         for (int64_t child = first + 1; child < end; child++)
-            if (before(h->entry[child], h->entry[best]))
+            if (is_before(h->entry[child], h->entry[best]))
                 best = child;
-        if (!before(h->entry[best], moving))
+        if (!is_before(h->entry[best], moving))
             break;
-        place(h, at, h->entry[best]);
+        place_entry(h, at, h->entry[best]);
         at = best;
     }
-    place(h, at, moving);
+    place_entry(h, at, moving);
 }
 
 void time_heap_push(struct time_heap *h, int32_t slot, double key_s)
 {
     h->entry[h->count] = (struct time_entry){key_s, slot};
-    up(h, h->count++);
+    sift_up(h, h->count++);
 }
 
 void time_heap_remove(struct time_heap *h, int32_t slot)
@@ -56,23 +56,23 @@ void time_heap_remove(struct time_heap *h, int32_t slot)
     struct time_entry last = h->entry[--h->count];
     if (at == h->count)
         return;
-    place(h, at, last);
-    up(h, at);
-    down(h, h->at[last.slot]);
+    place_entry(h, at, last);
+    sift_up(h, at);
+    sift_down(h, h->at[last.slot]);
 }
 
 void time_heap_change(struct time_heap *h, int32_t slot, double key_s)
 {
     time_heap_set(h, slot, key_s);
-    up(h, h->at[slot]);
-    down(h, h->at[slot]);
+    sift_up(h, h->at[slot]);
+    sift_down(h, h->at[slot]);
 }
 
 void time_heap_rebuild(struct time_heap *h)
 {
     for (int64_t at = h->count / CHILDREN + 1; at-- > 0;)
         if (at < h->count)
-            down(h, at);
+            sift_down(h, at);
 }
 
 double time_heap_first_s(const struct time_heap *h)
