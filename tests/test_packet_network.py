@@ -8,6 +8,7 @@ from harp.routing.templates import Endpoints, leaf_spine
 from sim.network.packet.world import NIC, ConnectionEndedError, End, Stage, World
 
 SEGMENT, OVERHEAD, HARP = 4096, 66, 44
+ETHERNET_LEAST = 84
 WIRE = SEGMENT + HARP + OVERHEAD
 US = 1e-6
 
@@ -16,9 +17,10 @@ class Net:
     """Hosts on one switch; every link has one rate and a latency of 1 us."""
 
     def __init__(self, hosts: int, rate: float = 100e9, seed: int = 1, slots: int = 8,
-                 buffer_bytes: int = 0, **port: int) -> None:
+                 buffer_bytes: int = 0, idle_connections: int = 4096, **port: int) -> None:
         self.world = World(seed=seed, segment=SEGMENT, overhead=OVERHEAD, ring_frames=1024,
-                           slots=slots, piece_bytes=4 << 20, unit_bytes=65536)
+                           slots=slots, piece_bytes=4 << 20, unit_bytes=65536,
+                           idle_connections=idle_connections)
         self.rate = rate
         self.up = [self.world.add_link(rate, US) for _ in range(hosts)]
         self.down = [self.world.add_link(rate, US, source=0, **port) for _ in range(hosts)]
@@ -61,6 +63,20 @@ def test_single_frame_takes_serialisation_on_each_link_and_latency() -> None:
     net.move([(0, 1)], [channel], 1)  # handshake and credit
     assert net.move([(0, 1)], [channel], SEGMENT) == pytest.approx(
         2 * (WIRE * 8 / net.rate + US), abs=2e-9)
+
+
+def test_connection_that_is_closed_while_idle_is_opened_by_the_next_piece() -> None:
+    kept, closed = Net(3), Net(3, idle_connections=1)
+    took_s = []
+    for net in (kept, closed):
+        channels = [net.connect(0, 1), net.connect(0, 2)]
+        for channel, dst in zip(channels, (1, 2), strict=True):
+            net.move([(0, dst)], [channel], SEGMENT)
+            net.world.advance(net.world.now_ns + 100_000)  # acknowledged, too
+        took_s.append(net.move([(0, 1)], channels[:1], SEGMENT))
+        assert net.world.channel_frames(channels[0]) == 2
+    handshake_s = 2 * (2 * (ETHERNET_LEAST * 8 / kept.rate + US))
+    assert took_s[1] > took_s[0] + handshake_s  # FIRST and ACCEPT
 
 
 def test_delay_and_message_cost_come_before_the_first_frame() -> None:

@@ -126,7 +126,8 @@ static uint64_t run_world(uint64_t seed, const char *file, struct packet_counts 
                                          .ring_frames = 4 + (uint32_t)virtual_below(&random, 60),
                                          .slots = 1 + (uint32_t)virtual_below(&random, 8),
                                          .piece_bytes = 300000,
-                                         .unit_bytes = 10000};
+                                         .unit_bytes = 10000,
+                                         .idle_connections = (uint32_t)virtual_below(&random, 8)};
     struct net net = {.world = packet_new(&config)};
     int32_t trunk = add_fabric(&net, &random, ladder);
     set_paths(&net, ladder);

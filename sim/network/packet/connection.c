@@ -27,13 +27,34 @@ static uint16_t power_of_two(uint32_t wanted, uint16_t least, uint16_t most)
     return power;
 }
 
-static struct harp_session *make_session(struct packet_world *w, struct end *end,
-                                         const struct harp_parameters *first, uint8_t path)
+/* As much memory as a channel's pieces need, which go one way: whoever receives sends no message
+ * and keeps no packet but a few PROBEs. */
+static void configure_session(struct packet_world *w, struct harp_session_config *config,
+                              const struct end *end, bool sends)
 {
-    size_t bytes = (harp_session_size(&end->config) + 63) / 64 * 64;
+    uint32_t chunks = w->config.piece_bytes / w->config.segment + 1;
+    harp_session_defaults(config, (uint16_t)w->config.segment, end->paths);
+    config->messages = power_of_two(w->config.slots, 2, HARP_MESSAGES);
+    config->chunks = power_of_two(chunks, 64, HARP_CHUNK_WINDOW);
+    config->packets = power_of_two(sends ? w->config.slots * chunks : 16, 16, HARP_SENT_SLOTS);
+    config->connection = end->id;
+    config->listener = LISTENER;
+    config->seed = virtual_draw(&w->random);
+    config->first = (uint32_t)virtual_draw(&w->random);
+    config->epoch = 1;
+}
+
+/* The session of an end: the one that connects, or that answers `first`. */
+static void make_session(struct packet_world *w, struct end *end,
+                         const struct harp_parameters *first, uint8_t path)
+{
+    struct harp_session_config config;
+    end->id = draw_id(w);
+    configure_session(w, &config, end, !first);
+    size_t bytes = (harp_session_size(&config) + 63) / 64 * 64;
     void *memory = checked_memory(aligned_alloc(64, bytes));
-    return first ? harp_session_accept(memory, &end->config, w->now_ns, first, path)
-                 : harp_session_connect(memory, &end->config, w->now_ns);
+    end->session = first ? harp_session_accept(memory, &config, w->now_ns, first, path)
+                         : harp_session_connect(memory, &config, w->now_ns);
 }
 
 /* ---- frames out */
@@ -54,7 +75,7 @@ static uint64_t send_frame(struct packet_world *w, uint32_t number, const struct
     packet->path = frame->path;
     packet->marked = false;
     packet->end = number ^ 1;
-    packet->hop = end->routes[frame->path] + 1;
+    packet->hop = w->first_hops[end->routes + frame->path] + 1;
     packet->link = w->hops[packet->hop - 1];
     packet->bytes = bytes_on_link(w, &frame->header);
     packet->payload = frame->header.type == HARP_DATA ? frame->header.length : 0;
@@ -104,6 +125,8 @@ static bool drive_session(struct packet_world *w, uint32_t number, uint32_t room
 {
     struct harp_frame frames[BURST_MOST];
     assert(room <= BURST_MOST);
+    if (!w->ends[number].session)
+        return false;
     size_t n = harp_session_send(w->ends[number].session, w->now_ns, frames, room);
     for (size_t i = 0; i < n; i++)
         *busy_ns = harp_max(*busy_ns, send_frame(w, number, &frames[i]));
@@ -126,9 +149,11 @@ static void take_frame(struct packet_world *w, uint32_t taken)
     struct harp_place place;
     if (!end->session) {
         struct harp_parameters first;
-        if (header->type == HARP_FIRST &&
-            harp_parameters_decode(body, header->length, &first) == HARP_WIRE_OK)
-            end->session = make_session(w, end, &first, packet->path);
+        const struct end *sender = &w->ends[number ^ 1];
+        if (header->type == HARP_FIRST && sender->session &&
+            harp_parameters_decode(body, header->length, &first) == HARP_WIRE_OK &&
+            first.connection == sender->id)
+            make_session(w, end, &first, packet->path);
     } else if (harp_session_receive(end->session, w->now_ns, w->now_ns - packet->came_ns, header,
                                     body, packet->marked, &place) == HARP_PLACE) {
         harp_session_placed(end->session, true);
@@ -147,7 +172,7 @@ static void post_messages(struct packet_world *w, uint32_t number)
     struct channel *channel = &w->channels[number];
     uint32_t receiver = 2 * (uint32_t)channel->connection + 1;
     struct harp_session *session = w->ends[receiver].session;
-    uint32_t before = channel->posted;
+    uint8_t before = channel->posted;
     int eager;
     while (channel->posted && session &&
            harp_session_post(session, NULL, HARP_MESSAGE_MAX, 0, &eager))
@@ -177,54 +202,42 @@ static uint64_t count_fresh(const struct packet_world *w, uint32_t number)
     return session ? harp_session_count(session)->placed : 0;
 }
 
+static void connect_sessions(struct packet_world *w, uint32_t number)
+{
+    uint32_t sender = 2 * (uint32_t)w->channels[number].connection;
+    make_session(w, &w->ends[sender], NULL, 0);
+    drive_soon(w, sender);
+}
+
+/* Frames that are still on their way will find nobody. */
+static void disconnect_sessions(struct packet_world *w, uint32_t number)
+{
+    struct channel *channel = &w->channels[number];
+    uint32_t sender = 2 * (uint32_t)channel->connection;
+    channel->fresh += count_fresh(w, sender + 1);
+    channel->posted = (uint8_t)w->config.slots;
+    for (uint32_t end = sender; end < sender + 2; end++) {
+        w->counts.again += count_again(w, end);
+        free(w->ends[end].session);
+        w->ends[end].session = NULL;
+        w->ends[end].wake_ns = HARP_NEVER;
+    }
+}
+
 static const struct end_ops session_ops = {.drive = drive_session,
                                            .take = take_frame,
                                            .take_up = send_message,
                                            .post = post_messages,
+                                           .connect = connect_sessions,
+                                           .disconnect = disconnect_sessions,
                                            .again = count_again,
                                            .fresh = count_fresh};
 
 /* ---- calls */
 
-static void add_end(struct packet_world *w, const struct packet_end *from, int32_t paths,
-                    const int32_t *routes)
-{
-    w->ends = grow_array(w->ends, w->ends_n, &w->ends_room, sizeof *w->ends);
-    struct end *end = &w->ends[w->ends_n++];
-    *end = (struct end){.ops = &session_ops,
-                        .wake_ns = HARP_NEVER,
-                        .process = from->process,
-                        .send_chain = from->send_chain,
-                        .receive_chain = from->receive_chain};
-    harp_session_defaults(&end->config, (uint16_t)w->config.segment, (uint16_t)paths);
-    end->config.messages = power_of_two(w->config.slots, 2, HARP_MESSAGES);
-    end->config.chunks =
-        power_of_two(w->config.piece_bytes / w->config.segment + 1, 64, HARP_CHUNK_WINDOW);
-    end->config.connection = draw_id(w);
-    end->config.listener = LISTENER;
-    end->config.seed = virtual_draw(&w->random);
-    end->config.first = (uint32_t)virtual_draw(&w->random);
-    end->config.epoch = 1;
-    for (int32_t path = 0; path < paths; path++)
-        end->routes[path] = w->routes[routes[path]];
-}
-
 int32_t packet_add_connection(packet_world *w, const struct packet_end *from,
                               const struct packet_end *to, int32_t paths, const int32_t *there,
                               const int32_t *back, uint64_t delay_ns, uint64_t message_ns)
 {
-    uint32_t sender = (uint32_t)w->ends_n;
-    add_end(w, from, paths, there);
-    add_end(w, to, paths, back);
-    w->channels = grow_array(w->channels, w->channels_n, &w->channels_room, sizeof *w->channels);
-    w->channels[w->channels_n] = (struct channel){.connection = (int32_t)(sender / 2),
-                                                  .pipe = NOBODY,
-                                                  .delay_ns = delay_ns,
-                                                  .message_ns = message_ns,
-                                                  .posted = w->config.slots,
-                                                  .sender = {NOBODY, NOBODY, NOBODY}};
-    w->ends[sender].session = make_session(w, &w->ends[sender], NULL, 0);
-    w->ends[sender].channel = w->ends[sender + 1].channel = (uint32_t)w->channels_n;
-    drive_soon(w, sender);
-    return (int32_t)w->channels_n++;
+    return add_connection(w, &session_ops, from, to, paths, there, back, delay_ns, message_ns);
 }

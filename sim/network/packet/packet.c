@@ -11,6 +11,7 @@ packet_world *packet_new(const struct packet_config *config)
     if (!virtual_events_open(&w->events, 1024))
         checked_memory(NULL);
     w->closed = w->which = NOBODY;
+    w->idle_oldest = w->idle_newest = NO_CHANNEL;
     return w;
 }
 
@@ -27,10 +28,13 @@ void packet_free(packet_world *w)
         free_run(w->runs[i]);
     virtual_events_close(&w->events);
     free_paths(&w->paths);
-    void *const arrays[] = {
-        w->packets,  w->bodies,    w->idle_body,      w->links,   w->hops,        w->routes,
-        w->chains,   w->processes, w->server_free_ps, w->buckets, w->ends,        w->pipes,
-        w->channels, w->runs,      w->told,           w->wants,   w->switch_used, w};
+    void *const arrays[] = {w->packets,    w->bodies,      w->idle_body,
+                            w->links,      w->hops,        w->routes,
+                            w->chains,     w->processes,   w->server_free_ps,
+                            w->buckets,    w->ends,        w->pipes,
+                            w->channels,   w->traffic,     w->free_traffic,
+                            w->first_hops, w->runs,        w->told,
+                            w->wants,      w->switch_used, w};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         free(arrays[i]);
 }
@@ -145,6 +149,8 @@ int32_t packet_advance(packet_world *w, uint64_t until_ns)
         w->now_ns = event.at_ns;
         w->counts.events++;
         handle_event(w, event.what);
+        if (w->idle_n > w->config.idle_connections)
+            close_idle_connections(w);
     }
     if (stop == PACKET_TIME && until_ns != UINT64_MAX)
         w->now_ns = harp_max(w->now_ns, until_ns);

@@ -33,6 +33,9 @@ struct packet_config {
     uint32_t slots;       /* pieces that a channel holds, at each end */
     uint32_t piece_bytes; /* of the longest piece */
     uint32_t unit_bytes;  /* in which pipes move pieces */
+    /* Connections that nothing moves on and that stay open; beyond them the one that has been idle
+     * longest is closed, and opened again when it is needed. */
+    uint32_t idle_connections;
 };
 
 packet_world *packet_new(const struct packet_config *config);

@@ -6,16 +6,15 @@
 
 int32_t packet_add_pipe(packet_world *w, int32_t chain, uint64_t delay_ns)
 {
-    w->channels = grow_array(w->channels, w->channels_n, &w->channels_room, sizeof *w->channels);
-    w->channels[w->channels_n] = (struct channel){.connection = NOBODY,
-                                                  .pipe = (int32_t)w->pipes_n,
-                                                  .delay_ns = delay_ns,
-                                                  .connected = true,
-                                                  .sender = {NOBODY, NOBODY, NOBODY}};
+    uint32_t number = add_channel(w);
+    struct channel *channel = &w->channels[number];
+    channel->pipe = (int32_t)w->pipes_n;
+    channel->delay_ns = delay_ns;
+    channel->is_open = channel->connected = true;
     w->pipes = grow_array(w->pipes, w->pipes_n, &w->pipes_room, sizeof *w->pipes);
-    w->pipes[w->pipes_n++] = (struct pipe){
-        .channel = (uint32_t)w->channels_n, .chain = (uint32_t)chain, .credit = w->config.slots};
-    return (int32_t)w->channels_n++;
+    w->pipes[w->pipes_n++] =
+        (struct pipe){.channel = number, .chain = (uint32_t)chain, .credit = w->config.slots};
+    return (int32_t)number;
 }
 
 /* The next unit begins, if nothing moves, there is a piece, and its receiver has a slot. */

@@ -117,12 +117,14 @@ static uint32_t piece_bytes(const struct edge *edge, int32_t n)
 static void free_slot(struct packet_world *w, const struct edge *edge)
 {
     struct channel *channel = channel_of(w, edge);
+    channel->taken--;
     if (channel->connection == NOBODY) {
         free_pipe_slot(w, (uint32_t)channel->pipe);
-        return;
+    } else {
+        channel->posted++;
+        post_slots(w, (uint32_t)edge->channel);
     }
-    channel->posted++;
-    post_slots(w, (uint32_t)edge->channel);
+    release_channel(w, (uint32_t)edge->channel);
 }
 
 static bool is_passed_on(const struct stage *stage, int32_t which, int32_t n)
@@ -165,9 +167,10 @@ static void give_to_stack(struct packet_world *w, uint32_t number, uint32_t byte
         struct process *process = &w->processes[end->process];
         at_ns = process->message_ns = harp_max(at_ns, process->message_ns) + channel->message_ns;
     }
-    uint32_t last = (channel->pieces_first + channel->pieces_n++) % SLOTS_MAX;
-    channel->piece[last] = (struct waiting_piece){at_ns, bytes};
-    if (channel->pieces_n == 1 && channel->connected)
+    struct traffic *traffic = traffic_of(w, channel);
+    uint32_t last = (traffic->pieces_first + traffic->pieces_n++) % SLOTS_MAX;
+    traffic->piece[last] = (struct waiting_piece){at_ns, bytes};
+    if (traffic->pieces_n == 1 && channel->connected)
         push_event(w, at_ns, CHANNEL_BEGINS, number);
 }
 
@@ -179,8 +182,10 @@ static void hand_over(struct packet_world *w, int32_t run, int32_t number, int32
     channel->sender = (struct expected){run, number, which};
     while (edge->source_began && edge->handed < edge->pieces && channel->held < w->config.slots &&
            has_data(stage, which)) {
-        uint32_t last = (channel->expected_first + channel->expected_n++) % SLOTS_MAX;
-        channel->expected[last] = (struct expected){run, number, which};
+        occupy_channel(w, (uint32_t)edge->channel);
+        struct traffic *traffic = traffic_of(w, channel);
+        uint32_t last = (traffic->expected_first + traffic->expected_n++) % SLOTS_MAX;
+        traffic->expected[last] = (struct expected){run, number, which};
         channel->held++;
         give_to_stack(w, (uint32_t)edge->channel, piece_bytes(edge, edge->handed++));
         for (int32_t i = stage->fed.ptr[which]; i < stage->fed.ptr[which + 1]; i++)
@@ -195,6 +200,7 @@ void piece_left(struct packet_world *w, uint32_t number)
     channel->held--;
     if (sender.run != NOBODY && w->runs[sender.run] && sender.stage >= w->runs[sender.run]->first)
         hand_over(w, sender.run, sender.stage, sender.edge);
+    release_channel(w, number);
 }
 
 /* ---- ranks */
@@ -275,10 +281,12 @@ static void reach_end(struct run *run, int32_t rank)
 void piece_arrived(struct packet_world *w, uint32_t number)
 {
     struct channel *channel = &w->channels[number];
-    assert(channel->expected_n);
-    const struct expected at = channel->expected[channel->expected_first];
-    channel->expected_first = (channel->expected_first + 1) % SLOTS_MAX;
-    channel->expected_n--;
+    struct traffic *traffic = traffic_of(w, channel);
+    assert(traffic->expected_n);
+    const struct expected at = traffic->expected[traffic->expected_first];
+    traffic->expected_first = (traffic->expected_first + 1) % SLOTS_MAX;
+    traffic->expected_n--;
+    channel->taken++;
     struct run *run = w->runs[at.run];
     struct stage *stage = &run->stage[at.stage];
     struct edge *edge = &stage->edge[at.edge];

@@ -20,6 +20,9 @@ ice (Linux, MLX5E_PARAMS_DEFAULT_LOG_SQ_SIZE of 10). Published."""
 UNIT_BYTES = 64 << 10
 """In which a message moves within a host, so that several share what they pass. Assumed: fine
 enough beside pieces of 512 KiB."""
+IDLE_CONNECTIONS = 4096
+"""That stay open though nothing moves on them: 4,096 take 0.2 GB. Assumed; NCCL keeps all of them,
+of which only an all-to-all of more than some hundred GPUs has so many."""
 MOST_FRAMES = 300_000_000
 """Frames of one simulation: some ten minutes to half an hour (docs/performance.md). Assumed to be
 as long as anyone waits without having been told."""

@@ -7,6 +7,7 @@
  *   host.c        servers, chains, and what a process sends and takes in
  *   connection.c  the two sessions of a connection
  *   channel.c     what connections carry, and how they are routed
+ *   idle.c        channels that carry nothing, and the memory that they do not need
  *   pipe.c        channels within a host
  *   run.c         the pieces of collectives
  */
@@ -23,6 +24,8 @@
 
 #define NO_PACKET UINT32_MAX
 #define NO_HOP UINT32_MAX
+#define NO_TRAFFIC UINT32_MAX
+#define NO_CHANNEL UINT32_MAX
 #define NOBODY (-1)
 
 /* Kinds of events; the rest of event.what is a number of this kind. */
@@ -134,21 +137,27 @@ struct end_ops {
     void (*take_up)(struct packet_world *w, uint32_t channel, uint32_t bytes);
     /* The receiver has channel.posted free slots more. */
     void (*post)(struct packet_world *w, uint32_t channel);
+    /* Both ends of a channel that is closed open it; the sender says when it is open_channel'ed. */
+    void (*connect)(struct packet_world *w, uint32_t channel);
+    /* Both ends of an idle channel give back what a new connection can do without; or NULL. What
+     * they have counted is kept in channel.fresh and packet_world.counts. */
+    void (*disconnect)(struct packet_world *w, uint32_t channel);
     uint64_t (*again)(const struct packet_world *w, uint32_t end); /* frames sent again */
     uint64_t (*fresh)(const struct packet_world *w, uint32_t end); /* taken whose payload was new */
 };
 
 struct end {
     const struct end_ops *ops;
-    struct harp_session *session; /* NULL: listens */
-    struct harp_session_config config;
-    uint64_t wake_ns; /* of the valid event; HARP_NEVER: none */
+    struct harp_session *session; /* NULL: it listens, or the connection is closed */
+    uint64_t id;                  /* of the session, drawn for each */
+    uint64_t wake_ns;             /* of the valid event; HARP_NEVER: none */
     uint32_t next_ready;
     uint32_t channel;
-    bool ready;
     int32_t process, send_chain, receive_chain;
-    uint32_t routes[HARP_PATHS_MAX]; /* first hops */
-    struct path_name *names;         /* of each path, or NULL */
+    uint32_t routes; /* where the first hops of its paths stand in `first_hops` */
+    uint8_t paths;
+    bool ready;
+    struct path_name *names; /* of each path, or NULL */
 };
 
 /* Whose piece comes next on a channel. */
@@ -164,18 +173,28 @@ struct waiting_piece {
 /* A channel holds so many pieces, at each end. */
 #define SLOTS_MAX 64
 
-struct channel {
-    int32_t connection; /* its ends are 2 * connection and the next one; or NOBODY */
-    int32_t pipe;
-    uint64_t delay_ns, message_ns;
+/* What moves on a channel that is not idle. */
+struct traffic {
     struct waiting_piece piece[SLOTS_MAX]; /* handed over, and not taken up by the stack */
     uint32_t pieces_first, pieces_n;
     struct expected expected[SLOTS_MAX]; /* in the order of arrival */
     uint32_t expected_first, expected_n;
-    uint32_t held; /* pieces in the sender's slots */
-    bool connected;
-    uint32_t posted;        /* slots of the receiver that the session does not know yet */
-    struct expected sender; /* the edge that sends on it now */
+};
+
+struct channel {
+    int32_t connection; /* its ends are 2 * connection and the next one; or NOBODY */
+    int32_t pipe;
+    uint64_t delay_ns, message_ns;
+    uint64_t fresh;                  /* frames that earlier connections took in */
+    uint32_t traffic;                /* or NO_TRAFFIC: it is idle */
+    uint32_t idle_older, idle_newer; /* in the list of idle connections, */
+    bool is_listed;                  /* if it stands there */
+    bool is_open;                    /* its ends have what they need */
+    bool connected;                  /* the sender can send */
+    uint8_t held;                    /* pieces in the sender's slots */
+    uint8_t taken;                   /* the receiver's slots with pieces that were not passed on */
+    uint8_t posted;                  /* slots of the receiver that the session does not know yet */
+    struct expected sender;          /* the edge that sends on it now */
 };
 
 struct pipe {
@@ -222,8 +241,16 @@ struct packet_world {
     size_t processes_n, processes_room;
     struct end *ends;
     size_t ends_n, ends_room;
+    uint32_t *first_hops; /* of the paths of all ends */
+    size_t first_hops_n, first_hops_room;
     struct channel *channels;
     size_t channels_n, channels_room;
+    struct traffic *traffic;
+    size_t traffic_n, traffic_room;
+    uint32_t *free_traffic;
+    size_t free_traffic_n, free_traffic_room;
+    uint32_t idle_oldest, idle_newest; /* channels */
+    uint32_t idle_n;
     struct pipe *pipes;
     size_t pipes_n, pipes_room;
     struct run **runs;
@@ -283,11 +310,26 @@ void arrive_at_host(struct packet_world *w, uint32_t number);
 void take_at_process(struct packet_world *w, uint32_t process);
 void leave_ring(struct packet_world *w, struct packet *packet);
 
-/* ---- connection.c */
+/* ---- channel.c */
+/* A channel over a connection whose ends have these calls; it is open. */
+int32_t add_connection(struct packet_world *w, const struct end_ops *ops,
+                       const struct packet_end *from, const struct packet_end *to, int32_t paths,
+                       const int32_t *there, const int32_t *back, uint64_t delay_ns,
+                       uint64_t message_ns);
 void begin_piece(struct packet_world *w, uint32_t channel);
 void post_slots(struct packet_world *w, uint32_t channel);
 /* The sender of a channel can send. */
 void open_channel(struct packet_world *w, uint32_t channel);
+
+/* ---- idle.c */
+uint32_t add_channel(struct packet_world *w); /* between nobody yet */
+struct traffic *traffic_of(struct packet_world *w, const struct channel *channel);
+/* A piece is about to move on a channel. */
+void occupy_channel(struct packet_world *w, uint32_t channel);
+/* Something has moved on: perhaps nothing is left. */
+void release_channel(struct packet_world *w, uint32_t channel);
+/* Close the connections that have been idle longest, beyond those that are kept. */
+void close_idle_connections(struct packet_world *w);
 
 /* ---- pipe.c */
 void give_to_pipe(struct packet_world *w, uint32_t pipe, uint32_t bytes);

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from sim.network.packet import settings
 from sim.network.packet._packet import ffi, lib
 
 if TYPE_CHECKING:
@@ -91,14 +92,16 @@ class World:
         slots: pieces that a channel holds, at each end.
         piece_bytes: of the longest piece.
         unit_bytes: in which pieces move within a host.
+        idle_connections: that stay open though nothing moves on them.
     """
 
     def __init__(self, *, seed: int, segment: int, overhead: int, ring_frames: int, slots: int,
-                 piece_bytes: int, unit_bytes: int) -> None:
+                 piece_bytes: int, unit_bytes: int,
+                 idle_connections: int = settings.IDLE_CONNECTIONS) -> None:
         config = ffi.new("struct packet_config *", {
             "seed": seed % 2**64, "segment": segment, "overhead": overhead,
             "ring_frames": ring_frames, "slots": slots, "piece_bytes": piece_bytes,
-            "unit_bytes": unit_bytes})
+            "unit_bytes": unit_bytes, "idle_connections": idle_connections})
         self._world = ffi.gc(lib.packet_new(config), lib.packet_free)
 
     def add_link(self, bits_per_s: float, latency_s: float, *, source: int = NIC,

@@ -1,0 +1,111 @@
+/* Channels that nothing moves on, and the memory that they do not need.
+ *
+ * A channel is idle while no slot of its sender or receiver has a piece. Then it gives back what
+ * keeps its pieces. Of idle connections only so many stay open (packet_config): an all-to-all of
+ * 1,024 ranks has a million, of which some ten thousand move something at a time. The one that has
+ * been idle longest is closed and forgets what it has learned of its path; the next piece opens it
+ * again, by a new handshake.
+ */
+#include "world.h"
+
+uint32_t add_channel(struct packet_world *w)
+{
+    w->channels = grow_array(w->channels, w->channels_n, &w->channels_room, sizeof *w->channels);
+    w->channels[w->channels_n] = (struct channel){.connection = NOBODY,
+                                                  .pipe = NOBODY,
+                                                  .traffic = NO_TRAFFIC,
+                                                  .posted = (uint8_t)w->config.slots,
+                                                  .sender = {NOBODY, NOBODY, NOBODY}};
+    return (uint32_t)w->channels_n++;
+}
+
+struct traffic *traffic_of(struct packet_world *w, const struct channel *channel)
+{
+    return &w->traffic[channel->traffic];
+}
+
+static uint32_t take_traffic(struct packet_world *w)
+{
+    if (w->free_traffic_n)
+        return w->free_traffic[--w->free_traffic_n];
+    w->traffic = grow_array(w->traffic, w->traffic_n, &w->traffic_room, sizeof *w->traffic);
+    w->traffic[w->traffic_n] = (struct traffic){.pieces_n = 0};
+    return (uint32_t)w->traffic_n++;
+}
+
+static void give_traffic_back(struct packet_world *w, uint32_t number)
+{
+    w->free_traffic = grow_array(w->free_traffic, w->free_traffic_n, &w->free_traffic_room,
+                                 sizeof *w->free_traffic);
+    w->free_traffic[w->free_traffic_n++] = number;
+}
+
+static void append_idle(struct packet_world *w, uint32_t number)
+{
+    struct channel *channel = &w->channels[number];
+    channel->idle_older = w->idle_newest;
+    channel->idle_newer = NO_CHANNEL;
+    if (w->idle_newest == NO_CHANNEL)
+        w->idle_oldest = number;
+    else
+        w->channels[w->idle_newest].idle_newer = number;
+    w->idle_newest = number;
+    w->idle_n++;
+    channel->is_listed = true;
+}
+
+static void remove_idle(struct packet_world *w, uint32_t number)
+{
+    struct channel *channel = &w->channels[number];
+    if (channel->idle_older == NO_CHANNEL)
+        w->idle_oldest = channel->idle_newer;
+    else
+        w->channels[channel->idle_older].idle_newer = channel->idle_newer;
+    if (channel->idle_newer == NO_CHANNEL)
+        w->idle_newest = channel->idle_older;
+    else
+        w->channels[channel->idle_newer].idle_older = channel->idle_older;
+    w->idle_n--;
+    channel->is_listed = false;
+}
+
+static bool can_close(const struct packet_world *w, const struct channel *channel)
+{
+    return channel->connection != NOBODY && w->ends[2 * channel->connection].ops->disconnect;
+}
+
+void occupy_channel(struct packet_world *w, uint32_t number)
+{
+    struct channel *channel = &w->channels[number];
+    if (channel->traffic != NO_TRAFFIC)
+        return;
+    channel->traffic = take_traffic(w);
+    if (channel->is_listed)
+        remove_idle(w, number);
+    if (!channel->is_open) {
+        channel->is_open = true;
+        w->ends[2 * channel->connection].ops->connect(w, number);
+    }
+}
+
+void release_channel(struct packet_world *w, uint32_t number)
+{
+    struct channel *channel = &w->channels[number];
+    if (channel->traffic == NO_TRAFFIC || channel->held || channel->taken ||
+        traffic_of(w, channel)->expected_n)
+        return;
+    give_traffic_back(w, channel->traffic);
+    channel->traffic = NO_TRAFFIC;
+    if (can_close(w, channel))
+        append_idle(w, number);
+}
+
+void close_idle_connections(struct packet_world *w)
+{
+    while (w->idle_n > w->config.idle_connections) {
+        struct channel *channel = &w->channels[w->idle_oldest];
+        w->ends[2 * channel->connection].ops->disconnect(w, w->idle_oldest);
+        channel->is_open = channel->connected = false;
+        remove_idle(w, w->idle_oldest);
+    }
+}
