@@ -24,14 +24,14 @@ BUFFER_BYTES, MARK_BYTES = 32_000_000, 975_000
 class Packets:
     """A fabric as a packet network, with a process for each endpoint."""
 
-    def __init__(self, fabric: Fabric, seed: int) -> None:
+    def __init__(self, fabric: Fabric, seed: int, piece_bytes: int = PIECE) -> None:
         import numpy as np
 
         from sim.network.packet.world import World
 
         self.fabric, self._random = fabric, np.random.default_rng(seed)
         self.world = World(seed=seed, segment=SEGMENT, overhead=OVERHEAD, ring_frames=RING_FRAMES,
-                           slots=SLOTS, piece_bytes=PIECE, unit_bytes=64 << 10)
+                           slots=SLOTS, piece_bytes=piece_bytes, unit_bytes=64 << 10)
         switches = len(fabric.switches)
         for source, bps, latency_s in zip(fabric.link_src.tolist(), fabric.link_bps.tolist(),
                                           fabric.link_latency_s.tolist(), strict=True):
@@ -80,6 +80,34 @@ def permutation(fabric: Fabric, src: Sequence[int], dst: Sequence[int], nbytes: 
     count = len(src)
     return run_rows(packets.world, len(fabric.endpoints), Stage(
         src, dst, channels, [nbytes] * count, [-(-nbytes // PIECE)] * count))
+
+
+def all_to_all(fabric: Fabric, ranks: int, nbytes: int, seed: int) -> dict[str, Any]:
+    """Every rank sends ``nbytes`` in equal parts to all, `BATCH` at a time."""
+    import numpy as np
+
+    from harp.collectives.registry import make_plan
+    from sim.network.packet.communicator import in_batches
+    from sim.network.packet.world import Stage
+
+    (phase,) = make_plan("alltoall", ranks=ranks, nbytes=nbytes).phases()
+    parts = in_batches(phase)
+    most = int(phase.bytes_per_edge.max())
+    packets = Packets(fabric, seed, piece_bytes=most)
+    world = packets.world
+    run = world.add_run(ranks, len(parts))
+    start_s = time.perf_counter()
+    loaded = 0
+    while (stop := world.advance()) == ("load", run):
+        part = parts[loaded]
+        loaded += 1
+        channels = packets.connect(part.src, part.dst)
+        world.load(run, Stage(part.src, part.dst, channels, part.bytes_per_edge,
+                              np.ones(len(channels))))
+    assert stop == ("done", run)
+    counts = world.counts()
+    return {"run_s": time.perf_counter() - start_s, "end_ms": world.now_ns / 1e6,
+            **counts._asdict()}
 
 
 def ring(fabric: Fabric, ranks: int, nbytes: int, seed: int) -> dict[str, Any]:

@@ -219,6 +219,15 @@ def packet_ring(_: float | None) -> Measured:
     return Measured(time.perf_counter() - start_s, result=result)
 
 
+def packet_all_to_all(_: float | None) -> Measured:
+    """1,024 hosts, 64 MiB a rank, frame by frame; a million connections, made as they are used."""
+    from packet_rows import all_to_all as exchange
+
+    start_s = time.perf_counter()
+    result = exchange(fat_tree(1024), 1024, ALLREDUCE_BYTES, SEED)
+    return Measured(time.perf_counter() - start_s, result=result)
+
+
 def training_steps(_: float | None) -> Measured:
     """One step of VGG16 and one of BERT-large, from reading the file to both answers."""
     start_s = time.perf_counter()
@@ -270,6 +279,8 @@ ROWS = {row.id: row for row in (
         packet_permutation, 10.0),
     Row("packet-ring-128", "ring allreduce of 128 hosts, 64 MiB, in frames of 4 KiB",
         packet_ring, 40.0),
+    Row("packet-a2a-1024", "all-to-all of 1,024 hosts, 64 MiB a rank, in frames of 4 KiB",
+        packet_all_to_all, None, 1000.0),
     Row("taco", "python -m sim.run topologies/taco-vgg16-v100-25g.yaml, 24 draws",
         lambda _: whole_command("taco-vgg16-v100-25g", 3), 3.0),
     Row("clos3-1024", "python -m sim.run topologies/clos3-1024.yaml, 14 draws",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from harp.collectives.registry import make_plan
 from sim.answer.scenario import Settings, run_all
 from sim.cluster.cluster import Cluster
 from sim.network.packet import settings
+from sim.network.packet.communicator import in_batches
 from sim.run import main
 from sim.schema import load
 
@@ -65,3 +68,16 @@ def test_what_takes_too_long_is_refused_before_it_begins(
     assert done.exit_code == 2
     assert says in " ".join(done.output.split())
     assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize("ranks", [2, 9, 16, 40])
+def test_all_to_all_has_eight_messages_of_a_rank_under_way(ranks: int) -> None:
+    """As NCCL's kernel takes them up; every message is in one stage."""
+    (phase,) = make_plan("alltoall", ranks=ranks, nbytes=ranks << 10).phases()
+    parts = in_batches(phase)
+    assert len(parts) == -(-(ranks - 1) // 8)
+    for part in parts:
+        assert np.bincount(part.src).max() <= 8
+        assert np.bincount(part.dst).max() <= 8
+    pairs = [pair for part in parts for pair in zip(part.src, part.dst, strict=True)]
+    assert sorted(pairs) == sorted(zip(phase.src, phase.dst, strict=True))

@@ -8,6 +8,7 @@ before and after the GPUs' own work (top-k selection) do all ranks wait for one 
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from sim.network.packet.routes import find_routes
 from sim.network.packet.world import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     import simpy
     from numpy.typing import NDArray
@@ -31,6 +32,14 @@ if TYPE_CHECKING:
     from sim.records.timeline import Timeline
 
     Ints = NDArray[np.int64]
+
+
+BATCH = 8
+"""Sends, and receives, of a channel that NCCL's kernel has under way in an all-to-all before it
+goes on to the next ones (NCCL_MAX_DEV_WORK_P2P_PER_BATCH, src/include/device.h of 2.22 to 2.27)."""
+MOST_AT_ONCE = 1 << 16
+"""Edges of a run above which connections are made stage by stage. Below, all begin at once, so that
+no stage but the first waits for a handshake, as NCCL makes them before it begins."""
 
 
 class Key(NamedTuple):
@@ -119,11 +128,20 @@ class PacketCommunicator:
             return
         start_s = self.env.now
         taken: dict[int, Key] = {}
-        stages = [self._stage(phase, ranks, placement, taken, protocol) for phase in phases]
-        yield self.fabric.run(ranks * len(placement), stages)
+        parts = [part for phase in phases for part in in_batches(phase)]
+        nbytes = sum(int(phase.bytes_per_edge.sum()) for phase in phases)
+        stages = self._stages(parts, ranks, placement, taken, protocol)
+        yield self.fabric.run(ranks * len(placement), len(parts), stages, nbytes)
         for number, key in taken.items():
             self._idle[key].append(number)
         line.transfer(f"{label} {' + '.join(phase.label for phase in phases)}".strip(), start_s, ())
+
+    def _stages(self, parts: Sequence[Phase], ranks: int, placement: Sequence[Ints],
+                taken: dict[int, Key], protocol: Protocol) -> Iterator[Stage]:
+        """Stages in order; those of a large all-to-all, one by one, as the run comes to them."""
+        if sum(len(part.src) for part in parts) > MOST_AT_ONCE:
+            return (self._stage(part, ranks, placement, taken, protocol) for part in parts)
+        return iter([self._stage(part, ranks, placement, taken, protocol) for part in parts])
 
     def _stage(self, phase: Phase, ranks: int, placement: Sequence[Ints],
                taken: dict[int, Key], protocol: Protocol) -> Stage:
@@ -195,6 +213,25 @@ class PacketCommunicator:
         for path, route in enumerate(routes):
             world.name_path(number, path, route.ips, route.ports)
         return number
+
+
+def in_batches(phase: Phase) -> list[Phase]:
+    """Cut what all ranks send one another into stages of `BATCH` messages from each.
+
+    A rank sends to the next ranks first, and so receives from those before it.
+    """
+    if phase.feeds is not None or not len(phase.src):
+        return [phase]
+    ahead = (phase.dst - phase.src) % (int(max(phase.src.max(), phase.dst.max())) + 1)
+    order = np.lexsort((ahead, phase.src))
+    src = phase.src[order]
+    number = np.arange(len(src)) - np.searchsorted(src, src)
+    if number.max() < BATCH:
+        return [phase]
+    parts = (np.sort(order[number // BATCH == batch]) for batch in range(number.max() // BATCH + 1))
+    return [replace(phase, src=phase.src[part], dst=phase.dst[part],
+                    bytes_per_edge=phase.bytes_per_edge[part], group=phase.group[part])
+            for part in parts]
 
 
 def _gpus(phase: Phase, placement: Sequence[Ints]) -> tuple[Ints, Ints, Ints]:

@@ -18,7 +18,7 @@ from sim.network.packet import settings
 from sim.network.packet.world import NIC, NO_LIMIT, ConnectionEndedError, End, World
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator
 
     import simpy
     from numpy.typing import ArrayLike, NDArray
@@ -62,7 +62,7 @@ class PacketFabric:
         self._servers: dict[int, int] = {}
         self._chains: dict[tuple[tuple[int, float], ...], int] = {}
         self._processes: dict[int, int] = {}
-        self._runs: dict[int, tuple[simpy.Event, list[Stage]]] = {}
+        self._runs: dict[int, tuple[simpy.Event, Iterator[Stage]]] = {}
         self._version = 0
         self._add_links()
 
@@ -125,17 +125,16 @@ class PacketFabric:
 
     # ---- runs
 
-    def run(self, ranks: int, stages: Iterable[Stage]) -> simpy.Event:
-        """Begin a run now; the event comes when it is done."""
+    def run(self, ranks: int, count: int, stages: Iterator[Stage], nbytes: int) -> simpy.Event:
+        """Begin a run now, of ``count`` stages and ``nbytes``; the event comes when it is done."""
         self._advance()
-        loading = list(stages)
-        self._frames += sum(int(np.sum(stage.nbytes)) for stage in loading) // self.segment
+        self._frames += nbytes // self.segment
         if self._frames > settings.MOST_FRAMES:
             raise TooLargeError(f"{self._frames:,} frames by {self.env.now:.4g} s are more than "
                                 f"the {settings.MOST_FRAMES:,} of fidelity packet")
         done = self.env.event()
-        number = self.world.add_run(ranks, len(loading))
-        self._runs[number] = done, loading[::-1]
+        number = self.world.add_run(ranks, count)
+        self._runs[number] = done, stages
         self._reschedule()
         return done
 
@@ -166,7 +165,7 @@ class PacketFabric:
             except ConnectionEndedError as error:
                 raise CutOffError(f"a connection ended: {error}") from error
             if what == "load":
-                self.world.load(run, self._runs[run][1].pop())
+                self.world.load(run, next(self._runs[run][1]))
                 continue
             if what == "done":
                 self._complete(self._runs.pop(run)[0])
