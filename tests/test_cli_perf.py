@@ -4,8 +4,10 @@ import json
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import click
@@ -14,6 +16,8 @@ from click.testing import CliRunner
 from netns import usable, veth_pair
 
 from harp.tools.perf import parse_sizes, perf
+from harp.tools.perf_run import Run
+from harp.tools.perf_tcp import TcpEnd
 
 PERF = [sys.executable, "-m", "harp.tools.main", "perf"]
 QUICK = ["--seconds", "0.01", "--sizes", "8:64KiB:8192"]
@@ -70,6 +74,63 @@ def test_the_table():
     assert row.split()[0] == "4096"
 
 
+def check_tcp(found):
+    for row in found:
+        assert row["tcp"]["messages"] >= 4
+        assert 0 < row["tcp"]["p50_us"] <= row["tcp"]["p99_us"]
+        assert row["tcp"]["algbw_gbytes"] > 0
+        assert row["tcp"]["cpu_ns_per_byte"] > 0
+
+
+def test_kernel_tcp_stands_beside():
+    found = rows(run("--local", "--json", "--tcp", "2", "--seconds", "0.01",
+                     "--sizes", "1:1MiB:1024"))
+    check_rows(found, [1, 1024, 1 << 20])
+    check_tcp(found)
+    assert all(row["tcp"] is None for row in rows(run("--local", "--json", *QUICK)))
+
+
+def test_the_table_with_kernel_tcp():
+    done = run("--local", "--port", "mem", "--seconds", "0.01", "--sizes", "4KiB", "--tcp", "1")
+    assert done.returncode == 0, done.stderr
+    *_, size, units, row, verdict = done.stdout.splitlines()
+    assert size.split()[-5:] == ["kernel", "TCP", "p50", "p99", "CPU"]
+    assert units.split()[-4:] == ["GB/s", "us", "us", "ns/B"]
+    assert len({line.index("|") for line in (size, units, row)}) == 1
+    rate, delay = re.fullmatch(r"# HARP over kernel TCP: (\d+\.\d\d) of the rate at 4096 bytes, "
+                               r"(\d+\.\d\d) of the delay at 4096", verdict).groups()
+    assert float(rate) > 0
+    assert float(delay) > 0
+
+
+def tcp_pair():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        here = socket.create_connection(listening.getsockname())
+        return here, listening.accept()[0]
+
+
+def test_a_tcp_peer_that_goes_ends_the_run():
+    here, there = tcp_pair()
+    end = TcpEnd([here], threading.Event())
+    there.close()
+    try:
+        with pytest.raises(click.ClickException, match="a TCP connection ended: "):
+            end.finish(end.begin(Run("ping", 8, 4, 2)))
+    finally:
+        end.close()
+
+
+def test_a_message_over_tcp_that_is_not_due_is_noticed():
+    here, there = tcp_pair()
+    end = TcpEnd([here], threading.Event())
+    there.sendall(struct.pack("<Q", 1))  # the first message is number 0
+    try:
+        with there, pytest.raises(click.ClickException, match="not due"):
+            end.finish(end.begin(Run("receive", 8, 4, 2)))
+    finally:
+        end.close()
+
+
 def test_messages_that_need_more_frames_than_there_are_are_left_out():
     done = run("--local", "--zerocopy", "--mtu", "1500", "--seconds", "0.001",
                "--sizes", "4KiB:16MiB:4096")
@@ -95,8 +156,9 @@ def test_two_namespaces(port, address):
         interface = ["--interface", a.device] if port == "xdp" else []
         found = json.loads(a.space.run(
             *PERF, getattr(b, address), "--control", control, "--port", port, "--json", *QUICK,
-            *interface, timeout_s=120))
+            "--tcp", "2", *interface, timeout_s=120))
         check_rows(found["rows"], [8, 65536])
+        check_tcp(found["rows"])
         for end, device in (("here", a.device), ("there", b.device)):
             what = "rings" if port == "mem" else device
             assert any(f"{port}: {what}" in line for line in found[end])
@@ -171,6 +233,9 @@ def test_nobody_serves():
     (["--handle", "00"], "a handle has 104 bytes"),
     (["--local", "--sizes", "many"], "'many' is no size"),
     (["--local", "--engines", "0"], "--engines"),
+    (["--local", "--tcp", "0"], "--tcp"),
+    (["--serve", "--tcp", "1"], "--tcp belongs to the end that measures"),
+    (["--local", "--tcp", "1", "--sizes", "0"], "over TCP a message of no bytes"),
 ])
 def test_wrong_use(options, sentence):
     result = CliRunner().invoke(perf, options)

@@ -3,7 +3,8 @@
 A row a size, as nccl-tests has it. *time* is that of a message with others under way, *algbw* the
 rate of payload in one direction. *p50* and *p99* are half of a round trip of single messages. *CPU*
 is that of both ends' threads for a byte. *lost* counts packets of this end that did not arrive;
-what was sent again although it was only late is not among them.
+what was sent again although it was only late is not among them. With ``--tcp`` each row ends with
+what the same messages take over kernel TCP between the same hosts, measured in turn.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ import numpy as np
 from harp.net import Engine, Port
 from harp.net.handle import Handle
 from harp.tools.channel import Channel, Gone, Lines, Messages
-from harp.tools.perf_ends import FRAMES, Asked, Client, Run, client, serve
+from harp.tools.perf_ends import FRAMES, Asked, Client, client, serve
+from harp.tools.perf_run import Run
+from harp.tools.perf_tcp import SOCKETS_MAX, TcpClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,20 +37,28 @@ FEWEST, PINGS_MOST, MESSAGES_MOST = 4, 100_000, 10_000_000
 
 
 @dataclass(frozen=True)
-class Row:
-    """What was measured of a size."""
+class Speed:
+    """What one of HARP and kernel TCP does with messages of a size."""
 
-    size: int
     messages: int
     time_us: float
     algbw_gbytes: float
     p50_us: float
     p99_us: float
     cpu_ns_per_byte: float
+
+
+@dataclass(frozen=True)
+class Row(Speed):
+    """What was measured of a size."""
+
+    size: int
     lost: int
     again: int
     """Sent once more: what was lost, and what seemed to be."""
     frames: int
+    tcp: Speed | None = None
+    """Of kernel TCP, with ``--tcp``."""
 
 
 def parse_sizes(text: str) -> list[int]:
@@ -82,6 +93,19 @@ def _bytes(text: str, part: str) -> int:
 
 def measure(ends: Client, size: int, seconds: float, window: int | None) -> Row:
     """Measure one size for about ``seconds``."""
+    before = ends.end.counters()
+    speed = measure_speed(ends, len(ends.end.connections), size, seconds, window)
+    after = ends.end.counters()
+    lost, again, frames = (after[name] - before[name] for name in
+                           ("lost", "data_again", "data_sent"))
+    return Row(**asdict(speed), size=size,
+               lost=max(0, lost),  # what was missed before may have been found since
+               again=again, frames=frames)
+
+
+def measure_speed(ends: Client | TcpClient, lanes: int, size: int, seconds: float,
+                  window: int | None) -> Speed:
+    """Measure one size over all ``lanes``, connections or sockets, that work at once."""
     window = window or max(2, min(64, UNDER_WAY_BYTES // max(size, 1)))
     warm, _ = ends.run(Run("ping", size, FEWEST, FEWEST))
     rtt_s = max(warm.elapsed_ns / FEWEST / 1e9, 1e-7)
@@ -91,18 +115,11 @@ def measure(ends: Client, size: int, seconds: float, window: int | None) -> Row:
     warm, _ = ends.run(Run("send", size, max(window, FEWEST), window))
     each_s = max(warm.elapsed_ns / max(window, FEWEST) / 1e9, 1e-8)
     messages = int(min(max(seconds / each_s, FEWEST), MESSAGES_MOST))
-    before = ends.end.counters()
     bulk, others_cpu_ns = ends.run(Run("send", size, messages, window))
-    after = ends.end.counters()
-    total = messages * len(ends.end.connections)
-    lost, again, frames = (after[name] - before[name] for name in
-                           ("lost", "data_again", "data_sent"))
-    return Row(size, total, bulk.elapsed_ns / messages / 1e3,
-               total * size / bulk.elapsed_ns, float(np.percentile(halves_us, 50)),
-               float(np.percentile(halves_us, 99)),
-               (bulk.cpu_ns + others_cpu_ns) / (total * size),
-               max(0, lost),  # what was missed before may have been found since
-               again, frames)
+    total = messages * lanes
+    return Speed(total, bulk.elapsed_ns / messages / 1e3, total * size / bulk.elapsed_ns,
+                 float(np.percentile(halves_us, 50)), float(np.percentile(halves_us, 99)),
+                 (bulk.cpu_ns + others_cpu_ns) / (total * size))
 
 
 HEADER = (f"{'size':>10} {'messages':>9} {'time':>10} {'algbw':>8} {'p50':>9} {'p99':>9} "
@@ -111,11 +128,36 @@ HEADER = (f"{'size':>10} {'messages':>9} {'time':>10} {'algbw':>8} {'p50':>9} {'
           f"{'packets':>13}")
 
 
+TCP_HEADER = (f" | {'kernel TCP':>10} {'p50':>9} {'p99':>9} {'CPU':>8}",
+              f" | {'GB/s':>10} {'us':>9} {'us':>9} {'ns/B':>8}")
+
+
+def header(tcp: bool) -> str:
+    """Write the head of the table."""
+    added = TCP_HEADER if tcp else ("", "")
+    return "\n".join(line + more for line, more in zip(HEADER.splitlines(), added, strict=True))
+
+
 def line(row: Row) -> str:
     """Write a row of the table."""
     share = f"{row.lost} ({row.lost / row.frames:.2%})" if row.lost else "0"
-    return (f"{row.size:>10} {row.messages:>9} {row.time_us:>10.2f} {row.algbw_gbytes:>8.3f} "
+    text = (f"{row.size:>10} {row.messages:>9} {row.time_us:>10.2f} {row.algbw_gbytes:>8.3f} "
             f"{row.p50_us:>9.2f} {row.p99_us:>9.2f} {row.cpu_ns_per_byte:>8.3g} {share:>13}")
+    if row.tcp:
+        text += (f" | {row.tcp.algbw_gbytes:>10.3f} {row.tcp.p50_us:>9.2f} {row.tcp.p99_us:>9.2f} "
+                 f"{row.tcp.cpu_ns_per_byte:>8.3g}")
+    return text
+
+
+def verdict(rows: list[Row]) -> str:
+    """Say in a sentence which of the two is the faster one, and where."""
+    small, large = rows[0], rows[-1]
+    assert small.tcp
+    assert large.tcp
+    rate = large.algbw_gbytes / large.tcp.algbw_gbytes
+    delay = small.p50_us / small.tcp.p50_us
+    return (f"# HARP over kernel TCP: {rate:.2f} of the rate at {large.size} bytes, {delay:.2f} of "
+            f"the delay at {small.size}")
 
 
 @click.command()
@@ -137,6 +179,8 @@ def line(row: Row) -> str:
               help="For about how long to measure each size.")
 @click.option("--window", type=click.IntRange(1, 256),
               help="Messages under way.  [64, or fewer that make 16 MiB]")
+@click.option("--tcp", metavar="SOCKETS", type=click.IntRange(1, SOCKETS_MAX),
+              help="Measure kernel TCP as well, in turn, over so many sockets, a thread each.")
 @click.option("--mtu", type=int, default=0, help="Bytes of an IP packet.  [the interface's]")
 @click.option("--faults", metavar="TEXT",
               help="What goes wrong with what this end sends: drop=1%,delay=1ms.")
@@ -160,6 +204,8 @@ def perf(host: str | None, **options: Any) -> None:
         raise click.UsageError("name a HOST, or give one of --serve, --local and --handle")
     if options["no_control"] and not options["serves"]:
         raise click.UsageError("--no-control belongs to --serve; its client takes --handle")
+    if options["tcp"] and not (host or options["local"]):
+        raise click.UsageError("--tcp belongs to the end that measures, with a HOST or --local")
     stop = threading.Event()
     with _terminable():
         try:
@@ -191,7 +237,8 @@ def _asked(options: dict[str, Any], address: str | None) -> Asked:
     own = None if kind == "mem" else options["address"] or address
     port = Port(kind, options["interface"], own, options["paths"], options["mtu"],
                 faults=options["faults"])
-    return Asked(port, options["engines"], options["paths"], options["zerocopy"], options["cpu"])
+    return Asked(port, options["engines"], options["paths"], options["zerocopy"], options["cpu"],
+                 address or Asked.address)
 
 
 # ---- The server ----
@@ -307,22 +354,34 @@ def _quiet_serve(channel: Channel, asked: Asked, stop: threading.Event) -> None:
 def _report(channel: Channel, asked: Asked, options: dict[str, Any],
             stop: threading.Event) -> None:
     sizes = parse_sizes(options["sizes"])
+    if options["tcp"] and 0 in sizes:
+        raise click.UsageError("--sizes 0: over TCP a message of no bytes is none; without --tcp "
+                               "it is")
     rows = []
-    with client(channel, asked, stop) as ends:
+    with client(channel, asked, stop) as ends, contextlib.ExitStack() as opened:
+        tcp = TcpClient(channel, options["tcp"], stop) if options["tcp"] else None
+        if tcp:
+            opened.callback(tcp.close)
         here = [text for engine in ends.end.engines for text in engine.lines]
         if not options["as_json"]:
             for end, lines in (("here", here), ("there", ends.lines)):
                 click.echo("\n".join(f"# {end}: {text}" for text in lines))
-            click.echo(HEADER)
+            click.echo(header(tcp is not None))
         for size in _fitting(sizes, ends, asked, quiet=options["as_json"]):
-            rows.append(measure(ends, size, options["seconds"], options["window"]))
+            row = measure(ends, size, options["seconds"], options["window"])
+            if tcp:
+                row = replace(row, tcp=measure_speed(tcp, options["tcp"], size, options["seconds"],
+                                                     options["window"]))
+            rows.append(row)
             if not options["as_json"]:
-                click.echo(line(rows[-1]))
+                click.echo(line(row))
     if options["as_json"]:
         click.echo(json.dumps({"port": asked.port.kind, "engines": asked.engines,
                                "paths": asked.paths, "zerocopy": asked.zerocopy, "here": here,
                                "there": ends.lines, "rows": [asdict(row) for row in rows]},
                               indent=2))
+    elif tcp and rows:
+        click.echo(verdict(rows))
 
 
 def _fitting(sizes: list[int], ends: Client, asked: Asked, *, quiet: bool) -> list[int]:

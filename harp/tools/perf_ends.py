@@ -9,7 +9,7 @@ connects each                                     accepts each
 <-- {"ready": true}
 runs                                              runs
 <-- {"cpu_ns": …}
-… more runs …
+… more runs, of kernel TCP as well (perf_tcp) …
 {"end": true} -->
 """
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,6 +27,8 @@ import numpy as np
 from harp._cnet import ffi, lib
 from harp.net import Connection, Engine, Port
 from harp.net.connection import MESSAGE_MAX, MESSAGES
+from harp.tools.perf_run import DEAD_S, OTHER, ROLES, SLICE_NS, Outcome, Run, outcome_of
+from harp.tools.perf_tcp import SOCKETS_MAX, TcpEnd, listen_tcp
 
 if TYPE_CHECKING:
     import threading
@@ -35,13 +37,9 @@ if TYPE_CHECKING:
 
     from harp.tools.channel import Channel
 
-PROTOCOL = 1
-DEAD_S = 5.0
-SLICE_NS = 50_000_000
+PROTOCOL = 2
 FRAMES = 16384
 """Of an engine with ``--zerocopy``; half may be written into, a quarter lent."""
-ROLES = {"send": 0, "receive": 1, "ping": 2, "pong": 3}
-OTHER = {"send": "receive", "ping": "pong"}
 
 
 @dataclass(frozen=True)
@@ -53,6 +51,8 @@ class Asked:
     paths: int = 1
     zerocopy: bool = False
     cpu: int = -1
+    address: str = "127.0.0.1"
+    """Where kernel TCP is measured, too: of the control connection, on this host."""
 
     def open(self) -> list[Engine]:
         """Open them all, or none."""
@@ -79,32 +79,6 @@ def close(engines: Sequence[Engine]) -> None:
         engine.close()
 
 
-@dataclass(frozen=True)
-class Run:
-    """One run of all engines, as one end plays it."""
-
-    role: str
-    size: int
-    messages: int
-    """Of each engine."""
-    window: int
-
-    @property
-    def others(self) -> dict[str, Any]:
-        """The same for the other end."""
-        return {"role": OTHER[self.role], "size": self.size, "messages": self.messages,
-                "window": self.window}
-
-
-@dataclass
-class Outcome:
-    """What a run took here; nanoseconds."""
-
-    elapsed_ns: int = 0
-    cpu_ns: int = 0
-    round_trips_ns: list[int] = field(default_factory=list)
-
-
 class End:
     """One end's engines and connections, and a thread for each."""
 
@@ -127,14 +101,7 @@ class End:
 
     def finish(self, begun: Sequence[Future[Any]]) -> Outcome:
         """Wait for all engines."""
-        try:
-            done = [future.result() for future in begun]
-        except BaseException:
-            self.stop.set()
-            raise
-        return Outcome(max(p.end_ns for p, _ in done) - min(p.begin_ns for p, _ in done),
-                       sum(p.cpu_ns for p, _ in done),
-                       [int(ns) for _, samples in done for ns in samples])
+        return outcome_of(begun, self.stop)
 
     def _one(self, index: int, run: Run) -> tuple[Any, Any]:
         connection, engine = self.connections[index], self.engines[index]
@@ -203,16 +170,29 @@ def serve(channel: Channel, asked: Asked, stop: threading.Event, *, follow: bool
         raise
     try:
         _accept(channel, end)
-        while "run" in (said := channel.hear(None)):
-            run = _understood(said["run"])
-            begun = end.begin(run)
-            channel.tell(ready=True)
-            channel.tell(cpu_ns=end.finish(begun).cpu_ns)
+        _serve_runs(channel, end, asked.address)
     except Exception as error:
         _report(channel, error)
         raise
     finally:
         end.close()
+
+
+def _serve_runs(channel: Channel, end: End, address: str) -> None:
+    with contextlib.ExitStack() as opened:
+        tcp: TcpEnd | None = None
+        while (said := channel.hear(None)).keys() & {"run", "tcp"}:
+            if "tcp" in said:
+                if not 1 <= int(said["tcp"]) <= SOCKETS_MAX:
+                    raise click.ClickException(f"so many sockets are not opened: {said}")
+                tcp = listen_tcp(channel, address, int(said["tcp"]), end.stop)
+                opened.callback(tcp.close)
+                continue
+            run = _understood(said["run"])
+            runs: End | TcpEnd = tcp if tcp and said["run"].get("tcp") else end
+            begun = runs.begin(run)
+            channel.tell(ready=True)
+            channel.tell(cpu_ns=runs.finish(begun).cpu_ns)
 
 
 def _understood(said: dict[str, Any]) -> Run:
@@ -236,7 +216,7 @@ def _opened(said: dict[str, Any], asked: Asked, stop: threading.Event, *, follow
     kind = str(said["port"]) if follow else asked.port.kind
     port = Port(**{**vars(asked.port), "kind": kind, "locals": int(said["paths"])})
     wanted = Asked(port, int(said["engines"]), int(said["paths"]), bool(said["zerocopy"]),
-                   asked.cpu)
+                   asked.cpu, asked.address)
     return End(wanted, wanted.open(), stop)
 
 
