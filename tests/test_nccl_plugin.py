@@ -54,6 +54,7 @@ WRONG = {
     "HARP_ENGINES": ("0", "auto, or 1 to 16"),
     "HARP_PATHS": ("65", "1 to 64"),
     "HARP_RAILS": ("x" * 600, "at most 511 characters"),
+    "HARP_PLAN": ("x" * 600, "at most 511 characters"),
     "HARP_CC": ("cubic", "swift or fixed"),
     "HARP_MTU": ("1500 bytes", "576 to 65535"),
     "HARP_SPEED": ("100G", "1 to 1600000 (Mb/s)"),

@@ -128,6 +128,26 @@ static void abandon_attempt(struct attempt *attempt)
     unlink_attempt(attempt);
 }
 
+/* Which flows of the plan the connection takes, if there is one. */
+static void take_planned_flows(const struct device *device, const struct harp_handle *handle,
+                               struct harp_connection_config *config)
+{
+    struct harp_address nics[HARP_PORTS_MAX];
+    char peer[64];
+    for (uint32_t i = 0; i < device->nics_n; i++)
+        nics[i] = device->nics[i]->address;
+    if (!plugin.plan.used || plan_connection(&plugin.plan, nics, device->nics_n, handle,
+                                             (uint32_t)plugin.settings.paths, config))
+        return;
+    harp_address_format(&handle->addresses[0], peer, sizeof peer);
+    if (!plugin.strayed)
+        plugin_warn("HARP_PLAN has no flow from %s to %s, so this connection's paths are hashed "
+                    "(told once): follow one plan on all hosts, with HARP_PATHS and HARP_ENGINES "
+                    "as harp env --plan says",
+                    device->name, peer);
+    plugin.strayed = true;
+}
+
 static enum nccl_result begin_to_connect(int number, int traffic_class, struct handle *handle)
 {
     struct harp_connection_config config;
@@ -141,6 +161,7 @@ static enum nccl_result begin_to_connect(int number, int traffic_class, struct h
     configure_connection(device, &config);
     if (traffic_class >= 0 && traffic_class <= UINT8_MAX)
         config.traffic_class = (uint8_t)traffic_class;
+    take_planned_flows(device, &handle->harp, &config);
     int error = comm && attempt
                     ? harp_connect(comm->engine, &handle->harp, &config, &comm->connection, why)
                     : -ENOMEM;
@@ -151,6 +172,10 @@ static enum nccl_result begin_to_connect(int number, int traffic_class, struct h
         return plugin_fail(result_of(error), "connect from %s: %s", device->name,
                            memory ? why : "no memory");
     }
+    if (*why)
+        plugin_warn("HARP_PLAN: a path from %s leaves by another UDP port than planned and is "
+                    "hashed: %s",
+                    device->name, why);
     *attempt = (struct attempt){.next = plugin.attempts,
                                 .id = ++plugin.attempt_last,
                                 .asked_ns = plugin_now_ns(),

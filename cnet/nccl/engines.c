@@ -1,5 +1,6 @@
 /* Engines of a device: which port they have, and where they run. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -47,7 +48,8 @@ static uint32_t count_engines_before(const struct device *device)
     return n;
 }
 
-static void configure_port(const struct nic *nic, bool xdp, struct harp_engine_port *port)
+static void configure_port(const struct nic *nic, bool xdp, uint16_t listen_port,
+                           struct harp_engine_port *port)
 {
     const struct settings *settings = &plugin.settings;
     port->faults = *settings->faults ? settings->faults : NULL;
@@ -58,6 +60,7 @@ static void configure_port(const struct nic *nic, bool xdp, struct harp_engine_p
     port->open = xdp ? harp_port_xdp_open : harp_port_udp_open;
     port->config.interface = nic->name;
     port->config.local = nic->address;
+    port->config.local.port = listen_port;
     port->config.mtu = (uint32_t)settings->mtu;
     port->config.queue = -1;
     port->config.copy_only = settings->xdp == XDP_COPY;
@@ -65,7 +68,7 @@ static void configure_port(const struct nic *nic, bool xdp, struct harp_engine_p
     port->config.busy_poll_us = (uint32_t)settings->busy_poll_us;
 }
 
-static void configure_engine(struct device *device, uint32_t index, bool xdp,
+static void configure_engine(struct device *device, uint32_t index, bool xdp, bool planned,
                              struct harp_engine_config *config)
 {
     const struct settings *settings = &plugin.settings;
@@ -82,8 +85,11 @@ static void configure_engine(struct device *device, uint32_t index, bool xdp,
     config->connections = CONNECTIONS;
     config->dump = *settings->dump ? settings->dump : NULL;
     config->ports_n = device->nics_n;
-    for (uint32_t i = 0; i < device->nics_n; i++)
-        configure_port(device->nics[i], xdp, &config->ports[i]);
+    for (uint32_t i = 0; i < device->nics_n; i++) {
+        const struct harp_address *nic = &device->nics[i]->address;
+        uint16_t listen_port = planned ? plan_listen_port(&plugin.plan, nic, index) : 0;
+        configure_port(device->nics[i], xdp, listen_port, &config->ports[i]);
+    }
 }
 
 /* Whether xdp is worth trying where nobody asks for it. With a copy it loses to udp, of which the
@@ -102,14 +108,15 @@ static bool may_have_zero_copy(const struct device *device, char *why)
 
 /* Open one engine by the port that the settings say; with `auto`, by xdp if that is possible
  * without a copy. */
-static int open_one(struct device *device, uint32_t index, char *why, char *not_xdp)
+static int open_one(struct device *device, uint32_t index, bool planned, char *why, char *not_xdp)
 {
     struct harp_engine_config config;
     struct harp_engine **engine = &device->engines[index];
     bool automatic = plugin.settings.port == PORT_AUTO;
     *not_xdp = 0;
     if (!automatic || may_have_zero_copy(device, not_xdp)) {
-        configure_engine(device, index, automatic || plugin.settings.port == PORT_XDP, &config);
+        configure_engine(device, index, automatic || plugin.settings.port == PORT_XDP, planned,
+                         &config);
         for (uint32_t i = 0; i < config.ports_n; i++)
             config.ports[i].config.zero_copy_only = automatic;
         int error = harp_engine_open(engine, &config, why);
@@ -119,8 +126,20 @@ static int open_one(struct device *device, uint32_t index, char *why, char *not_
             return error;
         snprintf(not_xdp, HARP_WHY_BYTES, "%s", why);
     }
-    configure_engine(device, index, false, &config);
+    configure_engine(device, index, false, planned, &config);
     return harp_engine_open(engine, &config, why);
+}
+
+/* The same, on the UDP ports that the plan says if they can be had, else on any. */
+static int open_as_planned(struct device *device, uint32_t index, char *why, char *not_xdp)
+{
+    int error = open_one(device, index, true, why, not_xdp);
+    if (error != -EADDRINUSE || !plugin.plan.used)
+        return error;
+    plugin_warn("HARP_PLAN: %s listens on another UDP port than planned, and paths to it are "
+                "hashed: %s",
+                device->name, why);
+    return open_one(device, index, false, why, not_xdp);
 }
 
 /* The queues that each NIC of a device has; 0: unknown. */
@@ -205,7 +224,7 @@ enum nccl_result engines_open(struct device *device)
     for (uint32_t i = 0; i < device->engines_n; i++) {
         if (device->engines[i])
             continue;
-        if (open_one(device, i, why, not_xdp) != 0) {
+        if (open_as_planned(device, i, why, not_xdp) != 0) {
             device->engines[i] = NULL;
             return plugin_fail(NCCL_SYSTEM_ERROR, "%s cannot be used: %s", device->name, why);
         }

@@ -9,6 +9,7 @@
  *                                                        |   cores.c, engines_auto.c: n   |
  *                                                        | connect.c   listen to close    |
  *                                settings.c: HARP_ names | transfer.c  isend, irecv, test |
+ *                            plan.c, json_reader.c: ports|                                |
  *                                log.c: NCCL's log       +--------------------------------+
  *                                abi.h: NCCL's tables           cnet/engine/engine.h
  *
@@ -36,6 +37,7 @@
 #include "abi.h"
 #include "engine/engine.h"
 #include "engines_auto.h"
+#include "plan.h"
 #include "settings.h"
 
 #define PLUGIN_DEVICES 32
@@ -218,6 +220,8 @@ struct plugin {
     bool drives;            /* NCCL's threads drive the engines */
     char progress_why[ENGINES_AUTO_WHY_BYTES]; /* of `drives`; "": not decided yet */
     struct settings settings;
+    struct plan plan;
+    bool strayed; /* the log has a line about a connection that the plan has no flow for */
     struct nic nics[PLUGIN_DEVICES];
     int nics_n;
     struct device devices[2 * PLUGIN_DEVICES]; /* NCCL's come behind those that HARP offers */

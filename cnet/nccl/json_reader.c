@@ -1,0 +1,144 @@
+#include "json_reader.h"
+
+#include <string.h>
+
+#define DEPTH 16 /* of values that are passed over; our files have 4 levels */
+
+static bool fail(struct json_reader *reader, const char *expected)
+{
+    if (!reader->wrong)
+        reader->wrong = expected;
+    return false;
+}
+
+/* The next character that is no space, or 0 at the end. */
+static char look(struct json_reader *reader)
+{
+    while (reader->at < reader->end && *reader->at && strchr(" \t\r\n", *reader->at))
+        reader->at++;
+    return reader->at < reader->end ? *reader->at : 0;
+}
+
+static const char *expectation_of(char wanted)
+{
+    return wanted == '{'   ? "{"
+           : wanted == '[' ? "["
+           : wanted == ':' ? ":"
+           : wanted == '"' ? "text in quotes"
+           : wanted == '}' ? "a comma or }"
+                           : "a comma or ]";
+}
+
+bool json_take(struct json_reader *reader, char wanted)
+{
+    if (reader->wrong || look(reader) != wanted)
+        return fail(reader, expectation_of(wanted));
+    reader->at++;
+    return true;
+}
+
+bool json_next(struct json_reader *reader, char close, bool *first)
+{
+    if (reader->wrong)
+        return false;
+    bool was_first = *first;
+    *first = false;
+    if (look(reader) == close) {
+        reader->at++;
+        return false;
+    }
+    if (was_first)
+        return true;
+    if (look(reader) != ',')
+        return fail(reader, expectation_of(close));
+    reader->at++;
+    return true;
+}
+
+bool json_text(struct json_reader *reader, char *out, size_t room)
+{
+    if (!json_take(reader, '"'))
+        return false;
+    size_t n = 0;
+    for (; reader->at < reader->end && *reader->at != '"'; reader->at++) {
+        if (*reader->at == '\\' || (unsigned char)*reader->at < ' ' || n + 1 == room)
+            return fail(reader, "plain text, not so long");
+        out[n++] = *reader->at;
+    }
+    out[n] = 0;
+    return json_take(reader, '"');
+}
+
+bool json_key(struct json_reader *reader, char *out, size_t room)
+{
+    return json_text(reader, out, room) && json_take(reader, ':');
+}
+
+bool json_number(struct json_reader *reader, uint64_t most, uint64_t *out)
+{
+    uint64_t number = 0;
+    char digit = reader->wrong ? 0 : look(reader);
+    if (digit < '0' || digit > '9')
+        return fail(reader, "a whole number");
+    for (; reader->at < reader->end && *reader->at >= '0' && *reader->at <= '9'; reader->at++) {
+        uint64_t value = (uint64_t)(*reader->at - '0');
+        if (number > (most - value) / 10 || value > most)
+            return fail(reader, "a smaller number");
+        number = number * 10 + value;
+    }
+    if (reader->at < reader->end && strchr(".eE", *reader->at))
+        return fail(reader, "a whole number");
+    *out = number;
+    return true;
+}
+
+static bool skip_text(struct json_reader *reader)
+{
+    if (!json_take(reader, '"'))
+        return false;
+    for (; reader->at < reader->end && *reader->at != '"'; reader->at++)
+        if (*reader->at == '\\' && ++reader->at == reader->end)
+            break;
+    return json_take(reader, '"');
+}
+
+/* A number, true, false or null, whose spelling nobody depends on. */
+static bool skip_word(struct json_reader *reader)
+{
+    static const char letters[] = "+-.0123456789Eaeflnrstu";
+    const char *start = reader->at;
+    while (reader->at < reader->end && *reader->at && strchr(letters, *reader->at))
+        reader->at++;
+    return reader->at > start || fail(reader, "a value");
+}
+
+static bool skip_value(struct json_reader *reader, int depth)
+{
+    char opening = reader->wrong ? 0 : look(reader), close = opening == '{' ? '}' : ']';
+    if (opening == '"')
+        return skip_text(reader);
+    if (opening != '{' && opening != '[')
+        return !reader->wrong && skip_word(reader);
+    if (depth == DEPTH)
+        return fail(reader, "fewer levels");
+    reader->at++;
+    for (bool first = true; json_next(reader, close, &first);) {
+        if (close == '}' && !(skip_text(reader) && json_take(reader, ':')))
+            return false;
+        if (!skip_value(reader, depth + 1))
+            return false;
+    }
+    return !reader->wrong;
+}
+
+bool json_skip(struct json_reader *reader)
+{
+    return skip_value(reader, 0);
+}
+
+bool json_ends(struct json_reader *reader)
+{
+    return !reader->wrong &&
+           (look(reader) == 0 && reader->at == reader->end ? true
+                                                           : fail(reader, "the end of the file"));
+}

@@ -1,0 +1,347 @@
+#define _GNU_SOURCE
+#include "plan.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "json_reader.h"
+
+#define FORMAT "harp-plan-1"
+#define FILE_MOST (UINT32_C(256) << 20) /* bytes: a flow takes some 200 */
+#define KEY_BYTES 32
+#define ADDRESS_BYTES 64
+
+static const char *const rank_names[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
+                                         "SLURM_PROCID"};
+
+int64_t plan_rank_of_environment(void)
+{
+    for (size_t i = 0; i < sizeof rank_names / sizeof rank_names[0]; i++) {
+        const char *text = getenv(rank_names[i]);
+        char *end;
+        if (!text || *text < '0' || *text > '9')
+            continue;
+        long rank = strtol(text, &end, 10);
+        if (!*end && rank <= INT32_MAX)
+            return rank;
+    }
+    return -1;
+}
+
+static bool is_same_host(const struct harp_address *a, const struct harp_address *b)
+{
+    return memcmp(a->ip, b->ip, sizeof a->ip) == 0;
+}
+
+/* ---- The file ---- */
+
+/* What one pass over the file looks for, and what it finds. */
+struct reading {
+    struct json_reader json;
+    const struct plan_place *place;
+    struct plan *plan;
+    char format[KEY_BYTES];
+    bool flows_only;  /* the second pass: the rank is known */
+    uint32_t ranks_n; /* of the plan */
+    uint32_t here_n;  /* of them with an address of this host */
+    int64_t here;     /* the first of these, or -1 */
+    bool told;        /* the launcher's rank is one of the plan's */
+    bool told_here;   /* and has an address of this host */
+    uint32_t room;    /* for flows */
+};
+
+static bool read_address(struct json_reader *json, struct harp_address *address)
+{
+    char text[ADDRESS_BYTES];
+    if (!json_text(json, text, sizeof text))
+        return false;
+    if (harp_address_parse(text, address) && address->port)
+        return true;
+    json->wrong = "an address and UDP port, as 10.0.0.1:7000";
+    return false;
+}
+
+struct rank_read {
+    uint64_t rank;
+    struct harp_address listens[PLAN_LISTENS];
+    uint32_t listens_n;
+};
+
+static void read_listens(struct json_reader *json, struct rank_read *rank)
+{
+    json_take(json, '[');
+    for (bool first = true; json_next(json, ']', &first);) {
+        if (rank->listens_n == PLAN_LISTENS)
+            json->wrong = "at most 64 addresses";
+        else
+            rank->listens_n += read_address(json, &rank->listens[rank->listens_n]);
+    }
+}
+
+static bool is_of_this_host(const struct rank_read *rank, const struct plan_place *place)
+{
+    for (uint32_t i = 0; i < rank->listens_n; i++)
+        for (uint32_t k = 0; k < place->addresses_n; k++)
+            if (is_same_host(&rank->listens[i], &place->addresses[k]))
+                return true;
+    return false;
+}
+
+static void note_rank(struct reading *reading, const struct rank_read *rank)
+{
+    bool here = is_of_this_host(rank, reading->place);
+    bool told = (int64_t)rank->rank == reading->place->rank;
+    reading->ranks_n++;
+    reading->told |= told;
+    reading->told_here |= told && here;
+    if (here && reading->here_n++ == 0)
+        reading->here = (int64_t)rank->rank;
+    if (here && (told || (reading->place->rank < 0 && reading->here_n == 1))) {
+        memcpy(reading->plan->listens, rank->listens, sizeof rank->listens);
+        reading->plan->listens_n = rank->listens_n;
+    }
+}
+
+/* One of "ranks": {"rank": 0, "listen": ["10.0.0.1:61000"]}. */
+static void read_rank(struct reading *reading)
+{
+    struct json_reader *json = &reading->json;
+    struct rank_read rank = {.rank = UINT64_MAX};
+    json_take(json, '{');
+    for (bool first = true; json_next(json, '}', &first);) {
+        char key[KEY_BYTES];
+        if (!json_key(json, key, sizeof key))
+            return;
+        if (strcmp(key, "rank") == 0)
+            json_number(json, INT32_MAX, &rank.rank);
+        else if (strcmp(key, "listen") == 0)
+            read_listens(json, &rank);
+        else
+            json_skip(json);
+    }
+    if (!json->wrong && rank.rank == UINT64_MAX)
+        json->wrong = "rank in each of the ranks";
+    if (!json->wrong)
+        note_rank(reading, &rank);
+}
+
+static void add_flow(struct reading *reading, const struct harp_planned_flow *flow)
+{
+    struct plan *plan = reading->plan;
+    if (plan->flows_n == reading->room) {
+        uint32_t room = reading->room ? 2 * reading->room : 64;
+        struct harp_planned_flow *wider = realloc(plan->flows, room * sizeof *wider);
+        if (!wider) {
+            reading->json.wrong = "more memory";
+            return;
+        }
+        plan->flows = wider;
+        reading->room = room;
+    }
+    plan->flows[plan->flows_n++] = *flow;
+}
+
+/* One of "flows": {"from": 0, "to": 1, "source": "10.0.0.1:61100", "target": "10.0.0.2:61000"}. */
+static void read_flow(struct reading *reading)
+{
+    struct json_reader *json = &reading->json;
+    struct harp_planned_flow flow = {.source.port = 0};
+    uint64_t from = UINT64_MAX;
+    json_take(json, '{');
+    for (bool first = true; json_next(json, '}', &first);) {
+        char key[KEY_BYTES];
+        if (!json_key(json, key, sizeof key))
+            return;
+        if (strcmp(key, "from") == 0)
+            json_number(json, INT32_MAX, &from);
+        else if (strcmp(key, "source") == 0)
+            read_address(json, &flow.source);
+        else if (strcmp(key, "target") == 0)
+            read_address(json, &flow.target);
+        else
+            json_skip(json);
+    }
+    if (json->wrong)
+        return;
+    if (from == UINT64_MAX || !flow.source.port || !flow.target.port)
+        json->wrong = "from, source and target in each flow";
+    else if (from == reading->plan->rank)
+        add_flow(reading, &flow);
+}
+
+static void read_list(struct reading *reading, void (*read_one)(struct reading *reading))
+{
+    json_take(&reading->json, '[');
+    for (bool first = true; json_next(&reading->json, ']', &first);)
+        read_one(reading);
+}
+
+/* One pass over the whole file. */
+static void read_members(struct reading *reading)
+{
+    struct json_reader *json = &reading->json;
+    json_take(json, '{');
+    for (bool first = true; json_next(json, '}', &first);) {
+        char key[KEY_BYTES];
+        if (!json_key(json, key, sizeof key))
+            return;
+        if (strcmp(key, "format") == 0)
+            json_text(json, reading->format, sizeof reading->format);
+        else if (strcmp(key, "fabric") == 0)
+            json_text(json, reading->plan->fabric, sizeof reading->plan->fabric);
+        else if (strcmp(key, "ranks") == 0 && !reading->flows_only)
+            read_list(reading, read_rank);
+        else if (strcmp(key, "flows") == 0 && reading->flows_only)
+            read_list(reading, read_flow);
+        else
+            json_skip(json);
+    }
+    json_ends(json);
+}
+
+/* ---- Which rank this is ---- */
+
+static bool find_rank(struct reading *reading, char *why)
+{
+    const struct plan_place *place = reading->place;
+    if (place->rank >= 0 && !reading->told)
+        return snprintf(why, HARP_WHY_BYTES, "it has no rank %lld, only %u others",
+                        (long long)place->rank, reading->ranks_n),
+               false;
+    if (place->rank >= 0 && !reading->told_here)
+        return snprintf(why, HARP_WHY_BYTES,
+                        "its rank %lld listens at no address of this host: it is a plan of other "
+                        "hosts",
+                        (long long)place->rank),
+               false;
+    if (reading->here_n == 0)
+        return snprintf(why, HARP_WHY_BYTES,
+                        "none of its %u ranks listens at an address of this host: it is a plan of "
+                        "other hosts",
+                        reading->ranks_n),
+               false;
+    if (place->rank < 0 && reading->here_n > 1)
+        return snprintf(why, HARP_WHY_BYTES,
+                        "%u of its ranks are on this host and nothing says which this is: set RANK "
+                        "as torchrun does",
+                        reading->here_n),
+               false;
+    reading->plan->rank = (uint32_t)(place->rank >= 0 ? place->rank : reading->here);
+    return true;
+}
+
+static bool say_what_is_wrong(const struct reading *reading, const char *text, char *why)
+{
+    uint32_t line = 1;
+    for (const char *at = text; at < reading->json.at; at++)
+        line += *at == '\n';
+    snprintf(why, HARP_WHY_BYTES, "line %u is no plan's: expected %s", line, reading->json.wrong);
+    return false;
+}
+
+static bool read_text(struct plan *plan, const char *text, size_t length,
+                      const struct plan_place *place, char *why)
+{
+    const struct json_reader start = {.at = text, .end = text + length};
+    struct reading reading = {.json = start, .place = place, .plan = plan, .here = -1};
+    read_members(&reading);
+    if (reading.json.wrong)
+        return say_what_is_wrong(&reading, text, why);
+    if (strcmp(reading.format, FORMAT) != 0)
+        return snprintf(why, HARP_WHY_BYTES,
+                        "its format is \"%s\" and this HARP reads " FORMAT ": make it anew with "
+                        "harp plan",
+                        reading.format),
+               false;
+    if (!find_rank(&reading, why))
+        return false;
+    reading.json = start;
+    reading.flows_only = true;
+    read_members(&reading);
+    plan->taken = calloc(plan->flows_n + 1, sizeof *plan->taken);
+    if (!reading.json.wrong && !plan->taken)
+        reading.json.wrong = "more memory";
+    return !reading.json.wrong || say_what_is_wrong(&reading, text, why);
+}
+
+static char *read_whole_file(const char *path, size_t *length, char *why)
+{
+    struct stat about;
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    ssize_t got = -1;
+    char *text = NULL;
+    if (file >= 0 && fstat(file, &about) == 0) {
+        if (!S_ISREG(about.st_mode) || about.st_size > FILE_MOST)
+            errno = S_ISREG(about.st_mode) ? EFBIG : EINVAL;
+        else if ((text = malloc((size_t)about.st_size + 1)))
+            got = read(file, text, (size_t)about.st_size);
+    }
+    if (got < 0)
+        snprintf(why, HARP_WHY_BYTES, "it cannot be read: %s", strerror(errno));
+    if (file >= 0)
+        close(file);
+    if (got >= 0)
+        *length = (size_t)got;
+    else
+        free(text);
+    return got >= 0 ? text : NULL;
+}
+
+bool plan_read(struct plan *plan, const char *path, const struct plan_place *place, char *why)
+{
+    size_t length = 0;
+    *plan = (struct plan){.used = false};
+    char *text = read_whole_file(path, &length, why);
+    plan->used = text && read_text(plan, text, length, place, why);
+    free(text);
+    return plan->used;
+}
+
+void plan_free(struct plan *plan)
+{
+    free(plan->flows);
+    free(plan->taken);
+    *plan = (struct plan){.used = false};
+}
+
+/* ---- What it says ---- */
+
+uint16_t plan_listen_port(const struct plan *plan, const struct harp_address *nic, uint32_t engine)
+{
+    for (uint32_t i = 0; plan->used && i < plan->listens_n; i++)
+        if (is_same_host(&plan->listens[i], nic) && engine-- == 0)
+            return plan->listens[i].port;
+    return 0;
+}
+
+static bool leads_there(const struct harp_planned_flow *flow, const struct harp_address *nics,
+                        uint32_t nics_n, const struct harp_handle *handle)
+{
+    bool ours = false, theirs = false;
+    for (uint32_t i = 0; i < nics_n; i++)
+        ours |= is_same_host(&flow->source, &nics[i]);
+    for (uint32_t i = 0; i < HARP_HANDLE_ADDRESSES; i++)
+        theirs |= harp_address_same(&flow->target, &handle->addresses[i]);
+    return ours && theirs;
+}
+
+bool plan_connection(struct plan *plan, const struct harp_address *nics, uint32_t nics_n,
+                     const struct harp_handle *handle, uint32_t paths,
+                     struct harp_connection_config *config)
+{
+    for (uint32_t i = 0; plan->used && i < plan->flows_n; i++) {
+        if (!leads_there(&plan->flows[i], nics, nics_n, handle))
+            continue;
+        config->flows = plan->flows;
+        config->flows_n = plan->flows_n;
+        config->flows_first = plan->taken[i];
+        plan->taken[i] += paths;
+        return true;
+    }
+    return false;
+}
