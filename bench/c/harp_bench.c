@@ -49,7 +49,7 @@ struct end {
     bool connected, closed;
 };
 
-static void check(int error, const char *why)
+static void check_error(int error, const char *why)
 {
     errno = 0;
     if (error)
@@ -71,13 +71,14 @@ static struct harp_engine *open_engine(const struct settings *s)
     config.ports[0] = s->port;
     config.ports_n = 1;
     config.quiet_ns = 10000000; /* the bench drives all the time */
-    check(harp_engine_open(&engine, &config, why), why);
+    check_error(harp_engine_open(&engine, &config, why), why);
     for (uint32_t i = 0; harp_engine_line(engine, i); i++)
         fprintf(stderr, "%s\n", harp_engine_line(engine, i));
     return engine;
 }
 
-static void configure(const struct settings *s, struct harp_connection_config *config, bool sends)
+static void configure_connection(const struct settings *s, struct harp_connection_config *config,
+                                 bool sends)
 {
     harp_connection_defaults(config);
     config->paths = s->paths;
@@ -90,13 +91,13 @@ static void configure(const struct settings *s, struct harp_connection_config *c
     }
 }
 
-static void begin(struct end *end, const struct settings *s, struct harp_engine *engine)
+static void begin_end(struct end *end, const struct settings *s, struct harp_engine *engine)
 {
     *end = (struct end){.s = s, .engine = engine, .in.memory = bench_memory(s->memory_bytes)};
     end->out.memory = s->both ? bench_memory(s->memory_bytes) : end->in.memory;
 }
 
-static uint8_t *piece(const struct settings *s, struct way *way)
+static uint8_t *next_piece(const struct settings *s, struct way *way)
 {
     if (way->at + s->size > s->memory_bytes)
         way->at = 0;
@@ -110,13 +111,13 @@ static bool may_begin(const struct end *end, const struct way *way)
     return way->next - way->finished < end->s->flight;
 }
 
-static void number(const struct end *end, uint8_t *bytes, uint64_t value)
+static void write_number(const struct end *end, uint8_t *bytes, uint64_t value)
 {
     if (end->s->size >= sizeof value)
         memcpy(bytes, &value, sizeof value);
 }
 
-static void expect(const struct end *end, const uint8_t *bytes, uint32_t wanted)
+static void expect_number(const struct end *end, const uint8_t *bytes, uint32_t wanted)
 {
     uint64_t value;
     if (end->s->size < sizeof value)
@@ -128,10 +129,10 @@ static void expect(const struct end *end, const uint8_t *bytes, uint32_t wanted)
 }
 
 /* Post what may be posted. */
-static void post(struct end *end)
+static void post_buffers(struct end *end)
 {
     while (!end->s->stream && may_begin(end, &end->in)) {
-        uint8_t *start = piece(end->s, &end->in);
+        uint8_t *start = next_piece(end->s, &end->in);
         if (!harp_receive(end->connection, start, end->s->size, (uintptr_t)start))
             break;
         end->in.next++;
@@ -148,20 +149,20 @@ static bool submit_drafts(struct end *end)
         harp_drafts(end->connection, end->drafts + end->drafts_n, wanted - end->drafts_n);
     if (end->drafts_n < wanted)
         return false;
-    number(end, harp_draft_bytes(end->connection, end->drafts[0]), (uint32_t)end->out.next);
+    write_number(end, harp_draft_bytes(end->connection, end->drafts[0]), (uint32_t)end->out.next);
     if (!harp_send_frames(end->connection, end->drafts, end->s->size, 0))
         return false;
     end->drafts_n = 0;
     return true;
 }
 
-static bool submit(struct end *end)
+static bool submit_message(struct end *end)
 {
     if (end->s->drafts)
         return submit_drafts(end);
     size_t back = end->out.at;
-    uint8_t *start = piece(end->s, &end->out);
-    number(end, start, (uint32_t)end->out.next);
+    uint8_t *start = next_piece(end->s, &end->out);
+    write_number(end, start, (uint32_t)end->out.next);
     if (harp_send(end->connection, start, end->s->size, 0))
         return true;
     end->out.at = back;
@@ -170,12 +171,12 @@ static bool submit(struct end *end)
 
 static void submit_some(struct end *end)
 {
-    for (int i = 0; i < BATCH && may_begin(end, &end->out) && submit(end); i++)
+    for (int i = 0; i < BATCH && may_begin(end, &end->out) && submit_message(end); i++)
         end->out.next++;
 }
 
 /* What came since the last call; bytes of whole messages, with --both those that went, too. */
-static uint64_t collect(struct end *end)
+static uint64_t collect_bytes(struct end *end)
 {
     struct harp_completion done[BATCH];
     uint32_t lent[BATCH], lent_n = 0;
@@ -188,12 +189,12 @@ static uint64_t collect(struct end *end)
             break;
         case HARP_COMPLETION_CHUNK:
             if (done[i].offset == 0)
-                expect(end, done[i].bytes, done[i].message);
+                expect_number(end, done[i].bytes, done[i].message);
             lent[lent_n++] = done[i].frame;
             break;
         case HARP_COMPLETION_RECEIVED:
             if (!end->s->stream)
-                expect(end, (const uint8_t *)(uintptr_t)done[i].context, done[i].message);
+                expect_number(end, (const uint8_t *)(uintptr_t)done[i].context, done[i].message);
             bytes += done[i].size;
             end->in.finished++;
             break;
@@ -223,7 +224,7 @@ static void check_open(const struct end *end)
 
 /* ---- Bulk data ---- */
 
-static void drive(const struct end *end)
+static void drive_engine(const struct end *end)
 {
     if (end->s->thread)
         harp_connection_wait(end->connection, WATCH_NS);
@@ -237,8 +238,8 @@ static void listen_and_accept(struct end *end)
     struct harp_listening *listening;
     char why[HARP_WHY_BYTES];
     struct harp_handle handle;
-    configure(end->s, &config, false);
-    check(harp_listen(end->engine, &config, &listening, &handle, why), why);
+    configure_connection(end->s, &config, false);
+    check_error(harp_listen(end->engine, &config, &listening, &handle, why), why);
     fputs("ready ", stdout);
     for (size_t i = 0; i < sizeof handle; i++)
         printf("%02x", ((const uint8_t *)&handle)[i]);
@@ -252,15 +253,15 @@ static void connect_to(struct end *end, const struct harp_handle *handle)
 {
     struct harp_connection_config config;
     char why[HARP_WHY_BYTES];
-    configure(end->s, &config, true);
-    check(harp_connect(end->engine, handle, &config, &end->connection, why), why);
+    configure_connection(end->s, &config, true);
+    check_error(harp_connect(end->engine, handle, &config, &end->connection, why), why);
 }
 
 static void wait_connected(struct end *end)
 {
     while (!end->connected) {
         harp_engine_drive(end->engine);
-        collect(end);
+        collect_bytes(end);
         check_open(end);
     }
 }
@@ -270,11 +271,11 @@ static void receive_all(struct end *end)
     struct bench_window window;
     bench_open(&window, end->s->seconds);
     for (bool open = true; open;) {
-        post(end);
+        post_buffers(end);
         if (end->s->both)
             submit_some(end);
-        drive(end);
-        uint64_t before = end->in.finished, bytes = collect(end);
+        drive_engine(end);
+        uint64_t before = end->in.finished, bytes = collect_bytes(end);
         check_open(end);
         if (bytes)
             open = bench_count(&window, bytes, end->in.finished - before);
@@ -288,7 +289,7 @@ struct watch {
     uint32_t count;
 };
 
-static void watch(struct end *end, struct watch *watch)
+static void begin_watch(struct end *end, struct watch *watch)
 {
     struct harp_path_info path;
     struct harp_address local, remote;
@@ -307,7 +308,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void tell(struct end *end, struct watch *watch)
+static void report_watch(struct end *end, struct watch *watch)
 {
     struct harp_connection_info info;
     struct harp_path_info path = {0};
@@ -330,22 +331,22 @@ static void send_all(struct end *end)
     static struct watch watched;
     while (!end->closed) {
         if (end->s->both)
-            post(end);
+            post_buffers(end);
         submit_some(end);
-        drive(end);
-        collect(end);
-        watch(end, &watched);
+        drive_engine(end);
+        collect_bytes(end);
+        begin_watch(end, &watched);
     }
-    tell(end, &watched);
+    report_watch(end, &watched);
 }
 
 /* ---- There and back ---- */
 
-static void exchange(struct end *end, bool first)
+static void exchange_ping(struct end *end, bool first)
 {
-    post(end);
+    post_buffers(end);
     if (first) {
-        number(end, end->out.memory, end->in.finished);
+        write_number(end, end->out.memory, end->in.finished);
         while (!harp_send(end->connection, end->out.memory, end->s->size, 1))
             harp_engine_drive(end->engine);
     }
@@ -362,13 +363,13 @@ static void exchange(struct end *end, bool first)
         harp_engine_drive(end->engine);
 }
 
-static void ping(struct end *end)
+static void measure_pings(struct end *end)
 {
     uint64_t *times_ns = bench_memory(SAMPLES * sizeof *times_ns), start_ns = bench_now_ns();
     uint64_t end_ns = start_ns + (uint64_t)(end->s->seconds * 1e9), count = 0;
     double busy_s = bench_busy_s();
     for (uint64_t now_ns = start_ns, then_ns; now_ns < end_ns; now_ns = then_ns) {
-        exchange(end, true);
+        exchange_ping(end, true);
         check_open(end);
         then_ns = bench_now_ns();
         times_ns[count++ % SAMPLES] = then_ns - now_ns;
@@ -396,11 +397,11 @@ struct pair {
 
 static void pair_turn(struct pair *pair)
 {
-    post(&pair->receiver);
+    post_buffers(&pair->receiver);
     submit_some(&pair->sender);
     harp_engine_drive(pair->engine);
-    pair->bytes += collect(&pair->receiver);
-    collect(&pair->sender);
+    pair->bytes += collect_bytes(&pair->receiver);
+    collect_bytes(&pair->sender);
     check_open(&pair->sender);
     check_open(&pair->receiver);
 }
@@ -414,10 +415,10 @@ static void *run_pair(void *context)
     char why[HARP_WHY_BYTES];
     bench_pin(pair->cpu);
     pair->engine = open_engine(pair->s);
-    begin(&pair->sender, pair->s, pair->engine);
-    begin(&pair->receiver, pair->s, pair->engine);
-    configure(pair->s, &config, false);
-    check(harp_listen(pair->engine, &config, &listening, &handle, why), why);
+    begin_end(&pair->sender, pair->s, pair->engine);
+    begin_end(&pair->receiver, pair->s, pair->engine);
+    configure_connection(pair->s, &config, false);
+    check_error(harp_listen(pair->engine, &config, &listening, &handle, why), why);
     connect_to(&pair->sender, &handle);
     while (!(pair->receiver.connection = harp_accept(listening)))
         harp_engine_drive(pair->engine);
@@ -466,20 +467,20 @@ int main(int count, char **words)
     }
     bench_pin(s.cpu);
     alarm(sends ? 600 : (unsigned)(s.seconds * 1.25) + 20);
-    begin(&end, &s, open_engine(&s));
+    begin_end(&end, &s, open_engine(&s));
     if (sends) {
         connect_to(&end, &s.handle);
         wait_connected(&end);
         if (s.ping)
             while (!end.closed)
-                exchange(&end, false);
+                exchange_ping(&end, false);
         else
             send_all(&end);
     } else {
         listen_and_accept(&end);
         wait_connected(&end);
         if (s.ping)
-            ping(&end);
+            measure_pings(&end);
         else
             receive_all(&end);
     }

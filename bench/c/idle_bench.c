@@ -17,14 +17,14 @@ static struct harp_listening *listening;
 static struct harp_handle handle;
 static char why[HARP_WHY_BYTES];
 
-static void check(bool holds)
+static void check_holds(bool holds)
 {
     errno = 0;
     if (!holds)
         bench_die("%s", why);
 }
 
-static void drive(void)
+static void drive_engines(void)
 {
     harp_engine_drive(engines[0]);
     harp_engine_drive(engines[1]);
@@ -43,10 +43,10 @@ static void open_engines(const char *port, uint32_t connections)
         config.ports[0].open = strcmp(port, "mem") ? harp_port_udp_open : harp_port_mem_open;
         config.ports[0].config.locals = 1;
         harp_address_parse("127.0.0.1", &config.ports[0].config.local);
-        check(harp_engine_open(&engines[i], &config, why) == 0);
+        check_holds(harp_engine_open(&engines[i], &config, why) == 0);
     }
     harp_connection_defaults(&settings);
-    check(harp_listen(engines[1], &settings, &listening, &handle, why) == 0);
+    check_holds(harp_listen(engines[1], &settings, &listening, &handle, why) == 0);
 }
 
 /* Make `count` connections at the same time; the last of them becomes *from and *to. */
@@ -55,20 +55,20 @@ static void connect_some(uint32_t count, struct harp_connection **from, struct h
     struct harp_connection *made[MAKING];
     struct harp_completion done;
     for (uint32_t i = 0; i < count; i++)
-        check(harp_connect(engines[0], &handle, &settings, &made[i], why) == 0);
+        check_holds(harp_connect(engines[0], &handle, &settings, &made[i], why) == 0);
     for (uint32_t i = 0; i < count; i++)
         while (!harp_poll(made[i], &done, 1))
-            drive();
+            drive_engines();
     for (uint32_t i = 0; i < count; i++) {
         while (!(*to = harp_accept(listening)))
-            drive();
+            drive_engines();
         while (!harp_poll(*to, &done, 1))
-            drive();
+            drive_engines();
     }
     *from = made[count - 1];
 }
 
-static uint32_t take(struct harp_connection *connection, uint32_t type)
+static uint32_t await_completion(struct harp_connection *connection, uint32_t type)
 {
     struct harp_completion done[16];
     uint32_t n = 0;
@@ -84,9 +84,9 @@ static void go_there_and_back(struct harp_connection *ends[2])
     static uint8_t out[PING_BYTES], in[PING_BYTES];
     for (int i = 0; i < 2; i++) {
         while (!harp_receive(ends[!i], in, sizeof in, 0) || !harp_send(ends[i], out, sizeof out, 0))
-            drive();
-        while (!take(ends[!i], HARP_COMPLETION_RECEIVED))
-            drive();
+            drive_engines();
+        while (!await_completion(ends[!i], HARP_COMPLETION_RECEIVED))
+            drive_engines();
     }
 }
 
@@ -99,9 +99,9 @@ static uint32_t go_on_sending(struct harp_connection *ends[2])
         ;
     for (; sent < FLIGHT && harp_send(ends[0], out, sizeof out, 0); sent++)
         ;
-    drive();
-    sent -= take(ends[0], HARP_COMPLETION_SENT);
-    uint32_t came = take(ends[1], HARP_COMPLETION_RECEIVED);
+    drive_engines();
+    sent -= await_completion(ends[0], HARP_COMPLETION_SENT);
+    uint32_t came = await_completion(ends[1], HARP_COMPLETION_RECEIVED);
     posted -= came;
     return came;
 }

@@ -13,7 +13,7 @@ enum { TRIPS = 1000 }; /* between two looks at the clock */
 static _Alignas(128) _Atomic uint64_t there;
 static _Alignas(128) _Atomic uint64_t back;
 
-static void *answer(void *cpu)
+static void *answer_lines(void *cpu)
 {
     bench_pin(*(int *)cpu);
     for (uint64_t expected = 1, came = 0; came != UINT64_MAX;) {
@@ -39,7 +39,7 @@ int main(int count, char **words)
         bench_die("line_rtt CPU CPU SECONDS");
     int other = atoi(words[2]);
     bench_pin(atoi(words[1]));
-    if (pthread_create(&thread, NULL, answer, &other))
+    if (pthread_create(&thread, NULL, answer_lines, &other))
         bench_die("a thread");
     uint64_t trip = 0, n = 0, start_ns = bench_now_ns(), now_ns = start_ns;
     uint64_t end_ns = start_ns + (uint64_t)(atof(words[3]) * 1e9);

@@ -22,7 +22,7 @@ static const struct {
     {"gro", ETHTOOL_GGRO, ETHTOOL_SGRO},
 };
 
-static int ask(int fd, const char *interface, uint32_t command, uint32_t *value)
+static int ask_feature(int fd, const char *interface, uint32_t command, uint32_t *value)
 {
     struct ethtool_value request = {.cmd = command, .data = *value};
     struct ifreq carrier = {.ifr_data = (char *)&request};
@@ -41,10 +41,10 @@ int main(int count, char **words)
     int fd = socket(AF_INET, SOCK_DGRAM, 0);
     for (unsigned i = 0; i < sizeof(OFFLOADS) / sizeof(OFFLOADS[0]); i++) {
         uint32_t value = strcmp(words[2], "on") == 0;
-        if (ask(fd, words[1], OFFLOADS[i].set, &value) < 0)
+        if (ask_feature(fd, words[1], OFFLOADS[i].set, &value) < 0)
             fprintf(stderr, "offloads: %s of %s: %s\n", OFFLOADS[i].name, words[1],
                     strerror(errno));
-        if (ask(fd, words[1], OFFLOADS[i].get, &value) == 0)
+        if (ask_feature(fd, words[1], OFFLOADS[i].get, &value) == 0)
             printf("%s %s %s\n", words[1], OFFLOADS[i].name, value ? "on" : "off");
     }
     return 0;

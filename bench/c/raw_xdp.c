@@ -20,13 +20,13 @@
 #define XDP_MAX_TX_SKB_BUDGET 9 /* since Linux 6.17 */
 #endif
 
-static void fail(const char *what, const char *interface)
+static void fail_with(const char *what, const char *interface)
 {
     fprintf(stderr, "raw AF_XDP on %s: %s: %s\n", interface, what, strerror(errno));
     exit(1);
 }
 
-static int bpf(enum bpf_cmd command, union bpf_attr *attributes)
+static int call_bpf(enum bpf_cmd command, union bpf_attr *attributes)
 {
     return (int)syscall(SYS_bpf, command, attributes, sizeof(*attributes));
 }
@@ -98,7 +98,7 @@ static int load_program(int map_fd, uint16_t udp_port)
                            .insn_cnt = PROGRAM_LENGTH,
                            .license = (uintptr_t)"Apache-2.0",
                            .expected_attach_type = BPF_XDP};
-    return bpf(BPF_PROG_LOAD, &load);
+    return call_bpf(BPF_PROG_LOAD, &load);
 }
 
 /* The link goes with its file: a process that dies leaves no program on the NIC. */
@@ -108,31 +108,31 @@ static void attach_program(struct raw_xdp *xdp, const struct raw_xdp_options *op
                           .key_size = sizeof(uint32_t),
                           .value_size = sizeof(int),
                           .max_entries = options->queue + 1};
-    xdp->map_fd = bpf(BPF_MAP_CREATE, &map);
+    xdp->map_fd = call_bpf(BPF_MAP_CREATE, &map);
     if (xdp->map_fd < 0)
-        fail("no map of sockets (CAP_BPF is needed)", options->interface);
+        fail_with("no map of sockets (CAP_BPF is needed)", options->interface);
     xdp->program_fd = load_program(xdp->map_fd, options->udp_port);
     if (xdp->program_fd < 0)
-        fail("the kernel refuses the program", options->interface);
+        fail_with("the kernel refuses the program", options->interface);
     union bpf_attr update = {.map_fd = (uint32_t)xdp->map_fd,
                              .key = (uintptr_t)&options->queue,
                              .value = (uintptr_t)&xdp->fd};
-    if (bpf(BPF_MAP_UPDATE_ELEM, &update) < 0)
-        fail("the socket does not go into the map", options->interface);
+    if (call_bpf(BPF_MAP_UPDATE_ELEM, &update) < 0)
+        fail_with("the socket does not go into the map", options->interface);
     union bpf_attr link = {.link_create = {.prog_fd = (uint32_t)xdp->program_fd,
                                            .target_ifindex = xdp->interface,
                                            .attach_type = BPF_XDP,
                                            .flags = XDP_FLAGS_DRV_MODE}};
-    xdp->link_fd = bpf(BPF_LINK_CREATE, &link);
+    xdp->link_fd = call_bpf(BPF_LINK_CREATE, &link);
     if (xdp->link_fd < 0)
-        fail("the program cannot be attached to the driver", options->interface);
+        fail_with("the program cannot be attached to the driver", options->interface);
 }
 
-static void set(const struct raw_xdp *xdp, int option, const void *value, socklen_t bytes,
-                const char *what, const char *interface)
+static void set_option(const struct raw_xdp *xdp, int option, const void *value, socklen_t bytes,
+                       const char *what, const char *interface)
 {
     if (setsockopt(xdp->fd, SOL_XDP, option, value, bytes) < 0)
-        fail(what, interface);
+        fail_with(what, interface);
 }
 
 static void map_ring(const struct raw_xdp *xdp, struct raw_ring *ring,
@@ -142,7 +142,7 @@ static void map_ring(const struct raw_xdp *xdp, struct raw_ring *ring,
     char *memory = mmap(NULL, at->desc + RAW_RING_SLOTS * entry_bytes, PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_POPULATE, xdp->fd, (off_t)page_offset);
     if (memory == MAP_FAILED)
-        fail("a ring cannot be mapped", interface);
+        fail_with("a ring cannot be mapped", interface);
     *ring = (struct raw_ring){.producer = (uint32_t *)(memory + at->producer),
                               .consumer = (uint32_t *)(memory + at->consumer),
                               .flags = (uint32_t *)(memory + at->flags),
@@ -153,14 +153,15 @@ static void map_ring(const struct raw_xdp *xdp, struct raw_ring *ring,
 static void make_rings(struct raw_xdp *xdp, const char *interface)
 {
     const int slots = RAW_RING_SLOTS;
-    set(xdp, XDP_UMEM_FILL_RING, &slots, sizeof(slots), "no fill ring", interface);
-    set(xdp, XDP_UMEM_COMPLETION_RING, &slots, sizeof(slots), "no completion ring", interface);
-    set(xdp, XDP_RX_RING, &slots, sizeof(slots), "no rx ring", interface);
-    set(xdp, XDP_TX_RING, &slots, sizeof(slots), "no tx ring", interface);
+    set_option(xdp, XDP_UMEM_FILL_RING, &slots, sizeof(slots), "no fill ring", interface);
+    set_option(xdp, XDP_UMEM_COMPLETION_RING, &slots, sizeof(slots), "no completion ring",
+               interface);
+    set_option(xdp, XDP_RX_RING, &slots, sizeof(slots), "no rx ring", interface);
+    set_option(xdp, XDP_TX_RING, &slots, sizeof(slots), "no tx ring", interface);
     struct xdp_mmap_offsets at;
     socklen_t bytes = sizeof(at);
     if (getsockopt(xdp->fd, SOL_XDP, XDP_MMAP_OFFSETS, &at, &bytes) < 0)
-        fail("the rings' layout is not told", interface);
+        fail_with("the rings' layout is not told", interface);
     const size_t desc = sizeof(struct xdp_desc), address = sizeof(uint64_t);
     map_ring(xdp, &xdp->rx, &at.rx, desc, XDP_PGOFF_RX_RING, interface);
     map_ring(xdp, &xdp->tx, &at.tx, desc, XDP_PGOFF_TX_RING, interface);
@@ -179,8 +180,8 @@ static void bind_socket(const struct raw_xdp *xdp, const struct raw_xdp_options 
     for (int attempt = 0; bind(xdp->fd, (struct sockaddr *)&address, sizeof(address)) < 0;
          attempt++) {
         if (errno != EBUSY || attempt == 200)
-            fail(options->zero_copy ? "no bind with zero copy" : "no bind in copy mode",
-                 options->interface);
+            fail_with(options->zero_copy ? "no bind with zero copy" : "no bind in copy mode",
+                      options->interface);
         usleep(10000);
     }
 }
@@ -190,20 +191,20 @@ void raw_xdp_open(struct raw_xdp *xdp, const struct raw_xdp_options *options)
     *xdp = (struct raw_xdp){.map_fd = -1, .program_fd = -1, .link_fd = -1};
     xdp->interface = if_nametoindex(options->interface);
     if (xdp->interface == 0)
-        fail("there is no such interface", options->interface);
+        fail_with("there is no such interface", options->interface);
     xdp->fd = socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0);
     if (xdp->fd < 0)
-        fail("no socket (CAP_NET_RAW is needed)", options->interface);
+        fail_with("no socket (CAP_NET_RAW is needed)", options->interface);
     xdp->umem_bytes = raw_frame(2 * RAW_RING_SLOTS);
     xdp->umem = mmap(NULL, xdp->umem_bytes, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (xdp->umem == MAP_FAILED)
-        fail("no memory", options->interface);
+        fail_with("no memory", options->interface);
     struct xdp_umem_reg umem = {.addr = (uintptr_t)xdp->umem,
                                 .len = xdp->umem_bytes,
                                 .chunk_size = RAW_FRAME_BYTES,
                                 .headroom = RAW_HEADROOM_BYTES};
-    set(xdp, XDP_UMEM_REG, &umem, sizeof(umem), "the memory is refused", options->interface);
+    set_option(xdp, XDP_UMEM_REG, &umem, sizeof(umem), "the memory is refused", options->interface);
     make_rings(xdp, options->interface);
     /* Copy mode charges frames to the socket's buffer. Older kernels send 32 frames a call. */
     const int budget = 256, buffer_bytes = 64 << 20;
@@ -249,7 +250,7 @@ void raw_kick_send(const struct raw_xdp *xdp)
         return;
     /* The kernel took its share (EAGAIN) or has no room just now; the ring keeps the rest. */
     if (errno != EAGAIN && errno != EBUSY && errno != ENOBUFS)
-        fail("sending", "its queue");
+        fail_with("sending", "its queue");
 }
 
 void raw_kick_receive(const struct raw_xdp *xdp)

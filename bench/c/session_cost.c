@@ -53,8 +53,8 @@ static uint64_t read_clock_ns(clockid_t clock)
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-static void configure(struct side *side, const struct harp_session_config *config,
-                      const struct row *row)
+static void configure_side(struct side *side, const struct harp_session_config *config,
+                           const struct row *row)
 {
     side->config = *config;
     side->config.cc = row->cc;
@@ -64,7 +64,7 @@ static void configure(struct side *side, const struct harp_session_config *confi
 }
 
 /* Tags in batches, the payload's CRC, and the header as bytes. */
-static void seal(const struct harp_frame *frames, size_t n)
+static void seal_frames(const struct harp_frame *frames, size_t n)
 {
     uint8_t *headers[BATCH];
     uint32_t laps[BATCH];
@@ -79,7 +79,7 @@ static void seal(const struct harp_frame *frames, size_t n)
     harp_seal_tags(&key, headers, laps, n);
 }
 
-static void deliver(struct side *to, const struct harp_frame *frames, size_t n, bool sealed)
+static void deliver_frames(struct side *to, const struct harp_frame *frames, size_t n, bool sealed)
 {
     const uint8_t *headers[BATCH];
     uint32_t laps[BATCH];
@@ -108,12 +108,12 @@ static void deliver(struct side *to, const struct harp_frame *frames, size_t n, 
         harp_session_returned(to->session, taken);
 }
 
-static size_t move(struct side *from, struct side *to, bool sealed)
+static size_t move_frames(struct side *from, struct side *to, bool sealed)
 {
     struct harp_frame frames[BATCH];
     size_t n = harp_session_send(from->session, now_ns, frames, BATCH);
     if (sealed)
-        seal(frames, n);
+        seal_frames(frames, n);
     if (!to->session) {
         to->session =
             virtual_session_accept(&to->config, now_ns, &frames[0].header, frames[0].body);
@@ -121,12 +121,12 @@ static size_t move(struct side *from, struct side *to, bool sealed)
             abort();
         return n;
     }
-    deliver(to, frames, n, sealed);
+    deliver_frames(to, frames, n, sealed);
     harp_session_deadline_ns(from->session);
     return n;
 }
 
-static uint64_t poll(struct side *side)
+static uint64_t poll_events(struct side *side)
 {
     struct harp_event event;
     uint64_t received = 0;
@@ -140,7 +140,7 @@ static uint64_t poll(struct side *side)
     return received;
 }
 
-static void feed(struct side *up, struct side *down, const struct row *row)
+static void feed_messages(struct side *up, struct side *down, const struct row *row)
 {
     int eager;
     while (!row->streamed && harp_session_post(down->session, memory, row->size, 0, &eager))
@@ -149,13 +149,13 @@ static void feed(struct side *up, struct side *down, const struct row *row)
         up->open++;
 }
 
-static void measure(const struct row *row, double seconds)
+static void measure_row(const struct row *row, double seconds)
 {
     struct side up = {0}, down = {0};
     struct harp_session_config config[2];
     virtual_configure_pair(config, SEGMENT, row->paths);
-    configure(&up, &config[0], row);
-    configure(&down, &config[1], row);
+    configure_side(&up, &config[0], row);
+    configure_side(&down, &config[1], row);
     now_ns = read_clock_ns(CLOCK_MONOTONIC);
     up.session = virtual_session_connect(&up.config, now_ns);
     uint64_t messages = 0, from_data = 0, from_messages = 0, from_cpu_ns = 0, acks = 0;
@@ -168,11 +168,11 @@ static void measure(const struct row *row, double seconds)
             acks = 0;
         }
         if (down.session)
-            feed(&up, &down, row);
-        move(&up, &down, row->sealed);
-        messages += poll(&down);
-        acks += move(&down, &up, row->sealed);
-        poll(&up);
+            feed_messages(&up, &down, row);
+        move_frames(&up, &down, row->sealed);
+        messages += poll_events(&down);
+        acks += move_frames(&down, &up, row->sealed);
+        poll_events(&up);
     }
     uint64_t took_ns = read_clock_ns(CLOCK_THREAD_CPUTIME_ID) - from_cpu_ns;
     double each_ns = (double)took_ns / 2 / (double)(down.data - from_data);
@@ -207,7 +207,7 @@ int main(int argc, char **argv)
     harp_crc32c_choose();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (argc < 3 || (size_t)atoi(argv[2]) == i)
-            measure(&rows[i], seconds);
+            measure_row(&rows[i], seconds);
     free(memory);
     return 0;
 }

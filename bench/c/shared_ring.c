@@ -24,7 +24,7 @@ struct ring {
 
 static size_t slot_bytes; /* a power of two */
 
-static uint8_t *at(uint8_t *memory, uint64_t number)
+static uint8_t *byte_at(uint8_t *memory, uint64_t number)
 {
     return memory + number * slot_bytes % MEMORY_BYTES;
 }
@@ -40,7 +40,7 @@ static void write_all(struct ring *ring)
     for (uint64_t number = 0;; number++) {
         while (number - atomic_load_explicit(&ring->read, memory_order_acquire) == SLOTS)
             sched_yield();
-        memcpy(slot_at(ring, number), at(memory, number), slot_bytes);
+        memcpy(slot_at(ring, number), byte_at(memory, number), slot_bytes);
         atomic_store_explicit(&ring->written, number + 1, memory_order_release);
     }
 }
@@ -51,7 +51,7 @@ static void read_until(struct ring *ring, struct bench_window *window)
     for (uint64_t number = 0;; number++) {
         while (number == atomic_load_explicit(&ring->written, memory_order_acquire))
             sched_yield();
-        memcpy(at(memory, number), slot_at(ring, number), slot_bytes);
+        memcpy(byte_at(memory, number), slot_at(ring, number), slot_bytes);
         atomic_store_explicit(&ring->read, number + 1, memory_order_release);
         if (!bench_count(window, slot_bytes, 1))
             return;

@@ -162,7 +162,7 @@ static int receive_bytes(const struct settings *s)
     return 0;
 }
 
-static void usage(void)
+static void print_usage(void)
 {
     fputs("usage: tcp_blast send|receive [--to IP] [--port N] [--sockets 1..16] [--chunk BYTES]\n"
           "           [--congestion NAME] [--seconds S] [--cpu N] [--both]\n",
@@ -175,7 +175,7 @@ static void read_option(struct settings *s, int option, const char *value)
     switch (option) {
     case 'o':
         if (!inet_aton(value, &s->address.sin_addr))
-            usage();
+            print_usage();
         break;
     case 'p':
         s->address.sin_port = htons((uint16_t)atoi(value));
@@ -199,7 +199,7 @@ static void read_option(struct settings *s, int option, const char *value)
         s->both = true;
         break;
     default:
-        usage();
+        print_usage();
     }
 }
 
@@ -218,11 +218,11 @@ int main(int count, char **words)
         read_option(&s, option, optarg);
     if (count - optind != 1 || s.sockets == 0 || s.sockets > SOCKETS_MAX || s.chunk_bytes == 0 ||
         s.chunk_bytes > BENCH_BYTES)
-        usage();
+        print_usage();
     bench_pin(s.cpu);
     if (strcmp(words[optind], "send") == 0)
         return send_bytes(&s);
     if (strcmp(words[optind], "receive") == 0)
         return receive_bytes(&s);
-    usage();
+    print_usage();
 }

@@ -49,7 +49,7 @@ static void own_mac(const char *interface, uint8_t mac[6])
     memcpy(mac, request.ifr_hwaddr.sa_data, 6);
 }
 
-static uint16_t checksum(const uint8_t *bytes, unsigned count)
+static uint16_t ip_checksum(const uint8_t *bytes, unsigned count)
 {
     uint32_t sum = 0;
     for (unsigned i = 0; i < count; i += 2)
@@ -71,7 +71,7 @@ static void write_headers(uint8_t *frame, const struct settings *s)
                        .tot_len = htons((uint16_t)(s->frame_bytes - 14)),
                        .saddr = s->from_ip.s_addr,
                        .daddr = s->to_ip.s_addr};
-    ip.check = checksum((const uint8_t *)&ip, sizeof(ip));
+    ip.check = ip_checksum((const uint8_t *)&ip, sizeof(ip));
     struct udphdr udp = {.source = htons(s->xdp.udp_port),
                          .dest = htons(s->xdp.udp_port),
                          .len = htons((uint16_t)(s->frame_bytes - 34))}; /* no checksum */
@@ -118,7 +118,7 @@ struct counted {
     uint64_t next, lost;
 };
 
-static void take(struct raw_xdp *xdp, uint32_t count, struct counted *c)
+static void take_arrivals(struct raw_xdp *xdp, uint32_t count, struct counted *c)
 {
     /* Every frame is in one place, so the fill ring will have room for all: the kernel says what
      * arrived a moment before it says which fill entries it used. */
@@ -138,8 +138,8 @@ static void take(struct raw_xdp *xdp, uint32_t count, struct counted *c)
     raw_publish(&xdp->fill);
 }
 
-static void report(const struct raw_xdp *xdp, const struct counted *c,
-                   const struct bench_window *window)
+static void report_counts(const struct raw_xdp *xdp, const struct counted *c,
+                          const struct bench_window *window)
 {
     struct xdp_statistics dropped = {0};
     socklen_t bytes = sizeof(dropped);
@@ -165,7 +165,7 @@ static void receive_frames(const struct settings *s)
     for (bool open = true; open;) {
         uint32_t count = raw_filled(&xdp.rx);
         if (count > 0) {
-            take(&xdp, count < s->batch ? count : s->batch, &c);
+            take_arrivals(&xdp, count < s->batch ? count : s->batch, &c);
             open = bench_count(&window, c.bytes - bytes, c.frames - frames);
             bytes = c.bytes;
             frames = c.frames;
@@ -177,7 +177,7 @@ static void receive_frames(const struct settings *s)
             raw_kick_receive(&xdp);
         }
     }
-    report(&xdp, &c, &window);
+    report_counts(&xdp, &c, &window);
     raw_xdp_close(&xdp);
 }
 

@@ -69,7 +69,7 @@ static double run_seconds(const double *v)
     return fmin(fmax(2 * back_s, 300 * full_s) + 0.5, PACKETS_MOST / packets_s);
 }
 
-static double measure(const double *v, uint64_t seed)
+static double measure_share(const double *v, uint64_t seed)
 {
     double path_bytes = v[MBPS] * v[RTT_US] / 8, run_ns = 1e9 * run_seconds(v);
     double buffer_bytes = fmax(v[BDP] * path_bytes, BUFFER_LEAST);
@@ -93,7 +93,7 @@ static void print_row(const double *v)
 {
     double least = INFINITY, sum = 0;
     for (int i = 0; i < (int)v[SEEDS]; i++) {
-        double share = measure(v, SEED_FIRST + (uint64_t)i);
+        double share = measure_share(v, SEED_FIRST + (uint64_t)i);
         least = fmin(least, share);
         sum += share;
     }

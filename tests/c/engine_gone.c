@@ -28,7 +28,7 @@ static uint64_t now_ms(void)
     return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-static uint32_t await(struct harp_connection *connection, uint32_t type)
+static uint32_t await_completion(struct harp_connection *connection, uint32_t type)
 {
     struct harp_completion done;
     do
@@ -64,14 +64,15 @@ static void connect_and_outlive(uint32_t count, const char *text)
         CHECK(sscanf(text + 2 * i, "%2hhx", (uint8_t *)&handle + i) == 1, "handle");
     for (uint32_t i = 0; i < count; i++) {
         CHECK(harp_connect(engine, &handle, &settings, &connections[i], why) == 0, "%s", why);
-        await(connections[i], HARP_COMPLETION_CONNECTED);
+        await_completion(connections[i], HARP_COMPLETION_CONNECTED);
     }
     printf("connected\n");
     fflush(stdout);
     CHECK(fgets(line, sizeof line, stdin), "no line");
     uint64_t start_ms = now_ms();
     for (uint32_t i = 0; i < count; i++)
-        CHECK(await(connections[i], HARP_COMPLETION_CLOSED) == HARP_REASON_REFUSED, "%s", why);
+        CHECK(await_completion(connections[i], HARP_COMPLETION_CLOSED) == HARP_REASON_REFUSED, "%s",
+              why);
     printf("%llu\n", (unsigned long long)(now_ms() - start_ms));
 }
 

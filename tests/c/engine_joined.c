@@ -20,7 +20,7 @@ static struct {
 } staged[STAGED];
 static uint32_t staged_n, left_n, longest;
 
-static uint8_t *stage(struct harp_port *port, int hop, uint32_t bytes)
+static uint8_t *stage_datagram(struct harp_port *port, int hop, uint32_t bytes)
 {
     CHECK(bytes <= DATAGRAM_BYTES, "a datagram of %u", bytes);
     if (staged_n == STAGED || !inner->room(port, hop))
@@ -30,7 +30,7 @@ static uint8_t *stage(struct harp_port *port, int hop, uint32_t bytes)
     return staged[staged_n++].datagram;
 }
 
-static uint8_t *lengthen(struct harp_port *port, int hop, uint32_t bytes, uint32_t most)
+static uint8_t *lengthen_datagram(struct harp_port *port, int hop, uint32_t bytes, uint32_t most)
 {
     (void)port, (void)hop; /* there is one way only */
     if (!staged_n || staged[staged_n - 1].bytes + bytes > most)
@@ -65,8 +65,8 @@ static int open_port(struct harp_port **port, const struct harp_port_config *con
         return error;
     inner = (*port)->ops;
     ops = *inner;
-    ops.slot = stage;
-    ops.lengthen = lengthen;
+    ops.slot = stage_datagram;
+    ops.lengthen = lengthen_datagram;
     ops.flush = let_leave;
     ops.hop_payload_max = say_payload_max;
     (*port)->ops = &ops;

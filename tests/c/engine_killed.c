@@ -47,7 +47,7 @@ static uint8_t *take_slot(struct harp_port *port, int hop, uint32_t bytes)
     return slots[slots_n++];
 }
 
-static void flush(struct harp_port *port, uint64_t now_ns)
+static void flush_with_notices(struct harp_port *port, uint64_t now_ns)
 {
     for (uint32_t i = 0; i < slots_n; i++) {
         if (!is_answered() || notices_n == NOTICES_MAX)
@@ -86,7 +86,7 @@ static int open_port(struct harp_port **port, const struct harp_port_config *con
     inner = (*port)->ops;
     ops = *inner;
     ops.slot = take_slot;
-    ops.flush = flush;
+    ops.flush = flush_with_notices;
     ops.notice = next_notice;
     (*port)->ops = &ops;
     (*port)->holds_back = false; /* as a network, it loses */
@@ -97,7 +97,7 @@ static struct harp_connection *from[CONNECTIONS_MAX], *to[CONNECTIONS_MAX];
 static struct harp_listening *listening;
 static uint32_t connections_n;
 
-static void begin(uint32_t connections)
+static void begin_connections(uint32_t connections)
 {
     struct harp_connection_config settings;
     struct harp_handle handle;
@@ -123,7 +123,7 @@ static void begin(uint32_t connections)
 }
 
 /* All send at the same time, so all have heard something at the same time. */
-static void talk(uint32_t messages)
+static void exchange_messages(uint32_t messages)
 {
     static char byte;
     for (uint32_t i = 0; i < messages * connections_n; i++)
@@ -158,8 +158,8 @@ static bool has_ended(struct harp_connection *connection)
 static uint64_t time_to_notice_ns(uint32_t connections, uint64_t silence_ns, bool busy)
 {
     static char message[4096];
-    begin(connections);
-    talk(2);
+    begin_connections(connections);
+    exchange_messages(2);
     world_run(silence_ns);
     for (uint32_t i = 0; busy && i < connections; i++)
         for (int m = 0; m < 20; m++)
@@ -189,9 +189,9 @@ static void test_a_killed_peer_is_noticed(uint32_t connections, bool busy)
 /* A firewall that is loaded anew refuses all for 0.4 s, time and again: nobody ends. */
 static void test_a_firewall_loaded_anew_ends_nothing(uint32_t connections)
 {
-    begin(connections);
+    begin_connections(connections);
     for (int round = 0; round < 20; round++) {
-        talk(1);
+        exchange_messages(1);
         world_run(77000000 * (uint64_t)round);
         closed_port = true;
         world_run(400000000);
@@ -207,15 +207,15 @@ static void test_a_firewall_loaded_anew_ends_nothing(uint32_t connections)
 /* Who cannot quote a frame of ours ends nothing. */
 static void test_forged_refusals_end_nothing(uint32_t connections)
 {
-    begin(connections);
-    talk(1);
+    begin_connections(connections);
+    exchange_messages(1);
     forged = true;
     for (int i = 0; i < 50; i++) {
         world_run(100000000);
         for (uint32_t c = 0; c < connections; c++)
             CHECK(!has_ended(from[c]), "connection %u ended", c);
     }
-    talk(1);
+    exchange_messages(1);
     world_close();
 }
 

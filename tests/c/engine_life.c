@@ -58,7 +58,7 @@ static struct harp_engine *open_engine(void)
 
 static uint64_t dead_ns = SECOND_NS;
 
-static struct harp_connection_config settings(void)
+static struct harp_connection_config default_settings(void)
 {
     struct harp_connection_config config;
     harp_connection_defaults(&config);
@@ -67,7 +67,7 @@ static struct harp_connection_config settings(void)
 }
 
 /* Wait for a completion of this type, in bounded time. */
-static struct harp_completion await(struct harp_connection *connection, uint32_t type)
+static struct harp_completion await_completion(struct harp_connection *connection, uint32_t type)
 {
     struct harp_completion done = {0};
     uint64_t begin_ns = clock_ns(CLOCK_MONOTONIC);
@@ -82,24 +82,25 @@ static struct harp_completion await(struct harp_connection *connection, uint32_t
     return done;
 }
 
-static struct harp_connection *dial(struct harp_engine *engine, const struct harp_handle *handle)
+static struct harp_connection *connect_to(struct harp_engine *engine,
+                                          const struct harp_handle *handle)
 {
-    struct harp_connection_config config = settings();
+    struct harp_connection_config config = default_settings();
     struct harp_connection *connection;
     CHECK(harp_connect(engine, handle, &config, &connection, why) == 0, "%s", why);
     return connection;
 }
 
-static struct harp_connection *answer(struct harp_listening *listening)
+static struct harp_connection *accept_from(struct harp_listening *listening)
 {
     struct harp_connection *connection;
     while (!(connection = harp_accept(listening)))
         sched_yield();
-    await(connection, HARP_COMPLETION_CONNECTED);
+    await_completion(connection, HARP_COMPLETION_CONNECTED);
     return connection;
 }
 
-static void exchange(struct harp_connection *from, struct harp_connection *to)
+static void exchange_message(struct harp_connection *from, struct harp_connection *to)
 {
     static char out[100000], in[100000];
     for (size_t i = 0; i < sizeof out; i++)
@@ -107,8 +108,8 @@ static void exchange(struct harp_connection *from, struct harp_connection *to)
     memset(in, 0, sizeof in);
     CHECK(harp_receive(to, in, sizeof in, 1), "not posted");
     CHECK(harp_send(from, out, sizeof out, 2), "not sent");
-    await(to, HARP_COMPLETION_RECEIVED);
-    await(from, HARP_COMPLETION_SENT);
+    await_completion(to, HARP_COMPLETION_RECEIVED);
+    await_completion(from, HARP_COMPLETION_SENT);
     CHECK(memcmp(in, out, sizeof in) == 0, "bytes differ");
 }
 
@@ -129,7 +130,7 @@ static bool holds_the_parents(void)
 
 static void in_child(struct harp_engine *engine, struct harp_connection *connection)
 {
-    struct harp_connection_config config = settings();
+    struct harp_connection_config config = default_settings();
     struct harp_connection *other;
     struct harp_handle handle = {0};
     struct harp_completion done;
@@ -148,25 +149,25 @@ static void in_child(struct harp_engine *engine, struct harp_connection *connect
 static void test_fork(void)
 {
     struct harp_engine *engines[2] = {open_engine(), open_engine()};
-    struct harp_connection_config config = settings();
+    struct harp_connection_config config = default_settings();
     struct harp_listening *listening;
     struct harp_handle handle;
     CHECK(harp_listen(engines[1], &config, &listening, &handle, why) == 0, "%s", why);
-    struct harp_connection *from = dial(engines[0], &handle);
-    struct harp_connection *to = answer(listening);
-    await(from, HARP_COMPLETION_CONNECTED);
-    exchange(from, to);
+    struct harp_connection *from = connect_to(engines[0], &handle);
+    struct harp_connection *to = accept_from(listening);
+    await_completion(from, HARP_COMPLETION_CONNECTED);
+    exchange_message(from, to);
     for (int i = 0; i < 4; i++) {
         pid_t child = fork();
         if (child == 0)
             in_child(engines[0], from);
-        exchange(from, to);
+        exchange_message(from, to);
         int status;
         CHECK(waitpid(child, &status, 0) == child && status == 0, "the child: status %d", status);
-        exchange(to, from);
+        exchange_message(to, from);
     }
     harp_connection_close(from);
-    await(to, HARP_COMPLETION_CLOSED);
+    await_completion(to, HARP_COMPLETION_CLOSED);
     harp_connection_close(to);
     harp_unlisten(listening);
     harp_engine_close(engines[0]);
@@ -182,12 +183,12 @@ static pid_t listener_process(struct harp_handle *handle)
     CHECK(child >= 0, "fork");
     if (child == 0) {
         struct harp_engine *engine = open_engine();
-        struct harp_connection_config config = settings();
+        struct harp_connection_config config = default_settings();
         struct harp_listening *listening;
         struct harp_handle own;
         CHECK(harp_listen(engine, &config, &listening, &own, why) == 0, "%s", why);
         CHECK(write(pipe_ends[1], &own, sizeof own) == sizeof own, "pipe");
-        answer(listening);
+        accept_from(listening);
         for (;;)
             pause();
     }
@@ -204,12 +205,12 @@ static void test_signal(int number)
     struct harp_handle handle;
     pid_t child = listener_process(&handle);
     struct harp_engine *engine = open_engine();
-    struct harp_connection *connection = dial(engine, &handle);
-    await(connection, HARP_COMPLETION_CONNECTED);
+    struct harp_connection *connection = connect_to(engine, &handle);
+    await_completion(connection, HARP_COMPLETION_CONNECTED);
     static char message[1 << 20];
     CHECK(harp_send(connection, message, sizeof message, 0), "not sent"); /* nobody posts for it */
     kill(child, number);
-    await(connection, HARP_COMPLETION_CLOSED);
+    await_completion(connection, HARP_COMPLETION_CLOSED);
     harp_connection_why(connection, why);
     printf("%s\n", why);
     CHECK(!harp_send(connection, message, 1, 0), "sent after the end");
@@ -225,8 +226,8 @@ static void test_wrong(void)
     pid_t child = listener_process(&handle);
     struct harp_engine *engine = open_engine();
     handle.secret[3] ^= 1;
-    struct harp_connection *connection = dial(engine, &handle);
-    struct harp_completion closed = await(connection, HARP_COMPLETION_CLOSED);
+    struct harp_connection *connection = connect_to(engine, &handle);
+    struct harp_completion closed = await_completion(connection, HARP_COMPLETION_CLOSED);
     CHECK(closed.reason == HARP_REASON_NO_ANSWER, "reason %u", closed.reason);
     harp_connection_why(connection, why);
     printf("%s\n", why);
@@ -239,21 +240,21 @@ static void test_wrong(void)
 static void test_idle(void)
 {
     struct harp_engine *engines[2] = {open_engine(), open_engine()};
-    struct harp_connection_config config = settings();
+    struct harp_connection_config config = default_settings();
     struct harp_listening *listening;
     struct harp_handle handle;
     config.dead_ns = 30 * SECOND_NS;
     CHECK(harp_listen(engines[1], &config, &listening, &handle, why) == 0, "%s", why);
-    struct harp_connection *from = dial(engines[0], &handle);
-    struct harp_connection *to = answer(listening);
-    await(from, HARP_COMPLETION_CONNECTED);
-    exchange(from, to);
+    struct harp_connection *from = connect_to(engines[0], &handle);
+    struct harp_connection *to = accept_from(listening);
+    await_completion(from, HARP_COMPLETION_CONNECTED);
+    exchange_message(from, to);
     uint64_t before_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
     nanosleep(&(struct timespec){.tv_sec = 1},
               NULL); /* the idleness itself, not a wait for something */
     uint64_t used_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - before_ns;
     printf("%.2f\n", (double)used_ns * 100 / SECOND_NS);
-    exchange(to, from);
+    exchange_message(to, from);
     harp_connection_close(from);
     harp_connection_close(to);
     harp_unlisten(listening);

@@ -34,7 +34,7 @@ static void open_world(uint32_t connections)
           world_why);
 }
 
-static uint64_t visits(void)
+static uint64_t count_visits(void)
 {
     return world_engines[0]->stats.stats->engine.visits +
            world_engines[1]->stats.stats->engine.visits;
@@ -50,7 +50,7 @@ static void test_turns(uint32_t idle)
     for (uint32_t i = 0; i <= idle; i++)
         connect_one(&from, &to);
     world_run(WORLD_SECOND_NS / 100); /* all rows are written */
-    uint64_t before = visits();
+    uint64_t before = count_visits();
     for (uint32_t round = 0; round < ROUNDS; round++) {
         struct harp_completion done = {0};
         CHECK(harp_receive(to, &got, 1, 0) && harp_send(from, &byte, 1, 0), "not handed over");
@@ -62,8 +62,8 @@ static void test_turns(uint32_t idle)
                 sent |= done.type == HARP_COMPLETION_SENT;
         }
     }
-    CHECK(visits() - before < 10 * ROUNDS, "%u round trips looked at %llu connections", ROUNDS,
-          (unsigned long long)(visits() - before));
+    CHECK(count_visits() - before < 10 * ROUNDS, "%u round trips looked at %llu connections",
+          ROUNDS, (unsigned long long)(count_visits() - before));
     world_close();
 }
 

@@ -45,12 +45,12 @@ int main(int count, char **arguments)
     CHECK(harp_connect(sides[0].engine, &handle, &connecting, &sides[0].connection, why) == 0, "%s",
           why);
     uint64_t begin_ns = now_ns(), moved_ns = begin_ns;
-    while (!done(&sides[0]) || !done(&sides[1])) {
+    while (!is_done(&sides[0]) || !is_done(&sides[1])) {
         bool moved = false;
         for (int i = 0; i < 2; i++) {
             if (config.progress != HARP_PROGRESS_THREAD)
                 harp_engine_drive(sides[i].engine);
-            moved |= work(&sides[i]);
+            moved |= drive_side(&sides[i]);
         }
         if (!sides[1].connection)
             sides[1].connection = harp_accept(listening);
@@ -73,7 +73,7 @@ int main(int count, char **arguments)
     while (!sides[1].closed) {
         for (int i = 0; i < 2 && config.progress != HARP_PROGRESS_THREAD; i++)
             harp_engine_drive(sides[i].engine);
-        work(&sides[1]);
+        drive_side(&sides[1]);
     }
     harp_connection_why(sides[1].connection, why);
     printf("closed: %s\n", why);

@@ -25,14 +25,14 @@ static void read_handle(const char *text, struct harp_handle *handle)
         CHECK(sscanf(text + 2 * i, "%2hhx", (uint8_t *)handle + i) == 1, "handle");
 }
 
-static void converse(struct side *side, struct harp_listening *listening)
+static void exchange_all(struct side *side, struct harp_listening *listening)
 {
     uint64_t moved_ns = now_ns();
-    while (!done(side)) {
+    while (!is_done(side)) {
         if (!side->connection)
             side->connection = harp_accept(listening);
         bool moved = harp_engine_drive(side->engine);
-        moved |= work(side);
+        moved |= drive_side(side);
         if (moved)
             moved_ns = now_ns();
         CHECK(now_ns() - moved_ns < 20000000000u, "nothing moves: %u of %u received, %u sent",
@@ -41,11 +41,11 @@ static void converse(struct side *side, struct harp_listening *listening)
 }
 
 /* The listening end waits until the other closes, which it does when it has everything. */
-static void part(struct side *side, bool listens)
+static void await_end(struct side *side, bool listens)
 {
     while (listens && !side->closed) {
         harp_engine_drive(side->engine);
-        work(side);
+        drive_side(side);
     }
     harp_connection_close(side->connection);
     for (uint64_t end_ns = now_ns() + 50000000; now_ns() < end_ns;)
@@ -89,9 +89,9 @@ int main(int count, char **arguments)
     }
     for (uint32_t l = 0; harp_engine_line(side.engine, l); l++)
         printf("%s\n", harp_engine_line(side.engine, l));
-    converse(&side, listening);
+    exchange_all(&side, listening);
     printf("segment %u\n", harp_segment(side.connection));
-    part(&side, listens);
+    await_end(&side, listens);
     check_frames(&side);
     const struct harp_port_counters *counters = &side.engine->ports[0]->counters;
     printf("sent %llu copied %llu, received %llu copied %llu\n", (unsigned long long)counters->sent,

@@ -60,14 +60,14 @@ int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
     return __real_pthread_mutex_lock(mutex);
 }
 
-static void exchange(uint32_t messages, uint32_t size)
+static void exchange_messages(uint32_t messages, uint32_t size)
 {
     static uint8_t out[1 << 20], in[1 << 20];
     for (uint32_t m = 0; m < messages; m++) {
         CHECK(harp_receive(connections[1], in, size, m), "not posted");
         CHECK(harp_send(connections[0], out, size, m), "not sent");
-        await(0, HARP_COMPLETION_SENT);
-        await(1, HARP_COMPLETION_RECEIVED);
+        await_completion(0, HARP_COMPLETION_SENT);
+        await_completion(1, HARP_COMPLETION_RECEIVED);
     }
 }
 
@@ -76,11 +76,11 @@ int main(int count, char **arguments)
     CHECK(count == 2, "usage: engine_quiet udp | mem");
     connect_two(HARP_PROGRESS_MANUAL, -1,
                 strcmp(arguments[1], "mem") ? harp_port_udp_open : harp_port_mem_open);
-    exchange(20, 1 << 20); /* all pages are touched, all buffers there */
+    exchange_messages(20, 1 << 20); /* all pages are touched, all buffers there */
     uint64_t before = calls;
     syscall(SYS_getppid);
-    exchange(2000, 64);
-    exchange(50, 1 << 20);
+    exchange_messages(2000, 64);
+    exchange_messages(50, 1 << 20);
     syscall(SYS_getppid);
     CHECK(calls == before, "%lu allocations, frees or locks", calls - before);
     return 0;

@@ -41,8 +41,8 @@ int main(void)
     for (int i = 0; i < MESSAGES; i++) {
         CHECK(harp_receive(connections[1], in, sizeof in, 0), "not posted");
         CHECK(harp_send(connections[0], out, sizeof out, 0), "not sent");
-        await(1, HARP_COMPLETION_RECEIVED);
-        await(0, HARP_COMPLETION_SENT);
+        await_completion(1, HARP_COMPLETION_RECEIVED);
+        await_completion(0, HARP_COMPLETION_SENT);
     }
     printf("%.1f\n", (double)(count_turns() - before) / MESSAGES);
     for (int i = 0; i < 2; i++)

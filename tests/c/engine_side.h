@@ -44,21 +44,21 @@ static uint32_t size_of(int side, uint32_t message)
     return x % (largest + 1);
 }
 
-static uint8_t pattern(int side, uint32_t message, uint32_t i)
+static uint8_t expected_byte(int side, uint32_t message, uint32_t i)
 {
     return (uint8_t)(message * 131 + i * 7 + (i >> 8) * 13 + (uint32_t)side * 89 + 1);
 }
 
-static void fill(int side, uint32_t message, uint32_t at, uint8_t *bytes, uint32_t n)
+static void write_pattern(int side, uint32_t message, uint32_t at, uint8_t *bytes, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        bytes[i] = pattern(side, message, at + i);
+        bytes[i] = expected_byte(side, message, at + i);
 }
 
-static void compare(int side, uint32_t message, uint32_t at, const uint8_t *bytes, uint32_t n)
+static void check_pattern(int side, uint32_t message, uint32_t at, const uint8_t *bytes, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        CHECK(bytes[i] == pattern(side, message, at + i),
+        CHECK(bytes[i] == expected_byte(side, message, at + i),
               "message %u of side %d differs at byte %u of %u", message, side, at + i,
               size_of(side, message));
 }
@@ -68,7 +68,7 @@ static bool send_one(struct side *side)
     uint32_t m = side->sent, size = size_of(side->number, m);
     if (!drafts) {
         uint8_t *buffer = side->out[m % AHEAD];
-        fill(side->number, m, 0, buffer, size);
+        write_pattern(side->number, m, 0, buffer, size);
         return harp_send(side->connection, buffer, size, m);
     }
     static uint32_t have[2][4096], n[2];
@@ -80,8 +80,8 @@ static bool send_one(struct side *side)
     if (n[s] < need)
         return false;
     for (uint32_t i = 0; i < need; i++)
-        fill(s, m, i * segment, harp_draft_bytes(side->connection, have[s][i]),
-             size - i * segment < segment ? size - i * segment : segment);
+        write_pattern(s, m, i * segment, harp_draft_bytes(side->connection, have[s][i]),
+                      size - i * segment < segment ? size - i * segment : segment);
     if (!harp_send_frames(side->connection, have[s], size, m))
         return false;
     n[s] -= need;
@@ -89,7 +89,7 @@ static bool send_one(struct side *side)
     return true;
 }
 
-static void take(struct side *side, const struct harp_completion *done)
+static void take_completion(struct side *side, const struct harp_completion *done)
 {
     int other = !side->number;
     switch (done->type) {
@@ -101,7 +101,7 @@ static void take(struct side *side, const struct harp_completion *done)
         side->sent_done++;
         break;
     case HARP_COMPLETION_CHUNK:
-        compare(other, done->message, done->offset, done->bytes, done->size);
+        check_pattern(other, done->message, done->offset, done->bytes, done->size);
         harp_return(side->connection, &done->frame, 1);
         break;
     case HARP_COMPLETION_RECEIVED:
@@ -109,7 +109,7 @@ static void take(struct side *side, const struct harp_completion *done)
         CHECK(done->size == size_of(other, side->received), "message %u has %u bytes, not %u",
               side->received, done->size, size_of(other, side->received));
         if (!streamed)
-            compare(other, side->received, 0, side->in[side->received % AHEAD], done->size);
+            check_pattern(other, side->received, 0, side->in[side->received % AHEAD], done->size);
         side->received++;
         break;
     default:
@@ -117,7 +117,7 @@ static void take(struct side *side, const struct harp_completion *done)
     }
 }
 
-static bool work(struct side *side)
+static bool drive_side(struct side *side)
 {
     struct harp_completion done[16];
     size_t n;
@@ -127,7 +127,7 @@ static bool work(struct side *side)
     while ((n = harp_poll(side->connection, done, 16))) {
         moved = true;
         for (size_t i = 0; i < n; i++)
-            take(side, &done[i]);
+            take_completion(side, &done[i]);
     }
     if (side->closed) {
         char why[HARP_WHY_BYTES];
@@ -144,7 +144,7 @@ static bool work(struct side *side)
     return moved;
 }
 
-static bool done(const struct side *side)
+static bool is_done(const struct side *side)
 {
     return side->received == messages && side->sent_done == messages;
 }

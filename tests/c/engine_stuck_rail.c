@@ -57,7 +57,7 @@ static void connect_over_two_rails(void)
 }
 
 /* Each way at once; all must come, though nobody says when. */
-static void exchange(void)
+static void exchange_both_ways(void)
 {
     static uint8_t out[MESSAGE_BYTES], in[2][MESSAGE_BYTES];
     struct harp_connection *ends[2] = {from, to};
@@ -82,19 +82,19 @@ static void exchange(void)
 int main(void)
 {
     connect_over_two_rails();
-    exchange();
+    exchange_both_ways();
     CHECK(world_engines[0]->ports[1]->counters.sent > 20, "it was not used");
     stuck = true;
-    exchange(); /* at rest when it gets stuck */
+    exchange_both_ways(); /* at rest when it gets stuck */
     stuck = false;
-    exchange();
+    exchange_both_ways();
     static uint8_t out[MESSAGE_BYTES], in[MESSAGE_BYTES];
     CHECK(harp_receive(to, in, sizeof in, 0) && harp_send(from, out, sizeof out, 0), "not sent");
     harp_engine_drive(world_engines[0]);
     stuck = true; /* with data of ours on its way */
     CHECK(world_next(from).type == HARP_COMPLETION_SENT, "not sent");
     CHECK(world_next(to).type == HARP_COMPLETION_RECEIVED, "not received");
-    exchange();
+    exchange_both_ways();
     world_close();
     return 0;
 }

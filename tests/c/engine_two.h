@@ -23,7 +23,7 @@ static inline void go_on(void)
 }
 
 /* The next completion of a side, which must be of this type. */
-static inline void await(int side, uint32_t type)
+static inline void await_completion(int side, uint32_t type)
 {
     struct harp_completion done;
     while (!harp_poll(connections[side], &done, 1))
@@ -55,8 +55,8 @@ static inline void connect_two(enum harp_progress progress, int cpu,
     CHECK(harp_connect(engines[0], &handle, &settings, &connections[0], why) == 0, "%s", why);
     while (!(connections[1] = harp_accept(listening)))
         go_on();
-    await(0, HARP_COMPLETION_CONNECTED);
-    await(1, HARP_COMPLETION_CONNECTED);
+    await_completion(0, HARP_COMPLETION_CONNECTED);
+    await_completion(1, HARP_COMPLETION_CONNECTED);
 }
 
 #endif

@@ -34,7 +34,7 @@ static double random_size(void)
     return pow(10.0, 6.0 * random_unit() - 3.0);
 }
 
-static void require(int truth, const char *what)
+static void require_truth(int truth, const char *what)
 {
     if (truth)
         return;
@@ -55,12 +55,12 @@ struct world {
     int32_t flows;
 };
 
-static void build(struct world *w)
+static void build_world(struct world *w)
 {
     for (int r = 0; r < RESOURCES; r++)
         w->capacity[r] = random_size();
     w->net = fluid_new(RESOURCES, w->capacity, random_below(2) ? 1e-9 : 1e-2);
-    require(w->net != NULL, "no memory");
+    require_truth(w->net != NULL, "no memory");
     for (int i = 0; i < ROUTES; i++) {
         int32_t hops = 1 + (int32_t)random_below(MOST_HOPS),
                 first = (int32_t)random_below(RESOURCES);
@@ -70,8 +70,8 @@ static void build(struct world *w)
             w->coefficient[w->ptr[i] + k] = random_below(2) ? 1.0 : random_size();
         }
     }
-    require(fluid_add_routes(w->net, ROUTES, w->ptr, w->resource, w->coefficient) == 0,
-            "routes were refused");
+    require_truth(fluid_add_routes(w->net, ROUTES, w->ptr, w->resource, w->coefficient) == 0,
+                  "routes were refused");
 }
 
 /* ---- the certificate ---- */
@@ -81,7 +81,7 @@ static void certify_flow(const struct world *w, int32_t i, const double *rate, c
 {
     const struct running *flow = &w->flow[i];
     double level = rate[i] / flow->weight;
-    require(rate[i] <= flow->ceiling * (1 + CLOSE), "a flow is above its ceiling");
+    require_truth(rate[i] <= flow->ceiling * (1 + CLOSE), "a flow is above its ceiling");
     if (rate[i] >= flow->ceiling * (1 - CLOSE))
         return;
     for (int64_t k = w->ptr[flow->route]; k < w->ptr[flow->route + 1]; k++) {
@@ -89,17 +89,18 @@ static void certify_flow(const struct world *w, int32_t i, const double *rate, c
         if (load[r] >= w->capacity[r] * (1 - CLOSE) && level >= top[r] * (1 - CLOSE))
             return;
     }
-    require(0, "a flow could be faster");
+    require_truth(0, "a flow could be faster");
 }
 
-static void certify(struct world *w)
+static void certify_rates(struct world *w)
 {
     double rate[MOST_FLOWS], left[MOST_FLOWS], load[RESOURCES] = {0}, top[RESOURCES] = {0};
     double reported[RESOURCES];
     int32_t id[MOST_FLOWS];
     for (int32_t i = 0; i < w->flows; i++)
         id[i] = w->flow[i].id;
-    require(fluid_flow_state(w->net, w->flows, id, rate, left) == 0, "a running flow is unknown");
+    require_truth(fluid_flow_state(w->net, w->flows, id, rate, left) == 0,
+                  "a running flow is unknown");
     for (int32_t i = 0; i < w->flows; i++)
         for (int64_t k = w->ptr[w->flow[i].route]; k < w->ptr[w->flow[i].route + 1]; k++) {
             int32_t r = w->resource[k];
@@ -108,19 +109,20 @@ static void certify(struct world *w)
         }
     fluid_load(w->net, reported);
     for (int r = 0; r < RESOURCES; r++) {
-        require(load[r] <= w->capacity[r] * (1 + CLOSE), "a resource is above its capacity");
-        require(fabs(load[r] - reported[r]) <= CLOSE * (1e-3 + w->capacity[r]), "a load is wrong");
+        require_truth(load[r] <= w->capacity[r] * (1 + CLOSE), "a resource is above its capacity");
+        require_truth(fabs(load[r] - reported[r]) <= CLOSE * (1e-3 + w->capacity[r]),
+                      "a load is wrong");
     }
     for (int32_t i = 0; i < w->flows; i++)
         if (w->flow[i].start_s <= fluid_now_s(w->net))
             certify_flow(w, i, rate, load, top);
         else
-            require(rate[i] == 0.0, "a flow runs before it starts");
+            require_truth(rate[i] == 0.0, "a flow runs before it starts");
 }
 
 /* ---- operations ---- */
 
-static void start(struct world *w)
+static void start_flow(struct world *w)
 {
     int32_t n = 1 + (int32_t)random_below(12), route[12], id[12];
     double amount[12], weight[12], ceiling[12], start_s[12];
@@ -133,63 +135,64 @@ static void start(struct world *w)
         ceiling[i] = random_below(3) ? INFINITY : random_size();
         start_s[i] = fluid_now_s(w->net) + (random_below(3) ? 0.0 : random_size());
     }
-    require(fluid_start(w->net, n, route, amount, weight, ceiling, start_s, id) == 0,
-            "flows were refused");
+    require_truth(fluid_start(w->net, n, route, amount, weight, ceiling, start_s, id) == 0,
+                  "flows were refused");
     for (int32_t i = 0; i < n; i++)
         w->flow[w->flows++] = (struct running){id[i], route[i], weight[i], ceiling[i], start_s[i]};
 }
 
-static void forget(struct world *w, int32_t id)
+static void forget_flow(struct world *w, int32_t id)
 {
     for (int32_t i = 0; i < w->flows; i++)
         if (w->flow[i].id == id) {
             w->flow[i] = w->flow[--w->flows];
             return;
         }
-    require(0, "a flow completed that does not run");
+    require_truth(0, "a flow completed that does not run");
 }
 
-static void run(struct world *w)
+static void run_some_time(struct world *w)
 {
     double until_s = fluid_now_s(w->net) + random_size();
     for (int64_t done; (done = fluid_run(w->net, until_s)) > 0;) {
         for (int64_t i = 0; i < done; i++)
-            forget(w, fluid_done_id(w->net)[i]);
-        certify(w);
+            forget_flow(w, fluid_done_id(w->net)[i]);
+        certify_rates(w);
     }
-    require(fluid_flows(w->net) == w->flows, "flows were lost");
+    require_truth(fluid_flows(w->net) == w->flows, "flows were lost");
 }
 
-static void operate(struct world *w)
+static void do_something(struct world *w)
 {
     int32_t r = (int32_t)random_below(RESOURCES);
     struct running *flow = w->flows ? &w->flow[random_below((uint32_t)w->flows)] : NULL;
     switch (random_below(6)) {
     case 0:
     case 1:
-        start(w);
+        start_flow(w);
         break;
     case 2:
-        run(w);
+        run_some_time(w);
         break;
     case 3:
         w->capacity[r] = random_below(8) ? random_size() : 0.0;
-        require(fluid_set_capacity(w->net, r, w->capacity[r]) == 0, "a capacity was refused");
+        require_truth(fluid_set_capacity(w->net, r, w->capacity[r]) == 0, "a capacity was refused");
         break;
     case 4:
         if (flow) {
             flow->route = (int32_t)random_below(ROUTES);
-            require(fluid_reroute(w->net, flow->id, flow->route) == 0, "a reroute was refused");
+            require_truth(fluid_reroute(w->net, flow->id, flow->route) == 0,
+                          "a reroute was refused");
         }
         break;
     default:
         if (flow) {
-            require(fluid_cancel(w->net, flow->id) >= 0.0, "a cancel was refused");
+            require_truth(fluid_cancel(w->net, flow->id) >= 0.0, "a cancel was refused");
             *flow = w->flow[--w->flows];
         }
     }
     if (random_below(2))
-        certify(w);
+        certify_rates(w);
 }
 
 /* ---- collectives: independent streams, or a ring of whose pieces each waits for another ---- */
@@ -214,13 +217,13 @@ static int64_t load_stage(streams *s, int32_t window)
         message_s[n] = random_below(2) ? 0.0 : random_size();
         delay_s[n++] = random_below(2) ? 0.0 : random_size();
     }
-    require(streams_load(s, n, src, dst, route, amount, ceiling, delay_s, message_s, pieces, lag,
-                         ring ? n : 0, from, to) == 0,
-            "a stage was refused");
+    require_truth(streams_load(s, n, src, dst, route, amount, ceiling, delay_s, message_s, pieces,
+                               lag, ring ? n : 0, from, to) == 0,
+                  "a stage was refused");
     return (int64_t)n * pieces;
 }
 
-static void collective(struct world *w)
+static void run_collective(struct world *w)
 {
     for (int r = 0; r < RESOURCES; r++)
         fluid_set_capacity(w->net, r, w->capacity[r] = random_size());
@@ -231,31 +234,31 @@ static void collective(struct world *w)
     int32_t given_up = random_below(4) == 0 ? STAGES / 2 : STAGES;
     streams *s = streams_new(w->net, RANKS, STAGES, window);
     int64_t sent = 0, arrived, batches;
-    require(s != NULL, "no memory");
+    require_truth(s != NULL, "no memory");
     while ((code = streams_run(s)) == STREAMS_LOAD && streams_loaded(s) < given_up)
         sent += load_stage(s, window);
     streams_effort(s, &arrived, &batches);
     if (given_up == STAGES) {
-        require(code == STREAMS_DONE, "a collective did not end");
-        require(arrived == sent && fluid_flows(w->net) == 0, "pieces were lost");
-        require(streams_held(s) == 0, "a stage is still held");
+        require_truth(code == STREAMS_DONE, "a collective did not end");
+        require_truth(arrived == sent && fluid_flows(w->net) == 0, "pieces were lost");
+        require_truth(streams_held(s) == 0, "a stage is still held");
     }
     for (int32_t rank = 0; rank < RANKS; rank++)
-        require(streams_rank_s(s)[rank] >= start_s &&
-                    streams_rank_s(s)[rank] <= fluid_now_s(w->net) * (1 + CLOSE),
-                "a rank ended at a time that never was");
+        require_truth(streams_rank_s(s)[rank] >= start_s &&
+                          streams_rank_s(s)[rank] <= fluid_now_s(w->net) * (1 + CLOSE),
+                      "a rank ended at a time that never was");
     streams_free(s);
 }
 
 int main(int count, char **argument)
 {
     static struct world w;
-    require(count == 3, "usage: fluid_stress SEED OPERATIONS");
+    require_truth(count == 3, "usage: fluid_stress SEED OPERATIONS");
     state = strtoull(argument[1], NULL, 10) * 0x9E3779B97F4A7C15ULL + 1;
-    build(&w);
+    build_world(&w);
     for (long i = strtol(argument[2], NULL, 10); i > 0; i--)
-        operate(&w);
-    collective(&w);
+        do_something(&w);
+    run_collective(&w);
     fluid_free(w.net);
     return 0;
 }

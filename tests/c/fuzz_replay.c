@@ -8,7 +8,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void feed(const char *path)
+static void feed_file(const char *path)
 {
     FILE *file = fopen(path, "rb");
     assert(file);
@@ -26,6 +26,6 @@ static void feed(const char *path)
 int main(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++)
-        feed(argv[i]);
+        feed_file(argv[i]);
     return 0;
 }

@@ -48,34 +48,34 @@ struct play {
 
 static _Alignas(64) uint8_t memory[MEMORY];
 
-static uint8_t byte(struct play *play)
+static uint8_t next_byte(struct play *play)
 {
     return play->input.at < play->input.end ? *play->input.at++ : 0;
 }
 
 /* 0 to n - 1. */
-static uint32_t below(struct play *play, uint32_t n)
+static uint32_t next_below(struct play *play, uint32_t n)
 {
-    uint32_t high = n > 256 ? byte(play) : 0;
-    return (high << 8 | byte(play)) % n;
+    uint32_t high = n > 256 ? next_byte(play) : 0;
+    return (high << 8 | next_byte(play)) % n;
 }
 
 /* A number near `about`, or rarely a distant one. */
-static uint32_t near(struct play *play, uint32_t about)
+static uint32_t next_near(struct play *play, uint32_t about)
 {
-    uint8_t b = byte(play);
+    uint8_t b = next_byte(play);
     if (b < 240)
         return about + b % 16 - (b >= 128 ? 8 : 0);
-    return about + ((uint32_t)byte(play) << 24 | (uint32_t)byte(play) << 8) - 2048;
+    return about + ((uint32_t)next_byte(play) << 24 | (uint32_t)next_byte(play) << 8) - 2048;
 }
 
-static void release(struct held *held)
+static void release_held(struct held *held)
 {
     free(held->bytes);
     *held = (struct held){0};
 }
 
-static struct held hold(uint32_t room)
+static struct held hold_memory(uint32_t room)
 {
     struct held held = {.bytes = malloc(room ? room : 1), .room = room};
     assert(held.bytes);
@@ -84,7 +84,7 @@ static struct held hold(uint32_t room)
 }
 
 /* Takes what the session sends, reads what it points to, and lets it go. */
-static void drain(struct play *play)
+static void drain_frames(struct play *play)
 {
     struct harp_frame frames[FRAMES];
     size_t n;
@@ -114,11 +114,11 @@ static void on_event(struct play *play, const struct harp_event *event)
            (play->left && event->reason == HARP_REASON_TOO_LONG));
     if (event->type == HARP_EVENT_SENT) {
         assert(play->out_n > 0);
-        release(&play->out[play->out_first++ % HELD]);
+        release_held(&play->out[play->out_first++ % HELD]);
         play->out_n--;
     } else if (event->type == HARP_EVENT_RECEIVED && !play->config.stream_frames) {
         assert(play->in_n > 0 && event->size <= play->in[play->in_first % HELD].room);
-        release(&play->in[play->in_first++ % HELD]);
+        release_held(&play->in[play->in_first++ % HELD]);
         play->in_n--;
         play->left -= play->ended;
     } else if (event->type == HARP_EVENT_CONNECTED) {
@@ -132,7 +132,7 @@ static void on_event(struct play *play, const struct harp_event *event)
     }
 }
 
-static void poll(struct play *play)
+static void poll_events(struct play *play)
 {
     struct harp_event event;
     for (harp_session_poll(play->session, &event); event.type != HARP_EVENT_NONE;
@@ -143,7 +143,7 @@ static void poll(struct play *play)
 static void pass_time(struct play *play)
 {
     uint64_t deadline_ns = harp_session_deadline_ns(play->session);
-    uint8_t how = byte(play);
+    uint8_t how = next_byte(play);
     if (how < 128 && deadline_ns != HARP_NEVER)
         play->now_ns = harp_max(play->now_ns, deadline_ns);
     else if (how < 250)
@@ -156,7 +156,7 @@ static void pass_time(struct play *play)
 static void write_payload(struct play *play, const struct harp_header *header,
                           const struct harp_place *place)
 {
-    bool holds = byte(play) < 200;
+    bool holds = next_byte(play) < 200;
     if (place->streamed && place->entry >= 0) {
         memset(play->assembling[place->entry] + place->within, 7, header->length);
         play->lent += holds && place->completes;
@@ -171,14 +171,14 @@ static void write_payload(struct play *play, const struct harp_header *header,
     harp_session_placed(play->session, holds);
 }
 
-static void receive(struct play *play, const struct harp_header *header, const uint8_t *body)
+static void receive_frame(struct play *play, const struct harp_header *header, const uint8_t *body)
 {
     struct harp_place place;
     if (harp_header_check(header) != HARP_WIRE_OK)
         return;
     assert(harp_session_lap(play->session, header) <= HARP_LAP_MAX);
-    enum harp_verdict verdict =
-        harp_session_receive(play->session, play->now_ns, 0, header, body, byte(play) & 1, &place);
+    enum harp_verdict verdict = harp_session_receive(play->session, play->now_ns, 0, header, body,
+                                                     next_byte(play) & 1, &place);
     if (verdict == HARP_PLACE)
         write_payload(play, header, &place);
 }
@@ -188,20 +188,20 @@ static struct harp_header header_of(struct play *play, enum harp_type type)
 {
     return (struct harp_header){.version = HARP_VERSION,
                                 .type = (uint8_t)type,
-                                .path = (uint8_t)below(play, PATHS),
+                                .path = (uint8_t)next_below(play, PATHS),
                                 .connection = OWN_ID,
                                 .epoch = EPOCH};
 }
 
-static void distort(struct play *play, struct harp_header *header)
+static void distort_header(struct play *play, struct harp_header *header)
 {
-    uint8_t what = byte(play);
+    uint8_t what = next_byte(play);
     if (what < 200)
         return;
     uint8_t *bytes = (uint8_t *)header;
-    bytes[byte(play) % sizeof *header] = byte(play);
+    bytes[next_byte(play) % sizeof *header] = next_byte(play);
     if (what < 230)
-        bytes[byte(play) % sizeof *header] = byte(play);
+        bytes[next_byte(play) % sizeof *header] = next_byte(play);
 }
 
 static void receive_parameters(struct play *play, enum harp_type type)
@@ -212,18 +212,18 @@ static void receive_parameters(struct play *play, enum harp_type type)
     if (type == HARP_FIRST)
         header.epoch = 0;
     header.length = (uint16_t)harp_parameters_encode(&parameters, body);
-    for (uint8_t n = byte(play) / 64; n > 1; n--)
-        body[byte(play) % header.length] = byte(play);
-    distort(play, &header);
-    receive(play, &header, body);
+    for (uint8_t n = next_byte(play) / 64; n > 1; n--)
+        body[next_byte(play) % header.length] = next_byte(play);
+    distort_header(play, &header);
+    receive_frame(play, &header, body);
 }
 
 /* The chunk of this header becomes one fragment of it. */
 static void cut_into_fragment(struct play *play, struct harp_header *header)
 {
-    uint8_t fragments = (uint8_t)(2 + byte(play) % 5);
+    uint8_t fragments = (uint8_t)(2 + next_byte(play) % 5);
     uint32_t step = harp_fragment_bytes(SEGMENT, fragments);
-    uint32_t within = byte(play) % fragments * step;
+    uint32_t within = next_byte(play) % fragments * step;
     if (within >= header->length)
         return;
     header->flags = fragments;
@@ -234,49 +234,49 @@ static void cut_into_fragment(struct play *play, struct harp_header *header)
 static void receive_data(struct play *play, bool fragment)
 {
     struct harp_header header = header_of(play, HARP_DATA);
-    uint32_t chunks = 1 + below(play, byte(play) < 200 ? 4 : 5000);
-    uint32_t last = byte(play) + 1u, chunk = below(play, chunks);
-    header.packet = near(play, play->peer.first);
-    header.message = near(play, play->peer.first);
+    uint32_t chunks = 1 + next_below(play, next_byte(play) < 200 ? 4 : 5000);
+    uint32_t last = next_byte(play) + 1u, chunk = next_below(play, chunks);
+    header.packet = next_near(play, play->peer.first);
+    header.message = next_near(play, play->peer.first);
     header.size = (chunks - 1) * SEGMENT + last;
     header.offset = chunk * SEGMENT;
     header.length = (uint16_t)(chunk + 1 == chunks ? last : SEGMENT);
     if (fragment)
         cut_into_fragment(play, &header);
-    distort(play, &header);
-    receive(play, &header, NULL);
+    distort_header(play, &header);
+    receive_frame(play, &header, NULL);
 }
 
 static void receive_probe(struct play *play)
 {
     static const uint8_t zeros[SEGMENT];
     struct harp_header header = header_of(play, HARP_PROBE);
-    header.packet = near(play, play->peer.first);
-    header.length = byte(play) < 128 ? 0 : SEGMENT;
-    distort(play, &header);
-    receive(play, &header, header.length <= SEGMENT ? zeros : NULL);
+    header.packet = next_near(play, play->peer.first);
+    header.length = next_byte(play) < 128 ? 0 : SEGMENT;
+    distort_header(play, &header);
+    receive_frame(play, &header, header.length <= SEGMENT ? zeros : NULL);
 }
 
 static void receive_ack(struct play *play)
 {
     uint8_t body[HARP_BODY_MAX] = {0};
     struct harp_header header = header_of(play, HARP_ACK);
-    header.packet = near(play, play->config.first + play->packets[header.path] - 1);
+    header.packet = next_near(play, play->config.first + play->packets[header.path] - 1);
     struct harp_ack ack = {
-        .delay_ns = (uint32_t)byte(play) << 8,
-        .messages = near(play, play->config.first + 8),
-        .bytes = (uint64_t)byte(play) << byte(play) % 40,
-        .frames = near(play, play->config.first + 8),
-        .bits = (uint16_t)below(play, 1025),
+        .delay_ns = (uint32_t)next_byte(play) << 8,
+        .messages = next_near(play, play->config.first + 8),
+        .bytes = (uint64_t)next_byte(play) << next_byte(play) % 40,
+        .frames = next_near(play, play->config.first + 8),
+        .bits = (uint16_t)next_below(play, 1025),
     };
-    uint8_t fill = byte(play);
+    uint8_t fill = next_byte(play);
     memset(ack.map, fill < 128 ? 0xff : fill, sizeof ack.map);
     header.length = (uint16_t)harp_ack_encode(&ack, body);
-    header.flags = byte(play) & 1;
-    if (byte(play) >= 230)
-        body[byte(play) % header.length] = byte(play);
-    distort(play, &header);
-    receive(play, &header, body);
+    header.flags = next_byte(play) & 1;
+    if (next_byte(play) >= 230)
+        body[next_byte(play) % header.length] = next_byte(play);
+    distort_header(play, &header);
+    receive_frame(play, &header, body);
 }
 
 static void receive_bytes(struct play *play, enum harp_type type, uint16_t length)
@@ -287,19 +287,19 @@ static void receive_bytes(struct play *play, enum harp_type type, uint16_t lengt
     if (type == HARP_VERSION_NOTICE)
         header.epoch = header.path = 0;
     for (uint16_t i = 0; i < length; i++)
-        body[i] = byte(play);
-    distort(play, &header);
-    receive(play, &header, body);
+        body[i] = next_byte(play);
+    distort_header(play, &header);
+    receive_frame(play, &header, body);
 }
 
-static void post(struct play *play)
+static void post_buffer(struct play *play)
 {
     int eager;
     if (play->in_n == HELD)
         return;
-    struct held held = hold(below(play, 3000));
+    struct held held = hold_memory(next_below(play, 3000));
     if (!harp_session_post(play->session, held.bytes, held.room, 0, &eager)) {
-        release(&held);
+        release_held(&held);
         return;
     }
     if (eager >= 0)
@@ -307,13 +307,13 @@ static void post(struct play *play)
     play->in[(play->in_first + play->in_n++) % HELD] = held;
 }
 
-static void message(struct play *play)
+static void send_message(struct play *play)
 {
     if (play->out_n == HELD)
         return;
-    struct held held = hold(below(play, byte(play) < 240 ? 1000 : 60000));
+    struct held held = hold_memory(next_below(play, next_byte(play) < 240 ? 1000 : 60000));
     if (!harp_session_message(play->session, held.bytes, held.room, 0)) {
-        release(&held);
+        release_held(&held);
         return;
     }
     play->out[(play->out_first + play->out_n++) % HELD] = held;
@@ -321,15 +321,15 @@ static void message(struct play *play)
 
 static void give_back(struct play *play)
 {
-    uint32_t frames = below(play, play->lent + 1);
+    uint32_t frames = next_below(play, play->lent + 1);
     if (frames)
         harp_session_returned(play->session, frames);
     play->lent -= frames;
 }
 
-static void act(struct play *play)
+static void do_next(struct play *play)
 {
-    switch (byte(play) % 20) {
+    switch (next_byte(play) % 20) {
     case 0:
     case 1:
         pass_time(play);
@@ -356,7 +356,7 @@ static void act(struct play *play)
         receive_parameters(play, HARP_ACCEPT);
         return;
     case 11:
-        receive_bytes(play, HARP_CLOSE, (uint16_t)(4 + below(play, 121)));
+        receive_bytes(play, HARP_CLOSE, (uint16_t)(4 + next_below(play, 121)));
         return;
     case 12:
         receive_bytes(play, HARP_COOKIE, 16);
@@ -365,19 +365,19 @@ static void act(struct play *play)
         receive_bytes(play, HARP_VERSION_NOTICE, 4);
         return;
     case 14:
-        post(play);
+        post_buffer(play);
         return;
     case 15:
-        message(play);
+        send_message(play);
         return;
     case 16:
-        poll(play);
+        poll_events(play);
         return;
     case 17:
         give_back(play);
         return;
     case 18: {
-        uint8_t what = byte(play), path = byte(play) % (PATHS + 1);
+        uint8_t what = next_byte(play), path = next_byte(play) % (PATHS + 1);
         if (what < 60)
             harp_session_path_retire(play->session, path, what & 1);
         else if (what < 120)
@@ -387,34 +387,34 @@ static void act(struct play *play)
         else if (what < 190)
             harp_session_refused(play->session, play->now_ns, path, what == 189);
         else if (what < 193)
-            harp_session_path_mtu(play->session, play->now_ns, path, byte(play) * 64u);
+            harp_session_path_mtu(play->session, play->now_ns, path, next_byte(play) * 64u);
         else if (what < 196)
             harp_session_path_moved(play->session, path);
         else if (what < 252)
-            harp_session_probe_bytes(play->session, path, (uint16_t)(45 + below(play, 2000)));
+            harp_session_probe_bytes(play->session, path, (uint16_t)(45 + next_below(play, 2000)));
         else
-            harp_session_close(play->session, play->now_ns, byte(play) % 8, "text");
+            harp_session_close(play->session, play->now_ns, next_byte(play) % 8, "text");
         return;
     }
     default:
-        drain(play);
+        drain_frames(play);
     }
 }
 
-static void configure(struct play *play)
+static void configure_session(struct play *play)
 {
-    uint8_t how = byte(play);
+    uint8_t how = next_byte(play);
     struct harp_session_config *config = &play->config;
     harp_session_defaults(config, SEGMENT, PATHS);
     config->connection = OWN_ID;
     config->listener = 77;
     config->epoch = EPOCH;
     config->seed = 5;
-    config->first = UINT32_MAX - byte(play) % 8;
+    config->first = UINT32_MAX - next_byte(play) % 8;
     config->dead_ns = UINT64_C(1000000000);
     config->base_bytes = HARP_HEADER_BYTES + HARP_CHUNK_ALIGN;
     config->cc = how & 1 ? &harp_cc_fixed : &harp_cc_swift;
-    config->stream_frames = how & 2 ? 1 + byte(play) % LENT : 0;
+    config->stream_frames = how & 2 ? 1 + next_byte(play) % LENT : 0;
     config->addresses_n = how >> 6;
     play->peer =
         (struct harp_parameters){.connection = PEER_ID,
@@ -437,14 +437,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memset(&play, 0, sizeof play);
     play.input = (struct input){.at = data, .end = data + size};
     play.now_ns = UINT64_C(1000000000);
-    configure(&play);
+    configure_session(&play);
     while (play.input.at < play.input.end)
-        act(&play);
-    drain(&play);
-    poll(&play);
+        do_next(&play);
+    drain_frames(&play);
+    poll_events(&play);
     for (uint32_t i = 0; i < HELD; i++) {
-        release(&play.out[i]);
-        release(&play.in[i]);
+        release_held(&play.out[i]);
+        release_held(&play.in[i]);
     }
     return 0;
 }

@@ -9,7 +9,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static size_t again(uint8_t type, const uint8_t *body, size_t length, uint8_t *out)
+static size_t encode_again(uint8_t type, const uint8_t *body, size_t length, uint8_t *out)
 {
     struct harp_parameters parameters;
     struct harp_ack ack;
@@ -40,7 +40,7 @@ static size_t again(uint8_t type, const uint8_t *body, size_t length, uint8_t *o
 static void body_of(uint8_t type, const uint8_t *body, size_t length)
 {
     uint8_t out[HARP_BODY_MAX];
-    size_t written = again(type, body, length, out);
+    size_t written = encode_again(type, body, length, out);
     assert(written == 0 || (written == length && memcmp(out, body, length) == 0));
 }
 

@@ -27,15 +27,15 @@ static time_t begun;
 
 #define GOOD(call) CHECK((call) == NCCL_SUCCESS, "%s failed", #call)
 
-static void patience(const char *what)
+static void expect_soon(const char *what)
 {
     CHECK(time(NULL) - begun < PATIENCE_S, "%s takes too long", what);
 }
 
-static bool done(void *request, int *size)
+static bool is_done(void *request, int *size)
 {
     int is = 0;
-    patience("a request");
+    expect_soon("a request");
     GOOD(net->test(request, &is, size));
     return is;
 }
@@ -43,7 +43,7 @@ static bool done(void *request, int *size)
 static int wait_for(void *request)
 {
     int sizes[NCCL_RECEIVES_MAX] = {-1};
-    while (!done(request, sizes))
+    while (!is_done(request, sizes))
         ;
     return sizes[0];
 }
@@ -72,18 +72,18 @@ static void *receive_group(int n, void *data, size_t size, const int *tags)
     return request;
 }
 
-static void *receive(void *data, size_t size, int tag)
+static void *begin_receive(void *data, size_t size, int tag)
 {
     return receive_group(1, data, size, &tag);
 }
 
 /* A comm of which one message of tag 5 has gone through. */
-static void meet(void)
+static void connect_ends(void)
 {
     char handle[NCCL_HANDLE_BYTES];
     void *listening, *send = NULL;
     GOOD(net->listen(context, 0, handle, &listening));
-    for (sending = receiving = NULL; !sending || !receiving; patience("connecting")) {
+    for (sending = receiving = NULL; !sending || !receiving; expect_soon("connecting")) {
         if (!sending)
             GOOD(net->connect(context, 0, handle, &sending, NULL));
         if (!receiving)
@@ -92,13 +92,13 @@ static void meet(void)
     GOOD(net->closeListen(listening));
     GOOD(net->regMr(sending, out, OUT_BYTES, NCCL_PTR_HOST, &out_memory));
     GOOD(net->regMr(receiving, in, IN_BYTES, NCCL_PTR_HOST, &in_memory));
-    void *first = receive(in, SMALL, 5);
+    void *first = begin_receive(in, SMALL, 5);
     while (!(send = send_now(out, SMALL, 5)))
-        patience("the first send");
+        expect_soon("the first send");
     CHECK(wait_for(first) == SMALL && wait_for(send) == SMALL, "the first message");
 }
 
-static void part(bool send_end, bool receive_end)
+static void close_ends(bool send_end, bool receive_end)
 {
     if (send_end) {
         GOOD(net->deregMr(sending, out_memory));

@@ -34,7 +34,7 @@ static inline int hop_to(struct harp_port *from, const struct harp_address *to)
     return hop;
 }
 
-static inline void tend(struct harp_port *port)
+static inline void tend_port(struct harp_port *port)
 {
     port->ops->tend(port, now_ns());
 }

@@ -30,7 +30,7 @@ static inline uint64_t now_ns(void)
 }
 
 /* From here on this thread is in the end's namespace. */
-static inline void enter(const struct end *end)
+static inline void enter_namespace(const struct end *end)
 {
     if (strcmp(end->space, "-") == 0)
         return;
@@ -43,7 +43,7 @@ static inline void open_end(struct end *end, uint16_t locals)
 {
     char why[HARP_WHY_BYTES] = "";
     struct harp_port_config config = {.locals = locals};
-    enter(end);
+    enter_namespace(end);
     assert(harp_address_parse(end->ip, &config.local));
     int error = harp_port_udp_open(&end->port, &config, why);
     if (error)
@@ -54,7 +54,7 @@ static inline void open_end(struct end *end, uint16_t locals)
 static inline int hop_to(const struct end *end, const struct harp_address *to, uint16_t local)
 {
     char why[HARP_WHY_BYTES] = "";
-    enter(end);
+    enter_namespace(end);
     int hop = end->port->ops->hop(end->port, to, local, why);
     if (hop < 0)
         fprintf(stderr, "%s\n", why);
@@ -68,23 +68,23 @@ static inline uint8_t byte_of(uint64_t number, uint32_t at)
     return (uint8_t)((number * 2654435761u + at * 40503u) >> 7 ^ at);
 }
 
-static inline void fill(uint8_t *bytes, uint32_t length, uint64_t number)
+static inline void fill_datagram(uint8_t *bytes, uint32_t length, uint64_t number)
 {
     for (uint32_t i = 0; i < length; i++)
         bytes[i] = byte_of(number, i);
 }
 
-static inline void check(const uint8_t *bytes, uint32_t length, uint64_t number)
+static inline void check_datagram(const uint8_t *bytes, uint32_t length, uint64_t number)
 {
     for (uint32_t i = 0; i < length; i++)
         assert(bytes[i] == byte_of(number, i));
 }
 
-static inline bool put(struct harp_port *port, int hop, uint32_t length, uint64_t number)
+static inline bool put_datagram(struct harp_port *port, int hop, uint32_t length, uint64_t number)
 {
     uint8_t *slot = port->ops->slot(port, hop, length);
     if (slot)
-        fill(slot, length, number);
+        fill_datagram(slot, length, number);
     return slot != NULL;
 }
 
@@ -95,7 +95,7 @@ static inline bool put_numbered(struct harp_port *port, int hop, uint32_t length
     if (!slot)
         return false;
     memcpy(slot, &number, sizeof number);
-    fill(slot + sizeof number, length - sizeof number, number);
+    fill_datagram(slot + sizeof number, length - sizeof number, number);
     return true;
 }
 
@@ -103,7 +103,7 @@ static inline uint64_t check_numbered(const uint8_t *bytes, uint32_t length)
 {
     uint64_t number;
     memcpy(&number, bytes, sizeof number);
-    check(bytes + sizeof number, length - sizeof number, number);
+    check_datagram(bytes + sizeof number, length - sizeof number, number);
     return number;
 }
 

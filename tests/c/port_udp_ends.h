@@ -18,7 +18,7 @@ static inline void warm_up(int hop)
     struct pollfd readable = {.fd = b.port->ops->fd(b.port), .events = POLLIN};
     while (came < sent || sent == 0) {
         if (n == 0 && came == 0) {
-            put(a.port, hop, 9, 0);
+            put_datagram(a.port, hop, 9, 0);
             a.port->ops->flush(a.port, now_ns());
             sent++;
         }

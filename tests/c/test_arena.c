@@ -58,7 +58,7 @@ static void memory_is_there(size_t bytes)
     assert(kernel_says(base, "Size:") == NULL);
 }
 
-static void pieces(void)
+static void test_pieces_do_not_overlap(void)
 {
     struct harp_arena arena;
     assert(harp_arena_open(&arena, 16384, HARP_ARENA_LOCAL) == 0);
@@ -106,7 +106,7 @@ int main(void)
 {
     memory_is_there(10000);
     memory_is_there((size_t)4 << 20);
-    pieces();
+    test_pieces_do_not_overlap();
     a_child_has_none_of_it();
     what_cannot_be_had();
     return 0;

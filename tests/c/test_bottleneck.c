@@ -27,7 +27,7 @@ static void note_unmet(const char *what, int line)
 
 #define DEMAND(what) ((what) ? (void)0 : note_unmet(#what, __LINE__))
 
-static struct bn_result run(struct bn_scene scene)
+static struct bn_result run_scene(struct bn_scene scene)
 {
     scene.seed = seed;
     if (!scene.from_ns)
@@ -35,69 +35,69 @@ static struct bn_result run(struct bn_scene scene)
     return bn_run(&scene);
 }
 
-static bool bounded(double queue_ns, uint32_t flows, uint64_t rate_mbps)
+static bool is_bounded(double queue_ns, uint32_t flows, uint64_t rate_mbps)
 {
     double bound_ns = 2 * 25000;
     return queue_ns * queue_ns <= bound_ns * bound_ns * flows * 25000 / (double)rate_mbps;
 }
 
-static void shares(uint32_t flows, uint64_t rate_mbps, uint64_t rtt_ns, uint64_t to_ns,
-                   uint64_t stagger_ns)
+static void test_shares(uint32_t flows, uint64_t rate_mbps, uint64_t rtt_ns, uint64_t to_ns,
+                        uint64_t stagger_ns)
 {
     char name[64];
     snprintf(name, sizeof name, "%u flows, %s %llu Mb/s", flows, stagger_ns ? "late," : "",
              (unsigned long long)rate_mbps);
-    struct bn_result r = run((struct bn_scene){.name = name,
-                                               .flows = flows,
-                                               .rate_mbps = rate_mbps,
-                                               .buffer_bytes = rate_mbps * 4000 / 8,
-                                               .rtt_ns = rtt_ns,
-                                               .stagger_ns = stagger_ns,
-                                               .to_ns = to_ns});
+    struct bn_result r = run_scene((struct bn_scene){.name = name,
+                                                     .flows = flows,
+                                                     .rate_mbps = rate_mbps,
+                                                     .buffer_bytes = rate_mbps * 4000 / 8,
+                                                     .rtt_ns = rtt_ns,
+                                                     .stagger_ns = stagger_ns,
+                                                     .to_ns = to_ns});
     DEMAND(r.use >= 0.95 && r.jain >= 0.95);
-    DEMAND(bounded(r.queue_ns, flows, rate_mbps));
+    DEMAND(is_bounded(r.queue_ns, flows, rate_mbps));
     DEMAND(r.lost < 0.001);
 }
 
 static void test_use_and_fairness(void)
 {
     for (uint32_t flows = 1; flows <= 16; flows *= 2) {
-        shares(flows, 10000, 50 * US, 100 * MS, 0);
-        shares(flows, 1000, 1000 * US, 600 * MS, 0);
+        test_shares(flows, 10000, 50 * US, 100 * MS, 0);
+        test_shares(flows, 1000, 1000 * US, 600 * MS, 0);
     }
 }
 
 static void test_late_comers(void)
 {
     for (uint32_t flows = 2; flows <= 16; flows *= 2) {
-        shares(flows, 10000, 50 * US, 300 * MS, 100 * MS / flows);
-        shares(flows, 100000, 20 * US, 40 * MS, 10 * MS / flows);
+        test_shares(flows, 10000, 50 * US, 300 * MS, 100 * MS / flows);
+        test_shares(flows, 100000, 20 * US, 40 * MS, 10 * MS / flows);
     }
-    shares(8, 1000, 50 * US, 600 * MS, 20 * MS);
+    test_shares(8, 1000, 50 * US, 600 * MS, 20 * MS);
 }
 
 static void test_round_trips_differ(void)
 {
     for (uint32_t flows = 2; flows <= 8; flows *= 4) {
-        struct bn_result r = run((struct bn_scene){.name = "round trips of 50 to 500 us",
-                                                   .flows = flows,
-                                                   .rate_mbps = 1000,
-                                                   .buffer_bytes = 1000000,
-                                                   .rtt_ns = 50 * US,
-                                                   .rtt_last_ns = 500 * US,
-                                                   .to_ns = 600 * MS});
+        struct bn_result r = run_scene((struct bn_scene){.name = "round trips of 50 to 500 us",
+                                                         .flows = flows,
+                                                         .rate_mbps = 1000,
+                                                         .buffer_bytes = 1000000,
+                                                         .rtt_ns = 50 * US,
+                                                         .rtt_last_ns = 500 * US,
+                                                         .to_ns = 600 * MS});
         DEMAND(r.use >= 0.95 && r.jain >= 0.95);
     }
 }
 
 static void test_deep_shaper(void)
 {
-    struct bn_result r = run((struct bn_scene){.name = "shaper of 1 Gb/s, deep",
-                                               .flows = 1,
-                                               .rate_mbps = 1000,
-                                               .buffer_bytes = 10000000,
-                                               .rtt_ns = 60 * US,
-                                               .to_ns = 600 * MS});
+    struct bn_result r = run_scene((struct bn_scene){.name = "shaper of 1 Gb/s, deep",
+                                                     .flows = 1,
+                                                     .rate_mbps = 1000,
+                                                     .buffer_bytes = 10000000,
+                                                     .rtt_ns = 60 * US,
+                                                     .to_ns = 600 * MS});
     DEMAND(r.use >= 0.97 && r.queue_max_ns <= 2e6);
 }
 
@@ -105,12 +105,12 @@ static void test_shallow_buffers(void)
 {
     for (uint64_t rate = 1000; rate <= 100000; rate *= 10) {
         uint64_t rtt_ns = rate == 1000 ? 400 * US : rate == 10000 ? 100 * US : 20 * US;
-        struct bn_result r = run((struct bn_scene){.name = "half a round trip of buffer",
-                                                   .flows = 1,
-                                                   .rate_mbps = rate,
-                                                   .buffer_bytes = rate * rtt_ns / 16000,
-                                                   .rtt_ns = rtt_ns,
-                                                   .to_ns = 1000 * rtt_ns});
+        struct bn_result r = run_scene((struct bn_scene){.name = "half a round trip of buffer",
+                                                         .flows = 1,
+                                                         .rate_mbps = rate,
+                                                         .buffer_bytes = rate * rtt_ns / 16000,
+                                                         .rtt_ns = rtt_ns,
+                                                         .to_ns = 1000 * rtt_ns});
         DEMAND(r.use >= 0.95 && r.again <= 0.03);
     }
 }
@@ -118,13 +118,13 @@ static void test_shallow_buffers(void)
 static void test_random_loss(void)
 {
     for (uint32_t flows = 1; flows <= 4; flows *= 4) {
-        struct bn_result r = run((struct bn_scene){.name = "1 % lost at random, each way",
-                                                   .flows = flows,
-                                                   .rate_mbps = 10000,
-                                                   .buffer_bytes = 2000000,
-                                                   .rtt_ns = 100 * US,
-                                                   .loss = 10,
-                                                   .to_ns = 100 * MS});
+        struct bn_result r = run_scene((struct bn_scene){.name = "1 % lost at random, each way",
+                                                         .flows = flows,
+                                                         .rate_mbps = 10000,
+                                                         .buffer_bytes = 2000000,
+                                                         .rtt_ns = 100 * US,
+                                                         .loss = 10,
+                                                         .to_ns = 100 * MS});
         DEMAND(r.use >= 0.95 && r.jain >= 0.95 && r.again <= 0.015);
         DEMAND(fabs(r.said - r.lost) <= 0.0005);
     }
@@ -135,13 +135,13 @@ static void test_policer(void)
     for (uint64_t rate = 1000; rate <= 10000; rate *= 10)
         for (uint64_t bucket = 131072; bucket <= 1048576; bucket *= 8)
             for (uint32_t flows = 1; flows <= 4; flows *= 4) {
-                struct bn_result r = run((struct bn_scene){.name = "policer without a queue",
-                                                           .flows = flows,
-                                                           .rate_mbps = rate,
-                                                           .police_bytes = bucket,
-                                                           .buffer_bytes = 1,
-                                                           .rtt_ns = 100 * US,
-                                                           .to_ns = 2000000 / rate * MS / 2});
+                struct bn_result r = run_scene((struct bn_scene){.name = "policer without a queue",
+                                                                 .flows = flows,
+                                                                 .rate_mbps = rate,
+                                                                 .police_bytes = bucket,
+                                                                 .buffer_bytes = 1,
+                                                                 .rtt_ns = 100 * US,
+                                                                 .to_ns = 2000000 / rate * MS / 2});
                 DEMAND(r.use >= 0.9 && r.again <= 0.05);
                 DEMAND(fabs(r.said - r.lost) <= 0.002); /* a window spans the beginning */
             }
@@ -150,13 +150,13 @@ static void test_policer(void)
 static void test_marks(void)
 {
     for (uint32_t flows = 1; flows <= 16; flows *= 4) {
-        struct bn_result r = run((struct bn_scene){.name = "marks above 65 KB",
-                                                   .flows = flows,
-                                                   .rate_mbps = 10000,
-                                                   .buffer_bytes = 4000000,
-                                                   .mark_bytes = 65000,
-                                                   .rtt_ns = 100 * US,
-                                                   .to_ns = 200 * MS});
+        struct bn_result r = run_scene((struct bn_scene){.name = "marks above 65 KB",
+                                                         .flows = flows,
+                                                         .rate_mbps = 10000,
+                                                         .buffer_bytes = 4000000,
+                                                         .mark_bytes = 65000,
+                                                         .rtt_ns = 100 * US,
+                                                         .to_ns = 200 * MS});
         DEMAND(r.use >= 0.95 && r.jain >= 0.95 && r.lost == 0);
         DEMAND(r.queue_ns <= 65000 * 8 / 10.0 * 1.5 && r.marked > 0);
     }
@@ -166,12 +166,12 @@ static void test_marks(void)
  */
 static void test_tiny_windows(void)
 {
-    struct bn_result r = run((struct bn_scene){.name = "64 flows of 15 Mb/s",
-                                               .flows = 64,
-                                               .rate_mbps = 1000,
-                                               .buffer_bytes = 2000000,
-                                               .rtt_ns = 20 * US,
-                                               .to_ns = 2000 * MS});
+    struct bn_result r = run_scene((struct bn_scene){.name = "64 flows of 15 Mb/s",
+                                                     .flows = 64,
+                                                     .rate_mbps = 1000,
+                                                     .buffer_bytes = 2000000,
+                                                     .rtt_ns = 20 * US,
+                                                     .to_ns = 2000 * MS});
     DEMAND(r.use >= 0.95 && r.jain >= 0.95 && r.least > 0.5);
 }
 
@@ -181,7 +181,7 @@ static struct bn_result run_widest(struct bn_scene scene, uint64_t window_bytes)
     scene.name = "... with the widest window";
     scene.cc = &harp_cc_fixed;
     scene.fixed_bytes = window_bytes;
-    return run(scene);
+    return run_scene(scene);
 }
 
 /* Loops, joined segments and schedulers add delay that no smaller window takes away. Against the
@@ -201,7 +201,7 @@ static void test_noisy_hosts(void)
                                  .rtt_ns = 10 * US,
                                  .host = hosts[h],
                                  .to_ns = 200 * MS};
-        struct bn_result r = run(scene);
+        struct bn_result r = run_scene(scene);
         struct bn_result widest = run_widest(scene, 1400000);
         DEMAND(r.use >= 0.9 * widest.use);
     }
@@ -215,14 +215,14 @@ static void test_stalled_hosts(void)
     const uint32_t stalls_ns[] = {3000000, 10000000, 30000000};
     for (uint32_t i = 0; i < 6; i++) {
         uint32_t stall_ns = stalls_ns[i % 3];
-        struct bn_result r = run((struct bn_scene){.name = "hosts that stall",
-                                                   .flows = 1,
-                                                   .rate_mbps = 32000,
-                                                   .buffer_bytes = 100000000,
-                                                   .rtt_ns = 10 * US,
-                                                   .loss = i < 3 ? 0 : 10,
-                                                   .host = {1000, 3000, stall_ns, stall_ns},
-                                                   .to_ns = 1000 * MS});
+        struct bn_result r = run_scene((struct bn_scene){.name = "hosts that stall",
+                                                         .flows = 1,
+                                                         .rate_mbps = 32000,
+                                                         .buffer_bytes = 100000000,
+                                                         .rtt_ns = 10 * US,
+                                                         .loss = i < 3 ? 0 : 10,
+                                                         .host = {1000, 3000, stall_ns, stall_ns},
+                                                         .to_ns = 1000 * MS});
         DEMAND(r.again <= r.lost + 0.001);
         DEMAND(fabs(r.said - r.lost) <= 0.006);
     }
@@ -241,7 +241,7 @@ static void test_turns(void)
                                  .away_ns = away_ns[i],
                                  .open_ns = 300 * US,
                                  .to_ns = 2000 * MS};
-        struct bn_result r = run(scene);
+        struct bn_result r = run_scene(scene);
         struct bn_result widest = run_widest(scene, 2800000);
         DEMAND(r.use >= 0.6 * widest.use);
     }
@@ -259,7 +259,7 @@ static void test_slow_hosts(void)
                                  .host = {.frame_ns = 500, .turn_ns = 2000},
                                  .shared_hosts = true,
                                  .to_ns = 200 * MS};
-        struct bn_result r = run(scene);
+        struct bn_result r = run_scene(scene);
         struct bn_result widest = run_widest(scene, 1400000);
         DEMAND(r.use >= 0.9 * widest.use && r.jain >= 0.95);
     }
@@ -269,15 +269,15 @@ static void test_slow_hosts(void)
 static void test_both_ways(void)
 {
     for (uint32_t flows = 1; flows <= 4; flows *= 4) {
-        struct bn_result r = run((struct bn_scene){.name = "both ways",
-                                                   .flows = flows,
-                                                   .rate_mbps = 10000,
-                                                   .buffer_bytes = 2000000,
-                                                   .rtt_ns = 100 * US,
-                                                   .both = true,
-                                                   .to_ns = 200 * MS});
+        struct bn_result r = run_scene((struct bn_scene){.name = "both ways",
+                                                         .flows = flows,
+                                                         .rate_mbps = 10000,
+                                                         .buffer_bytes = 2000000,
+                                                         .rtt_ns = 100 * US,
+                                                         .both = true,
+                                                         .to_ns = 200 * MS});
         DEMAND(r.use >= 0.85 && r.jain >= 0.95 && r.lost == 0);
-        DEMAND(bounded(r.queue_ns, flows, 10000));
+        DEMAND(is_bounded(r.queue_ns, flows, 10000));
     }
 }
 
@@ -302,9 +302,9 @@ static void test_longer_paths(void)
             scene.flows = flows;
             scene.longer_at_ns = 100 * MS;
             scene.longer_ns = longer_ns[i];
-            struct bn_result r = run(scene);
+            struct bn_result r = run_scene(scene);
             DEMAND(r.use >= 0.9 && r.jain >= 0.9);
-            DEMAND(bounded(r.queue_ns, flows, 10000) && r.lost == 0);
+            DEMAND(is_bounded(r.queue_ns, flows, 10000) && r.lost == 0);
         }
 }
 
@@ -317,8 +317,8 @@ static void test_odd_samples(void)
         struct bn_scene scene = empty_path("one wrong time stamp");
         scene.odd_at_ns = 100 * MS;
         scene.odd_ns = odd_ns[i];
-        struct bn_result r = run(scene);
-        DEMAND(r.use >= 0.9 && bounded(r.queue_ns, 1, 10000));
+        struct bn_result r = run_scene(scene);
+        DEMAND(r.use >= 0.9 && is_bounded(r.queue_ns, 1, 10000));
     }
 }
 
@@ -331,13 +331,13 @@ static void test_incast(void)
         uint64_t rate_mbps, buffer_bytes;
     } cases[] = {{16, 10000, 150000}, {64, 10000, 300000}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct bn_result r = run((struct bn_scene){.name = "incast into a shallow buffer",
-                                                   .flows = cases[i].flows,
-                                                   .rate_mbps = cases[i].rate_mbps,
-                                                   .buffer_bytes = cases[i].buffer_bytes,
-                                                   .rtt_ns = 50 * US,
-                                                   .from_ns = 50 * MS,
-                                                   .to_ns = 150 * MS});
+        struct bn_result r = run_scene((struct bn_scene){.name = "incast into a shallow buffer",
+                                                         .flows = cases[i].flows,
+                                                         .rate_mbps = cases[i].rate_mbps,
+                                                         .buffer_bytes = cases[i].buffer_bytes,
+                                                         .rtt_ns = 50 * US,
+                                                         .from_ns = 50 * MS,
+                                                         .to_ns = 150 * MS});
         DEMAND(r.use >= 0.9 && r.lost <= 0.005);
         DEMAND(r.jain >= 0.9);
     }
@@ -346,7 +346,7 @@ static void test_incast(void)
 /* TCP flows that fill the buffer leave us at least 0.35 of the fair share. Not so four of BBR at
  * 10 Gb/s: they hold the queue full at 2 to 3 % lost, whatever we and CUBIC do (docs/session.md).
  */
-static void beside(enum cross_kind kind, const char *name)
+static void test_beside(enum cross_kind kind, const char *name)
 {
     const struct {
         uint64_t rate_mbps, buffer_bytes, rtt_ns, to_ns;
@@ -355,15 +355,15 @@ static void beside(enum cross_kind kind, const char *name)
         for (uint32_t flows = 1; flows <= 4; flows *= 4) {
             if (kind == CROSS_BBR && flows > 1 && cases[i].rate_mbps == 10000)
                 continue;
-            struct bn_result r = run((struct bn_scene){.name = name,
-                                                       .flows = 1,
-                                                       .rate_mbps = cases[i].rate_mbps,
-                                                       .buffer_bytes = cases[i].buffer_bytes,
-                                                       .rtt_ns = cases[i].rtt_ns,
-                                                       .cross = kind,
-                                                       .cross_flows = flows,
-                                                       .cross_from_ns = 50 * MS,
-                                                       .to_ns = cases[i].to_ns});
+            struct bn_result r = run_scene((struct bn_scene){.name = name,
+                                                             .flows = 1,
+                                                             .rate_mbps = cases[i].rate_mbps,
+                                                             .buffer_bytes = cases[i].buffer_bytes,
+                                                             .rtt_ns = cases[i].rtt_ns,
+                                                             .cross = kind,
+                                                             .cross_flows = flows,
+                                                             .cross_from_ns = 50 * MS,
+                                                             .to_ns = cases[i].to_ns});
             DEMAND(r.use >= 0.35 / (flows + 1));
             DEMAND(r.use + r.cross >= 0.9);
         }
@@ -373,30 +373,30 @@ static void beside(enum cross_kind kind, const char *name)
 static void test_left_alone(void)
 {
     for (uint32_t flows = 1; flows <= 4; flows *= 4) {
-        struct bn_result r = run((struct bn_scene){.name = "CUBIC has left",
-                                                   .flows = flows,
-                                                   .rate_mbps = 10000,
-                                                   .buffer_bytes = 2000000,
-                                                   .rtt_ns = 100 * US,
-                                                   .cross = CROSS_CUBIC,
-                                                   .cross_flows = 1,
-                                                   .cross_from_ns = 50 * MS,
-                                                   .cross_to_ns = 1000 * MS,
-                                                   .from_ns = 1500 * MS,
-                                                   .to_ns = 1700 * MS});
+        struct bn_result r = run_scene((struct bn_scene){.name = "CUBIC has left",
+                                                         .flows = flows,
+                                                         .rate_mbps = 10000,
+                                                         .buffer_bytes = 2000000,
+                                                         .rtt_ns = 100 * US,
+                                                         .cross = CROSS_CUBIC,
+                                                         .cross_flows = 1,
+                                                         .cross_from_ns = 50 * MS,
+                                                         .cross_to_ns = 1000 * MS,
+                                                         .from_ns = 1500 * MS,
+                                                         .to_ns = 1700 * MS});
         DEMAND(r.use >= 0.9 && r.cross == 0);
-        DEMAND(bounded(r.queue_ns, flows, 10000) && r.jain >= 0.9);
+        DEMAND(is_bounded(r.queue_ns, flows, 10000) && r.jain >= 0.9);
     }
 }
 
 static void test_beside_cubic(void)
 {
-    beside(CROSS_CUBIC, "beside CUBIC");
+    test_beside(CROSS_CUBIC, "beside CUBIC");
 }
 
 static void test_beside_bbr(void)
 {
-    beside(CROSS_BBR, "beside BBR");
+    test_beside(CROSS_BBR, "beside BBR");
 }
 
 int main(int argc, char **argv)

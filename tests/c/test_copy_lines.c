@@ -11,7 +11,7 @@ enum { LINES = 1024, ROUNDS = 400, WORDS = HARP_LINE_BYTES / 8 };
 static _Alignas(128) uint64_t shared[LINES * WORDS], source[LINES * WORDS];
 static uint64_t round_of_reader; /* atomic */
 
-static void *reader(void *unused)
+static void *read_lines(void *unused)
 {
     (void)unused;
     for (uint64_t round = 1; round <= ROUNDS; round++) {
@@ -50,7 +50,7 @@ int main(void)
 {
     pthread_t thread;
     check_bytes();
-    pthread_create(&thread, NULL, reader, NULL);
+    pthread_create(&thread, NULL, read_lines, NULL);
     for (uint64_t round = 1; round <= ROUNDS; round++) {
         for (int word = 0; word < LINES * WORDS; word++)
             source[word] = round;

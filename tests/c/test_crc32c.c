@@ -69,7 +69,7 @@ static void only_there(uint8_t *to, uint8_t *target, const uint8_t *bytes, size_
 }
 
 /* Exactly `length` bytes are read and written: the sanitizer sees the one, guards the other. */
-static void one(const uint8_t *bytes, size_t length, size_t shift, uint32_t expected)
+static void check_length(const uint8_t *bytes, size_t length, size_t shift, uint32_t expected)
 {
     uint8_t *to = aligned_alloc(64, (length + 2 * GUARD + 63) / 64 * 64);
     uint8_t *from = malloc(length + shift);
@@ -93,7 +93,7 @@ static void small_lengths_and_alignments(const uint8_t *bytes)
         uint32_t expected = by_bits(bytes, length);
         size_t step = length < 150 ? 1 : 9;
         for (size_t shift = length % step; shift < 16; shift += step)
-            one(bytes, length, shift, expected);
+            check_length(bytes, length, shift, expected);
     }
 }
 
@@ -101,13 +101,13 @@ static void random_sizes(const uint8_t *bytes)
 {
     for (int turn = 0; turn < 150; turn++) {
         size_t from = random_below(ROOM), length = random_below(ROOM + 1 - (uint32_t)from);
-        one(bytes + from, length, random_below(64), by_bits(bytes + from, length));
+        check_length(bytes + from, length, random_below(64), by_bits(bytes + from, length));
     }
     for (size_t length = 1408; length <= 8832; length += 1024)
-        one(bytes, length, 44, by_bits(bytes, length));
+        check_length(bytes, length, 44, by_bits(bytes, length));
 }
 
-static void choice(void)
+static void test_choice(void)
 {
     const char *name = harp_crc32c_choose();
     int known = 0;
@@ -148,7 +148,7 @@ int main(void)
         random_sizes(bytes);
         in_parts(bytes);
     }
-    choice();
+    test_choice();
     free(bytes);
     return 0;
 }

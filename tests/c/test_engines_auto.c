@@ -7,7 +7,7 @@
 
 static char why[ENGINES_AUTO_WHY_BYTES];
 
-static void expect(struct engines_host host, uint32_t wanted, const char *because)
+static void expect_count(struct engines_host host, uint32_t wanted, const char *because)
 {
     uint32_t n = engines_auto(&host, 16, why);
     CHECK(n == wanted && strstr(why, because), "wanted %u \"%s\", got %u \"%s\"", wanted, because,
@@ -16,36 +16,41 @@ static void expect(struct engines_host host, uint32_t wanted, const char *becaus
 
 static void the_speed_decides_where_cpus_are_free(void)
 {
-    expect((struct engines_host){.speed_mbps = 10000, .cpus = 64, .devices = 1}, 1, "10000 Mb/s");
-    expect((struct engines_host){.speed_mbps = 25000, .cpus = 64, .devices = 1}, 1, "25000 Mb/s");
-    expect((struct engines_host){.speed_mbps = 25001, .cpus = 64, .devices = 1}, 2, "25001 Mb/s");
-    expect((struct engines_host){.speed_mbps = 100000, .cpus = 64, .devices = 1}, 4, "100000 Mb/s");
-    expect((struct engines_host){.speed_mbps = 800000, .cpus = 64, .devices = 1}, 16,
-           "800000 Mb/s");
-    expect((struct engines_host){.cpus = 64, .devices = 1}, 1, "HARP_SPEED");
+    expect_count((struct engines_host){.speed_mbps = 10000, .cpus = 64, .devices = 1}, 1,
+                 "10000 Mb/s");
+    expect_count((struct engines_host){.speed_mbps = 25000, .cpus = 64, .devices = 1}, 1,
+                 "25000 Mb/s");
+    expect_count((struct engines_host){.speed_mbps = 25001, .cpus = 64, .devices = 1}, 2,
+                 "25001 Mb/s");
+    expect_count((struct engines_host){.speed_mbps = 100000, .cpus = 64, .devices = 1}, 4,
+                 "100000 Mb/s");
+    expect_count((struct engines_host){.speed_mbps = 800000, .cpus = 64, .devices = 1}, 16,
+                 "800000 Mb/s");
+    expect_count((struct engines_host){.cpus = 64, .devices = 1}, 1, "HARP_SPEED");
 }
 
 static void there_are_no_more_engines_than_cpus_for_them(void)
 {
-    expect((struct engines_host){.speed_mbps = 100000, .cpus = 4, .devices = 1}, 2,
-           "CPUs are free");
-    expect((struct engines_host){.speed_mbps = 100000, .cpus = 8, .devices = 3}, 2,
-           "CPUs are free");
-    expect((struct engines_host){.speed_mbps = 100000, .cpus = 1, .devices = 8}, 1,
-           "CPUs are free");
-    expect((struct engines_host){.speed_mbps = 100000, .cpus = 4, .engine_cpus = 3, .devices = 1},
-           3, "HARP_CPUS");
+    expect_count((struct engines_host){.speed_mbps = 100000, .cpus = 4, .devices = 1}, 2,
+                 "CPUs are free");
+    expect_count((struct engines_host){.speed_mbps = 100000, .cpus = 8, .devices = 3}, 2,
+                 "CPUs are free");
+    expect_count((struct engines_host){.speed_mbps = 100000, .cpus = 1, .devices = 8}, 1,
+                 "CPUs are free");
+    expect_count(
+        (struct engines_host){.speed_mbps = 100000, .cpus = 4, .engine_cpus = 3, .devices = 1}, 3,
+        "HARP_CPUS");
 }
 
 static void there_are_no_more_engines_than_queues(void)
 {
-    expect((struct engines_host){.speed_mbps = 100000, .cpus = 64, .devices = 1, .queues = 2}, 2,
-           "queues");
+    expect_count((struct engines_host){.speed_mbps = 100000, .cpus = 64, .devices = 1, .queues = 2},
+                 2, "queues");
 }
 
 static void one_thread_that_drives_them_all_gets_one(void)
 {
-    expect(
+    expect_count(
         (struct engines_host){
             .speed_mbps = 100000, .cpus = 64, .devices = 1, .drives_inline = true},
         1, "NCCL's thread");

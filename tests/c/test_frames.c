@@ -64,7 +64,7 @@ static void random_walk(void)
 }
 
 /* Whether a step ends the program. */
-static int ends(uint32_t frame, enum harp_frame_state from, enum harp_frame_state to)
+static int ends_program(uint32_t frame, enum harp_frame_state from, enum harp_frame_state to)
 {
     pid_t child = fork();
     assert(child >= 0);
@@ -90,10 +90,10 @@ static void wrong_steps_end_the_program(void)
             state[0] = (uint8_t)is;
             frames.in_state[is] = 1;
             int may = is != HARP_FRAME_FREE && harp_frame_may(is, to);
-            assert(ends(0, is, to) == !may);
-            assert(ends(0, (is + 1) % HARP_FRAME_STATES, to)); /* a wrong belief */
+            assert(ends_program(0, is, to) == !may);
+            assert(ends_program(0, (is + 1) % HARP_FRAME_STATES, to)); /* a wrong belief */
         }
-    assert(ends(1, HARP_FRAME_KEPT, HARP_FRAME_FREE)); /* no such frame */
+    assert(ends_program(1, HARP_FRAME_KEPT, HARP_FRAME_FREE)); /* no such frame */
 }
 
 static void too_small_an_arena(void)

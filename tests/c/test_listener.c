@@ -11,8 +11,8 @@ static const uint64_t minute_ns = UINT64_C(60000000000);
 static struct harp_parameters first = {.connection = 8, .epoch = 2, .segment = 1408, .paths = 1};
 static struct harp_frame answer;
 
-static enum harp_welcome judge(uint64_t now_ns, const struct harp_from *from, uint32_t half_open,
-                               uint64_t id)
+static enum harp_welcome judge_first(uint64_t now_ns, const struct harp_from *from,
+                                     uint32_t half_open, uint64_t id)
 {
     uint8_t body[HARP_BODY_MAX];
     struct harp_header header = {.type = HARP_FIRST, .connection = id, .path = 3};
@@ -45,24 +45,24 @@ int main(void)
     test_another_version();
     struct harp_from elsewhere = here;
     elsewhere.port++;
-    assert(judge(0, &here, 0, 78) == HARP_WELCOME_DROP);
-    assert(judge(0, &here, 9, 77) == HARP_WELCOME_MAKE);
-    assert(judge(0, &here, 10, 77) == HARP_WELCOME_COOKIE);
+    assert(judge_first(0, &here, 0, 78) == HARP_WELCOME_DROP);
+    assert(judge_first(0, &here, 9, 77) == HARP_WELCOME_MAKE);
+    assert(judge_first(0, &here, 10, 77) == HARP_WELCOME_COOKIE);
     assert(answer.header.connection == 8 && answer.header.epoch == 2 && answer.path == 3);
     assert(answer.header.length < 60); /* shorter than what it answers */
     memcpy(first.cookie, answer.body, sizeof first.cookie);
-    assert(judge(0, &here, 10, 77) == HARP_WELCOME_MAKE);
-    assert(judge(minute_ns, &here, 10, 77) == HARP_WELCOME_MAKE);
-    assert(judge(2 * minute_ns, &here, 10, 77) == HARP_WELCOME_COOKIE);
-    assert(judge(0, &elsewhere, 10, 77) == HARP_WELCOME_COOKIE);
+    assert(judge_first(0, &here, 10, 77) == HARP_WELCOME_MAKE);
+    assert(judge_first(minute_ns, &here, 10, 77) == HARP_WELCOME_MAKE);
+    assert(judge_first(2 * minute_ns, &here, 10, 77) == HARP_WELCOME_COOKIE);
+    assert(judge_first(0, &elsewhere, 10, 77) == HARP_WELCOME_COOKIE);
     first.connection++;
-    assert(judge(0, &here, 10, 77) == HARP_WELCOME_COOKIE);
+    assert(judge_first(0, &here, 10, 77) == HARP_WELCOME_COOKIE);
     first.connection--;
     first.cookie[15] ^= 1;
-    assert(judge(0, &here, 10, 77) == HARP_WELCOME_COOKIE);
+    assert(judge_first(0, &here, 10, 77) == HARP_WELCOME_COOKIE);
     first.addresses_n = 2; /* room for two is right, an address is not */
-    assert(judge(0, &here, 0, 77) == HARP_WELCOME_MAKE);
+    assert(judge_first(0, &here, 0, 77) == HARP_WELCOME_MAKE);
     first.addresses[1].port = 7;
-    assert(judge(0, &here, 0, 77) == HARP_WELCOME_DROP);
+    assert(judge_first(0, &here, 0, 77) == HARP_WELCOME_DROP);
     return 0;
 }

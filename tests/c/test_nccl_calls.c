@@ -68,7 +68,8 @@ static struct {
 } heard;
 static int parents[2], event;
 
-static enum nccl_result profile(void **handle, int type, void *parent, int64_t plugin, void *data)
+static enum nccl_result note_profile(void **handle, int type, void *parent, int64_t plugin,
+                                     void *data)
 {
     if (type == NCCL_PROFILER_START) {
         memcpy(&heard.bytes, data, sizeof heard.bytes);
@@ -85,7 +86,7 @@ static enum nccl_result profile(void **handle, int type, void *parent, int64_t p
 
 /* ---- A comm ---- */
 
-static void meet(void)
+static void connect_ends(void)
 {
     char handle[NCCL_HANDLE_BYTES];
     void *listening;
@@ -103,7 +104,7 @@ static void meet(void)
     GOOD(net->regMr(receiving, in, BYTES, NCCL_PTR_HOST, &in_memory));
 }
 
-static void part(void)
+static void close_ends(void)
 {
     GOOD(net->deregMr(sending, out_memory));
     GOOD(net->deregMr(receiving, in_memory));
@@ -111,7 +112,7 @@ static void part(void)
     GOOD(net->closeRecv(receiving));
 }
 
-static void *receive(size_t size, void *parent)
+static void *begin_receive(size_t size, void *parent)
 {
     void *data = in, *request = NCCL_OPTIONAL_COMPLETION;
     int tag = 5;
@@ -143,7 +144,7 @@ static void wait_for(void *request)
 
 /* ---- What is tried ---- */
 
-static void arguments(void)
+static void test_wrong_arguments(void)
 {
     void *data[9] = {in}, *memories[9] = {in_memory}, *request = &event, *memory = &event;
     size_t sizes[9] = {8}, large = ((size_t)1 << 30) + 1;
@@ -178,30 +179,30 @@ static void arguments(void)
     WRONG(net->closeListen(sending), "no listening comm");
     WRONG(ncclNetPlugin_v6.isend(sending, out, -1, 5, out_memory, &request), "-1 bytes");
     WRONG(ncclNetPlugin_v6.regMr(sending, out, -1, NCCL_PTR_HOST, &memory), "-1 bytes");
-    void *request_done = receive(8, NULL);
+    void *request_done = begin_receive(8, NULL);
     wait_for(send_now(8, NULL));
     wait_for(request_done);
     WRONG(net->test(request_done, &done, NULL), "one that was done before");
 }
 
 /* 32 receives may be under way; then *request says so, whatever it was. */
-static void outstanding(void)
+static void test_most_receives_outstanding(void)
 {
     void *requests[NCCL_REQUESTS];
     for (int i = 0; i < NCCL_REQUESTS; i++) {
-        requests[i] = receive(8, NULL);
+        requests[i] = begin_receive(8, NULL);
         CHECK(requests[i] && requests[i] != NCCL_OPTIONAL_COMPLETION, "receive %d", i);
     }
-    CHECK(receive(8, NULL) == NULL, "a 33rd receive got a request");
+    CHECK(begin_receive(8, NULL) == NULL, "a 33rd receive got a request");
     for (int i = 0; i < NCCL_REQUESTS; i++) {
         wait_for(send_now(8, NULL));
         wait_for(requests[i]);
     }
 }
 
-static void profiled(void)
+static void test_profiler_hears_events(void)
 {
-    void *send, *request = receive(64, &parents[0]);
+    void *send, *request = begin_receive(64, &parents[0]);
     CHECK(heard.begun == 1 && heard.parent == &parents[0] && heard.bytes == 64, "a receive");
     CHECK(heard.plugin == 0x48520001, "the plugin's id is %lld", (long long)heard.plugin);
     send = send_now(48, &parents[1]);
@@ -209,17 +210,17 @@ static void profiled(void)
     wait_for(request);
     wait_for(send);
     CHECK(heard.ended == 2, "%d of 2 events ended", heard.ended);
-    request = receive(64, NULL);
+    request = begin_receive(64, NULL);
     wait_for(send_now(64, NULL));
     wait_for(request);
     CHECK(heard.begun == 2 && heard.ended == 2, "events without a parent");
 }
 
 /* A child of fork can do nothing but close, and ends as any process does; the parent goes on. */
-static void forked(void)
+static void test_fork_can_only_close(void)
 {
     char handle[NCCL_HANDLE_BYTES];
-    void *comm, *request, *data = in, *waiting = receive(8, NULL);
+    void *comm, *request, *data = in, *waiting = begin_receive(8, NULL);
     size_t size = 8;
     int tag = 5, done, status;
     pid_t child = fork();
@@ -232,7 +233,7 @@ static void forked(void)
         REFUSED(net->irecv(receiving, 1, &data, &size, &tag, &in_memory, NULL, &request),
                 NCCL_INVALID_USAGE, "child of fork");
         CHECK(net->test(waiting, &done, NULL) == NCCL_INVALID_USAGE, "test in a child");
-        part();
+        close_ends();
         exit(0);
     }
     CHECK(waitpid(child, &status, 0) == child && status == 0, "the child ended with %d", status);
@@ -306,19 +307,19 @@ static void attempts_at_once(void)
 
 int main(int count, char **words)
 {
-    GOOD(net->init(&context, 1, NULL, log_line, profile));
+    GOOD(net->init(&context, 1, NULL, log_line, note_profile));
     if (count > 1) {
         void (*run)(void) = strcmp(words[1], "many") ? attempts_at_once : many_attempts;
         run();
         GOOD(net->finalize(context));
         return 0;
     }
-    meet();
-    arguments();
-    outstanding();
-    profiled();
-    forked();
-    part();
+    connect_ends();
+    test_wrong_arguments();
+    test_most_receives_outstanding();
+    test_profiler_hears_events();
+    test_fork_can_only_close();
+    close_ends();
     attempts_at_once();
     forgotten_attempt();
     GOOD(net->finalize(context));

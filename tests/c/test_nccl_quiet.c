@@ -36,9 +36,9 @@ COUNT(ssize_t, getrandom, (void *bytes, size_t count, unsigned flags), (bytes, c
 static void many_single_messages(void)
 {
     for (int i = 0; i < 500; i++) {
-        void *request = receive(in, i % 10 ? SMALL : LARGE, 5), *send;
+        void *request = begin_receive(in, i % 10 ? SMALL : LARGE, 5), *send;
         while (!(send = send_now(out, i % 10 ? SMALL : LARGE, 5)))
-            done(request, NULL);
+            is_done(request, NULL);
         wait_for(request);
         wait_for(send);
     }
@@ -50,11 +50,11 @@ static void end_of_the_run(void)
     void *sends[AHEAD], *receives[AHEAD], *send = NULL;
     for (int i = 0; i < AHEAD; i++)
         CHECK((sends[i] = send_now(out, i < AHEAD - 1 ? SMALL : LARGE, 5)), "not taken");
-    void *seven = receive(in, SMALL, 7);
+    void *seven = begin_receive(in, SMALL, 7);
     for (int i = 0; i < AHEAD; i++)
-        receives[i] = receive(in + SMALL + i * LARGE, LARGE, 5);
+        receives[i] = begin_receive(in + SMALL + i * LARGE, LARGE, 5);
     while (!(send = send_now(out, SMALL, 7)))
-        done(seven, NULL);
+        is_done(seven, NULL);
     for (int i = 0; i < AHEAD; i++) {
         wait_for(receives[i]);
         wait_for(sends[i]);
@@ -63,14 +63,14 @@ static void end_of_the_run(void)
     wait_for(send);
 }
 
-static void groups(void)
+static void test_grouped_receives(void)
 {
     for (int i = 0; i < 200; i++) {
         void *request = receive_group(2, in, SMALL, (int[]){5, 7}), *first, *second;
         while (!(first = send_now(out, SMALL, 7)))
-            done(request, NULL);
+            is_done(request, NULL);
         while (!(second = send_now(out, SMALL, 5)))
-            done(request, NULL);
+            is_done(request, NULL);
         wait_for(request);
         wait_for(first);
         wait_for(second);
@@ -80,13 +80,13 @@ static void groups(void)
 int main(void)
 {
     begin_both_ends();
-    meet();
+    connect_ends();
     uint32_t before = calls;
     many_single_messages();
     end_of_the_run();
-    groups();
+    test_grouped_receives();
     CHECK(calls == before, "%u calls for memory or locks", calls - before);
-    part(true, true);
+    close_ends(true, true);
     CHECK(calls != before, "nothing was counted");
     end_both_ends();
     return 0;

@@ -77,7 +77,7 @@ static void below_close(struct harp_port *port)
     below.closed = true;
 }
 
-static struct harp_port *wrap(const char *text)
+static struct harp_port *wrap_port(const char *text)
 {
     static const struct harp_port_ops ops = {
         .name = "below",
@@ -103,7 +103,7 @@ static struct harp_port *wrap(const char *text)
     return port;
 }
 
-static void end(struct harp_port *port)
+static void close_wrapped(struct harp_port *port)
 {
     port->ops->close(port);
     assert(below.closed);
@@ -115,7 +115,7 @@ static bool write_one(struct harp_port *port, int hop, uint64_t number)
     if (!slot)
         return false;
     memcpy(slot, &number, 8);
-    fill(slot + 8, BYTES - 8, number);
+    fill_datagram(slot + 8, BYTES - 8, number);
     return true;
 }
 
@@ -135,13 +135,13 @@ static void write_all(struct harp_port *port, uint64_t count)
     assert(below.flushed == below.notes);
 }
 
-static void whole(const struct note *note)
+static void check_whole(const struct note *note)
 {
     assert(note->length == BYTES);
-    check(note->bytes + 8, BYTES - 8, note->number);
+    check_datagram(note->bytes + 8, BYTES - 8, note->number);
 }
 
-static void between(uint64_t value, uint64_t least, uint64_t most)
+static void check_between(uint64_t value, uint64_t least, uint64_t most)
 {
     if (value < least || value > most)
         fprintf(stderr, "%" PRIu64 " is not between %" PRIu64 " and %" PRIu64 "\n", value, least,
@@ -153,40 +153,40 @@ static void between(uint64_t value, uint64_t least, uint64_t most)
 
 static void nothing_happens(void)
 {
-    struct harp_port *port = wrap("");
+    struct harp_port *port = wrap_port("");
     write_all(port, 1000);
     assert(below.notes == 1000);
     for (size_t i = 0; i < below.notes; i++) {
         assert(below.note[i].number == i);
-        whole(&below.note[i]);
+        check_whole(&below.note[i]);
     }
-    end(port);
+    close_wrapped(port);
 }
 
 static uint64_t lost_numbers(const char *text, uint64_t count, uint64_t *hash)
 {
-    struct harp_port *port = wrap(text);
+    struct harp_port *port = wrap_port(text);
     write_all(port, count);
     uint64_t last = 0;
     *hash = 0;
     for (size_t i = 0; i < below.notes; i++) {
-        whole(&below.note[i]);
+        check_whole(&below.note[i]);
         assert(i == 0 || below.note[i].number > last); /* in order */
         last = below.note[i].number;
         *hash = (*hash ^ last) * UINT64_C(0x100000001b3);
     }
     uint64_t lost = count - below.notes;
     assert(harp_port_chaos_count(port)->dropped == lost && port->counters.dropped == lost);
-    end(port);
+    close_wrapped(port);
     return lost;
 }
 
 static void some_are_dropped(void)
 {
     uint64_t one, two, other;
-    between(lost_numbers("drop=10%,seed=7", 100000, &one), 9500, 10500);
+    check_between(lost_numbers("drop=10%,seed=7", 100000, &one), 9500, 10500);
     lost_numbers("drop=10%,seed=7", 100000, &two);
-    between(lost_numbers("drop=10%,seed=8", 100000, &other), 9500, 10500);
+    check_between(lost_numbers("drop=10%,seed=8", 100000, &other), 9500, 10500);
     assert(one == two && one != other);
     /* The way through memory of its own loses the same ones. */
     lost_numbers("drop=10%,seed=7,delay=1us", 100000, &two);
@@ -197,7 +197,7 @@ static void some_are_dropped(void)
 
 static void bursts_are_long(void)
 {
-    struct harp_port *port = wrap("burst=0.1%,burst_length=20,seed=3");
+    struct harp_port *port = wrap_port("burst=0.1%,burst_length=20,seed=3");
     write_all(port, 100000);
     uint64_t runs = 0, next = 0;
     for (size_t i = 0; i < below.notes; i++) {
@@ -206,13 +206,13 @@ static void bursts_are_long(void)
         runs += gap > 0;
         next = below.note[i].number + 1;
     }
-    between(runs, 60, 140);
-    end(port);
+    check_between(runs, 60, 140);
+    close_wrapped(port);
 }
 
-static void delays(void)
+static void test_delays(void)
 {
-    struct harp_port *port = wrap("delay=1ms");
+    struct harp_port *port = wrap_port("delay=1ms");
     write_one(port, 0, 0);
     port->ops->flush(port, 5000);
     write_one(port, 1, 1);
@@ -226,14 +226,14 @@ static void delays(void)
     port->ops->flush(port, 2000000);
     assert(below.flushed == 2 && below.note[1].hop == 1);
     assert(port->ops->deadline_ns(port) == UINT64_MAX);
-    whole(&below.note[0]);
-    whole(&below.note[1]);
-    end(port);
+    check_whole(&below.note[0]);
+    check_whole(&below.note[1]);
+    close_wrapped(port);
 }
 
 static uint64_t late_ones(const char *text, uint64_t count)
 {
-    struct harp_port *port = wrap(text);
+    struct harp_port *port = wrap_port(text);
     uint64_t late = 0, highest = 0;
     static uint8_t seen[100000];
     assert(count <= sizeof seen);
@@ -241,38 +241,38 @@ static uint64_t late_ones(const char *text, uint64_t count)
     write_all(port, count);
     for (size_t i = 0; i < below.notes; i++) {
         const struct note *note = &below.note[i];
-        whole(note);
+        check_whole(note);
         assert(!seen[note->number]++);
         late += note->number < highest;
         highest = note->number > highest ? note->number : highest;
     }
     assert(below.notes == count);
-    end(port);
+    close_wrapped(port);
     return late;
 }
 
 static void order_is_lost(void)
 {
-    between(late_ones("reorder=1%,seed=1", 100000), 800, 1200);
-    between(late_ones("reorder=1%,reorder_delay=10us,seed=1", 100000), 800, 1200);
-    between(late_ones("delay=1ms,jitter=100us,seed=1", 10000), 5000, 10000);
+    check_between(late_ones("reorder=1%,seed=1", 100000), 800, 1200);
+    check_between(late_ones("reorder=1%,reorder_delay=10us,seed=1", 100000), 800, 1200);
+    check_between(late_ones("delay=1ms,jitter=100us,seed=1", 10000), 5000, 10000);
     assert(late_ones("delay=1ms", 10000) == 0);
 }
 
 static void some_come_twice(void)
 {
-    struct harp_port *port = wrap("duplicate=5%,seed=9");
+    struct harp_port *port = wrap_port("duplicate=5%,seed=9");
     write_all(port, 100000);
-    between(below.notes, 104600, 105400);
+    check_between(below.notes, 104600, 105400);
     for (size_t i = 0; i < below.notes; i++)
-        whole(&below.note[i]);
+        check_whole(&below.note[i]);
     assert(harp_port_chaos_count(port)->duplicated == below.notes - 100000);
-    end(port);
+    close_wrapped(port);
 }
 
 static void some_are_cut(void)
 {
-    struct harp_port *port = wrap("truncate=10%,seed=2");
+    struct harp_port *port = wrap_port("truncate=10%,seed=2");
     write_all(port, 10000);
     uint64_t cut = 0;
     assert(below.notes == 10000);
@@ -281,16 +281,16 @@ static void some_are_cut(void)
         assert(note->length >= 1 && note->length <= BYTES);
         cut += note->length < BYTES;
         if (note->length > 8)
-            check(note->bytes + 8, note->length - 8, i);
+            check_datagram(note->bytes + 8, note->length - 8, i);
     }
-    between(cut, 800, 1200);
+    check_between(cut, 800, 1200);
     assert(harp_port_chaos_count(port)->truncated == cut);
-    end(port);
+    close_wrapped(port);
 }
 
 static void some_have_a_wrong_bit(void)
 {
-    struct harp_port *port = wrap("corrupt=10%,seed=2");
+    struct harp_port *port = wrap_port("corrupt=10%,seed=2");
     write_all(port, 10000);
     uint64_t wrong = 0;
     uint8_t places[BYTES] = {0};
@@ -299,7 +299,7 @@ static void some_have_a_wrong_bit(void)
         uint8_t right[BYTES];
         int bits = 0;
         memcpy(right, &i, 8);
-        fill(right + 8, BYTES - 8, i);
+        fill_datagram(right + 8, BYTES - 8, i);
         for (int k = 0; k < BYTES; k++) {
             int differ = __builtin_popcount(right[k] ^ below.note[i].bytes[k]);
             bits += differ;
@@ -308,27 +308,27 @@ static void some_have_a_wrong_bit(void)
         assert(bits <= 1);
         wrong += (uint64_t)bits;
     }
-    between(wrong, 850, 1150);
+    check_between(wrong, 850, 1150);
     for (int k = 0; k < BYTES; k++)
         assert(places[k]);
-    end(port);
+    close_wrapped(port);
 }
 
 /* 1 Gbit/s is 1,000 of these datagrams in 800 us; a policer lets its bucket through beside that. */
-static void rates(void)
+static void test_rates(void)
 {
-    struct harp_port *port = wrap("rate=1Gbit,bucket=10000");
+    struct harp_port *port = wrap_port("rate=1Gbit,bucket=10000");
     for (uint64_t us = 1; us <= 800; us++) {
         for (uint64_t i = 0; i < 10; i++)
             write_one(port, 0, us);
         port->ops->flush(port, us * 1000);
     }
-    between(below.flushed, 1050, 1110);
+    check_between(below.flushed, 1050, 1110);
     assert(harp_port_chaos_count(port)->limited == 8000 - below.flushed);
     assert(port->ops->deadline_ns(port) == UINT64_MAX);
-    end(port);
+    close_wrapped(port);
 
-    port = wrap("rate=1Gbit,queue=50000");
+    port = wrap_port("rate=1Gbit,queue=50000");
     uint64_t ns;
     for (uint64_t i = 0; i < 600; i++)
         write_one(port, 0, i);
@@ -339,12 +339,12 @@ static void rates(void)
     assert(below.notes == 500);
     for (uint64_t i = 0; i < 500; i++)
         assert(below.note[i].number == i && below.note[i].ns == 1000 + 800 * (i + 1));
-    end(port);
+    close_wrapped(port);
 }
 
 static void memory_is_bounded(void)
 {
-    struct harp_port *port = wrap("delay=1s");
+    struct harp_port *port = wrap_port("delay=1s");
     size_t room = port->ops->room(port, 0), written = 0;
     while (write_one(port, 0, written))
         written++;
@@ -361,12 +361,12 @@ static void memory_is_bounded(void)
     assert(below.flushed == written && port->ops->room(port, 0) == room);
     for (size_t i = 0; i < written; i++)
         assert(below.note[i].number == i);
-    end(port);
+    close_wrapped(port);
 }
 
 static void what_goes_nowhere_is_forgotten(void)
 {
-    struct harp_port *port = wrap("delay=1ms");
+    struct harp_port *port = wrap_port("delay=1ms");
     for (uint64_t i = 0; i < 20; i++)
         write_one(port, i % 2, i);
     port->ops->flush(port, 1);
@@ -378,7 +378,7 @@ static void what_goes_nowhere_is_forgotten(void)
     assert(below.flushed == 20);
     for (size_t i = 0; i < 20; i++)
         assert(below.note[i].hop == 1 && below.note[i].number == 2 * i + 1);
-    end(port);
+    close_wrapped(port);
 }
 
 /* Around a real port: what is not hit arrives, byte by byte. */
@@ -410,14 +410,14 @@ static void over_udp(void)
         b.port->ops->release(b.port, in, n);
         assert(now_ns() < end_ns);
     }
-    between(counts->dropped, 1800, 2200);
-    between(counts->duplicated, 750, 1100);
+    check_between(counts->dropped, 1800, 2200);
+    check_between(counts->duplicated, 750, 1100);
     assert(a.port->counters.sent == got);
     a.port->ops->close(a.port);
     b.port->ops->close(b.port);
 }
 
-static int parse(const char *text)
+static int parse_faults(const char *text)
 {
     struct harp_chaos f;
     char why[HARP_WHY_BYTES];
@@ -434,16 +434,16 @@ static int parse(const char *text)
 int main(int count, char **words)
 {
     if (count == 3)
-        return parse(words[2]);
+        return parse_faults(words[2]);
     nothing_happens();
     some_are_dropped();
     bursts_are_long();
-    delays();
+    test_delays();
     order_is_lost();
     some_come_twice();
     some_are_cut();
     some_have_a_wrong_bit();
-    rates();
+    test_rates();
     memory_is_bounded();
     what_goes_nowhere_is_forgotten();
     over_udp();

@@ -27,7 +27,7 @@ static uint32_t length_of(uint64_t i, uint32_t most)
     return i % 97 == 0 ? most : length;
 }
 
-static void fill(uint8_t *bytes, uint32_t length, uint64_t i)
+static void fill_datagram(uint8_t *bytes, uint32_t length, uint64_t i)
 {
     memset(bytes, (int)(i * 31 + 7), length);
     memcpy(bytes, &i, sizeof i);
@@ -53,7 +53,7 @@ static uint64_t send_some(struct harp_port *port, int hop, uint64_t i, uint64_t 
         uint32_t length = length_of(i, most);
         uint8_t *bytes = port->ops->slot(port, hop, length);
         assert(bytes && ((uintptr_t)bytes + HARP_HEADER_BYTES) % 64 == 0);
-        fill(bytes, length, i);
+        fill_datagram(bytes, length, i);
     }
     port->ops->flush(port, now_ns());
     return i;
@@ -78,7 +78,7 @@ static uint64_t receive_some(struct harp_port *port, uint64_t i, uint32_t most,
 /* Wait in the kernel until something may have come. */
 static void wait_for(struct harp_port *port)
 {
-    tend(port);
+    tend_port(port);
     if (!port->ops->sleep(port))
         return;
     struct pollfd fd = {.fd = port->ops->fd(port), .events = POLLIN};
@@ -95,7 +95,7 @@ static void wait_unreachable(struct harp_port *port, const struct harp_address *
         if (count)
             port->ops->release(port, arrivals, count);
         wait_for(port);
-        tend(port);
+        tend_port(port);
         if (port->ops->notice(port, &notice))
             break;
     }
@@ -111,7 +111,7 @@ static void test_every_size_and_wrap(void)
     struct harp_address from = {0};
     int hop = hop_to(a, &b->locals[0]);
     assert(hop >= 0 && hop_to(a, &b->locals[0]) == hop);
-    tend(b);
+    tend_port(b);
     uint32_t most = a->payload_max;
     assert(a->ops->hop_payload_max(a, hop) == most && most == HARP_HEADER_BYTES + 65408);
     for (uint64_t sent = 0, got = 0; got < 5000;) {
@@ -141,7 +141,7 @@ static void test_full_ring_keeps_what_it_has(void)
     struct harp_port *a = open_port(1), *b = open_port(1);
     int hop = hop_to(a, &b->locals[0]);
     uint64_t sent = 0, got = 0, before;
-    tend(b);
+    tend_port(b);
     do {
         before = sent;
         sent = send_some(a, hop, sent, UINT64_MAX, 1000);
@@ -167,7 +167,7 @@ static void test_a_port_reaches_itself(void)
     struct harp_port *port = open_port(1);
     int hop = hop_to(port, &port->locals[0]);
     struct harp_address from = {0};
-    tend(port);
+    tend_port(port);
     for (uint64_t sent = 0, got = 0; got < 1000;) {
         sent = send_some(port, hop, sent, 1000, 5000);
         got = receive_some(port, got, 5000, &from);
@@ -191,7 +191,7 @@ static void test_wrong_addresses(void)
 
 enum { DATAGRAMS = 60000, PINGS = 3000, MOST = 4000 };
 
-static void *receiver(void *argument)
+static void *receive_all(void *argument)
 {
     struct harp_port *port = argument;
     for (uint64_t got = 0, before = 0; got < DATAGRAMS; before = got) {
@@ -202,7 +202,7 @@ static void *receiver(void *argument)
     return NULL;
 }
 
-static void *echo(void *argument)
+static void *echo_all(void *argument)
 {
     struct harp_port *port = argument;
     int back = -1;
@@ -226,7 +226,7 @@ static void test_two_threads(void)
     struct harp_port *a = open_port(1 << 20), *b = open_port(1);
     int hop = hop_to(a, &b->locals[0]);
     pthread_t thread;
-    pthread_create(&thread, NULL, receiver, b);
+    pthread_create(&thread, NULL, receive_all, b);
     for (uint64_t sent = 0, before = 0; sent < DATAGRAMS; before = sent) {
         sent = send_some(a, hop, sent, DATAGRAMS, MOST);
         if (sent == before)
@@ -235,7 +235,7 @@ static void test_two_threads(void)
     pthread_join(thread, NULL);
     assert(b->counters.received == DATAGRAMS);
     /* Both sleep between one datagram and the next: no wake-up may be lost. */
-    pthread_create(&thread, NULL, echo, b);
+    pthread_create(&thread, NULL, echo_all, b);
     for (uint64_t i = 0; i < PINGS; i++) {
         send_some(a, hop, i, i + 1, MOST);
         while (receive_some(a, i, MOST, NULL) == i)
@@ -318,7 +318,7 @@ static void test_a_child_of_fork_ends_nothing(void)
 {
     struct harp_port *a = open_port(1), *b = open_port(1);
     int hop = hop_to(a, &b->locals[0]), status;
-    tend(b);
+    tend_port(b);
     pid_t child = fork();
     if (child == 0) {
         a->ops->close(a);

@@ -90,7 +90,7 @@ static void test_corrupt_indices(void)
         struct harp_port *port = open_port(0);
         struct rogue rogue = rogue_link(&port->locals[0]);
         struct harp_arrival arrivals[32];
-        tend(port);
+        tend_port(port);
         for (size_t k = 0; k < 4; k++)
             memcpy(rogue.ring + k * 64 + MEM_LENGTH_AT, &crimes[i].lengths[k], 4);
         atomic_store(&rogue.control[0].produced, crimes[i].produced);
@@ -98,7 +98,7 @@ static void test_corrupt_indices(void)
         assert(count == crimes[i].received);
         if (count)
             port->ops->release(port, arrivals, count);
-        tend(port);
+        tend_port(port);
         struct harp_notice notice;
         assert(port->ops->notice(port, &notice) && harp_address_same(&notice.about, &rogue_name));
         char byte;
@@ -115,14 +115,14 @@ static void test_corrupt_consumer(void)
         struct harp_port *port = open_port(0);
         struct rogue rogue = rogue_link(&port->locals[0]);
         static const struct harp_address rogue_name = {.family = HARP_MEM, .ip = {1, 2, 3}};
-        tend(port);
+        tend_port(port);
         int hop = hop_to(port, &rogue_name);
         assert(hop >= 0);
         atomic_store(&rogue.control[1].consumed, consumed[i]);
         (void)port->ops->room(port, hop);
         while (port->ops->slot(port, hop, 60000))
             ;
-        tend(port);
+        tend_port(port);
         struct harp_notice notice;
         assert(port->ops->notice(port, &notice));
         rogue_close(&rogue);
@@ -146,8 +146,8 @@ static void test_bad_hellos(void)
         if (rogue.memory >= 0 && what != 5)
             assert(fcntl(rogue.memory, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
         rogue_hello(&rogue, &port->locals[0], &hello);
-        tend(port);
-        tend(port);
+        tend_port(port);
+        tend_port(port);
         char byte;
         assert(recv(rogue.socket, &byte, 1, 0) == 0);
         rogue_close(&rogue);

@@ -19,7 +19,7 @@ static uint32_t length_of(uint64_t number, uint32_t most)
     return 1 + (uint32_t)(number * 7919 % most);
 }
 
-static void sizes(void)
+static void test_sizes(void)
 {
     enum { LOCALS = 3, COUNT = 6000 };
     int hops[LOCALS];
@@ -36,7 +36,7 @@ static void sizes(void)
         for (; sent < COUNT && sent < got + 120; sent++) {
             int hop = hops[sent / 40 % LOCALS];
             assert(a.port->ops->room(a.port, hop) > 0);
-            assert(put(a.port, hop, length_of(sent, most), sent));
+            assert(put_datagram(a.port, hop, length_of(sent, most), sent));
         }
         a.port->ops->flush(a.port, now_ns());
         struct harp_arrival in[HARP_BATCH];
@@ -50,7 +50,7 @@ static void sizes(void)
             assert(in[i].length == length_of(number, most));
             assert(in[i].frame == HARP_NO_FRAME && !in[i].more && !in[i].marked && !in[i].stray);
             assert(harp_address_same(in[i].from, &a.port->locals[from]));
-            check(in[i].bytes, in[i].length, number);
+            check_datagram(in[i].bytes, in[i].length, number);
         }
         b.port->ops->release(b.port, in, n);
     }
@@ -62,7 +62,7 @@ static void sizes(void)
 }
 
 /* Equal datagrams leave in one system call, and arrive so. */
-static void joined(void)
+static void test_equal_datagrams_leave_together(void)
 {
     struct harp_arrival in[HARP_BATCH];
     open_end(&a, 1);
@@ -70,12 +70,12 @@ static void joined(void)
     int hop = hop_to(&a, &b.port->locals[0], 0);
     warm_up(hop);
     for (uint64_t i = 0; i < 60; i++)
-        assert(put(a.port, hop, 1000, i));
+        assert(put_datagram(a.port, hop, 1000, i));
     a.port->ops->flush(a.port, now_ns());
     size_t n = wait_for(b.port, in, HARP_BATCH);
     assert(n == 60 && a.port->counters.send_calls == 1);
     for (size_t i = 0; i < n; i++) {
-        check(in[i].bytes, 1000, i);
+        check_datagram(in[i].bytes, 1000, i);
         /* Parts of one buffer: nobody has copied them apart. */
         assert(in[i].bytes == in[0].bytes + 1000 * i);
     }
@@ -111,7 +111,7 @@ static bool came_as_one(const uint32_t *lengths, const uint64_t *numbers, size_t
         as_one = as_one && n == count;
         for (size_t i = 0; i < n; at += in[i++].length) {
             assert(got + i < count && in[i].length == lengths[got + i]);
-            check(in[i].bytes, in[i].length, numbers[got + i]);
+            check_datagram(in[i].bytes, in[i].length, numbers[got + i]);
             as_one = as_one && in[i].bytes == in[0].bytes + at;
         }
         b.port->ops->release(b.port, in, n);
@@ -121,22 +121,22 @@ static bool came_as_one(const uint32_t *lengths, const uint64_t *numbers, size_t
 
 /* What goes to one address leaves together, whatever hop it takes: a longer datagram before a
  * shorter one. What takes one hop keeps its order. */
-static void along(void)
+static void test_one_address_leaves_together(void)
 {
     open_end(&a, 1);
     open_end(&b, 1);
     int hop = hop_to(&a, &b.port->locals[0], 0), other = hop_to(&a, &b.port->locals[0], 0);
     warm_up(hop);
-    put(a.port, hop, 53, 0);
-    put(a.port, other, 84, 1);
+    put_datagram(a.port, hop, 53, 0);
+    put_datagram(a.port, other, 84, 1);
     a.port->ops->flush(a.port, now_ns());
     assert(came_as_one((uint32_t[]){84, 53}, (uint64_t[]){1, 0}, 2));
-    put(a.port, hop, 1000, 2);
-    put(a.port, other, 1000, 3);
+    put_datagram(a.port, hop, 1000, 2);
+    put_datagram(a.port, other, 1000, 3);
     a.port->ops->flush(a.port, now_ns());
     assert(came_as_one((uint32_t[]){1000, 1000}, (uint64_t[]){2, 3}, 2));
-    put(a.port, hop, 52, 4);
-    put(a.port, hop, 84, 5);
+    put_datagram(a.port, hop, 52, 4);
+    put_datagram(a.port, hop, 84, 5);
     a.port->ops->flush(a.port, now_ns());
     assert(!came_as_one((uint32_t[]){52, 84}, (uint64_t[]){4, 5}, 2));
     assert(a.port->counters.sent == 6 && a.port->counters.sent_bytes == 2273);
@@ -144,7 +144,7 @@ static void along(void)
 
 /* What the kernel cannot join, since each datagram is longer than the last, comes in large batches;
  * and what it joins comes whole after that. */
-static void apart(void)
+static void test_unequal_datagrams_come_in_batches(void)
 {
     enum { COUNT = 192, SHORTEST = 100 };
     struct harp_arrival in[HARP_BATCH];
@@ -153,19 +153,19 @@ static void apart(void)
     int hop = hop_to(&a, &b.port->locals[0], 0);
     warm_up(hop);
     for (uint64_t i = 0; i < COUNT; i++)
-        assert(put(a.port, hop, SHORTEST + (uint32_t)i, i));
+        assert(put_datagram(a.port, hop, SHORTEST + (uint32_t)i, i));
     a.port->ops->flush(a.port, now_ns());
     for (size_t got = 0, n; got < COUNT; got += n) {
         n = wait_for(b.port, in, HARP_BATCH);
         for (size_t i = 0; i < n; i++) {
             assert(in[i].length == SHORTEST + got + i);
-            check(in[i].bytes, in[i].length, got + i);
+            check_datagram(in[i].bytes, in[i].length, got + i);
         }
         b.port->ops->release(b.port, in, n);
     }
     assert(b.port->counters.receive_calls <= COUNT / 12);
     for (uint64_t i = 0; i < 60; i++)
-        assert(put(a.port, hop, 1000, i));
+        assert(put_datagram(a.port, hop, 1000, i));
     a.port->ops->flush(a.port, now_ns());
     assert(wait_for(b.port, in, HARP_BATCH) == 60);
 }
@@ -181,14 +181,14 @@ static enum leaving send_20(int hop, uint64_t now)
     uint64_t before = a.port->counters.send_calls;
     a.port->ops->tend(a.port, now);
     for (uint64_t i = 0; i < 20; i++)
-        put(a.port, hop, i == 19 ? 500 : 1000, number + i);
+        put_datagram(a.port, hop, i == 19 ? 500 : 1000, number + i);
     a.port->ops->flush(a.port, now);
     for (uint64_t got = 0; got < 20;) {
         size_t n = wait_for(b.port, in, HARP_BATCH);
         as_one = as_one && n == 20;
         for (size_t k = 0; k < n; k++, got++) {
             assert(in[k].length == (got == 19 ? 500 : 1000));
-            check(in[k].bytes, in[k].length, number + got);
+            check_datagram(in[k].bytes, in[k].length, number + got);
             as_one = as_one && in[k].bytes == in[0].bytes + 1000 * k;
         }
     }
@@ -198,7 +198,7 @@ static enum leaving send_20(int hop, uint64_t now)
 
 /* Super-packets that the kernel refuses to cut leave as datagrams: of that hop, and for a time that
  * doubles while it refuses. */
-static void refused_offload(void)
+static void test_refused_offload(void)
 {
     struct harp_notice notice;
     uint64_t now = now_ns();
@@ -224,15 +224,15 @@ static void refused_offload(void)
     assert(!a.port->ops->notice(a.port, &notice) && a.port->counters.dropped == 0);
     int third = hop_to(&a, &b.port->locals[0], 0);
     make_no_checksums(1);
-    put(a.port, third, 52, 0);
-    put(a.port, hop, 84, 1);
+    put_datagram(a.port, third, 52, 0);
+    put_datagram(a.port, hop, 84, 1);
     a.port->ops->flush(a.port, now);
     assert(!came_as_one((uint32_t[]){84, 52}, (uint64_t[]){1, 0}, 2));
 }
 
 /* What does not leave stays, room shrinks, and all leaves in the end, in order and whole. (The
  * network behind may lose some.) The way out is slow until we have said "full". */
-static void backlog(void)
+static void test_backlog_leaves_in_order(void)
 {
     enum { COUNT = 16000 };
     struct harp_arrival in[HARP_BATCH];
@@ -268,7 +268,7 @@ static void backlog(void)
 }
 
 /* Marks of congestion are reported, and what leaves may be marked. */
-static void marks(void)
+static void test_congestion_marks(void)
 {
     struct harp_arrival in[HARP_BATCH];
     open_end(&a, 1);
@@ -284,7 +284,7 @@ static void marks(void)
     assert(harp_address_parse(b.ip, &peer));
     memcpy(&from4.sin_addr, peer.ip + 12, 4);
     memcpy(&from6.sin6_addr, peer.ip, 16);
-    enter(&b);
+    enter_namespace(&b);
     int fd = socket(v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0), on = 1;
     struct sockaddr *own = v4 ? (struct sockaddr *)&from4 : (struct sockaddr *)&from6;
     socklen_t length = v4 ? sizeof from4 : sizeof from6;
@@ -302,7 +302,7 @@ static void marks(void)
     struct iovec part = {&byte, 1};
     struct msghdr header = {
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = 128};
-    put(a.port, hop, 1, 1);
+    put_datagram(a.port, hop, 1, 1);
     a.port->ops->flush(a.port, now_ns());
     assert(recvmsg(fd, &header, 0) == 1 && byte == (char)byte_of(1, 0));
     const struct cmsghdr *item = CMSG_FIRSTHDR(&header);
@@ -314,7 +314,7 @@ static void marks(void)
 static bool waits_2_ms(int hop)
 {
     struct harp_arrival in[HARP_BATCH];
-    put(a.port, hop, 100, 0);
+    put_datagram(a.port, hop, 100, 0);
     a.port->ops->flush(a.port, now_ns());
     struct pollfd readable = {.fd = b.port->ops->fd(b.port), .events = POLLIN};
     assert(!b.port->ops->sleep(b.port) || poll(&readable, 1, 50000) == 1);
@@ -326,7 +326,7 @@ static bool waits_2_ms(int hop)
 }
 
 /* The kernel begins to take times somewhat after the first socket has asked for them. */
-static void waited(void)
+static void test_arrival_times(void)
 {
     open_end(&a, 1);
     open_end(&b, 1);
@@ -338,7 +338,7 @@ static void waited(void)
 }
 
 /* A descriptor that wakes; a child that closes its copy and leaves the parent alone. */
-static void waiting(void)
+static void test_waiting(void)
 {
     struct harp_arrival in[HARP_BATCH];
     open_end(&a, 2);
@@ -355,24 +355,24 @@ static void waiting(void)
     int status;
     assert(child > 0 && waitpid(child, &status, 0) == child && status == 0);
     for (uint64_t round = 0; round < 3; round++) {
-        put(a.port, hop, 64, round);
-        put(a.port, hop, 64, round + 1);
+        put_datagram(a.port, hop, 64, round);
+        put_datagram(a.port, hop, 64, round + 1);
         a.port->ops->flush(a.port, now_ns());
         assert(poll(&readable, 1, 50000) == 1);
         /* One at a time: the second waits in the port's own buffer, and that is no time to sleep.
          */
         assert(wait_for(b.port, in, 1) == 1);
-        check(in[0].bytes, 64, round);
+        check_datagram(in[0].bytes, 64, round);
         b.port->ops->release(b.port, in, 1);
         assert(b.port->counters.received % 2 == 0 || !b.port->ops->sleep(b.port) ||
                poll(&readable, 1, 50000) == 1);
         assert(wait_for(b.port, in, 1) == 1);
-        check(in[0].bytes, 64, round + 1);
+        check_datagram(in[0].bytes, 64, round + 1);
         b.port->ops->release(b.port, in, 1);
     }
 }
 
-static int refused(struct harp_port_config config, const char *says)
+static int is_refused(struct harp_port_config config, const char *says)
 {
     char why[HARP_WHY_BYTES] = "";
     struct harp_port *port = NULL;
@@ -382,29 +382,29 @@ static int refused(struct harp_port_config config, const char *says)
     return error;
 }
 
-static void errors(void)
+static void test_errors(void)
 {
     struct harp_port_config config = {.locals = 1};
     char why[HARP_WHY_BYTES];
-    enter(&a);
+    enter_namespace(&a);
     int fds = dup(0);
     close(fds);
-    refused(config, "needs an interface or an address");
+    is_refused(config, "needs an interface or an address");
     config.interface = "harp-nowhere";
-    assert(refused(config, "no interface harp-nowhere") == -ENODEV);
+    assert(is_refused(config, "no interface harp-nowhere") == -ENODEV);
     config.interface = NULL;
     harp_address_parse("203.0.113.77", &config.local);
-    assert(refused(config, "has no address 203.0.113.77") == -EADDRNOTAVAIL);
+    assert(is_refused(config, "has no address 203.0.113.77") == -EADDRNOTAVAIL);
     harp_address_parse(a.ip, &config.local);
     config.mtu = 1000000;
-    assert(refused(config, "MTU of 1000000") == -EINVAL);
+    assert(is_refused(config, "MTU of 1000000") == -EINVAL);
     config.mtu = 0;
     config.locals = 0;
-    assert(refused(config, "1 to 256 own addresses, not 0") == -EINVAL);
+    assert(is_refused(config, "1 to 256 own addresses, not 0") == -EINVAL);
     config.locals = 2;
     assert(harp_port_udp_open(&a.port, &config, why) == 0);
     config.local.port = a.port->locals[0].port;
-    assert(refused(config, "cannot be had: Address already in use") == -EADDRINUSE);
+    assert(is_refused(config, "cannot be had: Address already in use") == -EADDRINUSE);
     int hop = a.port->ops->hop(a.port, &config.local, 1, why);
     assert(hop >= 0);
     a.port->ops->unhop(a.port, hop);
@@ -429,15 +429,15 @@ static void errors(void)
 
 int main(int count, char **words)
 {
-    static const struct named_test tests[] = {{"sizes", sizes},
-                                              {"joined", joined},
-                                              {"backlog", backlog},
-                                              {"marks", marks},
-                                              {"waiting", waiting},
-                                              {"waited", waited},
-                                              {"refused_offload", refused_offload},
-                                              {"errors", errors},
-                                              {"apart", apart},
-                                              {"along", along}};
+    static const struct named_test tests[] = {{"sizes", test_sizes},
+                                              {"joined", test_equal_datagrams_leave_together},
+                                              {"backlog", test_backlog_leaves_in_order},
+                                              {"marks", test_congestion_marks},
+                                              {"waiting", test_waiting},
+                                              {"waited", test_arrival_times},
+                                              {"refused_offload", test_refused_offload},
+                                              {"errors", test_errors},
+                                              {"apart", test_unequal_datagrams_come_in_batches},
+                                              {"along", test_one_address_leaves_together}};
     return run_named_test(tests, sizeof tests / sizeof *tests, count, words);
 }

@@ -18,7 +18,7 @@ static struct harp_notice notice_after(int hop, uint32_t length)
     struct harp_notice notice;
     uint64_t end_ns = now_ns() + PATIENCE_NS;
     for (;;) {
-        put(a.port, hop, length, 0);
+        put_datagram(a.port, hop, length, 0);
         a.port->ops->flush(a.port, now_ns());
         struct pollfd readable = {.fd = a.port->ops->fd(a.port), .events = POLLIN};
         assert(a.port->ops->sleep(a.port));
@@ -42,21 +42,21 @@ static void test_port_unreachable(void)
     struct harp_notice notice = notice_after(hop, 100);
     assert(notice.type == HARP_NOTICE_REFUSED && harp_address_same(&notice.about, &there));
     uint8_t sent[100];
-    fill(sent, sizeof sent, 0);
+    fill_datagram(sent, sizeof sent, 0);
     assert(memcmp(notice.quote, sent, sizeof notice.quote) == 0);
     assert(notice_after(hop, 100).type == HARP_NOTICE_REFUSED);
     /* An error that waits at the socket must not cost a datagram to somebody else. */
     open_end(&b, 1);
     int other = hop_to(&a, &b.port->locals[0], 0);
-    put(a.port, hop, 100, 0);
+    put_datagram(a.port, hop, 100, 0);
     a.port->ops->flush(a.port, now_ns());
     for (uint64_t i = 0; i < 100; i++) {
-        put(a.port, hop, 100, 0);
-        put(a.port, other, 200, i);
+        put_datagram(a.port, hop, 100, 0);
+        put_datagram(a.port, other, 200, i);
         a.port->ops->flush(a.port, now_ns());
         size_t n = wait_for(b.port, in, HARP_BATCH);
         assert(n == 1 && in[0].length == 200);
-        check(in[0].bytes, 200, i);
+        check_datagram(in[0].bytes, 200, i);
     }
 }
 
@@ -77,7 +77,7 @@ static void test_too_narrow(void)
 static void set_mtu(const struct end *end, int mtu)
 {
     struct ifreq request = {.ifr_mtu = mtu};
-    enter(end);
+    enter_namespace(end);
     strcpy(request.ifr_name, "v1");
     int control = socket(AF_INET, SOCK_DGRAM, 0);
     assert(ioctl(control, SIOCSIFMTU, &request) == 0);
@@ -85,7 +85,7 @@ static void set_mtu(const struct end *end, int mtu)
 }
 
 /* The interface's own MTU goes down under an open port. */
-static void lowered(void)
+static void test_lowered_mtu(void)
 {
     open_end(&a, 1);
     open_end(&b, 1);
@@ -93,20 +93,20 @@ static void lowered(void)
     uint32_t full = a.port->ops->hop_payload_max(a.port, hop);
     set_mtu(&a, 1400);
     for (int i = 0; i < 10; i++)
-        put(a.port, hop, full, 0);
+        put_datagram(a.port, hop, full, 0);
     struct harp_notice notice = notice_after(hop, full);
     assert(notice.type == HARP_NOTICE_MTU && notice.payload_max == full - 100);
     assert(a.port->counters.dropped >= 10 && a.port->counters.sent == 0);
     struct harp_arrival in[HARP_BATCH];
-    put(a.port, hop, full - 100, 7);
+    put_datagram(a.port, hop, full - 100, 7);
     a.port->ops->flush(a.port, now_ns());
     assert(wait_for(b.port, in, HARP_BATCH) == 1);
-    check(in[0].bytes, full - 100, 7);
+    check_datagram(in[0].bytes, full - 100, 7);
 }
 
 static void in_space_of(const struct end *end, const char *command)
 {
-    enter(end);
+    enter_namespace(end);
     assert(system(command) == 0);
 }
 
@@ -126,11 +126,11 @@ static void test_vanished_interface(void)
              a.ip);
     in_space_of(&a, command);
     for (int i = 0; i < 10; i++)
-        put(a.port, hop, full, 0);
+        put_datagram(a.port, hop, full, 0);
     struct harp_notice notice = notice_after(hop, full);
     assert(notice.type == HARP_NOTICE_MTU && notice.payload_max == full - 200);
     in_space_of(&a, "ip link delete v9");
-    put(a.port, hop, full, 0);
+    put_datagram(a.port, hop, full, 0);
     notice = notice_after(hop, full);
     assert(notice.type == HARP_NOTICE_UNREACHABLE);
     assert(a.port->ops->receive(a.port, now_ns(), in, HARP_BATCH) == 0);
@@ -161,7 +161,7 @@ static void say_refused(int count)
     memcpy(packet + 28, ports, sizeof ports);
     uint16_t sum = internet_sum(packet, sizeof packet);
     memcpy(packet + 2, &sum, sizeof sum);
-    enter(&b);
+    enter_namespace(&b);
     int raw = socket(AF_INET, SOCK_RAW, IPPROTO_ICMP);
     assert(raw >= 0);
     for (int i = 0; i < count; i++)
@@ -171,7 +171,7 @@ static void say_refused(int count)
 
 /* Forged ICMP fills the memory that a socket has for what arrives: it is thrown away, and for some
  * time not taken; then again. */
-static void flood(void)
+static void test_icmp_flood(void)
 {
     enum { FORGED = 40000, COUNT = 600 };
     struct harp_arrival in[HARP_BATCH];
@@ -186,7 +186,7 @@ static void flood(void)
     a.port->ops->tend(a.port, now);
     for (uint64_t i = 0; i < COUNT; i += HARP_BATCH / 2) {
         for (uint64_t k = 0; k < HARP_BATCH / 2; k++)
-            put(b.port, back, 1400, i + k);
+            put_datagram(b.port, back, 1400, i + k);
         b.port->ops->flush(b.port, now_ns());
     }
     while (got < COUNT)
@@ -208,8 +208,8 @@ int main(int count, char **words)
 {
     static const struct named_test tests[] = {{"unreachable", test_port_unreachable},
                                               {"narrow", test_too_narrow},
-                                              {"lowered", lowered},
+                                              {"lowered", test_lowered_mtu},
                                               {"vanished", test_vanished_interface},
-                                              {"flood", flood}};
+                                              {"flood", test_icmp_flood}};
     return run_named_test(tests, sizeof tests / sizeof *tests, count, words);
 }

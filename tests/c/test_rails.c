@@ -14,7 +14,7 @@ static uint32_t read_list(const char *const *texts, struct harp_address *address
 }
 
 /* Expect these rails, in this order, as "local-remote" numbers. */
-static void expect(const char *const *ours, const char *const *theirs, const char *wanted)
+static void expect_rails(const char *const *ours, const char *const *theirs, const char *wanted)
 {
     char got[8 * HARP_RAILS_MAX] = "";
     uint32_t n = harp_rails_match(locals, read_list(ours, locals), remotes,
@@ -33,24 +33,27 @@ static void expect(const char *const *ours, const char *const *theirs, const cha
 
 static void nics_of_one_network_are_paired_whatever_their_order(void)
 {
-    expect(LIST("10.1.0.1", "10.2.0.1", NULL), LIST("10.1.0.2", "10.2.0.2", NULL), "0-0 1-1");
-    expect(LIST("10.1.0.1", "10.2.0.1", NULL), LIST("10.2.0.2", "10.1.0.2", NULL), "0-1 1-0");
-    expect(LIST("fd00:1::1", "fd00:2::1", NULL), LIST("fd00:2::2", "fd00:1::2", NULL), "0-1 1-0");
+    expect_rails(LIST("10.1.0.1", "10.2.0.1", NULL), LIST("10.1.0.2", "10.2.0.2", NULL), "0-0 1-1");
+    expect_rails(LIST("10.1.0.1", "10.2.0.1", NULL), LIST("10.2.0.2", "10.1.0.2", NULL), "0-1 1-0");
+    expect_rails(LIST("fd00:1::1", "fd00:2::1", NULL), LIST("fd00:2::2", "fd00:1::2", NULL),
+                 "0-1 1-0");
 }
 
 static void nobody_is_used_twice_before_all_are_used_once(void)
 {
     /* One network for all: 10.0.0.1 and .3 would both prefer .2. */
-    expect(LIST("10.0.0.1", "10.0.0.3", NULL), LIST("10.0.0.2", "10.0.0.4", NULL), "1-0 0-1");
-    expect(LIST("10.1.0.1", NULL), LIST("10.1.0.2", "10.2.0.2", "10.3.0.2", NULL), "0-0 0-1 0-2");
-    expect(LIST("10.1.0.1", "10.2.0.1", "10.3.0.1", NULL), LIST("10.3.0.2", NULL), "2-0 1-0 0-0");
+    expect_rails(LIST("10.0.0.1", "10.0.0.3", NULL), LIST("10.0.0.2", "10.0.0.4", NULL), "1-0 0-1");
+    expect_rails(LIST("10.1.0.1", NULL), LIST("10.1.0.2", "10.2.0.2", "10.3.0.2", NULL),
+                 "0-0 0-1 0-2");
+    expect_rails(LIST("10.1.0.1", "10.2.0.1", "10.3.0.1", NULL), LIST("10.3.0.2", NULL),
+                 "2-0 1-0 0-0");
 }
 
 static void who_cannot_be_reached_is_left_out(void)
 {
-    expect(LIST("10.1.0.1", "fd00::1", NULL), LIST("fd00::2", NULL), "1-0");
-    expect(LIST("10.1.0.1", NULL), LIST("fd00::2", NULL), "");
-    expect(LIST("10.1.0.1", NULL), LIST(NULL), "");
+    expect_rails(LIST("10.1.0.1", "fd00::1", NULL), LIST("fd00::2", NULL), "1-0");
+    expect_rails(LIST("10.1.0.1", NULL), LIST("fd00::2", NULL), "");
+    expect_rails(LIST("10.1.0.1", NULL), LIST(NULL), "");
     struct harp_address memory = {.family = HARP_MEM, .ip = {1}};
     struct harp_address both[2] = {memory, locals[0]};
     CHECK(harp_rails_match(both, 2, &memory, 1, rails) == 1 && rails[0].local == 0, "mem");

@@ -10,7 +10,7 @@ enum { MANY = 3000, STEPS = 200000 };
 
 static uint64_t random_state = 7;
 
-static uint32_t draw(uint32_t below)
+static uint32_t draw_below(uint32_t below)
 {
     return (uint32_t)virtual_below(&random_state, below);
 }
@@ -25,8 +25,8 @@ static void test_timers_are_taken_in_order(void)
         at_ns[i] = HARP_TIMER_NEVER;
     uint64_t now_ns = 1000;
     for (uint32_t step = 0; step < STEPS; step++) {
-        uint32_t i = draw(step % 2 ? 20 : MANY);
-        at_ns[i] = draw(10) ? now_ns + draw(5000) : HARP_TIMER_NEVER;
+        uint32_t i = draw_below(step % 2 ? 20 : MANY);
+        at_ns[i] = draw_below(10) ? now_ns + draw_below(5000) : HARP_TIMER_NEVER;
         harp_timers_set(&timers, i, at_ns[i]);
         if (step % 64)
             continue;
@@ -34,7 +34,7 @@ static void test_timers_are_taken_in_order(void)
         for (i = 0; i < MANY; i++)
             first_ns = at_ns[i] < first_ns ? at_ns[i] : first_ns;
         CHECK(harp_timers_first_ns(&timers) == first_ns, "another is the first");
-        now_ns += draw(40);
+        now_ns += draw_below(40);
         uint64_t last_ns = 0;
         uint32_t last = 0;
         while (harp_timers_take(&timers, now_ns, &i)) {
@@ -57,8 +57,8 @@ static void test_a_ready_set_hands_out_each_member_once(void)
     CHECK(harp_ready_set_open(&set, 10 * MANY), "no memory");
     for (uint32_t round = 0; round < 200; round++) {
         uint32_t n = 0, i;
-        for (uint32_t k = draw(100); k; k--) {
-            i = draw(MANY);
+        for (uint32_t k = draw_below(100); k; k--) {
+            i = draw_below(MANY);
             n += !in[i];
             in[i] = true;
             harp_ready_set_add(&set, 10 * i);
@@ -81,7 +81,7 @@ static struct harp_ready_set shared;
 static _Atomic uint32_t changed[PRODUCERS][NUMBERS];
 static _Atomic uint32_t running = PRODUCERS;
 
-static void *produce(void *argument)
+static void *produce_numbers(void *argument)
 {
     uint32_t p = (uint32_t)(uintptr_t)argument;
     for (uint32_t n = 0; n < ADDS; n++) {
@@ -99,7 +99,7 @@ static void test_no_change_is_missed(void)
     pthread_t threads[PRODUCERS];
     CHECK(harp_ready_set_open(&shared, PRODUCERS * NUMBERS), "no memory");
     for (uintptr_t p = 0; p < PRODUCERS; p++)
-        CHECK(pthread_create(&threads[p], NULL, produce, (void *)p) == 0, "thread");
+        CHECK(pthread_create(&threads[p], NULL, produce_numbers, (void *)p) == 0, "thread");
     for (bool last = false, done = false; !done; done = last) {
         last = atomic_load(&running) == 0;
         struct harp_ready_walk walk = {0};
@@ -116,7 +116,7 @@ static void test_no_change_is_missed(void)
     harp_ready_set_close(&shared);
 }
 
-static void serve(struct harp_schedule *schedule, uint32_t wanted)
+static void serve_turns(struct harp_schedule *schedule, uint32_t wanted)
 {
     uint32_t i = harp_schedule_next(schedule);
     CHECK(i == wanted, "%u is served, not %u", i, wanted);
@@ -133,7 +133,7 @@ static void test_who_found_no_room_comes_first(void)
     for (uint32_t turn = 0; turn < 100; turn++) {
         CHECK(harp_schedule_begin(&schedule, now_ns) == 4, "not all are due");
         for (uint32_t i = 0; i < 4; i++) {
-            serve(&schedule, (turn + i) % 4);
+            serve_turns(&schedule, (turn + i) % 4);
             if (i == 0)
                 harp_schedule_again(&schedule, turn % 4);
             else
@@ -153,22 +153,22 @@ static void test_a_queue_that_is_blocked_waits(void)
     harp_schedule_wake(&schedule, 2);
     harp_schedule_wait(&schedule, 3, 5000);
     CHECK(harp_schedule_begin(&schedule, 1000) == 1, "one is due");
-    serve(&schedule, 2);
+    serve_turns(&schedule, 2);
     harp_schedule_blocked(&schedule, 2);
     harp_schedule_end(&schedule, 1000);
     CHECK(harp_schedule_deadline_ns(&schedule) == 5000, "the timer is first");
     CHECK(harp_schedule_begin(&schedule, 2000) == 0, "nobody has room yet");
     harp_schedule_end(&schedule, 2000);
     CHECK(harp_schedule_begin(&schedule, 5000) == 2, "a timer wakes, and all are tried");
-    serve(&schedule, 2);
-    serve(&schedule, 3);
+    serve_turns(&schedule, 2);
+    serve_turns(&schedule, 3);
     harp_schedule_blocked(&schedule, 2);
     harp_schedule_wait(&schedule, 3, HARP_TIMER_NEVER);
     harp_schedule_end(&schedule, 5000);
     CHECK(harp_schedule_deadline_ns(&schedule) == 5000 + HARP_RETRY_NS,
           "tried again after a while");
     CHECK(harp_schedule_begin(&schedule, 5000 + HARP_RETRY_NS) == 1, "now");
-    serve(&schedule, 2);
+    serve_turns(&schedule, 2);
     harp_schedule_wait(&schedule, 2, HARP_TIMER_NEVER);
     harp_schedule_end(&schedule, 5000 + HARP_RETRY_NS);
     CHECK(harp_schedule_deadline_ns(&schedule) == HARP_TIMER_NEVER, "nobody is due");

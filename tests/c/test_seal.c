@@ -9,7 +9,7 @@
 
 enum { MANY = 11 };
 
-static uint8_t *exactly(size_t length)
+static uint8_t *allocate_exactly(size_t length)
 {
     uint8_t *bytes = malloc(length + !length);
     assert(bytes);
@@ -18,14 +18,15 @@ static uint8_t *exactly(size_t length)
     return bytes;
 }
 
-static void one(const struct harp_key *key, uint16_t length)
+static void check_one(const struct harp_key *key, uint16_t length)
 {
     struct harp_header header = {.version = HARP_VERSION,
                                  .type = HARP_DATA,
                                  .length = length,
                                  .size = length,
                                  .connection = 5};
-    uint8_t *frame = exactly(HARP_HEADER_BYTES), *payload = exactly(length), *to = exactly(length);
+    uint8_t *frame = allocate_exactly(HARP_HEADER_BYTES), *payload = allocate_exactly(length),
+            *to = allocate_exactly(length);
     harp_header_encode(&header, frame);
     harp_seal(key, frame, 7, payload, length);
     assert(harp_open_tag(key, frame, 7) && !harp_open_tag(key, frame, 6));
@@ -42,13 +43,13 @@ static void one(const struct harp_key *key, uint16_t length)
     free(to);
 }
 
-static void many(const struct harp_key *key, size_t count)
+static void check_many(const struct harp_key *key, size_t count)
 {
     uint8_t *frames[MANY];
     const uint8_t *opened[MANY];
     uint32_t laps[MANY];
     for (size_t i = 0; i < count; i++) {
-        opened[i] = frames[i] = exactly(HARP_HEADER_BYTES);
+        opened[i] = frames[i] = allocate_exactly(HARP_HEADER_BYTES);
         laps[i] = i % 3 ? HARP_LAP_MAX >> i : 0;
     }
     assert(harp_open_tags(key, opened, laps, count) == 0);
@@ -74,11 +75,11 @@ int main(void)
     for (size_t routine = 0; harp_crc32c_name(routine); routine++) {
         harp_crc32c_use(routine);
         for (uint16_t length = 0; length < 300; length++)
-            one(&key, length);
-        one(&key, 1408);
-        one(&key, 65408);
+            check_one(&key, length);
+        check_one(&key, 1408);
+        check_one(&key, 65408);
     }
     for (size_t count = 0; count <= MANY; count++)
-        many(&key, count);
+        check_many(&key, count);
     return 0;
 }

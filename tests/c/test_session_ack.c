@@ -11,7 +11,7 @@ static bool has_received(const struct pair *pair)
     return pair->received[1] == wanted;
 }
 
-static void post(struct pair *pair)
+static void post_buffer(struct pair *pair)
 {
     static uint8_t to[8];
     int eager;
@@ -32,7 +32,7 @@ static struct pair *just_received(void)
     struct pair *pair = pair_make(1);
     pair->config[1].app_drives = true;
     pair_connect(pair);
-    post(pair);
+    post_buffer(pair);
     receive_one(pair);
     return pair;
 }
@@ -66,7 +66,7 @@ static void test_an_answer_that_takes_a_while_takes_it_along(void)
     struct pair *pair = pair_make(1);
     pair->config[1].ack_soon_ns = pair->config[1].ack_along_ns = 20 * US;
     pair_connect(pair);
-    post(pair);
+    post_buffer(pair);
     receive_one(pair);
     assert(harp_session_send(pair->end[1], pair->now_ns + 10 * US, frames, 8) == 0);
     assert(harp_session_message(pair->end[1], answer, sizeof answer, 0));
@@ -89,7 +89,7 @@ static void test_it_can_go_along_with_what_others_send(void)
 /* Whether the next message is acknowledged without waiting for an answer. */
 static bool is_at_once(struct pair *pair)
 {
-    post(pair);
+    post_buffer(pair);
     pair_pass(pair, 100 * US); /* the peer knows of it */
     uint64_t before = pair->frames[0][HARP_ACK];
     receive_one(pair);
@@ -121,7 +121,7 @@ static void test_who_waits_for_more_does_not_go_quiet(void)
     pair->stopped[1] = true;
     pair_pass(pair, 300 * US);
     pair->stopped[1] = false;
-    post(pair);
+    post_buffer(pair);
     assert(!is_at_once(pair));
     pair_free(pair);
 }

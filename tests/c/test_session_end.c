@@ -6,7 +6,7 @@
 
 static char words[400];
 
-static const char *explained(const struct harp_event *closed)
+static const char *explain_end(const struct harp_event *closed)
 {
     harp_reason_explain(closed, words, sizeof words);
     return words;
@@ -22,8 +22,8 @@ static void test_closing_with_words(void)
     assert(here->reason == HARP_REASON_MEMORY && !here->by_peer && here->text_bytes == 0);
     assert(there->reason == HARP_REASON_MEMORY && there->by_peer);
     assert(there->text_bytes == 19 && memcmp(there->text, "no \x1b[1m frames left", 19) == 0);
-    assert(strstr(explained(there), "memory") && strstr(words, "\"no ?[1m frames left\""));
-    assert(strstr(explained(here), "memory") && !strstr(words, "\""));
+    assert(strstr(explain_end(there), "memory") && strstr(words, "\"no ?[1m frames left\""));
+    assert(strstr(explain_end(here), "memory") && !strstr(words, "\""));
     pair_free(pair);
 }
 
@@ -37,7 +37,7 @@ static void test_too_many_words(void)
     harp_session_close(pair->end[0], pair->now_ns, HARP_REASON_DONE, text);
     pair_pass(pair, MS);
     assert(pair->closed[1].text_bytes == HARP_CLOSE_TEXT - 1);
-    assert(strlen(explained(&pair->closed[1])) < sizeof words);
+    assert(strlen(explain_end(&pair->closed[1])) < sizeof words);
     harp_reason_explain(&pair->closed[1], words, 8);
     assert(strlen(words) == 7);
     pair_free(pair);
@@ -74,7 +74,7 @@ static void test_what_arrived_is_acknowledged_before_the_end(void)
     pair_free(pair);
 }
 
-static bool overtaken(struct pair *pair, uint8_t to, const struct harp_frame *frame)
+static bool deliver_overtaken(struct pair *pair, uint8_t to, const struct harp_frame *frame)
 {
     (void)pair;
     return to != 1 || frame->header.type != HARP_ACK || frame->path == 0;
@@ -90,7 +90,7 @@ static void test_the_last_acknowledgement_takes_the_path_of_the_end(void)
         int eager;
         pair->config[1].seed = seed;
         pair_connect(pair);
-        pair->passes = overtaken;
+        pair->passes = deliver_overtaken;
         assert(harp_session_post(pair->end[0], to, sizeof to, 0, &eager));
         assert(harp_session_message(pair->end[1], bytes, sizeof bytes, 0));
         assert(pair_until(pair, MS, has_received));
@@ -109,11 +109,11 @@ static void test_every_reason_has_a_sentence(void)
     struct harp_event event = {.type = HARP_EVENT_CLOSED};
     char last[400] = "";
     for (event.reason = 0; event.reason <= HARP_REASON_REFUSED; event.reason++) {
-        assert(strlen(explained(&event)) > 20 && strcmp(words, last) != 0);
+        assert(strlen(explain_end(&event)) > 20 && strcmp(words, last) != 0);
         strcpy(last, words);
     }
     event.reason = 123456;
-    assert(strstr(explained(&event), "123456"));
+    assert(strstr(explain_end(&event), "123456"));
 }
 
 static void test_another_version(void)
@@ -136,7 +136,7 @@ static void test_another_version(void)
     harp_session_poll(pair->end[0], &event);
     assert(event.type == HARP_EVENT_CLOSED && event.reason == HARP_REASON_VERSION && event.by_peer);
     assert(event.lowest == 4 && event.highest == 7);
-    assert(strstr(explained(&event), "4 to 7") && strstr(words, "speaks 2"));
+    assert(strstr(explain_end(&event), "4 to 7") && strstr(words, "speaks 2"));
     pair_free(pair);
 }
 
@@ -155,7 +155,7 @@ static void test_nobody_answers(void)
     assert(!pair->closed[0].type && pair->frames[1][HARP_FIRST] >= 4);
     pair_pass(pair, 20 * MS);
     assert(pair->closed[0].reason == HARP_REASON_NO_ANSWER && !pair->closed[0].by_peer);
-    assert(strstr(explained(&pair->closed[0]), "listens"));
+    assert(strstr(explain_end(&pair->closed[0]), "listens"));
     pair_free(pair);
 }
 
@@ -194,7 +194,7 @@ static void test_who_gives_up_a_silent_peer_tells_it(void)
     pair_pass(pair, 2 * S);
     assert(pair->closed[0].reason == HARP_REASON_SILENT && !pair->closed[0].by_peer);
     assert(pair->closed[1].reason == HARP_REASON_UNHEARD && pair->closed[1].by_peer);
-    assert(strstr(explained(&pair->closed[1]), "one end heard nothing"));
+    assert(strstr(explain_end(&pair->closed[1]), "one end heard nothing"));
     assert(pair->frames[1][HARP_CLOSE] == 1);
     pair_free(pair);
 }

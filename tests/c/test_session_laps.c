@@ -12,7 +12,7 @@ static struct harp_frame recorded[4][64];
 static uint32_t recorded_n[4];
 static bool recording;
 
-static bool record(struct pair *pair, uint8_t to, const struct harp_frame *frame)
+static bool record_frame(struct pair *pair, uint8_t to, const struct harp_frame *frame)
 {
     (void)pair;
     uint32_t which = frame->header.type == HARP_ACK ? 2u + to : to;
@@ -55,22 +55,22 @@ static void finish_exchange(struct pair *pair)
     pair_pass(pair, MS);
 }
 
-static void exchange(struct pair *pair)
+static void exchange_message(struct pair *pair)
 {
     begin_to_exchange(pair);
     finish_exchange(pair);
 }
 
-static struct pair *exchanged(uint32_t first, uint32_t streamed)
+static struct pair *make_after_exchange(uint32_t first, uint32_t streamed)
 {
     struct pair *pair = pair_make(2);
     memset(recorded_n, 0, sizeof recorded_n);
     pair->config[0].first = pair->config[1].first = first;
     pair->config[0].stream_frames = pair->config[1].stream_frames = streamed;
-    pair->passes = record;
+    pair->passes = record_frame;
     recording = true;
     pair_connect(pair);
-    exchange(pair);
+    exchange_message(pair);
     recording = false;
     return pair;
 }
@@ -95,7 +95,7 @@ static void test_what_was_recorded_before_a_wrap_changes_nothing(uint32_t first,
                                    UINT64_C(5) << 31};
     for (size_t i = 0; i < sizeof far / sizeof *far; i++)
         for (int messages = 0; messages < 2; messages++) {
-            struct pair *pair = exchanged(first, streamed);
+            struct pair *pair = make_after_exchange(first, streamed);
             for (int side = 0; side < 2; side++) {
                 skip_packets(pair->end[side], far[i] + 2 * HARP_SENT_SLOTS);
                 if (messages)
@@ -104,7 +104,7 @@ static void test_what_was_recorded_before_a_wrap_changes_nothing(uint32_t first,
             replay_all(pair);
             pair_pass(pair, 50 * MS);
             check_alive(pair);
-            exchange(pair);
+            exchange_message(pair);
             check_alive(pair);
             pair_free(pair);
         }
@@ -116,7 +116,7 @@ static void test_old_credit_of_a_path_that_rests_is_no_news(uint32_t streamed)
     static const uint64_t far[] = {UINT64_C(1) << 31, (UINT64_C(1) << 31) + HARP_MESSAGES,
                                    (UINT64_C(1) << 32) - HARP_MESSAGES};
     for (size_t i = 0; i < sizeof far / sizeof *far; i++) {
-        struct pair *pair = exchanged(9, streamed);
+        struct pair *pair = make_after_exchange(9, streamed);
         for (int side = 0; side < 2; side++)
             skip_messages(pair->end[side], far[i]);
         begin_to_exchange(pair);
@@ -133,7 +133,7 @@ static void test_traffic_goes_on_through_every_wrap(uint32_t streamed)
 {
     static const uint64_t wraps[] = {UINT64_C(1) << 31, UINT64_C(1) << 32, UINT64_C(3) << 31,
                                      UINT64_C(1) << 33};
-    struct pair *pair = exchanged(0, streamed);
+    struct pair *pair = make_after_exchange(0, streamed);
     uint64_t messages = MESSAGES, packets = 0;
     for (size_t i = 0; i < sizeof wraps / sizeof *wraps; i++) {
         uint64_t to_messages = wraps[i] - HARP_MESSAGES, to_packets = wraps[i] - HARP_SENT_SLOTS;
@@ -145,7 +145,7 @@ static void test_traffic_goes_on_through_every_wrap(uint32_t streamed)
         }
         messages += by_messages, packets += by_packets;
         for (int turn = 0; turn < 60; turn++, messages += MESSAGES)
-            exchange(pair);
+            exchange_message(pair);
         packets = pair->end[0]->paths[0].sent.next;
         check_alive(pair);
     }

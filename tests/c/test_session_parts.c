@@ -13,7 +13,7 @@
 
 static uint64_t state = 1;
 
-static uint32_t draw(uint32_t n)
+static uint32_t draw_below(uint32_t n)
 {
     return (uint32_t)virtual_below(&state, n);
 }
@@ -27,7 +27,8 @@ static void test_sack_against_a_list(uint64_t first)
     harp_sack_init(&sack, first);
     uint32_t top = 0;
     for (int turn = 0; turn < 20000; turn++) {
-        uint32_t p = draw(100) == 0 ? draw(N) : (top > 50 ? top - 50 : 0) + draw(80);
+        uint32_t p =
+            draw_below(100) == 0 ? draw_below(N) : (top > 50 ? top - 50 : 0) + draw_below(80);
         if (p >= N)
             break;
         bool old = p + HARP_SACK_BITS <= top;
@@ -56,8 +57,8 @@ static void test_chunks_slide(void)
         harp_chunks_add(&chunks, chunk);
     harp_chunks_start(&chunks, N);
     while (!harp_chunks_complete(&chunks)) {
-        uint32_t chunk = chunks.low + draw(HARP_CHUNK_WINDOW);
-        if (draw(4) == 0)
+        uint32_t chunk = chunks.low + draw_below(HARP_CHUNK_WINDOW);
+        if (draw_below(4) == 0)
             chunk = chunks.low;
         if (!harp_chunks_within(&chunks, chunk))
             continue;
@@ -171,11 +172,11 @@ static void test_lost_chunks_go_from_the_oldest_message_on(uint32_t first)
     for (uint32_t i = 0; i < 2 * HARP_MESSAGES && harp_outbox_pick(&outbox, &pick); i++)
         harp_outbox_take(&outbox, &pick);
     for (int turn = 0; turn < 20000; turn++) {
-        uint32_t m = draw(HARP_MESSAGES), oldest = 0;
-        if (draw(2)) {
+        uint32_t m = draw_below(HARP_MESSAGES), oldest = 0;
+        if (draw_below(2)) {
             harp_outbox_lost(&outbox, first + m, 1);
             lost[m] = true;
-        } else if (draw(2)) {
+        } else if (draw_below(2)) {
             assert(harp_outbox_found(&outbox, first + m, 1) == lost[m]);
             lost[m] = false;
         }
@@ -184,7 +185,7 @@ static void test_lost_chunks_go_from_the_oldest_message_on(uint32_t first)
         bool any = harp_outbox_pick(&outbox, &pick);
         assert(any == (oldest < HARP_MESSAGES));
         assert(!any || (pick.message == first + oldest && pick.chunk == 1 && pick.again));
-        if (any && draw(2)) {
+        if (any && draw_below(2)) {
             harp_outbox_take(&outbox, &pick);
             lost[oldest] = false;
         }

@@ -11,7 +11,7 @@
 static uint8_t bytes[SIZE];
 static uint64_t data_on[HARP_PATHS_MAX]; /* whole frames of data towards end 1 */
 
-static bool counted(struct pair *pair, uint8_t to, const struct harp_frame *frame)
+static bool count_frame(struct pair *pair, uint8_t to, const struct harp_frame *frame)
 {
     (void)pair;
     if (to == 1 && frame->header.type == HARP_DATA)
@@ -22,7 +22,7 @@ static bool counted(struct pair *pair, uint8_t to, const struct harp_frame *fram
 static struct pair *with_paths(uint16_t paths)
 {
     struct pair *pair = pair_make(paths);
-    pair->passes = counted;
+    pair->passes = count_frame;
     pair_connect(pair);
     return pair;
 }
@@ -44,7 +44,7 @@ static void send_one(struct pair *pair)
     assert(pair_until(pair, S, message_through));
 }
 
-static struct harp_path_info info(const struct pair *pair, uint8_t side, uint8_t path)
+static struct harp_path_info path_info(const struct pair *pair, uint8_t side, uint8_t path)
 {
     struct harp_path_info out;
     bool exists = harp_session_path_info(pair->end[side], path, &out);
@@ -62,7 +62,7 @@ static void test_information(void)
     pair = with_paths(3);
     for (uint8_t side = 0; side < 2; side++)
         for (uint8_t path = 0; path < 3; path++) {
-            seen = info(pair, side, path);
+            seen = path_info(pair, side, path);
             assert(seen.alive && seen.usable && seen.heard && !seen.mtu_fails);
             assert(seen.confirmed_bytes == FULL && seen.probing_bytes == 0);
             assert(seen.least_ns == 20 * US && seen.smoothed_ns == 20 * US);
@@ -71,7 +71,8 @@ static void test_information(void)
         }
     assert(!harp_session_path_info(pair->end[0], 3, &seen));
     send_one(pair);
-    assert(info(pair, 0, 0).sent + info(pair, 0, 1).sent + info(pair, 0, 2).sent == 6 + 20);
+    assert(path_info(pair, 0, 0).sent + path_info(pair, 0, 1).sent + path_info(pair, 0, 2).sent ==
+           6 + 20);
     pair_free(pair);
 }
 
@@ -79,13 +80,13 @@ static void test_retired_by_this_end(void)
 {
     struct pair *pair = with_paths(2);
     harp_session_path_retire(pair->end[0], 0, true);
-    assert(info(pair, 0, 0).retired && !info(pair, 0, 0).usable);
+    assert(path_info(pair, 0, 0).retired && !path_info(pair, 0, 0).usable);
     for (int i = 0; i < 5; i++) {
         send_one(pair);
         assert(data_on[0] == 0);
     }
     harp_session_path_retire(pair->end[0], 1, true); /* no other is left: both carry again */
-    assert(info(pair, 0, 0).usable && info(pair, 0, 1).usable);
+    assert(path_info(pair, 0, 0).usable && path_info(pair, 0, 1).usable);
     send_one(pair);
     harp_session_path_retire(pair->end[0], 0, false);
     send_one(pair);
@@ -95,7 +96,7 @@ static void test_retired_by_this_end(void)
 
 static bool only_path_0(struct pair *pair, uint8_t to, const struct harp_frame *frame)
 {
-    return counted(pair, to, frame) && frame->path == 0;
+    return count_frame(pair, to, frame) && frame->path == 0;
 }
 
 static void test_retired_but_the_last_to_live(void)
@@ -104,7 +105,7 @@ static void test_retired_but_the_last_to_live(void)
     harp_session_path_retire(pair->end[0], 0, true);
     pair->passes = only_path_0;
     send_one(pair); /* path 1 dies on the way */
-    assert(data_on[0] == 20 && !info(pair, 0, 1).alive);
+    assert(data_on[0] == 20 && !path_info(pair, 0, 1).alive);
     pair_free(pair);
 }
 
@@ -113,14 +114,15 @@ static void test_retired_by_the_peer(void)
     struct pair *pair = with_paths(2);
     harp_session_path_off_queue(pair->end[1], 1, true);
     pair_pass(pair, MS);
-    assert(info(pair, 0, 1).off_queue && !info(pair, 0, 1).usable && !info(pair, 1, 1).off_queue);
+    assert(path_info(pair, 0, 1).off_queue && !path_info(pair, 0, 1).usable &&
+           !path_info(pair, 1, 1).off_queue);
     for (int i = 0; i < 5; i++) {
         send_one(pair);
         assert(data_on[1] == 0);
     }
     harp_session_path_off_queue(pair->end[1], 1, false);
     pair_pass(pair, MS);
-    assert(!info(pair, 0, 1).off_queue && info(pair, 0, 1).usable);
+    assert(!path_info(pair, 0, 1).off_queue && path_info(pair, 0, 1).usable);
     pair_free(pair);
 }
 
@@ -130,12 +132,12 @@ static void test_a_path_that_is_rerouted(void)
     struct pair *pair = with_paths(2);
     harp_session_path_off_queue(pair->end[1], 1, true);
     pair_pass(pair, MS);
-    uint64_t sent = info(pair, 0, 1).sent;
-    assert(info(pair, 0, 1).off_queue);
+    uint64_t sent = path_info(pair, 0, 1).sent;
+    assert(path_info(pair, 0, 1).off_queue);
     harp_session_path_rerouted(pair->end[0], 1);
-    assert(!info(pair, 0, 1).off_queue && info(pair, 0, 1).usable);
+    assert(!path_info(pair, 0, 1).off_queue && path_info(pair, 0, 1).usable);
     pair_pass(pair, 100 * MS);
-    assert(info(pair, 0, 1).sent > sent && info(pair, 0, 1).off_queue);
+    assert(path_info(pair, 0, 1).sent > sent && path_info(pair, 0, 1).off_queue);
     pair_free(pair);
 }
 
@@ -160,10 +162,10 @@ static void test_a_path_that_was_not_heard_is_not_used(void)
     assert(harp_session_post(pair->end[0], to, SIZE, 0, &eager));
     assert(harp_session_message(pair->end[1], bytes, SIZE, 0));
     pair_pass(pair, 200 * MS);
-    assert(pair->received[0] == 1 && listening_end_used == 1 && !info(pair, 1, 1).heard);
+    assert(pair->received[0] == 1 && listening_end_used == 1 && !path_info(pair, 1, 1).heard);
     pair->passes = NULL;
     pair_pass(pair, 200 * MS);
-    assert(info(pair, 1, 1).usable);
+    assert(path_info(pair, 1, 1).usable);
     pair_free(pair);
 }
 
@@ -176,7 +178,7 @@ static void test_unreachable_probes_and_no_more(void)
     harp_session_unreachable(pair->end[0], pair->now_ns, 63);
     pair_pass(pair, MS / 2);
     assert(pair->frames[1][HARP_PROBE] == before + 1);
-    assert(info(pair, 0, 1).alive);
+    assert(path_info(pair, 0, 1).alive);
     pair_pass(pair, 2 * MS);
     harp_session_unreachable(pair->end[0], pair->now_ns, 1);
     pair_pass(pair, MS);
@@ -199,7 +201,7 @@ static void test_unreachable_on_a_path_never_heard(void)
     uint64_t before = pair->frames[0][HARP_PROBE];
     harp_session_unreachable(pair->end[1], pair->now_ns, 1);
     pair_pass(pair, MS);
-    assert(!info(pair, 1, 1).heard && pair->frames[0][HARP_PROBE] == before);
+    assert(!path_info(pair, 1, 1).heard && pair->frames[0][HARP_PROBE] == before);
     pair_free(pair);
 }
 
@@ -284,7 +286,7 @@ static bool passes_to_new_address(struct pair *pair, uint8_t to, const struct ha
     return !path_0 || new_address_answers;
 }
 
-static bool answered(const struct pair *pair)
+static bool has_answered(const struct pair *pair)
 {
     return pair->received[0] == 1;
 }
@@ -300,16 +302,16 @@ static void test_a_path_that_moved_is_validated_before_it_carries_data(void)
     data_before_the_answer = 0;
     pair->passes = passes_to_new_address;
     harp_session_path_moved(pair->end[1], 0);
-    assert(info(pair, 1, 0).validating && !info(pair, 1, 0).usable);
+    assert(path_info(pair, 1, 0).validating && !path_info(pair, 1, 0).usable);
     assert(harp_session_post(pair->end[0], to, SIZE, 0, &eager));
     assert(harp_session_message(pair->end[1], bytes, SIZE, 0));
     uint64_t probes = pair->frames[0][HARP_PROBE];
     pair_pass(pair, 300 * MS);
     assert(pair->frames[0][HARP_PROBE] > probes && data_before_the_answer == 0);
-    assert(info(pair, 1, 0).validating && !pair->closed[1].type);
+    assert(path_info(pair, 1, 0).validating && !pair->closed[1].type);
     new_address_answers = true;
-    assert(pair_until(pair, 300 * MS, answered));
-    assert(!info(pair, 1, 0).validating);
+    assert(pair_until(pair, 300 * MS, has_answered));
+    assert(!path_info(pair, 1, 0).validating);
     pair_free(pair);
 }
 
@@ -322,7 +324,7 @@ static void test_only_the_newest_frame_of_a_path_moves_it(void)
                                  .type = HARP_PROBE,
                                  .connection = pair->config[1].connection,
                                  .epoch = pair->config[1].epoch};
-    uint64_t next = pair->config[0].first + info(pair, 0, 0).sent;
+    uint64_t next = pair->config[0].first + path_info(pair, 0, 0).sent;
     header.packet = (uint32_t)next;
     assert(harp_session_is_newest(pair->end[1], &header));
     header.packet = (uint32_t)(next - 1);

@@ -23,7 +23,7 @@ static bool flip_coin(uint32_t permille)
     return (state >> 33) % 1000 < permille;
 }
 
-static bool fits(struct pair *pair, uint8_t to, const struct harp_frame *frame)
+static bool drop_too_long(struct pair *pair, uint8_t to, const struct harp_frame *frame)
 {
     (void)pair;
     uint16_t frame_bytes = (uint16_t)(HARP_HEADER_BYTES + frame->header.length);
@@ -44,13 +44,13 @@ static void narrow_to(uint32_t paths, uint16_t frame_bytes)
         most[1][p] = p < 32 && paths >> p & 1 ? frame_bytes : 0;
 }
 
-static struct pair *make(uint16_t paths, uint32_t stream_frames)
+static struct pair *make_pair(uint16_t paths, uint32_t stream_frames)
 {
     struct pair *pair = pair_make(paths);
     for (int side = 0; side < 2; side++)
         pair->config[side].base_bytes = 5 * HARP_CHUNK_ALIGN + HARP_HEADER_BYTES;
     pair->config[1].stream_frames = stream_frames;
-    pair->passes = fits;
+    pair->passes = drop_too_long;
     memset(most, 0, sizeof most);
     loss = 0;
     for (uint32_t i = 0; i < SIZE; i++)
@@ -60,7 +60,7 @@ static struct pair *make(uint16_t paths, uint32_t stream_frames)
 
 static struct pair *with_paths(uint16_t paths, uint32_t narrow, uint16_t frame_bytes)
 {
-    struct pair *pair = make(paths, 0);
+    struct pair *pair = make_pair(paths, 0);
     narrow_to(narrow, frame_bytes);
     pair_connect(pair);
     return pair;
@@ -90,7 +90,7 @@ static void send_one(struct pair *pair)
     assert(memcmp(bytes, arrived, SIZE) == 0);
 }
 
-static struct harp_path_info info(const struct pair *pair, uint8_t side, uint8_t path)
+static struct harp_path_info path_info(const struct pair *pair, uint8_t side, uint8_t path)
 {
     struct harp_path_info out;
     bool exists = harp_session_path_info(pair->end[side], path, &out);
@@ -102,19 +102,20 @@ static void test_a_narrow_path_is_left_out_and_comes_back(void)
 {
     struct pair *pair = with_paths(2, 1 << 1, FULL - 1);
     pair_pass(pair, 100 * MS);
-    struct harp_path_info seen = info(pair, 0, 1);
+    struct harp_path_info seen = path_info(pair, 0, 1);
     assert(seen.fragments == 2 && seen.alive && !seen.usable && !seen.mtu_fails);
-    assert(info(pair, 1, 1).usable && info(pair, 1, 1).fragments == 1); /* the other direction */
+    assert(path_info(pair, 1, 1).usable &&
+           path_info(pair, 1, 1).fragments == 1); /* the other direction */
     send_one(pair);
     assert(data_on[0] == 21 && data_on[1] == 0);
     assert(harp_session_count(pair->end[0])->data_again == 0);
     narrow_to(0, 0);
     pair_pass(pair, 1100 * MS);
-    seen = info(pair, 0, 1);
+    seen = path_info(pair, 0, 1);
     assert(seen.fragments == 1 && seen.usable && seen.confirmed_bytes == FULL);
     for (int i = 0; i < 20; i++)
         send_one(pair);
-    assert(info(pair, 0, 1).sent > 30);
+    assert(path_info(pair, 0, 1).sent > 30);
     pair_free(pair);
 }
 
@@ -124,7 +125,8 @@ static void test_all_paths_are_narrow_from_the_start(void)
     struct pair *pair = with_paths(3, 7, FULL - 1);
     send_one(pair);
     pair_pass(pair, 20 * MS);
-    assert(!pair->closed[0].type && info(pair, 0, 0).fragments == 2 && info(pair, 0, 0).usable);
+    assert(!pair->closed[0].type && path_info(pair, 0, 0).fragments == 2 &&
+           path_info(pair, 0, 0).usable);
     send_one(pair);
     assert(longest_data <= FULL - 1 && harp_session_count(pair->end[0])->pmtu_shrunk == 3);
     pair_free(pair);
@@ -138,12 +140,12 @@ static void test_the_search_finds_the_size(void)
     } cases[] = {{FULL, 1}, {FULL - 1, 2}, {812, 2}, {811, 3},
                  {556, 3},  {555, 4},      {428, 4}, {427, 6}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct pair *pair = make(1, 0);
+        struct pair *pair = make_pair(1, 0);
         pair->config[0].base_bytes = 128 + HARP_HEADER_BYTES;
         narrow_to(1, cases[i].passes);
         pair_connect(pair);
         pair_pass(pair, 500 * MS);
-        assert(info(pair, 0, 0).fragments == cases[i].fragments);
+        assert(path_info(pair, 0, 0).fragments == cases[i].fragments);
         send_one(pair);
         assert(harp_session_count(pair->end[0])->lost <= 3 * 11);
         pair_free(pair);
@@ -162,11 +164,11 @@ static void test_a_path_shrinks_and_grows_with_the_route(void)
     assert(pair_until(pair, S, message_through));
     assert(memcmp(bytes, arrived, SIZE) == 0);
     pair_pass(pair, 50 * MS);
-    assert(info(pair, 0, 0).fragments == 2);
+    assert(path_info(pair, 0, 0).fragments == 2);
     assert(harp_session_count(pair->end[0])->pmtu_shrunk == 1);
     narrow_to(0, 0);
     pair_pass(pair, 2 * S);
-    assert(info(pair, 0, 0).fragments == 1);
+    assert(path_info(pair, 0, 0).fragments == 1);
     assert(harp_session_count(pair->end[0])->pmtu_grown >= 1);
     send_one(pair);
     assert(longest_data == FULL && !pair->closed[0].type);
@@ -193,12 +195,14 @@ static void test_of_two_paths_the_wide_one_is_taken(void)
     for (int i = 0; i < 20; i++)
         send_one(pair);
     pair_pass(pair, 50 * MS);
-    assert(info(pair, 0, 0).fragments == 2 && !info(pair, 0, 0).usable && info(pair, 0, 1).usable);
+    assert(path_info(pair, 0, 0).fragments == 2 && !path_info(pair, 0, 0).usable &&
+           path_info(pair, 0, 1).usable);
     narrow_to(1 << 1, FULL - 1);
     for (int i = 0; i < 20; i++)
         send_one(pair);
     pair_pass(pair, 2 * S);
-    assert(info(pair, 0, 1).fragments == 2 && !info(pair, 0, 1).usable && info(pair, 0, 0).usable);
+    assert(path_info(pair, 0, 1).fragments == 2 && !path_info(pair, 0, 1).usable &&
+           path_info(pair, 0, 0).usable);
     pair_free(pair);
 }
 
@@ -212,7 +216,7 @@ static void test_growth_waits_longer_each_time_but_not_for_ever(void)
     assert(pair->frames[1][HARP_PROBE] - probes < 400); /* of these most are for signs of life */
     narrow_to(0, 0);
     pair_pass(pair, 33 * S);
-    assert(info(pair, 0, 0).fragments == 1);
+    assert(path_info(pair, 0, 0).fragments == 1);
     pair_free(pair);
 }
 
@@ -221,14 +225,14 @@ static void test_nothing_of_use_passes_for_a_while(void)
 {
     static const uint64_t patience_ns[] = {S, 30 * S};
     for (int i = 0; i < 2; i++) {
-        struct pair *pair = make(2, 0);
+        struct pair *pair = make_pair(2, 0);
         pair->config[0].dead_ns = pair->config[1].dead_ns = patience_ns[i];
         pair_connect(pair);
         send_one(pair);
         narrow_to(3, LITTLE);
         begin_message(pair);
         pair_pass(pair, patience_ns[i] * 9 / 10);
-        assert(!pair->closed[0].type && !pair->received[1] && info(pair, 0, 0).mtu_fails);
+        assert(!pair->closed[0].type && !pair->received[1] && path_info(pair, 0, 0).mtu_fails);
         narrow_to(0, 0);
         assert(pair_until(pair, 300 * MS, message_through));
         pair_pass(pair, 3 * S); /* wide again */
@@ -257,13 +261,13 @@ static void test_nothing_of_use_passes_at_all(void)
 
 static bool path_1_is_black(struct pair *pair, uint8_t to, const struct harp_frame *frame)
 {
-    return frame->path == 0 && fits(pair, to, frame);
+    return frame->path == 0 && drop_too_long(pair, to, frame);
 }
 
 /* A dead path is no hope. */
 static void test_nothing_of_use_passes_on_the_last_living_path(void)
 {
-    struct pair *pair = make(2, 0);
+    struct pair *pair = make_pair(2, 0);
     narrow_to(1, LITTLE);
     pair->passes = path_1_is_black;
     pair_connect(pair);
@@ -277,7 +281,7 @@ static void test_nothing_of_use_passes_on_the_last_living_path(void)
 static void test_loss_is_not_mtu(void)
 {
     for (int i = 0; i < 50; i++) {
-        struct pair *pair = make(1, 0);
+        struct pair *pair = make_pair(1, 0);
         loss = 300;
         pair_begin(pair);
         pair_pass(pair, 3 * S);
@@ -285,8 +289,8 @@ static void test_loss_is_not_mtu(void)
         pair_pass(pair, 7 * S);
         loss = 0;
         pair_pass(pair, 33 * S);
-        assert(info(pair, 0, 0).usable && info(pair, 1, 0).usable);
-        assert(info(pair, 0, 0).fragments == 1 && info(pair, 1, 0).fragments == 1);
+        assert(path_info(pair, 0, 0).usable && path_info(pair, 1, 0).usable);
+        assert(path_info(pair, 0, 0).fragments == 1 && path_info(pair, 1, 0).fragments == 1);
         pair_free(pair);
     }
 }
@@ -294,12 +298,12 @@ static void test_loss_is_not_mtu(void)
 /* Each lost fragment is a lost chunk, but what has come of it need not come in one go. */
 static void test_fragments_that_are_lost(void)
 {
-    struct pair *pair = make(2, 0);
+    struct pair *pair = make_pair(2, 0);
     pair->config[0].base_bytes = 300;
     narrow_to(3, 300);
     pair_connect(pair);
     pair_pass(pair, 100 * MS);
-    assert(info(pair, 0, 0).fragments == 6);
+    assert(path_info(pair, 0, 0).fragments == 6);
     for (int i = 0; i < 30; i++) {
         loss = (uint32_t)(i % 4) * 100;
         send_one(pair);
@@ -314,7 +318,7 @@ static void test_fragments_that_are_lost(void)
 static bool no_second_fragment(struct pair *pair, uint8_t to, const struct harp_frame *frame)
 {
     bool second = to == 1 && frame->header.type == HARP_DATA && frame->header.offset;
-    return fits(pair, to, frame) && !second;
+    return drop_too_long(pair, to, frame) && !second;
 }
 
 static void test_a_buffer_is_posted_between_two_fragments(void)
@@ -327,7 +331,7 @@ static void test_a_buffer_is_posted_between_two_fragments(void)
     assert(harp_session_message(pair->end[0], bytes, PAIR_SEGMENT, 0));
     pair_pass(pair, MS);
     assert(harp_session_post(pair->end[1], to, PAIR_SEGMENT, 0, &eager) && eager < 0);
-    pair->passes = fits;
+    pair->passes = drop_too_long;
     assert(pair_until(pair, S, message_through));
     assert(memcmp(to, bytes, PAIR_SEGMENT) == 0);
     assert(harp_session_message(pair->end[0], bytes, PAIR_SEGMENT, 0)); /* and wholly before */
@@ -341,7 +345,7 @@ static void test_a_buffer_is_posted_between_two_fragments(void)
 static void test_streamed(void)
 {
     enum { FRAMES = 24 };
-    struct pair *pair = make(1, FRAMES);
+    struct pair *pair = make_pair(1, FRAMES);
     pair_connect(pair);
     for (int round = 0; round < 40; round++) {
         narrow_to(1, (uint16_t[]){0, FULL - 1, 700, 1000}[round / 2 % 4]);
@@ -368,8 +372,8 @@ static void test_streamed(void)
 }
 
 /* A fragment of the first message, as who holds the keys may write it. */
-static enum harp_verdict inject(struct pair *pair, uint32_t packet, uint32_t offset,
-                                uint16_t length, uint32_t size)
+static enum harp_verdict inject_fragment(struct pair *pair, uint32_t packet, uint32_t offset,
+                                         uint16_t length, uint32_t size)
 {
     struct harp_header header = {.version = HARP_VERSION,
                                  .type = HARP_DATA,
@@ -387,11 +391,11 @@ static enum harp_verdict inject(struct pair *pair, uint32_t packet, uint32_t off
 static struct pair *begin_receive(uint32_t stream_frames)
 {
     int eager;
-    struct pair *pair = make(1, stream_frames);
+    struct pair *pair = make_pair(1, stream_frames);
     pair_connect(pair);
     assert(stream_frames || harp_session_post(pair->end[1], arrived, SIZE, 0, &eager));
-    assert(inject(pair, 0, 0, 768, SIZE) == HARP_PLACE);
-    assert(inject(pair, 0, 0, 768, SIZE) == HARP_DROP); /* it came twice */
+    assert(inject_fragment(pair, 0, 0, 768, SIZE) == HARP_PLACE);
+    assert(inject_fragment(pair, 0, 0, 768, SIZE) == HARP_DROP); /* it came twice */
     pair_pass(pair, MS);
     assert(!pair->closed[1].type);
     return pair;
@@ -407,16 +411,18 @@ static void expect_a_protocol_error(struct pair *pair)
 static void test_fragments_that_no_sender_makes(void)
 {
     struct pair *pair = begin_receive(0);
-    assert(inject(pair, 0, 768, 640, SIZE - 1) == HARP_DROP); /* of a message of another size */
+    assert(inject_fragment(pair, 0, 768, 640, SIZE - 1) ==
+           HARP_DROP); /* of a message of another size */
     expect_a_protocol_error(pair);
     pair = begin_receive(0);
-    assert(inject(pair, 1, PAIR_SEGMENT + 128, 768, SIZE) == HARP_DROP); /* begins nowhere */
+    assert(inject_fragment(pair, 1, PAIR_SEGMENT + 128, 768, SIZE) ==
+           HARP_DROP); /* begins nowhere */
     expect_a_protocol_error(pair);
     pair = begin_receive(0);
-    assert(inject(pair, 1, PAIR_SEGMENT, 640, SIZE) == HARP_DROP); /* too short */
+    assert(inject_fragment(pair, 1, PAIR_SEGMENT, 640, SIZE) == HARP_DROP); /* too short */
     expect_a_protocol_error(pair);
     pair = begin_receive(1);
-    assert(inject(pair, 1, PAIR_SEGMENT, 768, SIZE) == HARP_DROP); /* there is one frame */
+    assert(inject_fragment(pair, 1, PAIR_SEGMENT, 768, SIZE) == HARP_DROP); /* there is one frame */
     expect_a_protocol_error(pair);
 }
 
@@ -429,13 +435,13 @@ static void test_a_hint_that_a_path_is_narrow_is_checked(void)
     for (int i = 0; i < 1000; i++)
         harp_session_path_mtu(pair->end[0], pair->now_ns, 0, FULL - 1);
     pair_pass(pair, MS / 2);
-    assert(info(pair, 0, 0).usable && info(pair, 0, 0).confirmed_bytes == FULL);
+    assert(path_info(pair, 0, 0).usable && path_info(pair, 0, 0).confirmed_bytes == FULL);
     assert(pair->frames[1][HARP_PROBE] <= probes + 2);
     narrow_to(1 << 0, FULL - 1);
     pair_pass(pair, 10 * MS);
     harp_session_path_mtu(pair->end[0], pair->now_ns, 0, FULL - 1);
     pair_pass(pair, 100 * MS);
-    assert(info(pair, 0, 0).fragments == 2 && !info(pair, 0, 0).usable);
+    assert(path_info(pair, 0, 0).fragments == 2 && !path_info(pair, 0, 0).usable);
     send_one(pair);
     assert(data_on[0] == 0 && harp_session_count(pair->end[0])->data_again == 0);
     pair_free(pair);
@@ -449,7 +455,7 @@ static void test_a_hint_that_a_path_is_wide_is_checked(void)
     narrow_to(0, 0);
     harp_session_path_mtu(pair->end[0], pair->now_ns, 0, FULL);
     pair_pass(pair, 5 * MS);
-    assert(info(pair, 0, 0).fragments == 1);
+    assert(path_info(pair, 0, 0).fragments == 1);
     pair_free(pair);
 }
 
@@ -460,9 +466,10 @@ static void test_probing_a_size(void)
     assert(harp_session_probe_bytes(pair->end[0], 0, jumbo));
     assert(!harp_session_probe_bytes(pair->end[0], 0, jumbo));
     assert(!harp_session_probe_bytes(pair->end[0], 1, jumbo));
-    assert(info(pair, 0, 0).probing_bytes == jumbo);
+    assert(path_info(pair, 0, 0).probing_bytes == jumbo);
     pair_pass(pair, MS);
-    assert(info(pair, 0, 0).probing_bytes == 0 && info(pair, 0, 0).confirmed_bytes == jumbo);
+    assert(path_info(pair, 0, 0).probing_bytes == 0 &&
+           path_info(pair, 0, 0).confirmed_bytes == jumbo);
     pair_free(pair);
 
     pair = with_paths(1, 0, 0);
@@ -471,7 +478,7 @@ static void test_probing_a_size(void)
     pair_pass(pair, 100 * MS);
     pair->stopped[1] = false;
     pair_pass(pair, 100 * MS);
-    assert(info(pair, 0, 0).probing_bytes == 0 && info(pair, 0, 0).usable);
+    assert(path_info(pair, 0, 0).probing_bytes == 0 && path_info(pair, 0, 0).usable);
     pair_free(pair);
 }
 

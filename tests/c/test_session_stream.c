@@ -7,20 +7,20 @@
 
 #define FRAMES 40
 
-static uint8_t value(uint32_t i)
+static uint8_t expected_byte(uint32_t i)
 {
     return (uint8_t)(i * 7 + i / 1000);
 }
 
-static uint8_t *filled(uint32_t size)
+static uint8_t *make_filled(uint32_t size)
 {
     uint8_t *bytes = malloc(size + !size);
     for (uint32_t i = 0; i < size; i++)
-        bytes[i] = value(i);
+        bytes[i] = expected_byte(i);
     return bytes;
 }
 
-static struct pair *streaming(void)
+static struct pair *make_streaming(void)
 {
     struct pair *pair = pair_make(2);
     pair->config[1].stream_frames = FRAMES;
@@ -37,8 +37,8 @@ static uint32_t chunks_of(const struct pair *pair, uint32_t message)
         if (lent->header.message != message)
             continue;
         n++;
-        assert(lent->first == value(lent->header.offset));
-        assert(lent->last == value(lent->header.offset + lent->header.length - 1));
+        assert(lent->first == expected_byte(lent->header.offset));
+        assert(lent->last == expected_byte(lent->header.offset + lent->header.length - 1));
         for (uint32_t j = 0; j < i; j++)
             assert(pair->lent[1][j].header.message != message ||
                    pair->lent[1][j].header.offset != lent->header.offset);
@@ -48,9 +48,9 @@ static uint32_t chunks_of(const struct pair *pair, uint32_t message)
 
 static void test_credit_counts_frames(void)
 {
-    struct pair *pair = streaming();
+    struct pair *pair = make_streaming();
     uint32_t size = 100 * PAIR_SEGMENT - 5;
-    uint8_t *bytes = filled(size);
+    uint8_t *bytes = make_filled(size);
     uint32_t first = pair->config[0].first;
     assert(harp_session_message(pair->end[0], bytes, size, 8));
     assert(harp_session_message(pair->end[0], bytes, 10, 9));
@@ -75,8 +75,8 @@ static void test_credit_counts_frames(void)
 
 static void test_an_application_that_stalls_is_not_a_dead_path(void)
 {
-    struct pair *pair = streaming();
-    uint8_t *bytes = filled(100 * PAIR_SEGMENT);
+    struct pair *pair = make_streaming();
+    uint8_t *bytes = make_filled(100 * PAIR_SEGMENT);
     assert(harp_session_message(pair->end[0], bytes, 100 * PAIR_SEGMENT, 0));
     pair_pass(pair, 20 * S);
     const struct harp_session_counters *count = harp_session_count(pair->end[0]);
@@ -104,7 +104,7 @@ static void test_many_messages_through_loss(void)
     pair->config[1].stream_frames = 7;
     pair_connect(pair);
     pair->passes = every_third_is_lost;
-    uint8_t *bytes = filled(3 * PAIR_SEGMENT);
+    uint8_t *bytes = make_filled(3 * PAIR_SEGMENT);
     uint32_t asked[2] = {0, 0}, returned[2] = {0, 0},
              sizes[5] = {0, 1, 128, 1409, 3 * PAIR_SEGMENT};
     for (uint32_t turns = 0; pair->received[0] < 700 || pair->received[1] < 700; turns++) {
@@ -129,7 +129,8 @@ static void test_many_messages_through_loss(void)
     pair_free(pair);
 }
 
-static struct harp_header data(const struct pair *pair, uint32_t packet, uint32_t message)
+static struct harp_header make_data_header(const struct pair *pair, uint32_t packet,
+                                           uint32_t message)
 {
     return (struct harp_header){.version = HARP_VERSION,
                                 .type = HARP_DATA,
@@ -143,25 +144,25 @@ static struct harp_header data(const struct pair *pair, uint32_t packet, uint32_
 
 static void test_violations(void)
 {
-    struct pair *pair = streaming();
+    struct pair *pair = make_streaming();
     uint32_t packet = pair->config[0].first + 20;
     for (uint32_t m = 0; m < FRAMES; m++) {
-        struct harp_header header = data(pair, packet++, m);
+        struct harp_header header = make_data_header(pair, packet++, m);
         assert(pair_inject(pair, 1, &header) == HARP_PLACE);
     }
-    struct harp_header again = data(pair, packet++, 5);
+    struct harp_header again = make_data_header(pair, packet++, 5);
     assert(pair_inject(pair, 1, &again) == HARP_DROP); /* a duplicate needs no frame */
     pair_pass(pair, US);
     assert(!pair->closed[1].type);
-    struct harp_header one_more = data(pair, packet++, FRAMES);
+    struct harp_header one_more = make_data_header(pair, packet++, FRAMES);
     assert(pair_inject(pair, 1, &one_more) == HARP_DROP);
     pair_pass(pair, MS);
     assert(pair->closed[1].reason == HARP_REASON_PROTOCOL && !pair->closed[1].by_peer);
     assert(pair->closed[0].type == HARP_EVENT_CLOSED);
     pair_free(pair);
 
-    pair = streaming();
-    struct harp_header far = data(pair, pair->config[0].first + 20, HARP_MESSAGES);
+    pair = make_streaming();
+    struct harp_header far = make_data_header(pair, pair->config[0].first + 20, HARP_MESSAGES);
     assert(pair_inject(pair, 1, &far) == HARP_DROP);
     pair_pass(pair, MS);
     assert(pair->closed[1].reason == HARP_REASON_PROTOCOL);
@@ -170,7 +171,7 @@ static void test_violations(void)
 
 static void test_posting_is_refused(void)
 {
-    struct pair *pair = streaming();
+    struct pair *pair = make_streaming();
     uint8_t byte;
     int eager;
     assert(!harp_session_post(pair->end[1], &byte, 1, 0, &eager) && eager == -1);
@@ -183,7 +184,7 @@ static void test_scattered(void)
     struct pair *pair = pair_make(1);
     pair_connect(pair);
     uint32_t size = 2 * PAIR_SEGMENT + 100;
-    uint8_t *bytes = filled(size), *got = calloc(1, size);
+    uint8_t *bytes = make_filled(size), *got = calloc(1, size);
     assert(harp_session_segment(pair->end[0]) == PAIR_SEGMENT);
     const uint8_t *chunks[3];
     for (uint32_t i = 0; i < 3; i++) {
@@ -210,7 +211,7 @@ static void test_without_credit(void)
 {
     struct pair *pair = pair_make(1);
     pair_connect(pair);
-    uint8_t *bytes = filled(2 * PAIR_SEGMENT);
+    uint8_t *bytes = make_filled(2 * PAIR_SEGMENT);
     for (uint32_t i = 0; i < 20; i++)
         assert(harp_session_message(pair->end[0], bytes, i == 3 ? PAIR_SEGMENT + 1 : 64, 0));
     pair_pass(pair, 500 * MS);
@@ -239,7 +240,7 @@ static void test_lost_credit_is_asked_for(void)
     pair->config[0].dead_ns = pair->config[1].dead_ns = 30 * S;
     pair_connect(pair);
     uint32_t size = 2 * PAIR_SEGMENT;
-    uint8_t *bytes = filled(size), *got = malloc(size);
+    uint8_t *bytes = make_filled(size), *got = malloc(size);
     assert(harp_session_message(pair->end[0], bytes, size, 0));
     pair_pass(pair, 20 * MS);
     pair->passes = loses_acks;

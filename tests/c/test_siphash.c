@@ -65,7 +65,7 @@ static void special_forms(void)
     }
 }
 
-static int same(struct harp_key a, struct harp_key b)
+static int keys_are_same(struct harp_key a, struct harp_key b)
 {
     return a.low == b.low && a.high == b.high;
 }
@@ -80,7 +80,7 @@ static void keys_depend_on_all(void)
                                 harp_key_down(&secret, &one, &two)};
     for (int i = 0; i < 4; i++)
         for (int j = 0; j < i; j++)
-            assert(!same(kinds[i], kinds[j]));
+            assert(!keys_are_same(kinds[i], kinds[j]));
 
     struct harp_end *ends[2] = {&one, &two};
     for (int end = 0; end < 2; end++) {
@@ -92,14 +92,14 @@ static void keys_depend_on_all(void)
                 ends[end]->epoch ^= (uint16_t)(1u << (bit - 64));
             else
                 ends[end]->nonce[(bit - 80) / 8] ^= (uint8_t)(1u << bit % 8);
-            assert(!same(harp_key_up(&secret, &one, &two), kinds[2]));
-            assert(!same(harp_key_down(&secret, &one, &two), kinds[3]));
+            assert(!keys_are_same(harp_key_up(&secret, &one, &two), kinds[2]));
+            assert(!keys_are_same(harp_key_down(&secret, &one, &two), kinds[3]));
             int is_of_accept = end == 0 && (bit < 64 || bit >= 80);
-            assert(same(harp_key_accept(&secret, 5, &one), kinds[1]) == !is_of_accept);
+            assert(keys_are_same(harp_key_accept(&secret, 5, &one), kinds[1]) == !is_of_accept);
             *ends[end] = kept;
         }
     }
-    assert(same(harp_key_up(&secret, &one, &two), kinds[2]));
+    assert(keys_are_same(harp_key_up(&secret, &one, &two), kinds[2]));
 }
 
 int main(void)

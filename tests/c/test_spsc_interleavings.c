@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <ucontext.h>
 
-static void step(void);
-#define HARP_SPSC_STEP() step()
+static void take_step(void);
+#define HARP_SPSC_STEP() take_step()
 #include "base/spsc.h"
 
 enum { CAPACITY = 2, ITEMS = 4, SIDES = 2, CALLS = 4, STEPS_MAX = 64, STACK_BYTES = 1 << 16 };
@@ -25,7 +25,7 @@ static bool done[SIDES];
 static uint8_t next_in, next_out;
 static const uint32_t *batches;
 
-static void step(void)
+static void take_step(void)
 {
     if (running < SIDES)
         swapcontext(&sides[running], &scheduler);
@@ -54,14 +54,14 @@ static void take_some(uint32_t count)
         }
 }
 
-static void producer(void)
+static void produce_all(void)
 {
     for (int call = 0; call < CALLS; call++)
         put_some(batches[call]);
     done[0] = true;
 }
 
-static void consumer(void)
+static void consume_all(void)
 {
     for (int call = 0; call < CALLS; call++)
         take_some(batches[CALLS + call]);
@@ -78,17 +78,17 @@ static void begin_side(int side, void (*code)(void))
     makecontext(&sides[side], code, 0);
 }
 
-static void begin(void)
+static void begin_schedule(void)
 {
     memset(memory, 0, sizeof memory);
     ring = harp_spsc_make(memory, CAPACITY, 1);
     next_in = next_out = 0;
-    begin_side(0, producer);
-    begin_side(1, consumer);
+    begin_side(0, produce_all);
+    begin_side(1, consume_all);
 }
 
 /* One after the other, what the schedule left over: nothing may be lost. */
-static void finish(void)
+static void finish_rest(void)
 {
     running = SIDES;
     while (next_out < ITEMS) {
@@ -106,10 +106,10 @@ static void finish(void)
 
 /* Runs the schedule in `choice` up to `fixed` steps and lets side 0 go first from there; returns
  * how many steps there were and which side each time could have gone instead. */
-static int play(int *choice, int fixed, bool *both)
+static int play_schedule(int *choice, int fixed, bool *both)
 {
     int steps = 0;
-    begin();
+    begin_schedule();
     while (!done[0] || !done[1]) {
         assert(steps < STEPS_MAX);
         both[steps] = !done[0] && !done[1];
@@ -118,7 +118,7 @@ static int play(int *choice, int fixed, bool *both)
         running = choice[steps++];
         swapcontext(&scheduler, &sides[running]);
     }
-    finish();
+    finish_rest();
     return steps;
 }
 
@@ -128,7 +128,7 @@ static long all_schedules(void)
     bool both[STEPS_MAX];
     long schedules = 0;
     for (;;) {
-        int steps = play(choice, fixed, both);
+        int steps = play_schedule(choice, fixed, both);
         schedules++;
         int last = steps - 1;
         while (last >= 0 && !(both[last] && choice[last] == 0))

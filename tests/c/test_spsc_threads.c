@@ -26,7 +26,7 @@ static uint32_t random_batch(struct side *side)
     return 1 + (side->state >> 16) % BATCH_MAX;
 }
 
-static void *produce(void *context)
+static void *produce_numbers(void *context)
 {
     struct side *side = context;
     struct item batch[BATCH_MAX];
@@ -45,7 +45,7 @@ static void *produce(void *context)
     return NULL;
 }
 
-static void *consume(void *context)
+static void *consume_numbers(void *context)
 {
     struct side *side = context;
     struct item batch[BATCH_MAX];
@@ -71,8 +71,8 @@ int main(int argc, char **argv)
     struct harp_spsc *ring = harp_spsc_make(memory, CAPACITY, sizeof(struct item));
     struct side producer = {ring, items, 1}, consumer = {ring, items, 2};
     pthread_t threads[2];
-    assert(pthread_create(&threads[0], NULL, produce, &producer) == 0);
-    assert(pthread_create(&threads[1], NULL, consume, &consumer) == 0);
+    assert(pthread_create(&threads[0], NULL, produce_numbers, &producer) == 0);
+    assert(pthread_create(&threads[1], NULL, consume_numbers, &consumer) == 0);
     pthread_join(threads[0], NULL);
     pthread_join(threads[1], NULL);
     struct item none;

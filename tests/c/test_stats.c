@@ -13,13 +13,13 @@
 
 enum { ENTRIES = 512 };
 
-static const char *base(const struct harp_stats_file *file)
+static const char *base_name(const struct harp_stats_file *file)
 {
     return strrchr(file->path, '/') + 1;
 }
 
 /* Whether a file is listed, and alive. */
-static int listed(const char *file)
+static int is_listed(const char *file)
 {
     static struct harp_stats_entry entries[ENTRIES];
     size_t count = harp_stats_list(entries, ENTRIES);
@@ -29,7 +29,7 @@ static int listed(const char *file)
     return 0;
 }
 
-static struct harp_stats *snapshot(const char *file)
+static struct harp_stats *take_snapshot(const char *file)
 {
     char why[HARP_WHY_BYTES] = "";
     struct harp_stats *out = malloc(sizeof *out);
@@ -54,8 +54,8 @@ static void test_what_is_written_is_read(void)
     struct harp_port port = {.counters.sent = 5, .line = "mem"};
     harp_stats_put_port(file.stats, 1, &port);
     harp_recorder_add(&file.stats->recorder, 1000, HARP_RECORD_PATH_DIED, 0xabcdef0123, 2, 5000);
-    assert(listed(base(&file)) == 2);
-    struct harp_stats *seen = snapshot(base(&file));
+    assert(is_listed(base_name(&file)) == 2);
+    struct harp_stats *seen = take_snapshot(base_name(&file));
     assert(seen->pid == (uint64_t)getpid() && strcmp(seen->name, "engine 0") == 0);
     assert(seen->engine.turns == 7 && seen->ports[1].counters.sent == 5);
     assert(strcmp(seen->ports[1].line, "mem") == 0);
@@ -67,10 +67,10 @@ static void test_what_is_written_is_read(void)
     assert(strstr(line, "cdef0123 path died: path 2, srtt 5000 ns"));
     free(seen);
     char gone[HARP_STATS_NAME_BYTES];
-    strcpy(gone, base(&file));
+    strcpy(gone, base_name(&file));
     harp_stats_destroy(&file);
     harp_stats_destroy(&second);
-    assert(listed(gone) == 0);
+    assert(is_listed(gone) == 0);
 }
 
 static void test_a_killed_engine_is_read_once_more(void)
@@ -84,7 +84,7 @@ static void test_a_killed_engine_is_read_once_more(void)
         for (uint64_t i = 0; i < 10000; i++)
             harp_recorder_add(&file.stats->recorder, i * 1000, HARP_RECORD_LOST, 1, i, 2 * i);
         file.stats->connections[3].changes = 1; /* as if it died while it wrote */
-        assert(write(pipes[1], base(&file), HARP_STATS_NAME_BYTES) > 0);
+        assert(write(pipes[1], base_name(&file), HARP_STATS_NAME_BYTES) > 0);
         for (;;)
             pause();
     }
@@ -92,16 +92,16 @@ static void test_a_killed_engine_is_read_once_more(void)
     assert(read(pipes[0], file, sizeof file) > 0);
     close(pipes[0]);
     close(pipes[1]);
-    assert(listed(file) == 2 && !harp_stats_forget(file));
+    assert(is_listed(file) == 2 && !harp_stats_forget(file));
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
-    assert(listed(file) == 1);
-    struct harp_stats *seen = snapshot(file);
+    assert(is_listed(file) == 1);
+    struct harp_stats *seen = take_snapshot(file);
     assert(seen->recorder.count == HARP_RECORDER_EVENTS - 1);
     for (size_t i = 0; i < seen->recorder.count; i++)
         assert(seen->recorder.events[i].a == 10000 - HARP_RECORDER_EVENTS + 1 + i);
     free(seen);
-    assert(harp_stats_forget(file) && listed(file) == 0);
+    assert(harp_stats_forget(file) && is_listed(file) == 0);
     char why[HARP_WHY_BYTES] = "";
     assert(!harp_stats_open(file, why) && why[0]);
 }
@@ -117,7 +117,7 @@ static void test_a_child_of_fork_removes_nothing(void)
     }
     int status;
     waitpid(child, &status, 0);
-    assert(status == 0 && listed(base(&file)) == 2);
+    assert(status == 0 && is_listed(base_name(&file)) == 2);
     harp_stats_destroy(&file);
 }
 
@@ -154,7 +154,7 @@ static void test_a_reader_sees_whole_things(void)
     struct harp_recorder_event *events = calloc(HARP_RECORDER_EVENTS, sizeof *events);
     struct harp_stats *seen = malloc(sizeof *seen);
     char why[HARP_WHY_BYTES];
-    struct harp_stats_reader *reader = harp_stats_open(base(&shared), why);
+    struct harp_stats_reader *reader = harp_stats_open(base_name(&shared), why);
     assert(events && seen && reader);
     pthread_create(&writer, NULL, write_on, &stop);
     for (int round = 0; round < ROUNDS / 100; round++) {

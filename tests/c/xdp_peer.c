@@ -98,7 +98,7 @@ static void check_pattern(const uint8_t *from, uint32_t bytes)
 }
 
 /* One turn without sending. */
-static uint32_t take(uint32_t *strays, uint32_t *marked, uint32_t *parts, char *from)
+static uint32_t take_arrivals(uint32_t *strays, uint32_t *marked, uint32_t *parts, char *from)
 {
     struct harp_arrival arrivals[HARP_BATCH];
     size_t count = port->ops->receive(port, now_ns(), arrivals, HARP_BATCH);
@@ -146,13 +146,13 @@ static void wait_until(uint64_t end_ns)
         ppoll(&at, 1, &most, NULL);
 }
 
-static void receive(uint32_t count, uint64_t end_ns)
+static void receive_datagrams(uint32_t count, uint64_t end_ns)
 {
     uint32_t got = 0, strays = 0, marked = 0, parts = 0;
     char from[64] = "";
     waited_ns = 0;
     do {
-        uint32_t now = take(&strays, &marked, &parts, from);
+        uint32_t now = take_arrivals(&strays, &marked, &parts, from);
         got += now;
         port->ops->tend(port, now_ns());
         if (now == 0 && got < count)
@@ -162,14 +162,14 @@ static void receive(uint32_t count, uint64_t end_ns)
            marked, parts, kept_n, *from ? from : "nobody", waited_ns);
 }
 
-static void turns(uint32_t count, uint32_t ms)
+static void take_turns(uint32_t count, uint32_t ms)
 {
     uint64_t calls = port->counters.receive_calls;
     uint32_t got = 0, unused = 0;
     char from[64];
     still_ns = last_arrival_ns + ms * UINT64_C(1000000);
     for (uint32_t i = 0; i < count; i++)
-        got += take(&unused, &unused, &unused, from);
+        got += take_arrivals(&unused, &unused, &unused, from);
     still_ns = 0;
     printf("received %u calls %lu\n", got, port->counters.receive_calls - calls);
 }
@@ -295,7 +295,7 @@ static void add_local(void)
     printf("local %d %s\n", local, text);
 }
 
-static bool obey(char *line)
+static bool obey_line(char *line)
 {
     char what[16], text[64];
     int hop, local = 0;
@@ -323,7 +323,7 @@ static bool obey(char *line)
     } else if (sscanf(line, "%15s %u %u", what, &a, &b) < 1) {
         return true;
     } else if (strcmp(what, "receive") == 0) {
-        receive(a, now_ns() + b * UINT64_C(1000000));
+        receive_datagrams(a, now_ns() + b * UINT64_C(1000000));
     } else if (strcmp(what, "fail") == 0) {
         failing = (int)a;
         failures = b;
@@ -331,7 +331,7 @@ static bool obey(char *line)
     } else if (strcmp(what, "local") == 0) {
         add_local();
     } else if (strcmp(what, "turns") == 0) {
-        turns(a, b);
+        take_turns(a, b);
     } else if (strcmp(what, "keep") == 0) {
         to_keep = a;
         puts("done");
@@ -419,7 +419,7 @@ int main(int count, char **words)
         printf(" %s", line);
     }
     printf("\n%s\n", port->line);
-    while (fgets(line, sizeof line, stdin) && obey(line))
+    while (fgets(line, sizeof line, stdin) && obey_line(line))
         ;
     port->ops->close(port);
     show_states();

@@ -23,7 +23,7 @@ static const struct scenario *const groups[] = {scenarios_traffic, scenarios_end
 static const char *const group_names[] = {"traffic", "ends", "deaths", "speed-and-table", "ring"};
 enum { GROUPS = 5, TESTS = 3 };
 
-static void list(void)
+static void list_scenarios(void)
 {
     for (int g = 0; g < GROUPS; g++) {
         printf("%s\n", group_names[g]);
@@ -32,7 +32,7 @@ static void list(void)
     }
 }
 
-static const struct scenario *find(const char *name)
+static const struct scenario *find_scenario(const char *name)
 {
     for (int g = 0; g < GROUPS; g++)
         for (const struct scenario *s = groups[g]; s->name; s++)
@@ -43,7 +43,7 @@ static const struct scenario *find(const char *name)
 
 /* ---- One scenario, supervised ---- */
 
-static void child(const struct options *options, const struct scenario *scenario, int meet)
+static void run_child(const struct options *options, const struct scenario *scenario, int meet)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     region_guard();
@@ -67,7 +67,7 @@ static void describe_hang(double limit_s)
 }
 
 /* The peer's word, if it is there within so long; 0 if not. */
-static char hear(int control, int most_ms)
+static char hear_word(int control, int most_ms)
 {
     struct pollfd ready = {.fd = control, .events = POLLIN};
     char word = 0;
@@ -99,7 +99,7 @@ static char watch_child(const struct options *options, const struct scenario *sc
         }
         if (word)
             poll(NULL, 0, POLL_MS);
-        else if ((word = hear(control, POLL_MS)))
+        else if ((word = hear_word(control, POLL_MS)))
             heard_ns = now_ns();
         /* What this rank has to say of itself is worth a moment. */
         if (word == BAD && !victim && now_ns() < heard_ns + GRACE_MS / 5 * 1000000u)
@@ -137,19 +137,20 @@ static bool run_one(const struct options *options, const struct scenario *scenar
     fflush(stdout);
     pid_t pid = fork();
     if (pid == 0)
-        child(options, scenario, meeting.meet);
+        run_child(options, scenario, meeting.meet);
     char word = watch_child(options, scenario, pid, meeting.control, &good);
     char said = good ? SAME : BAD;
     if (send(meeting.control, &said, 1, MSG_NOSIGNAL) != 1)
         word = BAD;
     if (!word) /* the other may come to its own limit */
-        word = hear(meeting.control, (int)(options->limit_s * 1e3) + GRACE_MS);
+        word = hear_word(meeting.control, (int)(options->limit_s * 1e3) + GRACE_MS);
     /* Both children are gone: what the one has not read is not for the next. */
     char rest[4096];
     while (recv(meeting.meet, rest, sizeof(rest), MSG_DONTWAIT) > 0)
         ;
     char drained = SAME;
-    if (send(meeting.control, &drained, 1, MSG_NOSIGNAL) != 1 || !hear(meeting.control, GRACE_MS))
+    if (send(meeting.control, &drained, 1, MSG_NOSIGNAL) != 1 ||
+        !hear_word(meeting.control, GRACE_MS))
         word = BAD;
     if (good && word != SAME)
         strcpy(shared->verdict, "the other rank failed");
@@ -239,10 +240,10 @@ static void read_option(struct options *o, int option, const char *value, const 
         o->verbose = true;
         break;
     case 'w':
-        o->without = find(value)->name;
+        o->without = find_scenario(value)->name;
         break;
     case 'i':
-        list();
+        list_scenarios();
         exit(0);
     case 'e':
         usage(0);
@@ -281,7 +282,7 @@ static int run_all(const struct options *options, char **wanted, struct meeting 
 {
     int failures = 0;
     for (int i = 0; wanted[i]; i++)
-        failures += !run_one(options, find(wanted[i]), meeting);
+        failures += !run_one(options, find_scenario(wanted[i]), meeting);
     if (wanted[0])
         return failures;
     for (int g = 0; g < TESTS - 1; g++)
@@ -310,8 +311,8 @@ int main(int count, char **words)
     o.path = words[optind];
     char **wanted = words + optind + 1;
     for (int i = 0; wanted[i]; i++)
-        find(wanted[i]);
-    o.json = wanted[0] && find(wanted[0])->json;
+        find_scenario(wanted[i]);
+    o.json = wanted[0] && find_scenario(wanted[0])->json;
     signal(SIGPIPE, SIG_IGN);
     struct meeting meeting = meet_open(o.rank, place);
     shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -10,7 +10,7 @@
 static const struct plan few = {
     .seed = 1, .groups = 50, .receives = 1, .depth = 8, .largest = 9000};
 
-static void exchange(struct world *world, struct link *links, int count, int communicator)
+static void exchange_both_ways(struct world *world, struct link *links, int count, int communicator)
 {
     links_open(world, links, count, communicator);
     for (int i = 0; i < count; i++)
@@ -18,10 +18,10 @@ static void exchange(struct world *world, struct link *links, int count, int com
     links_run(world, links, count, &few);
 }
 
-static void once(struct world *world, int count, int communicator)
+static void run_once(struct world *world, int count, int communicator)
 {
     struct link links[LINKS_MAX];
-    exchange(world, links, count, communicator);
+    exchange_both_ways(world, links, count, communicator);
     links_close(world, links, count);
 }
 
@@ -71,28 +71,28 @@ static void in_flight(struct world *world)
             flow_free(run.flows[i]);
         meet_barrier(world->meet);
     }
-    once(world, 2, 0);
+    run_once(world, 2, 0);
     world_close(world);
 }
 
 /* ---- Plugin and communicators ---- */
 
-static void reload(struct world *world)
+static void reload_plugin(struct world *world)
 {
     for (int i = 0; i < 3; i++) {
         world_open(world, 1);
         if (i != 1) /* and once unloaded without a connection */
-            once(world, 2, 0);
+            run_once(world, 2, 0);
         world_close(world);
     }
 }
 
-static void communicators(struct world *world)
+static void end_communicators(struct world *world)
 {
     struct link first[4], second[4];
     world_open(world, 2);
-    exchange(world, first, 4, 0);
-    exchange(world, second, 4, 1);
+    exchange_both_ways(world, first, 4, 0);
+    exchange_both_ways(world, second, 4, 1);
     step("both communicators at once");
     struct run runs[2] = {{.world = world, .count = 4}, {.world = world, .count = 4}};
     struct plan plan = few;
@@ -112,7 +112,7 @@ static void communicators(struct world *world)
     meet_barrier(world->meet);
     step("the second communicator, after the first was finalised");
     links_run(world, second, 4, &few);
-    once(world, 4, 1);
+    run_once(world, 4, 1);
     links_close(world, second, 4);
     world_close(world);
 }
@@ -147,7 +147,7 @@ static void accept_nobody(void *of)
     }
 }
 
-static void unlisten(void *of)
+static void unlisten_late(void *of)
 {
     struct listening *l = of;
     for (int i = l->first; i < 8; i++)
@@ -202,7 +202,7 @@ static void connect_until_error(void *of)
         expect(world, plugin_close_send(&world->plugin, l->comms[0]), "closeSend");
 }
 
-static void listeners(struct world *world)
+static void end_listeners(struct world *world)
 {
     struct listening l = {.world = world};
     world_open(world, 1);
@@ -213,7 +213,7 @@ static void listeners(struct world *world)
         meet_send(world->meet, l.handle, sizeof(l.handle));
         meet_barrier(world->meet);
         step("closeListen without an accept");
-        on_service(world, unlisten, &l);
+        on_service(world, unlisten_late, &l);
         meet_barrier(world->meet);
         meet_barrier(world->meet);
     } else {
@@ -226,7 +226,7 @@ static void listeners(struct world *world)
         on_service(world, connect_until_error, &l);
         meet_barrier(world->meet);
     }
-    once(world, 2, 0);
+    run_once(world, 2, 0);
     world_close(world);
 }
 
@@ -250,7 +250,7 @@ static void load_links(struct world *world, struct link *links, struct run *run)
     }
 }
 
-static void survive(struct world *world, struct link *links, struct run *run, const char *how)
+static void survive_peer(struct world *world, struct link *links, struct run *run, const char *how)
 {
     char byte;
     run->until_errors = 1;
@@ -272,13 +272,13 @@ static void survive(struct world *world, struct link *links, struct run *run, co
     world_close(world);
 }
 
-static void die(struct world *world, int signal_number, const char *how)
+static void die_by_signal(struct world *world, int signal_number, const char *how)
 {
     struct link links[ALL_LINKS];
     struct run run;
     load_links(world, links, &run);
     if (world->rank == 0) {
-        survive(world, links, &run, how);
+        survive_peer(world, links, &run, how);
         return;
     }
     run.until_done = 40;
@@ -289,23 +289,23 @@ static void die(struct world *world, int signal_number, const char *how)
     fail("rank 1 is still there");
 }
 
-static void killed(struct world *world)
+static void die_killed(struct world *world)
 {
-    die(world, SIGKILL, "was killed");
+    die_by_signal(world, SIGKILL, "was killed");
 }
-static void frozen(struct world *world)
+static void die_frozen(struct world *world)
 {
-    die(world, SIGSTOP, "was frozen");
+    die_by_signal(world, SIGSTOP, "was frozen");
 }
 
 /* Rank 1 gives up: it closes everything, with requests in flight. */
-static void aborted(struct world *world)
+static void abort_in_flight(struct world *world)
 {
     struct link links[ALL_LINKS];
     struct run run;
     load_links(world, links, &run);
     if (world->rank == 0) {
-        survive(world, links, &run, "closed its comms");
+        survive_peer(world, links, &run, "closed its comms");
         return;
     }
     run.until_done = 40;
@@ -320,15 +320,16 @@ static void aborted(struct world *world)
 
 const struct scenario scenarios_ends[] = {
     {"in-flight", "close with requests in flight", in_flight, .since = 0},
-    {"reload", "dlclose after finalize, and load it again", reload, .since = 0},
-    {"communicators", "two at once, one finalised first", communicators, .since = PLUGIN_CONTEXTS},
-    {"listeners", "listeners that never accept", listeners, .since = 0},
-    {"abort", "the other end closes with requests in flight", aborted, .since = 0},
+    {"reload", "dlclose after finalize, and load it again", reload_plugin, .since = 0},
+    {"communicators", "two at once, one finalised first", end_communicators,
+     .since = PLUGIN_CONTEXTS},
+    {"listeners", "listeners that never accept", end_listeners, .since = 0},
+    {"abort", "the other end closes with requests in flight", abort_in_flight, .since = 0},
     {0},
 };
 
 const struct scenario scenarios_deaths[] = {
-    {"killed", "the other process is killed", killed, .mortal = true},
-    {"frozen", "the other process is stopped", frozen, .mortal = true},
+    {"killed", "the other process is killed", die_killed, .mortal = true},
+    {"frozen", "the other process is stopped", die_frozen, .mortal = true},
     {0},
 };

@@ -90,7 +90,7 @@ static size_t posted_of(const struct flow *f, uint64_t group, int receive)
 }
 
 /* Bytes that are watched for what does not belong there: the buffer and some behind it. */
-static size_t guarded(const struct flow *f, uint64_t group, int receive)
+static size_t guarded_bytes(const struct flow *f, uint64_t group, int receive)
 {
     size_t bytes = posted_of(f, group, receive) + GUARD_BYTES;
     return bytes < f->slot_bytes ? bytes : f->slot_bytes;
@@ -110,7 +110,7 @@ static int nth_sent(const struct flow *f, uint64_t group, int index)
     return chance & 1 ? n - 1 - at : at;
 }
 
-static uint8_t *buffer(const struct flow *f, uint64_t slot, int index)
+static uint8_t *buffer_of(const struct flow *f, uint64_t slot, int index)
 {
     uint64_t per = f->link->sending ? 1 : (uint64_t)f->plan.receives;
     return f->link->region.bytes + (slot * per + (uint64_t)index) * f->slot_bytes;
@@ -129,7 +129,7 @@ size_t flow_bytes(const struct plan *plan)
 
 /* ---- A reader that watches, as the GPU does with LL and LL128 ---- */
 
-static uint64_t load(const uint8_t *at)
+static uint64_t load_number(const uint8_t *at)
 {
     return __atomic_load_n((const uint64_t *)(const void *)at, __ATOMIC_ACQUIRE);
 }
@@ -138,10 +138,10 @@ static uint64_t load(const uint8_t *at)
  * new, so is the lower. */
 static const char *wrong_order(const uint8_t *line, uint64_t key, size_t first)
 {
-    uint64_t last = load(line + LINE_BYTES - 8);
+    uint64_t last = load_number(line + LINE_BYTES - 8);
     bool whole = last == payload_word(key, first + 15);
     for (size_t i = 0; i < 15; i++) {
-        uint64_t word = load(line + 8 * i), new = payload_word(key, first + i);
+        uint64_t word = load_number(line + 8 * i), new = payload_word(key, first + i);
         if (whole && word != new)
             return "the last 8 bytes of a line of 128 were there before its others (LL128)";
         if (word >> 32 == new >> 32 && (uint32_t)word != (uint32_t)new)
@@ -159,13 +159,13 @@ static void watch_slot(struct flow *f, uint64_t slot, uint64_t chance)
     if (!size)
         return;
     size_t line = chance % (size / LINE_BYTES);
-    const char *wrong = wrong_order(buffer(f, slot, 0) + line * LINE_BYTES, key_of(f, seen - 1, 60),
-                                    line * (LINE_BYTES / 8));
+    const char *wrong = wrong_order(buffer_of(f, slot, 0) + line * LINE_BYTES,
+                                    key_of(f, seen - 1, 60), line * (LINE_BYTES / 8));
     if (wrong && atomic_load(&f->watched[slot]) == seen)
         fail("%s: line %zu of a message of %zu bytes", wrong, line, size);
 }
 
-static void *watch(void *of)
+static void *watch_flags(void *of)
 {
     struct flow *f = of;
     for (uint64_t i = f->plan.seed; atomic_load(&f->watching); i++)
@@ -193,7 +193,7 @@ struct flow *flow_make(struct link *link, const struct plan *plan)
         return f;
     f->watched = calloc(f->capacity, sizeof(*f->watched));
     atomic_store(&f->watching, true);
-    if (pthread_create(&f->watcher, NULL, watch, f))
+    if (pthread_create(&f->watcher, NULL, watch_flags, f))
         fail("the client cannot make a thread");
     return f;
 }
@@ -232,12 +232,12 @@ static bool post_receive(struct flow *f, struct pending *p, enum nccl_result *fa
     int tags[NCCL_RECEIVES_MAX], n = receives_of(f, f->group);
     uint64_t slot = f->posted % f->capacity;
     for (int i = 0; i < n; i++) {
-        data[i] = buffer(f, slot, i);
+        data[i] = buffer_of(f, slot, i);
         sizes[i] = posted_of(f, f->group, i);
         tags[i] = tag_of(f, f->group, i);
         memories[i] = f->link->region.memory;
         parents[i] = profiler_parent();
-        canary_fill(data[i], guarded(f, f->group, i));
+        canary_fill(data[i], guarded_bytes(f, f->group, i));
     }
     void *request = NULL;
     if (f->plan.optional)
@@ -263,7 +263,7 @@ static bool post_receive(struct flow *f, struct pending *p, enum nccl_result *fa
 static bool post_send(struct flow *f, struct pending *p, enum nccl_result *failed)
 {
     int receive = nth_sent(f, f->group, f->sent);
-    uint8_t *data = buffer(f, f->posted % f->capacity, 0);
+    uint8_t *data = buffer_of(f, f->posted % f->capacity, 0);
     size_t size = size_of(f, f->group, receive);
     payload_fill(data, size, key_of(f, f->group, (uint64_t)receive + 60));
     void *request = f->plan.stale ? f : NULL;
@@ -315,14 +315,14 @@ bool flow_post(struct flow *f, enum nccl_result *failed)
 static void check_bytes(struct flow *f, const struct pending *p, uint64_t slot, int index)
 {
     size_t size = size_of(f, p->group, index), posted = posted_of(f, p->group, index);
-    const uint8_t *bytes = buffer(f, slot, index);
+    const uint8_t *bytes = buffer_of(f, slot, index);
     uint64_t key = key_of(f, p->group, (uint64_t)index + 60);
     size_t wrong = payload_check(bytes, size, key);
     if (wrong < size)
         fail("link %d, irecv %llu, buffer %d of %d: byte %zu of %zu is %02x and not %02x",
              f->link->number, (unsigned long long)p->group, index, p->n, wrong, size, bytes[wrong],
              (uint8_t)(payload_word(key, wrong / 8) >> 8 * (wrong % 8)));
-    size_t behind = guarded(f, p->group, index) - size;
+    size_t behind = guarded_bytes(f, p->group, index) - size;
     wrong = canary_check(bytes + size, behind);
     if (wrong < behind)
         fail("link %d, irecv %llu, buffer %d: byte %zu was written, the message has %zu and the "
@@ -334,18 +334,19 @@ static bool all_there(struct flow *f, const struct pending *p, uint64_t slot)
 {
     for (int i = 0; i < p->n; i++) {
         size_t size = size_of(f, p->group, i);
-        if (payload_check(buffer(f, slot, i), size, key_of(f, p->group, (uint64_t)i + 60)) < size)
+        if (payload_check(buffer_of(f, slot, i), size, key_of(f, p->group, (uint64_t)i + 60)) <
+            size)
             return false;
     }
     return true;
 }
 
-static void finish(struct flow *f, struct pending *p, uint64_t slot)
+static void finish_message(struct flow *f, struct pending *p, uint64_t slot)
 {
     if (f->watched)
         atomic_store(&f->watched[slot], 0);
     if (f->link->sending) /* it is ours again, and what still reads it reads this */
-        memset(buffer(f, slot, 0), 0x5a, size_of(f, p->group, p->first));
+        memset(buffer_of(f, slot, 0), 0x5a, size_of(f, p->group, p->first));
     else
         for (int i = 0; i < p->n; i++)
             check_bytes(f, p, slot, i);
@@ -389,7 +390,7 @@ static bool poll_one(struct flow *f, uint64_t number, enum nccl_result *failed)
     }
     if (p->waits_for_bytes && !all_there(f, p, slot))
         return false;
-    finish(f, p, slot);
+    finish_message(f, p, slot);
     return true;
 }
 

@@ -15,14 +15,14 @@ static struct {
 } retired[RETIRED_MAX];
 static atomic_size_t retired_n;
 
-static size_t whole(size_t size)
+static size_t whole_pages(size_t size)
 {
     return (size + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
 }
 
 struct region region_make(size_t size)
 {
-    size_t bytes = whole(size ? size : 1);
+    size_t bytes = whole_pages(size ? size : 1);
     uint8_t *start = mmap(NULL, bytes + 2 * PAGE_BYTES, PROT_NONE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (start == MAP_FAILED || mprotect(start + PAGE_BYTES, bytes, PROT_READ | PROT_WRITE))
@@ -34,14 +34,14 @@ struct region region_make(size_t size)
 
 static uint8_t *start_of(const struct region *region)
 {
-    size_t slack = (whole(region->size ? region->size : 1) - region->size) / 128 * 128;
+    size_t slack = (whole_pages(region->size ? region->size : 1) - region->size) / 128 * 128;
     return region->bytes - slack;
 }
 
 void region_retire(struct region *region)
 {
     uint8_t *start = start_of(region);
-    size_t bytes = whole(region->size ? region->size : 1);
+    size_t bytes = whole_pages(region->size ? region->size : 1);
     if (retired_n == RETIRED_MAX)
         fail("the client has retired too much memory");
     retired[retired_n].start = start;
@@ -62,7 +62,7 @@ void regions_forget(void)
     }
 }
 
-static void fault(int number, siginfo_t *info, void *context)
+static void report_fault(int number, siginfo_t *info, void *context)
 {
     (void)context;
     uint8_t *at = info->si_addr;
@@ -77,7 +77,7 @@ static void fault(int number, siginfo_t *info, void *context)
 
 void region_guard(void)
 {
-    struct sigaction action = {.sa_sigaction = fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
+    struct sigaction action = {.sa_sigaction = report_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
     sigaction(SIGSEGV, &action, NULL);
     sigaction(SIGBUS, &action, NULL);
 }

@@ -135,7 +135,7 @@ static bool may_consume(const struct ring *ring, struct lane *in)
     return true;
 }
 
-static void fill(const struct ring *ring, struct lane *out)
+static void fill_lane(const struct ring *ring, struct lane *out)
 {
     write_marks(ring, out, atomic_load(&out->ready));
     atomic_fetch_add(&out->ready, 1);
@@ -151,7 +151,7 @@ static bool gpu_step(const struct ring *ring, struct channel *channel)
     if (receives)
         atomic_fetch_add(&channel->in.free, 1);
     if (sends)
-        fill(ring, &channel->out);
+        fill_lane(ring, &channel->out);
     channel->op++;
     return true;
 }
@@ -164,7 +164,7 @@ static bool gpu_count(struct ring *ring, const struct channel *channel)
     return channel->op % ops || ring->world->rank != 0 || bench_count(&ring->window, bytes, 1);
 }
 
-static void gpu(void *of)
+static void play_gpu(void *of)
 {
     struct ring *ring = of;
     bench_pin(ring->world->options->cpu);
@@ -254,7 +254,7 @@ static bool told_to_stop(const struct world *world)
     return recv(world->meet, &byte, 1, MSG_DONTWAIT) > 0;
 }
 
-static void progress(void *of)
+static void play_proxy(void *of)
 {
     struct ring *ring = of;
     bench_pin(ring->world->options->cpu);
@@ -280,8 +280,8 @@ static void ring_run(struct ring *ring)
     bench_open(&ring->window, world->options->seconds);
     alarm(0); /* the supervisor has a limit */
     worker_begin(&ring->gpu);
-    worker_start(&ring->gpu, gpu, ring);
-    worker_start(&world->progress[0], progress, ring);
+    worker_start(&ring->gpu, play_gpu, ring);
+    worker_start(&world->progress[0], play_proxy, ring);
     worker_wait(&world->progress[0], 1e6);
     worker_wait(&ring->gpu, 1e6);
     worker_end(&ring->gpu);

@@ -27,7 +27,7 @@ static void *data_at(const struct stream *s, uint64_t number)
     return s->link->region.bytes + number % (uint64_t)s->depth * s->size;
 }
 
-static bool post(struct stream *s)
+static bool post_receive(struct stream *s)
 {
     struct link *link = s->link;
     const struct plugin *plugin = &s->world->plugin;
@@ -47,7 +47,7 @@ static bool post(struct stream *s)
     return true;
 }
 
-static bool ask(struct stream *s)
+static bool ask_done(struct stream *s)
 {
     int done = 0, size = -1;
     if (s->posted == s->done)
@@ -78,9 +78,9 @@ struct streams {
 /* Post what may be posted and ask about the oldest; false when the window is closed. */
 static bool move_stream(struct stream *s, bool *moved)
 {
-    while (post(s))
+    while (post_receive(s))
         *moved = true;
-    while (ask(s)) {
+    while (ask_done(s)) {
         *moved = true;
         if (s->window && !bench_count(s->window, s->size, 1))
             return false;
@@ -158,7 +158,7 @@ static void run_speed(struct world *world)
     measure_streams(world, 1);
 }
 
-static void both(struct world *world)
+static void measure_both_ways(struct world *world)
 {
     measure_streams(world, 2);
 }
@@ -173,12 +173,12 @@ struct ping {
     size_t count;
 };
 
-static void one(struct world *world, struct link *link, size_t size)
+static void measure_size(struct world *world, struct link *link, size_t size)
 {
     struct stream s = {.world = world, .link = link, .size = size, .depth = 1, .count = 1};
-    while (!post(&s))
+    while (!post_receive(&s))
         ;
-    while (!ask(&s))
+    while (!ask_done(&s))
         ;
 }
 
@@ -186,14 +186,14 @@ static void one(struct world *world, struct link *link, size_t size)
 static void round_trip(struct ping *p, size_t size)
 {
     struct stream in = {.world = p->world, .link = p->in, .size = size, .depth = 1, .count = 1};
-    while (!post(&in))
+    while (!post_receive(&in))
         ;
-    one(p->world, p->out, size);
-    while (!ask(&in))
+    measure_size(p->world, p->out, size);
+    while (!ask_done(&in))
         ;
 }
 
-static void ping(void *of)
+static void send_pings(void *of)
 {
     struct ping *p = of;
     uint8_t *more = p->out->region.bytes;
@@ -207,18 +207,18 @@ static void ping(void *of)
     }
 }
 
-static void pong(void *of)
+static void return_pings(void *of)
 {
     struct ping *p = of;
     bench_pin(p->world->options->cpu);
     for (uint8_t more = 1; more;) {
-        one(p->world, p->in, 8);
+        measure_size(p->world, p->in, 8);
         more = p->in->region.bytes[0];
-        one(p->world, p->out, 8);
+        measure_size(p->world, p->out, 8);
     }
 }
 
-static int compare(const void *a, const void *b)
+static int compare_times(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -232,17 +232,17 @@ static void run_ping(struct world *world, struct link *links, double seconds, st
                        .seconds = seconds,
                        .us = calloc(ROUNDS_MAX, sizeof(double))};
     step("round trips of 8 bytes");
-    worker_start(&world->progress[0], world->rank == 0 ? ping : pong, p);
+    worker_start(&world->progress[0], world->rank == 0 ? send_pings : return_pings, p);
     worker_wait(&world->progress[0], 1e6);
-    qsort(p->us, p->count, sizeof(double), compare);
+    qsort(p->us, p->count, sizeof(double), compare_times);
 }
 
-static double percentile(const struct ping *p, double share)
+static double time_percentile(const struct ping *p, double share)
 {
     return p->us[(size_t)((double)(p->count - 1) * share)];
 }
 
-static void latency(struct world *world)
+static void measure_latency(struct world *world)
 {
     struct link links[2];
     struct ping p;
@@ -261,7 +261,7 @@ static void latency(struct world *world)
         printf("{\"rounds\": %zu, \"seconds\": %.6f, \"cpu_s\": %.2f, \"median_us\": %.3f, "
                "\"p99_us\": %.3f}\n",
                p.count, (double)(now_ns() - begun) * 1e-9, bench_busy_s() - busy_s,
-               percentile(&p, 0.5), percentile(&p, 0.99));
+               time_percentile(&p, 0.5), time_percentile(&p, 0.99));
     fflush(stdout);
     free(p.us);
     links_close(world, links, 2);
@@ -294,7 +294,7 @@ static void table_row(struct world *world, struct link *link, size_t size)
     meet_barrier(world->meet);
 }
 
-static void table(struct world *world)
+static void measure_sizes(struct world *world)
 {
     const struct options *options = world->options;
     struct link links[2];
@@ -315,8 +315,8 @@ static void table(struct world *world)
         table_row(world, to_rank_0(links), size);
     run_ping(world, links, options->seconds, &p);
     if (world->rank == 0)
-        printf("# 8 B there and back: median %.2f us, 99 %% within %.2f us\n", percentile(&p, 0.5),
-               percentile(&p, 0.99));
+        printf("# 8 B there and back: median %.2f us, 99 %% within %.2f us\n",
+               time_percentile(&p, 0.5), time_percentile(&p, 0.99));
     fflush(stdout);
     free(p.us);
     links_close(world, links, 2);
@@ -324,9 +324,9 @@ static void table(struct world *world)
 }
 
 const struct scenario scenarios_speed[] = {
-    {"table", "time and bandwidth by size, and the latency", table, .since = 0},
+    {"table", "time and bandwidth by size, and the latency", measure_sizes, .since = 0},
     {"speed", "a stream from rank 1 to rank 0; JSON", run_speed, .json = true},
-    {"both", "a stream each way at once; JSON", both, .json = true},
-    {"latency", "8 bytes there and back; JSON", latency, .json = true},
+    {"both", "a stream each way at once; JSON", measure_both_ways, .json = true},
+    {"latency", "8 bytes there and back; JSON", measure_latency, .json = true},
     {0},
 };

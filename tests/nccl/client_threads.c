@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <time.h>
 
-static void *work(void *of)
+static void *run_communicator(void *of)
 {
     struct worker *worker = of;
     pthread_mutex_lock(&worker->lock);
@@ -31,7 +31,7 @@ void worker_begin(struct worker *worker)
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&worker->changed, &attributes);
     pthread_mutex_init(&worker->lock, NULL);
-    if (pthread_create(&worker->thread, NULL, work, worker))
+    if (pthread_create(&worker->thread, NULL, run_communicator, worker))
         fail("the client cannot make a thread");
 }
 

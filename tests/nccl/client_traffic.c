@@ -6,7 +6,7 @@
 #include <time.h>
 
 /* Links both ways, a plan on all of them, and the end. */
-static void talk(struct world *world, int count, struct plan plan)
+static void run_traffic(struct world *world, int count, struct plan plan)
 {
     struct link links[LINKS_MAX];
     world_open(world, 1);
@@ -29,48 +29,48 @@ static struct plan plan_of(const struct world *world, uint64_t groups)
                          .largest = 256 << 10};
 }
 
-static void sizes(struct world *world)
+static void move_all_sizes(struct world *world)
 {
     struct plan plan = plan_of(world, 27);
     plan.sizes = LISTED_SIZES;
     plan.depth = 3;
     plan.largest = world->options->largest;
-    talk(world, 2, plan);
+    run_traffic(world, 2, plan);
 }
 
-static void fifo(struct world *world)
+static void complete_in_order(struct world *world)
 {
-    talk(world, 2, plan_of(world, 400));
+    run_traffic(world, 2, plan_of(world, 400));
 }
 
-static void lifo(struct world *world)
+static void complete_in_reverse(struct world *world)
 {
     struct plan plan = plan_of(world, 400);
     plan.order = LIFO;
-    talk(world, 2, plan);
+    run_traffic(world, 2, plan);
 }
 
 static void any_order(struct world *world)
 {
     struct plan plan = plan_of(world, 400);
     plan.order = RANDOM;
-    talk(world, 2, plan);
+    run_traffic(world, 2, plan);
 }
 
-static void smaller(struct world *world)
+static void receive_into_larger(struct world *world)
 {
     struct plan plan = plan_of(world, 300);
     plan.smaller = true;
-    talk(world, 2, plan);
+    run_traffic(world, 2, plan);
 }
 
-static void tags(struct world *world)
+static void match_tags(struct world *world)
 {
     struct plan plan = plan_of(world, 200);
     plan.receives = NCCL_RECEIVES_MAX;
     plan.smaller = true;
     plan.largest = 64 << 10;
-    talk(world, 2, plan);
+    run_traffic(world, 2, plan);
 }
 
 static void tags_lifo(struct world *world)
@@ -79,51 +79,51 @@ static void tags_lifo(struct world *world)
     plan.receives = NCCL_RECEIVES_MAX;
     plan.order = LIFO;
     plan.largest = 64 << 10;
-    talk(world, 2, plan);
+    run_traffic(world, 2, plan);
 }
 
-static void stale(struct world *world)
+static void keep_old_requests(struct world *world)
 {
     struct plan plan = plan_of(world, 300);
     plan.stale = true;
-    talk(world, 2, plan);
+    run_traffic(world, 2, plan);
 }
 
-static void optional(struct world *world)
+static void leave_completion_to_flags(struct world *world)
 {
     struct plan plan = plan_of(world, 300);
     plan.optional = true;
-    talk(world, 2, plan);
+    run_traffic(world, 2, plan);
 }
 
-static void flags(struct world *world)
+static void read_early(struct world *world)
 {
     struct plan plan = plan_of(world, 600);
     plan.flags = true;
     plan.optional = world->options->seed % 2;
     plan.depth = 8;
-    talk(world, 2, plan);
+    run_traffic(world, 2, plan);
 }
 
-static void many(struct world *world)
+static void open_many_links(struct world *world)
 {
     struct plan plan = plan_of(world, 60);
     plan.receives = NCCL_RECEIVES_MAX;
     plan.order = RANDOM;
     plan.depth = 8;
     plan.largest = 32 << 10;
-    talk(world, 32, plan);
+    run_traffic(world, 32, plan);
 }
 
 static void one_thread(struct world *world)
 {
     world->one_thread = true;
-    talk(world, 2, plan_of(world, 200));
+    run_traffic(world, 2, plan_of(world, 200));
 }
 
 /* ---- Properties ---- */
 
-static bool unset(const void *field, size_t bytes)
+static bool is_unset(const void *field, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++)
         if (((const uint8_t *)field)[i] != PLUGIN_POISON)
@@ -133,7 +133,7 @@ static bool unset(const void *field, size_t bytes)
 
 #define MUST_SET(p, field)                                                                         \
     do {                                                                                           \
-        if (unset(&(p)->field, sizeof((p)->field)))                                                \
+        if (is_unset(&(p)->field, sizeof((p)->field)))                                             \
             fail("getProperties does not set %s", #field);                                         \
     } while (0)
 
@@ -195,7 +195,7 @@ static void refuse_cuda(void *of)
         fail("regMr takes CUDA memory, which ptrSupport does not offer");
 }
 
-static void properties(struct world *world)
+static void check_properties(struct world *world)
 {
     struct link links[2];
     struct nccl_properties_v12 p, other;
@@ -231,7 +231,7 @@ static void post_alone(void *of)
     expect(run->world, failed, "isend");
 }
 
-static void late(struct world *world)
+static void post_late(struct world *world)
 {
     struct link links[2];
     struct plan plan = plan_of(world, 96);
@@ -273,7 +273,7 @@ static void post_both(void *of)
 }
 
 /* Rank 1 has posted and then computes for long; rank 0 goes on asking. */
-static void quiet(struct world *world)
+static void compute_long(struct world *world)
 {
     struct link links[2];
     struct plan plan = plan_of(world, 64);
@@ -303,7 +303,7 @@ static void quiet(struct world *world)
 
 /* ---- Memory ---- */
 
-static void again(void *of)
+static void register_again(void *of)
 {
     struct link *link = of;
     struct world *world = link->world;
@@ -316,7 +316,7 @@ static void again(void *of)
     region_retire(&region);
 }
 
-static void registering(struct world *world)
+static void register_memory(struct world *world)
 {
     struct link links[2];
     struct plan plan = plan_of(world, 600);
@@ -330,7 +330,7 @@ static void registering(struct world *world)
     step("regMr and deregMr while the progress thread sends and receives");
     worker_start(&world->progress[0], run_flows, &run);
     for (int i = 0; i < 1000; i++)
-        on_service(world, again, &links[i % 2]);
+        on_service(world, register_again, &links[i % 2]);
     worker_wait(&world->progress[0], 1e6);
     for (int i = 0; i < 2; i++)
         flow_free(run.flows[i]);
@@ -338,7 +338,7 @@ static void registering(struct world *world)
     world_close(world);
 }
 
-static void unmap(struct world *world)
+static void unmap_registered(struct world *world)
 {
     struct link links[2];
     struct plan plan = plan_of(world, 40);
@@ -357,23 +357,23 @@ static void unmap(struct world *world)
 }
 
 const struct scenario scenarios_traffic[] = {
-    {"properties", "every property is set and makes sense; CUDA memory is refused", properties,
-     .since = 0},
-    {"sizes", "0, 1, … bytes to 64 MiB", sizes, .since = 0},
-    {"fifo", "32 requests outstanding, the oldest polled first", fifo, .since = 0},
-    {"lifo", "the newest polled first, alone", lifo, .since = 0},
+    {"properties", "every property is set and makes sense; CUDA memory is refused",
+     check_properties, .since = 0},
+    {"sizes", "0, 1, … bytes to 64 MiB", move_all_sizes, .since = 0},
+    {"fifo", "32 requests outstanding, the oldest polled first", complete_in_order, .since = 0},
+    {"lifo", "the newest polled first, alone", complete_in_reverse, .since = 0},
     {"random", "polled in any order", any_order, .since = 0},
-    {"smaller", "less is sent than was posted", smaller, .since = 0},
-    {"tags", "several receives at once, told apart by tags", tags, .since = 0},
+    {"smaller", "less is sent than was posted", receive_into_larger, .since = 0},
+    {"tags", "several receives at once, told apart by tags", match_tags, .since = 0},
     {"tags-lifo", "the same, the newest polled first", tags_lifo, .since = 0},
-    {"stale", "*request holds something when irecv is called", stale, .since = 0},
-    {"optional", "it holds 1: completion is optional", optional, .since = 0},
-    {"flags", "somebody reads the buffer while it is filled (LL, LL128)", flags, .since = 0},
-    {"many", "16 connections each way at once", many, .since = 0},
-    {"late", "sends long before their receives", late, .since = 0},
-    {"quiet", "nobody calls the plugin for a while", quiet, .since = 0},
+    {"stale", "*request holds something when irecv is called", keep_old_requests, .since = 0},
+    {"optional", "it holds 1: completion is optional", leave_completion_to_flags, .since = 0},
+    {"flags", "somebody reads the buffer while it is filled (LL, LL128)", read_early, .since = 0},
+    {"many", "16 connections each way at once", open_many_links, .since = 0},
+    {"late", "sends long before their receives", post_late, .since = 0},
+    {"quiet", "nobody calls the plugin for a while", compute_long, .since = 0},
     {"one-thread", "all calls from the application's thread", one_thread, .since = 0},
-    {"register", "regMr and deregMr during isend", registering, .since = 0},
-    {"unmap", "memory is gone after deregMr, the connection goes on", unmap, .since = 0},
+    {"register", "regMr and deregMr during isend", register_memory, .since = 0},
+    {"unmap", "memory is gone after deregMr, the connection goes on", unmap_registered, .since = 0},
     {0},
 };

@@ -60,8 +60,8 @@ void expect(const struct world *world, enum nccl_result result, const char *call
 
 /* ---- What NCCL hands to init ---- */
 
-static void logger(enum nccl_log_level level, unsigned long parts, const char *file, int line,
-                   const char *format, ...)
+static void log_line(enum nccl_log_level level, unsigned long parts, const char *file, int line,
+                     const char *format, ...)
 {
     (void)parts;
     char text[sizeof(shared->said)];
@@ -174,8 +174,8 @@ void world_open(struct world *world, int communicators)
     for (int i = 0; i < communicators; i++)
         if (i == 0 || contexts)
             expect(world,
-                   plugin_init(&world->plugin, &world->contexts[i], mix(options->seed + i), logger,
-                               profiler_call),
+                   plugin_init(&world->plugin, &world->contexts[i], mix(options->seed + i),
+                               log_line, profiler_call),
                    "init");
     world->communicators = communicators;
     expect(world, plugin_devices(&world->plugin, &devices), "devices");

@@ -15,7 +15,7 @@ static struct tcp_message *message_at(struct tcp_comm *comm, uint64_t number)
 }
 
 /* What a socket moves of a message: `bytes` at `start`. */
-static size_t part(const struct tcp_comm *comm, int socket, size_t size, size_t *start)
+static size_t part_of_message(const struct tcp_comm *comm, int socket, size_t size, size_t *start)
 {
     size_t share = (size + (size_t)comm->sockets_n - 1) / (size_t)comm->sockets_n;
     share = (share + TCP_PART_ALIGN - 1) / TCP_PART_ALIGN * TCP_PART_ALIGN;
@@ -24,7 +24,7 @@ static size_t part(const struct tcp_comm *comm, int socket, size_t size, size_t 
     return size - *start < share ? size - *start : share;
 }
 
-static void fail(struct tcp_comm *comm, enum nccl_result result, const char *why)
+static void fail_comm(struct tcp_comm *comm, enum nccl_result result, const char *why)
 {
     if (comm->failed)
         return;
@@ -32,21 +32,23 @@ static void fail(struct tcp_comm *comm, enum nccl_result result, const char *why
     TCP_WARN("TCP reference: %s; the job must be started again", why);
 }
 
-static void lost(struct tcp_comm *comm, int error)
+static void lose_connection(struct tcp_comm *comm, int error)
 {
-    fail(comm, NCCL_REMOTE_ERROR, error ? strerror(error) : "the other end closed the connection");
+    fail_comm(comm, NCCL_REMOTE_ERROR,
+              error ? strerror(error) : "the other end closed the connection");
 }
 
-static void complete(struct tcp_comm *comm, struct tcp_message *message)
+static void complete_message(struct tcp_comm *comm, struct tcp_message *message)
 {
     struct tcp_request *request = message->request;
     uint8_t swapped[4096];
-    if (broken(SWAPPED_BLOCKS) && !comm->sending && message->header.size >= 3 * sizeof(swapped)) {
+    if (is_broken(SWAPPED_BLOCKS) && !comm->sending &&
+        message->header.size >= 3 * sizeof(swapped)) {
         memcpy(swapped, message->data, sizeof(swapped));
         memcpy(message->data, message->data + sizeof(swapped), sizeof(swapped));
         memcpy(message->data + sizeof(swapped), swapped, sizeof(swapped));
     }
-    if (broken(OVERRUN) && !comm->sending &&
+    if (is_broken(OVERRUN) && !comm->sending &&
         message->header.size < request->posted[message->receive])
         message->data[message->header.size] = 0;
     request->left--;
@@ -59,7 +61,7 @@ static void finish_part(struct tcp_comm *comm, struct tcp_socket *socket)
     socket->message++;
     socket->moved = 0;
     if (--message->left == 0)
-        complete(comm, message);
+        complete_message(comm, message);
 }
 
 /* ---- Sending ---- */
@@ -68,7 +70,7 @@ static bool send_some(struct tcp_comm *comm, int index)
 {
     struct tcp_socket *socket = &comm->sockets[index];
     struct tcp_message *message = message_at(comm, socket->message);
-    size_t start, bytes = part(comm, index, message->header.size, &start);
+    size_t start, bytes = part_of_message(comm, index, message->header.size, &start);
     size_t head = index == 0 ? sizeof(message->header) : 0;
     struct iovec pieces[2];
     struct msghdr call = {.msg_iov = pieces};
@@ -81,7 +83,7 @@ static bool send_some(struct tcp_comm *comm, int index)
     if (call.msg_iovlen) {
         ssize_t sent = sendmsg(socket->fd, &call, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (sent < 0 && errno != EAGAIN && errno != EINTR)
-            lost(comm, errno);
+            lose_connection(comm, errno);
         if (sent <= 0)
             return false;
         socket->moved += (size_t)sent;
@@ -95,37 +97,37 @@ static bool send_some(struct tcp_comm *comm, int index)
 /* ---- Receiving ---- */
 
 /* Read into memory; 0 if there is nothing. */
-static size_t take(struct tcp_comm *comm, int fd, void *data, size_t bytes)
+static size_t take_bytes(struct tcp_comm *comm, int fd, void *data, size_t bytes)
 {
     ssize_t got = recv(fd, data, bytes, MSG_DONTWAIT);
     if (got > 0)
         return (size_t)got;
-    if (got == 0 && broken(SILENT_DEATH))
+    if (got == 0 && is_broken(SILENT_DEATH))
         return 0;
     if (got == 0)
-        lost(comm, 0);
+        lose_connection(comm, 0);
     else if (errno != EAGAIN && errno != EINTR)
-        lost(comm, broken(SILENT_DEATH) ? 0 : errno);
+        lose_connection(comm, is_broken(SILENT_DEATH) ? 0 : errno);
     return 0;
 }
 
 /* Find the buffer of the message whose header has come, in the oldest receive that waits. */
-static void match(struct tcp_comm *comm)
+static void match_message(struct tcp_comm *comm)
 {
     struct tcp_request *request = comm->order[comm->begun % TCP_REQUESTS];
     int chosen = -1;
     if (comm->incoming.mark != MARK) {
-        fail(comm, NCCL_INTERNAL_ERROR, "what came is no header");
+        fail_comm(comm, NCCL_INTERNAL_ERROR, "what came is no header");
         return;
     }
     for (int i = request->n - 1; i >= 0; i--)
         if (!(request->matched & 1 << i) &&
-            (broken(IGNORED_TAGS) || request->tag[i] == comm->incoming.tag))
+            (is_broken(IGNORED_TAGS) || request->tag[i] == comm->incoming.tag))
             chosen = i;
     if (chosen < 0 || request->posted[chosen] < comm->incoming.size) {
-        fail(comm, NCCL_INVALID_USAGE,
-             chosen < 0 ? "a message has a tag that no posted receive has"
-                        : "a message is longer than its buffer");
+        fail_comm(comm, NCCL_INVALID_USAGE,
+                  chosen < 0 ? "a message has a tag that no posted receive has"
+                             : "a message is longer than its buffer");
         return;
     }
     request->matched |= 1 << chosen;
@@ -143,11 +145,11 @@ static bool receive_header(struct tcp_comm *comm, struct tcp_socket *socket)
 {
     if (comm->begun == comm->posted)
         return false;
-    socket->moved += take(comm, socket->fd, (uint8_t *)&comm->incoming + socket->moved,
-                          sizeof(comm->incoming) - socket->moved);
+    socket->moved += take_bytes(comm, socket->fd, (uint8_t *)&comm->incoming + socket->moved,
+                                sizeof(comm->incoming) - socket->moved);
     if (socket->moved < sizeof(comm->incoming))
         return false;
-    match(comm);
+    match_message(comm);
     return !comm->failed;
 }
 
@@ -155,7 +157,7 @@ static void take_backwards(struct tcp_comm *comm, struct tcp_socket *socket, uin
                            size_t bytes)
 {
     uint8_t *copy = malloc(bytes);
-    size_t got = take(comm, socket->fd, copy, bytes);
+    size_t got = take_bytes(comm, socket->fd, copy, bytes);
     for (size_t i = got; i-- > 0;)
         *(volatile uint8_t *)(data + i) = copy[i];
     socket->moved += got;
@@ -168,15 +170,15 @@ static bool receive_some(struct tcp_comm *comm, int index)
     if (socket->message == comm->known && (index > 0 || !receive_header(comm, socket)))
         return false;
     struct tcp_message *message = message_at(comm, socket->message);
-    size_t start, bytes = part(comm, index, message->header.size, &start);
+    size_t start, bytes = part_of_message(comm, index, message->header.size, &start);
     size_t head = index == 0 ? sizeof(message->header) : 0, moved = socket->moved - head;
     uint8_t *to = message->data + start + moved;
-    if (broken(NO_EMPTY) && message->header.size == 0)
+    if (is_broken(NO_EMPTY) && message->header.size == 0)
         return false;
-    if (moved < bytes && broken(BACKWARDS))
+    if (moved < bytes && is_broken(BACKWARDS))
         take_backwards(comm, socket, to, bytes - moved);
     else if (moved < bytes)
-        socket->moved += take(comm, socket->fd, to, bytes - moved);
+        socket->moved += take_bytes(comm, socket->fd, to, bytes - moved);
     if (comm->failed || socket->moved < head + bytes)
         return false;
     finish_part(comm, socket);
@@ -219,7 +221,7 @@ enum nccl_result tcp_send(void *of, void *data, size_t size, int tag, void *memo
     *out = NULL;
     if (!comm || !comm->sending || (!data && size))
         return NCCL_INVALID_ARGUMENT;
-    if (broken(EARLY_DONE))
+    if (is_broken(EARLY_DONE))
         tcp_progress(comm); /* what was queued before */
     if (comm->failed)
         return comm->failed;
@@ -230,14 +232,14 @@ enum nccl_result tcp_send(void *of, void *data, size_t size, int tag, void *memo
         comm->known - oldest < TCP_REQUESTS ? take_request(comm, TCP_REQUESTS) : NULL;
     if (!request)
         return NCCL_SUCCESS;
-    if (broken(CUT_LARGE) && size > 32 << 20)
+    if (is_broken(CUT_LARGE) && size > 32 << 20)
         size = 32 << 20;
     request->n = request->left = 1;
     request->size[0] = size;
     *message_at(comm, comm->known++) = (struct tcp_message){
         .request = request, .left = comm->sockets_n, .data = data, .header = {size, tag, MARK}};
     *out = request;
-    if (!broken(EARLY_DONE) && !broken(FIFO_ONLY))
+    if (!is_broken(EARLY_DONE) && !is_broken(FIFO_ONLY))
         tcp_progress(comm);
     return NCCL_SUCCESS;
 }
@@ -248,7 +250,7 @@ enum nccl_result tcp_receive(void *of, int n, void **data, size_t *sizes, int *t
     (void)memories, (void)parents;
     struct tcp_comm *comm = of;
     bool stale = *out != NULL;
-    if (!(broken(STALE_REQUEST) && stale))
+    if (!(is_broken(STALE_REQUEST) && stale))
         *out = NULL;
     if (!comm || comm->sending || n < 1 || n > NCCL_RECEIVES_MAX)
         return NCCL_INVALID_ARGUMENT;
@@ -262,7 +264,7 @@ enum nccl_result tcp_receive(void *of, int n, void **data, size_t *sizes, int *t
     memcpy(request->posted, sizes, (size_t)n * sizeof(*sizes));
     memcpy(request->tag, tags, (size_t)n * sizeof(*tags));
     comm->order[comm->posted++ % TCP_REQUESTS] = request;
-    if (!(broken(STALE_REQUEST) && stale))
+    if (!(is_broken(STALE_REQUEST) && stale))
         *out = request;
     return NCCL_SUCCESS;
 }
@@ -281,9 +283,9 @@ enum nccl_result tcp_test(void *of, int *done, int *sizes)
     if (!request || !request->used)
         return NCCL_INVALID_ARGUMENT;
     struct tcp_comm *comm = request->comm;
-    if (request->left && !(broken(FIFO_ONLY) && !is_oldest(comm, request)))
+    if (request->left && !(is_broken(FIFO_ONLY) && !is_oldest(comm, request)))
         tcp_progress(comm);
-    bool early = broken(EARLY_DONE) && comm->sending;
+    bool early = is_broken(EARLY_DONE) && comm->sending;
     if (request->left && comm->failed)
         return comm->failed;
     if (request->left && !early)
@@ -291,7 +293,7 @@ enum nccl_result tcp_test(void *of, int *done, int *sizes)
     *done = 1;
     for (int i = 0; sizes && i < request->n; i++)
         sizes[i] =
-            (int)(broken(POSTED_SIZE) && !comm->sending ? request->posted[i] : request->size[i]);
+            (int)(is_broken(POSTED_SIZE) && !comm->sending ? request->posted[i] : request->size[i]);
     request->used = false;
     return NCCL_SUCCESS;
 }

@@ -58,7 +58,7 @@ enum broken {
 #define BROKEN SOUND
 #endif
 
-static inline bool broken(enum broken kind)
+static inline bool is_broken(enum broken kind)
 {
     return kind == BROKEN;
 }

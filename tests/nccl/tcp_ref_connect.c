@@ -49,16 +49,16 @@ struct listener {
     struct caller callers[CALLERS_MAX];
 };
 
-static void quiet(enum nccl_log_level level, unsigned long parts, const char *file, int line,
-                  const char *format, ...)
+static void log_nothing(enum nccl_log_level level, unsigned long parts, const char *file, int line,
+                        const char *format, ...)
 {
     (void)level, (void)parts, (void)file, (void)line, (void)format;
 }
 
-nccl_logger tcp_log = quiet;
+nccl_logger tcp_log = log_nothing;
 struct tcp_context *tcp_only;
 
-static void *stay(void *of)
+static void *stay_loaded(void *of)
 {
     for (;;)
         pause();
@@ -69,22 +69,22 @@ enum nccl_result tcp_init(void **context, uint64_t communicator, struct nccl_con
                           nccl_logger logger, nccl_profiler profiler)
 {
     (void)communicator, (void)config, (void)profiler;
-    tcp_log = logger ? logger : quiet;
+    tcp_log = logger ? logger : log_nothing;
     *context = NULL;
     enum nccl_result result = tcp_find_devices();
     if (result)
         return result;
     pthread_t thread;
-    if (broken(LEFT_THREAD))
-        pthread_create(&thread, NULL, stay, NULL);
-    if (broken(LEFT_DESCRIPTOR) && dup(2) < 0)
+    if (is_broken(LEFT_THREAD))
+        pthread_create(&thread, NULL, stay_loaded, NULL);
+    if (is_broken(LEFT_DESCRIPTOR) && dup(2) < 0)
         return NCCL_SYSTEM_ERROR;
     struct tcp_context *made = calloc(1, sizeof(*made));
     if (!made)
         return NCCL_SYSTEM_ERROR;
     pthread_mutex_init(&made->lock, NULL);
     *context = made;
-    if (broken(ONE_FOR_ALL) && !tcp_only)
+    if (is_broken(ONE_FOR_ALL) && !tcp_only)
         tcp_only = made;
     tcp_log(NCCL_LOG_INFO, NCCL_PART_INIT | NCCL_PART_NET, __FILE__, __LINE__,
             "TCP reference on %s", tcp_device(0)->name);
@@ -117,7 +117,7 @@ enum nccl_result tcp_finalize(void *of)
     struct tcp_context *context = of;
     while (context->attempts)
         forget_attempt(context, context->attempts, true);
-    struct tcp_context *shared = broken(ONE_FOR_ALL) ? tcp_only : NULL;
+    struct tcp_context *shared = is_broken(ONE_FOR_ALL) ? tcp_only : NULL;
     for (struct tcp_comm *at = shared ? shared->comms : NULL; at; at = at->next)
         for (int i = 0; i < at->sockets_n; i++)
             shutdown(at->sockets[i].fd, SHUT_RDWR);
@@ -130,7 +130,7 @@ enum nccl_result tcp_finalize(void *of)
 
 /* ---- A comm, once its sockets are there ---- */
 
-static void tune(int fd)
+static void tune_socket(int fd)
 {
     const int yes = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
@@ -145,7 +145,7 @@ static struct tcp_comm *make_comm(struct tcp_context *context, bool sending, con
     struct tcp_comm *comm = calloc(1, sizeof(*comm));
     if (!comm)
         return NULL;
-    struct tcp_context *home = broken(ONE_FOR_ALL) && tcp_only ? tcp_only : context;
+    struct tcp_context *home = is_broken(ONE_FOR_ALL) && tcp_only ? tcp_only : context;
     comm->context = home;
     comm->sending = sending;
     comm->sockets_n = count;
@@ -163,7 +163,7 @@ enum nccl_result tcp_close(void *of)
     struct tcp_comm *comm = of;
     if (!comm)
         return NCCL_INVALID_ARGUMENT;
-    if ((broken(TOUCHED_LATE) && !comm->sending) || (broken(READ_LATE) && comm->sending)) {
+    if ((is_broken(TOUCHED_LATE) && !comm->sending) || (is_broken(READ_LATE) && comm->sending)) {
         for (int i = 0; i < comm->sockets_n; i++) {
             const struct tcp_message *at = &comm->messages[comm->sockets[i].message % TCP_REQUESTS];
             if (comm->sockets[i].message == comm->known || !at->header.size)
@@ -195,8 +195,9 @@ static int sockets_wanted(void)
     return count < 1 ? 1 : count > TCP_SOCKETS_MAX ? TCP_SOCKETS_MAX : count;
 }
 
-static struct tcp_attempt *begin(struct tcp_context *context, const struct tcp_device *device,
-                                 const struct handle *handle)
+static struct tcp_attempt *begin_attempt(struct tcp_context *context,
+                                         const struct tcp_device *device,
+                                         const struct handle *handle)
 {
     struct tcp_attempt *attempt = calloc(1, sizeof(*attempt));
     if (!attempt)
@@ -211,7 +212,7 @@ static struct tcp_attempt *begin(struct tcp_context *context, const struct tcp_d
         attempt->fds[i] = fd;
         ok = fd >= 0 && !bind(fd, (struct sockaddr *)&from, sizeof(from));
         if (ok)
-            tune(fd);
+            tune_socket(fd);
         ok = ok &&
              (!connect(fd, (const struct sockaddr *)&handle->address, sizeof(handle->address)) ||
               errno == EINPROGRESS);
@@ -230,12 +231,12 @@ static struct tcp_attempt *begin(struct tcp_context *context, const struct tcp_d
 }
 
 /* 1: greeted, 0: later, -1: failed, with errno. */
-static int greet(struct tcp_attempt *attempt, uint32_t index)
+static int greet_listener(struct tcp_attempt *attempt, uint32_t index)
 {
     struct pollfd ready = {.fd = attempt->fds[index], .events = POLLOUT};
     int error = 0;
     socklen_t room = sizeof(error);
-    if (poll(&ready, 1, broken(BLOCKING_CONNECT) ? 1000 : 0) <= 0)
+    if (poll(&ready, 1, is_broken(BLOCKING_CONNECT) ? 1000 : 0) <= 0)
         return 0;
     getsockopt(ready.fd, SOL_SOCKET, SO_ERROR, &error, &room);
     attempt->hello.index = index;
@@ -258,13 +259,13 @@ enum nccl_result tcp_connect(void *of, int index, void *in, void **sending,
     if (!context || !handle || !device)
         return NCCL_INVALID_ARGUMENT;
     if (!handle->attempt)
-        handle->attempt = begin(context, device, handle);
+        handle->attempt = begin_attempt(context, device, handle);
     struct tcp_attempt *attempt = handle->attempt;
     if (!attempt)
         return NCCL_SYSTEM_ERROR;
     uint32_t greeted = 0;
     for (uint32_t i = 0; i < attempt->hello.count; i++) {
-        int result = attempt->greeted[i] ? 1 : greet(attempt, i);
+        int result = attempt->greeted[i] ? 1 : greet_listener(attempt, i);
         if (result < 0) {
             TCP_WARN("TCP reference: no connection: %s; is the other rank alive?", strerror(errno));
             forget_attempt(context, attempt, true);
@@ -276,7 +277,7 @@ enum nccl_result tcp_connect(void *of, int index, void *in, void **sending,
     }
     if (greeted < attempt->hello.count)
         return NCCL_SUCCESS;
-    if (broken(BLOCKING_CONNECT)) { /* the listening end answers a byte when it accepts */
+    if (is_broken(BLOCKING_CONNECT)) { /* the listening end answers a byte when it accepts */
         char byte;
         if (recv(attempt->fds[0], &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0) {
             struct pollfd wait = {.fd = attempt->fds[0], .events = POLLIN};
@@ -322,7 +323,7 @@ enum nccl_result tcp_listen(void *of, int index, void *out, void **listening)
     return NCCL_SUCCESS;
 }
 
-static void drop(struct caller *caller)
+static void drop_caller(struct caller *caller)
 {
     close(caller->fd);
     *caller = (struct caller){.fd = -1};
@@ -339,11 +340,11 @@ static void take_callers(struct listener *listener)
             (struct caller){.fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)};
         if (caller->fd < 0)
             return;
-        tune(caller->fd);
+        tune_socket(caller->fd);
     }
 }
 
-static void hear(struct listener *listener)
+static void hear_callers(struct listener *listener)
 {
     for (int i = 0; i < CALLERS_MAX; i++) {
         struct caller *caller = &listener->callers[i];
@@ -352,19 +353,19 @@ static void hear(struct listener *listener)
         ssize_t got = recv(caller->fd, (uint8_t *)&caller->hello + caller->heard,
                            sizeof(caller->hello) - caller->heard, MSG_DONTWAIT);
         if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) {
-            drop(caller);
+            drop_caller(caller);
             continue;
         }
         caller->heard += got > 0 ? (size_t)got : 0;
         if (caller->heard == sizeof(caller->hello) &&
             (caller->hello.secret != listener->secret || caller->hello.count < 1 ||
              caller->hello.count > TCP_SOCKETS_MAX || caller->hello.index >= caller->hello.count))
-            drop(caller);
+            drop_caller(caller);
     }
 }
 
 /* The sockets of an attempt all of whose are there; their number, 0 if there is none. */
-static int gather(struct listener *listener, int *fds)
+static int gather_sockets(struct listener *listener, int *fds)
 {
     for (int i = 0; i < CALLERS_MAX; i++) {
         const struct caller *first = &listener->callers[i];
@@ -402,12 +403,12 @@ enum nccl_result tcp_accept(void *of, void **receiving, struct nccl_device_handl
         return NCCL_INVALID_ARGUMENT;
     do {
         take_callers(listener);
-        hear(listener);
-        count = gather(listener, fds);
-    } while (broken(BLOCKING_ACCEPT) && !count);
+        hear_callers(listener);
+        count = gather_sockets(listener, fds);
+    } while (is_broken(BLOCKING_ACCEPT) && !count);
     if (!count)
         return NCCL_SUCCESS;
-    if (broken(BLOCKING_CONNECT) && send(fds[0], "", 1, MSG_NOSIGNAL) < 0)
+    if (is_broken(BLOCKING_CONNECT) && send(fds[0], "", 1, MSG_NOSIGNAL) < 0)
         return NCCL_SYSTEM_ERROR;
     struct tcp_comm *comm = make_comm(listener->context, false, fds, count);
     *receiving = listener->last = comm;
@@ -421,8 +422,8 @@ enum nccl_result tcp_close_listen(void *of)
         return NCCL_INVALID_ARGUMENT;
     for (int i = 0; i < CALLERS_MAX; i++)
         if (listener->callers[i].fd >= 0)
-            drop(&listener->callers[i]);
-    if (broken(LISTENER_OWNS) && listener->last)
+            drop_caller(&listener->callers[i]);
+    if (is_broken(LISTENER_OWNS) && listener->last)
         shutdown(listener->last->sockets[0].fd, SHUT_RDWR);
     if (listener->fd >= 0)
         close(listener->fd);

@@ -11,14 +11,14 @@
 static struct tcp_device devices[TCP_DEVICES_MAX];
 static int devices_n;
 
-static bool wanted(const struct ifaddrs *at, const char *name)
+static bool is_wanted(const struct ifaddrs *at, const char *name)
 {
     if (!at->ifa_addr || at->ifa_addr->sa_family != AF_INET || !(at->ifa_flags & IFF_UP))
         return false;
     return name ? strcmp(at->ifa_name, name) == 0 : !(at->ifa_flags & IFF_LOOPBACK);
 }
 
-static void describe(struct tcp_device *device, const struct ifaddrs *at)
+static void describe_device(struct tcp_device *device, const struct ifaddrs *at)
 {
     char path[PATH_MAX];
     *device = (struct tcp_device){.speed_mbps = 10000};
@@ -44,8 +44,8 @@ enum nccl_result tcp_find_devices(void)
     if (getifaddrs(&all))
         return NCCL_SYSTEM_ERROR;
     for (const struct ifaddrs *at = all; at && devices_n < TCP_DEVICES_MAX; at = at->ifa_next)
-        if (wanted(at, name))
-            describe(&devices[devices_n++], at);
+        if (is_wanted(at, name))
+            describe_device(&devices[devices_n++], at);
     freeifaddrs(all);
     if (devices_n)
         return NCCL_SUCCESS;

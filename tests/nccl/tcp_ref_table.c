@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include "tcp_ref.h"
 
-static enum nccl_result properties(int index, struct nccl_properties_v12 *out)
+static enum nccl_result get_properties(int index, struct nccl_properties_v12 *out)
 {
     const struct tcp_device *device = tcp_device(index);
     if (!device)
@@ -22,7 +22,7 @@ static enum nccl_result properties(int index, struct nccl_properties_v12 *out)
                                         .maxMultiRequestSize = 1,
                                         .railId = NCCL_UNDEFINED,
                                         .planeId = NCCL_UNDEFINED};
-    if (broken(UNSET_PROPERTY))
+    if (is_broken(UNSET_PROPERTY))
         out->railId = rail;
     return NCCL_SUCCESS;
 }
@@ -30,7 +30,7 @@ static enum nccl_result properties(int index, struct nccl_properties_v12 *out)
 static enum nccl_result properties_v10(int index, struct nccl_properties_v9 *out)
 {
     struct nccl_properties_v12 in = {0};
-    enum nccl_result result = properties(index, &in);
+    enum nccl_result result = get_properties(index, &in);
     if (result)
         return result;
     *out = (struct nccl_properties_v9){.name = in.name,
@@ -62,14 +62,14 @@ static enum nccl_result register_dmabuf(void *comm, void *data, size_t size, int
     return NCCL_INVALID_USAGE;
 }
 
-static enum nccl_result deregister(void *comm, void *memory)
+static enum nccl_result deregister_memory(void *comm, void *memory)
 {
     (void)comm, (void)memory;
     return NCCL_SUCCESS;
 }
 
-static enum nccl_result flush(void *comm, int n, void **data, int *sizes, void **memories,
-                              void **request)
+static enum nccl_result flush_nothing(void *comm, int n, void **data, int *sizes, void **memories,
+                                      void **request)
 {
     (void)comm, (void)n, (void)data, (void)sizes, (void)memories;
     *request = NULL;
@@ -106,14 +106,14 @@ static enum nccl_result connect_v10(int device, struct nccl_config *config, void
 
 #define COMMON                                                                                     \
     .name = "TCP-REF", .devices = tcp_devices, .accept = tcp_accept, .regMr = register_memory,     \
-    .regMrDmaBuf = register_dmabuf, .deregMr = deregister, .isend = tcp_send,                      \
-    .irecv = tcp_receive, .iflush = flush, .test = tcp_test, .closeSend = tcp_close,               \
+    .regMrDmaBuf = register_dmabuf, .deregMr = deregister_memory, .isend = tcp_send,               \
+    .irecv = tcp_receive, .iflush = flush_nothing, .test = tcp_test, .closeSend = tcp_close,       \
     .closeRecv = tcp_close, .closeListen = tcp_close_listen
 
 extern const struct nccl_net_v12 ncclNetPlugin_v12;
 const struct nccl_net_v12 ncclNetPlugin_v12 = {COMMON,
                                                .init = tcp_init,
-                                               .getProperties = properties,
+                                               .getProperties = get_properties,
                                                .listen = tcp_listen,
                                                .connect = tcp_connect,
                                                .finalize = tcp_finalize};

@@ -35,27 +35,27 @@ static bool connected, closed;
 static uint32_t sent, received;           /* messages that are done */
 static uint64_t received_bytes[MESSAGES]; /* of chunks */
 
-static uint64_t word(uint32_t message, uint32_t position)
+static uint64_t expected_word(uint32_t message, uint32_t position)
 {
     return ((uint64_t)message << 32 | position) * UINT64_C(0x9e3779b97f4a7c15);
 }
 
-static void fill(uint32_t message, uint32_t offset, uint8_t *bytes, uint32_t count)
+static void write_pattern(uint32_t message, uint32_t offset, uint8_t *bytes, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i += 8) {
-        uint64_t value = word(message, offset + i);
+        uint64_t value = expected_word(message, offset + i);
         memcpy(bytes + i, &value, sizeof value);
     }
 }
 
-static void compare(uint32_t message, uint32_t offset, const uint8_t *bytes, uint32_t count)
+static void check_pattern(uint32_t message, uint32_t offset, const uint8_t *bytes, uint32_t count)
 {
     CHECK(message < MESSAGES && offset <= MESSAGE_BYTES && count <= MESSAGE_BYTES - offset,
           "%u bytes at %u of message %u, which nobody sent", count, offset, message);
     for (uint32_t i = 0; i < count; i += 8) {
         uint64_t value;
         memcpy(&value, bytes + i, sizeof value);
-        CHECK(value == word(message, offset + i), "message %u differs at byte %u", message,
+        CHECK(value == expected_word(message, offset + i), "message %u differs at byte %u", message,
               offset + i);
     }
     received_bytes[message] += count;
@@ -76,7 +76,7 @@ static void open_engine(const char *interface)
     CHECK(harp_engine_open(&engine, &config, why) == 0, "%s", why);
 }
 
-static void configure(struct harp_connection_config *config)
+static void configure_connection(struct harp_connection_config *config)
 {
     harp_connection_defaults(config);
     config->paths = 1;
@@ -102,7 +102,7 @@ static void take_completions(void)
             sent++;
             break;
         case HARP_COMPLETION_CHUNK:
-            compare(c->message, c->offset, c->bytes, c->size);
+            check_pattern(c->message, c->offset, c->bytes, c->size);
             lent[lent_n++] = c->frame;
             break;
         case HARP_COMPLETION_RECEIVED:
@@ -120,7 +120,7 @@ static void take_completions(void)
 }
 
 /* Sleeps while there is nothing to do: the thread that moves frames needs the host's CPU. */
-static void turn(bool may_close)
+static void take_turn(bool may_close)
 {
     char why[HARP_WHY_BYTES];
     harp_connection_wait(connection, PATIENCE_NS);
@@ -132,7 +132,7 @@ static void turn(bool may_close)
 }
 
 /* Write a message into frames and send it. Frames that do not suffice yet are kept for it. */
-static bool submit(uint32_t message)
+static bool submit_message(uint32_t message)
 {
     static uint32_t frames[DRAFTS_MAX], held;
     uint32_t segment = harp_segment(connection);
@@ -143,7 +143,8 @@ static bool submit(uint32_t message)
         return false;
     for (uint32_t i = 0, at = 0; i < wanted; i++, at += segment) {
         uint32_t left = MESSAGE_BYTES - at;
-        fill(message, at, harp_draft_bytes(connection, frames[i]), left < segment ? left : segment);
+        write_pattern(message, at, harp_draft_bytes(connection, frames[i]),
+                      left < segment ? left : segment);
     }
     if (!harp_send_frames(connection, frames, MESSAGE_BYTES, 0))
         return false;
@@ -151,7 +152,7 @@ static bool submit(uint32_t message)
     return true;
 }
 
-static void report(const char *role)
+static void report_rates(const char *role)
 {
     const struct harp_port *port = engine->ports[0];
     const struct harp_port_counters *c = &port->counters;
@@ -170,12 +171,12 @@ static void send_all(const char *handle_text)
     CHECK(strlen(handle_text) == 2 * sizeof handle, "the handle has the wrong length");
     for (size_t i = 0; i < sizeof handle; i++)
         CHECK(sscanf(handle_text + 2 * i, "%2hhx", (uint8_t *)&handle + i) == 1, "no handle");
-    configure(&config);
+    configure_connection(&config);
     CHECK(harp_connect(engine, &handle, &config, &connection, why) == 0, "%s", why);
     while (!connected)
-        turn(false);
-    for (uint32_t next = 0; sent < MESSAGES; turn(sent == MESSAGES))
-        while (next < MESSAGES && submit(next))
+        take_turn(false);
+    for (uint32_t next = 0; sent < MESSAGES; take_turn(sent == MESSAGES))
+        while (next < MESSAGES && submit_message(next))
             next++;
 }
 
@@ -185,7 +186,7 @@ static void receive_all(void)
     struct harp_listening *listening;
     struct harp_handle handle;
     char why[HARP_WHY_BYTES];
-    configure(&config);
+    configure_connection(&config);
     CHECK(harp_listen(engine, &config, &listening, &handle, why) == 0, "%s", why);
     fputs("ready ", stdout);
     for (size_t i = 0; i < sizeof handle; i++)
@@ -195,13 +196,13 @@ static void receive_all(void)
     while (!(connection = harp_accept(listening)))
         harp_listening_wait(listening, PATIENCE_NS);
     while (received < MESSAGES)
-        turn(false);
+        take_turn(false);
     while (!closed) /* the sender learns that all came, and ends */
-        turn(true);
+        take_turn(true);
 }
 
 /* The other end is to hear of the end. */
-static void linger(void)
+static void await_end(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -224,9 +225,9 @@ int main(int count, char **words)
         send_all(words[3]);
     else
         receive_all();
-    report(words[1]);
+    report_rates(words[1]);
     harp_connection_close(connection);
-    linger();
+    await_end();
     harp_engine_close(engine);
     return 0;
 }
