@@ -137,11 +137,12 @@ def test_a_scenario_that_cannot_be_built_leaves_no_laboratory(tmp_path):
 @pytest.mark.parametrize(("given", "says"), [
     ({"hosts": 17}, "17 hosts are too many for a laboratory, at 'hosts'"),
     ({"scale": 1}, "Gb/s at a scale of 1"),
-    ({"scenarios": [TCP | {"routing": "spray"}]}, "cannot do routing spray; allowed: ecmp"),
+    ({"scenarios": [HARP | {"routing": "plan"}]},
+     "cannot do routing plan for switches that hash by crc32; allowed: linux"),
     ({"scenarios": [TCP | {"stack": "rdma"}]}, "kernel-tcp, harp, or one with either as its base"),
     ({"scenarios": [TCP | {"bond": "dynamic"}]}, "bonds of none, lacp-2+3 or lacp-3+4 under TCP"),
     ({"vpc": {"vnics": 1, "overlay": {}}}, "cannot do an overlay; allowed: a vpc without overlay"),
-], ids=["too large", "too fast", "spray", "rdma", "dynamic bond", "overlay"])
+], ids=["too large", "too fast", "planned for a chip", "rdma", "dynamic bond", "overlay"])
 def test_what_does_not_fit_a_laboratory_is_told_at_once(tmp_path, given, says):
     rate = {"nic": BOND | {"rate": "100Gbps"}} if given == {"scale": 1} else {}
     made = small(tmp_path, **given | rate)
@@ -157,11 +158,11 @@ def test_a_file_that_would_take_hours_is_told_before_anything_runs(tmp_path):
 
 def test_rows_that_a_laboratory_cannot_carry_are_left_out_and_named(tmp_path):
     made = small(tmp_path, gpus=1, scale="1/4", scenarios=[
-        TCP | {"fp16": True}, TCP | {"name": "sprayed", "routing": "spray"}],
+        TCP | {"fp16": True}, TCP | {"name": "split", "bond": "dynamic"}],
         workload={"model": "resnet50", "batch": 32, "framework": "free"})
     report = answer(made, made.topology.scenarios, fidelity="lab")
     assert [row.name for row in report.scenarios] == ["tcp"]
-    assert any("Left out: sprayed, 2 GPUs." in note for note in report.notes)
+    assert any("Left out: split, 2 GPUs." in note for note in report.notes)
 
 
 def test_top_k_is_told(tmp_path):

@@ -38,11 +38,11 @@ def test_paths_of_some_are_those_that_were_planned_for_all(tmp_path):
     plan = SharedPlan()
     plan.announce(np.array([0, 0]), np.array([2, 2]))
     plan.announce(np.array([1]), np.array([3]))
-    first = plan.links(fabric, np.array([0, 0]), np.array([2, 2]))
-    second = plan.links(fabric, np.array([1]), np.array([3]))
+    first = plan.paths(fabric, np.array([0, 0]), np.array([2, 2])).links
+    second = plan.paths(fabric, np.array([1]), np.array([3])).links
     spines = [tuple(row[1:3]) for row in (*first.tolist(), *second.tolist())]
     assert len(set(spines[:2])) == 2
-    again = plan.links(fabric, np.array([0]), np.array([2]))
+    again = plan.paths(fabric, np.array([0]), np.array([2])).links
     assert again.tolist() == first[:1].tolist()
 
 
@@ -50,7 +50,7 @@ def test_flows_that_nobody_announced_are_planned_by_themselves(tmp_path):
     fabric = cluster(tmp_path, hosts=4, fabric=FABRIC).fabric
     plan = SharedPlan()
     plan.announce(np.array([0, 1]), np.array([2, 3]))
-    assert len(plan.links(fabric, np.array([3]), np.array([0]))) == 1
+    assert len(plan.paths(fabric, np.array([3]), np.array([0])).links) == 1
 
 
 def notes_of(folder, **given):

@@ -9,7 +9,7 @@ are planned: they are hashed, which spreads so many evenly enough, and the row s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harp.routing.fabric import Fabric
+    from harp.routing.plan import PathPlan
 
     Ints = NDArray[np.int64]
 
@@ -26,12 +27,28 @@ MOST = 1 << 15
 """Flows that are planned at once."""
 
 
+class PlannedPaths(NamedTuple):
+    """The links of each flow, padded with -1, and the source port that leads along them."""
+
+    links: Ints
+    source_port: NDArray[np.uint16]
+
+    @classmethod
+    def of(cls, plan: PathPlan) -> PlannedPaths:
+        """Take them from a plan."""
+        return cls(np.asarray(plan.links), plan.source_port.astype(np.uint16))
+
+    def take(self, which: Ints) -> PlannedPaths:
+        """Select flows by index."""
+        return PlannedPaths(self.links[which], self.source_port[which])
+
+
 class SharedPlan:
     """Paths of the announced flows; those with the same two ends are told apart by order."""
 
     def __init__(self) -> None:
         self._announced = np.empty((0, 2), np.int64)
-        self._planned: dict[int, tuple[Fabric, Ints, Ints]] = {}
+        self._planned: dict[int, tuple[Fabric, Ints, PlannedPaths]] = {}
         self.hashed = 0
         """The most flows that were asked for at once and not planned."""
 
@@ -42,32 +59,32 @@ class SharedPlan:
                 "hashed"] if self.hashed else []
 
     def announce(self, src: Ints, dst: Ints) -> None:
-        """Take flows between endpoints into the plan; all before the first `links`."""
+        """Take flows between endpoints into the plan; all before the first `paths`."""
         self._announced = np.concatenate([self._announced, np.stack([src, dst], axis=1)])
 
-    def links(self, fabric: Fabric, src: Ints, dst: Ints) -> Ints | None:
-        """Links of each flow, padded with -1; None where they are too many to be planned."""
+    def paths(self, fabric: Fabric, src: Ints, dst: Ints) -> PlannedPaths | None:
+        """The path of each flow; None where they are too many to be planned."""
         if len(src) > MOST:
             self.hashed = max(self.hashed, len(src))
             return None
         if len(src) < len(self._announced) <= MOST:
-            keys, links = self._together(fabric)
+            keys, planned = self._together(fabric)
             wanted = _keys(src, dst, len(fabric.endpoint_host))
             at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
             if (keys[at] == wanted).all():
-                return np.asarray(links[at])
-        return np.asarray(plan_paths(fabric, src, dst).links)
+                return planned.take(at)
+        return PlannedPaths.of(plan_paths(fabric, src, dst))
 
-    def _together(self, fabric: Fabric) -> tuple[Ints, Ints]:
-        """Keys of all announced flows in ascending order, and the links of each."""
+    def _together(self, fabric: Fabric) -> tuple[Ints, PlannedPaths]:
+        """Keys of all announced flows in ascending order, and the path of each."""
         if id(fabric) not in self._planned:
             src, dst = self._announced.T
             keys = _keys(src, dst, len(fabric.endpoint_host))
             order = np.argsort(keys)
-            links = np.asarray(plan_paths(fabric, src, dst).links)[order]
-            self._planned[id(fabric)] = fabric, keys[order], links
-        _, keys, links = self._planned[id(fabric)]
-        return keys, links
+            planned = PlannedPaths.of(plan_paths(fabric, src, dst)).take(order)
+            self._planned[id(fabric)] = fabric, keys[order], planned
+        _, keys, planned = self._planned[id(fabric)]
+        return keys, planned
 
 
 def _keys(src: Ints, dst: Ints, endpoints: int) -> Ints:

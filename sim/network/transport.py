@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from harp.routing import bond
+from harp.routing import bond, hashes
 from harp.routing.fabric import UnreachableError
 from harp.routing.overlay import encapsulate
 from sim.network.link_state import LinkState
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
     from harp.routing.fabric import Fabric, Flows
     from sim.cluster.cluster import Cluster
+    from sim.network.planned import PlannedPaths
     from sim.schema.model import Topology
     from sim.schema.parameters import HostStack
     from sim.schema.scenario import Scenario
@@ -199,6 +200,9 @@ class Transport:
         self.link_bytes = on_line * (self.payload + headers + overlay) / self.payload
         vpc_flow = vpc.flow_rate / self.cap_bytes if vpc and vpc.flow_rate else math.inf
         self.ceiling = style.sockets * min(stack.flow_rate.value / self.deviation, vpc_flow) / 8
+        # Switch chips are asked about UDP whatever the stack is, which only relabels their ways.
+        tcp = topology.fabric.hash.function == "linux" and uses_sockets(stack.name, topology.stacks)
+        self._protocol = hashes.TCP if tcp else hashes.UDP
         self.core_s = self.deviation * (stack.cost_per_byte.value
                                         + stack.cost_per_packet.value / self.payload)
         if style.helpers and self.core_s:
@@ -321,7 +325,7 @@ class Transport:
         socket = np.tile(np.arange(sockets), len(edge))
         a, b = (self._endpoint(gpu, channel[owner]) for gpu in (src[owner], dst[owner]))
         ports = self._source_port(src[owner], dst[owner], channel[owner], socket)
-        return owner, self.links.fabric.flows(a, b, ports)
+        return owner, self.links.fabric.flows(a, b, ports, proto=self._protocol)
 
     def over_links(self, route: Callable[[Fabric], Routed]) -> Routed:
         """Route over the links that are up, or else over those that will be up again."""
@@ -351,21 +355,22 @@ class Transport:
         owner = np.repeat(outer, self.style.sockets)
         self.plan.announce(*(self._endpoint(gpu[owner], channel[owner]) for gpu in (src, dst)))
 
-    def planned_links(self, fabric: Fabric, flows: Flows) -> Ints | None:
-        """Links of each flow in order, padded with -1; None where they are hashed."""
+    def planned_paths(self, fabric: Fabric, flows: Flows) -> PlannedPaths | None:
+        """The path of each flow; None where flows are hashed."""
         if self.style.routing != "plan":
             return None
-        return self.plan.links(fabric, flows.src.astype(np.int64), flows.dst.astype(np.int64))
+        return self.plan.paths(fabric, flows.src.astype(np.int64), flows.dst.astype(np.int64))
 
     def bond_policies(self, endpoint: Ints) -> list[str]:
         """How the bond of each endpoint picks a port."""
         return [self._policies[number] for number in self._bonds[endpoint].tolist()]
 
     def _routed(self, fabric: Fabric, owner: Ints, flows: Flows) -> Rows:
-        links = self.planned_links(fabric, flows)
-        if links is not None:
-            flow, hop = np.nonzero(links >= 0)
-            return owner[flow], links[flow, hop], np.full(len(flow), 1.0 / self.style.sockets)
+        planned = self.planned_paths(fabric, flows)
+        if planned is not None:
+            flow, hop = np.nonzero(planned.links >= 0)
+            share = np.full(len(flow), 1.0 / self.style.sockets)
+            return owner[flow], planned.links[flow, hop], share
         vpc = self.cluster.topology.vpc
         if vpc is not None and vpc.overlay is not None:
             flows = encapsulate(fabric, flows, vpc.overlay.hash)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from sim.network.lab.space import why_unusable
 from sim.network.network import NetworkError
 from sim.schema.errors import Problem
@@ -18,6 +20,20 @@ if TYPE_CHECKING:
 MOST_HOSTS, MOST_SWITCHES, MOST_GPUS, MOST_LINKS = 16, 64, 64, 512
 BPS_OF_CORE = 1e9
 """What one core moves through sockets, links and switches of the laboratory, by a wide margin."""
+
+
+LINUX = "linux"
+"""The hash that switches of a laboratory have."""
+
+
+def notes_of_site(site: Site) -> list[str]:
+    """What is not as the file says, though it can be carried."""
+    function, fabric = site.cluster.topology.fabric.hash.function, site.cluster.fabric
+    chooses = (np.diff(fabric.next_hops.ptr) > 1).any()
+    if function == LINUX or not chooses or site.style.routing == "spray":
+        return []
+    return [f"The lab's switches hash as Linux does, not by {function}: flows meet on other links "
+            "than in flow and packet, unless fabric.hash.function is linux."]
 
 
 def stack_of(site: Site) -> str:
@@ -55,16 +71,15 @@ def check_site(site: Site, scale: float) -> None:
 def _unsupported(site: Site) -> list[tuple[Path, str, str]]:
     topology, style = site.cluster.topology, site.style
     found: list[tuple[Path, str, str]] = []
-    if style.routing != "ecmp":
-        found.append((("scenarios",), f"routing {style.routing}", "ecmp, which kernels do"))
+    if style.routing == "plan" and topology.fabric.hash.function != LINUX:
+        found.append((("fabric", "hash", "function"),
+                      f"routing plan for switches that hash by {topology.fabric.hash.function}",
+                      f"{LINUX}, which kernels do"))
     bonds = {style.bond or nic.bond for group in topology.hosts for nic in group.nics
              if nic.ports > 1}
     if "dynamic" in bonds and stack_of(site) == "tcp":
         found.append((("hosts",), "a dynamic bond",
                       "bonds of none, lacp-2+3 or lacp-3+4 under TCP"))
-    if len(bonds) > 1:
-        found.append((("hosts",), f"bonds of {', '.join(sorted(bonds))} at once",
-                      "one kind of bond"))
     if topology.vpc is not None and topology.vpc.overlay is not None:
         found.append((("vpc", "overlay"), "an overlay", "a vpc without overlay"))
     if topology.vpc is not None and topology.vpc.burst is not None:

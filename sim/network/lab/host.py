@@ -51,13 +51,8 @@ class Host:
         self.slots = setup.window.slots
         self.pacers = Pacers()
         self.paces: dict[tuple[int, int, int], EdgePace] = {}
-        self.handles: dict[int, bytes] = {}
         self.wires: TcpWires | HarpWires
-        if setup.stack == "tcp":
-            self.wires = TcpWires(setup)
-        else:
-            self.wires = HarpWires(setup)
-            self.wires.peers = lambda: self.handles
+        self.wires = TcpWires(setup) if setup.stack == "tcp" else HarpWires(setup)
         self._out: dict[EdgeKey, asyncio.Task[Wire]] = {}
         self._into: dict[EdgeKey, Arrivals] = {}
         self._readers: list[asyncio.Task[None]] = []
@@ -65,6 +60,7 @@ class Host:
     async def run(self, job: Job) -> None:
         """Run this host's parts of a plan."""
         self.paces.update(job.paces)
+        self.wires.flows.update(job.flows)
         await asyncio.gather(*(self._run_part(job, part) for part in job.parts))
 
     async def _run_part(self, job: Job, part: Part) -> None:
@@ -148,7 +144,7 @@ async def serve(commands: IO[bytes], answers: IO[bytes]) -> None:
     running: set[asyncio.Task[None]] = set()
     while (message := await asked.get()) is not None:
         if isinstance(message, Peers):
-            host.handles = message.handles
+            host.wires.peers = message.handles
             continue
         task = asyncio.ensure_future(_answer(host, message, answers))
         running.add(task)

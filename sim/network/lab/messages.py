@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from harp.collectives.window import Window
     from sim.network.lab.pace import EdgePace
 
-FIRST_PORT = 7000
-"""TCP port at which GPU 0 awaits its peers; the others follow."""
-
 
 class EdgeKey(NamedTuple):
     """One direction between two GPUs, on one channel of one of the runs at a time (a lane)."""
@@ -25,32 +22,44 @@ class EdgeKey(NamedTuple):
     dst: int
 
 
+class EdgeFlows(NamedTuple):
+    """The flows of an edge between hosts: addresses of both NICs, and a source port each.
+
+    All lead to `harp.routing.hashes.ROCE_PORT`, as those of the simulators.
+    """
+
+    src: str
+    dst: str
+    ports: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Setup:
     """The first thing that a host hears."""
 
     stack: str
     """``tcp`` or ``harp``."""
-    sockets: int
+    paths: int
+    """The most flows that an edge has."""
     window: Window
-    addresses: dict[int, str]
-    """NIC of every GPU of the cluster."""
+    addresses: tuple[str, ...]
+    """NICs of this host."""
     own: tuple[int, ...]
     """GPUs of this host."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A host's first answer: handles at which its GPUs' engines await peers."""
+    """A host's first answer: handles at which its engines await peers, by their NICs' addresses."""
 
-    handles: dict[int, bytes]
+    handles: dict[str, bytes]
 
 
 @dataclass(frozen=True)
 class Peers:
     """The handles of all hosts."""
 
-    handles: dict[int, bytes]
+    handles: dict[str, bytes]
 
 
 class Part(NamedTuple):
@@ -73,6 +82,8 @@ class Job:
     parts: tuple[Part, ...]
     paces: dict[tuple[int, int, int], EdgePace]
     """Of edges (channel, src, dst) that this host has not met yet."""
+    flows: dict[tuple[int, int, int], EdgeFlows]
+    """Of those edges that leave a host."""
 
 
 @dataclass(frozen=True)

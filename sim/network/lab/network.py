@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harp.collectives.protocol import SIMPLE
-from sim.network.lab.checks import check_site, stack_of
+from sim.network.lab.checks import check_site, notes_of_site, stack_of
+from sim.network.lab.edges import EdgePaces, LabFlows
 from sim.network.lab.messages import Done, Job, Part, Peers, Setup, read_message, send_message
-from sim.network.lab.pace import EdgePace
 from sim.network.lab.wiring import Wiring
-from sim.network.link_state import LinkState
+from sim.network.links import LinkRecorder
 from sim.network.network import NetworkError
-from sim.network.transport import Transport
+from sim.network.transport import DYNAMIC, Transport
 from sim.network.wall_clock import WallClock
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from harp.collectives.ir import LocalCost
     from harp.collectives.plan import Plan
     from harp.collectives.protocol import Protocol
-    from sim.cluster.cluster import Cluster
     from sim.network.network import Site
     from sim.records.results import LinkUse
     from sim.records.timeline import Timeline
@@ -44,10 +43,10 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Edge = tuple[int, int, int]
 
-DYNAMIC_PATHS = 8
-"""Paths of a connection over a dynamic bond: enough to meet both ports, and to choose."""
 MOST_LATE = 0.1
 """Share of the time that processes may come late, until the reader is told."""
+SAMPLE_S = 0.05
+"""By the wall clock: how often counters of links are read, where somebody wants to see them."""
 PATIENCE_S = 300
 """By the wall clock: how long a collective may take."""
 
@@ -59,12 +58,11 @@ class LabNetwork:
         assert isinstance(env, WallClock)
         check_site(site, env.scale)
         self.env, self.site = env, site
-        self.notes: list[str] = []
+        self._notes: list[str] = notes_of_site(site)
+        self._busy = False
         self.remembers = False
-        self.waits_for = ""
-        self._transport = Transport(site.cluster, site.stack, site.style, site.seed)
-        self._links = LinkState(site.cluster.fabric)
-        self._paces = _EdgePaces(self._transport, env.scale)
+        self.transport = Transport(site.cluster, site.stack, site.style, site.seed)
+        self._paces = EdgePaces(self.transport, env.scale)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (close() ends it)
         self._told: list[set[Edge]] = [set() for _ in range(site.cluster.hosts)]
@@ -74,10 +72,13 @@ class LabNetwork:
         cluster = site.cluster
         topology = cluster.topology
         mtu = topology.vpc.mtu if topology.vpc and topology.vpc.mtu else topology.fabric.mtu
-        self._policies = [(site.style.bond or nic.bond) if nic.ports > 1 else "none"
-                    for group in topology.hosts for _ in range(group.count)
-                          for nic in group.nics for _ in range(nic.count)]
-        self._wiring = Wiring(cluster.fabric, env.scale, mtu, self._policies, self._transport.seed)
+        self._wiring = Wiring(cluster.fabric, env.scale, mtu, spray=site.style.routing == "spray")
+        self._flows = LabFlows(self.transport, self._wiring,
+                               "tcp" if stack_of(site) == "tcp" else "udp")
+        self._capacity = cluster.capacities(site.stack)
+        self._recorder = LinkRecorder(cluster, self._capacity) if site.records_use else None
+        if self._recorder:
+            env.process(self._sample())
         try:
             self._start_hosts()
         except BaseException:
@@ -85,20 +86,16 @@ class LabNetwork:
             raise
 
     def _start_hosts(self) -> None:
-        cluster, ways = self.site.cluster, self.site.style.sockets
-        if "dynamic" in self._policies:
-            ways = max(ways, DYNAMIC_PATHS)
-        addresses = {gpu: self._wiring.address(int(cluster.endpoint[gpu]))
-                     for gpu in range(cluster.gpus)}
+        cluster = self.site.cluster
         for host, space in enumerate(self._wiring.hosts):
             own = tuple(np.flatnonzero(cluster.host == host).tolist())
             process = space.start(sys.executable, "-m", "sim.network.lab.host", stdin=-1, stdout=-1,
                                   stderr=self._stderr, start_new_session=True)
             self._processes.append(process)
             assert process.stdin is not None
-            send_message(process.stdin, Setup(stack_of(self.site), ways, SIMPLE.window, addresses,
-                                              own))
-        handles: dict[int, bytes] = {}
+            send_message(process.stdin, Setup(stack_of(self.site), self._most_paths, SIMPLE.window,
+                                              tuple(self._wiring.addresses(host)), own))
+        handles: dict[str, bytes] = {}
         for host in range(len(self._processes)):
             handles.update(self._answer(host).handles)
         for host, process in enumerate(self._processes):
@@ -106,6 +103,14 @@ class LabNetwork:
             assert process.stdout is not None
             send_message(process.stdin, Peers(handles))
             self.env.watch(process.stdout, lambda host=host: self._hear(host))  # type: ignore[misc]
+
+    @property
+    def _most_paths(self) -> int:
+        """Flows that an edge has at most: one a socket, and a port where it uses all of them."""
+        fabric, style = self.site.cluster.fabric, self.site.style
+        every = np.arange(len(fabric.endpoints))
+        splits = style.routing == "spray" or DYNAMIC in self.transport.bond_policies(every)
+        return style.sockets * (fabric.endpoint_ports.shape[1] if splits else 1)
 
     def _answer(self, host: int) -> Any:
         stdout = self._processes[host].stdout
@@ -125,8 +130,9 @@ class LabNetwork:
         assert isinstance(done, Done)
         if done.error:
             raise NetworkError(f"host {host} of the lab could not run its part: {done.error}")
-        if done.late > MOST_LATE and not self.notes:
-            self.notes.append("The machine was too busy for the lab, whose times are too long; "
+        if done.late > MOST_LATE and not self._busy:
+            self._busy = True
+            self._notes.append("The machine was too busy for the lab, whose times are too long; "
                               "a lower lab.scale, or a quieter machine, gives better ones.")
         event, missing = self._running[done.number]
         missing.discard(host)
@@ -155,7 +161,7 @@ class LabNetwork:
             self._told[host].update(new)
             assert process.stdin is not None
             send_message(process.stdin, Job(number, lane, plan, protocol.window, where, parts,
-                                            self._paces.of(new)))
+                                            self._paces.of(new), self._flows.of(new)))
         self._running[number] = event, missing
         return event, lane
 
@@ -177,17 +183,29 @@ class LabNetwork:
 
     def scale(self, share: Floats) -> None:
         """Let each link send at this share of its rate; at 0 it drops all."""
-        changed = np.flatnonzero(share != self._links.share)
-        self._links.scale(share)
+        changed = np.flatnonzero(share != self.transport.links.share)
+        self.transport.links.scale(share)
         self._wiring.shape(changed.tolist(), share)
 
     def avoid(self, links: Ints) -> None:
         """Change the routes of hosts and switches."""
-        self._links.avoid(links)
-        self._wiring.route(self._links.fabric)
+        self.transport.links.avoid(links)
+        self._wiring.route(self.transport.links.fabric)
+        self._flows.reroute()
 
     def abandon(self, links: Ints) -> None:
-        """Nothing to do: a collective that nothing carries any more ends by `PATIENCE_S`."""
+        """Take note that these links will never be back."""
+        self.transport.links.abandon(links)
+
+    @property
+    def notes(self) -> list[str]:
+        """What the reader should know of this laboratory."""
+        return [*self._notes, *self.transport.plan.notes]
+
+    @property
+    def waits_for(self) -> str:
+        """Why traffic waits, where no way was left for some of it."""
+        return self.transport.waits_for
 
     @property
     def effort(self) -> int:
@@ -205,12 +223,23 @@ class LabNetwork:
         return self.env.now
 
     def usage(self, step_s: tuple[float, float]) -> LinkUse | None:
-        """None: nothing is counted here."""
-        del step_s
-        return None
+        """Utilisation of the busiest links during one step, by the kernel's counters."""
+        return self._recorder.result(step_s) if self._recorder else None
 
     def forget(self, before_s: float) -> None:
-        """Nothing is kept."""
+        """Drop samples that only times before ``before_s`` need."""
+        if self._recorder:
+            self._recorder.forget(before_s)
+
+    def _sample(self) -> Generator[simpy.Event, None, None]:
+        """Read the links' counters again and again."""
+        assert self._recorder is not None
+        cluster, carried = self.site.cluster, np.zeros(len(self._capacity))
+        links = cluster.blocks["link"][np.arange(len(cluster.fabric.link_src))]
+        while True:
+            carried[links] = self._wiring.sent_bytes()
+            self._recorder.sample(self.env.now, carried)
+            yield self.env.timeout(SAMPLE_S * self.env.scale)
 
     def close(self) -> None:
         """End the processes of hosts, and let the namespaces go."""
@@ -232,7 +261,16 @@ class LabCommunicator:
         self._network = network
 
     def announce(self, plan: Plan, placement: Sequence[Ints]) -> None:
-        """Nothing is planned here."""
+        """Say that a plan will run, so that paths are planned for it and for what others announce.
+
+        Only pipelines are announced: their edges stay the same.
+        """
+        for phase in plan.phases():
+            if phase.pipelined:
+                self._network.transport.announce(
+                    np.concatenate([gpus[phase.src] for gpus in placement]),
+                    np.concatenate([gpus[phase.dst] for gpus in placement]),
+                    np.repeat(np.arange(len(placement)), len(phase.src)))
 
     def run(self, plan: Plan, placement: Sequence[Ints], local_s: Callable[[LocalCost], float],
             line: Timeline, label: str = "",
@@ -254,57 +292,3 @@ class LabCommunicator:
                            "clock")
         network.end(lane)
         line.transfer(label or plan.name, start_s, [])
-
-
-class _EdgePaces:
-    """What paces each edge: all resources of the cluster but the fabric's links."""
-
-    def __init__(self, transport: Transport, scale: float) -> None:
-        self._transport, self._scale = transport, scale
-        self._capacity = transport.cluster.capacities(transport.stack)
-        self._hosts = _hosts_of_resources(transport.cluster)
-
-    def of(self, edges: Sequence[Edge]) -> dict[Edge, EdgePace]:
-        """Paces by channel and GPUs."""
-        if not edges:
-            return {}
-        channel, src, dst = (np.array(column) for column in zip(*edges, strict=True))
-        paths = self._transport.paths(src, dst, channel)
-        made: dict[Edge, EdgePace] = {}
-        for number, edge in enumerate(edges):
-            rows = np.flatnonzero(paths.edge == number)
-            uses = [(int(paths.resource[row]), float(
-                paths.coefficient[row] / self._capacity[paths.resource[row]] / self._scale))
-                for row in rows if int(paths.resource[row]) in self._hosts]
-            near = self._transport.cluster.host[edge[1]]
-            made[edge] = EdgePace(
-                tuple(use for use in uses if self._hosts[use[0]] == near),
-                tuple(use for use in uses if self._hosts[use[0]] != near),
-                float(paths.message_s[number]) / self._scale,
-                float(paths.alpha_s[number]) / self._scale,
-                1.0 / float(paths.ceiling[number]) / self._scale)
-        return made
-
-
-def _hosts_of_resources(cluster: Cluster) -> dict[int, int]:
-    """The host of every resource that is in one."""
-    found: dict[int, int] = {}
-    members = {"memory": cluster.memory, "switch_out": cluster.gpu_switch,
-               "switch_in": cluster.gpu_switch}
-    each_gpu = np.arange(cluster.gpus)
-    for kind, block in cluster.blocks.items():
-        if kind == "link":
-            continue
-        if len(block.capacity) == cluster.gpus:
-            pairs = zip(block[each_gpu].tolist(), cluster.host.tolist(), strict=True)
-        elif kind in members:
-            parts = [*members[kind].tolist(), *cluster.nic_switch.tolist()] if (
-                kind != "memory") else members[kind].tolist()
-            hosts = cluster.host.tolist() * (len(parts) // cluster.gpus)
-            pairs = zip(block[np.array(parts)].tolist(), hosts, strict=True)
-        else:
-            each = len(block.capacity) // cluster.hosts
-            numbers = np.arange(len(block.capacity))
-            pairs = zip(block[numbers].tolist(), (numbers // each).tolist(), strict=True)
-        found.update(pairs)
-    return found

@@ -12,15 +12,17 @@ import ctypes
 import os
 import subprocess
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.network.network import NetworkError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 _NEWNET = 0x40000000
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Namespace:
@@ -61,6 +63,19 @@ class Namespace:
         if done.returncode:
             raise NetworkError(f"sysctl in {self.name}: {' '.join(done.stderr.split())}")
 
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Let the calling thread be here: what it opens belongs to this namespace."""
+        home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _checked(_libc.setns(self.fd, _NEWNET))
+            try:
+                yield
+            finally:
+                _checked(_libc.setns(home, _NEWNET))
+        finally:
+            os.close(home)
+
     def close(self) -> None:
         """Let go of it."""
         os.close(self.fd)
@@ -70,22 +85,27 @@ def why_unusable() -> str:
     """Why no laboratory can be made here, or an empty string."""
     if os.geteuid() != 0:
         return "needs root, for network namespaces"
-    if not Path("/proc/sys/net/ipv4/fib_multipath_hash_policy").exists():
-        return "needs a kernel with multipath routes (CONFIG_IP_ROUTE_MULTIPATH)"
+    if not Path("/proc/sys/net/ipv4/fib_multipath_hash_seed").exists():
+        return ("needs Linux 6.11 or later, with multipath routes (CONFIG_IP_ROUTE_MULTIPATH), "
+                "for a seed of their hash")
     return ""
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
 
 
 def _unshared() -> int:
     """A descriptor of a new namespace; this process stays where it is."""
     made: list[int | OSError] = []
-    libc = ctypes.CDLL(None, use_errno=True)
 
     def leave() -> None:
         # A thread may leave for a new namespace alone.
         try:
-            if libc.unshare(_NEWNET) < 0:
-                number = ctypes.get_errno()
-                raise OSError(number, os.strerror(number))
+            _checked(_libc.unshare(_NEWNET))
             made.append(os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC))
         except OSError as error:
             made.append(error)

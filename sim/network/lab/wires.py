@@ -1,12 +1,15 @@
 """Connections between hosts of the laboratory: kernel TCP, and HARP.
 
-A wire goes one way, from one GPU to another on one channel. Pieces of a message are cut evenly over
-the sockets of a TCP wire, as NCCL does; a HARP wire has as many paths instead.
+A wire goes one way, from one GPU to another on one channel, over the flows that its edge has: their
+source ports are those of the simulators, so that what hashes them takes the same ways. Pieces of a
+message are cut evenly over the sockets of a TCP wire, as NCCL does; a HARP wire has as many paths
+instead.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import struct
 from typing import TYPE_CHECKING, Protocol
@@ -14,19 +17,19 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from harp.collectives.channels import ConnectionChannel
-from sim.network.lab.messages import FIRST_PORT, EdgeKey
+from harp.routing.hashes import ROCE_PORT
+from sim.network.lab.messages import EdgeKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from harp.net.engine import Engine, Listener
-    from sim.network.lab.messages import Setup
+    from sim.network.lab.messages import EdgeFlows, Setup
 
     Bytes = NDArray[np.uint8]
 
-_HELLO = struct.Struct("!5I")
+_HELLO = struct.Struct("!6I")
+"""An edge's key, the number of this socket, and how many there are."""
 
 
 class Wire(Protocol):
@@ -41,6 +44,9 @@ class Wire(Protocol):
 
 class Wires(Protocol):
     """What makes the wires of one host."""
+
+    flows: dict[tuple[int, int, int], EdgeFlows]
+    peers: dict[str, bytes]
 
     async def open(self, key: EdgeKey) -> Wire:
         """Make the sender's end."""
@@ -88,24 +94,24 @@ class TcpWire:
 
 
 class TcpWires:
-    """TCP between the NICs of GPUs; every GPU listens at a port of its own."""
+    """TCP between NICs."""
 
     def __init__(self, setup: Setup) -> None:
-        self._setup = setup
+        self.flows: dict[tuple[int, int, int], EdgeFlows] = {}
+        self.peers: dict[str, bytes] = {}
+        self.handles: dict[str, bytes] = {}
         self._arrived: dict[EdgeKey, dict[int, socket.socket]] = {}
         self._complete: dict[EdgeKey, asyncio.Future[Wire]] = {}
-        self.handles: dict[int, bytes] = {}
-        self._accepting = [asyncio.ensure_future(self._accept(self._listen(gpu)))
-                           for gpu in setup.own]
+        self._accepting = [asyncio.ensure_future(self._accept(_listen(address)))
+                           for address in setup.addresses]
 
     async def open(self, key: EdgeKey) -> Wire:
         """Connect all sockets, one after the other."""
         loop, sockets = asyncio.get_running_loop(), []
-        for index in range(self._setup.sockets):
-            sock = _socket()
-            sock.bind((self._setup.addresses[key.src], 0))
-            await loop.sock_connect(sock, (self._setup.addresses[key.dst], FIRST_PORT + key.dst))
-            await loop.sock_sendall(sock, _HELLO.pack(*key, index))
+        flows = self.flows[key.channel, key.src, key.dst]
+        for index, port in enumerate(flows.ports):
+            sock = await _connect(flows, port)
+            await loop.sock_sendall(sock, _HELLO.pack(*key, index, len(flows.ports)))
             sockets.append(sock)
         return TcpWire(sockets)
 
@@ -116,23 +122,17 @@ class TcpWires:
     def _future(self, key: EdgeKey) -> asyncio.Future[Wire]:
         return self._complete.setdefault(key, asyncio.get_running_loop().create_future())
 
-    def _listen(self, gpu: int) -> socket.socket:
-        listening = _socket()
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((self._setup.addresses[gpu], FIRST_PORT + gpu))
-        listening.listen(1024)
-        return listening
-
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
             sock, _ = await loop.sock_accept(listening)
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            *key, index = _HELLO.unpack((await TcpWire([sock])._read(sock, _HELLO.size)).tobytes())
+            hello = await TcpWire([sock])._read(sock, _HELLO.size)
+            *key, index, count = _HELLO.unpack(hello.tobytes())
             sockets = self._arrived.setdefault(EdgeKey(*key), {})
             sockets[index] = sock
-            if len(sockets) == self._setup.sockets:
+            if len(sockets) == count:
                 self._future(EdgeKey(*key)).set_result(
                     TcpWire([sockets[number] for number in sorted(sockets)]))
 
@@ -141,32 +141,59 @@ def _socket() -> socket.socket:
     made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     made.setblocking(False)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     return made
 
 
+def _listen(address: str) -> socket.socket:
+    listening = _socket()
+    listening.bind((address, ROCE_PORT))
+    listening.listen(1024)
+    return listening
+
+
+async def _connect(flows: EdgeFlows, port: int) -> socket.socket:
+    """Connect by this source port; by any where a wire of the same edge has it already."""
+    for own in (port, 0):
+        sock = _socket()
+        try:
+            sock.bind((flows.src, own))
+            await asyncio.get_running_loop().sock_connect(sock, (flows.dst, ROCE_PORT))
+        except OSError as error:
+            sock.close()
+            if not own or error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
+                raise
+        else:
+            return sock
+    raise AssertionError("the kernel gives a port or says why not")
+
+
 class HarpWires:
-    """HARP between the NICs of GPUs, with an engine for each GPU, as processes have."""
+    """HARP between NICs, with an engine for each."""
 
     def __init__(self, setup: Setup) -> None:
         from harp.net.engine import Engine
 
+        self.flows: dict[tuple[int, int, int], EdgeFlows] = {}
+        self.peers: dict[str, bytes] = {}
         self._setup = setup
-        self._engines: dict[int, Engine] = {
-            gpu: Engine("udp", address=setup.addresses[gpu], locals=min(setup.sockets, 8))
-            for gpu in setup.own}
-        self._listeners: dict[int, Listener] = {
-            gpu: engine.listen(paths=setup.sockets) for gpu, engine in self._engines.items()}
-        self.handles = {gpu: bytes(listener.handle) for gpu, listener in self._listeners.items()}
-        self.peers: Callable[[], dict[int, bytes]] = dict
+        self._engines: dict[str, Engine] = {
+            address: Engine("udp", address=f"{address}:{ROCE_PORT}") for address in setup.addresses}
+        self._listeners: dict[str, Listener] = {
+            address: engine.listen(paths=setup.paths) for address, engine in self._engines.items()}
+        self.handles = {address: bytes(listener.handle)
+                        for address, listener in self._listeners.items()}
         self._complete: dict[EdgeKey, asyncio.Future[Wire]] = {}
         self._accepting = [asyncio.ensure_future(self._accept(listener))
                            for listener in self._listeners.values()]
 
     async def open(self, key: EdgeKey) -> Wire:
         """Connect, and say who we are."""
-        connection = await self._engines[key.src].connect_async(
-            self.peers()[key.dst], paths=self._setup.sockets)
-        await connection.send_async(_HELLO.pack(*key, 0))
+        src, dst, ports = self.flows[key.channel, key.src, key.dst]
+        connection = await self._engines[src].connect_async(
+            self.peers[dst], paths=len(ports),
+            flows=[(f"{src}:{port}", f"{dst}:{ROCE_PORT}") for port in ports])
+        await connection.send_async(_HELLO.pack(*key, 0, 1))
         return ConnectionChannel(connection, self._setup.window)
 
     async def await_peer(self, key: EdgeKey) -> Wire:
@@ -179,6 +206,6 @@ class HarpWires:
     async def _accept(self, listener: Listener) -> None:
         while True:
             connection = await listener.accept_async()
-            *key, _ = _HELLO.unpack(bytes(await connection.recv_async(_HELLO.size)))
-            channel = ConnectionChannel(connection, self._setup.window)
-            self._future(EdgeKey(*key)).set_result(channel)
+            *key, _, _ = _HELLO.unpack(bytes(await connection.recv_async(_HELLO.size)))
+            self._future(EdgeKey(*key)).set_result(
+                ConnectionChannel(connection, self._setup.window))

@@ -2,23 +2,28 @@
 
 Each host and each switch is a namespace. Cable c is a veth pair whose ends are named after the
 directed links that leave there, ``l2c`` and ``l2c+1``; tbf lets each of them send at the scale of
-its link's rate. A host has its NICs' addresses on loopback and a route over the ports of each, and
-switches have routes of equal cost towards each address: the kernel hashes the five-tuple over them
-(fib_multipath_hash_policy), each namespace with a seed of its own. So a bond is a route over the
-ports of a NIC, which hashes addresses only (lacp-2+3) or ports as well (lacp-3+4).
+its link's rate. Switches have routes of equal cost towards the address of each NIC, in the order of
+`Fabric.next_hops`: the kernel hashes the five-tuple over them, with the switch's ``hash_salt`` as
+its seed, so that a fabric of ``linux`` hashes knows which it takes.
+
+A host has its NICs' addresses on loopback. Which port of a bond a flow leaves by is told flow by
+flow (`pin`), as the bond of the simulators chose it; what nobody told about is hashed.
 """
 
 from __future__ import annotations
 
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
+import numpy as np
+
+from sim.network.lab.ingress import attach_to_ingress
 from sim.network.lab.space import Namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from harp.routing.fabric import Fabric
@@ -30,22 +35,39 @@ BURST_BYTES = 16 << 10
 QUEUE_S = 2e-3
 """Simulated time that a queue holds at its link's rate: 6 MB at 25 Gb/s, a deep buffer."""
 _LINKS_FIRST = int(IPv4Address("100.64.0.0"))  # shared address space, RFC 6598
+_SENT_BYTES = 8  # column of /proc/net/dev
+_PINNED, _HASHED = 100, 200  # priorities of rules
+_TABLE_OF_ENDPOINT, _TABLE_OF_LINK = 100, 10_000
+
+
+class PinnedFlow(NamedTuple):
+    """A flow that leaves its NIC by a port that was chosen for it."""
+
+    protocol: str
+    """``tcp`` or ``udp``."""
+    src: str
+    src_port: int
+    dst: str
+    dst_port: int
 
 
 class Wiring:
     """The namespaces of one fabric."""
 
-    def __init__(self, fabric: Fabric, scale: float, mtu: int, policies: Sequence[str],
-                 seed: int) -> None:
-        """Make them; ``policies`` has the bond of each endpoint."""
+    def __init__(self, fabric: Fabric, scale: float, mtu: int, *, spray: bool = False) -> None:
         self._fabric, self._scale, self._mtu = fabric, scale, mtu
-        self._policies = policies
+        self._pinned: dict[PinnedFlow, int] = {}
+        self._counters: list[TextIO] = []
         self.hosts = [Namespace(f"host {number}")
                       for number in range(int(fabric.endpoint_host.max()) + 1)]
         self._switches = [Namespace(name) for name in fabric.switches]
         try:
-            self._prepare(seed)
+            self._prepare()
             self._cable()
+            for number, space in enumerate(self._switches):
+                into = [link ^ 1 for link, near in enumerate(fabric.link_dst.tolist())
+                        if near == number]
+                attach_to_ingress(space, [f"l{link}" for link in into], spray=spray)
             self._give_addresses()
             self.route(fabric)
         except BaseException:
@@ -56,8 +78,16 @@ class Wiring:
         """Address of a NIC."""
         return str(IPv4Address(int(self._fabric.endpoint_ip[endpoint])))
 
+    def addresses(self, host: int) -> list[str]:
+        """Addresses of a host's NICs."""
+        return [self.address(int(endpoint))
+                for endpoint in (self._fabric.endpoint_host == host).nonzero()[0]]
+
     def close(self) -> None:
         """Let go of all namespaces."""
+        for file in self._counters:
+            file.close()
+        self._counters = []
         for space in (*self.hosts, *self._switches):
             space.close()
 
@@ -67,13 +97,14 @@ class Wiring:
             return self._switches[node]
         return self.hosts[int(self._fabric.endpoint_host[node - switches])]
 
-    def _prepare(self, seed: int) -> None:
-        for number, space in enumerate((*self.hosts, *self._switches)):
-            by_port = number >= len(self.hosts) or "lacp-2+3" not in self._policies
+    def _prepare(self) -> None:
+        for space in self.hosts:
+            space.set_sysctls({"ipv4.conf.all.rp_filter": 0, "ipv4.fib_multipath_hash_policy": 1})
+        for space, salt in zip(self._switches, self._fabric.hash_salt.tolist(), strict=True):
             space.set_sysctls({
                 "ipv4.ip_forward": 1, "ipv4.conf.all.rp_filter": 0,
-                "ipv4.fib_multipath_hash_policy": int(by_port),
-                "ipv4.fib_multipath_hash_seed": (seed * 2654435761 + number * 40503) % 2**32 or 1})
+                "ipv4.fib_multipath_hash_policy": 1,
+                "ipv4.fib_multipath_hash_seed": salt or 1})  # 0: the kernel chooses one
 
     def _cable(self) -> None:
         fabric = self._fabric
@@ -111,29 +142,67 @@ class Wiring:
     def _give_addresses(self) -> None:
         for endpoint, host in enumerate(self._fabric.endpoint_host.tolist()):
             address = self.address(endpoint)
-            self.hosts[host].batch("ip", [f"address add {address}/32 dev lo",
-                                          f"rule add from {address} table {100 + endpoint}"])
+            ports = [link for link in self._fabric.endpoint_ports[endpoint].tolist() if link >= 0]
+            self.hosts[host].batch("ip", [
+                f"address add {address}/32 dev lo",
+                f"rule add priority {_HASHED} from {address} table {_TABLE_OF_ENDPOINT + endpoint}",
+                *(f"route add default table {_TABLE_OF_LINK + link} {_next_hops([link])}"
+                  for link in ports)])
+
+    def sent_bytes(self) -> Floats:
+        """What each link has carried so far, with Ethernet's headers, by the kernel's counters."""
+        if not self._counters:
+            for space, _ in self._links_by_space():
+                with space.entered():
+                    self._counters.append(Path("/proc/thread-self/net/dev").open())  # noqa: SIM115
+        sent = np.zeros(len(self._fabric.link_src))
+        for file in self._counters:
+            file.seek(0)
+            for line in file:
+                name, _, figures = line.strip().partition(":")
+                if name.startswith("l") and name[1:].isdigit():
+                    sent[int(name[1:])] = float(figures.split()[_SENT_BYTES])
+        return sent
+
+    # ---- routes
 
     def route(self, fabric: Fabric) -> None:
         """Route as this state of the fabric says, the same links up or down."""
         live = fabric.live_ports
         for endpoint, ports in enumerate(fabric.endpoint_ports.tolist()):
             used = [port for port, up in zip(ports, live[endpoint].tolist(), strict=True) if up]
-            if used and self._policies[endpoint] == "none":
-                used = used[:1]
+            table = _TABLE_OF_ENDPOINT + endpoint
             self.hosts[int(fabric.endpoint_host[endpoint])].batch("ip", [
-                f"route replace default table {100 + endpoint} {_next_hops(used)}"] if used else [])
+                f"route replace default table {table} {_next_hops(used)}"] if used else [])
         for switch, space in enumerate(self._switches):
             space.batch("ip", list(self._routes_of_switch(fabric, switch)))
 
     def _routes_of_switch(self, fabric: Fabric, switch: int) -> Iterator[str]:
         for endpoint in range(len(fabric.endpoints)):
             links = fabric.next_hops.at(switch, endpoint).tolist()
-            if self._policies[endpoint] == "none":
-                first = int(fabric.endpoint_ports[endpoint][0]) ^ 1
-                links = [first] if first in links else links
             if links:
                 yield f"route replace {self.address(endpoint)}/32 {_next_hops(links)}"
+
+    def pin(self, flows: Iterable[tuple[PinnedFlow, int]]) -> None:
+        """Let each flow leave its NIC by this link from now on."""
+        lines: dict[Namespace, list[str]] = {}
+        several = (self._fabric.endpoint_ports >= 0).sum(axis=1) > 1
+        for flow, link in flows:
+            node = int(self._fabric.link_src[link])
+            before = self._pinned.get(flow)
+            if before == link or not several[node - len(self._switches)]:
+                continue
+            self._pinned[flow] = link
+            lines.setdefault(self._space(node), []).extend([
+                f"rule add {_match(flow, link)}",
+                *([] if before is None else [f"rule del {_match(flow, before)}"])])
+        for space, batch in lines.items():
+            space.batch("ip", batch)
+
+
+def _match(flow: PinnedFlow, link: int) -> str:
+    return (f"priority {_PINNED} from {flow.src} to {flow.dst} ipproto {flow.protocol} "
+            f"sport {flow.src_port} dport {flow.dst_port} table {_TABLE_OF_LINK + link}")
 
 
 def _link_address(link: int) -> str:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from harp.collectives.protocol import SIMPLE
-from sim.network.packet.routes import find_routes
 from sim.network.packet.world import Stage
+from sim.network.routes import find_routes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from harp.collectives.plan import Plan
     from harp.collectives.protocol import Protocol
     from sim.network.packet.fabric import PacketFabric
-    from sim.network.packet.routes import Route
+    from sim.network.packet.world import World
+    from sim.network.routes import Route, Way
     from sim.network.transport import Transport
     from sim.records.timeline import Timeline
 
@@ -118,8 +119,8 @@ class PacketCommunicator:
                                   strict=True):
             # A port that is down has no path: those that are left take its place.
             paths = [routes[path % len(routes)] for path in range(self._paths[number])]
-            world.set_routes(number, [route.there.add_to(world) for route in paths],
-                             [route.back.add_to(world) for route in paths])
+            world.set_routes(number, [_add_way(world, route.there) for route in paths],
+                             [_add_way(world, route.back) for route in paths])
 
     def _run_phases(self, phases: Sequence[Phase], ranks: int, placement: Sequence[Ints],
                     line: Timeline, label: str,
@@ -207,8 +208,8 @@ class PacketCommunicator:
         number = world.add_connection(
             self.fabric.end(src, channel, self.transport.ceiling),
             self.fabric.end(dst, channel, np.inf),
-            [route.there.add_to(world) for route in routes],
-            [route.back.add_to(world) for route in routes], delay_s=delay_s,
+            [_add_way(world, route.there) for route in routes],
+            [_add_way(world, route.back) for route in routes], delay_s=delay_s,
             message_s=stack.cost_per_message.value)
         for path, route in enumerate(routes):
             world.name_path(number, path, route.ips, route.ports)
@@ -240,3 +241,8 @@ def _gpus(phase: Phase, placement: Sequence[Ints]) -> tuple[Ints, Ints, Ints]:
             np.concatenate([gpus[phase.dst] for gpus in placement]),
             np.repeat(np.arange(len(placement)), len(phase.src)))
 
+
+
+def _add_way(world: World, way: Way) -> int:
+    """Make a route of it."""
+    return world.add_route(way.links) if way.to < 0 else world.add_spray(way.links[0], way.to)

@@ -1,7 +1,7 @@
 """Routes of a connection's packets: the links in order, there and back, on each of its paths.
 
-They are those of the fluid network: the same source ports, hashed by the same bonds and switches
-(`sim.network.transport`). An answer takes the route that the reversed five-tuple hashes to.
+They are those of the fluid network: the same source ports, planned or hashed by the same bonds and
+switches (`sim.network.transport`). An answer takes the route of the reversed five-tuple.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harp.routing.fabric import Fabric, Flows
-    from sim.network.packet.world import World
     from sim.network.transport import Transport
 
     Ints = NDArray[np.int64]
@@ -33,11 +32,6 @@ class Way(NamedTuple):
 
     links: list[int]
     to: int = -1
-
-    def add_to(self, world: World) -> int:
-        """Make a route of it."""
-        return world.add_route(self.links) if self.to < 0 else world.add_spray(self.links[0],
-                                                                               self.to)
 
 
 class Route(NamedTuple):
@@ -65,9 +59,10 @@ def _routes(transport: Transport, fabric: Fabric, owner: Ints, flows: Flows,
     if transport.style.routing == "spray":
         _add_sprayed(fabric, found, owner, flows)
         return found
-    planned = transport.planned_links(fabric, flows)
+    planned = transport.planned_paths(fabric, flows)
     if planned is not None:
-        there = [[link for link in links if link >= 0] for links in planned.tolist()]
+        there = [[link for link in links if link >= 0] for links in planned.links.tolist()]
+        flows = flows._replace(tuples=flows.tuples._replace(src_port=planned.source_port))
         _add_routes(found, owner, flows, there, _hashed(transport, fabric, _reversed(flows)))
         return found
     policies = np.array(transport.bond_policies(flows.src))
