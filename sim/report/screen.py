@@ -47,6 +47,14 @@ class Column:
         return max(widest, *(len(line) for line in self.header.split("\n")))
 
 
+def text_column(header: str, cells: Iterable[str], *, drop: int = 0,
+                align: Literal["left", "right"] = "right", folds: bool = False) -> Column:
+    """Make a column of cells without style."""
+    from rich.text import Text
+
+    return Column(header, [Text(cell) for cell in cells], drop, align, folds)
+
+
 def console_for(stream: TextIO | None = None) -> Console:
     """Return a rich console for ``stream`` (default: standard output)."""
     from rich.console import Console

@@ -81,7 +81,7 @@ def pattern(src: Iterable[int], dst: Iterable[int], nbytes: int) -> Maker:
     """A plan of `Pattern`."""
     pairs = np.array(list(src)), np.array(list(dst))
 
-    def make(ranks: int, group: int) -> Plan:  # noqa: ARG001
+    def make(ranks: int, _group: int) -> Plan:
         return Plan("pattern", "alltoall", ranks, nbytes, UNIT_BYTES, (Pattern(*pairs, nbytes),),
                     {Buffer.DATA: nbytes, Buffer.OUT: ranks * nbytes})
     return make

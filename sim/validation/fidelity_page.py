@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sim.report.numbers import percent
-from sim.report.screen import Column, grid, show
+from sim.report.screen import grid, show, text_column
 from sim.report.write import write_text
 from sim.validation.fidelities import MEDIAN_TARGET, WORST_TARGET, median_error
 
@@ -32,14 +32,11 @@ def print_compared(rows: Sequence[Compared], console: Console) -> None:
     """Print a line a row, and what they amount to."""
     from rich.text import Text
 
-    def column(header: str, cells: list[str], **more: object) -> Column:
-        return Column(header, [Text(cell) for cell in cells], **more)  # type: ignore[arg-type]
-
     show(console, grid([
-        column("case", [row.case.name for row in rows], align="left", folds=True),
-        column("flow", [_us(row.flow_s) for row in rows]),
-        column("packet", [_us(row.packet_s) for row in rows]),
-        column("error", [percent(row.error, sign=True) for row in rows]),
+        text_column("case", [row.case.name for row in rows], align="left", folds=True),
+        text_column("flow", [_us(row.flow_s) for row in rows]),
+        text_column("packet", [_us(row.packet_s) for row in rows]),
+        text_column("error", [percent(row.error, sign=True) for row in rows]),
     ]))
     show(console, Text(summary_line(rows)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sim.report.numbers import percent
-from sim.report.screen import Column, grid, show
+from sim.report.screen import grid, show, text_column
 from sim.report.write import write_bytes, write_text
 from sim.validation.predict import in_words, size_in_words
 from sim.validation.summary import (
@@ -66,19 +66,16 @@ def print_rows(rows: Sequence[Prediction], console: Console, *, covered: bool,
     """Print a line a row, and the summary; ``refit`` where fitted rows were left out."""
     from rich.text import Text
 
-    def column(header: str, cells: list[str], **more: object) -> Column:
-        return Column(header, [Text(cell) for cell in cells], **more)  # type: ignore[arg-type]
-
     fitted = "left out" if refit else "fitted"
     show(console, grid([
-        column("case", [row.case for row in rows], align="left", folds=True),
-        column("row", [_row_words(row) for row in rows], align="left", folds=True),
-        column("published", [in_words(row.figure, row.figure.value) for row in rows]),
-        column("predicted", [in_words(row.figure, row.value) for row in rows]),
-        column("P10", [in_words(row.figure, row.low) for row in rows], drop=1),
-        column("P90", [in_words(row.figure, row.high) for row in rows], drop=1),
-        column("error", [percent(row.error, sign=True) for row in rows]),
-        column("fit", [fitted if row.figure.fits else "" for row in rows], align="left"),
+        text_column("case", [row.case for row in rows], align="left", folds=True),
+        text_column("row", [_row_words(row) for row in rows], align="left", folds=True),
+        text_column("published", [in_words(row.figure, row.figure.value) for row in rows]),
+        text_column("predicted", [in_words(row.figure, row.value) for row in rows]),
+        text_column("P10", [in_words(row.figure, row.low) for row in rows], drop=1),
+        text_column("P90", [in_words(row.figure, row.high) for row in rows], drop=1),
+        text_column("error", [percent(row.error, sign=True) for row in rows]),
+        text_column("fit", [fitted if row.figure.fits else "" for row in rows], align="left"),
     ]))
     for line in summary_lines(rows, covered=covered, refit=refit):
         show(console, Text(line))

@@ -126,16 +126,7 @@ class Communicator:
     def run(self, plan: Plan, placement: Sequence[Ints], local_s: Callable[[LocalCost], float],
             line: Timeline, label: str = "",
             protocol: Protocol = SIMPLE) -> Generator[simpy.Event, None, None]:
-        """Run a plan as a simpy process.
-
-        Args:
-            plan: what to run.
-            placement: for each channel the GPU of each rank.
-            local_s: gives the time of a GPU's own work.
-            line: where it stands in the timeline.
-            label: what the timeline calls it.
-            protocol: how pieces are cut and told; the plan's bytes are those on the wire.
-        """
+        """Run a plan, as the protocol says: phase after phase, each as its flows."""
         used = placement[:protocol.window.channels(plan.nbytes, len(placement))]
         for phase, flows in _layout(plan):
             name = f"{label} {phase.label}".strip()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,7 @@ class LabNetwork:
         self.transport = Transport(site.cluster, site.stack, site.style, site.seed)
         self._paces = EdgePaces(self.transport, env.scale)
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (close() ends it)
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (close() closes it)
         self._told: list[set[Edge]] = [set() for _ in range(site.cluster.hosts)]
         self._running: dict[int, tuple[simpy.Event, set[int]]] = {}
         self._lanes: set[int] = set()
@@ -102,7 +103,7 @@ class LabNetwork:
             assert process.stdin is not None
             assert process.stdout is not None
             send_message(process.stdin, Peers(handles))
-            self.env.watch(process.stdout, lambda host=host: self._hear(host))  # type: ignore[misc]
+            self.env.watch(process.stdout, partial(self._hear, host))
 
     @property
     def _most_paths(self) -> int:

@@ -77,16 +77,7 @@ class PacketCommunicator:
     def run(self, plan: Plan, placement: Sequence[Ints], local_s: Callable[[LocalCost], float],
             line: Timeline, label: str = "",
             protocol: Protocol = SIMPLE) -> Generator[simpy.Event, None, None]:
-        """Run a plan as a simpy process.
-
-        Args:
-            plan: what to run.
-            placement: for each channel the GPU of each rank.
-            local_s: gives the time of a GPU's own work.
-            line: where it stands in the timeline.
-            label: what the timeline calls it.
-            protocol: how pieces are cut and told; the plan's bytes are those on the wire.
-        """
+        """Run a plan, as the protocol says: phases between local work at once, piece by piece."""
         together: list[Phase] = []
         for phase in plan.phases():
             if phase.local is None:
