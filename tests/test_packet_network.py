@@ -18,7 +18,7 @@ class Net:
 
     def __init__(self, hosts: int, rate: float = 100e9, seed: int = 1, slots: int = 8,
                  buffer_bytes: int = 0, idle_connections: int = 4096, **port: int) -> None:
-        self.world = World(seed=seed, segment=SEGMENT, overhead=OVERHEAD, ring_frames=1024,
+        self.world = World(seed=seed, segment=SEGMENT, overhead=OVERHEAD,
                            slots=slots, piece_bytes=4 << 20, unit_bytes=65536,
                            idle_connections=idle_connections)
         self.rate = rate
@@ -155,7 +155,7 @@ def test_token_bucket_bursts_while_it_has_tokens() -> None:
 
 def test_spray_uses_every_shortest_path() -> None:
     fabric = leaf_spine(Endpoints.uniform(2), leaves=2, spines=4)
-    world = World(seed=1, segment=SEGMENT, overhead=OVERHEAD, ring_frames=1024, slots=8,
+    world = World(seed=1, segment=SEGMENT, overhead=OVERHEAD, slots=8,
                   piece_bytes=4 << 20, unit_bytes=65536)
     switches = len(fabric.switches)
     ends = [node if node < switches else NIC for node in range(switches + 2)]

@@ -4,6 +4,7 @@ Each check is a generator of Problems whose paths start at the top of the file. 
 explicit fabric or a template can get wrong is in `sim.schema.fabric_checks`.
 """
 
+import math
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
@@ -33,8 +34,8 @@ def check(topology: Topology) -> Iterator[Problem]:
         return
     too_large = list(check_resources(topology))
     yield from too_large
-    parts = (_names, _hosts, _affinity, _mtu, _vpc, _sets, _workloads, _jobs, _scenarios, _faults,
-             _expect)
+    parts = (_names, _hosts, _affinity, _mtu, _buffers, _vpc, _sets, _workloads, _jobs,
+             _scenarios, _faults, _expect)
     found = [problem for part in parts for problem in part(topology)]
     if not too_large:
         found += check_fabric(topology)
@@ -112,6 +113,16 @@ def _mtu(topology: Topology) -> Iterator[Problem]:
     for path, mtu in given.items():
         if mtu is not None and not 256 <= mtu <= 65535:
             yield Problem(f"an MTU of {mtu} B", path=path, found=mtu, allowed="256B to 65535B")
+
+
+def _buffers(topology: Topology) -> Iterator[Problem]:
+    """Two packets must find room at a port of a switch where nothing else waits."""
+    switch, mtu = topology.fabric.switch, topology.fabric.mtu
+    least = math.ceil(2 * mtu / min(1.0, switch.alpha))
+    if switch.buffer < least:
+        yield Problem(f"a buffer of {switch.buffer} B for packets of {mtu} B",
+                      path=("fabric", "switch", "buffer"), found=switch.buffer,
+                      allowed=f"at least {least}B with an alpha of {switch.alpha:g}")
 
 
 def _vpc(topology: Topology) -> Iterator[Problem]:

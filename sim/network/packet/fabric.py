@@ -54,7 +54,7 @@ class PacketFabric:
         self.world = World(
             seed=transport.seed, segment=self.segment,
             overhead=round(stack.headers.value) - HARP_HEADER_BYTES + overlay,
-            ring_frames=settings.RING_FRAMES, slots=NCCL_WINDOW.slots,
+            slots=NCCL_WINDOW.slots,
             piece_bytes=max(protocol.window.slot_bytes for protocol in PROTOCOLS),
             unit_bytes=settings.UNIT_BYTES)
         self._capacity = cluster.capacities(stack)
@@ -63,20 +63,22 @@ class PacketFabric:
         self._chains: dict[tuple[tuple[int, float], ...], int] = {}
         self._processes: dict[int, int] = {}
         self._runs: dict[int, tuple[simpy.Event, Iterator[Stage]]] = {}
+        self._rings = [nic.ring for group in cluster.topology.hosts for _ in range(group.count)
+                       for nic in group.nics for _ in range(nic.count)]
         self._version = 0
         self._add_links()
 
     def _add_links(self) -> None:
         fabric = self.transport.links.whole
         switches = len(fabric.switches)
+        switch = self.transport.cluster.topology.fabric.switch
         for source, target, bps, latency_s in zip(
                 fabric.link_src.tolist(), fabric.link_dst.tolist(), fabric.link_bps.tolist(),
                 fabric.link_latency_s.tolist(), strict=True):
-            mark_bytes = round(settings.MARK_BYTES_PER_BPS * bps) if source < switches else 0
             self.world.add_link(bps, latency_s, source=source if source < switches else NIC,
                                 target=target if target < switches else NIC,
-                                mark_bytes=mark_bytes)
-        self.world.share_buffers(switches, settings.BUFFER_BYTES, settings.BUFFER_ALPHA)
+                                mark_bytes=switch.mark_bytes(bps) if source < switches else 0)
+        self.world.share_buffers(switches, switch.buffer, switch.alpha)
 
     # ---- hosts
 
@@ -91,8 +93,12 @@ class PacketFabric:
                        if way == "out" and math.isfinite(flow_rate) else [])
             chains.append(self._chain(rows, ceiling))
         if gpu not in self._processes:
-            self._processes[gpu] = self.world.add_process()
+            self._processes[gpu] = self.world.add_process(self._ring(gpu))
         return End(self._processes[gpu], *chains)
+
+    def _ring(self, gpu: int) -> int:
+        """Descriptors of the GPU's NIC, of the first one where it has several."""
+        return self._rings[int(self.transport.cluster.endpoint[gpu])]
 
     def inside(self, src: int, dst: int) -> tuple[int, float]:
         """Chain and latency of the way between two GPUs of one host."""

@@ -35,11 +35,12 @@ int32_t packet_add_chain(packet_world *w, int32_t n, const int32_t *server,
     return (int32_t)w->chains_n++;
 }
 
-int32_t packet_add_process(packet_world *w)
+int32_t packet_add_process(packet_world *w, uint32_t ring_frames)
 {
     w->processes =
         grow_array(w->processes, w->processes_n, &w->processes_room, sizeof *w->processes);
     w->processes[w->processes_n] = (struct process){.turn_ns = HARP_NEVER,
+                                                    .ring_frames = ring_frames,
                                                     .sending = {NO_PACKET, NO_PACKET},
                                                     .taking = {NO_PACKET, NO_PACKET},
                                                     .ready_first = NO_PACKET,
@@ -147,17 +148,17 @@ void turn_process(struct packet_world *w, uint32_t number)
     if (process->turn_ns != w->now_ns)
         return;
     process->turn_ns = HARP_NEVER;
-    while (process->ready_first != NO_PACKET && process->in_ring < w->config.ring_frames) {
+    while (process->ready_first != NO_PACKET && process->in_ring < process->ring_frames) {
         uint32_t end = process->ready_first;
         process->ready_first = w->ends[end].next_ready;
         w->ends[end].ready = false;
-        uint32_t room = (uint32_t)harp_min(BURST, w->config.ring_frames - process->in_ring);
+        uint32_t room = (uint32_t)harp_min(BURST, process->ring_frames - process->in_ring);
         if (w->ends[end].ops->drive(w, end, room, &process->busy_ns) && !w->ends[end].ready)
             append_ready(w, end);
         if (process->busy_ns > w->now_ns)
             break;
     }
-    if (process->ready_first != NO_PACKET && process->in_ring < w->config.ring_frames)
+    if (process->ready_first != NO_PACKET && process->in_ring < process->ring_frames)
         turn_at(w, number, w->now_ns);
 }
 
@@ -171,7 +172,7 @@ void leave_ring(struct packet_world *w, struct packet *packet)
     if (w->ends[end].ops->left && packet->payload)
         w->ends[end].ops->left(w, end, packet->payload);
     /* Half a ring at a time, as a driver wakes who waits for room. */
-    if (process->in_ring-- == w->config.ring_frames / 2 + 1 && process->ready_first != NO_PACKET)
+    if (process->in_ring-- == process->ring_frames / 2 + 1 && process->ready_first != NO_PACKET)
         turn_at(w, number, w->now_ns);
 }
 

@@ -29,7 +29,6 @@ struct packet_config {
     uint64_t seed;
     uint32_t segment;     /* payload of a full frame, a multiple of 128 */
     uint32_t overhead;    /* bytes that a link carries with each frame beside its UDP payload */
-    uint32_t ring_frames; /* that a process may have in the NIC at once */
     uint32_t slots;       /* pieces that a channel holds, at each end */
     uint32_t piece_bytes; /* of the longest piece */
     uint32_t unit_bytes;  /* in which pipes move pieces */
@@ -74,8 +73,8 @@ void packet_set_paths(packet_world *w, int32_t groups, int32_t endpoints, int32_
                       const int32_t *group, const int32_t *ptr, const int32_t *links,
                       const int32_t *down);
 
-/* A process that drives sessions. */
-int32_t packet_add_process(packet_world *w);
+/* A process that drives sessions, and its ring, of so many frames in the NIC at once. */
+int32_t packet_add_process(packet_world *w, uint32_t ring_frames);
 
 struct packet_end {
     int32_t process;

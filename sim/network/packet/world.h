@@ -105,7 +105,7 @@ struct process {
     uint64_t sent_ns, taken_ns; /* when the last frames of the two rows are where they go */
     uint64_t message_ns;        /* until then the stack takes up pieces */
     struct row sending, taking;
-    uint32_t in_ring;
+    uint32_t in_ring, ring_frames;
     uint32_t ready_first, ready_last; /* ends that want to be driven, or NO_PACKET */
 };
 
