@@ -186,18 +186,13 @@ void leave_process(struct packet_world *w, uint32_t number, uint64_t at_ns)
         return;
     }
     process->sent_ns = packet->at_ns = harp_max(at_ns, process->sent_ns);
-    if (process->sending.first == NO_PACKET)
-        push_event(w, packet->at_ns, PROCESS_SENDS, (size_t)packet->process);
-    append_packet(w, &process->sending, number);
+    append_due_packet(w, &process->sending, number, PROCESS_SENDS, (size_t)packet->process);
 }
 
 void send_from_process(struct packet_world *w, uint32_t number)
 {
     struct process *process = &w->processes[number];
-    uint32_t packet = remove_first_packet(w, &process->sending);
-    if (process->sending.first != NO_PACKET)
-        push_event(w, w->packets[process->sending.first].at_ns, PROCESS_SENDS, number);
-    put_on_link(w, packet);
+    put_on_link(w, remove_due_packet(w, &process->sending, PROCESS_SENDS, number));
 }
 
 /* ---- taking in */
@@ -218,16 +213,12 @@ void arrive_at_host(struct packet_world *w, uint32_t number)
         return;
     }
     process->taken_ns = packet->at_ns = harp_max(at_ns, process->taken_ns);
-    if (process->taking.first == NO_PACKET)
-        push_event(w, packet->at_ns, PROCESS_TAKES, (size_t)end->process);
-    append_packet(w, &process->taking, number);
+    append_due_packet(w, &process->taking, number, PROCESS_TAKES, (size_t)end->process);
 }
 
 void take_at_process(struct packet_world *w, uint32_t number)
 {
     struct process *process = &w->processes[number];
-    uint32_t packet = remove_first_packet(w, &process->taking);
-    if (process->taking.first != NO_PACKET)
-        push_event(w, w->packets[process->taking.first].at_ns, PROCESS_TAKES, number);
+    uint32_t packet = remove_due_packet(w, &process->taking, PROCESS_TAKES, number);
     w->ends[w->packets[packet].end].ops->take(w, packet);
 }

@@ -280,6 +280,11 @@ void give_packet_back(struct packet_world *w, uint32_t number);
 uint32_t take_body(struct packet_world *w);
 void append_packet(struct packet_world *w, struct row *row, uint32_t number);
 uint32_t remove_first_packet(struct packet_world *w, struct row *row);
+/* The same for a row whose first packet has an event, at its at_ns. */
+void append_due_packet(struct packet_world *w, struct row *row, uint32_t number,
+                       enum event_kind kind, size_t of);
+uint32_t remove_due_packet(struct packet_world *w, struct row *row, enum event_kind kind,
+                           size_t of);
 
 /* ---- route.c */
 enum way { WAY_ENDS, WAY_GOES_ON, WAY_IS_LOST };
