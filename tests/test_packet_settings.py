@@ -1,4 +1,4 @@
-"""Keys that only fidelity packet reads: buffers, marks, rings."""
+"""Keys that only fidelity packet reads: buffers, marks, rings, policers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,31 @@ def test_ring_of_the_nic_bounds_what_a_process_has_there(tmp_path: Path) -> None
     assert most_waiting(16) <= 16 * PACKET_BYTES < most_waiting(1024)
 
 
+@pytest.mark.parametrize("cap", [{"vnic_rate": "5Gbps"}, {"host_rate": "5Gbps"},
+                                 {"flow_rate": "5Gbps"}, {"packet_rate": "400kpps"}])
+def test_every_cap_of_a_vpc_polices_where_the_file_says_so(tmp_path: Path,
+                                                           cap: dict[str, str]) -> None:
+    def policed(**vpc: Any) -> tuple[int, float]:
+        built = cluster(tmp_path, rate_bps=10e9, vpc={"vnics": 1} | cap | vpc,
+                        workload={"model": "deepfm", "batch": 128, "framework": "free"},
+                        scenario={"stack": "harp"})
+        run = Run(built, built.topology.scenarios[0], 2, Settings(fidelity="packet"))
+        (row,) = run.go()
+        counts = run.network.fabric.world.counts()  # type: ignore[attr-defined]
+        return counts.policed, row.step_s
+
+    (shaped, shaped_s), (dropped, dropped_s) = policed(), policed(police={"burst": "1ms"})
+    assert shaped == 0
+    assert dropped > 0
+    assert dropped_s > shaped_s
+
+
 @pytest.mark.parametrize(("key", "value", "says"), [
+    ("vpc", {"vnics": 1, "police": {}}, "vpc.police: a policer without a cap; allowed: vnic_rate"),
+    ("vpc", {"vnics": 1, "host_rate": "1Gbps", "police": {"burst": "1us"}},
+     "vpc.police.burst: a policer whose bucket holds less than two packets of 1500 B"),
+    ("vpc", {"vnics": 1, "host_rate": "1Gbps", "police": {},
+             "burst": {"rate": "2Gbps", "bucket": "1MB"}}, "a policer beside a burst"),
     ("fabric", {"template": "single-switch", "switch": {"bufer": "1MB"}}, "did you mean 'buffer'"),
     ("fabric", {"template": "single-switch", "switch": {"buffer": "2kB"}},
      "fabric.switch.buffer: a buffer of 2000 B for packets of 1500 B; allowed: at least "
@@ -77,12 +101,14 @@ def test_wrong_switch_is_told_in_a_sentence(tmp_path: Path, key: str, value: Any
 
 
 def test_flow_says_that_only_packet_reads_them(tmp_path: Path) -> None:
-    path = write(tmp_path, topology(nic={"ring": 512}, fabric={
-        "template": "single-switch", "switch": {"mark": "100kB"}}))
+    path = write(tmp_path, topology(
+        nic={"ring": 512}, vpc={"vnics": 1, "host_rate": "1Gbps", "police": {}},
+        fabric={"template": "single-switch", "switch": {"mark": "100kB"}}))
     done = CliRunner().invoke(main, [str(path), "--draws", "0"])
     assert done.exit_code == 0
     told = " ".join(done.output.split())
-    assert "Only --fidelity packet reads fabric.switch, hosts.nics.ring." in told
+    assert "Only --fidelity packet reads fabric.switch, hosts.nics.ring, vpc.police." in told
+    assert "Caps that police make traffic wait here." in told
     assert "no effect" not in told.replace("has no effect on any row: channels", "")
 
 

@@ -123,7 +123,9 @@ def _notes(topology: Topology, fidelity: str) -> list[str]:
                      f"from (fitted_on: {topology.fitted_on}; here {topology.fingerprint}): no row "
                      "is held against them, and what was fitted there is only assumed here.")
     if fidelity != "packet" and (keys := packet_keys(topology.plain)):
-        notes.append(f"Only --fidelity packet reads {', '.join(keys)}.")
+        notes.append(f"Only --fidelity packet reads {', '.join(keys)}."
+                     + (" Caps that police make traffic wait here." if "vpc.police" in keys
+                        else ""))
     return notes
 
 

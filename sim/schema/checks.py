@@ -17,6 +17,7 @@ from sim.schema.parameters import FrameworkSet, Kind, StackSet, resolve, shipped
 from sim.schema.scenario import Scenario, Workload
 from sim.schema.size import check_flows, check_resources
 from sim.schema.sockets import KERNEL_TCP, uses_sockets
+from sim.schema.vpc import Vpc
 
 DEFAULT_INTRA_SIZE = 8
 """LIGHT_INTRA_SIZE where a file leaves it out, as Tencent's TACO Train documentation has it."""
@@ -135,6 +136,23 @@ def _vpc(topology: Topology) -> Iterator[Problem]:
     elif vpc.burst and vpc.host_rate and vpc.burst.rate <= vpc.host_rate:
         yield Problem("the burst is no faster than host_rate", path=("vpc", "burst", "rate"),
                       found=vpc.burst.rate, allowed="a rate above host_rate")
+    if vpc.police is not None:
+        yield from _police(vpc, topology.fabric.mtu if vpc.mtu is None else vpc.mtu)
+
+
+def _police(vpc: Vpc, mtu: int) -> Iterator[Problem]:
+    """A policer needs a cap, and its bucket a packet's worth of tokens."""
+    caps = [rate for rate in (vpc.vnic_rate, vpc.host_rate, vpc.flow_rate) if rate is not None]
+    caps += [vpc.packet_rate * 8 * mtu] if vpc.packet_rate is not None else []
+    if not caps or vpc.burst is not None:
+        yield Problem("a policer " + ("beside a burst" if vpc.burst else "without a cap"),
+                      path=("vpc", "police"), at_key=True, allowed="one of the two" if vpc.burst
+                      else "vnic_rate, host_rate, flow_rate or packet_rate beside it")
+    elif vpc.police is not None and vpc.police.burst * min(caps) / 8 < 2 * mtu:
+        least_us = math.ceil(2 * mtu * 8 / min(caps) * 1e6)
+        yield Problem(f"a policer whose bucket holds less than two packets of {mtu} B",
+                      path=("vpc", "police", "burst"), found=vpc.police.burst,
+                      allowed=f"at least {least_us}us")
 
 
 def _sets(topology: Topology) -> Iterator[Problem]:

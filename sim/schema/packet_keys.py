@@ -5,7 +5,7 @@ from typing import Any
 
 from sim.schema.errors import Path
 
-PACKET_KEYS: tuple[Path, ...] = (("fabric", "switch"), ("hosts", "nics", "ring"))
+PACKET_KEYS: tuple[Path, ...] = (("fabric", "switch"), ("hosts", "nics", "ring"), ("vpc", "police"))
 """Without the numbers of lists."""
 
 

@@ -59,6 +59,9 @@ class PacketFabric:
             unit_bytes=settings.UNIT_BYTES)
         self._capacity = cluster.capacities(stack)
         self._bursts = _bursts(cluster)
+        vpc = cluster.topology.vpc
+        self._police = vpc.police if vpc is not None else None
+        self._caps = _caps(cluster)
         self._servers: dict[int, int] = {}
         self._chains: dict[tuple[tuple[int, float], ...], int] = {}
         self._processes: dict[int, int] = {}
@@ -82,19 +85,29 @@ class PacketFabric:
 
     # ---- hosts
 
-    def end(self, gpu: int, channel: int, flow_rate: float) -> End:
-        """One end of a connection of ``gpu`` whose flow has a ceiling of ``flow_rate`` bytes/s."""
+    def end(self, gpu: int, channel: int, *, sends: bool) -> End:
+        """One end of a connection of ``gpu``; whoever sends has the ceilings of a flow."""
         chains = []
         for way in ("out", "in"):
             rows: Rows = []
             one = np.zeros(1, np.int64)
             self.transport.add_host(one, np.array([gpu]), way, one + channel, rows)
-            ceiling = ([(self.world.add_server(), 1 / flow_rate)]
-                       if way == "out" and math.isfinite(flow_rate) else [])
-            chains.append(self._chain(rows, ceiling))
+            chains.append(self._chain(rows, self._ceilings() if sends and way == "out" else []))
         if gpu not in self._processes:
             self._processes[gpu] = self.world.add_process(self._ring(gpu))
         return End(self._processes[gpu], *chains)
+
+    def _ceilings(self) -> list[tuple[int, float]]:
+        """Servers of one connection alone: ceilings of its flows, of which the VPC's may police."""
+        transport = self.transport
+        shaped, policed = transport.ceiling, math.inf
+        if self._police is not None:
+            shaped, policed = transport.stack_ceiling, transport.vpc_ceiling
+        made = [(self.world.add_server(), 1 / shaped)] if math.isfinite(shaped) else []
+        if self._police is not None and math.isfinite(policed):
+            made.append((self.world.add_policer(1 / policed, self._police.burst * policed),
+                         1 / policed))
+        return made
 
     def _ring(self, gpu: int) -> int:
         """Descriptors of the GPU's NIC, of the first one where it has several."""
@@ -122,12 +135,18 @@ class PacketFabric:
     def _server(self, resource: int, cost: float) -> int:
         """The server that stands for a resource of which a byte takes ``cost``."""
         if resource not in self._servers:
-            burst = self._bursts.get(resource)
-            self._servers[resource] = self.world.add_server() if burst is None else (
-                self.world.add_bucket(cost / self._capacity[resource],
-                                      self._capacity[resource] / (burst.rate / 8),
-                                      burst.bucket / cost))
+            self._servers[resource] = self._add_server(resource, cost)
         return self._servers[resource]
+
+    def _add_server(self, resource: int, cost: float) -> int:
+        rate = self._capacity[resource] / cost
+        burst = self._bursts.get(resource)
+        if self._police is not None and resource in self._caps:
+            return self.world.add_policer(1 / rate, self._police.burst * rate)
+        if burst is not None:
+            return self.world.add_bucket(1 / rate, self._capacity[resource] / (burst.rate / 8),
+                                         burst.bucket / cost)
+        return self.world.add_server()
 
     # ---- runs
 
@@ -205,6 +224,13 @@ class PacketFabric:
 
 def _fire(event: simpy.Event) -> None:
     event.succeed()
+
+
+def _caps(cluster: Cluster) -> frozenset[int]:
+    """Resources that are caps of the VPC."""
+    blocks = [cluster.blocks[f"{kind}_{way}"] for kind in ("vnic", "host", "packets")
+              for way in ("out", "in") if f"{kind}_{way}" in cluster.blocks]
+    return frozenset(block.first + row for block in blocks for row in range(len(block.capacity)))
 
 
 def _bursts(cluster: Cluster) -> dict[int, Burst]:

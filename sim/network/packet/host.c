@@ -28,9 +28,11 @@ int32_t packet_add_chain(packet_world *w, int32_t n, const int32_t *server,
                          const double *ps_per_byte)
 {
     w->chains = grow_array(w->chains, w->chains_n, &w->chains_room, sizeof *w->chains);
-    struct chain chain = {(uint32_t)n, zeroed_array((size_t)n, sizeof *chain.stops)};
+    struct chain chain = {.n = (uint32_t)n, .stops = zeroed_array((size_t)n, sizeof *chain.stops)};
     for (int32_t i = 0; i < n; i++)
         chain.stops[i] = (struct stop_on_chain){(uint32_t)server[i], ps_q16(ps_per_byte[i])};
+    for (int32_t i = 0; i < n; i++)
+        chain.is_policed |= w->buckets[server[i]].polices;
     w->chains[w->chains_n] = chain;
     return (int32_t)w->chains_n++;
 }
@@ -79,6 +81,8 @@ uint64_t pass_chain(struct packet_world *w, uint32_t number, uint64_t bytes)
     for (uint32_t i = 0; i < chain->n; i++) {
         uint32_t server = chain->stops[i].server;
         uint64_t *free_ps = &w->server_free_ps[server];
+        if (w->buckets[server].polices)
+            continue;
         /* A server that was busy until this very nanosecond goes on without a gap. */
         if (*free_ps + 1000 <= now_ps)
             *free_ps = now_ps;
@@ -176,13 +180,23 @@ void leave_ring(struct packet_world *w, struct packet *packet)
         turn_at(w, number, w->now_ns);
 }
 
+static void hand_to_nic(struct packet_world *w, uint32_t number)
+{
+    const struct packet *packet = &w->packets[number];
+    const struct end *sender = &w->ends[packet->end ^ 1];
+    if (packet->payload && !conforms_to_chain(w, (uint32_t)sender->send_chain, packet->payload))
+        drop_policed(w, number);
+    else
+        put_on_link(w, number);
+}
+
 void leave_process(struct packet_world *w, uint32_t number, uint64_t at_ns)
 {
     struct packet *packet = &w->packets[number];
     struct process *process = &w->processes[packet->process];
     process->in_ring++;
     if (at_ns <= w->now_ns && process->sending.first == NO_PACKET) {
-        put_on_link(w, number);
+        hand_to_nic(w, number);
         return;
     }
     process->sent_ns = packet->at_ns = harp_max(at_ns, process->sent_ns);
@@ -192,7 +206,7 @@ void leave_process(struct packet_world *w, uint32_t number, uint64_t at_ns)
 void send_from_process(struct packet_world *w, uint32_t number)
 {
     struct process *process = &w->processes[number];
-    put_on_link(w, remove_due_packet(w, &process->sending, PROCESS_SENDS, number));
+    hand_to_nic(w, remove_due_packet(w, &process->sending, PROCESS_SENDS, number));
 }
 
 /* ---- taking in */
@@ -205,6 +219,10 @@ void arrive_at_host(struct packet_world *w, uint32_t number)
     packet->came_ns = w->now_ns;
     uint64_t at_ns = w->now_ns;
     if (packet->payload) {
+        if (!conforms_to_chain(w, (uint32_t)end->receive_chain, packet->payload)) {
+            drop_policed(w, number);
+            return;
+        }
         w->counts.data++;
         at_ns = pass_chain(w, (uint32_t)end->receive_chain, packet->payload);
     }

@@ -55,6 +55,10 @@ void packet_set_rate(packet_world *w, int32_t link, double bits_per_s);
  * come at one a byte's time (a token bucket: RFC 2697). */
 int32_t packet_add_bucket(packet_world *w, double ps_per_byte, double burst, uint64_t bytes);
 
+/* A server without a time of its own that drops what finds no tokens, of `bytes` at most, which
+ * come at one a byte's time. */
+int32_t packet_add_policer(packet_world *w, double ps_per_byte, uint64_t bytes);
+
 /* A server, and a chain of `n` of them with what each takes for a byte of payload, in ps. */
 int32_t packet_add_server(packet_world *w);
 int32_t packet_add_chain(packet_world *w, int32_t n, const int32_t *server,
@@ -138,9 +142,10 @@ uint64_t packet_channel_frames(const packet_world *w, int32_t channel);
 
 struct packet_counts {
     uint64_t events;
-    uint64_t data;  /* frames with payload that arrived at hosts */
-    uint64_t again; /* chunks that sessions sent more than once */
-    uint64_t lost;  /* packets that links dropped */
+    uint64_t data;    /* frames with payload that arrived at hosts */
+    uint64_t again;   /* chunks that sessions sent more than once */
+    uint64_t lost;    /* packets that links or policers dropped */
+    uint64_t policed; /* of these, by policers */
 };
 void packet_counts(const packet_world *w, struct packet_counts *counts);
 /* cdef: end */

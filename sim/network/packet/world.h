@@ -5,6 +5,7 @@
  *   route.c       which link comes next
  *   capture.c     what crosses a link, as a file
  *   host.c        servers, chains, and what a process sends and takes in
+ *   police.c      caps that drop
  *   connection.c  the two sessions of a connection
  *   channel.c     what connections carry, and how they are routed
  *   idle.c        channels that carry nothing, and the memory that they do not need
@@ -87,6 +88,7 @@ struct bucket {
     uint64_t at_ps;        /* as of then */
     uint64_t ps_per_byte_q16;
     uint64_t burst_q16; /* its time a byte while it has tokens */
+    bool polices;       /* what finds no tokens is dropped (police.c) */
 };
 
 struct stop_on_chain {
@@ -96,6 +98,7 @@ struct stop_on_chain {
 
 struct chain {
     uint32_t n;
+    bool is_policed; /* by one of them at least */
     struct stop_on_chain *stops;
 };
 
@@ -299,6 +302,11 @@ void deliver_from_link(struct packet_world *w, uint32_t link);
 
 /* ---- capture.c */
 void capture_packet(struct packet_world *w, const struct packet *packet);
+
+/* ---- police.c */
+/* Whether the policers of a chain let a packet of so many bytes through now. */
+bool conforms_to_chain(struct packet_world *w, uint32_t chain, uint64_t bytes);
+void drop_policed(struct packet_world *w, uint32_t packet);
 
 /* ---- host.c */
 /* When `bytes` that begin now have passed a chain, ns. */

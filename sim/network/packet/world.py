@@ -66,7 +66,9 @@ class Counts(NamedTuple):
     again: int
     """Chunks that sessions sent more than once."""
     lost: int
-    """Packets that links dropped."""
+    """Packets that links or policers dropped."""
+    policed: int
+    """Of these, by policers."""
 
 
 class ConnectionEndedError(RuntimeError):
@@ -127,6 +129,10 @@ class World:
         Its chains name its pace, too, which counts for nothing there.
         """
         return int(lib.packet_add_bucket(self._world, s_per_byte * 1e12, burst, round(nbytes)))
+
+    def add_policer(self, s_per_byte: float, nbytes: float) -> int:
+        """Add a token bucket that drops what finds no tokens in it; see `add_bucket`."""
+        return int(lib.packet_add_policer(self._world, s_per_byte * 1e12, round(nbytes)))
 
     def add_chain(self, servers: Sequence[int], s_per_byte: Sequence[float]) -> int:
         """Add servers to pass in this order, with the time that each takes for a byte."""
