@@ -19,6 +19,7 @@ group stand in ascending order of their numbers. Switches differ by hash functio
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -114,6 +115,15 @@ class Fabric:
     def live_ports(self) -> NDArray[np.bool_]:
         """Whether each port can send: shape (endpoints, most ports)."""
         return (self.endpoint_ports >= 0) & self.link_up[self.endpoint_ports]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """16 hex digits that change with whatever decides where a flow goes, or how fast."""
+        digest = hashlib.sha256(repr((self.switches, self.endpoints)).encode())
+        for column in (self.link_src, self.link_dst, self.link_bps, self.link_up,
+                       self.endpoint_ports, self.endpoint_ip, self.hash_function, self.hash_salt):
+            digest.update(np.ascontiguousarray(column).tobytes())
+        return digest.hexdigest()[:16]
 
     # ---- flows
 

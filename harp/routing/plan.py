@@ -1,14 +1,13 @@
 """A path plan: which source port and bond port each flow uses, and the links that this yields.
 
-The plan is what both the simulator judges and a deployment executes, so it is plain data with a
-JSON form, and it can be checked: ``verify`` walks every flow through the switches' own hashing.
+The plan is what the simulator judges and what a deployment carries out (``deployment``), so it is
+plain data and can be checked: ``verify`` walks every flow through the switches' own hashing.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,11 +22,9 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
 
-JSON_FORMAT = "harp-path-plan-1"
-
 
 class PlanError(ValueError):
-    """A plan does not hold on a fabric, or a JSON text is no plan; the message says where."""
+    """A plan does not hold on a fabric, or a file is no plan; the message says where."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +32,8 @@ class PathPlan:
     """Paths of flows between endpoints, realised by source ports; arrays of shape (flows,).
 
     ``src`` and ``dst`` are endpoint numbers, ``endpoints`` their names. ``demand_bps`` is the rate
-    that a flow wants. ``source_port`` is its UDP source port, ``bond_port`` the port of its NIC.
+    that a flow wants. ``source_port`` is its UDP source port, ``dst_port`` the one that it goes
+    to, ``bond_port`` the port of its NIC.
     ``links`` has shape (flows, most links): directed links in order, -1 padded.
 
     ``max_load`` is the largest demand over capacity of a link; ``bound`` is the collision-free
@@ -55,7 +53,7 @@ class PathPlan:
     bound: float
     ecmp_load: float
     unrealised: int = 0
-    dst_port: int = hashes.ROCE_PORT
+    dst_port: Ints | int = hashes.ROCE_PORT
 
     def flows(self, fabric: Fabric) -> Flows:
         """Return the flows as the fabric routes them, with their planned five-tuples."""
@@ -79,37 +77,6 @@ class PathPlan:
                 f"flow {flow} from {self.endpoints[self.src[flow]]} to "
                 f"{self.endpoints[self.dst[flow]]} takes {names[0]} where the plan has {names[1]}; "
                 f"{astray.size} of {self.src.size} flows stray")
-
-    def to_json(self) -> str:
-        """Write the plan as JSON, one column an array; ``links`` without padding."""
-        columns = {name: getattr(self, name).tolist()
-                   for name in ("src", "dst", "demand_bps", "source_port", "bond_port")}
-        scalars = {name: getattr(self, name)
-                   for name in ("max_load", "bound", "ecmp_load", "unrealised", "dst_port")}
-        links = [[link for link in row if link >= 0] for row in self.links.tolist()]
-        return json.dumps({"format": JSON_FORMAT, "endpoints": self.endpoints, **scalars, **columns,
-                           "links": links})
-
-    @classmethod
-    def from_json(cls, text: str) -> PathPlan:
-        """Read what ``to_json`` wrote; raises PlanError for anything else."""
-        try:
-            data: dict[str, Any] = json.loads(text)
-            if data.pop("format") != JSON_FORMAT:
-                raise ValueError(f"its format is not {JSON_FORMAT!r}")
-            rows = data.pop("links")
-            links = np.full((len(rows), max(map(len, rows), default=1)), -1, np.int64)
-            for padded, row in zip(links, rows, strict=True):
-                padded[: len(row)] = row
-            columns: dict[str, Any] = {name: np.array(data.pop(name), kind)
-                       for name, kind in (("src", np.int64), ("dst", np.int64),
-                                          ("demand_bps", np.float64), ("source_port", np.int64),
-                                          ("bond_port", np.int64))}
-            if any(column.shape != (len(rows),) for column in columns.values()):
-                raise ValueError("its columns must have one entry a flow")
-            return cls(endpoints=tuple(data.pop("endpoints")), links=links, **columns, **data)
-        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-            raise PlanError(f"this is no path plan: {error}") from error
 
 
 def link_loads(fabric: Fabric, links: Ints, demand_bps: Floats) -> Floats:

@@ -29,21 +29,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harp.routing import hashes
 from harp.routing import paths as path_sets
 from harp.routing.colouring import balanced_colouring
 from harp.routing.fabric import UnreachableError
 from harp.routing.mend import mended_paths
 from harp.routing.plan import PathPlan, link_loads
-from harp.routing.ports import DYNAMIC_PORTS, SourcePorts, find_ports, follows, turns, wanted_hops
+from harp.routing.ports import DYNAMIC_PORTS, FlowPorts, find_ports, follows, wanted_hops
 from harp.routing.search import Spread
 from harp.routing.tiers import Tiers, fair_loads, tiers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import ArrayLike, NDArray
 
     from harp.routing.fabric import Fabric
+    from harp.routing.ports import PortLists
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
@@ -63,7 +63,7 @@ MOVES = 600
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """What is to be planned, and on what; ``turn`` and ``many`` are from ``ports.turns``."""
+    """What is to be planned, on what, and by which UDP ports."""
 
     fabric: Fabric
     shape: Tiers
@@ -71,17 +71,13 @@ class _Job:
     dst: Ints
     demand_bps: Floats
     fair: Floats
-    ports: SourcePorts
-    turn: Ints
-    many: Ints
+    ports: FlowPorts
 
     @classmethod
-    def of(cls, fabric: Fabric, src: Ints, dst: Ints, demand_bps: Floats,
-           ports: ArrayLike | Sequence[ArrayLike]) -> _Job:
+    def of(cls, fabric: Fabric, src: Ints, dst: Ints, demand_bps: Floats, ports: FlowPorts) -> _Job:
         shape = tiers(fabric)
         fair = fair_loads(fabric, shape, src, dst, demand_bps)
-        usable = SourcePorts.of(ports, len(fabric.endpoints))
-        return cls(fabric, shape, src, dst, demand_bps, fair, usable, *turns(src, dst))
+        return cls(fabric, shape, src, dst, demand_bps, fair, ports)
 
     @property
     def bound(self) -> float:
@@ -89,7 +85,7 @@ class _Job:
 
     def find_ports(self, flows: Ints, path: Ints) -> Ints:
         return find_ports(self.fabric, self.src[flows], self.dst[flows], path,
-                          turn=self.turn[flows], many=self.many[flows], ports=self.ports)
+                          self.ports.take(flows))
 
 
 def plan_paths(
@@ -98,14 +94,19 @@ def plan_paths(
     dst: ArrayLike,
     demand_bps: ArrayLike | None = None,
     *,
-    ports: ArrayLike | Sequence[ArrayLike] = DYNAMIC_PORTS,
+    ports: PortLists = DYNAMIC_PORTS,
+    sets: ArrayLike | None = None,
+    apart: ArrayLike | None = None,
+    target: ArrayLike = hashes.ROCE_PORT,
 ) -> PathPlan:
     """Plan the paths of flows from endpoints ``src`` to endpoints ``dst``, shape (flows,) each.
 
     ``demand_bps`` is the rate that each flow wants, by default the rate of its NIC's first port.
     ``ports`` are the UDP source ports that may be used: one list for all endpoints, or a list of
-    lists, one an endpoint. Raises ValueError for flows that do not fit the fabric and
-    UnreachableError where no path is left.
+    lists, one an endpoint, or any number, of which ``sets`` names each flow's. Flows between the
+    same two endpoints, or those alike in ``apart``, get distinct ones. ``target`` is the UDP port,
+    or that of each flow, that they go to. Raises ValueError for flows that do not fit the fabric
+    and UnreachableError where no path is left.
     """
     srcs, dsts = (np.atleast_1d(np.asarray(end, np.int64)) for end in (src, dst))
     _check(fabric, srcs, dsts)
@@ -114,24 +115,30 @@ def plan_paths(
     demand = np.broadcast_to(np.asarray(demand_bps, np.float64), srcs.shape).copy()
     if not (demand > 0).all():
         raise ValueError("every flow must want a rate above zero")
-    job = _Job.of(fabric, srcs, dsts, demand, ports)
+    usable = FlowPorts.of(srcs, dsts, len(fabric.endpoints), ports, sets=sets, apart=apart,
+                          target=target)
+    job = _Job.of(fabric, srcs, dsts, demand, usable)
     path = _coloured(job) if _uniform(job) else np.full((srcs.size, 2), -1, np.int64)
     path = _paths(job, path)
     return _realised(job, path, np.zeros(srcs.size, np.int64))
 
 
-def replan(plan: PathPlan, fabric: Fabric, *,
-           ports: ArrayLike | Sequence[ArrayLike] = DYNAMIC_PORTS) -> PathPlan:
+def replan(plan: PathPlan, fabric: Fabric, *, ports: PortLists = DYNAMIC_PORTS,
+           sets: ArrayLike | None = None, apart: ArrayLike | None = None) -> PathPlan:
     """Adapt a plan to a fabric on which links have failed (or come back).
 
     A flow whose links are all still there keeps them, with a new source port where a switch next to
     the failure now hashes over fewer links; the others move. More flows move only where that
-    brings a link back to its fair share. Raises UnreachableError where no path is left.
+    brings a link back to its fair share. Ports are as for `plan_paths`. Raises UnreachableError
+    where no path is left.
     """
-    job = _Job.of(fabric, plan.src, plan.dst, plan.demand_bps, ports)
+    usable = FlowPorts.of(plan.src, plan.dst, len(fabric.endpoints), ports, sets=sets, apart=apart,
+                          target=plan.dst_port)
+    job = _Job.of(fabric, plan.src, plan.dst, plan.demand_bps, usable)
     path = _paths(job, plan.links)
     hops = wanted_hops(fabric, plan.dst, path)
-    kept = follows(fabric, plan.src, plan.dst, hops, plan.source_port[:, None])[:, 0]
+    kept = follows(fabric, plan.src, plan.dst, hops, plan.source_port[:, None],
+                   usable.target)[:, 0]
     return _realised(job, path, np.where(kept, plan.source_port, 0))
 
 
@@ -256,7 +263,7 @@ def _realised(job: _Job, path: Ints, port: Ints) -> PathPlan:
         path, port, load = ecmp_path, ecmp_port, ecmp_load
     bond_port = np.argmax(job.fabric.endpoint_ports[job.src] == path[:, :1], axis=1)
     return PathPlan(job.fabric.endpoints, job.src, job.dst, job.demand_bps, port, bond_port, path,
-                    load, job.bound, ecmp_load, int(missing.size))
+                    load, job.bound, ecmp_load, int(missing.size), job.ports.target)
 
 
 def _settle(job: _Job, path: Ints, port: Ints) -> tuple[Ints, Ints]:
@@ -275,14 +282,14 @@ def _settle(job: _Job, path: Ints, port: Ints) -> tuple[Ints, Ints]:
 def _walks(job: _Job) -> tuple[Ints, Ints]:
     """Walk some ports of every flow; paths (flows, walks, links) and their source ports."""
     nth = np.arange(min(MOST_WALKED, int(job.ports.count.max())))
-    port = job.ports.candidates(job.src, job.turn, job.many, nth)
-    # A flow that shares too few ports with others of its pair takes the first, as they do.
-    first = job.ports.table[job.ports.which[job.src], 0]
-    port[:, 0] = np.where(port[:, 0] > 0, port[:, 0], first)
+    port = job.ports.candidates(nth)
+    # A flow that shares too few ports with others of its group takes the first, as they do.
+    port[:, 0] = np.where(port[:, 0] > 0, port[:, 0], job.ports.first)
     out = job.fabric.endpoint_ports[job.src]
     live = (out >= 0) & job.fabric.link_up[out]
     flow, nic, which = np.nonzero(live[:, :, None] & (port > 0)[:, None, :])
-    flows = job.fabric.flows(job.src[flow], job.dst[flow], port[flow, which])
+    flows = job.fabric.flows(job.src[flow], job.dst[flow], port[flow, which],
+                             job.ports.target[flow])
     path = path_sets.walked_paths(job.fabric, flows, nic)
     tagged = path_sets.grouped(job.src.size, flow, np.column_stack([path, port[flow, which]]))
     return tagged[:, :, :-1], tagged[:, :, -1]
@@ -290,9 +297,9 @@ def _walks(job: _Job) -> tuple[Ints, Ints]:
 
 def _ecmp(job: _Job) -> tuple[Ints, Ints]:
     """Walk all flows with their first usable ports, as if nothing were planned."""
-    port = job.ports.candidates(job.src, job.turn, job.many, np.zeros(1, np.int64))[:, 0]
-    port = np.where(port > 0, port, job.ports.table[job.ports.which[job.src], 0])
-    flows = job.fabric.flows(job.src, job.dst, port)
+    port = job.ports.candidates(np.zeros(1, np.int64))[:, 0]
+    port = np.where(port > 0, port, job.ports.first)
+    flows = job.fabric.flows(job.src, job.dst, port, job.ports.target)
     return path_sets.walked_paths(job.fabric, flows, None), port
 
 

@@ -8,7 +8,7 @@ with more ports for the flows that have found none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from harp.routing.fabric import Fabric
 
     Ints = NDArray[np.int64]
+    PortLists = ArrayLike | Sequence[ArrayLike]
 
 DYNAMIC_PORTS = np.arange(49152, 65536)
 """The ports that RFC 6335 leaves for any use."""
@@ -33,58 +34,73 @@ BATCH_ENTRIES = 1 << 21
 
 
 @dataclass(frozen=True, eq=False)
-class SourcePorts:
-    """The UDP source ports that each endpoint can use.
+class FlowPorts:
+    """The UDP ports that each flow can use.
 
-    ``table`` has shape (sets, most ports), ``count`` (sets,), and ``which`` (endpoints,) names
-    each endpoint's set.
+    ``table`` has shape (sets, most ports) and ``count`` (sets,): source ports to choose from. The
+    others have shape (flows,): the set of each flow in ``which``, its place ``turn`` among the
+    ``many`` flows of its group, no two of which take one port, and its ``target`` port.
     """
 
-    table: NDArray[np.int64]
+    table: Ints
     count: Ints
     which: Ints
+    turn: Ints
+    many: Ints
+    target: Ints
 
     @classmethod
-    def of(cls, ports: ArrayLike | Sequence[ArrayLike], endpoints: int) -> SourcePorts:
-        """Take one list of ports for all endpoints, or a list of such lists, one an endpoint.
+    def of(cls, src: Ints, dst: Ints, endpoints: int, ports: PortLists, *,
+           sets: ArrayLike | None = None, apart: ArrayLike | None = None,
+           target: ArrayLike = hashes.ROCE_PORT) -> FlowPorts:
+        """Take one list of ports for all flows, or several, of which ``sets`` names each flow's.
 
-        Raises ValueError for an empty list, a port outside 1..65535, or a wrong number of lists.
+        Without ``sets`` there is a list an endpoint. Flows that are alike in ``apart`` take
+        different ports; without it those between the same two endpoints do. Raises ValueError for
+        an empty list, a port outside 1..65535, or a wrong number of lists.
         """
         given: Any = ports
         flat = given.ndim == 1 if isinstance(given, np.ndarray) else not any(map(np.ndim, given))
-        sets = [np.unique(np.asarray(one, np.int64)) for one in ([given] if flat else given)]
-        if not flat and len(sets) != endpoints:
-            raise ValueError(f"{len(sets)} lists of source ports for {endpoints} endpoints")
-        for number, one in enumerate(sets):
+        lists = [np.unique(np.asarray(one, np.int64)) for one in ([given] if flat else given)]
+        if not flat and sets is None and len(lists) != endpoints:
+            raise ValueError(f"{len(lists)} lists of source ports for {endpoints} endpoints")
+        for number, one in enumerate(lists):
             if not one.size or one[0] < 1 or one[-1] > 65535:
                 raise ValueError(f"source ports of endpoint {number} must be some of 1 to 65535")
-        count = np.array([one.size for one in sets])
-        table = np.zeros((len(sets), int(count.max())), np.int64)
-        for row, one in zip(table, sets, strict=True):
+        count = np.array([one.size for one in lists])
+        table = np.zeros((len(lists), int(count.max())), np.int64)
+        for row, one in zip(table, lists, strict=True):
             row[: one.size] = one
-        which = np.zeros(endpoints, np.int64) if flat else np.arange(endpoints)
-        return cls(table, count, which)
+        chosen = src if sets is None else np.asarray(sets, np.int64)
+        pair = src * (int(dst.max(initial=0)) + 1) + dst
+        turn, many = turns(pair if apart is None else np.asarray(apart, np.int64))
+        return cls(table, count, np.zeros_like(src) if flat else chosen, turn, many,
+                   np.broadcast_to(np.asarray(target, np.int64), src.shape))
 
-    def candidates(self, src: Ints, turn: Ints, turns: Ints, nth: Ints) -> Ints:
-        """Return port number ``nth`` of each flow, shape (flows, len(nth)); 0 beyond the last.
+    def take(self, flows: Ints) -> FlowPorts:
+        """Take some flows' ports."""
+        return replace(self, which=self.which[flows], turn=self.turn[flows],
+                       many=self.many[flows], target=self.target[flows])
 
-        The ``turns`` flows between one pair of endpoints take the set's ports in turn, so that no
-        two of them have one five-tuple.
-        """
-        chosen = self.which[src]
-        column = turn[:, None] + turns[:, None] * nth
-        port = self.table[chosen[:, None], np.minimum(column, self.table.shape[1] - 1)]
-        return np.where(column < self.count[chosen][:, None], port, 0)
+    def candidates(self, nth: Ints) -> Ints:
+        """Return port number ``nth`` of each flow, shape (flows, len(nth)); 0 beyond the last."""
+        column = self.turn[:, None] + self.many[:, None] * nth
+        port = self.table[self.which[:, None], np.minimum(column, self.table.shape[1] - 1)]
+        return np.where(column < self.count[self.which][:, None], port, 0)
+
+    @property
+    def first(self) -> Ints:
+        """The first port of each flow's set, which others of its group may have as well."""
+        return np.asarray(self.table[self.which, 0])
 
 
-def turns(src: Ints, dst: Ints) -> tuple[Ints, Ints]:
-    """Count flows of one pair of endpoints: each one's place among them, and how many there are."""
-    pair = src * (int(dst.max(initial=0)) + 1) + dst
-    order = np.argsort(pair, kind="stable")
-    ordered = pair[order]
-    place = np.empty(pair.size, np.int64)
-    place[order] = np.arange(pair.size) - np.searchsorted(ordered, ordered)
-    many = np.searchsorted(ordered, pair, "right") - np.searchsorted(ordered, pair)
+def turns(group: Ints) -> tuple[Ints, Ints]:
+    """Count the members of each group: each one's place among them, and how many there are."""
+    order = np.argsort(group, kind="stable")
+    ordered = group[order]
+    place = np.empty(group.size, np.int64)
+    place[order] = np.arange(group.size) - np.searchsorted(ordered, ordered)
+    many = np.searchsorted(ordered, group, "right") - np.searchsorted(ordered, group)
     return place, many
 
 
@@ -133,14 +149,15 @@ def wanted_hops(fabric: Fabric, dst: Ints, path: Ints) -> Hops:
     return Hops(switch, np.where(ends, arrived.sum(axis=2), ways), index, possible)
 
 
-def follows(fabric: Fabric, src: Ints, dst: Ints, hops: Hops, port: Ints) -> NDArray[np.bool_]:
+def follows(fabric: Fabric, src: Ints, dst: Ints, hops: Hops, port: Ints,
+            target: Ints) -> NDArray[np.bool_]:
     """Whether hashing takes the wanted hops; ``port`` and the answer have shape (flows, ports).
 
-    Port 0 stands for none and never follows.
+    Port 0 stands for none and never follows. ``target`` is the port that each flow goes to.
     """
     alive = np.flatnonzero((port > 0) & hops.possible[:, None])
     flow = alive // port.shape[1]
-    tuples = fabric.flows(src[flow], dst[flow], port.reshape(-1)[alive]).tuples
+    tuples = fabric.flows(src[flow], dst[flow], port.reshape(-1)[alive], target[flow]).tuples
     hashed = hashes.FlowHashes(tuples, fabric.hash_function)
     kept = np.arange(alive.size)
     for hop in range(hops.switch.shape[1]):
@@ -158,11 +175,10 @@ def follows(fabric: Fabric, src: Ints, dst: Ints, hops: Hops, port: Ints) -> NDA
     return result.reshape(port.shape)
 
 
-def find_ports(fabric: Fabric, src: Ints, dst: Ints, path: Ints, *, turn: Ints, many: Ints,
-               ports: SourcePorts) -> Ints:
+def find_ports(fabric: Fabric, src: Ints, dst: Ints, path: Ints, ports: FlowPorts) -> Ints:
     """Find a source port for each flow that makes it take ``path``; 0 where no port does.
 
-    ``path`` has shape (flows, links), padded with -1; ``turn`` and ``many`` are from ``turns``.
+    ``path`` has shape (flows, links), padded with -1.
     """
     found = np.zeros(src.size, np.int64)
     hops = wanted_hops(fabric, dst, path)
@@ -171,8 +187,9 @@ def find_ports(fabric: Fabric, src: Ints, dst: Ints, path: Ints, *, turn: Ints, 
     most = int(ports.count.max())
     while missing.size and tried < most:
         nth = np.arange(tried, min(tried + batch, most))
-        port = ports.candidates(src[missing], turn[missing], many[missing], nth)
-        ok = follows(fabric, src[missing], dst[missing], hops.of(missing), port)
+        some = ports.take(missing)
+        port = some.candidates(nth)
+        ok = follows(fabric, src[missing], dst[missing], hops.of(missing), port, some.target)
         first = np.argmax(ok, axis=1)
         hit = ok[np.arange(missing.size), first]
         found[missing[hit]] = port[hit, first[hit]]

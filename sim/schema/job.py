@@ -1,0 +1,125 @@
+"""`load_job`: the file that ``harp plan`` reads, beside the topology file that it names.
+
+The topology says what the cluster is; the job says which addresses its NICs really have, who sends
+to whom, and by which UDP ports. Errors are those of topology files: one sentence with a position.
+"""
+
+from ipaddress import AddressValueError, IPv4Address
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, Strict, model_validator
+
+from sim.schema.base import Count, Line, Model
+from sim.schema.errors import Problem, show, unknown
+from sim.schema.load import load
+from sim.schema.model import Topology
+from sim.schema.source import Source
+
+
+def _ipv4(text: str) -> str:
+    try:
+        return str(IPv4Address(text))
+    except AddressValueError as error:
+        raise Problem(f"{show(text)} is no IPv4 address", found=text,
+                      allowed="an address such as 10.0.0.1") from error
+
+
+Address = Annotated[str, AfterValidator(_ipv4)]
+"""IPv4 address of a NIC."""
+UdpPort = Annotated[int, Strict(), Field(ge=1, le=65535)]
+"""A UDP port."""
+RankNumber = Annotated[int, Strict(), Field(ge=0, le=1_000_000)]
+"""A rank; GPUs are numbered host by host."""
+Seed = Annotated[int, Strict(), Field(ge=0, lt=2**32)]
+"""What a switch's hash starts from."""
+
+
+class Pair(Model):
+    """A rank that sends to another."""
+
+    sender: RankNumber = Field(alias="from")
+    """The rank that sends."""
+    receiver: RankNumber = Field(alias="to")
+    """The rank that it sends to."""
+
+
+class Ports(Model):
+    """UDP ports that the job may use on its hosts."""
+
+    listen: UdpPort = 61000
+    """The first on which ranks listen; those up to first_source may follow."""
+    first_source: UdpPort = 61256
+    """The first by which connections leave."""
+    last_source: UdpPort = 65535
+    """The last of them."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "Ports":
+        if not self.listen < self.first_source <= self.last_source:
+            raise Problem("ports out of order", allowed="listen < first_source <= last_source")
+        return self
+
+
+class Job(Model):
+    """What is to be planned."""
+
+    topology: Line
+    """Topology file, from the folder of this one on."""
+    addresses: Annotated[dict[str, Address], Field(min_length=1)]
+    """Address of each NIC, named as host/nic: h-0/eth0."""
+    flows: Literal["ring", "alltoall"] | Annotated[tuple[Pair, ...], Field(min_length=1)] = "ring"
+    """Who sends to whom: each rank to the next, each to each, or pairs."""
+    connections: Annotated[Count, Field(le=64)] = 1
+    """Connections of each pair; NCCL makes one for each channel."""
+    paths: Annotated[Count, Field(le=64)] = 1
+    """Paths of each connection (HARP_PATHS)."""
+    engines: Annotated[Count, Field(le=16)] = 1
+    """Engines of each NIC (HARP_ENGINES)."""
+    ports: Ports = Ports()
+    """UDP ports that the job may use."""
+    seeds: dict[str, Seed] = Field(default_factory=dict)
+    """Seed of each switch's hash, by name, where they are known (fib_multipath_hash_seed of a Linux
+    router); others are drawn as the simulator draws them."""
+
+
+def load_job(path: Path) -> tuple[Job, Topology]:
+    """Read and check a job and the topology that it names; raises TopologyError."""
+    source = Source.read(path)
+    job = source.validate(Job)
+    topology = load(path.parent / job.topology)
+    found = list(_misfits(job, topology))
+    if found:
+        raise source.first(found)
+    return job, topology
+
+
+def _misfits(job: Job, topology: Topology) -> list[Problem]:
+    """What the job says of NICs and ranks that the topology does not have."""
+    nics = [f"{host}/{nic}" for group in topology.hosts for host in group.names
+            for nic in group.nic_names]
+    found = [unknown("NIC of the topology", name, nics, ("addresses", name))
+             for name in job.addresses if name not in nics]
+    missing = [nic for nic in nics if nic not in job.addresses]
+    if missing and not found:
+        found.append(Problem(f"{missing[0]} has no address", path=("addresses",),
+                             allowed=f"one for each of {len(nics)} NICs"))
+    seen: dict[str, str] = {}
+    for name, address in job.addresses.items():
+        if address in seen:
+            found.append(Problem(f"{address} is {seen[address]}'s already",
+                                 path=("addresses", name), found=address,
+                                 allowed="an address of its own for each NIC"))
+        seen.setdefault(address, name)
+    ranks = sum(group.count * group.gpus.count for group in topology.hosts)
+    for number, pair in enumerate(() if isinstance(job.flows, str) else job.flows):
+        found += [Problem(f"there is no rank {rank}", path=("flows", number, end), found=rank,
+                          allowed=f"0 to {ranks - 1}, the topology's GPUs")
+                  for end, rank in (("from", pair.sender), ("to", pair.receiver)) if rank >= ranks]
+    bonded = next((group for group in topology.hosts if any(p > 1 for p in group.nic_ports)), None)
+    if bonded is not None:
+        found.append(Problem(
+            f"NICs of {bonded.name} have several ports in a bond, among which the host's kernel "
+            "chooses by a hash of its own", path=("topology",),
+            allowed="NICs with one port each, which HARP_RAILS fuses"))
+    return found

@@ -1,0 +1,138 @@
+"""A plan on the real stack: engines follow the file, and links' counters show where data went.
+
+The fabric is a leaf-spine of kernel routers, which hash addresses and ports over equal routes.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from ipaddress import IPv4Address
+
+import netns
+import numpy as np
+import pytest
+import simpy
+from cluster_files import cluster
+from scapy.layers.inet import IP, UDP
+from scapy.utils import rdpcap
+
+from harp.collectives.registry import make_plan
+from harp.net import Engine
+from harp.routing.deployment import Deployment, Ranks, Wanted, plan_job
+from harp.routing.hashes import ROCE_PORT
+from harp.routing.plan import PlanError
+from sim.cluster.placement import place
+from sim.network.fidelity import make_network
+from sim.network.lab.wiring import Wiring
+from sim.network.network import Capture, Site
+from sim.network.transport import Style
+from sim.records.timeline import Timeline
+from sim.schema.parameters import load_stack
+
+root_only = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+FABRIC = {"template": "leaf-spine", "leaves": 2, "spines": 4, "rate": "1Gbps",
+          "hash": {"function": "linux"}}
+MESSAGE = bytes(1 << 20)
+A_MESSAGE = 300_000
+"""Bytes that no link carries unless data crosses it."""
+
+
+def planned(made, pairs, **wanted):
+    """A plan, as ranks read it from its file."""
+    ranks = Ranks(made.host, made.endpoint, made.own_nics, made.topology.host_names)
+    plan = plan_job(made.fabric, ranks, Wanted(pairs, **wanted))
+    return Deployment.from_json(plan.to_json())
+
+
+def data_crosses(wiring, plan, sender, receiver, paths):
+    """Links that a message crosses from one rank's engine to another's."""
+    fabric = wiring._fabric
+    with ExitStack() as stack:
+        ends = []
+        for rank in (sender, receiver):
+            space = wiring.hosts[rank]
+            with space.entered():
+                ends.append(stack.enter_context(Engine("udp", address=plan.ranks[rank].listen[0])))
+        near, far = ends
+        listener = far.listen(paths=paths)
+        with wiring.hosts[sender].entered():
+            out = near.connect(listener.handle, timeout=20, paths=paths,
+                               flows=plan.flows_of(sender))
+        into = listener.accept(timeout=20)
+        before = wiring.sent_bytes()
+        for _ in range(paths):
+            posted = into.post(bytearray(len(MESSAGE)))
+            out.send(MESSAGE).wait(20)
+            posted.wait(20)
+        carried = wiring.sent_bytes() - before
+        leaves = sorted(path.local for path in out.paths)
+    return {fabric.link_name(link) for link in np.flatnonzero(carried > A_MESSAGE)}, leaves
+
+
+def across(made):
+    """Each host of one leaf sends to one of the other: as many flows as a leaf has hosts."""
+    half = made.gpus // 2
+    return [(rank, rank + half) for rank in range(half)]
+
+
+@root_only
+def test_data_takes_the_links_of_the_plan_through_kernel_routers(tmp_path):
+    made = cluster(tmp_path, hosts=4, fabric=FABRIC, nic={"rate": "1Gbps"})
+    plan = planned(made, across(made))
+    many = planned(made, [(0, 2)], paths=4)
+    assert len({flow.links[1] for flow in plan.flows}) == 2
+    with closing(Wiring(made.fabric, 1.0, 1500)) as wiring:
+        for flow in plan.flows:
+            crossed, leaves = data_crosses(wiring, plan, flow.sender, flow.receiver, 1)
+            assert leaves == [flow.source]
+            assert crossed == set(flow.links)
+        crossed, leaves = data_crosses(wiring, many, 0, 2, 4)
+    assert leaves == sorted(flow.source for flow in many.flows)
+    assert crossed <= {link for flow in many.flows for link in flow.links}
+    assert sum(link.startswith("leaf0->spine") for link in crossed) >= 3
+
+
+@root_only
+def test_a_fabric_that_has_changed_sends_data_elsewhere_and_check_says_so(tmp_path):
+    made = cluster(tmp_path, hosts=4, fabric=FABRIC, nic={"rate": "1Gbps"})
+    plan = planned(made, across(made))
+    stale = replace(made.fabric, hash_salt=made.fabric.hash_salt + 1)
+    with pytest.raises(PlanError, match="links, addresses or hashes have changed"):
+        plan.verify(stale)
+    with closing(Wiring(stale, 1.0, 1500)) as wiring:
+        went = [data_crosses(wiring, plan, flow.sender, flow.receiver, 1)[0] == set(flow.links)
+                for flow in plan.flows]
+    assert not all(went)
+
+
+def packets(made, link, file):
+    """Addresses and ports of what a planned ring sends over a link, at fidelity packet."""
+    (scenario,) = made.topology.scenarios
+    site = Site(made, load_stack(scenario.stack, made.topology.stacks),
+                Style.of(scenario, made.topology), capture=Capture(link, str(file)))
+    plan = make_plan("ring", ranks=made.gpus, nbytes=1 << 18, group=1)
+    env = simpy.Environment()
+    placement = place(made, np.arange(made.gpus), 1, affinity=True).of(plan.name)
+    with closing(make_network("packet", env, site)) as network:
+        communicator = network.communicator()
+        communicator.announce(plan, placement)
+        env.run(env.process(communicator.run(plan, placement, lambda _: 0.0,
+                                             Timeline(env, lambda _: None, "plan"))))
+    return {(int(IPv4Address(frame[IP].src)), int(IPv4Address(frame[IP].dst)), frame[UDP].sport,
+             frame[UDP].dport) for frame in rdpcap(str(file))}
+
+
+def test_packets_of_a_planned_row_hash_to_the_links_that_carry_them(tmp_path):
+    made = cluster(tmp_path, hosts=4, fabric={**FABRIC, "hash": {"function": "crc32"}},
+                   nic={"rate": "1Gbps"},
+                   scenario={"stack": "harp", "channels": 1, "routing": "plan"})
+    fabric, carried = made.fabric, []
+    endpoint = {int(ip): number for number, ip in enumerate(fabric.endpoint_ip)}
+    for name in (f"leaf{leaf}->spine{spine}" for leaf in range(2) for spine in range(4)):
+        for src, dst, src_port, dst_port in packets(made, name, tmp_path / "link.pcap"):
+            ends = endpoint[src], endpoint[dst]
+            _, links = fabric.route(fabric.flows(*ends, src_port, dst_port))
+            assert name in {fabric.link_name(link) for link in links}
+            carried += [ends] if dst_port == ROCE_PORT else []
+    assert sorted(carried) == [(1, 2), (3, 0)]  # the ring's edges between leaves, once each
