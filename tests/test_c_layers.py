@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
+import networkx
 import pytest
-from c_programs import ROOT, library
+from c_programs import ROOT, STRICT, library
 
 CNET = ROOT / "cnet"
 # A folder of cnet, and whose functions it may call beside its own.
@@ -26,16 +28,17 @@ def listed(header: str) -> list[str]:
     return re.findall(r"^ \*   (\w+)\.c  ", (CNET / header).read_text(), re.M)
 
 
-def symbols() -> tuple[dict[str, str], dict[str, set[str]]]:
+def symbols(*objects: Path) -> tuple[dict[str, str], dict[str, set[str]]]:
     """Who defines each global function or variable, and what each file uses of others."""
     defined: dict[str, str] = {}
     used: dict[str, set[str]] = {}
     nm = shutil.which("nm")
     assert nm, "nm comes with the compiler's binutils"
-    done = subprocess.run([nm, "-A", str(library())], capture_output=True, text=True, check=True)
+    done = subprocess.run([nm, "-A", *map(str, objects or [library()])], capture_output=True,
+                          text=True, check=True)
     for line in done.stdout.splitlines():
         place, kind, name = re.sub(r":[0-9a-f]* +", " ", line).rsplit(maxsplit=2)
-        file = place.split(":")[1].removesuffix(".o")
+        file = Path(place.split(":")[-1]).stem
         if kind == "U":
             used.setdefault(file, set()).add(name)
         elif kind.isupper():
@@ -56,7 +59,8 @@ def test_folders_call_only_those_above_them() -> None:
 
 
 @pytest.mark.parametrize(("header", "files", "others"), [
-    ("engine/engine_state.h", "engine/*.c", {"connection_table", "perf", "schedule", "stats"}),
+    ("engine/engine_state.h", "engine/*.c", {"connection_table", "perf", "perf_tcp", "schedule",
+                                                 "stats"}),
     ("session/session_state.h", "session/session*.c", set()),
     ("ports/xdp_port.h", "ports/*xdp*.c", set()),
 ])
@@ -74,3 +78,22 @@ def test_calls_between_files_point_down_the_list(header: str) -> None:
     assert len(calls) > 20
     upward = sorted(call for call in calls if place[call[1]] < place[call[0]])
     assert not upward, upward
+
+
+def compiled(sources: list[Path], folder: Path) -> list[Path]:
+    """The sources, each as an object file."""
+    objects = [folder / f"{source.stem}.o" for source in sources]
+    for source, made in zip(sources, objects, strict=True):
+        subprocess.run(["cc", *STRICT, "-c", str(source), "-o", str(made)], check=True)
+    return objects
+
+
+@pytest.mark.parametrize("folder", ["cnet/nccl", "sim/network/flow"])
+def test_files_of_a_folder_call_one_another_in_no_circle(folder: str, tmp_path: Path) -> None:
+    defined, used = symbols(*compiled(sorted((ROOT / folder).glob("*.c")), tmp_path))
+    calls = networkx.DiGraph((file, defined[name]) for file, names in used.items()
+                             for name in names if defined.get(name, file) != file)
+    assert calls.number_of_edges() > 2
+    circles = [sorted(files) for files in networkx.strongly_connected_components(calls)
+               if len(files) > 1]
+    assert not circles, circles

@@ -2,19 +2,9 @@
 #include "plugin.h"
 
 #include <stdio.h>
-#include <time.h>
 
 #define SPEED_UNKNOWN_MBPS 10000 /* what NCCL takes itself then */
 #define LATENCY_UNKNOWN 0.0f     /* NCCL takes its own figure for networks then */
-
-struct plugin plugin = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-uint64_t plugin_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
 
 static void say_device(int number)
 {

@@ -9,9 +9,10 @@
  *                                                        |   cores.c, engines_auto.c: n   |
  *                                                        | connect.c   listen to close    |
  *                                settings.c: HARP_ names | transfer.c  isend, irecv, test |
- *                            plan.c, json_reader.c: ports|                                |
+ *                            plan.c, json_reader.c: ports|   order.c   which buffer, when |
  *                                log.c: NCCL's log       +--------------------------------+
  *                                abi.h: NCCL's tables           cnet/engine/engine.h
+ *                                state.c: what all share
  *
  * **Threads.** NCCL calls init, devices, finalize on the application's threads, listen to close and
  * registration on a service thread, isend to test on a progress thread; a comm belongs to one of
@@ -232,7 +233,10 @@ struct plugin {
     struct comm *lingering;
 };
 
+/* state.c: what all of them share. */
 extern struct plugin plugin;
+uint64_t plugin_now_ns(void);
+bool comm_lives(const struct comm *comm); /* it has a connection, and its engine is there */
 
 /* log.c: one line each, through NCCL's logger. plugin_fail returns `result`. */
 void plugin_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -256,12 +260,10 @@ void engines_close(void);
 /* connect.c */
 void connect_sweep(void);   /* attempts and lingering comms whose time is over */
 void connect_give_up(void); /* all of them; waits a little for lingering ones */
-uint64_t plugin_now_ns(void);
 
 /* transfer.c */
 struct comm *comm_new(enum comm_kind kind, struct device *device, struct harp_engine *engine);
-bool comm_idle(const struct comm *comm);  /* no request is outstanding */
-bool comm_lives(const struct comm *comm); /* it has a connection, and its engine is there */
+bool comm_idle(const struct comm *comm); /* no request is outstanding */
 /* Let go of all memory of NCCL's and of the connection. */
 void comm_let_go(struct comm *comm);
 

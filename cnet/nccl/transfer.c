@@ -44,11 +44,6 @@ bool comm_idle(const struct comm *comm)
     return comm->free_n == comm->requests_n;
 }
 
-bool comm_lives(const struct comm *comm)
-{
-    return comm->connection && comm->life == plugin.life;
-}
-
 /* NCCL closes, or frees the memory, while requests are under way: it aborts. Both logs say so, for
  * the other rank reports an error and sends its reader to this one's. */
 static void abort_connection(struct comm *comm)

@@ -155,23 +155,6 @@ int32_t fluid_add_routes(fluid *f, int32_t n, const int64_t *ptr, const int32_t 
 
 /* ---- flows join and leave ---- */
 
-void fluid_settle_resource(fluid *f, struct resource *r)
-{
-    r->carried += r->load * (f->now_s - r->settled_s);
-    r->settled_s = f->now_s;
-}
-
-void fluid_settle_flow(fluid *f, struct flow *w)
-{
-    if (isfinite(w->rate))
-        w->left -= w->rate * (f->now_s - w->settled_s);
-    else
-        w->left = 0.0;
-    if (w->left < 0.0)
-        w->left = 0.0;
-    w->settled_s = f->now_s;
-}
-
 static void mark_dirty(fluid *f, int32_t resource)
 {
     if (f->resource[resource].dirty)

@@ -2,6 +2,8 @@
 #ifndef SIM_FLUID_STATE_H
 #define SIM_FLUID_STATE_H
 
+#include <math.h>
+
 #include "fluid.h"
 #include "time_heap.h"
 
@@ -122,8 +124,23 @@ __attribute__((always_inline)) static inline void fluid_fetch(const fluid *f, co
 }
 
 /* Brings `carried` (of a resource) or `left` (of a flow) up to the present. */
-void fluid_settle_resource(fluid *f, struct resource *r);
-void fluid_settle_flow(fluid *f, struct flow *w);
+static inline void fluid_settle_resource(fluid *f, struct resource *r)
+{
+    r->carried += r->load * (f->now_s - r->settled_s);
+    r->settled_s = f->now_s;
+}
+
+static inline void fluid_settle_flow(fluid *f, struct flow *w)
+{
+    if (isfinite(w->rate))
+        w->left -= w->rate * (f->now_s - w->settled_s);
+    else
+        w->left = 0.0;
+    if (w->left < 0.0)
+        w->left = 0.0;
+    w->settled_s = f->now_s;
+}
+
 /* Records which resource holds a flow back. */
 static inline void fluid_bind(fluid *f, struct flow *w, int32_t bottleneck)
 {

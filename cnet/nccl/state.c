@@ -1,0 +1,18 @@
+#define _GNU_SOURCE
+#include <time.h>
+
+#include "plugin.h"
+
+struct plugin plugin = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+uint64_t plugin_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+bool comm_lives(const struct comm *comm)
+{
+    return comm->connection && comm->life == plugin.life;
+}
