@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sim.network.packet.world import World
 
 SEGMENT, OVERHEAD = 4096, 66
-RING_FRAMES, SLOTS, PIECE = 1024, 8, 512 << 10
+SLOTS, PIECE = 8, 512 << 10
 BUFFER_BYTES, MARK_BYTES = 32_000_000, 975_000
 """Of a switch, and of a port at 100 Gb/s (`sim.network.packet.settings`)."""
 
@@ -30,7 +30,7 @@ class Packets:
         from sim.network.packet.world import World
 
         self.fabric, self._random = fabric, np.random.default_rng(seed)
-        self.world = World(seed=seed, segment=SEGMENT, overhead=OVERHEAD, ring_frames=RING_FRAMES,
+        self.world = World(seed=seed, segment=SEGMENT, overhead=OVERHEAD,
                            slots=SLOTS, piece_bytes=piece_bytes, unit_bytes=64 << 10)
         switches = len(fabric.switches)
         for source, bps, latency_s in zip(fabric.link_src.tolist(), fabric.link_bps.tolist(),

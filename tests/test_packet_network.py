@@ -18,7 +18,7 @@ class Net:
 
     def __init__(self, hosts: int, rate: float = 100e9, seed: int = 1, slots: int = 8,
                  buffer_bytes: int = 0, idle_connections: int = 4096, **port: int) -> None:
-        self.world = World(seed=seed, segment=SEGMENT, overhead=OVERHEAD, ring_frames=1024,
+        self.world = World(seed=seed, segment=SEGMENT, overhead=OVERHEAD,
                            slots=slots, piece_bytes=4 << 20, unit_bytes=65536,
                            idle_connections=idle_connections)
         self.rate = rate
@@ -153,9 +153,37 @@ def test_token_bucket_bursts_while_it_has_tokens() -> None:
                                                                             rel=0.01)
 
 
+@pytest.mark.parametrize("way", ["out", "in"])
+def test_policer_lets_its_rate_and_its_bucket_through_and_drops_the_rest(way: str) -> None:
+    net = Net(2)
+    rate, tokens, nbytes = 1e9, 1 << 20, 16 << 20
+    policer = net.world.add_policer(1 / rate, tokens)
+    chain = net.world.add_chain([policer], [1 / rate])
+    ends = [End(process, net.free, net.free) for process in net.process]
+    ends = [ends[0]._replace(send_chain=chain) if way == "out" else ends[0],
+            ends[1]._replace(receive_chain=chain) if way == "in" else ends[1]]
+    routes = [net.world.add_route([net.up[a], net.down[1 - a]]) for a in (0, 1)]
+    channel = net.world.add_connection(*ends, routes[:1], routes[1:])
+    took_s = net.move([(0, 1)], [channel], nbytes, pieces=32)
+    counts = net.world.counts()
+    assert counts.policed > 0
+    assert counts.lost == counts.policed
+    assert counts.data * SEGMENT <= took_s * rate + tokens + SEGMENT
+    assert (nbytes - tokens) / rate <= took_s < 2 * nbytes / rate
+
+
+def test_policer_drops_nothing_below_its_rate() -> None:
+    net = Net(2)
+    slower, policer = net.world.add_server(), net.world.add_policer(1 / 1.25e9, 16 << 10)
+    chain = net.world.add_chain([slower, policer], [1 / 1.2e9, 1 / 1.25e9])
+    channel = net.connect(0, 1, chain)
+    net.move([(0, 1)], [channel], 8 << 20, pieces=16)
+    assert net.world.counts().policed == 0
+
+
 def test_spray_uses_every_shortest_path() -> None:
     fabric = leaf_spine(Endpoints.uniform(2), leaves=2, spines=4)
-    world = World(seed=1, segment=SEGMENT, overhead=OVERHEAD, ring_frames=1024, slots=8,
+    world = World(seed=1, segment=SEGMENT, overhead=OVERHEAD, slots=8,
                   piece_bytes=4 << 20, unit_bytes=65536)
     switches = len(fabric.switches)
     ends = [node if node < switches else NIC for node in range(switches + 2)]

@@ -75,7 +75,8 @@ def answer(cluster: Cluster, scenarios: Iterable[Scenario], *, record: bool = Fa
         found, notes = _with_intervals(cluster, rows, found, draws, why=why)
         notes += unsearched
     results = tuple(result for several in found for result in several)
-    return Report(topology.name, topology.seed, results, (*_notes(topology), *notes),
+    notes = [*_notes(topology, fidelity), *notes]
+    return Report(topology.name, topology.seed, results, tuple(notes),
                   origin_of(topology), idle)
 
 
@@ -113,12 +114,18 @@ def _idle(cluster: Cluster, rows: Sequence[Row], times: Sequence[list[float]],
                  if not (elsewhere and error.key.startswith("expect"))), []
 
 
-def _notes(topology: Topology) -> list[str]:
+def _notes(topology: Topology, fidelity: str) -> list[str]:
+    from sim.schema.packet_keys import packet_keys
+
     notes = [f"Set on the command line: {change}" for change in topology.changes]
     if topology.is_elsewhere:
         notes.append("This is not the cluster and workload that the figures under expect come "
                      f"from (fitted_on: {topology.fitted_on}; here {topology.fingerprint}): no row "
                      "is held against them, and what was fitted there is only assumed here.")
+    if fidelity != "packet" and (keys := packet_keys(topology.plain)):
+        notes.append(f"Only --fidelity packet reads {', '.join(keys)}."
+                     + (" Caps that police make traffic wait here." if "vpc.police" in keys
+                        else ""))
     return notes
 
 

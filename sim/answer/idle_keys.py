@@ -25,6 +25,7 @@ from sim.answer.scenario import Run, Settings, find_expect
 from sim.answer.uncertainty import unknowns
 from sim.cluster.cluster import Cluster
 from sim.schema.errors import Problem, TopologyError
+from sim.schema.packet_keys import is_of_packet
 from sim.schema.variants import LEFT_OUT, Variants
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def idle_keys(cluster: Cluster, rows: Rows, workers: int | None = None) -> list[
     variants = Variants(topology.plain)
     alike: dict[Path, list[Path]] = {}
     for path in variants.leaves():
-        if path[0] == "lab":
+        if path[0] == "lab" or is_of_packet(path):
             continue  # of another fidelity
         alike.setdefault(tuple(0 if isinstance(part, int) else part for part in path),
                          []).append(path)

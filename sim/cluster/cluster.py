@@ -254,7 +254,8 @@ def _build_fabric(topology: Topology) -> Fabric:
         return templates.single_switch(endpoints, wires=wires)
     if kind == "explicit":
         return _explicit(shape, endpoints, wires)  # type: ignore[arg-type]
-    skipped = {"template", "rate", "latency", "mtu", "hash", "hosts_per_leaf", "hosts_per_pair"}
+    skipped = {"template", "rate", "latency", "mtu", "hash", "switch", "hosts_per_leaf",
+               "hosts_per_pair"}
     sizes = {key: value for key, value in shape if key not in skipped}
     if kind == "rail":
         sizes["hosts_per_leaf"] = getattr(shape, "hosts_per_leaf", None) or endpoints.hosts

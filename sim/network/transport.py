@@ -199,14 +199,16 @@ class Transport:
         self.cap_bytes = on_line * (self.payload + headers) / self.payload
         self.link_bytes = on_line * (self.payload + headers + overlay) / self.payload
         vpc_flow = vpc.flow_rate / self.cap_bytes if vpc and vpc.flow_rate else math.inf
-        self.ceiling = style.sockets * min(stack.flow_rate.value / self.deviation, vpc_flow) / 8
+        self.vpc_ceiling = style.sockets * vpc_flow / 8
+        self.stack_ceiling = style.sockets * stack.flow_rate.value / self.deviation / 8
         # Switch chips are asked about UDP whatever the stack is, which only relabels their ways.
         tcp = topology.fabric.hash.function == "linux" and uses_sockets(stack.name, topology.stacks)
         self._protocol = hashes.TCP if tcp else hashes.UDP
         self.core_s = self.deviation * (stack.cost_per_byte.value
                                         + stack.cost_per_packet.value / self.payload)
         if style.helpers and self.core_s:
-            self.ceiling = min(self.ceiling, style.helpers / self.core_s)
+            self.stack_ceiling = min(self.stack_ceiling, style.helpers / self.core_s)
+        self.ceiling = min(self.stack_ceiling, self.vpc_ceiling)
 
     @property
     def waits_for(self) -> str:

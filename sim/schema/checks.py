@@ -4,6 +4,7 @@ Each check is a generator of Problems whose paths start at the top of the file. 
 explicit fabric or a template can get wrong is in `sim.schema.fabric_checks`.
 """
 
+import math
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
@@ -16,6 +17,7 @@ from sim.schema.parameters import FrameworkSet, Kind, StackSet, resolve, shipped
 from sim.schema.scenario import Scenario, Workload
 from sim.schema.size import check_flows, check_resources
 from sim.schema.sockets import KERNEL_TCP, uses_sockets
+from sim.schema.vpc import Vpc
 
 DEFAULT_INTRA_SIZE = 8
 """LIGHT_INTRA_SIZE where a file leaves it out, as Tencent's TACO Train documentation has it."""
@@ -33,8 +35,8 @@ def check(topology: Topology) -> Iterator[Problem]:
         return
     too_large = list(check_resources(topology))
     yield from too_large
-    parts = (_names, _hosts, _affinity, _mtu, _vpc, _sets, _workloads, _jobs, _scenarios, _faults,
-             _expect)
+    parts = (_names, _hosts, _affinity, _mtu, _buffers, _vpc, _sets, _workloads, _jobs,
+             _scenarios, _faults, _expect)
     found = [problem for part in parts for problem in part(topology)]
     if not too_large:
         found += check_fabric(topology)
@@ -114,6 +116,16 @@ def _mtu(topology: Topology) -> Iterator[Problem]:
             yield Problem(f"an MTU of {mtu} B", path=path, found=mtu, allowed="256B to 65535B")
 
 
+def _buffers(topology: Topology) -> Iterator[Problem]:
+    """Two packets must find room at a port of a switch where nothing else waits."""
+    switch, mtu = topology.fabric.switch, topology.fabric.mtu
+    least = math.ceil(2 * mtu / min(1.0, switch.alpha))
+    if switch.buffer < least:
+        yield Problem(f"a buffer of {switch.buffer} B for packets of {mtu} B",
+                      path=("fabric", "switch", "buffer"), found=switch.buffer,
+                      allowed=f"at least {least}B with an alpha of {switch.alpha:g}")
+
+
 def _vpc(topology: Topology) -> Iterator[Problem]:
     vpc = topology.vpc
     if vpc is None:
@@ -124,6 +136,23 @@ def _vpc(topology: Topology) -> Iterator[Problem]:
     elif vpc.burst and vpc.host_rate and vpc.burst.rate <= vpc.host_rate:
         yield Problem("the burst is no faster than host_rate", path=("vpc", "burst", "rate"),
                       found=vpc.burst.rate, allowed="a rate above host_rate")
+    if vpc.police is not None:
+        yield from _police(vpc, topology.fabric.mtu if vpc.mtu is None else vpc.mtu)
+
+
+def _police(vpc: Vpc, mtu: int) -> Iterator[Problem]:
+    """A policer needs a cap, and its bucket a packet's worth of tokens."""
+    caps = [rate for rate in (vpc.vnic_rate, vpc.host_rate, vpc.flow_rate) if rate is not None]
+    caps += [vpc.packet_rate * 8 * mtu] if vpc.packet_rate is not None else []
+    if not caps or vpc.burst is not None:
+        yield Problem("a policer " + ("beside a burst" if vpc.burst else "without a cap"),
+                      path=("vpc", "police"), at_key=True, allowed="one of the two" if vpc.burst
+                      else "vnic_rate, host_rate, flow_rate or packet_rate beside it")
+    elif vpc.police is not None and vpc.police.burst * min(caps) / 8 < 2 * mtu:
+        least_us = math.ceil(2 * mtu * 8 / min(caps) * 1e6)
+        yield Problem(f"a policer whose bucket holds less than two packets of {mtu} B",
+                      path=("vpc", "police", "burst"), found=vpc.police.burst,
+                      allowed=f"at least {least_us}us")
 
 
 def _sets(topology: Topology) -> Iterator[Problem]:

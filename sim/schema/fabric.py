@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from sim.schema.base import Count, Model, Name
+from sim.schema.switches import Switch
 from sim.schema.units import PositiveBytes, Rate, Seconds
 
 
@@ -26,6 +27,8 @@ class _Fabric(Model):
     """Largest IP packet, unless a VPC says otherwise; 1500B is Ethernet's."""
     hash: Hash = Hash()
     """How switches choose among equal paths."""
+    switch: Switch = Switch()
+    """Buffer and marks of every switch."""
 
 
 class SingleSwitch(_Fabric):

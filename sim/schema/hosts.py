@@ -64,6 +64,9 @@ class Nic(Model):
     driver: Driver = "other"
     """Its kind, by which NCCL chooses helper threads and sockets: AWS's ENA, Google's gVNIC (gve),
     or any other."""
+    ring: Annotated[Count, Field(ge=16, le=32768)] = 1024
+    """Frames that a process may have at a NIC at once, at fidelity packet; 1,024 is the default of
+    Linux's mlx5 and ice drivers."""
 
 
 Places = Annotated[tuple[Annotated[int, Strict(), Field(ge=0, le=63)], ...],

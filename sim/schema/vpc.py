@@ -7,7 +7,7 @@ own; an overlay adds headers and decides what the underlay's switches can hash.
 from typing import Literal
 
 from sim.schema.base import Count, Model
-from sim.schema.units import Bytes, PacketRate, PositiveBytes, Rate
+from sim.schema.units import Bytes, PacketRate, Period, PositiveBytes, Rate
 
 
 class Burst(Model):
@@ -17,6 +17,14 @@ class Burst(Model):
     """Rate while tokens last."""
     bucket: PositiveBytes
     """Bytes that may be sent beyond the host's cap."""
+
+
+class Police(Model):
+    """Caps drop what exceeds them instead of making it wait (a policer: RFC 2697)."""
+
+    burst: Period = 5e-3
+    """Time at its rate for which the bucket of a cap holds tokens; 5 ms is Juniper's rule for
+    policers."""
 
 
 class Overlay(Model):
@@ -43,6 +51,9 @@ class Vpc(Model):
     """Packets/s of a host, per direction."""
     burst: Burst | None = None
     """What may exceed the host's cap for a while."""
+    police: Police | None = None
+    """Caps drop what exceeds them, at fidelity packet; elsewhere, and where this is not given, they
+    make it wait."""
     mtu: PositiveBytes | None = None
     """Largest IP packet of a vNIC; the fabric's where not given."""
     overlay: Overlay | None = None

@@ -92,8 +92,7 @@ int main(void)
 {
     world_open(HARP_MESSAGES + 64);
     harp_connection_defaults(&settings);
-    CHECK(harp_listen(world_engines[1], &settings, &listening, &handle, world_why) == 0, "%s",
-          world_why);
+    listening = world_listen(&settings, &handle);
     test_accept_after_the_peer_closed();
     test_messages_of_a_peer_that_closed();
     test_more_connect_than_may_wait();

@@ -12,7 +12,6 @@
 enum { ROUNDS = 200, STAGED = 64, DATAGRAM_BYTES = 1472, NANOSECONDS = 1000 };
 
 static struct harp_port_ops ops;
-static const struct harp_port_ops *inner;
 static struct {
     int hop;
     uint32_t bytes;
@@ -23,7 +22,7 @@ static uint32_t staged_n, left_n, longest;
 static uint8_t *stage_datagram(struct harp_port *port, int hop, uint32_t bytes)
 {
     CHECK(bytes <= DATAGRAM_BYTES, "a datagram of %u", bytes);
-    if (staged_n == STAGED || !inner->room(port, hop))
+    if (staged_n == STAGED || !world_mem->room(port, hop))
         return NULL;
     staged[staged_n].hop = hop;
     staged[staged_n].bytes = bytes;
@@ -42,14 +41,14 @@ static uint8_t *lengthen_datagram(struct harp_port *port, int hop, uint32_t byte
 static void let_leave(struct harp_port *port, uint64_t now_ns)
 {
     for (uint32_t i = 0; i < staged_n; i++) {
-        uint8_t *slot = inner->slot(port, staged[i].hop, staged[i].bytes);
+        uint8_t *slot = world_mem->slot(port, staged[i].hop, staged[i].bytes);
         CHECK(slot, "no room");
         memcpy(slot, staged[i].datagram, staged[i].bytes);
         longest = longest > staged[i].bytes ? longest : staged[i].bytes;
     }
     left_n += staged_n;
     staged_n = 0;
-    inner->flush(port, now_ns);
+    world_mem->flush(port, now_ns);
 }
 
 static uint32_t say_payload_max(const struct harp_port *port, int hop)
@@ -60,16 +59,13 @@ static uint32_t say_payload_max(const struct harp_port *port, int hop)
 
 static int open_port(struct harp_port **port, const struct harp_port_config *config, char *why)
 {
-    int error = harp_port_mem_open(port, config, why);
+    int error = world_open_mem(port, config, why, &ops);
     if (error)
         return error;
-    inner = (*port)->ops;
-    ops = *inner;
     ops.slot = stage_datagram;
     ops.lengthen = lengthen_datagram;
     ops.flush = let_leave;
     ops.hop_payload_max = say_payload_max;
-    (*port)->ops = &ops;
     (*port)->payload_max = DATAGRAM_BYTES;
     return 0;
 }
@@ -109,8 +105,7 @@ int main(void)
     world_port = open_port;
     world_open(2);
     harp_connection_defaults(&settings);
-    CHECK(harp_listen(world_engines[1], &settings, &listening, &handle, world_why) == 0, "%s",
-          world_why);
+    listening = world_listen(&settings, &handle);
     world_connect(listening, &handle, &settings, &there[0], &there[1]);
     world_connect(listening, &handle, &settings, &back[0], &back[1]);
     send_there_and_back(8);

@@ -15,7 +15,6 @@ enum { CONNECTIONS_MAX = 64, SLOTS_MAX = 4096, NOTICES_MAX = 64, BURST = 6 };
 #define RATE_NS WORLD_SECOND_NS
 
 static struct harp_port_ops ops;
-static const struct harp_port_ops *inner;
 static uint8_t *slots[SLOTS_MAX];
 static uint32_t slots_n, notices_n;
 static struct harp_notice notices[NOTICES_MAX];
@@ -39,7 +38,7 @@ static bool is_answered(void)
 static uint8_t *take_slot(struct harp_port *port, int hop, uint32_t bytes)
 {
     if (!closed_port)
-        return inner->slot(port, hop, bytes);
+        return world_mem->slot(port, hop, bytes);
     static uint8_t nowhere[SLOTS_MAX][64];
     static uint8_t large[1 << 17];
     CHECK(slots_n < SLOTS_MAX, "too many datagrams before a flush");
@@ -58,7 +57,7 @@ static void flush_with_notices(struct harp_port *port, uint64_t now_ns)
         refusals++;
     }
     slots_n = 0;
-    inner->flush(port, now_ns);
+    world_mem->flush(port, now_ns);
 }
 
 static bool next_notice(struct harp_port *port, struct harp_notice *notice)
@@ -80,15 +79,12 @@ static bool next_notice(struct harp_port *port, struct harp_notice *notice)
 
 static int open_port(struct harp_port **port, const struct harp_port_config *config, char *why)
 {
-    int error = harp_port_mem_open(port, config, why);
+    int error = world_open_mem(port, config, why, &ops);
     if (error)
         return error;
-    inner = (*port)->ops;
-    ops = *inner;
     ops.slot = take_slot;
     ops.flush = flush_with_notices;
     ops.notice = next_notice;
-    (*port)->ops = &ops;
     (*port)->holds_back = false; /* as a network, it loses */
     return 0;
 }
@@ -109,17 +105,10 @@ static void begin_connections(uint32_t connections)
     connections_n = connections;
     world_port = open_port;
     world_open(CONNECTIONS_MAX);
-    CHECK(harp_listen(world_engines[1], &settings, &listening, &handle, world_why) == 0, "%s",
-          world_why);
+    listening = world_listen(&settings, &handle);
     peer = handle.addresses[0];
-    for (uint32_t i = 0; i < connections; i++) {
-        CHECK(harp_connect(world_engines[0], &handle, &settings, &from[i], world_why) == 0, "%s",
-              world_why);
-        CHECK(world_next(from[i]).type == HARP_COMPLETION_CONNECTED, "not connected");
-        while (!(to[i] = harp_accept(listening)))
-            world_turn(WORLD_STEP_NS);
-        CHECK(world_next(to[i]).type == HARP_COMPLETION_CONNECTED, "not connected");
-    }
+    for (uint32_t i = 0; i < connections; i++)
+        world_connect(listening, &handle, &settings, &from[i], &to[i]);
 }
 
 /* All send at the same time, so all have heard something at the same time. */

@@ -18,20 +18,14 @@ static struct harp_connection_config settings;
 
 static void connect_one(struct harp_connection **from, struct harp_connection **to)
 {
-    CHECK(harp_connect(world_engines[0], &handle, &settings, from, world_why) == 0, "%s",
-          world_why);
-    CHECK(world_next(*from).type == HARP_COMPLETION_CONNECTED, "not connected");
-    while (!(*to = harp_accept(listening)))
-        world_turn(WORLD_STEP_NS);
-    CHECK(world_next(*to).type == HARP_COMPLETION_CONNECTED, "not connected");
+    world_connect(listening, &handle, &settings, from, to);
 }
 
 static void open_world(uint32_t connections)
 {
     world_open(connections);
     harp_connection_defaults(&settings);
-    CHECK(harp_listen(world_engines[1], &settings, &listening, &handle, world_why) == 0, "%s",
-          world_why);
+    listening = world_listen(&settings, &handle);
 }
 
 static uint64_t count_visits(void)

@@ -12,7 +12,6 @@
 enum { LOCALS_MAX = 256, QUEUES = 16 };
 
 static struct harp_port_ops near_ops, far_ops;
-static const struct harp_port_ops *inner;
 static uint16_t current; /* by which frames travel now, both ways */
 static uint32_t hops_made;
 static uint16_t both; /* the only one that is right for both; LOCALS_MAX: none is */
@@ -32,7 +31,7 @@ static int make_hop(struct harp_port *port, const struct harp_address *to, uint1
 {
     current = local;
     hops_made++;
-    return inner->hop(port, to, 0, why);
+    return world_mem->hop(port, to, 0, why);
 }
 
 static int add_local(struct harp_port *port, uint16_t udp_port, char *why)
@@ -46,7 +45,7 @@ static int add_local(struct harp_port *port, uint16_t udp_port, char *why)
 static size_t receive_near(struct harp_port *port, uint64_t now_ns, struct harp_arrival *arrivals,
                            size_t room)
 {
-    size_t n = inner->receive(port, now_ns, arrivals, room);
+    size_t n = world_mem->receive(port, now_ns, arrivals, room);
     for (size_t i = 0; i < n; i++) {
         arrivals[i].local = current;
         arrivals[i].stray = !is_right_here(current);
@@ -57,7 +56,7 @@ static size_t receive_near(struct harp_port *port, uint64_t now_ns, struct harp_
 static size_t receive_far(struct harp_port *port, uint64_t now_ns, struct harp_arrival *arrivals,
                           size_t room)
 {
-    size_t n = inner->receive(port, now_ns, arrivals, room);
+    size_t n = world_mem->receive(port, now_ns, arrivals, room);
     for (size_t i = 0; i < n; i++)
         arrivals[i].stray = !is_right_there(current);
     return n;
@@ -65,16 +64,14 @@ static size_t receive_far(struct harp_port *port, uint64_t now_ns, struct harp_a
 
 static int open_near(struct harp_port **port, const struct harp_port_config *config, char *why)
 {
-    int error = harp_port_mem_open(port, config, why);
+    int error = world_open_mem(port, config, why, &near_ops);
     if (error)
         return error;
-    inner = (*port)->ops;
-    near_ops = far_ops = *inner;
+    far_ops = near_ops;
     near_ops.hop = make_hop;
     near_ops.add_local = add_local;
     near_ops.receive = receive_near;
     far_ops.receive = receive_far;
-    (*port)->ops = &near_ops;
     (*port)->holds_back = false;
     return 0;
 }
@@ -90,8 +87,7 @@ static void begin_with_right_port(uint16_t right)
     world_open(2);
     world_engines[1]->ports[0]->ops = &far_ops;
     harp_connection_defaults(&settings);
-    CHECK(harp_listen(world_engines[1], &settings, &listening, &handle, world_why) == 0, "%s",
-          world_why);
+    listening = world_listen(&settings, &handle);
 }
 
 static void send_one(struct harp_connection *from, struct harp_connection *to)

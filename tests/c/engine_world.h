@@ -92,6 +92,31 @@ static inline struct harp_completion world_next(struct harp_connection *connecti
     return done;
 }
 
+/* For a port that differs from mem here and there: mem, with operations that the caller may change.
+ * world_mem has those of mem. */
+static const struct harp_port_ops *world_mem;
+
+static inline int world_open_mem(struct harp_port **port, const struct harp_port_config *config,
+                                 char *why, struct harp_port_ops *ops)
+{
+    int error = harp_port_mem_open(port, config, why);
+    if (error)
+        return error;
+    world_mem = (*port)->ops;
+    *ops = *world_mem;
+    (*port)->ops = ops;
+    return 0;
+}
+
+static inline struct harp_listening *world_listen(const struct harp_connection_config *settings,
+                                                  struct harp_handle *handle)
+{
+    struct harp_listening *listening;
+    CHECK(harp_listen(world_engines[1], settings, &listening, handle, world_why) == 0, "%s",
+          world_why);
+    return listening;
+}
+
 /* Connect to what the listening engine listens with, and accept there. */
 static inline void world_connect(struct harp_listening *listening, const struct harp_handle *handle,
                                  const struct harp_connection_config *settings,

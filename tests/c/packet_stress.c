@@ -111,7 +111,8 @@ static void add_hosts(struct net *net, uint64_t *random)
     int32_t none = packet_add_chain(w, 0, NULL, NULL);
     for (int32_t h = 0; h < HOSTS; h++) {
         int32_t chain = virtual_below(random, 2) ? none : net->pipe_chain;
-        net->end[h] = (struct packet_end){packet_add_process(w), chain, none};
+        net->end[h] = (struct packet_end){
+            packet_add_process(w, 4 + (uint32_t)virtual_below(random, 60)), chain, none};
     }
 }
 
@@ -123,7 +124,6 @@ static uint64_t run_world(uint64_t seed, const char *file, struct packet_counts 
     const struct packet_config config = {.seed = seed,
                                          .segment = 1408,
                                          .overhead = 66,
-                                         .ring_frames = 4 + (uint32_t)virtual_below(&random, 60),
                                          .slots = 1 + (uint32_t)virtual_below(&random, 8),
                                          .piece_bytes = 300000,
                                          .unit_bytes = 10000,

@@ -197,8 +197,8 @@ class PacketCommunicator:
         delay_s = (stack.start_latency.value + cluster.pcie_latency_s[cluster.host[src]]
                    + cluster.pcie_latency_s[cluster.host[dst]])
         number = world.add_connection(
-            self.fabric.end(src, channel, self.transport.ceiling),
-            self.fabric.end(dst, channel, np.inf),
+            self.fabric.end(src, channel, sends=True),
+            self.fabric.end(dst, channel, sends=False),
             [_add_way(world, route.there) for route in routes],
             [_add_way(world, route.back) for route in routes], delay_s=delay_s,
             message_s=stack.cost_per_message.value)

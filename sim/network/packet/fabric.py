@@ -54,45 +54,64 @@ class PacketFabric:
         self.world = World(
             seed=transport.seed, segment=self.segment,
             overhead=round(stack.headers.value) - HARP_HEADER_BYTES + overlay,
-            ring_frames=settings.RING_FRAMES, slots=NCCL_WINDOW.slots,
+            slots=NCCL_WINDOW.slots,
             piece_bytes=max(protocol.window.slot_bytes for protocol in PROTOCOLS),
             unit_bytes=settings.UNIT_BYTES)
         self._capacity = cluster.capacities(stack)
         self._bursts = _bursts(cluster)
+        vpc = cluster.topology.vpc
+        self._police = vpc.police if vpc is not None else None
+        self._caps = _caps(cluster)
         self._servers: dict[int, int] = {}
         self._chains: dict[tuple[tuple[int, float], ...], int] = {}
         self._processes: dict[int, int] = {}
         self._runs: dict[int, tuple[simpy.Event, Iterator[Stage]]] = {}
+        self._rings = [nic.ring for group in cluster.topology.hosts for _ in range(group.count)
+                       for nic in group.nics for _ in range(nic.count)]
         self._version = 0
         self._add_links()
 
     def _add_links(self) -> None:
         fabric = self.transport.links.whole
         switches = len(fabric.switches)
+        switch = self.transport.cluster.topology.fabric.switch
         for source, target, bps, latency_s in zip(
                 fabric.link_src.tolist(), fabric.link_dst.tolist(), fabric.link_bps.tolist(),
                 fabric.link_latency_s.tolist(), strict=True):
-            mark_bytes = round(settings.MARK_BYTES_PER_BPS * bps) if source < switches else 0
             self.world.add_link(bps, latency_s, source=source if source < switches else NIC,
                                 target=target if target < switches else NIC,
-                                mark_bytes=mark_bytes)
-        self.world.share_buffers(switches, settings.BUFFER_BYTES, settings.BUFFER_ALPHA)
+                                mark_bytes=switch.mark_bytes(bps) if source < switches else 0)
+        self.world.share_buffers(switches, switch.buffer, switch.alpha)
 
     # ---- hosts
 
-    def end(self, gpu: int, channel: int, flow_rate: float) -> End:
-        """One end of a connection of ``gpu`` whose flow has a ceiling of ``flow_rate`` bytes/s."""
+    def end(self, gpu: int, channel: int, *, sends: bool) -> End:
+        """One end of a connection of ``gpu``; whoever sends has the ceilings of a flow."""
         chains = []
         for way in ("out", "in"):
             rows: Rows = []
             one = np.zeros(1, np.int64)
             self.transport.add_host(one, np.array([gpu]), way, one + channel, rows)
-            ceiling = ([(self.world.add_server(), 1 / flow_rate)]
-                       if way == "out" and math.isfinite(flow_rate) else [])
-            chains.append(self._chain(rows, ceiling))
+            chains.append(self._chain(rows, self._ceilings() if sends and way == "out" else []))
         if gpu not in self._processes:
-            self._processes[gpu] = self.world.add_process()
+            self._processes[gpu] = self.world.add_process(self._ring(gpu))
         return End(self._processes[gpu], *chains)
+
+    def _ceilings(self) -> list[tuple[int, float]]:
+        """Servers of one connection alone: ceilings of its flows, of which the VPC's may police."""
+        transport = self.transport
+        shaped, policed = transport.ceiling, math.inf
+        if self._police is not None:
+            shaped, policed = transport.stack_ceiling, transport.vpc_ceiling
+        made = [(self.world.add_server(), 1 / shaped)] if math.isfinite(shaped) else []
+        if self._police is not None and math.isfinite(policed):
+            made.append((self.world.add_policer(1 / policed, self._police.burst * policed),
+                         1 / policed))
+        return made
+
+    def _ring(self, gpu: int) -> int:
+        """Descriptors of the GPU's NIC, of the first one where it has several."""
+        return self._rings[int(self.transport.cluster.endpoint[gpu])]
 
     def inside(self, src: int, dst: int) -> tuple[int, float]:
         """Chain and latency of the way between two GPUs of one host."""
@@ -116,12 +135,18 @@ class PacketFabric:
     def _server(self, resource: int, cost: float) -> int:
         """The server that stands for a resource of which a byte takes ``cost``."""
         if resource not in self._servers:
-            burst = self._bursts.get(resource)
-            self._servers[resource] = self.world.add_server() if burst is None else (
-                self.world.add_bucket(cost / self._capacity[resource],
-                                      self._capacity[resource] / (burst.rate / 8),
-                                      burst.bucket / cost))
+            self._servers[resource] = self._add_server(resource, cost)
         return self._servers[resource]
+
+    def _add_server(self, resource: int, cost: float) -> int:
+        rate = self._capacity[resource] / cost
+        burst = self._bursts.get(resource)
+        if self._police is not None and resource in self._caps:
+            return self.world.add_policer(1 / rate, self._police.burst * rate)
+        if burst is not None:
+            return self.world.add_bucket(1 / rate, self._capacity[resource] / (burst.rate / 8),
+                                         burst.bucket / cost)
+        return self.world.add_server()
 
     # ---- runs
 
@@ -199,6 +224,13 @@ class PacketFabric:
 
 def _fire(event: simpy.Event) -> None:
     event.succeed()
+
+
+def _caps(cluster: Cluster) -> frozenset[int]:
+    """Resources that are caps of the VPC."""
+    blocks = [cluster.blocks[f"{kind}_{way}"] for kind in ("vnic", "host", "packets")
+              for way in ("out", "in") if f"{kind}_{way}" in cluster.blocks]
+    return frozenset(block.first + row for block in blocks for row in range(len(block.capacity)))
 
 
 def _bursts(cluster: Cluster) -> dict[int, Burst]:

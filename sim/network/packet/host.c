@@ -28,18 +28,21 @@ int32_t packet_add_chain(packet_world *w, int32_t n, const int32_t *server,
                          const double *ps_per_byte)
 {
     w->chains = grow_array(w->chains, w->chains_n, &w->chains_room, sizeof *w->chains);
-    struct chain chain = {(uint32_t)n, zeroed_array((size_t)n, sizeof *chain.stops)};
+    struct chain chain = {.n = (uint32_t)n, .stops = zeroed_array((size_t)n, sizeof *chain.stops)};
     for (int32_t i = 0; i < n; i++)
         chain.stops[i] = (struct stop_on_chain){(uint32_t)server[i], ps_q16(ps_per_byte[i])};
+    for (int32_t i = 0; i < n; i++)
+        chain.is_policed |= w->buckets[server[i]].polices;
     w->chains[w->chains_n] = chain;
     return (int32_t)w->chains_n++;
 }
 
-int32_t packet_add_process(packet_world *w)
+int32_t packet_add_process(packet_world *w, uint32_t ring_frames)
 {
     w->processes =
         grow_array(w->processes, w->processes_n, &w->processes_room, sizeof *w->processes);
     w->processes[w->processes_n] = (struct process){.turn_ns = HARP_NEVER,
+                                                    .ring_frames = ring_frames,
                                                     .sending = {NO_PACKET, NO_PACKET},
                                                     .taking = {NO_PACKET, NO_PACKET},
                                                     .ready_first = NO_PACKET,
@@ -78,6 +81,8 @@ uint64_t pass_chain(struct packet_world *w, uint32_t number, uint64_t bytes)
     for (uint32_t i = 0; i < chain->n; i++) {
         uint32_t server = chain->stops[i].server;
         uint64_t *free_ps = &w->server_free_ps[server];
+        if (w->buckets[server].polices)
+            continue;
         /* A server that was busy until this very nanosecond goes on without a gap. */
         if (*free_ps + 1000 <= now_ps)
             *free_ps = now_ps;
@@ -147,17 +152,17 @@ void turn_process(struct packet_world *w, uint32_t number)
     if (process->turn_ns != w->now_ns)
         return;
     process->turn_ns = HARP_NEVER;
-    while (process->ready_first != NO_PACKET && process->in_ring < w->config.ring_frames) {
+    while (process->ready_first != NO_PACKET && process->in_ring < process->ring_frames) {
         uint32_t end = process->ready_first;
         process->ready_first = w->ends[end].next_ready;
         w->ends[end].ready = false;
-        uint32_t room = (uint32_t)harp_min(BURST, w->config.ring_frames - process->in_ring);
+        uint32_t room = (uint32_t)harp_min(BURST, process->ring_frames - process->in_ring);
         if (w->ends[end].ops->drive(w, end, room, &process->busy_ns) && !w->ends[end].ready)
             append_ready(w, end);
         if (process->busy_ns > w->now_ns)
             break;
     }
-    if (process->ready_first != NO_PACKET && process->in_ring < w->config.ring_frames)
+    if (process->ready_first != NO_PACKET && process->in_ring < process->ring_frames)
         turn_at(w, number, w->now_ns);
 }
 
@@ -171,8 +176,18 @@ void leave_ring(struct packet_world *w, struct packet *packet)
     if (w->ends[end].ops->left && packet->payload)
         w->ends[end].ops->left(w, end, packet->payload);
     /* Half a ring at a time, as a driver wakes who waits for room. */
-    if (process->in_ring-- == w->config.ring_frames / 2 + 1 && process->ready_first != NO_PACKET)
+    if (process->in_ring-- == process->ring_frames / 2 + 1 && process->ready_first != NO_PACKET)
         turn_at(w, number, w->now_ns);
+}
+
+static void hand_to_nic(struct packet_world *w, uint32_t number)
+{
+    const struct packet *packet = &w->packets[number];
+    const struct end *sender = &w->ends[packet->end ^ 1];
+    if (packet->payload && !conforms_to_chain(w, (uint32_t)sender->send_chain, packet->payload))
+        drop_policed(w, number);
+    else
+        put_on_link(w, number);
 }
 
 void leave_process(struct packet_world *w, uint32_t number, uint64_t at_ns)
@@ -181,22 +196,17 @@ void leave_process(struct packet_world *w, uint32_t number, uint64_t at_ns)
     struct process *process = &w->processes[packet->process];
     process->in_ring++;
     if (at_ns <= w->now_ns && process->sending.first == NO_PACKET) {
-        put_on_link(w, number);
+        hand_to_nic(w, number);
         return;
     }
     process->sent_ns = packet->at_ns = harp_max(at_ns, process->sent_ns);
-    if (process->sending.first == NO_PACKET)
-        push_event(w, packet->at_ns, PROCESS_SENDS, (size_t)packet->process);
-    append_packet(w, &process->sending, number);
+    append_due_packet(w, &process->sending, number, PROCESS_SENDS, (size_t)packet->process);
 }
 
 void send_from_process(struct packet_world *w, uint32_t number)
 {
     struct process *process = &w->processes[number];
-    uint32_t packet = remove_first_packet(w, &process->sending);
-    if (process->sending.first != NO_PACKET)
-        push_event(w, w->packets[process->sending.first].at_ns, PROCESS_SENDS, number);
-    put_on_link(w, packet);
+    hand_to_nic(w, remove_due_packet(w, &process->sending, PROCESS_SENDS, number));
 }
 
 /* ---- taking in */
@@ -209,6 +219,10 @@ void arrive_at_host(struct packet_world *w, uint32_t number)
     packet->came_ns = w->now_ns;
     uint64_t at_ns = w->now_ns;
     if (packet->payload) {
+        if (!conforms_to_chain(w, (uint32_t)end->receive_chain, packet->payload)) {
+            drop_policed(w, number);
+            return;
+        }
         w->counts.data++;
         at_ns = pass_chain(w, (uint32_t)end->receive_chain, packet->payload);
     }
@@ -217,16 +231,12 @@ void arrive_at_host(struct packet_world *w, uint32_t number)
         return;
     }
     process->taken_ns = packet->at_ns = harp_max(at_ns, process->taken_ns);
-    if (process->taking.first == NO_PACKET)
-        push_event(w, packet->at_ns, PROCESS_TAKES, (size_t)end->process);
-    append_packet(w, &process->taking, number);
+    append_due_packet(w, &process->taking, number, PROCESS_TAKES, (size_t)end->process);
 }
 
 void take_at_process(struct packet_world *w, uint32_t number)
 {
     struct process *process = &w->processes[number];
-    uint32_t packet = remove_first_packet(w, &process->taking);
-    if (process->taking.first != NO_PACKET)
-        push_event(w, w->packets[process->taking.first].at_ns, PROCESS_TAKES, number);
+    uint32_t packet = remove_due_packet(w, &process->taking, PROCESS_TAKES, number);
     w->ends[w->packets[packet].end].ops->take(w, packet);
 }

@@ -52,9 +52,7 @@ static void begin_sending(struct packet_world *w, uint32_t which, uint32_t numbe
     link->counts.bytes += packet->bytes;
     if (w->capture.file && w->capture.link == which)
         capture_packet(w, packet);
-    if (link->propagating.first == NO_PACKET)
-        push_event(w, packet->at_ns, LINK_DELIVERS, which);
-    append_packet(w, &link->propagating, number);
+    append_due_packet(w, &link->propagating, number, LINK_DELIVERS, which);
     leave_ring(w, packet);
 }
 
@@ -139,9 +137,7 @@ void send_from_link(struct packet_world *w, uint32_t which)
 void deliver_from_link(struct packet_world *w, uint32_t which)
 {
     struct link *link = &w->links[which];
-    uint32_t number = remove_first_packet(w, &link->propagating);
-    if (link->propagating.first != NO_PACKET)
-        push_event(w, w->packets[link->propagating.first].at_ns, LINK_DELIVERS, which);
+    uint32_t number = remove_due_packet(w, &link->propagating, LINK_DELIVERS, which);
     enum way way = choose_next_link(w, &w->packets[number]);
     if (way == WAY_ENDS)
         arrive_at_host(w, number);

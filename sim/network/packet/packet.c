@@ -89,6 +89,22 @@ uint32_t remove_first_packet(struct packet_world *w, struct row *row)
     return number;
 }
 
+void append_due_packet(struct packet_world *w, struct row *row, uint32_t number,
+                       enum event_kind kind, size_t of)
+{
+    if (row->first == NO_PACKET)
+        push_event(w, w->packets[number].at_ns, kind, of);
+    append_packet(w, row, number);
+}
+
+uint32_t remove_due_packet(struct packet_world *w, struct row *row, enum event_kind kind, size_t of)
+{
+    uint32_t number = remove_first_packet(w, row);
+    if (row->first != NO_PACKET)
+        push_event(w, w->packets[row->first].at_ns, kind, of);
+    return number;
+}
+
 /* ---- time */
 
 static void handle_event(struct packet_world *w, uint64_t what)

@@ -29,7 +29,6 @@ struct packet_config {
     uint64_t seed;
     uint32_t segment;     /* payload of a full frame, a multiple of 128 */
     uint32_t overhead;    /* bytes that a link carries with each frame beside its UDP payload */
-    uint32_t ring_frames; /* that a process may have in the NIC at once */
     uint32_t slots;       /* pieces that a channel holds, at each end */
     uint32_t piece_bytes; /* of the longest piece */
     uint32_t unit_bytes;  /* in which pipes move pieces */
@@ -56,6 +55,10 @@ void packet_set_rate(packet_world *w, int32_t link, double bits_per_s);
  * come at one a byte's time (a token bucket: RFC 2697). */
 int32_t packet_add_bucket(packet_world *w, double ps_per_byte, double burst, uint64_t bytes);
 
+/* A server without a time of its own that drops what finds no tokens, of `bytes` at most, which
+ * come at one a byte's time. */
+int32_t packet_add_policer(packet_world *w, double ps_per_byte, uint64_t bytes);
+
 /* A server, and a chain of `n` of them with what each takes for a byte of payload, in ps. */
 int32_t packet_add_server(packet_world *w);
 int32_t packet_add_chain(packet_world *w, int32_t n, const int32_t *server,
@@ -74,8 +77,8 @@ void packet_set_paths(packet_world *w, int32_t groups, int32_t endpoints, int32_
                       const int32_t *group, const int32_t *ptr, const int32_t *links,
                       const int32_t *down);
 
-/* A process that drives sessions. */
-int32_t packet_add_process(packet_world *w);
+/* A process that drives sessions, and its ring, of so many frames in the NIC at once. */
+int32_t packet_add_process(packet_world *w, uint32_t ring_frames);
 
 struct packet_end {
     int32_t process;
@@ -139,9 +142,10 @@ uint64_t packet_channel_frames(const packet_world *w, int32_t channel);
 
 struct packet_counts {
     uint64_t events;
-    uint64_t data;  /* frames with payload that arrived at hosts */
-    uint64_t again; /* chunks that sessions sent more than once */
-    uint64_t lost;  /* packets that links dropped */
+    uint64_t data;    /* frames with payload that arrived at hosts */
+    uint64_t again;   /* chunks that sessions sent more than once */
+    uint64_t lost;    /* packets that links or policers dropped */
+    uint64_t policed; /* of these, by policers */
 };
 void packet_counts(const packet_world *w, struct packet_counts *counts);
 /* cdef: end */

@@ -5,6 +5,7 @@
  *   route.c       which link comes next
  *   capture.c     what crosses a link, as a file
  *   host.c        servers, chains, and what a process sends and takes in
+ *   police.c      caps that drop
  *   connection.c  the two sessions of a connection
  *   channel.c     what connections carry, and how they are routed
  *   idle.c        channels that carry nothing, and the memory that they do not need
@@ -87,6 +88,7 @@ struct bucket {
     uint64_t at_ps;        /* as of then */
     uint64_t ps_per_byte_q16;
     uint64_t burst_q16; /* its time a byte while it has tokens */
+    bool polices;       /* what finds no tokens is dropped (police.c) */
 };
 
 struct stop_on_chain {
@@ -96,6 +98,7 @@ struct stop_on_chain {
 
 struct chain {
     uint32_t n;
+    bool is_policed; /* by one of them at least */
     struct stop_on_chain *stops;
 };
 
@@ -105,7 +108,7 @@ struct process {
     uint64_t sent_ns, taken_ns; /* when the last frames of the two rows are where they go */
     uint64_t message_ns;        /* until then the stack takes up pieces */
     struct row sending, taking;
-    uint32_t in_ring;
+    uint32_t in_ring, ring_frames;
     uint32_t ready_first, ready_last; /* ends that want to be driven, or NO_PACKET */
 };
 
@@ -280,6 +283,11 @@ void give_packet_back(struct packet_world *w, uint32_t number);
 uint32_t take_body(struct packet_world *w);
 void append_packet(struct packet_world *w, struct row *row, uint32_t number);
 uint32_t remove_first_packet(struct packet_world *w, struct row *row);
+/* The same for a row whose first packet has an event, at its at_ns. */
+void append_due_packet(struct packet_world *w, struct row *row, uint32_t number,
+                       enum event_kind kind, size_t of);
+uint32_t remove_due_packet(struct packet_world *w, struct row *row, enum event_kind kind,
+                           size_t of);
 
 /* ---- route.c */
 enum way { WAY_ENDS, WAY_GOES_ON, WAY_IS_LOST };
@@ -294,6 +302,11 @@ void deliver_from_link(struct packet_world *w, uint32_t link);
 
 /* ---- capture.c */
 void capture_packet(struct packet_world *w, const struct packet *packet);
+
+/* ---- police.c */
+/* Whether the policers of a chain let a packet of so many bytes through now. */
+bool conforms_to_chain(struct packet_world *w, uint32_t chain, uint64_t bytes);
+void drop_policed(struct packet_world *w, uint32_t packet);
 
 /* ---- host.c */
 /* When `bytes` that begin now have passed a chain, ns. */

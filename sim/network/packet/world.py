@@ -66,7 +66,9 @@ class Counts(NamedTuple):
     again: int
     """Chunks that sessions sent more than once."""
     lost: int
-    """Packets that links dropped."""
+    """Packets that links or policers dropped."""
+    policed: int
+    """Of these, by policers."""
 
 
 class ConnectionEndedError(RuntimeError):
@@ -88,19 +90,18 @@ class World:
         seed: of all chance.
         segment: payload of a full frame, a multiple of 128.
         overhead: bytes that a link carries with each frame beside its UDP payload.
-        ring_frames: frames that a process may have in the NIC at once.
         slots: pieces that a channel holds, at each end.
         piece_bytes: of the longest piece.
         unit_bytes: in which pieces move within a host.
         idle_connections: that stay open though nothing moves on them.
     """
 
-    def __init__(self, *, seed: int, segment: int, overhead: int, ring_frames: int, slots: int,
+    def __init__(self, *, seed: int, segment: int, overhead: int, slots: int,
                  piece_bytes: int, unit_bytes: int,
                  idle_connections: int = settings.IDLE_CONNECTIONS) -> None:
         config = ffi.new("struct packet_config *", {
             "seed": seed % 2**64, "segment": segment, "overhead": overhead,
-            "ring_frames": ring_frames, "slots": slots, "piece_bytes": piece_bytes,
+            "slots": slots, "piece_bytes": piece_bytes,
             "unit_bytes": unit_bytes, "idle_connections": idle_connections})
         self._world = ffi.gc(lib.packet_new(config), lib.packet_free)
 
@@ -129,6 +130,10 @@ class World:
         """
         return int(lib.packet_add_bucket(self._world, s_per_byte * 1e12, burst, round(nbytes)))
 
+    def add_policer(self, s_per_byte: float, nbytes: float) -> int:
+        """Add a token bucket that drops what finds no tokens in it; see `add_bucket`."""
+        return int(lib.packet_add_policer(self._world, s_per_byte * 1e12, round(nbytes)))
+
     def add_chain(self, servers: Sequence[int], s_per_byte: Sequence[float]) -> int:
         """Add servers to pass in this order, with the time that each takes for a byte."""
         return int(lib.packet_add_chain(
@@ -150,9 +155,9 @@ class World:
                              _ints(hops.group), _ints(hops.ptr), _ints(hops.links),
                              _ints(hops.down))
 
-    def add_process(self) -> int:
-        """Add a process that drives sessions."""
-        return int(lib.packet_add_process(self._world))
+    def add_process(self, ring_frames: int = 1024) -> int:
+        """Add a process that drives sessions, with so many frames in the NIC at once at most."""
+        return int(lib.packet_add_process(self._world, ring_frames))
 
     def add_connection(self, source: End, target: End, there: Sequence[int], back: Sequence[int],
                        *, delay_s: float = 0.0, message_s: float = 0.0) -> int:
