@@ -147,6 +147,8 @@ class Style:
     """Threads of each connection; where 0, the process's own thread moves its bytes."""
     bond: str | None = None
     """Overrides the bonds of the NICs."""
+    congestion: str | None = None
+    """Congestion control of kernel TCP, for networks that have any; None: another stack."""
 
     @classmethod
     def of(cls, scenario: Scenario, topology: Topology, stack: str | None = None) -> Style:
@@ -161,10 +163,11 @@ class Style:
                 "but the switches hash", path=("scenarios", names.index(scenario.name), "routing"),
                 found="plan", allowed="ecmp or spray, or a vpc without overlay"))
         helpers, sockets = connection(topology, scenario, stack)
-        routing = scenario.routing
-        if routing == "plan" and uses_sockets(stack or scenario.stack, topology.stacks):
-            routing = "ecmp"  # the kernel chooses a socket's source port
-        return cls(routing, sockets, helpers, scenario.bond)
+        routing, congestion = scenario.routing, None
+        if uses_sockets(stack or scenario.stack, topology.stacks):
+            routing = "ecmp" if routing == "plan" else routing  # the kernel chooses source ports
+            congestion = scenario.congestion or "cubic"
+        return cls(routing, sockets, helpers, scenario.bond, congestion)
 
 
 class Transport:

@@ -40,7 +40,7 @@ def check(topology: Topology) -> Iterator[Problem]:
     found = [problem for part in parts for problem in part(topology)]
     if not too_large:
         found += check_fabric(topology)
-    yield from found or (*_helpers(topology), *check_flows(topology))
+    yield from found or (*_kernel_tcp(topology), *check_flows(topology))
 
 
 def _twice(what: str, names: Iterable[str], path: Path, key: str = "name") -> Iterator[Problem]:
@@ -266,13 +266,19 @@ def _scenarios(topology: Topology) -> Iterator[Problem]:
         yield from _groups(topology, scenario, path)
 
 
-def _helpers(topology: Topology) -> Iterator[Problem]:
-    """Helper threads where NCCL has none, in a file that makes sense otherwise."""
+_OF_KERNEL_TCP = {"helpers": "others have threads", "congestion": "others have their own"}
+
+
+def _kernel_tcp(topology: Topology) -> Iterator[Problem]:
+    """Keys of kernel TCP beside another stack, in a file that makes sense otherwise."""
     for index, scenario in enumerate(topology.scenarios):
-        if scenario.helpers is not None and not uses_sockets(scenario.stack, topology.stacks):
-            yield Problem(f"has no effect on stack {show(scenario.stack)}", at_key=True,
-                          path=("scenarios", index, "helpers"),
-                          allowed=f"a stack that is or builds on {KERNEL_TCP}; others have threads")
+        if uses_sockets(scenario.stack, topology.stacks):
+            continue
+        for key, others in _OF_KERNEL_TCP.items():
+            if getattr(scenario, key) is not None:
+                yield Problem(f"has no effect on stack {show(scenario.stack)}", at_key=True,
+                              path=("scenarios", index, key),
+                              allowed=f"a stack that is or builds on {KERNEL_TCP}; {others}")
 
 
 def _gpu_counts(topology: Topology, scenario: Scenario, path: Path) -> Iterator[Problem]:

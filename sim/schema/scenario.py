@@ -122,6 +122,9 @@ class Scenario(Model):
     helpers: Annotated[int, Strict(), Field(ge=0, le=16)] | None = None
     """Threads that move the bytes of one connection over kernel TCP (NCCL_SOCKET_NTHREADS); 0 lets
     the proxy thread of the process do it. NCCL's choice for the NIC's driver where not given."""
+    congestion: Literal["cubic", "dctcp", "bbr"] | None = None
+    """Congestion control of kernel TCP where there are packets (fidelity packet); cubic where not
+    given."""
     streams: Annotated[Count, Field(le=64)] = 1
     """Collectives in flight at once."""
     routing: Literal["ecmp", "spray", "plan"] = "ecmp"

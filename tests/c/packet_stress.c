@@ -1,6 +1,7 @@
 /* The packet network under random loads: stages of random messages between random hosts, over links
- * that are short of buffers, go down and come back, with sprayed and fixed routes, buckets and
- * pipes. Everything must arrive, all memory be sound, and the same seed give the same run.
+ * that are short of buffers, go down and come back, with sprayed and fixed routes, buckets,
+ * pipes and kernel TCP. Everything must arrive, all memory be sound, and the same seed give the
+ * same run.
  *
  *     packet_stress SEED CAPTURE-FILE
  */
@@ -84,8 +85,15 @@ static int32_t add_channel(struct net *net, uint64_t *random, int32_t ladder[2][
         there[p] = add_route(net, random, ladder, a, b);
         back[p] = add_route(net, random, ladder, b, a);
     }
-    return packet_add_connection(net->world, &net->end[a], &net->end[b], paths, there, back,
-                                 virtual_below(random, 5000), virtual_below(random, 500));
+    if (virtual_below(random, 2))
+        return packet_add_connection(net->world, &net->end[a], &net->end[b], paths, there, back,
+                                     virtual_below(random, 5000), virtual_below(random, 500));
+    const struct packet_tcp tcp = {.congestion = (int32_t)virtual_below(random, 3),
+                                   .sockets = paths,
+                                   .mss = 1448,
+                                   .headers = 90};
+    return packet_add_tcp(net->world, &net->end[a], &net->end[b], &tcp, there, back,
+                          virtual_below(random, 5000), virtual_below(random, 500));
 }
 
 static void load_stage(struct net *net, int32_t run, uint64_t *random, int32_t ladder[2][2][2])

@@ -9,11 +9,12 @@ static struct end *ends_of(const struct packet_world *w, const struct channel *c
     return &w->ends[2 * channel->connection];
 }
 
-static void add_end(struct packet_world *w, const struct end_ops *ops,
+static void add_end(struct packet_world *w, const struct end_ops *ops, void *stack,
                     const struct packet_end *from, int32_t paths, uint32_t channel)
 {
     w->ends = grow_array(w->ends, w->ends_n, &w->ends_room, sizeof *w->ends);
     w->ends[w->ends_n++] = (struct end){.ops = ops,
+                                        .tcp = stack,
                                         .wake_ns = HARP_NEVER,
                                         .process = from->process,
                                         .send_chain = from->send_chain,
@@ -28,7 +29,7 @@ static void add_end(struct packet_world *w, const struct end_ops *ops,
     }
 }
 
-int32_t add_connection(struct packet_world *w, const struct end_ops *ops,
+int32_t add_connection(struct packet_world *w, const struct end_ops *ops, void *stack,
                        const struct packet_end *from, const struct packet_end *to, int32_t paths,
                        const int32_t *there, const int32_t *back, uint64_t delay_ns,
                        uint64_t message_ns)
@@ -39,8 +40,8 @@ int32_t add_connection(struct packet_world *w, const struct end_ops *ops,
     channel->delay_ns = delay_ns;
     channel->message_ns = message_ns;
     channel->is_open = true;
-    add_end(w, ops, from, paths, number);
-    add_end(w, ops, to, paths, number);
+    add_end(w, ops, stack, from, paths, number);
+    add_end(w, ops, stack, to, paths, number);
     packet_set_routes(w, (int32_t)number, there, back);
     ops->connect(w, number);
     return (int32_t)number;

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -196,7 +197,9 @@ class PacketCommunicator:
         cluster, stack, world = self.transport.cluster, self.transport.stack, self.fabric.world
         delay_s = (stack.start_latency.value + cluster.pcie_latency_s[cluster.host[src]]
                    + cluster.pcie_latency_s[cluster.host[dst]])
-        number = world.add_connection(
+        add = world.add_connection if self.fabric.tcp is None else partial(
+            world.add_tcp, tcp=self.fabric.tcp)
+        number = add(
             self.fabric.end(src, channel, sends=True),
             self.fabric.end(dst, channel, sends=False),
             [_add_way(world, route.there) for route in routes],

@@ -74,6 +74,7 @@ static uint64_t send_frame(struct packet_world *w, uint32_t number, const struct
     packet->header = frame->header;
     packet->path = frame->path;
     packet->marked = false;
+    packet->can_mark = true;
     packet->end = number ^ 1;
     packet->hop = w->first_hops[end->routes + frame->path] + 1;
     packet->link = w->hops[packet->hop - 1];
@@ -224,6 +225,11 @@ static void disconnect_sessions(struct packet_world *w, uint32_t number)
     }
 }
 
+static void free_session(struct packet_world *w, uint32_t number)
+{
+    free(w->ends[number].session);
+}
+
 static const struct end_ops session_ops = {.drive = drive_session,
                                            .take = take_frame,
                                            .take_up = send_message,
@@ -231,7 +237,9 @@ static const struct end_ops session_ops = {.drive = drive_session,
                                            .connect = connect_sessions,
                                            .disconnect = disconnect_sessions,
                                            .again = count_again,
-                                           .fresh = count_fresh};
+                                           .fresh = count_fresh,
+                                           .free = free_session,
+                                           .protocol = UDP_PROTOCOL};
 
 /* ---- calls */
 
@@ -239,5 +247,6 @@ int32_t packet_add_connection(packet_world *w, const struct packet_end *from,
                               const struct packet_end *to, int32_t paths, const int32_t *there,
                               const int32_t *back, uint64_t delay_ns, uint64_t message_ns)
 {
-    return add_connection(w, &session_ops, from, to, paths, there, back, delay_ns, message_ns);
+    return add_connection(w, &session_ops, NULL, from, to, paths, there, back, delay_ns,
+                          message_ns);
 }

@@ -15,7 +15,7 @@ from harp.collectives.protocol import PROTOCOLS
 from harp.collectives.window import NCCL_WINDOW
 from sim.network.network import CutOffError, TooLargeError
 from sim.network.packet import settings
-from sim.network.packet.world import NIC, NO_LIMIT, ConnectionEndedError, End, World
+from sim.network.packet.world import NIC, NO_LIMIT, ConnectionEndedError, End, Tcp, World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,6 +57,9 @@ class PacketFabric:
             slots=NCCL_WINDOW.slots,
             piece_bytes=max(protocol.window.slot_bytes for protocol in PROTOCOLS),
             unit_bytes=settings.UNIT_BYTES)
+        self.tcp = None if transport.style.congestion is None else Tcp(
+            transport.payload, round(stack.headers.value) + overlay, transport.style.congestion)
+        """The sockets of connections, where they are kernel TCP's."""
         self._capacity = cluster.capacities(stack)
         self._bursts = _bursts(cluster)
         vpc = cluster.topology.vpc

@@ -143,7 +143,10 @@ void wake_end(struct packet_world *w, uint32_t number)
     if (w->ends[number].wake_ns != w->now_ns)
         return;
     w->ends[number].wake_ns = HARP_NEVER;
-    drive_soon(w, number);
+    if (w->ends[number].ops->wake)
+        w->ends[number].ops->wake(w, number);
+    else
+        drive_soon(w, number);
 }
 
 void turn_process(struct packet_world *w, uint32_t number)
@@ -174,7 +177,7 @@ void leave_ring(struct packet_world *w, struct packet *packet)
     struct process *process = &w->processes[number];
     packet->process = NOBODY;
     if (w->ends[end].ops->left && packet->payload)
-        w->ends[end].ops->left(w, end, packet->payload);
+        w->ends[end].ops->left(w, packet);
     /* Half a ring at a time, as a driver wakes who waits for room. */
     if (process->in_ring-- == process->ring_frames / 2 + 1 && process->ready_first != NO_PACKET)
         turn_at(w, number, w->now_ns);

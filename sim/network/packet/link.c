@@ -110,7 +110,7 @@ void put_on_link(struct packet_world *w, uint32_t number)
         drop_packet(w, link, number);
         return;
     }
-    if (link->mark_bytes && link->waiting_bytes > link->mark_bytes) {
+    if (link->mark_bytes && link->waiting_bytes > link->mark_bytes && packet->can_mark) {
         packet->marked = true;
         link->counts.marked++;
     }

@@ -19,7 +19,7 @@ void packet_free(packet_world *w)
 {
     packet_end_capture(w);
     for (size_t i = 0; i < w->ends_n; i++) {
-        free(w->ends[i].session);
+        w->ends[i].ops->free(w, (uint32_t)i);
         free(w->ends[i].names);
     }
     for (size_t i = 0; i < w->chains_n; i++)

@@ -91,6 +91,19 @@ struct packet_end {
 int32_t packet_add_connection(packet_world *w, const struct packet_end *from,
                               const struct packet_end *to, int32_t paths, const int32_t *there,
                               const int32_t *back, uint64_t delay_ns, uint64_t message_ns);
+enum packet_congestion { PACKET_CUBIC, PACKET_DCTCP, PACKET_BBR };
+
+struct packet_tcp {
+    int32_t congestion; /* enum packet_congestion */
+    int32_t sockets;    /* of a connection, 64 at most */
+    uint32_t mss;       /* payload of a full segment */
+    uint32_t headers;   /* bytes that a link carries with it beside */
+};
+
+/* The same over kernel TCP: socket i takes route there[i], and its ACKs back[i]. */
+int32_t packet_add_tcp(packet_world *w, const struct packet_end *from, const struct packet_end *to,
+                       const struct packet_tcp *tcp, const int32_t *there, const int32_t *back,
+                       uint64_t delay_ns, uint64_t message_ns);
 /* A channel within a host; `chain` has the servers of its way. */
 int32_t packet_add_pipe(packet_world *w, int32_t chain, uint64_t delay_ns);
 /* Other routes for a connection. */

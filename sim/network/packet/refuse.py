@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from sim.schema.errors import Problem
 from sim.schema.parameters import StackSet, derives_from
-from sim.schema.sockets import uses_sockets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,11 +25,10 @@ def _unknown(site: Site) -> Iterator[Problem]:
     topology, stack = site.cluster.topology, site.stack.name
     number = next((at for at, scenario in enumerate(topology.scenarios)
                    if (scenario.stack, scenario.routing) == (stack, site.style.routing)), 0)
-    if uses_sockets(stack, topology.stacks) or derives_from(stack, RDMA, topology.stacks, "stacks",
-                                                            StackSet):
+    if derives_from(stack, RDMA, topology.stacks, "stacks", StackSet):
         yield Problem(f"fidelity packet has no model of {stack!r}", found=stack,
                       path=("scenarios", number, "stack"),
-                      allowed="harp, or a set based on it, at this fidelity")
+                      allowed="harp, kernel-tcp, or a set based on one of them, at this fidelity")
     if site.records_use:
         yield Problem("fidelity packet records no utilisation, which --plot and --trace show",
                       allowed="--fidelity flow for them")

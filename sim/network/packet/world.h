@@ -7,6 +7,7 @@
  *   host.c        servers, chains, and what a process sends and takes in
  *   police.c      caps that drop
  *   connection.c  the two sessions of a connection
+ *   tcp.h         kernel TCP instead of them
  *   channel.c     what connections carry, and how they are routed
  *   idle.c        channels that carry nothing, and the memory that they do not need
  *   pipe.c        channels within a host
@@ -47,6 +48,20 @@ struct row {
     uint32_t first, last;
 };
 
+enum tcp_segment_kind { TCP_SYN, TCP_SYN_ACK, TCP_DATA, TCP_ACK };
+
+#define TCP_SACKS 3 /* beside timestamps: RFC 2018 */
+
+/* What a segment of TCP says (tcp.h). */
+struct tcp_segment {
+    uint64_t seq;                /* of its first byte; of an ACK, the first byte that is missing */
+    uint32_t window;             /* bytes from there that the receiver takes */
+    uint32_t sack[TCP_SACKS][2]; /* from there, too */
+    uint8_t kind, sacks;
+    bool echo;  /* what it acknowledges was marked */
+    bool twice; /* a segment came twice (RFC 2883) */
+};
+
 struct packet {
     uint64_t at_ns;   /* when it is where it is going */
     uint64_t came_ns; /* when it arrived at the host */
@@ -59,8 +74,12 @@ struct packet {
     uint32_t payload; /* of what hosts pay for; 0: a frame of control */
     int32_t process;  /* in whose ring it is, or NOBODY */
     bool marked;
+    bool can_mark; /* its sender understands marks (ECT of RFC 3168) */
     uint8_t path;
-    struct harp_header header;
+    union {
+        struct harp_header header;
+        struct tcp_segment tcp;
+    };
 };
 
 struct link {
@@ -127,6 +146,9 @@ struct capture {
 
 struct packet_world;
 
+#define UDP_PROTOCOL 17
+#define TCP_PROTOCOL 6
+
 /* What a stack does at an end of a connection; connection.c has the one of HARP. */
 struct end_ops {
     /* Let it send up to `room` frames, or a few more that belong together. Returns whether it wants
@@ -134,8 +156,10 @@ struct end_ops {
     bool (*drive)(struct packet_world *w, uint32_t end, uint32_t room, uint64_t *busy_ns);
     /* A packet for it has come; it gives it back. */
     void (*take)(struct packet_world *w, uint32_t packet);
-    /* Bytes of the payload that it sent have left the NIC, or were lost there; or NULL. */
-    void (*left)(struct packet_world *w, uint32_t end, uint32_t bytes);
+    /* Its deadline has come (wake_at); NULL: it wants to be driven. */
+    void (*wake)(struct packet_world *w, uint32_t end);
+    /* A packet with payload that it sent has left the NIC, or was lost there; or NULL. */
+    void (*left)(struct packet_world *w, const struct packet *packet);
     /* The sender's stack takes up a piece. */
     void (*take_up)(struct packet_world *w, uint32_t channel, uint32_t bytes);
     /* The receiver has channel.posted free slots more. */
@@ -147,13 +171,18 @@ struct end_ops {
     void (*disconnect)(struct packet_world *w, uint32_t channel);
     uint64_t (*again)(const struct packet_world *w, uint32_t end); /* frames sent again */
     uint64_t (*fresh)(const struct packet_world *w, uint32_t end); /* taken whose payload was new */
+    void (*free)(struct packet_world *w, uint32_t end);
+    uint8_t protocol; /* over IP, for captures */
 };
 
 struct end {
     const struct end_ops *ops;
-    struct harp_session *session; /* NULL: it listens, or the connection is closed */
-    uint64_t id;                  /* of the session, drawn for each */
-    uint64_t wake_ns;             /* of the valid event; HARP_NEVER: none */
+    union {
+        struct harp_session *session; /* NULL: it listens, or the connection is closed */
+        struct tcp_connection *tcp;
+    };
+    uint64_t id;      /* of the session, drawn for each */
+    uint64_t wake_ns; /* of the valid event; HARP_NEVER: none */
     uint32_t next_ready;
     uint32_t channel;
     int32_t process, send_chain, receive_chain;
@@ -324,8 +353,9 @@ void take_at_process(struct packet_world *w, uint32_t process);
 void leave_ring(struct packet_world *w, struct packet *packet);
 
 /* ---- channel.c */
-/* A channel over a connection whose ends have these calls; it is open. */
-int32_t add_connection(struct packet_world *w, const struct end_ops *ops,
+/* A channel over a connection whose ends have these calls, and `stack` if it is not NULL; it is
+ * open. */
+int32_t add_connection(struct packet_world *w, const struct end_ops *ops, void *stack,
                        const struct packet_end *from, const struct packet_end *to, int32_t paths,
                        const int32_t *there, const int32_t *back, uint64_t delay_ns,
                        uint64_t message_ns);

@@ -31,6 +31,21 @@ class End(NamedTuple):
     receive_chain: int
 
 
+CONGESTION = ("cubic", "dctcp", "bbr")
+"""Congestion control of kernel TCP (enum packet_congestion)."""
+
+
+class Tcp(NamedTuple):
+    """Sockets of kernel TCP."""
+
+    mss: int
+    """Payload of a full segment."""
+    headers: int
+    """Bytes that a link carries with it beside."""
+    congestion: str = "cubic"
+    """One of `CONGESTION`."""
+
+
 class Stage(NamedTuple):
     """Edges of one stage as arrays of one length, and which edge waits for which."""
 
@@ -165,6 +180,16 @@ class World:
         return int(lib.packet_add_connection(
             self._world, ffi.new("struct packet_end *", source),
             ffi.new("struct packet_end *", target), len(there), _ints(there), _ints(back),
+            round(delay_s * 1e9), round(message_s * 1e9)))
+
+    def add_tcp(self, source: End, target: End, there: Sequence[int], back: Sequence[int],
+                tcp: Tcp, *, delay_s: float = 0.0, message_s: float = 0.0) -> int:
+        """Add a channel over kernel TCP, with a socket for each route."""
+        return int(lib.packet_add_tcp(
+            self._world, ffi.new("struct packet_end *", source),
+            ffi.new("struct packet_end *", target), ffi.new("struct packet_tcp *", {
+                "congestion": CONGESTION.index(tcp.congestion), "sockets": len(there),
+                "mss": tcp.mss, "headers": tcp.headers}), _ints(there), _ints(back),
             round(delay_s * 1e9), round(message_s * 1e9)))
 
     def set_routes(self, channel: int, there: Sequence[int], back: Sequence[int]) -> None:

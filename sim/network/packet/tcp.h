@@ -1,0 +1,232 @@
+/* Kernel TCP at the ends of a connection, as Linux has it; for this folder's C only.
+ *
+ *   tcp_connection.c  sockets of a connection: pieces cut into parts, and put together again
+ *   tcp_send.c        what a socket may send now: window, bursts, pace, queue limits
+ *   tcp_ack.c         what an ACK says: SACK, rates, round trips, the end of a recovery
+ *   tcp_loss.c        what is lost (RACK, RFC 8985), and how the window goes down (PRR, RFC 6937)
+ *   tcp_timer.c       retransmission timeout, tail loss probe, window probe
+ *   tcp_receive.c     reassembly, ACKs and the receive window
+ *
+ * A connection has several sockets, each with a five-tuple, hence a route, of its own. Data goes
+ * one way, and a socket's two ends are one struct. Numbers of bytes count from 0 and do not wrap.
+ *
+ *     piece --parts--> send buffer --bursts--> network --> reassembly --parts--> piece
+ *                        |   ^                                  |
+ *                        +---+------------- ACKs ---------------+
+ *
+ * A piece has left its sender when its last byte is in the send buffer, as NCCL sees it; its parts
+ * stay in the receiver's buffer until the piece has a slot there. Congestion control is that of
+ * cnet/virtual/tcp_cc.h. What ACKs cost is in the figures of the stack, as with HARP.
+ *
+ * Not modelled: F-RTO, ACK compression (tcp_comp_sack_delay_ns), autotuning of the receive buffer
+ * (it has its greatest size from the start), NCCL's message of a piece's size.
+ */
+#ifndef SIM_PACKET_TCP_H
+#define SIM_PACKET_TCP_H
+
+#include "virtual/tcp_cc.h"
+#include "world.h"
+
+#define TCP_US UINT64_C(1000)
+#define TCP_MS (1000 * TCP_US)
+/* Linux, include/net/tcp.h. */
+#define TCP_LEAST_TIMEOUT_NS (200 * TCP_MS) /* TCP_RTO_MIN */
+#define TCP_MOST_TIMEOUT_NS (120000 * TCP_MS)
+#define TCP_FIRST_TIMEOUT_NS (1000 * TCP_MS) /* RFC 6298, section 2 */
+#define TCP_TIMER_SLACK_NS (8 * TCP_MS)      /* TCP_TIMEOUT_MIN: two jiffies, of 250 a second */
+#define TCP_DELAYED_ACK_NS (40 * TCP_MS)     /* TCP_DELACK_MIN */
+#define TCP_QUICK_ACKS 16                    /* TCP_MAX_QUICKACKS */
+#define TCP_RETRIES 15                       /* sysctl tcp_retries2 */
+#define TCP_REORDERING 3                     /* sysctl tcp_reordering */
+/* Buffers: the last figures of sysctl tcp_wmem and tcp_rmem; half of the latter is for what it
+ * costs the kernel to keep it (tcp_win_from_space). */
+#define TCP_SEND_BUFFER (4u << 20)
+#define TCP_RECEIVE_WINDOW (3u << 20)
+#define TCP_BURST_BYTES 65536      /* GSO_LEGACY_MAX_SIZE, for segmentation and for GRO */
+#define TCP_QUEUE_BYTES (4u << 20) /* sysctl tcp_limit_output_bytes */
+#define TCP_BURST_RTT_SHIFT 9      /* sysctl tcp_tso_rtt_log */
+#define TCP_DEFER_SHARE 3          /* sysctl tcp_tso_win_divisor */
+/* What comes so soon after one another is one NAPI poll, and acknowledged together: the interrupt
+ * moderation of mlx5 (MLX5E_PARAMS_DEFAULT_RX_CQ_MODERATION_USEC). */
+#define TCP_POLL_NS (16 * TCP_US)
+
+enum tcp_sent_flags {
+    TCP_SACKED = 1,
+    TCP_LOST = 2,   /* taken for lost, and ... */
+    TCP_RESENT = 4, /* ... sent again, and not lost again yet */
+    TCP_WAS_RESENT = 8,
+    TCP_LIMITED = 16, /* the application had no more when it was sent */
+};
+
+/* A segment in flight. */
+struct tcp_sent {
+    uint64_t seq, sent_ns;
+    /* For the delivery rate (tcp_rate.c), as of when it was sent. */
+    uint64_t delivered, delivered_ns, first_ns;
+    uint32_t length;
+    uint8_t flags;
+};
+
+enum tcp_state {
+    TCP_CLOSED,
+    TCP_OPEN,
+    TCP_REDUCING,   /* TCP_CA_CWR: after a mark */
+    TCP_RECOVERING, /* TCP_CA_Recovery: after a loss */
+    TCP_TIMED_OUT,  /* TCP_CA_Loss */
+};
+
+struct tcp_rack {
+    uint64_t sent_ns, end; /* of the segment that was sent last among those that arrived */
+    uint64_t rtt_ns;
+    bool sees_reordering;
+    uint32_t steps, persist; /* of the reordering window, in quarters of a round trip */
+    uint64_t step_after;     /* no step before all of this is acknowledged */
+};
+
+struct tcp_sender {
+    enum tcp_state state;
+    struct tcp_cc cc;
+    uint64_t una, next;    /* first byte that is not acknowledged, and that was never sent */
+    uint64_t written;      /* end of the send buffer */
+    uint64_t wanted;       /* and of what the application has */
+    uint64_t window_end;   /* as far as the receiver takes it */
+    struct tcp_sent *sent; /* a ring, in order of bytes */
+    uint32_t sent_first, sent_n, sent_room;
+    uint32_t sacked_n, lost_n, resent_n;
+    uint64_t sacked_end, resent_end;        /* the furthest of each */
+    uint64_t segments_acked, segments_sent; /* never before */
+    /* round trips */
+    uint64_t smoothed_ns, variance_ns, timeout_ns, least_rtt_ns;
+    uint32_t backoff;
+    /* delivery rate */
+    uint64_t delivered, delivered_ns, first_ns;
+    uint64_t limited_until; /* `delivered` at which the application's pause is over */
+    /* losses */
+    struct tcp_rack rack;
+    uint64_t recover; /* the recovery ends when this is acknowledged */
+    uint32_t before;  /* the window as it began */
+    uint32_t prr_delivered, prr_sent;
+    uint32_t undo_window, undo_threshold;
+    int32_t undo_left; /* segments sent again that did not turn out needless; below 0: no undo */
+    /* the window's use */
+    bool is_full;
+    uint32_t most_flying;
+    uint64_t use_end;
+    uint64_t last_sent_ns;
+    /* timers; HARP_NEVER: off */
+    uint64_t timeout_at_ns, probe_at_ns, reorder_at_ns, pace_at_ns;
+    uint64_t probe_end; /* a tail loss probe is out; 0: none */
+    bool probe_resent;
+    /* towards the NIC */
+    uint64_t queued_bytes;
+    bool is_throttled;
+    uint64_t again; /* segments sent again */
+};
+
+struct tcp_range {
+    uint64_t from, to;
+    uint64_t touched; /* the larger, the later */
+};
+
+struct tcp_receiver {
+    uint64_t next;           /* the first byte that is missing */
+    uint64_t read;           /* and that the application has not read */
+    uint64_t edge;           /* of the window that was told last */
+    struct tcp_range *early; /* what came out of order, by number */
+    size_t early_n, early_room;
+    uint64_t touches;
+    uint64_t waiting_bytes; /* that are not acknowledged */
+    uint64_t ack_at_ns;
+    uint32_t quick;
+    bool marked;    /* the last segment was */
+    bool twice;     /* the next ACK tells of a segment that came twice */
+    uint64_t fresh; /* segments that were new */
+};
+
+/* A piece's share on a socket. */
+struct tcp_part {
+    uint32_t piece, bytes;
+};
+
+struct tcp_connection;
+
+struct tcp_socket {
+    struct tcp_connection *of;
+    uint8_t number;
+    struct tcp_part write[SLOTS_MAX], take[SLOTS_MAX]; /* rows of parts, by both applications */
+    uint32_t write_first, write_n, take_first, take_n;
+    struct tcp_sender s;
+    struct tcp_receiver r;
+};
+
+/* What all sockets of a connection share; both ends have it. Pieces are numbered in the order that
+ * they are sent. */
+struct tcp_connection {
+    uint32_t end; /* of the sender; the receiver's is the next one */
+    uint32_t mss, headers;
+    enum tcp_cc_kind congestion;
+    uint32_t sockets, open_n;
+    uint32_t next_socket, drive_next; /* that gets a part, and that sends */
+    uint64_t ready;                   /* sockets that want to send, by bits */
+    struct {
+        uint32_t to_write, to_read;
+    } piece[SLOTS_MAX];
+    uint32_t given, written, left, read;
+    uint32_t granted; /* pieces that have a slot at the receiver */
+    struct tcp_socket socket[];
+};
+
+static inline struct tcp_sent *sent_at(const struct tcp_sender *s, uint32_t i)
+{
+    return &s->sent[(s->sent_first + i) & (s->sent_room - 1)];
+}
+
+static inline uint32_t tcp_flying(const struct tcp_sender *s)
+{
+    return s->sent_n - s->sacked_n - s->lost_n + s->resent_n;
+}
+
+/* ---- tcp_connection.c */
+/* Let a socket send when its process comes to it. */
+void tcp_drive_soon(struct packet_world *w, struct tcp_socket *socket);
+/* Take what is in order and has a slot out of a receive buffer. */
+void tcp_read(struct packet_world *w, struct tcp_socket *socket);
+
+/* ---- tcp_send.c */
+/* Send a burst; whether there was one. */
+bool tcp_send(struct packet_world *w, struct tcp_socket *socket, uint64_t *busy_ns);
+/* A segment without payload from an end, which costs the host nothing. */
+void tcp_send_control(struct packet_world *w, const struct tcp_socket *socket, uint32_t end,
+                      const struct tcp_segment *segment);
+/* A tail loss probe: a new segment, or the last one again. */
+void tcp_probe_tail(struct packet_world *w, struct tcp_socket *socket);
+
+/* ---- tcp_ack.c */
+void tcp_take_ack(struct packet_world *w, struct tcp_socket *socket, const struct tcp_segment *ack);
+void tcp_sample_rtt(struct tcp_sender *s, uint64_t rtt_ns);
+
+/* ---- tcp_loss.c */
+void tcp_rack_delivered(struct tcp_sender *s, const struct tcp_sent *sent, uint64_t now_ns);
+/* Take for lost what RACK says; how many segments. */
+uint32_t tcp_rack_detect(struct tcp_sender *s, uint64_t now_ns);
+/* A segment has arrived twice. */
+void tcp_take_twice(struct tcp_sender *s);
+void tcp_mark_lost(struct tcp_sender *s, struct tcp_sent *sent);
+void tcp_begin_recovery(struct tcp_sender *s);
+void tcp_begin_reducing(struct tcp_sender *s);
+/* The window on its way to the threshold. */
+void tcp_reduce(struct tcp_sender *s, uint32_t delivered, bool in_order);
+void tcp_end_recovery(struct tcp_sender *s);
+
+/* ---- tcp_timer.c */
+void tcp_run_timers(struct packet_world *w, struct tcp_socket *socket);
+uint64_t tcp_deadline_ns(const struct tcp_sender *s);
+void tcp_arm_timeout(struct tcp_sender *s, uint64_t now_ns);
+void tcp_arm_probe(struct tcp_sender *s, uint64_t now_ns);
+
+/* ---- tcp_receive.c */
+void tcp_take_data(struct packet_world *w, struct tcp_socket *socket, const struct packet *packet);
+void tcp_send_ack(struct packet_world *w, struct tcp_socket *socket);
+void tcp_tell_window(struct packet_world *w, struct tcp_socket *socket);
+
+#endif

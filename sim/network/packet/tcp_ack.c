@@ -1,0 +1,214 @@
+/* What an ACK says to a TCP sender. */
+#include "base/sequence.h"
+#include "tcp.h"
+
+/* What is told to congestion control, as it is gathered. */
+struct gathered {
+    struct tcp_ack ack;
+    uint64_t first_ns;  /* when the newest segment of those that arrived was sent, ... */
+    uint64_t sent_ns;   /* ... and the segments that its rate is counted from */
+    uint64_t before_ns; /* and when what had been delivered by then was */
+    uint64_t oldest_rtt_ns;
+    bool has_sample;
+};
+
+/* The smoothed round trip (RFC 6298), and a timeout that is it and four times its variance, the
+ * latter 200 ms at least (tcp_rtt_estimator, tcp_set_rto). */
+void tcp_sample_rtt(struct tcp_sender *s, uint64_t rtt_ns)
+{
+    if (!s->smoothed_ns) {
+        s->smoothed_ns = rtt_ns;
+        s->variance_ns = rtt_ns / 2;
+    } else {
+        uint64_t off_ns = harp_max(s->smoothed_ns, rtt_ns) - harp_min(s->smoothed_ns, rtt_ns);
+        s->variance_ns = (3 * s->variance_ns + off_ns) / 4;
+        s->smoothed_ns = (7 * s->smoothed_ns + rtt_ns) / 8;
+    }
+    s->smoothed_ns = harp_max(s->smoothed_ns, 1);
+    s->least_rtt_ns = harp_min(s->least_rtt_ns, rtt_ns);
+    s->timeout_ns = s->smoothed_ns + harp_max(4 * s->variance_ns, TCP_LEAST_TIMEOUT_NS);
+    s->backoff = 0;
+}
+
+/* ---- segments that arrived */
+
+static void note_delivered(struct packet_world *w, struct tcp_sender *s, struct gathered *g,
+                           const struct tcp_sent *sent)
+{
+    bool was_resent = sent->flags & TCP_WAS_RESENT;
+    s->delivered++;
+    s->delivered_ns = w->now_ns;
+    g->ack.delivered++;
+    if (!was_resent) {
+        uint64_t rtt_ns = w->now_ns - sent->sent_ns;
+        g->ack.rtt_ns = g->ack.rtt_ns ? harp_min(g->ack.rtt_ns, rtt_ns) : rtt_ns;
+        g->oldest_rtt_ns = harp_max(g->oldest_rtt_ns, rtt_ns);
+    }
+    tcp_rack_delivered(s, sent, w->now_ns);
+    if (!g->has_sample || sent->sent_ns >= g->sent_ns) {
+        g->has_sample = true;
+        g->sent_ns = sent->sent_ns;
+        g->first_ns = sent->first_ns;
+        g->before_ns = sent->delivered_ns;
+        g->ack.delivered_before = sent->delivered;
+        g->ack.app_limited = sent->flags & TCP_LIMITED;
+    }
+    if (sent->flags & TCP_RESENT)
+        s->resent_n--;
+    if (sent->flags & TCP_LOST)
+        s->lost_n--;
+}
+
+/* The first segment in flight that does not begin before `seq`. */
+static uint32_t find_sent(const struct tcp_sender *s, uint64_t seq)
+{
+    uint32_t low = 0, high = s->sent_n;
+    while (low < high) {
+        uint32_t middle = (low + high) / 2;
+        if (sent_at(s, middle)->seq < seq)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static void take_sacks(struct packet_world *w, struct tcp_sender *s, struct gathered *g,
+                       const struct tcp_segment *ack)
+{
+    for (uint32_t b = 0; b < ack->sacks; b++) {
+        uint64_t from = ack->seq + ack->sack[b][0], to = ack->seq + ack->sack[b][1];
+        for (uint32_t i = find_sent(s, from); i < s->sent_n; i++) {
+            struct tcp_sent *sent = sent_at(s, i);
+            if (sent->seq + sent->length > to)
+                break;
+            if (sent->flags & TCP_SACKED)
+                continue;
+            note_delivered(w, s, g, sent);
+            sent->flags = (uint8_t)((sent->flags & ~(TCP_LOST | TCP_RESENT)) | TCP_SACKED);
+            s->sacked_n++;
+            s->sacked_end = harp_max(s->sacked_end, sent->seq + sent->length);
+        }
+    }
+}
+
+static void take_in_order(struct packet_world *w, struct tcp_sender *s, struct gathered *g,
+                          uint64_t to)
+{
+    while (s->sent_n && sent_at(s, 0)->seq + sent_at(s, 0)->length <= to) {
+        struct tcp_sent *sent = sent_at(s, 0);
+        if (sent->flags & TCP_SACKED)
+            s->sacked_n--;
+        else
+            note_delivered(w, s, g, sent);
+        s->sent_first = (s->sent_first + 1) & (s->sent_room - 1);
+        s->sent_n--;
+        s->segments_acked++;
+        g->ack.acked++;
+    }
+    s->una = harp_max(s->una, to);
+}
+
+/* The longer of the times in which the sample was sent and was acknowledged (tcp_rate_gen). */
+static void sample_rate(struct packet_world *w, struct tcp_sender *s, struct gathered *g)
+{
+    if (!g->has_sample)
+        return;
+    s->first_ns = g->sent_ns;
+    uint64_t interval_ns = harp_max(g->sent_ns - g->first_ns, w->now_ns - g->before_ns);
+    g->ack.sample = s->delivered - g->ack.delivered_before;
+    if (interval_ns >= s->least_rtt_ns)
+        g->ack.interval_ns = interval_ns;
+    if (s->limited_until && s->delivered > s->limited_until)
+        s->limited_until = 0;
+}
+
+/* ---- states */
+
+static void check_probe(struct tcp_sender *s, const struct tcp_segment *ack)
+{
+    if (!s->probe_end || s->una < s->probe_end)
+        return;
+    bool lost = s->probe_resent && !ack->twice; /* it mended a loss that nobody else saw */
+    s->probe_end = 0;
+    if (lost && s->state == TCP_OPEN && !s->cc.owns_window) {
+        tcp_cc_lost(&s->cc);
+        s->cc.window = s->cc.threshold;
+    }
+}
+
+static void change_state(struct tcp_sender *s, const struct tcp_segment *ack, struct gathered *g,
+                         uint64_t now_ns)
+{
+    check_probe(s, ack);
+    if (ack->twice)
+        tcp_take_twice(s);
+    if (s->state > TCP_OPEN && s->una >= s->recover)
+        tcp_end_recovery(s);
+    g->ack.lost = tcp_rack_detect(s, now_ns);
+    if (g->ack.lost && (s->state == TCP_OPEN || s->state == TCP_REDUCING))
+        tcp_begin_recovery(s);
+    if (ack->echo && s->state == TCP_OPEN)
+        tcp_begin_reducing(s);
+}
+
+/* Whether the window was in use in this round trip (tcp_is_cwnd_limited). */
+static bool is_window_full(struct tcp_sender *s)
+{
+    bool is_full = s->is_full;
+    if (s->cc.window < s->cc.threshold)
+        is_full |= s->cc.window < 2 * s->most_flying;
+    if (s->una > s->use_end) {
+        s->use_end = s->next;
+        s->is_full = false;
+        s->most_flying = tcp_flying(s);
+    }
+    return is_full;
+}
+
+static void tell_controller(struct packet_world *w, struct tcp_sender *s, struct gathered *g,
+                            const struct tcp_segment *ack)
+{
+    bool reduces = s->state == TCP_REDUCING || s->state == TCP_RECOVERING;
+    struct tcp_ack *told = &g->ack;
+    told->now_ns = w->now_ns;
+    told->acked_to = s->segments_acked;
+    told->next = s->segments_sent;
+    told->marked = ack->echo ? told->delivered : 0;
+    told->flying = tcp_flying(s);
+    told->smoothed_ns = s->smoothed_ns;
+    told->delivered_total = s->delivered;
+    told->is_recovering = reduces || (s->state == TCP_TIMED_OUT && s->cc.owns_window);
+    told->window_full = is_window_full(s);
+    if (reduces)
+        tcp_reduce(s, told->delivered, told->acked && !told->lost);
+    tcp_cc_acked(&s->cc, told);
+}
+
+static void arm_timers(struct packet_world *w, struct tcp_sender *s, bool progress)
+{
+    if (!s->sent_n) {
+        s->timeout_at_ns = s->probe_at_ns = HARP_NEVER;
+        return;
+    }
+    if (!progress)
+        return;
+    tcp_arm_timeout(s, w->now_ns);
+    tcp_arm_probe(s, w->now_ns);
+}
+
+void tcp_take_ack(struct packet_world *w, struct tcp_socket *socket, const struct tcp_segment *ack)
+{
+    struct tcp_sender *s = &socket->s;
+    struct gathered g = {.has_sample = false};
+    s->window_end = harp_max(s->window_end, ack->seq + ack->window);
+    take_sacks(w, s, &g, ack);
+    take_in_order(w, s, &g, ack->seq);
+    if (g.oldest_rtt_ns)
+        tcp_sample_rtt(s, g.oldest_rtt_ns);
+    sample_rate(w, s, &g);
+    change_state(s, ack, &g, w->now_ns);
+    tell_controller(w, s, &g, ack);
+    arm_timers(w, s, g.ack.delivered);
+    tcp_drive_soon(w, socket);
+}

@@ -1,0 +1,92 @@
+/* Timers of a TCP socket: retransmission timeout (RFC 6298), tail loss probe (RFC 8985, section 7),
+ * RACK's reordering, pace, delayed ACKs, and a probe of a window that is closed (RFC 9293, section
+ * 3.8.6.1). */
+#include "base/sequence.h"
+#include "tcp.h"
+
+void tcp_arm_timeout(struct tcp_sender *s, uint64_t now_ns)
+{
+    uint64_t wait_ns = harp_min(s->timeout_ns << s->backoff, TCP_MOST_TIMEOUT_NS);
+    s->timeout_at_ns = now_ns + wait_ns;
+}
+
+void tcp_arm_probe(struct tcp_sender *s, uint64_t now_ns)
+{
+    s->probe_at_ns = HARP_NEVER;
+    if (s->state != TCP_OPEN || s->sacked_n || s->probe_end || !s->smoothed_ns)
+        return;
+    uint64_t more_ns = s->sent_n == 1 ? TCP_LEAST_TIMEOUT_NS : TCP_TIMER_SLACK_NS;
+    s->probe_at_ns = now_ns + harp_min(2 * s->smoothed_ns + more_ns, s->timeout_ns);
+}
+
+static void give_up(struct packet_world *w, const struct tcp_socket *socket)
+{
+    snprintf(w->why, sizeof w->why, "TCP sent a segment %d times and got no answer", TCP_RETRIES);
+    w->closed = (int32_t)w->ends[socket->of->end].channel;
+}
+
+static void begin_again(struct tcp_sender *s)
+{
+    for (uint32_t i = 0; i < s->sent_n; i++)
+        if (!(sent_at(s, i)->flags & TCP_SACKED))
+            tcp_mark_lost(s, sent_at(s, i));
+    if (s->state != TCP_TIMED_OUT)
+        tcp_cc_timed_out(&s->cc);
+    s->cc.window = tcp_flying(s) + 1;
+    s->state = TCP_TIMED_OUT;
+    s->recover = s->next;
+    s->probe_end = 0;
+    s->undo_left = -1;
+    s->probe_at_ns = s->reorder_at_ns = HARP_NEVER;
+}
+
+static void time_out(struct packet_world *w, struct tcp_socket *socket)
+{
+    uint32_t end = socket->of->end;
+    struct tcp_sender *s = &socket->s;
+    if (++s->backoff > TCP_RETRIES) {
+        give_up(w, socket);
+        return;
+    }
+    if (s->state == TCP_CLOSED)
+        tcp_send_control(w, socket, end, &(struct tcp_segment){.kind = TCP_SYN});
+    else if (s->sent_n)
+        begin_again(s);
+    else /* the window is closed; the receiver answers what it has already */
+        tcp_send_control(w, socket, end, &(struct tcp_segment){.kind = TCP_DATA, .seq = s->una});
+    tcp_arm_timeout(s, w->now_ns);
+}
+
+static void send_probe(struct packet_world *w, struct tcp_socket *socket)
+{
+    socket->s.probe_at_ns = HARP_NEVER;
+    if (!socket->s.sent_n || socket->s.state != TCP_OPEN)
+        return;
+    tcp_probe_tail(w, socket);
+    tcp_arm_timeout(&socket->s, w->now_ns);
+}
+
+static void look_for_lost(struct packet_world *w, struct tcp_sender *s)
+{
+    if (tcp_rack_detect(s, w->now_ns) && (s->state == TCP_OPEN || s->state == TCP_REDUCING))
+        tcp_begin_recovery(s);
+}
+
+void tcp_run_timers(struct packet_world *w, struct tcp_socket *socket)
+{
+    struct tcp_sender *s = &socket->s;
+    if (s->reorder_at_ns <= w->now_ns)
+        look_for_lost(w, s);
+    if (s->probe_at_ns <= w->now_ns)
+        send_probe(w, socket);
+    if (s->timeout_at_ns <= w->now_ns)
+        time_out(w, socket);
+    if (s->pace_at_ns <= w->now_ns)
+        s->pace_at_ns = HARP_NEVER;
+}
+
+uint64_t tcp_deadline_ns(const struct tcp_sender *s)
+{
+    return harp_min(harp_min(s->timeout_at_ns, s->probe_at_ns),
+                    harp_min(s->reorder_at_ns, s->pace_at_ns));
+}
