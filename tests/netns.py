@@ -16,23 +16,22 @@ root.
 from __future__ import annotations
 
 import array
-import ctypes
 import fcntl
 import os
 import socket
 import struct
 import subprocess
-import threading
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sim.network.lab import space
+from sim.network.lab.kernel import call_bpf, load_classifier
+from sim.network.lab.kernel import instruction as _op
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-_NEWNET = 0x40000000
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def usable() -> str:
@@ -40,44 +39,13 @@ def usable() -> str:
     return "" if os.geteuid() == 0 else "network namespaces need root"
 
 
-def _checked(result: int) -> int:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return result
-
-
-class Namespace:
-    """A network namespace, there as long as its descriptor or a process in it."""
+class Namespace(space.Namespace):
+    """A namespace of the laboratory, with what tests need besides."""
 
     def __init__(self) -> None:
-        made: list[int | OSError] = []
-
-        def make() -> None:
-            # A thread may leave for a new namespace alone; the process stays where it is.
-            try:
-                _checked(_libc.unshare(_NEWNET))
-                made.append(os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC))
-            except OSError as error:
-                made.append(error)
-
-        maker = threading.Thread(target=make)
-        maker.start()
-        maker.join()
-        if isinstance(made[0], OSError):
-            raise made[0]
-        self.fd = made[0]
+        super().__init__("a test's namespace")
         self._started: list[subprocess.Popen[Any]] = []
         self.run("ip", "link", "set", "lo", "up")
-
-    @property
-    def path(self) -> str:
-        """The namespace's file, for tools such as nsenter, while this process lives."""
-        return f"/proc/{os.getpid()}/fd/{self.fd}"
-
-    def command(self, *words: str | Path) -> list[str]:
-        """Return the command that runs another one here; it is killed when its parent dies."""
-        return ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net={self.path}", *map(str, words)]
 
     def run(self, *words: str | Path, timeout_s: float = 60) -> str:
         """Run a command here to its end, demand exit code 0, return what it printed."""
@@ -90,22 +58,9 @@ class Namespace:
 
     def start(self, *words: str | Path, **options: Any) -> subprocess.Popen[Any]:
         """Start a command here; it is killed when the namespace is closed."""
-        process = subprocess.Popen(self.command(*words), **options)
+        process = super().start(*words, **options)
         self._started.append(process)
         return process
-
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """Let the calling thread be here: sockets that it makes belong to this namespace."""
-        home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            _checked(_libc.setns(self.fd, _NEWNET))
-            try:
-                yield
-            finally:
-                _checked(_libc.setns(home, _NEWNET))
-        finally:
-            os.close(home)
 
     def sysctl(self, key: str, value: object) -> None:
         """Set one of /proc/sys/net, e.g. ``ipv4.ip_forward``."""
@@ -120,7 +75,7 @@ class Namespace:
             for pipe in (process.stdin, process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
-        os.close(self.fd)
+        super().close()
 
 
 @dataclass(frozen=True)
@@ -282,19 +237,8 @@ def _set_features(control: socket.socket, device: str, wanted: Mapping[str, bool
 
 # The policer: GCRA, the virtual-scheduling form of the leaky bucket (ITU-T I.371), in a few BPF
 # instructions at the ingress of a device. tc's own policer is missing from many kernels.
-_BPF = {"x86_64": 321, "aarch64": 280}
-_MAP_CREATE, _PROG_LOAD, _PROG_GET_FD_BY_ID, _LINK_CREATE = 0, 5, 13, 28
-_ARRAY, _SCHED_CLS, _XDP, _TCX_INGRESS = 2, 3, 37, 46
-
-
-def _bpf(command: int, attributes: bytes) -> int:
-    cell = ctypes.create_string_buffer(attributes, len(attributes))
-    return _checked(_libc.syscall(_BPF[os.uname().machine], command, cell, len(attributes)))
-
-
-def _op(code: int, to: int = 0, of: int = 0, off: int = 0, imm: int = 0) -> bytes:
-    return struct.pack("BBhi", code, to | of << 4, off, imm)
-
+_MAP_CREATE, _PROG_GET_FD_BY_ID, _LINK_CREATE = 0, 13, 28
+_ARRAY, _XDP, _TCX_INGRESS = 2, 37, 46
 
 _GO_ON = _op(0xB7, 0, imm=-1) + _op(0x95)
 _DROP = _op(0xB7, 0, imm=2) + _op(0x95)
@@ -302,19 +246,17 @@ _DROP = _op(0xB7, 0, imm=2) + _op(0x95)
 
 def _attach(ifindex: int, program: bytes) -> list[int]:
     """Load a program and let it judge what arrives; it does so until what is returned is closed."""
-    code = ctypes.create_string_buffer(program, len(program))
-    licence = ctypes.create_string_buffer(b"Dual BSD/GPL")
-    loaded = _bpf(_PROG_LOAD, struct.pack("IIQQ96x", _SCHED_CLS, len(program) // 8,
-                                          ctypes.addressof(code), ctypes.addressof(licence)))
-    return [_bpf(_LINK_CREATE, struct.pack("IIII16x", loaded, ifindex, _TCX_INGRESS, 0)), loaded]
+    loaded = load_classifier(program)
+    link = struct.pack("IIII16x", loaded, ifindex, _TCX_INGRESS, 0)
+    return [call_bpf(_LINK_CREATE, link), loaded]
 
 
 def attach_again(program_id: int, end: End) -> list[int]:
     """Attach an XDP program that is somewhere already to ``end``, too, as ``_attach`` does."""
-    program = _bpf(_PROG_GET_FD_BY_ID, struct.pack("III", program_id, 0, 0))
+    program = call_bpf(_PROG_GET_FD_BY_ID, struct.pack("III", program_id, 0, 0))
     with end.space.entered():
         index = socket.if_nametoindex(end.device)
-        return [_bpf(_LINK_CREATE, struct.pack("IIII16x", program, index, _XDP, 0)), program]
+        return [call_bpf(_LINK_CREATE, struct.pack("IIII16x", program, index, _XDP, 0)), program]
 
 
 def _attach_dropper(ifindex: int, share: float) -> list[int]:
@@ -352,7 +294,7 @@ def _attach_policer(ifindex: int, rate_bps: int, burst_bytes: int) -> list[int]:
     if not (0 < cost < 1 << 31 and 0 < burst_ns < 1 << 31):
         raise ValueError(f"a policer of {rate_bps} bit/s with {burst_bytes} bytes; a byte may take "
                          "0.1 ns to 32 us, and the burst 2 s")
-    bucket = _bpf(_MAP_CREATE, struct.pack("IIIII", _ARRAY, 4, 8, 1, 0))
+    bucket = call_bpf(_MAP_CREATE, struct.pack("IIIII", _ARRAY, 4, 8, 1, 0))
     program = b"".join((
         _op(0x61, 7, 1),                              # r7 = bytes of the packet
         _op(0x18, 8, 2, imm=bucket), _op(0),          # r8 = &theoretical arrival time

@@ -12,8 +12,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from netns import _bpf, usable, veth_pair
+from netns import usable, veth_pair
 from xdp_peers import Peer, build_peer, meet, numbers, pattern
+
+from sim.network.lab.kernel import call_bpf
 
 pytestmark = pytest.mark.skipif(bool(usable()), reason=usable())
 
@@ -174,11 +176,11 @@ def other_program(end):
     """Let another program than HARP's stand at the interface; returns what closes it."""
     code = ctypes.create_string_buffer(bytes.fromhex("b700000002000000" "9500000000000000"), 16)
     licence = ctypes.create_string_buffer(b"GPL")
-    loaded = _bpf(5, struct.pack("IIQQ24x16sII40x", 6, 2, ctypes.addressof(code),
+    loaded = call_bpf(5, struct.pack("IIQQ24x16sII40x", 6, 2, ctypes.addressof(code),
                                  ctypes.addressof(licence), b"somebody", 0, 37))
     with end.space.entered():
         index = socket.if_nametoindex(end.device)
-        return _bpf(28, struct.pack("IIII16x", loaded, index, 37, 0)), loaded
+        return call_bpf(28, struct.pack("IIII16x", loaded, index, 37, 0)), loaded
 
 
 def test_what_cannot_be_opened(program):

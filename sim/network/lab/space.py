@@ -8,7 +8,6 @@ descriptors. There is nothing for the next start to clean.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import threading
@@ -16,13 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sim.network.lab.kernel import checked, libc
 from sim.network.network import NetworkError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _NEWNET = 0x40000000
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Namespace:
@@ -37,9 +36,9 @@ class Namespace:
         """Its file, for tools such as nsenter, while this process lives."""
         return f"/proc/{os.getpid()}/fd/{self.fd}"
 
-    def command(self, *words: str) -> list[str]:
+    def command(self, *words: str | Path) -> list[str]:
         """Return the command that runs another one here, killed when its parent dies."""
-        return ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net={self.path}", *words]
+        return ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net={self.path}", *map(str, words)]
 
     def batch(self, tool: str, lines: Sequence[str]) -> None:
         """Let ``ip`` or ``tc`` do all lines in one process."""
@@ -50,7 +49,7 @@ class Namespace:
         if done.returncode:
             raise NetworkError(f"{tool} in {self.name}: {' '.join(done.stderr.split())}")
 
-    def start(self, *words: str, **options: Any) -> subprocess.Popen[bytes]:
+    def start(self, *words: str | Path, **options: Any) -> subprocess.Popen[Any]:
         """Start a command here."""
         return subprocess.Popen(self.command(*words), **options)
 
@@ -68,11 +67,11 @@ class Namespace:
         """Let the calling thread be here: what it opens belongs to this namespace."""
         home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            _checked(_libc.setns(self.fd, _NEWNET))
+            checked(libc.setns(self.fd, _NEWNET))
             try:
                 yield
             finally:
-                _checked(_libc.setns(home, _NEWNET))
+                checked(libc.setns(home, _NEWNET))
         finally:
             os.close(home)
 
@@ -91,13 +90,6 @@ def why_unusable() -> str:
     return ""
 
 
-def _checked(result: int) -> int:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return result
-
-
 def _unshared() -> int:
     """A descriptor of a new namespace; this process stays where it is."""
     made: list[int | OSError] = []
@@ -105,7 +97,7 @@ def _unshared() -> int:
     def leave() -> None:
         # A thread may leave for a new namespace alone.
         try:
-            _checked(_libc.unshare(_NEWNET))
+            checked(libc.unshare(_NEWNET))
             made.append(os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC))
         except OSError as error:
             made.append(error)
