@@ -4,7 +4,7 @@
 
 #define DEPTH 16 /* of values that are passed over; our files have 4 levels */
 
-static bool fail(struct json_reader *reader, const char *expected)
+static bool note_error(struct json_reader *reader, const char *expected)
 {
     if (!reader->wrong)
         reader->wrong = expected;
@@ -12,7 +12,7 @@ static bool fail(struct json_reader *reader, const char *expected)
 }
 
 /* The next character that is no space, or 0 at the end. */
-static char look(struct json_reader *reader)
+static char next_character(struct json_reader *reader)
 {
     while (reader->at < reader->end && *reader->at && strchr(" \t\r\n", *reader->at))
         reader->at++;
@@ -31,8 +31,8 @@ static const char *expectation_of(char wanted)
 
 bool json_take(struct json_reader *reader, char wanted)
 {
-    if (reader->wrong || look(reader) != wanted)
-        return fail(reader, expectation_of(wanted));
+    if (reader->wrong || next_character(reader) != wanted)
+        return note_error(reader, expectation_of(wanted));
     reader->at++;
     return true;
 }
@@ -43,14 +43,14 @@ bool json_next(struct json_reader *reader, char close, bool *first)
         return false;
     bool was_first = *first;
     *first = false;
-    if (look(reader) == close) {
+    if (next_character(reader) == close) {
         reader->at++;
         return false;
     }
     if (was_first)
         return true;
-    if (look(reader) != ',')
-        return fail(reader, expectation_of(close));
+    if (next_character(reader) != ',')
+        return note_error(reader, expectation_of(close));
     reader->at++;
     return true;
 }
@@ -62,7 +62,7 @@ bool json_text(struct json_reader *reader, char *out, size_t room)
     size_t n = 0;
     for (; reader->at < reader->end && *reader->at != '"'; reader->at++) {
         if (*reader->at == '\\' || (unsigned char)*reader->at < ' ' || n + 1 == room)
-            return fail(reader, "plain text, not so long");
+            return note_error(reader, "plain text, not so long");
         out[n++] = *reader->at;
     }
     out[n] = 0;
@@ -77,17 +77,17 @@ bool json_key(struct json_reader *reader, char *out, size_t room)
 bool json_number(struct json_reader *reader, uint64_t most, uint64_t *out)
 {
     uint64_t number = 0;
-    char digit = reader->wrong ? 0 : look(reader);
+    char digit = reader->wrong ? 0 : next_character(reader);
     if (digit < '0' || digit > '9')
-        return fail(reader, "a whole number");
+        return note_error(reader, "a whole number");
     for (; reader->at < reader->end && *reader->at >= '0' && *reader->at <= '9'; reader->at++) {
         uint64_t value = (uint64_t)(*reader->at - '0');
         if (number > (most - value) / 10 || value > most)
-            return fail(reader, "a smaller number");
+            return note_error(reader, "a smaller number");
         number = number * 10 + value;
     }
     if (reader->at < reader->end && strchr(".eE", *reader->at))
-        return fail(reader, "a whole number");
+        return note_error(reader, "a whole number");
     *out = number;
     return true;
 }
@@ -109,18 +109,18 @@ static bool skip_word(struct json_reader *reader)
     const char *start = reader->at;
     while (reader->at < reader->end && *reader->at && strchr(letters, *reader->at))
         reader->at++;
-    return reader->at > start || fail(reader, "a value");
+    return reader->at > start || note_error(reader, "a value");
 }
 
 static bool skip_value(struct json_reader *reader, int depth)
 {
-    char opening = reader->wrong ? 0 : look(reader), close = opening == '{' ? '}' : ']';
+    char opening = reader->wrong ? 0 : next_character(reader), close = opening == '{' ? '}' : ']';
     if (opening == '"')
         return skip_text(reader);
     if (opening != '{' && opening != '[')
         return !reader->wrong && skip_word(reader);
     if (depth == DEPTH)
-        return fail(reader, "fewer levels");
+        return note_error(reader, "fewer levels");
     reader->at++;
     for (bool first = true; json_next(reader, close, &first);) {
         if (close == '}' && !(skip_text(reader) && json_take(reader, ':')))
@@ -138,7 +138,7 @@ bool json_skip(struct json_reader *reader)
 
 bool json_ends(struct json_reader *reader)
 {
-    return !reader->wrong &&
-           (look(reader) == 0 && reader->at == reader->end ? true
-                                                           : fail(reader, "the end of the file"));
+    return !reader->wrong && (next_character(reader) == 0 && reader->at == reader->end
+                                  ? true
+                                  : note_error(reader, "the end of the file"));
 }

@@ -7,8 +7,8 @@
 #define ETHERNET_LEAST 84 /* bytes on the wire of the shortest frame, preamble and gap included */
 #define NS_PER_S UINT64_C(1000000000)
 
-static void emit(struct packet_world *w, const struct tcp_socket *socket, uint32_t number,
-                 const struct tcp_segment *segment, uint32_t payload, uint64_t at_ns)
+static void emit_segment(struct packet_world *w, const struct tcp_socket *socket, uint32_t number,
+                         const struct tcp_segment *segment, uint32_t payload, uint64_t at_ns)
 {
     uint32_t taken = take_packet(w);
     const struct end *end = &w->ends[number];
@@ -34,7 +34,7 @@ static void emit(struct packet_world *w, const struct tcp_socket *socket, uint32
 void tcp_send_control(struct packet_world *w, const struct tcp_socket *socket, uint32_t end,
                       const struct tcp_segment *segment)
 {
-    emit(w, socket, end, segment, 0, w->now_ns);
+    emit_segment(w, socket, end, segment, 0, w->now_ns);
 }
 
 /* ---- how much */
@@ -126,13 +126,13 @@ static uint64_t emit_burst(struct packet_world *w, struct tcp_socket *socket, ui
     for (uint32_t i = 0; i < n; i++) {
         const struct tcp_sent *sent = sent_at(&socket->s, first + i);
         const struct tcp_segment segment = {.kind = TCP_DATA, .seq = sent->seq};
-        emit(w, socket, end, &segment, sent->length, at_ns);
+        emit_segment(w, socket, end, &segment, sent->length, at_ns);
     }
     note_burst(w, &socket->s, bytes);
     return at_ns;
 }
 
-static void resend(struct packet_world *w, struct tcp_sender *s, struct tcp_sent *sent)
+static void mark_resent(struct packet_world *w, struct tcp_sender *s, struct tcp_sent *sent)
 {
     sent->flags |= TCP_RESENT | TCP_WAS_RESENT;
     s->resent_n++;
@@ -156,7 +156,7 @@ static bool send_lost(struct packet_world *w, struct tcp_socket *socket, uint32_
     quota = (uint32_t)harp_min(quota, burst_segments(socket));
     while (n < quota && first + n < s->sent_n &&
            (sent_at(s, first + n)->flags & (TCP_LOST | TCP_RESENT)) == TCP_LOST)
-        resend(w, s, sent_at(s, first + n++));
+        mark_resent(w, s, sent_at(s, first + n++));
     *busy_ns = harp_max(*busy_ns, emit_burst(w, socket, first, n));
     return true;
 }
