@@ -1,4 +1,4 @@
-"""Keys that only fidelity packet reads: buffers, marks, rings, policers."""
+"""Keys that only fidelity packet reads: buffers, marks, rings, pauses, policers."""
 
 from __future__ import annotations
 
@@ -48,6 +48,18 @@ def test_port_marks_from_the_threshold_of_the_file_on(tmp_path: Path) -> None:
     assert through_trunk(tmp_path, mark="3kB").marked > through_trunk(tmp_path).marked
 
 
+def test_port_pauses_where_the_file_says_so_and_loses_nothing(tmp_path: Path) -> None:
+    paused = through_trunk(tmp_path, buffer="60kB", mark="0B", pfc={})
+    assert through_trunk(tmp_path, buffer="60kB", mark="0B").dropped > 0
+    assert paused.dropped == 0
+
+
+def test_buffer_that_does_not_hold_the_headroom_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TopologyError, match="a buffer of 20000 B for the headroom of the links to "
+                                            "leaf0; allowed: a buffer of at least 2"):
+        through_trunk(tmp_path, buffer="20kB", pfc={})
+
+
 def test_ring_of_the_nic_bounds_what_a_process_has_there(tmp_path: Path) -> None:
     def most_waiting(ring: int) -> int:
         built = cluster(tmp_path, rate_bps=10e9, nic={"ring": ring}, host={"cores": 64},
@@ -92,6 +104,8 @@ def test_every_cap_of_a_vpc_polices_where_the_file_says_so(tmp_path: Path,
      "fabric.switch.buffer: a buffer of 2000 B for packets of 1500 B; allowed: at least "
      "3000B"),
     ("fabric", {"template": "single-switch", "switch": {"alpha": 0}}, "fabric.switch.alpha"),
+    ("fabric", {"template": "single-switch", "switch": {"pfc": {"xof": "1kB"}}},
+     "did you mean 'xoff'"),
 ])
 def test_wrong_switch_is_told_in_a_sentence(tmp_path: Path, key: str, value: Any,
                                             says: str) -> None:

@@ -41,6 +41,11 @@ static int32_t add_fabric(struct net *net, uint64_t *random, int32_t ladder[2][2
             ladder[leaf][spine][1] = packet_add_link(w, 2 + spine, leaf, 10e9, 500, mark);
         }
     packet_share_buffers(w, SWITCHES, 100000 + virtual_below(random, 1000000), 1.0);
+    uint64_t headroom[2 * HOSTS + 8];
+    for (int32_t i = 0; i < 2 * HOSTS + 8; i++)
+        headroom[i] = 10000;
+    if (virtual_below(random, 2))
+        packet_set_pfc(w, headroom, virtual_below(random, 2) * 8000, 3000);
     return ladder[0][0][0];
 }
 

@@ -15,7 +15,16 @@ from harp.collectives.protocol import PROTOCOLS
 from harp.collectives.window import NCCL_WINDOW
 from sim.network.network import CutOffError, TooLargeError
 from sim.network.packet import settings
-from sim.network.packet.world import NIC, NO_LIMIT, ConnectionEndedError, End, Tcp, World
+from sim.network.packet.world import (
+    NIC,
+    NO_LIMIT,
+    ConnectionEndedError,
+    End,
+    PauseLoopError,
+    Tcp,
+    World,
+)
+from sim.schema.errors import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,9 +32,11 @@ if TYPE_CHECKING:
     import simpy
     from numpy.typing import ArrayLike, NDArray
 
+    from harp.routing.fabric import Fabric
     from sim.cluster.cluster import Cluster
     from sim.network.packet.world import Stage
     from sim.network.transport import Transport
+    from sim.schema.switches import Pfc
     from sim.schema.vpc import Burst
 
     Ints = NDArray[np.int64]
@@ -51,6 +62,7 @@ class PacketFabric:
         overlay = round((transport.link_bytes - transport.cap_bytes) * transport.payload)
         self.segment = transport.payload // ALIGNED * ALIGNED
         self._frames = 0
+        self._frame_bytes = round(transport.payload + stack.headers.value) + overlay
         self.world = World(
             seed=transport.seed, segment=self.segment,
             overhead=round(stack.headers.value) - HARP_HEADER_BYTES + overlay,
@@ -85,6 +97,23 @@ class PacketFabric:
                                 target=target if target < switches else NIC,
                                 mark_bytes=switch.mark_bytes(bps) if source < switches else 0)
         self.world.share_buffers(switches, switch.buffer, switch.alpha)
+        if switch.pfc is not None:
+            self._add_pauses(fabric, switch.buffer, switch.pfc)
+
+    def _add_pauses(self, fabric: Fabric, buffer: int, pfc: Pfc) -> None:
+        """Raise TopologyError where a switch's buffer does not hold the headroom of its links."""
+        links = zip(fabric.link_bps.tolist(), fabric.link_latency_s.tolist(), strict=True)
+        headroom = np.array([pfc.headroom_bytes(*link, self._frame_bytes) for link in links])
+        inside = fabric.link_dst < len(fabric.switches)
+        least = np.bincount(fabric.link_dst[inside], headroom[inside] + (pfc.xoff or 0))
+        if least.max(initial=0) > buffer:
+            at = int(least.argmax())
+            what = "headroom" if pfc.xoff is None else "headroom and xoff"
+            raise self.transport.cluster.topology.error(Problem(
+                f"a buffer of {buffer} B for the {what} of the links to {fabric.switches[at]}",
+                path=("fabric", "switch", "pfc"), at_key=True,
+                allowed=f"a buffer of at least {round(least[at])}B"))
+        self.world.set_pfc(headroom, pfc.xoff or 0, pfc.xon_offset or 2 * self._frame_bytes)
 
     # ---- hosts
 
@@ -192,6 +221,12 @@ class PacketFabric:
                 what, run = self.world.advance(until_ns)
             except ConnectionEndedError as error:
                 raise CutOffError(f"a connection ended: {error}") from error
+            except PauseLoopError as error:
+                links = map(self.transport.links.whole.link_name, error.links)
+                raise self.transport.cluster.topology.error(Problem(
+                    f"switches pause one another in a circle: {', '.join(links)}",
+                    path=("fabric", "switch", "pfc"), at_key=True,
+                    allowed="routes without a circle, or no pfc")) from error
             if what == "load":
                 self.world.load(run, next(self._runs[run][1]))
                 continue

@@ -80,14 +80,21 @@ static void count_waiting(struct packet_world *w, struct link *link, const struc
 {
     uint64_t bytes = more ? packet->bytes : -(uint64_t)packet->bytes;
     link->waiting_bytes += bytes;
-    if (w->switch_used && link->from != NOBODY)
-        w->switch_used[link->from] += bytes;
+    if (!w->switch_used || link->from == NOBODY)
+        return;
+    w->switch_used[link->from] += bytes;
+    if (w->pfc.is_on)
+        count_for_pause(w, packet, more);
 }
 
-static bool fits_in_buffer(const struct packet_world *w, const struct link *link, uint64_t bytes)
+static bool fits_in_buffer(const struct packet_world *w, const struct link *link,
+                           const struct packet *packet)
 {
     if (!w->switch_used || link->from == NOBODY)
         return true;
+    if (w->pfc.is_on)
+        return fits_with_pauses(w, packet);
+    uint64_t bytes = packet->bytes;
     uint64_t used = w->switch_used[link->from];
     uint64_t free_bytes = w->switch_bytes - harp_min(used, w->switch_bytes);
     return bytes <= free_bytes && link->waiting_bytes + bytes <= free_bytes * w->alpha_q8 / 256;
@@ -102,11 +109,11 @@ void put_on_link(struct packet_world *w, uint32_t number)
         drop_packet(w, link, number);
         return;
     }
-    if (nothing_waits(link) && link->free_ps <= w->now_ns * 1000) {
+    if (nothing_waits(link) && !link->is_paused && link->free_ps <= w->now_ns * 1000) {
         begin_sending(w, which, number, w->now_ns * 1000);
         return;
     }
-    if (!fits_in_buffer(w, link, packet->bytes)) {
+    if (!fits_in_buffer(w, link, packet)) {
         drop_packet(w, link, number);
         return;
     }
@@ -124,12 +131,13 @@ void put_on_link(struct packet_world *w, uint32_t number)
 void send_from_link(struct packet_world *w, uint32_t which)
 {
     struct link *link = &w->links[which];
-    /* A link that was down in between has events of its time before, too. */
-    if (nothing_waits(link) || link->free_ps > w->now_ns * 1000)
+    uint64_t now_ps = w->now_ns * 1000;
+    /* A link that was down or paused in between has events of its time before, too. */
+    if (nothing_waits(link) || link->is_paused || link->free_ps > now_ps)
         return;
     uint32_t number = remove_first_packet(w, next_queue(link));
     count_waiting(w, link, &w->packets[number], false);
-    begin_sending(w, which, number, link->free_ps);
+    begin_sending(w, which, number, link->free_ps + 1000 > now_ps ? link->free_ps : now_ps);
     if (!nothing_waits(link))
         push_event(w, (link->free_ps + 999) / 1000, LINK_SENDS, which);
 }
@@ -138,6 +146,7 @@ void deliver_from_link(struct packet_world *w, uint32_t which)
 {
     struct link *link = &w->links[which];
     uint32_t number = remove_due_packet(w, &link->propagating, LINK_DELIVERS, which);
+    w->packets[number].came_by = which;
     enum way way = choose_next_link(w, &w->packets[number]);
     if (way == WAY_ENDS)
         arrive_at_host(w, number);

@@ -28,13 +28,11 @@ void packet_free(packet_world *w)
         free_run(w->runs[i]);
     virtual_events_close(&w->events);
     free_paths(&w->paths);
-    void *const arrays[] = {w->packets,    w->bodies,      w->idle_body,
-                            w->links,      w->hops,        w->routes,
-                            w->chains,     w->processes,   w->server_free_ps,
-                            w->buckets,    w->ends,        w->pipes,
-                            w->channels,   w->traffic,     w->free_traffic,
-                            w->first_hops, w->runs,        w->told,
-                            w->wants,      w->switch_used, w};
+    void *const arrays[] = {
+        w->packets,  w->bodies,     w->idle_body,      w->links,       w->hops, w->routes,
+        w->chains,   w->processes,  w->server_free_ps, w->buckets,     w->ends, w->pipes,
+        w->channels, w->traffic,    w->free_traffic,   w->first_hops,  w->runs, w->told,
+        w->wants,    w->pfc.shared, w->pfc.loop,       w->switch_used, w};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         free(arrays[i]);
 }
@@ -117,6 +115,15 @@ static void handle_event(struct packet_world *w, uint64_t what)
     case LINK_DELIVERS:
         deliver_from_link(w, number);
         break;
+    case LINK_PAUSES:
+        pause_link(w, number);
+        break;
+    case LINK_GOES_ON:
+        resume_link(w, number);
+        break;
+    case LINK_WATCHED:
+        watch_link(w, number);
+        break;
     case PROCESS_TURNS:
         turn_process(w, number);
         break;
@@ -145,6 +152,8 @@ static int32_t find_stop(struct packet_world *w)
         w->which = w->closed;
         return PACKET_CLOSED;
     }
+    if (w->pfc.loop_n)
+        return PACKET_LOOPED;
     if (w->wants_n) {
         w->which = w->wants[--w->wants_n];
         return PACKET_LOAD;

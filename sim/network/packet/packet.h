@@ -48,6 +48,12 @@ int32_t packet_add_link(packet_world *w, int32_t from, int32_t to, double bits_p
  * (Choudhury and Hahne, "Dynamic queue length thresholds", IEEE/ACM ToN 1998). Without, nothing is
  * ever dropped. Switches are numbered from 0 to `switches` - 1. */
 void packet_share_buffers(packet_world *w, int32_t switches, uint64_t bytes, double alpha);
+/* Let switches pause who sends to them (IEEE 802.1Qbb), above `xoff_bytes` that came by a link and
+ * wait (0: alpha times what is free), until it is `xon_offset_bytes` less. Each link that leads to
+ * a switch has headroom of its own in the shared buffer. After all links and packet_share_buffers.
+ */
+void packet_set_pfc(packet_world *w, const uint64_t *headroom_bytes, uint64_t xoff_bytes,
+                    uint64_t xon_offset_bytes);
 /* Change a link's rate; 0 loses what waits there and what comes. */
 void packet_set_rate(packet_world *w, int32_t link, double bits_per_s);
 
@@ -123,6 +129,7 @@ enum packet_stop {
     PACKET_DONE,   /* run packet_which is done */
     PACKET_LOAD,   /* run packet_which wants its next stage */
     PACKET_CLOSED, /* a connection ended by itself; packet_why says why */
+    PACKET_LOOPED, /* links pause one another for ever; packet_loop says which */
 };
 
 /* Let time pass until something stops it. */
@@ -132,6 +139,8 @@ uint64_t packet_now_ns(const packet_world *w);
 /* When something happens next; UINT64_MAX if nothing does. */
 uint64_t packet_next_ns(const packet_world *w);
 const char *packet_why(const packet_world *w);
+/* Links in a loop of pauses, each since what it brings waits for the next one; how many. */
+int32_t packet_loop(const packet_world *w, int32_t *links, int32_t room);
 
 /* Write all frames that leave by a link into a file, up to `most_bytes` of them; -1: it cannot be
  * written (errno). */
@@ -147,6 +156,8 @@ struct packet_link_counts {
     uint64_t dropped, marked; /* packets */
     uint64_t waiting_bytes;   /* now */
     uint64_t most_bytes;      /* that waited at once */
+    uint64_t pauses;          /* that its sender heard of, */
+    uint64_t paused_ns;       /* and how long those took that are over */
 };
 void packet_link_counts(const packet_world *w, int32_t link, struct packet_link_counts *counts);
 

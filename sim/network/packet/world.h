@@ -2,6 +2,7 @@
  *
  *   packet.c      the world: making it, and letting time pass
  *   link.c        links: queues, marks, drops
+ *   pfc.c         pauses instead of drops
  *   route.c       which link comes next
  *   capture.c     what crosses a link, as a file
  *   host.c        servers, chains, and what a process sends and takes in
@@ -34,6 +35,9 @@
 enum event_kind {
     LINK_SENDS,     /* a link is free, and something waits there */
     LINK_DELIVERS,  /* the first packet in flight on a link arrives */
+    LINK_PAUSES,    /* the sender of a link hears that it must pause, */
+    LINK_GOES_ON,   /* or that it need not any more */
+    LINK_WATCHED,   /* a link that was paused is looked at */
     PROCESS_TURNS,  /* a process drives its sessions */
     PROCESS_SENDS,  /* the first frame on its way to the NIC is there */
     PROCESS_TAKES,  /* the first frame on its way to the process is there */
@@ -67,6 +71,7 @@ struct packet {
     uint64_t came_ns; /* when it arrived at the host */
     uint32_t next;
     uint32_t link;    /* on which it is */
+    uint32_t came_by; /* at a switch: the link before that */
     uint32_t hop;     /* where in `hops` stands what comes next */
     uint32_t end;     /* to which it goes */
     uint32_t body;    /* of a control frame, or NO_PACKET */
@@ -90,6 +95,20 @@ struct link {
     struct row urgent, waiting, propagating;
     struct packet_link_counts counts;
     int32_t from, to; /* switches, or NOBODY */
+    /* pfc.c, where the link leads to a switch: what came by it and waits there, and what of that
+     * came after it asked for a pause. */
+    uint64_t held_bytes, headroom_used, headroom_bytes;
+    uint64_t paused_ns; /* since when, if it is */
+    bool asks_pause, is_paused, is_watched;
+};
+
+struct pfc {
+    bool is_on;
+    uint64_t xoff_bytes; /* 0: alpha times what is free of `shared` */
+    uint64_t xon_offset_bytes;
+    uint64_t *shared; /* of each switch's buffer, what is no link's headroom */
+    int32_t *loop;    /* links that pause one another, the last one first */
+    size_t loop_n, loop_room;
 };
 
 /* Where an entry of `hops` names no link but an endpoint, to which switches spray. */
@@ -262,6 +281,7 @@ struct packet_world {
     uint64_t *switch_used; /* bytes that wait in each, or NULL */
     uint64_t switch_bytes, alpha_q8;
     int32_t switches;
+    struct pfc pfc;
     struct shortest_paths paths;
     struct capture capture;
     uint64_t *server_free_ps;
@@ -328,6 +348,14 @@ void free_paths(struct shortest_paths *paths);
 void put_on_link(struct packet_world *w, uint32_t number);
 void send_from_link(struct packet_world *w, uint32_t link);
 void deliver_from_link(struct packet_world *w, uint32_t link);
+
+/* ---- pfc.c */
+bool fits_with_pauses(const struct packet_world *w, const struct packet *packet);
+/* A packet waits at a port of a switch, or does not any more. */
+void count_for_pause(struct packet_world *w, const struct packet *packet, bool more);
+void pause_link(struct packet_world *w, uint32_t link);
+void resume_link(struct packet_world *w, uint32_t link);
+void watch_link(struct packet_world *w, uint32_t link);
 
 /* ---- capture.c */
 void capture_packet(struct packet_world *w, const struct packet *packet);

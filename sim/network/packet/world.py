@@ -70,6 +70,10 @@ class LinkCounts(NamedTuple):
     waiting_bytes: int
     most_bytes: int
     """The most that waited at once."""
+    pauses: int
+    """That its sender heard of."""
+    paused_ns: int
+    """How long those took that are over."""
 
 
 class Counts(NamedTuple):
@@ -84,6 +88,14 @@ class Counts(NamedTuple):
     """Packets that links or policers dropped."""
     policed: int
     """Of these, by policers."""
+
+
+class PauseLoopError(RuntimeError):
+    """Links pause one another, for ever."""
+
+    def __init__(self, links: list[int]) -> None:
+        super().__init__(f"links {links} pause one another")
+        self.links = links
 
 
 class ConnectionEndedError(RuntimeError):
@@ -129,6 +141,11 @@ class World:
     def share_buffers(self, switches: int, nbytes: int, alpha: float) -> None:
         """Let the ports of each switch share a buffer, a port ``alpha`` times what is free."""
         lib.packet_share_buffers(self._world, switches, nbytes, alpha)
+
+    def set_pfc(self, headroom_bytes: ArrayLike, xoff_bytes: int, xon_offset_bytes: int) -> None:
+        """Let switches pause links, each with a headroom; 0: XOFF by what is free. See C."""
+        lib.packet_set_pfc(self._world, _array(headroom_bytes, "uint64_t[]", np.uint64),
+                           xoff_bytes, xon_offset_bytes)
 
     def set_rate(self, link: int, bits_per_s: float) -> None:
         """Change a link's rate; at 0 it is down, and loses what it has and gets."""
@@ -237,14 +254,22 @@ class World:
 
         Raises:
             ConnectionEndedError: a connection ended by itself.
+            PauseLoopError: nothing will ever move again on some links.
 
         """
         stop = lib.packet_advance(self._world, until_ns)
         if stop == lib.PACKET_CLOSED:
             raise ConnectionEndedError(ffi.string(lib.packet_why(self._world)).decode())
+        if stop == lib.PACKET_LOOPED:
+            raise PauseLoopError(self._loop())
         which = int(lib.packet_which(self._world))
         return {lib.PACKET_DONE: ("done", which), lib.PACKET_LOAD: ("load", which)}.get(
             stop, ("time", -1))
+
+    def _loop(self) -> list[int]:
+        links = ffi.new("int32_t[]", lib.packet_loop(self._world, ffi.NULL, 0))
+        lib.packet_loop(self._world, links, len(links))
+        return list(links)
 
     @property
     def now_ns(self) -> int:
