@@ -1,7 +1,8 @@
 """Command line: ``python -m sim.validate published`` compares with what others measured.
 
 ``python -m sim.validate fidelities`` compares fidelity flow with fidelity packet
-(`sim.validation.fidelities`; docs/fidelities.md).
+(`sim.validation.fidelities`; docs/fidelities.md). ``python -m sim.validate packet`` holds kernel
+TCP of fidelity packet against others' results (docs/packet-published.md).
 
 Of what was published, every case of ``sim/validation/cases`` and every row of ``topologies/`` is
 simulated with the shipped parameters, and again with draws of all that is known within bounds. Rows
@@ -21,7 +22,7 @@ from sim.command import plain_command
 
 
 @plain_command
-@click.argument("what", type=click.Choice(["published", "fidelities"]))
+@click.argument("what", type=click.Choice(["published", "fidelities", "packet"]))
 @click.option("--case", "only", multiple=True, metavar="NAME",
               help="Only this case (may be repeated); its file's name without .yaml.")
 @click.option("--draws", type=click.IntRange(0, 1000), default=24, show_default=True,
@@ -38,10 +39,10 @@ def main(what: str, *, only: tuple[str, ...], draws: int, refit: bool | None,
     from sim.validation.predict import predict_files
     from sim.validation.summary import missed
 
-    if what == "fidelities":
+    if what != "published":
         if only or refit is not None:
             raise click.UsageError("--case and --refit concern published cases")
-        return _compare_fidelities(page)
+        return _compare_fidelities(page) if what == "fidelities" else _compare_packets(page)
     refit = not only if refit is None else refit
     if page is not None and not refit:
         raise click.UsageError("--page needs all cases, fitted rows without their source (--refit)")
@@ -72,6 +73,25 @@ def _compare_fidelities(page: str | None) -> int:
     for row in unexplained(rows):
         click.echo(f"error: {row.case.name} is off by {row.error:+.0%} and does not say why",
                    err=True)
+    return int(bool(unexplained(rows)))
+
+
+def _compare_packets(page: str | None) -> int:
+    """Run what others published of TCP; status 1 where a row is off and does not say why."""
+    from sim.report.screen import console_for
+    from sim.validation.packet_published import (
+        print_rows,
+        published_rows,
+        unexplained,
+        write_rows,
+    )
+
+    rows = published_rows()
+    print_rows(rows, console_for(sys.stdout))
+    if page is not None:
+        write_rows(rows, Path(page))
+    for row in unexplained(rows):
+        click.echo(f"error: {row.figure} is off by {row.error:+.0%} and does not say why", err=True)
     return int(bool(unexplained(rows)))
 
 
