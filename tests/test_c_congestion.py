@@ -20,7 +20,8 @@ def bottleneck(tmp_path_factory):
 
 
 SCENES = ["use", "late", "rtts", "deep", "shallow", "loss", "policer", "marks", "tiny", "noisy",
-          "stalls", "slow", "turns", "both", "longer", "odd", "incast", "cubic", "bbr", "left"]
+          "stalls", "slow", "turns", "both", "longer", "odd", "incast", "cubic", "bbr", "pausing",
+          "left"]
 FAILED_ONCE = [("longer", 7), ("late", 4)]
 
 

@@ -36,7 +36,6 @@
 
 #include "base/sequence.h"
 
-#define QUEUE_MOST 80       /* a queue is never aimed at that is longer than so many T */
 #define JITTER_FACTOR 6     /* jitters that a target is raised by ... */
 #define JITTER_MOST 640     /* ... and so many T, at the most */
 #define SAMPLES_ABOVE 4     /* samples in a row above the target that end doubling */
@@ -56,7 +55,7 @@ static uint64_t take_square_root(uint64_t x)
 uint64_t harp_swift_content_ns(uint64_t target_ns, uint64_t window, uint64_t rtt_ns)
 {
     uint64_t share_x65536 = harp_min(rtt_ns, UINT64_C(1) << 36) * (3200 * 256) / window * 256;
-    uint64_t most_ns = QUEUE_MOST * target_ns;
+    uint64_t most_ns = HARP_SWIFT_QUEUE_MOST * target_ns;
     return harp_min(target_ns * take_square_root(share_x65536) / 256, most_ns);
 }
 
@@ -154,7 +153,7 @@ static void steer_fabric(struct harp_cc *cc, uint64_t now_ns, uint64_t base_ns, 
     if (fabric_ns > target_ns || grows)
         swift->fabric =
             steer_window(cc, swift->fabric, fabric_ns, target_ns, rtt_ns, limit_growth(cc, swift));
-    uint64_t most_ns = base_ns + QUEUE_MOST * cc->config.target_ns;
+    uint64_t most_ns = base_ns + HARP_SWIFT_QUEUE_MOST * cc->config.target_ns;
     harp_swift_learn_from_round(cc, now_ns, base_ns, harp_max(target_ns, most_ns));
 }
 

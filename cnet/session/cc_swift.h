@@ -15,6 +15,7 @@
 
 #define HARP_SWIFT_SCALE 1024 /* windows are in bytes times this, so that slow growth counts */
 #define HARP_SWIFT_STEP_MOST (HARP_SWIFT_SCALE / 4)
+#define HARP_SWIFT_QUEUE_MOST 80    /* a queue is never aimed at that is longer than so many T */
 #define HARP_SWIFT_PATIENCE_LEAST 8 /* round trips from one drain to the next, at least */
 
 struct harp_swift {
@@ -55,10 +56,13 @@ struct harp_swift {
     uint64_t missed_came, missed_lost; /* bytes since then */
     uint64_t floor_ns;                 /* least of what they reached, ... */
     uint64_t same, same_at_ns;         /* ... how often they did, and since when */
-    uint64_t stuck;                    /* rounds in a row with a queue that nobody wants */
-    uint64_t stuck_at_ns;              /* when the first of them ended */
-    uint64_t round_low_ns;             /* least delay of this round */
-    uint64_t stuck_ns[2];              /* least and greatest of those of these rounds */
+    uint64_t long_ns; /* time with a queue longer than we want it, less time with a shorter one */
+    uint64_t emptied; /* meanwhile: whether it has just been empty, ... */
+    uint64_t refills; /* ... and how often it was, and then long again */
+    uint64_t stuck;   /* rounds in a row with a queue that nobody wants */
+    uint64_t stuck_at_ns;  /* when the first of them ended */
+    uint64_t round_low_ns; /* least delay of this round */
+    uint64_t stuck_ns[2];  /* least and greatest of those of these rounds */
     /* beside flows that fill the buffer */
     uint64_t competes;
     uint64_t left_ns;    /* when we last ceased to */

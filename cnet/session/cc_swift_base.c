@@ -21,7 +21,14 @@
  * base is.
  *
  * A queue of more than 80 T is longer than any flow of this kind wants it (cc_swift.c). Where it is
- * so for 32 rounds in a row, no drain is needed to tell, and the same two cases are told apart. */
+ * so for 32 rounds in a row, no drain is needed to tell, and the same two cases are told apart.
+ *
+ * The hosts of TCP's ends lose their cores now and then, for milliseconds. Then the queue runs
+ * empty by itself, and any drain of that period seems to have reached the base. What tells such a
+ * queue from ours is that it is longer than 80 T most of the time although it has been empty: all
+ * flows of this kind have seen that, know the base, and do not fill the queue so far again. Four
+ * times empty and then long again, and 32 rounds more of a long queue than of a short one, say that
+ * somebody else does. */
 #include "base/sequence.h"
 #include "session/cc_swift.h"
 
@@ -43,6 +50,7 @@
 #define REACHED_LEAST 4 /* drains in a row that must reach the base before we cease to compete */
 #define LOST_MOST 64    /* more than one in so many is not lost by chance */
 #define STUCK_ROUNDS 32
+#define REFILLS 4
 
 static uint64_t queue_above(uint64_t delay_ns, uint64_t base_ns)
 {
@@ -166,11 +174,35 @@ void harp_swift_learn_from_drain(struct harp_cc *cc, uint64_t now_ns, uint64_t b
     }
 }
 
+/* A round is over. Whether the queue is long most of the time although it runs empty in between. */
+static bool is_refilled(struct harp_cc *cc, uint64_t base_ns)
+{
+    struct harp_swift *swift = harp_swift_of(cc);
+    uint64_t low_ns = swift->round_low_ns, took_ns = swift->mean_ns;
+    if (low_ns > base_ns + HARP_SWIFT_QUEUE_MOST * cc->config.target_ns) {
+        swift->long_ns += took_ns;
+        swift->refills += swift->emptied;
+        swift->emptied = false;
+        return swift->refills >= REFILLS && swift->long_ns >= STUCK_ROUNDS * took_ns;
+    }
+    swift->long_ns -= harp_min(swift->long_ns, took_ns);
+    if (!swift->long_ns)
+        swift->refills = 0;
+    else if (low_ns <= base_ns + cc->config.target_ns / 2)
+        swift->emptied = true;
+    return false;
+}
+
 void harp_swift_learn_from_round(struct harp_cc *cc, uint64_t now_ns, uint64_t base_ns,
                                  uint64_t most_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
     uint64_t low_ns = swift->round_low_ns;
+    if (is_refilled(cc, base_ns)) {
+        swift->long_ns = swift->refills = 0;
+        begin_competing(cc, now_ns);
+        return;
+    }
     if (swift->mean_ns <= most_ns) {
         swift->stuck = 0;
         return;

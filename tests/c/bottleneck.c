@@ -53,6 +53,7 @@ struct world {
     bool odd_done;
     struct cross_flow cross[BN_CROSS];
     uint64_t cross_wake_ns[BN_CROSS], cross_delivered; /* at from_ns */
+    uint64_t cross_next_ns, cross_back_ns;             /* off their cores then, and until then */
     uint64_t placed[BN_FLOWS];                         /* frames at from_ns */
     uint64_t said[BN_FLOWS]; /* lost packets at from_ns, as the sender counts */
     uint64_t data, again, lost, marked, waits, wait_sum_ns, wait_max_ns, wait_bin_ns;
@@ -181,10 +182,27 @@ static void cross_send(struct world *w, uint32_t number)
     }
 }
 
+/* When the TCP flows' hosts look at what happens now: at once, or when they are back on their
+ * cores. */
+static uint64_t cross_sees_ns(struct world *w)
+{
+    const struct bn_scene *s = w->scene;
+    if (s->cross_away_ns && w->now_ns >= w->cross_next_ns) {
+        w->cross_back_ns = w->now_ns + virtual_below(&w->random, s->cross_away_ns);
+        w->cross_next_ns = w->cross_back_ns + virtual_below(&w->random, 2 * s->cross_gap_ns);
+    }
+    return harp_max(w->now_ns, w->cross_back_ns);
+}
+
 /* A TCP flow begins (its kind is unset until then), may send again, or learns of a packet. */
 static void cross_event(struct world *w, uint32_t number, uint32_t flight)
 {
     struct cross_flow *flow = &w->cross[number];
+    uint64_t sees_ns = cross_sees_ns(w);
+    if (sees_ns > w->now_ns) {
+        push_event(w, sees_ns, CROSS + number, flight);
+        return;
+    }
     if (flight == NO_FLIGHT && !flow->window)
         cross_begin(flow, w->scene->cross, w->now_ns);
     if (flight != NO_FLIGHT) {

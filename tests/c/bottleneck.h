@@ -6,7 +6,8 @@
  *      ^ half a round trip, no queue: ACKs (or one, see `both`)     |
  *      +-----------------------------------------------------------+
  *
- * TCP flows may share the queue (cross.h); they have neither hosts nor loss but the bottleneck's.
+ * TCP flows may share the queue (cross.h); they have no loss but the bottleneck's, and
+ * hosts that cost nothing but lose their cores together now and then.
  *
  * Every sender has data without end; receivers post as fast as they receive. A host is a loop that
  * takes what has come, pays for each frame and for each turn, and then sends; while it is at it,
@@ -57,8 +58,11 @@ struct bn_scene {
     bool cross_supers;    /* with segmentation offload: what is sent at once is dropped at once */
     enum cross_kind cross;
     uint64_t cross_from_ns, cross_to_ns; /* ... and all end; 0: never */
-    bool both;         /* receivers send as well, through a bottleneck of the same kind */
-    bool shared_hosts; /* all senders on one core, all receivers on another */
+    uint64_t
+        cross_gap_ns; /* mean time between two moments when a scheduler takes all of them ... */
+    uint64_t cross_away_ns; /* ... off their cores, for so long at the most; 0: never */
+    bool both;              /* receivers send as well, through a bottleneck of the same kind */
+    bool shared_hosts;      /* all senders on one core, all receivers on another */
     uint64_t from_ns, to_ns;
     const struct harp_cc_ops *cc; /* NULL: the default */
     uint64_t fixed_bytes;         /* window with harp_cc_fixed */

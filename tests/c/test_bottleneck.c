@@ -369,6 +369,30 @@ static void test_beside(enum cross_kind kind, const char *name)
         }
 }
 
+/* TCP's ends lose their cores now and then, so that their queue runs empty, and so do ours. TCP was
+ * there first. */
+static void test_beside_pausing_tcp(void)
+{
+    for (uint32_t flows = 1; flows <= 4; flows *= 4) {
+        struct bn_result r = run_scene((struct bn_scene){.name = "beside CUBIC that pauses",
+                                                         .flows = 1,
+                                                         .rate_mbps = 1000,
+                                                         .buffer_bytes = 1000000,
+                                                         .rtt_ns = 30 * US,
+                                                         .start_ns = 1000 * MS,
+                                                         .host = {300, 2000, 5 * MS, 4 * MS},
+                                                         .cross = CROSS_CUBIC,
+                                                         .cross_flows = flows,
+                                                         .cross_supers = true,
+                                                         .cross_from_ns = 10 * MS,
+                                                         .cross_gap_ns = 40 * MS,
+                                                         .cross_away_ns = 10 * MS,
+                                                         .to_ns = 8000 * MS});
+        DEMAND(r.use >= 0.25 / (flows + 1));
+        DEMAND(r.use + r.cross >= 0.9);
+    }
+}
+
 /* When the last of them has gone, the queue is as short as it would be without them. */
 static void test_left_alone(void)
 {
@@ -423,6 +447,7 @@ int main(int argc, char **argv)
                  {"incast", test_incast},
                  {"cubic", test_beside_cubic},
                  {"bbr", test_beside_bbr},
+                 {"pausing", test_beside_pausing_tcp},
                  {"left", test_left_alone}};
     int ran = 0;
     if (argc > 2)
