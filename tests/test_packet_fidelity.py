@@ -45,7 +45,6 @@ def test_same_file_gives_the_same_answer_again() -> None:
 
 @pytest.mark.parametrize(("arguments", "says"), [
     ([str(FOLDER / "bonded-2x100g.yaml")], "no model of 'rdma'; allowed: harp, kernel-tcp"),
-    ([str(BONDED), "--plot", "x.png"], "fidelity packet records no utilisation"),
 ])
 def test_what_packets_do_not_have_is_refused_in_a_sentence(arguments: list[str],
                                                            says: str) -> None:

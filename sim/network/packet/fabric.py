@@ -15,6 +15,7 @@ from harp.collectives.protocol import PROTOCOLS
 from harp.collectives.window import NCCL_WINDOW
 from sim.network.network import CutOffError, TooLargeError
 from sim.network.packet import settings
+from sim.network.packet.usage import Usage
 from sim.network.packet.world import (
     NIC,
     NO_LIMIT,
@@ -54,9 +55,11 @@ class PacketFabric:
     Args:
         env: the simpy environment.
         transport: what messages use; its fabric's links are the network's.
+        records_use: keep utilisation over time.
     """
 
-    def __init__(self, env: simpy.Environment, transport: Transport) -> None:
+    def __init__(self, env: simpy.Environment, transport: Transport, *,
+                 records_use: bool = False) -> None:
         self.env, self.transport = env, transport
         stack, cluster = transport.stack, transport.cluster
         overlay = round((transport.link_bytes - transport.cap_bytes) * transport.payload)
@@ -84,6 +87,7 @@ class PacketFabric:
         self._rings = [nic.ring for group in cluster.topology.hosts for _ in range(group.count)
                        for nic in group.nics for _ in range(nic.count)]
         self._version = 0
+        self.usage = Usage(cluster, stack, self.world) if records_use else None
         self._add_links()
 
     def _add_links(self) -> None:
@@ -168,6 +172,8 @@ class PacketFabric:
         """The server that stands for a resource of which a byte takes ``cost``."""
         if resource not in self._servers:
             self._servers[resource] = self._add_server(resource, cost)
+            if self.usage is not None:
+                self.usage.watch(resource, self._servers[resource], cost)
         return self._servers[resource]
 
     def _add_server(self, resource: int, cost: float) -> int:
@@ -256,7 +262,13 @@ class PacketFabric:
         if version != self._version:
             return
         next_s = self.env.peek()
-        self._go(NO_LIMIT if math.isinf(next_s) else max(math.floor(next_s / NS), self._now_ns()))
+        until_ns = (NO_LIMIT if math.isinf(next_s)
+                    else max(math.floor(next_s / NS), self._now_ns()))
+        if self.usage is not None:
+            self._go(self.usage.limit(until_ns))
+            self.usage.sample()
+        else:
+            self._go(until_ns)
         self._reschedule()
 
 

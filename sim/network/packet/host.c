@@ -83,6 +83,7 @@ uint64_t pass_chain(struct packet_world *w, uint32_t number, uint64_t bytes)
         uint64_t *free_ps = &w->server_free_ps[server];
         if (w->buckets[server].polices)
             continue;
+        w->buckets[server].passed += bytes;
         /* A server that was busy until this very nanosecond goes on without a gap. */
         if (*free_ps + 1000 <= now_ps)
             *free_ps = now_ps;

@@ -30,7 +30,7 @@ class PacketNetwork:
     def __init__(self, env: simpy.Environment, site: Site) -> None:
         refuse_unknown(site)
         self.transport = Transport(site.cluster, site.stack, site.style, site.seed)
-        self.fabric = PacketFabric(env, self.transport)
+        self.fabric = PacketFabric(env, self.transport, records_use=site.records_use)
         self._communicators: list[PacketCommunicator] = []
         self._tell_paths()
         self._notes: list[str] = []
@@ -105,12 +105,14 @@ class PacketNetwork:
         """What ``routing: plan`` has no hold on, and what a capture has not."""
         return [*self.transport.plan.notes, *self._notes]
 
-    def usage(self, step_s: tuple[float, float]) -> LinkUse | None:  # noqa: ARG002
-        """Nothing is recorded."""
-        return None
+    def usage(self, step_s: tuple[float, float]) -> LinkUse | None:
+        """Utilisation of the busiest resources during one step."""
+        return self.fabric.usage.result(step_s) if self.fabric.usage else None
 
     def forget(self, before_s: float) -> None:
-        """Nothing is recorded."""
+        """Drop samples that only times before ``before_s`` need."""
+        if self.fabric.usage:
+            self.fabric.usage.forget(before_s)
 
     def close(self) -> None:
         """Close a capture."""

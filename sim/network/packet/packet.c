@@ -210,3 +210,21 @@ void packet_counts(const packet_world *w, struct packet_counts *counts)
     for (size_t i = 0; i < w->ends_n; i++)
         counts->again += w->ends[i].ops->again(w, (uint32_t)i);
 }
+
+int32_t packet_links(const packet_world *w)
+{
+    return (int32_t)w->links_n;
+}
+
+int32_t packet_servers(const packet_world *w)
+{
+    return (int32_t)w->servers_n;
+}
+
+void packet_carried(const packet_world *w, uint64_t *by_link, uint64_t *by_server)
+{
+    for (size_t i = 0; i < w->links_n; i++)
+        by_link[i] = w->links[i].counts.bytes;
+    for (size_t i = 0; i < w->servers_n; i++)
+        by_server[i] = w->buckets[i].passed;
+}

@@ -161,6 +161,12 @@ struct packet_link_counts {
 };
 void packet_link_counts(const packet_world *w, int32_t link, struct packet_link_counts *counts);
 
+int32_t packet_links(const packet_world *w);
+int32_t packet_servers(const packet_world *w);
+/* Bytes that each link has sent, with all headers, and bytes of payload that each server has worked
+ * on. */
+void packet_carried(const packet_world *w, uint64_t *by_link, uint64_t *by_server);
+
 /* Frames of a connection whose payload was new to its receiver. */
 uint64_t packet_channel_frames(const packet_world *w, int32_t channel);
 

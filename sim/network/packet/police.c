@@ -28,6 +28,7 @@ static bool take_or_refuse(struct bucket *bucket, uint64_t now_ps, uint64_t byte
     if (bucket->tokens < bytes)
         return false;
     bucket->tokens -= bytes;
+    bucket->passed += bytes;
     return true;
 }
 

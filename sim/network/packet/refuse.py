@@ -29,6 +29,3 @@ def _unknown(site: Site) -> Iterator[Problem]:
         yield Problem(f"fidelity packet has no model of {stack!r}", found=stack,
                       path=("scenarios", number, "stack"),
                       allowed="harp, kernel-tcp, or a set based on one of them, at this fidelity")
-    if site.records_use:
-        yield Problem("fidelity packet records no utilisation, which --plot and --trace show",
-                      allowed="--fidelity flow for them")

@@ -122,6 +122,7 @@ struct shortest_paths {
 
 /* What a server works at while it has tokens; `size` 0: it has none. */
 struct bucket {
+    uint64_t passed;       /* bytes that its server has worked on */
     uint64_t size, tokens; /* bytes */
     uint64_t at_ps;        /* as of then */
     uint64_t ps_per_byte_q16;

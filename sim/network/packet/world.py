@@ -13,7 +13,7 @@ from sim.network.packet._packet import ffi, lib
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
     from harp.routing.ecmp import NextHops
 
@@ -286,6 +286,14 @@ class World:
         counts = ffi.new("struct packet_link_counts *")
         lib.packet_link_counts(self._world, link, counts)
         return LinkCounts(*(getattr(counts, name) for name in LinkCounts._fields))
+
+    def carried(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """Bytes that each link has sent, and bytes of payload that each server has worked on."""
+        by_link, by_server = (np.zeros(count(self._world), np.uint64)
+                              for count in (lib.packet_links, lib.packet_servers))
+        lib.packet_carried(self._world, ffi.from_buffer("uint64_t[]", by_link),
+                           ffi.from_buffer("uint64_t[]", by_server))
+        return by_link, by_server
 
     def channel_frames(self, channel: int) -> int:
         """Count the frames of a connection whose payload was new to its receiver."""

@@ -1,0 +1,81 @@
+"""What links and hosts' servers have carried, as the resources of the cluster over time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sim.network.links import LinkRecorder
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from sim.cluster.cluster import Cluster
+    from sim.network.packet.world import World
+    from sim.records.results import LinkUse
+    from sim.schema.parameters import HostStack
+
+    Floats = NDArray[np.float64]
+
+SAMPLE_NS = 100_000
+"""Between two samples: a step of some ten milliseconds has some hundred of them."""
+
+
+class Usage:
+    """Samples of a world; times are the world's.
+
+    Args:
+        cluster: names the resources.
+        stack: what hosts have of threads and cores.
+        world: the packet network, whose first links are the fabric's.
+    """
+
+    def __init__(self, cluster: Cluster, stack: HostStack, world: World) -> None:
+        self._world, self._links = world, cluster.blocks["link"]
+        highest = cluster.capacities(stack)
+        vpc = cluster.topology.vpc
+        if vpc is not None and vpc.burst is not None:
+            hosts = np.arange(cluster.hosts)
+            for way in ("out", "in"):
+                highest[cluster.blocks[f"host_{way}"][hosts]] = vpc.burst.rate / 8
+        self._recorder = LinkRecorder(cluster, highest)
+        self._resources = len(highest)
+        self._servers: dict[int, tuple[int, float]] = {}
+        self._next_ns = 0
+
+    def watch(self, resource: int, server: int, cost: float) -> None:
+        """Note that a server is a resource of which a byte of payload takes ``cost``."""
+        self._servers[resource] = server, cost
+
+    def limit(self, until_ns: int) -> int:
+        """Until when the world may run before the next sample."""
+        return min(until_ns, max(self._next_ns, self._world.now_ns))
+
+    def sample(self) -> None:
+        """Take a sample, if it is time to."""
+        now_ns = self._world.now_ns
+        if now_ns < self._next_ns:
+            return
+        self._next_ns = now_ns + SAMPLE_NS
+        self._recorder.sample(now_ns * 1e-9, self.carried())
+
+    def carried(self) -> Floats:
+        """What each resource has carried so far, in its own unit."""
+        by_link, by_server = self._world.carried()
+        carried = np.zeros(self._resources)
+        links = self._links[np.arange(len(self._links.capacity))]
+        carried[links] = by_link[:len(links)]
+        for resource, (server, cost) in self._servers.items():
+            carried[resource] = cost * float(by_server[server])
+        return carried
+
+    def result(self, step_s: tuple[float, float]) -> LinkUse | None:
+        """See `sim.network.network.Network.usage`."""
+        self._next_ns = 0
+        self.sample()
+        return self._recorder.result(step_s)
+
+    def forget(self, before_s: float) -> None:
+        """See `sim.network.network.Network.forget`."""
+        self._recorder.forget(before_s)
