@@ -198,9 +198,10 @@ class Transport:
                 allowed=f"above {headers - ETHERNET_BYTES}B"))
         overlay = vpc.overlay.headers if vpc and vpc.overlay else 0
         self.deviation = 1.0 if stack.deviation is None else stack.deviation.value
-        on_line = max(self.deviation, 1.0)  # nobody is faster than the line
-        self.cap_bytes = on_line * (self.payload + headers) / self.payload
-        self.link_bytes = on_line * (self.payload + headers + overlay) / self.payload
+        self.on_line = max(self.deviation, 1.0)
+        """Times that bytes take on lines and at caps; nobody is faster than the line."""
+        self.cap_bytes = self.on_line * (self.payload + headers) / self.payload
+        self.link_bytes = self.on_line * (self.payload + headers + overlay) / self.payload
         vpc_flow = vpc.flow_rate / self.cap_bytes if vpc and vpc.flow_rate else math.inf
         self.vpc_ceiling = style.sockets * vpc_flow / 8
         self.stack_ceiling = style.sockets * stack.flow_rate.value / self.deviation / 8
@@ -276,6 +277,12 @@ class Transport:
         np.add.at(latency_s, owner, share * self.links.whole.link_latency_s[link])
         alpha_s[edge] = (latency_s[edge] + self.deviation * self.stack.start_latency.value
                          + cluster.nic_latency_s[src[edge]] + cluster.nic_latency_s[dst[edge]])
+
+    def message_costs_s(self, src: int, dst: int) -> tuple[float, float]:
+        """What a message between hosts waits beside its way, and what it costs a thread."""
+        stack, nic_s = self.stack, self.cluster.nic_latency_s
+        return (self.deviation * stack.start_latency.value + float(nic_s[src] + nic_s[dst]),
+                self.deviation * stack.cost_per_message.value)
 
     def add_host(self, edge: Ints, gpu: Ints, way: str, channel: Ints,
                  rows: list[tuple[Ints, Ints, ArrayLike]]) -> None:

@@ -194,9 +194,8 @@ class PacketCommunicator:
 
     def _connect(self, key: Key, routes: Sequence[Route]) -> int:
         src, dst, channel = key[:3]
-        cluster, stack, world = self.transport.cluster, self.transport.stack, self.fabric.world
-        delay_s = (stack.start_latency.value + cluster.pcie_latency_s[cluster.host[src]]
-                   + cluster.pcie_latency_s[cluster.host[dst]])
+        world = self.fabric.world
+        delay_s, message_s = self.transport.message_costs_s(src, dst)
         add = world.add_connection if self.fabric.tcp is None else partial(
             world.add_tcp, tcp=self.fabric.tcp)
         number = add(
@@ -204,7 +203,7 @@ class PacketCommunicator:
             self.fabric.end(dst, channel, sends=False),
             [_add_way(world, route.there) for route in routes],
             [_add_way(world, route.back) for route in routes], delay_s=delay_s,
-            message_s=stack.cost_per_message.value)
+            message_s=message_s)
         for path, route in enumerate(routes):
             world.name_path(number, path, route.ips, route.ports)
         return number

@@ -62,7 +62,8 @@ class PacketFabric:
                  records_use: bool = False) -> None:
         self.env, self.transport = env, transport
         stack, cluster = transport.stack, transport.cluster
-        overlay = round((transport.link_bytes - transport.cap_bytes) * transport.payload)
+        overlay = round((transport.link_bytes - transport.cap_bytes) * transport.payload
+                        / transport.on_line)
         self.segment = transport.payload // ALIGNED * ALIGNED
         self._frames = 0
         self._frame_bytes = round(transport.payload + stack.headers.value) + overlay
@@ -97,7 +98,8 @@ class PacketFabric:
         for source, target, bps, latency_s in zip(
                 fabric.link_src.tolist(), fabric.link_dst.tolist(), fabric.link_bps.tolist(),
                 fabric.link_latency_s.tolist(), strict=True):
-            self.world.add_link(bps, latency_s, source=source if source < switches else NIC,
+            self.world.add_link(bps / self.transport.on_line, latency_s,
+                                source=source if source < switches else NIC,
                                 target=target if target < switches else NIC,
                                 mark_bytes=switch.mark_bytes(bps) if source < switches else 0)
         self.world.share_buffers(switches, switch.buffer, switch.alpha)
@@ -205,7 +207,7 @@ class PacketFabric:
         """Change links' rates now (a fault, a repair)."""
         self._advance()
         for link, rate in zip(links.tolist(), bits_per_s.tolist(), strict=True):
-            self.world.set_rate(link, rate)
+            self.world.set_rate(link, rate / self.transport.on_line)
         self._reschedule()
 
     @property
