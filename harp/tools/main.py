@@ -20,6 +20,7 @@ COMMANDS = {
     "top": "Show what the engines of this host are doing.",
     "decode": "Show the HARP frames of a capture.",
     "setup": "Prepare this host for HARP, or put it back as it was.",
+    "probe": "Find which way through the network each UDP port takes.",
     "plan": "Plan the paths of a job over switches that hash ports.",
     "env": "Print the environment that makes NCCL use HARP.",
     "plugin-path": "Print where the NCCL plugin lies.",

@@ -1,0 +1,204 @@
+"""Which routers a UDP flow passes, by source port: TTL expiry, as tracepath does it.
+
+A router that takes the last hop of a packet's TTL off answers with ICMP "time exceeded" (RFC 792),
+and the kernel hands the answer to the socket that sent it (IP_RECVERR), without rights. So a packet
+for each source port and TTL shows the flow's way, whatever hash the routers have.
+
+Routers answer seldom: Linux six times at once and then once a second for each host that asks
+(icmp_ratelimit), switches as their CPU is policed. So few are asked much. In a Clos network flows
+part on the way up only, and one port tells how long the way is: routers beyond its middle are not
+asked (they would answer by one of several addresses, as they hash the answer). Of the others each
+is asked by a few ports; where these meet one router, all do, and only where they differ every port
+is asked, again and again until it is answered.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import select
+import socket
+import struct
+import time
+from collections import defaultdict
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+_IP_RECVERR, _ERROR, _MESSAGE = 11, struct.Struct("=IBBBxII"), b"harp probe "
+_OFFENDER = slice(_ERROR.size + 4, _ERROR.size + 8)
+_ICMP, _UNREACHABLE, _TIME_EXCEEDED = 2, 3, 11
+SAMPLE = 6
+"""Ports asked at first at each hop: as many as a Linux router answers at once. Where flows part two
+ways all six take the same one once in 32 times; where they part four ways, once in 1024."""
+MOST_HOPS = 8
+WAIT_S = 0.25
+"""How long answers to one packet are awaited before it is sent again."""
+PATIENCE = 3
+"""Packets without any answer, after which a router is taken to be silent."""
+SILENT = 2
+"""Silent routers in a row that end the way, where the target is silent as well."""
+CHECKED = 4
+"""Ports that are asked a second time, to see whether a flow stays on its way."""
+
+
+@dataclass
+class Trace:
+    """What was learnt of the ways to one target.
+
+    ``routers`` has the addresses on the way of each source port, None for one that is silent.
+    ``alike`` is the share of ports asked twice that were answered by the same router both times:
+    below 1 the network sprays packets, and no port has a way of its own.
+    """
+
+    routers: dict[int, tuple[str | None, ...]]
+    alike: float = 1.0
+    seconds: float = 0.0
+    sent_packets: int = 0
+    unanswered: tuple[int, ...] = ()
+    """Ports that got no answer at a hop where ways part; they are not in ``routers``."""
+    taken: tuple[int, ...] = ()
+    """Ports that another process has."""
+
+    @property
+    def classes(self) -> dict[tuple[str | None, ...], list[int]]:
+        """Source ports by way."""
+        found: dict[tuple[str | None, ...], list[int]] = defaultdict(list)
+        for port, way in sorted(self.routers.items()):
+            found[way].append(port)
+        return dict(found)
+
+
+@dataclass
+class _Asker:
+    """Sockets at the source ports, and what they send to one target."""
+
+    target: tuple[str, int]
+    sockets: dict[int, socket.socket] = field(default_factory=dict)
+    sent: int = 0
+
+    def ask(self, ports: list[int], ttl: int, until_s: float) -> dict[int, str]:
+        """Ask who ends packets of this TTL, until all are answered or it is time."""
+        answers: dict[int, str] = {}
+        tries = 0
+        while len(answers) < len(ports) and time.monotonic() < until_s:
+            missing = [port for port in ports if port not in answers]
+            random.shuffle(missing)  # a router answers those that come first
+            for port in missing:
+                self._send(port, ttl)
+            answers.update(self._collect(missing, ttl))
+            tries += 1
+            if not answers and tries == PATIENCE:
+                break
+        return answers
+
+    def _send(self, port: int, ttl: int) -> None:
+        sock = self.sockets[port]
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, ttl)
+        try:
+            sock.sendto(_MESSAGE + bytes([ttl]), self.target)
+        except ConnectionRefusedError:
+            return  # an answer to an earlier packet, which is in the queue
+        self.sent += 1
+
+    def _collect(self, ports: list[int], ttl: int) -> dict[int, str]:
+        """Take what comes within a wait, or until each port has been answered."""
+        answers: dict[int, str] = {}
+        until_s = time.monotonic() + WAIT_S
+        poll = select.poll()
+        by_fd = {self.sockets[port].fileno(): port for port in ports}
+        for number in by_fd:
+            poll.register(number, select.POLLERR)
+        while len(answers) < len(ports) and (left_s := until_s - time.monotonic()) > 0:
+            for number, _ in poll.poll(left_s * 1e3):
+                router = _take_answer(self.sockets[by_fd[number]], ttl)
+                if router is not None:
+                    answers[by_fd[number]] = router
+        return answers
+
+
+def trace(source: str, target: tuple[str, int], ports: list[int], *,
+          budget_s: float = 10.0) -> Trace:
+    """Find the ways of UDP flows from ``source`` by each of ``ports`` to ``target``.
+
+    Takes ``budget_s`` at most. Raises OSError where nothing can be sent there.
+    """
+    began_s = time.monotonic()
+    with ExitStack() as stack:
+        asker, taken = _Asker(target), []
+        for port in ports:
+            sock = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            sock.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)
+            try:
+                sock.bind((source, port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                taken.append(port)
+                continue
+            asker.sockets[port] = sock
+        found = _trace_all(asker, target[0], began_s + budget_s)
+    found.seconds, found.sent_packets = time.monotonic() - began_s, asker.sent
+    found.taken = tuple(taken)
+    return found
+
+
+def _trace_all(asker: _Asker, target: str, until_s: float) -> Trace:
+    ports = list(asker.sockets)
+    known = _walk_one(asker, ports[0], target, until_s) if ports else []
+    ways: dict[int, list[str | None]] = {port: [] for port in ports}
+    parts: list[int] = []  # hops at which ways part
+    for ttl, first in enumerate(known[:(len(known) + 1) // 2], 1):
+        sample = [port for port in list(ways)[:SAMPLE] if port != ports[0]]
+        answers = asker.ask(sample, ttl, until_s)
+        if first is not None:
+            answers[ports[0]] = first
+        routers = set(answers.values())
+        if len(routers) > 1:
+            parts.append(ttl)
+            answers |= asker.ask([port for port in ways if port not in answers], ttl, until_s)
+            ways = {port: way for port, way in ways.items() if port in answers}
+        only = routers.pop() if len(routers) == 1 else None
+        for port, way in ways.items():
+            way.append(answers.get(port, only))
+    return Trace({port: tuple(way) for port, way in ways.items()},
+                 _share_alike(asker, ways, parts, until_s),
+                 unanswered=tuple(port for port in ports if port not in ways))
+
+
+def _walk_one(asker: _Asker, port: int, target: str, until_s: float) -> list[str | None]:
+    """Routers on the way of one port; None for a silent one."""
+    way: list[str | None] = []
+    while len(way) < MOST_HOPS and way[-SILENT:] != [None] * SILENT:
+        way.append(asker.ask([port], len(way) + 1, until_s).get(port))
+        if way[-1] == target:
+            return way[:-1]
+    while way and way[-1] is None:
+        way.pop()
+    return way
+
+
+def _share_alike(asker: _Asker, ways: dict[int, list[str | None]], parts: list[int],
+                 until_s: float) -> float:
+    """Ask some ports again where ways part."""
+    if not parts or not ways:
+        return 1.0
+    again = asker.ask(random.sample(list(ways), min(CHECKED, len(ways))), parts[0], until_s)
+    alike = [router == ways[port][parts[0] - 1] for port, router in again.items()]
+    return sum(alike) / len(alike) if alike else 1.0
+
+
+def _take_answer(sock: socket.socket, ttl: int) -> str | None:
+    """Take one ICMP error from the socket's queue: who sent it, if it is about this TTL."""
+    try:
+        data, about, _, _ = sock.recvmsg(64, 512, socket.MSG_ERRQUEUE | socket.MSG_DONTWAIT)
+    except OSError:
+        return None
+    for level, kind, value in about:
+        if (level, kind) != (socket.IPPROTO_IP, _IP_RECVERR) or len(value) < _OFFENDER.stop:
+            continue
+        _, origin, icmp, _, _, _ = _ERROR.unpack_from(value)
+        # A router quotes at least the UDP header; what it quotes beyond says which packet it was.
+        of_this = not data or data == _MESSAGE + bytes([ttl])
+        if origin == _ICMP and icmp in {_UNREACHABLE, _TIME_EXCEEDED} and of_this:
+            return socket.inet_ntoa(value[_OFFENDER])
+    return None
