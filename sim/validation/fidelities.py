@@ -123,6 +123,7 @@ SPREAD = [4 * (n % 4) + n // 4 for n in range(16)]
 """Hosts of all leaves in turn."""
 FOUR_GPUS = ("hosts[0].gpus.count=4", "hosts[0].count=8", "fabric.leaves=2")
 OVERSUBSCRIBED = ("fabric.spines=1",)
+TCP = ("scenarios[0].stack=kernel-tcp",)
 DUAL_PORT = ("hosts[0].nics[0].ports=2",)
 FORWARDING = ("each link takes a whole frame before the next one does: 2.9 us a link and step, "
               "which the fluid does not know")
@@ -183,6 +184,19 @@ CASES = (
          ("vpc.vnics=1", "vpc.flow_rate=5Gbps", "scenarios[0].sockets=4")),
     Case("ring, 250,000 packets/s, 16 MiB", collective("ring", 16 * MIB),
          ("vpc.vnics=1", "vpc.packet_rate=250kpps")),
+    Case("kernel TCP: incast of 8, 4 MiB each", pattern(range(1, 9), [0] * 8, 4 * MIB), TCP),
+    Case("kernel TCP: random permutation, 16 MiB", random_pairs(16 * MIB), TCP),
+    Case("kernel TCP: ring, 1 MiB", collective("ring", MIB), TCP),
+    Case("kernel TCP: ring, 16 MiB", collective("ring", 16 * MIB), TCP),
+    Case("kernel TCP: ring, 4 sockets, 64 MiB", collective("ring", 64 * MIB),
+         (*TCP, "scenarios[0].sockets=4")),
+    Case("kernel TCP: ring, BBR, 16 MiB", collective("ring", 16 * MIB),
+         (*TCP, "scenarios[0].congestion=bbr")),
+    Case("kernel TCP: tree, 32 MiB", collective("tree", 32 * MIB), TCP),
+    Case("kernel TCP: halving-doubling, 16 MiB", collective("halving-doubling", 16 * MIB), TCP),
+    Case("kernel TCP: all-to-all, 16 MiB", collective("alltoall", 16 * MIB), TCP),
+    Case("kernel TCP: ring, flow cap of 5 Gb/s, 4 sockets, 16 MiB", collective("ring", 16 * MIB),
+         (*TCP, "vpc.vnics=1", "vpc.flow_rate=5Gbps", "scenarios[0].sockets=4")),
 )
 
 

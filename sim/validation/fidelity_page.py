@@ -22,9 +22,9 @@ INTRODUCTION = """\
 
 Made by `python -m sim.validate fidelities --page docs/fidelities.md`; do not edit. Each row is one
 collective or pattern, alone on the cluster of `sim/validation/fidelities.yaml` (sixteen hosts under
-four leaves, 25 Gb/s, HARP) with some values changed. It runs twice, and the second run counts. The
-error is that of `flow` relative to `packet`: below zero where the fluid is too fast. Nothing is
-fitted. [packet.md](packet.md) says what `packet` models.
+four leaves, 25 Gb/s, HARP or kernel TCP) with some values changed. It runs twice, and the second
+run counts. The error is that of `flow` relative to `packet`: below zero where the fluid is too
+fast. Nothing is fitted. [packet.md](packet.md) says what `packet` models.
 """
 
 
