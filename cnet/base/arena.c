@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 /* Of linux/mempolicy.h and linux/mman.h, which not all C libraries pass on. */
-enum { MEMORY_PREFERRED = 1, NODE_OF_PAGE = 3, POPULATE_WRITE = 23, HUGE_SHIFT = 26 };
+enum { MEMORY_PREFERRED = 1, NODE_OF_PAGE = 3, HUGE_SHIFT = 26 };
 enum { NODES_MAX = 1024, NODE_WORD_BITS = 8 * sizeof(unsigned long), ORDINARY_BYTES = 4096 };
 
 static size_t round_up(size_t bytes, size_t to)
@@ -46,7 +46,7 @@ static int node_of(void *page)
  * but ends in a signal instead of an error if there is no memory. */
 static bool populate_pages(uint8_t *base, size_t bytes)
 {
-    if (madvise(base, bytes, POPULATE_WRITE) == 0)
+    if (madvise(base, bytes, HARP_POPULATE_WRITE) == 0)
         return true;
     if (errno != EINVAL)
         return false;

@@ -24,6 +24,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* MADV_POPULATE_WRITE of linux/mman.h, which not all C libraries pass on. */
+#define HARP_POPULATE_WRITE 23
+
 #define HARP_ARENA_LOCAL (-1)
 
 struct harp_arena {

@@ -38,6 +38,8 @@
 #define HARP_ECT0 2
 /* cdef: begin */
 #define HARP_WHY_BYTES 256 /* room for one sentence about what went wrong */
+/* What the kernel is to hold for a socket of port_udp, each way. */
+#define HARP_SOCKET_BYTES 8388608
 /* cdef: end */
 /* Datagrams that an engine writes for a connection before it is others' turn; it asks for twice as
  * many arrivals. About three super-packets at an MTU of 1500. */

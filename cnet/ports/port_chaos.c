@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "ports/headers.h"
+
 #define BURST_LENGTH 8u
 #define REORDER_DELAY_NS 200000u
 #define BUCKET_BYTES (128u << 10)
@@ -13,7 +15,6 @@
 #define HELD_BYTES (32u << 20) /* of memory for datagrams that wait, about */
 #define HELD_LEAST HARP_BATCH
 #define HELD_MOST 16384u
-#define LEAD 20u         /* a datagram's header of 44 bytes ends 64 from the start of its buffer */
 #define RETRY_NS 100000u /* after the inner port had no room */
 
 struct held {
@@ -82,7 +83,7 @@ static bool is_lost(struct chaos_port *chaos)
 
 static uint8_t *buffer_at(const struct chaos_port *chaos, uint32_t buffer)
 {
-    return chaos->memory + (size_t)buffer * chaos->buffer_bytes + LEAD;
+    return chaos->memory + (size_t)buffer * chaos->buffer_bytes + HARP_DATAGRAM_AT;
 }
 
 /* The heap. */
@@ -392,7 +393,7 @@ static const struct harp_port_ops chaos_ops = {
 
 static bool allocate_memory(struct chaos_port *chaos, uint32_t payload_max)
 {
-    chaos->buffer_bytes = (LEAD + payload_max + 63) / 64 * 64;
+    chaos->buffer_bytes = (HARP_DATAGRAM_AT + payload_max + 63) / 64 * 64;
     chaos->buffers = HELD_BYTES / chaos->buffer_bytes;
     if (chaos->direct || chaos->buffers < HELD_LEAST)
         chaos->buffers = HELD_LEAST;

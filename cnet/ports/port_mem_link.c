@@ -15,7 +15,7 @@
 #include "ports/port_mem_name.h"
 
 /* Of linux/mman.h and linux/memfd.h, which not all C libraries pass on. */
-enum { POPULATE_WRITE = 23, HUGE_2MIB = 21 << 26 };
+enum { HUGE_2MIB = 21 << 26 };
 enum { HUGE_BYTES = 1 << 21, EVENTS = 16, CONNECT_SECONDS = 1 };
 
 static int watch_descriptor(struct mem_port *port, int fd, uint32_t number)
@@ -67,7 +67,7 @@ static bool map_part(uint8_t *at, size_t bytes, int fd, size_t offset)
     (void)madvise(at, bytes, MADV_HUGEPAGE); /* a kernel without them has its own way */
     if (madvise(at, bytes, MADV_DONTFORK) < 0)
         return false;
-    if (madvise(at, bytes, POPULATE_WRITE) < 0 && errno != EINVAL)
+    if (madvise(at, bytes, HARP_POPULATE_WRITE) < 0 && errno != EINVAL)
         return false;
     return true;
 }

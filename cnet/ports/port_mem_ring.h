@@ -34,7 +34,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "wire/wire.h"
+#include "ports/headers.h"
 
 #define MEM_MAGIC UINT64_C(0x30474e4952504d48) /* "HMPRING0" */
 #define MEM_VERSION 1
@@ -42,7 +42,7 @@
 enum {
     MEM_RECORD = 64,                             /* alignment of records and of payload */
     MEM_LENGTH_AT = 16,                          /* in a record */
-    MEM_DATAGRAM_AT = 20,                        /* so that payload begins at 64 */
+    MEM_DATAGRAM_AT = HARP_DATAGRAM_AT,          /* so that payload begins at 64 */
     MEM_PAYLOAD_MAX = HARP_HEADER_BYTES + 65408, /* 511 x 128: the largest segment of 16 bits */
     MEM_RING_LEAST = 1 << 18,
     MEM_RING_MOST = 1 << 30,

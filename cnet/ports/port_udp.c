@@ -152,7 +152,7 @@ static const struct harp_port_ops udp_ops = {
 static int allocate_memory(struct udp_port *udp, char *why)
 {
     size_t buffers = (size_t)UDP_RECEIVE_MOST * HARP_SUPER_BUFFER_BYTES;
-    udp->staging_bytes = UDP_STAGED * (udp->port.payload_max + UDP_ALIGN + UDP_LEAD);
+    udp->staging_bytes = UDP_STAGED * (udp->port.payload_max + UDP_ALIGN + HARP_DATAGRAM_AT);
     if (udp->staging_bytes < UDP_STAGING_LEAST)
         udp->staging_bytes = UDP_STAGING_LEAST;
     udp->staging_bytes = (udp->staging_bytes + UDP_ALIGN - 1) / UDP_ALIGN * UDP_ALIGN;
@@ -182,10 +182,10 @@ static void write_line(struct udp_port *udp)
                                 offload[udp->gso * 2 + udp->gro]);
     uint32_t least =
         udp->kernel_bytes[0] < udp->kernel_bytes[1] ? udp->kernel_bytes[0] : udp->kernel_bytes[1];
-    if (least < UDP_SOCKET_BYTES && n < room)
+    if (least < HARP_SOCKET_BYTES && n < room)
         snprintf(line + n, room - n,
                  "; socket buffers of %u KiB: sysctl -w net.core.rmem_max=%d net.core.wmem_max=%d",
-                 least >> 10, UDP_SOCKET_BYTES, UDP_SOCKET_BYTES);
+                 least >> 10, HARP_SOCKET_BYTES, HARP_SOCKET_BYTES);
 }
 
 int harp_port_udp_open(struct harp_port **port, const struct harp_port_config *config, char *why)

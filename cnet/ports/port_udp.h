@@ -23,6 +23,7 @@
 #include <sys/socket.h>
 
 #include "base/sockaddr.h"
+#include "ports/headers.h"
 #include "ports/icmp.h"
 #include "ports/port.h"
 #include "ports/supers.h"
@@ -36,10 +37,8 @@
 #define UDP_RECEIVE_AT_ONCE 4u         /* the same; their buffers stay in the cache */
 #define UDP_RECEIVE_MOST 32u           /* datagrams, where the kernel joins none */
 #define UDP_ALIGN 64u
-#define UDP_LEAD 20u /* a datagram's header of 44 bytes ends 64 from the start */
 #define UDP_NOTICES 32u
 #define UDP_LOCALS_MAX 256u
-#define UDP_SOCKET_BYTES (8 << 20)         /* what the kernel is to hold, each way */
 #define UDP_MTU_LEAST 552u                 /* no network takes less; who says so by ICMP lies */
 #define UDP_RETRY_NS 200000u               /* after the kernel would take no more */
 #define UDP_SINGLE_NS UINT64_C(1000000000) /* after it refused to cut; twice as long each time */

@@ -10,14 +10,14 @@
 /* Where the next super would begin. */
 static uint32_t next_start(const struct udp_port *udp)
 {
-    return (udp->used + UDP_ALIGN - 1) / UDP_ALIGN * UDP_ALIGN + UDP_LEAD;
+    return (udp->used + UDP_ALIGN - 1) / UDP_ALIGN * UDP_ALIGN + HARP_DATAGRAM_AT;
 }
 
 size_t udp_room(struct harp_port *port, int hop)
 {
     const struct udp_port *udp = (const struct udp_port *)port;
     (void)hop;
-    uint32_t most = UDP_ALIGN + UDP_LEAD + port->payload_max;
+    uint32_t most = UDP_ALIGN + HARP_DATAGRAM_AT + port->payload_max;
     uint32_t by_bytes = (udp->staging_bytes - udp->used) / most;
     uint32_t by_supers = UDP_SUPERS - udp->supers_n;
     return by_bytes < by_supers ? by_bytes : by_supers;

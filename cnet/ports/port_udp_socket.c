@@ -11,13 +11,11 @@
 #include <unistd.h>
 
 #include "base/descriptors.h"
-
-#define IPV4_UDP_HEADERS 28u
-#define IPV6_UDP_HEADERS 48u
+#include "ports/headers.h"
 
 uint32_t udp_payload_of_mtu(const struct udp_port *udp, uint32_t mtu)
 {
-    uint32_t headers = udp->family == AF_INET ? IPV4_UDP_HEADERS : IPV6_UDP_HEADERS;
+    uint32_t headers = udp->family == AF_INET ? IP4_UDP_BYTES : IP6_UDP_BYTES;
     uint32_t payload = mtu > headers ? mtu - headers : 0;
     return payload < UDP_SUPER_BYTES ? payload : UDP_SUPER_BYTES;
 }
@@ -121,7 +119,7 @@ static void set_buffers(struct udp_port *udp, int fd)
 {
     static const int options[2][2] = {{SO_RCVBUFFORCE, SO_RCVBUF}, {SO_SNDBUFFORCE, SO_SNDBUF}};
     for (int i = 0; i < 2; i++) {
-        int bytes = UDP_SOCKET_BYTES, got = 0;
+        int bytes = HARP_SOCKET_BYTES, got = 0;
         socklen_t length = sizeof got;
         if (setsockopt(fd, SOL_SOCKET, options[i][0], &bytes, sizeof bytes) < 0)
             setsockopt(fd, SOL_SOCKET, options[i][1], &bytes, sizeof bytes);

@@ -17,10 +17,8 @@ enum {
     FILL_MIN = XDP_BATCH,
     TEND_NS = 10 * 1000 * 1000,
     STARVED_NS = 50 * 1000, /* a card says that it has sent in its own time, and wakes nobody */
-    HEADERS4 = 28,
-    HEADERS6 = 48,
-    ETHERNET_TAGGED = 18,
-    PAYLOAD_MAX = 65535 - HEADERS6,
+    ETHERNET_TAGGED = ETHERNET_BYTES + VLAN_TAG_BYTES,
+    PAYLOAD_MAX = 65535 - IP6_UDP_BYTES,
 };
 
 /* The link is another than it was, or gone. Then routes through it are gone, too, and what is sent
@@ -281,7 +279,7 @@ static int share_out(struct harp_xdp *xdp, const struct harp_port_config *config
     bool v4 = harp_address_is_ipv4(&config->local);
     uint32_t mtu = config->mtu && config->mtu < xdp->link.mtu ? config->mtu : xdp->link.mtu;
     uint32_t single = frames->frame_bytes - HARP_XDP_KERNEL_ROOM - HARP_XDP_HEADROOM;
-    uint32_t headers = v4 ? HEADERS4 : HEADERS6;
+    uint32_t headers = v4 ? IP4_UDP_BYTES : IP6_UDP_BYTES;
     uint32_t payload = mtu > headers ? mtu - headers : 0;
     uint32_t free = frames->in_state[HARP_FRAME_FREE];
     uint32_t most = config->frames_max ? config->frames_max : free / 2;
@@ -372,7 +370,7 @@ static int open_all(struct harp_xdp *xdp, struct harp_port_config *config, char 
         error = harp_xdp_socket_open(&xdp->socket, &socket, why);
     if (error < 0)
         return error;
-    uint32_t headers = harp_address_is_ipv4(&config->local) ? HEADERS4 : HEADERS6;
+    uint32_t headers = harp_address_is_ipv4(&config->local) ? IP4_UDP_BYTES : IP6_UDP_BYTES;
     uint32_t single = config->frames->frame_bytes - HARP_XDP_KERNEL_ROOM - HARP_XDP_HEADROOM -
                       ETHERNET_TAGGED - headers;
     if (!xdp->socket.several && xdp->port.payload_max > single)

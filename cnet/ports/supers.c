@@ -8,9 +8,9 @@
 #include <time.h>
 
 #include "base/sockaddr.h"
+#include "ports/headers.h"
 
 enum {
-    LEAD = 20,     /* before a datagram: its header of 44 bytes ends 64 from the buffer's start */
     CONGESTED = 3, /* ECN field: congestion experienced (RFC 3168) */
     TRIES = 3,     /* a call may bring no datagram but what ICMP said about one that was sent */
 };
@@ -97,8 +97,9 @@ bool harp_supers_read(struct harp_supers *supers, int fd, uint16_t local)
     union harp_sockaddr from[HARP_SUPERS_AT_ONCE];
     assert(!harp_supers_any(supers) && supers->at_once <= HARP_SUPERS_AT_ONCE);
     for (uint32_t i = 0; i < supers->at_once; i++) {
-        parts[i] = (struct iovec){supers->buffers + (size_t)i * HARP_SUPER_BUFFER_BYTES + LEAD,
-                                  HARP_SUPER_BUFFER_BYTES - LEAD};
+        parts[i] =
+            (struct iovec){supers->buffers + (size_t)i * HARP_SUPER_BUFFER_BYTES + HARP_DATAGRAM_AT,
+                           HARP_SUPER_BUFFER_BYTES - HARP_DATAGRAM_AT};
         messages[i].msg_hdr = (struct msghdr){.msg_name = &from[i],
                                               .msg_namelen = sizeof from[i],
                                               .msg_iov = &parts[i],

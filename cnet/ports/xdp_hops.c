@@ -14,10 +14,6 @@ enum {
     HOPS_MAX = 65536,
     TEND_AT_ONCE = 16, /* hops looked after in one go: some system calls each */
     LOOK_AT_ONCE = 1024,
-    ETHERNET = 14,
-    IP4 = 20,
-    IP6 = 40,
-    UDP = 8,
     HOP_LIMIT = 64,
 };
 
@@ -34,7 +30,8 @@ static void write_template(struct harp_xdp_hop *hop, const struct harp_address *
                            const uint8_t mac_from[6], const uint8_t mac_to[6])
 {
     bool v4 = harp_address_is_ipv4(&hop->to);
-    uint8_t *ethernet = hop->header, *ip = ethernet + ETHERNET, *udp = ip + (v4 ? IP4 : IP6);
+    uint8_t *ethernet = hop->header, *ip = ethernet + ETHERNET_BYTES,
+            *udp = ip + (v4 ? IP4_BYTES : IP6_BYTES);
     uint8_t traffic_class = hop->traffic_class | HARP_ECT0;
     memset(hop->header, 0, sizeof hop->header);
     memcpy(ethernet, mac_to, 6);
@@ -50,7 +47,7 @@ static void write_template(struct harp_xdp_hop *hop, const struct harp_address *
         ip[9] = IPPROTO_UDP;
         memcpy(ip + 12, from->ip + 12, 4);
         memcpy(ip + 16, hop->to.ip + 12, 4);
-        hop->sum = sum_words(ip, IP4);
+        hop->sum = sum_words(ip, IP4_BYTES);
     } else {
         ip[0] = 0x60 | traffic_class >> 4;
         ip[1] = (uint8_t)(traffic_class << 4);
@@ -64,7 +61,7 @@ static void write_template(struct harp_xdp_hop *hop, const struct harp_address *
 
 static uint32_t payload_of(const struct harp_xdp *xdp, const struct harp_xdp_hop *hop, uint32_t mtu)
 {
-    uint32_t headers = (harp_address_is_ipv4(&hop->to) ? IP4 : IP6) + UDP;
+    uint32_t headers = (harp_address_is_ipv4(&hop->to) ? IP4_BYTES : IP6_BYTES) + UDP_BYTES;
     uint32_t most = mtu > headers ? mtu - headers : 0;
     return most < xdp->port.payload_max ? most : xdp->port.payload_max;
 }

@@ -24,6 +24,7 @@
 #ifndef HARP_XDP_PORT_H
 #define HARP_XDP_PORT_H
 
+#include "ports/headers.h"
 #include "ports/icmp.h"
 #include "ports/netlink.h"
 #include "ports/port.h"
@@ -33,8 +34,8 @@
 
 enum {
     XDP_SLOT_OFFSET = 84, /* of the datagram in its slot: its payload at 128, headers before it */
-    XDP_HEADERS_MAX = 62, /* Ethernet, IPv6, UDP */
-    XDP_HEADERS4 = 42,
+    XDP_HEADERS_MAX = ETHERNET_BYTES + IP6_UDP_BYTES,
+    XDP_HEADERS4 = ETHERNET_BYTES + IP4_UDP_BYTES,
     XDP_LOCALS_MAX = 256,
     XDP_BATCH = 64, /* datagrams for which it must have memory, each way */
     XDP_ARRIVALS = 2 * HARP_BATCH,

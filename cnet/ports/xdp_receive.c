@@ -6,11 +6,6 @@
 #include "base/bytes.h"
 
 enum {
-    ETHERNET = 14,
-    TAG = 4,
-    IP4 = 20,
-    IP6 = 40,
-    UDP = 8,
     FILL_AT_ONCE = 256,
     POLL_NS = 5000,
     WAITED_MOST_NS = 1000 * 1000 * 1000,
@@ -32,56 +27,58 @@ static uint16_t load_big16(const uint8_t *at)
 static bool read_ip4(const uint8_t *ip, uint32_t bytes, struct inside *in)
 {
     uint32_t total = load_big16(ip + 2);
-    if (bytes < IP4 + UDP || ip[0] != 0x45 || total < IP4 + UDP || total > bytes)
+    if (bytes < IP4_BYTES + UDP_BYTES || ip[0] != 0x45 || total < IP4_BYTES + UDP_BYTES ||
+        total > bytes)
         return false;
     in->marked = (ip[1] & 3) == 3;
     in->from.ip[10] = in->from.ip[11] = in->to.ip[10] = in->to.ip[11] = 0xff;
     memcpy(in->from.ip + 12, ip + 12, 4);
     memcpy(in->to.ip + 12, ip + 16, 4);
-    in->offset += IP4;
-    in->bytes = total - IP4;
+    in->offset += IP4_BYTES;
+    in->bytes = total - IP4_BYTES;
     return true;
 }
 
 static bool read_ip6(const uint8_t *ip, uint32_t bytes, struct inside *in)
 {
-    uint32_t total = IP6 + load_big16(ip + 4);
-    if (bytes < IP6 + UDP || ip[0] >> 4 != 6 || total < IP6 + UDP || total > bytes)
+    uint32_t total = IP6_BYTES + load_big16(ip + 4);
+    if (bytes < IP6_BYTES + UDP_BYTES || ip[0] >> 4 != 6 || total < IP6_BYTES + UDP_BYTES ||
+        total > bytes)
         return false;
     in->marked = (ip[1] >> 4 & 3) == 3;
     memcpy(in->from.ip, ip + 8, 16);
     memcpy(in->to.ip, ip + 24, 16);
-    in->offset += IP6;
-    in->bytes = total - IP6;
+    in->offset += IP6_BYTES;
+    in->bytes = total - IP6_BYTES;
     return true;
 }
 
 /* Read the headers of a packet of `total` bytes, of which the first part has `bytes`. */
 static bool read_headers(const uint8_t *packet, uint32_t bytes, uint32_t total, struct inside *in)
 {
-    *in = (struct inside){.offset = ETHERNET};
+    *in = (struct inside){.offset = ETHERNET_BYTES};
     in->from.family = in->to.family = HARP_INET;
-    if (bytes < ETHERNET + IP4 + UDP)
+    if (bytes < ETHERNET_BYTES + IP4_BYTES + UDP_BYTES)
         return false;
     uint16_t type = load_big16(packet + 12);
     if (type == 0x8100) {
-        in->offset += TAG;
-        type = load_big16(packet + 12 + TAG);
+        in->offset += VLAN_TAG_BYTES;
+        type = load_big16(packet + 12 + VLAN_TAG_BYTES);
     }
     const uint8_t *ip = packet + in->offset;
     uint32_t behind = total - in->offset;
-    if (bytes < in->offset + (type == 0x0800 ? IP4 : IP6) + UDP)
+    if (bytes < in->offset + (type == 0x0800 ? IP4_BYTES : IP6_BYTES) + UDP_BYTES)
         return false;
     if (type == 0x0800 ? !read_ip4(ip, behind, in) : type != 0x86dd || !read_ip6(ip, behind, in))
         return false;
     const uint8_t *udp = packet + in->offset;
     uint32_t udp_bytes = load_big16(udp + 4);
-    if (udp_bytes < UDP || udp_bytes > in->bytes)
+    if (udp_bytes < UDP_BYTES || udp_bytes > in->bytes)
         return false;
     in->from.port = load_big16(udp);
     in->to.port = load_big16(udp + 2);
-    in->offset += UDP;
-    in->bytes = udp_bytes - UDP;
+    in->offset += UDP_BYTES;
+    in->bytes = udp_bytes - UDP_BYTES;
     return true;
 }
 

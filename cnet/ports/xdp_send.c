@@ -8,9 +8,6 @@
 #include "base/bytes.h"
 
 enum {
-    ETHERNET = 14,
-    UDP = 8,
-    IP4 = 20,
     IP4_LENGTH = 2,
     IP4_SUM = 10,
     IP6_LENGTH = 4,
@@ -46,11 +43,11 @@ static uint16_t fold_sum(uint64_t sum)
 /* Ethernet, IP and UDP, which end where the datagram begins. Returns how many bytes they have. */
 static uint32_t write_headers(const struct harp_xdp_hop *hop, uint8_t *datagram, uint32_t bytes)
 {
-    uint16_t udp_bytes = htons((uint16_t)(bytes + UDP));
-    uint8_t *udp = datagram - UDP;
+    uint16_t udp_bytes = htons((uint16_t)(bytes + UDP_BYTES));
+    uint8_t *udp = datagram - UDP_BYTES;
     if (harp_address_is_ipv4(&hop->to)) {
-        uint8_t *ip = udp - IP4;
-        uint16_t ip_bytes = htons((uint16_t)(bytes + UDP + IP4));
+        uint8_t *ip = udp - IP4_BYTES;
+        uint16_t ip_bytes = htons((uint16_t)(bytes + UDP_BYTES + IP4_BYTES));
         memcpy(datagram - XDP_HEADERS4, hop->header, XDP_HEADERS4);
         harp_store16(ip + IP4_LENGTH, ip_bytes);
         harp_store16(ip + IP4_SUM, fold_sum((uint64_t)hop->sum + ip_bytes));
@@ -58,7 +55,7 @@ static uint32_t write_headers(const struct harp_xdp_hop *hop, uint8_t *datagram,
         return XDP_HEADERS4; /* the UDP checksum is 0: none, HARP has its own */
     }
     memcpy(datagram - XDP_HEADERS_MAX, hop->header, XDP_HEADERS_MAX);
-    harp_store16(datagram - XDP_HEADERS_MAX + ETHERNET + IP6_LENGTH, udp_bytes);
+    harp_store16(datagram - XDP_HEADERS_MAX + ETHERNET_BYTES + IP6_LENGTH, udp_bytes);
     harp_store16(udp + UDP_LENGTH, udp_bytes);
     /* The length is in the pseudo header and in UDP's. IPv6 has no datagrams without a checksum. */
     uint16_t sum = fold_sum(sum_words(datagram, bytes) + hop->sum + 2u * udp_bytes);

@@ -33,8 +33,10 @@
 
 #include "base/chunks.h"
 
+/* cdef: begin */
 #define HARP_MESSAGES 256 /* in flight each way, at most */
-#define HARP_EAGER 8      /* small messages that may travel ahead of credit */
+/* cdef: end */
+#define HARP_EAGER 8 /* small messages that may travel ahead of credit */
 
 struct harp_outgoing {
     const uint8_t *buffer;        /* NULL if scattered, or simulated without payload */

@@ -17,20 +17,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* cdef: begin */
 #define HARP_VERSION 2
 #define HARP_HEADER_BYTES 44
-#define HARP_TAGGED_BYTES 36 /* what the tag covers: the header up to the tag */
-#define HARP_CHUNK_ALIGN 128 /* payloads but a message's last are multiples of it */
-#define HARP_MESSAGE_MAX (UINT32_C(1) << 30)
+#define HARP_TAGGED_BYTES 36        /* what the tag covers: the header up to the tag */
+#define HARP_CHUNK_ALIGN 128        /* payloads but a message's last are multiples of it */
+#define HARP_MESSAGE_MAX 0x40000000 /* 1 GiB */
 #define HARP_SACK_BITS 1024
-#define HARP_LAP_MAX 0xffffffu /* a packet's number has 56 bits, of which its header holds 32 */
+#define HARP_LAP_MAX 0xffffff /* a packet's number has 56 bits, of which its header holds 32 */
 
 #define HARP_JOINED_BYTES 1024 /* of a datagram that brings several frames: any path takes it */
 
 #define HARP_FRAGMENTS_MAX 64 /* of a chunk; `flags` of DATA, 0 where it is whole */
 #define HARP_ACK_OFF_QUEUE 1  /* flags of ACK: the path's frames arrive on a wrong queue */
 
-/* cdef: begin */
 enum harp_type {
     HARP_FIRST = 1,
     HARP_COOKIE = 2,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harp.collectives.window import NCCL_WINDOW
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -15,8 +17,8 @@ if TYPE_CHECKING:
 
     from harp.collectives.ir import Ranks
 
-CHUNK_BYTES = 512 << 10
-"""Chunk of the pipelined trees: NCCL's, NCCL_BUFFSIZE (4 MiB) over NCCL_STEPS (8)."""
+CHUNK_BYTES = NCCL_WINDOW.slot_bytes
+"""Chunk of the pipelined trees."""
 INDEX_BYTES = 4
 """Index of a sparse element on the wire: int32, as LightCC, DGC and GRACE send it."""
 

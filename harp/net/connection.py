@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from harp.net.engine import Engine
 
-MESSAGES = 256
+MESSAGES: int = lib.HARP_MESSAGES
 """As many are under way in each direction at most."""
-MESSAGE_MAX = 1 << 30
+MESSAGE_MAX: int = lib.HARP_MESSAGE_MAX
 """Bytes of the longest message."""
 _BATCH = 64
 _uncleared = ffi.new_allocator(should_clear_after_alloc=False)

@@ -24,8 +24,6 @@ from harp.tools.nics import Nic, gpus, nics, usable_queues
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SOCKET_BYTES = 8 << 20
-"""What the udp port asks the kernel to hold for a socket."""
 AF_XDP = 44
 UDP_SEGMENT, UDP_GRO = 103, 104
 CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_NET_RAW": 13, "CAP_IPC_LOCK": 14, "CAP_BPF": 39}
@@ -131,10 +129,10 @@ def udp() -> Iterator[Finding]:
                   "Linux 4.18 brings UDP_SEGMENT, 5.0 UDP_GRO" if lacks else "")
     for key in ("rmem_max", "wmem_max"):
         most = _int(Path("/proc/sys/net/core") / key)
-        enough = most >= SOCKET_BYTES or os.geteuid() == 0
+        enough = most >= lib.HARP_SOCKET_BYTES or os.geteuid() == 0
         yield Finding(key, "ok" if enough else "better", f"{most >> 10} KiB",
-                      "" if enough else f"sysctl -w net.core.{key}={SOCKET_BYTES}: fewer losses "
-                                        "of the udp port in bursts")
+                      "" if enough else f"sysctl -w net.core.{key}={lib.HARP_SOCKET_BYTES}: "
+                                        "fewer losses of the udp port in bursts")
 
 
 def nic_line(nic: Nic, engines: int = 1) -> Finding:

@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 from sim.report.numbers import apportion, milliseconds_decimals, percent, shown_ms
-from sim.report.screen import Column, console_for, fit, grid, show
+from sim.report.screen import BAR_WIDTH, Column, console_for, fit, grid, show
 from sim.report.table import name_columns, section_ends
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from sim.records.results import Breakdown, Report, ScenarioResult
 
-BAR_WIDTH = 22
 # Header, glyph in the bar (plain ASCII, and block characters where those print), colour.
 PARTS = (
     ("compute", "#", "█", "blue"),

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 PLAIN_WIDTH = 120
+BAR_WIDTH = 22
+"""Of the longest bar beside a row."""
 _NAME_WIDTH = 16
 """Down to this width a column of names may be folded before another column is dropped."""
 _GAP = 2

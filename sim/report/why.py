@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sim.report.numbers import percent, rate
 from sim.report.quantities import quantity
-from sim.report.screen import Column, console_for, fit, grid, show
+from sim.report.screen import BAR_WIDTH, Column, console_for, fit, grid, show
 from sim.report.table import name_columns
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 MOST_CAUSES = 5
 """Causes that are shown of each row."""
-BAR_WIDTH = 22
 
 
 def print_causes(report: Report, *, console: Console | None = None) -> None:

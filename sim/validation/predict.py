@@ -17,7 +17,7 @@ from sim.answer.collective_bench import measure
 from sim.answer.draws import halton
 from sim.answer.parallel import map_shared
 from sim.answer.scenario import Settings, run_scenario
-from sim.answer.uncertainty import unknowns
+from sim.answer.uncertainty import DRAWS, unknowns
 from sim.cluster.cluster import Cluster
 from sim.validation.case import load_case, load_published
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from sim.validation.case import Case, Figure
 
-DRAWS = 24
 TAIL = 0.1
 """Share of the draws below the lower, and above the upper end of an interval."""
 

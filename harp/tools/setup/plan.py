@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from harp._cnet import lib
 from harp.tools import conf, nics
 from harp.tools.setup import choose, pages
 from harp.tools.setup.knobs import Conf, File, Irq, Knob, Mtu, Queues, Rings
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 RING_DESCRIPTORS = 4096
 """As many frames as the xdp port gives a card to receive into."""
-SOCKET_BYTES = 8 << 20
-"""What the udp port asks the kernel to hold for a socket."""
 ONE_BUFFER_BYTES = 3498
 """The largest MTU that every driver takes with XDP, if a packet has to fit into a page."""
 
@@ -140,7 +139,7 @@ def _cpus(host: Host, node: int | None) -> list[int]:
 
 def _sockets(host: Host) -> list[tuple[Knob, str | None]]:
     files = [f"/proc/sys/net/core/{name}" for name in ("rmem_max", "wmem_max")]
-    return [(File(file), str(max(SOCKET_BYTES, now))) for file in files
+    return [(File(file), str(max(lib.HARP_SOCKET_BYTES, now))) for file in files
             if (now := host.number(file)) is not None and host.may_be_written(file)]
 
 

@@ -6,8 +6,7 @@
 
 #define BURST_MOST 64
 #define LISTENER 99
-#define ETHERNET_LEAST 84 /* bytes on the wire of the shortest frame, preamble and gap included */
-#define HEADERS_LEAST 66  /* of overhead: IPv4, UDP, Ethernet with its FCS, preamble and gap */
+#define HEADERS_LEAST 66 /* of overhead: IPv4, UDP, Ethernet with its FCS, preamble and gap */
 
 static uint64_t draw_id(struct packet_world *w)
 {

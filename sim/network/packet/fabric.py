@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harp._cnet import lib
 from harp.collectives.protocol import PROTOCOLS
 from harp.collectives.window import NCCL_WINDOW
 from sim.network.network import CutOffError, TooLargeError
@@ -43,9 +44,6 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Rows = list[tuple[Ints, Ints, ArrayLike]]
 
-ALIGNED = 128
-"""Payloads of full frames are a multiple of it (docs/wire.md)."""
-HARP_HEADER_BYTES = 44
 NS = 1e-9
 
 
@@ -64,12 +62,12 @@ class PacketFabric:
         stack, cluster = transport.stack, transport.cluster
         overlay = round((transport.link_bytes - transport.cap_bytes) * transport.payload
                         / transport.on_line)
-        self.segment = transport.payload // ALIGNED * ALIGNED
+        self.segment = transport.payload // lib.HARP_CHUNK_ALIGN * lib.HARP_CHUNK_ALIGN
         self._frames = 0
         self._frame_bytes = round(transport.payload + stack.headers.value) + overlay
         self.world = World(
             seed=transport.seed, segment=self.segment,
-            overhead=round(stack.headers.value) - HARP_HEADER_BYTES + overlay,
+            overhead=round(stack.headers.value) - lib.HARP_HEADER_BYTES + overlay,
             slots=NCCL_WINDOW.slots,
             piece_bytes=max(protocol.window.slot_bytes for protocol in PROTOCOLS),
             unit_bytes=settings.UNIT_BYTES)

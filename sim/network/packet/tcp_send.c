@@ -4,7 +4,6 @@
 #include "base/sequence.h"
 #include "tcp.h"
 
-#define ETHERNET_LEAST 84 /* bytes on the wire of the shortest frame, preamble and gap included */
 #define NS_PER_S UINT64_C(1000000000)
 
 static void emit_segment(struct packet_world *w, const struct tcp_socket *socket, uint32_t number,

@@ -25,6 +25,7 @@
 #include "virtual/event_heap.h"
 #include "virtual/random.h"
 
+#define ETHERNET_LEAST 84 /* bytes on the wire of the shortest frame, preamble and gap included */
 #define NO_PACKET UINT32_MAX
 #define NO_HOP UINT32_MAX
 #define NO_TRAFFIC UINT32_MAX
