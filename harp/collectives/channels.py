@@ -71,18 +71,16 @@ class ConnectionChannel:
         self._sent.append(self._connection.send(piece.copy(), 0))
 
     async def receive(self, nbytes: int) -> Bytes:
-        """Give the next piece, and post its buffer anew."""
+        """Give the next piece."""
         return _whole(await self.take(), nbytes)
 
     async def take(self) -> Bytes:
-        """Give the next piece, of whatever size, and post its buffer anew."""
+        """Give the next piece, of whatever size."""
         self._post_free_slots()
         buffer, posted = self._posted.popleft()
         size = await posted
-        piece = buffer[:size].copy()
         self._free.append(buffer)
-        self._post_free_slots()
-        return piece
+        return buffer[:size]
 
     async def flush(self) -> None:
         """Wait until the other end has all that was sent."""

@@ -53,7 +53,10 @@ class Channel(Protocol):
         """Take a piece; returns when it is in a slot, so that its bytes may change."""
 
     async def receive(self, nbytes: int) -> Bytes:
-        """Give the next piece, of ``nbytes`` bytes, and make its slot free."""
+        """Give the next piece, of ``nbytes`` bytes, to be read until the next one is asked for.
+
+        Then its slot is free.
+        """
 
 
 class Execution:
@@ -67,17 +70,27 @@ class Execution:
         window: whose slots pieces fit in.
         share: (i, n): move the i-th of n even parts of every message, for plans that n channels
             run side by side.
+        buffers: memory to work in, of the plan's sizes; what is missing is made, and is zero.
+        combine: puts what came into what is there, as bytes; adds elements of ``dtype`` by default.
     """
 
     def __init__(self, plan: Plan, rank: int, dtype: DTypeLike,
                  channels: Callable[[int], Channel], window: Window = NCCL_WINDOW,
-                 share: tuple[int, int] = (0, 1)) -> None:
+                 share: tuple[int, int] = (0, 1), buffers: Mapping[Buffer, Bytes] | None = None,
+                 combine: Callable[[Bytes, Bytes], None] | None = None) -> None:
         self.plan, self.rank, self.dtype = plan, rank, np.dtype(dtype)
         if self.dtype.itemsize != plan.unit_bytes:
             raise ValueError(f"elements of {self.dtype} have {self.dtype.itemsize} B, "
                              f"those of the plan {plan.unit_bytes} B")
+        given = buffers or {}
         self.buffers: dict[Buffer, Bytes] = {
-            buffer: np.zeros(size, np.uint8) for buffer, size in plan.buffers.items()}
+            buffer: given[buffer] if buffer in given else np.zeros(size, np.uint8)
+            for buffer, size in plan.buffers.items()}
+        for buffer, size in plan.buffers.items():
+            if len(self.buffers[buffer]) != size:
+                raise ValueError(f"{buffer.name} has {len(self.buffers[buffer])} B, the plan needs "
+                                 f"{size} B")
+        self._combine = combine or self._add
         self._channels, self._share = channels, share
         self._piece_bytes = max(window.slot_bytes // plan.unit_bytes, 1) * plan.unit_bytes
         self._open: list[_Piece] = []
@@ -142,11 +155,13 @@ class Execution:
                        message: Message) -> None:
         await _all_done(before)
         came = await self._channels(message.src).receive(len(data))
-        kind = np.dtype(np.uint8) if message.dst_buffer == Buffer.PAIRS else self.dtype
         if message.op == Op.REDUCE:
-            data.view(kind)[:] += came.view(kind)
+            self._combine(data, came)
         else:
             data[:] = came
+
+    def _add(self, there: Bytes, came: Bytes) -> None:
+        there.view(self.dtype)[:] += came.view(self.dtype)
 
 
 @dataclass(frozen=True, eq=False)
