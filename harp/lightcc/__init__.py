@@ -1,1 +1,1 @@
-"""LightCC: the settings and rules of the collectives that average gradients."""
+"""LightCC: the settings and rules of the collectives that average gradients, and their groups."""

@@ -1,0 +1,316 @@
+"""Collectives on host memory, against numpy on whole vectors; every rank is a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from harp.lightcc.elements import REDUCTIONS, combination, divide, element_type
+from harp.lightcc.group import Group, GroupError
+from harp.lightcc.settings import LightSettings
+
+PATIENCE_S = 60.0
+SIZES = [0, 1, 2, 7, 1000, 300_001]
+
+
+class MemoryStore:
+    """A store within a process."""
+
+    def __init__(self):
+        self.values, self.told = {}, threading.Condition()
+
+    def set(self, key, value):
+        with self.told:
+            self.values[key] = value
+            self.told.notify_all()
+
+    def get(self, key):
+        with self.told:
+            assert self.told.wait_for(lambda: key in self.values, PATIENCE_S)
+            return self.values[key]
+
+
+@contextlib.contextmanager
+def group_of(ranks, timeout_s=PATIENCE_S, settings=None):
+    store = MemoryStore()
+    with ThreadPoolExecutor(ranks) as pool:
+        made = list(pool.map(lambda rank: Group(rank, ranks, store, timeout_s, settings),
+                             range(ranks)))
+        try:
+            yield made
+        finally:
+            list(pool.map(Group.close, made))
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3, 5])
+def group(request):
+    with group_of(request.param) as made:
+        yield made
+
+
+def vectors(ranks, elements, dtype="<f4", seed=0):
+    random = np.random.default_rng(seed)
+    return [random.integers(-50, 50, elements).astype(dtype) for _ in range(ranks)]
+
+
+def of_all(futures):
+    begun = list(futures)  # all, before one is awaited
+    return [future.result(PATIENCE_S) for future in begun]
+
+
+def raw(array):
+    return array.view(np.uint8)
+
+
+@pytest.mark.parametrize("elements", SIZES)
+def test_allreduce_is_the_sum_at_every_rank(group, elements):
+    data = vectors(len(group), elements)
+    total = np.sum(data, axis=0)
+    of_all(rank.allreduce(raw(own), "float32") for rank, own in zip(group, data, strict=True))
+    for own in data:
+        np.testing.assert_array_equal(own, total)
+
+
+@pytest.mark.parametrize("elements", SIZES)
+def test_broadcast_is_the_roots_vector(group, elements):
+    root = len(group) - 1
+    data = vectors(len(group), elements)
+    wanted = data[root].copy()
+    of_all(rank.broadcast(raw(own), root) for rank, own in zip(group, data, strict=True))
+    for own in data:
+        np.testing.assert_array_equal(own, wanted)
+
+
+@pytest.mark.parametrize("part", SIZES)
+def test_allgather_is_the_concatenation(group, part):
+    ranks = len(group)
+    own = vectors(ranks, part)
+    data = [np.zeros(part * ranks, "<f4") for _ in group]
+    for rank in range(ranks):
+        data[rank][rank * part:(rank + 1) * part] = own[rank]
+    of_all(rank.allgather(raw(one)) for rank, one in zip(group, data, strict=True))
+    for one in data:
+        np.testing.assert_array_equal(one, np.concatenate(own))
+
+
+@pytest.mark.parametrize("part", SIZES)
+def test_reduce_scatter_leaves_each_rank_its_part_of_the_sum(group, part):
+    data = vectors(len(group), part * len(group))
+    total = np.sum(data, axis=0)
+    of_all(rank.reduce_scatter(raw(own), "float32")
+           for rank, own in zip(group, data, strict=True))
+    for rank, own in enumerate(data):
+        np.testing.assert_array_equal(own[rank * part:(rank + 1) * part],
+                                      total[rank * part:(rank + 1) * part])
+
+
+def test_an_exchange_of_uneven_parts_is_the_transpose(group):
+    ranks = len(group)
+    outs = [[np.full(1000 * to + rank, 10 * rank + to, np.uint8) for to in range(ranks)]
+            for rank in range(ranks)]
+    ins = [[np.zeros(1000 * rank + src, np.uint8) for src in range(ranks)]
+           for rank in range(ranks)]
+    of_all(group[rank].exchange("all_to_all", outs[rank], ins[rank]) for rank in range(ranks))
+    for rank in range(ranks):
+        for src in range(ranks):
+            assert (ins[rank][src] == 10 * src + rank).all()
+
+
+def test_a_barrier_waits_for_the_last_rank(group):
+    *early, last = group
+    waiting = [rank.barrier() for rank in early]
+    assert not any(one.done() for one in waiting)
+    of_all([*waiting, last.barrier()])
+
+
+def test_calls_are_carried_out_in_order_and_may_all_be_begun_at_once(group):
+    data = [[np.full(100 * i, rank + i, "<i8") for i in range(20)] for rank in range(len(group))]
+    begun = [rank.allreduce(raw(one), "int64")
+             for rank, own in zip(group, data, strict=True) for one in own]
+    of_all(begun)
+    for own in data:
+        for i, one in enumerate(own):
+            assert (one == sum(rank + i for rank in range(len(group)))).all()
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "int64", "float16", "float32",
+                                   "float64", "bfloat16"])
+def test_reductions_are_numpys(dtype, reduction):
+    try:
+        combine = combination(dtype, reduction)
+    except ValueError as error:
+        assert f"elements of type {dtype} have no reduction" in str(error)  # noqa: PT017
+        return
+    one, other = (vector % 5 + 1 for vector in vectors(2, 1000, "<i4"))
+    functions = {"sum": np.add, "avg": np.add, "product": np.multiply, "min": np.minimum,
+                 "max": np.maximum, "band": np.bitwise_and, "bor": np.bitwise_or,
+                 "bxor": np.bitwise_xor}
+    wanted = functions[reduction](one, other)
+    there, came = (encoded(vector, dtype) for vector in (one, other))
+    combine(there, came)
+    np.testing.assert_array_equal(decoded(there, dtype), wanted)
+
+
+def encoded(vector, dtype):
+    if dtype == "bfloat16":
+        return raw((vector.astype("<f4").view("<u4") >> 16).astype("<u2"))
+    return raw(vector.astype(element_type(dtype)))
+
+
+def decoded(data, dtype):
+    if dtype == "bfloat16":
+        return (data.view("<u2").astype("<u4") << 16).view("<f4")
+    return data.view(element_type(dtype))
+
+
+@pytest.mark.parametrize(("one", "other", "nearest"), [
+    (1.0, 2**-8, 1.0),  # half way: the even neighbour is below
+    (1 + 2**-7, 2**-8, 1 + 2**-6),  # half way: the even neighbour is above
+    (1 + 2**-7, 2**-9, 1 + 2**-7), (3.38e38, 3.38e38, np.inf), (np.inf, 1.0, np.inf),
+    (np.nan, 1.0, np.nan)])
+def test_sums_of_bfloat16_are_rounded_to_nearest_even(one, other, nearest):
+    there, came = (encoded(np.array([value]), "bfloat16") for value in (one, other))
+    with np.errstate(over="ignore"):
+        combination("bfloat16", "sum")(there, came)
+    np.testing.assert_equal(decoded(there, "bfloat16")[0], np.float32(nearest))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "bfloat16"])
+def test_an_average_is_the_sum_over_the_ranks(dtype):
+    data = encoded(np.array([3, 6, -9], "<i4"), dtype)
+    divide(data, dtype, 3)
+    np.testing.assert_array_equal(decoded(data, dtype), [1, 2, -3])
+
+
+def test_two_levels_give_the_same_sum():
+    settings = LightSettings.from_env({"LIGHT_2D_ALLREDUCE": 1, "LIGHT_INTRA_SIZE": 2})
+    with group_of(4, settings=settings) as group:
+        data = vectors(4, 10_001, "<i4")
+        total = np.sum(data, axis=0)
+        of_all(rank.allreduce(raw(own), "int32") for rank, own in zip(group, data, strict=True))
+        for own in data:
+            np.testing.assert_array_equal(own, total)
+
+
+def test_udp_carries_the_same(monkeypatch):
+    monkeypatch.setenv("HARP_PORT", "udp")
+    with group_of(3) as group:
+        data = vectors(3, 1_000_001)
+        total = np.sum(data, axis=0)
+        of_all(rank.allreduce(raw(own), "float32") for rank, own in zip(group, data, strict=True))
+        for own in data:
+            np.testing.assert_array_equal(own, total)
+
+
+def test_two_groups_at_once_from_two_threads():
+    with group_of(2) as one, group_of(2) as other, ThreadPoolExecutor(4) as pool:
+        def work(rank, factor):
+            data = np.full(200_000, factor, "<f4")
+            for _ in range(5):
+                rank.allreduce(raw(data), "float32").result(PATIENCE_S)
+            return data
+        done = [pool.submit(work, rank, factor)
+                for group, factor in ((one, 1.0), (other, 3.0)) for rank in group]
+        for future, factor in zip(done, (1.0, 1.0, 3.0, 3.0), strict=True):
+            assert (future.result(PATIENCE_S) == 32 * factor).all()
+
+
+# ---- Between two ranks ----
+
+
+def test_messages_find_their_receive_by_rank_and_tag():
+    with group_of(3) as group:
+        sent = [group[0].send(raw(np.full(5, 1.0)), 2, tag=7),
+                group[1].send(raw(np.full(5, 2.0)), 2, tag=7),
+                group[0].send(raw(np.full(300_000, 3.0)), 2, tag=9)]
+        large, one, any_other = np.zeros(300_000), np.zeros(5), np.zeros(5)
+        assert group[2].receive(raw(large), 0, tag=9).result(PATIENCE_S) == 0
+        assert group[2].receive(raw(one), 1, tag=7).result(PATIENCE_S) == 1
+        assert group[2].receive(raw(any_other), None, tag=7).result(PATIENCE_S) == 0
+        of_all(sent)
+        assert (large == 3).all()
+        assert (one == 2).all()
+        assert (any_other == 1).all()
+
+
+def test_a_message_of_another_size_is_told():
+    with group_of(2) as group:
+        group[0].send(raw(np.zeros(4)), 1)
+        with pytest.raises(GroupError, match=r"rank 0 sent 32 B with tag 0, and rank 1 receives "
+                                             r"8 B"):
+            group[1].receive(raw(np.zeros(1)), 0).result(PATIENCE_S)
+
+
+# ---- What goes wrong ----
+
+
+def failures(futures):
+    return [str(future.exception(PATIENCE_S)) for future in futures]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_that_do_not_agree_all_hear_the_same_sentence(ranks):
+    with group_of(ranks) as group:
+        said = failures([rank.allreduce(raw(np.zeros(8 + (i == 0), "<f4")), "float32")
+                         for i, rank in enumerate(group)])
+        assert len(set(said)) == 1
+        assert "ranks do not agree: " in said[0]
+        assert "rank 0 calls allreduce of 9 float32" in said[0]
+        assert "calls allreduce of 8 float32" in said[0]
+        assert failures([rank.barrier() for rank in group]) == said  # and of every later call
+
+
+def test_another_order_of_calls_is_told():
+    with group_of(2) as group:
+        begun = [group[0].allreduce(raw(np.zeros(8, "<f4")), "float32"), group[1].barrier()]
+        assert all("rank 0 calls allreduce of 8 float32, sum, by ring, rank 1 calls barrier" in one
+                   for one in failures(begun))
+
+
+def test_a_rank_that_does_not_come_is_named_after_the_timeout():
+    with group_of(3, timeout_s=1.5) as group:
+        said = failures([group[0].barrier(), group[1].barrier()])
+        assert said == ["call 1, barrier: not over after 1.5 s, rank 2 did not come"] * 2
+
+
+def test_a_rank_that_leaves_is_named():
+    with group_of(3) as group:
+        waiting = [rank.barrier() for rank in group[:2]]
+        group[2].close()
+        assert all("rank 2" in one for one in failures(waiting))
+
+
+def test_an_abort_ends_what_all_have_begun():
+    with group_of(3) as group:
+        waiting = [rank.barrier() for rank in group[:2]]
+        message = group[1].receive(raw(np.zeros(1)), 0)
+        group[0].abort()
+        assert {*failures([*waiting, message])} == {"the group was aborted by rank 0"}
+
+
+def test_top_k_is_refused_in_a_sentence():
+    with pytest.raises(ValueError, match="LIGHT_TOPK_ALLREDUCE is set"):
+        Group(0, 1, MemoryStore(), settings=LightSettings.from_env({"LIGHT_TOPK_ALLREDUCE": 1}))
+
+
+@pytest.mark.parametrize(("port", "sentence"), [("tcp", "HARP_PORT is 'tcp'; .* auto, udp, mem")])
+def test_a_port_that_there_is_not_is_told(monkeypatch, port, sentence):
+    monkeypatch.setenv("HARP_PORT", port)
+    with pytest.raises(ValueError, match=sentence):
+        Group(0, 1, MemoryStore())
+
+
+def test_a_child_of_fork_ends_without_the_group():
+    with group_of(2) as group:
+        child = os.fork()
+        if not child:
+            group[0].close()
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        of_all(rank.barrier() for rank in group)
