@@ -1,0 +1,150 @@
+"""One rank of tests/test_lightcc_torch.py, under torchrun's variables; prints what it found."""
+
+import json
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import harp.lightcc.torch  # noqa: F401  (registers the backend)
+
+
+def check_collectives(rank, ranks):
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8):
+        data = torch.full((5, 3), rank + 1, dtype=dtype)
+        dist.all_reduce(data)
+        assert (data == ranks * (ranks + 1) // 2).all(), dtype
+    largest = torch.tensor([float(rank), -float(rank)])
+    dist.all_reduce(largest, dist.ReduceOp.MAX)
+    assert largest.tolist() == [ranks - 1, 0]
+    strided = torch.full((4, 6), float(rank)).t()[::2]
+    dist.all_reduce(strided)
+    assert (strided == sum(range(ranks))).all()
+    empty = torch.zeros(0)
+    dist.all_reduce(empty)
+    from_last = torch.full((3,), float(rank))
+    dist.broadcast(from_last, ranks - 1)
+    assert (from_last == ranks - 1).all()
+    at_root = torch.full((3,), float(rank))
+    dist.reduce(at_root, 0)
+    assert (at_root == (sum(range(ranks)) if rank == 0 else rank)).all()
+
+
+def check_parts(rank, ranks):
+    parts = [torch.zeros(i + 1) for i in range(ranks)]  # of different sizes
+    dist.all_gather(parts, torch.full((rank + 1,), float(rank)))
+    assert all((part == i).all() for i, part in enumerate(parts))
+    whole = torch.zeros(2 * ranks)
+    dist.all_gather_into_tensor(whole, torch.full((2,), float(rank)))
+    assert whole.tolist() == [float(i // 2) for i in range(2 * ranks)]
+    own = torch.zeros(2)
+    dist.reduce_scatter_tensor(own, torch.arange(2.0 * ranks))
+    assert own.tolist() == [ranks * (2.0 * rank), ranks * (2.0 * rank + 1)]
+    own = torch.zeros(rank + 1)
+    dist.reduce_scatter(own, [torch.full((i + 1,), float(i)) for i in range(ranks)])
+    assert (own == ranks * rank).all()
+    came = torch.zeros(ranks)
+    dist.all_to_all_single(came, torch.full((ranks,), float(rank)))
+    assert came.tolist() == [float(i) for i in range(ranks)]
+    uneven = torch.zeros(ranks * (rank + 1))
+    dist.all_to_all_single(uneven, torch.full((ranks * (ranks + 1) // 2,), float(rank)),
+                           [rank + 1] * ranks, [i + 1 for i in range(ranks)])
+    assert uneven.tolist() == [float(i) for i in range(ranks) for _ in range(rank + 1)]
+    gathered = [torch.zeros(2) for _ in range(ranks)] if rank == 0 else None
+    dist.gather(torch.full((2,), float(rank)), gathered, 0)
+    assert gathered is None or all((part == i).all() for i, part in enumerate(gathered))
+    scattered = torch.zeros(2)
+    dist.scatter(scattered, [torch.full((2,), float(i)) for i in range(ranks)]
+                 if rank == 0 else None, 0)
+    assert (scattered == rank).all()
+
+
+def check_messages(rank, ranks):
+    to, source = (rank + 1) % ranks, (rank - 1) % ranks
+    came = torch.zeros(3)
+    works = [dist.isend(torch.full((3,), float(rank)), to, tag=4), dist.irecv(came, source, tag=4)]
+    for work in works:
+        work.wait()
+    assert (came == source).all()
+    objects = [None] * ranks
+    dist.all_gather_object(objects, {"rank": rank})
+    assert objects == [{"rank": i} for i in range(ranks)]
+    future = dist.all_reduce(torch.ones(2), async_op=True).get_future()
+    assert future.then(lambda done: done.value()[0] + 1).wait().tolist() == [ranks + 1] * 2
+    pair = dist.new_group([0, ranks - 1])
+    if rank in {0, ranks - 1}:
+        data = torch.ones(4)
+        dist.all_reduce(data, group=pair)
+        assert (data == 2).all()
+    dist.barrier()
+
+
+def collectives(rank, ranks):
+    """Everything that torch asks of a group, once."""
+    check_collectives(rank, ranks)
+    check_parts(rank, ranks)
+    check_messages(rank, ranks)
+    return "right"
+
+
+def model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(10, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+
+
+def batches(steps, size):
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(size, 10, generator=generator) for _ in range(steps)]
+
+
+def train(net, inputs):
+    optimizer = torch.optim.SGD(net.parameters(), 0.05)
+    for batch in inputs:
+        optimizer.zero_grad()
+        net(batch).square().mean().backward()
+        optimizer.step()
+
+
+def ddp(rank, ranks):
+    """Train on a share of each batch; the weights are those of one process with whole batches."""
+    inputs = batches(10, 8 * ranks)
+    net = DistributedDataParallel(model(), bucket_cap_mb=0.001)
+    train(net, [batch[8 * rank:8 * (rank + 1)] for batch in inputs])
+    alone = model()
+    train(alone, inputs)
+    for own, wanted in zip(net.module.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(own, wanted)
+    return [float(own.sum()) for own in net.module.parameters()]
+
+
+def killed(rank, ranks):
+    """The last rank ends without a word in the middle of calls."""
+    data = torch.ones(100_000)
+    for i in range(1000):
+        if rank == ranks - 1 and i == 20:
+            os._exit(9)
+        began = time.monotonic()
+        try:
+            dist.all_reduce(data)
+        except RuntimeError as error:
+            return {"error": str(error), "seconds": time.monotonic() - began}
+    return "it was not noticed"
+
+
+def different(rank, ranks):
+    """Rank 0 calls with another shape."""
+    try:
+        dist.all_reduce(torch.ones(8 if rank else 9))
+    except RuntimeError as error:
+        return str(error)
+    return "it was not noticed"
+
+
+if __name__ == "__main__":
+    dist.init_process_group("lightcc")
+    found = globals()[sys.argv[1]](dist.get_rank(), dist.get_world_size())
+    print(json.dumps(found))
+    dist.destroy_process_group()

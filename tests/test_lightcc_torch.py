@@ -1,0 +1,63 @@
+"""The backend of torch.distributed: a process a rank, as torchrun starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+RANK = Path(__file__).with_name("lightcc_rank.py")
+PATIENCE_S = 120
+
+
+def start(what, ranks, **variables):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    return [subprocess.Popen(
+        [sys.executable, "-W", "ignore", RANK, what], text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+             "RANK": str(rank), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1", **variables})
+        for rank in range(ranks)]
+
+
+def found(started):
+    answers = []
+    for process in started:
+        out, error = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, error
+        answers.append(json.loads(out.splitlines()[-1]))
+    return answers
+
+
+@pytest.mark.parametrize(("ranks", "port"), [(3, "udp"), (4, "auto")])
+def test_collectives_are_right(ranks, port):
+    assert found(start("collectives", ranks, HARP_PORT=port)) == ["right"] * ranks
+
+
+def test_ddp_trains_as_one_process_with_the_whole_batch_does():
+    one, other = found(start("ddp", 2))
+    assert one == other
+
+
+def test_a_killed_rank_is_an_error_at_every_other_rank():
+    *others, last = start("killed", 3)
+    answers = found(others)
+    last.communicate(timeout=PATIENCE_S)
+    assert last.returncode == 9
+    for answer in answers:
+        assert "rank 2 is gone" in answer["error"]
+        assert answer["seconds"] < 30
+
+
+def test_shapes_that_differ_are_the_same_error_at_every_rank():
+    one, *others = found(start("different", 3))
+    assert "rank 0 calls allreduce of 9 float32" in one
+    assert set(others) == {one}
