@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import socket
 from contextlib import closing
+from dataclasses import replace
+from ipaddress import IPv4Address
 
 import netns
 import pytest
+import yaml
 from click.testing import CliRunner
+from cluster_files import topology, write
+from test_deployed_plan import data_crosses
 
 from harp.routing import learnt
+from harp.routing.deployment import Deployment
 from harp.routing.plan import PlanError
 from harp.routing.templates import Endpoints, SwitchHash, Wires, leaf_spine
 from harp.tools.main import harp
@@ -27,7 +33,8 @@ def run(*words):
 def wired():
     """A leaf-spine of Linux routers with four spines, and its fabric."""
     wires = Wires(1e9, 1e-6, SwitchHash("linux", seed=5))
-    fabric = leaf_spine(Endpoints.uniform(4, bps=1e9), leaves=2, spines=4, wires=wires)
+    fabric = replace(leaf_spine(Endpoints.uniform(4, bps=1e9), leaves=2, spines=4, wires=wires),
+                     endpoints=tuple(f"h-{host}/eth0" for host in range(4)))
     with closing(Wiring(fabric, 1.0, 1500)) as wiring:
         yield fabric, wiring
 
@@ -56,6 +63,67 @@ def test_ports_are_told_apart_by_the_spine_that_they_take(wired, tmp_path):
     assert len(set.union(*taken)) == 4
     assert len({way.routers[0] for way in ways}) == 1  # the leaf
     assert len({way.routers[1] for way in ways}) == 4
+
+
+@pytest.fixture(scope="module")
+def job(wired, tmp_path_factory):
+    """A job over that fabric whose file knows no hash, but maps that two hosts have made."""
+    fabric, wiring = wired
+    folder = tmp_path_factory.mktemp("job")
+    shape = {"template": "leaf-spine", "leaves": 2, "spines": 4, "hash": {"function": "crc16"}}
+    write(folder, topology(hosts=4, rate_bps=1e9, fabric=shape), "top.yaml")
+    for host in (0, 1):
+        with wiring.hosts[host].entered():
+            done = run(wiring.address(host + 2), "--ports", "61256-61267",
+                       "--source", wiring.address(host), "-o", folder / f"map-{host}.json")
+        assert done.exit_code == 0, done.stderr
+    routers = {str(IPv4Address("100.64.0.0") + link): fabric.switches[near]
+               for link, near in enumerate(fabric.link_src.tolist())
+               if near < len(fabric.switches)}
+    content = {"topology": "top.yaml", "maps": ["map-0.json", "map-1.json"], "routers": routers,
+               "addresses": {f"h-{host}/eth0": wiring.address(host) for host in range(4)},
+               "flows": [{"from": 0, "to": 2}, {"from": 1, "to": 3}, {"from": 2, "to": 0}]}
+
+    def write_job(**changes):
+        path = folder / "job.yaml"
+        path.write_text(yaml.safe_dump(content | changes))
+        return path
+    return write_job
+
+
+def plan(path, *words):
+    return CliRunner().invoke(harp, ["plan", str(path), *map(str, words)])
+
+
+@root_only
+def test_a_plan_by_maps_needs_no_hash(wired, job, tmp_path):
+    file, (_, wiring) = tmp_path / "plan.json", wired
+    done = plan(job(), "-o", file)
+    assert done.exit_code == 0, done.stderr
+    assert "1 more have no way in the maps and will be hashed" in done.stderr
+    made = Deployment.from_json(file.read_text())
+    assert (made.max_load, made.bound) == (1.0, 1.0)
+    assert len({flow.links[1].partition("->")[2] for flow in made.flows}) == 2
+    for flow in made.flows:
+        crossed, leaves = data_crosses(wiring, made, flow.sender, flow.receiver, 1)
+        assert leaves == [flow.source]
+        assert crossed == set(flow.links)
+    assert plan(job(), "--check", file).stdout.startswith(f"{file} holds")
+    done = plan(job(maps=["map-0.json"]), "--check", file)
+    assert "links, addresses or maps are others than it was made for" in done.stderr
+
+
+@root_only
+@pytest.mark.parametrize(("changes", "sentence"), [
+    ({"routers": {}}, "routers has no name for 100.64.0."),
+    ({"routers": {"100.64.0.9": "spine9"}}, "'spine9' is not a known switch"),
+    ({"maps": ["none.json"]}, "none.json cannot be read: No such file"),
+    ({"maps": ["top.yaml"]}, "it is no map"),
+], ids=["unnamed", "no switch", "no file", "no map"])
+def test_what_is_wrong_with_maps_is_one_sentence(job, changes, sentence):
+    done = plan(job(**changes))
+    assert done.exit_code in {1, 2}
+    assert sentence in done.stderr, done.stderr
 
 
 @root_only

@@ -14,10 +14,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from harp.routing.learnt import Map, plan_learnt
 from harp.routing.plan import PathPlan, PlanError
 from harp.routing.planner import plan_paths
 from harp.routing.ports import turns
@@ -194,38 +195,77 @@ class Deployment:
                         self.max_load, self.bound, self.ecmp_load, self.unrealised, target_port)
 
 
-def plan_job(fabric: Fabric, ranks: Ranks, wanted: Wanted) -> Deployment:
+class _Flows(NamedTuple):
+    """What is to be planned, shape (flows,) each: ranks, endpoints, and the port gone to."""
+
+    sender: Ints
+    receiver: Ints
+    src: Ints
+    dst: Ints
+    target: Ints
+
+    def take(self, which: Ints) -> _Flows:
+        """Select some."""
+        return _Flows(*(column[which] for column in self))
+
+
+def plan_job(fabric: Fabric, ranks: Ranks, wanted: Wanted, learnt: Map | None = None) -> Deployment:
     """Plan what ``ranks`` do on ``fabric``, whose endpoints have the NICs' real addresses.
 
-    Pairs on one host do not use the network and are passed over. Raises ValueError where the hosts
-    have not enough UDP ports, and UnreachableError where no path is left.
+    Pairs on one host do not use the network and are passed over. With ``learnt`` the switches'
+    hash is of no account: flows take ways of that map, and those that it does not have are passed
+    over as well. Raises ValueError where the hosts have not enough UDP ports, UnreachableError
+    where no path is left, and PlanError where the map does not fit the fabric.
     """
     place, many = turns(ranks.host)
     listens = _listens(wanted, place, many)
-    sender, receiver, number = _connections(ranks, wanted)
-    src = ranks.endpoint[sender] + number % ranks.nics[sender]
-    dst = ranks.endpoint[receiver] + number % ranks.nics[receiver]
-    target = listens[receiver] + number // ranks.nics[receiver] % wanted.engines
-    rate = fabric.link_bps[fabric.endpoint_ports[src, 0]]
-    crowd = int(many.max(initial=1))
-    plan = plan_paths(
-        fabric, src, dst, rate / np.bincount(src, minlength=1)[src],
-        ports=[np.arange(wanted.ports.first_source + one, wanted.ports.last_source + 1, crowd)
-               for one in range(crowd)],
-        # Two engines of a rank cannot have one UDP port, and which of them connects is not known.
-        sets=place[sender], apart=sender if wanted.engines > 1 else None, target=target)
+    flows = _flows(ranks, wanted, listens)
+    crowd, ports = int(many.max(initial=1)), wanted.ports
+    own = [np.arange(ports.first_source + one, ports.last_source + 1, crowd)
+           for one in range(crowd)]
+    # Two engines of a rank cannot have one UDP port, and which of them connects is not known.
+    apart = flows.sender if wanted.engines > 1 else None
+    if learnt is None:
+        plan = plan_paths(fabric, flows.src, flows.dst, _demand(fabric, flows.src), ports=own,
+                          sets=place[flows.sender], apart=apart, target=flows.target)
+    else:
+        flows, plan = _plan_learnt(fabric, flows, learnt, [set(some.tolist()) for some in own],
+                                   place, by_rank=wanted.engines > 1)
     return Deployment(
-        fabric.fingerprint, _settings(ranks, wanted), plan.max_load, plan.bound, plan.ecmp_load,
-        plan.unrealised,
+        fabric.fingerprint if learnt is None else learnt.fingerprint(fabric),
+        _settings(ranks, wanted), plan.max_load, plan.bound, plan.ecmp_load, plan.unrealised,
         tuple(Rank(rank, ranks.names[int(ranks.host[rank])], tuple(
             _address(fabric, int(ranks.endpoint[rank]) + nic, int(first) + engine)
             for nic in range(int(ranks.nics[rank])) for engine in range(wanted.engines)))
             for rank, first in enumerate(listens)),
-        tuple(Flow(int(sender[i]), int(receiver[i]),
-                   _address(fabric, int(src[i]), int(plan.source_port[i])),
-                   _address(fabric, int(dst[i]), int(target[i])),
+        tuple(Flow(int(flows.sender[i]), int(flows.receiver[i]),
+                   _address(fabric, int(flows.src[i]), int(plan.source_port[i])),
+                   _address(fabric, int(flows.dst[i]), int(flows.target[i])),
                    tuple(fabric.link_name(link) for link in row if link >= 0))
               for i, row in enumerate(plan.links.tolist())))
+
+
+def _plan_learnt(fabric: Fabric, flows: _Flows, learnt: Map, own: list[set[int]], place: Ints, *,
+                 by_rank: bool) -> tuple[_Flows, PathPlan]:
+    """Plan the flows of which the map has ways by ports of their ranks."""
+    choices = []
+    for sender, _, src, dst, target in zip(*flows, strict=True):
+        usable = own[place[sender]]
+        choices.append([choice._replace(ports=ports) for choice in learnt.choices(
+            fabric, int(src), int(dst), int(target))
+            if (ports := tuple(port for port in choice.ports if port in usable))])
+    known = np.array([number for number, some in enumerate(choices) if some], np.int64)
+    flows = flows.take(known)
+    ends = zip(flows.src.tolist(), flows.dst.tolist(), strict=True)
+    return flows, plan_learnt(
+        fabric, flows.src, flows.dst, _demand(fabric, flows.src), flows.target,
+        [choices[number] for number in known], flows.sender.tolist() if by_rank else list(ends))
+
+
+def _demand(fabric: Fabric, src: Ints) -> NDArray[np.float64]:
+    """Each flow's share of its NIC's rate."""
+    rate = fabric.link_bps[fabric.endpoint_ports[src, 0]]
+    return np.asarray(rate / np.bincount(src, minlength=1)[src])
 
 
 def _listens(wanted: Wanted, place: Ints, many: Ints) -> Ints:
@@ -247,13 +287,16 @@ def _settings(ranks: Ranks, wanted: Wanted) -> dict[str, str]:
     return found
 
 
-def _connections(ranks: Ranks, wanted: Wanted) -> tuple[Ints, Ints, Ints]:
-    """Sender, receiver and number of the connection of each flow."""
+def _flows(ranks: Ranks, wanted: Wanted, listens: Ints) -> _Flows:
+    """Flows of all connections, each pair's in the order in which these are made."""
     pairs = np.array([pair for pair in wanted.pairs if ranks.host[pair[0]] != ranks.host[pair[1]]],
                      np.int64).reshape(-1, 2)
-    each = wanted.connections * wanted.paths
+    sender, receiver = np.repeat(pairs, wanted.connections * wanted.paths, axis=0).T
     number = np.tile(np.repeat(np.arange(wanted.connections), wanted.paths), len(pairs))
-    return np.repeat(pairs[:, 0], each), np.repeat(pairs[:, 1], each), number
+    return _Flows(
+        sender, receiver, ranks.endpoint[sender] + number % ranks.nics[sender],
+        ranks.endpoint[receiver] + number % ranks.nics[receiver],
+        listens[receiver] + number // ranks.nics[receiver] % wanted.engines)
 
 
 def _address(fabric: Fabric, endpoint: int, port: int) -> str:

@@ -1,16 +1,35 @@
 """A map of ways through a network whose hash nobody tells: what ``harp probe`` learns and writes.
 
 It says, for a source, a target address and a target port, which routers a UDP flow passes by each
-of some source ports.
+of some source ports. `Map` finds these ways on a fabric whose switches' addresses are known, and
+`plan_learnt` spreads flows over them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
-from typing import Any
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harp.routing.plan import PlanError
+import numpy as np
+
+from harp.routing.paths import equal_cost_paths
+from harp.routing.plan import PathPlan, PlanError, link_loads
+from harp.routing.planner import MOST_PATHS, MOVES
+from harp.routing.search import Spread
+from harp.routing.tiers import fair_loads, tiers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from harp.routing.fabric import Fabric
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
 
 FORMAT = "harp-map-1"
 
@@ -52,3 +71,96 @@ def from_json(text: str) -> list[Way]:
         raise PlanError(f"{error.args[0]!r} is missing") from error
     except (TypeError, ValueError) as error:
         raise PlanError(f"it is no map: {error}") from error
+
+
+class Choice(NamedTuple):
+    """A path of a flow, and the source ports that take it."""
+
+    links: tuple[int, ...]
+    ports: tuple[int, ...]
+
+
+class Map:
+    """What was learnt of the ways through a fabric; ``routers`` names the switch of an address."""
+
+    def __init__(self, ways: Sequence[Way], routers: Mapping[str, str]) -> None:
+        self._ways: dict[tuple[str, str], list[Way]] = {}
+        self._routers = routers
+        for way in ways:
+            self._ways.setdefault((way.source, way.target), []).append(way)
+        text = to_json(list(ways)) + json.dumps(dict(routers), sort_keys=True)
+        self._digest = hashlib.sha256(text.encode()).hexdigest()
+
+    def fingerprint(self, fabric: Fabric) -> str:
+        """16 hex digits that change with the fabric and with what was learnt."""
+        text = fabric.fingerprint + self._digest
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def choices(self, fabric: Fabric, src: int, dst: int, port: int) -> list[Choice]:
+        """Find the learnt ways from an endpoint to a port of another one.
+
+        Raises PlanError for a router that has no name, and a way that the fabric does not have.
+        """
+        source, target = (str(IPv4Address(int(fabric.endpoint_ip[end]))) for end in (src, dst))
+        paths = equal_cost_paths(fabric, np.array([src]), np.array([dst]), MOST_PATHS)[0]
+        return [Choice(self._path(fabric, way, paths), way.ports)
+                for way in self._ways.get((source, f"{target}:{port}"), ())]
+
+    def _path(self, fabric: Fabric, way: Way, paths: Ints) -> tuple[int, ...]:
+        for router in way.routers:
+            if router is not None and router not in self._routers:
+                raise PlanError(f"routers has no name for {router}, by which {way.source} reaches "
+                                f"{way.target}")
+        wanted = [None if router is None else self._routers[router] for router in way.routers]
+        for path in paths.tolist():
+            links = tuple(link for link in path if link >= 0)
+            passed = [fabric.node_name(int(fabric.link_dst[link])) for link in links[:-1]]
+            if len(passed) >= len(wanted) and all(
+                    name in {None, at} for name, at in zip(wanted, passed, strict=False)):
+                return links
+        by = ", ".join(name or "a silent router" for name in wanted)
+        raise PlanError(f"{way.source} reaches {way.target} by {by}, which is no way of the "
+                        "topology's")
+
+
+def plan_learnt(fabric: Fabric, src: Ints, dst: Ints, demand_bps: Floats, target: Ints,
+                choices: Sequence[Sequence[Choice]], apart: Sequence[object]) -> PathPlan:
+    """Spread flows over the ways that were learnt, by local search.
+
+    Flows that are alike in ``apart`` get different ports as long as their ways have some. ECMP is
+    each flow on the way of its first port.
+    """
+    width = max((len(choice.links) for some in choices for choice in some), default=1)
+    most = max(map(len, choices), default=1)
+    paths = np.full((len(src), most, width), -1, np.int64)
+    for flow, some in enumerate(choices):
+        for number, choice in enumerate(some):
+            paths[flow, number, :len(choice.links)] = choice.links
+    fair = fair_loads(fabric, tiers(fabric), src, dst, demand_bps)
+    bound, every = float(fair.max(initial=0.0)), np.arange(len(src))
+    state = Spread(paths, demand_bps, fabric.link_bps, fair, np.full(len(src), -1))
+    state.place(every)
+    state.improve(MOVES, bound)
+    port, doubled = _ports(choices, state.choice, apart)
+    hashed = np.array([int(np.argmin([choice.ports[0] for choice in some])) for some in choices],
+                      np.int64)
+    links = paths[every, state.choice]
+    bond_port = np.argmax(fabric.endpoint_ports[src] == links[:, :1], axis=1)
+    load, ecmp_load = (float(link_loads(fabric, taken, demand_bps).max(initial=0.0))
+                       for taken in (links, paths[every, hashed]))
+    return PathPlan(fabric.endpoints, src, dst, demand_bps, port, bond_port, links, load, bound,
+                    ecmp_load, doubled, target)
+
+
+def _ports(choices: Sequence[Sequence[Choice]], chosen: Ints,
+           apart: Sequence[object]) -> tuple[Ints, int]:
+    """A source port for each flow's way, and how many flows have one that another has as well."""
+    used: dict[object, set[int]] = {}
+    found, doubled = np.zeros(len(chosen), np.int64), 0
+    for flow, number in enumerate(chosen.tolist()):
+        ports, taken = choices[flow][number].ports, used.setdefault(apart[flow], set())
+        free = [port for port in ports if port not in taken]
+        found[flow] = (free or ports)[0]
+        doubled += not free
+        taken.add(int(found[flow]))
+    return found, doubled

@@ -9,15 +9,25 @@ from __future__ import annotations
 from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 if TYPE_CHECKING:
     from harp.routing.deployment import Deployment, Ranks, Wanted
     from harp.routing.fabric import Fabric
+    from harp.routing.learnt import Map, Way
     from sim.cluster.cluster import Cluster
     from sim.schema.job import Job
+
+
+class _Loaded(NamedTuple):
+    """A job, with all that its file names."""
+
+    job: Job
+    cluster: Cluster
+    fabric: Fabric
+    learnt: Map | None
 
 
 @click.command()
@@ -32,35 +42,21 @@ def plan(job: Path, output: str | None, check: Path | None) -> None:
     harp plan job.yaml -o plan.json
     eval "$(harp env --plan plan.json)"
     """  # noqa: D301  (click's mark)
-    import numpy as np
-
     from harp.routing.deployment import plan_job
-    from harp.routing.fabric import UnreachableError
-    from harp.routing.plan import PlanError
-    from sim.cluster.cluster import Cluster
-    from sim.schema.errors import TopologyError
-    from sim.schema.job import load_job
 
-    try:
-        wanted, topology = load_job(job)
-        cluster = Cluster(topology)
-        fabric = _real_fabric(cluster, wanted, job)
-    except TopologyError as error:
-        raise click.UsageError(str(error)) from error
+    loaded = _load(job)
     if check is not None:
-        try:
-            read_plan(check).verify(fabric)
-        except PlanError as error:
-            raise click.ClickException(f"{check}: {error}") from error
-        click.echo(f"{check} holds: every flow takes the links that it has there")
+        _check(check, loaded)
         return
-    ranks = _ranks(cluster, topology.host_names)
+    ranks = _ranks(loaded.cluster)
+    wanted = _wanted(loaded.job, len(ranks.host))
     try:
-        made = plan_job(fabric, ranks, _wanted(wanted, np.arange(len(ranks.host)).tolist()))
-    except (UnreachableError, ValueError) as error:
+        made = plan_job(loaded.fabric, ranks, wanted, loaded.learnt)
+    except ValueError as error:
         raise click.UsageError(f"{job}: {error}") from error
     _write(made, output)
-    _say(made)
+    between = sum(int(ranks.host[a] != ranks.host[b]) for a, b in wanted.pairs)
+    _say(made, between * wanted.connections * wanted.paths - len(made.flows))
 
 
 def read_plan(path: Path) -> Deployment:
@@ -69,44 +65,101 @@ def read_plan(path: Path) -> Deployment:
     from harp.routing.plan import PlanError
 
     try:
-        return Deployment.from_json(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise click.ClickException(f"the plan {path} cannot be read: {reason}") from error
+        return Deployment.from_json(_read_text(path))
     except PlanError as error:
         raise click.ClickException(f"{path} is no plan: {error}") from error
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise click.ClickException(f"{path} cannot be read: {reason}") from error
+
+
+def _load(path: Path) -> _Loaded:
+    from sim.cluster.cluster import Cluster
+    from sim.schema.errors import TopologyError
+    from sim.schema.job import load_job
+
+    try:
+        job, topology = load_job(path)
+        cluster = Cluster(topology)
+        fabric = _real_fabric(cluster, job, path)
+        return _Loaded(job, cluster, fabric, _map(job, fabric, path))
+    except TopologyError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def _real_fabric(cluster: Cluster, job: Job, path: Path) -> Fabric:
     """The fabric with the NICs' own addresses and the switches' own seeds."""
     import numpy as np
 
-    from sim.schema.errors import TopologyError, unknown
-
     fabric = cluster.fabric
     addresses = [int(IPv4Address(job.addresses[name])) for name in fabric.endpoints]
     salt = fabric.hash_salt.copy()
     for name, seed in job.seeds.items():
-        if name not in fabric.switches:
-            raise TopologyError(str(path), unknown("switch", name, fabric.switches,
-                                                  ("seeds", name)))
+        _require_switch(fabric, name, path, ("seeds", name))
         salt[fabric.switches.index(name)] = seed
     return replace(fabric, endpoint_ip=np.array(addresses, np.uint32), hash_salt=salt)
 
 
-def _ranks(cluster: Cluster, names: tuple[str, ...]) -> Ranks:
+def _map(job: Job, fabric: Fabric, path: Path) -> Map | None:
+    """What was learnt of the network, if the job names maps."""
+    from harp.routing.learnt import Map
+
+    ways = [way for name in job.maps for way in _read_map(path.parent / name)]
+    for address, switch in job.routers.items():
+        _require_switch(fabric, switch, path, ("routers", address))
+    return Map(ways, job.routers) if job.maps else None
+
+
+def _read_map(path: Path) -> list[Way]:
+    from harp.routing.learnt import from_json
+    from harp.routing.plan import PlanError
+
+    try:
+        return from_json(_read_text(path))
+    except PlanError as error:
+        raise click.UsageError(f"{path}: {error}") from error
+
+
+def _require_switch(fabric: Fabric, name: str, path: Path, key: tuple[str, str]) -> None:
+    from sim.schema.errors import TopologyError, unknown
+
+    if name not in fabric.switches:
+        raise TopologyError(str(path), unknown("switch", name, fabric.switches, key))
+
+
+def _check(plan: Path, loaded: _Loaded) -> None:
+    from harp.routing.plan import PlanError
+
+    made = read_plan(plan)
+    try:
+        if loaded.learnt is None:
+            made.verify(loaded.fabric)
+        elif made.fabric != loaded.learnt.fingerprint(loaded.fabric):
+            raise PlanError("links, addresses or maps are others than it was made for: make it "
+                            "anew with harp plan")
+    except PlanError as error:
+        raise click.ClickException(f"{plan}: {error}") from error
+    click.echo(f"{plan} holds: every flow takes the links that it has there")
+
+
+def _ranks(cluster: Cluster) -> Ranks:
     from harp.routing.deployment import Ranks
 
-    return Ranks(cluster.host, cluster.endpoint, cluster.own_nics, names)
+    return Ranks(cluster.host, cluster.endpoint, cluster.own_nics, cluster.topology.host_names)
 
 
-def _wanted(job: Job, ranks: list[int]) -> Wanted:
+def _wanted(job: Job, ranks: int) -> Wanted:
     from harp.routing.deployment import UdpPorts, Wanted
 
     if job.flows == "ring":
-        pairs = list(zip(ranks, [*ranks[1:], *ranks[:1]], strict=True)) if len(ranks) > 1 else []
+        pairs = [(rank, (rank + 1) % ranks) for rank in range(ranks) if ranks > 1]
     elif job.flows == "alltoall":
-        pairs = [(a, b) for a in ranks for b in ranks if a != b]
+        pairs = [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
     else:
         pairs = [(pair.sender, pair.receiver) for pair in job.flows]
     return Wanted(pairs, job.connections, job.paths, job.engines,
@@ -123,9 +176,12 @@ def _write(made: Deployment, output: str | None) -> None:
         raise click.ClickException(f"{output} cannot be written: {error.strerror}") from error
 
 
-def _say(made: Deployment) -> None:
-    astray = f"; {made.unrealised} found no port for the path first chosen" \
-        if made.unrealised else ""
+def _say(made: Deployment, unknown: int) -> None:
+    more = ""
+    if made.unrealised:
+        more += f"; {made.unrealised} found no port of their own for the path first chosen"
+    if unknown:
+        more += f"; {unknown} more have no way in the maps and will be hashed"
     click.echo(f"{len(made.flows)} flows of {len(made.ranks)} ranks: the fullest link is at "
                f"{made.max_load:.3g} of its rate, at {made.ecmp_load:.3g} by ECMP, and no routes "
-               f"can do better than {made.bound:.3g}{astray}", err=True)
+               f"can do better than {made.bound:.3g}{more}", err=True)

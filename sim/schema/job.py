@@ -78,6 +78,11 @@ class Job(Model):
     """Engines of each NIC (HARP_ENGINES)."""
     ports: Ports = Ports()
     """UDP ports that the job may use."""
+    maps: tuple[Line, ...] = ()
+    """Maps of ``harp probe``, from the folder of this file on: ways that were learnt, instead of
+    the topology's hash."""
+    routers: dict[Address, str] = Field(default_factory=dict)
+    """Switch of each address in the maps."""
     seeds: dict[str, Seed] = Field(default_factory=dict)
     """Seed of each switch's hash, by name, where they are known (fib_multipath_hash_seed of a Linux
     router); others are drawn as the simulator draws them."""
