@@ -215,6 +215,11 @@ class Transport:
         self.ceiling = min(self.stack_ceiling, self.vpc_ceiling)
 
     @property
+    def helped(self) -> bool:
+        """Whether others than a process's own thread (helpers, or the NIC) move its bytes."""
+        return self.style.helpers > 0 or self.core_s == 0
+
+    @property
     def waits_for(self) -> str:
         """Why traffic waits, where no way was left for some of it as the links are now."""
         return self._waits.get(self.links.key, "")
@@ -239,7 +244,7 @@ class Transport:
         coefficient = np.concatenate([np.broadcast_to(np.asarray(row[2], np.float64), len(row[0]))
                                       for row in rows])
         return Paths(edge, resource, coefficient, alpha_s, message_s, ceiling, inner, proxied=True,
-                     helped=self.style.helpers > 0 or self.core_s == 0)
+                     helped=self.helped)
 
     def add_inside(self, edge: Ints, src: Ints, dst: Ints,
                    rows: list[tuple[Ints, Ints, ArrayLike]], alpha_s: Floats) -> None:

@@ -131,8 +131,8 @@ QUEUES = ("queues at hosts that send and receive, and at ports where flows meet,
           "steps that follow one another, and a step lasts as long as its slowest message")
 REORDERED = ("frames overtake one another; the session takes 1.7 % of them for lost, sends them "
              "again and slows down, though none was")
-CROWD = ("60 connections share a port, and each begins with 16 frames: 4.7 MB wait there at first, "
-         "1.5 ms at 25 Gb/s, and windows that were cut for it grow slowly")
+BURSTS = ("a thread passes a burst of 64 KiB whole before the line sends its first frame: 25 us a "
+          "step, which the fluid overlaps")
 PATHS = ("the network thread is the limit, not a port, so windows are wide; bursts gather at one "
          "port while the other is idle, since the session chooses by delays a round trip old")
 across = partial(pattern, range(16), [(n + 4) % 16 for n in range(16)])
@@ -161,14 +161,13 @@ CASES = (
     Case("tree, 1 MiB", collective("tree", MIB), note=FORWARDING),
     Case("tree, 32 MiB", collective("tree", 32 * MIB), note=QUEUES),
     Case("broadcast, 32 MiB", collective("broadcast", 32 * MIB)),
-    Case("halving-doubling, 16 MiB", collective("halving-doubling", 16 * MIB)),
+    Case("halving-doubling, 16 MiB", collective("halving-doubling", 16 * MIB), note=QUEUES),
     Case("halving-doubling, oversubscribed, 16 MiB", collective("halving-doubling", 16 * MIB),
          OVERSUBSCRIBED, note=QUEUES),
     Case("2D over hosts of 4, 4 MiB", collective("2d", 4 * MIB), FOUR_GPUS),
     Case("2D over hosts of 4, 64 MiB", collective("2d", 64 * MIB), FOUR_GPUS),
     Case("all-to-all, 16 MiB", collective("alltoall", 16 * MIB), note=QUEUES),
-    Case("all-to-all, oversubscribed, 8 MiB", collective("alltoall", 8 * MIB), OVERSUBSCRIBED,
-         note=CROWD),
+    Case("all-to-all, oversubscribed, 8 MiB", collective("alltoall", 8 * MIB), OVERSUBSCRIBED),
     Case("hierarchical all-to-all, 8 MiB", collective("hierarchical-alltoall", 8 * MIB),
          FOUR_GPUS),
     Case("ring, dual port, layer 3+4, 32 MiB", collective("ring", 32 * MIB),
@@ -186,13 +185,13 @@ CASES = (
          ("vpc.vnics=1", "vpc.packet_rate=250kpps")),
     Case("kernel TCP: incast of 8, 4 MiB each", pattern(range(1, 9), [0] * 8, 4 * MIB), TCP),
     Case("kernel TCP: random permutation, 16 MiB", random_pairs(16 * MIB), TCP),
-    Case("kernel TCP: ring, 1 MiB", collective("ring", MIB), TCP),
+    Case("kernel TCP: ring, 1 MiB", collective("ring", MIB), TCP, note=BURSTS),
     Case("kernel TCP: ring, 16 MiB", collective("ring", 16 * MIB), TCP),
     Case("kernel TCP: ring, 4 sockets, 64 MiB", collective("ring", 64 * MIB),
          (*TCP, "scenarios[0].sockets=4")),
     Case("kernel TCP: ring, BBR, 16 MiB", collective("ring", 16 * MIB),
          (*TCP, "scenarios[0].congestion=bbr")),
-    Case("kernel TCP: tree, 32 MiB", collective("tree", 32 * MIB), TCP),
+    Case("kernel TCP: tree, 32 MiB", collective("tree", 32 * MIB), TCP, note=QUEUES),
     Case("kernel TCP: halving-doubling, 16 MiB", collective("halving-doubling", 16 * MIB), TCP),
     Case("kernel TCP: all-to-all, 16 MiB", collective("alltoall", 16 * MIB), TCP),
     Case("kernel TCP: ring, flow cap of 5 Gb/s, 4 sockets, 16 MiB", collective("ring", 16 * MIB),

@@ -112,7 +112,7 @@ static void load_stage(struct net *net, int32_t run, uint64_t *random, int32_t l
         bytes[i] = 1 + (int64_t)virtual_below(random, 300000);
         pieces[i] = 1 + (int32_t)virtual_below(random, 12);
     }
-    packet_load(net->world, run, EDGES, src, dst, channel, bytes, pieces, 0, 0, NULL, NULL);
+    packet_load(net->world, run, EDGES, src, dst, channel, bytes, pieces, 2, 0, 0, NULL, NULL);
 }
 
 static void add_hosts(struct net *net, uint64_t *random)
@@ -125,7 +125,8 @@ static void add_hosts(struct net *net, uint64_t *random)
     for (int32_t h = 0; h < HOSTS; h++) {
         int32_t chain = virtual_below(random, 2) ? none : net->pipe_chain;
         net->end[h] = (struct packet_end){
-            packet_add_process(w, 4 + (uint32_t)virtual_below(random, 60)), chain, none};
+            packet_add_process(w, 4 + (uint32_t)virtual_below(random, 60), servers[0]), chain,
+            none};
     }
 }
 

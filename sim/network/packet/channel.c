@@ -84,6 +84,26 @@ void begin_piece(struct packet_world *w, uint32_t number)
         ends_of(w, channel)->ops->take_up(w, number, piece.bytes);
 }
 
+void take_in_piece(struct packet_world *w, uint32_t number)
+{
+    struct channel *channel = &w->channels[number];
+    uint32_t process = (uint32_t)ends_of(w, channel)[1].process;
+    uint64_t cost_ns = piece_cost_ns(w, channel, channel->coming);
+    uint64_t at_ns = handle_message(w, process, cost_ns);
+    if (at_ns <= w->now_ns && !channel->coming) {
+        piece_arrived(w, number);
+        return;
+    }
+    channel->coming++;
+    push_event(w, at_ns, CHANNEL_TAKES, number);
+}
+
+void take_next_piece(struct packet_world *w, uint32_t number)
+{
+    w->channels[number].coming--;
+    piece_arrived(w, number);
+}
+
 void packet_set_routes(packet_world *w, int32_t channel, const int32_t *there, const int32_t *back)
 {
     struct end *ends = &w->ends[2 * w->channels[channel].connection];

@@ -145,17 +145,18 @@ class PacketCommunicator:
         share = (nbytes * (channel + 1)) // copies - (nbytes * channel) // copies
         first = np.repeat(np.arange(copies), edges)
         pieces = np.maximum(1, -(-share // protocol.window.slot_bytes))
+        messages = 1 / int(pieces.max(initial=1))  # in lock step one each, however long
         lag, source, target = 0, np.empty(0, np.int64), np.empty(0, np.int64)
         if phase.feeds is not None:
             cut = protocol.window.cut(phase, copies)
-            lag, pieces = cut.lag, np.full(len(src), cut.pieces)
+            lag, pieces, messages = cut.lag, np.full(len(src), cut.pieces), cut.messages
             offset = np.repeat(np.arange(copies) * edges, len(phase.feeds.source))
             source = np.tile(phase.feeds.source, copies) + offset
             target = np.tile(phase.feeds.target, copies) + offset
         return Stage(np.tile(phase.src, copies) + first * ranks,
                      np.tile(phase.dst, copies) + first * ranks,
                      self._take_channels(src, dst, channel, taken, protocol.inner), share,
-                     pieces, lag, source, target)
+                     pieces, lag, source, target, messages)
 
     def _take_channels(self, src: Ints, dst: Ints, channel: Ints, taken: dict[int, Key],
                        inner: float) -> Ints:

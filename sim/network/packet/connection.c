@@ -111,7 +111,7 @@ static void poll_end(struct packet_world *w, uint32_t number)
             piece_left(w, end->channel);
             break;
         case HARP_EVENT_RECEIVED:
-            piece_arrived(w, end->channel);
+            take_in_piece(w, end->channel);
             break;
         case HARP_EVENT_CLOSED:
             harp_reason_explain(&event, w->why, sizeof w->why);

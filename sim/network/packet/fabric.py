@@ -130,7 +130,7 @@ class PacketFabric:
             self.transport.add_host(one, np.array([gpu]), way, one + channel, rows)
             chains.append(self._chain(rows, self._ceilings() if sends and way == "out" else []))
         if gpu not in self._processes:
-            self._processes[gpu] = self.world.add_process(self._ring(gpu))
+            self._processes[gpu] = self.world.add_process(self._ring(gpu), self._thread(gpu))
         return End(self._processes[gpu], *chains)
 
     def _ceilings(self) -> list[tuple[int, float]]:
@@ -144,6 +144,11 @@ class PacketFabric:
             made.append((self.world.add_policer(1 / policed, self._police.burst * policed),
                          1 / policed))
         return made
+
+    def _thread(self, gpu: int) -> int:
+        """The server of the process's thread, unless others move the bytes meanwhile."""
+        thread = self.transport.cluster.blocks["thread"][gpu]
+        return -1 if self.transport.helped else self._servers[int(thread)]
 
     def _ring(self, gpu: int) -> int:
         """Descriptors of the GPU's NIC, of the first one where it has several."""

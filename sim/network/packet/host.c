@@ -37,12 +37,13 @@ int32_t packet_add_chain(packet_world *w, int32_t n, const int32_t *server,
     return (int32_t)w->chains_n++;
 }
 
-int32_t packet_add_process(packet_world *w, uint32_t ring_frames)
+int32_t packet_add_process(packet_world *w, uint32_t ring_frames, int32_t thread)
 {
     w->processes =
         grow_array(w->processes, w->processes_n, &w->processes_room, sizeof *w->processes);
     w->processes[w->processes_n] = (struct process){.turn_ns = HARP_NEVER,
                                                     .ring_frames = ring_frames,
+                                                    .thread = thread,
                                                     .sending = {NO_PACKET, NO_PACKET},
                                                     .taking = {NO_PACKET, NO_PACKET},
                                                     .ready_first = NO_PACKET,
@@ -94,6 +95,18 @@ uint64_t pass_chain(struct packet_world *w, uint32_t number, uint64_t bytes)
         end_ps = harp_max(end_ps, *free_ps);
     }
     return (end_ps + 999) / 1000;
+}
+
+uint64_t handle_message(struct packet_world *w, uint32_t number, uint64_t cost_ns)
+{
+    struct process *process = &w->processes[number];
+    if (!cost_ns)
+        return w->now_ns;
+    if (process->thread == NOBODY)
+        return process->message_ns = harp_max(w->now_ns, process->message_ns) + cost_ns;
+    uint64_t *free_ps = &w->server_free_ps[process->thread];
+    *free_ps = harp_max(*free_ps, w->now_ns * 1000) + cost_ns * 1000;
+    return (*free_ps + 999) / 1000;
 }
 
 /* ---- sending */

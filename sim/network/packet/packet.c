@@ -136,6 +136,9 @@ static void handle_event(struct packet_world *w, uint64_t what)
     case END_WAKES:
         wake_end(w, number);
         break;
+    case CHANNEL_TAKES:
+        take_next_piece(w, number);
+        break;
     case CHANNEL_BEGINS:
         begin_piece(w, number);
         break;

@@ -83,8 +83,10 @@ void packet_set_paths(packet_world *w, int32_t groups, int32_t endpoints, int32_
                       const int32_t *group, const int32_t *ptr, const int32_t *links,
                       const int32_t *down);
 
-/* A process that drives sessions, and its ring, of so many frames in the NIC at once. */
-int32_t packet_add_process(packet_world *w, uint32_t ring_frames);
+/* A process that drives sessions, and its ring, of so many frames in the NIC at once. Its thread
+ * handles messages one after the other, on server `thread`, or beside all servers (-1) where others
+ * move the bytes. */
+int32_t packet_add_process(packet_world *w, uint32_t ring_frames, int32_t thread);
 
 struct packet_end {
     int32_t process;
@@ -93,7 +95,7 @@ struct packet_end {
 
 /* A channel from one GPU to another, over a connection with `paths` paths: data takes route
  * there[p] and what answers it back[p]. `delay_ns` passes between the hand-over of a piece and the
- * stack's taking it up, which then costs the process `message_ns`. */
+ * stack's taking it up. A message costs `message_ns` of the thread of either process. */
 int32_t packet_add_connection(packet_world *w, const struct packet_end *from,
                               const struct packet_end *to, int32_t paths, const int32_t *there,
                               const int32_t *back, uint64_t delay_ns, uint64_t message_ns);
@@ -118,11 +120,12 @@ void packet_set_routes(packet_world *w, int32_t channel, const int32_t *there, c
 /* A collective of `stages` stages over `ranks` ranks, which begins now. */
 int32_t packet_add_run(packet_world *w, int32_t ranks, int32_t stages);
 /* Its next stage: edge i carries bytes[i] from rank src[i] to dst[i] on channel[i], in pieces[i]
- * pieces. from[j] feeds to[j] (edges), which waits for the piece that is `lag` earlier. The arrays
- * are copied. */
+ * pieces, each of which is so many `messages` for both processes. from[j] feeds to[j] (edges),
+ * which waits for the piece that is `lag` earlier. The arrays are copied. */
 int32_t packet_load(packet_world *w, int32_t run, int32_t n, const int32_t *src, const int32_t *dst,
                     const int32_t *channel, const int64_t *bytes, const int32_t *pieces,
-                    int32_t lag, int32_t feeds, const int32_t *from, const int32_t *to);
+                    double messages, int32_t lag, int32_t feeds, const int32_t *from,
+                    const int32_t *to);
 
 enum packet_stop {
     PACKET_TIME,   /* nothing happens before `until_ns`, which is now */

@@ -34,6 +34,7 @@ struct stage {
     struct edge *edge;
     struct lists by_rank;    /* edges that start or end at a rank */
     struct lists feeds, fed; /* edges that an edge feeds, and those that feed it */
+    uint64_t messages_q16;   /* that a piece is */
     int32_t lag;
     int32_t ranks_left; /* ranks that have not passed it */
 };
@@ -158,16 +159,24 @@ static bool has_data(const struct stage *stage, int32_t which)
     return true;
 }
 
+uint64_t piece_cost_ns(const struct packet_world *w, const struct channel *channel, uint32_t n)
+{
+    const struct traffic *traffic = &w->traffic[channel->traffic];
+    const struct expected *at = &traffic->expected[(traffic->expected_first + n) % SLOTS_MAX];
+    assert(n < traffic->expected_n);
+    return channel->message_ns * w->runs[at->run]->stage[at->stage].messages_q16 >> 16;
+}
+
 static void give_to_stack(struct packet_world *w, uint32_t number, uint32_t bytes)
 {
     struct channel *channel = &w->channels[number];
+    struct traffic *traffic = traffic_of(w, channel);
     uint64_t at_ns = w->now_ns + channel->delay_ns;
     if (channel->connection != NOBODY) {
-        const struct end *end = &w->ends[2 * channel->connection];
-        struct process *process = &w->processes[end->process];
-        at_ns = process->message_ns = harp_max(at_ns, process->message_ns) + channel->message_ns;
+        uint32_t process = (uint32_t)w->ends[2 * channel->connection].process;
+        uint64_t cost_ns = piece_cost_ns(w, channel, traffic->expected_n - 1);
+        at_ns = handle_message(w, process, cost_ns) + channel->delay_ns;
     }
-    struct traffic *traffic = traffic_of(w, channel);
     uint32_t last = (traffic->pieces_first + traffic->pieces_n++) % SLOTS_MAX;
     traffic->piece[last] = (struct waiting_piece){at_ns, bytes};
     if (traffic->pieces_n == 1 && channel->connected)
@@ -184,6 +193,7 @@ static void hand_over(struct packet_world *w, int32_t run, int32_t number, int32
            has_data(stage, which)) {
         occupy_channel(w, (uint32_t)edge->channel);
         struct traffic *traffic = traffic_of(w, channel);
+        assert(traffic->expected_n < SLOTS_MAX);
         uint32_t last = (traffic->expected_first + traffic->expected_n++) % SLOTS_MAX;
         traffic->expected[last] = (struct expected){run, number, which};
         channel->held++;
@@ -327,12 +337,13 @@ int32_t packet_add_run(packet_world *w, int32_t ranks, int32_t stages)
 
 int32_t packet_load(packet_world *w, int32_t number, int32_t n, const int32_t *src,
                     const int32_t *dst, const int32_t *channel, const int64_t *bytes,
-                    const int32_t *pieces, int32_t lag, int32_t feeds, const int32_t *from,
-                    const int32_t *to)
+                    const int32_t *pieces, double messages, int32_t lag, int32_t feeds,
+                    const int32_t *from, const int32_t *to)
 {
     struct run *run = w->runs[number];
     struct stage *stage = &run->stage[run->loaded];
     stage->lag = lag;
+    stage->messages_q16 = (uint64_t)(messages * 65536 + 0.5);
     stage->ranks_left = run->ranks;
     stage->edge = zeroed_array((size_t)n, sizeof *stage->edge);
     for (int32_t i = 0; i < n; i++)

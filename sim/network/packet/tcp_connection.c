@@ -122,7 +122,7 @@ void tcp_read(struct packet_world *w, struct tcp_socket *socket)
     while (of->read != of->given && !of->piece[of->read % SLOTS_MAX].to_read) {
         of->read++;
         any = true;
-        piece_arrived(w, channel);
+        take_in_piece(w, channel);
     }
     if (any)
         free_slots(w, of);

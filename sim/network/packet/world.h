@@ -43,6 +43,7 @@ enum event_kind {
     PROCESS_SENDS,  /* the first frame on its way to the NIC is there */
     PROCESS_TAKES,  /* the first frame on its way to the process is there */
     END_WAKES,      /* the deadline of a session */
+    CHANNEL_TAKES,  /* the first piece that has come is handled by its receiver's thread */
     CHANNEL_BEGINS, /* the stack takes up the first piece that waits for that */
     PIPE_MOVES,     /* the unit on its way has arrived, and the next one may begin */
 };
@@ -146,7 +147,8 @@ struct process {
     uint64_t turn_ns;           /* of the valid event; HARP_NEVER: none */
     uint64_t busy_ns;           /* until then its last frames keep it */
     uint64_t sent_ns, taken_ns; /* when the last frames of the two rows are where they go */
-    uint64_t message_ns;        /* until then the stack takes up pieces */
+    int32_t thread;             /* the server that handles messages, or NOBODY: */
+    uint64_t message_ns;        /* it is busy with them until then */
     struct row sending, taking;
     uint32_t in_ring, ring_frames;
     uint32_t ready_first, ready_last; /* ends that want to be driven, or NO_PACKET */
@@ -245,6 +247,7 @@ struct channel {
     bool is_open;                    /* its ends have what they need */
     bool connected;                  /* the sender can send */
     uint8_t held;                    /* pieces in the sender's slots */
+    uint8_t coming;                  /* pieces that have come and are not handled yet */
     uint8_t taken;                   /* the receiver's slots with pieces that were not passed on */
     uint8_t posted;                  /* slots of the receiver that the session does not know yet */
     struct expected sender;          /* the edge that sends on it now */
@@ -370,6 +373,8 @@ void drop_policed(struct packet_world *w, uint32_t packet);
 /* ---- host.c */
 /* When `bytes` that begin now have passed a chain, ns. */
 uint64_t pass_chain(struct packet_world *w, uint32_t chain, uint64_t bytes);
+/* When a process's thread is done with a message that it takes up now. */
+uint64_t handle_message(struct packet_world *w, uint32_t process, uint64_t cost_ns);
 void drive_soon(struct packet_world *w, uint32_t end);
 /* Wake an end at `at_ns`, unless it is woken earlier. */
 void wake_at(struct packet_world *w, uint32_t end, uint64_t at_ns);
@@ -391,6 +396,9 @@ int32_t add_connection(struct packet_world *w, const struct end_ops *ops, void *
                        uint64_t message_ns);
 void begin_piece(struct packet_world *w, uint32_t channel);
 void post_slots(struct packet_world *w, uint32_t channel);
+/* A piece has come whole; its receiver's thread handles it. */
+void take_in_piece(struct packet_world *w, uint32_t channel);
+void take_next_piece(struct packet_world *w, uint32_t channel);
 /* The sender of a channel can send. */
 void open_channel(struct packet_world *w, uint32_t channel);
 
@@ -411,6 +419,8 @@ void free_pipe_slot(struct packet_world *w, uint32_t pipe);
 
 /* ---- run.c */
 void piece_arrived(struct packet_world *w, uint32_t channel);
+/* What the thread of a process spends on a channel's piece: the n-th that is to arrive. */
+uint64_t piece_cost_ns(const struct packet_world *w, const struct channel *channel, uint32_t n);
 void piece_left(struct packet_world *w, uint32_t channel);
 void free_run(struct run *run);
 

@@ -58,6 +58,8 @@ class Stage(NamedTuple):
     source: ArrayLike = ()
     """Pairs of edges: ``source[i]`` feeds ``target[i]``."""
     target: ArrayLike = ()
+    messages: float = 1.0
+    """That a piece is for the processes at both ends."""
 
 
 class LinkCounts(NamedTuple):
@@ -187,9 +189,12 @@ class World:
                              _ints(hops.group), _ints(hops.ptr), _ints(hops.links),
                              _ints(hops.down))
 
-    def add_process(self, ring_frames: int = 1024) -> int:
-        """Add a process that drives sessions, with so many frames in the NIC at once at most."""
-        return int(lib.packet_add_process(self._world, ring_frames))
+    def add_process(self, ring_frames: int = 1024, thread: int = -1) -> int:
+        """Add a process that drives sessions, with so many frames in the NIC at once at most.
+
+        Server ``thread`` handles its messages; -1: they cost no server.
+        """
+        return int(lib.packet_add_process(self._world, ring_frames, thread))
 
     def add_connection(self, source: End, target: End, there: Sequence[int], back: Sequence[int],
                        *, delay_s: float = 0.0, message_s: float = 0.0) -> int:
@@ -226,8 +231,8 @@ class World:
         lib.packet_load(
             self._world, run, np.size(stage.src), _ints(stage.src), _ints(stage.dst),
             _ints(stage.channel), _array(stage.nbytes, "int64_t[]", np.int64),
-            _ints(stage.pieces), stage.lag, np.size(stage.source), _ints(stage.source),
-            _ints(stage.target))
+            _ints(stage.pieces), stage.messages, stage.lag, np.size(stage.source),
+            _ints(stage.source), _ints(stage.target))
 
     def capture(self, link: int, path: str, most_bytes: int) -> None:
         """Write what leaves by ``link`` into a pcap file from now on. Raises OSError."""
