@@ -12,6 +12,7 @@ from sim.validation.fidelities import CASES, FILE, WORST_TARGET, compare
 QUICK = ("incast of 15, 4 MiB each", "neighbours under one leaf, 16 MiB",
          "permutation, oversubscribed 4:1", "ring, 16 MiB", "ring, one link at a quarter, 16 MiB",
          "2D over hosts of 4, 4 MiB", "ring, host cap of 10 Gb/s, 16 MiB",
+         "ring, dual port, dynamic, 32 MiB",
          "ring, flow cap of 5 Gb/s, 4 sockets, 16 MiB", "ring, 250,000 packets/s, 16 MiB",
          "kernel TCP: incast of 8, 4 MiB each", "kernel TCP: ring, 16 MiB",
          "kernel TCP: all-to-all, 16 MiB")

@@ -86,6 +86,15 @@ static bool is_paced(const struct harp_path *path, uint32_t bytes, uint64_t now_
     return path->sent.in_flight || path->cc.ops->window_bytes(&path->cc) < bytes;
 }
 
+/* What the next frame will take there: the empty path's delay, and the time in which the path
+ * delivers what is in flight now, at the rate of its window. */
+static uint64_t expect_delay_ns(const struct harp_path *path)
+{
+    uint64_t waiting_ns = path->sent.bytes_in_flight * harp_rtt_smoothed_ns(&path->rtt) /
+                          path->cc.ops->window_bytes(&path->cc);
+    return harp_rtt_least_ns(&path->rtt) + waiting_ns;
+}
+
 int harp_path_choose(struct harp_path *paths, uint32_t count, uint32_t bytes, uint64_t now_ns,
                      uint64_t *random, uint64_t *ready_ns)
 {
@@ -107,7 +116,6 @@ int harp_path_choose(struct harp_path *paths, uint32_t count, uint32_t bytes, ui
     uint64_t bits = draw_number(random);
     uint32_t one = (uint32_t)(bits & 0xffffffff) % n;
     uint32_t other = (one + 1 + (uint32_t)(bits >> 32) % (n - 1)) % n;
-    bool second = harp_rtt_smoothed_ns(&paths[usable[other]].rtt) <
-                  harp_rtt_smoothed_ns(&paths[usable[one]].rtt);
+    bool second = expect_delay_ns(&paths[usable[other]]) < expect_delay_ns(&paths[usable[one]]);
     return usable[second ? other : one];
 }

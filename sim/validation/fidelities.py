@@ -133,8 +133,6 @@ REORDERED = ("frames overtake one another; the session takes 1.7 % of them for l
              "again and slows down, though none was")
 BURSTS = ("a thread passes a burst of 64 KiB whole before the line sends its first frame: 25 us a "
           "step, which the fluid overlaps")
-PATHS = ("the network thread is the limit, not a port, so windows are wide; bursts gather at one "
-         "port while the other is idle, since the session chooses by delays a round trip old")
 across = partial(pattern, range(16), [(n + 4) % 16 for n in range(16)])
 random_pairs = partial(pattern, range(16), [6, 12, 9, 15, 1, 10, 3, 14, 0, 4, 13, 2, 8, 5, 11, 7])
 
@@ -173,7 +171,7 @@ CASES = (
     Case("ring, dual port, layer 3+4, 32 MiB", collective("ring", 32 * MIB),
          (*DUAL_PORT, "hosts[0].nics[0].bond=lacp-3+4", "scenarios[0].sockets=4")),
     Case("ring, dual port, dynamic, 32 MiB", collective("ring", 32 * MIB),
-         (*DUAL_PORT, "hosts[0].nics[0].bond=dynamic", "fabric.rate=100Gbps"), note=PATHS),
+         (*DUAL_PORT, "hosts[0].nics[0].bond=dynamic", "fabric.rate=100Gbps")),
     Case("ring, host cap of 10 Gb/s, 16 MiB", collective("ring", 16 * MIB),
          ("vpc.vnics=1", "vpc.host_rate=10Gbps")),
     Case("ring, host cap of 10 Gb/s with a burst, 16 MiB", collective("ring", 16 * MIB),
