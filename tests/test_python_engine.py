@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -490,3 +491,15 @@ def test_signals_come_to_the_application_threads_only():
         assert new
         assert all({signal.SIGTERM, signal.SIGINT, signal.SIGCHLD} <= blocked for blocked in new)
         assert all(after[task] == before[task] for task in before if task in after)
+
+
+def test_a_slower_clock_makes_times_last_longer_outside():
+    """Five milliseconds on the way, each way, by a clock that goes twenty times slower."""
+    port = harp.Port("udp", address="127.0.0.1", faults="delay=5ms")
+    with harp.Engine(port, slower=20) as engine:
+        listener = engine.listen()
+        began_s = time.monotonic()
+        near = engine.connect(listener.handle)
+        assert time.monotonic() - began_s >= 2 * 20 * 5e-3
+        near.send(b"x").wait()
+        assert 10e6 <= near.paths[0].state["least_ns"] < 100e6

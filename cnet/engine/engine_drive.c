@@ -49,7 +49,8 @@ static void sleep_until_work(struct harp_engine *engine)
     atomic_store(&engine->sleeping, 1);
     uint64_t deadline_ns = harp_engine_deadline_ns(engine);
     uint64_t now_ns = harp_engine_clock(engine);
-    uint64_t nap_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+    uint64_t nap_ns =
+        deadline_ns > now_ns ? harp_engine_to_host_ns(engine, deadline_ns - now_ns) : 0;
     bool idle = nap_ns && may_sleep(engine);
     if (idle) {
         harp_count(&engine->stats.stats->engine.sleeps, 1);
@@ -98,7 +99,8 @@ static void run_turns(struct harp_engine *engine)
     bool moved = harp_engine_turn(engine);
     if (moved)
         engine->active_ns = engine->now_ns;
-    if (engine->now_ns - engine->active_ns > engine->config.spin_ns) {
+    if (engine->now_ns - engine->active_ns >
+        harp_engine_from_host_ns(engine, engine->config.spin_ns)) {
         sleep_until_work(engine);
         return;
     }
@@ -111,7 +113,7 @@ static bool is_driven(struct harp_engine *engine)
 {
     return harp_engine_clock(engine) -
                atomic_load_explicit(&engine->driven_ns, memory_order_relaxed) <
-           engine->config.quiet_ns;
+           harp_engine_from_host_ns(engine, engine->config.quiet_ns);
 }
 
 static void *engine_thread(void *argument)

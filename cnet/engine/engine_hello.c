@@ -125,7 +125,8 @@ static void take_first(struct harp_engine *engine, uint8_t port, const struct ha
         struct harp_place unused;
         if (header->path >= connection->config.paths)
             harp_connection_heard(connection, header->path, port, arrival->local, arrival->from);
-        harp_session_receive(connection->session, engine->now_ns, arrival->waited_ns, header, body,
+        harp_session_receive(connection->session, engine->now_ns,
+                             harp_engine_from_host_ns(engine, arrival->waited_ns), header, body,
                              false, &unused);
         harp_engine_wake(engine, connection);
         return;
@@ -185,8 +186,9 @@ void harp_engine_take_hello(struct harp_engine *engine, uint8_t port,
                        frame, 0))
         return;
     struct harp_place unused;
-    harp_session_receive(connection->session, engine->now_ns, arrival->waited_ns, header, body,
-                         false, &unused);
+    harp_session_receive(connection->session, engine->now_ns,
+                         harp_engine_from_host_ns(engine, arrival->waited_ns), header, body, false,
+                         &unused);
     bool keyed = connection->keyed;
     make_keys(connection);
     if (connection->keyed && !keyed)

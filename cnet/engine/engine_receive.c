@@ -126,7 +126,8 @@ static void take_frame(struct harp_engine *engine, uint8_t port, struct harp_con
                               ? harp_connection_moves(connection, port, arrival, header)
                               : HARP_MOVE_NONE;
     struct harp_place where;
-    if (harp_session_receive(connection->session, engine->now_ns, arrival->waited_ns, header, body,
+    if (harp_session_receive(connection->session, engine->now_ns,
+                             harp_engine_from_host_ns(engine, arrival->waited_ns), header, body,
                              arrival->marked, &where) == HARP_PLACE)
         place_payload(engine, connection, arrival, header, &where);
     /* To another port of the same host nobody draws a flood that could not go there before. */

@@ -386,6 +386,10 @@ static inline size_t harp_arrival_bytes(const struct harp_arrival *arrival)
 void harp_engine_random(struct harp_engine *engine, void *bytes, size_t count);
 uint64_t harp_engine_clock(const struct harp_engine *engine);
 
+/* A time of the host's clock as one of the engine's, and the other way round. */
+uint64_t harp_engine_from_host_ns(const struct harp_engine *engine, uint64_t ns);
+uint64_t harp_engine_to_host_ns(const struct harp_engine *engine, uint64_t ns);
+
 /* Of this process: another one in every child of fork. */
 extern uint32_t harp_generation;
 

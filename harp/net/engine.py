@@ -110,7 +110,8 @@ class Engine:
     ``progress`` says who drives: a ``thread`` of its own (on ``cpu``, if given), ``inline`` the
     threads that wait for its connections (and a helper when they are silent), or ``manual``:
     :meth:`drive` and waiting only. ``frames`` of ``frame_bytes`` are its memory, on NUMA ``node``.
-    ``dump`` is a file to which the last events are added when a connection ends in error.
+    ``dump`` is a file to which the last events are added when a connection ends in error. Its clock
+    goes ``slower`` than the host's, for a network that is as much slower than what it stands for.
 
     Any thread may use an engine. A connection or listener is used by one thread at a time.
 
@@ -120,7 +121,7 @@ class Engine:
     def __init__(self, port: str | Port | Sequence[Port] = "udp", *, name: str = "harp",
                  progress: str = "thread", cpu: int = -1, node: int = -1, frames: int = 4096,
                  frame_bytes: int = 4096, connections: int = 1024, dump: str | None = None,
-                 **port_options: Any) -> None:
+                 slower: int = 1, **port_options: Any) -> None:
         self._guard = Guard("engine", patient=True)
         self._guard.closed = True  # until it is open
         ports = _ports(port, port_options)
@@ -131,7 +132,7 @@ class Engine:
         config.progress = _one_of("progress", progress, PROGRESS)
         config.cpu, config.node = cpu, node
         config.frames, config.frame_bytes = frames, frame_bytes
-        config.connections = connections
+        config.connections, config.slower = connections, slower
         config.dump = self._text(dump)
         for wanted, place in zip(ports, config.ports, strict=False):
             self._describe(wanted, place)
