@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
 FABRIC = {"template": "leaf-spine", "leaves": 2, "spines": 4, "rate": "1Gbps",
           "hash": {"function": "linux"}}
 NBYTES = 1 << 20
-A_MESSAGE = 40_000
+A_MESSAGE = 150_000
 """Bytes that no link carries unless data crosses it: much more than acknowledgments, much less than
 a flow's share."""
 

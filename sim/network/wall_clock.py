@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import selectors
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import simpy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import IO
 
 
@@ -36,6 +37,13 @@ class WallClock(simpy.Environment):
     def unwatch(self, file: IO[bytes]) -> None:
         """Watch it no more."""
         self._watched.unregister(file)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let the clock stand still meanwhile."""
+        began_s = time.monotonic()
+        yield
+        self._origin_s += time.monotonic() - began_s
 
     def run(self, until: Any = None) -> Any:
         """Run; time that passed since the last run does not count."""

@@ -13,8 +13,11 @@ import threading
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
+import numpy as np
+
 from harp.collectives.execute import Execution
 from sim.network.lab.messages import (
+    Connect,
     Done,
     EdgeKey,
     Job,
@@ -30,7 +33,6 @@ from sim.network.lab.wires import HarpWires, TcpWires
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from sim.network.lab.messages import Part
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 
 
 NAP_S = 0.01
+WARMING = 2
+"""Messages of a slot that each connection carries first."""
 
 
 class Host:
@@ -48,19 +52,39 @@ class Host:
 
     def __init__(self, setup: Setup) -> None:
         self.own = frozenset(setup.own)
-        self.slots = setup.window.slots
+        self.slot_bytes = setup.window.slot_bytes
         self.pacers = Pacers()
         self.paces: dict[tuple[int, int, int], EdgePace] = {}
         self.wires: TcpWires | HarpWires
         self.wires = TcpWires(setup) if setup.stack == "tcp" else HarpWires(setup)
+        self._room = setup.window.slots * max(1, self.slot_bytes // self.wires.unit_bytes)
         self._out: dict[EdgeKey, asyncio.Task[Wire]] = {}
         self._into: dict[EdgeKey, Arrivals] = {}
         self._readers: list[asyncio.Task[None]] = []
 
-    async def run(self, job: Job) -> None:
-        """Run this host's parts of a plan."""
+    async def connect(self, job: Connect) -> None:
+        """Make this host's ends of connections, and wait for the other ends of those that come."""
         self.paces.update(job.paces)
         self.wires.flows.update(job.flows)
+        keys = [EdgeKey(job.lane, *edge) for edge in job.edges]
+        await asyncio.gather(*(self._warm(key) for key in keys if key.src in self.own),
+                             *(self._welcome(key) for key in keys if key.dst in self.own))
+
+    async def _warm(self, key: EdgeKey) -> None:
+        """Connect, and send what lets the stack learn of the way, before anything is timed."""
+        wire = await self.wire(key)
+        for _ in range(WARMING):
+            await wire.send(np.zeros(self.slot_bytes, np.uint8))
+
+    async def _welcome(self, key: EdgeKey) -> None:
+        wire = await self.wires.await_peer(key)
+        for _ in range(WARMING):
+            await wire.take()
+        self._into[key] = asyncio.Queue(self._room)
+        self._readers.append(asyncio.ensure_future(self._read(key, wire, self._into[key])))
+
+    async def run(self, job: Job) -> None:
+        """Run this host's parts of a plan."""
         await asyncio.gather(*(self._run_part(job, part) for part in job.parts))
 
     async def _run_part(self, job: Job, part: Part) -> None:
@@ -88,13 +112,12 @@ class Host:
     def arrivals(self, key: EdgeKey) -> Arrivals:
         """What comes over an edge: when it counts as arrived, and the piece."""
         if key not in self._into:
-            self._into[key] = asyncio.Queue(self.slots)
-            if key.src not in self.own:
-                self._readers.append(asyncio.ensure_future(self._read(key, self._into[key])))
+            assert key.src in self.own, "an edge between hosts is connected before it is used"
+            self._into[key] = asyncio.Queue(self._room)
         return self._into[key]
 
-    async def _read(self, key: EdgeKey, arrivals: Arrivals) -> None:
-        wire, loop = await self.wires.await_peer(key), asyncio.get_running_loop()
+    async def _read(self, key: EdgeKey, wire: Wire, arrivals: Arrivals) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             piece = await wire.take()
             await arrivals.put((loop.time() + self.pace(key).latency_s, piece))
@@ -109,10 +132,16 @@ class Channel:
     into: EdgeKey
 
     async def send(self, piece: Bytes) -> None:
-        """Send a piece when all that it needs on this host is free."""
+        """Send a piece, unit by unit, when all that each needs on this host is free."""
+        unit = self.host.wires.unit_bytes
+        for first in range(0, max(len(piece), 1), unit):
+            await self._send_unit(piece[first:first + unit], 1 / max(len(piece), 1))
+
+    async def _send_unit(self, piece: Bytes, message: float) -> None:
+        """Send a unit; each of its bytes is so much of a message."""
         host, key, pace = self.host, self.out, self.host.pace(self.out)
         uses = [*pace.out, (("edge", key), pace.ceiling_s),
-                (("message", key.src, key.channel), pace.message_s / len(piece))]
+                (("message", key.src, key.channel), pace.message_s * message)]
         start_s = host.pacers.reserve(len(piece), uses, asyncio.get_running_loop().time())
         if key.dst in host.own:
             slowest_s = max((byte_s for _, byte_s in uses), default=0.0)
@@ -124,9 +153,16 @@ class Channel:
 
     async def receive(self, nbytes: int) -> Bytes:
         """Give the next piece when it counts as arrived and this host has had time for it."""
+        units = [await self._receive_unit()]
+        while (missing := nbytes - sum(map(len, units))) > 0:
+            units.append(await self._receive_unit())
+        if missing < 0:
+            raise ValueError(f"{nbytes - missing} B came where {nbytes} B were to come")
+        return units[0] if len(units) == 1 else np.concatenate(units)
+
+    async def _receive_unit(self) -> Bytes:
         ready_s, piece = await self.host.arrivals(self.into).get()
-        if len(piece) != nbytes:
-            raise ValueError(f"a piece of {len(piece)} B came where {nbytes} B were to come")
+        nbytes = len(piece)
         if self.into.src not in self.host.own:
             uses = self.host.pace(self.into).into
             ready_s = max(ready_s, self.host.pacers.reserve(nbytes, uses, ready_s))
@@ -151,10 +187,10 @@ async def serve(commands: IO[bytes], answers: IO[bytes]) -> None:
         task.add_done_callback(running.discard)
 
 
-async def _answer(host: Host, job: Job, answers: IO[bytes]) -> None:
+async def _answer(host: Host, job: Job | Connect, answers: IO[bytes]) -> None:
     error, lateness = "", Lateness()
     try:
-        await host.run(job)
+        await (host.connect(job) if isinstance(job, Connect) else host.run(job))
     except Exception as failed:  # whatever it is, the laboratory is to hear of it
         error = f"{type(failed).__name__}: {failed}"
     send_message(answers, Done(job.number, lateness.end(), error))

@@ -41,6 +41,8 @@ class Setup:
     """``tcp`` or ``harp``."""
     paths: int
     """The most flows that an edge has."""
+    slower: int
+    """How many times slower than the host's the laboratory's clock goes."""
     window: Window
     addresses: tuple[str, ...]
     """NICs of this host."""
@@ -70,6 +72,19 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Connect:
+    """Make the connections of these edges now; `Done` follows."""
+
+    number: int
+    lane: int
+    edges: tuple[tuple[int, int, int], ...]
+    """Channel, and the GPUs that send and receive."""
+    paces: dict[tuple[int, int, int], EdgePace]
+    flows: dict[tuple[int, int, int], EdgeFlows]
+    """Of those edges that leave a host."""
+
+
+@dataclass(frozen=True)
 class Job:
     """A plan to run now."""
 
@@ -80,10 +95,6 @@ class Job:
     placement: tuple[tuple[int, ...], ...]
     """For each channel the GPU of each rank."""
     parts: tuple[Part, ...]
-    paces: dict[tuple[int, int, int], EdgePace]
-    """Of edges (channel, src, dst) that this host has not met yet."""
-    flows: dict[tuple[int, int, int], EdgeFlows]
-    """Of those edges that leave a host."""
 
 
 @dataclass(frozen=True)

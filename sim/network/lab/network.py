@@ -19,7 +19,16 @@ import numpy as np
 from harp.collectives.protocol import SIMPLE
 from sim.network.lab.checks import check_site, notes_of_site, stack_of
 from sim.network.lab.edges import EdgePaces, LabFlows
-from sim.network.lab.messages import Done, Job, Part, Peers, Setup, read_message, send_message
+from sim.network.lab.messages import (
+    Connect,
+    Done,
+    Job,
+    Part,
+    Peers,
+    Setup,
+    read_message,
+    send_message,
+)
 from sim.network.lab.wiring import Wiring
 from sim.network.links import LinkRecorder
 from sim.network.network import NetworkError
@@ -66,7 +75,7 @@ class LabNetwork:
         self._paces = EdgePaces(self.transport, env.scale)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (close() closes it)
-        self._told: list[set[Edge]] = [set() for _ in range(site.cluster.hosts)]
+        self._connected: set[tuple[int, Edge]] = set()
         self._running: dict[int, tuple[simpy.Event, set[int]]] = {}
         self._lanes: set[int] = set()
         self._numbers = count()
@@ -94,7 +103,8 @@ class LabNetwork:
                                   stderr=self._stderr, start_new_session=True)
             self._processes.append(process)
             assert process.stdin is not None
-            send_message(process.stdin, Setup(stack_of(self.site), self._most_paths, SIMPLE.window,
+            send_message(process.stdin, Setup(stack_of(self.site), self._most_paths,
+                                              round(1 / self.env.scale), SIMPLE.window,
                                               tuple(self._wiring.addresses(host)), own))
         handles: dict[str, bytes] = {}
         for host in range(len(self._processes)):
@@ -127,8 +137,9 @@ class LabNetwork:
         return lines[-1] if lines else "it said nothing"
 
     def _hear(self, host: int) -> None:
-        done = self._answer(host)
-        assert isinstance(done, Done)
+        self._take_done(host, self._answer(host))
+
+    def _take_done(self, host: int, done: Done) -> None:
         if done.error:
             raise NetworkError(f"host {host} of the lab could not run its part: {done.error}")
         if done.late > MOST_LATE and not self._busy:
@@ -148,7 +159,7 @@ class LabNetwork:
         lane = next(free for free in count() if free not in self._lanes)
         self._lanes.add(lane)
         where = tuple(tuple(gpus.tolist()) for gpus in placement)
-        edges = self._edges(plan, placement)
+        self._connect(lane, self._edges(plan, placement))
         host_of = self.site.cluster.host
         missing: set[int] = set()
         for host, process in enumerate(self._processes):
@@ -157,14 +168,35 @@ class LabNetwork:
             if not parts:
                 continue
             missing.add(host)
-            new = [edge for edge in edges if host in (host_of[edge[1]], host_of[edge[2]])
-                   and edge not in self._told[host]]
-            self._told[host].update(new)
             assert process.stdin is not None
-            send_message(process.stdin, Job(number, lane, plan, protocol.window, where, parts,
-                                            self._paces.of(new), self._flows.of(new)))
+            send_message(process.stdin, Job(number, lane, plan, protocol.window, where, parts))
         self._running[number] = event, missing
         return event, lane
+
+    def _connect(self, lane: int, edges: Sequence[Edge]) -> None:
+        """Let hosts make the connections that they lack, which takes none of the clock's time."""
+        new = [edge for edge in edges if (lane, edge) not in self._connected]
+        if not new:
+            return
+        self._connected.update((lane, edge) for edge in new)
+        number, host_of = next(self._numbers), self.site.cluster.host
+        paces, flows = self._paces.of(new), self._flows.of(new)
+        with self.env.held():
+            asked = []
+            for host, process in enumerate(self._processes):
+                own = [edge for edge in new if host in (host_of[edge[1]], host_of[edge[2]])]
+                outer = tuple(edge for edge in own if edge in flows)
+                assert process.stdin is not None
+                if own:
+                    send_message(process.stdin, Connect(
+                        number, lane, outer, {edge: paces[edge] for edge in own},
+                        {edge: flows[edge] for edge in outer}))
+                    asked.append(host)
+            for host in asked:
+                while (done := self._answer(host)).number != number:
+                    self._take_done(host, done)
+                if done.error:
+                    raise NetworkError(f"host {host} of the lab could not connect: {done.error}")
 
     def _edges(self, plan: Plan, placement: Sequence[Ints]) -> list[Edge]:
         pairs = {pair for phase in plan.phases()

@@ -45,6 +45,8 @@ class Wire(Protocol):
 class Wires(Protocol):
     """What makes the wires of one host."""
 
+    unit_bytes: int
+    """In which pieces pass their pacers."""
     flows: dict[tuple[int, int, int], EdgeFlows]
     peers: dict[str, bytes]
 
@@ -95,6 +97,9 @@ class TcpWire:
 
 class TcpWires:
     """TCP between NICs."""
+
+    unit_bytes = 64 << 10
+    """So that what paces a stream goes on all along, as in a loop of system calls."""
 
     def __init__(self, setup: Setup) -> None:
         self.flows: dict[tuple[int, int, int], EdgeFlows] = {}
@@ -171,6 +176,9 @@ async def _connect(flows: EdgeFlows, port: int) -> socket.socket:
 class HarpWires:
     """HARP between NICs, with an engine for each."""
 
+    unit_bytes = 1 << 30
+    """A piece is a message, which is handed over whole."""
+
     def __init__(self, setup: Setup) -> None:
         from harp.net.engine import Engine
 
@@ -178,7 +186,8 @@ class HarpWires:
         self.peers: dict[str, bytes] = {}
         self._setup = setup
         self._engines: dict[str, Engine] = {
-            address: Engine("udp", address=f"{address}:{ROCE_PORT}") for address in setup.addresses}
+            address: Engine("udp", address=f"{address}:{ROCE_PORT}", slower=setup.slower)
+            for address in setup.addresses}
         self._listeners: dict[str, Listener] = {
             address: engine.listen(paths=setup.paths) for address, engine in self._engines.items()}
         self.handles = {address: bytes(listener.handle)

@@ -30,11 +30,13 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-BURST_BYTES = 16 << 10
-"""What tbf lets through at once: some packets, and less than a segment of 64 KiB, which it cuts."""
+LATE_S = 2e-4
+"""By the wall clock: how late tbf's timer may come without loss of rate. What it lets through at
+once is that beside a packet, so that it cuts larger segments and little runs ahead of the rate."""
 QUEUE_S = 2e-3
 """Simulated time that a queue holds at its link's rate: 6 MB at 25 Gb/s, a deep buffer."""
 _LINKS_FIRST = int(IPv4Address("100.64.0.0"))  # shared address space, RFC 6598
+_ETHERNET_BYTES = 14  # of a header, which tbf counts
 _SENT_BYTES = 8  # column of /proc/net/dev
 _PINNED, _HASHED = 100, 200  # priorities of rules
 _TABLE_OF_ENDPOINT, _TABLE_OF_LINK = 100, 10_000
@@ -136,8 +138,9 @@ class Wiring:
         if share <= 0:
             return f"{command} rate 8kbit burst 10 limit 10"  # less than any packet
         rate = float(self._fabric.link_bps[link]) * share * self._scale
-        queue = max(int(rate * QUEUE_S / self._scale / 8), 8 * self._mtu + BURST_BYTES)
-        return f"{command} rate {rate:.0f}bit burst {max(BURST_BYTES, 2 * self._mtu)} limit {queue}"
+        burst = self._mtu + _ETHERNET_BYTES + int(rate * LATE_S / 8)
+        queue = max(int(rate * QUEUE_S / self._scale / 8), 8 * self._mtu + burst)
+        return f"{command} rate {rate:.0f}bit burst {burst} limit {queue}"
 
     def _give_addresses(self) -> None:
         for endpoint, host in enumerate(self._fabric.endpoint_host.tolist()):
