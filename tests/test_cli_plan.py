@@ -98,6 +98,36 @@ def test_a_ring_passes_over_what_stays_in_a_host(job):
     assert between == [(1, 2), (3, 4), (5, 6), (7, 0)]
 
 
+TWO_TORS = {
+    "devices": [{"name": name} for name in ("a", "b", "up")],
+    "links": [*({"from": f"h-{host}/eth0", "to": "ab"[host % 2]} for host in range(4)),
+              {"from": "a", "to": "up"}, {"from": "b", "to": "up"}]}
+
+
+def test_hosts_in_order_of_their_places_leave_each_leaf_once(job, tmp_path):
+    hosts = tmp_path / "hosts"
+    crossings = {}
+    for order in ("given", "near"):
+        done = run("plan", job(hosts=4, gpus=2, fabric=TWO_TORS, order=order), "--hostfile", hosts)
+        assert done.exit_code == 0, done.stderr
+        crossings[order] = sum("a->up" in flow["links"]
+                               for flow in json.loads(done.stdout)["flows"])
+    assert crossings == {"given": 2, "near": 1}
+    assert hosts.read_text() == "h-0 slots=2\nh-2 slots=2\nh-1 slots=2\nh-3 slots=2\n"
+    ranks = json.loads(done.stdout)["ranks"]
+    assert [rank["host"] for rank in ranks] == [host for host in ("h-0", "h-2", "h-1", "h-3")
+                                                for _ in range(2)]
+    assert ranks[2]["listen"] == ["10.9.0.3:61000"]
+
+
+@pytest.mark.parametrize(("launcher", "line"), [
+    ("mpich", "h-1:2"), ("torchrun", "h-1 --node-rank=1 --nproc-per-node=2")])
+def test_launchers_are_told_in_their_own_words(job, tmp_path, launcher, line):
+    hosts = tmp_path / "hosts"
+    run("plan", job(hosts=4, gpus=2), "--hostfile", hosts, "--launcher", launcher)
+    assert hosts.read_text().splitlines()[1] == line
+
+
 def test_known_seeds_of_switches_count(job):
     plain, seeded = planned(job(flows=ACROSS)), planned(job(flows=ACROSS, seeds={"leaf0": 7}))
     assert plain["fabric"] != seeded["fabric"]

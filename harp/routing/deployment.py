@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 FORMAT = "harp-plan-1"
+LAUNCHERS = {"openmpi": "{host} slots={slots}", "mpich": "{host}:{slots}",
+             "torchrun": "{host} --node-rank={node} --nproc-per-node={slots}"}
+"""A line for each host: hostfiles of mpirun, and what torchrun is to be told on each host."""
 SETTINGS = ("HARP_PATHS", "HARP_ENGINES", "NCCL_CROSS_NIC")
 """Names that a plan may set in a shell."""
 
@@ -158,6 +161,15 @@ class Deployment:
             raise PlanError(f"{error.args[0]!r} is missing") from error
         except (TypeError, ValueError, AttributeError) as error:
             raise PlanError(f"a value is not what it should be: {error}") from error
+
+    def hostfile(self, launcher: str) -> str:
+        """Hosts in the order of their ranks, as a launcher of `LAUNCHERS` reads them."""
+        slots: dict[str, int] = {}
+        for rank in self.ranks:
+            slots[rank.host] = slots.get(rank.host, 0) + 1
+        line = LAUNCHERS[launcher]
+        return "".join(line.format(host=host, slots=count, node=node) + "\n"
+                       for node, (host, count) in enumerate(slots.items()))
 
     def flows_of(self, rank: int) -> list[tuple[str, str]]:
         """Source and target of each flow of a rank, as `harp.net.Engine.connect` takes them."""

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from harp.routing.deployment import LAUNCHERS
+
 if TYPE_CHECKING:
     from harp.routing.deployment import Deployment, Ranks, Wanted
     from harp.routing.fabric import Fabric
@@ -33,9 +35,13 @@ class _Loaded(NamedTuple):
 @click.command()
 @click.argument("job", type=click.Path(path_type=Path))
 @click.option("-o", "--output", metavar="FILE", help="Write the plan here, not to standard output.")
+@click.option("--hostfile", metavar="FILE", help="Write the hosts in the order of their ranks.")
+@click.option("--launcher", type=click.Choice(list(LAUNCHERS)), default="openmpi",
+              show_default=True, help="Who reads it; of torchrun the options on each host.")
 @click.option("--check", metavar="PLAN", type=click.Path(path_type=Path),
               help="Say whether this plan holds for the job as it is now.")
-def plan(job: Path, output: str | None, check: Path | None) -> None:
+def plan(job: Path, output: str | None, hostfile: str | None, launcher: str,
+         check: Path | None) -> None:
     """Plan the paths of a job's flows over switches that hash ports.
 
     \b
@@ -48,13 +54,18 @@ def plan(job: Path, output: str | None, check: Path | None) -> None:
     if check is not None:
         _check(check, loaded)
         return
-    ranks = _ranks(loaded.cluster)
+    ranks = _ranks(loaded)
     wanted = _wanted(loaded.job, len(ranks.host))
     try:
         made = plan_job(loaded.fabric, ranks, wanted, loaded.learnt)
     except ValueError as error:
         raise click.UsageError(f"{job}: {error}") from error
-    _write(made, output)
+    if output is None:
+        click.echo(made.to_json(), nl=False)
+    else:
+        _write(made.to_json(), output)
+    if hostfile is not None:
+        _write(made.hostfile(launcher), hostfile)
     between = sum(int(ranks.host[a] != ranks.host[b]) for a, b in wanted.pairs)
     _say(made, between * wanted.connections * wanted.paths - len(made.flows))
 
@@ -147,10 +158,18 @@ def _check(plan: Path, loaded: _Loaded) -> None:
     click.echo(f"{plan} holds: every flow takes the links that it has there")
 
 
-def _ranks(cluster: Cluster) -> Ranks:
+def _ranks(loaded: _Loaded) -> Ranks:
+    import numpy as np
+
+    from harp.routing.affinity import ring_order
     from harp.routing.deployment import Ranks
 
-    return Ranks(cluster.host, cluster.endpoint, cluster.own_nics, cluster.topology.host_names)
+    cluster = loaded.cluster
+    order = np.arange(cluster.gpus)
+    if loaded.job.order == "near":
+        order = ring_order(loaded.fabric, cluster.endpoint)
+    return Ranks(cluster.host[order], cluster.endpoint[order], cluster.own_nics[order],
+                 cluster.topology.host_names)
 
 
 def _wanted(job: Job, ranks: int) -> Wanted:
@@ -166,12 +185,9 @@ def _wanted(job: Job, ranks: int) -> Wanted:
                   UdpPorts(job.ports.listen, job.ports.first_source, job.ports.last_source))
 
 
-def _write(made: Deployment, output: str | None) -> None:
-    if output is None:
-        click.echo(made.to_json(), nl=False)
-        return
+def _write(text: str, output: str) -> None:
     try:
-        Path(output).write_text(made.to_json(), "utf-8")
+        Path(output).write_text(text, "utf-8")
     except OSError as error:
         raise click.ClickException(f"{output} cannot be written: {error.strerror}") from error
 

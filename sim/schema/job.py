@@ -68,6 +68,9 @@ class Job(Model):
     """Topology file, from the folder of this one on."""
     addresses: Annotated[dict[str, Address], Field(min_length=1)]
     """Address of each NIC, named as host/nic: h-0/eth0."""
+    order: Literal["given", "near"] = "given"
+    """Order of hosts, and with it the ranks': the topology's, or such that a ring over them leaves
+    each pod and each leaf once."""
     flows: Literal["ring", "alltoall"] | Annotated[tuple[Pair, ...], Field(min_length=1)] = "ring"
     """Who sends to whom: each rank to the next, each to each, or pairs."""
     connections: Annotated[Count, Field(le=64)] = 1
