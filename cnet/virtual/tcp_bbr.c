@@ -176,12 +176,12 @@ static void go_on_in_cycle(struct tcp_cc *cc, const struct tcp_ack *ack)
 {
     struct tcp_bbr *bbr = &cc->bbr;
     bool is_long = ack->now_ns - bbr->cycle_at_ns > bbr->least_rtt_ns;
-    uint32_t gain = pacing_gain(bbr), flying = ack->flying + ack->delivered;
+    uint32_t gain = pacing_gain(bbr), in_flight = ack->in_flight + ack->delivered;
     bool over = is_long;
     if (gain > GAIN_ONE) /* until the queue that it wanted is there */
-        over = is_long && (ack->lost || flying >= target_window(cc, gain));
+        over = is_long && (ack->lost || in_flight >= target_window(cc, gain));
     else if (gain < GAIN_ONE) /* until that is gone */
-        over = is_long || flying <= target_window(cc, GAIN_ONE);
+        over = is_long || in_flight <= target_window(cc, GAIN_ONE);
     if (!over)
         return;
     bbr->cycle = (bbr->cycle + 1) % CYCLE;
@@ -196,7 +196,7 @@ static void change_state(struct tcp_cc *cc, const struct tcp_ack *ack)
     check_full(bbr, ack);
     if (bbr->state == BBR_STARTUP && bbr->is_full)
         bbr->state = BBR_DRAIN;
-    if (bbr->state == BBR_DRAIN && ack->flying <= bdp_segments(bbr, GAIN_ONE))
+    if (bbr->state == BBR_DRAIN && ack->in_flight <= bdp_segments(bbr, GAIN_ONE))
         begin_cycle(bbr, ack->now_ns);
 }
 
@@ -214,7 +214,7 @@ static void leave_probe_rtt(struct tcp_cc *cc, const struct tcp_ack *ack)
 static void stay_in_probe_rtt(struct tcp_cc *cc, const struct tcp_ack *ack)
 {
     struct tcp_bbr *bbr = &cc->bbr;
-    if (!bbr->probe_until_ns && ack->flying <= LEAST_WINDOW) {
+    if (!bbr->probe_until_ns && ack->in_flight <= LEAST_WINDOW) {
         bbr->probe_until_ns = ack->now_ns + PROBE_RTT_NS;
         bbr->probe_round_done = false;
         bbr->round_end = ack->delivered_total;
@@ -253,14 +253,14 @@ static bool set_recovery_window(struct tcp_cc *cc, const struct tcp_ack *ack)
     if (ack->is_recovering && !bbr->was_recovering) {
         bbr->conserves = true;
         bbr->round_end = ack->delivered_total;
-        cc->window = ack->flying + ack->delivered;
+        cc->window = ack->in_flight + ack->delivered;
     } else if (!ack->is_recovering && bbr->was_recovering) {
         bbr->conserves = false;
         cc->window = (uint32_t)harp_max(cc->window, bbr->window_before);
     }
     bbr->was_recovering = ack->is_recovering;
     if (bbr->conserves)
-        cc->window = (uint32_t)harp_max(cc->window, ack->flying + ack->delivered);
+        cc->window = (uint32_t)harp_max(cc->window, ack->in_flight + ack->delivered);
     return bbr->conserves;
 }
 

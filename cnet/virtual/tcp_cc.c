@@ -55,7 +55,7 @@ static void size_bursts(struct tcp_cc *cc, const struct tcp_ack *ack)
     if (!ack->smoothed_ns)
         return;
     uint64_t percent = cc->window < cc->threshold / 2 ? 200 : 120;
-    uint64_t bytes = (uint64_t)harp_max(cc->window, ack->flying) * cc->mss;
+    uint64_t bytes = (uint64_t)harp_max(cc->window, ack->in_flight) * cc->mss;
     cc->pace = bytes * percent / 100 * NS_PER_S / ack->smoothed_ns;
 }
 

@@ -39,7 +39,7 @@ struct tcp_ack {
     uint32_t delivered; /* newly acknowledged or selectively so */
     uint32_t lost;      /* newly taken for lost */
     uint32_t marked;    /* of `delivered`, whose congestion mark was echoed */
-    uint32_t flying;    /* after this ACK */
+    uint32_t in_flight; /* after this ACK */
     uint64_t rtt_ns;    /* of the newest segment that it acknowledges; 0: none */
     uint64_t smoothed_ns;
     /* A sample of the delivery rate (net/ipv4/tcp_rate.c): so many segments in so long; and how

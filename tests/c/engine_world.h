@@ -9,6 +9,7 @@
 
 #include "check.h"
 #include "engine/engine.h"
+#include "virtual/random.h"
 
 #define WORLD_STEP_NS UINT64_C(100000)
 #define WORLD_SECOND_NS UINT64_C(1000000000)
@@ -33,8 +34,7 @@ static inline void world_chance(void *context, void *bytes, size_t count)
 {
     (void)context;
     for (size_t i = 0; i < count; i++) {
-        world_random = world_random * UINT64_C(6364136223846793005) + 1442695040888963407;
-        ((uint8_t *)bytes)[i] = (uint8_t)(world_random >> 33);
+        ((uint8_t *)bytes)[i] = (uint8_t)virtual_draw(&world_random);
     }
 }
 

@@ -3,7 +3,9 @@
  * The first bytes of the input choose a configuration; then each byte is a call, with its arguments
  * in the bytes that follow. Frames come under a tag that holds: the peer knows the keys and is
  * malicious. A frame is what the session expects, but for what the input says, so that inputs get
- * far. Built by clang -fsanitize=fuzzer, or with fuzz_replay.c. */
+ * far. There is no network: this peer may write any frame at any time, so it does whatever a link
+ * could, and more than an honest peer behind one. Honest ends over bad links are tests/dst's. Built
+ * by clang -fsanitize=fuzzer, or with fuzz_replay.c. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

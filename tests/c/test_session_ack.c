@@ -3,6 +3,7 @@
 
 #include "session/session_state.h"
 #include "session_pair.h"
+#include "virtual/random.h"
 
 static uint32_t wanted;
 
@@ -128,15 +129,15 @@ static void test_who_waits_for_more_does_not_go_quiet(void)
 
 /* What an ACK costs does not depend on how much is in flight: of some 600 packets, with a few lost
  * or late ones among them at any time, it looks at those that it names and at a few words. */
-static uint64_t loss_permille, acks_taken;
+static uint64_t acks_taken;
+static uint32_t loss_permille;
 
 static bool passes_with_loss(struct pair *pair, uint8_t to, const struct harp_frame *frame)
 {
-    static uint64_t state = 1;
+    static uint64_t random = 1;
     (void)pair;
     acks_taken += to == 0 && frame->header.type == HARP_ACK;
-    state = state * UINT64_C(6364136223846793005) + 1442695040888963407u;
-    return (state >> 33) % 1000 >= loss_permille;
+    return !virtual_chance(&random, loss_permille);
 }
 
 static void keep_busy(struct pair *pair, uint64_t for_ns)

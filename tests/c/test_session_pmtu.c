@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "session_pair.h"
+#include "virtual/random.h"
 
 #define FULL (PAIR_SEGMENT + HARP_HEADER_BYTES)
 #define SIZE (20 * PAIR_SEGMENT + 1000)
@@ -15,13 +16,7 @@ static uint16_t longest_data;            /* of these */
 static uint32_t runs;                    /* of frames of one length among them */
 static uint16_t most[2][HARP_PATHS_MAX]; /* longest frame that passes towards an end; 0: any */
 static uint32_t loss;                    /* per mille of frames that are lost besides */
-
-static bool flip_coin(uint32_t permille)
-{
-    static uint64_t state = 1;
-    state = state * UINT64_C(6364136223846793005) + 1442695040888963407u;
-    return (state >> 33) % 1000 < permille;
-}
+static uint64_t chance = 1;
 
 static bool drop_too_long(struct pair *pair, uint8_t to, const struct harp_frame *frame)
 {
@@ -34,7 +29,8 @@ static bool drop_too_long(struct pair *pair, uint8_t to, const struct harp_frame
         runs += frame_bytes != last;
         last = frame_bytes;
     }
-    return (!most[to][frame->path] || frame_bytes <= most[to][frame->path]) && !flip_coin(loss);
+    return (!most[to][frame->path] || frame_bytes <= most[to][frame->path]) &&
+           !virtual_chance(&chance, loss);
 }
 
 /* Towards end 1, these paths pass frames of `frame_bytes`. */
@@ -90,7 +86,7 @@ static void send_one(struct pair *pair)
     assert(memcmp(bytes, arrived, SIZE) == 0);
 }
 
-static struct harp_path_info path_info(const struct pair *pair, uint8_t side, uint8_t path)
+static struct harp_path_info info_of(const struct pair *pair, uint8_t side, uint8_t path)
 {
     struct harp_path_info out;
     bool exists = harp_session_path_info(pair->end[side], path, &out);
@@ -102,20 +98,20 @@ static void test_a_narrow_path_is_left_out_and_comes_back(void)
 {
     struct pair *pair = with_paths(2, 1 << 1, FULL - 1);
     pair_pass(pair, 100 * MS);
-    struct harp_path_info seen = path_info(pair, 0, 1);
+    struct harp_path_info seen = info_of(pair, 0, 1);
     assert(seen.fragments == 2 && seen.alive && !seen.usable && !seen.mtu_fails);
-    assert(path_info(pair, 1, 1).usable &&
-           path_info(pair, 1, 1).fragments == 1); /* the other direction */
+    assert(info_of(pair, 1, 1).usable &&
+           info_of(pair, 1, 1).fragments == 1); /* the other direction */
     send_one(pair);
     assert(data_on[0] == 21 && data_on[1] == 0);
     assert(harp_session_count(pair->end[0])->data_again == 0);
     narrow_to(0, 0);
     pair_pass(pair, 1100 * MS);
-    seen = path_info(pair, 0, 1);
+    seen = info_of(pair, 0, 1);
     assert(seen.fragments == 1 && seen.usable && seen.confirmed_bytes == FULL);
     for (int i = 0; i < 20; i++)
         send_one(pair);
-    assert(path_info(pair, 0, 1).sent > 30);
+    assert(info_of(pair, 0, 1).sent > 30);
     pair_free(pair);
 }
 
@@ -125,8 +121,8 @@ static void test_all_paths_are_narrow_from_the_start(void)
     struct pair *pair = with_paths(3, 7, FULL - 1);
     send_one(pair);
     pair_pass(pair, 20 * MS);
-    assert(!pair->closed[0].type && path_info(pair, 0, 0).fragments == 2 &&
-           path_info(pair, 0, 0).usable);
+    assert(!pair->closed[0].type && info_of(pair, 0, 0).fragments == 2 &&
+           info_of(pair, 0, 0).usable);
     send_one(pair);
     assert(longest_data <= FULL - 1 && harp_session_count(pair->end[0])->pmtu_shrunk == 3);
     pair_free(pair);
@@ -145,7 +141,7 @@ static void test_the_search_finds_the_size(void)
         narrow_to(1, cases[i].passes);
         pair_connect(pair);
         pair_pass(pair, 500 * MS);
-        assert(path_info(pair, 0, 0).fragments == cases[i].fragments);
+        assert(info_of(pair, 0, 0).fragments == cases[i].fragments);
         send_one(pair);
         assert(harp_session_count(pair->end[0])->lost <= 3 * 11);
         pair_free(pair);
@@ -164,11 +160,11 @@ static void test_a_path_shrinks_and_grows_with_the_route(void)
     assert(pair_until(pair, S, message_through));
     assert(memcmp(bytes, arrived, SIZE) == 0);
     pair_pass(pair, 50 * MS);
-    assert(path_info(pair, 0, 0).fragments == 2);
+    assert(info_of(pair, 0, 0).fragments == 2);
     assert(harp_session_count(pair->end[0])->pmtu_shrunk == 1);
     narrow_to(0, 0);
     pair_pass(pair, 2 * S);
-    assert(path_info(pair, 0, 0).fragments == 1);
+    assert(info_of(pair, 0, 0).fragments == 1);
     assert(harp_session_count(pair->end[0])->pmtu_grown >= 1);
     send_one(pair);
     assert(longest_data == FULL && !pair->closed[0].type);
@@ -195,14 +191,14 @@ static void test_of_two_paths_the_wide_one_is_taken(void)
     for (int i = 0; i < 20; i++)
         send_one(pair);
     pair_pass(pair, 50 * MS);
-    assert(path_info(pair, 0, 0).fragments == 2 && !path_info(pair, 0, 0).usable &&
-           path_info(pair, 0, 1).usable);
+    assert(info_of(pair, 0, 0).fragments == 2 && !info_of(pair, 0, 0).usable &&
+           info_of(pair, 0, 1).usable);
     narrow_to(1 << 1, FULL - 1);
     for (int i = 0; i < 20; i++)
         send_one(pair);
     pair_pass(pair, 2 * S);
-    assert(path_info(pair, 0, 1).fragments == 2 && !path_info(pair, 0, 1).usable &&
-           path_info(pair, 0, 0).usable);
+    assert(info_of(pair, 0, 1).fragments == 2 && !info_of(pair, 0, 1).usable &&
+           info_of(pair, 0, 0).usable);
     pair_free(pair);
 }
 
@@ -216,7 +212,7 @@ static void test_growth_waits_longer_each_time_but_not_for_ever(void)
     assert(pair->frames[1][HARP_PROBE] - probes < 400); /* of these most are for signs of life */
     narrow_to(0, 0);
     pair_pass(pair, 33 * S);
-    assert(path_info(pair, 0, 0).fragments == 1);
+    assert(info_of(pair, 0, 0).fragments == 1);
     pair_free(pair);
 }
 
@@ -232,7 +228,7 @@ static void test_nothing_of_use_passes_for_a_while(void)
         narrow_to(3, LITTLE);
         begin_message(pair);
         pair_pass(pair, patience_ns[i] * 9 / 10);
-        assert(!pair->closed[0].type && !pair->received[1] && path_info(pair, 0, 0).mtu_fails);
+        assert(!pair->closed[0].type && !pair->received[1] && info_of(pair, 0, 0).mtu_fails);
         narrow_to(0, 0);
         assert(pair_until(pair, 300 * MS, message_through));
         pair_pass(pair, 3 * S); /* wide again */
@@ -289,8 +285,8 @@ static void test_loss_is_not_mtu(void)
         pair_pass(pair, 7 * S);
         loss = 0;
         pair_pass(pair, 33 * S);
-        assert(path_info(pair, 0, 0).usable && path_info(pair, 1, 0).usable);
-        assert(path_info(pair, 0, 0).fragments == 1 && path_info(pair, 1, 0).fragments == 1);
+        assert(info_of(pair, 0, 0).usable && info_of(pair, 1, 0).usable);
+        assert(info_of(pair, 0, 0).fragments == 1 && info_of(pair, 1, 0).fragments == 1);
         pair_free(pair);
     }
 }
@@ -303,7 +299,7 @@ static void test_fragments_that_are_lost(void)
     narrow_to(3, 300);
     pair_connect(pair);
     pair_pass(pair, 100 * MS);
-    assert(path_info(pair, 0, 0).fragments == 6);
+    assert(info_of(pair, 0, 0).fragments == 6);
     for (int i = 0; i < 30; i++) {
         loss = (uint32_t)(i % 4) * 100;
         send_one(pair);
@@ -372,8 +368,8 @@ static void test_streamed(void)
 }
 
 /* A fragment of the first message, as who holds the keys may write it. */
-static enum harp_verdict inject_fragment(struct pair *pair, uint32_t packet, uint32_t offset,
-                                         uint16_t length, uint32_t size)
+static enum harp_verdict put_fragment(struct pair *pair, uint32_t packet, uint32_t offset,
+                                      uint16_t length, uint32_t size)
 {
     struct harp_header header = {.version = HARP_VERSION,
                                  .type = HARP_DATA,
@@ -394,8 +390,8 @@ static struct pair *begin_receive(uint32_t stream_frames)
     struct pair *pair = make_pair(1, stream_frames);
     pair_connect(pair);
     assert(stream_frames || harp_session_post(pair->end[1], arrived, SIZE, 0, &eager));
-    assert(inject_fragment(pair, 0, 0, 768, SIZE) == HARP_PLACE);
-    assert(inject_fragment(pair, 0, 0, 768, SIZE) == HARP_DROP); /* it came twice */
+    assert(put_fragment(pair, 0, 0, 768, SIZE) == HARP_PLACE);
+    assert(put_fragment(pair, 0, 0, 768, SIZE) == HARP_DROP); /* it came twice */
     pair_pass(pair, MS);
     assert(!pair->closed[1].type);
     return pair;
@@ -411,18 +407,16 @@ static void expect_a_protocol_error(struct pair *pair)
 static void test_fragments_that_no_sender_makes(void)
 {
     struct pair *pair = begin_receive(0);
-    assert(inject_fragment(pair, 0, 768, 640, SIZE - 1) ==
-           HARP_DROP); /* of a message of another size */
+    assert(put_fragment(pair, 0, 768, 640, SIZE - 1) == HARP_DROP); /* another message size */
     expect_a_protocol_error(pair);
     pair = begin_receive(0);
-    assert(inject_fragment(pair, 1, PAIR_SEGMENT + 128, 768, SIZE) ==
-           HARP_DROP); /* begins nowhere */
+    assert(put_fragment(pair, 1, PAIR_SEGMENT + 128, 768, SIZE) == HARP_DROP); /* begins nowhere */
     expect_a_protocol_error(pair);
     pair = begin_receive(0);
-    assert(inject_fragment(pair, 1, PAIR_SEGMENT, 640, SIZE) == HARP_DROP); /* too short */
+    assert(put_fragment(pair, 1, PAIR_SEGMENT, 640, SIZE) == HARP_DROP); /* too short */
     expect_a_protocol_error(pair);
     pair = begin_receive(1);
-    assert(inject_fragment(pair, 1, PAIR_SEGMENT, 768, SIZE) == HARP_DROP); /* there is one frame */
+    assert(put_fragment(pair, 1, PAIR_SEGMENT, 768, SIZE) == HARP_DROP); /* there is one frame */
     expect_a_protocol_error(pair);
 }
 
@@ -435,13 +429,13 @@ static void test_a_hint_that_a_path_is_narrow_is_checked(void)
     for (int i = 0; i < 1000; i++)
         harp_session_path_mtu(pair->end[0], pair->now_ns, 0, FULL - 1);
     pair_pass(pair, MS / 2);
-    assert(path_info(pair, 0, 0).usable && path_info(pair, 0, 0).confirmed_bytes == FULL);
+    assert(info_of(pair, 0, 0).usable && info_of(pair, 0, 0).confirmed_bytes == FULL);
     assert(pair->frames[1][HARP_PROBE] <= probes + 2);
     narrow_to(1 << 0, FULL - 1);
     pair_pass(pair, 10 * MS);
     harp_session_path_mtu(pair->end[0], pair->now_ns, 0, FULL - 1);
     pair_pass(pair, 100 * MS);
-    assert(path_info(pair, 0, 0).fragments == 2 && !path_info(pair, 0, 0).usable);
+    assert(info_of(pair, 0, 0).fragments == 2 && !info_of(pair, 0, 0).usable);
     send_one(pair);
     assert(data_on[0] == 0 && harp_session_count(pair->end[0])->data_again == 0);
     pair_free(pair);
@@ -455,7 +449,7 @@ static void test_a_hint_that_a_path_is_wide_is_checked(void)
     narrow_to(0, 0);
     harp_session_path_mtu(pair->end[0], pair->now_ns, 0, FULL);
     pair_pass(pair, 5 * MS);
-    assert(path_info(pair, 0, 0).fragments == 1);
+    assert(info_of(pair, 0, 0).fragments == 1);
     pair_free(pair);
 }
 
@@ -466,10 +460,9 @@ static void test_probing_a_size(void)
     assert(harp_session_probe_bytes(pair->end[0], 0, jumbo));
     assert(!harp_session_probe_bytes(pair->end[0], 0, jumbo));
     assert(!harp_session_probe_bytes(pair->end[0], 1, jumbo));
-    assert(path_info(pair, 0, 0).probing_bytes == jumbo);
+    assert(info_of(pair, 0, 0).probing_bytes == jumbo);
     pair_pass(pair, MS);
-    assert(path_info(pair, 0, 0).probing_bytes == 0 &&
-           path_info(pair, 0, 0).confirmed_bytes == jumbo);
+    assert(info_of(pair, 0, 0).probing_bytes == 0 && info_of(pair, 0, 0).confirmed_bytes == jumbo);
     pair_free(pair);
 
     pair = with_paths(1, 0, 0);
@@ -478,7 +471,7 @@ static void test_probing_a_size(void)
     pair_pass(pair, 100 * MS);
     pair->stopped[1] = false;
     pair_pass(pair, 100 * MS);
-    assert(path_info(pair, 0, 0).probing_bytes == 0 && path_info(pair, 0, 0).usable);
+    assert(info_of(pair, 0, 0).probing_bytes == 0 && info_of(pair, 0, 0).usable);
     pair_free(pair);
 }
 

@@ -110,7 +110,7 @@ struct tcp_sender {
     int32_t undo_left; /* segments sent again that did not turn out needless; below 0: no undo */
     /* the window's use */
     bool is_full;
-    uint32_t most_flying;
+    uint32_t most_in_flight;
     uint64_t use_end;
     uint64_t last_sent_ns;
     /* timers; HARP_NEVER: off */
@@ -181,7 +181,7 @@ static inline struct tcp_sent *sent_at(const struct tcp_sender *s, uint32_t i)
     return &s->sent[(s->sent_first + i) & (s->sent_room - 1)];
 }
 
-static inline uint32_t tcp_flying(const struct tcp_sender *s)
+static inline uint32_t tcp_in_flight(const struct tcp_sender *s)
 {
     return s->sent_n - s->sacked_n - s->lost_n + s->resent_n;
 }

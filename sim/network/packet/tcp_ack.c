@@ -157,11 +157,11 @@ static bool is_window_full(struct tcp_sender *s)
 {
     bool is_full = s->is_full;
     if (s->cc.window < s->cc.threshold)
-        is_full |= s->cc.window < 2 * s->most_flying;
+        is_full |= s->cc.window < 2 * s->most_in_flight;
     if (s->una > s->use_end) {
         s->use_end = s->next;
         s->is_full = false;
-        s->most_flying = tcp_flying(s);
+        s->most_in_flight = tcp_in_flight(s);
     }
     return is_full;
 }
@@ -175,7 +175,7 @@ static void tell_controller(struct packet_world *w, struct tcp_sender *s, struct
     told->acked_to = s->segments_acked;
     told->next = s->segments_sent;
     told->marked = ack->echo ? told->delivered : 0;
-    told->flying = tcp_flying(s);
+    told->in_flight = tcp_in_flight(s);
     told->smoothed_ns = s->smoothed_ns;
     told->delivered_total = s->delivered;
     told->is_recovering = reduces || (s->state == TCP_TIMED_OUT && s->cc.owns_window);

@@ -61,9 +61,9 @@ uint32_t tcp_rack_detect(struct tcp_sender *s, uint64_t now_ns)
         return 0;
     for (uint32_t i = 0; i < s->sent_n && sent_at(s, i)->seq < end; i++) {
         struct tcp_sent *sent = sent_at(s, i);
-        bool is_flying =
+        bool is_in_flight =
             !(sent->flags & TCP_SACKED) && (sent->flags & (TCP_LOST | TCP_RESENT)) != TCP_LOST;
-        if (!is_flying ||
+        if (!is_in_flight ||
             !is_sent_after(s->rack.sent_ns, s->rack.end, sent->sent_ns, sent->seq + sent->length))
             continue;
         uint64_t due_ns = sent->sent_ns + s->rack.rtt_ns + wait_ns;
@@ -114,23 +114,23 @@ void tcp_begin_reducing(struct tcp_sender *s)
  * threshold when the recovery ends. */
 void tcp_reduce(struct tcp_sender *s, uint32_t delivered, bool in_order)
 {
-    uint32_t flying = tcp_flying(s), threshold = s->cc.threshold;
+    uint32_t in_flight = tcp_in_flight(s), threshold = s->cc.threshold;
     if (s->cc.owns_window || !delivered)
         return;
     s->prr_delivered += delivered;
     int64_t more;
-    if (flying > threshold) {
+    if (in_flight > threshold) {
         uint64_t share = (uint64_t)threshold * s->prr_delivered + s->before - 1;
         more = (int64_t)(share / s->before) - s->prr_sent;
     } else {
         more = (int64_t)s->prr_delivered - s->prr_sent;
         more = more > delivered ? more : delivered;
         more += in_order;
-        more = more < threshold - flying ? more : threshold - flying;
+        more = more < threshold - in_flight ? more : threshold - in_flight;
     }
     if (more < !s->prr_sent)
         more = !s->prr_sent;
-    s->cc.window = (uint32_t)harp_max(flying + (uint64_t)more, 1);
+    s->cc.window = (uint32_t)harp_max(in_flight + (uint64_t)more, 1);
 }
 
 void tcp_end_recovery(struct tcp_sender *s)

@@ -83,7 +83,7 @@ static bool should_defer(const struct tcp_socket *socket, uint64_t room, uint64_
 {
     const struct tcp_sender *s = &socket->s;
     uint64_t window = (uint64_t)s->cc.window * socket->of->mss;
-    return s->state == TCP_OPEN && tcp_flying(s) && room < wanted &&
+    return s->state == TCP_OPEN && tcp_in_flight(s) && room < wanted &&
            room < window / TCP_DEFER_SHARE;
 }
 
@@ -107,7 +107,7 @@ static void note_burst(struct packet_world *w, struct tcp_sender *s, uint64_t by
         s->pace_at_ns = harp_max(s->pace_at_ns == HARP_NEVER ? 0 : s->pace_at_ns, w->now_ns) +
                         bytes * NS_PER_S / s->cc.pace;
     s->last_sent_ns = w->now_ns;
-    s->most_flying = (uint32_t)harp_max(s->most_flying, tcp_flying(s));
+    s->most_in_flight = (uint32_t)harp_max(s->most_in_flight, tcp_in_flight(s));
     if (s->timeout_at_ns == HARP_NEVER)
         tcp_arm_timeout(s, w->now_ns);
 }
@@ -213,8 +213,8 @@ bool tcp_send(struct packet_world *w, struct tcp_socket *socket, uint64_t *busy_
     if (is_queue_full(socket))
         return false;
     resume_after_pause(w, s);
-    uint32_t flying = tcp_flying(s);
-    uint32_t quota = s->cc.window > flying ? s->cc.window - flying : 0;
+    uint32_t in_flight = tcp_in_flight(s);
+    uint32_t quota = s->cc.window > in_flight ? s->cc.window - in_flight : 0;
     if (!quota) {
         s->is_full = true;
         return false;
@@ -229,7 +229,7 @@ bool tcp_send(struct packet_world *w, struct tcp_socket *socket, uint64_t *busy_
     if (s->written != s->next && s->window_end > s->next)
         s->is_full = true; /* it waits for the window to open further */
     if (s->written == s->next && s->lost_n <= s->resent_n)
-        s->limited_until = harp_max(s->delivered + flying, 1);
+        s->limited_until = harp_max(s->delivered + in_flight, 1);
     return false;
 }
 

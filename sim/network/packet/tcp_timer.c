@@ -32,7 +32,7 @@ static void begin_again(struct tcp_sender *s)
             tcp_mark_lost(s, sent_at(s, i));
     if (s->state != TCP_TIMED_OUT)
         tcp_cc_timed_out(&s->cc);
-    s->cc.window = tcp_flying(s) + 1;
+    s->cc.window = tcp_in_flight(s) + 1;
     s->state = TCP_TIMED_OUT;
     s->recover = s->next;
     s->probe_end = 0;
