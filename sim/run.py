@@ -130,9 +130,9 @@ def _known(option: str, what: str, name: str, names: Collection[str]) -> None:
 
 def _check_options(ask: Options) -> None:
     _known("--fidelity", "fidelity", ask.fidelity, NETWORKS)
-    if ask.fidelity != "flow" and (ask.why or ask.draws):
-        raise click.UsageError(f"{'--why' if ask.why else '--draws'} needs the many runs that only "
-                               "--fidelity flow is quick enough for")
+    if ask.fidelity == "lab" and (ask.why or ask.draws):
+        raise click.UsageError(f"{'--why' if ask.why else '--draws'} needs many runs, for which "
+                               "--fidelity lab is not quick enough")
     if ask.collective is None:
         for option, value in (("--sizes", ask.sizes), ("--stack", ask.stack)):
             if value is not None:

@@ -195,7 +195,7 @@ def refused(result, *says):
 @pytest.mark.parametrize(("options", "says"), [
     (["--scenario", "tow"], "did you mean 'two'?"),
     (["--fidelity", "flwo"], "did you mean 'flow'?"),
-    (["--fidelity", "lab", "--draws", "3"], "--draws needs the many runs that only"),
+    (["--fidelity", "lab", "--draws", "3"], "--draws needs many runs, for which"),
     (["--nonsense"], "--nonsense"),
     (["--jsno", "x"], "--json"),
     (["--json"], "--json"),

@@ -35,8 +35,9 @@ def answer(cluster: Cluster, scenarios: Iterable[Scenario], *, record: bool = Fa
         why: tell for each row what its interval is due to.
         search_idle: look for keys of the file that change no row, where all its scenarios run.
         quiet: no progress bar.
-        fidelity: what carries the bytes. Beside flow there are neither intervals nor a search for
-            idle keys, which take many runs; and rows that it cannot carry are left out.
+        fidelity: what carries the bytes. Beside flow there is no search for idle keys, which takes
+            many runs, and at packet intervals only where they are asked for; rows that a fidelity
+            cannot carry are left out.
         capture: what to write into a file, of the one row that is asked for.
     """
     from sim.answer.progress import progress
@@ -51,6 +52,7 @@ def answer(cluster: Cluster, scenarios: Iterable[Scenario], *, record: bool = Fa
     found: Answers = []
     refused: list[TopologyError] = []
     left_out: list[str] = []
+    answered: list[Row] = []
     if fidelity == "lab":
         check_wall_time(cluster, rows)
     with progress(len(rows), topology.name, quiet=quiet) as advance:
@@ -59,6 +61,7 @@ def answer(cluster: Cluster, scenarios: Iterable[Scenario], *, record: bool = Fa
             clock = Recorder()
             try:
                 found.append(Run(cluster, scenario, gpus, settings, clock).go())
+                answered.append((scenario, gpus))
             except TopologyError as error:
                 if fidelity == "flow":
                     raise
@@ -74,6 +77,9 @@ def answer(cluster: Cluster, scenarios: Iterable[Scenario], *, record: bool = Fa
         idle, unsearched = _idle(cluster, rows, times, found) if search_idle else ((), [])
         found, notes = _with_intervals(cluster, rows, found, draws, why=why)
         notes += unsearched
+    elif draws or why:
+        found, more = _with_intervals(cluster, answered, found, draws, why=why, fidelity=fidelity)
+        notes += more
     results = tuple(result for several in found for result in several)
     notes = [*_notes(topology, fidelity), *notes]
     return Report(topology.name, topology.seed, results, tuple(notes),
@@ -130,12 +136,16 @@ def _notes(topology: Topology, fidelity: str) -> list[str]:
 
 
 def _with_intervals(cluster: Cluster, rows: Sequence[Row], found: Answers, draws: int | None,
-                    *, why: bool) -> tuple[Answers, list[str]]:
-    """Add intervals, and causes if asked, to the rows that no parameter was fitted to."""
+                    *, why: bool, fidelity: str = "flow") -> tuple[Answers, list[str]]:
+    """Add intervals, and causes if asked, to the rows that no parameter was fitted to.
+
+    What is fitted is fitted at flow, whatever the fidelity of the rows.
+    """
     from sim.answer.fit import fits_hold
     from sim.answer.uncertainty import FEWEST_DRAWS, affordable_draws, causes, spread
 
-    refit = fits_hold(cluster, (row for several in found for row in several))
+    known = [row for several in found for row in several] if fidelity == "flow" else []
+    refit = fits_hold(cluster, known)
     fitted = {(e.scenario, e.gpus) for e in cluster.topology.expect if e.kind == "fitted" and refit}
     open_ = [i for i, (scenario, gpus) in enumerate(rows)
              if (scenario.name, gpus) not in fitted]
@@ -147,8 +157,10 @@ def _with_intervals(cluster: Cluster, rows: Sequence[Row], found: Answers, draws
     if not draws or not open_:
         return found, []
     chosen = [rows[i] for i in open_]
-    made = dict(zip(open_, spread(cluster, chosen, draws, refit=refit), strict=True))
-    due = (dict(zip(open_, causes(cluster, chosen, refit=refit), strict=True)) if why else {})
+    made = dict(zip(open_, spread(cluster, chosen, draws, refit=refit, fidelity=fidelity),
+                    strict=True))
+    due = (dict(zip(open_, causes(cluster, chosen, refit=refit, fidelity=fidelity), strict=True))
+           if why else {})
     return [[replace(result, interval=interval, causes=reasons) for result, interval, reasons
              in zip(several, made[i], due.get(i) or [()] * len(several), strict=True)]
             if made.get(i) else several for i, several in enumerate(found)], []

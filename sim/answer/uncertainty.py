@@ -67,6 +67,7 @@ class _Task:
     cluster: Cluster
     rows: Sequence[Row]
     refit: bool
+    fidelity: str
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def affordable_draws(effort: int) -> int:
 
 
 def spread(cluster: Cluster, rows: Sequence[Row], draws: int = DRAWS, *, refit: bool | None = None,
-           workers: int | None = None) -> list[list[Interval | None]]:
+           workers: int | None = None, fidelity: str = "flow") -> list[list[Interval | None]]:
     """For each (scenario, gpus) and each of its jobs what is left open; None where nothing is.
 
     Args:
@@ -119,6 +120,7 @@ def spread(cluster: Cluster, rows: Sequence[Row], draws: int = DRAWS, *, refit: 
         draws: how many choices of all that is unknown.
         refit: fit the file's fitted parameters again in each draw; None: where its fits hold.
         workers: processes; None takes as many as there are cores.
+        fidelity: what carries the bytes of the rows; fits are those of flow.
     """
     if refit is None:
         refit = fits_hold(cluster)
@@ -128,15 +130,16 @@ def spread(cluster: Cluster, rows: Sequence[Row], draws: int = DRAWS, *, refit: 
                      for unknown, share in zip(open_, point.tolist(), strict=True)},
                     (cluster.topology.seed + number) % 2**32)
               for number, point in enumerate(points, 1)]
-    answers = [answer for answer in map_shared(_answers, _Task(cluster, rows, refit), chosen,
-                                               workers) if answer is not None]
+    task = _Task(cluster, rows, refit, fidelity)
+    answers = [answer for answer in map_shared(_answers, task, chosen, workers)
+               if answer is not None]
     return [[_interval(np.array([answer[row][job] for answer in answers]), refit=refit)
              for job in range(len(answers[0][row]))] if answers else []
             for row in range(len(rows))]
 
 
 def causes(cluster: Cluster, rows: Sequence[Row], *, refit: bool | None = None,
-           workers: int | None = None) -> list[list[tuple[Cause, ...]]]:
+           workers: int | None = None, fidelity: str = "flow") -> list[list[tuple[Cause, ...]]]:
     """For each (scenario, gpus) and job what its spread is due to, the widest first.
 
     Arguments as of `spread`.
@@ -148,7 +151,7 @@ def causes(cluster: Cluster, rows: Sequence[Row], *, refit: bool | None = None,
               for unknown in open_ for share in (TAIL, 1.0 - TAIL)]
     chosen += [_Draw({}, (cluster.topology.seed + number) % 2**32)
                for number in range(1, PORT_DRAWS + 1)]
-    answers = map_shared(_answers, _Task(cluster, rows, refit), chosen, workers)
+    answers = map_shared(_answers, _Task(cluster, rows, refit, fidelity), chosen, workers)
     jobs = next((answer for answer in answers if answer is not None), [])
     return [[_causes(open_, [None if answer is None else answer[row][job][0]
                              for answer in answers])
@@ -162,6 +165,7 @@ def _answers(task: _Task, draw: _Draw) -> list[list[tuple[float, float]]] | None
         if task.refit:
             fitted = fit(task.cluster, settings, accuracy=FIT_ACCURACY)
             settings = replace(settings, figures={**draw.figures, **fitted})
+        settings = replace(settings, fidelity=task.fidelity)
         return [[(result.images_per_s, result.breakdown.exposed_s)
                  for result in run_scenario(task.cluster, scenario, gpus, settings)]
                 for scenario, gpus in task.rows]

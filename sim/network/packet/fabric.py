@@ -62,7 +62,8 @@ class PacketFabric:
         stack, cluster = transport.stack, transport.cluster
         overlay = round((transport.link_bytes - transport.cap_bytes) * transport.payload
                         / transport.on_line)
-        self.segment = transport.payload // lib.HARP_CHUNK_ALIGN * lib.HARP_CHUNK_ALIGN
+        payload = int(transport.payload)  # a draw of headers need not be whole
+        self.segment = payload // lib.HARP_CHUNK_ALIGN * lib.HARP_CHUNK_ALIGN
         self._frames = 0
         self._frame_bytes = round(transport.payload + stack.headers.value) + overlay
         self.world = World(
@@ -72,7 +73,7 @@ class PacketFabric:
             piece_bytes=max(protocol.window.slot_bytes for protocol in PROTOCOLS),
             unit_bytes=settings.UNIT_BYTES)
         self.tcp = None if transport.style.congestion is None else Tcp(
-            transport.payload, round(stack.headers.value) + overlay, transport.style.congestion)
+            payload, round(stack.headers.value) + overlay, transport.style.congestion)
         """The sockets of connections, where they are kernel TCP's."""
         self._capacity = cluster.capacities(stack)
         self._bursts = _bursts(cluster)
