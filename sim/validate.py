@@ -78,13 +78,9 @@ def _compare_fidelities(page: str | None) -> int:
 
 def _compare_packets(page: str | None) -> int:
     """Run what others published of TCP; status 1 where a row is off and does not say why."""
+    from sim.network.packet.published import published_rows
     from sim.report.screen import console_for
-    from sim.validation.packet_published import (
-        print_rows,
-        published_rows,
-        unexplained,
-        write_rows,
-    )
+    from sim.validation.packet_published import print_rows, unexplained, write_rows
 
     rows = published_rows()
     print_rows(rows, console_for(sys.stdout))

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from sim.network.packet.published import published_rows
+from sim.records.published import Row
 from sim.validate import main
-from sim.validation.packet_published import Row, published_rows, unexplained, write_rows
+from sim.validation.packet_published import unexplained, write_rows
 
 PAGE = Path(__file__).parent.parent / "docs" / "packet-published.md"
 
@@ -35,7 +37,7 @@ def test_page_is_of_this_version(rows: list[Row], tmp_path: Path) -> None:
 
 def test_rows_off_are_told_by_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     off = Row("case", "figure", 2.0, 1.0, 1.0, "Mb/s", "source")
-    monkeypatch.setattr("sim.validation.packet_published.published_rows", lambda: [off])
+    monkeypatch.setattr("sim.network.packet.published.published_rows", lambda: [off])
     done = CliRunner().invoke(main, ["packet"])
     assert done.exit_code == 1
     assert "figure is off by +100% and does not say why" in done.output
