@@ -25,10 +25,8 @@
  * path is served in turns (a card's thread that shares its core, in crowded virtual machines), it
  * jumps by the milliseconds between two turns, and a small window would leave most of a turn empty.
  *
- * Marks. Where they arrive, a round with marks ends with window -= window alpha / 2, alpha being
- * the share of marked packets smoothed by 1/16, and growth is one segment a round until alpha is
- * below 1/64 (DCTCP: Alizadeh et al., SIGCOMM 2010; RFC 8257). The delay law stays in force, so
- * nobody has to choose between two controllers and a path of which only a part marks is safe.
+ * The aimed queue, jitter included, is less where marks arrive (cc_swift_marks.c) and where the
+ * buffer does not hold it (cc_swift_loss.c).
  *
  * At first the window doubles each round trip, until 4 samples in a row are above the target, a
  * mark or a judgement of loss; after a timeout likewise from one segment to half of what was. */
@@ -36,13 +34,12 @@
 
 #include "base/sequence.h"
 
-#define JITTER_FACTOR 6     /* jitters that a target is raised by ... */
-#define JITTER_MOST 640     /* ... and so many T, at the most */
-#define SAMPLES_ABOVE 4     /* samples in a row above the target that end doubling */
-#define MARKED (65536 / 64) /* marks arrive: this share and more, smoothed */
+#define JITTER_FACTOR 6 /* jitters that a target is raised by ... */
+#define JITTER_MOST 640 /* ... and so many T, at the most */
+#define SAMPLES_ABOVE 4 /* samples in a row above the target that end doubling */
 #define PAUSE_MOST_NS UINT64_C(4000000)
 
-static uint64_t take_square_root(uint64_t x)
+uint64_t harp_swift_square_root(uint64_t x)
 {
     uint64_t root = 0;
     for (uint64_t bit = UINT64_C(1) << 31; bit; bit >>= 1)
@@ -56,16 +53,17 @@ uint64_t harp_swift_content_ns(uint64_t target_ns, uint64_t window, uint64_t rtt
 {
     uint64_t share_x65536 = harp_min(rtt_ns, UINT64_C(1) << 36) * (3200 * 256) / window * 256;
     uint64_t most_ns = HARP_SWIFT_QUEUE_MOST * target_ns;
-    return harp_min(target_ns * take_square_root(share_x65536) / 256, most_ns);
+    return harp_min(target_ns * harp_swift_square_root(share_x65536) / 256, most_ns);
 }
 
 static uint64_t fabric_target_ns(const struct harp_cc *cc, const struct harp_swift *swift,
                                  uint64_t base_ns, uint64_t rtt_ns)
 {
     uint64_t queue_ns = harp_swift_content_ns(cc->config.target_ns, swift->fabric, rtt_ns);
-    queue_ns = queue_ns * swift->depth_x65536 / 65536;
     uint64_t jitter_ns = swift->jitter_x16_ns * JITTER_FACTOR / 16;
-    return base_ns + queue_ns + harp_min(jitter_ns, JITTER_MOST * cc->config.target_ns);
+    queue_ns += harp_min(jitter_ns, JITTER_MOST * cc->config.target_ns);
+    queue_ns = queue_ns * swift->depth_x65536 / 65536;
+    return base_ns + harp_swift_below_marks_ns(swift, queue_ns);
 }
 
 /* Never below one segment every PAUSE_MOST_NS: a delay that stays although we hardly send is not of
@@ -87,7 +85,6 @@ static void swift_init(struct harp_cc *cc)
         .stop = UINT64_MAX,
         .low_ns = HARP_NEVER,
         .patience = HARP_SWIFT_PATIENCE_LEAST,
-        .alpha_x65536 = 65536,
         .depth_x65536 = 65536,
         .step_x1024 = HARP_SWIFT_STEP_MOST,
         .roof = UINT64_MAX};
@@ -105,23 +102,6 @@ static uint64_t steer_window(const struct harp_cc *cc, uint64_t window, uint64_t
     return harp_swift_bounded(cc, window + harp_min(more, most));
 }
 
-/* DCTCP: the share of marked packets, smoothed; half of it is cut after a round with marks. */
-static void heed_marks(struct harp_cc *cc)
-{
-    struct harp_swift *swift = harp_swift_of(cc);
-    uint64_t marked = harp_min(swift->marked * cc->config.segment_bytes, swift->acked);
-    uint64_t share_x65536 = swift->acked ? marked * 65536 / swift->acked : 0;
-    if (!marked && swift->alpha_x65536 == 65536)
-        return;
-    swift->alpha_x65536 += share_x65536 / 16;
-    swift->alpha_x65536 -= swift->alpha_x65536 / 16;
-    if (!marked)
-        return;
-    swift->stop = 0;
-    swift->fabric =
-        harp_swift_bounded(cc, swift->fabric - swift->fabric * swift->alpha_x65536 / 131072);
-}
-
 void harp_swift_begin_round(struct harp_swift *swift, uint64_t now_ns)
 {
     swift->round_ns = now_ns + swift->rtt_ns;
@@ -134,7 +114,7 @@ void harp_swift_begin_round(struct harp_swift *swift, uint64_t now_ns)
 static uint64_t limit_growth(const struct harp_cc *cc, const struct harp_swift *swift)
 {
     uint64_t most = swift->roof > swift->fabric ? swift->roof - swift->fabric : 0;
-    if (swift->alpha_x65536 > MARKED && swift->alpha_x65536 < 65536)
+    if (harp_swift_marks_arrive(swift))
         most = harp_min(most, (uint64_t)cc->config.segment_bytes * HARP_SWIFT_SCALE);
     return harp_min(most, swift->fabric / 2);
 }
@@ -145,12 +125,10 @@ static void steer_fabric(struct harp_cc *cc, uint64_t now_ns, uint64_t base_ns, 
     struct harp_swift *swift = harp_swift_of(cc);
     uint64_t fabric_ns = swift->mean_ns;
     uint64_t target_ns = fabric_target_ns(cc, swift, base_ns, rtt_ns);
-    bool grows = swift->used && !swift->marked;
-    heed_marks(cc);
-    harp_swift_fit_buffer(cc, fabric_ns - harp_min(fabric_ns, base_ns));
+    harp_swift_fit_buffer(cc, now_ns, fabric_ns - harp_min(fabric_ns, base_ns));
     if (fabric_ns > target_ns) /* a queue limits, not a policer */
         swift->roof = UINT64_MAX;
-    if (fabric_ns > target_ns || grows)
+    if (fabric_ns > target_ns || (swift->used && !swift->marked))
         swift->fabric =
             steer_window(cc, swift->fabric, fabric_ns, target_ns, rtt_ns, limit_growth(cc, swift));
     uint64_t most_ns = base_ns + HARP_SWIFT_QUEUE_MOST * cc->config.target_ns;
@@ -165,6 +143,7 @@ static void end_round(struct harp_cc *cc, uint64_t base_ns, uint64_t now_ns)
     uint64_t rtt_ns = fabric_ns + host_ns;
     swift->mean_ns = fabric_ns;
     swift->widest = harp_max(swift->widest, swift->fabric);
+    harp_swift_heed_marks(cc);
     if (swift->competes)
         harp_swift_compete_round(cc, now_ns, fabric_ns - harp_min(fabric_ns, base_ns));
     else
@@ -254,6 +233,8 @@ static void swift_on_spurious(struct harp_cc *cc)
     struct harp_swift *swift = harp_swift_of(cc);
     swift->fabric = harp_max(swift->fabric, swift->before);
     swift->before = 0;
+    swift->depth_x65536 = harp_max(swift->depth_x65536, swift->depth_before_x65536);
+    swift->depth_before_x65536 = 0;
 }
 
 static uint64_t swift_window(const struct harp_cc *cc)

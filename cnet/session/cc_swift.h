@@ -1,9 +1,10 @@
 /* The parts of harp_cc_swift (cc.h), one law a file, and the state that they share.
  *
- *   cc_swift.c          the delay law, doubling at first, marks, and the table of functions
+ *   cc_swift.c          the delay law, doubling at first, and the table of functions
+ *   cc_swift_marks.c    what marks make of the aimed queue
  *   cc_swift_drain.c    drains, by which all flows empty the queue together
  *   cc_swift_base.c     what the empty path takes, and whether others hold the queue
- *   cc_swift_loss.c     what share of loss is taken for congestion
+ *   cc_swift_loss.c     what share of loss is taken for congestion; buffers that are too short
  *   cc_swift_compete.c  beside flows that fill the buffer
  */
 #ifndef HARP_CC_SWIFT_H
@@ -33,14 +34,16 @@ struct harp_swift {
     uint64_t rtt_ns; /* of the latest sample, both parts */
     uint64_t latest_ns;
     uint64_t jitter_x16_ns;
-    uint64_t alpha_x65536; /* share of marked packets, smoothed */
+    uint32_t alpha_x65536; /* share of marked packets, smoothed */
     /* loss */
     uint64_t judge_ns; /* no judgement before this; 0: to be set by the next ACK */
     uint64_t came, lost;
-    uint64_t round_lost;   /* bytes, this round */
-    uint64_t depth_x65536; /* share of the queue that it would be content with which fits */
-    uint64_t step_x1024;   /* by how much the window may grow until the next judgement ... */
-    uint64_t roof;         /* ... which is up to here */
+    uint64_t round_lost;          /* bytes, this round */
+    uint32_t depth_x65536;        /* share of the queue that it would be content with which fits */
+    uint32_t depth_before_x65536; /* and what it was before it was last made smaller */
+    uint64_t fitted_ns;           /* when that was last looked at */
+    uint64_t step_x1024;          /* by how much the window may grow until the next judgement ... */
+    uint64_t roof;                /* ... which is up to here */
     /* drain */
     uint64_t low_ns, low_at_ns; /* least delay of the last period, and when */
     uint64_t period_low_ns;     /* and of the one before it, as the drain began */
@@ -52,7 +55,9 @@ struct harp_swift {
     uint64_t drain_base_ns;            /* what that was when the last drain began */
     uint64_t mean_ns;                  /* delay of the last whole round */
     uint64_t missed;                   /* drains in a row that did not reach the base */
+    uint64_t missed_at_ns;             /* the first of them */
     uint64_t held;                     /* how much they say that others hold the queue */
+    uint64_t held_at_ns;               /* since when they do */
     uint64_t missed_came, missed_lost; /* bytes since then */
     uint64_t floor_ns;                 /* least of what they reached, ... */
     uint64_t same, same_at_ns;         /* ... how often they did, and since when */
@@ -97,6 +102,7 @@ static inline uint64_t harp_swift_part(uint64_t window, uint64_t of, uint64_t wh
  * the next round begins. */
 uint64_t harp_swift_content_ns(uint64_t target_ns, uint64_t window, uint64_t rtt_ns);
 uint64_t harp_swift_bounded(const struct harp_cc *cc, uint64_t window);
+uint64_t harp_swift_square_root(uint64_t x);
 void harp_swift_begin_round(struct harp_swift *swift, uint64_t now_ns);
 
 /* cc_swift_loss.c: judge the share that was lost, as soon as it is heavy or enough has come to say
@@ -104,7 +110,13 @@ void harp_swift_begin_round(struct harp_swift *swift, uint64_t now_ns);
 void harp_swift_judge_loss(struct harp_cc *cc, uint64_t now_ns);
 
 /* cc_swift_loss.c: a round is over in which so much of a queue was seen: how deep a queue fits. */
-void harp_swift_fit_buffer(struct harp_cc *cc, uint64_t queue_ns);
+void harp_swift_fit_buffer(struct harp_cc *cc, uint64_t now_ns, uint64_t queue_ns);
+
+/* cc_swift_marks.c: a round is over; whether marks arrive; the part of a queue that is below the
+ * threshold of those who mark. */
+void harp_swift_heed_marks(struct harp_cc *cc);
+bool harp_swift_marks_arrive(const struct harp_swift *swift);
+uint64_t harp_swift_below_marks_ns(const struct harp_swift *swift, uint64_t queue_ns);
 
 /* cc_swift_base.c: what this ACK and the last drains say of the empty path's delay; a drain is
  * over, echo and all; a round is over, of which the mean delay should not be above `most_ns`. */

@@ -9,11 +9,16 @@
  *   is the base from then on. The window doubles up to it, as at first.
  * - Somebody fills the queue who does not drain with us. Then the delay moves from drain to drain,
  *   or frames are lost as never by chance, and we compete (cc_swift_compete.c): after 24 such
- *   drains, of which those that took less than a quarter of the queue away count twice, or 64 in a
- *   row of a flow whose window is of few segments. So many, because flows of this kind need some
- *   periods until they drain at once, too. A drain that
+ *   drains, of which those that took less than a quarter of the queue away count twice, over 100
+ *   ms. So many and so long, because flows of this kind need some periods until they drain at once,
+ *   too, and up to 50 ms until a newcomer has its share. A drain that
  *   reaches the base takes back four of these and not all: CUBIC's queue is at its shortest once in
  *   each of its cycles, and who came late takes that for the empty path.
+ *
+ * A flow with few segments in flight seldom sees the others' drains, and its own makes no queue
+ * shorter. So its drains are no signs of others, but for 64 in a row over half a second, which is
+ * rare among flows of this kind; and once it has lost segments to a full buffer, which others keep
+ * at the same length, they teach no base either.
  *
  * Who competes ceases only after several drains in a row that end at the base, each of them from a
  * queue that it made shorter. CUBIC grows by half a segment each round trip (RFC 9438,
@@ -40,12 +45,14 @@
 #define MISSED_COMPETING_NS (4 * MISSED_NS)
 #define OURS 4
 
-#define NEAR_MOST 2     /* so many T above the base are not near it, however long the queue */
-#define FLOOR_SAME 32   /* delays are the same that differ by such a part of the queue below them */
-#define HELD_UP 2       /* a drain that hardly shortened the queue counts so much, ... */
-#define HELD_DOWN 4     /* ... one that reached the base takes so much away, ... */
-#define HELD_MOST 24    /* ... and so much it takes to compete */
-#define MISSED_MOST 64  /* or so many in a row that missed it */
+#define NEAR_MOST 2   /* so many T above the base are not near it, however long the queue */
+#define FLOOR_SAME 32 /* delays are the same that differ by such a part of the queue below them */
+#define HELD_UP 2     /* a drain that hardly shortened the queue counts so much, ... */
+#define HELD_DOWN 4   /* ... one that reached the base takes so much away, ... */
+#define HELD_MOST 24  /* ... and so much it takes to compete, over such a time */
+#define HELD_NS UINT64_C(100000000)
+#define MISSED_MOST 64 /* or so many in a row that missed it, over such a time */
+#define MISSED_MOST_NS UINT64_C(500000000)
 #define FEW_SEGMENTS 4  /* a window in which other flows' drains weigh more than our own */
 #define REACHED_LEAST 4 /* drains in a row that must reach the base before we cease to compete */
 #define LOST_MOST 64    /* more than one in so many is not lost by chance */
@@ -135,41 +142,75 @@ static void note_floor(struct harp_cc *cc, uint64_t floor_ns, uint64_t now_ns, u
     swift->floor_ns = harp_min(swift->floor_ns, floor_ns);
 }
 
-static void note_missed(struct harp_cc *cc, uint64_t floor_ns, uint64_t base_ns)
+static void begin_missing(struct harp_swift *swift, uint64_t now_ns)
+{
+    swift->missed_at_ns = now_ns;
+    swift->missed_came = swift->missed_lost = 0;
+}
+
+/* A flow that has few segments in flight seldom learns when the others drain, and its own drain is
+ * hardly one. */
+static bool has_few_segments(const struct harp_cc *cc)
+{
+    const struct harp_swift *swift = (const struct harp_swift *)cc->state;
+    return swift->fabric < (uint64_t)FEW_SEGMENTS * cc->config.segment_bytes * HARP_SWIFT_SCALE;
+}
+
+static void note_missed(struct harp_cc *cc, uint64_t floor_ns, uint64_t now_ns, uint64_t base_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
-    uint64_t few = (uint64_t)FEW_SEGMENTS * cc->config.segment_bytes * HARP_SWIFT_SCALE;
     if (!swift->missed++)
-        swift->missed_came = swift->missed_lost = 0;
+        begin_missing(swift, now_ns);
     swift->reached = 0;
     swift->patience = HARP_SWIFT_PATIENCE_LEAST;
-    if (4 * queue_above(floor_ns, base_ns) >= 3 * queue_above(swift->mean_ns, base_ns))
-        swift->held += HELD_UP;
-    else if (swift->fabric >= few)
-        swift->held++;
-    else
+    if (has_few_segments(cc)) {
         swift->held -= harp_min(swift->held, 1);
+        return;
+    }
+    if (!swift->held)
+        swift->held_at_ns = now_ns;
+    bool hardly = 4 * queue_above(floor_ns, base_ns) >= 3 * queue_above(swift->mean_ns, base_ns);
+    swift->held += hardly ? HELD_UP : 1;
+}
+
+/* Whether the drains that missed the base say that others hold the queue. */
+static bool others_hold_queue(const struct harp_swift *swift, uint64_t now_ns)
+{
+    return (swift->held >= HELD_MOST && now_ns - swift->held_at_ns >= HELD_NS) ||
+           (swift->missed >= MISSED_MOST && now_ns - swift->missed_at_ns >= MISSED_MOST_NS);
+}
+
+/* Whether they say that the path became longer. Who has few segments and has lost some to a full
+ * buffer may only have missed the others' drains. */
+static bool path_became_longer(const struct harp_cc *cc, uint64_t now_ns, uint64_t floor_ns)
+{
+    const struct harp_swift *swift = (const struct harp_swift *)cc->state;
+    uint64_t since_ns = now_ns - swift->same_at_ns;
+    if (swift->competes)
+        return swift->mean_ns > floor_ns + OURS * cc->config.target_ns &&
+               since_ns >= MISSED_COMPETING_NS;
+    return since_ns >= MISSED_NS && !(has_few_segments(cc) && swift->depth_x65536 < 65536);
 }
 
 void harp_swift_learn_from_drain(struct harp_cc *cc, uint64_t now_ns, uint64_t base_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
     uint64_t floor_ns = harp_min(swift->low_ns, swift->period_low_ns);
+    if (harp_swift_marks_arrive(swift) && !swift->competes)
+        return;
     if (reaches_base(cc, floor_ns, base_ns)) {
         note_reached(swift, now_ns);
         return;
     }
     note_floor(cc, floor_ns, now_ns, base_ns);
-    note_missed(cc, floor_ns, base_ns);
+    note_missed(cc, floor_ns, now_ns, base_ns);
     if (swift->missed < MISSED_LEAST)
         return;
     bool lossy = swift->missed_lost * LOST_MOST > swift->missed_came;
-    uint64_t since_ns = now_ns - swift->same_at_ns;
-    bool ours = swift->mean_ns > floor_ns + OURS * cc->config.target_ns;
     if (lossy || 8 * swift->same < 7 * swift->missed) {
-        if (swift->held >= HELD_MOST || swift->missed >= MISSED_MOST)
+        if (others_hold_queue(swift, now_ns))
             begin_competing(cc, now_ns);
-    } else if (swift->competes ? ours && since_ns >= MISSED_COMPETING_NS : since_ns >= MISSED_NS) {
+    } else if (path_became_longer(cc, now_ns, floor_ns)) {
         learn_base(swift, swift->floor_ns, now_ns);
     }
 }

@@ -6,10 +6,15 @@
  *
  * Many senders may be content with a longer queue than the buffer holds; then it would stay full,
  * and lose, for ever. So each aims at a share of that queue, its depth: a round with a loss while
- * at least half of the aimed queue stands there makes it an eighth less, and each 8192 segments
- * make it an eighth of the whole more. Growth in segments and not in rounds makes the depth the
- * same for flows of all rates: both what adds and what takes away are in proportion to the rate.
- * Not below a quarter, which random loss of 1 % brings about and which still fills a path. */
+ * at least half of the aimed queue stands there makes it a twelfth less, and in 12,288 times the
+ * delay of the queue it grows by the whole. (A queue below T counts as T.) That is additive
+ * increase and multiplicative decrease (Chiu and Jain, Computer Networks and ISDN Systems 17,
+ * 1989): all grow at the same pace, since all see the same queue, and who has more than its share
+ * loses more often. Both constants are a compromise that our table of cases showed
+ * (docs/packet.md): larger steps part the flows by chance, faster growth loses more.
+ *
+ * The least depth leaves an aimed queue of T / 3 for a flow of 25 Gb/s, and more for slower ones,
+ * in the fourth root of the rate: that still fills a path on which 1 % is lost at random. */
 #include "base/sequence.h"
 #include "session/cc_swift.h"
 
@@ -17,7 +22,9 @@
 #define JUDGED_ROUNDS 4 /* round trips over which loss is judged, at least ... */
 #define JUDGED_SEGMENTS 128
 #define STEP_LEAST (HARP_SWIFT_SCALE / 64)
-#define DEPTH_LEAST (65536 / 4)
+#define DEPTH_CUT 12       /* a loss takes this part of the depth away */
+#define DEPTH_QUEUES 12288 /* delays of the queue in which it grows from nothing to the whole */
+#define QUEUE_LEAST 3      /* the least aimed queue is this part of T, for a flow of 25 Gb/s */
 
 static void raise_roof(const struct harp_cc *cc, struct harp_swift *swift)
 {
@@ -56,14 +63,27 @@ void harp_swift_judge_loss(struct harp_cc *cc, uint64_t now_ns)
     swift->judge_ns = now_ns + JUDGED_ROUNDS * swift->rtt_ns;
 }
 
-void harp_swift_fit_buffer(struct harp_cc *cc, uint64_t queue_ns)
+static uint64_t least_depth_x65536(const struct harp_cc *cc, uint64_t content_ns)
+{
+    uint64_t part_x65536 = cc->config.target_ns * 65536 / harp_max(content_ns, 1);
+    return harp_swift_square_root(part_x65536) * 256 / QUEUE_LEAST;
+}
+
+void harp_swift_fit_buffer(struct harp_cc *cc, uint64_t now_ns, uint64_t queue_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
-    uint64_t aimed_ns = harp_swift_content_ns(cc->config.target_ns, swift->fabric, swift->rtt_ns) *
-                        swift->depth_x65536 / 65536;
-    if (swift->round_lost && 2 * queue_ns > aimed_ns)
-        swift->depth_x65536 -= swift->depth_x65536 / 8;
-    else
-        swift->depth_x65536 += swift->acked / cc->config.segment_bytes;
-    swift->depth_x65536 = harp_min(harp_max(swift->depth_x65536, DEPTH_LEAST), 65536);
+    uint64_t passed_ns = now_ns - swift->fitted_ns;
+    swift->fitted_ns = now_ns;
+    if (swift->depth_x65536 == 65536 && !swift->round_lost)
+        return;
+    uint64_t content_ns = harp_swift_content_ns(cc->config.target_ns, swift->fabric, swift->rtt_ns);
+    uint64_t whole_ns = (harp_max(queue_ns, cc->config.target_ns) + 1) * DEPTH_QUEUES;
+    if (swift->round_lost && 2 * queue_ns > content_ns * swift->depth_x65536 / 65536) {
+        swift->depth_before_x65536 = swift->depth_x65536;
+        swift->depth_x65536 -= swift->depth_x65536 / DEPTH_CUT;
+    } else {
+        swift->depth_x65536 += harp_min(passed_ns, whole_ns) * 65536 / whole_ns;
+    }
+    swift->depth_x65536 = harp_max(swift->depth_x65536, least_depth_x65536(cc, content_ns));
+    swift->depth_x65536 = harp_min(swift->depth_x65536, 65536);
 }
