@@ -20,10 +20,8 @@ import asyncio
 import atexit
 import contextlib
 import os
-import struct
 import threading
 import weakref
-from collections import defaultdict, deque
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import lru_cache
@@ -36,31 +34,22 @@ from harp.collectives.ir import Buffer
 from harp.collectives.registry import make_plan
 from harp.collectives.window import NCCL_WINDOW
 from harp.lightcc.elements import combination, divide, element_type
-from harp.lightcc.peers import Peers
+from harp.lightcc.letters import MESSAGE, Letters
+from harp.lightcc.peers import GroupError, Peers
 from harp.lightcc.settings import LightSettings
-from harp.net.errors import Closed, EndedError
+from harp.lightcc.verdict import LATE, TELL_S, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from numpy.typing import NDArray
 
-    from harp.collectives.channels import ConnectionChannel
     from harp.collectives.plan import Plan
-    from harp.lightcc.peers import Store
+    from harp.lightcc.peers import PeerChannel, Store
 
     Bytes = NDArray[np.uint8]
 
-LETTER = struct.Struct("<cqQ")
-"""Kind, tag and bytes of what one rank sends to another one beside collectives."""
-MESSAGE, REPORT, LATE, FAILURE = b"m", b"r", b"l", b"f"
 _NOT_OVER = "not over"
-TELL_S = 1.0
-"""For so long a failed group tries to tell the others."""
-
-
-class GroupError(RuntimeError):
-    """The group has failed; the same sentence at every rank that could be told."""
 
 
 @dataclass(eq=False)
@@ -104,17 +93,10 @@ class Group:
                              "top-k yet; unset it")
         self.timeout_s = timeout_s
         self._process = os.getpid()
-        self._failure: str | None = None
-        self._failed = asyncio.Event()
-        self._reported = False
         self._running: asyncio.Task[None] | None = None
+        self._server: asyncio.Task[None] | None = None
         self._calls: asyncio.Queue[_Call] = asyncio.Queue()
         self._made = 0
-        self._late: set[int] = set()
-        self._arrived: dict[tuple[int, int], deque[Bytes]] = defaultdict(deque)
-        self._wanted: list[tuple[int | None, int, asyncio.Future[tuple[int, Bytes]]]] = []
-        self._left: dict[int, str] = {}
-        self._tasks: list[asyncio.Task[None]] = []
         self._peers = Peers(rank, ranks, store, timeout_s)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True,
@@ -132,10 +114,10 @@ class Group:
 
     async def _open(self) -> None:
         await self._peers.connect()
-        self._locks = {peer: asyncio.Lock() for peer in self._peers.letters}
-        self._readers = {peer: asyncio.ensure_future(self._read_letters(peer))
-                         for peer in self._peers.letters}
-        self._tasks = [asyncio.ensure_future(self._serve_calls()), *self._readers.values()]
+        self._verdict = Verdict(self.rank, self.ranks, self.timeout_s, self._end_all)
+        self._letters = Letters(self._peers.letters, self._verdict.hear, self._verdict.find)
+        self._verdict.letters = self._letters
+        self._server = asyncio.ensure_future(self._serve_calls())
 
     # ---- Collectives ----
 
@@ -225,8 +207,8 @@ class Group:
             part = data[start:start + NCCL_WINDOW.slot_bytes]
             part[:] = await self._channel(peer).receive(len(part))
 
-    def _channel(self, peer: int) -> _NamedChannel:
-        return _NamedChannel(peer, self._peers.pieces[peer])
+    def _channel(self, peer: int) -> PeerChannel:
+        return self._peers.pieces[peer]
 
     # ---- One call after the other ----
 
@@ -236,25 +218,27 @@ class Group:
         return call.future
 
     def _take_call(self, call: _Call) -> None:
-        if self._failure is not None:
-            call.future.set_exception(GroupError(self._failure))
+        if self._verdict.sentence is not None:
+            call.future.set_exception(GroupError(self._verdict.sentence))
         else:
             self._calls.put_nowait(call)
 
     async def _serve_calls(self) -> None:
-        while self._failure is None:
+        while self._verdict.sentence is None:
             call = await self._calls.get()
             self._made += 1
             self._running = asyncio.ensure_future(self._run(call))
             why = await self._outcome_of(self._running)
-            if why:
-                late = why == _NOT_OVER
-                self._fail(f"call {self._made}, {call.what}{'' if late else ': ' + why}",
-                           LATE if late else REPORT)
-                await self._failed.wait()
-                call.future.set_exception(GroupError(self._failure))
-            else:
+            if not why:
                 call.future.set_result(None)
+                continue
+            which = f"call {self._made}, {call.what}"
+            if why == _NOT_OVER:
+                self._verdict.find(which, LATE)
+            else:
+                self._verdict.find(f"{which}: {why}")
+            await self._verdict.known.wait()
+            call.future.set_exception(GroupError(self._verdict.sentence))
 
     async def _outcome_of(self, running: asyncio.Task[None]) -> str:
         """Wait for a call's end; gives what it failed by, or nothing."""
@@ -263,9 +247,9 @@ class Group:
         except asyncio.TimeoutError:
             return _NOT_OVER
         except asyncio.CancelledError:
-            if self._failure is None:
+            if self._verdict.sentence is None:
                 raise
-            return self._failure
+            return self._verdict.sentence
         except Exception as error:  # whatever it is, all ranks must hear of it
             return str(error)
         return ""
@@ -286,72 +270,19 @@ class Group:
             raise GroupError("ranks do not agree: " + ", ".join(
                 f"rank {rank} calls {what}" for rank, what in both))
 
-    # ---- Failure ----
-    #
-    # Several ranks may find a failure at once, and not the same one. So rank 0 decides by the first
-    # that it hears of, and tells all. Who cannot reach it decides for itself.
-
-    def _fail(self, why: str, kind: bytes = REPORT) -> None:
-        """Say that a failure was found here."""
-        if self._failure is None and not self._reported:
-            self._reported = True
-            if self.rank == 0:
-                self._hear(0, why, kind)
-            else:
-                self._tasks.append(asyncio.ensure_future(self._report(why, kind)))
-
-    def _hear(self, rank: int, why: str, kind: bytes) -> None:
-        """Hear, as rank 0, what a rank has found. Who waits in vain is asked after for a moment."""
-        if kind == REPORT:
-            self._decide(why)
-        else:
-            self._late.add(rank)
-            if len(self._late) == 1:
-                self._loop.call_later(TELL_S / 2, self._decide_late, why)
-
-    def _decide_late(self, why: str) -> None:
-        missing = set(range(self.ranks)) - self._late
-        self._decide(f"{why}: not over after {self.timeout_s:g} s, "
-                     + (f"{_ranks(missing)} did not come" if missing else "though all ranks came"))
-
-    async def _report(self, why: str, kind: bytes) -> None:
-        try:
-            await asyncio.wait_for(self._write_letter(0, kind, 0, _text(why)), TELL_S)
-            await asyncio.wait_for(self._failed.wait(), TELL_S)
-        except asyncio.TimeoutError:
-            self._decide(why)
-        except GroupError:  # rank 0 is gone, and its last letter may have said why
-            await asyncio.wait([self._readers[0]], timeout=TELL_S)
-            self._decide(why)
-
-    def _decide(self, why: str) -> None:
-        if self._failure is None:
-            self._end_all(why)
-            self._tasks.append(asyncio.ensure_future(self._tell_all(why)))
-
-    async def _tell_all(self, why: str) -> None:
-        told = [self._write_letter(peer, FAILURE, 0, _text(why)) for peer in self._peers.letters]
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*told, return_exceptions=True), TELL_S)
+    # ---- The end ----
 
     def _end_all(self, why: str) -> None:
         """End what is under way and what waits."""
-        if self._failure is not None:
-            return
-        self._failure = why
-        self._failed.set()
         if self._running:
             self._running.cancel()
-        for _, _, wanted in self._wanted:
-            if not wanted.done():
-                wanted.set_exception(GroupError(why))
-        self._wanted.clear()
+        self._letters.end(why)
         while not self._calls.empty():
             self._calls.get_nowait().future.set_exception(GroupError(why))
 
     def abort(self, why: str = "the group was aborted") -> None:
         """Fail the group at all ranks."""
-        self._loop.call_soon_threadsafe(self._fail, f"{why} by rank {self.rank}")
+        self._loop.call_soon_threadsafe(self._verdict.find, f"{why} by rank {self.rank}")
 
     def close(self) -> None:
         """Leave the group. What was begun and is not over fails here; other ranks go on."""
@@ -364,127 +295,42 @@ class Group:
         self._loop.close()
 
     async def _shut(self) -> None:
-        self._end_all("the group is closed")
-        await asyncio.sleep(0)  # who waits hears of it before the tasks are gone
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for channel in (*self._peers.pieces.values(), *self._peers.letters.values()):
-            with contextlib.suppress(EndedError, asyncio.TimeoutError):
-                await asyncio.wait_for(channel.flush(), TELL_S)
+        if self._server:
+            self._verdict.settle("the group is closed")
+            await asyncio.sleep(0)  # who waits hears of it
+            self._server.cancel()
+            await asyncio.gather(self._server, return_exceptions=True)
+            await self._verdict.close()
+            await self._letters.close()
+        await self._peers.flush(TELL_S)
         self._peers.close()
 
     # ---- Messages between two ranks ----
 
     def send(self, data: Bytes, peer: int, tag: int = 0) -> Future[None]:
         """Send a message; the future is done when ``data`` may change."""
-        return self._on_loop(self._timed(self._write_letter(peer, MESSAGE, tag, data)))
+        return self._on_loop(self._timed(lambda: self._letters.write(peer, MESSAGE, tag, data)))
 
     def receive(self, data: Bytes, peer: int | None, tag: int = 0) -> Future[int]:
         """Receive the next message of a tag from ``peer``, or from any; gives the peer."""
-        return self._on_loop(self._timed(self._receive(data, peer, tag)))
+        return self._on_loop(self._timed(lambda: self._receive(data, peer, tag)))
 
-    async def _timed(self, work: Awaitable[Any]) -> Any:
-        if self._failure is not None:
-            asyncio.ensure_future(work).cancel()
-            raise GroupError(self._failure)
+    async def _timed(self, begin: Callable[[], Awaitable[Any]]) -> Any:
+        if self._verdict.sentence is not None:
+            raise GroupError(self._verdict.sentence)
         try:
-            return await asyncio.wait_for(work, self.timeout_s)
+            return await asyncio.wait_for(begin(), self.timeout_s)
         except asyncio.TimeoutError:
             raise GroupError(f"a message between two ranks was not over after {self.timeout_s:g} s"
                              ) from None
 
-    async def _write_letter(self, peer: int, kind: bytes, tag: int, data: Bytes) -> None:
-        async with self._locks[peer]:
-            channel = _NamedChannel(peer, self._peers.letters[peer])
-            await channel.send(np.frombuffer(LETTER.pack(kind, tag, len(data)), np.uint8))
-            for start in range(0, len(data), NCCL_WINDOW.slot_bytes):
-                await channel.send(data[start:start + NCCL_WINDOW.slot_bytes])
-
     async def _receive(self, data: Bytes, peer: int | None, tag: int) -> int:
-        source, came = await self._next_letter(peer, tag)
+        source, came = await self._letters.receive(peer, tag)
         if len(came) != len(data):
             raise GroupError(f"rank {source} sent {len(came)} B with tag {tag}, and rank "
                              f"{self.rank} receives {len(data)} B")
         data[:] = came
         return source
-
-    async def _next_letter(self, peer: int | None, tag: int) -> tuple[int, Bytes]:
-        for source, of in list(self._arrived):
-            if of == tag and peer in {None, source}:
-                letters = self._arrived[source, of]
-                came = letters.popleft()
-                if not letters:
-                    del self._arrived[source, of]
-                return source, came
-        if peer in self._left:
-            raise GroupError(self._left[peer])
-        wanted: asyncio.Future[tuple[int, Bytes]] = self._loop.create_future()
-        self._wanted.append((peer, tag, wanted))
-        return await wanted
-
-    async def _read_letters(self, peer: int) -> None:
-        channel = self._peers.letters[peer]
-        try:
-            while True:
-                kind, tag, size = LETTER.unpack(bytes(await channel.take()))
-                data = np.empty(size, np.uint8)
-                for start in range(0, size, NCCL_WINDOW.slot_bytes):
-                    piece = await channel.take()
-                    data[start:start + len(piece)] = piece
-                if kind in {REPORT, LATE}:
-                    self._hear(peer, bytes(data).decode(errors="replace"), kind)
-                elif kind == FAILURE:
-                    self._end_all(bytes(data).decode(errors="replace"))
-                else:
-                    self._deliver(peer, tag, data)
-        except Closed as error:
-            self._leave(peer, f"rank {peer} has left the group: {error}")
-        except EndedError as error:
-            self._fail(f"rank {peer} is gone: {error}")
-
-    def _deliver(self, peer: int, tag: int, data: Bytes) -> None:
-        for at, (source, of, wanted) in enumerate(self._wanted):
-            if of == tag and source in {None, peer} and not wanted.done():
-                del self._wanted[at]
-                wanted.set_result((peer, data))
-                return
-        self._arrived[peer, tag].append(data)
-
-    def _leave(self, peer: int, why: str) -> None:
-        self._left[peer] = why
-        for source, _, wanted in self._wanted:
-            if source == peer and not wanted.done():
-                wanted.set_exception(GroupError(why))
-
-
-class _NamedChannel:
-    """A channel whose errors name the peer."""
-
-    def __init__(self, peer: int, channel: ConnectionChannel) -> None:
-        self._peer, self._channel = peer, channel
-
-    async def send(self, piece: Bytes) -> None:
-        """Take a piece."""
-        with self._named():
-            await self._channel.send(piece)
-
-    async def receive(self, nbytes: int) -> Bytes:
-        """Give the next piece."""
-        with self._named():
-            return await self._channel.receive(nbytes)
-
-    async def take(self) -> Bytes:
-        """Give the next piece, of whatever size."""
-        with self._named():
-            return await self._channel.take()
-
-    @contextlib.contextmanager
-    def _named(self) -> Iterator[None]:
-        try:
-            yield
-        except EndedError as error:
-            raise GroupError(f"rank {self._peer} is gone: {error}") from error
 
 
 async def _all_of(*work: Awaitable[Any]) -> None:
@@ -496,14 +342,6 @@ async def _all_of(*work: Awaitable[Any]) -> None:
     finally:
         for one in tasks:
             one.cancel()
-
-
-def _text(why: str) -> Bytes:
-    return np.frombuffer(why.encode(), np.uint8)
-
-
-def _ranks(ranks: set[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, sorted(ranks)))
 
 
 @lru_cache(maxsize=256)

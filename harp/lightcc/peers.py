@@ -13,6 +13,7 @@ messages between two ranks, and news that the group has failed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -23,14 +24,48 @@ import numpy as np
 
 from harp.collectives.channels import ConnectionChannel
 from harp.net import Engine, Port
+from harp.net.errors import EndedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from numpy.typing import NDArray
+
     from harp.net import Connection, Listener
+
+    Bytes = NDArray[np.uint8]
 
 MESH_CONNECTIONS = 2
 PORTS = ("auto", "udp", "mem")
+
+
+class GroupError(RuntimeError):
+    """The group has failed; the same sentence at every rank that could be told."""
+
+
+class PeerChannel(ConnectionChannel):
+    """A channel whose errors name the peer."""
+
+    def __init__(self, peer: int, connection: Connection) -> None:
+        super().__init__(connection)
+        self._peer = peer
+
+    async def send(self, piece: Bytes) -> None:
+        """Take a piece."""
+        try:
+            await super().send(piece)
+        except EndedError as error:
+            raise self._gone(error) from error
+
+    async def take(self) -> Bytes:
+        """Give the next piece."""
+        try:
+            return await super().take()
+        except EndedError as error:
+            raise self._gone(error) from error
+
+    def _gone(self, error: EndedError) -> GroupError:
+        return GroupError(f"rank {self._peer} is gone: {error}")
 
 
 class Store(Protocol):
@@ -56,9 +91,9 @@ class Peers:
             raise ValueError(f"HARP_PORT is {self._port!r}; collectives on the host have "
                              f"{', '.join(PORTS)}")
         self._environment = environment
-        self.pieces: dict[int, ConnectionChannel] = {}
+        self.pieces: dict[int, PeerChannel] = {}
         """For collectives."""
-        self.letters: dict[int, ConnectionChannel] = {}
+        self.letters: dict[int, PeerChannel] = {}
         """For messages between two ranks, and for failures."""
 
     async def connect(self) -> None:
@@ -107,7 +142,7 @@ class Peers:
     async def _accept(self, peer: int, listener: Listener) -> None:
         made = [await listener.accept_async() for _ in range(MESH_CONNECTIONS)]
         for connection in made:
-            channel = ConnectionChannel(connection)
+            channel = PeerChannel(peer, connection)
             which = bytes(await channel.take())
             (self.pieces if which == b"pieces" else self.letters)[peer] = channel
 
@@ -118,8 +153,14 @@ class Peers:
         for which, channels in ((b"pieces", self.pieces), (b"letters", self.letters)):
             connection: Connection = await self._engine(kind).connect_async(
                 handle, dead_after=self._dead_s)
-            channels[peer] = ConnectionChannel(connection)
-            await channels[peer].send(_bytes(which))
+            channels[peer] = PeerChannel(peer, connection)
+            await channels[peer].send(np.frombuffer(which, np.uint8))
+
+    async def flush(self, timeout_s: float) -> None:
+        """Wait until others have what was sent to them, for a while, as far as they are there."""
+        for channel in (*self.pieces.values(), *self.letters.values()):
+            with contextlib.suppress(EndedError, asyncio.TimeoutError):
+                await asyncio.wait_for(channel.flush(), timeout_s)
 
     def close(self) -> None:
         """End all connections."""
@@ -147,7 +188,3 @@ def _place() -> str:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     spaces = [Path(f"/proc/self/ns/{kind}").stat().st_ino for kind in ("net", "pid")]
     return json.dumps([boot, *spaces, Path("/dev/shm").stat().st_dev])
-
-
-def _bytes(text: bytes) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    return np.frombuffer(text, np.uint8)
