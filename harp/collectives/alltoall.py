@@ -64,7 +64,7 @@ class Direct(Exchange):
         return Transfers.build(step=0, src=src, dst=dst, op=Op.COPY, src_offset=self._offset(dst),
                                length=size, dst_buffer=Buffer.OUT, dst_offset=src * size)
 
-    def step(self, index: int) -> Transfers:  # noqa: ARG002
+    def step(self, index: int) -> Transfers:  # noqa: ARG002  (there is one step)
         """All N·(N - 1) messages; each rank starts with its right neighbour."""
         size = self.groups.size
         return self._rows(np.arange(size)[:, None], np.arange(1, size)[None, :])
@@ -109,7 +109,7 @@ class WithinHosts(Exchange):
             length=size, dst_buffer=np.where(home, Buffer.OUT, Buffer.STAGE),
             dst_offset=np.where(home, src * size, slot))
 
-    def step(self, index: int) -> Transfers:  # noqa: ARG002
+    def step(self, index: int) -> Transfers:  # noqa: ARG002  (there is one step)
         """Every rank to the others of its host, M blocks in each message."""
         hosts, group = self.groups.members.shape
         return self._rows(*np.ix_(np.arange(hosts), np.arange(group), np.arange(1, group),
@@ -160,7 +160,7 @@ class BetweenHosts(Exchange):
             src_offset=np.where(own, self._offset(dst), slot),
             dst_buffer=Buffer.OUT, dst_offset=members[host, origin] * size)
 
-    def step(self, index: int) -> Transfers:  # noqa: ARG002
+    def step(self, index: int) -> Transfers:  # noqa: ARG002  (there is one step)
         """Every rank to its equals, g blocks in each message."""
         hosts, group = self.groups.members.shape
         return self._rows(*np.ix_(np.arange(hosts), np.arange(group), np.arange(1, hosts),

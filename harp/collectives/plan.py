@@ -52,7 +52,7 @@ class Stage(ABC):
     def phases(self) -> Iterator[Phase]:
         """Give the same messages as phases for a fluid simulator."""
 
-    def local_work(self, rank: int) -> Iterator[LocalWork]:  # noqa: ARG002
+    def local_work(self, rank: int) -> Iterator[LocalWork]:  # noqa: ARG002  (a plan without such work)
         """Give what ``rank`` does by itself; nothing unless a stage says otherwise."""
         return iter(())
 

@@ -68,15 +68,15 @@ class Local(Stage):
         """One."""
         return 1
 
-    def step(self, index: int) -> Transfers:  # noqa: ARG002
+    def step(self, index: int) -> Transfers:  # noqa: ARG002  (all steps and ranks are alike)
         """No messages."""
         return Transfers.empty()
 
-    def sends(self, rank: int) -> Transfers:  # noqa: ARG002
+    def sends(self, rank: int) -> Transfers:  # noqa: ARG002  (all steps and ranks are alike)
         """No messages."""
         return Transfers.empty()
 
-    def receives(self, rank: int) -> Transfers:  # noqa: ARG002
+    def receives(self, rank: int) -> Transfers:  # noqa: ARG002  (all steps and ranks are alike)
         """No messages."""
         return Transfers.empty()
 

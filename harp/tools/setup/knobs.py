@@ -74,7 +74,7 @@ class _Command(Knob):
     def command(self, value: str | None) -> list[str]:
         return [word.format(of=self.of) for word in self.words] + (value or "").split()
 
-    def shown(self, host: Host, value: str | None) -> str:  # noqa: ARG002
+    def shown(self, host: Host, value: str | None) -> str:  # noqa: ARG002  (as Knob has it)
         return " ".join(self.command(value))
 
     def set(self, host: Host, value: str | None) -> None:
@@ -121,7 +121,7 @@ class File(Knob):
 
     kind, optional = "file", True
 
-    def path(self, host: Host) -> str:  # noqa: ARG002
+    def path(self, host: Host) -> str:  # noqa: ARG002  (as Knob has it)
         """Where it is now."""
         return self.of
 
