@@ -206,3 +206,31 @@ def test_a_peer_without_the_plan_is_one_line(tmp_path: Path) -> None:
         ended, _ = run_ranks(tmp_path, plan(f"{a.ipv4}:61000", f"{b.ipv4}:61000"), (a, b))
         told = ended.told[0].count("HARP_PLAN has no flow from")
         assert told == 1, ended.told[0]
+
+
+@root_only
+def test_each_rail_of_a_connection_has_flows_of_its_own(tmp_path: Path) -> None:
+    """Paths of a device of two NICs: by each NIC to its partner, from that NIC's planned port."""
+    with netns.Net() as net:
+        spaces = net.namespace(), net.namespace()
+        rails = [net.connect(*spaces), net.connect(*spaces)]
+        content: dict[str, Any] = {
+            "format": "harp-plan-1", "fabric": "0123456789abcdef",
+            "ranks": [{"rank": rank, "listen": [f"{rail[rank].ipv4}:61000" for rail in rails]}
+                      for rank in (0, 1)],
+            "flows": [{"from": rank, "to": 1 - rank, "target": f"{rail[1 - rank].ipv4}:61000",
+                       "source": f"{rail[rank].ipv4}:{61300 + number}"}
+                      for rank in (0, 1) for number, rail in enumerate(rails)]}
+        with Tap(rails[0][1]) as first, Tap(rails[1][1]) as second:
+            file = tmp_path / "plan.json"
+            file.write_text(json.dumps(content))
+            ended = run_pair(client(), harp(), ("fifo",), spaces=spaces,
+                             options=("--limit", "60", "--bound", "20"), settings=tuple(
+                                 {**NO_RANK, "HARP_PORT": "udp", "HARP_PLAN": str(file),
+                                  "HARP_RAILS": f"{rails[0][0].device},{rails[1][0].device}",
+                                  "RANK": str(rank)} for rank in (0, 1)))
+            assert ended.good, str(ended)
+            seen = [{ports for ports in tap.ports() if ports[1] == 61000}
+                    for tap in (first, second)]
+    assert seen == [{(61300, 61000)}, {(61301, 61000)}]
+    assert "HARP_PLAN" not in ended.told[0] + ended.told[1]
