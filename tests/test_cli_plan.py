@@ -165,11 +165,25 @@ def test_what_is_wrong_with_a_job_is_one_sentence(job, case):
     assert "Traceback" not in done.stderr
 
 
-def test_nics_in_a_bond_are_refused(job):
+def test_bonds_hash_a_plan_s_ports_to_the_links_that_it_has(job, tmp_path):
     fabric = {"template": "dual-tor", "pairs": 2, "spines": 2}
-    done = run("plan", job(fabric=fabric, nic={"ports": 2, "bond": "lacp-3+4"}))
+    nic, plan = {"ports": 2, "bond": "lacp-3+4"}, tmp_path / "plan.json"
+    path = job(fabric=fabric, nic=nic, flows=ACROSS, paths=2)
+    flows = planned(path)["flows"]
+    assert {flow["links"][0] for flow in flows if flow["from"] == 0} == {
+        "h-0/eth0->tor0a", "h-0/eth0->tor0b"}
+    run("plan", path, "-o", plan)
+    assert run("plan", path, "--check", plan).exit_code == 0
+    done = run("plan", job(fabric=fabric, nic=nic | {"bond": "lacp-2+3"}, flows=ACROSS, paths=2),
+               "--check", plan)
+    assert "where the plan has" in done.stderr
+
+
+def test_a_bond_without_a_known_hash_is_refused(job):
+    fabric = {"template": "dual-tor", "pairs": 2, "spines": 2}
+    done = run("plan", job(fabric=fabric, nic={"ports": 2, "bond": "dynamic"}))
     assert done.exit_code == 2
-    assert "NICs of h have several ports in a bond" in done.stderr
+    assert "NICs of h have several ports, among which no hash that is known chooses" in done.stderr
 
 
 def test_a_plan_is_checked_against_the_fabric_as_it_is(job, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harp.routing import hashes
+from harp.routing import bond, hashes
 from harp.routing.fabric import UnreachableError
 from harp.routing.plan import PlanError, link_loads
 from harp.routing.planner import plan_paths, replan
@@ -248,3 +248,21 @@ def test_no_flows_make_an_empty_plan():
     plan = plan_paths(fabric, [], [])
     plan.verify(fabric)
     assert replan(plan, fabric).max_load == 0.0
+
+
+@pytest.mark.parametrize("policy", ["lacp-3+4", "lacp-2+3", "none"])
+def test_ports_are_such_that_bonds_hash_them_to_the_planned_port(policy):
+    fabric = dual_tor(Endpoints.uniform(16, ports=2), pairs=4, spines=4)
+    src, dst = np.arange(16), (np.arange(16) + 4) % 16
+    bonds = [policy] * 16
+    plan = plan_paths(fabric, src, dst, bonds=bonds)
+    assert (bond.choose(fabric, plan.flows(fabric), policy) == plan.bond_port).all()
+    plan.verify(fabric, bonds)
+    assert plan.max_load <= plan.ecmp_load
+    if policy == "lacp-3+4":
+        assert plan.unrealised == 0
+        assert plan.max_load == plan_paths(fabric, src, dst).max_load
+        with pytest.raises(PlanError, match="where the plan has"):
+            plan_paths(fabric, src, dst).verify(fabric, bonds)
+    again = replan(plan, fabric, bonds=bonds)
+    again.verify(fabric, bonds)

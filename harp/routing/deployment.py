@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harp.routing.fabric import Fabric
+    from harp.routing.ports import Bonds
 
     Ints = NDArray[np.int64]
 
@@ -175,8 +176,8 @@ class Deployment:
         """Source and target of each flow of a rank, as `harp.net.Engine.connect` takes them."""
         return [(flow.source, flow.target) for flow in self.flows if flow.sender == rank]
 
-    def verify(self, fabric: Fabric) -> None:
-        """Walk all flows through the switches' hashing as it is now.
+    def verify(self, fabric: Fabric, bonds: Bonds | None = None) -> None:
+        """Walk all flows through the bonds' and the switches' hashing as it is now.
 
         Raises PlanError if the fabric is another, or a flow strays.
         """
@@ -184,7 +185,7 @@ class Deployment:
             raise PlanError(f"it was made for fabric {self.fabric} and this one is "
                             f"{fabric.fingerprint}: links, addresses or hashes have changed, so "
                             "make it anew with harp plan")
-        self.paths(fabric).verify(fabric)
+        self.paths(fabric).verify(fabric, bonds)
 
     def paths(self, fabric: Fabric) -> PathPlan:
         """Give the flows as the planner has them, for `verify` and `planner.replan`."""
@@ -221,13 +222,15 @@ class _Flows(NamedTuple):
         return _Flows(*(column[which] for column in self))
 
 
-def plan_job(fabric: Fabric, ranks: Ranks, wanted: Wanted, learnt: Map | None = None) -> Deployment:
+def plan_job(fabric: Fabric, ranks: Ranks, wanted: Wanted, learnt: Map | None = None,
+             bonds: Bonds | None = None) -> Deployment:
     """Plan what ``ranks`` do on ``fabric``, whose endpoints have the NICs' real addresses.
 
     Pairs on one host do not use the network and are passed over. With ``learnt`` the switches'
     hash is of no account: flows take ways of that map, and those that it does not have are passed
-    over as well. Raises ValueError where the hosts have not enough UDP ports, UnreachableError
-    where no path is left, and PlanError where the map does not fit the fabric.
+    over as well. ``bonds`` is as for `plan_paths`. Raises ValueError where the hosts have not
+    enough UDP ports, UnreachableError where no path is left, and PlanError where the map does not
+    fit the fabric.
     """
     place, many = turns(ranks.host)
     listens = _listens(wanted, place, many)
@@ -239,7 +242,7 @@ def plan_job(fabric: Fabric, ranks: Ranks, wanted: Wanted, learnt: Map | None = 
     apart = flows.sender if wanted.engines > 1 else None
     if learnt is None:
         plan = plan_paths(fabric, flows.src, flows.dst, _demand(fabric, flows.src), ports=own,
-                          sets=place[flows.sender], apart=apart, target=flows.target)
+                          sets=place[flows.sender], apart=apart, target=flows.target, bonds=bonds)
     else:
         flows, plan = _plan_learnt(fabric, flows, learnt, [set(some.tolist()) for some in own],
                                    place, by_rank=wanted.engines > 1)

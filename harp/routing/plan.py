@@ -13,11 +13,13 @@ import numpy as np
 
 from harp.routing import hashes
 from harp.routing.paths import walked_paths
+from harp.routing.ports import bonded, policies
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harp.routing.fabric import Fabric, Flows
+    from harp.routing.ports import Bonds
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
@@ -59,11 +61,16 @@ class PathPlan:
         """Return the flows as the fabric routes them, with their planned five-tuples."""
         return fabric.flows(self.src, self.dst, self.source_port, self.dst_port)
 
-    def verify(self, fabric: Fabric) -> None:
-        """Walk all flows through the switches' hashing; PlanError names the first that strays."""
+    def verify(self, fabric: Fabric, bonds: Bonds | None = None) -> None:
+        """Walk all flows through the switches' hashing; PlanError names the first that strays.
+
+        Those whose endpoint has a policy in ``bonds`` leave as that hashes them.
+        """
         if not self.src.size:
             return
-        walked = walked_paths(fabric, self.flows(fabric), self.bond_port)
+        leaves = bonded(fabric, self.flows(fabric), policies(self.src, bonds))
+        walked = walked_paths(fabric, self.flows(fabric),
+                              np.where(leaves < 0, self.bond_port, leaves))
         width = max(walked.shape[1], self.links.shape[1])
         walked, promised = (np.pad(p, ((0, 0), (0, width - p.shape[1])), constant_values=-1)
                             for p in (walked, self.links))

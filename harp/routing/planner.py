@@ -29,13 +29,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harp.routing import hashes
+from harp.routing import bond, hashes
 from harp.routing import paths as path_sets
 from harp.routing.colouring import balanced_colouring
 from harp.routing.fabric import UnreachableError
 from harp.routing.mend import mended_paths
 from harp.routing.plan import PathPlan, link_loads
-from harp.routing.ports import DYNAMIC_PORTS, FlowPorts, find_ports, follows, wanted_hops
+from harp.routing.ports import (
+    DYNAMIC_PORTS,
+    FlowPorts,
+    bonded,
+    find_ports,
+    follows,
+    wanted_hops,
+)
 from harp.routing.search import Spread
 from harp.routing.tiers import Tiers, fair_loads, tiers
 
@@ -43,7 +50,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from harp.routing.fabric import Fabric
-    from harp.routing.ports import PortLists
+    from harp.routing.ports import Bonds, PortLists
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
@@ -98,6 +105,7 @@ def plan_paths(
     sets: ArrayLike | None = None,
     apart: ArrayLike | None = None,
     target: ArrayLike = hashes.ROCE_PORT,
+    bonds: Bonds | None = None,
 ) -> PathPlan:
     """Plan the paths of flows from endpoints ``src`` to endpoints ``dst``, shape (flows,) each.
 
@@ -105,8 +113,9 @@ def plan_paths(
     ``ports`` are the UDP source ports that may be used: one list for all endpoints, or a list of
     lists, one an endpoint, or any number, of which ``sets`` names each flow's. Flows between the
     same two endpoints, or those alike in ``apart``, get distinct ones. ``target`` is the UDP port,
-    or that of each flow, that they go to. Raises ValueError for flows that do not fit the fabric
-    and UnreachableError where no path is left.
+    or that of each flow, that they go to. ``bonds`` names for each endpoint the policy by which its
+    kernel chooses among the NIC's ports, None where the sender does. Raises ValueError for flows
+    that do not fit the fabric and UnreachableError where no path is left.
     """
     srcs, dsts = (np.atleast_1d(np.asarray(end, np.int64)) for end in (src, dst))
     _check(fabric, srcs, dsts)
@@ -116,7 +125,7 @@ def plan_paths(
     if not (demand > 0).all():
         raise ValueError("every flow must want a rate above zero")
     usable = FlowPorts.of(srcs, dsts, len(fabric.endpoints), ports, sets=sets, apart=apart,
-                          target=target)
+                          target=target, bonds=bonds)
     job = _Job.of(fabric, srcs, dsts, demand, usable)
     path = _coloured(job) if _uniform(job) else np.full((srcs.size, 2), -1, np.int64)
     path = _paths(job, path)
@@ -124,7 +133,8 @@ def plan_paths(
 
 
 def replan(plan: PathPlan, fabric: Fabric, *, ports: PortLists = DYNAMIC_PORTS,
-           sets: ArrayLike | None = None, apart: ArrayLike | None = None) -> PathPlan:
+           sets: ArrayLike | None = None, apart: ArrayLike | None = None,
+           bonds: Bonds | None = None) -> PathPlan:
     """Adapt a plan to a fabric on which links have failed (or come back).
 
     A flow whose links are all still there keeps them, with a new source port where a switch next to
@@ -133,12 +143,12 @@ def replan(plan: PathPlan, fabric: Fabric, *, ports: PortLists = DYNAMIC_PORTS,
     where no path is left.
     """
     usable = FlowPorts.of(plan.src, plan.dst, len(fabric.endpoints), ports, sets=sets, apart=apart,
-                          target=plan.dst_port)
+                          target=plan.dst_port, bonds=bonds)
     job = _Job.of(fabric, plan.src, plan.dst, plan.demand_bps, usable)
     path = _paths(job, plan.links)
     hops = wanted_hops(fabric, plan.dst, path)
     kept = follows(fabric, plan.src, plan.dst, hops, plan.source_port[:, None],
-                   usable.target)[:, 0]
+                   usable)[:, 0]
     return _realised(job, path, np.where(kept, plan.source_port, 0))
 
 
@@ -290,6 +300,9 @@ def _walks(job: _Job) -> tuple[Ints, Ints]:
     flow, nic, which = np.nonzero(live[:, :, None] & (port > 0)[:, None, :])
     flows = job.fabric.flows(job.src[flow], job.dst[flow], port[flow, which],
                              job.ports.target[flow])
+    leaves = bonded(job.fabric, flows, job.ports.policy[flow])
+    real = np.flatnonzero((leaves < 0) | (leaves == nic))
+    flow, nic, which, flows = flow[real], nic[real], which[real], flows.take(real)
     path = path_sets.walked_paths(job.fabric, flows, nic)
     tagged = path_sets.grouped(job.src.size, flow, np.column_stack([path, port[flow, which]]))
     return tagged[:, :, :-1], tagged[:, :, -1]
@@ -300,7 +313,9 @@ def _ecmp(job: _Job) -> tuple[Ints, Ints]:
     port = job.ports.candidates(np.zeros(1, np.int64))[:, 0]
     port = np.where(port > 0, port, job.ports.first)
     flows = job.fabric.flows(job.src, job.dst, port, job.ports.target)
-    return path_sets.walked_paths(job.fabric, flows, None), port
+    leaves = bonded(job.fabric, flows, job.ports.policy)
+    leaves = np.where(leaves < 0, bond.choose(job.fabric, flows, "lacp-3+4"), leaves)
+    return path_sets.walked_paths(job.fabric, flows, leaves), port
 
 
 __all__ = ["PathPlan", "plan_paths", "replan"]

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harp.routing import hashes
+from harp.routing import bond, hashes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
-    from harp.routing.fabric import Fabric
+    from harp.routing.fabric import Fabric, Flows
 
     Ints = NDArray[np.int64]
+    Bonds = Sequence[bond.Policy | None]
     PortLists = ArrayLike | Sequence[ArrayLike]
 
 DYNAMIC_PORTS = np.arange(49152, 65536)
@@ -48,16 +49,20 @@ class FlowPorts:
     turn: Ints
     many: Ints
     target: Ints
+    policy: Ints
+    """Number in `bond.POLICIES` of what chooses the port of each flow's NIC; -1: the sender."""
 
     @classmethod
     def of(cls, src: Ints, dst: Ints, endpoints: int, ports: PortLists, *,
            sets: ArrayLike | None = None, apart: ArrayLike | None = None,
-           target: ArrayLike = hashes.ROCE_PORT) -> FlowPorts:
+           target: ArrayLike = hashes.ROCE_PORT,
+           bonds: Bonds | None = None) -> FlowPorts:
         """Take one list of ports for all flows, or several, of which ``sets`` names each flow's.
 
         Without ``sets`` there is a list an endpoint. Flows that are alike in ``apart`` take
-        different ports; without it those between the same two endpoints do. Raises ValueError for
-        an empty list, a port outside 1..65535, or a wrong number of lists.
+        different ports; without it those between the same two endpoints do. ``bonds`` has the
+        policy of each endpoint whose kernel chooses the port of its NIC. Raises ValueError for an
+        empty list, a port outside 1..65535, or a wrong number of lists.
         """
         given: Any = ports
         flat = given.ndim == 1 if isinstance(given, np.ndarray) else not any(map(np.ndim, given))
@@ -75,12 +80,13 @@ class FlowPorts:
         pair = src * (int(dst.max(initial=0)) + 1) + dst
         turn, many = turns(pair if apart is None else np.asarray(apart, np.int64))
         return cls(table, count, np.zeros_like(src) if flat else chosen, turn, many,
-                   np.broadcast_to(np.asarray(target, np.int64), src.shape))
+                   np.broadcast_to(np.asarray(target, np.int64), src.shape),
+                   policies(src, bonds))
 
     def take(self, flows: Ints) -> FlowPorts:
         """Take some flows' ports."""
         return replace(self, which=self.which[flows], turn=self.turn[flows],
-                       many=self.many[flows], target=self.target[flows])
+                       many=self.many[flows], target=self.target[flows], policy=self.policy[flows])
 
     def candidates(self, nth: Ints) -> Ints:
         """Return port number ``nth`` of each flow, shape (flows, len(nth)); 0 beyond the last."""
@@ -108,11 +114,13 @@ def turns(group: Ints) -> tuple[Ints, Ints]:
 class Hops:
     """What each switch of each flow's path must pick; arrays of shape (flows, hops).
 
-    ``index`` is the wanted place among ``ways`` equal-cost links: -1 where the wanted link is not
-    among them (it is down, or off the shortest paths). ``switch`` is -1 beyond a path's end.
-    ``possible``, shape (flows,), says whether some hash could yield the path.
+    ``first`` (flows,) is the NIC's own link. ``index`` is the wanted place among ``ways``
+    equal-cost links: -1 where the wanted link is not among them (it is down, or off the shortest
+    paths). ``switch`` is -1 beyond a path's end. ``possible``, shape (flows,), says whether some
+    hash could yield the path.
     """
 
+    first: Ints
     switch: Ints
     ways: Ints
     index: Ints
@@ -120,7 +128,8 @@ class Hops:
 
     def of(self, flows: Ints) -> Hops:
         """Take some flows' hops."""
-        return Hops(self.switch[flows], self.ways[flows], self.index[flows], self.possible[flows])
+        return Hops(self.first[flows], self.switch[flows], self.ways[flows], self.index[flows],
+                    self.possible[flows])
 
 
 def wanted_hops(fabric: Fabric, dst: Ints, path: Ints) -> Hops:
@@ -146,20 +155,39 @@ def wanted_hops(fabric: Fabric, dst: Ints, path: Ints) -> Hops:
                      np.where(same.any(axis=2), np.argmax(same, axis=2), -1))
     possible = ((index >= 0) | (switch < 0)).all(axis=1)
     possible &= (path[:, 0] >= 0) & fabric.link_up[path[:, 0]]
-    return Hops(switch, np.where(ends, arrived.sum(axis=2), ways), index, possible)
+    return Hops(path[:, 0], switch, np.where(ends, arrived.sum(axis=2), ways), index, possible)
+
+
+def policies(src: Ints, bonds: Bonds | None) -> Ints:
+    """Number in `bond.POLICIES` of what chooses the port of each flow's NIC; -1: the sender."""
+    if bonds is None:
+        return np.full_like(src, -1)
+    return np.array([-1 if policy is None else bond.POLICIES.index(policy) for policy in bonds],
+                    np.int64)[src]
+
+
+def bonded(fabric: Fabric, flows: Flows, policy: Ints) -> Ints:
+    """Port of its NIC to which each flow's bond hashes it; -1 where the sender chooses."""
+    chosen = np.full(policy.size, -1, np.int64)
+    for number in np.unique(policy[policy >= 0]):
+        some = np.flatnonzero(policy == number)
+        chosen[some] = bond.choose(fabric, flows.take(some), bond.POLICIES[number])
+    return chosen
 
 
 def follows(fabric: Fabric, src: Ints, dst: Ints, hops: Hops, port: Ints,
-            target: Ints) -> NDArray[np.bool_]:
+            ports: FlowPorts) -> NDArray[np.bool_]:
     """Whether hashing takes the wanted hops; ``port`` and the answer have shape (flows, ports).
 
-    Port 0 stands for none and never follows. ``target`` is the port that each flow goes to.
+    Port 0 stands for none and never follows.
     """
     alive = np.flatnonzero((port > 0) & hops.possible[:, None])
     flow = alive // port.shape[1]
-    tuples = fabric.flows(src[flow], dst[flow], port.reshape(-1)[alive], target[flow]).tuples
-    hashed = hashes.FlowHashes(tuples, fabric.hash_function)
-    kept = np.arange(alive.size)
+    flows = fabric.flows(src[flow], dst[flow], port.reshape(-1)[alive], ports.target[flow])
+    hashed = hashes.FlowHashes(flows.tuples, fabric.hash_function)
+    leaves = bonded(fabric, flows, ports.policy[flow])
+    kept = np.flatnonzero((leaves < 0)
+                          | (fabric.endpoint_ports[src[flow], leaves] == hops.first[flow]))
     for hop in range(hops.switch.shape[1]):
         here = flow[kept]
         at = hops.switch[here, hop]
@@ -189,7 +217,7 @@ def find_ports(fabric: Fabric, src: Ints, dst: Ints, path: Ints, ports: FlowPort
         nth = np.arange(tried, min(tried + batch, most))
         some = ports.take(missing)
         port = some.candidates(nth)
-        ok = follows(fabric, src[missing], dst[missing], hops.of(missing), port, some.target)
+        ok = follows(fabric, src[missing], dst[missing], hops.of(missing), port, some)
         first = np.argmax(ok, axis=1)
         hit = ok[np.arange(missing.size), first]
         found[missing[hit]] = port[hit, first[hit]]

@@ -16,6 +16,7 @@ import click
 from harp.routing.deployment import LAUNCHERS
 
 if TYPE_CHECKING:
+    from harp.routing.bond import Policy
     from harp.routing.deployment import Deployment, Ranks, Wanted
     from harp.routing.fabric import Fabric
     from harp.routing.learnt import Map, Way
@@ -30,6 +31,8 @@ class _Loaded(NamedTuple):
     cluster: Cluster
     fabric: Fabric
     learnt: Map | None
+    bonds: list[Policy | None]
+    """How the kernel of each endpoint chooses a port of its NIC; None where there is no choice."""
 
 
 @click.command()
@@ -57,7 +60,7 @@ def plan(job: Path, output: str | None, hostfile: str | None, launcher: str,
     ranks = _ranks(loaded)
     wanted = _wanted(loaded.job, len(ranks.host))
     try:
-        made = plan_job(loaded.fabric, ranks, wanted, loaded.learnt)
+        made = plan_job(loaded.fabric, ranks, wanted, loaded.learnt, loaded.bonds)
     except ValueError as error:
         raise click.UsageError(f"{job}: {error}") from error
     if output is None:
@@ -98,9 +101,15 @@ def _load(path: Path) -> _Loaded:
         job, topology = load_job(path)
         cluster = Cluster(topology)
         fabric = _real_fabric(cluster, job, path)
-        return _Loaded(job, cluster, fabric, _map(job, fabric, path))
+        return _Loaded(job, cluster, fabric, _map(job, fabric, path), _bonds(cluster))
     except TopologyError as error:
         raise click.UsageError(str(error)) from error
+
+
+def _bonds(cluster: Cluster) -> list[Policy | None]:
+    return [nic.bond if nic.ports > 1 and nic.bond != "dynamic" else None
+            for group in cluster.topology.hosts for _ in range(group.count)
+            for nic in group.nics for _ in range(nic.count)]
 
 
 def _real_fabric(cluster: Cluster, job: Job, path: Path) -> Fabric:
@@ -149,7 +158,7 @@ def _check(plan: Path, loaded: _Loaded) -> None:
     made = read_plan(plan)
     try:
         if loaded.learnt is None:
-            made.verify(loaded.fabric)
+            made.verify(loaded.fabric, loaded.bonds)
         elif made.fabric != loaded.learnt.fingerprint(loaded.fabric):
             raise PlanError("links, addresses or maps are others than it was made for: make it "
                             "anew with harp plan")

@@ -124,10 +124,12 @@ def _misfits(job: Job, topology: Topology) -> list[Problem]:
         found += [Problem(f"there is no rank {rank}", path=("flows", number, end), found=rank,
                           allowed=f"0 to {ranks - 1}, the topology's GPUs")
                   for end, rank in (("from", pair.sender), ("to", pair.receiver)) if rank >= ranks]
-    bonded = next((group for group in topology.hosts if any(p > 1 for p in group.nic_ports)), None)
+    bonded = next((group for group in topology.hosts
+                   if any(nic.ports > 1 and (nic.bond == "dynamic" or job.maps)
+                          for nic in group.nics)), None)
     if bonded is not None:
         found.append(Problem(
-            f"NICs of {bonded.name} have several ports in a bond, among which the host's kernel "
-            "chooses by a hash of its own", path=("topology",),
-            allowed="NICs with one port each, which HARP_RAILS fuses"))
+            f"NICs of {bonded.name} have several ports, among which no hash that is known chooses",
+            path=("topology",), allowed="bonds of none, lacp-2+3 or lacp-3+4 and no maps, or NICs "
+            "with one port each, which HARP_RAILS fuses"))
     return found
