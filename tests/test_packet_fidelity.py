@@ -43,8 +43,36 @@ def test_same_file_gives_the_same_answer_again() -> None:
     assert first[0].step_s == second[0].step_s
 
 
+@pytest.mark.parametrize("congestion", ["cubic", "bbr"])
+def test_kernel_tcp_has_the_same_answer_as_flow(congestion: str) -> None:
+    """Its network thread is the limit, whatever controls congestion."""
+    cluster = Cluster(load(BONDED, ["scenarios[0].stack=kernel-tcp",
+                                    f"scenarios[0].congestion={congestion}"]))
+    one = cluster.topology.scenarios[:1]
+    flow, packet = (run_all(cluster, one, Settings(fidelity=fidelity))[0].images_per_s
+                    for fidelity in ("flow", "packet"))
+    assert packet == pytest.approx(flow, rel=0.05)
+
+
+def test_flow_says_that_only_packet_reads_congestion() -> None:
+    changes = ["--set", "scenarios[0].stack=kernel-tcp", "--set", "scenarios[0].congestion=bbr"]
+    done = CliRunner().invoke(main, [str(BONDED), *changes, "--scenario", "1 channel, one path",
+                                     "--draws", "0"])
+    assert done.exit_code == 0
+    assert "Only --fidelity packet reads scenarios.congestion" in " ".join(done.output.split())
+
+
+def test_congestion_of_another_stack_is_refused_in_a_sentence() -> None:
+    done = CliRunner().invoke(main, [str(BONDED), "--set", "scenarios[0].congestion=bbr"])
+    assert done.exit_code == 2
+    assert "scenarios[0].congestion: has no effect on stack 'harp'" in " ".join(done.output.split())
+
+
 @pytest.mark.parametrize(("arguments", "says"), [
     ([str(FOLDER / "bonded-2x100g.yaml")], "no model of 'rdma'; allowed: harp, kernel-tcp"),
+    ([str(BONDED), "--scenario", "1 channel, one path", "--set", "scenarios[0].stack=kernel-tcp",
+      "--set", "scenarios[0].sockets=40", "--set", "scenarios[0].bond=dynamic"],
+     "allowed: up to 32"),
 ])
 def test_what_packets_do_not_have_is_refused_in_a_sentence(arguments: list[str],
                                                            says: str) -> None:

@@ -5,7 +5,8 @@ from typing import Any
 
 from sim.schema.errors import Path
 
-PACKET_KEYS: tuple[Path, ...] = (("fabric", "switch"), ("hosts", "nics", "ring"), ("vpc", "police"))
+PACKET_KEYS: tuple[Path, ...] = (("fabric", "switch"), ("hosts", "nics", "ring"),
+                                 ("scenarios", "congestion"), ("vpc", "police"))
 """Without the numbers of lists."""
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sim.network.transport import DYNAMIC
 from sim.schema.errors import Problem
 from sim.schema.parameters import StackSet, derives_from
+from sim.schema.sockets import MOST_SOCKETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,3 +31,17 @@ def _unknown(site: Site) -> Iterator[Problem]:
         yield Problem(f"fidelity packet has no model of {stack!r}", found=stack,
                       path=("scenarios", number, "stack"),
                       allowed="harp, kernel-tcp, or a set based on one of them, at this fidelity")
+    sockets, ports = site.style.sockets, _ports_of_socket(site)
+    if site.style.congestion is not None and sockets * ports > MOST_SOCKETS:
+        yield Problem(f"{sockets} sockets over {ports} ports each are more than the {MOST_SOCKETS} "
+                      "of a connection of kernel TCP at fidelity packet", found=sockets,
+                      path=("scenarios", number, "sockets"),
+                      allowed=f"up to {MOST_SOCKETS // ports}")
+
+
+def _ports_of_socket(site: Site) -> int:
+    """Ports over which a socket is split, each of which has a socket of its own here."""
+    nics = [nic for group in site.cluster.topology.hosts for nic in group.nics]
+    splits = [nic.ports for nic in nics
+              if site.style.routing == "spray" or (site.style.bond or nic.bond) == DYNAMIC]
+    return max(splits, default=1)
