@@ -2,7 +2,8 @@
 
 ``python -m sim.validate fidelities`` compares fidelity flow with fidelity packet
 (`sim.validation.fidelities`; docs/fidelities.md). ``python -m sim.validate packet`` holds kernel
-TCP of fidelity packet against others' results (docs/packet-published.md).
+TCP of fidelity packet against others' results (docs/packet-published.md). ``python -m sim.validate
+lab`` (root, some minutes) compares packet with the laboratory (docs/lab-validation.md).
 
 Of what was published, every case of ``sim/validation/cases`` and every row of ``topologies/`` is
 simulated with the shipped parameters, and again with draws of all that is known within bounds. Rows
@@ -22,7 +23,7 @@ from sim.command import plain_command
 
 
 @plain_command
-@click.argument("what", type=click.Choice(["published", "fidelities", "packet"]))
+@click.argument("what", type=click.Choice(["published", "fidelities", "packet", "lab"]))
 @click.option("--case", "only", multiple=True, metavar="NAME",
               help="Only this case (may be repeated); its file's name without .yaml.")
 @click.option("--draws", type=click.IntRange(0, 1000), default=24, show_default=True,
@@ -42,7 +43,9 @@ def main(what: str, *, only: tuple[str, ...], draws: int, refit: bool | None,
     if what != "published":
         if only or refit is not None:
             raise click.UsageError("--case and --refit concern published cases")
-        return _compare_fidelities(page) if what == "fidelities" else _compare_packets(page)
+        compare = {"fidelities": _compare_fidelities, "packet": _compare_packets,
+                   "lab": _compare_laboratory}[what]
+        return compare(page)
     refit = not only if refit is None else refit
     if page is not None and not refit:
         raise click.UsageError("--page needs all cases, fitted rows without their source (--refit)")
@@ -88,6 +91,25 @@ def _compare_packets(page: str | None) -> int:
         write_rows(rows, Path(page))
     for row in unexplained(rows):
         click.echo(f"error: {row.figure} is off by {row.error:+.0%} and does not say why", err=True)
+    return int(bool(unexplained(rows)))
+
+
+def _compare_laboratory(page: str | None) -> int:
+    """Run every scaled case at packet and in the lab; status 1 where one is off without a note."""
+    from sim.report.screen import console_for
+    from sim.validation.laboratory import LAB_CASES, compare_with_lab, unexplained
+    from sim.validation.laboratory_page import print_compared, write_compared
+
+    rows = []
+    for number, case in enumerate(LAB_CASES):
+        click.echo(f"{number + 1} of {len(LAB_CASES)}: {case.name}", err=True)
+        rows.append(compare_with_lab(case))
+    print_compared(rows, console_for(sys.stdout))
+    if page is not None:
+        write_compared(rows, Path(page))
+    for row in unexplained(rows):
+        click.echo(f"error: {row.case.name} is off by {row.error:+.0%} and does not say why",
+                   err=True)
     return int(bool(unexplained(rows)))
 
 

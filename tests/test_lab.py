@@ -16,9 +16,13 @@ import netns
 import pytest
 from cluster_files import cluster, topology, write
 
+from harp.collectives.protocol import SIMPLE
+from harp.collectives.registry import make_plan
 from sim.answer.answer import answer
 from sim.answer.collective_bench import measure
 from sim.answer.scenario import Settings, run_scenario
+from sim.network.lab import checks
+from sim.network.lab.network import _window_of
 from sim.network.network import NetworkError
 from sim.schema import TopologyError
 
@@ -150,6 +154,14 @@ def test_what_does_not_fit_a_laboratory_is_told_at_once(tmp_path, given, says):
         run_scenario(made, made.topology.scenarios[0], made.gpus, Settings(fidelity="lab"))
 
 
+def test_congestion_control_that_the_kernel_lacks_is_told(tmp_path, monkeypatch):
+    (tmp_path / "controls").write_text("reno cubic\n")
+    monkeypatch.setattr(checks, "CONGESTION_CONTROLS", tmp_path / "controls")
+    made = small(tmp_path, scenarios=[TCP | {"congestion": "bbr"}])
+    with pytest.raises(TopologyError, match="congestion bbr, which this kernel lacks"):
+        run_scenario(made, made.topology.scenarios[0], made.gpus, Settings(fidelity="lab"))
+
+
 def test_a_file_that_would_take_hours_is_told_before_anything_runs(tmp_path):
     made = small(tmp_path, scale="1/100000")
     with pytest.raises(TopologyError, match=r"would take [0-9,]+ minutes for these 1 rows"):
@@ -163,6 +175,14 @@ def test_rows_that_a_laboratory_cannot_carry_are_left_out_and_named(tmp_path):
     report = answer(made, made.topology.scenarios, fidelity="lab")
     assert [row.name for row in report.scenarios] == ["tcp"]
     assert any("Left out: split, 2 GPUs." in note for note in report.notes)
+
+
+@pytest.mark.parametrize(("ranks", "nbytes", "slot"), [(4, 1 << 20, 128 << 10), (2, 16, 8)])
+def test_pieces_of_a_tree_are_as_small_as_those_of_nccl(ranks, nbytes, slot):
+    plan = make_plan("tree", ranks=ranks, nbytes=nbytes, group=1)
+    assert _window_of(plan, SIMPLE.window, 1).slot_bytes == slot
+    ring = make_plan("ring", ranks=ranks, nbytes=nbytes, group=1)
+    assert _window_of(ring, SIMPLE.window, 1) == SIMPLE.window
 
 
 def test_top_k_is_told(tmp_path):

@@ -32,7 +32,7 @@ def test_bonded_cluster_has_the_same_answers_as_flow() -> None:
     errors = {name: packet[name] / flow[name] - 1 for name in flow}
     # The network thread is the limit here, which is never all busy.
     both = errors.pop("1 channel, both ports")
-    assert all(-0.05 < error < 0.02 for error in errors.values()), errors
+    assert all(-0.07 < error < 0.02 for error in errors.values()), errors
     assert -0.3 < both < 0.02
 
 

@@ -6,6 +6,7 @@ twice: the second run counts, in which sessions are open and know their paths. N
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from harp.collectives.plan import Plan, Stage
 from harp.collectives.registry import make_plan
 from sim.cluster.cluster import Cluster
 from sim.cluster.placement import choose_gpus, common_group, place
-from sim.network.fidelity import make_network
+from sim.network.fidelity import make_network, wall_clock
 from sim.network.network import Site
 from sim.network.transport import Style
 from sim.records.timeline import Timeline
@@ -29,7 +30,7 @@ from sim.schema.channels import channel_count
 from sim.schema.parameters import load_stack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -200,12 +201,16 @@ CASES = (
 def compare(case: Case) -> Compared:
     """Run a case at both fidelities."""
     cluster = Cluster(load(FILE, case.changes))
-    return Compared(case, _seconds(cluster, case, "flow"), _seconds(cluster, case, "packet"))
+    (_, flow_s), (_, packet_s) = (run_case(cluster, case, fidelity)[0]
+                                  for fidelity in ("flow", "packet"))
+    return Compared(case, flow_s, packet_s)
 
 
-def _seconds(cluster: Cluster, case: Case, fidelity: str) -> float:
-    """Time of the second run of a case's plan."""
-    topology, env = cluster.topology, simpy.Environment()
+def run_case(cluster: Cluster, case: Case, fidelity: str,
+             runs: int = 2) -> tuple[list[float], Sequence[str]]:
+    """Times of a case's plan, run after run, and what the network has to say."""
+    topology = cluster.topology
+    env = wall_clock(fidelity, topology) or simpy.Environment()
     (scenario,) = topology.scenarios
     gpus = choose_gpus(cluster, range(cluster.hosts), cluster.gpus, affinity=scenario.affinity)
     plan = case.make(cluster.gpus, common_group(cluster, gpus))
@@ -220,11 +225,13 @@ def _seconds(cluster: Cluster, case: Case, fidelity: str) -> float:
         shares[cluster.fabric.links_between(near, far)] = share
         network.scale(shares)
     communicator, line = network.communicator(), Timeline(env, lambda _: None, "case")
-    start_s = 0.0
-    for _ in range(2):
-        start_s = env.now
-        env.run(env.process(communicator.run(plan, placement, lambda _: 0.0, line)))
-    return float(env.now - start_s)
+    taken_s: list[float] = []
+    with closing(network):
+        for _ in range(runs):
+            start_s = env.now
+            env.run(env.process(communicator.run(plan, placement, lambda _: 0.0, line)))
+            taken_s.append(env.now - start_s)
+    return taken_s, network.notes
 
 
 def median_error(rows: Iterable[Compared]) -> float:

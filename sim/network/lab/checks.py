@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +25,9 @@ BPS_OF_CORE = 1e9
 
 LINUX = "linux"
 """The hash that switches of a laboratory have."""
+
+
+CONGESTION_CONTROLS = pathlib.Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 
 
 def notes_of_site(site: Site) -> list[str]:
@@ -80,6 +84,10 @@ def _unsupported(site: Site) -> list[tuple[Path, str, str]]:
     if "dynamic" in bonds and stack_of(site) == "tcp":
         found.append((("hosts",), "a dynamic bond",
                       "bonds of none, lacp-2+3 or lacp-3+4 under TCP"))
+    controls = CONGESTION_CONTROLS.read_text("utf-8").split()
+    if style.congestion is not None and style.congestion not in controls:
+        found.append((("scenarios",), f"congestion {style.congestion}, which this kernel lacks",
+                      " or ".join(sorted(controls))))
     if topology.vpc is not None and topology.vpc.overlay is not None:
         found.append((("vpc", "overlay"), "an overlay", "a vpc without overlay"))
     if topology.vpc is not None and topology.vpc.burst is not None:

@@ -41,6 +41,8 @@ class Setup:
     """``tcp`` or ``harp``."""
     paths: int
     """The most flows that an edge has."""
+    congestion: str | None
+    """Congestion control of kernel TCP."""
     slower: int
     """How many times slower than the host's the laboratory's clock goes."""
     window: Window

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from harp.collectives.ir import LocalCost
     from harp.collectives.plan import Plan
     from harp.collectives.protocol import Protocol
+    from harp.collectives.window import Window
     from sim.network.network import Site
     from sim.records.results import LinkUse
     from sim.records.timeline import Timeline
@@ -104,6 +106,7 @@ class LabNetwork:
             self._processes.append(process)
             assert process.stdin is not None
             send_message(process.stdin, Setup(stack_of(self.site), self._most_paths,
+                                              self.site.style.congestion,
                                               round(1 / self.env.scale), SIMPLE.window,
                                               tuple(self._wiring.addresses(host)), own))
         handles: dict[str, bytes] = {}
@@ -161,6 +164,7 @@ class LabNetwork:
         where = tuple(tuple(gpus.tolist()) for gpus in placement)
         self._connect(lane, self._edges(plan, placement))
         host_of = self.site.cluster.host
+        window = _window_of(plan, protocol.window, len(where))
         missing: set[int] = set()
         for host, process in enumerate(self._processes):
             parts = tuple(Part(channel, rank) for channel, gpus in enumerate(where)
@@ -169,7 +173,7 @@ class LabNetwork:
                 continue
             missing.add(host)
             assert process.stdin is not None
-            send_message(process.stdin, Job(number, lane, plan, protocol.window, where, parts))
+            send_message(process.stdin, Job(number, lane, plan, window, where, parts))
         self._running[number] = event, missing
         return event, lane
 
@@ -325,3 +329,10 @@ class LabCommunicator:
                            "clock")
         network.end(lane)
         line.transfer(label or plan.name, start_s, [])
+
+
+def _window_of(plan: Plan, window: Window, channels: int) -> Window:
+    """The window, with slots as small as the pieces into which NCCL cuts a tree's messages."""
+    pieces = [-(-int(phase.bytes_per_edge.max()) // (channels * window.cut(phase, channels).pieces))
+              for phase in plan.phases() if phase.feeds is not None and not phase.feeds.lag]
+    return replace(window, slot_bytes=min([window.slot_bytes, *pieces]))

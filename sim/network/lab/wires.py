@@ -105,6 +105,7 @@ class TcpWires:
         self.flows: dict[tuple[int, int, int], EdgeFlows] = {}
         self.peers: dict[str, bytes] = {}
         self.handles: dict[str, bytes] = {}
+        self._congestion = setup.congestion
         self._arrived: dict[EdgeKey, dict[int, socket.socket]] = {}
         self._complete: dict[EdgeKey, asyncio.Future[Wire]] = {}
         self._accepting = [asyncio.ensure_future(self._accept(_listen(address)))
@@ -116,6 +117,9 @@ class TcpWires:
         flows = self.flows[key.channel, key.src, key.dst]
         for index, port in enumerate(flows.ports):
             sock = await _connect(flows, port)
+            if self._congestion:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION,
+                                self._congestion.encode())
             await loop.sock_sendall(sock, _HELLO.pack(*key, index, len(flows.ports)))
             sockets.append(sock)
         return TcpWire(sockets)

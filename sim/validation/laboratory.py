@@ -1,0 +1,91 @@
+"""Fidelity packet held against fidelity lab: scaled cases, whose plans real stacks run (root).
+
+Every case is the cluster of ``fidelities.yaml`` cut down to four hosts under two leaves, with some
+values changed, at a two-thousandth of its rates. Its plan runs four times; the median of the last
+three counts, at both fidelities. Nothing is fitted.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+from sim.cluster.cluster import Cluster
+from sim.schema import load
+from sim.validation.fidelities import FILE, KIB, MIB, TCP, Case, collective, pattern, run_case
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MEDIAN_TARGET, WORST_TARGET = 0.10, 0.20
+"""Largest median and largest error of a row that the page does not explain."""
+RUNS = 4
+SMALL = ("hosts[0].count=4", "fabric.leaves=2", "fabric.spines=2", "fabric.hash.function=linux",
+         "lab.scale=1/2000")
+BBR = (*TCP, "scenarios[0].congestion=bbr")
+ACROSS = pattern(range(4), [2, 3, 0, 1], MIB)
+"""Each host to one under the other leaf."""
+
+LAB_CASES = (
+    Case("one message, 1 MiB", pattern([0], [2], MIB)),
+    Case("incast of 3, 512 KiB each", pattern([1, 2, 3], [0] * 3, 512 * KIB)),
+    Case("neighbours under one leaf, 1 MiB", pattern(range(4), [1, 0, 3, 2], MIB)),
+    Case("permutation across leaves, 1 MiB", ACROSS),
+    Case("permutation across leaves, planned, 1 MiB", ACROSS, ("scenarios[0].routing=plan",)),
+    Case("ring, 1 MiB", collective("ring", MIB)),
+    Case("ring, 4 MiB", collective("ring", 4 * MIB)),
+    Case("ring on 2 channels, 2 MiB", collective("ring", 2 * MIB), ("scenarios[0].channels=2",)),
+    Case("ring, one link at a quarter, 1 MiB", collective("ring", MIB),
+         slow_link=("host-1/eth0", "leaf0", 0.25)),
+    Case("ring, dual port, dynamic, 2 MiB", collective("ring", 2 * MIB),
+         ("hosts[0].nics[0].ports=2", "hosts[0].nics[0].bond=dynamic", "fabric.rate=100Gbps")),
+    Case("ring, host cap of 10 Gb/s, 1 MiB", collective("ring", MIB),
+         ("vpc.vnics=1", "vpc.host_rate=10Gbps")),
+    Case("tree, 1 MiB", collective("tree", MIB)),
+    Case("halving-doubling, 1 MiB", collective("halving-doubling", MIB)),
+    Case("all-to-all, 1 MiB", collective("alltoall", MIB)),
+    Case("2D over hosts of 2, 1 MiB", collective("2d", MIB), ("hosts[0].gpus.count=2",)),
+    Case("kernel TCP: one message, 1 MiB", pattern([0], [2], MIB), TCP),
+    Case("kernel TCP: incast of 3, 512 KiB each", pattern([1, 2, 3], [0] * 3, 512 * KIB), TCP),
+    Case("kernel TCP: permutation across leaves, 1 MiB", ACROSS, TCP),
+    Case("kernel TCP: ring, 1 MiB", collective("ring", MIB), TCP),
+    Case("kernel TCP: ring, BBR, 1 MiB", collective("ring", MIB), BBR),
+    Case("kernel TCP: ring, 4 sockets, 2 MiB", collective("ring", 2 * MIB),
+         (*TCP, "scenarios[0].sockets=4")),
+    Case("kernel TCP: halving-doubling, 1 MiB", collective("halving-doubling", MIB), TCP),
+    Case("kernel TCP: all-to-all, 1 MiB", collective("alltoall", MIB), TCP),
+)
+
+
+class LabCompared(NamedTuple):
+    """What packet and the laboratory say of a case, in seconds."""
+
+    case: Case
+    packet_s: float
+    lab_s: float
+    busy: bool
+    """Whether the machine was too busy for the laboratory."""
+
+    @property
+    def error(self) -> float:
+        """Of packet, relative to the laboratory."""
+        return self.packet_s / self.lab_s - 1.0
+
+
+def compare_with_lab(case: Case) -> LabCompared:
+    """Run a case at both fidelities."""
+    cluster = Cluster(load(FILE, [*SMALL, *case.changes]))
+    packet_s, _ = run_case(cluster, case, "packet", RUNS)
+    lab_s, notes = run_case(cluster, case, "lab", RUNS)
+    return LabCompared(case, median(packet_s[1:]), median(lab_s[1:]),
+                       any("too busy" in note for note in notes))
+
+
+def median_error(rows: Iterable[LabCompared]) -> float:
+    """Median of the absolute relative errors."""
+    return median(abs(row.error) for row in rows)
+
+
+def unexplained(rows: Iterable[LabCompared]) -> list[LabCompared]:
+    """Rows that are off by more than `WORST_TARGET` without a note."""
+    return [row for row in rows if abs(row.error) > WORST_TARGET and not row.case.note]

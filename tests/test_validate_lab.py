@@ -1,0 +1,46 @@
+"""Packet held against the laboratory: the cases, one of them run, and the page."""
+
+from __future__ import annotations
+
+import netns
+import pytest
+
+from sim.cluster.cluster import Cluster
+from sim.schema import load
+from sim.validation.fidelities import FILE, KIB, Case, pattern
+from sim.validation.laboratory import (
+    LAB_CASES,
+    SMALL,
+    LabCompared,
+    compare_with_lab,
+    median_error,
+    unexplained,
+)
+from sim.validation.laboratory_page import write_compared
+
+
+def test_cases_hold_both_stacks_and_fit_their_cluster():
+    stacks = [Cluster(load(FILE, [*SMALL, *case.changes])).topology.scenarios[0].stack
+              for case in LAB_CASES]
+    assert stacks.count("harp") >= 6
+    assert stacks.count("kernel-tcp") >= 6
+    assert len({case.name for case in LAB_CASES}) == len(LAB_CASES)
+
+
+@pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+def test_a_message_takes_as_long_in_the_laboratory_as_over_packets():
+    row = compare_with_lab(Case("small", pattern([0], [2], 128 * KIB), ("lab.scale=1/1000",)))
+    assert row.lab_s > 0.7 * row.packet_s
+
+
+def test_the_page_says_how_far_off_each_row_is(tmp_path):
+    case = Case("a ring", pattern([0], [1], KIB))
+    rows = [LabCompared(case, 90e-6, 100e-6, busy=False),
+            LabCompared(case._replace(name="b"), 75e-6, 100e-6, busy=True)]
+    write_compared(rows, tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text()
+    assert "| a ring | 90 us | 100 us | -10 % |" in text
+    assert "1 of them within 20%. The machine was too busy for 1 of them" in text
+    assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
+    assert median_error(rows) == pytest.approx(0.175)
+    assert [row.case.name for row in unexplained(rows)] == ["b"]
