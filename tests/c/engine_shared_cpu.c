@@ -1,6 +1,9 @@
-/* Two engines' threads and the application's on one CPU: who has nothing to do makes room for who
- * has. Prints how many turns the engines made for a message; who spins to the end of its time makes
- * hundreds.
+/* Who has nothing to do makes room for who has, on one CPU.
+ *
+ *   engine_shared_cpu           Two engines' threads and the application's. Prints how many turns
+ * the engines made for a message; who spins to the end of its time makes hundreds.
+ *   engine_shared_cpu inline    The application drives both beside a thread that is always busy,
+ * until an engine has seen that the CPU was taken from it and makes way.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -33,7 +36,27 @@ static uint64_t count_turns(void)
     return turns;
 }
 
-int main(void)
+static void *keep_busy(void *stop)
+{
+    while (!__atomic_load_n((int *)stop, __ATOMIC_RELAXED))
+        ;
+    return NULL;
+}
+
+static void drive_beside_a_busy_thread(void)
+{
+    pthread_t busy;
+    int stop = 0;
+    connect_two(HARP_PROGRESS_INLINE, pin_to_first_cpu(), harp_port_udp_open);
+    CHECK(pthread_create(&busy, NULL, keep_busy, &stop) == 0, "no thread");
+    while (!engines[0]->crowded_until_ns && !engines[1]->crowded_until_ns)
+        for (int i = 0; i < 2; i++)
+            harp_engine_drive(engines[i]);
+    __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+    pthread_join(busy, NULL);
+}
+
+static void count_turns_of_threads(void)
 {
     uint8_t out[8] = {1}, in[8];
     connect_two(HARP_PROGRESS_THREAD, pin_to_first_cpu(), harp_port_udp_open);
@@ -45,6 +68,15 @@ int main(void)
         await_completion(0, HARP_COMPLETION_SENT);
     }
     printf("%.1f\n", (double)(count_turns() - before) / MESSAGES);
+}
+
+int main(int argc, char **argv)
+{
+    (void)argv;
+    if (argc > 1)
+        drive_beside_a_busy_thread();
+    else
+        count_turns_of_threads();
     for (int i = 0; i < 2; i++)
         harp_engine_close(engines[i]);
     return 0;
