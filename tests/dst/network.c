@@ -54,9 +54,10 @@ static void draw_partition(uint64_t *random, uint64_t now_ns, struct dst_link *l
             link->ways[to][p].link.faults.black = span;
 }
 
-/* Some ways get longer in the middle of the run, and stay so; by 300 us at most, so that ends which
- * send one frame a round trip are done in time. From a generator of its own, so that seeds mean
- * what they meant before. */
+/* Some ways get longer in the middle of the run, and stay so; by 300 us at most: a receiver that
+ * streams with a single frame gives credit for one chunk a round trip, and some runs then have a
+ * thousand chunks to go (with 4 ms more seed 892 needs 5 s after healing, a chunk each 4.2 ms).
+ * From a generator of its own, so that seeds mean what they meant before. */
 static void draw_longer(uint64_t random, uint64_t now_ns, struct dst_link *link)
 {
     random ^= UINT64_C(0x6c6f6e676572);
