@@ -14,12 +14,11 @@
 #include <unistd.h>
 
 #define LONGEST_NAP_NS UINT64_C(1000000000)
-#define SLEEP_ROWS 64 /* of connections, published before it sleeps at most */
-#define PREEMPTED_NS                                                                               \
-    1000000 /* between two turns: less is an interrupt, or the application's work */
-#define CROWDED_FACTOR 8
-#define CROWDED_NAP_NS 50000
-#define TICK_NS 4000000 /* the kernel's own timer, where HZ is 250 */
+#define SLEEP_ROWS 64        /* of connections, published before it sleeps at most */
+#define PREEMPTED_NS 1000000 /* from one turn to the next; less is an interrupt or little work */
+#define CROWDED_FACTOR 8     /* naps are taken for so many times what a preemption lasted ... */
+#define CROWDED_NAP_NS 50000 /* ... and are so long */
+#define TICK_NS 4000000      /* the kernel's own timer, where HZ is 250 */
 
 /* ---- Waiting in the kernel ---- */
 

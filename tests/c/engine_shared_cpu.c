@@ -1,9 +1,8 @@
 /* Who has nothing to do makes room for who has, on one CPU.
  *
- *   engine_shared_cpu           Two engines' threads and the application's. Prints how many turns
- * the engines made for a message; who spins to the end of its time makes hundreds.
- *   engine_shared_cpu inline    The application drives both beside a thread that is always busy,
- * until an engine has seen that the CPU was taken from it and makes way.
+ * Two engines' threads and the application's: prints how many turns the engines made for a message;
+ * who spins to the end of its time makes hundreds. With "inline" the application drives both beside
+ * a thread that is always busy, until an engine has seen that the CPU was taken and makes way.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
