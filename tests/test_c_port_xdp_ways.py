@@ -156,7 +156,7 @@ def test_a_card_that_refuses_for_a_while(program):
         assert x.do("notice 10") == "notice none"
 
 
-def test_nobody_waits_for_who_holds_rtnl(program):
+def test_ports_do_not_wait_for_a_process_that_holds_rtnl(program):
     """Neither for news of the link or a neighbour, nor to keep a neighbour in use."""
     with veth_pair() as (a, b), Peer(program, a) as x, Peer(program, b) as y:
         meet(x, y)

@@ -104,7 +104,7 @@ def test_each_engine_wants_a_queue(known, engines, change):
     ("virtio_net", 0b1011, "zero copy"), ("veth", 0b0011, "native"), ("e1000", 0, "generic"),
     ("ice", None, "zero copy"), ("ena", None, "native"), ("e1000", None, "generic"),
     (None, None, None)])
-def test_what_a_driver_can_do_is_what_it_says_or_what_is_known(driver, features, xdp):
+def test_a_driver_can_do_what_it_reports_or_what_the_table_knows(driver, features, xdp):
     assert nics._xdp(driver, features) == xdp
 
 

@@ -137,7 +137,7 @@ def test_a_capture_that_was_cut_says_so(tmp_path):
     assert "crc ?" in run(file).output
 
 
-def test_what_is_no_capture_and_no_secret(tmp_path):
+def test_a_file_without_a_capture_and_a_wrong_secret_are_refused(tmp_path):
     text = tmp_path / "text"
     text.write_text("no capture")
     result = run(text)

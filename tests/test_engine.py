@@ -85,7 +85,7 @@ def test_an_idle_engine_uses_next_to_no_cpu(tmp_path: Path) -> None:
     assert float(run(program(tmp_path, "life", ["-O2"]), "idle")) < 5
 
 
-def test_a_thread_with_nothing_to_do_makes_room_for_who_shares_its_cpu(tmp_path: Path) -> None:
+def test_an_idle_thread_gives_its_cpu_to_others(tmp_path: Path) -> None:
     assert float(run(program(tmp_path, "shared_cpu", ["-O2"]))) < 60
 
 

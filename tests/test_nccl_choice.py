@@ -63,7 +63,7 @@ def test_long_messages_go_as_they_did_on_clouds(tmp_path, hosts, gpus, model, na
     assert choose(view, "allreduce", 1 << 30).name == name
 
 
-def test_trees_of_two_hosts_have_twice_the_rate_as_far_as_it_is_listed():
+def test_trees_of_two_hosts_have_twice_the_rate_up_to_the_listed_one():
     size = 1 << 40
     for speed, doubled in ((1.2, 2.4), (10.0, 20.0), (12.0, 24.0), (20.0, 48.0)):
         view = replace(V100, speed=speed)

@@ -159,7 +159,7 @@ def test_every_property_is_as_nccl_needs_it():
         "rail": -1, "plane": -1}
 
 
-def test_loopback_serves_who_asks_for_it():
+def test_loopback_is_used_where_it_is_asked_for():
     found = ask("listen", HARP_PORT="udp", HARP_IFNAME="=lo")
     assert found["name"] == "HARP"
     assert (found["init"], found["listen"], found["finalize"]) == (0, 0, 0)
@@ -328,7 +328,7 @@ def test_auto_tries_zero_copy_of_a_card_and_leaves_nothing_of_it_behind(tmp_path
 
 
 @root_only
-def test_xdp_that_cannot_be_is_an_error_for_who_asks_for_it():
+def test_asking_for_xdp_where_it_is_impossible_is_an_error():
     with netns.veth_pair() as (end, _):
         # Without capabilities, as most containers are.
         bare = (*end.space.command(), "setpriv", "--bounding-set=-all", "--inh-caps=-all", "--")

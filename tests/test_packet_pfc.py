@@ -122,7 +122,7 @@ def two_tiers(pauses: Pfc | None) -> tuple[Switched, float]:
     return net, net.world.now_ns * 1e-9
 
 
-def test_pause_blocks_those_who_wait_for_nothing() -> None:
+def test_pause_also_blocks_flows_to_ports_that_are_free() -> None:
     """Head-of-line blocking: the trunk is paused for the slow port, and all stand still."""
     net, paused_s = two_tiers(pfc(xoff="20kB"))
     _, dropping_s = two_tiers(None)

@@ -240,7 +240,7 @@ def test_errors_say_what_is_allowed():
             a.listen(streamed=1, drafts=2**32 - 1)
 
 
-def test_receive_returns_what_came_before_the_peer_closed_and_then_its_reason():
+def test_receive_returns_early_messages_and_then_why_the_peer_closed():
     with pair() as (a, b):
         done = a.send(b"last words")
         b_got = b.recv(timeout=PATIENCE_S)

@@ -145,7 +145,7 @@ def test_frames_are_given_back_by_other_threads():
         assert sum(one.result() for one in sums) == int(pattern(3_000_000).sum())
 
 
-def test_a_child_of_fork_cannot_view_what_is_not_there():
+def test_a_child_of_fork_cannot_view_frames_of_its_parent():
     with streamed() as (a, b):
         a.send(b"the parent's")
         chunk = next(b.stream(PATIENCE_S))

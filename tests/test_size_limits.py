@@ -57,7 +57,7 @@ def scenario(**keys):
     ({"hosts": 8, "gpus": 8, "workload": MOE, "scenario": {"steps": 100}},
      "scenarios[0].alltoall", MOST_EXCHANGED),
 ])
-def test_what_is_too_large_is_said_with_its_limit_before_it_is_built(tmp_path, given, key, limit):
+def test_too_large_a_simulation_is_refused_before_it_is_built(tmp_path, given, key, limit):
     with pytest.raises(TopologyError) as caught:
         load(write(tmp_path, topology(**given)))
     assert caught.value.key == key

@@ -43,7 +43,7 @@ static inline uint32_t harp_chunks_of(uint32_t size, uint16_t segment)
 /* A map in `words` words of memory, which hold anything. */
 void harp_chunks_init(struct harp_chunks *chunks, uint64_t *ring, uint16_t words);
 
-/* The word of the ring in which the bit of `chunk` lies, be it of this map or of one beside it. */
+/* The word that holds the bit of `chunk`, in this map's ring or in one of the same shape. */
 static inline uint32_t harp_chunks_word(const struct harp_chunks *chunks, uint32_t chunk)
 {
     return chunk / 64 & (chunks->words - 1u);

@@ -1,9 +1,9 @@
 /* An engine's frames: equal pieces of memory that packets lie in, and who owns each.
  *
  * Every frame is in one state at any time, and the state says who owns it. Only the owner hands it
- * on; whoever does calls harp_frames_move with the state that it believes in, and a wrong belief (a
- * frame freed twice, sent while the card still has it, written while it is sent) ends the program
- * there, not in somebody's gradients. "Writes" says who may change bytes.
+ * on, by harp_frames_move with the state that it expects. If the frame is in another (freed twice,
+ * sent while the card still has it, written while it is sent), the program ends there, before
+ * anybody's gradients are wrong. "Writes" says who may change bytes.
  *
  *     state    owner        writes  what it is                                next
  *     -------  -----------  ------  ----------------------------------------  ---------------------

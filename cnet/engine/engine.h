@@ -143,8 +143,8 @@ void harp_connection_defaults(struct harp_connection_config *config);
 int harp_listen(struct harp_engine *engine, const struct harp_connection_config *config,
                 struct harp_listening **listening, struct harp_handle *handle, char *why);
 
-/* The next connection that was made to it, be it that its other end has closed it since; NULL if
- * there is none yet. It outlives the listening. */
+/* The next connection that was made to it, or NULL if there is none yet. The other end may have
+ * closed it already. It outlives the listening. */
 struct harp_connection *harp_accept(struct harp_listening *listening);
 
 /* A file descriptor that becomes readable when a connection waits to be accepted; reading 8 bytes
@@ -163,11 +163,11 @@ int harp_connect(struct harp_engine *engine, const struct harp_handle *handle,
  * that some are missing. */
 void harp_connection_close(struct harp_connection *connection);
 
-/* The same in the middle of its work: the other end learns that it was cut off, be there messages
- * under way or only buffers posted, and is told `text` for its log (cut to 120 bytes). */
+/* The same in the middle of its work: the other end always learns that it was cut off, even if only
+ * buffers were posted, and gets `text` for its log (cut to 120 bytes). */
 void harp_connection_abort(struct harp_connection *connection, const char *text);
 
-/* ---- Waiting, for who has nothing else to do ---- */
+/* ---- Waiting ---- */
 
 /* Wait until there is a completion to poll, or a connection to accept, and say so; false after
  * `most_ns`, and earlier if a signal came. Polls first, driving the engine unless it has a thread,

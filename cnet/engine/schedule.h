@@ -12,7 +12,7 @@
  * but a turn that does not reach the queue's end puts such behind it, so that it gets there. A
  * queue in which all are blocked is served again after HARP_RETRY_NS.
  *
- * A turn costs what it does for those that are due, be there ever so many connections.
+ * A turn costs what it does for the connections that are due, however many there are.
  *
  * Owner: one engine's driver. Only harp_schedule_open allocates. The order depends on calls and
  * times alone.

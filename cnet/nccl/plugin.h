@@ -25,8 +25,10 @@
  *     comm        made by          ends in
  *     listening   listen           closeListen
  *     sending     connect          closeSend
- *     receiving   accept           closeRecv; stays as `lingering` until the sending end has
- * closed, which must hear that all has arrived
+ *     receiving   accept           closeRecv
+ *
+ * A receiving comm stays as `lingering` after closeRecv until the sending end has closed: that end
+ * must hear that all has arrived.
  */
 #ifndef HARP_NCCL_PLUGIN_H
 #define HARP_NCCL_PLUGIN_H

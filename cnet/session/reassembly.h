@@ -1,13 +1,13 @@
 /* Chunks of which some fragments have come.
  *
- * A small table by message and chunk. What is in it is no promise: nobody was told that it has
- * come, and whoever sends a chunk again sends all of its fragments. So when there is no place an
- * older entry is forgotten, and all that may cost is another round.
+ * A small table by message and chunk. The peer was not told that a fragment has come, and it sends
+ * a lost chunk again with all of its fragments. So where there is no place, an older entry is
+ * forgotten, which costs a round trip at most.
  *
- *              fragment              fragments               the last one
- *     (free) ------------> FILLING -------------> FILLING ------------------> (free), chunk is
- * there |  forgotten: its place is another chunk's, or its buffer another one
- *                             +------------------------------------------------> (free)
+ *     (free)   -- fragment ------------------------------------------> FILLING
+ *     FILLING  -- fragment ------------------------------------------> FILLING
+ *     FILLING  -- the last one --------------------------------------> (free): the chunk is there
+ *     FILLING  -- its place or its buffer goes to another chunk -----> (free): forgotten
  *
  * Owner: the session. No function allocates.
  */

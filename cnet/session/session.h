@@ -248,7 +248,7 @@ void harp_reason_explain(const struct harp_event *closed, char *out, size_t room
  * (sent.h); what comes later than that stays lost. */
 /* cdef: begin */
 struct harp_session_counters {
-    uint64_t data_sent;    /* packets with a chunk, be it in one frame or in fragments */
+    uint64_t data_sent;    /* packets with a chunk, in one frame or in fragments */
     uint64_t data_again;   /* of these, chunks that had travelled before */
     uint64_t placed;       /* payloads that counted */
     uint64_t lost;         /* packets given up and not found since: goes down when they are */
@@ -309,8 +309,8 @@ void harp_session_path_retire(struct harp_session *session, uint8_t path, bool r
 void harp_session_path_mtu(struct harp_session *session, uint64_t now_ns, uint8_t path,
                            uint32_t payload_max);
 
-/* Whether a frame of the connection, whose tag holds, has a larger number than all that have come
- * on its path: then it is no replay, and nobody else's than the peer's. */
+/* Whether a frame whose tag holds has a larger number than all that have come on its path. If so,
+ * the peer sent it, and it is no replay. */
 bool harp_session_is_newest(const struct harp_session *session, const struct harp_header *header);
 
 /* The peer's address on this path has changed, as behind a NAT that forgot it, and frames go to the
@@ -344,12 +344,11 @@ struct harp_liveness {
  * dead_ns, since a process may live and have forgotten it. */
 void harp_session_share_liveness(struct harp_session *session, struct harp_liveness *liveness);
 
-/* No process has the peer's port. If that is certain, the session ends (HARP_REASON_REFUSED). From
- * ICMP that quotes a frame sent there, which nobody can who is not on its way, it may still be a
- * firewall that is loaded anew: the peer is asked 0.5 s later, and the session ends if it is
- * refused then or later and nothing was heard in between, be it by a session that shares its
- * liveness. Not asked before: Linux sends six such answers to a host after a pause, and then one a
- * second (icmp_ratelimit). */
+/* No process has the peer's port. If that is certain, the session ends (HARP_REASON_REFUSED). If
+ * ICMP says so, which only somebody on the way can, a firewall may just be loading its rules: the
+ * session probes the peer 0.5 s later. It ends if that is refused, too, and neither it nor a
+ * session that shares its liveness has heard anything meanwhile. It does not probe earlier, since
+ * Linux sends a host six such answers after a pause and then one a second (icmp_ratelimit). */
 void harp_session_refused(struct harp_session *session, uint64_t now_ns, uint8_t path,
                           bool certain);
 

@@ -134,7 +134,7 @@ struct harp_session {
     /* the frame between harp_session_receive and harp_session_placed */
     bool placing;
     enum harp_fit placing_fit;
-    struct harp_header placing_header; /* of the chunk, be it in fragments */
+    struct harp_header placing_header; /* of the chunk, even if it came in fragments */
     int placing_entry;                 /* of the reassembly; -1: the chunk came whole */
     uint64_t placing_come;             /* what this frame adds to the entry, */
     bool placing_marked;               /* whether it came with a congestion mark, */
