@@ -209,7 +209,7 @@ static bool is_crowded(const struct harp_engine *engine)
            engine->now_ns < engine->crowded_until_ns;
 }
 
-static void nap(void)
+static void take_nap(void)
 {
     const struct timespec most = {.tv_nsec = CROWDED_NAP_NS};
     ppoll(NULL, 0, &most, NULL);
@@ -233,6 +233,6 @@ bool harp_engine_drive(struct harp_engine *engine)
         harp_engine_ring(engine);
     harp_token_drop(engine);
     if (crowded)
-        nap();
+        take_nap();
     return moved;
 }
