@@ -5,8 +5,9 @@
 #include "base/sequence.h"
 
 #define DEAD_TIMEOUTS 3
-#define MOST_QUARTERS 8    /* where the smoothed round trip is not longer than that */
-#define QUARTERS_KEPT 4096 /* however long it is */
+#define MOST_QUARTERS 8    /* where delays do not vary by more than that */
+#define QUARTERS_KEPT 4096 /* and remembered */
+#define FORGOTTEN 1024     /* the share of lateness that each packet forgets */
 #define MOST_BACKOFF 10
 
 void harp_loss_init(struct harp_loss *loss, uint64_t first)
@@ -31,11 +32,16 @@ void harp_loss_sent(struct harp_loss *loss, uint64_t now_ns)
 
 void harp_loss_delivered(struct harp_loss *loss, const struct harp_sent *sent, uint64_t now_ns)
 {
-    if (harp_packet_before(sent->packet, loss->rack_packet))
+    uint64_t took_ns = now_ns - sent->time_ns;
+    if (harp_packet_before(sent->packet, loss->rack_packet)) {
+        if (took_ns > loss->rack_rtt_ns)
+            loss->late_ns = harp_max(loss->late_ns, took_ns - loss->rack_rtt_ns);
         return;
+    }
+    loss->late_ns -= loss->late_ns / FORGOTTEN;
     loss->rack_packet = sent->packet;
     loss->rack_sent_ns = sent->time_ns;
-    loss->rack_rtt_ns = now_ns - sent->time_ns;
+    loss->rack_rtt_ns = took_ns;
 }
 
 void harp_loss_news(struct harp_loss *loss, bool in_flight, uint64_t now_ns)
@@ -46,12 +52,19 @@ void harp_loss_news(struct harp_loss *loss, bool in_flight, uint64_t now_ns)
     loss->timeout_ns = loss->waiting_ns;
 }
 
+static uint64_t reorder_window_ns(const struct harp_loss *loss, const struct harp_rtt *rtt)
+{
+    uint64_t quarter_ns = harp_rtt_least_ns(rtt) / 4;
+    uint64_t late_ns = loss->late_ns + loss->late_ns / 4;
+    uint64_t varied_ns = harp_rtt_smoothed_ns(rtt) + rtt->var_x4_ns;
+    return harp_min(harp_max(quarter_ns * loss->quarters, late_ns),
+                    harp_max(quarter_ns * MOST_QUARTERS, varied_ns));
+}
+
 struct harp_sent *harp_loss_next(struct harp_loss *loss, struct harp_sent_ring *ring,
                                  const struct harp_rtt *rtt, uint64_t *cursor, uint64_t now_ns)
 {
-    uint64_t quarter_ns = harp_rtt_least_ns(rtt) / 4;
-    uint64_t most_ns = harp_max(quarter_ns * MOST_QUARTERS, harp_rtt_smoothed_ns(rtt));
-    uint64_t window_ns = harp_min(quarter_ns * loss->quarters, most_ns);
+    uint64_t window_ns = reorder_window_ns(loss, rtt);
     *cursor = harp_sent_next_in_flight(ring, *cursor);
     if (*cursor != ring->next && harp_packet_before(*cursor, loss->rack_packet)) {
         struct harp_sent *sent = harp_sent_at(ring, *cursor);

@@ -15,8 +15,12 @@
  *               PROBE        TIMEOUT              DEAD
  *
  * The window for reordering starts at a quarter of the least round-trip time and grows by a
- * quarter each time that a loss proves to have been none, up to two least round trips or the
- * smoothed one: what overtakes in a queue overtakes by no more than the queue.
+ * quarter each time that a loss proves to have been none; and it is never less than 5/4 of how late
+ * packets came that others had overtaken, be they given up or not (as Linux measures reordering by
+ * SACK, tcp_check_sack_reordering), of which each later packet forgets a 1024th. Where packets are
+ * sprayed, so few are taken for lost while the window is learnt. It is two least round trips at
+ * most, or the smoothed one and 4 rttvar: what overtakes in a queue does so by no more than delays
+ * vary (RFC 6298).
  *
  * `dead_ns` must not undercut the path's own delay: where 1.5 timeouts are longer, those count.
  *
@@ -50,6 +54,7 @@ struct harp_loss {
     uint64_t waiting_ns;    /* since when we wait for news; HARP_NEVER if we do not */
     uint64_t timeout_ns;    /* from when the next TIMEOUT counts */
     uint64_t last_sent_ns;
+    uint64_t late_ns;     /* by how much packets come late that others overtake */
     uint64_t rack_packet; /* that newest packet */
     uint32_t quarters;    /* window for reordering, in quarters of the least round trip */
     uint32_t backoff;     /* TIMEOUTs since the last news */
@@ -61,7 +66,7 @@ void harp_loss_init(struct harp_loss *loss, uint64_t first);
 /* A packet that will be acknowledged was sent. */
 void harp_loss_sent(struct harp_loss *loss, uint64_t now_ns);
 
-/* `sent` is known to have arrived, for the first time: news. Call before harp_sent_acked. */
+/* `sent` is known to have arrived, for the first time: news. */
 void harp_loss_delivered(struct harp_loss *loss, const struct harp_sent *sent, uint64_t now_ns);
 
 /* After a batch of deliveries: whether anything is still in flight, to be waited for. */

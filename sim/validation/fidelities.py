@@ -130,8 +130,9 @@ FORWARDING = ("each link takes a whole frame before the next one does: 2.9 us a 
               "which the fluid does not know")
 QUEUES = ("queues at hosts that send and receive, and at ports where flows meet, are latency to "
           "steps that follow one another, and a step lasts as long as its slowest message")
-REORDERED = ("frames overtake one another; the session takes 1.7 % of them for lost, sends them "
-             "again and slows down, though none was")
+SPRAYED = ("frames draw their spine at random, and a link that is meant to be full has a queue "
+           "then, which a delay-based controller keeps short by sending less; the fluid spreads "
+           "evenly")
 BURSTS = ("a thread passes a burst of 64 KiB whole before the line sends its first frame: 25 us a "
           "step, which the fluid overlaps")
 across = partial(pattern, range(16), [(n + 4) % 16 for n in range(16)])
@@ -148,7 +149,7 @@ CASES = (
     Case("random permutation, planned, 16 MiB", random_pairs(16 * MIB),
          ("scenarios[0].routing=plan",), note=QUEUES),
     Case("random permutation, sprayed, 16 MiB", random_pairs(16 * MIB),
-         ("scenarios[0].routing=spray",), note=REORDERED),
+         ("scenarios[0].routing=spray",), note=SPRAYED),
     Case("permutation, oversubscribed 4:1", across(8 * MIB), OVERSUBSCRIBED),
     Case("ring, 1 MiB", collective("ring", MIB), note=FORWARDING),
     Case("ring, 16 MiB", collective("ring", 16 * MIB)),
