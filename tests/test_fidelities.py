@@ -39,6 +39,14 @@ def test_flow_and_packet_agree(name):
     assert abs(compare(case(name)).error) < WORST_TARGET
 
 
+@pytest.mark.parametrize("name", ["random permutation, sprayed, 16 MiB", "ring, 1 MiB",
+                                  "halving-doubling, 16 MiB", "all-to-all, 16 MiB"])
+def test_an_error_goes_where_its_reason_is_taken_away(name):
+    row = compare(case(name))
+    assert row.without is not None
+    assert abs(row.without) < 0.5 * abs(row.error)
+
+
 def test_patterns_give_each_rank_its_own_messages():
     pattern = case("incast of 4, 4 MiB each").make(16, 1)
     (stage,) = pattern.stages
