@@ -59,7 +59,8 @@ def test_flow_says_that_only_packet_reads_congestion() -> None:
     done = CliRunner().invoke(main, [str(BONDED), *changes, "--scenario", "1 channel, one path",
                                      "--draws", "0"])
     assert done.exit_code == 0
-    assert "Only --fidelity packet reads scenarios.congestion" in " ".join(done.output.split())
+    told = " ".join(done.output.split())
+    assert "Only --fidelity packet and lab read scenarios.congestion" in told
 
 
 def test_congestion_of_another_stack_is_refused_in_a_sentence() -> None:

@@ -121,14 +121,19 @@ def _idle(cluster: Cluster, rows: Sequence[Row], times: Sequence[list[float]],
 
 
 def _notes(topology: Topology, fidelity: str) -> list[str]:
-    from sim.schema.packet_keys import packet_keys
+    from sim.schema.packet_keys import LAB_TOO, packet_keys
 
     notes = [f"Set on the command line: {change}" for change in topology.changes]
     if topology.is_elsewhere:
         notes.append("This is not the cluster and workload that the figures under expect come "
                      f"from (fitted_on: {topology.fitted_on}; here {topology.fingerprint}): no row "
                      "is held against them, and what was fitted there is only assumed here.")
-    if fidelity != "packet" and (keys := packet_keys(topology.plain)):
+    keys = [] if fidelity == "packet" else packet_keys(topology.plain)
+    if LAB_TOO in keys:
+        keys.remove(LAB_TOO)
+        if fidelity != "lab":
+            notes.append(f"Only --fidelity packet and lab read {LAB_TOO}.")
+    if keys:
         notes.append(f"Only --fidelity packet reads {', '.join(keys)}."
                      + (" Caps that police make traffic wait here." if "vpc.police" in keys
                         else ""))

@@ -1,4 +1,4 @@
-"""Keys of a file that only fidelity `packet` reads."""
+"""Keys of a file that fidelity `packet` reads, and of the others at most `lab`."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,6 +8,8 @@ from sim.schema.errors import Path
 PACKET_KEYS: tuple[Path, ...] = (("fabric", "switch"), ("hosts", "nics", "ring"),
                                  ("scenarios", "congestion"), ("vpc", "police"))
 """Without the numbers of lists."""
+LAB_TOO = "scenarios.congestion"
+"""The one that the laboratory reads as well."""
 
 
 def is_of_packet(path: Path) -> bool:
