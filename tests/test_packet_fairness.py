@@ -20,6 +20,7 @@ def test_flows_that_begin_together_are_fair_within_20_ms(flows: int) -> None:
     *(Scene(flows, apart_ms=5) for flows in (2, 4, 16, 64)),
     Scene(16, last_ms=1000),
     *(Scene(flows, base_us=10, base_last_us=200) for flows in (2, 16, 64)),
+    *(Scene(16, base_us=10, base_last_us=200, seed=seed) for seed in (2, 3)),
     *(Scene(flows, both=True) for flows in (2, 16)),
     Scene(60, hosts=1)], ids=str)
 def test_late_comers_long_round_trips_and_hosts_of_many_flows_get_their_share(scene: Scene) -> None:
@@ -31,6 +32,7 @@ def test_late_comers_long_round_trips_and_hosts_of_many_flows_get_their_share(sc
 
 @pytest.mark.parametrize("scene", [
     *(Scene(flows, mark_kb=160) for flows in (2, 16, 64)), Scene(64, mark_kb=160, apart_ms=2),
+    Scene(64, mark_kb=160, seed=1),
     Scene(16, mark_kb=160, last_ms=500), Scene(16, mark_kb=160, base_us=10, base_last_us=200)],
     ids=str)
 def test_flows_below_a_threshold_of_marks_are_fair(scene: Scene) -> None:
@@ -43,7 +45,7 @@ def test_flows_below_a_threshold_of_marks_are_fair(scene: Scene) -> None:
 
 @pytest.mark.parametrize("scene", [
     *(Scene(flows, buffer_kb=200) for flows in (4, 16, 64)), Scene(16, buffer_kb=200, apart_ms=5),
-    Scene(64, buffer_kb=200, apart_ms=2)], ids=str)
+    Scene(64, buffer_kb=200, apart_ms=2), Scene(64, buffer_kb=200, seed=1)], ids=str)
 def test_flows_into_a_short_buffer_are_fair_and_lose_little(scene: Scene) -> None:
     """A buffer of 48 frames: 64 flows kept it full once, and lost 18 %."""
     result = run_scene(scene)

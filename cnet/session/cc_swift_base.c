@@ -9,11 +9,11 @@
  *   is the base from then on. The window doubles up to it, as at first.
  * - Somebody fills the queue who does not drain with us. Then the delay moves from drain to drain,
  *   or frames are lost as never by chance, and we compete (cc_swift_compete.c): after 24 such
- *   drains, of which those that took less than a quarter of the queue away count twice, over 100
+ *   drains, of which those that took less than a quarter of the queue away count twice, over 250
  *   ms. So many and so long, because flows of this kind need some periods until they drain at once,
- *   too, and up to 50 ms until a newcomer has its share. A drain that
- *   reaches the base takes back four of these and not all: CUBIC's queue is at its shortest once in
- *   each of its cycles, and who came late takes that for the empty path.
+ *   too, the more where round trips differ, and up to 50 ms until a newcomer has its share. A drain
+ * that reaches the base takes back four of these and not all: CUBIC's queue is at its shortest once
+ * in each of its cycles, and who came late takes that for the empty path.
  *
  * A flow with few segments in flight seldom sees the others' drains, and its own makes no queue
  * shorter. So its drains are no signs of others, but for 64 in a row over half a second, which is
@@ -50,7 +50,7 @@
 #define HELD_UP 2     /* a drain that hardly shortened the queue counts so much, ... */
 #define HELD_DOWN 4   /* ... one that reached the base takes so much away, ... */
 #define HELD_MOST 24  /* ... and so much it takes to compete, over such a time */
-#define HELD_NS UINT64_C(100000000)
+#define HELD_NS UINT64_C(250000000)
 #define MISSED_MOST 64 /* or so many in a row that missed it, over such a time */
 #define MISSED_MOST_NS UINT64_C(500000000)
 #define FEW_SEGMENTS 4  /* a window in which other flows' drains weigh more than our own */
