@@ -156,7 +156,9 @@ void dst_forge(uint64_t *random, uint8_t *bytes, size_t *bytes_n, size_t room)
 
 void dst_compare(const struct dst_flight *sealed, struct dst_flight *twin)
 {
-    size_t n = sealed->bytes_n;
+    size_t first = harp_wire_first_frame(sealed->bytes, sealed->bytes_n);
+    /* Cut after the first of its frames, a datagram brings that one as it was sealed. */
+    size_t n = twin->bytes_n == first ? first : sealed->bytes_n;
     bool same_n = n == twin->bytes_n;
     bool data = same_n && sealed->bytes[1] == HARP_DATA;
     twin->forged = !same_n || memcmp(sealed->bytes, twin->bytes, data ? BODY : n) != 0;
