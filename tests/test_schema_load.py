@@ -1,5 +1,6 @@
 """Good files: every quantity becomes its SI value, and what is written back means the same."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -11,7 +12,8 @@ import yaml
 from pydantic import ValidationError
 
 from harp.lightcc.settings import LightSettings
-from sim.schema import Problem, Topology, TopologyError, load
+from sim.schema import Problem, Topology, TopologyError, load, reference
+from sim.schema.base import Model
 from sim.schema.faults import LinkDown, link_ends
 from sim.schema.reference import fill, json_schema
 
@@ -164,6 +166,14 @@ FORM = [path for path in sorted((TESTS / "bad").glob("*.yaml")) if not path.stem
 def test_the_json_schema_refuses_what_has_the_wrong_form(path):
     data = yaml.load(path.read_text(), Loader=yaml.SafeLoader)
     assert not VALIDATOR.is_valid(data)
+
+
+def test_classes_of_the_schema_have_names_of_their_own():
+    """The schema finds a class by its name, and other commands' files have classes as well."""
+    for module in (ROOT / "sim" / "schema").glob("*.py"):
+        importlib.import_module(f"sim.schema.{module.stem}")
+    names = [model.__name__ for model in reference._models(Model) if "[" not in model.__name__]
+    assert len(names) == len(set(names))
 
 
 def test_the_reference_in_the_docs_is_up_to_date():

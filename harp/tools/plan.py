@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from harp.routing.fabric import Fabric
     from harp.routing.learnt import Map, Way
     from sim.cluster.cluster import Cluster
-    from sim.schema.job import Job
+    from sim.schema.job import PlannedJob
 
 
 class _Loaded(NamedTuple):
     """A job, with all that its file names."""
 
-    job: Job
+    job: PlannedJob
     cluster: Cluster
     fabric: Fabric
     learnt: Map | None
@@ -112,7 +112,7 @@ def _bonds(cluster: Cluster) -> list[Policy | None]:
             for nic in group.nics for _ in range(nic.count)]
 
 
-def _real_fabric(cluster: Cluster, job: Job, path: Path) -> Fabric:
+def _real_fabric(cluster: Cluster, job: PlannedJob, path: Path) -> Fabric:
     """The fabric with the NICs' own addresses and the switches' own seeds."""
     import numpy as np
 
@@ -125,7 +125,7 @@ def _real_fabric(cluster: Cluster, job: Job, path: Path) -> Fabric:
     return replace(fabric, endpoint_ip=np.array(addresses, np.uint32), hash_salt=salt)
 
 
-def _map(job: Job, fabric: Fabric, path: Path) -> Map | None:
+def _map(job: PlannedJob, fabric: Fabric, path: Path) -> Map | None:
     """What was learnt of the network, if the job names maps."""
     from harp.routing.learnt import Map
 
@@ -181,7 +181,7 @@ def _ranks(loaded: _Loaded) -> Ranks:
                  cluster.topology.host_names)
 
 
-def _wanted(job: Job, ranks: int) -> Wanted:
+def _wanted(job: PlannedJob, ranks: int) -> Wanted:
     from harp.routing.deployment import UdpPorts, Wanted
 
     if job.flows == "ring":

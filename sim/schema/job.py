@@ -61,7 +61,7 @@ class Ports(Model):
         return self
 
 
-class Job(Model):
+class PlannedJob(Model):
     """What is to be planned."""
 
     topology: Line
@@ -91,10 +91,10 @@ class Job(Model):
     router); others are drawn as the simulator draws them."""
 
 
-def load_job(path: Path) -> tuple[Job, Topology]:
+def load_job(path: Path) -> tuple[PlannedJob, Topology]:
     """Read and check a job and the topology that it names; raises TopologyError."""
     source = Source.read(path)
-    job = source.validate(Job)
+    job = source.validate(PlannedJob)
     topology = load(path.parent / job.topology)
     found = list(_misfits(job, topology))
     if found:
@@ -102,7 +102,7 @@ def load_job(path: Path) -> tuple[Job, Topology]:
     return job, topology
 
 
-def _misfits(job: Job, topology: Topology) -> list[Problem]:
+def _misfits(job: PlannedJob, topology: Topology) -> list[Problem]:
     """What the job says of NICs and ranks that the topology does not have."""
     nics = [f"{host}/{nic}" for group in topology.hosts for host in group.names
             for nic in group.nic_names]
