@@ -89,11 +89,6 @@ def test_an_idle_thread_gives_its_cpu_to_others(tmp_path: Path) -> None:
     assert float(run(program(tmp_path, "shared_cpu", ["-O2"]))) < 60
 
 
-def test_an_application_that_spins_makes_way_once_its_cpu_was_taken(tmp_path: Path) -> None:
-    """The program ends when an engine has seen that; the busy thread keeps on meanwhile."""
-    run(program(tmp_path, "shared_cpu", ["-O2"]), "inline")
-
-
 def test_a_helper_does_not_spin_while_the_application_is_stopped_in_a_turn(tmp_path):
     used = float(run(program(tmp_path, "life", ["-O2"]), "held"))
     assert used < 15  # one that spins takes 30 and more

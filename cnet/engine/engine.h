@@ -20,8 +20,7 @@
  *   found nothing, then waits in the kernel for its ports, for commands and for the next deadline.
  * - HARP_PROGRESS_INLINE: the application's threads, by harp_engine_drive. A helper thread takes
  *   over when nobody has driven for `quiet_ns`, acknowledges and keeps alive, and steps back when
- *   the application drives again. Where the scheduler takes the CPU from who drives, a call that
- *   finds nothing to do takes 50 us for a while (engine_drive.c): others get their work done.
+ *   the application drives again.
  * - HARP_PROGRESS_MANUAL: nobody but harp_engine_drive; no thread is made. For simulations.
  *
  * **Threads.** Open, close, listen, connect, accept, harp_connection_close and harp_connection_info

@@ -9,16 +9,12 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
 #define LONGEST_NAP_NS UINT64_C(1000000000)
-#define SLEEP_ROWS 64        /* of connections, published before it sleeps at most */
-#define PREEMPTED_NS 1000000 /* from one turn to the next; less is an interrupt or little work */
-#define CROWDED_FACTOR 8     /* naps are taken for so many times what a preemption lasted ... */
-#define CROWDED_NAP_NS 50000 /* ... and are so long */
-#define TICK_NS 4000000      /* the kernel's own timer, where HZ is 250 */
+#define SLEEP_ROWS 64   /* of connections, published before it sleeps at most */
+#define TICK_NS 4000000 /* the kernel's own timer, where HZ is 250 */
 
 /* ---- Waiting in the kernel ---- */
 
@@ -186,53 +182,18 @@ void harp_engine_halt(struct harp_engine *engine)
     engine->doorbell = -1;
 }
 
-/* ---- Making way ---- */
-
-/* Who spins uses up its share of a CPU that others want as well, among them those that bring the
- * frames (ksoftirqd), and then waits for whole slices of theirs, some milliseconds each; who sleeps
- * runs as soon as something wakes it (EEVDF: Stoica and Abdel-Wahab 1995, Linux 6.6). So where the
- * scheduler has just taken the CPU from who drives, idle turns end with a nap, for eight times as
- * long as that lasted: a ninth of the time at most is lost to finding out. */
-static void note_preemption(struct harp_engine *engine, uint64_t gap_ns)
-{
-    struct rusage usage;
-    if (gap_ns < PREEMPTED_NS || getrusage(RUSAGE_THREAD, &usage) < 0)
-        return;
-    if (usage.ru_nivcsw != engine->preemptions)
-        engine->crowded_until_ns = engine->now_ns + CROWDED_FACTOR * gap_ns;
-    engine->preemptions = usage.ru_nivcsw;
-}
-
-static bool is_crowded(const struct harp_engine *engine)
-{
-    return engine->config.progress == HARP_PROGRESS_INLINE &&
-           engine->now_ns < engine->crowded_until_ns;
-}
-
-static void take_nap(void)
-{
-    const struct timespec most = {.tv_nsec = CROWDED_NAP_NS};
-    ppoll(NULL, 0, &most, NULL);
-}
-
 bool harp_engine_drive(struct harp_engine *engine)
 {
     if (engine->generation != harp_generation)
         return false;
     if (!harp_token_try(engine))
         return false;
-    uint64_t driven_ns = atomic_load_explicit(&engine->driven_ns, memory_order_relaxed);
     bool moved = harp_engine_turn(engine);
-    if (engine->config.progress == HARP_PROGRESS_INLINE && driven_ns)
-        note_preemption(engine, engine->now_ns - driven_ns);
-    bool crowded = !moved && is_crowded(engine);
     atomic_store_explicit(&engine->driven_ns, engine->now_ns, memory_order_relaxed);
     /* The turn has told the ports that nobody sleeps: so the helper must not, and stands by. */
     if (atomic_load_explicit(&engine->sleeping, memory_order_relaxed) &&
         atomic_exchange(&engine->sleeping, 0))
         harp_engine_ring(engine);
     harp_token_drop(engine);
-    if (crowded)
-        take_nap();
     return moved;
 }

@@ -184,8 +184,6 @@ struct harp_engine {
     _Atomic uint32_t sleeping; /* somebody waits in the kernel */
     _Atomic uint32_t stop;
     _Atomic uint64_t driven_ns; /* INLINE: when the application last drove */
-    uint64_t crowded_until_ns;  /* until then idle turns of its make way for others on its CPU */
-    long preemptions;           /* of the thread that drives, when that was last looked at */
     int doorbell;               /* eventfd */
     pthread_t thread;
     bool threaded;

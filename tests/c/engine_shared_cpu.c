@@ -1,8 +1,6 @@
-/* Who has nothing to do makes room for who has, on one CPU.
- *
- * Two engines' threads and the application's: prints how many turns the engines made for a message;
- * who spins to the end of its time makes hundreds. With "inline" the application drives both beside
- * a thread that is always busy, until an engine has seen that the CPU was taken and makes way.
+/* Two engines' threads and the application's on one CPU: who has nothing to do makes room for who
+ * has. Prints how many turns the engines made for a message; who spins to the end of its time makes
+ * hundreds.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -35,27 +33,7 @@ static uint64_t count_turns(void)
     return turns;
 }
 
-static void *keep_busy(void *stop)
-{
-    while (!__atomic_load_n((int *)stop, __ATOMIC_RELAXED))
-        ;
-    return NULL;
-}
-
-static void drive_beside_a_busy_thread(void)
-{
-    pthread_t busy;
-    int stop = 0;
-    connect_two(HARP_PROGRESS_INLINE, pin_to_first_cpu(), harp_port_udp_open);
-    CHECK(pthread_create(&busy, NULL, keep_busy, &stop) == 0, "no thread");
-    while (!engines[0]->crowded_until_ns && !engines[1]->crowded_until_ns)
-        for (int i = 0; i < 2; i++)
-            harp_engine_drive(engines[i]);
-    __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
-    pthread_join(busy, NULL);
-}
-
-static void count_turns_of_threads(void)
+int main(void)
 {
     uint8_t out[8] = {1}, in[8];
     connect_two(HARP_PROGRESS_THREAD, pin_to_first_cpu(), harp_port_udp_open);
@@ -67,15 +45,6 @@ static void count_turns_of_threads(void)
         await_completion(0, HARP_COMPLETION_SENT);
     }
     printf("%.1f\n", (double)(count_turns() - before) / MESSAGES);
-}
-
-int main(int argc, char **argv)
-{
-    (void)argv;
-    if (argc > 1)
-        drive_beside_a_busy_thread();
-    else
-        count_turns_of_threads();
     for (int i = 0; i < 2; i++)
         harp_engine_close(engines[i]);
     return 0;
