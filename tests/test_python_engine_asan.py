@@ -88,7 +88,7 @@ def test_engines_sessions_and_buffers_under_sanitizers(sanitized):
     done = python(sanitized, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
                   "-c", str(ROOT / "pyproject.toml"),
                   *(str(ROOT / "tests" / f"test_python_engine{part}.py")
-                    for part in ("", "_asyncio", "_buffers", "_limits")))
+                    for part in ("", "_asyncio", "_buffers", "_limits", "_process")))
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     assert " passed" in done.stdout
     assert "Sanitizer" not in done.stderr
