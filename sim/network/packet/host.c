@@ -51,19 +51,24 @@ int32_t packet_add_process(packet_world *w, uint32_t ring_frames, int32_t thread
     return (int32_t)w->processes_n++;
 }
 
-/* When a server's next `bytes` are done that begin at `start_ps`: they wait for their tokens, and
- * then take the time of a burst. */
-static uint64_t take_tokens(struct bucket *bucket, uint64_t start_ps, uint64_t bytes)
+void refill_bucket(struct bucket *bucket, uint64_t now_ps)
 {
-    uint64_t passed = start_ps > bucket->at_ps ? start_ps - bucket->at_ps : 0;
+    uint64_t passed = now_ps > bucket->at_ps ? now_ps - bucket->at_ps : 0;
     uint64_t came = (passed << 16) / bucket->ps_per_byte_q16;
     if (bucket->tokens + came >= bucket->size) {
         bucket->tokens = bucket->size;
-        bucket->at_ps = start_ps;
+        bucket->at_ps = now_ps;
     } else { /* only whole tokens count; the rest of the time is kept */
         bucket->tokens += came;
         bucket->at_ps += came * bucket->ps_per_byte_q16 >> 16;
     }
+}
+
+/* When a server's next `bytes` are done that begin at `start_ps`: they wait for their tokens, and
+ * then take the time of a burst. */
+static uint64_t take_tokens(struct bucket *bucket, uint64_t start_ps, uint64_t bytes)
+{
+    refill_bucket(bucket, start_ps);
     if (bucket->tokens < bytes) {
         start_ps = bucket->at_ps + ((bytes - bucket->tokens) * bucket->ps_per_byte_q16 >> 16);
         bucket->tokens = bytes;

@@ -17,14 +17,7 @@ int32_t packet_add_policer(packet_world *w, double ps_per_byte, uint64_t bytes)
 
 static bool take_or_refuse(struct bucket *bucket, uint64_t now_ps, uint64_t bytes)
 {
-    uint64_t came = ((now_ps - bucket->at_ps) << 16) / bucket->ps_per_byte_q16;
-    if (bucket->tokens + came >= bucket->size) {
-        bucket->tokens = bucket->size;
-        bucket->at_ps = now_ps;
-    } else { /* only whole tokens count; the rest of the time is kept */
-        bucket->tokens += came;
-        bucket->at_ps += came * bucket->ps_per_byte_q16 >> 16;
-    }
+    refill_bucket(bucket, now_ps);
     if (bucket->tokens < bytes)
         return false;
     bucket->tokens -= bytes;

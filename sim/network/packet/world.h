@@ -371,6 +371,8 @@ bool conforms_to_chain(struct packet_world *w, uint32_t chain, uint64_t bytes);
 void drop_policed(struct packet_world *w, uint32_t packet);
 
 /* ---- host.c */
+/* Give a bucket the tokens that came until now. */
+void refill_bucket(struct bucket *bucket, uint64_t now_ps);
 /* When `bytes` that begin now have passed a chain, ns. */
 uint64_t pass_chain(struct packet_world *w, uint32_t chain, uint64_t bytes);
 /* When a process's thread is done with a message that it takes up now. */
