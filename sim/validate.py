@@ -16,10 +16,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from sim.command import plain_command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
+RowT = TypeVar("RowT")
 
 
 @plain_command
@@ -64,39 +72,27 @@ def main(what: str, *, only: tuple[str, ...], draws: int, refit: bool | None,
 
 
 def _compare_fidelities(page: str | None) -> int:
-    """Run every case at both fidelities; status 1 where one is off and does not say why."""
-    from sim.report.screen import console_for
+    """Run every case at both fidelities."""
     from sim.validation.fidelities import CASES, compare, unexplained
     from sim.validation.fidelity_page import print_compared, write_compared
 
     rows = [compare(case) for case in CASES]
-    print_compared(rows, console_for(sys.stdout))
-    if page is not None:
-        write_compared(rows, Path(page))
-    for row in unexplained(rows):
-        click.echo(f"error: {row.case.name} is off by {row.error:+.0%} and does not say why",
-                   err=True)
-    return int(bool(unexplained(rows)))
+    off = [(row.case.name, row.error) for row in unexplained(rows)]
+    return _show_rows(rows, print_compared, write_compared, off, page)
 
 
 def _compare_packets(page: str | None) -> int:
-    """Run what others published of TCP; status 1 where a row is off and does not say why."""
+    """Run what others published of TCP."""
     from sim.network.packet.published import published_rows
-    from sim.report.screen import console_for
     from sim.validation.packet_published import print_rows, unexplained, write_rows
 
     rows = published_rows()
-    print_rows(rows, console_for(sys.stdout))
-    if page is not None:
-        write_rows(rows, Path(page))
-    for row in unexplained(rows):
-        click.echo(f"error: {row.figure} is off by {row.error:+.0%} and does not say why", err=True)
-    return int(bool(unexplained(rows)))
+    off = [(row.figure, row.error) for row in unexplained(rows)]
+    return _show_rows(rows, print_rows, write_rows, off, page)
 
 
 def _compare_laboratory(page: str | None) -> int:
-    """Run every scaled case at packet and in the lab; status 1 where one is off without a note."""
-    from sim.report.screen import console_for
+    """Run every scaled case at packet and in the lab."""
     from sim.validation.laboratory import LAB_CASES, compare_with_lab, unexplained
     from sim.validation.laboratory_page import print_compared, write_compared
 
@@ -104,13 +100,22 @@ def _compare_laboratory(page: str | None) -> int:
     for number, case in enumerate(LAB_CASES):
         click.echo(f"{number + 1} of {len(LAB_CASES)}: {case.name}", err=True)
         rows.append(compare_with_lab(case))
-    print_compared(rows, console_for(sys.stdout))
+    off = [(row.case.name, row.error) for row in unexplained(rows)]
+    return _show_rows(rows, print_compared, write_compared, off, page)
+
+
+def _show_rows(rows: list[RowT], print_rows: Callable[[list[RowT], Console], None],
+               write_rows: Callable[[list[RowT], Path], None], off: list[tuple[str, float]],
+               page: str | None) -> int:
+    """Print rows and write their page; status 1 where one is off and does not say why."""
+    from sim.report.screen import console_for
+
+    print_rows(rows, console_for(sys.stdout))
     if page is not None:
-        write_compared(rows, Path(page))
-    for row in unexplained(rows):
-        click.echo(f"error: {row.case.name} is off by {row.error:+.0%} and does not say why",
-                   err=True)
-    return int(bool(unexplained(rows)))
+        write_rows(rows, Path(page))
+    for name, error in off:
+        click.echo(f"error: {name} is off by {error:+.0%} and does not say why", err=True)
+    return int(bool(off))
 
 
 def _chosen(only: tuple[str, ...]) -> list[Path]:
