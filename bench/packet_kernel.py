@@ -96,7 +96,7 @@ def measure(congestion: str, flows: int) -> tuple[float, float]:
         sink.stdout.readline()
         near.space.start(sys.executable, "-c", SOURCE, far.ipv4, congestion, str(flows),
                          stderr=subprocess.DEVNULL)
-        time.sleep(SETTLE_S)
+        time.sleep(SETTLE_S)  # a real kernel settles in real time
         (before, _), start_s, queues = _queue(near), time.monotonic(), []
         for _ in range(SAMPLES):
             time.sleep(MEASURE_S / SAMPLES)

@@ -110,7 +110,7 @@ class LightGroup(dist.ProcessGroup):
         self._called = ""
 
     # torch asks for all four spellings.
-    def getBackendName(self) -> str:  # noqa: N802
+    def getBackendName(self) -> str:  # noqa: N802  (torch's spelling)
         """Give the backend's name."""
         return BACKEND
 
@@ -123,11 +123,11 @@ class LightGroup(dist.ProcessGroup):
         """The name that torch gave it."""
         return self._called
 
-    def getGroupName(self) -> str:  # noqa: N802
+    def getGroupName(self) -> str:  # noqa: N802  (torch's spelling)
         """Give the name that torch gave it."""
         return self._called
 
-    def setGroupName(self, name: str) -> None:  # noqa: N802
+    def setGroupName(self, name: str) -> None:  # noqa: N802  (torch's spelling)
         """Take a name."""
         self._called = name
 
@@ -158,7 +158,7 @@ class LightGroup(dist.ProcessGroup):
         return self.allreduce(copies, opts)
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors,
-                  opts: Any = None) -> LightWork:  # noqa: ARG002
+                  opts: Any = None) -> LightWork:  # noqa: ARG002  (torch gives it)
         """Give all ranks the tensors of all, which may differ in size."""
         made, finishes = [], []
         for parts, own in zip(outputs, inputs, strict=True):
@@ -169,7 +169,7 @@ class LightGroup(dist.ProcessGroup):
         return LightWork(made, list(outputs), _all(finishes))
 
     def _allgather_base(self, output: torch.Tensor, own: torch.Tensor,
-                        opts: Any = None) -> LightWork:  # noqa: ARG002
+                        opts: Any = None) -> LightWork:  # noqa: ARG002  (torch gives it)
         data, finish = _bytes(output)
         given, _ = _bytes(own)
         part = len(data) // self.size()
@@ -223,7 +223,7 @@ class LightGroup(dist.ProcessGroup):
                         for output, whole in zip(outputs, inputs, strict=True)], outputs)
 
     def alltoall(self, outputs: Tensors, inputs: Tensors,
-                 opts: Any = None) -> LightWork:  # noqa: ARG002
+                 opts: Any = None) -> LightWork:  # noqa: ARG002  (torch gives it)
         """Send a tensor to each rank and receive one from each."""
         outs = [_bytes(tensor)[0] for tensor in inputs]
         ins, finish = _all_bytes(outputs)
@@ -259,7 +259,7 @@ class LightGroup(dist.ProcessGroup):
         return LightWork([self._group.exchange(f"scatter from {opts.rootRank}", outs, ins)],
                          outputs, finish)
 
-    def barrier(self, opts: Any = None) -> LightWork:  # noqa: ARG002
+    def barrier(self, opts: Any = None) -> LightWork:  # noqa: ARG002  (torch gives it)
         """Be over when all ranks have come here."""
         return LightWork([self._group.barrier()], [])
 
