@@ -24,7 +24,8 @@ NO_RANK = dict.fromkeys(("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"
 
 def test_the_reader_of_plans(tmp_path: Path) -> None:
     run(build(tmp_path / "plan", ["tests/c/test_nccl_plan.c", "cnet/nccl/plan.c",
-                                  "cnet/nccl/json_reader.c", str(library())]))
+                                  "cnet/nccl/json_reader.c", "cnet/nccl/text_file.c",
+                                  str(library())]))
 
 
 def plan(*listens: str, flows: tuple[tuple[int, str, str], ...] = ()) -> dict[str, Any]:

@@ -55,6 +55,7 @@ WRONG = {
     "HARP_PATHS": ("65", "1 to 64"),
     "HARP_RAILS": ("x" * 600, "at most 511 characters"),
     "HARP_PLAN": ("x" * 600, "at most 511 characters"),
+    "HARP_TUNER": ("x" * 600, "at most 511 characters"),
     "HARP_CC": ("cubic", "swift or fixed"),
     "HARP_MTU": ("1500 bytes", "576 to 65535"),
     "HARP_SPEED": ("100G", "1 to 1600000 (Mb/s)"),

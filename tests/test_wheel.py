@@ -82,7 +82,8 @@ def test_the_wheel_brings_a_plugin_that_exports_the_tables_only(installed):
     symbols = run("objdump", "-T", installed / "libnccl-net-harp.so")
     exported = {line.split()[-1] for line in symbols.splitlines()
                 if " g " in line and "*UND*" not in line}
-    assert exported == {f"ncclNetPlugin_v{version}" for version in range(6, 13)}
+    assert exported == {*(f"ncclNetPlugin_v{version}" for version in range(6, 13)),
+                        *(f"ncclTunerPlugin_v{version}" for version in range(4, 7))}
 
 
 def test_the_plugin_of_the_wheel_loads_on_old_systems(installed):

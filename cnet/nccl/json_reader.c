@@ -142,3 +142,11 @@ bool json_ends(struct json_reader *reader)
                                   ? true
                                   : note_error(reader, "the end of the file"));
 }
+
+uint32_t json_line(const struct json_reader *reader, const char *text)
+{
+    uint32_t line = 1;
+    for (const char *at = text; at < reader->at; at++)
+        line += *at == '\n';
+    return line;
+}

@@ -45,4 +45,7 @@ bool json_skip(struct json_reader *reader);
 /* Nothing but spaces is left. */
 bool json_ends(struct json_reader *reader);
 
+/* The line on which the reader stands, in what begins at `text`. */
+uint32_t json_line(const struct json_reader *reader, const char *text);
+
 #endif

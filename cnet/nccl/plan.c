@@ -1,18 +1,14 @@
 #define _GNU_SOURCE
 #include "plan.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "json_reader.h"
+#include "text_file.h"
 
 #define FORMAT "harp-plan-1"
-#define FILE_MOST (UINT32_C(256) << 20) /* bytes: a flow takes some 200 */
 #define KEY_BYTES 32
 #define ADDRESS_BYTES 64
 
@@ -237,10 +233,8 @@ static bool find_rank(struct reading *reading, char *why)
 
 static bool say_what_is_wrong(const struct reading *reading, const char *text, char *why)
 {
-    uint32_t line = 1;
-    for (const char *at = text; at < reading->json.at; at++)
-        line += *at == '\n';
-    snprintf(why, HARP_WHY_BYTES, "line %u is no plan's: expected %s", line, reading->json.wrong);
+    snprintf(why, HARP_WHY_BYTES, "line %u is no plan's: expected %s",
+             json_line(&reading->json, text), reading->json.wrong);
     return false;
 }
 
@@ -269,34 +263,11 @@ static bool read_text(struct plan *plan, const char *text, size_t length,
     return !reading.json.wrong || say_what_is_wrong(&reading, text, why);
 }
 
-static char *read_whole_file(const char *path, size_t *length, char *why)
-{
-    struct stat about;
-    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    ssize_t got = -1;
-    char *text = NULL;
-    if (file >= 0 && fstat(file, &about) == 0) {
-        if (!S_ISREG(about.st_mode) || about.st_size > FILE_MOST)
-            errno = S_ISREG(about.st_mode) ? EFBIG : EINVAL;
-        else if ((text = malloc((size_t)about.st_size + 1)))
-            got = read(file, text, (size_t)about.st_size);
-    }
-    if (got < 0)
-        snprintf(why, HARP_WHY_BYTES, "it cannot be read: %s", strerror(errno));
-    if (file >= 0)
-        close(file);
-    if (got >= 0)
-        *length = (size_t)got;
-    else
-        free(text);
-    return got >= 0 ? text : NULL;
-}
-
 bool plan_read(struct plan *plan, const char *path, const struct plan_place *place, char *why)
 {
     size_t length = 0;
     *plan = (struct plan){.used = false};
-    char *text = read_whole_file(path, &length, why);
+    char *text = text_file_read(path, &length, why);
     plan->used = text && read_text(plan, text, length, place, why);
     free(text);
     return plan->used;

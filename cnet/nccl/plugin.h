@@ -14,6 +14,8 @@
  *                                abi.h: NCCL's tables           cnet/engine/engine.h
  *                                state.c: what all share
  *
+ * Beside it, and with nothing of it but settings.c: tuner.c, tuner_table.c (tuner_abi.h).
+ *
  * **Threads.** NCCL calls init, devices, finalize on the application's threads, listen to close and
  * registration on a service thread, isend to test on a progress thread; a comm belongs to one of
  * them at a time. All but the last group hold `plugin.lock`; isend, irecv and test take no lock,

@@ -41,6 +41,7 @@ static const struct setting list[] = {
     {"HARP_PATHS", NUMBER, AT(paths), NULL, 1, 64, "1 to 64"},
     {"HARP_RAILS", TEXT, AT(rails), .allowed = "at most 511 characters"},
     {"HARP_PLAN", TEXT, AT(plan), .allowed = "at most 511 characters"},
+    {"HARP_TUNER", TEXT, AT(tuner), .allowed = "at most 511 characters"},
     {"HARP_CC", WORD, AT(cc), settings_cc, .allowed = "swift or fixed"},
     {"HARP_MTU", NUMBER, AT(mtu), NULL, 576, 65535, "576 to 65535"},
     {"HARP_SPEED", NUMBER, AT(speed_mbps), NULL, 1, 1600000, "1 to 1600000 (Mb/s)"},

@@ -30,6 +30,7 @@ struct settings {
     char rails[SETTINGS_TEXT_BYTES];      /* groups of NICs to fuse, "eth1,eth2;eth3,eth4" */
     char dump[SETTINGS_TEXT_BYTES];       /* file for flight recorders; "": none */
     char plan[SETTINGS_TEXT_BYTES];       /* file of a path plan; "": none */
+    char tuner[SETTINGS_TEXT_BYTES];      /* file of a tuning table; "": that of the plan, if any */
     char faults[SETTINGS_TEXT_BYTES];     /* as port_chaos.h reads them; "": none */
     uint64_t port, progress, xdp;         /* of the enums above */
     uint64_t engines;                     /* a device; 0: by what the host is */
