@@ -37,6 +37,11 @@ int32_t packet_add_chain(packet_world *w, int32_t n, const int32_t *server,
     return (int32_t)w->chains_n++;
 }
 
+void packet_set_pace(packet_world *w, int32_t chain, int32_t place, double ps_per_byte)
+{
+    w->chains[chain].stops[place].ps_per_byte_q16 = ps_q16(ps_per_byte);
+}
+
 int32_t packet_add_process(packet_world *w, uint32_t ring_frames, int32_t thread)
 {
     w->processes =

@@ -31,7 +31,7 @@ void packet_share_buffers(packet_world *w, int32_t switches, uint64_t bytes, dou
     w->alpha_q8 = (uint64_t)(alpha * 256 + 0.5);
 }
 
-static void drop_packet(struct packet_world *w, struct link *link, uint32_t number)
+void drop_packet(struct packet_world *w, struct link *link, uint32_t number)
 {
     link->counts.dropped++;
     w->counts.lost++;
@@ -146,7 +146,14 @@ void deliver_from_link(struct packet_world *w, uint32_t which)
 {
     struct link *link = &w->links[which];
     uint32_t number = remove_due_packet(w, &link->propagating, LINK_DELIVERS, which);
-    w->packets[number].came_by = which;
+    if (arrives_despite_faults(w, number))
+        pass_on_packet(w, number);
+}
+
+void pass_on_packet(struct packet_world *w, uint32_t number)
+{
+    struct link *link = &w->links[w->packets[number].link];
+    w->packets[number].came_by = w->packets[number].link;
     enum way way = choose_next_link(w, &w->packets[number]);
     if (way == WAY_ENDS)
         arrive_at_host(w, number);

@@ -115,6 +115,9 @@ static void handle_event(struct packet_world *w, uint64_t what)
     case LINK_DELIVERS:
         deliver_from_link(w, number);
         break;
+    case PACKET_LATE:
+        pass_on_packet(w, number);
+        break;
     case LINK_PAUSES:
         pause_link(w, number);
         break;

@@ -57,6 +57,15 @@ void packet_set_pfc(packet_world *w, const uint64_t *headroom_bytes, uint64_t xo
 /* Change a link's rate; 0 loses what waits there and what comes. */
 void packet_set_rate(packet_world *w, int32_t link, double bits_per_s);
 
+/* What a link does to packets that have crossed it; of shares, parts per million. */
+struct packet_link_faults {
+    uint32_t drop_ppm;
+    uint32_t late_ppm; /* they come `late_ns` later, so that others overtake them */
+    uint64_t late_ns;
+    uint32_t longest_bytes; /* what is longer, with all headers, is dropped; 0: nothing is */
+};
+void packet_set_faults(packet_world *w, int32_t link, const struct packet_link_faults *faults);
+
 /* A server that works at `burst` of its time a byte while it has tokens, of `bytes` at most, which
  * come at one a byte's time (a token bucket: RFC 2697). */
 int32_t packet_add_bucket(packet_world *w, double ps_per_byte, double burst, uint64_t bytes);
@@ -69,6 +78,8 @@ int32_t packet_add_policer(packet_world *w, double ps_per_byte, uint64_t bytes);
 int32_t packet_add_server(packet_world *w);
 int32_t packet_add_chain(packet_world *w, int32_t n, const int32_t *server,
                          const double *ps_per_byte);
+/* Change what the server that stands at this place of a chain takes for a byte. */
+void packet_set_pace(packet_world *w, int32_t chain, int32_t place, double ps_per_byte);
 
 /* A route: `n` links in order. */
 int32_t packet_add_route(packet_world *w, int32_t n, const int32_t *link);

@@ -3,6 +3,7 @@
  *   packet.c      the world: making it, and letting time pass
  *   link.c        links: queues, marks, drops
  *   pfc.c         pauses instead of drops
+ *   fault.c       links that lose or delay what crosses them
  *   route.c       which link comes next
  *   capture.c     what crosses a link, as a file
  *   host.c        servers, chains, and what a process sends and takes in
@@ -36,6 +37,7 @@
 enum event_kind {
     LINK_SENDS,     /* a link is free, and something waits there */
     LINK_DELIVERS,  /* the first packet in flight on a link arrives */
+    PACKET_LATE,    /* one that a link kept back arrives */
     LINK_PAUSES,    /* the sender of a link hears that it must pause, */
     LINK_GOES_ON,   /* or that it need not any more */
     LINK_WATCHED,   /* a link that was paused is looked at */
@@ -96,6 +98,7 @@ struct link {
     uint64_t mark_bytes, waiting_bytes;
     struct row urgent, waiting, propagating;
     struct packet_link_counts counts;
+    struct packet_link_faults faults;
     int32_t from, to; /* switches, or NOBODY */
     /* pfc.c, where the link leads to a switch: what came by it and waits there, and what of that
      * came after it asked for a pause. */
@@ -353,6 +356,12 @@ void free_paths(struct shortest_paths *paths);
 void put_on_link(struct packet_world *w, uint32_t number);
 void send_from_link(struct packet_world *w, uint32_t link);
 void deliver_from_link(struct packet_world *w, uint32_t link);
+void pass_on_packet(struct packet_world *w, uint32_t packet);
+void drop_packet(struct packet_world *w, struct link *link, uint32_t packet);
+
+/* ---- fault.c */
+/* Whether its link's faults let a packet arrive now; if not, it is dropped or comes later. */
+bool arrives_despite_faults(struct packet_world *w, uint32_t packet);
 
 /* ---- pfc.c */
 bool fits_with_pauses(const struct packet_world *w, const struct packet *packet);

@@ -62,6 +62,18 @@ class Stage(NamedTuple):
     """That a piece is for the processes at both ends."""
 
 
+class LinkFaults(NamedTuple):
+    """What a link does to packets."""
+
+    drop: float = 0.0
+    """Share that is lost."""
+    late: float = 0.0
+    """Share that comes ``late_s`` later, overtaken by others."""
+    late_s: float = 0.0
+    longest_bytes: int = 0
+    """With all headers; what is longer is lost. 0: nothing is too long."""
+
+
 class LinkCounts(NamedTuple):
     """What a link has done."""
 
@@ -153,6 +165,12 @@ class World:
         """Change a link's rate; at 0 it is down, and loses what it has and gets."""
         lib.packet_set_rate(self._world, link, bits_per_s)
 
+    def set_faults(self, link: int, faults: LinkFaults) -> None:
+        """Let a link lose or delay what crosses it from now on."""
+        lib.packet_set_faults(self._world, link, ffi.new("struct packet_link_faults *", {
+            "drop_ppm": round(faults.drop * 1e6), "late_ppm": round(faults.late * 1e6),
+            "late_ns": round(faults.late_s * 1e9), "longest_bytes": faults.longest_bytes}))
+
     def add_server(self) -> int:
         """Add something that packets take turns on."""
         return int(lib.packet_add_server(self._world))
@@ -173,6 +191,10 @@ class World:
         return int(lib.packet_add_chain(
             self._world, len(servers), _ints(servers),
             _array(np.asarray(s_per_byte, np.float64) * 1e12, "double[]", np.float64)))
+
+    def set_pace(self, chain: int, place: int, s_per_byte: float) -> None:
+        """Change the time that a server of a chain takes for a byte."""
+        lib.packet_set_pace(self._world, chain, place, s_per_byte * 1e12)
 
     def add_route(self, links: ArrayLike) -> int:
         """Add links to cross in this order."""
