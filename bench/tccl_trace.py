@@ -1,0 +1,54 @@
+"""Goodput over time, and what it says of a fault: how soon traffic is back, and at what rate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+BIN_S = 0.01
+"""Length of a bin."""
+STRETCH = 5
+"""Bins that must reach a target together before traffic counts as back: one alone may be what had
+waited for a message to be whole."""
+
+
+@dataclass
+class Trace:
+    """Payload that the receiver got, in bins of 10 ms."""
+
+    bits: list[float] = field(default_factory=list)
+    """Of each bin."""
+
+    def bps(self, begin_s: float, end_s: float) -> float:
+        """Mean goodput from the bin of one time up to, without, that of another."""
+        some = self.bits[round(begin_s / BIN_S):round(end_s / BIN_S)]
+        return sum(some) / (len(some) * BIN_S) if some else 0.0
+
+    def back_after(self, since_s: float, until_s: float, target_bps: float) -> float:
+        """Seconds from ``since_s`` to the end of the first bin that reaches a target to stay.
+
+        That is a bin that reaches it and begins a stretch that does, too. Infinity if none does.
+        """
+        first, last = round(since_s / BIN_S), min(round(until_s / BIN_S), len(self.bits))
+        need = target_bps * BIN_S
+        for at in range(first, last):
+            stretch = self.bits[at:min(at + STRETCH, last)]
+            if self.bits[at] >= need and sum(stretch) >= need * len(stretch):
+                return (at + 1 - first) * BIN_S
+        return float("inf")
+
+
+class Run(NamedTuple):
+    """What came of a scene."""
+
+    trace: Trace
+    signs_s: list[float]
+    """When something was sent again."""
+    capacity_bps: float
+    """Goodput of both ports."""
+    lost_bytes: int
+    """That did not come, or came wrong, though traffic was let go on to its end."""
+    error: str
+    """Why the connection ended; empty: it did not."""
+    moments_s: list[float]
+    """When things happened."""

@@ -1,0 +1,92 @@
+"""What bench/tccl.py prints, and how it judges; the clock's figures are not judged here."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import netns
+import pytest
+
+BENCH = Path(__file__).parent.parent / "bench"
+sys.path.insert(0, str(BENCH))
+
+from tccl_faults import PULLED, Moment, Scene  # noqa: E402
+from tccl_rows import Row, judge  # noqa: E402
+from tccl_trace import Run, Trace  # noqa: E402
+
+FULL = 1e9
+
+
+def nothing(_: object) -> None:
+    """Happens in scenes of this file."""
+
+
+HALF = Scene("half", (Moment(0.1, "half", nothing, 0.5),), 0.5)
+
+
+def run_of(*bins: tuple[float, int], lost: int = 0, error: str = "") -> Run:
+    """A run whose goodput is a share of all for so many bins, and so on."""
+    bits = [share * FULL * 0.01 for share, count in bins for _ in range(count)]
+    return Run(Trace(bits), [], FULL, lost, error, [0.1])
+
+
+def row_of(run: Run) -> Row:
+    return judge("packet", HALF, [run], [])[0]
+
+
+def test_traffic_is_back_when_it_reaches_its_target_to_stay() -> None:
+    row = row_of(run_of((1, 10), (0.1, 2), (0.6, 1), (0.1, 1), (0.5, 36)))
+    assert row.harp.back_ms == pytest.approx(50)
+    assert row.good
+
+
+@pytest.mark.parametrize("run", [
+    run_of((1, 10), (0.4, 40)), run_of((1, 10), (0.1, 12), (0.5, 28)),
+    run_of((1, 10), (0.5, 20), (0.2, 20)), run_of((1, 10), (0.5, 40), lost=1),
+    run_of((1, 10), (0.5, 40), error="gone")])
+def test_a_target_that_was_missed_is_told(run: Run) -> None:
+    assert not row_of(run).good
+
+
+def test_what_never_came_about_is_no_number() -> None:
+    row = row_of(run_of((1, 10), (0.0, 40)))
+    assert math.isinf(row.harp.back_ms)
+    assert row.to_json()["harp"]["back_ms"] is None
+
+
+def table(*words: str) -> list[dict[str, Any]]:
+    done = subprocess.run([sys.executable, str(BENCH / "tccl.py"), "--json", *words],
+                          capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def test_a_pulled_port_costs_its_rate_and_no_more() -> None:
+    rows = table("--fidelity", "packet", "--only", PULLED.name)
+    assert [row["what"] for row in rows] == ["port pulled", "port back"]
+    assert all(row["good"] for row in rows)
+    assert all(row["tcp"]["share"] > 0.9 for row in rows)
+
+
+@pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+def test_real_stacks_lose_nothing_when_a_port_is_pulled() -> None:
+    rows = table("--fidelity", "lab", "--only", PULLED.name, "--runs", "1")
+    assert [row["what"] for row in rows] == ["port pulled", "port back"]
+    for row in rows:
+        for stack in ("harp", "tcp"):
+            assert row[stack]["lost_bytes"] == 0
+            assert not row[stack]["error"]
+            assert row[stack]["share"] > 0
+
+
+def test_an_unknown_scene_is_told() -> None:
+    done = subprocess.run([sys.executable, str(BENCH / "tccl.py"), "--only", "earthquake"],
+                          capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert "no scene's name has 'earthquake'; there are port at 40 %, port pulled" in done.stderr
