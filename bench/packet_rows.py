@@ -7,6 +7,7 @@ can be held against simulators that model no hosts (docs/performance.md).
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from harp.routing.fabric import Fabric
     from sim.network.packet.world import World
 
-SEGMENT, OVERHEAD = 4096, 66
+SEGMENT, OVERHEAD, TCP_HEADERS = 4096, 66, 90
 SLOTS, PIECE = 8, 512 << 10
 BUFFER_BYTES, MARK_BYTES = 32_000_000, 975_000
 """Of a switch, and of a port at 100 Gb/s (`sim.network.packet.settings`)."""
@@ -42,19 +43,22 @@ class Packets:
         self._free = self.world.add_chain([], [])
         self._processes = [self.world.add_process() for _ in fabric.endpoints]
 
-    def connect(self, src: Sequence[int], dst: Sequence[int]) -> list[int]:
+    def connect(self, src: Sequence[int], dst: Sequence[int], *,
+                over_tcp: bool = False) -> list[int]:
         """Channels between endpoints, over routes that random source ports hash to."""
         import numpy as np
 
-        from sim.network.packet.world import End
+        from sim.network.packet.world import End, Tcp
 
         ports = self._random.integers(49152, 65536, len(src))
         there, back = (np.split(links, ptr[1:-1]) for ptr, links in (
             self.fabric.route(self.fabric.flows(src, dst, src_port=ports)),
             self.fabric.route(self.fabric.flows(dst, src, src_port=4791, dst_port=ports))))
         ends = [End(process, self._free, self._free) for process in self._processes]
-        return [self.world.add_connection(ends[a], ends[b], [self.world.add_route(there[i])],
-                                          [self.world.add_route(back[i])])
+        add = partial(self.world.add_tcp, tcp=Tcp(SEGMENT, TCP_HEADERS)) if over_tcp else (
+            self.world.add_connection)
+        return [add(ends[a], ends[b], [self.world.add_route(there[i])],
+                    [self.world.add_route(back[i])])
                 for i, (a, b) in enumerate(zip(src, dst, strict=True))]
 
 
@@ -82,7 +86,8 @@ def permutation(fabric: Fabric, src: Sequence[int], dst: Sequence[int], nbytes: 
         src, dst, channels, [nbytes] * count, [-(-nbytes // PIECE)] * count))
 
 
-def all_to_all(fabric: Fabric, ranks: int, nbytes: int, seed: int) -> dict[str, Any]:
+def all_to_all(fabric: Fabric, ranks: int, nbytes: int, seed: int, *,
+               over_tcp: bool = False) -> dict[str, Any]:
     """Every rank sends ``nbytes`` in equal parts to all, `BATCH` at a time."""
     import numpy as np
 
@@ -101,7 +106,7 @@ def all_to_all(fabric: Fabric, ranks: int, nbytes: int, seed: int) -> dict[str, 
     while (stop := world.advance()) == ("load", run):
         part = parts[loaded]
         loaded += 1
-        channels = packets.connect(part.src, part.dst)
+        channels = packets.connect(part.src, part.dst, over_tcp=over_tcp)
         world.load(run, Stage(part.src, part.dst, channels, part.bytes_per_edge,
                               np.ones(len(channels))))
     assert stop == ("done", run)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -219,12 +220,12 @@ def packet_ring(_: float | None) -> Measured:
     return Measured(time.perf_counter() - start_s, result=result)
 
 
-def packet_all_to_all(_: float | None) -> Measured:
+def packet_all_to_all(_: float | None, *, over_tcp: bool = False) -> Measured:
     """1,024 hosts, 64 MiB a rank, frame by frame; a million connections, made as they are used."""
     from packet_rows import all_to_all as exchange
 
     start_s = time.perf_counter()
-    result = exchange(fat_tree(1024), 1024, ALLREDUCE_BYTES, SEED)
+    result = exchange(fat_tree(1024), 1024, ALLREDUCE_BYTES, SEED, over_tcp=over_tcp)
     return Measured(time.perf_counter() - start_s, result=result)
 
 
@@ -281,6 +282,8 @@ ROWS = {row.id: row for row in (
         packet_ring, 40.0),
     Row("packet-a2a-1024", "all-to-all of 1,024 hosts, 64 MiB a rank, in frames of 4 KiB",
         packet_all_to_all, None, 1000.0),
+    Row("packet-a2a-1024-tcp", "the same over kernel TCP",
+        partial(packet_all_to_all, over_tcp=True), None, 1000.0),
     Row("taco", "python -m sim.run topologies/taco-vgg16-v100-25g.yaml, 24 draws",
         lambda _: whole_command("taco-vgg16-v100-25g", 3), 3.0),
     Row("clos3-1024", "python -m sim.run topologies/clos3-1024.yaml, 14 draws",

@@ -94,6 +94,30 @@ def test_long_message_takes_the_line_rate(congestion: str) -> None:
     assert net.world.counts().lost == 0
 
 
+def test_connection_that_is_closed_while_idle_is_opened_by_the_next_piece() -> None:
+    kept, closed = Net(3), Net(3, idle_connections=1)
+    took_s = []
+    for net in (kept, closed):
+        channels = [net.connect(0, dst, sockets=2) for dst in (1, 2)]
+        for channel, dst in zip(channels, (1, 2), strict=True):
+            net.move([(0, dst)], [channel], MSS)
+        took_s.append(net.move([(0, 1)], channels[:1], MSS))
+        assert net.world.channel_frames(channels[0]) == 2
+    handshake_s = 4 * (HEADERS * 8 / kept.rate + US)  # SYN and SYN/ACK
+    assert took_s[1] == pytest.approx(took_s[0] + handshake_s, abs=1e-6)
+
+
+def test_late_segments_of_a_closed_connection_reach_nobody() -> None:
+    """The last ACKs are on their way when the connection closes, and when the next one opens."""
+    net = Net(3, idle_connections=0)
+    channels = [net.connect(0, dst) for dst in (1, 2)]
+    for _ in range(50):
+        for channel, dst in zip(channels, (1, 2), strict=True):
+            net.move([(0, dst)], [channel], 10 * MSS)
+    assert [net.world.channel_frames(channel) for channel in channels] == [500, 500]
+    assert net.world.counts().again == 0
+
+
 def test_slow_server_of_a_host_sets_the_pace() -> None:
     net = Net(2)
     chain = net.world.add_chain([net.world.add_server()], [1 / 2e9])

@@ -9,19 +9,19 @@ static struct end *ends_of(const struct packet_world *w, const struct channel *c
     return &w->ends[2 * channel->connection];
 }
 
-static void add_end(struct packet_world *w, const struct end_ops *ops, void *stack,
+static void add_end(struct packet_world *w, const struct end_ops *ops, uint32_t settings,
                     const struct packet_end *from, int32_t paths, uint32_t channel)
 {
     w->ends = grow_array(w->ends, w->ends_n, &w->ends_room, sizeof *w->ends);
     w->ends[w->ends_n++] = (struct end){.ops = ops,
-                                        .tcp = stack,
                                         .wake_ns = HARP_NEVER,
                                         .process = from->process,
                                         .send_chain = from->send_chain,
                                         .receive_chain = from->receive_chain,
                                         .channel = channel,
                                         .routes = (uint32_t)w->first_hops_n,
-                                        .paths = (uint8_t)paths};
+                                        .paths = (uint8_t)paths,
+                                        .settings = settings};
     for (int32_t path = 0; path < paths; path++) {
         w->first_hops =
             grow_array(w->first_hops, w->first_hops_n, &w->first_hops_room, sizeof *w->first_hops);
@@ -29,7 +29,7 @@ static void add_end(struct packet_world *w, const struct end_ops *ops, void *sta
     }
 }
 
-int32_t add_connection(struct packet_world *w, const struct end_ops *ops, void *stack,
+int32_t add_connection(struct packet_world *w, const struct end_ops *ops, uint32_t settings,
                        const struct packet_end *from, const struct packet_end *to, int32_t paths,
                        const int32_t *there, const int32_t *back, uint64_t delay_ns,
                        uint64_t message_ns)
@@ -40,8 +40,8 @@ int32_t add_connection(struct packet_world *w, const struct end_ops *ops, void *
     channel->delay_ns = delay_ns;
     channel->message_ns = message_ns;
     channel->is_open = true;
-    add_end(w, ops, stack, from, paths, number);
-    add_end(w, ops, stack, to, paths, number);
+    add_end(w, ops, settings, from, paths, number);
+    add_end(w, ops, settings, to, paths, number);
     packet_set_routes(w, (int32_t)number, there, back);
     ops->connect(w, number);
     return (int32_t)number;

@@ -246,6 +246,5 @@ int32_t packet_add_connection(packet_world *w, const struct packet_end *from,
                               const struct packet_end *to, int32_t paths, const int32_t *there,
                               const int32_t *back, uint64_t delay_ns, uint64_t message_ns)
 {
-    return add_connection(w, &session_ops, NULL, from, to, paths, there, back, delay_ns,
-                          message_ns);
+    return add_connection(w, &session_ops, 0, from, to, paths, there, back, delay_ns, message_ns);
 }

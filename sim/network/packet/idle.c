@@ -4,7 +4,8 @@
  * keeps its pieces. Of idle connections only so many stay open (packet_config): an all-to-all of
  * 1,024 ranks has a million, of which some ten thousand move something at a time. The one that has
  * been idle longest is closed and forgets what it has learned of its path; the next piece opens it
- * again, by a new handshake.
+ * again, by a new handshake. Linux forgets a window as well while nothing moves, after a timeout of
+ * 200 ms (RFC 2861), and keeps what it knows of round trips.
  */
 #include "world.h"
 
@@ -69,11 +70,6 @@ static void remove_idle(struct packet_world *w, uint32_t number)
     channel->is_listed = false;
 }
 
-static bool can_close(const struct packet_world *w, const struct channel *channel)
-{
-    return channel->connection != NOBODY && w->ends[2 * channel->connection].ops->disconnect;
-}
-
 void occupy_channel(struct packet_world *w, uint32_t number)
 {
     struct channel *channel = &w->channels[number];
@@ -96,7 +92,7 @@ void release_channel(struct packet_world *w, uint32_t number)
         return;
     give_traffic_back(w, channel->traffic);
     channel->traffic = NO_TRAFFIC;
-    if (can_close(w, channel))
+    if (channel->connection != NOBODY)
         append_idle(w, number);
 }
 

@@ -29,10 +29,10 @@ void packet_free(packet_world *w)
     virtual_events_close(&w->events);
     free_paths(&w->paths);
     void *const arrays[] = {
-        w->packets,  w->bodies,     w->idle_body,      w->links,       w->hops, w->routes,
-        w->chains,   w->processes,  w->server_free_ps, w->buckets,     w->ends, w->pipes,
-        w->channels, w->traffic,    w->free_traffic,   w->first_hops,  w->runs, w->told,
-        w->wants,    w->pfc.shared, w->pfc.loop,       w->switch_used, w};
+        w->packets, w->bodies,    w->idle_body,      w->links,        w->hops,        w->routes,
+        w->chains,  w->processes, w->server_free_ps, w->buckets,      w->ends,        w->tcp,
+        w->pipes,   w->channels,  w->traffic,        w->free_traffic, w->first_hops,  w->runs,
+        w->told,    w->wants,     w->pfc.shared,     w->pfc.loop,     w->switch_used, w};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         free(arrays[i]);
 }

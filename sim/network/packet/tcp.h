@@ -19,7 +19,8 @@
  * cnet/virtual/tcp_cc.h. What ACKs cost is in the figures of the stack, as with HARP.
  *
  * Not modelled: F-RTO, ACK compression (tcp_comp_sack_delay_ns), autotuning of the receive buffer
- * (it has its greatest size from the start), NCCL's message of a piece's size.
+ * (it has its greatest size from the start), NCCL's message of a piece's size, the segments that
+ * close a connection.
  */
 #ifndef SIM_PACKET_TCP_H
 #define SIM_PACKET_TCP_H
@@ -159,12 +160,13 @@ struct tcp_socket {
     struct tcp_receiver r;
 };
 
-/* What all sockets of a connection share; both ends have it. Pieces are numbered in the order that
- * they are sent. */
+/* What all sockets of a connection share; both ends have it while it is open. Pieces are numbered
+ * in the order that they are sent. */
 struct tcp_connection {
     uint32_t end; /* of the sender; the receiver's is the next one */
     uint32_t mss, headers;
     enum tcp_cc_kind congestion;
+    uint8_t incarnation;
     uint32_t sockets, open_n;
     uint32_t next_socket, drive_next; /* that gets a part, and that sends */
     uint64_t ready;                   /* sockets that want to send, by bits */

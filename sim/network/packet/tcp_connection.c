@@ -10,9 +10,17 @@
 
 #define PART_LEAST 65536
 
-static struct tcp_connection *connection_of(const struct packet_world *w, uint32_t channel)
+static struct tcp_connection *open_connection(const struct packet_world *w, uint32_t channel)
 {
     return w->ends[2 * w->channels[channel].connection].tcp;
+}
+
+/* What a segment belongs to; NULL: it was closed, or it and another one was opened since. */
+static struct tcp_connection *connection_of(const struct packet_world *w,
+                                            const struct packet *packet)
+{
+    struct tcp_connection *of = w->ends[packet->end].tcp;
+    return of && of->incarnation == packet->incarnation ? of : NULL;
 }
 
 static uint32_t channel_of(const struct packet_world *w, const struct tcp_connection *of)
@@ -83,7 +91,7 @@ static void give_part(struct packet_world *w, struct tcp_connection *of, uint32_
 
 static void send_piece(struct packet_world *w, uint32_t number, uint32_t bytes)
 {
-    struct tcp_connection *of = connection_of(w, number);
+    struct tcp_connection *of = open_connection(w, number);
     uint32_t piece = of->given++;
     uint32_t most = (uint32_t)harp_max((bytes + of->sockets - 1) / of->sockets, PART_LEAST);
     assert(piece - of->read < SLOTS_MAX);
@@ -132,7 +140,7 @@ void tcp_read(struct packet_world *w, struct tcp_socket *socket)
 static void grant_slots(struct packet_world *w, uint32_t number)
 {
     struct channel *channel = &w->channels[number];
-    struct tcp_connection *of = connection_of(w, number);
+    struct tcp_connection *of = open_connection(w, number);
     of->granted += channel->posted;
     channel->posted = 0;
     for (uint32_t i = 0; i < of->sockets; i++)
@@ -176,6 +184,8 @@ static bool drive_end(struct packet_world *w, uint32_t number, uint32_t room, ui
 {
     struct tcp_connection *of = w->ends[number].tcp;
     (void)room; /* a burst goes whole */
+    if (!of)
+        return false;
     if (number == of->end)
         return drive_sender(w, of, busy_ns);
     for (uint32_t i = 0; i < of->sockets; i++)
@@ -187,7 +197,7 @@ static bool drive_end(struct packet_world *w, uint32_t number, uint32_t room, ui
 static void wake_sockets(struct packet_world *w, uint32_t number)
 {
     struct tcp_connection *of = w->ends[number].tcp;
-    for (uint32_t i = 0; i < of->sockets; i++) {
+    for (uint32_t i = 0; of && i < of->sockets; i++) {
         struct tcp_socket *socket = &of->socket[i];
         if (number == of->end) {
             if (tcp_deadline_ns(&socket->s) <= w->now_ns) {
@@ -223,9 +233,11 @@ static void take_syn_ack(struct packet_world *w, struct tcp_socket *socket, uint
 static void take_segment(struct packet_world *w, uint32_t taken)
 {
     const struct packet packet = w->packets[taken];
-    struct tcp_connection *of = w->ends[packet.end].tcp;
-    struct tcp_socket *socket = &of->socket[packet.path];
+    struct tcp_connection *of = connection_of(w, &packet);
     give_packet_back(w, taken);
+    if (!of)
+        return;
+    struct tcp_socket *socket = &of->socket[packet.path];
     switch (packet.tcp.kind) {
     case TCP_SYN:
         tcp_send_control(w, socket, of->end + 1,
@@ -245,7 +257,10 @@ static void take_segment(struct packet_world *w, uint32_t taken)
 
 static void leave_queue(struct packet_world *w, const struct packet *packet)
 {
-    struct tcp_socket *socket = &w->ends[packet->end].tcp->socket[packet->path];
+    struct tcp_connection *of = connection_of(w, packet);
+    if (!of)
+        return;
+    struct tcp_socket *socket = &of->socket[packet->path];
     socket->s.queued_bytes -= packet->payload;
     if (socket->s.is_throttled)
         tcp_drive_soon(w, socket);
@@ -255,7 +270,7 @@ static uint64_t count_again(const struct packet_world *w, uint32_t number)
 {
     const struct tcp_connection *of = w->ends[number].tcp;
     uint64_t again = 0;
-    for (uint32_t i = 0; number == of->end && i < of->sockets; i++)
+    for (uint32_t i = 0; of && number == of->end && i < of->sockets; i++)
         again += of->socket[i].s.again;
     return again;
 }
@@ -264,45 +279,12 @@ static uint64_t count_fresh(const struct packet_world *w, uint32_t number)
 {
     const struct tcp_connection *of = w->ends[number].tcp;
     uint64_t fresh = 0;
-    for (uint32_t i = 0; i < of->sockets; i++)
+    for (uint32_t i = 0; of && i < of->sockets; i++)
         fresh += of->socket[i].r.fresh;
     return fresh;
 }
 
-static void connect_sockets(struct packet_world *w, uint32_t number)
-{
-    struct tcp_connection *of = connection_of(w, number);
-    for (uint32_t i = 0; i < of->sockets; i++)
-        open_socket(w, &of->socket[i]);
-    wake_at(w, of->end, tcp_deadline_ns(&of->socket[0].s));
-    grant_slots(w, number);
-}
-
-static void free_sockets(struct packet_world *w, uint32_t number)
-{
-    struct tcp_connection *of = w->ends[number].tcp;
-    if (number == of->end)
-        return; /* its other end frees what both have */
-    for (uint32_t i = 0; i < of->sockets; i++) {
-        free(of->socket[i].s.sent);
-        free(of->socket[i].r.early);
-    }
-    free(of);
-}
-
-static const struct end_ops tcp_ops = {.drive = drive_end,
-                                       .take = take_segment,
-                                       .wake = wake_sockets,
-                                       .left = leave_queue,
-                                       .take_up = send_piece,
-                                       .post = grant_slots,
-                                       .connect = connect_sockets,
-                                       .again = count_again,
-                                       .fresh = count_fresh,
-                                       .free = free_sockets,
-                                       .protocol = TCP_PROTOCOL};
-
-/* ---- calls */
+/* ---- connecting */
 
 static void init_socket(struct packet_world *w, struct tcp_connection *of, uint32_t number)
 {
@@ -321,19 +303,95 @@ static void init_socket(struct packet_world *w, struct tcp_connection *of, uint3
     socket->r.quick = TCP_QUICK_ACKS;
 }
 
+static struct tcp_connection *make_connection(struct packet_world *w, uint32_t number)
+{
+    struct channel *channel = &w->channels[number];
+    uint32_t end = 2 * (uint32_t)channel->connection;
+    const struct packet_tcp *settings = &w->tcp[w->ends[end].settings];
+    uint32_t sockets = (uint32_t)settings->sockets;
+    struct tcp_connection *of = zeroed_array(1, sizeof *of + sockets * sizeof of->socket[0]);
+    of->end = end;
+    of->mss = settings->mss;
+    of->headers = settings->headers;
+    of->congestion = (enum tcp_cc_kind)settings->congestion;
+    of->incarnation = ++channel->incarnation;
+    of->sockets = sockets;
+    for (uint32_t i = 0; i < sockets; i++)
+        init_socket(w, of, i);
+    return of;
+}
+
+static void connect_sockets(struct packet_world *w, uint32_t number)
+{
+    struct tcp_connection *of = make_connection(w, number);
+    w->ends[of->end].tcp = w->ends[of->end + 1].tcp = of;
+    for (uint32_t i = 0; i < of->sockets; i++)
+        open_socket(w, &of->socket[i]);
+    wake_at(w, of->end, tcp_deadline_ns(&of->socket[0].s));
+    grant_slots(w, number);
+}
+
+static void free_connection(struct tcp_connection *of)
+{
+    for (uint32_t i = 0; i < of->sockets; i++) {
+        free(of->socket[i].s.sent);
+        free(of->socket[i].r.early);
+    }
+    free(of);
+}
+
+/* Segments that are still on their way will find nobody. */
+static void disconnect_sockets(struct packet_world *w, uint32_t number)
+{
+    struct channel *channel = &w->channels[number];
+    struct tcp_connection *of = open_connection(w, number);
+    channel->fresh += count_fresh(w, of->end + 1);
+    channel->posted = (uint8_t)w->config.slots;
+    w->counts.again += count_again(w, of->end);
+    for (uint32_t end = of->end; end < of->end + 2; end++) {
+        w->ends[end].tcp = NULL;
+        w->ends[end].wake_ns = HARP_NEVER;
+    }
+    free_connection(of);
+}
+
+static void free_sockets(struct packet_world *w, uint32_t number)
+{
+    struct tcp_connection *of = w->ends[number].tcp;
+    if (of && number != of->end) /* its other end frees what both have */
+        free_connection(of);
+}
+
+static const struct end_ops tcp_ops = {.drive = drive_end,
+                                       .take = take_segment,
+                                       .wake = wake_sockets,
+                                       .left = leave_queue,
+                                       .take_up = send_piece,
+                                       .post = grant_slots,
+                                       .connect = connect_sockets,
+                                       .disconnect = disconnect_sockets,
+                                       .again = count_again,
+                                       .fresh = count_fresh,
+                                       .free = free_sockets,
+                                       .protocol = TCP_PROTOCOL};
+
+/* ---- calls */
+
+/* Where settings stand that many connections have. */
+static uint32_t find_settings(struct packet_world *w, const struct packet_tcp *wanted)
+{
+    for (size_t i = w->tcp_n; i-- > 0;)
+        if (memcmp(&w->tcp[i], wanted, sizeof *wanted) == 0)
+            return (uint32_t)i;
+    w->tcp = grow_array(w->tcp, w->tcp_n, &w->tcp_room, sizeof *w->tcp);
+    w->tcp[w->tcp_n] = *wanted;
+    return (uint32_t)w->tcp_n++;
+}
+
 int32_t packet_add_tcp(packet_world *w, const struct packet_end *from, const struct packet_end *to,
                        const struct packet_tcp *tcp, const int32_t *there, const int32_t *back,
                        uint64_t delay_ns, uint64_t message_ns)
 {
-    uint32_t sockets = (uint32_t)tcp->sockets;
-    struct tcp_connection *of = zeroed_array(1, sizeof *of + sockets * sizeof of->socket[0]);
-    of->mss = tcp->mss;
-    of->headers = tcp->headers;
-    of->congestion = (enum tcp_cc_kind)tcp->congestion;
-    of->sockets = sockets;
-    for (uint32_t i = 0; i < sockets; i++)
-        init_socket(w, of, i);
-    of->end = (uint32_t)w->ends_n;
-    return add_connection(w, &tcp_ops, of, from, to, tcp->sockets, there, back, delay_ns,
-                          message_ns);
+    return add_connection(w, &tcp_ops, find_settings(w, tcp), from, to, tcp->sockets, there, back,
+                          delay_ns, message_ns);
 }

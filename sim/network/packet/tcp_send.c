@@ -15,6 +15,7 @@ static void emit_segment(struct packet_world *w, const struct tcp_socket *socket
     uint32_t options = segment->sacks ? 4 + 8 * segment->sacks : 0;
     packet->tcp = *segment;
     packet->path = socket->number;
+    packet->incarnation = socket->of->incarnation;
     packet->marked = false;
     packet->can_mark = payload && socket->of->congestion == TCP_DCTCP;
     packet->end = number ^ 1;

@@ -85,6 +85,7 @@ struct packet {
     bool marked;
     bool can_mark; /* its sender understands marks (ECT of RFC 3168) */
     uint8_t path;
+    uint8_t incarnation; /* of TCP: which of the connections of its channel it is of */
     union {
         struct harp_header header;
         struct tcp_segment tcp;
@@ -192,8 +193,8 @@ struct end_ops {
     void (*post)(struct packet_world *w, uint32_t channel);
     /* Both ends of a channel that is closed open it; the sender says when it is open_channel'ed. */
     void (*connect)(struct packet_world *w, uint32_t channel);
-    /* Both ends of an idle channel give back what a new connection can do without; or NULL. What
-     * they have counted is kept in channel.fresh and packet_world.counts. */
+    /* Both ends of an idle channel give back what a new connection can do without. What they have
+     * counted is kept in channel.fresh and packet_world.counts. */
     void (*disconnect)(struct packet_world *w, uint32_t channel);
     uint64_t (*again)(const struct packet_world *w, uint32_t end); /* frames sent again */
     uint64_t (*fresh)(const struct packet_world *w, uint32_t end); /* taken whose payload was new */
@@ -205,7 +206,7 @@ struct end {
     const struct end_ops *ops;
     union {
         struct harp_session *session; /* NULL: it listens, or the connection is closed */
-        struct tcp_connection *tcp;
+        struct tcp_connection *tcp;   /* NULL: the connection is closed */
     };
     uint64_t id;      /* of the session, drawn for each */
     uint64_t wake_ns; /* of the valid event; HARP_NEVER: none */
@@ -215,6 +216,7 @@ struct end {
     uint32_t routes; /* where the first hops of its paths stand in `first_hops` */
     uint8_t paths;
     bool ready;
+    uint32_t settings;       /* of kernel TCP, in packet_world.tcp */
     struct path_name *names; /* of each path, or NULL */
 };
 
@@ -253,6 +255,7 @@ struct channel {
     uint8_t coming;                  /* pieces that have come and are not handled yet */
     uint8_t taken;                   /* the receiver's slots with pieces that were not passed on */
     uint8_t posted;                  /* slots of the receiver that the session does not know yet */
+    uint8_t incarnation;             /* counts its connections of TCP, which follow one another */
     struct expected sender;          /* the edge that sends on it now */
 };
 
@@ -301,6 +304,8 @@ struct packet_world {
     size_t processes_n, processes_room;
     struct end *ends;
     size_t ends_n, ends_room;
+    struct packet_tcp *tcp; /* all settings that connections have */
+    size_t tcp_n, tcp_room;
     uint32_t *first_hops; /* of the paths of all ends */
     size_t first_hops_n, first_hops_room;
     struct channel *channels;
@@ -399,9 +404,8 @@ void take_at_process(struct packet_world *w, uint32_t process);
 void leave_ring(struct packet_world *w, struct packet *packet);
 
 /* ---- channel.c */
-/* A channel over a connection whose ends have these calls, and `stack` if it is not NULL; it is
- * open. */
-int32_t add_connection(struct packet_world *w, const struct end_ops *ops, void *stack,
+/* A channel over a connection whose ends have these calls and settings; it is open. */
+int32_t add_connection(struct packet_world *w, const struct end_ops *ops, uint32_t settings,
                        const struct packet_end *from, const struct packet_end *to, int32_t paths,
                        const int32_t *there, const int32_t *back, uint64_t delay_ns,
                        uint64_t message_ns);
