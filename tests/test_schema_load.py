@@ -153,10 +153,10 @@ def test_every_key_of_the_json_schema_says_what_it_means():
 
 
 SENSE = (
-    "reference-", "base-", "parameter-interval", "duplicate-", "gpus-", "group-", "jobs-overlap",
-    "light-ignored", "leaves-", "clos3-", "dual-tor-", "rail-", "bond-", "burst-", "mtu-", "link-",
-    "host-", "fault-", "expect-", "yaml-", "rate-zero", "rate-infinite", "share-too-large",
-    "size-of-half", "factor-zero", "type-word-for-bool", "ports-without",
+    "reference-", "background-", "base-", "parameter-interval", "duplicate-", "gpus-", "group-",
+    "jobs-overlap", "light-ignored", "leaves-", "clos3-", "dual-tor-", "rail-", "bond-", "burst-",
+    "mtu-", "link-", "host-", "fault-", "expect-", "yaml-", "rate-zero", "rate-infinite",
+    "share-too-large", "size-of-half", "factor-zero", "type-word-for-bool", "ports-without",
 )
 """Bad files in which only `load` can see what is wrong."""
 FORM = [path for path in sorted((TESTS / "bad").glob("*.yaml")) if not path.stem.startswith(SENSE)]

@@ -117,6 +117,8 @@ class Run:
         self.network = make_network(settings.fidelity, self.env, Site(
             cluster, self.stack, self.style, settings.seed, records_use=settings.record_links,
             names_limits=settings.name_limits,
+            background=tuple(source for source in topology.background
+                             if source.name in scenario.background),
             capture=settings.capture))
         self.jobs: list[Job] = []
         self.names: list[str] = []
@@ -232,7 +234,8 @@ class Run:
     def _repeats(self) -> bool:
         """Whether the step that begins is like all after it, so that one need be simulated.
 
-        Nothing is carried from step to step but other jobs, faults to come and tokens of a burst.
+        Nothing is carried from step to step but other jobs, background traffic, faults to come and
+        tokens of a burst.
         """
         return (len(self.jobs) == 1 and not self.network.remembers
                 and not any(fault.is_alive for fault in self._striking))

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from sim.network.transport import Style
     from sim.records.results import LinkUse
     from sim.records.timeline import Timeline
+    from sim.schema.background import Background
     from sim.schema.parameters import HostStack
 
     Ints = NDArray[np.int64]
@@ -90,6 +91,8 @@ class Site:
     """Keep utilisation over time, for `Network.usage`."""
     names_limits: bool = True
     """Say what holds each transfer back."""
+    background: tuple[Background, ...] = ()
+    """Traffic beside the jobs (`sim.network.background`)."""
     capture: Capture | None = None
     """What to write into a file, for networks that have packets."""
 
@@ -146,7 +149,7 @@ class Network(Interface):
     def remembers(self) -> bool:
         """Whether a step may differ from the one before it, though jobs and links are the same.
 
-        It may where tokens of a burst are left, or queues.
+        It may where tokens of a burst are left, or queues, or where other traffic comes at random.
         """
 
     @property

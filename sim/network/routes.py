@@ -63,7 +63,7 @@ def _routes(transport: Transport, fabric: Fabric, owner: Ints, flows: Flows,
     if planned is not None:
         there = [[link for link in links if link >= 0] for links in planned.links.tolist()]
         flows = flows._replace(tuples=flows.tuples._replace(src_port=planned.source_port))
-        _add_routes(found, owner, flows, there, _hashed(transport, fabric, _reversed(flows)))
+        _add_routes(found, owner, flows, there, hashed_ways(transport, fabric, reverse(flows)))
         return found
     policies = np.array(transport.bond_policies(flows.src))
     for policy in np.unique(policies).tolist():
@@ -73,8 +73,8 @@ def _routes(transport: Transport, fabric: Fabric, owner: Ints, flows: Flows,
         if policy == DYNAMIC:
             split = bond.split(fabric, parts)
             mine, parts, port = mine[split.parent], split.flows, split.port
-        _add_routes(found, mine, parts, _hashed(transport, fabric, parts, port),
-                    _hashed(transport, fabric, _reversed(parts)))
+        _add_routes(found, mine, parts, hashed_ways(transport, fabric, parts, port),
+                    hashed_ways(transport, fabric, reverse(parts)))
     return found
 
 
@@ -106,8 +106,8 @@ def _add_sprayed(fabric: Fabric, found: list[list[Route]], owner: Ints, flows: F
                         for number, port in enumerate(ports)]
 
 
-def _hashed(transport: Transport, fabric: Fabric, flows: Flows,
-            port: Ints | None = None) -> list[list[int]]:
+def hashed_ways(transport: Transport, fabric: Fabric, flows: Flows,
+                port: Ints | None = None) -> list[list[int]]:
     """Links of each flow in order; unless a port is given, its NIC's bond chooses it."""
     vpc = transport.cluster.topology.vpc
     if vpc is not None and vpc.overlay is not None:
@@ -124,7 +124,8 @@ def _hashed(transport: Transport, fabric: Fabric, flows: Flows,
     return [part.tolist() for part in np.split(links, ptr[1:-1])]
 
 
-def _reversed(flows: Flows) -> Flows:
+def reverse(flows: Flows) -> Flows:
+    """Flows of the answers."""
     tuples = flows.tuples
     return flows._replace(src=flows.dst, dst=flows.src, tuples=FiveTuples(
         src_ip=tuples.dst_ip, dst_ip=tuples.src_ip, src_port=tuples.dst_port,

@@ -189,14 +189,14 @@ class Transport:
         vpc = topology.vpc
         headers = stack.headers.value
         path = ("vpc", "mtu") if vpc and vpc.mtu is not None else ("fabric", "mtu")
-        mtu = vpc.mtu if vpc and vpc.mtu is not None else topology.fabric.mtu
+        self.mtu = mtu = vpc.mtu if vpc and vpc.mtu is not None else topology.fabric.mtu
         self.payload = mtu - max(headers - ETHERNET_BYTES, 0)
         if self.payload <= 0:
             raise topology.error(Problem(
                 f"{mtu} B hold no payload beside the {headers} B of headers of stack "
                 f"{stack.name!r}", path=path, found=mtu,
                 allowed=f"above {headers - ETHERNET_BYTES}B"))
-        overlay = vpc.overlay.headers if vpc and vpc.overlay else 0
+        self.overlay_bytes = overlay = vpc.overlay.headers if vpc and vpc.overlay else 0
         self.deviation = 1.0 if stack.deviation is None else stack.deviation.value
         self.on_line = max(self.deviation, 1.0)
         """Times that bytes take on lines and at caps; nobody is faster than the line."""

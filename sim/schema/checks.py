@@ -36,7 +36,7 @@ def check(topology: Topology) -> Iterator[Problem]:
     too_large = list(check_resources(topology))
     yield from too_large
     parts = (_names, _hosts, _affinity, _mtu, _buffers, _vpc, _sets, _workloads, _jobs,
-             _scenarios, _faults, _expect)
+             _background, _scenarios, _faults, _expect)
     found = [problem for part in parts for problem in part(topology)]
     if not too_large:
         found += check_fabric(topology)
@@ -55,7 +55,7 @@ def _twice(what: str, names: Iterable[str], path: Path, key: str = "name") -> It
 
 def _names(topology: Topology) -> Iterator[Problem]:
     for what, key in (("host group", "hosts"), ("scenario", "scenarios"), ("fault", "faults"),
-                      ("job", "jobs")):
+                      ("job", "jobs"), ("background", "background")):
         yield from _twice(what, (item.name for item in getattr(topology, key)), (key,))
 
 
@@ -257,6 +257,10 @@ def _scenarios(topology: Topology) -> Iterator[Problem]:
                               (*path, "jobs", position))
         for position, fault in enumerate(scenario.faults):
             yield from _known("fault", fault, faults, (*path, "faults", position))
+        yield from _twice("background", scenario.background, (*path, "background"), key="")
+        for position, name in enumerate(scenario.background):
+            yield from _known("background", name, [each.name for each in topology.background],
+                              (*path, "background", position))
         yield from _parallel(topology, scenario, path)
         if scenario.bond not in (None, "none") and not bonded:
             yield Problem(f"a bond {show(scenario.bond)} where no NIC has two ports",
@@ -318,6 +322,20 @@ def _groups(topology: Topology, scenario: Scenario, path: Path) -> Iterator[Prob
                           path=(*path, "light", where), found=size,
                           allowed=f"a LIGHT_INTRA_SIZE among {listing(sizes)}")
             return
+
+
+def _background(topology: Topology) -> Iterator[Problem]:
+    """Background traffic goes between hosts that there are, and from each to another one."""
+    for index, source in enumerate(topology.background):
+        for key in ("senders", "receivers"):
+            path = ("background", index, key)
+            yield from _twice("host", getattr(source, key), path, key="")
+            for position, host in enumerate(getattr(source, key)):
+                yield from _known("host", host, topology.host_names, (*path, position))
+        if len(source.receivers) == 1 and source.receivers[0] in source.senders:
+            yield Problem(f"{show(source.receivers[0])} sends to nobody but itself",
+                          path=("background", index, "receivers"), at_key=True,
+                          allowed="another host beside it")
 
 
 def _faults(topology: Topology) -> Iterator[Problem]:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr
 
+from sim.schema.background import Background
 from sim.schema.base import Model, Name
 from sim.schema.errors import Problem, TopologyError
 from sim.schema.fabric import Fabric
@@ -43,6 +44,8 @@ class Topology(Model):
     """What is trained."""
     jobs: Annotated[tuple[Job, ...], Field(max_length=4096)] = ()
     """Jobs at once on the fabric; one on all hosts where not given."""
+    background: Annotated[tuple[Background, ...], Field(max_length=64)] = ()
+    """Traffic that may be beside the jobs; a scenario names what runs beside its own."""
     scenarios: Annotated[tuple[Scenario, ...], Field(min_length=1, max_length=256)]
     """What is compared."""
     faults: Annotated[tuple[Fault, ...], Field(max_length=4096)] = ()

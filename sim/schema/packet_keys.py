@@ -5,8 +5,9 @@ from typing import Any
 
 from sim.schema.errors import Path
 
-PACKET_KEYS: tuple[Path, ...] = (("fabric", "switch"), ("hosts", "nics", "ring"),
-                                 ("scenarios", "congestion"), ("vpc", "police"))
+PACKET_KEYS: tuple[Path, ...] = (("background", "congestion"), ("fabric", "switch"),
+                                 ("hosts", "nics", "ring"), ("scenarios", "congestion"),
+                                 ("vpc", "police"))
 """Without the numbers of lists."""
 LAB_TOO = "scenarios.congestion"
 """The one that the laboratory reads as well."""

@@ -137,6 +137,8 @@ class Scenario(Model):
     """Names of the jobs that run; all of them where not given."""
     faults: tuple[str, ...] = ()
     """Names of the faults that strike."""
+    background: tuple[str, ...] = ()
+    """Names of the background traffic beside its jobs."""
     steps: Annotated[Count, Field(le=10_000)] = 1
     """Steps simulated; their mean is reported, and the timeline of the last one."""
 

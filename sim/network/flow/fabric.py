@@ -30,6 +30,8 @@ class FlowSet(NamedTuple):
     number: int
     limits: list[tuple[float, str]]
     """From when on what held back the flow that was to end last."""
+    watched: bool
+    """Whether anybody wants to know."""
 
 
 @dataclass
@@ -112,11 +114,11 @@ class FlowFabric:
         return bool(self._buckets)
 
     def move(self, routes: ArrayLike, amounts: ArrayLike, *, weights: ArrayLike | None = None,
-             ceilings: ArrayLike | None = None) -> FlowSet:
-        """Start flows now; the arguments are those of `Fluid.start`."""
+             ceilings: ArrayLike | None = None, watched: bool = True) -> FlowSet:
+        """Start flows now; the arguments are those of `Fluid.start`, and of the set."""
         self._advance()
         flows = self.net.start(routes, amounts, weights=weights, ceilings=ceilings)
-        started = FlowSet(flows, self.env.event(), self._next_set, [])
+        started = FlowSet(flows, self.env.event(), self._next_set, [], watched)
         self._remember(started)
         self._reschedule()
         return started
@@ -219,6 +221,8 @@ class FlowFabric:
     def _note_limits(self, name_limit: Callable[[NDArray[np.int32]], str]) -> None:
         """Write down what holds each open set back from now on."""
         for number, flows in self._sets.items():
+            if not flows.watched:
+                continue
             left = flows.flows
             if self._open[number] < len(left):
                 left = left[self._set_of[left] == number]

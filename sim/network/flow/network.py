@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sim.network.background import BackgroundTraffic
+from sim.network.flow.background import FluidCarrier
 from sim.network.flow.communicator import Communicator
 from sim.network.flow.fabric import FlowFabric, TokenBucket
 from sim.network.flow.limits import name_limits
@@ -42,6 +44,9 @@ class FlowNetwork:
             name_limit=name_limits(cluster) if site.names_limits else None)
         self.transport = Transport(cluster, site.stack, site.style, site.seed)
         self._communicators: list[Communicator] = []
+        self._carrier = FluidCarrier(self.transport, self.fabric)
+        self._background = BackgroundTraffic(env, self.transport, site.background, self._carrier)
+        self._has_background = bool(site.background)
 
     def _make_recorder(self, cluster: Cluster) -> LinkRecorder:
         highest = self._capacity.copy()
@@ -76,6 +81,7 @@ class FlowNetwork:
     def _reroute(self) -> None:
         for communicator in self._communicators:
             communicator.reroute()
+        self._background.reroute()
 
     @property
     def waits_for(self) -> str:
@@ -94,13 +100,14 @@ class FlowNetwork:
 
     @property
     def remembers(self) -> bool:
-        """Whether there are bursts, whose tokens are left over from step to step."""
-        return self.fabric.has_buckets
+        """Whether there are bursts, whose tokens are left over, or background traffic."""
+        return self.fabric.has_buckets or self._has_background
 
     @property
     def effort(self) -> int:
         """Edges and flows handled, in events."""
-        return sum(each.handled for each in self._communicators) // EDGES_AN_EVENT
+        handled = sum(each.handled for each in self._communicators) + self._carrier.begun
+        return handled // EDGES_AN_EVENT
 
     @property
     def notes(self) -> list[str]:

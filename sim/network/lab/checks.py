@@ -75,6 +75,9 @@ def check_site(site: Site, scale: float) -> None:
 def _unsupported(site: Site) -> list[tuple[Path, str, str]]:
     topology, style = site.cluster.topology, site.style
     found: list[tuple[Path, str, str]] = []
+    if site.background:
+        found.append((("background",), "background traffic",
+                      "none in the scenario, or --fidelity flow or packet"))
     if style.routing == "plan" and topology.fabric.hash.function != LINUX:
         found.append((("fabric", "hash", "function"),
                       f"routing plan for switches that hash by {topology.fabric.hash.function}",

@@ -96,12 +96,18 @@ void release_channel(struct packet_world *w, uint32_t number)
         append_idle(w, number);
 }
 
+void packet_close(packet_world *w, int32_t number)
+{
+    struct channel *channel = &w->channels[number];
+    if (!channel->is_listed)
+        return;
+    w->ends[2 * channel->connection].ops->disconnect(w, (uint32_t)number);
+    channel->is_open = channel->connected = false;
+    remove_idle(w, (uint32_t)number);
+}
+
 void close_idle_connections(struct packet_world *w)
 {
-    while (w->idle_n > w->config.idle_connections) {
-        struct channel *channel = &w->channels[w->idle_oldest];
-        w->ends[2 * channel->connection].ops->disconnect(w, w->idle_oldest);
-        channel->is_open = channel->connected = false;
-        remove_idle(w, w->idle_oldest);
-    }
+    while (w->idle_n > w->config.idle_connections)
+        packet_close(w, (int32_t)w->idle_oldest);
 }

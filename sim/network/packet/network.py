@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sim.network.background import BackgroundTraffic
 from sim.network.packet import settings
+from sim.network.packet.background import TcpCarrier
 from sim.network.packet.communicator import PacketCommunicator
 from sim.network.packet.fabric import PacketFabric
 from sim.network.packet.refuse import refuse_unknown
@@ -32,6 +34,8 @@ class PacketNetwork:
         self.transport = Transport(site.cluster, site.stack, site.style, site.seed)
         self.fabric = PacketFabric(env, self.transport, records_use=site.records_use)
         self._communicators: list[PacketCommunicator] = []
+        self._background = BackgroundTraffic(env, self.transport, site.background,
+                                             TcpCarrier(self.transport, self.fabric))
         self._tell_paths()
         self._notes: list[str] = []
         self._captures = site.capture is not None
@@ -70,6 +74,7 @@ class PacketNetwork:
         self._tell_paths()
         for communicator in self._communicators:
             communicator.reroute()
+        self._background.reroute()
 
     def abandon(self, links: Ints) -> None:
         """Take note that these links will never be back."""

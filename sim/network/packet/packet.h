@@ -123,6 +123,8 @@ struct packet_tcp {
 int32_t packet_add_tcp(packet_world *w, const struct packet_end *from, const struct packet_end *to,
                        const struct packet_tcp *tcp, const int32_t *there, const int32_t *back,
                        uint64_t delay_ns, uint64_t message_ns);
+/* Close a connection that has nothing to carry: what it sends next goes by a new one. */
+void packet_close(packet_world *w, int32_t channel);
 /* A channel within a host; `chain` has the servers of its way. */
 int32_t packet_add_pipe(packet_world *w, int32_t chain, uint64_t delay_ns);
 /* Other routes for a connection. */

@@ -240,6 +240,10 @@ class World:
         """Put a connection's paths on other routes."""
         lib.packet_set_routes(self._world, channel, _ints(there), _ints(back))
 
+    def close(self, channel: int) -> None:
+        """Close a connection that carries nothing; the next piece opens it again."""
+        lib.packet_close(self._world, channel)
+
     def add_pipe(self, chain: int, delay_s: float = 0.0) -> int:
         """Add a channel within a host."""
         return int(lib.packet_add_pipe(self._world, chain, round(delay_s * 1e9)))

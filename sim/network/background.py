@@ -1,0 +1,207 @@
+"""Traffic beside the jobs: flows that come at random, the same ones at every fidelity.
+
+Flows come as a Poisson process, from NICs in proportion to their rates, to NICs drawn evenly, and
+have sizes of a published distribution; how many come a second follows from the load that is asked
+for. Times, ends, sizes and source ports follow from the seed alone, so that `flow` shares out among
+fluids what `packet` sends as segments of TCP. They cross lines; hosts and caps of a VPC are not in
+their way. Bonds and switches hash them, whatever the routing of the jobs is.
+
+A network gives a `Carrier`, and `BackgroundTraffic` begins flows on it when their time has come.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+
+from harp.routing import hashes
+from sim.network.routes import hashed_ways, reverse
+from sim.network.transport import ETHERNET_BYTES, FIRST_PORT, PORTS
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Sequence
+
+    import simpy
+    from numpy.typing import NDArray
+
+    from sim.network.transport import Transport
+    from sim.schema.background import Background
+
+    Ints = NDArray[np.int64]
+
+BLOCK = 64
+"""Flows that are drawn and routed together."""
+TCP_IP_BYTES = 52
+"""IPv4 and TCP with time stamps (RFC 791, 9293, 7323): what a segment has beside its payload."""
+SERVICE_PORT = 5001
+"""To which all flows go: any will do."""
+NS = 1e-9
+
+
+class Sizes(NamedTuple):
+    """A distribution of flow sizes: share of the flows that have at most so many bytes."""
+
+    nbytes: tuple[int, ...]
+    share: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Bytes of a flow in the mean; between two points sizes are spread evenly."""
+        middle = (np.array(self.nbytes[1:]) + np.array(self.nbytes[:-1])) / 2
+        return float(np.diff(self.share) @ middle)
+
+    def draw(self, share: NDArray[np.float64]) -> Ints:
+        """The sizes below which so many flows are."""
+        return np.maximum(np.ceil(np.interp(share, self.share, self.nbytes)), 1).astype(np.int64)
+
+
+SIZES = {
+    "web-search": Sizes(
+        (0, 10_000, 20_000, 30_000, 50_000, 80_000, 200_000, 1_000_000, 2_000_000, 5_000_000,
+         10_000_000, 30_000_000),
+        (0, .15, .20, .30, .40, .53, .60, .70, .80, .90, .97, 1)),
+    "data-mining": Sizes(
+        (0, 180, 216, 560, 900, 1_100, 1_870, 3_160, 10_000, 400_000, 3_160_000, 100_000_000,
+         1_000_000_000),
+        (0, .1, .2, .3, .4, .5, .6, .7, .8, .9, .95, .98, 1)),
+}
+"""Alizadeh et al., DCTCP, SIGCOMM 2010, figure 4, and Greenberg et al., VL2, SIGCOMM 2009, figure
+2, as numbers in HKUST's TrafficGenerator (conf/DCTCP_CDF.txt, conf/VL2_CDF.txt); HPCC's
+traffic_gen/WebSearch_distribution.txt has the same for the first."""
+
+
+class BackgroundFlow(NamedTuple):
+    """A flow, and when it begins."""
+
+    at_ns: int
+    src: int
+    """Endpoints of the fabric."""
+    dst: int
+    nbytes: int
+    source_port: int
+
+
+class Ways(NamedTuple):
+    """Links that a flow's data and its ACKs cross, and what switches hash of the data."""
+
+    there: list[int]
+    back: list[int]
+    ips: tuple[int, int]
+    ports: tuple[int, int]
+
+
+class Carrier(Protocol):
+    """What a network does with flows; it knows them by numbers."""
+
+    def begin(self, number: int, flow: BackgroundFlow, ways: Ways,
+              congestion: str) -> simpy.Event:
+        """Begin a flow now; the event comes when its last byte has arrived."""
+
+    def reroute(self, number: int, ways: Ways) -> None:
+        """Let a flow that is under way go on by other links."""
+
+
+class BackgroundTraffic:
+    """The flows of one scenario's background.
+
+    Args:
+        env: the clock.
+        transport: the links and their state; its seed is that of the flows.
+        sources: what is offered.
+        carrier: where flows run.
+    """
+
+    def __init__(self, env: simpy.Environment, transport: Transport,
+                 sources: Sequence[Background], carrier: Carrier) -> None:
+        self._env, self._transport, self._carrier = env, transport, carrier
+        self._open: dict[int, BackgroundFlow] = {}
+        self._begun = 0
+        for number, source in enumerate(sources):
+            env.process(self._offer(source, number))
+
+    def reroute(self) -> None:
+        """Route what is under way anew, since the state of the links has changed."""
+        flows = list(self._open.items())
+        ways = find_ways(self._transport, [flow for _, flow in flows])
+        for (number, _), way in zip(flows, ways, strict=True):
+            self._carrier.reroute(number, way)
+
+    def _offer(self, source: Background, number: int) -> Generator[simpy.Event, None, None]:
+        transport, flows = self._transport, arrivals(self._transport, source, number)
+        while True:
+            block = [next(flows) for _ in range(BLOCK)]
+            ways: list[Ways] = []
+            routed = None
+            for at, flow in enumerate(block):
+                yield self._env.timeout(max(flow.at_ns * NS - self._env.now, 0.0))
+                if routed != transport.links.key:
+                    routed = transport.links.key
+                    ways = [*ways[:at], *find_ways(transport, block[at:])]
+                self._begin(flow, ways[at], source.congestion)
+
+    def _begin(self, flow: BackgroundFlow, ways: Ways, congestion: str) -> None:
+        number = self._begun
+        self._begun += 1
+        self._open[number] = flow
+        done = self._carrier.begin(number, flow, ways, congestion)
+
+        def forget(_: simpy.Event) -> None:
+            del self._open[number]
+
+        done.callbacks.append(forget)
+
+
+def segment_bytes(transport: Transport) -> tuple[int, int]:
+    """Payload of a full segment, and what it takes of a line beside."""
+    return (transport.mtu - TCP_IP_BYTES,
+            TCP_IP_BYTES + ETHERNET_BYTES + transport.overlay_bytes)
+
+
+def arrivals(transport: Transport, source: Background, number: int) -> Iterator[BackgroundFlow]:
+    """The flows of one source without end, in the order in which they begin."""
+    senders, receivers = (_endpoints(transport, names)
+                          for names in (source.senders, source.receivers))
+    fabric, sizes = transport.links.whole, SIZES[source.sizes]
+    host = fabric.endpoint_host
+    others = {int(sender): receivers[host[receivers] != host[sender]] for sender in senders}
+    ports = fabric.endpoint_ports[senders]
+    bps = np.where(ports >= 0, fabric.link_bps[ports], 0.0).sum(axis=1)
+    payload, headers = segment_bytes(transport)
+    flow_bits = 8 * sizes.mean * (payload + headers) / payload
+    mean_ns = flow_bits / (source.load * bps.sum()) / NS
+    random = np.random.default_rng([transport.seed, number])
+    at_ns = 0
+    while True:
+        gap, sender, receiver, size, port = random.random((5, BLOCK))
+        src = senders[np.searchsorted(np.cumsum(bps / bps.sum()), sender).clip(max=len(bps) - 1)]
+        for row in range(BLOCK):
+            at_ns += round(-math.log1p(-gap[row]) * mean_ns)
+            far = others[int(src[row])]
+            yield BackgroundFlow(at_ns, int(src[row]), int(far[int(receiver[row] * len(far))]),
+                                 int(sizes.draw(size[row:row + 1])[0]),
+                                 FIRST_PORT + int(port[row] * PORTS))
+
+
+def _endpoints(transport: Transport, names: Sequence[str]) -> Ints:
+    """NICs of these hosts."""
+    every = list(transport.cluster.topology.host_names)
+    hosts = [every.index(name) for name in names]
+    return np.flatnonzero(np.isin(transport.links.whole.endpoint_host, hosts))
+
+
+def find_ways(transport: Transport, flows: Sequence[BackgroundFlow]) -> list[Ways]:
+    """Hash flows over the links as they are; raises CutOffError where none lead there."""
+    if not flows:
+        return []
+    src, dst, port = (np.array(column) for column in zip(
+        *((flow.src, flow.dst, flow.source_port) for flow in flows), strict=True))
+    made = transport.links.fabric.flows(src, dst, port, SERVICE_PORT, hashes.TCP)
+    there, back = transport.over_links(lambda fabric: tuple(
+        hashed_ways(transport, fabric, each) for each in (made, reverse(made))))
+    tuples = made.tuples
+    return [Ways(links, answers, ips, ports) for links, answers, ips, ports in zip(
+        there, back,
+        zip(tuples.src_ip.tolist(), tuples.dst_ip.tolist(), strict=True),
+        zip(tuples.src_port.tolist(), tuples.dst_port.tolist(), strict=True), strict=True)]

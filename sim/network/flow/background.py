@@ -1,0 +1,62 @@
+"""Background flows as fluids: each takes its share of the lines that it crosses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sim.network.background import segment_bytes
+
+if TYPE_CHECKING:
+    import simpy
+
+    from sim.network.background import BackgroundFlow, Ways
+    from sim.network.flow.fabric import FlowFabric, FlowSet
+    from sim.network.transport import Transport
+
+
+class FluidCarrier:
+    """See `sim.network.background.Carrier`.
+
+    Args:
+        transport: whose links are crossed.
+        fabric: where flows run.
+    """
+
+    def __init__(self, transport: Transport, fabric: FlowFabric) -> None:
+        self._fabric, self._links = fabric, transport.cluster.blocks["link"]
+        payload, headers = segment_bytes(transport)
+        self._link_bytes = transport.on_line * (payload + headers) / payload
+        self._routes: dict[tuple[int, ...], int] = {}
+        self._moving: dict[int, FlowSet] = {}
+        self.begun = 0
+        """Flows so far."""
+
+    def begin(self, number: int, flow: BackgroundFlow, ways: Ways,
+              congestion: str) -> simpy.Event:  # noqa: ARG002  (fluids have none)
+        """Begin a flow."""
+        self.begun += 1
+        moving = self._fabric.move([self._route(ways)], [float(flow.nbytes)], watched=False)
+        self._moving[number] = moving
+
+        def forget(_: simpy.Event) -> None:
+            del self._moving[number]
+
+        moving.done.callbacks.append(forget)
+        return moving.done
+
+    def reroute(self, number: int, ways: Ways) -> None:
+        """Put a flow on other links."""
+        flows = self._moving[number]
+        running = self._fabric.running(flows)
+        if running.any():
+            self._fabric.reroute(flows.flows, [self._route(ways)])
+
+    def _route(self, ways: Ways) -> int:
+        links = tuple(ways.there)
+        if links not in self._routes:
+            self._routes[links] = int(self._fabric.net.add_routes(
+                [0, len(links)], self._links[np.array(links)],
+                np.full(len(links), self._link_bytes)))
+        return self._routes[links]
