@@ -57,11 +57,8 @@ static inline void harp_ready_set_add(struct harp_ready_set *set, uint32_t numbe
 {
     uint32_t word = number / 64;
     uint64_t bit = UINT64_C(1) << number % 64;
-    atomic_thread_fence(
-        memory_order_seq_cst); /* what changed is seen before the bit is looked at */
-    if (atomic_load(&set->words[word]) & bit)
+    if (atomic_fetch_or(&set->words[word], bit) & bit)
         return;
-    atomic_fetch_or(&set->words[word], bit);
     atomic_fetch_or(&set->summary[word / 64], UINT64_C(1) << word % 64);
 }
 
@@ -90,7 +87,6 @@ static inline bool harp_ready_set_take(struct harp_ready_set *set, struct harp_r
         walk->word = (walk->summary - 1) * 64 + (uint32_t)__builtin_ctzll(walk->words);
         walk->words &= walk->words - 1;
         walk->members = atomic_exchange(&set->words[walk->word], 0);
-        atomic_thread_fence(memory_order_seq_cst); /* the bits are gone before we look */
     }
     *number = walk->word * 64 + (uint32_t)__builtin_ctzll(walk->members);
     walk->members &= walk->members - 1;

@@ -5,6 +5,8 @@
 #include "engine/engine_state.h"
 
 #define SECOND_NS UINT64_C(1000000000)
+/* Longer than a small message there and back over `mem`: one ACK tells of several then. */
+#define MEM_ACK_SOON_NS UINT64_C(4000)
 #define DEAD_MOST_NS (30 * 24 * 3600 * SECOND_NS) /* and no sum of times overflows */
 
 void harp_connection_defaults(struct harp_connection_config *config)
@@ -70,6 +72,8 @@ void harp_engine_session_config(struct harp_engine *engine,
         config->cc = &harp_cc_fixed;
         config->window.initial_bytes = config->window.max_bytes;
         config->ack_along_ns = 0;
+        config->ack_soon_ns = MEM_ACK_SOON_NS;
+        config->ack_after_last = true;
         config->loss.min_rto_ns = config->loss.dead_ns = config->dead_ns / 8;
     } else { /* an ACK alone costs a packet and a system call; one that goes with data, nothing */
         config->ack_soon_ns = config->ack_along_ns = config->loss.ack_delay_ns;

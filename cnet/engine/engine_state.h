@@ -227,8 +227,7 @@ void harp_engine_ring(struct harp_engine *engine); /* wake who sleeps */
  * that it sleeps. One of both sees the other. */
 static inline void harp_engine_ring_if_asleep(struct harp_engine *engine)
 {
-    atomic_thread_fence(memory_order_seq_cst);
-    if (atomic_load_explicit(&engine->sleeping, memory_order_relaxed))
+    if (atomic_load(&engine->sleeping))
         harp_engine_ring(engine);
 }
 

@@ -33,8 +33,9 @@ void harp_path_arrived(struct harp_path *path, uint64_t packet, uint64_t came_ns
     if (harp_packet_before(packet, path->fresh))
         path->fresh = packet;
     harp_sack_add(&path->sack, packet);
-    if (path->ack_at_ns == HARP_NEVER)
-        path->ack_at_ns = now_ns + ack_delay_ns;
+    if (!path->unacked)
+        path->ack_latest_ns = now_ns + ack_delay_ns;
+    path->ack_at_ns = harp_min(path->ack_at_ns, path->ack_latest_ns);
     if (++path->unacked >= ack_every || gap)
         path->ack_now = true;
 }

@@ -50,6 +50,7 @@ struct harp_path {
     uint64_t told[HARP_PATH_TOLD]; /* what that was at each of our last ACKs */
     uint32_t told_at;              /* the oldest of them */
     uint64_t ack_at_ns;            /* when an ACK is due; HARP_NEVER if none is */
+    uint64_t ack_latest_ns;        /* when one is for the first packet since the last ACK */
     uint64_t largest_ns;           /* when the largest packet came */
     uint32_t marked;
 };

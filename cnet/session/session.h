@@ -102,9 +102,10 @@ struct harp_session_config {
     uint64_t probe_most_ns; /* longest pause between probes of a dead path, or for credit */
     uint16_t base_bytes;    /* UDP payload that any path takes: BASE_PLPMTU (RFC 8899) */
     uint32_t ack_every;     /* packets of one path after which an ACK does not wait */
-    bool app_drives;       /* threads that may stop at any moment drive it, with a helper that comes
-                              late; false: one that is always there */
-    uint64_t ack_soon_ns;  /* after which a whole message is acknowledged: an answer may go first */
+    bool app_drives;      /* threads that may stop at any moment drive it, with a helper that comes
+                             late; false: one that is always there */
+    uint64_t ack_soon_ns; /* after which a whole message is acknowledged: an answer may go first */
+    bool ack_after_last; /* that time begins anew with each further one, for ack_delay_ns at most */
     uint64_t ack_along_ns; /* an ACK that is due within this time goes along with data; 0 where it
                               saves no call of the kernel, and only delays them */
     const struct harp_cc_ops *cc;

@@ -237,13 +237,23 @@ static void write_ack(struct harp_session *session, struct harp_frame *frame, ui
     session->credit_news = false;
 }
 
+/* How soon news of credit leaves. Small messages may travel ahead of credit: where an ACK waits for
+ * the last of them, so does this, until half of those that may have done so. */
+static uint64_t credit_in_ns(const struct harp_session *session)
+{
+    int32_t ahead = (int32_t)(session->inbox.complete - (uint32_t)session->told_messages);
+    if (!session->config.ack_after_last)
+        return HARP_ACK_SOON_NS;
+    return ahead < HARP_EAGER / 2 ? session->config.ack_soon_ns : 0;
+}
+
 /* News of credit need not be told at once: with a little luck it goes with an ACK. */
 static void tell_credit_soon(struct harp_session *session)
 {
     struct harp_path *path = &session->paths[session->heard_path];
     if (!credit_waits(session))
         return;
-    path->ack_at_ns = harp_min(path->ack_at_ns, session->now_ns + HARP_ACK_SOON_NS);
+    path->ack_at_ns = harp_min(path->ack_at_ns, session->now_ns + credit_in_ns(session));
     harp_session_wake(session, session->heard_path);
 }
 

@@ -59,6 +59,48 @@ static void test_without_an_answer_it_goes_soon(void)
     pair_free(pair);
 }
 
+/* Where it waits for the last of several messages, it tells of all of them. */
+static void test_one_tells_of_messages_in_a_row(void)
+{
+    struct harp_frame frames[8];
+    struct pair *pair = pair_make(1);
+    pair->config[1].ack_soon_ns = 4 * US;
+    pair->config[1].ack_after_last = true;
+    pair->delay_ns = US;
+    pair_connect(pair);
+    for (int i = 0; i < HARP_EAGER; i++)
+        post_buffer(pair);
+    pair_pass(pair, 100 * US); /* the peer knows of them */
+    uint64_t before = pair->frames[0][HARP_ACK];
+    for (int i = 0; i < 4; i++) {
+        receive_one(pair);
+        pair_pass(pair, 2 * US);
+    }
+    assert(pair->frames[0][HARP_ACK] == before);
+    assert(harp_session_send(pair->end[1], pair->now_ns + 2 * US, frames, 8) == 1);
+    assert(frames[0].header.type == HARP_ACK);
+    pair_free(pair);
+}
+
+/* It waits for no message without end, and small ones need not stop for want of credit. */
+static void test_messages_without_end_are_acknowledged_meanwhile(void)
+{
+    struct pair *pair = pair_make(1);
+    pair->config[1].ack_soon_ns = 4 * US;
+    pair->config[1].ack_after_last = true;
+    pair->delay_ns = US;
+    pair_connect(pair);
+    uint64_t before = pair->frames[0][HARP_ACK];
+    for (int i = 0; i < 100; i++) {
+        post_buffer(pair);
+        receive_one(pair);
+        pair_pass(pair, US);
+    }
+    uint64_t acks = pair->frames[0][HARP_ACK] - before;
+    assert(acks >= 10 && acks <= 34);
+    pair_free(pair);
+}
+
 /* Over a network an ACK alone is a packet and a call of the kernel: there it waits longer. */
 static void test_an_answer_that_takes_a_while_takes_it_along(void)
 {
@@ -180,6 +222,8 @@ int main(void)
     test_it_can_go_along_with_what_others_send();
     test_an_answer_takes_the_acknowledgement_along();
     test_without_an_answer_it_goes_soon();
+    test_one_tells_of_messages_in_a_row();
+    test_messages_without_end_are_acknowledged_meanwhile();
     test_an_answer_that_takes_a_while_takes_it_along();
     test_who_goes_quiet_acknowledges_at_once_and_who_answers_does_not();
     test_who_waits_for_more_does_not_go_quiet();
