@@ -5,7 +5,8 @@
 
 Each port has an address of its own, which HARP's ports take, and each host one on loopback, for
 TCP: the kernel hashes TCP's flows over both ports, and after what a link tells (`told`) both hosts'
-routes leave the port out at once, as a bond's or a routing daemon's would after a while.
+routes leave the port out at once, as a bond's or a routing daemon's would after a while. Neighbours
+are asked for as often as `harp setup` has it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from netns import SEGMENTATION, End, Net
 from tccl_faults import PORT
 from tccl_programs import Programs, choose_class, drop_long, drop_share, flip_bits
+
+from harp.tools.setup.plan import NEIGHBOUR_MS
 
 if TYPE_CHECKING:
     from netns import Namespace
@@ -80,7 +83,9 @@ class Lab:
         for number, host in enumerate(self.hosts):
             host.run("ip", "address", "add", f"{HOST_ADDRESSES[number]}/32", "dev", "lo")
             for key, value in (("ipv4.fib_multipath_hash_policy", int(hash_ports)),
-                               ("ipv4.conf.all.rp_filter", 0)):
+                               ("ipv4.conf.all.rp_filter", 0),
+                               *((f"ipv4.neigh.{cable.host.device}.retrans_time_ms", NEIGHBOUR_MS)
+                                 for cable in self.cables[number])):
                 host.sysctl(key, value)
         self._ip = [Batch(host, "ip") for host in self.hosts]
         self._tor_ip, self._tor_tc = (Batch(tors[PORT], tool) for tool in ("ip", "tc"))
@@ -171,8 +176,11 @@ def _plug(host: Namespace, tor: Namespace, number: int, port: int) -> Cable:
     mac = f"02:00:00:00:{port + 1:02x}:{number + 1:02x}"
     ends = Cable(End(host, name, mac, f"10.0.{port + 1}.{number + 1}", ""),
                  End(tor, peer, "", "", ""))
-    host.run("ip", "link", "add", "name", name, "address", mac, "mtu", str(MTU), "type", "veth",
-             "peer", "name", peer, "mtu", str(MTU), "netns", tor.path)
+    # Linux tells of a carrier up to a second late where both ends of a pair have one number, since
+    # it takes them for no pair.
+    host.run("ip", "link", "add", "name", name, "index", str(10 + port), "address", mac, "mtu",
+             str(MTU), "type", "veth", "peer", "name", peer, "index", str(20 + number), "mtu",
+             str(MTU), "netns", tor.path)
     tor.run("ip", "link", "set", peer, "master", "bridge", "up")
     host.run("ip", "address", "add", f"{ends.host.ipv4}/24", "dev", name)
     host.run("ip", "link", "set", name, "up")

@@ -81,6 +81,8 @@ class FakeHost(Host):
         self.queues[name] = dict.fromkeys(kinds, (now, most))
         self.sizes_of_rings[name] = {"rx": ring, "tx": ring} if ring else {}
         self.file(f"/sys/class/net/{name}/device/numa_node", str(node))
+        for family in ("ipv4", "ipv6"):
+            self.file(f"/proc/sys/net/{family}/neigh/{name}/retrans_time_ms", "1000")
         self._make_interrupts(name)
 
     def _make_interrupts(self, name: str) -> None:

@@ -58,6 +58,16 @@ def test_the_card_of_the_default_route_is_left_alone(host):
     assert "8-" not in host.affinities()["eth0-Tx-Rx-0"]
 
 
+def test_neighbours_are_asked_for_again_soon(host):
+    host.file("/proc/sys/net/ipv4/neigh/eth2/retrans_time_ms", "20")
+    run(host)
+    asked = {(family, card): host.read(f"/proc/sys/net/{family}/neigh/{card}/retrans_time_ms")
+             for family in ("ipv4", "ipv6") for card in ("eth0", "eth1", "eth2")}
+    assert asked["ipv4", "eth1"] == asked["ipv6", "eth2"] == "100\n"
+    assert asked["ipv4", "eth2"] == "20\n"
+    assert asked["ipv4", "eth0"] == "1000\n"
+
+
 def test_each_command_is_shown_before_it_runs(host):
     seen = []
     host.write, wrote = lambda path, text: (seen.append(list(host.commands)), wrote(path, text)), \
@@ -121,7 +131,7 @@ def test_a_dry_run_of_undo(host):
 # ---- When something goes wrong ----
 
 PARTS = ("mtu", "-L eth1", "-G eth1", "-L eth2", "-G eth2", "smp_affinity", GIB, MIB, "rmem_max",
-         "wmem_max")
+         "wmem_max", "ipv4/neigh/eth1", "ipv6/neigh/eth2")
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -24,6 +24,10 @@ RING_DESCRIPTORS = 4096
 ONE_BUFFER_BYTES = 3498
 """The largest MTU that every driver takes with XDP, if a packet has to fit into a page."""
 
+NEIGHBOUR_MS = 100
+"""From one question for a neighbour's Ethernet address to the next. With the kernel's second (RFC
+4861, RETRANS_TIMER), a port that was out and is back waits for the next question up to so long."""
+
 
 @dataclass(frozen=True)
 class Wishes:
@@ -61,6 +65,7 @@ def plan(host: Host, wishes: Wishes, tried: set[str]) -> Plan:
     pages.add(host, [node_of(host, nic.name) for nic in wishes.nics], wishes.pages_gib, tried,
               made.targets, made.remarks)
     made.targets += _sockets(host)
+    made.targets += [target for nic in wishes.nics for target in _neighbours(host, nic.name)]
     made.targets.append(_settings(wishes.nics))
     return made
 
@@ -140,6 +145,12 @@ def _cpus(host: Host, node: int | None) -> list[int]:
 def _sockets(host: Host) -> list[tuple[Knob, str | None]]:
     files = [f"/proc/sys/net/core/{name}" for name in ("rmem_max", "wmem_max")]
     return [(File(file), str(max(lib.HARP_SOCKET_BYTES, now))) for file in files
+            if (now := host.number(file)) is not None and host.may_be_written(file)]
+
+
+def _neighbours(host: Host, name: str) -> list[tuple[Knob, str | None]]:
+    files = [f"/proc/sys/net/{family}/neigh/{name}/retrans_time_ms" for family in ("ipv4", "ipv6")]
+    return [(File(file), str(min(NEIGHBOUR_MS, now))) for file in files
             if (now := host.number(file)) is not None and host.may_be_written(file)]
 
 
