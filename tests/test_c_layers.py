@@ -88,7 +88,7 @@ def compiled(sources: list[Path], folder: Path) -> list[Path]:
     return objects
 
 
-@pytest.mark.parametrize("folder", ["cnet/nccl", "sim/network/flow"])
+@pytest.mark.parametrize("folder", ["cnet/nccl", "sim/network/flow", "sim/network/packet"])
 def test_files_of_a_folder_call_one_another_in_no_circle(folder: str, tmp_path: Path) -> None:
     defined, used = symbols(*compiled(sorted((ROOT / folder).glob("*.c")), tmp_path))
     calls = networkx.DiGraph((file, defined[name]) for file, names in used.items()

@@ -88,10 +88,11 @@ void take_in_piece(struct packet_world *w, uint32_t number)
 {
     struct channel *channel = &w->channels[number];
     uint32_t process = (uint32_t)ends_of(w, channel)[1].process;
-    uint64_t cost_ns = piece_cost_ns(w, channel, channel->coming);
-    uint64_t at_ns = handle_message(w, process, cost_ns);
+    const struct traffic *traffic = traffic_of(w, channel);
+    uint32_t which = (traffic->expected_first + channel->coming) % SLOTS_MAX;
+    uint64_t at_ns = handle_message(w, process, traffic->cost_ns[which]);
     if (at_ns <= w->now_ns && !channel->coming) {
-        piece_arrived(w, number);
+        note_piece(w, number, true);
         return;
     }
     channel->coming++;
@@ -101,7 +102,7 @@ void take_in_piece(struct packet_world *w, uint32_t number)
 void take_next_piece(struct packet_world *w, uint32_t number)
 {
     w->channels[number].coming--;
-    piece_arrived(w, number);
+    note_piece(w, number, true);
 }
 
 void packet_set_routes(packet_world *w, int32_t channel, const int32_t *there, const int32_t *back)

@@ -108,7 +108,7 @@ static void poll_end(struct packet_world *w, uint32_t number)
                 open_channel(w, end->channel);
             break;
         case HARP_EVENT_SENT:
-            piece_left(w, end->channel);
+            note_piece(w, end->channel, false);
             break;
         case HARP_EVENT_RECEIVED:
             take_in_piece(w, end->channel);

@@ -29,78 +29,12 @@ void packet_free(packet_world *w)
     virtual_events_close(&w->events);
     free_paths(&w->paths);
     void *const arrays[] = {
-        w->packets, w->bodies,    w->idle_body,      w->links,        w->hops,        w->routes,
-        w->chains,  w->processes, w->server_free_ps, w->buckets,      w->ends,        w->tcp,
-        w->pipes,   w->channels,  w->traffic,        w->free_traffic, w->first_hops,  w->runs,
-        w->told,    w->wants,     w->pfc.shared,     w->pfc.loop,     w->switch_used, w};
+        w->packets,    w->bodies,         w->idle_body,   w->links, w->hops, w->routes, w->chains,
+        w->processes,  w->server_free_ps, w->buckets,     w->ends,  w->tcp,  w->pipes,  w->channels,
+        w->traffic,    w->free_traffic,   w->first_hops,  w->runs,  w->told, w->wants,  w->news,
+        w->pfc.shared, w->pfc.loop,       w->switch_used, w};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         free(arrays[i]);
-}
-
-/* ---- packets */
-
-uint32_t take_packet(struct packet_world *w)
-{
-    uint32_t number = w->idle_packet;
-    if (number != NO_PACKET) {
-        w->idle_packet = w->packets[number].next;
-        return number;
-    }
-    w->packets = grow_array(w->packets, w->packets_n, &w->packets_room, sizeof *w->packets);
-    return (uint32_t)w->packets_n++;
-}
-
-void give_packet_back(struct packet_world *w, uint32_t number)
-{
-    struct packet *packet = &w->packets[number];
-    if (packet->body != NO_PACKET) {
-        w->idle_body =
-            grow_array(w->idle_body, w->idle_bodies_n, &w->idle_bodies_room, sizeof *w->idle_body);
-        w->idle_body[w->idle_bodies_n++] = packet->body;
-    }
-    packet->next = w->idle_packet;
-    w->idle_packet = number;
-}
-
-uint32_t take_body(struct packet_world *w)
-{
-    if (w->idle_bodies_n)
-        return w->idle_body[--w->idle_bodies_n];
-    w->bodies = grow_array(w->bodies, w->bodies_n, &w->bodies_room, sizeof *w->bodies);
-    return (uint32_t)w->bodies_n++;
-}
-
-void append_packet(struct packet_world *w, struct row *row, uint32_t number)
-{
-    w->packets[number].next = NO_PACKET;
-    if (row->first == NO_PACKET)
-        row->first = number;
-    else
-        w->packets[row->last].next = number;
-    row->last = number;
-}
-
-uint32_t remove_first_packet(struct packet_world *w, struct row *row)
-{
-    uint32_t number = row->first;
-    row->first = w->packets[number].next;
-    return number;
-}
-
-void append_due_packet(struct packet_world *w, struct row *row, uint32_t number,
-                       enum event_kind kind, size_t of)
-{
-    if (row->first == NO_PACKET)
-        push_event(w, w->packets[number].at_ns, kind, of);
-    append_packet(w, row, number);
-}
-
-uint32_t remove_due_packet(struct packet_world *w, struct row *row, enum event_kind kind, size_t of)
-{
-    uint32_t number = remove_first_packet(w, row);
-    if (row->first != NO_PACKET)
-        push_event(w, w->packets[row->first].at_ns, kind, of);
-    return number;
 }
 
 /* ---- time */
@@ -180,6 +114,7 @@ int32_t packet_advance(packet_world *w, uint64_t until_ns)
         w->now_ns = event.at_ns;
         w->counts.events++;
         handle_event(w, event.what);
+        tell_runs(w);
         if (w->idle_n > w->config.idle_connections)
             close_idle_connections(w);
     }

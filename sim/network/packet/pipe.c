@@ -51,8 +51,8 @@ void move_pipe(struct packet_world *w, uint32_t number)
     }
     begin_unit(w, number);
     if (whole) {
-        piece_arrived(w, channel);
-        piece_left(w, channel);
+        note_piece(w, channel, true);
+        note_piece(w, channel, false);
     }
 }
 

@@ -159,22 +159,13 @@ static bool has_data(const struct stage *stage, int32_t which)
     return true;
 }
 
-uint64_t piece_cost_ns(const struct packet_world *w, const struct channel *channel, uint32_t n)
-{
-    const struct traffic *traffic = &w->traffic[channel->traffic];
-    const struct expected *at = &traffic->expected[(traffic->expected_first + n) % SLOTS_MAX];
-    assert(n < traffic->expected_n);
-    return channel->message_ns * w->runs[at->run]->stage[at->stage].messages_q16 >> 16;
-}
-
-static void give_to_stack(struct packet_world *w, uint32_t number, uint32_t bytes)
+static void give_to_stack(struct packet_world *w, uint32_t number, uint32_t bytes, uint64_t cost_ns)
 {
     struct channel *channel = &w->channels[number];
     struct traffic *traffic = traffic_of(w, channel);
     uint64_t at_ns = w->now_ns + channel->delay_ns;
     if (channel->connection != NOBODY) {
         uint32_t process = (uint32_t)w->ends[2 * channel->connection].process;
-        uint64_t cost_ns = piece_cost_ns(w, channel, traffic->expected_n - 1);
         at_ns = handle_message(w, process, cost_ns) + channel->delay_ns;
     }
     uint32_t last = (traffic->pieces_first + traffic->pieces_n++) % SLOTS_MAX;
@@ -196,14 +187,16 @@ static void hand_over(struct packet_world *w, int32_t run, int32_t number, int32
         assert(traffic->expected_n < SLOTS_MAX);
         uint32_t last = (traffic->expected_first + traffic->expected_n++) % SLOTS_MAX;
         traffic->expected[last] = (struct expected){run, number, which};
+        traffic->cost_ns[last] = channel->message_ns * stage->messages_q16 >> 16;
         channel->held++;
-        give_to_stack(w, (uint32_t)edge->channel, piece_bytes(edge, edge->handed++));
+        give_to_stack(w, (uint32_t)edge->channel, piece_bytes(edge, edge->handed++),
+                      traffic->cost_ns[last]);
         for (int32_t i = stage->fed.ptr[which]; i < stage->fed.ptr[which + 1]; i++)
             free_passed(w, stage, stage->fed.entry[i]);
     }
 }
 
-void piece_left(struct packet_world *w, uint32_t number)
+static void take_left_piece(struct packet_world *w, uint32_t number)
 {
     struct channel *channel = &w->channels[number];
     const struct expected sender = channel->sender;
@@ -288,7 +281,7 @@ static void reach_end(struct run *run, int32_t rank)
         pass_stage(run, rank);
 }
 
-void piece_arrived(struct packet_world *w, uint32_t number)
+static void take_arrived_piece(struct packet_world *w, uint32_t number)
 {
     struct channel *channel = &w->channels[number];
     struct traffic *traffic = traffic_of(w, channel);
@@ -296,6 +289,7 @@ void piece_arrived(struct packet_world *w, uint32_t number)
     const struct expected at = traffic->expected[traffic->expected_first];
     traffic->expected_first = (traffic->expected_first + 1) % SLOTS_MAX;
     traffic->expected_n--;
+    channel->coming--;
     channel->taken++;
     struct run *run = w->runs[at.run];
     struct stage *stage = &run->stage[at.stage];
@@ -312,6 +306,18 @@ void piece_arrived(struct packet_world *w, uint32_t number)
     if (both)
         reach_end(run, dst);
     begin_ready(w, at.run);
+}
+
+void tell_runs(struct packet_world *w)
+{
+    for (size_t i = 0; i < w->news_n; i++) {
+        const struct piece_news news = w->news[i];
+        if (news.arrived)
+            take_arrived_piece(w, news.channel);
+        else
+            take_left_piece(w, news.channel);
+    }
+    w->news_n = 0;
 }
 
 /* ---- calls */

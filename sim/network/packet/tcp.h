@@ -188,13 +188,11 @@ static inline uint32_t tcp_in_flight(const struct tcp_sender *s)
     return s->sent_n - s->sacked_n - s->lost_n + s->resent_n;
 }
 
-/* ---- tcp_connection.c */
+/* ---- tcp_send.c */
 /* Let a socket send when its process comes to it. */
 void tcp_drive_soon(struct packet_world *w, struct tcp_socket *socket);
-/* Take what is in order and has a slot out of a receive buffer. */
-void tcp_read(struct packet_world *w, struct tcp_socket *socket);
-
-/* ---- tcp_send.c */
+void tcp_arm_timeout(struct tcp_sender *s, uint64_t now_ns);
+void tcp_arm_probe(struct tcp_sender *s, uint64_t now_ns);
 /* Send a burst; whether there was one. */
 bool tcp_send(struct packet_world *w, struct tcp_socket *socket, uint64_t *busy_ns);
 /* A segment without payload from an end, which costs the host nothing. */
@@ -223,11 +221,10 @@ void tcp_end_recovery(struct tcp_sender *s);
 /* ---- tcp_timer.c */
 void tcp_run_timers(struct packet_world *w, struct tcp_socket *socket);
 uint64_t tcp_deadline_ns(const struct tcp_sender *s);
-void tcp_arm_timeout(struct tcp_sender *s, uint64_t now_ns);
-void tcp_arm_probe(struct tcp_sender *s, uint64_t now_ns);
 
 /* ---- tcp_receive.c */
-void tcp_take_data(struct packet_world *w, struct tcp_socket *socket, const struct packet *packet);
+/* Whether there may be more in order now. */
+bool tcp_take_data(struct packet_world *w, struct tcp_socket *socket, const struct packet *packet);
 void tcp_send_ack(struct packet_world *w, struct tcp_socket *socket);
 void tcp_tell_window(struct packet_world *w, struct tcp_socket *socket);
 

@@ -28,12 +28,6 @@ static uint32_t channel_of(const struct packet_world *w, const struct tcp_connec
     return w->ends[of->end].channel;
 }
 
-void tcp_drive_soon(struct packet_world *w, struct tcp_socket *socket)
-{
-    socket->of->ready |= UINT64_C(1) << socket->number;
-    drive_soon(w, socket->of->end);
-}
-
 /* ---- pieces out */
 
 /* Slots of the sender are free again in order, but no more pieces are under way than a channel
@@ -45,7 +39,7 @@ static void free_slots(struct packet_world *w, struct tcp_connection *of)
         of->written++;
     while (of->left != of->written && of->left - of->read <= SLOTS_MAX - 2 * w->config.slots) {
         of->left++;
-        piece_left(w, number);
+        note_piece(w, number, false);
     }
 }
 
@@ -121,7 +115,8 @@ static void read_parts(struct tcp_socket *socket)
     }
 }
 
-void tcp_read(struct packet_world *w, struct tcp_socket *socket)
+/* Take what is in order and has a slot out of a receive buffer. */
+static void read_pieces(struct packet_world *w, struct tcp_socket *socket)
 {
     struct tcp_connection *of = socket->of;
     uint32_t channel = channel_of(w, of);
@@ -189,7 +184,7 @@ static bool drive_end(struct packet_world *w, uint32_t number, uint32_t room, ui
     if (number == of->end)
         return drive_sender(w, of, busy_ns);
     for (uint32_t i = 0; i < of->sockets; i++)
-        tcp_read(w, &of->socket[i]);
+        read_pieces(w, &of->socket[i]);
     return false;
 }
 
@@ -247,7 +242,8 @@ static void take_segment(struct packet_world *w, uint32_t taken)
         take_syn_ack(w, socket, packet.tcp.window);
         break;
     case TCP_DATA:
-        tcp_take_data(w, socket, &packet);
+        if (tcp_take_data(w, socket, &packet))
+            read_pieces(w, socket);
         break;
     case TCP_ACK:
         tcp_take_ack(w, socket, &packet.tcp);

@@ -106,7 +106,7 @@ static void take_in_order(struct tcp_receiver *r, uint64_t to)
     }
 }
 
-void tcp_take_data(struct packet_world *w, struct tcp_socket *socket, const struct packet *packet)
+bool tcp_take_data(struct packet_world *w, struct tcp_socket *socket, const struct packet *packet)
 {
     struct tcp_receiver *r = &socket->r;
     uint64_t from = packet->tcp.seq, to = from + packet->payload;
@@ -124,6 +124,5 @@ void tcp_take_data(struct packet_world *w, struct tcp_socket *socket, const stru
         ack_later(w, socket, packet->payload);
     else
         tcp_send_ack(w, socket);
-    if (in_order)
-        tcp_read(w, socket);
+    return in_order;
 }

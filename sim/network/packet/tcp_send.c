@@ -37,6 +37,29 @@ void tcp_send_control(struct packet_world *w, const struct tcp_socket *socket, u
     emit_segment(w, socket, end, segment, 0, w->now_ns);
 }
 
+void tcp_drive_soon(struct packet_world *w, struct tcp_socket *socket)
+{
+    socket->of->ready |= UINT64_C(1) << socket->number;
+    drive_soon(w, socket->of->end);
+}
+
+/* ---- timers for what is sent */
+
+void tcp_arm_timeout(struct tcp_sender *s, uint64_t now_ns)
+{
+    uint64_t wait_ns = harp_min(s->timeout_ns << s->backoff, TCP_MOST_TIMEOUT_NS);
+    s->timeout_at_ns = now_ns + wait_ns;
+}
+
+void tcp_arm_probe(struct tcp_sender *s, uint64_t now_ns)
+{
+    s->probe_at_ns = HARP_NEVER;
+    if (s->state != TCP_OPEN || s->sacked_n || s->probe_end || !s->smoothed_ns)
+        return;
+    uint64_t more_ns = s->sent_n == 1 ? TCP_LEAST_TIMEOUT_NS : TCP_TIMER_SLACK_NS;
+    s->probe_at_ns = now_ns + harp_min(2 * s->smoothed_ns + more_ns, s->timeout_ns);
+}
+
 /* ---- how much */
 
 static struct tcp_sent *append_sent(struct tcp_sender *s)

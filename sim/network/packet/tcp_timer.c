@@ -4,21 +4,6 @@
 #include "base/sequence.h"
 #include "tcp.h"
 
-void tcp_arm_timeout(struct tcp_sender *s, uint64_t now_ns)
-{
-    uint64_t wait_ns = harp_min(s->timeout_ns << s->backoff, TCP_MOST_TIMEOUT_NS);
-    s->timeout_at_ns = now_ns + wait_ns;
-}
-
-void tcp_arm_probe(struct tcp_sender *s, uint64_t now_ns)
-{
-    s->probe_at_ns = HARP_NEVER;
-    if (s->state != TCP_OPEN || s->sacked_n || s->probe_end || !s->smoothed_ns)
-        return;
-    uint64_t more_ns = s->sent_n == 1 ? TCP_LEAST_TIMEOUT_NS : TCP_TIMER_SLACK_NS;
-    s->probe_at_ns = now_ns + harp_min(2 * s->smoothed_ns + more_ns, s->timeout_ns);
-}
-
 static void give_up(struct packet_world *w, const struct tcp_socket *socket)
 {
     snprintf(w->why, sizeof w->why, "TCP sent a segment %d times and got no answer", TCP_RETRIES);

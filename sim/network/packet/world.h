@@ -1,19 +1,25 @@
-/* Inside the packet network; for this folder's C only.
+/* Inside the packet network; for this folder's C only. Files call those below them in this list.
+ * What the two stacks do is called by way of end_ops, and runs hear of pieces when an event is over
+ * (note_piece).
  *
- *   packet.c      the world: making it, and letting time pass
- *   link.c        links: queues, marks, drops
- *   pfc.c         pauses instead of drops
- *   fault.c       links that lose or delay what crosses them
- *   route.c       which link comes next
- *   capture.c     what crosses a link, as a file
- *   host.c        servers, chains, and what a process sends and takes in
- *   police.c      caps that drop
- *   connection.c  the two sessions of a connection
- *   tcp.h         kernel TCP instead of them
- *   channel.c     what connections carry, and how they are routed
- *   idle.c        channels that carry nothing, and the memory that they do not need
- *   pipe.c        channels within a host
- *   run.c         the pieces of collectives
+ *   packet.c          the world: making it, and letting time pass
+ *   run.c             the pieces of collectives
+ *   connection.c      the two sessions of a connection
+ *   tcp_connection.c  kernel TCP instead of them (tcp.h has the files of the rest)
+ *   channel.c         what connections carry, and how they are routed
+ *   pipe.c            channels within a host
+ *   idle.c            channels that carry nothing, and the memory that they do not need
+ *   hop.c             where packets go that have crossed a link
+ *   host.c            what processes send into NICs, and take in
+ *   fault.c           links that lose or delay what crosses them
+ *   link.c            links: queues, marks, drops
+ *   pfc.c             pauses instead of drops
+ *   route.c           which link comes next
+ *   capture.c         what crosses a link, as a file
+ *   police.c          caps that drop
+ *   server.c          servers and chains of them
+ *   process.c         processes: turns, wake-ups, and rings of frames in the NIC
+ *   packets.c         packets, bodies of frames, and rows of packets
  */
 #ifndef SIM_PACKET_WORLD_H
 #define SIM_PACKET_WORLD_H
@@ -238,6 +244,7 @@ struct traffic {
     struct waiting_piece piece[SLOTS_MAX]; /* handed over, and not taken up by the stack */
     uint32_t pieces_first, pieces_n;
     struct expected expected[SLOTS_MAX]; /* in the order of arrival */
+    uint64_t cost_ns[SLOTS_MAX];         /* of either process's thread for each of them */
     uint32_t expected_first, expected_n;
 };
 
@@ -252,11 +259,17 @@ struct channel {
     bool is_open;                    /* its ends have what they need */
     bool connected;                  /* the sender can send */
     uint8_t held;                    /* pieces in the sender's slots */
-    uint8_t coming;                  /* pieces that have come and are not handled yet */
+    uint8_t coming;                  /* pieces that have come and whose run does not know yet */
     uint8_t taken;                   /* the receiver's slots with pieces that were not passed on */
     uint8_t posted;                  /* slots of the receiver that the session does not know yet */
     uint8_t incarnation;             /* counts its connections of TCP, which follow one another */
     struct expected sender;          /* the edge that sends on it now */
+};
+
+/* What a piece has done. */
+struct piece_news {
+    uint32_t channel;
+    bool arrived; /* at its receiver; else it has left its sender's slot */
 };
 
 struct pipe {
@@ -322,6 +335,8 @@ struct packet_world {
     size_t runs_n, runs_room;
     int32_t *told, *wants; /* runs that are done, and that want a stage */
     size_t told_n, told_room, wants_n, wants_room;
+    struct piece_news *news; /* of this event */
+    size_t news_n, news_room;
     int32_t which;
     int32_t closed; /* a channel whose connection ended, or NOBODY */
     char why[256];
@@ -334,12 +349,21 @@ static inline void push_event(struct packet_world *w, uint64_t at_ns, enum event
         checked_memory(NULL);
 }
 
+/* A piece of a channel has arrived, or has left its sender's slot; its run hears of it when the
+ * event is over, so that no stack is called while it is at work. */
+static inline void note_piece(struct packet_world *w, uint32_t channel, bool arrived)
+{
+    w->channels[channel].coming += arrived;
+    w->news = grow_array(w->news, w->news_n, &w->news_room, sizeof *w->news);
+    w->news[w->news_n++] = (struct piece_news){channel, arrived};
+}
+
 static inline uint64_t ps_q16(double ps_per_byte)
 {
     return (uint64_t)(ps_per_byte * 65536 + 0.5);
 }
 
-/* ---- packet.c */
+/* ---- packets.c */
 uint32_t take_packet(struct packet_world *w);
 void give_packet_back(struct packet_world *w, uint32_t number);
 uint32_t take_body(struct packet_world *w);
@@ -360,9 +384,11 @@ void free_paths(struct shortest_paths *paths);
 /* ---- link.c */
 void put_on_link(struct packet_world *w, uint32_t number);
 void send_from_link(struct packet_world *w, uint32_t link);
+void drop_packet(struct packet_world *w, struct link *link, uint32_t packet);
+
+/* ---- hop.c */
 void deliver_from_link(struct packet_world *w, uint32_t link);
 void pass_on_packet(struct packet_world *w, uint32_t packet);
-void drop_packet(struct packet_world *w, struct link *link, uint32_t packet);
 
 /* ---- fault.c */
 /* Whether its link's faults let a packet arrive now; if not, it is dropped or comes later. */
@@ -384,24 +410,34 @@ void capture_packet(struct packet_world *w, const struct packet *packet);
 bool conforms_to_chain(struct packet_world *w, uint32_t chain, uint64_t bytes);
 void drop_policed(struct packet_world *w, uint32_t packet);
 
-/* ---- host.c */
+/* ---- server.c */
 /* Give a bucket the tokens that came until now. */
 void refill_bucket(struct bucket *bucket, uint64_t now_ps);
 /* When `bytes` that begin now have passed a chain, ns. */
 uint64_t pass_chain(struct packet_world *w, uint32_t chain, uint64_t bytes);
 /* When a process's thread is done with a message that it takes up now. */
 uint64_t handle_message(struct packet_world *w, uint32_t process, uint64_t cost_ns);
+
+/* ---- process.c */
+/* Let a process have its turn at `at_ns`, or when its last frames are out. */
+void turn_process_at(struct packet_world *w, uint32_t process, uint64_t at_ns);
+/* An end wants to send. */
+void append_ready(struct packet_world *w, uint32_t end);
+/* The same, soon. */
 void drive_soon(struct packet_world *w, uint32_t end);
 /* Wake an end at `at_ns`, unless it is woken earlier. */
 void wake_at(struct packet_world *w, uint32_t end, uint64_t at_ns);
 void wake_end(struct packet_world *w, uint32_t end);
+/* A packet has left the NIC, or was dropped there. */
+void leave_ring(struct packet_world *w, struct packet *packet);
+
+/* ---- host.c */
 /* A packet is through its sender's process, and goes to the NIC, at `at_ns`. */
 void leave_process(struct packet_world *w, uint32_t packet, uint64_t at_ns);
 void turn_process(struct packet_world *w, uint32_t process);
 void send_from_process(struct packet_world *w, uint32_t process);
 void arrive_at_host(struct packet_world *w, uint32_t number);
 void take_at_process(struct packet_world *w, uint32_t process);
-void leave_ring(struct packet_world *w, struct packet *packet);
 
 /* ---- channel.c */
 /* A channel over a connection whose ends have these calls and settings; it is open. */
@@ -433,10 +469,8 @@ void move_pipe(struct packet_world *w, uint32_t pipe);
 void free_pipe_slot(struct packet_world *w, uint32_t pipe);
 
 /* ---- run.c */
-void piece_arrived(struct packet_world *w, uint32_t channel);
-/* What the thread of a process spends on a channel's piece: the n-th that is to arrive. */
-uint64_t piece_cost_ns(const struct packet_world *w, const struct channel *channel, uint32_t n);
-void piece_left(struct packet_world *w, uint32_t channel);
+/* Let runs go on by what pieces have done in this event. */
+void tell_runs(struct packet_world *w);
 void free_run(struct run *run);
 
 #endif
