@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 import numpy as np
 
 from harp.routing.ecmp import nth_true
+from harp.routing.hashes import DYNAMIC_PORTS_N, FIRST_DYNAMIC_PORT
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -39,8 +40,6 @@ POLICIES: tuple[Policy, ...] = get_args(Policy)
 MIN_SHARE = 1e-3
 """Least weight of a live port: enough to notice that it delivers again, too little to matter."""
 
-_FIRST_PORT, _DYNAMIC_PORTS = 49152, 16384
-"""The dynamic ports of RFC 6335, out of which source ports come."""
 
 _STEER_TRIES, _STEER_STEP = 32, 977
 """Each try halves what is left; the step is prime, so that flows keep out of each other's way."""
@@ -80,7 +79,7 @@ def choose(fabric: Fabric, flows: Flows, policy: Policy) -> Ints:
 
 
 def colliding_pair(
-    fabric: Fabric, src: int, dst: int, policy: Policy, first_port: int = 49152
+    fabric: Fabric, src: int, dst: int, policy: Policy, first_port: int = FIRST_DYNAMIC_PORT
 ) -> Flows:
     """Find two flows of the same endpoints, by source port, that ``policy`` puts on one port.
 
@@ -137,7 +136,8 @@ def _steer(fabric: Fabric, parts: Flows, port: Ints) -> Flows:
         stray = stray[links[ptr[1:] - 1] ^ 1 != wanted[stray]]
         if not len(stray):
             break
-        src_port[stray] = _FIRST_PORT + (src_port[stray] + _STEER_STEP) % _DYNAMIC_PORTS
+        src_port[stray] = FIRST_DYNAMIC_PORT + (
+            src_port[stray] + _STEER_STEP) % DYNAMIC_PORTS_N
     return parts._replace(tuples=parts.tuples._replace(src_port=src_port))
 
 

@@ -131,7 +131,7 @@ class Fabric:
         self,
         src: ArrayLike,
         dst: ArrayLike,
-        src_port: ArrayLike = 49152,
+        src_port: ArrayLike = hashes.FIRST_DYNAMIC_PORT,
         dst_port: ArrayLike = hashes.ROCE_PORT,
         proto: ArrayLike = hashes.UDP,
     ) -> Flows:

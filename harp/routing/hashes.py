@@ -29,6 +29,9 @@ TCP, UDP = 6, 17
 ROCE_PORT = 4791
 """Destination UDP port of RoCEv2 (IANA)."""
 
+FIRST_DYNAMIC_PORT, DYNAMIC_PORTS_N = 49152, 2**14
+"""The dynamic ports of RFC 6335 section 6, out of which source ports come."""
+
 DEFAULT_TOEPLITZ_KEY = bytes(ffi.buffer(lib.harp_toeplitz_default_key))
 """The 40-byte key that Microsoft publishes with the RSS verification vectors."""
 

@@ -22,9 +22,6 @@ Entropy = Literal["inner", "outer"]
 VXLAN_PORT = 4789
 """Destination UDP port of VXLAN (IANA)."""
 
-FIRST_PORT, PORT_BITS = 49152, 14
-"""The dynamic ports of RFC 6335: 2^14 from 49152."""
-
 FIRST_HOST_IP = 0xAC100001
 """Host 0's tunnel address, 172.16.0.1."""
 
@@ -36,9 +33,9 @@ def encapsulate(fabric: Fabric, flows: Flows, entropy: Entropy) -> Flows:
     """
     if entropy not in {"inner", "outer"}:
         raise ValueError(f"the outer port holds a hash of 'inner' or 'outer', not {entropy!r}")
-    src_port = np.full(len(flows.src), FIRST_PORT, np.int64)
+    src_port = np.full(len(flows.src), hashes.FIRST_DYNAMIC_PORT, np.int64)
     if entropy == "inner":
-        src_port += hashes.flow_hash("crc32", flows.tuples) % 2**PORT_BITS
+        src_port += hashes.flow_hash("crc32", flows.tuples) % hashes.DYNAMIC_PORTS_N
     host_ip = FIRST_HOST_IP + fabric.endpoint_host.astype(np.int64)
     outer = hashes.five_tuples(host_ip[flows.src], host_ip[flows.dst], src_port, VXLAN_PORT)
     return flows._replace(tuples=outer)

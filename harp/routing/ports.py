@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Bonds = Sequence[bond.Policy | None]
     PortLists = ArrayLike | Sequence[ArrayLike]
 
-DYNAMIC_PORTS = np.arange(49152, 65536)
+DYNAMIC_PORTS = hashes.FIRST_DYNAMIC_PORT + np.arange(hashes.DYNAMIC_PORTS_N)
 """The ports that RFC 6335 leaves for any use."""
 
 FIRST_BATCH = 64

@@ -73,8 +73,6 @@ read, counted twice, since transfers through memory reach about half of what its
 (see memory_per_byte of kernel-tcp)."""
 DYNAMIC = "dynamic"
 """The bond that splits a flow; every other one gives it one port."""
-FIRST_PORT, PORTS = 49152, 16384
-"""Dynamic source ports (RFC 6335)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -446,4 +444,5 @@ class Transport:
         for column in words.T:  # a 64-bit mix of four numbers (splitmix64's finaliser)
             mixed = (mixed ^ column) * np.uint64(0xBF58476D1CE4E5B9)
             mixed ^= mixed >> np.uint64(27)
-        return (FIRST_PORT + mixed % np.uint64(PORTS)).astype(np.uint16)
+        port = hashes.FIRST_DYNAMIC_PORT + mixed % np.uint64(hashes.DYNAMIC_PORTS_N)
+        return port.astype(np.uint16)
