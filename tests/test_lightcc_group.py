@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from harp.lightcc.elements import REDUCTIONS, combination, divide, element_type
 from harp.lightcc.group import Group, GroupError
 from harp.lightcc.settings import LightSettings
 
@@ -136,56 +135,6 @@ def test_calls_are_carried_out_in_order_and_may_all_be_begun_at_once(group):
     for own in data:
         for i, one in enumerate(own):
             assert (one == sum(rank + i for rank in range(len(group)))).all()
-
-
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "int64", "float16", "float32",
-                                   "float64", "bfloat16"])
-def test_reductions_are_numpys(dtype, reduction):
-    try:
-        combine = combination(dtype, reduction)
-    except ValueError as error:
-        assert f"elements of type {dtype} have no reduction" in str(error)  # noqa: PT017
-        return
-    one, other = (vector % 5 + 1 for vector in vectors(2, 1000, "<i4"))
-    functions = {"sum": np.add, "avg": np.add, "product": np.multiply, "min": np.minimum,
-                 "max": np.maximum, "band": np.bitwise_and, "bor": np.bitwise_or,
-                 "bxor": np.bitwise_xor}
-    wanted = functions[reduction](one, other)
-    there, came = (encoded(vector, dtype) for vector in (one, other))
-    combine(there, came)
-    np.testing.assert_array_equal(decoded(there, dtype), wanted)
-
-
-def encoded(vector, dtype):
-    if dtype == "bfloat16":
-        return raw((vector.astype("<f4").view("<u4") >> 16).astype("<u2"))
-    return raw(vector.astype(element_type(dtype)))
-
-
-def decoded(data, dtype):
-    if dtype == "bfloat16":
-        return (data.view("<u2").astype("<u4") << 16).view("<f4")
-    return data.view(element_type(dtype))
-
-
-@pytest.mark.parametrize(("one", "other", "nearest"), [
-    (1.0, 2**-8, 1.0),  # half way: the even neighbour is below
-    (1 + 2**-7, 2**-8, 1 + 2**-6),  # half way: the even neighbour is above
-    (1 + 2**-7, 2**-9, 1 + 2**-7), (3.38e38, 3.38e38, np.inf), (np.inf, 1.0, np.inf),
-    (np.nan, 1.0, np.nan)])
-def test_sums_of_bfloat16_are_rounded_to_nearest_even(one, other, nearest):
-    there, came = (encoded(np.array([value]), "bfloat16") for value in (one, other))
-    with np.errstate(over="ignore"):
-        combination("bfloat16", "sum")(there, came)
-    np.testing.assert_equal(decoded(there, "bfloat16")[0], np.float32(nearest))
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "bfloat16"])
-def test_an_average_is_the_sum_over_the_ranks(dtype):
-    data = encoded(np.array([3, 6, -9], "<i4"), dtype)
-    divide(data, dtype, 3)
-    np.testing.assert_array_equal(decoded(data, dtype), [1, 2, -3])
 
 
 def test_two_levels_give_the_same_sum():
@@ -314,3 +263,16 @@ def test_a_child_of_fork_ends_without_the_group():
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         of_all(rank.barrier() for rank in group)
+
+
+def test_a_rank_may_leave_as_soon_as_it_is_done():
+    """Others may still be at work on the last collective, but not with that rank."""
+    for _ in range(30):
+        store = MemoryStore()
+
+        def live(rank, store=store):
+            group = Group(rank, 4, store, PATIENCE_S)
+            group.barrier().result(PATIENCE_S)
+            group.close()
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(live, range(4)))

@@ -84,11 +84,14 @@ def test_the_sanitizer_would_see_an_error(sanitized):
     assert "AddressSanitizer: heap-buffer-overflow" in done.stderr
 
 
-def test_engines_sessions_and_buffers_under_sanitizers(sanitized):
+@pytest.mark.parametrize("files", [
+    [f"test_python_engine{part}.py" for part in ("", "_asyncio", "_buffers", "_limits",
+                                                 "_process")],
+    ["test_lightcc_group.py", "test_lightcc_elements.py"]], ids=["engine", "lightcc"])
+def test_python_tests_pass_under_sanitizers(sanitized, files):
     done = python(sanitized, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
                   "-c", str(ROOT / "pyproject.toml"),
-                  *(str(ROOT / "tests" / f"test_python_engine{part}.py")
-                    for part in ("", "_asyncio", "_buffers", "_limits", "_process")))
+                  *(str(ROOT / "tests" / file) for file in files))
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     assert " passed" in done.stdout
     assert "Sanitizer" not in done.stderr

@@ -1,9 +1,8 @@
 """Element types of collectives, and what combines two of them.
 
-A reduction works on bytes in place, so that memory of numpy, torch or anything else is good for it.
-bfloat16, which numpy has not, is added in float32 and rounded to nearest, ties to even (IEEE 754),
-as torch does. Averages are sums that are divided in the end; those of integers are not defined, as
-in NCCL's and torch's reference for gloo.
+Reductions are C's (`cnet/lightcc/reduce.h`) and work in place on bytes, so that memory of numpy,
+torch or anything else is good for them. Averages are sums that are divided in the end; those of
+integers are not defined, as in NCCL's and torch's reference for gloo.
 """
 
 from __future__ import annotations
@@ -12,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from harp._cnet import ffi, lib
 
+if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Bytes = NDArray[np.uint8]
-    Combine = Callable[[Bytes, Bytes], None]
 
 TYPES: dict[str, np.dtype[Any]] = {
     **{name: np.dtype(name) for name in (
@@ -28,18 +26,14 @@ TYPES: dict[str, np.dtype[Any]] = {
 }
 """Names as torch has them, and how numpy sees their bytes."""
 
-_ARITHMETIC: dict[str, np.ufunc] = {
-    "sum": np.add, "avg": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum}
-_BITWISE: dict[str, np.ufunc] = {
-    "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}
-_OF_BOOL: dict[str, np.ufunc] = {
-    "sum": np.logical_or, "max": np.logical_or, "bor": np.logical_or, "product": np.logical_and,
-    "min": np.logical_and, "band": np.logical_and, "bxor": np.logical_xor}
-REDUCTIONS = (*_ARITHMETIC, *_BITWISE)
+REDUCTIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
+_OF_BOOL = {"sum": "bor", "max": "bor", "product": "band", "min": "band"}
+"""What they are where elements are true or false, in bytes of 1 and 0."""
+_C_TYPES = {"bool": "uint8"}
 
 
-def combination(dtype: str, reduction: str) -> Combine:
-    """Give the function ``(there, came)`` that puts came's elements into there's.
+def combination(dtype: str, reduction: str) -> Any:
+    """Give the C function (``harp_reduce``) that puts elements that came into those there.
 
     Raises:
         ValueError: an unknown type or reduction, or one that the type does not have.
@@ -48,19 +42,16 @@ def combination(dtype: str, reduction: str) -> Combine:
     kind = element_type(dtype)
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction {reduction!r} is none of {', '.join(REDUCTIONS)}")
-    if dtype == "bfloat16" and reduction in _ARITHMETIC:
-        return _bfloat16(_ARITHMETIC[reduction])
-    known = _OF_BOOL if dtype == "bool" else {
-        **_ARITHMETIC, **(_BITWISE if kind.kind in "iu" and dtype != "bfloat16" else {})}
-    if (reduction not in known or (reduction == "avg" and kind.kind not in "fc")
-            or (reduction in {"min", "max"} and kind.kind == "c")):
+    named = "sum" if reduction == "avg" else reduction
+    if dtype == "bool":
+        named = _OF_BOOL.get(named, named)
+    found = lib.harp_reduce_find(
+        getattr(lib, f"HARP_ELEMENT_{_C_TYPES.get(dtype, dtype).upper()}"),
+        getattr(lib, f"HARP_REDUCTION_{named.upper()}"))
+    is_float = kind.kind in "fc" or dtype == "bfloat16"
+    if found == ffi.NULL or (reduction == "avg" and not is_float):
         raise ValueError(f"elements of type {dtype} have no reduction {reduction!r}")
-    function = known[reduction]
-
-    def combine(there: Bytes, came: Bytes) -> None:
-        target = there.view(kind)
-        function(target, came.view(kind), out=target)
-    return combine
+    return found
 
 
 def element_type(dtype: str) -> np.dtype[Any]:
@@ -78,13 +69,6 @@ def divide(data: Bytes, dtype: str, ranks: int) -> None:
         return
     values = data.view(TYPES[dtype])
     values /= values.dtype.type(ranks)
-
-
-def _bfloat16(function: np.ufunc) -> Combine:
-    def combine(there: Bytes, came: Bytes) -> None:
-        target = there.view(np.uint16)
-        target[:] = _narrow(function(_wide(target), _wide(came.view(np.uint16))))
-    return combine
 
 
 def _wide(words: NDArray[np.uint16]) -> NDArray[np.float32]:

@@ -1,9 +1,9 @@
 """A group of ranks and its collectives on host memory, over HARP connections.
 
-A collective runs the plan of `harp.collectives` that `harp.lightcc.settings` chooses, by
-`harp.collectives.execute`; the simulator runs the same plan. Calls of a group are carried out one
-after the other, in the order in which they are made, by a thread of the group: every rank must make
-the same calls in the same order. Messages between two ranks go beside them.
+A collective runs the plan of `harp.collectives` that `harp.lightcc.settings` chooses; the simulator
+runs the same plan. A thread of the group carries out its calls one after the other, in the order in
+which they are made, by C (`harp.lightcc.mover`): every rank must make the same calls in the same
+order. Messages between two ranks go beside them, by another thread.
 
 Each call begins with a description that goes to the next rank of the ring and is compared there, so
 ranks that do not agree are told what each of them called, instead of waiting for one another. A
@@ -20,36 +20,42 @@ import asyncio
 import atexit
 import contextlib
 import os
+import queue
 import threading
 import weakref
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harp.collectives.execute import Execution
-from harp.collectives.ir import Buffer
-from harp.collectives.registry import make_plan
-from harp.collectives.window import NCCL_WINDOW
+from harp._cnet import ffi
 from harp.lightcc.elements import combination, divide, element_type
 from harp.lightcc.letters import MESSAGE, Letters
+from harp.lightcc.mover import EXPECT_BYTES, CancelledError, DiffersError, LateError, Mover
 from harp.lightcc.peers import GroupError, Peers
+from harp.lightcc.pieces import (
+    EXPECT,
+    PLACE,
+    SEND,
+    address,
+    cut,
+    on_memory,
+    plan_pieces,
+    settle,
+    table,
+)
 from harp.lightcc.settings import LightSettings
-from harp.lightcc.verdict import LATE, TELL_S, Verdict
+from harp.lightcc.verdict import FAILED, LATE, TELL_S, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from numpy.typing import NDArray
 
-    from harp.collectives.plan import Plan
-    from harp.lightcc.peers import PeerChannel, Store
+    from harp.lightcc.peers import Store
 
     Bytes = NDArray[np.uint8]
-
-_NOT_OVER = "not over"
 
 
 @dataclass(eq=False)
@@ -58,8 +64,13 @@ class _Call:
 
     what: str
     """What ranks must agree upon, for people."""
-    run: Callable[[], Awaitable[None]]
+    pieces: NDArray[np.void]
+    memory: Any
+    """What the pieces point to, kept."""
     future: Future[None]
+    reduction: Any = ffi.NULL
+    finish: Callable[[], None] | None = None
+    """What is left to do when the pieces are there."""
 
 
 _groups: weakref.WeakSet[Group] = weakref.WeakSet()
@@ -93,10 +104,10 @@ class Group:
                              "top-k yet; unset it")
         self.timeout_s = timeout_s
         self._process = os.getpid()
-        self._running: asyncio.Task[None] | None = None
-        self._server: asyncio.Task[None] | None = None
-        self._calls: asyncio.Queue[_Call] = asyncio.Queue()
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._made = 0
+        self._mover: Mover | None = None
+        self._server: threading.Thread | None = None
         self._peers = Peers(rank, ranks, store, timeout_s)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True,
@@ -117,7 +128,10 @@ class Group:
         self._verdict = Verdict(self.rank, self.ranks, self.timeout_s, self._end_all)
         self._letters = Letters(self._peers.letters, self._verdict.hear, self._verdict.find)
         self._verdict.letters = self._letters
-        self._server = asyncio.ensure_future(self._serve_calls())
+        self._mover = Mover(self._peers.engines, self._peers.pieces, self.ranks)
+        self._server = threading.Thread(target=self._serve_calls, args=(self._mover,), daemon=True,
+                                        name=f"lightcc {self.rank} calls")
+        self._server.start()
 
     # ---- Collectives ----
 
@@ -136,15 +150,11 @@ class Group:
                    parameters: dict[str, int], own: slice) -> Future[None]:
         combine = combination(dtype, reduction)
         unit = element_type(dtype).itemsize
-        plan = _plan(plan_name, self.ranks, len(data), unit, **parameters)
-
-        async def run() -> None:
-            await Execution(plan, self.rank, element_type(dtype), self._channel,
-                            buffers={Buffer.DATA: data}, combine=combine).run()
-            if reduction == "avg":
-                divide(data[own], dtype, self.ranks)
-        return self._begin(f"{call} of {len(data) // unit} {dtype}, {reduction}, by {plan_name}",
-                           run)
+        rows = plan_pieces(plan_name, self.ranks, self.rank, len(data), unit, **parameters)
+        finish = (lambda: divide(data[own], dtype, self.ranks)) if reduction == "avg" else None
+        return self._begin(_Call(
+            f"{call} of {len(data) // unit} {dtype}, {reduction}, by {plan_name}",
+            on_memory(rows, data), data, Future(), combine, finish))
 
     def allgather(self, data: Bytes) -> Future[None]:
         """Give every rank all equal parts of ``data``, of which it has its own one."""
@@ -156,34 +166,36 @@ class Group:
         return self._copying("broadcast", "broadcast", data, root=root)
 
     def _copying(self, call: str, plan_name: str, data: Bytes, **parameters: int) -> Future[None]:
-        plan = _plan(plan_name, self.ranks, len(data), 1, **parameters)
+        rows = plan_pieces(plan_name, self.ranks, self.rank, len(data), 1, **parameters)
         said = "".join(f", {name} {value}" for name, value in parameters.items())
-        return self._begin(
-            f"{call} of {len(data)} B{said}",
-            Execution(plan, self.rank, np.uint8, self._channel, buffers={Buffer.DATA: data}).run)
+        return self._begin(_Call(f"{call} of {len(data)} B{said}", on_memory(rows, data), data,
+                                 Future()))
 
     def exchange(self, call: str, outs: Sequence[Bytes], ins: Sequence[Bytes]) -> Future[None]:
         """Send ``outs[i]`` to rank i and receive ``ins[i]`` from it, for all ranks at once.
 
         The sizes may all differ, so that only ``call`` is what ranks agree upon.
         """
-        async def run() -> None:
+        rows = [row for i in range(1, self.ranks)
+                for peer, kind, data in (
+                    ((self.rank + i) % self.ranks, SEND, outs[(self.rank + i) % self.ranks]),
+                    ((self.rank - i) % self.ranks, PLACE, ins[(self.rank - i) % self.ranks]))
+                for row in cut(kind, peer, data)]
+
+        def finish() -> None:
             ins[self.rank][:] = outs[self.rank]
-            others = [(self.rank + i) % self.ranks for i in range(1, self.ranks)]
-            await _all_of(*(self._send_pieces(peer, outs[peer]) for peer in others),
-                          *(self._receive_pieces(peer, ins[peer]) for peer in others))
-        return self._begin(call, run)
+        return self._begin(_Call(call, table(rows), (outs, ins), Future(), finish=finish))
 
     def barrier(self) -> Future[None]:
         """Be done when all ranks have come here."""
-        async def run() -> None:
-            byte = np.zeros(1, np.uint8)
-            far = 1
-            while far < self.ranks:  # dissemination: Hensgen, Finkel and Manber, 1988
-                await _all_of(self._channel((self.rank + far) % self.ranks).send(byte),
-                              self._channel((self.rank - far) % self.ranks).receive(1))
-                far *= 2
-        return self._begin("barrier", run)
+        bytes_ = np.zeros(2, np.uint8)
+        out, into = address(bytes_), address(bytes_) + 1
+        rows, far = [], 1
+        while far < self.ranks:  # dissemination: Hensgen, Finkel and Manber, 1988
+            rows += [(out, 0, 1, SEND, (self.rank + far) % self.ranks),
+                     (into, 0, 1, PLACE, (self.rank - far) % self.ranks), settle()]
+            far *= 2
+        return self._begin(_Call("barrier", table(rows), bytes_, Future()))
 
     def _algorithm(self, nbytes: int) -> tuple[str, dict[str, int]]:
         choice = self.settings.choose(nbytes)
@@ -198,87 +210,67 @@ class Group:
         part = len(data) // self.ranks
         return slice(self.rank * part, (self.rank + 1) * part)
 
-    async def _send_pieces(self, peer: int, data: Bytes) -> None:
-        for start in range(0, len(data), NCCL_WINDOW.slot_bytes):
-            await self._channel(peer).send(data[start:start + NCCL_WINDOW.slot_bytes])
-
-    async def _receive_pieces(self, peer: int, data: Bytes) -> None:
-        for start in range(0, len(data), NCCL_WINDOW.slot_bytes):
-            part = data[start:start + NCCL_WINDOW.slot_bytes]
-            part[:] = await self._channel(peer).receive(len(part))
-
-    def _channel(self, peer: int) -> PeerChannel:
-        return self._peers.pieces[peer]
-
     # ---- One call after the other ----
 
-    def _begin(self, what: str, run: Callable[[], Awaitable[None]]) -> Future[None]:
-        call = _Call(what, run, Future())
-        self._loop.call_soon_threadsafe(self._take_call, call)
+    def _begin(self, call: _Call) -> Future[None]:
+        self._calls.put(call)
         return call.future
 
-    def _take_call(self, call: _Call) -> None:
-        if self._verdict.sentence is not None:
-            call.future.set_exception(GroupError(self._verdict.sentence))
-        else:
-            self._calls.put_nowait(call)
-
-    async def _serve_calls(self) -> None:
-        while self._verdict.sentence is None:
-            call = await self._calls.get()
-            self._made += 1
-            self._running = asyncio.ensure_future(self._run(call))
-            why = await self._outcome_of(self._running)
-            if not why:
-                call.future.set_result(None)
+    def _serve_calls(self, mover: Mover) -> None:
+        for call in iter(self._calls.get, None):
+            if self._verdict.sentence is not None:
+                call.future.set_exception(GroupError(self._verdict.sentence))
                 continue
+            self._made += 1
             which = f"call {self._made}, {call.what}"
-            if why == _NOT_OVER:
-                self._verdict.find(which, LATE)
+            try:
+                self._run(mover, call)
+            except LateError:
+                self._fail(call, which, LATE)
+            except CancelledError:
+                self._fail(call, which, FAILED)
+            except Exception as error:  # whatever it is, all ranks must hear of it
+                self._fail(call, f"{which}: {error}", FAILED)
             else:
-                self._verdict.find(f"{which}: {why}")
-            await self._verdict.known.wait()
-            call.future.set_exception(GroupError(self._verdict.sentence))
+                call.future.set_result(None)
 
-    async def _outcome_of(self, running: asyncio.Task[None]) -> str:
-        """Wait for a call's end; gives what it failed by, or nothing."""
-        try:
-            await asyncio.wait_for(running, self.timeout_s)
-        except asyncio.TimeoutError:
-            return _NOT_OVER
-        except asyncio.CancelledError:
-            if self._verdict.sentence is None:
-                raise
-            return self._verdict.sentence
-        except Exception as error:  # whatever it is, all ranks must hear of it
-            return str(error)
-        return ""
-
-    async def _run(self, call: _Call) -> None:
+    def _run(self, mover: Mover, call: _Call) -> None:
+        said = np.frombuffer(f"{self._made} {call.what}".encode()[:EXPECT_BYTES], np.uint8)
+        pieces = call.pieces
         if self.ranks > 1:
-            await self._agree(call)
-        await call.run()
-
-    async def _agree(self, call: _Call) -> None:
-        said = np.frombuffer(f"{self._made} {call.what}".encode(), np.uint8)
-        before = (self.rank - 1) % self.ranks
-        await self._channel((self.rank + 1) % self.ranks).send(said)
-        heard = await self._channel(before).take()
-        if bytes(heard) != bytes(said):
-            both = sorted([(before, bytes(heard).decode(errors="replace").split(" ", 1)[-1]),
-                           (self.rank, call.what)])
+            before, after = ((self.rank + far) % self.ranks for far in (-1, 1))
+            told = [(address(said), 0, len(said), kind, peer)
+                    for kind, peer in ((SEND, after), (EXPECT, before))]
+            pieces = np.concatenate([table(told), pieces])
+        try:
+            mover.run(pieces, call.reduction, self.timeout_s)
+        except DiffersError as error:
+            heard = error.heard.decode(errors="replace").split(" ", 1)[-1]
+            both = sorted([(error.peer, heard), (self.rank, call.what)])
             raise GroupError("ranks do not agree: " + ", ".join(
-                f"rank {rank} calls {what}" for rank, what in both))
+                f"rank {rank} calls {what}" for rank, what in both)) from None
+        if call.finish:
+            call.finish()
+
+    def _fail(self, call: _Call, why: str, kind: bytes) -> None:
+        """Fail a call at all ranks, and end what may still use its memory."""
+        sentence = self._on_loop(self._judged(why, kind)).result()
+        self._peers.end_pieces()
+        call.future.set_exception(GroupError(sentence))
+
+    async def _judged(self, why: str, kind: bytes) -> str:
+        self._verdict.find(why, kind)
+        await self._verdict.known.wait()
+        assert self._verdict.sentence is not None
+        return self._verdict.sentence
 
     # ---- The end ----
 
     def _end_all(self, why: str) -> None:
-        """End what is under way and what waits."""
-        if self._running:
-            self._running.cancel()
+        """End what is under way; calls that wait end when it is their turn."""
+        if self._mover:
+            self._mover.cancel()
         self._letters.end(why)
-        while not self._calls.empty():
-            self._calls.get_nowait().future.set_exception(GroupError(why))
 
     def abort(self, why: str = "the group was aborted") -> None:
         """Fail the group at all ranks."""
@@ -288,18 +280,23 @@ class Group:
         """Leave the group. What was begun and is not over fails here; other ranks go on."""
         if self._loop.is_closed() or os.getpid() != self._process:
             return  # a child of fork has no thread of the group
+        if self._server and self._mover:
+            with contextlib.suppress(Exception):
+                self._on_loop(self._settle("the group is closed")).result()
+            self._calls.put(None)
+            self._server.join()
+            self._mover.flush(TELL_S)
         with contextlib.suppress(Exception):
             self._on_loop(self._shut()).result(TELL_S + 5)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
+    async def _settle(self, why: str) -> None:
+        self._verdict.settle(why)
+
     async def _shut(self) -> None:
         if self._server:
-            self._verdict.settle("the group is closed")
-            await asyncio.sleep(0)  # who waits hears of it
-            self._server.cancel()
-            await asyncio.gather(self._server, return_exceptions=True)
             await self._verdict.close()
             await self._letters.close()
         await self._peers.flush(TELL_S)
@@ -331,19 +328,3 @@ class Group:
                              f"{self.rank} receives {len(data)} B")
         data[:] = came
         return source
-
-
-async def _all_of(*work: Awaitable[Any]) -> None:
-    """Wait for all; the first error ends the others."""
-    tasks = [asyncio.ensure_future(one) for one in work]
-    try:
-        for task in asyncio.as_completed(tasks):
-            await task
-    finally:
-        for one in tasks:
-            one.cancel()
-
-
-@lru_cache(maxsize=256)
-def _plan(name: str, ranks: int, nbytes: int, unit_bytes: int, **parameters: int) -> Plan:
-    return make_plan(name, ranks=ranks, nbytes=nbytes, unit_bytes=unit_bytes, **parameters)

@@ -20,8 +20,6 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-
 from harp.collectives.channels import ConnectionChannel
 from harp.net import Engine, Port
 from harp.net.errors import EndedError
@@ -29,12 +27,15 @@ from harp.net.errors import EndedError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from harp.net import Connection, Listener
 
     Bytes = NDArray[np.uint8]
 
+PIECES, LETTERS = b"pieces", b"letters"
+CHOICE_BYTES = 16
 MESH_CONNECTIONS = 2
 PORTS = ("auto", "udp", "mem")
 
@@ -91,8 +92,8 @@ class Peers:
             raise ValueError(f"HARP_PORT is {self._port!r}; collectives on the host have "
                              f"{', '.join(PORTS)}")
         self._environment = environment
-        self.pieces: dict[int, PeerChannel] = {}
-        """For collectives."""
+        self.pieces: dict[int, Connection] = {}
+        """For collectives (`harp.lightcc.mover`)."""
         self.letters: dict[int, PeerChannel] = {}
         """For messages between two ranks, and for failures."""
 
@@ -136,29 +137,43 @@ class Peers:
     def _engine(self, kind: str) -> Engine:
         if kind not in self._engines:
             port = Port("mem") if kind == "mem" else udp_port(self._environment)
-            self._engines[kind] = Engine(port, name=f"lightcc {self.rank} {kind}")
+            self._engines[kind] = Engine(port, name=f"lightcc {self.rank} {kind}",
+                                         progress="inline")
         return self._engines[kind]
 
     async def _accept(self, peer: int, listener: Listener) -> None:
-        made = [await listener.accept_async() for _ in range(MESH_CONNECTIONS)]
-        for connection in made:
-            channel = PeerChannel(peer, connection)
-            which = bytes(await channel.take())
-            (self.pieces if which == b"pieces" else self.letters)[peer] = channel
+        for _ in range(MESH_CONNECTIONS):
+            connection = await listener.accept_async()
+            self._keep(peer, connection, bytes(await connection.recv_async(CHOICE_BYTES)))
 
     async def _reach(self, peer: int, kind: str) -> None:
         loop = asyncio.get_running_loop()
         said = json.loads(await loop.run_in_executor(None, self._store.get, f"handles/{peer}"))
         handle = bytes.fromhex(said[str(self.rank)])
-        for which, channels in ((b"pieces", self.pieces), (b"letters", self.letters)):
-            connection: Connection = await self._engine(kind).connect_async(
-                handle, dead_after=self._dead_s)
-            channels[peer] = PeerChannel(peer, connection)
-            await channels[peer].send(np.frombuffer(which, np.uint8))
+        for which in (PIECES, LETTERS):
+            connection = await self._engine(kind).connect_async(handle, dead_after=self._dead_s)
+            await connection.send_async(which)
+            self._keep(peer, connection, which)
+
+    def _keep(self, peer: int, connection: Connection, which: bytes) -> None:
+        if which == PIECES:
+            self.pieces[peer] = connection
+        else:
+            self.letters[peer] = PeerChannel(peer, connection)
+
+    @property
+    def engines(self) -> list[Engine]:
+        """Those that carry the connections; whoever waits for pieces drives them."""
+        return list(self._engines.values())
+
+    def end_pieces(self) -> None:
+        """End the collectives' connections: from then on nobody uses a call's memory."""
+        for connection in self.pieces.values():
+            connection.close()
 
     async def flush(self, timeout_s: float) -> None:
-        """Wait until others have what was sent to them, for a while, as far as they are there."""
-        for channel in (*self.pieces.values(), *self.letters.values()):
+        """Wait until others have the letters to them, for a while, as far as they are there."""
+        for channel in self.letters.values():
             with contextlib.suppress(EndedError, asyncio.TimeoutError):
                 await asyncio.wait_for(channel.flush(), timeout_s)
 

@@ -405,6 +405,17 @@ class Connection:
                     if lib.harp_connection_path(self._connection, path, info, local, remote)]
 
     @property
+    def c_connection(self) -> Any:
+        """The ``struct harp_connection *``, for a C function that alone uses it from now on."""
+        with self._guard:
+            return self._connection
+
+    def why(self) -> str:
+        """Give the sentence that says why it ended; empty while it has not."""
+        with self._guard:
+            return self._why()
+
+    @property
     def closed(self) -> bool:
         """Whether it is over, by whichever end."""
         return self._guard.closed or self._error is not None

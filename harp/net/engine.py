@@ -169,6 +169,12 @@ class Engine:
                       "ring_bytes"):
             setattr(config, field, getattr(wanted, field))
 
+    @property
+    def c_engine(self) -> Any:
+        """The ``struct harp_engine *``, for a C function that drives it."""
+        with self._guard:
+            return self._engine
+
     def listen(self, **options: Any) -> Listener:
         """Await connections, with the :class:`ConnectionOptions` given, for who has the handle."""
         config = _connection_config(ConnectionOptions(**options))

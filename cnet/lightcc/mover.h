@@ -1,0 +1,89 @@
+/* A mover: one rank's part of a collective, moved over HARP connections by the thread that asks.
+ *
+ * A collective is a list of pieces in an order in which all of it can be done: harp.collectives
+ * makes it of a plan. The mover reads ahead and begins every piece as soon as it may:
+ *
+ *     kind      waits until nothing before it                 and then
+ *     SEND      still has to write its bytes                  is sent, after earlier ones to `peer`
+ *     PLACE     still has to read or write its bytes          is posted, after earlier ones of
+ * `peer` REDUCE    (slots are given out in order)                is posted into a slot; still has
+ * to read or write its bytes          is reduced, in order of `peer` COPY      still has to read or
+ * write its bytes          is copied EXPECT                                                  must
+ * be equal to its bytes; what comes after it is not posted before SETTLE    is open is over
+ *
+ * So a message of the network goes straight to where it belongs, and one that is to be reduced
+ * passes a slot that stays in the cache. Small messages leave from a copy, so that nobody waits for
+ * their acknowledgement.
+ *
+ * Connections must be posted, and of engines with HARP_PROGRESS_INLINE, which the mover drives
+ * while it runs. After a run that failed buffers may still be posted and sends be under way: close
+ * the connections before their memory is given back.
+ */
+#ifndef HARP_LIGHTCC_MOVER_H
+#define HARP_LIGHTCC_MOVER_H
+
+#include "engine/engine.h"
+#include "reduce.h"
+
+/* cdef: begin */
+#define HARP_EXPECT_BYTES 1024 /* the longest that EXPECT compares */
+
+enum harp_piece_kind {
+    HARP_PIECE_SEND,
+    HARP_PIECE_PLACE,
+    HARP_PIECE_REDUCE,
+    HARP_PIECE_COPY,
+    HARP_PIECE_EXPECT,
+    HARP_PIECE_SETTLE,
+};
+
+struct harp_piece {
+    uint8_t *at;
+    const uint8_t *from; /* COPY */
+    uint32_t bytes;      /* REDUCE: at most a slot's */
+    uint16_t kind;
+    uint16_t peer; /* index of the connection */
+};
+
+enum harp_move {
+    HARP_MOVE_DONE,
+    HARP_MOVE_LATE,
+    HARP_MOVE_CANCELLED,
+    HARP_MOVE_GONE,    /* `peer`: its connection has ended */
+    HARP_MOVE_DIFFERS, /* `peer` sent `heard` where EXPECT had something else */
+    HARP_MOVE_SIZE,    /* `peer` sent `came` bytes where `due` were to come */
+};
+
+struct harp_moved {
+    uint32_t peer, came, due;
+    uint8_t heard[HARP_EXPECT_BYTES];
+    uint32_t heard_bytes;
+};
+
+struct harp_mover_config {
+    struct harp_engine *const *engines;
+    uint32_t engines_n;
+    struct harp_connection *const *connections; /* one a peer; NULL: none */
+    uint32_t peers;
+    uint32_t slot_bytes, slots; /* for what is to be reduced */
+};
+
+struct harp_mover;
+
+/* NULL without memory. What the config points to is copied. */
+struct harp_mover *harp_mover_new(const struct harp_mover_config *config);
+void harp_mover_free(struct harp_mover *mover);
+
+/* Move all pieces; `reduce` serves REDUCE. `moved` tells of what a failure needs. */
+enum harp_move harp_mover_run(struct harp_mover *mover, const struct harp_piece *pieces,
+                              uint32_t pieces_n, harp_reduce *reduce, uint64_t timeout_ns,
+                              struct harp_moved *moved);
+
+/* Wait until others have all that left from copies; false if they have not. */
+bool harp_mover_flush(struct harp_mover *mover, uint64_t timeout_ns);
+
+/* End the run that is under way, and all later ones. Any thread. */
+void harp_mover_cancel(struct harp_mover *mover);
+/* cdef: end */
+
+#endif

@@ -1,0 +1,56 @@
+#include "open_pieces.h"
+
+static bool piece_writes(const struct harp_piece *piece)
+{
+    return piece->kind == HARP_PIECE_PLACE || piece->kind == HARP_PIECE_REDUCE ||
+           piece->kind == HARP_PIECE_COPY;
+}
+
+static bool bytes_overlap(const uint8_t *a, uint32_t a_bytes, const uint8_t *b, uint32_t b_bytes)
+{
+    return (uintptr_t)a < (uintptr_t)b + b_bytes && (uintptr_t)b < (uintptr_t)a + a_bytes;
+}
+
+static bool piece_blocks(const struct harp_piece *piece, const struct harp_piece *later)
+{
+    bool writes = piece_writes(piece), later_writes = piece_writes(later);
+    if ((writes || later_writes) && bytes_overlap(piece->at, piece->bytes, later->at, later->bytes))
+        return true;
+    if (later->kind == HARP_PIECE_COPY && writes &&
+        bytes_overlap(piece->at, piece->bytes, later->from, later->bytes))
+        return true;
+    return piece->kind == HARP_PIECE_COPY && later_writes &&
+           bytes_overlap(piece->from, piece->bytes, later->at, later->bytes);
+}
+
+void open_pieces_add(struct open_pieces *pieces, const struct harp_piece *piece)
+{
+    struct open_piece *open = open_piece_at(pieces, pieces->next);
+    *open = (struct open_piece){.piece = piece, .slot = NO_SLOT};
+    for (uint64_t number = pieces->first; number < pieces->next; number++) {
+        const struct open_piece *before = open_piece_at(pieces, number);
+        if (before->piece && piece_blocks(before->piece, piece))
+            open->waits_for[number % OPEN_PIECES / 64] |= UINT64_C(1) << number % 64;
+    }
+    pieces->next++;
+    pieces->n++;
+}
+
+void open_pieces_close(struct open_pieces *pieces, struct open_piece *open)
+{
+    uint32_t index = (uint32_t)(open - pieces->at);
+    open->piece = NULL;
+    pieces->n--;
+    for (uint32_t i = 0; i < OPEN_PIECES; i++)
+        pieces->at[i].waits_for[index / 64] &= ~(UINT64_C(1) << index % 64);
+    while (pieces->first < pieces->next && !open_piece_at(pieces, pieces->first)->piece)
+        pieces->first++;
+}
+
+bool open_piece_waits(const struct open_piece *open)
+{
+    uint64_t any = 0;
+    for (uint32_t i = 0; i < OPEN_PIECE_WORDS; i++)
+        any |= open->waits_for[i];
+    return any != 0;
+}
