@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sim.network.packet.world import End, Stage, World
+from sim.network.packet.world import End, LinkFaults, Stage, World
 
 MS = 1_000_000
 US = 1e-6
@@ -91,6 +91,13 @@ def test_pulled_port_leaves_90_percent_of_the_rest_after_100_ms(thread_gbps: int
     net.set_rate(1, 1.0)
     net.goodput_in(200)
     assert net.goodput_in(50) > 0.95 * min(2 * RATE * GOODPUT, thread_gbps * 1e9 or 2 * RATE)
+
+
+def test_port_whose_mtu_shrinks_is_used_all_the_same() -> None:
+    net = busy_ports()
+    net.world.set_faults(net.up[0][1], LinkFaults(longest_bytes=1318))
+    net.goodput_in(100)
+    assert net.goodput_in(50) > 0.95 * 2 * RATE * GOODPUT
 
 
 def test_short_messages_take_the_port_of_less_delay() -> None:

@@ -96,27 +96,39 @@ static uint64_t expect_delay_ns(const struct harp_path *path)
     return harp_rtt_least_ns(&path->rtt) + waiting_ns;
 }
 
-int harp_path_choose(struct harp_path *paths, uint32_t count, uint32_t bytes, uint64_t now_ns,
-                     uint64_t *random, uint64_t *ready_ns)
+/* List the paths, spare ones or others, that can take `bytes` now; returns how many. *ready_ns
+ * becomes when one of them may be ready, if that is earlier. */
+static uint32_t list_ready(struct harp_path *paths, uint32_t count, bool spare, uint32_t bytes,
+                           uint64_t now_ns, uint8_t ready[256], uint64_t *ready_ns)
 {
-    uint8_t usable[256];
     uint32_t n = 0;
-    *ready_ns = HARP_NEVER;
     for (uint32_t p = 0; p < count; p++) {
-        if (paths[p].dead || paths[p].no_data || !harp_path_has_room(&paths[p], bytes))
+        if (paths[p].dead || paths[p].no_data || paths[p].spare != spare ||
+            !harp_path_has_room(&paths[p], bytes))
             continue;
         if (paths[p].full_until_ns > now_ns)
             *ready_ns = harp_min(*ready_ns, paths[p].full_until_ns);
         else if (is_paced(&paths[p], bytes, now_ns))
             *ready_ns = harp_min(*ready_ns, paths[p].pacer.next_ns);
         else
-            usable[n++] = (uint8_t)p;
+            ready[n++] = (uint8_t)p;
     }
+    return n;
+}
+
+int harp_path_choose(struct harp_path *paths, uint32_t count, uint32_t bytes, uint64_t now_ns,
+                     uint64_t *random, uint64_t *ready_ns)
+{
+    uint8_t ready[256];
+    *ready_ns = HARP_NEVER;
+    uint32_t n = list_ready(paths, count, false, bytes, now_ns, ready, ready_ns);
+    if (!n)
+        n = list_ready(paths, count, true, bytes, now_ns, ready, ready_ns);
     if (n < 2)
-        return n ? usable[0] : -1;
+        return n ? ready[0] : -1;
     uint64_t bits = draw_number(random);
     uint32_t one = (uint32_t)(bits & 0xffffffff) % n;
     uint32_t other = (one + 1 + (uint32_t)(bits >> 32) % (n - 1)) % n;
-    bool second = expect_delay_ns(&paths[usable[other]]) < expect_delay_ns(&paths[usable[one]]);
-    return usable[second ? other : one];
+    bool second = expect_delay_ns(&paths[ready[other]]) < expect_delay_ns(&paths[ready[one]]);
+    return ready[second ? other : one];
 }

@@ -271,9 +271,10 @@ const struct harp_session_counters *harp_session_count(const struct harp_session
  * - frames of BASE_PLPMTU do not pass, though small ones do (mtu_fails; pmtu.h says how that is
  *   found out). When no path that lives has passed any for dead_ns, the connection ends
  *   (HARP_REASON_MTU);
- * - whole chunks do not pass in one frame (fragments > 1), unless they do on no other path;
  * - it is retired, here by harp_session_path_retire or by the peer, at whose host it arrives on
- *   another engine's queue (off_queue); unless no other path is left. */
+ *   another engine's queue (off_queue); unless no other path is left.
+ * A path on which whole chunks do not pass in one frame (fragments > 1) carries what those have no
+ * room for on which they do. */
 /* cdef: begin */
 struct harp_path_info {
     bool alive;

@@ -8,14 +8,12 @@ static uint8_t number_of(const struct harp_session *session, const struct harp_p
     return (uint8_t)(path - session->paths);
 }
 
-/* How good a path is among others: a NIC's queue costs more than fragments do. 0: it carries no
- * data at all. */
+/* How good a path is among others. 0: it carries no data at all. */
 static uint32_t rank_path(const struct harp_path_state *path_state)
 {
     if (!path_state->heard || path_state->validating || harp_session_is_too_narrow(path_state))
         return 0;
-    bool wanted = !path_state->retired && !path_state->off_queue;
-    return 1 + 2 * wanted + (path_state->pmtu.fragments == 1);
+    return path_state->retired || path_state->off_queue ? 1 : 2;
 }
 
 uint8_t harp_session_pick_path(const struct harp_session *session, uint8_t wanted)
@@ -33,7 +31,9 @@ uint8_t harp_session_pick_path(const struct harp_session *session, uint8_t wante
     return second < 0 ? wanted : (uint8_t)second;
 }
 
-/* A path that is not wanted, or narrow, still carries data when there is no better one. */
+/* A path that is not wanted still carries data when there is no better one. A narrow path carries
+ * what the wide ones have no room for: fragments cost headers, and a lost one costs its chunk, but
+ * a port that is left out costs all that it could deliver. */
 void harp_session_paths_rate(struct harp_session *session)
 {
     uint32_t best = 0;
@@ -43,6 +43,7 @@ void harp_session_paths_rate(struct harp_session *session)
     for (uint32_t p = 0; p < session->paths_n; p++) {
         uint32_t rank = rank_path(&session->path_state[p]);
         session->paths[p].no_data = !rank || rank < best;
+        session->paths[p].spare = session->path_state[p].pmtu.fragments > 1;
     }
 }
 
