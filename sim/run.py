@@ -20,6 +20,7 @@ from sim.network.fidelity import NETWORKS
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from harp.collectives.tuning import Tuning
     from sim.cluster.cluster import Cluster
     from sim.network.network import Capture
     from sim.records.results import Report
@@ -43,6 +44,7 @@ class Options:
     trace: str | None = None
     collective: str | None = None
     sizes: str | None = None
+    tuned: str | None = None
     stack: str | None = None
     strict: bool = False
     why: bool = False
@@ -78,6 +80,9 @@ class Options:
               help="Time one collective by every algorithm instead of training: "
                    f"{', '.join(COLLECTIVES)}.")
 @click.option("--sizes", metavar="FROM:TO:FACTOR", help=f"Sizes of --collective.  [{SIZES}]")
+@click.option("--tuned", metavar="FILE",
+              help="Also time what NCCL runs where a tuner follows this table (sim.tune writes "
+                   "it).")
 @click.option("--stack", help="Host stack of --collective; the scenario's by default.")
 @click.option("--why", is_flag=True, help="Rank what each row's interval is due to.")
 @click.option("--draws", type=click.IntRange(0, 10_000), metavar="N",
@@ -134,7 +139,8 @@ def _check_options(ask: Options) -> None:
         raise click.UsageError(f"{'--why' if ask.why else '--draws'} needs many runs, for which "
                                "--fidelity lab is not quick enough")
     if ask.collective is None:
-        for option, value in (("--sizes", ask.sizes), ("--stack", ask.stack)):
+        for option, value in (("--sizes", ask.sizes), ("--stack", ask.stack),
+                              ("--tuned", ask.tuned)):
             if value is not None:
                 raise click.UsageError(f"{option} has no meaning without --collective")
         return
@@ -268,8 +274,9 @@ def _time_collective(cluster: Cluster, scenario: Scenario, ask: Options) -> None
         raise click.UsageError(f"--sizes {sizes}: {error}") from error
     if cluster.gpus == 1:
         raise click.UsageError("--collective needs two GPUs, and this cluster has one")
+    tuning = None if ask.tuned is None else _tuning(ask.tuned, ask.collective, cluster)
     report = replace(measure(cluster, ask.collective, wanted, ask.stack, scenario,
-                             Settings(fidelity=ask.fidelity)),
+                             Settings(fidelity=ask.fidelity), tuning=tuning),
                      origin=origin_of(cluster.topology, ask.stack))
     if ask.json is not None:
         from sim.report.jsonout import collective_json
@@ -284,6 +291,28 @@ def _time_collective(cluster: Cluster, scenario: Scenario, ask: Options) -> None
         from sim.report.screen import console_for
 
         print_collective(report, console=console_for(getattr(sys, ask.table_stream)))
+
+
+def _tuning(path: str, collective: str, cluster: Cluster) -> Tuning:
+    """The table of --tuned, which must concern this cluster's communicator."""
+    from harp.collectives.tuning import Tuning, TuningError
+    from sim.network.nccl import PLANS
+
+    if collective not in PLANS:
+        raise click.UsageError(f"--tuned has no meaning for {collective}: NCCL's choice of "
+                               f"{', '.join(PLANS)} is simulated")
+    try:
+        tuning = Tuning.from_json(Path(path).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise click.UsageError(f"--tuned {path} cannot be read: {reason}") from error
+    except TuningError as error:
+        raise click.UsageError(f"--tuned {path} is no tuning table: {error}") from error
+    if not tuning.has(cluster.gpus, cluster.hosts):
+        known = ", ".join(f"{one.ranks} on {one.nodes}" for one in tuning.communicators)
+        raise click.UsageError(f"--tuned {path} has no rows for {cluster.gpus} ranks on "
+                               f"{cluster.hosts} hosts, only for {known or 'none'}")
+    return tuning
 
 
 if __name__ == "__main__":

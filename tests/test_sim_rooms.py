@@ -9,7 +9,7 @@ SIM = Path(__file__).resolve().parent.parent / "sim"
 ROOMS = ("workloads", "schema", "stacks", "frameworks", "records", "cluster", "network", "step",
          "answer", "report", "validation", "calibration")
 """From the ground up: a room imports itself and those before it. Commands stand above them all."""
-COMMANDS = {"run", "calibrate", "validate", "command"}
+COMMANDS = {"run", "tune", "calibrate", "validate", "command"}
 FIDELITIES = ("flow", "packet", "lab")
 """Rooms inside `network` that know nothing of one another."""
 

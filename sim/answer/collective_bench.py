@@ -14,7 +14,7 @@ from harp.collectives.registry import make_plan
 from sim.answer.scenario import Settings
 from sim.cluster.placement import Placement, choose_gpus, common_group, place
 from sim.network.fidelity import make_network, wall_clock
-from sim.network.nccl import PLANS, View, choose, chosen_plan
+from sim.network.nccl import PLANS, Choice, View, choose, chosen_plan, tuned_choice
 from sim.network.network import Site, TooLargeError
 from sim.network.transport import Style
 from sim.records.busbw import collective_row
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from harp.collectives.plan import Plan
     from harp.collectives.protocol import Protocol
+    from harp.collectives.tuning import Tuning
     from sim.cluster.cluster import Cluster
     from sim.schema.parameters import HostStack
     from sim.schema.scenario import Scenario
@@ -80,13 +81,14 @@ def _bytes(text: str) -> int:
 def measure(cluster: Cluster, collective: str, sizes: Sequence[int], stack: str | None = None,
             scenario: Scenario | None = None,
             settings: Settings | None = None, algorithms: Sequence[str] | None = None, *,
-            chosen: bool = False) -> CollectiveReport:
+            chosen: bool = False, tuning: Tuning | None = None) -> CollectiveReport:
     """Simulate ``collective`` over all GPUs by each algorithm at each size, alone on the fabric.
 
     Style (routing, channels, sockets, bond, affinity) is the scenario's (the first one's unless
     given); so is the stack unless given. ``settings`` changes figures of the stack and chooses the
     fidelity; ``algorithms`` are all those of the collective unless given; "nccl" is what NCCL
-    chooses. With ``chosen`` each one that NCCL tunes runs by the protocol that NCCL would choose.
+    chooses, "tuned" what it runs by ``tuning``. With ``chosen`` each one that NCCL tunes runs by
+    the protocol that NCCL would choose.
     """
     topology = cluster.topology
     scenario = scenario or topology.scenarios[0]
@@ -98,31 +100,43 @@ def measure(cluster: Cluster, collective: str, sizes: Sequence[int], stack: str 
     group = common_group(cluster, gpus)
     timer = Timer(cluster, host_stack, scenario, placement, fidelity=settings.fidelity)
     view = View.of(cluster, scenario, gpus)
-    every = (*ALGORITHMS[collective], *(("nccl",) if collective in PLANS else ()))
+    every = (*ALGORITHMS[collective], *(("nccl",) if collective in PLANS else ()),
+             *(("tuned",) if tuning is not None else ()))
     rows = []
     with closing(timer.network):
         for size, algorithm in product(sizes, algorithms or every):
             if cluster.gpus == 1 or (algorithm in GROUPED and group == 1):
                 continue
-            name, told, protocol = algorithm, "", SIMPLE
-            tuned = chosen and algorithm in PLANS.get(collective, ())
-            if algorithm == "nccl" or tuned:
-                choice = choose(view, collective, size, [algorithm] if tuned else ())
-                name, told, protocol = "NCCL", choice.name, choice.protocol
+            choice = _choice_of(algorithm, view, collective, size, tuning, chosen=chosen)
+            name = algorithm if choice is None or algorithm == "tuned" else "NCCL"
+            if choice is not None:
                 plan = chosen_plan(choice, view.ranks, size, unit_bytes=UNIT_BYTES, group=group)
             else:
                 plan = make_plan(algorithm, ranks=cluster.gpus, nbytes=size, unit_bytes=UNIT_BYTES,
                                  group=group, chunk_bytes=size)
             try:
-                time_s = timer.seconds(plan, protocol)
+                time_s = (timer.seconds(plan) if choice is None else
+                          timer.seconds(plan, choice.protocol, choice.channels))
             except TooLargeError as error:
                 raise topology.error(Problem(f"{collective} by {name} of {size} B: {error}",
                                              allowed="smaller --sizes, or --fidelity flow")
                                      ) from error
             rows.append(collective_row(collective, name, ranks=cluster.gpus, size_bytes=size,
-                                       time_s=time_s, choice=told))
+                                       time_s=time_s, choice=choice.name if choice else ""))
     return CollectiveReport(topology.name, topology.seed, collective, cluster.gpus, "float",
                             tuple(rows))
+
+
+def _choice_of(algorithm: str, view: View, collective: str, size: int, tuning: Tuning | None, *,
+               chosen: bool) -> Choice | None:
+    """What NCCL runs, where it is NCCL that chooses."""
+    if algorithm == "tuned" and tuning is not None:
+        return tuned_choice(view, collective, size, tuning)
+    if algorithm == "nccl":
+        return choose(view, collective, size)
+    if chosen and algorithm in PLANS.get(collective, ()):
+        return choose(view, collective, size, [algorithm])
+    return None
 
 
 class Timer:
@@ -138,10 +152,11 @@ class Timer:
         self._placement = placement
         self._line = Timeline(self.env, lambda _: None, "collective")
 
-    def seconds(self, plan: Plan, protocol: Protocol = SIMPLE) -> float:
-        """Time of one run of ``plan``."""
+    def seconds(self, plan: Plan, protocol: Protocol = SIMPLE, channels: int = 0) -> float:
+        """Time of one run of ``plan``, on the first ``channels`` where they are told."""
         start_s = self.env.now
-        run = self._comm.run(plan, self._placement.of(plan.name), lambda _: 0.0, self._line,
-                             protocol=protocol)
+        placement = self._placement.of(plan.name)
+        run = self._comm.run(plan, placement[:channels or len(placement)], lambda _: 0.0,
+                             self._line, protocol=protocol)
         self.env.run(self.env.process(run))
         return float(self.env.now - start_s)

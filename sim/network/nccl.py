@@ -27,12 +27,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harp.collectives.plan import Plan
+    from harp.collectives.tuning import Tuning
     from sim.cluster.cluster import Cluster
     from sim.schema.scenario import Scenario
 
 PLANS = {"allreduce": ("tree", "ring"), "reduce-scatter": ("reduce-scatter",),
          "allgather": ("allgather",)}
 """Plans that NCCL chooses between for each collective that it tunes."""
+NCCL_NAMES = {"allreduce": "AllReduce", "reduce-scatter": "ReduceScatter",
+              "allgather": "AllGather"}
+"""How NCCL calls them."""
 
 
 # Latencies in us, by protocol in the order of PROTOCOLS; rates in GB/s.
@@ -67,11 +71,20 @@ class Choice(NamedTuple):
     plan: str
     protocol: Protocol
     predicted_s: float
+    channels: int = 0
+    """0: as many as NCCL takes by itself."""
+
+    @property
+    def algorithm(self) -> str:
+        """NCCL's name of the plan."""
+        return "Tree" if self.plan == "tree" else "Ring"
 
     @property
     def name(self) -> str:
-        """Algorithm and protocol, as NCCL's log has them."""
-        return f"{'tree' if self.plan == 'tree' else 'ring'} {self.protocol.name}"
+        """Algorithm and protocol, as NCCL's log has them, and channels that were asked for."""
+        more = f", {self.channels} channel{'s' if self.channels > 1 else ''}"
+        return (f"{self.algorithm.lower()} {self.protocol.name}"
+                f"{more if self.channels else ''}")
 
 
 @dataclass(frozen=True)
@@ -129,11 +142,30 @@ def _doubled(speed: float, generation: int) -> float:
     return float(next((listed for listed in reversed(speeds) if listed >= 2 * speed), speeds[0]))
 
 
+def choices(view: View, collective: str, nbytes: int, plans: Sequence[str] = ()) -> list[Choice]:
+    """What NCCL can run for a collective of `PLANS`, or of these ``plans`` of it."""
+    return [Choice(plan, protocol, predict_s(view, collective, plan, column, nbytes))
+            for plan in plans or PLANS[collective] for column, protocol in enumerate(PROTOCOLS)
+            if protocol is not LL128 or view.ll128]
+
+
 def choose(view: View, collective: str, nbytes: int, plans: Sequence[str] = ()) -> Choice:
-    """What NCCL runs for a collective of `PLANS` of so many bytes, or of these ``plans`` of it."""
-    return min((Choice(plan, protocol, predict_s(view, collective, plan, column, nbytes))
-                for plan in plans or PLANS[collective] for column, protocol in enumerate(PROTOCOLS)
-                if protocol is not LL128 or view.ll128), key=lambda choice: choice.predicted_s)
+    """What NCCL runs by itself for a collective of so many bytes."""
+    return min(choices(view, collective, nbytes, plans), key=lambda choice: choice.predicted_s)
+
+
+def tuned_choice(view: View, collective: str, nbytes: int, tuning: Tuning) -> Choice:
+    """What NCCL runs if a tuner follows this table: the first row that it can have, or its own.
+
+    Rows with NVLS, CollNet or PAT are passed over, which are not modelled.
+    """
+    can = {(choice.algorithm, choice.protocol.name): choice
+           for choice in choices(view, collective, nbytes)}
+    for row in tuning.find(view.ranks, view.hosts, NCCL_NAMES[collective], nbytes):
+        found = can.get((row.algorithm, row.protocol))
+        if found is not None:
+            return found._replace(channels=row.channels if row.channels < view.channels else 0)
+    return choose(view, collective, nbytes)
 
 
 def chosen_plan(choice: Choice, ranks: int, nbytes: int, *, unit_bytes: int, group: int) -> Plan:
