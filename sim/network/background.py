@@ -18,7 +18,7 @@ import numpy as np
 
 from harp.routing import hashes
 from sim.network.routes import hashed_ways, reverse
-from sim.network.transport import ETHERNET_BYTES, FIRST_PORT, PORTS
+from sim.network.transport import ETHERNET_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -181,7 +181,8 @@ def arrivals(transport: Transport, source: Background, number: int) -> Iterator[
             far = others[int(src[row])]
             yield BackgroundFlow(at_ns, int(src[row]), int(far[int(receiver[row] * len(far))]),
                                  int(sizes.draw(size[row:row + 1])[0]),
-                                 FIRST_PORT + int(port[row] * PORTS))
+                                 hashes.FIRST_DYNAMIC_PORT + int(
+                                     port[row] * hashes.DYNAMIC_PORTS_N))
 
 
 def _endpoints(transport: Transport, names: Sequence[str]) -> Ints:
