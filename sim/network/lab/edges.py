@@ -89,6 +89,7 @@ class EdgePaces:
         self._transport, self._scale = transport, scale
         self._capacity = transport.cluster.capacities(transport.stack)
         self._hosts = _hosts_of_resources(transport.cluster)
+        self._threads = None if transport.helped else transport.cluster.blocks["thread"]
 
     def of(self, edges: Sequence[Edge]) -> dict[Edge, EdgePace]:
         """Paces by channel and GPUs."""
@@ -99,16 +100,21 @@ class EdgePaces:
         made: dict[Edge, EdgePace] = {}
         for number, edge in enumerate(edges):
             rows = np.flatnonzero(paths.edge == number)
-            uses = [(int(paths.resource[row]), float(
+            every = [(int(paths.resource[row]), float(
                 paths.coefficient[row] / self._capacity[paths.resource[row]] / self._scale))
-                for row in rows if int(paths.resource[row]) in self._hosts]
+                for row in rows]
+            uses = [use for use in every if use[0] in self._hosts]
+            links_s = [byte_s for resource, byte_s in every if resource not in self._hosts]
             near = self._transport.cluster.host[edge[1]]
             made[edge] = EdgePace(
                 tuple(use for use in uses if self._hosts[use[0]] == near),
                 tuple(use for use in uses if self._hosts[use[0]] != near),
                 float(paths.message_s[number]) / self._scale,
+                None if self._threads is None else (int(self._threads[edge[1]]),
+                                                    int(self._threads[edge[2]])),
                 float(paths.alpha_s[number]) / self._scale,
-                1.0 / float(paths.ceiling[number]) / self._scale)
+                1.0 / float(paths.ceiling[number]) / self._scale,
+                max(links_s, default=0.0), sum(links_s), self._transport.payload)
         return made
 
 

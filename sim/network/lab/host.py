@@ -94,7 +94,7 @@ class Host:
         def channel_to(peer: int) -> Channel:
             there = gpus[peer]
             return Channel(self, EdgeKey(job.lane, part.channel, gpu, there),
-                           EdgeKey(job.lane, part.channel, there, gpu))
+                           EdgeKey(job.lane, part.channel, there, gpu), job.messages)
 
         await Execution(job.plan, part.rank, f"<i{job.plan.unit_bytes}", channel_to, job.window,
                         share=(part.channel, len(job.placement))).run()
@@ -120,7 +120,9 @@ class Host:
         loop = asyncio.get_running_loop()
         while True:
             piece = await wire.take()
-            await arrivals.put((loop.time() + self.pace(key).latency_s, piece))
+            pace, now_s = self.pace(key), loop.time()
+            done_s = self.pacers.catch_up(len(piece), pace.into, pace.line_s, now_s)
+            await arrivals.put((max(now_s + pace.way_s(len(piece)), done_s), piece))
 
 
 @dataclass(frozen=True)
@@ -130,44 +132,52 @@ class Channel:
     host: Host
     out: EdgeKey
     into: EdgeKey
+    messages: float
+    """That a piece is to the network."""
 
     async def send(self, piece: Bytes) -> None:
         """Send a piece, unit by unit, when all that each needs on this host is free."""
         unit = self.host.wires.unit_bytes
+        begin_s = self._handled_s(self.out, sends=True)
         for first in range(0, max(len(piece), 1), unit):
-            await self._send_unit(piece[first:first + unit], 1 / max(len(piece), 1))
+            begin_s = await self._send_unit(piece[first:first + unit], begin_s)
 
-    async def _send_unit(self, piece: Bytes, message: float) -> None:
-        """Send a unit; each of its bytes is so much of a message."""
+    async def _send_unit(self, piece: Bytes, begin_s: float) -> float:
+        """Return when the next one may begin: our own lateness does not put it off."""
         host, key, pace = self.host, self.out, self.host.pace(self.out)
-        uses = [*pace.out, (("edge", key), pace.ceiling_s),
-                (("message", key.src, key.channel), pace.message_s * message)]
-        start_s = host.pacers.reserve(len(piece), uses, asyncio.get_running_loop().time())
+        uses = [*pace.out, (("edge", key), pace.ceiling_s)]
+        loop = asyncio.get_running_loop()
+        start_s = host.pacers.reserve(len(piece), uses, begin_s)
+        slowest_s = max(byte_s for _, byte_s in uses)
         if key.dst in host.own:
-            slowest_s = max((byte_s for _, byte_s in uses), default=0.0)
             ready_s = start_s + len(piece) * slowest_s + pace.latency_s
             await host.arrivals(key).put((ready_s, piece.copy()))
-            return
-        await sleep_until(start_s)
+            return max(start_s, loop.time())
+        due_s = start_s + min(len(piece), host.wires.burst_bytes) * slowest_s
+        await sleep_until(due_s)
+        awake_s = loop.time()
         await (await host.wire(key)).send(piece)
+        return due_s + loop.time() - awake_s
 
     async def receive(self, nbytes: int) -> Bytes:
         """Give the next piece when it counts as arrived and this host has had time for it."""
-        units = [await self._receive_unit()]
-        while (missing := nbytes - sum(map(len, units))) > 0:
-            units.append(await self._receive_unit())
+        units: list[Bytes] = []
+        missing, ready_s = nbytes, 0.0
+        while not units or missing > 0:
+            ready_s, unit = await self.host.arrivals(self.into).get()
+            units.append(unit)
+            missing -= len(unit)
         if missing < 0:
             raise ValueError(f"{nbytes - missing} B came where {nbytes} B were to come")
+        await sleep_until(self._handled_s(self.into, sends=False, now_s=ready_s))
         return units[0] if len(units) == 1 else np.concatenate(units)
 
-    async def _receive_unit(self) -> Bytes:
-        ready_s, piece = await self.host.arrivals(self.into).get()
-        nbytes = len(piece)
-        if self.into.src not in self.host.own:
-            uses = self.host.pace(self.into).into
-            ready_s = max(ready_s, self.host.pacers.reserve(nbytes, uses, ready_s))
-        await sleep_until(ready_s)
-        return piece
+    def _handled_s(self, key: EdgeKey, *, sends: bool, now_s: float = 0.0) -> float:
+        """When this host's proxy is through with a piece's messages."""
+        pace, gpu = self.host.pace(key), key.src if sends else key.dst
+        thread = pace.threads and pace.threads[0 if sends else 1]
+        return self.host.pacers.handle(("proxy", gpu), thread, pace.message_s * self.messages,
+                                       max(now_s, asyncio.get_running_loop().time()))
 
 
 async def serve(commands: IO[bytes], answers: IO[bytes]) -> None:

@@ -94,6 +94,8 @@ class Job:
     lane: int
     plan: Plan
     window: Window
+    messages: float
+    """That a piece of the plan is to the network."""
     placement: tuple[tuple[int, ...], ...]
     """For each channel the GPU of each rank."""
     parts: tuple[Part, ...]

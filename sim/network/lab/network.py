@@ -165,6 +165,7 @@ class LabNetwork:
         self._connect(lane, self._edges(plan, placement))
         host_of = self.site.cluster.host
         window = _window_of(plan, protocol.window, len(where))
+        messages = max(protocol.window.cut(phase, len(where)).messages for phase in plan.phases())
         missing: set[int] = set()
         for host, process in enumerate(self._processes):
             parts = tuple(Part(channel, rank) for channel, gpus in enumerate(where)
@@ -173,7 +174,8 @@ class LabNetwork:
                 continue
             missing.add(host)
             assert process.stdin is not None
-            send_message(process.stdin, Job(number, lane, plan, window, where, parts))
+            send_message(process.stdin, Job(number, lane, plan, window, messages, where,
+                                            parts))
         self._running[number] = event, missing
         return event, lane
 
@@ -184,8 +186,8 @@ class LabNetwork:
             return
         self._connected.update((lane, edge) for edge in new)
         number, host_of = next(self._numbers), self.site.cluster.host
-        paces, flows = self._paces.of(new), self._flows.of(new)
         with self.env.held():
+            paces, flows = self._paces.of(new), self._flows.of(new)
             asked = []
             for host, process in enumerate(self._processes):
                 own = [edge for edge in new if host in (host_of[edge[1]], host_of[edge[2]])]

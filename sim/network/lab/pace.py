@@ -2,18 +2,24 @@
 
 Each is a pacer in the process of its host. Bytes reserve it for the time that they take there, at
 the lab's scale, and go on when all that they need on this side is free.
+
+A piece that comes from another host is reported when all of it has come, but its bytes were worked
+on as they came. So its work fills the time in which a pacer was idle meanwhile, and only what does
+not fit delays the piece, and what comes after it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-
+MOST_GAPS = 64
+"""Times without work that a pacer remembers, the latest ones."""
 
 
 @dataclass(frozen=True)
@@ -25,25 +31,99 @@ class EdgePace:
     into: tuple[tuple[int, float], ...]
     """The same at the receiver."""
     message_s: float
-    """The stack's cost of a message, one after the other."""
+    """What a message costs the proxy thread of either process."""
+    threads: tuple[int, int] | None
+    """Resources that this time is taken from, the sender's and the receiver's, where the proxies
+    move the bytes as well."""
     latency_s: float
     ceiling_s: float
     """Seconds that a byte takes at least."""
+    line_s: float = 0.0
+    """Seconds that a byte takes on the slowest link of its way."""
+    links_s: float = 0.0
+    """Seconds that a byte takes on all links of its way together."""
+    frame_bytes: int = 0
+    """Payload of a frame, which each link takes whole before the next one does."""
+
+    def way_s(self, nbytes: int) -> float:
+        """How much later bytes count as arrived than kernels bring them.
+
+        Beside the latencies that is a frame's time on each link: tbf lets the first one after a
+        pause through at once.
+        """
+        return self.latency_s + min(nbytes, self.frame_bytes) * self.links_s
+
+
+class Pacer:
+    """One resource."""
+
+    def __init__(self) -> None:
+        self.free_s = 0.0
+        """When it has done all that was asked of it."""
+        self._gaps = deque[tuple[float, float]](maxlen=MOST_GAPS)
+
+    def work(self, work_s: float, now_s: float) -> None:
+        """Take so much time, as soon as what came before is done."""
+        self._idle_until(now_s)
+        self.free_s += work_s
+
+    def work_since(self, began_s: float, work_s: float, now_s: float) -> None:
+        """Take so much time for what has been there since then: time without work is used first."""
+        self._idle_until(now_s)
+        for number, (first_s, last_s) in enumerate(self._gaps):
+            start_s = max(first_s, began_s)
+            used_s = min(work_s, last_s - start_s)
+            if used_s > 0:
+                self._gaps[number] = (start_s + used_s, last_s)
+                work_s -= used_s
+        self.free_s += work_s
+
+    def _idle_until(self, now_s: float) -> None:
+        if now_s > self.free_s:
+            self._gaps.append((self.free_s, now_s))
+            self.free_s = now_s
 
 
 class Pacers:
     """The resources of one host."""
 
     def __init__(self) -> None:
-        self._free_s: dict[object, float] = {}
+        self._pacers: dict[object, Pacer] = {}
 
     def reserve(self, nbytes: int, uses: Sequence[tuple[object, float]], now_s: float) -> float:
         """Reserve all of them, and return when the last one is free for these bytes."""
-        start_s = max((self._free_s.get(resource, 0.0) for resource, _ in uses), default=0.0)
-        start_s = max(start_s, now_s)
+        start_s = now_s
         for resource, byte_s in uses:
-            self._free_s[resource] = max(self._free_s.get(resource, 0.0), now_s) + nbytes * byte_s
+            pacer = self._pacer(resource)
+            start_s = max(start_s, pacer.free_s)
+            pacer.work(nbytes * byte_s, now_s)
         return start_s
+
+    def catch_up(self, nbytes: int, uses: Sequence[tuple[object, float]], line_s: float,
+                 now_s: float) -> float:
+        """Work on bytes that have come over a line until now; return when the last one is done."""
+        done_s = now_s
+        for resource, byte_s in uses:
+            pacer = self._pacer(resource)
+            pacer.work_since(now_s - nbytes * line_s, nbytes * byte_s, now_s)
+            done_s = max(done_s, pacer.free_s)
+        return done_s
+
+    def handle(self, proxy: object, thread: object | None, cost_s: float, now_s: float) -> float:
+        """Let a proxy handle a message, one after the other; return when it is done.
+
+        The bytes that its thread has taken on for later do not delay it.
+        """
+        if not cost_s:
+            return now_s
+        if thread is not None:
+            self._pacer(thread).work(cost_s, now_s)
+        pacer = self._pacer(proxy)
+        pacer.work(cost_s, now_s)
+        return pacer.free_s
+
+    def _pacer(self, resource: object) -> Pacer:
+        return self._pacers.setdefault(resource, Pacer())
 
 
 async def sleep_until(when_s: float) -> None:

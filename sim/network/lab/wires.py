@@ -47,6 +47,8 @@ class Wires(Protocol):
 
     unit_bytes: int
     """In which pieces pass their pacers."""
+    burst_bytes: int
+    """What must be through the sender's pacers before its first byte leaves."""
     flows: dict[tuple[int, int, int], EdgeFlows]
     peers: dict[str, bytes]
 
@@ -100,6 +102,8 @@ class TcpWires:
 
     unit_bytes = 64 << 10
     """So that what paces a stream goes on all along, as in a loop of system calls."""
+    burst_bytes = unit_bytes
+    """The kernel copies a segment of segmentation offload whole before it leaves."""
 
     def __init__(self, setup: Setup) -> None:
         self.flows: dict[tuple[int, int, int], EdgeFlows] = {}
@@ -182,6 +186,8 @@ class HarpWires:
 
     unit_bytes = 1 << 30
     """A piece is a message, which is handed over whole."""
+    burst_bytes = 0
+    """An engine hands over frame by frame."""
 
     def __init__(self, setup: Setup) -> None:
         from harp.net.engine import Engine
