@@ -7,7 +7,8 @@ its link's rate. Switches have routes of equal cost towards the address of each 
 its seed, so that a fabric of ``linux`` hashes knows which it takes.
 
 A host has its NICs' addresses on loopback. Which port of a bond a flow leaves by is told flow by
-flow (`pin`), as the bond of the simulators chose it; what nobody told about is hashed.
+flow (`pin`), as the bond of the simulators chose it; what nobody told about is hashed. Behind a
+host's tbf acknowledgments go first (`sim.network.lab.classifiers`); a switch's is a plain queue.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 import numpy as np
 
-from sim.network.lab.ingress import attach_to_ingress
+from sim.network.lab.classifiers import attach_to_host, attach_to_switch
 from sim.network.lab.space import Namespace
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Wiring:
             for number, space in enumerate(self._switches):
                 into = [link ^ 1 for link, near in enumerate(fabric.link_dst.tolist())
                         if near == number]
-                attach_to_ingress(space, [f"l{link}" for link in into], spray=spray)
+                attach_to_switch(space, [f"l{link}" for link in into], spray=spray)
             self._give_addresses()
             self.route(fabric)
         except BaseException:
@@ -118,8 +119,13 @@ class Wiring:
         for space, links in self._links_by_space():
             space.batch("ip", ["link set lo up", *(
                 line for link in links for line in (
-                    f"address add {_link_address(link)}/31 dev l{link}", f"link set l{link} up"))])
+                    f"address add {_link_address(link)}/31 dev l{link}",
+                    f"link set l{link} txqueuelen {self._queue_packets(link)} up"))])
             space.batch("tc", [self._shape(link, 1.0) for link in links])
+            if space in self.hosts:
+                space.batch("tc", [f"qdisc replace dev l{link} parent 1:1 pfifo_fast"
+                                   for link in links])
+                attach_to_host(space, [f"l{link}" for link in links])
 
     def _links_by_space(self) -> list[tuple[Namespace, list[int]]]:
         spaces: dict[Namespace, list[int]] = {}
@@ -134,13 +140,17 @@ class Wiring:
                                for link in sorted(set(here) & set(links))])
 
     def _shape(self, link: int, share: float) -> str:
-        command = f"qdisc replace dev l{link} root tbf"
+        command = f"qdisc replace dev l{link} root handle 1: tbf"
         if share <= 0:
             return f"{command} rate 8kbit burst 10 limit 10"  # less than any packet
         rate = float(self._fabric.link_bps[link]) * share * self._scale
         burst = self._mtu + _ETHERNET_BYTES + int(rate * LATE_S / 8)
         queue = max(int(rate * QUEUE_S / self._scale / 8), 8 * self._mtu + burst)
         return f"{command} rate {rate:.0f}bit burst {burst} limit {queue}"
+
+    def _queue_packets(self, link: int) -> int:
+        """What pfifo_fast holds; tbf's own queue counts bytes."""
+        return int(self._fabric.link_bps[link] * QUEUE_S / 8 / self._mtu)
 
     def _give_addresses(self) -> None:
         for endpoint, host in enumerate(self._fabric.endpoint_host.tolist()):
