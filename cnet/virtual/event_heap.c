@@ -5,9 +5,10 @@
 
 #define CHILDREN 4
 
+/* Without a branch: which of two events is earlier cannot be foretold. */
 static bool is_earlier(const struct virtual_event *a, const struct virtual_event *b)
 {
-    return a->at_ns != b->at_ns ? a->at_ns < b->at_ns : a->order < b->order;
+    return (a->at_ns < b->at_ns) | ((a->at_ns == b->at_ns) & (a->order < b->order));
 }
 
 bool virtual_events_open(struct virtual_events *events, size_t room)
@@ -56,14 +57,23 @@ bool virtual_events_push(struct virtual_events *events, uint64_t at_ns, uint64_t
     return true;
 }
 
-/* The earliest child of the node whose first child is `child`. */
+/* The earliest of `n` children that begin at `child`. */
+static size_t find_earliest(const struct virtual_event *heap, size_t child, size_t n)
+{
+    size_t earliest = child;
+    for (size_t i = 1; i < n; i++)
+        earliest = is_earlier(&heap[child + i], &heap[earliest]) ? child + i : earliest;
+    return earliest;
+}
+
 static size_t find_earliest_child(const struct virtual_events *events, size_t child)
 {
-    size_t earliest = child, end = child + CHILDREN < events->n ? child + CHILDREN : events->n;
-    while (++child < end)
-        if (is_earlier(&events->heap[child], &events->heap[earliest]))
-            earliest = child;
-    return earliest;
+    if (child + CHILDREN > events->n)
+        return find_earliest(events->heap, child, events->n - child);
+    const struct virtual_event *heap = events->heap;
+    size_t left = child + is_earlier(&heap[child + 1], &heap[child]);
+    size_t right = child + 2 + is_earlier(&heap[child + 3], &heap[child + 2]);
+    return is_earlier(&heap[right], &heap[left]) ? right : left;
 }
 
 struct virtual_event virtual_events_take(struct virtual_events *events)
