@@ -23,7 +23,6 @@ from sim.answer.collective_bench import measure
 from sim.answer.scenario import Settings, run_scenario
 from sim.network.lab import checks
 from sim.network.lab.network import _window_of
-from sim.network.network import NetworkError
 from sim.schema import TopologyError
 
 pytestmark = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
@@ -185,10 +184,11 @@ def test_pieces_of_a_tree_are_as_small_as_those_of_nccl(ranks, nbytes, slot):
     assert _window_of(ring, SIMPLE.window, 1) == SIMPLE.window
 
 
-def test_top_k_is_told(tmp_path):
+def test_top_k_is_told_before_anything_is_built(tmp_path, monkeypatch):
+    monkeypatch.setattr("sim.network.lab.network.Wiring", None)
     made = small(tmp_path, scenarios=[TCP | {"allreduce": "light", "light": {
         "LIGHT_TOPK_ALLREDUCE": 1, "LIGHT_TOPK_THRESHOLD": 1}}])
-    with pytest.raises(NetworkError, match="top-k"):
+    with pytest.raises(TopologyError, match="cannot do top-k, for which it has no GPUs"):
         run_scenario(made, made.topology.scenarios[0], 4, Settings(fidelity="lab"))
 
 

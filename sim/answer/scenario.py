@@ -116,6 +116,7 @@ class Run:
         self.style = Style.of(scenario, topology)
         self.network = make_network(settings.fidelity, self.env, Site(
             cluster, self.stack, self.style, settings.seed, records_use=settings.record_links,
+            selects=bool(scenario.light and scenario.light.LIGHT_TOPK_ALLREDUCE),
             names_limits=settings.name_limits,
             background=tuple(source for source in topology.background
                              if source.name in scenario.background),

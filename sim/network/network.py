@@ -89,6 +89,8 @@ class Site:
     """Chooses the source ports of flows; the file's where not given."""
     records_use: bool = False
     """Keep utilisation over time, for `Network.usage`."""
+    selects: bool = False
+    """Whether plans of top-k may run, for which GPUs select the largest elements."""
     names_limits: bool = True
     """Say what holds each transfer back."""
     background: tuple[Background, ...] = ()

@@ -91,6 +91,9 @@ def _unsupported(site: Site) -> list[tuple[Path, str, str]]:
     if style.congestion is not None and style.congestion not in controls:
         found.append((("scenarios",), f"congestion {style.congestion}, which this kernel lacks",
                       " or ".join(sorted(controls))))
+    if site.selects:
+        found.append((("scenarios",), "top-k, for which it has no GPUs",
+                      "a scenario without LIGHT_TOPK_ALLREDUCE"))
     if topology.vpc is not None and topology.vpc.overlay is not None:
         found.append((("vpc", "overlay"), "an overlay", "a vpc without overlay"))
     if topology.vpc is not None and topology.vpc.burst is not None:
