@@ -2,7 +2,8 @@
 
 Every case is the cluster of ``fidelities.yaml`` cut down to four hosts under two leaves, with some
 values changed, at a two-thousandth of its rates. Its plan runs four times; the median of the last
-three counts, at both fidelities. Nothing is fitted.
+three counts, at both fidelities. A case in which the machine was too busy for the laboratory runs
+there once more, and the second run counts. Nothing is fitted.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class LabCompared(NamedTuple):
     packet_s: float
     lab_s: float
     busy: bool
-    """Whether the machine was too busy for the laboratory."""
+    """Whether the machine was too busy for the laboratory, twice."""
 
     @property
     def error(self) -> float:
@@ -76,9 +77,12 @@ def compare_with_lab(case: Case) -> LabCompared:
     """Run a case at both fidelities."""
     cluster = Cluster(load(FILE, [*SMALL, *case.changes]))
     packet_s, _ = run_case(cluster, case, "packet", RUNS)
-    lab_s, notes = run_case(cluster, case, "lab", RUNS)
-    return LabCompared(case, median(packet_s[1:]), median(lab_s[1:]),
-                       any("too busy" in note for note in notes))
+    for _ in range(2):
+        lab_s, notes = run_case(cluster, case, "lab", RUNS)
+        busy = any("too busy" in note for note in notes)
+        if not busy:
+            break
+    return LabCompared(case, median(packet_s[1:]), median(lab_s[1:]), busy)
 
 
 def median_error(rows: Iterable[LabCompared]) -> float:
