@@ -23,8 +23,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import click
-from tccl_faults import DEGRADED, FAULTS, PULLED
+from tccl_faults import FAULTS, NCCL, TWO_PORTS
 from tccl_packet import run_packet
+from tccl_plot import Panel, plot
 from tccl_rows import HEADER, judge, line
 
 if TYPE_CHECKING:
@@ -32,44 +33,57 @@ if TYPE_CHECKING:
     from tccl_rows import Row
     from tccl_trace import Run
 
-SCENES = (DEGRADED, PULLED, *FAULTS)
+SCENES = (*TWO_PORTS, *NCCL, *FAULTS)
+FIDELITIES = ("packet", "lab")
 
 
 def run_scene(fidelity: str, scene: Scene, stack: str, runs: int) -> list[Run]:
     """Run a scene some times; packets give the same each time."""
     if fidelity == "packet":
         return [run_packet(scene, stack)]
+    if scene in NCCL:
+        from tccl_nccl import run_nccl
+        return [run_nccl(scene, stack) for _ in range(runs)]
     from tccl_traffic import run_lab
     return [run_lab(scene, stack) for _ in range(runs)]
 
 
-def compare(fidelity: str, scene: Scene, runs: int) -> list[Row]:
+def compare(fidelity: str, scene: Scene, runs: int) -> tuple[list[Row], Panel]:
     """HARP and kernel TCP in one scene."""
-    return judge(fidelity, scene, run_scene(fidelity, scene, "harp", runs),
-                 run_scene(fidelity, scene, "tcp", runs))
+    harp, tcp = (run_scene(fidelity, scene, stack, runs) for stack in ("harp", scene.tcp))
+    return judge(fidelity, scene, harp, tcp), Panel(fidelity, scene, harp[0], tcp[0])
 
 
 @click.command()
-@click.option("--fidelity", type=click.Choice(["packet", "lab"]), multiple=True,
+@click.option("--fidelity", type=click.Choice(FIDELITIES), multiple=True,
               help="Default: both.")
 @click.option("--only", help="Scenes whose name has this text.")
 @click.option("--runs", default=3, help="Of each scene in the lab.")
+@click.option("--plot", "picture", type=click.Path(path_type=Path),
+              help="Draw goodput over time of the first run of each scene into this file.")
 @click.option("--json", "as_json", is_flag=True)
-def main(fidelity: tuple[str, ...], only: str | None, runs: int, *, as_json: bool) -> None:
+def main(fidelity: tuple[str, ...], only: str | None, runs: int, picture: Path | None, *,
+         as_json: bool) -> None:
     """Print the table."""
     scenes = [scene for scene in SCENES if not only or only in scene.name]
     if not scenes:
         names = ", ".join(scene.name for scene in SCENES)
         raise click.UsageError(f"no scene's name has {only!r}; there are {names}")
     rows: list[Row] = []
+    panels: list[Panel] = []
     if not as_json:
         click.echo(HEADER)
     for scene in scenes:
-        for each in fidelity or ("packet", "lab"):
-            made = compare(each, scene, runs)
+        for each in fidelity or FIDELITIES:
+            if scene in NCCL and each != "lab":
+                continue
+            made, panel = compare(each, scene, runs)
             rows += made
+            panels.append(panel)
             if not as_json:
                 click.echo("\n".join(map(line, made)))
+    if picture:
+        plot(panels, picture)
     if as_json:
         click.echo(json.dumps([row.to_json() for row in rows]))
 

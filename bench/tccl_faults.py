@@ -64,6 +64,8 @@ class Moment(NamedTuple):
     """Share of what remains that traffic must reach,"""
     within_s: float = 0.1
     """within this time, to stay."""
+    noticed_s: float = 0.05
+    """Within this time something was sent again, or traffic is at its target already."""
 
 
 class Scene(NamedTuple):
@@ -72,17 +74,22 @@ class Scene(NamedTuple):
     name: str
     moments: tuple[Moment, ...]
     end_s: float
-    silent: bool = False
-    """Whether no host is told by its own link."""
+    tcp: str = "tcp"
+    """Kernel TCP beside: two flows that were hashed to both ports, or to one of them by a bond's
+    policy: ``tcp-2+3``, ``tcp-3+4``."""
 
 
-def _once(name: str, action: Action, remains: float, *, silent: bool = True) -> Scene:
-    return Scene(name, (Moment(WARM_S, name, action, remains),), WARM_S + 0.6, silent)
+def _once(name: str, action: Action, remains: float, target: float = 0.9) -> Scene:
+    return Scene(name, (Moment(WARM_S, name, action, remains, target),), WARM_S + 0.6)
+
+
+def _nothing(_: Network) -> None:
+    """Happens: both ports are well."""
 
 
 def _flaps(times: int, step_s: float) -> tuple[Moment, ...]:
     """The cable pulled and plugged in again; what remains all the time is the other port."""
-    begin = Moment(WARM_S, "flap", lambda net: net.set_cable(up=False), 0.5)
+    begin = Moment(WARM_S, "flap", partial(_set_cable, up=False), 0.5)
     rest = [Moment(WARM_S + step_s * step, "", partial(_set_cable, up=bool(step % 2)), 0.5)
             for step in range(1, 2 * times)]
     return begin, *rest
@@ -92,23 +99,36 @@ def _set_cable(net: Network, *, up: bool) -> None:
     net.set_cable(up=up)
 
 
+HASHED = tuple(
+    Scene(f"both ports, LACP {policy} beside", (
+        Moment(WARM_S, f"both ports; TCP: {policy}", _nothing, 1.0, 0.95, 0.3, 0.3),), WARM_S + 0.9,
+        f"tcp-{policy}") for policy in ("2+3", "3+4"))
 PULLED = Scene("port pulled", (
     Moment(WARM_S, "port pulled", partial(_set_cable, up=False), 0.5),
-    Moment(WARM_S + 0.5, "port back", partial(_set_cable, up=True), 1.0, 0.95, 0.2)),
+    Moment(WARM_S + 0.5, "port back", partial(_set_cable, up=True), 1.0, 0.95, 0.2, 0.2)),
     WARM_S + 1.2)
 DEGRADED = Scene("port at 40 %", (
     Moment(WARM_S, "port at 40 %", lambda net: net.set_rate(0.4), 0.7, 0.95, 0.05),),
-    WARM_S + 0.6, silent=True)
+    WARM_S + 0.6)
+NCCL = tuple(
+    Scene(f"NCCL client, TCP {way}", tuple(
+        moment._replace(what=f"NCCL: {moment.what}; TCP {way}") for moment in PULLED.moments),
+        PULLED.end_s, tcp) for way, tcp in (("hashed", "tcp"), ("by NIC 1", "tcp-nic")))
+"""The same under the client of tests/nccl, in the lab. TCP's sockets are hashed over both ports, or
+have the address of NIC 1, as NCCL's own have."""
+TWO_PORTS = (*HASHED, DEGRADED, PULLED)
+"""Aggregation of two ports."""
 
 FAULTS = (
-    _once("link down", lambda net: net.set_cable(up=False), 0.5, silent=False),
+    _once("link down", partial(_set_cable, up=False), 0.5),
     Scene("link flaps", _flaps(5, 0.06), WARM_S + 0.6),
     _once("link degraded to 40 %", lambda net: net.set_rate(0.4), 0.7),
     _once("1 % of packets corrupted", lambda net: net.corrupt(0.01), 0.995),
-    _once("ToR lost", lambda net: net.set_tor(up=False), 0.5, silent=False),
+    _once("ToR lost", lambda net: net.set_tor(up=False), 0.5),
     _once("one host at half speed", lambda net: net.slow_receiver(0.5), 0.5),
-    _once("NIC port lost", lambda net: net.remove_nic(), 0.5, silent=False),
-    _once("5 % of data lost, no answers", lambda net: net.lose(0.05), 0.975),
+    _once("NIC port lost", lambda net: net.remove_nic(), 0.5),
+    _once("2 % of data, no answers lost", lambda net: net.lose(0.02), 0.99),
+    _once("5 % of data, no answers lost", lambda net: net.lose(0.05), 0.975),
     _once("black hole for data", lambda net: net.lose(1), 0.5),
     _once("black hole for answers", lambda net: net.lose(1, answers=True), 0.5),
     _once("MTU 1280, untold", lambda net: net.shrink_mtu(1280), 1.0),

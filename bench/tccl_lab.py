@@ -24,10 +24,10 @@ from harp.tools.setup.plan import NEIGHBOUR_MS
 if TYPE_CHECKING:
     from netns import Namespace
 
-RATE_BPS = 100_000_000
+RATE_BPS = 40_000_000
 """Of each port: so little that two cores carry it with time to spare."""
 MTU, ETHERNET = 1500, 14
-QUEUE_BYTES = 125_000
+QUEUE_BYTES = RATE_BPS // 800
 """Of each port: 10 ms, a deep buffer."""
 BURST_BYTES = MTU + ETHERNET + round(RATE_BPS * 2e-4 / 8)
 """What a port may send at once: a packet, and what its timer may be late."""
@@ -59,17 +59,19 @@ class Cable(NamedTuple):
 class Lab:
     """The namespaces; what may happen to them is `tccl_faults.Network`."""
 
-    def __init__(self, *, hash_ports: bool = True) -> None:
+    def __init__(self, *, hashes_ports: bool = True) -> None:
         self._stack = ExitStack()
+        self.hashes_ports = hashes_ports
+        """Whether the kernel hashes ports as well as addresses (fib_multipath_hash_policy)."""
         self.share = 1.0
         """Of both ports' goodput that the receiver takes."""
         try:
-            self._build(hash_ports=hash_ports)
+            self._build()
         except BaseException:
             self.close()
             raise
 
-    def _build(self, *, hash_ports: bool) -> None:
+    def _build(self) -> None:
         net = self._stack.enter_context(Net())
         self._programs = Programs()
         self._stack.callback(self._programs.close)
@@ -82,7 +84,7 @@ class Lab:
                        for number, host in enumerate(self.hosts)]
         for number, host in enumerate(self.hosts):
             host.run("ip", "address", "add", f"{HOST_ADDRESSES[number]}/32", "dev", "lo")
-            for key, value in (("ipv4.fib_multipath_hash_policy", int(hash_ports)),
+            for key, value in (("ipv4.fib_multipath_hash_policy", int(self.hashes_ports)),
                                ("ipv4.conf.all.rp_filter", 0),
                                *((f"ipv4.neigh.{cable.host.device}.retrans_time_ms", NEIGHBOUR_MS)
                                  for cable in self.cables[number])):

@@ -16,10 +16,14 @@ from typing import TYPE_CHECKING
 from tccl_faults import PORT
 from tccl_trace import BIN_S, Run, Trace
 
+from harp.routing.bond import choose, colliding_pair
+from harp.routing.templates import Endpoints, leaf_spine
 from sim.network.packet.world import ConnectionEndedError, End, LinkFaults, Stage, Tcp, World
 
 if TYPE_CHECKING:
     from tccl_faults import Scene
+
+    from harp.routing.bond import Policy
 
 RATE_BPS = 25e9
 """Of each port."""
@@ -34,8 +38,8 @@ BUFFER_BYTES = 16 << 20
 """Of each ToR."""
 MESSAGE = 64 << 20
 PIECE = 512 << 10
-LATE_S = 2e-4
-"""How much later comes what is overtaken."""
+LATE_S = 3e-5
+"""How much later comes what is overtaken: by ten packets."""
 TICK_NS = 1_000_000
 DRAIN_NS = 5_000_000_000
 PORTS = (0, 1)
@@ -66,7 +70,7 @@ class Packets:
         else:
             self.payload = MTU - TCP_HEADERS
             self.capacity_bps = 2 * RATE_BPS * self.payload / (MTU + PREAMBLE_ETHERNET)
-            self._ports = [0, 0] if stack == "tcp-collide" else [*PORTS]
+            self._ports = _hashed_ports(stack)
             tcp = Tcp(self.payload, TCP_HEADERS + PREAMBLE_ETHERNET)
             self.channels = [world.add_tcp(*ends, [self._there[port]], [self._back[port]], tcp)
                              for port in self._ports]
@@ -125,6 +129,16 @@ class Packets:
         self.world.set_pace(self._taking, 0, 8 / (share * self.capacity_bps))
 
 
+def _hashed_ports(stack: str) -> list[int]:
+    """The ports of two flows between two hosts, on both or as a bond's policy hashes them."""
+    if stack == "tcp":
+        return [*PORTS]
+    fabric = leaf_spine(Endpoints.uniform(2, ports=2), leaves=2, spines=1)
+    policy: Policy = "lacp-2+3" if stack == "tcp-2+3" else "lacp-3+4"
+    pair = colliding_pair(fabric, 0, 1, policy)
+    return [int(port) for port in choose(fabric, pair, policy)]
+
+
 class _Traffic:
     """Messages without end on every channel, until it is told to end."""
 
@@ -159,7 +173,7 @@ class _Traffic:
 
 
 def run_packet(scene: Scene, stack: str, seed: int = 1) -> Run:
-    """Let a scene happen to ``harp``, ``tcp`` or ``tcp-collide``."""
+    """Let a scene happen to ``harp``, or to what `tccl_faults.Scene.tcp` names."""
     net = Packets(stack, seed)
     traffic = _Traffic(net)
     moments = deque(scene.moments)

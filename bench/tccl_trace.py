@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 BIN_S = 0.01
@@ -52,3 +53,24 @@ class Run(NamedTuple):
     """Why the connection ended; empty: it did not."""
     moments_s: list[float]
     """When things happened."""
+
+
+class Sample(NamedTuple):
+    """What was known when somebody looked."""
+
+    at_s: float
+    received: int
+    """Bytes."""
+    again: int
+    """How often something was sent again."""
+
+
+def bins_of(samples: list[Sample], end_s: float) -> Trace:
+    """Payload by bins; what came between two looks is spread evenly over that time."""
+    bits = [0.0] * round(end_s / BIN_S)
+    for early, late in pairwise(samples):
+        came = (late.received - early.received) * 8
+        first, last = early.at_s / BIN_S, late.at_s / BIN_S
+        for at in range(int(first), min(int(last) + 1, len(bits))):
+            bits[at] += came * (min(last, at + 1) - max(first, at)) / (last - first)
+    return Trace(bits)

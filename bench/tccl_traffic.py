@@ -14,10 +14,10 @@ import zlib
 from collections import deque
 from contextlib import ExitStack
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tccl_lab import ETHERNET, HOST_ADDRESSES, MTU, PORTS, RATE_BPS, Lab
-from tccl_trace import BIN_S, Run, Trace
+from tccl_trace import Run, Sample, bins_of
 
 from harp.net import EndedError, Engine, Port
 
@@ -198,14 +198,15 @@ class TcpFlow:
 
 
 class TcpTraffic:
-    """Two flows; the kernel hashes them to both ports, or (``collide``) to one."""
+    """Two flows, which the kernel hashes to these ports."""
 
-    def __init__(self, lab: Lab, *, collide: bool = False) -> None:
+    def __init__(self, lab: Lab, ports: tuple[int, ...]) -> None:
         self.capacity_bps = (len(PORTS) * RATE_BPS * (MTU - _TCP_HEADERS) / (MTU + ETHERNET))
-        wanted = (0, 0) if collide else PORTS
-        self._flows = [TcpFlow(lab, _source_port(lab, 40_000 + 2_000 * number, port, TCP_PORT
-                                                 + number), TCP_PORT + number)
-                       for number, port in enumerate(wanted)]
+        self._flows = []
+        for number, port in enumerate(ports):
+            target, first = TCP_PORT + number, 40_000 + 2_000 * number
+            source = _source_port(lab, first, port, target) if lab.hashes_ports else first
+            self._flows.append(TcpFlow(lab, source, target))
 
     def pump(self, allowed_bytes: float) -> None:
         """See `Traffic`."""
@@ -249,18 +250,12 @@ def _source_port(lab: Lab, first: int, port: int, target_port: int) -> int:
     raise RuntimeError(f"the kernel hashes no port from {first} on to port {port}")
 
 
-class _Sample(NamedTuple):
-    at_s: float
-    received: int
-    again: int
-
-
 def run_lab(scene: Scene, stack: str) -> Run:
-    """Let a scene happen to ``harp``, ``tcp`` or ``tcp-collide``."""
-    lab = Lab()
+    """Let a scene happen to ``harp``, or to what `tccl_faults.Scene.tcp` names."""
+    lab = Lab(hashes_ports=stack != "tcp-2+3")
     try:
         traffic: Traffic = (HarpTraffic(lab) if stack == "harp" else
-                            TcpTraffic(lab, collide=stack == "tcp-collide"))
+                            TcpTraffic(lab, PORTS if stack == "tcp" else (0, 0)))
         try:
             return _watch(lab, traffic, scene)
         finally:
@@ -270,7 +265,7 @@ def run_lab(scene: Scene, stack: str) -> Run:
 
 
 def _watch(lab: Lab, traffic: Traffic, scene: Scene) -> Run:
-    samples: list[_Sample] = []
+    samples: list[Sample] = []
     moments = deque(scene.moments)
     began_s = time.monotonic()
     done_s: list[float] = []
@@ -288,24 +283,12 @@ def _watch(lab: Lab, traffic: Traffic, scene: Scene) -> Run:
                 since_s, had = limit_from
                 allowed = had + (now_s - since_s) * lab.share * traffic.capacity_bps / 8
             traffic.pump(allowed)
-            samples.append(_Sample(now_s, traffic.received_bytes(), traffic.sent_again()))
+            samples.append(Sample(now_s, traffic.received_bytes(), traffic.sent_again()))
             time.sleep(TICK_S)
         traffic.drain()
     except (EndedError, OSError) as ended:
         error = f"{type(ended).__name__}: {ended}"
     signs = [late.at_s for early, late in pairwise(samples)
              if late.again > early.again]
-    return Run(_bins(samples, scene.end_s), signs, traffic.capacity_bps, traffic.missing(), error,
+    return Run(bins_of(samples, scene.end_s), signs, traffic.capacity_bps, traffic.missing(), error,
                done_s)
-
-
-def _bins(samples: list[_Sample], end_s: float) -> Trace:
-    """Payload by bins; what came between two looks is spread evenly over that time."""
-    bits = [0.0] * round(end_s / BIN_S)
-    for early, late in pairwise(samples):
-        came = (late.received - early.received) * 8
-        first, last = early.at_s / BIN_S, late.at_s / BIN_S
-        for at in range(int(first), min(int(last) + 1, len(bits))):
-            part = (min(last, at + 1) - max(first, at)) / (last - first)
-            bits[at] += came * part
-    return Trace(bits)

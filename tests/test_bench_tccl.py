@@ -74,6 +74,13 @@ def test_a_pulled_port_costs_its_rate_and_no_more() -> None:
     assert all(row["tcp"]["share"] > 0.9 for row in rows)
 
 
+@pytest.mark.parametrize("policy", ["2+3", "3+4"])
+def test_flows_that_a_bond_hashes_to_one_port_get_its_rate(policy: str) -> None:
+    row, = table("--fidelity", "packet", "--only", policy)
+    assert row["good"]
+    assert row["tcp"]["share"] == pytest.approx(0.5, abs=0.02)
+
+
 @pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
 def test_real_stacks_lose_nothing_when_a_port_is_pulled() -> None:
     rows = table("--fidelity", "lab", "--only", PULLED.name, "--runs", "1")
@@ -85,8 +92,20 @@ def test_real_stacks_lose_nothing_when_a_port_is_pulled() -> None:
             assert row[stack]["share"] > 0
 
 
+@pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+def test_nccl_client_goes_on_when_a_port_is_pulled(tmp_path: Path) -> None:
+    picture = tmp_path / "goodput.png"
+    pulled, back = table("--fidelity", "lab", "--only", "NCCL client, TCP by", "--runs", "1",
+                         "--plot", str(picture))
+    assert not pulled["harp"]["error"]
+    assert pulled["harp"]["share"] > 0
+    assert pulled["tcp"]["share"] < 0.1
+    assert back["harp"]["share"] > 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
 def test_an_unknown_scene_is_told() -> None:
     done = subprocess.run([sys.executable, str(BENCH / "tccl.py"), "--only", "earthquake"],
                           capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
-    assert "no scene's name has 'earthquake'; there are port at 40 %, port pulled" in done.stderr
+    assert "no scene's name has 'earthquake'; there are both ports" in done.stderr
