@@ -102,6 +102,11 @@ class Tuning:
             data: Any = json.loads(text)
         except ValueError as error:
             raise TuningError(f"it is no JSON: {error}") from error
+        return cls.from_dict(data)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Tuning:
+        """The same of what JSON has become."""
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             found = data.get("format") if isinstance(data, dict) else None
             raise TuningError(f"its format is {found!r} and this HARP reads {FORMAT!r}")

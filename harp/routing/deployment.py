@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from harp.collectives.tuning import Tuning, TuningError
 from harp.routing.learnt import Map, plan_learnt
 from harp.routing.plan import PathPlan, PlanError
 from harp.routing.planner import plan_paths
@@ -119,6 +120,8 @@ class Deployment:
     unrealised: int
     ranks: tuple[Rank, ...]
     flows: tuple[Flow, ...]
+    tuning: Tuning | None = None
+    """What NCCL's tuner follows (docs/tuning.md)."""
 
     def to_json(self) -> str:
         """Write it as JSON, a line for each rank and flow."""
@@ -129,7 +132,8 @@ class Deployment:
                  for rank in self.ranks]
         flows = [{"from": flow.sender, "to": flow.receiver, "source": flow.source,
                   "target": flow.target, "links": flow.links} for flow in self.flows]
-        return (json.dumps(head)[:-1] + f',\n "ranks": {_lines(ranks)},\n'
+        tuning = "" if self.tuning is None else f',\n "tuning": {self.tuning.to_json().strip()}'
+        return (json.dumps(head)[:-1] + f'{tuning},\n "ranks": {_lines(ranks)},\n'
                 f' "flows": {_lines(flows)}}}\n')
 
     @classmethod
@@ -155,9 +159,12 @@ class Deployment:
                 raise PlanError(f"it sets {odd[0]!r}: allowed are {', '.join(SETTINGS)}")
             return cls(str(data["fabric"]), settings,
                        float(data["max_load"]), float(data["bound"]), float(data["ecmp_load"]),
-                       int(data["unrealised"]), ranks, flows)
+                       int(data["unrealised"]), ranks, flows,
+                       Tuning.from_dict(data["tuning"]) if "tuning" in data else None)
         except PlanError:
             raise
+        except TuningError as error:
+            raise PlanError(f"its tuning table is none: {error}") from error
         except KeyError as error:
             raise PlanError(f"{error.args[0]!r} is missing") from error
         except (TypeError, ValueError, AttributeError) as error:

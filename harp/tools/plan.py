@@ -16,6 +16,7 @@ import click
 from harp.routing.deployment import LAUNCHERS
 
 if TYPE_CHECKING:
+    from harp.collectives.tuning import Tuning
     from harp.routing.bond import Policy
     from harp.routing.deployment import Deployment, Ranks, Wanted
     from harp.routing.fabric import Fabric
@@ -41,10 +42,16 @@ class _Loaded(NamedTuple):
 @click.option("--hostfile", metavar="FILE", help="Write the hosts in the order of their ranks.")
 @click.option("--launcher", type=click.Choice(list(LAUNCHERS)), default="openmpi",
               show_default=True, help="Who reads it; of torchrun the options on each host.")
+@click.option("--files", metavar="FOLDER", type=click.Path(path_type=Path),
+              help="Write what launchers and NCCL read: hostfiles, rankfile, node ranks, "
+                   "graph and environment.")
+@click.option("--topo-dump", metavar="FILE", type=click.Path(path_type=Path),
+              help="What NCCL_TOPO_DUMP_FILE wrote on such a host; --files then has a topology "
+                   "with the NICs' speeds.")
 @click.option("--check", metavar="PLAN", type=click.Path(path_type=Path),
               help="Say whether this plan holds for the job as it is now.")
-def plan(job: Path, output: str | None, hostfile: str | None, launcher: str,
-         check: Path | None) -> None:
+def plan(job: Path, *, output: str | None, hostfile: str | None, launcher: str,
+         files: Path | None, topo_dump: Path | None, check: Path | None) -> None:
     """Plan the paths of a job's flows over switches that hash ports.
 
     \b
@@ -53,6 +60,8 @@ def plan(job: Path, output: str | None, hostfile: str | None, launcher: str,
     """  # noqa: D301  (click's mark)
     from harp.routing.deployment import plan_job
 
+    if topo_dump is not None and files is None:
+        raise click.UsageError("--topo-dump has no meaning without --files")
     loaded = _load(job)
     if check is not None:
         _check(check, loaded)
@@ -63,6 +72,10 @@ def plan(job: Path, output: str | None, hostfile: str | None, launcher: str,
         made = plan_job(loaded.fabric, ranks, wanted, loaded.learnt, loaded.bonds)
     except ValueError as error:
         raise click.UsageError(f"{job}: {error}") from error
+    if loaded.job.tuning is not None:
+        made = replace(made, tuning=_read_tuning(job.parent / loaded.job.tuning))
+    if files is not None:
+        _write_files(files, made, loaded, topo_dump)
     if output is None:
         click.echo(made.to_json(), nl=False)
     else:
@@ -192,6 +205,33 @@ def _wanted(job: PlannedJob, ranks: int) -> Wanted:
         pairs = [(pair.sender, pair.receiver) for pair in job.flows]
     return Wanted(pairs, job.connections, job.paths, job.engines,
                   UdpPorts(job.ports.listen, job.ports.first_source, job.ports.last_source))
+
+
+def _read_tuning(path: Path) -> Tuning:
+    from harp.collectives.tuning import Tuning, TuningError
+
+    try:
+        return Tuning.from_json(_read_text(path))
+    except TuningError as error:
+        raise click.UsageError(f"{path} is no tuning table: {error}") from error
+
+
+def _write_files(folder: Path, made: Deployment, loaded: _Loaded, dump: Path | None) -> None:
+    from harp.routing.nccl_files import NcclFileError
+    from harp.tools.plan_files import plan_files
+
+    try:
+        texts = plan_files(made, loaded.job, loaded.cluster,
+                           None if dump is None else _read_text(dump))
+    except NcclFileError as error:
+        raise click.UsageError(f"{dump}: {error}") from error
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise click.ClickException(f"{folder} cannot be made: {error.strerror}") from error
+    for name, text in texts.items():
+        _write(text, str(folder / name))
+    click.echo(f"{folder}: {', '.join(texts)}", err=True)
 
 
 def _write(text: str, output: str) -> None:

@@ -15,6 +15,7 @@ from sim.schema.errors import Problem, show, unknown
 from sim.schema.load import load
 from sim.schema.model import Topology
 from sim.schema.source import Source
+from sim.schema.units import Seconds
 
 
 def _ipv4(text: str) -> str:
@@ -86,6 +87,11 @@ class PlannedJob(Model):
     the topology's hash."""
     routers: dict[Address, str] = Field(default_factory=dict)
     """Switch of each address in the maps."""
+    tuning: Line | None = None
+    """Table of sim.tune, from the folder of this file on, that becomes part of the plan."""
+    latency: Seconds | None = None
+    """What NCCL should take for the latency of the network (``harp plan --files``), instead of its
+    own figures."""
     seeds: dict[str, Seed] = Field(default_factory=dict)
     """Seed of each switch's hash, by name, where they are known (fib_multipath_hash_seed of a Linux
     router); others are drawn as the simulator draws them."""
