@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shutil
 import subprocess
@@ -98,3 +99,12 @@ def test_files_of_a_folder_call_one_another_in_no_circle(folder: str, tmp_path: 
     circles = [sorted(files) for files in networkx.strongly_connected_components(calls)
                if len(files) > 1]
     assert not circles, circles
+
+
+@pytest.mark.parametrize("module", ["harp._cnet", "sim.network.packet._packet"])
+def test_modules_keep_the_names_of_cnet_to_themselves(module: str) -> None:
+    file = importlib.import_module(module).__file__
+    symbols = subprocess.run(["objdump", "-T", str(file)], capture_output=True, text=True,
+                             check=True).stdout
+    exported = re.findall(r"\.text\s.*\s(\S+)$", symbols, re.MULTILINE)
+    assert exported == [f"PyInit_{module.rpartition('.')[2]}"]
