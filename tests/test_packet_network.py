@@ -97,6 +97,26 @@ def test_long_message_takes_the_line_rate() -> None:
     assert took_s > serialised(nbytes, net.rate)
 
 
+def test_acks_go_first_at_ports_of_switches_where_they_shall() -> None:
+    """Two hosts send to a third one, and what acknowledges its own data comes by that queue."""
+    took_s = []
+    for first in (False, True):
+        net = Net(4, rate=25e9, buffer_bytes=4 << 20)
+        if first:
+            net.world.put_acks_first()
+        pairs = [(0, 2), (1, 2), (2, 3)]
+        channels = [net.connect(*pair) for pair in pairs]
+        for channel, (src, dst) in zip(channels[:2], pairs[:2], strict=True):
+            run = net.world.add_run(4, 1)
+            assert net.world.advance(net.world.now_ns) == ("load", run)
+            net.world.load(run, Stage([src], [dst], [channel], [1 << 36], [1 << 17]))
+        net.world.advance(20_000_000)
+        took_s.append(net.move(pairs[2:], channels[2:], 32 << 20, pieces=64))
+    alone_s = serialised(32 << 20, 25e9)
+    assert took_s[0] > 1.1 * took_s[1]
+    assert took_s[1] < 1.05 * alone_s
+
+
 @pytest.mark.parametrize("flows", [2, 4, 8])
 def test_flows_into_one_port_share_it(flows: int) -> None:
     net = Net(flows + 1, buffer_bytes=4 << 20)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, Strict
 
-from sim.schema.base import Model
+from sim.schema.base import Flag, Model
 from sim.schema.units import Bytes, PositiveBytes
 
 MARK_BYTES_PER_BPS = 65 * 1500 / 10e9
@@ -54,6 +54,9 @@ class Switch(Model):
     """Bytes that wait at a port above which packets get an ECN mark, 0B for none; where not given,
     65 packets of 1,500 B at 10 Gb/s, and in proportion at other rates (DCTCP, SIGCOMM 2010)."""
 
+    acks_first: Flag = False
+    """Frames without payload go first at its ports, as where operators give them a class of their
+    own; else an ACK waits behind the data that comes by the same port."""
     pfc: Pfc | None = None
     """Switches pause who sends to them instead of dropping; where not given, they drop."""
 

@@ -102,6 +102,8 @@ class PacketFabric:
                                 target=target if target < switches else NIC,
                                 mark_bytes=switch.mark_bytes(bps) if source < switches else 0)
         self.world.share_buffers(switches, switch.buffer, switch.alpha)
+        if switch.acks_first:
+            self.world.put_acks_first()
         if switch.pfc is not None:
             self._add_pauses(fabric, switch.buffer, switch.pfc)
 

@@ -56,11 +56,17 @@ static void begin_sending(struct packet_world *w, uint32_t which, uint32_t numbe
     leave_ring(w, packet);
 }
 
+void packet_put_acks_first(packet_world *w)
+{
+    w->acks_first = true;
+}
+
 /* The queue before a NIC lets frames without payload go first, as fq_codel does with flows that
  * have little to send (RFC 8290, section 4.2). */
-static struct row *queue_of(struct link *link, const struct packet *packet)
+static struct row *queue_of(const struct packet_world *w, struct link *link,
+                            const struct packet *packet)
 {
-    bool first = link->from == NOBODY && !packet->payload;
+    bool first = !packet->payload && (link->from == NOBODY || w->acks_first);
     return first ? &link->urgent : &link->waiting;
 }
 
@@ -125,7 +131,7 @@ void put_on_link(struct packet_world *w, uint32_t number)
     link->counts.most_bytes = harp_max(link->counts.most_bytes, link->waiting_bytes);
     if (nothing_waits(link))
         push_event(w, (link->free_ps + 999) / 1000, LINK_SENDS, which);
-    append_packet(w, queue_of(link, packet), number);
+    append_packet(w, queue_of(w, link, packet), number);
 }
 
 void send_from_link(struct packet_world *w, uint32_t which)

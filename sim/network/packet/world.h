@@ -305,6 +305,7 @@ struct packet_world {
     uint64_t *switch_used; /* bytes that wait in each, or NULL */
     uint64_t switch_bytes, alpha_q8;
     int32_t switches;
+    bool acks_first; /* at ports of switches */
     struct pfc pfc;
     struct shortest_paths paths;
     struct capture capture;

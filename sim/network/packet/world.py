@@ -156,6 +156,10 @@ class World:
         """Let the ports of each switch share a buffer, a port ``alpha`` times what is free."""
         lib.packet_share_buffers(self._world, switches, nbytes, alpha)
 
+    def put_acks_first(self) -> None:
+        """Let ports of switches send frames without payload first, as those of NICs do."""
+        lib.packet_put_acks_first(self._world)
+
     def set_pfc(self, headroom_bytes: ArrayLike, xoff_bytes: int, xon_offset_bytes: int) -> None:
         """Let switches pause links, each with a headroom; 0: XOFF by what is free. See C."""
         lib.packet_set_pfc(self._world, _array(headroom_bytes, "uint64_t[]", np.uint64),
