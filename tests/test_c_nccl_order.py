@@ -22,9 +22,9 @@ def program(tmp_path_factory):
                  ["tests/c/test_nccl_order.c", *SOURCES, str(library())])
 
 
-def run(program, port, progress, faults=""):
+def run(program, port, progress, faults="", **more):
     settings = {"HARP_PORT": port, "HARP_PROGRESS": progress, "HARP_FAULTS": faults,
-                "HARP_IFNAME": "=lo", "HARP_CONF_FILE": "/dev/null"}
+                "HARP_IFNAME": "=lo", "HARP_CONF_FILE": "/dev/null", **more}
     done = subprocess.run([program], env={**os.environ, **settings}, capture_output=True, text=True,
                           check=False, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -38,8 +38,14 @@ def test_sends_that_are_ahead_find_their_buffers(program, port, progress, faults
     run(program, port, progress, faults)
 
 
-@pytest.mark.parametrize("progress", ["threads", "inline"])
-@pytest.mark.parametrize("port", ["udp", "mem"])
+def test_sends_that_are_ahead_find_their_buffers_over_tcp(program):
+    for sockets in ("1", "4"):
+        run(program, "tcp", "auto", HARP_SOCKETS=sockets)
+
+
+@pytest.mark.parametrize(("port", "progress"), [
+    *((port, progress) for port in ("udp", "mem") for progress in ("threads", "inline")),
+    ("tcp", "auto")])
 def test_data_path_asks_for_no_memory_and_no_lock(tmp_path, port, progress):
     wrapped = ["malloc", "calloc", "realloc", "aligned_alloc", "free", "mmap", "munmap",
                "pthread_mutex_lock", "getrandom"]

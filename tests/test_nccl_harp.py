@@ -17,6 +17,9 @@ pytestmark = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
 
 PORTS = ("udp", "xdp", "mem")
 MODES = ("threads", "inline")
+WAYS = [*((port, mode) for port in PORTS for mode in MODES), ("tcp", "inline")]
+"""Over TCP NCCL's thread drives everything."""
+every_way = pytest.mark.parametrize(("port", "mode"), WAYS)
 TIMEOUT_S = 2
 BOUND_S = 20
 """Within which a lost peer must be an error, on a machine that does much else."""
@@ -49,8 +52,7 @@ def passed(ended: Ended) -> int:
     return len(re.findall("^ok ", ended.said[0], re.MULTILINE))
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("port", PORTS)
+@every_way
 def test_the_newest_version_on_every_port_in_both_modes(port: str, mode: str) -> None:
     ended = run((port, port), mode)
     assert ended.good, str(ended)
@@ -99,24 +101,24 @@ def test_a_lost_peer_is_an_error_in_time(port: str, mode: str) -> None:
     assert "HARP_TIMEOUT" in told[0], str(ended)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("port", PORTS)
+@every_way
 def test_a_killed_peer_need_not_be_waited_for(port: str, mode: str) -> None:
     ended = run((port, port), mode, "killed", HARP_TIMEOUT="600")
     assert ended.good, str(ended)
     assert "no process at the other end has its port any more" in ended.said[0], str(ended)
 
 
-@pytest.mark.parametrize("port", PORTS)
+@pytest.mark.parametrize("port", [*PORTS, "tcp"])
 def test_a_peer_that_closes_is_an_error_long_before_it_would_count_as_silent(port: str) -> None:
-    ended = run((port, port), "threads", "abort", HARP_TIMEOUT="600")
+    mode = "inline" if port == "tcp" else "threads"
+    ended = run((port, port), mode, "abort", HARP_TIMEOUT="600")
     assert ended.good, str(ended)
     assert "; the other end says so" in ended.said[0], str(ended)
     assert re.search(r'rank 0: .* saying "NCCL aborted it with \d+ requests under way"', str(ended))
     assert re.search(r"rank 1: .* NCCL aborts .* with \d+ requests under way", str(ended))
 
 
-@pytest.mark.parametrize("port", ["udp", "xdp"])
+@pytest.mark.parametrize("port", ["udp", "xdp", "tcp"])
 def test_eight_ranks_a_host_on_one_nic(port: str) -> None:
     with netns.veth_pair(queues=8) as (a, b), ExitStack() as stack:
         pairs = [stack.enter_context(Pair(

@@ -48,11 +48,12 @@ def names(found: dict[str, Any]) -> list[str]:
 # ---- Settings ----
 
 WRONG = {
-    "HARP_PORT": ("tcp", "auto, xdp, udp or mem"),
+    "HARP_PORT": ("rdma", "auto, xdp, udp, tcp or mem"),
     "HARP_PROGRESS": ("fast", "auto, threads or inline"),
     "HARP_CPUS": ("2-", "CPU numbers and ranges"),
     "HARP_ENGINES": ("0", "auto, or 1 to 16"),
     "HARP_PATHS": ("65", "1 to 64"),
+    "HARP_SOCKETS": ("65", "auto, or 1 to 64"),
     "HARP_RAILS": ("x" * 600, "at most 511 characters"),
     "HARP_PLAN": ("x" * 600, "at most 511 characters"),
     "HARP_TUNER": ("x" * 600, "at most 511 characters"),
@@ -305,7 +306,7 @@ def line_of_engine(found: dict[str, Any]) -> str:
 
 
 @root_only
-def test_auto_takes_udp_where_xdp_would_copy_and_says_why():
+def test_auto_opens_no_xdp_where_it_would_copy_and_says_why():
     with netns.veth_pair() as (end, _):
         line = line_of_engine(ask("listen", before=tuple(end.space.command())))
         assert re.search(r": udp: v1 10\.0\.1\.1:\d+, .*; not xdp: a virtual interface has no zero "

@@ -10,30 +10,28 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
-#include "plugin.h"
+#include "transport.h"
 
 #define HANDLE_MAGIC UINT32_C(0x50524148) /* "HARP" */
-#define HANDLE_LAYOUT 2                   /* of the handle and of announcements */
+#define HANDLE_LAYOUT 3                   /* of the handle and of announcements */
 #define ATTEMPTS 4096
-#define SECOND_NS UINT64_C(1000000000)
-#define PART_NS SECOND_NS /* finalize waits so long at most for sending ends that close */
 
 struct handle {
     uint32_t magic;
     uint32_t layout;
-    uint64_t attempt; /* 0: none yet */
-    struct harp_handle harp;
+    uint64_t attempt;        /* 0: none yet */
+    struct harp_handle harp; /* without a session the secret and the NIC's address alone */
+    uint16_t tcp_port;       /* on the first address; 0: no TCP */
+    uint8_t ways;            /* as ways_tell says */
+    uint8_t zero[5];
 };
 
 _Static_assert(sizeof(struct handle) <= NCCL_HANDLE_BYTES, "a handle does not fit NCCL's");
-
-static uint64_t timeout_ns(void)
-{
-    return plugin.settings.timeout_s * SECOND_NS;
-}
 
 static enum nccl_result result_of(int error)
 {
@@ -52,9 +50,19 @@ static void configure_connection(const struct device *device, struct harp_connec
     harp_connection_defaults(config);
     config->paths = count_paths(device);
     config->traffic_class = (uint8_t)plugin.settings.traffic_class;
-    config->dead_ns = timeout_ns();
+    config->dead_ns = plugin_timeout_ns();
     config->read_early = true; /* GPUs poll the flags of LL and LL128 in it */
     config->cc = harp_cc_by_name(settings_cc[plugin.settings.cc]);
+}
+
+static void configure_tcp(const struct device *device, int traffic_class, struct tcp_config *config)
+{
+    bool defined = traffic_class >= 0 && traffic_class <= UINT8_MAX;
+    *config = (struct tcp_config){
+        .sockets = device->sockets,
+        .timeout_s = (uint32_t)plugin.settings.timeout_s,
+        .mtu = (uint32_t)plugin.settings.mtu,
+        .traffic_class = (uint8_t)(defined ? traffic_class : (int)plugin.settings.traffic_class)};
 }
 
 /* What every call that opens something needs: a device whose engines are there. */
@@ -68,15 +76,48 @@ static enum nccl_result begin_call(const char *call, int device)
     if (device < 0 || device >= plugin.devices_n)
         return plugin_fail(NCCL_INVALID_ARGUMENT, "%s: there are devices 0 to %d, not %d", call,
                            plugin.devices_n - 1, device);
-    return engines_open(&plugin.devices[device]);
+    return ways_open(&plugin.devices[device]);
 }
 
 /* ---- listen ---- */
 
+/* For sessions, if the device has engines. */
+static int offer_session(struct comm *comm, struct handle *handle, char *why)
+{
+    struct harp_connection_config config;
+    if (comm->engine) {
+        configure_connection(comm->device, &config);
+        return harp_listen(comm->engine, &config, &comm->listening, &handle->harp, why);
+    }
+    while (getrandom(handle->harp.secret, sizeof handle->harp.secret, 0) !=
+           sizeof handle->harp.secret)
+        ; /* only a signal interrupts it */
+    handle->harp.addresses[0] = comm->device->nics[0]->address;
+    return 0;
+}
+
+static int offer_tcp(struct comm *comm, struct handle *handle, char *why)
+{
+    struct tcp_config config;
+    if (!ways_offer_tcp(comm->device))
+        return 0;
+    configure_tcp(comm->device, NCCL_UNDEFINED, &config);
+    return tcp_listen(&config, &comm->device->nics[0]->address, handle->harp.secret,
+                      &comm->tcp_listening, &handle->tcp_port, why);
+}
+
+static void stop_listening(struct comm *comm)
+{
+    if (comm->tcp_listening)
+        tcp_unlisten(comm->tcp_listening);
+    if (comm->listening && comm->life == plugin.life)
+        harp_unlisten(comm->listening);
+    free(comm);
+}
+
 static enum nccl_result begin_to_listen(int number, void *handle, void **listening)
 {
     struct handle made = {.magic = HANDLE_MAGIC, .layout = HANDLE_LAYOUT};
-    struct harp_connection_config config;
     char why[HARP_WHY_BYTES];
     enum nccl_result result = begin_call("listen", number);
     if (result != NCCL_SUCCESS)
@@ -85,12 +126,14 @@ static enum nccl_result begin_to_listen(int number, void *handle, void **listeni
     struct comm *comm = comm_new(COMM_LISTENING, device, engines_next(device));
     if (!comm)
         return plugin_fail(NCCL_SYSTEM_ERROR, "listen: no memory");
-    configure_connection(device, &config);
-    int error = harp_listen(comm->engine, &config, &comm->listening, &made.harp, why);
+    int error = offer_session(comm, &made, why);
+    if (!error)
+        error = offer_tcp(comm, &made, why);
     if (error) {
-        free(comm);
+        stop_listening(comm);
         return plugin_fail(result_of(error), "listen on %s: %s", device->name, why);
     }
+    made.ways = ways_tell(device);
     memset(handle, 0, NCCL_HANDLE_BYTES);
     memcpy(handle, &made, sizeof made);
     plugin.open++;
@@ -148,34 +191,63 @@ static void take_planned_flows(const struct device *device, const struct harp_ha
     plugin.strayed = true;
 }
 
-static enum nccl_result begin_to_connect(int number, int traffic_class, struct handle *handle)
+static int connect_session(struct comm *comm, int traffic_class, const struct handle *handle,
+                           char *why)
 {
     struct harp_connection_config config;
-    char why[HARP_WHY_BYTES];
+    configure_connection(comm->device, &config);
+    if (traffic_class >= 0 && traffic_class <= UINT8_MAX)
+        config.traffic_class = (uint8_t)traffic_class;
+    take_planned_flows(comm->device, &handle->harp, &config);
+    int error = harp_connect(comm->engine, &handle->harp, &config, &comm->connection, why);
+    if (!error && *why)
+        plugin_warn("HARP_PLAN: a path from %s leaves by another UDP port than planned and is "
+                    "hashed: %s",
+                    comm->device->name, why);
+    return error;
+}
+
+static int connect_tcp(struct comm *comm, int traffic_class, const struct handle *handle, char *why)
+{
+    struct tcp_config config;
+    struct harp_address peer = handle->harp.addresses[0];
+    peer.port = handle->tcp_port;
+    configure_tcp(comm->device, traffic_class, &config);
+    return tcp_connect(&config, &comm->device->nics[0]->address, &peer, handle->harp.secret,
+                       &comm->tcp, why);
+}
+
+/* Neither way is there unless both ends ask for it, or one of them leaves it to the other. */
+static int connect_either_way(struct comm *comm, int traffic_class, const struct handle *handle,
+                              char *why)
+{
+    enum way way = ways_meet(comm->device, handle->ways);
+    if (way == WAY_TCP)
+        return connect_tcp(comm, traffic_class, handle, why);
+    if (way == WAY_SESSION)
+        return connect_session(comm, traffic_class, handle, why);
+    snprintf(why, HARP_WHY_BYTES,
+             "HARP_PORT is %s here and %s at the other rank: set it alike, or leave it to auto",
+             comm->device->way == WAY_TCP ? "tcp" : "xdp, udp or mem",
+             comm->device->way == WAY_TCP ? "xdp, udp or mem" : "tcp");
+    return -EINVAL;
+}
+
+static enum nccl_result begin_to_connect(int number, int traffic_class, struct handle *handle)
+{
+    char why[HARP_WHY_BYTES] = "no memory";
     enum nccl_result result = begin_call("connect", number);
     if (result != NCCL_SUCCESS || plugin.attempts_n == ATTEMPTS)
         return result; /* too many at once: NCCL asks again */
     struct device *device = &plugin.devices[number];
     struct comm *comm = comm_new(COMM_SENDING, device, engines_next(device));
     struct attempt *attempt = calloc(1, sizeof *attempt);
-    configure_connection(device, &config);
-    if (traffic_class >= 0 && traffic_class <= UINT8_MAX)
-        config.traffic_class = (uint8_t)traffic_class;
-    take_planned_flows(device, &handle->harp, &config);
-    int error = comm && attempt
-                    ? harp_connect(comm->engine, &handle->harp, &config, &comm->connection, why)
-                    : -ENOMEM;
+    int error = comm && attempt ? connect_either_way(comm, traffic_class, handle, why) : -ENOMEM;
     if (error) {
-        bool memory = comm && attempt;
         free(comm);
         free(attempt);
-        return plugin_fail(result_of(error), "connect from %s: %s", device->name,
-                           memory ? why : "no memory");
+        return plugin_fail(result_of(error), "connect from %s: %s", device->name, why);
     }
-    if (*why)
-        plugin_warn("HARP_PLAN: a path from %s leaves by another UDP port than planned and is "
-                    "hashed: %s",
-                    device->name, why);
     *attempt = (struct attempt){.next = plugin.attempts,
                                 .id = ++plugin.attempt_last,
                                 .asked_ns = plugin_now_ns(),
@@ -192,9 +264,8 @@ static enum nccl_result look_after(struct attempt *attempt, struct handle *handl
     struct harp_completion completion;
     struct comm *comm = attempt->comm;
     attempt->asked_ns = plugin_now_ns();
-    if (plugin.drives)
-        harp_engine_drive(comm->engine);
-    if (harp_poll(comm->connection, &completion, 1) == 0)
+    transport_drive(comm, true);
+    if (transport_poll(comm, &completion, 1) == 0)
         return NCCL_SUCCESS;
     handle->attempt = 0;
     if (completion.type != HARP_COMPLETION_CONNECTED) {
@@ -247,24 +318,38 @@ enum nccl_result plugin_connect(int device, int traffic_class, void *bytes, void
 
 /* ---- accept ---- */
 
-static enum nccl_result look_for_newcomer(struct comm *listening, void **receiving)
+/* Who can be accepted is connected: that is a session's first completion. */
+static struct harp_connection *accept_session(const struct comm *listening)
 {
     struct harp_completion completion;
+    if (!listening->listening)
+        return NULL;
     if (plugin.drives)
         harp_engine_drive(listening->engine);
     struct harp_connection *connection = harp_accept(listening->listening);
-    if (!connection)
+    if (connection)
+        harp_poll(connection, &completion, 1);
+    return connection;
+}
+
+static enum nccl_result look_for_newcomer(const struct comm *listening, void **receiving)
+{
+    struct tcp_connection *tcp =
+        listening->tcp_listening ? tcp_accept(listening->tcp_listening) : NULL;
+    struct harp_connection *connection = tcp ? NULL : accept_session(listening);
+    if (!tcp && !connection)
         return NCCL_SUCCESS;
     struct comm *comm = comm_new(COMM_RECEIVING, listening->device, listening->engine);
-    /* Who can be accepted is connected: that is its first completion. */
-    harp_poll(connection, &completion, 1);
-    if (comm)
-        comm->connection = connection;
     if (!comm || !order_prepare(comm)) {
-        harp_connection_close(connection);
         free(comm);
+        if (tcp)
+            tcp_close(tcp, NULL);
+        else
+            harp_connection_close(connection);
         return plugin_fail(NCCL_SYSTEM_ERROR, "accept: no memory");
     }
+    comm->tcp = tcp;
+    comm->connection = connection;
     plugin.open++;
     *receiving = comm;
     return NCCL_SUCCESS;
@@ -293,93 +378,13 @@ enum nccl_result plugin_close_listen(void *listening)
     if (!comm || comm->kind != COMM_LISTENING)
         return plugin_fail(NCCL_INVALID_ARGUMENT, "closeListen: this is no listening comm");
     pthread_mutex_lock(&plugin.lock);
-    if (comm->life == plugin.life) {
-        harp_unlisten(comm->listening);
-        plugin.open--;
-    }
-    pthread_mutex_unlock(&plugin.lock);
-    free(comm);
-    return NCCL_SUCCESS;
-}
-
-static void say_what_it_did(const struct comm *comm)
-{
-    struct harp_connection_info info;
-    char peer[64];
-    if (!plugin.settings.stats || !comm_lives(comm))
-        return;
-    harp_connection_info(comm->connection, &info);
-    harp_address_format(&info.peer, peer, sizeof peer);
-    plugin_info("%s %s on %s: %llu frames sent, %llu of them again, %llu lost, %llu placed, %llu "
-                "twice; segment %u, paths %u",
-                comm->kind == COMM_SENDING ? "sent to" : "received from", peer, comm->device->name,
-                (unsigned long long)info.counters.data_sent,
-                (unsigned long long)info.counters.data_again,
-                (unsigned long long)info.counters.lost, (unsigned long long)info.counters.placed,
-                (unsigned long long)info.counters.duplicates, info.segment, info.paths);
-}
-
-/* A receiving end that has got all stays until the sending end has closed: were the last
- * acknowledgement lost, a CLOSE of ours would tell that end that its messages are, too. */
-static bool has_peer_to_await(const struct comm *comm)
-{
-    return comm->kind == COMM_RECEIVING && comm_lives(comm) && !comm->closed &&
-           comm->failed == NCCL_SUCCESS && comm_idle(comm) && !plugin.forked;
-}
-
-static enum nccl_result close_comm(struct comm *comm, enum comm_kind kind, const char *call)
-{
-    if (!comm || comm->kind != kind)
-        return plugin_fail(NCCL_INVALID_ARGUMENT, "%s: this is not its comm", call);
-    pthread_mutex_lock(&plugin.lock);
     plugin.open -= comm->life == plugin.life;
-    say_what_it_did(comm);
-    if (has_peer_to_await(comm)) {
-        comm->until_ns = plugin_now_ns() + timeout_ns();
-        comm->next = plugin.lingering;
-        plugin.lingering = comm;
-    } else {
-        comm_let_go(comm);
-        free(comm);
-    }
-    connect_sweep();
+    stop_listening(comm);
     pthread_mutex_unlock(&plugin.lock);
     return NCCL_SUCCESS;
 }
 
-enum nccl_result plugin_close_send(void *sending)
-{
-    return close_comm(sending, COMM_SENDING, "closeSend");
-}
-
-enum nccl_result plugin_close_receive(void *receiving)
-{
-    return close_comm(receiving, COMM_RECEIVING, "closeRecv");
-}
-
-static bool is_parted(struct comm *comm)
-{
-    struct harp_completion completion;
-    while (harp_poll(comm->connection, &completion, 1))
-        if (completion.type == HARP_COMPLETION_CLOSED)
-            return true;
-    return plugin_now_ns() >= comm->until_ns;
-}
-
-static void sweep_lingering(void)
-{
-    struct comm **at = &plugin.lingering;
-    while (*at) {
-        struct comm *comm = *at;
-        if (!is_parted(comm)) {
-            at = &comm->next;
-            continue;
-        }
-        *at = comm->next;
-        comm_let_go(comm);
-        free(comm);
-    }
-}
+/* ---- Attempts that NCCL does not ask for any more ---- */
 
 void connect_sweep(void)
 {
@@ -388,25 +393,14 @@ void connect_sweep(void)
     uint64_t now_ns = plugin_now_ns();
     for (struct attempt *at = plugin.attempts, *next; at; at = next) {
         next = at->next;
-        if (now_ns - at->asked_ns > timeout_ns())
+        if (now_ns - at->asked_ns > plugin_timeout_ns())
             abandon_attempt(at);
     }
-    sweep_lingering();
+    close_sweep();
 }
 
 void connect_give_up(void)
 {
-    uint64_t until_ns = plugin_now_ns() + PART_NS;
-    if (plugin.forked)
-        return;
-    while (plugin.attempts)
+    while (plugin.attempts && !plugin.forked)
         abandon_attempt(plugin.attempts);
-    for (struct comm *at = plugin.lingering; at; at = at->next)
-        at->until_ns = at->until_ns < until_ns ? at->until_ns : until_ns;
-    while (plugin.lingering) {
-        uint64_t now_ns = plugin_now_ns();
-        if (now_ns < until_ns)
-            harp_connection_wait(plugin.lingering->connection, until_ns - now_ns);
-        sweep_lingering();
-    }
 }

@@ -104,6 +104,19 @@ static uint32_t count_receive_queues(const char *interface)
     return n;
 }
 
+static uint32_t read_vendor(const char *card)
+{
+    char path[PLUGIN_PATH_BYTES];
+    unsigned vendor = 0;
+    sys_path(path, card, "device/vendor");
+    FILE *from = fopen(path, "re");
+    if (from && fscanf(from, "%x", &vendor) != 1)
+        vendor = 0;
+    if (from)
+        fclose(from);
+    return vendor;
+}
+
 static void describe_nic(struct nic *nic)
 {
     char path[PLUGIN_PATH_BYTES], real[PATH_MAX];
@@ -116,6 +129,7 @@ static void describe_nic(struct nic *nic)
     nic->speed_mbps =
         speed > 0 && speed < INT_MAX ? (uint32_t)speed : (uint32_t)plugin.settings.speed_mbps;
     nic->queues = count_receive_queues(nic->card);
+    nic->vendor = read_vendor(nic->card);
     nic->guid = read_mac(nic->name) << 16 | (if_nametoindex(nic->name) & 0xffff);
 }
 

@@ -30,13 +30,20 @@ static void after_fork(void)
 static void in_child(void)
 {
     plugin.forked = true;
+    tcp_forked();
     pthread_mutex_unlock(&plugin.lock);
 }
 
-/* After an engine's own handlers were set: so ours take their lock first, as all callers do. */
-static void watch_forks(void)
+static void set_fork_handlers(void)
 {
     pthread_atfork(before_fork, after_fork, in_child);
+}
+
+/* After an engine's own handlers were set: so ours take their lock first, as all callers do. */
+void engines_watch_forks(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, set_fork_handlers);
 }
 
 /* Engines of the devices before this one, so that all take the CPUs of HARP_CPUS in turn. */
@@ -217,7 +224,6 @@ static void say_which(const struct device *device, uint32_t index, const char *n
 
 enum nccl_result engines_open(struct device *device)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
     char why[HARP_WHY_BYTES], not_xdp[HARP_WHY_BYTES];
     if (!device->engines_n)
         decide_engines();
@@ -228,7 +234,8 @@ enum nccl_result engines_open(struct device *device)
             device->engines[i] = NULL;
             return plugin_fail(NCCL_SYSTEM_ERROR, "%s cannot be used: %s", device->name, why);
         }
-        pthread_once(&once, watch_forks);
+        engines_watch_forks();
+        device->zero_copy = plugin.settings.port == PORT_AUTO && !*not_xdp;
         say_which(device, i, not_xdp);
     }
     return NCCL_SUCCESS;
@@ -236,7 +243,7 @@ enum nccl_result engines_open(struct device *device)
 
 struct harp_engine *engines_next(struct device *device)
 {
-    return device->engines[device->next++ % device->engines_n];
+    return device->engines_n ? device->engines[device->next++ % device->engines_n] : NULL;
 }
 
 /* Until other ranks have heard of all that was closed. Engines go on meanwhile, so the waits for

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "plugin.h"
+#include "transport.h"
 
 #define LINE_BYTES 900 /* NCCL cuts lines at 1024 with what it writes before them */
 
@@ -65,8 +65,8 @@ static const struct advice advices[] = {
      "look whether the network between passes packets both ways; HARP_TIMEOUT says how long to "
      "wait"},
     {HARP_REASON_NO_ANSWER, NCCL_REMOTE_ERROR,
-     "let UDP pass between the hosts (firewall, security group), or name the right interface in "
-     "HARP_IFNAME"},
+     "let UDP, or TCP for HARP_PORT=tcp and auto, pass between the hosts (firewall, security "
+     "group), or name the right interface in HARP_IFNAME"},
     {HARP_REASON_REFUSED, NCCL_REMOTE_ERROR,
      "look for the first error in that rank's log, or for the kernel's (out of memory)"},
 };
@@ -77,11 +77,10 @@ enum nccl_result plugin_ended(const struct comm *comm, uint32_t reason)
     for (size_t i = 0; i < sizeof advices / sizeof advices[0]; i++)
         if (advices[i].reason == reason)
             advice = &advices[i];
-    struct harp_connection_info info;
+    struct harp_address address = transport_peer(comm);
     char peer[64], why[HARP_WHY_BYTES];
-    harp_connection_info(comm->connection, &info);
-    harp_address_format(&info.peer, peer, sizeof peer);
-    harp_connection_why(comm->connection, why);
+    harp_address_format(&address, peer, sizeof peer);
+    transport_why(comm, why);
     return plugin_fail(advice->result, "%s %s on %s: %s; %s",
                        comm->kind == COMM_SENDING ? "sending to" : "receiving from", peer,
                        comm->device->name, why, advice->text);

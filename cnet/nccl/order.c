@@ -7,7 +7,8 @@
  * **A run.** All comms but those that several ranks share (PXN) have one tag. The receiving end
  * announces it with its first receive, by a message back on the same connection; from then on sends
  * with that tag go at once, whether their buffers are posted or not, and nothing more is announced
- * but receives of large buffers.
+ * but how many buffers
+ * are posted, from time to time.
  *
  * **Groups.** With the first receive that has another tag, the run ends: each receive is announced,
  * and the sending end gives HARP the sends of a group in the order of its buffers.
@@ -26,9 +27,10 @@
  * tag as they are posted. No other payload is copied twice, and this once in the life of a comm.
  *
  * **Memory for what comes aside** is made with the comm, so what may come is bounded: the sending
- * end has EARLY_BYTES of the run under way at most, but for messages whose buffers it knows to be
- * posted. The receiving end tells it of large buffers (POSTED), and receives nothing aside before
- * it knows that LEAVE was heard.
+ * end has sent EARLY_BYTES of the run at most, in EARLY_MESSAGES, but for messages whose buffers it
+ * knows to be posted. The receiving end tells it how many are (POSTED) after each UNTOLD_BYTES or
+ * UNTOLD_MESSAGES, which are less than that: so who waits for word has filled buffers of which none
+ * was told, and more will be posted.
  *
  * A send without an announced buffer of its tag gets no request: NCCL tries again. One whose buffer
  * is in a later group than the first waits until all sends before it have come, and HARP has room.
@@ -40,7 +42,7 @@
 
 #include "base/copy_lines.h"
 #include "base/sequence.h"
-#include "plugin.h"
+#include "transport.h"
 
 /* ---- Announcements ---- */
 
@@ -51,8 +53,7 @@ static struct announcement *announcement_at(struct comm *comm, uint32_t number)
 
 static void post_control(struct comm *comm, uint32_t number)
 {
-    harp_receive(comm->connection, announcement_at(comm, number), sizeof(struct announcement),
-                 OF_CONTROL);
+    transport_receive(comm, announcement_at(comm, number), sizeof(struct announcement), OF_CONTROL);
 }
 
 void order_begin(struct comm *comm)
@@ -79,21 +80,32 @@ static bool makes_sense(const struct announcement *news, uint32_t bytes)
     return known && bytes == control_bytes(news);
 }
 
+static void refuse_announcement(struct comm *comm)
+{
+    comm->failed =
+        plugin_fail(NCCL_REMOTE_ERROR, "the other rank announced a receive that makes no sense: "
+                                       "install the same version of HARP on all hosts");
+}
+
 /* Sending end: the next announcement has come. */
 void order_announced(struct comm *comm, uint32_t bytes)
 {
     if (!makes_sense(announcement_at(comm, comm->controls_tail++), bytes))
-        comm->failed = plugin_fail(
-            NCCL_REMOTE_ERROR, "the other rank announced a receive that makes no sense: install "
-                               "the same version of HARP on all hosts");
+        refuse_announcement(comm);
 }
 
 /* ---- Sending end ---- */
 
+/* Messages before the n-th have their buffers, and are under way at the sender's risk no more. */
 static void raise_posted(struct comm *comm, uint32_t n)
 {
-    if (harp_before(comm->run_posted, n))
-        comm->run_posted = n;
+    if (n - comm->run_posted > POSTED_MOST) {
+        refuse_announcement(comm);
+        return;
+    }
+    for (; comm->run_posted != n; comm->run_posted++)
+        if (harp_before(comm->run_posted, comm->run_n))
+            comm->run_bytes -= comm->run_sizes[comm->run_posted % EARLY_MESSAGES];
 }
 
 static void take_announcement(struct comm *comm, const struct announcement *news)
@@ -132,9 +144,10 @@ static bool run_is_over(const struct comm *comm)
 
 static bool fits_in_run(const struct comm *comm, int tag, uint32_t size)
 {
+    uint32_t ahead = comm->run_n - comm->run_posted;
     bool posted = harp_before(comm->run_n, comm->run_posted);
-    return tag == comm->run_tag && !run_is_over(comm) && !comm->waiting_n &&
-           (posted || comm->run_bytes + size <= EARLY_BYTES);
+    bool early = ahead < EARLY_MESSAGES && comm->run_bytes + size <= EARLY_BYTES;
+    return tag == comm->run_tag && !run_is_over(comm) && !comm->waiting_n && (posted || early);
 }
 
 /* Buffers of this tag that are announced and for which there is no send yet. */
@@ -170,14 +183,17 @@ static void stop_waiting(struct comm *comm, uint32_t i)
 
 static bool send_now(struct comm *comm, const struct waiting_send *send)
 {
-    return harp_send(comm->connection, send->data, send->size, context_of(send->request, 0));
+    return transport_send(comm, send->data, send->size, context_of(send->request, 0));
 }
 
 static void send_run(struct comm *comm)
 {
     while (comm->run && comm->waiting_n && send_now(comm, &comm->waiting[0])) {
-        raise_posted(comm, ++comm->run_n); /* so that numbers that wrap stay close */
-        comm->run_bytes += comm->waiting[0].size;
+        if (!harp_before(comm->run_n, comm->run_posted)) {
+            comm->run_sizes[comm->run_n % EARLY_MESSAGES] = comm->waiting[0].size;
+            comm->run_bytes += comm->waiting[0].size;
+        }
+        comm->run_n++;
         stop_waiting(comm, 0);
     }
 }
@@ -185,7 +201,7 @@ static void send_run(struct comm *comm)
 static void send_mark(struct comm *comm)
 {
     if (run_is_over(comm) && !comm->waiting_n &&
-        harp_send(comm->connection, comm->mark, MARK_BYTES, OF_MARK))
+        transport_send(comm, comm->mark, MARK_BYTES, OF_MARK))
         comm->mark_due = comm->run = false;
 }
 
@@ -243,20 +259,12 @@ void order_wait(struct comm *comm, const struct waiting_send *send)
     order_flush(comm);
 }
 
-/* The run's messages come before all others. */
-void order_sent(struct comm *comm, uint32_t bytes)
-{
-    if (comm->run)
-        comm->run_bytes -= bytes;
-}
-
 /* ---- Receiving end ---- */
 
 bool order_prepare(struct comm *comm)
 {
     struct early *early = &comm->early;
-    early->room = EARLY_BYTES + (size_t)HARP_EAGER * harp_segment(comm->connection) +
-                  (EARLY_MESSAGES + 1) * HARP_LINE_BYTES;
+    early->room = EARLY_BYTES + (EARLY_MESSAGES + 1) * HARP_LINE_BYTES;
     void *memory =
         mmap(NULL, early->room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
@@ -272,14 +280,13 @@ static void send_announcement(struct comm *comm, const struct announcement *news
 {
     struct announcement *place = announcement_at(comm, comm->controls_tail++);
     *place = *news;
-    harp_send(comm->connection, place, control_bytes(place), OF_CONTROL);
+    transport_send(comm, place, control_bytes(place), OF_CONTROL);
 }
 
 static void leave_run(struct comm *comm)
 {
     struct announcement leave = {.type = ANNOUNCE_LEAVE, .n = comm->run_n};
     memcpy(leave.mark, comm->mark, MARK_BYTES);
-    comm->leave = comm->controls_tail;
     send_announcement(comm, &leave);
     comm->posting = POSTING_LEAVE;
 }
@@ -311,28 +318,27 @@ bool order_may_post(struct comm *comm, const struct receive *receive)
 void order_posted(struct comm *comm, const struct receive *receive,
                   const struct announcement *group)
 {
-    bool large = false;
     if (comm->posting == POSTING_GROUPS) {
         if (group->n)
             send_announcement(comm, group);
         return;
     }
     for (uint32_t i = 0; i < receive->request->n; i++)
-        large |= receive->sizes[i] > LARGE_BYTES;
+        comm->untold_bytes += receive->sizes[i];
     comm->run_n += receive->request->n;
-    if (large)
-        send_announcement(comm, &(struct announcement){.type = ANNOUNCE_POSTED, .n = comm->run_n});
+    comm->untold_n += receive->request->n;
+    if (comm->untold_bytes <= UNTOLD_BYTES && comm->untold_n < UNTOLD_MESSAGES)
+        return;
+    send_announcement(comm, &(struct announcement){.type = ANNOUNCE_POSTED, .n = comm->run_n});
+    comm->untold_bytes = comm->untold_n = 0;
 }
 
-/* Not before the sending end has heard of LEAVE, or it could send ever more. */
 void order_receive_aside(struct comm *comm)
 {
     struct early *early = &comm->early;
-    if (comm->posting != POSTING_LEAVE || comm->aside_posted)
-        return;
-    if (harp_before(comm->leave, comm->controls_head) || comm->closed)
-        comm->aside_posted = harp_receive(comm->connection, early->bytes + early->to,
-                                          (uint32_t)(early->room - early->to), OF_ASIDE);
+    if (comm->posting == POSTING_LEAVE && !comm->aside_posted)
+        comm->aside_posted = transport_receive(comm, early->bytes + early->to,
+                                               (uint32_t)(early->room - early->to), OF_ASIDE);
 }
 
 void order_end_aside(struct comm *comm)

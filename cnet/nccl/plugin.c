@@ -41,7 +41,8 @@ static void read_plan(void)
 static enum nccl_result start_plugin(void)
 {
     char why[SETTINGS_TEXT_BYTES];
-    if (!settings_read(&plugin.settings, plugin_warn, why, sizeof why))
+    if (!settings_read(&plugin.settings, plugin_warn, why, sizeof why) ||
+        !ways_fit(&plugin.settings, why, sizeof why))
         return plugin_fail(NCCL_INVALID_USAGE, "%s", why);
     *plugin.progress_why = 0;
     enum nccl_result result = devices_find();
@@ -71,6 +72,7 @@ enum nccl_result plugin_init(nccl_logger logger, nccl_profiler profiler)
 static void stop_plugin(void)
 {
     connect_give_up();
+    close_give_up();
     engines_close();
     plan_free(&plugin.plan);
     plugin.life++;

@@ -7,12 +7,14 @@
  *     +-----------------+       +----------------+       | fused_devices.c  several as one|
  *                                                        | engines.c   engines of a card  |
  *                                                        |   cores.c, engines_auto.c: n   |
- *                                                        | connect.c   listen to close    |
+ *                                                        | ways.c      session or TCP     |
+ *                                                        | connect.c   listen to accept   |
+ *                                                        | close.c                        |
  *                                settings.c: HARP_ names | transfer.c  isend, irecv, test |
  *                            plan.c, json_reader.c: ports|   order.c   which buffer, when |
  *                                log.c: NCCL's log       +--------------------------------+
- *                                abi.h: NCCL's tables           cnet/engine/engine.h
- *                                state.c: what all share
+ *                                abi.h: NCCL's tables      transport.h: cnet/engine/engine.h
+ *                                state.c: what all share                or tcp.h
  *
  * Beside it, and with nothing of it but settings.c: tuner.c, tuner_table.c (tuner_abi.h).
  *
@@ -44,6 +46,7 @@
 #include "engines_auto.h"
 #include "plan.h"
 #include "settings.h"
+#include "tcp.h"
 
 #define PLUGIN_DEVICES 32
 #define PLUGIN_NAME_BYTES (HARP_PORTS_MAX * IF_NAMESIZE) /* "eth1+eth2" */
@@ -61,9 +64,13 @@ struct nic {
     uint64_t guid;
     uint32_t speed_mbps; /* 0: unknown */
     uint32_t queues;     /* that receive; 0: unknown */
+    uint32_t vendor;     /* of the PCI device; 0: none */
     int node;            /* NUMA, or HARP_ARENA_LOCAL */
     struct harp_address address;
 };
+
+/* Which way a device's comms take (ways.c). */
+enum way { WAY_UNDECIDED, WAY_SESSION, WAY_TCP };
 
 /* What NCCL uses as one: a NIC, or several that are fused (fused_devices.c). */
 struct device {
@@ -77,7 +84,11 @@ struct device {
     struct harp_engine *engines[PLUGIN_ENGINES];
     uint32_t engines_n; /* that it is to have; 0: not decided yet */
     char engines_why[ENGINES_AUTO_WHY_BYTES];
-    uint32_t next; /* engine that the next connection lives on */
+    uint32_t next;  /* engine that the next connection lives on */
+    bool zero_copy; /* all of its engines have it */
+    enum way way;
+    char way_why[HARP_WHY_BYTES];
+    uint32_t sockets; /* of data, a connection by TCP */
 };
 
 /* What regMr gives out. */
@@ -100,7 +111,7 @@ enum announcement_type {
     ANNOUNCE_RUN = 1, /* from the beginning: single buffers, all with this tag */
     ANNOUNCE_LEAVE,   /* the run ends with n messages; send `mark` as soon as these have gone */
     ANNOUNCE_GROUP,   /* the next buffers are n, with these tags */
-    ANNOUNCE_POSTED,  /* n buffers of the run are posted, of which the last is a large one */
+    ANNOUNCE_POSTED,  /* n buffers of the run are posted */
 };
 
 #define MARK_BYTES 16
@@ -128,6 +139,7 @@ struct receive {
     void *data[NCCL_RECEIVES_MAX];
     uint32_t sizes[NCCL_RECEIVES_MAX];
     int tags[NCCL_RECEIVES_MAX];
+    bool filled[NCCL_RECEIVES_MAX]; /* by what came aside */
 };
 
 /* A send that HARP does not have yet: others come first, or HARP is full. */
@@ -139,11 +151,13 @@ struct waiting_send {
 };
 
 /* Messages of the run whose buffers were not posted when it ended, in the order in which they came.
- * The sending end has no more than EARLY_BYTES under way without knowing of buffers, and a message
- * for each request; small ones may be done besides, as HARP takes HARP_EAGER without a buffer. */
+ * The sending end sends no more than that without knowing of buffers. */
 #define EARLY_BYTES (UINT32_C(4) << 20)
-#define EARLY_MESSAGES (NCCL_REQUESTS * NCCL_RECEIVES_MAX + HARP_EAGER)
-#define LARGE_BYTES (UINT32_C(1) << 20) /* of a buffer that is announced even in the run */
+#define EARLY_MESSAGES (2 * NCCL_REQUESTS * NCCL_RECEIVES_MAX)
+/* Buffers of the run of which the sending end is not told; with the next they are more at most. */
+#define UNTOLD_BYTES (UINT32_C(1) << 20)
+#define UNTOLD_MESSAGES 64
+#define POSTED_MOST (UNTOLD_MESSAGES + NCCL_RECEIVES_MAX) /* told of at once */
 
 struct early {
     uint8_t *bytes; /* made with the comm */
@@ -169,9 +183,11 @@ struct comm {
     struct device *device;
     struct harp_engine *engine;
     struct harp_listening *listening;
-    struct harp_connection *connection; /* NULL: it was let go */
-    struct comm *next;                  /* lingering */
-    uint64_t until_ns;                  /* lingering so long at most */
+    struct tcp_listening *tcp_listening; /* NULL: it does not offer TCP */
+    struct harp_connection *connection;  /* NULL: it was let go, or has the next */
+    struct tcp_connection *tcp;
+    struct comm *next; /* lingering */
+    uint64_t until_ns; /* lingering so long at most */
 
     /* Announcements: at the sending end posted to be received into, at the receiving end to be
      * sent; message n is in place n of the ring. */
@@ -182,9 +198,10 @@ struct comm {
     uint8_t mark[MARK_BYTES];
     /* Sending end. */
     bool run, mark_due;
-    uint32_t run_end;    /* with mark_due: how many the run is to have */
-    uint32_t run_posted; /* so many buffers of the run are known to be posted */
-    uint64_t run_bytes;  /* of the run's messages under way */
+    uint32_t run_end;                   /* with mark_due: how many the run is to have */
+    uint32_t run_posted;                /* so many buffers of the run are known to be posted */
+    uint64_t run_bytes;                 /* of messages that were sent without knowing of a buffer */
+    uint32_t run_sizes[EARLY_MESSAGES]; /* of each of them */
     struct waiting_send waiting[NCCL_REQUESTS]; /* oldest first */
     uint32_t waiting_n;
     /* The first group, of which announcement `controls_head` tells. */
@@ -193,7 +210,8 @@ struct comm {
 
     /* Receiving end. */
     enum posting posting;
-    uint32_t leave;    /* number of the announcement that ends the run */
+    uint64_t untold_bytes; /* of buffers of the run, posted since the last announcement */
+    uint32_t untold_n;
     bool aside_posted; /* what comes next comes into `early` */
     struct early early;
     struct receive later[NCCL_REQUESTS]; /* to be posted when the mark has come */
@@ -240,6 +258,7 @@ struct plugin {
 /* state.c: what all of them share. */
 extern struct plugin plugin;
 uint64_t plugin_now_ns(void);
+uint64_t plugin_timeout_ns(void);         /* HARP_TIMEOUT */
 bool comm_lives(const struct comm *comm); /* it has a connection, and its engine is there */
 
 /* log.c: one line each, through NCCL's logger. plugin_fail returns `result`. */
@@ -256,14 +275,31 @@ enum nccl_result devices_find(void);
 /* fused_devices.c: the NICs as devices, those of a group of HARP_RAILS as one. */
 enum nccl_result devices_offer(void);
 
-/* engines.c: open a device's engines unless they are; the one for the next connection. */
+/* engines.c: open a device's engines unless they are; the one for the next connection,
+ * NULL if it has none. */
 enum nccl_result engines_open(struct device *device);
 struct harp_engine *engines_next(struct device *device);
 void engines_close(void);
+void engines_watch_forks(void);
+
+/* ways.c. ways_fit: whether the settings go together; else one sentence in `why`. ways_open: open
+ * what a device needs, and decide its way. ways_tell: what a listener's handle says of it, and
+ * ways_meet what the connecting end makes of that; WAY_UNDECIDED: both ask for another one. */
+#define WAYS_TCP 1   /* the listener takes TCP; else a session */
+#define WAYS_ASKED 2 /* by HARP_PORT */
+bool ways_fit(const struct settings *settings, char *why, size_t room);
+enum nccl_result ways_open(struct device *device);
+bool ways_offer_tcp(const struct device *device);
+uint8_t ways_tell(const struct device *device);
+enum way ways_meet(const struct device *device, uint8_t told);
 
 /* connect.c */
 void connect_sweep(void);   /* attempts and lingering comms whose time is over */
-void connect_give_up(void); /* all of them; waits a little for lingering ones */
+void connect_give_up(void); /* all attempts */
+
+/* close.c */
+void close_sweep(void);   /* lingering comms whose time is over */
+void close_give_up(void); /* all of them; waits a little */
 
 /* transfer.c */
 struct comm *comm_new(enum comm_kind kind, struct device *device, struct harp_engine *engine);
@@ -273,13 +309,12 @@ void comm_let_go(struct comm *comm);
 
 /* order.c. Sending end: controls are posted once it is connected. order_may_send: whether it is
  * known where a message of this tag goes, and it may go or wait; then order_wait takes it.
- * order_flush gives HARP what has its turn; order_sent: a message has arrived. */
+ * order_flush gives HARP what has its turn. */
 void order_begin(struct comm *comm);
 void order_announced(struct comm *comm, uint32_t bytes);
 bool order_may_send(struct comm *comm, int tag, uint32_t size);
 void order_wait(struct comm *comm, const struct waiting_send *send);
 void order_flush(struct comm *comm);
-void order_sent(struct comm *comm, uint32_t bytes);
 
 /* Receiving end. order_prepare makes all memory that it will need; false: there is none.
  * order_may_post: whether a receive may be posted now, or only when the mark has come.

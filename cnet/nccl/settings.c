@@ -25,7 +25,7 @@ struct setting {
 };
 
 const char *const settings_cc[] = {"swift", "fixed", NULL};
-static const char *const ports[] = {"auto", "xdp", "udp", "mem", NULL};
+static const char *const ports[] = {"auto", "xdp", "udp", "tcp", "mem", NULL};
 static const char *const progresses[] = {"auto", "threads", "inline", NULL};
 static const char *const xdp_modes[] = {"auto", "copy", "generic", NULL};
 static const char *const switches[] = {"0", "1", NULL};
@@ -34,11 +34,12 @@ static const char *const switches[] = {"0", "1", NULL};
 
 static const struct setting list[] = {
     {"HARP_IFNAME", TEXT, AT(interfaces), .allowed = "at most 511 characters"},
-    {"HARP_PORT", WORD, AT(port), ports, .allowed = "auto, xdp, udp or mem"},
+    {"HARP_PORT", WORD, AT(port), ports, .allowed = "auto, xdp, udp, tcp or mem"},
     {"HARP_PROGRESS", WORD, AT(progress), progresses, .allowed = "auto, threads or inline"},
     {"HARP_CPUS", CPUS, AT(cpus), .allowed = "CPU numbers and ranges, as 2,4-7"},
     {"HARP_ENGINES", AUTO_NUMBER, AT(engines), NULL, 1, 16, "auto, or 1 to 16"},
     {"HARP_PATHS", NUMBER, AT(paths), NULL, 1, 64, "1 to 64"},
+    {"HARP_SOCKETS", AUTO_NUMBER, AT(sockets), NULL, 1, 64, "auto, or 1 to 64"},
     {"HARP_RAILS", TEXT, AT(rails), .allowed = "at most 511 characters"},
     {"HARP_PLAN", TEXT, AT(plan), .allowed = "at most 511 characters"},
     {"HARP_TUNER", TEXT, AT(tuner), .allowed = "at most 511 characters"},

@@ -16,7 +16,7 @@
 #define SETTINGS_CPUS 256
 #define SETTINGS_FILE "/etc/harp/harp.conf"
 
-enum settings_port { PORT_AUTO, PORT_XDP, PORT_UDP, PORT_MEM };
+enum settings_port { PORT_AUTO, PORT_XDP, PORT_UDP, PORT_TCP, PORT_MEM };
 enum settings_progress { PROGRESS_AUTO, PROGRESS_THREADS, PROGRESS_INLINE };
 enum settings_xdp { XDP_BEST, XDP_COPY, XDP_GENERIC };
 
@@ -36,6 +36,7 @@ struct settings {
     uint64_t engines;                     /* a device; 0: by what the host is */
     uint64_t speed_mbps;                  /* of NICs whose driver reports none; 0: unknown */
     uint64_t paths;                       /* a connection */
+    uint64_t sockets;                     /* a connection by tcp; 0: by what the host is */
     uint64_t cc;                          /* index into settings_cc */
     uint64_t mtu;                         /* 0: the interface's */
     uint64_t traffic_class;               /* where NCCL asks for none */

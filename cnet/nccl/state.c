@@ -12,7 +12,12 @@ uint64_t plugin_now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
+uint64_t plugin_timeout_ns(void)
+{
+    return plugin.settings.timeout_s * 1000000000;
+}
+
 bool comm_lives(const struct comm *comm)
 {
-    return comm->connection && comm->life == plugin.life;
+    return (comm->connection || comm->tcp) && comm->life == plugin.life;
 }

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "plugin.h"
+#include "transport.h"
 
 #define POLL 32
 #define CONTROLS_MOST (PLUGIN_CONTROLS - NCCL_REQUESTS - 2) /* before receives are put off */
@@ -48,27 +48,25 @@ bool comm_idle(const struct comm *comm)
  * the other rank reports an error and sends its reader to this one's. */
 static void abort_connection(struct comm *comm)
 {
-    struct harp_connection_info info;
     char peer[64], text[HARP_WHY_BYTES];
     uint32_t under_way = comm->requests_n - comm->free_n;
     snprintf(text, sizeof text, "NCCL aborted it with %u requests under way", under_way);
     if (!comm->closed) {
-        harp_connection_info(comm->connection, &info);
-        harp_address_format(&info.peer, peer, sizeof peer);
+        struct harp_address address = transport_peer(comm);
+        harp_address_format(&address, peer, sizeof peer);
         plugin_warn("NCCL aborts %s %s on %s with %u requests under way; the other rank is told so",
                     comm->kind == COMM_SENDING ? "sending to" : "receiving from", peer,
                     comm->device->name, under_way);
     }
-    harp_connection_abort(comm->connection, text);
+    transport_close(comm, text);
 }
 
 void comm_let_go(struct comm *comm)
 {
-    if (comm_lives(comm) && comm_idle(comm))
-        harp_connection_close(comm->connection);
-    else if (comm_lives(comm))
+    if (comm_lives(comm) && !comm_idle(comm))
         abort_connection(comm);
-    comm->connection = NULL;
+    else
+        transport_close(comm, NULL);
     order_forget(comm);
 }
 
@@ -115,27 +113,40 @@ static void end_part(struct comm *comm, uint64_t context, uint32_t bytes)
 
 /* ---- Receives ---- */
 
+/* Fill the buffers that what came aside is for. Returns whether the receive waits for more. */
+static bool fill_from_aside(struct comm *comm, struct receive *receive)
+{
+    for (uint32_t i = 0; i < receive->request->n; i++) {
+        uint32_t came;
+        if (receive->filled[i] ||
+            !order_take_early(comm, receive->tags[i], receive->data[i], receive->sizes[i], &came))
+            continue;
+        receive->filled[i] = true;
+        end_part(comm, context_of(receive->request, i), came);
+    }
+    return receive->request->left;
+}
+
 /* Post the buffers of a request whose turn has come, and say which tags they have. */
-static void post_receive(struct comm *comm, const struct receive *receive)
+static void post_receive(struct comm *comm, struct receive *receive)
 {
     struct announcement group = {.type = ANNOUNCE_GROUP};
+    fill_from_aside(comm, receive);
     for (uint32_t i = 0; i < receive->request->n; i++) {
-        uint64_t context = context_of(receive->request, i);
-        uint32_t came;
-        if (order_take_early(comm, receive->tags[i], receive->data[i], receive->sizes[i], &came)) {
-            end_part(comm, context, came);
+        if (receive->filled[i])
             continue;
-        }
-        harp_receive(comm->connection, receive->data[i], receive->sizes[i], context);
+        transport_receive(comm, receive->data[i], receive->sizes[i],
+                          context_of(receive->request, i));
         group.tags[group.n++] = receive->tags[i];
     }
     order_posted(comm, receive, &group);
 }
 
-static void post_later(struct comm *comm, const struct receive *receive)
+static void post_later(struct comm *comm, struct receive *receive)
 {
     assert(comm->later_n < NCCL_REQUESTS);
-    comm->later[comm->later_n++] = *receive;
+    if (fill_from_aside(comm, receive))
+        comm->later[comm->later_n++] = *receive;
 }
 
 static void post_what_waited(struct comm *comm)
@@ -147,22 +158,31 @@ static void post_what_waited(struct comm *comm)
 
 /* ---- Completions ---- */
 
+/* Buffers need not wait for the mark: it may be long before NCCL calls the sending end again. */
+static void take_aside(struct comm *comm, uint32_t bytes)
+{
+    uint32_t left = 0;
+    order_aside(comm, bytes);
+    for (uint32_t i = 0; i < comm->later_n; i++)
+        if (fill_from_aside(comm, &comm->later[i]))
+            comm->later[left++] = comm->later[i];
+    comm->later_n = left;
+}
+
 static void take_completion(struct comm *comm, const struct harp_completion *completion)
 {
     switch (completion->type) {
     case HARP_COMPLETION_SENT:
         if (completion->context == OF_CONTROL)
             comm->controls_head++;
-        else if (completion->context != OF_MARK) {
-            order_sent(comm, completion->size);
+        else if (completion->context != OF_MARK)
             end_part(comm, completion->context, completion->size);
-        }
         break;
     case HARP_COMPLETION_RECEIVED:
         if (completion->context == OF_CONTROL)
             order_announced(comm, completion->size);
         else if (completion->context == OF_ASIDE)
-            order_aside(comm, completion->size);
+            take_aside(comm, completion->size);
         else
             end_part(comm, completion->context, completion->size);
         comm->coming -= comm->coming > 0;
@@ -182,7 +202,7 @@ static void take_completions(struct comm *comm)
     struct harp_completion completions[POLL];
     size_t n = POLL;
     while (n == POLL && comm_lives(comm)) {
-        n = harp_poll(comm->connection, completions, POLL);
+        n = transport_poll(comm, completions, POLL);
         for (size_t i = 0; i < n; i++)
             take_completion(comm, &completions[i]);
     }
@@ -199,10 +219,10 @@ static void take_completions(struct comm *comm)
         post_what_waited(comm);
 }
 
-static void drive_engine(struct comm *comm)
+/* `news`: nothing goes on before the other end announces something. */
+static void drive_comm(struct comm *comm, bool news)
 {
-    if (plugin.drives)
-        harp_engine_drive(comm->engine);
+    transport_drive(comm, news);
     take_completions(comm);
 }
 
@@ -279,7 +299,7 @@ enum nccl_result plugin_isend(void *sending, void *data, size_t size, int tag, v
                            HARP_MESSAGE_MAX);
     take_completions(comm);
     if (!may_send(comm, tag, size))
-        drive_engine(comm);
+        drive_comm(comm, true);
     /* That the other end has closed is for test to say. */
     bool closed = why_failed(comm) != NCCL_SUCCESS && comm->closed && comm->free_n;
     if (comm->failed != NCCL_SUCCESS && !closed)
@@ -329,7 +349,7 @@ enum nccl_result plugin_irecv(void *receiving, int n, void **data, size_t *sizes
         return plugin_fail(NCCL_INVALID_ARGUMENT, "irecv: %s", wrong);
     take_completions(comm);
     if (!may_receive(comm))
-        drive_engine(comm);
+        drive_comm(comm, false);
     if (why_failed(comm) != NCCL_SUCCESS)
         return comm->failed;
     if (!may_receive(comm))
@@ -370,8 +390,8 @@ enum nccl_result plugin_test(void *request, int *done, int *sizes)
     *done = 0;
     if (made->left)
         take_completions(made->comm);
-    if (made->left && plugin.drives)
-        drive_engine(made->comm);
+    if (made->left)
+        drive_comm(made->comm, false);
     if (made->left)
         return why_failed(made->comm);
     *done = 1;

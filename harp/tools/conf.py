@@ -13,9 +13,9 @@ import click
 
 FILE = Path("/etc/harp/harp.conf")
 NAMES = ("HARP_IFNAME", "HARP_PORT", "HARP_PROGRESS", "HARP_CPUS", "HARP_ENGINES", "HARP_PATHS",
-         "HARP_RAILS", "HARP_PLAN", "HARP_TUNER", "HARP_CC", "HARP_MTU", "HARP_SPEED",
-         "HARP_TRAFFIC_CLASS", "HARP_TIMEOUT", "HARP_STATS", "HARP_DUMP", "HARP_FAULTS", "HARP_XDP",
-         "HARP_BUSY_POLL")
+         "HARP_SOCKETS", "HARP_RAILS", "HARP_PLAN", "HARP_TUNER", "HARP_CC", "HARP_MTU",
+         "HARP_SPEED", "HARP_TRAFFIC_CLASS", "HARP_TIMEOUT", "HARP_STATS", "HARP_DUMP",
+         "HARP_FAULTS", "HARP_XDP", "HARP_BUSY_POLL")
 """What may stand in the file."""
 
 

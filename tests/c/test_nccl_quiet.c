@@ -39,8 +39,7 @@ static void many_single_messages(void)
         void *request = begin_receive(in, i % 10 ? SMALL : LARGE, 5), *send;
         while (!(send = send_now(out, i % 10 ? SMALL : LARGE, 5)))
             is_done(request, NULL);
-        wait_for(request);
-        wait_for(send);
+        wait_for_both(send, request);
     }
 }
 
@@ -56,8 +55,7 @@ static void end_of_the_run(void)
     while (!(send = send_now(out, SMALL, 7)))
         is_done(seven, NULL);
     for (int i = 0; i < AHEAD; i++) {
-        wait_for(receives[i]);
-        wait_for(sends[i]);
+        wait_for_both(sends[i], receives[i]);
     }
     wait_for(seven);
     wait_for(send);

@@ -1,0 +1,158 @@
+/* Which way a device's comms take: HARP's session over one of its ports, or kernel TCP.
+ *
+ *      HARP_PORT                       way
+ *      xdp, udp, mem                   session
+ *      tcp                             TCP; of NICs that NCCL fuses a session over udp
+ *      auto   by xdp, zero copy        session: nothing is copied, and the kernel is not in the way
+ *             several NICs, or what
+ *             only a session can do    session
+ *             else                     TCP: with a copy at either end the kernel's is the faster
+ *
+ * A listener offers all that its rank may take, and says in the handle what it would; so ranks that
+ * decide otherwise meet all the same (ways_meet).
+ */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "plugin.h"
+
+/* NCCL's own defaults by the maker of the NIC (src/transport/net_socket.cc of 2.30: threads times
+ * sockets a thread), whose networks bound what one flow gets. */
+#define PCI_AWS 0x1d0f
+#define PCI_GOOGLE 0x1ae0
+#define SOCKETS_AWS (2 * 8)
+#define SOCKETS_GOOGLE (4 * 1)
+
+/* The first setting that asks for what a session alone can do; NULL: none. */
+static const char *asks_for_session(const struct settings *settings)
+{
+    return settings->paths > 1                      ? "HARP_PATHS"
+           : *settings->rails                       ? "HARP_RAILS"
+           : *settings->plan                        ? "HARP_PLAN"
+           : *settings->faults                      ? "HARP_FAULTS"
+           : *settings->dump                        ? "HARP_DUMP"
+           : settings->engines                      ? "HARP_ENGINES"
+           : settings->cpus.n                       ? "HARP_CPUS"
+           : settings->progress == PROGRESS_THREADS ? "HARP_PROGRESS"
+           : settings->cc                           ? "HARP_CC"
+           : settings->xdp != XDP_BEST              ? "HARP_XDP"
+           : settings->busy_poll_us                 ? "HARP_BUSY_POLL"
+                                                    : NULL;
+}
+
+bool ways_fit(const struct settings *settings, char *why, size_t room)
+{
+    const char *name = asks_for_session(settings);
+    if (settings->port != PORT_TCP || !name)
+        return true;
+    snprintf(why, room,
+             "HARP_PORT is \"tcp\", and %s is for HARP's own transport: unset one of them, or set "
+             "HARP_PORT=udp",
+             name);
+    return false;
+}
+
+static bool is_tcp_alone(const struct device *device)
+{
+    return plugin.settings.port == PORT_TCP && device->nics_n == 1;
+}
+
+static enum way choose_way(const struct device *device, char *why)
+{
+    const char *name = asks_for_session(&plugin.settings);
+    if (plugin.settings.port != PORT_AUTO) {
+        snprintf(why, HARP_WHY_BYTES, "HARP_PORT");
+        return is_tcp_alone(device) ? WAY_TCP : WAY_SESSION;
+    }
+    if (device->zero_copy)
+        snprintf(why, HARP_WHY_BYTES, "zero copy");
+    else if (device->nics_n > 1)
+        snprintf(why, HARP_WHY_BYTES, "it has several NICs");
+    else if (name)
+        snprintf(why, HARP_WHY_BYTES, "%s asks for it", name);
+    else
+        snprintf(why, HARP_WHY_BYTES, "no zero copy on one path: the kernel's copy is the faster");
+    return device->zero_copy || device->nics_n > 1 || name ? WAY_SESSION : WAY_TCP;
+}
+
+/* A count that the user gave NCCL's own sockets; 0: none. */
+static uint32_t count_of_nccl(const char *name)
+{
+    const char *text = getenv(name);
+    long n = text ? strtol(text, NULL, 10) : 0;
+    return n > 0 && n <= TCP_SOCKETS_MAX ? (uint32_t)n : 0;
+}
+
+static uint32_t count_sockets(const struct device *device, const char **why)
+{
+    uint32_t vendor = device->nics[0]->vendor;
+    uint32_t threads = count_of_nccl("NCCL_SOCKET_NTHREADS");
+    uint32_t each = count_of_nccl("NCCL_NSOCKS_PERTHREAD");
+    uint32_t n = plugin.settings.sockets ? (uint32_t)plugin.settings.sockets
+                 : threads || each       ? (threads ? threads : 1) * (each ? each : 1)
+                 : vendor == PCI_AWS     ? SOCKETS_AWS
+                 : vendor == PCI_GOOGLE  ? SOCKETS_GOOGLE
+                                         : 1;
+    *why = plugin.settings.sockets ? "HARP_SOCKETS"
+           : threads || each       ? "NCCL_SOCKET_NTHREADS times NCCL_NSOCKS_PERTHREAD"
+           : vendor == PCI_AWS     ? "AWS bounds a flow's rate"
+           : vendor == PCI_GOOGLE  ? "Google Cloud bounds a flow's rate"
+                                   : "as NCCL has by default";
+    return n < TCP_SOCKETS_MAX ? n : TCP_SOCKETS_MAX;
+}
+
+static void say_way(const struct device *device, const char *sockets_why)
+{
+    if (device->way == WAY_SESSION)
+        return; /* the engine's line does */
+    plugin_info("%s: tcp: kernel TCP, %u data socket%s a connection (%s), driven by NCCL's thread "
+                "(%s%s)",
+                device->name, device->sockets, device->sockets > 1 ? "s" : "", sockets_why,
+                device->way_why,
+                plugin.settings.port == PORT_AUTO
+                    ? "; HARP_PORT=udp takes HARP's own transport, with paths and healing"
+                    : "");
+}
+
+enum nccl_result ways_open(struct device *device)
+{
+    const char *sockets_why;
+    enum nccl_result result = is_tcp_alone(device) ? NCCL_SUCCESS : engines_open(device);
+    if (result != NCCL_SUCCESS || device->way != WAY_UNDECIDED)
+        return result;
+    engines_watch_forks();
+    device->way = choose_way(device, device->way_why);
+    device->sockets = count_sockets(device, &sockets_why);
+    say_way(device, sockets_why);
+    return NCCL_SUCCESS;
+}
+
+bool ways_offer_tcp(const struct device *device)
+{
+    return plugin.settings.port == PORT_TCP ||
+           (plugin.settings.port == PORT_AUTO && device->nics_n == 1);
+}
+
+/* Asked for by name. A fused device under HARP_PORT=tcp has what it can. */
+static bool is_asked_for(const struct device *device)
+{
+    return plugin.settings.port != PORT_AUTO &&
+           (plugin.settings.port != PORT_TCP || device->way == WAY_TCP);
+}
+
+uint8_t ways_tell(const struct device *device)
+{
+    return (uint8_t)((device->way == WAY_TCP ? WAYS_TCP : 0) |
+                     (is_asked_for(device) ? WAYS_ASKED : 0));
+}
+
+enum way ways_meet(const struct device *device, uint8_t told)
+{
+    enum way theirs = told & WAYS_TCP ? WAY_TCP : WAY_SESSION;
+    if (theirs == device->way)
+        return theirs;
+    if (is_asked_for(device))
+        return told & WAYS_ASKED ? WAY_UNDECIDED : device->way;
+    return told & WAYS_ASKED ? theirs : WAY_SESSION;
+}
