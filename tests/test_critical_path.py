@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from sim.answer.scenario import Settings, run_scenario
 from sim.cluster.cluster import Cluster
 from sim.network.flow.fluid import CEILING, Fluid
-from sim.network.flow.limits import FLOW, RESOURCES
+from sim.network.flow.limits import FLOW
+from sim.network.limits import RESOURCES
 from sim.records.results import Limit, Span
 from sim.schema import load
 from sim.step.critical_path import COMPUTE, WAITING, critical_path, mean_path

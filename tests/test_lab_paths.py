@@ -29,7 +29,7 @@ A_MESSAGE = 150_000
 a flow's share."""
 
 
-def ran_at(made, fidelity, plan):
+def ran_at(made, fidelity, plan, record=lambda _: None):
     """What a network did for a plan that ran once, before it is closed."""
     topology = made.topology
     (scenario,) = topology.scenarios
@@ -40,7 +40,7 @@ def ran_at(made, fidelity, plan):
         communicator = network.communicator()
         communicator.announce(plan, placement)
         env.run(env.process(communicator.run(plan, placement, lambda _: 0.0,
-                                             Timeline(env, lambda _: None, "plan"))))
+                                             Timeline(env, record, "plan"))))
         return network._wiring.sent_bytes(), site, placement
 
 
@@ -86,6 +86,15 @@ def test_sprayed_packets_cross_every_spine(tmp_path, stack):
     assert len(up) == 4
     assert min(up) > 0.5 * np.mean(up)
     assert sum(up) > NBYTES
+
+
+def test_a_transfer_says_what_held_it_back(tmp_path):
+    """A ring over NICs of 1 Gb/s, at 25 Mb/s here, so that no machine is too slow for it."""
+    made = cluster(tmp_path, hosts=2, gpus=1, fabric=FABRIC, lab={"scale": "1/40"},
+                   nic={"rate": "1Gbps"}, scenario={"stack": "kernel-tcp", "channels": 1})
+    spans = []
+    ran_at(made, "lab", make_plan("ring", ranks=2, nbytes=NBYTES, group=1), spans.append)
+    assert [span.limit for span in spans if span.kind == "transfer"] == ["NIC"]
 
 
 def test_utilisation_of_links_is_counted(tmp_path):

@@ -203,7 +203,7 @@ async def _answer(host: Host, job: Job | Connect, answers: IO[bytes]) -> None:
         await (host.connect(job) if isinstance(job, Connect) else host.run(job))
     except Exception as failed:  # whatever it is, the laboratory is to hear of it
         error = f"{type(failed).__name__}: {failed}"
-    send_message(answers, Done(job.number, lateness.end(), error))
+    send_message(answers, Done(job.number, lateness.end(), error, host.pacers.asked_s()))
 
 
 class Lateness:

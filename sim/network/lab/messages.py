@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -109,6 +109,8 @@ class Done:
     late: float = 0.0
     """Share of the time by which the process came late to what it had to do."""
     error: str = ""
+    asked_s: dict[int, float] = field(default_factory=dict)
+    """What was asked of each resource of this host so far, by the wall clock."""
 
 
 def send_message(file: IO[bytes], message: Any) -> None:

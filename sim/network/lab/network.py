@@ -31,6 +31,7 @@ from sim.network.lab.messages import (
     send_message,
 )
 from sim.network.lab.wiring import Wiring
+from sim.network.limits import LimitWatch
 from sim.network.links import LinkRecorder
 from sim.network.network import NetworkError
 from sim.network.transport import DYNAMIC, Transport
@@ -88,6 +89,9 @@ class LabNetwork:
         self._flows = LabFlows(self.transport, self._wiring,
                                "tcp" if stack_of(site) == "tcp" else "udp")
         self._capacity = cluster.capacities(site.stack)
+        self._asked_s = np.zeros(len(self._capacity))
+        self._links = cluster.blocks["link"][np.arange(len(cluster.fabric.link_src))]
+        self.limits = LimitWatch(cluster, self._used_s) if site.names_limits else None
         self._recorder = LinkRecorder(cluster, self._capacity) if site.records_use else None
         if self._recorder:
             env.process(self._sample())
@@ -149,6 +153,8 @@ class LabNetwork:
             self._busy = True
             self._notes.append("The machine was too busy for the lab, whose times are too long; "
                               "a lower lab.scale, or a quieter machine, gives better ones.")
+        for resource, asked_s in done.asked_s.items():
+            self._asked_s[resource] = asked_s
         event, missing = self._running[done.number]
         missing.discard(host)
         if not missing:
@@ -270,13 +276,18 @@ class LabNetwork:
         if self._recorder:
             self._recorder.forget(before_s)
 
+    def _used_s(self) -> Floats:
+        """How long each resource has been used so far: links by the kernel's counters."""
+        used_s = self._asked_s * self.env.scale
+        used_s[self._links] = self._wiring.sent_bytes() / self._capacity[self._links]
+        return used_s
+
     def _sample(self) -> Generator[simpy.Event, None, None]:
         """Read the links' counters again and again."""
         assert self._recorder is not None
-        cluster, carried = self.site.cluster, np.zeros(len(self._capacity))
-        links = cluster.blocks["link"][np.arange(len(cluster.fabric.link_src))]
+        carried = np.zeros(len(self._capacity))
         while True:
-            carried[links] = self._wiring.sent_bytes()
+            carried[self._links] = self._wiring.sent_bytes()
             self._recorder.sample(self.env.now, carried)
             yield self.env.timeout(SAMPLE_S * self.env.scale)
 
@@ -321,6 +332,7 @@ class LabCommunicator:
             return
         network, env = self._network, self._network.env
         start_s = env.now
+        limits = network.limits.begin(start_s) if network.limits else None
         event, lane = network.begin(plan, placement, protocol)
         late = env.timeout(PATIENCE_S * env.scale)
         yield event | late
@@ -328,7 +340,7 @@ class LabCommunicator:
             raise NetworkError(f"{label or plan.name} was not through after {PATIENCE_S} s by the "
                            "clock")
         network.end(lane)
-        line.transfer(label or plan.name, start_s, [])
+        line.transfer(label or plan.name, start_s, limits(env.now) if limits else [])
 
 
 def _window_of(plan: Plan, window: Window, channels: int) -> Window:

@@ -60,16 +60,20 @@ class Pacer:
     def __init__(self) -> None:
         self.free_s = 0.0
         """When it has done all that was asked of it."""
+        self.asked_s = 0.0
+        """The time that all this takes."""
         self._gaps = deque[tuple[float, float]](maxlen=MOST_GAPS)
 
     def work(self, work_s: float, now_s: float) -> None:
         """Take so much time, as soon as what came before is done."""
         self._idle_until(now_s)
+        self.asked_s += work_s
         self.free_s += work_s
 
     def work_since(self, began_s: float, work_s: float, now_s: float) -> None:
         """Take so much time for what has been there since then: time without work is used first."""
         self._idle_until(now_s)
+        self.asked_s += work_s
         for number, (first_s, last_s) in enumerate(self._gaps):
             start_s = max(first_s, began_s)
             used_s = min(work_s, last_s - start_s)
@@ -121,6 +125,11 @@ class Pacers:
         pacer = self._pacer(proxy)
         pacer.work(cost_s, now_s)
         return pacer.free_s
+
+    def asked_s(self) -> dict[int, float]:
+        """The time that everything asked of each of the cluster's resources takes."""
+        return {resource: pacer.asked_s for resource, pacer in self._pacers.items()
+                if isinstance(resource, int)}
 
     def _pacer(self, resource: object) -> Pacer:
         return self._pacers.setdefault(resource, Pacer())

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from harp.collectives.ir import LocalCost, Phase
     from harp.collectives.plan import Plan
     from harp.collectives.protocol import Protocol
+    from sim.network.limits import LimitWatch
     from sim.network.packet.fabric import PacketFabric
     from sim.network.packet.world import World
     from sim.network.routes import Route, Way
@@ -62,10 +63,12 @@ class PacketCommunicator:
     Args:
         transport: routes and costs of messages.
         fabric: the network.
+        limits: says what held a transfer back, if anybody wants to hear.
     """
 
-    def __init__(self, transport: Transport, fabric: PacketFabric) -> None:
-        self.transport, self.fabric = transport, fabric
+    def __init__(self, transport: Transport, fabric: PacketFabric,
+                 limits: LimitWatch | None) -> None:
+        self.transport, self.fabric, self._limits = transport, fabric, limits
         self._idle: dict[Key, list[int]] = defaultdict(list)
         self._routed: dict[int, Key] = {}
         self._paths: dict[int, int] = {}
@@ -120,6 +123,7 @@ class PacketCommunicator:
         if not phases:
             return
         start_s = self.env.now
+        limits = self._limits.begin(start_s) if self._limits else None
         taken: dict[int, Key] = {}
         parts = [part for phase in phases for part in in_batches(phase)]
         nbytes = sum(int(phase.bytes_per_edge.sum()) for phase in phases)
@@ -127,7 +131,8 @@ class PacketCommunicator:
         yield self.fabric.run(ranks * len(placement), len(parts), stages, nbytes)
         for number, key in taken.items():
             self._idle[key].append(number)
-        line.transfer(f"{label} {' + '.join(phase.label for phase in phases)}".strip(), start_s, ())
+        line.transfer(f"{label} {' + '.join(phase.label for phase in phases)}".strip(), start_s,
+                      limits(self.env.now) if limits else ())
 
     def _stages(self, parts: Sequence[Phase], ranks: int, placement: Sequence[Ints],
                 taken: dict[int, Key], protocol: Protocol) -> Iterator[Stage]:

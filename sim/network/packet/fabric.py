@@ -87,7 +87,7 @@ class PacketFabric:
         self._rings = [nic.ring for group in cluster.topology.hosts for _ in range(group.count)
                        for nic in group.nics for _ in range(nic.count)]
         self._version = 0
-        self.usage = Usage(cluster, stack, self.world) if records_use else None
+        self.usage = Usage(cluster, stack, self.world, records=records_use)
         self._add_links()
 
     def _add_links(self) -> None:
@@ -180,8 +180,7 @@ class PacketFabric:
         """The server that stands for a resource of which a byte takes ``cost``."""
         if resource not in self._servers:
             self._servers[resource] = self._add_server(resource, cost)
-            if self.usage is not None:
-                self.usage.watch(resource, self._servers[resource], cost)
+            self.usage.watch(resource, self._servers[resource], cost)
         return self._servers[resource]
 
     def _add_server(self, resource: int, cost: float) -> int:
@@ -272,7 +271,7 @@ class PacketFabric:
         next_s = self.env.peek()
         until_ns = (NO_LIMIT if math.isinf(next_s)
                     else max(math.floor(next_s / NS), self._now_ns()))
-        if self.usage is not None:
+        if self.usage.records:
             self._go(self.usage.limit(until_ns))
             self.usage.sample()
         else:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.network.background import BackgroundTraffic
+from sim.network.limits import LimitWatch
 from sim.network.packet import settings
 from sim.network.packet.background import TcpCarrier
 from sim.network.packet.communicator import PacketCommunicator
@@ -33,6 +34,8 @@ class PacketNetwork:
         refuse_unknown(site)
         self.transport = Transport(site.cluster, site.stack, site.style, site.seed)
         self.fabric = PacketFabric(env, self.transport, records_use=site.records_use)
+        self._limits = LimitWatch(site.cluster, self.fabric.usage.used_s) if (
+            site.names_limits) else None
         self._communicators: list[PacketCommunicator] = []
         self._background = BackgroundTraffic(env, self.transport, site.background,
                                              TcpCarrier(self.transport, self.fabric))
@@ -57,7 +60,7 @@ class PacketNetwork:
 
     def communicator(self) -> PacketCommunicator:
         """Make one for a job."""
-        made = PacketCommunicator(self.transport, self.fabric)
+        made = PacketCommunicator(self.transport, self.fabric, self._limits)
         self._communicators.append(made)
         return made
 
@@ -112,12 +115,11 @@ class PacketNetwork:
 
     def usage(self, step_s: tuple[float, float]) -> LinkUse | None:
         """Utilisation of the busiest resources during one step."""
-        return self.fabric.usage.result(step_s) if self.fabric.usage else None
+        return self.fabric.usage.result(step_s)
 
     def forget(self, before_s: float) -> None:
         """Drop samples that only times before ``before_s`` need."""
-        if self.fabric.usage:
-            self.fabric.usage.forget(before_s)
+        self.fabric.usage.forget(before_s)
 
     def close(self) -> None:
         """Close a capture."""

@@ -29,9 +29,12 @@ class Usage:
         cluster: names the resources.
         stack: what hosts have of threads and cores.
         world: the packet network, whose first links are the fabric's.
+        records: whether samples are taken.
     """
 
-    def __init__(self, cluster: Cluster, stack: HostStack, world: World) -> None:
+    def __init__(self, cluster: Cluster, stack: HostStack, world: World, *,
+                 records: bool) -> None:
+        self.records = records
         self._world, self._links = world, cluster.blocks["link"]
         highest = cluster.capacities(stack)
         vpc = cluster.topology.vpc
@@ -40,7 +43,7 @@ class Usage:
             for way in ("out", "in"):
                 highest[cluster.blocks[f"host_{way}"][hosts]] = vpc.burst.rate / 8
         self._recorder = LinkRecorder(cluster, highest)
-        self._resources = len(highest)
+        self._highest = highest
         self._servers: dict[int, tuple[int, float]] = {}
         self._next_ns = 0
 
@@ -63,15 +66,21 @@ class Usage:
     def carried(self) -> Floats:
         """What each resource has carried so far, in its own unit."""
         by_link, by_server = self._world.carried()
-        carried = np.zeros(self._resources)
+        carried = np.zeros(len(self._highest))
         links = self._links[np.arange(len(self._links.capacity))]
         carried[links] = by_link[:len(links)]
         for resource, (server, cost) in self._servers.items():
             carried[resource] = cost * float(by_server[server])
         return carried
 
+    def used_s(self) -> Floats:
+        """How many seconds each resource has been used so far."""
+        return self.carried() / self._highest
+
     def result(self, step_s: tuple[float, float]) -> LinkUse | None:
         """See `sim.network.network.Network.usage`."""
+        if not self.records:
+            return None
         self._next_ns = 0
         self.sample()
         return self._recorder.result(step_s)
