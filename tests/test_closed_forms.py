@@ -24,6 +24,8 @@ from sim.schema.parameters import load_stack
 B = RATE_BPS / 8
 ALPHA1_S, B1 = 1e-6, 100e9
 SLOT_BYTES = 512 << 10
+SMALL_FRAMES = {"template": "single-switch", "latency": "0s", "mtu": "256B"}
+"""Of which a switch passes one on in no time; `tests/test_forwarding.py` has larger ones."""
 SIZES = [8 << (3 * n) for n in range(10)] + [4 << 30]
 
 
@@ -90,7 +92,7 @@ def hierarchical_s(g, m, size):
 
 def timer(folder, **given):
     """Time plans over all GPUs of a cluster, by default of equal hosts under one switch."""
-    made = cluster(folder, **given)
+    made = cluster(folder, **{"fabric": SMALL_FRAMES} | given)
     scenario = made.topology.scenarios[0]
     gpus = choose_gpus(made, range(made.hosts), made.gpus, affinity=scenario.affinity)
     placement = place(made, gpus, scenario.channels, affinity=scenario.affinity)

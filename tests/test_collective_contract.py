@@ -18,7 +18,7 @@ from sim.network.flow.collective_steps import route_over, run_steps
 from sim.network.flow.communicator import Communicator
 from sim.network.flow.fabric import FlowFabric
 from sim.network.flow.fluid import Fluid
-from sim.network.transport import Paths
+from sim.network.paths import Paths
 from sim.records.timeline import Timeline
 
 RINGS = ("ring", "reduce-scatter", "allgather")

@@ -18,7 +18,8 @@ from sim.network.flow.collective_steps import Edges, route_over, run_steps
 from sim.network.flow.communicator import Communicator
 from sim.network.flow.fabric import FlowFabric
 from sim.network.flow.fluid import Fluid
-from sim.network.transport import Paths, Style, Transport
+from sim.network.paths import Paths
+from sim.network.transport import Style, Transport
 from sim.records.timeline import Timeline
 from sim.schema import load
 from sim.schema.parameters import load_stack

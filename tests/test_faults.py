@@ -24,12 +24,15 @@ from sim.step.compute import Slowness
 from sim.step.faults import Struck, check_links, find_links, strike
 
 LEAF_SPINE = {"template": "leaf-spine", "leaves": 2, "spines": 2, "rate": "8Mbps"}
+SMALL_FRAMES = {"mtu": "256B"}
+"""Of which a switch at 8 Mb/s holds one for a quarter of a millisecond."""
 DUAL = {"ports": 2, "bond": "dynamic", "rate": "4Mbps"}
 
 
 def sending(folder, faults, *, style=None, **given):
     """Seconds that the transfer takes under ``faults``, what was noted, and the transport."""
-    made = cluster(folder, rate_bps=8e6, faults=faults, **given)
+    fabric = given.pop("fabric", {"template": "single-switch", "latency": "0s"})
+    made = cluster(folder, rate_bps=8e6, faults=faults, fabric=fabric | SMALL_FRAMES, **given)
     env = simpy.Environment()
     stack = load_stack("ideal", made.topology.stacks)
     network = make_network("flow", env, Site(made, stack, style or Style()))

@@ -44,7 +44,9 @@ def job(folder, layers, *, costs=None, gpus=2, latency="0s", **recipe):
     env = simpy.Environment()
     stack = load_stack("ideal", made.topology.stacks)
     fabric = FlowFabric(env, made.capacities(stack))
-    comm = Communicator(Transport(made, stack, Style()), fabric) if gpus > 1 else None
+    transport = Transport(made, stack, Style())
+    transport.payload = transport.burst = 1e-9  # links pass bytes on at once, not frame by frame
+    comm = Communicator(transport, fabric) if gpus > 1 else None
     free = Settings({f"free.{name}": value for name, value in (costs or {}).items()})
     channels = recipe.pop("channels", 1)
     given = Recipe(Model("toy", tuple(layers), "sample", "made up"), 1,

@@ -11,6 +11,9 @@ links, and the same at the receiver. Costs per payload byte:
   cost_per_packet / payload;
 - the memory of the NUMA node that the NIC is on: memory_per_byte.
 
+A message's bytes go on in units: a link takes a whole frame before the next one does, so does the
+receiving host, and the sender hands over a burst (`sim.network.paths.Stages`).
+
 What the stack costs, and what it leaves of a line's rate, is times its ``deviation``, by which one
 cluster differs from the next; only draws set it to other than 1.
 
@@ -44,6 +47,7 @@ from harp.routing.fabric import UnreachableError
 from harp.routing.overlay import encapsulate
 from sim.network.link_state import LinkState
 from sim.network.network import CutOffError
+from sim.network.paths import Paths, Stages
 from sim.network.planned import SharedPlan
 from sim.schema.errors import Problem
 from sim.schema.sockets import connection, uses_sockets
@@ -63,6 +67,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
     Rows = tuple[Ints, Ints, Floats]
+    HostRows = list[tuple[Ints, Ints, ArrayLike]]
 
 Routed = TypeVar("Routed")
 ETHERNET_BYTES = 38
@@ -73,66 +78,8 @@ read, counted twice, since transfers through memory reach about half of what its
 (see memory_per_byte of kernel-tcp)."""
 DYNAMIC = "dynamic"
 """The bond that splits a flow; every other one gives it one port."""
-
-
-@dataclass(frozen=True, eq=False)
-class Paths:
-    """What each of n edges uses, as rows (edge, resource, units of it per payload byte).
-
-    ``alpha_s``: latency of one message before its first byte counts; ``message_s``: the stacks'
-    cost of one message; ``ceiling``: payload bytes/s that an edge never exceeds; ``inner``: whether
-    it stays inside a host; ``proxied``: whether one thread of each process handles the messages of
-    all its edges; ``helped``: whether others (helpers, or the NIC) move the bytes meanwhile.
-    """
-
-    edge: Ints
-    resource: Ints
-    coefficient: Floats
-    alpha_s: Floats
-    message_s: Floats
-    ceiling: Floats
-    inner: NDArray[np.bool_]
-    proxied: bool = False
-    helped: bool = False
-
-    @property
-    def edges(self) -> int:
-        """Number of edges."""
-        return len(self.alpha_s)
-
-    def shared_s(self, capacity: Floats, share: Floats, turn: Ints | None = None) -> Floats:
-        """Seconds in which each edge moves ``share`` bytes, while those of its turn do.
-
-        Without ``turn`` all edges move at once.
-        """
-        row = self.resource
-        if turn is not None and turn.any():
-            key = turn[self.edge] * len(capacity) + self.resource
-            row = np.unique(key, return_inverse=True)[1].reshape(-1)
-        load = np.bincount(row, self.coefficient * share[self.edge])
-        with np.errstate(divide="ignore", invalid="ignore"):
-            own_s = load[row] / capacity[self.resource]
-        seconds = share / self.ceiling
-        np.maximum.at(seconds, self.edge, np.nan_to_num(own_s, posinf=0.0))
-        return seconds
-
-    def footprints(self, group: Ints, share: Floats) -> tuple[Ints, Ints, Floats]:
-        """Routes (CSR) of flows that each move the edges of one group together.
-
-        ``group`` numbers each edge's flow from 0 without gaps; an edge moves ``share`` bytes for
-        each byte of its flow.
-        """
-        width = int(self.resource.max(initial=0)) + 1
-        key = group[self.edge] * width + self.resource
-        order = np.argsort(key, kind="stable")
-        key, starts = np.unique(key[order], return_index=True)
-        weighted = (self.coefficient * share[self.edge])[order]
-        coefficient = np.add.reduceat(weighted, starts) if len(starts) else weighted
-        used = coefficient > 0
-        key, coefficient = key[used], coefficient[used]
-        groups = int(group.max(initial=-1)) + 1
-        ptr = np.searchsorted(key // width, np.arange(groups + 1))
-        return ptr, key % width, coefficient
+BURST_BYTES = 65536
+"""What kernel TCP hands to a NIC at once, at most: GSO_LEGACY_MAX_SIZE of Linux."""
 
 
 @dataclass(frozen=True)
@@ -211,6 +158,10 @@ class Transport:
         if style.helpers and self.core_s:
             self.stack_ceiling = min(self.stack_ceiling, style.helpers / self.core_s)
         self.ceiling = min(self.stack_ceiling, self.vpc_ceiling)
+        self.burst = self.payload
+        if style.congestion is not None:
+            self.burst = max(BURST_BYTES // self.payload, 1) * self.payload
+        self._capacity = cluster.capacities(stack)
 
     @property
     def helped(self) -> bool:
@@ -228,13 +179,14 @@ class Transport:
         channel = np.broadcast_to(np.asarray(channel, np.int64), src.shape)
         host = self.cluster.host
         inner = host[src] == host[dst]
-        rows: list[tuple[Ints, Ints, ArrayLike]] = []
+        rows: HostRows = []
         alpha_s, message_s = np.zeros(len(src)), np.zeros(len(src))
         ceiling = np.full(len(src), math.inf)
         self.add_inside(np.flatnonzero(inner), src, dst, rows, alpha_s)
         between = np.flatnonzero(~inner)
+        stages = None
         if len(between):
-            self._between(between, src, dst, channel=channel, rows=rows, alpha_s=alpha_s)
+            stages = self._between(between, src, dst, channel=channel, rows=rows, alpha_s=alpha_s)
             message_s[between] = self.deviation * self.stack.cost_per_message.value
             ceiling[between] = self.ceiling
         edge = np.concatenate([row[0] for row in rows])
@@ -242,10 +194,10 @@ class Transport:
         coefficient = np.concatenate([np.broadcast_to(np.asarray(row[2], np.float64), len(row[0]))
                                       for row in rows])
         return Paths(edge, resource, coefficient, alpha_s, message_s, ceiling, inner, proxied=True,
-                     helped=self.helped)
+                     helped=self.helped, stages=stages)
 
-    def add_inside(self, edge: Ints, src: Ints, dst: Ints,
-                   rows: list[tuple[Ints, Ints, ArrayLike]], alpha_s: Floats) -> None:
+    def add_inside(self, edge: Ints, src: Ints, dst: Ints, rows: HostRows,
+                   alpha_s: Floats) -> None:
         """Add the edges within a host."""
         cluster, host = self.cluster, self.cluster.host[src[edge]]
         staged = ~cluster.has_nvlink[host] & ~cluster.peer_access[host]
@@ -268,18 +220,34 @@ class Transport:
         alpha_s[edge] = np.where(cluster.has_nvlink[host], cluster.nvlink_latency_s[host],
                                  cluster.pcie_latency_s[host])
 
-    def _between(self, edge: Ints, src: Ints, dst: Ints, *, channel: Ints,
-                 rows: list[tuple[Ints, Ints, ArrayLike]], alpha_s: Floats) -> None:
-        """Add the edges between hosts."""
-        cluster, blocks = self.cluster, self.cluster.blocks
-        self.add_host(edge, src[edge], "out", channel[edge], rows)
-        self.add_host(edge, dst[edge], "in", channel[edge], rows)
+    def _between(self, edge: Ints, src: Ints, dst: Ints, *, channel: Ints, rows: HostRows,
+                 alpha_s: Floats) -> Stages:
+        """Add the edges between hosts; the stages that they pass."""
+        cluster = self.cluster
+        sender: HostRows = []
+        receiver: HostRows = []
+        self.add_host(edge, src[edge], "out", channel[edge], sender)
+        self.add_host(edge, dst[edge], "in", channel[edge], receiver)
         owner, link, share = self._links(edge, src, dst, channel)
-        rows.append((owner, blocks["link"][link], share * self.link_bytes))
+        rows += sender + receiver
+        rows.append((owner, cluster.blocks["link"][link], share * self.link_bytes))
         latency_s = np.zeros(len(alpha_s))
         np.add.at(latency_s, owner, share * self.links.whole.link_latency_s[link])
         alpha_s[edge] = (latency_s[edge] + self.deviation * self.stack.start_latency.value
                          + cluster.nic_latency_s[src[edge]] + cluster.nic_latency_s[dst[edge]])
+        link_s = 8 * self.link_bytes / self.links.whole.link_bps[link]
+        links_s, slowest_link_s, sender_s, receiver_s = np.zeros((4, len(src)))
+        np.add.at(links_s, owner, share * link_s)
+        np.maximum.at(slowest_link_s, owner, link_s)
+        sender_s[edge] = 1 / self.ceiling
+        return Stages(self.payload, self.burst, self._slowest_s(sender, sender_s),
+                      links_s, slowest_link_s, self._slowest_s(receiver, receiver_s))
+
+    def _slowest_s(self, rows: HostRows, seconds: Floats) -> Floats:
+        """Seconds a byte at the slowest of a host's resources, at least those given."""
+        for edge, resource, coefficient in rows:
+            np.maximum.at(seconds, edge, np.asarray(coefficient) / self._capacity[resource])
+        return seconds
 
     def message_costs_s(self, src: int, dst: int) -> tuple[float, float]:
         """What a message between hosts waits beside its way, and what it costs a thread."""
@@ -288,7 +256,7 @@ class Transport:
                 self.deviation * stack.cost_per_message.value)
 
     def add_host(self, edge: Ints, gpu: Ints, way: str, channel: Ints,
-                 rows: list[tuple[Ints, Ints, ArrayLike]]) -> None:
+                 rows: HostRows) -> None:
         """Add what edges use of the host that they leave ("out") or reach ("in") by ``gpu``."""
         cluster, blocks = self.cluster, self.cluster.blocks
         host = cluster.host[gpu]
@@ -312,8 +280,7 @@ class Transport:
             if kind in blocks:
                 rows.append((edge, blocks[kind][member], cost))
 
-    def _through_switches(self, edge: Ints, gpu: Ints, way: str,
-                          rows: list[tuple[Ints, Ints, ArrayLike]]) -> None:
+    def _through_switches(self, edge: Ints, gpu: Ints, way: str, rows: HostRows) -> None:
         """Add the uplinks of PCIe switches between a GPU and its NIC.
 
         RDMA between a GPU and a NIC of one switch stays below it; all else goes by the host.
@@ -327,7 +294,7 @@ class Transport:
         rows.append((edge[crosses], blocks["switch_in"][downs[crosses]], 1.0))
 
     def _between_nodes(self, edge: Ints, here: Ints, there: Ints,
-                       rows: list[tuple[Ints, Ints, ArrayLike]]) -> None:
+                       rows: HostRows) -> None:
         """Add the links between NUMA nodes of edges that go from one node to another."""
         blocks, crosses = self.cluster.blocks, here != there
         rows.append((edge[crosses], blocks["numa_link_out"][here[crosses]], 1.0))

@@ -130,8 +130,6 @@ FOUR_GPUS = ("hosts[0].gpus.count=4", "hosts[0].count=8", "fabric.leaves=2")
 OVERSUBSCRIBED = ("fabric.spines=1",)
 TCP = ("scenarios[0].stack=kernel-tcp",)
 DUAL_PORT = ("hosts[0].nics[0].ports=2",)
-FORWARDING = ("each link takes a whole frame before the next one does: 2.9 us a link and step, "
-              "which the fluid does not know")
 QUEUES = ("queues at hosts that send and receive, and at ports where flows meet, are latency to "
           "steps that follow one another, and a step lasts as long as its slowest message")
 SPRAYED = ("frames draw their spine at random, and a link that is meant to be full has a queue "
@@ -139,9 +137,6 @@ SPRAYED = ("frames draw their spine at random, and a link that is meant to be fu
            "evenly")
 NO_QUEUES = ("hosts[0].nics[0].rate=100Gbps", "fabric.rate=400Gbps")
 """The network thread is the limit then, and nothing waits at a port for long."""
-SHORT_FRAMES = ("fabric.mtu=1500B",)
-BURSTS = ("a thread passes a burst of 64 KiB whole before the line sends its first frame: 25 us a "
-          "step, which the fluid overlaps")
 across = partial(pattern, range(16), [(n + 4) % 16 for n in range(16)])
 random_pairs = partial(pattern, range(16), [6, 12, 9, 15, 1, 10, 3, 14, 0, 4, 13, 2, 8, 5, 11, 7])
 
@@ -158,14 +153,14 @@ CASES = (
     Case("random permutation, sprayed, 16 MiB", random_pairs(16 * MIB),
          ("scenarios[0].routing=spray",), note=SPRAYED, without=NO_QUEUES),
     Case("permutation, oversubscribed 4:1", across(8 * MIB), OVERSUBSCRIBED),
-    Case("ring, 1 MiB", collective("ring", MIB), note=FORWARDING, without=SHORT_FRAMES),
+    Case("ring, 1 MiB", collective("ring", MIB)),
     Case("ring, 16 MiB", collective("ring", 16 * MIB)),
     Case("ring, 64 MiB", collective("ring", 64 * MIB)),
     Case("ring, 64 MiB, oversubscribed", collective("ring", 64 * MIB), OVERSUBSCRIBED),
     Case("ring on 4 channels, 64 MiB", collective("ring", 64 * MIB), ("scenarios[0].channels=4",)),
     Case("ring, one link at a quarter, 16 MiB", collective("ring", 16 * MIB),
          slow_link=("host-5/eth0", "leaf1", 0.25)),
-    Case("tree, 1 MiB", collective("tree", MIB), note=FORWARDING, without=SHORT_FRAMES),
+    Case("tree, 1 MiB", collective("tree", MIB)),
     Case("tree, 32 MiB", collective("tree", 32 * MIB), note=QUEUES, without=NO_QUEUES),
     Case("broadcast, 32 MiB", collective("broadcast", 32 * MIB)),
     Case("halving-doubling, 16 MiB", collective("halving-doubling", 16 * MIB), note=QUEUES,
@@ -193,7 +188,7 @@ CASES = (
          ("vpc.vnics=1", "vpc.packet_rate=250kpps")),
     Case("kernel TCP: incast of 8, 4 MiB each", pattern(range(1, 9), [0] * 8, 4 * MIB), TCP),
     Case("kernel TCP: random permutation, 16 MiB", random_pairs(16 * MIB), TCP),
-    Case("kernel TCP: ring, 1 MiB", collective("ring", MIB), TCP, note=BURSTS),
+    Case("kernel TCP: ring, 1 MiB", collective("ring", MIB), TCP),
     Case("kernel TCP: ring, 16 MiB", collective("ring", 16 * MIB), TCP),
     Case("kernel TCP: ring, 4 sockets, 64 MiB", collective("ring", 64 * MIB),
          (*TCP, "scenarios[0].sockets=4")),

@@ -27,8 +27,7 @@ run counts. The error is that of `flow` relative to `packet`: below zero where t
 fast. Nothing is fitted. [packet.md](packet.md) says what `packet` models.
 
 Reasons are tested: `without it` is the error of the same case where what the reason names is taken
-away. Queues are, with ports of 100 Gb/s and a fabric of 400, which no network thread fills; frames
-that each link takes whole are shorter at an MTU of 1,500 B.
+away. Queues are, with ports of 100 Gb/s and a fabric of 400, which no network thread fills.
 """
 
 

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from harp.collectives.plan import Plan
     from harp.collectives.protocol import Protocol
     from sim.network.flow.fabric import FlowFabric, FlowSet
-    from sim.network.transport import Paths, Transport
+    from sim.network.paths import Paths, Stages
+    from sim.network.transport import Transport
     from sim.records.timeline import Timeline
 
     Ints = NDArray[np.int64]
@@ -84,6 +85,8 @@ class Prepared:
     times: EdgeTimes
     helped: bool
     """Whether bytes move while the next message is handled."""
+    stages: Stages | None
+    """What bytes pass one after the other between hosts."""
 
 
 class Timed(NamedTuple):
@@ -169,14 +172,20 @@ class Communicator:
         prepared = self._prepare(laid)
         self.handled += len(laid.edges.src)
         times, state = prepared.times, self.transport.links.key
+        piece, cut = laid.amount, None
+        if phase.feeds is not None:
+            cut = protocol.window.cut(phase, laid.channels)
+            piece = laid.amount / cut.pieces
+        if prepared.stages is not None:
+            nbytes = piece[laid.edges.group] * laid.edges.share
+            times = times._replace(alpha_s=times.alpha_s + prepared.stages.forwarding_s(nbytes))
         if protocol.inner != 1.0:
             alpha_s = np.where(prepared.inner, protocol.inner, 1.0) * times.alpha_s
             times = times._replace(alpha_s=alpha_s)
-        if phase.feeds is None:
+        if phase.feeds is None or cut is None:
             return Timed(laid, state, prepared, float(times.alpha_s.max(initial=0.0)), 0.0,
-                         float(times.message_s.max(initial=0.0)), prepared.ceilings)
-        cut = protocol.window.cut(phase, laid.channels)
-        piece = laid.amount / cut.pieces
+                         float(np.maximum(times.first_message_s, times.message_s).max(initial=0.0)),
+                         prepared.ceilings)
         whole = phase_times(times, laid.edges.group, piece, phase.feeds, cut,
                             protocol.window.slots, helped=prepared.helped)
         ceilings = prepared.ceilings
@@ -217,8 +226,9 @@ class Communicator:
                    else steady_s)
         return Prepared(np.arange(first, first + len(ptr) - 1),
                         _ceilings(paths, edges.group, edges.share), paths.inner,
-                        EdgeTimes(paths.alpha_s, _turns_s(paths, edges, edges.level),
-                                  _turns_s(paths, edges), first_s, steady_s), paths.helped)
+                        EdgeTimes(paths.alpha_s, _first_turns_s(paths, edges),
+                                  _turns_s(paths, edges), first_s, steady_s), paths.helped,
+                        paths.stages)
 
     def reroute(self) -> None:
         """Route everything anew, since the state of the links has changed."""
@@ -282,19 +292,28 @@ def _on_channels(phase: Phase, placement: Sequence[Ints], group: Ints, share: Fl
                  np.tile(level, channels))
 
 
-def _turns_s(paths: Paths, edges: Edges, level: Ints | None = None) -> Floats:
-    """What the busier thread of an edge's two processes spends on a message of each of their edges.
+def _turns_s(paths: Paths, edges: Edges) -> Floats:
+    """What the busier thread at an edge's ends spends on a message of each of its edges."""
+    if not paths.proxied or not len(edges.src):
+        return paths.message_s
+    ends = max(int(edges.src.max()), int(edges.dst.max())) + 1
+    spent_s = (np.bincount(edges.src, paths.message_s, ends)
+               + np.bincount(edges.dst, paths.message_s, ends))
+    return np.where(paths.message_s > 0, np.maximum(spent_s[edges.src], spent_s[edges.dst]), 0.0)
 
-    With levels, of each of their edges of its own level.
+
+def _first_turns_s(paths: Paths, edges: Edges) -> Floats:
+    """What an edge's first message waits for the threads at its ends, one after the other.
+
+    Its sender's, which has all that it sends on edges of this hop, and its receiver's, which has
+    all that comes on such edges.
     """
     if not paths.proxied or not len(edges.src):
         return paths.message_s
     ends = max(int(edges.src.max()), int(edges.dst.max())) + 1
-    base = 0 if level is None else level * ends
-    src, dst = base + edges.src, base + edges.dst
-    width = int(max(src.max(), dst.max())) + 1
-    spent_s = np.bincount(src, paths.message_s, width) + np.bincount(dst, paths.message_s, width)
-    return np.where(paths.message_s > 0, np.maximum(spent_s[src], spent_s[dst]), 0.0)
+    src, dst = edges.level * ends + edges.src, edges.level * ends + edges.dst
+    turns_s = np.bincount(src, paths.message_s)[src] + np.bincount(dst, paths.message_s)[dst]
+    return np.where(paths.message_s > 0, turns_s, 0.0)
 
 
 def _largest(values: Floats, group: Ints) -> Floats:

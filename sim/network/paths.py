@@ -1,0 +1,106 @@
+"""What messages use of a cluster, as `sim.network.transport` finds it: resources, and stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+
+class Stages(NamedTuple):
+    """What bytes between hosts pass: the sending host, each link, the receiving host; for n edges.
+
+    A link takes a whole frame before the next one does, and so does the receiving host; the sender
+    hands over a burst. Times are those of an idle network, and 0 for edges inside a host.
+    """
+
+    frame: float
+    """Payload of a full frame."""
+    burst: float
+    """Payload that a sender hands over at once."""
+    sender_s: Floats
+    """Seconds a byte, at the sending host's slowest resource."""
+    links_s: Floats
+    """The same of all links together."""
+    slowest_link_s: Floats
+    receiver_s: Floats
+
+    def forwarding_s(self, nbytes: Floats) -> Floats:
+        """What messages of such a size take beside the time of all bytes at the slowest stage.
+
+        Of the sender and the slowest stage behind it, all bytes pass the slower one, and before or
+        after that a burst passes the other one; each further stage passes a frame.
+        """
+        after_s = np.maximum(self.slowest_link_s, self.receiver_s)
+        others_s = self.links_s + self.receiver_s - after_s
+        return np.asarray(np.minimum(nbytes, self.burst) * np.minimum(self.sender_s, after_s)
+                          + np.minimum(nbytes, self.frame) * others_s)
+
+
+@dataclass(frozen=True, eq=False)
+class Paths:
+    """What each of n edges uses, as rows (edge, resource, units of it per payload byte).
+
+    ``alpha_s``: latency of one message before its first byte counts; ``message_s``: the stacks'
+    cost of one message; ``ceiling``: payload bytes/s that an edge never exceeds; ``inner``: whether
+    it stays inside a host; ``proxied``: whether one thread of each process handles the messages of
+    all its edges; ``helped``: whether others (helpers, or the NIC) move the bytes meanwhile;
+    ``stages``: what bytes pass one after the other, None where that takes no time.
+    """
+
+    edge: Ints
+    resource: Ints
+    coefficient: Floats
+    alpha_s: Floats
+    message_s: Floats
+    ceiling: Floats
+    inner: NDArray[np.bool_]
+    proxied: bool = False
+    helped: bool = False
+    stages: Stages | None = None
+
+    @property
+    def edges(self) -> int:
+        """Number of edges."""
+        return len(self.alpha_s)
+
+    def shared_s(self, capacity: Floats, share: Floats, turn: Ints | None = None) -> Floats:
+        """Seconds in which each edge moves ``share`` bytes, while those of its turn do.
+
+        Without ``turn`` all edges move at once.
+        """
+        row = self.resource
+        if turn is not None and turn.any():
+            key = turn[self.edge] * len(capacity) + self.resource
+            row = np.unique(key, return_inverse=True)[1].reshape(-1)
+        load = np.bincount(row, self.coefficient * share[self.edge])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            own_s = load[row] / capacity[self.resource]
+        seconds = share / self.ceiling
+        np.maximum.at(seconds, self.edge, np.nan_to_num(own_s, posinf=0.0))
+        return seconds
+
+    def footprints(self, group: Ints, share: Floats) -> tuple[Ints, Ints, Floats]:
+        """Routes (CSR) of flows that each move the edges of one group together.
+
+        ``group`` numbers each edge's flow from 0 without gaps; an edge moves ``share`` bytes for
+        each byte of its flow.
+        """
+        width = int(self.resource.max(initial=0)) + 1
+        key = group[self.edge] * width + self.resource
+        order = np.argsort(key, kind="stable")
+        key, starts = np.unique(key[order], return_index=True)
+        weighted = (self.coefficient * share[self.edge])[order]
+        coefficient = np.add.reduceat(weighted, starts) if len(starts) else weighted
+        used = coefficient > 0
+        key, coefficient = key[used], coefficient[used]
+        groups = int(group.max(initial=-1)) + 1
+        ptr = np.searchsorted(key // width, np.arange(groups + 1))
+        return ptr, key % width, coefficient
