@@ -5,7 +5,8 @@ shape (endpoints, levels) that ``endpoint_places`` reads off a fabric. At every 
 leaves each place once and the tree enters each place once, which is the least that a connected
 ring or tree can do: p places need p ring edges (none if p is 1) and p - 1 tree edges between them.
 
-Order among equals is the order given, so rank 0 stays first and the result is reproducible. An
+Order among equals is the order given, so rank 0 stays first (but for `rank_order`, which also looks
+at NCCL's trees) and the result is reproducible. An
 endpoint may be given several times, once for each rank (GPU) that uses it.
 """
 
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harp.collectives.tree import two_trees
 from harp.routing.tiers import tiers
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
+ROTATIONS, SHUFFLES = 128, 32
+"""Beginnings, and orders of pods and ToRs, that `rank_order` tries."""
 TREE_FAN_OUT = 2
 """Children of a tree's node: with two, a node sends to and receives from at most three peers."""
 
@@ -35,6 +39,58 @@ def ring_order(fabric: Fabric, endpoints: ArrayLike) -> Ints:
     ``endpoints`` has shape (ranks,): the endpoint of each rank. Returns the ranks in order.
     """
     return ordered_places(endpoint_places(fabric, endpoints))
+
+
+def rank_order(fabric: Fabric, endpoints: ArrayLike) -> Ints:
+    """Order hosts for NCCL, which makes a ring and two binary trees of them in one order.
+
+    ``endpoints`` has shape (hosts,): the first endpoint of each. Every order that leaves each pod
+    and ToR once makes the best ring. Among these, begun at other hosts and with pods and ToRs in
+    other orders, it takes the one whose trees load the fullest ToR and pod least. Returns the hosts
+    in order.
+    """
+    return place_hosts(endpoint_places(fabric, endpoints)[:, :-1])
+
+
+def place_hosts(place: ArrayLike) -> Ints:
+    """Do what `rank_order` does for hosts at these places, coarse to fine."""
+    levels = _first_seen(place)
+    rng = np.random.default_rng(0)
+    best, least = np.arange(len(levels)), None
+    for shuffle in range(1 + SHUFFLES):
+        keys = levels if not shuffle else rng.permutation(len(levels))[levels]
+        order = np.lexsort([np.arange(len(levels)), *keys.T[::-1]])
+        for start in range(0, len(order), -(-len(order) // ROTATIONS)):
+            turned = np.roll(order, -start)
+            cost = tree_load(levels, turned)
+            if least is None or cost < least:
+                best, least = turned, cost
+    return best
+
+
+def tree_load(place: ArrayLike, order: Ints) -> tuple[int, int]:
+    """Edges of NCCL's two trees over hosts in this order that leave their fullest places.
+
+    One place of each level, added up; and all edges that leave a place of any level.
+    """
+    levels = np.asarray(place, np.int64)
+    if len(order) < 2:
+        return 0, 0
+    trees, _, _ = two_trees(order.astype(np.int32))
+    child, parent = (np.concatenate([tree[end] for tree in trees]) for end in (0, 1))
+    near, far = levels[child], levels[parent]
+    most = 0
+    for level in range(levels.shape[1]):
+        leaves = near[:, level] != far[:, level]
+        ends = np.concatenate([near[leaves, level], far[leaves, level]])
+        most += int(np.bincount(ends, minlength=1).max())
+    return most, int((near != far).sum())
+
+
+def ring_crossings(place: ArrayLike, order: Ints) -> tuple[int, ...]:
+    """Edges of a ring in this order that leave a place, by level."""
+    levels = np.asarray(place, np.int64)[order]
+    return tuple(int(count) for count in (levels != np.roll(levels, -1, axis=0)).sum(axis=0))
 
 
 def tree_parents(fabric: Fabric, endpoints: ArrayLike) -> Ints:

@@ -183,13 +183,16 @@ def _check(plan: Path, loaded: _Loaded) -> None:
 def _ranks(loaded: _Loaded) -> Ranks:
     import numpy as np
 
-    from harp.routing.affinity import ring_order
+    from harp.routing.affinity import rank_order
     from harp.routing.deployment import Ranks
 
     cluster = loaded.cluster
     order = np.arange(cluster.gpus)
     if loaded.job.order == "near":
-        order = ring_order(loaded.fabric, cluster.endpoint)
+        # A host's ranks follow one another, or NCCL counts it several times.
+        first_nic = np.searchsorted(loaded.fabric.endpoint_host, np.arange(cluster.hosts))
+        place = np.argsort(rank_order(loaded.fabric, first_nic))
+        order = np.argsort(place[cluster.host], kind="stable")
     return Ranks(cluster.host[order], cluster.endpoint[order], cluster.own_nics[order],
                  cluster.topology.host_names)
 
