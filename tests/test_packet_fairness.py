@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from packet_fairness import Scene, run_scene
 
+from sim.validation.fidelities import CASES, compare
+
 
 @pytest.mark.parametrize("flows", [2, 4, 16, 64])
 def test_flows_that_begin_together_are_fair_within_20_ms(flows: int) -> None:
@@ -32,7 +34,7 @@ def test_late_comers_long_round_trips_and_hosts_of_many_flows_get_their_share(sc
 
 @pytest.mark.parametrize("scene", [
     *(Scene(flows, mark_kb=160) for flows in (2, 16, 64)), Scene(64, mark_kb=160, apart_ms=2),
-    Scene(64, mark_kb=160, seed=1),
+    Scene(64, mark_kb=160, seed=1), *(Scene(64, mark_kb=40, seed=seed) for seed in (0, 3)),
     Scene(16, mark_kb=160, last_ms=500), Scene(16, mark_kb=160, base_us=10, base_last_us=200)],
     ids=str)
 def test_flows_below_a_threshold_of_marks_are_fair(scene: Scene) -> None:
@@ -40,7 +42,24 @@ def test_flows_below_a_threshold_of_marks_are_fair(scene: Scene) -> None:
     result = run_scene(scene)
     assert result.jain > 0.9
     assert result.use > 0.95
-    assert result.queue_us < 1.25 * scene.mark_kb * 8 / scene.gbps
+    half_a_frame_each_kb = scene.flows * 4.2 / 2
+    assert result.queue_us < 1.25 * max(scene.mark_kb, half_a_frame_each_kb) * 8 / scene.gbps
+
+
+@pytest.mark.parametrize("name", ["all-to-all, 16 MiB", "halving-doubling, 16 MiB"])
+def test_marks_cost_short_bursts_of_few_flows_nothing(name: str) -> None:
+    """Ports that mark, against the same that do not: eight draws of ECMP, which differ by 15 %.
+
+    An all-to-all took 1.22 times as long, for marks made flows take queues at their own hosts,
+    which do not mark, for as many times too long.
+    """
+    (case,) = (case for case in CASES if case.name == name)
+
+    def taken_s(*changes: str) -> float:
+        return sum(compare(case._replace(changes=(f"seed={seed}", *changes), without=())).packet_s
+                   for seed in range(8))
+
+    assert taken_s() < 1.05 * taken_s("fabric.switch.mark=100MB")
 
 
 @pytest.mark.parametrize("scene", [

@@ -63,7 +63,7 @@ static uint64_t fabric_target_ns(const struct harp_cc *cc, const struct harp_swi
     uint64_t jitter_ns = swift->jitter_x16_ns * JITTER_FACTOR / 16;
     queue_ns += harp_min(jitter_ns, JITTER_MOST * cc->config.target_ns);
     queue_ns = queue_ns * swift->depth_x65536 / 65536;
-    return base_ns + harp_swift_below_marks_ns(swift, queue_ns);
+    return base_ns + harp_swift_below_marks_ns(cc, queue_ns);
 }
 
 /* Never below one segment every PAUSE_MOST_NS: a delay that stays although we hardly send is not of
@@ -111,11 +111,9 @@ void harp_swift_begin_round(struct harp_swift *swift, uint64_t now_ns)
 }
 
 /* Most that the window may grow by in a round. */
-static uint64_t limit_growth(const struct harp_cc *cc, const struct harp_swift *swift)
+static uint64_t limit_growth(const struct harp_swift *swift)
 {
     uint64_t most = swift->roof > swift->fabric ? swift->roof - swift->fabric : 0;
-    if (harp_swift_marks_arrive(swift))
-        most = harp_min(most, (uint64_t)cc->config.segment_bytes * HARP_SWIFT_SCALE);
     return harp_min(most, swift->fabric / 2);
 }
 
@@ -128,9 +126,9 @@ static void steer_fabric(struct harp_cc *cc, uint64_t now_ns, uint64_t base_ns, 
     harp_swift_fit_buffer(cc, now_ns, fabric_ns - harp_min(fabric_ns, base_ns));
     if (fabric_ns > target_ns) /* a queue limits, not a policer */
         swift->roof = UINT64_MAX;
-    if (fabric_ns > target_ns || (swift->used && !swift->marked))
+    if (fabric_ns > target_ns || swift->used)
         swift->fabric =
-            steer_window(cc, swift->fabric, fabric_ns, target_ns, rtt_ns, limit_growth(cc, swift));
+            steer_window(cc, swift->fabric, fabric_ns, target_ns, rtt_ns, limit_growth(swift));
     uint64_t most_ns = base_ns + HARP_SWIFT_QUEUE_MOST * cc->config.target_ns;
     harp_swift_learn_from_round(cc, now_ns, base_ns, harp_max(target_ns, most_ns));
 }

@@ -112,11 +112,11 @@ void harp_swift_judge_loss(struct harp_cc *cc, uint64_t now_ns);
 /* cc_swift_loss.c: a round is over in which so much of a queue was seen: how deep a queue fits. */
 void harp_swift_fit_buffer(struct harp_cc *cc, uint64_t now_ns, uint64_t queue_ns);
 
-/* cc_swift_marks.c: a round is over; whether marks arrive; the part of a queue that is below the
- * threshold of those who mark. */
+/* cc_swift_marks.c: a round is over; whether marks arrive; what they leave of a queue that it
+ * aims at. */
 void harp_swift_heed_marks(struct harp_cc *cc);
 bool harp_swift_marks_arrive(const struct harp_swift *swift);
-uint64_t harp_swift_below_marks_ns(const struct harp_swift *swift, uint64_t queue_ns);
+uint64_t harp_swift_below_marks_ns(const struct harp_cc *cc, uint64_t queue_ns);
 
 /* cc_swift_base.c: what this ACK and the last drains say of the empty path's delay; a drain is
  * over, echo and all; a round is over, of which the mean delay should not be above `most_ns`. */

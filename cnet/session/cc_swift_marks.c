@@ -1,15 +1,24 @@
 /* Congestion marks (ECN, RFC 3168). A switch marks what comes while more than a threshold waits.
- * The queue that a flow aims at (cc_swift.c) becomes shorter until that fits:
+ * Marks are a price that is paid beside the delay, and the queue that a flow aims at (cc_swift.c)
+ * becomes shorter by it:
  *
- *   aimed queue = 2^-6a of what it would be without marks,  a = share of marked bytes, smoothed
+ *   m = 2^4a,  a = share of marked bytes, smoothed by 1/64 once a round trip
+ *   aimed queue = max(q / m, q - T (m - 1)),  q = what it would be without marks
  *
- * by 1/16 once a round trip, as in DCTCP (Alizadeh et al., SIGCOMM 2010; RFC 8257). All flows at a
- * port see the same share, so it works as the port's price: they aim at the same part of their
- * queues, and the square root keeps their rates equal, whatever their round trips and windows are.
- * At a = 1 the queue is a 64th, with which 4,096 times as many flows are content.
+ * All flows at a port see the same share, so they aim at the same part of their queues, and the
+ * square root keeps their rates equal, whatever their round trips and windows are. At a = 1 the
+ * queue is a 16th, with which 256 times as many flows are content.
  *
- * A round with marks lets no window grow, and while marks arrive it grows by a segment a round at
- * most, as DCTCP's does, lest those who have just emptied the queue fill it again.
+ * No more than T of the queue is taken for that of the port that marks: the rest may stand
+ * elsewhere, most of all at the flow's own host, where flows that are not marked keep it. If the
+ * whole aim were divided, these would take nearly all of the host's rate, and ports that have just
+ * marked would run empty. In terms of Kelly, Maulloo and Tan (J. Oper. Res. Soc. 49, 1998) prices
+ * along a path add up; they do not multiply.
+ *
+ * DCTCP smooths by 1/16 (Alizadeh et al., SIGCOMM 2010; RFC 8257) and cuts a window by a / 2. Here
+ * a moves the aim by its 4 ln 2 = 2.8-fold, of which half is made in a round: three times as much,
+ * so a quarter of the gain is as far from swinging, and a burst of a few round trips is not paid
+ * for long after it. As in DCTCP a mark ends doubling.
  *
  * The rest of DCTCP's law, window -= window a / 2, cannot go below two segments, which is more than
  * a round trip holds of each of 64 flows; where growth is bounded by a part of so small a window,
@@ -20,7 +29,8 @@
 #include "base/sequence.h"
 #include "session/cc_swift.h"
 
-#define HALVINGS 6          /* of the aimed queue, where all is marked */
+#define DOUBLINGS 4         /* of the price, where all is marked */
+#define ROUNDS 64           /* over which the share is smoothed */
 #define ARRIVE (65536 / 64) /* marks arrive: this share and more, smoothed */
 
 void harp_swift_heed_marks(struct harp_cc *cc)
@@ -28,8 +38,8 @@ void harp_swift_heed_marks(struct harp_cc *cc)
     struct harp_swift *swift = harp_swift_of(cc);
     uint64_t marked_bytes = harp_min(swift->marked * cc->config.segment_bytes, swift->acked);
     uint64_t share_x65536 = swift->acked ? marked_bytes * 65536 / swift->acked : 0;
-    swift->alpha_x65536 += share_x65536 / 16;
-    swift->alpha_x65536 -= swift->alpha_x65536 / 16;
+    swift->alpha_x65536 += share_x65536 / ROUNDS;
+    swift->alpha_x65536 -= swift->alpha_x65536 / ROUNDS;
     if (swift->marked)
         swift->stop = 0;
 }
@@ -39,9 +49,16 @@ bool harp_swift_marks_arrive(const struct harp_swift *swift)
     return swift->alpha_x65536 > ARRIVE;
 }
 
-uint64_t harp_swift_below_marks_ns(const struct harp_swift *swift, uint64_t queue_ns)
+/* 2^4a, straight between powers of two. */
+static uint64_t price_of_marks_x65536(const struct harp_swift *swift)
 {
-    uint64_t halvings_x65536 = HALVINGS * swift->alpha_x65536;
-    queue_ns >>= halvings_x65536 / 65536;
-    return queue_ns - queue_ns * (halvings_x65536 % 65536) / 131072;
+    uint64_t doublings_x65536 = (uint64_t)DOUBLINGS * swift->alpha_x65536;
+    return (65536 + doublings_x65536 % 65536) << (doublings_x65536 / 65536);
+}
+
+uint64_t harp_swift_below_marks_ns(const struct harp_cc *cc, uint64_t queue_ns)
+{
+    uint64_t price_x65536 = price_of_marks_x65536((const struct harp_swift *)cc->state);
+    uint64_t paid_ns = cc->config.target_ns * (price_x65536 - 65536) / 65536;
+    return harp_max(queue_ns * 65536 / price_x65536, queue_ns - harp_min(queue_ns, paid_ns));
 }
