@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import harp.lightcc.torch  # noqa: F401  (registers the backend)
+from harp.lightcc.hook import GradientState, average_gradients
 
 
 def check_collectives(rank, ranks):
@@ -118,6 +119,27 @@ def ddp(rank, ranks):
     for own, wanted in zip(net.module.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(own, wanted)
     return [float(own.sum()) for own in net.module.parameters()]
+
+
+def sparse(rank, ranks):
+    """Train with a fifth of the gradients, the rest later, and from a checkpoint half way."""
+    inputs = batches(30, 8 * ranks)
+    mine = [batch[8 * rank:8 * (rank + 1)] for batch in inputs]
+    net, state = DistributedDataParallel(model()), GradientState()
+    net.register_comm_hook(state, average_gradients)
+    train(net, mine[:15])
+    restored = GradientState()
+    restored.load_state_dict(state.state_dict())
+    again = DistributedDataParallel(model())
+    again.module.load_state_dict(net.module.state_dict())
+    again.register_comm_hook(restored, average_gradients)
+    train(again, mine[15:])
+    with torch.no_grad():
+        loss = float(again(inputs[-1]).square().mean())
+        before = float(model()(inputs[-1]).square().mean())
+    errors = restored.state_dict()["errors"].values()
+    return {"weights": [float(own.sum()) for own in again.module.parameters()],
+            "loss": loss, "before": before, "errors": sum(float(e.abs().sum()) for e in errors)}
 
 
 def killed(rank, ranks):

@@ -243,11 +243,6 @@ def test_an_abort_ends_what_all_have_begun():
         assert {*failures([*waiting, message])} == {"the group was aborted by rank 0"}
 
 
-def test_top_k_is_refused_in_a_sentence():
-    with pytest.raises(ValueError, match="LIGHT_TOPK_ALLREDUCE is set"):
-        Group(0, 1, MemoryStore(), settings=LightSettings.from_env({"LIGHT_TOPK_ALLREDUCE": 1}))
-
-
 @pytest.mark.parametrize(("port", "sentence"), [("tcp", "HARP_PORT is 'tcp'; .* auto, udp, mem")])
 def test_a_port_that_there_is_not_is_told(monkeypatch, port, sentence):
     monkeypatch.setenv("HARP_PORT", port)

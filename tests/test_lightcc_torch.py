@@ -47,6 +47,17 @@ def test_ddp_trains_as_one_process_with_the_whole_batch_does():
     assert one == other
 
 
+@pytest.mark.parametrize("two_d", ["0", "1"])
+def test_the_hook_trains_with_the_largest_gradients_and_the_rest_later(two_d):
+    answers = found(start("sparse", 4, LIGHT_TOPK_ALLREDUCE="1", LIGHT_TOPK_THRESHOLD="100",
+                          LIGHT_TOPK_RATIO="0.2", LIGHT_TOPK_FP16="1", LIGHT_2D_ALLREDUCE=two_d,
+                          LIGHT_INTRA_SIZE="2"))
+    for answer in answers:
+        assert answer["weights"] == answers[0]["weights"]
+        assert answer["loss"] < answer["before"] / 3
+        assert answer["errors"] > 0
+
+
 def test_a_killed_rank_is_an_error_at_every_other_rank():
     *others, last = start("killed", 3)
     answers = found(others)

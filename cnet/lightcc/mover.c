@@ -37,7 +37,7 @@ struct harp_mover {
     /* The run. */
     struct open_pieces open;
     bool expects; /* an EXPECT is open */
-    harp_reduce *reduce;
+    const struct harp_piece_work *work;
     enum harp_move result;
     struct harp_moved *moved;
 };
@@ -97,8 +97,7 @@ void harp_mover_cancel(struct harp_mover *mover)
 static void open_piece(struct harp_mover *mover, const struct harp_piece *piece)
 {
     open_pieces_add(&mover->open, piece);
-    if (piece->kind != HARP_PIECE_COPY)
-        mover->peers[piece->peer].open++;
+    mover->peers[piece->peer].open++;
     mover->expects |= piece->kind == HARP_PIECE_EXPECT;
 }
 
@@ -107,8 +106,7 @@ static void close_piece(struct harp_mover *mover, struct open_piece *open)
     const struct harp_piece *piece = open->piece;
     if (open->slot != NO_SLOT)
         mover->slots_free[mover->slots_free_n++] = open->slot;
-    if (piece->kind != HARP_PIECE_COPY)
-        mover->peers[piece->peer].open--;
+    mover->peers[piece->peer].open--;
     mover->expects &= piece->kind != HARP_PIECE_EXPECT;
     open_pieces_close(&mover->open, open);
 }
@@ -179,7 +177,8 @@ static bool may_post(const struct harp_mover *mover, const struct open_piece *op
 static void reduce_piece(struct harp_mover *mover, struct open_piece *open)
 {
     const struct harp_piece *piece = open->piece;
-    mover->reduce(piece->at, mover->slots + (size_t)open->slot * mover->slot_bytes, piece->bytes);
+    mover->work->reduce(piece->at, mover->slots + (size_t)open->slot * mover->slot_bytes,
+                        piece->bytes);
     close_piece(mover, open);
 }
 
@@ -207,13 +206,6 @@ static bool advance_piece(struct harp_mover *mover, struct open_piece *open, uin
                           struct held_back *held)
 {
     const struct harp_piece *piece = open->piece;
-    if (piece->kind == HARP_PIECE_COPY) {
-        if (open_piece_waits(open))
-            return false;
-        memmove(piece->at, piece->from, piece->bytes);
-        close_piece(mover, open);
-        return true;
-    }
     if (open->progress == PIECE_CAME && !open_piece_waits(open)) {
         reduce_piece(mover, open);
         return true;
@@ -236,16 +228,31 @@ static bool advance_piece(struct harp_mover *mover, struct open_piece *open, uin
     return begun;
 }
 
-/* Open pieces while there is room; a SETTLE waits for all before it. */
+/* Do what is done when nothing is open. */
+static void work_alone(struct harp_mover *mover, const struct harp_piece *piece)
+{
+    const struct harp_piece_work *work = mover->work;
+    if (piece->kind == HARP_PIECE_SELECT)
+        harp_topk_select((float *)(void *)piece->from, work->error,
+                         piece->from_bytes / sizeof(float), piece->at,
+                         piece->bytes / work->pair_bytes, work->pair_bytes);
+    else if (piece->kind == HARP_PIECE_ADD)
+        harp_topk_add((float *)(void *)piece->at, piece->bytes / sizeof(float), piece->from,
+                      piece->from_bytes / work->pair_bytes, work->pair_bytes);
+}
+
+/* Open pieces while there is room. */
 static bool read_ahead(struct harp_mover *mover, const struct harp_piece **piece,
                        const struct harp_piece *end)
 {
     bool moved = false;
     while (*piece < end && !open_pieces_full(&mover->open)) {
-        if ((*piece)->kind != HARP_PIECE_SETTLE)
+        if ((*piece)->kind < HARP_PIECE_SETTLE)
             open_piece(mover, *piece);
         else if (mover->open.n)
             break;
+        else
+            work_alone(mover, *piece);
         moved = true;
         (*piece)++;
     }
@@ -357,7 +364,7 @@ static void sleep_a_while(struct harp_mover *mover)
 {
     for (uint64_t number = mover->open.first; number < mover->open.next; number++) {
         const struct harp_piece *piece = open_piece_at(&mover->open, number)->piece;
-        if (piece && piece->kind != HARP_PIECE_COPY) {
+        if (piece) {
             harp_connection_wait(mover->peers[piece->peer].connection, SLEEP_NS);
             return;
         }
@@ -389,15 +396,15 @@ static bool wait_a_while(struct harp_mover *mover, const struct patience *patien
 }
 
 enum harp_move harp_mover_run(struct harp_mover *mover, const struct harp_piece *pieces,
-                              uint32_t pieces_n, harp_reduce *reduce, uint64_t timeout_ns,
-                              struct harp_moved *moved)
+                              uint32_t pieces_n, const struct harp_piece_work *work,
+                              uint64_t timeout_ns, struct harp_moved *moved)
 {
     const struct harp_piece *end = pieces + pieces_n;
     struct patience patience = begin_patience(timeout_ns);
     if (mover->result != HARP_MOVE_DONE) /* what was begun then is not over */
         return mover->result;
     mover->open.first = mover->open.next = 0;
-    mover->reduce = reduce;
+    mover->work = work;
     mover->moved = moved;
     bool sent = false;
     while (mover->result == HARP_MOVE_DONE && (pieces < end || mover->open.n || sent)) {

@@ -3,13 +3,14 @@
  * A collective is a list of pieces in an order in which all of it can be done: harp.collectives
  * makes it of a plan. The mover reads ahead and begins every piece as soon as it may:
  *
- *     kind      waits until nothing before it                 and then
- *     SEND      still has to write its bytes                  is sent, after earlier ones to `peer`
- *     PLACE     still has to read or write its bytes          is posted, after earlier ones of
- * `peer` REDUCE    (slots are given out in order)                is posted into a slot; still has
- * to read or write its bytes          is reduced, in order of `peer` COPY      still has to read or
- * write its bytes          is copied EXPECT                                                  must
- * be equal to its bytes; what comes after it is not posted before SETTLE    is open is over
+ *     SEND     waits for what writes its bytes, and for earlier ones to `peer`; is sent
+ *     PLACE    waits for what reads or writes its bytes, and for earlier ones of `peer`; is posted
+ *     REDUCE   is posted into a slot as soon as one is free; then waits for what reads or writes
+ *              its bytes; is reduced into them
+ *     EXPECT   what comes must be equal to its bytes; nothing else is posted before that
+ *     SETTLE   waits for all before it
+ *     SELECT   waits for all before it; the largest elements of `from` become pairs
+ *     ADD      waits for all before it; the pairs of `from` are added up
  *
  * So a message of the network goes straight to where it belongs, and one that is to be reduced
  * passes a slot that stays in the cache. Small messages leave from a copy, so that nobody waits for
@@ -24,6 +25,7 @@
 
 #include "engine/engine.h"
 #include "reduce.h"
+#include "topk.h"
 
 /* cdef: begin */
 #define HARP_EXPECT_BYTES 1024 /* the longest that EXPECT compares */
@@ -32,17 +34,26 @@ enum harp_piece_kind {
     HARP_PIECE_SEND,
     HARP_PIECE_PLACE,
     HARP_PIECE_REDUCE,
-    HARP_PIECE_COPY,
     HARP_PIECE_EXPECT,
     HARP_PIECE_SETTLE,
+    HARP_PIECE_SELECT,
+    HARP_PIECE_ADD,
 };
 
 struct harp_piece {
     uint8_t *at;
-    const uint8_t *from; /* COPY */
-    uint32_t bytes;      /* REDUCE: at most a slot's */
+    uint8_t *from;  /* SELECT, ADD */
+    uint32_t bytes; /* at `at`; of REDUCE at most a slot's */
+    uint32_t from_bytes;
     uint16_t kind;
     uint16_t peer; /* index of the connection */
+};
+
+/* What the pieces of a run need. */
+struct harp_piece_work {
+    harp_reduce *reduce; /* REDUCE */
+    float *error;        /* SELECT; NULL: none is kept */
+    uint32_t pair_bytes; /* SELECT, ADD */
 };
 
 enum harp_move {
@@ -74,10 +85,10 @@ struct harp_mover;
 struct harp_mover *harp_mover_new(const struct harp_mover_config *config);
 void harp_mover_free(struct harp_mover *mover);
 
-/* Move all pieces; `reduce` serves REDUCE. `moved` tells of what a failure needs. */
+/* Move all pieces. `moved` tells of what a failure needs. */
 enum harp_move harp_mover_run(struct harp_mover *mover, const struct harp_piece *pieces,
-                              uint32_t pieces_n, harp_reduce *reduce, uint64_t timeout_ns,
-                              struct harp_moved *moved);
+                              uint32_t pieces_n, const struct harp_piece_work *work,
+                              uint64_t timeout_ns, struct harp_moved *moved);
 
 /* Wait until others have all that left from copies; false if they have not. */
 bool harp_mover_flush(struct harp_mover *mover, uint64_t timeout_ns);

@@ -2,25 +2,14 @@
 
 static bool piece_writes(const struct harp_piece *piece)
 {
-    return piece->kind == HARP_PIECE_PLACE || piece->kind == HARP_PIECE_REDUCE ||
-           piece->kind == HARP_PIECE_COPY;
-}
-
-static bool bytes_overlap(const uint8_t *a, uint32_t a_bytes, const uint8_t *b, uint32_t b_bytes)
-{
-    return (uintptr_t)a < (uintptr_t)b + b_bytes && (uintptr_t)b < (uintptr_t)a + a_bytes;
+    return piece->kind == HARP_PIECE_PLACE || piece->kind == HARP_PIECE_REDUCE;
 }
 
 static bool piece_blocks(const struct harp_piece *piece, const struct harp_piece *later)
 {
-    bool writes = piece_writes(piece), later_writes = piece_writes(later);
-    if ((writes || later_writes) && bytes_overlap(piece->at, piece->bytes, later->at, later->bytes))
-        return true;
-    if (later->kind == HARP_PIECE_COPY && writes &&
-        bytes_overlap(piece->at, piece->bytes, later->from, later->bytes))
-        return true;
-    return piece->kind == HARP_PIECE_COPY && later_writes &&
-           bytes_overlap(piece->from, piece->bytes, later->at, later->bytes);
+    return (piece_writes(piece) || piece_writes(later)) &&
+           (uintptr_t)piece->at < (uintptr_t)later->at + later->bytes &&
+           (uintptr_t)later->at < (uintptr_t)piece->at + piece->bytes;
 }
 
 void open_pieces_add(struct open_pieces *pieces, const struct harp_piece *piece)

@@ -24,7 +24,7 @@ import queue
 import threading
 import weakref
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,12 +40,11 @@ from harp.lightcc.pieces import (
     SEND,
     address,
     cut,
-    on_memory,
     plan_pieces,
     settle,
     table,
 )
-from harp.lightcc.settings import LightSettings
+from harp.lightcc.settings import INDEX_BYTES, LightSettings
 from harp.lightcc.verdict import FAILED, LATE, TELL_S, Verdict
 
 if TYPE_CHECKING:
@@ -68,7 +67,8 @@ class _Call:
     memory: Any
     """What the pieces point to, kept."""
     future: Future[None]
-    reduction: Any = ffi.NULL
+    work: Any = ffi.NULL
+    """``struct harp_piece_work *``"""
     finish: Callable[[], None] | None = None
     """What is left to do when the pieces are there."""
 
@@ -99,9 +99,6 @@ class Group:
                  settings: LightSettings | None = None) -> None:
         self.rank, self.ranks = rank, ranks
         self.settings = settings or LightSettings.from_env(os.environ)
-        if self.settings.topk:
-            raise ValueError("LIGHT_TOPK_ALLREDUCE is set, and collectives on the host have no "
-                             "top-k yet; unset it")
         self.timeout_s = timeout_s
         self._process = os.getpid()
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
@@ -135,11 +132,23 @@ class Group:
 
     # ---- Collectives ----
 
-    def allreduce(self, data: Bytes, dtype: str, reduction: str = "sum") -> Future[None]:
-        """Reduce all ranks' ``data``; the result replaces it at every rank."""
-        name, parameters = self._algorithm(len(data))
+    def allreduce(self, data: Bytes, dtype: str, reduction: str = "sum",
+                  error: Bytes | None = None) -> Future[None]:
+        """Reduce all ranks' ``data``; the result replaces it at every rank.
+
+        With ``error``, memory of `error_bytes` that was zero when it was first given, sums and
+        averages are sparse where the settings say so: what is not sent is added the next time.
+        """
+        name, parameters = self._algorithm(len(data), sparse=error is not None and len(error) > 0)
         return self._reduction("allreduce", name, data, dtype, reduction, parameters,
-                               slice(None))
+                               slice(None), error)
+
+    def error_bytes(self, nbytes: int, dtype: str) -> int:
+        """Bytes of the error of an allreduce of so many bytes; 0 where it is not sparse."""
+        if dtype != "float32":
+            return 0
+        name, parameters = self._algorithm(nbytes, sparse=True)
+        return plan_pieces(name, self.ranks, self.rank, nbytes, 4, **parameters).error_bytes
 
     def reduce_scatter(self, data: Bytes, dtype: str, reduction: str = "sum") -> Future[None]:
         """Reduce all ranks' ``data``; of its equal parts a rank's own one is the result."""
@@ -147,14 +156,23 @@ class Group:
         return self._reduction("reduce_scatter", "reduce-scatter", data, dtype, reduction, {}, own)
 
     def _reduction(self, call: str, plan_name: str, data: Bytes, dtype: str, reduction: str,
-                   parameters: dict[str, int], own: slice) -> Future[None]:
-        combine = combination(dtype, reduction)
+                   parameters: dict[str, Any], own: slice,
+                   error: Bytes | None = None) -> Future[None]:
         unit = element_type(dtype).itemsize
-        rows = plan_pieces(plan_name, self.ranks, self.rank, len(data), unit, **parameters)
+        made = plan_pieces(plan_name, self.ranks, self.rank, len(data), unit, **parameters)
+        if made.error_bytes and (dtype != "float32" or reduction not in {"sum", "avg"}
+                                 or error is None or len(error) != made.error_bytes):
+            raise ValueError(f"{plan_name} is for sums and averages of float32, with an error of "
+                             f"{made.error_bytes} B")
+        pairs = np.empty(made.pairs_bytes, np.uint8)
+        work = ffi.new("struct harp_piece_work *", {
+            "reduce": combination(dtype, reduction),
+            "error": ffi.cast("float *", address(error)) if error is not None else ffi.NULL,
+            "pair_bytes": INDEX_BYTES + parameters.get("value_bytes", 4)})
         finish = (lambda: divide(data[own], dtype, self.ranks)) if reduction == "avg" else None
         return self._begin(_Call(
             f"{call} of {len(data) // unit} {dtype}, {reduction}, by {plan_name}",
-            on_memory(rows, data), data, Future(), combine, finish))
+            made.on(data, pairs), (data, pairs, error), Future(), work, finish))
 
     def allgather(self, data: Bytes) -> Future[None]:
         """Give every rank all equal parts of ``data``, of which it has its own one."""
@@ -166,9 +184,9 @@ class Group:
         return self._copying("broadcast", "broadcast", data, root=root)
 
     def _copying(self, call: str, plan_name: str, data: Bytes, **parameters: int) -> Future[None]:
-        rows = plan_pieces(plan_name, self.ranks, self.rank, len(data), 1, **parameters)
+        made = plan_pieces(plan_name, self.ranks, self.rank, len(data), 1, **parameters)
         said = "".join(f", {name} {value}" for name, value in parameters.items())
-        return self._begin(_Call(f"{call} of {len(data)} B{said}", on_memory(rows, data), data,
+        return self._begin(_Call(f"{call} of {len(data)} B{said}", made.on(data, data), data,
                                  Future()))
 
     def exchange(self, call: str, outs: Sequence[Bytes], ins: Sequence[Bytes]) -> Future[None]:
@@ -192,17 +210,21 @@ class Group:
         out, into = address(bytes_), address(bytes_) + 1
         rows, far = [], 1
         while far < self.ranks:  # dissemination: Hensgen, Finkel and Manber, 1988
-            rows += [(out, 0, 1, SEND, (self.rank + far) % self.ranks),
-                     (into, 0, 1, PLACE, (self.rank - far) % self.ranks), settle()]
+            rows += [(out, 0, 1, 0, SEND, (self.rank + far) % self.ranks),
+                     (into, 0, 1, 0, PLACE, (self.rank - far) % self.ranks), settle()]
             far *= 2
         return self._begin(_Call("barrier", table(rows), bytes_, Future()))
 
-    def _algorithm(self, nbytes: int) -> tuple[str, dict[str, int]]:
-        choice = self.settings.choose(nbytes)
+    def _algorithm(self, nbytes: int, *, sparse: bool) -> tuple[str, dict[str, Any]]:
+        settings = self.settings if sparse else replace(self.settings, topk=False)
+        choice = settings.choose(nbytes)
         size = choice.intra_size
-        if choice.algorithm == "2d" and self.ranks % size == 0 and 1 < size < self.ranks:
-            return "2d", {"group": size}
-        return "ring", {}
+        groups = self.ranks % size == 0 and 1 < size < self.ranks
+        parameters: dict[str, Any] = {"group": size} if groups else {}
+        if choice.sparse:
+            parameters |= {"ratio": float(choice.ratio), "value_bytes": 2 if choice.fp16 else 4}
+            return "2d-topk" if groups else "topk", parameters
+        return "2d" if choice.algorithm == "2d" and groups else "ring", parameters
 
     def _own_part(self, data: Bytes) -> slice:
         if len(data) % self.ranks:
@@ -239,11 +261,11 @@ class Group:
         pieces = call.pieces
         if self.ranks > 1:
             before, after = ((self.rank + far) % self.ranks for far in (-1, 1))
-            told = [(address(said), 0, len(said), kind, peer)
+            told = [(address(said), 0, len(said), 0, kind, peer)
                     for kind, peer in ((SEND, after), (EXPECT, before))]
             pieces = np.concatenate([table(told), pieces])
         try:
-            mover.run(pieces, call.reduction, self.timeout_s)
+            mover.run(pieces, call.work, self.timeout_s)
         except DiffersError as error:
             heard = error.heard.decode(errors="replace").split(" ", 1)[-1]
             both = sorted([(error.peer, heard), (self.rank, call.what)])

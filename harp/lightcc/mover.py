@@ -56,13 +56,13 @@ class Mover:
         self._mover = ffi.gc(made, lib.harp_mover_free)
         self._moved = ffi.new("struct harp_moved *")
 
-    def run(self, pieces: NDArray[np.void], reduction: Any, timeout_s: float) -> None:
-        """Move pieces (of type `harp.lightcc.pieces.PIECE`).
+    def run(self, pieces: NDArray[np.void], work: Any, timeout_s: float) -> None:
+        """Move pieces (of type `harp.lightcc.pieces.PIECE`), with a ``struct harp_piece_work *``.
 
         Raises `GroupError` for a peer that is gone, and the errors above.
         """
         rows = ffi.from_buffer("struct harp_piece[]", pieces)
-        self._check(lib.harp_mover_run(self._mover, rows, len(pieces), reduction,
+        self._check(lib.harp_mover_run(self._mover, rows, len(pieces), work,
                                        int(timeout_s * 1e9), self._moved))
 
     def flush(self, timeout_s: float) -> None:

@@ -8,7 +8,7 @@ and kept; for a call only the addresses of its memory are filled in.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from harp.collectives.ir import LocalWork
     from harp.collectives.plan import Plan
 
     Bytes = NDArray[np.uint8]
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
 PIECE_BYTES = 256 << 10
 """Of a second-level cache of 1 MiB or more, a few pieces."""
 
-PIECE = np.dtype([("at", "u8"), ("from", "u8"), ("bytes", "u4"), ("kind", "u2"), ("peer", "u2")])
+PIECE = np.dtype([("at", "u8"), ("from", "u8"), ("bytes", "u4"), ("from_bytes", "u4"),
+                  ("kind", "u2"), ("peer", "u2")], align=True)
 """struct harp_piece."""
 
 SEND: int = lib.HARP_PIECE_SEND
@@ -38,16 +38,34 @@ EXPECT: int = lib.HARP_PIECE_EXPECT
 _SETTLE: int = lib.HARP_PIECE_SETTLE
 _RECEIVE = {Op.COPY: PLACE, Op.REDUCE: lib.HARP_PIECE_REDUCE}
 
-Row = tuple[int, int, int, int, int]
-"""A piece: at, from, bytes, kind, peer."""
+_ALONE = {Op.SELECT: lib.HARP_PIECE_SELECT, Op.SCATTER_ADD: lib.HARP_PIECE_ADD}
+
+Row = tuple[int, int, int, int, int, int]
+"""A piece: at, from, bytes, from_bytes, kind, peer."""
 
 
-def on_memory(rows: NDArray[np.void], data: Bytes) -> NDArray[np.void]:
-    """Make addresses of the offsets that `plan_pieces` gives."""
-    placed = rows.copy()
-    placed["at"] += np.uint64(address(data))
-    placed["from"] += np.uint64(address(data))
-    return placed
+class PlanPieces(NamedTuple):
+    """A rank's pieces of a plan, for memory that is not known yet."""
+
+    rows: NDArray[np.void]
+    """Of type `PIECE`, with offsets for addresses: into DATA, and behind its end into PAIRS."""
+    data_bytes: int
+    pairs_bytes: int
+
+    @property
+    def error_bytes(self) -> int:
+        """Bytes of what is not sent: of those among which the rank selects; 0 where it does not."""
+        selects = self.rows[self.rows["kind"] == _ALONE[Op.SELECT]]
+        return int(selects["from_bytes"].sum())
+
+    def on(self, data: Bytes, pairs: Bytes) -> NDArray[np.void]:
+        """Make addresses of the offsets."""
+        rows = self.rows.copy()
+        for field in ("at", "from"):
+            in_pairs = rows[field] >= self.data_bytes
+            rows[field] += np.where(in_pairs, address(pairs) - self.data_bytes,
+                                    address(data)).astype(np.uint64)
+        return rows
 
 
 def address(data: Bytes) -> int:
@@ -62,50 +80,43 @@ def table(rows: Sequence[Row]) -> NDArray[np.void]:
 
 def settle() -> Row:
     """Give the piece that waits for all before it."""
-    return 0, 0, 0, _SETTLE, 0
+    return 0, 0, 0, 0, _SETTLE, 0
 
 
 def cut(kind: int, peer: int, data: Bytes) -> Iterator[Row]:
     """Cut what goes to or comes from a peer into pieces."""
     start = address(data)
     for offset in range(0, len(data), PIECE_BYTES):
-        yield start + offset, 0, min(PIECE_BYTES, len(data) - offset), kind, peer
+        yield start + offset, 0, min(PIECE_BYTES, len(data) - offset), 0, kind, peer
 
 
 @lru_cache(maxsize=256)
 def plan_pieces(name: str, ranks: int, rank: int, nbytes: int, unit_bytes: int,
-                **parameters: int) -> NDArray[np.void]:
-    """Give a rank's pieces of the plan called ``name`` on its buffer DATA, as offsets."""
+                **parameters: Any) -> PlanPieces:
+    """Give a rank's pieces of the plan called ``name``."""
     plan = make_plan(name, ranks=ranks, nbytes=nbytes, unit_bytes=unit_bytes, **parameters)
-    if set(plan.buffers) - {Buffer.DATA}:
-        raise ValueError(f"plan {name} needs more memory than the tensor's own")
-    piece_bytes = PIECE_BYTES // unit_bytes * unit_bytes
-    rows = table(list(_rows(plan, rank, piece_bytes)))
-    rows.setflags(write=False)
-    return rows
+    if set(plan.buffers) - {Buffer.DATA, Buffer.PAIRS}:
+        raise ValueError(f"plan {name} needs memory that collectives on the host do not have")
+    rows = table(list(_rows(plan, rank, PIECE_BYTES // unit_bytes * unit_bytes)))
+    return PlanPieces(rows, nbytes, plan.buffers.get(Buffer.PAIRS, 0))
 
 
 def _rows(plan: Plan, rank: int, piece_bytes: int) -> Iterator[Row]:
+    first = {Buffer.DATA: 0, Buffer.PAIRS: plan.buffers[Buffer.DATA]}
     for step in plan.rank_steps(rank):
         if step.waits:
             yield settle()
         for work in step.local:
-            yield from _local(work, piece_bytes)
+            yield (first[Buffer(work.dst_buffer)] + work.dst_offset,
+                   first[Buffer(work.src_buffer)] + work.src_offset,
+                   work.dst_length, work.src_length, _ALONE[Op(work.op)], 0)
         for message in step.sends:
-            for offset, size in _parts(message.length, piece_bytes):
-                yield message.src_offset + offset, 0, size, SEND, message.dst
+            start = first[Buffer(message.src_buffer)] + message.src_offset
+            for offset in range(0, message.length, piece_bytes):
+                size = min(piece_bytes, message.length - offset)
+                yield start + offset, 0, size, 0, SEND, message.dst
         for message in step.receives:
-            for offset, size in _parts(message.length, piece_bytes):
-                yield (message.dst_offset + offset, 0, size, _RECEIVE[Op(message.op)], message.src)
-
-
-def _local(work: LocalWork, piece_bytes: int) -> Iterator[Row]:
-    if work.op != Op.COPY:
-        raise ValueError(f"{Op(work.op).name} is not done on the host yet")
-    for offset, size in _parts(work.dst_length, piece_bytes):
-        yield (work.dst_offset + offset, work.src_offset + offset, size, lib.HARP_PIECE_COPY, 0)
-
-
-def _parts(length: int, piece_bytes: int) -> Iterator[tuple[int, int]]:
-    for offset in range(0, length, piece_bytes):
-        yield offset, min(piece_bytes, length - offset)
+            start = first[Buffer(message.dst_buffer)] + message.dst_offset
+            for offset in range(0, message.length, piece_bytes):
+                size = min(piece_bytes, message.length - offset)
+                yield start + offset, 0, size, 0, _RECEIVE[Op(message.op)], message.src

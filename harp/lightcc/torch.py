@@ -146,6 +146,16 @@ class LightGroup(dist.ProcessGroup):
         """Reduce tensors, each in place."""
         return self.allreduce(tensors, opts)
 
+    def error_bytes(self, tensor: torch.Tensor) -> int:
+        """Bytes of the error of a sparse average; 0 where the settings say that it is dense."""
+        return self._group.error_bytes(tensor.numel() * tensor.element_size(), _dtype(tensor))
+
+    def average(self, tensor: torch.Tensor, error: torch.Tensor | None) -> LightWork:
+        """Average a tensor in place, sparsely where there is an error (`harp.lightcc.hook`)."""
+        left = None if error is None else _bytes(error)[0]
+        return self._on_each([tensor], lambda data, tensor: self._group.allreduce(
+            data, _dtype(tensor), "avg", left))
+
     def broadcast(self, tensors: Tensors, opts: Any) -> LightWork:
         """Give all ranks the root's tensors."""
         return self._on_each(tensors, lambda data, _: self._group.broadcast(data, opts.rootRank))
