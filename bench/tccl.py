@@ -1,11 +1,13 @@
 """Two ports, and faults: what HARP makes of them, with kernel TCP beside.
 
-    python bench/tccl.py [--json] [--fidelity packet|lab] [--only TEXT] [--runs N] [--plot FILE]
+    python bench/tccl.py [--fidelity flow|packet|lab] [--only TEXT] [--runs N] [--plot FILE]
+                         [--json]
 
 Two hosts have a port each at two ToRs. Data goes one way without end, by one HARP connection over
 both ports or by two flows of kernel TCP; ports are hashed, degraded, pulled and put back, and a
-dozen faults strike. It happens packet by packet in virtual time (``packet``), and to the real stack
-between namespaces (``lab``, root), N times, of which medians count.
+dozen faults strike. It happens to a fluid, where that knows the fault (``flow``), packet by packet
+in virtual time (``packet``), and to the real stack between namespaces (``lab``, root), N times, of
+which medians count.
 
 A line tells the target, when HARP noticed (it sent something again, or traffic was back), when
 goodput was back at the target to stay, in bins of 10 ms, which share of what remains got through
@@ -24,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import click
 from tccl_faults import FAULTS, NCCL, TWO_PORTS
+from tccl_flow import run_flow
 from tccl_packet import run_packet
 from tccl_plot import Panel, plot
 from tccl_rows import HEADER, judge, line
@@ -34,11 +37,13 @@ if TYPE_CHECKING:
     from tccl_trace import Run
 
 SCENES = (*TWO_PORTS, *NCCL, *FAULTS)
-FIDELITIES = ("packet", "lab")
+FIDELITIES = ("flow", "packet", "lab")
 
 
 def run_scene(fidelity: str, scene: Scene, stack: str, runs: int) -> list[Run]:
-    """Run a scene some times; packets give the same each time."""
+    """Run a scene some times; what is simulated gives the same each time."""
+    if fidelity == "flow":
+        return [run_flow(scene)]
     if fidelity == "packet":
         return [run_packet(scene, stack)]
     if scene in NCCL:
@@ -48,15 +53,21 @@ def run_scene(fidelity: str, scene: Scene, stack: str, runs: int) -> list[Run]:
     return [run_lab(scene, stack) for _ in range(runs)]
 
 
+def has_scene(fidelity: str, scene: Scene) -> bool:
+    """Whether a fidelity can play a scene."""
+    return fidelity == "lab" or (scene.fluid if fidelity == "flow" else scene not in NCCL)
+
+
 def compare(fidelity: str, scene: Scene, runs: int) -> tuple[list[Row], Panel]:
     """HARP and kernel TCP in one scene."""
-    harp, tcp = (run_scene(fidelity, scene, stack, runs) for stack in ("harp", scene.tcp))
-    return judge(fidelity, scene, harp, tcp), Panel(fidelity, scene, harp[0], tcp[0])
+    harp = run_scene(fidelity, scene, "harp", runs)
+    tcp = run_scene(fidelity, scene, scene.tcp, runs) if fidelity != "flow" else []
+    return judge(fidelity, scene, harp, tcp), Panel(fidelity, scene, harp[0], *tcp[:1])
 
 
 @click.command()
 @click.option("--fidelity", type=click.Choice(FIDELITIES), multiple=True,
-              help="Default: both.")
+              help="Default: all.")
 @click.option("--only", help="Scenes whose name has this text.")
 @click.option("--runs", default=3, help="Of each scene in the lab.")
 @click.option("--plot", "picture", type=click.Path(path_type=Path),
@@ -75,7 +86,7 @@ def main(fidelity: tuple[str, ...], only: str | None, runs: int, picture: Path |
         click.echo(HEADER)
     for scene in scenes:
         for each in fidelity or FIDELITIES:
-            if scene in NCCL and each != "lab":
+            if not has_scene(each, scene):
                 continue
             made, panel = compare(each, scene, runs)
             rows += made

@@ -77,10 +77,12 @@ class Scene(NamedTuple):
     tcp: str = "tcp"
     """Kernel TCP beside: two flows that were hashed to both ports, or to one of them by a bond's
     policy: ``tcp-2+3``, ``tcp-3+4``."""
+    fluid: bool = False
+    """Whether fidelity flow has it."""
 
 
-def _once(name: str, action: Action, remains: float, target: float = 0.9) -> Scene:
-    return Scene(name, (Moment(WARM_S, name, action, remains, target),), WARM_S + 0.6)
+def _once(name: str, action: Action, remains: float, *, fluid: bool = False) -> Scene:
+    return Scene(name, (Moment(WARM_S, name, action, remains),), WARM_S + 0.6, fluid=fluid)
 
 
 def _nothing(_: Network) -> None:
@@ -106,10 +108,10 @@ HASHED = tuple(
 PULLED = Scene("port pulled", (
     Moment(WARM_S, "port pulled", partial(_set_cable, up=False), 0.5),
     Moment(WARM_S + 0.5, "port back", partial(_set_cable, up=True), 1.0, 0.95, 0.2, 0.2)),
-    WARM_S + 1.2)
+    WARM_S + 1.2, fluid=True)
 DEGRADED = Scene("port at 40 %", (
     Moment(WARM_S, "port at 40 %", lambda net: net.set_rate(0.4), 0.7, 0.95, 0.05),),
-    WARM_S + 0.6)
+    WARM_S + 0.6, fluid=True)
 NCCL = tuple(
     Scene(f"NCCL client, TCP {way}", tuple(
         moment._replace(what=f"NCCL: {moment.what}; TCP {way}") for moment in PULLED.moments),
@@ -120,13 +122,13 @@ TWO_PORTS = (*HASHED, DEGRADED, PULLED)
 """Aggregation of two ports."""
 
 FAULTS = (
-    _once("link down", partial(_set_cable, up=False), 0.5),
-    Scene("link flaps", _flaps(5, 0.06), WARM_S + 0.6),
-    _once("link degraded to 40 %", lambda net: net.set_rate(0.4), 0.7),
+    _once("link down", partial(_set_cable, up=False), 0.5, fluid=True),
+    Scene("link flaps", _flaps(5, 0.06), WARM_S + 0.6, fluid=True),
+    _once("link degraded to 40 %", lambda net: net.set_rate(0.4), 0.7, fluid=True),
     _once("1 % of packets corrupted", lambda net: net.corrupt(0.01), 0.995),
-    _once("ToR lost", lambda net: net.set_tor(up=False), 0.5),
+    _once("ToR lost", lambda net: net.set_tor(up=False), 0.5, fluid=True),
     _once("one host at half speed", lambda net: net.slow_receiver(0.5), 0.5),
-    _once("NIC port lost", lambda net: net.remove_nic(), 0.5),
+    _once("NIC port lost", lambda net: net.remove_nic(), 0.5, fluid=True),
     _once("2 % of data, no answers lost", lambda net: net.lose(0.02), 0.99),
     _once("5 % of data, no answers lost", lambda net: net.lose(0.05), 0.975),
     _once("black hole for data", lambda net: net.lose(1), 0.5),

@@ -57,7 +57,7 @@ def run_nccl(scene: Scene, stack: str) -> Run:
         for host in lab.hosts if stack == "tcp" else ():  # the address that the plugin is to find
             host.run("ip", "address", "del", "127.0.0.1/8", "dev", "lo")
         plugin = nccl_pair.harp(RELEASE) if stack == "harp" else nccl_pair.tcp_ref(RELEASE)
-        settings = tuple(_settings(lab, stack, number) for number in (1, 0))
+        settings = (_settings(lab, stack, 1), _settings(lab, stack, 0))
         with nccl_pair.Pair(nccl_pair.client(RELEASE), plugin, ["speed"],
                             spaces=(lab.hosts[1], lab.hosts[0]), settings=settings,
                             options=("--seconds", str(scene.end_s + 1), *OPTIONS)) as pair:

@@ -21,7 +21,7 @@ class Panel(NamedTuple):
     fidelity: str
     scene: Scene
     harp: Run
-    tcp: Run
+    tcp: Run | None = None
 
 
 def plot(panels: list[Panel], path: Path) -> None:
@@ -40,6 +40,8 @@ def plot(panels: list[Panel], path: Path) -> None:
 def _draw(axes: Any, panel: Panel) -> None:
     first_s = panel.scene.moments[0].at_s
     for name, run in (("HARP", panel.harp), ("kernel TCP", panel.tcp)):
+        if run is None:
+            continue
         shares = [bits / (run.capacity_bps * BIN_S) for bits in run.trace.bits]
         edges_ms = [1e3 * (at * BIN_S - first_s) for at in range(len(shares) + 1)]
         axes.stairs(shares, edges_ms, label=name, linewidth=1.4)

@@ -74,9 +74,9 @@ def _figures(run: Run, number: int, moment: Moment, end_s: float) -> Figures:
 
 def _median(several: list[Figures]) -> Figures:
     """Medians of times and shares; of losses and errors the worst."""
-    middle = len(several) // 2
-    noticed, back, share = (sorted(figures[field] for figures in several)[middle]
-                            for field in range(3))
+    noticed, back, share = (sorted(values)[len(several) // 2] for values in zip(
+        *((figures.noticed_ms, figures.back_ms, figures.share) for figures in several),
+        strict=True))
     return Figures(noticed, back, share, max(figures.lost_bytes for figures in several),
                    next((figures.error for figures in several if figures.error), ""))
 

@@ -74,6 +74,13 @@ def test_a_pulled_port_costs_its_rate_and_no_more() -> None:
     assert all(row["tcp"]["share"] > 0.9 for row in rows)
 
 
+def test_a_fluid_loses_the_port_as_well() -> None:
+    pulled, back = table("--fidelity", "flow", "--only", PULLED.name)
+    assert pulled["good"]
+    assert back["good"]
+    assert pulled["tcp"] is None
+
+
 @pytest.mark.parametrize("policy", ["2+3", "3+4"])
 def test_flows_that_a_bond_hashes_to_one_port_get_its_rate(policy: str) -> None:
     row, = table("--fidelity", "packet", "--only", policy)
