@@ -16,6 +16,9 @@ import click
 from harp.routing.deployment import LAUNCHERS
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from harp.collectives.tuning import Tuning
     from harp.routing.bond import Policy
     from harp.routing.deployment import Deployment, Ranks, Wanted
@@ -66,7 +69,7 @@ def plan(job: Path, *, output: str | None, hostfile: str | None, launcher: str,
     if check is not None:
         _check(check, loaded)
         return
-    ranks = _ranks(loaded)
+    ranks = _ranks(loaded, job)
     wanted = _wanted(loaded.job, len(ranks.host))
     try:
         made = plan_job(loaded.fabric, ranks, wanted, loaded.learnt, loaded.bonds)
@@ -180,10 +183,43 @@ def _check(plan: Path, loaded: _Loaded) -> None:
     click.echo(f"{plan} holds: every flow takes the links that it has there")
 
 
-def _ranks(loaded: _Loaded) -> Ranks:
+def _measured_places(loaded: _Loaded, path: Path) -> NDArray[np.int64]:
+    """Where hosts sit by the round trips between them, and a sentence of what was found."""
     import numpy as np
 
-    from harp.routing.affinity import rank_order
+    from harp.routing import nearness
+    from harp.routing.plan import PlanError
+
+    job, fabric = loaded.job, loaded.fabric
+    hosts = [[job.addresses[fabric.endpoints[nic]]
+              for nic in np.flatnonzero(fabric.endpoint_host == host)]
+             for host in range(loaded.cluster.hosts)]
+    measured = [_read_latencies(path.parent / name) for name in job.latencies]
+    try:
+        found = nearness.find_places(nearness.matrix(hosts, measured))
+    except PlanError as error:
+        raise click.UsageError(f"{path}: latencies: {error}") from error
+    levels = [len(np.unique(found.place[:, level])) for level in range(found.place.shape[1])]
+    click.echo("latencies: " + (f"{', of '.join(map(str, levels))} groups of hosts near one "
+                                f"another, silhouette {found.sure:.2f}" if levels else
+                                "all hosts are as near to one another"), err=True)
+    return found.place if levels else np.zeros((len(hosts), 1), np.int64)
+
+
+def _read_latencies(path: Path) -> tuple[str, dict[str, float]]:
+    from harp.routing.nearness import from_json
+    from harp.routing.plan import PlanError
+
+    try:
+        return from_json(_read_text(path))
+    except PlanError as error:
+        raise click.UsageError(f"{path}: {error}") from error
+
+
+def _ranks(loaded: _Loaded, job: Path) -> Ranks:
+    import numpy as np
+
+    from harp.routing.affinity import place_hosts, rank_order
     from harp.routing.deployment import Ranks
 
     cluster = loaded.cluster
@@ -191,8 +227,9 @@ def _ranks(loaded: _Loaded) -> Ranks:
     if loaded.job.order == "near":
         # A host's ranks follow one another, or NCCL counts it several times.
         first_nic = np.searchsorted(loaded.fabric.endpoint_host, np.arange(cluster.hosts))
-        place = np.argsort(rank_order(loaded.fabric, first_nic))
-        order = np.argsort(place[cluster.host], kind="stable")
+        hosts = (place_hosts(_measured_places(loaded, job)) if loaded.job.latencies
+                 else rank_order(loaded.fabric, first_nic))
+        order = np.argsort(np.argsort(hosts)[cluster.host], kind="stable")
     return Ranks(cluster.host[order], cluster.endpoint[order], cluster.own_nics[order],
                  cluster.topology.host_names)
 

@@ -1,4 +1,7 @@
-"""``harp probe``: which way through the network each UDP source port takes, where nobody tells."""
+"""``harp probe``: what nobody tells of a network.
+
+Which way each UDP source port takes, and which hosts are near one another.
+"""
 
 from __future__ import annotations
 
@@ -49,16 +52,56 @@ def _is_ipv4(text: str) -> bool:
 @click.option("--source", metavar="ADDRESS", help="Own address; that of the route by default.")
 @click.option("--seconds", default=10.0, show_default=True, type=click.FloatRange(0.5, 600),
               help="For each target at most.")
+@click.option("--latency", is_flag=True,
+              help="Measure round trips instead (TCP connects to --port), for the order of ranks.")
 @click.option("-o", "--output", metavar="FILE", help="Write the map here.")
-def probe(targets: tuple[str, ...], port: int, ports: list[int], source: str | None,
-          seconds: float, output: str | None) -> None:
+def probe(targets: tuple[str, ...], port: int, ports: list[int], *, source: str | None,
+          seconds: float, latency: bool, output: str | None) -> None:
     """Find which routers a UDP flow passes by each source port.
 
     Sends packets whose TTL ends on the way, a few hundred a target, and needs no rights.
 
     \b
     harp probe 10.0.0.2 10.0.0.3 -o map.json
+    harp probe --latency 10.0.0.2 10.0.0.3 -o latency.json
     """  # noqa: D301  (click's mark)
+    text = _measure(targets, port, source) if latency else _trace(targets, port, ports, source,
+                                                                  seconds)
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        Path(output).write_text(text, "utf-8")
+    except OSError as error:
+        raise click.ClickException(f"{output} cannot be written: {error.strerror}") from error
+
+
+def _measure(targets: tuple[str, ...], port: int, source: str | None) -> str:
+    """Round trips to the targets, as a file of `harp.routing.nearness`."""
+    from harp.net.latency import least_round_trip_s
+    from harp.routing import nearness
+
+    own = source or _own_address(targets[0])
+    found: dict[str, float] = {}
+    for target in targets:
+        try:
+            taken_s = least_round_trip_s(own, (target, port))
+        except OSError as error:
+            raise click.ClickException(f"{target} cannot be reached from {own}: "
+                                       f"{error.strerror}") from error
+        if taken_s is None:
+            click.echo(f"{target}: no answer; a firewall drops TCP to port {port}?", err=True)
+        else:
+            click.echo(f"{target}: {taken_s * 1e6:.1f} us", err=True)
+            found[target] = taken_s
+    if not found:
+        raise click.ClickException("nothing was measured: no target answers")
+    return nearness.to_json(own, found)
+
+
+def _trace(targets: tuple[str, ...], port: int, ports: list[int], source: str | None,
+           seconds: float) -> str:
+    """Ways to the targets, as a map of `harp.routing.learnt`."""
     from harp.net.trace import trace
     from harp.routing import learnt
 
@@ -76,14 +119,7 @@ def probe(targets: tuple[str, ...], port: int, ports: list[int], source: str | N
     if not ways:
         raise click.ClickException("nothing was learnt: no router on the way answers, or packets "
                                    "of one flow take several ways")
-    text = learnt.to_json(ways)
-    if output is None:
-        click.echo(text, nl=False)
-        return
-    try:
-        Path(output).write_text(text, "utf-8")
-    except OSError as error:
-        raise click.ClickException(f"{output} cannot be written: {error.strerror}") from error
+    return learnt.to_json(ways)
 
 
 def _own_address(target: str) -> str:

@@ -87,6 +87,9 @@ class PlannedJob(Model):
     the topology's hash."""
     routers: dict[Address, str] = Field(default_factory=dict)
     """Switch of each address in the maps."""
+    latencies: tuple[Line, ...] = ()
+    """Files of ``harp probe --latency``, from the folder of this file on, one of each host: order
+    near goes by these instead of the topology's fabric."""
     tuning: Line | None = None
     """Table of sim.tune, from the folder of this file on, that becomes part of the plan."""
     latency: Seconds | None = None
