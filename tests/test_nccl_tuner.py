@@ -17,6 +17,12 @@ import pytest
 from c_programs import ROOT, SANITIZED, build, library, run
 from nccl_pair import harp
 
+from harp.collectives.tuning import Tuning
+from sim.answer.collective_bench import parse_sizes
+from sim.answer.tune import tune
+from sim.cluster.cluster import Cluster
+from sim.schema import load
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -295,6 +301,30 @@ def test_a_file_that_is_missing_or_settings_that_are_wrong(client: Path, tmp_pat
     said = ask(client, QUESTIONS, HARP_PATHS="many")
     assert said.answers == UNTOUCHED
     assert "no table is read, NCCL chooses: HARP_PATHS" in said.warnings[0]
+
+
+def test_the_tuner_does_what_sim_tune_found(client: Path, tmp_path: Path) -> None:
+    """The simulator's table, as the simulator reads it, and as the plugin follows it."""
+    made = Cluster(load(ROOT / "topologies" / "taco-vgg16-v100-25g.yaml"))
+    tuned = tune(made, made.topology.scenarios[0], parse_sizes("1KiB:16MiB:4"), 60, lambda *_: None)
+    tuning = Tuning((tuned.communicator,))
+    file = tmp_path / "tuning.json"
+    file.write_text(tuning.to_json())
+    questions = [Question(collective, size, costs_of()) for collective in COLLECTIVES
+                 for size in np.geomspace(1, 1 << 26, 60).astype(int).tolist()]
+    said = ask(client, questions, HARP_TUNER=str(file))
+    chosen = 0
+    for question, (channels, costs) in zip(questions, said.answers, strict=True):
+        row = next(tuning.find(RANKS, NODES, question.collective, question.nbytes), None)
+        if row is None:
+            assert (channels, costs) == (0, question.costs)
+        else:
+            cell = costs.index(min(costs))
+            assert divmod(cell, 3) == (ALGORITHMS.index(row.algorithm),
+                                       PROTOCOLS.index(row.protocol))
+            assert channels == row.channels
+            chosen += 1
+    assert chosen > 20
 
 
 def test_tables_that_are_cut_off_or_changed(client: Path) -> None:
