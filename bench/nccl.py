@@ -50,6 +50,10 @@ RING = {f"ring of {kib} KiB": kib << 10 for kib in (4, 32, 256)}
 """Slots of the reference for memory, of which the best counts."""
 
 
+TCP_ONLY = {"HARP tcp": {"HARP_PORT": "tcp"}}
+"""Kernel TCP, which `auto` takes between veth ends; row `nccl-tcp` shows the plugin's own cost."""
+
+
 def harp(port: str) -> dict[str, dict[str, str]]:
     """Give the plugin's settings by the name of its arm."""
     return {f"HARP {port}, {mode}": {"HARP_PORT": port, "HARP_PROGRESS": mode}
@@ -114,7 +118,8 @@ def as_it_comes(scenario: str, unit_of: Callable[[dict[str, Any]], float] = gbps
         with veth_pair() as (a, b), veth_pair() as (c, d):
             more: dict[str, Any] = {"scenario": scenario, "unit_of": unit_of, "options": options}
             plugin = nccl_pair.harp(RELEASE)
-            yield {**arms(bench, (a.space, b.space), plugin, {**DEFAULT, **OTHERS}, **more),
+            ours = {**DEFAULT, **TCP_ONLY, **OTHERS}
+            yield {**arms(bench, (a.space, b.space), plugin, ours, **more),
                    **arms(bench, (c.space, d.space), nccl_pair.tcp_ref(RELEASE), NCCL_TCP, **more)}
     return group
 
@@ -234,6 +239,8 @@ ROWS = {row.id: row for row in (
         also=modes("udp"), against=against(), target=1.5),
     Row("nccl-mem", "mem port between two processes", memory, best("mem"),
         also=modes("mem"), against=tuple(RING), target=0.5),
+    Row("nccl-tcp", "tcp port over veth, MTU 1500", as_it_comes("speed"), *TCP_ONLY,
+        against=tuple(NCCL_TCP), target=0.95, aim=1.0),
     Row("nccl-default", "default settings over veth, MTU 1500", as_it_comes("speed"), *DEFAULT,
         against=tuple(NCCL_TCP), beside=tuple(OTHERS), target=1.0),
     Row("nccl-both", "both ways at once, default settings", as_it_comes("both"), *DEFAULT,

@@ -31,5 +31,17 @@ def test_calls_race_with_no_engine(tmp_path, progress):
     run(tmp_path, flags, "at-once", HARP_PROGRESS=progress, HARP_TIMEOUT="20")
 
 
+OVER_TCP = {"HARP_PORT": "tcp", "HARP_IFNAME": "=lo"}
+
+
+def test_calls_over_tcp(tmp_path):
+    run(tmp_path, SANITIZED, HARP_TIMEOUT="1", **OVER_TCP)
+
+
+def test_calls_over_tcp_race_with_nothing(tmp_path):
+    run(tmp_path, ["-O1", "-fsanitize=thread", "-Wno-tsan"], "at-once", HARP_TIMEOUT="20",
+        **OVER_TCP)
+
+
 def test_attempts_are_bounded(tmp_path):
     run(tmp_path, ["-O2"], "many", HARP_TIMEOUT="60")

@@ -21,7 +21,8 @@ needs_root = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
 
 
 def test_rows_name_arms_that_may_be_there():
-    ours = {name for port in ("udp", "xdp", "mem") for name in nccl.harp(port)} | {*nccl.DEFAULT}
+    ours = {name for port in ("udp", "xdp", "mem") for name in nccl.harp(port)}
+    ours |= {*nccl.DEFAULT, *nccl.TCP_ONLY}
     for row in nccl.ROWS.values():
         assert row.value.removesuffix(", median").removesuffix(", p99") in ours
         assert row.against

@@ -6,11 +6,15 @@ What every port does is in test_nccl_harp.py; here is what TCP alone has.
 from __future__ import annotations
 
 import re
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import netns
 import pytest
-from nccl_pair import Ended, client, harp, run_pair
+from c_programs import ROOT, SANITIZED, build, library
+from nccl_pair import Ended, Pair, client, harp, run_pair
 from test_nccl_plugin import INVALID_USAGE, ask, warnings
 
 root_only = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
@@ -100,6 +104,14 @@ def test_ranks_that_both_insist_get_one_sentence(ports: tuple[str, str]) -> None
 
 # ---- What it does ----
 
+def test_a_peer_played_with_bare_sockets(tmp_path: Path) -> None:
+    sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "cnet/nccl").glob("tcp_*.c"))
+    program = build(tmp_path / "tcp", ["tests/c/test_nccl_tcp.c", *sources, str(library())],
+                    SANITIZED)
+    done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @root_only
 @pytest.mark.parametrize("sockets", ["2", "16", "64"])
 def test_several_sockets_share_a_message(sockets: str) -> None:
@@ -122,3 +134,41 @@ def test_older_versions_over_tcp(version: int) -> None:
     ended = run(settings={"HARP_PORT": "tcp"}, options=("--version", str(version),
                                                        "--largest", str(4 << 20)))
     assert ended.good, str(ended)
+
+
+@root_only
+def test_over_ipv6() -> None:
+    with netns.veth_pair() as (a, b):
+        for end in (a, b):
+            end.space.run("ip", "-4", "address", "flush", "dev", end.device)
+        ended = run_pair(client(), harp(), ["fifo", "tags", "killed"], spaces=(a.space, b.space),
+                         settings={"HARP_PORT": "tcp"},
+                         options=("--limit", "120", "--bound", "20", "--verbose"))
+        assert ended.good, str(ended)
+        assert "device 0 is v1, fd00:1::" in ended.told[0], str(ended)
+
+
+def is_stopped(process: str) -> bool:
+    """Whether a process, or one that it started, was stopped by a signal."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    except OSError:
+        return False
+    return state == "T" or any(is_stopped(child) for child in children)
+
+
+@root_only
+def test_a_host_that_is_gone_is_an_error_after_the_time_limit() -> None:
+    """Rank 1 stops, and from then on no packet passes."""
+    with netns.veth_pair() as (a, b), Pair(
+            client(), harp(), ["frozen"], spaces=(a.space, b.space),
+            settings={"HARP_PORT": "tcp", "HARP_TIMEOUT": "2"},
+            options=("--limit", "120", "--bound", "30")) as pair, ExitStack() as stack:
+        while not is_stopped(str(pair.ranks[1].pid)):
+            assert pair.ranks[0].poll() is None
+        stack.enter_context(a.losing(1 - 1e-6))
+        stack.enter_context(b.losing(1 - 1e-6))
+        ended = pair.end()
+        assert ended.good, str(ended)
+        assert "has been silent for too long" in ended.said[0], str(ended)

@@ -1,7 +1,7 @@
 /* Both ends of a comm of the NCCL plugin in one thread.
  *
  * begin_both_ends loads the plugin, meet makes a comm of which one message of tag 5 has gone
- * through, part closes its ends. Every wait ends after PATIENCE_S.
+ * through, part closes its ends. What is done with one comm ends after PATIENCE_S.
  */
 #ifndef HARP_TEST_NCCL_BOTH_ENDS_H
 #define HARP_TEST_NCCL_BOTH_ENDS_H
@@ -91,6 +91,7 @@ static void connect_ends(void)
 {
     char handle[NCCL_HANDLE_BYTES];
     void *listening, *send = NULL;
+    begun = time(NULL);
     GOOD(net->listen(context, 0, handle, &listening));
     for (sending = receiving = NULL; !sending || !receiving; expect_soon("connecting")) {
         if (!sending)
