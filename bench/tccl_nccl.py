@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TextIO
 import nccl_pair
 from tccl_faults import PORT
 from tccl_lab import ETHERNET, HOST_ADDRESSES, MTU, PORTS, RATE_BPS, Lab
-from tccl_trace import Run, Sample, bins_of
+from tccl_trace import Run, Sample, bins_of, lateness
 
 if TYPE_CHECKING:
     from tccl_faults import Scene
@@ -83,7 +83,8 @@ def _watch(lab: Lab, scene: Scene, pair: nccl_pair.Pair, payload: int) -> Run:
     ended = pair.end(PATIENCE_S)
     error = "" if ended.good else f"the client failed: {str(ended)[:300]}"
     capacity_bps = len(PORTS) * RATE_BPS * payload / (MTU + ETHERNET)
-    return Run(bins_of(samples, scene.end_s), [], capacity_bps, 0, error, done_s)
+    return Run(bins_of(samples, scene.end_s), [], capacity_bps, 0, error, done_s,
+               lateness(samples))
 
 
 def _await_traffic(counters: TextIO) -> float:

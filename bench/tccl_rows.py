@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from tccl_faults import Moment, Scene
     from tccl_trace import Run
 
+BUSY = 0.1
+"""Where the machine was late for more of the time, a row of the lab says little."""
+
+
 class Figures(NamedTuple):
     """What one stack did after a moment."""
 
@@ -35,6 +39,8 @@ class Row(NamedTuple):
     """Target."""
     harp: Figures
     tcp: Figures | None
+    late: float = 0.0
+    """Share of the time for which the machine was late, in HARP's runs."""
 
     @property
     def good(self) -> bool:
@@ -88,7 +94,8 @@ def judge(fidelity: str, scene: Scene, harp: list[Run], tcp: list[Run]) -> list[
         ours, theirs = ([_figures(run, number, moment, end_s) for run in runs]
                         for runs in (harp, tcp))
         rows.append(Row(fidelity, scene.name, moment.what, moment.target, moment.within_s * 1e3,
-                        moment.noticed_s * 1e3, _median(ours), _median(theirs) if theirs else None))
+                        moment.noticed_s * 1e3, _median(ours), _median(theirs) if theirs else None,
+                        sorted(run.late for run in harp)[len(harp) // 2]))
     return rows
 
 
@@ -114,4 +121,6 @@ def line(row: Row) -> str:
         told += f"    {_ms(tcp.back_ms):>9}{tcp.share:7.2f}{_bytes(tcp.lost_bytes):>9}"
     if harp.error:
         told += f"  HARP ended: {harp.error}"
-    return told + ("" if row.good else "  missed")
+    if not row.good:
+        told += "  missed"
+    return told + (f"  (machine busy: late {row.late:.0%} of the time)" if row.late > BUSY else "")

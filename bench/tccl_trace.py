@@ -11,6 +11,7 @@ BIN_S = 0.01
 STRETCH = 5
 """Bins that must reach a target together before traffic counts as back: one alone may be what had
 waited for a message to be whole."""
+LATE_S = 0.004
 
 
 @dataclass
@@ -53,6 +54,9 @@ class Run(NamedTuple):
     """Why the connection ended; empty: it did not."""
     moments_s: list[float]
     """When things happened."""
+    late: float = 0.0
+    """Share of the time in which whoever looked, and would twice a millisecond, was kept from its
+    CPU for more than `LATE_S` at a time; by the clock of the wall only."""
 
 
 class Sample(NamedTuple):
@@ -74,3 +78,9 @@ def bins_of(samples: list[Sample], end_s: float) -> Trace:
         for at in range(int(first), min(int(last) + 1, len(bits))):
             bits[at] += came * (min(last, at + 1) - max(first, at)) / (last - first)
     return Trace(bits)
+
+
+def lateness(samples: list[Sample]) -> float:
+    """Share of the time that passed in gaps of more than `LATE_S`."""
+    gaps_s = [late.at_s - early.at_s for early, late in pairwise(samples)]
+    return sum(gap_s for gap_s in gaps_s if gap_s > LATE_S) / sum(gaps_s)

@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 from tccl_lab import ETHERNET, HOST_ADDRESSES, MTU, PORTS, RATE_BPS, Lab
-from tccl_trace import Run, Sample, bins_of
+from tccl_trace import Run, Sample, bins_of, lateness
 
 from harp.net import EndedError, Engine, Port
 
@@ -291,4 +291,4 @@ def _watch(lab: Lab, traffic: Traffic, scene: Scene) -> Run:
     signs = [late.at_s for early, late in pairwise(samples)
              if late.again > early.again]
     return Run(bins_of(samples, scene.end_s), signs, traffic.capacity_bps, traffic.missing(), error,
-               done_s)
+               done_s, lateness(samples))

@@ -16,8 +16,8 @@ BENCH = Path(__file__).parent.parent / "bench"
 sys.path.insert(0, str(BENCH))
 
 from tccl_faults import PULLED, Moment, Scene  # noqa: E402
-from tccl_rows import Row, judge  # noqa: E402
-from tccl_trace import Run, Trace  # noqa: E402
+from tccl_rows import Row, judge, line  # noqa: E402
+from tccl_trace import Run, Sample, Trace, lateness  # noqa: E402
 
 FULL = 1e9
 
@@ -51,6 +51,14 @@ def test_traffic_is_back_when_it_reaches_its_target_to_stay() -> None:
     run_of((1, 10), (0.5, 40), error="gone")])
 def test_a_target_that_was_missed_is_told(run: Run) -> None:
     assert not row_of(run).good
+
+
+def test_a_busy_machine_is_told() -> None:
+    samples = [Sample(at_s, 0, 0) for at_s in (0.0, 0.001, 0.002, 0.008, 0.009, 0.010)]
+    late = run_of((1, 10), (0.5, 40))._replace(late=lateness(samples))
+    assert late.late == pytest.approx(0.6)
+    assert "late 60% of the time" in line(row_of(late))
+    assert "late" not in line(row_of(late._replace(late=0.0)))
 
 
 def test_what_never_came_about_is_no_number() -> None:
