@@ -118,11 +118,12 @@ class Host:
 
     async def _read(self, key: EdgeKey, wire: Wire, arrivals: Arrivals) -> None:
         loop = asyncio.get_running_loop()
+        line = self.wires.flows[key.channel, key.src, key.dst].dst
         while True:
             piece = await wire.take()
             pace, now_s = self.pace(key), loop.time()
-            done_s = self.pacers.catch_up(len(piece), pace.into, pace.line_s, now_s)
-            await arrivals.put((max(now_s + pace.way_s(len(piece)), done_s), piece))
+            done_s = self.pacers.catch_up(len(piece), pace.into, line, pace.line_s, now_s)
+            await arrivals.put((done_s + pace.way_s(len(piece)), piece))
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ class Channel:
     async def send(self, piece: Bytes) -> None:
         """Send a piece, unit by unit, when all that each needs on this host is free."""
         unit = self.host.wires.unit_bytes
-        begin_s = self._handled_s(self.out, sends=True)
+        begin_s, _ = self._handled_s(self.out, sends=True)
         for first in range(0, max(len(piece), 1), unit):
             begin_s = await self._send_unit(piece[first:first + unit], begin_s)
 
@@ -169,15 +170,17 @@ class Channel:
             missing -= len(unit)
         if missing < 0:
             raise ValueError(f"{nbytes - missing} B came where {nbytes} B were to come")
-        await sleep_until(self._handled_s(self.into, sends=False, now_s=ready_s))
+        handled_s, cost_s = self._handled_s(self.into, sends=False)
+        await sleep_until(max(handled_s, ready_s + cost_s))
         return units[0] if len(units) == 1 else np.concatenate(units)
 
-    def _handled_s(self, key: EdgeKey, *, sends: bool, now_s: float = 0.0) -> float:
-        """When this host's proxy is through with a piece's messages."""
+    def _handled_s(self, key: EdgeKey, *, sends: bool) -> tuple[float, float]:
+        """When this host's proxy is through with a piece's messages, and what they cost it."""
         pace, gpu = self.host.pace(key), key.src if sends else key.dst
         thread = pace.threads and pace.threads[0 if sends else 1]
-        return self.host.pacers.handle(("proxy", gpu), thread, pace.message_s * self.messages,
-                                       max(now_s, asyncio.get_running_loop().time()))
+        cost_s = pace.message_s * self.messages
+        return self.host.pacers.handle(("proxy", gpu), thread, cost_s,
+                                       asyncio.get_running_loop().time()), cost_s
 
 
 async def serve(commands: IO[bytes], answers: IO[bytes]) -> None:

@@ -74,12 +74,13 @@ class Pacer:
         """Take so much time for what has been there since then: time without work is used first."""
         self._idle_until(now_s)
         self.asked_s += work_s
-        for number, (first_s, last_s) in enumerate(self._gaps):
-            start_s = max(first_s, began_s)
+        gaps, self._gaps = self._gaps, deque(maxlen=MOST_GAPS)
+        for first_s, last_s in gaps:
+            start_s = min(max(first_s, began_s), last_s)
             used_s = min(work_s, last_s - start_s)
-            if used_s > 0:
-                self._gaps[number] = (start_s + used_s, last_s)
-                work_s -= used_s
+            work_s -= used_s
+            self._gaps.extend(gap for gap in ((first_s, start_s), (start_s + used_s, last_s))
+                              if gap[0] < gap[1])
         self.free_s += work_s
 
     def _idle_until(self, now_s: float) -> None:
@@ -88,11 +89,27 @@ class Pacer:
             self.free_s = now_s
 
 
+class Line:
+    """A line by which pieces come to a host: those that end together have shared it before."""
+
+    def __init__(self) -> None:
+        self._busy = deque[tuple[float, float]](maxlen=MOST_GAPS)
+
+    def began_s(self, took_s: float, now_s: float) -> float:
+        """When a piece began to come that took so much of the line until now, beside others."""
+        while self._busy and self._busy[-1][1] > now_s - took_s:
+            first_s, last_s = self._busy.pop()
+            took_s += last_s - first_s
+        self._busy.append((now_s - took_s, now_s))
+        return now_s - took_s
+
+
 class Pacers:
     """The resources of one host."""
 
     def __init__(self) -> None:
         self._pacers: dict[object, Pacer] = {}
+        self._lines: dict[object, Line] = {}
 
     def reserve(self, nbytes: int, uses: Sequence[tuple[object, float]], now_s: float) -> float:
         """Reserve all of them, and return when the last one is free for these bytes."""
@@ -103,13 +120,14 @@ class Pacers:
             pacer.work(nbytes * byte_s, now_s)
         return start_s
 
-    def catch_up(self, nbytes: int, uses: Sequence[tuple[object, float]], line_s: float,
-                 now_s: float) -> float:
+    def catch_up(self, nbytes: int, uses: Sequence[tuple[object, float]], line: object,
+                 line_s: float, now_s: float) -> float:
         """Work on bytes that have come over a line until now; return when the last one is done."""
         done_s = now_s
+        began_s = self._lines.setdefault(line, Line()).began_s(nbytes * line_s, now_s)
         for resource, byte_s in uses:
             pacer = self._pacer(resource)
-            pacer.work_since(now_s - nbytes * line_s, nbytes * byte_s, now_s)
+            pacer.work_since(began_s, nbytes * byte_s, now_s)
             done_s = max(done_s, pacer.free_s)
         return done_s
 
