@@ -1,9 +1,11 @@
 """Command line: ``python -m sim.validate published`` compares with what others measured.
 
 ``python -m sim.validate fidelities`` compares fidelity flow with fidelity packet
-(`sim.validation.fidelities`; docs/fidelities.md). ``python -m sim.validate packet`` holds kernel
-TCP of fidelity packet against others' results (docs/packet-published.md). ``python -m sim.validate
-lab`` (root, some minutes) compares packet with the laboratory (docs/lab-validation.md).
+(`sim.validation.fidelities`; docs/fidelities.md), and ``python -m sim.validate corrections`` finds
+the intervals of flow's corrections again, from other cases. ``python -m sim.validate packet`` holds
+kernel TCP of fidelity packet against others' results (docs/packet-published.md). ``python -m
+sim.validate lab`` (root, some minutes) compares packet with the laboratory
+(docs/lab-validation.md).
 
 Of what was published, every case of ``sim/validation/cases`` and every row of ``topologies/`` is
 simulated with the shipped parameters, and again with draws of all that is known within bounds. Rows
@@ -31,7 +33,8 @@ RowT = TypeVar("RowT")
 
 
 @plain_command
-@click.argument("what", type=click.Choice(["published", "fidelities", "packet", "lab"]))
+@click.argument("what", type=click.Choice(["published", "fidelities", "corrections", "packet",
+                                           "lab"]))
 @click.option("--case", "only", multiple=True, metavar="NAME",
               help="Only this case (may be repeated); its file's name without .yaml.")
 @click.option("--draws", type=click.IntRange(0, 1000), default=24, show_default=True,
@@ -51,6 +54,8 @@ def main(what: str, *, only: tuple[str, ...], draws: int, refit: bool | None,
     if what != "published":
         if only or refit is not None:
             raise click.UsageError("--case and --refit concern published cases")
+        if what == "corrections":
+            return _derive_corrections()
         compare = {"fidelities": _compare_fidelities, "packet": _compare_packets,
                    "lab": _compare_laboratory}[what]
         return compare(page)
@@ -79,6 +84,20 @@ def _compare_fidelities(page: str | None) -> int:
     rows = [compare(case) for case in CASES]
     off = [(row.case.name, row.error) for row in unexplained(rows)]
     return _show_rows(rows, print_compared, write_compared, off, page)
+
+
+def _derive_corrections() -> int:
+    """Find the intervals of flow's corrections; status 1 where a shipped one is another."""
+    from sim.report.screen import console_for
+    from sim.validation.corrections import derive, print_derived
+
+    rows = derive()
+    print_derived(rows, console_for(sys.stdout))
+    for row in rows:
+        if row.stale:
+            click.echo(f"error: {row.correction.name} of sim/network/corrections.py is stale",
+                       err=True)
+    return int(any(row.stale for row in rows))
 
 
 def _compare_packets(page: str | None) -> int:

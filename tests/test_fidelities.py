@@ -10,12 +10,13 @@ from sim.schema import load
 from sim.validation.fidelities import CASES, FILE, WORST_TARGET, compare
 
 QUICK = ("incast of 15, 4 MiB each", "neighbours under one leaf, 16 MiB",
-         "permutation, oversubscribed 4:1", "ring, 16 MiB", "ring, one link at a quarter, 16 MiB",
+         "permutation, oversubscribed 4:1", "ring, 1 MiB", "ring, 16 MiB",
+         "ring, one link at a quarter, 16 MiB",
          "2D over hosts of 4, 4 MiB", "ring, host cap of 10 Gb/s, 16 MiB",
          "ring, dual port, dynamic, 32 MiB",
          "ring, flow cap of 5 Gb/s, 4 sockets, 16 MiB", "ring, 250,000 packets/s, 16 MiB",
-         "kernel TCP: incast of 8, 4 MiB each", "kernel TCP: ring, 16 MiB",
-         "kernel TCP: all-to-all, 16 MiB")
+         "kernel TCP: incast of 8, 4 MiB each", "kernel TCP: ring, 1 MiB",
+         "kernel TCP: ring, 16 MiB", "kernel TCP: all-to-all, 16 MiB")
 
 
 def case(name):
@@ -39,8 +40,9 @@ def test_flow_and_packet_agree(name):
     assert abs(compare(case(name)).error) < WORST_TARGET
 
 
-@pytest.mark.parametrize("name", ["random permutation, sprayed, 16 MiB", "ring, 1 MiB",
-                                  "halving-doubling, 16 MiB", "all-to-all, 16 MiB"])
+@pytest.mark.parametrize("name", ["random permutation, sprayed, 16 MiB", "tree, 32 MiB",
+                                  "kernel TCP: tree, 32 MiB", "halving-doubling, 16 MiB",
+                                  "halving-doubling, oversubscribed, 16 MiB"])
 def test_an_error_goes_where_its_reason_is_taken_away(name):
     row = compare(case(name))
     assert row.without is not None

@@ -27,7 +27,7 @@ def both_s(far: int, nbytes: int, changes: tuple[str, ...]) -> list[float]:
     """A message on an empty path at flow and at packet, over a connection that is open."""
     case = Case("one message", pattern([0], [far], nbytes), changes)
     made = Cluster(load(FILE, changes))
-    return [run_case(made, case, fidelity)[0][-1] for fidelity in ("flow", "packet")]
+    return [run_case(made, case, fidelity).times_s[-1] for fidelity in ("flow", "packet")]
 
 
 @pytest.mark.parametrize("far", [NEAR, ACROSS], ids=["2 links", "4 links"])

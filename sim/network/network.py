@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from harp.collectives.plan import Plan
     from harp.collectives.protocol import Protocol
     from sim.cluster.cluster import Cluster
+    from sim.network.corrections import Correction
     from sim.network.transport import Style
     from sim.records.results import LinkUse
     from sim.records.timeline import Timeline
@@ -160,6 +161,10 @@ class Network(Interface):
 
         The same on every machine: how many draws are made depends on it.
         """
+
+    @property
+    def corrections(self) -> Sequence[Correction]:
+        """Causes at work by which its times are known to be off."""
 
     @property
     def notes(self) -> Sequence[str]:

@@ -26,8 +26,14 @@ four leaves, 25 Gb/s, HARP or kernel TCP) with some values changed. It runs twic
 run counts. The error is that of `flow` relative to `packet`: below zero where the fluid is too
 fast. Nothing is fitted. [packet.md](packet.md) says what `packet` models.
 
+A *correction* is what `flow` itself says beside such an answer: a cause, found by a rule in what
+runs, and how much longer packets took where it was at work. Its interval is of other cases than
+these (`python -m sim.validate corrections`, `sim/network/corrections.py`); beside it stands
+whether this case lies within.
+
 Reasons are tested: `without it` is the error of the same case where what the reason names is taken
-away. Queues are, with ports of 100 Gb/s and a fabric of 400, which no network thread fills.
+away. Queues are, with ports of 100 Gb/s and a fabric of 400, which no network thread fills; forks
+and joins are, in a tree of two hosts.
 """
 
 
@@ -41,15 +47,17 @@ def print_compared(rows: Sequence[Compared], console: Console) -> None:
         text_column("packet", [_us(row.packet_s) for row in rows]),
         text_column("error", [percent(row.error, sign=True) for row in rows]),
         text_column("without its reason", [_without(row) for row in rows]),
+        text_column("correction", [_held(row) for row in rows], align="left"),
     ]))
     show(console, Text(summary_line(rows)))
 
 
 def write_compared(rows: Sequence[Compared], page: Path) -> None:
     """Write the page."""
-    lines = ["| case | flow | packet | error | why | without it |", "|---|---|---|---|---|---|"]
+    lines = ["| case | flow | packet | error | correction, or why | without it |",
+             "|---|---|---|---|---|---|"]
     lines += [f"| {row.case.name} | {_us(row.flow_s)} | {_us(row.packet_s)} | "
-              f"{percent(row.error, sign=True)} | {row.case.note} | {_without(row)} |"
+              f"{percent(row.error, sign=True)} | {_reason(row)} | {_without(row)} |"
               for row in rows]
     write_text(str(page), "\n".join([INTRODUCTION, summary_line(rows), "", *lines, ""]))
 
@@ -57,9 +65,24 @@ def write_compared(rows: Sequence[Compared], page: Path) -> None:
 def summary_line(rows: Sequence[Compared]) -> str:
     """Say in a sentence how near the two are, beside the targets."""
     near = sum(abs(row.error) <= WORST_TARGET for row in rows)
+    corrected = sum(row.corrected and abs(row.error) > WORST_TARGET for row in rows)
+    left = len(rows) - near - corrected
+    others = f", and {left} say why" if left else ""
     return (f"{len(rows)} cases: median error {median_error(rows):.1%} (target "
-            f"{MEDIAN_TARGET:.0%}); {near} of them within {WORST_TARGET:.0%}, and the others say "
-            "why.")
+            f"{MEDIAN_TARGET:.0%}); {near} of them within {WORST_TARGET:.0%}, {corrected} more "
+            f"where their corrections say{others}.")
+
+
+def _held(row: Compared) -> str:
+    if not row.corrections:
+        return ""
+    return "holds" if row.corrected else "does not hold"
+
+
+def _reason(row: Compared) -> str:
+    said = "; ".join(f"{each.name}: {interval.in_words()}"
+                     for each, interval in zip(row.corrections, row.intervals, strict=True))
+    return "; ".join(filter(None, (said, _held(row), row.case.note)))
 
 
 def _without(row: Compared) -> str:

@@ -76,9 +76,9 @@ class LabCompared(NamedTuple):
 def compare_with_lab(case: Case) -> LabCompared:
     """Run a case at both fidelities."""
     cluster = Cluster(load(FILE, [*SMALL, *case.changes]))
-    packet_s, _ = run_case(cluster, case, "packet", RUNS)
+    packet_s, _, _ = run_case(cluster, case, "packet", RUNS)
     for _ in range(2):
-        lab_s, notes = run_case(cluster, case, "lab", RUNS)
+        lab_s, notes, _ = run_case(cluster, case, "lab", RUNS)
         busy = any("too busy" in note for note in notes)
         if not busy:
             break

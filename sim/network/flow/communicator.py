@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from harp.collectives.protocol import SIMPLE
+from sim.network.corrections import find_corrections
 from sim.network.flow.pipeline import EdgeTimes, phase_times
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from harp.collectives.ir import LocalCost, Phase
     from harp.collectives.plan import Plan
     from harp.collectives.protocol import Protocol
+    from sim.network.corrections import Correction
     from sim.network.flow.fabric import FlowFabric, FlowSet
     from sim.network.paths import Paths, Stages
     from sim.network.transport import Transport
@@ -118,6 +120,8 @@ class Communicator:
         self._timed: WeakKeyDictionary[Phase, dict[tuple[object, ...], Timed]] = (
             WeakKeyDictionary())
         self._moving: dict[int, Moving] = {}
+        self.corrections: set[Correction] = set()
+        """Causes that concern what has run, by which the fluid's times are known to be off."""
         self.handled = 0
         """Edges routed and timed, and flows started, so far."""
 
@@ -171,6 +175,8 @@ class Communicator:
     def _find_times(self, phase: Phase, laid: Laid, protocol: Protocol) -> Timed:
         prepared = self._prepare(laid)
         self.handled += len(laid.edges.src)
+        self.corrections.update(find_corrections(phase, ~prepared.inner[:len(phase.src)],
+                                                 self.transport.style.routing))
         times, state = prepared.times, self.transport.links.key
         piece, cut = laid.amount, None
         if phase.feeds is not None:

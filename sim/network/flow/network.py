@@ -13,12 +13,14 @@ from sim.network.flow.fabric import FlowFabric, TokenBucket
 from sim.network.flow.limits import name_limits
 from sim.network.links import LinkRecorder
 from sim.network.transport import Transport
+from sim.schema.parameters import StackSet, derives_from
 
 if TYPE_CHECKING:
     import simpy
     from numpy.typing import NDArray
 
     from sim.cluster.cluster import Cluster
+    from sim.network.corrections import Correction
     from sim.network.network import Site
     from sim.records.results import LinkUse
 
@@ -110,9 +112,19 @@ class FlowNetwork:
         return handled // EDGES_AN_EVENT
 
     @property
+    def corrections(self) -> list[Correction]:
+        """Causes by which times are known to be off; none for ends that packet has no model of."""
+        stack, topology = self.transport.stack.name, self.transport.cluster.topology
+        if derives_from(stack, "rdma", topology.stacks, "stacks", StackSet):
+            return []
+        return sorted(set().union(*(each.corrections for each in self._communicators)))
+
+    @property
     def notes(self) -> list[str]:
-        """What ``routing: plan`` has no hold on."""
-        return self.transport.plan.notes
+        """What ``routing: plan`` has no hold on, and what times are known to be off by."""
+        tcp = self.transport.style.congestion is not None
+        return [*self.transport.plan.notes,
+                *(correction.sentence(tcp=tcp) for correction in self.corrections)]
 
     def usage(self, step_s: tuple[float, float]) -> LinkUse | None:
         """Utilisation of the busiest resources during one step."""

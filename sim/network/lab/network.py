@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from harp.collectives.plan import Plan
     from harp.collectives.protocol import Protocol
     from harp.collectives.window import Window
+    from sim.network.corrections import Correction
     from sim.network.network import Site
     from sim.records.results import LinkUse
     from sim.records.timeline import Timeline
@@ -241,6 +242,11 @@ class LabNetwork:
     def abandon(self, links: Ints) -> None:
         """Take note that these links will never be back."""
         self.transport.links.abandon(links)
+
+    @property
+    def corrections(self) -> tuple[Correction, ...]:
+        """None are known."""
+        return ()
 
     @property
     def notes(self) -> list[str]:

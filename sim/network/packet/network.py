@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import simpy
     from numpy.typing import NDArray
 
+    from sim.network.corrections import Correction
     from sim.network.network import Capture, Site
     from sim.records.results import LinkUse
 
@@ -107,6 +108,11 @@ class PacketNetwork:
     def effort(self) -> int:
         """Events of the world."""
         return int(self.fabric.world.counts().events)
+
+    @property
+    def corrections(self) -> tuple[Correction, ...]:
+        """None are known."""
+        return ()
 
     @property
     def notes(self) -> list[str]:

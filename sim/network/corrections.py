@@ -1,0 +1,78 @@
+"""What fidelity `flow` is known to leave out, by cause, and how much longer it makes a collective.
+
+A cause is a rule about what runs, never a case. How much longer packets take is an interval: the
+least and the most of runs at both fidelities (`sim.validation.corrections`), none of which
+docs/fidelities.md judges; `python -m sim.validate corrections` makes them again. The answer stays
+what the fluid says; a note of the row names the cause and the interval.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from harp.collectives.ir import Phase
+
+    Ranks = NDArray[np.int32]
+
+
+class Interval(NamedTuple):
+    """Shares by which packets take longer; below zero: less long."""
+
+    low: float
+    high: float
+
+    def in_words(self) -> str:
+        """Return a range of per cents."""
+        return f"{100 * self.low:+.0f} % to {100 * self.high:+.0f} %"
+
+
+class Correction(NamedTuple):
+    """A cause, and what it makes of the ends that fidelity packet has."""
+
+    name: str
+    why: str
+    harp: Interval
+    tcp: Interval
+    """With kernel TCP at the ends."""
+
+    def interval(self, *, tcp: bool) -> Interval:
+        """Of one of the ends."""
+        return self.tcp if tcp else self.harp
+
+    def sentence(self, *, tcp: bool) -> str:
+        """Say it to who reads the answer."""
+        return (f"{self.name}: {self.interval(tcp=tcp).in_words()} of the time of collectives in "
+                f"runs of --fidelity packet, since {self.why}")
+
+
+FORKS = Correction(
+    "forks and joins of trees", "a rank's edges share its port and its thread, where pieces wait "
+    "for one another", Interval(-0.10, 0.29), Interval(-0.14, 0.36))
+SPRAY = Correction(
+    "random spray", "frames draw their links at random, and queues form on links that are full on "
+    "average", Interval(0.0, 0.86), Interval(-0.01, 0.84))
+
+
+def find_corrections(phase: Phase, crosses: NDArray[np.bool_],
+                     routing: str) -> Iterator[Correction]:
+    """Causes that concern a phase, of whose edges some go from host to host."""
+    if not crosses.any():
+        return
+    if routing == "spray":
+        yield SPRAY
+    if phase.feeds is not None and any(_meets(end, phase.group, crosses)
+                                       for end in (phase.src, phase.dst)):
+        yield FORKS
+
+
+def _meets(end: Ranks, group: Ranks, crosses: NDArray[np.bool_]) -> bool:
+    """Whether two edges of one tree that go from host to host have this end in common."""
+    pairs = np.stack([group, end])[:, crosses]
+    return len(np.unique(pairs, axis=1)[0]) < len(pairs[0])

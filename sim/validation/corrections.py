@@ -1,0 +1,102 @@
+"""Where the intervals of `sim.network.corrections` come from: cases of each cause, run twice.
+
+None of them is a case of `sim.validation.fidelities` or of a test, which hold other sizes, rates
+and numbers of hosts against the intervals. An interval ends at the least and the most of its cases,
+rounded outwards to whole per cents, and has 0 in it, since a cause may do nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from sim.network.corrections import FORKS, SPRAY, Correction, Interval
+from sim.report.screen import grid, show, text_column
+from sim.validation.fidelities import MIB, TCP, Case, collective, compare, pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console
+
+SPRAYED = ("scenarios[0].routing=spray",)
+HOSTS = ((8, 2), (12, 3), (16, 4), (20, 5), (32, 4))
+"""Hosts and leaves."""
+RATES = ("10Gbps", "25Gbps", "40Gbps")
+
+
+class Derived(NamedTuple):
+    """A correction's interval as its cases give it, for one kind of ends."""
+
+    correction: Correction
+    tcp: bool
+    cases: int
+    interval: Interval
+
+    @property
+    def shipped(self) -> Interval:
+        """What the simulator says."""
+        return self.correction.interval(tcp=self.tcp)
+
+    @property
+    def stale(self) -> bool:
+        """Whether that is something else."""
+        return any(abs(ours - theirs) > 1e-9
+                   for ours, theirs in zip(self.shipped, self.interval, strict=True))
+
+
+def made_of(hosts: int, leaves: int, rate: str, *, tcp: bool = False) -> tuple[str, ...]:
+    """Changes that make a cluster of so many hosts, every link of one rate."""
+    return (f"hosts[0].count={hosts}", f"fabric.leaves={leaves}",
+            f"hosts[0].nics[0].rate={rate}", f"fabric.rate={rate}", *(TCP if tcp else ()))
+
+
+def permutation(hosts: int, leaves: int, seed: int) -> list[int]:
+    """A random one; of an odd seed nobody sends to its own leaf, so that the fabric is full."""
+    random, leaf = np.random.default_rng(seed), np.arange(hosts) // (hosts // leaves)
+    own = leaf if seed % 2 else np.arange(hosts)
+    while True:
+        far = random.permutation(hosts)
+        if (own[far] != own).all():
+            return [int(host) for host in far]
+
+
+def forks(*, tcp: bool) -> Iterator[Case]:
+    """Trees of small and middling sizes."""
+    for plan, (hosts, leaves), rate, size in product(("tree", "broadcast"), HOSTS, RATES, (2, 8)):
+        yield Case(f"{plan} of {hosts}, {rate}, {size} MiB", collective(plan, size * MIB),
+                   made_of(hosts, leaves, rate, tcp=tcp))
+
+
+def sprays(*, tcp: bool) -> Iterator[Case]:
+    """Permutations, short and long."""
+    for (hosts, leaves), (rate, size), seed in product(
+            HOSTS, zip(RATES, (4, 16, 16), strict=True), range(1, 5)):
+        far = permutation(hosts, leaves, seed)
+        yield Case(f"spray of {hosts}, {rate}, {size} MiB, {seed}",
+                   pattern(range(hosts), far, size * MIB),
+                   (*made_of(hosts, leaves, rate, tcp=tcp), *SPRAYED))
+
+
+def derive() -> Sequence[Derived]:
+    """Run all cases."""
+    found: list[Derived] = []
+    for (correction, cases), tcp in product(((FORKS, forks), (SPRAY, sprays)), (False, True)):
+        longer = [row.packet_s / row.flow_s - 1 for row in map(compare, cases(tcp=tcp))]
+        low, high = math.floor(100 * min(0, *longer)), math.ceil(100 * max(0, *longer))
+        found.append(Derived(correction, tcp, len(longer), Interval(low / 100, high / 100)))
+    return found
+
+
+def print_derived(rows: Sequence[Derived], console: Console) -> None:
+    """Print a line a correction and kind of ends."""
+    show(console, grid([
+        text_column("correction", [row.correction.name for row in rows], align="left"),
+        text_column("ends", ["kernel TCP" if row.tcp else "HARP" for row in rows], align="left"),
+        text_column("cases", [str(row.cases) for row in rows]),
+        text_column("shipped", [row.shipped.in_words() for row in rows]),
+        text_column("found", [row.interval.in_words() for row in rows]),
+    ]))

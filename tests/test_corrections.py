@@ -1,0 +1,82 @@
+"""What flow says that it leaves out: found by a rule, and packet's answer lies where it says."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from click.testing import CliRunner
+
+from sim.network.corrections import FORKS, SPRAY, Interval
+from sim.run import main
+from sim.validation.corrections import SPRAYED, forks, made_of, permutation, sprays
+from sim.validation.fidelities import CASES, FILE, MIB, Case, collective, compare, pattern
+
+TREES = [(24, 4, "25Gbps", 4, False), (9, 3, "50Gbps", 16, False), (14, 2, "25Gbps", 16, False),
+         (9, 3, "25Gbps", 4, True), (24, 4, "50Gbps", 4, True), (14, 2, "50Gbps", 4, True)]
+SPRAYS = [(24, 4, "25Gbps", 8, 7, False), (10, 5, "50Gbps", 32, 8, False),
+          (24, 4, "25Gbps", 8, 8, True), (10, 5, "25Gbps", 8, 7, True)]
+
+
+@pytest.mark.parametrize("plan", ["tree", "broadcast"])
+@pytest.mark.parametrize(("hosts", "leaves", "rate", "size", "tcp"), TREES)
+def test_trees_that_no_interval_is_made_of_lie_within(plan, hosts, leaves, rate, size, tcp):
+    row = compare(Case("held out", collective(plan, size * MIB),
+                       made_of(hosts, leaves, rate, tcp=tcp)))
+    assert row.corrections == (FORKS,)
+    assert row.corrected, row
+
+
+@pytest.mark.parametrize(("hosts", "leaves", "rate", "size", "seed", "tcp"), SPRAYS)
+def test_sprays_that_no_interval_is_made_of_lie_within(hosts, leaves, rate, size, seed, tcp):
+    far = permutation(hosts, leaves, seed)
+    row = compare(Case("held out", pattern(range(hosts), far, size * MIB),
+                       (*made_of(hosts, leaves, rate, tcp=tcp), *SPRAYED)))
+    assert row.corrections == (SPRAY,)
+    assert row.corrected, row
+
+
+def test_nothing_is_judged_by_what_its_interval_is_made_of():
+    """Of the cases that are judged no one has the same cluster, plan and size."""
+    made = {(case.changes, *case.name.split(",")[-1:]) for tcp, cases in product(
+        (False, True), (forks, sprays)) for case in cases(tcp=tcp)}
+    judged = {(case.changes, *case.name.split(",")[-1:]) for case in CASES}
+    assert not made & judged
+    held_out = {(hosts, rate, size) for hosts, _, rate, size, *_ in (*TREES, *SPRAYS)}
+    assert not any(f"of {hosts}, {rate}, {size} MiB" in case.name for hosts, rate, size in held_out
+                   for tcp in (False, True) for cases in (forks, sprays)
+                   for case in cases(tcp=tcp))
+
+
+@pytest.mark.parametrize("name", ["ring, 16 MiB", "halving-doubling, 16 MiB",
+                                  "2D over hosts of 4, 4 MiB", "all-to-all, 16 MiB"])
+def test_other_plans_have_no_correction(name):
+    (case,) = [case for case in CASES if case.name == name]
+    assert compare(case._replace(without=())).corrections == ()
+
+
+def test_a_tree_of_two_hosts_neither_forks_nor_joins():
+    row = compare(Case("two", collective("tree", 4 * MIB), made_of(2, 2, "25Gbps")))
+    assert row.corrections == ()
+
+
+def answer(*changes: str) -> str:
+    sets = [word for change in changes for word in ("--set", change)]
+    return " ".join(CliRunner().invoke(main, [str(FILE), *sets, "--draws", "0"]).output.split())
+
+
+def test_the_answer_names_its_corrections():
+    told = answer("scenarios[0].allreduce=tree", "scenarios[0].routing=spray")
+    for correction in (FORKS, SPRAY):
+        assert correction.sentence(tcp=False) in told
+    assert "forks" not in answer("scenarios[0].allreduce=ring")
+    assert FORKS.sentence(tcp=True) in answer("scenarios[0].allreduce=tree",
+                                              "scenarios[0].stack=kernel-tcp")
+
+
+def test_ends_without_a_model_at_packet_have_no_correction():
+    assert "forks" not in answer("scenarios[0].allreduce=tree", "scenarios[0].stack=rdma")
+
+
+def test_an_interval_reads_as_per_cents():
+    assert Interval(-0.08, 0.45).in_words() == "-8 % to +45 %"
