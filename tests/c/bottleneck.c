@@ -203,7 +203,7 @@ static void cross_event(struct world *w, uint32_t number, uint32_t flight)
         push_event(w, sees_ns, CROSS + number, flight);
         return;
     }
-    if (flight == NO_FLIGHT && !flow->window)
+    if (flight == NO_FLIGHT && !flow->cc.window)
         cross_begin(flow, w->scene->cross, w->now_ns);
     if (flight != NO_FLIGHT) {
         const struct bn_flight *at = &w->flights[flight];

@@ -56,7 +56,7 @@ struct bn_scene {
     struct bn_host host;
     uint32_t cross_flows; /* of TCP, which begin 100 ms apart, ... */
     bool cross_supers;    /* with segmentation offload: what is sent at once is dropped at once */
-    enum cross_kind cross;
+    enum tcp_cc_kind cross;
     uint64_t cross_from_ns, cross_to_ns; /* ... and all end; 0: never */
     uint64_t
         cross_gap_ns; /* mean time between two moments when a scheduler takes all of them ... */

@@ -34,7 +34,7 @@ static struct list lists[KEYS] = {
     [RTT_US] = {"rtt_us", {50, 200, 1000, 10000}, 4},
     [BDP] = {"bdp", {0.2, 1, 4}, 3},
     [FLOWS] = {"flows", {1, 4, 16}, 3},
-    [KIND] = {"kind", {CROSS_CUBIC, CROSS_BBR}, 2},
+    [KIND] = {"kind", {TCP_CUBIC, TCP_BBR}, 2},
     [SUPERS] = {"supers", {1}, 1},
     [LATE] = {"late", {1}, 1},
     [SEEDS] = {"seeds", {3}, 1},
@@ -50,8 +50,8 @@ static void read_argument(char *argument)
         lists[i].n = 0;
         for (char *word = strtok(value + 1, ","); word && lists[i].n < VALUES;
              word = strtok(NULL, ","))
-            lists[i].values[lists[i].n++] = strcmp(word, "cubic") == 0 ? CROSS_CUBIC
-                                            : strcmp(word, "bbr") == 0 ? CROSS_BBR
+            lists[i].values[lists[i].n++] = strcmp(word, "cubic") == 0 ? TCP_CUBIC
+                                            : strcmp(word, "bbr") == 0 ? TCP_BBR
                                                                        : atof(word);
         return;
     }
@@ -78,7 +78,7 @@ static double measure_share(const double *v, uint64_t seed)
                              .rate_mbps = (uint64_t)v[MBPS],
                              .buffer_bytes = (uint64_t)buffer_bytes,
                              .rtt_ns = (uint64_t)(v[RTT_US] * 1000),
-                             .cross = (enum cross_kind)v[KIND],
+                             .cross = (enum tcp_cc_kind)v[KIND],
                              .cross_flows = (uint32_t)v[FLOWS],
                              .cross_supers = supers,
                              .cross_from_ns = 10000000,
@@ -98,7 +98,7 @@ static void print_row(const double *v)
         sum += share;
     }
     printf("%6.0f Mb/s %6.0f us %4.1f bdp %2.0f %-5s %-6s %-5s %6.1f s  least %.2f mean %.2f\n",
-           v[MBPS], v[RTT_US], v[BDP], v[FLOWS], v[KIND] == CROSS_BBR ? "bbr" : "cubic",
+           v[MBPS], v[RTT_US], v[BDP], v[FLOWS], v[KIND] == TCP_BBR ? "bbr" : "cubic",
            v[SUPERS] != 0 ? "supers" : "single", v[LATE] != 0 ? "late" : "early", run_seconds(v),
            least, sum / v[SEEDS]);
     fflush(stdout);

@@ -343,18 +343,16 @@ static void test_incast(void)
     }
 }
 
-/* TCP flows that fill the buffer leave us at least 0.35 of the fair share. Not so four of BBR at
- * 10 Gb/s: they hold the queue full at 2 to 3 % lost, whatever we and CUBIC do (docs/session.md).
- */
-static void test_beside(enum cross_kind kind, const char *name)
+/* CUBIC flows that fill the buffer leave us at least 0.35 of the fair share. One flow of BBR leaves
+ * at least 0.15 and four of them, which do not heed losses, 0.1; Linux's real ones leave 0.37 and
+ * 0.19 (docs/session.md). BBR sends with segmentation offload, for which its window has room. */
+static void test_beside(enum tcp_cc_kind kind, const char *name)
 {
     const struct {
         uint64_t rate_mbps, buffer_bytes, rtt_ns, to_ns;
     } cases[] = {{1000, 1000000, 100 * US, 6000 * MS}, {10000, 2000000, 100 * US, 4000 * MS}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (uint32_t flows = 1; flows <= 4; flows *= 4) {
-            if (kind == CROSS_BBR && flows > 1 && cases[i].rate_mbps == 10000)
-                continue;
             struct bn_result r = run_scene((struct bn_scene){.name = name,
                                                              .flows = 1,
                                                              .rate_mbps = cases[i].rate_mbps,
@@ -362,9 +360,11 @@ static void test_beside(enum cross_kind kind, const char *name)
                                                              .rtt_ns = cases[i].rtt_ns,
                                                              .cross = kind,
                                                              .cross_flows = flows,
+                                                             .cross_supers = kind == TCP_BBR,
                                                              .cross_from_ns = 50 * MS,
                                                              .to_ns = cases[i].to_ns});
-            DEMAND(r.use >= 0.35 / (flows + 1));
+            double least = kind == TCP_CUBIC ? 0.35 : flows > 1 ? 0.1 : 0.15;
+            DEMAND(r.use >= least / (flows + 1));
             DEMAND(r.use + r.cross >= 0.9);
         }
 }
@@ -381,7 +381,7 @@ static void test_beside_pausing_tcp(void)
                                                          .rtt_ns = 30 * US,
                                                          .start_ns = 1000 * MS,
                                                          .host = {300, 2000, 5 * MS, 4 * MS},
-                                                         .cross = CROSS_CUBIC,
+                                                         .cross = TCP_CUBIC,
                                                          .cross_flows = flows,
                                                          .cross_supers = true,
                                                          .cross_from_ns = 10 * MS,
@@ -402,7 +402,7 @@ static void test_left_alone(void)
                                                          .rate_mbps = 10000,
                                                          .buffer_bytes = 2000000,
                                                          .rtt_ns = 100 * US,
-                                                         .cross = CROSS_CUBIC,
+                                                         .cross = TCP_CUBIC,
                                                          .cross_flows = 1,
                                                          .cross_from_ns = 50 * MS,
                                                          .cross_to_ns = 1000 * MS,
@@ -415,12 +415,12 @@ static void test_left_alone(void)
 
 static void test_beside_cubic(void)
 {
-    test_beside(CROSS_CUBIC, "beside CUBIC");
+    test_beside(TCP_CUBIC, "beside CUBIC");
 }
 
 static void test_beside_bbr(void)
 {
-    test_beside(CROSS_BBR, "beside BBR");
+    test_beside(TCP_BBR, "beside BBR");
 }
 
 int main(int argc, char **argv)
