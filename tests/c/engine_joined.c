@@ -67,6 +67,7 @@ static int open_port(struct harp_port **port, const struct harp_port_config *con
     ops.flush = let_leave;
     ops.hop_payload_max = say_payload_max;
     (*port)->payload_max = DATAGRAM_BYTES;
+    (*port)->holds_back = false; /* and it may lose them, as a network does */
     return 0;
 }
 
