@@ -1,8 +1,10 @@
 """What a HARP connection gets beside kernel TCP in one queue, over packets: a table.
 
-``python bench/packet_beside.py [SEEDS]``: the least and the mean over the seeds of HARP's rate by
-its fair share, for the queues and neighbours of docs/session.md. ``late``: TCP was there first. TCP
-is that of fidelity packet, with Linux's bursts and ACKs; hosts cost nothing.
+``python bench/packet_beside.py [SEEDS [CONGESTION]]``: the least and the mean over the seeds of
+HARP's rate by its fair share, for the queues and neighbours of docs/session.md. ``late``: TCP was
+there first. TCP is that of fidelity packet, with Linux's bursts and ACKs; hosts cost nothing. With
+a congestion control of TCP a flow of it takes HARP's place, beside BBR: what one gets there that
+gives way to loss as HARP does.
 """
 
 from __future__ import annotations
@@ -52,31 +54,34 @@ class Port:
         return channel
 
 
-def share(queue: tuple[float, int, int], congestion: str, flows: int, late: bool,
-          seed: int) -> float:
-    """HARP's rate by the fair share, over the last two thirds of a run."""
+def share(queue: tuple[float, int, int], ours_is: str | None, congestion: str, flows: int,
+          late: bool, seed: int) -> float:
+    """HARP's rate by the fair share, over the last two thirds of a run; or TCP's in its place."""
     bps, buffer_bytes, run_ms = queue
     port = Port(bps, buffer_bytes, seed)
-    ours = -1 if late else port.send(None)
+    ours = -1 if late else port.send(ours_is)
     for _ in range(flows):
         port.world.advance(port.world.now_ns + (10 + seed) * MS)
         port.send(congestion)
     if late:
         port.world.advance(run_ms // 10 * MS)
-        ours = port.send(None)
+        ours = port.send(ours_is)
     port.world.advance(run_ms // 3 * MS)
     before, from_ns = port.world.channel_frames(ours), port.world.now_ns
     port.world.advance(run_ms * MS)
     frames = port.world.channel_frames(ours) - before
-    return frames * HARP_WIRE * 8 / ((port.world.now_ns - from_ns) * 1e-9) / bps * (flows + 1)
+    wire = HARP_WIRE if ours_is is None else TCP_WIRE
+    return frames * wire * 8 / ((port.world.now_ns - from_ns) * 1e-9) / bps * (flows + 1)
 
 
 def main() -> None:
     """Print a line a cell."""
     seeds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    for queue, congestion, flows, late in product(QUEUES, ("cubic", "bbr", "dctcp"), (1, 4),
-                                                  (False, True)):
-        shares = [share(queue, congestion, flows, late, seed) for seed in range(1, seeds + 1)]
+    ours_is = sys.argv[2] if len(sys.argv) > 2 else None
+    beside = ("cubic", "bbr", "dctcp") if ours_is is None else ("bbr",)
+    for queue, congestion, flows, late in product(QUEUES, beside, (1, 4), (False, True)):
+        shares = [share(queue, ours_is, congestion, flows, late, seed)
+                  for seed in range(1, seeds + 1)]
         print(f"{queue[0] / 1e9:3.0f} Gb/s {queue[1] / 1e6:.0f} MB  {flows} {congestion:5s} "
               f"{'late' if late else 'early':5s}  least {min(shares):.2f}  mean {mean(shares):.2f}",
               flush=True)

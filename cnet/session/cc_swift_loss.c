@@ -1,8 +1,9 @@
 /* Loss is judged over 4 round trips and 128 segments. Up to 1 in 32 it changes nothing: clouds drop
  * at random. Above, the window loses the share that was lost and a sixteenth, and grows from there
- * to the next judgement by a 64th (more for slower flows), then by 5/4 of that each time that less
+ * to the next judgement by a 64th (more for slower flows), then by 9/8 of that each time that less
  * than 1 in 64 was lost, until a queue is seen again. That settles a policed flow, which has no
- * queue to steer by, at its policer's rate with 1 to 3 % lost. (Swift halves on every loss.)
+ * queue to steer by, at its policer's rate with 1 to 3 % lost; 5/4 lost up to 5 %, since a bucket
+ * of many round trips tells late that it runs empty. (Swift halves on every loss.)
  *
  * Many senders may be content with a longer queue than the buffer holds; then it would stay full,
  * and lose, for ever. So each aims at a share of that queue, its depth: a round with a loss while
@@ -54,7 +55,7 @@ void harp_swift_judge_loss(struct harp_cc *cc, uint64_t now_ns)
         swift->step_x1024 = STEP_LEAST;
         raise_roof(cc, swift);
     } else if (!heavy && swift->lost * TOLERATED * 2 <= all && swift->roof != UINT64_MAX) {
-        swift->step_x1024 = harp_min(swift->step_x1024 * 5 / 4, HARP_SWIFT_STEP_MOST);
+        swift->step_x1024 = harp_min(swift->step_x1024 * 9 / 8, HARP_SWIFT_STEP_MOST);
         raise_roof(cc, swift);
     }
     if (!heavy)
