@@ -67,8 +67,8 @@ def find_corrections(phase: Phase, crosses: NDArray[np.bool_],
         return
     if routing == "spray":
         yield SPRAY
-    if phase.feeds is not None and any(_meets(end, phase.group, crosses)
-                                       for end in (phase.src, phase.dst)):
+    if phase.pipelined and not phase.is_ring and any(
+            _meets(end, phase.group, crosses) for end in (phase.src, phase.dst)):
         yield FORKS
 
 
