@@ -7,15 +7,19 @@ from itertools import product
 import pytest
 from click.testing import CliRunner
 
-from sim.network.corrections import FORKS, SPRAY, Interval
+from sim.network.corrections import EXCHANGES, FORKS, SPRAY, Interval
 from sim.run import main
-from sim.validation.corrections import SPRAYED, forks, made_of, permutation, sprays
+from sim.validation.corrections import CAUSES, SPRAYED, made_of, permutation
 from sim.validation.fidelities import CASES, FILE, MIB, Case, collective, compare, pattern
 
 TREES = [(24, 4, "25Gbps", 4, False), (9, 3, "50Gbps", 16, False), (14, 2, "25Gbps", 16, False),
          (9, 3, "25Gbps", 4, True), (24, 4, "50Gbps", 4, True), (14, 2, "50Gbps", 4, True)]
 SPRAYS = [(24, 4, "25Gbps", 8, 7, False), (10, 5, "50Gbps", 32, 8, False),
           (24, 4, "25Gbps", 8, 8, True), (10, 5, "25Gbps", 8, 7, True)]
+EXCHANGED = [
+    ("halving-doubling", 16, 2, "50Gbps", 8, False), ("alltoall", 12, 3, "25Gbps", 12, False),
+    ("alltoall", 24, 4, "50Gbps", 16, False), ("halving-doubling", 8, 4, "50Gbps", 16, False),
+    ("alltoall", 12, 3, "50Gbps", 8, True), ("halving-doubling", 16, 2, "50Gbps", 8, True)]
 
 
 @pytest.mark.parametrize("plan", ["tree", "broadcast"])
@@ -36,20 +40,29 @@ def test_sprays_that_no_interval_is_made_of_lie_within(hosts, leaves, rate, size
     assert row.corrected, row
 
 
+@pytest.mark.parametrize(("plan", "hosts", "leaves", "rate", "size", "tcp"), EXCHANGED)
+def test_exchanges_that_no_interval_is_made_of_lie_within(plan, hosts, leaves, rate, size, tcp):
+    row = compare(Case("held out", collective(plan, size * MIB),
+                       made_of(hosts, leaves, rate, tcp=tcp)))
+    assert row.corrections == (EXCHANGES,)
+    assert row.corrected, row
+
+
 def test_nothing_is_judged_by_what_its_interval_is_made_of():
     """Of the cases that are judged no one has the same cluster, plan and size."""
-    made = {(case.changes, *case.name.split(",")[-1:]) for tcp, cases in product(
-        (False, True), (forks, sprays)) for case in cases(tcp=tcp)}
+    made = {(case.changes, *case.name.split(",")[-1:]) for tcp, (_, cases) in product(
+        (False, True), CAUSES) for case in cases(tcp=tcp)}
     judged = {(case.changes, *case.name.split(",")[-1:]) for case in CASES}
     assert not made & judged
-    held_out = {(hosts, rate, size) for hosts, _, rate, size, *_ in (*TREES, *SPRAYS)}
+    held_out = {(hosts, rate, size) for hosts, _, rate, size, *_ in (
+        *TREES, *SPRAYS, *(held[1:] for held in EXCHANGED))}
     assert not any(f"of {hosts}, {rate}, {size} MiB" in case.name for hosts, rate, size in held_out
-                   for tcp in (False, True) for cases in (forks, sprays)
+                   for tcp in (False, True) for _, cases in CAUSES
                    for case in cases(tcp=tcp))
 
 
-@pytest.mark.parametrize("name", ["ring, 16 MiB", "halving-doubling, 16 MiB",
-                                  "2D over hosts of 4, 4 MiB", "all-to-all, 16 MiB"])
+@pytest.mark.parametrize("name", ["ring, 16 MiB", "2D over hosts of 4, 4 MiB",
+                                  "permutation across leaves, 16 MiB"])
 def test_other_plans_have_no_correction(name):
     (case,) = [case for case in CASES if case.name == name]
     assert compare(case._replace(without=())).corrections == ()

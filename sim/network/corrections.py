@@ -57,7 +57,11 @@ FORKS = Correction(
     "for one another", Interval(-0.10, 0.29), Interval(-0.14, 0.36))
 SPRAY = Correction(
     "random spray", "frames draw their links at random, and queues form on links that are full on "
-    "average", Interval(0.0, 0.86), Interval(-0.01, 0.84))
+    "average", Interval(0.0, 1.08), Interval(-0.01, 0.84))
+EXCHANGES = Correction(
+    "exchanges in lock step", "two hosts send to each other at once, where acknowledgments wait "
+    "behind data, and a step lasts as long as its slowest message", Interval(0.0, 0.36),
+    Interval(-0.06, 0.20))
 
 
 def find_corrections(phase: Phase, crosses: NDArray[np.bool_],
@@ -70,6 +74,15 @@ def find_corrections(phase: Phase, crosses: NDArray[np.bool_],
     if phase.pipelined and not phase.is_ring and any(
             _meets(end, phase.group, crosses) for end in (phase.src, phase.dst)):
         yield FORKS
+    if not phase.pipelined and _exchanges(phase.src[crosses], phase.dst[crosses]):
+        yield EXCHANGES
+
+
+def _exchanges(src: Ranks, dst: Ranks) -> bool:
+    """Whether two ranks send to each other."""
+    most = max(int(src.max()), int(dst.max())) + 1
+    there, back = (one.astype(np.int64) * most + other for one, other in ((src, dst), (dst, src)))
+    return len(np.intersect1d(there, back)) > 0
 
 
 def _meets(end: Ranks, group: Ranks, crosses: NDArray[np.bool_]) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from sim.network.corrections import FORKS, SPRAY, Correction, Interval
+from sim.network.corrections import EXCHANGES, FORKS, SPRAY, Correction, Interval
 from sim.report.screen import grid, show, text_column
 from sim.validation.fidelities import MIB, TCP, Case, collective, compare, pattern
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 SPRAYED = ("scenarios[0].routing=spray",)
 HOSTS = ((8, 2), (12, 3), (16, 4), (20, 5), (32, 4))
 """Hosts and leaves."""
+EXCHANGING = ((8, 2), (16, 4), (32, 4))
+"""The same, for halving and doubling."""
 RATES = ("10Gbps", "25Gbps", "40Gbps")
 
 
@@ -81,14 +83,25 @@ def sprays(*, tcp: bool) -> Iterator[Case]:
                    (*made_of(hosts, leaves, rate, tcp=tcp), *SPRAYED))
 
 
+def exchanges(*, tcp: bool) -> Iterator[Case]:
+    """Collectives whose steps are exchanges between pairs of ranks."""
+    for plan, (hosts, leaves), rate, size in product(
+            ("halving-doubling", "alltoall", "hierarchical-alltoall"), EXCHANGING, RATES, (4, 24)):
+        yield Case(f"{plan} of {hosts}, {rate}, {size} MiB", collective(plan, size * MIB),
+                   made_of(hosts, leaves, rate, tcp=tcp))
+
+
 def derive() -> Sequence[Derived]:
     """Run all cases."""
     found: list[Derived] = []
-    for (correction, cases), tcp in product(((FORKS, forks), (SPRAY, sprays)), (False, True)):
+    for (correction, cases), tcp in product(CAUSES, (False, True)):
         longer = [row.packet_s / row.flow_s - 1 for row in map(compare, cases(tcp=tcp))]
         low, high = math.floor(100 * min(0, *longer)), math.ceil(100 * max(0, *longer))
         found.append(Derived(correction, tcp, len(longer), Interval(low / 100, high / 100)))
     return found
+
+
+CAUSES = ((FORKS, forks), (SPRAY, sprays), (EXCHANGES, exchanges))
 
 
 def print_derived(rows: Sequence[Derived], console: Console) -> None:
