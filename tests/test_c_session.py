@@ -11,8 +11,9 @@ ENDS = ["cnet/virtual/event_heap.c", "cnet/virtual/session_ends.c"]
 PAIR = ["tests/c/session_pair.c", *ENDS]
 
 
-@pytest.mark.parametrize("name", ["session_stream", "session_paths", "session_pmtu", "session_ack",
-                                  "session_end", "session_laps", "session_memory"])
+@pytest.mark.parametrize("name", ["session_stream", "session_paths", "session_pmtu",
+                                  "session_fragments", "session_ack", "session_end",
+                                  "session_laps", "session_memory"])
 def test_two_sessions(name, tmp_path):
     run(build(tmp_path / name, [f"tests/c/test_{name}.c", *PAIR, *session_sources()]))
 
