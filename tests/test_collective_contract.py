@@ -35,6 +35,7 @@ class Mesh:
         self.cluster = SimpleNamespace(capacities=lambda _: self.capacity)
         self.stack = None
         self.links = SimpleNamespace(key=b"")
+        self.style = SimpleNamespace(routing="ecmp")
 
     @classmethod
     def uneven(cls, ranks, seed):

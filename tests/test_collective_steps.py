@@ -39,6 +39,7 @@ class Star:
         self.cluster = SimpleNamespace(capacities=lambda _: self.capacity)
         self.stack = None
         self.links = SimpleNamespace(key=b"")
+        self.style = SimpleNamespace(routing="ecmp")
 
     @classmethod
     def uniform(cls, ranks, message_s=0.0):

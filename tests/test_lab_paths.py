@@ -90,7 +90,8 @@ def test_sprayed_packets_cross_every_spine(tmp_path, stack):
 
 def test_a_transfer_says_what_held_it_back(tmp_path):
     """A ring over NICs of 1 Gb/s, at 25 Mb/s here, so that no machine is too slow for it."""
-    made = cluster(tmp_path, hosts=2, gpus=1, fabric=FABRIC, lab={"scale": "1/40"},
+    made = cluster(tmp_path, hosts=2, gpus=1, fabric={**FABRIC, "rate": "4Gbps"},
+                   lab={"scale": "1/40"},
                    nic={"rate": "1Gbps"}, scenario={"stack": "kernel-tcp", "channels": 1})
     spans = []
     ran_at(made, "lab", make_plan("ring", ranks=2, nbytes=NBYTES, group=1), spans.append)

@@ -30,7 +30,9 @@ def test_bonded_cluster_has_the_same_answers_as_flow() -> None:
     flow, packet = images_per_s(cluster, "flow"), images_per_s(cluster, "packet")
     assert list(flow) == list(packet)
     errors = {name: packet[name] / flow[name] - 1 for name in flow}
-    assert all(-0.07 < error < 0.02 for error in errors.values()), errors
+    two_paths = errors.pop("1 channel, two paths")
+    assert -0.12 < two_paths < 0.02  # ACKs wait behind data: the next test
+    assert all(-0.05 < error < 0.02 for error in errors.values()), errors
 
 
 def test_two_paths_are_as_good_as_flow_says_where_acks_wait_for_no_data() -> None:

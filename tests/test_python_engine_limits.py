@@ -116,8 +116,9 @@ def test_the_last_events_are_dumped_when_a_connection_ends_in_error(tmp_path):
     with harp.Engine("mem", name="good", dump=str(dump)) as engine, engine.listen() as listener:
         near = engine.connect(listener.handle, timeout=PATIENCE_S)
         far = listener.accept(PATIENCE_S)
-        near.send(b"hello")
+        sent = near.send(b"hello")
         assert bytes(far.recv(timeout=PATIENCE_S)) == b"hello"
+        sent.wait(PATIENCE_S)
         near.close()
         with pytest.raises(harp.Closed):
             far.recv(timeout=PATIENCE_S)

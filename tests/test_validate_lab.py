@@ -42,7 +42,7 @@ def test_a_case_for_which_the_machine_was_late_is_measured_once_more(monkeypatch
     def run_case(_cluster, _case, fidelity, _runs):
         asked.append(fidelity)
         late = fidelity == "lab" and busy[asked.count("lab") - 1]
-        return [float(asked.count("lab"))] * 4, ["too busy for the lab"] if late else []
+        return [float(asked.count("lab"))] * 4, ["too busy for the lab"] if late else [], ()
 
     monkeypatch.setattr("sim.validation.laboratory.run_case", run_case)
     row = compare_with_lab(Case("small", pattern([0], [2], KIB)))
