@@ -60,6 +60,7 @@ static void configure_tcp(const struct device *device, int traffic_class, struct
     bool defined = traffic_class >= 0 && traffic_class <= UINT8_MAX;
     *config = (struct tcp_config){
         .sockets = device->sockets,
+        .staged_most = ways_staged_most(),
         .timeout_s = (uint32_t)plugin.settings.timeout_s,
         .mtu = (uint32_t)plugin.settings.mtu,
         .traffic_class = (uint8_t)(defined ? traffic_class : (int)plugin.settings.traffic_class)};

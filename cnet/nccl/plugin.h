@@ -290,6 +290,7 @@ void engines_watch_forks(void);
 bool ways_fit(const struct settings *settings, char *why, size_t room);
 enum nccl_result ways_open(struct device *device);
 bool ways_offer_tcp(const struct device *device);
+uint32_t ways_staged_most(void); /* bytes of the longest message that NCCL may read early */
 uint8_t ways_tell(const struct device *device);
 enum way ways_meet(const struct device *device, uint8_t told);
 

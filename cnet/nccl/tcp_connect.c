@@ -18,12 +18,18 @@
 struct tcp_connection *tcp_new(const struct tcp_config *config, uint32_t sockets_n)
 {
     struct tcp_connection *connection = calloc(1, sizeof *connection);
-    if (!connection)
+    uint8_t *stages = malloc((size_t)sockets_n * TCP_STAGE_BYTES); /* touched where it receives */
+    if (!connection || !stages) {
+        free(connection);
+        free(stages);
         return NULL;
+    }
     connection->config = *config;
     connection->sockets_n = sockets_n;
+    connection->stages = stages;
     for (uint32_t i = 0; i < sockets_n; i++)
-        connection->sockets[i].fd = -1;
+        connection->sockets[i] =
+            (struct tcp_socket){.fd = -1, .stage = stages + (size_t)i * TCP_STAGE_BYTES};
     return connection;
 }
 

@@ -76,10 +76,11 @@ void tcp_lose(struct tcp_connection *connection, struct tcp_socket *socket, int 
 /* Bytes of the notice that came along with announcements. */
 static uint32_t take_staged_notice(struct tcp_connection *connection, uint8_t *to, uint32_t room)
 {
-    uint32_t staged = connection->sends ? connection->stage_to - connection->stage_from : 0;
+    struct tcp_socket *socket = control_of(connection);
+    uint32_t staged = socket->stage_to - socket->stage_from;
     uint32_t n = staged < room ? staged : room;
-    memcpy(to, connection->stage + connection->stage_from, n);
-    connection->stage_from += n;
+    memcpy(to, socket->stage + socket->stage_from, n);
+    socket->stage_from += n;
     return n;
 }
 
@@ -110,6 +111,7 @@ void tcp_close(struct tcp_connection *connection, const char *text)
     if (connection->state == TCP_OPEN || connection->state == TCP_ENDING)
         tell_peer(connection, text ? HARP_REASON_UNDER_WAY : HARP_REASON_DONE, text);
     close_sockets(connection);
+    free(connection->stages);
     free(connection);
 }
 

@@ -32,8 +32,10 @@ struct tcp_socket {
     int fd;           /* -1: none */
     uint32_t message; /* that it works at */
     uint32_t moved;   /* bytes of its part, of sent ones header included */
-    bool dry;         /* the kernel had less than was asked for */
-    bool ended;       /* nothing will come any more */
+    uint8_t *stage;   /* of one that receives: read and not yet used */
+    uint32_t stage_from, stage_to;
+    bool dry;   /* the kernel had less than was asked for */
+    bool ended; /* nothing will come any more */
 };
 
 /* One direction. Numbers count messages and wrap: taken <= done <= known <= posted. */
@@ -93,8 +95,7 @@ struct tcp_connection {
     uint32_t notice_bytes;                              /* that have come */
     struct tcp_greeting greetings[1 + TCP_SOCKETS_MAX]; /* connecting: of each socket */
     struct tcp_stream out, in;
-    uint8_t stage[TCP_STAGE_BYTES]; /* of `in`: read and not yet used */
-    uint32_t stage_from, stage_to;
+    uint8_t *stages;
     uint32_t sockets_n;
     struct tcp_socket sockets[1 + TCP_SOCKETS_MAX]; /* control, data */
 };

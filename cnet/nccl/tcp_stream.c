@@ -119,18 +119,20 @@ static uint32_t read_bytes(struct tcp_connection *connection, struct tcp_socket 
     return got > 0 ? (uint32_t)got : 0;
 }
 
-static uint32_t staged_bytes(const struct tcp_connection *connection)
+static uint32_t staged_bytes(const struct tcp_socket *socket)
 {
-    return connection->stage_to - connection->stage_from;
+    return socket->stage_to - socket->stage_from;
 }
 
-static void fill_stage(struct tcp_connection *connection, struct tcp_socket *socket)
+/* Says whether anything came. */
+static bool fill_stage(struct tcp_connection *connection, struct tcp_socket *socket)
 {
-    uint32_t have = staged_bytes(connection);
-    memmove(connection->stage, connection->stage + connection->stage_from, have);
-    connection->stage_from = 0;
-    struct iovec rest = {connection->stage + have, TCP_STAGE_BYTES - have};
-    connection->stage_to = have + read_bytes(connection, socket, &rest, 1, rest.iov_len);
+    uint32_t have = staged_bytes(socket);
+    memmove(socket->stage, socket->stage + socket->stage_from, have);
+    socket->stage_from = 0;
+    struct iovec rest = {socket->stage + have, TCP_STAGE_BYTES - have};
+    socket->stage_to = have + read_bytes(connection, socket, &rest, 1, rest.iov_len);
+    return socket->stage_to > have;
 }
 
 /* Whether the next message is known, and fits its buffer. */
@@ -140,11 +142,11 @@ static bool take_header(struct tcp_connection *connection, struct tcp_socket *so
     struct tcp_header header;
     if (stream->known == stream->posted || connection->over)
         return false;
-    if (staged_bytes(connection) < sizeof header)
+    if (staged_bytes(socket) < sizeof header)
         fill_stage(connection, socket);
-    if (staged_bytes(connection) < sizeof header)
+    if (staged_bytes(socket) < sizeof header)
         return false;
-    memcpy(&header, connection->stage + connection->stage_from, sizeof header);
+    memcpy(&header, socket->stage + socket->stage_from, sizeof header);
     connection->over = header.size == TCP_NOTICE && connection->sends;
     if (connection->over)
         return false; /* it stays, for tcp_hear_notice */
@@ -155,35 +157,47 @@ static bool take_header(struct tcp_connection *connection, struct tcp_socket *so
                                                                    : HARP_REASON_TOO_LONG);
         return false;
     }
-    connection->stage_from += sizeof header;
+    socket->stage_from += sizeof header;
     message->size = header.size;
     message->left = stream->sockets_n;
     stream->known++;
     return true;
 }
 
-/* Payload of the first socket that came along with its header. */
-static uint32_t take_staged(struct tcp_connection *connection, uint8_t *to, uint32_t bytes)
+/* Payload out of the stage: whole lines, and the rest when all of it is there, so that every copy
+ * begins with a line. */
+static uint32_t take_staged(struct tcp_socket *socket, uint8_t *to, uint32_t bytes)
 {
-    uint32_t staged = staged_bytes(connection), n = staged < bytes ? staged : bytes;
-    harp_copy_lines(to, connection->stage + connection->stage_from, n);
-    connection->stage_from += n;
+    uint32_t staged = staged_bytes(socket);
+    uint32_t n = staged < bytes ? staged / HARP_LINE_BYTES * HARP_LINE_BYTES : bytes;
+    harp_copy_lines(to, socket->stage + socket->stage_from, n);
+    socket->stage_from += n;
     return n;
 }
 
-/* The rest straight into its buffer and, on the first socket, the next header behind it. */
-static uint32_t take_payload(struct tcp_connection *connection, struct tcp_socket *socket,
-                             uint8_t *to, uint32_t bytes)
+static uint32_t take_lines(struct tcp_connection *connection, struct tcp_socket *socket,
+                           uint8_t *to, uint32_t bytes)
 {
-    bool first = socket == connection->in.sockets;
-    struct iovec pieces[2] = {{to, bytes}, {connection->stage, sizeof(struct tcp_header)}};
-    uint32_t got = read_bytes(connection, socket, pieces, first ? 2 : 1,
-                              bytes + (first ? sizeof(struct tcp_header) : 0));
-    if (got <= bytes)
-        return got;
-    connection->stage_from = 0;
-    connection->stage_to = got - bytes;
-    return bytes;
+    uint32_t moved = take_staged(socket, to, bytes);
+    while (moved < bytes && fill_stage(connection, socket))
+        moved += take_staged(socket, to + moved, bytes - moved);
+    return moved;
+}
+
+/* What is staged, and the rest straight into its buffer; the next header behind it. */
+static uint32_t take_directly(struct tcp_connection *connection, struct tcp_socket *socket,
+                              uint8_t *to, uint32_t bytes)
+{
+    uint32_t staged = staged_bytes(socket), n = staged < bytes ? staged : bytes;
+    memcpy(to, socket->stage + socket->stage_from, n);
+    socket->stage_from += n;
+    if (n == bytes)
+        return n;
+    struct iovec pieces[2] = {{to + n, bytes - n}, {socket->stage, sizeof(struct tcp_header)}};
+    uint32_t got = read_bytes(connection, socket, pieces, 2, bytes - n + sizeof(struct tcp_header));
+    socket->stage_from = 0;
+    socket->stage_to = got > bytes - n ? got - (bytes - n) : 0;
+    return n + got - socket->stage_to;
 }
 
 static bool receive_part(struct tcp_connection *connection, uint32_t index)
@@ -194,12 +208,12 @@ static bool receive_part(struct tcp_connection *connection, uint32_t index)
         return false;
     const struct tcp_message *message = message_at(stream, socket->message);
     uint32_t start, bytes = part_of_message(stream, index, message->size, &start);
-    uint8_t *to = message->data + start;
-    if (!index && socket->moved < bytes)
-        socket->moved += take_staged(connection, to + socket->moved, bytes - socket->moved);
-    if (socket->moved < bytes)
-        socket->moved +=
-            take_payload(connection, socket, to + socket->moved, bytes - socket->moved);
+    uint8_t *to = message->data + start + socket->moved;
+    uint32_t left = bytes - socket->moved;
+    if (left)
+        socket->moved += message->size > connection->config.staged_most
+                             ? take_directly(connection, socket, to, left)
+                             : take_lines(connection, socket, to, left);
     if (socket->moved < bytes)
         return false;
     finish_part(stream, socket);

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/sequence.h"
 #include "plugin.h"
 
 /* NCCL's own defaults by the maker of the NIC (src/transport/net_socket.cc of 2.30: threads times
@@ -82,6 +83,18 @@ static uint32_t count_of_nccl(const char *name)
     const char *text = getenv(name);
     long n = text ? strtol(text, NULL, 10) : 0;
     return n > 0 && n <= TCP_SOCKETS_MAX ? (uint32_t)n : 0;
+}
+
+/* NCCL cuts these buffers into 8 steps (NCCL_STEPS). */
+uint32_t ways_staged_most(void)
+{
+    uint64_t most = TCP_STAGED_MOST;
+    const char *const names[] = {"NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *text = getenv(names[i]);
+        most = harp_max(most, text ? strtoull(text, NULL, 0) / 8 : 0);
+    }
+    return (uint32_t)harp_min(most, HARP_MESSAGE_MAX);
 }
 
 static uint32_t count_sockets(const struct device *device, const char **why)
