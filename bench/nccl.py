@@ -112,10 +112,14 @@ def as_it_comes(scenario: str, unit_of: Callable[[dict[str, Any]], float] = gbps
     """Return the place for the default settings, MTU 1500, every offload on.
 
     Who takes xdp by default changes what its pair offloads, so each plugin has a pair of its own.
+    HARP's TCP has the congestion control of its host, as NCCL's sockets have: here Linux's default,
+    whatever this machine is set to; the reference is tried with BBR, too.
     """
     @contextmanager
     def group(bench: Bench) -> Iterator[Arms]:
         with veth_pair() as (a, b), veth_pair() as (c, d):
+            for end in (a, b):
+                end.congestion("cubic")
             more: dict[str, Any] = {"scenario": scenario, "unit_of": unit_of, "options": options}
             plugin = nccl_pair.harp(RELEASE)
             ours = {**DEFAULT, **TCP_ONLY, **OTHERS}

@@ -93,6 +93,11 @@ class End:
         with self.space.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
             _set_features(control, self.device, wanted)
 
+    def congestion(self, name: str) -> None:
+        """Have kernel TCP to the other end take a congestion control, whatever the host's is."""
+        route = self.space.run("ip", "-4", "route", "show", "dev", self.device).split()
+        self.space.run("ip", "route", "replace", *route, "dev", self.device, "congctl", name)
+
     def shape(self, rate_bps: int, queue_bytes: int = 4 << 20, burst_bytes: int = 64 << 10) -> None:
         """Let what leaves here take its turn in a queue that is emptied at ``rate_bps``."""
         self.space.run("tc", "qdisc", "replace", "dev", self.device, "root", "tbf",
