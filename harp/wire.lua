@@ -9,7 +9,7 @@ local harp = Proto("harp", "HARP")
 
 local HEADER_BYTES = 44
 local JOINED_BYTES = 1024 -- of a datagram that brings several frames, at most
-local VERSION = 2
+local VERSION = 3
 local OFF_QUEUE = 1 -- flags of ACK
 local TYPES = {
     [1] = "FIRST", [2] = "COOKIE", [3] = "ACCEPT", [4] = "DATA", [5] = "ACK", [6] = "PROBE",
@@ -44,7 +44,8 @@ local PARAMETERS = {
 local ACK = {
     { "credit_messages", "uint64", 0, 8 }, { "credit_bytes", "uint64", 8, 8 },
     { "credit_frames", "uint64", 16, 8 }, { "delay_ns", "uint32", 24, 4 },
-    { "marked", "uint32", 28, 4 }, { "bits", "uint16", 32, 2 },
+    { "marked", "uint32", 28, 4 }, { "sent_ns", "uint32", 32, 4 },
+    { "bits", "uint16", 36, 2 },
 }
 local BODIES = {
     [1] = PARAMETERS,
@@ -147,10 +148,10 @@ local function missing(largest, map, bits)
 end
 
 local function add_ack(tree, body, largest)
-    local bits = body(32, 2):le_uint()
+    local bits = body(36, 2):le_uint()
     local map_bytes = math.floor((bits + 7) / 8)
-    if bits > 0 and body:len() >= 36 + map_bytes then
-        local map = body(36, map_bytes)
+    if bits > 0 and body:len() >= 40 + map_bytes then
+        local map = body(40, map_bytes)
         tree:add(fields.map, map)
         tree:add(fields.missing, map, missing(largest, map, bits))
     end

@@ -39,7 +39,7 @@ HEADER_BYTES = 44
 JOINED_BYTES = 1024  # of a datagram that brings several frames, at most
 TAGGED_BYTES = 36
 ADDRESS_BYTES = 18  # of each address in ACCEPT
-VERSION = 2
+VERSION = 3
 FRAGMENTS_MAX = 64  # ``flags`` of DATA: into how many a whole chunk is cut, 2 at least; 0: whole
 OFF_QUEUE = 1  # ``flags`` of ACK: frames of its path arrive on a wrong queue
 TYPES = {1: "FIRST", 2: "COOKIE", 3: "ACCEPT", 4: "DATA", 5: "ACK", 6: "PROBE", 7: "CLOSE",
@@ -145,6 +145,7 @@ class Ack(Body):
         LELongField("frames", 0),
         LEIntField("delay_ns", 0),
         LEIntField("marked", 0),
+        LEIntField("sent_ns", 0),
         LEShortField("bits", 0),
         LEShortField("zero", 0),
         StrLenField("map", b"", length_from=lambda ack: (ack.bits + 7) // 8),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from c_programs import build, library, run
 from dst_programs import driver_sources, session_sources
-from planted_bugs import CREDIT_LOST, plant
+from planted_bugs import CREDIT_LOST, IN_REVERSE, plant
 
 ENDS = ["cnet/virtual/event_heap.c", "cnet/virtual/session_ends.c"]
 PAIR = ["tests/c/session_pair.c", *ENDS]
@@ -13,7 +13,7 @@ PAIR = ["tests/c/session_pair.c", *ENDS]
 
 @pytest.mark.parametrize("name", ["session_stream", "session_paths", "session_pmtu",
                                   "session_fragments", "session_ack", "session_end",
-                                  "session_laps", "session_memory"])
+                                  "session_laps", "session_memory", "session_spurious"])
 def test_two_sessions(name, tmp_path):
     run(build(tmp_path / name, [f"tests/c/test_{name}.c", *PAIR, *session_sources()]))
 
@@ -33,6 +33,24 @@ def test_the_bench_of_the_session_runs(tmp_path):
 
 def test_listener(tmp_path):
     run(build(tmp_path / "listener", ["tests/c/test_listener.c", str(library())]))
+
+
+def test_what_swift_takes_for_others(tmp_path):
+    run(build(tmp_path / "swift", ["tests/c/test_cc_swift.c", *session_sources()]))
+
+
+REVERSE = ["tests/c/test_reverse.c", "cnet/session/reverse.c"]
+
+
+def test_reverse(tmp_path):
+    run(build(tmp_path / "reverse", REVERSE))
+
+
+@pytest.mark.parametrize("bug", IN_REVERSE)
+def test_a_wrong_queue_of_the_way_back_is_found(bug, tmp_path):
+    program = build(tmp_path / "reverse", REVERSE, ["-O1"], plant(IN_REVERSE[bug], tmp_path / "x"))
+    with pytest.raises(AssertionError, match="queue"):
+        run(program)
 
 
 def test_parts(tmp_path):

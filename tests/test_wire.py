@@ -99,7 +99,7 @@ def addresses():
 def acks(draw):
     bits = draw(st.integers(0, 1024))
     bitmap = draw(st.integers(0, 2**bits - 1)).to_bytes((bits + 7) // 8, "little")
-    return {"delay_ns": draw(U32), "messages": draw(U64), "bytes": draw(U64),
+    return {"delay_ns": draw(U32), "sent_ns": draw(U32), "messages": draw(U64), "bytes": draw(U64),
             "frames": draw(U64), "marked": draw(U32), "bits": bits, "map": bitmap}
 
 
@@ -156,7 +156,7 @@ def test_what_scapy_builds_c_opens_and_reads(frame, key, lap):
     data = sealed(frame, key, lap)
     error, header = decode(data)
     assert error == OK
-    expected = {"version": 2, "length": len(data) - 44,
+    expected = {"version": lib.HARP_VERSION, "length": len(data) - 44,
                 "crc": wire_sums.crc32c(data[44:])} | fields
     assert {name: getattr(header, name) for name in FIELDS} == dict.fromkeys(FIELDS, 0) | expected
     assert opens(data, key, lap)
@@ -170,7 +170,7 @@ def test_what_c_writes_scapy_dissects(frame, key, lap):
     fields, body = frame
     payload = bytes(body)
     header = ffi.new("struct harp_header *",
-                     {"version": 2, "length": len(payload)} | fields)
+                     {"version": lib.HARP_VERSION, "length": len(payload)} | fields)
     out = ffi.new("uint8_t[44]")
     lib.harp_header_encode(header, out)
     lib.harp_seal(c_key(key), out, lap, payload, len(payload))
@@ -235,7 +235,7 @@ def test_bodies_both_ways(name, data):
         read_addresses = [bytes(one.ip) + one.port.to_bytes(2, "little")
                           for one in value.addresses[0:value.addresses_n]]
         assert b"".join(read_addresses) == wanted["addresses"]
-    out = ffi.new("uint8_t[164]")
+    out = ffi.new("uint8_t[168]")
     written = write(value, out)
     assert bytes(out)[:written] == built
     for length in [*range(len(built)), len(built) + 1]:
@@ -303,8 +303,8 @@ def data_header(**changes):
     ({"type": 6, "size": 0, "offset": 1}, "UNUSED"),
     ({"type": 5, "size": 0, "flags": 1}, "OK"), ({"type": 5, "size": 0, "flags": 2}, "UNUSED"),
     ({"type": 6, "size": 0, "flags": 1}, "UNUSED"),
-    ({"type": 5, "size": 0}, "OK"), ({"type": 5, "size": 0, "length": 165}, "LENGTH"),
-    ({"type": 5, "size": 0, "length": 35}, "LENGTH"),
+    ({"type": 5, "size": 0}, "OK"), ({"type": 5, "size": 0, "length": 169}, "LENGTH"),
+    ({"type": 5, "size": 0, "length": 39}, "LENGTH"),
     ({"type": 7, "size": 0, "length": 4, "packet": 1}, "UNUSED"),
     ({"type": 7, "size": 0, "length": 3}, "LENGTH"),
     ({"type": 7, "size": 0, "length": 125}, "LENGTH"),
@@ -312,7 +312,7 @@ def data_header(**changes):
     ({"type": 1, "size": 0, "length": 60, "path": 1}, "OK"),
     ({"type": 8, "size": 0, "length": 4, "path": 1}, "UNUSED"),
     ({"type": 8, "size": 0, "length": 4, "epoch": 1}, "UNUSED"),
-    ({"type": 5, "size": 0, "length": 36, "packet": 1}, "OK"),
+    ({"type": 5, "size": 0, "length": 40, "packet": 1}, "OK"),
     ({"type": 1, "size": 0, "length": 59}, "LENGTH"),
     ({"type": 1, "size": 0, "length": 150}, "OK"),
     ({"type": 1, "size": 0, "length": 151}, "LENGTH"),
@@ -358,8 +358,8 @@ def test_addresses_are_read_as_text():
 
 
 def test_another_version_is_told_apart():
-    error, header = decode(data_header(version=3, connection=2**63))
-    assert (header.version, header.type, header.connection) == (3, 4, 2**63)
+    error, header = decode(data_header(version=4, connection=2**63))
+    assert (header.version, header.type, header.connection) == (4, 4, 2**63)
     assert error == lib.HARP_WIRE_VERSION
 
 

@@ -11,7 +11,7 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.utils import wrpcap
 
-from harp.wire import OFF_QUEUE, Ack, Close, Cookie, Harp, Parameters, Versions
+from harp.wire import OFF_QUEUE, VERSION, Ack, Close, Cookie, Harp, Parameters, Versions
 
 ROOT = Path(__file__).resolve().parent.parent
 CORPUS = ROOT / "tests" / "c" / "corpus" / "wire"
@@ -56,7 +56,8 @@ def said(value):
 
 def test_tshark_reads_what_scapy_reads(tmp_path):
     frames = [path.read_bytes() for path in sorted(CORPUS.iterdir())]
-    known = [frame for frame in frames if len(frame) >= 44 and (frame[0] == 2 or frame[1] == 8)]
+    known = [frame for frame in frames
+             if len(frame) >= 44 and (frame[0] == VERSION or frame[1] == 8)]
     assert len(known) > 15
     for frame, seen in zip(known, dissected(known, tmp_path), strict=True):
         packet = Harp(frame)

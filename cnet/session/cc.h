@@ -16,6 +16,7 @@
 #ifndef HARP_CC_H
 #define HARP_CC_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* cdef: begin */
@@ -32,13 +33,16 @@ struct harp_cc_config {
 
 struct harp_cc_ack {
     uint64_t now_ns;
-    uint64_t
-        fabric_ns; /* round trip without the far host's part; 0 if this ACK brought no sample */
-    uint64_t host_ns;
+    /* The round trip in its parts; fabric_ns is 0 if this ACK brought no sample. */
+    uint64_t fabric_ns;       /* both ways, with the queue of ours alone */
+    uint64_t reverse_ns;      /* the queue that the ACK met on the way back */
+    uint64_t host_ns;         /* the far host */
+    bool two_way;             /* data of the peer has come within a round trip */
     uint64_t least_ns;        /* least fabric delay known */
     uint64_t bytes;           /* newly acknowledged */
     uint64_t marked;          /* packets that came with a congestion mark, newly reported */
     uint64_t bytes_in_flight; /* before this ACK (RFC 9002, B.2) */
+    bool app_limited;         /* nothing waits to be sent (RFC 9002, 7.8) */
 };
 
 struct harp_cc_loss {
@@ -50,7 +54,7 @@ struct harp_cc_loss {
 struct harp_cc {
     const struct harp_cc_ops *ops;
     struct harp_cc_config config;
-    uint64_t state[64]; /* the controller's own */
+    uint64_t state[78]; /* the controller's own */
 };
 
 struct harp_cc_ops {
@@ -69,8 +73,8 @@ extern const struct harp_cc_ops harp_cc_fixed;
 /* Delay-based, and obedient to congestion marks; the default. Its laws stand where they are
  * written: how delay steers the window, in cc_swift.c; how flows empty the queue together, and what
  * they learn from it of the empty path, in cc_swift_drain.c and cc_swift_base.c; which loss is
- * congestion, in cc_swift_loss.c; what we do beside flows that fill the buffer, in
- * cc_swift_compete.c. */
+ * congestion, in cc_swift_loss.c and cc_swift_depth.c; what we do beside flows that fill the
+ * buffer, in cc_swift_compete.c. */
 extern const struct harp_cc_ops harp_cc_swift;
 
 /* cdef: begin */

@@ -5,25 +5,38 @@
  * Drains that miss the base mean one of two things:
  *
  * - The path became longer, or one wrong sample made it look shorter than it is. Then the window
- *   shrinks and nothing changes: over 150 ms, seven drains of eight end at the same delay, and that
- *   is the base from then on. The window doubles up to it, as at first.
+ *   shrinks and nothing changes: over 150 ms, seven eighths of the drains end at the same delay,
+ *   and that is the base from then on. The window doubles up to it, as at first.
  * - Somebody fills the queue who does not drain with us. Then the delay moves from drain to drain,
  *   or frames are lost as never by chance, and we compete (cc_swift_compete.c): after 24 such
- *   drains, of which those that took less than a quarter of the queue away count twice, over 250
- *   ms. So many and so long, because flows of this kind need some periods until they drain at once,
- *   too, the more where round trips differ, and up to 50 ms until a newcomer has its share. A drain
- * that reaches the base takes back four of these and not all: CUBIC's queue is at its shortest once
- * in each of its cycles, and who came late takes that for the empty path.
+ *   drains in a row, of which those that took less than a quarter of the queue away count twice,
+ *   over 250 ms. So many and so long, because flows of this kind need some periods until they drain
+ *   at once, too, and up to 50 ms until a newcomer has its share.
+ *
+ * One drain that reaches the base disproves both, as one nearly empty queue in five round trips
+ * does Copa's competitive mode (Arun and Balakrishnan, NSDI 2018, section 2.2). Flows of this kind
+ * with longer round trips drain more seldom, so that most drains of ours are alone and change
+ * little, but theirs empty the queue: where round trips of 10 to 200 us meet, once in 33 ms.
  *
  * A flow with few segments in flight seldom sees the others' drains, and its own makes no queue
- * shorter. So its drains are no signs of others, but for 64 in a row over half a second, which is
- * rare among flows of this kind; and once it has lost segments to a full buffer, which others keep
- * at the same length, they teach no base either.
+ * shorter: where all flows are such, half a segment of each stays. So it is enough for it that all
+ * but a quarter of the queue goes, however long that was, and its drains are no signs of others,
+ * but for 64 in a row over half a second; and once it has lost segments to a full buffer, which
+ * others keep at the same length, they teach no base either.
  *
- * Who competes ceases only after several drains in a row that end at the base, each of them from a
- * queue that it made shorter. CUBIC grows by half a segment each round trip (RFC 9438,
- * section 4.3), so the delay that drains end at beside it is never the same for long, wherever the
- * base is.
+ * A flow over two links in a row hardly ever sees both queues empty at once, and its drains end as
+ * those beside BBR do. What tells its neighbours apart is their answer when it competes: flows of
+ * this kind give way within round trips, so the queue is ours alone and a drain leaves less than a
+ * twelfth of it (cf. Nimbus, which tells neighbours apart by their answer to pulses: Goyal et al.,
+ * SIGCOMM 2022). Only where the queue is 16 T or less, as flows of this kind may explain, is this
+ * looked for, in the first 15 drains. One such drain and we cease. The next time, signs of others
+ * must last twice as long before we compete, 16 times as long at the most, until a drain reaches
+ * the base.
+ *
+ * Apart from that, who competes ceases only after several drains in a row that end at the base,
+ * each of them from a queue that it made shorter. CUBIC grows by half a segment each round trip
+ * (RFC 9438, section 4.3), so the delay that drains end at beside it is never the same for long,
+ * wherever the base is.
  *
  * A queue of more than 80 T is longer than any flow of this kind wants it (cc_swift.c). Where it is
  * so for 32 rounds in a row, no drain is needed to tell, and the same two cases are told apart.
@@ -33,7 +46,8 @@
  * queue from ours is that it is longer than 80 T most of the time although it has been empty: all
  * flows of this kind have seen that, know the base, and do not fill the queue so far again. Four
  * times empty and then long again, and 32 rounds more of a long queue than of a short one, say that
- * somebody else does. */
+ * somebody else does. A queue that was empty while we had nothing to send says nothing: who sends
+ * in bursts through a shaper that has saved tokens meanwhile fills it again alone. */
 #include "base/sequence.h"
 #include "session/cc_swift.h"
 
@@ -48,13 +62,16 @@
 #define NEAR_MOST 2   /* so many T above the base are not near it, however long the queue */
 #define FLOOR_SAME 32 /* delays are the same that differ by such a part of the queue below them */
 #define HELD_UP 2     /* a drain that hardly shortened the queue counts so much, ... */
-#define HELD_DOWN 4   /* ... one that reached the base takes so much away, ... */
 #define HELD_MOST 24  /* ... and so much it takes to compete, over such a time */
 #define HELD_NS UINT64_C(250000000)
 #define MISSED_MOST 64 /* or so many in a row that missed it, over such a time */
 #define MISSED_MOST_NS UINT64_C(500000000)
 #define FEW_SEGMENTS 4  /* a window in which other flows' drains weigh more than our own */
 #define REACHED_LEAST 4 /* drains in a row that must reach the base before we cease to compete */
+#define EXPLAINED 16    /* a queue of so many T may be that of flows like us in a row of links: */
+#define DOUBTED 15      /* one of so many drains then shows that it was, ... */
+#define GIVEN_WAY 12    /* by leaving less than such a part of it, ... */
+#define DOUBT_MOST 16   /* and we believe such signs after up to so many times as long */
 #define LOST_MOST 64    /* more than one in so many is not lost by chance */
 #define STUCK_ROUNDS 32
 #define REFILLS 4
@@ -70,6 +87,13 @@ uint64_t harp_swift_base_ns(struct harp_cc *cc, const struct harp_cc_ack *ack)
     uint64_t least_ns = swift->base_ns ? harp_min(swift->base_ns, ack->fabric_ns) : 0;
     swift->base_ns = harp_max(least_ns, ack->least_ns);
     return cc->config.base_ns ? cc->config.base_ns : swift->base_ns;
+}
+
+/* Whether others gave way as soon as we competed: the queue is ours alone. */
+static bool others_gave_way(const struct harp_swift *swift, uint64_t floor_ns, uint64_t base_ns)
+{
+    return swift->competes && swift->doubted &&
+           floor_ns <= base_ns + queue_above(swift->mean_ns, base_ns) / GIVEN_WAY;
 }
 
 /* Whether the queue was ours, or of such as drain with us: at this delay most of it was away. While
@@ -98,12 +122,21 @@ static void cease_competing(struct harp_swift *swift, uint64_t now_ns)
 
 static void note_reached(struct harp_swift *swift, uint64_t now_ns)
 {
-    swift->missed = 0;
-    swift->held -= harp_min(swift->held, HELD_DOWN);
-    if (!swift->competes)
+    swift->missed = swift->held = 0;
+    if (!swift->competes) {
         swift->widest = swift->fabric;
-    else if (++swift->reached >= REACHED_LEAST * swift->stay)
+        swift->doubt = 1;
+    } else if (++swift->reached >= REACHED_LEAST * swift->stay) {
         cease_competing(swift, now_ns);
+    }
+}
+
+/* We took flows of our own kind for others. */
+static void note_mistake(struct harp_swift *swift, uint64_t now_ns)
+{
+    swift->missed = swift->held = 0;
+    swift->doubt = harp_min(2 * swift->doubt, DOUBT_MOST);
+    cease_competing(swift, now_ns);
 }
 
 static void learn_base(struct harp_swift *swift, uint64_t floor_ns, uint64_t now_ns)
@@ -123,8 +156,12 @@ static void begin_competing(struct harp_cc *cc, uint64_t now_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
     swift->missed = swift->held = 0;
-    if (!swift->competes)
-        harp_swift_compete(cc, now_ns);
+    if (swift->competes)
+        return;
+    harp_swift_compete(cc, now_ns);
+    uint64_t queue_ns = queue_above(swift->mean_ns, swift->drain_base_ns);
+    swift->doubted = queue_ns <= EXPLAINED * cc->config.target_ns ? DOUBTED : 0;
+    swift->low_ns = HARP_NEVER; /* what was before says nothing about how others answer */
 }
 
 /* How often drains ended at the lowest delay that any of them reached since the base was missed. */
@@ -156,6 +193,15 @@ static bool has_few_segments(const struct harp_cc *cc)
     return swift->fabric < (uint64_t)FEW_SEGMENTS * cc->config.segment_bytes * HARP_SWIFT_SCALE;
 }
 
+/* Whether most of the queue was away, of which only flows like us leave a part, however long it is:
+ * nobody else holds it, but what our share was is not known either. */
+static bool sees_drain_of_few(const struct harp_cc *cc, uint64_t floor_ns, uint64_t base_ns)
+{
+    const struct harp_swift *swift = (const struct harp_swift *)cc->state;
+    return !swift->competes && has_few_segments(cc) &&
+           floor_ns <= base_ns + queue_above(swift->mean_ns, base_ns) / 4;
+}
+
 static void note_missed(struct harp_cc *cc, uint64_t floor_ns, uint64_t now_ns, uint64_t base_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
@@ -176,8 +222,9 @@ static void note_missed(struct harp_cc *cc, uint64_t floor_ns, uint64_t now_ns, 
 /* Whether the drains that missed the base say that others hold the queue. */
 static bool others_hold_queue(const struct harp_swift *swift, uint64_t now_ns)
 {
-    return (swift->held >= HELD_MOST && now_ns - swift->held_at_ns >= HELD_NS) ||
-           (swift->missed >= MISSED_MOST && now_ns - swift->missed_at_ns >= MISSED_MOST_NS);
+    uint64_t held_ns = HELD_NS * swift->doubt, missed_ns = MISSED_MOST_NS * swift->doubt;
+    return (swift->held >= HELD_MOST && now_ns - swift->held_at_ns >= held_ns) ||
+           (swift->missed >= MISSED_MOST && now_ns - swift->missed_at_ns >= missed_ns);
 }
 
 /* Whether they say that the path became longer. Who has few segments and has lost some to a full
@@ -198,8 +245,17 @@ void harp_swift_learn_from_drain(struct harp_cc *cc, uint64_t now_ns, uint64_t b
     uint64_t floor_ns = harp_min(swift->low_ns, swift->period_low_ns);
     if (harp_swift_marks_arrive(swift) && !swift->competes)
         return;
+    if (others_gave_way(swift, floor_ns, base_ns)) {
+        note_mistake(swift, now_ns);
+        return;
+    }
+    swift->doubted -= harp_min(swift->doubted, 1);
     if (reaches_base(cc, floor_ns, base_ns)) {
         note_reached(swift, now_ns);
+        return;
+    }
+    if (sees_drain_of_few(cc, floor_ns, base_ns)) {
+        swift->missed = swift->held = 0;
         return;
     }
     note_floor(cc, floor_ns, now_ns, base_ns);
@@ -222,8 +278,8 @@ static bool is_refilled(struct harp_cc *cc, uint64_t base_ns)
     uint64_t low_ns = swift->round_low_ns, took_ns = swift->mean_ns;
     if (low_ns > base_ns + HARP_SWIFT_QUEUE_MOST * cc->config.target_ns) {
         swift->long_ns += took_ns;
-        swift->refills += swift->emptied;
-        swift->emptied = false;
+        swift->refills += swift->emptied && !swift->app_limited;
+        swift->emptied = swift->app_limited = false;
         return swift->refills >= REFILLS && swift->long_ns >= STUCK_ROUNDS * took_ns;
     }
     swift->long_ns -= harp_min(swift->long_ns, took_ns);

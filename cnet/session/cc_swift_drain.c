@@ -29,7 +29,7 @@ static void begin_drain(struct harp_cc *cc, uint64_t now_ns, uint64_t base_ns)
     uint64_t empty = harp_swift_part(swift->fabric, base_ns, 2 * swift->rtt_ns);
     swift->drained = harp_max(empty, swift->fabric / 8);
     swift->drained = harp_max(swift->drained, harp_min(swift->fabric, half));
-    swift->drain_ns = now_ns + swift->rtt_ns + base_ns;
+    swift->drain_ns = now_ns + harp_swift_round_ns(swift) + base_ns;
     swift->period_low_ns = swift->low_ns;
     swift->low_ns = HARP_NEVER;
     swift->low_at_ns = now_ns;
@@ -53,7 +53,7 @@ bool harp_swift_drain(struct harp_cc *cc, const struct harp_cc_ack *ack, uint64_
     }
     if (swift->drained) { /* its echo: what was sent during the drain comes back */
         swift->drained = 0;
-        swift->drain_ns = ack->now_ns + swift->rtt_ns;
+        swift->drain_ns = ack->now_ns + harp_swift_round_ns(swift);
         return true;
     }
     if (swift->drain_ns) {
@@ -61,7 +61,8 @@ bool harp_swift_drain(struct harp_cc *cc, const struct harp_cc_ack *ack, uint64_
         harp_swift_learn_from_drain(cc, ack->now_ns, base_ns);
     }
     if (swift->stop || !swift->used ||
-        ack->now_ns - swift->low_at_ns < drain_period_ns(swift->rtt_ns, swift->patience))
+        ack->now_ns - swift->low_at_ns <
+            drain_period_ns(harp_swift_round_ns(swift), swift->patience))
         return false;
     begin_drain(cc, ack->now_ns, base_ns);
     return true;

@@ -56,7 +56,7 @@ static uint64_t price_of_marks_x65536(const struct harp_swift *swift)
     return (65536 + doublings_x65536 % 65536) << (doublings_x65536 / 65536);
 }
 
-uint64_t harp_swift_below_marks_ns(const struct harp_cc *cc, uint64_t queue_ns)
+uint64_t harp_swift_priced_queue_ns(const struct harp_cc *cc, uint64_t queue_ns)
 {
     uint64_t price_x65536 = price_of_marks_x65536((const struct harp_swift *)cc->state);
     uint64_t paid_ns = cc->config.target_ns * (price_x65536 - 65536) / 65536;

@@ -32,7 +32,7 @@ void harp_path_arrived(struct harp_path *path, uint64_t packet, uint64_t came_ns
         path->largest_ns = came_ns;
     if (harp_packet_before(packet, path->fresh))
         path->fresh = packet;
-    harp_sack_add(&path->sack, packet);
+    path->arrived += harp_sack_add(&path->sack, packet);
     if (!path->unacked)
         path->ack_latest_ns = now_ns + ack_delay_ns;
     path->ack_at_ns = harp_min(path->ack_at_ns, path->ack_latest_ns);

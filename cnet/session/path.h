@@ -17,6 +17,7 @@
 #include "session/cc.h"
 #include "session/loss.h"
 #include "session/pacer.h"
+#include "session/reverse.h"
 #include "session/rtt.h"
 #include "session/sack.h"
 #include "session/sent.h"
@@ -29,6 +30,7 @@ struct harp_path {
     /* towards the peer */
     struct harp_sent_ring sent;
     struct harp_rtt rtt;
+    struct harp_reverse reverse;
     struct harp_loss loss;
     struct harp_cc cc;
     struct harp_pacer pacer;
@@ -45,7 +47,8 @@ struct harp_path {
     uint64_t probe_wait_ns; /* dead: pause after the next probe */
     /* from the peer */
     struct harp_sack sack;
-    uint32_t unacked;              /* packets since our last ACK */
+    uint64_t arrived;              /* packets */
+    uint32_t unacked;              /* of these, since our last ACK */
     bool ack_now;                  /* do not wait for more */
     uint64_t fresh;                /* lowest packet that has arrived since our last ACK */
     uint64_t told[HARP_PATH_TOLD]; /* what that was at each of our last ACKs */

@@ -261,6 +261,7 @@ struct harp_session_counters {
     uint64_t paths_returned;
     uint64_t pmtu_shrunk; /* times that a path's frames became shorter (pmtu.h) */
     uint64_t pmtu_grown;
+    uint64_t starved_ns; /* time in which messages waited for the peer's credit and nothing else */
 };
 /* cdef: end */
 
@@ -294,7 +295,13 @@ struct harp_path_info {
     uint64_t window_bytes;
     uint64_t bytes_in_flight;
     uint64_t sent; /* packets */
-    uint64_t lost; /* of these, as the session's counters have it */
+    uint64_t lost; /* of these, as the session's counters have it, */
+    uint64_t spurious;
+    uint64_t died;         /* times */
+    uint64_t host_ns;      /* smoothed, what the far host takes before it answers */
+    uint64_t due;          /* packets that the peer sent up to the last one that came, */
+    uint64_t arrived;      /* and how many of them came */
+    uint64_t bad_payloads; /* frames whose CRC did not hold */
 };
 /* cdef: end */
 

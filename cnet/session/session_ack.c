@@ -2,6 +2,16 @@
 
 #include "session/session_state.h"
 
+/* What ACKs wait on the way back is left out of the delay up to so many targets of the controller,
+ * or the least round trip. A way back that takes longer for good is a longer path, and who fills a
+ * buffer there holds up our news: then the controller had better see it. */
+#define REVERSE_TARGETS 4
+
+/* Where the peer sends no data ACKs rarely wait, and a shorter queue there is none: it is what the
+ * bounds of reverse.h leave open. Sixteen flows into 200 kB have a Jain index of 0.82 with it and
+ * 0.94 without; a quarter of the target and an eighth do alike, a sixteenth is too little. */
+#define REVERSE_LEAST_OF_TARGET 4
+
 /* The packet has not been acknowledged in time: its chunk travels again, under a new number. */
 static void give_up(struct harp_session *session, struct harp_path *path, struct harp_sent *sent,
                     bool overtaken)
@@ -71,14 +81,15 @@ static void undo_spurious_timeout(struct harp_session *session, struct harp_path
 }
 
 /* A packet that was given up has arrived after all. When all packets of the latest loss have, that
- * loss was spurious. */
+ * loss was spurious. After an RTO the first is enough: the packets, or their ACK, were late. */
 static void settle_late_packet(struct harp_session *session, struct harp_path *path)
 {
     uncount_lost(session, path);
     harp_loss_spurious(&path->loss);
-    /* After an RTO the first is enough: the packets, or their ACK, were late (F-RTO, RFC 5682). */
-    if (path->suspects && (--path->suspects == 0 || path->timed_out))
+    if (path->suspects && (--path->suspects == 0 || path->timed_out)) {
+        path->suspects = 0;
         path->cc.ops->on_spurious(&path->cc);
+    }
     if (path->timed_out)
         undo_spurious_timeout(session, path);
     path->timed_out = false;
@@ -91,6 +102,8 @@ static void settle_packet(struct harp_session *session, struct harp_path *path,
     harp_sent_acked(&path->sent, sent);
     if (late)
         settle_late_packet(session, path);
+    else if (!harp_packet_before(sent->packet, path->episode))
+        path->timed_out = false; /* one sent after the RTO came first: those before it are lost */
     harp_loss_delivered(&path->loss, sent, session->now_ns);
     harp_session_path_settled(session, path, sent);
     if (!sent->probe)
@@ -107,6 +120,19 @@ static void settle_news(struct harp_session *session, struct harp_path *path, ui
     settle_packet(session, path, sent);
 }
 
+/* What the ACK of the latest sample waited on its way back. */
+static uint64_t reverse_queue_ns(const struct harp_session *session, struct harp_path *path,
+                                 const struct harp_ack *ack, bool two_way)
+{
+    uint64_t least_ns = harp_rtt_least_ns(&path->rtt), target_ns = session->config.window.target_ns;
+    uint32_t took_ns = (uint32_t)(session->came_ns + session->lapse_ns) - ack->sent_ns;
+    uint64_t queue_ns =
+        harp_reverse_queue_ns(&path->reverse, took_ns, path->rtt.latest_ns - least_ns);
+    if (!two_way && queue_ns < target_ns / REVERSE_LEAST_OF_TARGET)
+        return 0;
+    return harp_min(queue_ns, harp_max(least_ns, REVERSE_TARGETS * target_ns));
+}
+
 static void sample_delay(struct harp_session *session, struct harp_path *path,
                          const struct harp_sent *sent, const struct harp_ack *ack,
                          struct harp_cc_ack *news)
@@ -114,7 +140,10 @@ static void sample_delay(struct harp_session *session, struct harp_path *path,
     uint64_t came_ns = harp_max(session->came_ns, sent->time_ns);
     if (!harp_rtt_sample(&path->rtt, session->now_ns, came_ns - sent->time_ns, ack->delay_ns))
         return;
-    news->fabric_ns = path->rtt.latest_ns;
+    news->two_way = session->now_ns - session->placed_ns < path->rtt.latest_ns;
+    news->reverse_ns = reverse_queue_ns(session, path, ack, news->two_way);
+    news->fabric_ns = path->rtt.latest_ns - news->reverse_ns;
+    assert(news->fabric_ns >= harp_rtt_least_ns(&path->rtt));
     news->host_ns = path->rtt.latest_host_ns;
 }
 
@@ -147,6 +176,8 @@ static void path_news(struct harp_session *session, struct harp_path *path,
 {
     harp_session_hears(session);
     harp_loss_news(&path->loss, path->sent.in_flight > 0, session->now_ns);
+    struct harp_pick next;
+    news->app_limited = !harp_outbox_pick(&session->outbox, &next);
     news->now_ns = session->now_ns;
     news->least_ns = harp_rtt_least_ns(&path->rtt);
     path->cc.ops->on_ack(&path->cc, news);
@@ -222,6 +253,7 @@ static void write_ack(struct harp_session *session, struct harp_frame *frame, ui
         .bytes = session->inbox.posted_bytes,
         .frames = session->inbox.streamed ? session->told_frames : 0,
         .marked = path->marked,
+        .sent_ns = (uint32_t)(session->now_ns + session->lapse_ns),
     };
     ack.bits = harp_sack_write(&path->sack, harp_path_tell_since(path), ack.map);
     harp_session_header(session, frame, HARP_ACK, number);

@@ -33,6 +33,12 @@ bool harp_session_path_info(const struct harp_session *session, uint8_t path,
         .bytes_in_flight = at->sent.bytes_in_flight,
         .sent = at->sent.next - session->config.first,
         .lost = path_state->lost,
+        .spurious = path_state->spurious,
+        .died = path_state->died,
+        .host_ns = at->rtt.host_x8_ns / 8,
+        .due = at->sack.largest + 1 - session->peer.first,
+        .arrived = at->arrived,
+        .bad_payloads = path_state->bad_payloads,
     };
     return true;
 }

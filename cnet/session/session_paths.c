@@ -212,7 +212,9 @@ void harp_session_path_returned(struct harp_session *session, struct harp_path *
 
 void harp_session_path_found(struct harp_session *session, struct harp_path *path)
 {
-    session->path_state[number_of(session, path)].lost--;
+    struct harp_path_state *path_state = &session->path_state[number_of(session, path)];
+    path_state->lost--;
+    path_state->spurious++;
 }
 
 /* ACKs that were overtaken say what was. */

@@ -213,11 +213,13 @@ void harp_session_placed(struct harp_session *session, bool holds)
     const struct harp_header *header = &session->placing_header;
     if (!holds) {
         session->counters.bad_payloads++;
+        session->path_state[header->path].bad_payloads++;
         return;
     }
     if (session->placing_entry >= 0 && !complete_entry(session))
         return;
     session->counters.placed++;
+    session->placed_ns = session->now_ns;
     count_arrival(session, header);
     struct harp_path *path = &session->paths[header->path];
     if (!harp_inbox_placed(&session->inbox, header, session->placing_fit))

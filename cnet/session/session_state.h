@@ -51,7 +51,7 @@ enum harp_size_probe { HARP_SIZE_NONE, HARP_SIZE_DUE, HARP_SIZE_IN_FLIGHT };
 
 /* What a session knows of a path beyond its packets. */
 struct harp_path_state {
-    uint64_t lost;
+    uint64_t lost, spurious, bad_payloads, died; /* as harp_path_info has them */
     struct harp_pmtu pmtu;
     uint64_t unreachable_at_ns; /* when ICMP last made us probe */
     uint64_t narrowed_at_ns;    /* when it last made us confirm the size in use */
@@ -106,6 +106,7 @@ struct harp_session {
     struct harp_liveness *liveness; /* shared with others to the same process; or NULL */
     uint64_t narrow_ns;  /* since when not even BASE_PLPMTU passes; HARP_NEVER if it does */
     uint64_t refused_ns; /* when its port was refused for the first time since then */
+    uint64_t placed_ns;  /* when payload last counted */
     uint64_t random;
     /* handshake and end */
     bool answer; /* ACCEPT or CLOSE answers a frame that came on answer_path */
@@ -129,8 +130,10 @@ struct harp_session {
     uint8_t heard_path;  /* where the last frame came */
     uint64_t window_probe_at_ns; /* without credit: when to ask by PROBE */
     uint64_t window_probe_wait_ns;
-    uint64_t keep_at_ns;  /* when to show and ask for a sign of life */
-    uint64_t pacer_at_ns; /* data waits for this, and for nothing else */
+    uint64_t starved_at_ns; /* when messages were last seen to wait for credit; HARP_NEVER: they do
+                               not */
+    uint64_t keep_at_ns;    /* when to show and ask for a sign of life */
+    uint64_t pacer_at_ns;   /* data waits for this, and for nothing else */
     /* the frame between harp_session_receive and harp_session_placed */
     bool placing;
     enum harp_fit placing_fit;

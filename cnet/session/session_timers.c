@@ -11,6 +11,7 @@ static void path_dies(struct harp_session *session, struct harp_path *path)
     path->probe_wait_ns = harp_loss_rto_ns(&path->rtt, &session->config.loss);
     path->probe_at_ns = session->now_ns;
     session->counters.paths_died++;
+    session->path_state[path - session->paths].died++;
 }
 
 static void probe_dead(struct harp_session *session, struct harp_path *path)
@@ -61,11 +62,21 @@ static void probe_somewhere(struct harp_session *session)
         path->probe = HARP_PROBE_PLAIN;
 }
 
+/* How long messages have waited for credit and for nothing else, as Linux's tcpi_rwnd_limited. */
+static void count_starved_time(struct harp_session *session, bool starved)
+{
+    if (session->starved_at_ns != HARP_NEVER)
+        session->counters.starved_ns += session->now_ns - session->starved_at_ns;
+    session->starved_at_ns = starved ? session->now_ns : HARP_NEVER;
+}
+
 /* News of credit may have been lost, and nothing repeats it. So a sender that waits for credit asks
  * for it by PROBE, as TCP probes a zero window (RFC 9293, section 3.8.6.1). */
 static void probe_for_credit(struct harp_session *session)
 {
-    if (!harp_outbox_starved(&session->outbox)) {
+    bool starved = harp_outbox_starved(&session->outbox);
+    count_starved_time(session, starved);
+    if (!starved) {
         session->window_probe_at_ns = HARP_NEVER;
         return;
     }

@@ -8,7 +8,7 @@
 enum {
     PARAMETERS_BYTES = 60,
     ADDRESS_BYTES = 18,
-    ACK_BYTES = 36,
+    ACK_BYTES = 40,
     CLOSE_BYTES = 4,
     VERSIONS_BYTES = 4,
     PATHS_MAX = 256,
@@ -107,8 +107,9 @@ size_t harp_ack_encode(const struct harp_ack *ack, uint8_t *body)
     harp_store64(body + 16, ack->frames);
     harp_store32(body + 24, ack->delay_ns);
     harp_store32(body + 28, ack->marked);
-    harp_store16(body + 32, ack->bits);
-    harp_store16(body + 34, 0);
+    harp_store32(body + 32, ack->sent_ns);
+    harp_store16(body + 36, ack->bits);
+    harp_store16(body + 38, 0);
     memcpy(body + ACK_BYTES, ack->map, map_bytes);
     if (map_bytes > 0) {
         uint8_t *last = body + ACK_BYTES + map_bytes - 1;
@@ -126,7 +127,8 @@ enum harp_wire_error harp_ack_decode(const uint8_t *body, size_t length, struct 
     ack->frames = harp_load64(body + 16);
     ack->delay_ns = harp_load32(body + 24);
     ack->marked = harp_load32(body + 28);
-    ack->bits = harp_load16(body + 32);
+    ack->sent_ns = harp_load32(body + 32);
+    ack->bits = harp_load16(body + 36);
     if (ack->bits > HARP_SACK_BITS)
         return HARP_WIRE_LIMIT;
     size_t map_bytes = (ack->bits + 7u) / 8;
@@ -135,7 +137,7 @@ enum harp_wire_error harp_ack_decode(const uint8_t *body, size_t length, struct 
     memset(ack->map, 0, sizeof ack->map);
     memcpy(ack->map, body + ACK_BYTES, map_bytes);
     bool stray = map_bytes > 0 && bits_beyond(ack->bits, ack->map[map_bytes - 1]);
-    return harp_load16(body + 34) || stray ? HARP_WIRE_UNUSED : HARP_WIRE_OK;
+    return harp_load16(body + 38) || stray ? HARP_WIRE_UNUSED : HARP_WIRE_OK;
 }
 
 size_t harp_close_encode(const struct harp_close *notice, uint8_t *body)

@@ -12,7 +12,7 @@
 
 #include "wire/wire.h"
 
-#define HARP_BODY_MAX 164 /* an ACK with the longest map */
+#define HARP_BODY_MAX 168 /* an ACK with the longest map */
 
 /* cdef: begin */
 #define HARP_ADDRESSES_MAX 5 /* that ACCEPT tells */
@@ -49,6 +49,7 @@ struct harp_ack {
     uint64_t frames;   /* streamed: chunks below this number may travel */
     uint32_t delay_ns; /* from the largest packet's arrival to this ACK; saturates */
     uint32_t marked;   /* packets that came with a congestion mark, since the beginning */
+    uint32_t sent_ns;  /* when this ACK was made, by its sender's clock; wraps */
     uint16_t bits;     /* of the map, at most 1024 */
     uint8_t map[128];  /* bit i, from the lowest of byte 0: packet largest - 1 - i has arrived */
 };

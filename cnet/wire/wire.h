@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 /* cdef: begin */
-#define HARP_VERSION 2
+#define HARP_VERSION 3
 #define HARP_HEADER_BYTES 44
 #define HARP_TAGGED_BYTES 36        /* what the tag covers: the header up to the tag */
 #define HARP_CHUNK_ALIGN 128        /* payloads but a message's last are multiples of it */

@@ -15,6 +15,7 @@
 #define ROOM 64    /* frames per call of harp_session_send */
 #define INBOX 4096 /* frames that may wait at a host */
 #define QUEUE_BINS 4096
+#define CLOCK_AHEAD_NS UINT64_C(1000000000000) /* of the receivers' clock */
 #define CROSS_APART_NS UINT64_C(100000000)
 
 struct bn_flight {
@@ -81,15 +82,49 @@ static uint32_t new_flight(struct world *w)
 static uint64_t rtt_of(const struct world *w, uint32_t flow)
 {
     const struct bn_scene *s = w->scene;
-    uint64_t longer_ns = w->now_ns >= s->longer_at_ns ? s->longer_ns : 0;
     if (!s->rtt_last_ns || s->flows < 2)
-        return s->rtt_ns + longer_ns;
-    return s->rtt_ns + longer_ns + (s->rtt_last_ns - s->rtt_ns) * flow / (s->flows - 1);
+        return s->rtt_ns;
+    return s->rtt_ns + (s->rtt_last_ns - s->rtt_ns) * flow / (s->flows - 1);
 }
 
-static void note_wait(struct world *w, uint64_t wait_ns)
+/* What a frame of a flow takes one way besides the queue. */
+static uint64_t way_ns(const struct world *w, uint32_t flow, enum bn_ways way)
 {
-    if (w->now_ns < w->scene->from_ns)
+    const struct bn_scene *s = w->scene;
+    uint64_t longer_ns = w->now_ns >= s->longer_at_ns ? s->longer_ns : 0;
+    if (s->longer == BN_BOTH_WAYS)
+        longer_ns /= 2;
+    else if (s->longer != way)
+        longer_ns = 0;
+    return rtt_of(w, flow) / 2 + longer_ns;
+}
+
+/* The time by a host's own clock, which only the receivers' differs from the world's; and the first
+ * time of the world at which that shows `own_ns` or more. */
+static uint64_t own_clock_ns(const struct world *w, uint32_t number, uint64_t at_ns)
+{
+    const struct bn_scene *s = w->scene;
+    if (!(number & 1))
+        return at_ns;
+    int64_t set_ns = s->set_by_ns && at_ns >= s->set_at_ns ? s->set_by_ns : 0;
+    int64_t fast_ns = (int64_t)at_ns / 1000000 * s->fast_ppm;
+    return CLOCK_AHEAD_NS + at_ns + (uint64_t)(fast_ns + set_ns);
+}
+
+static uint64_t world_clock_ns(const struct world *w, uint32_t number, uint64_t own_ns)
+{
+    if (!(number & 1) || own_ns == HARP_NEVER)
+        return own_ns;
+    uint64_t behind_ns = own_clock_ns(w, number, w->now_ns) - w->now_ns;
+    uint64_t at_ns = own_ns > behind_ns ? own_ns - behind_ns : 0;
+    while (own_clock_ns(w, number, at_ns) < own_ns)
+        at_ns += 1 + (own_ns - own_clock_ns(w, number, at_ns)) / 2;
+    return at_ns;
+}
+
+static void note_wait(struct world *w, uint32_t way, uint64_t wait_ns)
+{
+    if (w->now_ns < w->scene->from_ns || (way && !w->scene->both))
         return;
     w->waits++;
     w->wait_sum_ns += wait_ns;
@@ -122,7 +157,7 @@ static uint64_t through_bottleneck(struct world *w, uint32_t way, uint64_t now_n
     if (queue_bytes + bytes > s->buffer_bytes)
         return HARP_NEVER;
     *marked = s->mark_bytes && queue_bytes > s->mark_bytes;
-    note_wait(w, (start_ps - now_ps) / 1000);
+    note_wait(w, way, (start_ps - now_ps) / 1000);
     return virtual_line_send(line, start_ps, cost_ps) / 1000;
 }
 
@@ -137,7 +172,7 @@ static void transmit_frame(struct world *w, uint32_t host, uint64_t now_ns,
     uint64_t at_ns = now_ns;
     if (virtual_chance(&w->random, s->loss))
         at_ns = HARP_NEVER;
-    else if (!(host & 1) || s->both)
+    else if (!(host & 1) || s->both || s->cross_back)
         at_ns = through_bottleneck(w, host & 1, now_ns, HARP_HEADER_BYTES + frame->header.length,
                                    &marked);
     if (at_ns == HARP_NEVER) {
@@ -148,7 +183,8 @@ static void transmit_frame(struct world *w, uint32_t host, uint64_t now_ns,
     uint32_t flight = new_flight(w);
     w->flights[flight].frame = *frame;
     w->flights[flight].marked = marked;
-    push_event(w, at_ns + rtt_of(w, host / 2) / 2, host ^ 1, flight);
+    at_ns += way_ns(w, host / 2, host & 1 ? BN_BACK : BN_THERE);
+    push_event(w, at_ns, host ^ 1, flight);
 }
 
 /* Packets that go through the queue as one; each arrives, or all are lost. */
@@ -156,8 +192,9 @@ static void cross_send_super(struct world *w, uint32_t number, uint32_t packets)
 {
     struct cross_flow *flow = &w->cross[number];
     bool marked;
-    uint64_t queue_ns = virtual_line_wait_ps(&w->lines[0], w->now_ns) / 1000;
-    uint64_t at_ns = through_bottleneck(w, 0, w->now_ns, packets * CROSS_BYTES, &marked);
+    uint32_t way = w->scene->cross_back;
+    uint64_t queue_ns = virtual_line_wait_ps(&w->lines[way], w->now_ns) / 1000;
+    uint64_t at_ns = through_bottleneck(w, way, w->now_ns, packets * CROSS_BYTES, &marked);
     bool lost = at_ns == HARP_NEVER;
     at_ns = lost ? w->now_ns + queue_ns : at_ns; /* those behind it tell */
     for (uint32_t i = 0; i < packets; i++) {
@@ -250,10 +287,11 @@ static void take_frame(struct world *w, uint32_t number, uint64_t now_ns, uint32
     struct host *host = &w->hosts[number];
     const struct harp_frame *frame = &w->flights[flight].frame;
     struct harp_place place;
+    uint64_t own_ns = own_clock_ns(w, number, now_ns);
     if (!host->session) {
-        host->session = virtual_session_accept(&host->config, now_ns, &frame->header, frame->body);
+        host->session = virtual_session_accept(&host->config, own_ns, &frame->header, frame->body);
         assert(host->session);
-    } else if (harp_session_receive(host->session, now_ns, stamped_wait_ns(w, number, frame),
+    } else if (harp_session_receive(host->session, own_ns, stamped_wait_ns(w, number, frame),
                                     &frame->header, frame->body, w->flights[flight].marked,
                                     &place) == HARP_PLACE) {
         harp_session_placed(host->session, true);
@@ -314,14 +352,15 @@ static void turn_host(struct world *w, uint32_t number, uint64_t now_ns)
     run_application(w, number);
     uint32_t calls = w->scene->host.frame_ns ? 1 : UINT32_MAX;
     do {
-        n = harp_session_send(host->session, now_ns, frames, ROOM);
+        n = harp_session_send(host->session, own_clock_ns(w, number, now_ns), frames, ROOM);
         for (size_t i = 0; i < n; i++)
             transmit_frame(w, number, now_ns, &frames[i]);
         now_ns = pay_for_frames(w, host, now_ns, n);
     } while (n == ROOM && --calls);
     run_application(w, number);
     *busy_of(w, number) = now_ns;
-    uint64_t again_ns = n == ROOM ? now_ns : harp_session_deadline_ns(host->session);
+    uint64_t due_ns = world_clock_ns(w, number, harp_session_deadline_ns(host->session));
+    uint64_t again_ns = n == ROOM ? now_ns : due_ns;
     if (w->scene->shared_hosts) /* after those that wait for the core already */
         again_ns = harp_max(again_ns, now_ns + 1);
     wake_at(w, number, again_ns);

@@ -9,6 +9,9 @@
  * TCP flows may share the queue (cross.h); they have no loss but the bottleneck's, and
  * hosts that cost nothing but lose their cores together now and then.
  *
+ * Receivers have a clock of their own, which runs faster or slower than the senders', and may be
+ * set.
+ *
  * Every sender has data without end; receivers post as fast as they receive. A host is a loop that
  * takes what has come, pays for each frame and for each turn, and then sends; while it is at it,
  * frames wait, as in a socket. Now and then a scheduler takes it off its core (hiccups).
@@ -27,6 +30,8 @@
 
 #define BN_FLOWS 64
 #define BN_CROSS 16
+
+enum bn_ways { BN_BOTH_WAYS, BN_THERE, BN_BACK };
 
 struct bn_host {
     uint32_t frame_ns;      /* cost of a frame, either way */
@@ -50,7 +55,11 @@ struct bn_scene {
     uint64_t start_ns;     /* when the first flow begins ... */
     uint64_t stagger_ns;   /* ... and from one's start to the next's */
     uint64_t longer_at_ns; /* from then on the path is longer, ... */
-    uint64_t longer_ns;    /* ... by this */
+    uint64_t longer_ns;    /* ... by this, ... */
+    enum bn_ways longer;   /* ... half of it each way, or all of it one way */
+    int32_t fast_ppm;      /* the receivers' clock runs so much faster than the senders' ... */
+    uint64_t set_at_ns;    /* ... and is set then, ... */
+    int64_t set_by_ns;     /* ... by this; 0: never */
     uint64_t odd_at_ns;    /* one ACK's time of arrival, from then on, is wrong: too early ... */
     uint64_t odd_ns;       /* ... by this, as one that was stamped before the clock was set */
     struct bn_host host;
@@ -61,6 +70,7 @@ struct bn_scene {
     uint64_t
         cross_gap_ns; /* mean time between two moments when a scheduler takes all of them ... */
     uint64_t cross_away_ns; /* ... off their cores, for so long at the most; 0: never */
+    bool cross_back;        /* TCP's data goes the other way, where ACKs wait behind it */
     bool both;              /* receivers send as well, through a bottleneck of the same kind */
     bool shared_hosts;      /* all senders on one core, all receivers on another */
     uint64_t from_ns, to_ns;

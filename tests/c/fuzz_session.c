@@ -329,6 +329,28 @@ static void give_back(struct play *play)
     play->lent -= frames;
 }
 
+/* A path is retired, refused, moved, or has another MTU; or the session closes. */
+static void change_path(struct play *play)
+{
+    uint8_t what = next_byte(play), path = next_byte(play) % (PATHS + 1);
+    if (what < 60)
+        harp_session_path_retire(play->session, path, what & 1);
+    else if (what < 120)
+        harp_session_path_off_queue(play->session, path, what & 1);
+    else if (what < 180)
+        harp_session_unreachable(play->session, play->now_ns, path);
+    else if (what < 190)
+        harp_session_refused(play->session, play->now_ns, path, what == 189);
+    else if (what < 193)
+        harp_session_path_mtu(play->session, play->now_ns, path, next_byte(play) * 64u);
+    else if (what < 196)
+        harp_session_path_moved(play->session, path);
+    else if (what < 252)
+        harp_session_probe_bytes(play->session, path, (uint16_t)(45 + next_below(play, 2000)));
+    else
+        harp_session_close(play->session, play->now_ns, next_byte(play) % 8, "text");
+}
+
 static void do_next(struct play *play)
 {
     switch (next_byte(play) % 20) {
@@ -378,26 +400,9 @@ static void do_next(struct play *play)
     case 17:
         give_back(play);
         return;
-    case 18: {
-        uint8_t what = next_byte(play), path = next_byte(play) % (PATHS + 1);
-        if (what < 60)
-            harp_session_path_retire(play->session, path, what & 1);
-        else if (what < 120)
-            harp_session_path_off_queue(play->session, path, what & 1);
-        else if (what < 180)
-            harp_session_unreachable(play->session, play->now_ns, path);
-        else if (what < 190)
-            harp_session_refused(play->session, play->now_ns, path, what == 189);
-        else if (what < 193)
-            harp_session_path_mtu(play->session, play->now_ns, path, next_byte(play) * 64u);
-        else if (what < 196)
-            harp_session_path_moved(play->session, path);
-        else if (what < 252)
-            harp_session_probe_bytes(play->session, path, (uint16_t)(45 + next_below(play, 2000)));
-        else
-            harp_session_close(play->session, play->now_ns, next_byte(play) % 8, "text");
+    case 18:
+        change_path(play);
         return;
-    }
     default:
         drain_frames(play);
     }

@@ -136,7 +136,7 @@ static void test_another_version(void)
     harp_session_poll(pair->end[0], &event);
     assert(event.type == HARP_EVENT_CLOSED && event.reason == HARP_REASON_VERSION && event.by_peer);
     assert(event.lowest == 4 && event.highest == 7);
-    assert(strstr(explain_end(&event), "4 to 7") && strstr(words, "speaks 2"));
+    assert(strstr(explain_end(&event), "4 to 7") && strstr(words, "speaks 3"));
     pair_free(pair);
 }
 

@@ -169,6 +169,52 @@ static void test_a_path_that_was_not_heard_is_not_used(void)
     pair_free(pair);
 }
 
+/* Each tenth packet that path 1 carries upwards is lost. */
+static bool path_1_loses_a_tenth(struct pair *pair, uint8_t to, const struct harp_frame *frame)
+{
+    (void)pair;
+    return to != 1 || frame->path != 1 || frame->header.type != HARP_DATA ||
+           frame->header.packet % 10 != 0;
+}
+
+/* A receiver alone can tell how much is lost on its way to it: packets are numbered. */
+static void test_the_receiver_counts_what_is_missing(void)
+{
+    struct pair *pair = with_paths(2);
+    static uint8_t to[SIZE];
+    int eager;
+    pair->passes = path_1_loses_a_tenth;
+    for (int i = 0; i < 20; i++) {
+        assert(harp_session_post(pair->end[1], to, SIZE, 0, &eager));
+        assert(harp_session_message(pair->end[0], bytes, SIZE, 0));
+        pair_pass(pair, 50 * MS);
+    }
+    struct harp_path_info well = path_info(pair, 1, 0), bad = path_info(pair, 1, 1);
+    struct harp_path_info sender = path_info(pair, 0, 1);
+    assert(well.due > 20 && well.arrived == well.due);
+    assert(bad.due > 20 && bad.arrived < bad.due);
+    uint64_t missing = bad.due - bad.arrived;
+    assert(missing * 20 >= bad.due && missing * 5 <= bad.due);
+    assert(bad.due <= sender.sent && sender.lost + sender.spurious >= missing);
+    pair_free(pair);
+}
+
+/* The time for which a message waits for nothing but a buffer at the other end. */
+static void test_waiting_for_credit_is_counted(void)
+{
+    struct pair *pair = with_paths(2);
+    static uint8_t to[SIZE];
+    int eager;
+    assert(harp_session_message(pair->end[0], bytes, SIZE, 0));
+    pair_pass(pair, 100 * MS);
+    assert(harp_session_post(pair->end[1], to, SIZE, 0, &eager));
+    pair_pass(pair, 100 * MS);
+    uint64_t starved_ns = harp_session_count(pair->end[0])->starved_ns;
+    assert(pair->received[1] == 1 && starved_ns >= 90 * MS && starved_ns <= 110 * MS);
+    assert(harp_session_count(pair->end[1])->starved_ns == 0);
+    pair_free(pair);
+}
+
 static void test_unreachable_probes_and_no_more(void)
 {
     struct pair *pair = with_paths(2);
@@ -345,6 +391,8 @@ int main(void)
     test_retired_by_the_peer();
     test_a_path_that_is_rerouted();
     test_a_path_that_was_not_heard_is_not_used();
+    test_the_receiver_counts_what_is_missing();
+    test_waiting_for_credit_is_counted();
     test_unreachable_probes_and_no_more();
     test_unreachable_on_a_path_never_heard();
     test_unreachable_while_connecting();

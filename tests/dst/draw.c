@@ -100,6 +100,18 @@ static void draw_end(struct dst_world *w, uint8_t side, uint16_t segment, uint16
         draw_faults_of_end(w, end);
 }
 
+/* Clocks that nobody has set alike, or that run apart by what crystals may, 200 ppm at the most.
+ * From a generator of its own, so that seeds mean what they meant before. */
+static void draw_clocks(struct dst_world *w)
+{
+    uint64_t random = w->random ^ UINT64_C(0x636c6f636b73);
+    for (int side = 0; side < 2; side++) {
+        w->ends[side].clock_off_ns = (int64_t)virtual_below(&random, 10000 * DST_S);
+        if (virtual_chance(&random, 700))
+            w->ends[side].clock_fast_ppm = (int32_t)virtual_below(&random, 401) - 200;
+    }
+}
+
 static void draw_malice(struct dst_world *w)
 {
     struct dst_end *evil = &w->ends[draw_below(w, 2)];
@@ -184,6 +196,7 @@ void dst_begin(struct dst_world *w, uint16_t epoch)
         draw_unread(w, segment);
     for (uint8_t side = 0; side < 2; side++)
         draw_end(w, side, segment, epoch, dead_ns);
+    draw_clocks(w);
     dst_network_draw(&w->link, &w->random, w->now_ns, weather_of(w->kind));
     draw_mtu(w, segment);
     w->ends[0].malice.old = w->kind == DST_BREAK && w->breaks == DST_BY_VERSION;

@@ -13,7 +13,19 @@
 
 static uint64_t clock_of(const struct dst_end *end, uint64_t now_ns)
 {
-    return now_ns + (uint64_t)end->clock_off_ns;
+    int64_t fast_ns = (int64_t)(now_ns / 1000) * end->clock_fast_ppm / 1000;
+    return now_ns + (uint64_t)(end->clock_off_ns + fast_ns);
+}
+
+/* The first true time, from now on, at which the end's clock shows `own_ns` or more. */
+static uint64_t true_time_of(const struct dst_end *end, uint64_t now_ns, uint64_t own_ns)
+{
+    if (own_ns == HARP_NEVER)
+        return HARP_NEVER;
+    uint64_t at_ns = now_ns;
+    for (uint64_t shown_ns; (shown_ns = clock_of(end, at_ns)) < own_ns;)
+        at_ns += own_ns - shown_ns - (own_ns - shown_ns) / 1024; /* clocks are never so fast */
+    return at_ns;
 }
 
 const struct harp_key dst_secret = {UINT64_C(0x0123456789abcdef), UINT64_C(0xfedcba9876543210)};
@@ -350,7 +362,7 @@ static void drive_stranger(struct dst_end *end, struct dst_stranger *stranger, u
         stranger->answered_bytes += HARP_HEADER_BYTES + frames[i].header.length;
     DST_CHECK(stranger->answered_bytes <= stranger->heard_bytes, "answers outweigh requests",
               stranger->answered_bytes, stranger->heard_bytes);
-    stranger->wake_ns = harp_session_deadline_ns(stranger->session) - (uint64_t)end->clock_off_ns;
+    stranger->wake_ns = true_time_of(end, now_ns, harp_session_deadline_ns(stranger->session));
     struct harp_event event;
     harp_session_poll(stranger->session, &event);
     if (event.type == HARP_EVENT_CLOSED) {
@@ -381,10 +393,7 @@ static uint64_t send_frames(struct dst_end *end, uint64_t now_ns)
         for (size_t i = 0; i < n; i++)
             transmit_frame(end, now_ns, &frames[i]);
     } while (n == room);
-    uint64_t deadline_ns = harp_session_deadline_ns(end->session);
-    if (deadline_ns == HARP_NEVER)
-        return HARP_NEVER;
-    return harp_max(deadline_ns, clock_of(end, now_ns)) - (uint64_t)end->clock_off_ns;
+    return true_time_of(end, now_ns, harp_session_deadline_ns(end->session));
 }
 
 static uint64_t drive_session(struct dst_end *end, uint64_t now_ns)

@@ -63,12 +63,21 @@ static void flood_on(struct dst_world *w)
     w->flood_ns = w->flood_n ? w->now_ns + draw_below(w, 20 * DST_US) : HARP_NEVER;
 }
 
+static void draw_jump(struct dst_world *w)
+{
+    w->jump_ns = w->now_ns + draw_below(w, 100 * DST_MS);
+    w->jump_by_ns = draw_chance(w, 500) ? (int64_t)draw_below(w, 10 * DST_S)
+                                        : -(int64_t)draw_below(w, 50 * DST_MS);
+}
+
 static void jump_clock(struct dst_world *w)
 {
     struct dst_end *end = &w->ends[draw_below(w, 2)];
     w->link.late_data += dst_end_in_flight(end); /* as if: they may seem overdue */
     end->clock_off_ns += w->jump_by_ns;
     w->jump_ns = HARP_NEVER;
+    if (w->now_ns < w->link.heal_ns && draw_chance(w, 500))
+        draw_jump(w);
 }
 
 /* As many packets as half or all of the numbers that a header can tell apart, and somewhat more. */
@@ -283,11 +292,8 @@ struct dst_world *dst_world_new(uint64_t seed, enum dst_kind kind, bool payloads
     w->jump_ns = w->skip_ns = w->flood_ns = w->prod_ns = HARP_NEVER;
     if (kind == DST_FAULTS && draw_chance(w, 200))
         w->skip_ns = w->now_ns + draw_below(w, 50 * DST_MS);
-    if (kind == DST_FAULTS && draw_chance(w, 150)) {
-        w->jump_ns = w->now_ns + draw_below(w, 100 * DST_MS);
-        w->jump_by_ns = draw_chance(w, 500) ? (int64_t)draw_below(w, 10 * DST_S)
-                                            : -(int64_t)draw_below(w, 50 * DST_MS);
-    }
+    if (kind == DST_FAULTS && draw_chance(w, 150))
+        draw_jump(w);
     return w;
 }
 

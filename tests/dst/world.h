@@ -1,12 +1,14 @@
 /* A run: one seed, two ends, one network, in virtual time, until all is through or ought to be.
  *
- * The seed draws the kind of run, both scripts and all faults.
+ * The seed draws the kind of run, both scripts and all faults. Each end has a clock of its own,
+ * which was never set by the other's and runs apart from it by 200 ppm at the most, in every run.
  *
  * - PLAIN: no faults, one path: as thin as it gets.
  * - FAULTS: loss, bursts, delay, spikes, paths that get longer, reordering, doubles, flipped bits,
  *   cut frames, replayed, forged and stale ones, paths that are or become narrow, black paths and
- *   partitions of one or both directions, stalled applications, full rings, clock jumps, wrong
- * times of arrival. All heal, and then all messages must come through in bounded time.
+ *   partitions of one or both directions, stalled applications, full rings, clocks that jump once
+ *   or more, wrong times of arrival. All heal, and then all messages must come through in bounded
+ *   time.
  * - RESTART: the listening end vanishes in the middle. The other must say so in bounded time, and a
  *   new connection with new ids must work while the old one's frames are replayed.
  * - SILENCE: nothing comes through, from the beginning or from some time on. Both must say so.

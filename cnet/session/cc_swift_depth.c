@@ -1,0 +1,100 @@
+/* Many senders may be content with a longer queue than the buffer holds; then it would stay full,
+ * and lose, for ever. So each aims at a share of that queue, its depth: a round with a loss makes
+ * it a twelfth less, at most once in 8 T, and without losses its fourth power grows by 1 in 86,016
+ * times the delay of the queue. (A queue below T counts as T.) That is additive increase and
+ * multiplicative decrease (Chiu and Jain, Computer Networks and ISDN Systems 17, 1989): all grow at
+ * the same pace, since all see the same queue, and who has more than its share loses more often.
+ *
+ * Increase falls with the third power of the depth (Bansal and Balakrishnan, "Binomial Congestion
+ * Control Algorithms", INFOCOM 2001): who was hit most, in the storm of losses when flows begin, is
+ * back among the others in tens of milliseconds, and near the whole depth the buffer is probed
+ * seldom. Cuts are counted in time and not in rounds alone, since a flow has the more rounds in a
+ * storm, the shorter its round trip is. The queue that a flow sees says nothing about its loss: who
+ * came late to a full buffer takes most of the queue for the path. The constants are a compromise
+ * that our table of cases showed (docs/packet.md): larger steps part the flows by chance, faster
+ * growth loses more.
+ *
+ * The least depth leaves an aimed queue of 2 T / 5 for a flow of 25 Gb/s, and more for slower ones,
+ * in the fourth root of the rate: that still fills a path on which 1 % is lost at random.
+ *
+ * So loss by chance would leave everybody at the least depth, and that is too little where hosts
+ * make the delay jump: it halved their rate. But loss by chance goes on when the depth is the least
+ * one, and stays what it was when it is not. So the share of 64 losses in a row at the least depth,
+ * up to 1 in 16, is taken for chance, and no loss counts until the share of 64 is twice as large or
+ * half of that; then it is learnt anew. Meanwhile the depth grows four times as fast, so that who
+ * learns it late is not long at a disadvantage. (Of 64 losses at random, fewer than 32 or more than
+ * 128 in place of 64 are seen less than once in 10^5.) A buffer that is too short seldom loses 64
+ * frames of a flow at the least depth, and where it does, at three frames a flow, the depth is no
+ * remedy. */
+#include "base/sequence.h"
+#include "session/cc_swift.h"
+
+#define DEPTH_CUT 12        /* a loss takes this part of the depth away, ... */
+#define DEPTH_CUT_TARGETS 8 /* ... at most once in so many T */
+#define DEPTH_QUEUES 86016  /* delays of the queue in which it grows from nothing to the whole */
+#define DEPTH_CHANCE 4      /* and so many times as fast where losses say nothing */
+#define COUNTED 64          /* losses that say how much is lost by chance, ... */
+#define CHANCE_LEAST 16     /* ... which is never more than one in so many */
+
+static uint64_t least_depth_x65536(const struct harp_cc *cc, uint64_t content_ns)
+{
+    uint64_t part_x65536 = cc->config.target_ns * 65536 / harp_max(content_ns, 1);
+    return harp_swift_square_root(part_x65536) * 256 * 2 / 5;
+}
+
+/* Time without loss has passed. What makes less than a step counts the next time. */
+static void deepen_queue(struct harp_swift *swift, uint64_t now_ns, uint64_t queue_ns)
+{
+    uint64_t whole_ns = 4 * DEPTH_QUEUES * (queue_ns + 1);
+    if (swift->depth_chance_x65536)
+        whole_ns /= DEPTH_CHANCE;
+    uint64_t passed_ns = harp_min(now_ns - swift->fitted_ns, UINT64_C(1) << 31);
+    uint64_t depth = swift->depth_x65536;
+    uint64_t cube_x65536 = depth * depth / 65536 * depth / 65536 + 1;
+    uint64_t steps = (passed_ns << 32) / whole_ns;
+    uint64_t left_ns = (steps % cube_x65536) * whole_ns >> 32;
+    swift->depth_x65536 = (uint32_t)harp_min(depth + steps / cube_x65536, 65536);
+    swift->fitted_ns = now_ns - left_ns;
+}
+
+/* A round is over: what losses at the least depth say, and those since. */
+static void count_losses(struct harp_cc *cc, uint64_t least_x65536)
+{
+    struct harp_swift *swift = harp_swift_of(cc);
+    uint64_t enough = (uint64_t)COUNTED * cc->config.segment_bytes;
+    swift->counted_lost += swift->round_lost;
+    swift->counted += swift->round_lost + swift->acked;
+    swift->deeper |= swift->depth_x65536 > least_x65536 + least_x65536 / 2; /* it moves */
+    uint64_t expected = swift->counted * swift->depth_chance_x65536 / 65536;
+    bool rarer = expected >= 2 * enough;
+    if (swift->counted_lost < enough && !rarer)
+        return;
+    uint64_t share_x65536 = swift->counted_lost * 65536 / swift->counted;
+    if (!swift->deeper && share_x65536 * CHANCE_LEAST <= 65536)
+        swift->depth_chance_x65536 = (uint32_t)share_x65536;
+    else if (rarer || share_x65536 > 2 * swift->depth_chance_x65536)
+        swift->depth_chance_x65536 = 0;
+    swift->counted = swift->counted_lost = swift->deeper = 0;
+}
+
+void harp_swift_fit_buffer(struct harp_cc *cc, uint64_t now_ns, uint64_t queue_ns)
+{
+    struct harp_swift *swift = harp_swift_of(cc);
+    uint64_t target_ns = cc->config.target_ns;
+    uint64_t content_ns = harp_swift_content_ns(target_ns, swift->fabric, swift->rtt_ns);
+    uint64_t least_x65536 = least_depth_x65536(cc, content_ns);
+    count_losses(cc, least_x65536);
+    if (swift->round_lost)
+        swift->stop = 0;
+    if (swift->round_lost && !swift->depth_chance_x65536 &&
+        now_ns >= swift->cut_ns + DEPTH_CUT_TARGETS * target_ns) {
+        swift->depth_before_x65536 = swift->depth_x65536;
+        swift->depth_x65536 -= swift->depth_x65536 / DEPTH_CUT;
+        swift->cut_ns = swift->fitted_ns = now_ns;
+    } else if (swift->depth_x65536 < 65536) {
+        uint64_t most_ns = HARP_SWIFT_QUEUE_MOST * target_ns;
+        deepen_queue(swift, now_ns, harp_max(harp_min(queue_ns, most_ns), target_ns));
+    }
+    swift->depth_x65536 = harp_max(swift->depth_x65536, least_x65536);
+    swift->depth_x65536 = harp_min(swift->depth_x65536, 65536);
+}

@@ -1,0 +1,28 @@
+/* What the tests of test_bottleneck share: scenes by its seed, and demands that are counted. */
+#ifndef HARP_BOTTLENECK_DEMANDS_H
+#define HARP_BOTTLENECK_DEMANDS_H
+
+#include "bottleneck.h"
+
+#define US UINT64_C(1000)
+#define MS UINT64_C(1000000)
+
+#define DEMAND(what) ((what) ? (void)0 : note_unmet(#what, __FILE__, __LINE__))
+
+void note_unmet(const char *what, const char *file, int line);
+
+/* Run a scene with the seed of the program, and measure its second half where it does not say. */
+struct bn_result run_scene(struct bn_scene scene);
+
+/* Whether a queue is at most twice what cc_swift.c promises for so many flows. */
+bool is_bounded(double queue_ns, uint32_t flows, uint64_t rate_mbps);
+
+/* bottleneck_ways.c */
+void test_both_ways(void);
+void test_clocks(void);
+void test_loaded_way_back(void);
+void test_ways_differ(void);
+void test_longer_paths(void);
+void test_odd_samples(void);
+
+#endif

@@ -1,0 +1,113 @@
+/* Tests of test_bottleneck in which the ways there and back, or the clocks at their ends, differ or
+ * change. */
+#include "bottleneck_demands.h"
+
+/* Data both ways: ACKs stand in a queue, too, and go along with data. */
+void test_both_ways(void)
+{
+    for (uint64_t rtt_ns = 100 * US; rtt_ns <= 800 * US; rtt_ns *= 8)
+        for (uint32_t flows = 1; flows <= 4; flows *= 4) {
+            struct bn_result r = run_scene((struct bn_scene){.name = "both ways",
+                                                             .flows = flows,
+                                                             .rate_mbps = 10000,
+                                                             .buffer_bytes = 2000000,
+                                                             .rtt_ns = rtt_ns,
+                                                             .both = true,
+                                                             .to_ns = 200 * MS});
+            DEMAND(r.use >= 0.95 && r.jain >= 0.95 && r.lost == 0);
+            DEMAND(is_bounded(r.queue_ns, flows, 10000));
+        }
+}
+
+static struct bn_scene empty_path(const char *name)
+{
+    return (struct bn_scene){.name = name,
+                             .flows = 1,
+                             .rate_mbps = 10000,
+                             .buffer_bytes = 2000000,
+                             .rtt_ns = 100 * US,
+                             .from_ns = 600 * MS,
+                             .to_ns = 700 * MS};
+}
+
+/* Data both ways between hosts whose clocks run apart, or are set while it flows. */
+void test_clocks(void)
+{
+    const int32_t fast_ppm[] = {200, -200, 0, 0, 0, 0};
+    const int64_t set_by_us[] = {0, 0, 300, -300, 500000, -500000};
+    for (size_t i = 0; i < sizeof fast_ppm / sizeof *fast_ppm; i++) {
+        struct bn_scene scene = empty_path("both ways, clocks apart");
+        scene.both = true;
+        scene.fast_ppm = fast_ppm[i];
+        scene.set_by_ns = set_by_us[i] * 1000;
+        scene.set_at_ns = 500 * MS;
+        struct bn_result r = run_scene(scene);
+        DEMAND(r.use >= 0.95 && r.lost == 0 && is_bounded(r.queue_ns, 1, 10000));
+    }
+}
+
+/* ACKs wait behind data of TCP, which fills its buffer; nobody else uses the way there. */
+void test_loaded_way_back(void)
+{
+    for (int32_t fast_ppm = -200; fast_ppm <= 200; fast_ppm += 200) {
+        struct bn_scene scene = empty_path("ACKs behind CUBIC");
+        scene.buffer_bytes = 1000000;
+        scene.fast_ppm = fast_ppm;
+        scene.cross = TCP_CUBIC;
+        scene.cross_flows = 2;
+        scene.cross_back = true;
+        scene.to_ns = 1500 * MS;
+        DEMAND(run_scene(scene).use >= 0.6);
+    }
+}
+
+/* Data and ACKs take ways of different length and load, as routers that hash choose them. */
+void test_ways_differ(void)
+{
+    for (int longer = BN_THERE; longer <= BN_BACK; longer++)
+        for (uint32_t flows = 1; flows <= 4; flows *= 4)
+            for (int loaded = 0; loaded < 2; loaded++) {
+                struct bn_scene scene =
+                    empty_path(loaded ? "one way longer, both loaded" : "one way longer");
+                scene.flows = flows;
+                scene.longer = (enum bn_ways)longer;
+                scene.longer_ns = 300 * US;
+                scene.both = loaded;
+                scene.from_ns = 100 * MS;
+                scene.to_ns = 200 * MS;
+                struct bn_result r = run_scene(scene);
+                DEMAND(r.use >= 0.95 && r.jain >= 0.95 && r.lost == 0);
+                DEMAND(is_bounded(r.queue_ns, flows, 10000));
+            }
+}
+
+/* Half a second after a route has changed the flow fills the longer path, and no more. */
+void test_longer_paths(void)
+{
+    const uint64_t longer_ns[] = {100 * US, 300 * US, 1 * MS};
+    for (size_t i = 0; i < 9; i++)
+        for (uint32_t flows = 1; flows <= 4; flows *= 4) {
+            struct bn_scene scene = empty_path("a path that gets longer");
+            scene.flows = flows;
+            scene.longer_at_ns = 100 * MS;
+            scene.longer_ns = longer_ns[i % 3];
+            scene.longer = (enum bn_ways)(i / 3);
+            struct bn_result r = run_scene(scene);
+            DEMAND(r.use >= 0.9 && r.jain >= 0.9);
+            DEMAND(is_bounded(r.queue_ns, flows, 10000) && r.lost == 0);
+        }
+}
+
+/* One sample that makes the path look shorter than it is, or that cannot be: its ACK seems to have
+ * come before what it acknowledges was sent. */
+void test_odd_samples(void)
+{
+    const uint64_t odd_ns[] = {20 * US, 50 * US, 90 * US, 98 * US, 1 * MS, 1000 * MS};
+    for (size_t i = 0; i < sizeof odd_ns / sizeof *odd_ns; i++) {
+        struct bn_scene scene = empty_path("one wrong time stamp");
+        scene.odd_at_ns = 100 * MS;
+        scene.odd_ns = odd_ns[i];
+        struct bn_result r = run_scene(scene);
+        DEMAND(r.use >= 0.9 && is_bounded(r.queue_ns, 1, 10000));
+    }
+}
