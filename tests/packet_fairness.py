@@ -43,6 +43,8 @@ class Scene:
     """Hosts that the flows come from; 0: one each."""
     both: bool = False
     """The receiver sends as much to each."""
+    ring: bool = False
+    """Each flow goes to the next host, which is a port for each, and not all to one."""
     seed: int = 0
     """Of how much of 100 us each flow begins later; 0: none."""
 
@@ -65,7 +67,7 @@ class Result:
     least: float
     """The least that a flow got in all intervals together, over its fair share."""
     use: float
-    """Share of the port's rate that was new data with its headers."""
+    """Share of the ports' rate that was new data with its headers."""
     lost: float
     """Share of the frames that the port dropped."""
     queue_us: float
@@ -100,8 +102,11 @@ class Port:
         self.free = world.add_chain([], [])
         self.process = [world.add_process() for _ in range(hosts + 1)]
         senders = [flow % hosts for flow in range(scene.flows)]
-        self.there = [self._connect(sender, hosts) for sender in senders]
-        self.back = [self._connect(hosts, sender) for sender in senders if scene.both]
+        receivers = [(sender + 1) % hosts if scene.ring else hosts for sender in senders]
+        pairs = list(zip(senders, receivers, strict=True))
+        self.there = [self._connect(sender, receiver) for sender, receiver in pairs]
+        self.back = [self._connect(receiver, sender) for sender, receiver in pairs if scene.both]
+        self.ports = sorted({self.down[receiver] for receiver in receivers})
 
     def _connect(self, src: int, dst: int) -> int:
         there = self.world.add_route([self.up[src], self.down[dst]])
@@ -136,15 +141,15 @@ def jain_of(frames: list[int]) -> float:
     return sum(frames) ** 2 / (len(frames) * sum(n * n for n in frames) or 1)
 
 
-def run_scene(scene: Scene) -> Result:
+def run_scene(scene: Scene, intervals: int = INTERVALS) -> Result:
     """Run a scene."""
     port = Port(scene)
-    world, bottleneck = port.world, port.down[-1]
+    world, bottleneck, ports = port.world, port.ports[0], len(port.ports)
     port.start()
     frame_ns = FRAME_BITS / scene.gbps
     step_ns = max(10 * MS, round(100 * scene.flows * frame_ns))
     counts, links, waiting = [port.frames()], [world.link_counts(bottleneck)], []
-    for _ in range(INTERVALS):
+    for _ in range(intervals):
         for _ in range(20):
             world.advance(world.now_ns + step_ns // 20)
             waiting.append(world.link_counts(bottleneck).waiting_bytes)
@@ -157,7 +162,7 @@ def run_scene(scene: Scene) -> Result:
     dropped = links[-1].dropped - links[SETTLING].dropped
     settled = waiting[20 * SETTLING:]
     return Result(jain=min(jains[SETTLING:]), least=min(got) * scene.flows / sum(got),
-                  use=sum(got) * frame_ns / ((INTERVALS - SETTLING) * step_ns),
+                  use=sum(got) * frame_ns / ((intervals - SETTLING) * step_ns * ports),
                   lost=dropped / (sent + dropped),
                   queue_us=sum(settled) / len(settled) * 8e-3 / scene.gbps,
                   fair_ms=max((i + 1 for i, jain in enumerate(jains) if jain < 0.9),

@@ -97,8 +97,11 @@ def test_long_message_takes_the_line_rate() -> None:
     assert took_s > serialised(nbytes, net.rate)
 
 
-def test_acks_go_first_at_ports_of_switches_where_they_shall() -> None:
-    """Two hosts send to a third one, and what acknowledges its own data comes by that queue."""
+def test_acks_wait_at_ports_of_switches_unless_they_go_first() -> None:
+    """Two hosts send to a third one, and what acknowledges its own data comes by that queue.
+
+    The sender's control leaves what ACKs wait out of its delay, so that it loses little by it.
+    """
     took_s = []
     for first in (False, True):
         net = Net(4, rate=25e9, buffer_bytes=4 << 20)
@@ -113,7 +116,7 @@ def test_acks_go_first_at_ports_of_switches_where_they_shall() -> None:
         net.world.advance(20_000_000)
         took_s.append(net.move(pairs[2:], channels[2:], 32 << 20, pieces=64))
     alone_s = serialised(32 << 20, 25e9)
-    assert took_s[0] > 1.1 * took_s[1]
+    assert took_s[1] < took_s[0] < 1.05 * took_s[1]
     assert took_s[1] < 1.05 * alone_s
 
 

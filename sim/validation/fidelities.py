@@ -44,6 +44,8 @@ UNIT_BYTES = 4
 MEDIAN_TARGET, WORST_TARGET = 0.05, 0.10
 """Largest median and largest error of a row that the page does not explain."""
 KIB, MIB = 1 << 10, 1 << 20
+TIMEOUT_S = 0.2
+"""Linux's TCP_RTO_MIN, the least time until TCP sends again what no ACK told it of."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +138,11 @@ class Compared(NamedTuple):
         return self.flow_s / self.packet_s - 1.0
 
     @property
+    def timed_out(self) -> bool:
+        """Whether kernel TCP waited for its retransmission timer, and flow knows of no loss."""
+        return TCP[0] in self.case.changes and self.packet_s - self.flow_s > TIMEOUT_S
+
+    @property
     def intervals(self) -> list[Interval]:
         """Of its corrections."""
         tcp = TCP[0] in self.case.changes
@@ -158,6 +165,9 @@ DUAL_PORT = ("hosts[0].nics[0].ports=2",)
 QUEUES = ("queues at hosts that send and receive, and at ports where flows meet, are latency to "
           "steps that follow one another, and a step lasts as long as its slowest message")
 HALF_KNOWN = "queues where the flows of a host's GPUs meet are half of it; the rest is not known"
+FOUR_RINGS = ("messages of a host's four rings wait for one another at each step, in packet less "
+              "than flow takes them to")
+ONE_RING = ("hosts[0].gpus.count=1",)
 NO_QUEUES = ("hosts[0].nics[0].rate=100Gbps", "fabric.rate=400Gbps")
 """The network thread is the limit then, and nothing waits at a port for long."""
 TWO_HOSTS = ("hosts[0].count=2", "fabric.leaves=2")
@@ -192,7 +202,8 @@ CASES = (
          without=NO_QUEUES),
     Case("halving-doubling, oversubscribed, 16 MiB", collective("halving-doubling", 16 * MIB),
          OVERSUBSCRIBED, note=QUEUES, without=NO_QUEUES),
-    Case("2D over hosts of 4, 4 MiB", collective("2d", 4 * MIB), FOUR_GPUS),
+    Case("2D over hosts of 4, 4 MiB", collective("2d", 4 * MIB), FOUR_GPUS, note=FOUR_RINGS,
+         without=ONE_RING),
     Case("2D over hosts of 4, 64 MiB", collective("2d", 64 * MIB), FOUR_GPUS),
     Case("all-to-all, 16 MiB", collective("alltoall", 16 * MIB)),
     Case("all-to-all, oversubscribed, 8 MiB", collective("alltoall", 8 * MIB), OVERSUBSCRIBED),

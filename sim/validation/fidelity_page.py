@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from sim.report.numbers import percent
 from sim.report.screen import grid, show, text_column
-from sim.report.write import write_text
+from sim.report.write import write_bytes, write_text
 from sim.validation.fidelities import MEDIAN_TARGET, WORST_TARGET, median_error
+from sim.validation.ratio_plot import draw_ratios
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,13 +54,18 @@ def print_compared(rows: Sequence[Compared], console: Console) -> None:
 
 
 def write_compared(rows: Sequence[Compared], page: Path) -> None:
-    """Write the page."""
+    """Write the page, and its plot under the same name with .png."""
+    plot = page.with_suffix(".png")
+    write_bytes(str(plot), draw_ratios([row.case.name for row in rows],
+                                       [row.error for row in rows], WORST_TARGET, "flow / packet"))
+    picture = f"![Flow over packet of every row]({plot.name})"
     lines = ["| case | flow | packet | error | correction, or why | without it |",
              "|---|---|---|---|---|---|"]
     lines += [f"| {row.case.name} | {_us(row.flow_s)} | {_us(row.packet_s)} | "
               f"{percent(row.error, sign=True)} | {_reason(row)} | {_without(row)} |"
               for row in rows]
-    write_text(str(page), "\n".join([INTRODUCTION, summary_line(rows), "", *lines, ""]))
+    write_text(str(page), "\n".join([INTRODUCTION, summary_line(rows), "", picture, "", *lines,
+                                     ""]))
 
 
 def summary_line(rows: Sequence[Compared]) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from io import BytesIO
 from typing import TYPE_CHECKING
 
 from sim.report.numbers import percent
 from sim.report.screen import grid, show, text_column
 from sim.report.write import write_bytes, write_text
 from sim.validation.laboratory import MEDIAN_TARGET, WORST_TARGET, median_error
+from sim.validation.ratio_plot import draw_ratios
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +47,8 @@ def print_compared(rows: Sequence[LabCompared], console: Console) -> None:
 def write_compared(rows: Sequence[LabCompared], page: Path) -> None:
     """Write the page, and its plot under the same name with .png."""
     plot = page.with_suffix(".png")
-    write_bytes(str(plot), draw(rows))
+    write_bytes(str(plot), draw_ratios([row.case.name for row in rows],
+                                       [row.error for row in rows], WORST_TARGET, "packet / lab"))
     lines = ["| case | packet | lab | error | why |", "|---|---|---|---|---|"]
     lines += [f"| {row.case.name} | {_us(row.packet_s)} | {_us(row.lab_s)} | "
               f"{percent(row.error, sign=True)} | {row.case.note} |" for row in rows]
@@ -64,23 +65,6 @@ def summary_line(rows: Sequence[LabCompared]) -> str:
             "long." if busy else "")
     return (f"{len(rows)} cases: median error {median_error(rows):.1%} (target "
             f"{MEDIAN_TARGET:.0%}); {near} of them within {WORST_TARGET:.0%}.{told}")
-
-
-def draw(rows: Sequence[LabCompared]) -> bytes:
-    """A dot for each row, packet over laboratory, as PNG."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 0.3 * len(rows) + 1), layout="constrained")
-    axes = figure.add_subplot()
-    places = range(len(rows), 0, -1)
-    axes.axvspan(1 - WORST_TARGET, 1 + WORST_TARGET, color="0.93")
-    axes.axvline(1.0, color="0.6", linewidth=1)
-    axes.plot([1 + row.error for row in rows], list(places), "o", color="tab:blue")
-    axes.set_yticks(list(places), [row.case.name for row in rows])
-    axes.set_xlabel("packet / lab")
-    stored = BytesIO()
-    figure.savefig(stored, format="png", dpi=100)
-    return stored.getvalue()
 
 
 def _us(seconds: float) -> str:

@@ -38,6 +38,10 @@ other row was used for anything.
 
 To add a case, copy a file of `sim/validation/cases`, give the cluster, the figures and their
 source, and run the command: what is off by more than a quarter needs a `note` that says why.
+
+How far the fidelities agree stands on pages of its own: [fidelities.md](fidelities.md) (flow and
+packet), [lab-validation.md](lab-validation.md) (packet and real kernels), and
+[packet-published.md](packet-published.md) (packet, closed forms and others' results).
 """
 
 REMARKS = """\

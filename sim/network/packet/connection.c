@@ -248,3 +248,31 @@ int32_t packet_add_connection(packet_world *w, const struct packet_end *from,
 {
     return add_connection(w, &session_ops, 0, from, to, paths, there, back, delay_ns, message_ns);
 }
+
+int32_t packet_path(const packet_world *w, int32_t channel, int32_t end, int32_t path,
+                    struct packet_path_counts *counts)
+{
+    const struct end *one = &w->ends[2 * w->channels[channel].connection + end];
+    struct harp_path_info info;
+    if (one->ops != &session_ops || !one->session ||
+        !harp_session_path_info(one->session, (uint8_t)path, &info))
+        return false;
+    *counts = (struct packet_path_counts){
+        .alive = info.alive,
+        .mtu_fails = info.mtu_fails,
+        .fragments = info.fragments,
+        .frame_bytes = info.frame_bytes,
+        .window_bytes = info.window_bytes,
+        .bytes_in_flight = info.bytes_in_flight,
+        .smoothed_ns = info.smoothed_ns,
+        .sent = info.sent,
+        .lost = info.lost,
+        .spurious = info.spurious,
+        .died = info.died,
+        .due = info.due,
+        .arrived = info.arrived,
+        .bad_payloads = info.bad_payloads,
+        .starved_ns = harp_session_count(one->session)->starved_ns,
+    };
+    return true;
+}

@@ -129,7 +129,7 @@ void put_on_link(struct packet_world *w, uint32_t number)
     }
     count_waiting(w, link, packet, true);
     link->counts.most_bytes = harp_max(link->counts.most_bytes, link->waiting_bytes);
-    if (nothing_waits(link))
+    if (nothing_waits(link) && !link->is_paused) /* resume_link does it then */
         push_event(w, (link->free_ps + 999) / 1000, LINK_SENDS, which);
     append_packet(w, queue_of(w, link, packet), number);
 }

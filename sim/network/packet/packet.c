@@ -8,7 +8,7 @@ packet_world *packet_new(const struct packet_config *config)
     w->config = *config;
     w->random = config->seed;
     w->idle_packet = NO_PACKET;
-    if (!virtual_events_open(&w->events, 1024))
+    if (!virtual_wheel_open(&w->events))
         checked_memory(NULL);
     w->closed = w->which = NOBODY;
     w->idle_oldest = w->idle_newest = NO_CHANNEL;
@@ -26,7 +26,7 @@ void packet_free(packet_world *w)
         free(w->chains[i].stops);
     for (size_t i = 0; i < w->runs_n; i++)
         free_run(w->runs[i]);
-    virtual_events_close(&w->events);
+    virtual_wheel_close(&w->events);
     free_paths(&w->paths);
     void *const arrays[] = {
         w->packets,    w->bodies,         w->idle_body,   w->links, w->hops, w->routes, w->chains,
@@ -107,13 +107,13 @@ static int32_t find_stop(struct packet_world *w)
 
 int32_t packet_advance(packet_world *w, uint64_t until_ns)
 {
+    const uint64_t last_ns = harp_min(until_ns, VIRTUAL_NEVER - 1);
     int32_t stop;
-    while ((stop = find_stop(w)) == PACKET_TIME && w->events.n &&
-           virtual_events_next_ns(&w->events) <= until_ns) {
-        struct virtual_event event = virtual_events_take(&w->events);
-        w->now_ns = event.at_ns;
+    while ((stop = find_stop(w)) == PACKET_TIME && virtual_wheel_next_ns(&w->events) <= last_ns) {
+        uint64_t what = virtual_wheel_take(&w->events);
+        w->now_ns = w->events.now_ns;
         w->counts.events++;
-        handle_event(w, event.what);
+        handle_event(w, what);
         tell_runs(w);
         if (w->idle_n > w->config.idle_connections)
             close_idle_connections(w);
@@ -137,7 +137,7 @@ uint64_t packet_next_ns(const packet_world *w)
 {
     if (w->wants_n || w->told_n || w->closed != NOBODY)
         return w->now_ns;
-    return virtual_events_next_ns(&w->events);
+    return virtual_wheel_next_ns(&w->events);
 }
 
 const char *packet_why(const packet_world *w)

@@ -188,6 +188,19 @@ void packet_carried(const packet_world *w, uint64_t *by_link, uint64_t *by_serve
 /* Frames of a connection whose payload was new to its receiver. */
 uint64_t packet_channel_frames(const packet_world *w, int32_t channel);
 
+/* What a session counts of a path: of struct harp_path_info, and of its counters. */
+struct packet_path_counts {
+    uint64_t alive, mtu_fails, fragments, frame_bytes;
+    uint64_t window_bytes, bytes_in_flight, smoothed_ns;
+    uint64_t sent, lost, spurious, died;
+    uint64_t due, arrived, bad_payloads;
+    uint64_t starved_ns; /* of the session, not of the path */
+};
+/* Of the sending end of a connection, 0, or the other, 1; false if it has no session: closed, or of
+ * kernel TCP. */
+int32_t packet_path(const packet_world *w, int32_t channel, int32_t end, int32_t path,
+                    struct packet_path_counts *counts);
+
 struct packet_counts {
     uint64_t events;
     uint64_t data;    /* frames with payload that arrived at hosts */

@@ -7,11 +7,10 @@ tell stands in the case's note.
 from __future__ import annotations
 
 from statistics import mean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from harp.collectives.window import NCCL_WINDOW
-from sim.network.packet.settings import UNIT_BYTES
-from sim.network.packet.world import NIC, End, Stage, Tcp, World
+from sim.network.packet.scene import Net
+from sim.network.packet.world import Tcp
 from sim.records.published import Row
 
 if TYPE_CHECKING:
@@ -34,51 +33,6 @@ BURSTS = ("ours is the share that is marked: Linux sends four segments at once a
 FULL = "of a segment's 1,502 B on the link, 48.2 Mb/s are payload at most"
 
 
-class Net:
-    """Hosts under switches of which only some ports are slow."""
-
-    def __init__(self, switches: int, buffer_bytes: int) -> None:
-        self.world = World(seed=1, segment=1408, overhead=66, slots=NCCL_WINDOW.slots,
-                           piece_bytes=4 << 20, unit_bytes=UNIT_BYTES)
-        self.world.share_buffers(switches, buffer_bytes, 1.0)
-        self._free = self.world.add_chain([], [])
-
-    def host(self, switch: int, bps: float, latency_s: float, mark_bytes: int = 0) -> Host:
-        """Add a host."""
-        world = self.world
-        return Host(world.add_link(bps, latency_s, source=NIC, target=switch),
-                    world.add_link(bps, latency_s, source=switch, target=NIC,
-                                   mark_bytes=mark_bytes),
-                    End(world.add_process(), self._free, self._free))
-
-    def send(self, source: Host, target: Host, tcp: Tcp, there: tuple[int, ...] = (),
-             back: tuple[int, ...] = ()) -> int:
-        """Begin a flow without end over these links between switches; its channel."""
-        world = self.world
-        channel = world.add_tcp(source.end, target.end,
-                                [world.add_route([source.up, *there, target.down])],
-                                [world.add_route([target.up, *back, source.down])], tcp)
-        run = world.add_run(2, 1)
-        world.advance(world.now_ns)
-        world.load(run, Stage([0], [1], [channel], [1 << 36], [1 << 17]))
-        return channel
-
-    def segments(self, channels: list[int], for_ns: int) -> list[int]:
-        """Segments that get through on each channel in a while."""
-        before = [self.world.channel_frames(channel) for channel in channels]
-        self.world.advance(self.world.now_ns + for_ns)
-        return [self.world.channel_frames(channel) - count
-                for channel, count in zip(channels, before, strict=True)]
-
-
-class Host(NamedTuple):
-    """Its links, and the end of its connections."""
-
-    up: int
-    down: int
-    end: End
-
-
 def share_two_bottlenecks() -> Iterator[Row]:
     """Figure 17 of the DCTCP paper: flows that cross one bottleneck, or two."""
     net, latency_s, slow, fast = Net(2, 4_000_000), 10e-6, 20 * 1500, 65 * 1500
@@ -88,13 +42,13 @@ def share_two_bottlenecks() -> Iterator[Row]:
     flows = []
     for group in range(40):  # 10 of S1, 20 of S2, 10 of S3
         source = net.host(int(group >= 30), 1e9, latency_s, slow)
-        crosses = ((there,), (back,)) if group < 30 else ((), ())
+        crosses = ([there], [back]) if group < 30 else ([], [])
         target = net.host(1, 1e9, latency_s, slow) if 10 <= group < 30 else shared
         flows.append(net.send(source, target, ETHERNET, *crosses))
         net.world.advance(net.world.now_ns + 5 * MS)
     net.world.advance(net.world.now_ns + 300 * MS)
     bits = (MSS + ETHERNET.headers) * 8
-    rates = [count * bits / 0.3 / 1e6 for count in net.segments(flows, 300 * MS)]
+    rates = [count * bits / 0.3 / 1e6 for count in net.frames(flows, 300 * MS)]
     groups = (("S1, over both", rates[:10], 46), ("S2, over 10 Gb/s", rates[10:30], 475),
               ("S3, over 1 Gb/s", rates[30:], 54))
     for name, some, theirs in groups:
@@ -109,10 +63,10 @@ def fill_slow_link(rtt_ms: int, seconds: int) -> list[tuple[float, float]]:
     there = net.world.add_link(50e6, half_s, source=0, target=1, mark_bytes=6250)  # 1 ms
     back = net.world.add_link(50e6, half_s, source=1, target=0)
     source, target = (net.host(switch, 1e9, 1e-6) for switch in range(2))
-    flow = net.send(source, target, POINT_TO_POINT, (there,), (back,))
+    flow = net.send(source, target, POINT_TO_POINT, [there], [back])
     found, before = [], net.world.link_counts(there)
     for _ in range(seconds):
-        (count,) = net.segments([flow], 1000 * MS)
+        (count,) = net.frames([flow], 1000 * MS)
         now = net.world.link_counts(there)
         found.append((count * MSS * 8 / 1e6,
                       (now.marked - before.marked) / (now.packets - before.packets)))

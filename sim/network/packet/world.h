@@ -29,7 +29,7 @@
 #include "memory.h"
 #include "packet.h"
 #include "session/session.h"
-#include "virtual/event_heap.h"
+#include "virtual/event_wheel.h"
 #include "virtual/random.h"
 
 #define ETHERNET_LEAST 84 /* bytes on the wire of the shortest frame, preamble and gap included */
@@ -286,7 +286,7 @@ struct run;
 
 struct packet_world {
     struct packet_config config;
-    struct virtual_events events;
+    struct virtual_wheel events;
     uint64_t now_ns, random;
     struct packet_counts counts;
     struct packet *packets;
@@ -346,7 +346,7 @@ struct packet_world {
 static inline void push_event(struct packet_world *w, uint64_t at_ns, enum event_kind kind,
                               size_t number)
 {
-    if (!virtual_events_push(&w->events, at_ns, (uint64_t)kind << KIND_SHIFT | number))
+    if (!virtual_wheel_push(&w->events, at_ns, (uint64_t)kind << KIND_SHIFT | number))
         checked_memory(NULL);
 }
 

@@ -90,6 +90,27 @@ class LinkCounts(NamedTuple):
     """How long those took that are over."""
 
 
+class PathCounts(NamedTuple):
+    """What a session counts of a path, as an engine tells it in its statistics."""
+
+    alive: int
+    mtu_fails: int
+    fragments: int
+    frame_bytes: int
+    window_bytes: int
+    bytes_in_flight: int
+    smoothed_ns: int
+    sent: int
+    lost: int
+    spurious: int
+    died: int
+    due: int
+    arrived: int
+    bad_payloads: int
+    starved_ns: int
+    """Of the session."""
+
+
 class Counts(NamedTuple):
     """What the world has done."""
 
@@ -333,6 +354,13 @@ class World:
     def channel_frames(self, channel: int) -> int:
         """Count the frames of a connection whose payload was new to its receiver."""
         return int(lib.packet_channel_frames(self._world, channel))
+
+    def path_counts(self, channel: int, end: int, path: int) -> PathCounts | None:
+        """Count for one end of a connection, 0 sends; None if it has no session now."""
+        counts = ffi.new("struct packet_path_counts *")
+        if not lib.packet_path(self._world, channel, end, path, counts):
+            return None
+        return PathCounts(*(getattr(counts, name) for name in PathCounts._fields))
 
     def counts(self) -> Counts:
         """Count what the world has done."""

@@ -1,0 +1,207 @@
+"""The packet network against closed forms of empty paths, queues, max-min shares and JUMBO_TCP.
+
+The formulas stand here, and take nothing from the simulator but the frame's sizes; each row has its
+source. Nothing is fitted. `sim.validation.closed_forms` has those of collectives and caps.
+"""
+
+from __future__ import annotations
+
+from math import ceil, log2, sqrt
+from random import Random
+from statistics import mean
+from typing import TYPE_CHECKING, NamedTuple
+
+from sim.network.packet.scene import Net
+from sim.network.packet.world import LinkFaults, Stage, Tcp
+from sim.records.published import JUMBO_HARP, JUMBO_TCP, Row, Wire, time_row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+MS = 1_000_000
+MIB = 1 << 20
+KUROSE = "Kurose and Ross, Computer Networking, section 1.4"
+BERTSEKAS = "Bertsekas and Gallager, Data Networks, 2nd ed., section 6.5.2"
+KLEINROCK = "Pollaczek and Khinchine; Kleinrock, Queueing Systems I, section 5.6"
+SLOW_START = "RFC 6928, RFC 5681; Cardwell, Savage and Anderson, INFOCOM 2000"
+RFC9438 = "RFC 9438, section 5.2 and table 1"
+AT_RANDOM = ("the form is for losses evenly apart; the same law with random ones, packet by "
+             "packet, gives 44 and 216 segments (tests/test_validate_packet.py)")
+BBR = "Cardwell et al., BBR, ACM Queue 2016: no heed to loss, and PROBE_RTT of 200 ms each 10 s"
+MARK_BYTES = 97_500
+"""65 packets of 1,500 B (DCTCP, SIGCOMM 2010), at 10 Gb/s."""
+QUEUES_ADD = ("ends see what waits on their whole way, HARP's also before their own port, so that "
+              "a flow over two full lines gives way twice: no end-to-end control is max-min there "
+              "(Kelly, Maulloo and Tan, JORS 1998)")
+HOP_S = 1e-6
+"""Latency of a link."""
+CUBIC = Tcp(*JUMBO_TCP)
+STACKS = (("HARP", JUMBO_HARP, None), ("kernel TCP", JUMBO_TCP, CUBIC))
+
+
+def path_rows() -> list[Row]:
+    """All rows."""
+    return [*cross_empty_path(), *wait_for_random_frames(), *share_bottlenecks(),
+            *start_slowly(), *lose_at_random()]
+
+
+def finish(net: Net, channel: int, nbytes: int, pieces: int = 1) -> float:
+    """Seconds that a message takes."""
+    start_ns = net.world.now_ns
+    net.begin(channel, nbytes, pieces)
+    net.world.advance()
+    took_s = (net.world.now_ns - start_ns) * 1e-9
+    net.world.advance(net.world.now_ns + MS)  # acknowledged
+    return took_s
+
+
+def cross_empty_path() -> Iterator[Row]:
+    """One frame, eight, and many, over links of 10, 25 and 100 Gb/s."""
+    rates, latencies_s = (10e9, 25e9, 100e9), (5e-6, 2e-6, 1e-6)
+    for stack, wire, tcp in STACKS:
+        net = Net(2, 32 << 20, JUMBO_HARP.payload)
+        middle = [net.world.add_link(rates[1], latencies_s[1], source=at, target=1 - at)
+                  for at in (0, 1)]
+        near, far = net.host(0, rates[0], latencies_s[0]), net.host(1, rates[2], latencies_s[2])
+        channel = net.connect(near, far, tcp, middle[:1], middle[1:])
+        finish(net, channel, MIB)  # opens it
+        frame_s = [8 * wire.whole / bps for bps in rates]
+        for frames in (1, 8):
+            wanted_s = sum(frame_s) + (frames - 1) * max(frame_s) + sum(latencies_s)
+            yield time_row(f"{stack}: {frames} frame{'s' * (frames > 1)} over three links",
+                           "sum of L / R, (n - 1) L / least R",
+                           finish(net, channel, frames * wire.payload), wanted_s, KUROSE)
+        wanted_s = 8 * wire.on_line(64 * MIB) / rates[0] + sum(frame_s[1:]) + sum(latencies_s)
+        yield time_row(f"{stack}: 64 MiB over three links", "bytes by the slowest rate",
+                       finish(net, channel, 64 * MIB, 128), wanted_s, KUROSE)
+
+
+def wait_for_random_frames() -> Iterator[Row]:
+    """Segments of many hosts that come at random at one port; none sends two before an ACK."""
+    rate_bps, sources, frames = 10e9, 64, 80_000
+    service_s = 8 * JUMBO_TCP.whole / rate_bps
+    for rho in (0.5, 0.8):
+        net = Net(1, 32 << 20)
+        target = net.host(0, rate_bps, HOP_S)
+        idle = [net.connect(net.host(0, 100 * rate_bps, HOP_S), target, CUBIC)
+                for _ in range(sources)]
+        empty_s = [(finish(net, channel, 1), finish(net, channel, JUMBO_TCP.payload))[1]
+                   for channel in idle]
+        waits_s = send_at_random(net, idle, service_s / rho, frames)
+        yield time_row(f"kernel TCP: segments at random, load {rho:g}",
+                       "M/D/1: rho L / 2 (1 - rho) R",
+                       mean(waits_s) - min(empty_s), rho / (2 * (1 - rho)) * service_s, KLEINROCK)
+
+
+def send_at_random(net: Net, idle: list[int], apart_s: float, frames: int) -> list[float]:
+    """Send single segments as a Poisson process, each on an idle channel; their times."""
+    random, world = Random(1), net.world
+    at_ns = float(world.now_ns)
+    begun: dict[int, tuple[int, int]] = {}
+    took_s: list[float] = []
+    while len(took_s) < frames:
+        begun[world.add_run(2, 1)] = world.now_ns, idle.pop(0)
+        at_ns += random.expovariate(1 / apart_s) * 1e9
+        while (event := world.advance(round(at_ns)))[0] != "time":
+            what, run = event
+            start_ns, channel = begun[run]
+            if what == "load":
+                world.load(run, Stage([0], [1], [channel], [JUMBO_TCP.payload], [1]))
+            else:
+                took_s.append((world.now_ns - start_ns) * 1e-9)
+                idle.append(channel)
+    return took_s
+
+
+class Sends(NamedTuple):
+    """A flow without end over a chain of links."""
+
+    first: int
+    """Links that it crosses, from this one on."""
+    links: int
+    bps: float = 100e9
+    """Of its host's port."""
+
+
+def share_bottlenecks() -> Iterator[Row]:
+    """Max-min shares, as progressive filling gives them (Bertsekas and Gallager)."""
+    for stack, wire, tcp in STACKS:
+        for flows in (2, 8):
+            shares = chain_shares(1, [Sends(0, 1)] * flows, wire, tcp)
+            yield share_row(f"{stack}: {flows} flows over one link", "least share, 1/n",
+                            min(shares), 1 / flows)
+        shares = chain_shares(1, [Sends(0, 1, 2e9), Sends(0, 1), Sends(0, 1)], wire, tcp)
+        yield share_row(f"{stack}: 3 flows, one of a slow port",
+                        "share of its port's, 1/5", shares[0], 0.2, QUEUES_ADD)
+        yield share_row(f"{stack}: 3 flows, one of a slow port",
+                        "least of the others, 2/5", min(shares[1:]), 0.4, QUEUES_ADD)
+        shares = chain_shares(2, [Sends(0, 2), Sends(0, 1), Sends(1, 1)], wire, tcp)
+        yield share_row(f"{stack}: parking lot of two links", "long one's share, 1/2",
+                        shares[0], 0.5, QUEUES_ADD)
+
+
+def chain_shares(links: int, flows: Sequence[Sends], wire: Wire, tcp: Tcp | None) -> list[float]:
+    """Shares of links of 10 Gb/s that flows have from half a second on, for as long."""
+    rate_bps, settle_ns = 10e9, 500 * MS
+    net = Net(links + 1, 32 << 20, JUMBO_HARP.payload)
+    there, back = ([net.world.add_link(rate_bps, HOP_S, source=at + way, target=at + 1 - way,
+                                       mark_bytes=MARK_BYTES) for at in range(links)]
+                   for way in (0, 1))
+    sent = []
+    for flow in flows:
+        last = flow.first + flow.links
+        near, far = (net.host(switch, flow.bps, HOP_S) for switch in (flow.first, last))
+        sent.append(net.send(near, far, tcp, there[flow.first:last],
+                             back[flow.first:last][::-1]))
+    net.world.advance(net.world.now_ns + settle_ns)
+    return [count * 8 * wire.whole / (rate_bps * settle_ns * 1e-9)
+            for count in net.frames(sent, settle_ns)]
+
+
+def share_row(case: str, form: str, found: float, wanted: float, note: str = "") -> Row:
+    """A share of a link."""
+    row = Row(case, form, found, wanted, wanted, "", BERTSEKAS)
+    return row._replace(note=note) if row.off else row
+
+
+def start_slowly() -> Iterator[Row]:
+    """Slow start doubles ten segments each round trip, until all are on their way."""
+    rtt_s = 0.02
+    for segments in (10, 100, 500):
+        net = Net(1, 256 << 20)
+        near, far = (net.host(0, 100e9, rtt_s / 4) for _ in range(2))
+        channel = net.connect(near, far, CUBIC)
+        finish(net, channel, 1)
+        net.world.advance(net.world.now_ns + 100 * MS)
+        yield time_row(f"kernel TCP: {segments} segments over 20 ms",
+                       "lg (n / 10 + 1) - 1/2 round trips",
+                       finish(net, channel, segments * JUMBO_TCP.payload),
+                       (ceil(log2(segments / 10 + 1)) - 0.5) * rtt_s, SLOW_START)
+
+
+def lose_at_random() -> Iterator[Row]:
+    """Rates of flows whose link loses at random."""
+    rtt_s = 0.1
+    for loss, window, form in ((1e-3, 1.225 / sqrt(1e-3), "segments, Reno's, 1.22 / sqrt p"),
+                               (1e-4, 1.054 * rtt_s**0.75 / 1e-4**0.75,
+                                "segments, 1.05 (rtt / p)^(3/4)")):
+        found = lossy_rate(CUBIC, loss, rtt_s, 10e9, 400) * rtt_s
+        yield Row(f"CUBIC: 100 ms, loss {loss:g}", form, found, window,
+                  window, "", RFC9438, AT_RANDOM)
+    loss, bps = 0.02, 100e6
+    bbr = CUBIC._replace(congestion="bbr")
+    found = lossy_rate(bbr, loss, 0.01, bps, 30) * 8 * JUMBO_TCP.whole / bps
+    wanted = (1 - loss) * (1 - 0.2 / 10)
+    yield Row("BBR: 100 Mb/s, 10 ms, loss 0.02",
+              "1 - p, less 0.2 s of 10", found, wanted, wanted, "", BBR)
+
+
+def lossy_rate(tcp: Tcp, loss: float, rtt_s: float, bps: float, seconds: int) -> float:
+    """Segments a second that get through where a link loses at random."""
+    net = Net(2, 256 << 20)
+    there, back = (net.world.add_link(bps, rtt_s / 2, source=at, target=1 - at) for at in (0, 1))
+    net.world.set_faults(there, LinkFaults(drop=loss))
+    near, far = (net.host(at, 10 * bps, 1e-6) for at in (0, 1))
+    channel = net.send(near, far, tcp, [there], [back])
+    net.world.advance(net.world.now_ns + 60_000 * MS)
+    return net.frames([channel], seconds * 1000 * MS)[0] / seconds
