@@ -64,7 +64,7 @@ def test_a_udp_socket_at_the_other_end(program, family):
             there = socket.socket(kind, socket.SOCK_DGRAM)
         with there:
             there.bind((b.ipv4 if family == 4 else b.ipv6, 0))
-            there.settimeout(10)
+            there.settimeout(60)
             port = there.getsockname()[1]
             hop = x.hop(f"{b.ipv4}:{port}" if family == 4 else f"[{b.ipv6}]:{port}")
             x.send(hop, 1, 100)
@@ -161,7 +161,7 @@ def ping(end, to, family, protocol, request, reply):
     with end.space.entered():
         raw = socket.socket(family, socket.SOCK_RAW, protocol)
     echo = struct.pack(">BBHHH", request, 0, 0xFFFF - (request << 8) - 3 - 4, 3, 4)
-    raw.settimeout(10)
+    raw.settimeout(60)
     with raw:
         raw.sendto(echo, (to, 0))
         for _ in range(10):  # neighbours are asked for by ICMPv6, too
@@ -178,9 +178,9 @@ def test_everything_else_is_the_kernels(program):
             listener = socket.create_server((b.ipv4, 0))
             other = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         other.bind((b.ipv4, 0))
-        other.settimeout(10)
+        other.settimeout(60)
         with a.space.entered():
-            here = socket.create_connection(listener.getsockname(), timeout=10)
+            here = socket.create_connection(listener.getsockname(), timeout=60)
             udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         there, _ = listener.accept()
         with listener, here, there, udp, other:
@@ -199,7 +199,7 @@ def test_everything_else_is_the_kernels(program):
             udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         with other, udp:
             other.bind(("10.0.1.77", port))
-            other.settimeout(10)
+            other.settimeout(60)
             udp.sendto(b"other address", ("10.0.1.77", port))
             assert other.recv(100) == b"other address"
 

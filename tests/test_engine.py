@@ -65,6 +65,12 @@ def test_threads_share_nothing_but_rings(tmp_path: Path) -> None:
         run(threads, *arguments, "2", "200", "60000")
 
 
+@pytest.mark.parametrize("flags", [SANITIZED, THREADS], ids=["asan", "tsan"])
+def test_who_drives_engines_sleeps_until_one_of_them_has_something_to_do(
+        tmp_path: Path, flags: list[str]) -> None:
+    run(program(tmp_path, "sleep", flags))
+
+
 def test_a_child_of_fork_keeps_nothing_and_disturbs_nothing(life: Path) -> None:
     run(life, "fork")
 
@@ -113,6 +119,12 @@ def test_the_data_path_allocates_nothing_and_calls_only_what_its_port_must(
 
 def test_a_connection_whose_peer_has_closed_can_still_be_accepted(tmp_path: Path) -> None:
     run(program(tmp_path, "accept"))
+
+
+@pytest.mark.parametrize("flags", [SANITIZED, THREADS], ids=["asan", "tsan"])
+def test_who_closes_an_end_drives_the_other_that_it_drives_itself(
+        tmp_path: Path, flags: list[str]) -> None:
+    run(program(tmp_path, "drain", flags))
 
 
 @pytest.fixture(scope="module")

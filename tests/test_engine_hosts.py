@@ -33,7 +33,7 @@ def talk(peer: Path, ends: tuple[netns.End, netns.End], ports: tuple[str, str], 
     handle = server.stdout.readline().strip()
     assert handle
     said = a.space.run(peer, ports[0], a.device, a.ipv6 if ipv6 else "-", *common, handle)
-    heard, _ = server.communicate(timeout=30)
+    heard, _ = server.communicate(timeout=60)
     assert server.returncode == 0, heard
     return said, heard
 
@@ -92,4 +92,4 @@ def test_a_killed_process_is_noticed_by_all_connections_to_it_at_once(
         took, _ = client.communicate("killed\n", timeout=60)
         assert client.returncode == 0
         print(f"{connections} connections learnt of it after {took.strip()} ms")
-        assert int(took) < 5000  # 1,400 on a host that is not busy with other tests
+        assert int(took) < 30_000  # 1,400 on a host at rest; one a second would be 64,000

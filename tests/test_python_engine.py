@@ -69,6 +69,24 @@ def test_an_engine_that_is_driven_by_hand():
             pass
 
 
+def test_a_buffer_that_is_posted_before_the_end_is_known_gets_what_came():
+    with engine("mem", progress="manual") as only:
+        listener = only.listen()
+        near = only.start(listener.handle)
+        far = listener.accept(PATIENCE_S)
+        near.connected.wait(PATIENCE_S)
+        sent = near.send(b"last words")
+        while not sent.done():  # before a buffer is posted for it
+            only.drive()
+        near.close()
+        while only.drive():
+            pass
+        posted = far.post(bytearray(10))  # the engine knows of the end, Python does not
+        assert posted.wait(PATIENCE_S) == 10
+        with pytest.raises(harp.Closed):
+            far.recv(timeout=PATIENCE_S)
+
+
 def test_recv_and_recv_into():
     with pair() as (a, b):
         a.send(b"first")

@@ -29,7 +29,7 @@ def compiled(out, *sources, extra=()):
     command = [os.environ.get("CC", "cc"), "-std=c11", "-Wall", "-Wextra", "-Werror", "-g",
                *extra, *FLAGS, "-shared", "-I", include, "-I", str(ROOT / "cnet"),
                *map(str, sources), "-pthread", "-o", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
     assert done.returncode == 0, done.stderr
 
 
@@ -74,7 +74,7 @@ def python(folder, *arguments):
         "LD_PRELOAD": preload, "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc",
         "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT / "tests")])}
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True,
-                          check=False, timeout=570, cwd=folder, env=environment)
+                          check=False, timeout=1200, cwd=folder, env=environment)
 
 
 def test_the_sanitizer_would_see_an_error(sanitized):

@@ -17,16 +17,16 @@ from harp.wire_sums import End, key_accept, key_hello
 PATIENCE_S = 30
 
 
-@pytest.mark.parametrize("mtu", [1, 100, 235])
+@pytest.mark.parametrize("mtu", [1, 100, 239])
 def test_an_mtu_that_a_control_frame_does_not_fit(mtu):
-    with pytest.raises(harp.OpenError, match=r"MTU of port udp leaves .* needs 208") as caught:
+    with pytest.raises(harp.OpenError, match=r"MTU of port udp leaves .* needs 212") as caught:
         harp.Engine("udp", address="127.0.0.1", mtu=mtu)
     assert caught.value.errno == errno.EMSGSIZE
 
 
 def test_the_smallest_mtu_is_enough():
     message = os.urandom(3000)
-    with harp.Engine("udp", address="127.0.0.1", mtu=236) as engine:
+    with harp.Engine("udp", address="127.0.0.1", mtu=240) as engine:
         listener = engine.listen()
         near = engine.connect(listener.handle, timeout=PATIENCE_S)
         sent = near.send(message)
@@ -71,11 +71,11 @@ def test_a_listener_tells_a_connecting_end_of_another_version_and_its_log_names_
         assert len(answer) <= len(first)
         assert holds(answer, key)
         assert Harp(answer).connection == 99
-        assert (Harp(answer)[Versions].lowest, Harp(answer)[Versions].highest) == (2, 2)
+        assert (Harp(answer)[Versions].lowest, Harp(answer)[Versions].highest) == (3, 3)
         said = [text for one in snapshots([os.getpid()]) if one.name == name
                 for _, _, text in one.events]
         assert [text for text in said if "version" in text] == [
-            "refused a connecting end of another version: it speaks 7, this end speaks 2"]
+            "refused a connecting end of another version: it speaks 7, this end speaks 3"]
 
 
 @pytest.fixture
@@ -94,10 +94,10 @@ def attempt(stranger):
 
 def test_a_listener_of_another_version_is_an_error_that_names_both(stranger, attempt):
     connection, first, sender, secret, listener = attempt
-    answer = Harp(version=3, type="VERSION", connection=first.connection)
-    stranger.sendto(seal(answer / Versions(lowest=3, highest=4), key_hello(secret, listener)),
+    answer = Harp(version=4, type="VERSION", connection=first.connection)
+    stranger.sendto(seal(answer / Versions(lowest=4, highest=5), key_hello(secret, listener)),
                     sender)
-    with pytest.raises(harp.Broken, match="it speaks 3 to 4, this end speaks 2"):
+    with pytest.raises(harp.Broken, match="it speaks 4 to 5, this end speaks 3"):
         connection.connected.wait(PATIENCE_S)
 
 

@@ -14,39 +14,6 @@
 
 #define FRAME_BYTES_LEAST 2048
 
-/* All engines of this process, for the child of a fork. */
-static struct harp_engine *open_engines;
-static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
-
-static void before_fork(void)
-{
-    pthread_mutex_lock(&open_lock);
-}
-
-static void after_fork(void)
-{
-    pthread_mutex_unlock(&open_lock);
-}
-
-/* The child lets go of sockets and cards at once, else they would outlive the parent; and of the
- * statistics, whose lock says that the parent lives. */
-static void in_child(void)
-{
-    harp_generation++;
-    for (struct harp_engine *engine = open_engines; engine; engine = engine->next_open) {
-        for (uint32_t p = 0; p < engine->ports_n; p++)
-            engine->ports[p]->ops->close(engine->ports[p]);
-        harp_stats_destroy(&engine->stats);
-    }
-    open_engines = NULL;
-    pthread_mutex_unlock(&open_lock);
-}
-
-static void watch_forks(void)
-{
-    pthread_atfork(before_fork, after_fork, in_child);
-}
-
 void harp_engine_defaults(struct harp_engine_config *config)
 {
     *config = (struct harp_engine_config){.name = "harp",
@@ -172,26 +139,6 @@ static void let_go(struct harp_engine *engine)
     free(engine);
 }
 
-static void add_to_open_engines(struct harp_engine *engine)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, watch_forks);
-    pthread_mutex_lock(&open_lock);
-    engine->next_open = open_engines;
-    open_engines = engine;
-    pthread_mutex_unlock(&open_lock);
-}
-
-static void remove_from_open_engines(struct harp_engine *engine)
-{
-    pthread_mutex_lock(&open_lock);
-    struct harp_engine **at = &open_engines;
-    while (*at != engine)
-        at = &(*at)->next_open;
-    *at = engine->next_open;
-    pthread_mutex_unlock(&open_lock);
-}
-
 int harp_engine_open(struct harp_engine **out, const struct harp_engine_config *config, char *why)
 {
     int error = check_config(config, why);
@@ -221,7 +168,7 @@ int harp_engine_open(struct harp_engine **out, const struct harp_engine_config *
         let_go(engine);
         return error;
     }
-    add_to_open_engines(engine);
+    harp_engine_enlist(engine);
     *out = engine;
     return 0;
 }
@@ -231,9 +178,9 @@ void harp_engine_close(struct harp_engine *engine)
     if (engine->generation != harp_generation)
         return; /* the parent's; its memory is not here */
     harp_engine_halt(engine);
+    harp_engine_delist(engine);
     if (engine->failed) /* since the last turn that looked at what is not urgent */
         harp_engine_dump(engine);
-    remove_from_open_engines(engine);
     let_go(engine);
 }
 

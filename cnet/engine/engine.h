@@ -42,6 +42,7 @@
 /* cdef: begin */
 #define HARP_PORTS_MAX 8
 #define HARP_HANDLE_ADDRESSES 4
+#define HARP_SLEEP_ENGINES 4 /* for which a thread may sleep at once */
 
 struct harp_engine;
 struct harp_listening;
@@ -94,6 +95,11 @@ void harp_engine_close(struct harp_engine *engine);
 /* Drive it if nobody else does: one turn. Returns whether anything moved. */
 bool harp_engine_drive(struct harp_engine *engine);
 
+/* Sleep until one of these engines must be driven again, or for `most_ns`; says whether it slept at
+ * all. For the thread that drives them: it is woken itself, by their ports, and no helper takes
+ * over meanwhile. Up to HARP_SLEEP_ENGINES. */
+bool harp_engines_sleep(struct harp_engine *const *engines, uint32_t n, uint64_t most_ns);
+
 /* When it must be driven again though nothing happens; UINT64_MAX: never. For MANUAL. */
 uint64_t harp_engine_deadline_ns(struct harp_engine *engine);
 
@@ -122,7 +128,8 @@ struct harp_planned_flow {
 
 struct harp_connection_config {
     uint16_t paths;
-    const struct harp_planned_flow *flows; /* NULL: none; kept by the caller to the engine's end */
+    const struct harp_planned_flow *flows; /* NULL: none; kept by the caller to the engine's end, or
+                                              until harp_engine_follow_plan has others */
     uint32_t flows_n;
     uint32_t flows_first;   /* the first path over a NIC takes this one of the flows that go from
                                there to the same target, counted round; the next path the next */
@@ -157,6 +164,14 @@ int harp_connect(struct harp_engine *engine, const struct harp_handle *handle,
                  const struct harp_connection_config *config, struct harp_connection **connection,
                  char *why);
 
+/* Another revision of a plan: connections that were made with the flows `before` go by these, as
+ * many in the same order, from now on. Paths move to their UDP ports while data is under way, and
+ * `before` is the caller's again. Returns how many moved. `why` is empty, or says of the first
+ * planned UDP port that cannot be had why: such paths stay where they are. */
+uint32_t harp_engine_follow_plan(struct harp_engine *engine, const struct harp_planned_flow *before,
+                                 const struct harp_planned_flow *flows, uint32_t flows_n,
+                                 char *why);
+
 /* End it, telling the other end, and let go of all of the application's memory. `connection` is
  * gone; the engine still answers for it for a while. With sends under way the other end learns
  * that some are missing. */
@@ -176,7 +191,8 @@ bool harp_connection_wait(struct harp_connection *connection, uint64_t most_ns);
 bool harp_listening_wait(struct harp_listening *listening, uint64_t most_ns);
 
 /* Wait, likewise, until the other ends of all connections that were closed here have heard of it;
- * false if some have not. */
+ * false if some have not. All engines of this process with HARP_PROGRESS_INLINE are driven
+ * meanwhile. */
 bool harp_engine_drain(struct harp_engine *engine, uint64_t most_ns);
 
 /* Why it ended: one sentence. */

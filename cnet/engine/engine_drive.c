@@ -1,7 +1,9 @@
 #define _GNU_SOURCE
 #include "engine/engine_state.h"
 
+#include <assert.h>
 #include <errno.h>
+#include <linux/futex.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -9,6 +11,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -17,6 +20,8 @@
 #define TICK_NS 4000000 /* the kernel's own timer, where HZ is 250 */
 
 /* ---- Waiting in the kernel ---- */
+
+#define ENGINE_FDS (1 + HARP_PORTS_MAX)
 
 /* Whether nothing is to be done, the ports having been told to wake us. */
 static bool may_sleep(struct harp_engine *engine)
@@ -29,50 +34,105 @@ static bool may_sleep(struct harp_engine *engine)
     return true;
 }
 
-static void wait_for_work(struct harp_engine *engine, uint64_t most_ns)
+/* What wakes who waits for an engine; returns how many they are. */
+static uint32_t list_descriptors(const struct harp_engine *engine, struct pollfd *fds)
 {
-    struct pollfd fds[1 + HARP_PORTS_MAX] = {{.fd = engine->doorbell, .events = POLLIN}};
+    fds[0] = (struct pollfd){.fd = engine->doorbell, .events = POLLIN};
     for (uint32_t p = 0; p < engine->ports_n; p++)
         fds[1 + p] =
             (struct pollfd){.fd = engine->ports[p]->ops->fd(engine->ports[p]), .events = POLLIN};
-    const struct timespec most = {.tv_sec = (time_t)(most_ns / 1000000000),
-                                  .tv_nsec = (long)(most_ns % 1000000000)};
-    ppoll(fds, 1 + engine->ports_n, &most, NULL);
-    uint64_t rings;
-    if (fds[0].revents & POLLIN)
-        (void)!read(engine->doorbell, &rings, sizeof rings);
+    return 1 + engine->ports_n;
 }
 
-/* Called with the token, which is dropped while waiting. */
-static void sleep_until_work(struct harp_engine *engine)
+static void wait_for_work(struct harp_engine *const *engines, uint32_t engines_n, uint64_t most_ns)
+{
+    struct pollfd fds[HARP_SLEEP_ENGINES * ENGINE_FDS];
+    uint32_t n = 0, bells[HARP_SLEEP_ENGINES];
+    for (uint32_t i = 0; i < engines_n; i++) {
+        bells[i] = n;
+        n += list_descriptors(engines[i], fds + n);
+    }
+    const struct timespec most = {.tv_sec = (time_t)(most_ns / 1000000000),
+                                  .tv_nsec = (long)(most_ns % 1000000000)};
+    ppoll(fds, n, &most, NULL);
+    uint64_t rings;
+    for (uint32_t i = 0; i < engines_n; i++)
+        if (fds[bells[i]].revents & POLLIN)
+            (void)!read(engines[i]->doorbell, &rings, sizeof rings);
+}
+
+/* With the token: have ports and applications wake whoever is about to wait. Returns for how long
+ * he may at most, or 0 if there is something to do; then or after the wait `sleeping` must be
+ * cleared. */
+static uint64_t prepare_nap(struct harp_engine *engine)
 {
     atomic_store(&engine->sleeping, 1);
     uint64_t deadline_ns = harp_engine_deadline_ns(engine);
     uint64_t now_ns = harp_engine_clock(engine);
     uint64_t nap_ns =
         deadline_ns > now_ns ? harp_engine_to_host_ns(engine, deadline_ns - now_ns) : 0;
-    bool idle = nap_ns && may_sleep(engine);
-    if (idle) {
-        harp_count(&engine->stats.stats->engine.sleeps, 1);
-        harp_engine_publish(engine, SLEEP_ROWS);
-        engine->tend_ns = 0; /* look around at once when it goes on */
-    }
+    if (!nap_ns || !may_sleep(engine))
+        return 0;
+    harp_count(&engine->stats.stats->engine.sleeps, 1);
+    harp_engine_publish(engine, SLEEP_ROWS);
+    engine->tend_ns = 0; /* look around at once when it goes on */
+    return nap_ns < LONGEST_NAP_NS ? nap_ns : LONGEST_NAP_NS;
+}
+
+/* Called with the token, which is dropped while waiting. */
+static void sleep_until_work(struct harp_engine *engine)
+{
+    uint64_t nap_ns = prepare_nap(engine);
     harp_token_drop(engine);
-    if (idle)
-        wait_for_work(engine, nap_ns < LONGEST_NAP_NS ? nap_ns : LONGEST_NAP_NS);
+    if (nap_ns)
+        wait_for_work(&engine, 1, nap_ns);
     atomic_store(&engine->sleeping, 0);
+}
+
+/* The application's thread waits: its helper must stand by meanwhile. */
+static uint64_t prepare_application_nap(struct harp_engine *engine)
+{
+    if (engine->generation != harp_generation || !harp_token_try(engine))
+        return 0;
+    uint64_t nap_ns = prepare_nap(engine);
+    atomic_store_explicit(&engine->driven_ns,
+                          harp_engine_clock(engine) + harp_engine_from_host_ns(engine, nap_ns),
+                          memory_order_relaxed);
+    harp_token_drop(engine);
+    return nap_ns;
+}
+
+bool harp_engines_sleep(struct harp_engine *const *engines, uint32_t n, uint64_t most_ns)
+{
+    assert(n <= HARP_SLEEP_ENGINES);
+    uint64_t nap_ns = most_ns;
+    uint32_t asked = 0;
+    while (asked < n && nap_ns) {
+        uint64_t own_ns = prepare_application_nap(engines[asked++]);
+        nap_ns = own_ns < nap_ns ? own_ns : nap_ns;
+    }
+    if (nap_ns)
+        wait_for_work(engines, n, nap_ns);
+    for (uint32_t i = 0; i < asked; i++) {
+        atomic_store(&engines[i]->sleeping, 0);
+        atomic_store_explicit(&engines[i]->driven_ns, harp_engine_clock(engines[i]),
+                              memory_order_relaxed);
+    }
+    return nap_ns > 0;
 }
 
 /* ---- Threads ---- */
 
-/* The application drives: look again later. A timer takes the CPU from it for some 40 us in a
- * virtual machine, so this nap has none of its own: it ends with the kernel's next tick. */
+/* The application drives: look again later, or when the engine closes. A timer takes the CPU from
+ * it for some 40 us in a virtual machine, so this nap has none of its own: it ends with the
+ * kernel's next tick. */
 static void stand_by(struct harp_engine *engine)
 {
-    struct pollfd doorbell = {.fd = engine->doorbell, .events = 0};
-    const struct timespec nap = {.tv_nsec = (long)engine->config.quiet_ns};
+    uint64_t quiet_ns = engine->config.quiet_ns;
+    const struct timespec nap = {.tv_sec = (time_t)(quiet_ns / 1000000000),
+                                 .tv_nsec = (long)(quiet_ns % 1000000000)};
     prctl(PR_SET_TIMERSLACK, TICK_NS, 0, 0, 0);
-    ppoll(&doorbell, 0, &nap, NULL);
+    syscall(SYS_futex, &engine->stop, FUTEX_WAIT_PRIVATE, 0, &nap, NULL, 0);
     prctl(PR_SET_TIMERSLACK, 0, 0, 0, 0); /* 0: what the thread had at first */
 }
 
@@ -109,11 +169,12 @@ static void run_turns(struct harp_engine *engine)
         sched_yield(); /* who shares this CPU may be who brings the next work */
 }
 
+/* It is so, too, while the application's thread waits: until `driven_ns`, then. */
 static bool is_driven(struct harp_engine *engine)
 {
-    return harp_engine_clock(engine) -
-               atomic_load_explicit(&engine->driven_ns, memory_order_relaxed) <
-           harp_engine_from_host_ns(engine, engine->config.quiet_ns);
+    uint64_t driven_ns = atomic_load_explicit(&engine->driven_ns, memory_order_relaxed);
+    return harp_engine_clock(engine) <
+           driven_ns + harp_engine_from_host_ns(engine, engine->config.quiet_ns);
 }
 
 static void *engine_thread(void *argument)
@@ -174,6 +235,7 @@ void harp_engine_halt(struct harp_engine *engine)
 {
     atomic_store(&engine->stop, 1);
     harp_engine_ring(engine);
+    syscall(SYS_futex, &engine->stop, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
     if (engine->threaded)
         pthread_join(engine->thread, NULL);
     engine->threaded = false;

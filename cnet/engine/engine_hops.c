@@ -55,17 +55,26 @@ static int find_local(struct harp_port *port, uint16_t udp_port, char *why)
     return port->ops->add_local(port, udp_port, why);
 }
 
-/* Choose the local of path number `turn` of those from this port to this address: the plan's, else
- * the next of those that there are. `note` gets the first reason why one of the plan's cannot be
- * had. Returns whether it is the plan's. */
-static bool choose_local(const struct harp_connection_config *config, struct harp_port *port,
-                         const struct harp_address *to, uint32_t turn, uint16_t *local, char *note)
+static void note_missing_flow(const struct harp_port *port, const struct harp_address *to,
+                              char *note)
+{
+    char from[64], target[64];
+    harp_address_format(&port->locals[0], from, sizeof from);
+    harp_address_format(to, target, sizeof target);
+    snprintf(note, HARP_WHY_BYTES, "the plan has no flow from %s to %s", from, target);
+}
+
+bool harp_engine_choose_local(const struct harp_connection_config *config, struct harp_port *port,
+                              const struct harp_address *to, uint32_t turn, uint16_t *local,
+                              char *note)
 {
     const struct harp_planned_flow *flow = find_planned_flow(config, port, to, turn);
     char why[HARP_WHY_BYTES] = "";
     int found = flow ? find_local(port, flow->source.port, why) : -ENOENT;
     *local = found >= 0 ? (uint16_t)found : (uint16_t)(turn % port->locals_n);
-    if (flow && found < 0 && !*note)
+    if (!flow && config->flows_n && !*note)
+        note_missing_flow(port, to, note);
+    else if (flow && found < 0 && !*note)
         memcpy(note, why, HARP_WHY_BYTES);
     return found >= 0;
 }
@@ -96,8 +105,8 @@ static int make_path(struct making *making, uint8_t port, const struct harp_addr
 {
     const struct harp_engine *engine = making->engine;
     uint16_t local;
-    bool planned =
-        choose_local(making->config, engine->ports[port], to, turn, &local, making->note);
+    bool planned = harp_engine_choose_local(making->config, engine->ports[port], to, turn, &local,
+                                            making->note);
     int error = make_hop(engine, port, local, to, hop, why);
     if (!error)
         hop->planned = planned;

@@ -43,6 +43,13 @@ void harp_engine_reclaim_frames(struct harp_engine *engine,
     }
 }
 
+static void clear_rows(struct harp_stats *stats, const struct harp_connection *connection)
+{
+    harp_stats_put_connection(stats, connection->index, &(struct harp_stats_connection){0});
+    for (uint32_t p = 0; p < connection->config.paths && p < HARP_STATS_PATHS; p++)
+        harp_stats_put_path(stats, connection->index, p, &(struct harp_stats_path){0});
+}
+
 void harp_engine_forget(struct harp_engine *engine, struct harp_connection *connection)
 {
     harp_engine_reclaim_frames(engine, connection);
@@ -58,8 +65,7 @@ void harp_engine_forget(struct harp_engine *engine, struct harp_connection *conn
     harp_schedule_forget(&engine->schedule, connection->index);
     harp_count(&engine->stats.stats->engine.connections, UINT64_MAX);
     if (connection->index < HARP_STATS_CONNECTIONS)
-        harp_stats_put_connection(engine->stats.stats, connection->index,
-                                  &(struct harp_stats_connection){0});
+        clear_rows(engine->stats.stats, connection);
     harp_recorder_add(engine->recorder, engine->now_ns, HARP_RECORD_GONE, connection->id,
                       connection->index, 0);
     harp_connection_free(connection);

@@ -3,8 +3,9 @@
  * In this order: a file calls functions of those below it, and of none above
  * (tests/test_c_layers.py).
  *
- *   engine.c            memory, open, close, fork
+ *   engine.c            memory, open, close
  *   engine_wait.c       the application's threads wait
+ *   engine_process.c    all engines of this process: fork, and who drives them for one another
  *   engine_drive.c      threads, sleeping and waking
  *   engine_turn.c       one turn: commands, who is due, what is not urgent
  *   engine_notices.c    what ports learn besides datagrams: ICMP, the end of a process
@@ -13,6 +14,7 @@
  *   parts.c             payload that came in several buffers, to its place
  *   engine_hello.c      arrivals of the handshake, for which there may be no connection yet
  *   engine_follow.c     where paths lead, as the listening end learns it
+ *   engine_plan.c       another revision of a plan, for connections that work
  *   engine_steer.c      by which UDP ports a path leads to the queues that the engines own
  *   engine_send.c       what sessions send, into slots and frames of ports
  *   engine_connect.c    connect
@@ -231,6 +233,12 @@ static inline void harp_engine_ring_if_asleep(struct harp_engine *engine)
         harp_engine_ring(engine);
 }
 
+/* engine_process.c: an engine joins those of this process, and leaves them; drive all that the
+ * application's threads drive. */
+void harp_engine_enlist(struct harp_engine *engine);
+void harp_engine_delist(struct harp_engine *engine);
+void harp_engines_drive_inline(void);
+
 /* engine_drive.c */
 int harp_engine_start(struct harp_engine *engine, char *why);
 void harp_engine_halt(struct harp_engine *engine);
@@ -301,6 +309,12 @@ enum harp_move harp_connection_moves(struct harp_connection *connection, uint8_t
 int harp_engine_make_hops(struct harp_engine *engine, const struct harp_handle *handle,
                           const struct harp_connection_config *config, struct harp_hop *hops,
                           char *why);
+/* The local of path number `turn` of those from this port to this address: the plan's, else the
+ * next of those that there are. `note` gets the first reason why one of the plan's cannot be had.
+ * Returns whether it is the plan's. */
+bool harp_engine_choose_local(const struct harp_connection_config *config, struct harp_port *port,
+                              const struct harp_address *to, uint32_t turn, uint16_t *local,
+                              char *note);
 /* The peer has told further addresses: paths but `kept`, by which it was heard, take the rails that
  * there are now. */
 void harp_engine_widen_hops(struct harp_connection *connection, uint8_t kept);
@@ -316,7 +330,10 @@ uint32_t harp_engine_hops_payload_max(const struct harp_engine *engine, const st
  * come. */
 uint32_t harp_engine_payload_max_beside(const struct harp_engine *engine, uint8_t port);
 
-/* engine_steer.c: a DATA or PROBE came by this way; `newest`: none of a larger number came before.
+/* engine_steer.c: the path leaves by another local from now on; false: it cannot. */
+bool harp_engine_path_leaves_by(struct harp_connection *connection, uint8_t path, uint16_t local);
+
+/* A DATA or PROBE came by this way; `newest`: none of a larger number came before.
  * And: the peer says of frames of ours that they reach a wrong queue. */
 void harp_engine_way_of_frame(struct harp_connection *connection, uint8_t path, uint8_t port,
                               const struct harp_arrival *arrival, bool newest);

@@ -56,6 +56,23 @@ static enum harp_stats_state state_of(const struct harp_connection *connection)
                                        : HARP_STATS_CONNECTING;
 }
 
+static void publish_path(const struct harp_connection *connection, uint32_t path,
+                         const struct harp_path_info *info)
+{
+    struct harp_engine *engine = connection->engine;
+    const struct harp_hop *hop = &connection->hops[path];
+    if (connection->index >= HARP_STATS_CONNECTIONS || path >= HARP_STATS_PATHS ||
+        hop->hop == HARP_NO_HOP)
+        return;
+    struct harp_stats_path row = {.connection = connection->id,
+                                  .number = path,
+                                  .port = hop->port,
+                                  .local = engine->ports[hop->port]->locals[hop->local],
+                                  .remote = hop->remote,
+                                  .info = *info};
+    harp_stats_put_path(engine->stats.stats, connection->index, path, &row);
+}
+
 static void add_paths(struct harp_connection *connection, struct harp_stats_connection *row)
 {
     for (uint32_t p = 0; p < connection->config.paths; p++) {
@@ -63,6 +80,7 @@ static void add_paths(struct harp_connection *connection, struct harp_stats_conn
         if (!harp_session_path_info(connection->session, (uint8_t)p, &info))
             continue;
         note_path(connection, p, &info);
+        publish_path(connection, p, &info);
         row->paths_alive += info.alive;
         row->window_bytes += info.window_bytes;
         row->bytes_in_flight += info.bytes_in_flight;
@@ -75,6 +93,8 @@ static void publish_connection(struct harp_connection *connection)
 {
     struct harp_engine *engine = connection->engine;
     struct harp_stats_connection row = {.id = connection->id,
+                                        .peer_id =
+                                            harp_session_peer(connection->session)->connection,
                                         .since_ns = connection->since_ns,
                                         .state = state_of(connection),
                                         .paths = connection->config.paths,

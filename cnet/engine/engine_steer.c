@@ -36,8 +36,7 @@ static bool is_used(const struct harp_connection *connection, uint8_t port, uint
     return false;
 }
 
-/* The path leaves by another local from now on. */
-static bool move_to_local(struct harp_connection *connection, uint8_t path, uint16_t local)
+bool harp_engine_path_leaves_by(struct harp_connection *connection, uint8_t path, uint16_t local)
 {
     struct harp_engine *engine = connection->engine;
     struct harp_hop *hop = &connection->hops[path];
@@ -75,7 +74,7 @@ static bool take_known_local(struct harp_connection *connection, uint8_t path)
         if (other->connection != connection && other->found && !other->strays &&
             !sends_off_queue(other->connection, number) &&
             !is_used(connection, hop->port, other->local))
-            return move_to_local(connection, path, other->local);
+            return harp_engine_path_leaves_by(connection, path, other->local);
     }
     return false;
 }
@@ -96,7 +95,8 @@ static void try_next_local(struct harp_connection *connection, uint8_t path, boo
         uint16_t local = hop->tried++ % STEER_TRIES;
         if (local >= port->locals_n && port->ops->add_local(port, 0, why) < 0)
             hop->tried = hop->tried <= STEER_TRIES ? STEER_TRIES : 2 * STEER_TRIES;
-        else if (!is_used(connection, hop->port, local) && move_to_local(connection, path, local))
+        else if (!is_used(connection, hop->port, local) &&
+                 harp_engine_path_leaves_by(connection, path, local))
             return;
     }
 }

@@ -114,9 +114,11 @@ bool harp_listening_wait(struct harp_listening *listening, uint64_t most_ns)
                     most_ns);
 }
 
+/* The other ends may be in this process, at engines which the caller's thread drives else. */
 static bool has_drained(void *what)
 {
     struct harp_engine *engine = what;
+    harp_engines_drive_inline();
     harp_token_take(engine);
     bool all = engine->closing_n == 0;
     harp_token_drop(engine);

@@ -23,6 +23,7 @@ enum { WORD = sizeof(uint64_t), NUMBERS_MAX = 4096, TRIES_MAX = 1000, KEPT_SECON
 _Static_assert(sizeof(struct harp_stats) % WORD == 0, "copied by words");
 _Static_assert(sizeof(struct harp_stats_port) % WORD == 0, "copied by words");
 _Static_assert(sizeof(struct harp_stats_connection) % WORD == 0, "copied by words");
+_Static_assert(sizeof(struct harp_stats_path) % WORD == 0, "copied by words");
 _Static_assert(offsetof(struct harp_stats, recorder) % WORD == 0, "words are aligned");
 
 struct harp_stats_reader {
@@ -185,6 +186,14 @@ void harp_stats_put_connection(struct harp_stats *stats, uint32_t row,
             (const uint64_t *)(const void *)connection, sizeof *connection);
 }
 
+void harp_stats_put_path(struct harp_stats *stats, uint32_t connection_row, uint32_t path,
+                         const struct harp_stats_path *row)
+{
+    assert(connection_row < HARP_STATS_CONNECTIONS && path < HARP_STATS_PATHS);
+    put_row((uint64_t *)(void *)&stats->paths[connection_row * HARP_STATS_PATHS + path],
+            (const uint64_t *)(const void *)row, sizeof *row);
+}
+
 static void copy_words(void *to, const void *from, size_t bytes)
 {
     for (size_t i = 0; i < bytes / WORD; i++)
@@ -275,6 +284,8 @@ void harp_stats_read(const struct harp_stats_reader *reader, struct harp_stats *
         read_row(&out->connections[i], &stats->connections[i], sizeof out->connections[i]);
         out->connections[i].peer[sizeof out->connections[i].peer - 1] = 0;
     }
+    for (size_t i = 0; i < HARP_STATS_CONNECTIONS * HARP_STATS_PATHS; i++)
+        read_row(&out->paths[i], &stats->paths[i], sizeof out->paths[i]);
     out->name[sizeof out->name - 1] = 0;
     memset(&out->recorder, 0, sizeof out->recorder);
     out->recorder.count = harp_recorder_read(&stats->recorder, out->recorder.events);

@@ -2,7 +2,7 @@
  * runs: `harp top`, a test, a debugger after a crash.
  *
  *     /dev/shm/harp-<uid>-<pid>-<n>
- *     | who it is | engine | ports | connections, a row each | flight recorder |
+ *     | who it is | engine | ports | connections, a row each | their paths | flight recorder |
  *
  * - **Life.** The engine creates the file, whole and locked (flock), and removes it when it closes.
  *   The kernel drops the lock when the process dies, however it dies. The file of a dead process
@@ -15,8 +15,9 @@
  *   locked after the parent's end.
  *
  * Owner: the engine's thread writes, others only read. Memory order: engine counters are single
- * 64-bit words, each right by itself. A port's or connection's row is a sequence lock: `changes` is
- * odd while it is written; the reader tries again until it is even and the same before and after.
+ * 64-bit words, each right by itself. A row of a port, connection or path is a sequence lock:
+ * `changes` is odd while it is written; the reader tries again until it is even and the same before
+ * and after.
  *
  * The layout is fixed by `layout`; a reader refuses another one. All in it that comes from another
  * process is only shown, never used as an index.
@@ -31,11 +32,12 @@
 #include "session/session.h"
 
 #define HARP_STATS_MAGIC UINT64_C(0x5354415450524148) /* "HARPSTAT" */
-#define HARP_STATS_LAYOUT 2
+#define HARP_STATS_LAYOUT 3
 
 /* cdef: begin */
 #define HARP_STATS_PORTS 8
 #define HARP_STATS_CONNECTIONS 256
+#define HARP_STATS_PATHS 8 /* of a connection, its first ones */
 #define HARP_STATS_NAME_BYTES 64
 #define HARP_STATS_LINE_BYTES 200
 
@@ -72,6 +74,7 @@ enum harp_stats_state {
 struct harp_stats_connection {
     uint64_t changes;
     uint64_t id;
+    uint64_t peer_id;  /* the other end's; 0 while it is not known */
     uint64_t since_ns; /* by the engine's clock */
     uint32_t state;    /* enum harp_stats_state */
     uint16_t paths, paths_alive;
@@ -85,6 +88,15 @@ struct harp_stats_connection {
     struct harp_session_counters counters;
 };
 
+struct harp_stats_path {
+    uint64_t changes;
+    uint64_t connection; /* its id; 0: the row is unused */
+    uint32_t number;     /* of the path */
+    uint32_t port;       /* row of its port */
+    struct harp_address local, remote;
+    struct harp_path_info info;
+};
+
 struct harp_stats {
     uint64_t magic;
     uint32_t layout;
@@ -96,6 +108,7 @@ struct harp_stats {
     struct harp_engine_counters engine;
     struct harp_stats_port ports[HARP_STATS_PORTS];
     struct harp_stats_connection connections[HARP_STATS_CONNECTIONS];
+    struct harp_stats_path paths[HARP_STATS_CONNECTIONS * HARP_STATS_PATHS];
     struct harp_recorder recorder;
 };
 
@@ -139,6 +152,9 @@ void harp_stats_destroy(struct harp_stats_file *file);
 void harp_stats_put_port(struct harp_stats *stats, uint32_t row, const struct harp_port *port);
 void harp_stats_put_connection(struct harp_stats *stats, uint32_t row,
                                const struct harp_stats_connection *connection);
+/* `path` is below HARP_STATS_PATHS. */
+void harp_stats_put_path(struct harp_stats *stats, uint32_t connection_row, uint32_t path,
+                         const struct harp_stats_path *row);
 
 /* Add to a counter that others read. */
 static inline void harp_count(uint64_t *counter, uint64_t by)

@@ -19,7 +19,7 @@ from harp.net.info import ConnectionInfo, PathInfo, fields
 from harp.net.memory import Buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from typing_extensions import Self
 
@@ -54,6 +54,7 @@ class Connection:
         self._engine = engine
         self._connection = connection
         self._streamed, self._drafts_most = streamed, drafts
+        self._planned: Any = ffi.NULL
         self._error: EndedError | None = None
         self._next_context = 1
         self._open: dict[int, Completion] = {}
@@ -87,7 +88,7 @@ class Connection:
         elif done.type == lib.HARP_COMPLETION_CONNECTED:
             self.connected._settle(0)
         elif done.type == lib.HARP_COMPLETION_CLOSED:
-            self._end(ended(done.reason, self._why()))
+            self._end(ended(done.reason, self._why()), done.size)
         elif done.context in self._open:
             completion = self._open.pop(done.context)
             completion.message = done.message
@@ -101,9 +102,14 @@ class Connection:
         lib.harp_connection_why(self._connection, why)
         return str(ffi.string(why).decode(errors="replace"))
 
-    def _end(self, error: EndedError) -> None:
+    def _end(self, error: EndedError, left: int = 0) -> None:
+        """End all that is open but buffers for the ``left`` messages that came before."""
         self._error = error
-        waiting, self._open = [self.connected, *self._open.values()], {}
+        receives = [context for context, completion in self._open.items()
+                    if completion._what == "receiving"][:left]
+        waiting = [self.connected, *(completion for context, completion in self._open.items()
+                                     if context not in receives)]
+        self._open = {context: self._open[context] for context in receives}
         for completion in waiting:
             if not completion._settled:
                 completion._settle(None, error)
@@ -119,7 +125,7 @@ class Connection:
         self._poll()
         if ready():
             return True
-        if self._error is not None:
+        if self._error is not None and not self._open:
             raise self._error
         return False
 
@@ -167,9 +173,18 @@ class Connection:
         context = self._next_context
         self._next_context += 1
         self._open[context] = completion  # at once: a completion may come before we are back
+        begun = begin(context)
+
+        def begins() -> bool:  # after the end, too, where a message is left for a buffer
+            nonlocal begun
+            begun = begin(context)
+            return begun or self._error is not None
         try:
-            if not begin(context):
-                self._until(lambda: self._error is None and begin(context), timeout, what)
+            if not begun:
+                self._until(begins, timeout, what)
+            if not begun:
+                assert self._error is not None
+                raise self._error
         except (Timeout, EndedError):  # Ctrl-C leaves it: it may have begun
             self._open.pop(context, None)
             raise
@@ -403,6 +418,21 @@ class Connection:
             return [PathInfo(address_text(local[0]), address_text(remote[0]), fields(info[0]))
                     for path in range(64)
                     if lib.harp_connection_path(self._connection, path, info, local, remote)]
+
+    def follow(self, flows: Sequence[tuple[str, str]]) -> int:
+        """Go by another revision of the plan: as many flows as at first, in the same order.
+
+        Paths leave by their UDP ports from now on, while messages are under way. Any thread may
+        call it. Returns how many paths moved; a port that cannot be had is a RuntimeWarning, and
+        its path stays.
+        """
+        if self._planned == ffi.NULL:
+            raise ValueError("this connection was made without the flows of a plan")
+        if len(flows) != len(self._planned):
+            raise ValueError(f"{len(flows)} flows are no revision of a plan of "
+                             f"{len(self._planned)}")
+        self._planned, moved = self._engine._follow(self._planned, flows)
+        return moved
 
     @property
     def c_connection(self) -> Any:

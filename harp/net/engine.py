@@ -45,6 +45,8 @@ class Port:
     """xdp: the queue; -1: a free one."""
     copy_only: bool = False
     """xdp: do not try zero copy."""
+    zero_copy_only: bool = False
+    """xdp: an error where there is no zero copy."""
     generic: bool = False
     """xdp: do not try the driver's own XDP."""
     busy_poll_us: int = 0
@@ -75,7 +77,8 @@ class ConnectionOptions:
     """Congestion control: ``swift`` or ``fixed``."""
     flows: Sequence[tuple[str, str]] = ()
     """Planned flows (``docs/routing-plans.md``): own address and UDP port, target's address and
-    port. The paths from one NIC to one target take those between these two in turn."""
+    port. The paths from one NIC to one target take those between these two in turn; where there are
+    none, or a port is taken, a RuntimeWarning says so, and paths are hashed."""
 
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -108,10 +111,11 @@ class Engine:
 
     ``port`` is a kind, whose options are the fields of :class:`Port`, or one Port or several.
     ``progress`` says who drives: a ``thread`` of its own (on ``cpu``, if given), ``inline`` the
-    threads that wait for its connections (and a helper when they are silent), or ``manual``:
-    :meth:`drive` and waiting only. ``frames`` of ``frame_bytes`` are its memory, on NUMA ``node``.
-    ``dump`` is a file to which the last events are added when a connection ends in error. Its clock
-    goes ``slower`` than the host's, for a network that is as much slower than what it stands for.
+    threads that wait for its connections (and a helper when they are silent for ``quiet_after``
+    seconds), or ``manual``: :meth:`drive` and waiting only. ``frames`` of ``frame_bytes`` are its
+    memory, on NUMA ``node``. ``dump`` is a file to which the last events are added when a
+    connection ends in error. Its clock goes ``slower`` than the host's, for a network that is as
+    much slower than what it stands for.
 
     Any thread may use an engine. A connection or listener is used by one thread at a time.
 
@@ -121,7 +125,7 @@ class Engine:
     def __init__(self, port: str | Port | Sequence[Port] = "udp", *, name: str = "harp",
                  progress: str = "thread", cpu: int = -1, node: int = -1, frames: int = 4096,
                  frame_bytes: int = 4096, connections: int = 1024, dump: str | None = None,
-                 slower: int = 1, **port_options: Any) -> None:
+                 slower: int = 1, quiet_after: float = 0.0002, **port_options: Any) -> None:
         self._guard = Guard("engine", patient=True)
         self._guard.closed = True  # until it is open
         ports = _ports(port, port_options)
@@ -133,6 +137,7 @@ class Engine:
         config.cpu, config.node = cpu, node
         config.frames, config.frame_bytes = frames, frame_bytes
         config.connections, config.slower = connections, slower
+        config.quiet_ns = int(quiet_after * 1e9)
         config.dump = self._text(dump)
         for wanted, place in zip(ports, config.ports, strict=False):
             self._describe(wanted, place)
@@ -165,8 +170,8 @@ class Engine:
                 wanted.address.encode(), ffi.addressof(config, "local")):
             raise ValueError(f"{wanted.address!r} is no address: 10.0.0.1, 10.0.0.1:7000, fd00::1 "
                              "or [fd00::1]:7000")
-        for field in ("locals", "mtu", "queue", "copy_only", "generic", "busy_poll_us",
-                      "ring_bytes"):
+        for field in ("locals", "mtu", "queue", "copy_only", "zero_copy_only", "generic",
+                      "busy_poll_us", "ring_bytes"):
             setattr(config, field, getattr(wanted, field))
 
     @property
@@ -216,16 +221,25 @@ class Engine:
         """Begin to connect, and return at once; the connection's ``connected`` follows."""
         wanted = ConnectionOptions(**options)
         config = _connection_config(wanted)
-        config.flows, config.flows_n = self._flows(wanted.flows), len(wanted.flows)
+        planned = self._flows(wanted.flows)
+        config.flows, config.flows_n = planned, len(wanted.flows)
         known = handle if isinstance(handle, Handle) else Handle(bytes(handle))
         out, why = ffi.new("struct harp_connection **"), ffi.new("char[]", WHY_BYTES)
         with self._guard:
             _checked(lib.harp_connect(self._engine, known._c, config, out, why), why)
             made = self._adopt(out[0], config)
-        if ffi.string(why):
-            warnings.warn(f"not as planned: {ffi.string(why).decode(errors='replace')}",
-                          RuntimeWarning, stacklevel=2)
+            made._planned = planned
+        _warn_of_strays(why)
         return made
+
+    def _follow(self, before: Any, flows: Sequence[tuple[str, str]]) -> tuple[Any, int]:
+        """Let the connections of these flows go by others; these as C has them, and paths moved."""
+        made, why = self._flows(flows), ffi.new("char[]", WHY_BYTES)
+        with self._guard:
+            moved = int(lib.harp_engine_follow_plan(self._engine, before, made, len(flows), why))
+            self._keep.remove(before)
+        _warn_of_strays(why)
+        return made, moved
 
     def _flows(self, flows: Sequence[tuple[str, str]]) -> Any:
         if not flows:
@@ -409,6 +423,12 @@ def _one_of(what: str, given: str, known: Mapping[str, int] | Sequence[str]) -> 
     if given not in known:
         raise ValueError(f"{what} is {given!r}; there are {', '.join(known)}")
     return known[given] if isinstance(known, Mapping) else known.index(given)
+
+
+def _warn_of_strays(why: Any) -> None:
+    if ffi.string(why):
+        warnings.warn(f"not as planned: {ffi.string(why).decode(errors='replace')}",
+                      RuntimeWarning, stacklevel=4)
 
 
 def _checked(error: int, why: Any) -> None:

@@ -14,7 +14,6 @@ is asked, again and again until it is answered.
 
 from __future__ import annotations
 
-import errno
 import random
 import select
 import socket
@@ -23,6 +22,8 @@ import time
 from collections import defaultdict
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+
+from harp.net.bind import bind_if_free
 
 _IP_RECVERR, _ERROR, _MESSAGE = 11, struct.Struct("=IBBBxII"), b"harp probe "
 _OFFENDER = slice(_ERROR.size + 4, _ERROR.size + 8)
@@ -126,15 +127,11 @@ def trace(source: str, target: tuple[str, int], ports: list[int], *,
     with ExitStack() as stack:
         asker, taken = _Asker(target), []
         for port in ports:
-            sock = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-            sock.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)
-            try:
-                sock.bind((source, port))
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE:
-                    raise
+            sock = bind_if_free(stack, source, port)
+            if sock is None:
                 taken.append(port)
                 continue
+            sock.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)
             asker.sockets[port] = sock
         found = _trace_all(asker, target[0], began_s + budget_s)
     found.seconds, found.sent_packets = time.monotonic() - began_s, asker.sent

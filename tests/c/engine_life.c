@@ -72,7 +72,7 @@ static struct harp_completion await_completion(struct harp_connection *connectio
     struct harp_completion done = {0};
     uint64_t begin_ns = clock_ns(CLOCK_MONOTONIC);
     while (!harp_poll(connection, &done, 1) || done.type != type) {
-        CHECK(clock_ns(CLOCK_MONOTONIC) - begin_ns < 20 * SECOND_NS, "no completion of type %u",
+        CHECK(clock_ns(CLOCK_MONOTONIC) - begin_ns < 120 * SECOND_NS, "no completion of type %u",
               type);
         harp_connection_why(connection, why);
         CHECK(done.type != HARP_COMPLETION_CLOSED || type == HARP_COMPLETION_CLOSED,

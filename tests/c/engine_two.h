@@ -10,11 +10,12 @@
 static struct harp_engine *engines[2]; /* the connecting one, the listening one */
 static struct harp_connection *connections[2];
 static enum harp_progress progress_of_two;
+static uint64_t quiet_ns_of_two; /* 0: the default */
 
 /* Drive both where that is ours to do, else let their threads run. */
 static inline void go_on(void)
 {
-    if (progress_of_two != HARP_PROGRESS_MANUAL) {
+    if (progress_of_two == HARP_PROGRESS_THREAD) {
         sched_yield();
         return;
     }
@@ -44,6 +45,7 @@ static inline void connect_two(enum harp_progress progress, int cpu,
     harp_connection_defaults(&settings);
     config.progress = progress_of_two = progress;
     config.cpu = cpu;
+    config.quiet_ns = quiet_ns_of_two ? quiet_ns_of_two : config.quiet_ns;
     config.frames = 256;
     config.ports_n = 1;
     config.ports[0].open = open;

@@ -1,6 +1,7 @@
 /* An engine's statistics to be looked at: goes on by a line of input, ends with its end. */
 #include "engine/stats.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,8 +17,15 @@ static void go_on(struct harp_stats *stats, uint64_t step)
                                                .message_bytes_sent = 1000000 * step,
                                                .peer = "[fd00::2]:7001"};
     connection.counters.lost = step;
+    struct harp_stats_path path = {.connection = connection.id,
+                                   .number = 1,
+                                   .info = {.alive = true, .sent = 100 * step, .lost = step}};
+    bool is_address = harp_address_parse("[fd00::1]:7000", &path.local) &&
+                      harp_address_parse("10.0.0.2:7001", &path.remote);
+    assert(is_address);
     harp_stats_put_port(stats, 0, &port);
     harp_stats_put_connection(stats, 7, &connection);
+    harp_stats_put_path(stats, 7, 1, &path);
     harp_count(&stats->engine.turns, 100);
     harp_count(&stats->engine.busy_turns, 25);
     harp_count(&stats->engine.message_bytes_sent, 1000000);

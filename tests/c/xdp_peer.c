@@ -295,20 +295,43 @@ static void add_local(void)
     printf("local %d %s\n", local, text);
 }
 
+static void add_hop(const char *text, uint16_t local)
+{
+    char why[HARP_WHY_BYTES];
+    struct harp_address to;
+    assert(harp_address_parse(text, &to));
+    int hop = port->ops->hop(port, &to, local, why);
+    if (hop < 0)
+        printf("error %d: %s\n", hop, why);
+    else
+        printf("hop %d payload %u\n", hop, port->ops->hop_payload_max(port, hop));
+}
+
+static void tend_for(uint32_t ms)
+{
+    uint64_t end_ns = now_ns() + ms * UINT64_C(1000000);
+    do {
+        port->ops->tend(port, now_ns());
+        wait_until(now_ns() + 1000000);
+    } while (now_ns() < end_ns);
+    puts("done");
+}
+
+static void tend_until_input(void)
+{
+    struct pollfd input = {.fd = 0, .events = POLLIN};
+    while (poll(&input, 1, 1) == 0)
+        port->ops->tend(port, now_ns());
+    puts("done");
+}
+
 static bool obey_line(char *line)
 {
     char what[16], text[64];
     int hop, local = 0;
     uint32_t a = 0, b = 0;
-    struct harp_address to;
     if (sscanf(line, "hop %63s %d", text, &local) >= 1) {
-        char why[HARP_WHY_BYTES];
-        assert(harp_address_parse(text, &to));
-        hop = port->ops->hop(port, &to, (uint16_t)local, why);
-        if (hop < 0)
-            printf("error %d: %s\n", hop, why);
-        else
-            printf("hop %d payload %u\n", hop, port->ops->hop_payload_max(port, hop));
+        add_hop(text, (uint16_t)local);
     } else if (sscanf(line, "send %d %u %u", &hop, &a, &b) == 3) {
         send_all(hop, a, b, BY_SLOT);
     } else if (sscanf(line, "frames %d %u %u", &hop, &a, &b) == 3) {
@@ -343,17 +366,9 @@ static bool obey_line(char *line)
     } else if (strcmp(what, "notice") == 0) {
         show_notice(now_ns() + a * UINT64_C(1000000));
     } else if (strcmp(what, "tend") == 0) {
-        uint64_t end_ns = now_ns() + a * UINT64_C(1000000);
-        do {
-            port->ops->tend(port, now_ns());
-            wait_until(now_ns() + 1000000);
-        } while (now_ns() < end_ns);
-        puts("done");
+        tend_for(a);
     } else if (strcmp(what, "serve") == 0) {
-        struct pollfd input = {.fd = 0, .events = POLLIN};
-        while (poll(&input, 1, 1) == 0)
-            port->ops->tend(port, now_ns());
-        puts("done");
+        tend_until_input();
     } else if (strcmp(what, "counters") == 0) {
         show_counters();
     } else if (strcmp(what, "states") == 0) {

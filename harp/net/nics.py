@@ -14,6 +14,7 @@ import fcntl
 import socket
 import struct
 from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
 SYS = Path("/sys/class/net")
@@ -72,11 +73,29 @@ def has_address(name: str) -> bool:
         try:
             _ask_device(control, name, _SIOCGIFADDR, "H")
         except OSError:
-            lines = Path("/proc/thread-self/net/if_inet6")
-            text = lines.read_text() if lines.exists() else ""
-            return any(line.split()[3] != "20" and line.split()[5] == name
-                       for line in text.splitlines())
+            return any(at == name and not address.is_link_local
+                       for at, address in _ipv6_addresses())
     return True
+
+
+def interface_of(address: str) -> str | None:
+    """Give the interface that has this address; of IPv4 only its first one is known."""
+    wanted = ip_address(address)
+    if wanted.version == 6:
+        return next((name for name, known in _ipv6_addresses() if known == wanted), None)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # it has none
+                if _ask_device(control, name, _SIOCGIFADDR, ">4xI") == int(wanted):
+                    return name
+    return None
+
+
+def _ipv6_addresses() -> list[tuple[str, IPv6Address]]:
+    """Interfaces and their addresses: address, index, prefix, scope, flags and name a line."""
+    known = Path("/proc/thread-self/net/if_inet6")
+    lines = map(str.split, known.read_text().splitlines() if known.exists() else [])
+    return [(name, IPv6Address(bytes.fromhex(digits))) for digits, _, _, _, _, name in lines]
 
 
 def gpus(root: Path = Path("/")) -> int:
