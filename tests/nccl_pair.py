@@ -47,11 +47,12 @@ def _made(name: str, sources: Sequence[Path], flags: Sequence[str],
             build(folder / f"{name}.new", [*map(str, sources), *map(str, libraries)], flags)
             (folder / f"{name}.new").rename(folder / name)
             _forget_others()
+        os.utime(folder)
     return folder / name
 
 
 def _forget_others() -> None:
-    """Keep what was built from the last few states of the sources."""
+    """Keep what was used last, by other tests, too."""
     others = sorted(FOLDER.iterdir(), key=lambda path: path.stat().st_mtime)
     for old in others[:-80]:
         shutil.rmtree(old, ignore_errors=True)
@@ -135,7 +136,7 @@ class Pair:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def end(self, timeout_s: float = 300) -> Ended:
+    def end(self, timeout_s: float = 900) -> Ended:
         """Wait for both; each scenario has a limit of its own, so this does not take for ever."""
         spoken = [process.communicate(timeout=timeout_s) for process in self.ranks]
         return Ended((self.ranks[0].returncode, self.ranks[1].returncode),

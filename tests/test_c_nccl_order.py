@@ -26,7 +26,7 @@ def run(program, port, progress, faults="", **more):
     settings = {"HARP_PORT": port, "HARP_PROGRESS": progress, "HARP_FAULTS": faults,
                 "HARP_IFNAME": "=lo", "HARP_CONF_FILE": "/dev/null", **more}
     done = subprocess.run([program], env={**os.environ, **settings}, capture_output=True, text=True,
-                          check=False, timeout=100)
+                          check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from typing import TYPE_CHECKING, Any
 
 import netns
 import pytest
 from c_programs import build, library, run
-from nccl_pair import client, harp, run_pair
+from nccl_pair import Pair, client, harp, run_pair
 from test_nccl_plugin import add_links, ask, warnings
 
 if TYPE_CHECKING:
@@ -28,10 +29,13 @@ def test_the_reader_of_plans(tmp_path: Path) -> None:
                                   str(library())]))
 
 
-def plan(*listens: str, flows: tuple[tuple[int, str, str], ...] = ()) -> dict[str, Any]:
-    """A plan of ranks that listen at one address each."""
+def plan(*listens: str | list[str], flows: tuple[tuple[int, str, str], ...] = (),
+         mbps: int = 1) -> dict[str, Any]:
+    """A plan of ranks that listen at one address each, or at several."""
+    each = [[listen] if isinstance(listen, str) else listen for listen in listens]
     return {"format": "harp-plan-1", "fabric": "0123456789abcdef",
-            "ranks": [{"rank": rank, "listen": [listen]} for rank, listen in enumerate(listens)],
+            "ranks": [{"rank": rank, "listen": own, "mbps": [mbps] * len(own)}
+                      for rank, own in enumerate(each)],
             "flows": [{"from": rank, "to": 1 - rank, "source": source, "target": target}
                       for rank, source, target in flows]}
 
@@ -82,6 +86,12 @@ MISFITS = {
     "no such rank": (plan(f"{HOME}:61000"), {"RANK": "4"}, "it has no rank 4, only 1 others"),
     "who am I": (plan(f"{HOME}:61000", f"{HOME}:61001"), {},
                  "2 of its ranks are on this host and nothing says which this is: set RANK"),
+    "a NIC that is gone": (plan([f"{HOME}:61000", "10.9.9.9:61000"]), {},
+                           "its rank 0 has the NIC 10.9.9.9, and this host uses none with that "
+                           "address: the fabric has changed, so make it anew with harp plan"),
+    "a slower NIC": (plan(f"{HOME}:61000", mbps=25000), {"HARP_SPEED": "10000"},
+                     "it counts on 25000 Mb/s of the NIC 10.77.0.1, which has 10000: the fabric "
+                     "has changed, so make it anew with harp plan"),
     "old format": ({**plan(f"{HOME}:61000"), "format": "harp-path-plan-1"}, {},
                    'its format is "harp-path-plan-1" and this HARP reads harp-plan-1'),
     "no JSON": ("plan: here\n", {}, "line 1 is no plan's: expected {"),
@@ -142,6 +152,13 @@ class Tap:
 
     def __exit__(self, *_: object) -> None:
         self.socket.close()
+
+    def await_ports(self, wanted: set[tuple[int, int]]) -> None:
+        """Wait until such packets come."""
+        missing, until_s = set(wanted), time.monotonic() + 30
+        while missing := missing - self.ports():
+            assert time.monotonic() < until_s, f"nothing came by {missing}"
+            time.sleep(0.01)
 
     def ports(self) -> set[tuple[int, int]]:
         found = set()
@@ -235,3 +252,42 @@ def test_each_rail_of_a_connection_has_flows_of_its_own(tmp_path: Path) -> None:
                     for tap in (first, second)]
     assert seen == [{(61300, 61000)}, {(61301, 61000)}]
     assert "HARP_PLAN" not in ended.told[0] + ended.told[1]
+
+
+@root_only
+def test_a_revision_reaches_connections_that_work(tmp_path: Path) -> None:
+    """The file is replaced under a job that sends; and then by what is no revision of it."""
+    file, next_file = tmp_path / "plan.json", tmp_path / "next.json"
+
+    def replace(content: dict[str, Any]) -> None:
+        next_file.write_text(json.dumps(content))
+        next_file.replace(file)
+
+    with netns.veth_pair() as (a, b), Tap(b) as tap:
+        listens = [f"{a.ipv4}:61000", f"{b.ipv4}:61000"]
+        back = (1, f"{b.ipv4}:61400", listens[0])
+
+        def forth(*ports: int) -> dict[str, Any]:
+            return plan(*listens, flows=(*((0, f"{a.ipv4}:{port}", listens[1]) for port in ports),
+                                         back))
+        replace(forth(61300, 61301))
+        with Pair(client(), harp(), ("speed",), spaces=(a.space, b.space),
+                  options=("--limit", "120", "--seconds", "90"), settings=tuple(
+                      {**NO_RANK, "HARP_PORT": "udp", "HARP_PLAN": str(file), "RANK": str(rank),
+                       "HARP_PATHS": "2"} for rank in (0, 1))) as pair:
+            tap.await_ports({(61300, 61000), (61301, 61000)})
+            replace(forth(61300, 61407))
+            tap.await_ports({(61407, 61000)})
+            replace(forth(61300))
+            told = await_line(pair, "has changed and is not followed")
+            assert [process.poll() for process in pair.ranks] == [None, None]
+    assert "it has other ranks or flows than the one that this job was started with" in told
+
+
+def await_line(pair: Pair, text: str) -> str:
+    """The line that rank 0 writes about it while it works."""
+    stderr = pair.ranks[0].stderr
+    assert stderr is not None
+    told = next((line for line in stderr if text in line), "")
+    assert told, f"rank 0 ended and did not say that {text!r}"
+    return told

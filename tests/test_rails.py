@@ -138,13 +138,14 @@ def test_more_nics_than_a_handle_has_addresses() -> None:
 
 @needs_namespaces
 def test_a_rail_carries_as_much_as_it_delivers() -> None:
+    """Rates so low that the queues, and not a busy host, are what holds the rails back."""
     with rails("udp") as world:
-        for rail, rate_bps in enumerate((300_000_000, 100_000_000)):
+        for rail, rate_bps in enumerate((60_000_000, 20_000_000)):
             for end in world.pairs[rail]:
-                end.shape(rate_bps)
-        world.transfer(32)
+                end.shape(rate_bps, queue_bytes=256 << 10)
+        world.transfer(8)
         fast, slow = world.sent()
-        assert 1.5 < fast / slow < 6
+        assert 2 < fast / slow < 4.5
 
 
 @needs_namespaces

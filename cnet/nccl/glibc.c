@@ -33,6 +33,7 @@
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
                           void *argument);
 int __wrap_pthread_join(pthread_t thread, void **result);
+int __wrap_pthread_mutex_trylock(pthread_mutex_t *mutex);
 int __wrap_pthread_once(pthread_once_t *once, void (*run)(void));
 int __wrap_pthread_setaffinity_np(pthread_t thread, size_t bytes, const cpu_set_t *cpus);
 int __wrap_pthread_sigmask(int how, const sigset_t *set, sigset_t *before);
@@ -41,11 +42,13 @@ int __wrap_fstatat(int folder, const char *path, struct stat *out, int flags);
 
 int first_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
 int first_join(pthread_t, void **);
+int first_trylock(pthread_mutex_t *);
 int first_once(pthread_once_t *, void (*)(void));
 int first_setaffinity(pthread_t, size_t, const cpu_set_t *);
 int first_sigmask(int, const sigset_t *, sigset_t *);
 __asm__(".symver first_create, pthread_create@" FIRST);
 __asm__(".symver first_join, pthread_join@" FIRST);
+__asm__(".symver first_trylock, pthread_mutex_trylock@" FIRST);
 __asm__(".symver first_once, pthread_once@" FIRST);
 __asm__(".symver first_setaffinity, pthread_setaffinity_np@" FIRST_AFFINITY);
 __asm__(".symver first_sigmask, pthread_sigmask@" FIRST);
@@ -59,6 +62,11 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 int __wrap_pthread_join(pthread_t thread, void **result)
 {
     return first_join(thread, result);
+}
+
+int __wrap_pthread_mutex_trylock(pthread_mutex_t *mutex)
+{
+    return first_trylock(mutex);
 }
 
 int __wrap_pthread_once(pthread_once_t *once, void (*run)(void))

@@ -53,7 +53,8 @@ static struct announcement *announcement_at(struct comm *comm, uint32_t number)
 
 static void post_control(struct comm *comm, uint32_t number)
 {
-    transport_receive(comm, announcement_at(comm, number), sizeof(struct announcement), OF_CONTROL);
+    transport_receive(comm, announcement_at(comm, number), sizeof(struct announcement), false,
+                      OF_CONTROL);
 }
 
 void order_begin(struct comm *comm)
@@ -337,8 +338,8 @@ void order_receive_aside(struct comm *comm)
 {
     struct early *early = &comm->early;
     if (comm->posting == POSTING_LEAVE && !comm->aside_posted)
-        comm->aside_posted = transport_receive(comm, early->bytes + early->to,
-                                               (uint32_t)(early->room - early->to), OF_ASIDE);
+        comm->aside_posted = transport_receive(
+            comm, early->bytes + early->to, (uint32_t)(early->room - early->to), false, OF_ASIDE);
 }
 
 void order_end_aside(struct comm *comm)

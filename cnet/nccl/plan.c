@@ -42,13 +42,14 @@ struct reading {
     const struct plan_place *place;
     struct plan *plan;
     char format[KEY_BYTES];
-    bool flows_only;  /* the second pass: the rank is known */
-    uint32_t ranks_n; /* of the plan */
-    uint32_t here_n;  /* of them with an address of this host */
-    int64_t here;     /* the first of these, or -1 */
-    bool told;        /* the launcher's rank is one of the plan's */
-    bool told_here;   /* and has an address of this host */
-    uint32_t room;    /* for flows */
+    bool flows_only;            /* the second pass: the rank is known */
+    uint32_t ranks_n;           /* of the plan */
+    uint32_t here_n;            /* of them with an address of this host */
+    int64_t here;               /* the first of these, or -1 */
+    bool told;                  /* the launcher's rank is one of the plan's */
+    bool told_here;             /* and has an address of this host */
+    uint32_t room;              /* for flows */
+    char stale[HARP_WHY_BYTES]; /* why the fabric is not the one that was planned for, or "" */
 };
 
 static bool read_address(struct json_reader *json, struct harp_address *address)
@@ -66,6 +67,8 @@ struct rank_read {
     uint64_t rank;
     struct harp_address listens[PLAN_LISTENS];
     uint32_t listens_n;
+    uint64_t mbps[PLAN_LISTENS]; /* of the NIC of each, as planned */
+    uint32_t mbps_n;             /* 0: an older plan */
 };
 
 static void read_listens(struct json_reader *json, struct rank_read *rank)
@@ -79,13 +82,58 @@ static void read_listens(struct json_reader *json, struct rank_read *rank)
     }
 }
 
+static void read_rates(struct json_reader *json, struct rank_read *rank)
+{
+    json_take(json, '[');
+    for (bool first = true; json_next(json, ']', &first);) {
+        if (rank->mbps_n == PLAN_LISTENS)
+            json->wrong = "at most 64 rates";
+        else
+            rank->mbps_n += json_number(json, UINT32_MAX, &rank->mbps[rank->mbps_n]);
+    }
+}
+
+/* Which of this host's NICs has the address, or -1. */
+static int find_nic(const struct plan_place *place, const struct harp_address *address)
+{
+    for (uint32_t i = 0; i < place->addresses_n; i++)
+        if (is_same_host(&place->addresses[i], address))
+            return (int)i;
+    return -1;
+}
+
 static bool is_of_this_host(const struct rank_read *rank, const struct plan_place *place)
 {
     for (uint32_t i = 0; i < rank->listens_n; i++)
-        for (uint32_t k = 0; k < place->addresses_n; k++)
-            if (is_same_host(&rank->listens[i], &place->addresses[k]))
-                return true;
+        if (find_nic(place, &rank->listens[i]) >= 0)
+            return true;
     return false;
+}
+
+/* What this host sees of a fabric that has changed since: of the NICs with which the rank was
+ * planned one is gone, or slower. A NIC may be faster than what the network gives it. */
+static void note_changes(struct reading *reading, const struct rank_read *rank)
+{
+    const struct plan_place *place = reading->place;
+    for (uint32_t i = 0; i < rank->listens_n && !*reading->stale; i++) {
+        struct harp_address planned_nic = rank->listens[i];
+        char text[ADDRESS_BYTES];
+        int nic = find_nic(place, &planned_nic);
+        uint32_t mbps = nic < 0 ? 0 : place->mbps[nic];
+        uint64_t planned = i < rank->mbps_n ? rank->mbps[i] : 0;
+        planned_nic.port = 0;
+        harp_address_format(&planned_nic, text, sizeof text);
+        if (nic < 0)
+            snprintf(reading->stale, sizeof reading->stale,
+                     "its rank %llu has the NIC %s, and this host uses none with that address: "
+                     "the fabric has changed, so make it anew with harp plan",
+                     (unsigned long long)rank->rank, text);
+        else if (mbps && mbps < planned)
+            snprintf(reading->stale, sizeof reading->stale,
+                     "it counts on %llu Mb/s of the NIC %s, which has %u: the fabric has "
+                     "changed, so make it anew with harp plan",
+                     (unsigned long long)planned, text, mbps);
+    }
 }
 
 static void note_rank(struct reading *reading, const struct rank_read *rank)
@@ -100,10 +148,11 @@ static void note_rank(struct reading *reading, const struct rank_read *rank)
     if (here && (told || (reading->place->rank < 0 && reading->here_n == 1))) {
         memcpy(reading->plan->listens, rank->listens, sizeof rank->listens);
         reading->plan->listens_n = rank->listens_n;
+        note_changes(reading, rank);
     }
 }
 
-/* One of "ranks": {"rank": 0, "listen": ["10.0.0.1:61000"]}. */
+/* One of "ranks": {"rank": 0, "listen": ["10.0.0.1:61000"], "mbps": [25000]}. */
 static void read_rank(struct reading *reading)
 {
     struct json_reader *json = &reading->json;
@@ -117,9 +166,13 @@ static void read_rank(struct reading *reading)
             json_number(json, INT32_MAX, &rank.rank);
         else if (strcmp(key, "listen") == 0)
             read_listens(json, &rank);
+        else if (strcmp(key, "mbps") == 0)
+            read_rates(json, &rank);
         else
             json_skip(json);
     }
+    if (!json->wrong && rank.mbps_n && rank.mbps_n != rank.listens_n)
+        json->wrong = "a rate in mbps for each address to listen on";
     if (!json->wrong && rank.rank == UINT64_MAX)
         json->wrong = "rank in each of the ranks";
     if (!json->wrong)
@@ -227,6 +280,8 @@ static bool find_rank(struct reading *reading, char *why)
                         "as torchrun does",
                         reading->here_n),
                false;
+    if (*reading->stale)
+        return memcpy(why, reading->stale, sizeof reading->stale), false;
     reading->plan->rank = (uint32_t)(place->rank >= 0 ? place->rank : reading->here);
     return true;
 }
@@ -278,6 +333,31 @@ void plan_free(struct plan *plan)
     free(plan->flows);
     free(plan->taken);
     *plan = (struct plan){.used = false};
+}
+
+/* ---- Another revision ---- */
+
+bool plan_is_revision(const struct plan *plan, const struct plan *next, char *why)
+{
+    bool same = next->rank == plan->rank && next->listens_n == plan->listens_n &&
+                next->flows_n == plan->flows_n;
+    for (uint32_t i = 0; same && i < plan->listens_n; i++)
+        same = harp_address_same(&plan->listens[i], &next->listens[i]);
+    for (uint32_t i = 0; same && i < plan->flows_n; i++)
+        same = is_same_host(&plan->flows[i].source, &next->flows[i].source) &&
+               harp_address_same(&plan->flows[i].target, &next->flows[i].target);
+    if (!same)
+        snprintf(why, HARP_WHY_BYTES,
+                 "it has other ranks or flows than the one that this job was started with: make it "
+                 "with harp plan --replan");
+    return same;
+}
+
+void plan_replace(struct plan *plan, struct plan *next)
+{
+    memcpy(next->taken, plan->taken, plan->flows_n * sizeof *next->taken);
+    plan_free(plan);
+    *plan = *next;
 }
 
 /* ---- What it says ---- */

@@ -4,7 +4,13 @@
  *     HARP_PLAN=plan.json                  each rank reads of it what is its own
  *
  * A plan is a wish. Where it does not fit (another host, a port that is taken, a peer that listens
- * elsewhere) one line in the log says so, and the paths concerned are hashed as without a plan.
+ * elsewhere) one line in the log says so, and the paths concerned are hashed as without a plan. The
+ * same holds for a stale one as far as a host can see that: a NIC that it no longer has, or that
+ * has less than the rate for which the paths were planned. Cables and hashes of switches it cannot
+ * see; `harp plan --check` knows those that the job's files tell.
+ *
+ * While the job runs another revision may take the file's place, as harp plan --replan makes it:
+ * connections move to its UDP ports within a quarter of a second (plan_watch.c).
  */
 #ifndef HARP_NCCL_PLAN_H
 #define HARP_NCCL_PLAN_H
@@ -29,6 +35,7 @@ struct plan {
 /* What tells of this process. */
 struct plan_place {
     const struct harp_address *addresses; /* of its NICs, their ports left out of account */
+    const uint32_t *mbps;                 /* of each; 0: unknown */
     uint32_t addresses_n;
     int64_t rank; /* as the launcher says, or -1 */
 };
@@ -41,6 +48,13 @@ int64_t plan_rank_of_environment(void);
  * is as if there were none. plan_free gives its memory back in any case. */
 bool plan_read(struct plan *plan, const char *path, const struct plan_place *place, char *why);
 void plan_free(struct plan *plan);
+
+/* Whether `next` is another revision of the same plan: the same flows in the same order, by other
+ * source ports; else one sentence in `why`. */
+bool plan_is_revision(const struct plan *plan, const struct plan *next, char *why);
+
+/* `plan` is such a `next` from now on, and that is used up. */
+void plan_replace(struct plan *plan, struct plan *next);
 
 /* The UDP port on which engine number `engine` listens at this NIC; 0: the plan says none. */
 uint16_t plan_listen_port(const struct plan *plan, const struct harp_address *nic, uint32_t engine);

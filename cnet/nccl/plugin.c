@@ -19,24 +19,6 @@ static void say_device(int number)
     plugin_info("device %d is %s%s", number, device->name, addresses);
 }
 
-/* What does not fit costs the plan and not the job. */
-static void read_plan(void)
-{
-    struct harp_address addresses[PLUGIN_DEVICES];
-    struct plan_place place = {.addresses = addresses, .rank = plan_rank_of_environment()};
-    char why[HARP_WHY_BYTES];
-    for (int i = 0; i < plugin.nics_n; i++)
-        addresses[place.addresses_n++] = plugin.nics[i].address;
-    plugin.strayed = false;
-    if (plan_read(&plugin.plan, plugin.settings.plan, &place, why))
-        plugin_info("this is rank %u of plan %s for fabric %s: %u UDP ports to listen on, %u flows",
-                    plugin.plan.rank, plugin.settings.plan, plugin.plan.fabric,
-                    plugin.plan.listens_n, plugin.plan.flows_n);
-    else
-        plugin_warn("HARP_PLAN %s is not followed, paths are hashed: %s", plugin.settings.plan,
-                    why);
-}
-
 /* Settings and devices are read once, by the first communicator. */
 static enum nccl_result start_plugin(void)
 {
@@ -50,7 +32,7 @@ static enum nccl_result start_plugin(void)
     for (int i = 0; plugin.ready && i < plugin.devices_n; i++)
         say_device(i);
     if (plugin.ready && *plugin.settings.plan)
-        read_plan();
+        plan_watch_begin();
     return result;
 }
 
@@ -73,6 +55,7 @@ static void stop_plugin(void)
 {
     connect_give_up();
     close_give_up();
+    plan_watch_end();
     engines_close();
     plan_free(&plugin.plan);
     plugin.life++;

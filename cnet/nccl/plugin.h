@@ -12,6 +12,7 @@
  *                                                        | close.c                        |
  *                                settings.c: HARP_ names | transfer.c  isend, irecv, test |
  *                            plan.c, json_reader.c: ports|   order.c   which buffer, when |
+ *                            plan_watch.c: when it changes|                               |
  *                                log.c: NCCL's log       +--------------------------------+
  *                                abi.h: NCCL's tables      transport.h: cnet/engine/engine.h
  *                                state.c: what all share                or tcp.h
@@ -94,6 +95,7 @@ struct device {
 /* What regMr gives out. */
 struct memory {
     _Atomic uint32_t used; /* by so many requests that are not done */
+    bool watched;          /* NCCL may read it while a message comes */
 };
 
 struct request {
@@ -269,6 +271,11 @@ enum nccl_result plugin_fail(enum nccl_result result, const char *format, ...)
 /* Why a connection ended, and what to do. */
 enum nccl_result plugin_ended(const struct comm *comm, uint32_t reason);
 
+/* plan_watch.c, with `plugin.lock` held: follow HARP_PLAN if it fits, and its revisions while the
+ * job runs. */
+void plan_watch_begin(void);
+void plan_watch_end(void);
+
 /* device.c: find the NICs that the settings name, and offer them as devices. */
 enum nccl_result devices_find(void);
 
@@ -291,6 +298,7 @@ bool ways_fit(const struct settings *settings, char *why, size_t room);
 enum nccl_result ways_open(struct device *device);
 bool ways_offer_tcp(const struct device *device);
 uint32_t ways_staged_most(void); /* bytes of the longest message that NCCL may read early */
+bool ways_watched(size_t bytes); /* NCCL may read memory of this size while a message comes */
 uint8_t ways_tell(const struct device *device);
 enum way ways_meet(const struct device *device, uint8_t told);
 

@@ -6,11 +6,11 @@
  *      data 1     -- part 1 of 0 | part 1 of 1 ...                       -->   data 1
  *
  * The n-th message of one end goes into the n-th buffer that the other posts, each way, with the
- * calls and completions of engine.h. The kernel copies out of the sender's buffer and, where a
- * message is long, into the receiver's. A message of up to TCP_STAGED_MOST bytes comes into a stage
- * first: a GPU may read it while it comes (LL, LL128), and must see its lines in order
- * (base/copy_lines.h), which the kernel's copy does not promise. So a short one takes one call,
- * too. A message is cut evenly into one part for each data socket,
+ * calls and completions of engine.h. The kernel copies out of the sender's buffer and into the
+ * receiver's, but for a watched one, which a GPU may read while it fills (LL, LL128): a message of
+ * up to TCP_STAGED_MOST bytes comes into a stage first and is copied from there in order of its
+ * lines (base/copy_lines.h), which the kernel's copy does not promise. A message is cut evenly into
+ * one part for each data socket,
  * each of TCP_PART_BYTES at least. A header of which no buffer is posted stays in the kernel, whose
  * window then holds the sender back. A send is done when the kernel has taken all of it.
  *
@@ -42,8 +42,8 @@
 #define TCP_MESSAGES 512     /* open at once, each way; a power of two */
 #define TCP_STAGE_BYTES 65536
 /* NCCL's LL128 sends no more at once: 120 elements of 8 bytes for each of 640 threads. LL sends
- * less, and Simple, whose buffers nobody reads early, 512 KiB and 1 MiB (src/include/device.h of
- * 2.30; NCCL_LL_BUFFSIZE and NCCL_LL128_BUFFSIZE divided by 8 steps, where they are set). */
+ * less (src/include/device.h of 2.30; NCCL_LL_BUFFSIZE and NCCL_LL128_BUFFSIZE divided by 8 steps,
+ * where they are set). */
 #define TCP_STAGED_MOST 614400
 #define TCP_SECRET_BYTES 16
 #define TCP_TEXT_BYTES 120
@@ -53,7 +53,7 @@ struct tcp_listening;
 
 struct tcp_config {
     uint32_t sockets;      /* of data; the connecting end's count */
-    uint32_t staged_most;  /* bytes of the longest message that somebody may read early */
+    uint32_t staged_most;  /* bytes of the longest message that comes into a watched buffer early */
     uint32_t timeout_s;    /* after which a host that does not answer is gone */
     uint32_t mtu;          /* of packets; 0: the kernel's choice */
     uint8_t traffic_class; /* of the packets of both ends; the connecting end's */
@@ -74,9 +74,10 @@ int tcp_connect(const struct tcp_config *config, const struct harp_address *nic,
                 const struct harp_address *peer, const uint8_t *secret,
                 struct tcp_connection **connection, char *why);
 
-/* As harp_send and harp_receive. tcp_send tries to give the message to the kernel at once. */
+/* As harp_send and harp_receive. tcp_send tries to give the message to the kernel at once.
+ * `watched`: somebody may read the buffer while it fills. */
 bool tcp_send(struct tcp_connection *connection, const void *data, uint32_t size, uint64_t context);
-bool tcp_receive(struct tcp_connection *connection, void *data, uint32_t capacity,
+bool tcp_receive(struct tcp_connection *connection, void *data, uint32_t capacity, bool watched,
                  uint64_t context);
 
 /* Move what the sockets give and take. The control socket of a sending end is read if `news`, and

@@ -25,6 +25,7 @@ struct tcp_message {
     uint32_t size;     /* of a buffer: what came */
     uint32_t capacity; /* of a buffer */
     uint32_t left;     /* sockets whose part is not through */
+    bool watched;      /* a buffer that somebody may read while it fills */
     struct tcp_header header;
 };
 

@@ -124,13 +124,13 @@ static uint32_t staged_bytes(const struct tcp_socket *socket)
     return socket->stage_to - socket->stage_from;
 }
 
-/* Says whether anything came. */
-static bool fill_stage(struct tcp_connection *connection, struct tcp_socket *socket)
+/* Stage up to `most` bytes. Says whether anything came. */
+static bool fill_stage(struct tcp_connection *connection, struct tcp_socket *socket, uint32_t most)
 {
     uint32_t have = staged_bytes(socket);
     memmove(socket->stage, socket->stage + socket->stage_from, have);
     socket->stage_from = 0;
-    struct iovec rest = {socket->stage + have, TCP_STAGE_BYTES - have};
+    struct iovec rest = {socket->stage + have, most - have};
     socket->stage_to = have + read_bytes(connection, socket, &rest, 1, rest.iov_len);
     return socket->stage_to > have;
 }
@@ -142,15 +142,15 @@ static bool take_header(struct tcp_connection *connection, struct tcp_socket *so
     struct tcp_header header;
     if (stream->known == stream->posted || connection->over)
         return false;
-    if (staged_bytes(socket) < sizeof header)
-        fill_stage(connection, socket);
+    struct tcp_message *message = message_at(stream, stream->known);
+    if (staged_bytes(socket) < sizeof header) /* payload with it, but for what goes straight */
+        fill_stage(connection, socket, message->watched ? TCP_STAGE_BYTES : sizeof header);
     if (staged_bytes(socket) < sizeof header)
         return false;
     memcpy(&header, socket->stage + socket->stage_from, sizeof header);
     connection->over = header.size == TCP_NOTICE && connection->sends;
     if (connection->over)
         return false; /* it stays, for tcp_hear_notice */
-    struct tcp_message *message = message_at(stream, stream->known);
     bool fits = header.size <= message->capacity;
     if (header.number != stream->known || header.size > HARP_MESSAGE_MAX || !fits) {
         tcp_end(connection, fits || header.number != stream->known ? HARP_REASON_PROTOCOL
@@ -179,7 +179,7 @@ static uint32_t take_lines(struct tcp_connection *connection, struct tcp_socket 
                            uint8_t *to, uint32_t bytes)
 {
     uint32_t moved = take_staged(socket, to, bytes);
-    while (moved < bytes && fill_stage(connection, socket))
+    while (moved < bytes && fill_stage(connection, socket, TCP_STAGE_BYTES))
         moved += take_staged(socket, to + moved, bytes - moved);
     return moved;
 }
@@ -211,9 +211,9 @@ static bool receive_part(struct tcp_connection *connection, uint32_t index)
     uint8_t *to = message->data + start + socket->moved;
     uint32_t left = bytes - socket->moved;
     if (left)
-        socket->moved += message->size > connection->config.staged_most
-                             ? take_directly(connection, socket, to, left)
-                             : take_lines(connection, socket, to, left);
+        socket->moved += message->watched && message->size <= connection->config.staged_most
+                             ? take_lines(connection, socket, to, left)
+                             : take_directly(connection, socket, to, left);
     if (socket->moved < bytes)
         return false;
     finish_part(stream, socket);
@@ -230,13 +230,14 @@ void tcp_take(struct tcp_connection *connection)
     }
 }
 
-bool tcp_receive(struct tcp_connection *connection, void *data, uint32_t capacity, uint64_t context)
+bool tcp_receive(struct tcp_connection *connection, void *data, uint32_t capacity, bool watched,
+                 uint64_t context)
 {
     struct tcp_stream *stream = &connection->in;
     if (stream->posted - stream->taken == TCP_MESSAGES)
         return false;
-    *message_at(stream, stream->posted++) =
-        (struct tcp_message){.data = data, .context = context, .capacity = capacity};
+    *message_at(stream, stream->posted++) = (struct tcp_message){
+        .data = data, .context = context, .capacity = capacity, .watched = watched};
     return true;
 }
 

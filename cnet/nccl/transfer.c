@@ -135,7 +135,8 @@ static void post_receive(struct comm *comm, struct receive *receive)
     for (uint32_t i = 0; i < receive->request->n; i++) {
         if (receive->filled[i])
             continue;
-        transport_receive(comm, receive->data[i], receive->sizes[i],
+        const struct memory *memory = receive->request->memory[i];
+        transport_receive(comm, receive->data[i], receive->sizes[i], !memory || memory->watched,
                           context_of(receive->request, i));
         group.tags[group.n++] = receive->tags[i];
     }
@@ -244,15 +245,18 @@ static enum nccl_result why_failed(struct comm *comm)
 enum nccl_result plugin_register(void *comm, void *data, size_t size, int type, void **memory)
 {
     const struct comm *of = comm;
-    (void)size;
     if (!of || (of->kind != COMM_SENDING && of->kind != COMM_RECEIVING) || !data || !memory)
         return plugin_fail(NCCL_INVALID_ARGUMENT, "regMr: comm, data or handle is NULL");
     *memory = NULL;
     if (type != NCCL_PTR_HOST)
         return plugin_fail(NCCL_INVALID_ARGUMENT,
                            "regMr: memory of type %d; HARP takes the host's only (1)", type);
-    *memory = calloc(1, sizeof(struct memory));
-    return *memory ? NCCL_SUCCESS : plugin_fail(NCCL_SYSTEM_ERROR, "regMr: no memory");
+    struct memory *made = calloc(1, sizeof *made);
+    if (!made)
+        return plugin_fail(NCCL_SYSTEM_ERROR, "regMr: no memory");
+    made->watched = ways_watched(size);
+    *memory = made;
+    return NCCL_SUCCESS;
 }
 
 /* NCCL frees the buffers next. If requests are under way on them, NCCL is aborting and has stopped

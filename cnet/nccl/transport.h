@@ -14,10 +14,10 @@ static inline bool transport_send(struct comm *comm, const void *data, uint32_t 
                      : harp_send(comm->connection, data, size, context);
 }
 
-static inline bool transport_receive(struct comm *comm, void *data, uint32_t capacity,
+static inline bool transport_receive(struct comm *comm, void *data, uint32_t capacity, bool watched,
                                      uint64_t context)
 {
-    return comm->tcp ? tcp_receive(comm->tcp, data, capacity, context)
+    return comm->tcp ? tcp_receive(comm->tcp, data, capacity, watched, context)
                      : harp_receive(comm->connection, data, capacity, context);
 }
 

@@ -25,6 +25,12 @@
 #define SOCKETS_AWS (2 * 8)
 #define SOCKETS_GOOGLE (4 * 1)
 
+/* NCCL's buffers of each protocol (computeBuffSizes, src/init.cc of 2.30), of NCCL_STEPS steps. */
+#define SIMPLE_BYTES (UINT64_C(1) << 22)
+#define LL_BYTES (UINT64_C(8) * 512 * STEPS * 16)
+#define LL128_BYTES (UINT64_C(120) * 640 * STEPS * 8)
+#define STEPS 8
+
 /* The first setting that asks for what a session alone can do; NULL: none. */
 static const char *asks_for_session(const struct settings *settings)
 {
@@ -85,16 +91,29 @@ static uint32_t count_of_nccl(const char *name)
     return n > 0 && n <= TCP_SOCKETS_MAX ? (uint32_t)n : 0;
 }
 
-/* NCCL cuts these buffers into 8 steps (NCCL_STEPS). */
+/* The size that the user, or else NCCL, gives a protocol's buffers. */
+static uint64_t bytes_of_buffer(const char *name, uint64_t bytes)
+{
+    const char *text = getenv(name);
+    return text ? strtoull(text, NULL, 0) : bytes;
+}
+
 uint32_t ways_staged_most(void)
 {
-    uint64_t most = TCP_STAGED_MOST;
-    const char *const names[] = {"NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const char *text = getenv(names[i]);
-        most = harp_max(most, text ? strtoull(text, NULL, 0) / 8 : 0);
-    }
-    return (uint32_t)harp_min(most, HARP_MESSAGE_MAX);
+    uint64_t ll = bytes_of_buffer("NCCL_LL_BUFFSIZE", LL_BYTES);
+    uint64_t ll128 = bytes_of_buffer("NCCL_LL128_BUFFSIZE", LL128_BYTES);
+    return (uint32_t)harp_min(harp_max(harp_max(ll, ll128) / STEPS, TCP_STAGED_MOST),
+                              HARP_MESSAGE_MAX);
+}
+
+/* NCCL registers the buffer of each protocol by itself (src/transport/net.cc of 2.12 to 2.30), and
+ * Simple's by its size is not LL's: nobody reads that one before the message is there. All other
+ * memory may be. */
+bool ways_watched(size_t bytes)
+{
+    return bytes != bytes_of_buffer("NCCL_BUFFSIZE", SIMPLE_BYTES) ||
+           bytes == bytes_of_buffer("NCCL_LL_BUFFSIZE", LL_BYTES) ||
+           bytes == bytes_of_buffer("NCCL_LL128_BUFFSIZE", LL128_BYTES);
 }
 
 static uint32_t count_sockets(const struct device *device, const char **why)

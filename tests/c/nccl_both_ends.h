@@ -16,7 +16,7 @@
 
 #include "check.h"
 
-enum { LARGE = 3000000, SMALL = 64, AHEAD = 7, PATIENCE_S = 20 };
+enum { LARGE = 3000000, SMALL = 64, AHEAD = 7, PATIENCE_S = 120 };
 enum { OUT_BYTES = LARGE * AHEAD, IN_BYTES = SMALL + LARGE * AHEAD };
 
 extern const struct nccl_net_v12 ncclNetPlugin_v12;

@@ -2,7 +2,7 @@
  * hears, and what becomes of an attempt to connect that nobody asks for any more.
  */
 #define _GNU_SOURCE
-#include "nccl/abi.h"
+#include "nccl/plugin.h"
 
 #include <stdarg.h>
 #include <stdbool.h>
@@ -15,7 +15,7 @@
 
 #include "check.h"
 
-enum { BYTES = 4096, PATIENCE_S = 20, ATTEMPTS = 4096, MORE = 50 };
+enum { BYTES = 4096, PATIENCE_S = 120, ATTEMPTS = 4096, MORE = 50 };
 
 extern const struct nccl_net_v12 ncclNetPlugin_v12;
 extern const struct nccl_net_v6 ncclNetPlugin_v6;
@@ -315,6 +315,22 @@ static void attempts_at_once(void)
     }
 }
 
+/* NCCL 2.30's buffers: Simple's is the only one that nobody reads early. */
+static void test_which_memory_is_watched(void)
+{
+    CHECK(ways_watched(524288) && ways_watched(4915200), "LL's and LL128's buffers");
+    CHECK(!ways_watched(4194304), "Simple's buffer");
+    CHECK(ways_watched(4194304 - 1) && ways_watched(8388608), "memory of another size");
+    setenv("NCCL_BUFFSIZE", "8388608", 1);
+    CHECK(!ways_watched(8388608) && ways_watched(4194304), "Simple's buffer, as the user sets it");
+    setenv("NCCL_LL128_BUFFSIZE", "8388608", 1);
+    CHECK(ways_watched(8388608), "a size that both have");
+    CHECK(ways_staged_most() == 1048576, "a step of LL128, as the user sets it");
+    unsetenv("NCCL_BUFFSIZE");
+    unsetenv("NCCL_LL128_BUFFSIZE");
+    CHECK(ways_staged_most() == 614400, "a step of LL128");
+}
+
 int main(int count, char **words)
 {
     GOOD(net->init(&context, 1, NULL, log_line, note_profile));
@@ -324,6 +340,7 @@ int main(int count, char **words)
         GOOD(net->finalize(context));
         return 0;
     }
+    test_which_memory_is_watched();
     connect_ends();
     test_wrong_arguments();
     test_most_receives_outstanding();

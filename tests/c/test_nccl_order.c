@@ -116,6 +116,19 @@ static void group_of_the_run_needs_no_isend(void)
     close_ends(true, true);
 }
 
+/* Send the message that a receive with another tag waits for. */
+static void finish_with_seven(void *seven)
+{
+    void *send = NULL;
+    bool came = false;
+    while (!(send = send_now(out + 777, SMALL, 7)))
+        came = came || is_done(seven, NULL);
+    while (!came)
+        came = is_done(seven, NULL);
+    wait_for(send);
+    close_ends(true, true);
+}
+
 /* The end of the run is answered by whatever the sending end calls: here only test. */
 static void run_ends_while_the_sender_only_tests(void)
 {
@@ -132,14 +145,7 @@ static void run_ends_while_the_sender_only_tests(void)
         came[3] = came[3] || is_done(sends[1], NULL);
     }
     CHECK(memcmp(in + SMALL, out, SMALL + LARGE) == 0, "the run's end has other bytes");
-    void *send = NULL;
-    bool seven_came = false;
-    while (!(send = send_now(out + 777, SMALL, 7)))
-        seven_came = seven_came || is_done(seven, NULL);
-    while (!seven_came)
-        seven_came = is_done(seven, NULL);
-    wait_for(send);
-    close_ends(true, true);
+    finish_with_seven(seven);
 }
 
 /* What went before the run ended finds its buffers though nobody calls the sending end any more. */
@@ -148,16 +154,10 @@ static void buffers_of_the_run_need_no_sender(void)
     connect_ends();
     for (int i = 0; i < 2; i++)
         wait_for(send_now(out + i * SMALL, SMALL, 5));
-    void *seven = begin_receive(in + 2 * SMALL, SMALL, 7), *send = NULL;
+    void *seven = begin_receive(in + 2 * SMALL, SMALL, 7);
     wait_for(receive_group(2, in, SMALL, (int[]){5, 5}));
     CHECK(memcmp(in, out, 2 * SMALL) == 0, "the run's messages are others");
-    bool seven_came = false;
-    while (!(send = send_now(out + 777, SMALL, 7)))
-        seven_came = seven_came || is_done(seven, NULL);
-    while (!seven_came)
-        seven_came = is_done(seven, NULL);
-    wait_for(send);
-    close_ends(true, true);
+    finish_with_seven(seven);
 }
 
 /* As many sends as there can be, all ahead of their buffers when the run ends. */

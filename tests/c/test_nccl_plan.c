@@ -22,7 +22,9 @@ static const char text[] =
 
 static char path[] = "/tmp/harp-test-plan-XXXXXX";
 static struct harp_address nic;
-static const struct plan_place here = {.addresses = &nic, .addresses_n = 1, .rank = -1};
+static const uint32_t mbps = 25000;
+static const struct plan_place here = {
+    .addresses = &nic, .mbps = &mbps, .addresses_n = 1, .rank = -1};
 
 static bool read_bytes(struct plan *plan, const char *bytes, size_t n, char *why)
 {
@@ -56,6 +58,33 @@ static void check_what_is_read(void)
     CHECK(!plan_connection(&plan, &nic, 1, &handle, 1, &config), "a flow to another port");
     plan_free(&plan);
     CHECK(plan_listen_port(&plan, &nic, 0) == 0, "it is gone");
+}
+
+/* What a host sees of a fabric that is no longer the one that was planned for. */
+static void check_stale_fabric(void)
+{
+    static const struct {
+        const char *listen, *rates, *sentence;
+    } cases[] = {
+        {"\"10.0.0.1:61000\"", "25000", ""},
+        {"\"10.0.0.1:61000\"", "10000", ""}, /* the network gives less than the NIC has */
+        {"\"10.0.0.1:61000\"", "100000", "counts on 100000 Mb/s of the NIC 10.0.0.1, which has 25"},
+        {"\"10.0.0.1:61000\", \"10.0.1.1:61000\"", "1, 1", "rank 0 has the NIC 10.0.1.1, and"},
+        {"\"10.0.1.1:61000\", \"10.0.0.1:61000\"", "1, 1", "rank 0 has the NIC 10.0.1.1, and"},
+        {"\"10.0.0.1:61000\"", "1, 1", "expected a rate in mbps for each address"},
+    };
+    struct plan plan;
+    char why[HARP_WHY_BYTES], made[1024];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        int n = snprintf(made, sizeof made,
+                         "{\"format\": \"harp-plan-1\", \"ranks\": [{\"rank\": 0, \"listen\": "
+                         "[%s], \"mbps\": [%s]}]}",
+                         cases[i].listen, cases[i].rates);
+        bool fits = read_bytes(&plan, made, (size_t)n, why);
+        CHECK(fits == !*cases[i].sentence && strstr(why, cases[i].sentence), "case %zu: \"%s\"", i,
+              why);
+        plan_free(&plan);
+    }
 }
 
 static void check_cut_and_changed(void)
@@ -92,6 +121,7 @@ int main(void)
     CHECK(file >= 0 && close(file) == 0, "no file");
     CHECK(harp_address_parse("10.0.0.1", &nic), "address");
     check_what_is_read();
+    check_stale_fabric();
     check_cut_and_changed();
     check_deep_nesting();
     unlink(path);

@@ -13,10 +13,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/copy_lines.h"
 #include "check.h"
 #include "nccl/tcp_state.h"
 
-enum { PATIENCE_S = 20, DATA = 3, MOST = 400000, GUARD = 64, STRANGERS = 400 };
+enum { PATIENCE_S = 120, DATA = 3, MOST = 400000, GUARD = 64, STRANGERS = 400 };
 
 static const struct tcp_config config = {
     .sockets = DATA, .timeout_s = 30, .staged_most = 100000}; /* so that both ways are taken */
@@ -138,7 +139,8 @@ static void read_in_pieces(uint64_t seed, const uint32_t *sizes, uint32_t n, uin
         total += bytes[i] = write_stream(i, sizes, n, streams[i]);
     memset(got, 0xa5, sizeof got);
     for (uint32_t i = 0, from = 0; i < n; from += sizes[i++])
-        CHECK(tcp_receive(connection, got + from, sizes[i], i), "a buffer is refused");
+        CHECK(tcp_receive(connection, got + from, sizes[i], from % 2 == 0, i),
+              "a buffer is refused");
     for (uint32_t done = 0; done < n; expect_soon("a message")) {
         uint32_t at = (uint32_t)(draw_number(&seed) % DATA);
         size_t piece = 1 + draw_number(&seed) % most;
@@ -194,6 +196,33 @@ static void test_short_writes(void)
     hang_up(fds);
 }
 
+/* Of a watched buffer only whole lines are written; another one fills with all that is there. */
+static void test_what_a_watched_buffer_shows(void)
+{
+    enum { SIZE = 3 * HARP_LINE_BYTES, HALF = SIZE / 2 };
+    const struct tcp_header header = {.size = SIZE};
+    for (int watched = 0; watched < 2; watched++) {
+        int fds[1 + DATA];
+        struct harp_completion came;
+        struct tcp_connection *connection = connect_peer(fds);
+        memset(got, 0xa5, sizeof got);
+        CHECK(tcp_receive(connection, got, SIZE, watched, 0), "a buffer is refused");
+        write_all(fds[1], &header, sizeof header);
+        write_all(fds[1], sent, HALF);
+        size_t shown = watched ? HARP_LINE_BYTES : HALF;
+        while (memcmp(got, sent, shown) != 0) {
+            tcp_drive(connection, true);
+            expect_soon("half of a message");
+        }
+        CHECK(got[shown] == 0xa5, "byte %zu was written before its line was there", shown);
+        write_all(fds[1], sent + HALF, SIZE - HALF);
+        CHECK(next_completion(connection, &came) == HARP_COMPLETION_RECEIVED, "no message");
+        CHECK(memcmp(got, sent, SIZE) == 0, "the message differs");
+        tcp_close(connection, NULL);
+        hang_up(fds);
+    }
+}
+
 /* ---- Ends ---- */
 
 static void expect_end(struct tcp_connection *connection, uint32_t reason, const char *words)
@@ -212,7 +241,7 @@ static void end_after_header(struct tcp_header header, uint32_t reason, const ch
     int fds[1 + DATA];
     struct tcp_notice notice;
     struct tcp_connection *connection = connect_peer(fds);
-    CHECK(tcp_receive(connection, got, 100, 0), "a buffer is refused");
+    CHECK(tcp_receive(connection, got, 100, true, 0), "a buffer is refused");
     write_all(fds[1], &header, sizeof header);
     expect_end(connection, reason, words);
     CHECK(recv(fds[0], &notice, sizeof notice, MSG_WAITALL) == sizeof notice &&
@@ -234,7 +263,7 @@ static void test_the_end_of_a_process(void)
     for (int written = 0; written < 3; written++) {
         int fds[1 + DATA];
         struct tcp_connection *connection = connect_peer(fds);
-        CHECK(tcp_receive(connection, got, 100, 0), "a buffer is refused");
+        CHECK(tcp_receive(connection, got, 100, true, 0), "a buffer is refused");
         if (written > 0)
             write_all(fds[1], &header, written == 1 ? 5 : sizeof header);
         hang_up(fds);
@@ -251,7 +280,8 @@ static void test_the_words_of_the_other_end(void)
     struct harp_completion came;
     int fds[1 + DATA];
     struct tcp_connection *connection = connect_peer(fds);
-    CHECK(tcp_receive(connection, got, 100, 0) && tcp_receive(connection, got, 100, 1), "buffers");
+    CHECK(tcp_receive(connection, got, 100, true, 0) && tcp_receive(connection, got, 100, true, 1),
+          "buffers");
     write_all(fds[0], &notice, sizeof notice);
     write_all(fds[1], &header, sizeof header);
     write_all(fds[1], "abc", 3);
@@ -271,7 +301,7 @@ static void test_any_bytes(void)
         struct harp_completion came;
         begun = time(NULL);
         for (uint32_t i = 0; i < 4; i++)
-            CHECK(tcp_receive(connection, got, 300, i), "a buffer is refused");
+            CHECK(tcp_receive(connection, got, 300, true, i), "a buffer is refused");
         for (uint32_t i = 0; i < sizeof noise; i++)
             noise[i] = (uint8_t)(draw_number(&state) & (seed % 3 ? 0xff : 0x01));
         for (int i = 0; i < 1 + DATA; i++)
@@ -306,7 +336,8 @@ static void connect_beside_strangers(void)
         expect_soon("a connection");
     }
     CHECK(came.type == HARP_COMPLETION_CONNECTED, "type %u", came.type);
-    CHECK(tcp_receive(receiving, got, 100, 5) && tcp_send(sending, "hello", 5, 6), "a message");
+    CHECK(tcp_receive(receiving, got, 100, true, 5) && tcp_send(sending, "hello", 5, 6),
+          "a message");
     CHECK(next_completion(receiving, &came) == HARP_COMPLETION_RECEIVED && came.size == 5, "5");
     tcp_close(sending, NULL);
     tcp_close(receiving, NULL);
@@ -396,6 +427,7 @@ int main(void)
     CHECK(tcp_listen(&config, &loopback, secret, &listening, &port, why) == 0, "%s", why);
     test_short_reads_and_partial_headers();
     test_short_writes();
+    test_what_a_watched_buffer_shows();
     test_what_the_protocol_forbids();
     test_the_end_of_a_process();
     test_the_words_of_the_other_end();

@@ -14,13 +14,13 @@ import subprocess
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import netns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 # One GPU for both: no memory that is shared between hosts, and few enough blocks for two kernels.
 ONE_GPU = {"NCCL_MNNVL_ENABLE": "0", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "4",
@@ -42,10 +42,13 @@ class Network:
 
 
 REHEARSAL = Network("gloo", {}, backend="gloo")
+LIGHTCC = Network("lightcc", {"PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+                              "HARP_CONF_FILE": "/dev/null"}, backend="lightcc")
+"""Tensors on the GPU, staged through pinned memory."""
 
 
 def networks(plugin: Path) -> list[Network]:
-    """NCCL's own transport, to which the others are held, and HARP's ports."""
+    """NCCL's own transport, to which the others are held, HARP's ports, and LightCC."""
     harp = {"NCCL_NET_PLUGIN": str(plugin), "NCCL_NET": "HARP", "HARP_CONF_FILE": "/dev/null",
             "HARP_STATS": "1"}
     return [
@@ -57,6 +60,7 @@ def networks(plugin: Path) -> list[Network]:
                 ("Using network HARP", ": udp: ")),
         Network("harp-xdp", {**harp, "HARP_PORT": "xdp"}, ("Using network HARP", ": xdp: "),
                 needs_root=True),
+        LIGHTCC,
     ]
 
 

@@ -1,9 +1,9 @@
 """One rank of two: collectives whose results are known, then a training whose losses are kept.
 
-    python rank.py RANK STORE OUT [--backend nccl|gloo]
+    python rank.py RANK STORE OUT [--backend nccl|gloo|lightcc]
 
 STORE is a file by which the ranks meet, OUT one that gets what was found, as JSON. Both ranks use
-the first GPU. Needs torch and nothing else; run.py starts it.
+the first GPU. Needs torch, for lightcc harp, and nothing else; run.py starts it.
 """
 
 from __future__ import annotations
@@ -105,9 +105,12 @@ def main() -> None:
     parser.add_argument("rank", type=int)
     parser.add_argument("store")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--backend", default="nccl", choices=["nccl", "gloo"])
+    parser.add_argument("--backend", default="nccl", choices=["nccl", "gloo", "lightcc"])
     wish = parser.parse_args()
-    device = torch.device("cuda", 0) if wish.backend == "nccl" else torch.device("cpu")
+    if wish.backend == "lightcc":
+        import harp.lightcc.torch  # noqa: F401  (registers the backend)
+    on_cpu = wish.backend == "gloo" or not torch.cuda.is_available()
+    device = torch.device("cpu") if on_cpu else torch.device("cuda", 0)
     dist.init_process_group(wish.backend, init_method=f"file://{wish.store}", rank=wish.rank,
                             world_size=2, timeout=datetime.timedelta(seconds=120))
     rank = Rank(wish.rank, device)

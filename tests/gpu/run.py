@@ -1,12 +1,12 @@
-"""``make test-gpu``: real NCCL over HARP, where there is a CUDA GPU.
+"""``make test-gpu``: real NCCL over HARP, and LightCC, where there is a CUDA GPU.
 
     python tests/gpu/run.py [--evidence FOLDER] [--seconds 300]
-    python tests/gpu/run.py --rehearse      # over gloo on CPUs: tries the ranks, not HARP
+    python tests/gpu/run.py --rehearse      # over gloo and LightCC on CPUs: tries the ranks
 
 Two ranks on one GPU that seem to be on two hosts run collectives and train over NCCL's Socket
-transport and over HARP's ports; their losses must be the same to the last bit. Kernels of both
-share the GPU by turns, so it shows that HARP is right, not that it is fast. What was found is
-written to docs/evidence/, with versions and hardware.
+transport, over HARP's ports and by LightCC's staging; their losses must be the same to the last
+bit. Kernels of both share the GPU by turns, so it shows that HARP is right, not that it is fast.
+What was found is written to docs/evidence/, with versions and hardware.
 
 Without a GPU, or a python that has torch with CUDA (this one, python3, or the one that TORCH_PYTHON
 names), it says so and ends with status 0. This file needs Python and a C compiler only.
@@ -58,14 +58,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--evidence", type=Path, default=ROOT / "docs" / "evidence")
     parser.add_argument("--seconds", type=float, default=300, help="that a job may take")
-    parser.add_argument("--rehearse", action="store_true", help="over gloo, without a GPU")
+    parser.add_argument("--rehearse", action="store_true", help="without a GPU")
     wish = parser.parse_args(arguments)
     python, why = torch_python(HAS_TORCH if wish.rehearse else HAS_CUDA)
     if not python:
         print(f"test-gpu: skipped: {why}.")
         return 0
     plugin = nccl_pair.harp(("-O2",))
-    networks = [launch.REHEARSAL] * 2 if wish.rehearse else launch.networks(plugin)
+    networks = [launch.REHEARSAL, launch.LIGHTCC] if wish.rehearse else launch.networks(plugin)
     jobs: list[launch.Ended] = []
     lines: list[str] = []
     good = True
