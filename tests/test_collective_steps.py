@@ -176,12 +176,14 @@ def test_even_fabric_trees(name, ranks):
 def test_uneven_fabric(name, ranks):
     """Ports differ by a factor of two and latencies by nine; 64 MiB, where bytes rule.
 
-    Trees in one group are chains, whose edges wait for the slowest of thirteen or more ports.
+    Trees in one group are chains, whose edges wait for the slowest of thirteen or more ports. Where
+    whole buffers are exchanged a phase waits for the slowest pair, a rank for its own one alone.
     """
     plan = make_plan(name, ranks=ranks, nbytes=64 << 20, group=max(1, ranks // 4)
                      if ranks % 4 == 0 else ranks)
     fluid_s, step_s = both_s(plan, Star.uneven(ranks, ranks))
-    assert fluid_s == pytest.approx(step_s, rel=0.08 if name in TREES else 0.02)
+    is_loose = name in (*TREES, "recursive-doubling")
+    assert fluid_s == pytest.approx(step_s, rel=0.08 if is_loose else 0.02)
 
 
 @pytest.mark.parametrize("name", ["ring", "2d", "halving-doubling", "alltoall"])

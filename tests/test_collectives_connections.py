@@ -14,6 +14,7 @@ from harp.collectives.ir import Buffer
 from harp.collectives.registry import make_plan
 from harp.collectives.window import Window
 from harp.net.engine import Engine
+from harp.net.errors import EndedError
 
 RANKS = 4
 PORTS = {"mem": {"kind": "mem"}, "udp": {"kind": "udp", "address": "127.0.0.1"},
@@ -67,3 +68,28 @@ def test_an_alltoall_over_sessions_is_the_transpose(name):
     inputs = np.arange(RANKS * 4000, dtype="<i8").reshape(RANKS, 4000)
     for rank, result in enumerate(run(PORTS["udp"], name, inputs, Window())):
         np.testing.assert_array_equal(result, inputs[:, 1000 * rank:1000 * (rank + 1)].ravel())
+
+
+def test_what_came_before_the_end_can_be_taken_after_it():
+    """The other end sends, sees that all has come, and leaves; this one reads slowly."""
+    async def go(near: Engine, far: Engine) -> list[int]:
+        listener = far.listen()
+        ours, theirs = await asyncio.gather(near.connect_async(listener.handle),
+                                            listener.accept_async())
+        channel, other = ConnectionChannel(ours), ConnectionChannel(theirs)
+        first = asyncio.ensure_future(channel.take())
+        for i in range(Window().slots + 2):
+            await other.send(np.full(3, i, np.uint8))
+        taken = [int((await first)[0])]
+        await other.flush()
+        theirs.close()
+        while not ours.closed:
+            await asyncio.sleep(0)  # lets the engine's thread work
+            _ = ours.segment  # asks what the network did
+        taken += [int((await channel.take())[0]) for _ in range(Window().slots + 1)]
+        with pytest.raises(EndedError):
+            await channel.take()
+        return taken
+
+    with Engine("mem") as near, Engine("mem") as far:
+        assert asyncio.run(go(near, far)) == list(range(Window().slots + 2))

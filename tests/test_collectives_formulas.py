@@ -60,6 +60,15 @@ def test_ring(n, size):
 
 @given(st.integers(2, 1024), st.sampled_from(SIZES))
 @settings(max_examples=60, deadline=None)
+def test_recursive_doubling(n, size):
+    power = 1 << floor(log2(n))
+    steps = log2(power) + (2 if n != power else 0)
+    value = plan_s(make_plan("recursive-doubling", ranks=n, nbytes=size))
+    assert value == pytest.approx(steps * (ALPHA_S + size / RATE))
+
+
+@given(st.integers(2, 1024), st.sampled_from(SIZES))
+@settings(max_examples=60, deadline=None)
 def test_halving_doubling(n, size):
     power = 1 << floor(log2(n))
     wanted = 2 * log2(power) * ALPHA_S + 2 * (power - 1) / power * size / RATE

@@ -222,7 +222,7 @@ def test_transfers_of_nothing():
 
 @pytest.mark.parametrize(("changes", "sentence"), [
     ({"name": "rign"}, "there is no plan 'rign'; did you mean 'ring'"),
-    ({"name": "2D"}, "there is no plan '2D'.*allowed: ring, tree, halving-doubling, 2d"),
+    ({"name": "2D"}, "there is no plan '2D'.*allowed: ring, tree, recursive-doubling, "),
     ({"grup": 2}, "plans have no parameter 'grup'; did you mean 'group'"),
     ({"ranks": 0}, "ranks is 0, but must be at least 1"),
     ({"nbytes": -4}, "nbytes is -4, but must be at least 0"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harp.collectives.window import NCCL_WINDOW
+from harp.net.errors import EndedError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,7 +77,11 @@ class ConnectionChannel:
 
     async def take(self) -> Bytes:
         """Give the next piece, of whatever size."""
-        self._post_free_slots()
+        try:
+            self._post_free_slots()
+        except EndedError:
+            if not self._posted:  # what came before the end is still to be taken
+                raise
         buffer, posted = self._posted.popleft()
         size = await posted
         self._free.append(buffer)
@@ -89,8 +94,8 @@ class ConnectionChannel:
 
     def _post_free_slots(self) -> None:
         while self._free:
-            buffer = self._free.pop()
-            self._posted.append((buffer, self._connection.post(buffer, 0)))
+            self._posted.append((self._free[-1], self._connection.post(self._free[-1], 0)))
+            self._free.pop()
 
 
 def _whole(piece: Bytes, nbytes: int) -> Bytes:

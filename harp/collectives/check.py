@@ -42,8 +42,8 @@ def check(plan: Plan) -> None:
     """Prove that every rank ends with every contribution exactly once, or what else is demanded.
 
     Also that no message leaves its buffers, that no rank sends to itself or sends what it does not
-    hold, and that in no step a byte is replaced twice, or written while it is being sent. (Several
-    messages may be added to the same byte at once, as those of a node's children in a tree.)
+    hold, and that in no step a byte is replaced twice, or while it is being sent. (Messages may be
+    added to a byte that is sent to whom they come from, and several at once.)
 
     Raises:
         PlanError: the first thing that is wrong.
@@ -168,7 +168,9 @@ class _State:
         _, place, writers = np.unique(written, return_inverse=True, return_counts=True)
         clash = (writers > 1) & (np.bincount(place, copies) > 0)
         self._refuse(clash[place], step, dst, target, "is sent the same bytes twice at once")
-        self._refuse(np.isin(written, src * width + source), step, dst, target,
+        sent = src * width + source
+        exchanged = ~copies & np.isin(written * self.ranks + src, sent * self.ranks + dst)
+        self._refuse(np.isin(written, sent) & ~exchanged, step, dst, target,
                      "sends bytes while they are written")
         origin, selection = self.origin[src, source], self.selection[src, source]
         strange = (self.origin[dst, target] != origin) | (self.selection[dst, target] != selection)

@@ -70,27 +70,17 @@ class Execution:
         window: whose slots pieces fit in.
         share: (i, n): move the i-th of n even parts of every message, for plans that n channels
             run side by side.
-        buffers: memory to work in, of the plan's sizes; what is missing is made, and is zero.
-        combine: puts what came into what is there, as bytes; adds elements of ``dtype`` by default.
     """
 
     def __init__(self, plan: Plan, rank: int, dtype: DTypeLike,
                  channels: Callable[[int], Channel], window: Window = NCCL_WINDOW,
-                 share: tuple[int, int] = (0, 1), buffers: Mapping[Buffer, Bytes] | None = None,
-                 combine: Callable[[Bytes, Bytes], None] | None = None) -> None:
+                 share: tuple[int, int] = (0, 1)) -> None:
         self.plan, self.rank, self.dtype = plan, rank, np.dtype(dtype)
         if self.dtype.itemsize != plan.unit_bytes:
             raise ValueError(f"elements of {self.dtype} have {self.dtype.itemsize} B, "
                              f"those of the plan {plan.unit_bytes} B")
-        given = buffers or {}
         self.buffers: dict[Buffer, Bytes] = {
-            buffer: given[buffer] if buffer in given else np.zeros(size, np.uint8)
-            for buffer, size in plan.buffers.items()}
-        for buffer, size in plan.buffers.items():
-            if len(self.buffers[buffer]) != size:
-                raise ValueError(f"{buffer.name} has {len(self.buffers[buffer])} B, the plan needs "
-                                 f"{size} B")
-        self._combine = combine or self._add
+            buffer: np.zeros(size, np.uint8) for buffer, size in plan.buffers.items()}
         self._channels, self._share = channels, share
         self._piece_bytes = max(window.slot_bytes // plan.unit_bytes, 1) * plan.unit_bytes
         self._open: list[_Piece] = []
@@ -156,12 +146,9 @@ class Execution:
         await _all_done(before)
         came = await self._channels(message.src).receive(len(data))
         if message.op == Op.REDUCE:
-            self._combine(data, came)
+            data.view(self.dtype)[:] += came.view(self.dtype)
         else:
             data[:] = came
-
-    def _add(self, there: Bytes, came: Bytes) -> None:
-        there.view(self.dtype)[:] += came.view(self.dtype)
 
 
 @dataclass(frozen=True, eq=False)

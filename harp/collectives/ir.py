@@ -13,10 +13,11 @@ needs only the receives whose bytes it passes on, and a free slot (`harp.collect
 every other a rank begins step ``s + 1`` when its own sends and receives of step ``s`` have
 completed. Either way a rank does its steps in order. Messages are matched by (source, destination,
 step), and rows that agree in all three are the pieces of one message (a gather list). Messages of
-no bytes do not exist. Within a step, no byte that is being sent is written, and none is written
-twice, save that several messages may be added to it (a receiver adds them in the order of its rows,
-for equal sums on every run). So the order of arrival does not matter;
-:func:`harp.collectives.check.check` proves it. A pipeline's early messages wait in their slots.
+no bytes do not exist. Within a step, no byte that is being sent is replaced, and none is replaced
+twice. Messages may be added to a byte: several, in the order of the receiver's rows, for equal sums
+on every run; or what a rank sends for it in exchange, when what stood there before has left. So the
+order of arrival does not matter; :func:`harp.collectives.check.check` proves it. A pipeline's early
+messages wait in their slots.
 
 Three views of the same plan
 ----------------------------

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from harp.collectives import alltoall, halving, ring, topk, tree
+from harp.collectives import alltoall, doubling, halving, ring, topk, tree
 from harp.collectives.request import Request
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _BUILDERS: dict[str, Callable[[Request], Plan]] = {
     "ring": ring.ring,
     "tree": tree.double_binary_tree,
+    "recursive-doubling": doubling.recursive_doubling,
     "halving-doubling": halving.halving_doubling,
     "2d": ring.two_level,
     "topk": topk.flat,
