@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from lightcc_kernels import kernel_names, kernels
 from test_lightcc_group import PATIENCE_S, group_of, of_all, raw
 
 from harp._cnet import ffi, lib
@@ -12,6 +13,12 @@ from harp.lightcc.settings import LightSettings
 
 PAIR = {4: np.dtype([("value", "<f4"), ("index", "<i4")]),
         2: np.dtype([("value", "<f2"), ("index", "<i4")])}
+
+
+@pytest.fixture(autouse=True, params=kernel_names())
+def _in_every_form(request):
+    with kernels(request.param):
+        yield
 
 
 def select(values, kept, value_bytes=4, error=None):
@@ -23,19 +30,75 @@ def select(values, kept, value_bytes=4, error=None):
     return pairs
 
 
-@pytest.mark.parametrize("kind", ["normal", "few values", "all alike", "huge range"])
-@pytest.mark.parametrize(("n", "kept"), [(1, 1), (7, 3), (64, 64), (1000, 10), (100_003, 1000)])
+KINDS = {
+    "normal": lambda random, n: random.normal(size=n),
+    "few values": lambda random, n: random.integers(-3, 4, n),
+    "all alike": lambda random, n: np.full(n, -2.0),
+    "mostly zero": lambda random, n: random.normal(size=n) * (random.random(n) < 0.003),
+    "huge range": lambda random, n: random.normal(size=n) * 10.0 ** random.integers(-44, 38, n),
+    "growing": lambda random, n: np.arange(n),
+    "only every 41st": lambda random, n: (np.arange(n) % 41 == 7) * random.normal(size=n),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("n", "kept"), [
+    (1, 1), (7, 3), (64, 64), (1000, 10), (1041, 1041), (100_003, 1000), (300_007, 3000),
+    (1_000_000, 10_000), (1_000_000, 250_000), (70_001, 70_000)])
 def test_the_largest_are_selected_and_the_first_of_equals(kind, n, kept):
-    random = np.random.default_rng(n)
-    values = {"normal": random.normal(size=n), "few values": random.integers(-3, 4, n),
-              "all alike": np.full(n, -2.0),
-              "huge range": random.normal(size=n) * 10.0 ** random.integers(-44, 38, n)
-              }[kind].astype("<f4")
+    values = KINDS[kind](np.random.default_rng(n), n).astype("<f4")
     before = values.copy()
     pairs = select(values, kept)
     np.testing.assert_array_equal(pairs["index"], np.sort(largest(before, kept)))
     np.testing.assert_array_equal(pairs["value"], before[pairs["index"]])
     np.testing.assert_array_equal(values, before)
+
+
+def sample(values, kept, value_bytes=4, error=None):
+    pairs = np.zeros(kept, PAIR[value_bytes])
+    lib.harp_topk_sample(
+        ffi.cast("float *", values.ctypes.data),
+        ffi.NULL if error is None else ffi.cast("float *", error.ctypes.data),
+        len(values), ffi.cast("uint8_t *", pairs.ctypes.data), kept, PAIR[value_bytes].itemsize)
+    sent = pairs[pairs["index"] >= 0]
+    assert (pairs["index"][len(sent):] == -1).all()
+    return sent
+
+
+@pytest.mark.parametrize("value_bytes", [2, 4])
+@pytest.mark.parametrize(("n", "kept"), [(200_000, 2000), (100_000, 10_000)])
+def test_a_sample_selects_almost_all_of_the_largest(n, kept, value_bytes):
+    """The bound of topk.h, over ten draws: what is sent are the largest, and most of them."""
+    room = kept * PAIR[value_bytes].itemsize // 4
+    stride = (n // min(room, 65536) + 1) | 1
+    expected = n // stride * kept / n
+    astray = 0
+    for seed in range(10):
+        values = np.random.default_rng(seed).normal(size=n).astype("<f4")
+        sent = sample(values, kept, value_bytes)
+        exact = set(largest(values, kept).tolist())
+        astray += not set(sent["index"].tolist()) <= exact
+        assert kept * (1 - 6 / expected**0.5) <= len(sent) <= kept
+        np.testing.assert_array_equal(np.diff(sent["index"]) > 0, True)
+    assert astray <= 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_sample_does_not_send_is_not_lost(kind):
+    """Also where the sample is blind for what the values are."""
+    random = np.random.default_rng(6)
+    error, sent, wanted = np.zeros(20_000, "<f4"), np.zeros(20_000), np.zeros(20_000)
+    for _ in range(5):
+        values = np.clip(KINDS[kind](random, 20_000), -1e6, 1e6).astype("<f4")
+        wanted += values
+        pairs = sample(values, 1000, 4, error)
+        np.add.at(sent, pairs["index"], pairs["value"].astype("<f8"))
+    np.testing.assert_allclose(sent + error, wanted, rtol=1e-5, atol=0.5)
+
+
+def test_few_values_are_selected_exactly_instead_of_by_a_sample():
+    values = np.random.default_rng(7).normal(size=3000).astype("<f4")
+    np.testing.assert_array_equal(sample(values, 30), select(values, 30))
 
 
 @pytest.mark.parametrize("value_bytes", [2, 4])
@@ -60,6 +123,20 @@ def test_a_value_too_large_for_float16_is_sent_in_parts():
 
 def test_a_nan_is_sent_first():
     assert select(np.array([1e30, np.nan, np.inf], "<f4"), 1)["index"].tolist() == [1]
+
+
+@pytest.mark.parametrize("shift", [0, 2, 4, 6])
+def test_values_are_narrowed_as_numpy_does_wherever_pairs_lie(shift):
+    random = np.random.default_rng(5)
+    values = random.integers(0, 2**32, 20_000, "u4").view("<f4")
+    values = values[np.abs(values) < 65504]  # larger ones are sent in parts
+    values = np.concatenate([values, [0, -0.0, 6e-8, 2.9e-8, 3e-8, -6.1e-5, 65503]]).astype("<f4")
+    memory = np.zeros(len(values) * 6 + shift, np.uint8)
+    lib.harp_topk_select(ffi.cast("float *", values.ctypes.data), ffi.NULL, len(values),
+                         ffi.from_buffer("uint8_t[]", memory[shift:]), len(values), 6)
+    pairs = np.frombuffer(memory[shift:].tobytes(), PAIR[2])
+    assert pairs["value"].tobytes() == values.astype("<f2").tobytes()
+    np.testing.assert_array_equal(pairs["index"], np.arange(len(values)))
 
 
 @pytest.mark.parametrize("value_bytes", [2, 4])

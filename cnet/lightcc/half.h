@@ -9,30 +9,44 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define HALVES 64
+#define HALVES_BYTES (HALVES * 2)
 
-struct halves {
-    uint16_t word[HALVES];
-};
+#define HALF_INLINE static inline __attribute__((always_inline))
 
 union wide {
     uint32_t bits[HALVES];
     float value[HALVES];
 };
 
-static inline void widen_bfloat16(union wide *wide, const struct halves *halves)
+/* They may lie anywhere. */
+HALF_INLINE uint32_t load_half(const uint8_t *halves, size_t i)
 {
-    for (size_t i = 0; i < HALVES; i++)
-        wide->bits[i] = (uint32_t)halves->word[i] << 16;
+    uint16_t half;
+    memcpy(&half, halves + i * sizeof half, sizeof half);
+    return half;
 }
 
-static inline void narrow_bfloat16(struct halves *halves, const union wide *wide)
+HALF_INLINE void store_half(uint8_t *halves, size_t i, uint32_t value)
+{
+    uint16_t half = (uint16_t)value;
+    memcpy(halves + i * sizeof half, &half, sizeof half);
+}
+
+HALF_INLINE void widen_bfloat16(union wide *wide, const uint8_t *halves)
+{
+    for (size_t i = 0; i < HALVES; i++)
+        wide->bits[i] = (uint32_t)load_half(halves, i) << 16;
+}
+
+HALF_INLINE void narrow_bfloat16(uint8_t *halves, const union wide *wide)
 {
     for (size_t i = 0; i < HALVES; i++) {
         uint32_t bits = wide->bits[i], rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-        uint32_t is_nan = -(uint32_t)((bits & 0x7FFFFFFF) > 0x7F800000);
-        halves->word[i] = (uint16_t)((rounded & ~is_nan) | (0x7FC0 & is_nan));
+        uint32_t is_nan = -(uint32_t)((int32_t)(bits & 0x7FFFFFFF) > 0x7F800000);
+        store_half(halves, i, (rounded & ~is_nan) | (0x7FC0 & is_nan));
     }
 }
 
@@ -41,26 +55,26 @@ static inline void narrow_bfloat16(struct halves *halves, const union wide *wide
 
 /* float16 has 5 bits of exponent and 10 of fraction, which are shifted to where float32 has them. A
  * subnormal number is so many last places of 0.5, less 0.5. */
-static inline void widen_float16(union wide *wide, const struct halves *halves)
+HALF_INLINE void widen_float16(union wide *wide, const uint8_t *halves)
 {
     union wide small;
     for (size_t i = 0; i < HALVES; i++)
-        small.bits[i] = HALF_BITS + (halves->word[i] & 0x3FF);
+        small.bits[i] = HALF_BITS + (load_half(halves, i) & 0x3FF);
     for (size_t i = 0; i < HALVES; i++)
         small.value[i] -= 0.5F;
     for (size_t i = 0; i < HALVES; i++) {
-        uint32_t rest = (uint32_t)(halves->word[i] & 0x7FFF) << 13;
+        uint32_t half = load_half(halves, i), rest = (half & 0x7FFF) << 13;
         uint32_t is_small = -(uint32_t)(rest < UINT32_C(1) << 23);
         uint32_t is_special = -(uint32_t)(rest >= UINT32_C(31) << 23); /* infinite, or a NaN */
         uint32_t normal = rest + FEWER_EXPONENTS + (FEWER_EXPONENTS & is_special);
-        uint32_t sign = (uint32_t)(halves->word[i] & 0x8000) << 16;
+        uint32_t sign = (half & 0x8000) << 16;
         wide->bits[i] = (small.bits[i] & is_small) | (normal & ~is_small) | sign;
     }
 }
 
 /* Adding 0.5 to what is too small for float16's exponents rounds it to float16's last place, by the
  * rule of float32. */
-static inline void narrow_float16(struct halves *halves, const union wide *wide)
+HALF_INLINE void narrow_float16(uint8_t *halves, const union wide *wide)
 {
     union wide small;
     for (size_t i = 0; i < HALVES; i++) {
@@ -76,8 +90,9 @@ static inline void narrow_float16(struct halves *halves, const union wide *wide)
         uint32_t is_nan = -(uint32_t)(rest > UINT32_C(0x7F800000));
         uint32_t normal = (rest - FEWER_EXPONENTS + 0xFFF + (rest >> 13 & 1)) >> 13;
         uint32_t finite = ((small.bits[i] - HALF_BITS) & is_small) | (normal & ~is_small);
-        uint32_t found = (finite & ~is_large) | (0x7C00 & is_large) | (0x7E00 & is_nan);
-        halves->word[i] = (uint16_t)((wide->bits[i] >> 16 & 0x8000) | found);
+        uint32_t payload = 0x200 | (rest >> 13 & 0x3FF);
+        uint32_t found = (finite & ~is_large) | (0x7C00 & is_large) | (payload & is_nan);
+        store_half(halves, i, (wide->bits[i] >> 16 & 0x8000) | found);
     }
 }
 

@@ -1,19 +1,13 @@
-#define _GNU_SOURCE
 #include "open_pieces.h"
+#include "waiting.h"
 
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define COPIES 64 /* of small messages that may be under way */
-#define COPY_BYTES 4096
+#define COPY_BYTES (HARP_SAID_BYTES + HARP_TOLD_BYTES)
 #define COPY_CONTEXT (UINT64_C(1) << 32)
-#define SPIN_NS                                                                                    \
-    UINT64_C(200000) /* how long to look before sleeping; the helper of an engine takes            \
-                        as long to take over */
-#define SLEEP_NS UINT64_C(1000000)
 
 struct peer {
     struct harp_connection *connection;
@@ -27,27 +21,22 @@ struct harp_mover {
     struct harp_engine **engines;
     uint32_t engines_n;
     struct peer *peers;
-    uint32_t peers_n;
+    uint32_t peers_n, rank;
     uint8_t *slots;
     uint32_t slot_bytes, slots_n, slots_free_n, *slots_free;
     uint8_t copies[COPIES][COPY_BYTES];
     uint32_t copies_free[COPIES], copies_free_n;
-    uint8_t said[HARP_EXPECT_BYTES];
     _Atomic bool cancelled;
+    struct waiting waiting;
     /* The run. */
+    uint64_t end_ns;
+    const struct harp_piece *next, *end;
     struct open_pieces open;
-    bool expects; /* an EXPECT is open */
+    uint32_t unheard; /* told pieces whose description has not come yet */
     const struct harp_piece_work *work;
     enum harp_move result;
     struct harp_moved *moved;
 };
-
-static uint64_t monotonic_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
 
 struct harp_mover *harp_mover_new(const struct harp_mover_config *config)
 {
@@ -66,6 +55,7 @@ struct harp_mover *harp_mover_new(const struct harp_mover_config *config)
     for (uint32_t i = 0; i < config->engines_n; i++)
         mover->engines[i] = config->engines[i];
     mover->peers_n = config->peers;
+    mover->rank = config->rank;
     for (uint32_t i = 0; i < config->peers; i++)
         mover->peers[i].connection = config->connections[i];
     mover->slot_bytes = config->slot_bytes;
@@ -98,7 +88,7 @@ static void open_piece(struct harp_mover *mover, const struct harp_piece *piece)
 {
     open_pieces_add(&mover->open, piece);
     mover->peers[piece->peer].open++;
-    mover->expects |= piece->kind == HARP_PIECE_EXPECT;
+    mover->unheard += piece->told && piece->kind != HARP_PIECE_SEND;
 }
 
 static void close_piece(struct harp_mover *mover, struct open_piece *open)
@@ -106,9 +96,16 @@ static void close_piece(struct harp_mover *mover, struct open_piece *open)
     const struct harp_piece *piece = open->piece;
     if (open->slot != NO_SLOT)
         mover->slots_free[mover->slots_free_n++] = open->slot;
-    mover->peers[piece->peer].open--;
-    mover->expects &= piece->kind != HARP_PIECE_EXPECT;
+    if (open->progress != PIECE_CAME)
+        mover->peers[piece->peer].open--;
     open_pieces_close(&mover->open, open);
+}
+
+/* What has come is worked on later, and nothing more is wanted of its peer, who may leave. */
+static void keep_received(struct harp_mover *mover, struct open_piece *open)
+{
+    open->progress = PIECE_CAME;
+    mover->peers[open->piece->peer].open--;
 }
 
 /* ---- Beginning what may begin ---- */
@@ -125,15 +122,22 @@ static bool begin_send(struct harp_mover *mover, struct open_piece *open, uint64
 {
     const struct harp_piece *piece = open->piece;
     struct peer *peer = &mover->peers[piece->peer];
-    if (piece->bytes > COPY_BYTES || !mover->copies_free_n) {
+    uint32_t said_bytes = piece->told ? mover->work->said_bytes : 0;
+    if (!piece->told && (piece->bytes > HARP_TOLD_BYTES || !mover->copies_free_n)) {
         if (!harp_send(peer->connection, piece->at, piece->bytes, context))
             return false;
         open->progress = PIECE_BEGUN;
         return true;
     }
-    uint32_t copy = mover->copies_free[mover->copies_free_n - 1];
-    memcpy(mover->copies[copy], piece->at, piece->bytes);
-    if (!harp_send(peer->connection, mover->copies[copy], piece->bytes, COPY_CONTEXT | copy))
+    if (!mover->copies_free_n)
+        return false;
+    uint32_t number = mover->copies_free[mover->copies_free_n - 1];
+    uint8_t *copy = mover->copies[number];
+    if (said_bytes)
+        memcpy(copy, mover->work->said, said_bytes);
+    if (piece->bytes)
+        memcpy(copy + said_bytes, piece->at, piece->bytes);
+    if (!harp_send(peer->connection, copy, said_bytes + piece->bytes, COPY_CONTEXT | number))
         return false;
     mover->copies_free_n--;
     peer->copies++;
@@ -141,22 +145,31 @@ static bool begin_send(struct harp_mover *mover, struct open_piece *open, uint64
     return true;
 }
 
+/* Whether what comes waits in a slot until it is looked at. */
+static bool comes_by_slot(const struct harp_piece *piece)
+{
+    return piece->told || piece->kind == HARP_PIECE_REDUCE;
+}
+
+static uint8_t *slot_at(const struct harp_mover *mover, uint32_t slot)
+{
+    return mover->slots + (size_t)slot * mover->slot_bytes;
+}
+
 static bool post_piece(struct harp_mover *mover, struct open_piece *open, uint64_t context)
 {
     const struct harp_piece *piece = open->piece;
     uint8_t *at = piece->at;
     uint32_t bytes = piece->bytes;
-    if (piece->kind == HARP_PIECE_EXPECT) {
-        at = mover->said;
-        bytes = HARP_EXPECT_BYTES;
-    } else if (piece->kind == HARP_PIECE_REDUCE) {
+    if (comes_by_slot(piece)) {
         if (!mover->slots_free_n)
             return false;
-        at = mover->slots + (size_t)mover->slots_free[mover->slots_free_n - 1] * mover->slot_bytes;
+        at = slot_at(mover, mover->slots_free[mover->slots_free_n - 1]);
+        bytes = piece->told ? mover->slot_bytes : bytes; /* another call's may be longer */
     }
     if (!harp_receive(mover->peers[piece->peer].connection, at, bytes, context))
         return false;
-    if (piece->kind == HARP_PIECE_REDUCE)
+    if (comes_by_slot(piece))
         open->slot = mover->slots_free[--mover->slots_free_n];
     open->progress = PIECE_BEGUN;
     return true;
@@ -164,26 +177,41 @@ static bool post_piece(struct harp_mover *mover, struct open_piece *open, uint64
 
 static bool may_post(const struct harp_mover *mover, const struct open_piece *open)
 {
-    switch (open->piece->kind) {
-    case HARP_PIECE_EXPECT:
+    if (open->piece->told)
         return true;
-    case HARP_PIECE_REDUCE:
-        return !mover->expects;
-    default:
-        return !mover->expects && !open_piece_waits(open);
-    }
+    return !mover->unheard && (open->piece->kind == HARP_PIECE_REDUCE || !open_piece_waits(open));
 }
 
-static void reduce_piece(struct harp_mover *mover, struct open_piece *open)
+/* Two ranks that reduce what they have exchanged must take the same one as the first operand: the
+ * greater of -0 and +0, or the sum of two kinds of NaN, depends on it. */
+static void reduce_exchanged(struct harp_mover *mover, const struct harp_piece *piece,
+                             uint8_t *came)
+{
+    if (piece->peer > mover->rank) {
+        mover->work->reduce(piece->at, came, piece->bytes);
+        return;
+    }
+    mover->work->reduce(came, piece->at, piece->bytes);
+    memcpy(piece->at, came, piece->bytes);
+}
+
+/* Put what came by a slot where it belongs. */
+static void finish_piece(struct harp_mover *mover, struct open_piece *open)
 {
     const struct harp_piece *piece = open->piece;
-    mover->work->reduce(piece->at, mover->slots + (size_t)open->slot * mover->slot_bytes,
-                        piece->bytes);
+    uint8_t *came = slot_at(mover, open->slot) + (piece->told ? mover->work->said_bytes : 0);
+    if (piece->bytes && piece->kind == HARP_PIECE_PLACE)
+        memcpy(piece->at, came, piece->bytes);
+    else if (piece->bytes && piece->told)
+        reduce_exchanged(mover, piece, came);
+    else if (piece->bytes)
+        mover->work->reduce(piece->at, came, piece->bytes);
     close_piece(mover, open);
 }
 
 /* What a pass over the open pieces has seen that holds back later ones: a piece that could not be
- * sent to a peer, or posted, and a REDUCE without a slot. */
+ * sent to a peer, or posted, and one without a slot. The last slot is for the first of these:
+ * pieces that overtook it and had all slots could be for what a peer sends when it is done. */
 struct held_back {
     uint64_t *sends, *posts; /* bits by peer */
     bool slots;
@@ -207,24 +235,23 @@ static bool advance_piece(struct harp_mover *mover, struct open_piece *open, uin
 {
     const struct harp_piece *piece = open->piece;
     if (open->progress == PIECE_CAME && !open_piece_waits(open)) {
-        reduce_piece(mover, open);
+        finish_piece(mover, open);
         return true;
     }
     if (open->progress != PIECE_WAITS)
         return false;
     bool sends = piece->kind == HARP_PIECE_SEND;
+    bool by_slot = !sends && comes_by_slot(piece), begun = false;
     uint64_t *bits = sends ? held->sends : held->posts;
-    if (test_and_hold(bits, piece->peer))
-        return false;
-    bool begun = false;
-    if (sends)
-        begun = !open_piece_waits(open) && begin_send(mover, open, number % OPEN_PIECES);
-    else if (may_post(mover, open) && !(piece->kind == HARP_PIECE_REDUCE && held->slots))
-        begun = post_piece(mover, open, number % OPEN_PIECES);
-    if (begun)
-        release_peer(bits, piece->peer);
-    else
-        held->slots |= piece->kind == HARP_PIECE_REDUCE;
+    if (!test_and_hold(bits, piece->peer)) {
+        if (sends)
+            begun = !open_piece_waits(open) && begin_send(mover, open, number % OPEN_PIECES);
+        else if (may_post(mover, open) && !(by_slot && mover->slots_free_n <= held->slots))
+            begun = post_piece(mover, open, number % OPEN_PIECES);
+        if (begun)
+            release_peer(bits, piece->peer);
+    }
+    held->slots |= by_slot && !begun;
     return begun;
 }
 
@@ -233,9 +260,9 @@ static void work_alone(struct harp_mover *mover, const struct harp_piece *piece)
 {
     const struct harp_piece_work *work = mover->work;
     if (piece->kind == HARP_PIECE_SELECT)
-        harp_topk_select((float *)(void *)piece->from, work->error,
-                         piece->from_bytes / sizeof(float), piece->at,
-                         piece->bytes / work->pair_bytes, work->pair_bytes);
+        (work->is_sampled ? harp_topk_sample : harp_topk_select)(
+            (float *)(void *)piece->from, work->error, piece->from_bytes / sizeof(float), piece->at,
+            piece->bytes / work->pair_bytes, work->pair_bytes);
     else if (piece->kind == HARP_PIECE_ADD)
         harp_topk_add((float *)(void *)piece->at, piece->bytes / sizeof(float), piece->from,
                       piece->from_bytes / work->pair_bytes, work->pair_bytes);
@@ -261,29 +288,33 @@ static bool read_ahead(struct harp_mover *mover, const struct harp_piece **piece
 
 /* ---- What the network did ---- */
 
-static void take_expected(struct harp_mover *mover, struct open_piece *open, uint32_t bytes)
+static void take_told(struct harp_mover *mover, struct open_piece *open, uint32_t bytes)
 {
     const struct harp_piece *piece = open->piece;
-    if (bytes != piece->bytes || memcmp(mover->said, piece->at, bytes) != 0) {
+    const struct harp_piece_work *work = mover->work;
+    const uint8_t *came = slot_at(mover, open->slot);
+    if (bytes != work->said_bytes + piece->bytes || memcmp(came, work->said, work->said_bytes)) {
+        uint32_t heard_bytes = bytes < HARP_SAID_BYTES ? bytes : HARP_SAID_BYTES;
         fail_move(mover, HARP_MOVE_DIFFERS, piece->peer);
-        memcpy(mover->moved->heard, mover->said, bytes);
-        mover->moved->heard_bytes = bytes;
+        memcpy(mover->moved->heard, came, heard_bytes);
+        mover->moved->heard_bytes = heard_bytes;
         return;
     }
-    close_piece(mover, open);
+    mover->unheard--;
+    keep_received(mover, open);
 }
 
 static void take_received(struct harp_mover *mover, struct open_piece *open, uint32_t bytes)
 {
     const struct harp_piece *piece = open->piece;
-    if (piece->kind == HARP_PIECE_EXPECT) {
-        take_expected(mover, open, bytes);
+    if (piece->told) {
+        take_told(mover, open, bytes);
     } else if (bytes != piece->bytes) {
         fail_move(mover, HARP_MOVE_SIZE, piece->peer);
         mover->moved->came = bytes;
         mover->moved->due = piece->bytes;
     } else if (piece->kind == HARP_PIECE_REDUCE) {
-        open->progress = PIECE_CAME;
+        keep_received(mover, open);
     } else {
         close_piece(mover, open);
     }
@@ -359,66 +390,55 @@ static bool drive_engines(struct harp_mover *mover)
     return moved;
 }
 
-/* Sleep until the first open piece's peer may have moved, or for a while. */
-static void sleep_a_while(struct harp_mover *mover)
+/* Wait for `most_ns`, after a look that found nothing; says whether there is time left. */
+static bool wait_a_while(struct harp_mover *mover, uint64_t end_ns, uint64_t most_ns)
 {
-    for (uint64_t number = mover->open.first; number < mover->open.next; number++) {
-        const struct harp_piece *piece = open_piece_at(&mover->open, number)->piece;
-        if (piece) {
-            harp_connection_wait(mover->peers[piece->peer].connection, SLEEP_NS);
-            return;
-        }
-    }
-    sched_yield();
+    return waiting_look_or_sleep(&mover->waiting, mover->engines, mover->engines_n, end_ns,
+                                 most_ns);
 }
 
-struct patience {
-    uint64_t start_ns, moved_ns, timeout_ns;
-};
-
-static struct patience begin_patience(uint64_t timeout_ns)
+void harp_mover_begin(struct harp_mover *mover, const struct harp_piece *pieces, uint32_t pieces_n,
+                      const struct harp_piece_work *work, uint64_t timeout_ns,
+                      struct harp_moved *moved)
 {
-    uint64_t now_ns = monotonic_ns();
-    return (struct patience){.start_ns = now_ns, .moved_ns = now_ns, .timeout_ns = timeout_ns};
-}
-
-/* After a look that found nothing; says whether there is time left. */
-static bool wait_a_while(struct harp_mover *mover, const struct patience *patience)
-{
-    uint64_t now_ns = monotonic_ns();
-    if (now_ns - patience->start_ns > patience->timeout_ns)
-        return false;
-    if (now_ns - patience->moved_ns > SPIN_NS)
-        sleep_a_while(mover);
-    else
-        sched_yield();
-    return true;
-}
-
-enum harp_move harp_mover_run(struct harp_mover *mover, const struct harp_piece *pieces,
-                              uint32_t pieces_n, const struct harp_piece_work *work,
-                              uint64_t timeout_ns, struct harp_moved *moved)
-{
-    const struct harp_piece *end = pieces + pieces_n;
-    struct patience patience = begin_patience(timeout_ns);
     if (mover->result != HARP_MOVE_DONE) /* what was begun then is not over */
-        return mover->result;
+        return;
+    mover->next = pieces;
+    mover->end = pieces + pieces_n;
     mover->open.first = mover->open.next = 0;
+    mover->unheard = 0;
     mover->work = work;
     mover->moved = moved;
-    bool sent = false;
-    while (mover->result == HARP_MOVE_DONE && (pieces < end || mover->open.n || sent)) {
-        bool any = read_ahead(mover, &pieces, end);
-        sent = advance_pieces(mover); /* copies must have left before the run is over */
-        bool drove = drive_engines(mover);
-        any |= poll_peers(mover) | sent | drove;
-        if (atomic_load_explicit(&mover->cancelled, memory_order_relaxed))
-            fail_move(mover, HARP_MOVE_CANCELLED, 0);
-        else if (any)
-            patience.moved_ns = monotonic_ns();
-        else if (!wait_a_while(mover, &patience))
-            fail_move(mover, HARP_MOVE_LATE, 0);
-    }
+    mover->end_ns = waiting_begin(&mover->waiting) + timeout_ns;
+}
+
+/* Look once at everything, and wait for `most_ns` if nothing has moved; says whether there is more
+ * to do. */
+static bool move_once(struct harp_mover *mover, uint64_t most_ns)
+{
+    bool any = read_ahead(mover, &mover->next, mover->end);
+    bool sent = advance_pieces(mover); /* copies must have left before the run is over */
+    bool drove = drive_engines(mover);
+    any |= poll_peers(mover) | sent | drove;
+    if (atomic_load_explicit(&mover->cancelled, memory_order_relaxed))
+        fail_move(mover, HARP_MOVE_CANCELLED, 0);
+    if (any)
+        waiting_end(&mover->waiting);
+    if (mover->result != HARP_MOVE_DONE || (mover->next == mover->end && !mover->open.n && !sent))
+        return false;
+    if (!any && !wait_a_while(mover, mover->end_ns, most_ns))
+        fail_move(mover, HARP_MOVE_LATE, 0);
+    return mover->result == HARP_MOVE_DONE;
+}
+
+enum harp_move harp_mover_run(struct harp_mover *mover, uint64_t for_ns)
+{
+    uint64_t until_ns = waiting_now_ns() + for_ns;
+    if (mover->result != HARP_MOVE_DONE)
+        return mover->result;
+    while (move_once(mover, for_ns))
+        if (waiting_now_ns() > until_ns)
+            return HARP_MOVE_MORE;
     return mover->result;
 }
 
@@ -432,12 +452,12 @@ static bool copies_under_way(const struct harp_mover *mover)
 
 bool harp_mover_flush(struct harp_mover *mover, uint64_t timeout_ns)
 {
-    struct patience patience = begin_patience(timeout_ns);
+    uint64_t end_ns = waiting_begin(&mover->waiting) + timeout_ns;
     struct harp_moved moved;
     mover->moved = &moved;
     while (copies_under_way(mover) && mover->result == HARP_MOVE_DONE) {
         bool drove = drive_engines(mover);
-        if (!poll_peers(mover) && !drove && !wait_a_while(mover, &patience))
+        if (!poll_peers(mover) && !drove && !wait_a_while(mover, end_ns, timeout_ns))
             return false;
     }
     return mover->result == HARP_MOVE_DONE;

@@ -7,10 +7,13 @@
  *     PLACE    waits for what reads or writes its bytes, and for earlier ones of `peer`; is posted
  *     REDUCE   is posted into a slot as soon as one is free; then waits for what reads or writes
  *              its bytes; is reduced into them
- *     EXPECT   what comes must be equal to its bytes; nothing else is posted before that
  *     SETTLE   waits for all before it
  *     SELECT   waits for all before it; the largest elements of `from` become pairs
  *     ADD      waits for all before it; the pairs of `from` are added up
+ *
+ * A piece that is `told` travels behind the call's description, by a copy and through a slot. What
+ * comes must begin with the same description, and nothing that is not told is posted before all
+ * that is told has been compared.
  *
  * So a message of the network goes straight to where it belongs, and one that is to be reduced
  * passes a slot that stays in the cache. Small messages leave from a copy, so that nobody waits for
@@ -28,13 +31,13 @@
 #include "topk.h"
 
 /* cdef: begin */
-#define HARP_EXPECT_BYTES 1024 /* the longest that EXPECT compares */
+#define HARP_SAID_BYTES 1024 /* the longest description of a call */
+#define HARP_TOLD_BYTES 4096 /* the most of a piece that is told */
 
 enum harp_piece_kind {
     HARP_PIECE_SEND,
     HARP_PIECE_PLACE,
     HARP_PIECE_REDUCE,
-    HARP_PIECE_EXPECT,
     HARP_PIECE_SETTLE,
     HARP_PIECE_SELECT,
     HARP_PIECE_ADD,
@@ -47,27 +50,32 @@ struct harp_piece {
     uint32_t from_bytes;
     uint16_t kind;
     uint16_t peer; /* index of the connection */
+    uint32_t told; /* SEND, PLACE, REDUCE: 1 or 0 */
 };
 
 /* What the pieces of a run need. */
 struct harp_piece_work {
+    const uint8_t *said; /* the call's description, of a whole number of cache lines */
+    uint32_t said_bytes;
     harp_reduce *reduce; /* REDUCE */
     float *error;        /* SELECT; NULL: none is kept */
     uint32_t pair_bytes; /* SELECT, ADD */
+    bool is_sampled;     /* SELECT: by harp_topk_sample */
 };
 
 enum harp_move {
     HARP_MOVE_DONE,
+    HARP_MOVE_MORE, /* is left to do */
     HARP_MOVE_LATE,
     HARP_MOVE_CANCELLED,
     HARP_MOVE_GONE,    /* `peer`: its connection has ended */
-    HARP_MOVE_DIFFERS, /* `peer` sent `heard` where EXPECT had something else */
+    HARP_MOVE_DIFFERS, /* `peer` described its call by `heard`, not as `said` */
     HARP_MOVE_SIZE,    /* `peer` sent `came` bytes where `due` were to come */
 };
 
 struct harp_moved {
     uint32_t peer, came, due;
-    uint8_t heard[HARP_EXPECT_BYTES];
+    uint8_t heard[HARP_SAID_BYTES];
     uint32_t heard_bytes;
 };
 
@@ -75,8 +83,8 @@ struct harp_mover_config {
     struct harp_engine *const *engines;
     uint32_t engines_n;
     struct harp_connection *const *connections; /* one a peer; NULL: none */
-    uint32_t peers;
-    uint32_t slot_bytes, slots; /* for what is to be reduced */
+    uint32_t peers, rank;                       /* `rank` is the own index among the peers */
+    uint32_t slot_bytes, slots; /* for what is to be reduced; a slot takes what is told */
 };
 
 struct harp_mover;
@@ -85,10 +93,15 @@ struct harp_mover;
 struct harp_mover *harp_mover_new(const struct harp_mover_config *config);
 void harp_mover_free(struct harp_mover *mover);
 
-/* Move all pieces. `moved` tells of what a failure needs. */
-enum harp_move harp_mover_run(struct harp_mover *mover, const struct harp_piece *pieces,
-                              uint32_t pieces_n, const struct harp_piece_work *work,
-                              uint64_t timeout_ns, struct harp_moved *moved);
+/* Begin a run, whose pieces and the rest must stay until it is over. `moved` tells of what a
+ * failure needs. */
+void harp_mover_begin(struct harp_mover *mover, const struct harp_piece *pieces, uint32_t pieces_n,
+                      const struct harp_piece_work *work, uint64_t timeout_ns,
+                      struct harp_moved *moved);
+
+/* Move pieces until the run is over, or HARP_MOVE_MORE after `for_ns`: a caller with signals to
+ * look after calls it again. */
+enum harp_move harp_mover_run(struct harp_mover *mover, uint64_t for_ns);
 
 /* Wait until others have all that left from copies; false if they have not. */
 bool harp_mover_flush(struct harp_mover *mover, uint64_t timeout_ns);

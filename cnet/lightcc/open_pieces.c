@@ -30,8 +30,8 @@ void open_pieces_close(struct open_pieces *pieces, struct open_piece *open)
     uint32_t index = (uint32_t)(open - pieces->at);
     open->piece = NULL;
     pieces->n--;
-    for (uint32_t i = 0; i < OPEN_PIECES; i++)
-        pieces->at[i].waits_for[index / 64] &= ~(UINT64_C(1) << index % 64);
+    for (uint64_t number = pieces->first; number < pieces->next; number++)
+        open_piece_at(pieces, number)->waits_for[index / 64] &= ~(UINT64_C(1) << index % 64);
     while (pieces->first < pieces->next && !open_piece_at(pieces, pieces->first)->piece)
         pieces->first++;
 }

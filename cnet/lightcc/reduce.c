@@ -1,137 +1,15 @@
-/* The loops are plain: a compiler makes vectors of them. Elements are copied in and out by memcpy,
- * which costs nothing, since memory of an application may have any alignment. */
 #include "reduce.h"
-#include "half.h"
 
-#include <string.h>
-
-#define LEAST(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
-#define GREATEST(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
-#define SUM(a, b) ((a) + (b))
-#define PRODUCT(a, b) ((a) * (b))
-#define BAND(a, b) ((a) & (b))
-#define BOR(a, b) ((a) | (b))
-#define BXOR(a, b) ((a) ^ (b))
-
-/* `type` lies in memory, and `wide` is what `op` works on. */
-#define DEFINE_REDUCE(name, type, wide, op)                                                        \
-    static void reduce_##name(uint8_t *restrict there, const uint8_t *restrict came, size_t bytes) \
-    {                                                                                              \
-        for (size_t i = 0; i < bytes; i += sizeof(type)) {                                         \
-            type a, b;                                                                             \
-            memcpy(&a, there + i, sizeof a);                                                       \
-            memcpy(&b, came + i, sizeof b);                                                        \
-            type c = (type)op((wide)a, (wide)b);                                                   \
-            memcpy(there + i, &c, sizeof c);                                                       \
-        }                                                                                          \
-    }
-
-#define DEFINE_HALF(name, widen, narrow, op)                                                       \
-    static void reduce_##name##_block(struct halves *a, const struct halves *b)                    \
-    {                                                                                              \
-        union wide wide_a, wide_b;                                                                 \
-        widen(&wide_a, a);                                                                         \
-        widen(&wide_b, b);                                                                         \
-        for (size_t i = 0; i < HALVES; i++)                                                        \
-            wide_a.value[i] = op(wide_a.value[i], wide_b.value[i]);                                \
-        narrow(a, &wide_a);                                                                        \
-    }                                                                                              \
-    static void reduce_##name(uint8_t *restrict there, const uint8_t *restrict came, size_t bytes) \
-    {                                                                                              \
-        struct halves a, b;                                                                        \
-        size_t whole = bytes - bytes % sizeof a;                                                   \
-        for (size_t at = 0; at < whole; at += sizeof a) {                                          \
-            memcpy(&a, there + at, sizeof a);                                                      \
-            memcpy(&b, came + at, sizeof b);                                                       \
-            reduce_##name##_block(&a, &b);                                                         \
-            memcpy(there + at, &a, sizeof a);                                                      \
-        }                                                                                          \
-        a = b = (struct halves){{0}};                                                              \
-        memcpy(&a, there + whole, bytes - whole);                                                  \
-        memcpy(&b, came + whole, bytes - whole);                                                   \
-        reduce_##name##_block(&a, &b);                                                             \
-        memcpy(there + whole, &a, bytes - whole);                                                  \
-    }
-
-/* (a + bi)(c + di), as numpy and torch make it: without C's mending of infinite products. */
-#define DEFINE_COMPLEX_PRODUCT(name, type)                                                         \
-    static void reduce_##name(uint8_t *restrict there, const uint8_t *restrict came, size_t bytes) \
-    {                                                                                              \
-        for (size_t i = 0; i < bytes; i += 2 * sizeof(type)) {                                     \
-            type a[2], b[2];                                                                       \
-            memcpy(a, there + i, sizeof a);                                                        \
-            memcpy(b, came + i, sizeof b);                                                         \
-            type c[2] = {a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]};                    \
-            memcpy(there + i, c, sizeof c);                                                        \
-        }                                                                                          \
-    }
-
-/* Sums and products are those of unsigned integers, which wrap; of `wide` ones, since small ones
- * would become int, which must not overflow. */
-#define DEFINE_INTEGER(name, type, wide)                                                           \
-    DEFINE_REDUCE(name##_sum, type, wide, SUM)                                                     \
-    DEFINE_REDUCE(name##_product, type, wide, PRODUCT)                                             \
-    DEFINE_REDUCE(name##_min, type, type, LEAST)                                                   \
-    DEFINE_REDUCE(name##_max, type, type, GREATEST)
-#define DEFINE_BITWISE(name, type)                                                                 \
-    DEFINE_REDUCE(name##_band, type, type, BAND)                                                   \
-    DEFINE_REDUCE(name##_bor, type, type, BOR)                                                     \
-    DEFINE_REDUCE(name##_bxor, type, type, BXOR)
-#define DEFINE_FLOAT(name, type)                                                                   \
-    DEFINE_REDUCE(name##_sum, type, type, SUM)                                                     \
-    DEFINE_REDUCE(name##_product, type, type, PRODUCT)                                             \
-    DEFINE_REDUCE(name##_min, type, type, LEAST)                                                   \
-    DEFINE_REDUCE(name##_max, type, type, GREATEST)
-#define DEFINE_HALVES(name)                                                                        \
-    DEFINE_HALF(name##_sum, widen_##name, narrow_##name, SUM)                                      \
-    DEFINE_HALF(name##_product, widen_##name, narrow_##name, PRODUCT)                              \
-    DEFINE_HALF(name##_min, widen_##name, narrow_##name, LEAST)                                    \
-    DEFINE_HALF(name##_max, widen_##name, narrow_##name, GREATEST)
-
-DEFINE_INTEGER(uint8, uint8_t, uint32_t)
-DEFINE_INTEGER(int8, int8_t, uint32_t)
-DEFINE_INTEGER(uint16, uint16_t, uint32_t)
-DEFINE_INTEGER(int16, int16_t, uint32_t)
-DEFINE_INTEGER(uint32, uint32_t, uint32_t)
-DEFINE_INTEGER(int32, int32_t, uint32_t)
-DEFINE_INTEGER(uint64, uint64_t, uint64_t)
-DEFINE_INTEGER(int64, int64_t, uint64_t)
-DEFINE_BITWISE(bits8, uint8_t)
-DEFINE_BITWISE(bits16, uint16_t)
-DEFINE_BITWISE(bits32, uint32_t)
-DEFINE_BITWISE(bits64, uint64_t)
-DEFINE_HALVES(float16)
-DEFINE_HALVES(bfloat16)
-DEFINE_FLOAT(float32, float)
-DEFINE_FLOAT(float64, double)
-DEFINE_COMPLEX_PRODUCT(complex64_product, float)
-DEFINE_COMPLEX_PRODUCT(complex128_product, double)
-
-#define SUMS_OF(name) reduce_##name##_sum, reduce_##name##_product
-#define ORDER_OF(name) reduce_##name##_min, reduce_##name##_max
-#define BITS_OF(width)                                                                             \
-    reduce_bits##width##_band, reduce_bits##width##_bor, reduce_bits##width##_bxor
-
-static harp_reduce *const ROUTINES[HARP_ELEMENTS][HARP_REDUCTIONS] = {
-    [HARP_ELEMENT_UINT8] = {SUMS_OF(uint8), ORDER_OF(uint8), BITS_OF(8)},
-    [HARP_ELEMENT_INT8] = {SUMS_OF(int8), ORDER_OF(int8), BITS_OF(8)},
-    [HARP_ELEMENT_UINT16] = {SUMS_OF(uint16), ORDER_OF(uint16), BITS_OF(16)},
-    [HARP_ELEMENT_INT16] = {SUMS_OF(int16), ORDER_OF(int16), BITS_OF(16)},
-    [HARP_ELEMENT_UINT32] = {SUMS_OF(uint32), ORDER_OF(uint32), BITS_OF(32)},
-    [HARP_ELEMENT_INT32] = {SUMS_OF(int32), ORDER_OF(int32), BITS_OF(32)},
-    [HARP_ELEMENT_UINT64] = {SUMS_OF(uint64), ORDER_OF(uint64), BITS_OF(64)},
-    [HARP_ELEMENT_INT64] = {SUMS_OF(int64), ORDER_OF(int64), BITS_OF(64)},
-    [HARP_ELEMENT_FLOAT16] = {SUMS_OF(float16), ORDER_OF(float16)},
-    [HARP_ELEMENT_BFLOAT16] = {SUMS_OF(bfloat16), ORDER_OF(bfloat16)},
-    [HARP_ELEMENT_FLOAT32] = {SUMS_OF(float32), ORDER_OF(float32)},
-    [HARP_ELEMENT_FLOAT64] = {SUMS_OF(float64), ORDER_OF(float64)},
-    [HARP_ELEMENT_COMPLEX64] = {reduce_float32_sum, reduce_complex64_product},
-    [HARP_ELEMENT_COMPLEX128] = {reduce_float64_sum, reduce_complex128_product},
-};
+#include "kernels.h"
 
 harp_reduce *harp_reduce_find(enum harp_element element, enum harp_reduction reduction)
 {
     if ((unsigned)element >= HARP_ELEMENTS || (unsigned)reduction >= HARP_REDUCTIONS)
         return NULL;
-    return ROUTINES[element][reduction];
+    return harp_kernels()->reduce[element][reduction];
+}
+
+harp_average *harp_average_find(enum harp_element element)
+{
+    return (unsigned)element < HARP_ELEMENTS ? harp_kernels()->average[element] : NULL;
 }

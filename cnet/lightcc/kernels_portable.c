@@ -1,0 +1,17 @@
+#include "kernels.h"
+
+#define TARGET
+#define KERNELS harp_kernels_portable
+#define KERNELS_NAME "portable"
+
+static size_t find_block(const float *values, size_t n, uint32_t least, uint32_t *indices)
+{
+    size_t found = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        indices[found] = i;
+        found += harp_magnitude(&values[i]) >= least;
+    }
+    return found;
+}
+
+#include "kernel_loops.h"

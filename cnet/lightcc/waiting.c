@@ -1,0 +1,59 @@
+#define _GNU_SOURCE
+#include "waiting.h"
+
+#include <sched.h>
+#include <time.h>
+
+#define SPIN_FIRST_NS UINT64_C(10000)
+#define SPIN_MOST_NS UINT64_C(200000)
+#define SHORT_SLEEPS 16
+
+uint64_t waiting_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+uint64_t waiting_begin(struct waiting *waiting)
+{
+    waiting->moved_ns = waiting_now_ns();
+    return waiting->moved_ns;
+}
+
+bool waiting_look_or_sleep(struct waiting *waiting, struct harp_engine *const *engines,
+                           uint32_t engines_n, uint64_t end_ns, uint64_t most_ns)
+{
+    uint64_t now_ns = waiting_now_ns();
+    if (now_ns > end_ns)
+        return false;
+    uint64_t left_ns = end_ns - now_ns;
+    if (!waiting->from_ns)
+        waiting->from_ns = now_ns;
+    if (now_ns - waiting->moved_ns >= waiting->spin_ns &&
+        harp_engines_sleep(engines, engines_n, left_ns < most_ns ? left_ns : most_ns))
+        waiting->slept = true;
+    else
+        sched_yield();
+    return true;
+}
+
+/* After a wait: learn how long to look before the next sleep. */
+static void adapt_spin(struct waiting *waiting, uint64_t waited_ns)
+{
+    if (waited_ns > SPIN_MOST_NS) {
+        waiting->spin_ns = waiting->short_sleeps = 0;
+    } else if (waiting->slept && ++waiting->short_sleeps > SHORT_SLEEPS) {
+        uint64_t longer_ns = waiting->spin_ns ? 2 * waiting->spin_ns : SPIN_FIRST_NS;
+        waiting->spin_ns = longer_ns < SPIN_MOST_NS ? longer_ns : SPIN_MOST_NS;
+    }
+}
+
+void waiting_end(struct waiting *waiting)
+{
+    waiting->moved_ns = waiting_now_ns();
+    if (waiting->from_ns)
+        adapt_spin(waiting, waiting->moved_ns - waiting->from_ns);
+    waiting->from_ns = 0;
+    waiting->slept = false;
+}
