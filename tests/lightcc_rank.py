@@ -7,6 +7,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 import harp.lightcc.torch  # noqa: F401  (registers the backend)
@@ -137,13 +138,28 @@ def sparse(rank, ranks):
     with torch.no_grad():
         loss = float(again(inputs[-1]).square().mean())
         before = float(model()(inputs[-1]).square().mean())
-    errors = restored.state_dict()["errors"].values()
+    errors = [kept["error"] for kept in restored.state_dict()["buckets"].values()]
     return {"weights": [float(own.sum()) for own in again.module.parameters()],
             "loss": loss, "before": before, "errors": sum(float(e.abs().sum()) for e in errors)}
 
 
+def powersgd(rank, ranks):
+    """Train by torch's PowerSGD hook; all ranks have the same weights."""
+    inputs = batches(20, 8 * ranks)
+    net = DistributedDataParallel(model(), bucket_cap_mb=0.001)
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=3,
+                                        min_compression_rate=0.5)
+    net.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    train(net, [batch[8 * rank:8 * (rank + 1)] for batch in inputs])
+    with torch.no_grad():
+        loss = float(net(inputs[-1]).square().mean())
+        before = float(model()(inputs[-1]).square().mean())
+    return {"weights": [float(own.sum()) for own in net.module.parameters()],
+            "loss": loss, "before": before, "compressed": state.total_numel_after_compression}
+
+
 def killed(rank, ranks):
-    """The last rank ends without a word in the middle of calls."""
+    """The last rank ends without a word in the middle of calls; the others make a new group."""
     data = torch.ones(100_000)
     for i in range(1000):
         if rank == ranks - 1 and i == 20:
@@ -152,7 +168,13 @@ def killed(rank, ranks):
         try:
             dist.all_reduce(data)
         except RuntimeError as error:
-            return {"error": str(error), "seconds": time.monotonic() - began}
+            seconds = time.monotonic() - began
+            dist.destroy_process_group()
+            dist.init_process_group("lightcc", init_method=f"file://{os.environ['AGAIN']}",
+                                    rank=rank, world_size=ranks - 1)
+            data = torch.tensor([rank + 1.0])
+            dist.all_reduce(data)
+            return {"error": str(error), "seconds": seconds, "again": data.item()}
     return "it was not noticed"
 
 

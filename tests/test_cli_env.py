@@ -18,7 +18,7 @@ from harp.tools import conf, plugin_path
 from harp.tools.main import harp
 
 CLEAN = {name: value for name, value in os.environ.items()
-         if not name.startswith(("HARP_", "NCCL_"))}
+         if not name.startswith(("HARP_", "LIGHT_", "NCCL_"))}
 HARP = [sys.executable, "-m", "harp.tools.main"]
 
 
@@ -114,3 +114,76 @@ def test_wrong_lines(conf_file):
     said = run("env", HARP_CONF_FILE=str(folder))
     assert (said.returncode, said.stdout) == (1, "")
     assert said.stderr == f"error: the file of settings {folder} cannot be read: Is a directory\n"
+
+
+# ---- env --explain ----
+
+
+def explained(*arguments, **settings):
+    done = run("env", "--explain", *arguments, **settings)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_explain_says_what_is_in_force_and_where_it_comes_from(conf_file):
+    said = explained(LIGHT_INTRA_SIZE="4", HARP_CC="swift",
+                     HARP_CONF_FILE=conf_file("HARP_PORT=udp\n"))
+    assert "LIGHT_INTRA_SIZE=4  (environment)" in said
+    assert "LIGHT_TOPK_RATIO=0.01  (default)" in said
+    assert "HARP_CC=swift  (environment)" in said
+    assert re.search(r"HARP_PORT=udp  \(/.*harp.conf\)", said)
+
+
+@pytest.mark.parametrize(("settings", "ranks", "size", "line"), [
+    ({}, 4, "1K", "1024 B: recursive-doubling: at most LIGHT_SMALL_THRESHOLD, 16384 B"),
+    ({}, 4, "25M", "26214400 B: ring: no other setting holds for it"),
+    ({"LIGHT_2D_ALLREDUCE": "1"}, 16, "1M",
+     "1048576 B: 2d (groups of 8): LIGHT_2D_ALLREDUCE is 1"),
+    ({"LIGHT_2D_ALLREDUCE": "1"}, 12, "1M",
+     "1048576 B: ring: groups of LIGHT_INTRA_SIZE 8 do not divide 12 ranks"),
+    ({"LIGHT_2D_ALLREDUCE": "1", "LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_FP16": "1"}, 16, "4M",
+     "4194304 B: 2d-topk (groups of 8, a rank sends 1310 of 131072 values, 2 B each): "
+     "LIGHT_TOPK_ALLREDUCE is 1, and LIGHT_TOPK_THRESHOLD 1048576; LIGHT_2D_ALLREDUCE is 1"),
+])
+def test_explain_says_which_path_a_tensor_takes_and_why(settings, ranks, size, line):
+    assert line in explained("--ranks", str(ranks), "--size", size, **settings)
+
+
+def test_explain_says_which_of_ddps_buckets_a_gradient_is_in():
+    said = explained("--ranks", "4", *(word for size in ("4M", "20M", "8M", "1K")
+                                       for word in ("--gradient", size)),
+                     LIGHT_TOPK_ALLREDUCE="1")
+    why = "LIGHT_TOPK_ALLREDUCE is 1, and LIGHT_TOPK_THRESHOLD 1048576"
+    assert said.splitlines()[-4:-1] == [
+        "  DDP's bucket 0, gradient 0, 4194304 B: topk (a rank sends 10485 of 1048576 values, 4 B "
+        f"each): {why}",
+        "  DDP's bucket 1, gradients 1 to 2, 29360128 B: topk (a rank sends 73400 of 7340032 "
+        f"values, 4 B each): {why}",
+        "  DDP's bucket 2, gradient 3, 1024 B: recursive-doubling: at most LIGHT_SMALL_THRESHOLD, "
+        "16384 B"]
+    assert "DDP's bucket 1, gradient 1, " in explained("--gradient", "4M", "--gradient", "20M",
+                                                       "--gradient", "8M", "--bucket-cap", "8M")
+
+
+def test_explain_follows_the_tuners_table(tmp_path):
+    table = tmp_path / "tuning.json"
+    table.write_text(json.dumps({"format": "harp-tuning-1", "communicators": [
+        {"ranks": 4, "nodes": 2, "rows": [
+            {"collective": "AllReduce", "min_bytes": 0, "max_bytes": 65536, "algorithm": "Tree",
+             "protocol": "LL"}]}]}))
+    said = explained("--ranks", "4", "--hosts", "2", "--size", "64K", "--size", "1M",
+                     HARP_TUNER=str(table))
+    assert "65536 B: tree (groups of 2): the table of HARP_TUNER has Tree from 0 to 65536 B" in said
+    assert "1048576 B: ring" in said
+
+
+@pytest.mark.parametrize(("settings", "arguments", "sentence"), [
+    ({"LIGHT_TOPK": "1"}, [], "unknown setting LIGHT_TOPK; did you mean LIGHT_TOPK_"),
+    ({"HARP_TUNER": "/nowhere"}, [], "HARP_TUNER /nowhere: No such file or directory"),
+    ({}, ["--size", "4X"], "'4X' is no size"),
+])
+def test_explain_refuses_what_cannot_be(settings, arguments, sentence):
+    done = run("env", "--explain", *arguments, **settings)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
+import networkx as nx
 import numpy as np
 import pytest
 
+from harp.collectives.doubling import find_partners
+from harp.collectives.tuning import Communicator, Row, Tuning
 from harp.lightcc.group import Group, GroupError
 from harp.lightcc.settings import LightSettings
 
@@ -66,6 +71,23 @@ def raw(array):
     return array.view(np.uint8)
 
 
+@pytest.mark.parametrize(("elements", "plan"), [(100, "tree"), (20_000, "ring")])
+def test_the_table_of_sim_tune_chooses_by_size(monkeypatch, tmp_path, elements, plan):
+    table = tmp_path / "tuning.json"
+    rows = (Row("AllReduce", 0, 65536, "Tree", "LL"),
+            Row("AllReduce", 65537, 1 << 30, "Ring", "Simple"))
+    table.write_text(Tuning((Communicator(2, 1, rows),)).to_json())
+    monkeypatch.setenv("HARP_TUNER", str(table))
+    with group_of(2) as made:
+        data = vectors(2, elements)
+        total = np.sum(data, axis=0)
+        of_all(rank.allreduce(raw(own), "float32") for rank, own in zip(made, data, strict=True))
+        assert all((own == total).all() for own in data)
+        with pytest.raises(GroupError, match=f"allreduce of {elements} float32, sum, by {plan}"):
+            of_all(rank.allreduce(raw(own), kind) for rank, own, kind
+                   in zip(made, data, ("float32", "int32"), strict=True))
+
+
 @pytest.mark.parametrize("elements", SIZES)
 def test_allreduce_is_the_sum_at_every_rank(group, elements):
     data = vectors(len(group), elements)
@@ -114,10 +136,19 @@ def test_an_exchange_of_uneven_parts_is_the_transpose(group):
             for rank in range(ranks)]
     ins = [[np.zeros(1000 * rank + src, np.uint8) for src in range(ranks)]
            for rank in range(ranks)]
-    of_all(group[rank].exchange("all_to_all", outs[rank], ins[rank]) for rank in range(ranks))
-    for rank in range(ranks):
-        for src in range(ranks):
-            assert (ins[rank][src] == 10 * src + rank).all()
+    for more in (0, 100):  # the second one is the same program, with what is there then
+        for data in (one for own in outs for one in own):
+            np.add(data, more, out=data, casting="unsafe")
+        of_all(group[rank].exchange("all_to_all", outs[rank], ins[rank]) for rank in range(ranks))
+        for rank in range(ranks):
+            for src in range(ranks):
+                assert (ins[rank][src] == 10 * src + rank + more).all()
+
+
+def test_a_rank_must_give_itself_as_much_as_it_takes(group):
+    outs = [np.zeros(1 + (i == group[0].rank), np.uint8) for i in range(len(group))]
+    with pytest.raises(ValueError, match="a rank's own part has 2 B and goes to 1 B"):
+        group[0].exchange("all_to_all", outs, [np.zeros(1, np.uint8)] * len(group))
 
 
 def test_a_barrier_waits_for_the_last_rank(group):
@@ -135,6 +166,40 @@ def test_calls_are_carried_out_in_order_and_may_all_be_begun_at_once(group):
     for own in data:
         for i, one in enumerate(own):
             assert (one == sum(rank + i for rank in range(len(group)))).all()
+
+
+def test_who_waits_comes_after_the_calls_before_it():
+    with group_of(2) as group:
+        first = group[0].barrier()
+        with group[0].waiting():
+            second = group[0].barrier()  # the first is not over: the group's thread has both
+        assert not first.done()
+        assert not second.done()
+        of_all([group[1].barrier(), group[1].barrier(), first, second])
+
+
+def test_signals_are_heard_while_a_thread_carries_out_its_call():
+    with group_of(2) as group:
+        others = []
+        old = signal.signal(signal.SIGALRM, lambda *_: others.append(group[1].barrier()))
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+            with group[0].waiting():
+                group[0].barrier().result(PATIENCE_S)  # over when the signal's handler came
+        finally:
+            signal.signal(signal.SIGALRM, old)
+        of_all(others)
+
+
+def test_an_interrupt_is_the_error_of_all(monkeypatch):
+    with group_of(2) as group:
+        def interrupt(*_):
+            raise KeyboardInterrupt
+        monkeypatch.setattr(group[0]._mover, "run", interrupt)
+        waiting = group[1].barrier()
+        with pytest.raises(KeyboardInterrupt), group[0].waiting():
+            group[0].barrier()
+        assert failures([waiting]) == ["call 1, barrier: KeyboardInterrupt at rank 0"]
 
 
 def test_two_levels_give_the_same_sum():
@@ -215,11 +280,63 @@ def test_ranks_that_do_not_agree_all_hear_the_same_sentence(ranks):
         assert failures([rank.barrier() for rank in group]) == said  # and of every later call
 
 
+def disagree_and_leave(ranks, odd):
+    """Rank ``odd`` calls something else; whoever hears of it leaves at once."""
+    store = MemoryStore()
+
+    def live(rank):
+        group = Group(rank, ranks, store, PATIENCE_S)
+        call = group.allreduce(raw(np.zeros(8 + (rank == odd), "<f4")), "float32")
+        said = str(call.exception(PATIENCE_S))
+        group.close()
+        return said
+    with ThreadPoolExecutor(ranks) as pool:
+        return list(pool.map(live, range(ranks)))
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5])
+def test_ranks_that_leave_as_soon_as_they_disagree_have_told_the_others_why(ranks):
+    for odd in range(ranks):
+        said = disagree_and_leave(ranks, odd)
+        assert len(set(said)) == 1
+        assert "ranks do not agree: " in said[0]
+        assert f"rank {odd} calls allreduce of 9 float32" in said[0]
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_whoever_calls_something_longer_is_told_at_once(ranks):
+    """Small calls begin at one partner after the other, long ones at all, whichever rank is odd."""
+    for odd in range(ranks):
+        with group_of(ranks) as group:
+            said = failures([rank.allreduce(raw(np.zeros(100_000 if i == odd else 8, "<f4")),
+                                            "float32") for i, rank in enumerate(group)])
+            assert len(set(said)) == 1
+            assert f"rank {odd} calls allreduce of 100000 float32, sum, by ring" in said[0]
+
+
+def test_partners_link_all_ranks_and_know_each_other():
+    for ranks in range(1, 40):
+        partners = [find_partners(rank, ranks) for rank in range(ranks)]
+        assert all(rank in partners[peer] for rank in range(ranks) for peer in partners[rank])
+        assert ranks == 1 or nx.is_connected(nx.Graph(dict(enumerate(partners))))
+
+
+@pytest.mark.parametrize("reduction", ["sum", "min", "max"])
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_signs_of_zero_and_kinds_of_nan_are_those_of_all_ranks(ranks, reduction):
+    odd = np.array([0.0, -0.0, np.nan, -np.nan], "<f4")
+    cases = [np.roll(np.repeat(odd, 4), 4 * i) if i % 2 else np.tile(odd, 4) for i in range(ranks)]
+    with group_of(ranks) as group:
+        of_all(rank.allreduce(raw(own), "float32", reduction)
+               for rank, own in zip(group, cases, strict=True))
+    assert len({own.tobytes() for own in cases}) == 1
+
+
 def test_another_order_of_calls_is_told():
     with group_of(2) as group:
         begun = [group[0].allreduce(raw(np.zeros(8, "<f4")), "float32"), group[1].barrier()]
-        assert all("rank 0 calls allreduce of 8 float32, sum, by ring, rank 1 calls barrier" in one
-                   for one in failures(begun))
+        assert all("rank 0 calls allreduce of 8 float32, sum, by recursive-doubling, rank 1 calls "
+                   "barrier" in one for one in failures(begun))
 
 
 def test_a_rank_that_does_not_come_is_named_after_the_timeout():
@@ -235,6 +352,22 @@ def test_a_rank_that_leaves_is_named():
         assert all("rank 2" in one for one in failures(waiting))
 
 
+def test_ranks_that_came_much_later_than_the_first_have_come():
+    with group_of(3, timeout_s=3.0) as group:
+        first = group[0].barrier()
+        time.sleep(1.5)  # the timeouts are of real time
+        assert failures([first, group[1].barrier()]) == [
+            "call 1, barrier: not over after 3 s, rank 2 did not come"] * 2
+
+
+def test_an_abort_is_heard_though_the_rank_leaves_at_once():
+    with group_of(3) as group:
+        waiting = group[2].barrier()
+        group[1].abort()
+        group[1].close()
+        assert failures([waiting]) == ["the group was aborted by rank 1"]
+
+
 def test_an_abort_ends_what_all_have_begun():
     with group_of(3) as group:
         waiting = [rank.barrier() for rank in group[:2]]
@@ -243,7 +376,8 @@ def test_an_abort_ends_what_all_have_begun():
         assert {*failures([*waiting, message])} == {"the group was aborted by rank 0"}
 
 
-@pytest.mark.parametrize(("port", "sentence"), [("tcp", "HARP_PORT is 'tcp'; .* auto, udp, mem")])
+@pytest.mark.parametrize(
+    ("port", "sentence"), [("tcp", "HARP_PORT is 'tcp'; .* auto, udp, xdp, mem")])
 def test_a_port_that_there_is_not_is_told(monkeypatch, port, sentence):
     monkeypatch.setenv("HARP_PORT", port)
     with pytest.raises(ValueError, match=sentence):
@@ -271,3 +405,24 @@ def test_a_rank_may_leave_as_soon_as_it_is_done():
             group.close()
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(live, range(4)))
+
+
+def test_collectives_are_right_where_datagrams_are_lost_doubled_and_broken(monkeypatch):
+    """Random calls of four ranks, many at once, over a network that does all of it."""
+    monkeypatch.setenv("HARP_PORT", "udp")
+    monkeypatch.setenv("HARP_FAULTS", "drop=2%,duplicate=1%,corrupt=1%,reorder=2%,seed=5")
+    random = np.random.default_rng(5)
+    with group_of(4) as made:
+        for _ in range(15):
+            sizes = random.integers(1, 200_000, 4)
+            data = [vectors(4, size, seed=int(size)) for size in sizes]
+            totals = [np.sum(one, axis=0) for one in data]
+            of_all(group.allreduce(raw(one[rank]), "float32")
+                   for rank, group in enumerate(made) for one in data)
+            for one, total in zip(data, totals, strict=True):
+                for own in one:
+                    np.testing.assert_array_equal(own, total)
+            root = int(random.integers(4))
+            sent = [np.full(int(sizes[0]), rank, np.uint8) for rank in range(4)]
+            of_all(group.broadcast(own, root) for group, own in zip(made, sent, strict=True))
+            assert all((own == root).all() for own in sent)

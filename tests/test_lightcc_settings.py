@@ -17,13 +17,13 @@ TOPK = {"LIGHT_TOPK_ALLREDUCE": 1}
 
 
 def algorithm(nbytes, **env):
-    return LightSettings.from_env(env).choose(nbytes).algorithm
+    return LightSettings.from_env({"LIGHT_SMALL_THRESHOLD": 0} | env).choose(nbytes).algorithm
 
 
 def test_defaults_are_those_of_the_documentation():
     assert LightSettings.from_env({}) == LightSettings(
         two_d=False, intra_size=8, hierarchical_threshold_bytes=1073741824, topk=False,
-        topk_ratio=0.01, topk_threshold_bytes=1048576, topk_fp16=False)
+        topk_ratio=0.01, topk_threshold_bytes=1048576, topk_fp16=False, small_bytes=16384)
     assert LightSettings.from_env({}).choose(GIB).algorithm == "ring"
 
 
@@ -38,7 +38,7 @@ def test_defaults_are_those_of_the_documentation():
     (MIB - 1, 1, 1, "2d"),
     (MIB, 1, 1, "sparse-2d"),
     (GIB + 1, 1, 1, "sparse-2d"),   # top-k comes before the limit of dense 2D
-    (0, 0, 0, "ring"),
+    (1, 0, 0, "ring"),
     (0, 1, 1, "2d"),
 ])
 def test_precedence(nbytes, two_d, topk, expected):
@@ -127,6 +127,14 @@ def test_settings_made_in_code_are_checked_too():
         LightSettings().choose(-1)
 
 
-def test_the_names_are_seven():
-    assert len(NAMES) == 7
+def test_small_tensors_take_few_steps_where_no_other_setting_holds():
+    assert [algorithm(n, LIGHT_SMALL_THRESHOLD=100) for n in (0, 100, 101)] == [
+        "recursive-doubling", "recursive-doubling", "ring"]
+    assert [LightSettings().choose(n).algorithm for n in (4096, 4097, 16384, 16385)] == [
+        "recursive-doubling", "halving-doubling", "halving-doubling", "ring"]
+    assert algorithm(50, **TWO_D, LIGHT_SMALL_THRESHOLD=100) == "2d"
+
+
+def test_the_names_are_seven_and_ours():
+    assert len(NAMES) == 8
     assert all(name.startswith("LIGHT_") for name in NAMES)

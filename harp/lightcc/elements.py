@@ -39,17 +39,15 @@ def combination(dtype: str, reduction: str) -> Any:
         ValueError: an unknown type or reduction, or one that the type does not have.
 
     """
-    kind = element_type(dtype)
+    element_type(dtype)
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction {reduction!r} is none of {', '.join(REDUCTIONS)}")
     named = "sum" if reduction == "avg" else reduction
     if dtype == "bool":
         named = _OF_BOOL.get(named, named)
-    found = lib.harp_reduce_find(
-        getattr(lib, f"HARP_ELEMENT_{_C_TYPES.get(dtype, dtype).upper()}"),
-        getattr(lib, f"HARP_REDUCTION_{named.upper()}"))
-    is_float = kind.kind in "fc" or dtype == "bfloat16"
-    if found == ffi.NULL or (reduction == "avg" and not is_float):
+    found = lib.harp_reduce_find(_c_element(dtype), getattr(lib, f"HARP_REDUCTION_{named.upper()}"))
+    has_average = lib.harp_average_find(_c_element(dtype)) != ffi.NULL
+    if found == ffi.NULL or (reduction == "avg" and not has_average):
         raise ValueError(f"elements of type {dtype} have no reduction {reduction!r}")
     return found
 
@@ -61,22 +59,15 @@ def element_type(dtype: str) -> np.dtype[Any]:
     return TYPES[dtype]
 
 
-def divide(data: Bytes, dtype: str, ranks: int) -> None:
-    """Make an average out of a sum, in place."""
-    if dtype == "bfloat16":
-        words = data.view(np.uint16)
-        words[:] = _narrow(_wide(words) / np.float32(ranks))
-        return
-    values = data.view(TYPES[dtype])
-    values /= values.dtype.type(ranks)
+def divide(start: int, nbytes: int, dtype: str, ranks: int) -> None:
+    """Make an average out of a sum that lies at an address, in place."""
+    lib.harp_average_find(_c_element(dtype))(ffi.cast("uint8_t *", start), nbytes, ranks)
 
 
-def _wide(words: NDArray[np.uint16]) -> NDArray[np.float32]:
-    return (words.astype(np.uint32) << 16).view(np.float32)
+def move(target: int, source: int, nbytes: int) -> None:
+    """Copy from one address to another."""
+    ffi.memmove(ffi.cast("char *", target), ffi.cast("char *", source), nbytes)
 
 
-def _narrow(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Round to nearest, ties to even; a NaN stays one."""
-    bits = values.view(np.uint32)
-    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
+def _c_element(dtype: str) -> int:
+    return int(getattr(lib, f"HARP_ELEMENT_{_C_TYPES.get(dtype, dtype).upper()}"))

@@ -24,31 +24,32 @@ import queue
 import threading
 import weakref
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from harp._cnet import ffi
-from harp.lightcc.elements import combination, divide, element_type
+from harp.lightcc.elements import combination, divide, element_type, move
 from harp.lightcc.letters import MESSAGE, Letters
-from harp.lightcc.mover import EXPECT_BYTES, CancelledError, DiffersError, LateError, Mover
-from harp.lightcc.peers import GroupError, Peers
-from harp.lightcc.pieces import (
-    EXPECT,
-    PLACE,
-    SEND,
-    address,
-    cut,
-    plan_pieces,
-    settle,
-    table,
+from harp.lightcc.mover import (
+    TOLD_BYTES,
+    CancelledError,
+    DiffersError,
+    LateError,
+    Mover,
+    SizeError,
 )
+from harp.lightcc.peers import GroupError, Peers
+from harp.lightcc.pieces import PLACE, SEND, address, cut, plan_pieces, table
+from harp.lightcc.policy import allreduce_path, tuning_of
+from harp.lightcc.program import Program, heard_what
 from harp.lightcc.settings import INDEX_BYTES, LightSettings
-from harp.lightcc.verdict import FAILED, LATE, TELL_S, Verdict
+from harp.lightcc.verdict import FAILED, LATE, SYMPTOM, TELL_S, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
@@ -57,21 +58,52 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
 
 
-@dataclass(eq=False)
-class _Call:
+class _Call(NamedTuple):
     """A collective that waits for its turn."""
 
-    what: str
-    """What ranks must agree upon, for people."""
-    pieces: NDArray[np.void]
+    program: Program
     memory: Any
-    """What the pieces point to, kept."""
+    """What the program points to, kept."""
     future: Future[None]
-    work: Any = ffi.NULL
-    """``struct harp_piece_work *``"""
-    finish: Callable[[], None] | None = None
-    """What is left to do when the pieces are there."""
 
+
+class ErrorPart(NamedTuple):
+    """The elements of a tensor among which a rank selects."""
+
+    first: int
+    elements: int
+    """0 where the tensor is not sent sparsely."""
+    holders: int
+    """Ranks that select among the same elements, each of its own gradients."""
+
+
+class _Waiter(threading.local):
+    """Whether the thread waits for what it calls."""
+
+    here = False
+
+    def __enter__(self) -> None:
+        """It does, from now on."""
+        self.here = True
+
+    def __exit__(self, *_: object) -> None:
+        """No longer."""
+        self.here = False
+
+
+_OVER: Future[None] = Future()
+"""Of every call that was carried out before it returned."""
+_OVER.set_result(None)
+
+
+def _failed(sentence: str) -> Future[None]:
+    future: Future[None] = Future()
+    future.set_exception(GroupError(sentence))
+    return future
+
+
+PROGRAMS = 256
+"""Programs that a group keeps: those of the buckets of a model and its optimizer's states."""
 
 _groups: weakref.WeakSet[Group] = weakref.WeakSet()
 
@@ -98,10 +130,17 @@ class Group:
     def __init__(self, rank: int, ranks: int, store: Store, timeout_s: float = 1800.0,
                  settings: LightSettings | None = None) -> None:
         self.rank, self.ranks = rank, ranks
+        self._programs: dict[Any, Program] = {}
         self.settings = settings or LightSettings.from_env(os.environ)
         self.timeout_s = timeout_s
+        self._tuning = tuning_of(os.environ)
         self._process = os.getpid()
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._order = threading.Lock()
+        self._unfinished = 0
+        self._turn = threading.Lock()
+        self._waiter = _Waiter()
+        self._token = np.zeros(1, np.uint8)
         self._made = 0
         self._mover: Mover | None = None
         self._server: threading.Thread | None = None
@@ -122,42 +161,76 @@ class Group:
 
     async def _open(self) -> None:
         await self._peers.connect()
-        self._verdict = Verdict(self.rank, self.ranks, self.timeout_s, self._end_all)
+        self._verdict = Verdict(self.rank, self.ranks, self.timeout_s,
+                                self._peers.dead_s + 2 * TELL_S, self._end_all,
+                                lambda: self._made)
         self._letters = Letters(self._peers.letters, self._verdict.hear, self._verdict.find)
         self._verdict.letters = self._letters
-        self._mover = Mover(self._peers.engines, self._peers.pieces, self.ranks)
-        self._server = threading.Thread(target=self._serve_calls, args=(self._mover,), daemon=True,
+        self._mover = Mover(self._peers.engines, self._peers.pieces, self.rank, self.ranks)
+        self._server = threading.Thread(target=self._serve_calls, daemon=True,
                                         name=f"lightcc {self.rank} calls")
         self._server.start()
 
     # ---- Collectives ----
 
     def allreduce(self, data: Bytes, dtype: str, reduction: str = "sum",
-                  error: Bytes | None = None) -> Future[None]:
+                  error: Bytes | None = None, ratio: float | None = None, *,
+                  sampled: bool = False) -> Future[None]:
         """Reduce all ranks' ``data``; the result replaces it at every rank.
 
         With ``error``, memory of `error_bytes` that was zero when it was first given, sums and
-        averages are sparse where the settings say so: what is not sent is added the next time.
+        averages are sparse where the settings say so: what is not sent is added the next time. A
+        ``ratio`` is taken in place of the settings' share. ``sampled``: selected by a threshold
+        that a sample tells (harp_topk_sample), not exactly.
         """
+        left = None if error is None else (address(error), len(error))
+        return self._again(("allreduce", dtype, reduction, left, ratio, sampled), data, error,
+                           lambda: self._allreduce_program(data, dtype, reduction, error, ratio,
+                                                           sampled=sampled))
+
+    def _allreduce_program(self, data: Bytes, dtype: str, reduction: str, error: Bytes | None,
+                           ratio: float | None, *, sampled: bool) -> Program:
         name, parameters = self._algorithm(len(data), sparse=error is not None and len(error) > 0)
+        if ratio is not None and "ratio" in parameters:
+            parameters["ratio"] = ratio
         return self._reduction("allreduce", name, data, dtype, reduction, parameters,
-                               slice(None), error)
+                               slice(0, len(data)), error, sampled=sampled)
 
     def error_bytes(self, nbytes: int, dtype: str) -> int:
         """Bytes of the error of an allreduce of so many bytes; 0 where it is not sparse."""
+        return 4 * self.error_part(nbytes, dtype).elements
+
+    def error_part(self, nbytes: int, dtype: str) -> ErrorPart:
+        """Tell among which elements this rank selects, and how many ranks select among them."""
         if dtype != "float32":
-            return 0
+            return ErrorPart(0, 0, self.ranks)
         name, parameters = self._algorithm(nbytes, sparse=True)
-        return plan_pieces(name, self.ranks, self.rank, nbytes, 4, **parameters).error_bytes
+        made = plan_pieces(name, self.ranks, self.rank, nbytes, 4, **parameters)
+        return ErrorPart(made.error_offset // 4, made.error_bytes // 4,
+                         self.ranks // parameters.get("group", 1))
 
     def reduce_scatter(self, data: Bytes, dtype: str, reduction: str = "sum") -> Future[None]:
         """Reduce all ranks' ``data``; of its equal parts a rank's own one is the result."""
         own = self._own_part(data)
-        return self._reduction("reduce_scatter", "reduce-scatter", data, dtype, reduction, {}, own)
+        return self._again(("reduce_scatter", dtype, reduction), data, None, lambda:
+                           self._reduction("reduce_scatter", "reduce-scatter", data, dtype,
+                                           reduction, {}, own))
+
+    def examined(self, nbytes: int, dtype: str) -> slice:
+        """Which bytes of a sparse allreduce's data its error belongs to."""
+        if dtype != "float32":
+            return slice(0, 0)
+        name, parameters = self._algorithm(nbytes, sparse=True)
+        return plan_pieces(name, self.ranks, self.rank, nbytes, 4, **parameters).examined
+
+    @property
+    def failure(self) -> str | None:
+        """The sentence by which the group has failed."""
+        return self._verdict.sentence
 
     def _reduction(self, call: str, plan_name: str, data: Bytes, dtype: str, reduction: str,
                    parameters: dict[str, Any], own: slice,
-                   error: Bytes | None = None) -> Future[None]:
+                   error: Bytes | None = None, *, sampled: bool = False) -> Program:
         unit = element_type(dtype).itemsize
         made = plan_pieces(plan_name, self.ranks, self.rank, len(data), unit, **parameters)
         if made.error_bytes and (dtype != "float32" or reduction not in {"sum", "avg"}
@@ -168,63 +241,102 @@ class Group:
         work = ffi.new("struct harp_piece_work *", {
             "reduce": combination(dtype, reduction),
             "error": ffi.cast("float *", address(error)) if error is not None else ffi.NULL,
-            "pair_bytes": INDEX_BYTES + parameters.get("value_bytes", 4)})
-        finish = (lambda: divide(data[own], dtype, self.ranks)) if reduction == "avg" else None
-        return self._begin(_Call(
-            f"{call} of {len(data) // unit} {dtype}, {reduction}, by {plan_name}",
-            made.on(data, pairs), (data, pairs, error), Future(), work, finish))
+            "pair_bytes": INDEX_BYTES + parameters.get("value_bytes", 4),
+            "is_sampled": sampled})
+        finish = partial(divide, address(data) + own.start, own.stop - own.start, dtype,
+                         self.ranks) if reduction == "avg" else None
+        return Program(f"{call} of {len(data) // unit} {dtype}, {reduction}, by {plan_name}",
+                       made.on(data, pairs), self.rank, self.ranks, work, finish, pairs,
+                       carried=plan_name == "recursive-doubling" and len(data) <= TOLD_BYTES)
 
     def allgather(self, data: Bytes) -> Future[None]:
         """Give every rank all equal parts of ``data``, of which it has its own one."""
         self._own_part(data)
-        return self._copying("allgather", "allgather", data)
+        return self._copying("allgather", data)
 
     def broadcast(self, data: Bytes, root: int) -> Future[None]:
         """Give every rank the ``data`` of ``root``."""
-        return self._copying("broadcast", "broadcast", data, root=root)
+        return self._copying("broadcast", data, root=root)
 
-    def _copying(self, call: str, plan_name: str, data: Bytes, **parameters: int) -> Future[None]:
-        made = plan_pieces(plan_name, self.ranks, self.rank, len(data), 1, **parameters)
-        said = "".join(f", {name} {value}" for name, value in parameters.items())
-        return self._begin(_Call(f"{call} of {len(data)} B{said}", made.on(data, data), data,
-                                 Future()))
+    def _copying(self, plan_name: str, data: Bytes, **parameters: int) -> Future[None]:
+        def make() -> Program:
+            made = plan_pieces(plan_name, self.ranks, self.rank, len(data), 1, **parameters)
+            said = "".join(f", {name} {value}" for name, value in parameters.items())
+            return Program(f"{plan_name} of {len(data)} B{said}", made.on(data, data), self.rank,
+                           self.ranks)
+        return self._again((plan_name, *parameters.values()), data, None, make)
+
+    def _again(self, what: tuple[Any, ...], data: Bytes, error: Bytes | None,
+               make: Callable[[], Program]) -> Future[None]:
+        return self._repeat((address(data), len(data), *what), (data, error), make)
+
+    def _repeat(self, key: tuple[Any, ...], memory: Any,
+                make: Callable[[], Program]) -> Future[None]:
+        """Begin what may have been called before with the same memory, as training does."""
+        program = self._programs.get(key)
+        if program is None:
+            program = make()
+            if len(self._programs) >= PROGRAMS:
+                self._programs.clear()
+            self._programs[key] = program
+        return self._begin(program, memory)
+
+    def allreduce_of(self, owner: Any, where: tuple[int, int], dtype: str, reduction: str,
+                     bytes_of: Callable[[], Bytes]) -> Future[None]:
+        """Do as `allreduce` with memory of an ``owner``: ``where`` names address and elements.
+
+        It is asked for its bytes the first time alone.
+        """
+        def make() -> Program:
+            data = bytes_of()
+            name, parameters = self._algorithm(len(data), sparse=False)
+            return self._reduction("allreduce", name, data, dtype, reduction, parameters,
+                                   slice(0, len(data)))
+        return self._repeat((*where, dtype, reduction), owner, make)
+
+    @property
+    def settings(self) -> LightSettings:
+        """The LIGHT_* variables; a change holds for the calls that are made afterwards."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: LightSettings) -> None:
+        self._settings = settings
+        self._programs.clear()
 
     def exchange(self, call: str, outs: Sequence[Bytes], ins: Sequence[Bytes]) -> Future[None]:
         """Send ``outs[i]`` to rank i and receive ``ins[i]`` from it, for all ranks at once.
 
         The sizes may all differ, so that only ``call`` is what ranks agree upon.
         """
-        rows = [row for i in range(1, self.ranks)
-                for peer, kind, data in (
-                    ((self.rank + i) % self.ranks, SEND, outs[(self.rank + i) % self.ranks]),
-                    ((self.rank - i) % self.ranks, PLACE, ins[(self.rank - i) % self.ranks]))
-                for row in cut(kind, peer, data)]
-
-        def finish() -> None:
-            ins[self.rank][:] = outs[self.rank]
-        return self._begin(_Call(call, table(rows), (outs, ins), Future(), finish=finish))
+        def make() -> Program:
+            rows = [row for i in range(1, self.ranks)
+                    for peer, kind, data in (
+                        ((self.rank + i) % self.ranks, SEND, outs[(self.rank + i) % self.ranks]),
+                        ((self.rank - i) % self.ranks, PLACE, ins[(self.rank - i) % self.ranks]))
+                    for row in cut(kind, peer, data)]
+            (source, nbytes), (target, room) = own
+            if nbytes != room:
+                raise ValueError(f"a rank's own part has {nbytes} B and goes to {room} B")
+            return Program(call, table(rows), self.rank, self.ranks,
+                           finish=partial(move, target, source, nbytes), same_sizes=False)
+        places = [(address(data), len(data)) for data in (*outs, *ins)]
+        own = places[self.rank], places[self.ranks + self.rank]
+        return self._repeat((call, *places), (outs, ins), make)
 
     def barrier(self) -> Future[None]:
         """Be done when all ranks have come here."""
-        bytes_ = np.zeros(2, np.uint8)
-        out, into = address(bytes_), address(bytes_) + 1
-        rows, far = [], 1
-        while far < self.ranks:  # dissemination: Hensgen, Finkel and Manber, 1988
-            rows += [(out, 0, 1, 0, SEND, (self.rank + far) % self.ranks),
-                     (into, 0, 1, 0, PLACE, (self.rank - far) % self.ranks), settle()]
-            far *= 2
-        return self._begin(_Call("barrier", table(rows), bytes_, Future()))
+        def make() -> Program:
+            made = plan_pieces("recursive-doubling", self.ranks, self.rank, 1, 1)
+            work = ffi.new("struct harp_piece_work *", {"reduce": combination("uint8", "max")})
+            return Program("barrier", made.on(self._token, self._token), self.rank, self.ranks,
+                           work, carried=True)
+        return self._again(("barrier",), self._token, None, make)
 
     def _algorithm(self, nbytes: int, *, sparse: bool) -> tuple[str, dict[str, Any]]:
-        settings = self.settings if sparse else replace(self.settings, topk=False)
-        choice = settings.choose(nbytes)
-        size = choice.intra_size
-        groups = self.ranks % size == 0 and 1 < size < self.ranks
-        parameters: dict[str, Any] = {"group": size} if groups else {}
-        if choice.sparse:
-            parameters |= {"ratio": float(choice.ratio), "value_bytes": 2 if choice.fp16 else 4}
-            return "2d-topk" if groups else "topk", parameters
-        return "2d" if choice.algorithm == "2d" and groups else "ring", parameters
+        path = allreduce_path(self.settings, self.ranks, nbytes, sparse=sparse,
+                              tuning=self._tuning, hosts=self._peers.hosts)
+        return path.plan, dict(path.parameters)
 
     def _own_part(self, data: Bytes) -> slice:
         if len(data) % self.ranks:
@@ -234,51 +346,76 @@ class Group:
 
     # ---- One call after the other ----
 
-    def _begin(self, call: _Call) -> Future[None]:
-        self._calls.put(call)
-        return call.future
+    def waiting(self) -> AbstractContextManager[None]:
+        """Carry out what this thread calls within, in this thread if nothing is before it.
 
-    def _serve_calls(self, mover: Mover) -> None:
+        For who waits for a call at once: it need not be handed to another thread and back.
+        """
+        return self._waiter
+
+    def _begin(self, program: Program, memory: Any) -> Future[None]:
+        with self._order:
+            here = not self._unfinished and self._waiter.here
+            self._unfinished += 1
+            if not here:
+                call = _Call(program, memory, Future())
+                self._calls.put(call)
+                return call.future
+        return self._serve(program)
+
+    def _serve_calls(self) -> None:
         for call in iter(self._calls.get, None):
-            if self._verdict.sentence is not None:
-                call.future.set_exception(GroupError(self._verdict.sentence))
-                continue
-            self._made += 1
-            which = f"call {self._made}, {call.what}"
-            try:
-                self._run(mover, call)
-            except LateError:
-                self._fail(call, which, LATE)
-            except CancelledError:
-                self._fail(call, which, FAILED)
-            except Exception as error:  # whatever it is, all ranks must hear of it
-                self._fail(call, f"{which}: {error}", FAILED)
-            else:
+            future = self._serve(call.program)
+            if future is _OVER:
                 call.future.set_result(None)
+            else:
+                call.future.set_exception(future.exception())
 
-    def _run(self, mover: Mover, call: _Call) -> None:
-        said = np.frombuffer(f"{self._made} {call.what}".encode()[:EXPECT_BYTES], np.uint8)
-        pieces = call.pieces
-        if self.ranks > 1:
-            before, after = ((self.rank + far) % self.ranks for far in (-1, 1))
-            told = [(address(said), 0, len(said), 0, kind, peer)
-                    for kind, peer in ((SEND, after), (EXPECT, before))]
-            pieces = np.concatenate([table(told), pieces])
+    def _serve(self, program: Program) -> Future[None]:
         try:
-            mover.run(pieces, call.work, self.timeout_s)
+            with self._turn:
+                return self._carry_out(program)
+        finally:
+            with self._order:
+                self._unfinished -= 1
+
+    def _carry_out(self, program: Program) -> Future[None]:
+        if self._verdict.sentence is not None:
+            return _failed(self._verdict.sentence)
+        self._made += 1
+        which = f"call {self._made}, {program.what}"
+        try:
+            self._run(program)
+        except LateError:
+            return self._fail(f"{self._made} {program.what}", LATE)
+        except CancelledError:
+            return self._fail(which, FAILED)
+        except SizeError as error:
+            return self._fail(f"{which}: {error}", SYMPTOM if program.same_sizes else FAILED)
+        except Exception as error:  # whatever it is, all ranks must hear of it
+            return self._fail(f"{which}: {error}", FAILED)
+        except BaseException as error:  # as Ctrl-C, in a thread that waits
+            self._fail(f"{which}: {type(error).__name__} at rank {self.rank}", FAILED)
+            raise
+        return _OVER
+
+    def _run(self, program: Program) -> None:
+        assert self._mover
+        program.number(self._made)
+        try:
+            self._mover.run(program.pieces, program.pieces_n, program.work, self.timeout_s)
         except DiffersError as error:
-            heard = error.heard.decode(errors="replace").split(" ", 1)[-1]
-            both = sorted([(error.peer, heard), (self.rank, call.what)])
+            both = sorted([(error.peer, heard_what(error.heard)), (self.rank, program.what)])
             raise GroupError("ranks do not agree: " + ", ".join(
                 f"rank {rank} calls {what}" for rank, what in both)) from None
-        if call.finish:
-            call.finish()
+        if program.finish:
+            program.finish()
 
-    def _fail(self, call: _Call, why: str, kind: bytes) -> None:
+    def _fail(self, why: str, kind: bytes) -> Future[None]:
         """Fail a call at all ranks, and end what may still use its memory."""
         sentence = self._on_loop(self._judged(why, kind)).result()
         self._peers.end_pieces()
-        call.future.set_exception(GroupError(sentence))
+        return _failed(sentence)
 
     async def _judged(self, why: str, kind: bytes) -> str:
         self._verdict.find(why, kind)
@@ -315,6 +452,7 @@ class Group:
         self._loop.close()
 
     async def _settle(self, why: str) -> None:
+        await self._verdict.finish()
         self._verdict.settle(why)
 
     async def _shut(self) -> None:
@@ -333,6 +471,15 @@ class Group:
     def receive(self, data: Bytes, peer: int | None, tag: int = 0) -> Future[int]:
         """Receive the next message of a tag from ``peer``, or from any; gives the peer."""
         return self._on_loop(self._timed(lambda: self._receive(data, peer, tag)))
+
+    def message(self, peer: int, tag: int) -> Future[Bytes]:
+        """Give the next message of a tag from ``peer``, of whatever size, whenever it comes."""
+        return self._on_loop(self._message(peer, tag))
+
+    async def _message(self, peer: int, tag: int) -> Bytes:
+        if self._verdict.sentence is not None:
+            raise GroupError(self._verdict.sentence)
+        return (await self._letters.receive(peer, tag))[1]
 
     async def _timed(self, begin: Callable[[], Awaitable[Any]]) -> Any:
         if self._verdict.sentence is not None:

@@ -6,30 +6,101 @@
 A sparse average needs memory for what each rank did not send (error feedback), which a plain
 ``all_reduce`` has not; so top-k comes by this hook alone. A `GradientState` is that memory: save
 its ``state_dict`` with each rank's checkpoint, else the gradients that have not been sent are lost.
+
+The first step's average is dense: DDP makes its buckets anew after it, and what was kept for the
+old ones would be lost.
+
+`Sparsity` has what Deep Gradient Compression adds (Lin et al., ICLR 2018, section 3). All of it is
+off unless asked for.
 """
 
 # DDP looks at the annotations of a hook, which must not be text: no annotations from __future__.
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from harp.lightcc.group import ErrorPart
 from harp.lightcc.torch import LightGroup
 
 Layout = tuple[int, tuple[int, ...]]
+"""Of a bucket: its index, and its parameters' sizes."""
+
+
+@dataclass(frozen=True)
+class Sparsity:
+    """How gradients are made ready to be sent sparsely.
+
+    Raises ValueError for values that make no sense.
+    """
+
+    momentum: float = 0.0
+    """Momentum correction: momentum is gathered before the selection, not by the optimizer, whose
+    own must be 0 then. It begins anew for elements that were just updated (factor masking)."""
+    clip: float | None = None
+    """Largest norm of the gradients of a bucket over all ranks; a rank's own are held to it over
+    the square root of the ranks."""
+    warm_up: tuple[float, ...] = ()
+    """Shares that are sent at first, in place of LIGHT_TOPK_RATIO, as (0.25, 0.0625, 0.0156)."""
+    warm_up_steps: int = 1
+    """Steps with each of them."""
+    sampled: bool = False
+    """Whether a threshold that a sample tells selects, in one pass, instead of the exact largest:
+    somewhat fewer are sent (cnet/lightcc/topk.h has the bound)."""
+    feedback: bool = True
+    """Whether what is not sent is kept. Without it gradients are lost: for comparisons."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum is {self.momentum}; allowed is 0 up to below 1")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip is {self.clip}; allowed is a norm above 0")
+        if not all(0 < ratio <= 1 for ratio in self.warm_up):
+            raise ValueError(f"warm_up is {self.warm_up}; allowed are shares above 0 and up to 1")
+        if self.warm_up_steps < 1:
+            raise ValueError(f"warm_up_steps is {self.warm_up_steps}; allowed is 1 or more")
+
+    def ratio(self, step: int) -> float | None:
+        """Give the share of a step, counted from 0; None: that of the settings."""
+        number = step // self.warm_up_steps
+        return self.warm_up[number] if number < len(self.warm_up) else None
+
+
+@dataclass
+class BucketMemory:
+    """What a rank keeps of a bucket from step to step."""
+
+    part: ErrorPart
+    """Of the bucket's elements those that ``error`` is about."""
+    error: torch.Tensor
+    velocity: torch.Tensor | None = None
+    """Of all of the bucket, where there is momentum."""
 
 
 class GradientState:
-    """The errors of a rank's buckets.
+    """A rank's memory of its buckets.
 
     Args:
         group: over which gradients are averaged; the default group if not given.
+        sparsity: what is done beside error feedback.
 
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(self, group: dist.ProcessGroup | None = None,
+                 sparsity: Sparsity | None = None) -> None:
         self.group = group
-        self._errors: dict[Layout, torch.Tensor] = {}
+        self.sparsity = sparsity or Sparsity()
+        self.step = 0
+        """Steps that were sparse."""
+        self._is_first = True
+        self._memories: dict[Layout, BucketMemory] = {}
+        self._own: dict[Layout, Any] = {}
+        """What was loaded of this rank, until its buckets come."""
+        self._all: Sequence[dict[Layout, Any]] = ()
+        """What was loaded of all ranks."""
 
     def light_group(self) -> LightGroup:
         """Give the group. Raises ValueError where it is of another backend."""
@@ -39,34 +110,129 @@ class GradientState:
                              f"is of {dist.get_backend(self.group)}")
         return group
 
-    def error_of(self, bucket: dist.GradBucket, nbytes: int) -> torch.Tensor:
-        """Give the error of a bucket; of one with other parameters than before it is zero.
-
-        DDP makes its buckets anew once, after the first step.
-        """
+    def memory_of(self, bucket: dist.GradBucket) -> BucketMemory | None:
+        """Give what is kept of a bucket; nothing of one that is averaged densely."""
+        gradients = bucket.buffer()
+        part = self.light_group().error_part(gradients)
+        if self._is_first:
+            return None
         layout = bucket.index(), tuple(tensor.numel() for tensor in bucket.parameters())
-        found = self._errors.get(layout)
-        if found is None:
-            for old in [other for other in self._errors if other[0] == layout[0]]:
-                del self._errors[old]
-            found = self._errors[layout] = torch.zeros(nbytes // 4)
-        return found
+        if layout not in self._memories and part.elements:
+            self._memories[layout] = self._new_memory(layout, part, gradients)
+        elif not part.elements and self._own and layout in self._own:
+            self._take_back(BucketMemory(part, torch.zeros(0)), self._own[layout])
+        elif self._all and not part.elements and layout in self._all[0]:
+            # Dense from now on, as with one rank: what was not sent is sent at once.
+            whole = ErrorPart(0, gradients.numel(), self.light_group().size())
+            left = self._new_memory(layout, whole, gradients).error
+            gradients.add_(left.to(gradients.device))
+        return self._memories.get(layout)
+
+    def _new_memory(self, layout: Layout, part: ErrorPart,
+                    gradients: torch.Tensor) -> BucketMemory:
+        memory = BucketMemory(part, torch.zeros(part.elements))
+        if self.sparsity.momentum:
+            memory.velocity = torch.zeros_like(gradients)
+        for known in ([self._own] if self._own else self._all):
+            if known and layout not in known:  # a run whose averages were dense has kept nothing
+                raise ValueError(f"the checkpoint knows no bucket {layout[0]} of these parameters; "
+                                 "DDP must have the same bucket_cap_mb as then")
+        if self._own:
+            self._take_back(memory, self._own[layout])
+        for known in self._all:
+            if known:
+                self._take_share(memory, known[layout], gradients.numel())
+        return memory
+
+    def _take_back(self, memory: BucketMemory, old: dict[str, Any]) -> None:
+        if (old["first"], len(old["error"])) != (memory.part.first, memory.part.elements):
+            raise ValueError("the checkpoint is of other ranks or another LIGHT_INTRA_SIZE; "
+                             "load_state_dicts takes those of all its ranks")
+        memory.error.copy_(old["error"])
+        if memory.velocity is not None and old["velocity"] is not None:
+            memory.velocity.copy_(old["velocity"])
+
+    def _take_share(self, memory: BucketMemory, old: dict[str, Any], elements: int) -> None:
+        """Take this rank's share of what one rank had not sent, and of its velocity."""
+        whole = torch.zeros(elements)
+        whole[old["first"]:old["first"] + len(old["error"])] = old["error"]
+        part = memory.part
+        memory.error += whole[part.first:part.first + part.elements] / part.holders
+        if memory.velocity is not None and old["velocity"] is not None:
+            memory.velocity += old["velocity"].to(memory.velocity.device) / len(self._all)
+
+    def prepare(self, gradients: torch.Tensor, memory: BucketMemory) -> None:
+        """Make gradients ready to be selected from, in place."""
+        clip = self.sparsity.clip
+        if clip is not None:
+            most = clip / self.light_group().size() ** 0.5
+            gradients.mul_(torch.clamp(most / gradients.norm(), max=1.0))
+        if memory.velocity is not None:
+            memory.velocity.mul_(self.sparsity.momentum).add_(gradients)
+            gradients.copy_(memory.velocity)
+
+    def finish(self, average: torch.Tensor, memory: BucketMemory) -> None:
+        """Forget what must not last until the next step."""
+        if memory.velocity is not None:
+            memory.velocity[average != 0] = 0
+        if not self.sparsity.feedback:
+            memory.error.zero_()
+
+    def end_bucket(self, bucket: dist.GradBucket) -> None:
+        """Count steps."""
+        if bucket.is_last():
+            if not self._is_first:
+                self.step += 1
+                self._own, self._all = {}, ()  # every bucket has come
+            self._is_first = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Give what a checkpoint must have."""
-        return {"errors": dict(self._errors)}
+        """Give what this rank's checkpoint must have."""
+        if self._all:
+            raise ValueError("other ranks' states were loaded and no sparse step has been made "
+                             "since: keep the checkpoint that they are of")
+        return {"step": self.step, "buckets": {**self._own, **{
+            layout: {"first": memory.part.first, "error": memory.error.clone(),
+                     "velocity": None if memory.velocity is None else memory.velocity.clone()}
+            for layout, memory in self._memories.items()}}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take it back. Of another number of ranks, errors of another size begin at zero."""
-        self._errors = dict(state["errors"])
+        """Take back this rank's own, in a job of as many ranks."""
+        self._load(state)
+        self._own = state["buckets"]
+
+    def load_state_dicts(self, states: Sequence[dict[str, Any]]) -> None:
+        """Take back what all ranks of a checkpoint had, in a job of any number of ranks.
+
+        What had not been sent is divided: each element's sum over all old ranks goes in equal
+        shares to the ranks that now select among it, so that the sum over all ranks stays.
+        Velocities become those of the mean rank.
+        """
+        if not states:
+            raise ValueError("load_state_dicts needs the state of every rank of the checkpoint")
+        self._load(states[0])
+        self._all = [state["buckets"] for state in states]
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self._memories, self._own, self._all = {}, {}, ()
+        self.step, self._is_first = state["step"], True
 
 
 def average_gradients(state: GradientState,
                       bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Average a bucket over the ranks of the state's group."""
-    gradients = bucket.buffer()
-    group = state.light_group()
-    nbytes = group.error_bytes(gradients)
-    error = state.error_of(bucket, nbytes) if nbytes else None
-    work = group.average(gradients, error)
-    return work.get_future().then(lambda done: done.value()[0])
+    gradients, group, memory = bucket.buffer(), state.light_group(), state.memory_of(bucket)
+    if memory is None:
+        work = group.average(gradients)
+    else:
+        state.prepare(gradients, memory)
+        work = group.average(gradients, memory.error, state.sparsity.ratio(state.step),
+                             sampled=state.sparsity.sampled)
+    state.end_bucket(bucket)
+
+    def finish(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+        average = done.value()[0]
+        if memory is not None:
+            state.finish(average, memory)
+        return average
+    return work.get_future().then(finish)

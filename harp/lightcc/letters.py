@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
 
 HEAD = struct.Struct("<cqQ")
+FIRST_BYTES = 4096
+"""That come in one piece with the head: all of a short letter."""
 MESSAGE = b"m"
 """The kind of a message; every other kind is news."""
 
@@ -56,8 +58,9 @@ class Letters:
         """Send a letter; returns when ``data`` may change."""
         async with self._locks[peer]:
             channel = self._channels[peer]
-            await channel.send(np.frombuffer(HEAD.pack(kind, tag, len(data)), np.uint8))
-            for start in range(0, len(data), NCCL_WINDOW.slot_bytes):
+            head = np.frombuffer(HEAD.pack(kind, tag, len(data)), np.uint8)
+            await channel.send(np.concatenate([head, data[:FIRST_BYTES]]))
+            for start in range(FIRST_BYTES, len(data), NCCL_WINDOW.slot_bytes):
                 await channel.send(data[start:start + NCCL_WINDOW.slot_bytes])
 
     async def tell(self, peer: int, kind: bytes, news: str) -> None:
@@ -79,9 +82,9 @@ class Letters:
         self._wanted.append(wanted)
         return await wanted.message
 
-    async def heard_all_of(self, peer: int, timeout_s: float) -> None:
-        """Wait until all has been read of a rank that is gone."""
-        await asyncio.wait([self._readers[peer]], timeout=timeout_s)
+    async def heard_all_of(self, peer: int) -> None:
+        """Wait until a rank is gone and all that it said has been heard."""
+        await asyncio.wait([self._readers[peer]])
 
     async def _read(self, peer: int) -> None:
         try:
@@ -100,9 +103,11 @@ class Letters:
 
     async def _next(self, peer: int) -> tuple[bytes, int, Bytes]:
         channel = self._channels[peer]
-        kind, tag, size = HEAD.unpack(bytes(await channel.take()))
+        first = await channel.take()
+        kind, tag, size = HEAD.unpack(bytes(first[:HEAD.size]))
         data = np.empty(size, np.uint8)
-        for start in range(0, size, NCCL_WINDOW.slot_bytes):
+        data[:FIRST_BYTES] = first[HEAD.size:]
+        for start in range(FIRST_BYTES, size, NCCL_WINDOW.slot_bytes):
             piece = await channel.take()
             data[start:start + len(piece)] = piece
         return kind, tag, data

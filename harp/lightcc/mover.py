@@ -11,14 +11,16 @@ from harp.lightcc.pieces import PIECE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import numpy as np
-    from numpy.typing import NDArray
-
     from harp.net import Connection, Engine
 
 SLOTS = 16
 """Pieces that may be under way to be reduced: what 100 Gb/s bring in 0.3 ms."""
-EXPECT_BYTES: int = lib.HARP_EXPECT_BYTES
+SLICE_NS = 50_000_000
+"""How long C may keep a signal waiting."""
+SAID_BYTES: int = lib.HARP_SAID_BYTES
+TOLD_BYTES: int = lib.HARP_TOLD_BYTES
+DONE: int = lib.HARP_MOVE_DONE
+MORE: int = lib.HARP_MOVE_MORE
 
 
 class LateError(Exception):
@@ -37,11 +39,15 @@ class DiffersError(Exception):
         self.peer, self.heard = peer, heard
 
 
+class SizeError(GroupError):
+    """A peer sent more or less than was to come."""
+
+
 class Mover:
-    """Moves pieces over ``connections``, which are its alone from now on. One thread at a time."""
+    """Moves ``rank``'s pieces over ``connections``, which are its alone. One thread at a time."""
 
     def __init__(self, engines: Sequence[Engine], connections: Mapping[int, Connection],
-                 ranks: int) -> None:
+                 rank: int, ranks: int) -> None:
         self._connections = connections
         given = ffi.new("struct harp_connection *[]", ranks)
         for peer, connection in connections.items():
@@ -49,21 +55,25 @@ class Mover:
         driven = ffi.new("struct harp_engine *[]", [engine.c_engine for engine in engines])
         config = ffi.new("struct harp_mover_config *", {
             "engines": driven, "engines_n": len(engines), "connections": given, "peers": ranks,
-            "slot_bytes": PIECE_BYTES, "slots": SLOTS})
+            "rank": rank, "slot_bytes": PIECE_BYTES, "slots": SLOTS})
         made = lib.harp_mover_new(config)
         if made == ffi.NULL:
             raise MemoryError("no memory to move a collective's pieces")
         self._mover = ffi.gc(made, lib.harp_mover_free)
         self._moved = ffi.new("struct harp_moved *")
 
-    def run(self, pieces: NDArray[np.void], work: Any, timeout_s: float) -> None:
-        """Move pieces (of type `harp.lightcc.pieces.PIECE`), with a ``struct harp_piece_work *``.
+    def run(self, pieces: Any, pieces_n: int, work: Any, timeout_s: float) -> None:
+        """Move pieces, a ``struct harp_piece[]``, with a ``struct harp_piece_work *``.
 
         Raises `GroupError` for a peer that is gone, and the errors above.
         """
-        rows = ffi.from_buffer("struct harp_piece[]", pieces)
-        self._check(lib.harp_mover_run(self._mover, rows, len(pieces), work,
-                                       int(timeout_s * 1e9), self._moved))
+        lib.harp_mover_begin(self._mover, pieces, pieces_n, work, int(timeout_s * 1e9),
+                             self._moved)
+        end = MORE
+        while end == MORE:  # Python looks after its signals in between
+            end = lib.harp_mover_run(self._mover, SLICE_NS)
+        if end != DONE:
+            self._check(end)
 
     def flush(self, timeout_s: float) -> None:
         """Wait until the peers have all that was sent, as far as they are there."""
@@ -84,5 +94,5 @@ class Mover:
         if end == lib.HARP_MOVE_DIFFERS:
             raise DiffersError(moved.peer, bytes(ffi.buffer(moved.heard, moved.heard_bytes)))
         if end == lib.HARP_MOVE_SIZE:
-            raise GroupError(f"rank {moved.peer} sent a piece of {moved.came} B where {moved.due} "
+            raise SizeError(f"rank {moved.peer} sent a piece of {moved.came} B where {moved.due} "
                              "B were to come: the ranks do not run the same plan")

@@ -2,12 +2,12 @@
 
 Ranks tell each other where they listen by a store, which knows ``set(key, bytes)`` and
 ``get(key) -> bytes``; get waits until somebody has set the key. torch's stores are such. Ranks of
-one host and its network talk over memory (``mem``), others over UDP sockets (``udp``); HARP_PORT
-names one for all. The own address is that of HARP_IFNAME, else the one from which the network leads
-to MASTER_ADDR.
+one host and its network talk over memory (``mem``), others over the network (``ports.py``);
+HARP_PORT names one for all.
 
 One connection of a pair carries the pieces of collectives, the other one what may come at any time:
-messages between two ranks, and news that the group has failed.
+messages between two ranks, and news that the group has failed. They have engines of their own:
+collectives are moved by the thread that waits for them, messages by one that always listens.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ import asyncio
 import contextlib
 import json
 import os
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from harp.collectives.channels import ConnectionChannel
-from harp.net import Engine, Port
+from harp.lightcc.ports import open_letters, open_memory, open_network, read_port
 from harp.net.errors import EndedError
 
 if TYPE_CHECKING:
@@ -30,14 +29,11 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from harp.net import Connection, Listener
+    from harp.net import Connection, Engine, Listener
 
     Bytes = NDArray[np.uint8]
 
 PIECES, LETTERS = b"pieces", b"letters"
-CHOICE_BYTES = 16
-MESH_CONNECTIONS = 2
-PORTS = ("auto", "udp", "mem")
 
 
 class GroupError(RuntimeError):
@@ -86,12 +82,10 @@ class Peers:
                  environment: Mapping[str, str] = os.environ) -> None:
         self.rank, self.ranks = rank, ranks
         self._store, self._timeout_s = store, timeout_s
-        self._engines: dict[str, Engine] = {}
-        self._port = environment.get("HARP_PORT", "auto")
-        if self._port not in PORTS:
-            raise ValueError(f"HARP_PORT is {self._port!r}; collectives on the host have "
-                             f"{', '.join(PORTS)}")
+        self._engines: dict[tuple[bytes, str], Engine] = {}
+        self._port = read_port(environment)
         self._environment = environment
+        self.hosts = 1
         self.pieces: dict[int, Connection] = {}
         """For collectives (`harp.lightcc.mover`)."""
         self.letters: dict[int, PeerChannel] = {}
@@ -107,53 +101,58 @@ class Peers:
         places = [(await loop.run_in_executor(None, self._store.get, f"place/{rank}")).decode()
                   for rank in range(self.ranks)]
         here = places[self.rank]
+        self.hosts = len(set(places))
         kinds = {peer: self._kind(place == here) for peer, place in enumerate(places)
                  if peer != self.rank}
-        listeners = {peer: self._engine(kind).listen(dead_after=self._dead_s)
-                     for peer, kind in kinds.items() if peer > self.rank}
+        listeners = {(peer, which): self._engine(which, kind).listen(dead_after=self.dead_s)
+                     for peer, kind in kinds.items() if peer > self.rank
+                     for which in (PIECES, LETTERS)}
         self._store.set(f"handles/{self.rank}", json.dumps(
-            {peer: listener.handle.to_bytes().hex() for peer, listener in listeners.items()}
-        ).encode())
+            {f"{which.decode()} {peer}": listener.handle.to_bytes().hex()
+             for (peer, which), listener in listeners.items()}).encode())
         try:
             await asyncio.gather(
-                *(self._accept(peer, listener) for peer, listener in listeners.items()),
+                *(self._accept(peer, which, listener)
+                  for (peer, which), listener in listeners.items()),
                 *(self._reach(peer, kind) for peer, kind in kinds.items() if peer < self.rank))
         finally:
             for listener in listeners.values():
                 listener.close()
 
     @property
-    def _dead_s(self) -> float:
+    def dead_s(self) -> float:
+        """After so many silent seconds a rank counts as dead."""
         return max(1.0, min(self._timeout_s, 30.0))
 
     def _kind(self, same_host: bool) -> str:
-        if self._port == "auto":
-            return "mem" if same_host else "udp"
         if self._port == "mem" and not same_host:
             raise ValueError("HARP_PORT is mem, but the ranks are on several hosts; auto takes mem "
-                             "within a host and udp between them")
-        return self._port
+                             "within a host, and udp or xdp between them")
+        return "mem" if self._port == "mem" or (self._port == "auto" and same_host) else "network"
 
-    def _engine(self, kind: str) -> Engine:
-        if kind not in self._engines:
-            port = Port("mem") if kind == "mem" else udp_port(self._environment)
-            self._engines[kind] = Engine(port, name=f"lightcc {self.rank} {kind}",
-                                         progress="inline")
-        return self._engines[kind]
+    def _engine(self, which: bytes, kind: str) -> Engine:
+        """Give the engine; whoever waits for pieces drives theirs, letters have a thread."""
+        if (which, kind) not in self._engines:
+            name = f"lightcc {self.rank} {which.decode()}"
+            if which == LETTERS:
+                opened = open_letters(self._environment, name, mem=kind == "mem")
+            elif kind == "mem":
+                opened = open_memory(self._environment, name)
+            else:
+                opened = open_network(self._environment, name)
+            self._engines[which, kind] = opened
+        return self._engines[which, kind]
 
-    async def _accept(self, peer: int, listener: Listener) -> None:
-        for _ in range(MESH_CONNECTIONS):
-            connection = await listener.accept_async()
-            self._keep(peer, connection, bytes(await connection.recv_async(CHOICE_BYTES)))
+    async def _accept(self, peer: int, which: bytes, listener: Listener) -> None:
+        self._keep(peer, await listener.accept_async(), which)
 
     async def _reach(self, peer: int, kind: str) -> None:
         loop = asyncio.get_running_loop()
         said = json.loads(await loop.run_in_executor(None, self._store.get, f"handles/{peer}"))
-        handle = bytes.fromhex(said[str(self.rank)])
         for which in (PIECES, LETTERS):
-            connection = await self._engine(kind).connect_async(handle, dead_after=self._dead_s)
-            await connection.send_async(which)
-            self._keep(peer, connection, which)
+            handle = bytes.fromhex(said[f"{which.decode()} {self.rank}"])
+            self._keep(peer, await self._engine(which, kind).connect_async(
+                handle, dead_after=self.dead_s), which)
 
     def _keep(self, peer: int, connection: Connection, which: bytes) -> None:
         if which == PIECES:
@@ -163,8 +162,8 @@ class Peers:
 
     @property
     def engines(self) -> list[Engine]:
-        """Those that carry the connections; whoever waits for pieces drives them."""
-        return list(self._engines.values())
+        """Those that carry pieces; whoever waits for pieces drives them."""
+        return [engine for (which, _), engine in self._engines.items() if which == PIECES]
 
     def end_pieces(self) -> None:
         """End the collectives' connections: from then on nobody uses a call's memory."""
@@ -184,18 +183,6 @@ class Peers:
         for engine in self._engines.values():
             engine.close()
         self._engines.clear()
-
-
-def udp_port(environment: Mapping[str, str]) -> Port:
-    """Give the port of the interface by which this host reaches the others."""
-    interface = environment.get("HARP_IFNAME")
-    if interface:
-        return Port("udp", interface)
-    master = environment.get("MASTER_ADDR", "127.0.0.1")
-    family, kind, protocol, _, where = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind, protocol) as asking:
-        asking.connect(where)  # sends nothing; the kernel chooses the route
-        return Port("udp", address=str(asking.getsockname()[0]))
 
 
 def _place() -> str:

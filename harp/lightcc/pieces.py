@@ -29,19 +29,19 @@ PIECE_BYTES = 256 << 10
 """Of a second-level cache of 1 MiB or more, a few pieces."""
 
 PIECE = np.dtype([("at", "u8"), ("from", "u8"), ("bytes", "u4"), ("from_bytes", "u4"),
-                  ("kind", "u2"), ("peer", "u2")], align=True)
+                  ("kind", "u2"), ("peer", "u2"), ("told", "u4")], align=True)
 """struct harp_piece."""
 
 SEND: int = lib.HARP_PIECE_SEND
 PLACE: int = lib.HARP_PIECE_PLACE
-EXPECT: int = lib.HARP_PIECE_EXPECT
-_SETTLE: int = lib.HARP_PIECE_SETTLE
-_RECEIVE = {Op.COPY: PLACE, Op.REDUCE: lib.HARP_PIECE_REDUCE}
+REDUCE: int = lib.HARP_PIECE_REDUCE
+SETTLE: int = lib.HARP_PIECE_SETTLE
+_RECEIVE = {Op.COPY: PLACE, Op.REDUCE: REDUCE}
 
 _ALONE = {Op.SELECT: lib.HARP_PIECE_SELECT, Op.SCATTER_ADD: lib.HARP_PIECE_ADD}
 
-Row = tuple[int, int, int, int, int, int]
-"""A piece: at, from, bytes, from_bytes, kind, peer."""
+Row = tuple[int, int, int, int, int, int, int]
+"""A piece: at, from, bytes, from_bytes, kind, peer, told."""
 
 
 class PlanPieces(NamedTuple):
@@ -55,12 +55,32 @@ class PlanPieces(NamedTuple):
     @property
     def error_bytes(self) -> int:
         """Bytes of what is not sent: of those among which the rank selects; 0 where it does not."""
+        return int(self._selects["from_bytes"].sum())
+
+    @property
+    def error_offset(self) -> int:
+        """Where those begin."""
+        return int(self._selects["from"][0]) if len(self._selects) else 0
+
+    @property
+    def _selects(self) -> NDArray[np.void]:
+        selects: NDArray[np.void] = self.rows[self.rows["kind"] == _ALONE[Op.SELECT]]
+        return selects
+
+    @property
+    def examined(self) -> slice:
+        """The bytes of the data among which the rank selects."""
         selects = self.rows[self.rows["kind"] == _ALONE[Op.SELECT]]
-        return int(selects["from_bytes"].sum())
+        start = int(selects["from"].min()) if len(selects) else 0
+        return slice(start, start + self.error_bytes)
 
     def on(self, data: Bytes, pairs: Bytes) -> NDArray[np.void]:
         """Make addresses of the offsets."""
         rows = self.rows.copy()
+        if not self.pairs_bytes:
+            for field in ("at", "from"):
+                rows[field] += np.uint64(address(data))
+            return rows
         for field in ("at", "from"):
             in_pairs = rows[field] >= self.data_bytes
             rows[field] += np.where(in_pairs, address(pairs) - self.data_bytes,
@@ -80,14 +100,17 @@ def table(rows: Sequence[Row]) -> NDArray[np.void]:
 
 def settle() -> Row:
     """Give the piece that waits for all before it."""
-    return 0, 0, 0, 0, _SETTLE, 0
+    return 0, 0, 0, 0, SETTLE, 0, 0
 
 
 def cut(kind: int, peer: int, data: Bytes) -> Iterator[Row]:
     """Cut what goes to or comes from a peer into pieces."""
-    start = address(data)
-    for offset in range(0, len(data), PIECE_BYTES):
-        yield start + offset, 0, min(PIECE_BYTES, len(data) - offset), 0, kind, peer
+    yield from _cut(kind, peer, address(data), len(data), PIECE_BYTES)
+
+
+def _cut(kind: int, peer: int, start: int, length: int, piece_bytes: int) -> Iterator[Row]:
+    for offset in range(0, length, piece_bytes):
+        yield start + offset, 0, min(piece_bytes, length - offset), 0, kind, peer, 0
 
 
 @lru_cache(maxsize=256)
@@ -95,10 +118,15 @@ def plan_pieces(name: str, ranks: int, rank: int, nbytes: int, unit_bytes: int,
                 **parameters: Any) -> PlanPieces:
     """Give a rank's pieces of the plan called ``name``."""
     plan = make_plan(name, ranks=ranks, nbytes=nbytes, unit_bytes=unit_bytes, **parameters)
+    return pieces_of(plan, rank)
+
+
+def pieces_of(plan: Plan, rank: int) -> PlanPieces:
+    """Give a rank's pieces of a plan, as `harp.collectives.execute` would move them."""
     if set(plan.buffers) - {Buffer.DATA, Buffer.PAIRS}:
-        raise ValueError(f"plan {name} needs memory that collectives on the host do not have")
-    rows = table(list(_rows(plan, rank, PIECE_BYTES // unit_bytes * unit_bytes)))
-    return PlanPieces(rows, nbytes, plan.buffers.get(Buffer.PAIRS, 0))
+        raise ValueError("the plan needs memory that collectives on the host do not have")
+    rows = table(list(_rows(plan, rank, PIECE_BYTES // plan.unit_bytes * plan.unit_bytes)))
+    return PlanPieces(rows, plan.buffers[Buffer.DATA], plan.buffers.get(Buffer.PAIRS, 0))
 
 
 def _rows(plan: Plan, rank: int, piece_bytes: int) -> Iterator[Row]:
@@ -109,14 +137,11 @@ def _rows(plan: Plan, rank: int, piece_bytes: int) -> Iterator[Row]:
         for work in step.local:
             yield (first[Buffer(work.dst_buffer)] + work.dst_offset,
                    first[Buffer(work.src_buffer)] + work.src_offset,
-                   work.dst_length, work.src_length, _ALONE[Op(work.op)], 0)
+                   work.dst_length, work.src_length, _ALONE[Op(work.op)], 0, 0)
         for message in step.sends:
-            start = first[Buffer(message.src_buffer)] + message.src_offset
-            for offset in range(0, message.length, piece_bytes):
-                size = min(piece_bytes, message.length - offset)
-                yield start + offset, 0, size, 0, SEND, message.dst
+            yield from _cut(SEND, message.dst, first[Buffer(message.src_buffer)]
+                            + message.src_offset, message.length, piece_bytes)
         for message in step.receives:
-            start = first[Buffer(message.dst_buffer)] + message.dst_offset
-            for offset in range(0, message.length, piece_bytes):
-                size = min(piece_bytes, message.length - offset)
-                yield start + offset, 0, size, 0, _RECEIVE[Op(message.op)], message.src
+            yield from _cut(_RECEIVE[Op(message.op)], message.src,
+                            first[Buffer(message.dst_buffer)] + message.dst_offset,
+                            message.length, piece_bytes)

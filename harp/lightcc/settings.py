@@ -1,13 +1,16 @@
 """LightCC's settings, and the algorithm that they choose for a tensor.
 
-The variables and their defaults are those of Tencent's TACO Train documentation; the precedence
-between them is published nowhere and is ours. For a tensor or fused buffer of n bytes:
+The variables and their defaults are those of Tencent's TACO Train documentation, but for
+LIGHT_SMALL_THRESHOLD; the precedence between them is published nowhere and is ours. For a tensor or
+fused buffer of n bytes:
 
 1. LIGHT_TOPK_ALLREDUCE and n >= LIGHT_TOPK_THRESHOLD: sparse, the share LIGHT_TOPK_RATIO of the
    elements with the largest magnitude, values as fp16 if LIGHT_TOPK_FP16; selected on the
    reduce-scattered shard if LIGHT_2D_ALLREDUCE, else on the whole tensor (flat);
 2. else LIGHT_2D_ALLREDUCE and n <= LIGHT_HIERARCHICAL_THRESHOLD: 2D in groups of LIGHT_INTRA_SIZE;
-3. else a ring over all ranks.
+3. else n <= LIGHT_SMALL_THRESHOLD (ours): recursive doubling up to 4 KiB, in the fewest steps, and
+   recursive halving-doubling above, in twice as many that carry less;
+4. else a ring over all ranks.
 
 Pure functions of their arguments: the simulator and the real collectives ask the same ones.
 
@@ -26,11 +29,15 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-Algorithm = Literal["sparse-2d", "sparse-flat", "2d", "ring"]
+Algorithm = Literal["sparse-2d", "sparse-flat", "2d", "recursive-doubling", "halving-doubling",
+                    "ring"]
 Raw = str | int | float
 
 INDEX_BYTES = 4
 """A sparse element travels with an int32 index."""
+DOUBLING_BYTES = 4096
+"""The largest tensor that goes whole in every step. MPICH's limit is 2048 (Thakur, Rabenseifner and
+Gropp 2005, whose links have 0.3 to 3 Gb/s); 4096 take 33 us at 1 Gb/s, about a step's latency."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,8 @@ class Choice:
     """Share of the elements that is sent."""
     fp16: bool = False
     """Whether the values of a sparse message travel as fp16."""
+    why: str = ""
+    """The setting that decided, for people."""
 
     @property
     def sparse(self) -> bool:
@@ -81,6 +90,8 @@ class LightSettings:
     """LIGHT_TOPK_THRESHOLD: the smallest tensor that is sent sparsely."""
     topk_fp16: bool = False
     """LIGHT_TOPK_FP16: send the selected values as fp16."""
+    small_bytes: int = 16 << 10
+    """LIGHT_SMALL_THRESHOLD: the largest tensor for which steps count more than bytes."""
 
     def __post_init__(self) -> None:
         """Refuse values that no variable could have."""
@@ -103,19 +114,29 @@ class LightSettings:
             given[field] = parse(variable, env[variable])
         return cls(**given)
 
-    def choose(self, nbytes: int) -> Choice:
-        """Algorithm for a tensor or fused buffer of ``nbytes`` bytes."""
+    def value(self, variable: str) -> bool | int | float:
+        """Give what a variable is set to."""
+        found: bool | int | float = getattr(self, _VARIABLES[variable][0])
+        return int(found) if isinstance(found, bool) else found
+
+    def choose(self, nbytes: int, *, sparse: bool = True) -> Choice:
+        """Algorithm for a tensor or fused buffer of ``nbytes`` bytes that may be sparse."""
         if nbytes < 0:
             raise ValueError(f"a tensor cannot have {nbytes} bytes; allowed is 0 or more.")
-        if self.topk and nbytes >= self.topk_threshold_bytes:
+        if sparse and self.topk and nbytes >= self.topk_threshold_bytes:
             # The decimal that the user wrote, not the float nearest to it: 0.29 of 100 is 29.
             ratio = Fraction(repr(self.topk_ratio))
+            why = f"LIGHT_TOPK_ALLREDUCE is 1, and LIGHT_TOPK_THRESHOLD {self.topk_threshold_bytes}"
             if self.two_d:
-                return Choice("sparse-2d", self.intra_size, ratio, self.topk_fp16)
-            return Choice("sparse-flat", ratio=ratio, fp16=self.topk_fp16)
+                return Choice("sparse-2d", self.intra_size, ratio, self.topk_fp16,
+                              f"{why}; LIGHT_2D_ALLREDUCE is 1")
+            return Choice("sparse-flat", ratio=ratio, fp16=self.topk_fp16, why=why)
         if self.two_d and nbytes <= self.hierarchical_threshold_bytes:
-            return Choice("2d", self.intra_size)
-        return Choice("ring")
+            return Choice("2d", self.intra_size, why="LIGHT_2D_ALLREDUCE is 1")
+        if nbytes <= self.small_bytes:
+            return Choice("recursive-doubling" if nbytes <= DOUBLING_BYTES else "halving-doubling",
+                          why=f"at most LIGHT_SMALL_THRESHOLD, {self.small_bytes} B")
+        return Choice("ring", why="no other setting holds for it")
 
 
 def _refuse(variable: str, found: object, allowed: str) -> ValueError:
@@ -163,7 +184,8 @@ _VARIABLES: dict[str, tuple[str, Callable[[str, Raw], bool | int | float]]] = {
     "LIGHT_TOPK_RATIO": ("topk_ratio", _ratio),
     "LIGHT_TOPK_THRESHOLD": ("topk_threshold_bytes", _bytes),
     "LIGHT_TOPK_FP16": ("topk_fp16", _flag),
+    "LIGHT_SMALL_THRESHOLD": ("small_bytes", _bytes),
 }
 
 NAMES = tuple(_VARIABLES)
-"""The variables' names, in the order of the documentation."""
+"""The variables' names, in the order of the documentation, and then ours."""

@@ -1,37 +1,67 @@
-"""The backend ``lightcc`` of torch.distributed, for tensors on the host.
+"""The backend ``lightcc`` of torch.distributed.
 
 >>> import harp.lightcc.torch  # doctest: +SKIP
 >>> torch.distributed.init_process_group("lightcc")  # doctest: +SKIP
 
+Other settings than the environment's are ``pg_options`` (`harp.lightcc.settings.LightSettings`).
 Whatever torch asks of a process group becomes calls of `harp.lightcc.group.Group`. Tensors that are
-contiguous are worked on in place; others are copied and copied back. Works are done in the group's
-thread; ``wait`` blocks the caller, a future may be chained.
+contiguous are worked on in place; others are copied and copied back, those on GPUs by
+`harp.lightcc.cuda`. Works are done in the group's thread; ``wait`` blocks the caller, a future may
+be chained.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
-from concurrent.futures import Future, wait
+import functools
+import os
+import threading
+from concurrent.futures import Future
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
+from harp.lightcc.cuda import CudaDevices, First, Stager
 from harp.lightcc.group import Group
+from harp.lightcc.launch import torch_variables
+from harp.lightcc.settings import LightSettings
+from harp.lightcc.tensors import (
+    NO_BYTES,
+    all_bytes,
+    all_of,
+    bytes_of,
+    dtype_of,
+    flat_bytes,
+    lies_flat,
+    nothing,
+    take_part,
+    write,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
+
+    from harp.lightcc.cuda import Stage
+    from harp.lightcc.group import ErrorPart
 
     Bytes = NDArray[np.uint8]
     Tensors = Sequence[torch.Tensor]
 
+    _Method = TypeVar("_Method", bound=Callable[..., "LightWork"])
+
 BACKEND = "lightcc"
 _REDUCTIONS = {"SUM": "sum", "AVG": "avg", "PRODUCT": "product", "MIN": "min", "MAX": "max",
                "BAND": "band", "BOR": "bor", "BXOR": "bxor"}
+
+
+_CALLBACKS = concurrent.futures.ThreadPoolExecutor(16, "lightcc callbacks")
+"""Of torch's futures. A thread is begun when all others are busy, or wait for one another."""
 
 
 class LightWork(dist.Work):
@@ -42,51 +72,56 @@ class LightWork(dist.Work):
         super().__init__()
         self._results = results
         self._finish = finish
-        self._left = len(futures)
-        self._over: Future[None] = Future()
-        self._torch_future: torch.futures.Future[Any] = torch.futures.Future()
+        self._torch_future: torch.futures.Future[Any] | None = None
         self._futures = list(futures)
+        if len(self._futures) == 1 and finish in {None, nothing}:
+            self.over = self._futures[0]
+            return
+        self._left, self._counting = len(futures), threading.Lock()
+        self.over = Future()
         for future in self._futures:
             future.add_done_callback(self._one_is_over)
         if not futures:
             self._end()
 
     def _one_is_over(self, future: Future[Any]) -> None:
-        if future.exception() is not None:
-            if not self._over.done():
-                self._over.set_exception(future.exception())
-                self._torch_future.set_exception(future.exception())
-            return
-        self._left -= 1  # in the group's thread only
-        if not self._left and not self._over.done():
+        with self._counting:  # one may be over before the thread that waits has asked for it
+            self._left -= 1
+            is_last = not self._left
+            if future.exception() is not None and not self.over.done():
+                self.over.set_exception(future.exception())
+        if is_last and not self.over.done():
             self._end()
 
     def _end(self) -> None:
-        if self._finish:
-            self._finish()
-        self._over.set_result(None)
-        self._torch_future.set_result(self._results)
+        try:
+            if self._finish:
+                self._finish()
+        except Exception as error:  # nobody else would hear of it
+            self.over.set_exception(error)
+        else:
+            self.over.set_result(None)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Block until it is over; raises what it failed by."""
         seconds = timeout.total_seconds() or None
-        done, _ = wait([self._over], seconds)
-        if not done:
-            raise RuntimeError(f"the collective was not over after {seconds:g} s")
-        self._over.result()
+        try:
+            self.over.result(seconds)
+        except concurrent.futures.TimeoutError:
+            raise RuntimeError(f"the collective was not over after {seconds:g} s") from None
         return True
 
     def is_completed(self) -> bool:
         """Whether it is over."""
-        return self._over.done()
+        return self.over.done()
 
     def is_success(self) -> bool:
         """Whether it is over without an error."""
-        return self._over.done() and self._over.exception() is None
+        return self.over.done() and self.over.exception() is None
 
     def exception(self) -> Any:
         """Give what it failed by, or None."""
-        return self._over.exception() if self._over.done() else None
+        return self.over.exception() if self.over.done() else None
 
     def result(self) -> Any:
         """Give the tensors with the result."""
@@ -96,17 +131,80 @@ class LightWork(dist.Work):
         """Rank that a message from anybody came from."""
         return int(self._futures[0].result())
 
+    _source_rank = source_rank  # torch's recv asks by this name
+
     def get_future(self) -> torch.futures.Future[Any]:
-        """Give a future of the tensors."""
+        """Give a future of the tensors.
+
+        Who chains to it may wait for another collective there, as torch's PowerSGD does: so its
+        callbacks have threads of their own, and never the one that carries out collectives.
+        """
+        if self._torch_future is None:
+            self._torch_future = self._new_future()
+            self.over.add_done_callback(lambda _: _CALLBACKS.submit(self._tell_torch))
         return self._torch_future
+
+    def _new_future(self) -> torch.futures.Future[Any]:
+        return torch.futures.Future()
+
+    def _tell_torch(self) -> None:
+        assert self._torch_future is not None
+        error = self.over.exception()
+        if error is None:
+            self._torch_future.set_result(self._results)
+        else:
+            self._torch_future.set_exception(error)
+
+
+class StagedWork(LightWork):
+    """What works on copies of tensors on GPUs (`harp.lightcc.cuda`)."""
+
+    def __init__(self, over: Future[Any], results: Any, stage: Stage) -> None:
+        super().__init__([over], results)
+        self._stage = stage
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Block until it is over; the caller's streams wait for the results' copies."""
+        super().wait(timeout)
+        self._stage.join()
+        return True
+
+    def _new_future(self) -> torch.futures.Future[Any]:
+        return torch.futures.Future(devices=self._stage.devices)
+
+    def _tell_torch(self) -> None:
+        with contextlib.ExitStack() as streams:  # which who waits for the future waits for
+            for stream in self._stage.on_sides():
+                streams.enter_context(stream)
+            super()._tell_torch()
+
+
+def _call(first: First) -> Callable[[_Method], _Method]:
+    """Stage what is on GPUs; and let what torch will wait for at once need no other thread."""
+    def decorate(method: _Method) -> _Method:
+        @functools.wraps(method)
+        def begin(self: LightGroup, *args: Any, **named: Any) -> LightWork:
+            if self._stager.takes(args):
+                over, stage = self._stager.begin(functools.partial(method, self, **named), args,
+                                                 first)
+                return StagedWork(over, args[0] if args else [], stage)
+            opts = named.get("opts", args[-1] if args else None)
+            if getattr(opts, "asyncOp", True):
+                return method(self, *args, **named)
+            with self._group.waiting():
+                return method(self, *args, **named)
+        return cast("_Method", begin)
+    return decorate
 
 
 class LightGroup(dist.ProcessGroup):
     """A process group of torch over a `Group`."""
 
-    def __init__(self, store: Any, rank: int, ranks: int, timeout: timedelta) -> None:
+    def __init__(self, store: Any, rank: int, ranks: int, timeout: timedelta,
+                 settings: LightSettings | None = None) -> None:
         super().__init__(rank, ranks)
-        self._group = Group(rank, ranks, store, timeout.total_seconds())
+        self._group = Group(rank, ranks, store, timeout.total_seconds(), settings)
+        self._stager = Stager(CudaDevices())
         self._called = ""
 
     # torch asks for all four spellings.
@@ -136,30 +234,68 @@ class LightGroup(dist.ProcessGroup):
 
     # ---- Collectives ----
 
+    @_call(First.BOTH)
     def allreduce(self, tensors: Tensors, opts: Any = None) -> LightWork:
         """Reduce tensors, each in place."""
         reduction = _reduction(opts)
+        if len(tensors) == 1 and lies_flat(tensors[0]):
+            owner = tensors[0].detach()
+            where = owner.data_ptr(), owner.numel()
+            return LightWork([self._group.allreduce_of(owner, where, dtype_of(owner), reduction,
+                                                       lambda: flat_bytes(owner))], tensors)
+        if any(tensor.is_sparse for tensor in tensors):
+            return _joined([self._allreduce_sparse(tensor, reduction) for tensor in tensors],
+                           tensors)
         return self._on_each(tensors, lambda data, tensor: self._group.allreduce(
-            data, _dtype(tensor), reduction))
+            data, dtype_of(tensor), reduction))
 
+    @_call(First.BOTH)
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> LightWork:
         """Reduce tensors, each in place."""
         return self.allreduce(tensors, opts)
 
-    def error_bytes(self, tensor: torch.Tensor) -> int:
-        """Bytes of the error of a sparse average; 0 where the settings say that it is dense."""
-        return self._group.error_bytes(tensor.numel() * tensor.element_size(), _dtype(tensor))
+    def _allreduce_sparse(self, tensor: torch.Tensor, reduction: str) -> LightWork:
+        """Give all ranks the elements of all, which each adds up in the same order."""
+        if not tensor.is_sparse or reduction != "sum":
+            raise ValueError("the backend lightcc adds sparse tensors up; it has no other "
+                             "reduction for them, and no call of sparse and dense ones together")
+        own = tensor.coalesce()
+        indices, values = own.indices(), own.values()
+        call = f"allreduce of a sparse {list(tensor.shape)} {dtype_of(tensor)}"
+        counts = torch.zeros(self.size(), dtype=torch.int64)
+        self._exchange_all(f"{call}, sizes", torch.tensor([own._nnz()]), list(counts.split(1))
+                           ).result()
+        all_indices = [indices.new_empty(len(indices), int(n)) for n in counts]
+        all_values = [values.new_empty(int(n), *values.shape[1:]) for n in counts]
 
-    def average(self, tensor: torch.Tensor, error: torch.Tensor | None) -> LightWork:
+        def add_up() -> None:
+            write(tensor, torch.sparse_coo_tensor(
+                torch.cat(all_indices, 1), torch.cat(all_values), tensor.shape).coalesce())
+        return LightWork([self._exchange_all(call, indices, all_indices),
+                          self._exchange_all(call, values, all_values)], [tensor], add_up)
+
+    def _exchange_all(self, call: str, own: torch.Tensor, parts: Tensors) -> Future[None]:
+        """Fill the contiguous tensors of parts with those of all ranks."""
+        return self._group.exchange(call, [bytes_of(own)[0]] * self.size(), all_bytes(parts)[0])
+
+    def error_part(self, tensor: torch.Tensor) -> ErrorPart:
+        """Tell for which elements a sparse average keeps an error; none where it is dense."""
+        return self._group.error_part(tensor.numel() * tensor.element_size(), dtype_of(tensor))
+
+    @_call(First.BOTH)
+    def average(self, tensor: torch.Tensor, error: torch.Tensor | None = None,
+                ratio: float | None = None, *, sampled: bool = False) -> LightWork:
         """Average a tensor in place, sparsely where there is an error (`harp.lightcc.hook`)."""
-        left = None if error is None else _bytes(error)[0]
+        left = None if error is None else bytes_of(error)[0]
         return self._on_each([tensor], lambda data, tensor: self._group.allreduce(
-            data, _dtype(tensor), "avg", left))
+            data, dtype_of(tensor), "avg", left, ratio, sampled=sampled))
 
+    @_call(First.BOTH)
     def broadcast(self, tensors: Tensors, opts: Any) -> LightWork:
         """Give all ranks the root's tensors."""
         return self._on_each(tensors, lambda data, _: self._group.broadcast(data, opts.rootRank))
 
+    @_call(First.BOTH)
     def reduce(self, tensors: Tensors, opts: Any) -> LightWork:
         """Reduce tensors; only the root's change."""
         if opts.rootRank == self.rank():
@@ -167,21 +303,29 @@ class LightGroup(dist.ProcessGroup):
         copies = [tensor.clone() for tensor in tensors]
         return self.allreduce(copies, opts)
 
+    @_call(First.WRITTEN)
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors,
                   opts: Any = None) -> LightWork:  # noqa: ARG002  (torch gives it)
         """Give all ranks the tensors of all, which may differ in size."""
         made, finishes = [], []
         for parts, own in zip(outputs, inputs, strict=True):
-            data, _ = _bytes(own)
-            ins, finish = _all_bytes(parts)
+            data, _ = bytes_of(own)
+            ins, finish = all_bytes(parts)
             made.append(self._group.exchange("allgather", [data] * self.size(), ins))
             finishes.append(finish)
-        return LightWork(made, list(outputs), _all(finishes))
+        return LightWork(made, list(outputs), all_of(finishes))
 
+    @_call(First.WRITTEN)
+    def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors,
+                            opts: Any = None) -> LightWork:
+        """Give all ranks the lists of tensors of all; a list of outputs is of one rank."""
+        return self.allgather(list(zip(*outputs, strict=True)), inputs, opts)
+
+    @_call(First.WRITTEN)
     def _allgather_base(self, output: torch.Tensor, own: torch.Tensor,
                         opts: Any = None) -> LightWork:  # noqa: ARG002  (torch gives it)
-        data, finish = _bytes(output)
-        given, _ = _bytes(own)
+        data, finish = bytes_of(output)
+        given, _ = bytes_of(own)
         part = len(data) // self.size()
         if len(given) * self.size() != len(data):
             raise ValueError(f"all_gather_into_tensor: {self.size()} parts of {len(given)} B do "
@@ -189,12 +333,14 @@ class LightGroup(dist.ProcessGroup):
         data[self.rank() * part:(self.rank() + 1) * part] = given
         return LightWork([self._group.allgather(data)], [output], finish)
 
+    @_call(First.WRITTEN)
     def allgather_into_tensor_coalesced(self, outputs: Tensors, inputs: Tensors,
                                         opts: Any = None) -> LightWork:
         """Give all ranks the tensors of all, pair by pair."""
         return _joined([self._allgather_base(output, own, opts)
                         for output, own in zip(outputs, inputs, strict=True)], outputs)
 
+    @_call(First.WRITTEN)
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors],
                        opts: Any = None) -> LightWork:
         """Reduce lists of tensors, and give each rank the one of its number."""
@@ -210,35 +356,37 @@ class LightGroup(dist.ProcessGroup):
     def _reduce_uneven(self, output: torch.Tensor, parts: Tensors, opts: Any) -> LightWork:
         whole = torch.cat([part.reshape(-1) for part in parts])
         start = sum(part.numel() for part in parts[:self.rank()])
-        work = self.allreduce([whole], opts)
-        return LightWork([work._over], [output], lambda: output.copy_(
-            whole[start:start + output.numel()].view_as(output)))
+        take = take_part(output, parts[self.rank()].numel(), whole, start)
+        return LightWork([self.allreduce([whole], opts).over], [output], take)
 
+    @_call(First.WRITTEN)
     def _reduce_scatter_base(self, output: torch.Tensor, whole: torch.Tensor,
                              opts: Any = None) -> LightWork:
-        if whole.numel() != output.numel() * self.size():
-            raise ValueError(f"reduce_scatter_tensor: {whole.numel()} elements are not "
-                             f"{self.size()} times {output.numel()}")
+        if whole.numel() % self.size():
+            raise ValueError(f"reduce_scatter_tensor: {whole.numel()} elements have no "
+                             f"{self.size()} equal parts")
+        part = whole.numel() // self.size()
         work = whole.clone(memory_format=torch.contiguous_format)  # the caller keeps its own
-        data, _ = _bytes(work)
-        start = self.rank() * output.numel()
-        return LightWork(
-            [self._group.reduce_scatter(data, _dtype(work), _reduction(opts))], [output],
-            lambda: output.copy_(work.view(-1)[start:start + output.numel()].view_as(output)))
+        take = take_part(output, part, work, self.rank() * part)
+        return LightWork([self._group.reduce_scatter(bytes_of(work)[0], dtype_of(work),
+                                                     _reduction(opts))], [output], take)
 
+    @_call(First.WRITTEN)
     def reduce_scatter_tensor_coalesced(self, outputs: Tensors, inputs: Tensors,
                                         opts: Any = None) -> LightWork:
         """Reduce and scatter, pair by pair."""
         return _joined([self._reduce_scatter_base(output, whole, opts)
                         for output, whole in zip(outputs, inputs, strict=True)], outputs)
 
+    @_call(First.WRITTEN)
     def alltoall(self, outputs: Tensors, inputs: Tensors,
                  opts: Any = None) -> LightWork:  # noqa: ARG002  (torch gives it)
         """Send a tensor to each rank and receive one from each."""
-        outs = [_bytes(tensor)[0] for tensor in inputs]
-        ins, finish = _all_bytes(outputs)
+        outs = [bytes_of(tensor)[0] for tensor in inputs]
+        ins, finish = all_bytes(outputs)
         return LightWork([self._group.exchange("all_to_all", outs, ins)], outputs, finish)
 
+    @_call(First.WRITTEN)
     def alltoall_base(self, output: torch.Tensor, given: torch.Tensor, output_sizes: Sequence[int],
                       input_sizes: Sequence[int], opts: Any = None) -> LightWork:
         """Send rows to each rank and receive rows from each; no sizes stand for equal ones."""
@@ -248,41 +396,45 @@ class LightGroup(dist.ProcessGroup):
             raise ValueError(f"all_to_all_single: {len(parts[1])} parts to send and "
                              f"{len(parts[0])} to receive, for {self.size()} ranks")
         work = self.alltoall(parts[0], parts[1], opts)
-        return LightWork([work._over], [output])
+        return LightWork([work.over], [output])
 
+    @_call(First.WRITTEN)
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> LightWork:
         """Give the root the tensors of all."""
-        nothing = [_NO_BYTES] * self.size()
-        outs = [*nothing]
-        outs[opts.rootRank] = _bytes(inputs[0])[0]
-        ins, finish = (_all_bytes(outputs[0]) if self.rank() == opts.rootRank
-                       else (nothing, _nothing))
+        outs, ins, finish = [NO_BYTES] * self.size(), [NO_BYTES] * self.size(), nothing
+        outs[opts.rootRank] = bytes_of(inputs[0])[0]
+        if self.rank() == opts.rootRank:
+            ins, finish = all_bytes(outputs[0])
         return LightWork([self._group.exchange(f"gather at {opts.rootRank}", outs, ins)],
                          list(outputs), finish)
 
+    @_call(First.WRITTEN)
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> LightWork:
         """Give each rank a tensor of the root's."""
-        ins = [_NO_BYTES] * self.size()
-        ins[opts.rootRank], finish = _bytes(outputs[0])
-        outs = ([_bytes(tensor)[0] for tensor in inputs[0]] if self.rank() == opts.rootRank
-                else [_NO_BYTES] * self.size())
+        ins = [NO_BYTES] * self.size()
+        ins[opts.rootRank], finish = bytes_of(outputs[0])
+        outs = ([bytes_of(tensor)[0] for tensor in inputs[0]] if self.rank() == opts.rootRank
+                else [NO_BYTES] * self.size())
         return LightWork([self._group.exchange(f"scatter from {opts.rootRank}", outs, ins)],
                          outputs, finish)
 
+    @_call(First.WRITTEN)
     def barrier(self, opts: Any = None) -> LightWork:  # noqa: ARG002  (torch gives it)
         """Be over when all ranks have come here."""
         return LightWork([self._group.barrier()], [])
 
     # ---- Between two ranks ----
 
+    @_call(First.READ)
     def send(self, tensors: Tensors, peer: int, tag: int = 0) -> LightWork:
         """Send a tensor."""
-        return LightWork([self._group.send(_bytes(tensor)[0], peer, tag) for tensor in tensors],
+        return LightWork([self._group.send(bytes_of(tensor)[0], peer, tag) for tensor in tensors],
                          tensors)
 
+    @_call(First.WRITTEN)
     def recv(self, tensors: Tensors, peer: int | None, tag: int = 0) -> LightWork:
         """Receive a tensor of a rank."""
-        data, finish = _all_bytes(tensors)
+        data, finish = all_bytes(tensors)
         return LightWork([self._group.receive(one, peer, tag) for one in data], tensors, finish)
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> LightWork:
@@ -304,75 +456,45 @@ class LightGroup(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         """Leave the group."""
+        self._stager.close()
         self._group.close()
 
     # ---- Tensors ----
 
     def _on_each(self, tensors: Tensors,
                  call: Callable[[Bytes, torch.Tensor], Future[None]]) -> LightWork:
-        data, finish = _all_bytes(tensors)
+        data, finish = all_bytes(tensors)
         return LightWork([call(one, tensor) for one, tensor in zip(data, tensors, strict=True)],
                          tensors, finish)
 
 
-_NO_BYTES: Bytes = np.empty(0, np.uint8)
-
-
-def _nothing() -> None:
-    pass
-
-
-def _bytes(tensor: torch.Tensor) -> tuple[Bytes, Callable[[], None]]:
-    """Memory of a tensor as bytes, and what is to be called when the result is in it."""
-    if tensor.device.type != "cpu":
-        raise ValueError(f"a tensor on {tensor.device}: the backend lightcc takes tensors on the "
-                         "CPU")
-    if tensor.is_sparse:
-        raise ValueError("sparse tensors have no collectives in the backend lightcc")
-    whole = tensor.detach().contiguous()
-    data = whole.reshape(-1).view(torch.uint8).numpy() if whole.numel() else _NO_BYTES
-    if whole.data_ptr() == tensor.data_ptr():
-        return data, _nothing
-
-    def copy_back() -> None:
-        with torch.no_grad():
-            tensor.copy_(whole)
-    return data, copy_back
-
-
-def _all_bytes(tensors: Iterable[torch.Tensor]) -> tuple[list[Bytes], Callable[[], None]]:
-    pairs = [_bytes(tensor) for tensor in tensors]
-    return [data for data, _ in pairs], _all([finish for _, finish in pairs])
-
-
-def _all(finishes: Sequence[Callable[[], None]]) -> Callable[[], None]:
-    def finish() -> None:
-        for one in finishes:
-            one()
-    return finish
-
-
 def _joined(works: Sequence[LightWork], results: Tensors) -> LightWork:
-    return LightWork([work._over for work in works], results)
-
-
-def _dtype(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+    return LightWork([work.over for work in works], results)
 
 
 def _reduction(opts: Any) -> str:
-    if opts is None:
-        return "sum"
-    name = str(opts.reduceOp.op if hasattr(opts.reduceOp, "op") else opts.reduceOp).split(".")[-1]
+    return "sum" if opts is None else _reduction_of(getattr(opts.reduceOp, "op", opts.reduceOp))
+
+
+@functools.cache
+def _reduction_of(op: Any) -> str:
+    name = str(op).split(".")[-1]
     if name not in _REDUCTIONS:
         raise ValueError(f"reduction {name} is none of {', '.join(_REDUCTIONS)}")
     return _REDUCTIONS[name]
 
 
-def _create(store: Any, rank: int, ranks: int, timeout: timedelta) -> LightGroup:
-    return LightGroup(store, rank, ranks, timeout)
+def _create(asked: Any, settings: LightSettings | None) -> LightGroup:
+    if settings is not None and not isinstance(settings, LightSettings):
+        raise ValueError(f"pg_options is a {type(settings).__name__}; the backend lightcc takes "
+                         "harp.lightcc.settings.LightSettings")
+    return LightGroup(asked.store, asked.group_rank, asked.group_size, asked.timeout, settings)
 
 
 with contextlib.suppress(AttributeError):  # torch without distributed has no backends
     if not hasattr(dist.Backend, BACKEND.upper()):
-        dist.Backend.register_backend(BACKEND, _create, devices=["cpu"])
+        dist.Backend.register_backend(BACKEND, _create, extended_api=True,
+                                      devices=["cpu", "cuda"])
+
+with contextlib.suppress(ValueError):  # what is missing, init_process_group says when it is called
+    os.environ.update(torch_variables(os.environ))

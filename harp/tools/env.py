@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harp.tools import conf, plugin_path
+from harp.tools import explain as explain_settings
 
 if TYPE_CHECKING:
     from harp.routing.deployment import Deployment
@@ -28,16 +29,42 @@ def environment() -> dict[str, str]:
 @click.command()
 @click.option("--plan", metavar="PLAN", type=click.Path(path_type=Path),
               help="A plan of harp plan to follow, and the settings that go with it.")
+@click.option("--explain", is_flag=True, help="Say instead what is in force, where each setting "
+              "comes from, and which path LightCC takes for tensors.")
+@click.option("--ranks", type=click.IntRange(1), default=16, show_default=True,
+              help="For --explain: ranks that average.")
+@click.option("--hosts", type=click.IntRange(1), default=1, show_default=True,
+              help="For --explain: hosts that they are on.")
+@click.option("--size", "sizes", multiple=True,
+              callback=explain_settings.read_sizes, metavar="SIZE",
+              help="For --explain: a tensor's bytes, as 4096, 64K or 25M; several are possible.")
+@click.option("--gradient", "gradients", multiple=True,
+              callback=explain_settings.read_sizes, metavar="SIZE",
+              help="For --explain: a gradient's bytes, in the order of the backward pass; says "
+              "which of DDP's buckets it is in, and the path of each.")
+@click.option("--bucket-cap", default="25M", show_default=True,
+              callback=explain_settings.read_size, metavar="SIZE",
+              help="For --gradient: DDP's bucket_cap_mb, in bytes.")
 @click.option("--json", "as_json", is_flag=True, help="The same as one JSON object.")
-def env(*, plan: Path | None, as_json: bool) -> None:
+def env(*, plan: Path | None, explain: bool, ranks: int, hosts: int, sizes: tuple[int, ...],
+        gradients: tuple[int, ...], bucket_cap: int, as_json: bool) -> None:
     """Print the environment that makes NCCL use HARP.
 
     \b
     eval "$(harp env)"
+    harp env --explain --size 25M
     """  # noqa: D301  (click's mark)
+    if explain:
+        try:
+            for line in explain_settings.explanation(ranks, hosts, sizes, gradients,
+                                                     bucket_cap):
+                click.echo(line)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+        return
     variables = environment()
     if plan is not None:
-        from harp.tools.plan import read_plan
+        from harp.tools.plan_load import read_plan
 
         made = read_plan(plan)
         _warn_of_others(variables, made)

@@ -1,0 +1,299 @@
+"""What rank 0 decides: which tensors are ready at all ranks, and which of them travel together.
+
+Ranks ask for collectives by a tensor's name, each in its own order. A `Coordinator` hears the
+requests of all ranks and answers with the calls that all of them carry out, in one order. It knows
+no clock, thread or network, so that a test can play any order of events.
+
+A tensor is ready when every rank that has not joined asked for it; one that belongs to a group is
+ready when the whole group is. Requests for one name must agree, else each rank gets the same error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import astuple, dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harp.lightcc.fusion import fuse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+
+KNOWN = 10_000
+"""So many requests are remembered; calls without a name have a new one each time."""
+UNEVEN = ("allgather", "alltoall")
+"""Calls in which each rank may bring another number of rows."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One rank's wish for one tensor."""
+
+    kind: str
+    """``allreduce``, ``allgather``, ``broadcast``, ``alltoall``, ``reducescatter``, ``barrier`` or
+    ``join``; or `WAIT`."""
+    name: str
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    nbytes: int = 0
+    detail: str = ""
+    """The reduction, or the root: what else must agree."""
+    sparse: bool = False
+    """Whether top-k may send a part of it."""
+    splits: tuple[int, ...] = ()
+    """Rows for each rank, of an ``alltoall``."""
+    group: str = ""
+    group_size: int = 1
+
+    @property
+    def agreed(self) -> tuple[Any, ...]:
+        """What all ranks must say alike."""
+        shape = self.shape[1:] if self.kind in UNEVEN else self.shape
+        return (self.kind, self.dtype, len(self.shape), shape, self.detail, self.sparse,
+                self.group_size)
+
+    @property
+    def fused_with(self) -> tuple[Any, ...]:
+        """Tensors with the same may travel together."""
+        return self.dtype, self.detail, self.sparse
+
+    def __str__(self) -> str:
+        shape = "x".join(map(str, self.shape)) or "a number"
+        return f"{self.kind} of {shape} {self.dtype}" + (f", {self.detail}" if self.detail else "")
+
+
+WAIT = Request("wait", "wait")
+"""Says that a rank's caller waits for what it has asked for, so that it will ask for no more."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One call that all ranks carry out, or that fails at all of them."""
+
+    requests: tuple[Request, ...]
+    """Of which each rank has its own part by the name; who joined brings zeros."""
+    rows: tuple[tuple[int, ...], ...] = ()
+    """By rank: its rows (``allgather``), or its rows for each rank (``alltoall``)."""
+    error: str = ""
+    gone: bool = False
+    """Whether it fails because a rank has left, not by a mistake of the caller."""
+    last: int = -1
+    """Of a ``join``: the rank that came last."""
+    tuned: dict[str, Any] = field(default_factory=dict)
+    """Settings that hold from this call on (`harp.lightcc.horovod.autotune`)."""
+
+
+class Codec:
+    """Messages from one rank to another, or of rank 0 to all.
+
+    Training asks for the same tensors in each step, so a request that was said before is a number.
+    Both ends count alike, since messages arrive in order.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[Request, int] = {}
+        self._known: list[Request] = []
+
+    def pack_requests(self, requests: Iterable[Request]) -> Bytes:
+        """Make a message of requests."""
+        return _message([self._say(request) for request in requests])
+
+    def unpack_requests(self, message: Bytes) -> list[Request]:
+        """Take it apart."""
+        return [self._hear(said) for said in json.loads(bytes(message))]
+
+    def pack_answers(self, answers: Iterable[Answer]) -> Bytes:
+        """Make a message of answers."""
+        return _message([[[self._say(request) for request in answer.requests], answer.rows,
+                          answer.error, answer.gone, answer.last, answer.tuned]
+                         for answer in answers])
+
+    def unpack_answers(self, message: Bytes) -> list[Answer]:
+        """Take it apart."""
+        return [Answer(tuple(map(self._hear, requests)), tuple(map(tuple, rows)), *more)
+                for requests, rows, *more in json.loads(bytes(message))]
+
+    def _say(self, request: Request) -> int | tuple[Any, ...]:
+        number = self._numbers.get(request)
+        if number is not None:
+            return number
+        self._remember(request)
+        return astuple(request)
+
+    def _hear(self, said: int | list[Any]) -> Request:
+        if isinstance(said, int):
+            return self._known[said]
+        values: list[Any] = [tuple(value) if isinstance(value, list) else value for value in said]
+        request = Request(*values)
+        self._remember(request)
+        return request
+
+    def _remember(self, request: Request) -> None:
+        if len(self._known) < KNOWN:
+            self._numbers[request] = len(self._known)
+            self._known.append(request)
+
+
+def _message(content: Any) -> Bytes:
+    return np.frombuffer(json.dumps(content).encode(), np.uint8)
+
+
+@dataclass
+class _Waiting:
+    """A name that not all ranks asked for yet."""
+
+    since_s: float
+    requests: dict[int, Request] = field(default_factory=dict)
+    warned: bool = False
+
+
+class Coordinator:
+    """The decisions for a set of ``ranks``."""
+
+    def __init__(self, ranks: int, threshold_bytes: int) -> None:
+        self.threshold_bytes = threshold_bytes
+        """The largest bucket of several tensors; may change at any time."""
+        self._ranks = ranks
+        self._waiting: dict[str, _Waiting] = {}
+        self._joined: list[int] = []
+        self._gone: dict[int, str] = {}
+        self._waiters: set[int] = set()
+        self._ready: list[dict[int, Request]] = []
+        self._parts: dict[str, list[dict[int, Request]]] = defaultdict(list)
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether `decide` has anything to say."""
+        return bool(self._ready) or len(self._joined) == self._ranks
+
+    @property
+    def expects_more(self) -> bool:
+        """Whether tensors may come that could travel with those that are ready."""
+        return len(self._waiters.union(self._joined, self._gone)) < self._ranks
+
+    def oldest_s(self, *, warned: bool = True) -> float | None:
+        """Since when the oldest tensor waits; of those that `stalled` has not named, if asked."""
+        # The order in which they came is that of the dict.
+        return next((waiting.since_s for waiting in self._waiting.values()
+                     if warned or not waiting.warned), None)
+
+    def hear(self, rank: int, requests: Sequence[Request], now_s: float) -> list[str]:
+        """Take what a rank asks for. Gives the names for which it was the first one."""
+        new = []
+        self._waiters.discard(rank)
+        for request in requests:
+            if request == WAIT:
+                self._waiters.add(rank)
+                continue
+            if request.kind == "join":
+                self._joined.append(rank)
+                continue
+            if request.name not in self._waiting:
+                self._waiting[request.name] = _Waiting(now_s)
+                new.append(request.name)
+            self._waiting[request.name].requests[rank] = request
+        joined = any(request.kind == "join" for request in requests)
+        self._find_ready(list(self._waiting) if joined else
+                         dict.fromkeys(request.name for request in requests))
+        return new
+
+    def leave(self, rank: int, why: str) -> None:
+        """Know that a rank has shut down: what waits for it fails, and what comes later."""
+        self._gone[rank] = why
+        self._find_ready(list(self._waiting))
+
+    def decide(self) -> list[Answer]:
+        """Say what all ranks do now."""
+        ready, self._ready = self._ready, []
+        answers: list[Answer] = []
+        buckets: dict[tuple[Any, ...], list[Request]] = defaultdict(list)
+        for of_ranks in ready:
+            first, error = of_ranks[min(of_ranks)], self._error(of_ranks)
+            if error:
+                gone = bool(set(range(self._ranks)) - set(of_ranks))
+                answers.append(Answer((first,), error=error, gone=gone and bool(self._gone)))
+            elif first.kind == "allreduce":
+                buckets[first.fused_with].append(first)
+            else:
+                answers.append(Answer((first,), _rows(of_ranks)))
+        answers += [Answer(tuple(bucket)) for together in buckets.values()
+                    for bucket in self._cut(together)]
+        if len(self._joined) == self._ranks:
+            answers.append(Answer((Request("join", "join"),), last=self._joined[-1]))
+            self._joined = []
+        return answers
+
+    def stalled(self, before_s: float) -> list[str]:
+        """Give a sentence about each tensor that waits since before a time, once."""
+        found = []
+        for name, waiting in self._waiting.items():
+            if waiting.since_s <= before_s and not waiting.warned:
+                waiting.warned = True
+                missing = sorted(set(range(self._ranks)) - set(waiting.requests)
+                                 - set(self._joined))
+                found.append(f"{name} waits for {_ranks(missing)}; {_ranks(waiting.requests)} "
+                             "asked for it")
+        return found
+
+    def _find_ready(self, names: Iterable[str]) -> None:
+        for name in names:
+            waiting = self._waiting.get(name)
+            if waiting is None or (len(waiting.requests) < self._ranks
+                                   and self._is_missed(waiting)):
+                continue
+            del self._waiting[name]
+            first = waiting.requests[min(waiting.requests)]
+            parts = self._parts[first.group] if first.group else []
+            parts.append(waiting.requests)
+            if len(parts) >= first.group_size:
+                self._ready += parts
+                self._parts.pop(first.group, None)
+
+    def _is_missed(self, waiting: _Waiting) -> bool:
+        """Whether a rank may still ask for it."""
+        missing = set(range(self._ranks)) - set(waiting.requests) - set(self._joined)
+        return bool(missing) and not missing <= set(self._gone)
+
+    def _error(self, of_ranks: dict[int, Request]) -> str:
+        first_rank = min(of_ranks)
+        first = of_ranks[first_rank]
+        for rank, request in sorted(of_ranks.items()):
+            if request.agreed != first.agreed:
+                return (f"ranks do not agree on {first.name}: rank {first_rank} calls {first}, "
+                        f"rank {rank} calls {request}")
+        missing = set(range(self._ranks)) - set(of_ranks)
+        if missing & set(self._gone):
+            return f"{first.name}: {self._gone[min(missing & set(self._gone))]}"
+        if missing and first.kind not in {"allreduce", "barrier"}:
+            return (f"{first.name}: {first.kind} is not possible while "
+                    f"{_ranks(sorted(missing))} joined; allreduce and barrier are")
+        return ""
+
+    def _cut(self, together: list[Request]) -> Iterable[tuple[Request, ...]]:
+        grouped = [request for request in together if request.group]
+        for name in dict.fromkeys(request.group for request in grouped):
+            yield tuple(request for request in grouped if request.group == name)
+        alone = [request for request in together if not request.group]
+        starts = fuse([request.nbytes for request in alone], self.threshold_bytes)
+        for start, end in pairwise([*starts, len(alone)]):
+            yield tuple(alone[start:end])
+
+
+def _rows(of_ranks: dict[int, Request]) -> tuple[tuple[int, ...], ...]:
+    in_order = [of_ranks[rank] for rank in sorted(of_ranks)]
+    if in_order[0].kind == "alltoall":
+        return tuple(request.splits for request in in_order)
+    return tuple(request.shape[:1] for request in in_order)
+
+
+def _ranks(numbers: Iterable[int] | Sequence[int]) -> str:
+    named = ", ".join(map(str, sorted(numbers)))
+    return ("ranks " if "," in named else "rank ") + named

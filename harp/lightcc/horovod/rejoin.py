@@ -1,0 +1,104 @@
+"""How the ranks that are left, and those that are added, come together.
+
+``harp run --min-np`` knows which of its processes live, and starts more where hosts are added. Each
+process that wants a new group says so in the store, by the number of the meeting and by the number
+with which it was started. When all that were in the last group and live have said so, ``harp run``
+tells who meets, in order: that is their new rank. A process that comes too late for a meeting comes
+to the next one; that somebody waits, or that a host was taken away, is told in the store as well,
+and the ranks look at each commit. Where the launcher says nothing of the kind, all ranks must come
+again, with their old numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from harp.lightcc.horovod import world
+from harp.lightcc.horovod.errors import HorovodInternalError
+from harp.lightcc.launch import Place, read_place
+from harp.lightcc.peers import GroupError
+from harp.lightcc.store import StoreClient
+from harp.net.errors import HarpError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from harp.lightcc.peers import Store
+
+ELASTIC = "HARP_ELASTIC"
+"""Set by ``harp run --min-np``: the first meeting to which a process comes; 0: it is there from the
+beginning on."""
+ATTEMPTS = 20
+
+_meeting = 0
+log = logging.getLogger("harp.horovod")
+
+
+def here_key(meeting: int) -> str:
+    """Give the beginning of the keys by which processes say that they want a new group."""
+    return f"elastic/{meeting}/here/"
+
+
+def members_key(meeting: int) -> str:
+    """Give the key of who makes the new group."""
+    return f"elastic/{meeting}/members"
+
+
+def changed_key(meeting: int) -> str:
+    """Give the key that asks all to come to a meeting."""
+    return f"elastic/{meeting}/changed"
+
+
+def start(process_sets: Sequence[world.ProcessSet] = (),
+          environment: Mapping[str, str] = os.environ) -> None:
+    """Meet the other ranks for the first time: at once, or, for one that is added, when they do."""
+    global _meeting  # noqa: PLW0603  (counts what this process lived through)
+    first = int(environment.get(ELASTIC, 0))
+    if not first or world.is_initialized() or _meeting:
+        world.start(process_sets, environment)
+        return
+    _meeting = first - 1
+    meet_again(process_sets, environment)
+
+
+def meet_again(process_sets: Sequence[world.ProcessSet] = (),
+               environment: Mapping[str, str] = os.environ) -> None:
+    """Make a group of who is there now; one may be lost meanwhile. Raises HorovodInternalError."""
+    global _meeting  # noqa: PLW0603  (counts what this process lived through)
+    world.end()
+    for _ in range(ATTEMPTS):
+        _meeting += 1
+        try:
+            _meet(environment, process_sets)
+        except (GroupError, HarpError, TimeoutError, ConnectionError) as error:
+            log.warning("no group could be made: %s", str(error) or "the others did not come")
+        else:
+            return
+    raise HorovodInternalError(f"no group could be made in {ATTEMPTS} attempts")
+
+
+def hosts_have_changed(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the launcher asks for another meeting."""
+    store = world.meeting_store(read_place(environment), environment)
+    return isinstance(store, StoreClient) and store.has(changed_key(_meeting + 1))
+
+
+def _meet(environment: Mapping[str, str],
+          process_sets: Sequence[world.ProcessSet]) -> None:
+    place = read_place(environment)
+    if ELASTIC in environment:
+        place = _told_place(world.meeting_store(place, environment), place.rank)
+    world.restart(place, process_sets, environment, _meeting)
+
+
+def _told_place(store: Store, number: int) -> Place:
+    global _meeting  # noqa: PLW0603  (counts what this process lived through)
+    while True:
+        store.set(f"{here_key(_meeting)}{number}", b"")
+        members = json.loads(bytes(store.get(members_key(_meeting))))
+        if number in members:
+            return Place(members.index(number), len(members))
+        _meeting += 1

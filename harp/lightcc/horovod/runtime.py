@@ -1,0 +1,424 @@
+"""One rank's part in the collectives of a set of ranks, in a thread of its own.
+
+Callers give `Entry` objects in any order and go on. The thread tells rank 0 what was asked for;
+rank 0's thread hears that of all ranks, waits one cycle time for more, or until all callers wait
+for what they have asked for, and tells all what to do (`negotiation`). Every rank then makes the
+same calls of its `harp.lightcc.group.Group` in the same order. A thread that has nothing to do
+sleeps: there are no messages without tensors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harp.lightcc.elements import element_type
+from harp.lightcc.horovod.errors import HorovodInternalError, RequestError
+from harp.lightcc.horovod.negotiation import (
+    WAIT,
+    Answer,
+    Codec,
+    Coordinator,
+    Request,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from harp.lightcc.group import Group
+    from harp.lightcc.horovod.autotune import Tuner
+    from harp.lightcc.horovod.settings import Settings
+    from harp.lightcc.horovod.timeline import Timeline
+
+    Bytes = NDArray[np.uint8]
+    Errors = dict[str, NDArray[np.float32]]
+
+REQUESTS, ANSWERS = 1, 2
+"""Tags of messages."""
+log = logging.getLogger("harp.horovod")
+
+
+@dataclass(eq=False)
+class Entry:
+    """A tensor of this rank that is asked for."""
+
+    request: Request
+    data: Bytes
+    """Its memory; the result is there, too, but for calls with ``make``."""
+    finish: Callable[[Answer], Any]
+    """Gives the future's result when the call is over."""
+    make: Callable[[int], Bytes] | None = None
+    """Gives memory for so many rows of a result of its own."""
+    future: Future[Any] = field(default_factory=Future)
+
+
+class Runtime:
+    """Negotiates and carries out what this rank asks of the ``group``.
+
+    Args:
+        group: is this object's alone from now on, and closed with it.
+        settings: the HOROVOD_* variables.
+        timeline: of rank 0.
+        errors: by tensor, what top-k has not sent yet; kept by the caller, so that it outlives
+            the group.
+        tuner: chooses settings while it runs, at rank 0.
+
+    """
+
+    def __init__(self, group: Group, settings: Settings, timeline: Timeline, errors: Errors,
+                 tuner: Tuner | None = None) -> None:
+        self.group, self._settings, self._timeline = group, settings, timeline
+        self._errors, self._tuner = errors, tuner
+        self._cycle_s = settings.cycle_s
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._entries: dict[str, Entry] = {}
+        self._untold: list[Request] = []
+        self._is_awaited = False
+        self._failed: Exception | None = None
+        self._closed = False
+        self._buffers: list[Bytes] = []
+        self._decide_s: float | None = None
+        self._coordinator: Coordinator | None = None
+        self._sent = Codec()
+        self._heard = [Codec() for _ in range(group.ranks)]
+        if group.rank == 0:
+            self._coordinator = Coordinator(group.ranks, settings.fusion_threshold_bytes)
+            for peer in range(1, group.ranks):
+                self._listen(peer, REQUESTS)
+        else:
+            self._listen(0, ANSWERS)
+        self._thread = threading.Thread(target=self._serve, daemon=True,
+                                        name=f"horovod {group.rank}")
+        self._thread.start()
+
+    def enqueue(self, entries: Sequence[Entry]) -> None:
+        """Ask for tensors; their futures are done when the calls are over. Any thread."""
+        self._inbox.put(partial(self._ask, entries))
+
+    def hurry(self) -> None:
+        """Say that the caller waits for what it has asked for. Any thread."""
+        self._inbox.put(self._tell_wait)
+
+    def close(self) -> None:
+        """Leave. What has been asked for and is not over fails."""
+        self._inbox.put(self._stop)
+        self._thread.join()
+        self.group.close()
+        while not self._inbox.empty():  # calls that the group's end has ended
+            self._inbox.get()()
+
+    # ---- The thread ----
+
+    def _serve(self) -> None:
+        while not self._closed:
+            self._work_once()
+
+    def _work_once(self) -> None:
+        try:
+            with contextlib.suppress(queue.Empty):
+                self._inbox.get(timeout=self._patience_s())()
+                while not self._inbox.empty():
+                    self._inbox.get()()
+            self._tell_requests()
+            self._look_at_clock()
+        except Exception as error:  # whatever it is, nobody may wait for ever
+            self._fail(HorovodInternalError(str(error)))
+            self.group.abort(str(error))
+
+    def _patience_s(self) -> float | None:
+        until = [] if self._decide_s is None else [self._decide_s]
+        settings = self._settings
+        if self._coordinator:
+            for since, limit_s in ((self._coordinator.oldest_s(warned=False), settings.stall_s),
+                                   (self._coordinator.oldest_s(), settings.stall_end_s)):
+                if since is not None and limit_s:
+                    until.append(since + limit_s)
+        return max(0.0, min(until) - time.monotonic()) if until else None
+
+    def _look_at_clock(self) -> None:
+        if self._decide_s is not None and time.monotonic() >= self._decide_s:
+            self._decide()
+        if self._coordinator is None:
+            return
+        unnamed = self._coordinator.oldest_s(warned=False)
+        stall_s = self._settings.stall_s
+        if unnamed is not None and stall_s and time.monotonic() >= unnamed + stall_s:
+            for sentence in self._coordinator.stalled(time.monotonic() - stall_s):
+                log.warning("after %g s %s", stall_s, sentence)
+        oldest = self._coordinator.oldest_s()
+        limit_s = self._settings.stall_end_s
+        if oldest is not None and limit_s and time.monotonic() >= oldest + limit_s:
+            self.group.abort(f"a tensor waited for more than {limit_s:g} s; the group was aborted")
+            self._fail(HorovodInternalError(f"a tensor waited for more than {limit_s:g} s"))
+
+    def _stop(self) -> None:
+        self._closed = True
+        self._fail(HorovodInternalError("Horovod has been shut down at this rank"))
+
+    def _fail(self, error: Exception) -> None:
+        self._failed = self._failed or error
+        for entry in self._entries.values():
+            entry.future.set_exception(self._failed)
+        self._entries.clear()
+
+    # ---- Requests ----
+
+    def _ask(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            if self._failed:
+                entry.future.set_exception(self._failed)
+            elif entry.request.name in self._entries:
+                entry.future.set_exception(RequestError(
+                    f"{entry.request.name} is being worked on; a tensor can be asked for again "
+                    "when it is over, or under another name"))
+            else:
+                self._entries[entry.request.name] = entry
+                self._untold.append(entry.request)
+                self._is_awaited = False
+
+    def _tell_wait(self) -> None:
+        if self._entries and not self._is_awaited:
+            self._is_awaited = True
+            self._untold.append(WAIT)
+
+    def _tell_requests(self) -> None:
+        """Tell rank 0 what has been asked for since, in one message."""
+        told, self._untold = self._untold, []
+        if told and self._coordinator:
+            self._hear_requests(0, told)
+        elif told:
+            self.group.send(self._sent.pack_requests(told), 0, REQUESTS)
+
+    def _listen(self, peer: int, tag: int) -> None:
+        def came(future: Future[Bytes]) -> None:
+            self._inbox.put(partial(self._hear, peer, tag, future))
+        self.group.message(peer, tag).add_done_callback(came)
+
+    def _hear(self, peer: int, tag: int, future: Future[Bytes]) -> None:
+        try:
+            message = future.result()
+        except (Exception, CancelledError) as error:
+            self._hear_of_end(peer, str(error))
+            return
+        if self._closed:
+            return  # the group that it came by has ended meanwhile
+        self._listen(peer, tag)
+        if tag == REQUESTS:
+            self._hear_requests(peer, self._heard[peer].unpack_requests(message))
+        else:
+            for answer in self._heard[peer].unpack_answers(message):
+                self._carry_out(answer)
+
+    def _hear_of_end(self, peer: int, why: str) -> None:
+        if self._coordinator and self.group.failure is None:
+            self._coordinator.leave(peer, why)
+            self._plan_decision()
+        else:
+            self._fail(HorovodInternalError(self.group.failure or why))
+
+    def _hear_requests(self, rank: int, requests: Sequence[Request]) -> None:
+        assert self._coordinator
+        kinds = {request.name: request.kind for request in requests if request != WAIT}
+        for name in self._coordinator.hear(rank, requests, time.monotonic()):
+            self._timeline.negotiate(name, kinds[name])
+        for name in kinds:
+            self._timeline.rank_is_ready(name, rank)
+        self._plan_decision()
+
+    def _plan_decision(self) -> None:
+        assert self._coordinator
+        if not self._coordinator.has_answers:
+            return
+        if not self._coordinator.expects_more:
+            self._decide_s = time.monotonic()
+        elif self._decide_s is None:
+            self._decide_s = time.monotonic() + self._cycle_s
+
+    def _decide(self) -> None:
+        assert self._coordinator
+        self._decide_s = None
+        self._timeline.cycle()
+        answers = self._coordinator.decide()
+        if self._tuner and (tuned := self._tuner.look(answers, time.monotonic())):
+            answers.insert(0, Answer((), tuned=tuned))
+        message = self._sent.pack_answers(answers)
+        for peer in range(1, self.group.ranks):
+            self.group.send(message, peer, ANSWERS)
+        for answer in answers:
+            self._timeline.decide(request.name for request in answer.requests)
+            self._carry_out(answer)
+
+    # ---- Calls ----
+
+    def _carry_out(self, answer: Answer) -> None:
+        if answer.tuned:
+            self._take_settings(answer.tuned)
+        if not answer.requests:
+            return
+        entries = [self._entries.pop(request.name, None) for request in answer.requests]
+        if answer.error:
+            kind = HorovodInternalError if answer.gone else RequestError
+            for entry in entries:
+                if entry:
+                    entry.future.set_exception(kind(answer.error))
+            return
+        call = getattr(self, f"_call_{answer.requests[0].kind}")
+        self._timeline.call([request.name for request in answer.requests],
+                            answer.requests[0].kind)
+        call(answer, entries)
+
+    def _take_settings(self, tuned: dict[str, Any]) -> None:
+        from harp.lightcc.horovod.autotune import apply
+
+        self._cycle_s, threshold, self.group.settings = apply(tuned, self.group.settings)
+        if self._coordinator:
+            self._coordinator.threshold_bytes = threshold
+
+    def _after(self, begun: Future[None] | None, answer: Answer, entries: Sequence[Entry | None],
+               then: Callable[[], None] | None = None) -> None:
+        """End a call in this thread, when what was begun is over."""
+        if begun is None:
+            self._end(None, answer, entries, then)
+            return
+        begun.add_done_callback(lambda future: self._inbox.put(
+            partial(self._end, future, answer, entries, then)))
+
+    def _end(self, future: Future[None] | None, answer: Answer, entries: Sequence[Entry | None],
+             then: Callable[[], None] | None) -> None:
+        try:
+            if future:
+                future.result()
+            if then:
+                then()
+            ended = [(entry, entry.finish(answer)) for entry in entries if entry]
+        except Exception as error:
+            for entry in entries:
+                if entry:
+                    entry.future.set_exception(HorovodInternalError(str(error)))
+            return
+        finally:
+            self._timeline.over(request.name for request in answer.requests)
+        for entry, result in ended:
+            entry.future.set_result(result)
+
+    def _call_join(self, answer: Answer, entries: Sequence[Entry | None]) -> None:
+        self._after(None, answer, entries)
+
+    _call_barrier = _call_join  # the negotiation was the barrier
+
+    def _call_broadcast(self, answer: Answer, entries: Sequence[Entry | None]) -> None:
+        (entry,) = entries
+        assert entry
+        root = int(answer.requests[0].detail.removeprefix("root "))
+        self._after(self.group.broadcast(entry.data, root), answer, entries)
+
+    def _call_allgather(self, answer: Answer, entries: Sequence[Entry | None]) -> None:
+        (entry,) = entries
+        assert entry
+        assert entry.make
+        ends = np.cumsum([0, *(rows for (rows,) in answer.rows)])
+        parts = _split(entry.make(int(ends[-1])), ends)
+        self._after(self.group.exchange(f"allgather of {answer.requests[0].name}",
+                                        [entry.data] * self.group.ranks, parts), answer, entries)
+
+    def _call_alltoall(self, answer: Answer, entries: Sequence[Entry | None]) -> None:
+        (entry,) = entries
+        assert entry
+        assert entry.make
+        own = self.group.rank
+        ins = np.cumsum([0, *(splits[own] for splits in answer.rows)])
+        outs = np.cumsum([0, *answer.rows[own]])
+        self._after(self.group.exchange(f"alltoall of {answer.requests[0].name}",
+                                        _split(entry.data, outs),
+                                        _split(entry.make(int(ins[-1])), ins)), answer, entries)
+
+    def _call_reducescatter(self, answer: Answer, entries: Sequence[Entry | None]) -> None:
+        (entry,) = entries
+        assert entry
+        request = answer.requests[0]
+        even = request.shape[0] % self.group.ranks == 0
+        call = self.group.reduce_scatter if even else self.group.allreduce
+        self._after(call(entry.data, request.dtype, request.detail), answer, entries)
+
+    # ---- Fused allreduces ----
+
+    def _call_allreduce(self, answer: Answer, entries: Sequence[Entry | None]) -> None:
+        first = answer.requests[0]
+        total = sum(request.nbytes for request in answer.requests)
+        left = self.group.error_bytes(total, first.dtype) if first.sparse else 0
+        if len(entries) == 1 and entries[0] and not left:
+            self._after(self.group.allreduce(entries[0].data, first.dtype, first.detail), answer,
+                        entries)
+            return
+        names = [request.name for request in answer.requests]
+        self._timeline.activity(names, "MEMCPY_IN_FUSION_BUFFER")
+        buffer = self._take_buffer(total)
+        ends = np.cumsum([0, *(request.nbytes for request in answer.requests)])
+        parts = _split(buffer[:total], ends)
+        for part, entry in zip(parts, entries, strict=True):
+            part[:] = entry.data if entry else 0
+        error = self._add_errors(answer, parts, left) if left else None
+        self._timeline.activity(names, f"LIGHTCC_{'SPARSE_' if left else ''}ALLREDUCE")
+
+        def copy_out() -> None:
+            self._timeline.activity(names, "MEMCPY_OUT_FUSION_BUFFER")
+            for part, entry in zip(parts, entries, strict=True):
+                if entry:
+                    entry.data[:] = part
+            if error is not None:
+                self._keep_errors(answer, error, self.group.examined(total, first.dtype), ends)
+            self._buffers.append(buffer)
+        self._after(self.group.allreduce(buffer[:total], first.dtype, first.detail, error), answer,
+                    entries, copy_out)
+
+    def _take_buffer(self, nbytes: int) -> Bytes:
+        for at, buffer in enumerate(self._buffers):
+            if len(buffer) >= nbytes:
+                return self._buffers.pop(at)
+        return np.empty(max(nbytes, min(self._settings.fusion_threshold_bytes, 2 * nbytes)),
+                        np.uint8)
+
+    def _add_errors(self, answer: Answer, parts: Sequence[Bytes], left: int) -> Bytes:
+        """Add what has not been sent to what is sent now; give memory for what then is left.
+
+        Buckets differ from step to step, and with them the part of each that a rank examines. So
+        what is left is kept by tensor, and takes part in the sum as this rank's gradient does.
+        """
+        for request, part in zip(answer.requests, parts, strict=True):
+            kept = self._errors.get(request.name)
+            if kept is None or kept.nbytes != request.nbytes:
+                self._errors[request.name] = np.zeros(request.nbytes // 4, np.float32)
+            else:
+                part.view(np.float32)[:] += kept
+                kept[:] = 0
+        return np.zeros(left, np.uint8)
+
+    def _keep_errors(self, answer: Answer, error: Bytes, of: slice, ends: NDArray[Any]) -> None:
+        for request, start, end in zip(answer.requests, ends[:-1], ends[1:], strict=True):
+            first, last = max(start, of.start), min(end, of.stop)
+            if first < last:
+                kept = self._errors[request.name].view(np.uint8)
+                kept[first - start:last - start] = error[first - of.start:last - of.start]
+
+
+def _split(data: Bytes, ends: NDArray[Any]) -> list[Bytes]:
+    """Cut memory at rows; ``ends`` counts them from the first one."""
+    row = len(data) // int(ends[-1]) if ends[-1] else 0
+    return [data[row * start:row * end] for start, end in pairwise(ends)]
+
+
+def row_bytes(request: Request) -> int:
+    """Bytes of one row of a tensor."""
+    return element_type(request.dtype).itemsize * int(np.prod(request.shape[1:], dtype=np.int64))

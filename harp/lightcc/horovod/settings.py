@@ -1,0 +1,71 @@
+"""The HOROVOD_* variables that are honoured, with Horovod's defaults.
+
+>>> Settings.from_env({"HOROVOD_CYCLE_TIME": "0.5"}).cycle_s
+0.0005
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harp.lightcc.fusion import HOROVOD_BYTES, HOROVOD_CYCLE_S
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What can be set."""
+
+    fusion_threshold_bytes: int = HOROVOD_BYTES
+    """HOROVOD_FUSION_THRESHOLD"""
+    cycle_s: float = HOROVOD_CYCLE_S
+    """HOROVOD_CYCLE_TIME, given in milliseconds: rank 0 waits so long for more tensors."""
+    timeline: str = ""
+    """HOROVOD_TIMELINE: the file, or DYNAMIC for one that ``start_timeline`` names."""
+    mark_cycles: bool = False
+    """HOROVOD_TIMELINE_MARK_CYCLES"""
+    stall_s: float = 60.0
+    """HOROVOD_STALL_CHECK_TIME_SECONDS: after so long rank 0 names who is missing; 0 is never."""
+    stall_end_s: float = 0.0
+    """HOROVOD_STALL_SHUTDOWN_TIME_SECONDS: after so long the group fails; 0 is never."""
+    start_timeout_s: float = 600.0
+    """HOROVOD_START_TIMEOUT: all ranks must have come in this time."""
+    autotune: bool = False
+    """HOROVOD_AUTOTUNE"""
+    autotune_log: str = ""
+    """HOROVOD_AUTOTUNE_LOG"""
+    autotune_steps: int = 10
+    """HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE: decisions for one measurement."""
+    autotune_warmup: int = 3
+    """HOROVOD_AUTOTUNE_WARMUP_SAMPLES: measurements that do not count."""
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str]) -> Settings:
+        """Read them. Raises ValueError in one sentence."""
+        off = env.get("HOROVOD_STALL_CHECK_DISABLE", "0") not in {"", "0"}
+        return cls(
+            int(_number(env, "FUSION_THRESHOLD", HOROVOD_BYTES)),
+            _number(env, "CYCLE_TIME", HOROVOD_CYCLE_S * 1e3) / 1e3,
+            env.get("HOROVOD_TIMELINE", ""),
+            bool(_number(env, "TIMELINE_MARK_CYCLES", 0)),
+            0.0 if off else _number(env, "STALL_CHECK_TIME_SECONDS", 60),
+            0.0 if off else _number(env, "STALL_SHUTDOWN_TIME_SECONDS", 0),
+            _number(env, "START_TIMEOUT", 600),
+            bool(_number(env, "AUTOTUNE", 0)),
+            env.get("HOROVOD_AUTOTUNE_LOG", ""),
+            max(1, int(_number(env, "AUTOTUNE_STEPS_PER_SAMPLE", 10))),
+            int(_number(env, "AUTOTUNE_WARMUP_SAMPLES", 3)))
+
+
+def _number(env: Mapping[str, str], name: str, default: float) -> float:
+    text = env.get(f"HOROVOD_{name}", "")
+    try:
+        found = float(text) if text else default
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < float("inf"):
+        raise ValueError(f"HOROVOD_{name} is {text!r}; allowed is a number, 0 or more")
+    return found

@@ -1,0 +1,44 @@
+"""How gradients are made smaller before they travel, chosen by the caller."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+class NoneCompressor:
+    """Gradients travel as they are."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """Give what travels, and what `decompress` needs."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, context: Any) -> torch.Tensor:  # noqa: ARG004
+        """Give a tensor of the first type."""
+        return tensor
+
+
+class FP16Compressor:
+    """Floating point numbers travel as float16."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """Give what travels, and what `decompress` needs."""
+        if not tensor.dtype.is_floating_point:
+            return tensor, tensor.dtype
+        return tensor.to(torch.float16), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, context: Any) -> torch.Tensor:
+        """Give a tensor of the first type."""
+        return tensor.to(context)
+
+
+class Compression:
+    """Optional compressors of gradients."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor

@@ -1,0 +1,218 @@
+"""An optimizer whose gradients are those of all ranks.
+
+A hook on each parameter asks for the reduction as soon as its gradient is there, so that gradients
+travel while others are still computed; ``step`` waits for what is left. LIGHT_TOPK_ALLREDUCE and
+the other LIGHT_* variables hold for these gradients (`harp.lightcc.settings`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from harp.lightcc.horovod import world
+from harp.lightcc.horovod.torch import ops
+from harp.lightcc.horovod.torch.compression import Compression
+from harp.lightcc.horovod.world import ProcessSet, global_process_set
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+
+class _DistributedOptimizer(torch.optim.Optimizer):
+    """Becomes a subclass of the optimizer's own class."""
+
+    def __init__(self, params: Any, named_parameters: Any, compression: Any,
+                 backward_passes_per_step: int, op: ops.ReduceOp, predivide: float,
+                 groups: Any, sparse_as_dense: bool, process_set: ProcessSet) -> None:
+        super(self.__class__, self).__init__(params)
+        self._compression, self._op, self._predivide = compression, op, predivide
+        self._process_set, self._sparse_as_dense = process_set, sparse_as_dense
+        self.backward_passes_per_step = backward_passes_per_step
+        self._names = _names(self.param_groups, named_parameters)
+        self._trained = [parameter for group in self.param_groups for parameter in group["params"]
+                         if parameter.requires_grad]
+        self._left = dict.fromkeys(self._trained, backward_passes_per_step)
+        self._handles: dict[Any, tuple[int, Any, torch.Tensor]] = {}
+        self._synchronized = self._shall_synchronize = True
+        self._synchronized = False
+        self._group_of = _groups(groups, self._trained)
+        self._hooks = [parameter.register_post_accumulate_grad_hook(self._gradient_is_there)
+                       for parameter in self._trained]
+
+    def load_state_dict(self, *args: Any, **more: Any) -> None:
+        """Take a state; gradients under way are forgotten."""
+        self._handles = {}
+        self._synchronized, self._shall_synchronize = False, True
+        self._left = dict.fromkeys(self._trained, self.backward_passes_per_step)
+        super(self.__class__, self).load_state_dict(*args, **more)
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Sum gradients of so many backward passes before they travel."""
+        self.backward_passes_per_step = passes
+        self._left = dict.fromkeys(self._trained, passes)
+
+    def _gradient_is_there(self, parameter: torch.Tensor) -> None:
+        if self._process_set.process_set_id is not None and not self._process_set.included():
+            return
+        if parameter in self._handles:
+            if self._left[parameter] <= 0:
+                raise AssertionError(
+                    "gradients were computed more than backward_passes_per_step times before a "
+                    "call to step(); increase backward_passes_per_step to accumulate them")
+            raise AssertionError("a gradient was computed while it travels")
+        self._left[parameter] -= 1
+        if self._left[parameter] == 0:
+            self._send(parameter)
+
+    def _send(self, parameter: torch.Tensor) -> None:
+        together = self._group_of.get(parameter)
+        if together is None:
+            self._send_together([parameter])
+        elif all(self._left[one] <= 0 for one in together):
+            self._send_together(together)
+
+    def _send_together(self, parameters: Sequence[torch.Tensor]) -> None:
+        small = []
+        for parameter in parameters:
+            if parameter.grad is None:  # others may have computed it
+                parameter.grad = torch.zeros_like(parameter)
+            if parameter.grad.is_sparse:
+                if not self._sparse_as_dense:
+                    raise ValueError(f"the gradient of {self._names[parameter]} is sparse; "
+                                     "sparse_as_dense=True makes it dense")
+                parameter.grad = parameter.grad.to_dense()
+            small.append(self._compression.compress(parameter.grad))
+        names = [self._names[parameter] for parameter in parameters]
+        tensors = [tensor for tensor, _ in small]
+        options = None, names[0], self._op, 1 / self._predivide, self._predivide, self._process_set
+        if len(parameters) == 1:
+            handles = [ops.allreduce_async_(tensors[0], *options, sparse=True)]
+        else:
+            handles = ops.grouped_allreduce_async_(tensors, *options, sparse=True)
+        for parameter, handle, (tensor, context) in zip(parameters, handles, small, strict=True):
+            self._handles[parameter] = handle, context, tensor
+
+    def synchronize(self) -> None:
+        """Wait until all gradients are those of all ranks."""
+        if not self._process_set.included():
+            self._synchronized = True
+            return
+        for parameter in self._trained:
+            if parameter not in self._handles:
+                self._left[parameter] = 0
+                self._send(parameter)
+        for parameter, (handle, context, _) in list(self._handles.items()):
+            result = ops.synchronize(handle)
+            self._left[parameter] = self.backward_passes_per_step
+            with torch.no_grad():
+                back = self._compression.decompress(result, context)
+                if back.data_ptr() != parameter.grad.data_ptr():
+                    parameter.grad.copy_(back)
+        self._handles.clear()
+        self._synchronized = True
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Let ``step`` not wait, after `synchronize` was called, as gradient clipping needs."""
+        self._shall_synchronize = False
+        try:
+            yield
+        finally:
+            self._shall_synchronize = True
+
+    def step(self, closure: Any = None) -> Any:
+        """Make a step with the gradients of all ranks."""
+        if self._shall_synchronize:
+            self.synchronize()
+        elif not self._synchronized:
+            raise AssertionError("step() was called with skip_synchronize() and without a call to "
+                                 "synchronize() before")
+        self._synchronized = False
+        return super(self.__class__, self).step(closure)
+
+    def zero_grad(self, *args: Any, **more: Any) -> Any:
+        """Forget gradients. Raises AssertionError while they travel."""
+        if self._handles:
+            raise AssertionError(
+                "optimizer.zero_grad() was called after loss.backward() but before "
+                "optimizer.step() or optimizer.synchronize(), while gradients travel")
+        return super(self.__class__, self).zero_grad(*args, **more)
+
+    def light_state_dict(self) -> dict[str, torch.Tensor]:
+        """Give what top-k has not sent yet, for this rank's checkpoint."""
+        return {name: torch.from_numpy(error.copy())
+                for name, error in world.gradient_errors().items()}
+
+    def load_light_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        """Take it back; it belongs to tensors, so that the number of ranks may be another one."""
+        world.gradient_errors().clear()
+        world.gradient_errors().update(
+            {name: error.numpy().copy() for name, error in state.items()})
+
+
+def _names(param_groups: Any, named_parameters: Any) -> dict[torch.Tensor, str]:
+    parameters = [parameter for group in param_groups for parameter in group["params"]]
+    if named_parameters is None:
+        return {parameter: f"gradient.noname.{at}" for at, parameter in enumerate(parameters)}
+    pairs = list(named_parameters)
+    if any(not isinstance(pair, tuple) for pair in pairs):
+        raise ValueError("named_parameters should be pairs of a name and a parameter, usually "
+                         "produced by model.named_parameters()")
+    doubled = {name for name, _ in pairs if [other for other, _ in pairs].count(name) > 1}
+    if doubled:
+        raise ValueError("parameter names in named_parameters must be unique; found twice: "
+                         + ", ".join(sorted(doubled)))
+    names = {parameter: name for name, parameter in pairs}
+    if any(parameter not in names for parameter in parameters):
+        raise ValueError("named_parameters was given, but one or more parameters of the optimizer "
+                         "are not named; use model.named_parameters() or leave it out")
+    return names
+
+
+def _groups(groups: Any, parameters: list[torch.Tensor],
+            ) -> dict[torch.Tensor, Sequence[torch.Tensor]]:
+    """Give which parameters travel together: given lists, or so many groups of a like number."""
+    if groups is None or groups == 0:
+        return {}
+    if isinstance(groups, int):
+        size = -(-len(parameters) // max(groups, 1))
+        backwards = parameters[::-1]
+        groups = [backwards[at:at + size] for at in range(0, len(backwards), size)]
+    return {parameter: list(together) for together in groups for parameter in together}
+
+
+def DistributedOptimizer(  # noqa: N802  (Horovod's name)
+        optimizer: torch.optim.Optimizer,
+        named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+        compression: Any = Compression.none, backward_passes_per_step: int = 1,
+        op: ops.ReduceOp = ops.Average, gradient_predivide_factor: float = 1.0,
+        num_groups: int = 0, groups: Any = None, sparse_as_dense: bool = False,
+        process_set: ProcessSet = global_process_set) -> Any:
+    """Make an optimizer average its gradients over all ranks before each step.
+
+    Args:
+        optimizer: makes the steps; the object given back is of a subclass of its class.
+        named_parameters: ``model.named_parameters()``, for names that all ranks agree on.
+        compression: ``Compression.none`` or ``Compression.fp16``.
+        backward_passes_per_step: gradients of so many passes are summed here before they travel.
+        op: ``Average`` or ``Sum``.
+        gradient_predivide_factor: an average is divided by it before the sum, and the rest after.
+        num_groups: parameters travel in so many groups, each of them whole.
+        groups: the groups themselves, or their number.
+        sparse_as_dense: makes sparse gradients dense.
+        process_set: the ranks.
+
+    """
+    op = ops.chosen(None, op)
+    if gradient_predivide_factor != 1.0 and op != ops.Average:
+        raise ValueError("gradient_predivide_factor not supported with op != Average")
+    cls: Any = type(optimizer.__class__.__name__, (optimizer.__class__,),
+               dict(_DistributedOptimizer.__dict__))
+    made = cls.__new__(cls)
+    cls.__init__(made, optimizer.param_groups, named_parameters, compression,
+                 backward_passes_per_step, op, gradient_predivide_factor, groups or num_groups,
+                 sparse_as_dense, process_set)
+    return made

@@ -1,0 +1,225 @@
+"""What ``init`` made in this process: the ranks, their sets, and how to make them anew.
+
+Each set of ranks has a group and a `Runtime` of its own, so sets work at the same time. Sets are
+made by all ranks in the same order, which numbers them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import socket
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from harp.lightcc.group import Group
+from harp.lightcc.horovod.autotune import Tuner
+from harp.lightcc.horovod.errors import NotInitializedError
+from harp.lightcc.horovod.runtime import Runtime
+from harp.lightcc.horovod.settings import Settings
+from harp.lightcc.horovod.timeline import Timeline
+from harp.lightcc.launch import Place, read_place
+from harp.lightcc.store import PrefixStore, open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from harp.lightcc.horovod.runtime import Errors
+    from harp.lightcc.peers import Store
+
+
+class ProcessSet:
+    """Some of the ranks, which have collectives of their own.
+
+    Args:
+        ranks: their numbers among all.
+
+    """
+
+    process_set_id: int | None = None
+
+    def __init__(self, ranks: Sequence[int] = ()) -> None:
+        self.ranks = sorted(ranks)
+        self.runtime: Runtime | None = None
+
+    def included(self) -> bool:
+        """Whether this rank is one of them."""
+        return current().rank in self.ranks
+
+    def size(self) -> int:
+        """How many they are."""
+        self._check()
+        return len(self.ranks)
+
+    def rank(self) -> int:
+        """Give this rank's number among them. Raises ValueError where it is none of them."""
+        self._check()
+        if not self.included():
+            raise ValueError(f"rank {current().rank} is not in the process set {self.ranks}")
+        return self.ranks.index(current().rank)
+
+    def _check(self) -> None:
+        if self.process_set_id is None:
+            raise ValueError("the process set was not added; hvd.init(process_sets=...) and "
+                             "hvd.add_process_set do so")
+
+    def __repr__(self) -> str:
+        """Give what it is for people."""
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
+
+
+class World:
+    """All ranks.
+
+    Args:
+        place: who this process is.
+        store: by which the ranks find each other, for this world alone.
+        settings: the HOROVOD_* variables.
+        whole: becomes the set of all ranks.
+        errors: what top-k has not sent yet, by tensor.
+
+    """
+
+    def __init__(self, place: Place, store: Store, settings: Settings, whole: ProcessSet,
+                 errors: Errors) -> None:
+        self.rank, self.size = place.rank, place.size
+        self.settings, self.timeline = settings, Timeline()
+        self._store, self._errors, self._sets = store, errors, 0
+        self.sets: dict[int, ProcessSet] = {}
+        whole.ranks = list(range(place.size))
+        self.add(whole)
+        hosts = _hosts(place, store)
+        host = hosts[place.rank]
+        self.local_rank = hosts[:place.rank].count(host)
+        self.local_size = hosts.count(host)
+        names = list(dict.fromkeys(hosts))
+        # The ranks with this local rank, one of each host that has so many.
+        peers = [name for name in names if hosts.count(name) > self.local_rank]
+        self.cross_rank, self.cross_size = peers.index(host), len(peers)
+        self.is_homogeneous = len(set(Counter(hosts).values())) == 1
+        if place.rank == 0 and settings.timeline and settings.timeline != "DYNAMIC":
+            self.timeline.start(settings.timeline, mark_cycles=settings.mark_cycles)
+
+    def add(self, added: ProcessSet) -> None:
+        """Make a set's group. All ranks call it, those that are not in the set, too."""
+        if not added.ranks or not set(added.ranks) <= set(range(self.size)):
+            raise ValueError(f"a process set of ranks {added.ranks} is not possible; allowed are 0 "
+                             f"to {self.size - 1}, each once and at least one")
+        for known in self.sets.values():
+            if known.ranks == added.ranks:
+                raise ValueError(f"a process set with ranks {added.ranks} was added before")
+        number, self._sets = self._sets, self._sets + 1
+        if self.rank in added.ranks:
+            group = Group(added.ranks.index(self.rank), len(added.ranks),
+                          PrefixStore(f"set{number}/", self._store), self.settings.start_timeout_s)
+            tuner = (Tuner(self.settings, group.settings)
+                     if self.settings.autotune and number == 0 else None)
+            added.runtime = Runtime(group, self.settings, self.timeline,
+                                    self._errors if number == 0 else {}, tuner)
+        added.process_set_id = number
+        self.sets[number] = added
+
+    def remove(self, removed: ProcessSet) -> None:
+        """End a set."""
+        if removed.process_set_id in {None, 0}:
+            raise ValueError("the set of all ranks, or one that was not added, cannot be removed")
+        assert removed.process_set_id is not None
+        del self.sets[removed.process_set_id]
+        self._end(removed)
+
+    def close(self) -> None:
+        """Leave."""
+        for ended in reversed(list(self.sets.values())):
+            self._end(ended)
+        self.sets.clear()
+        self.timeline.stop()
+
+    def _end(self, ended: ProcessSet) -> None:
+        ended.process_set_id = None
+        if ended.runtime:
+            ended.runtime.close()
+            ended.runtime = None
+
+
+def _hosts(place: Place, store: Store) -> list[str]:
+    """Give each rank's host, by a name that tells hosts apart."""
+    if place.size == 1:
+        return [""]
+    if place.local_size == place.size:
+        return [""] * place.size
+    store.set(f"host/{place.rank}", socket.gethostname().encode())
+    return [bytes(store.get(f"host/{rank}")).decode() for rank in range(place.size)]
+
+
+global_process_set = ProcessSet()
+_world: World | None = None
+_store: Store | None = None
+_errors: Errors = {}
+_made = (0, 0)
+"""The last meeting, and the worlds made since."""
+
+
+def current() -> World:
+    """Give what ``init`` made."""
+    if _world is None:
+        raise NotInitializedError
+    return _world
+
+
+def is_initialized() -> bool:
+    """Whether ``init`` was called, and ``shutdown`` not since."""
+    return _world is not None
+
+
+def start(process_sets: Sequence[ProcessSet] = (),
+          environment: Mapping[str, str] = os.environ) -> None:
+    """Meet the other ranks that were started with this one; a second call does nothing."""
+    if _world is None:
+        restart(read_place(environment), process_sets, environment)
+
+
+def meeting_store(place: Place, environment: Mapping[str, str] = os.environ) -> Store:
+    """Give the store by which the ranks meet, opened when it is first asked for."""
+    global _store  # noqa: PLW0603  (Horovod's API has one world a process)
+    if _store is None:
+        _store = open_store(environment, place.rank, place.size,
+                            Settings.from_env(environment).start_timeout_s)
+    return _store
+
+
+def restart(place: Place, process_sets: Sequence[ProcessSet] = (),
+            environment: Mapping[str, str] = os.environ, meeting: int = 0) -> None:
+    """Make all anew, as rank and size of ``place``, in the same store as before.
+
+    Processes that come to one another's ``meeting`` have lived through the same from there on.
+    """
+    global _world, _made  # noqa: PLW0603  (Horovod's API has one world a process)
+    end()
+    settings = Settings.from_env(environment)
+    store = meeting_store(place, environment)
+    _made = (meeting, _made[1] + 1 if _made[0] == meeting else 1)
+    world = World(place, PrefixStore(f"world{_made[0]}.{_made[1]}/", store), settings,
+                  global_process_set, _errors)
+    try:
+        for added in process_sets:
+            world.add(added)
+    except BaseException:
+        world.close()
+        raise
+    _world = world
+
+
+def gradient_errors() -> Errors:
+    """Give what top-k has not sent yet, by tensor; it may be changed."""
+    return _errors
+
+
+@atexit.register
+def end() -> None:
+    """Leave the other ranks."""
+    global _world
+    if _world is not None:
+        ended, _world = _world, None
+        with contextlib.suppress(Exception):
+            ended.close()

@@ -1,0 +1,134 @@
+"""Who a process is among those that were started with it, from the launcher's environment.
+
+One parser for ``harp run``, torchrun, horovodrun, Open MPI, MPICH and Slurm. What a launcher does
+not say is left out: ranks of a host are then counted when the ranks have met
+(`harp.lightcc.horovod.world`).
+
+>>> read_place({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"}).rank
+1
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class _Names:
+    """How a launcher calls what it says."""
+
+    launcher: str
+    rank: str
+    size: str
+    local_rank: str
+    local_size: str
+    job: str = ""
+    """What tells one job of the launcher from another; Hydra says nothing of the kind."""
+
+
+_LAUNCHERS = (
+    _Names("horovodrun or harp run", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK",
+           "HOROVOD_LOCAL_SIZE"),
+    _Names("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    _Names("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+           "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"),
+    _Names("MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    _Names("Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "", "SLURM_JOB_ID"),
+)
+"""In the order in which they are believed: a launcher within another one's job comes first."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A process among the others."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int | None = None
+    local_size: int | None = None
+    launcher: str = ""
+
+
+def read_place(env: Mapping[str, str]) -> Place:
+    """Find the launcher's words. Without a launcher a process is alone.
+
+    Raises:
+        ValueError: in one sentence, where a variable is missing or is no number that can be.
+
+    """
+    for names in _LAUNCHERS:
+        if names.rank not in env and names.size not in env:
+            continue
+        if names.launcher == "Slurm" and "SLURM_STEP_ID" not in env:
+            continue  # a shell of salloc or sbatch, not a task of srun
+        rank, size = _number(env, names.rank), _number(env, names.size)
+        if size < 1 or rank >= size:
+            raise ValueError(f"{names.rank} is {rank} and {names.size} is {size}; ranks are 0 to "
+                             f"{names.size} - 1")
+        local = [_number(env, name) if env.get(name) else None
+                 for name in (names.local_rank, names.local_size)]
+        return Place(rank, size, local[0], local[1], names.launcher)
+    return Place()
+
+
+def read_master(env: Mapping[str, str]) -> tuple[str, int]:
+    """Give the address and TCP port at which rank 0 can be found.
+
+    MASTER_ADDR and MASTER_PORT say so; else it is the first host of a Slurm job, or this host if
+    all ranks are here, and a port that follows from the job's name.
+    """
+    place = read_place(env)
+    address = env.get("MASTER_ADDR")
+    if address is None and "SLURM_STEP_NODELIST" in env:
+        address = first_host(env["SLURM_STEP_NODELIST"])
+    if address is None and place.size == place.local_size:
+        address = "127.0.0.1"
+    if address is None:
+        raise ValueError("MASTER_ADDR is not set; with ranks on several hosts it must name the "
+                         "host of rank 0")
+    if "MASTER_PORT" in env:
+        return address, _number(env, "MASTER_PORT")
+    job = next((env[names.job] for names in _LAUNCHERS if names.job in env), None)
+    if job is None:
+        raise ValueError("MASTER_PORT is not set; it must be a free TCP port of the host of rank 0")
+    return address, 15000 + zlib.crc32(job.encode()) % 10000  # below Linux's ephemeral ports
+
+
+def torch_variables(env: Mapping[str, str]) -> dict[str, str]:
+    """Give what torch.distributed reads, where a launcher said it in other words."""
+    place = read_place(env)
+    if not place.launcher or "RANK" in env:
+        return {}
+    address, port = read_master(env)
+    told = {"RANK": place.rank, "WORLD_SIZE": place.size, "MASTER_ADDR": address,
+            "MASTER_PORT": port, "LOCAL_RANK": place.local_rank,
+            "LOCAL_WORLD_SIZE": place.local_size}
+    return {name: str(value) for name, value in told.items()
+            if value is not None and name not in env}
+
+
+def first_host(nodes: str) -> str:
+    """Give the first host of a list as Slurm writes it.
+
+    >>> first_host("gpu[007-009,12],cpu3")
+    'gpu007'
+    """
+    found = re.match(r"([^\[,]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?", nodes)
+    if not found:
+        raise ValueError(f"a list of hosts is {nodes!r}; it is to begin with a host's name")
+    return "".join(part or "" for part in found.groups())
+
+
+def _number(env: Mapping[str, str], name: str) -> int:
+    text = env.get(name)
+    if text is None:
+        raise ValueError(f"{name} is not set, though other variables of its launcher are")
+    if not re.fullmatch(r"\d+", text):
+        raise ValueError(f"{name} is {text!r}; allowed is a whole number, 0 or more")
+    return int(text)

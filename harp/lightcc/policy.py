@@ -1,0 +1,87 @@
+"""Which plan of `harp.collectives` averages a tensor: asked by the simulator and by real groups.
+
+The LIGHT_* settings come first (`harp.lightcc.settings`), then a table of `sim.tune`, if HARP_TUNER
+names one (`harp.collectives.tuning`), then a threshold between few steps and few bytes.
+
+>>> from harp.lightcc.settings import LightSettings
+>>> path = allreduce_path(LightSettings(two_d=True, intra_size=4), ranks=16, nbytes=1 << 20)
+>>> path.plan, path.parameters
+('2d', {'group': 4})
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from harp.collectives.tuning import Tuning, TuningError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harp.lightcc.settings import Choice, LightSettings
+
+FP16_BYTES, FP32_BYTES = 2, 4
+_PLAN_OF_ROW = {"Tree": "tree", "Ring": "ring"}
+"""NCCL's algorithms that have a plan here."""
+
+
+class PlanPath(NamedTuple):
+    """How a tensor travels."""
+
+    plan: str
+    parameters: Mapping[str, Any]
+    """What the plan needs to know (`harp.collectives.registry.make_plan`)."""
+    why: str
+    """The setting that decided, for people."""
+
+
+def allreduce_path(settings: LightSettings, ranks: int, nbytes: int, *, element_bytes: int = 4,
+                   sparse: bool = True, tuning: Tuning | None = None, hosts: int = 1) -> PlanPath:
+    """Give the path of ``nbytes`` bytes over ``ranks`` ranks on ``hosts`` hosts.
+
+    Without ``sparse`` all of them must arrive: torch's ``all_reduce`` promises so.
+    """
+    choice = settings.choose(nbytes, sparse=sparse)
+    if choice.sparse:
+        return _sparse_path(choice, ranks, element_bytes)
+    if choice.algorithm == "2d":
+        group = min(choice.intra_size, ranks)
+        if ranks % group == 0:
+            return PlanPath("2d", {"group": group}, choice.why)
+        return PlanPath("ring", {}, _no_groups(ranks, group))
+    for row in tuning.find(ranks, hosts, "AllReduce", nbytes) if tuning else ():
+        if row.algorithm in _PLAN_OF_ROW:
+            plan = _PLAN_OF_ROW[row.algorithm]
+            group = ranks // hosts if ranks % hosts == 0 else 1
+            return PlanPath(plan, {"group": group} if plan == "tree" else {},
+                            f"the table of HARP_TUNER has {row.algorithm} from {row.min_bytes} to "
+                            f"{row.max_bytes} B")
+    return PlanPath(choice.algorithm, {}, choice.why)
+
+
+def tuning_of(environment: Mapping[str, str]) -> Tuning | None:
+    """Read the table that HARP_TUNER names, if it does; ValueError for what is none."""
+    named = environment.get("HARP_TUNER")
+    if not named:
+        return None
+    try:
+        return Tuning.from_json(Path(named).read_text())
+    except (OSError, UnicodeDecodeError, TuningError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"HARP_TUNER {named}: {reason}") from None
+
+
+def _sparse_path(choice: Choice, ranks: int, element_bytes: int) -> PlanPath:
+    group = min(choice.intra_size, ranks)
+    halved = choice.fp16 or element_bytes == FP16_BYTES
+    parameters: dict[str, Any] = {"ratio": float(choice.ratio),
+                                  "value_bytes": FP16_BYTES if halved else FP32_BYTES}
+    if choice.algorithm == "sparse-2d" and ranks % group == 0:
+        return PlanPath("2d-topk", {"group": group} | parameters, choice.why)
+    why = choice.why if choice.algorithm == "sparse-flat" else _no_groups(ranks, group)
+    return PlanPath("topk", parameters, why)
+
+
+def _no_groups(ranks: int, group: int) -> str:
+    return f"groups of LIGHT_INTRA_SIZE {group} do not divide {ranks} ranks"

@@ -1,0 +1,95 @@
+"""The engines by which a rank reaches other ranks.
+
+Those for pieces of collectives are driven by the thread that waits for them, and between hosts
+choose how datagrams leave:
+
+    HARP_PORT    the engine's port
+    auto         xdp where the card's driver works on the engine's memory (zero copy), else udp
+    udp, xdp     that one; xdp with a copy, too
+    mem          none: all ranks are on one host
+
+Each rank chooses by itself: xdp and udp understand each other. Letters, which are few, need no
+queue of the card: they go by memory or udp, and a thread of the engine's own listens. The interface
+is that of HARP_IFNAME, else the one from which the network leads to MASTER_ADDR. HARP_FAULTS says
+what goes wrong on the way, for tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from harp.net import Engine, Port, nics
+from harp.net.errors import OpenError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PORTS = ("auto", "udp", "xdp", "mem")
+QUIET_S = 0.002
+"""The thread that drives may be off its CPU for so long while other ranks have it."""
+XDP_FRAMES = 8192
+"""As many as the plugin gives such an engine: rings of both directions, and what is on its way."""
+
+
+def read_port(environment: Mapping[str, str]) -> str:
+    """Give HARP_PORT. Raises ValueError for what collectives on the host do not have."""
+    port = environment.get("HARP_PORT", "auto")
+    if port not in PORTS:
+        raise ValueError(f"HARP_PORT is {port!r}; collectives on the host have {', '.join(PORTS)}")
+    return port
+
+
+def open_memory(environment: Mapping[str, str], name: str) -> Engine:
+    """Open the engine for ranks of this host."""
+    return _open(Port("mem"), environment, name)
+
+
+def open_network(environment: Mapping[str, str], name: str) -> Engine:
+    """Open the engine for ranks of other hosts. Raises OpenError."""
+    udp = find_place(environment)
+    port = read_port(environment)
+    if port == "xdp" or (port == "auto" and _is_card(udp.interface)):
+        xdp = replace(udp, kind="xdp", interface=_told(udp), zero_copy_only=port == "auto")
+        with contextlib.suppress(*[OpenError] if port == "auto" else []):
+            return _open(xdp, environment, name, frames=XDP_FRAMES)
+    return _open(udp, environment, name)
+
+
+def open_letters(environment: Mapping[str, str], name: str, *, mem: bool) -> Engine:
+    """Open the engine for letters, to ranks of this host (``mem``) or of others."""
+    return _open(Port("mem") if mem else find_place(environment), environment, name, "thread")
+
+
+def find_place(environment: Mapping[str, str]) -> Port:
+    """Find the interface and the address by which this host reaches the others, as a udp port."""
+    interface = environment.get("HARP_IFNAME", "").removeprefix("=")  # as exact names for NCCL
+    if interface:
+        return Port("udp", interface)
+    master = environment.get("MASTER_ADDR", "127.0.0.1")
+    family, kind, protocol, _, where = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as asking:
+        asking.connect(where)  # sends nothing; the kernel chooses the route
+        address = str(asking.getsockname()[0])
+    return Port("udp", nics.interface_of(address), address)
+
+
+def _told(port: Port) -> str:
+    if port.interface is None:
+        raise OpenError(f"no interface has {port.address} as its first address; HARP_IFNAME names "
+                        "the one for xdp")
+    return port.interface
+
+
+def _is_card(interface: str | None) -> bool:
+    """Only a real card's driver can do without a copy."""
+    return interface is not None and (nics.SYS / interface / "device").exists()
+
+
+def _open(port: Port, environment: Mapping[str, str], name: str, progress: str = "inline",
+          frames: int = 4096) -> Engine:
+    port = replace(port, faults=environment.get("HARP_FAULTS") or None)
+    return Engine(port, name=f"{name} {port.kind}", progress=progress, frames=frames,
+                  quiet_after=QUIET_S)

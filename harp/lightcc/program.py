@@ -1,0 +1,80 @@
+"""A collective on given memory, made ready to be run: once, or in every step of a training.
+
+Ranks agree on what they call before anything is received: each describes its call, by number and
+words, to its partners of `harp.collectives.doubling`, and expects the same of them. Partners link
+all ranks and are the same ones in every call, so two that call different things are found wherever
+they are. Messages of a small allreduce, which goes between partners, carry the description; other
+programs begin with it. A program knows addresses only; whoever runs it keeps the memory.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harp._cnet import ffi
+from harp.collectives.doubling import find_partners
+from harp.lightcc.mover import SAID_BYTES
+from harp.lightcc.pieces import PLACE, SEND, SETTLE, table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+_NUMBER = struct.Struct("<Q")
+_LINE_BYTES = 64
+"""Of a cache: what comes behind a description is aligned."""
+
+
+class Program:
+    """A rank's part of a collective.
+
+    Args:
+        what: what ranks must agree upon, for people.
+        pieces: of type `harp.lightcc.pieces.PIECE`.
+        rank: who runs it, of so many ``ranks``.
+        work: a ``struct harp_piece_work *``, where there is something to reduce or select.
+        finish: does what is left when the pieces are there.
+        own: memory that the pieces point to and that nobody else keeps.
+        same_sizes: whether ranks that agree have pieces of the same sizes.
+        carried: whether the pieces are one to and one from each partner, and carry the description.
+
+    """
+
+    def __init__(self, what: str, pieces: NDArray[np.void], rank: int, ranks: int,
+                 work: Any = None, finish: Callable[[], None] | None = None,
+                 own: Any = None, *, same_sizes: bool = True, carried: bool = False) -> None:
+        self.what, self.finish, self._own = what, finish, own
+        self.same_sizes = same_sizes
+        self._said = _describe(what)
+        self.work = work or ffi.new("struct harp_piece_work *")
+        self.work.said = self._said_at = ffi.from_buffer("uint8_t[]", self._said)
+        self.work.said_bytes = len(self._said)
+        if carried and len(pieces):
+            pieces = pieces[pieces["kind"] != SETTLE]  # what a piece needs it waits for anyway
+            pieces["told"] = 1
+        else:
+            told = [(0, 0, 0, 0, kind, peer, 1) for kind in (SEND, PLACE)
+                    for peer in find_partners(rank, ranks)]
+            pieces = np.concatenate([table(told), pieces])
+        self.pieces_n = len(pieces)
+        self.pieces = ffi.from_buffer("struct harp_piece[]", pieces)
+
+    def number(self, call: int) -> None:
+        """Say that it is run as the group's call of this number."""
+        _NUMBER.pack_into(self._said, 0, call)
+
+
+def _describe(what: str) -> bytearray:
+    """Leave room for the number, and end by a zero or more."""
+    words = what.encode()[:SAID_BYTES - _NUMBER.size - 1]
+    lines = (_NUMBER.size + len(words)) // _LINE_BYTES + 1
+    return bytearray(_NUMBER.size) + words.ljust(lines * _LINE_BYTES - _NUMBER.size, b"\0")
+
+
+def heard_what(heard: bytes) -> str:
+    """Give what another rank calls, of what it told."""
+    return heard[_NUMBER.size:].split(b"\0")[0].decode(errors="replace")

@@ -1,0 +1,166 @@
+"""The place where ranks find each other: keys and values at an address that all ranks know.
+
+``harp run`` holds a `StoreServer` and tells its address and a token by HARP_STORE, which is
+``HOST:PORT/TOKEN``; without it torch's TCPStore at MASTER_ADDR and MASTER_PORT does the same. A
+request is a connection of its own, with one line of JSON each way, so that a ``get`` may wait while
+others go on. HARP_STORE may also be ``file:PATH``: a file that all hosts see and no other job uses.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import socket
+import socketserver
+import threading
+from typing import TYPE_CHECKING, Any, cast
+
+from harp.lightcc.launch import read_master
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harp.lightcc.peers import Store
+
+VARIABLE = "HARP_STORE"
+FILE = "file:"
+LINE_BYTES = 1 << 20
+
+
+class MemoryStore:
+    """Keys and values within a process; any thread."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._told = threading.Condition()
+
+    def set(self, key: str, value: bytes) -> None:
+        """Tell all ranks."""
+        with self._told:
+            self._values[key] = value
+            self._told.notify_all()
+
+    def get(self, key: str) -> bytes:
+        """Wait until it is told."""
+        with self._told:
+            self._told.wait_for(lambda: key in self._values)
+            return self._values[key]
+
+    def has(self, key: str) -> bool:
+        """Whether it is told."""
+        with self._told:
+            return key in self._values
+
+    def find(self, prefix: str) -> list[str]:
+        """Give the ends of the keys that begin so."""
+        with self._told:
+            return [key[len(prefix):] for key in self._values if key.startswith(prefix)]
+
+
+class StoreServer(socketserver.ThreadingTCPServer):
+    """A `MemoryStore` for other processes."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = 1024
+
+    def __init__(self, address: str = "127.0.0.1") -> None:
+        super().__init__((address, 0), _Handler)
+        self.store = MemoryStore()
+        self.token = secrets.token_hex(16)
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+
+    def variable(self, host: str) -> str:
+        """Give the value of HARP_STORE for processes that reach this one as ``host``."""
+        return f"{host}:{self.server_address[1]}/{self.token}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that went away."""
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    server: StoreServer
+
+    def handle(self) -> None:
+        asked = json.loads(self.rfile.readline(LINE_BYTES))
+        if not hmac.compare_digest(str(asked["token"]), self.server.token):
+            return
+        store: MemoryStore = self.server.store
+        answer: str | bool = ""
+        if asked.get("has"):
+            answer = store.has(asked["key"])
+        elif asked["value"] is not None:
+            store.set(asked["key"], bytes.fromhex(asked["value"]))
+        else:
+            answer = store.get(asked["key"]).hex()
+        self.wfile.write(json.dumps(answer).encode() + b"\n")
+
+
+class StoreClient:
+    """What a `StoreServer` holds, from elsewhere."""
+
+    def __init__(self, variable: str, timeout_s: float) -> None:
+        where, _, self._token = variable.partition("/")
+        host, _, port = where.rpartition(":")
+        if not (host and port.isdigit() and self._token):
+            raise ValueError(f"{VARIABLE} is {variable!r}; it is HOST:PORT/TOKEN, as harp run "
+                             "gives it, or file:PATH")
+        self._address, self._timeout_s = (host, int(port)), timeout_s
+
+    def set(self, key: str, value: bytes) -> None:
+        """Tell all ranks."""
+        self._ask({"key": key, "value": value.hex()})
+
+    def get(self, key: str) -> bytes:
+        """Wait until it is told. Raises TimeoutError."""
+        return bytes.fromhex(self._ask({"key": key, "value": None}))
+
+    def has(self, key: str) -> bool:
+        """Whether it is told."""
+        return bool(self._ask({"key": key, "has": True}))
+
+    def _ask(self, request: dict[str, Any]) -> Any:
+        with socket.create_connection(self._address, self._timeout_s) as connection:
+            connection.sendall(json.dumps({"token": self._token, **request}).encode() + b"\n")
+            line = connection.makefile("rb").readline()
+        if not line:
+            raise ConnectionError(f"the store at {self._address[0]}:{self._address[1]} has ended")
+        return json.loads(line)
+
+
+class PrefixStore:
+    """A part of a store: its keys begin with ``prefix``."""
+
+    def __init__(self, prefix: str, store: Store) -> None:
+        self._prefix, self._store = prefix, store
+
+    def set(self, key: str, value: bytes) -> None:
+        """Tell all ranks."""
+        self._store.set(self._prefix + key, value)
+
+    def get(self, key: str) -> bytes:
+        """Wait until it is told."""
+        return bytes(self._store.get(self._prefix + key))
+
+
+def open_store(env: Mapping[str, str], rank: int, ranks: int, timeout_s: float) -> Store:
+    """Give the store that the launcher of this process provides."""
+    if ranks == 1:
+        return MemoryStore()
+    told = env.get(VARIABLE, "")
+    if told and not told.startswith(FILE):
+        return StoreClient(told, timeout_s)
+    from datetime import timedelta
+
+    from torch.distributed import FileStore, TCPStore
+
+    if told:
+        file = FileStore(told.removeprefix(FILE), ranks)
+        file.set_timeout(timedelta(seconds=timeout_s))
+        return cast("Store", file)
+    address, port = read_master(env)
+    agents = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    store: Store = TCPStore(address, port, ranks, rank == 0 and not agents,
+                            timedelta(seconds=timeout_s), wait_for_workers=False, multi_tenant=True)
+    return store

@@ -1,0 +1,117 @@
+"""Memory of torch's tensors as the bytes that a `harp.lightcc.group.Group` works on.
+
+A collective ends in another thread than it began in, when the caller may have made the result part
+of a graph: `writing` keeps what is written there out of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+
+NO_BYTES: Bytes = np.empty(0, np.uint8)
+
+
+def nothing() -> None:
+    """Do nothing: the result is where it belongs."""
+
+
+def bytes_of(tensor: torch.Tensor) -> tuple[Bytes, Callable[[], None]]:
+    """Give a tensor's memory, or a copy of it, and what is to be called when the result is in it.
+
+    The bytes keep the memory.
+    """
+    if tensor.device.type != "cpu":
+        raise ValueError(f"a tensor on {tensor.device}: the backend lightcc takes tensors on the "
+                         "CPU and on CUDA GPUs")
+    if tensor.is_sparse:
+        raise ValueError("of sparse tensors the backend lightcc has allreduce alone")
+    whole = tensor.detach()
+    if whole.is_contiguous():
+        return flat_bytes(whole), nothing
+    whole = whole.contiguous()
+    return flat_bytes(whole), functools.partial(write, tensor, whole)
+
+
+def lies_flat(tensor: torch.Tensor) -> bool:
+    """Whether all of it lies in the host's memory as it is seen, one element after the other."""
+    return (tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous()
+            and not tensor.is_conj() and not tensor.is_neg())
+
+
+def flat_bytes(whole: torch.Tensor) -> Bytes:
+    """Give the memory of a contiguous tensor."""
+    if not whole.numel():
+        return NO_BYTES
+    found: Bytes = whole.view(-1).view(torch.uint8).numpy()
+    return found
+
+
+def all_bytes(tensors: Iterable[torch.Tensor]) -> tuple[list[Bytes], Callable[[], None]]:
+    """Give the memory of each, and what is to be called when the results are there."""
+    pairs = [bytes_of(tensor) for tensor in tensors]
+    return [data for data, _ in pairs], all_of([finish for _, finish in pairs])
+
+
+def all_of(finishes: Sequence[Callable[[], None]]) -> Callable[[], None]:
+    """Give what calls all of them."""
+    wanted = [one for one in finishes if one is not nothing]
+
+    def finish() -> None:
+        for one in wanted:
+            one()
+    return finish if wanted else nothing
+
+
+def take_part(output: torch.Tensor, elements: int, whole: torch.Tensor,
+              start: int) -> Callable[[], None]:
+    """Give what copies so many elements of ``whole``, which is contiguous, to ``output``."""
+    if (output.numel(), output.dtype) != (elements, whole.dtype):
+        raise ValueError(f"reduce_scatter: {elements} {dtype_of(whole)} do not fit "
+                         f"{output.numel()} {dtype_of(output)}")
+    own, finish = bytes_of(output)
+    begin = start * output.element_size()
+    part = flat_bytes(whole)[begin:begin + len(own)]
+
+    def take() -> None:
+        own[:] = part
+        finish()
+    return take
+
+
+@contextlib.contextmanager
+def writing(tensor: torch.Tensor) -> Iterator[None]:
+    """Let a tensor of the caller's be written to in any thread.
+
+    It may be part of a graph, or have been made in inference mode, which both are known to the
+    caller's thread alone: what autograd recorded here would take the place of the collective.
+    """
+    with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+        yield
+
+
+def write(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Copy a value into a tensor of the caller's, in any thread."""
+    with writing(tensor):
+        tensor.copy_(value)
+
+
+def dtype_of(tensor: torch.Tensor) -> str:
+    """Name the type of the elements (`harp.lightcc.elements`)."""
+    return _dtype_name(tensor.dtype)
+
+
+@functools.cache
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,99 @@
+"""``harp env --explain``: which settings are in force, where each comes from, and what they do.
+
+The paths of tensors are those of `harp.lightcc.policy`, which real groups and the simulator ask.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from fractions import Fraction
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import click
+
+from harp.lightcc.fusion import DDP_BYTES, DDP_FIRST_BYTES, fill
+from harp.lightcc.policy import allreduce_path, tuning_of
+from harp.lightcc.settings import NAMES, Choice, LightSettings
+from harp.tools import conf
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from harp.lightcc.policy import PlanPath
+
+SIZES = (1 << 10, 64 << 10, 1 << 20, 25 << 20)
+"""Of a bias, a small layer, and DDP's first and other buckets."""
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def read_sizes(_context: click.Context, _option: click.Parameter,
+               texts: Sequence[str]) -> tuple[int, ...]:
+    """Read sizes as ``4096``, ``64K``, ``25M`` or ``1G``."""
+    sizes = []
+    for text in texts:
+        found = re.fullmatch(r"(\d+)([KMG]?)", text.upper())
+        if not found:
+            raise click.BadParameter(f"{text!r} is no size; allowed are bytes, as 4096, 64K, 25M "
+                                     "or 1G")
+        sizes.append(int(found[1]) * _UNITS[found[2]])
+    return tuple(sizes)
+
+
+def read_size(context: click.Context, option: click.Parameter, text: str) -> int:
+    """Read one size."""
+    return read_sizes(context, option, (text,))[0]
+
+
+def explanation(ranks: int, hosts: int, sizes: Sequence[int], gradients: Sequence[int] = (),
+                bucket_bytes: int = DDP_BYTES) -> Iterator[str]:
+    """Give the lines; ValueError for settings that cannot be.
+
+    ``gradients`` are the sizes of DDP's parameters in the order of the backward pass.
+    """
+    light = LightSettings.from_env(os.environ)
+    tuning = tuning_of(os.environ)
+    yield "LightCC's settings:"
+    for name in NAMES:
+        source = "environment" if name in os.environ else "default"
+        yield f"  {name}={light.value(name)}  ({source})"
+    yield "HARP's settings:"
+    here = conf.settings()
+    for name in conf.NAMES:
+        if name in here:
+            source = "environment" if os.environ.get(name) else str(conf.path())
+            yield f"  {name}={here[name]}  ({source})"
+    yield f"  the other HARP_ settings: default  ({', '.join(sorted({*conf.NAMES} - {*here}))})"
+    yield f"An average of float32 over {ranks} ranks on {_counted(hosts, 'host')}:"
+    for nbytes in sizes or (() if gradients else SIZES):
+        path = allreduce_path(light, ranks, nbytes, tuning=tuning, hosts=hosts)
+        yield f"  {nbytes} B: {path.plan}{_details(path, nbytes // 4)}: {path.why}"
+    starts = [*fill(gradients, min(DDP_FIRST_BYTES, bucket_bytes), bucket_bytes), len(gradients)]
+    for number, (first, end) in enumerate(pairwise(starts)):
+        nbytes = sum(gradients[first:end])
+        path = allreduce_path(light, ranks, nbytes, tuning=tuning, hosts=hosts)
+        held = f"gradient {first}" if end == first + 1 else f"gradients {first} to {end - 1}"
+        yield (f"  DDP's bucket {number}, {held}, {nbytes} B: {path.plan}"
+               f"{_details(path, nbytes // 4)}: {path.why}")
+    if light.topk:
+        yield ("Top-k is for gradients: harp.lightcc.hook and hvd.DistributedOptimizer; a plain "
+               "all_reduce is dense.")
+
+
+def _details(path: PlanPath, elements: int) -> str:
+    told = []
+    group = path.parameters.get("group", 1)
+    if "group" in path.parameters:
+        told.append(f"groups of {group}")
+    if "ratio" in path.parameters:
+        examined = elements // group
+        kept = Choice("sparse-flat", ratio=Fraction(repr(path.parameters["ratio"]))).selected(
+            examined)
+        told.append(f"a rank sends {kept} of {examined} values, "
+                    f"{path.parameters['value_bytes']} B each")
+    return f" ({', '.join(told)})" if told else ""
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" + ("s" if count > 1 else "")

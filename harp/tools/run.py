@@ -1,0 +1,117 @@
+"""``harp run``: a command as several ranks, here and on other hosts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import click
+
+from harp.tools.run_hosts import FoundHosts, parse_hosts, read_hostfile
+from harp.tools.run_job import LOCAL, Job, place_ranks
+
+START_S = 600.0
+"""So long --host-discovery-script has to find enough slots; Horovod's --elastic-timeout."""
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("-np", "--num-proc", "number", type=click.IntRange(1), metavar="N",
+              help="Ranks to start; as many as there are slots by default.")
+@click.option("-H", "--hosts", metavar="HOST:SLOTS,…", help="Where; this host by default.")
+@click.option("--hostfile", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+              help="The same as lines: HOST slots=N.")
+@click.option("--min-np", "least", type=click.IntRange(1), metavar="N",
+              help="Go on while so many ranks are left (hvd.elastic).")
+@click.option("--max-np", "most", type=click.IntRange(1), metavar="N",
+              help="With more slots than that some stay empty; no limit by default.")
+@click.option("--host-discovery-script", "script", metavar="FILE",
+              type=click.Path(path_type=Path, exists=True, dir_okay=False),
+              help="Prints lines HOST:SLOTS; ranks come and go as it says (hvd.elastic).")
+@click.option("--ssh-port", type=click.IntRange(1, 65535), help="TCP port of ssh.")
+@click.option("--address", help="Address by which the other hosts reach this one.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_context
+def run(context: click.Context, *, number: int | None, hosts: str | None, hostfile: Path | None,
+        least: int | None, most: int | None, script: Path | None, ssh_port: int | None,
+        address: str | None, command: tuple[str, ...]) -> None:
+    """Run a command as several ranks.
+
+    The environment tells each its rank, in torchrun's names and in Horovod's. Lines of their output
+    begin with the rank. When one fails all are ended, and its status is this command's.
+
+    \b
+    harp run -np 2 python examples/lightcc/horovod_mnist.py
+    harp run --min-np 2 --host-discovery-script ./hosts.sh python train.py
+    """  # noqa: D301  (click's mark)
+    _check_options(number, hosts, hostfile, least, most, script)
+    found = _find_hosts(script, least or number or 1) if script else None
+    given = (found() if found else parse_hosts(hosts) if hosts
+             else read_hostfile(hostfile) if hostfile else [("localhost", number or 1)])
+    slots = sum(count for _, count in given)
+    if found:
+        least, number = least or number or 1, min(number or slots, most or slots, slots)
+    number = number or slots
+    if number > slots:
+        raise click.UsageError(f"-np is {number}, and the hosts have {slots} slots")
+    ranks = place_ranks(given, number)
+    far = next((rank.host for rank in ranks if rank.host not in LOCAL), None)
+    ssh = ["ssh", "-o", "BatchMode=yes", *(["-p", str(ssh_port)] if ssh_port else [])]
+    job = Job(ranks, command, os.environ, address or (own_address(far) if far else LOCAL[1]),
+              _free_port(), least or 0, ssh, most, found)
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, _interrupt)
+    try:
+        job.start()
+        status, why = job.wait()
+    except (KeyboardInterrupt, OSError):
+        job.end()
+        raise
+    finally:
+        if found:
+            found.close()
+    if why:
+        click.echo(f"error: {why}", err=True)
+    context.exit(status)
+
+
+def _check_options(number: int | None, hosts: str | None, hostfile: Path | None,
+                   least: int | None, most: int | None, script: Path | None) -> None:
+    if sum(map(bool, (hosts, hostfile, script))) > 1:
+        raise click.UsageError("-H, --hostfile and --host-discovery-script are three words for one "
+                               "thing; give one of them")
+    if most is not None and not script:
+        raise click.UsageError("--max-np is for jobs with --host-discovery-script")
+    for option, limit in (("-np", number), ("--max-np", most)):
+        if least is not None and limit is not None and least > limit:
+            raise click.UsageError(f"--min-np is {least}, more than the {limit} ranks of {option}")
+
+
+def _find_hosts(script: Path, slots: int) -> FoundHosts:
+    if not os.access(script, os.X_OK):
+        raise click.BadParameter(f"{script} is not executable; chmod +x makes it so",
+                                 param_hint="--host-discovery-script")
+    found = FoundHosts(script.absolute())
+    there = sum(count for _, count in found.wait_for(slots, START_S))
+    if there < slots:
+        raise click.ClickException(f"{script} found {there} slots in {START_S:g} s, fewer than "
+                                   f"{slots}")
+    return found
+
+
+def _interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def own_address(host: str) -> str:
+    """Give the address of this host on the way to another one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        asking.connect((host, 9))  # sends nothing; the kernel chooses the route
+        return str(asking.getsockname()[0])
+
+
+def _free_port() -> int:
+    with socket.create_server(("", 0)) as free:
+        return int(free.getsockname()[1])

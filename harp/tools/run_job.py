@@ -1,0 +1,299 @@
+"""The processes of ``harp run``: started, watched and ended together.
+
+An elastic job goes on while enough are left. Where hosts are looked for (`harp.tools.run_hosts`),
+free slots get further processes, and those of hosts that are gone leave; the ranks are asked to
+meet when one waits for them or is to leave (`harp.lightcc.horovod.rejoin`). A slot in which a
+process failed stays empty.
+
+Each process leads a process group of its own, so that what it has started ends with it; the kernel
+ends it should the launcher be killed. On another host the same is done by a shell at the end of
+ssh, which ends the processes when the connection does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import queue
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harp.lightcc.horovod.rejoin import ELASTIC, changed_key, here_key, members_key
+from harp.lightcc.store import VARIABLE, StoreServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+LOCAL = ("localhost", "127.0.0.1")
+GRACE_S = 5.0
+"""So long processes have between SIGTERM and SIGKILL."""
+PR_SET_PDEATHSIG = 1
+"""prctl(2)"""
+CARRIED = ("HARP_", "HOROVOD_", "LIGHT_", "NCCL_", "OMP_", "PATH", "PYTHON", "LD_LIBRARY_PATH",
+           "VIRTUAL_ENV")
+"""Beginnings of the variables that a process on another host gets from here."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Where a rank runs."""
+
+    host: str
+    rank: int
+    local_rank: int
+    local_size: int
+    host_number: int
+
+
+def place_ranks(hosts: Sequence[tuple[str, int]], number: int) -> list[Rank]:
+    """Fill the hosts' slots in their order."""
+    filled: list[tuple[str, int, int]] = []
+    for at, (host, slots) in enumerate(hosts):
+        taken = min(slots, number - sum(count for _, count, _ in filled))
+        if taken > 0:
+            filled.append((host, taken, at))
+    ranks: list[Rank] = []
+    for at, (host, count, _) in enumerate(filled):
+        ranks += [Rank(host, len(ranks) + local, local, count, at) for local in range(count)]
+    return ranks
+
+
+def variables(rank: Rank, ranks: Sequence[Rank], address: str, port: int) -> dict[str, str]:
+    """Give what tells a rank who it is, in torchrun's names and in Horovod's."""
+    peers = [other.host_number for other in ranks if other.local_rank == rank.local_rank]
+    told = {"RANK": rank.rank, "WORLD_SIZE": len(ranks), "LOCAL_RANK": rank.local_rank,
+            "LOCAL_WORLD_SIZE": rank.local_size, "GROUP_RANK": rank.host_number,
+            "MASTER_ADDR": address, "MASTER_PORT": port,
+            "HOROVOD_RANK": rank.rank, "HOROVOD_SIZE": len(ranks),
+            "HOROVOD_LOCAL_RANK": rank.local_rank, "HOROVOD_LOCAL_SIZE": rank.local_size,
+            "HOROVOD_CROSS_RANK": peers.index(rank.host_number), "HOROVOD_CROSS_SIZE": len(peers)}
+    return {name: str(value) for name, value in told.items()}
+
+
+class Job:
+    """All ranks of a command.
+
+    Args:
+        ranks: where they run.
+        command: the program and its arguments.
+        environment: of this process; ranks here get all of it, others what `CARRIED` names.
+        address: by which all hosts reach this one.
+        port: a free TCP port of rank 0's host.
+        least: with so many ranks left the others go on; 0 ends all with the first that fails.
+        ssh: the command that reaches another host.
+        most: with so many ranks free slots stay empty.
+        hosts: gives the hosts and slots that there are now, where they may change.
+
+    """
+
+    def __init__(self, ranks: Sequence[Rank], command: Sequence[str],
+                 environment: Mapping[str, str], address: str, port: int, least: int = 0,
+                 ssh: Sequence[str] = ("ssh",), most: int | None = None,
+                 hosts: Callable[[], Sequence[tuple[str, int]]] | None = None) -> None:
+        self._ranks, self._least, self._command = list(ranks), least, command
+        self._most, self._hosts = most, hosts
+        self._members = {rank.rank for rank in ranks}
+        self._failed: Counter[str] = Counter()
+        self._leaving: set[int] = set()
+        """Processes whose slots are gone; they leave at the next meeting."""
+        self._left: set[int] = set()
+        self._refused: set[str] = set()
+        self._environment, self._ssh = environment, ssh
+        self._address, self._port = address, port
+        self._here = address in LOCAL
+        self._server = StoreServer("127.0.0.1" if self._here else "")
+        self._events: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+        self._meeting = 1
+        self._print = threading.Lock()
+        self._live: dict[int, subprocess.Popen[bytes]] = {}
+        self._readers: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Start all. Raises OSError; `end` ends those that were started."""
+        for rank in self._ranks:
+            self._live[rank.rank] = self._start(rank, 0)
+        for number, process in self._live.items():
+            self._watch(number, process)
+
+    def _start(self, rank: Rank, meeting: int) -> subprocess.Popen[bytes]:
+        first = self._ranks[0].host
+        told = self._shared_variables() | variables(
+            rank, self._ranks, self._address if first in LOCAL else first, self._port)
+        if self._least:
+            told[ELASTIC] = str(meeting)
+        if rank.host in LOCAL:
+            return _start_here(self._command, {**self._environment, **told})
+        return _start_there(self._ssh, rank.host, self._command, self._environment, told)
+
+    def _shared_variables(self) -> dict[str, str]:
+        shared = {VARIABLE: self._server.variable(self._address), "PYTHONUNBUFFERED": "1"}
+        several = max(rank.local_size for rank in self._ranks) > 1
+        if several and "OMP_NUM_THREADS" not in self._environment:
+            shared["OMP_NUM_THREADS"] = "1"  # as torchrun does: ranks share the cores
+        return shared
+
+    def _watch(self, number: int, process: subprocess.Popen[bytes]) -> None:
+        readers = [threading.Thread(target=self._copy, args=(number, source, target), daemon=True)
+                   for source, target in ((process.stdout, sys.stdout), (process.stderr,
+                                                                          sys.stderr))]
+
+        def wait() -> None:
+            self._events.put((number, process.wait()))
+        for thread in (*readers, threading.Thread(target=wait, daemon=True)):
+            thread.start()
+        self._readers += readers
+
+    def _copy(self, number: int, source: Any, target: Any) -> None:
+        for line in source:
+            with self._print:
+                target.write(f"[{number}] {line.decode(errors='replace')}")
+                if not line.endswith(b"\n"):
+                    target.write("\n")
+                target.flush()
+
+    def wait(self) -> tuple[int, str]:
+        """Wait for the end. Gives the status, and a sentence about what went wrong or none."""
+        while self._live:
+            try:
+                number, status = self._events.get(timeout=0.1 if self._least else None)
+            except queue.Empty:
+                self._fill_slots()
+                self._call_meeting()
+                continue
+            process = self._live.pop(number)
+            end_group(process, signal.SIGKILL)  # what it left behind
+            if status == 0 or number in self._left:
+                continue
+            self._failed[self._ranks[number].host] += 1
+            why = (f"rank {number} on {self._ranks[number].host} ended with "
+                   + (f"status {status}" if status > 0 else signal.Signals(-status).name))
+            left = len(self._live)
+            if not self._least or left < self._least:
+                self.end()
+                status = status if status > 0 else 128 - status
+                few = f", and {left} are fewer than {self._least}" if self._least else ""
+                return status, why + few + ("; the others were ended" if left else "")
+            with self._print:
+                sys.stderr.write(f"{why}; {left} go on\n")
+        self._finish_output()
+        return 0, ""
+
+    # ---- Elastic jobs ----
+
+    def _fill_slots(self) -> None:
+        """Start processes in free slots, and let those leave that have none any more."""
+        if not self._hosts or not self._members & set(self._live):
+            return
+        slots = {host: count for host, count in self._hosts() if self._is_reachable(host)}
+        for host, count in slots.items():
+            while len(self._there(host)) + self._failed[host] < count and not self._is_full():
+                self._add(host)
+        for host in {rank.host for rank in self._ranks}:
+            self._leaving.update(self._there(host)[slots.get(host, 0):])
+
+    def _is_reachable(self, host: str) -> bool:
+        """Whether a host reaches this one."""
+        if host in LOCAL or not self._here:
+            return True
+        if host not in self._refused:
+            self._refused.add(host)
+            sys.stderr.write(f"{host} gets no ranks: the job began with this host alone; --address "
+                             "says by which address other hosts reach it\n")
+        return False
+
+    def _there(self, host: str) -> list[int]:
+        return [number for number in self._live
+                if self._ranks[number].host == host and number not in self._leaving]
+
+    def _is_full(self) -> bool:
+        return self._most is not None and len(self._live) - len(self._leaving) >= self._most
+
+    def _add(self, host: str) -> None:
+        taken = {self._ranks[number].local_rank for number in self._there(host)}
+        local = next(free for free in range(len(taken) + 1) if free not in taken)
+        known = {rank.host: rank.host_number for rank in self._ranks}
+        rank = Rank(host, len(self._ranks), local, len(taken) + 1, known.get(host, len(known)))
+        self._ranks.append(rank)
+        self._live[rank.rank] = self._start(rank, self._meeting)
+        self._watch(rank.rank, self._live[rank.rank])
+
+    def _call_meeting(self) -> None:
+        """Ask the ranks to meet where that changes something, and tell who meets when all came."""
+        store, live = self._server.store, set(self._live)
+        members = self._members & live
+        here = {int(number) for number in store.find(here_key(self._meeting))} & live
+        if members and members <= here:
+            meeting = sorted(here - self._leaving)
+            store.set(members_key(self._meeting), json.dumps(meeting).encode())
+            self._members, self._meeting = set(meeting), self._meeting + 1
+            self._left |= self._leaving
+        elif here - members or members & self._leaving:
+            store.set(changed_key(self._meeting), b"")
+        for number in (self._left if members else live) & live:
+            self._left.add(number)  # nobody waits for it any more
+            end_group(self._live[number], signal.SIGTERM)
+
+    def end(self) -> None:
+        """End what runs: politely, and after a while not."""
+        for process in self._live.values():
+            end_group(process, signal.SIGTERM)
+        limit = time.monotonic() + GRACE_S
+        for process in self._live.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, limit - time.monotonic()))
+            end_group(process, signal.SIGKILL)
+            process.wait()
+        self._finish_output()
+
+    def _finish_output(self) -> None:
+        for reader in self._readers:
+            reader.join(1.0)
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _start_here(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    libc, launcher = ctypes.CDLL(None), os.getpid()
+
+    def end_with_launcher() -> None:
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != launcher:
+            os._exit(1)
+    return subprocess.Popen(command, env=dict(environment), stdin=subprocess.DEVNULL,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            start_new_session=True,
+                            preexec_fn=end_with_launcher)  # noqa: PLW1509  (calls prctl alone)
+
+
+def _start_there(ssh: Sequence[str], host: str, command: Sequence[str],
+                 environment: Mapping[str, str],
+                 told: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    carried = {name: value for name, value in environment.items() if name.startswith(CARRIED)}
+    given = " ".join(f"{name}={shlex.quote(value)}" for name, value in {**carried, **told}.items()
+                     if name.isidentifier())
+    # The shell's input ends when this process does; then the whole process group there does.
+    script = (f"cd {shlex.quote(str(Path.cwd()))} || exit; exec 3<&0; "
+              f"env {given} {shlex.join(command)} </dev/null 3<&- & child=$!; "
+              "(cat <&3 >/dev/null; kill -TERM -$$; sleep 5; kill -KILL -$$) & "
+              "wait $child; status=$?; trap '' TERM; kill -TERM -$$; exit $status")
+    return subprocess.Popen([*ssh, host, f"exec setsid -w sh -c {shlex.quote(script)}"],
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            start_new_session=True)
+
+
+def end_group(process: subprocess.Popen[bytes], number: int) -> None:
+    """Send a signal to a process and to all that it started."""
+    if process.stdin:
+        process.stdin.close()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)

@@ -1,0 +1,143 @@
+"""``harp run``: processes are started, told who they are, and ended together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from harp.tools.run_hosts import parse_hosts, read_hostfile
+from harp.tools.run_job import place_ranks, variables
+
+PATIENCE_S = 300
+HARP = [sys.executable, "-m", "harp.tools.main", "run"]
+
+
+def run(*arguments, **variables):
+    return subprocess.run([*HARP, *arguments], text=True, capture_output=True, check=False,
+                          timeout=PATIENCE_S, env={**os.environ, **variables})
+
+
+def test_hosts_are_filled_in_their_order():
+    ranks = place_ranks([("a", 2), ("b", 4), ("c", 1)], 5)
+    assert [(rank.host, rank.rank, rank.local_rank, rank.local_size) for rank in ranks] == [
+        ("a", 0, 0, 2), ("a", 1, 1, 2), ("b", 2, 0, 3), ("b", 3, 1, 3), ("b", 4, 2, 3)]
+    told = variables(ranks[3], ranks, "a", 5000)
+    assert told["RANK"] == told["HOROVOD_RANK"] == "3"
+    assert told["WORLD_SIZE"] == told["HOROVOD_SIZE"] == "5"
+    assert told["LOCAL_RANK"] == told["HOROVOD_LOCAL_RANK"] == "1"
+    assert (told["HOROVOD_CROSS_RANK"], told["HOROVOD_CROSS_SIZE"]) == ("1", "2")
+    assert variables(ranks[4], ranks, "a", 5000)["HOROVOD_CROSS_SIZE"] == "1"
+
+
+def test_a_hostfile_is_read_in_all_three_spellings(tmp_path):
+    path = tmp_path / "hosts"
+    path.write_text("# two hosts\na slots=4\nb:2\n\nc\n")
+    assert read_hostfile(path) == [("a", 4), ("b", 2), ("c", 1)]
+
+
+@pytest.mark.parametrize("text", ["a:0", "a:x", ":3", "a:1,a:2"])
+def test_hosts_that_cannot_be_are_refused(text):
+    with pytest.raises(click.BadParameter):
+        parse_hosts(text)
+
+
+def test_output_has_the_rank_and_the_environment_of_both_launchers():
+    ended = run("-np", "2", "sh", "-c", "echo $RANK $HOROVOD_SIZE $LOCAL_RANK; echo to $RANK >&2")
+    assert ended.returncode == 0
+    assert sorted(ended.stdout.splitlines()) == ["[0] 0 2 0", "[1] 1 2 1"]
+    assert sorted(ended.stderr.splitlines()) == ["[0] to 0", "[1] to 1"]
+
+
+def test_one_dead_rank_ends_all_with_its_status(tmp_path):
+    ended = run("-np", "3", "sh", "-c",
+                f'sleep 500 & echo $! > {tmp_path}/$RANK; if [ $RANK = 1 ]; then exit 7; fi; wait')
+    assert ended.returncode == 7
+    assert "rank 1 on localhost ended with status 7; the others were ended" in ended.stderr
+    check_no_orphans(tmp_path)
+
+
+def check_no_orphans(folder):
+    for file in folder.iterdir():
+        if text := file.read_text():
+            state = Path(f"/proc/{int(text)}/stat")
+            assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_killed_rank_has_the_status_that_a_shell_gives_it():
+    ended = run("-np", "2", "sh", "-c", "if [ $RANK = 0 ]; then kill -9 $$; fi; exec sleep 500")
+    assert ended.returncode == 137
+    assert "rank 0 on localhost ended with SIGKILL" in ended.stderr
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 130)])
+def test_ctrl_c_ends_all(tmp_path, number, status):
+    with subprocess.Popen([*HARP, "-np", "2", "sh", "-c",
+                           f"sleep 500 & echo $! > {tmp_path}/$RANK; echo up; wait"],
+                          text=True, stdout=subprocess.PIPE) as started:
+        for _ in range(2):
+            assert started.stdout.readline().endswith("up\n")
+        started.send_signal(number)
+        assert started.wait(PATIENCE_S) == status
+    check_no_orphans(tmp_path)
+
+
+def test_a_killed_launcher_leaves_no_rank():
+    with subprocess.Popen([*HARP, "-np", "1", "sh", "-c", "echo $$; exec sleep 500"], text=True,
+                          stdout=subprocess.PIPE) as started:
+        rank = int(started.stdout.readline().split()[1])
+        seen = os.pidfd_open(rank)
+        started.kill()
+        started.wait()
+        import select
+        assert select.select([seen], [], [], PATIENCE_S)[0]
+        os.close(seen)
+
+
+def test_other_hosts_are_reached_by_ssh_and_end_with_the_connection(tmp_path):
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.parent.mkdir()
+    # Stands for ssh: takes its options and the host, and has a shell run what is left.
+    ssh.write_text('#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift 2; done\n'
+                   'echo "to $1" >&2; shift; exec sh -c "$*"\n')
+    ssh.chmod(0o755)
+    path = f"{ssh.parent}:{os.environ['PATH']}"
+    ended = run("-np", "3", "-H", "near:1,far:2", "--address", "127.0.0.1", "sh", "-c",
+                'echo "$RANK of $WORLD_SIZE, $LOCAL_RANK here, $HARP_X"', PATH=path, HARP_X="a  'b")
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(ended.stdout.splitlines()) == [
+        "[0] 0 of 3, 0 here, a  'b", "[1] 1 of 3, 0 here, a  'b", "[2] 2 of 3, 1 here, a  'b"]
+    assert sorted(ended.stderr.splitlines()) == ["[0] to near", "[1] to far", "[2] to far"]
+    own = tmp_path / "ranks"
+    own.mkdir()
+    ended = run("-H", "near:1,far:1", "--address", "127.0.0.1", "sh", "-c",
+                f"sleep 500 & echo $! > {own}/$RANK; if [ $RANK = 1 ]; then exit 9; fi; wait",
+                PATH=path)
+    assert ended.returncode == 9, ended.stderr
+    check_no_orphans(own)
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), [
+    (["-np", "3", "-H", "a:1"], "-np is 3, and the hosts have 1 slots"),
+    (["-np", "2", "--min-np", "3"], "--min-np is 3, more than the 2 ranks"),
+    (["-H", "a:b"], "'a:b' is no host"),
+    (["-H", "a", "--host-discovery-script", __file__], "are three words for one thing"),
+    (["--host-discovery-script", __file__], "is not executable"),
+    (["--max-np", "2"], "--max-np is for jobs with --host-discovery-script")])
+def test_a_mistake_is_one_sentence(arguments, sentence):
+    ended = run(*arguments, "true")
+    assert ended.returncode == 2
+    assert sentence in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_a_command_that_is_not_there_is_one_sentence():
+    ended = run("-np", "1", "harp-has-no-such-command")
+    assert ended.returncode == 1
+    assert len(ended.stderr.splitlines()) == 1
+    assert "harp-has-no-such-command" in ended.stderr

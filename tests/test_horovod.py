@@ -1,0 +1,129 @@
+"""Horovod's API: scripts of several ranks, started by ``harp run``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+RANK = Path(__file__).with_name("horovod_rank.py")
+PATIENCE_S = 600
+
+
+def run(ranks, *command, options=(), **variables):
+    return subprocess.run(
+        [sys.executable, "-m", "harp.tools.main", "run", "-np", str(ranks), *options,
+         sys.executable, "-W", "ignore", *map(str, command)], text=True, capture_output=True,
+        check=False, timeout=PATIENCE_S, env={**os.environ, **variables})
+
+
+def answers(ended):
+    """What each rank printed last."""
+    assert ended.returncode == 0, ended.stderr
+    found = {}
+    for line in ended.stdout.splitlines():
+        rank, _, text = line.partition("] ")
+        found[int(rank[1:])] = text
+    return [json.loads(found[rank]) for rank in sorted(found)]
+
+
+@pytest.mark.parametrize(("ranks", "port"), [(2, "udp"), (3, "auto")])
+def test_collectives_are_right_and_names_may_come_in_any_order(ranks, port, tmp_path):
+    timeline = tmp_path / "timeline.json"
+    assert answers(run(ranks, RANK, "collectives", HARP_PORT=port,
+                       HOROVOD_TIMELINE=str(timeline))) == ["right"] * ranks
+    told = {event.get("name") for event in json.loads(timeline.read_text())}
+    assert {"NEGOTIATE_ALLREDUCE", "NEGOTIATE_ALLTOALL", "ALLGATHER", "BROADCAST"} <= told
+
+
+def test_a_distributed_optimizer_trains_as_one_process_with_the_whole_batch_does():
+    one, other = answers(run(2, RANK, "training"))
+    assert one == other
+    assert one["adam"] == [10.0] * 4
+
+
+def test_light_settings_hold_for_the_optimizers_gradients():
+    one, other = answers(run(2, RANK, "sparse", LIGHT_TOPK_ALLREDUCE="1",
+                             LIGHT_TOPK_THRESHOLD="100", LIGHT_TOPK_RATIO="0.2",
+                             LIGHT_TOPK_FP16="1"))
+    assert one["weights"] == other["weights"]
+    for rank in (one, other):
+        before, after = rank["losses"]
+        assert after < before / 3
+        assert rank["error"] > 0
+        assert "allreduce.0.weight" in rank["left"]
+
+
+def test_mistakes_are_one_sentence_at_all_ranks_and_the_group_lives_on():
+    first, *others = answers(run(3, RANK, "mistakes"))
+    assert "rank 0 calls allreduce of 2 float32, avg, rank 1 calls allreduce of 3" in first[0]
+    assert "float64" in first[1]
+    assert "root 0, rank 1" in first[2]
+    assert "allreduce.twice is being worked on" in first.pop(3)
+    assert "Adasum is not there; allowed are Average" in first[3]
+    assert "int32 have no reduction 'avg'" in first[4]
+    assert "a tensor on meta: collectives of LightCC take tensors on the CPU" in first[5]
+    assert others == [first, first]
+
+
+def test_sets_of_ranks_work_at_once_and_who_has_no_data_joins():
+    assert answers(run(3, RANK, "sets")) == [[2, 3.0]] * 3
+
+
+def test_a_dead_rank_is_named_at_every_other_rank():
+    ended = run(3, RANK, "killed")
+    assert ended.returncode == 0, ended.stderr
+    told = [json.loads(line.partition("] ")[2]) for line in ended.stdout.splitlines()]
+    assert len(told) == 2
+    for one in told:
+        assert "rank 2 is gone" in one["error"]
+        assert one["seconds"] < 30
+
+
+def test_the_ranks_that_are_left_go_on_from_the_last_commit():
+    ended = run(3, RANK, "elastic", options=["--min-np", "2"])
+    one, other = answers(ended)
+    assert "rank 1 on localhost ended with SIGKILL; 2 go on" in ended.stderr
+    assert (one["number"], other["number"]) == (0, 2)
+    assert (one["rank"], other["rank"]) == (0, 1)
+    for same in ("size", "log", "resets", "weights", "epoch"):
+        assert one[same] == other[same]
+    assert one["resets"] == [2]
+    # 96 samples are 8 steps of three ranks; the second epoch loses one after 5 of them.
+    assert one["log"] == [3] * (8 + 5) + [2] * 5 + [2] * 12
+
+
+def test_ranks_come_and_go_with_the_slots_that_a_script_finds(tmp_path):
+    hosts, script = tmp_path / "hosts", tmp_path / "find"
+    hosts.write_text("localhost:2\n")
+    script.write_text(f"#!/bin/sh\ncat {hosts}\n")
+    script.chmod(0o755)
+    one, other = answers(run(2, RANK, "growing", HOSTS=str(hosts), options=[
+        "--min-np", "1", "--max-np", "3", "--host-discovery-script", str(script)]))
+    assert (one.pop("local"), other.pop("local")) == ([0, 2], [1, 2])
+    assert one == other
+    assert one["sizes"] == [2, 3, 2]
+    assert one["steps"] == one["counted"]  # nothing was lost
+
+
+def test_ranks_find_each_other_by_a_file(tmp_path):
+    started = [subprocess.Popen(
+        [sys.executable, "-W", "ignore", RANK, "collectives"], text=True,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "HARP_STORE": f"file:{tmp_path / 'store'}", "RANK": str(rank),
+             "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}) for rank in range(2)]
+    said = [process.communicate(timeout=PATIENCE_S)[0] for process in started]
+    assert [json.loads(text.splitlines()[-1]) for text in said] == ["right"] * 2
+
+
+def test_a_group_that_is_lost_is_made_anew_by_the_same_processes():
+    one, other = answers(run(2, RANK, "elastic"))
+    assert one["resets"] == other["resets"] == [2]
+    assert one["log"] == other["log"] == [2] * 36
+    assert one["weights"] == other["weights"]

@@ -1,0 +1,153 @@
+"""What rank 0 decides, for any order of requests; no process, thread or clock."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harp.lightcc.horovod import negotiation
+from harp.lightcc.horovod.negotiation import WAIT, Answer, Codec, Coordinator, Request
+
+MIB = 1 << 20
+
+
+def gradient(name, nbytes=4, **more):
+    return Request("allreduce", name, "float32", (nbytes // 4,), nbytes, "avg", **more)
+
+
+def names(answers):
+    return [[request.name for request in answer.requests] for answer in answers]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 4 * MIB), min_size=1, max_size=30), st.integers(1, 4),
+       st.integers(0, 8 * MIB), st.randoms(use_true_random=False))
+def test_each_tensor_is_reduced_once_in_any_order_of_ranks(sizes, ranks, threshold, chance):
+    coordinator = Coordinator(ranks, threshold)
+    events = [(rank, gradient(f"g{at}", 4 * size)) for rank in range(ranks)
+              for at, size in enumerate(sizes)]
+    chance.shuffle(events)
+    heard, answers = {}, []
+    for rank, request in events:
+        coordinator.hear(rank, [request], 0.0)
+        heard.setdefault(request.name, set()).add(rank)
+        if chance.random() < 0.2:
+            for answer in coordinator.decide():
+                assert all(len(heard[one.name]) == ranks for one in answer.requests)
+                answers.append(answer)
+    answers += coordinator.decide()
+    assert sorted(name for bucket in names(answers) for name in bucket) == sorted(
+        f"g{at}" for at in range(len(sizes)))
+    for answer in answers:
+        assert not answer.error
+        assert (len(answer.requests) == 1
+                or sum(request.nbytes for request in answer.requests) <= threshold)
+
+
+def test_no_more_tensors_are_expected_when_every_rank_waits_until_one_asks_again():
+    coordinator = Coordinator(3, MIB)
+    for rank in range(3):
+        assert coordinator.expects_more
+        coordinator.hear(rank, [gradient("a"), WAIT], 0.0)
+    assert not coordinator.expects_more
+    coordinator.hear(1, [gradient("b")], 0.0)
+    assert coordinator.expects_more
+    coordinator.hear(1, [Request("join", "join")], 0.0)
+    assert not coordinator.expects_more
+    coordinator.hear(0, [gradient("b")], 0.0)
+    coordinator.leave(0, "gone")
+    assert not coordinator.expects_more
+    assert names(coordinator.decide())[0] == ["a"]
+
+
+def test_types_and_reductions_do_not_mix_in_a_bucket():
+    coordinator = Coordinator(1, MIB)
+    coordinator.hear(0, [gradient("a"), replace(gradient("b"), dtype="float16"), gradient("c"),
+                         replace(gradient("d"), detail="sum")], 0.0)
+    assert names(coordinator.decide()) == [["a", "c"], ["b"], ["d"]]
+
+
+def test_a_group_travels_whole_and_together_even_above_the_threshold():
+    coordinator = Coordinator(2, 0)
+    group = [gradient(f"g{i}", MIB, group="all", group_size=3) for i in range(3)]
+    coordinator.hear(0, group, 0.0)
+    coordinator.hear(1, group[:2], 0.0)
+    assert not coordinator.has_answers
+    coordinator.hear(1, group[2:], 0.0)
+    assert names(coordinator.decide()) == [["g0", "g1", "g2"]]
+
+
+def test_who_joined_is_waited_for_no_more_until_all_have():
+    coordinator = Coordinator(3, MIB)
+    coordinator.hear(2, [Request("join", "join")], 0.0)
+    for rank in (0, 1):
+        coordinator.hear(rank, [gradient("a")], 0.0)
+    assert names(coordinator.decide()) == [["a"]]
+    gather = Request("allgather", "b", "float32", (2,), 8)
+    for rank in (1, 0):
+        coordinator.hear(rank, [gather], 0.0)
+    (refused,) = coordinator.decide()
+    assert "not possible while rank 2 joined" in refused.error
+    coordinator.hear(0, [Request("join", "join")], 0.0)
+    coordinator.hear(1, [gradient("c")], 0.0)
+    assert names(coordinator.decide()) == [["c"]]
+    coordinator.hear(1, [Request("join", "join")], 0.0)
+    (over,) = coordinator.decide()
+    assert over.requests[0].kind == "join"
+    assert over.last == 1
+    assert not coordinator.has_answers
+
+
+def test_a_tensor_that_waits_is_named_once_with_the_ranks_that_miss():
+    coordinator = Coordinator(4, MIB)
+    coordinator.hear(1, [gradient("conv1")], 10.0)
+    coordinator.hear(3, [gradient("conv1")], 11.0)
+    assert coordinator.stalled(9.0) == []
+    assert coordinator.stalled(10.0) == ["conv1 waits for ranks 0, 2; ranks 1, 3 asked for it"]
+    assert coordinator.stalled(99.0) == []
+    assert coordinator.oldest_s() == 10.0
+    assert coordinator.oldest_s(warned=False) is None
+
+
+def test_what_waits_for_a_rank_that_left_fails_now_and_later():
+    coordinator = Coordinator(2, MIB)
+    coordinator.hear(0, [gradient("a")], 0.0)
+    coordinator.leave(1, "rank 1 is gone: closed")
+    coordinator.hear(0, [gradient("b")], 0.0)
+    answers = coordinator.decide()
+    assert [answer.error for answer in answers] == ["a: rank 1 is gone: closed",
+                                                    "b: rank 1 is gone: closed"]
+    assert all(answer.gone for answer in answers)
+
+
+def test_messages_are_read_as_they_were_written_and_what_was_said_before_is_short():
+    requests = [gradient("a", 8, sparse=True), Request("alltoall", "b", "int64", (3, 2), 48,
+                                                      splits=(1, 2))]
+    answers = [Answer(tuple(requests), ((1, 2), (0, 3))), Answer((), tuned={"cycle_s": 0.5}),
+               Answer((requests[0],), error="why", gone=True, last=3)]
+    ends, sizes = (Codec(), Codec()), []
+    for _ in range(2):
+        message = ends[0].pack_requests(requests)
+        assert ends[1].unpack_requests(message) == requests
+        sizes.append(len(message))
+        assert ends[1].unpack_answers(ends[0].pack_answers(answers)) == answers
+    assert sizes[1] == len("[0, 1]")
+
+
+def test_more_names_than_are_remembered_are_still_read(monkeypatch):
+    monkeypatch.setattr(negotiation, "KNOWN", 3)
+    ends = Codec(), Codec()
+    requests = [gradient(f"g{i}") for i in range(6)]
+    for _ in range(2):
+        assert ends[1].unpack_requests(ends[0].pack_requests(requests)) == requests
+
+
+def test_one_rank_alone_decides_at_once():
+    coordinator = Coordinator(1, MIB)
+    tensors = [gradient(f"g{i}") for i in range(5)]
+    random.Random(1).shuffle(tensors)
+    coordinator.hear(0, tensors, 0.0)
+    assert names(coordinator.decide()) == [[tensor.name for tensor in tensors]]

@@ -1,0 +1,83 @@
+"""Launchers' environments, as torchrun, Open MPI, MPICH and Slurm set them."""
+
+from __future__ import annotations
+
+import pytest
+
+from harp.lightcc.launch import Place, first_host, read_master, read_place, torch_variables
+from harp.lightcc.store import PrefixStore, StoreClient, StoreServer
+
+OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4",
+            "OMPI_COMM_WORLD_LOCAL_RANK": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+            "PMIX_NAMESPACE": "prterun-host-17@1"}
+MPICH = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+SLURM = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "4711",
+         "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "gpu[007-008,12]"}
+TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "a", "MASTER_PORT": "29500"}
+
+
+@pytest.mark.parametrize(("env", "place"), [
+    ({}, Place()),
+    (TORCHRUN, Place(3, 4, 1, 2, "torchrun")),
+    (OPEN_MPI, Place(2, 4, 2, 4, "Open MPI")),
+    (MPICH, Place(1, 2, 1, 2, "MPICH")),
+    (SLURM, Place(5, 8, 1, None, "Slurm")),
+    ({**SLURM, **OPEN_MPI}, Place(2, 4, 2, 4, "Open MPI")),  # mpirun in a job of Slurm
+    ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, Place())])  # a shell of sbatch
+def test_a_launcher_is_recognised(env, place):
+    assert read_place(env) == place
+
+
+@pytest.mark.parametrize(("env", "sentence"), [
+    ({"RANK": "1"}, "WORLD_SIZE is not set"),
+    ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK is 2 and WORLD_SIZE is 2"),
+    ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK is 'x'")])
+def test_an_environment_that_cannot_be_is_refused(env, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        read_place(env)
+
+
+def test_rank_0_is_found_by_what_the_launcher_says():
+    assert read_master(TORCHRUN) == ("a", 29500)
+    assert read_master(SLURM)[0] == "gpu007"
+    assert read_master(OPEN_MPI) == read_master({**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "0"})
+    assert read_master(OPEN_MPI)[0] == "127.0.0.1"
+    assert 15000 <= read_master(OPEN_MPI)[1] < 25000
+    with pytest.raises(ValueError, match="MASTER_ADDR is not set"):
+        read_master({**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"})
+    with pytest.raises(ValueError, match="MASTER_PORT is not set"):
+        read_master(MPICH)
+
+
+def test_torch_is_told_in_its_own_words_what_another_launcher_said():
+    told = torch_variables(OPEN_MPI)
+    assert read_place(told) == Place(2, 4, 2, 4, "torchrun")
+    assert read_master(told) == read_master(OPEN_MPI)
+    assert torch_variables(TORCHRUN) == torch_variables({}) == {}
+    assert torch_variables({**SLURM, "MASTER_PORT": "5000"})["MASTER_ADDR"] == "gpu007"
+
+
+@pytest.mark.parametrize(("nodes", "first"), [
+    ("a", "a"), ("a,b", "a"), ("gpu[01-04,7],b", "gpu01"), ("r[1-2]-ib", "r1-ib"),
+    ("n-1,n-2", "n-1")])
+def test_the_first_of_slurms_hosts(nodes, first):
+    assert first_host(nodes) == first
+
+
+def test_a_store_is_shared_and_wants_its_token():
+    server = StoreServer()
+    try:
+        variable = server.variable("127.0.0.1")
+        one, other = (PrefixStore("job/", StoreClient(variable, 30)) for _ in range(2))
+        one.set("key", b"\x00value")
+        assert other.get("key") == b"\x00value"
+        assert server.store.find("job/") == ["key"]
+        stranger = StoreClient(variable[:-1] + ("0" if variable[-1] != "0" else "1"), 30)
+        with pytest.raises(ConnectionError):
+            stranger.set("key", b"")
+        with pytest.raises(ValueError, match="HARP_STORE is 'here'"):
+            StoreClient("here", 1)
+    finally:
+        server.shutdown()
+        server.server_close()

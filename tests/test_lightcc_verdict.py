@@ -1,0 +1,182 @@
+"""One sentence at all ranks, whatever the order in which they find failures, speak and leave.
+
+Ranks are `Verdict` objects over a network of the test's, in time that only timers move: a seed is a
+run, bit by bit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import selectors
+from collections import defaultdict
+
+import pytest
+
+from harp.lightcc.peers import GroupError
+from harp.lightcc.verdict import FAILED, LATE, SYMPTOM, TELL_S, Verdict
+
+TIMEOUT_S, PATIENCE_S = 60.0, 5.0
+NOTICED_S = 1.0
+"""After which a killed rank's connections have ended; its last letters have come before."""
+
+
+class VirtualTime(selectors.SelectSelector):
+    """Whoever would sleep is told that the time is over."""
+
+    now_s = 0.0
+
+    def select(self, timeout=None):
+        assert timeout is not None, "all ranks wait for ever"
+        self.now_s += timeout
+        return []
+
+
+def in_virtual_time(work):
+    clock = VirtualTime()
+    loop = asyncio.SelectorEventLoop(clock)
+    loop.time = lambda: clock.now_s
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        loop.close()
+
+
+class Rank:
+    """A rank and what it sends; letters to a peer come in order, each after a delay."""
+
+    def __init__(self, ranks, number, delay_s):
+        self.ranks, self.number, self.delay_s = ranks, number, delay_s
+        self.last_s = defaultdict(float)
+        self.gone, self.heard_all = False, asyncio.Event()
+        self.stopped = False
+        self.calls = 1
+
+    def start(self, ranks):
+        self.verdict = Verdict(self.number, ranks, TIMEOUT_S, PATIENCE_S, lambda _: None,
+                               lambda: self.calls)
+        self.verdict.letters = self
+
+    async def tell(self, peer, kind, news):
+        await asyncio.sleep(self.delay_s() / 2)  # others are before it
+        if self.ranks[peer].heard_all.is_set():
+            raise GroupError
+        loop = asyncio.get_running_loop()
+        when = max(self.last_s[peer], loop.time() + self.delay_s())
+        self.last_s[peer] = when
+        if not self.gone:
+            loop.call_at(when, self.deliver, peer, kind, news)
+
+    def deliver(self, peer, kind, news):
+        hearer = self.ranks[peer]
+        if not hearer.gone and not hearer.stopped:
+            hearer.verdict.hear(self.number, kind, news)
+
+    async def heard_all_of(self, peer):
+        await self.ranks[peer].heard_all.wait()
+
+    async def live(self, find=None, at_s=0.0):
+        """Find a failure, hear the sentence, and leave at once."""
+        await asyncio.sleep(at_s)
+        if find and not self.gone:
+            self.verdict.find(*find)
+        await self.verdict.known.wait()
+        if not self.gone:
+            await self.verdict.close()
+            last_s = max(self.last_s.values(), default=0.0)
+            asyncio.get_running_loop().call_at(last_s, self.heard_all.set)
+        return self.verdict.sentence
+
+    async def die(self, at_s):
+        await asyncio.sleep(at_s)
+        self.gone = True
+        await asyncio.sleep(NOTICED_S)
+        self.heard_all.set()
+        for rank in self.ranks:
+            if not rank.gone:
+                rank.verdict.find(f"rank {self.number} is gone")
+
+
+def make_ranks(count, delay_s=lambda: 0.01):
+    ranks = []
+    for number in range(count):
+        ranks.append(Rank(ranks, number, delay_s))
+    for rank in ranks:
+        rank.start(count)
+    return ranks
+
+
+async def hear_all(waiting):
+    return await asyncio.wait_for(asyncio.gather(*waiting), 100)
+
+
+def test_who_decides_tells_all_before_it_leaves():
+    async def run():
+        ranks = make_ranks(3, lambda: 0.3)
+        return await hear_all([ranks[0].live(("of 0", FAILED)), ranks[1].live(("of 1", FAILED)),
+                               ranks[2].live(("rank 0 is gone", FAILED), at_s=0.1)])
+    assert in_virtual_time(run()) == ["of 0"] * 3
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+def test_all_ranks_hear_one_of_the_sentences(count):
+    async def run(seed):
+        chance = random.Random(seed)
+        ranks = make_ranks(count, lambda: chance.random() * TELL_S / 3)
+        finders = chance.sample(range(count), chance.randint(1, count))
+        return await hear_all(rank.live(
+            (f"of {rank.number}", FAILED) if rank.number in finders else None,
+            chance.choice([0.0, chance.random()])) for rank in ranks)
+    for seed in range(200):
+        said = in_virtual_time(run(seed))
+        assert len(set(said)) == 1, seed
+        assert said[0].startswith("of ")
+
+
+@pytest.mark.parametrize("count", [3, 4, 5])
+def test_ranks_agree_though_one_is_killed_while_it_tells_them(count):
+    async def run(seed):
+        chance = random.Random(seed)
+        ranks = make_ranks(count, lambda: chance.random() * NOTICED_S / 4)
+        killed = chance.choice([0, chance.randrange(count)])
+        finder = chance.randrange(count)
+        said, _ = await asyncio.gather(
+            hear_all(rank.live(("a reason", FAILED) if rank.number == finder else None)
+                     for rank in ranks if rank.number != killed),
+            ranks[killed].die(chance.random()))
+        return said
+    for seed in range(200):
+        assert len(set(in_virtual_time(run(seed)))) == 1, seed
+
+
+def test_a_silent_rank_is_waited_for_only_so_long():
+    async def run():
+        ranks = make_ranks(3)
+        ranks[0].stopped = True
+        said = await hear_all([ranks[1].live(), ranks[2].live(("of 2", FAILED))])
+        return said, asyncio.get_running_loop().time()
+    said, took_s = in_virtual_time(run())
+    assert said == ["of 2"] * 2
+    assert took_s < 3 * PATIENCE_S
+
+
+def test_a_reason_goes_before_what_follows_from_it():
+    async def run(reason):
+        ranks = make_ranks(3)
+        return await hear_all([ranks[0].live(("a wrong size", SYMPTOM)), ranks[1].live(),
+                               ranks[2].live(reason, at_s=3.0)])
+    assert in_virtual_time(run(("do not agree", FAILED))) == ["do not agree"] * 3
+    assert in_virtual_time(run(None)) == ["a wrong size"] * 3
+
+
+@pytest.mark.parametrize(("calls", "sentence"), [
+    ([7, 7, 6, 7], "rank 2 did not come"), ([6, 7, 8, 6], "ranks 0, 3 did not come"),
+    ([7, 7, 7, 7], "though all ranks came")])
+def test_who_did_not_come_is_named_though_others_came_at_different_times(calls, sentence):
+    async def run():
+        ranks = make_ranks(4)
+        for rank, begun in zip(ranks, calls, strict=True):
+            rank.calls = begun
+        return await hear_all([rank.live(("7 barrier", LATE) if rank.number == 1 else None)
+                               for rank in ranks])
+    assert in_virtual_time(run()) == [f"call 7, barrier: not over after 60 s, {sentence}"] * 4
