@@ -20,7 +20,8 @@ IDEAL = {"base": "rdma", "cost_per_message": "0s", "start_latency": f"{ALPHA_S}s
 """A stack of which nothing is left but a latency: the textbook's alpha and beta."""
 FREE = {"base": "horovod", "per_tensor": "0s", "per_rank": "0s", "step_overhead": "0s",
         "overlap": 1.0, "slowdown": 1.0, "jitter": 0, "selection_per_element": "0s",
-        "scatter_per_element": "0s", "cast_per_element": "0s"}
+        "scatter_per_element": "0s", "cast_per_element": "0s", "copy_per_element": "0s",
+        "kernel_delay": 1.0}
 """A framework that costs nothing."""
 
 
@@ -50,6 +51,16 @@ def write(folder: Path, data: dict[str, Any], name: str = "t.yaml") -> Path:
     path = folder / name
     path.write_text(yaml.safe_dump(data, sort_keys=False))
     return path
+
+
+def write_job(folder: Path, topology_data: dict[str, Any], **keys: Any) -> Path:
+    """Write a job for ``harp plan`` of all hosts of a topology, and the topology beside it."""
+    write(folder, topology_data, "top.yaml")
+    (group,) = topology_data["hosts"]
+    nics = group["nics"][0].get("count", 1)
+    addresses = {f"h-{host}/eth{n}": f"10.9.{n}.{host + 1}"
+                 for host in range(group["count"]) for n in range(nics)}
+    return write(folder, {"topology": "top.yaml", "addresses": addresses} | keys, "job.yaml")
 
 
 def cluster(folder: Path, **given: Any) -> Cluster:

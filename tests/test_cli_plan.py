@@ -6,10 +6,9 @@ import json
 
 import jsonschema
 import pytest
-import yaml
 from c_programs import ROOT
 from click.testing import CliRunner
-from cluster_files import topology, write
+from cluster_files import topology, write_job
 
 from harp.routing.deployment import SETTINGS, Deployment
 from harp.routing.plan import PlanError
@@ -29,13 +28,8 @@ def run(*arguments, **environment):
 def job(tmp_path):
     """Write a job of eight hosts and its topology; give the job's path."""
     def made(*, fabric=FABRIC, gpus=1, nic=None, hosts=8, **keys):
-        nics = (nic or {}).get("count", 1)
-        write(tmp_path, topology(hosts=hosts, gpus=gpus, nic=nic, fabric=fabric), "top.yaml")
-        addresses = {f"h-{host}/eth{n}": f"10.9.{n}.{host + 1}"
-                     for host in range(hosts) for n in range(nics)}
-        path = tmp_path / "job.yaml"
-        path.write_text(yaml.safe_dump({"topology": "top.yaml", "addresses": addresses} | keys))
-        return path
+        return write_job(tmp_path, topology(hosts=hosts, gpus=gpus, nic=nic, fabric=fabric),
+                         **keys)
     return made
 
 
@@ -57,7 +51,8 @@ def test_flows_between_two_leaves_share_no_spine(job):
     plan = planned(job(flows=ACROSS))
     assert sorted(spines(plan)) == [f"spine{n}" for n in range(4)]
     assert (plan["max_load"], plan["bound"]) == (1.0, 1.0)
-    assert plan["ranks"][3] == {"rank": 3, "host": "h-3", "listen": ["10.9.0.4:61000"]}
+    assert plan["ranks"][3] == {"rank": 3, "host": "h-3", "listen": ["10.9.0.4:61000"],
+                                "mbps": [100_000]}
     assert plan["flows"][3]["target"] == "10.9.0.8:61000"
     assert plan["settings"] == {"HARP_PATHS": "1", "HARP_ENGINES": "1"}
 
@@ -144,7 +139,7 @@ WRONG = {
               "10.0.0.1 is h-0/eth0's already; allowed: an address of its own for each NIC"),
     "no IPv4": ({"addresses": {"h-0/eth0": "fd00::1"}}, "'fd00::1' is no IPv4 address"),
     "no rank": ({"flows": [{"from": 0, "to": 8}]},
-                "flows[0].to: there is no rank 8; allowed: 0 to 7, the topology's GPUs"),
+                "flows[0].to: there is no rank 8; allowed: 0 to 7, the job's GPUs"),
     "no pattern": ({"flows": "rign"}, "did you mean 'ring'?"),
     "a typo": ({"conections": 2}, "did you mean 'connections'?"),
     "ports": ({"ports": {"listen": 62000}},
@@ -247,4 +242,81 @@ def test_files_that_cannot_be_had(job, tmp_path):
     assert "cannot be read" in run("env", "--plan", tmp_path / "none").stderr
     done = run("plan", job(), "-o", tmp_path / "no" / "plan.json")
     assert done.exit_code == 1
-    assert "cannot be written: No such file" in done.stderr
+    assert "cannot write" in done.stderr
+
+
+@pytest.fixture
+def running(job, tmp_path):
+    """A job of flows across, and the plan that it follows."""
+    path, plan = job(flows=ACROSS, paths=2), tmp_path / "plan.json"
+    assert run("plan", path, "-o", plan).exit_code == 0
+    return path, plan
+
+
+@pytest.mark.parametrize("down", ["leaf0-spine1", "leaf0->spine1", "spine1"])
+def test_a_revision_leaves_what_is_down_and_moves_no_other_flow(running, down):
+    path, plan = running
+    before = json.loads(plan.read_text())
+    done = run("plan", path, "--replan", plan, "--without", down)
+    assert (done.exit_code, done.stdout) == (0, ""), done.stderr
+    after = json.loads(plan.read_text())
+    jsonschema.validate(after, SCHEMA)
+    assert "leaf0->spine1" in after["without"]
+    assert "spine1" not in spines(after)
+    assert [flow["target"] for flow in after["flows"]] == [flow["target"]
+                                                           for flow in before["flows"]]
+    stayed = [new["links"] == old["links"] for new, old in
+              zip(after["flows"], before["flows"], strict=True) if "spine1" not in
+              old["links"][1]]
+    assert all(stayed)
+    assert run("plan", path, "--check", plan).exit_code == 0
+
+
+def test_a_revision_after_the_repair_spreads_flows_again(running):
+    path, plan = running
+    run("plan", path, "--replan", plan, "--without", "spine1")
+    done = run("plan", path, "--replan", plan)
+    assert done.exit_code == 0, done.stderr
+    after = json.loads(plan.read_text())
+    assert "without" not in after
+    assert sorted(spines(after)) == [f"spine{n}" for n in range(4) for _ in range(2)]
+
+
+def test_cables_between_the_same_two_are_told_apart(job, tmp_path):
+    path, plan = job(fabric=FABRIC | {"spines": 2, "links": 2}, flows=ACROSS), tmp_path / "p.json"
+    assert run("plan", path, "-o", plan).exit_code == 0
+    before = json.loads(plan.read_text())
+    climbs = [flow["links"][1] for flow in before["flows"]]
+    assert sorted(climbs) == [f"leaf0->spine{n}#{cable}" for n in range(2) for cable in (1, 2)]
+    done = run("plan", path, "--check", plan)
+    assert done.exit_code == 0, done.stderr
+    dead = climbs[0].replace("->", "-")
+    assert run("plan", path, "--replan", plan, "--without", dead).exit_code == 0
+    after = json.loads(plan.read_text())
+    assert after["without"] == [climbs[0], f"{climbs[0].partition('->')[2][:6]}->leaf0"
+                                           f"#{climbs[0][-1]}"]
+    left = [flow["links"][1] for flow in after["flows"]]
+    assert climbs[0] not in left
+    assert left[1:] == climbs[1:]
+    assert run("plan", path, "--check", plan).exit_code == 0
+    assert run("plan", path, "--replan", plan, "--without", "leaf0-spine9#1").exit_code == 2
+
+
+@pytest.mark.parametrize(("words", "sentence"), [
+    (("--without", "spin1"), "the fabric has no such link or switch; did you mean 'spine1'?"),
+    (("--without", "h-0/eth0-leaf0"), "no path leads from h-0/eth0"),
+])
+def test_what_cannot_be_planned_anew_is_one_sentence(running, words, sentence):
+    path, plan = running
+    before = plan.read_text()
+    done = run("plan", path, "--replan", plan, *words)
+    assert done.exit_code == 2
+    assert sentence in done.stderr
+    assert plan.read_text() == before
+
+
+def test_a_revision_of_another_job_s_plan_is_refused(running, job):
+    _, plan = running
+    done = run("plan", job(flows="ring"), "--replan", plan)
+    assert done.exit_code == 1
+    assert "it has other flows than the job as it is now" in done.stderr

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 from click.testing import CliRunner
-from cluster_files import topology, write
+from cluster_files import topology, write_job
 
 from harp.collectives.tuning import Communicator, Row, Tuning
 from harp.routing.deployment import Deployment
@@ -74,14 +74,9 @@ def check_nccl_xml(text: str) -> ElementTree.Element:
 def job(tmp_path: Path) -> Callable[..., Path]:
     def made(*, gpus: int = 2, hosts: int = 4, fabric: Any = None, nic: Any = None, cores: int = 32,
              scenario: Any = None, **keys: Any) -> Path:
-        write(tmp_path, topology(hosts=hosts, gpus=gpus, fabric=fabric or FABRIC, nic=nic,
-                                 host={"cores": cores}, scenario=scenario), "top.yaml")
-        nics = (nic or {}).get("count", 1)
-        addresses = {f"h-{host}/eth{n}": f"10.9.{n}.{host + 1}"
-                     for host in range(hosts) for n in range(nics)}
-        path = tmp_path / "job.yaml"
-        path.write_text(yaml.safe_dump({"topology": "top.yaml", "addresses": addresses} | keys))
-        return path
+        return write_job(tmp_path, topology(
+            hosts=hosts, gpus=gpus, fabric=fabric or FABRIC, nic=nic, host={"cores": cores},
+            scenario=scenario), **keys)
     return made
 
 

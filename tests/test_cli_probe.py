@@ -7,8 +7,10 @@ import socket
 from contextlib import closing
 from dataclasses import replace
 from ipaddress import IPv4Address
+from itertools import pairwise
 
 import netns
+import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -16,8 +18,10 @@ from cluster_files import topology, write
 from test_deployed_plan import data_crosses
 
 from harp.routing import learnt
-from harp.routing.deployment import Deployment
+from harp.routing.deployment import Deployment, Flow
+from harp.routing.jobs import Ranks, Wanted, plan_job
 from harp.routing.plan import PlanError
+from harp.routing.stray import find_stray
 from harp.routing.templates import Endpoints, SwitchHash, Wires, leaf_spine
 from harp.tools.main import harp
 from sim.network.lab.wiring import Wiring
@@ -65,6 +69,33 @@ def test_ports_are_told_apart_by_the_spine_that_they_take(wired, tmp_path):
     assert len({way.routers[1] for way in ways}) == 4
 
 
+@root_only
+def test_a_plan_is_held_against_the_routers_that_its_flows_pass(wired, tmp_path):
+    """Then the routers hash otherwise, which no host is told."""
+    fabric, wiring = wired
+    each = np.arange(4)
+    ranks = Ranks(each, each, np.ones(4, np.int64), tuple(f"h-{host}" for host in range(4)))
+    file = tmp_path / "plan.json"
+    file.write_text(plan_job(fabric, ranks, Wanted([(0, 3)], paths=4)).to_json())
+
+    def check(host):
+        with wiring.hosts[host].entered():
+            return run("--plan", file)
+    done = check(0)
+    assert done.exit_code == 0, done.stderr
+    assert "4 of its 4 flows pass 5 routers" in done.stdout
+    leaf = wiring.switches[0]
+    try:
+        leaf.set_sysctls({"ipv4.fib_multipath_hash_seed": 77})
+        done = check(0)
+    finally:
+        leaf.set_sysctls({"ipv4.fib_multipath_hash_seed": int(fabric.hash_salt[0])})
+    assert done.exit_code == 1
+    assert f"{file} does not hold: 100.64.0." in done.stderr
+    assert "Make it anew with harp plan" in done.stderr
+    assert "no flow leaves from an address of this host" in check(1).stderr
+
+
 @pytest.fixture(scope="module")
 def job(wired, tmp_path_factory):
     """A job over that fabric whose file knows no hash, but maps that two hosts have made."""
@@ -93,6 +124,30 @@ def job(wired, tmp_path_factory):
 
 def plan(path, *words):
     return CliRunner().invoke(harp, ["plan", str(path), *map(str, words)])
+
+
+def flow(port, *switches):
+    """From one end to another by these switches."""
+    nodes = ["h-0/eth0", *switches, "h-1/eth0"]
+    return Flow(0, 1, f"10.0.0.1:{port}", "10.0.0.2:61000",
+                tuple(f"{a}->{b}" for a, b in pairwise(nodes)))
+
+
+@pytest.mark.parametrize(("second", "sentence"), [
+    (("10.1.0.1", "10.1.1.2"), None),
+    (("10.1.0.1", None), None),
+    (("10.1.0.9", "10.1.1.2"), None),  # a router of two addresses
+    ((), None),
+    (("10.1.0.1", "10.1.1.1"), "10.1.1.1 answers what leaves from 10.0.0.1:1, where the plan has "
+                               "spine0, and what leaves from 10.0.0.1:2, where it has spine1"),
+    (("10.1.0.1", "10.1.1.2", "10.1.2.1", "10.1.3.1"), "from 10.0.0.1:2 to 10.0.0.2:61000 at least "
+     "4 routers are passed, and the plan has 3"),
+])
+def test_one_address_is_not_two_switches(second, sentence):
+    flows = [flow(1, "leaf0", "spine0", "leaf1"), flow(2, "leaf0", "spine1#2", "leaf1")]
+    routers = {("10.0.0.1:1", "10.0.0.2:61000"): ("10.1.0.1", "10.1.1.1"),
+               ("10.0.0.1:2", "10.0.0.2:61000"): second}
+    assert find_stray(flows, routers) == sentence
 
 
 @root_only

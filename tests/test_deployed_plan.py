@@ -19,8 +19,9 @@ from scapy.utils import rdpcap
 
 from harp.collectives.registry import make_plan
 from harp.net import Engine
-from harp.routing.deployment import Deployment, Ranks, Wanted, plan_job
-from harp.routing.hashes import ROCE_PORT
+from harp.routing.deployment import Deployment
+from harp.routing.hashes import NAMES, ROCE_PORT
+from harp.routing.jobs import Ranks, Wanted, plan_job, replan_job
 from harp.routing.plan import PlanError
 from sim.cluster.placement import place
 from sim.network.fidelity import make_network
@@ -38,10 +39,13 @@ A_MESSAGE = 300_000
 """Bytes that no link carries unless data crosses it."""
 
 
+def ranks_of(made):
+    return Ranks(made.host, made.endpoint, made.own_nics, made.topology.host_names)
+
+
 def planned(made, pairs, **wanted):
     """A plan, as ranks read it from its file."""
-    ranks = Ranks(made.host, made.endpoint, made.own_nics, made.topology.host_names)
-    plan = plan_job(made.fabric, ranks, Wanted(pairs, **wanted))
+    plan = plan_job(made.fabric, ranks_of(made), Wanted(pairs, **wanted))
     return Deployment.from_json(plan.to_json())
 
 
@@ -68,6 +72,62 @@ def data_crosses(wiring, plan, sender, receiver, paths):
         carried = wiring.sent_bytes() - before
         leaves = sorted(path.local for path in out.paths)
     return {fabric.link_name(link) for link in np.flatnonzero(carried > A_MESSAGE)}, leaves
+
+
+class Running:
+    """A connection of one path for each flow of a plan, between hosts in their namespaces."""
+
+    def __init__(self, stack, wiring, plan, hosts=None):
+        self.wiring, self.plan, self.engines, self.sent = wiring, plan, [], 0
+        self.hosts = wiring.hosts if hosts is None else hosts
+        for rank in plan.ranks:
+            with self.hosts[rank.rank].entered():
+                self.engines.append(stack.enter_context(Engine("udp", address=rank.listen[0])))
+        self.pairs = [self.connect(flow) for flow in plan.flows]
+
+    def connect(self, flow):
+        listener = self.engines[flow.receiver].listen()
+        with self.hosts[flow.sender].entered():
+            out = self.engines[flow.sender].connect(listener.handle, timeout=20,
+                                                    flows=self.plan.flows_of(flow.sender))
+        return out, listener.accept(timeout=20)
+
+    def begin(self):
+        """Begin to send a message, each of other bytes, by every flow."""
+        self.sent += 1
+        content = self.sent.to_bytes(1, "big") * len(MESSAGE)
+        buffers = [bytearray(len(MESSAGE)) for _ in self.pairs]
+        posted = [far.post(buffer) for (_, far), buffer in zip(self.pairs, buffers, strict=True)]
+        for near, _ in self.pairs:
+            near.send(content)
+
+        def end():
+            for one in posted:
+                one.wait(60)
+            assert all(buffer == content for buffer in buffers)
+        return end
+
+    def follow(self, plan):
+        """Deliver a revision; how many paths moved."""
+        moved = 0
+        for flow, (near, _) in zip(plan.flows, self.pairs, strict=True):
+            with self.hosts[flow.sender].entered():
+                moved += near.follow(plan.flows_of(flow.sender))
+        self.plan = plan
+        return moved
+
+    def crossed(self):
+        """Links between switches that a message by every flow crosses."""
+        before = self.wiring.sent_bytes()
+        self.begin()()
+        carried = self.wiring.sent_bytes() - before
+        names = map(self.wiring._fabric.link_name, np.flatnonzero(carried > A_MESSAGE))
+        return {name for name in names if "h-" not in name}
+
+
+def promised(plan):
+    """Links between switches that a plan has its flows cross."""
+    return {link for flow in plan.flows for link in flow.links[1:-1]}
 
 
 def across(made):
@@ -106,6 +166,29 @@ def test_a_fabric_that_has_changed_sends_data_elsewhere_and_check_says_so(tmp_pa
     assert not all(went)
 
 
+@root_only
+def test_connections_follow_a_revision_around_a_dead_spine_and_lose_nothing(tmp_path):
+    made = cluster(tmp_path, hosts=4, fabric=FABRIC, nic={"rate": "1Gbps"})
+    plan, fabric = planned(made, across(made)), made.fabric
+    dead = fabric.nodes[plan.flows[-1].links[1].partition("->")[2]]
+    down = np.flatnonzero((fabric.link_src == dead) | (fabric.link_dst == dead))
+    share = np.ones(len(fabric.link_src))
+    share[down] = 0.0
+    with closing(Wiring(fabric, 1.0, 1500)) as wiring, ExitStack() as stack:
+        running = Running(stack, wiring, plan)
+        assert running.crossed() == promised(plan)
+        end = running.begin()
+        wiring.shape(down.tolist(), share)
+        less = fabric.without(down)
+        again = replan_job(less, ranks_of(made), Wanted(across(made)), plan)
+        wiring.route(less)
+        assert running.follow(again) == 1
+        end()
+        assert running.crossed() == promised(again)
+    again.verify(less)
+    assert not {fabric.link_name(link) for link in down} & promised(again)
+
+
 def packets(made, link, file):
     """Addresses and ports of what a planned ring sends over a link, at fidelity packet."""
     (scenario,) = made.topology.scenarios
@@ -123,8 +206,9 @@ def packets(made, link, file):
              frame[UDP].dport) for frame in rdpcap(str(file))}
 
 
-def test_packets_of_a_planned_row_hash_to_the_links_that_carry_them(tmp_path):
-    made = cluster(tmp_path, hosts=4, fabric={**FABRIC, "hash": {"function": "crc32"}},
+@pytest.mark.parametrize("function", NAMES)
+def test_packets_of_a_planned_row_hash_to_the_links_that_carry_them(tmp_path, function):
+    made = cluster(tmp_path, hosts=4, fabric={**FABRIC, "hash": {"function": function}},
                    nic={"rate": "1Gbps"},
                    scenario={"stack": "harp", "channels": 1, "routing": "plan"})
     fabric, carried = made.fabric, []

@@ -70,3 +70,18 @@ def test_too_many_flows_are_hashed_and_that_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr("sim.network.planned.MOST", 3)
     (note,) = notes_of(tmp_path, hosts=4, scenario={"routing": "plan"})
     assert note == "not planned: 4 flows at once, more than 3, so they are hashed"
+
+
+def test_a_dead_link_moves_the_flows_that_crossed_it_and_no_other(tmp_path):
+    fabric = cluster(tmp_path, hosts=16, fabric={**FABRIC, "leaves": 4, "spines": 4}).fabric
+    src, dst = np.arange(16), (np.arange(16) + 4) % 16
+    plan = SharedPlan()
+    plan.announce(src, dst)
+    before = plan.paths(fabric, src, dst)
+    dead = fabric.links_between("leaf0", "spine1")
+    after = plan.paths(fabric.without(dead), src, dst)
+    touched = np.isin(before.links, dead).any(axis=1)
+    assert touched.any()
+    assert not np.isin(after.links, dead).any()
+    assert (after.links[~touched] == before.links[~touched]).all()
+    assert plan.paths(fabric, src, dst).links.tolist() == before.links.tolist()

@@ -48,13 +48,17 @@ def test_paths_leave_by_the_planned_ports_in_turn():
         assert connected(engine, sources=sources[1:], paths=1) == [two]
 
 
-def test_a_flow_of_another_target_or_host_is_nobodys():
+def test_a_plan_of_another_target_or_host_costs_the_plan_and_not_the_connection():
     one, two = free_ports(2)
     with Engine("udp", address="127.0.0.1") as engine:
         own = int(engine.listen().handle.addresses[0].rpartition(":")[2])
-        assert connected(engine, sources=[f"127.0.0.2:{one}"]) == [own]
+        sentence = f"not as planned: the plan has no flow from 127.0.0.1:{own} to 127.0.0.1:{own}"
+        with pytest.warns(RuntimeWarning, match=sentence):
+            assert connected(engine, sources=[f"127.0.0.2:{one}"]) == [own]
         listener = engine.listen()
-        near = engine.connect(listener.handle, flows=[(f"127.0.0.1:{one}", f"127.0.0.1:{two}")])
+        with pytest.warns(RuntimeWarning, match=sentence):
+            near = engine.connect(listener.handle, flows=[(f"127.0.0.1:{one}",
+                                                           f"127.0.0.1:{two}")])
         assert own_ports(near) == [own]
 
 

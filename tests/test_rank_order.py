@@ -107,11 +107,13 @@ def test_places_of_a_rail_fabric_are_groups_of_hosts() -> None:
     assert len(set(place[:, -2].tolist())) == 2
 
 
-def test_the_table() -> None:
+def test_the_table_ends_with_a_hierarchical_alltoall_that_crosses_less_and_is_faster() -> None:
     done = subprocess.run([sys.executable, str(ROOT / "bench" / "rank_order.py"), "--json",
                            "--draws", "1"], capture_output=True, text=True, check=False,
                           timeout=120)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
-    assert len(rows) == 3 * 2 * 4
+    assert len(rows) == 3 * 2 * 4 + 2
     assert all(row["tor_bytes"] > 0 and row["planned_s"] > 0 for row in rows)
+    flat, hierarchical = rows[-2:]
+    assert all(hierarchical[what] < 0.9 * flat[what] for what in rank_order.Outcome._fields)

@@ -20,8 +20,10 @@ group stand in ascending order of their numbers. Switches differ by hash functio
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -98,6 +100,34 @@ class Fabric:
     def nodes(self) -> dict[str, int]:
         """Number of each node by name."""
         return {name: node for node, name in enumerate((*self.switches, *self.endpoints))}
+
+    @cached_property
+    def cable_names(self) -> tuple[str, ...]:
+        """A name of each directed link that no other has.
+
+        It is ``from->to``, and ``from->to#2`` for the second of several cables between the two.
+        """
+        names = [self.link_name(link) for link in range(len(self.link_src))]
+        many, seen = Counter(names), Counter[str]()
+        for link, name in enumerate(names):
+            seen[name] += 1
+            if many[name] > 1:
+                names[link] = f"{name}#{seen[name]}"
+        return tuple(names)
+
+    @cached_property
+    def links_by_name(self) -> dict[str, list[int]]:
+        """Numbers of the directed links of each name: ``from->to`` of all cables, or a cable's."""
+        found: dict[str, list[int]] = {}
+        for link, cable in enumerate(self.cable_names):
+            for name in {self.link_name(link), cable}:
+                found.setdefault(name, []).append(link)
+        return found
+
+    @cached_property
+    def endpoint_texts(self) -> tuple[str, ...]:
+        """Addresses of the endpoints, as people write them."""
+        return tuple(str(IPv4Address(ip)) for ip in self.endpoint_ip.tolist())
 
     def links_between(self, a: str, b: str) -> Ints:
         """List the directed links from node ``a`` to ``b``, up or down (KeyError: no such node)."""

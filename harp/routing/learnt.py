@@ -11,6 +11,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from ipaddress import IPv4Address
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -99,11 +100,16 @@ class Map:
     def choices(self, fabric: Fabric, src: int, dst: int, port: int) -> list[Choice]:
         """Find the learnt ways from an endpoint to a port of another one.
 
+        Where no router of a way is known, it is taken for another path each time: a guess that
+        keeps flows between two ends apart, and those of others no more than chance does.
+
         Raises PlanError for a router that has no name, and a way that the fabric does not have.
         """
         source, target = (str(IPv4Address(int(fabric.endpoint_ip[end]))) for end in (src, dst))
         paths = equal_cost_paths(fabric, np.array([src]), np.array([dst]), MOST_PATHS)[0]
-        return [Choice(self._path(fabric, way, paths), way.ports)
+        guesses = cycle(_links_of(path) for path in paths.tolist() if path[0] >= 0)
+        return [Choice(self._path(fabric, way, paths) if any(way.routers) else next(guesses),
+                       way.ports)
                 for way in self._ways.get((source, f"{target}:{port}"), ())]
 
     def _path(self, fabric: Fabric, way: Way, paths: Ints) -> tuple[int, ...]:
@@ -113,7 +119,7 @@ class Map:
                                 f"{way.target}")
         wanted = [None if router is None else self._routers[router] for router in way.routers]
         for path in paths.tolist():
-            links = tuple(link for link in path if link >= 0)
+            links = _links_of(path)
             passed = [fabric.node_name(int(fabric.link_dst[link])) for link in links[:-1]]
             if len(passed) >= len(wanted) and all(
                     name in {None, at} for name, at in zip(wanted, passed, strict=False)):
@@ -121,6 +127,10 @@ class Map:
         by = ", ".join(name or "a silent router" for name in wanted)
         raise PlanError(f"{way.source} reaches {way.target} by {by}, which is no way of the "
                         "topology's")
+
+
+def _links_of(path: Sequence[int]) -> tuple[int, ...]:
+    return tuple(link for link in path if link >= 0)
 
 
 def plan_learnt(fabric: Fabric, src: Ints, dst: Ints, demand_bps: Floats, target: Ints,

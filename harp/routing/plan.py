@@ -78,7 +78,7 @@ class PathPlan:
         if astray.size:
             flow = int(astray[0])
             hop = int(np.argmax(walked[flow] != promised[flow]))
-            names = [fabric.link_name(int(p)) if p >= 0 else "nothing"
+            names = [fabric.cable_names[int(p)] if p >= 0 else "nothing"
                      for p in (walked[flow, hop], promised[flow, hop])]
             raise PlanError(
                 f"flow {flow} from {self.endpoints[self.src[flow]]} to "

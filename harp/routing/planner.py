@@ -7,7 +7,8 @@ port), such that the hop-by-hop hashing of the five-tuple leads it along a path 
    edge colouring of it gives each flow a column of uplinks (``colouring``), with no collision
    wherever that is possible. What no colouring fits (unequal demands, links of several rates, links
    that are down) goes to a local search (``search``).
-2. *Ports.* For each flow, hash its usable source ports until one takes the chosen path (``ports``).
+2. *Ports.* For each flow, hash its usable source ports until one takes the chosen path (``ports``);
+   of several that do, take one whose answers meet few others (``answers``).
 3. *What remains.* Flows whose path no usable port yields are spread, by the same local search, over
    the paths that their ports do yield.
 
@@ -25,12 +26,14 @@ that the failure does not touch where it is, as far as the remaining links allow
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from harp.routing import bond, hashes
 from harp.routing import paths as path_sets
+from harp.routing.answers import spread_answers
 from harp.routing.colouring import balanced_colouring
 from harp.routing.fabric import UnreachableError
 from harp.routing.mend import mended_paths
@@ -90,6 +93,22 @@ class _Job:
     def bound(self) -> float:
         return float(self.fair.max(initial=0.0))
 
+    @cached_property
+    def equal(self) -> bool:
+        """Whether all flows want the same."""
+        return self.src.size > 0 and float(np.ptp(self.demand_bps)) == 0.0
+
+    @cached_property
+    def room(self) -> Floats:
+        """How many equal flows each link carries within the bound."""
+        room: Floats = np.floor(self.bound * self.fabric.link_bps / self.demand_bps.max() + 1e-9)
+        return room
+
+    @cached_property
+    def full(self) -> NDArray[np.bool_]:
+        """Links that carry none, as others use them."""
+        return self.room < 1 if self.equal else np.zeros(len(self.fabric.link_bps), np.bool_)
+
     def find_ports(self, flows: Ints, path: Ints) -> Ints:
         return find_ports(self.fabric, self.src[flows], self.dst[flows], path,
                           self.ports.take(flows))
@@ -127,8 +146,10 @@ def plan_paths(
     usable = FlowPorts.of(srcs, dsts, len(fabric.endpoints), ports, sets=sets, apart=apart,
                           target=target, bonds=bonds)
     job = _Job.of(fabric, srcs, dsts, demand, usable)
-    path = _coloured(job) if _uniform(job) else np.full((srcs.size, 2), -1, np.int64)
-    path = _paths(job, path)
+    starts = [_coloured(job)] if job.equal else []
+    if not _uniform(job):
+        starts.append(np.full((srcs.size, 2 * len(job.shape.block)), -1, np.int64))
+    path = min((_paths(job, start) for start in starts), key=lambda made: _max_load(job, made))
     return _realised(job, path, np.zeros(srcs.size, np.int64))
 
 
@@ -168,7 +189,17 @@ def _uniform(job: _Job) -> bool:
     """Whether flows, and the links of one tier, are all alike, so that colours can be counted."""
     tier = job.shape.tier[job.fabric.link_src]
     rates = (np.ptp(job.fabric.link_bps[tier == t]) for t in np.unique(tier))
-    return job.src.size > 0 and float(np.ptp(job.demand_bps)) == 0.0 and not any(rates)
+    return job.equal and not any(rates)
+
+
+def _alone(job: _Job) -> bool:
+    """Whether no link is to carry two flows, so that alternating paths find a place for each."""
+    if _uniform(job):
+        least, most = float(job.fabric.link_bps.min()), float(job.demand_bps.max())
+        return job.bound * least <= most * (1 + 1e-9)
+    switches = len(job.fabric.switches)
+    between = (job.fabric.link_src < switches) & (job.fabric.link_dst < switches)
+    return job.equal and bool(job.full.any()) and float(job.room[between].max(initial=0.0)) <= 1
 
 
 def _coloured(job: _Job, seed: int = 0) -> Ints:
@@ -200,8 +231,7 @@ def _paths(job: _Job, path: Ints) -> Ints:
     the bound from where the flows are now, other colourings are tried as a start.
     """
     path = _taken(job, path)
-    alone = job.bound * job.fabric.link_bps.min() <= job.demand_bps.max(initial=0.0) * (1 + 1e-9)
-    if (path[:, 0] >= 0).all() or not alone or not _uniform(job):
+    if (path[:, 0] >= 0).all() or not _alone(job):
         return _spread(job, path)
     best = _spread(job, _mended(job, path))
     for seed in range(1, COLOURINGS):
@@ -214,7 +244,8 @@ def _paths(job: _Job, path: Ints) -> Ints:
 
 
 def _mended(job: _Job, path: Ints) -> Ints:
-    return _taken(job, mended_paths(job.fabric, job.shape, job.src, job.dst, path))
+    free = job.fabric.without(np.flatnonzero(job.full)) if job.full.any() else job.fabric
+    return _taken(job, mended_paths(free, job.shape, job.src, job.dst, path))
 
 
 def _max_load(job: _Job, path: Ints) -> float:
@@ -222,8 +253,13 @@ def _max_load(job: _Job, path: Ints) -> float:
 
 
 def _taken(job: _Job, path: Ints) -> Ints:
-    """Replace by -1 the paths that no hashing takes: links are down or off the shortest paths."""
-    return np.where(wanted_hops(job.fabric, job.dst, path).possible[:, None], path, -1)
+    """Replace by -1 the paths that no hashing takes, and those over links that are full.
+
+    None takes links that are down or off the shortest paths.
+    """
+    possible = wanted_hops(job.fabric, job.dst, path).possible
+    possible &= ~(job.full[path] & (path >= 0)).any(axis=1)
+    return np.where(possible[:, None], path, -1)
 
 
 def _spread(job: _Job, path: Ints) -> Ints:
@@ -271,6 +307,8 @@ def _realised(job: _Job, path: Ints, port: Ints) -> PathPlan:
     load, ecmp_load = _max_load(job, path), _max_load(job, ecmp_path)
     if load > ecmp_load * (1 + 1e-9):
         path, port, load = ecmp_path, ecmp_port, ecmp_load
+    elif not missing.size:
+        port = spread_answers(job.fabric, job.src, job.dst, path, port, unknown, job.ports)
     bond_port = np.argmax(job.fabric.endpoint_ports[job.src] == path[:, :1], axis=1)
     return PathPlan(job.fabric.endpoints, job.src, job.dst, job.demand_bps, port, bond_port, path,
                     load, job.bound, ecmp_load, int(missing.size), job.ports.target)

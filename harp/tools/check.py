@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harp._cnet import ffi, lib
-from harp.tools.nics import Nic, gpus, nics, usable_queues
+from harp.net.nics import Nic, gpus, nics, usable_queues
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

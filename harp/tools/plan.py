@@ -1,292 +1,198 @@
-"""``harp plan``: source ports for all flows of a job, so that switches that hash keep them apart.
-
-The fabric is described by a topology file, whose reader is the simulator's (`sim.schema`): what was
-simulated is what is deployed.
-"""
+"""``harp plan``: source ports for all flows of jobs, so that switches that hash keep them apart."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import IPv4Address
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
 from harp.routing.deployment import LAUNCHERS
+from harp.tools.plan_load import (
+    load_background,
+    load_jobs,
+    planned_job,
+    read_plan,
+    read_text,
+    read_tuning,
+    take_down,
+)
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    from harp.routing.background import Background
+    from harp.routing.deployment import Deployment
+    from harp.routing.jobs import Job
+    from harp.tools.plan_load import Loaded
 
-    from harp.collectives.tuning import Tuning
-    from harp.routing.bond import Policy
-    from harp.routing.deployment import Deployment, Ranks, Wanted
-    from harp.routing.fabric import Fabric
-    from harp.routing.learnt import Map, Way
-    from sim.cluster.cluster import Cluster
-    from sim.schema.job import PlannedJob
-
-
-class _Loaded(NamedTuple):
-    """A job, with all that its file names."""
-
-    job: PlannedJob
-    cluster: Cluster
-    fabric: Fabric
-    learnt: Map | None
-    bonds: list[Policy | None]
-    """How the kernel of each endpoint chooses a port of its NIC; None where there is no choice."""
+_PATH = click.Path(path_type=Path)
 
 
 @click.command()
-@click.argument("job", type=click.Path(path_type=Path))
-@click.option("-o", "--output", metavar="FILE", help="Write the plan here, not to standard output.")
+@click.argument("jobs", metavar="JOB...", type=_PATH, nargs=-1, required=True)
+@click.option("-o", "--output", metavar="FILE", type=_PATH,
+              help="Write the plan here, not to standard output; of several jobs a FOLDER for "
+                   "their plans, JOB's name and .json.")
 @click.option("--hostfile", metavar="FILE", help="Write the hosts in the order of their ranks.")
 @click.option("--launcher", type=click.Choice(list(LAUNCHERS)), default="openmpi",
               show_default=True, help="Who reads it; of torchrun the options on each host.")
-@click.option("--files", metavar="FOLDER", type=click.Path(path_type=Path),
+@click.option("--files", metavar="FOLDER", type=_PATH,
               help="Write what launchers and NCCL read: hostfiles, rankfile, node ranks, "
                    "graph and environment.")
-@click.option("--topo-dump", metavar="FILE", type=click.Path(path_type=Path),
+@click.option("--topo-dump", metavar="FILE", type=_PATH,
               help="What NCCL_TOPO_DUMP_FILE wrote on such a host; --files then has a topology "
                    "with the NICs' speeds.")
-@click.option("--check", metavar="PLAN", type=click.Path(path_type=Path),
-              help="Say whether this plan holds for the job as it is now.")
-def plan(job: Path, *, output: str | None, hostfile: str | None, launcher: str,
-         files: Path | None, topo_dump: Path | None, check: Path | None) -> None:
-    """Plan the paths of a job's flows over switches that hash ports.
+@click.option("--check", metavar="PLAN", type=_PATH,
+              help="Say whether this plan, or of several jobs those of this folder, holds for the "
+                   "job as it is now.")
+@click.option("--replan", "running", metavar="PLAN", type=_PATH,
+              help="Make the next revision of this plan, or of those of this folder, which the job "
+                   "follows while it runs; without -o in its place.")
+@click.option("--without", metavar="LINK", multiple=True,
+              help="What is down: leaf0-spine1 (all cables between them), leaf0-spine1#2 (the "
+                   "second), leaf0->spine1 (one way), or a switch with all of its cables. May be "
+                   "given several times.")
+@click.option("--around", metavar="FILE", type=_PATH, multiple=True,
+              help="What others send: the plan of a job that is not planned here, or rates of "
+                   "links. May be given several times.")
+def plan(jobs: tuple[Path, ...], *, output: Path | None, hostfile: str | None, launcher: str,
+         files: Path | None, topo_dump: Path | None, check: Path | None, running: Path | None,
+         without: tuple[str, ...], around: tuple[Path, ...]) -> None:
+    """Plan the paths of jobs' flows over switches that hash ports.
 
     \b
     harp plan job.yaml -o plan.json
     eval "$(harp env --plan plan.json)"
+    harp plan job.yaml --replan plan.json --without leaf0-spine1
+    harp plan one.yaml two.yaml -o plans
     """  # noqa: D301  (click's mark)
-    from harp.routing.deployment import plan_job
-
     if topo_dump is not None and files is None:
         raise click.UsageError("--topo-dump has no meaning without --files")
-    loaded = _load(job)
+    _require_folders(jobs, output or running or check, hostfile)
+    loaded = [take_down(job, without) for job in load_jobs(jobs)]
     if check is not None:
-        _check(check, loaded)
+        for job in loaded:
+            _check(_of_job(check, job, loaded), job)
         return
-    ranks = _ranks(loaded, job)
-    wanted = _wanted(loaded.job, len(ranks.host))
-    try:
-        made = plan_job(loaded.fabric, ranks, wanted, loaded.learnt, loaded.bonds)
-    except ValueError as error:
-        raise click.UsageError(f"{job}: {error}") from error
-    if loaded.job.tuning is not None:
-        made = replace(made, tuning=_read_tuning(job.parent / loaded.job.tuning))
-    if files is not None:
-        _write_files(files, made, loaded, topo_dump)
-    if output is None:
-        click.echo(made.to_json(), nl=False)
-    else:
-        _write(made.to_json(), output)
+    planned = [planned_job(job) for job in loaded]
+    made = _make(loaded, planned, running, load_background(around, loaded[0]))
+    output = running if output is None else output
+    if output is not None and len(jobs) > 1:
+        _make_folder(output)
+    for job, plans in zip(loaded, made, strict=True):
+        if files is not None:
+            _write_files(_of_job(files, job, loaded, ""), plans, job, topo_dump)
+        if output is None:
+            click.echo(plans.to_json(), nl=False)
+        else:
+            _write(plans.to_json(), _of_job(output, job, loaded))
     if hostfile is not None:
-        _write(made.hostfile(launcher), hostfile)
-    between = sum(int(ranks.host[a] != ranks.host[b]) for a, b in wanted.pairs)
-    _say(made, between * wanted.connections * wanted.paths - len(made.flows))
+        _write(made[0].hostfile(launcher), Path(hostfile))
+    _say(made, sum(map(_flows_between_hosts, planned)))
 
 
-def read_plan(path: Path) -> Deployment:
-    """Read a plan's file; ClickException, one sentence, if it is none."""
-    from harp.routing.deployment import Deployment
+def _require_folders(jobs: tuple[Path, ...], plans: Path | None, hostfile: str | None) -> None:
+    """Raise UsageError where several jobs are to share a file."""
+    if len(jobs) == 1:
+        return
+    stems = [job.stem for job in jobs]
+    twice = next((stem for stem in stems if stems.count(stem) > 1), None)
+    if twice is not None:
+        raise click.UsageError(f"two jobs have the name {twice}, which is to be their plan's")
+    if plans is None:
+        raise click.UsageError("several jobs have a plan each: give -o FOLDER for them")
+    if hostfile is not None:
+        raise click.UsageError("several jobs have hostfiles each: give --files FOLDER for them")
+
+
+def _of_job(path: Path, job: Loaded, jobs: list[Loaded], suffix: str = ".json") -> Path:
+    """What of a path is one job's: all of it, or of several jobs a file in this folder."""
+    return path if len(jobs) == 1 else path / f"{job.path.stem}{suffix}"
+
+
+def _make(loaded: list[Loaded], jobs: list[Job], running: Path | None,
+          around: Background | None) -> list[Deployment]:
+    from harp.routing.jobs import plan_jobs, replan_jobs
     from harp.routing.plan import PlanError
 
+    first, names = loaded[0], ", ".join(str(job.path) for job in loaded)
+    if running is not None and first.learnt is not None:
+        raise click.UsageError(f"{names}: --replan needs a hash that is known, and with links down "
+                               "its maps no longer hold: run harp probe anew, and plan anew")
+    before = [] if running is None else [read_plan(_of_job(running, job, loaded)) for job in loaded]
     try:
-        return Deployment.from_json(_read_text(path))
+        made = (replan_jobs(first.fabric, jobs, before, first.bonds, around) if before else
+                plan_jobs(first.fabric, jobs, first.learnt, first.bonds, around))
     except PlanError as error:
-        raise click.ClickException(f"{path} is no plan: {error}") from error
+        raise click.ClickException(f"{running or names}: {error}") from error
+    except ValueError as error:
+        raise click.UsageError(f"{names}: {error}") from error
+    return [plans if job.job.tuning is None else
+            replace(plans, tuning=read_tuning(job.path.parent / job.job.tuning))
+            for job, plans in zip(loaded, made, strict=True)]
 
 
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise click.ClickException(f"{path} cannot be read: {reason}") from error
+def _flows_between_hosts(job: Job) -> int:
+    ranks, wanted = job
+    return wanted.connections * wanted.paths * sum(
+        int(ranks.host[a] != ranks.host[b]) for a, b in wanted.pairs)
 
 
-def _load(path: Path) -> _Loaded:
-    from sim.cluster.cluster import Cluster
-    from sim.schema.errors import TopologyError
-    from sim.schema.job import load_job
-
-    try:
-        job, topology = load_job(path)
-        cluster = Cluster(topology)
-        fabric = _real_fabric(cluster, job, path)
-        return _Loaded(job, cluster, fabric, _map(job, fabric, path), _bonds(cluster))
-    except TopologyError as error:
-        raise click.UsageError(str(error)) from error
-
-
-def _bonds(cluster: Cluster) -> list[Policy | None]:
-    return [nic.bond if nic.ports > 1 and nic.bond != "dynamic" else None
-            for group in cluster.topology.hosts for _ in range(group.count)
-            for nic in group.nics for _ in range(nic.count)]
-
-
-def _real_fabric(cluster: Cluster, job: PlannedJob, path: Path) -> Fabric:
-    """The fabric with the NICs' own addresses and the switches' own seeds."""
-    import numpy as np
-
-    fabric = cluster.fabric
-    addresses = [int(IPv4Address(job.addresses[name])) for name in fabric.endpoints]
-    salt = fabric.hash_salt.copy()
-    for name, seed in job.seeds.items():
-        _require_switch(fabric, name, path, ("seeds", name))
-        salt[fabric.switches.index(name)] = seed
-    return replace(fabric, endpoint_ip=np.array(addresses, np.uint32), hash_salt=salt)
-
-
-def _map(job: PlannedJob, fabric: Fabric, path: Path) -> Map | None:
-    """What was learnt of the network, if the job names maps."""
-    from harp.routing.learnt import Map
-
-    ways = [way for name in job.maps for way in _read_map(path.parent / name)]
-    for address, switch in job.routers.items():
-        _require_switch(fabric, switch, path, ("routers", address))
-    return Map(ways, job.routers) if job.maps else None
-
-
-def _read_map(path: Path) -> list[Way]:
-    from harp.routing.learnt import from_json
+def _check(path: Path, loaded: Loaded) -> None:
     from harp.routing.plan import PlanError
 
-    try:
-        return from_json(_read_text(path))
-    except PlanError as error:
-        raise click.UsageError(f"{path}: {error}") from error
-
-
-def _require_switch(fabric: Fabric, name: str, path: Path, key: tuple[str, str]) -> None:
-    from sim.schema.errors import TopologyError, unknown
-
-    if name not in fabric.switches:
-        raise TopologyError(str(path), unknown("switch", name, fabric.switches, key))
-
-
-def _check(plan: Path, loaded: _Loaded) -> None:
-    from harp.routing.plan import PlanError
-
-    made = read_plan(plan)
+    made = read_plan(path)
     try:
         if loaded.learnt is None:
-            made.verify(loaded.fabric, loaded.bonds)
+            made.verify(take_down(loaded, made.without).fabric, loaded.bonds)
         elif made.fabric != loaded.learnt.fingerprint(loaded.fabric):
             raise PlanError("links, addresses or maps are others than it was made for: make it "
                             "anew with harp plan")
     except PlanError as error:
-        raise click.ClickException(f"{plan}: {error}") from error
-    click.echo(f"{plan} holds: every flow takes the links that it has there")
+        raise click.ClickException(f"{path}: {error}") from error
+    click.echo(f"{path} holds: every flow takes the links that it has there")
 
 
-def _measured_places(loaded: _Loaded, path: Path) -> NDArray[np.int64]:
-    """Where hosts sit by the round trips between them, and a sentence of what was found."""
-    import numpy as np
-
-    from harp.routing import nearness
-    from harp.routing.plan import PlanError
-
-    job, fabric = loaded.job, loaded.fabric
-    hosts = [[job.addresses[fabric.endpoints[nic]]
-              for nic in np.flatnonzero(fabric.endpoint_host == host)]
-             for host in range(loaded.cluster.hosts)]
-    measured = [_read_latencies(path.parent / name) for name in job.latencies]
-    try:
-        found = nearness.find_places(nearness.matrix(hosts, measured))
-    except PlanError as error:
-        raise click.UsageError(f"{path}: latencies: {error}") from error
-    levels = [len(np.unique(found.place[:, level])) for level in range(found.place.shape[1])]
-    click.echo("latencies: " + (f"{', of '.join(map(str, levels))} groups of hosts near one "
-                                f"another, silhouette {found.sure:.2f}" if levels else
-                                "all hosts are as near to one another"), err=True)
-    return found.place if levels else np.zeros((len(hosts), 1), np.int64)
-
-
-def _read_latencies(path: Path) -> tuple[str, dict[str, float]]:
-    from harp.routing.nearness import from_json
-    from harp.routing.plan import PlanError
-
-    try:
-        return from_json(_read_text(path))
-    except PlanError as error:
-        raise click.UsageError(f"{path}: {error}") from error
-
-
-def _ranks(loaded: _Loaded, job: Path) -> Ranks:
-    import numpy as np
-
-    from harp.routing.affinity import place_hosts, rank_order
-    from harp.routing.deployment import Ranks
-
-    cluster = loaded.cluster
-    order = np.arange(cluster.gpus)
-    if loaded.job.order == "near":
-        # A host's ranks follow one another, or NCCL counts it several times.
-        first_nic = np.searchsorted(loaded.fabric.endpoint_host, np.arange(cluster.hosts))
-        hosts = (place_hosts(_measured_places(loaded, job)) if loaded.job.latencies
-                 else rank_order(loaded.fabric, first_nic))
-        order = np.argsort(np.argsort(hosts)[cluster.host], kind="stable")
-    return Ranks(cluster.host[order], cluster.endpoint[order], cluster.own_nics[order],
-                 cluster.topology.host_names)
-
-
-def _wanted(job: PlannedJob, ranks: int) -> Wanted:
-    from harp.routing.deployment import UdpPorts, Wanted
-
-    if job.flows == "ring":
-        pairs = [(rank, (rank + 1) % ranks) for rank in range(ranks) if ranks > 1]
-    elif job.flows == "alltoall":
-        pairs = [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
-    else:
-        pairs = [(pair.sender, pair.receiver) for pair in job.flows]
-    return Wanted(pairs, job.connections, job.paths, job.engines,
-                  UdpPorts(job.ports.listen, job.ports.first_source, job.ports.last_source))
-
-
-def _read_tuning(path: Path) -> Tuning:
-    from harp.collectives.tuning import Tuning, TuningError
-
-    try:
-        return Tuning.from_json(_read_text(path))
-    except TuningError as error:
-        raise click.UsageError(f"{path} is no tuning table: {error}") from error
-
-
-def _write_files(folder: Path, made: Deployment, loaded: _Loaded, dump: Path | None) -> None:
+def _write_files(folder: Path, made: Deployment, loaded: Loaded, dump: Path | None) -> None:
     from harp.routing.nccl_files import NcclFileError
     from harp.tools.plan_files import plan_files
 
     try:
         texts = plan_files(made, loaded.job, loaded.cluster,
-                           None if dump is None else _read_text(dump))
+                           None if dump is None else read_text(dump))
     except NcclFileError as error:
         raise click.UsageError(f"{dump}: {error}") from error
+    _make_folder(folder)
+    for name, text in texts.items():
+        _write(text, folder / name)
+    click.echo(f"{folder}: {', '.join(texts)}", err=True)
+
+
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise click.ClickException(f"{folder} cannot be made: {error.strerror}") from error
-    for name, text in texts.items():
-        _write(text, str(folder / name))
-    click.echo(f"{folder}: {', '.join(texts)}", err=True)
 
 
-def _write(text: str, output: str) -> None:
+def _write(text: str, output: Path) -> None:
+    """Write it whole or not at all: ranks that run look at their plan at any time."""
+    from sim.report.write import OutputError, write_text
+
     try:
-        Path(output).write_text(text, "utf-8")
-    except OSError as error:
-        raise click.ClickException(f"{output} cannot be written: {error.strerror}") from error
+        write_text(str(output), text)
+    except OutputError as error:
+        raise click.ClickException(str(error)) from error
 
 
-def _say(made: Deployment, unknown: int) -> None:
+def _say(made: list[Deployment], wanted: int) -> None:
+    plan, flows = made[0], sum(len(one.flows) for one in made)
     more = ""
-    if made.unrealised:
-        more += f"; {made.unrealised} found no port of their own for the path first chosen"
-    if unknown:
-        more += f"; {unknown} more have no way in the maps and will be hashed"
-    click.echo(f"{len(made.flows)} flows of {len(made.ranks)} ranks: the fullest link is at "
-               f"{made.max_load:.3g} of its rate, at {made.ecmp_load:.3g} by ECMP, and no routes "
-               f"can do better than {made.bound:.3g}{more}", err=True)
+    if plan.unrealised:
+        more += f"; {plan.unrealised} found no port of their own for the path first chosen"
+    if wanted > flows:
+        more += f"; {wanted - flows} more have no way in the maps and will be hashed"
+    click.echo(f"{flows} flows of {sum(len(one.ranks) for one in made)} ranks"
+               f"{f' of {len(made)} jobs' if len(made) > 1 else ''}: the fullest link is at "
+               f"{plan.max_load:.3g} of its rate, at {plan.ecmp_load:.3g} by ECMP, and no routes "
+               f"can do better than {plan.bound:.3g}{more}", err=True)

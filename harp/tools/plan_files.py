@@ -13,7 +13,7 @@ from sim.cluster.affinity import place_devices
 from sim.schema.channels import channel_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from harp.routing.deployment import Deployment
     from sim.cluster.cluster import Cluster
@@ -28,8 +28,8 @@ def plan_files(made: Deployment, job: PlannedJob, cluster: Cluster,
     """Give the text of each file by its name; ``dump`` is a topology that NCCL wrote on a host."""
     files = {
         "hostfile.openmpi": made.hostfile("openmpi"),
-        "rankfile.openmpi": rankfile(made, {name: group.cores for group in cluster.topology.hosts
-                                            for name in group.names}),
+        "rankfile.openmpi": rankfile(made, job.gpus, {
+            name: group for group in cluster.topology.hosts for name in group.names}),
         "hostfile.mpich": made.hostfile("mpich"),
         "torchrun.txt": made.hostfile("torchrun"),
         "ranks.kubernetes.yaml": config_map(made),
@@ -38,27 +38,30 @@ def plan_files(made: Deployment, job: PlannedJob, cluster: Cluster,
     told = dict(made.settings)
     if len(cluster.topology.hosts) == 1:
         told["HARP_SPEED"] = str(_mbps(group))
-        files["graph.xml"] = _graph(cluster, group)
+        if job.gpus is None:
+            files["graph.xml"] = _graph(cluster, group)
     if dump is not None:
         files["topology.xml"] = with_nets(dump, dict(_nets(job, group)))
     files[ENV] = env_file(told, files)
     return files
 
 
-def rankfile(made: Deployment, cores: dict[str, int]) -> str:
+def rankfile(made: Deployment, gpus: Sequence[int] | None, groups: Mapping[str, HostGroup]) -> str:
     """Give the rankfile of Open MPI's mpirun: of each rank the host, and its share of the cores.
 
-    Form: docs.open-mpi.org, "Rankfiles"; slots there are cores to bind to.
+    That is the share of its GPU, where the job has some of each host's. Form: docs.open-mpi.org,
+    "Rankfiles"; slots there are cores to bind to.
     """
     of_host: dict[str, list[int]] = {}
     for rank in made.ranks:
         of_host.setdefault(rank.host, []).append(rank.rank)
     lines = []
     for rank in made.ranks:
-        own = of_host[rank.host]
-        first, end = (cores[rank.host] * place // len(own)
-                      for place in (own.index(rank.rank), own.index(rank.rank) + 1))
-        slot = f"{first}-{end - 1}" if end - first > 1 else f"{min(first, cores[rank.host] - 1)}"
+        own, group = of_host[rank.host], groups[rank.host]
+        place = own.index(rank.rank)
+        place, many = (place, len(own)) if gpus is None else (gpus[place], group.gpus.count)
+        first, end = (group.cores * share // many for share in (place, place + 1))
+        slot = f"{first}-{end - 1}" if end - first > 1 else f"{min(first, group.cores - 1)}"
         lines.append(f"rank {rank.rank}={rank.host} slot={slot}\n")
     return "".join(lines)
 

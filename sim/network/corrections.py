@@ -9,6 +9,7 @@ what the fluid says; a note of the row names the cause and the interval.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -41,6 +42,8 @@ class Correction(NamedTuple):
     harp: Interval
     tcp: Interval
     """With kernel TCP at the ends."""
+    tcp_beside: str = ""
+    """What may come on top with kernel TCP, as no share of the time."""
 
     def interval(self, *, tcp: bool) -> Interval:
         """Of one of the ends."""
@@ -48,25 +51,41 @@ class Correction(NamedTuple):
 
     def sentence(self, *, tcp: bool) -> str:
         """Say it to who reads the answer."""
+        beside = f"; {self.tcp_beside}" if tcp and self.tcp_beside else ""
         return (f"{self.name}: {self.interval(tcp=tcp).in_words()} of the time of collectives in "
-                f"runs of --fidelity packet, since {self.why}")
+                f"runs of --fidelity packet, since {self.why}{beside}")
 
 
 FORKS = Correction(
     "forks and joins of trees", "a rank's edges share its port and its thread, where pieces wait "
-    "for one another", Interval(-0.10, 0.29), Interval(-0.14, 0.36))
+    "for one another", Interval(-0.11, 0.33), Interval(-0.14, 0.36))
 SPRAY = Correction(
-    "random spray", "frames draw their links at random, and queues form on links that are full on "
-    "average", Interval(0.0, 1.08), Interval(-0.01, 0.84))
+    "random spray", "frames draw their links at random, queues form where links are full on "
+    "average, and congestion control keeps them short by sending less",
+    Interval(0.0, 0.92), Interval(-0.01, 0.84))
 EXCHANGES = Correction(
-    "exchanges in lock step", "two hosts send to each other at once, where acknowledgments wait "
-    "behind data, and a step lasts as long as its slowest message", Interval(0.0, 0.36),
-    Interval(-0.06, 0.20))
+    "exchanges in lock step", "queues where flows meet are latency to steps that follow one "
+    "another, and a step lasts as long as its slowest message", Interval(0.0, 0.49),
+    Interval(-0.06, 0.20), "where a full buffer drops the end of a message, TCP waits 0.2 s more")
+
+
+_found: WeakKeyDictionary[Phase, dict[tuple[bytes, str], tuple[Correction, ...]]] = (
+    WeakKeyDictionary())
+"""Kept, since every draw of what is uncertain asks for the same."""
 
 
 def find_corrections(phase: Phase, crosses: NDArray[np.bool_],
-                     routing: str) -> Iterator[Correction]:
+                     routing: str) -> tuple[Correction, ...]:
     """Causes that concern a phase, of whose edges some go from host to host."""
+    known = _found.setdefault(phase, {})
+    key = crosses.tobytes(), routing
+    if key not in known:
+        known[key] = tuple(_search_causes(phase, crosses, routing))
+    return known[key]
+
+
+def _search_causes(phase: Phase, crosses: NDArray[np.bool_],
+                   routing: str) -> Iterator[Correction]:
     if not crosses.any():
         return
     if routing == "spray":

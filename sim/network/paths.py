@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 
-class Stages(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Stages:
     """What bytes between hosts pass: the sending host, each link, the receiving host; for n edges.
 
     A link takes a whole frame before the next one does, and so does the receiving host; the sender
@@ -38,10 +40,15 @@ class Stages(NamedTuple):
         Of the sender and the slowest stage behind it, all bytes pass the slower one, and before or
         after that a burst passes the other one; each further stage passes a frame.
         """
+        burst_s, frame_s = self._in_turn_s
+        return np.asarray(np.minimum(nbytes, self.burst) * burst_s
+                          + np.minimum(nbytes, self.frame) * frame_s)
+
+    @cached_property
+    def _in_turn_s(self) -> tuple[Floats, Floats]:
+        """Seconds for each byte of a burst, and of a frame, that pass in turn."""
         after_s = np.maximum(self.slowest_link_s, self.receiver_s)
-        others_s = self.links_s + self.receiver_s - after_s
-        return np.asarray(np.minimum(nbytes, self.burst) * np.minimum(self.sender_s, after_s)
-                          + np.minimum(nbytes, self.frame) * others_s)
+        return np.minimum(self.sender_s, after_s), self.links_s + self.receiver_s - after_s
 
 
 @dataclass(frozen=True, eq=False)

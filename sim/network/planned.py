@@ -1,10 +1,12 @@
 """Planned paths (``routing: plan``) for all flows that run at once, whatever job they belong to.
 
 A planner that sees one job at a time puts two jobs' flows on the same links. So every job announces
-the flows of its averaging between hosts before anything runs, and they are planned together, once
-for each state of the fabric. What nobody announced, or has no edges that stay (the steps of
-halving-doubling, all-to-alls), is planned by itself, phase by phase. Of more flows than `MOST` none
-are planned: they are hashed, which spreads so many evenly enough, and the row says so.
+the flows of its averaging between hosts before anything runs, and they are planned together. For
+another state of the fabric the plan is revised, as `harp plan --replan` revises one while its job
+runs: a flow that the change does not touch stays where it is. What nobody announced, or has no
+edges that stay (the steps of halving-doubling, all-to-alls), is planned by itself, phase by phase.
+Of more flows than `MOST` none are planned: they are hashed, which spreads so many evenly enough,
+and the row says so.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from harp.routing.planner import plan_paths
+from harp.routing.planner import plan_paths, replan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,7 +50,7 @@ class SharedPlan:
 
     def __init__(self) -> None:
         self._announced = np.empty((0, 2), np.int64)
-        self._planned: dict[int, tuple[Fabric, Ints, PlannedPaths]] = {}
+        self._revisions: dict[int, tuple[Fabric, PathPlan]] = {}
         self.hashed = 0
         """The most flows that were asked for at once and not planned."""
 
@@ -67,24 +69,24 @@ class SharedPlan:
         if len(src) > MOST:
             self.hashed = max(self.hashed, len(src))
             return None
-        if len(src) < len(self._announced) <= MOST:
-            keys, planned = self._together(fabric)
-            wanted = _keys(src, dst, len(fabric.endpoint_host))
-            at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        if 0 < len(src) <= len(self._announced) <= MOST:
+            endpoints = len(fabric.endpoint_host)
+            keys = _keys(self._announced[:, 0], self._announced[:, 1], endpoints)
+            wanted = _keys(src, dst, endpoints)
+            order = np.argsort(keys)
+            at = order[np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)]
             if (keys[at] == wanted).all():
-                return planned.take(at)
+                return PlannedPaths.of(self._revision(fabric)).take(at)
         return PlannedPaths.of(plan_paths(fabric, src, dst))
 
-    def _together(self, fabric: Fabric) -> tuple[Ints, PlannedPaths]:
-        """Keys of all announced flows in ascending order, and the path of each."""
-        if id(fabric) not in self._planned:
-            src, dst = self._announced.T
-            keys = _keys(src, dst, len(fabric.endpoint_host))
-            order = np.argsort(keys)
-            planned = PlannedPaths.of(plan_paths(fabric, src, dst)).take(order)
-            self._planned[id(fabric)] = fabric, keys[order], planned
-        _, keys, planned = self._planned[id(fabric)]
-        return keys, planned
+    def _revision(self, fabric: Fabric) -> PathPlan:
+        """The plan of all announced flows for a state of the fabric."""
+        if id(fabric) not in self._revisions:
+            before = list(self._revisions.values())
+            plan = (replan(before[-1][1], fabric) if before else
+                    plan_paths(fabric, *self._announced.T))
+            self._revisions[id(fabric)] = fabric, plan
+        return self._revisions[id(fabric)][1]
 
 
 def _keys(src: Ints, dst: Ints, endpoints: int) -> Ints:

@@ -39,6 +39,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -80,6 +81,9 @@ DYNAMIC = "dynamic"
 """The bond that splits a flow; every other one gives it one port."""
 BURST_BYTES = 65536
 """What kernel TCP hands to a NIC at once, at most: GSO_LEGACY_MAX_SIZE of Linux."""
+KEPT_EDGES, KEPT_ROUTES = 1024, 256
+"""Links of at most so many edges are kept, for so many sets of edges."""
+_kept: WeakKeyDictionary[Cluster, dict[tuple[object, ...], Rows]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -323,9 +327,24 @@ class Transport:
         return routed
 
     def _links(self, edge: Ints, src: Ints, dst: Ints, channel: Ints) -> Rows:
-        """Rows (edge, fabric link, share of the edge's bytes)."""
-        owner, flows = self.flows(edge, src, dst, channel)
-        return self.over_links(lambda fabric: self._routed(fabric, owner, flows))
+        """Rows (edge, fabric link, share of the edge's bytes).
+
+        Kept while all links are up: the simulations of one draw, and all fits, ask for the same.
+        """
+        def found() -> Rows:
+            owner, flows = self.flows(edge, src, dst, channel)
+            return self.over_links(lambda fabric: self._routed(fabric, owner, flows))
+
+        if self.style.routing == "plan" or self.links.key or len(edge) > KEPT_EDGES:
+            return found()
+        known = _kept.setdefault(self.cluster, {})
+        key = (self.seed, self._protocol, self.style.routing, self.style.sockets, self.style.bond,
+               *(part.tobytes() for part in (edge, src, dst, channel)))
+        if key not in known:
+            if len(known) == KEPT_ROUTES:
+                known.clear()
+            known[key] = found()
+        return known[key]
 
     def _endpoint(self, gpu: Ints, channel: Ints) -> Ints:
         cluster = self.cluster

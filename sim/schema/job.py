@@ -32,6 +32,8 @@ UdpPort = Annotated[int, Strict(), Field(ge=1, le=65535)]
 """A UDP port."""
 RankNumber = Annotated[int, Strict(), Field(ge=0, le=1_000_000)]
 """A rank; GPUs are numbered host by host."""
+GpuNumber = Annotated[int, Strict(), Field(ge=0, le=1023)]
+"""A GPU of a host."""
 Seed = Annotated[int, Strict(), Field(ge=0, lt=2**32)]
 """What a switch's hash starts from."""
 
@@ -69,6 +71,10 @@ class PlannedJob(Model):
     """Topology file, from the folder of this one on."""
     addresses: Annotated[dict[str, Address], Field(min_length=1)]
     """Address of each NIC, named as host/nic: h-0/eth0."""
+    hosts: Annotated[tuple[Line, ...], Field(min_length=1)] | None = None
+    """The hosts that are the job's, in the order of their ranks; default: all of the topology's."""
+    gpus: Annotated[tuple[GpuNumber, ...], Field(min_length=1)] | None = None
+    """The GPUs of each of these hosts that are the job's, counted from 0; default: all."""
     order: Literal["given", "near"] = "given"
     """Order of hosts, and with it the ranks': the topology's, or such that a ring over them leaves
     each pod and each leaf once."""
@@ -128,11 +134,7 @@ def _misfits(job: PlannedJob, topology: Topology) -> list[Problem]:
                                  path=("addresses", name), found=address,
                                  allowed="an address of its own for each NIC"))
         seen.setdefault(address, name)
-    ranks = sum(group.count * group.gpus.count for group in topology.hosts)
-    for number, pair in enumerate(() if isinstance(job.flows, str) else job.flows):
-        found += [Problem(f"there is no rank {rank}", path=("flows", number, end), found=rank,
-                          allowed=f"0 to {ranks - 1}, the topology's GPUs")
-                  for end, rank in (("from", pair.sender), ("to", pair.receiver)) if rank >= ranks]
+    found += _ranks_misfit(job, topology)
     bonded = next((group for group in topology.hosts
                    if any(nic.ports > 1 and (nic.bond == "dynamic" or job.maps)
                           for nic in group.nics)), None)
@@ -141,4 +143,28 @@ def _misfits(job: PlannedJob, topology: Topology) -> list[Problem]:
             f"NICs of {bonded.name} have several ports, among which no hash that is known chooses",
             path=("topology",), allowed="bonds of none, lacp-2+3 or lacp-3+4 and no maps, or NICs "
             "with one port each, which HARP_RAILS fuses"))
+    return found
+
+
+def _ranks_misfit(job: PlannedJob, topology: Topology) -> list[Problem]:
+    """What the job says of hosts, GPUs and ranks that the topology does not have."""
+    groups = {name: group for group in topology.hosts for name in group.names}
+    hosts = list(groups) if job.hosts is None else job.hosts
+    found = [unknown("host of the topology", name, list(groups), ("hosts", number))
+             for number, name in enumerate(hosts) if name not in groups]
+    found += [Problem(f"{name} is named twice", path=("hosts", number), found=name,
+                      allowed="each host once")
+              for number, name in enumerate(hosts) if name in hosts[:number]] if job.hosts else []
+    if found:
+        return found
+    least = min(groups[name].gpus.count for name in hosts)
+    found += [Problem(f"there is no GPU {gpu} on each host", path=("gpus", number), found=gpu,
+                      allowed=f"0 to {least - 1}, each once")
+              for number, gpu in enumerate(job.gpus or ())
+              if gpu >= least or gpu in (job.gpus or ())[:number]]
+    ranks = sum(len(job.gpus) if job.gpus else groups[name].gpus.count for name in hosts)
+    for number, pair in enumerate(() if isinstance(job.flows, str) else job.flows):
+        found += [Problem(f"there is no rank {rank}", path=("flows", number, end), found=rank,
+                          allowed=f"0 to {ranks - 1}, the job's GPUs")
+                  for end, rank in (("from", pair.sender), ("to", pair.receiver)) if rank >= ranks]
     return found

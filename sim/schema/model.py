@@ -90,6 +90,10 @@ class Topology(Model):
         return tuple(job for job in self.jobs
                      if scenario.jobs is None or job.name in scenario.jobs)
 
+    def background_of(self, scenario: Scenario) -> tuple[Background, ...]:
+        """Traffic beside the jobs of ``scenario``, in the order of the file."""
+        return tuple(source for source in self.background if source.name in scenario.background)
+
     def rows(self, scenario: Scenario) -> tuple[tuple[str | None, int], ...]:
         """Job (None where the file lists none) and number of GPUs of each row of ``scenario``."""
         if self.jobs:

@@ -150,6 +150,12 @@ class FrameworkSet(Model):
     """GPU seconds per received element of top-k that is added to the gradients."""
     cast_per_element: TimeParameter | None = None
     """GPU seconds per element for a cast between fp32 and fp16."""
+    copy_per_element: TimeParameter | None = None
+    """Seconds of the backward pass per gradient element that is laid into its bucket and taken out
+    again; where not given, none."""
+    kernel_delay: ShareParameter | None = None
+    """Share of the time of a collective's own kernels (selection, casts) by which they delay the
+    backward pass; where not given, all of it, as on one GPU."""
 
 
 class HostStack(Model):
@@ -183,6 +189,8 @@ class FrameworkCosts(Model):
     selection_per_element: TimeParameter
     scatter_per_element: TimeParameter
     cast_per_element: TimeParameter
+    copy_per_element: TimeParameter | None = None
+    kernel_delay: ShareParameter | None = None
 
 
 @cache
@@ -275,7 +283,7 @@ def derives_from(name: str, ancestor: str, overrides: Mapping[str, AnySet], kind
     return wanted is not None
 
 
-_OPTIONAL = ("base", "description", "cores", "deviation")
+_OPTIONAL = ("base", "description", "cores", "deviation", "copy_per_element", "kernel_delay")
 
 
 def _one(name: str, overrides: Mapping[str, AnySet], kind: Kind, model: type[AnySet],

@@ -81,6 +81,8 @@ class Light(Model):
     """Smallest buffer, in bytes, of which only a part is sent."""
     LIGHT_TOPK_FP16: Switch | None = None
     """1: send the values as fp16."""
+    LIGHT_SMALL_THRESHOLD: Threshold | None = None
+    """Largest buffer, in bytes, that goes by doublings where no other setting holds."""
 
     @property
     def settings(self) -> dict[str, int | float]:

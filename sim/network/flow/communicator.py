@@ -80,7 +80,7 @@ class Laid(NamedTuple):
 class Prepared:
     """A phase's flows: registered routes, and the costs beside the bytes."""
 
-    routes: Ints
+    routes: NDArray[np.int32]
     ceilings: Floats
     inner: NDArray[np.bool_]
     """Edges that stay inside a host, where protocols differ in latency."""
@@ -230,7 +230,7 @@ class Communicator:
         steady_s = paths.shared_s(self._capacity, edges.share)
         first_s = (paths.shared_s(self._capacity, edges.share, edges.level) if edges.level.any()
                    else steady_s)
-        return Prepared(np.arange(first, first + len(ptr) - 1),
+        return Prepared(np.arange(first, first + len(ptr) - 1, dtype=np.int32),
                         _ceilings(paths, edges.group, edges.share), paths.inner,
                         EdgeTimes(paths.alpha_s, _first_turns_s(paths, edges),
                                   _turns_s(paths, edges), first_s, steady_s), paths.helped,

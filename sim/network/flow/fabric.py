@@ -161,8 +161,9 @@ class FlowFabric:
     def _forget(self, flows: NDArray[np.int32]) -> None:
         numbers = self._set_of[flows].tolist()
         self._set_of[flows] = -1
+        for number in numbers:
+            self._open[number] -= 1
         for number in sorted(set(numbers)):
-            self._open[number] -= numbers.count(number)
             if self._open[number] == 0:
                 del self._open[number]
                 self._complete(self._sets.pop(number).done)
@@ -179,13 +180,15 @@ class FlowFabric:
 
     def _advance(self) -> None:
         """Bring engine and buckets up to simpy's clock."""
-        now_s = max(self.env.now, self.net.now_s)
+        net = self.net
+        now_s = max(self.env.now, net.now_s)
         if self._buckets:
             self._settle_buckets(now_s)
-        while self.net.next_s <= now_s:
+        while net.next_s <= now_s:
             # Completions that the tolerance merges may lie a little ahead of simpy's clock.
-            self._forget(self.net.run()[0])
-        self.net.run(now_s)
+            self._forget(net.run()[0])
+        if net.now_s < now_s:
+            net.run(now_s)
         if self._on_change is not None:
             self._on_change(self.net.now_s, self.net.carried())
 

@@ -107,15 +107,13 @@ class Fluid:
             ceilings: units per second that a flow never exceeds; none if not given.
             at_s: start times; now if not given or in the past.
         """
-        amounts_n = np.atleast_1d(np.asarray(amounts, dtype=np.float64))
-        n = max(len(amounts_n), np.size(routes))
-        optional = [None if values is None else _array(values, np.float64, n)
-                    for values in (weights, ceilings, at_s)]
+        n = max(np.size(amounts), np.size(routes))
+        figures = [None if values is None else _array(values, np.float64, n)
+                   for values in (amounts, weights, ceilings, at_s)]
         ids = np.empty(n, dtype=np.int32)
         code = lib.fluid_start(
             self.handle, n, _pointer(_array(routes, np.int32, n), "int32_t[]"),
-            _pointer(_array(amounts_n, np.float64, n), "double[]"),
-            *(_pointer(values, "double[]") for values in optional),
+            *[_pointer(values, "double[]") for values in figures],
             ffi.from_buffer("int32_t[]", ids))
         self._check(code, "a flow needs a known route, a finite amount >= 0, a weight > 0, "
                           "a ceiling > 0 and a finite start time")

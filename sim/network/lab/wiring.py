@@ -63,11 +63,11 @@ class Wiring:
         self._counters: list[TextIO] = []
         self.hosts = [Namespace(f"host {number}")
                       for number in range(int(fabric.endpoint_host.max()) + 1)]
-        self._switches = [Namespace(name) for name in fabric.switches]
+        self.switches = [Namespace(name) for name in fabric.switches]
         try:
             self._prepare()
             self._cable()
-            for number, space in enumerate(self._switches):
+            for number, space in enumerate(self.switches):
                 into = [link ^ 1 for link, near in enumerate(fabric.link_dst.tolist())
                         if near == number]
                 attach_to_switch(space, [f"l{link}" for link in into], spray=spray)
@@ -91,19 +91,19 @@ class Wiring:
         for file in self._counters:
             file.close()
         self._counters = []
-        for space in (*self.hosts, *self._switches):
+        for space in (*self.hosts, *self.switches):
             space.close()
 
     def _space(self, node: int) -> Namespace:
-        switches = len(self._switches)
+        switches = len(self.switches)
         if node < switches:
-            return self._switches[node]
+            return self.switches[node]
         return self.hosts[int(self._fabric.endpoint_host[node - switches])]
 
     def _prepare(self) -> None:
         for space in self.hosts:
             space.set_sysctls({"ipv4.conf.all.rp_filter": 0, "ipv4.fib_multipath_hash_policy": 1})
-        for space, salt in zip(self._switches, self._fabric.hash_salt.tolist(), strict=True):
+        for space, salt in zip(self.switches, self._fabric.hash_salt.tolist(), strict=True):
             space.set_sysctls({
                 "ipv4.ip_forward": 1, "ipv4.conf.all.rp_filter": 0,
                 "ipv4.fib_multipath_hash_policy": 1,
@@ -187,7 +187,7 @@ class Wiring:
             table = _TABLE_OF_ENDPOINT + endpoint
             self.hosts[int(fabric.endpoint_host[endpoint])].batch("ip", [
                 f"route replace default table {table} {_next_hops(used)}"] if used else [])
-        for switch, space in enumerate(self._switches):
+        for switch, space in enumerate(self.switches):
             space.batch("ip", list(self._routes_of_switch(fabric, switch)))
 
     def _routes_of_switch(self, fabric: Fabric, switch: int) -> Iterator[str]:
@@ -203,7 +203,7 @@ class Wiring:
         for flow, link in flows:
             node = int(self._fabric.link_src[link])
             before = self._pinned.get(flow)
-            if before == link or not several[node - len(self._switches)]:
+            if before == link or not several[node - len(self.switches)]:
                 continue
             self._pinned[flow] = link
             lines.setdefault(self._space(node), []).extend([

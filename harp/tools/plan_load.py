@@ -1,0 +1,286 @@
+"""What ``harp plan`` reads: a job and the files that it names, plans, and what others send.
+
+The fabric is described by a topology file, whose reader is the simulator's (`sim.schema`): what was
+simulated is what is deployed. What is wrong with a file is one sentence of click's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from difflib import get_close_matches
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from harp.collectives.tuning import Tuning
+    from harp.routing.background import Background
+    from harp.routing.bond import Policy
+    from harp.routing.deployment import Deployment
+    from harp.routing.fabric import Fabric
+    from harp.routing.jobs import Job, Ranks, Wanted
+    from harp.routing.learnt import Map, Way
+    from sim.cluster.cluster import Cluster
+    from sim.schema.job import PlannedJob
+
+
+class Loaded(NamedTuple):
+    """A job, with all that its file names."""
+
+    path: Path
+    job: PlannedJob
+    cluster: Cluster
+    fabric: Fabric
+    learnt: Map | None
+    bonds: list[Policy | None]
+    """How the kernel of each endpoint chooses a port of its NIC; None where there is no choice."""
+
+
+def load_jobs(paths: tuple[Path, ...]) -> list[Loaded]:
+    """Read jobs that are planned together; UsageError unless all are of one fabric."""
+    first, *others = [_load(path) for path in paths]
+    for other in others:
+        if other.fabric.fingerprint != first.fabric.fingerprint:
+            raise click.UsageError(f"{first.path} and {other.path} are not of one fabric: links, "
+                                   "addresses or seeds differ")
+        if (other.learnt is None) != (first.learnt is None) or (
+                other.learnt is not None and first.learnt is not None and other.learnt.fingerprint(
+                    first.fabric) != first.learnt.fingerprint(first.fabric)):
+            raise click.UsageError(f"{first.path} and {other.path} have other maps: jobs that are "
+                                   "planned together have the same")
+    return [first, *others]
+
+
+def _load(path: Path) -> Loaded:
+    from sim.cluster.cluster import Cluster
+    from sim.schema.errors import TopologyError
+    from sim.schema.job import load_job
+
+    try:
+        job, topology = load_job(path)
+        cluster = Cluster(topology)
+        fabric = _real_fabric(cluster, job, path)
+        return Loaded(path, job, cluster, fabric, _map(job, fabric, path), _bonds(cluster))
+    except TopologyError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _real_fabric(cluster: Cluster, job: PlannedJob, path: Path) -> Fabric:
+    """The fabric with the NICs' own addresses and the switches' own seeds."""
+    import numpy as np
+
+    fabric = cluster.fabric
+    addresses = [int(IPv4Address(job.addresses[name])) for name in fabric.endpoints]
+    salt = fabric.hash_salt.copy()
+    for name, seed in job.seeds.items():
+        _require_switch(fabric, name, path, ("seeds", name))
+        salt[fabric.switches.index(name)] = seed
+    return replace(fabric, endpoint_ip=np.array(addresses, np.uint32), hash_salt=salt)
+
+
+def _bonds(cluster: Cluster) -> list[Policy | None]:
+    return [nic.bond if nic.ports > 1 and nic.bond != "dynamic" else None
+            for group in cluster.topology.hosts for _ in range(group.count)
+            for nic in group.nics for _ in range(nic.count)]
+
+
+def _map(job: PlannedJob, fabric: Fabric, path: Path) -> Map | None:
+    """What was learnt of the network, if the job names maps."""
+    from harp.routing.learnt import Map
+
+    ways = [way for name in job.maps for way in _read_map(path.parent / name)]
+    for address, switch in job.routers.items():
+        _require_switch(fabric, switch, path, ("routers", address))
+    return Map(ways, job.routers) if job.maps else None
+
+
+def _read_map(path: Path) -> list[Way]:
+    from harp.routing.learnt import from_json
+    from harp.routing.plan import PlanError
+
+    try:
+        return from_json(read_text(path))
+    except PlanError as error:
+        raise click.UsageError(f"{path}: {error}") from error
+
+
+def _require_switch(fabric: Fabric, name: str, path: Path, key: tuple[str, str]) -> None:
+    from sim.schema.errors import TopologyError, unknown
+
+    if name not in fabric.switches:
+        raise TopologyError(str(path), unknown("switch", name, fabric.switches, key))
+
+
+def take_down(loaded: Loaded, names: tuple[str, ...]) -> Loaded:
+    """Take down what is named; UsageError for what the fabric does not have."""
+    if not names:
+        return loaded
+    known = _links_by_any_name(loaded.fabric)
+    for name in names:
+        if name not in known:
+            raise click.UsageError(f"--without {name}: the fabric has no such link or switch"
+                                   + _nearest(name, known))
+    down = [link for name in names for link in known[name]]
+    return loaded._replace(fabric=loaded.fabric.without(down))
+
+
+def _links_by_any_name(fabric: Fabric) -> dict[str, list[int]]:
+    """Links by ``a->b`` or ``a->b#2``, by ``a-b`` both ways, and all of a switch by its name."""
+    known: dict[str, list[int]] = {}
+    for link, (src, dst, cable) in enumerate(zip(
+            fabric.link_src.tolist(), fabric.link_dst.tolist(), fabric.cable_names, strict=True)):
+        near, far, number = fabric.node_name(src), fabric.node_name(dst), cable.partition("#")[2]
+        names = {f"{near}->{far}", cable, f"{near}-{far}", f"{far}-{near}"}
+        if number:
+            names |= {f"{near}-{far}#{number}", f"{far}-{near}#{number}"}
+        for name in (*names, *(end for end in (near, far) if end in fabric.switches)):
+            known.setdefault(name, []).append(link)
+    return known
+
+
+def planned_job(loaded: Loaded) -> Job:
+    """The job as the planner takes it."""
+    from harp.routing.jobs import Job
+
+    ranks = _ranks(loaded)
+    return Job(ranks, _wanted(loaded.job, len(ranks.host)))
+
+
+def _ranks(loaded: Loaded) -> Ranks:
+    import numpy as np
+
+    from harp.routing.affinity import place_hosts, rank_order
+    from harp.routing.jobs import Ranks
+
+    job, cluster = loaded.job, loaded.cluster
+    names = cluster.topology.host_names
+    hosts = (np.arange(cluster.hosts) if job.hosts is None
+             else np.array([names.index(name) for name in job.hosts]))
+    if job.order == "near":
+        first_nic = np.searchsorted(loaded.fabric.endpoint_host, hosts)
+        hosts = hosts[place_hosts(_measured_places(loaded, hosts)) if job.latencies
+                      else rank_order(loaded.fabric, first_nic)]
+    # A host's ranks follow one another, or NCCL counts it several times.
+    own = slice(None) if job.gpus is None else list(job.gpus)
+    order = np.concatenate([np.flatnonzero(cluster.host == host)[own] for host in hosts])
+    return Ranks(cluster.host[order], cluster.endpoint[order], cluster.own_nics[order], names)
+
+
+def _measured_places(loaded: Loaded, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where hosts sit by the round trips between them, and a sentence of what was found."""
+    import numpy as np
+
+    from harp.routing import nearness
+    from harp.routing.plan import PlanError
+
+    path, job, fabric = loaded.path, loaded.job, loaded.fabric
+    hosts = [[job.addresses[fabric.endpoints[nic]]
+              for nic in np.flatnonzero(fabric.endpoint_host == host)]
+             for host in numbers]
+    measured = [_read_latencies(path.parent / name) for name in job.latencies]
+    try:
+        found = nearness.find_places(nearness.matrix(hosts, measured))
+    except PlanError as error:
+        raise click.UsageError(f"{path}: latencies: {error}") from error
+    levels = [len(np.unique(found.place[:, level])) for level in range(found.place.shape[1])]
+    click.echo("latencies: " + (f"{', of '.join(map(str, levels))} groups of hosts near one "
+                                f"another, silhouette {found.sure:.2f}" if levels else
+                                "all hosts are as near to one another"), err=True)
+    return found.place if levels else np.zeros((len(hosts), 1), np.int64)
+
+
+def _read_latencies(path: Path) -> tuple[str, dict[str, float]]:
+    from harp.routing.nearness import from_json
+    from harp.routing.plan import PlanError
+
+    try:
+        return from_json(read_text(path))
+    except PlanError as error:
+        raise click.UsageError(f"{path}: {error}") from error
+
+
+def _wanted(job: PlannedJob, ranks: int) -> Wanted:
+    from harp.routing.jobs import UdpPorts, Wanted
+
+    if job.flows == "ring":
+        pairs = [(rank, (rank + 1) % ranks) for rank in range(ranks) if ranks > 1]
+    elif job.flows == "alltoall":
+        pairs = [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
+    else:
+        pairs = [(pair.sender, pair.receiver) for pair in job.flows]
+    return Wanted(pairs, job.connections, job.paths, job.engines,
+                  UdpPorts(job.ports.listen, job.ports.first_source, job.ports.last_source))
+
+
+def load_background(paths: tuple[Path, ...], loaded: Loaded) -> Background | None:
+    """Read what others send: plans of other jobs, and rates of links."""
+    from harp.routing.background import Background
+    from harp.routing.plan import PlanError
+
+    found = None
+    for path in paths:
+        try:
+            one = (Background.of_plans(loaded.fabric, [read_plan(path)])
+                   if read_text(path).lstrip().startswith("{")
+                   else Background.of_rates(loaded.fabric, _read_rates(path, loaded.fabric)))
+        except PlanError as error:
+            raise click.ClickException(f"{path}: {error}") from error
+        found = one if found is None else found + one
+    return found
+
+
+def _read_rates(path: Path, fabric: Fabric) -> dict[str, float]:
+    from sim.schema.errors import TopologyError
+    from sim.schema.link_rates import load_rates
+
+    try:
+        rates = load_rates(path)
+    except TopologyError as error:
+        raise click.UsageError(str(error)) from error
+    for name in rates:
+        if name not in fabric.links_by_name:
+            raise click.UsageError(f"{path}: rates: the fabric has no link {name!r}"
+                                   + _nearest(name, fabric.links_by_name))
+    return rates
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    close = get_close_matches(name, list(known), 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def read_plan(path: Path) -> Deployment:
+    """Read a plan's file; ClickException, one sentence, if it is none."""
+    from harp.routing.deployment import Deployment
+    from harp.routing.plan import PlanError
+
+    try:
+        return Deployment.from_json(read_text(path))
+    except PlanError as error:
+        raise click.ClickException(f"{path} is no plan: {error}") from error
+
+
+def read_tuning(path: Path) -> Tuning:
+    """Read a tuning table; UsageError, one sentence, if it is none."""
+    from harp.collectives.tuning import Tuning, TuningError
+
+    try:
+        return Tuning.from_json(read_text(path))
+    except TuningError as error:
+        raise click.UsageError(f"{path} is no tuning table: {error}") from error
+
+
+def read_text(path: Path) -> str:
+    """Read a text file; ClickException, one sentence, if it cannot be read."""
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise click.ClickException(f"{path} cannot be read: {reason}") from error
