@@ -17,7 +17,8 @@ from fake_host import GIB, MIB, FakeHost, fails, run, small
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harp.tools import conf, nics, plugin_path
+from harp.net import nics
+from harp.tools import conf, plugin_path
 from harp.tools.setup import setup, state
 
 CONF = "/etc/harp/harp.conf"

@@ -111,7 +111,7 @@ def test_anybody_may_see_what_would_be_done(machine):
     name = machine.end.device
     code = f"""
 import os
-import harp.tools.setup, harp.tools.nics  # loaded as root, whose files they may be
+import harp.tools.setup, harp.net.nics  # loaded as root, whose files they may be
 os.setgroups([])
 os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)

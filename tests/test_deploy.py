@@ -272,6 +272,14 @@ def test_the_torchrun_example_runs_the_same_model(stage):
     assert (told["NCCL_NET"], told["NCCL_NET_PLUGIN"]) == ("HARP", "/opt/harp.so")
 
 
+@pytest.mark.parametrize("script", ["mpi.sh", "torchrun.sh"])
+def test_the_examples_leave_the_algorithm_to_a_tuners_table(stage, script):
+    assert stage(script)[2]["NCCL_ALGO"] == "RING"
+    assert "NCCL_ALGO" not in stage(script, HARP_TUNER="/etc/harp/tuning.json")[2]
+    told = stage(script, HARP_TUNER="/etc/harp/tuning.json", NCCL_ALGO="TREE")[2]
+    assert told["NCCL_ALGO"] == "TREE"
+
+
 # ---- Unit and image ----
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")

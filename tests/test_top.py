@@ -55,6 +55,10 @@ def test_json_has_every_counter(sample):
     assert connection["id"] == 0xabcd00001234
     assert (connection["state"], connection["peer"]) == ("open", "[fd00::2]:7001")
     assert connection["lost"] == 1
+    [path] = engine["paths"]
+    assert (path["connection"], path["number"]) == (0xabcd00001234, 1)
+    assert (path["local"], path["remote"]) == ("[fd00::1]:7000", "10.0.0.2:7001")
+    assert (path["alive"], path["sent"], path["lost"]) == (1, 100, 1)
     assert engine["events"] == [[1000000, 0x1234, "path died: path 1, srtt 5000 ns"]]
 
 

@@ -12,7 +12,8 @@ here=$(dirname "$0")
 NCCL_NET_PLUGIN=${NCCL_NET_PLUGIN:-$(harp plugin-path)}
 export NCCL_NET_PLUGIN
 export NCCL_NET="${NCCL_NET-HARP}"
-export NCCL_ALGO="${NCCL_ALGO-RING}"
+# As Tencent's commands do; a table of HARP_TUNER chooses by itself.
+[ -n "${HARP_TUNER-}" ] || export NCCL_ALGO="${NCCL_ALGO-RING}"
 export NCCL_DEBUG="${NCCL_DEBUG-INFO}"
 export NCCL_SOCKET_IFNAME="${NCCL_SOCKET_IFNAME-eth0}"
 

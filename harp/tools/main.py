@@ -18,10 +18,12 @@ COMMANDS = {
     "check": "What this host can do for HARP, and what to change.",
     "perf": "Measure the way between two hosts, or this host alone.",
     "top": "Show what the engines of this host are doing.",
+    "diagnose": "Name what is wrong with a running job.",
     "decode": "Show the HARP frames of a capture.",
     "setup": "Prepare this host for HARP, or put it back as it was.",
     "probe": "Find which way through the network each UDP port takes.",
     "plan": "Plan the paths of a job over switches that hash ports.",
+    "run": "Run a command as several ranks, here and on other hosts.",
     "env": "Print the environment that makes NCCL use HARP.",
     "plugin-path": "Print where the NCCL plugin lies.",
 }

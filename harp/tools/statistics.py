@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harp._cnet import ffi, lib
+from harp.net.handle import address_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -36,15 +37,17 @@ class Snapshot:
     ports: list[dict[str, Any]]
     """A line that describes the port, and its `struct harp_port_counters`."""
     connections: list[dict[str, Any]]
-    """`struct harp_stats_session` of each, the state as a word."""
+    """`struct harp_stats_connection` of each, the state as a word."""
+    paths: list[dict[str, Any]]
+    """`struct harp_stats_path` of each: connection, addresses, `struct harp_path_info`."""
     events: list[tuple[int, int, str]]
     """The flight recorder, oldest first: time, connection, text."""
 
 
-def snapshots(pids: Collection[int] = ()) -> list[Snapshot]:
-    """Read the engines of some processes, or all, the oldest first."""
+def snapshots(pids: Collection[int] = (), events: int | None = None) -> list[Snapshot]:
+    """Read the engines of some processes, or all, the oldest first; the last ``events`` or all."""
     entries = ffi.new("struct harp_stats_entry[]", ENTRIES)
-    read = [_read(entry) for entry in entries[0:lib.harp_stats_list(entries, ENTRIES)]]
+    read = [_read(entry, events) for entry in entries[0:lib.harp_stats_list(entries, ENTRIES)]]
     seen = [engine for engine in read if engine and (not pids or engine.pid in pids)]
     return sorted(seen, key=lambda engine: (engine.started_unix_ns, engine.file))
 
@@ -54,7 +57,7 @@ def forget(engine: Snapshot) -> bool:
     return bool(lib.harp_stats_forget(engine.file.encode()))
 
 
-def _read(entry: Any) -> Snapshot | None:
+def _read(entry: Any, events: int | None) -> Snapshot | None:
     """One engine; None if it has gone meanwhile or is of another version."""
     why = ffi.new("char[]", lib.HARP_WHY_BYTES)
     reader = lib.harp_stats_open(entry.file, why)
@@ -63,13 +66,15 @@ def _read(entry: Any) -> Snapshot | None:
     stats = ffi.new("struct harp_stats *")
     lib.harp_stats_read(reader, stats)
     lib.harp_stats_close(reader)
+    first = 0 if events is None else max(0, stats.recorder.count - events)
     return Snapshot(
         file=_text(entry.file), alive=bool(entry.alive), name=_text(stats.name), pid=stats.pid,
         started_ns=stats.started_ns, started_unix_ns=stats.started_unix_ns,
         engine=_fields(stats.engine),
         ports=[_fields(port) for port in stats.ports if port.changes],
         connections=[_connection(row) for row in stats.connections if row.state],
-        events=[_event(stats.recorder.events[i]) for i in range(stats.recorder.count)])
+        paths=[_path(row) for row in stats.paths if row.connection],
+        events=[_event(stats.recorder.events[i]) for i in range(first, stats.recorder.count)])
 
 
 def _text(value: Any) -> str:
@@ -95,6 +100,12 @@ def _connection(row: Any) -> dict[str, Any]:
     state = values["state"]
     values["state"] = STATES[state] if state < len(STATES) else str(state)
     return values
+
+
+def _path(row: Any) -> dict[str, Any]:
+    return {"connection": row.connection, "number": row.number, "port": row.port,
+            "local": address_text(row.local), "remote": address_text(row.remote),
+            **_fields(row.info)}
 
 
 def _event(event: Any) -> tuple[int, int, str]:

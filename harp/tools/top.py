@@ -7,9 +7,11 @@ events.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 BAD = ("bad_short", "bad_version", "bad_tag", "bad_header", "strangers")
 """Engine counters of frames that were refused."""
+MOST_PORT = 65535
 NARROW = 100
 """Columns of a terminal below which the least important figures are left out."""
 
@@ -216,6 +219,41 @@ def _live(pids: Sequence[int], interval_s: float, events: int, *, keep: bool) ->
             before, then_s = now, now_s
 
 
+def _export(export: str, pids: Sequence[int], interval_s: float, *, once: bool,
+            keep: bool) -> None:
+    """To a port until Ctrl-C, or to a file now or again and again."""
+    from harp.tools.prometheus import exposition, server, write_file
+
+    address, _, port = export.rpartition(":")
+    if port.isascii() and port.isdigit():
+        if int(port) > MOST_PORT:
+            raise click.UsageError(f"--export {export}: a port is at most {MOST_PORT}")
+        with server(address.strip("[]") or "0.0.0.0", int(port),
+                    lambda: _look(pids, keep=True)) as made:
+            click.echo(f"metrics are at port {made.server_port}, path /metrics")
+            _until_interrupted(made.serve_forever)
+        return
+
+    def write() -> None:
+        try:
+            write_file(Path(export), exposition(_look(pids, keep=keep)))
+        except OSError as error:
+            raise click.ClickException(f"{export} cannot be written: {error.strerror}") from error
+
+    def go_on() -> None:
+        while True:
+            time.sleep(interval_s)
+            write()
+    write()
+    if not once:
+        _until_interrupted(go_on)
+
+
+def _until_interrupted(run: Callable[[], object]) -> None:
+    with contextlib.suppress(KeyboardInterrupt):
+        run()
+
+
 @click.command()
 @click.argument("pids", nargs=-1, type=int, metavar="[PROCESS]...")
 @click.option("--once", is_flag=True, help="Print sums since the beginning, and end.")
@@ -224,14 +262,20 @@ def _live(pids: Sequence[int], interval_s: float, events: int, *, keep: bool) ->
               metavar="SECONDS", help="Time between two looks.")
 @click.option("--events", type=click.IntRange(min=0), default=0, metavar="N",
               help="Also the last N events that each engine recorded.")
+@click.option("--export", metavar="[ADDRESS:]PORT | FILE",
+              help="Show nothing, and let Prometheus read /metrics at a port, or node_exporter a "
+                   "file that is written at each interval (--once: only now).")
 @click.option("--keep", is_flag=True, help="Do not forget engines whose process has died.")
 def top(pids: tuple[int, ...], *, once: bool, as_json: bool, interval: float, events: int,
-        keep: bool) -> None:
+        export: str | None, keep: bool) -> None:
     """Show the engines of this host, of those processes or of all.
 
     Per engine: its ports and connections, what they move and what they lose. Nothing is stopped to
     be looked at. An engine whose process died is shown one last time; --events says what it did.
     """
+    if export:
+        _export(export, pids, interval, once=once, keep=keep)
+        return
     if as_json:
         seen = [asdict(engine) for engine in _look(pids, keep=keep)]
         click.echo(json.dumps(seen, indent=2, ensure_ascii=False))
@@ -243,10 +287,7 @@ def top(pids: tuple[int, ...], *, once: bool, as_json: bool, interval: float, ev
         console.print(picture(_look(pids, keep=keep), Rates(None, 1.0), events=events,
                               columns=console.width))
         return
-    try:
-        _live(pids, interval, events, keep=keep)
-    except KeyboardInterrupt:
-        return
+    _until_interrupted(lambda: _live(pids, interval, events, keep=keep))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from harp.tools.setup.plan import Wishes, plan
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harp.tools.nics import Nic
+    from harp.net.nics import Nic
 
 ROUNDS = 3
 """The plan is made again after the changes: more queues bring more interrupts, and where pages of

@@ -11,7 +11,7 @@ import click
 from harp.tools.setup.host import Refused
 
 if TYPE_CHECKING:
-    from harp.tools.nics import Nic
+    from harp.net.nics import Nic
     from harp.tools.setup.host import Host
 
 MOST = 512

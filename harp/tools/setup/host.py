@@ -14,7 +14,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harp.tools import nics
+from harp.net import nics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

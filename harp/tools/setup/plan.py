@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from harp._cnet import lib
-from harp.tools import conf, nics
+from harp.net import nics
+from harp.tools import conf
 from harp.tools.setup import choose, pages
 from harp.tools.setup.knobs import Conf, File, Irq, Knob, Mtu, Queues, Rings
 
 if TYPE_CHECKING:
-    from harp.tools.nics import Nic
+    from harp.net.nics import Nic
     from harp.tools.setup.host import Host
 
 RING_DESCRIPTORS = 4096

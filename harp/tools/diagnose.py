@@ -1,0 +1,182 @@
+"""``harp diagnose``: which host, port, path or rank a running job suffers from."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from harp.tools.diagnosis.snapshot import Report
+    from harp.tools.diagnosis.verdict import Suspect
+
+
+SUSPECT = 3
+"""Exit code."""
+
+
+def _address(text: str, default: str = "") -> tuple[str, int]:
+    """Split HOST:PORT or [IPV6]:PORT."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]") or default
+    if not host or not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+        raise click.UsageError(f"{text!r} is neither a file nor HOST:PORT, as node-1:9407")
+    return host, int(port)
+
+
+@click.command()
+@click.argument("sources", nargs=-1, metavar="[FILE | HOST:PORT]...")
+@click.option("--snapshot", metavar="FILE", help="Look at this host, and write that here.")
+@click.option("--serve", metavar="[ADDRESS:]PORT",
+              help="Look at this host whenever somebody asks who knows the token.")
+@click.option("--token-file", metavar="FILE",
+              help="Has the token, the same on all hosts, and is its owner's alone.")
+@click.option("--seconds", type=click.FloatRange(0.5, 60), default=2.0, show_default=True,
+              help="How long hosts are looked at.")
+@click.option("--map", "map_file", metavar="FILE",
+              help="Of harp probe: so that routers between the hosts can be named.")
+@click.option("--name", metavar="HOST", help="This host's name; its own by default.")
+@click.option("--json", "as_json", is_flag=True, help="The verdict as one JSON document.")
+def diagnose(sources: tuple[str, ...], *, snapshot: str | None, serve: str | None,
+             token_file: str | None, seconds: float, map_file: str | None, name: str | None,
+             as_json: bool) -> None:
+    """Name what is wrong with a running job, from what all its hosts count.
+
+    \b
+    harp diagnose --snapshot node-1.json           on each host, at about the same time; then
+    harp diagnose node-1.json node-2.json ...
+    harp diagnose --serve 9407 --token-file token  on each host, once; then
+    harp diagnose node-1:9407 node-2:9407 ... --token-file token
+
+    Exit code 0 if nothing is suspect, 3 otherwise.
+    """  # noqa: D301  (click's mark)
+    if sum(map(bool, (sources, snapshot, serve))) != 1:
+        raise click.UsageError("one of three: files or hosts to diagnose, --snapshot FILE, or "
+                               "--serve PORT")
+    own = name or socket.gethostname()
+    if serve:
+        _serve(serve, _token(token_file), own)
+    elif snapshot:
+        _write_snapshot(snapshot, own, seconds)
+    else:
+        reports, missing = _collect(sources, token_file, seconds)
+        if _tell(reports, missing, map_file, as_json=as_json):
+            click.get_current_context().exit(SUSPECT)
+
+
+def _token(token_file: str | None) -> bytes:
+    from harp.tools.diagnosis.exchange import ExchangeError, read_token
+
+    if token_file is None:
+        raise click.UsageError("over the network a token is needed: --token-file FILE")
+    try:
+        return read_token(Path(token_file))
+    except ExchangeError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _serve(serve: str, token: bytes, own: str) -> None:
+    from harp.tools.diagnosis.exchange import SnapshotServer
+
+    address, port = _address(serve if ":" in serve else f":{serve}", default="0.0.0.0")
+    with SnapshotServer(address, port, token, own) as server:
+        click.echo(f"{own} answers at port {port}")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            return
+
+
+def _write_snapshot(file: str, own: str, seconds: float) -> None:
+    from harp.tools.diagnosis.snapshot import take_report, to_json
+    from harp.tools.prometheus import write_file
+
+    try:
+        write_file(Path(file), to_json(take_report(own, seconds)) + "\n", mode=0o600)
+    except OSError as error:
+        raise click.ClickException(f"{file} cannot be written: {error.strerror}") from error
+
+
+def _collect(sources: tuple[str, ...], token_file: str | None,
+             seconds: float) -> tuple[list[Report], list[str]]:
+    """All that can be had, and a sentence for each source that gave nothing."""
+    from harp.tools.diagnosis.exchange import ask_all
+    from harp.tools.diagnosis.snapshot import MOMENTS
+
+    files = [source for source in sources if Path(source).exists()]
+    hosts = [_address(source) for source in sources if source not in files]
+    read = [_read_file(file) for file in files]
+    reports = [each for each in read if not isinstance(each, str)]
+    missing = [each for each in read if isinstance(each, str)]
+    if hosts:
+        found, gone = ask_all(hosts, _token(token_file), seconds, MOMENTS)
+        reports, missing = reports + found, missing + gone
+    twice = {report.host for report in reports
+             if sum(other.host == report.host for other in reports) > 1}
+    if twice:
+        raise click.UsageError(f"two reports are of host {min(twice)}: give each host a name of "
+                               "its own by --name")
+    if not reports:
+        raise click.ClickException("; ".join(missing))
+    return reports, missing
+
+
+def _read_file(file: str) -> Report | str:
+    """A report, or a sentence about why it is none."""
+    from harp.tools.diagnosis.snapshot import SnapshotError, from_json
+
+    try:
+        return from_json(Path(file).read_bytes())
+    except (OSError, SnapshotError) as error:
+        return f"{file}: {error}"
+
+
+def _tell(reports: list[Report], missing: list[str], map_file: str | None, *,
+          as_json: bool) -> bool:
+    """Print the verdict; whether anybody is suspect."""
+    from harp.tools.diagnosis.legs import picture_of
+    from harp.tools.diagnosis.verdict import diagnose as judge
+
+    suspects = judge(reports, _routers(map_file) if map_file else None)
+    legs = len(picture_of(reports).legs)
+    if as_json:
+        click.echo(json.dumps({"hosts": [report.host for report in reports], "missing": missing,
+                               "legs": legs,
+                               "suspects": [suspect.document() for suspect in suspects]},
+                              indent=2, ensure_ascii=False))
+    else:
+        for line in missing:
+            click.echo(f"no report: {line}", err=True)
+        click.echo(_for_people(suspects, len(reports), legs))
+    return bool(suspects)
+
+
+def _for_people(suspects: list[Suspect], hosts: int, legs: int) -> str:
+    lines = [f"{hosts} host{'s' * (hosts != 1)}, {legs} directions of paths"]
+    for suspect in suspects:
+        lines.append(suspect.sentence)
+        lines += [f"    {text}" for text in suspect.evidence]
+    if not suspects:
+        lines.append("nothing is suspect" if legs else
+                     "no path of a running job was seen: are its engines this user's, and is its "
+                     "transport not kernel TCP?")
+    return "\n".join(lines)
+
+
+def _routers(map_file: str) -> dict[tuple[str, str], tuple[str, ...]]:
+    """By addresses with UDP ports: the routers that harp probe found between them."""
+    from harp.routing.learnt import from_json
+    from harp.routing.plan import PlanError
+
+    try:
+        ways = from_json(Path(map_file).read_text("utf-8"))
+    except OSError as error:
+        raise click.UsageError(f"{map_file} cannot be read: {error.strerror}") from error
+    except PlanError as error:
+        raise click.UsageError(f"{map_file}: {error}") from error
+    return {(f"{way.source}:{port}", way.target):
+            tuple(router for router in way.routers if router is not None)
+            for way in ways for port in way.ports}

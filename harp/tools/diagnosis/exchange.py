@@ -1,0 +1,153 @@
+"""Snapshots over a TCP port, to who knows a token and to nobody else.
+
+    server   {"format": "harp-snapshot-1", "challenge": 64 hex digits}
+    client   {"answer": HMAC-SHA256(token, challenge), "seconds": 2.0, "moments": 5}
+    server   the snapshot, or {"error": "..."}; and it hangs up
+
+Each of them is a line of JSON.
+
+The token never travels and a challenge is used once, so who listens learns counters, addresses and
+nothing that opens the next one (RFC 2104; a comparison in constant time). Nothing can be changed
+from outside. All sizes and times are bounded: CLIENTS at a time, REQUEST_S for a request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+import socket
+import socketserver
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from harp.tools.diagnosis.snapshot import FORMAT, SnapshotError, from_json, take_report, to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from harp.tools.diagnosis.snapshot import Report
+
+REQUEST_BYTES = 512
+REPORT_BYTES = 64 << 20
+"""Five looks at a thousand connections of eight paths are a tenth of it."""
+REQUEST_S = 5.0
+CLIENTS = 4
+TOKEN_LEAST = 16
+"""Bytes: who may guess can try off line once they have heard one exchange."""
+LONGEST_S, MOST_MOMENTS = 60.0, 100
+
+
+class ExchangeError(Exception):
+    """One sentence: which host, and what went wrong."""
+
+
+def read_token(path: Path) -> bytes:
+    """Read what a file has; raises ExchangeError for one that others may read, or is short."""
+    try:
+        token = path.read_bytes().strip()
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise ExchangeError(f"{path} cannot be read: {error.strerror}") from error
+    if mode & 0o077:
+        raise ExchangeError(f"{path} may be read by others than its owner: chmod 600 {path}")
+    if len(token) < TOKEN_LEAST:
+        raise ExchangeError(f"{path} has a token of {len(token)} bytes, and {TOKEN_LEAST} are the "
+                            "least: openssl rand -hex 32")
+    return token
+
+
+def _answer(token: bytes, challenge: str) -> str:
+    return hmac.new(token, challenge.encode(), hashlib.sha256).hexdigest()
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    timeout = REQUEST_S
+
+    def handle(self) -> None:
+        assert isinstance(self.server, SnapshotServer)
+        if not self.server.places.acquire(blocking=False):
+            self._tell({"error": "others are being served; ask again"})
+            return
+        try:
+            self._serve(self.server)
+        except (OSError, ValueError, TypeError, KeyError):
+            return  # what is no request gets no answer
+        finally:
+            self.server.places.release()
+
+    def _serve(self, server: SnapshotServer) -> None:
+        challenge = secrets.token_hex(32)
+        self._tell({"format": FORMAT, "challenge": challenge})
+        said = json.loads(self.rfile.readline(REQUEST_BYTES))
+        if not hmac.compare_digest(_answer(server.token, challenge).encode(),
+                                   str(said["answer"]).encode()):
+            self._tell({"error": "the token is another one"})
+            return
+        seconds, moments = float(said["seconds"]), int(said["moments"])
+        if not (0 < seconds <= LONGEST_S and 2 <= moments <= MOST_MOMENTS):
+            raise ValueError
+        self.wfile.write(to_json(take_report(server.host, seconds, moments)).encode() + b"\n")
+
+    def _tell(self, said: dict[str, Any]) -> None:
+        self.wfile.write(json.dumps(said).encode() + b"\n")
+
+
+class SnapshotServer(socketserver.ThreadingTCPServer):
+    """Looks at this host when asked; ``serve_forever`` is the caller's."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+
+    def __init__(self, address: str, port: int, token: bytes, host: str) -> None:
+        self.token, self.host = token, host
+        self.places = threading.BoundedSemaphore(CLIENTS)
+        self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        super().__init__((address, port), _Handler)
+
+
+def ask_host(host: str, port: int, token: bytes, seconds: float, moments: int) -> Report:
+    """Have a host look at itself; raises ExchangeError."""
+    where = f"{host}:{port}"
+    try:
+        with socket.create_connection((host, port), REQUEST_S) as made, made.makefile("rb") as file:
+            challenge = json.loads(file.readline(REQUEST_BYTES))
+            if "error" in challenge:
+                raise ExchangeError(f"{where} says: {str(challenge['error'])[:200]}")
+            made.sendall(json.dumps({"answer": _answer(token, str(challenge["challenge"])),
+                                     "seconds": seconds, "moments": moments}).encode() + b"\n")
+            made.settimeout(seconds + REQUEST_S)
+            line = file.readline(REPORT_BYTES)
+    except TimeoutError as error:
+        raise ExchangeError(f"{where} does not answer in time") from error
+    except OSError as error:
+        raise ExchangeError(f"{where} cannot be reached: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ExchangeError(f"{where} is no `harp diagnose --serve`") from error
+    return _report_of(where, line)
+
+
+def _report_of(where: str, line: bytes) -> Report:
+    if line.startswith(b'{"error"'):
+        raise ExchangeError(f"{where} says: {str(json.loads(line)['error'])[:200]}")
+    try:
+        return from_json(line)
+    except SnapshotError as error:
+        raise ExchangeError(f"{where}: {error}" if line else f"{where} hung up") from error
+
+
+def ask_all(hosts: Sequence[tuple[str, int]], token: bytes, seconds: float,
+            moments: int) -> tuple[list[Report], list[str]]:
+    """Ask all hosts at the same time: their reports, and a sentence for each that gave none."""
+    def ask(where: tuple[str, int]) -> Report | str:
+        try:
+            return ask_host(*where, token, seconds, moments)
+        except ExchangeError as error:
+            return str(error)
+    with ThreadPoolExecutor(max_workers=min(64, max(1, len(hosts)))) as pool:
+        answers = list(pool.map(ask, hosts))
+    return ([each for each in answers if not isinstance(each, str)],
+            [each for each in answers if isinstance(each, str)])
