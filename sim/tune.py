@@ -3,7 +3,8 @@
 Simulates every algorithm, protocol and number of channels that NCCL can have by size, and writes a
 table where another choice than NCCL's own pays, for the plugin's tuner (``HARP_TUNER``) and for
 ``sim.run --collective NAME --tuned tuning.json``. With ``--measured`` the times are those of logs
-of nccl-tests. docs/tuning.md is the manual.
+of nccl-tests. With ``--settings DIR`` it searches what makes training steps shortest instead, and
+writes an environment file, such a table and a report. docs/tuning.md is the manual.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from sim.command import plain_command
 
 if TYPE_CHECKING:
     from sim.answer.tune import Tuned
+    from sim.cluster.cluster import Cluster
     from sim.schema.model import Topology
     from sim.schema.scenario import Scenario
 
@@ -39,20 +41,40 @@ PATH = click.Path(path_type=Path)
               help="Take times from logs of all_reduce_perf instead: 'nccl=own.log' for NCCL's "
                    "own choice, 'Tree LL=tree.log' for what NCCL_ALGO and NCCL_PROTO forced.")
 @click.option("--nodes", type=click.IntRange(1), help="Hosts of --measured, where logs name none.")
+@click.option("--settings", "folder", metavar="DIR", type=PATH,
+              help="Search the settings of a training step (algorithm, groups, buckets, top-k, "
+                   "channels, paths, engines) and write env, tuning.json and report.md here; "
+                   "goes on where an earlier search ended.")
+@click.option("--lossless", is_flag=True, help="For --settings: nothing that leaves gradients out.")
+@click.option("--ratio", "ratios", multiple=True, type=click.FloatRange(0, 1, min_open=True),
+              help="For --settings: shares that top-k may send (may be repeated).  [0.01]")
 @click.option("--quiet", is_flag=True, help="No table and no progress bar.")
 def main(topology: Path | None, *, output: str | None, scenario: str | None, stack: str | None,
          changes: tuple[str, ...], sizes: str | None, budget: str | None,
-         measured: tuple[str, ...], nodes: int | None, quiet: bool) -> None:
+         measured: tuple[str, ...], nodes: int | None, folder: Path | None, lossless: bool,
+         ratios: tuple[float, ...], quiet: bool) -> None:
     """Find the algorithm, protocol and channels that NCCL should take, by size.
 
     \b
     python -m sim.tune cluster.yaml -o tuning.json
+    python -m sim.tune cluster.yaml --settings tuned/
     """  # noqa: D301  (click's mark)
     from harp.collectives.tuning import Tuning
     from sim.report.screen import console_for
     from sim.report.tuning_table import print_tuned
     from sim.report.write import check_target, check_targets, write_text
 
+    if folder is not None:
+        _refuse({name for name, given in (("-o", output), ("--measured", measured),
+                                          ("--nodes", nodes), ("--stack", stack)) if given},
+                "--settings")
+        if topology is None:
+            raise click.UsageError("--settings needs a topology file")
+        _search(topology, changes, scenario, folder, sizes or SIZES, budget or "60s",
+                lossless=lossless, ratios=ratios or (0.01,), quiet=quiet)
+        return
+    _refuse({name for name, given in (("--lossless", lossless), ("--ratio", ratios)) if given},
+            "NCCL's table, but only with --settings")
     if output is not None:
         logs = [Path(given.partition("=")[2]) for given in measured]
         check_targets({"-o": output}, inputs=[str(path) for path in (topology, *logs) if path])
@@ -89,22 +111,16 @@ def _simulate(path: Path, changes: tuple[str, ...], name: str | None, stack: str
     from sim.cluster.cluster import Cluster
     from sim.network.nccl import PLANS
     from sim.schema import load
-    from sim.schema.errors import Problem
-    from sim.schema.units import DURATION
 
     topology = load(path, changes)
-    scenario = _scenario(topology, name)
+    scenario, budget_s = _scenario(topology, name), _budget_s(budget)
     _check_stack(topology, stack)
     try:
-        wanted, budget_s = parse_sizes(sizes), DURATION.parse(budget)
-    except Problem as problem:
-        raise click.UsageError(f"--budget {budget}: {problem}; allowed: {problem.allowed}"
-                               ) from None
+        wanted = parse_sizes(sizes)
     except ValueError as error:
         raise click.UsageError(f"--sizes {sizes}: {error}") from error
     cluster = Cluster(topology)
-    if cluster.gpus == 1:
-        raise click.UsageError("a collective needs two GPUs, and this cluster has one")
+    _check_ranks(cluster)
     with progress(len(wanted) * len(PLANS), topology.name, quiet=quiet) as advance:
         tuned = tune(cluster, scenario, wanted, budget_s, advance, stack)
     told = repr((topology.sha256, topology.changes, scenario.name, stack))
@@ -113,6 +129,54 @@ def _simulate(path: Path, changes: tuple[str, ...], name: str | None, stack: str
                    "scenario": scenario.name, "stack": stack or scenario.stack,
                    "fidelity": "flow", "changes": list(topology.changes),
                    "tried": f"{tuned.tried} of {tuned.of} sizes"}
+
+
+def _search(path: Path, changes: tuple[str, ...], name: str | None, folder: Path, sizes: str,
+            budget: str, *, lossless: bool, ratios: tuple[float, ...], quiet: bool) -> None:
+    """Search the settings of a step, and write what was found."""
+    from harp.collectives.tuning import Tuning
+    from sim.answer.progress import progress
+    from sim.answer.search import search
+    from sim.answer.settings_space import Space, fusion_rule
+    from sim.cluster.cluster import Cluster
+    from sim.report.settings_report import env_file, report
+    from sim.report.write import write_text
+    from sim.schema import load
+
+    topology = load(path, changes)
+    scenario, budget_s = _scenario(topology, name), _budget_s(budget)
+    cluster = Cluster(topology)
+    _check_ranks(cluster)
+    folder.mkdir(parents=True, exist_ok=True)
+    space = Space.of(cluster, scenario, lossless=lossless, ratios=ratios)
+    with progress(budget_s, topology.name, quiet=quiet) as advance:
+        found = search(cluster, scenario, space, folder / "trials.journal", advance,
+                       budget_s=budget_s)
+    tuned, source = _simulate(path, changes, name, None, sizes, budget, quiet=quiet)
+    table = folder / "tuning.json"
+    write_text(str(table), Tuning((tuned.communicator,), source).to_json())
+    text = report(found, topology.name, cluster.gpus, cluster.hosts)
+    write_text(str(folder / "report.md"), text)
+    own = str(table.resolve()) if found.best["algorithm"] == "nccl" else None
+    write_text(str(folder / "env"), env_file(found, fusion_rule(cluster, scenario), own))
+    if not quiet:
+        click.echo(text, nl=False)
+
+
+def _budget_s(budget: str) -> float:
+    from sim.schema.errors import Problem
+    from sim.schema.units import DURATION
+
+    try:
+        return DURATION.parse(budget)
+    except Problem as problem:
+        raise click.UsageError(f"--budget {budget}: {problem}; allowed: {problem.allowed}"
+                               ) from None
+
+
+def _check_ranks(cluster: Cluster) -> None:
+    if cluster.gpus == 1:
+        raise click.UsageError("a collective needs two GPUs, and this cluster has one")
 
 
 def _scenario(topology: Topology, name: str | None) -> Scenario:

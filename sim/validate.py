@@ -3,7 +3,7 @@
 ``python -m sim.validate fidelities`` compares fidelity flow with fidelity packet
 (`sim.validation.fidelities`; docs/fidelities.md), and ``python -m sim.validate corrections`` finds
 the intervals of flow's corrections again, from other cases. ``python -m sim.validate packet`` holds
-kernel TCP of fidelity packet against others' results (docs/packet-published.md). ``python -m
+fidelity packet against closed forms and others' results (docs/packet-published.md). ``python -m
 sim.validate lab`` (root, some minutes) compares packet with the laboratory
 (docs/lab-validation.md).
 
@@ -101,13 +101,16 @@ def _derive_corrections() -> int:
 
 
 def _compare_packets(page: str | None) -> int:
-    """Run what others published of TCP."""
+    """Run what has a closed form, and what others published of TCP."""
+    from sim.network.packet.closed_forms import path_rows
     from sim.network.packet.published import published_rows
-    from sim.validation.packet_published import print_rows, unexplained, write_rows
+    from sim.validation.closed_forms import collective_rows
+    from sim.validation.packet_page import print_tables, unexplained, write_tables
 
-    rows = published_rows()
-    off = [(row.figure, row.error) for row in unexplained(rows)]
-    return _show_rows(rows, print_rows, write_rows, off, page)
+    tables = [[*path_rows(), *collective_rows()], published_rows()]
+    off = [(f"{row.case}, {row.figure}", row.error)
+           for rows in tables for row in unexplained(rows)]
+    return _show_rows(tables, print_tables, write_tables, off, page)
 
 
 def _compare_laboratory(page: str | None) -> int:

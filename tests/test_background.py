@@ -11,6 +11,7 @@ import simpy
 from cluster_files import cluster
 
 from harp.collectives.registry import make_plan
+from sim.answer.collective_bench import measure
 from sim.answer.scenario import Settings, run_all
 from sim.network.background import SIZES, arrivals, segment_bytes
 from sim.network.fidelity import make_network
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sim.cluster.cluster import Cluster
+    from sim.schema.scenario import Scenario
 
 RATE_BPS = 10e9
 FREE_TCP = {"base": "kernel-tcp", "cost_per_byte": "0s", "cost_per_packet": "0s",
@@ -107,14 +109,17 @@ def test_fluid_leaves_a_long_flow_what_the_mean_load_leaves_of_the_line(tmp_path
     assert alone / shared == pytest.approx(0.7, rel=0.03)
 
 
+@pytest.mark.parametrize("routing", ["ecmp", "spray"])
 @pytest.mark.parametrize(("fidelity", "stack"), [
     ("flow", "tcp"), ("packet", "tcp"), ("packet", "harp-free")])
 def test_transfer_takes_what_the_background_leaves(tmp_path: Path, fidelity: str,
-                                                   stack: str) -> None:
+                                                   stack: str, routing: str) -> None:
     """The line is full until the transfer ends; what was offered last is still under way then."""
     nbytes = 200 * 10**6
-    alone_s = send(beside(tmp_path, load=1e-6), fidelity, stack, nbytes)
-    made = beside(tmp_path)
+    ways = {"scenario": {"routing": routing},
+            "fabric": {"template": "leaf-spine", "leaves": 3, "spines": 2, "latency": "1us"}}
+    alone_s = send(beside(tmp_path, load=1e-6, **ways), fidelity, stack, nbytes)
+    made = beside(tmp_path, **ways)
     took_s = send(made, fidelity, stack, nbytes)
     beside_s = offered_bytes(made, took_s) * 8 / RATE_BPS
     assert beside_s > 0.1 * alone_s
@@ -138,6 +143,24 @@ def test_background_slows_a_job_down_the_same_way_each_time(tmp_path: Path, fide
     assert one.step_s == again.step_s > 1.1 * alone.step_s
     (other,) = run_all(made, [scenario], Settings(fidelity=fidelity, seed=7))
     assert other.step_s != one.step_s
+
+
+@pytest.mark.parametrize("fidelity", ["flow", "packet"])
+def test_background_slows_a_timed_collective_and_all_algorithms_alike(tmp_path: Path,
+                                                                      fidelity: str) -> None:
+    made = beside(tmp_path, load=0.6)
+    (scenario,) = made.topology.scenarios
+    quiet = scenario.model_copy(update={"background": ()})
+
+    def times(scenario: Scenario, algorithms: list[str]) -> list[float]:
+        report = measure(made, "allreduce", [4096, 40 << 20], scenario=scenario,
+                         settings=Settings(fidelity=fidelity), algorithms=algorithms)
+        return [row.time_s for row in report.rows if row.size_bytes > 4096]
+
+    both = times(scenario, ["tree", "ring"])
+    assert times(scenario, ["ring"]) == both[1:]
+    assert all(took > 1.1 * alone for took, alone in zip(both, times(quiet, ["tree", "ring"]),
+                                                         strict=True))
 
 
 @pytest.mark.parametrize("fidelity", ["flow", "packet"])

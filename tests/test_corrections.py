@@ -48,6 +48,15 @@ def test_exchanges_that_no_interval_is_made_of_lie_within(plan, hosts, leaves, r
     assert row.corrected, row
 
 
+def test_a_timeout_of_kernel_tcp_is_told_beside_the_interval():
+    row = compare(Case("timeout", collective("hierarchical-alltoall", 24 * MIB),
+                       (*made_of(32, 4, "40Gbps", tcp=True), "hosts[0].gpus.count=2")))
+    assert row.timed_out
+    assert not row.corrected
+    assert "TCP waits 0.2 s more" in EXCHANGES.sentence(tcp=True)
+    assert "TCP" not in EXCHANGES.sentence(tcp=False)
+
+
 def test_nothing_is_judged_by_what_its_interval_is_made_of():
     """Of the cases that are judged no one has the same cluster, plan and size."""
     made = {(case.changes, *case.name.split(",")[-1:]) for tcp, (_, cases) in product(

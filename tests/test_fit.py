@@ -10,9 +10,10 @@ from click.testing import CliRunner
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from sim.answer.fit import find_row, fit, present_value
+from sim.answer.fit import find_row, fit, fit_slopes, present_value
 from sim.answer.root import find_root
 from sim.answer.scenario import Settings
+from sim.answer.uncertainty import FIT_ACCURACY
 from sim.calibrate import main
 from sim.calibration.shipped import Comparison, compare, compare_file, verdict
 from sim.cluster.cluster import Cluster
@@ -85,32 +86,59 @@ def test_a_fit_begins_at_zero_as_well(tmp_path: Path) -> None:
 
 
 @given(st.floats(1e-12, 1e3), st.floats(1e-12, 1e3), st.floats(0.1, 3), st.floats(0, 0.5),
-       st.sampled_from([1, -1]))
+       st.sampled_from([1, -1]), st.none() | st.floats(1e-3, 1e3))
 def test_roots_of_monotonic_functions_are_found(root: float, start: float, power: float,
-                                                jump: float, sign: int) -> None:
+                                                jump: float, sign: int,
+                                                slope: float | None) -> None:
+    """However wrong the slope is that they are said to have at the start."""
     def excess(value: float) -> float:
         scaled = (value / root) ** power - 1.0
         return sign * (scaled + jump * (scaled > 0))
 
     assume(1e-4 < start / root < 1e4)
-    found = find_root(excess, start, 1e-6)
+    found = find_root(excess, start, 1e-6, slope and slope / start)
     assert found == pytest.approx(root, rel=2e-5)
 
 
-@pytest.mark.parametrize(("excess", "start", "root", "most"), [
-    (lambda cost: 2.0 * cost - 2.0, 1.0, 1.0, 1),            # right from the start
-    (lambda cost: 0.5 * cost - 1.0, 5.0, 2.0, 2),            # in proportion
-    (lambda cost: cost + 0.01, 0.0, 0.0, 2),                 # too much even at nothing
+@pytest.mark.parametrize(("excess", "start", "slope", "root", "most"), [
+    (lambda cost: 2.0 * cost - 2.0, 1.0, None, 1.0, 1),      # right from the start
+    (lambda cost: 0.5 * cost - 1.0, 5.0, None, 2.0, 2),      # in proportion
+    (lambda cost: 0.1 * cost - 0.2, 5.0, 0.1, 2.0, 2),       # by its slope
+    (lambda cost: 0.1 * cost - 0.2, 0.0, 0.1, 2.0, 2),       # the same from nothing
+    (lambda cost: cost + 0.01, 0.0, None, 0.0, 2),           # too much even at nothing
+    (lambda cost: cost + 0.01, 0.0, 1.0, 0.0, 1),
 ])
-def test_simulations_of_a_fit_are_few(excess, start, root, most) -> None:
+def test_simulations_of_a_fit_are_few(excess, start, slope, root, most) -> None:
     asked = []
 
     def counted(cost: float) -> float:
         asked.append(cost)
         return excess(cost)
 
-    assert find_root(counted, start, 1e-6) == pytest.approx(root)
+    assert find_root(counted, start, 1e-6, slope) == pytest.approx(root)
     assert len(asked) <= most
+
+
+def test_slopes_save_a_draw_a_third_of_its_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And move what is fitted by less than the accuracy of a draw's fits."""
+    cluster, rows = Cluster(load(TACO)), []
+    slopes = fit_slopes(cluster)
+    monkeypatch.setattr("sim.answer.fit.find_row",
+                        lambda *given: rows.append(given) or find_row(*given))
+    figures = {"horovod.per_tensor": 30e-6, "taco-tcp.cost_per_message": 20e-6}
+    found, runs = [], []
+    for known in ({}, slopes):
+        fitted = fit(cluster, Settings(figures), accuracy=FIT_ACCURACY, slopes=known)
+        found.append(fitted)
+        runs.append(len(rows))
+        rows.clear()
+    assert slopes.keys() == found[0].keys() - {"gpus.effective"}
+    assert runs[1] <= 2 / 3 * runs[0] + 1
+    expect = cluster.topology.expect
+    for row in expect:
+        if row.fits is not None:
+            times = [find_row(cluster, row, Settings(figures | fitted)).step_s for fitted in found]
+            assert times[1] == pytest.approx(times[0], rel=2 * FIT_ACCURACY)
 
 
 def test_a_cost_that_even_at_nothing_is_too_slow_becomes_nothing(tmp_path: Path) -> None:

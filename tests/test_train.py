@@ -198,6 +198,16 @@ def test_selection_takes_time_and_delays_the_backward_pass(tmp_path):
         {"compute_s": 6, "selection_s": 2, "exposed_transfer_s": 0.08})
 
 
+def test_selection_elsewhere_than_on_the_gpu_delays_no_compute(tmp_path):
+    """As before, but a's backward pass ends at 6 s, and a is selected by 7 s."""
+    light = LightSettings.from_env({"LIGHT_TOPK_ALLREDUCE": 1, "LIGHT_TOPK_THRESHOLD": 0})
+    made = job(tmp_path, [layer("a", 4), layer("b", 4)], allreduce="light", light=light,
+               costs={"selection_per_element": 1e-6, "kernel_delay": 0.0})
+    assert step_of(made) == pytest.approx(7.08)
+    assert parts_of(made) == pytest.approx(
+        {"compute_s": 6, "selection_s": 1, "exposed_transfer_s": 0.08})
+
+
 def test_fp16_halves_the_bytes_and_pays_for_two_casts(tmp_path):
     made = job(tmp_path, [layer("a", 1)], fp16=True, costs={"cast_per_element": 1e-6})
     assert step_of(made) == pytest.approx(3 + 2 * 0.25 + 0.5)
@@ -209,6 +219,12 @@ def test_gradients_that_are_fp16_already_need_no_cast(tmp_path):
     made = job(tmp_path, [layer("a", 1)], fp16=True, gradient_bytes=2,
                costs={"cast_per_element": 1e-6})
     assert step_of(made) == pytest.approx(3.5)
+
+
+def test_copies_into_buckets_lengthen_the_backward_pass(tmp_path):
+    made = job(tmp_path, [layer("a", 1), layer("b", 1)], costs={"copy_per_element": 1e-6})
+    assert made.work.compute_s == pytest.approx(6 + 2 * SECOND * 1e-6)
+    assert step_of(made) == pytest.approx(7 + 2 * SECOND * 1e-6)  # b's average is hidden
 
 
 def test_the_frameworks_overhead_ends_the_step(tmp_path):

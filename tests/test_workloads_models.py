@@ -99,6 +99,14 @@ def test_vgg16_has_32_gradients_and_eleven_of_2_mib_or_more():
     assert sum(large) == 137_789_440  # 137.79 M
 
 
+def test_a_quarter_of_vgg16_is_a_sixteenth_of_its_gradient_in_the_same_proportion():
+    model = get_model("vgg16-quarter")
+    assert len(model.tensors) == 32
+    assert model.parameters == pytest.approx(get_model("vgg16").parameters / 16, rel=0.01)
+    share = sum(layer.parameters for layer in model.layers[-3:]) / model.parameters
+    assert share == pytest.approx(0.894, abs=0.005)
+
+
 def test_vgg16_keeps_nine_tenths_of_its_gradient_in_the_last_three_layers():
     model = get_model("vgg16")
     share = sum(layer.parameters for layer in model.layers[-3:]) / model.parameters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from contextlib import closing
 from itertools import product
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from harp.collectives.protocol import Protocol
     from harp.collectives.tuning import Tuning
     from sim.cluster.cluster import Cluster
+    from sim.schema.background import Background
     from sim.schema.parameters import HostStack
     from sim.schema.scenario import Scenario
 
@@ -45,6 +47,9 @@ ALGORITHMS = {
 GROUPED = ("2d", "hierarchical-alltoall")
 UNIT_BYTES = 4
 MOST_SIZES = 1000
+SETTLE_S = 0.01
+"""Before a run beside background traffic: as long as several of its flows take at 10 Gb/s, so that
+there are flows under way when the run begins."""
 
 
 def parse_sizes(text: str) -> list[int]:
@@ -82,8 +87,9 @@ def measure(cluster: Cluster, collective: str, sizes: Sequence[int], stack: str 
             scenario: Scenario | None = None,
             settings: Settings | None = None, algorithms: Sequence[str] | None = None, *,
             chosen: bool = False, tuning: Tuning | None = None) -> CollectiveReport:
-    """Simulate ``collective`` over all GPUs by each algorithm at each size, alone on the fabric.
+    """Simulate ``collective`` over all GPUs by each algorithm at each size, without other jobs.
 
+    Background traffic is the scenario's; every row meets the same flows from its beginning on.
     Style (routing, channels, sockets, bond, affinity) is the scenario's (the first one's unless
     given); so is the stack unless given. ``settings`` changes figures of the stack and chooses the
     fidelity; ``algorithms`` are all those of the collective unless given; "nccl" is what NCCL
@@ -98,12 +104,13 @@ def measure(cluster: Cluster, collective: str, sizes: Sequence[int], stack: str 
     placement = place(cluster, gpus, channel_count(topology, scenario),
                       affinity=scenario.affinity)
     group = common_group(cluster, gpus)
-    timer = Timer(cluster, host_stack, scenario, placement, fidelity=settings.fidelity)
+    timer = Timer(cluster, host_stack, scenario, placement, fidelity=settings.fidelity,
+                  background=topology.background_of(scenario))
     view = View.of(cluster, scenario, gpus)
     every = (*ALGORITHMS[collective], *(("nccl",) if collective in PLANS else ()),
              *(("tuned",) if tuning is not None else ()))
     rows = []
-    with closing(timer.network):
+    with closing(timer):
         for size, algorithm in product(sizes, algorithms or every):
             if cluster.gpus == 1 or (algorithm in GROUPED and group == 1):
                 continue
@@ -140,23 +147,44 @@ def _choice_of(algorithm: str, view: View, collective: str, size: int, tuning: T
 
 
 class Timer:
-    """Times plans one after the other on one idle cluster; bursts begin with what is left."""
+    """Times plans one after the other on one idle cluster; bursts begin with what is left.
+
+    Beside background traffic each plan has a network of its own, in which it runs twice: first to
+    open its connections, and then for its time, when a whole number of `SETTLE_S` is over. So all
+    plans meet the same flows.
+    """
 
     def __init__(self, cluster: Cluster, stack: HostStack, scenario: Scenario,
-                 placement: Placement, *, fidelity: str = "flow") -> None:
-        self.env = wall_clock(fidelity, cluster.topology) or simpy.Environment()
+                 placement: Placement, *, fidelity: str = "flow",
+                 background: tuple[Background, ...] = ()) -> None:
         style = Style.of(scenario, cluster.topology, stack.name)
-        self.network = make_network(fidelity, self.env,
-                                    Site(cluster, stack, style, names_limits=False))
+        self._site = Site(cluster, stack, style, names_limits=False, background=background)
+        self._placement, self._fidelity = placement, fidelity
+        self._build()
+
+    def _build(self) -> None:
+        self.env = wall_clock(self._fidelity, self._site.cluster.topology) or simpy.Environment()
+        self.network = make_network(self._fidelity, self.env, self._site)
         self._comm = self.network.communicator()
-        self._placement = placement
         self._line = Timeline(self.env, lambda _: None, "collective")
 
     def seconds(self, plan: Plan, protocol: Protocol = SIMPLE, channels: int = 0) -> float:
         """Time of one run of ``plan``, on the first ``channels`` where they are told."""
+        if self._site.background:
+            self.close()
+            self._build()
+            self._run(plan, protocol, channels)
+            self.env.run(SETTLE_S * (math.floor(self.env.now / SETTLE_S) + 1))
         start_s = self.env.now
-        placement = self._placement.of(plan.name)
-        run = self._comm.run(plan, placement[:channels or len(placement)], lambda _: 0.0,
-                             self._line, protocol=protocol)
-        self.env.run(self.env.process(run))
+        self._run(plan, protocol, channels)
         return float(self.env.now - start_s)
+
+    def close(self) -> None:
+        """Let go of the network."""
+        self.network.close()
+
+    def _run(self, plan: Plan, protocol: Protocol, channels: int) -> None:
+        placement = self._placement.of(plan.name)
+        self.env.run(self.env.process(self._comm.run(
+            plan, placement[:channels or len(placement)], lambda _: 0.0, self._line,
+            protocol=protocol)))

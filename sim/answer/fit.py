@@ -9,6 +9,7 @@ What a published throughput leaves open all the same, `sim.answer.uncertainty` t
 from __future__ import annotations
 
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from sim.answer.root import NoRootError, find_root
@@ -17,7 +18,7 @@ from sim.schema.errors import Problem, TopologyError
 from sim.schema.parameters import FrameworkCosts, HostStack, load_framework, load_stack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from sim.cluster.cluster import Cluster
     from sim.records.results import ScenarioResult
@@ -28,9 +29,13 @@ GPU_SPEED = "gpus.effective"
 """Name under which the speed of all GPUs can be fitted."""
 ACCURACY = 1e-6
 """Relative difference of a step time at which a fit ends."""
+PROBE = 0.05
+"""Share of a cost, or of the step where there is none, by which `fit_slopes` raises it to look how
+the step grows."""
 
 
-def fit(cluster: Cluster, settings: Settings, *, accuracy: float = ACCURACY) -> dict[str, float]:
+def fit(cluster: Cluster, settings: Settings, *, accuracy: float = ACCURACY,
+        slopes: Mapping[str, float] = MappingProxyType({})) -> dict[str, float]:
     """Values of the parameters that the file's rows name, by name, in the file's order.
 
     Raises TopologyError where a row names no parameter, or one that has no effect on it.
@@ -39,6 +44,8 @@ def fit(cluster: Cluster, settings: Settings, *, accuracy: float = ACCURACY) -> 
         cluster: the built topology; its values are where the search begins.
         settings: figures that hold meanwhile, beside those fitted.
         accuracy: largest relative error of a fitted row's step time.
+        slopes: see `fit_slopes`; they save a run a parameter and change no answer by more than
+            the accuracy.
 
     """
     figures = dict(settings.figures)
@@ -48,7 +55,8 @@ def fit(cluster: Cluster, settings: Settings, *, accuracy: float = ACCURACY) -> 
             continue
         try:
             fitted[expect.fits] = _solve(cluster, expect, expect.fits,
-                                         replace(settings, figures=figures), accuracy)
+                                         replace(settings, figures=figures), accuracy,
+                                         slopes.get(expect.fits))
         except Problem as problem:
             raise cluster.topology.error(problem.under("expect", number, "fits")) from problem
         figures[expect.fits] = fitted[expect.fits]
@@ -89,6 +97,26 @@ def fits_hold(cluster: Cluster, found: Iterable[ScenarioResult] = ()) -> bool:
                                 for row, expect in zip(rows, fitted, strict=True))
 
 
+def fit_slopes(cluster: Cluster) -> dict[str, float]:
+    """How the step times of fitted rows grow with what is fitted to them, by its name.
+
+    As a share of the time, for each unit of the cost, at the present values; without the speed of
+    GPUs, in whose cost a step time is next to proportional.
+    """
+    slopes = {}
+    for expect in cluster.topology.expect:
+        if expect.fits is None or expect.fits == GPU_SPEED:
+            continue
+        value = present_value(cluster, expect.fits)
+        step_s = find_row(cluster, expect, Settings()).step_s
+        more = PROBE * (value or step_s)
+        longer_s = find_row(cluster, expect,
+                            Settings(figures={expect.fits: value + more})).step_s
+        if longer_s > step_s:
+            slopes[expect.fits] = (longer_s / step_s - 1.0) / more
+    return slopes
+
+
 def _owner(topology: Topology, name: str) -> HostStack | FrameworkCosts | None:
     try:
         return load_stack(name, topology.stacks)
@@ -100,8 +128,8 @@ def _owner(topology: Topology, name: str) -> HostStack | FrameworkCosts | None:
         return None
 
 
-def _solve(cluster: Cluster, expect: Expect, name: str, settings: Settings,
-           accuracy: float) -> float:
+def _solve(cluster: Cluster, expect: Expect, name: str, settings: Settings, accuracy: float,
+           slope: float | None) -> float:
     """Value of ``name`` at which the row's step takes the published time."""
     def excess(value: float) -> float:
         figures = {**settings.figures, name: value}
@@ -115,7 +143,7 @@ def _solve(cluster: Cluster, expect: Expect, name: str, settings: Settings,
     try:
         if name == GPU_SPEED:  # a step time is linear in the cost, not in the speed
             return 1.0 / find_root(excess_of_cost, 1.0 / start, accuracy)
-        return find_root(excess, start, accuracy)
+        return find_root(excess, start, accuracy, slope)
     except NoRootError:
         raise Problem(f"{name} has no effect on its row, or no value of it gives the row",
                       allowed="a parameter that the row depends on") from None

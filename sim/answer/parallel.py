@@ -5,6 +5,7 @@ Workers are forked where the system can, so that they begin with all that is bui
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import warnings
@@ -47,6 +48,7 @@ def map_shared(function: Callable[[Any, Item], Answer], shared: Any, items: Sequ
 def _share(shared: Any) -> None:
     global _shared  # noqa: PLW0603  (a worker has one task, and this is its memory)
     _shared = shared
+    gc.freeze()  # what it was forked with stays: collections need not look at it again and again
 
 
 def _call(function: Callable[[Any, Item], Answer], item: Item) -> Answer:

@@ -21,27 +21,31 @@ class NoRootError(ValueError):
     """The function is nowhere zero, or does not depend on its argument."""
 
 
-def find_root(excess: Callable[[float], float], start: float, accuracy: float) -> float:
+def find_root(excess: Callable[[float], float], start: float, accuracy: float,
+              slope: float | None = None) -> float:
     """Value from 0 up at which the monotonic ``excess`` is 0; raises NoRootError.
 
     Where ``excess`` jumps over 0, the value at the jump; where a cost of 0 is still too much, 0.
-    Secant steps, since a step time is nearly linear in every cost; the first one supposes that it
-    is in proportion, as where the cost decides alone. Where another cost hides this one, the value
-    grows until it shows. Once two values enclose the wanted one no step leaves them, and each of
-    them comes nearer.
+    Secant steps, since a step time is nearly linear in every cost; the first one goes by the
+    ``slope``, or supposes that it is in proportion, as where the cost decides alone. Where another
+    cost hides this one, the value grows until it shows. Once two values enclose the wanted one no
+    step leaves them, and each of them comes nearer.
 
     Args:
         excess: what is to be 0, as a share of what is wanted.
         start: where to begin, 0 or more.
         accuracy: what counts as 0.
+        slope: of ``excess`` near ``start``, above 0, if it is known.
 
     """
     there, f_there = start, excess(start)
-    if abs(f_there) <= accuracy:
+    if abs(f_there) <= accuracy or (slope and start == 0.0 < f_there):
         return start
     here = start / min(max(1.0 + f_there, 1.0 / _GROWTH), _GROWTH) or _LEAST
+    if slope:
+        here = min(max(start - f_there / slope, 0.0), _GROWTH * start or math.inf)
     f_here = excess(here)
-    if start == 0.0:
+    if start == 0.0 and not slope:
         here, f_here, there, f_there = there, f_there, here, f_here
     ends = {f_there > 0: there}
     for number in range(TRIES):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harp.lightcc.policy import FP16_BYTES, FP32_BYTES
 from harp.lightcc.settings import LightSettings
 from sim.answer.clock import Clock, TooLongError
 from sim.cluster.placement import rank_gpus
@@ -33,7 +34,7 @@ from sim.step.compute import plan_pass
 from sim.step.critical_path import mean_path
 from sim.step.exposure import mean_breakdown
 from sim.step.faults import Struck, check_links, strike
-from sim.step.recipe import FP16_BYTES, FP32_BYTES, Recipe, Views
+from sim.step.recipe import Recipe, Views
 from sim.step.train import Job
 from sim.workloads.models import get_model
 
@@ -118,8 +119,7 @@ class Run:
             cluster, self.stack, self.style, settings.seed, records_use=settings.record_links,
             selects=bool(scenario.light and scenario.light.LIGHT_TOPK_ALLREDUCE),
             names_limits=settings.name_limits,
-            background=tuple(source for source in topology.background
-                             if source.name in scenario.background),
+            background=topology.background_of(scenario),
             capture=settings.capture))
         self.jobs: list[Job] = []
         self.names: list[str] = []
@@ -161,6 +161,7 @@ class Run:
         work = plan_pass(recipe, flops * recipe.tensor)
         made = Job(self.env, recipe, comm, count, work, tracks[0])
         made.counted = scenario.steps
+        made.finds_paths = self.settings.name_limits
         self._tracks.append(tracks)
         self.jobs.append(made)
         self.names.append(job.name if job else "")

@@ -96,7 +96,7 @@ class Bench:
     def close(self) -> None:
         """Give back what the network holds."""
         if self._timer is not None:
-            self._timer.network.close()
+            self._timer.close()
         self._timer = None
 
 

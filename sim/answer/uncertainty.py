@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.answer.draws import Unknown, halton
-from sim.answer.fit import fit, fits_hold, used_sets
+from sim.answer.fit import fit, fit_slopes, fits_hold, used_sets
 from sim.answer.parallel import map_shared
 from sim.answer.scenario import Settings, run_scenario
 from sim.records.results import Cause, Interval
@@ -47,7 +47,7 @@ FEWEST_DRAWS = 6
 """With time for fewer than these, none are made."""
 EFFORT = 900_000
 """Events that all draws together may take: some five seconds on two cores of 2020."""
-FIT_RUNS = 3
+FIT_RUNS = 2
 """Times that a draw simulates a row to fit a parameter to it, with `FIT_ACCURACY`."""
 FIT_ACCURACY = 1e-3
 """Relative difference of a step time at which a draw's fit ends."""
@@ -68,6 +68,7 @@ class _Task:
     rows: Sequence[Row]
     refit: bool
     fidelity: str
+    slopes: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def spread(cluster: Cluster, rows: Sequence[Row], draws: int = DRAWS, *, refit: 
                      for unknown, share in zip(open_, point.tolist(), strict=True)},
                     (cluster.topology.seed + number) % 2**32)
               for number, point in enumerate(points, 1)]
-    task = _Task(cluster, rows, refit, fidelity)
+    task = _Task(cluster, rows, refit, fidelity, fit_slopes(cluster) if refit else {})
     answers = [answer for answer in map_shared(_answers, task, chosen, workers)
                if answer is not None]
     return [[_interval(np.array([answer[row][job] for answer in answers]), refit=refit)
@@ -151,7 +152,8 @@ def causes(cluster: Cluster, rows: Sequence[Row], *, refit: bool | None = None,
               for unknown in open_ for share in (TAIL, 1.0 - TAIL)]
     chosen += [_Draw({}, (cluster.topology.seed + number) % 2**32)
                for number in range(1, PORT_DRAWS + 1)]
-    answers = map_shared(_answers, _Task(cluster, rows, refit, fidelity), chosen, workers)
+    task = _Task(cluster, rows, refit, fidelity, fit_slopes(cluster) if refit else {})
+    answers = map_shared(_answers, task, chosen, workers)
     jobs = next((answer for answer in answers if answer is not None), [])
     return [[_causes(open_, [None if answer is None else answer[row][job][0]
                              for answer in answers])
@@ -163,7 +165,7 @@ def _answers(task: _Task, draw: _Draw) -> list[list[tuple[float, float]]] | None
     settings = Settings(draw.figures, seed=draw.seed, name_limits=False)
     try:
         if task.refit:
-            fitted = fit(task.cluster, settings, accuracy=FIT_ACCURACY)
+            fitted = fit(task.cluster, settings, accuracy=FIT_ACCURACY, slopes=task.slopes)
             settings = replace(settings, figures={**draw.figures, **fitted})
         settings = replace(settings, fidelity=task.fidelity)
         return [[(result.images_per_s, result.breakdown.exposed_s)

@@ -48,6 +48,10 @@ MEANINGS = {
         "scatter_per_element": "GPU time per received element of top-k that is added",
         "selection_per_element": "GPU time per gradient element that top-k examines",
         "cast_per_element": "GPU time per element for a cast between fp32 and fp16",
+        "copy_per_element": "time of the backward pass per gradient element for copies into and "
+                            "out of its bucket; none where not given",
+        "kernel_delay": "share of a collective's own kernels by which they delay the backward "
+                        "pass; all where not given",
     },
 }
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from sim.workloads.buckets import DDP_FIRST_BYTES, ddp_buckets, horovod_buckets
+from harp.lightcc.fusion import DDP_FIRST_BYTES
+from sim.workloads.buckets import ddp_buckets, horovod_buckets
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -66,7 +67,10 @@ def plan_pass(recipe: Recipe, flops: float) -> Pass:
     """
     forward = _forward(recipe, flops)
     backward = recipe.model.layers[::-1]
-    layers = tuple(Work(layer.name, recipe.batch * layer.backward_flops / flops,
+    copying = recipe.costs.copy_per_element
+    copy_s = copying.value if copying is not None else 0.0
+    layers = tuple(Work(layer.name, recipe.batch * layer.backward_flops / flops
+                        + copy_s * sum(tensor.elements for tensor in layer.tensors),
                         _exchange_bytes(recipe, layer)) for layer in backward)
     ends_s = (sum(work.seconds for work in forward)
               + np.cumsum([work.seconds for work in layers]))

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from harp.collectives.protocol import SIMPLE
 from harp.collectives.registry import make_plan
+from harp.lightcc.policy import FP16_BYTES, FP32_BYTES, allreduce_path
 from sim.network.nccl import choose, chosen_plan
 
 if TYPE_CHECKING:
-    from fractions import Fraction
-
     from harp.collectives.plan import Plan
     from harp.collectives.protocol import Protocol
     from harp.lightcc.settings import LightSettings
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
     from sim.schema.parameters import FrameworkCosts
     from sim.workloads.models import Model
 
-FP32_BYTES, FP16_BYTES = 4, 2
-LIGHT_PLANS = {"sparse-2d": "2d-topk", "sparse-flat": "topk", "2d": "2d", "ring": "ring"}
-"""Plan of each algorithm that LightCC's settings choose."""
 ALLTOALL_PLANS = {"direct": "alltoall", "hierarchical": "hierarchical-alltoall"}
 """Plan of each way in which experts exchange activations."""
 
@@ -85,17 +81,19 @@ def choose_plan(recipe: Recipe, ranks: int, elements: int) -> Chosen:
     each = recipe.host_group // recipe.tensor
     if recipe.views is not None:
         return _nccls(recipe.views.average, "allreduce", elements * unit, unit, each)
-    ratio: float | Fraction = 1.0
+    ratio = 1.0
     value_bytes = unit
     if name == "tree":
         group = each
     if name == "light":
         assert recipe.light is not None
-        choice = recipe.light.choose(elements * recipe.gradient_bytes)
-        name, group, ratio = LIGHT_PLANS[choice.algorithm], choice.intra_size, choice.ratio
-        value_bytes = FP16_BYTES if choice.fp16 or unit == FP16_BYTES else FP32_BYTES
+        path = allreduce_path(recipe.light, ranks, elements * recipe.gradient_bytes,
+                              element_bytes=unit)
+        name, group = path.plan, path.parameters.get("group", group)
+        ratio = path.parameters.get("ratio", ratio)
+        value_bytes = path.parameters.get("value_bytes", unit)
     return Chosen(_made(name, ranks=ranks, nbytes=elements * unit, unit_bytes=unit,
-                        group=min(group, ranks), ratio=float(ratio), value_bytes=value_bytes,
+                        group=min(group, ranks), ratio=ratio, value_bytes=value_bytes,
                         chunk_bytes=max(elements * unit, 1)))
 
 

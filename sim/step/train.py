@@ -10,7 +10,8 @@ all-to-all before it (dispatch) and one after it (combine), and so does its back
 they run the other way. Their time is exposed, whatever else the network does meanwhile.
 
 Work that a collective puts on the GPU (top-k selection and scatter-add, casts) takes its time there
-and delays the backward pass by the same time, since the two share one GPU. A collective's own
+and delays the backward pass by the same time, since the two share one GPU; where the host does it
+instead, by a share (``kernel_delay``). A collective's own
 kernels slow the backward pass down by a factor while they run. Compute times of ranks differ from
 step to step, and a step waits for the slowest: all compute is stretched by the mean of the largest
 of n normal deviations (Blom's approximation).
@@ -22,9 +23,8 @@ import math
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
-import simpy
-
 from harp.collectives.ir import Op
+from harp.lightcc.policy import FP32_BYTES
 from sim.records.results import Breakdown, Span
 from sim.records.timeline import Timeline
 from sim.step.compute import Slowness
@@ -32,13 +32,15 @@ from sim.step.critical_path import critical_path
 from sim.step.exposure import KINDS, exposed
 from sim.step.fsdp import fully_sharded
 from sim.step.graph import ON_GPU, data_parallel
-from sim.step.recipe import FP32_BYTES, choose_plan, exchange_plan, reduce_plan, share_plan
+from sim.step.recipe import choose_plan, exchange_plan, reduce_plan, share_plan
 from sim.step.tensor_parallel import tensor_parallel
+from sim.step.turns import Coordinator, Streams
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
     import numpy as np
+    import simpy
     from numpy.typing import NDArray
 
     from harp.collectives.ir import LocalCost
@@ -62,6 +64,7 @@ class Job:
     Attributes:
         steps_s: start and end of each finished step.
         breakdowns: where the time of each step that counts went.
+        finds_paths: whether anybody wants `paths`.
         paths: what each step that counts waited for.
         spans: the timeline of the last of them.
         counted: steps that count; those after them only keep other jobs company.
@@ -74,6 +77,7 @@ class Job:
         self.track = track
         self.steps_s: list[tuple[float, float]] = []
         self.breakdowns: list[Breakdown] = []
+        self.finds_paths = True
         self.paths: list[tuple[Limit, ...]] = []
         self.spans: tuple[Span, ...] = ()
         self.counted: float = math.inf
@@ -81,11 +85,11 @@ class Job:
         self._waits: list[tuple[float, float]] = []
         self._debt_s = 0.0
         self._running, self._running_since_s, self._ran_s = 0, 0.0, 0.0
+        delay = recipe.costs.kernel_delay
+        self._kernel_delay = 1.0 if delay is None else delay.value
         self._stretch = 1.0 + recipe.costs.jitter.value * largest_deviation(gpus)
-        self._coordinator = simpy.Resource(env, 1)
-        self._streams = simpy.Store(env)
-        for number in range(recipe.streams):
-            self._streams.put(f"{track}/stream{number}")
+        self._coordinator = Coordinator(env)
+        self._streams = Streams(env, [f"{track}/stream{n}" for n in range(recipe.streams)])
         self.graph = self._make_graph()
         self._waited = {number for done in self.graph for number in done.after}
         self._exchange_track = f"{track}/alltoall"
@@ -233,13 +237,12 @@ class Job:
         if operation.delay_s > 0:
             yield self.env.timeout(operation.delay_s)
         label = operation.name
-        with self._coordinator.request() as turn:
-            yield turn
-            coordinator = Timeline(self.env, self.record, f"{self.track}/coordinator")
-            costs = self.recipe.costs
-            seconds = costs.per_tensor.value + self.gpus * costs.per_rank.value
-            yield from coordinator.wait(seconds, "negotiation", label)
-        stream = yield self._streams.get()
+        costs = self.recipe.costs
+        since_s = yield from self._coordinator.serve(
+            costs.per_tensor.value + self.gpus * costs.per_rank.value)
+        Timeline(self.env, self.record, f"{self.track}/coordinator").span(
+            label, "negotiation", since_s)
+        stream = yield from self._streams.take()
         line = Timeline(self.env, self.record, stream)
         if operation.kind == "average":
             yield from self._cast(operation, line)
@@ -251,7 +254,7 @@ class Job:
             yield from self.comm.run(chosen.plan, self.placement(chosen.plan.name),
                                      self._local_s, line, label, chosen.protocol)
         self._count_running(-1)
-        yield self._streams.put(stream)
+        self._streams.give_back(stream)
         if number in done:
             done[number].succeed()
 
@@ -278,7 +281,7 @@ class Job:
         """Turn fp32 gradients to fp16 and, later, back: both are paid here."""
         if self.recipe.fp16 and self.recipe.gradient_bytes == FP32_BYTES:
             seconds = 2 * self.recipe.costs.cast_per_element.value * operation.size
-            self._debt_s += seconds
+            self._debt_s += self._kernel_delay * seconds
             yield from line.wait(seconds, "selection", f"{operation.name} cast")
 
     def _local_s(self, cost: LocalCost) -> float:
@@ -286,7 +289,7 @@ class Job:
         costs = self.recipe.costs
         each = {Op.SELECT: costs.selection_per_element, Op.SCATTER_ADD: costs.scatter_per_element}
         seconds = each[cost.op].value * float(cost.elements.max()) if cost.op in each else 0.0
-        self._debt_s += seconds
+        self._debt_s += self._kernel_delay * seconds
         return seconds
 
     def placement(self, plan: str) -> Sequence[Ints]:
@@ -318,7 +321,8 @@ class Job:
             compute_s -= span.end_s - span.start_s
         self.breakdowns.append(Breakdown(compute_s, parts["transfer"], owed_s + parts["selection"],
                                          parts["latency"], parts["message"]))
-        self.paths.append(critical_path(spans, self.steps_s[-1]))
+        if self.finds_paths:
+            self.paths.append(critical_path(spans, self.steps_s[-1]))
         self.spans = spans
 
 

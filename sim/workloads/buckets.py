@@ -5,9 +5,10 @@ in *buckets*. Both rules here keep that order, put each tensor in one bucket, an
 before its last gradient is ready.
 
 - `horovod_buckets`: at each tick of a cycle, take what is ready and pack it up to a threshold
-  (Sergeev and Del Balso 2018, section "Tensor Fusion"; defaults since late 2020: 128 MiB and 1 ms).
+  (`harp.lightcc.fusion`, which the real collectives use, too).
 - `ddp_buckets`: sizes alone decide, before training starts; a bucket leaves when it is complete
-  (Li et al., VLDB 2020, section 3.2.3; PyTorch's defaults: 1 MiB for the first one, then 25 MiB).
+  (`harp.lightcc.fusion` as well; Li et al., VLDB 2020, section 3.2.3; PyTorch's defaults: 1 MiB
+  for the first one, then 25 MiB).
 
 One rank is enough, for all ranks run the same backward pass; nothing here grows with the GPUs.
 """
@@ -15,15 +16,22 @@ One rank is enough, for all ranks run the same backward pass; nothing here grows
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harp.lightcc.fusion import (
+    DDP_BYTES,
+    DDP_FIRST_BYTES,
+    HOROVOD_BYTES,
+    HOROVOD_CYCLE_S,
+    fill,
+    fuse,
+)
+
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
-
-DDP_FIRST_BYTES = 1 << 20
-DDP_BYTES = 25 << 20
 
 
 @dataclass(frozen=True)
@@ -47,8 +55,8 @@ class Buckets:
         return np.diff(self.first)
 
 
-def horovod_buckets(nbytes: ArrayLike, ready_s: ArrayLike, *, threshold_bytes: int = 128 << 20,
-                    cycle_s: float = 1e-3) -> Buckets:
+def horovod_buckets(nbytes: ArrayLike, ready_s: ArrayLike, *, threshold_bytes: int = HOROVOD_BYTES,
+                    cycle_s: float = HOROVOD_CYCLE_S) -> Buckets:
     """Fuse as Horovod does.
 
     ``nbytes`` and ``ready_s`` have shape (tensors,), in the order of the backward pass. Ticks come
@@ -61,13 +69,10 @@ def horovod_buckets(nbytes: ArrayLike, ready_s: ArrayLike, *, threshold_bytes: i
         raise ValueError(f"fusion with threshold {threshold_bytes} B and cycle {cycle_s} s is not "
                          "possible; allowed is 0 or more for both.")
     tick = ready if cycle_s == 0 else np.maximum(np.ceil(ready / cycle_s) * cycle_s, ready)
-    starts: list[int] = []
-    room = -1
-    for index, size in enumerate(sizes.tolist()):
-        if index == 0 or tick[index] > tick[index - 1] or size > room:
-            starts.append(index)
-            room = threshold_bytes
-        room -= size
+    # What is ready at one tick is decided upon together.
+    ticks = [0, *(np.flatnonzero(np.diff(tick)) + 1).tolist(), len(sizes)]
+    starts = [first + start for first, end in pairwise(ticks)
+              for start in fuse(sizes[first:end].tolist(), threshold_bytes)]
     return _buckets(starts, sizes, tick)
 
 
@@ -82,13 +87,7 @@ def ddp_buckets(nbytes: ArrayLike, ready_s: ArrayLike, *, first_bytes: int = DDP
     if first_bytes <= 0 or bucket_bytes <= 0:
         raise ValueError(f"buckets of {first_bytes} B and {bucket_bytes} B are not possible; "
                          "allowed is more than 0 for both.")
-    starts: list[int] = []
-    room = 0
-    for index, size in enumerate(sizes.tolist()):
-        if room <= 0:
-            room = bucket_bytes if starts else first_bytes
-            starts.append(index)
-        room -= size
+    starts = fill(sizes.tolist(), first_bytes, bucket_bytes)
     return _buckets(starts, sizes, ready)
 
 

@@ -69,18 +69,20 @@ def block_of(layer: Layer) -> str:
     return match[0] if match else ""
 
 
-def _vgg16() -> Model:
+def _vgg16(name: str = "vgg16", divisor: int = 1) -> Model:
+    """Channels, features and classes are divided by ``divisor``."""
     layers: list[Layer] = []
     channels, size = 3, 224
     for stage, (filters, depth) in enumerate(((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)), 1):
         for index in range(1, depth + 1):
-            layers.append(nn.conv2d(f"conv{stage}_{index}", channels, filters, 3, size,
+            layers.append(nn.conv2d(f"conv{stage}_{index}", channels, filters // divisor, 3, size,
                                     first=not layers))
-            channels = filters
+            channels = filters // divisor
         size //= 2
-    layers += [nn.linear("fc6", channels * size * size, 4096), nn.linear("fc7", 4096, 4096),
-               nn.linear("fc8", 4096, 1000)]
-    return Model("vgg16", tuple(layers), "image of 224x224",
+    features = 4096 // divisor
+    layers += [nn.linear("fc6", channels * size * size, features),
+               nn.linear("fc7", features, features), nn.linear("fc8", features, 1000 // divisor)]
+    return Model(name, tuple(layers), "image of 224x224",
                  "Simonyan and Zisserman 2014, configuration D")
 
 
@@ -201,6 +203,7 @@ def _llama(name: str, source: str, depth: int, width: int, inner: int, tokens: i
 
 MODELS: dict[str, Callable[[], Model]] = {
     "vgg16": _vgg16,
+    "vgg16-quarter": lambda: _vgg16("vgg16-quarter", 4),
     "resnet50": lambda: _resnet("resnet50", (3, 4, 6, 3)),
     "resnet101": lambda: _resnet("resnet101", (3, 4, 23, 3)),
     "bert-base": lambda: _bert("bert-base", 12, 768),

@@ -1,0 +1,80 @@
+"""What `sim.answer.search` found, as an environment file and a short report."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from harp.lightcc.policy import allreduce_path
+from harp.lightcc.settings import LightSettings
+from sim.answer.settings_space import NCCL, environment_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sim.answer.search import Found
+    from sim.answer.settings_space import Point
+
+SIZES = (4 << 10, 64 << 10, 1 << 20, 4 << 20, 25 << 20, 128 << 20)
+"""Bytes of tensors whose path the report names."""
+
+
+def env_file(found: Found, rule: str, table: str | None) -> str:
+    """Write what to ``source`` before the job."""
+    variables = environment_of(found.best, rule)
+    if table is not None:
+        variables["HARP_TUNER"] = table
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    if rule == "size":
+        lines.append("# DistributedDataParallel(bucket_cap_mb="
+                     f"{float(found.best['fusion']) / (1 << 20):g})")
+    return "\n".join(lines) + "\n"
+
+
+def report(found: Found, title: str, ranks: int, hosts: int) -> str:
+    """Write the report, in Markdown."""
+    return "\n".join(_lines(found, title, ranks, hosts)) + "\n"
+
+
+def _lines(found: Found, title: str, ranks: int, hosts: int) -> Iterator[str]:
+    gain = found.default_s / found.best_s
+    yield f"# Settings for {title}, {ranks} ranks on {hosts} hosts"
+    yield ""
+    yield (f"A step takes {_ms(found.best_s)} ms instead of {_ms(found.default_s)} with all "
+           f"defaults: {gain:.2f} times as fast. {found.tried} of {found.of} choices were "
+           "simulated.")
+    if found.note:
+        yield found.note
+    yield from ("", "## What each setting brings", "",
+                "| setting | chosen | default | step with the default (ms) | it brings |",
+                "|---|---|---|---|---|")
+    for axis, value, default, step_s in found.brings:
+        yield (f"| {axis} | {value} | {default} | {_ms(step_s)} | "
+               f"{100 * (step_s / found.best_s - 1):+.1f} % |")
+    if not found.brings:
+        yield "| all | default | default | | |"
+    yield from ("", "## The best, checked again", "", "| choice | flow (ms) | packet (ms) |",
+                "|---|---|---|")
+    for point, flow_s, packet_s in found.checked:
+        yield f"| {_named(point)} | {_ms(flow_s)} | {_ms(packet_s) if packet_s else '-'} |"
+    if found.best["algorithm"] != NCCL:
+        yield from _paths(found.best, ranks, hosts)
+
+
+def _paths(point: Point, ranks: int, hosts: int) -> Iterator[str]:
+    settings = LightSettings.from_env({name: value for name, value
+                                       in environment_of(point, "").items()
+                                       if name.startswith("LIGHT_")})
+    yield from ("", "## Which path a tensor takes", "", "| bytes | path | why |", "|---|---|---|")
+    for nbytes in SIZES:
+        path = allreduce_path(settings, ranks, nbytes, hosts=hosts)
+        yield f"| {nbytes} | {path.plan} | {path.why} |"
+
+
+def _named(point: Point) -> str:
+    return ", ".join(f"{axis} {value}" if axis != "algorithm" else str(value)
+                     for axis, value in sorted(point.items()))
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f}"

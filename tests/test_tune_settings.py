@@ -1,0 +1,116 @@
+"""``sim.tune --settings``: a search by Optuna finds what a full grid finds, and goes on later."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+from cluster_files import cluster, topology, write
+
+from sim.answer.search import Trials, search
+from sim.answer.settings_space import MIB, Space, environment_of, scenario_of
+from sim.tune import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sim.cluster.cluster import Cluster
+
+pytest.importorskip("optuna")
+
+TWO_HOSTS: dict[str, Any] = {
+    "hosts": 2, "gpus": 2, "rate_bps": 5e9,
+    "workload": {"model": "vgg16-quarter", "batch": 4, "framework": "ddp"},
+    "scenario": {"stack": "harp", "allreduce": "ring"}}
+
+
+def nothing(steps: float = 1, doing: str | None = None) -> None:
+    """No progress bar."""
+
+
+def space_of(made: Cluster) -> Space:
+    return Space.of(made, made.topology.scenarios[0])
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Cluster:
+    return cluster(tmp_path, **TWO_HOSTS)
+
+
+def test_the_search_finds_what_the_full_grid_finds(made: Cluster, tmp_path: Path) -> None:
+    """Within 1 %, by less than half of its simulations."""
+    scenario = made.topology.scenarios[0]
+    space = replace(space_of(made), fusion=(25 * MIB, 4 * MIB, MIB), paths=(1, 2), engines=(1,))
+    found = search(made, scenario, space, tmp_path / "journal", nothing, budget_s=600, most=45,
+                   checked=0)
+    trials = Trials(made, scenario)
+    best_s = min(trials.step_s(point) for point in space.points())
+    assert found.of == len(trials.known)
+    assert found.tried < found.of / 2
+    assert found.best_s <= 1.01 * best_s
+    assert found.best["algorithm"] == "2d-topk"
+
+
+def test_a_search_goes_on_where_the_last_one_ended(made: Cluster, tmp_path: Path) -> None:
+    scenario, space, journal = made.topology.scenarios[0], space_of(made), tmp_path / "journal"
+    first = search(made, scenario, space, journal, nothing, most=8, checked=0)
+    again = search(made, scenario, space, journal, nothing, most=4, checked=0)
+    assert (first.before, again.before) == (0, 8)
+    assert again.best_s <= first.best_s
+
+
+def test_the_best_few_run_again_at_packet(made: Cluster, tmp_path: Path) -> None:
+    found = search(made, made.topology.scenarios[0], space_of(made), tmp_path / "journal", nothing,
+                   most=12, checked=2)
+    assert len(found.checked) == 2
+    assert all(packet_s for _, _, packet_s in found.checked)
+    assert found.best == min(found.checked, key=lambda row: row[2] or 0.0)[0]
+
+
+def test_what_is_deployed_is_what_was_simulated(made: Cluster) -> None:
+    """The variables of a point give the scenario's LIGHT_* settings, and no others."""
+    scenario = made.topology.scenarios[0]
+    point = space_of(made).point({"algorithm": "2d-topk", "threshold": 65536, "fp16": 1})
+    changed, settings = scenario_of(scenario, point, "flow")
+    variables = environment_of(point, "cycle")
+    assert changed.light_settings == {name: float(value) for name, value in variables.items()
+                                      if name.startswith("LIGHT_")}
+    assert variables["HARP_PATHS"] == str(changed.sockets)
+    assert settings.figures == {"harp.threads": float(variables["HARP_ENGINES"])}
+    assert int(variables["HOROVOD_FUSION_THRESHOLD"]) == changed.fusion.threshold
+
+
+def test_the_files_are_written(tmp_path: Path) -> None:
+    file = write(tmp_path, topology(**TWO_HOSTS))
+    folder = tmp_path / "tuned"
+    done = CliRunner().invoke(main, [str(file), "--settings", str(folder), "--budget", "1s",
+                                     "--sizes", "1MiB"])
+    assert done.exit_code == 0, done.output
+    report = (folder / "report.md").read_text()
+    assert report == done.output
+    assert "| algorithm | 2d-topk | nccl |" in report
+    assert "| 26214400 | 2d-topk | LIGHT_TOPK_ALLREDUCE is 1," in report
+    env = (folder / "env").read_text()
+    assert "export LIGHT_2D_ALLREDUCE=1\nexport LIGHT_TOPK_ALLREDUCE=1\n" in env
+    assert "bucket_cap_mb=" in env
+    assert (folder / "tuning.json").exists()
+
+
+def test_what_leaves_gradients_out_can_be_refused(made: Cluster) -> None:
+    space = Space.of(made, made.topology.scenarios[0], lossless=True)
+    assert space.algorithm == ("nccl", "ring", "2d")
+
+
+@pytest.mark.parametrize(("options", "sentence"), [
+    (["--settings", "DIR", "-o", "x.json"], "-o has no meaning with --settings"),
+    (["--lossless"], "--lossless has no meaning with NCCL's table, but only with --settings"),
+    (["--settings", "DIR", "--ratio", "0"], "0.0 is not in the range 0<x<=1"),
+])
+def test_a_mistake_is_one_sentence(tmp_path: Path, options: list[str], sentence: str) -> None:
+    file = write(tmp_path, topology(**TWO_HOSTS))
+    done = CliRunner().invoke(main, [str(file), *(str(tmp_path / "d") if word == "DIR" else word
+                                                  for word in options)])
+    assert done.exit_code == 2
+    assert sentence in done.output
