@@ -1,9 +1,9 @@
-"""Speed of the NCCL plugin: ``python bench/nccl.py [--json] [--only ID,ID]``.
+"""Speed of the NCCL plugin: ``python bench/nccl.py [--only ID,ID] [--save | --show FILE]``.
 
 Every plugin is driven by the client of tests/nccl, which posts, polls and yields as NCCL's
 progress thread does: 4 MiB messages, 8 in flight, one CPU for each end. The reference is kernel
 TCP as NCCL's own Socket transport uses it (tests/nccl/tcp_ref.h), at the best of its settings.
-Rows, runner and JSON are those of stack.py.
+Rows, runner and files are those of stack.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TCP = {f"TCP {control.upper()}, {sockets}": {"TCP_REF_CONGESTION": control,
        for control in ("cubic", "bbr") for sockets in (1, 2, 4)}
 """Settings of the reference, of which the best counts."""
 
-NCCL_TCP = {f"TCP {control.upper()}, NCCL's settings": {"TCP_REF_CONGESTION": control,
+NCCL_TCP = {f"TCP {control.upper()}, as NCCL": {"TCP_REF_CONGESTION": control,
                                                        "TCP_REF_SOCKETS": "1"}
             for control in ("cubic", "bbr")}
 """The reference as NCCL sets its sockets by itself, off AWS and GCP: NCCL_NSOCKS_PERTHREAD and
@@ -227,7 +227,7 @@ def against(what: str = "") -> Sequence[str]:
 
 
 ROWS = {row.id: row for row in (
-    Row("nccl-zc", "xdp port, zero copy, emulated virtio_net, MTU 1500", emulated,
+    Row("nccl-zc", "xdp port, zero copy, emulated NICs", emulated,
         best("xdp", "threads"), against=against(), target=1.94),
     Row("nccl-udp", "udp port over veth, MTU 1500, offloads on", udp_pair, best("udp"),
         also=modes("udp"), against=against(), target=1.2, aim=1.5),
@@ -246,6 +246,9 @@ ROWS = {row.id: row for row in (
     Row("nccl-tcp", "tcp port over veth, MTU 1500", as_it_comes("speed"), *TCP_ONLY,
         against=tuple(NCCL_TCP), target=0.95, aim=1.0),
     Row("nccl-default", "default settings over veth, MTU 1500", as_it_comes("speed"), *DEFAULT,
+        against=tuple(NCCL_TCP), beside=tuple(OTHERS), target=1.0),
+    Row("nccl-512KiB", "messages of 512 KiB, default settings",
+        as_it_comes("speed", gbps, "--size", str(512 << 10)), *DEFAULT,
         against=tuple(NCCL_TCP), beside=tuple(OTHERS), target=1.0),
     Row("nccl-both", "both ways at once, default settings", as_it_comes("both"), *DEFAULT,
         against=tuple(NCCL_TCP), beside=tuple(OTHERS), target=1.0, aim=1.2),

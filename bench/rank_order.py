@@ -9,6 +9,9 @@ simulator runs an all-reduce of 256 MiB by NCCL's ring and by its double binary 
 flow, over a stack that uses its NICs' whole rate, with planned paths and with hashed ones (ECMP).
 Bytes are those that leave a ToR upwards.
 
+All-to-alls cross ToRs as much in any order, but not by any algorithm: over rails, half of 32 hosts
+do one of 16 MiB directly, and hierarchically, in the host first and then on each rail.
+
 Three fabrics of 64 hosts: a leaf-spine with a quarter of its hosts' rate upwards, a rail-optimised
 one with four NICs a host and as little, and a three-tier Clos with half of it.
 """
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-NBYTES = 256 << 20
+NBYTES, ALLTOALL_NBYTES = 256 << 20, 16 << 20
 SEED = 13
 GPU = {"model": "A100", "effective": "140TFLOPS"}
 FABRICS = {
@@ -119,7 +122,7 @@ def _run(cluster: Cluster, scenario: Scenario, gpus: Ints, plan: Plan) -> tuple[
     placement = place(cluster, gpus, channel_count(cluster.topology, scenario), affinity=True)
     stack = Settings().stack(cluster.topology, scenario.stack)
     timer = Timer(cluster, stack, scenario, placement)
-    with closing(timer.network):
+    with closing(timer):
         return timer.seconds(plan), tor_bytes(cluster, plan, placement)
 
 
@@ -136,6 +139,14 @@ def compare(cluster: Cluster, algorithm: str, draws: int, seed: int = SEED) -> d
             "best random": Outcome(*np.min(random, axis=0).tolist())}
 
 
+def compare_alltoalls(seed: int = SEED) -> dict[str, Outcome]:
+    """Outcome by algorithm, on the fabric of rails."""
+    cluster = build(*FABRICS["rails"], hosts=32)
+    hosts = np.sort(np.random.default_rng(seed).choice(32, 16, replace=False))
+    return {algorithm: outcome(cluster, hosts, algorithm, ALLTOALL_NBYTES)
+            for algorithm in ("alltoall", "hierarchical-alltoall")}
+
+
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print rows as JSON.")
 @click.option("--draws", default=5, show_default=True, type=click.IntRange(1, 1000),
@@ -145,6 +156,8 @@ def main(*, as_json: bool, draws: int) -> None:
             for name, (fabric, nics) in FABRICS.items() for cluster in (build(fabric, nics),)
             for algorithm in ("ring", "tree")
             for order, found in compare(cluster, algorithm, draws).items()]
+    rows += [{"fabric": "rails", "algorithm": algorithm, "order": "any", **found._asdict()}
+             for algorithm, found in compare_alltoalls().items()]
     if as_json:
         click.echo(json.dumps(rows, indent=1))
         return

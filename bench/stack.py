@@ -1,9 +1,12 @@
-"""Speed of the stack: ``python bench/stack.py [--json] [--only ID,ID]``.
+"""Speed of the stack: ``python bench/stack.py [--json] [--only ID,ID] [--save | --show FILE]``.
 
 Every row is held against a reference that is measured in the same run, in turn with it, and is the
 median of the rounds. Throughput is payload, CRC and tag are on, two CPUs are pinned. What the rows
 are, what they mean and what bounds them is in docs/speed.md. Exit code 1
 when a row misses its target. Needs root, for network namespaces.
+
+``--save`` keeps the rows in a file, in the place of those of the same name that are there;
+``--show`` measures nothing and prints such a file, as README.md and docs/speed.md do.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import json
 import os
 import statistics
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from stack_arms import Bench, BenchError, Sample
 from stack_rows import ROWS, Row
+from stack_store import Kept, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -56,6 +60,7 @@ class Measured:
 def run_group(group: Group, rows: Sequence[Row], bench: Bench,
               progress: Progress) -> dict[str, dict[str, Any]]:
     """Measure what the rows of one group need, arm after arm, round after round."""
+    bench = replace(bench, seconds=max(bench.seconds, *(row.least_s for row in rows)))
     with group(bench) as arms:
         wanted = [name for name in arms
                   if any(name in (row.value, row.floor, *row.also, *row.against, *row.beside)
@@ -84,45 +89,20 @@ def judge(row: Row, measured: dict[str, Measured]) -> dict[str, Any]:
     further = {name: arm.more(name) for name in row.limits}
     judged = ratio or arm.value
     ok = judged <= row.target if row.lower else judged >= row.target
+    if row.within is not None:
+        ok = abs(judged - 1) <= row.within
     ok = ok and all(value is not None and value <= row.limits[name]
                     for name, value in further.items())
     values = [sample.value for sample in arm.samples]
     return {"id": row.id, "value": arm.value, "unit": row.unit, "reference": reference,
             "ratio": ratio, "target": row.target, "ok": ok, "what": row.what, "aim": row.aim,
-            "lower_is_better": row.lower, "value_is": own, "reference_is": best,
+            "within": row.within, "lower_is_better": row.lower, "value_is": own,
+            "reference_is": best,
             "least": min(values), "most": max(values), "cpus": arm.cpus,
             "reference_cpus": measured[best].cpus if best else None,
             "floor": measured[row.floor].value if row.floor else None, "floor_is": row.floor,
             "other": measured[other].value if other else None, "other_is": other,
             "further": further, "limits": dict(row.limits)}
-
-
-def show(rows: list[dict[str, Any]]) -> None:
-    """Print the table."""
-    from rich.table import Table
-
-    from sim.report.screen import console_for
-
-    table = Table("row", "what", box=None)
-    for header in ("value", "spread", "CPUs", "reference", "ratio", "target", "ok"):
-        table.add_column(header, justify="right", no_wrap=header != "reference")
-    for row in rows:
-        ratio, limit = row["ratio"], "≤" if row["lower_is_better"] else "≥"
-        notes = [f"{name.replace('_', ' ')} {row['further'][name]:.3g} (≤ {most:g})"
-                 for name, most in row["limits"].items() if row["further"][name] is not None]
-        table.add_row(
-            row["id"], "; ".join([row["what"], *notes]), f"{row['value']:.3g} {row['unit']}",
-            f"{row['least']:.3g}…{row['most']:.3g}", f"{row['cpus']:.2f}" if row["cpus"] else "",
-            _beside(row), f"{ratio:.2f}" if ratio else "", f"{limit} {row['target']:g}",
-            "yes" if row["ok"] else "NO")
-    console_for(sys.stdout).print(table)
-
-
-def _beside(row: dict[str, Any]) -> str:
-    if row["reference"]:
-        other = f"; {row['other']:.3g} ({row['other_is']})" if row["other"] else ""
-        return f"{row['reference']:.3g} ({row['reference_is']}){other}"
-    return f"{row['floor']:.3g} (floor: {row['floor_is']})" if row["floor"] else ""
 
 
 def parse(arguments: list[str] | None, rows: Mapping[str, Row] = ROWS,
@@ -139,16 +119,21 @@ def parse(arguments: list[str] | None, rows: Mapping[str, Row] = ROWS,
 
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--json", action="store_true", help="print a list of rows as JSON")
-    parser.add_argument("--only", default=",".join(rows), metavar="ID,ID", help="rows to run")
+    parser.add_argument("--only", default="", metavar="ID,ID", help="rows to run, or to show")
     parser.add_argument("--seconds", type=positive(float), default=1.0, help="of each measurement")
     parser.add_argument("--rounds", type=positive(int), default=5, help="measurements of each arm")
     parser.add_argument("--cpus", default="", metavar="N,N",
                         help="CPUs of sender and receiver; the first and the last unless given")
+    parser.add_argument("--save", type=Kept, metavar="FILE", help="keep the rows in this file")
+    parser.add_argument("--show", type=Kept, metavar="FILE", help="print rows that were kept")
     options = parser.parse_args(arguments)
-    options.only = options.only.split(",")
+    if options.show and not options.show.rows:
+        parser.error(f"--show {options.show.path}: there is no such file, or it has no rows")
+    known = options.show.rows if options.show else rows
+    options.only = options.only.split(",") if options.only else list(known)
     for name in options.only:
-        if name not in rows:
-            parser.error(f"there is no row {name!r}; there are {', '.join(rows)}")
+        if name not in known:
+            parser.error(f"there is no row {name!r}; there are {', '.join(known)}")
     usable = sorted(os.sched_getaffinity(0))
     if not options.cpus:
         options.cpus = (usable[0], usable[-1])
@@ -183,6 +168,9 @@ def main(arguments: list[str] | None = None, table: Mapping[str, Row] = ROWS,
          description: str = "Speed of the stack.") -> int:
     """Run the rows."""
     options = parse(arguments, table, description)
+    if options.show:
+        show([options.show.rows[name] for name in options.only])
+        return 0
     if os.geteuid():
         print("error: network namespaces need root", file=sys.stderr)
         return 2
@@ -193,6 +181,8 @@ def main(arguments: list[str] | None = None, table: Mapping[str, Row] = ROWS,
         return 2
     except KeyboardInterrupt:
         return 130
+    if options.save:
+        options.save.save(rows)
     if options.json:
         print(json.dumps(rows, indent=2))
     else:

@@ -48,6 +48,7 @@ PROGRAMS = {
     "line_rtt": Program(("line_rtt.c",)),
     "shared_ring": Program(("shared_ring.c",)),
     "tcp_blast": Program(("tcp_blast.c",)),
+    "triad": Program(("triad.c",)),
     "udp_blast": Program(("udp_blast.c",)),
     "xdp_blast": Program(("xdp_blast.c", "raw_xdp.c")),
     "harp_bench": Program(("harp_bench.c", "harp_bench_settings.c"), stack=True),

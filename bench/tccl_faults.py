@@ -81,8 +81,9 @@ class Scene(NamedTuple):
     """Whether fidelity flow has it."""
 
 
-def _once(name: str, action: Action, remains: float, *, fluid: bool = False) -> Scene:
-    return Scene(name, (Moment(WARM_S, name, action, remains),), WARM_S + 0.6, fluid=fluid)
+def _once(name: str, action: Action, remains: float, *, fluid: bool = False,
+          lasts_s: float = 0.6) -> Scene:
+    return Scene(name, (Moment(WARM_S, name, action, remains),), WARM_S + lasts_s, fluid=fluid)
 
 
 def _nothing(_: Network) -> None:
@@ -125,14 +126,16 @@ FAULTS = (
     _once("link down", partial(_set_cable, up=False), 0.5, fluid=True),
     Scene("link flaps", _flaps(5, 0.06), WARM_S + 0.6, fluid=True),
     _once("link degraded to 40 %", lambda net: net.set_rate(0.4), 0.7, fluid=True),
-    _once("1 % of packets corrupted", lambda net: net.corrupt(0.01), 0.995),
+    _once("1 % of packets corrupted", lambda net: net.corrupt(0.01), 0.995, fluid=True),
     _once("ToR lost", lambda net: net.set_tor(up=False), 0.5, fluid=True),
-    _once("one host at half speed", lambda net: net.slow_receiver(0.5), 0.5),
+    # Buffers that the receiver had ready are full after half a second, and hide what comes late.
+    _once("one host at half speed", lambda net: net.slow_receiver(0.5), 0.5, fluid=True,
+          lasts_s=1.2),
     _once("NIC port lost", lambda net: net.remove_nic(), 0.5, fluid=True),
-    _once("2 % of data, no answers lost", lambda net: net.lose(0.02), 0.99),
-    _once("5 % of data, no answers lost", lambda net: net.lose(0.05), 0.975),
-    _once("black hole for data", lambda net: net.lose(1), 0.5),
-    _once("black hole for answers", lambda net: net.lose(1, answers=True), 0.5),
+    _once("2 % of data, no answers lost", lambda net: net.lose(0.02), 0.99, fluid=True),
+    _once("5 % of data, no answers lost", lambda net: net.lose(0.05), 0.975, fluid=True),
+    _once("black hole for data", lambda net: net.lose(1), 0.5, fluid=True),
+    _once("black hole for answers", lambda net: net.lose(1, answers=True), 0.5, fluid=True),
     _once("MTU 1280, untold", lambda net: net.shrink_mtu(1280), 1.0),
     _once("10 % of packets late", lambda net: net.reorder(0.1), 1.0),
 )

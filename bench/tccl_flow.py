@@ -1,8 +1,10 @@
 """Two hosts with two ports each as a fluid: the network of bench/tccl.py at fidelity flow.
 
 Broadcasts of two ranks follow one another without end over a dynamic bond. How long HARP takes to
-find a dead path is a parameter here (`FOUND_S`). Loss, order and MTU are unknown to a fluid, and a
-host has no speed of its own, so few scenes are there (`tccl_faults.Scene.fluid`), without TCP.
+find a dead path is a parameter here (`FOUND_S`). A link that loses a share of its packets carries
+the rest, as if congestion control took none of it for a queue; what carries no data or no answers
+is dead. Order and MTU are unknown to a fluid, so those scenes are not there (`Scene.fluid`), nor is
+TCP.
 Goodput is what all resources carry, by what they carried before.
 """
 
@@ -51,7 +53,8 @@ workload: {model: resnet50, batch: 32, framework: ddp}
 scenarios: [{name: both ports, stack: rdma}]
 """
 CABLE = "host-0/eth0"
-TOR = "tor0b"
+TORS = ("tor0a", "tor0b")
+TOR = TORS[1]
 
 
 class Fluid:
@@ -111,6 +114,19 @@ class Fluid:
         """See `tccl_faults.Network`."""
         self._set(self._links(f"{TOR}->host-1/eth0"), share)
 
+    def lose(self, share: float, *, answers: bool = False) -> None:
+        """See `tccl_faults.Network`."""
+        del answers  # without them the path is as dead as without data
+        self._set(self._links(f"{CABLE}->{TOR}"), 1 - share)
+
+    def corrupt(self, share: float) -> None:
+        """See `tccl_faults.Network`."""
+        self.lose(share)
+
+    def slow_receiver(self, share: float) -> None:
+        """See `tccl_faults.Network`."""
+        self._set(self._links(*(f"{tor}->host-1/eth0" for tor in TORS)), share)
+
 
 def run_flow(scene: Scene) -> Run:
     """Let a scene happen to one transfer over a dynamic bond."""
@@ -121,7 +137,7 @@ def run_flow(scene: Scene) -> Run:
     carried = [0.0]
     for number in range(1, round(scene.end_s / BIN_S) + 1):
         if moments and moments[0].at_s < number * BIN_S - 1e-9:
-            moments.popleft().action(net)  # type: ignore[arg-type]
+            moments.popleft().action(net)  # type: ignore[arg-type]  (its scenes ask for no other fault)
         net.env.run(number * BIN_S)
         carried.append(net.network.carried)
     bits = np.diff(carried) * 8

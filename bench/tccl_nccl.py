@@ -32,6 +32,7 @@ SOCKETS = "4"
 BEGUN_BYTES = 1 << 20
 PATIENCE_S = 60.0
 TICK_S = 1e-3
+"""A real client is watched in real time."""
 _RECEIVED = 0  # column of /proc/net/dev
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _LINK_CREATE, _TCX_INGRESS = 28, 46
 _RANDOM, _LOAD_BYTES, _STORE_BYTES = 7, 26, 9  # helpers of linux/bpf.h
 _LENGTH, _PRIORITY = 0, 32  # fields of struct __sk_buff
+ETHERNET_BYTES = 14
 _GO_ON = _op(0xB7, 0, imm=-1) + _op(0x95)
 _DROP = _op(0xB7, 0, imm=2) + _op(0x95)
 _FLIPPED = 60
@@ -42,6 +43,13 @@ def drop_share(share: float) -> bytes:
 def drop_long(nbytes: int) -> bytes:
     """Drop frames of more bytes."""
     return b"".join((_op(0x61, 0, 1, off=_LENGTH), _op(0x25, 0, off=2, imm=nbytes), _GO_ON, _DROP))
+
+
+def drop_to(address: str) -> bytes:
+    """Drop what goes to an IPv4 address."""
+    wanted = int.from_bytes(socket.inet_aton(address), "big")
+    return b"".join((_op(0xBF, 6, 1), _op(0x20, imm=ETHERNET_BYTES + 16),
+                     _op(0x15, 0, off=2, imm=wanted), _GO_ON, _DROP))
 
 
 def flip_bits(share: float) -> bytes:

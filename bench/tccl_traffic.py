@@ -30,6 +30,7 @@ MESSAGE = 128 << 10
 WINDOW = 16
 """Messages under way."""
 TICK_S = 5e-4
+"""Real traffic is watched in real time, and who looks leaves the CPUs to it in between."""
 DRAIN_S = 20.0
 """How long the last messages may take."""
 PATTERN = random.Random(1).randbytes(2 * MESSAGE)
@@ -45,7 +46,10 @@ class Traffic(Protocol):
     """Goodput of both ports."""
 
     def pump(self, allowed_bytes: float) -> None:
-        """Send and receive what can be at once; the receiver takes so much since the start."""
+        """Send and receive what can be at once; the receiver takes so much since the start.
+
+        What it has no time to take may come all the same, into the buffers that it had ready.
+        """
 
     def received_bytes(self) -> int:
         """Payload that came, each byte counted once."""
@@ -83,9 +87,10 @@ class HarpTraffic:
         with lab.hosts[0].entered():
             self._near = engines[0].connect(listener.handle, paths=len(PORTS), timeout=20)
         self._far = listener.accept(timeout=20)
-        self._segment = self._near.segment
+        segment = self._near.segment
+        self._frame_bytes = MESSAGE / -(-MESSAGE // segment)  # a message's last frame is short
         frame = int(self._near.paths[0].state["frame_bytes"]) + 28
-        self.capacity_bps = len(PORTS) * RATE_BPS * self._segment / (frame + ETHERNET)
+        self.capacity_bps = len(PORTS) * RATE_BPS * segment / (frame + ETHERNET)
         self._sent: deque[Completion] = deque()
         self._posted: deque[tuple[Completion, bytearray]] = deque()
         self._sends = self._takes = self._posts = self._wrong = 0
@@ -93,7 +98,8 @@ class HarpTraffic:
     def pump(self, allowed_bytes: float) -> None:
         """See `Traffic`."""
         self._take()
-        while len(self._posted) < WINDOW and self._posts * MESSAGE < allowed_bytes + MESSAGE:
+        taken = min(self._takes * MESSAGE, allowed_bytes)
+        while self._posts * MESSAGE < taken + WINDOW * MESSAGE:
             buffer = bytearray(MESSAGE)
             self._posted.append((self._far.post(buffer), buffer))
             self._posts += 1
@@ -115,7 +121,7 @@ class HarpTraffic:
 
     def received_bytes(self) -> int:
         """See `Traffic`."""
-        return self._far.info.counters["placed"] * self._segment
+        return round(self._far.info.counters["placed"] * self._frame_bytes)
 
     def sent_again(self) -> int:
         """See `Traffic`."""
@@ -283,7 +289,8 @@ def _watch(lab: Lab, traffic: Traffic, scene: Scene) -> Run:
                 since_s, had = limit_from
                 allowed = had + (now_s - since_s) * lab.share * traffic.capacity_bps / 8
             traffic.pump(allowed)
-            samples.append(Sample(now_s, traffic.received_bytes(), traffic.sent_again()))
+            came = int(min(traffic.received_bytes(), allowed))
+            samples.append(Sample(now_s, came, traffic.sent_again()))
             time.sleep(TICK_S)
         traffic.drain()
     except (EndedError, OSError) as ended:

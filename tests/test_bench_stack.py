@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from rich.progress import Progress
 
 ROOT = Path(__file__).parent.parent
 BENCH = ROOT / "bench" / "stack.py"
 sys.path.insert(0, str(ROOT / "bench"))
 
-from stack import Measured, judge  # noqa: E402
-from stack_arms import Sample  # noqa: E402
+from stack import Measured, judge, run_group  # noqa: E402
+from stack_arms import Bench, Sample  # noqa: E402
 from stack_emulated import read  # noqa: E402
 from stack_rows import CONNS, ROWS, Row  # noqa: E402
 
@@ -24,7 +27,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces ne
 
 def bench(*options):
     return subprocess.run([sys.executable, str(BENCH), *options], capture_output=True, text=True,
-                          check=False, timeout=300)
+                          check=False, timeout=900, cwd=ROOT)
 
 
 def measured(*values, **more):
@@ -98,10 +101,26 @@ def test_both_directions_are_counted():
 
 
 @needs_root
-def test_table():
-    done = bench("--only", "frame-cost", "--seconds", "0.02", "--rounds", "1")
-    assert "frame-cost" in done.stdout
-    assert "≤ 300" in done.stdout
+def test_table_is_kept_and_shown(tmp_path):
+    file = tmp_path / "rows.json"
+    file.write_text(json.dumps([{"id": "other"}, {"id": "frame-cost", "value": 1.0}]))
+    done = bench("--only", "frame-cost", "--seconds", "0.02", "--rounds", "1", "--save", str(file))
+    assert re.search(r"^frame-cost .* ns .* ≤ 300 ", done.stdout, re.MULTILINE)
+    assert [kept["id"] for kept in json.loads(file.read_text())] == ["other", "frame-cost"]
+    shown = bench("--show", str(file), "--only", "frame-cost")
+    assert (shown.returncode, shown.stdout) == (0, done.stdout)
+
+
+def test_a_row_beside_tcp_is_measured_for_as_long_as_its_windows_take():
+    @contextmanager
+    def group(bench):
+        yield {"ours": lambda: Sample(bench.seconds, None, {})}
+
+    rows = [row(id="fast", against=()), row(id="slow", against=(), least_s=4.0)]
+    for chosen, wanted in ((rows[:1], 0.5), (rows, 4.0)):
+        with Progress(disable=True) as progress:
+            got = run_group(group, chosen, Bench(seconds=0.5, rounds=1), progress)
+        assert got["fast"]["value"] == wanted
 
 
 def test_all_rows_are_named_once():
@@ -117,6 +136,9 @@ def test_all_rows_are_named_once():
     (("--cpus", "a"), "two numbers with a comma between"),
     (("--cpus", "0,99"), "this process may run on"),
     (("--seconds", "0"), "0 is not above 0"),
+    (("--show", "README.md"), "README.md is no file of rows"),
+    (("--save", "README.md"), "README.md is no file of rows"),
+    (("--show", "nowhere.json"), "--show nowhere.json: there is no such file"),
 ])
 def test_a_wrong_option_is_one_sentence(options, message):
     done = bench(*options)
