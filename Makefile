@@ -41,7 +41,7 @@ dst:  ## the deterministic simulation: make dst SEEDS=100000, or SEED=7 to repla
 	$(PY) tests/dst_programs.py $(or $(if $(SEED),seed $(SEED)),$(if $(FIELD),field $(FIELD)),$(if $(ENGINE),engine $(ENGINE)),$(SEEDS))
 
 .PHONY: test-vm
-test-vm: setup  ## AF_XDP with zero copy, in an emulated machine
+test-vm: setup  ## AF_XDP with zero copy and links that fail, in an emulated machine
 	$(PY) -m pytest tests/vm/zero_copy.py
 
 .PHONY: test-gpu
