@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 STRICT = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-I", str(ROOT / "cnet")]
 SANITIZED = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
              "-fno-omit-frame-pointer"]
+PATIENCE_S = 600
+"""Nothing takes so long, however busy the machine is: a bound against what hangs."""
 
 
 def build(out: Path, sources: Sequence[str], flags: Sequence[str] = SANITIZED,
@@ -33,7 +35,8 @@ def build(out: Path, sources: Sequence[str], flags: Sequence[str] = SANITIZED,
     places = [str((root if source.startswith("cnet/") else ROOT) / source) for source in sources]
     command = [os.environ.get("CC", "cc"), "-I", str(root / "cnet"), *STRICT, *flags, *places,
                "-pthread", "-o", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False,
+                          timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     return out
 
@@ -56,6 +59,7 @@ def library(flags: Sequence[str] = SANITIZED) -> Path:
         if not archive.exists():
             _compile([path for path in sources if path.suffix == ".c"], folder, flags)
             _forget_others(folder)
+        os.utime(folder)
     return archive
 
 
@@ -63,7 +67,8 @@ def _compile(sources: Sequence[Path], folder: Path, flags: Sequence[str]) -> Non
     def one(source: Path) -> Path:
         out = folder / f"{source.stem}.o"
         command = [os.environ.get("CC", "cc"), *STRICT, *flags, "-c", str(source), "-o", str(out)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        done = subprocess.run(command, capture_output=True, text=True, check=False,
+                              timeout=PATIENCE_S)
         assert done.returncode == 0, done.stderr
         return out
 
@@ -75,15 +80,15 @@ def _compile(sources: Sequence[Path], folder: Path, flags: Sequence[str]) -> Non
 
 
 def _forget_others(folder: Path) -> None:
-    """Keep the archives of the last few states of the sources."""
+    """Keep the archives that were used last, other tests' among them."""
     others = sorted(folder.parent.iterdir(), key=lambda path: path.stat().st_mtime)
     for old in others[:-12]:
         shutil.rmtree(old, ignore_errors=True)
 
 
 def run(program: Path, *arguments: str) -> str:
-    """Run a program, demand exit code 0 within a minute, return what it printed."""
+    """Run a program, demand exit code 0, return what it printed."""
     done = subprocess.run([str(program), *arguments], capture_output=True, text=True, check=False,
-                          timeout=60)
+                          timeout=PATIENCE_S)
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout

@@ -5,10 +5,12 @@ from __future__ import annotations
 import signal
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# The same examples in every run, so that a change is judged by what it does and not by luck.
-settings.register_profile("same-examples", derandomize=True)
+# The same examples in every run, however slow the machine is, so that a change is judged by what it
+# does and not by luck.
+settings.register_profile("same-examples", derandomize=True, deadline=None,
+                          suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("same-examples")
 
 # A shell's background jobs ignore Ctrl-C, and so would all that the tests start and interrupt.

@@ -41,7 +41,8 @@ def driver_sources() -> list[str]:
     return sorted({*session_sources(), *cnet("wire/*.c")})
 
 
-def _build(out: Path, harness: Sequence[str], folders: Sequence[Path], bug: Bug | None) -> Path:
+def _build(out: Path, harness: Sequence[str], folders: Sequence[Path], flags: Sequence[str],
+           bug: Bug | None) -> Path:
     """The harness and cnet; with a bug, what it changes stands before the archive of the rest.
 
     With a bug it is built without sanitizers, in a third of the time: the harness must see it. One
@@ -49,7 +50,7 @@ def _build(out: Path, harness: Sequence[str], folders: Sequence[Path], bug: Bug 
     """
     include = [word for folder in folders for word in ("-I", str(folder))]
     if not bug:
-        return build(out, [*harness, str(library())], [*SANITIZED, *include])
+        return build(out, [*harness, str(library(flags))], [*flags, *include])
     changed = sorted(f"cnet/{edit.file}" for edit in bug.edits)
     if any(file.endswith(".h") for file in changed):
         changed = [*cnet("virtual/*.c"), *driver_sources()]
@@ -58,19 +59,19 @@ def _build(out: Path, harness: Sequence[str], folders: Sequence[Path], bug: Bug 
                  root)
 
 
-def build_dst(out: Path, bug: Bug | None = None) -> Path:
+def build_dst(out: Path, bug: Bug | None = None, flags: Sequence[str] = SANITIZED) -> Path:
     """The simulation of sessions as a program, of the product or with a deliberate fault."""
     folder = ROOT / "tests" / "dst"
     harness = sorted(f"tests/dst/{path.name}" for path in folder.glob("*.c"))
-    return _build(out, harness, [folder], bug)
+    return _build(out, harness, [folder], flags, bug)
 
 
-def build_engines(out: Path, bug: Bug | None = None) -> Path:
+def build_engines(out: Path, bug: Bug | None = None, flags: Sequence[str] = SANITIZED) -> Path:
     """The simulation of engines as a program, as `build_dst` does for sessions."""
     folder = ROOT / "tests" / "dst"
     shared = [f"tests/dst/{name}.c" for name in ("common", "forge", "link", "network", "script")]
     own = sorted(f"tests/dst/engine/{path.name}" for path in (folder / "engine").glob("*.c"))
-    return _build(out, [*shared, *own], [folder, folder / "engine"], bug)
+    return _build(out, [*shared, *own], [folder, folder / "engine"], flags, bug)
 
 
 def run_dst(program: Path, *arguments: object) -> str:

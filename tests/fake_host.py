@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from click.testing import CliRunner
 
-from harp.tools.nics import Nic
+from harp.net.nics import Nic
 from harp.tools.setup import setup
 from harp.tools.setup.host import Host, Refused
 

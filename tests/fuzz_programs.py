@@ -51,15 +51,18 @@ def build_fuzzer(out: Path, target: str, sources: Sequence[str] | None = None) -
     return out
 
 
-def fuzz(program: Path, target: str, folder: Path, seconds: int) -> Path | None:
-    """Fuzz so long in ``folder``, from the corpus on; return what crashed, or None."""
+def fuzz(program: Path, target: str, folder: Path, until: str) -> Path | None:
+    """Fuzz in ``folder``, from the corpus on; return what crashed, or None.
+
+    ``until`` is libFuzzer's option that ends it: ``-runs`` or ``-max_total_time``.
+    """
     found = folder / target
     found.mkdir(parents=True, exist_ok=True)
-    command = [str(program), f"-max_total_time={seconds}", f"-max_len={INPUT_MAX[target]}",
-               "-timeout=20", f"-artifact_prefix={folder}/{target}-", str(found),
+    command = [str(program), until, f"-max_len={INPUT_MAX[target]}", "-timeout=120",
+               f"-artifact_prefix={folder}/{target}-", str(found),
                str(corpus(target))]
     with (folder / f"{target}.log").open("wb") as log:
-        done = subprocess.run(command, stdout=log, stderr=log, check=False, timeout=seconds + 120)
+        done = subprocess.run(command, stdout=log, stderr=log, check=False)
     if done.returncode == 0:
         return None
     return max((path for path in folder.glob(f"{target}-*") if path.is_file()),
@@ -73,7 +76,8 @@ def main(seconds: int) -> int:
     programs = {target: build_fuzzer(folder / f"fuzz_{target}", target) for target in TARGETS}
     with ThreadPoolExecutor(len(TARGETS)) as pool:
         crashes = dict(zip(TARGETS, pool.map(
-            lambda target: fuzz(programs[target], target, folder, seconds), TARGETS), strict=True))
+            lambda target: fuzz(programs[target], target, folder,
+                                f"-max_total_time={seconds}"), TARGETS), strict=True))
     for target, crash in crashes.items():
         print(f"{target}: " + (f"crashed: {programs[target]} {crash}" if crash
                                else f"nothing in {seconds} s; new inputs in {folder / target}"))

@@ -131,6 +131,21 @@ class End:
                 os.close(fd)
 
     @contextmanager
+    def late(self, delay_us: int) -> Iterator[None]:
+        """Have what arrives here wait so long, as behind a long cable: 1 to 100 us.
+
+        The kernel's CPU spins meanwhile, since few kernels have netem. So this is for some packets
+        whose round trip counts, not for streams.
+        """
+        with self.space.entered():
+            links = _attach_delay(socket.if_nametoindex(self.device), delay_us)
+        try:
+            yield
+        finally:
+            for fd in links:
+                os.close(fd)
+
+    @contextmanager
     def without_icmp(self) -> Iterator[None]:
         """Drop the ICMP that arrives here over IPv4, as many firewalls do."""
         with self.space.entered():
@@ -271,6 +286,18 @@ def _attach_dropper(ifindex: int, share: float) -> list[int]:
         _op(0x85, imm=7), _op(0x77, 0, imm=1),            # r0 = 31 random bits
         _op(0xA5, 0, off=2, imm=round(share * 2**31)),    # if r0 < share: drop
         _GO_ON, _DROP)))
+
+
+def _attach_delay(ifindex: int, delay_us: int) -> list[int]:
+    if not 1 <= delay_us <= 100:
+        raise ValueError(f"a delay of {delay_us} us; 1 to 100 are possible")
+    return _attach(ifindex, b"".join((
+        _op(0x85, imm=5), _op(0xBF, 6, 0),                # r6 = now, ns
+        _op(0x07, 6, imm=delay_us * 1000),                # r6 += delay
+        _op(0xB7, 7, imm=1 << 14),                        # r7 = looks at the clock that are left
+        _op(0x07, 7, imm=-1), _op(0x15, 7, off=2),        # r7 -= 1; if r7 == 0: go on
+        _op(0x85, imm=5), _op(0xAD, 0, 6, off=-4),        # r0 = now; if r0 < r6: look again
+        _GO_ON)))
 
 
 def _attach_icmp_filter(ifindex: int) -> list[int]:

@@ -93,6 +93,10 @@ IN_SESSIONS = {
     "WINDOW_OFF_BY_ONE": bug(
         "the window of chunks is one too wide", "base/chunks.h",
         "uint32_t window = 64u * chunks->words;", "uint32_t window = 64u * chunks->words + 1;"),
+    "REVERSE_UNBOUNDED": bug(
+        "more of a round trip is on the way back than both queues", "session/reverse.c",
+        "harp_min(took_ns - reverse->base_ns, queues_ns)",
+        "took_ns - reverse->base_ns + 0 * queues_ns"),
     "SACK_OFF_BY_ONE": bug(
         "the map of an ACK is read from the wrong bit on", "session/sack.c",
         "return harp_load64(map + 8 * word);", "return harp_load64(map + 8 * word) >> 1;"),
@@ -132,10 +136,24 @@ IN_SESSIONS = {
         "    return harp_rtt_timeout_ns(rtt, limits->ack_delay_ns, limits->min_rto_ns,"),
 }
 
+REVERSE_IGNORED = bug(
+    "what ACKs wait on the way back counts as delay of our queue", "session/session_ack.c",
+    "    news->reverse_ns = reverse_queue_ns(", "    news->reverse_ns = 0 * reverse_queue_ns(")
+
+IN_REVERSE = {
+    "WRAP": bug(
+        "differences of clocks compared as plain integers", "session/reverse.c",
+        "harp_before(reverse->base_ns, took_ns)", "reverse->base_ns < took_ns"),
+    "UNBOUNDED": IN_SESSIONS["REVERSE_UNBOUNDED"],
+    "NEVER_LOWER": bug(
+        "no ACK says that the way back is shorter than it was thought", "session/reverse.c",
+        "if (reverse->known && harp_before(reverse->base_ns, took_ns))", "if (reverse->known)"),
+}
+
 # Keep-alives hide it from the simulation: they mend it after a while.
 CREDIT_LOST = bug(
     "a sender without credit does not ask for it", "session/session_timers.c",
-    "if (!harp_outbox_starved(&session->outbox)) {",
+    "if (!starved) {",
     "if (true || !harp_outbox_starved(&session->outbox)) {")
 
 IN_ENGINES = {

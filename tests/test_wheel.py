@@ -33,7 +33,7 @@ print(json.dumps(str(folder)))
 def run(*words: str | Path, **options) -> str:
     tools = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run([*map(str, words)], capture_output=True, text=True, check=False,
-                          timeout=300, env={**os.environ, "PATH": tools}, **options)
+                          timeout=900, env={**os.environ, "PATH": tools}, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -1,16 +1,18 @@
 """An emulated machine whose NICs have zero-copy AF_XDP, for hosts whose own NICs have not.
 
 QEMU offers virtio_net, and current kernels drive it with zero copy both ways, also where there
-is no hardware help for virtualisation. The machine has two CPUs, 1.5 GiB and two NICs:
+is no hardware help for virtualisation. The machine has two CPUs, 1.5 GiB and two NICs, or more:
 
     main namespace                                   peer namespace
     eth0 02:00:00:00:00:01 10.0.0.1/24 ---- hub ---- eth1 02:00:00:00:00:02 10.0.0.2/24
+    eth2 02:00:00:00:00:03 10.0.1.1/24 ---- hub ---- eth3 02:00:00:00:00:04 10.0.1.2/24   (hubs=2)
 
 It boots in seconds from a file system in memory that holds busybox, the few kernel modules that
 it needs and the given programs. ``run(script, programs)`` boots it, runs a shell script as root
 in the main namespace and returns the script's exit code and output. In the script,
 
     peer COMMAND...     runs a command in the peer namespace
+    monitor COMMAND...  is a command of QEMU's monitor: `monitor set_link eth0 off` pulls a cable
     /programs           holds the programs, and PATH leads there
 
 From a terminal: python tests/vm/machine.py 'ip addr; peer xdp_blast --help' build/vm/xdp_blast
@@ -79,20 +81,31 @@ for module in MODULES; do insmod /modules/$module.ko || echo "machine: no module
 # The peer namespace lives as long as the file that it is bound to.
 unshare -n sh -c 'mount --bind /proc/self/ns/net /run/peer'
 printf '#!/bin/sh\\nexec nsenter --net=/run/peer "$@"\\n' >/bin/peer
-chmod +x /bin/peer
+# The third serial line is QEMU's monitor. What that says is not read, or echoed to it.
+stty -F /dev/ttyS2 raw -echo
+printf '#!/bin/sh\\necho "$@" >/dev/ttyS2\\n' >/bin/monitor
+chmod +x /bin/peer /bin/monitor
 peer sleep 60 & holder=$!
 until [ "$(readlink /proc/$holder/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do :; done
-ip link set eth1 netns $holder
+ip link set lo up; peer ip link set lo up
+hub=0; near=0
+while [ $hub -lt HUBS ]; do
+    far=$((near + 1))
+    ip link set eth$far netns $holder
+    ip addr add 10.0.$hub.1/24 dev eth$near; ip link set eth$near up
+    peer ip addr add 10.0.$hub.2/24 dev eth$far; peer ip link set eth$far up
+    hub=$((hub + 1)); near=$((near + 2))
+done
 kill $holder
-ip link set lo up; ip addr add 10.0.0.1/24 dev eth0; ip link set eth0 up
-peer ip link set lo up; peer ip addr add 10.0.0.2/24 dev eth1; peer ip link set eth1 up
 
 # Each NIC is served by the CPU of its end: 0 sends from here, 1 receives in the peer namespace.
 # The kernel's own choice crosses over, and costs zero copy and TCP half of their speed or more.
-for nic in 0 1; do
+nic=0
+while [ $nic -lt $near ]; do
     for irq in $(grep "virtio$nic-" /proc/interrupts | cut -d: -f1); do
-        echo $nic >/proc/irq/$irq/smp_affinity_list
+        echo $((nic % 2)) >/proc/irq/$irq/smp_affinity_list
     done
+    nic=$((nic + 1))
 done
 
 cd /tmp
@@ -117,24 +130,31 @@ class Result:
 
 def run(script: str, programs: Iterable[Path] = (), *, timeout_s: float = 300,
         each_line: Callable[[str], None] | None = None, cpu: str = CPU,
-        kernel_options: str = "") -> Result:
+        kernel_options: str = "", hubs: int = 1) -> Result:
     """Boot, run ``script`` with ``programs`` at hand, and return what it left.
 
-    ``each_line`` sees the output line by line while it comes. ``cpu`` is QEMU's -cpu.
+    ``each_line`` sees the output line by line while it comes. ``cpu`` is QEMU's -cpu. Both
+    namespaces have a NIC at each of the ``hubs``.
     """
     kernel = kernel_folder()
     with tempfile.TemporaryDirectory(prefix="harp-vm-") as name:
         folder = Path(name)
-        initrd, kernel_log, qemu_log = (folder / part for part in ("initrd", "kernel", "qemu"))
-        initrd.write_bytes(b"".join(_archive(_tree(script, programs, kernel))))
+        initrd, kernel_log, qemu_log, monitor = (
+            folder / part for part in ("initrd", "kernel", "qemu", "monitor"))
+        init = INIT.replace("MODULES", " ".join(MODULES)).replace("HUBS", str(hubs))
+        initrd.write_bytes(b"".join(_archive(_tree(init, script, programs, kernel))))
         command = [
             *emulator(), "-accel", "tcg,thread=multi", "-cpu", cpu, "-smp", "2", "-m", "1536",
             "-nodefaults", "-display", "none", "-no-reboot", "-kernel", str(kernel / "vmlinuz"),
             "-initrd", str(initrd), "-append", f"console=ttyS0 quiet panic=-1 {kernel_options}",
             "-serial", f"file:{kernel_log}", "-serial", "stdio",
-            *(word for nic in (0, 1) for word in (
-                "-netdev", f"hubport,id=h{nic},hubid=0",
-                "-device", f"{NIC},netdev=h{nic},mac=02:00:00:00:00:0{nic + 1}"))]
+            # QEMU talks to itself: the guest's line ends where its monitor listens.
+            "-chardev", f"socket,id=monitor,path={monitor},server=on,wait=off",
+            "-mon", "chardev=monitor", "-chardev", f"socket,id=asks,path={monitor}",
+            "-serial", "chardev:asks",
+            *(word for nic in range(2 * hubs) for word in (
+                "-netdev", f"hubport,id=h{nic},hubid={nic // 2}",
+                "-device", f"{NIC},netdev=h{nic},id=eth{nic},mac=02:00:00:00:00:0{nic + 1}"))]
         lines, ended = _watch(command, timeout_s, each_line, qemu_log)
         last = EXIT_LINE.match(lines[-1]) if lines else None
         if last:
@@ -177,14 +197,15 @@ def _watch(command: list[str], timeout_s: float,
 
 # The file system in memory
 
-def _tree(script: str, programs: Iterable[Path], kernel: Path) -> Iterator[tuple[str, int, bytes]]:
+def _tree(init: str, script: str, programs: Iterable[Path],
+          kernel: Path) -> Iterator[tuple[str, int, bytes]]:
     """Every entry of the machine's file system: path, mode, content."""
     busybox = tool("busybox", "busybox-static")
     for folder in ("bin", "dev", "modules", "proc", "programs", "root", "run", "sys", "tmp"):
         yield folder, stat.S_IFDIR | 0o755, b""
     yield "run/peer", stat.S_IFREG | 0o644, b""
     yield "bin/busybox", stat.S_IFREG | 0o755, busybox.read_bytes()
-    yield "init", stat.S_IFREG | 0o755, INIT.replace("MODULES", " ".join(MODULES)).encode()
+    yield "init", stat.S_IFREG | 0o755, init.encode()
     yield "script", stat.S_IFREG | 0o644, script.encode()
     for module in MODULES:
         yield f"modules/{module}.ko", stat.S_IFREG | 0o644, (kernel / f"{module}.ko").read_bytes()

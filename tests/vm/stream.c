@@ -1,11 +1,13 @@
 /* 1 GiB through the production engine over the xdp port, every byte looked at.
  *
- *     stream receive INTERFACE             "ready HANDLE", then one line of JSON
- *     stream send INTERFACE HANDLE         one line of JSON
+ *     stream receive INTERFACES             "ready HANDLE", then one line of JSON
+ *     stream send INTERFACES HANDLE [FILE]  one line of JSON
  *
- * MESSAGES messages of MESSAGE_BYTES: the sender writes them where they leave from (drafts), the
- * receiver reads them where they arrived (streamed), so on this way no byte is copied. Every eight
- * bytes depend on message and position. JSON has the port's line and counters.
+ * MESSAGES messages of MESSAGE_BYTES, or as many as the sender has begun when FILE exists: the
+ * sender writes them where they leave from (drafts), the receiver reads them where they arrived
+ * (streamed), so on this way no byte is copied. Every eight bytes depend on message and position.
+ * Several INTERFACES, with commas between, have a path each. JSON has the first port's line and all
+ * ports' counters.
  */
 #define _GNU_SOURCE
 #include <inttypes.h>
@@ -23,7 +25,7 @@ enum {
     MESSAGES = 1024,
     MESSAGE_BYTES = 1 << 20,
     DRAFTS_MAX = 1024, /* frames of a message */
-    FRAMES = 8192,
+    FRAMES = 8192,     /* for each interface */
     BATCH = 64,
     WINDOW_BYTES = 200 << 10, /* frames for which the emulated NIC's 256 slots have room */
 };
@@ -32,6 +34,8 @@ enum {
 static struct harp_engine *engine;
 static struct harp_connection *connection;
 static bool connected, closed;
+static uint32_t reason;                   /* of `closed` */
+static uint16_t paths;                    /* one for each interface */
 static uint32_t sent, received;           /* messages that are done */
 static uint64_t received_bytes[MESSAGES]; /* of chunks */
 
@@ -61,25 +65,29 @@ static void check_pattern(uint32_t message, uint32_t offset, const uint8_t *byte
     received_bytes[message] += count;
 }
 
-static void open_engine(const char *interface)
+static void open_engine(char *interfaces)
 {
     struct harp_engine_config config;
     char why[HARP_WHY_BYTES];
+    char *rest = interfaces;
     harp_engine_defaults(&config);
     config.name = "stream";
     config.progress = HARP_PROGRESS_INLINE;
-    config.frames = FRAMES;
-    config.ports[0] = (struct harp_engine_port){
-        .open = harp_port_xdp_open,
-        .config = {.interface = interface, .locals = 1, .queue = -1, .frames_max = FRAMES / 4}};
-    config.ports_n = 1;
+    for (char *name; (name = strsep(&rest, ","));) {
+        CHECK(config.ports_n < HARP_PORTS_MAX, "more than %d interfaces", HARP_PORTS_MAX);
+        config.ports[config.ports_n++] = (struct harp_engine_port){
+            .open = harp_port_xdp_open,
+            .config = {.interface = name, .locals = 1, .queue = -1, .frames_max = FRAMES / 4}};
+    }
+    paths = (uint16_t)config.ports_n;
+    config.frames = FRAMES * paths;
     CHECK(harp_engine_open(&engine, &config, why) == 0, "%s", why);
 }
 
 static void configure_connection(struct harp_connection_config *config)
 {
     harp_connection_defaults(config);
-    config->paths = 1;
+    config->paths = paths;
     /* Delays between emulated NICs are those of the host's scheduler, not of a network. */
     config->cc = &harp_cc_fixed;
     config->window.initial_bytes = config->window.max_bytes = WINDOW_BYTES;
@@ -113,6 +121,7 @@ static void take_completions(void)
             break;
         case HARP_COMPLETION_CLOSED:
             closed = true;
+            reason = c->reason;
         }
     }
     if (lent_n)
@@ -125,7 +134,7 @@ static void take_turn(bool may_close)
     char why[HARP_WHY_BYTES];
     harp_connection_wait(connection, PATIENCE_NS);
     take_completions();
-    if (!closed || may_close)
+    if (!closed || (may_close && reason == HARP_REASON_DONE))
         return;
     harp_connection_why(connection, why);
     CHECK(false, "the connection ended after %u messages: %s", sent + received, why);
@@ -154,17 +163,26 @@ static bool submit_message(uint32_t message)
 
 static void report_rates(const char *role)
 {
-    const struct harp_port *port = engine->ports[0];
-    const struct harp_port_counters *c = &port->counters;
+    struct harp_port_counters sum = {.sent = 0};
+    for (uint32_t i = 0; i < paths; i++) {
+        const struct harp_port_counters *c = &engine->ports[i]->counters;
+        sum.sent += c->sent;
+        sum.sent_copied += c->sent_copied;
+        sum.received += c->received;
+        sum.received_copied += c->received_copied;
+    }
     printf("{\"role\": \"%s\", \"line\": \"%s\", \"messages\": %u, \"bytes\": %" PRIu64
            ", \"sent\": %" PRIu64 ", \"sent_copied\": %" PRIu64 ", \"received\": %" PRIu64
-           ", \"received_copied\": %" PRIu64 ", \"strays\": %" PRIu64 "}\n",
-           role, port->line, sent + received, (uint64_t)(sent + received) * MESSAGE_BYTES, c->sent,
-           c->sent_copied, c->received, c->received_copied, c->strays);
+           ", \"received_copied\": %" PRIu64 "}\n",
+           role, engine->ports[0]->line, sent + received,
+           (uint64_t)(sent + received) * MESSAGE_BYTES, sum.sent, sum.sent_copied, sum.received,
+           sum.received_copied);
 }
 
-static void send_all(const char *handle_text)
+static void send_all(const char *handle_text, const char *enough)
 {
+    uint32_t wanted = MESSAGES;
+
     struct harp_connection_config config;
     struct harp_handle handle;
     char why[HARP_WHY_BYTES];
@@ -175,9 +193,12 @@ static void send_all(const char *handle_text)
     CHECK(harp_connect(engine, &handle, &config, &connection, why) == 0, "%s", why);
     while (!connected)
         take_turn(false);
-    for (uint32_t next = 0; sent < MESSAGES; take_turn(sent == MESSAGES))
-        while (next < MESSAGES && submit_message(next))
+    for (uint32_t next = 0; sent < wanted; take_turn(sent == wanted)) {
+        while (next < wanted && submit_message(next))
             next++;
+        if (next && enough && access(enough, F_OK) == 0)
+            wanted = next;
+    }
 }
 
 static void receive_all(void)
@@ -195,10 +216,8 @@ static void receive_all(void)
     fflush(stdout);
     while (!(connection = harp_accept(listening)))
         harp_listening_wait(listening, PATIENCE_NS);
-    while (received < MESSAGES)
-        take_turn(false);
-    while (!closed) /* the sender learns that all came, and ends */
-        take_turn(true);
+    while (!closed) /* as the sender does once it knows that all came */
+        take_turn(received > 0);
 }
 
 /* The other end is to hear of the end. */
@@ -214,15 +233,15 @@ static void await_end(void)
 
 int main(int count, char **words)
 {
-    bool sends = count == 4 && !strcmp(words[1], "send");
+    bool sends = count >= 4 && count <= 5 && !strcmp(words[1], "send");
     if (!sends && (count != 3 || strcmp(words[1], "receive"))) {
-        fputs("usage: stream receive INTERFACE | send INTERFACE HANDLE\n", stderr);
+        fputs("usage: stream receive INTERFACES | send INTERFACES HANDLE [FILE]\n", stderr);
         return 2;
     }
     alarm(1200);
     open_engine(words[2]);
     if (sends)
-        send_all(words[3]);
+        send_all(words[3], words[4]);
     else
         receive_all();
     report_rates(words[1]);

@@ -1,4 +1,4 @@
-"""AF_XDP with zero copy, in the emulated machine: `make test-vm`.
+"""AF_XDP with zero copy, also over links that fail, in the emulated machine: `make test-vm`.
 
 Not named test_*, so that `make test` does not boot machines.
 """
@@ -43,6 +43,58 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The raw blast, in one file: the machine needs no library for it."""
     out = tmp_path_factory.mktemp("programs") / "xdp_blast"
     return [build(out, ["bench/c/xdp_blast.c", "bench/c/raw_xdp.c"], ["-O2", "-static"])]
+
+
+# Functions of the script: `begin NEAR FAR` starts a stream from these interfaces to those of the
+# peer namespace, and `end` lets it end; meanwhile `arrives NIC` waits until more has come to one of
+# the peer namespace's (what a socket sends without a copy, the driver does not count).
+STREAM = """
+begin() {
+    for to in 10.0.0.2 10.0.1.2; do ping -c 1 -w 10 $to >ping || exit 1; done
+    mkfifo ready
+    peer taskset 2 stream receive $2 >ready & receiver=$!
+    exec 3<ready
+    read word handle <&3
+    taskset 1 stream send $1 $handle enough & sender=$!
+}
+end() {
+    touch enough
+    cat <&3
+    wait $sender || exit 2
+    wait $receiver || exit 3
+}
+received() { peer awk -v nic=$1: '$1 == nic { print $3 }' /proc/net/dev; }
+arrives() {
+    goal=$(($(received $1) + 5000))
+    until [ $(received $1) -ge $goal ]; do
+        kill -0 $sender || exit 4 # it has ended in error
+        usleep 10000
+    done
+}
+pull() {
+    monitor set_link $1 off
+    until [ $(cat /sys/class/net/$1/carrier) = 0 ]; do usleep 1000; done
+}
+plug_in() {
+    monitor set_link $1 on
+    until [ $(cat /sys/class/net/$1/carrier) = 1 ]; do usleep 1000; done
+}
+"""
+
+FAULTS = {
+    "the only link is down": (
+        "eth0 eth1", "pull eth0; sleep 1; plug_in eth0; arrives eth1"),
+    "one of two, then the other": (
+        "eth0,eth2 eth1,eth3", """
+        pull eth0; arrives eth3; plug_in eth0; arrives eth1
+        pull eth2; arrives eth1; plug_in eth2; arrives eth3
+        """),
+    "one of two holds packets for 20 ms": (
+        "eth0,eth2 eth1,eth3", """
+        monitor object_add filter-buffer,id=late,netdev=h0,interval=20000
+        arrives eth3; monitor object_del late; arrives eth1
+        """),
+}
 
 
 @pytest.fixture(scope="session")
@@ -111,6 +163,18 @@ def test_a_gibibyte_streams_through_the_engine_without_a_copy(stream):
         assert end["sent_copied"] <= 4
         assert end["received_copied"] == 0
     assert both["receive"]["received"] > (1 << 30) / 1472
+
+
+@pytest.mark.parametrize(("nics", "faults"), FAULTS.values(), ids=FAULTS)
+def test_faults_of_links_under_a_stream_cost_it_nothing(stream, nics, faults):
+    """All that was sent comes, nobody is told of an error, and what is well again is used again."""
+    done = machine.run(f"{STREAM}\nbegin {nics}\narrives eth1\n{faults}\nend", stream,
+                       timeout_s=900, hubs=2)
+    assert done.code == 0, done.output
+    both = {end["role"]: end for end in told(done.output)}
+    assert both["send"]["bytes"] == both["receive"]["bytes"] > 0
+    for end in both.values():
+        assert "zero copy" in end["line"]
 
 
 def test_frames_pass_although_the_kernel_had_filled_the_ring_for_jumbo_packets(tmp_path):
