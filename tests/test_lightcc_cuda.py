@@ -19,7 +19,8 @@ import torch.distributed as dist  # noqa: E402
 from test_lightcc_group import PATIENCE_S, MemoryStore  # noqa: E402
 
 from harp.lightcc.cuda import Stage, Stager  # noqa: E402
-from harp.lightcc.torch import LightGroup, LightWork, StagedWork  # noqa: E402
+from harp.lightcc.torch import LightGroup  # noqa: E402
+from harp.lightcc.works import LightWork, StagedWork  # noqa: E402
 
 RANKS = 3
 SUM = float(sum(range(RANKS)))

@@ -20,35 +20,28 @@ import asyncio
 import atexit
 import contextlib
 import os
-import queue
 import threading
 import weakref
-from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from harp._cnet import ffi
+from harp.lightcc.calls import Calls
 from harp.lightcc.elements import combination, divide, element_type, move
 from harp.lightcc.letters import MESSAGE, Letters
-from harp.lightcc.mover import (
-    TOLD_BYTES,
-    CancelledError,
-    DiffersError,
-    LateError,
-    Mover,
-    SizeError,
-)
+from harp.lightcc.mover import TOLD_BYTES, Mover
 from harp.lightcc.peers import GroupError, Peers
 from harp.lightcc.pieces import PLACE, SEND, address, cut, plan_pieces, table
 from harp.lightcc.policy import allreduce_path, tuning_of
-from harp.lightcc.program import Program, heard_what
+from harp.lightcc.program import Program
 from harp.lightcc.settings import INDEX_BYTES, LightSettings
-from harp.lightcc.verdict import FAILED, LATE, SYMPTOM, TELL_S, Verdict
+from harp.lightcc.verdict import TELL_S, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from concurrent.futures import Future
     from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
@@ -56,15 +49,6 @@ if TYPE_CHECKING:
     from harp.lightcc.peers import Store
 
     Bytes = NDArray[np.uint8]
-
-
-class _Call(NamedTuple):
-    """A collective that waits for its turn."""
-
-    program: Program
-    memory: Any
-    """What the program points to, kept."""
-    future: Future[None]
 
 
 class ErrorPart(NamedTuple):
@@ -75,31 +59,6 @@ class ErrorPart(NamedTuple):
     """0 where the tensor is not sent sparsely."""
     holders: int
     """Ranks that select among the same elements, each of its own gradients."""
-
-
-class _Waiter(threading.local):
-    """Whether the thread waits for what it calls."""
-
-    here = False
-
-    def __enter__(self) -> None:
-        """It does, from now on."""
-        self.here = True
-
-    def __exit__(self, *_: object) -> None:
-        """No longer."""
-        self.here = False
-
-
-_OVER: Future[None] = Future()
-"""Of every call that was carried out before it returned."""
-_OVER.set_result(None)
-
-
-def _failed(sentence: str) -> Future[None]:
-    future: Future[None] = Future()
-    future.set_exception(GroupError(sentence))
-    return future
 
 
 PROGRAMS = 256
@@ -135,15 +94,9 @@ class Group:
         self.timeout_s = timeout_s
         self._tuning = tuning_of(os.environ)
         self._process = os.getpid()
-        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        self._order = threading.Lock()
-        self._unfinished = 0
-        self._turn = threading.Lock()
-        self._waiter = _Waiter()
         self._token = np.zeros(1, np.uint8)
-        self._made = 0
+        self._calls = Calls(rank, timeout_s, self._fail, lambda: self._verdict.sentence)
         self._mover: Mover | None = None
-        self._server: threading.Thread | None = None
         self._peers = Peers(rank, ranks, store, timeout_s)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True,
@@ -163,13 +116,11 @@ class Group:
         await self._peers.connect()
         self._verdict = Verdict(self.rank, self.ranks, self.timeout_s,
                                 self._peers.dead_s + 2 * TELL_S, self._end_all,
-                                lambda: self._made)
+                                lambda: self._calls.made)
         self._letters = Letters(self._peers.letters, self._verdict.hear, self._verdict.find)
         self._verdict.letters = self._letters
         self._mover = Mover(self._peers.engines, self._peers.pieces, self.rank, self.ranks)
-        self._server = threading.Thread(target=self._serve_calls, daemon=True,
-                                        name=f"lightcc {self.rank} calls")
-        self._server.start()
+        self._calls.start(self._mover)
 
     # ---- Collectives ----
 
@@ -279,7 +230,7 @@ class Group:
             if len(self._programs) >= PROGRAMS:
                 self._programs.clear()
             self._programs[key] = program
-        return self._begin(program, memory)
+        return self._calls.begin(program, memory)
 
     def allreduce_of(self, owner: Any, where: tuple[int, int], dtype: str, reduction: str,
                      bytes_of: Callable[[], Bytes]) -> Future[None]:
@@ -351,71 +302,13 @@ class Group:
 
         For who waits for a call at once: it need not be handed to another thread and back.
         """
-        return self._waiter
+        return self._calls.waiter
 
-    def _begin(self, program: Program, memory: Any) -> Future[None]:
-        with self._order:
-            here = not self._unfinished and self._waiter.here
-            self._unfinished += 1
-            if not here:
-                call = _Call(program, memory, Future())
-                self._calls.put(call)
-                return call.future
-        return self._serve(program)
-
-    def _serve_calls(self) -> None:
-        for call in iter(self._calls.get, None):
-            future = self._serve(call.program)
-            if future is _OVER:
-                call.future.set_result(None)
-            else:
-                call.future.set_exception(future.exception())
-
-    def _serve(self, program: Program) -> Future[None]:
-        try:
-            with self._turn:
-                return self._carry_out(program)
-        finally:
-            with self._order:
-                self._unfinished -= 1
-
-    def _carry_out(self, program: Program) -> Future[None]:
-        if self._verdict.sentence is not None:
-            return _failed(self._verdict.sentence)
-        self._made += 1
-        which = f"call {self._made}, {program.what}"
-        try:
-            self._run(program)
-        except LateError:
-            return self._fail(f"{self._made} {program.what}", LATE)
-        except CancelledError:
-            return self._fail(which, FAILED)
-        except SizeError as error:
-            return self._fail(f"{which}: {error}", SYMPTOM if program.same_sizes else FAILED)
-        except Exception as error:  # whatever it is, all ranks must hear of it
-            return self._fail(f"{which}: {error}", FAILED)
-        except BaseException as error:  # as Ctrl-C, in a thread that waits
-            self._fail(f"{which}: {type(error).__name__} at rank {self.rank}", FAILED)
-            raise
-        return _OVER
-
-    def _run(self, program: Program) -> None:
-        assert self._mover
-        program.number(self._made)
-        try:
-            self._mover.run(program.pieces, program.pieces_n, program.work, self.timeout_s)
-        except DiffersError as error:
-            both = sorted([(error.peer, heard_what(error.heard)), (self.rank, program.what)])
-            raise GroupError("ranks do not agree: " + ", ".join(
-                f"rank {rank} calls {what}" for rank, what in both)) from None
-        if program.finish:
-            program.finish()
-
-    def _fail(self, why: str, kind: bytes) -> Future[None]:
-        """Fail a call at all ranks, and end what may still use its memory."""
-        sentence = self._on_loop(self._judged(why, kind)).result()
+    def _fail(self, why: str, kind: bytes) -> str:
+        """Fail a call at all ranks, and end what may still use its memory; gives the sentence."""
+        sentence: str = self._on_loop(self._judged(why, kind)).result()
         self._peers.end_pieces()
-        return _failed(sentence)
+        return sentence
 
     async def _judged(self, why: str, kind: bytes) -> str:
         self._verdict.find(why, kind)
@@ -439,11 +332,10 @@ class Group:
         """Leave the group. What was begun and is not over fails here; other ranks go on."""
         if self._loop.is_closed() or os.getpid() != self._process:
             return  # a child of fork has no thread of the group
-        if self._server and self._mover:
+        if self._mover:
             with contextlib.suppress(Exception):
                 self._on_loop(self._settle("the group is closed")).result()
-            self._calls.put(None)
-            self._server.join()
+            self._calls.close()
             self._mover.flush(TELL_S)
         with contextlib.suppress(Exception):
             self._on_loop(self._shut()).result(TELL_S + 5)
@@ -456,7 +348,7 @@ class Group:
         self._verdict.settle(why)
 
     async def _shut(self) -> None:
-        if self._server:
+        if self._mover:
             await self._verdict.close()
             await self._letters.close()
         await self._peers.flush(TELL_S)

@@ -6,19 +6,14 @@
 Other settings than the environment's are ``pg_options`` (`harp.lightcc.settings.LightSettings`).
 Whatever torch asks of a process group becomes calls of `harp.lightcc.group.Group`. Tensors that are
 contiguous are worked on in place; others are copied and copied back, those on GPUs by
-`harp.lightcc.cuda`. Works are done in the group's thread; ``wait`` blocks the caller, a future may
-be chained.
+`harp.lightcc.cuda`. What torch is given for it are works (`harp.lightcc.works`).
 """
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import functools
 import os
-import threading
-from concurrent.futures import Future
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
@@ -40,14 +35,16 @@ from harp.lightcc.tensors import (
     take_part,
     write,
 )
+from harp.lightcc.works import LightWork, StagedWork, joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+    from datetime import timedelta
 
     import numpy as np
     from numpy.typing import NDArray
 
-    from harp.lightcc.cuda import Stage
     from harp.lightcc.group import ErrorPart
 
     Bytes = NDArray[np.uint8]
@@ -58,125 +55,6 @@ if TYPE_CHECKING:
 BACKEND = "lightcc"
 _REDUCTIONS = {"SUM": "sum", "AVG": "avg", "PRODUCT": "product", "MIN": "min", "MAX": "max",
                "BAND": "band", "BOR": "bor", "BXOR": "bxor"}
-
-
-_CALLBACKS = concurrent.futures.ThreadPoolExecutor(16, "lightcc callbacks")
-"""Of torch's futures. A thread is begun when all others are busy, or wait for one another."""
-
-
-class LightWork(dist.Work):
-    """What was begun, and is over when all ``futures`` are and ``finish`` has been called."""
-
-    def __init__(self, futures: Sequence[Future[Any]], results: Tensors | list[Tensors],
-                 finish: Callable[[], None] | None = None) -> None:
-        super().__init__()
-        self._results = results
-        self._finish = finish
-        self._torch_future: torch.futures.Future[Any] | None = None
-        self._futures = list(futures)
-        if len(self._futures) == 1 and finish in {None, nothing}:
-            self.over = self._futures[0]
-            return
-        self._left, self._counting = len(futures), threading.Lock()
-        self.over = Future()
-        for future in self._futures:
-            future.add_done_callback(self._one_is_over)
-        if not futures:
-            self._end()
-
-    def _one_is_over(self, future: Future[Any]) -> None:
-        with self._counting:  # one may be over before the thread that waits has asked for it
-            self._left -= 1
-            is_last = not self._left
-            if future.exception() is not None and not self.over.done():
-                self.over.set_exception(future.exception())
-        if is_last and not self.over.done():
-            self._end()
-
-    def _end(self) -> None:
-        try:
-            if self._finish:
-                self._finish()
-        except Exception as error:  # nobody else would hear of it
-            self.over.set_exception(error)
-        else:
-            self.over.set_result(None)
-
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Block until it is over; raises what it failed by."""
-        seconds = timeout.total_seconds() or None
-        try:
-            self.over.result(seconds)
-        except concurrent.futures.TimeoutError:
-            raise RuntimeError(f"the collective was not over after {seconds:g} s") from None
-        return True
-
-    def is_completed(self) -> bool:
-        """Whether it is over."""
-        return self.over.done()
-
-    def is_success(self) -> bool:
-        """Whether it is over without an error."""
-        return self.over.done() and self.over.exception() is None
-
-    def exception(self) -> Any:
-        """Give what it failed by, or None."""
-        return self.over.exception() if self.over.done() else None
-
-    def result(self) -> Any:
-        """Give the tensors with the result."""
-        return self._results
-
-    def source_rank(self) -> int:
-        """Rank that a message from anybody came from."""
-        return int(self._futures[0].result())
-
-    _source_rank = source_rank  # torch's recv asks by this name
-
-    def get_future(self) -> torch.futures.Future[Any]:
-        """Give a future of the tensors.
-
-        Who chains to it may wait for another collective there, as torch's PowerSGD does: so its
-        callbacks have threads of their own, and never the one that carries out collectives.
-        """
-        if self._torch_future is None:
-            self._torch_future = self._new_future()
-            self.over.add_done_callback(lambda _: _CALLBACKS.submit(self._tell_torch))
-        return self._torch_future
-
-    def _new_future(self) -> torch.futures.Future[Any]:
-        return torch.futures.Future()
-
-    def _tell_torch(self) -> None:
-        assert self._torch_future is not None
-        error = self.over.exception()
-        if error is None:
-            self._torch_future.set_result(self._results)
-        else:
-            self._torch_future.set_exception(error)
-
-
-class StagedWork(LightWork):
-    """What works on copies of tensors on GPUs (`harp.lightcc.cuda`)."""
-
-    def __init__(self, over: Future[Any], results: Any, stage: Stage) -> None:
-        super().__init__([over], results)
-        self._stage = stage
-
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Block until it is over; the caller's streams wait for the results' copies."""
-        super().wait(timeout)
-        self._stage.join()
-        return True
-
-    def _new_future(self) -> torch.futures.Future[Any]:
-        return torch.futures.Future(devices=self._stage.devices)
-
-    def _tell_torch(self) -> None:
-        with contextlib.ExitStack() as streams:  # which who waits for the future waits for
-            for stream in self._stage.on_sides():
-                streams.enter_context(stream)
-            super()._tell_torch()
 
 
 def _call(first: First) -> Callable[[_Method], _Method]:
@@ -244,7 +122,7 @@ class LightGroup(dist.ProcessGroup):
             return LightWork([self._group.allreduce_of(owner, where, dtype_of(owner), reduction,
                                                        lambda: flat_bytes(owner))], tensors)
         if any(tensor.is_sparse for tensor in tensors):
-            return _joined([self._allreduce_sparse(tensor, reduction) for tensor in tensors],
+            return joined([self._allreduce_sparse(tensor, reduction) for tensor in tensors],
                            tensors)
         return self._on_each(tensors, lambda data, tensor: self._group.allreduce(
             data, dtype_of(tensor), reduction))
@@ -337,7 +215,7 @@ class LightGroup(dist.ProcessGroup):
     def allgather_into_tensor_coalesced(self, outputs: Tensors, inputs: Tensors,
                                         opts: Any = None) -> LightWork:
         """Give all ranks the tensors of all, pair by pair."""
-        return _joined([self._allgather_base(output, own, opts)
+        return joined([self._allgather_base(output, own, opts)
                         for output, own in zip(outputs, inputs, strict=True)], outputs)
 
     @_call(First.WRITTEN)
@@ -351,7 +229,7 @@ class LightGroup(dist.ProcessGroup):
                     output, torch.cat([part.reshape(-1) for part in parts]), opts))
             else:
                 works.append(self._reduce_uneven(output, parts, opts))
-        return _joined(works, outputs)
+        return joined(works, outputs)
 
     def _reduce_uneven(self, output: torch.Tensor, parts: Tensors, opts: Any) -> LightWork:
         whole = torch.cat([part.reshape(-1) for part in parts])
@@ -375,7 +253,7 @@ class LightGroup(dist.ProcessGroup):
     def reduce_scatter_tensor_coalesced(self, outputs: Tensors, inputs: Tensors,
                                         opts: Any = None) -> LightWork:
         """Reduce and scatter, pair by pair."""
-        return _joined([self._reduce_scatter_base(output, whole, opts)
+        return joined([self._reduce_scatter_base(output, whole, opts)
                         for output, whole in zip(outputs, inputs, strict=True)], outputs)
 
     @_call(First.WRITTEN)
@@ -466,10 +344,6 @@ class LightGroup(dist.ProcessGroup):
         data, finish = all_bytes(tensors)
         return LightWork([call(one, tensor) for one, tensor in zip(data, tensors, strict=True)],
                          tensors, finish)
-
-
-def _joined(works: Sequence[LightWork], results: Tensors) -> LightWork:
-    return LightWork([work.over for work in works], results)
 
 
 def _reduction(opts: Any) -> str:

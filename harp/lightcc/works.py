@@ -1,0 +1,148 @@
+"""What torch is given for a collective that was begun: works, and the futures of works.
+
+Works are done in the group's thread; ``wait`` blocks the caller, a future may be chained.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import threading
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from harp.lightcc.tensors import nothing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from harp.lightcc.cuda import Stage
+
+    Tensors = Sequence[torch.Tensor]
+
+_CALLBACKS = concurrent.futures.ThreadPoolExecutor(16, "lightcc callbacks")
+"""Of torch's futures. A thread is begun when all others are busy, or wait for one another."""
+
+
+class LightWork(dist.Work):
+    """What was begun, and is over when all ``futures`` are and ``finish`` has been called."""
+
+    def __init__(self, futures: Sequence[Future[Any]], results: Tensors | list[Tensors],
+                 finish: Callable[[], None] | None = None) -> None:
+        super().__init__()
+        self._results = results
+        self._finish = finish
+        self._torch_future: torch.futures.Future[Any] | None = None
+        self._futures = list(futures)
+        if len(self._futures) == 1 and finish in {None, nothing}:
+            self.over = self._futures[0]
+            return
+        self._left, self._counting = len(futures), threading.Lock()
+        self.over = Future()
+        for future in self._futures:
+            future.add_done_callback(self._one_is_over)
+        if not futures:
+            self._end()
+
+    def _one_is_over(self, future: Future[Any]) -> None:
+        with self._counting:  # one may be over before the thread that waits has asked for it
+            self._left -= 1
+            is_last = not self._left
+            if future.exception() is not None and not self.over.done():
+                self.over.set_exception(future.exception())
+        if is_last and not self.over.done():
+            self._end()
+
+    def _end(self) -> None:
+        try:
+            if self._finish:
+                self._finish()
+        except Exception as error:  # nobody else would hear of it
+            self.over.set_exception(error)
+        else:
+            self.over.set_result(None)
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Block until it is over; raises what it failed by."""
+        seconds = timeout.total_seconds() or None
+        try:
+            self.over.result(seconds)
+        except concurrent.futures.TimeoutError:
+            raise RuntimeError(f"the collective was not over after {seconds:g} s") from None
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether it is over."""
+        return self.over.done()
+
+    def is_success(self) -> bool:
+        """Whether it is over without an error."""
+        return self.over.done() and self.over.exception() is None
+
+    def exception(self) -> Any:
+        """Give what it failed by, or None."""
+        return self.over.exception() if self.over.done() else None
+
+    def result(self) -> Any:
+        """Give the tensors with the result."""
+        return self._results
+
+    def source_rank(self) -> int:
+        """Rank that a message from anybody came from."""
+        return int(self._futures[0].result())
+
+    _source_rank = source_rank  # torch's recv asks by this name
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """Give a future of the tensors.
+
+        Who chains to it may wait for another collective there, as torch's PowerSGD does: so its
+        callbacks have threads of their own, and never the one that carries out collectives.
+        """
+        if self._torch_future is None:
+            self._torch_future = self._new_future()
+            self.over.add_done_callback(lambda _: _CALLBACKS.submit(self._tell_torch))
+        return self._torch_future
+
+    def _new_future(self) -> torch.futures.Future[Any]:
+        return torch.futures.Future()
+
+    def _tell_torch(self) -> None:
+        assert self._torch_future is not None
+        error = self.over.exception()
+        if error is None:
+            self._torch_future.set_result(self._results)
+        else:
+            self._torch_future.set_exception(error)
+
+
+class StagedWork(LightWork):
+    """What works on copies of tensors on GPUs (`harp.lightcc.cuda`)."""
+
+    def __init__(self, over: Future[Any], results: Any, stage: Stage) -> None:
+        super().__init__([over], results)
+        self._stage = stage
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Block until it is over; the caller's streams wait for the results' copies."""
+        super().wait(timeout)
+        self._stage.join()
+        return True
+
+    def _new_future(self) -> torch.futures.Future[Any]:
+        return torch.futures.Future(devices=self._stage.devices)
+
+    def _tell_torch(self) -> None:
+        with contextlib.ExitStack() as streams:  # which who waits for the future waits for
+            for stream in self._stage.on_sides():
+                streams.enter_context(stream)
+            super()._tell_torch()
+
+
+def joined(works: Sequence[LightWork], results: Tensors) -> LightWork:
+    """Make one work of several."""
+    return LightWork([work.over for work in works], results)
