@@ -1,13 +1,14 @@
 /* CRC32C: the Castagnoli polynomial, reflected 0x82F63B78, initial value and final exclusive-or
  * 0xFFFFFFFF (RFC 3720, appendix B.4). Every payload on the wire is covered by it.
  *
- * Five routines compute it, alone or in one pass with a copy; all give the same results.
+ * Six routines compute it, alone or in one pass with a copy; all give the same results.
  *
  *     table     eight tables of 256; any machine
  *     serial    the CPU's CRC32C instruction, 8 bytes at a time (SSE4.2; ARMv8)
  *     threeway  the instruction on three streams at once, as it takes three cycles but one starts
  *               in each; the streams are joined by a carry-less multiplication
  *     fold      carry-less multiplications fold 4 x 16 bytes into the next (PCLMULQDQ)
+ *     fold256   the same on 4 x 32 bytes (VPCLMULQDQ with AVX2, as AMD's Zen 3 has it)
  *     fold512   the same on 4 x 64 bytes (AVX-512 VPCLMULQDQ)
  *
  * Which is fastest is not a matter of the CPU's model alone: under emulation the instruction is

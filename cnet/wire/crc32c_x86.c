@@ -11,6 +11,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 #define SSE __attribute__((target("sse4.2,pclmul,prfchw")))
+#define AVX2 __attribute__((target("sse4.2,pclmul,prfchw,avx2,vpclmulqdq")))
 #define AVX512 __attribute__((target("sse4.2,pclmul,prfchw,avx512f,avx512vl,vpclmulqdq")))
 
 /* The constants K(n), for the distances that are folded over. */
@@ -22,6 +23,8 @@
 #define K_448 0x1c291d04
 #define K_512 0x9e4addf8
 #define K_576 0x740eef02
+#define K_1024 0x0d3b6092
+#define K_1088 0x6992cea2
 #define K_2048 0xb9e02b86
 #define K_2112 0xdcb17aa4
 
@@ -149,6 +152,52 @@ SSE INLINE uint32_t fold(uint32_t state, uint8_t *to, const uint8_t *from, size_
     return fold_rest(one, to ? to + at : NULL, from + at, length - at);
 }
 
+AVX2 INLINE __m256i take32(uint8_t *to, const uint8_t *from, bool far)
+{
+    __m256i block = _mm256_loadu_si256((const void *)from);
+    if (to && far)
+        _mm256_stream_si256((void *)to, block);
+    else if (to)
+        _mm256_storeu_si256((void *)to, block);
+    return block;
+}
+
+AVX2 INLINE __m256i fold32(__m256i block, __m256i constants, __m256i next)
+{
+    __m256i low = _mm256_clmulepi64_epi128(block, constants, 0x00);
+    __m256i high = _mm256_clmulepi64_epi128(block, constants, 0x11);
+    return _mm256_xor_si256(_mm256_xor_si256(low, high), next);
+}
+
+AVX2 INLINE uint32_t fold256(uint32_t state, uint8_t *to, const uint8_t *from, size_t length,
+                             bool far)
+{
+    if (length < 128)
+        return fold(state, to, from, length, far);
+    const __m256i over_1024 = _mm256_broadcastsi128_si256(OVER(1024, 1088));
+    const __m256i over_256 = _mm256_broadcastsi128_si256(OVER(256, 320));
+    __m256i block[4];
+    for (size_t i = 0; i < 4; i++)
+        block[i] = take32(to ? to + 32 * i : NULL, from + 32 * i, far);
+    block[0] = _mm256_xor_si256(block[0], _mm256_zextsi128_si256(_mm_cvtsi32_si128((int)state)));
+    size_t at = 128;
+    for (; length - at >= 128; at += 128) {
+        prefetch(to ? to + at : NULL, from + at, far);
+        prefetch(to ? to + at + 64 : NULL, from + at + 64, far);
+        for (size_t i = 0; i < 4; i++)
+            block[i] = fold32(block[i], over_1024,
+                              take32(to ? to + at + 32 * i : NULL, from + at + 32 * i, far));
+    }
+    __m256i one = block[0];
+    for (size_t i = 1; i < 4; i++)
+        one = fold32(one, over_256, block[i]);
+    for (; length - at >= 32; at += 32)
+        one = fold32(one, over_256, take32(to ? to + at : NULL, from + at, far));
+    __m128i last =
+        fold16(_mm256_castsi256_si128(one), OVER(128, 192), _mm256_extracti128_si256(one, 1));
+    return fold_rest(last, to ? to + at : NULL, from + at, length - at);
+}
+
 AVX512 INLINE __m512i take64(uint8_t *to, const uint8_t *from, bool far)
 {
     __m512i block = _mm512_loadu_si512(from);
@@ -210,12 +259,20 @@ AVX512 INLINE uint32_t fold512(uint32_t state, uint8_t *to, const uint8_t *from,
 ROUTINE(SSE, serial, (state, to, from, length))
 ROUTINE(SSE, threeway, (state, to, from, length))
 ROUTINE(SSE, fold, (state, to, from, length, false))
+ROUTINE(AVX2, fold256, (state, to, from, length, false))
 ROUTINE(AVX512, fold512, (state, to, from, length, false))
 
 /* Stores past the caches are ordered by a fence only. */
 SSE static uint32_t fold_far(uint32_t state, uint8_t *to, const uint8_t *from, size_t length)
 {
     state = fold(state, to, from, length, true);
+    _mm_sfence();
+    return state;
+}
+
+AVX2 static uint32_t fold256_far(uint32_t state, uint8_t *to, const uint8_t *from, size_t length)
+{
+    state = fold256(state, to, from, length, true);
     _mm_sfence();
     return state;
 }
@@ -235,11 +292,13 @@ size_t harp_crc32c_machine(struct harp_crc32c_routine *list)
     list[0] = (struct harp_crc32c_routine){"serial", serial_crc, serial_copy, fold_far};
     list[1] = (struct harp_crc32c_routine){"threeway", threeway_crc, threeway_copy, fold_far};
     list[2] = (struct harp_crc32c_routine){"fold", fold_crc, fold_copy, fold_far};
-    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512vl") ||
-        !__builtin_cpu_supports("vpclmulqdq"))
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("vpclmulqdq"))
         return 3;
-    list[3] = (struct harp_crc32c_routine){"fold512", fold512_crc, fold512_copy, fold512_far};
-    return 4;
+    list[3] = (struct harp_crc32c_routine){"fold256", fold256_crc, fold256_copy, fold256_far};
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512vl"))
+        return 4;
+    list[4] = (struct harp_crc32c_routine){"fold512", fold512_crc, fold512_copy, fold512_far};
+    return 5;
 }
 
 #endif
