@@ -376,6 +376,17 @@ def error_of(call):
     return "it went well"
 
 
+def uneven_inputs(rank, folder):
+    """DDP's reducer alone holds the work that tells how many ranks have inputs left."""
+    model = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
+    with model.join(divide_by_initial_world_size=False):
+        for step in range(rank + 1):
+            model.zero_grad()
+            model(torch.full((1, 1), float(rank))).sum().backward()
+            left = range(step, RANKS)  # ranks with an input of this step
+            assert model.module.weight.grad.item() == sum(left) / len(left)
+
+
 def timeouts(rank, folder):
     group = dist.new_group(timeout=timedelta(seconds=2))
     if rank != 3:
@@ -406,7 +417,8 @@ CHECKS = {check.__name__: check for check in (
     functional_collectives, functional_gradients, gradients_of_what_ends_late, dtensor,
     mesh_of_two_dimensions, tensor_parallel, fsdp2, hybrid_sharded, pipelining,
     zero_redundancy_optimizer, distributed_checkpoint, tensors_of_all_kinds, sparse_gradients,
-    futures, new_groups, two_groups_from_two_threads, fork_of_data_loader, timeouts, abort)}
+    futures, uneven_inputs, new_groups, two_groups_from_two_threads,
+    fork_of_data_loader, timeouts, abort)}
 
 
 def run(rank, names, folder):

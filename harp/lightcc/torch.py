@@ -35,6 +35,7 @@ from harp.lightcc.tensors import (
     take_part,
     write,
 )
+from harp.lightcc.uneven import give_reducers_works_of_cpp
 from harp.lightcc.works import LightWork, StagedWork, joined
 
 if TYPE_CHECKING:
@@ -369,6 +370,7 @@ with contextlib.suppress(AttributeError):  # torch without distributed has no ba
     if not hasattr(dist.Backend, BACKEND.upper()):
         dist.Backend.register_backend(BACKEND, _create, extended_api=True,
                                       devices=["cpu", "cuda"])
+        give_reducers_works_of_cpp(LightWork)
 
 with contextlib.suppress(ValueError):  # what is missing, init_process_group says when it is called
     os.environ.update(torch_variables(os.environ))
