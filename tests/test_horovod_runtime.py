@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import threading
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -19,6 +20,7 @@ from harp.lightcc.horovod.negotiation import Answer, Codec, Request
 from harp.lightcc.horovod.runtime import REQUESTS, Entry, Runtime
 from harp.lightcc.horovod.settings import Settings
 from harp.lightcc.horovod.timeline import Timeline
+from harp.lightcc.mover import Mover
 from harp.lightcc.settings import LightSettings
 
 PROMPT = Settings(cycle_s=0.0)
@@ -91,6 +93,27 @@ def test_rank_0_waits_no_cycle_for_more_when_all_ranks_wait():
                 entry.future.result(PATIENCE_S)
     for own in data:
         np.testing.assert_array_equal(own, np.full(5, 27))
+
+
+@pytest.mark.parametrize(("waits", "threads"), [
+    (True, {"horovod 0", "horovod 1"}), (False, {"lightcc 0 calls", "lightcc 1 calls"})])
+def test_a_call_that_is_waited_for_is_handed_to_no_other_thread(monkeypatch, waits, threads):
+    run, ran = Mover.run, set()
+
+    def run_and_tell(mover, *call):
+        ran.add(threading.current_thread().name)
+        run(mover, *call)
+    monkeypatch.setattr(Mover, "run", run_and_tell)
+    entries = [gradient("t", np.ones(5, "f4")) for _ in range(2)]
+    # Where they wait, the decision comes by their telling so, not by the clock.
+    with runtimes_of(2, Settings(cycle_s=1000 * PATIENCE_S * waits)) as (runtimes, _):
+        for runtime, entry in zip(runtimes, entries, strict=True):
+            runtime.enqueue([entry])
+            if waits:
+                runtime.hurry()
+        for entry in entries:
+            entry.future.result(PATIENCE_S)
+    assert ran == threads
 
 
 @pytest.mark.parametrize("two_d", [False, True])

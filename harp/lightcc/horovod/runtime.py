@@ -218,8 +218,7 @@ class Runtime:
         if tag == REQUESTS:
             self._hear_requests(peer, self._heard[peer].unpack_requests(message))
         else:
-            for answer in self._heard[peer].unpack_answers(message):
-                self._carry_out(answer)
+            self._carry_out_all(self._heard[peer].unpack_answers(message))
 
     def _hear_of_end(self, peer: int, why: str) -> None:
         if self._coordinator and self.group.failure is None:
@@ -258,9 +257,21 @@ class Runtime:
             self.group.send(message, peer, ANSWERS)
         for answer in answers:
             self._timeline.decide(request.name for request in answer.requests)
-            self._carry_out(answer)
+        self._carry_out_all(answers)
 
     # ---- Calls ----
+
+    def _carry_out_all(self, answers: Sequence[Answer]) -> None:
+        """Do what was decided, in order.
+
+        One call that the caller waits for is carried out in this thread, which need not hand it to
+        the group's and be woken again: nothing else is to be done meanwhile. Of several the next is
+        prepared while one is under way.
+        """
+        here = self._is_awaited and len(answers) == 1
+        with self.group.waiting() if here else contextlib.nullcontext():
+            for answer in answers:
+                self._carry_out(answer)
 
     def _carry_out(self, answer: Answer) -> None:
         if answer.tuned:
