@@ -60,6 +60,17 @@ def test_light_settings_hold_for_the_optimizers_gradients():
         assert "allreduce.0.weight" in rank["left"]
 
 
+def test_autotune_begins_with_what_the_variables_say(tmp_path):
+    log = tmp_path / "log.csv"
+    answers(run(2, RANK, "sparse", HOROVOD_AUTOTUNE="1", HOROVOD_AUTOTUNE_LOG=str(log),
+                HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE="1", HOROVOD_AUTOTUNE_WARMUP_SAMPLES="0",
+                HOROVOD_FUSION_THRESHOLD="4096", HOROVOD_CYCLE_TIME="2",
+                LIGHT_TOPK_ALLREDUCE="1", LIGHT_TOPK_THRESHOLD="100"))
+    named, first, *_ = log.read_text().splitlines()
+    assert named == "threshold_bytes,cycle_s,two_d,topk_threshold_bytes,score_bytes_per_s"
+    assert first.startswith("4096,0.002,False,100,")
+
+
 def test_mistakes_are_one_sentence_at_all_ranks_and_the_group_lives_on():
     first, *others = answers(run(3, RANK, "mistakes"))
     assert "rank 0 calls allreduce of 2 float32, avg, rank 1 calls allreduce of 3" in first[0]
