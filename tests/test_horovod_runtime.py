@@ -228,6 +228,17 @@ def test_autotune_keeps_what_was_fastest_and_tries_compression_only_where_allowe
     assert dense._choices["topk_threshold_bytes"] == [1 << 20]
 
 
+def looks_until_a_trial_is_over(warmup):
+    tuner = Tuner(Settings(autotune_steps=1, autotune_warmup=warmup), LightSettings())
+    return next(n for n in range(1, 1000) if tuner.look([answer_of(4)], float(n)))
+
+
+def test_as_many_samples_as_are_said_are_left_out_to_warm_up_even_none():
+    none, one, two = map(looks_until_a_trial_is_over, range(3))
+    assert none < one
+    assert one - none == two - one
+
+
 def test_ranks_follow_the_tuner_and_sums_stay_right():
     settings = replace(PROMPT, autotune=True, autotune_steps=1, autotune_warmup=1)
     tuner = Tuner(settings, LightSettings())

@@ -56,7 +56,7 @@ class Tuner:
         self._log = Path(settings.autotune_log) if settings.autotune_log else None
         self._trials = self._tried()
         self._trial = next(self._trials, None)
-        self._warm = False
+        self._warm = not settings.autotune_warmup
         self._scores: list[float] = []
         self._bytes, self._decisions, self._began_s = 0, 0, 0.0
         if self._log:
