@@ -39,6 +39,8 @@ from tccl_plot import Panel, plot
 from tccl_rows import HEADER, judge, line
 from tccl_store import load, save
 
+from sim.network.lab.space import why_unusable
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -140,6 +142,8 @@ def main(fidelity: tuple[str, ...], only: str | None, runs: int, picture: Path |
     if shown is not None:
         show(shown, only)
         return
+    if "lab" in chosen and (why := why_unusable()):
+        raise click.ClickException(f"fidelity lab {why}; --fidelity packet does not")
     if ends is None:
         ends = only == FEATURES or not (as_json or only)
     rows, panels = play(scenes, chosen, runs, quiet=as_json)

@@ -6,6 +6,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
+import click
 from tccl_features import NONE, Feature
 from tccl_rows import Figures, Row
 
@@ -38,7 +39,14 @@ def load(path: Path, fidelities: Sequence[str]) -> tuple[list[Row], list[Feature
 
 
 def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    """Read what `save` wrote; ClickException, one sentence, if it is something else."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise click.ClickException(f"{path} is no JSON: {error}") from error
+    if not isinstance(found, dict) or not {"rows", "features"} <= found.keys() or not isinstance(
+            found["rows"], dict):
+        raise click.ClickException(f"{path} is no file of this table")
     return found
 
 

@@ -34,30 +34,23 @@ PATH = click.Path(path_type=Path)
               help="Fit kernel-tcp to the published measurements of many clusters.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 def main(topology: Path | None, *, stack: str | None, measurements: Path | None,
-         cluster: Path | None, output: str | None, published: bool, as_json: bool) -> None:
+         cluster: Path | None, output: str | None, published: bool, as_json: bool) -> int:
     """Fit the parameters that TOPOLOGY's rows name and compare them with what is shipped.
 
     With --stack and --from, derive a host stack's parameters from measurements instead.
     """
-    from sim.report.write import OutputError
-    from sim.schema import exit_on_error
-
     derives = stack is not None or measurements is not None
-    try:
-        with exit_on_error():
-            if published:
-                if derives or topology or cluster or output:
-                    raise click.UsageError("--published stands alone, or with --json")
-                sys.exit(int(_hold_published(as_json=as_json)))
-            if not derives and topology is not None and cluster is None and output is None:
-                sys.exit(int(_hold(topology, as_json=as_json)))
-            if stack is None or measurements is None or topology is not None:
-                raise click.UsageError("give a topology file alone, or --stack and --from, and "
-                                       "then the cluster by --topology")
-            _derive(stack, measurements, cluster, output, as_json=as_json)
-    except OutputError as error:
-        click.echo(f"error: {error}", err=True)
-        raise SystemExit(2) from error
+    if published:
+        if derives or topology or cluster or output:
+            raise click.UsageError("--published stands alone, or with --json")
+        return int(_hold_published(as_json=as_json))
+    if not derives and topology is not None and cluster is None and output is None:
+        return int(_hold(topology, as_json=as_json))
+    if stack is None or measurements is None or topology is not None:
+        raise click.UsageError("give a topology file alone, or --stack and --from, and then the "
+                               "cluster by --topology")
+    _derive(stack, measurements, cluster, output, as_json=as_json)
+    return 0
 
 
 def _hold(path: Path, *, as_json: bool) -> bool:
@@ -95,9 +88,9 @@ def _hold_published(*, as_json: bool) -> bool:
 
 def _derive(stack: str, measurements: Path, cluster: Path | None, output: str | None, *,
             as_json: bool) -> None:
+    from harp.tools.output import check_target, check_targets
     from sim.calibration import stack_file
     from sim.report.screen import console_for
-    from sim.report.write import check_target, check_targets
 
     if output is not None:
         inputs = [str(path) for path in (measurements, cluster) if path is not None]

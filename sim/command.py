@@ -35,10 +35,9 @@ class PlainCommand(click.Command):
             _exit(error.format_message())
         except Exception as error:
             from sim.network.network import NetworkError
-            from sim.report.write import OutputError
             from sim.schema.errors import TopologyError
 
-            if not isinstance(error, NetworkError | OutputError | TopologyError):
+            if not isinstance(error, NetworkError | TopologyError):
                 raise
             _exit(str(error))
         sys.exit(status if isinstance(status, int) else 0)

@@ -173,7 +173,7 @@ def _capture(ask: Options, topology: Topology, scenarios: Sequence[Scenario]) ->
 
 
 def _check_targets(ask: Options, topology: Path) -> None:
-    from sim.report.write import check_targets
+    from harp.tools.output import check_targets
 
     check_targets(ask.targets, inputs=[str(topology)])
     for option, target in ask.targets.items():
@@ -181,7 +181,7 @@ def _check_targets(ask: Options, topology: Path) -> None:
 
 
 def _check_target(option: str, target: str) -> None:
-    from sim.report.write import OutputError, check_target
+    from harp.tools.output import OutputError, check_target
 
     try:
         if option == "--plot":
@@ -203,7 +203,7 @@ def _chosen(topology: Topology, only: Sequence[str]) -> list[Scenario]:
 
 def _write(report: Report, targets: dict[str, str]) -> None:
     """Write the outputs, the first only when the last is made."""
-    from sim.report.write import write_bytes
+    from harp.tools.output import write_bytes
 
     made: list[tuple[str, bytes]] = []
     for option, target in targets.items():
@@ -258,10 +258,10 @@ def _misses(report: Report, *, quiet: bool) -> int:
 
 
 def _time_collective(cluster: Cluster, scenario: Scenario, ask: Options) -> None:
+    from harp.tools.output import write_text
     from sim.answer.answer import origin_of
     from sim.answer.collective_bench import measure, parse_sizes
     from sim.answer.scenario import Settings
-    from sim.report.write import write_text
     from sim.schema.parameters import shipped
 
     assert ask.collective is not None

@@ -60,9 +60,9 @@ def main(topology: Path | None, *, output: str | None, scenario: str | None, sta
     python -m sim.tune cluster.yaml --settings tuned/
     """  # noqa: D301  (click's mark)
     from harp.collectives.tuning import Tuning
+    from harp.tools.output import check_target, check_targets, write_text
     from sim.report.screen import console_for
     from sim.report.tuning_table import print_tuned
-    from sim.report.write import check_target, check_targets, write_text
 
     if folder is not None:
         _refuse({name for name, given in (("-o", output), ("--measured", measured),
@@ -135,19 +135,19 @@ def _search(path: Path, changes: tuple[str, ...], name: str | None, folder: Path
             budget: str, *, lossless: bool, ratios: tuple[float, ...], quiet: bool) -> None:
     """Search the settings of a step, and write what was found."""
     from harp.collectives.tuning import Tuning
+    from harp.tools.output import make_folder, write_text
     from sim.answer.progress import progress
     from sim.answer.search import search
     from sim.answer.settings_space import Space, fusion_rule
     from sim.cluster.cluster import Cluster
     from sim.report.settings_report import env_file, report
-    from sim.report.write import write_text
     from sim.schema import load
 
     topology = load(path, changes)
     scenario, budget_s = _scenario(topology, name), _budget_s(budget)
     cluster = Cluster(topology)
     _check_ranks(cluster)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     space = Space.of(cluster, scenario, lossless=lossless, ratios=ratios)
     with progress(budget_s, topology.name, quiet=quiet) as advance:
         found = search(cluster, scenario, space, folder / "trials.journal", advance,

@@ -45,12 +45,15 @@ RowT = TypeVar("RowT")
 def main(what: str, *, only: tuple[str, ...], draws: int, refit: bool | None,
          page: str | None) -> int:
     """Predict every published case that the repository knows, or hold fidelities together."""
+    from harp.tools.output import check_target
     from sim.calibration.left_out import left_out
     from sim.report.screen import console_for
     from sim.validation.page import print_rows, write_page
     from sim.validation.predict import predict_files
     from sim.validation.summary import missed
 
+    if page is not None:
+        check_target(page, (".md",))
     if what != "published":
         if only or refit is not None:
             raise click.UsageError("--case and --refit concern published cases")

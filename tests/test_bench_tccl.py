@@ -146,6 +146,17 @@ def test_what_was_measured_is_kept_and_shown(tmp_path: Path) -> None:
     assert "two ports" in done.stdout
 
 
+@pytest.mark.parametrize("content", ["{", "[]", "{}"])
+def test_a_file_of_something_else_is_one_sentence(tmp_path: Path, content: str) -> None:
+    other = tmp_path / "other.json"
+    other.write_text(content)
+    done = subprocess.run([sys.executable, str(BENCH / "tccl.py"), "--show", str(other)],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"Error: {other} is no ")
+    assert done.stderr.count("\n") == 1
+
+
 def test_an_unknown_scene_is_told() -> None:
     done = subprocess.run([sys.executable, str(BENCH / "tccl.py"), "--only", "earthquake"],
                           capture_output=True, text=True, check=False, timeout=60)

@@ -25,7 +25,11 @@ def test_every_subcommand_says_what_it_does(command):
 
 
 @pytest.mark.parametrize(("arguments", "status", "sentence"), [
-    (["chekc"], 2, "No such command 'chekc'"),
+    (["chekc"], 2, "No such command 'chekc'. Did you mean 'check'?"),
+    (["probe", "127.0.0.1", "-o", "/nonexistent/map.json"], 1,
+     "cannot write '/nonexistent/map.json': there is no directory '/nonexistent'"),
+    (["diagnose", "--snapshot", "/nonexistent/a.json"], 1, "there is no directory '/nonexistent'"),
+    (["top", "--export", "/nonexistent/a.prom"], 1, "there is no directory '/nonexistent'"),
     (["check", "--colour"], 2, "No such option"),
     (["perf"], 2, "name a HOST, or give one of --serve, --local and --handle"),
     (["decode", "/nonexistent.pcap"], 1, "there is no file /nonexistent.pcap"),

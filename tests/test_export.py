@@ -102,7 +102,7 @@ def test_a_file_is_replaced_whole(job, tmp_path):
 
 
 @pytest.mark.parametrize(("export", "said"), [
-    ("/no/such/folder/x.prom", "/no/such/folder/x.prom cannot be written: No such file"),
+    ("/no/such/folder/x.prom", "cannot write '/no/such/folder/x.prom': there is no directory"),
     ("99999", "a port is at most 65535")])
 def test_what_cannot_be_is_told(export, said):
     done = CliRunner().invoke(top, ["--once", "--export", export])

@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from sim.report import write
-from sim.report.write import OutputError, check_target, check_targets, write_bytes, write_text
+from harp.tools import output
+from harp.tools.output import OutputError, check_target, check_targets, write_bytes, write_text
 
 KILLED_WHILE_WRITING = """
 import os, signal, sys
-from sim.report import write
+from harp.tools import output
 {stop}
-write.write_text(sys.argv[1], "new" * 1_000_000)
+output.write_text(sys.argv[1], "new" * 1_000_000)
 """
 STOPS = {
     # After the bytes are in the temporary file, and just before they would take the place.
-    "in fsync": "write.os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)",
-    "in replace": "write.os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)",
+    "in fsync": "output.os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)",
+    "in replace": "output.os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)",
 }
 
 
@@ -48,7 +48,7 @@ def test_a_failure_leaves_the_old_file_and_no_other(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(write.os, call, fail)
+    monkeypatch.setattr(output.os, call, fail)
     with pytest.raises((OutputError, KeyboardInterrupt)) as caught:
         write_text(str(target), "new")
     if isinstance(error, OSError):
@@ -90,14 +90,14 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 def test_devices_and_pipes_are_written_in_place(tmp_path: Path) -> None:
     write_bytes(os.devnull, b"x")
     assert not Path(os.devnull).is_file()
-    done = subprocess.run([sys.executable, "-c", "from sim.report.write import *\n"
+    done = subprocess.run([sys.executable, "-c", "from harp.tools.output import *\n"
                            "write_text('/dev/stdout', 'through a pipe')"],
                           check=True, capture_output=True)
     assert done.stdout == b"through a pipe"
 
 
 def test_minus_is_standard_output_in_utf_8() -> None:
-    done = subprocess.run([sys.executable, "-c", "from sim.report.write import *\n"
+    done = subprocess.run([sys.executable, "-c", "from harp.tools.output import *\n"
                            "print('before'); write_text('-', 'ä'); print('after')"],
                           check=True, capture_output=True,
                           env={**os.environ, "PYTHONIOENCODING": "ascii"})
@@ -116,7 +116,7 @@ def test_a_reader_that_has_gone_is_one_sentence() -> None:
     os.close(reader)
     try:
         done = subprocess.run(
-            [sys.executable, "-c", "import sys\nfrom sim.report.write import *\n"
+            [sys.executable, "-c", "import sys\nfrom harp.tools.output import *\n"
              "try: write_text('-', 'x' * 1_000_000)\n"
              "except OutputError as e: print(e, file=sys.stderr)"],
             check=False, stdout=writer, stderr=subprocess.PIPE, text=True)
@@ -161,7 +161,7 @@ def test_permissions_are_checked_as_the_system_grants_them(
         # Root may do everything, so that the test asks the mode bits instead.
         return bool(Path(path).stat().st_mode & (wanted << 6) == wanted << 6)
 
-    monkeypatch.setattr(write.os, "access", access)
+    monkeypatch.setattr(output.os, "access", access)
     with pytest.raises(OutputError, match=why):
         check_target(str(tmp_path / name))
     tmp_path.chmod(0o755)

@@ -68,7 +68,7 @@ def test_tshark_finds_nothing_wrong(capture: Path, tmp_path: Path) -> None:
     (["--pcap", "a->b=x.pcap"], "needs --fidelity packet"),
     (["--fidelity", "packet", "--pcap", "a->b=x.pcap"], "captures one row, and these are 6"),
     (["--fidelity", "packet", "--scenario", "1 channel, one path", "--pcap",
-      "node-0/bond0->leaf9=x.pcap"], "did you mean 'node-0/bond0->leaf0'?"),
+      "node-0/bond0->leaf9#2=x.pcap"], "did you mean 'node-0/bond0->leaf0#2'?"),
 ])
 def test_wrong_captures_are_refused(arguments: list[str], says: str, tmp_path: Path,
                                     monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,6 +107,7 @@ def test_what_leaves_gradients_out_can_be_refused(made: Cluster) -> None:
     (["--settings", "DIR", "-o", "x.json"], "-o has no meaning with --settings"),
     (["--lossless"], "--lossless has no meaning with NCCL's table, but only with --settings"),
     (["--settings", "DIR", "--ratio", "0"], "0.0 is not in the range 0<x<=1"),
+    (["--settings", "/dev/null/d"], "cannot make the folder '/dev/null/d': not a directory"),
 ])
 def test_a_mistake_is_one_sentence(tmp_path: Path, options: list[str], sentence: str) -> None:
     file = write(tmp_path, topology(**TWO_HOSTS))

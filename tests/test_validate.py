@@ -217,6 +217,14 @@ def test_the_page_has_a_row_for_every_figure():
             assert text.count(f"| `{path.stem}` |") >= len(case.figures), path.stem
 
 
+@pytest.mark.parametrize("what", ["published", "fidelities", "packet", "lab"])
+def test_a_page_that_cannot_be_written_is_told_before_anything_runs(what):
+    done = CliRunner().invoke(main, [what, "--page", "/nonexistent/page.md"])
+    assert done.exit_code == 2
+    assert done.output == ("error: cannot write '/nonexistent/page.md': there is no directory "
+                           "'/nonexistent'\n")
+
+
 def test_fitted_rows_are_called_so_and_make_no_page(tmp_path):
     page = tmp_path / "page.md"
     case = ["published", "--case", "nccl-209-gcp-32g-2x1", "--draws", "0"]

@@ -14,10 +14,9 @@
  * cloud's own network does is in it.
  *
  * Each port is a socket, so there is an end to it. With q and r queues a port is right for both
- * ways once in q * r: among 256 there is one with probability 98 % for 8 and 8 queues, 63 % for 16
- * and
- * 16. Where there is none, a second round is content with what the path sends (16 queues: one port
- * in 16), which is where the payload goes: NCCL's senders connect.
+ * ways once in q * r: among 256 there is one with probability 98 % for 8 and 8 queues, 63 % for
+ * 16 and 16. Where there is none, a second round is content with what the path sends (16 queues:
+ * one port in 16), which is where the payload goes: NCCL's senders connect.
  *
  * A path whose port a plan has chosen keeps it: the links that it spares are worth more.
  */

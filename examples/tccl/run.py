@@ -10,7 +10,6 @@ one direction, and `harp diagnose` has to say which. All is gone afterwards, in 
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ from harp.net import Engine
 from harp.routing.deployment import Deployment
 from harp.tools.main import harp
 from sim.cluster.cluster import Cluster
+from sim.network.lab.space import why_unusable
 from sim.network.lab.wiring import Wiring
 from sim.schema.job import load_job
 
@@ -171,8 +171,11 @@ def diagnose(wiring: Wiring, chatter: Chatter, ranks: int, folder: Path) -> None
     call("diagnose", *files)
 
 
+@click.command(help=__doc__.replace("\n\n    sudo", "\n\n\b\n    sudo"))
 def main() -> None:
     """Show all of it."""
+    if why := why_unusable():
+        raise click.ClickException(f"this example {why}")
     _, topology = load_job(JOB)
     fabric = Cluster(topology).fabric
     with ExitStack() as stack:
@@ -223,4 +226,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harp.tools.output import check_target, write_text
+
 if TYPE_CHECKING:
     from harp.tools.diagnosis.snapshot import Report
     from harp.tools.diagnosis.verdict import Suspect
@@ -54,7 +56,7 @@ def diagnose(sources: tuple[str, ...], *, snapshot: str | None, serve: str | Non
     Exit code 0 if nothing is suspect, 3 otherwise.
     """  # noqa: D301  (click's mark)
     if sum(map(bool, (sources, snapshot, serve))) != 1:
-        raise click.UsageError("one of three: files or hosts to diagnose, --snapshot FILE, or "
+        raise click.UsageError("give one of three: files or hosts to diagnose, --snapshot FILE, or "
                                "--serve PORT")
     own = name or socket.gethostname()
     if serve:
@@ -92,12 +94,9 @@ def _serve(serve: str, token: bytes, own: str) -> None:
 
 def _write_snapshot(file: str, own: str, seconds: float) -> None:
     from harp.tools.diagnosis.snapshot import take_report, to_json
-    from harp.tools.prometheus import write_file
 
-    try:
-        write_file(Path(file), to_json(take_report(own, seconds)) + "\n", mode=0o600)
-    except OSError as error:
-        raise click.ClickException(f"{file} cannot be written: {error.strerror}") from error
+    check_target(file)
+    write_text(file, to_json(take_report(own, seconds)) + "\n", mode=0o600)
 
 
 def _collect(sources: tuple[str, ...], token_file: str | None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from difflib import get_close_matches
 from typing import NoReturn
 
 import click
@@ -40,7 +41,9 @@ class Commands(click.Group):
                     cmd_name: str) -> click.Command | None:
         """Load one."""
         if cmd_name not in COMMANDS:
-            return None
+            near = get_close_matches(cmd_name, COMMANDS, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"No such command {cmd_name!r}.{hint}")
         name = cmd_name.replace("-", "_")
         command = getattr(importlib.import_module(f"harp.tools.{name}"), name)
         assert isinstance(command, click.Command)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harp.routing.deployment import LAUNCHERS
+from harp.tools.output import make_folder, write_text
 from harp.tools.plan_load import (
     load_background,
     load_jobs,
@@ -78,16 +79,16 @@ def plan(jobs: tuple[Path, ...], *, output: Path | None, hostfile: str | None, l
     made = _make(loaded, planned, running, load_background(around, loaded[0]))
     output = running if output is None else output
     if output is not None and len(jobs) > 1:
-        _make_folder(output)
+        make_folder(output)
     for job, plans in zip(loaded, made, strict=True):
         if files is not None:
             _write_files(_of_job(files, job, loaded, ""), plans, job, topo_dump)
         if output is None:
             click.echo(plans.to_json(), nl=False)
         else:
-            _write(plans.to_json(), _of_job(output, job, loaded))
+            write_text(str(_of_job(output, job, loaded)), plans.to_json())
     if hostfile is not None:
-        _write(made[0].hostfile(launcher), Path(hostfile))
+        write_text(hostfile, made[0].hostfile(launcher))
     _say(made, sum(map(_flows_between_hosts, planned)))
 
 
@@ -162,27 +163,10 @@ def _write_files(folder: Path, made: Deployment, loaded: Loaded, dump: Path | No
                            None if dump is None else read_text(dump))
     except NcclFileError as error:
         raise click.UsageError(f"{dump}: {error}") from error
-    _make_folder(folder)
+    make_folder(folder)
     for name, text in texts.items():
-        _write(text, folder / name)
+        write_text(str(folder / name), text)
     click.echo(f"{folder}: {', '.join(texts)}", err=True)
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise click.ClickException(f"{folder} cannot be made: {error.strerror}") from error
-
-
-def _write(text: str, output: Path) -> None:
-    """Write it whole or not at all: ranks that run look at their plan at any time."""
-    from sim.report.write import OutputError, write_text
-
-    try:
-        write_text(str(output), text)
-    except OutputError as error:
-        raise click.ClickException(str(error)) from error
 
 
 def _say(made: list[Deployment], wanted: int) -> None:

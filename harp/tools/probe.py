@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harp.tools.output import STDOUT, check_target, write_text
+
 if TYPE_CHECKING:
     from harp.net.trace import Trace
 
@@ -80,27 +82,23 @@ def probe(targets: tuple[str, ...], port: int, ports: list[int], *, source: str 
     """  # noqa: D301  (click's mark)
     alone = bool(answer) + (plan is not None)
     if latency + fingerprint + alone > 1 or bool(alone) == bool(targets):
-        raise click.UsageError("targets to probe, with --latency or --fingerprint or neither; or "
-                               "--answer ADDRESS or --plan PLAN alone")
+        raise click.UsageError("give targets to probe, with --latency or --fingerprint or neither; "
+                               "or --answer ADDRESS or --plan PLAN alone")
     if plan is not None:
         _check_plan(plan, seconds)
         return
     if answer:
         _answer(answer, port)
         return
+    output = output or STDOUT
+    check_target(output)
     if latency:
         text = _measure(targets, port, source)
     elif fingerprint:
         text = _compare(targets, port, ports, source, seconds, most_bps)
     else:
         text = _trace(targets, port, ports, source, seconds)
-    if output is None:
-        click.echo(text, nl=False)
-        return
-    try:
-        Path(output).write_text(text, "utf-8")
-    except OSError as error:
-        raise click.ClickException(f"{output} cannot be written: {error.strerror}") from error
+    write_text(output, text)
 
 
 def _measure(targets: tuple[str, ...], port: int, source: str | None) -> str:

@@ -5,17 +5,13 @@ for what only grows; all begin with `harp_`. METRICS is the whole list. Labels: 
 engine's name, `pid` its process and `file` where its statistics lie; a connection's are also
 `connection`, its id, and `peer`; a path's also `path`, `local` and `remote`.
 
-To a port of this host (`serve`), or into a file that node_exporter's textfile collector reads
-(`write_file`), which sees it whole or not at all.
+To a port of this host (`server`), or into a file that node_exporter's textfile collector reads.
 """
 
 from __future__ import annotations
 
-import os
 import socket
-import tempfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -149,19 +145,6 @@ def _connection_things(engine: Snapshot, labels: dict[str, str],
         if row["connection"] in peers:
             yield {**peers[row["connection"]], "path": str(row["number"]),
                    "local": row["local"], "remote": row["remote"]}, row
-
-
-def write_file(path: Path, text: str, mode: int = 0o644) -> None:
-    """Replace a file in one step."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False,
-                                     encoding="utf-8") as made:
-        try:
-            made.write(text)
-            os.fchmod(made.fileno(), mode)
-            Path(made.name).replace(path)
-        except BaseException:
-            Path(made.name).unlink()
-            raise
 
 
 class _Server(ThreadingHTTPServer):

@@ -11,11 +11,11 @@ import contextlib
 import json
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from harp.tools.output import check_target, write_text
 from harp.tools.statistics import Snapshot, forget, snapshots
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def _live(pids: Sequence[int], interval_s: float, events: int, *, keep: bool) ->
 def _export(export: str, pids: Sequence[int], interval_s: float, *, once: bool,
             keep: bool) -> None:
     """To a port until Ctrl-C, or to a file now or again and again."""
-    from harp.tools.prometheus import exposition, server, write_file
+    from harp.tools.prometheus import exposition, server
 
     address, _, port = export.rpartition(":")
     if port.isascii() and port.isdigit():
@@ -234,11 +234,10 @@ def _export(export: str, pids: Sequence[int], interval_s: float, *, once: bool,
             _until_interrupted(made.serve_forever)
         return
 
+    check_target(export)
+
     def write() -> None:
-        try:
-            write_file(Path(export), exposition(_look(pids, keep=keep)))
-        except OSError as error:
-            raise click.ClickException(f"{export} cannot be written: {error.strerror}") from error
+        write_text(export, exposition(_look(pids, keep=keep)), mode=0o644)
 
     def go_on() -> None:
         while True:

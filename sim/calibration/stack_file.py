@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from harp.tools.output import STDOUT, write_text
 from sim.answer.scenario import Settings
 from sim.calibration.derive import NAMES, Derived, Figure, derive
 from sim.calibration.equation import Equation
@@ -20,7 +21,6 @@ from sim.cluster.cluster import Cluster
 from sim.report.numbers import percent, rounded
 from sim.report.quantities import quantity
 from sim.report.screen import Column, console_for, grid, show
-from sim.report.write import STDOUT, write_text
 from sim.schema.errors import Problem, TopologyError
 from sim.schema.inputs import read_input
 from sim.schema.load import load

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from harp.tools.output import write_bytes, write_text
 from sim.report.numbers import percent
 from sim.report.screen import grid, show, text_column
-from sim.report.write import write_bytes, write_text
 from sim.validation.fidelities import MEDIAN_TARGET, WORST_TARGET, median_error
 from sim.validation.ratio_plot import draw_ratios
 

@@ -14,7 +14,7 @@ from sim.network.packet.communicator import PacketCommunicator
 from sim.network.packet.fabric import PacketFabric
 from sim.network.packet.refuse import refuse_unknown
 from sim.network.transport import Transport
-from sim.schema.errors import unknown
+from sim.schema.errors import TopologyError, unknown
 
 if TYPE_CHECKING:
     import simpy
@@ -48,12 +48,11 @@ class PacketNetwork:
 
     def _capture(self, site: Site, capture: Capture) -> None:
         fabric = site.cluster.fabric
-        near, _, far = capture.link.partition("->")
-        if not {near, far} <= fabric.nodes.keys() or not len(fabric.links_between(near, far)):
-            every = sorted(fabric.link_name(link) for link in range(len(fabric.link_src)))
-            raise site.cluster.topology.error(unknown("link", capture.link, every))
-        link = int(fabric.links_between(near, far)[0])
-        self.fabric.world.capture(link, capture.path, settings.CAPTURE_BYTES)
+        links = fabric.links_by_name.get(capture.link)
+        if links is None:
+            raise TopologyError("--pcap", unknown("link", capture.link,
+                                                  sorted(fabric.cable_names)))
+        self.fabric.world.capture(links[0], capture.path, settings.CAPTURE_BYTES)
 
     def _tell_paths(self) -> None:
         if self.transport.style.routing == "spray":

@@ -1,7 +1,7 @@
-"""Write an output file whole or not at all.
+"""Write an output file of a command whole or not at all.
 
-A target is a path or ``-`` for standard output. Targets are checked before the simulation starts,
-so that a long run does not end with "no such directory". Writing goes to a temporary file beside
+A target is a path or ``-`` for standard output. Targets are checked before the work starts, so
+that a long run does not end with "no such directory". Writing goes to a temporary file beside
 the target which then takes the target's place in one step: whoever opens the target sees the old
 content or the new, never a half. Devices and pipes (``/dev/stdout``) are written in place, because
 they cannot be replaced. Every failure is an `OutputError` of one sentence.
@@ -17,13 +17,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
 STDOUT = "-"
 
 
-class OutputError(Exception):
+class OutputError(click.ClickException):
     """A target cannot be written; the message is one sentence for the user."""
 
 
@@ -61,22 +63,33 @@ def check_targets(targets: Mapping[str, str | None], *, inputs: Iterable[str] = 
         owners[identity] = f"the target of {option}"
 
 
-def write_text(target: str, text: str) -> None:
+def make_folder(folder: Path) -> None:
+    """Make it and those above it, where they are not there, and raise `OutputError` if it fails."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot make the folder '{folder}': {_reason(error)}") from error
+
+
+def write_text(target: str, text: str, mode: int | None = None) -> None:
     """Write ``text`` as UTF-8 to ``target``; see `write_bytes`."""
-    write_bytes(target, text.encode("utf-8"))
+    write_bytes(target, text.encode("utf-8"), mode)
 
 
-def write_bytes(target: str, data: bytes) -> None:
-    """Put ``data`` in place of whatever ``target`` held; on any failure it keeps what it held."""
+def write_bytes(target: str, data: bytes, mode: int | None = None) -> None:
+    """Put ``data`` in place of whatever ``target`` held; on any failure it keeps what it held.
+
+    By default a file keeps its mode, and the umask decides over a new one's.
+    """
     if target == STDOUT:
         _write_stdout(data)
         return
     check_target(target)
     try:
-        mode = _mode(Path(target))
-        if mode is None or stat.S_ISREG(mode):
+        before = _mode(Path(target))
+        if before is None or stat.S_ISREG(before):
             # A link stays a link: what it points to is replaced.
-            _replace(Path(os.path.realpath(target)), data, mode)
+            _replace(Path(os.path.realpath(target)), data, before if mode is None else mode)
         else:
             Path(target).write_bytes(data)
     except OSError as error:
