@@ -16,6 +16,7 @@ import pytest
 from harp.collectives.doubling import find_partners
 from harp.collectives.tuning import Communicator, Row, Tuning
 from harp.lightcc.group import Group, GroupError
+from harp.lightcc.pieces import PIECE_BYTES
 from harp.lightcc.settings import LightSettings
 
 PATIENCE_S = 60.0
@@ -69,6 +70,25 @@ def of_all(futures):
 
 def raw(array):
     return array.view(np.uint8)
+
+
+@pytest.mark.parametrize(("ranks", "pieces", "plan"), [
+    (2, 300, "recursive-doubling"), (2, 600, "ring"), (2, 600, "halving-doubling"),
+    (3, 300, "exchange")])
+def test_what_is_sent_at_once_may_be_longer_than_what_is_open(monkeypatch, ranks, pieces, plan):
+    """All ranks send each other more pieces than the mover opens: none waits for the others."""
+    data = [np.full(pieces * PIECE_BYTES, rank + 1, np.uint8) for rank in range(ranks)]
+    with group_of(ranks) as group:
+        if plan == "exchange":
+            came = [[np.zeros_like(one) for one in data] for _ in group]
+            of_all(rank.exchange("a test", [own] * ranks, ins)
+                   for rank, own, ins in zip(group, data, came, strict=True))
+            assert all((ins[rank] == rank + 1).all() for ins in came for rank in range(ranks))
+        else:
+            for rank in group:
+                monkeypatch.setattr(rank, "_algorithm", lambda *_, **__: (plan, {}))
+            of_all(rank.allreduce(own, "uint8") for rank, own in zip(group, data, strict=True))
+            assert all((own == ranks * (ranks + 1) // 2).all() for own in data)
 
 
 @pytest.mark.parametrize(("elements", "plan"), [(100, "tree"), (20_000, "ring")])

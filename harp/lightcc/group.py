@@ -33,7 +33,7 @@ from harp.lightcc.elements import combination, divide, element_type, move
 from harp.lightcc.letters import MESSAGE, Letters
 from harp.lightcc.mover import TOLD_BYTES, Mover
 from harp.lightcc.peers import GroupError, Peers
-from harp.lightcc.pieces import PLACE, SEND, address, cut, plan_pieces, table
+from harp.lightcc.pieces import PLACE, SEND, address, cut, in_turn, plan_pieces, table
 from harp.lightcc.policy import allreduce_path, tuning_of
 from harp.lightcc.program import Program
 from harp.lightcc.settings import INDEX_BYTES, LightSettings
@@ -261,11 +261,9 @@ class Group:
         The sizes may all differ, so that only ``call`` is what ranks agree upon.
         """
         def make() -> Program:
-            rows = [row for i in range(1, self.ranks)
-                    for peer, kind, data in (
-                        ((self.rank + i) % self.ranks, SEND, outs[(self.rank + i) % self.ranks]),
-                        ((self.rank - i) % self.ranks, PLACE, ins[(self.rank - i) % self.ranks]))
-                    for row in cut(kind, peer, data)]
+            later = [(self.rank + i) % self.ranks for i in range(1, self.ranks)]
+            rows = list(in_turn([cut(SEND, peer, outs[peer]) for peer in later],
+                                [cut(PLACE, peer, ins[peer]) for peer in reversed(later)]))
             (source, nbytes), (target, room) = own
             if nbytes != room:
                 raise ValueError(f"a rank's own part has {nbytes} B and goes to {room} B")
