@@ -11,6 +11,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 import harp.lightcc.torch  # noqa: F401  (registers the backend)
+from harp.lightcc import divided
 from harp.lightcc.hook import GradientState, average_gradients
 
 
@@ -143,6 +144,89 @@ def sparse(rank, ranks):
             "loss": loss, "before": before, "errors": sum(float(e.abs().sum()) for e in errors)}
 
 
+def hosts_of(rank, ranks):
+    """Pretend: ranks in pairs, where HOSTS does not say else."""
+    return os.environ.get("HOSTS", "0011")[:ranks][rank]
+
+
+def any_backend(rank, ranks):
+    """Train by the hook over gloo, and with plain DDP; hosts of two ranks are pretended."""
+    if "all_reduce" in os.environ.get("WITHIN", ""):
+        divided.WITHOUT_REDUCE_SCATTER.add("gloo")
+    inputs = [batch[8 * rank:8 * (rank + 1)] for batch in batches(10, 8 * ranks)]
+    net = DistributedDataParallel(model(), bucket_cap_mb=0.001)
+    state = GradientState(host=hosts_of(rank, ranks))
+    net.register_comm_hook(state, average_gradients)
+    plain = DistributedDataParallel(model(), bucket_cap_mb=0.001)
+    train(net, inputs)
+    train(plain, inputs)
+    for own, wanted in zip(net.module.parameters(), plain.module.parameters(), strict=True):
+        torch.testing.assert_close(own, wanted)
+    return [own.detach().view(torch.int32).flatten().tolist() for own in net.module.parameters()]
+
+
+class Given(torch.nn.Module):
+    """Its gradients are what it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(size))
+                                             for size in (1001, 700, 3)])
+
+    def forward(self, given):
+        return sum((part * own).sum() for part, own in zip(
+            self.parts, given.split([len(part) for part in self.parts]), strict=True))
+
+
+def whole_of(state, sizes):
+    """What a rank has not sent, of all buckets."""
+    kept = [torch.zeros(size) for size in sizes]
+    for (_, parts), memory in state.state_dict()["buckets"].items():
+        at = memory["first"]
+        bucket = torch.zeros(sum(parts))
+        bucket[at:at + len(memory["error"])] = memory["error"]
+        for size, part in zip(parts, bucket.split(list(parts)), strict=True):
+            kept[sizes.index(size)] += part
+    return torch.cat(kept)
+
+
+def any_backend_sparse(rank, ranks):
+    """What came and what is left are all gradients; half way from all ranks' checkpoints."""
+    state, sizes, seed = GradientState(host=hosts_of(rank, ranks)), [1001, 700, 3], 0
+    given, came = torch.zeros(1704), torch.zeros(1704)
+    for _ in range(2):
+        net = DistributedDataParallel(Given(), bucket_cap_mb=0.004)
+        net.register_comm_hook(state, average_gradients)
+        for _ in range(6):
+            seed += 1
+            generator = torch.Generator().manual_seed(10 * seed + rank)
+            own = torch.randn(1704, generator=generator)
+            given += own
+            net.zero_grad()
+            net(own).backward()
+            came += torch.cat([part.grad for part in net.module.parts]) * ranks
+        states = [None] * ranks
+        dist.all_gather_object(states, state.state_dict())
+        left = whole_of(state, sizes)
+        state = GradientState(host=hosts_of(rank, ranks))
+        state.load_state_dicts(states)
+    dist.all_reduce(given)
+    kept = left.clone()
+    dist.all_reduce(kept)
+    torch.testing.assert_close(came + kept, given, atol=2e-2, rtol=0)
+    return {"came": came.view(torch.int32).tolist(), "left": int((left != 0).sum()),
+            "sent": int((net.module.parts[0].grad != 0).sum())}
+
+
+def refused(rank, ranks):
+    """Hosts have different numbers of ranks."""
+    try:
+        GradientState(host=hosts_of(rank, ranks))
+    except ValueError as error:
+        return str(error)
+    return "it was not noticed"
+
+
 def powersgd(rank, ranks):
     """Train by torch's PowerSGD hook; all ranks have the same weights."""
     inputs = batches(20, 8 * ranks)
@@ -188,7 +272,7 @@ def different(rank, ranks):
 
 
 if __name__ == "__main__":
-    dist.init_process_group("lightcc")
+    dist.init_process_group(os.environ.get("BACKEND", "lightcc"))
     found = globals()[sys.argv[1]](dist.get_rank(), dist.get_world_size())
     print(json.dumps(found))
     dist.destroy_process_group()

@@ -47,6 +47,30 @@ def test_ddp_trains_as_one_process_with_the_whole_batch_does():
     assert one == other
 
 
+@pytest.mark.parametrize(("hosts", "within"), [("0011", "reduce_scatter"), ("0011", "all_reduce"),
+                                               ("0101", ""), ("0123", ""), ("0000", "")])
+def test_the_hook_over_gloo_trains_as_plain_ddp_does(hosts, within):
+    answers = found(start("any_backend", 4, BACKEND="gloo", HOSTS=hosts, WITHIN=within))
+    assert all(answer == answers[0] for answer in answers)  # bit for bit
+
+
+@pytest.mark.parametrize("fp16", ["0", "1"])
+def test_the_hook_over_gloo_loses_no_gradients_between_hosts(fp16):
+    answers = found(start("any_backend_sparse", 4, BACKEND="gloo", LIGHT_TOPK_ALLREDUCE="1",
+                          LIGHT_TOPK_THRESHOLD="100", LIGHT_TOPK_RATIO="0.05",
+                          LIGHT_TOPK_FP16=fp16))
+    for answer in answers:
+        assert answer["came"] == answers[0]["came"]
+        assert answer["left"] > 0
+        assert 0 < answer["sent"] <= 0.05 * 1001 * 2 + 4
+
+
+def test_hosts_with_different_numbers_of_ranks_are_refused_at_all_ranks():
+    answers = found(start("refused", 3, BACKEND="gloo", HOSTS="001"))
+    assert answers[0].startswith("the hosts have 2, 1 ranks; a bucket is divided among the ranks")
+    assert answers == [answers[0]] * 3
+
+
 @pytest.mark.parametrize("two_d", ["0", "1"])
 def test_the_hook_trains_with_the_largest_gradients_and_the_rest_later(two_d):
     answers = found(start("sparse", 4, LIGHT_TOPK_ALLREDUCE="1", LIGHT_TOPK_THRESHOLD="100",

@@ -34,7 +34,7 @@ from harp.lightcc.letters import MESSAGE, Letters
 from harp.lightcc.mover import TOLD_BYTES, Mover
 from harp.lightcc.peers import GroupError, Peers
 from harp.lightcc.pieces import PLACE, SEND, address, cut, in_turn, plan_pieces, table
-from harp.lightcc.policy import allreduce_path, tuning_of
+from harp.lightcc.policy import allreduce_path, between_path, tuning_of
 from harp.lightcc.program import Program
 from harp.lightcc.settings import INDEX_BYTES, LightSettings
 from harp.lightcc.verdict import TELL_S, Verdict
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harp.lightcc.peers import Store
+    from harp.lightcc.policy import PlanPath
 
     Bytes = NDArray[np.uint8]
 
@@ -56,9 +57,19 @@ class ErrorPart(NamedTuple):
 
     first: int
     elements: int
-    """0 where the tensor is not sent sparsely."""
     holders: int
     """Ranks that select among the same elements, each of its own gradients."""
+    room: int
+    """Elements of the error's memory, of which these come first; 0 where the tensor is not sent
+    sparsely."""
+
+
+class Between(NamedTuple):
+    """What ranks of several hosts have of a bucket that the ranks of each host have divided."""
+
+    ranks: tuple[int, ...]
+    """One of each host, with the same part."""
+    bucket_bytes: int
 
 
 PROGRAMS = 256
@@ -154,11 +165,42 @@ class Group:
     def error_part(self, nbytes: int, dtype: str) -> ErrorPart:
         """Tell among which elements this rank selects, and how many ranks select among them."""
         if dtype != "float32":
-            return ErrorPart(0, 0, self.ranks)
+            return ErrorPart(0, 0, self.ranks, 0)
         name, parameters = self._algorithm(nbytes, sparse=True)
         made = plan_pieces(name, self.ranks, self.rank, nbytes, 4, **parameters)
-        return ErrorPart(made.error_offset // 4, made.error_bytes // 4,
-                         self.ranks // parameters.get("group", 1))
+        elements = made.error_bytes // 4
+        return ErrorPart(made.error_offset // 4, elements,
+                         self.ranks // parameters.get("group", 1), elements)
+
+    def sum_between(self, data: Bytes, dtype: str, between: Between, error: Bytes | None = None,
+                    ratio: float | None = None, *, sampled: bool = False) -> Future[None]:
+        """Sum the parts of a bucket that ranks of several hosts have; the rest as `allreduce`.
+
+        All ranks of the group call it, each with parts of the same size.
+        """
+        left = None if error is None else (address(error), len(error))
+        return self._again(("sum_between", dtype, between, left, ratio, sampled), data, error,
+                           lambda: self._sum_between_program(data, dtype, between, error, ratio,
+                                                             sampled=sampled))
+
+    def _sum_between_program(self, data: Bytes, dtype: str, between: Between, error: Bytes | None,
+                             ratio: float | None, *, sampled: bool) -> Program:
+        path = self.between_path(between, len(data), sparse=error is not None)
+        parameters = dict(path.parameters)
+        if ratio is not None and "ratio" in parameters:
+            parameters["ratio"] = ratio
+        return self._reduction("sum between hosts", path.plan, data, dtype, "sum", parameters,
+                               slice(0, len(data)), error, sampled=sampled, among=between.ranks)
+
+    def between_path(self, between: Between, part_bytes: int, *, sparse: bool) -> PlanPath:
+        """Tell how such a part travels."""
+        return between_path(self.settings, len(between.ranks), between.bucket_bytes, part_bytes,
+                            sparse=sparse, tuning=self._tuning)
+
+    @property
+    def places(self) -> list[str]:
+        """Of each rank the place: those of one share a host's memory."""
+        return self._peers.places
 
     def reduce_scatter(self, data: Bytes, dtype: str, reduction: str = "sum") -> Future[None]:
         """Reduce all ranks' ``data``; of its equal parts a rank's own one is the result."""
@@ -180,10 +222,12 @@ class Group:
         return self._verdict.sentence
 
     def _reduction(self, call: str, plan_name: str, data: Bytes, dtype: str, reduction: str,
-                   parameters: dict[str, Any], own: slice,
-                   error: Bytes | None = None, *, sampled: bool = False) -> Program:
+                   parameters: dict[str, Any], own: slice, error: Bytes | None = None, *,
+                   sampled: bool = False, among: tuple[int, ...] | None = None) -> Program:
         unit = element_type(dtype).itemsize
-        made = plan_pieces(plan_name, self.ranks, self.rank, len(data), unit, **parameters)
+        ranks = among or tuple(range(self.ranks))
+        made = plan_pieces(plan_name, len(ranks), ranks.index(self.rank), len(data), unit,
+                           **parameters)
         if made.error_bytes and (dtype != "float32" or reduction not in {"sum", "avg"}
                                  or error is None or len(error) != made.error_bytes):
             raise ValueError(f"{plan_name} is for sums and averages of float32, with an error of "
@@ -197,8 +241,9 @@ class Group:
         finish = partial(divide, address(data) + own.start, own.stop - own.start, dtype,
                          self.ranks) if reduction == "avg" else None
         return Program(f"{call} of {len(data) // unit} {dtype}, {reduction}, by {plan_name}",
-                       made.on(data, pairs), self.rank, self.ranks, work, finish, pairs,
-                       carried=plan_name == "recursive-doubling" and len(data) <= TOLD_BYTES)
+                       made.among(ranks).on(data, pairs), self.rank, self.ranks, work, finish,
+                       pairs, carried=not among and plan_name == "recursive-doubling"
+                       and len(data) <= TOLD_BYTES)
 
     def allgather(self, data: Bytes) -> Future[None]:
         """Give every rank all equal parts of ``data``, of which it has its own one."""

@@ -10,6 +10,9 @@ its ``state_dict`` with each rank's checkpoint, else the gradients that have not
 The first step's average is dense: DDP makes its buckets anew after it, and what was kept for the
 old ones would be lost.
 
+The group may be of any backend: with another than ``lightcc`` that one works within a host and
+LightCC between hosts (`harp.lightcc.divided`).
+
 `Sparsity` has what Deep Gradient Compression adds (Lin et al., ICLR 2018, section 3). All of it is
 off unless asked for.
 """
@@ -22,6 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from harp.lightcc.divided import DividedGroup
 from harp.lightcc.group import ErrorPart
 from harp.lightcc.torch import LightGroup
 
@@ -79,6 +83,11 @@ class BucketMemory:
     velocity: torch.Tensor | None = None
     """Of all of the bucket, where there is momentum."""
 
+    @property
+    def own_error(self) -> torch.Tensor:
+        """That of the bucket's elements, without what fills the last part up."""
+        return self.error[:self.part.elements]
+
 
 class GradientState:
     """A rank's memory of its buckets.
@@ -86,12 +95,20 @@ class GradientState:
     Args:
         group: over which gradients are averaged; the default group if not given.
         sparsity: what is done beside error feedback.
+        host: for a group of another backend than ``lightcc``, the name of this rank's host, which
+            is found if not given.
+
+    All ranks of a group of another backend make it after `init_process_group`, together; ValueError
+    at all of them where hosts have different numbers of ranks.
 
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None,
-                 sparsity: Sparsity | None = None) -> None:
+                 sparsity: Sparsity | None = None, host: str | None = None) -> None:
         self.group = group
+        self._divided: DividedGroup | None = None
+        if dist.is_initialized() and not isinstance(self._own_group(), LightGroup):
+            self._divided = DividedGroup(self._own_group(), host)
         self.sparsity = sparsity or Sparsity()
         self.step = 0
         """Steps that were sparse."""
@@ -102,35 +119,40 @@ class GradientState:
         self._all: Sequence[dict[Layout, Any]] = ()
         """What was loaded of all ranks."""
 
-    def light_group(self) -> LightGroup:
-        """Give the group. Raises ValueError where it is of another backend."""
-        group = dist.group.WORLD if self.group is None else self.group
+    def _own_group(self) -> dist.ProcessGroup | None:
+        return dist.group.WORLD if self.group is None else self.group
+
+    def averager(self) -> LightGroup | DividedGroup:
+        """Give what averages. Raises ValueError where it was not made in time."""
+        if self._divided is not None:
+            return self._divided
+        group = self._own_group()
         if not isinstance(group, LightGroup):
-            raise ValueError("average_gradients needs a group of the backend lightcc, and this one "
-                             f"is of {dist.get_backend(self.group)}")
+            raise ValueError("GradientState was made before init_process_group; make it after, for "
+                             f"the backend {dist.get_backend(self.group)}")
         return group
 
     def memory_of(self, bucket: dist.GradBucket) -> BucketMemory | None:
         """Give what is kept of a bucket; nothing of one that is averaged densely."""
         gradients = bucket.buffer()
-        part = self.light_group().error_part(gradients)
+        part = self.averager().error_part(gradients)
         if self._is_first:
             return None
         layout = bucket.index(), tuple(tensor.numel() for tensor in bucket.parameters())
-        if layout not in self._memories and part.elements:
+        if layout not in self._memories and part.room:
             self._memories[layout] = self._new_memory(layout, part, gradients)
-        elif not part.elements and self._own and layout in self._own:
+        elif not part.room and self._own and layout in self._own:
             self._take_back(BucketMemory(part, torch.zeros(0)), self._own[layout])
-        elif self._all and not part.elements and layout in self._all[0]:
+        elif self._all and not part.room and layout in self._all[0]:
             # Dense from now on, as with one rank: what was not sent is sent at once.
-            whole = ErrorPart(0, gradients.numel(), self.light_group().size())
+            whole = ErrorPart(0, gradients.numel(), self.averager().size(), gradients.numel())
             left = self._new_memory(layout, whole, gradients).error
             gradients.add_(left.to(gradients.device))
         return self._memories.get(layout)
 
     def _new_memory(self, layout: Layout, part: ErrorPart,
                     gradients: torch.Tensor) -> BucketMemory:
-        memory = BucketMemory(part, torch.zeros(part.elements))
+        memory = BucketMemory(part, torch.zeros(part.room))
         if self.sparsity.momentum:
             memory.velocity = torch.zeros_like(gradients)
         for known in ([self._own] if self._own else self._all):
@@ -148,7 +170,7 @@ class GradientState:
         if (old["first"], len(old["error"])) != (memory.part.first, memory.part.elements):
             raise ValueError("the checkpoint is of other ranks or another LIGHT_INTRA_SIZE; "
                              "load_state_dicts takes those of all its ranks")
-        memory.error.copy_(old["error"])
+        memory.own_error.copy_(old["error"])
         if memory.velocity is not None and old["velocity"] is not None:
             memory.velocity.copy_(old["velocity"])
 
@@ -157,7 +179,7 @@ class GradientState:
         whole = torch.zeros(elements)
         whole[old["first"]:old["first"] + len(old["error"])] = old["error"]
         part = memory.part
-        memory.error += whole[part.first:part.first + part.elements] / part.holders
+        memory.own_error.add_(whole[part.first:part.first + part.elements] / part.holders)
         if memory.velocity is not None and old["velocity"] is not None:
             memory.velocity += old["velocity"].to(memory.velocity.device) / len(self._all)
 
@@ -165,7 +187,7 @@ class GradientState:
         """Make gradients ready to be selected from, in place."""
         clip = self.sparsity.clip
         if clip is not None:
-            most = clip / self.light_group().size() ** 0.5
+            most = clip / self.averager().size() ** 0.5
             gradients.mul_(torch.clamp(most / gradients.norm(), max=1.0))
         if memory.velocity is not None:
             memory.velocity.mul_(self.sparsity.momentum).add_(gradients)
@@ -181,6 +203,8 @@ class GradientState:
     def end_bucket(self, bucket: dist.GradBucket) -> None:
         """Count steps."""
         if bucket.is_last():
+            if self._divided is not None:
+                self._divided.end_step()
             if not self._is_first:
                 self.step += 1
                 self._own, self._all = {}, ()  # every bucket has come
@@ -192,7 +216,7 @@ class GradientState:
             raise ValueError("other ranks' states were loaded and no sparse step has been made "
                              "since: keep the checkpoint that they are of")
         return {"step": self.step, "buckets": {**self._own, **{
-            layout: {"first": memory.part.first, "error": memory.error.clone(),
+            layout: {"first": memory.part.first, "error": memory.own_error.clone(),
                      "velocity": None if memory.velocity is None else memory.velocity.clone()}
             for layout, memory in self._memories.items()}}}
 
@@ -221,7 +245,7 @@ class GradientState:
 def average_gradients(state: GradientState,
                       bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Average a bucket over the ranks of the state's group."""
-    gradients, group, memory = bucket.buffer(), state.light_group(), state.memory_of(bucket)
+    gradients, group, memory = bucket.buffer(), state.averager(), state.memory_of(bucket)
     if memory is None:
         work = group.average(gradients)
     else:

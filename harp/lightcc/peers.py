@@ -85,7 +85,8 @@ class Peers:
         self._engines: dict[tuple[bytes, str], Engine] = {}
         self._port = read_port(environment)
         self._environment = environment
-        self.hosts = 1
+        self.places: list[str] = []
+        """Of each rank the place, in words: ranks of one share memory."""
         self.pieces: dict[int, Connection] = {}
         """For collectives (`harp.lightcc.mover`)."""
         self.letters: dict[int, PeerChannel] = {}
@@ -98,11 +99,10 @@ class Peers:
     async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
         self._store.set(f"place/{self.rank}", _place().encode())
-        places = [(await loop.run_in_executor(None, self._store.get, f"place/{rank}")).decode()
-                  for rank in range(self.ranks)]
-        here = places[self.rank]
-        self.hosts = len(set(places))
-        kinds = {peer: self._kind(place == here) for peer, place in enumerate(places)
+        self.places = [(await loop.run_in_executor(None, self._store.get, f"place/{rank}")).decode()
+                       for rank in range(self.ranks)]
+        here = self.places[self.rank]
+        kinds = {peer: self._kind(place == here) for peer, place in enumerate(self.places)
                  if peer != self.rank}
         listeners = {(peer, which): self._engine(which, kind).listen(dead_after=self.dead_s)
                      for peer, kind in kinds.items() if peer > self.rank
@@ -118,6 +118,11 @@ class Peers:
         finally:
             for listener in listeners.values():
                 listener.close()
+
+    @property
+    def hosts(self) -> int:
+        """How many places there are."""
+        return len(set(self.places))
 
     @property
     def dead_s(self) -> float:

@@ -75,6 +75,12 @@ class PlanPieces(NamedTuple):
         start = int(selects["from"].min()) if len(selects) else 0
         return slice(start, start + self.error_bytes)
 
+    def among(self, ranks: Sequence[int]) -> PlanPieces:
+        """Give them for a plan whose ranks are these of a larger group."""
+        rows = self.rows.copy()
+        rows["peer"] = np.array(ranks, np.uint16)[rows["peer"]]
+        return self._replace(rows=rows)
+
     def on(self, data: Bytes, pairs: Bytes) -> NDArray[np.void]:
         """Make addresses of the offsets."""
         rows = self.rows.copy()

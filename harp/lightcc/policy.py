@@ -11,6 +11,7 @@ names one (`harp.collectives.tuning`), then a threshold between few steps and fe
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -58,6 +59,19 @@ def allreduce_path(settings: LightSettings, ranks: int, nbytes: int, *, element_
                             f"the table of HARP_TUNER has {row.algorithm} from {row.min_bytes} to "
                             f"{row.max_bytes} B")
     return PlanPath(choice.algorithm, {}, choice.why)
+
+
+def between_path(settings: LightSettings, hosts: int, bucket_bytes: int, part_bytes: int, *,
+                 sparse: bool, tuning: Tuning | None = None) -> PlanPath:
+    """Give the path between hosts of the part of a bucket that a rank has of its host's sum.
+
+    That hosts have divided the bucket makes it 2D, whatever LIGHT_2D_ALLREDUCE is.
+    """
+    choice = settings.choose(bucket_bytes, sparse=sparse)
+    if choice.sparse:
+        return _sparse_path(replace(choice, algorithm="sparse-flat"), hosts, FP32_BYTES)
+    return allreduce_path(replace(settings, two_d=False), hosts, part_bytes, sparse=False,
+                          tuning=tuning, hosts=hosts)
 
 
 def tuning_of(environment: Mapping[str, str]) -> Tuning | None:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from harp.lightcc.group import ErrorPart
+    from harp.lightcc.group import Between, ErrorPart
 
     Bytes = NDArray[np.uint8]
     Tensors = Sequence[torch.Tensor]
@@ -168,6 +168,25 @@ class LightGroup(dist.ProcessGroup):
         left = None if error is None else bytes_of(error)[0]
         return self._on_each([tensor], lambda data, tensor: self._group.allreduce(
             data, dtype_of(tensor), "avg", left, ratio, sampled=sampled))
+
+    @property
+    def place(self) -> str:
+        """Where this rank is: ranks of one place share a host's memory."""
+        return self._group.places[self._group.rank]
+
+    def sparse_between(self, between: Between, part: torch.Tensor) -> bool:
+        """Whether a part of a bucket is sent sparsely from host to host."""
+        return part.dtype == torch.float32 and len(between.ranks) > 1 and "ratio" in (
+            self._group.between_path(between, part.nbytes, sparse=True).parameters)
+
+    @_call(First.BOTH)
+    def sum_between(self, tensor: torch.Tensor, between: Between,
+                    error: torch.Tensor | None = None, ratio: float | None = None, *,
+                    sampled: bool = False) -> LightWork:
+        """Sum the parts of a bucket that ranks of several hosts have, in place; as `average`."""
+        left = None if error is None else bytes_of(error)[0]
+        return self._on_each([tensor], lambda data, tensor: self._group.sum_between(
+            data, dtype_of(tensor), between, left, ratio, sampled=sampled))
 
     @_call(First.BOTH)
     def broadcast(self, tensors: Tensors, opts: Any) -> LightWork:
