@@ -9,7 +9,7 @@ from c_programs import SANITIZED, build, library, run
 from dst_programs import FAST
 from planted_bugs import REVERSE_IGNORED, plant
 
-BOTTLENECK = ["tests/c/bottleneck.c", "tests/c/cross.c"]
+BOTTLENECK = ["tests/c/bottleneck.c", "tests/c/bottleneck_queue.c", "tests/c/cross.c"]
 TESTS = ["tests/c/test_bottleneck.c", "tests/c/bottleneck_ways.c", *BOTTLENECK]
 MATHS = ["-Wl,--no-as-needed", "-lm"]
 
@@ -23,7 +23,7 @@ def bottleneck(tmp_path_factory, request):
 
 
 SCENES = ["use", "late", "rtts", "deep", "shallow", "loss", "policer", "marks", "tiny", "noisy",
-          "stalls", "slow", "turns", "both", "clocks", "back", "differ", "longer", "odd",
+          "stalls", "slow", "turns", "both", "shapers", "clocks", "back", "differ", "longer", "odd",
           "incast", "cubic", "bbr", "pausing", "left"]
 FAILED_ONCE = [("longer", 7), ("late", 4), ("tiny", 7)]
 

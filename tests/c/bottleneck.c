@@ -6,15 +6,14 @@
 #include <string.h>
 
 #include "base/sequence.h"
+#include "bottleneck_queue.h"
 #include "virtual/event_heap.h"
-#include "virtual/line.h"
 #include "virtual/random.h"
 #include "virtual/session_ends.h"
 
-#define AHEAD 4    /* messages under way */
-#define ROOM 64    /* frames per call of harp_session_send */
-#define INBOX 4096 /* frames that may wait at a host */
-#define QUEUE_BINS 4096
+#define AHEAD 4                                /* messages under way */
+#define ROOM 64                                /* frames per call of harp_session_send */
+#define INBOX 4096                             /* frames that may wait at a host */
 #define CLOCK_AHEAD_NS UINT64_C(1000000000000) /* of the receivers' clock */
 #define CROSS_APART_NS UINT64_C(100000000)
 
@@ -38,6 +37,8 @@ struct host {
     uint64_t wake_ns;   /* of the valid wake-up event */
     uint64_t busy_ns;   /* at its last turn until then; of the first host of a shared core */
     uint64_t hiccup_ns; /* when the next one is due */
+    uint64_t rest_ns;   /* has nothing to send until then; 0: it has */
+    uint32_t sent;      /* messages of this burst */
     bool connected;
 };
 
@@ -48,17 +49,14 @@ struct world {
     uint64_t random, now_ns;
     struct bn_flight *flights;
     uint32_t *idle, idle_n, flights_n;
-    /* the bottleneck */
-    struct virtual_line lines[2]; /* each way */
-    uint64_t tokens_ps;
+    struct bn_queue queue;
     bool odd_done;
     struct cross_flow cross[BN_CROSS];
     uint64_t cross_wake_ns[BN_CROSS], cross_delivered; /* at from_ns */
     uint64_t cross_next_ns, cross_back_ns;             /* off their cores then, and until then */
     uint64_t placed[BN_FLOWS];                         /* frames at from_ns */
     uint64_t said[BN_FLOWS]; /* lost packets at from_ns, as the sender counts */
-    uint64_t data, again, lost, marked, waits, wait_sum_ns, wait_max_ns, wait_bin_ns;
-    uint32_t bins[QUEUE_BINS];
+    uint64_t data, again, lost, marked;
 };
 
 static void push_event(struct world *w, uint64_t at_ns, uint32_t host, uint32_t flight)
@@ -122,69 +120,47 @@ static uint64_t world_clock_ns(const struct world *w, uint32_t number, uint64_t 
     return at_ns;
 }
 
-static void note_wait(struct world *w, uint32_t way, uint64_t wait_ns)
+static void deliver_frame(struct world *w, uint32_t host, uint64_t at_ns, bool marked,
+                          const struct harp_frame *frame)
 {
-    if (w->now_ns < w->scene->from_ns || (way && !w->scene->both))
-        return;
-    w->waits++;
-    w->wait_sum_ns += wait_ns;
-    w->wait_max_ns = harp_max(w->wait_max_ns, wait_ns);
-    w->bins[harp_min(wait_ns / w->wait_bin_ns, QUEUE_BINS - 1)]++;
-}
-
-/* When the frame leaves the bottleneck, or HARP_NEVER. */
-static uint64_t through_bottleneck(struct world *w, uint32_t way, uint64_t now_ns, uint64_t bytes,
-                                   bool *marked)
-{
-    const struct bn_scene *s = w->scene;
-    uint64_t now_ps = now_ns * 1000, cost_ps = virtual_line_cost_ps(bytes, s->rate_mbps);
-    if (s->police_bytes) { /* tokens_ps: since when the bucket has been filling */
-        uint64_t depth_ps = virtual_line_cost_ps(s->police_bytes, s->rate_mbps);
-        w->tokens_ps = harp_max(w->tokens_ps, now_ps > depth_ps ? now_ps - depth_ps : 0);
-        if (w->tokens_ps + cost_ps > now_ps)
-            return HARP_NEVER;
-        w->tokens_ps += cost_ps;
-        return now_ns;
-    }
-    struct virtual_line *line = &w->lines[way];
-    uint64_t start_ps = now_ps + virtual_line_wait_ps(line, now_ns);
-    if (s->away_ns) {
-        uint64_t phase_ps = start_ps % ((s->away_ns + s->open_ns) * 1000);
-        start_ps += s->away_ns * 1000 - harp_min(phase_ps, s->away_ns * 1000);
-    }
-    uint64_t queue_bytes = (start_ps - now_ps) / 8000000 * s->rate_mbps +
-                           (start_ps - now_ps) % 8000000 * s->rate_mbps / 8000000;
-    if (queue_bytes + bytes > s->buffer_bytes)
-        return HARP_NEVER;
-    *marked = s->mark_bytes && queue_bytes > s->mark_bytes;
-    note_wait(w, way, (start_ps - now_ps) / 1000);
-    return virtual_line_send(line, start_ps, cost_ps) / 1000;
-}
-
-static void transmit_frame(struct world *w, uint32_t host, uint64_t now_ns,
-                           const struct harp_frame *frame)
-{
-    const struct bn_scene *s = w->scene;
-    bool data = frame->header.type == HARP_DATA && !(host & 1), marked = false;
-    bool counts = data && now_ns >= s->from_ns;
-    w->data += counts;
-    w->again += counts && frame->again;
-    uint64_t at_ns = now_ns;
-    if (virtual_chance(&w->random, s->loss))
-        at_ns = HARP_NEVER;
-    else if (!(host & 1) || s->both || s->cross_back)
-        at_ns = through_bottleneck(w, host & 1, now_ns, HARP_HEADER_BYTES + frame->header.length,
-                                   &marked);
-    if (at_ns == HARP_NEVER) {
-        w->lost += counts;
-        return;
-    }
-    w->marked += counts && marked;
     uint32_t flight = new_flight(w);
     w->flights[flight].frame = *frame;
     w->flights[flight].marked = marked;
     at_ns += way_ns(w, host / 2, host & 1 ? BN_BACK : BN_THERE);
     push_event(w, at_ns, host ^ 1, flight);
+}
+
+/* Frames that travel as one: all arrive, or none. */
+static void transmit_super(struct world *w, uint32_t host, uint64_t now_ns,
+                           const struct harp_frame *frames, size_t n)
+{
+    const struct bn_scene *s = w->scene;
+    bool data = frames->header.type == HARP_DATA && !(host & 1), marked = false;
+    size_t counts = data && now_ns >= s->from_ns ? n : 0;
+    uint64_t at_ns = now_ns, bytes = n * (HARP_HEADER_BYTES + (uint64_t)frames->header.length);
+    if (virtual_chance(&w->random, s->loss))
+        at_ns = HARP_NEVER;
+    else if (!(host & 1) || s->both || s->cross_back)
+        at_ns = bn_queue_pass(&w->queue, s, host & 1, now_ns, bytes, &marked);
+    w->data += counts;
+    for (size_t i = 0; i < n; i++) {
+        w->again += counts && frames[i].again;
+        if (at_ns != HARP_NEVER)
+            deliver_frame(w, host, at_ns, marked, &frames[i]);
+    }
+    if (at_ns == HARP_NEVER)
+        w->lost += counts;
+    else if (marked)
+        w->marked += counts;
+}
+
+static void transmit_frames(struct world *w, uint32_t host, uint64_t now_ns,
+                            const struct harp_frame *frames, size_t n)
+{
+    for (size_t at = 0, whole; at < n; at += whole) {
+        whole = w->scene->supers ? bn_queue_joins(frames + at, n - at) : 1;
+        transmit_super(w, host, now_ns, frames + at, whole);
+    }
 }
 
 /* Packets that go through the queue as one; each arrives, or all are lost. */
@@ -193,8 +169,9 @@ static void cross_send_super(struct world *w, uint32_t number, uint32_t packets)
     struct cross_flow *flow = &w->cross[number];
     bool marked;
     uint32_t way = w->scene->cross_back;
-    uint64_t queue_ns = virtual_line_wait_ps(&w->lines[way], w->now_ns) / 1000;
-    uint64_t at_ns = through_bottleneck(w, way, w->now_ns, packets * CROSS_BYTES, &marked);
+    uint64_t queue_ns = virtual_line_wait_ps(&w->queue.lines[way], w->now_ns) / 1000;
+    uint64_t at_ns =
+        bn_queue_pass(&w->queue, w->scene, way, w->now_ns, packets * CROSS_BYTES, &marked);
     bool lost = at_ns == HARP_NEVER;
     at_ns = lost ? w->now_ns + queue_ns : at_ns; /* those behind it tell */
     for (uint32_t i = 0; i < packets; i++) {
@@ -304,25 +281,47 @@ static uint32_t message_bytes(const struct host *host)
     return 1024u * host->config.segment;
 }
 
+static void send_message(struct host *host)
+{
+    harp_session_message(host->session, NULL, message_bytes(host), 0);
+}
+
+/* A message is there: the next one follows, or a burst is over and its sender rests. */
+static void note_sent(struct world *w, struct host *host)
+{
+    if (!w->scene->rest_ns)
+        send_message(host);
+    else if (++host->sent == AHEAD)
+        host->rest_ns = w->now_ns + w->scene->rest_ns;
+}
+
+static void begin_burst(struct host *host)
+{
+    host->rest_ns = host->sent = 0;
+    for (int i = 0; i < AHEAD; i++)
+        send_message(host);
+}
+
 static void run_application(struct world *w, uint32_t number)
 {
     struct host *host = &w->hosts[number];
     struct harp_event event;
     int eager;
+    if (host->rest_ns && w->now_ns >= host->rest_ns)
+        begin_burst(host);
     for (;;) {
         harp_session_poll(host->session, &event);
         if (event.type == HARP_EVENT_NONE)
             return;
         assert(event.type != HARP_EVENT_CLOSED);
         bool begin = event.type == HARP_EVENT_CONNECTED, both = w->scene->both;
-        bool sends = event.type == HARP_EVENT_SENT || (begin && (both || !(number & 1)));
         bool posts = event.type == HARP_EVENT_RECEIVED || (begin && (both || number & 1));
-        for (int i = begin ? 0 : AHEAD - 1; i < AHEAD; i++) {
-            if (posts)
-                harp_session_post(host->session, NULL, message_bytes(host), 0, &eager);
-            if (sends)
-                harp_session_message(host->session, NULL, message_bytes(host), 0);
-        }
+        for (int i = begin ? 0 : AHEAD - 1; posts && i < AHEAD; i++)
+            harp_session_post(host->session, NULL, message_bytes(host), 0, &eager);
+        if (begin && (both || !(number & 1)))
+            begin_burst(host);
+        if (event.type == HARP_EVENT_SENT)
+            note_sent(w, host);
     }
 }
 
@@ -353,13 +352,14 @@ static void turn_host(struct world *w, uint32_t number, uint64_t now_ns)
     uint32_t calls = w->scene->host.frame_ns ? 1 : UINT32_MAX;
     do {
         n = harp_session_send(host->session, own_clock_ns(w, number, now_ns), frames, ROOM);
-        for (size_t i = 0; i < n; i++)
-            transmit_frame(w, number, now_ns, &frames[i]);
+        transmit_frames(w, number, now_ns, frames, n);
         now_ns = pay_for_frames(w, host, now_ns, n);
     } while (n == ROOM && --calls);
     run_application(w, number);
     *busy_of(w, number) = now_ns;
     uint64_t due_ns = world_clock_ns(w, number, harp_session_deadline_ns(host->session));
+    if (host->rest_ns)
+        due_ns = harp_min(due_ns, host->rest_ns);
     uint64_t again_ns = n == ROOM ? now_ns : due_ns;
     if (w->scene->shared_hosts) /* after those that wait for the core already */
         again_ns = harp_max(again_ns, now_ns + 1);
@@ -403,6 +403,7 @@ static uint64_t said_lost(const struct world *w, uint32_t flow)
 static struct bn_result judge_world(struct world *w)
 {
     const struct bn_scene *s = w->scene;
+    const struct bn_queue *queue = &w->queue;
     double sum = 0, squares = 0, least = 1e300, said = 0;
     for (uint32_t f = 0; f < s->flows; f++) {
         double got = (double)(count_placed(w, f) - w->placed[f]);
@@ -411,21 +412,18 @@ static struct bn_result judge_world(struct world *w)
     }
     double frame_bits = 8.0 * (HARP_HEADER_BYTES + w->hosts[0].config.segment);
     double line_bits = (double)s->rate_mbps / 1000 * (double)(s->to_ns - s->from_ns);
-    struct bn_result r = {.use = sum * frame_bits / line_bits,
-                          .cross = (double)(cross_delivered(w) - w->cross_delivered) * 8 *
-                                   CROSS_BYTES / line_bits,
-                          .jain = sum ? sum * sum / (s->flows * squares) : 0,
-                          .least = sum ? least / sum * s->flows : 0,
-                          .queue_ns = (double)w->wait_sum_ns / (double)(w->waits + !w->waits),
-                          .queue_max_ns = (double)w->wait_max_ns,
-                          .again = (double)w->again / (double)(w->data + !w->data),
-                          .lost = (double)w->lost / (double)(w->data + !w->data),
-                          .said = said / (double)(w->data + !w->data),
-                          .marked = (double)w->marked / (double)(w->data + !w->data)};
-    uint64_t below = 0, bin = 0;
-    while (bin < QUEUE_BINS && below + w->bins[bin] < w->waits * 99 / 100)
-        below += w->bins[bin++];
-    r.queue_p99_ns = (double)((bin + 1) * w->wait_bin_ns);
+    struct bn_result r = {
+        .use = sum * frame_bits / line_bits,
+        .cross = (double)(cross_delivered(w) - w->cross_delivered) * 8 * CROSS_BYTES / line_bits,
+        .jain = sum ? sum * sum / (s->flows * squares) : 0,
+        .least = sum ? least / sum * s->flows : 0,
+        .queue_ns = (double)queue->wait_sum_ns / (double)(queue->waits + !queue->waits),
+        .queue_p99_ns = bn_queue_p99_ns(queue),
+        .queue_max_ns = (double)queue->wait_max_ns,
+        .again = (double)w->again / (double)(w->data + !w->data),
+        .lost = (double)w->lost / (double)(w->data + !w->data),
+        .said = said / (double)(w->data + !w->data),
+        .marked = (double)w->marked / (double)(w->data + !w->data)};
     return r;
 }
 
@@ -471,7 +469,7 @@ struct bn_result bn_measure(const struct bn_scene *scene)
     struct world *w = calloc(1, sizeof *w);
     w->scene = scene;
     w->random = scene->seed;
-    w->wait_bin_ns = harp_max(scene->buffer_bytes * 8000 / scene->rate_mbps / (QUEUE_BINS - 1), 1);
+    bn_queue_init(&w->queue, scene);
     assert(scene->flows <= BN_FLOWS && scene->cross_flows <= BN_CROSS);
     for (uint32_t h = 0; h < 2 * scene->flows; h++)
         prepare_host(w, h);

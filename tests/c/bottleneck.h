@@ -45,7 +45,10 @@ struct bn_scene {
     uint32_t flows;
     uint64_t rate_mbps;
     uint64_t buffer_bytes;
-    uint64_t mark_bytes;   /* queue above which frames are marked; 0: never */
+    uint64_t
+        bucket_bytes;    /* that a shaper lets out at once after as long a rest; 0: a plain line */
+    bool supers;         /* frames of one length that leave a host together are one to it */
+    uint64_t mark_bytes; /* queue above which frames are marked; 0: never */
     uint64_t police_bytes; /* depth of the token bucket of a policer without queue; 0: a queue */
     uint64_t away_ns;      /* the bottleneck does nothing for so long (a card that others use, a */
     uint64_t open_ns;      /* thread without its core), then works for so long, and so on */
@@ -71,8 +74,10 @@ struct bn_scene {
         cross_gap_ns; /* mean time between two moments when a scheduler takes all of them ... */
     uint64_t cross_away_ns; /* ... off their cores, for so long at the most; 0: never */
     bool cross_back;        /* TCP's data goes the other way, where ACKs wait behind it */
-    bool both;              /* receivers send as well, through a bottleneck of the same kind */
-    bool shared_hosts;      /* all senders on one core, all receivers on another */
+    uint64_t
+        rest_ns; /* senders have nothing to send for so long after each burst of 5.8 MB; 0: never */
+    bool both;   /* receivers send as well, through a bottleneck of the same kind */
+    bool shared_hosts; /* all senders on one core, all receivers on another */
     uint64_t from_ns, to_ns;
     const struct harp_cc_ops *cc; /* NULL: the default */
     uint64_t fixed_bytes;         /* window with harp_cc_fixed */

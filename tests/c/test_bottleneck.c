@@ -387,6 +387,7 @@ int main(int argc, char **argv)
                  {"slow", test_slow_hosts},
                  {"turns", test_turns},
                  {"both", test_both_ways},
+                 {"shapers", test_shapers_both_ways},
                  {"clocks", test_clocks},
                  {"back", test_loaded_way_back},
                  {"differ", test_ways_differ},
