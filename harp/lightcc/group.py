@@ -130,7 +130,7 @@ class Group:
                                 lambda: self._calls.made)
         self._letters = Letters(self._peers.letters, self._verdict.hear, self._verdict.find)
         self._verdict.letters = self._letters
-        self._mover = Mover(self._peers.engines, self._peers.pieces, self.rank, self.ranks)
+        self._mover = Mover(self._peers)
         self._calls.start(self._mover)
 
     # ---- Collectives ----

@@ -9,9 +9,7 @@ from harp.lightcc.peers import GroupError
 from harp.lightcc.pieces import PIECE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from harp.net import Connection, Engine
+    from harp.lightcc.peers import Peers
 
 SLOTS = 16
 """Pieces that may be under way to be reduced: what 100 Gb/s bring in 0.3 ms."""
@@ -44,18 +42,22 @@ class SizeError(GroupError):
 
 
 class Mover:
-    """Moves ``rank``'s pieces over ``connections``, which are its alone. One thread at a time."""
+    """Moves a rank's pieces over its ``peers.pieces``, which are its alone. One thread at a time.
 
-    def __init__(self, engines: Sequence[Engine], connections: Mapping[int, Connection],
-                 rank: int, ranks: int) -> None:
-        self._connections = connections
-        given = ffi.new("struct harp_connection *[]", ranks)
-        for peer, connection in connections.items():
+    Between ranks that see each other's memory (``peers.shared``) long ones are read where they lie.
+    """
+
+    def __init__(self, peers: Peers) -> None:
+        self._connections, self._shared = peers.pieces, peers.shared
+        given = ffi.new("struct harp_connection *[]", peers.ranks)
+        for peer, connection in peers.pieces.items():
             given[peer] = connection.c_connection
-        driven = ffi.new("struct harp_engine *[]", [engine.c_engine for engine in engines])
+        driven = ffi.new("struct harp_engine *[]", [engine.c_engine for engine in peers.engines])
+        seen = peers.shared.c_peers(peers.ranks)
         config = ffi.new("struct harp_mover_config *", {
-            "engines": driven, "engines_n": len(engines), "connections": given, "peers": ranks,
-            "rank": rank, "slot_bytes": PIECE_BYTES, "slots": SLOTS})
+            "engines": driven, "engines_n": len(peers.engines), "connections": given,
+            "shared": seen, "word": peers.shared.word, "peers": peers.ranks, "rank": peers.rank,
+            "slot_bytes": PIECE_BYTES, "slots": SLOTS})
         made = lib.harp_mover_new(config)
         if made == ffi.NULL:
             raise MemoryError("no memory to move a collective's pieces")
@@ -91,6 +93,10 @@ class Mover:
             raise CancelledError
         if end == lib.HARP_MOVE_GONE:
             raise GroupError(f"rank {moved.peer} is gone: {self._connections[moved.peer].why()}")
+        if end == lib.HARP_MOVE_UNREADABLE:
+            raise GroupError(f"the kernel does not copy {moved.due} B from the memory of rank "
+                             f"{moved.peer}, which cannot be read by others; HARP_SINGLE_COPY=0 "
+                             "has it sent")
         if end == lib.HARP_MOVE_DIFFERS:
             raise DiffersError(moved.peer, bytes(ffi.buffer(moved.heard, moved.heard_bytes)))
         if end == lib.HARP_MOVE_SIZE:

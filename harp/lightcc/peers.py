@@ -8,6 +8,7 @@ HARP_PORT names one for all.
 One connection of a pair carries the pieces of collectives, the other one what may come at any time:
 messages between two ranks, and news that the group has failed. They have engines of their own:
 collectives are moved by the thread that waits for them, messages by one that always listens.
+Ranks of one host have a third one, for answers to pieces that were offered (`shared.py`).
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import contextlib
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from harp.collectives.channels import ConnectionChannel
 from harp.lightcc.ports import open_letters, open_memory, open_network, read_port
+from harp.lightcc.shared import SharedMemory, Shown
 from harp.net.errors import EndedError
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
     Bytes = NDArray[np.uint8]
 
-PIECES, LETTERS = b"pieces", b"letters"
+PIECES, LETTERS, ANSWERS = b"pieces", b"letters", b"answers"
 
 
 class GroupError(RuntimeError):
@@ -89,6 +91,8 @@ class Peers:
         """Of each rank the place, in words: ranks of one share memory."""
         self.pieces: dict[int, Connection] = {}
         """For collectives (`harp.lightcc.mover`)."""
+        self.shared = SharedMemory(environment)
+        """For pieces that ranks of this host read where they lie."""
         self.letters: dict[int, PeerChannel] = {}
         """For messages between two ranks, and for failures."""
 
@@ -97,19 +101,14 @@ class Peers:
         await asyncio.wait_for(self._connect(), self._timeout_s)
 
     async def _connect(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._store.set(f"place/{self.rank}", _place().encode())
-        self.places = [(await loop.run_in_executor(None, self._store.get, f"place/{rank}")).decode()
-                       for rank in range(self.ranks)]
-        here = self.places[self.rank]
-        kinds = {peer: self._kind(place == here) for peer, place in enumerate(self.places)
-                 if peer != self.rank}
+        kinds = await self._find()
         listeners = {(peer, which): self._engine(which, kind).listen(dead_after=self.dead_s)
                      for peer, kind in kinds.items() if peer > self.rank
-                     for which in (PIECES, LETTERS)}
+                     for which in _connections(kind)}
         self._store.set(f"handles/{self.rank}", json.dumps(
             {f"{which.decode()} {peer}": listener.handle.to_bytes().hex()
-             for (peer, which), listener in listeners.items()}).encode())
+             for (peer, which), listener in listeners.items()}
+            | {"reads": sorted(self.shared.reads)}).encode())
         try:
             await asyncio.gather(
                 *(self._accept(peer, which, listener)
@@ -118,6 +117,28 @@ class Peers:
         finally:
             for listener in listeners.values():
                 listener.close()
+        for peer in self.shared.answers:
+            if self.rank in (await self._told(f"handles/{peer}"))["reads"]:
+                self.shared.seen_by(peer)
+
+    async def _told(self, key: str) -> Any:
+        """Wait for what a rank tells by the store."""
+        loop = asyncio.get_running_loop()
+        return json.loads(await loop.run_in_executor(None, self._store.get, key))
+
+    async def _find(self) -> dict[int, str]:
+        """Find how to reach each other rank, and whose memory can be read."""
+        self._store.set(f"place/{self.rank}",
+                        json.dumps([_place(), self.shared.show()]).encode())
+        told = [await self._told(f"place/{rank}") for rank in range(self.ranks)]
+        self.places = [place for place, _ in told]
+        here = self.places[self.rank]
+        kinds = {peer: self._kind(place == here) for peer, place in enumerate(self.places)
+                 if peer != self.rank}
+        for peer, kind in kinds.items():
+            if kind == "mem":
+                self.shared.look(peer, Shown(*told[peer][1]))
+        return kinds
 
     @property
     def hosts(self) -> int:
@@ -137,6 +158,7 @@ class Peers:
 
     def _engine(self, which: bytes, kind: str) -> Engine:
         """Give the engine; whoever waits for pieces drives theirs, letters have a thread."""
+        which = PIECES if which == ANSWERS else which
         if (which, kind) not in self._engines:
             name = f"lightcc {self.rank} {which.decode()}"
             if which == LETTERS:
@@ -152,9 +174,8 @@ class Peers:
         self._keep(peer, await listener.accept_async(), which)
 
     async def _reach(self, peer: int, kind: str) -> None:
-        loop = asyncio.get_running_loop()
-        said = json.loads(await loop.run_in_executor(None, self._store.get, f"handles/{peer}"))
-        for which in (PIECES, LETTERS):
+        said = await self._told(f"handles/{peer}")
+        for which in _connections(kind):
             handle = bytes.fromhex(said[f"{which.decode()} {self.rank}"])
             self._keep(peer, await self._engine(which, kind).connect_async(
                 handle, dead_after=self.dead_s), which)
@@ -162,6 +183,8 @@ class Peers:
     def _keep(self, peer: int, connection: Connection, which: bytes) -> None:
         if which == PIECES:
             self.pieces[peer] = connection
+        elif which == ANSWERS:
+            self.shared.answers[peer] = connection
         else:
             self.letters[peer] = PeerChannel(peer, connection)
 
@@ -172,7 +195,7 @@ class Peers:
 
     def end_pieces(self) -> None:
         """End the collectives' connections: from then on nobody uses a call's memory."""
-        for connection in self.pieces.values():
+        for connection in (*self.pieces.values(), *self.shared.answers.values()):
             connection.close()
 
     async def flush(self, timeout_s: float) -> None:
@@ -184,10 +207,15 @@ class Peers:
     def close(self) -> None:
         """End all connections."""
         self.pieces.clear()
+        self.shared.answers.clear()
         self.letters.clear()
         for engine in self._engines.values():
             engine.close()
         self._engines.clear()
+
+
+def _connections(kind: str) -> tuple[bytes, ...]:
+    return (PIECES, LETTERS, ANSWERS) if kind == "mem" else (PIECES, LETTERS)
 
 
 def _place() -> str:
