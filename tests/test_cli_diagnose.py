@@ -99,6 +99,16 @@ def test_a_healthy_job_ends_with_0(tmp_path):
     assert (done.exit_code, done.output.splitlines()[-1]) == (0, "nothing is suspect")
 
 
+def test_a_host_without_a_running_job_is_no_healthy_one(tmp_path):
+    file = tmp_path / "h.json"
+    report = all_to_all(3).reports()[0]
+    for moment in report.moments:
+        moment.engines.clear()
+    file.write_text(to_json(report))
+    done = invoke(file)
+    assert (done.exit_code, "no path of a running job was seen" in done.output) == (1, True)
+
+
 def test_a_file_that_is_none_is_told_and_the_rest_is_used(files, tmp_path):
     bad = tmp_path / "bad.json"
     bad.write_text('{"format": "harp-snapshot-0"}')

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from harp.tools.diagnosis.verdict import Suspect
 
 
-SUSPECT = 3
-"""Exit code."""
+UNSEEN, SUSPECT = 1, 3
+"""Exit codes."""
 
 
 def _address(text: str, default: str = "") -> tuple[str, int]:
@@ -53,7 +53,7 @@ def diagnose(sources: tuple[str, ...], *, snapshot: str | None, serve: str | Non
     harp diagnose --serve 9407 --token-file token  on each host, once; then
     harp diagnose node-1:9407 node-2:9407 ... --token-file token
 
-    Exit code 0 if nothing is suspect, 3 otherwise.
+    Exit code 0 if nothing is suspect, 3 if something is, 1 if no path was seen.
     """  # noqa: D301  (click's mark)
     if sum(map(bool, (sources, snapshot, serve))) != 1:
         raise click.UsageError("give one of three: files or hosts to diagnose, --snapshot FILE, or "
@@ -65,8 +65,7 @@ def diagnose(sources: tuple[str, ...], *, snapshot: str | None, serve: str | Non
         _write_snapshot(snapshot, own, seconds)
     else:
         reports, missing = _collect(sources, token_file, seconds)
-        if _tell(reports, missing, map_file, as_json=as_json):
-            click.get_current_context().exit(SUSPECT)
+        click.get_current_context().exit(_tell(reports, missing, map_file, as_json=as_json))
 
 
 def _token(token_file: str | None) -> bytes:
@@ -134,8 +133,8 @@ def _read_file(file: str) -> Report | str:
 
 
 def _tell(reports: list[Report], missing: list[str], map_file: str | None, *,
-          as_json: bool) -> bool:
-    """Print the verdict; whether anybody is suspect."""
+          as_json: bool) -> int:
+    """Print the verdict, and give the exit code."""
     from harp.tools.diagnosis.legs import picture_of
     from harp.tools.diagnosis.verdict import diagnose as judge
 
@@ -150,7 +149,9 @@ def _tell(reports: list[Report], missing: list[str], map_file: str | None, *,
         for line in missing:
             click.echo(f"no report: {line}", err=True)
         click.echo(_for_people(suspects, len(reports), legs))
-    return bool(suspects)
+    if suspects:
+        return SUSPECT
+    return 0 if legs else UNSEEN
 
 
 def _for_people(suspects: list[Suspect], hosts: int, legs: int) -> str:
