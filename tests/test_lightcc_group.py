@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -394,6 +395,18 @@ def test_an_abort_ends_what_all_have_begun():
         message = group[1].receive(raw(np.zeros(1)), 0)
         group[0].abort()
         assert {*failures([*waiting, message])} == {"the group was aborted by rank 0"}
+
+
+def test_a_receive_that_begins_as_the_group_ends_waits_for_nothing():
+    """It was called before the end, and has its first turn in the loop after it."""
+    with group_of(2) as group:
+        async def end_between():
+            receive = asyncio.ensure_future(group[0]._letters.receive(1, 0))
+            group[0]._verdict.settle("the end")
+            return await asyncio.wait_for(receive, PATIENCE_S)
+
+        with pytest.raises(GroupError, match="the end"):
+            group[0]._on_loop(end_between()).result(PATIENCE_S)
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,7 @@ class Letters:
         self._arrived: dict[tuple[int, int], deque[Bytes]] = defaultdict(deque)
         self._wanted: list[_Wanted] = []
         self._left: dict[int, str] = {}
+        self._ended: str | None = None
         self._readers = {peer: asyncio.ensure_future(self._read(peer)) for peer in channels}
 
     async def write(self, peer: int, kind: bytes, tag: int, data: Bytes) -> None:
@@ -76,6 +77,8 @@ class Letters:
                 if not waiting:
                     del self._arrived[source, of]
                 return source, came
+        if self._ended is not None:  # since this call was begun
+            raise GroupError(self._ended)
         if peer in self._left:
             raise GroupError(self._left[peer])
         wanted = _Wanted(peer, tag)
@@ -121,7 +124,8 @@ class Letters:
         self._arrived[peer, tag].append(data)
 
     def end(self, why: str) -> None:
-        """Give up what is waited for."""
+        """Give up what is waited for, and wait for nothing any more."""
+        self._ended = why
         self._end(self._wanted, why)
         self._wanted = []
 
