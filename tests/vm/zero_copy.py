@@ -67,7 +67,7 @@ received() { peer awk -v nic=$1: '$1 == nic { print $3 }' /proc/net/dev; }
 arrives() {
     goal=$(($(received $1) + 5000))
     until [ $(received $1) -ge $goal ]; do
-        kill -0 $sender || exit 4 # it has ended in error
+        grep -q "^State:.[^Z]" /proc/$sender/status || exit 4 # it has ended in error
         usleep 10000
     done
 }
