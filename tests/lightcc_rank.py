@@ -154,8 +154,11 @@ def any_backend(rank, ranks):
     if "all_reduce" in os.environ.get("WITHIN", ""):
         divided.WITHOUT_REDUCE_SCATTER.add("gloo")
     inputs = [batch[8 * rank:8 * (rank + 1)] for batch in batches(10, 8 * ranks)]
-    net = DistributedDataParallel(model(), bucket_cap_mb=0.001)
-    state = GradientState(host=hosts_of(rank, ranks))
+    group = None
+    if "unsorted" in os.environ.get("WITHIN", ""):
+        group = dist.new_group([*reversed(range(ranks))], sort_ranks=False)
+    net = DistributedDataParallel(model(), bucket_cap_mb=0.001, process_group=group)
+    state = GradientState(group, host=hosts_of(rank, ranks))
     net.register_comm_hook(state, average_gradients)
     plain = DistributedDataParallel(model(), bucket_cap_mb=0.001)
     train(net, inputs)

@@ -48,7 +48,8 @@ def test_ddp_trains_as_one_process_with_the_whole_batch_does():
 
 
 @pytest.mark.parametrize(("hosts", "within"), [("0011", "reduce_scatter"), ("0011", "all_reduce"),
-                                               ("0101", ""), ("0123", ""), ("0000", "")])
+                                               ("0101", ""), ("0123", ""), ("0000", ""),
+                                               ("0011", "unsorted")])
 def test_the_hook_over_gloo_trains_as_plain_ddp_does(hosts, within):
     answers = found(start("any_backend", 4, BACKEND="gloo", HOSTS=hosts, WITHIN=within))
     assert all(answer == answers[0] for answer in answers)  # bit for bit

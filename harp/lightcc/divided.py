@@ -70,12 +70,16 @@ class DividedGroup:
     """
 
     def __init__(self, group: dist.ProcessGroup | None, host: str | None = None) -> None:
-        members = dist.get_process_group_ranks(group)
+        members = sorted(dist.get_process_group_ranks(group))  # as the groups made of them are
         light = dist.new_group(members, backend="lightcc", use_local_synchronization=True)
         self._light: LightGroup = light
         names: list[Any] = [None] * len(members)
         dist.all_gather_object(names, host or self._light.place, group=light)
-        self._hosts = find_hosts(names, self._light.rank())
+        try:
+            self._hosts = find_hosts(names, self._light.rank())
+        except ValueError:
+            dist.destroy_process_group(light)
+            raise
         backend = dist.get_backend(group)
         self._scatters = backend not in WITHOUT_REDUCE_SCATTER
         self._within = dist.new_group([members[rank] for rank in self._hosts.mine],
