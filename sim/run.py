@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from harp.collectives.tuning import Tuning
+    from harp.routing.fabric import Fabric
     from sim.cluster.cluster import Cluster
     from sim.network.network import Capture
     from sim.records.results import Report
@@ -107,7 +109,7 @@ def main(topology: Path, **options: object) -> int:
     from sim.cluster.cluster import Cluster
 
     cluster = Cluster(loaded)
-    capture = _capture(ask, loaded, scenarios)
+    capture = _capture(ask, cluster, scenarios)
     if ask.collective is not None:
         _time_collective(cluster, scenarios[0], ask)
         return 0
@@ -152,24 +154,34 @@ def _check_options(ask: Options) -> None:
             raise click.UsageError(f"{option} concerns training, which --collective does not run")
 
 
-def _capture(ask: Options, topology: Topology, scenarios: Sequence[Scenario]) -> Capture | None:
+def _capture(ask: Options, cluster: Cluster, scenarios: Sequence[Scenario]) -> Capture | None:
     """The link and file of --pcap."""
     from sim.network.network import Capture
 
     if ask.pcap is None:
         return None
-    link, given, path = ask.pcap.rpartition("=")
-    if not given or "->" not in link or not path:
+    link, _, path = ask.pcap.partition("=")  # no link has "=" in its name, a file may
+    if not link or not path:
         raise click.UsageError(f"--pcap {ask.pcap}: give LINK=FILE, e.g. "
                                "'node-0/eth0->leaf0=x.pcap'")
     if ask.fidelity != "packet" or ask.collective is not None:
         raise click.UsageError("--pcap needs --fidelity packet, and no --collective")
-    rows = sum(len(topology.gpu_counts(scenario)) for scenario in scenarios)
+    _require_link(cluster.fabric, link)
+    rows = sum(len(cluster.topology.gpu_counts(scenario)) for scenario in scenarios)
     if rows != 1:
         raise click.UsageError(f"--pcap captures one row, and these are {rows}: choose one by "
                                "--scenario and --set scenarios[N].gpus=[M]")
     _check_target("--pcap", path)
     return Capture(link, path)
+
+
+def _require_link(fabric: Fabric, name: str) -> None:
+    if name not in fabric.links_by_name:
+        near = get_close_matches(name, fabric.cable_names, 1)
+        raise click.UsageError(f"--pcap: {name!r} is none of the fabric's "
+                               f"{len(fabric.cable_names)} links, which are named as "
+                               f"{fabric.cable_names[0]!r}"
+                               + (f"; did you mean {near[0]!r}?" if near else ""))
 
 
 def _check_targets(ask: Options, topology: Path) -> None:

@@ -238,6 +238,18 @@ def test_env_says_what_goes_with_a_plan(job, tmp_path):
     assert json.loads(run("env", "--plan", plan, "--json").stdout)["HARP_PLAN"] == str(plan)
 
 
+def test_env_warns_where_a_plan_is_of_other_hosts(job, tmp_path):
+    plan = tmp_path / "plan.json"
+    assert run("plan", job(flows=ACROSS), "-o", plan).exit_code == 0
+    done = run("env", "--plan", plan)
+    assert done.exit_code == 0
+    assert done.stderr.count(f"warning: {plan} has no rank on this host") == 1
+    text = plan.read_text()
+    first = json.loads(text)["ranks"][0]["listen"][0]
+    plan.write_text(text.replace(first, "127.0.0.1:61000"))
+    assert run("env", "--plan", plan).stderr == ""
+
+
 def test_files_that_cannot_be_had(job, tmp_path):
     assert "cannot be read" in run("env", "--plan", tmp_path / "none").stderr
     done = run("plan", job(), "-o", tmp_path / "no" / "plan.json")

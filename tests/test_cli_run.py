@@ -41,7 +41,15 @@ def test_a_hostfile_is_read_in_all_three_spellings(tmp_path):
     assert read_hostfile(path) == [("a", 4), ("b", 2), ("c", 1)]
 
 
-@pytest.mark.parametrize("text", ["a:0", "a:x", ":3", "a:1,a:2"])
+def test_a_file_that_is_not_executable_is_no_program(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("")
+    ended = run(str(path))
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert f"'{path}' is not executable; chmod +x makes it so" in ended.stderr
+
+
+@pytest.mark.parametrize("text", ["", ",", "a:0", "a:x", ":3", "a:1,a:2"])
 def test_hosts_that_cannot_be_are_refused(text):
     with pytest.raises(click.BadParameter):
         parse_hosts(text)
@@ -134,10 +142,3 @@ def test_a_mistake_is_one_sentence(arguments, sentence):
     assert ended.returncode == 2
     assert sentence in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
-
-
-def test_a_command_that_is_not_there_is_one_sentence():
-    ended = run("-np", "1", "harp-has-no-such-command")
-    assert ended.returncode == 1
-    assert len(ended.stderr.splitlines()) == 1
-    assert "harp-has-no-such-command" in ended.stderr

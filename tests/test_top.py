@@ -44,6 +44,12 @@ def invoke(*arguments):
     return done.output
 
 
+def refuse_as_gone(*arguments):
+    done = CliRunner().invoke(top, [str(argument) for argument in arguments])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert f"process {arguments[-1]} runs no engine" in done.stderr
+
+
 def test_json_has_every_counter(sample):
     [engine] = json.loads(invoke("--json", sample.pid))
     assert engine["name"] == "sample"
@@ -83,10 +89,10 @@ def test_a_killed_engine_is_shown_until_it_is_forgotten(sample):
     sample.wait()
     assert "(dead)" in invoke("--once", "--keep", sample.pid)
     assert "path died" in invoke("--once", "--events", 5, sample.pid)
-    assert "no engine" in invoke("--once", sample.pid)
+    refuse_as_gone("--once", sample.pid)
 
 
 def test_an_engine_that_ends_is_gone(sample):
     sample.stdin.close()
     assert sample.wait() == 0
-    assert json.loads(invoke("--json", sample.pid)) == []
+    refuse_as_gone("--json", sample.pid)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,9 @@ from harp.tools import explain as explain_settings
 
 if TYPE_CHECKING:
     from harp.routing.deployment import Deployment
+
+ADDRESSES = 4
+"""Of a plan, as many as a warning names."""
 
 
 def environment() -> dict[str, str]:
@@ -68,6 +72,7 @@ def env(*, plan: Path | None, explain: bool, ranks: int, hosts: int, sizes: tupl
 
         made = read_plan(plan)
         _warn_of_others(variables, made)
+        _warn_of_host(plan, made)
         variables |= made.settings | {"HARP_PLAN": str(plan.absolute())}
         if not as_json:
             click.echo(f"# Let UDP pass between the hosts of the job: {_ports_of(made)}.")
@@ -85,6 +90,25 @@ def _warn_of_others(variables: dict[str, str], made: Deployment) -> None:
         if found not in {None, value}:
             click.echo(f"warning: {name} is {found} here, and the plan was made for {value}, which "
                        "is taken", err=True)
+
+
+def _warn_of_host(plan: Path, made: Deployment) -> None:
+    """Say where no rank of the plan listens on this host: its ranks would not follow it."""
+    addresses = sorted({text.rpartition(":")[0] for rank in made.ranks for text in rank.listen})
+    if addresses and not any(map(_is_of_this_host, addresses)):
+        told = ", ".join(addresses[:ADDRESSES]) + ", …" * (len(addresses) > ADDRESSES)
+        click.echo(f"warning: {plan} has no rank on this host, none of whose addresses is in it "
+                   f"({told}): ranks here do not follow it", err=True)
+
+
+def _is_of_this_host(address: str) -> bool:
+    version = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(version, socket.SOCK_DGRAM) as asking:
+        try:
+            asking.bind((address.strip("[]"), 0))
+        except OSError:
+            return False
+    return True
 
 
 def _ports_of(made: Deployment) -> str:

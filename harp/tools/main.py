@@ -75,8 +75,12 @@ def main() -> NoReturn:
         sys.exit(2 if isinstance(error, click.UsageError) else 1)
     except BrokenPipeError:
         sys.exit(1)
-    except (HarpError, OSError) as error:
+    except HarpError as error:
         _say(str(error))
+        sys.exit(1)
+    except OSError as error:
+        _say(f"{error.filename}: {error.strerror}" if error.filename else
+             error.strerror or str(error))
         sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)
 

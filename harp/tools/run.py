@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,8 @@ def run(context: click.Context, *, number: int | None, hosts: str | None, hostfi
     if number > slots:
         raise click.UsageError(f"-np is {number}, and the hosts have {slots} slots")
     ranks = place_ranks(given, number)
+    if any(rank.host in LOCAL for rank in ranks):
+        _require_program(command[0])
     far = next((rank.host for rank in ranks if rank.host not in LOCAL), None)
     ssh = ["ssh", "-o", "BatchMode=yes", *(["-p", str(ssh_port)] if ssh_port else [])]
     job = Job(ranks, command, os.environ, address or (own_address(far) if far else LOCAL[1]),
@@ -89,6 +93,23 @@ def _check_options(number: int | None, hosts: str | None, hostfile: Path | None,
             raise click.UsageError(f"--min-np is {least}, more than the {limit} ranks of {option}")
 
 
+def _require_program(name: str) -> None:
+    if shutil.which(name):
+        return
+    if Path(name).is_dir():
+        raise click.UsageError(f"{name!r} is a directory, not a program")
+    if Path(name).exists() and "/" in name:
+        raise click.UsageError(f"{name!r} is not executable; chmod +x makes it so, or name the "
+                               f"program that reads it, e.g. python {name}")
+    if "/" in name:
+        raise click.UsageError(f"there is no program {name!r}")
+    programs = {path.name for folder in os.get_exec_path() if Path(folder).is_dir()
+                for path in Path(folder).iterdir()}
+    near = get_close_matches(name, programs, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else f"; ./{name} would be one of this directory"
+    raise click.UsageError(f"there is no program {name!r} in PATH{hint}")
+
+
 def _find_hosts(script: Path, slots: int) -> FoundHosts:
     if not os.access(script, os.X_OK):
         raise click.BadParameter(f"{script} is not executable; chmod +x makes it so",
@@ -108,7 +129,11 @@ def _interrupt(*_: Any) -> None:
 def own_address(host: str) -> str:
     """Give the address of this host on the way to another one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        asking.connect((host, 9))  # sends nothing; the kernel chooses the route
+        try:
+            asking.connect((host, 9))  # sends nothing; the kernel chooses the route
+        except socket.gaierror:
+            raise click.UsageError(f"-H: no host is known by the name {host!r}; --address says by "
+                                   "which address the others reach this one") from None
         return str(asking.getsockname()[0])
 
 

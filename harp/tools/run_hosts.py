@@ -29,6 +29,8 @@ def parse_hosts(text: str) -> list[tuple[str, int]]:
             raise click.BadParameter(f"{part!r} is no host; write HOST:SLOTS with one slot or more",
                                      param_hint="-H")
         hosts.append((host, int(slots)))
+    if not hosts:
+        raise click.BadParameter(f"{text!r} names no host; write HOST:SLOTS", param_hint="-H")
     if len({host for host, _ in hosts}) < len(hosts):
         raise click.BadParameter(f"a host stands twice in {text!r}", param_hint="-H")
     return hosts

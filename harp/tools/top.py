@@ -204,6 +204,16 @@ def _look(pids: Sequence[int], *, keep: bool) -> list[Snapshot]:
     return seen
 
 
+def _require_engines(pids: Sequence[int]) -> None:
+    """Raise ClickException where a process that was named runs no engine."""
+    seen = {engine.pid for engine in snapshots(events=0)} if pids else set()
+    others = f"those that do: {', '.join(map(str, sorted(seen)))}" if seen else "none does"
+    for pid in pids:
+        if pid not in seen:
+            raise click.ClickException(f"process {pid} runs no engine that this user sees; "
+                                       + others)
+
+
 def _live(pids: Sequence[int], interval_s: float, events: int, *, keep: bool) -> None:
     from rich.live import Live
 
@@ -272,6 +282,7 @@ def top(pids: tuple[int, ...], *, once: bool, as_json: bool, interval: float, ev
     Per engine: its ports and connections, what they move and what they lose. Nothing is stopped to
     be looked at. An engine whose process died is shown one last time; --events says what it did.
     """
+    _require_engines(pids)
     if export:
         _export(export, pids, interval, once=once, keep=keep)
         return

@@ -14,7 +14,6 @@ from sim.network.packet.communicator import PacketCommunicator
 from sim.network.packet.fabric import PacketFabric
 from sim.network.packet.refuse import refuse_unknown
 from sim.network.transport import Transport
-from sim.schema.errors import TopologyError, unknown
 
 if TYPE_CHECKING:
     import simpy
@@ -47,12 +46,8 @@ class PacketNetwork:
             self._capture(site, site.capture)
 
     def _capture(self, site: Site, capture: Capture) -> None:
-        fabric = site.cluster.fabric
-        links = fabric.links_by_name.get(capture.link)
-        if links is None:
-            raise TopologyError("--pcap", unknown("link", capture.link,
-                                                  sorted(fabric.cable_names)))
-        self.fabric.world.capture(links[0], capture.path, settings.CAPTURE_BYTES)
+        link = site.cluster.fabric.links_by_name[capture.link][0]
+        self.fabric.world.capture(link, capture.path, settings.CAPTURE_BYTES)
 
     def _tell_paths(self) -> None:
         if self.transport.style.routing == "spray":
