@@ -221,6 +221,22 @@ def any_backend_sparse(rank, ranks):
             "sent": int((net.module.parts[0].grad != 0).sum())}
 
 
+def large(rank, ranks):
+    """Gradients whose average fits their type, and whose sum does not; as plain DDP has them."""
+    for dtype, value in ((torch.float16, 60000.0), (torch.bfloat16, 3e38)):
+        given = torch.full((1704,), value, dtype=dtype) * torch.linspace(-1, 1, 1704, dtype=dtype)
+        nets = [DistributedDataParallel(Given().to(dtype), bucket_cap_mb=0.002) for _ in range(2)]
+        state = GradientState(host=hosts_of(rank, ranks))
+        nets[0].register_comm_hook(state, average_gradients)
+        for net in nets:
+            net(given).backward()
+        averages = [[part.grad for part in net.module.parts] for net in nets]
+        for own, wanted in zip(*averages, strict=True):
+            assert wanted.isfinite().all()
+            torch.testing.assert_close(own, wanted)
+    return "right"
+
+
 def refused(rank, ranks):
     """Hosts have different numbers of ranks."""
     try:

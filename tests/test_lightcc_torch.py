@@ -66,6 +66,11 @@ def test_the_hook_over_gloo_loses_no_gradients_between_hosts(fp16):
         assert 0 < answer["sent"] <= 0.05 * 1001 * 2 + 4
 
 
+@pytest.mark.parametrize("backend", ["gloo", "lightcc"])
+def test_the_hook_averages_what_no_sum_would_hold(backend):
+    assert found(start("large", 4, BACKEND=backend)) == ["right"] * 4
+
+
 def test_hosts_with_different_numbers_of_ranks_are_refused_at_all_ranks():
     answers = found(start("refused", 3, BACKEND="gloo", HOSTS="001"))
     assert answers[0].startswith("the hosts have 2, 1 ranks; a bucket is divided among the ranks")

@@ -25,7 +25,7 @@ from harp.lightcc.hosts import find_hosts
 from harp.lightcc.works import LightWork
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from harp.lightcc.torch import LightGroup
 
@@ -36,8 +36,8 @@ WITHOUT_REDUCE_SCATTER = {"mpi"}
 class Bucket:
     """A bucket on its way: its gradients, and what of them a rank of the host has."""
 
-    def __init__(self, gradients: torch.Tensor, ranks: int, place: int) -> None:
-        self.gradients = gradients
+    def __init__(self, gradients: torch.Tensor, ranks: int, place: int, divisor: int) -> None:
+        self.gradients, self.divisor = gradients, divisor
         self.elements = -(-gradients.numel() // ranks)
         missing = ranks * self.elements - gradients.numel()
         self.whole = torch.nn.functional.pad(gradients, (0, missing)) if missing else gradients
@@ -105,19 +105,26 @@ class DividedGroup:
     def _between(self, gradients: torch.Tensor) -> Between:
         return Between(self._hosts.across, gradients.nbytes)
 
-    def average(self, gradients: torch.Tensor, error: torch.Tensor | None = None,
-                ratio: float | None = None, *, sampled: bool = False) -> LightWork:
-        """Average a bucket in place, sparsely between hosts where there is an error.
+    def allreduce(self, tensors: Sequence[torch.Tensor]) -> LightWork:
+        """Sum a bucket in place. It is not over before `end_step`."""
+        gradients, = tensors
+        return self._sum(gradients, self._sum_between)
 
-        It is not over before `end_step`.
-        """
-        bucket = Bucket(gradients, len(self._hosts.mine), self._place)
+    def average_sparsely(self, gradients: torch.Tensor, error: torch.Tensor,
+                         ratio: float | None = None, *, sampled: bool = False) -> LightWork:
+        """Average a bucket in place, sparsely between hosts. It is not over before `end_step`."""
+        between = partial(self._sum_between, error=error, ratio=ratio, sampled=sampled)
+        return self._sum(gradients, between, self.size())
+
+    def _sum(self, gradients: torch.Tensor, between: Callable[[Bucket], None],
+             divisor: int = 1) -> LightWork:
+        bucket = Bucket(gradients, len(self._hosts.mine), self._place, divisor)
         self._begun.append(bucket)
         if self._scatters:
             bucket.within = _scatter_sum(bucket.part, bucket.whole, self._within)
         else:
             bucket.within = dist.all_reduce(bucket.whole, group=self._within, async_op=True)
-        self._then(bucket, partial(self._sum_between, error=error, ratio=ratio, sampled=sampled))
+        self._then(bucket, between)
         return BucketWork([bucket.over], [gradients])
 
     def end_step(self) -> None:
@@ -152,8 +159,8 @@ class DividedGroup:
         with torch.cuda.stream(self._stream):
             yield
 
-    def _sum_between(self, bucket: Bucket, error: torch.Tensor | None, ratio: float | None, *,
-                     sampled: bool) -> None:
+    def _sum_between(self, bucket: Bucket, error: torch.Tensor | None = None,
+                     ratio: float | None = None, *, sampled: bool = False) -> None:
         bucket.within.wait()
         if not self._scatters:
             bucket.part.copy_(bucket.whole[bucket.own])
@@ -164,7 +171,8 @@ class DividedGroup:
     def _gather(self, bucket: Bucket) -> None:
         if bucket.between is not None:
             bucket.between.wait()
-        bucket.part.div_(self.size())
+        if bucket.divisor > 1:
+            bucket.part.div_(bucket.divisor)
         bucket.within = _gather_parts(bucket.whole, bucket.part, self._within)
 
     def _end(self, bucket: Bucket) -> None:

@@ -247,11 +247,12 @@ def average_gradients(state: GradientState,
     """Average a bucket over the ranks of the state's group."""
     gradients, group, memory = bucket.buffer(), state.averager(), state.memory_of(bucket)
     if memory is None:
-        work = group.average(gradients)
+        gradients.div_(group.size())  # first, as DDP does: float16 may not hold the sum
+        work = group.allreduce([gradients])
     else:
         state.prepare(gradients, memory)
-        work = group.average(gradients, memory.error, state.sparsity.ratio(state.step),
-                             sampled=state.sparsity.sampled)
+        work = group.average_sparsely(gradients, memory.error, state.sparsity.ratio(state.step),
+                                      sampled=state.sparsity.sampled)
     state.end_bucket(bucket)
 
     def finish(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:

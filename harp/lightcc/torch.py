@@ -162,10 +162,10 @@ class LightGroup(dist.ProcessGroup):
         return self._group.error_part(tensor.numel() * tensor.element_size(), dtype_of(tensor))
 
     @_call(First.BOTH)
-    def average(self, tensor: torch.Tensor, error: torch.Tensor | None = None,
-                ratio: float | None = None, *, sampled: bool = False) -> LightWork:
-        """Average a tensor in place, sparsely where there is an error (`harp.lightcc.hook`)."""
-        left = None if error is None else bytes_of(error)[0]
+    def average_sparsely(self, tensor: torch.Tensor, error: torch.Tensor,
+                         ratio: float | None = None, *, sampled: bool = False) -> LightWork:
+        """Average a tensor in place; the error keeps what is not sent (`harp.lightcc.hook`)."""
+        left = bytes_of(error)[0]
         return self._on_each([tensor], lambda data, tensor: self._group.allreduce(
             data, dtype_of(tensor), "avg", left, ratio, sampled=sampled))
 
@@ -183,7 +183,7 @@ class LightGroup(dist.ProcessGroup):
     def sum_between(self, tensor: torch.Tensor, between: Between,
                     error: torch.Tensor | None = None, ratio: float | None = None, *,
                     sampled: bool = False) -> LightWork:
-        """Sum the parts of a bucket that ranks of several hosts have, in place; as `average`."""
+        """Sum the parts of a bucket that ranks of several hosts have, in place."""
         left = None if error is None else bytes_of(error)[0]
         return self._on_each([tensor], lambda data, tensor: self._group.sum_between(
             data, dtype_of(tensor), between, left, ratio, sampled=sampled))
