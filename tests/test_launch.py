@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from harp.lightcc.launch import Place, first_host, read_master, read_place, torch_variables
@@ -48,6 +52,24 @@ def test_rank_0_is_found_by_what_the_launcher_says():
         read_master({**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"})
     with pytest.raises(ValueError, match="MASTER_PORT is not set"):
         read_master(MPICH)
+
+
+def test_torch_hears_its_rank_where_only_the_meeting_point_is_missing():
+    assert torch_variables(MPICH) == {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1",
+                                      "LOCAL_WORLD_SIZE": "2"}
+
+
+def test_ranks_of_mpich_on_one_host_meet_at_a_port_of_their_job(tmp_path):
+    """A script of Hydra's name stands in for it: what counts is whose children the ranks are."""
+    say = f"{sys.executable} -c 'import os; from harp.lightcc.launch import read_master; " \
+          "print(*read_master(os.environ))'"
+    proxy = tmp_path / "hydra_pmi_proxy"
+    proxy.write_text(f"#!/bin/sh\n{say}\nsh -c \"{say}; true\"\n")
+    proxy.chmod(0o755)
+    first, second = (subprocess.run([proxy], env={**os.environ, **MPICH}, text=True, check=True,
+                                    capture_output=True).stdout.splitlines() for _ in range(2))
+    assert first[0] == first[1] != second[0] == second[1]
+    assert first[0].startswith("127.0.0.1 ")
 
 
 def test_torch_is_told_in_its_own_words_what_another_launcher_said():

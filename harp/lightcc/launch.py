@@ -10,9 +10,12 @@ not say is left out: ranks of a host are then counted when the ranks have met
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import zlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ class _Names:
     local_rank: str
     local_size: str
     job: str = ""
-    """What tells one job of the launcher from another; Hydra says nothing of the kind."""
+    """What tells one job of the launcher from another; Hydra's is `_job_of_hydra`."""
 
 
 _LAUNCHERS = (
@@ -81,7 +84,7 @@ def read_master(env: Mapping[str, str]) -> tuple[str, int]:
     """Give the address and TCP port at which rank 0 can be found.
 
     MASTER_ADDR and MASTER_PORT say so; else it is the first host of a Slurm job, or this host if
-    all ranks are here, and a port that follows from the job's name.
+    all ranks are here, and a port that follows from what tells the job from others.
     """
     place = read_place(env)
     address = env.get("MASTER_ADDR")
@@ -95,6 +98,8 @@ def read_master(env: Mapping[str, str]) -> tuple[str, int]:
     if "MASTER_PORT" in env:
         return address, _number(env, "MASTER_PORT")
     job = next((env[names.job] for names in _LAUNCHERS if names.job in env), None)
+    if job is None and place.size == place.local_size:
+        job = _job_of_hydra()
     if job is None:
         raise ValueError("MASTER_PORT is not set; it must be a free TCP port of the host of rank 0")
     return address, 15000 + zlib.crc32(job.encode()) % 10000  # below Linux's ephemeral ports
@@ -105,12 +110,27 @@ def torch_variables(env: Mapping[str, str]) -> dict[str, str]:
     place = read_place(env)
     if not place.launcher or "RANK" in env:
         return {}
-    address, port = read_master(env)
-    told = {"RANK": place.rank, "WORLD_SIZE": place.size, "MASTER_ADDR": address,
-            "MASTER_PORT": port, "LOCAL_RANK": place.local_rank,
-            "LOCAL_WORLD_SIZE": place.local_size}
+    told: dict[str, int | str | None] = {
+        "RANK": place.rank, "WORLD_SIZE": place.size,
+        "LOCAL_RANK": place.local_rank, "LOCAL_WORLD_SIZE": place.local_size}
+    with contextlib.suppress(ValueError):  # torch says which of the two it misses
+        told["MASTER_ADDR"], told["MASTER_PORT"] = read_master(env)
     return {name: str(value) for name, value in told.items()
             if value is not None and name not in env}
+
+
+def _job_of_hydra() -> str | None:
+    """Give the process of MPICH's launcher on this host, which is over all ranks of a job here."""
+    process = os.getpid()
+    while process > 1:
+        try:
+            name, _, rest = Path(f"/proc/{process}/stat").read_text().rpartition(")")
+        except OSError:
+            return None
+        if name.endswith("(hydra_pmi_proxy"):
+            return f"hydra {process}"
+        process = int(rest.split()[1])  # its parent: proc_pid_stat(5)
+    return None
 
 
 def first_host(nodes: str) -> str:
