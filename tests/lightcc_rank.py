@@ -10,9 +10,9 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-import harp.lightcc.torch  # noqa: F401  (registers the backend)
 from harp.lightcc import divided
 from harp.lightcc.hook import GradientState, average_gradients
+from harp.lightcc.torch import LightGroup
 
 
 def check_collectives(rank, ranks):
@@ -237,6 +237,41 @@ def large(rank, ranks):
     return "right"
 
 
+class Broken(LightGroup):
+    """LightCC's part of a rank of which a call comes to nothing."""
+
+    def sum_between(self, *_, **__):
+        if os.environ["HOW"] == "killed":
+            os._exit(0)
+        raise MemoryError("no room left")
+
+
+def ends_by(net):
+    """Train until it fails."""
+    try:
+        train(net, batches(100, 8))
+    except (RuntimeError, TypeError) as error:
+        return str(error)
+    return "nothing"
+
+
+def any_backend_fails(rank, ranks):
+    """The last rank fails after some steps: in LightCC's part, before it, or for good."""
+    state = GradientState(host=hosts_of(rank, ranks))
+    net = DistributedDataParallel(model(), bucket_cap_mb=0.001)
+    net.register_comm_hook(state, average_gradients)
+    train(net, batches(3, 8))
+    how = os.environ["HOW"]
+    if rank == ranks - 1 and how == "before":
+        state.memory_of = None
+    elif rank == ranks - 1:
+        state._divided._light.__class__ = Broken
+    said = [ends_by(net), ends_by(net)]  # by the failure, then at once
+    if how != "killed":  # all are still there, and so is the group that they were given
+        dist.barrier()
+    return said
+
+
 def refused(rank, ranks):
     """Hosts have different numbers of ranks."""
     try:
@@ -291,7 +326,7 @@ def different(rank, ranks):
 
 
 if __name__ == "__main__":
-    dist.init_process_group(os.environ.get("BACKEND", "lightcc"))
+    dist.init_process_group(os.environ.get("BACKEND", "lightcc") or None)
     found = globals()[sys.argv[1]](dist.get_rank(), dist.get_world_size())
     print(json.dumps(found))
     dist.destroy_process_group()

@@ -66,6 +66,27 @@ def test_the_hook_over_gloo_loses_no_gradients_between_hosts(fp16):
         assert 0 < answer["sent"] <= 0.05 * 1001 * 2 + 4
 
 
+@pytest.mark.parametrize("how", ["raises", "before", "killed"])
+def test_a_rank_whose_part_of_the_hook_fails_is_named_at_all_ranks_of_any_backend(how):
+    """Long before gloo's timeout of half an hour."""
+    started = start("any_backend_fails", 4, BACKEND="gloo", HOW=how)
+    answers = found(started[:3] if how == "killed" else started)
+    if how == "before":  # there it is what was raised
+        assert "rank 3" not in answers.pop()[0]
+    started[3].communicate(timeout=PATIENCE_S)
+    why = {"raises": "rank 3 could not average gradients: MemoryError: no room left",
+           "before": "rank 3 could not average gradients: TypeError", "killed": "rank 3 is gone"}
+    for first, again in answers:
+        assert why[how] in first
+        assert why[how] in again
+
+
+@pytest.mark.parametrize("backend", ["", "cpu:gloo,cuda:gloo"])
+def test_the_hook_takes_groups_with_a_backend_for_each_kind_of_device(backend):
+    answers = found(start("any_backend", 4, BACKEND=backend, WITHIN="all_reduce"))
+    assert all(answer == answers[0] for answer in answers)
+
+
 @pytest.mark.parametrize("backend", ["gloo", "lightcc"])
 def test_the_hook_averages_what_no_sum_would_hold(backend):
     assert found(start("large", 4, BACKEND=backend)) == ["right"] * 4

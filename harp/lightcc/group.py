@@ -37,7 +37,7 @@ from harp.lightcc.pieces import PLACE, SEND, address, cut, in_turn, plan_pieces,
 from harp.lightcc.policy import allreduce_path, between_path, tuning_of
 from harp.lightcc.program import Program
 from harp.lightcc.settings import INDEX_BYTES, LightSettings
-from harp.lightcc.verdict import TELL_S, Verdict
+from harp.lightcc.verdict import FAILED, SYMPTOM, TELL_S, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -106,6 +106,8 @@ class Group:
         self._tuning = tuning_of(os.environ)
         self._process = os.getpid()
         self._token = np.zeros(1, np.uint8)
+        self._hears_end: list[Callable[[str | None], None]] = []
+        self._is_closing = False
         self._calls = Calls(rank, timeout_s, self._fail, lambda: self._verdict.sentence)
         self._mover: Mover | None = None
         self._peers = Peers(rank, ranks, store, timeout_s)
@@ -366,6 +368,26 @@ class Group:
         if self._mover:
             self._mover.cancel()
         self._letters.end(why)
+        for tell in self._hears_end:
+            self._loop.call_soon(tell, None if self._is_closing else why)
+
+    def when_over(self, tell: Callable[[str | None], None]) -> None:
+        """Have the sentence told by which the group fails, or None when it is closed instead.
+
+        In the group's thread, which must not be kept; at once if it has failed.
+        """
+        async def listen() -> None:
+            if self._verdict.sentence is None:
+                self._hears_end.append(tell)
+            else:
+                tell(self._verdict.sentence)
+        self._on_loop(listen()).result()
+
+    def fail(self, why: str, *, is_symptom: bool = False) -> None:
+        """Fail the group at all ranks, by ``why`` or what another rank knows of a symptom."""
+        with contextlib.suppress(RuntimeError):  # it is closed
+            self._loop.call_soon_threadsafe(self._verdict.find, why,
+                                            SYMPTOM if is_symptom else FAILED)
 
     def abort(self, why: str = "the group was aborted") -> None:
         """Fail the group at all ranks."""
@@ -388,6 +410,7 @@ class Group:
 
     async def _settle(self, why: str) -> None:
         await self._verdict.finish()
+        self._is_closing = True
         self._verdict.settle(why)
 
     async def _shut(self) -> None:

@@ -245,7 +245,17 @@ class GradientState:
 def average_gradients(state: GradientState,
                       bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Average a bucket over the ranks of the state's group."""
-    gradients, group, memory = bucket.buffer(), state.averager(), state.memory_of(bucket)
+    group = state.averager()
+    try:
+        return _begin_average(state, group, bucket)
+    except Exception as error:
+        group.fail(error)  # others wait for this rank's part
+        raise
+
+
+def _begin_average(state: GradientState, group: LightGroup | DividedGroup,
+                   bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    gradients, memory = bucket.buffer(), state.memory_of(bucket)
     if memory is None:
         gradients.div_(group.size())  # first, as DDP does: float16 may not hold the sum
         work = group.allreduce([gradients])

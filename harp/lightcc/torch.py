@@ -348,6 +348,15 @@ class LightGroup(dist.ProcessGroup):
 
     # ---- The end ----
 
+    def when_over(self, tell: Callable[[str | None], None]) -> None:
+        """Have the sentence told by which the group fails, or None when it is closed instead."""
+        self._group.when_over(tell)
+
+    def fail(self, error: Exception, *, is_symptom: bool = False) -> None:
+        """Tell all ranks what has failed here; a symptom may follow from another's failure."""
+        self._group.fail(f"rank {self.rank()} could not average gradients: "
+                         f"{type(error).__name__}: {error}", is_symptom=is_symptom)
+
     def abort(self) -> None:
         """Fail what was begun, at all ranks."""
         self._group.abort()
