@@ -14,6 +14,7 @@ import pytest
 from c_programs import ROOT
 from click.testing import CliRunner
 
+from harp.lightcc.horovod.settings import NAMES as HOROVOD_NAMES
 from harp.tools import conf, plugin_path
 from harp.tools.main import harp
 
@@ -131,12 +132,32 @@ def test_explain_says_what_is_in_force_and_where_it_comes_from(conf_file):
     assert "LIGHT_INTRA_SIZE=4  (environment)" in said
     assert "LIGHT_TOPK_RATIO=0.01  (default)" in said
     assert "HARP_CC=swift  (environment)" in said
-    assert re.search(r"HARP_PORT=udp  \(/.*harp.conf\)", said)
+    assert re.search(r"HARP_PORT=udp  \(/.*harp.conf, which NCCL's plugin reads; LightCC reads the "
+                     r"environment\)", said)
+    assert "HARP_SINGLE_COPY=0  (environment)" in explained(HARP_SINGLE_COPY="0")
+
+
+def test_explain_says_which_of_horovods_variables_do_something():
+    said = explained(HOROVOD_FUSION_THRESHOLD="0", HOROVOD_TORUS_ALLREDUCE="1", HOROVOD_RANK="0")
+    assert "HOROVOD_FUSION_THRESHOLD=0  (environment)" in said
+    assert "HOROVOD_TORUS_ALLREDUCE=1  (environment; changes nothing here)" in said
+    assert "HOROVOD_RANK" not in said
+
+
+def test_the_names_of_horovod_are_those_that_are_read():
+    source = (ROOT / "harp" / "lightcc" / "horovod" / "settings.py").read_text()
+    read = source[source.index("def from_env"):]
+    names = {f"HOROVOD_{name}" for name in re.findall(r'_number\(env, "([A-Z_]+)"', read)}
+    assert {*HOROVOD_NAMES} == names | {*re.findall(r'env.get\("(HOROVOD_[A-Z_]+)"', read)}
 
 
 @pytest.mark.parametrize(("settings", "ranks", "size", "line"), [
     ({}, 4, "1K", "1024 B: recursive-doubling: at most LIGHT_SMALL_THRESHOLD, 16384 B"),
-    ({}, 4, "25M", "26214400 B: ring: no other setting holds for it"),
+    ({}, 4, "25M", "26214400 B: ring: more than LIGHT_SMALL_THRESHOLD, 16384 B"),
+    ({"LIGHT_2D_ALLREDUCE": "1", "LIGHT_HIERARCHICAL_THRESHOLD": "1000000",
+      "LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_THRESHOLD": "2097152"}, 16, "1M",
+     "1048576 B: ring: more than LIGHT_SMALL_THRESHOLD, 16384 B; more than "
+     "LIGHT_HIERARCHICAL_THRESHOLD, 1000000 B; less than LIGHT_TOPK_THRESHOLD, 2097152 B"),
     ({"LIGHT_2D_ALLREDUCE": "1"}, 16, "1M",
      "1048576 B: 2d (groups of 8): LIGHT_2D_ALLREDUCE is 1"),
     ({"LIGHT_2D_ALLREDUCE": "1"}, 12, "1M",
@@ -177,10 +198,18 @@ def test_explain_follows_the_tuners_table(tmp_path):
     assert "1048576 B: ring" in said
 
 
+def test_what_explains_is_refused_where_nothing_is_explained():
+    done = run("env", "--size", "4M")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: --size changes nothing without --explain\n"
+
+
 @pytest.mark.parametrize(("settings", "arguments", "sentence"), [
     ({"LIGHT_TOPK": "1"}, [], "unknown setting LIGHT_TOPK; did you mean LIGHT_TOPK_"),
     ({"HARP_TUNER": "/nowhere"}, [], "HARP_TUNER /nowhere: No such file or directory"),
+    ({"HOROVOD_CYCLE_TIME": "x"}, [], "HOROVOD_CYCLE_TIME is 'x'; allowed is a number"),
     ({}, ["--size", "4X"], "'4X' is no size"),
+    ({}, ["--json"], "--json changes nothing with --explain"),
 ])
 def test_explain_refuses_what_cannot_be(settings, arguments, sentence):
     done = run("env", "--explain", *arguments, **settings)

@@ -136,7 +136,17 @@ class LightSettings:
         if nbytes <= self.small_bytes:
             return Choice("recursive-doubling" if nbytes <= DOUBLING_BYTES else "halving-doubling",
                           why=f"at most LIGHT_SMALL_THRESHOLD, {self.small_bytes} B")
-        return Choice("ring", why="no other setting holds for it")
+        return Choice("ring", why=self._why_no_other(sparse=sparse))
+
+    def _why_no_other(self, *, sparse: bool) -> str:
+        told = [f"more than LIGHT_SMALL_THRESHOLD, {self.small_bytes} B"]
+        if self.two_d:
+            told.append(f"more than LIGHT_HIERARCHICAL_THRESHOLD, "
+                        f"{self.hierarchical_threshold_bytes} B")
+        if self.topk:
+            told.append(f"less than LIGHT_TOPK_THRESHOLD, {self.topk_threshold_bytes} B" if sparse
+                        else "all of it must arrive")
+        return "; ".join(told)
 
 
 def _refuse(variable: str, found: object, allowed: str) -> ValueError:

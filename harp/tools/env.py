@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from harp.tools import conf, plugin_path
 from harp.tools import explain as explain_settings
@@ -58,6 +59,7 @@ def env(*, plan: Path | None, explain: bool, ranks: int, hosts: int, sizes: tupl
     eval "$(harp env)"
     harp env --explain --size 25M
     """  # noqa: D301  (click's mark)
+    _check_options(click.get_current_context(), explain=explain)
     if explain:
         try:
             for line in explain_settings.explanation(ranks, hosts, sizes, gradients,
@@ -81,6 +83,17 @@ def env(*, plan: Path | None, explain: bool, ranks: int, hosts: int, sizes: tupl
         return
     for name, value in variables.items():
         click.echo(f"export {name}={shlex.quote(value)}")
+
+
+def _check_options(context: click.Context, *, explain: bool) -> None:
+    """Refuse options that would change nothing."""
+    asked = {"explain": ("ranks", "hosts", "sizes", "gradients", "bucket_cap"),
+             "": ("plan", "as_json")}
+    for option in asked["" if explain else "explain"]:
+        if context.get_parameter_source(option) is not ParameterSource.DEFAULT:
+            name = next(word.opts[0] for word in context.command.params if word.name == option)
+            raise click.UsageError(f"{name} changes nothing "
+                                   f"{'with' if explain else 'without'} --explain")
 
 
 def _warn_of_others(variables: dict[str, str], made: Deployment) -> None:

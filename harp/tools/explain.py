@@ -14,17 +14,24 @@ from typing import TYPE_CHECKING
 import click
 
 from harp.lightcc.fusion import DDP_BYTES, DDP_FIRST_BYTES, fill
+from harp.lightcc.horovod.settings import NAMES as HOROVOD_NAMES
+from harp.lightcc.horovod.settings import Settings
 from harp.lightcc.policy import allreduce_path, tuning_of
 from harp.lightcc.settings import NAMES, Choice, LightSettings
 from harp.tools import conf
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from harp.lightcc.policy import PlanPath
 
 SIZES = (1 << 10, 64 << 10, 1 << 20, 25 << 20)
 """Of a bias, a small layer, and DDP's first and other buckets."""
+LIGHTCC = ("HARP_SINGLE_COPY",)
+"""What LightCC alone reads, beside what NCCL's plugin does."""
+TOLD = tuple(f"HOROVOD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE",
+                                            "CROSS_RANK", "CROSS_SIZE"))
+"""What a launcher says of a rank, which is no setting."""
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -59,12 +66,15 @@ def explanation(ranks: int, hosts: int, sizes: Sequence[int], gradients: Sequenc
         source = "environment" if name in os.environ else "default"
         yield f"  {name}={light.value(name)}  ({source})"
     yield "HARP's settings:"
-    here = conf.settings()
-    for name in conf.NAMES:
+    here = conf.settings() | {name: os.environ[name] for name in LIGHTCC if os.environ.get(name)}
+    for name in (*conf.NAMES, *LIGHTCC):
         if name in here:
-            source = "environment" if os.environ.get(name) else str(conf.path())
+            source = ("environment" if os.environ.get(name) else
+                      f"{conf.path()}, which NCCL's plugin reads; LightCC reads the environment")
             yield f"  {name}={here[name]}  ({source})"
-    yield f"  the other HARP_ settings: default  ({', '.join(sorted({*conf.NAMES} - {*here}))})"
+    yield _rest("HARP_", {*conf.NAMES, *LIGHTCC} - {*here})
+    yield "Settings of Horovod's API:"
+    yield from _horovod()
     yield f"An average of float32 over {ranks} ranks on {_counted(hosts, 'host')}:"
     for nbytes in sizes or (() if gradients else SIZES):
         path = allreduce_path(light, ranks, nbytes, tuning=tuning, hosts=hosts)
@@ -79,6 +89,19 @@ def explanation(ranks: int, hosts: int, sizes: Sequence[int], gradients: Sequenc
     if light.topk:
         yield ("Top-k is for gradients: harp.lightcc.hook and hvd.DistributedOptimizer; a plain "
                "all_reduce is dense.")
+
+
+def _horovod() -> Iterator[str]:
+    Settings.from_env(os.environ)  # refuses values that cannot be
+    given = [name for name in os.environ if name.startswith("HOROVOD_") and name not in TOLD]
+    for name in sorted(given):
+        source = "environment" if name in HOROVOD_NAMES else "environment; changes nothing here"
+        yield f"  {name}={os.environ[name]}  ({source})"
+    yield _rest("HOROVOD_", {*HOROVOD_NAMES} - {*given})
+
+
+def _rest(prefix: str, names: Collection[str]) -> str:
+    return f"  the other {prefix} settings: default  ({', '.join(sorted(names))})"
 
 
 def _details(path: PlanPath, elements: int) -> str:

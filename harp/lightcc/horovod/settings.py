@@ -14,6 +14,12 @@ from harp.lightcc.fusion import HOROVOD_BYTES, HOROVOD_CYCLE_S
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+NAMES = tuple(f"HOROVOD_{name}" for name in (
+    "FUSION_THRESHOLD", "CYCLE_TIME", "TIMELINE", "TIMELINE_MARK_CYCLES", "STALL_CHECK_DISABLE",
+    "STALL_CHECK_TIME_SECONDS", "STALL_SHUTDOWN_TIME_SECONDS", "START_TIMEOUT", "AUTOTUNE",
+    "AUTOTUNE_LOG", "AUTOTUNE_STEPS_PER_SAMPLE", "AUTOTUNE_WARMUP_SAMPLES"))
+"""What is read; other variables of Horovod change nothing."""
+
 
 @dataclass(frozen=True)
 class Settings:
