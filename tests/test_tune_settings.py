@@ -61,6 +61,28 @@ def test_a_search_goes_on_where_the_last_one_ended(made: Cluster, tmp_path: Path
     assert again.best_s <= first.best_s
 
 
+def test_a_search_goes_on_after_one_that_was_killed_while_it_wrote(
+        made: Cluster, tmp_path: Path) -> None:
+    scenario, space, journal = made.topology.scenarios[0], space_of(made), tmp_path / "journal"
+    search(made, scenario, space, journal, nothing, most=8, checked=0)
+    journal.write_bytes(journal.read_bytes()[:-5])
+    for _ in range(2):
+        again = search(made, scenario, space, journal, nothing, most=2, checked=0)
+    assert again.before >= 9
+
+
+@pytest.mark.parametrize("text", ["my notes\n\n", "{}\n", "[]\n"])
+def test_a_file_that_is_no_journal_is_one_sentence(tmp_path: Path, text: str) -> None:
+    folder = tmp_path / "tuned"
+    folder.mkdir()
+    (folder / "trials.journal").write_text(text)
+    file = write(tmp_path, topology(**TWO_HOSTS))
+    done = CliRunner().invoke(main, [str(file), "--settings", str(folder), "--sizes", "1MiB"])
+    assert done.exit_code == 2, done.output
+    assert f"{folder}/trials.journal is no journal of trials; allowed: " in done.output
+    assert (folder / "trials.journal").read_text() == text
+
+
 def test_the_best_few_run_again_at_packet(made: Cluster, tmp_path: Path) -> None:
     found = search(made, made.topology.scenarios[0], space_of(made), tmp_path / "journal", nothing,
                    most=12, checked=2)
@@ -91,7 +113,7 @@ def test_the_files_are_written(tmp_path: Path) -> None:
     report = (folder / "report.md").read_text()
     assert report == done.output
     assert "| algorithm | 2d-topk | nccl |" in report
-    assert "| 26214400 | 2d-topk | LIGHT_TOPK_ALLREDUCE is 1," in report
+    assert "| 25MiB | 2d-topk | LIGHT_TOPK_ALLREDUCE is 1," in report
     env = (folder / "env").read_text()
     assert "export LIGHT_2D_ALLREDUCE=1\nexport LIGHT_TOPK_ALLREDUCE=1\n" in env
     assert "bucket_cap_mb=" in env

@@ -73,6 +73,11 @@ class Trials:
             self.known[key] = found
         return found
 
+    def best_so_far(self) -> str:
+        """Tell of the search, for people."""
+        best = f", best {min(self.known.values()) * 1e3:.4g} ms" if self.known else ""
+        return f"{len(self.known)} tried{best}"
+
 
 def search(cluster: Cluster, scenario: Scenario, space: Space, journal: Path, advance: Advance,
            *, budget_s: float = 60.0, most: int | None = None, checked: int = CHECKED) -> Found:
@@ -101,7 +106,7 @@ def search(cluster: Cluster, scenario: Scenario, space: Space, journal: Path, ad
             break
         trial = study.ask()
         point = _suggest(trial, space)
-        advance(min(passed_s, budget_s) - told_s, ", ".join(map(str, point.values())))
+        advance(min(passed_s, budget_s) - told_s, trials.best_so_far())
         told_s = min(passed_s, budget_s)
         known = len(trials.known)
         study.tell(trial, trials.step_s(point))
@@ -121,12 +126,26 @@ def _study(cluster: Cluster, scenario: Scenario, space: Space, journal: Path) ->
     from optuna.storages.journal import JournalFileBackend
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    _drop_torn_line(journal)
     told = repr((cluster.topology.sha256, cluster.topology.changes, scenario.name, space))
-    return optuna.create_study(
-        storage=JournalStorage(JournalFileBackend(str(journal))), load_if_exists=True,
-        study_name=hashlib.sha256(told.encode()).hexdigest()[:16],
-        sampler=optuna.samplers.TPESampler(seed=cluster.topology.seed,
-                                           n_startup_trials=START_POINTS))
+    try:
+        return optuna.create_study(
+            storage=JournalStorage(JournalFileBackend(str(journal))), load_if_exists=True,
+            study_name=hashlib.sha256(told.encode()).hexdigest()[:16],
+            sampler=optuna.samplers.TPESampler(seed=cluster.topology.seed,
+                                               n_startup_trials=START_POINTS))
+    except (ValueError, KeyError, TypeError) as error:  # by what line of the file happens to be
+        raise TopologyError("--settings", Problem(
+            f"{journal} is no journal of trials", allowed="one of an earlier search, or no file"
+        )) from error
+
+
+def _drop_torn_line(journal: Path) -> None:
+    """Drop a line that a search which was killed wrote half of: nothing after it could be read."""
+    if journal.exists():
+        whole = journal.read_bytes().rfind(b"\n") + 1
+        with journal.open("r+b") as file:
+            file.truncate(whole)
 
 
 def _take_back(study: Any, trials: Trials, space: Space) -> int:
@@ -149,8 +168,9 @@ def _conclude(trials: Trials, space: Space, checked: int, counts: tuple[int, int
               advance: Advance) -> Found:
     rows: list[tuple[Point, float, float | None]] = []
     note = ""
-    for point in _best_points(trials, space, max(checked, 1)):
-        advance(0, f"at packet: {', '.join(map(str, point.values()))}")
+    best_few = _best_points(trials, space, max(checked, 1))
+    for number, point in enumerate(best_few, 1):
+        advance(0, f"{number} of {len(best_few)} at packet")
         packet_s = None
         try:
             packet_s = trials.step_s(point, "packet") if checked and not note else None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from harp.lightcc.policy import allreduce_path
 from harp.lightcc.settings import LightSettings
 from sim.answer.settings_space import NCCL, environment_of
+from sim.schema.units import SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 SIZES = (4 << 10, 64 << 10, 1 << 20, 4 << 20, 25 << 20, 128 << 20)
 """Bytes of tensors whose path the report names."""
+
+BYTES = ("fusion", "threshold")
+"""Axes whose values are bytes."""
 
 
 def env_file(found: Found, rule: str, table: str | None) -> str:
@@ -49,7 +53,7 @@ def _lines(found: Found, title: str, ranks: int, hosts: int) -> Iterator[str]:
                 "| setting | chosen | default | step with the default (ms) | it brings |",
                 "|---|---|---|---|---|")
     for axis, value, default, step_s in found.brings:
-        yield (f"| {axis} | {value} | {default} | {_ms(step_s)} | "
+        yield (f"| {axis} | {_shown(axis, value)} | {_shown(axis, default)} | {_ms(step_s)} | "
                f"{100 * (step_s / found.best_s - 1):+.1f} % |")
     if not found.brings:
         yield "| all | default | default | | |"
@@ -65,15 +69,19 @@ def _paths(point: Point, ranks: int, hosts: int) -> Iterator[str]:
     settings = LightSettings.from_env({name: value for name, value
                                        in environment_of(point, "").items()
                                        if name.startswith("LIGHT_")})
-    yield from ("", "## Which path a tensor takes", "", "| bytes | path | why |", "|---|---|---|")
+    yield from ("", "## Which path a tensor takes", "", "| size | path | why |", "|---|---|---|")
     for nbytes in SIZES:
         path = allreduce_path(settings, ranks, nbytes, hosts=hosts)
-        yield f"| {nbytes} | {path.plan} | {path.why} |"
+        yield f"| {SIZE.format(nbytes)} | {path.plan} | {path.why} |"
 
 
 def _named(point: Point) -> str:
-    return ", ".join(f"{axis} {value}" if axis != "algorithm" else str(value)
+    return ", ".join(f"{axis} {_shown(axis, value)}" if axis != "algorithm" else str(value)
                      for axis, value in sorted(point.items()))
+
+
+def _shown(axis: str, value: object) -> str:
+    return SIZE.format(value) if axis in BYTES and isinstance(value, int) else str(value)
 
 
 def _ms(seconds: float) -> str:
