@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -32,9 +33,9 @@ def step(process):
     assert process.stdout.readline() == "ready\n"
 
 
-def drawn(engines, rates):
-    console = Console(width=150, file=StringIO())
-    console.print(picture(engines, rates, columns=150))
+def drawn(engines, rates, columns=150):
+    console = Console(width=columns, file=StringIO())
+    console.print(picture(engines, rates, columns=columns))
     return console.file.getvalue()
 
 
@@ -82,6 +83,19 @@ def test_rates_are_between_two_looks(sample):
     step(sample)
     shown = drawn(snapshots([sample.pid]), Rates(before, 0.5))
     assert "sent 0.016 Gb/s" in shown
+
+
+def test_nothing_is_cut_off_on_a_terminal_of_80_columns(sample):
+    [engine] = snapshots([sample.pid])
+    row = engine.connections[0] | {"state": "closed", "reason": 256, "peer": "10.0.131.222:34423",
+                                   "smoothed_ns": 802500, "lost": 12345}
+    shown = drawn([replace(engine, connections=[row])], Rates(None, 1.0), columns=80)
+    head, *lines = shown.splitlines()[4:-1]
+    assert head.split() == ["id", "peer", "state", "paths", "rtt", "bytes", "out", "bytes", "in",
+                            "lost"]
+    at = [head.index(name) for name in ("peer", "state", "paths")]
+    assert "".join(line[at[0]:at[1]].strip() for line in lines) == "10.0.131.222:34423"
+    assert " ".join(line[at[1]:at[2]].strip() for line in lines).strip() == "closed: silent"
 
 
 def test_a_killed_engine_is_shown_until_it_is_forgotten(sample):

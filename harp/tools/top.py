@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from harp.net.errors import Reason
 from harp.tools.output import check_target, write_text
 from harp.tools.statistics import Snapshot, forget, snapshots
 
@@ -28,8 +29,11 @@ if TYPE_CHECKING:
 BAD = ("bad_short", "bad_version", "bad_tag", "bad_header", "strangers")
 """Engine counters of frames that were refused."""
 MOST_PORT = 65535
-NARROW = 100
+NARROW = 130
 """Columns of a terminal below which the least important figures are left out."""
+
+FOLDED = ("event", "peer", "state")
+"""Columns of text, which take several lines where a terminal is narrow."""
 
 
 def amount(value: float) -> str:
@@ -100,9 +104,9 @@ def _grid(columns: dict[str, list[str]], left: Collection[str]) -> Padding:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="italic")
-    for name in columns:
+    for name in columns:  # what is folded is there to the last character; what is not is cut
         table.add_column(name, justify="left" if name in left else "right",
-                         no_wrap=name != "event", overflow="fold")
+                         no_wrap=name not in FOLDED, overflow="fold")
     for row in zip(*columns.values(), strict=True):
         table.add_row(*(Text(cell) for cell in row))
     return Padding(table, (0, 0, 1, 2))
@@ -145,8 +149,12 @@ def _peer(address: str) -> str:
 
 
 def _state(connection: dict[str, Any]) -> str:
-    ended = connection["state"] == "closed" and connection["reason"]
-    return f"{connection['state']} ({connection['reason']})" if ended else str(connection["state"])
+    """A state; of a connection that an end did not just close, with the reason."""
+    reason = connection["reason"]
+    if connection["state"] != "closed" or not reason:
+        return str(connection["state"])
+    known = reason in {one.value for one in Reason}
+    return f"closed: {Reason(reason).name.lower().replace('_', ' ') if known else reason}"
 
 
 def _connections(engine: Snapshot, rates: Rates, *, wide: bool) -> Padding:
