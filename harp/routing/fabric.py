@@ -115,6 +115,10 @@ class Fabric:
                 names[link] = f"{name}#{seen[name]}"
         return tuple(names)
 
+    def cable_name(self, link: int) -> str:
+        """One of `cable_names`, which are made when the first is asked for."""
+        return self.cable_names[link]
+
     @cached_property
     def links_by_name(self) -> dict[str, list[int]]:
         """Numbers of the directed links of each name: ``from->to`` of all cables, or a cable's."""

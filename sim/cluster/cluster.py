@@ -117,7 +117,7 @@ class Cluster:
         groups = [group for group in topology.hosts for _ in range(group.count)]
         nvlink = np.array([g.nvlink.rate if g.nvlink else g.pcie_link.rate for g in groups]) / 8
         pcie = np.array([g.pcie_link.rate for g in groups]) / 8
-        self._add("link", self.fabric.link_bps / 8, self.fabric.link_name)
+        self._add("link", self.fabric.link_bps / 8, self.fabric.cable_name)
         for kind, per_host in (("nvlink", nvlink), ("pcie", pcie)):
             for way in ("out", "in"):
                 self._add(f"{kind}_{way}", per_host[self.host],
