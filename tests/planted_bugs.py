@@ -187,6 +187,14 @@ IN_ENGINES = {
     "SHARED_LENT": bug(
         "a frame is lent once for each of the frames that came in it", "engine/engine_receive.c",
         "bool whole = !arrival->more && !arrival->shared;", "bool whole = !arrival->more;"),
+    "READ_EARLY": bug(
+        "the message after the one that nobody reads early is copied as it",
+        "engine/engine_receive.c",
+        "&connection->unread, header->message -", "&connection->unread, header->message - 1 -"),
+    "UNCHECKED": Bug("what is read early is copied before its CRC has held", (
+        Edit("engine/parts.c", "    if (!crc_holds(arrival))\n        return false;\n", ""),
+        Edit("engine/parts.c", "    harp_copy_lines(to, line, held);\n    return true;",
+             "    harp_copy_lines(to, line, held);\n    return crc_holds(arrival);"))),
     "RUN_CUT": bug(
         "a connection that goes hides those behind it in the table", "engine/connection_table.c",
         "table->slots[i].id; i = (i + 1)", "false && table->slots[i].id; i = (i + 1)"),

@@ -123,8 +123,8 @@ bool harp_send(struct harp_connection *connection, const void *buffer, uint32_t 
                                                           .context = context});
 }
 
-bool harp_receive(struct harp_connection *connection, void *buffer, uint32_t capacity,
-                  uint64_t context)
+static bool post_buffer(struct harp_connection *connection, uint32_t type, void *buffer,
+                        uint32_t capacity, uint64_t context)
 {
     bool left = connection->closed && connection->left_over &&
                 connection->engine->generation == harp_generation;
@@ -133,10 +133,21 @@ bool harp_receive(struct harp_connection *connection, void *buffer, uint32_t cap
         return false;
     connection->left_over -= left;
     connection->receives_open++;
-    return put_command(connection, &(struct harp_command){.type = HARP_COMMAND_RECEIVE,
-                                                          .size = capacity,
-                                                          .buffer = buffer,
-                                                          .context = context});
+    return put_command(connection,
+                       &(struct harp_command){
+                           .type = type, .size = capacity, .buffer = buffer, .context = context});
+}
+
+bool harp_receive(struct harp_connection *connection, void *buffer, uint32_t capacity,
+                  uint64_t context)
+{
+    return post_buffer(connection, HARP_COMMAND_RECEIVE, buffer, capacity, context);
+}
+
+bool harp_receive_unread(struct harp_connection *connection, void *buffer, uint32_t capacity,
+                         uint64_t context)
+{
+    return post_buffer(connection, HARP_COMMAND_RECEIVE_UNREAD, buffer, capacity, context);
 }
 
 uint32_t harp_drafts(struct harp_connection *connection, uint32_t *frames, uint32_t count)

@@ -138,8 +138,9 @@ struct harp_connection_config {
     uint32_t draft_frames;  /* frames for zero-copy sends that the application may hold, 0: none */
     uint8_t traffic_class; /* of the IP packets of both ends (DSCP, RFC 2474), as the connecting end
                               says; the low two bits, ECN's, are the ports' */
-    bool read_early;       /* somebody reads posted buffers before RECEIVED (NCCL's LL flags):
-                              bytes are copied only after their CRC held */
+    uint32_t read_early_most; /* bytes of the longest message that somebody reads in its buffer
+                                 before RECEIVED (NCCL's LL flags), 0: nobody does; these are copied
+                                 only after their CRC held, line by line */
     const struct harp_cc_ops *cc;
     struct harp_cc_config window; /* zeros: the session's defaults */
 };
@@ -221,6 +222,11 @@ bool harp_send(struct harp_connection *connection, const void *buffer, uint32_t 
 /* Post a buffer for the next message: RECEIVED follows. False as above. */
 bool harp_receive(struct harp_connection *connection, void *buffer, uint32_t capacity,
                   uint64_t context);
+
+/* The same of a buffer that nobody reads before RECEIVED, whatever read_early_most says: bytes may
+ * lie in it meanwhile whose CRC did not hold. */
+bool harp_receive_unread(struct harp_connection *connection, void *buffer, uint32_t capacity,
+                         uint64_t context);
 
 /* Take up to `count` frames to write payload into, for harp_send_frames. Returns how many there
  * were. Each has harp_segment bytes at harp_frame_bytes. */

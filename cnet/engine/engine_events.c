@@ -16,20 +16,30 @@ void harp_connection_complete(struct harp_connection *connection,
     connection->notify = true;
 }
 
+static bool post_buffer(struct harp_connection *connection, const struct harp_command *command)
+{
+    int eager;
+    if (!harp_session_post(connection->session, command->buffer, command->size, command->context,
+                           &eager))
+        return false;
+    if (command->type == HARP_COMMAND_RECEIVE_UNREAD)
+        harp_bit_ring_set(&connection->unread, connection->posted++);
+    else
+        harp_bit_ring_clear(&connection->unread, connection->posted++);
+    if (eager >= 0)
+        harp_copy_lines(command->buffer, connection->eager + (size_t)eager * connection->segment,
+                        connection->eager_bytes[eager]);
+    return true;
+}
+
 static bool execute_command(struct harp_connection *connection, const struct harp_command *command)
 {
     struct harp_session *session = connection->session;
     uint32_t slot = connection->sent_next % HARP_MESSAGES;
-    int eager = -1;
     switch (command->type) {
     case HARP_COMMAND_RECEIVE:
-        if (!harp_session_post(session, command->buffer, command->size, command->context, &eager))
-            return false;
-        if (eager >= 0)
-            harp_copy_lines(command->buffer,
-                            connection->eager + (size_t)eager * connection->segment,
-                            connection->eager_bytes[eager]);
-        return true;
+    case HARP_COMMAND_RECEIVE_UNREAD:
+        return post_buffer(connection, command);
     case HARP_COMMAND_SEND:
         connection->sent[slot].count = 0;
         if (!harp_session_message(session, command->buffer, command->size, command->context))

@@ -86,6 +86,15 @@ static bool reassemble_chunk(struct harp_engine *engine, struct harp_connection 
     return true;
 }
 
+/* Whether somebody may read this message's posted buffer before all of it is there. A tag has
+ * vouched for the header. */
+static bool is_read_early(const struct harp_connection *connection,
+                          const struct harp_header *header)
+{
+    return header->size <= connection->config.read_early_most &&
+           !harp_bit_ring_has(&connection->unread, header->message - connection->first_in);
+}
+
 static void place_payload(struct harp_engine *engine, struct harp_connection *connection,
                           struct harp_arrival *arrival, const struct harp_header *header,
                           const struct harp_place *where)
@@ -102,8 +111,9 @@ static void place_payload(struct harp_engine *engine, struct harp_connection *co
                           ? connection->eager + (size_t)where->eager * connection->segment
                           : where->buffer;
         to += where->offset;
-        holds = connection->config.read_early ? harp_parts_copy_lines(arrival, to)
-                                              : harp_parts_copy(arrival, to);
+        holds = where->eager < 0 && is_read_early(connection, header)
+                    ? harp_parts_copy_lines(arrival, to)
+                    : harp_parts_copy(arrival, to);
     }
     harp_session_placed(connection->session, holds);
 }

@@ -36,6 +36,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/bit_ring.h"
 #include "base/index_queue.h"
 #include "base/ready_set.h"
 #include "base/recorder.h"
@@ -58,7 +59,12 @@
 #define HARP_RECENT 16                                         /* a power of two */
 #define HARP_PAYLOAD_LEAST (HARP_HEADER_BYTES + HARP_BODY_MAX) /* any control frame fits */
 
-enum harp_command_type { HARP_COMMAND_SEND, HARP_COMMAND_SEND_FRAMES, HARP_COMMAND_RECEIVE };
+enum harp_command_type {
+    HARP_COMMAND_SEND,
+    HARP_COMMAND_SEND_FRAMES,
+    HARP_COMMAND_RECEIVE,
+    HARP_COMMAND_RECEIVE_UNREAD
+};
 
 struct harp_command {
     uint32_t type;
@@ -124,6 +130,8 @@ struct harp_connection {
     bool recent; /* it is in the engine's `recent` */
     uint64_t linger_ns;
     uint32_t first_in, first_out; /* numbers of the first messages */
+    uint32_t posted;              /* buffers */
+    struct harp_bit_ring unread;  /* of these, which nobody reads before RECEIVED */
     uint32_t lent;                /* frames that the application has */
     uint64_t messages_sent, bytes_sent, messages_received, bytes_received;
     uint64_t since_ns;

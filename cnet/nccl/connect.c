@@ -51,7 +51,7 @@ static void configure_connection(const struct device *device, struct harp_connec
     config->paths = count_paths(device);
     config->traffic_class = (uint8_t)plugin.settings.traffic_class;
     config->dead_ns = plugin_timeout_ns();
-    config->read_early = true; /* GPUs poll the flags of LL and LL128 in it */
+    config->read_early_most = ways_staged_most(); /* GPUs poll the flags of LL and LL128 in it */
     config->cc = harp_cc_by_name(settings_cc[plugin.settings.cc]);
 }
 

@@ -18,7 +18,8 @@ static inline bool transport_receive(struct comm *comm, void *data, uint32_t cap
                                      uint64_t context)
 {
     return comm->tcp ? tcp_receive(comm->tcp, data, capacity, watched, context)
-                     : harp_receive(comm->connection, data, capacity, context);
+           : watched ? harp_receive(comm->connection, data, capacity, context)
+                     : harp_receive_unread(comm->connection, data, capacity, context);
 }
 
 static inline size_t transport_poll(struct comm *comm, struct harp_completion *completions,

@@ -411,7 +411,7 @@ def _connection_config(options: ConnectionOptions) -> Any:
     config.paths = options.paths
     config.dead_ns = int(options.dead_after * 1e9)
     config.stream_frames, config.draft_frames = options.streamed, options.drafts
-    config.read_early = options.read_early
+    config.read_early_most = lib.HARP_MESSAGE_MAX if options.read_early else 0
     config.traffic_class = options.traffic_class
     config.cc = lib.harp_cc_by_name(options.congestion.encode())
     if config.cc == ffi.NULL:

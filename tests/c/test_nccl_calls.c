@@ -2,6 +2,7 @@
  * hears, and what becomes of an attempt to connect that nobody asks for any more.
  */
 #define _GNU_SOURCE
+#include "engine/engine_state.h"
 #include "nccl/plugin.h"
 
 #include <stdarg.h>
@@ -331,6 +332,32 @@ static void test_which_memory_is_watched(void)
     CHECK(ways_staged_most() == 614400, "a step of LL128");
 }
 
+/* A message into the receiving end's memory; whether the engine takes it that nobody reads it
+ * before all of it is there. */
+static bool comes_unread(void)
+{
+    const struct comm *comm = receiving;
+    void *receive = begin_receive(8, NULL), *send = send_now(8, NULL);
+    wait_for(receive);
+    wait_for(send);
+    return harp_bit_ring_has(&comm->connection->unread, comm->connection->posted - 1);
+}
+
+static void test_the_engine_hears_what_is_watched(void)
+{
+    static uint8_t simple[4194304];
+    const struct comm *comm = receiving;
+    if (comm->tcp)
+        return;
+    void *other = in_memory;
+    CHECK(!comes_unread(), "memory of another size is watched");
+    GOOD(net->regMr(receiving, simple, sizeof simple, NCCL_PTR_HOST, &in_memory));
+    CHECK(comes_unread(), "Simple's buffer is not");
+    GOOD(net->deregMr(receiving, in_memory));
+    in_memory = other;
+    CHECK(!comes_unread(), "memory of another size is watched again");
+}
+
 int main(int count, char **words)
 {
     GOOD(net->init(&context, 1, NULL, log_line, note_profile));
@@ -345,6 +372,7 @@ int main(int count, char **words)
     test_wrong_arguments();
     test_most_receives_outstanding();
     test_profiler_hears_events();
+    test_the_engine_hears_what_is_watched();
     test_fork_can_only_close();
     close_ends();
     attempts_at_once();

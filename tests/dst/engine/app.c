@@ -7,6 +7,8 @@
 #include "base/sequence.h"
 #include "crowd.h"
 
+#define UNWRITTEN 0
+
 static uint64_t now_of(const struct dst_side *side)
 {
     return *side->true_ns;
@@ -132,6 +134,28 @@ static bool poll_completions(struct dst_side *side)
     return any;
 }
 
+/* What is read early ------------------------------------------------------------------------ */
+
+/* Some buffers are posted as such that nobody reads before they are complete. */
+static bool is_unread(uint32_t m)
+{
+    return m % 5 == 3;
+}
+
+/* One after the other of those that are filled: what is written has held its CRC. */
+static void look_early(struct dst_side *side)
+{
+    uint32_t open = side->posted - side->received;
+    uint32_t m = side->received + (open ? side->looks++ % open : 0);
+    if (!open || !side->trusts || is_unread(m) || side->in->size[m] > side->wanted.read_early_most)
+        return;
+    for (uint32_t i = 0; i < side->in->size[m]; i++) {
+        uint8_t byte = side->in_buffer[m][i];
+        DST_CHECK(byte == UNWRITTEN || byte == dst_pattern(!side->number, m, i),
+                  "a byte that may be read early is wrong", m, i);
+    }
+}
+
 /* What the application wants ---------------------------------------------------------------- */
 
 /* Some of the frames, in any order, with what they ought to hold still in them. */
@@ -154,7 +178,9 @@ static bool post_buffers(struct dst_side *side)
     while (side->posted < side->in->n && side->posted < side->received + side->in->ahead) {
         uint32_t m = side->posted, capacity = side->in->size[m] + side->in->slack;
         uint8_t *buffer = malloc(capacity ? capacity : 1);
-        if (!harp_receive(side->connection, buffer, capacity, m)) {
+        memset(buffer, UNWRITTEN, capacity);
+        if (!(is_unread(m) ? harp_receive_unread : harp_receive)(side->connection, buffer, capacity,
+                                                                 m)) {
             free(buffer);
             return any;
         }
@@ -224,8 +250,10 @@ bool dst_app_work(struct dst_side *side, uint64_t *wake_ns)
     bool moved = poll_completions(side);
     if (side->closed && !side->left)
         return moved;
-    if (!side->in->stream_frames)
+    if (!side->in->stream_frames) {
+        look_early(side);
         moved |= post_buffers(side);
+    }
     if (side->closed)
         return moved;
     for (; side->connected && side->sent < side->out->n && send_one(side, side->sent); side->sent++)

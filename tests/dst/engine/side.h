@@ -48,6 +48,7 @@ struct dst_side {
     uint64_t chunk_bytes[DST_MESSAGES];
     uint8_t *chunk_map[DST_MESSAGES];
     uint8_t *out_buffer[DST_MESSAGES], *in_buffer[DST_MESSAGES];
+    uint32_t looks; /* into buffers that are read early */
     struct dst_lent *lent;
     uint32_t lent_n;
     uint64_t return_ns;

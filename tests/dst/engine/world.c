@@ -95,7 +95,7 @@ static void draw_side(struct world *w, uint8_t number, uint16_t segment)
         side->wanted.stream_frames = side->in->stream_frames;
         side->wanted.draft_frames = side->out->pieces ? 1 + (uint32_t)draw_below(w, 600) : 0;
     }
-    side->wanted.read_early = draw_chance(w, 300);
+    side->wanted.read_early_most = draw_chance(w, 300) ? 16u * segment : 0;
     harp_engine_defaults(&side->config);
     side->config.frames = draw_frames(w, side);
     side->config.frame_bytes = 2048;
