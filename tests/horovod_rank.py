@@ -48,6 +48,13 @@ def check_calls():
     assert hvd.allreduce(torch.ones(2), prescale_factor=3, postscale_factor=2,
                          op=hvd.Sum).tolist() == [6 * ranks] * 2
     assert hvd.allreduce(torch.ones(2), compression=hvd.Compression.fp16).dtype == torch.float32
+    pair = [torch.ones(3), torch.full((2, 2), float(rank))]
+    for begin in (hvd.grouped_allreduce_async, hvd.grouped_allreduce_async_):
+        handle = begin(pair, op=hvd.Max)  # one for all, as Horovod has it
+        first, second = hvd.synchronize(handle)
+        assert first.tolist() == [1] * 3
+        assert second.tolist() == [[ranks - 1] * 2] * 2
+    assert pair[1].tolist() == [[ranks - 1] * 2] * 2
     one, other = hvd.grouped_allreduce([torch.ones(3), torch.full((2, 2), float(rank))],
                                        op=hvd.Sum)
     assert one.tolist() == [ranks] * 3

@@ -39,6 +39,7 @@ def test_every_subcommand_says_what_it_does(command):
     (["run", "-H", "a.invalid:1", "true"], 2, "no host is known by the name 'a.invalid'"),
     (["check", "--colour"], 2, "No such option"),
     (["perf"], 2, "name a HOST, or give one of --serve, --local and --handle"),
+    (["perf", "a.invalid"], 1, "no host is known by the name 'a.invalid'"),
     (["decode", "/nonexistent.pcap"], 1, "there is no file /nonexistent.pcap"),
 ])
 def test_errors_are_a_sentence_and_a_status(arguments, status, sentence):

@@ -308,6 +308,8 @@ def _client(host: str | None, options: dict[str, Any], stop: threading.Event) ->
         return
     try:
         made = socket.create_connection((host, options["control"]), timeout=10)
+    except socket.gaierror:
+        raise click.ClickException(f"no host is known by the name {host!r}") from None
     except OSError as error:
         raise click.ClickException(f"nobody serves at {host}, TCP port {options['control']}: "
                                    f"{error}; there, run `harp perf --serve`") from error

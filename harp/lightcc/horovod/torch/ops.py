@@ -39,12 +39,16 @@ Average, Sum, Min, Max, Product = (ReduceOp(name) for name in
 Adasum = ReduceOp("adasum")
 
 _handles: dict[int, tuple[Future[Any], Runtime]] = {}
+_groups: dict[int, list[int]] = {}
+"""Handles of a grouped call by the one that its caller has."""
 _numbers = itertools.count()
 _unnamed: dict[tuple[str, int | None], itertools.count[int]] = {}
 
 
 def synchronize(handle: int) -> Any:
-    """Wait for a call, and give its result. Raises what it failed by."""
+    """Wait for a call, and give its result, of a grouped one a tuple. Raises what it failed by."""
+    if handle in _groups:
+        return tuple([synchronize(one) for one in _groups.pop(handle)])
     if handle not in _handles:
         raise ValueError(f"handle {handle} is not known; each is synchronized once")
     future, runtime = _handles.pop(handle)
@@ -55,9 +59,17 @@ def synchronize(handle: int) -> Any:
 
 def poll(handle: int) -> bool:
     """Whether a call is over, so that `synchronize` will not wait."""
+    if handle in _groups:
+        return all(map(poll, _groups[handle]))
     if handle not in _handles:
         raise ValueError(f"handle {handle} is not known; it may have been synchronized")
     return _handles[handle][0].done()
+
+
+def _join_handles(handles: list[int]) -> int:
+    handle = next(_numbers)
+    _groups[handle] = handles
+    return handle
 
 
 def _begin(runtime: Runtime, entries: Sequence[Entry]) -> list[int]:
@@ -162,8 +174,9 @@ def allreduce_async(tensor: torch.Tensor, average: bool | None = None, name: str
                     postscale_factor: float = 1.0,
                     process_set: ProcessSet = global_process_set) -> int:
     """Reduce a tensor over all ranks into a new one."""
-    return grouped_allreduce_async([tensor], average, name and [name], op, prescale_factor,
-                                   postscale_factor, process_set, group="")[0]
+    return _begin_allreduces([tensor], "", [_named("allreduce", name, process_set)],
+                             chosen(average, op), prescale_factor, postscale_factor,
+                             process_set)[0]
 
 
 def allreduce_(tensor: torch.Tensor, average: bool | None = None, name: str | None = None,
@@ -185,12 +198,12 @@ def allreduce(tensor: torch.Tensor, average: bool | None = None, name: str | Non
         small, name, chosen(average, op), prescale_factor, postscale_factor, process_set), context)
 
 
-def grouped_allreduce_async_(tensors: Sequence[torch.Tensor], average: bool | None = None,
-                             name: str | None = None, op: ReduceOp | None = None,
-                             prescale_factor: float = 1.0, postscale_factor: float = 1.0,
-                             process_set: ProcessSet = global_process_set, *,
-                             sparse: bool = False) -> list[int]:
-    """Reduce tensors in place, all together or none."""
+def begin_gradients_(tensors: Sequence[torch.Tensor], average: bool | None = None,
+                     name: str | None = None, op: ReduceOp | None = None,
+                     prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                     process_set: ProcessSet = global_process_set, *,
+                     sparse: bool = True) -> list[int]:
+    """Reduce tensors in place, all together or none; each has a handle of its own."""
     group = _named("grouped_allreduce", name, process_set)
     return _begin(_runtime(process_set), [
         _reduce_entry(tensor, tensor, f"{group}.{at}", chosen(average, op), prescale_factor,
@@ -198,28 +211,36 @@ def grouped_allreduce_async_(tensors: Sequence[torch.Tensor], average: bool | No
         for at, tensor in enumerate(tensors)])
 
 
-def grouped_allreduce_async(tensors: Sequence[torch.Tensor], average: bool | None = None,
-                            name: Any = None, op: ReduceOp | None = None,
-                            prescale_factor: float = 1.0, postscale_factor: float = 1.0,
-                            process_set: ProcessSet = global_process_set, *,
-                            group: str | None = None) -> list[int]:
-    """Reduce tensors into new ones, all together or none."""
-    if group is None:
-        group = _named("grouped_allreduce", name, process_set)
-        names = [f"{group}.{at}" for at in range(len(tensors))]
-    else:
-        names = [_named("allreduce", one, process_set) for one in name or [None]]
+def grouped_allreduce_async_(tensors: Sequence[torch.Tensor], *args: Any, **more: Any) -> int:
+    """Reduce tensors in place, all together or none, with one handle; as `allreduce_async_`."""
+    return _join_handles(begin_gradients_(tensors, *args, sparse=False, **more))
+
+
+def _begin_allreduces(tensors: Sequence[torch.Tensor], group: str, names: Sequence[str],
+                      op: ReduceOp, prescale: float, postscale: float,
+                      process_set: ProcessSet) -> list[int]:
+    """Reduce tensors into new ones."""
     return _begin(_runtime(process_set), [
-        _reduce_entry(torch.empty_like(tensor.detach()), tensor, one, chosen(average, op),
-                      prescale_factor, postscale_factor, group=group,
-                      group_size=len(tensors))
-        for one, tensor in zip(names, tensors, strict=True)])
+        _reduce_entry(torch.empty_like(tensor.detach()), tensor, name, op, prescale, postscale,
+                      group=group, group_size=len(tensors))
+        for name, tensor in zip(names, tensors, strict=True)])
+
+
+def grouped_allreduce_async(tensors: Sequence[torch.Tensor], average: bool | None = None,
+                            name: str | None = None, op: ReduceOp | None = None,
+                            prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                            process_set: ProcessSet = global_process_set) -> int:
+    """Reduce tensors into new ones, all together or none, with one handle."""
+    group = _named("grouped_allreduce", name, process_set)
+    names = [f"{group}.{at}" for at in range(len(tensors))]
+    return _join_handles(_begin_allreduces(tensors, group, names, chosen(average, op),
+                                           prescale_factor, postscale_factor, process_set))
 
 
 def grouped_allreduce_(tensors: Sequence[torch.Tensor], *args: Any,
                        **more: Any) -> list[torch.Tensor]:
     """Reduce tensors in place, all together or none."""
-    return [synchronize(handle) for handle in grouped_allreduce_async_(tensors, *args, **more)]
+    return list(synchronize(grouped_allreduce_async_(tensors, *args, **more)))
 
 
 def grouped_allreduce(tensors: Sequence[torch.Tensor], average: bool | None = None,
@@ -229,10 +250,10 @@ def grouped_allreduce(tensors: Sequence[torch.Tensor], average: bool | None = No
                       process_set: ProcessSet = global_process_set) -> list[torch.Tensor]:
     """Reduce tensors, all together or none."""
     pairs = [compression.compress(tensor) for tensor in tensors]
-    handles = grouped_allreduce_async([small for small, _ in pairs], average, name, op,
-                                      prescale_factor, postscale_factor, process_set)
-    return [compression.decompress(synchronize(handle), context)
-            for handle, (_, context) in zip(handles, pairs, strict=True)]
+    handle = grouped_allreduce_async([small for small, _ in pairs], average, name, op,
+                                     prescale_factor, postscale_factor, process_set)
+    return [compression.decompress(small, context)
+            for small, (_, context) in zip(synchronize(handle), pairs, strict=True)]
 
 
 # ---- Broadcast ----

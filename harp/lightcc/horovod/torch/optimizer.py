@@ -91,7 +91,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         if len(parameters) == 1:
             handles = [ops.allreduce_async_(tensors[0], *options, sparse=True)]
         else:
-            handles = ops.grouped_allreduce_async_(tensors, *options, sparse=True)
+            handles = ops.begin_gradients_(tensors, *options)
         for parameter, handle, (tensor, context) in zip(parameters, handles, small, strict=True):
             self._handles[parameter] = handle, context, tensor
 
