@@ -138,9 +138,10 @@ def nearest(found: object, names: Iterable[str]) -> str | None:
 
 
 def listing(names: Collection[str]) -> str:
-    """Names for the ``allowed`` clause; a long list is cut and says so."""
+    """Names for the ``allowed`` clause: a long list is cut, a name with a comma is quoted."""
     rest = f", ... ({len(names)} in all)" if len(names) > _SHOWN_NAMES else ""
-    return ", ".join(islice(names, _SHOWN_NAMES)) + rest
+    told = (show(name) if "," in name else name for name in islice(names, _SHOWN_NAMES))
+    return ", ".join(told) + rest
 
 
 def unknown(what: str, found: str, names: Collection[str], path: Path = ()) -> Problem:
