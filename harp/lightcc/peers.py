@@ -129,7 +129,7 @@ class Peers:
     async def _find(self) -> dict[int, str]:
         """Find how to reach each other rank, and whose memory can be read."""
         self._store.set(f"place/{self.rank}",
-                        json.dumps([_place(), self.shared.show()]).encode())
+                        json.dumps([memory_place(), self.shared.show()]).encode())
         told = [await self._told(f"place/{rank}") for rank in range(self.ranks)]
         self.places = [place for place, _ in told]
         here = self.places[self.rank]
@@ -218,7 +218,7 @@ def _connections(kind: str) -> tuple[bytes, ...]:
     return (PIECES, LETTERS, ANSWERS) if kind == "mem" else (PIECES, LETTERS)
 
 
-def _place() -> str:
+def memory_place() -> str:
     """Where memory can be shared: this boot of this host, and its network and process spaces."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     spaces = [Path(f"/proc/self/ns/{kind}").stat().st_ino for kind in ("net", "pid")]

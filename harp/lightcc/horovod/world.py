@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import socket
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from harp.lightcc.horovod.runtime import Runtime
 from harp.lightcc.horovod.settings import Settings
 from harp.lightcc.horovod.timeline import Timeline
 from harp.lightcc.launch import Place, read_place
+from harp.lightcc.peers import memory_place
 from harp.lightcc.store import PrefixStore, open_store
 
 if TYPE_CHECKING:
@@ -143,12 +143,12 @@ class World:
 
 
 def _hosts(place: Place, store: Store) -> list[str]:
-    """Give each rank's host, by a name that tells hosts apart."""
+    """Give each rank's host, as those are told apart that share memory."""
     if place.size == 1:
         return [""]
     if place.local_size == place.size:
         return [""] * place.size
-    store.set(f"host/{place.rank}", socket.gethostname().encode())
+    store.set(f"host/{place.rank}", memory_place().encode())
     return [bytes(store.get(f"host/{rank}")).decode() for rank in range(place.size)]
 
 

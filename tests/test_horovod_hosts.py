@@ -1,0 +1,31 @@
+"""Which ranks Horovod's API takes for those of one host."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+
+SAY = """
+import os
+from harp.lightcc.horovod.world import _hosts
+from harp.lightcc.launch import read_place
+from harp.lightcc.store import open_store
+place = read_place(os.environ)
+hosts = _hosts(place, open_store(os.environ, place.rank, place.size, 300))
+print([hosts.index(host) for host in hosts])
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_ranks_in_two_namespaces_are_on_two_hosts(tmp_path):
+    ranks = [subprocess.Popen(
+        [*(["unshare", "--net"] if rank == 2 else []), sys.executable, "-c", SAY], text=True,
+        stdout=subprocess.PIPE, env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "3",
+                                     "HARP_STORE": f"file:{tmp_path}/store"})
+        for rank in range(3)]
+    assert [rank.communicate(timeout=300)[0].strip() for rank in ranks] == ["[0, 0, 2]"] * 3
