@@ -1,11 +1,13 @@
 """A rank for test_lightcc_shared.py: STORE RANK RANKS WHAT=RANK, one line of JSON.
 
     private=RANK   no rank may read any process, and the memory of that one is its own
+    user=RANK      no rank may read processes of other users, and that one is another user's
     killed=RANK    that one is killed while a call is under way
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import ctypes
 import json
 import os
@@ -19,6 +21,7 @@ from harp.lightcc.store import StoreClient
 
 PR_SET_DUMPABLE = 4
 CAPABILITY_VERSION_3, CAP_SYS_PTRACE = 0x20080522, 19
+NOBODY = 65534
 
 
 def give_up_ptrace() -> None:
@@ -35,6 +38,21 @@ def private(rank: int, ranks: int, store: StoreClient, which: int) -> dict[str, 
     """Sum a vector where one rank cannot be read."""
     give_up_ptrace()
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, int(rank != which), 0, 0, 0)
+    return summed(rank, ranks, store)
+
+
+def user(rank: int, ranks: int, store: StoreClient, which: int) -> dict[str, object]:
+    """Sum a vector where one rank belongs to another user."""
+    give_up_ptrace()
+    if rank == which:
+        "".encode("idna")  # what is imported later may not be readable for nobody
+        concurrent.futures.ThreadPoolExecutor().shutdown()
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+    return summed(rank, ranks, store)
+
+
+def summed(rank: int, ranks: int, store: StoreClient) -> dict[str, object]:
+    """Sum a vector; whose memory was read, and whether the sum is right."""
     group = Group(rank, ranks, store)
     data = np.full(300_001, rank + 1, np.float32)
     group.allreduce(data.view(np.uint8), "float32").result()
@@ -62,5 +80,5 @@ def killed(rank: int, ranks: int, store: StoreClient, which: int) -> dict[str, o
 if __name__ == "__main__":
     path, own, count, (what, _, of) = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), \
         sys.argv[4].partition("=")
-    print(json.dumps({"private": private, "killed": killed}[what](
+    print(json.dumps({"private": private, "user": user, "killed": killed}[what](
         own, count, StoreClient(path, 60.0), int(of))), flush=True)

@@ -151,6 +151,19 @@ def test_the_names_of_horovod_are_those_that_are_read():
     assert {*HOROVOD_NAMES} == names | {*re.findall(r'env.get\("(HOROVOD_[A-Z_]+)"', read)}
 
 
+def test_explain_names_all_that_lightcc_reads():
+    folder = ROOT / "harp" / "lightcc"
+    read = {name for path in folder.rglob("*.py") if path.name != "settings.py"
+            for name in re.findall(r'"(HARP_[A-Z_]*[A-Z])"', path.read_text())}
+    assert "HARP_SINGLE_COPY" in read
+    said = explained(HARP_SINGLE_COPY="0")
+    told = {"HARP_STORE", "HARP_ELASTIC"}  # by harp run
+    assert read - told <= set(re.findall("HARP_[A-Z_]+", said))
+    assert "HARP_SINGLE_COPY=0  (environment)" in said
+    page = (ROOT / "docs" / "lightcc.md").read_text()
+    assert all(f"| `{name}` |" in page for name in read)
+
+
 @pytest.mark.parametrize(("settings", "ranks", "size", "line"), [
     ({}, 4, "1K", "1024 B: recursive-doubling: at most LIGHT_SMALL_THRESHOLD, 16384 B"),
     ({}, 4, "25M", "26214400 B: ring: more than LIGHT_SMALL_THRESHOLD, 16384 B"),

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import mmap
 import os
 import signal
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
+import netns
 import numpy as np
-from test_lightcc_group import PATIENCE_S, failures, group_of, of_all, raw, vectors
+import pytest
+from test_lightcc_group import (
+    PATIENCE_S,
+    MemoryStore,
+    failures,
+    group_of,
+    of_all,
+    raw,
+    vectors,
+)
 
 from harp._cnet import ffi, lib
-from harp.lightcc.pieces import address
+from harp.lightcc.mover import Mover
+from harp.lightcc.peers import GroupError, Peers
+from harp.lightcc.pieces import PIECE_BYTES, PLACE, SEND, address, cut, table
 from harp.lightcc.shared import SharedMemory
 from harp.lightcc.store import StoreServer
 
@@ -116,6 +131,48 @@ def test_memory_is_read_with_the_word_that_its_owner_shows():
     assert read(process=gone.pid) == lib.HARP_PEER_WITHDRAWN
 
 
+@contextlib.contextmanager
+def without_answers():
+    """Two ranks, of which the second has heard that their connection for answers has ended."""
+    store = MemoryStore()
+    peers = [Peers(rank, 2, store, PATIENCE_S) for rank in range(2)]
+
+    async def connect():
+        await asyncio.gather(*(one.connect() for one in peers))
+    asyncio.run(connect())
+    peers[0].shared.answers.pop(1).close()
+    while not peers[1].shared.answers[0].why():
+        for one in peers:
+            lib.harp_engine_drive(one.engines[0].c_engine)
+    yield peers
+    for one in peers:
+        one.close()
+
+
+def moves(mover, kind, data):
+    """Move pieces to or from the first rank."""
+    rows = table(list(cut(kind, 0, data)))
+    mover.run(ffi.from_buffer("struct harp_piece[]", rows), len(rows),
+              ffi.new("struct harp_piece_work *"), PATIENCE_S)
+
+
+def test_what_cannot_be_answered_any_more_is_an_error_at_once():
+    there, here = np.ones(ELEMENTS, np.uint8), np.zeros(ELEMENTS, np.uint8)
+    with without_answers() as peers:
+        offer = struct.pack("<QQII", peers[1].shared.word[0], address(there), PIECE_BYTES, 0)
+        peers[0].pieces[1].send(offer)
+        with pytest.raises(GroupError, match="rank 0 is gone"):
+            moves(Mover(peers[1]), PLACE, here)
+
+
+def test_a_piece_whose_answer_cannot_come_any_more_is_an_error_at_once():
+    with without_answers() as peers:
+        mover = Mover(peers[1])
+        moves(mover, SEND, np.zeros(0, np.uint8))  # a look that finds it
+        with pytest.raises(GroupError, match="rank 0 is gone"):
+            moves(mover, SEND, np.zeros(ELEMENTS, np.uint8))
+
+
 def test_memory_that_nobody_may_read_is_an_error_that_names_its_rank():
     with group_of(2) as group:
         nothing = np.zeros(0, np.uint8)
@@ -127,10 +184,12 @@ def test_memory_that_nobody_may_read_is_an_error_that_names_its_rank():
         assert "from the memory of rank 0" in first
 
 
-def processes(store, ranks, *words):
-    return [subprocess.Popen([sys.executable, RANK, store.variable("127.0.0.1"), str(rank),
-                              str(ranks), *words], stdout=subprocess.PIPE, text=True)
-            for rank in range(ranks)]
+def processes(store, ranks, *words, apart=None):
+    """Start ranks, one of them in a process space of its own."""
+    space = ["unshare", "--pid", "--fork"]
+    return [subprocess.Popen([*(space if rank == apart else ()), sys.executable, RANK,
+                              store.variable("127.0.0.1"), str(rank), str(ranks), *words],
+                             stdout=subprocess.PIPE, text=True) for rank in range(ranks)]
 
 
 def test_ranks_whose_memory_the_kernel_keeps_from_others_have_it_sent():
@@ -139,6 +198,39 @@ def test_ranks_whose_memory_the_kernel_keeps_from_others_have_it_sent():
         begun = processes(store, 3, "private=1")
         answers = [json.loads(one.communicate(timeout=PATIENCE_S)[0]) for one in begun]
     assert [answer["reads"] for answer in answers] == [[2], [0, 2], [0]]
+    assert all(answer["right"] for answer in answers)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changing the user needs root")
+def test_ranks_of_different_users_talk_as_those_of_different_hosts_do():
+    """They may neither open each other's shared memory nor read each other's processes."""
+    with StoreServer() as store:
+        begun = processes(store, 3, "user=1")
+        answers = [json.loads(one.communicate(timeout=PATIENCE_S)[0]) for one in begun]
+    assert [answer["reads"] for answer in answers] == [[2], [], [0]]
+    assert all(answer["right"] for answer in answers)
+
+
+@pytest.mark.skipif(bool(netns.usable()), reason=str(netns.usable()))
+def test_a_place_is_a_network_and_process_space_of_a_host_whatever_its_name():
+    """A rank in another one has a number there that is another process' here."""
+    ask = [sys.executable, "-c", "from harp.lightcc.peers import memory_place as own; print(own())"]
+    here, again, *others = [
+        subprocess.run([*before, *ask], capture_output=True, text=True, check=True).stdout
+        for before in ([], [], ["unshare", "--net"], ["unshare", "--pid", "--fork"])]
+    assert here == again
+    assert len({here, *others}) == 3
+    renamed = ["unshare", "--uts", "sh", "-c", 'hostname elsewhere && exec "$@"', "sh"]
+    assert subprocess.run([*renamed, *ask], capture_output=True, text=True,
+                          check=True).stdout == here
+
+
+@pytest.mark.skipif(bool(netns.usable()), reason=str(netns.usable()))
+def test_a_rank_in_a_process_space_of_its_own_has_its_pieces_sent():
+    with StoreServer() as store:
+        begun = processes(store, 3, "private=-1", apart=1)
+        answers = [json.loads(one.communicate(timeout=PATIENCE_S)[0]) for one in begun]
+    assert [answer["reads"] for answer in answers] == [[2], [], [0]]
     assert all(answer["right"] for answer in answers)
 
 

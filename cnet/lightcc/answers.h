@@ -15,7 +15,8 @@ struct answers {
     struct harp_connection *connection; /* NULL: there are no offers */
     uint32_t numbers[ANSWERS];          /* where they come, counted round */
     uint32_t posted, came;              /* since ever */
-    uint32_t due;
+    uint32_t due;                       /* of the peer, for what was offered to it */
+    uint32_t owed;                      /* to the peer, for what it has offered */
     bool ended;
 };
 

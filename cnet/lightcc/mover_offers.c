@@ -14,7 +14,9 @@ bool mover_offer_piece(struct harp_mover *mover, struct open_piece *open, uint64
     const struct harp_piece *piece = open->piece;
     struct peer *peer = &mover->peers[piece->peer];
     uint8_t *copy = copies_next(&mover->copies, COPIES_KEPT);
-    if (!copy || !answers_make_room(&peer->answers))
+    if (peer->answers.ended) /* it cannot have left: it is to have this piece */
+        mover_fail(mover, HARP_MOVE_GONE, piece->peer);
+    if (peer->answers.ended || !copy || !answers_make_room(&peer->answers))
         return false;
     struct piece_offer offer = {.word = peer->memory.word,
                                 .at = (uintptr_t)piece->at,
@@ -50,6 +52,7 @@ bool mover_takes_offer(struct harp_mover *mover, struct open_piece *open, uint32
         mover_fail_size(mover, piece, offer.bytes);
     open->offer = offer;
     open->progress = PIECE_OFFERED;
+    mover->peers[piece->peer].answers.owed++;
     return true;
 }
 
@@ -67,6 +70,7 @@ static bool read_offered(struct harp_mover *mover, struct open_piece *open, uint
         return false;
     default: /* the end of the peer, or the word of another, tells why */
         open->progress = PIECE_LOST;
+        mover->peers[peer].answers.owed--;
         return false;
     }
 }
@@ -114,6 +118,7 @@ bool mover_read_piece(struct harp_mover *mover, struct open_piece *open)
     memcpy(copy, &open->offer.number, sizeof open->offer.number);
     if (!mover_send_copy(mover, peer, peer->answers.connection, sizeof open->offer.number))
         return false;
+    peer->answers.owed--;
     if (open->is_kept)
         mover_keep_received(mover, open);
     else

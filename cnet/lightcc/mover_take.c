@@ -84,7 +84,9 @@ static bool poll_answers(struct harp_mover *mover, uint32_t number)
 /* Nobody minds the end of a peer of whom nothing is wanted any more. */
 static bool wants_what_ended(const struct peer *peer)
 {
-    return (peer->ended && !peer->left && peer->open) || (peer->answers.ended && peer->answers.due);
+    const struct answers *answers = &peer->answers;
+    return (peer->ended && !peer->left && peer->open) ||
+           (answers->ended && (answers->due || answers->owed));
 }
 
 bool mover_poll_peers(struct harp_mover *mover)

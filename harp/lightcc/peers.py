@@ -219,7 +219,7 @@ def _connections(kind: str) -> tuple[bytes, ...]:
 
 
 def memory_place() -> str:
-    """Where memory can be shared: this boot of this host, and its network and process spaces."""
+    """Where memory can be shared: this boot of this host, its spaces, and the user's."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    spaces = [Path(f"/proc/self/ns/{kind}").stat().st_ino for kind in ("net", "pid")]
-    return json.dumps([boot, *spaces, Path("/dev/shm").stat().st_dev])
+    spaces = [Path(f"/proc/self/ns/{kind}").stat().st_ino for kind in ("net", "pid", "user")]
+    return json.dumps([boot, *spaces, Path("/dev/shm").stat().st_dev, os.geteuid()])
