@@ -128,7 +128,7 @@ def test_all_networks_are_tried_and_what_was_found_is_kept(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     log, = (tmp_path / "evidence").iterdir()
     text = log.read_text()
-    names = ["socket", "harp-udp", "harp-udp-inline", "lightcc",
+    names = ["socket", "harp-udp", "harp-udp-inline", "lightcc", "hook",
              *([] if netns.usable() else ["harp-xdp"])]
     for name in names:
         assert f"{name}: all as it should be\n" in text

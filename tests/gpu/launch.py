@@ -45,6 +45,10 @@ REHEARSAL = Network("gloo", {}, backend="gloo")
 LIGHTCC = Network("lightcc", {"PYTHONPATH": str(Path(__file__).resolve().parents[2]),
                               "HARP_CONF_FILE": "/dev/null"}, backend="lightcc")
 """Tensors on the GPU, staged through pinned memory."""
+HOOK = Network("hook", {**LIGHTCC.settings, "NCCL_NET_PLUGIN": "none", "NCCL_NET": "Socket"},
+               backend="nccl+hook")
+"""DDP's gradients by LightCC's hook: NCCL within a host, LightCC between."""
+HOOK_REHEARSAL = Network("gloo-hook", LIGHTCC.settings, backend="gloo+hook")
 
 
 def networks(plugin: Path) -> list[Network]:
@@ -60,7 +64,7 @@ def networks(plugin: Path) -> list[Network]:
                 ("Using network HARP", ": udp: ")),
         Network("harp-xdp", {**harp, "HARP_PORT": "xdp"}, ("Using network HARP", ": xdp: "),
                 needs_root=True),
-        LIGHTCC,
+        LIGHTCC, HOOK,
     ]
 
 

@@ -1,9 +1,10 @@
 """One rank of two: collectives whose results are known, then a training whose losses are kept.
 
-    python rank.py RANK STORE OUT [--backend nccl|gloo|lightcc]
+    python rank.py RANK STORE OUT [--backend nccl|gloo|lightcc|nccl+hook|gloo+hook]
 
 STORE is a file by which the ranks meet, OUT one that gets what was found, as JSON. Both ranks use
-the first GPU. Needs torch, for lightcc harp, and nothing else; run.py starts it.
+the first GPU. With hook DDP's gradients go by LightCC's hook over the backend. Needs torch, for
+lightcc and the hook harp, and nothing else; run.py starts it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import platform
 import time
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before torch: products are repeatable
 
@@ -67,14 +69,17 @@ class Rank:
             request.wait()
         self.expect("send/recv", data, self.values(count, self.other))
 
-    def training(self) -> list[str]:
-        """Train by DDP for some steps; the losses as exact text."""
+    def training(self, host: str | None = None) -> list[str]:
+        """Train by DDP for some steps; the losses as exact text. By the hook where a host is named.
+        """
         torch.manual_seed(7)
         torch.use_deterministic_algorithms(True)
         model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.GELU(),
                                     torch.nn.Linear(512, 512), torch.nn.GELU(),
                                     torch.nn.Linear(512, 10)).to(self.device)
         model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1)
+        if host is not None:
+            self.hook(model, host)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
         own = torch.Generator().manual_seed(100 + self.rank)
         losses = []
@@ -87,6 +92,42 @@ class Rank:
             optimizer.step()
             losses.append(float(loss.item()).hex())
         return losses
+
+
+    def hook(self, model: torch.nn.parallel.DistributedDataParallel, host: str) -> Any:
+        """Have gradients averaged by LightCC's hook."""
+        from harp.lightcc.hook import GradientState, average_gradients
+
+        state = GradientState(host=host)
+        model.register_comm_hook(state, average_gradients)
+        return state
+
+    def hook_training(self) -> list[str]:
+        """Train with both ranks on one host, where the backend sums, and on two, by LightCC.
+
+        A sum of two has one result, whoever makes it.
+        """
+        together, apart = self.training("one"), self.training(f"host {self.rank}")
+        if together != apart:
+            raise SystemExit(f"rank {self.rank}: losses on one host are not those on two")
+        return together
+
+    def hook_failure(self) -> None:
+        """Rank 1 fails before it calls the backend, in which rank 0 waits for it: both are told."""
+        model = torch.nn.parallel.DistributedDataParallel(
+            torch.nn.Linear(1000, 1000).to(self.device))
+        state = self.hook(model, "one")
+        inputs = torch.ones(4, 1000, device=self.device)
+        model(inputs).sum().backward()
+        if self.rank == 1:
+            state.memory_of = None
+        said = ""
+        try:
+            model(inputs).sum().backward()
+        except (RuntimeError, TypeError) as error:
+            said = str(error)
+        if not said or (self.rank == 0 and "rank 1 could not average gradients" not in said):
+            raise SystemExit(f"rank {self.rank}: a failure of rank 1 ended the step by {said!r}")
 
 
 def versions(device: torch.device) -> dict[str, str]:
@@ -105,13 +146,15 @@ def main() -> None:
     parser.add_argument("rank", type=int)
     parser.add_argument("store")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--backend", default="nccl", choices=["nccl", "gloo", "lightcc"])
+    parser.add_argument("--backend", default="nccl",
+                        choices=["nccl", "gloo", "lightcc", "nccl+hook", "gloo+hook"])
     wish = parser.parse_args()
-    if wish.backend == "lightcc":
+    backend, _, hook = wish.backend.partition("+")
+    if backend == "lightcc" or hook:
         import harp.lightcc.torch  # noqa: F401  (registers the backend)
-    on_cpu = wish.backend == "gloo" or not torch.cuda.is_available()
+    on_cpu = backend == "gloo" or not torch.cuda.is_available()
     device = torch.device("cpu") if on_cpu else torch.device("cuda", 0)
-    dist.init_process_group(wish.backend, init_method=f"file://{wish.store}", rank=wish.rank,
+    dist.init_process_group(backend, init_method=f"file://{wish.store}", rank=wish.rank,
                             world_size=2, timeout=datetime.timedelta(seconds=120))
     rank = Rank(wish.rank, device)
     seconds = {}
@@ -121,8 +164,10 @@ def main() -> None:
             work(count)
         seconds[work.__name__] = round(time.perf_counter() - begin, 3)
     begin = time.perf_counter()
-    losses = rank.training()
+    losses = rank.hook_training() if hook else rank.training()
     seconds["training"] = round(time.perf_counter() - begin, 3)
+    if hook:
+        rank.hook_failure()
     dist.barrier()
     dist.destroy_process_group()
     wish.out.write_text(json.dumps({"losses": losses, "seconds": seconds,

@@ -4,8 +4,9 @@
     python tests/gpu/run.py --rehearse      # over gloo and LightCC on CPUs: tries the ranks
 
 Two ranks on one GPU that seem to be on two hosts run collectives and train over NCCL's Socket
-transport, over HARP's ports and by LightCC's staging; their losses must be the same to the last
-bit. Kernels of both share the GPU by turns, so it shows that HARP is right, not that it is fast.
+transport, over HARP's ports, by LightCC's staging and by its hook over NCCL; their losses must be
+the same to the last bit. Kernels of both share the GPU by turns, so it shows that HARP is right,
+not that it is fast.
 What was found is written to docs/evidence/, with versions and hardware.
 
 Without a GPU, or a python that has torch with CUDA (this one, python3, or the one that TORCH_PYTHON
@@ -65,7 +66,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"test-gpu: skipped: {why}.")
         return 0
     plugin = nccl_pair.harp(("-O2",))
-    networks = [launch.REHEARSAL, launch.LIGHTCC] if wish.rehearse else launch.networks(plugin)
+    rehearsed = [launch.REHEARSAL, launch.LIGHTCC, launch.HOOK_REHEARSAL]
+    networks = rehearsed if wish.rehearse else launch.networks(plugin)
     jobs: list[launch.Ended] = []
     lines: list[str] = []
     good = True
