@@ -81,9 +81,10 @@ for module in MODULES; do insmod /modules/$module.ko || echo "machine: no module
 # The peer namespace lives as long as the file that it is bound to.
 unshare -n sh -c 'mount --bind /proc/self/ns/net /run/peer'
 printf '#!/bin/sh\\nexec nsenter --net=/run/peer "$@"\\n' >/bin/peer
-# The third serial line is QEMU's monitor. What that says is not read, or echoed to it.
+# The third serial line is QEMU's monitor. What that says is not read, or echoed to it; what was
+# echoed before stty came so far is a line of its own, or the first command would be part of it.
 stty -F /dev/ttyS2 raw -echo
-printf '#!/bin/sh\\necho "$@" >/dev/ttyS2\\n' >/bin/monitor
+printf '#!/bin/sh\\n{ echo; echo "$@"; } >/dev/ttyS2\\n' >/bin/monitor
 chmod +x /bin/peer /bin/monitor
 peer sleep 60 & holder=$!
 until [ "$(readlink /proc/$holder/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do :; done

@@ -71,14 +71,16 @@ arrives() {
         usleep 10000
     done
 }
-pull() {
-    monitor set_link $1 off
-    until [ $(cat /sys/class/net/$1/carrier) = 0 ]; do usleep 1000; done
+link() {
+    ticks=0
+    until [ $(cat /sys/class/net/$1/carrier) = $3 ]; do
+        [ $((ticks % 1000)) != 0 ] || monitor set_link $1 $2 # again: serial lines may lose a word
+        [ $ticks -lt 60000 ] || { echo "the link of $1 does not go $2"; exit 5; }
+        usleep 1000; ticks=$((ticks + 1))
+    done
 }
-plug_in() {
-    monitor set_link $1 on
-    until [ $(cat /sys/class/net/$1/carrier) = 1 ]; do usleep 1000; done
-}
+pull() { link $1 off 0; }
+plug_in() { link $1 on 1; }
 """
 
 FAULTS = {
