@@ -138,7 +138,7 @@ IN_SESSIONS = {
 
 REVERSE_IGNORED = bug(
     "what ACKs wait on the way back counts as delay of our queue", "session/session_ack.c",
-    "    news->reverse_ns = reverse_queue_ns(", "    news->reverse_ns = 0 * reverse_queue_ns(")
+    "    uint64_t queue_ns = reverse_queue_ns(", "    uint64_t queue_ns = 0 * reverse_queue_ns(")
 
 IN_REVERSE = {
     "WRAP": bug(

@@ -101,6 +101,7 @@ static void swift_init(struct harp_cc *cc)
         .host = cc->config.max_bytes * HARP_SWIFT_SCALE,
         .stop = UINT64_MAX,
         .low_ns = HARP_NEVER,
+        .low_way_ns = HARP_NEVER,
         .patience = HARP_SWIFT_PATIENCE_LEAST,
         .depth_x65536 = 65536,
         .doubt = 1,
@@ -124,7 +125,7 @@ static uint64_t steer_window(const struct harp_cc *cc, uint64_t window, uint64_t
 void harp_swift_begin_round(struct harp_swift *swift, uint64_t now_ns)
 {
     swift->round_ns = now_ns + harp_swift_round_ns(swift);
-    swift->fabric_sum_ns = swift->host_sum_ns = swift->samples = 0;
+    swift->fabric_sum_ns = swift->way_sum_ns = swift->host_sum_ns = swift->samples = 0;
     swift->acked = swift->marked = swift->used = 0;
     swift->round_low_ns = HARP_NEVER;
 }
@@ -159,6 +160,7 @@ static void end_round(struct harp_cc *cc, uint64_t base_ns, uint64_t now_ns)
     uint64_t host_ns = swift->host_sum_ns / swift->samples;
     uint64_t rtt_ns = fabric_ns + host_ns;
     swift->mean_ns = fabric_ns;
+    swift->mean_way_ns = swift->way_sum_ns / swift->samples;
     swift->widest = harp_max(swift->widest, swift->fabric);
     harp_swift_heed_marks(cc);
     if (swift->competes)
@@ -226,6 +228,7 @@ static void swift_on_ack(struct harp_cc *cc, const struct harp_cc_ack *ack)
     if (!swift->round_ns)
         harp_swift_begin_round(swift, ack->now_ns);
     swift->fabric_sum_ns += ack->fabric_ns;
+    swift->way_sum_ns += ack->way_ns;
     swift->round_low_ns = harp_min(swift->round_low_ns, ack->fabric_ns);
     swift->host_sum_ns += ack->host_ns;
     swift->samples++;

@@ -30,7 +30,7 @@ struct harp_swift {
     uint64_t stop;   /* the window, scaled, at which doubling ends; 0 once it has ended */
     /* this round */
     uint64_t round_ns; /* when it ends */
-    uint64_t fabric_sum_ns, host_sum_ns, samples;
+    uint64_t fabric_sum_ns, way_sum_ns, host_sum_ns, samples;
     uint64_t acked, marked; /* bytes, packets */
     uint64_t used;          /* whether the window was what limited */
     uint64_t above;         /* samples in a row above the target */
@@ -59,15 +59,18 @@ struct harp_swift {
     uint64_t step_x1024; /* by how much the window may grow until the next judgement ... */
     uint64_t roof;       /* ... which is up to here */
     /* drain */
-    uint64_t low_ns, low_at_ns; /* least delay of the last period, and when */
-    uint64_t period_low_ns;     /* and of the one before it, as the drain began */
-    uint64_t drain_ns;          /* draining, or its echo is passing, until then */
-    uint64_t patience;          /* round trips from one drain to the next, at least */
-    uint64_t drained;           /* window during the drain; 0 if none is */
+    uint64_t low_ns, low_at_ns;             /* least delay of the last period, and when */
+    uint64_t period_low_ns;                 /* and of the one before it, as the drain began */
+    uint64_t low_way_ns, period_low_way_ns; /* the same without any queue of ACKs */
+    uint64_t drain_ns;                      /* draining, or its echo is passing, until then */
+    uint64_t patience;                      /* round trips from one drain to the next, at least */
+    uint64_t drained;                       /* window during the drain; 0 if none is */
     /* what drains have taught */
     uint64_t base_ns;                  /* delay of the empty path */
     uint64_t drain_base_ns;            /* what that was when the last drain began */
-    uint64_t mean_ns;                  /* delay of the last whole round */
+    uint64_t mean_ns;                  /* delay of the last whole round, ... */
+    uint64_t mean_way_ns;              /* ... and without any queue of ACKs */
+    uint64_t acks_passed_ns;           /* when ACKs last met a short queue */
     uint64_t missed;                   /* drains in a row that did not reach the base */
     uint64_t missed_at_ns;             /* the first of them */
     uint64_t held;                     /* how much they say that others hold the queue */

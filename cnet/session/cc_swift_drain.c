@@ -31,7 +31,8 @@ static void begin_drain(struct harp_cc *cc, uint64_t now_ns, uint64_t base_ns)
     swift->drained = harp_max(swift->drained, harp_min(swift->fabric, half));
     swift->drain_ns = now_ns + harp_swift_round_ns(swift) + base_ns;
     swift->period_low_ns = swift->low_ns;
-    swift->low_ns = HARP_NEVER;
+    swift->period_low_way_ns = swift->low_way_ns;
+    swift->low_ns = swift->low_way_ns = HARP_NEVER;
     swift->low_at_ns = now_ns;
     swift->drain_base_ns = base_ns;
     swift->patience = harp_min(2 * swift->patience, PATIENCE_MOST);
@@ -45,6 +46,9 @@ bool harp_swift_drain(struct harp_cc *cc, const struct harp_cc_ack *ack, uint64_
         swift->low_ns = ack->fabric_ns;
         swift->low_at_ns = ack->now_ns;
     }
+    swift->low_way_ns = harp_min(swift->low_way_ns, ack->way_ns);
+    if (ack->way_ns == ack->fabric_ns)
+        swift->acks_passed_ns = ack->now_ns;
     if (ack->now_ns < swift->drain_ns)
         return true;
     if (base_ns < swift->drain_base_ns - swift->drain_base_ns / 16) {

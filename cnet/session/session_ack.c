@@ -124,13 +124,11 @@ static void settle_news(struct harp_session *session, struct harp_path *path, ui
 static uint64_t reverse_queue_ns(const struct harp_session *session, struct harp_path *path,
                                  const struct harp_ack *ack, bool two_way)
 {
-    uint64_t least_ns = harp_rtt_least_ns(&path->rtt), target_ns = session->config.window.target_ns;
+    uint64_t both_ns = path->rtt.latest_ns - harp_rtt_least_ns(&path->rtt);
     uint32_t took_ns = (uint32_t)(session->came_ns + session->lapse_ns) - ack->sent_ns;
-    uint64_t queue_ns =
-        harp_reverse_queue_ns(&path->reverse, took_ns, path->rtt.latest_ns - least_ns);
-    if (!two_way && queue_ns < target_ns / REVERSE_LEAST_OF_TARGET)
-        return 0;
-    return harp_min(queue_ns, harp_max(least_ns, REVERSE_TARGETS * target_ns));
+    uint64_t queue_ns = harp_reverse_queue_ns(&path->reverse, took_ns, both_ns);
+    bool counts = two_way || queue_ns >= session->config.window.target_ns / REVERSE_LEAST_OF_TARGET;
+    return counts ? queue_ns : 0;
 }
 
 static void sample_delay(struct harp_session *session, struct harp_path *path,
@@ -141,9 +139,13 @@ static void sample_delay(struct harp_session *session, struct harp_path *path,
     if (!harp_rtt_sample(&path->rtt, session->now_ns, came_ns - sent->time_ns, ack->delay_ns))
         return;
     news->two_way = session->now_ns - session->placed_ns < path->rtt.latest_ns;
-    news->reverse_ns = reverse_queue_ns(session, path, ack, news->two_way);
+    uint64_t least_ns = harp_rtt_least_ns(&path->rtt);
+    uint64_t most_ns = harp_max(least_ns, REVERSE_TARGETS * session->config.window.target_ns);
+    uint64_t queue_ns = reverse_queue_ns(session, path, ack, news->two_way);
+    news->reverse_ns = harp_min(queue_ns, most_ns);
     news->fabric_ns = path->rtt.latest_ns - news->reverse_ns;
-    assert(news->fabric_ns >= harp_rtt_least_ns(&path->rtt));
+    news->way_ns = path->rtt.latest_ns - queue_ns;
+    assert(news->way_ns >= least_ns);
     news->host_ns = path->rtt.latest_host_ns;
 }
 

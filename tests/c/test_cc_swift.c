@@ -16,6 +16,7 @@ static void send_acks(uint64_t fabric_ns, uint64_t for_ns, bool app_limited)
     for (uint64_t end_ns = now_ns + for_ns; now_ns < end_ns; now_ns += GAP_NS) {
         struct harp_cc_ack ack = {.now_ns = now_ns,
                                   .fabric_ns = fabric_ns,
+                                  .way_ns = fabric_ns,
                                   .least_ns = BASE_NS,
                                   .bytes = 1500,
                                   .bytes_in_flight = cc.ops->window_bytes(&cc),
