@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 def give_reducers_works_of_cpp(kind: type[dist.Work]) -> None:
     """Let works of a ``kind`` leave ``Join.notify_join_context`` as works of C++."""
     notify = Join.notify_join_context
+    cpp: Any = c10d  # whose stubs leave the function out
 
     @functools.wraps(notify)
     def notify_by_cpp(joinable: Any) -> Any:
         work = notify(joinable)
         if not isinstance(work, kind):
             return work
-        return c10d._create_work_from_future(work.get_future())  # type: ignore[attr-defined]
+        return cpp._create_work_from_future(work.get_future())
 
     Join.notify_join_context = staticmethod(notify_by_cpp)
