@@ -71,7 +71,7 @@ def test_a_search_goes_on_after_one_that_was_killed_while_it_wrote(
     assert again.before >= 9
 
 
-@pytest.mark.parametrize("text", ["my notes\n\n", "{}\n", "[]\n"])
+@pytest.mark.parametrize("text", ["my notes\n\n", "my notes", "{}\n", "[]\n"])
 def test_a_file_that_is_no_journal_is_one_sentence(tmp_path: Path, text: str) -> None:
     folder = tmp_path / "tuned"
     folder.mkdir()

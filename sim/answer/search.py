@@ -126,9 +126,9 @@ def _study(cluster: Cluster, scenario: Scenario, space: Space, journal: Path) ->
     from optuna.storages.journal import JournalFileBackend
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    _drop_torn_line(journal)
     told = repr((cluster.topology.sha256, cluster.topology.changes, scenario.name, space))
     try:
+        _drop_torn_line(journal)
         return optuna.create_study(
             storage=JournalStorage(JournalFileBackend(str(journal))), load_if_exists=True,
             study_name=hashlib.sha256(told.encode()).hexdigest()[:16],
@@ -141,11 +141,17 @@ def _study(cluster: Cluster, scenario: Scenario, space: Space, journal: Path) ->
 
 
 def _drop_torn_line(journal: Path) -> None:
-    """Drop a line that a search which was killed wrote half of: nothing after it could be read."""
-    if journal.exists():
-        whole = journal.read_bytes().rfind(b"\n") + 1
-        with journal.open("r+b") as file:
-            file.truncate(whole)
+    """Drop a line that a search which was killed wrote half of: nothing after it could be read.
+
+    Raises ValueError for a file that does not begin with an object of JSON, as journals do.
+    """
+    written = journal.read_bytes() if journal.exists() else b""
+    if not written:
+        return
+    if not written.startswith(b"{"):
+        raise ValueError(journal)
+    with journal.open("r+b") as file:
+        file.truncate(written.rfind(b"\n") + 1)
 
 
 def _take_back(study: Any, trials: Trials, space: Space) -> int:
