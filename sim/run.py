@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -176,12 +175,14 @@ def _capture(ask: Options, cluster: Cluster, scenarios: Sequence[Scenario]) -> C
 
 
 def _require_link(fabric: Fabric, name: str) -> None:
+    from sim.schema.errors import nearest
+
     if name not in fabric.links_by_name:
-        near = get_close_matches(name, fabric.cable_names, 1)
+        near = nearest(name, fabric.cable_names)
         raise click.UsageError(f"--pcap: {name!r} is none of the fabric's "
                                f"{len(fabric.cable_names)} links, which are named as "
                                f"{fabric.cable_names[0]!r}"
-                               + (f"; did you mean {near[0]!r}?" if near else ""))
+                               + (f"; did you mean {near!r}?" if near else ""))
 
 
 def _check_targets(ask: Options, topology: Path) -> None:

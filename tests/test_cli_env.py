@@ -134,7 +134,6 @@ def test_explain_says_what_is_in_force_and_where_it_comes_from(conf_file):
     assert "HARP_CC=swift  (environment)" in said
     assert re.search(r"HARP_PORT=udp  \(/.*harp.conf, which NCCL's plugin reads; LightCC reads the "
                      r"environment\)", said)
-    assert "HARP_SINGLE_COPY=0  (environment)" in explained(HARP_SINGLE_COPY="0")
 
 
 def test_explain_says_which_of_horovods_variables_do_something():

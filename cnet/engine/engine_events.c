@@ -16,7 +16,7 @@ void harp_connection_complete(struct harp_connection *connection,
     connection->notify = true;
 }
 
-static bool post_buffer(struct harp_connection *connection, const struct harp_command *command)
+static bool execute_receive(struct harp_connection *connection, const struct harp_command *command)
 {
     int eager;
     if (!harp_session_post(connection->session, command->buffer, command->size, command->context,
@@ -39,7 +39,7 @@ static bool execute_command(struct harp_connection *connection, const struct har
     switch (command->type) {
     case HARP_COMMAND_RECEIVE:
     case HARP_COMMAND_RECEIVE_UNREAD:
-        return post_buffer(connection, command);
+        return execute_receive(connection, command);
     case HARP_COMMAND_SEND:
         connection->sent[slot].count = 0;
         if (!harp_session_message(session, command->buffer, command->size, command->context))

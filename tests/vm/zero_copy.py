@@ -71,7 +71,7 @@ arrives() {
         usleep 10000
     done
 }
-link() {
+set_link() {
     ticks=0
     until [ $(cat /sys/class/net/$1/carrier) = $3 ]; do
         [ $((ticks % 1000)) != 0 ] || monitor set_link $1 $2 # again: serial lines may lose a word
@@ -79,8 +79,8 @@ link() {
         usleep 1000; ticks=$((ticks + 1))
     done
 }
-pull() { link $1 off 0; }
-plug_in() { link $1 on 1; }
+pull() { set_link $1 off 0; }
+plug_in() { set_link $1 on 1; }
 """
 
 FAULTS = {
