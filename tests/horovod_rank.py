@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 
 import harp.lightcc.horovod.torch as hvd
@@ -41,6 +42,8 @@ def check_calls():
         data = torch.full((5, 3), rank + 1, dtype=dtype)
         assert (hvd.allreduce(data, op=hvd.Sum) == total).all(), dtype
         assert (data == rank + 1).all()
+    assert hvd.allreduce(torch.tensor([-3, 7 + rank])).tolist() == [
+        -3, 7 + sum(range(ranks)) // ranks]  # of whole numbers fractions are cut off
     assert hvd.allreduce(torch.tensor([float(rank)]), name="mean").item() == (ranks - 1) / 2
     data = torch.full((4, 6), float(rank)).t()[::2]
     assert hvd.allreduce_(data, op=hvd.Max) is data
@@ -68,6 +71,8 @@ def check_calls():
     assert came.tolist() == [i for i in range(ranks) for _ in range(rank + 1)]
     assert splits.tolist() == [rank + 1] * ranks
     assert hvd.alltoall(torch.full((ranks,), rank)).tolist() == list(range(ranks))
+    came, splits = hvd.synchronize(hvd.alltoall_async(torch.full((ranks,), rank)))
+    assert (came.tolist(), splits.tolist()) == (list(range(ranks)), [1] * ranks)
     rows = torch.arange(2 * ranks + 1).reshape(-1, 1).repeat(1, 2)
     mine = hvd.reducescatter(rows, op=hvd.Sum)
     first = 2 * rank + min(rank, 1)
@@ -87,6 +92,73 @@ def check_gradients():
     x = torch.ones(2, requires_grad=True)
     hvd.broadcast(x, 0).sum().backward()
     assert (x.grad == (1 if rank == 0 else 0)).all()
+
+
+def of_ranks(rows, *shape, dtype=np.float32):
+    """What each rank brings; all ranks know it, so that numpy can tell the result."""
+    random = np.random.default_rng(7)
+    return [random.integers(-50, 50, (rows(rank), *shape)).astype(dtype)
+            for rank in range(hvd.size())]
+
+
+def grouped():
+    """Groups of several types, with rows that differ between ranks, against numpy."""
+    rank, ranks = hvd.rank(), hvd.size()
+    gathered = [of_ranks(lambda r: r, 3), of_ranks(lambda r: 4 - r, dtype=np.int64),
+                of_ranks(lambda r: 2 * (r == 1), 2, 2, dtype=np.float16)]
+    for call in (hvd.grouped_allgather,
+                 lambda *asked, **more: hvd.synchronize(hvd.grouped_allgather_async(*asked,
+                                                                                    **more))):
+        found = call([torch.from_numpy(parts[rank]) for parts in gathered], name="g")
+        for own, parts in zip(found, gathered, strict=True):
+            np.testing.assert_array_equal(own.numpy(), np.concatenate(parts))
+    scattered = [of_ranks(lambda _: 2 * ranks + 1, 2), of_ranks(lambda _: ranks),
+                 of_ranks(lambda _: 1, 5, dtype=np.float64),
+                 of_ranks(lambda _: ranks + 2, dtype=np.int32)]
+    for op, options in ((hvd.Sum, {}), (hvd.Average, {}), (hvd.Max, {}),
+                        (hvd.Sum, {"prescale_factor": 0.5, "postscale_factor": 3.0})):
+        tensors = [torch.from_numpy(parts[rank]) for parts in scattered]
+        for found in (hvd.grouped_reducescatter(tensors, op=op, **options), hvd.synchronize(
+                hvd.grouped_reducescatter_async(tensors, name="s", op=op, **options))):
+            for own, parts in zip(found, scattered, strict=True):
+                np.testing.assert_allclose(own.numpy(), reduced(op, parts, **options), rtol=1e-6)
+        for parts, before in zip(scattered, tensors, strict=True):
+            assert (before.numpy() == parts[rank]).all()  # what is given is left alone
+    assert hvd.grouped_reducescatter([torch.ones(ranks)], compression=hvd.Compression.fp16,
+                                     op=hvd.Sum)[0].tolist() == [ranks]
+    one = hvd.add_process_set([0]) if ranks > 1 else hvd.global_process_set
+    if one.included():
+        assert hvd.grouped_allgather([torch.ones(2)], process_set=one)[0].tolist() == [1, 1]
+        assert hvd.grouped_reducescatter([torch.ones(2)], process_set=one)[0].tolist() == [1, 1]
+    check_grouped_gradients()
+    return "right"
+
+
+def reduced(op, parts, prescale_factor=1.0, postscale_factor=1.0):
+    """This rank's rows as numpy reduces them; of whole numbers fractions are cut off."""
+    parts = [(part * prescale_factor).astype(part.dtype) for part in parts]
+    total = np.max(parts, axis=0) if op == hvd.Max else np.sum(parts, axis=0)
+    total = total * (postscale_factor / (hvd.size() if op == hvd.Average else 1))
+    return np.array_split(total.astype(parts[0].dtype), hvd.size())[hvd.rank()]
+
+
+def check_grouped_gradients():
+    """A group's gradients are those of its tensors one by one."""
+    ranks = hvd.size()
+    for together, alone in ((lambda x: hvd.grouped_allreduce(x, op=hvd.Sum),
+                             lambda x: hvd.allreduce(x, op=hvd.Sum)),
+                            (hvd.grouped_allgather, hvd.allgather),
+                            (lambda x: hvd.grouped_reducescatter(x, op=hvd.Sum),
+                             lambda x: hvd.reducescatter(x, op=hvd.Sum))):
+        found = []
+        for way in (together, lambda x, alone=alone: [alone(one) for one in x]):
+            inputs = [torch.ones(2 * ranks, 3, requires_grad=True),
+                      torch.full((ranks + hvd.rank() * (alone is hvd.allgather),), 2.0,
+                                 requires_grad=True)]
+            sum((at + 2) * (one * one).sum() for at, one in enumerate(way(inputs))).backward()
+            found.append([one.grad for one in inputs])
+        for own, wanted in zip(*found, strict=True):
+            torch.testing.assert_close(own, wanted)
 
 
 def collectives():
@@ -127,8 +199,22 @@ def mistakes():
                                                                        name="twice"))
     return found + [refused(call, (NotImplementedError, ValueError)) for call in (
         lambda: hvd.allreduce(torch.ones(1), op=hvd.Adasum),
-        lambda: hvd.allreduce(torch.ones(1, dtype=torch.int32), op=hvd.Average),
+        lambda: hvd.allreduce(torch.ones(1, dtype=torch.bool), op=hvd.Average),
         lambda: hvd.allreduce(torch.ones(1, device="meta")))]
+
+
+def group_mistakes():
+    """A group in which something does not go together fails whole, and no tensor of it waits."""
+    rank, two = hvd.rank(), [torch.ones(2), torch.ones(3)]
+    found = [refused(call, hvd.RequestError) for call in (
+        lambda: hvd.grouped_allgather([torch.ones(2), torch.ones(2, 1 + rank)], name="a"),
+        lambda: hvd.grouped_reducescatter([torch.ones(2 + rank), torch.ones(2)], name="b"),
+        lambda: hvd.grouped_allreduce(two + [torch.ones(1)] * rank, name="c"),
+        lambda: hvd.grouped_allgather(two[rank == 0:], name="d"))]
+    for call in (hvd.grouped_allgather, hvd.grouped_reducescatter, hvd.grouped_allreduce):
+        for name in "abcd":
+            assert len(call(two, name=name)) == 2
+    return found
 
 
 def training():

@@ -42,6 +42,20 @@ def test_collectives_are_right_and_names_may_come_in_any_order(ranks, port, tmp_
     assert {"NEGOTIATE_ALLREDUCE", "NEGOTIATE_ALLTOALL", "ALLGATHER", "BROADCAST"} <= told
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_tensors_of_a_group_are_gathered_and_scattered_together(ranks):
+    assert answers(run(ranks, RANK, "grouped")) == ["right"] * ranks
+
+
+def test_a_group_that_does_not_go_together_fails_whole_at_all_ranks():
+    first, *others = answers(run(3, RANK, "group_mistakes"))
+    assert "grouped_allgather.a.1: rank 0 calls allgather of 2x1 float32" in first[0]
+    assert "grouped_reducescatter.b.0: rank 0 calls reducescatter of 2 float32, avg" in first[1]
+    assert "in a group of 2, rank 1 calls allreduce of 2 float32, avg, in a group of 3" in first[2]
+    assert "in a group of 1" in first[3]
+    assert others == [first, first]
+
+
 def test_a_distributed_optimizer_trains_as_one_process_with_the_whole_batch_does():
     one, other = answers(run(2, RANK, "training"))
     assert one == other
@@ -78,7 +92,7 @@ def test_mistakes_are_one_sentence_at_all_ranks_and_the_group_lives_on():
     assert "root 0, rank 1" in first[2]
     assert "allreduce.twice is being worked on" in first.pop(3)
     assert "Adasum is not there; allowed are Average" in first[3]
-    assert "int32 have no reduction 'avg'" in first[4]
+    assert "bool have no reduction 'avg'" in first[4]
     assert "a tensor on meta: collectives of LightCC take tensors on the CPU" in first[5]
     assert others == [first, first]
 

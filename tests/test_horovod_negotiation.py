@@ -80,6 +80,33 @@ def test_a_group_travels_whole_and_together_even_above_the_threshold():
     assert names(coordinator.decide()) == [["g0", "g1", "g2"]]
 
 
+def gathering(name, size, rows=2):
+    return Request("allgather", name, "float32", (2, rows), 8 * rows, group="all", group_size=size)
+
+
+def test_one_tensor_that_does_not_go_together_fails_its_whole_group():
+    coordinator = Coordinator(2, 0)
+    coordinator.hear(0, [gathering("a", 2), gathering("b", 2)], 0.0)
+    coordinator.hear(1, [gathering("a", 2), gathering("b", 2, rows=3)], 0.0)
+    (answer,) = coordinator.decide()
+    assert [request.name for request in answer.requests] == ["a", "b"]
+    assert answer.error.startswith("ranks do not agree on b: rank 0 calls allgather of 2x2 float32")
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.booleans())
+def test_no_tensor_waits_for_a_group_that_ranks_do_not_count_alike(one, other, turned):
+    coordinator = Coordinator(2, 0)
+    for rank, size in enumerate((one, other)):
+        group = [gathering(f"g{at}", size) for at in range(size)]
+        coordinator.hear(rank, group[::-1] if turned else group, 0.0)
+    answers = coordinator.decide()
+    assert sorted(name for bucket in names(answers) for name in bucket) == sorted(
+        f"g{at}" for at in range(max(one, other)))
+    assert all(bool(answer.error) == (one != other) for answer in answers)
+    assert coordinator.oldest_s() is None
+    assert not coordinator._parts
+
+
 def test_who_joined_is_waited_for_no_more_until_all_have():
     coordinator = Coordinator(3, MIB)
     coordinator.hear(2, [Request("join", "join")], 0.0)

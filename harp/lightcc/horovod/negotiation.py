@@ -5,7 +5,8 @@ requests of all ranks and answers with the calls that all of them carry out, in 
 no clock, thread or network, so that a test can play any order of events.
 
 A tensor is ready when every rank that has not joined asked for it; one that belongs to a group is
-ready when the whole group is. Requests for one name must agree, else each rank gets the same error.
+ready when the whole group is. Requests for one name must agree, else each rank gets the same error,
+for the whole group.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Request:
     splits: tuple[int, ...] = ()
     """Rows for each rank, of an ``alltoall``."""
     group: str = ""
+    """A rank asks for all of a group in one message."""
     group_size: int = 1
 
     @property
@@ -67,7 +69,9 @@ class Request:
 
     def __str__(self) -> str:
         shape = "x".join(map(str, self.shape)) or "a number"
-        return f"{self.kind} of {shape} {self.dtype}" + (f", {self.detail}" if self.detail else "")
+        more = [self.detail] * bool(self.detail) + ["sparse"] * self.sparse
+        more += [f"in a group of {self.group_size}"] * bool(self.group)
+        return ", ".join([f"{self.kind} of {shape} {self.dtype}", *more])
 
 
 WAIT = Request("wait", "wait")
@@ -166,7 +170,7 @@ class Coordinator:
         self._joined: list[int] = []
         self._gone: dict[int, str] = {}
         self._waiters: set[int] = set()
-        self._ready: list[dict[int, Request]] = []
+        self._ready: list[list[dict[int, Request]]] = []
         self._parts: dict[str, list[dict[int, Request]]] = defaultdict(list)
 
     @property
@@ -215,15 +219,19 @@ class Coordinator:
         ready, self._ready = self._ready, []
         answers: list[Answer] = []
         buckets: dict[tuple[Any, ...], list[Request]] = defaultdict(list)
-        for of_ranks in ready:
-            first, error = of_ranks[min(of_ranks)], self._error(of_ranks)
+        for together in ready:
+            firsts = [of_ranks[min(of_ranks)] for of_ranks in together]
+            error = next(filter(None, map(self._error, together)), "")
             if error:
-                gone = bool(set(range(self._ranks)) - set(of_ranks))
-                answers.append(Answer((first,), error=error, gone=gone and bool(self._gone)))
-            elif first.kind == "allreduce":
-                buckets[first.fused_with].append(first)
+                gone = bool(self._gone) and any(len(part) < self._ranks for part in together)
+                answers.append(Answer((*firsts, *self._forget(firsts[0].group)), error=error,
+                                      gone=gone))
+            elif firsts[0].kind == "allreduce":
+                for first in firsts:
+                    buckets[first.fused_with].append(first)
             else:
-                answers.append(Answer((first,), _rows(of_ranks)))
+                answers += [Answer((first,), _rows(of_ranks))
+                            for first, of_ranks in zip(firsts, together, strict=True)]
         answers += [Answer(tuple(bucket)) for together in buckets.values()
                     for bucket in self._cut(together)]
         if len(self._joined) == self._ranks:
@@ -253,9 +261,18 @@ class Coordinator:
             first = waiting.requests[min(waiting.requests)]
             parts = self._parts[first.group] if first.group else []
             parts.append(waiting.requests)
-            if len(parts) >= first.group_size:
-                self._ready += parts
+            # Of sizes that differ the smallest one is enough to say so.
+            if len(parts) >= min(one.group_size for one in waiting.requests.values()):
+                self._ready.append(parts)
                 self._parts.pop(first.group, None)
+
+    def _forget(self, group: str) -> list[Request]:
+        """Forget what is left of a group of which some ranks have more tensors than others."""
+        left = {name: request for name, waiting in self._waiting.items() if group
+                for request in waiting.requests.values() if request.group == group}
+        for name in left:
+            del self._waiting[name]
+        return list(left.values())
 
     def _is_missed(self, waiting: _Waiting) -> bool:
         """Whether a rank may still ask for it."""

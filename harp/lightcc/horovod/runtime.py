@@ -176,10 +176,12 @@ class Runtime:
     # ---- Requests ----
 
     def _ask(self, entries: Sequence[Entry]) -> None:
+        busy = {entry.request.group for entry in entries
+                if entry.request.group and entry.request.name in self._entries}
         for entry in entries:
             if self._failed:
                 entry.future.set_exception(self._failed)
-            elif entry.request.name in self._entries:
+            elif entry.request.name in self._entries or entry.request.group in busy:
                 entry.future.set_exception(RequestError(
                     f"{entry.request.name} is being worked on; a tensor can be asked for again "
                     "when it is over, or under another name"))

@@ -12,6 +12,27 @@ from harp.lightcc.horovod import rejoin
 from harp.lightcc.horovod import world as _world
 from harp.lightcc.horovod.errors import HorovodInternalError, HostsUpdatedInterrupt, RequestError
 from harp.lightcc.horovod.torch import elastic
+from harp.lightcc.horovod.torch.asynchronous import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    ReduceOp,
+    Sum,
+    allgather_async,
+    allreduce_async,
+    allreduce_async_,
+    alltoall_async,
+    broadcast_async,
+    broadcast_async_,
+    grouped_allgather_async,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    grouped_reducescatter_async,
+    reducescatter_async,
+    sparse_allreduce_async,
+)
 from harp.lightcc.horovod.torch.compression import Compression
 from harp.lightcc.horovod.torch.functions import (
     allgather_object,
@@ -20,37 +41,25 @@ from harp.lightcc.horovod.torch.functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from harp.lightcc.horovod.torch.handles import (
+    forget_unnamed,
+    poll,
+    synchronize,
+)
 from harp.lightcc.horovod.torch.ops import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    ReduceOp,
-    Sum,
     allgather,
-    allgather_async,
     allreduce,
     allreduce_,
-    allreduce_async,
-    allreduce_async_,
     alltoall,
-    alltoall_async,
     barrier,
     broadcast,
     broadcast_,
-    broadcast_async,
-    broadcast_async_,
-    forget_unnamed,
+    grouped_allgather,
     grouped_allreduce,
     grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
+    grouped_reducescatter,
     join,
-    poll,
     reducescatter,
-    reducescatter_async,
-    synchronize,
 )
 from harp.lightcc.horovod.torch.optimizer import DistributedOptimizer
 from harp.lightcc.horovod.world import ProcessSet, global_process_set, is_initialized
@@ -65,11 +74,12 @@ __all__ = [
     "allreduce_", "allreduce_async", "allreduce_async_", "alltoall", "alltoall_async", "barrier",
     "broadcast", "broadcast_", "broadcast_async", "broadcast_async_", "broadcast_object",
     "broadcast_object_fn", "broadcast_optimizer_state", "broadcast_parameters", "cross_rank",
-    "cross_size", "elastic", "global_process_set", "grouped_allreduce", "grouped_allreduce_",
-    "grouped_allreduce_async", "grouped_allreduce_async_", "init", "is_homogeneous",
-    "is_initialized", "join", "local_rank", "local_size", "poll", "rank", "reducescatter",
-    "reducescatter_async", "remove_process_set", "shutdown", "size", "start_timeline",
-    "stop_timeline", "synchronize"]
+    "cross_size", "elastic", "global_process_set", "grouped_allgather", "grouped_allgather_async",
+    "grouped_allreduce", "grouped_allreduce_", "grouped_allreduce_async",
+    "grouped_allreduce_async_", "grouped_reducescatter", "grouped_reducescatter_async", "init",
+    "is_homogeneous", "is_initialized", "join", "local_rank", "local_size", "poll", "rank",
+    "reducescatter", "reducescatter_async", "remove_process_set", "shutdown", "size",
+    "sparse_allreduce_async", "start_timeline", "stop_timeline", "synchronize"]
 
 
 def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:

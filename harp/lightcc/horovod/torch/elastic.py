@@ -34,7 +34,7 @@ from harp.lightcc.horovod.torch.functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
-from harp.lightcc.horovod.torch.ops import forget_unnamed
+from harp.lightcc.horovod.torch.handles import forget_unnamed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,13 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from harp.lightcc.horovod.torch.ops import (
-    allgather,
-    allgather_async,
-    broadcast_,
-    broadcast_async_,
-    synchronize,
-)
+from harp.lightcc.horovod.torch.asynchronous import allgather_async, broadcast_async_
+from harp.lightcc.horovod.torch.handles import synchronize
+from harp.lightcc.horovod.torch.ops import allgather, broadcast_
 from harp.lightcc.horovod.world import ProcessSet, global_process_set
 
 if TYPE_CHECKING:

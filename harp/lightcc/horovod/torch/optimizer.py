@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from harp.lightcc.horovod import world
-from harp.lightcc.horovod.torch import ops
+from harp.lightcc.horovod.torch import asynchronous as ops
 from harp.lightcc.horovod.torch.compression import Compression
+from harp.lightcc.horovod.torch.handles import synchronize
 from harp.lightcc.horovod.world import ProcessSet, global_process_set
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 self._left[parameter] = 0
                 self._send(parameter)
         for parameter, (handle, context, _) in list(self._handles.items()):
-            result = ops.synchronize(handle)
+            result = synchronize(handle)
             self._left[parameter] = self.backward_passes_per_step
             with torch.no_grad():
                 back = self._compression.decompress(result, context)
