@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -261,6 +262,61 @@ def training():
     state = other.state_dict()["state"]
     found["adam"] = [float(values["step"]) for values in state.values()]
     return found
+
+
+def layers():
+    """Batch normalization and sparse gradients are those of one process with all data."""
+    check_batch_norm()
+    words = torch.tensor([[1, 2, 2], [5, 1, 9]])
+    for made, options in ((torch.optim.SGD, {}), (torch.optim.SparseAdam, {}),
+                          (torch.optim.SparseAdam, {"sparse_as_dense": True})):
+        nets = []
+        for batch in (words[hvd.rank():hvd.rank() + 1], words):
+            torch.manual_seed(3)
+            nets.append(torch.nn.Embedding(10, 4, sparse=True))
+            optimizer = made(nets[-1].parameters(), 0.1)
+            if len(batch) == 1:
+                optimizer = hvd.DistributedOptimizer(optimizer, **options)
+            for _ in range(3):
+                optimizer.zero_grad()
+                nets[-1](batch).square().mean().backward()
+                optimizer.step()
+        torch.testing.assert_close(nets[0].weight, nets[1].weight)
+    net = model()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.1))
+    net(torch.ones(1, 10)).sum().backward()
+    optimizer.synchronize()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        optimizer.step()
+    return [str(one.message) for one in told] + [refused(call, ValueError) for call in (
+        lambda: hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.1),
+                                         backward_passes_per_step=0),
+        lambda: hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.1), groups=-1),
+        lambda: hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.1),
+                                         groups=[[net[0].bias], [net[0].bias]]))]
+
+
+def check_batch_norm():
+    torch.manual_seed(4)
+    whole = 1000 + torch.randn(7, 3, 5)  # a mean that would drown the variance in float32 squares
+    mine = (whole[:4], whole[4:])[hvd.rank()]
+    for momentum in (0.1, None):
+        layers, outputs, inputs = [], [], []
+        for data, kind in ((mine, hvd.SyncBatchNorm), (whole, torch.nn.BatchNorm1d)):
+            layers.append(kind(3, momentum=momentum).double())
+            inputs.append(data.double().requires_grad_())
+            outputs += [layers[-1](inputs[-1]) for _ in range(2)]
+            (outputs[-1] ** 3).sum().backward()
+        own = slice(0, 4) if hvd.rank() == 0 else slice(4, 7)
+        torch.testing.assert_close(outputs[1], outputs[3][own])
+        torch.testing.assert_close(inputs[0].grad, inputs[1].grad[own])
+        for name, value in layers[1].state_dict().items():
+            torch.testing.assert_close(layers[0].state_dict()[name], value)
+        weight = hvd.allreduce(layers[0].weight.grad, op=hvd.Sum)
+        torch.testing.assert_close(weight, layers[1].weight.grad)
+        torch.testing.assert_close(layers[0].eval()(inputs[0]), layers[1].eval()(inputs[0]))
+    assert hvd.SyncBatchNorm(3)(mine.float()).dtype == torch.float32
 
 
 def sparse():

@@ -62,6 +62,16 @@ def test_a_distributed_optimizer_trains_as_one_process_with_the_whole_batch_does
     assert one["adam"] == [10.0] * 4
 
 
+def test_normalization_and_sparse_gradients_are_those_of_all_ranks():
+    one, other = answers(run(2, RANK, "layers"))
+    assert one == other
+    assert len(one) == 4
+    for text, wanted in zip(one, ("skip_synchronize() leaves that out", "it must be 1 or more",
+                                  "groups is -1; it must be", "in one of the groups only"),
+                            strict=True):
+        assert wanted in text
+
+
 def test_light_settings_hold_for_the_optimizers_gradients():
     one, other = answers(run(2, RANK, "sparse", LIGHT_TOPK_ALLREDUCE="1",
                              LIGHT_TOPK_THRESHOLD="100", LIGHT_TOPK_RATIO="0.2",

@@ -6,7 +6,7 @@ stands in docs/horovod.md.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harp.lightcc.horovod import rejoin
 from harp.lightcc.horovod import world as _world
@@ -62,6 +62,7 @@ from harp.lightcc.horovod.torch.ops import (
     reducescatter,
 )
 from harp.lightcc.horovod.torch.optimizer import DistributedOptimizer
+from harp.lightcc.horovod.torch.sync_batch_norm import SyncBatchNorm
 from harp.lightcc.horovod.world import ProcessSet, global_process_set, is_initialized
 
 if TYPE_CHECKING:
@@ -70,9 +71,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Adasum", "Average", "Compression", "DistributedOptimizer", "HorovodInternalError",
     "HostsUpdatedInterrupt", "Max", "Min", "ProcessSet", "Product", "ReduceOp", "RequestError",
-    "Sum", "add_process_set", "allgather", "allgather_async", "allgather_object", "allreduce",
-    "allreduce_", "allreduce_async", "allreduce_async_", "alltoall", "alltoall_async", "barrier",
-    "broadcast", "broadcast_", "broadcast_async", "broadcast_async_", "broadcast_object",
+    "Sum", "SyncBatchNorm", "add_process_set", "allgather", "allgather_async", "allgather_object",
+    "allreduce", "allreduce_", "allreduce_async", "allreduce_async_", "alltoall", "alltoall_async",
+    "barrier", "broadcast", "broadcast_", "broadcast_async", "broadcast_async_", "broadcast_object",
     "broadcast_object_fn", "broadcast_optimizer_state", "broadcast_parameters", "cross_rank",
     "cross_size", "elastic", "global_process_set", "grouped_allgather", "grouped_allgather_async",
     "grouped_allreduce", "grouped_allreduce_", "grouped_allreduce_async",
@@ -82,11 +83,27 @@ __all__ = [
     "sparse_allreduce_async", "start_timeline", "stop_timeline", "synchronize"]
 
 
-def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
-    """Meet the other ranks. A second call does nothing."""
+def init(comm: Sequence[int] | None = None,
+         process_sets: Sequence[ProcessSet | Sequence[int]] | str | None = None) -> None:
+    """Meet the other ranks. A second call does nothing.
+
+    Args:
+        comm: is refused; the ranks are those that the launcher started.
+        process_sets: sets of ranks that are made at once. ``"dynamic"`` names none; more can be
+            added later in any case.
+
+    """
+    if comm is not None and comm != []:
+        raise NotImplementedError("hvd.init(comm): the ranks are all that the launcher started; "
+                                  "process_sets=[...] makes sets of them")
+    if isinstance(process_sets, str):
+        if process_sets.lower() != "dynamic":
+            raise ValueError(f"process_sets is {process_sets!r}; allowed are a list of sets and "
+                             "'dynamic'")
+        process_sets = None
     if not is_initialized():
         forget_unnamed()
-        rejoin.start([_set_of(one) for one in process_sets])
+        rejoin.start([_set_of(one) for one in process_sets or ()])
 
 
 def shutdown() -> None:
@@ -161,7 +178,7 @@ def stop_timeline() -> None:
 
 # What scripts ask before they choose a way. Collectives here are LightCC's alone.
 
-def _no(*args: Any, **more: Any) -> bool:  # noqa: ARG001
+def _no() -> bool:
     return False
 
 

@@ -7,7 +7,21 @@ from typing import Any
 import torch
 
 
-class NoneCompressor:
+class Compressor:
+    """What a compressor of one's own has; it is given as ``compression``."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """Give what travels, and what `decompress` needs."""
+        raise NotImplementedError
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, context: Any) -> torch.Tensor:
+        """Give a tensor of the first type."""
+        raise NotImplementedError
+
+
+class NoneCompressor(Compressor):
     """Gradients travel as they are."""
 
     @staticmethod
@@ -21,7 +35,7 @@ class NoneCompressor:
         return tensor
 
 
-class FP16Compressor:
+class FP16Compressor(Compressor):
     """Floating point numbers travel as float16."""
 
     @staticmethod

@@ -8,6 +8,8 @@ the other LIGHT_* variables hold for these gradients (`harp.lightcc.settings`).
 from __future__ import annotations
 
 import contextlib
+import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +21,7 @@ from harp.lightcc.horovod.torch.handles import synchronize
 from harp.lightcc.horovod.world import ProcessSet, global_process_set
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 class _DistributedOptimizer(torch.optim.Optimizer):
@@ -36,7 +38,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._trained = [parameter for group in self.param_groups for parameter in group["params"]
                          if parameter.requires_grad]
         self._left = dict.fromkeys(self._trained, backward_passes_per_step)
-        self._handles: dict[Any, tuple[int, Any, torch.Tensor]] = {}
+        self._handles: dict[Any, Callable[[], torch.Tensor]] = {}
         self._synchronized = self._shall_synchronize = True
         self._synchronized = False
         self._group_of = _groups(groups, self._trained)
@@ -76,25 +78,35 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             self._send_together(together)
 
     def _send_together(self, parameters: Sequence[torch.Tensor]) -> None:
-        small = []
         for parameter in parameters:
             if parameter.grad is None:  # others may have computed it
                 parameter.grad = torch.zeros_like(parameter)
-            if parameter.grad.is_sparse:
-                if not self._sparse_as_dense:
-                    raise ValueError(f"the gradient of {self._names[parameter]} is sparse; "
-                                     "sparse_as_dense=True makes it dense")
-                parameter.grad = parameter.grad.to_dense()
-            small.append(self._compression.compress(parameter.grad))
-        names = [self._names[parameter] for parameter in parameters]
+        first = parameters[0]
+        if len(parameters) == 1 and first.grad.is_sparse and not self._sparse_as_dense:
+            self._handles[first] = ops.sparse_allreduce_async(
+                first.grad, self._names[first], self._op, self._process_set)
+            return
+        small = [self._compression.compress(self._dense(parameter)) for parameter in parameters]
         tensors = [tensor for tensor, _ in small]
-        options = None, names[0], self._op, 1 / self._predivide, self._predivide, self._process_set
+        options = (None, self._names[first], self._op, 1 / self._predivide, self._predivide,
+                   self._process_set)
         if len(parameters) == 1:
             handles = [ops.allreduce_async_(tensors[0], *options, sparse=True)]
         else:
             handles = ops.begin_gradients_(tensors, *options)
-        for parameter, handle, (tensor, context) in zip(parameters, handles, small, strict=True):
-            self._handles[parameter] = handle, context, tensor
+        for parameter, handle, (_, context) in zip(parameters, handles, small, strict=True):
+            self._handles[parameter] = partial(self._receive, handle, context)
+
+    def _receive(self, handle: int, context: Any) -> torch.Tensor:
+        result: torch.Tensor = self._compression.decompress(synchronize(handle), context)
+        return result
+
+    def _dense(self, parameter: torch.Tensor) -> torch.Tensor:
+        assert parameter.grad is not None
+        if parameter.grad.is_sparse and not self._sparse_as_dense:
+            raise ValueError(f"the gradient of {self._names[parameter]} is sparse and in a group; "
+                             "sparse_as_dense=True makes it dense")
+        return parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
 
     def synchronize(self) -> None:
         """Wait until all gradients are those of all ranks."""
@@ -105,12 +117,13 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             if parameter not in self._handles:
                 self._left[parameter] = 0
                 self._send(parameter)
-        for parameter, (handle, context, _) in list(self._handles.items()):
-            result = synchronize(handle)
+        for parameter, receive in list(self._handles.items()):
+            back = receive()
             self._left[parameter] = self.backward_passes_per_step
             with torch.no_grad():
-                back = self._compression.decompress(result, context)
-                if back.data_ptr() != parameter.grad.data_ptr():
+                if parameter.grad.is_sparse:
+                    parameter.grad = back if back.is_sparse else back.to_sparse()
+                elif back.data_ptr() != parameter.grad.data_ptr():
                     parameter.grad.copy_(back)
         self._handles.clear()
         self._synchronized = True
@@ -127,6 +140,10 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> Any:
         """Make a step with the gradients of all ranks."""
         if self._shall_synchronize:
+            if self._synchronized:
+                warnings.warn("optimizer.step() reduces the gradients once more after "
+                              "optimizer.synchronize(); optimizer.skip_synchronize() leaves that "
+                              "out", stacklevel=2)
             self.synchronize()
         elif not self._synchronized:
             raise AssertionError("step() was called with skip_synchronize() and without a call to "
@@ -179,10 +196,18 @@ def _groups(groups: Any, parameters: list[torch.Tensor],
     if groups is None or groups == 0:
         return {}
     if isinstance(groups, int):
-        size = -(-len(parameters) // max(groups, 1))
+        if groups < 0:
+            raise ValueError(f"groups is {groups}; it must be the number of groups, or a list of "
+                             "lists of parameters")
+        size = -(-len(parameters) // groups)
         backwards = parameters[::-1]
         groups = [backwards[at:at + size] for at in range(0, len(backwards), size)]
-    return {parameter: list(together) for together in groups for parameter in together}
+    grouped = [parameter for together in groups for parameter in together]
+    if len(set(grouped)) < len(grouped):
+        raise ValueError("a parameter can be in one of the groups only")
+    trained = set(parameters)
+    return {parameter: of_it for together in groups
+            for of_it in [[one for one in together if one in trained]] for parameter in of_it}
 
 
 def DistributedOptimizer(  # noqa: N802  (Horovod's name)
@@ -203,13 +228,16 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         gradient_predivide_factor: an average is divided by it before the sum, and the rest after.
         num_groups: parameters travel in so many groups, each of them whole.
         groups: the groups themselves, or their number.
-        sparse_as_dense: makes sparse gradients dense.
+        sparse_as_dense: sends sparse gradients as dense ones; the others go by allgather.
         process_set: the ranks.
 
     """
     op = ops.chosen(None, op)
     if gradient_predivide_factor != 1.0 and op != ops.Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
+    if backward_passes_per_step <= 0:
+        raise ValueError(f"backward_passes_per_step is {backward_passes_per_step}; it must be 1 or "
+                         "more")
     cls: Any = type(optimizer.__class__.__name__, (optimizer.__class__,),
                dict(_DistributedOptimizer.__dict__))
     made = cls.__new__(cls)
