@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import threading
 from concurrent.futures import Future
@@ -147,30 +146,6 @@ def test_topk_loses_no_gradient_though_buckets_change_from_step_to_step(two_d):
     for at in range(4):
         left = sum(kept[f"t{at}"].astype("f8") for kept in errors if f"t{at}" in kept)
         np.testing.assert_allclose(came[at] + left, given[at], atol=1e-2)
-
-
-def test_the_timeline_has_negotiation_and_calls_in_balance(tmp_path):
-    timeline, path = Timeline(), tmp_path / "timeline.json"
-    timeline.start(str(path), mark_cycles=True)
-    data = [[np.ones(50, "f4"), np.ones(70, "f4")] for _ in range(2)]
-    with runtimes_of(2, timeline=timeline) as (runtimes, _):
-        reduce_all(runtimes, data)
-        reduce_all(runtimes, data)
-    timeline.stop()
-    events = json.loads(path.read_text())
-    names = {event["pid"]: event["args"]["name"] for event in events
-             if event["name" if "name" in event else "ph"] == "process_name"}
-    assert {"t0", "t1", "CYCLE_START"} <= set(names.values())
-    for pid, name in names.items():
-        own = [event for event in events if event["pid"] == pid and event["ph"] != "M"]
-        assert [event["ts"] for event in own] == sorted(event["ts"] for event in own)
-        if name == "CYCLE_START":
-            continue
-        kinds = [event["ph"] for event in own]
-        assert kinds.count("B") == kinds.count("E")
-        began = [event["name"] for event in own if event["ph"] == "B"]
-        assert began.count("NEGOTIATE_ALLREDUCE") == began.count("ALLREDUCE") == 2
-        assert sorted(event["name"] for event in own if event["ph"] == "X") == ["0", "0", "1", "1"]
 
 
 def test_a_tensor_that_one_rank_does_not_ask_for_is_named_with_the_rank(caplog):

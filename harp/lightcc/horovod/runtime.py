@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 REQUESTS, ANSWERS = 1, 2
 """Tags of messages."""
+WORDS = ("join", "barrier")
+"""What is asked for and has no tensor."""
 log = logging.getLogger("harp.horovod")
 
 
@@ -234,8 +236,9 @@ class Runtime:
         kinds = {request.name: request.kind for request in requests if request != WAIT}
         for name in self._coordinator.hear(rank, requests, time.monotonic()):
             self._timeline.negotiate(name, kinds[name])
-        for name in kinds:
-            self._timeline.rank_is_ready(name, rank)
+        for name, kind in kinds.items():
+            if kind != "join":
+                self._timeline.rank_is_ready(name, rank)
         self._plan_decision()
 
     def _plan_decision(self) -> None:
@@ -281,16 +284,18 @@ class Runtime:
         if not answer.requests:
             return
         entries = [self._entries.pop(request.name, None) for request in answer.requests]
+        kind = answer.requests[0].kind
+        if answer.error or kind not in WORDS:
+            self._timeline.call([request.name for request in answer.requests],
+                                "error" if answer.error else kind)
         if answer.error:
-            kind = HorovodInternalError if answer.gone else RequestError
+            self._timeline.over({request.name: {} for request in answer.requests})
+            error = HorovodInternalError if answer.gone else RequestError
             for entry in entries:
                 if entry:
-                    entry.future.set_exception(kind(answer.error))
+                    entry.future.set_exception(error(answer.error))
             return
-        call = getattr(self, f"_call_{answer.requests[0].kind}")
-        self._timeline.call([request.name for request in answer.requests],
-                            answer.requests[0].kind)
-        call(answer, entries)
+        getattr(self, f"_call_{kind}")(answer, entries)
 
     def _take_settings(self, tuned: dict[str, Any]) -> None:
         from harp.lightcc.horovod.autotune import apply
@@ -310,21 +315,40 @@ class Runtime:
 
     def _end(self, future: Future[None] | None, answer: Answer, entries: Sequence[Entry | None],
              then: Callable[[], None] | None) -> None:
+        good = False
         try:
             if future:
                 future.result()
             if then:
                 then()
             ended = [(entry, entry.finish(answer)) for entry in entries if entry]
+            good = True
         except Exception as error:
             for entry in entries:
                 if entry:
                     entry.future.set_exception(HorovodInternalError(str(error)))
             return
         finally:
-            self._timeline.over(request.name for request in answer.requests)
+            if self._timeline.is_written and answer.requests[0].kind not in WORDS:
+                self._timeline.over({request.name: self._told(answer, request) if good else {}
+                                     for request in answer.requests})
         for entry, result in ended:
             entry.future.set_result(result)
+
+    def _told(self, answer: Answer, request: Request) -> dict[str, str]:
+        """Say what the result of a call is, as Horovod's timeline has it."""
+        rows = list(request.shape[:1])
+        if request.kind == "allgather":
+            rows = [sum(of_rank[0] for of_rank in answer.rows)]
+        elif request.kind == "alltoall":
+            rows = [sum(splits[self.group.rank] for splits in answer.rows)]
+        elif request.kind == "reducescatter":
+            even, more = divmod(rows[0], self.group.ranks)
+            rows = [even + (self.group.rank < more)]
+        return {"dtype": request.dtype, "shape": str([*rows, *request.shape[1:]])}
+
+    def _begin_activity(self, answer: Answer, what: str) -> None:
+        self._timeline.activity([request.name for request in answer.requests], what)
 
     def _call_join(self, answer: Answer, entries: Sequence[Entry | None]) -> None:
         self._after(None, answer, entries)
@@ -334,6 +358,7 @@ class Runtime:
     def _call_broadcast(self, answer: Answer, entries: Sequence[Entry | None]) -> None:
         (entry,) = entries
         assert entry
+        self._begin_activity(answer, "LIGHTCC_BCAST")
         root = int(answer.requests[0].detail.removeprefix("root "))
         self._after(self.group.broadcast(entry.data, root), answer, entries)
 
@@ -342,7 +367,9 @@ class Runtime:
         assert entry
         assert entry.make
         ends = np.cumsum([0, *(rows for (rows,) in answer.rows)])
+        self._begin_activity(answer, "ALLOCATE_OUTPUT")
         parts = _split(entry.make(int(ends[-1])), ends)
+        self._begin_activity(answer, "LIGHTCC_ALLGATHER")
         self._after(self.group.exchange(f"allgather of {answer.requests[0].name}",
                                         [entry.data] * self.group.ranks, parts), answer, entries)
 
@@ -353,14 +380,17 @@ class Runtime:
         own = self.group.rank
         ins = np.cumsum([0, *(splits[own] for splits in answer.rows)])
         outs = np.cumsum([0, *answer.rows[own]])
+        self._begin_activity(answer, "ALLOCATE_OUTPUT")
+        parts = _split(entry.make(int(ins[-1])), ins)
+        self._begin_activity(answer, "LIGHTCC_ALLTOALL")
         self._after(self.group.exchange(f"alltoall of {answer.requests[0].name}",
-                                        _split(entry.data, outs),
-                                        _split(entry.make(int(ins[-1])), ins)), answer, entries)
+                                        _split(entry.data, outs), parts), answer, entries)
 
     def _call_reducescatter(self, answer: Answer, entries: Sequence[Entry | None]) -> None:
         (entry,) = entries
         assert entry
         request = answer.requests[0]
+        self._begin_activity(answer, "LIGHTCC_REDUCESCATTER")
         even = request.shape[0] % self.group.ranks == 0
         call = self.group.reduce_scatter if even else self.group.allreduce
         self._after(call(entry.data, request.dtype, request.detail), answer, entries)
@@ -372,21 +402,21 @@ class Runtime:
         total = sum(request.nbytes for request in answer.requests)
         left = self.group.error_bytes(total, first.dtype) if first.sparse else 0
         if len(entries) == 1 and entries[0] and not left:
+            self._begin_activity(answer, "LIGHTCC_ALLREDUCE")
             self._after(self.group.allreduce(entries[0].data, first.dtype, first.detail), answer,
                         entries)
             return
-        names = [request.name for request in answer.requests]
-        self._timeline.activity(names, "MEMCPY_IN_FUSION_BUFFER")
+        self._begin_activity(answer, "MEMCPY_IN_FUSION_BUFFER")
         buffer = self._take_buffer(total)
         ends = np.cumsum([0, *(request.nbytes for request in answer.requests)])
         parts = _split(buffer[:total], ends)
         for part, entry in zip(parts, entries, strict=True):
             part[:] = entry.data if entry else 0
         error = self._add_errors(answer, parts, left) if left else None
-        self._timeline.activity(names, f"LIGHTCC_{'SPARSE_' if left else ''}ALLREDUCE")
+        self._begin_activity(answer, f"LIGHTCC_{'SPARSE_' if left else ''}ALLREDUCE")
 
         def copy_out() -> None:
-            self._timeline.activity(names, "MEMCPY_OUT_FUSION_BUFFER")
+            self._begin_activity(answer, "MEMCPY_OUT_FUSION_BUFFER")
             for part, entry in zip(parts, entries, strict=True):
                 if entry:
                     entry.data[:] = part

@@ -1,113 +1,205 @@
 """What rank 0 did for each tensor and when, in the format of Horovod's timeline.
 
-A file for chrome://tracing or Perfetto: each tensor is a process with its name; NEGOTIATE_* lasts
-from the first rank that asked for it to the decision, with an instant for each rank; the call
-itself follows, with the copies from and to the fusion buffer in it.
+A file for chrome://tracing or Perfetto: each tensor is a process with its name. NEGOTIATE_* lasts
+from the first rank that asked for it to the decision, with an event of no length for each rank;
+the call itself follows, with its activities in it, and tells type and shape of the result at its
+end. The file is whole JSON after each event, so that it can be read after the job was killed.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import os
 import threading
 import time
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+
+END = b"\n]\n"
+log = logging.getLogger("harp.horovod")
+
+
+@dataclass
+class _Track:
+    """What is written of one tensor: one thing at a time, in the order of `_STEPS`."""
+
+    number: int
+    state: str = ""
+    """What has begun last and is not over: ``negotiation``, ``call``, or ``activity`` in a call."""
+    later: list[tuple[str, Any]] = field(default_factory=list)
+    """What has come while a call is under way here that is over at other ranks."""
+
+    def take(self, step: str, what: Any) -> list[dict[str, Any]]:
+        """Give the events of a step, which may be none: a file can begin amid a call."""
+        in_call = self.state in {"call", "activity"}
+        if in_call and step != "over" and (self.later or step != "activity"):
+            self.later.append((step, what))
+            return []
+        events: list[dict[str, Any]] = _STEPS[step](self, what)
+        return events
+
+    def _negotiate(self, kind: str) -> list[dict[str, Any]]:
+        return [] if self.state else self._begin("negotiation", f"NEGOTIATE_{kind.upper()}")
+
+    def _rank_is_ready(self, rank: int) -> list[dict[str, Any]]:
+        return [{"ph": "X", "name": str(rank), "dur": 0}] if self.state else []
+
+    def _decide(self, _: None) -> list[dict[str, Any]]:
+        return self._end("") if self.state else []
+
+    def _call(self, kind: str) -> list[dict[str, Any]]:
+        return [*self._decide(None), *self._begin("call", kind.upper())]
+
+    def _activity(self, what: str) -> list[dict[str, Any]]:
+        before = self._end("call") if self.state == "activity" else []
+        return before + self._begin("activity", what) if self.state == "call" else before
+
+    def _over(self, told: dict[str, str]) -> list[dict[str, Any]]:
+        events = self._end("call") if self.state == "activity" else []
+        if self.state == "call":
+            events += self._end("", **({"args": told} if told else {}))
+        later, self.later = self.later, []
+        for step, what in later:
+            events += self.take(step, what)
+        return events
+
+    def _begin(self, state: str, name: str) -> list[dict[str, Any]]:
+        self.state = state
+        return [{"ph": "B", "name": name}]
+
+    def _end(self, state: str, **more: Any) -> list[dict[str, Any]]:
+        self.state = state
+        return [{"ph": "E", **more}]
+
+
+_STEPS: dict[str, Any] = {
+    "negotiate": _Track._negotiate, "rank_is_ready": _Track._rank_is_ready,
+    "decide": _Track._decide, "call": _Track._call, "activity": _Track._activity,
+    "over": _Track._over}
+
+
+class _File:
+    """Events on a disk. Its methods but `open` are for who has the `lock`."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.tracks: dict[str, _Track] = {}
+        self.marks_cycles = False
+        self.descriptor = -1
+        self._length, self._began = 0, 0.0
+
+    def open(self, path: str, *, mark_cycles: bool) -> None:
+        with self.lock:
+            if self.descriptor >= 0:
+                raise ValueError("a timeline is being written; stop_timeline ends it")
+            self.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC,
+                                      0o666)
+            self.tracks, self.marks_cycles = {}, mark_cycles
+            self._length, self._began = 0, time.monotonic()
+            self.write(_named(0, start_time_since_epoch_in_micros=time.time_ns() // 1000))
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def track(self, name: str) -> _Track:
+        if name not in self.tracks:
+            self.tracks[name] = _Track(len(self.tracks) + 1)
+            self.write(_named(self.tracks[name].number, name=name))
+        return self.tracks[name]
+
+    def now_us(self) -> int:
+        return round((time.monotonic() - self._began) * 1e6)
+
+    def write(self, events: Iterable[dict[str, Any]]) -> None:
+        """Put events in the place of the end, with an end, in one call."""
+        text = b",\n".join(json.dumps(event).encode() for event in events)
+        if not text or self.descriptor < 0:
+            return
+        text = (b",\n" if self._length else b"[\n") + text
+        try:
+            os.pwrite(self.descriptor, text + END, self._length)
+        except OSError as error:
+            log.warning("the timeline ends here, since it cannot be written: %s", error.strerror)
+            self.close()
+        self._length += len(text)
+
+
+def _named(number: int, **told: Any) -> list[dict[str, Any]]:
+    return [{"name": "process_name", "ph": "M", "pid": number, "args": told},
+            {"name": "process_sort_index", "ph": "M", "pid": number,
+             "args": {"sort_index": number}}]
 
 
 class Timeline:
     """Events for a file; nothing is done until `start`. Any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._file: Any = None
-        self._numbers: dict[str, int] = {}
-        self._open: dict[str, int] = {}
-        self._cycles = False
-        self._began = 0.0
+        self._file, self._prefix = _File(), ""
+
+    def of_set(self, number: int) -> Timeline:
+        """Give what writes to the same file for a set of ranks, which has names of its own."""
+        made = Timeline()
+        made._file, made._prefix = self._file, f"set {number}: "
+        return made
+
+    @property
+    def is_written(self) -> bool:
+        """Whether there is a file, so that what is told is of use."""
+        return self._file.descriptor >= 0
 
     def start(self, path: str, *, mark_cycles: bool = False) -> None:
         """Begin a file. Raises OSError where it cannot be written, ValueError where one is open."""
-        with self._lock:
-            if self._file:
-                raise ValueError("a timeline is being written; stop_timeline ends it")
-            self._file = Path(path).open("w", encoding="utf-8")  # noqa: SIM115  (stop closes it)
-            self._file.write("[")
-            self._numbers, self._open = {}, {}
-            self._cycles, self._began = mark_cycles, time.monotonic()
+        self._file.open(path, mark_cycles=mark_cycles)
 
     def stop(self) -> None:
         """End the file."""
-        with self._lock:
-            if self._file:
-                self._file.write("\n]\n")
-                self._file.close()
-                self._file = None
+        with self._file.lock:
+            self._file.close()
 
     def negotiate(self, name: str, kind: str) -> None:
         """A rank was the first one to ask for a tensor."""
-        self._begin([name], f"NEGOTIATE_{kind.upper()}")
+        self._tell("negotiate", {name: kind})
 
     def rank_is_ready(self, name: str, rank: int) -> None:
         """A rank asked for a tensor."""
-        with self._lock:
-            if self._file:
-                self._write(name, "X", name=str(rank), dur=0)
+        self._tell("rank_is_ready", {name: rank})
 
     def decide(self, names: Iterable[str]) -> None:
         """All ranks have asked."""
-        self.end(names)
+        self._tell("decide", dict.fromkeys(names))
 
     def call(self, names: Iterable[str], kind: str) -> None:
         """The call for tensors begins."""
-        self._begin(names, kind.upper())
+        self._tell("call", dict.fromkeys(names, kind))
 
     def activity(self, names: Iterable[str], what: str) -> None:
         """A part of the call begins, and the one before it ends."""
-        names = list(names)
-        self.end(name for name in names if self._open.get(name, 0) > 1)
-        self._begin(names, what)
+        self._tell("activity", dict.fromkeys(names, what))
 
-    def over(self, names: Iterable[str]) -> None:
-        """The call is over, with all of its parts."""
-        for name in names:
-            while self._open.get(name, 0):
-                self.end([name])
+    def over(self, results: Mapping[str, dict[str, str]]) -> None:
+        """The call is over, with all of its parts; its events end with what is told of results."""
+        self._tell("over", results)
 
     def cycle(self) -> None:
         """Rank 0 decides."""
-        with self._lock:
-            if self._file and self._cycles:
-                self._write("CYCLE_START", "i", name="CYCLE_START", s="g")
+        with self._file.lock:
+            if self._file.marks_cycles:
+                self._file.write([{"ph": "i", "name": "CYCLE_START", "ts": self._file.now_us(),
+                                   "s": "g"}])
 
-    def _begin(self, names: Iterable[str], what: str) -> None:
-        with self._lock:
-            if self._file:
-                for name in names:
-                    self._open[name] = self._open.get(name, 0) + 1
-                    self._write(name, "B", name=what)
-
-    def end(self, names: Iterable[str]) -> None:
-        """What was begun last for these tensors is over."""
-        with self._lock:
-            if self._file:
-                for name in names:
-                    if self._open.get(name, 0):  # it may have begun before the file did
-                        self._open[name] -= 1
-                        self._write(name, "E")
-
-    def _write(self, tensor: str, phase: str, **more: Any) -> None:
-        if tensor not in self._numbers:
-            number = self._numbers[tensor] = len(self._numbers) + 1
-            self._line({"name": "process_name", "ph": "M", "pid": number,
-                        "args": {"name": tensor}})
-            self._line({"name": "process_sort_index", "ph": "M", "pid": number,
-                        "args": {"sort_index": number}})
-        self._line({"ph": phase, "pid": self._numbers[tensor],
-                    "ts": round((time.monotonic() - self._began) * 1e6), **more})
-
-    def _line(self, event: dict[str, Any]) -> None:
-        first = self._file.tell() <= 1
-        self._file.write(("\n" if first else ",\n") + json.dumps(event))
+    def _tell(self, step: str, of_tensors: Mapping[str, Any]) -> None:
+        if not self.is_written:
+            return
+        with self._file.lock:
+            now_us, events = self._file.now_us(), []
+            for name, what in of_tensors.items():
+                track = self._file.track(self._prefix + name)
+                events += [{"pid": track.number, "ts": now_us, **event}
+                           for event in track.take(step, what)]
+            self._file.write(events)

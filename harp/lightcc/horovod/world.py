@@ -115,7 +115,8 @@ class World:
                           PrefixStore(f"set{number}/", self._store), self.settings.start_timeout_s)
             tuner = (Tuner(self.settings, group.settings)
                      if self.settings.autotune and number == 0 else None)
-            added.runtime = Runtime(group, self.settings, self.timeline,
+            timeline = self.timeline.of_set(number) if number else self.timeline
+            added.runtime = Runtime(group, self.settings, timeline,
                                     self._errors if number == 0 else {}, tuner)
         added.process_set_id = number
         self.sets[number] = added
