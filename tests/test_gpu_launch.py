@@ -47,6 +47,7 @@ def program(folder: Path, text: str) -> list[str]:
 def test_ranks_seem_to_be_on_two_hosts(tmp_path, monkeypatch):
     monkeypatch.setenv("NCCL_NET", "leftover")
     monkeypatch.setenv("HARP_PORT", "leftover")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     ended = launch.run(launch.Network("one", {"HARP_PORT": "udp"}), program(tmp_path, """
 answer["env"] = dict(os.environ)
 answer["space"] = os.readlink("/proc/self/ns/net")
@@ -58,6 +59,7 @@ answer["store"] = store
     assert first["env"]["NCCL_HOSTID"] != second["env"]["NCCL_HOSTID"]
     assert first["store"] == second["store"]
     for one in ended.found:
+        assert one["env"]["OMP_NUM_THREADS"] == "1"
         assert one["env"]["HARP_PORT"] == "udp"
         assert "NCCL_NET" not in one["env"]
         assert one["env"]["HARP_IFNAME"] == one["env"]["NCCL_SOCKET_IFNAME"]
@@ -131,7 +133,7 @@ def test_all_networks_are_tried_and_what_was_found_is_kept(tmp_path):
     names = ["socket", "harp-udp", "harp-udp-inline", "lightcc", "hook",
              *([] if netns.usable() else ["harp-xdp"])]
     for name in names:
-        assert f"{name}: all as it should be\n" in text
+        assert f"{name}: all as it should be, " in text
     for found in ("torch: 9.9\n", "gpu: a stand-in\n", "Using network HARP", "all_reduce_perf: "):
         assert found in text
 

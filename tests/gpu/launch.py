@@ -124,7 +124,8 @@ def places() -> Iterator[tuple[Place, Place]]:
 def run(network: Network, program: Sequence[str | Path], folder: Path, *,
         timeout_s: float = 300) -> Ended:
     """Run two ranks of ``program`` to their end; it gets RANK STORE OUT and --backend."""
-    base = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+    base = {"OMP_NUM_THREADS": "1",  # as torchrun does; threads of both ranks would spin for cores
+            **{name: value for name, value in os.environ.items() if not name.startswith(OURS)}}
     folder.mkdir(parents=True)
     with places() as both, ExitStack() as stack:
         processes = []

@@ -22,6 +22,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,8 +66,8 @@ def main(arguments: list[str] | None = None) -> int:
     if not python:
         print(f"test-gpu: skipped: {why}.")
         return 0
-    plugin = nccl_pair.harp(("-O2",))
     rehearsed = [launch.REHEARSAL, launch.LIGHTCC, launch.HOOK_REHEARSAL]
+    plugin = Path() if wish.rehearse else nccl_pair.harp(("-O2",))
     networks = rehearsed if wish.rehearse else launch.networks(plugin)
     jobs: list[launch.Ended] = []
     lines: list[str] = []
@@ -75,13 +76,15 @@ def main(arguments: list[str] | None = None) -> int:
         if network.needs_root and netns.usable():
             lines.append(f"{network.name}: not tried: {netns.usable()}")
             continue
+        begin = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             job = launch.run(network, [python, ROOT / "tests" / "gpu" / "rank.py"],
                              Path(folder) / "job", timeout_s=wish.seconds)
         problems = job.problems(jobs[0] if jobs else None)
         jobs.append(job)
         good = good and not problems
-        lines += problems or [f"{network.name}: all as it should be"]
+        lines += problems or [f"{network.name}: all as it should be, "
+                              f"{time.monotonic() - begin:.0f} s"]
         print("\n".join(problems) or lines[-1], flush=True)
         if problems:
             print("\n".join(f"-- rank {rank}\n{log[-4000:]}" for rank, log in enumerate(job.logs)))
