@@ -297,6 +297,47 @@ def layers():
                                          groups=[[net[0].bias], [net[0].bias]]))]
 
 
+def optimizers():
+    """Sums, groups of one's own and sets of ranks, in an optimizer; calls that are looked at."""
+    rank, ranks = hvd.rank(), hvd.size()
+    pair = hvd.add_process_set([0, ranks - 1])
+    found = {}
+    for case, options in {"sum": {"op": hvd.Sum}, "set": {"process_set": pair},
+                          "listed": {"groups": "biases"}}.items():
+        net, alone = model(), model()
+        if "groups" in options:
+            options["groups"] = [[net[0].bias, net[2].bias]]
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.01),
+                                             named_parameters=net.named_parameters(), **options)
+        if options.get("process_set", hvd.global_process_set).included():
+            train(net, optimizer, [part[rank::ranks] for part in batches(4, 8 * ranks)])
+        members = range(ranks) if case != "set" else pair.ranks
+        scale = len(members) if case == "sum" else 1
+        for batch in batches(4, 8 * ranks):
+            alone.zero_grad()
+            for member in members:
+                loss = alone(batch[member::ranks]).square().mean()
+                (scale * loss / len(members)).backward()
+            with torch.no_grad():
+                for own in alone.parameters():
+                    own.sub_(0.01 * own.grad)
+        if options.get("process_set", hvd.global_process_set).included():
+            for own, wanted in zip(net.parameters(), alone.parameters(), strict=True):
+                torch.testing.assert_close(own, wanted)
+        found[case] = weights(net)
+    handle = hvd.allreduce_async(torch.ones(3), name="looked at")
+    while not hvd.poll(handle):
+        time.sleep(0)
+    assert hvd.synchronize(handle).tolist() == [1] * 3
+    found["refused"] = [
+        refused(lambda: hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.1),
+                                                 op=hvd.Adasum), NotImplementedError),
+        refused(lambda: hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.1), op=hvd.Sum,
+                                                 gradient_predivide_factor=2.0), ValueError),
+        refused(lambda: hvd.synchronize(handle), ValueError).replace(str(handle), "N")]
+    return found
+
+
 def check_batch_norm():
     torch.manual_seed(4)
     whole = 1000 + torch.randn(7, 3, 5)  # a mean that would drown the variance in float32 squares

@@ -62,6 +62,18 @@ def test_a_distributed_optimizer_trains_as_one_process_with_the_whole_batch_does
     assert one["adam"] == [10.0] * 4
 
 
+def test_an_optimizer_sums_or_averages_over_its_set_of_ranks_and_refuses_adasum():
+    first, middle, last = answers(run(3, RANK, "optimizers"))
+    assert first == last
+    assert middle["set"] != first["set"]  # it is not in the set
+    for case in ("sum", "listed", "refused"):
+        assert middle[case] == first[case]
+    adasum, predivide, handle = first["refused"]
+    assert "Adasum is not there; allowed are Average, Sum" in adasum
+    assert "gradient_predivide_factor not supported with op != Average" in predivide
+    assert handle == "handle N is not known; each is synchronized once"
+
+
 def test_normalization_and_sparse_gradients_are_those_of_all_ranks():
     one, other = answers(run(2, RANK, "layers"))
     assert one == other
@@ -91,7 +103,7 @@ def test_autotune_begins_with_what_the_variables_say(tmp_path):
                 HOROVOD_FUSION_THRESHOLD="4096", HOROVOD_CYCLE_TIME="2",
                 LIGHT_TOPK_ALLREDUCE="1", LIGHT_TOPK_THRESHOLD="100"))
     named, first, *_ = log.read_text().splitlines()
-    assert named == "threshold_bytes,cycle_s,two_d,topk_threshold_bytes,score_bytes_per_s"
+    assert named == "threshold_bytes,cycle_s,two_d,topk_threshold_bytes,topk_fp16,score_bytes_per_s"
     assert first.startswith("4096,0.002,False,100,")
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from test_lightcc_group import PATIENCE_S, group_of
 
-from harp.lightcc.horovod.autotune import Tuner
+from harp.lightcc.horovod.autotune import Tuner, apply, choices
 from harp.lightcc.horovod.errors import HorovodInternalError
 from harp.lightcc.horovod.negotiation import Answer, Codec, Request
 from harp.lightcc.horovod.runtime import REQUESTS, Entry, Runtime
@@ -181,26 +181,35 @@ def answer_of(nbytes):
 
 def test_autotune_keeps_what_was_fastest_and_tries_compression_only_where_allowed(tmp_path):
     settings = Settings(autotune_steps=2, autotune_warmup=1, autotune_log=str(tmp_path / "log"))
-    light = LightSettings(topk=True, topk_threshold_bytes=1 << 20)
+    light = LightSettings(topk=True, topk_threshold_bytes=1 << 20, topk_fp16=True)
     tuner = Tuner(settings, light)
     now, tuned = 0.0, {"threshold_bytes": 128 << 20, "cycle_s": 1e-3, "two_d": False,
-                       "topk_threshold_bytes": 1 << 20}
+                       "topk_threshold_bytes": 1 << 20, "topk_fp16": True}
     tried = set()
     while not tuner.is_over:
-        # A network that likes 32 MiB, no cycle and compression from 256 KiB on.
+        # A network that likes 32 MiB, no cycle, compression from 256 KiB on, and float32.
         slow = (1 + (tuned["threshold_bytes"] != 32 << 20) + (tuned["cycle_s"] != 0)
-                + (tuned["topk_threshold_bytes"] != 256 << 10))
+                + (tuned["topk_threshold_bytes"] != 256 << 10) + tuned["topk_fp16"])
         tried.add(tuned["topk_threshold_bytes"])
         now += slow * 1e-3
         tuned = tuner.look([answer_of(4 << 20)], now) or tuned
     assert tuned == tuner.best == {"threshold_bytes": 32 << 20, "cycle_s": 0.0, "two_d": False,
-                                   "topk_threshold_bytes": 256 << 10}
+                                   "topk_threshold_bytes": 256 << 10, "topk_fp16": False}
+    assert apply(tuned, light) == (0.0, 32 << 20, replace(
+        light, topk_threshold_bytes=256 << 10, topk_fp16=False))
     assert len(tried) == 4
     lines = (tmp_path / "log").read_text().splitlines()
     assert lines[0].startswith("threshold_bytes,cycle_s")
-    assert len(lines) == 1 + 1 + 3 + 4 + 3
-    dense = Tuner(settings, LightSettings())
-    assert dense._choices["topk_threshold_bytes"] == [1 << 20]
+    assert len(lines) == 1 + 1 + 3 + 4 + 3 + 1
+
+
+@pytest.mark.parametrize("light", [LightSettings(), LightSettings(topk_fp16=True),
+                                   LightSettings(topk=True), LightSettings(two_d=True)])
+def test_autotune_changes_nothing_that_changes_what_is_learned_unless_allowed(light):
+    tried = choices(Settings(), light)
+    assert len(tried["topk_threshold_bytes"]) == (4 if light.topk else 1)
+    assert tried["topk_fp16"] == [light.topk_fp16]
+    assert len(tried["two_d"]) == (2 if light.two_d else 1)
 
 
 def looks_until_a_trial_is_over(warmup):

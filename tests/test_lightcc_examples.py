@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
+
+from test_horovod_surface import CALLS, VALUES
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "lightcc"
 PATIENCE_S = 600
@@ -39,6 +42,18 @@ def test_an_example_learns(script, arguments, variables):
 def test_the_synthetic_benchmark_counts_pictures():
     said = outcome("horovod_synthetic_benchmark.py", "--width", "64", "--num-iters", "1")
     assert re.fullmatch(r"\[0\] total on 2 ranks: [\d.]+ pictures/s", said)
+
+
+@pytest.mark.parametrize("script", ["horovod_mnist.py", "horovod_synthetic_benchmark.py"])
+def test_a_script_for_horovod_has_one_import_line_of_ours_and_asks_for_what_horovod_has(script):
+    tree = ast.parse((EXAMPLES / script).read_text())
+    code = ast.unparse(tree.body[1:])  # without the docstring, which names the command
+    assert [line for line in code.splitlines() if "harp" in line] == [
+        "import harp.lightcc.horovod.torch as hvd"]
+    asked = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
+             and isinstance(node.value, ast.Name) and node.value.id == "hvd"}
+    assert asked
+    assert asked <= {*CALLS, *VALUES}
 
 
 def test_every_example_names_its_command():

@@ -1,9 +1,10 @@
 """HOROVOD_AUTOTUNE: settings that rank 0 tries while the job runs, and the best of which it keeps.
 
 One setting after the other is changed, with the others as good as known so far: fusion threshold,
-cycle time, dense 2D or ring, and from which size on gradients are sparse. Compression is tried only
-where LIGHT_TOPK_ALLREDUCE allows it, since it changes what is learned. The score of a trial is
-bytes of gradients a second, whole gradients in each case.
+cycle time, dense 2D or ring, from which size on gradients are sparse, and whether their values are
+float16. Compression is tried only where LIGHT_TOPK_ALLREDUCE allows it, and float16 where
+LIGHT_TOPK_FP16 does, since they change what is learned. The score of a trial is bytes of gradients
+a second, whole gradients in each case.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def choices(settings: Settings, light: LightSettings) -> dict[str, list[Any]]:
         "threshold_bytes": [settings.fusion_threshold_bytes, 0, 8 * MIB, 32 * MIB, 128 * MIB],
         "cycle_s": [settings.cycle_s, 0.0, 0.5e-3, 2e-3, 5e-3],
         "two_d": [light.two_d, not light.two_d] if light.two_d else [False],
-        "topk_threshold_bytes": [light.topk_threshold_bytes]}
+        "topk_threshold_bytes": [light.topk_threshold_bytes],
+        "topk_fp16": [True, False] if light.topk and light.topk_fp16 else [light.topk_fp16]}
     if light.topk:
         found["topk_threshold_bytes"] += [256 << 10, 4 * MIB, NO_SPARSE_BYTES]
     return {name: list(dict.fromkeys(values)) for name, values in found.items()}
@@ -42,7 +44,8 @@ def choices(settings: Settings, light: LightSettings) -> dict[str, list[Any]]:
 def apply(tuned: dict[str, Any], light: LightSettings) -> tuple[float, int, LightSettings]:
     """Give the cycle time, the fusion threshold and LightCC's settings of a trial."""
     return tuned["cycle_s"], tuned["threshold_bytes"], replace(
-        light, two_d=tuned["two_d"], topk_threshold_bytes=tuned["topk_threshold_bytes"])
+        light, two_d=tuned["two_d"], topk_threshold_bytes=tuned["topk_threshold_bytes"],
+        topk_fp16=tuned["topk_fp16"])
 
 
 class Tuner:

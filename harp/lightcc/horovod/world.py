@@ -114,7 +114,7 @@ class World:
             group = Group(added.ranks.index(self.rank), len(added.ranks),
                           PrefixStore(f"set{number}/", self._store), self.settings.start_timeout_s)
             tuner = (Tuner(self.settings, group.settings)
-                     if self.settings.autotune and number == 0 else None)
+                     if self.settings.autotune and number == self.rank == 0 else None)
             timeline = self.timeline.of_set(number) if number else self.timeline
             added.runtime = Runtime(group, self.settings, timeline,
                                     self._errors if number == 0 else {}, tuner)
