@@ -3,6 +3,7 @@
     private=RANK   no rank may read any process, and the memory of that one is its own
     user=RANK      no rank may read processes of other users, and that one is another user's
     killed=RANK    that one is killed while a call is under way
+    killed_small=RANK   the same with calls of some bytes
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import os
 import signal
 import sys
+from functools import partial
 
 import numpy as np
 
@@ -61,10 +63,11 @@ def summed(rank: int, ranks: int, store: StoreClient) -> dict[str, object]:
     return {"reads": sorted(reads), "right": bool((data == sum(range(ranks + 1))).all())}
 
 
-def killed(rank: int, ranks: int, store: StoreClient, which: int) -> dict[str, object]:
+def killed(rank: int, ranks: int, store: StoreClient, which: int,
+           elements: int = 4 << 20) -> dict[str, object]:
     """Sum a vector again and again, until one is gone."""
     group = Group(rank, ranks, store)
-    data = np.zeros(4 << 20, np.float32)
+    data = np.zeros(elements, np.float32)
     for call in range(1000):
         done = group.allreduce(data.view(np.uint8), "float32")
         if rank == which and call == 3:
@@ -80,5 +83,6 @@ def killed(rank: int, ranks: int, store: StoreClient, which: int) -> dict[str, o
 if __name__ == "__main__":
     path, own, count, (what, _, of) = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), \
         sys.argv[4].partition("=")
-    print(json.dumps({"private": private, "user": user, "killed": killed}[what](
+    print(json.dumps({"private": private, "user": user, "killed": killed,
+                      "killed_small": partial(killed, elements=2)}[what](
         own, count, StoreClient(path, 60.0), int(of))), flush=True)

@@ -21,7 +21,7 @@ MAY_CALL: dict[str, set[str]] = {
     "virtual": {"base", "wire", "session"},
     "ports": {"base", "wire"},
     "engine": {"base", "wire", "session", "ports"},
-    "lightcc": {"engine"},
+    "lightcc": {"engine", "ports"},
 }
 
 

@@ -153,7 +153,7 @@ def moves(mover, kind, data):
     """Move pieces to or from the first rank."""
     rows = table(list(cut(kind, 0, data)))
     mover.run(ffi.from_buffer("struct harp_piece[]", rows), len(rows),
-              ffi.new("struct harp_piece_work *"), PATIENCE_S)
+              ffi.new("struct harp_piece_work *"), int(PATIENCE_S * 1e9))
 
 
 def test_what_cannot_be_answered_any_more_is_an_error_at_once():

@@ -95,10 +95,12 @@ void harp_engine_close(struct harp_engine *engine);
 /* Drive it if nobody else does: one turn. Returns whether anything moved. */
 bool harp_engine_drive(struct harp_engine *engine);
 
-/* Sleep until one of these engines must be driven again, or for `most_ns`; says whether it slept at
- * all. For the thread that drives them: it is woken itself, by their ports, and no helper takes
- * over meanwhile. Up to HARP_SLEEP_ENGINES. */
-bool harp_engines_sleep(struct harp_engine *const *engines, uint32_t n, uint64_t most_ns);
+/* Sleep until one of these engines must be driven again, the descriptor `beside` is readable (-1:
+ * there is none), or for `most_ns`; says whether it slept at all. For the thread that drives them:
+ * it is woken itself, by their ports, and no helper takes over meanwhile. Up to HARP_SLEEP_ENGINES.
+ */
+bool harp_engines_sleep(struct harp_engine *const *engines, uint32_t n, int beside,
+                        uint64_t most_ns);
 
 /* When it must be driven again though nothing happens; UINT64_MAX: never. For MANUAL. */
 uint64_t harp_engine_deadline_ns(struct harp_engine *engine);

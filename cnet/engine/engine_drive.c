@@ -44,14 +44,16 @@ static uint32_t list_descriptors(const struct harp_engine *engine, struct pollfd
     return 1 + engine->ports_n;
 }
 
-static void wait_for_work(struct harp_engine *const *engines, uint32_t engines_n, uint64_t most_ns)
+static void wait_for_work(struct harp_engine *const *engines, uint32_t engines_n, int beside,
+                          uint64_t most_ns)
 {
-    struct pollfd fds[HARP_SLEEP_ENGINES * ENGINE_FDS];
+    struct pollfd fds[HARP_SLEEP_ENGINES * ENGINE_FDS + 1];
     uint32_t n = 0, bells[HARP_SLEEP_ENGINES];
     for (uint32_t i = 0; i < engines_n; i++) {
         bells[i] = n;
         n += list_descriptors(engines[i], fds + n);
     }
+    fds[n++] = (struct pollfd){.fd = beside, .events = POLLIN}; /* -1 is passed over */
     const struct timespec most = {.tv_sec = (time_t)(most_ns / 1000000000),
                                   .tv_nsec = (long)(most_ns % 1000000000)};
     ppoll(fds, n, &most, NULL);
@@ -85,7 +87,7 @@ static void sleep_until_work(struct harp_engine *engine)
     uint64_t nap_ns = prepare_nap(engine);
     harp_token_drop(engine);
     if (nap_ns)
-        wait_for_work(&engine, 1, nap_ns);
+        wait_for_work(&engine, 1, -1, nap_ns);
     atomic_store(&engine->sleeping, 0);
 }
 
@@ -102,7 +104,8 @@ static uint64_t prepare_application_nap(struct harp_engine *engine)
     return nap_ns;
 }
 
-bool harp_engines_sleep(struct harp_engine *const *engines, uint32_t n, uint64_t most_ns)
+bool harp_engines_sleep(struct harp_engine *const *engines, uint32_t n, int beside,
+                        uint64_t most_ns)
 {
     assert(n <= HARP_SLEEP_ENGINES);
     uint64_t nap_ns = most_ns;
@@ -112,7 +115,7 @@ bool harp_engines_sleep(struct harp_engine *const *engines, uint32_t n, uint64_t
         nap_ns = own_ns < nap_ns ? own_ns : nap_ns;
     }
     if (nap_ns)
-        wait_for_work(engines, n, nap_ns);
+        wait_for_work(engines, n, beside, nap_ns);
     for (uint32_t i = 0; i < asked; i++) {
         atomic_store(&engines[i]->sleeping, 0);
         atomic_store_explicit(&engines[i]->driven_ns, harp_engine_clock(engines[i]),

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LOOKS 16 /* at memory before the network is driven, too */
+
 static void take_peer(struct peer *peer, const struct harp_mover_config *config, uint32_t index)
 {
     peer->connection = config->connections[index];
@@ -31,6 +33,7 @@ struct harp_mover *harp_mover_new(const struct harp_mover_config *config)
         mover->engines[i] = config->engines[i];
     mover->peers_n = config->peers;
     mover->rank = config->rank;
+    mover->direct = config->direct;
     mover->word = (_Atomic uint64_t *)config->word;
     mover->shown = config->word ? *config->word : 0;
     for (uint32_t i = 0; i < config->peers; i++)
@@ -60,13 +63,6 @@ void harp_mover_cancel(struct harp_mover *mover)
     atomic_store_explicit(&mover->cancelled, true, memory_order_relaxed);
 }
 
-static void open_piece(struct harp_mover *mover, const struct harp_piece *piece)
-{
-    open_pieces_add(&mover->open, piece);
-    mover->peers[piece->peer].open++;
-    mover->unheard += piece->told && piece->kind != HARP_PIECE_SEND;
-}
-
 /* Do what is done when nothing is open. */
 static void work_alone(struct harp_mover *mover, const struct harp_piece *piece)
 {
@@ -87,7 +83,7 @@ static bool read_ahead(struct harp_mover *mover, const struct harp_piece **piece
     bool moved = false;
     while (*piece < end && !open_pieces_full(&mover->open)) {
         if ((*piece)->kind < HARP_PIECE_SETTLE)
-            open_piece(mover, *piece);
+            mover_open_piece(mover, *piece);
         else if (mover->open.n)
             break;
         else
@@ -111,23 +107,20 @@ static bool drive_engines(struct harp_mover *mover)
 /* Wait for `most_ns`, after a look that found nothing; says whether there is time left. */
 static bool wait_a_while(struct harp_mover *mover, uint64_t end_ns, uint64_t most_ns)
 {
-    return waiting_look_or_sleep(&mover->waiting, mover->engines, mover->engines_n, end_ns,
-                                 most_ns);
+    return waiting_look_or_sleep(&mover->waiting, mover->engines, mover->engines_n, mover->direct,
+                                 end_ns, most_ns);
 }
 
-void harp_mover_begin(struct harp_mover *mover, const struct harp_piece *pieces, uint32_t pieces_n,
-                      const struct harp_piece_work *work, uint64_t timeout_ns,
-                      struct harp_moved *moved)
+/* See what has come. Where nothing is wanted of the network it is looked at now and then, and
+ * after it may have woken this thread: for the ends of peers. */
+static bool look(struct harp_mover *mover)
 {
-    if (mover->result != HARP_MOVE_DONE) /* what was begun then is not over */
-        return;
-    mover->next = pieces;
-    mover->end = pieces + pieces_n;
-    mover->open.first = mover->open.next = 0;
-    mover->unheard = 0;
-    mover->work = work;
-    mover->moved = moved;
-    mover->end_ns = waiting_begin(&mover->waiting) + timeout_ns;
+    bool came = mover->direct && direct_look(mover->direct);
+    if (!mover->networked && !mover->waiting.slept && ++mover->looks < LOOKS)
+        return came;
+    mover->looks = 0;
+    bool drove = drive_engines(mover);
+    return mover_poll_peers(mover) | drove | came;
 }
 
 /* Look once at everything, and wait for `most_ns` if nothing has moved; says whether there is more
@@ -136,8 +129,7 @@ static bool move_once(struct harp_mover *mover, uint64_t most_ns)
 {
     bool any = read_ahead(mover, &mover->next, mover->end);
     bool sent = mover_advance(mover); /* copies must have left before the run is over */
-    bool drove = drive_engines(mover);
-    any |= mover_poll_peers(mover) | sent | drove;
+    any |= look(mover) | sent;
     if (atomic_load_explicit(&mover->cancelled, memory_order_relaxed))
         mover_fail(mover, HARP_MOVE_CANCELLED, 0);
     if (any)
@@ -158,6 +150,22 @@ enum harp_move harp_mover_run(struct harp_mover *mover, uint64_t for_ns)
         if (waiting_now_ns() > until_ns)
             return HARP_MOVE_MORE;
     return mover->result;
+}
+
+enum harp_move harp_mover_begin(struct harp_mover *mover, const struct harp_piece *pieces,
+                                uint32_t pieces_n, const struct harp_piece_work *work,
+                                uint64_t timeout_ns, struct harp_moved *moved, uint64_t for_ns)
+{
+    if (mover->result != HARP_MOVE_DONE) /* what was begun then is not over */
+        return mover->result;
+    mover->next = pieces;
+    mover->end = pieces + pieces_n;
+    mover->open.first = mover->open.next = 0;
+    mover->unheard = mover->networked = 0;
+    mover->work = work;
+    mover->moved = moved;
+    mover->end_ns = waiting_begin(&mover->waiting) + timeout_ns;
+    return harp_mover_run(mover, for_ns);
 }
 
 static bool copies_under_way(const struct harp_mover *mover)

@@ -11,9 +11,9 @@
  *     SELECT   waits for all before it; the largest elements of `from` become pairs
  *     ADD      waits for all before it; the pairs of `from` are added up
  *
- * A piece that is `told` travels behind the call's description, by a copy and through a slot. What
- * comes must begin with the same description, and nothing that is not told is posted before all
- * that is told has been compared.
+ * A piece that is `told` travels behind the call's description, by a copy and through a slot, or
+ * straight through memory to a rank of this host (direct.h). What comes must begin with the same
+ * description, and nothing that is not told is posted before all that is told has been compared.
  *
  * So a message of the network goes straight to where it belongs, and one that is to be reduced
  * passes a slot that stays in the cache. Small messages leave from a copy, so that nobody waits for
@@ -37,6 +37,7 @@
 #ifndef HARP_LIGHTCC_MOVER_H
 #define HARP_LIGHTCC_MOVER_H
 
+#include "direct.h"
 #include "engine/engine.h"
 #include "peer_memory.h"
 #include "reduce.h"
@@ -106,6 +107,7 @@ struct harp_mover_config {
     uint32_t engines_n;
     struct harp_connection *const *connections; /* one a peer; NULL: none */
     const struct harp_mover_peer *shared;       /* one a peer, of this host; NULL: no offers */
+    struct harp_direct *direct;                 /* for what is told; NULL: none */
     uint64_t *word;       /* that this process shows (peer_memory.h): the mover's to withdraw */
     uint32_t peers, rank; /* `rank` is the own index among the peers */
     uint32_t slot_bytes, slots; /* for what is to be reduced; a slot takes what is told */
@@ -117,11 +119,11 @@ struct harp_mover;
 struct harp_mover *harp_mover_new(const struct harp_mover_config *config);
 void harp_mover_free(struct harp_mover *mover);
 
-/* Begin a run, whose pieces and the rest must stay until it is over. `moved` tells of what a
- * failure needs. */
-void harp_mover_begin(struct harp_mover *mover, const struct harp_piece *pieces, uint32_t pieces_n,
-                      const struct harp_piece_work *work, uint64_t timeout_ns,
-                      struct harp_moved *moved);
+/* Begin a run, whose pieces and the rest must stay until it is over, and go on with it as
+ * harp_mover_run does. `moved` tells of what a failure needs. */
+enum harp_move harp_mover_begin(struct harp_mover *mover, const struct harp_piece *pieces,
+                                uint32_t pieces_n, const struct harp_piece_work *work,
+                                uint64_t timeout_ns, struct harp_moved *moved, uint64_t for_ns);
 
 /* Move pieces until the run is over, or HARP_MOVE_MORE after `for_ns`: a caller with signals to
  * look after calls it again. */

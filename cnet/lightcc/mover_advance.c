@@ -7,6 +7,13 @@ static bool begin_send(struct harp_mover *mover, struct open_piece *open, uint64
     const struct harp_piece *piece = open->piece;
     struct peer *peer = &mover->peers[piece->peer];
     uint32_t said_bytes = piece->told ? mover->work->said_bytes : 0;
+    if (goes_direct(mover, piece)) {
+        if (!direct_send(mover->direct, piece->peer, mover->work->said, said_bytes, piece->at,
+                         piece->bytes))
+            return false;
+        mover_close_piece(mover, open);
+        return true;
+    }
     uint8_t *copy = copies_next(&mover->copies, COPIES_KEPT);
     if (mover_offers(mover, piece))
         return mover_offer_piece(mover, open, context);
@@ -29,9 +36,9 @@ static bool begin_send(struct harp_mover *mover, struct open_piece *open, uint64
 }
 
 /* Whether what comes waits in a slot until it is looked at. */
-static bool comes_by_slot(const struct harp_piece *piece)
+static bool comes_by_slot(const struct harp_mover *mover, const struct harp_piece *piece)
 {
-    return piece->told || piece->kind == HARP_PIECE_REDUCE;
+    return (piece->told || piece->kind == HARP_PIECE_REDUCE) && !goes_direct(mover, piece);
 }
 
 static bool post_piece(struct harp_mover *mover, struct open_piece *open, uint64_t context)
@@ -39,7 +46,9 @@ static bool post_piece(struct harp_mover *mover, struct open_piece *open, uint64
     const struct harp_piece *piece = open->piece;
     uint8_t *at = piece->at;
     uint32_t bytes = piece->bytes;
-    if (comes_by_slot(piece)) {
+    if (goes_direct(mover, piece))
+        return mover_take_direct(mover, open);
+    if (comes_by_slot(mover, piece)) {
         if (!mover->slots_free_n)
             return false;
         at = slot_at(mover, mover->slots_free[mover->slots_free_n - 1]);
@@ -47,7 +56,7 @@ static bool post_piece(struct harp_mover *mover, struct open_piece *open, uint64
     }
     if (!harp_receive(mover->peers[piece->peer].connection, at, bytes, context))
         return false;
-    if (comes_by_slot(piece))
+    if (comes_by_slot(mover, piece))
         open->slot = mover->slots_free[--mover->slots_free_n];
     open->progress = PIECE_BEGUN;
     return true;
@@ -73,17 +82,25 @@ static void reduce_exchanged(struct harp_mover *mover, const struct harp_piece *
     memcpy(piece->at, came, piece->bytes);
 }
 
-/* Put what came by a slot where it belongs. */
+static uint8_t *came_at(const struct harp_mover *mover, const struct open_piece *open)
+{
+    return goes_direct(mover, open->piece) ? direct_first(mover->direct, open->piece->peer)->at
+                                           : slot_at(mover, open->slot);
+}
+
+/* Put what came where it belongs. */
 static void finish_piece(struct harp_mover *mover, struct open_piece *open)
 {
     const struct harp_piece *piece = open->piece;
-    uint8_t *came = slot_at(mover, open->slot) + (piece->told ? mover->work->said_bytes : 0);
+    uint8_t *came = came_at(mover, open) + (piece->told ? mover->work->said_bytes : 0);
     if (piece->bytes && piece->kind == HARP_PIECE_PLACE)
         memcpy(piece->at, came, piece->bytes);
     else if (piece->bytes && piece->told)
         reduce_exchanged(mover, piece, came);
     else if (piece->bytes)
         mover->work->reduce(piece->at, came, piece->bytes);
+    if (goes_direct(mover, piece))
+        direct_drop(mover->direct, piece->peer);
     mover_close_piece(mover, open);
 }
 
@@ -121,7 +138,7 @@ static bool advance_piece(struct harp_mover *mover, struct open_piece *open, uin
     if (open->progress != PIECE_WAITS)
         return false;
     bool sends = piece->kind == HARP_PIECE_SEND;
-    bool by_slot = !sends && comes_by_slot(piece), begun = false;
+    bool by_slot = !sends && comes_by_slot(mover, piece), begun = false;
     uint64_t *bits = sends ? held->sends : held->posts;
     if (!test_and_hold(bits, piece->peer)) {
         if (sends)

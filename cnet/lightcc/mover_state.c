@@ -1,19 +1,34 @@
 #include "mover_state.h"
 
+void mover_open_piece(struct harp_mover *mover, const struct harp_piece *piece)
+{
+    open_pieces_add(&mover->open, piece);
+    mover->peers[piece->peer].open++;
+    mover->networked += !goes_direct(mover, piece);
+    mover->unheard += piece->told && piece->kind != HARP_PIECE_SEND;
+}
+
+/* Nothing more is wanted of its peer, who may leave. */
+static void want_no_more(struct harp_mover *mover, const struct harp_piece *piece)
+{
+    mover->peers[piece->peer].open--;
+    mover->networked -= !goes_direct(mover, piece);
+}
+
 void mover_close_piece(struct harp_mover *mover, struct open_piece *open)
 {
     const struct harp_piece *piece = open->piece;
     if (open->slot != NO_SLOT)
         mover->slots_free[mover->slots_free_n++] = open->slot;
     if (open->progress != PIECE_CAME)
-        mover->peers[piece->peer].open--;
+        want_no_more(mover, piece);
     open_pieces_close(&mover->open, open);
 }
 
 void mover_keep_received(struct harp_mover *mover, struct open_piece *open)
 {
     open->progress = PIECE_CAME;
-    mover->peers[open->piece->peer].open--;
+    want_no_more(mover, open->piece);
 }
 
 void mover_withdraw_offers(struct harp_mover *mover)

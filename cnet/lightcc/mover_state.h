@@ -16,6 +16,8 @@
 
 #include <stdatomic.h>
 
+_Static_assert(DIRECT_BYTES == COPY_BYTES, "what is told fits either way");
+
 struct peer {
     struct harp_connection *connection;
     uint32_t open;   /* pieces of it */
@@ -35,6 +37,7 @@ struct harp_mover {
     uint8_t *slots;
     uint32_t slot_bytes, slots_n, slots_free_n, *slots_free;
     struct copies copies;
+    struct harp_direct *direct;
     _Atomic uint64_t *word;
     uint64_t shown; /* what the word was */
     _Atomic bool cancelled;
@@ -43,7 +46,9 @@ struct harp_mover {
     uint64_t end_ns;
     const struct harp_piece *next, *end;
     struct open_pieces open;
-    uint32_t unheard; /* told pieces whose description has not come yet */
+    uint32_t unheard;   /* told pieces whose description has not come yet */
+    uint32_t networked; /* pieces for which the network is wanted */
+    uint32_t looks;     /* since the network was driven */
     const struct harp_piece_work *work;
     enum harp_move result;
     struct harp_moved *moved;
@@ -54,7 +59,16 @@ static inline uint8_t *slot_at(const struct harp_mover *mover, uint32_t slot)
     return mover->slots + (size_t)slot * mover->slot_bytes;
 }
 
+/* Whether the piece goes straight through memory. */
+static inline bool goes_direct(const struct harp_mover *mover, const struct harp_piece *piece)
+{
+    return piece->told && direct_reaches(mover->direct, piece->peer);
+}
+
 /* ---- mover_state.c ---- */
+
+/* Look after a piece from now on. */
+void mover_open_piece(struct harp_mover *mover, const struct harp_piece *piece);
 
 /* A piece is over. */
 void mover_close_piece(struct harp_mover *mover, struct open_piece *open);
@@ -101,5 +115,8 @@ bool mover_advance(struct harp_mover *mover);
 
 /* Take what the network did; says whether there was anything. */
 bool mover_poll_peers(struct harp_mover *mover);
+
+/* Take what a told piece's peer has sent straight through memory; false if it is not there. */
+bool mover_take_direct(struct harp_mover *mover, struct open_piece *open);
 
 #endif

@@ -2,11 +2,11 @@
 
 #include <string.h>
 
-static void take_told(struct harp_mover *mover, struct open_piece *open, uint32_t bytes)
+static void take_told(struct harp_mover *mover, struct open_piece *open, const uint8_t *came,
+                      uint32_t bytes)
 {
     const struct harp_piece *piece = open->piece;
     const struct harp_piece_work *work = mover->work;
-    const uint8_t *came = slot_at(mover, open->slot);
     if (bytes != work->said_bytes + piece->bytes || memcmp(came, work->said, work->said_bytes)) {
         uint32_t heard_bytes = bytes < HARP_SAID_BYTES ? bytes : HARP_SAID_BYTES;
         mover_fail(mover, HARP_MOVE_DIFFERS, piece->peer);
@@ -18,11 +18,19 @@ static void take_told(struct harp_mover *mover, struct open_piece *open, uint32_
     mover_keep_received(mover, open);
 }
 
+bool mover_take_direct(struct harp_mover *mover, struct open_piece *open)
+{
+    const struct direct_message *message = direct_first(mover->direct, open->piece->peer);
+    if (message)
+        take_told(mover, open, message->at, message->bytes);
+    return message != NULL;
+}
+
 static void take_received(struct harp_mover *mover, struct open_piece *open, uint32_t bytes)
 {
     const struct harp_piece *piece = open->piece;
     if (piece->told) {
-        take_told(mover, open, bytes);
+        take_told(mover, open, slot_at(mover, open->slot), bytes);
     } else if (mover_takes_offer(mover, open, bytes)) {
         return;
     } else if (bytes != piece->bytes) {
@@ -54,6 +62,8 @@ static void take_completion(struct harp_mover *mover, uint32_t number,
     case HARP_COMPLETION_CLOSED:
         peer->left = peer->ended ? 0 : done->size;
         peer->ended = true;
+        if (mover->direct)
+            direct_look(mover->direct); /* what it sent before counts */
         break;
     default:
         break;
@@ -81,11 +91,17 @@ static bool poll_answers(struct harp_mover *mover, uint32_t number)
     return all > 0;
 }
 
-/* Nobody minds the end of a peer of whom nothing is wanted any more. */
-static bool wants_what_ended(const struct peer *peer)
+static bool has_all_of(const struct harp_mover *mover, uint32_t number)
 {
+    return !mover->peers[number].left && !(mover->direct && direct_first(mover->direct, number));
+}
+
+/* Nobody minds the end of a peer of whom nothing is wanted any more. */
+static bool wants_what_ended(const struct harp_mover *mover, uint32_t number)
+{
+    const struct peer *peer = &mover->peers[number];
     const struct answers *answers = &peer->answers;
-    return (peer->ended && !peer->left && peer->open) ||
+    return (peer->ended && peer->open && has_all_of(mover, number)) ||
            (answers->ended && (answers->due || answers->owed));
 }
 
@@ -102,7 +118,7 @@ bool mover_poll_peers(struct harp_mover *mover)
         moved |= n > 0;
         for (size_t k = 0; k < n && mover->result == HARP_MOVE_DONE; k++)
             take_completion(mover, i, &done[k]);
-        if (wants_what_ended(&mover->peers[i]))
+        if (wants_what_ended(mover, i))
             mover_fail(mover, HARP_MOVE_GONE, i);
     }
     return moved;

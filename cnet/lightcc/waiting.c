@@ -5,8 +5,7 @@
 #include <time.h>
 
 #define SPIN_FIRST_NS UINT64_C(10000)
-#define SPIN_MOST_NS UINT64_C(200000)
-#define SHORT_SLEEPS 16
+#define SPIN_MOST_NS UINT64_C(1000000)
 
 uint64_t waiting_now_ns(void)
 {
@@ -22,7 +21,8 @@ uint64_t waiting_begin(struct waiting *waiting)
 }
 
 bool waiting_look_or_sleep(struct waiting *waiting, struct harp_engine *const *engines,
-                           uint32_t engines_n, uint64_t end_ns, uint64_t most_ns)
+                           uint32_t engines_n, struct harp_direct *direct, uint64_t end_ns,
+                           uint64_t most_ns)
 {
     uint64_t now_ns = waiting_now_ns();
     if (now_ns > end_ns)
@@ -30,8 +30,9 @@ bool waiting_look_or_sleep(struct waiting *waiting, struct harp_engine *const *e
     uint64_t left_ns = end_ns - now_ns;
     if (!waiting->from_ns)
         waiting->from_ns = now_ns;
-    if (now_ns - waiting->moved_ns >= waiting->spin_ns &&
-        harp_engines_sleep(engines, engines_n, left_ns < most_ns ? left_ns : most_ns))
+    if (now_ns - waiting->moved_ns >= waiting->spin_ns && direct_sleep(direct) &&
+        harp_engines_sleep(engines, engines_n, direct_fd(direct),
+                           left_ns < most_ns ? left_ns : most_ns))
         waiting->slept = true;
     else
         sched_yield();
@@ -41,12 +42,12 @@ bool waiting_look_or_sleep(struct waiting *waiting, struct harp_engine *const *e
 /* After a wait: learn how long to look before the next sleep. */
 static void adapt_spin(struct waiting *waiting, uint64_t waited_ns)
 {
-    if (waited_ns > SPIN_MOST_NS) {
-        waiting->spin_ns = waiting->short_sleeps = 0;
-    } else if (waiting->slept && ++waiting->short_sleeps > SHORT_SLEEPS) {
-        uint64_t longer_ns = waiting->spin_ns ? 2 * waiting->spin_ns : SPIN_FIRST_NS;
-        waiting->spin_ns = longer_ns < SPIN_MOST_NS ? longer_ns : SPIN_MOST_NS;
-    }
+    if (waited_ns < SPIN_MOST_NS)
+        waiting->spin_ns = waiting->spin_ns < SPIN_FIRST_NS ? SPIN_FIRST_NS : 2 * waiting->spin_ns;
+    else
+        waiting->spin_ns /= 2;
+    if (waiting->spin_ns > SPIN_MOST_NS)
+        waiting->spin_ns = SPIN_MOST_NS;
 }
 
 void waiting_end(struct waiting *waiting)

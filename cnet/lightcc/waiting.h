@@ -1,21 +1,20 @@
 /* How a mover waits: it looks for as long as looking has paid off lately, then sleeps.
  *
- * As KVM polls for a halted guest (Linux, halt-polling.rst): the time of looking grows while waits
- * are shorter than the most, and is given up with the first longer one. A look that finds nothing
- * offers the CPU to others. Where those keep it, a wait gets long by looking alone, since the
- * kernel prefers who slept; so looking begins only after some short sleeps.
+ * As KVM polls for a halted guest (Linux, halt-polling.rst): the time of looking doubles while
+ * waits are shorter than the most, and halves with each longer one. A look that finds nothing
+ * offers the CPU to others: where ranks share one, that costs less than a sleep and its end.
  */
 #ifndef HARP_LIGHTCC_WAITING_H
 #define HARP_LIGHTCC_WAITING_H
 
+#include "direct.h"
 #include "engine/engine.h"
 
 struct waiting {
     uint64_t spin_ns;
-    uint64_t moved_ns;     /* when something last moved */
-    uint64_t from_ns;      /* 0: it does not wait */
-    uint32_t short_sleeps; /* in a row */
-    bool slept;            /* in this wait */
+    uint64_t moved_ns; /* when something last moved */
+    uint64_t from_ns;  /* 0: it does not wait */
+    bool slept;        /* in this wait */
 };
 
 uint64_t waiting_now_ns(void);
@@ -23,10 +22,11 @@ uint64_t waiting_now_ns(void);
 /* Returns the time. */
 uint64_t waiting_begin(struct waiting *waiting);
 
-/* After a look that found nothing: look again, or sleep until an engine has something, `end_ns`, or
- * for `most_ns`. False after `end_ns`. */
+/* After a look that found nothing: look again, or sleep until an engine has something or a message
+ * comes, until `end_ns`, or for `most_ns`. False after `end_ns`. */
 bool waiting_look_or_sleep(struct waiting *waiting, struct harp_engine *const *engines,
-                           uint32_t engines_n, uint64_t end_ns, uint64_t most_ns);
+                           uint32_t engines_n, struct harp_direct *direct, uint64_t end_ns,
+                           uint64_t most_ns);
 
 /* Something has moved. */
 void waiting_end(struct waiting *waiting);

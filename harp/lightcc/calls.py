@@ -32,8 +32,8 @@ class _Call(NamedTuple):
     future: Future[None]
 
 
-class _Waiter(threading.local):
-    """Whether the thread waits for what it calls."""
+class Waiter(threading.local):
+    """Whether the thread waits for what it calls: it then carries it out, if it can."""
 
     here = False
 
@@ -46,9 +46,9 @@ class _Waiter(threading.local):
         self.here = False
 
 
-_OVER: Future[None] = Future()
+OVER: Future[None] = Future()
 """Of every call that was carried out before it returned."""
-_OVER.set_result(None)
+OVER.set_result(None)
 
 
 def _failed(sentence: str) -> Future[None]:
@@ -71,14 +71,14 @@ class Calls:
 
     def __init__(self, rank: int, timeout_s: float, fail: Callable[[str, bytes], str],
                  failure: Callable[[], str | None]) -> None:
-        self._rank, self._timeout_s = rank, timeout_s
+        self._rank, self._timeout_ns = rank, int(timeout_s * 1e9)
         self._fail, self._failure = fail, failure
         self._queue: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._order = threading.Lock()
-        self._unfinished = 0
+        self._queued = 0
+        """Calls that have been given to the group's thread and are not over."""
         self._turn = threading.Lock()
-        self.waiter = _Waiter()
-        """While a thread has entered it, what it calls is carried out by it, if it can be."""
+        self.waiter = Waiter()
         self.made = 0
         """How many calls have begun to be carried out."""
 
@@ -91,14 +91,17 @@ class Calls:
 
     def begin(self, program: Program, memory: Any) -> Future[None]:
         """Carry out a program when all before it are over."""
+        if self.waiter.here and self._turn.acquire(blocking=False):
+            try:
+                if not self._queued:
+                    return self._carry_out(program)
+            finally:
+                self._turn.release()
+        call = _Call(program, memory, Future())
         with self._order:
-            here = not self._unfinished and self.waiter.here
-            self._unfinished += 1
-            if not here:
-                call = _Call(program, memory, Future())
-                self._queue.put(call)
-                return call.future
-        return self._serve(program)
+            self._queued += 1
+            self._queue.put(call)
+        return call.future
 
     def close(self) -> None:
         """Carry out what was begun, and no more."""
@@ -107,49 +110,44 @@ class Calls:
 
     def _serve_calls(self) -> None:
         for call in iter(self._queue.get, None):
-            future = self._serve(call.program)
-            if future is _OVER:
+            with self._turn:
+                future = self._carry_out(call.program)
+            with self._order:
+                self._queued -= 1
+            if future is OVER:
                 call.future.set_result(None)
             else:
                 call.future.set_exception(future.exception())
-
-    def _serve(self, program: Program) -> Future[None]:
-        try:
-            with self._turn:
-                return self._carry_out(program)
-        finally:
-            with self._order:
-                self._unfinished -= 1
 
     def _carry_out(self, program: Program) -> Future[None]:
         sentence = self._failure()
         if sentence is not None:
             return _failed(sentence)
         self.made += 1
-        which = f"call {self.made}, {program.what}"
+        program.number[0] = self.made
         try:
-            self._run(program)
-        except LateError:
-            return _failed(self._fail(f"{self.made} {program.what}", LATE))
-        except CancelledError:
-            return _failed(self._fail(which, FAILED))
-        except SizeError as error:
-            kind = SYMPTOM if program.same_sizes else FAILED
-            return _failed(self._fail(f"{which}: {error}", kind))
+            self._mover.run(program.pieces, program.pieces_n, program.work, self._timeout_ns)
+            if program.finish:
+                program.finish()
         except Exception as error:  # whatever it is, all ranks must hear of it
-            return _failed(self._fail(f"{which}: {error}", FAILED))
+            return _failed(self._fail(*self._why(program, error)))
         except BaseException as error:  # as Ctrl-C, in a thread that waits
-            self._fail(f"{which}: {type(error).__name__} at rank {self._rank}", FAILED)
+            self._fail(f"call {self.made}, {program.what}: {type(error).__name__} at rank "
+                       f"{self._rank}", FAILED)
             raise
-        return _OVER
+        return OVER
 
-    def _run(self, program: Program) -> None:
-        program.number(self.made)
-        try:
-            self._mover.run(program.pieces, program.pieces_n, program.work, self._timeout_s)
-        except DiffersError as error:
+    def _why(self, program: Program, error: Exception) -> tuple[str, bytes]:
+        """Say why a call has failed, and the kind of failure."""
+        which = f"call {self.made}, {program.what}"
+        if isinstance(error, LateError):
+            return f"{self.made} {program.what}", LATE
+        if isinstance(error, CancelledError):
+            return which, FAILED
+        if isinstance(error, SizeError):
+            return f"{which}: {error}", SYMPTOM if program.same_sizes else FAILED
+        if isinstance(error, DiffersError):
             both = sorted([(error.peer, heard_what(error.heard)), (self._rank, program.what)])
-            raise GroupError("ranks do not agree: " + ", ".join(
-                f"rank {rank} calls {what}" for rank, what in both)) from None
-        if program.finish:
-            program.finish()
+            return f"{which}: ranks do not agree: " + ", ".join(
+                f"rank {rank} calls {what}" for rank, what in both), FAILED
+        return f"{which}: {error}", FAILED

@@ -43,6 +43,9 @@ class First(enum.Flag):
 class Devices(Protocol):
     """What staging asks of GPUs; streams and events are torch's."""
 
+    def are_used(self) -> bool:
+        """Whether there may be a tensor on a GPU."""
+
     def holds(self, value: Any) -> bool:
         """Whether it is a tensor on a GPU."""
 
@@ -70,6 +73,10 @@ class CudaDevices:
 
     def __init__(self) -> None:
         self._sides: dict[torch.device, Any] = {}
+
+    def are_used(self) -> bool:
+        """Whether there may be a tensor on a GPU."""
+        return bool(torch.cuda.is_initialized())
 
     def holds(self, value: Any) -> bool:
         """Whether it is a tensor on a GPU."""
@@ -168,7 +175,8 @@ class Stager:
         """Whether a call must go by it; not what another call consists of."""
         if self._thread is not None:
             return not getattr(self._here, "staging", False)
-        return any(self.devices.holds(leaf) for leaf in pytree.tree_leaves(args))
+        return self.devices.are_used() and any(
+            self.devices.holds(leaf) for leaf in pytree.tree_leaves(args))
 
     def begin(self, call: Callable[..., LightWork], args: tuple[Any, ...],
               first: First) -> tuple[Future[Any], Stage]:

@@ -42,10 +42,10 @@ from harp.lightcc.verdict import FAILED, SYMPTOM, TELL_S, Verdict
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
     from concurrent.futures import Future
-    from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
+    from harp.lightcc.calls import Waiter
     from harp.lightcc.peers import Store
     from harp.lightcc.policy import PlanPath
 
@@ -257,12 +257,14 @@ class Group:
         return self._copying("broadcast", data, root=root)
 
     def _copying(self, plan_name: str, data: Bytes, **parameters: int) -> Future[None]:
-        def make() -> Program:
-            made = plan_pieces(plan_name, self.ranks, self.rank, len(data), 1, **parameters)
-            said = "".join(f", {name} {value}" for name, value in parameters.items())
-            return Program(f"{plan_name} of {len(data)} B{said}", made.on(data, data), self.rank,
-                           self.ranks)
-        return self._again((plan_name, *parameters.values()), data, None, make)
+        return self._again((plan_name, *parameters.values()), data, None,
+                           lambda: self._copying_program(plan_name, data, **parameters))
+
+    def _copying_program(self, plan_name: str, data: Bytes, **parameters: int) -> Program:
+        made = plan_pieces(plan_name, self.ranks, self.rank, len(data), 1, **parameters)
+        said = "".join(f", {name} {value}" for name, value in parameters.items())
+        return Program(f"{plan_name} of {len(data)} B{said}", made.on(data, data), self.rank,
+                       self.ranks)
 
     def _again(self, what: tuple[Any, ...], data: Bytes, error: Bytes | None,
                make: Callable[[], Program]) -> Future[None]:
@@ -271,26 +273,31 @@ class Group:
     def _repeat(self, key: tuple[Any, ...], memory: Any,
                 make: Callable[[], Program]) -> Future[None]:
         """Begin what may have been called before with the same memory, as training does."""
-        program = self._programs.get(key)
-        if program is None:
-            program = make()
-            if len(self._programs) >= PROGRAMS:
-                self._programs.clear()
-            self._programs[key] = program
-        return self._calls.begin(program, memory)
+        return self._calls.begin(self._programs.get(key) or self._keep(key, make()), memory)
 
-    def allreduce_of(self, owner: Any, where: tuple[int, int], dtype: str, reduction: str,
-                     bytes_of: Callable[[], Bytes]) -> Future[None]:
-        """Do as `allreduce` with memory of an ``owner``: ``where`` names address and elements.
+    def _keep(self, key: tuple[Any, ...], program: Program) -> Program:
+        if len(self._programs) >= PROGRAMS:
+            self._programs.clear()
+        self._programs[key] = program
+        return program
 
-        It is asked for its bytes the first time alone.
-        """
-        def make() -> Program:
-            data = bytes_of()
-            name, parameters = self._algorithm(len(data), sparse=False)
-            return self._reduction("allreduce", name, data, dtype, reduction, parameters,
-                                   slice(0, len(data)))
-        return self._repeat((*where, dtype, reduction), owner, make)
+    # The same with memory of an owner that is asked for its bytes the first time alone; `at` is the
+    # address. What a small call costs is for the most part what stands here.
+
+    def allreduce_of(self, owner: Any, at: int, elements: int, dtype: str, reduction: str,
+                     bytes_of: Callable[[Any], Bytes]) -> Future[None]:
+        """Do as `allreduce`, densely."""
+        key = (at, elements, dtype, reduction)
+        return self._calls.begin(self._programs.get(key) or self._keep(
+            key, self._allreduce_program(bytes_of(owner), dtype, reduction, None, None,
+                                         sampled=False)), owner)
+
+    def broadcast_of(self, owner: Any, at: int, nbytes: int, root: int,
+                     bytes_of: Callable[[Any], Bytes]) -> Future[None]:
+        """Do as `broadcast`."""
+        key = (at, nbytes, "broadcast", root)
+        return self._calls.begin(self._programs.get(key) or self._keep(
+            key, self._copying_program("broadcast", bytes_of(owner), root=root)), owner)
 
     @property
     def settings(self) -> LightSettings:
@@ -322,12 +329,13 @@ class Group:
 
     def barrier(self) -> Future[None]:
         """Be done when all ranks have come here."""
-        def make() -> Program:
-            made = plan_pieces("recursive-doubling", self.ranks, self.rank, 1, 1)
-            work = ffi.new("struct harp_piece_work *", {"reduce": combination("uint8", "max")})
-            return Program("barrier", made.on(self._token, self._token), self.rank, self.ranks,
-                           work, carried=True)
-        return self._again(("barrier",), self._token, None, make)
+        return self._repeat(("barrier",), None, self._barrier_program)
+
+    def _barrier_program(self) -> Program:
+        made = plan_pieces("recursive-doubling", self.ranks, self.rank, 1, 1)
+        work = ffi.new("struct harp_piece_work *", {"reduce": combination("uint8", "max")})
+        return Program("barrier", made.on(self._token, self._token), self.rank, self.ranks, work,
+                       carried=True)
 
     def _algorithm(self, nbytes: int, *, sparse: bool) -> tuple[str, dict[str, Any]]:
         path = allreduce_path(self.settings, self.ranks, nbytes, sparse=sparse,
@@ -342,7 +350,7 @@ class Group:
 
     # ---- One call after the other ----
 
-    def waiting(self) -> AbstractContextManager[None]:
+    def waiting(self) -> Waiter:
         """Carry out what this thread calls within, in this thread if nothing is before it.
 
         For who waits for a call at once: it need not be handed to another thread and back.

@@ -56,22 +56,21 @@ class Mover:
         seen = peers.shared.c_peers(peers.ranks)
         config = ffi.new("struct harp_mover_config *", {
             "engines": driven, "engines_n": len(peers.engines), "connections": given,
-            "shared": seen, "word": peers.shared.word, "peers": peers.ranks, "rank": peers.rank,
-            "slot_bytes": PIECE_BYTES, "slots": SLOTS})
+            "shared": seen, "direct": peers.direct.c_direct, "word": peers.shared.word,
+            "peers": peers.ranks, "rank": peers.rank, "slot_bytes": PIECE_BYTES, "slots": SLOTS})
         made = lib.harp_mover_new(config)
         if made == ffi.NULL:
             raise MemoryError("no memory to move a collective's pieces")
         self._mover = ffi.gc(made, lib.harp_mover_free)
         self._moved = ffi.new("struct harp_moved *")
 
-    def run(self, pieces: Any, pieces_n: int, work: Any, timeout_s: float) -> None:
+    def run(self, pieces: Any, pieces_n: int, work: Any, timeout_ns: int) -> None:
         """Move pieces, a ``struct harp_piece[]``, with a ``struct harp_piece_work *``.
 
         Raises `GroupError` for a peer that is gone, and the errors above.
         """
-        lib.harp_mover_begin(self._mover, pieces, pieces_n, work, int(timeout_s * 1e9),
-                             self._moved)
-        end = MORE
+        end = lib.harp_mover_begin(self._mover, pieces, pieces_n, work, timeout_ns, self._moved,
+                                   SLICE_NS)
         while end == MORE:  # Python looks after its signals in between
             end = lib.harp_mover_run(self._mover, SLICE_NS)
         if end != DONE:

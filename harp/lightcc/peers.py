@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from harp.collectives.channels import ConnectionChannel
+from harp.lightcc.direct import Direct
 from harp.lightcc.ports import open_letters, open_memory, open_network, read_port
 from harp.lightcc.shared import SharedMemory, Shown
 from harp.net.errors import EndedError
@@ -93,6 +94,8 @@ class Peers:
         """For collectives (`harp.lightcc.mover`)."""
         self.shared = SharedMemory(environment)
         """For pieces that ranks of this host read where they lie."""
+        self.direct = Direct(rank, ranks, environment)
+        """For what is told to ranks of this host."""
         self.letters: dict[int, PeerChannel] = {}
         """For messages between two ranks, and for failures."""
 
@@ -129,15 +132,17 @@ class Peers:
     async def _find(self) -> dict[int, str]:
         """Find how to reach each other rank, and whose memory can be read."""
         self._store.set(f"place/{self.rank}",
-                        json.dumps([memory_place(), self.shared.show()]).encode())
+                        json.dumps([memory_place(), self.shared.show(), self.direct.open()]
+                                   ).encode())
         told = [await self._told(f"place/{rank}") for rank in range(self.ranks)]
-        self.places = [place for place, _ in told]
+        self.places = [place for place, *_ in told]
         here = self.places[self.rank]
         kinds = {peer: self._kind(place == here) for peer, place in enumerate(self.places)
                  if peer != self.rank}
         for peer, kind in kinds.items():
             if kind == "mem":
                 self.shared.look(peer, Shown(*told[peer][1]))
+                self.direct.meet(peer, told[peer][2])
         return kinds
 
     @property
@@ -172,9 +177,12 @@ class Peers:
 
     async def _accept(self, peer: int, which: bytes, listener: Listener) -> None:
         self._keep(peer, await listener.accept_async(), which)
+        if which == PIECES:
+            self.direct.link(peer)
 
     async def _reach(self, peer: int, kind: str) -> None:
         said = await self._told(f"handles/{peer}")
+        self.direct.link(peer)  # so it is there when the peer has accepted the first connection
         for which in _connections(kind):
             handle = bytes.fromhex(said[f"{which.decode()} {self.rank}"])
             self._keep(peer, await self._engine(which, kind).connect_async(
@@ -212,6 +220,7 @@ class Peers:
         for engine in self._engines.values():
             engine.close()
         self._engines.clear()
+        self.direct.close()
 
 
 def _connections(kind: str) -> tuple[bytes, ...]:

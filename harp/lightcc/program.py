@@ -9,7 +9,6 @@ programs begin with it. A program knows addresses only; whoever runs it keeps th
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_NUMBER = struct.Struct("<Q")
+_NUMBER_BYTES = 8
 _LINE_BYTES = 64
 """Of a cache: what comes behind a description is aligned."""
 
@@ -53,6 +52,8 @@ class Program:
         self.work = work or ffi.new("struct harp_piece_work *")
         self.work.said = self._said_at = ffi.from_buffer("uint8_t[]", self._said)
         self.work.said_bytes = len(self._said)
+        self.number = ffi.cast("uint64_t *", self._said_at)
+        """As which call of the group it is run."""
         if carried and len(pieces):
             pieces = pieces[pieces["kind"] != SETTLE]  # what a piece needs it waits for anyway
             pieces["told"] = 1
@@ -63,18 +64,14 @@ class Program:
         self.pieces_n = len(pieces)
         self.pieces = ffi.from_buffer("struct harp_piece[]", pieces)
 
-    def number(self, call: int) -> None:
-        """Say that it is run as the group's call of this number."""
-        _NUMBER.pack_into(self._said, 0, call)
-
 
 def _describe(what: str) -> bytearray:
     """Leave room for the number, and end by a zero or more."""
-    words = what.encode()[:SAID_BYTES - _NUMBER.size - 1]
-    lines = (_NUMBER.size + len(words)) // _LINE_BYTES + 1
-    return bytearray(_NUMBER.size) + words.ljust(lines * _LINE_BYTES - _NUMBER.size, b"\0")
+    words = what.encode()[:SAID_BYTES - _NUMBER_BYTES - 1]
+    lines = (_NUMBER_BYTES + len(words)) // _LINE_BYTES + 1
+    return bytearray(_NUMBER_BYTES) + words.ljust(lines * _LINE_BYTES - _NUMBER_BYTES, b"\0")
 
 
 def heard_what(heard: bytes) -> str:
     """Give what another rank calls, of what it told."""
-    return heard[_NUMBER.size:].split(b"\0")[0].decode(errors="replace")
+    return heard[_NUMBER_BYTES:].split(b"\0")[0].decode(errors="replace")

@@ -54,7 +54,7 @@ def flat_bytes(whole: torch.Tensor) -> Bytes:
     """Give the memory of a contiguous tensor."""
     if not whole.numel():
         return NO_BYTES
-    found: Bytes = whole.view(-1).view(torch.uint8).numpy()
+    found: Bytes = whole.detach().view(-1).view(torch.uint8).numpy()
     return found
 
 

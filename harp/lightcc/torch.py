@@ -36,7 +36,7 @@ from harp.lightcc.tensors import (
     write,
 )
 from harp.lightcc.uneven import give_reducers_works_of_cpp
-from harp.lightcc.works import LightWork, StagedWork, joined
+from harp.lightcc.works import LightWork, StagedWork, joined, work_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 BACKEND = "lightcc"
 _REDUCTIONS = {"SUM": "sum", "AVG": "avg", "PRODUCT": "product", "MIN": "min", "MAX": "max",
                "BAND": "band", "BOR": "bor", "BXOR": "bxor"}
+_OF_HASH = {hash(getattr(dist.ReduceOp, name)): said for name, said in _REDUCTIONS.items()}
+"""By what torch hashes them by: asking one for its name takes longer than a small reduction."""
 
 
 def _call(first: First) -> Callable[[_Method], _Method]:
@@ -70,7 +72,7 @@ def _call(first: First) -> Callable[[_Method], _Method]:
             opts = named.get("opts", args[-1] if args else None)
             if getattr(opts, "asyncOp", True):
                 return method(self, *args, **named)
-            with self._group.waiting():
+            with self._waiting:
                 return method(self, *args, **named)
         return cast("_Method", begin)
     return decorate
@@ -83,6 +85,7 @@ class LightGroup(dist.ProcessGroup):
                  settings: LightSettings | None = None) -> None:
         super().__init__(rank, ranks)
         self._group = Group(rank, ranks, store, timeout.total_seconds(), settings)
+        self._waiting = self._group.waiting()
         self._stager = Stager(CudaDevices())
         self._called = ""
 
@@ -118,10 +121,10 @@ class LightGroup(dist.ProcessGroup):
         """Reduce tensors, each in place."""
         reduction = _reduction(opts)
         if len(tensors) == 1 and lies_flat(tensors[0]):
-            owner = tensors[0].detach()
-            where = owner.data_ptr(), owner.numel()
-            return LightWork([self._group.allreduce_of(owner, where, dtype_of(owner), reduction,
-                                                       lambda: flat_bytes(owner))], tensors)
+            tensor = tensors[0]
+            return work_of(self._group.allreduce_of(
+                tensor, tensor.data_ptr(), tensor.numel(), dtype_of(tensor), reduction, flat_bytes),
+                tensors)
         if any(tensor.is_sparse for tensor in tensors):
             return joined([self._allreduce_sparse(tensor, reduction) for tensor in tensors],
                            tensors)
@@ -191,6 +194,10 @@ class LightGroup(dist.ProcessGroup):
     @_call(First.BOTH)
     def broadcast(self, tensors: Tensors, opts: Any) -> LightWork:
         """Give all ranks the root's tensors."""
+        if len(tensors) == 1 and lies_flat(tensors[0]):
+            tensor = tensors[0]
+            return work_of(self._group.broadcast_of(
+                tensor, tensor.data_ptr(), tensor.nbytes, opts.rootRank, flat_bytes), tensors)
         return self._on_each(tensors, lambda data, _: self._group.broadcast(data, opts.rootRank))
 
     @_call(First.BOTH)
@@ -319,7 +326,7 @@ class LightGroup(dist.ProcessGroup):
     @_call(First.WRITTEN)
     def barrier(self, opts: Any = None) -> LightWork:  # noqa: ARG002  (torch gives it)
         """Be over when all ranks have come here."""
-        return LightWork([self._group.barrier()], [])
+        return work_of(self._group.barrier(), [])
 
     # ---- Between two ranks ----
 
@@ -376,12 +383,14 @@ class LightGroup(dist.ProcessGroup):
 
 
 def _reduction(opts: Any) -> str:
-    return "sum" if opts is None else _reduction_of(getattr(opts.reduceOp, "op", opts.reduceOp))
+    if opts is None:
+        return "sum"
+    op = opts.reduceOp
+    return _OF_HASH.get(hash(op)) or _reduction_of(op)
 
 
-@functools.cache
 def _reduction_of(op: Any) -> str:
-    name = str(op).split(".")[-1]
+    name = str(getattr(op, "op", op)).split(".")[-1]
     if name not in _REDUCTIONS:
         raise ValueError(f"reduction {name} is none of {', '.join(_REDUCTIONS)}")
     return _REDUCTIONS[name]

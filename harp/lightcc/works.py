@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from harp.lightcc.calls import OVER
 from harp.lightcc.tensors import nothing
 
 if TYPE_CHECKING:
@@ -118,6 +119,27 @@ class LightWork(dist.Work):
             self._torch_future.set_result(self._results)
         else:
             self._torch_future.set_exception(error)
+
+
+class DoneWork(LightWork):
+    """What was over before its call returned."""
+
+    over = OVER
+
+    def __init__(self, results: Tensors | list[Tensors]) -> None:
+        dist.Work.__init__(self)
+        self._results = results
+        self._futures = [OVER]
+        self._torch_future = None
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:  # noqa: ARG002  (torch gives it)
+        """Go on."""
+        return True
+
+
+def work_of(future: Future[None], results: Tensors) -> LightWork:
+    """Give the work of a call that writes to where the results lie."""
+    return DoneWork(results) if future is OVER else LightWork([future], results)
 
 
 class StagedWork(LightWork):

@@ -80,7 +80,7 @@ static void await_message(struct side *side, int kind)
             moved = true;
         }
         if (!moved)
-            harp_engines_sleep(side->engines, KINDS, FOR_EVER_NS);
+            harp_engines_sleep(side->engines, KINDS, -1, FOR_EVER_NS);
     }
 }
 
@@ -119,7 +119,7 @@ int main(void)
     /* What was asked for and not driven yet is no time to sleep. */
     send_word(&sides[0], 0);
     CHECK(harp_send(sides[0].connections[0], "x", 1, 0), "not sent");
-    CHECK(!harp_engines_sleep(sides[0].engines, KINDS, FOR_EVER_NS), "slept over a send");
+    CHECK(!harp_engines_sleep(sides[0].engines, KINDS, -1, FOR_EVER_NS), "slept over a send");
     for (int s = 0; s < 2; s++)
         for (int kind = 0; kind < KINDS; kind++)
             harp_engine_close(sides[s].engines[kind]);

@@ -1,0 +1,146 @@
+"""What ranks of a host tell each other goes straight through memory, or through the network."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+
+import numpy as np
+import pytest
+from c_programs import SANITIZED, build, library, run
+from test_lightcc_group import (
+    PATIENCE_S,
+    MemoryStore,
+    failures,
+    group_of,
+    of_all,
+    raw,
+    vectors,
+)
+from test_lightcc_shared import processes
+
+from harp._cnet import lib
+from harp.lightcc.direct import Direct
+from harp.lightcc.mover import Mover
+from harp.lightcc.peers import GroupError, Peers
+from harp.lightcc.pieces import PLACE, SEND, address, table
+from harp.lightcc.program import Program
+from harp.lightcc.store import StoreServer
+
+THREADS = ["-O1", "-fsanitize=thread", "-Wno-tsan"]
+
+
+@pytest.mark.parametrize(("flags", "arguments"), [(SANITIZED, []), (THREADS, ["threads"])],
+                         ids=["asan", "tsan"])
+def test_messages_between_ranks_of_a_host(tmp_path, flags, arguments):
+    sources = ["tests/c/test_direct.c", str(library(flags))]
+    run(build(tmp_path / "direct", sources, flags), *arguments)
+
+
+def sent_while_small(group):
+    """Sum small vectors over all ranks, and give the packets that each sent to each by network."""
+    before = sent(group)
+    for elements in (1, 7, 1000, 0):
+        data = vectors(len(group), elements)
+        total = np.sum(data, axis=0)
+        of_all(rank.allreduce(raw(own), "float32") for rank, own in zip(group, data, strict=True))
+        of_all(rank.barrier() for rank in group)
+        for own in data:
+            np.testing.assert_array_equal(own, total)
+    return sent(group) - before
+
+
+def sent(group):
+    """Packets of data from each rank to each, as a matrix."""
+    return np.array([[rank._peers.pieces[peer].info.counters["data_sent"]
+                      if peer != rank.rank else 0 for peer in range(len(group))]
+                     for rank in group])
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 7])
+def test_small_calls_need_no_network(ranks):
+    with group_of(ranks) as group:
+        assert not sent_while_small(group).any()
+
+
+def test_whoever_has_no_such_memory_is_told_through_the_network(monkeypatch):
+    opened = Direct.open
+    monkeypatch.setattr(Direct, "open", lambda direct: "" if direct._rank == 1 else opened(direct))
+    with group_of(4) as group:
+        network = sent_while_small(group) > 0
+        assert network.tolist() == [[False, True, False, False], [True, False, False, True],
+                                    [False, False, False, False], [False, True, False, False]]
+
+
+def test_faults_concern_what_is_told(monkeypatch):
+    monkeypatch.setenv("HARP_FAULTS", "drop=1%,seed=3")
+    with group_of(2) as group:
+        assert sent_while_small(group).sum() > 0
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_small_and_large_calls_and_barriers_do_not_agree(ranks):
+    """Also where one has told and heard all before another comes."""
+    with group_of(ranks) as group:
+        of_all(rank.barrier() for rank in group)
+        data = vectors(ranks, 300_001)
+        begun = [group[0].allreduce(raw(data[0][:8]), "float32"), group[1].barrier(),
+                 *[rank.allreduce(raw(own), "float32")
+                   for rank, own in zip(group[2:], data[2:], strict=True)]]
+        sentences = failures(begun)
+        assert len(set(sentences)) == 1
+        assert "call 2" in sentences[0]
+        assert "ranks do not agree" in sentences[0]
+
+
+def test_small_calls_come_after_large_ones_and_before_them():
+    with group_of(4) as group:
+        small, large = vectors(4, 3), vectors(4, 300_001, seed=1)
+        totals = np.sum(small, axis=0), np.sum(large, axis=0)
+        for _ in range(3):
+            begun = [rank.allreduce(raw(own[turn].copy()), "float32")
+                     for rank, own in zip(group, zip(small, large, strict=True), strict=True)
+                     for turn in (0, 1, 0)]
+            of_all(begun)
+        of_all(rank.allreduce(raw(own), "float32")
+               for rank, pair in zip(group, zip(small, large, strict=True), strict=True)
+               for own in pair)
+        for own, total in [(small, totals[0]), (large, totals[1])]:
+            assert all((one == total).all() for one in own)
+
+
+def moves(mover, kind, peer, data):
+    """Move a piece that is told to or from a peer."""
+    rows = table([(address(data), 0, len(data), 0, kind, peer, 0)])
+    program = Program("a test", rows, 1 - peer, 2, carried=True)
+    mover.run(program.pieces, program.pieces_n, program.work, int(PATIENCE_S * 1e9))
+
+
+def test_what_a_rank_told_before_it_left_is_heard():
+    store = MemoryStore()
+    peers = [Peers(rank, 2, store, PATIENCE_S) for rank in range(2)]
+
+    async def connect():
+        await asyncio.gather(*(one.connect() for one in peers))
+    asyncio.run(connect())
+    movers = [Mover(one) for one in peers]
+    heard = np.zeros(8, np.uint8)
+    moves(movers[1], SEND, 0, np.arange(8, dtype=np.uint8))
+    peers[1].close()
+    while not peers[0].pieces[1].why():
+        lib.harp_engine_drive(peers[0].engines[0].c_engine)
+    moves(movers[0], PLACE, 1, heard)
+    assert heard.tolist() == list(range(8))
+    with pytest.raises(GroupError, match="rank 1 is gone"):
+        moves(movers[0], PLACE, 1, heard)
+    peers[0].close()
+
+
+def test_a_rank_that_is_killed_in_a_small_call_is_named():
+    with StoreServer() as store:
+        begun = processes(store, 3, "killed_small=1")
+        answers = [json.loads(begun[rank].communicate(timeout=PATIENCE_S)[0]) for rank in (0, 2)]
+    begun[1].communicate(timeout=PATIENCE_S)
+    assert begun[1].returncode == -signal.SIGKILL
+    assert all("rank 1 is gone" in answer["error"] for answer in answers)
