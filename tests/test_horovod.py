@@ -42,9 +42,10 @@ def test_collectives_are_right_and_names_may_come_in_any_order(ranks, port, tmp_
     assert {"NEGOTIATE_ALLREDUCE", "NEGOTIATE_ALLTOALL", "ALLGATHER", "BROADCAST"} <= told
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_tensors_of_a_group_are_gathered_and_scattered_together(ranks):
-    assert answers(run(ranks, RANK, "grouped")) == ["right"] * ranks
+@pytest.mark.parametrize(("ranks", "fused"), [(1, True), (2, False), (2, True), (3, True)])
+def test_tensors_of_a_group_are_gathered_and_scattered_together(ranks, fused):
+    assert answers(run(ranks, RANK, "grouped",
+                       HOROVOD_FUSION_THRESHOLD=str(fused << 20))) == ["right"] * ranks
 
 
 def test_a_group_that_does_not_go_together_fails_whole_at_all_ranks():

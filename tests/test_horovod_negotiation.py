@@ -84,6 +84,19 @@ def gathering(name, size, rows=2):
     return Request("allgather", name, "float32", (2, rows), 8 * rows, group="all", group_size=size)
 
 
+def test_gathers_of_a_group_travel_together_up_to_the_threshold_and_types_do_not_mix():
+    coordinator = Coordinator(2, 100)
+    for rank in range(2):
+        coordinator.hear(rank, [
+            Request("allgather", name, dtype, (rows, 2), 8 * rows, group="all", group_size=4)
+            for name, dtype, rows in (("a", "float32", 1 + rank), ("b", "int32", 1),
+                                      ("c", "float32", 4), ("d", "float32", 2 * rank))], 0.0)
+    answers = coordinator.decide()
+    # The result of a has 24 B, that of c 64, that of d 16.
+    assert [(names([answer])[0], answer.rows) for answer in answers] == [
+        (["a", "c"], ((1, 4), (2, 4))), (["d"], ((0,), (2,))), (["b"], ((1,), (1,)))]
+
+
 def test_one_tensor_that_does_not_go_together_fails_its_whole_group():
     coordinator = Coordinator(2, 0)
     coordinator.hear(0, [gathering("a", 2), gathering("b", 2)], 0.0)

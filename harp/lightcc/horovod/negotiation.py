@@ -85,7 +85,7 @@ class Answer:
     requests: tuple[Request, ...]
     """Of which each rank has its own part by the name; who joined brings zeros."""
     rows: tuple[tuple[int, ...], ...] = ()
-    """By rank: its rows (``allgather``), or its rows for each rank (``alltoall``)."""
+    """By rank: its rows of each tensor (``allgather``), or for each rank (``alltoall``)."""
     error: str = ""
     gone: bool = False
     """Whether it fails because a rank has left, not by a mistake of the caller."""
@@ -230,8 +230,7 @@ class Coordinator:
                 for first in firsts:
                     buckets[first.fused_with].append(first)
             else:
-                answers += [Answer((first,), _rows(of_ranks))
-                            for first, of_ranks in zip(firsts, together, strict=True)]
+                answers += self._fused(together)
         answers += [Answer(tuple(bucket)) for together in buckets.values()
                     for bucket in self._cut(together)]
         if len(self._joined) == self._ranks:
@@ -294,6 +293,19 @@ class Coordinator:
                     f"{_ranks(sorted(missing))} joined; allreduce and barrier are")
         return ""
 
+    def _fused(self, group: list[dict[int, Request]]) -> Iterable[Answer]:
+        """Give the calls of a group: tensors of one type go together, up to the threshold."""
+        alike: dict[tuple[Any, ...], list[dict[int, Request]]] = defaultdict(list)
+        for of_ranks in group:
+            alike[of_ranks[min(of_ranks)].fused_with].append(of_ranks)
+        for parts in alike.values():
+            gathers = parts[0][min(parts[0])].kind == "allgather"
+            sizes = [sum(one.nbytes for one in of_ranks.values()) if gathers
+                     else of_ranks[min(of_ranks)].nbytes for of_ranks in parts]
+            for start, end in pairwise([*fuse(sizes, self.threshold_bytes), len(parts)]):
+                firsts = tuple(of_ranks[min(of_ranks)] for of_ranks in parts[start:end])
+                yield Answer(firsts, _rows(parts[start:end]))
+
     def _cut(self, together: list[Request]) -> Iterable[tuple[Request, ...]]:
         grouped = [request for request in together if request.group]
         for name in dict.fromkeys(request.group for request in grouped):
@@ -304,11 +316,12 @@ class Coordinator:
             yield tuple(alone[start:end])
 
 
-def _rows(of_ranks: dict[int, Request]) -> tuple[tuple[int, ...], ...]:
-    in_order = [of_ranks[rank] for rank in sorted(of_ranks)]
-    if in_order[0].kind == "alltoall":
-        return tuple(request.splits for request in in_order)
-    return tuple(request.shape[:1] for request in in_order)
+def _rows(parts: Sequence[dict[int, Request]]) -> tuple[tuple[int, ...], ...]:
+    ranks = sorted(parts[0])
+    if parts[0][ranks[0]].kind == "alltoall":
+        return tuple(parts[0][rank].splits for rank in ranks)
+    return tuple(tuple(rows for of_ranks in parts for rows in of_ranks[rank].shape[:1])
+                 for rank in ranks)
 
 
 def _ranks(numbers: Iterable[int] | Sequence[int]) -> str:

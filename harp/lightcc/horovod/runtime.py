@@ -17,12 +17,10 @@ import time
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harp.lightcc.elements import element_type
 from harp.lightcc.horovod.errors import HorovodInternalError, RequestError
 from harp.lightcc.horovod.negotiation import (
     WAIT,
@@ -31,6 +29,7 @@ from harp.lightcc.horovod.negotiation import (
     Coordinator,
     Request,
 )
+from harp.lightcc.horovod.packing import Buffers, nbytes, pack, shares, split, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -90,7 +89,7 @@ class Runtime:
         self._is_awaited = False
         self._failed: Exception | None = None
         self._closed = False
-        self._buffers: list[Bytes] = []
+        self._buffers = Buffers(settings.fusion_threshold_bytes)
         self._decide_s: float | None = None
         self._coordinator: Coordinator | None = None
         self._sent = Codec()
@@ -330,21 +329,21 @@ class Runtime:
             return
         finally:
             if self._timeline.is_written and answer.requests[0].kind not in WORDS:
-                self._timeline.over({request.name: self._told(answer, request) if good else {}
-                                     for request in answer.requests})
+                self._timeline.over({request.name: self._told(answer, at) if good else {}
+                                     for at, request in enumerate(answer.requests)})
         for entry, result in ended:
             entry.future.set_result(result)
 
-    def _told(self, answer: Answer, request: Request) -> dict[str, str]:
-        """Say what the result of a call is, as Horovod's timeline has it."""
+    def _told(self, answer: Answer, at: int) -> dict[str, str]:
+        """Say what one of the results of a call is, as Horovod's timeline has it."""
+        request, own = answer.requests[at], self.group.rank
         rows = list(request.shape[:1])
         if request.kind == "allgather":
-            rows = [sum(of_rank[0] for of_rank in answer.rows)]
+            rows = [sum(of_rank[at] for of_rank in answer.rows)]
         elif request.kind == "alltoall":
-            rows = [sum(splits[self.group.rank] for splits in answer.rows)]
+            rows = [sum(splits[own] for splits in answer.rows)]
         elif request.kind == "reducescatter":
-            even, more = divmod(rows[0], self.group.ranks)
-            rows = [even + (self.group.rank < more)]
+            rows = [shares(rows[0], self.group.ranks)[own]]
         return {"dtype": request.dtype, "shape": str([*rows, *request.shape[1:]])}
 
     def _begin_activity(self, answer: Answer, what: str) -> None:
@@ -363,37 +362,83 @@ class Runtime:
         self._after(self.group.broadcast(entry.data, root), answer, entries)
 
     def _call_allgather(self, answer: Answer, entries: Sequence[Entry | None]) -> None:
-        (entry,) = entries
-        assert entry
-        assert entry.make
-        ends = np.cumsum([0, *(rows for (rows,) in answer.rows)])
         self._begin_activity(answer, "ALLOCATE_OUTPUT")
-        parts = _split(entry.make(int(ends[-1])), ends)
+        outputs = []
+        for entry, rows in zip(entries, zip(*answer.rows, strict=True), strict=True):
+            assert entry
+            assert entry.make
+            outputs.append(split(entry.make(sum(rows)), rows))
+        mine, of_ranks, then = entries[0].data if entries[0] else None, outputs[0], None
+        if len(entries) > 1:
+            mine, of_ranks, then = self._fuse_gather(answer, entries, outputs)
         self._begin_activity(answer, "LIGHTCC_ALLGATHER")
+        assert mine is not None
         self._after(self.group.exchange(f"allgather of {answer.requests[0].name}",
-                                        [entry.data] * self.group.ranks, parts), answer, entries)
+                                        [mine] * self.group.ranks, of_ranks),
+                    answer, entries, then)
+
+    def _fuse_gather(self, answer: Answer, entries: Sequence[Entry | None],
+                     outputs: Sequence[Sequence[Bytes]],
+                     ) -> tuple[Bytes, list[Bytes], Callable[[], None]]:
+        """Put a group's parts into one; give it, where those of all ranks go, and what follows."""
+        self._begin_activity(answer, "MEMCPY_IN_FUSION_BUFFER")
+        targets = list(zip(*outputs, strict=True))
+        sizes = [nbytes(parts) for parts in targets]
+        own = sizes[self.group.rank]
+        buffer = self._buffers.take(own + sum(sizes))
+        mine, *of_ranks = split(buffer[:own + sum(sizes)], [own, *sizes])
+        pack([entry.data for entry in entries if entry], mine)
+
+        def copy_out() -> None:
+            self._begin_activity(answer, "MEMCPY_OUT_FUSION_BUFFER")
+            for data, parts in zip(of_ranks, targets, strict=True):
+                unpack(data, parts)
+            self._buffers.give_back(buffer)
+        return mine, of_ranks, copy_out
 
     def _call_alltoall(self, answer: Answer, entries: Sequence[Entry | None]) -> None:
         (entry,) = entries
         assert entry
         assert entry.make
         own = self.group.rank
-        ins = np.cumsum([0, *(splits[own] for splits in answer.rows)])
-        outs = np.cumsum([0, *answer.rows[own]])
+        ins = [splits[own] for splits in answer.rows]
         self._begin_activity(answer, "ALLOCATE_OUTPUT")
-        parts = _split(entry.make(int(ins[-1])), ins)
+        parts = split(entry.make(sum(ins)), ins)
         self._begin_activity(answer, "LIGHTCC_ALLTOALL")
         self._after(self.group.exchange(f"alltoall of {answer.requests[0].name}",
-                                        _split(entry.data, outs), parts), answer, entries)
+                                        split(entry.data, answer.rows[own]), parts),
+                    answer, entries)
 
     def _call_reducescatter(self, answer: Answer, entries: Sequence[Entry | None]) -> None:
-        (entry,) = entries
-        assert entry
-        request = answer.requests[0]
+        first, ranks = answer.requests[0], self.group.ranks
+        then = None
+        if len(entries) == 1 and entries[0] and first.shape[0] % ranks == 0:
+            data = entries[0].data
+        else:
+            data, then = self._fuse_scatter(answer, entries)
         self._begin_activity(answer, "LIGHTCC_REDUCESCATTER")
-        even = request.shape[0] % self.group.ranks == 0
-        call = self.group.reduce_scatter if even else self.group.allreduce
-        self._after(call(entry.data, request.dtype, request.detail), answer, entries)
+        self._after(self.group.reduce_scatter(data, first.dtype, first.detail), answer, entries,
+                    then)
+
+    def _fuse_scatter(self, answer: Answer, entries: Sequence[Entry | None],
+                      ) -> tuple[Bytes, Callable[[], None]]:
+        """Put tensors into one by rank, with as much room for each; give it, and what follows."""
+        self._begin_activity(answer, "MEMCPY_IN_FUSION_BUFFER")
+        ranks = self.group.ranks
+        of_ranks = list(zip(*(split(entry.data, shares(request.shape[0], ranks))
+                              for entry, request in zip(entries, answer.requests, strict=True)
+                              if entry), strict=True))
+        room = max(map(nbytes, of_ranks))
+        buffer = self._buffers.take(room * ranks)
+        chunks = [buffer[room * rank:room * (rank + 1)] for rank in range(ranks)]
+        for chunk, parts in zip(chunks, of_ranks, strict=True):
+            pack(parts, chunk)
+
+        def copy_out() -> None:
+            self._begin_activity(answer, "MEMCPY_OUT_FUSION_BUFFER")
+            unpack(chunks[self.group.rank], of_ranks[self.group.rank])
+            self._buffers.give_back(buffer)
+        return buffer[:room * ranks], copy_out
 
     # ---- Fused allreduces ----
 
@@ -407,9 +452,9 @@ class Runtime:
                         entries)
             return
         self._begin_activity(answer, "MEMCPY_IN_FUSION_BUFFER")
-        buffer = self._take_buffer(total)
+        buffer = self._buffers.take(total)
         ends = np.cumsum([0, *(request.nbytes for request in answer.requests)])
-        parts = _split(buffer[:total], ends)
+        parts = split(buffer[:total], [request.nbytes for request in answer.requests])
         for part, entry in zip(parts, entries, strict=True):
             part[:] = entry.data if entry else 0
         error = self._add_errors(answer, parts, left) if left else None
@@ -422,16 +467,9 @@ class Runtime:
                     entry.data[:] = part
             if error is not None:
                 self._keep_errors(answer, error, self.group.examined(total, first.dtype), ends)
-            self._buffers.append(buffer)
+            self._buffers.give_back(buffer)
         self._after(self.group.allreduce(buffer[:total], first.dtype, first.detail, error), answer,
                     entries, copy_out)
-
-    def _take_buffer(self, nbytes: int) -> Bytes:
-        for at, buffer in enumerate(self._buffers):
-            if len(buffer) >= nbytes:
-                return self._buffers.pop(at)
-        return np.empty(max(nbytes, min(self._settings.fusion_threshold_bytes, 2 * nbytes)),
-                        np.uint8)
 
     def _add_errors(self, answer: Answer, parts: Sequence[Bytes], left: int) -> Bytes:
         """Add what has not been sent to what is sent now; give memory for what then is left.
@@ -454,14 +492,3 @@ class Runtime:
             if first < last:
                 kept = self._errors[request.name].view(np.uint8)
                 kept[first - start:last - start] = error[first - of.start:last - of.start]
-
-
-def _split(data: Bytes, ends: NDArray[Any]) -> list[Bytes]:
-    """Cut memory at rows; ``ends`` counts them from the first one."""
-    row = len(data) // int(ends[-1]) if ends[-1] else 0
-    return [data[row * start:row * end] for start, end in pairwise(ends)]
-
-
-def row_bytes(request: Request) -> int:
-    """Bytes of one row of a tensor."""
-    return element_type(request.dtype).itemsize * int(np.prod(request.shape[1:], dtype=np.int64))
