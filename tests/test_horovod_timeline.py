@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import logging
-import os
 import signal
 import subprocess
 import sys
@@ -17,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_horovod_runtime import PATIENCE_S, gradient, reduce_all, runtimes_of
 
-from harp.lightcc.horovod import timeline as timeline_module
 from harp.lightcc.horovod.negotiation import Request
 from harp.lightcc.horovod.runtime import Entry
 from harp.lightcc.horovod.timeline import Timeline
@@ -169,16 +165,19 @@ for step in range(1 << 30):
     assert sum(map(len, events_of(path).values())) >= 200
 
 
-def test_a_disk_that_is_full_ends_the_timeline_and_not_the_job(tmp_path, monkeypatch, caplog):
-    timeline = Timeline()
-    timeline.start(str(tmp_path / "it.json"))
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    monkeypatch.setattr(timeline_module.os, "pwrite", full)
-    with caplog.at_level(logging.WARNING, "harp.horovod"):
-        timeline.call(["a"], "allreduce")
-        timeline.over({"a": {}})
-    assert not timeline.is_written
-    assert [record.getMessage() for record in caplog.records] == [
-        "the timeline ends here, since it cannot be written: No space left on device"]
+def test_a_disk_that_is_full_ends_the_timeline_and_not_the_job(tmp_path):
+    path = tmp_path / "it.json"
+    ended = subprocess.run([sys.executable, "-c", f"""
+import resource
+from harp.lightcc.horovod.timeline import Timeline
+timeline = Timeline()
+timeline.start({str(path)!r})
+resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+while timeline.is_written:
+    timeline.call(["a"], "allreduce")
+    timeline.over({{"a": {{}}}})
+timeline.stop()
+"""], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    assert ended.stderr.splitlines() == [
+        "the timeline ends here, since it cannot be written: File too large"]
+    assert sum(map(len, events_of(path).values())) > 20

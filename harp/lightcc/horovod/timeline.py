@@ -8,6 +8,7 @@ end. The file is whole JSON after each event, so that it can be read after the j
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -123,11 +124,19 @@ class _File:
             return
         text = (b",\n" if self._length else b"[\n") + text
         try:
-            os.pwrite(self.descriptor, text + END, self._length)
+            self._put(text + END)
+            self._length += len(text)
         except OSError as error:
             log.warning("the timeline ends here, since it cannot be written: %s", error.strerror)
+            with contextlib.suppress(OSError):
+                self._put(END)
+                os.ftruncate(self.descriptor, self._length + len(END))
             self.close()
-        self._length += len(text)
+
+    def _put(self, text: bytes) -> None:
+        at = 0
+        while at < len(text):  # once, unless a disk is full
+            at += os.pwrite(self.descriptor, text[at:], self._length + at)
 
 
 def _named(number: int, **told: Any) -> list[dict[str, Any]]:
