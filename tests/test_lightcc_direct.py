@@ -38,6 +38,18 @@ def test_messages_between_ranks_of_a_host(tmp_path, flags, arguments):
     run(build(tmp_path / "direct", sources, flags), *arguments)
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 6, 7, 8])
+def test_small_broadcasts_need_no_network(ranks):
+    with group_of(ranks) as group:
+        before = sent(group)
+        for root in range(ranks):
+            for nbytes in (0, 1, 4095, 4096):
+                data = [np.full(nbytes, 10 * root + rank, np.uint8) for rank in range(ranks)]
+                of_all(rank.broadcast(own, root) for rank, own in zip(group, data, strict=True))
+                assert all((own == 11 * root).all() for own in data)
+        assert (sent(group) == before).all()
+
+
 def sent_while_small(group):
     """Sum small vectors over all ranks, and give the packets that each sent to each by network."""
     before = sent(group)

@@ -35,7 +35,7 @@ from harp.lightcc.mover import TOLD_BYTES, Mover
 from harp.lightcc.peers import GroupError, Peers
 from harp.lightcc.pieces import PLACE, SEND, address, cut, in_turn, plan_pieces, table
 from harp.lightcc.policy import allreduce_path, between_path, tuning_of
-from harp.lightcc.program import Program
+from harp.lightcc.program import Program, small_broadcast
 from harp.lightcc.settings import INDEX_BYTES, LightSettings
 from harp.lightcc.verdict import FAILED, SYMPTOM, TELL_S, Verdict
 
@@ -249,22 +249,25 @@ class Group:
 
     def allgather(self, data: Bytes) -> Future[None]:
         """Give every rank all equal parts of ``data``, of which it has its own one."""
+        def make() -> Program:
+            made = plan_pieces("allgather", self.ranks, self.rank, len(data), 1)
+            return Program(f"allgather of {len(data)} B", made.on(data, data), self.rank,
+                           self.ranks)
         self._own_part(data)
-        return self._copying("allgather", data)
+        return self._again(("allgather",), data, None, make)
 
     def broadcast(self, data: Bytes, root: int) -> Future[None]:
         """Give every rank the ``data`` of ``root``."""
-        return self._copying("broadcast", data, root=root)
+        return self._again(("broadcast", root), data, None,
+                           lambda: self._broadcast_program(data, root))
 
-    def _copying(self, plan_name: str, data: Bytes, **parameters: int) -> Future[None]:
-        return self._again((plan_name, *parameters.values()), data, None,
-                           lambda: self._copying_program(plan_name, data, **parameters))
-
-    def _copying_program(self, plan_name: str, data: Bytes, **parameters: int) -> Program:
-        made = plan_pieces(plan_name, self.ranks, self.rank, len(data), 1, **parameters)
-        said = "".join(f", {name} {value}" for name, value in parameters.items())
-        return Program(f"{plan_name} of {len(data)} B{said}", made.on(data, data), self.rank,
-                       self.ranks)
+    def _broadcast_program(self, data: Bytes, root: int) -> Program:
+        is_small = len(data) <= TOLD_BYTES
+        pieces = (small_broadcast(data, self.rank, self.ranks, root) if is_small else
+                  plan_pieces("broadcast", self.ranks, self.rank, len(data), 1, root=root)
+                  .on(data, data))
+        return Program(f"broadcast of {len(data)} B, root {root}", pieces, self.rank, self.ranks,
+                       carried=is_small)
 
     def _again(self, what: tuple[Any, ...], data: Bytes, error: Bytes | None,
                make: Callable[[], Program]) -> Future[None]:
@@ -297,7 +300,7 @@ class Group:
         """Do as `broadcast`."""
         key = (at, nbytes, "broadcast", root)
         return self._calls.begin(self._programs.get(key) or self._keep(
-            key, self._copying_program("broadcast", bytes_of(owner), root=root)), owner)
+            key, self._broadcast_program(bytes_of(owner), root)), owner)
 
     @property
     def settings(self) -> LightSettings:

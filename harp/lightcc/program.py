@@ -3,8 +3,9 @@
 Ranks agree on what they call before anything is received: each describes its call, by number and
 words, to its partners of `harp.collectives.doubling`, and expects the same of them. Partners link
 all ranks and are the same ones in every call, so two that call different things are found wherever
-they are. Messages of a small allreduce, which goes between partners, carry the description; other
-programs begin with it. A program knows addresses only; whoever runs it keeps the memory.
+they are. Messages of a small allreduce or broadcast, which go between partners, carry the
+description; other programs begin with it. A program knows addresses only; whoever runs it keeps the
+memory.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import numpy as np
 from harp._cnet import ffi
 from harp.collectives.doubling import find_partners
 from harp.lightcc.mover import SAID_BYTES
-from harp.lightcc.pieces import PLACE, SEND, SETTLE, table
+from harp.lightcc.pieces import PLACE, SEND, SETTLE, address, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
 
 _NUMBER_BYTES = 8
 _LINE_BYTES = 64
@@ -63,6 +66,34 @@ class Program:
             pieces = np.concatenate([table(told), pieces])
         self.pieces_n = len(pieces)
         self.pieces = ffi.from_buffer("struct harp_piece[]", pieces)
+
+
+def small_broadcast(data: Bytes, rank: int, ranks: int, root: int) -> NDArray[np.void]:
+    """Give a rank's pieces of a broadcast that comes with the descriptions.
+
+    Partners exchange messages as in recursive doubling, of which those hold the data whose sender
+    has it by then and whose receiver has not: from each rank to the one that differs in one bit.
+    """
+    power = 1 << (ranks.bit_length() - 1)
+    at, rows = address(data), []
+
+    def message(kind: int, peer: int, *, is_full: bool) -> None:
+        rows.append((at, 0, len(data) if is_full else 0, 0, kind, peer, 1))
+
+    if rank >= power:
+        message(SEND, rank - power, is_full=rank == root)
+        message(PLACE, rank - power, is_full=rank != root)
+        return table(rows)
+    extra = rank + power if rank + power < ranks else None
+    if extra is not None:
+        message(PLACE, extra, is_full=extra == root)
+    for step in range(power.bit_length() - 1):
+        peer = rank ^ 1 << step
+        message(SEND, peer, is_full=rank >> step == root % power >> step)
+        message(PLACE, peer, is_full=peer >> step == root % power >> step)
+    if extra is not None:
+        message(SEND, extra, is_full=extra != root)
+    return table(rows)
 
 
 def _describe(what: str) -> bytearray:
