@@ -108,8 +108,8 @@ def test_events_are_in_balance_and_the_file_is_whole_whatever_is_told(tmp_path_f
         if at == begin:  # amid whatever it is
             timeline.stop()
             timeline.start(str(path))
-        if step in {"negotiate", "rank_is_ready"}:
-            getattr(timeline, step)(name, *more)
+        if step == "negotiate":
+            timeline.negotiate({name: more[0]})
         elif step == "over":
             timeline.over({name: {"dtype": "float32"}})
         else:
@@ -122,11 +122,11 @@ def test_events_are_in_balance_and_the_file_is_whole_whatever_is_told(tmp_path_f
 def test_who_asks_again_before_rank_0_is_done_is_told_when_it_is(tmp_path):
     timeline, path = Timeline(), tmp_path / "it.json"
     timeline.start(str(path))
-    timeline.negotiate("a", "allreduce")
+    timeline.negotiate({"a": "allreduce"})
     timeline.decide(["a"])
     timeline.call(["a"], "allreduce")
-    timeline.negotiate("a", "allreduce")
-    timeline.rank_is_ready("a", 1)
+    timeline.negotiate({"a": "allreduce"})
+    timeline.rank_is_ready(["a"], 1)
     timeline.activity(["a"], "LIGHTCC_ALLREDUCE")
     timeline.over({"a": {"dtype": "int8"}})
     timeline.decide(["a"])

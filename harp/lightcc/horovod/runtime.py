@@ -233,11 +233,9 @@ class Runtime:
     def _hear_requests(self, rank: int, requests: Sequence[Request]) -> None:
         assert self._coordinator
         kinds = {request.name: request.kind for request in requests if request != WAIT}
-        for name in self._coordinator.hear(rank, requests, time.monotonic()):
-            self._timeline.negotiate(name, kinds[name])
-        for name, kind in kinds.items():
-            if kind != "join":
-                self._timeline.rank_is_ready(name, rank)
+        new = self._coordinator.hear(rank, requests, time.monotonic())
+        self._timeline.negotiate({name: kinds[name] for name in new})
+        self._timeline.rank_is_ready((name for name in kinds if kinds[name] != "join"), rank)
         self._plan_decision()
 
     def _plan_decision(self) -> None:

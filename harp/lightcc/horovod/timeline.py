@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 END = b"\n]\n"
 log = logging.getLogger("harp.horovod")
@@ -117,11 +117,11 @@ class _File:
     def now_us(self) -> int:
         return round((time.monotonic() - self._began) * 1e6)
 
-    def write(self, events: Iterable[dict[str, Any]]) -> None:
+    def write(self, events: Sequence[dict[str, Any]]) -> None:
         """Put events in the place of the end, with an end, in one call."""
-        text = b",\n".join(json.dumps(event).encode() for event in events)
-        if not text or self.descriptor < 0:
+        if not events or self.descriptor < 0:
             return
+        text = json.dumps(events)[1:-1].encode()
         text = (b",\n" if self._length else b"[\n") + text
         try:
             self._put(text + END)
@@ -171,13 +171,13 @@ class Timeline:
         with self._file.lock:
             self._file.close()
 
-    def negotiate(self, name: str, kind: str) -> None:
-        """A rank was the first one to ask for a tensor."""
-        self._tell("negotiate", {name: kind})
+    def negotiate(self, kinds: Mapping[str, str]) -> None:
+        """A rank was the first one to ask for tensors, each by a kind of call."""
+        self._tell("negotiate", kinds)
 
-    def rank_is_ready(self, name: str, rank: int) -> None:
-        """A rank asked for a tensor."""
-        self._tell("rank_is_ready", {name: rank})
+    def rank_is_ready(self, names: Iterable[str], rank: int) -> None:
+        """A rank asked for tensors."""
+        self._tell("rank_is_ready", dict.fromkeys(names, rank))
 
     def decide(self, names: Iterable[str]) -> None:
         """All ranks have asked."""
