@@ -82,7 +82,15 @@ def test_a_call_has_horovods_arguments_and_defaults(name):
 
 def test_reductions_sets_and_elastic_training_have_their_names():
     assert all(hasattr(hvd, name) for name in VALUES)
-    assert all(hasattr(hvd.elastic, name) for name in ("run", "TorchState", "ElasticSampler"))
+    assert arguments(hvd.elastic.TorchState)[:2] == ["model=None", "optimizer=None"]
+    assert arguments(hvd.elastic.ElasticSampler) == ["dataset", "shuffle=True", "seed=0"]
+    for cls, names in ((hvd.elastic.TorchState, "register_reset_callbacks on_reset commit save "
+                        "check_host_updates restore sync reset"),
+                       (hvd.elastic.ElasticSampler, "set_epoch record_batch load_state_dict "
+                        "state_dict reset __iter__ __len__"),
+                       (hvd.ProcessSet, "size rank included process_set_id")):
+        assert all(hasattr(cls, name) for name in names.split())
+    assert callable(hvd.elastic.run)
     assert all(hasattr(hvd.Compression, name) for name in ("none", "fp16"))
     assert issubclass(hvd.HorovodInternalError, RuntimeError)
 
