@@ -113,7 +113,7 @@ static bool wait_a_while(struct harp_mover *mover, uint64_t end_ns, uint64_t mos
 
 /* See what has come. Where nothing is wanted of the network it is looked at now and then, and
  * after it may have woken this thread: for the ends of peers. */
-static bool look(struct harp_mover *mover)
+static bool look_around(struct harp_mover *mover)
 {
     bool came = mover->direct && direct_look(mover->direct);
     if (!mover->networked && !mover->waiting.slept && ++mover->looks < LOOKS)
@@ -129,7 +129,7 @@ static bool move_once(struct harp_mover *mover, uint64_t most_ns)
 {
     bool any = read_ahead(mover, &mover->next, mover->end);
     bool sent = mover_advance(mover); /* copies must have left before the run is over */
-    any |= look(mover) | sent;
+    any |= look_around(mover) | sent;
     if (atomic_load_explicit(&mover->cancelled, memory_order_relaxed))
         mover_fail(mover, HARP_MOVE_CANCELLED, 0);
     if (any)

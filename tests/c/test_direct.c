@@ -18,7 +18,7 @@ enum { LINE = 64, LONGEST = DIRECT_BYTES - LINE, TURNS = 20000 };
 static char why[HARP_WHY_BYTES];
 static uint8_t said[LINE], bytes[1 << 15];
 
-static struct harp_direct *opened(uint32_t peers)
+static struct harp_direct *open_one(uint32_t peers)
 {
     struct harp_direct *direct = NULL;
     int failed = harp_direct_open(&direct, peers, why);
@@ -36,7 +36,7 @@ static void link_to(struct harp_direct *from, uint32_t peer, const struct harp_d
 static void open_pair(struct harp_direct *pair[2])
 {
     for (int rank = 0; rank < 2; rank++)
-        pair[rank] = opened(2);
+        pair[rank] = open_one(2);
     link_to(pair[1], 0, pair[0]);
     link_to(pair[0], 1, pair[1]);
     assert(direct_reaches(pair[0], 1) && !direct_reaches(pair[0], 0));
@@ -119,7 +119,7 @@ static void test_a_rank_that_sends_too_much_does_no_harm(void)
 
 static void test_strangers_are_not_heard(void)
 {
-    struct harp_direct *pair[2], *stranger = opened(2);
+    struct harp_direct *pair[2], *stranger = open_one(2);
     open_pair(pair);
     link_to(stranger, 0, pair[0]);
     link_to(pair[0], 1, pair[1]); /* which looks who has linked up */
@@ -146,7 +146,7 @@ static void test_what_was_sent_before_the_end_is_heard(void)
 
 static void test_nobody_of_that_name(void)
 {
-    struct harp_direct *direct = opened(2);
+    struct harp_direct *direct = open_one(2);
     const uint8_t name[HARP_DIRECT_NAME_BYTES] = {1};
     assert(harp_direct_link(direct, 1, name, why) < 0 && why[0] != 0);
     assert(!direct_reaches(direct, 1));
@@ -186,7 +186,7 @@ struct side {
     uint32_t rank;
 };
 
-static struct direct_message *await(struct side *side)
+static struct direct_message *await_message(struct side *side)
 {
     struct direct_message *message = NULL;
     for (uint32_t looks = 1; !(message = direct_first(side->direct, 1 - side->rank)); looks++) {
@@ -200,14 +200,14 @@ static struct direct_message *await(struct side *side)
     return message;
 }
 
-static void *answer(void *argument)
+static void *answer_other(void *argument)
 {
     struct side *side = argument;
     for (uint32_t turn = 0; turn < TURNS; turn++) {
         assert(direct_send(side->direct, 1 - side->rank, NULL, 0, (const uint8_t *)&turn,
                            sizeof turn));
         uint32_t heard = 0;
-        memcpy(&heard, await(side)->at, sizeof heard);
+        memcpy(&heard, await_message(side)->at, sizeof heard);
         assert(heard == turn);
         direct_drop(side->direct, 1 - side->rank);
     }
@@ -220,8 +220,8 @@ static void test_threads_answer_each_other(void)
     pthread_t other;
     open_pair(pair);
     struct side sides[2] = {{pair[0], 0}, {pair[1], 1}};
-    assert(pthread_create(&other, NULL, answer, &sides[1]) == 0);
-    answer(&sides[0]);
+    assert(pthread_create(&other, NULL, answer_other, &sides[1]) == 0);
+    answer_other(&sides[0]);
     pthread_join(other, NULL);
     close_pair(pair);
 }
