@@ -50,6 +50,7 @@
 
 #define JITTER_FACTOR 6 /* jitters that a target is raised by ... */
 #define JITTER_MOST 640 /* ... and so many T, at the most */
+#define BURST_PART 4    /* of a window leaves at once, at the most (session_send.c) */
 #define SAMPLES_ABOVE 4 /* samples in a row above the target that end doubling */
 #define REVERSE_PART 4  /* of each sample of the queue that ACKs meet */
 #define PAUSE_MOST_NS UINT64_C(4000000)
@@ -179,12 +180,24 @@ static uint64_t absolute_difference(uint64_t a, uint64_t b)
 }
 
 /* Where data goes both ways, ACKs come in bunches and make bursts of ours: what the delay jumps by
- * as that of the way back does is of our own making, and counts for nothing. */
-static void note_jitter(struct harp_swift *swift, const struct harp_cc_ack *ack)
+ * as that of the way back does is of our own making, and counts for nothing. Nor does what a burst
+ * takes on the line, a quarter of the round trip, but for T of it: a longer queue makes longer
+ * bursts, and six of these in the target would make the queue longer still. */
+static uint64_t leave_out_ours(const struct harp_cc *cc, const struct harp_cc_ack *ack,
+                               uint64_t off_ns)
 {
+    const struct harp_swift *swift = (const struct harp_swift *)cc->state;
+    off_ns -= harp_min(off_ns, absolute_difference(ack->reverse_ns, swift->latest_reverse_ns));
+    uint64_t small_ns = harp_min(off_ns, cc->config.target_ns);
+    return harp_max(small_ns, off_ns - harp_min(off_ns, swift->rtt_ns / BURST_PART));
+}
+
+static void note_jitter(struct harp_cc *cc, const struct harp_cc_ack *ack)
+{
+    struct harp_swift *swift = harp_swift_of(cc);
     uint64_t off_ns = absolute_difference(ack->fabric_ns, swift->latest_ns);
     if (ack->two_way)
-        off_ns -= harp_min(off_ns, absolute_difference(ack->reverse_ns, swift->latest_reverse_ns));
+        off_ns = leave_out_ours(cc, ack, off_ns);
     if (swift->latest_ns)
         swift->jitter_x16_ns += off_ns - swift->jitter_x16_ns / 16;
     swift->latest_ns = ack->fabric_ns;
@@ -222,7 +235,7 @@ static void swift_on_ack(struct harp_cc *cc, const struct harp_cc_ack *ack)
         harp_swift_begin_round(swift, ack->now_ns);
         return;
     }
-    note_jitter(swift, ack);
+    note_jitter(cc, ack);
     if (swift->stop)
         double_window(cc, ack, base_ns);
     if (!swift->round_ns)

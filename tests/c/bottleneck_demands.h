@@ -20,6 +20,7 @@ bool is_bounded(double queue_ns, uint32_t flows, uint64_t rate_mbps);
 /* bottleneck_ways.c */
 void test_both_ways(void);
 void test_shapers_both_ways(void);
+void test_shapers_of_busy_hosts(void);
 void test_clocks(void);
 void test_loaded_way_back(void);
 void test_ways_differ(void);

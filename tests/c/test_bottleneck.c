@@ -388,6 +388,7 @@ int main(int argc, char **argv)
                  {"turns", test_turns},
                  {"both", test_both_ways},
                  {"shapers", test_shapers_both_ways},
+                 {"busy", test_shapers_of_busy_hosts},
                  {"clocks", test_clocks},
                  {"back", test_loaded_way_back},
                  {"differ", test_ways_differ},
