@@ -5,7 +5,7 @@
 #include <time.h>
 
 #define SPIN_FIRST_NS UINT64_C(10000)
-#define SPIN_MOST_NS UINT64_C(1000000)
+#define SPIN_MOST_NS UINT64_C(200000)
 
 uint64_t waiting_now_ns(void)
 {
