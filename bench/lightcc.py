@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import stack
 from lightcc_host import calibrate
 from netns import Namespace, veth_pair
-from stack_arms import PATIENCE_S, ROOT, Bench, BenchError, Sample, alone, build, read_line
+from stack_arms import ROOT, Bench, BenchError, Sample, alone, build, read_line
 from stack_rows import Row
 
 from sim.schema import load
@@ -58,9 +58,10 @@ class Ranks:
     def __init__(self, processes: Sequence[subprocess.Popen[Any]]) -> None:
         self._processes = processes
         for process in processes:
-            if read_line(process, PATIENCE_S).strip() != "ready":
+            if read_line(process, WAIT_S).strip() != "ready":
                 process.kill()
-                raise BenchError(f"a rank did not start: {process.communicate()[1]}")
+                said = process.communicate()[1].strip() or f"nothing was said for {WAIT_S:g} s"
+                raise BenchError(f"a rank did not start: {said}")
 
     def ask(self, **what: Any) -> list[dict[str, float]]:
         """Have work done by all, and give their answers."""
