@@ -42,6 +42,17 @@ def test_collectives_are_right(ranks, port):
     assert found(start("collectives", ranks, HARP_PORT=port)) == ["right"] * ranks
 
 
+@pytest.mark.parametrize("threads", [1, 4])
+def test_threads_that_spin_for_the_same_cores_are_told_of_once(threads):
+    said = []
+    for process in start("ddp", 2, OMP_NUM_THREADS=str(threads)):
+        said.append(process.communicate(timeout=PATIENCE_S)[1])
+        assert process.returncode == 0
+    told = [line for line in "".join(said).splitlines() if "OMP_NUM_THREADS" in line]
+    assert len(told) == (threads > 1)
+    assert all(line.startswith("2 ranks of this host compute with") for line in told)
+
+
 def test_ddp_trains_as_one_process_with_the_whole_batch_does():
     one, other = found(start("ddp", 2))
     assert one == other

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 
     _Method = TypeVar("_Method", bound=Callable[..., "LightWork"])
 
+log = logging.getLogger("harp.lightcc")
+
 BACKEND = "lightcc"
 _REDUCTIONS = {"SUM": "sum", "AVG": "avg", "PRODUCT": "product", "MIN": "min", "MAX": "max",
                "BAND": "band", "BOR": "bor", "BXOR": "bxor"}
@@ -88,6 +91,7 @@ class LightGroup(dist.ProcessGroup):
         self._waiting = self._group.waiting()
         self._stager = Stager(CudaDevices())
         self._called = ""
+        _warn_of_threads(self._group)
 
     # torch asks for all four spellings.
     def getBackendName(self) -> str:  # noqa: N802  (torch's spelling)
@@ -380,6 +384,22 @@ class LightGroup(dist.ProcessGroup):
         data, finish = all_bytes(tensors)
         return LightWork([call(one, tensor) for one, tensor in zip(data, tensors, strict=True)],
                          tensors, finish)
+
+
+def _warn_of_threads(group: Group) -> None:
+    """Say at a host's first rank that torch's threads spin for cores that its ranks share."""
+    here = group.places[group.rank]
+    ranks, threads = group.places.count(here), torch.get_num_threads()
+    cpus = len(os.sched_getaffinity(0))
+    is_first = group.places.index(here) == group.rank
+    if is_first and min(ranks, threads) > 1 and ranks * threads > cpus:
+        _warn_once(f"{ranks} ranks of this host compute with {threads} threads each on {cpus} "
+                   f"CPUs and slow each other down; set OMP_NUM_THREADS=1, as launchers do")
+
+
+@functools.cache
+def _warn_once(sentence: str) -> None:
+    log.warning("%s", sentence)
 
 
 def _reduction(opts: Any) -> str:
