@@ -179,10 +179,11 @@ static uint64_t absolute_difference(uint64_t a, uint64_t b)
     return a > b ? a - b : b - a;
 }
 
-/* Where data goes both ways, ACKs come in bunches and make bursts of ours: what the delay jumps by
- * as that of the way back does is of our own making, and counts for nothing. Nor does what a burst
- * takes on the line, a quarter of the round trip, but for T of it: a longer queue makes longer
- * bursts, and six of these in the target would make the queue longer still. */
+/* Where data goes both ways, ours or other connections' (a ring of ranks has none in which both
+ * ends send), ACKs come in bunches and make bursts of ours: what the delay jumps by as that of the
+ * way back does is of our own making, and counts for nothing. Nor does what a burst takes on the
+ * line, a quarter of the round trip, but for T of it: a longer queue makes longer bursts, and six
+ * of these in the target would make the queue longer still. */
 static uint64_t leave_out_ours(const struct harp_cc *cc, const struct harp_cc_ack *ack,
                                uint64_t off_ns)
 {
@@ -196,7 +197,7 @@ static void note_jitter(struct harp_cc *cc, const struct harp_cc_ack *ack)
 {
     struct harp_swift *swift = harp_swift_of(cc);
     uint64_t off_ns = absolute_difference(ack->fabric_ns, swift->latest_ns);
-    if (ack->two_way)
+    if (ack->two_way || ack->reverse_ns)
         off_ns = leave_out_ours(cc, ack, off_ns);
     if (swift->latest_ns)
         swift->jitter_x16_ns += off_ns - swift->jitter_x16_ns / 16;

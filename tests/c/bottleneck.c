@@ -1,7 +1,6 @@
 #include "bottleneck.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,7 +38,6 @@ struct host {
     uint64_t hiccup_ns; /* when the next one is due */
     uint64_t rest_ns;   /* has nothing to send until then; 0: it has */
     uint32_t sent;      /* messages of this burst */
-    bool connected;
 };
 
 struct world {
@@ -130,17 +128,24 @@ static void deliver_frame(struct world *w, uint32_t host, uint64_t at_ns, bool m
     push_event(w, at_ns, host ^ 1, flight);
 }
 
+/* In a ring every other flow's data goes the other way. */
+static uint32_t sender_of(const struct bn_scene *scene, uint32_t flow)
+{
+    return 2 * flow + (scene->ring && flow & 1);
+}
+
 /* Frames that travel as one: all arrive, or none. */
 static void transmit_super(struct world *w, uint32_t host, uint64_t now_ns,
                            const struct harp_frame *frames, size_t n)
 {
     const struct bn_scene *s = w->scene;
-    bool data = frames->header.type == HARP_DATA && !(host & 1), marked = false;
+    bool data = frames->header.type == HARP_DATA && host == sender_of(s, host / 2);
+    bool marked = false;
     size_t counts = data && now_ns >= s->from_ns ? n : 0;
     uint64_t at_ns = now_ns, bytes = n * (HARP_HEADER_BYTES + (uint64_t)frames->header.length);
     if (virtual_chance(&w->random, s->loss))
         at_ns = HARP_NEVER;
-    else if (!(host & 1) || s->both || s->cross_back)
+    else if (!(host & 1) || s->both || s->ring || s->cross_back)
         at_ns = bn_queue_pass(&w->queue, s, host & 1, now_ns, bytes, &marked);
     w->data += counts;
     for (size_t i = 0; i < n; i++) {
@@ -286,6 +291,11 @@ static void send_message(struct host *host)
     harp_session_message(host->session, NULL, message_bytes(host), 0);
 }
 
+static bool sends(const struct bn_scene *scene, uint32_t number)
+{
+    return scene->both || number == sender_of(scene, number / 2);
+}
+
 /* A message is there: the next one follows, or a burst is over and its sender rests. */
 static void note_sent(struct world *w, struct host *host)
 {
@@ -314,11 +324,11 @@ static void run_application(struct world *w, uint32_t number)
         if (event.type == HARP_EVENT_NONE)
             return;
         assert(event.type != HARP_EVENT_CLOSED);
-        bool begin = event.type == HARP_EVENT_CONNECTED, both = w->scene->both;
-        bool posts = event.type == HARP_EVENT_RECEIVED || (begin && (both || number & 1));
+        bool begin = event.type == HARP_EVENT_CONNECTED;
+        bool posts = event.type == HARP_EVENT_RECEIVED || (begin && sends(w->scene, number ^ 1));
         for (int i = begin ? 0 : AHEAD - 1; posts && i < AHEAD; i++)
             harp_session_post(host->session, NULL, message_bytes(host), 0, &eager);
-        if (begin && (both || !(number & 1)))
+        if (begin && sends(w->scene, number))
             begin_burst(host);
         if (event.type == HARP_EVENT_SENT)
             note_sent(w, host);
@@ -390,13 +400,13 @@ static void prepare_host(struct world *w, uint32_t number)
 
 static uint64_t count_placed(const struct world *w, uint32_t flow)
 {
-    const struct harp_session *session = w->hosts[2 * flow + 1].session;
+    const struct harp_session *session = w->hosts[sender_of(w->scene, flow) ^ 1].session;
     return session ? harp_session_count(session)->placed : 0;
 }
 
 static uint64_t said_lost(const struct world *w, uint32_t flow)
 {
-    const struct harp_session *session = w->hosts[2 * flow].session;
+    const struct harp_session *session = w->hosts[sender_of(w->scene, flow)].session;
     return session ? harp_session_count(session)->lost : 0;
 }
 
@@ -412,6 +422,8 @@ static struct bn_result judge_world(struct world *w)
     }
     double frame_bits = 8.0 * (HARP_HEADER_BYTES + w->hosts[0].config.segment);
     double line_bits = (double)s->rate_mbps / 1000 * (double)(s->to_ns - s->from_ns);
+    if (s->ring) /* a line each way */
+        line_bits *= 2;
     struct bn_result r = {
         .use = sum * frame_bits / line_bits,
         .cross = (double)(cross_delivered(w) - w->cross_delivered) * 8 * CROSS_BYTES / line_bits,
@@ -480,18 +492,5 @@ struct bn_result bn_measure(const struct bn_scene *scene)
     for (uint32_t h = 0; h < 2 * scene->flows; h++)
         free(w->hosts[h].session);
     free(w->flights), free(w->idle), virtual_events_close(&w->events), free(w);
-    return r;
-}
-
-struct bn_result bn_run(const struct bn_scene *scene)
-{
-    struct bn_result r = bn_measure(scene);
-    printf("%-34s use %.3f jain %.3f least %.2f queue %6.1f p99 %6.0f max %7.0f us again %.4f "
-           "lost %.4f said %.4f marked %.3f\n",
-           scene->name, r.use, r.jain, r.least, r.queue_ns / 1000, r.queue_p99_ns / 1000,
-           r.queue_max_ns / 1000, r.again, r.lost, r.said, r.marked);
-    if (scene->cross_flows)
-        printf("%-34s got %.3f\n", "... and the TCP flows", r.cross);
-    fflush(stdout);
     return r;
 }

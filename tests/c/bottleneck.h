@@ -77,6 +77,7 @@ struct bn_scene {
     uint64_t
         rest_ns; /* senders have nothing to send for so long after each burst of 5.8 MB; 0: never */
     bool both;   /* receivers send as well, through a bottleneck of the same kind */
+    bool ring;   /* data of every other flow goes the other way, through one of the same kind */
     bool shared_hosts; /* all senders on one core, all receivers on another */
     uint64_t from_ns, to_ns;
     const struct harp_cc_ops *cc; /* NULL: the default */
@@ -100,8 +101,7 @@ struct bn_result {
     double marked;
 };
 
-/* Run a scene; and print its line. */
+/* Run a scene. */
 struct bn_result bn_measure(const struct bn_scene *scene);
-struct bn_result bn_run(const struct bn_scene *scene);
 
 #endif

@@ -24,12 +24,25 @@ void note_unmet(const char *what, const char *file, int line)
     unmet++;
 }
 
+static void print_result(const struct bn_scene *scene, const struct bn_result *r)
+{
+    printf("%-34s use %.3f jain %.3f least %.2f queue %6.1f p99 %6.0f max %7.0f us again %.4f "
+           "lost %.4f said %.4f marked %.3f\n",
+           scene->name, r->use, r->jain, r->least, r->queue_ns / 1000, r->queue_p99_ns / 1000,
+           r->queue_max_ns / 1000, r->again, r->lost, r->said, r->marked);
+    if (scene->cross_flows)
+        printf("%-34s got %.3f\n", "... and the TCP flows", r->cross);
+    fflush(stdout);
+}
+
 struct bn_result run_scene(struct bn_scene scene)
 {
     scene.seed = seed;
     if (!scene.from_ns)
         scene.from_ns = scene.to_ns / 2;
-    return bn_run(&scene);
+    struct bn_result r = bn_measure(&scene);
+    print_result(&scene, &r);
+    return r;
 }
 
 bool is_bounded(double queue_ns, uint32_t flows, uint64_t rate_mbps)
