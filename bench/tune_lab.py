@@ -60,7 +60,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Chosen settings beside a full grid in the lab.")
     parser.add_argument("file", nargs="?", default=str(ROOT / "bench" / "tune_lab.yaml"))
     parser.add_argument("--scale", default="1/4", help="of time in the laboratory (default 1/4)")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     cluster = Cluster(load(Path(options.file), [f"lab.scale={options.scale}"]))
     scenario = cluster.topology.scenarios[0]
