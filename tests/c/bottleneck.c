@@ -291,7 +291,7 @@ static void send_message(struct host *host)
     harp_session_message(host->session, NULL, message_bytes(host), 0);
 }
 
-static bool sends(const struct bn_scene *scene, uint32_t number)
+static bool host_sends_data(const struct bn_scene *scene, uint32_t number)
 {
     return scene->both || number == sender_of(scene, number / 2);
 }
@@ -325,10 +325,11 @@ static void run_application(struct world *w, uint32_t number)
             return;
         assert(event.type != HARP_EVENT_CLOSED);
         bool begin = event.type == HARP_EVENT_CONNECTED;
-        bool posts = event.type == HARP_EVENT_RECEIVED || (begin && sends(w->scene, number ^ 1));
+        bool posts =
+            event.type == HARP_EVENT_RECEIVED || (begin && host_sends_data(w->scene, number ^ 1));
         for (int i = begin ? 0 : AHEAD - 1; posts && i < AHEAD; i++)
             harp_session_post(host->session, NULL, message_bytes(host), 0, &eager);
-        if (begin && sends(w->scene, number))
+        if (begin && host_sends_data(w->scene, number))
             begin_burst(host);
         if (event.type == HARP_EVENT_SENT)
             note_sent(w, host);

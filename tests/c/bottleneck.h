@@ -87,7 +87,8 @@ struct bn_scene {
 };
 
 struct bn_result {
-    double use;   /* share of the rate that arrived as new data, headers included */
+    double use;   /* share of the rate (of a ring: of both ways') that arrived as new data, headers
+                   * included */
     double jain;  /* fairness of the flows that run */
     double least; /* share of the slowest flow over the fair share */
 

@@ -48,7 +48,7 @@ void test_shapers_both_ways(void)
 void test_shapers_of_busy_hosts(void)
 {
     const struct bn_host slow = {.frame_ns = 500, .turn_ns = 50000};
-    const struct bn_host stolen = {500, 50000, .hiccup_gap_ns = 20 * MS, .hiccup_ns = 2 * MS};
+    const struct bn_host steal = {500, 50000, .hiccup_gap_ns = 20 * MS, .hiccup_ns = 2 * MS};
     const struct {
         const char *name;
         struct bn_host host;
@@ -58,9 +58,10 @@ void test_shapers_of_busy_hosts(void)
     } of[] = {{"shapers of busy hosts", slow, 1, false, 0.9},
               {"shapers of busy hosts", slow, 2, false, 0.9},
               {"shapers of busy hosts, a ring", slow, 2, true, 0.9},
-              {"shapers of stolen hosts", stolen, 1, false, 0.8},
-              {"shapers of stolen hosts", stolen, 2, false, 0.8},
-              {"shapers of stolen hosts, a ring", stolen, 2, true, 0.75}};
+              {"shapers of hosts with steal", steal, 1, false, 0.8},
+              {"shapers of hosts with steal", steal, 2, false, 0.8},
+              {"shapers of hosts with steal, a ring", steal, 2, true, 0.75},
+              {"shapers of hosts with steal, a ring", steal, 4, true, 0.75}};
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         struct bn_result r = run_scene((struct bn_scene){.name = of[i].name,
                                                          .flows = of[i].flows,
