@@ -154,11 +154,11 @@ def test_explain_names_all_that_lightcc_reads():
     folder = ROOT / "harp" / "lightcc"
     read = {name for path in folder.rglob("*.py") if path.name != "settings.py"
             for name in re.findall(r'"(HARP_[A-Z_]*[A-Z])"', path.read_text())}
-    assert "HARP_SINGLE_COPY" in read
-    said = explained(HARP_SINGLE_COPY="0")
+    assert "HARP_IFNAME" in read
+    said = explained(HARP_IFNAME="lo")
     told = {"HARP_STORE", "HARP_ELASTIC"}  # by harp run
     assert read - told <= set(re.findall("HARP_[A-Z_]+", said))
-    assert "HARP_SINGLE_COPY=0  (environment)" in said
+    assert "HARP_IFNAME=lo  (environment)" in said
     page = (ROOT / "docs" / "lightcc.md").read_text()
     assert all(f"| `{name}` |" in page for name in read)
 

@@ -1,8 +1,9 @@
-"""What ranks of a host tell each other goes straight through memory, or through the network."""
+"""What ranks of a host send each other goes straight through memory, or through the network."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 
@@ -18,16 +19,19 @@ from test_lightcc_group import (
     raw,
     vectors,
 )
-from test_lightcc_shared import processes
+from test_lightcc_places import processes
 
-from harp._cnet import lib
+from harp._cnet import ffi, lib
 from harp.lightcc.direct import Direct
+from harp.lightcc.elements import combination
 from harp.lightcc.mover import Mover
 from harp.lightcc.peers import GroupError, Peers
-from harp.lightcc.pieces import PLACE, SEND, address, table
+from harp.lightcc.pieces import PIECE_BYTES, PLACE, REDUCE, SEND, address, cut, table
 from harp.lightcc.program import Program
 from harp.lightcc.store import StoreServer
 
+ELEMENTS = 300_001
+"""Of a vector of which each rank has long pieces."""
 THREADS = ["-O1", "-fsanitize=thread", "-Wno-tsan"]
 
 
@@ -70,25 +74,81 @@ def sent(group):
                      for rank in group])
 
 
+def sent_while_large(group):
+    """The same with vectors of which each rank has long pieces, and uneven messages."""
+    before = sent(group)
+    data = vectors(len(group), ELEMENTS)
+    total = np.sum(data, axis=0)
+    of_all(rank.allreduce(raw(own), "float32") for rank, own in zip(group, data, strict=True))
+    for own in data:
+        np.testing.assert_array_equal(own, total)
+    for length in (0, 1, 32767, 32768, 32769, 262144, 262145, 600_001):
+        exchange(group, length)
+    return sent(group) - before
+
+
+def exchange(group, length):
+    """Have every rank send to every other one, to no two as much."""
+    numbers = range(len(group))
+    outs = [[np.full(length + rank + peer, 16 * rank + peer, np.uint8) for peer in numbers]
+            for rank in numbers]
+    ins = [[np.zeros(length + rank + peer, np.uint8) for peer in numbers] for rank in numbers]
+    of_all(rank.exchange("a test", out, come)
+           for rank, out, come in zip(group, outs, ins, strict=True))
+    for rank in numbers:
+        for peer in numbers:
+            assert (ins[rank][peer] == 16 * peer + rank).all()
+
+
+@pytest.mark.parametrize("sent_while", [sent_while_small, sent_while_large])
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5, 7])
-def test_small_calls_need_no_network(ranks):
+def test_ranks_of_a_host_need_no_network(ranks, sent_while):
     with group_of(ranks) as group:
-        assert not sent_while_small(group).any()
+        assert not sent_while(group).any()
 
 
-def test_whoever_has_no_such_memory_is_told_through_the_network(monkeypatch):
-    opened = Direct.open
-    monkeypatch.setattr(Direct, "open", lambda direct: "" if direct._rank == 1 else opened(direct))
+@pytest.mark.parametrize("sent_while", [sent_while_small, sent_while_large])
+def test_whoever_has_no_such_memory_is_reached_through_the_network(monkeypatch, sent_while):
+    opened, calls = Direct.open, iter(range(4))
+    monkeypatch.setattr(Direct, "open",
+                        lambda direct: "" if next(calls) == 1 else opened(direct))
     with group_of(4) as group:
-        network = sent_while_small(group) > 0
-        assert network.tolist() == [[False, True, False, False], [True, False, False, True],
-                                    [False, False, False, False], [False, True, False, False]]
+        without, = [rank for rank in range(4) if group[rank]._peers.direct.c_direct == ffi.NULL]
+        for source, target in np.argwhere(sent_while(group)):
+            assert without in {source, target}
+        assert sent(group)[without].any()
 
 
-def test_faults_concern_what_is_told(monkeypatch):
+@pytest.mark.parametrize("sent_while", [sent_while_small, sent_while_large])
+def test_faults_concern_ranks_of_a_host(monkeypatch, sent_while):
     monkeypatch.setenv("HARP_FAULTS", "drop=1%,seed=3")
     with group_of(2) as group:
-        assert sent_while_small(group).sum() > 0
+        assert sent_while(group).sum() > 0
+
+
+def test_lengths_that_differ_are_an_error():
+    for lengths in [(100_000, 100), (100, 100_000), (100_000, 24), (100_000, 200_000)]:
+        with group_of(2, timeout_s=5.0) as group:
+            nothing = np.zeros(0, np.uint8)
+            begun = [group[0].exchange("a test", [nothing, np.zeros(lengths[0], np.uint8)],
+                                       [nothing] * 2),
+                     group[1].exchange("a test", [nothing] * 2,
+                                       [np.zeros(lengths[1], np.uint8), nothing])]
+            first, second = failures(begun)
+            assert "rank 0 sent" in second
+            assert first in {second, "None"}  # what it sent was gone before it was looked at
+
+
+def test_a_rank_that_is_gone_is_named_though_it_left_what_cannot_be_used():
+    """Rank 1 has sent what rank 0 may reduce only when its own piece, for which the ring that
+    nobody reads has no room, has left."""
+    with two_movers() as (peers, movers):
+        data = np.ones(16 * PIECE_BYTES, np.uint8)
+        rows = list(cut(SEND, 1, data)) + list(cut(REDUCE, 1, data))
+        run_pieces(movers[1], [*cut(SEND, 0, data[:PIECE_BYTES])])
+        peers[1].close()
+        with pytest.raises(GroupError, match="rank 1 is gone"):
+            run_pieces(movers[0], rows)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
@@ -120,6 +180,28 @@ def test_small_calls_come_after_large_ones_and_before_them():
                     np.testing.assert_array_equal(own, totals[turn])
 
 
+@contextlib.contextmanager
+def two_movers():
+    """Two ranks' connections and movers, without a group."""
+    store = MemoryStore()
+    peers = [Peers(rank, 2, store, PATIENCE_S) for rank in range(2)]
+
+    async def connect():
+        await asyncio.gather(*(one.connect() for one in peers))
+    asyncio.run(connect())
+    yield peers, [Mover(one) for one in peers]
+    for one in peers:
+        one.close()
+
+
+def run_pieces(mover, rows):
+    """Move pieces that carry no description."""
+    pieces = table(rows)
+    work = ffi.new("struct harp_piece_work *", {"reduce": combination("uint8", "sum")})
+    mover.run(ffi.from_buffer("struct harp_piece[]", pieces), len(rows), work,
+              int(PATIENCE_S * 1e9))
+
+
 def moves(mover, kind, peer, data):
     """Move a piece that is told to or from a peer."""
     rows = table([(address(data), 0, len(data), 0, kind, peer, 0)])
@@ -128,23 +210,16 @@ def moves(mover, kind, peer, data):
 
 
 def test_what_a_rank_told_before_it_left_is_heard():
-    store = MemoryStore()
-    peers = [Peers(rank, 2, store, PATIENCE_S) for rank in range(2)]
-
-    async def connect():
-        await asyncio.gather(*(one.connect() for one in peers))
-    asyncio.run(connect())
-    movers = [Mover(one) for one in peers]
     heard = np.zeros(8, np.uint8)
-    moves(movers[1], SEND, 0, np.arange(8, dtype=np.uint8))
-    peers[1].close()
-    while not peers[0].pieces[1].why():
-        lib.harp_engine_drive(peers[0].engines[0].c_engine)
-    moves(movers[0], PLACE, 1, heard)
-    assert heard.tolist() == list(range(8))
-    with pytest.raises(GroupError, match="rank 1 is gone"):
+    with two_movers() as (peers, movers):
+        moves(movers[1], SEND, 0, np.arange(8, dtype=np.uint8))
+        peers[1].close()
+        while not peers[0].pieces[1].why():
+            lib.harp_engine_drive(peers[0].engines[0].c_engine)
         moves(movers[0], PLACE, 1, heard)
-    peers[0].close()
+        assert heard.tolist() == list(range(8))
+        with pytest.raises(GroupError, match="rank 1 is gone"):
+            moves(movers[0], PLACE, 1, heard)
 
 
 def test_a_rank_that_is_killed_in_a_small_call_is_named():

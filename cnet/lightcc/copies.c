@@ -7,9 +7,9 @@ void copies_start(struct copies *copies)
         copies->free[i] = i;
 }
 
-uint8_t *copies_next(struct copies *copies, uint32_t kept)
+uint8_t *copies_next(struct copies *copies)
 {
-    return copies->free_n > kept ? copies->at[copies->free[copies->free_n - 1]] : NULL;
+    return copies->free_n ? copies->at[copies->free[copies->free_n - 1]] : NULL;
 }
 
 bool copies_send(struct copies *copies, struct harp_connection *to, uint32_t bytes)

@@ -4,8 +4,7 @@
 
 #include "mover.h"
 
-#define COPIES 64      /* that may be under way */
-#define COPIES_KEPT 32 /* of these for answers, for which the other end has always posted */
+#define COPIES 64 /* that may be under way */
 #define COPY_BYTES (HARP_SAID_BYTES + HARP_TOLD_BYTES)
 #define COPY_CONTEXT (UINT64_C(1) << 32) /* of SENT: a copy's */
 
@@ -16,8 +15,8 @@ struct copies {
 
 void copies_start(struct copies *copies);
 
-/* Where the next message is to be written; NULL unless more than `kept` are free. */
-uint8_t *copies_next(struct copies *copies, uint32_t kept);
+/* Where the next message is to be written; NULL if none is free. */
+uint8_t *copies_next(struct copies *copies);
 
 /* Send what was written there; false if it must be tried again. */
 bool copies_send(struct copies *copies, struct harp_connection *to, uint32_t bytes);

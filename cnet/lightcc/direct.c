@@ -4,23 +4,24 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
-#include "ports/headers.h"
-#include "ports/port.h"
+#include "base/copy_far.h"
+#include "ports/port_mem.h"
+#include "waiting.h"
 
-#define RING_BYTES (1 << 18) /* the least that a mem port has */
-#define ARRIVALS 16
+#define RING_BYTES (1 << 20) /* less than a core's cache, and more than a few pieces */
 #define NO_HOP (-1)
 
 struct direct_peer {
-    struct harp_address name;
-    int hop;              /* NO_HOP: it is not reached so */
-    uint32_t first, next; /* numbers of messages: the first that is here, and the next to come */
-    struct direct_message came[DIRECT_INBOX];
+    int hop; /* number of its link; NO_HOP: it is not reached so */
+    bool is_full;
+    bool has_first;
+    struct direct_record first;
 };
 
 struct harp_direct {
-    struct harp_port *port;
+    struct mem_port *port;
     uint32_t peers_n, linked_n;
     uint32_t *linked; /* numbers of the peers that are reached */
     struct direct_peer *peers;
@@ -29,6 +30,7 @@ struct harp_direct {
 int harp_direct_open(struct harp_direct **out, uint32_t peers, char *why)
 {
     struct harp_direct *direct = calloc(1, sizeof *direct);
+    struct harp_port *port = NULL;
     int failed = direct ? 0 : -ENOMEM;
     if (direct) {
         direct->peers_n = peers;
@@ -39,12 +41,13 @@ int harp_direct_open(struct harp_direct **out, uint32_t peers, char *why)
     if (failed)
         snprintf(why, HARP_WHY_BYTES, "no memory for messages to %u ranks", peers);
     else
-        failed = harp_port_mem_open(&direct->port,
-                                    &(struct harp_port_config){.ring_bytes = RING_BYTES}, why);
+        failed =
+            harp_port_mem_open(&port, &(struct harp_port_config){.ring_bytes = RING_BYTES}, why);
     if (failed) {
         harp_direct_close(direct);
         return failed;
     }
+    direct->port = (struct mem_port *)(void *)port;
     for (uint32_t i = 0; i < peers; i++)
         direct->peers[i].hop = NO_HOP;
     *out = direct;
@@ -56,7 +59,7 @@ void harp_direct_close(struct harp_direct *direct)
     if (!direct)
         return;
     if (direct->port)
-        direct->port->ops->close(direct->port);
+        direct->port->port.ops->close(&direct->port->port);
     free(direct->linked);
     free(direct->peers);
     free(direct);
@@ -64,19 +67,19 @@ void harp_direct_close(struct harp_direct *direct)
 
 const uint8_t *harp_direct_name(const struct harp_direct *direct)
 {
-    return direct->port->locals[0].ip;
+    return direct->port->name.ip;
 }
 
 int harp_direct_link(struct harp_direct *direct, uint32_t number, const uint8_t *name, char *why)
 {
-    struct direct_peer *peer = &direct->peers[number];
-    peer->name = (struct harp_address){.family = HARP_MEM};
-    memcpy(peer->name.ip, name, sizeof peer->name.ip);
-    direct->port->ops->tend(direct->port, 0); /* take in who has linked up with this one */
-    int hop = direct->port->ops->hop(direct->port, &peer->name, 0, why);
+    struct harp_port *port = &direct->port->port;
+    struct harp_address address = {.family = HARP_MEM};
+    memcpy(address.ip, name, sizeof address.ip);
+    mem_look(direct->port); /* who has linked up with this one */
+    int hop = port->ops->hop(port, &address, 0, why);
     if (hop < 0)
         return hop;
-    peer->hop = hop;
+    direct->peers[number].hop = hop;
     direct->linked[direct->linked_n++] = number;
     return 0;
 }
@@ -86,85 +89,169 @@ bool direct_reaches(const struct harp_direct *direct, uint32_t peer)
     return direct && direct->peers[peer].hop != NO_HOP;
 }
 
-/* ---- Messages ---- */
+static struct mem_link *link_of(const struct harp_direct *direct, uint32_t peer)
+{
+    return &direct->port->links[direct->peers[peer].hop];
+}
 
-/* A message lies behind the room for a header of the wire, which aligns it to a line. */
-bool direct_send(struct harp_direct *direct, uint32_t peer, const uint8_t *said,
+bool direct_lives(const struct harp_direct *direct, uint32_t peer)
+{
+    return link_of(direct, peer)->state == MEM_LINKED;
+}
+
+/* ---- Records: behind the room for a header of the wire, which tells how long the message is ----
+ */
+
+/* Room for a record of a message; NULL if there is none now. */
+static uint8_t *make_record(struct harp_direct *direct, uint32_t peer, uint32_t bytes,
+                            uint32_t whole)
+{
+    struct harp_port *port = &direct->port->port;
+    uint8_t *slot = port->ops->slot(port, direct->peers[peer].hop, HARP_HEADER_BYTES + bytes);
+    direct->peers[peer].is_full = !slot;
+    if (!slot)
+        return NULL;
+    memcpy(slot, &whole, sizeof whole);
+    return slot + HARP_HEADER_BYTES;
+}
+
+static void publish_records(struct harp_direct *direct)
+{
+    direct->port->port.ops->flush(&direct->port->port, waiting_now_ns());
+}
+
+bool direct_tell(struct harp_direct *direct, uint32_t peer, const uint8_t *said,
                  uint32_t said_bytes, const uint8_t *at, uint32_t bytes)
 {
-    struct harp_port *port = direct->port;
-    uint8_t *slot =
-        port->ops->slot(port, direct->peers[peer].hop, HARP_HEADER_BYTES + said_bytes + bytes);
-    if (!slot)
+    uint8_t *record = make_record(direct, peer, said_bytes + bytes, said_bytes + bytes);
+    if (!record)
         return false;
     if (said_bytes)
-        memcpy(slot + HARP_HEADER_BYTES, said, said_bytes);
+        memcpy(record, said, said_bytes);
     if (bytes)
-        memcpy(slot + HARP_HEADER_BYTES + said_bytes, at, bytes);
-    port->ops->flush(port, 0);
+        memcpy(record + said_bytes, at, bytes);
+    publish_records(direct);
     return true;
 }
 
-static struct direct_peer *find_peer(struct harp_direct *direct, const struct harp_address *name)
+static bool write_record(struct harp_direct *direct, uint32_t peer, const uint8_t *from,
+                         uint32_t bytes, uint32_t whole)
 {
-    for (uint32_t i = 0; i < direct->linked_n; i++)
-        if (harp_address_same(&direct->peers[direct->linked[i]].name, name))
-            return &direct->peers[direct->linked[i]];
-    return NULL;
+    uint8_t *record = make_record(direct, peer, bytes, whole);
+    if (!record)
+        return false;
+    if (direct->port->port.far)
+        harp_copy_far(record, from, bytes);
+    else if (bytes)
+        memcpy(record, from, bytes);
+    publish_records(direct);
+    return true;
 }
 
-static void keep_message(struct harp_direct *direct, const struct harp_arrival *arrival)
+bool direct_write(struct harp_direct *direct, uint32_t peer, const uint8_t *at, uint32_t bytes,
+                  uint32_t *done)
 {
-    struct direct_peer *peer = find_peer(direct, arrival->from);
-    if (!peer || peer->next - peer->first == DIRECT_INBOX || arrival->length < HARP_HEADER_BYTES)
-        return;
-    struct direct_message *message = &peer->came[peer->next++ % DIRECT_INBOX];
-    message->bytes = arrival->length - HARP_HEADER_BYTES;
-    memcpy(message->at, arrival->bytes + HARP_HEADER_BYTES,
-           message->bytes < DIRECT_BYTES ? message->bytes : DIRECT_BYTES);
+    do {
+        uint32_t left = bytes - *done;
+        uint32_t next = left < DIRECT_RECORD_BYTES ? left : DIRECT_RECORD_BYTES;
+        if (!write_record(direct, peer, at + *done, next, bytes))
+            return false;
+        *done += next;
+    } while (*done < bytes);
+    return true;
+}
+
+static bool may_read(const struct mem_link *link)
+{
+    return (link->state == MEM_LINKED || link->state == MEM_ENDED) && !link->corrupt;
+}
+
+static void give_up_link(struct mem_port *port, struct mem_link *link)
+{
+    link->corrupt = true;
+    if (link->state == MEM_LINKED)
+        mem_end(port, link);
 }
 
 bool direct_look(struct harp_direct *direct)
 {
-    struct harp_port *port = direct->port;
-    struct harp_arrival arrivals[ARRIVALS];
-    size_t n = 0, all = 0;
-    do {
-        n = port->ops->receive(port, 0, arrivals, ARRIVALS);
-        for (size_t i = 0; i < n; i++)
-            keep_message(direct, &arrivals[i]);
-        if (n)
-            port->ops->release(port, arrivals, n);
-        all += n;
-    } while (n == ARRIVALS);
-    return all > 0;
+    bool came = false;
+    if (direct->port->asleep)
+        mem_wake_up(direct->port);
+    for (uint32_t i = 0; i < direct->linked_n; i++) {
+        struct mem_link *link = link_of(direct, direct->linked[i]);
+        uint64_t seen = link->in.produced_seen;
+        if (!may_read(link))
+            continue;
+        if (!mem_in_refresh(&link->in))
+            give_up_link(direct->port, link);
+        came |= link->in.produced_seen != seen;
+    }
+    return came;
 }
 
-struct direct_message *direct_first(struct harp_direct *direct, uint32_t number)
+static bool take_record(struct harp_direct *direct, struct mem_link *link,
+                        struct direct_record *record)
+{
+    uint32_t length = 0;
+    uint8_t *datagram = NULL;
+    enum mem_got got = may_read(link) ? mem_take(&link->in, &datagram, &length) : MEM_NOTHING;
+    if (got == MEM_CORRUPT || (got == MEM_DATAGRAM && length < HARP_HEADER_BYTES))
+        give_up_link(direct->port, link);
+    if (got != MEM_DATAGRAM || link->corrupt)
+        return false;
+    *record = (struct direct_record){.at = datagram + HARP_HEADER_BYTES,
+                                     .bytes = length - HARP_HEADER_BYTES};
+    memcpy(&record->whole, datagram, sizeof record->whole);
+    return true;
+}
+
+const struct direct_record *direct_first(struct harp_direct *direct, uint32_t number)
 {
     struct direct_peer *peer = &direct->peers[number];
-    return peer->next != peer->first ? &peer->came[peer->first % DIRECT_INBOX] : NULL;
+    if (!peer->has_first)
+        peer->has_first = take_record(direct, link_of(direct, number), &peer->first);
+    return peer->has_first ? &peer->first : NULL;
 }
 
 void direct_drop(struct harp_direct *direct, uint32_t peer)
 {
-    direct->peers[peer].first++;
+    struct mem_link *link = link_of(direct, peer);
+    assert(direct->peers[peer].has_first);
+    direct->peers[peer].has_first = false;
+    if (mem_release_to_sleeper(&link->in, &link->out) && link->socket >= 0)
+        (void)send(link->socket, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 /* ---- Waiting ---- */
 
+static bool sleep_on_link(struct mem_link *link, bool is_full)
+{
+    return is_full ? mem_sleep_for_room(&link->in, &link->out,
+                                        mem_stride(HARP_HEADER_BYTES + DIRECT_RECORD_BYTES))
+                   : mem_sleep_on(&link->in);
+}
+
 bool direct_sleep(struct harp_direct *direct)
 {
-    struct harp_notice notice;
+    bool quiet = true;
     if (!direct)
         return true;
-    direct->port->ops->tend(direct->port, 0);
-    while (direct->port->ops->notice(direct->port, &notice))
-        ; /* of an end that has been heard, nobody is woken any more */
-    return direct->port->ops->sleep(direct->port);
+    mem_look(direct->port);
+    for (uint32_t i = 0; i < direct->linked_n; i++) {
+        uint32_t peer = direct->linked[i];
+        struct mem_link *link = link_of(direct, peer);
+        bool is_full = direct->peers[peer].is_full && direct_lives(direct, peer);
+        if (may_read(link))
+            quiet &= sleep_on_link(link, is_full);
+    }
+    direct->port->asleep = true;
+    if (!quiet)
+        mem_wake_up(direct->port);
+    return quiet;
 }
 
 int direct_fd(const struct harp_direct *direct)
 {
-    return direct ? direct->port->ops->fd(direct->port) : -1;
+    return direct ? direct->port->epoll : -1;
 }

@@ -5,16 +5,6 @@
 
 #define LOOKS 16 /* at memory before the network is driven, too */
 
-static void take_peer(struct peer *peer, const struct harp_mover_config *config, uint32_t index)
-{
-    peer->connection = config->connections[index];
-    if (!config->shared)
-        return;
-    peer->answers.connection = config->shared[index].answers;
-    peer->memory = config->shared[index].memory;
-    peer->reads = peer->answers.connection && config->shared[index].reads;
-}
-
 struct harp_mover *harp_mover_new(const struct harp_mover_config *config)
 {
     struct harp_mover *mover = calloc(1, sizeof *mover);
@@ -34,10 +24,8 @@ struct harp_mover *harp_mover_new(const struct harp_mover_config *config)
     mover->peers_n = config->peers;
     mover->rank = config->rank;
     mover->direct = config->direct;
-    mover->word = (_Atomic uint64_t *)config->word;
-    mover->shown = config->word ? *config->word : 0;
     for (uint32_t i = 0; i < config->peers; i++)
-        take_peer(&mover->peers[i], config, i);
+        mover->peers[i].connection = config->connections[i];
     mover->slot_bytes = config->slot_bytes;
     mover->slots_n = mover->slots_free_n = config->slots;
     for (uint32_t i = 0; i < config->slots; i++)
@@ -59,7 +47,6 @@ void harp_mover_free(struct harp_mover *mover)
 
 void harp_mover_cancel(struct harp_mover *mover)
 {
-    mover_withdraw_offers(mover);
     atomic_store_explicit(&mover->cancelled, true, memory_order_relaxed);
 }
 

@@ -11,24 +11,18 @@
  *     SELECT   waits for all before it; the largest elements of `from` become pairs
  *     ADD      waits for all before it; the pairs of `from` are added up
  *
- * A piece that is `told` travels behind the call's description, by a copy and through a slot, or
- * straight through memory to a rank of this host (direct.h). What comes must begin with the same
- * description, and nothing that is not told is posted before all that is told has been compared.
+ * A piece that is `told` travels behind the call's description, by a copy and through a slot. What
+ * comes must begin with the same description, and nothing that is not told is received before all
+ * that is told has been compared.
  *
  * So a message of the network goes straight to where it belongs, and one that is to be reduced
  * passes a slot that stays in the cache. Small messages leave from a copy, so that nobody waits for
  * their acknowledgement.
  *
- * A long piece to a peer that can read this process' memory is offered: in its place goes a message
- * of 24 bytes, where it lies. The peer, which has posted for the piece, reads it at once: to where
- * it belongs, or in parts that stay in the cache where it is to be reduced, or whole into its slot
- * where it cannot be reduced yet, for two ranks may wait so for each other. Then it answers; only
- * then may the piece's bytes be written. So it is copied once, by the kernel: this system call is
- * the mechanism, and the only one beside waiting.
- *
- * A run that fails, or is cancelled, withdraws the word that goes with what was offered: from then
- * on nobody takes it, so its memory may be given back at once. Whoever finds it withdrawn waits to
- * hear why, as from a peer that is silent.
+ * Pieces to and from a rank of this host go straight through memory, in order (direct.h), without a
+ * slot: what comes is reduced, or placed, from where its peer has written it. A send is over when
+ * it is written there, so no two ranks that send each other a piece first wait for each other. Its
+ * connection tells only that a peer is gone.
  *
  * Connections must be posted, and of engines with HARP_PROGRESS_INLINE, which the mover drives
  * while it runs. After a run that failed buffers may still be posted and sends be under way: close
@@ -39,14 +33,12 @@
 
 #include "direct.h"
 #include "engine/engine.h"
-#include "peer_memory.h"
 #include "reduce.h"
 #include "topk.h"
 
 /* cdef: begin */
-#define HARP_SAID_BYTES 1024   /* the longest description of a call */
-#define HARP_TOLD_BYTES 4096   /* the most of a piece that is told */
-#define HARP_OFFER_LEAST 32768 /* bytes; shorter pieces are sent, not offered */
+#define HARP_SAID_BYTES 1024 /* the longest description of a call */
+#define HARP_TOLD_BYTES 4096 /* the most of a piece that is told */
 
 enum harp_piece_kind {
     HARP_PIECE_SEND,
@@ -82,11 +74,9 @@ enum harp_move {
     HARP_MOVE_MORE, /* is left to do */
     HARP_MOVE_LATE,
     HARP_MOVE_CANCELLED,
-    HARP_MOVE_GONE,       /* `peer`: its connection has ended */
-    HARP_MOVE_DIFFERS,    /* `peer` described its call by `heard`, not as `said` */
-    HARP_MOVE_SIZE,       /* `peer` sent `came` bytes where `due` were to come */
-    HARP_MOVE_UNREADABLE, /* `peer` offered `due` bytes that the kernel does not let this one read
-                           */
+    HARP_MOVE_GONE,    /* `peer`: its connection has ended */
+    HARP_MOVE_DIFFERS, /* `peer` described its call by `heard`, not as `said` */
+    HARP_MOVE_SIZE,    /* `peer` sent `came` bytes where `due` were to come */
 };
 
 struct harp_moved {
@@ -95,21 +85,12 @@ struct harp_moved {
     uint32_t heard_bytes;
 };
 
-/* What a peer that offers pieces, or takes offers, has beside its connection. */
-struct harp_mover_peer {
-    struct harp_connection *answers; /* NULL: no offers either way */
-    struct harp_peer_memory memory;  /* the peer's */
-    bool reads;                      /* this process' memory: it may be offered pieces */
-};
-
 struct harp_mover_config {
     struct harp_engine *const *engines;
     uint32_t engines_n;
     struct harp_connection *const *connections; /* one a peer; NULL: none */
-    const struct harp_mover_peer *shared;       /* one a peer, of this host; NULL: no offers */
-    struct harp_direct *direct;                 /* for what is told; NULL: none */
-    uint64_t *word;       /* that this process shows (peer_memory.h): the mover's to withdraw */
-    uint32_t peers, rank; /* `rank` is the own index among the peers */
+    struct harp_direct *direct;                 /* to ranks of this host; NULL: none */
+    uint32_t peers, rank;                       /* `rank` is the own index among the peers */
     uint32_t slot_bytes, slots; /* for what is to be reduced; a slot takes what is told */
 };
 

@@ -7,16 +7,7 @@ static bool begin_send(struct harp_mover *mover, struct open_piece *open, uint64
     const struct harp_piece *piece = open->piece;
     struct peer *peer = &mover->peers[piece->peer];
     uint32_t said_bytes = piece->told ? mover->work->said_bytes : 0;
-    if (goes_direct(mover, piece)) {
-        if (!direct_send(mover->direct, piece->peer, mover->work->said, said_bytes, piece->at,
-                         piece->bytes))
-            return false;
-        mover_close_piece(mover, open);
-        return true;
-    }
-    uint8_t *copy = copies_next(&mover->copies, COPIES_KEPT);
-    if (mover_offers(mover, piece))
-        return mover_offer_piece(mover, open, context);
+    uint8_t *copy = copies_next(&mover->copies);
     if (!piece->told && (piece->bytes > HARP_TOLD_BYTES || !copy)) {
         if (!harp_send(peer->connection, piece->at, piece->bytes, context))
             return false;
@@ -29,16 +20,17 @@ static bool begin_send(struct harp_mover *mover, struct open_piece *open, uint64
         memcpy(copy, mover->work->said, said_bytes);
     if (piece->bytes)
         memcpy(copy + said_bytes, piece->at, piece->bytes);
-    if (!mover_send_copy(mover, peer, peer->connection, said_bytes + piece->bytes))
+    if (!copies_send(&mover->copies, peer->connection, said_bytes + piece->bytes))
         return false;
+    peer->copies++;
     mover_close_piece(mover, open);
     return true;
 }
 
 /* Whether what comes waits in a slot until it is looked at. */
-static bool comes_by_slot(const struct harp_mover *mover, const struct harp_piece *piece)
+static bool comes_by_slot(const struct harp_piece *piece)
 {
-    return (piece->told || piece->kind == HARP_PIECE_REDUCE) && !goes_direct(mover, piece);
+    return piece->told || piece->kind == HARP_PIECE_REDUCE;
 }
 
 static bool post_piece(struct harp_mover *mover, struct open_piece *open, uint64_t context)
@@ -46,9 +38,7 @@ static bool post_piece(struct harp_mover *mover, struct open_piece *open, uint64
     const struct harp_piece *piece = open->piece;
     uint8_t *at = piece->at;
     uint32_t bytes = piece->bytes;
-    if (goes_direct(mover, piece))
-        return mover_take_direct(mover, open);
-    if (comes_by_slot(mover, piece)) {
+    if (comes_by_slot(piece)) {
         if (!mover->slots_free_n)
             return false;
         at = slot_at(mover, mover->slots_free[mover->slots_free_n - 1]);
@@ -56,7 +46,7 @@ static bool post_piece(struct harp_mover *mover, struct open_piece *open, uint64
     }
     if (!harp_receive(mover->peers[piece->peer].connection, at, bytes, context))
         return false;
-    if (comes_by_slot(mover, piece))
+    if (comes_by_slot(piece))
         open->slot = mover->slots_free[--mover->slots_free_n];
     open->progress = PIECE_BEGUN;
     return true;
@@ -69,38 +59,12 @@ static bool may_post(const struct harp_mover *mover, const struct open_piece *op
     return !mover->unheard && (open->piece->kind == HARP_PIECE_REDUCE || !open_piece_waits(open));
 }
 
-/* Two ranks that reduce what they have exchanged must take the same one as the first operand: the
- * greater of -0 and +0, or the sum of two kinds of NaN, depends on it. */
-static void reduce_exchanged(struct harp_mover *mover, const struct harp_piece *piece,
-                             uint8_t *came)
-{
-    if (piece->peer > mover->rank) {
-        mover->work->reduce(piece->at, came, piece->bytes);
-        return;
-    }
-    mover->work->reduce(came, piece->at, piece->bytes);
-    memcpy(piece->at, came, piece->bytes);
-}
-
-static uint8_t *came_at(const struct harp_mover *mover, const struct open_piece *open)
-{
-    return goes_direct(mover, open->piece) ? direct_first(mover->direct, open->piece->peer)->at
-                                           : slot_at(mover, open->slot);
-}
-
 /* Put what came where it belongs. */
 static void finish_piece(struct harp_mover *mover, struct open_piece *open)
 {
     const struct harp_piece *piece = open->piece;
-    uint8_t *came = came_at(mover, open) + (piece->told ? mover->work->said_bytes : 0);
-    if (piece->bytes && piece->kind == HARP_PIECE_PLACE)
-        memcpy(piece->at, came, piece->bytes);
-    else if (piece->bytes && piece->told)
-        reduce_exchanged(mover, piece, came);
-    else if (piece->bytes)
-        mover->work->reduce(piece->at, came, piece->bytes);
-    if (goes_direct(mover, piece))
-        direct_drop(mover->direct, piece->peer);
+    uint32_t said_bytes = piece->told ? mover->work->said_bytes : 0;
+    mover_put(mover, piece, 0, slot_at(mover, open->slot) + said_bytes, piece->bytes);
     mover_close_piece(mover, open);
 }
 
@@ -124,21 +88,36 @@ static void release_peer(uint64_t *bits, uint32_t peer)
     bits[peer / 64] &= ~(UINT64_C(1) << peer % 64);
 }
 
+/* Do what can be done for a piece of a rank of this host: messages of a pair come in order. */
+static bool advance_direct(struct harp_mover *mover, struct open_piece *open,
+                           struct held_back *held)
+{
+    const struct harp_piece *piece = open->piece;
+    bool sends = piece->kind == HARP_PIECE_SEND;
+    uint64_t *bits = sends ? held->sends : held->posts;
+    if (test_and_hold(bits, piece->peer) || (sends && open_piece_waits(open)))
+        return false;
+    bool moved = (sends ? mover_send_direct : mover_receive_direct)(mover, open);
+    if (!open->piece)
+        release_peer(bits, piece->peer);
+    return moved;
+}
+
 /* Do what can be done for a piece now; says whether it moved. */
 static bool advance_piece(struct harp_mover *mover, struct open_piece *open, uint64_t number,
                           struct held_back *held)
 {
     const struct harp_piece *piece = open->piece;
+    if (goes_direct(mover, piece))
+        return advance_direct(mover, open, held);
     if (open->progress == PIECE_CAME && !open_piece_waits(open)) {
         finish_piece(mover, open);
         return true;
     }
-    if (open->progress == PIECE_READ || open->progress == PIECE_OFFERED)
-        return mover_read_piece(mover, open);
     if (open->progress != PIECE_WAITS)
         return false;
     bool sends = piece->kind == HARP_PIECE_SEND;
-    bool by_slot = !sends && comes_by_slot(mover, piece), begun = false;
+    bool by_slot = !sends && comes_by_slot(piece), begun = false;
     uint64_t *bits = sends ? held->sends : held->posts;
     if (!test_and_hold(bits, piece->peer)) {
         if (sends)

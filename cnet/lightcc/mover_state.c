@@ -1,5 +1,7 @@
 #include "mover_state.h"
 
+#include <string.h>
+
 void mover_open_piece(struct harp_mover *mover, const struct harp_piece *piece)
 {
     open_pieces_add(&mover->open, piece);
@@ -31,19 +33,11 @@ void mover_keep_received(struct harp_mover *mover, struct open_piece *open)
     want_no_more(mover, open->piece);
 }
 
-void mover_withdraw_offers(struct harp_mover *mover)
-{
-    if (mover->word)
-        atomic_store(mover->word, 0);
-    atomic_thread_fence(memory_order_seq_cst); /* before whoever owns the memory writes to it */
-}
-
 void mover_fail(struct harp_mover *mover, enum harp_move result, uint32_t peer)
 {
     if (mover->result == HARP_MOVE_DONE) {
         mover->result = result;
         mover->moved->peer = peer;
-        mover_withdraw_offers(mover);
     }
 }
 
@@ -54,11 +48,43 @@ void mover_fail_size(struct harp_mover *mover, const struct harp_piece *piece, u
     mover->moved->due = piece->bytes;
 }
 
-bool mover_send_copy(struct harp_mover *mover, struct peer *peer, struct harp_connection *to,
+bool mover_take_told(struct harp_mover *mover, struct open_piece *open, const uint8_t *came,
                      uint32_t bytes)
 {
-    if (!copies_send(&mover->copies, to, bytes))
-        return false;
-    peer->copies++;
-    return true;
+    const struct harp_piece *piece = open->piece;
+    const struct harp_piece_work *work = mover->work;
+    if (bytes == work->said_bytes + piece->bytes && !memcmp(came, work->said, work->said_bytes)) {
+        mover->unheard--;
+        mover_keep_received(mover, open);
+        return true;
+    }
+    uint32_t heard_bytes = bytes < HARP_SAID_BYTES ? bytes : HARP_SAID_BYTES;
+    mover_fail(mover, HARP_MOVE_DIFFERS, piece->peer);
+    memcpy(mover->moved->heard, came, heard_bytes);
+    mover->moved->heard_bytes = heard_bytes;
+    return false;
+}
+
+/* Two ranks that reduce what they have exchanged must take the same one as the first operand: the
+ * greater of -0 and +0, or the sum of two kinds of NaN, depends on it. */
+static void reduce_exchanged(const struct harp_mover *mover, const struct harp_piece *piece,
+                             uint8_t *came)
+{
+    if (piece->peer > mover->rank) {
+        mover->work->reduce(piece->at, came, piece->bytes);
+        return;
+    }
+    mover->work->reduce(came, piece->at, piece->bytes);
+    memcpy(piece->at, came, piece->bytes);
+}
+
+void mover_put(const struct harp_mover *mover, const struct harp_piece *piece, uint32_t done,
+               uint8_t *came, uint32_t bytes)
+{
+    if (bytes && piece->kind == HARP_PIECE_PLACE)
+        memcpy(piece->at + done, came, bytes);
+    else if (bytes && piece->told)
+        reduce_exchanged(mover, piece, came);
+    else if (bytes)
+        mover->work->reduce(piece->at + done, came, bytes);
 }

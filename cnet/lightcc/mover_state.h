@@ -1,7 +1,7 @@
 /* Inside of the mover (mover.h). Files call those above them:
  *
  *   mover_state.c     a piece is over, a run fails; small messages
- *   mover_offers.c    pieces that peers of this host read where they lie
+ *   mover_direct.c    pieces that go straight through memory to a rank of this host, or come so
  *   mover_advance.c   doing for the open pieces what can be done now
  *   mover_take.c      what the network did
  *   mover.c           runs
@@ -9,22 +9,18 @@
 #ifndef HARP_LIGHTCC_MOVER_STATE_H
 #define HARP_LIGHTCC_MOVER_STATE_H
 
-#include "answers.h"
 #include "copies.h"
 #include "open_pieces.h"
 #include "waiting.h"
 
 #include <stdatomic.h>
 
-_Static_assert(DIRECT_BYTES == COPY_BYTES, "what is told fits either way");
+_Static_assert(DIRECT_RECORD_BYTES >= COPY_BYTES, "what is told fits either way");
 
 struct peer {
     struct harp_connection *connection;
     uint32_t open;   /* pieces of it */
     uint32_t copies; /* on their way to it */
-    struct answers answers;
-    struct harp_peer_memory memory;
-    bool reads; /* this process' memory */
     bool ended;
     uint32_t left; /* messages that came before its end and are to be posted for */
 };
@@ -38,8 +34,6 @@ struct harp_mover {
     uint32_t slot_bytes, slots_n, slots_free_n, *slots_free;
     struct copies copies;
     struct harp_direct *direct;
-    _Atomic uint64_t *word;
-    uint64_t shown; /* what the word was */
     _Atomic bool cancelled;
     struct waiting waiting;
     /* The run. */
@@ -62,7 +56,7 @@ static inline uint8_t *slot_at(const struct harp_mover *mover, uint32_t slot)
 /* Whether the piece goes straight through memory. */
 static inline bool goes_direct(const struct harp_mover *mover, const struct harp_piece *piece)
 {
-    return piece->told && direct_reaches(mover->direct, piece->peer);
+    return direct_reaches(mover->direct, piece->peer);
 }
 
 /* ---- mover_state.c ---- */
@@ -82,29 +76,23 @@ void mover_fail(struct harp_mover *mover, enum harp_move result, uint32_t peer);
 /* The same because `came` bytes came in the place of the piece. */
 void mover_fail_size(struct harp_mover *mover, const struct harp_piece *piece, uint32_t came);
 
-/* From now on nobody takes what was offered. */
-void mover_withdraw_offers(struct harp_mover *mover);
-
-/* Send what was written to the next copy; false if it must be tried again. */
-bool mover_send_copy(struct harp_mover *mover, struct peer *peer, struct harp_connection *to,
+/* Compare the description in what came of a told piece; false: it differs, and the run has failed.
+ */
+bool mover_take_told(struct harp_mover *mover, struct open_piece *open, const uint8_t *came,
                      uint32_t bytes);
 
-/* ---- mover_offers.c ---- */
+/* Put bytes that came of a piece where they belong: behind its first `done` ones. */
+void mover_put(const struct harp_mover *mover, const struct harp_piece *piece, uint32_t done,
+               uint8_t *came, uint32_t bytes);
 
-/* Whether a piece that is to be sent is offered. */
-bool mover_offers(const struct harp_mover *mover, const struct harp_piece *piece);
+/* ---- mover_direct.c ---- */
 
-/* Send where the piece lies; the answer ends it. False if it must be tried again. */
-bool mover_offer_piece(struct harp_mover *mover, struct open_piece *open, uint64_t context);
+/* Write what there is room for of a piece; says whether it moved. It is closed when all is written.
+ */
+bool mover_send_direct(struct harp_mover *mover, struct open_piece *open);
 
-/* A peer has read what was offered to it. */
-void mover_take_answer(struct harp_mover *mover, uint32_t peer);
-
-/* Whether an offer came in the place of the piece, and note it. */
-bool mover_takes_offer(struct harp_mover *mover, struct open_piece *open, uint32_t bytes);
-
-/* Put an offered piece where it belongs, and answer; says whether it is over. */
-bool mover_read_piece(struct harp_mover *mover, struct open_piece *open);
+/* Take what is there of a piece; says whether it moved. It is closed when all of it came. */
+bool mover_receive_direct(struct harp_mover *mover, struct open_piece *open);
 
 /* ---- mover_advance.c ---- */
 
@@ -115,8 +103,5 @@ bool mover_advance(struct harp_mover *mover);
 
 /* Take what the network did; says whether there was anything. */
 bool mover_poll_peers(struct harp_mover *mover);
-
-/* Take what a told piece's peer has sent straight through memory; false if it is not there. */
-bool mover_take_direct(struct harp_mover *mover, struct open_piece *open);
 
 #endif

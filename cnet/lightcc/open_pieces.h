@@ -17,26 +17,13 @@ enum piece_progress {
     PIECE_WAITS,
     PIECE_BEGUN,
     PIECE_CAME,
-    PIECE_OFFERED, /* by its peer; not read yet */
-    PIECE_READ,    /* not answered yet */
-    PIECE_LOST,    /* its peer has withdrawn it */
-};
-
-/* What goes in the place of a piece that is long. The word of whoever it is for tells it from a
- * piece of as many bytes, where the ranks do not agree. */
-struct piece_offer {
-    uint64_t word;
-    uint64_t at;
-    uint32_t bytes;
-    uint32_t number; /* of the sender's open piece */
 };
 
 struct open_piece {
     const struct harp_piece *piece; /* NULL: it is closed */
     enum piece_progress progress;
-    bool is_kept;  /* what was offered lies in the slot */
     uint32_t slot; /* where it comes to be reduced, or NO_SLOT */
-    struct piece_offer offer;
+    uint32_t done; /* bytes that went straight through memory */
     uint64_t waits_for[OPEN_PIECE_WORDS];
 };
 

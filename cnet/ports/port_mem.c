@@ -55,8 +55,7 @@ static size_t take_from(struct mem_port *port, struct mem_link *link, struct har
     return count;
 }
 
-/* Back from sleep, and whatever else has come meanwhile. */
-static void wake_sleeper(struct mem_port *port)
+void mem_wake_up(struct mem_port *port)
 {
     port->asleep = false;
     for (uint32_t i = 0; i < port->links_n; i++)
@@ -72,7 +71,7 @@ static size_t mem_port_receive(struct harp_port *base, uint64_t now_ns,
     size_t count = 0;
     port->now_ns = now_ns;
     if (port->asleep)
-        wake_sleeper(port);
+        mem_wake_up(port);
     port->turn = port->turn + 1 < port->links_n ? port->turn + 1 : 0;
     uint32_t at = port->turn;
     for (uint32_t i = 0; i < port->links_n && count < room; i++) {
@@ -302,7 +301,7 @@ static bool mem_port_sleep(struct harp_port *base)
     }
     port->asleep = true;
     if (!quiet)
-        wake_sleeper(port);
+        mem_wake_up(port);
     return quiet;
 }
 

@@ -82,6 +82,9 @@ int mem_connect(struct mem_port *port, const struct harp_address *to, char *why)
 /* Take newcomers in, learn of ends, and take wake-ups off the sockets. */
 void mem_look(struct mem_port *port);
 
+/* Back from sleep: nobody need wake this port, and whatever came on sockets is looked after. */
+void mem_wake_up(struct mem_port *port);
+
 /* LINKED becomes ENDED. */
 void mem_end(struct mem_port *port, struct mem_link *link);
 

@@ -21,6 +21,8 @@
  * are read before `consumed` (release) and overwritten after it (acquire). Sleep: the consumer sets
  * `sleeping` and then looks at `produced`; the producer sets `produced` and then looks at
  * `sleeping`. All four are sequentially consistent, so that at least one of them sees the other's.
+ * Who sleeps until it can write, too, looks at its own ring's `consumed` in the place of
+ * `produced`, and whoever consumes there looks at `sleeping` of the ring that leads back.
  *
  * Nothing that the other side writes is trusted further than to be inside of the ring: positions
  * and lengths that cannot be end the connection. What the datagram holds is the engine's to check.
@@ -63,8 +65,11 @@ struct mem_hello {
 struct mem_control {
     _Alignas(128) _Atomic uint64_t produced;
     _Alignas(128) _Atomic uint64_t consumed;
-    _Alignas(128) _Atomic uint32_t sleeping; /* the consumer waits for the socket */
+    _Alignas(128) _Atomic uint32_t sleeping; /* enum mem_sleeping, of the consumer */
 };
+
+/* Whether somebody waits for the socket, and for what. */
+enum mem_sleeping { MEM_AWAKE, MEM_SLEEPS, MEM_SLEEPS_FOR_ROOM };
 
 _Static_assert(2 * sizeof(struct mem_control) <= MEM_CONTROL_BYTES, "room for both rings");
 
@@ -97,7 +102,7 @@ static inline uint64_t mem_room_seen(const struct mem_out *out)
 /* Ask how far the consumer is. False if what it says cannot be. */
 static inline bool mem_out_refresh(struct mem_out *out)
 {
-    uint64_t consumed = atomic_load_explicit(&out->control->consumed, memory_order_acquire);
+    uint64_t consumed = atomic_load_explicit(&out->control->consumed, memory_order_seq_cst);
     /* It lies between what it said before and what is published. */
     if (consumed - out->consumed_seen > out->published - out->consumed_seen ||
         consumed % MEM_RECORD != 0)
@@ -121,24 +126,31 @@ static inline bool mem_publish(struct mem_out *out)
 {
     out->published = out->written;
     atomic_store_explicit(&out->control->produced, out->written, memory_order_seq_cst);
-    return atomic_load_explicit(&out->control->sleeping, memory_order_seq_cst) != 0 &&
-           atomic_exchange_explicit(&out->control->sleeping, 0, memory_order_relaxed) != 0;
+    return atomic_load_explicit(&out->control->sleeping, memory_order_seq_cst) != MEM_AWAKE &&
+           atomic_exchange_explicit(&out->control->sleeping, MEM_AWAKE, memory_order_relaxed) !=
+               MEM_AWAKE;
 }
 
 enum mem_got { MEM_NOTHING, MEM_DATAGRAM, MEM_CORRUPT };
 
+/* Ask how far the producer is. False if what it says cannot be. */
+static inline bool mem_in_refresh(struct mem_in *in)
+{
+    uint64_t produced = atomic_load_explicit(&in->control->produced, memory_order_acquire);
+    if (produced - in->released > in->bytes || produced - in->taken > in->bytes ||
+        produced % MEM_RECORD != 0)
+        return false;
+    in->produced_seen = produced;
+    return true;
+}
+
 /* The next datagram. */
 static inline enum mem_got mem_take(struct mem_in *in, uint8_t **datagram, uint32_t *length)
 {
-    if (in->taken == in->produced_seen) {
-        uint64_t produced = atomic_load_explicit(&in->control->produced, memory_order_acquire);
-        if (produced == in->taken)
-            return MEM_NOTHING;
-        if (produced - in->released > in->bytes || produced - in->taken > in->bytes ||
-            produced % MEM_RECORD != 0)
-            return MEM_CORRUPT;
-        in->produced_seen = produced;
-    }
+    if (in->taken == in->produced_seen && !mem_in_refresh(in))
+        return MEM_CORRUPT;
+    if (in->taken == in->produced_seen)
+        return MEM_NOTHING;
     uint8_t *record = in->data + (in->taken & (in->bytes - 1));
     /* Read once: what is checked is what is used. */
     *length = __atomic_load_n((uint32_t *)(void *)(record + MEM_LENGTH_AT), __ATOMIC_RELAXED);
@@ -158,16 +170,43 @@ static inline void mem_release(struct mem_in *in)
     atomic_store_explicit(&in->control->consumed, in->taken, memory_order_release);
 }
 
+/* The same where the other side may wait for room in this ring. True if it must be woken. */
+static inline bool mem_release_to_sleeper(struct mem_in *in, struct mem_out *back)
+{
+    in->released = in->taken;
+    atomic_store_explicit(&in->control->consumed, in->taken, memory_order_seq_cst);
+    return atomic_load_explicit(&back->control->sleeping, memory_order_seq_cst) ==
+               MEM_SLEEPS_FOR_ROOM &&
+           atomic_exchange_explicit(&back->control->sleeping, MEM_AWAKE, memory_order_relaxed) ==
+               MEM_SLEEPS_FOR_ROOM;
+}
+
 /* Before sleeping: false if something is there. */
 static inline bool mem_sleep(struct mem_in *in)
 {
-    atomic_store_explicit(&in->control->sleeping, 1, memory_order_seq_cst);
+    atomic_store_explicit(&in->control->sleeping, MEM_SLEEPS, memory_order_seq_cst);
     return in->taken == atomic_load_explicit(&in->control->produced, memory_order_seq_cst);
+}
+
+/* Before sleeping, with what has been seen left for later: false if something else is there. */
+static inline bool mem_sleep_on(struct mem_in *in)
+{
+    atomic_store_explicit(&in->control->sleeping, MEM_SLEEPS, memory_order_seq_cst);
+    return in->produced_seen == atomic_load_explicit(&in->control->produced, memory_order_seq_cst);
+}
+
+/* The same, until so many bytes can be written to the other ring, too. */
+static inline bool mem_sleep_for_room(struct mem_in *in, struct mem_out *out, uint64_t bytes)
+{
+    atomic_store_explicit(&in->control->sleeping, MEM_SLEEPS_FOR_ROOM, memory_order_seq_cst);
+    return in->produced_seen ==
+               atomic_load_explicit(&in->control->produced, memory_order_seq_cst) &&
+           mem_out_refresh(out) && mem_room_seen(out) < bytes;
 }
 
 static inline void mem_wake(struct mem_in *in)
 {
-    atomic_store_explicit(&in->control->sleeping, 0, memory_order_relaxed);
+    atomic_store_explicit(&in->control->sleeping, MEM_AWAKE, memory_order_relaxed);
 }
 
 #endif

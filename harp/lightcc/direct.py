@@ -1,7 +1,7 @@
-"""What a rank tells the ranks of its host goes straight through memory (`cnet/lightcc/direct.h`).
+"""What a rank sends the ranks of its host goes straight through memory (`cnet/lightcc/direct.h`).
 
-Those that are told anything are its partners (`harp.collectives.doubling`). Both ends of a pair
-must have opened it: where HARP_FAULTS has datagrams lost, what is told goes through the network.
+Both ends of a pair must have opened it: where HARP_FAULTS has datagrams lost, or HARP_PORT says
+so, it goes through the network.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from harp._cnet import ffi, lib
-from harp.collectives.doubling import find_partners
 from harp.net.errors import OpenError
 
 if TYPE_CHECKING:
@@ -22,8 +21,8 @@ log = logging.getLogger("harp.lightcc")
 class Direct:
     """A rank's end of it."""
 
-    def __init__(self, rank: int, ranks: int, environment: Mapping[str, str]) -> None:
-        self._rank, self._ranks = rank, ranks
+    def __init__(self, ranks: int, environment: Mapping[str, str]) -> None:
+        self._ranks = ranks
         self._on = not environment.get("HARP_FAULTS") and environment.get(
             "HARP_PORT", "auto") in {"auto", "mem"}
         self._c: Any = ffi.NULL
@@ -35,18 +34,18 @@ class Direct:
             return ""
         made, why = ffi.new("struct harp_direct **"), ffi.new("char[]", lib.HARP_WHY_BYTES)
         if lib.harp_direct_open(made, self._ranks, why) != 0:
-            log.debug("what is told goes through the network: %s", ffi.string(why).decode())
+            log.debug("all goes through the network: %s", ffi.string(why).decode())
             return ""
         self._c = made[0]
         return bytes(ffi.buffer(lib.harp_direct_name(self._c), lib.HARP_DIRECT_NAME_BYTES)).hex()
 
     def meet(self, peer: int, name: str) -> None:
         """Learn the name of another rank of this host."""
-        if self._c != ffi.NULL and name and peer in find_partners(self._rank, self._ranks):
+        if self._c != ffi.NULL and name:
             self._names[peer] = bytes.fromhex(name)
 
     def link(self, peer: int) -> None:
-        """Link up with a rank, if it is a partner of this host. Raises OpenError."""
+        """Link up with a rank, if both are of one host and have opened it. Raises OpenError."""
         name, why = self._names.get(peer), ffi.new("char[]", lib.HARP_WHY_BYTES)
         if name is not None and lib.harp_direct_link(self._c, peer, name, why) != 0:
             raise OpenError(ffi.string(why).decode())

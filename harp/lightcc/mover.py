@@ -44,20 +44,19 @@ class SizeError(GroupError):
 class Mover:
     """Moves a rank's pieces over its ``peers.pieces``, which are its alone. One thread at a time.
 
-    Between ranks that see each other's memory (``peers.shared``) long ones are read where they lie.
+    Between ranks of a host they go straight through memory (``peers.direct``).
     """
 
     def __init__(self, peers: Peers) -> None:
-        self._connections, self._shared = peers.pieces, peers.shared
+        self._connections = peers.pieces
         given = ffi.new("struct harp_connection *[]", peers.ranks)
         for peer, connection in peers.pieces.items():
             given[peer] = connection.c_connection
         driven = ffi.new("struct harp_engine *[]", [engine.c_engine for engine in peers.engines])
-        seen = peers.shared.c_peers(peers.ranks)
         config = ffi.new("struct harp_mover_config *", {
             "engines": driven, "engines_n": len(peers.engines), "connections": given,
-            "shared": seen, "direct": peers.direct.c_direct, "word": peers.shared.word,
-            "peers": peers.ranks, "rank": peers.rank, "slot_bytes": PIECE_BYTES, "slots": SLOTS})
+            "direct": peers.direct.c_direct, "peers": peers.ranks, "rank": peers.rank,
+            "slot_bytes": PIECE_BYTES, "slots": SLOTS})
         made = lib.harp_mover_new(config)
         if made == ffi.NULL:
             raise MemoryError("no memory to move a collective's pieces")
@@ -92,10 +91,6 @@ class Mover:
             raise CancelledError
         if end == lib.HARP_MOVE_GONE:
             raise GroupError(f"rank {moved.peer} is gone: {self._connections[moved.peer].why()}")
-        if end == lib.HARP_MOVE_UNREADABLE:
-            raise GroupError(f"the kernel does not copy {moved.due} B from the memory of rank "
-                             f"{moved.peer}, which cannot be read by others; HARP_SINGLE_COPY=0 "
-                             "has it sent")
         if end == lib.HARP_MOVE_DIFFERS:
             raise DiffersError(moved.peer, bytes(ffi.buffer(moved.heard, moved.heard_bytes)))
         if end == lib.HARP_MOVE_SIZE:

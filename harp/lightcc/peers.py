@@ -8,7 +8,7 @@ HARP_PORT names one for all.
 One connection of a pair carries the pieces of collectives, the other one what may come at any time:
 messages between two ranks, and news that the group has failed. They have engines of their own:
 collectives are moved by the thread that waits for them, messages by one that always listens.
-Ranks of one host have a third one, for answers to pieces that were offered (`shared.py`).
+Between ranks of one host pieces go straight through memory (`direct.py`) where nothing forbids it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from harp.collectives.channels import ConnectionChannel
 from harp.lightcc.direct import Direct
 from harp.lightcc.ports import open_letters, open_memory, open_network, read_port
-from harp.lightcc.shared import SharedMemory, Shown
 from harp.net.errors import EndedError
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
     Bytes = NDArray[np.uint8]
 
-PIECES, LETTERS, ANSWERS = b"pieces", b"letters", b"answers"
+PIECES, LETTERS = KINDS = b"pieces", b"letters"
 
 
 class GroupError(RuntimeError):
@@ -92,10 +91,8 @@ class Peers:
         """Of each rank the place, in words: ranks of one share memory."""
         self.pieces: dict[int, Connection] = {}
         """For collectives (`harp.lightcc.mover`)."""
-        self.shared = SharedMemory(environment)
-        """For pieces that ranks of this host read where they lie."""
-        self.direct = Direct(rank, ranks, environment)
-        """For what is told to ranks of this host."""
+        self.direct = Direct(ranks, environment)
+        """For pieces of ranks of this host."""
         self.letters: dict[int, PeerChannel] = {}
         """For messages between two ranks, and for failures."""
 
@@ -106,12 +103,10 @@ class Peers:
     async def _connect(self) -> None:
         kinds = await self._find()
         listeners = {(peer, which): self._engine(which, kind).listen(dead_after=self.dead_s)
-                     for peer, kind in kinds.items() if peer > self.rank
-                     for which in _connections(kind)}
+                     for peer, kind in kinds.items() if peer > self.rank for which in KINDS}
         self._store.set(f"handles/{self.rank}", json.dumps(
             {f"{which.decode()} {peer}": listener.handle.to_bytes().hex()
-             for (peer, which), listener in listeners.items()}
-            | {"reads": sorted(self.shared.reads)}).encode())
+             for (peer, which), listener in listeners.items()}).encode())
         try:
             await asyncio.gather(
                 *(self._accept(peer, which, listener)
@@ -120,9 +115,6 @@ class Peers:
         finally:
             for listener in listeners.values():
                 listener.close()
-        for peer in self.shared.answers:
-            if self.rank in (await self._told(f"handles/{peer}"))["reads"]:
-                self.shared.seen_by(peer)
 
     async def _told(self, key: str) -> Any:
         """Wait for what a rank tells by the store."""
@@ -130,19 +122,17 @@ class Peers:
         return json.loads(await loop.run_in_executor(None, self._store.get, key))
 
     async def _find(self) -> dict[int, str]:
-        """Find how to reach each other rank, and whose memory can be read."""
+        """Find how to reach each other rank."""
         self._store.set(f"place/{self.rank}",
-                        json.dumps([memory_place(), self.shared.show(), self.direct.open()]
-                                   ).encode())
+                        json.dumps([memory_place(), self.direct.open()]).encode())
         told = [await self._told(f"place/{rank}") for rank in range(self.ranks)]
-        self.places = [place for place, *_ in told]
+        self.places = [place for place, _ in told]
         here = self.places[self.rank]
         kinds = {peer: self._kind(place == here) for peer, place in enumerate(self.places)
                  if peer != self.rank}
         for peer, kind in kinds.items():
             if kind == "mem":
-                self.shared.look(peer, Shown(*told[peer][1]))
-                self.direct.meet(peer, told[peer][2])
+                self.direct.meet(peer, told[peer][1])
         return kinds
 
     @property
@@ -163,7 +153,6 @@ class Peers:
 
     def _engine(self, which: bytes, kind: str) -> Engine:
         """Give the engine; whoever waits for pieces drives theirs, letters have a thread."""
-        which = PIECES if which == ANSWERS else which
         if (which, kind) not in self._engines:
             name = f"lightcc {self.rank} {which.decode()}"
             if which == LETTERS:
@@ -183,7 +172,7 @@ class Peers:
     async def _reach(self, peer: int, kind: str) -> None:
         said = await self._told(f"handles/{peer}")
         self.direct.link(peer)  # so it is there when the peer has accepted the first connection
-        for which in _connections(kind):
+        for which in KINDS:
             handle = bytes.fromhex(said[f"{which.decode()} {self.rank}"])
             self._keep(peer, await self._engine(which, kind).connect_async(
                 handle, dead_after=self.dead_s), which)
@@ -191,8 +180,6 @@ class Peers:
     def _keep(self, peer: int, connection: Connection, which: bytes) -> None:
         if which == PIECES:
             self.pieces[peer] = connection
-        elif which == ANSWERS:
-            self.shared.answers[peer] = connection
         else:
             self.letters[peer] = PeerChannel(peer, connection)
 
@@ -203,7 +190,7 @@ class Peers:
 
     def end_pieces(self) -> None:
         """End the collectives' connections: from then on nobody uses a call's memory."""
-        for connection in (*self.pieces.values(), *self.shared.answers.values()):
+        for connection in self.pieces.values():
             connection.close()
 
     async def flush(self, timeout_s: float) -> None:
@@ -215,7 +202,6 @@ class Peers:
     def close(self) -> None:
         """End all connections."""
         self.pieces.clear()
-        self.shared.answers.clear()
         self.letters.clear()
         for engine in self._engines.values():
             engine.close()
@@ -223,12 +209,8 @@ class Peers:
         self.direct.close()
 
 
-def _connections(kind: str) -> tuple[bytes, ...]:
-    return (PIECES, LETTERS, ANSWERS) if kind == "mem" else (PIECES, LETTERS)
-
-
 def memory_place() -> str:
     """Where memory can be shared: this boot of this host, its spaces, and the user's."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    spaces = [Path(f"/proc/self/ns/{kind}").stat().st_ino for kind in ("net", "pid", "user")]
+    spaces = [Path(f"/proc/self/ns/{kind}").stat().st_ino for kind in ("net", "user")]
     return json.dumps([boot, *spaces, Path("/dev/shm").stat().st_dev, os.geteuid()])

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 SIZES = (1 << 10, 64 << 10, 1 << 20, 25 << 20)
 """Of a bias, a small layer, and DDP's first and other buckets."""
-LIGHTCC = ("HARP_SINGLE_COPY",)
-"""What LightCC alone reads, beside what NCCL's plugin does."""
 TOLD = tuple(f"HOROVOD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE",
                                             "CROSS_RANK", "CROSS_SIZE"))
 """What a launcher says of a rank, which is no setting."""
@@ -66,13 +64,13 @@ def explanation(ranks: int, hosts: int, sizes: Sequence[int], gradients: Sequenc
         source = "environment" if name in os.environ else "default"
         yield f"  {name}={light.value(name)}  ({source})"
     yield "HARP's settings:"
-    here = conf.settings() | {name: os.environ[name] for name in LIGHTCC if os.environ.get(name)}
-    for name in (*conf.NAMES, *LIGHTCC):
+    here = conf.settings()
+    for name in conf.NAMES:
         if name in here:
             source = ("environment" if os.environ.get(name) else
                       f"{conf.path()}, which NCCL's plugin reads; LightCC reads the environment")
             yield f"  {name}={here[name]}  ({source})"
-    yield _rest("HARP_", {*conf.NAMES, *LIGHTCC} - {*here})
+    yield _rest("HARP_", {*conf.NAMES} - {*here})
     yield "Settings of Horovod's API:"
     yield from _horovod()
     yield f"An average of float32 over {ranks} ranks on {_counted(hosts, 'host')}:"

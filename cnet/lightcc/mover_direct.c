@@ -1,0 +1,78 @@
+#include "mover_state.h"
+
+#include <string.h>
+
+static uint32_t said_bytes_of(const struct harp_mover *mover, const struct harp_piece *piece)
+{
+    return piece->told ? mover->work->said_bytes : 0;
+}
+
+/* Says whether the ring has all of it. */
+static bool write_piece(struct harp_mover *mover, struct open_piece *open)
+{
+    const struct harp_piece *piece = open->piece;
+    if (piece->told)
+        return direct_tell(mover->direct, piece->peer, mover->work->said, mover->work->said_bytes,
+                           piece->at, piece->bytes);
+    return direct_write(mover->direct, piece->peer, piece->at, piece->bytes, &open->done);
+}
+
+bool mover_send_direct(struct harp_mover *mover, struct open_piece *open)
+{
+    uint32_t peer = open->piece->peer, before = open->done;
+    if (write_piece(mover, open)) {
+        mover_close_piece(mover, open);
+        return true;
+    }
+    if (mover->peers[peer].ended && !direct_lives(mover->direct, peer))
+        mover_fail(mover, HARP_MOVE_GONE, peer);
+    return open->done != before;
+}
+
+/* Whether the piece is what its peer sends; else the run has failed. A description is looked at
+ * before what it carries may be touched. */
+static bool check_record(struct harp_mover *mover, struct open_piece *open,
+                         const struct direct_record *record)
+{
+    const struct harp_piece *piece = open->piece;
+    if (piece->told && open->progress == PIECE_WAITS)
+        return mover_take_told(mover, open, record->at, record->bytes);
+    if (piece->told || record->whole == piece->bytes)
+        return true;
+    mover_fail_size(mover, piece, record->whole);
+    return false;
+}
+
+/* Put what came where it belongs, and let its peer write over it. */
+static void put_record(struct harp_mover *mover, struct open_piece *open,
+                       const struct direct_record *record)
+{
+    const struct harp_piece *piece = open->piece;
+    uint32_t said_bytes = said_bytes_of(mover, piece), bytes = record->bytes - said_bytes;
+    bytes = bytes < piece->bytes - open->done ? bytes : piece->bytes - open->done;
+    mover_put(mover, piece, open->done, record->at + said_bytes, bytes);
+    open->done += bytes;
+    direct_drop(mover->direct, piece->peer);
+}
+
+bool mover_receive_direct(struct harp_mover *mover, struct open_piece *open)
+{
+    const struct harp_piece *piece = open->piece;
+    const struct direct_record *record;
+    bool moved = false;
+    if (mover->unheard && !piece->told)
+        return false;
+    while ((record = direct_first(mover->direct, piece->peer))) {
+        if (!check_record(mover, open, record))
+            return true;
+        if (open_piece_waits(open))
+            return moved;
+        put_record(mover, open, record);
+        moved = true;
+        if (open->done < piece->bytes)
+            continue;
+        mover_close_piece(mover, open);
+        break;
+    }
+    return moved;
+}
