@@ -1,5 +1,6 @@
-/* Copy past the caches, for a reader on a core that gets lines sooner from memory than from the
- * writer's cache (ports/port_mem.h says when).
+/* Copy past the caches: for a reader on a core that gets lines sooner from memory than from the
+ * writer's cache (ports/port_mem.h says when), and to what is too large to stay in the cache, which
+ * then need not be read before it is written.
  *
  * Non-temporal stores (x86 SSE2) are not ordered with others until a fence, which is the last thing
  * that the copy does: what is stored behind it is seen behind it. Elsewhere it is memcpy.
@@ -7,7 +8,6 @@
 #ifndef HARP_COPY_FAR_H
 #define HARP_COPY_FAR_H
 
-#include <assert.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -22,7 +22,11 @@
 /* `to` is aligned to a line. */
 static inline void harp_copy_far(uint8_t *to, const uint8_t *from, size_t length)
 {
-    assert((uintptr_t)to % HARP_FAR_LINE_BYTES == 0);
+    size_t head = -(uintptr_t)to % HARP_FAR_LINE_BYTES;
+    head = head < length ? head : length;
+    if (head)
+        memcpy(to, from, head);
+    to += head, from += head, length -= head;
     for (; length >= HARP_FAR_LINE_BYTES; length -= HARP_FAR_LINE_BYTES) {
         harp_prefetch_read(from);
         for (size_t i = 0; i < HARP_FAR_LINE_BYTES; i += sizeof(__m128i))

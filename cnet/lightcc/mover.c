@@ -5,6 +5,11 @@
 
 #define LOOKS 16 /* at memory before the network is driven, too */
 
+/* A run that places so much leaves nothing of it in the caches anyway, so it goes past them. Where
+ * two cores share 32 MiB of cache, all-reduces of 16 MiB on two ranks take a quarter less time that
+ * way, and those of 8 MiB a fifth more. */
+#define FAR_LEAST_BYTES (6 << 20)
+
 struct harp_mover *harp_mover_new(const struct harp_mover_config *config)
 {
     struct harp_mover *mover = calloc(1, sizeof *mover);
@@ -139,6 +144,14 @@ enum harp_move harp_mover_run(struct harp_mover *mover, uint64_t for_ns)
     return mover->result;
 }
 
+static bool places_much(const struct harp_piece *pieces, uint32_t pieces_n)
+{
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < pieces_n; i++)
+        bytes += pieces[i].kind == HARP_PIECE_PLACE ? pieces[i].bytes : 0;
+    return bytes >= FAR_LEAST_BYTES;
+}
+
 enum harp_move harp_mover_begin(struct harp_mover *mover, const struct harp_piece *pieces,
                                 uint32_t pieces_n, const struct harp_piece_work *work,
                                 uint64_t timeout_ns, struct harp_moved *moved, uint64_t for_ns)
@@ -149,6 +162,7 @@ enum harp_move harp_mover_begin(struct harp_mover *mover, const struct harp_piec
     mover->end = pieces + pieces_n;
     mover->open.first = mover->open.next = 0;
     mover->unheard = mover->networked = 0;
+    mover->places_far = places_much(pieces, pieces_n);
     mover->work = work;
     mover->moved = moved;
     mover->end_ns = waiting_begin(&mover->waiting) + timeout_ns;

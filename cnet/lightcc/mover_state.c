@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "base/copy_far.h"
+
 void mover_open_piece(struct harp_mover *mover, const struct harp_piece *piece)
 {
     open_pieces_add(&mover->open, piece);
@@ -78,11 +80,16 @@ static void reduce_exchanged(const struct harp_mover *mover, const struct harp_p
     memcpy(piece->at, came, piece->bytes);
 }
 
+static void copy_near(uint8_t *to, const uint8_t *from, size_t bytes)
+{
+    memcpy(to, from, bytes);
+}
+
 void mover_put(const struct harp_mover *mover, const struct harp_piece *piece, uint32_t done,
                uint8_t *came, uint32_t bytes)
 {
     if (bytes && piece->kind == HARP_PIECE_PLACE)
-        memcpy(piece->at + done, came, bytes);
+        (mover->places_far ? harp_copy_far : copy_near)(piece->at + done, came, bytes);
     else if (bytes && piece->told)
         reduce_exchanged(mover, piece, came);
     else if (bytes)

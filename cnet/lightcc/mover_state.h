@@ -43,6 +43,7 @@ struct harp_mover {
     uint32_t unheard;   /* told pieces whose description has not come yet */
     uint32_t networked; /* pieces for which the network is wanted */
     uint32_t looks;     /* since the network was driven */
+    bool places_far;    /* past the caches */
     const struct harp_piece_work *work;
     enum harp_move result;
     struct harp_moved *moved;
