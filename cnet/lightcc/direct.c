@@ -237,7 +237,6 @@ bool direct_sleep(struct harp_direct *direct)
     bool quiet = true;
     if (!direct)
         return true;
-    mem_look(direct->port);
     for (uint32_t i = 0; i < direct->linked_n; i++) {
         uint32_t peer = direct->linked[i];
         struct mem_link *link = link_of(direct, peer);

@@ -99,6 +99,7 @@ static bool drive_engines(struct harp_mover *mover)
 /* Wait for `most_ns`, after a look that found nothing; says whether there is time left. */
 static bool wait_a_while(struct harp_mover *mover, uint64_t end_ns, uint64_t most_ns)
 {
+    mover->waiting.most_ns = mover->networked ? WAITING_NETWORK_MOST_NS : WAITING_MOST_NS;
     return waiting_look_or_sleep(&mover->waiting, mover->engines, mover->engines_n, mover->direct,
                                  end_ns, most_ns);
 }

@@ -5,7 +5,6 @@
 #include <time.h>
 
 #define SPIN_FIRST_NS UINT64_C(10000)
-#define SPIN_MOST_NS UINT64_C(200000)
 
 uint64_t waiting_now_ns(void)
 {
@@ -42,12 +41,12 @@ bool waiting_look_or_sleep(struct waiting *waiting, struct harp_engine *const *e
 /* After a wait: learn how long to look before the next sleep. */
 static void adapt_spin(struct waiting *waiting, uint64_t waited_ns)
 {
-    if (waited_ns < SPIN_MOST_NS)
+    if (waited_ns < waiting->most_ns)
         waiting->spin_ns = waiting->spin_ns < SPIN_FIRST_NS ? SPIN_FIRST_NS : 2 * waiting->spin_ns;
     else
         waiting->spin_ns /= 2;
-    if (waiting->spin_ns > SPIN_MOST_NS)
-        waiting->spin_ns = SPIN_MOST_NS;
+    if (waiting->spin_ns > waiting->most_ns)
+        waiting->spin_ns = waiting->most_ns;
 }
 
 void waiting_end(struct waiting *waiting)

@@ -3,6 +3,10 @@
  * As KVM polls for a halted guest (Linux, halt-polling.rst): the time of looking doubles while
  * waits are shorter than the most, and halves with each longer one. A look that finds nothing
  * offers the CPU to others: where ranks share one, that costs less than a sleep and its end.
+ *
+ * The most is what looking is worth. Ranks of a host are soon there, and have the CPU meanwhile.
+ * What comes from the network comes at the network's pace, and looking longer than a sleep and its
+ * end cost takes up the CPU for nothing: a ring over 400 Mb/s takes half of the CPU since.
  */
 #ifndef HARP_LIGHTCC_WAITING_H
 #define HARP_LIGHTCC_WAITING_H
@@ -10,7 +14,11 @@
 #include "direct.h"
 #include "engine/engine.h"
 
+#define WAITING_MOST_NS UINT64_C(200000)        /* for ranks of this host */
+#define WAITING_NETWORK_MOST_NS UINT64_C(20000) /* for others */
+
 struct waiting {
+    uint64_t most_ns; /* of looking; the caller sets it before each look */
     uint64_t spin_ns;
     uint64_t moved_ns; /* when something last moved */
     uint64_t from_ns;  /* 0: it does not wait */
