@@ -56,9 +56,9 @@ void harp_mover_cancel(struct harp_mover *mover)
 }
 
 /* Do what is done when nothing is open. */
-static void work_alone(struct harp_mover *mover, const struct harp_piece *piece)
+static void work_alone(const struct mover_run *run, const struct harp_piece *piece)
 {
-    const struct harp_piece_work *work = mover->work;
+    const struct harp_piece_work *work = run->work;
     if (piece->kind == HARP_PIECE_SELECT)
         (work->is_sampled ? harp_topk_sample : harp_topk_select)(
             (float *)(void *)piece->from, work->error, piece->from_bytes / sizeof(float), piece->at,
@@ -68,20 +68,32 @@ static void work_alone(struct harp_mover *mover, const struct harp_piece *piece)
                       piece->from_bytes / work->pair_bytes, work->pair_bytes);
 }
 
-/* Open pieces while there is room. */
-static bool read_ahead(struct harp_mover *mover, const struct harp_piece **piece,
-                       const struct harp_piece *end)
+/* Open a run's pieces while there is room. */
+static bool open_run(struct harp_mover *mover, struct mover_run *run)
 {
     bool moved = false;
-    while (*piece < end && !open_pieces_full(&mover->open)) {
-        if ((*piece)->kind < HARP_PIECE_SETTLE)
-            mover_open_piece(mover, *piece);
+    while (run->next < run->end && !open_pieces_full(&mover->open)) {
+        if (run->next->kind < HARP_PIECE_SETTLE)
+            mover_open_piece(mover, run);
         else if (mover->open.n)
             break;
         else
-            work_alone(mover, *piece);
+            work_alone(run, run->next++);
         moved = true;
-        (*piece)++;
+    }
+    return moved;
+}
+
+/* Open pieces of all runs in their order, so that the next one begins where the last one leaves
+ * ranks or lines idle. */
+static bool read_ahead(struct harp_mover *mover)
+{
+    bool moved = false;
+    for (uint32_t number = mover->run_first; number != mover->run_next; number++) {
+        struct mover_run *run = run_at(mover, number);
+        moved |= open_run(mover, run);
+        if (run->next < run->end)
+            break;
     }
     return moved;
 }
@@ -116,35 +128,6 @@ static bool look_around(struct harp_mover *mover)
     return mover_poll_peers(mover) | drove | came;
 }
 
-/* Look once at everything, and wait for `most_ns` if nothing has moved; says whether there is more
- * to do. */
-static bool move_once(struct harp_mover *mover, uint64_t most_ns)
-{
-    bool any = read_ahead(mover, &mover->next, mover->end);
-    bool sent = mover_advance(mover); /* copies must have left before the run is over */
-    any |= look_around(mover) | sent;
-    if (atomic_load_explicit(&mover->cancelled, memory_order_relaxed))
-        mover_fail(mover, HARP_MOVE_CANCELLED, 0);
-    if (any)
-        waiting_end(&mover->waiting);
-    if (mover->result != HARP_MOVE_DONE || (mover->next == mover->end && !mover->open.n && !sent))
-        return false;
-    if (!any && !wait_a_while(mover, mover->end_ns, most_ns))
-        mover_fail(mover, HARP_MOVE_LATE, 0);
-    return mover->result == HARP_MOVE_DONE;
-}
-
-enum harp_move harp_mover_run(struct harp_mover *mover, uint64_t for_ns)
-{
-    uint64_t until_ns = waiting_now_ns() + for_ns;
-    if (mover->result != HARP_MOVE_DONE)
-        return mover->result;
-    while (move_once(mover, for_ns))
-        if (waiting_now_ns() > until_ns)
-            return HARP_MOVE_MORE;
-    return mover->result;
-}
-
 static bool places_much(const struct harp_piece *pieces, uint32_t pieces_n)
 {
     size_t bytes = 0;
@@ -153,21 +136,62 @@ static bool places_much(const struct harp_piece *pieces, uint32_t pieces_n)
     return bytes >= FAR_LEAST_BYTES;
 }
 
-enum harp_move harp_mover_begin(struct harp_mover *mover, const struct harp_piece *pieces,
-                                uint32_t pieces_n, const struct harp_piece_work *work,
-                                uint64_t timeout_ns, struct harp_moved *moved, uint64_t for_ns)
+static bool is_over(const struct mover_run *run)
 {
-    if (mover->result != HARP_MOVE_DONE) /* what was begun then is not over */
+    return run->next == run->end && !run->open;
+}
+
+/* Look once at everything, and wait for `most_ns` if nothing has moved; says whether there is more
+ * to do of the first run. */
+static bool move_once(struct harp_mover *mover, uint64_t most_ns)
+{
+    const struct mover_run *run = run_at(mover, mover->run_first);
+    bool any = read_ahead(mover);
+    bool sent = mover_advance(mover); /* copies must have left before the run is over */
+    any |= look_around(mover) | sent;
+    if (atomic_load_explicit(&mover->cancelled, memory_order_relaxed))
+        mover_fail(mover, HARP_MOVE_CANCELLED, 0);
+    if (any)
+        waiting_end(&mover->waiting);
+    if (mover->result != HARP_MOVE_DONE || (is_over(run) && !sent))
+        return false;
+    if (!any && !wait_a_while(mover, run->end_ns, most_ns))
+        mover_fail(mover, HARP_MOVE_LATE, 0);
+    return mover->result == HARP_MOVE_DONE;
+}
+
+bool harp_mover_add(struct harp_mover *mover, const struct harp_piece *pieces, uint32_t pieces_n,
+                    const struct harp_piece_work *work, uint64_t timeout_ns)
+{
+    if (mover->run_next - mover->run_first == HARP_MOVER_RUNS)
+        return false;
+    *run_at(mover, mover->run_next++) = (struct mover_run){
+        .next = pieces,
+        .end = pieces + pieces_n,
+        .work = work,
+        .end_ns = waiting_begin(&mover->waiting) + timeout_ns,
+        .places_far = places_much(pieces, pieces_n),
+    };
+    return true;
+}
+
+enum harp_move harp_mover_run(struct harp_mover *mover, uint64_t for_ns, struct harp_moved *moved)
+{
+    uint64_t until_ns = waiting_now_ns() + for_ns;
+    if (mover->result != HARP_MOVE_DONE)
         return mover->result;
-    mover->next = pieces;
-    mover->end = pieces + pieces_n;
-    mover->open.first = mover->open.next = 0;
-    mover->unheard = mover->networked = 0;
-    mover->places_far = places_much(pieces, pieces_n);
-    mover->work = work;
     mover->moved = moved;
-    mover->end_ns = waiting_begin(&mover->waiting) + timeout_ns;
-    return harp_mover_run(mover, for_ns);
+    while (move_once(mover, for_ns))
+        if (atomic_exchange_explicit(&mover->hurried, false, memory_order_relaxed) ||
+            waiting_now_ns() > until_ns)
+            return HARP_MOVE_MORE;
+    mover->run_first += mover->result == HARP_MOVE_DONE;
+    return mover->result;
+}
+
+void harp_mover_hurry(struct harp_mover *mover)
+{
+    atomic_store_explicit(&mover->hurried, true, memory_order_relaxed);
 }
 
 static bool copies_under_way(const struct harp_mover *mover)

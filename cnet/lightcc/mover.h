@@ -39,6 +39,7 @@
 /* cdef: begin */
 #define HARP_SAID_BYTES 1024 /* the longest description of a call */
 #define HARP_TOLD_BYTES 4096 /* the most of a piece that is told */
+#define HARP_MOVER_RUNS 4    /* that may be under way at once */
 
 enum harp_piece_kind {
     HARP_PIECE_SEND,
@@ -80,6 +81,7 @@ enum harp_move {
 };
 
 struct harp_moved {
+    uint32_t run; /* which one has failed: 0 is the first that is not over */
     uint32_t peer, came, due;
     uint8_t heard[HARP_SAID_BYTES];
     uint32_t heard_bytes;
@@ -100,20 +102,25 @@ struct harp_mover;
 struct harp_mover *harp_mover_new(const struct harp_mover_config *config);
 void harp_mover_free(struct harp_mover *mover);
 
-/* Begin a run, whose pieces and the rest must stay until it is over, and go on with it as
- * harp_mover_run does. `moved` tells of what a failure needs. */
-enum harp_move harp_mover_begin(struct harp_mover *mover, const struct harp_piece *pieces,
-                                uint32_t pieces_n, const struct harp_piece_work *work,
-                                uint64_t timeout_ns, struct harp_moved *moved, uint64_t for_ns);
+/* Add a run, whose pieces and the rest must stay until it is over; false if HARP_MOVER_RUNS are
+ * under way. Its pieces are opened when all of the runs before it are, so their memory must be
+ * apart from what anybody else works on when one of these is over. It is late `timeout_ns` from
+ * now. */
+bool harp_mover_add(struct harp_mover *mover, const struct harp_piece *pieces, uint32_t pieces_n,
+                    const struct harp_piece_work *work, uint64_t timeout_ns);
 
-/* Move pieces until the run is over, or HARP_MOVE_MORE after `for_ns`: a caller with signals to
- * look after calls it again. */
-enum harp_move harp_mover_run(struct harp_mover *mover, uint64_t for_ns);
+/* Move pieces until the first run is over, which it then is no more, or HARP_MOVE_MORE after
+ * `for_ns` or harp_mover_hurry: a caller with signals to look after, or runs to add, calls it
+ * again. Else all runs have failed, and later ones do; `moved` tells of what that needs. */
+enum harp_move harp_mover_run(struct harp_mover *mover, uint64_t for_ns, struct harp_moved *moved);
+
+/* Have harp_mover_run come back, at the latest when it next looks for something. Any thread. */
+void harp_mover_hurry(struct harp_mover *mover);
 
 /* Wait until others have all that left from copies; false if they have not. */
 bool harp_mover_flush(struct harp_mover *mover, uint64_t timeout_ns);
 
-/* End the run that is under way, and all later ones. Any thread. */
+/* End all runs that are under way, and later ones. Any thread. */
 void harp_mover_cancel(struct harp_mover *mover);
 /* cdef: end */
 

@@ -6,7 +6,7 @@ static bool begin_send(struct harp_mover *mover, struct open_piece *open, uint64
 {
     const struct harp_piece *piece = open->piece;
     struct peer *peer = &mover->peers[piece->peer];
-    uint32_t said_bytes = piece->told ? mover->work->said_bytes : 0;
+    uint32_t said_bytes = said_bytes_of(open);
     uint8_t *copy = copies_next(&mover->copies);
     if (!piece->told && (piece->bytes > HARP_TOLD_BYTES || !copy)) {
         if (!harp_send(peer->connection, piece->at, piece->bytes, context))
@@ -17,7 +17,7 @@ static bool begin_send(struct harp_mover *mover, struct open_piece *open, uint64
     if (!copy)
         return false;
     if (said_bytes)
-        memcpy(copy, mover->work->said, said_bytes);
+        memcpy(copy, open->run->work->said, said_bytes);
     if (piece->bytes)
         memcpy(copy + said_bytes, piece->at, piece->bytes);
     if (!copies_send(&mover->copies, peer->connection, said_bytes + piece->bytes))
@@ -52,19 +52,18 @@ static bool post_piece(struct harp_mover *mover, struct open_piece *open, uint64
     return true;
 }
 
-static bool may_post(const struct harp_mover *mover, const struct open_piece *open)
+static bool may_post(const struct open_piece *open)
 {
     if (open->piece->told)
         return true;
-    return !mover->unheard && (open->piece->kind == HARP_PIECE_REDUCE || !open_piece_waits(open));
+    return !open->run->unheard &&
+           (open->piece->kind == HARP_PIECE_REDUCE || !open_piece_waits(open));
 }
 
 /* Put what came where it belongs. */
 static void finish_piece(struct harp_mover *mover, struct open_piece *open)
 {
-    const struct harp_piece *piece = open->piece;
-    uint32_t said_bytes = piece->told ? mover->work->said_bytes : 0;
-    mover_put(mover, piece, 0, slot_at(mover, open->slot) + said_bytes, piece->bytes);
+    mover_put(mover, open, slot_at(mover, open->slot) + said_bytes_of(open), open->piece->bytes);
     mover_close_piece(mover, open);
 }
 
@@ -122,7 +121,7 @@ static bool advance_piece(struct harp_mover *mover, struct open_piece *open, uin
     if (!test_and_hold(bits, piece->peer)) {
         if (sends)
             begun = !open_piece_waits(open) && begin_send(mover, open, number % OPEN_PIECES);
-        else if (may_post(mover, open) && !(by_slot && mover->slots_free_n <= held->slots))
+        else if (may_post(open) && !(by_slot && mover->slots_free_n <= held->slots))
             begun = post_piece(mover, open, number % OPEN_PIECES);
         if (begun)
             release_peer(bits, piece->peer);

@@ -2,17 +2,12 @@
 
 #include <string.h>
 
-static uint32_t said_bytes_of(const struct harp_mover *mover, const struct harp_piece *piece)
-{
-    return piece->told ? mover->work->said_bytes : 0;
-}
-
 /* Says whether the ring has all of it. */
 static bool write_piece(struct harp_mover *mover, struct open_piece *open)
 {
     const struct harp_piece *piece = open->piece;
     if (piece->told)
-        return direct_tell(mover->direct, piece->peer, mover->work->said, mover->work->said_bytes,
+        return direct_tell(mover->direct, piece->peer, open->run->work->said, said_bytes_of(open),
                            piece->at, piece->bytes);
     return direct_write(mover->direct, piece->peer, piece->at, piece->bytes, &open->done);
 }
@@ -29,7 +24,7 @@ bool mover_send_direct(struct harp_mover *mover, struct open_piece *open)
     return open->done != before;
 }
 
-/* Whether the piece is what its peer sends; else the run has failed. A description is looked at
+/* Whether the piece is what its peer sends; else all has failed. A description is looked at
  * before what it carries may be touched. */
 static bool check_record(struct harp_mover *mover, struct open_piece *open,
                          const struct direct_record *record)
@@ -39,7 +34,7 @@ static bool check_record(struct harp_mover *mover, struct open_piece *open,
         return mover_take_told(mover, open, record->at, record->bytes);
     if (piece->told || record->whole == piece->bytes)
         return true;
-    mover_fail_size(mover, piece, record->whole);
+    mover_fail_piece(mover, open, HARP_MOVE_SIZE, record->whole);
     return false;
 }
 
@@ -48,9 +43,9 @@ static void put_record(struct harp_mover *mover, struct open_piece *open,
                        const struct direct_record *record)
 {
     const struct harp_piece *piece = open->piece;
-    uint32_t said_bytes = said_bytes_of(mover, piece), bytes = record->bytes - said_bytes;
+    uint32_t said_bytes = said_bytes_of(open), bytes = record->bytes - said_bytes;
     bytes = bytes < piece->bytes - open->done ? bytes : piece->bytes - open->done;
-    mover_put(mover, piece, open->done, record->at + said_bytes, bytes);
+    mover_put(mover, open, record->at + said_bytes, bytes);
     open->done += bytes;
     direct_drop(mover->direct, piece->peer);
 }
@@ -60,7 +55,7 @@ bool mover_receive_direct(struct harp_mover *mover, struct open_piece *open)
     const struct harp_piece *piece = open->piece;
     const struct direct_record *record;
     bool moved = false;
-    if (mover->unheard && !piece->told)
+    if (open->run->unheard && !piece->told)
         return false;
     while ((record = direct_first(mover->direct, piece->peer))) {
         if (!check_record(mover, open, record))

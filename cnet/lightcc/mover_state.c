@@ -4,12 +4,14 @@
 
 #include "base/copy_far.h"
 
-void mover_open_piece(struct harp_mover *mover, const struct harp_piece *piece)
+void mover_open_piece(struct harp_mover *mover, struct mover_run *run)
 {
-    open_pieces_add(&mover->open, piece);
+    const struct harp_piece *piece = run->next++;
+    open_pieces_add(&mover->open, piece, run);
     mover->peers[piece->peer].open++;
     mover->networked += !goes_direct(mover, piece);
-    mover->unheard += piece->told && piece->kind != HARP_PIECE_SEND;
+    run->open++;
+    run->unheard += piece->told && piece->kind != HARP_PIECE_SEND;
 }
 
 /* Nothing more is wanted of its peer, who may leave. */
@@ -26,6 +28,7 @@ void mover_close_piece(struct harp_mover *mover, struct open_piece *open)
         mover->slots_free[mover->slots_free_n++] = open->slot;
     if (open->progress != PIECE_CAME)
         want_no_more(mover, piece);
+    open->run->open--;
     open_pieces_close(&mover->open, open);
 }
 
@@ -40,28 +43,36 @@ void mover_fail(struct harp_mover *mover, enum harp_move result, uint32_t peer)
     if (mover->result == HARP_MOVE_DONE) {
         mover->result = result;
         mover->moved->peer = peer;
+        mover->moved->run = 0;
     }
 }
 
-void mover_fail_size(struct harp_mover *mover, const struct harp_piece *piece, uint32_t came)
+void mover_fail_piece(struct harp_mover *mover, const struct open_piece *open,
+                      enum harp_move result, uint32_t came)
 {
-    mover_fail(mover, HARP_MOVE_SIZE, piece->peer);
+    if (mover->result != HARP_MOVE_DONE)
+        return;
+    mover_fail(mover, result, open->piece->peer);
+    while (run_at(mover, mover->run_first + mover->moved->run) != open->run)
+        mover->moved->run++;
     mover->moved->came = came;
-    mover->moved->due = piece->bytes;
+    mover->moved->due = open->piece->bytes;
 }
 
 bool mover_take_told(struct harp_mover *mover, struct open_piece *open, const uint8_t *came,
                      uint32_t bytes)
 {
     const struct harp_piece *piece = open->piece;
-    const struct harp_piece_work *work = mover->work;
+    const struct harp_piece_work *work = open->run->work;
     if (bytes == work->said_bytes + piece->bytes && !memcmp(came, work->said, work->said_bytes)) {
-        mover->unheard--;
+        open->run->unheard--;
         mover_keep_received(mover, open);
         return true;
     }
+    if (mover->result != HARP_MOVE_DONE)
+        return false;
     uint32_t heard_bytes = bytes < HARP_SAID_BYTES ? bytes : HARP_SAID_BYTES;
-    mover_fail(mover, HARP_MOVE_DIFFERS, piece->peer);
+    mover_fail_piece(mover, open, HARP_MOVE_DIFFERS, bytes);
     memcpy(mover->moved->heard, came, heard_bytes);
     mover->moved->heard_bytes = heard_bytes;
     return false;
@@ -69,14 +80,16 @@ bool mover_take_told(struct harp_mover *mover, struct open_piece *open, const ui
 
 /* Two ranks that reduce what they have exchanged must take the same one as the first operand: the
  * greater of -0 and +0, or the sum of two kinds of NaN, depends on it. */
-static void reduce_exchanged(const struct harp_mover *mover, const struct harp_piece *piece,
+static void reduce_exchanged(const struct harp_mover *mover, const struct open_piece *open,
                              uint8_t *came)
 {
+    const struct harp_piece *piece = open->piece;
+    harp_reduce *reduce = open->run->work->reduce;
     if (piece->peer > mover->rank) {
-        mover->work->reduce(piece->at, came, piece->bytes);
+        reduce(piece->at, came, piece->bytes);
         return;
     }
-    mover->work->reduce(came, piece->at, piece->bytes);
+    reduce(came, piece->at, piece->bytes);
     memcpy(piece->at, came, piece->bytes);
 }
 
@@ -85,13 +98,14 @@ static void copy_near(uint8_t *to, const uint8_t *from, size_t bytes)
     memcpy(to, from, bytes);
 }
 
-void mover_put(const struct harp_mover *mover, const struct harp_piece *piece, uint32_t done,
-               uint8_t *came, uint32_t bytes)
+void mover_put(const struct harp_mover *mover, const struct open_piece *open, uint8_t *came,
+               uint32_t bytes)
 {
+    const struct harp_piece *piece = open->piece;
     if (bytes && piece->kind == HARP_PIECE_PLACE)
-        (mover->places_far ? harp_copy_far : copy_near)(piece->at + done, came, bytes);
+        (open->run->places_far ? harp_copy_far : copy_near)(piece->at + open->done, came, bytes);
     else if (bytes && piece->told)
-        reduce_exchanged(mover, piece, came);
+        reduce_exchanged(mover, open, came);
     else if (bytes)
-        mover->work->reduce(piece->at + done, came, bytes);
+        open->run->work->reduce(piece->at + open->done, came, bytes);
 }

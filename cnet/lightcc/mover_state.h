@@ -25,6 +25,15 @@ struct peer {
     uint32_t left; /* messages that came before its end and are to be posted for */
 };
 
+struct mover_run {
+    const struct harp_piece *next, *end; /* to be opened */
+    const struct harp_piece_work *work;
+    uint64_t end_ns;
+    uint32_t open;    /* pieces of it */
+    uint32_t unheard; /* told pieces whose description has not come yet */
+    bool places_far;  /* past the caches */
+};
+
 struct harp_mover {
     struct harp_engine **engines;
     uint32_t engines_n;
@@ -36,22 +45,30 @@ struct harp_mover {
     struct harp_direct *direct;
     _Atomic bool cancelled;
     struct waiting waiting;
-    /* The run. */
-    uint64_t end_ns;
-    const struct harp_piece *next, *end;
+    _Atomic bool hurried;
+    struct mover_run runs[HARP_MOVER_RUNS]; /* by number, counted round */
+    uint32_t run_first, run_next;           /* numbers: the first under way, the next to come */
     struct open_pieces open;
-    uint32_t unheard;   /* told pieces whose description has not come yet */
     uint32_t networked; /* pieces for which the network is wanted */
     uint32_t looks;     /* since the network was driven */
-    bool places_far;    /* past the caches */
-    const struct harp_piece_work *work;
     enum harp_move result;
     struct harp_moved *moved;
 };
 
+static inline struct mover_run *run_at(struct harp_mover *mover, uint32_t number)
+{
+    return &mover->runs[number % HARP_MOVER_RUNS];
+}
+
 static inline uint8_t *slot_at(const struct harp_mover *mover, uint32_t slot)
 {
     return mover->slots + (size_t)slot * mover->slot_bytes;
+}
+
+/* Of the description before a piece. */
+static inline uint32_t said_bytes_of(const struct open_piece *open)
+{
+    return open->piece->told ? open->run->work->said_bytes : 0;
 }
 
 /* Whether the piece goes straight through memory. */
@@ -62,8 +79,8 @@ static inline bool goes_direct(const struct harp_mover *mover, const struct harp
 
 /* ---- mover_state.c ---- */
 
-/* Look after a piece from now on. */
-void mover_open_piece(struct harp_mover *mover, const struct harp_piece *piece);
+/* Look after the next piece of a run. */
+void mover_open_piece(struct harp_mover *mover, struct mover_run *run);
 
 /* A piece is over. */
 void mover_close_piece(struct harp_mover *mover, struct open_piece *open);
@@ -71,20 +88,20 @@ void mover_close_piece(struct harp_mover *mover, struct open_piece *open);
 /* What has come is worked on later, and nothing more is wanted of its peer, who may leave. */
 void mover_keep_received(struct harp_mover *mover, struct open_piece *open);
 
-/* End the run, because of `peer`. */
+/* End all runs, because of `peer`. */
 void mover_fail(struct harp_mover *mover, enum harp_move result, uint32_t peer);
 
-/* The same because `came` bytes came in the place of the piece. */
-void mover_fail_size(struct harp_mover *mover, const struct harp_piece *piece, uint32_t came);
+/* The same because of a piece, in the place of which `came` bytes came. */
+void mover_fail_piece(struct harp_mover *mover, const struct open_piece *open,
+                      enum harp_move result, uint32_t came);
 
-/* Compare the description in what came of a told piece; false: it differs, and the run has failed.
- */
+/* Compare the description in what came of a told piece; false: it differs, and all has failed. */
 bool mover_take_told(struct harp_mover *mover, struct open_piece *open, const uint8_t *came,
                      uint32_t bytes);
 
-/* Put bytes that came of a piece where they belong: behind its first `done` ones. */
-void mover_put(const struct harp_mover *mover, const struct harp_piece *piece, uint32_t done,
-               uint8_t *came, uint32_t bytes);
+/* Put bytes that came of a piece where they belong: behind those that are done. */
+void mover_put(const struct harp_mover *mover, const struct open_piece *open, uint8_t *came,
+               uint32_t bytes);
 
 /* ---- mover_direct.c ---- */
 

@@ -6,7 +6,7 @@ static void take_received(struct harp_mover *mover, struct open_piece *open, uin
     if (piece->told) {
         mover_take_told(mover, open, slot_at(mover, open->slot), bytes);
     } else if (bytes != piece->bytes) {
-        mover_fail_size(mover, piece, bytes);
+        mover_fail_piece(mover, open, HARP_MOVE_SIZE, bytes);
     } else if (piece->kind == HARP_PIECE_REDUCE) {
         mover_keep_received(mover, open);
     } else {

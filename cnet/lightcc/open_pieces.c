@@ -12,10 +12,11 @@ static bool piece_blocks(const struct harp_piece *piece, const struct harp_piece
            (uintptr_t)later->at < (uintptr_t)piece->at + piece->bytes;
 }
 
-void open_pieces_add(struct open_pieces *pieces, const struct harp_piece *piece)
+void open_pieces_add(struct open_pieces *pieces, const struct harp_piece *piece,
+                     struct mover_run *run)
 {
     struct open_piece *open = open_piece_at(pieces, pieces->next);
-    *open = (struct open_piece){.piece = piece, .slot = NO_SLOT};
+    *open = (struct open_piece){.piece = piece, .run = run, .slot = NO_SLOT};
     for (uint64_t number = pieces->first; number < pieces->next; number++) {
         const struct open_piece *before = open_piece_at(pieces, number);
         if (before->piece && piece_blocks(before->piece, piece))

@@ -19,8 +19,11 @@ enum piece_progress {
     PIECE_CAME,
 };
 
+struct mover_run; /* of which it is a piece (mover_state.h) */
+
 struct open_piece {
     const struct harp_piece *piece; /* NULL: it is closed */
+    struct mover_run *run;
     enum piece_progress progress;
     uint32_t slot; /* where it comes to be reduced, or NO_SLOT */
     uint32_t done; /* bytes that went straight through memory */
@@ -43,7 +46,8 @@ static inline bool open_pieces_full(const struct open_pieces *pieces)
     return pieces->next - pieces->first == OPEN_PIECES;
 }
 
-void open_pieces_add(struct open_pieces *pieces, const struct harp_piece *piece);
+void open_pieces_add(struct open_pieces *pieces, const struct harp_piece *piece,
+                     struct mover_run *run);
 void open_pieces_close(struct open_pieces *pieces, struct open_piece *open);
 
 /* Whether earlier pieces still use its bytes. */

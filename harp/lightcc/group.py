@@ -245,14 +245,14 @@ class Group:
         return Program(f"{call} of {len(data) // unit} {dtype}, {reduction}, by {plan_name}",
                        made.among(ranks).on(data, pairs), self.rank, self.ranks, work, finish,
                        pairs, carried=not among and plan_name == "recursive-doubling"
-                       and len(data) <= TOLD_BYTES)
+                       and len(data) <= TOLD_BYTES, data=data)
 
     def allgather(self, data: Bytes) -> Future[None]:
         """Give every rank all equal parts of ``data``, of which it has its own one."""
         def make() -> Program:
             made = plan_pieces("allgather", self.ranks, self.rank, len(data), 1)
             return Program(f"allgather of {len(data)} B", made.on(data, data), self.rank,
-                           self.ranks)
+                           self.ranks, data=data)
         self._own_part(data)
         return self._again(("allgather",), data, None, make)
 
@@ -267,7 +267,7 @@ class Group:
                   plan_pieces("broadcast", self.ranks, self.rank, len(data), 1, root=root)
                   .on(data, data))
         return Program(f"broadcast of {len(data)} B, root {root}", pieces, self.rank, self.ranks,
-                       carried=is_small)
+                       carried=is_small, data=data)
 
     def _again(self, what: tuple[Any, ...], data: Bytes, error: Bytes | None,
                make: Callable[[], Program]) -> Future[None]:

@@ -17,6 +17,8 @@ SLICE_NS = 50_000_000
 """How long C may keep a signal waiting."""
 SAID_BYTES: int = lib.HARP_SAID_BYTES
 TOLD_BYTES: int = lib.HARP_TOLD_BYTES
+RUNS: int = lib.HARP_MOVER_RUNS
+"""Lists of pieces that may be under way at once."""
 DONE: int = lib.HARP_MOVE_DONE
 MORE: int = lib.HARP_MOVE_MORE
 
@@ -68,12 +70,36 @@ class Mover:
 
         Raises `GroupError` for a peer that is gone, and the errors above.
         """
-        end = lib.harp_mover_begin(self._mover, pieces, pieces_n, work, timeout_ns, self._moved,
-                                   SLICE_NS)
-        while end == MORE:  # Python looks after its signals in between
-            end = lib.harp_mover_run(self._mover, SLICE_NS)
-        if end != DONE:
+        lib.harp_mover_add(self._mover, pieces, pieces_n, work, timeout_ns)
+        while not self.go_on():  # Python looks after its signals in between
+            pass
+
+    def add(self, pieces: Any, pieces_n: int, work: Any, timeout_ns: int) -> bool:
+        """Add pieces that begin when all that were added before them have begun.
+
+        False if there is no room. All must stay until they are over.
+        """
+        added: bool = lib.harp_mover_add(self._mover, pieces, pieces_n, work, timeout_ns)
+        return added
+
+    def go_on(self) -> bool:
+        """Move what was added, for a while; says whether the first is over. Raises as `run`."""
+        end = lib.harp_mover_run(self._mover, SLICE_NS, self._moved)
+        if end == DONE:
+            return True
+        if end != MORE:
             self._check(end)
+        return False
+
+    def hurry(self) -> None:
+        """Have `go_on` come back. Any thread."""
+        lib.harp_mover_hurry(self._mover)
+
+    @property
+    def failed(self) -> int:
+        """Which of what was added and is not over `go_on` has failed by, from 0."""
+        which: int = self._moved.run
+        return which
 
     def flush(self, timeout_s: float) -> None:
         """Wait until the peers have all that was sent, as far as they are there."""

@@ -43,13 +43,17 @@ class Program:
         own: memory that the pieces point to and that nobody else keeps.
         same_sizes: whether ranks that agree have pieces of the same sizes.
         carried: whether the pieces are one to and one from each partner, and carry the description.
+        data: the memory that it works on, if that is all: other programs may be run beside it whose
+            memory is apart.
 
     """
 
     def __init__(self, what: str, pieces: NDArray[np.void], rank: int, ranks: int,
                  work: Any = None, finish: Callable[[], None] | None = None,
-                 own: Any = None, *, same_sizes: bool = True, carried: bool = False) -> None:
+                 own: Any = None, *, same_sizes: bool = True, carried: bool = False,
+                 data: Bytes | None = None) -> None:
         self.what, self.finish, self._own = what, finish, own
+        self._place = None if data is None else (address(data), address(data) + len(data))
         self.same_sizes = same_sizes
         self._said = _describe(what)
         self.work = work or ffi.new("struct harp_piece_work *")
@@ -66,6 +70,13 @@ class Program:
             pieces = np.concatenate([table(told), pieces])
         self.pieces_n = len(pieces)
         self.pieces = ffi.from_buffer("struct harp_piece[]", pieces)
+
+
+    def is_apart(self, other: Program) -> bool:
+        """Whether both may be run at once."""
+        if self._place is None or other._place is None or self is other:
+            return False
+        return self._place[1] <= other._place[0] or other._place[1] <= self._place[0]
 
 
 def small_broadcast(data: Bytes, rank: int, ranks: int, root: int) -> NDArray[np.void]:
