@@ -144,9 +144,11 @@ void harp_swift_heed_marks(struct harp_cc *cc);
 bool harp_swift_marks_arrive(const struct harp_swift *swift);
 uint64_t harp_swift_priced_queue_ns(const struct harp_cc *cc, uint64_t queue_ns);
 
-/* cc_swift_base.c: what this ACK and the last drains say of the empty path's delay; a drain is
- * over, echo and all; a round is over, of which the mean delay should not be above `most_ns`. */
+/* cc_swift_base.c: what this ACK and the last drains say of the empty path's delay; whether those
+ * who make the queue that ACKs meet are like us; a drain is over, echo and all; a round is over, of
+ * which the mean delay should not be above `most_ns`. */
 uint64_t harp_swift_base_ns(struct harp_cc *cc, const struct harp_cc_ack *ack);
+bool harp_swift_acks_pass(const struct harp_swift *swift, uint64_t now_ns);
 void harp_swift_learn_from_drain(struct harp_cc *cc, uint64_t now_ns, uint64_t base_ns);
 void harp_swift_learn_from_round(struct harp_cc *cc, uint64_t now_ns, uint64_t base_ns,
                                  uint64_t most_ns);

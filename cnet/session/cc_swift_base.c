@@ -122,12 +122,17 @@ static bool reaches_base(const struct harp_cc *cc, uint64_t floor_ns, uint64_t m
     return floor_ns <= base_ns + near_ns;
 }
 
+bool harp_swift_acks_pass(const struct harp_swift *swift, uint64_t now_ns)
+{
+    return now_ns - swift->acks_passed_ns < ACKS_PASS_NS;
+}
+
 /* Whether the way there was empty and ACKs alone waited, behind flows like us. */
 static bool only_acks_wait(const struct harp_cc *cc, uint64_t now_ns, uint64_t base_ns)
 {
     const struct harp_swift *swift = (const struct harp_swift *)cc->state;
     uint64_t floor_ns = harp_min(swift->low_way_ns, swift->period_low_way_ns);
-    return now_ns - swift->acks_passed_ns < ACKS_PASS_NS &&
+    return harp_swift_acks_pass(swift, now_ns) &&
            swift->mean_way_ns > floor_ns + cc->config.target_ns &&
            reaches_base(cc, floor_ns, swift->mean_way_ns, base_ns);
 }

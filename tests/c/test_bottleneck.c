@@ -15,6 +15,8 @@
 
 #include "bottleneck_demands.h"
 
+#define PAUSING_RUNS 6
+
 static uint64_t seed = 3;
 static int unmet;
 
@@ -328,26 +330,34 @@ static void test_beside(enum tcp_cc_kind kind, const char *name)
 }
 
 /* TCP's ends lose their cores now and then, so that their queue runs empty, and so do ours. TCP was
- * there first. */
+ * there first. How much is left is much a matter of chance, so some runs are judged together: by
+ * the seed it is 0.03 to 0.8 of the line, with one flow of CUBIC 0.28 on the average, with four
+ * 0.14. */
 static void test_beside_pausing_tcp(void)
 {
+    const uint64_t first = seed;
     for (uint32_t flows = 1; flows <= 4; flows *= 4) {
-        struct bn_result r = run_scene((struct bn_scene){.name = "beside CUBIC that pauses",
-                                                         .flows = 1,
-                                                         .rate_mbps = 1000,
-                                                         .buffer_bytes = 1000000,
-                                                         .rtt_ns = 30 * US,
-                                                         .start_ns = 1000 * MS,
-                                                         .host = {300, 2000, 5 * MS, 4 * MS},
-                                                         .cross = TCP_CUBIC,
-                                                         .cross_flows = flows,
-                                                         .cross_supers = true,
-                                                         .cross_from_ns = 10 * MS,
-                                                         .cross_gap_ns = 40 * MS,
-                                                         .cross_away_ns = 10 * MS,
-                                                         .to_ns = 8000 * MS});
-        DEMAND(r.use >= 0.25 / (flows + 1));
-        DEMAND(r.use + r.cross >= 0.9);
+        double use = 0;
+        for (seed = first; seed < first + PAUSING_RUNS; seed++) {
+            struct bn_result r = run_scene((struct bn_scene){.name = "beside CUBIC that pauses",
+                                                             .flows = 1,
+                                                             .rate_mbps = 1000,
+                                                             .buffer_bytes = 1000000,
+                                                             .rtt_ns = 30 * US,
+                                                             .start_ns = 1000 * MS,
+                                                             .host = {300, 2000, 5 * MS, 4 * MS},
+                                                             .cross = TCP_CUBIC,
+                                                             .cross_flows = flows,
+                                                             .cross_supers = true,
+                                                             .cross_from_ns = 10 * MS,
+                                                             .cross_gap_ns = 40 * MS,
+                                                             .cross_away_ns = 10 * MS,
+                                                             .to_ns = 8000 * MS});
+            DEMAND(r.use + r.cross >= 0.9);
+            use += r.use / PAUSING_RUNS;
+        }
+        seed = first;
+        DEMAND(use >= 0.4 / (flows + 1));
     }
 }
 
