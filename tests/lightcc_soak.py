@@ -1,4 +1,5 @@
-"""Random operations on four ranks over a network that loses, doubles and breaks datagrams.
+"""Random operations on four ranks over a network that loses, doubles and breaks datagrams, and now
+and then straight through memory.
 
     python tests/lightcc_soak.py 600 [SEED]   for ten minutes
 
@@ -57,8 +58,9 @@ def soak_for(seconds, seed, rounds=50):
     random, done = np.random.default_rng(seed), Counter()
     until = time.monotonic() + seconds
     while not done or time.monotonic() < until:
-        os.environ["HARP_FAULTS"] = FAULTS.format(seed=int(random.integers(1, 1 << 30)))
-        os.environ["HARP_PORT"] = str(random.choice(["udp", "udp", "mem"]))
+        port = str(random.choice(["udp", "udp", "mem", "auto"]))
+        faults = FAULTS.format(seed=int(random.integers(1, 1 << 30)))
+        os.environ["HARP_PORT"], os.environ["HARP_FAULTS"] = port, "" if port == "auto" else faults
         settings = LightSettings.from_env(SETTINGS[int(random.integers(len(SETTINGS)))])
         with group_of(RANKS, settings=settings) as group:
             done += soak(group, random, rounds)
