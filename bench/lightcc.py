@@ -2,10 +2,11 @@
 
 Ranks are processes of this machine that live through all rounds, each with a group of LightCC and
 one of gloo, so that both move the same memory in turn (lightcc_rank.py); MPI's ranks are others
-(lightcc_mpi.py). MPI is mpi4py with an Open MPI or MPICH on the PATH or beside the interpreter; its
-rows are left out where there is none. The rows of training are about lightcc.yaml, which the
-simulator reads as well: two namespaces of two ranks each, DDP, layers that sleep as long as a GPU
-would compute, and gradients that are real. Runner and files are those of stack.py.
+(lightcc_mpi.py). MPI is mpi4py with an Open MPI or MPICH on the PATH or beside the interpreter, and
+oneCCL what lightcc_oneccl.py says; their rows are left out where there is none. The rows of
+training are about lightcc.yaml, which the simulator reads as well: two namespaces of two ranks
+each, DDP, layers that sleep as long as a GPU would compute, and gradients that are real. Runner and
+files are those of stack.py.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import lightcc_oneccl
 import stack
 from lightcc_host import calibrate
 from netns import Namespace, veth_pair
@@ -161,6 +163,9 @@ def one_host(ranks: int) -> Group:
                          for backend in ("lightcc", "gloo")}
                 if mpis and work[0] == "allreduce":
                     arms[f"MPI, {name}"] = arm(mpis, *work)
+            if lightcc_oneccl.is_there():
+                command = lightcc_oneccl.command(ranks, AR_BYTES, bench.seconds / 2)
+                arms["oneCCL, 25 MiB"] = lambda: alone(command, lambda got: gb_s(AR_BYTES, [got]))
             yield arms
     return group
 
@@ -273,7 +278,9 @@ def allreduce_rows() -> Iterator[Row]:
         row = Row(f"ar-25m-{ranks}", f"allreduce of 25 MiB, {ranks} ranks", group,
                   "lightcc, 25 MiB", "GB/s", against=("gloo, 25 MiB",), target=2.0)
         yield row
-        yield replace(row, id=f"{row.id}-mpi", against=("MPI, 25 MiB",), target=1.0)
+        for other in ("MPI", "oneCCL"):
+            yield replace(row, id=f"{row.id}-{other.lower()}", against=(f"{other}, 25 MiB",),
+                          target=1.0)
     for name in SMALL:
         row = Row(f"ar-{name}", f"allreduce of {name}, 4 ranks", ONE_HOST[4], f"lightcc, {name}",
                   "µs", against=(f"gloo, {name}",), target=0.3, lower=True)
@@ -310,9 +317,10 @@ ROWS = {row.id: row for row in (
 
 
 def available() -> dict[str, Row]:
-    """Leave out what is compared with MPI where there is none."""
-    return {name: row for name, row in ROWS.items()
-            if mpi_launcher() or not name.endswith("-mpi")}
+    """Leave out what is compared with MPI and oneCCL where there are none."""
+    missing = [*([] if mpi_launcher() else ["-mpi"]),
+               *([] if lightcc_oneccl.is_there() else ["-oneccl"])]
+    return {name: row for name, row in ROWS.items() if not name.endswith(tuple(missing))}
 
 
 if __name__ == "__main__":

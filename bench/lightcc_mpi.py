@@ -1,7 +1,8 @@
 """A rank of the MPI that `lightcc.py` compares with; rank 0 answers as lightcc_rank.py does.
 
-It sums torch's memory, as the others do: numpy's lies on huge pages, which the kernel copies in half
-the time. Between commands all ranks sleep, where MPI's own waiting would keep their cores busy.
+It sums torch's memory, as the others do: numpy's lies on huge pages, which the kernel copies in
+half the time. Between commands all ranks sleep, where MPI's own waiting would keep their cores
+busy.
 """
 
 from __future__ import annotations
