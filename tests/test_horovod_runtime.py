@@ -97,12 +97,12 @@ def test_rank_0_waits_no_cycle_for_more_when_all_ranks_wait():
 @pytest.mark.parametrize(("waits", "threads"), [
     (True, {"horovod 0", "horovod 1"}), (False, {"lightcc 0 calls", "lightcc 1 calls"})])
 def test_a_call_that_is_waited_for_is_handed_to_no_other_thread(monkeypatch, waits, threads):
-    run, ran = Mover.run, set()
+    go_on, ran = Mover.go_on, set()
 
-    def run_and_tell(mover, *call):
+    def go_on_and_tell(mover):
         ran.add(threading.current_thread().name)
-        run(mover, *call)
-    monkeypatch.setattr(Mover, "run", run_and_tell)
+        return go_on(mover)
+    monkeypatch.setattr(Mover, "go_on", go_on_and_tell)
     entries = [gradient("t", np.ones(5, "f4")) for _ in range(2)]
     # Where they wait, the decision comes by their telling so, not by the clock.
     with runtimes_of(2, Settings(cycle_s=1000 * PATIENCE_S * waits)) as (runtimes, _):
