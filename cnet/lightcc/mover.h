@@ -7,9 +7,9 @@
  *     PLACE    waits for what reads or writes its bytes, and for earlier ones of `peer`; is posted
  *     REDUCE   is posted into a slot as soon as one is free; then waits for what reads or writes
  *              its bytes; is reduced into them
- *     SETTLE   waits for all before it
- *     SELECT   waits for all before it; the largest elements of `from` become pairs
- *     ADD      waits for all before it; the pairs of `from` are added up
+ *     SETTLE   waits for all before it, those of runs before it as well
+ *     SELECT   waits likewise; the largest elements of `from` become pairs
+ *     ADD      waits likewise; the pairs of `from` are added up
  *
  * A piece that is `told` travels behind the call's description, by a copy and through a slot. What
  * comes must begin with the same description, and nothing that is not told is received before all
@@ -23,6 +23,10 @@
  * slot: what comes is reduced, or placed, from where its peer has written it. A send is over when
  * it is written there, so no two ranks that send each other a piece first wait for each other. Its
  * connection tells only that a peer is gone.
+ *
+ * Some runs may be under way at once. The pieces of one are opened when all of those before it are,
+ * and runs are over in their order. Ranks need not have the same ones under way: what a rank sends
+ * of a later run waits for its peer.
  *
  * Connections must be posted, and of engines with HARP_PROGRESS_INLINE, which the mover drives
  * while it runs. After a run that failed buffers may still be posted and sends be under way: close
