@@ -88,7 +88,7 @@ def test_the_sanitizer_would_see_an_error(sanitized):
     [f"test_python_engine{part}.py" for part in ("", "_asyncio", "_buffers", "_limits",
                                                  "_process")],
     ["test_lightcc_group.py", "test_lightcc_elements.py"],
-    ["test_lightcc_shared.py"]], ids=["engine", "lightcc", "single copy"])
+    ["test_lightcc_calls.py"]], ids=["engine", "lightcc", "calls at once"])
 def test_python_tests_pass_under_sanitizers(sanitized, files):
     done = python(sanitized, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
                   "-c", str(ROOT / "pyproject.toml"),

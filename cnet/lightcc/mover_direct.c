@@ -24,7 +24,7 @@ bool mover_send_direct(struct harp_mover *mover, struct open_piece *open)
     return open->done != before;
 }
 
-/* Whether the piece is what its peer sends; else all has failed. A description is looked at
+/* Whether a record is the next part of the piece; else all has failed. A description is looked at
  * before what it carries may be touched. */
 static bool check_record(struct harp_mover *mover, struct open_piece *open,
                          const struct direct_record *record)
@@ -32,7 +32,9 @@ static bool check_record(struct harp_mover *mover, struct open_piece *open,
     const struct harp_piece *piece = open->piece;
     if (piece->told && open->progress == PIECE_WAITS)
         return mover_take_told(mover, open, record->at, record->bytes);
-    if (piece->told || record->whole == piece->bytes)
+    uint32_t left = piece->bytes - open->done;
+    uint32_t due = left < DIRECT_RECORD_BYTES ? left : DIRECT_RECORD_BYTES;
+    if (piece->told || (record->whole == piece->bytes && record->bytes == due))
         return true;
     mover_fail_piece(mover, open, HARP_MOVE_SIZE, record->whole);
     return false;
@@ -44,7 +46,6 @@ static void put_record(struct harp_mover *mover, struct open_piece *open,
 {
     const struct harp_piece *piece = open->piece;
     uint32_t said_bytes = said_bytes_of(open), bytes = record->bytes - said_bytes;
-    bytes = bytes < piece->bytes - open->done ? bytes : piece->bytes - open->done;
     mover_put(mover, open, record->at + said_bytes, bytes);
     open->done += bytes;
     direct_drop(mover->direct, piece->peer);

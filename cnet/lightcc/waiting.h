@@ -5,8 +5,8 @@
  * offers the CPU to others: where ranks share one, that costs less than a sleep and its end.
  *
  * The most is what looking is worth. Ranks of a host are soon there, and have the CPU meanwhile.
- * What comes from the network comes at the network's pace, and looking longer than a sleep and its
- * end cost takes up the CPU for nothing: a ring over 400 Mb/s takes half of the CPU since.
+ * What comes from the network comes at the network's pace: to look for longer than a sleep and its
+ * end take only costs CPU, in a ring over 400 Mb/s twice as much.
  */
 #ifndef HARP_LIGHTCC_WAITING_H
 #define HARP_LIGHTCC_WAITING_H

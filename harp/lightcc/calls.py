@@ -5,7 +5,7 @@ by the caller's own, which saves handing it over and back.
 
 A call begins when all of those before it have begun all that they send and receive, and is over
 after them. So a line that is idle, since one direction or one rank was faster than the other, has
-something to do: a ring over 400 Mb/s waits for an eighth of the time between DDP's buckets else.
+something to do: a ring over 400 Mb/s stood still for 40 ms between two buckets of DDP else.
 Calls on memory that others work on wait until these are over.
 """
 
