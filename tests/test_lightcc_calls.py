@@ -19,7 +19,7 @@ def add(mover, kind, data):
     pieces = table(list(cut(kind, peer, data)))
     work = ffi.new("struct harp_piece_work *", {"reduce": combination("uint8", "sum")})
     held = ffi.from_buffer("struct harp_piece[]", pieces)
-    assert mover.mover.add(held, len(pieces), work, int(PATIENCE_S * 1e9))
+    mover.mover.add(held, len(pieces), work, int(PATIENCE_S * 1e9))
     return pieces, held, work
 
 

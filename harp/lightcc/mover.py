@@ -70,17 +70,17 @@ class Mover:
 
         Raises `GroupError` for a peer that is gone, and the errors above.
         """
-        lib.harp_mover_add(self._mover, pieces, pieces_n, work, timeout_ns)
+        self.add(pieces, pieces_n, work, timeout_ns)
         while not self.go_on():  # Python looks after its signals in between
             pass
 
-    def add(self, pieces: Any, pieces_n: int, work: Any, timeout_ns: int) -> bool:
+    def add(self, pieces: Any, pieces_n: int, work: Any, timeout_ns: int) -> None:
         """Add pieces that begin when all that were added before them have begun.
 
-        False if there is no room. All must stay until they are over.
+        All must stay until they are over. No more than `RUNS` may be under way.
         """
-        added: bool = lib.harp_mover_add(self._mover, pieces, pieces_n, work, timeout_ns)
-        return added
+        if not lib.harp_mover_add(self._mover, pieces, pieces_n, work, timeout_ns):
+            raise RuntimeError(f"{RUNS} runs of the mover are under way, the most")
 
     def go_on(self) -> bool:
         """Move what was added, for a while; says whether the first is over. Raises as `run`."""
