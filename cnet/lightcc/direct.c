@@ -166,13 +166,6 @@ static bool may_read(const struct mem_link *link)
     return (link->state == MEM_LINKED || link->state == MEM_ENDED) && !link->corrupt;
 }
 
-static void give_up_link(struct mem_port *port, struct mem_link *link)
-{
-    link->corrupt = true;
-    if (link->state == MEM_LINKED)
-        mem_end(port, link);
-}
-
 bool direct_look(struct harp_direct *direct)
 {
     bool came = false;
@@ -184,7 +177,7 @@ bool direct_look(struct harp_direct *direct)
         if (!may_read(link))
             continue;
         if (!mem_in_refresh(&link->in))
-            give_up_link(direct->port, link);
+            mem_give_up(direct->port, link);
         came |= link->in.produced_seen != seen;
     }
     return came;
@@ -197,7 +190,7 @@ static bool take_record(struct harp_direct *direct, struct mem_link *link,
     uint8_t *datagram = NULL;
     enum mem_got got = may_read(link) ? mem_take(&link->in, &datagram, &length) : MEM_NOTHING;
     if (got == MEM_CORRUPT || (got == MEM_DATAGRAM && length < HARP_HEADER_BYTES))
-        give_up_link(direct->port, link);
+        mem_give_up(direct->port, link);
     if (got != MEM_DATAGRAM || link->corrupt)
         return false;
     *record = (struct direct_record){.at = datagram + HARP_HEADER_BYTES,

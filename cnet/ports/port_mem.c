@@ -28,8 +28,7 @@ static struct mem_port *mem_port_of(struct harp_port *port)
 
 /* ---- Receive ---- */
 
-/* The other side broke the ring's rules. */
-static void give_up_link(struct mem_port *port, struct mem_link *link)
+void mem_give_up(struct mem_port *port, struct mem_link *link)
 {
     link->corrupt = true;
     if (link->state == MEM_LINKED)
@@ -51,7 +50,7 @@ static size_t take_from(struct mem_port *port, struct mem_link *link, struct har
         port->port.counters.received_bytes += length;
     }
     if (got == MEM_CORRUPT)
-        give_up_link(port, link);
+        mem_give_up(port, link);
     return count;
 }
 
@@ -123,7 +122,7 @@ static void try_ways(struct mem_link *link, uint64_t now_ns)
 static uint64_t room_for(struct mem_port *port, struct mem_link *link, uint64_t wanted)
 {
     if (mem_room_seen(&link->out) < wanted && !mem_out_refresh(&link->out))
-        give_up_link(port, link);
+        mem_give_up(port, link);
     return mem_room_seen(&link->out);
 }
 

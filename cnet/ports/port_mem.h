@@ -85,6 +85,9 @@ void mem_look(struct mem_port *port);
 /* Back from sleep: nobody need wake this port, and whatever came on sockets is looked after. */
 void mem_wake_up(struct mem_port *port);
 
+/* The other side broke the ring's rules: nothing of it is received any more. */
+void mem_give_up(struct mem_port *port, struct mem_link *link);
+
 /* LINKED becomes ENDED. */
 void mem_end(struct mem_port *port, struct mem_link *link);
 
