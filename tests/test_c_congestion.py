@@ -23,7 +23,7 @@ def bottleneck(tmp_path_factory, request):
 
 
 SCENES = ["use", "late", "rtts", "deep", "shallow", "loss", "policer", "marks", "tiny", "noisy",
-          "stalls", "slow", "turns", "both", "shapers", "busy", "clocks", "back", "differ",
+          "stalls", "slow", "turns", "both", "shapers", "busy", "robbed", "clocks", "back", "differ",
           "longer", "odd", "incast", "cubic", "bbr", "pausing", "left"]
 FAILED_ONCE = [("longer", 7), ("late", 4), ("tiny", 7)]
 

@@ -55,7 +55,7 @@ struct harp_cc_loss {
 struct harp_cc {
     const struct harp_cc_ops *ops;
     struct harp_cc_config config;
-    uint64_t state[83]; /* the controller's own */
+    uint64_t state[85]; /* the controller's own */
 };
 
 struct harp_cc_ops {

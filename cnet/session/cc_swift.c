@@ -48,7 +48,9 @@
  * ACKs wait, until it has a tenth of the line; two flows of a ring of hosts, whose data passes each
  * other's ACKs, did that to each other in turn (0.74 steps of training a second of 0.82). If all of
  * the difference counted, both would answer to what the other one did a round ago, and swing. With
- * a fourth they settle, for the sum of both queues is what both windows make it.
+ * a fourth they settle, for the sum of both queues is what both windows make it. A way back that
+ * became longer looks like such a queue, but one that never moves: its whole length counts, so that
+ * drains and rounds soon tell what the empty path takes now (cc_swift_base.c).
  *
  * The aimed queue, jitter included, is less where marks arrive (cc_swift_marks.c) and where the
  * buffer does not hold it (cc_swift_depth.c).
@@ -150,12 +152,12 @@ static uint64_t limit_growth(const struct harp_swift *swift)
     return harp_min(most, swift->fabric / 2);
 }
 
-/* The same where ACKs wait, too, behind flows like us, which let them pass every now and then. */
+/* The same where ACKs wait, too, and not for a way back that became longer. */
 static uint64_t both_ways_target_ns(const struct harp_cc *cc, uint64_t now_ns, uint64_t target_ns)
 {
     const struct harp_swift *swift = (const struct harp_swift *)cc->state;
     uint64_t way_ns = swift->mean_way_ns;
-    if (!harp_swift_acks_pass(swift, now_ns) || way_ns == swift->mean_ns)
+    if (!harp_swift_acks_queue_moves(swift, now_ns) || way_ns == swift->mean_ns)
         return target_ns;
     if (target_ns > way_ns)
         return swift->mean_ns + (target_ns - way_ns) / ACKS_PART;

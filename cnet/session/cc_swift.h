@@ -70,7 +70,9 @@ struct harp_swift {
     uint64_t drain_base_ns;            /* what that was when the last drain began */
     uint64_t mean_ns;                  /* delay of the last whole round, ... */
     uint64_t mean_way_ns;              /* ... and without any queue of ACKs */
-    uint64_t acks_passed_ns;           /* when ACKs last met a short queue */
+    uint64_t acks_passed_ns;           /* when ACKs last met a short queue, ... */
+    uint64_t acks_most_ns;             /* ... the longest of late, ... */
+    uint64_t acks_moved_ns;            /* ... and one that was shorter than that by a fourth */
     uint64_t missed;                   /* drains in a row that did not reach the base */
     uint64_t missed_at_ns;             /* the first of them */
     uint64_t held;                     /* how much they say that others hold the queue */
@@ -145,10 +147,11 @@ bool harp_swift_marks_arrive(const struct harp_swift *swift);
 uint64_t harp_swift_priced_queue_ns(const struct harp_cc *cc, uint64_t queue_ns);
 
 /* cc_swift_base.c: what this ACK and the last drains say of the empty path's delay; whether those
- * who make the queue that ACKs meet are like us; a drain is over, echo and all; a round is over, of
- * which the mean delay should not be above `most_ns`. */
+ * who make the queue that ACKs meet are like us; whether it is a queue, and no longer way; a drain
+ * is over, echo and all; a round is over, of which the mean delay should not be above `most_ns`. */
 uint64_t harp_swift_base_ns(struct harp_cc *cc, const struct harp_cc_ack *ack);
 bool harp_swift_acks_pass(const struct harp_swift *swift, uint64_t now_ns);
+bool harp_swift_acks_queue_moves(const struct harp_swift *swift, uint64_t now_ns);
 void harp_swift_learn_from_drain(struct harp_cc *cc, uint64_t now_ns, uint64_t base_ns);
 void harp_swift_learn_from_round(struct harp_cc *cc, uint64_t now_ns, uint64_t base_ns,
                                  uint64_t most_ns);

@@ -83,6 +83,7 @@
 #define LOST_MOST 64    /* more than one in so many is not lost by chance */
 #define ACKS_PASS_NS                                                                               \
     UINT64_C(50000000) /* flows like us let ACKs through without a queue at least so often */
+#define ACKS_MOVE_NS ACKS_PASS_NS /* and any queue is shorter at least so often than it was */
 #define STUCK_ROUNDS 32
 #define REFILLS 4
 
@@ -125,6 +126,11 @@ static bool reaches_base(const struct harp_cc *cc, uint64_t floor_ns, uint64_t m
 bool harp_swift_acks_pass(const struct harp_swift *swift, uint64_t now_ns)
 {
     return now_ns - swift->acks_passed_ns < ACKS_PASS_NS;
+}
+
+bool harp_swift_acks_queue_moves(const struct harp_swift *swift, uint64_t now_ns)
+{
+    return now_ns - swift->acks_moved_ns < ACKS_MOVE_NS;
 }
 
 /* Whether the way there was empty and ACKs alone waited, behind flows like us. */

@@ -12,7 +12,9 @@
 #include "base/sequence.h"
 #include "session/cc_swift.h"
 
-#define PATIENCE_MOST 64 /* round trips between two drains, once nothing is learnt any more */
+#define PATIENCE_MOST 64     /* round trips between two drains, once nothing is learnt any more */
+#define ACKS_MOVE_PART 4     /* by such a part a queue of ACKs is shorter when it moves ... */
+#define ACKS_MOST_FADES 1024 /* ... than it was within about so many samples */
 
 static uint64_t drain_period_ns(uint64_t rtt_ns, uint64_t rounds)
 {
@@ -38,6 +40,18 @@ static void begin_drain(struct harp_cc *cc, uint64_t now_ns, uint64_t base_ns)
     swift->patience = harp_min(2 * swift->patience, PATIENCE_MOST);
 }
 
+/* Remember when ACKs last met a queue that delays leave out, and when a longer one last moved. */
+static void note_acks_queue(struct harp_swift *swift, const struct harp_cc_ack *ack)
+{
+    uint64_t left_in_ns = ack->fabric_ns - ack->way_ns;
+    swift->acks_most_ns =
+        harp_max(left_in_ns, swift->acks_most_ns - swift->acks_most_ns / ACKS_MOST_FADES);
+    if (left_in_ns <= swift->acks_most_ns - swift->acks_most_ns / ACKS_MOVE_PART)
+        swift->acks_moved_ns = ack->now_ns;
+    if (!left_in_ns)
+        swift->acks_passed_ns = ack->now_ns;
+}
+
 bool harp_swift_drain(struct harp_cc *cc, const struct harp_cc_ack *ack, uint64_t base_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
@@ -47,8 +61,7 @@ bool harp_swift_drain(struct harp_cc *cc, const struct harp_cc_ack *ack, uint64_
         swift->low_at_ns = ack->now_ns;
     }
     swift->low_way_ns = harp_min(swift->low_way_ns, ack->way_ns);
-    if (ack->way_ns == ack->fabric_ns)
-        swift->acks_passed_ns = ack->now_ns;
+    note_acks_queue(swift, ack);
     if (ack->now_ns < swift->drain_ns)
         return true;
     if (base_ns < swift->drain_base_ns - swift->drain_base_ns / 16) {

@@ -14,6 +14,9 @@ void note_unmet(const char *what, const char *file, int line);
 /* Run a scene with the seed of the program, and measure its second half where it does not say. */
 struct bn_result run_scene(struct bn_scene scene);
 
+/* Run it with so many seeds from that on; gives the means of use, cross, jain, queue and loss. */
+struct bn_result run_scenes(struct bn_scene scene, int runs);
+
 /* Whether a queue is at most twice what cc_swift.c promises for so many flows. */
 bool is_bounded(double queue_ns, uint32_t flows, uint64_t rate_mbps);
 
@@ -21,6 +24,7 @@ bool is_bounded(double queue_ns, uint32_t flows, uint64_t rate_mbps);
 void test_both_ways(void);
 void test_shapers_both_ways(void);
 void test_shapers_of_busy_hosts(void);
+void test_shapers_of_robbed_hosts(void);
 void test_clocks(void);
 void test_loaded_way_back(void);
 void test_ways_differ(void);

@@ -80,6 +80,33 @@ void test_shapers_of_busy_hosts(void)
     }
 }
 
+/* Where they lose them for longer, queues are longer, too, and what comes of it is much a matter of
+ * chance, so some runs are judged together. But whose ACKs wait in a queue, and whose own way is
+ * empty, must not give way to it: over 24 seeds these rings used 0.70 to 0.76, at Jain indexes of
+ * 0.70 to 0.88. */
+void test_shapers_of_robbed_hosts(void)
+{
+    for (uint32_t hiccup_ms = 5; hiccup_ms <= 10; hiccup_ms *= 2)
+        for (uint32_t flows = 2; flows <= 4; flows *= 2) {
+            const struct bn_host host = {500, 50000, 20 * MS, hiccup_ms * MS};
+            struct bn_result r =
+                run_scenes((struct bn_scene){.name = "shapers of robbed hosts, a ring",
+                                             .flows = flows,
+                                             .rate_mbps = 400,
+                                             .buffer_bytes = 4 << 20,
+                                             .bucket_bytes = 64 << 10,
+                                             .supers = true,
+                                             .host = host,
+                                             .rtt_ns = 20 * US,
+                                             .ring = true,
+                                             .from_ns = 1000 * MS,
+                                             .to_ns = 6000 * MS},
+                           6);
+            DEMAND(r.use >= 0.8 && r.jain >= (flows == 2 ? 0.95 : 0.8) && r.lost == 0);
+            DEMAND(r.queue_ns <= 12 * MS);
+        }
+}
+
 static struct bn_scene empty_path(const char *name)
 {
     return (struct bn_scene){.name = name,

@@ -47,6 +47,22 @@ struct bn_result run_scene(struct bn_scene scene)
     return r;
 }
 
+struct bn_result run_scenes(struct bn_scene scene, int runs)
+{
+    const uint64_t first = seed;
+    struct bn_result mean = {.use = 0};
+    for (; seed < first + (uint64_t)runs; seed++) {
+        struct bn_result r = run_scene(scene);
+        mean.use += r.use / runs;
+        mean.cross += r.cross / runs;
+        mean.jain += r.jain / runs;
+        mean.queue_ns += r.queue_ns / runs;
+        mean.lost += r.lost / runs;
+    }
+    seed = first;
+    return mean;
+}
+
 bool is_bounded(double queue_ns, uint32_t flows, uint64_t rate_mbps)
 {
     double bound_ns = 2 * 25000;
@@ -335,29 +351,24 @@ static void test_beside(enum tcp_cc_kind kind, const char *name)
  * 0.14. */
 static void test_beside_pausing_tcp(void)
 {
-    const uint64_t first = seed;
     for (uint32_t flows = 1; flows <= 4; flows *= 4) {
-        double use = 0;
-        for (seed = first; seed < first + PAUSING_RUNS; seed++) {
-            struct bn_result r = run_scene((struct bn_scene){.name = "beside CUBIC that pauses",
-                                                             .flows = 1,
-                                                             .rate_mbps = 1000,
-                                                             .buffer_bytes = 1000000,
-                                                             .rtt_ns = 30 * US,
-                                                             .start_ns = 1000 * MS,
-                                                             .host = {300, 2000, 5 * MS, 4 * MS},
-                                                             .cross = TCP_CUBIC,
-                                                             .cross_flows = flows,
-                                                             .cross_supers = true,
-                                                             .cross_from_ns = 10 * MS,
-                                                             .cross_gap_ns = 40 * MS,
-                                                             .cross_away_ns = 10 * MS,
-                                                             .to_ns = 8000 * MS});
-            DEMAND(r.use + r.cross >= 0.9);
-            use += r.use / PAUSING_RUNS;
-        }
-        seed = first;
-        DEMAND(use >= 0.4 / (flows + 1));
+        struct bn_result r = run_scenes((struct bn_scene){.name = "beside CUBIC that pauses",
+                                                          .flows = 1,
+                                                          .rate_mbps = 1000,
+                                                          .buffer_bytes = 1000000,
+                                                          .rtt_ns = 30 * US,
+                                                          .start_ns = 1000 * MS,
+                                                          .host = {300, 2000, 5 * MS, 4 * MS},
+                                                          .cross = TCP_CUBIC,
+                                                          .cross_flows = flows,
+                                                          .cross_supers = true,
+                                                          .cross_from_ns = 10 * MS,
+                                                          .cross_gap_ns = 40 * MS,
+                                                          .cross_away_ns = 10 * MS,
+                                                          .to_ns = 8000 * MS},
+                                        PAUSING_RUNS);
+        DEMAND(r.use + r.cross >= 0.9);
+        DEMAND(r.use >= 0.4 / (flows + 1));
     }
 }
 
@@ -412,6 +423,7 @@ int main(int argc, char **argv)
                  {"both", test_both_ways},
                  {"shapers", test_shapers_both_ways},
                  {"busy", test_shapers_of_busy_hosts},
+                 {"robbed", test_shapers_of_robbed_hosts},
                  {"clocks", test_clocks},
                  {"back", test_loaded_way_back},
                  {"differ", test_ways_differ},
