@@ -154,13 +154,15 @@ def one_host(ranks: int) -> Group:
                     answers = to.ask(nbytes=nbytes, seconds=bench.seconds / 2, most=MOST, **more)
                     return sampled(answers, unit(nbytes, answers))
                 if to is torches:
-                    more |= {"do": do, "light": {}}
+                    more |= {"do": do}
                 return take
 
             arms: Arms = {}
             for name, work in works.items():
-                arms |= {f"{backend}, {name}": arm(torches, *work, backend=backend)
+                arms |= {f"{backend}, {name}": arm(torches, *work, backend=backend, light={})
                          for backend in ("lightcc", "gloo")}
+                if work[-1] is us:
+                    arms[f"LightCC, {name}"] = arm(torches, "allreduce_by_own_call", *work[1:])
                 if mpis and work[0] == "allreduce":
                     arms[f"MPI, {name}"] = arm(mpis, *work)
             if lightcc_oneccl.is_there():
@@ -285,7 +287,9 @@ def allreduce_rows() -> Iterator[Row]:
         row = Row(f"ar-{name}", f"allreduce of {name}, 4 ranks", ONE_HOST[4], f"lightcc, {name}",
                   "µs", against=(f"gloo, {name}",), target=0.3, lower=True)
         yield row
-        yield replace(row, id=f"{row.id}-mpi", against=(f"MPI, {name}",), target=1.2)
+        by_mpi = replace(row, id=f"{row.id}-mpi", against=(f"MPI, {name}",), target=1.2)
+        yield replace(by_mpi, what=f"{row.what}, no torch", value=f"LightCC, {name}")
+        yield replace(by_mpi, id=f"ar-{name}-torch-mpi", target=0.0)
 
 
 def training_rows() -> Iterator[Row]:

@@ -8,6 +8,7 @@ CPU seconds that this rank spent.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import resource
@@ -26,7 +27,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import harp.lightcc.torch  # noqa: F401  (registers the backend)
 from harp._cnet import ffi, lib
+from harp.lightcc.group import Group
 from harp.lightcc.hook import GradientState, average_gradients
+from harp.lightcc.tensors import flat_bytes
 from sim.workloads.models import get_model
 
 if TYPE_CHECKING:
@@ -48,6 +51,12 @@ class Groups:
             for name in light:
                 del os.environ[name]
         return self._made[key]
+
+    @functools.cached_property
+    def own(self) -> Group:
+        """A group of all ranks that is called directly, not by torch; all must ask for it."""
+        store = dist.distributed_c10d._get_default_store()
+        return Group(dist.get_rank(), dist.get_world_size(), dist.PrefixStore("own", store))
 
 
 class Layer(torch.autograd.Function):
@@ -105,6 +114,16 @@ class Rank:
         """Sum float32."""
         group, data = self._groups.get(backend, light), self._memory[:nbytes // 4]
         return lambda: dist.all_reduce(data, group=group)
+
+    def allreduce_by_own_call(self, nbytes: int) -> Callable[[], None]:
+        """Sum float32 without torch's layer, as MPI does."""
+        group, data = self._groups.own, self._memory[:nbytes // 4]
+
+        def allreduce() -> None:
+            with group.waiting():
+                group.allreduce_of(data, data.data_ptr(), data.numel(), "float32", "sum",
+                                   flat_bytes).result()
+        return allreduce
 
     def alltoall(self, backend: str, nbytes: int, light: dict[str, str]) -> Callable[[], None]:
         """Send to every rank, to no two the same number of bytes; ``nbytes`` on the average."""

@@ -88,7 +88,7 @@ def judge(row: Row, measured: dict[str, Measured]) -> dict[str, Any]:
     ratio = arm.value / reference if reference else None
     further = {name: arm.more(name) for name in row.limits}
     judged = ratio or arm.value
-    ok = judged <= row.target if row.lower else judged >= row.target
+    ok = not row.target or (judged <= row.target if row.lower else judged >= row.target)
     if row.within is not None:
         ok = abs(judged - 1) <= row.within
     ok = ok and all(value is not None and value <= row.limits[name]

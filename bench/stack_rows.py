@@ -59,7 +59,8 @@ class Row:
     against: tuple[str, ...] = ()
     """Arms, of which the best counts as the reference."""
     target: float = 1.0
-    """Least ratio; without a reference the value's bound: least, or most where lower is better."""
+    """Least ratio; without a reference the value's bound: least, or most where lower is better.
+    0: nothing is aimed at."""
     aim: float | None = None
     lower: bool = False
     within: float | None = None
