@@ -175,6 +175,24 @@ def test_who_leaves_is_named_to_those_who_wait(leaver):
                     entry.future.result(PATIENCE_S)
 
 
+def test_a_rank_that_cannot_begin_a_call_is_an_error_at_all_ranks():
+    """As one that has no memory for what all ranks gather."""
+    def make(_):
+        raise MemoryError("no room")
+
+    with runtimes_of(2) as (runtimes, _):
+        data = np.ones(3, "f4")
+        entries = [Entry(Request("allgather", "a", "float32", data.shape, data.nbytes, ""),
+                         data.view(np.uint8), lambda _: data,
+                         make=make if rank else lambda rows: np.empty(4 * rows, np.uint8))
+                   for rank in range(2)]
+        for runtime, entry in zip(runtimes, entries, strict=True):
+            runtime.enqueue([entry])
+        for entry in entries:
+            with pytest.raises(HorovodInternalError, match="no room"):
+                entry.future.result(PATIENCE_S)
+
+
 def answer_of(nbytes):
     return Answer((Request("allreduce", "a", "float32", (nbytes // 4,), nbytes),))
 

@@ -292,7 +292,13 @@ class Runtime:
                 if entry:
                     entry.future.set_exception(error(answer.error))
             return
-        getattr(self, f"_call_{kind}")(answer, entries)
+        try:
+            getattr(self, f"_call_{kind}")(answer, entries)
+        except Exception as error:
+            for entry in entries:
+                if entry:
+                    entry.future.set_exception(HorovodInternalError(str(error)))
+            raise
 
     def _take_settings(self, tuned: dict[str, Any]) -> None:
         from harp.lightcc.horovod.autotune import apply
