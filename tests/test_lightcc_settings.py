@@ -48,6 +48,8 @@ def test_precedence(nbytes, two_d, topk, expected):
 
 def test_thresholds_of_zero():
     assert algorithm(0, **TOPK, LIGHT_TOPK_THRESHOLD=0) == "sparse-flat"
+    assert algorithm((1 << 32) - 4, **TOPK) == "sparse-flat"
+    assert algorithm(1 << 32, **TOPK) == "ring"  # sizes of pieces have 32 bits
     assert algorithm(1, **TWO_D, LIGHT_HIERARCHICAL_THRESHOLD=0) == "ring"
 
 

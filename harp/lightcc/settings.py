@@ -35,6 +35,8 @@ Raw = str | int | float
 
 INDEX_BYTES = 4
 """A sparse element travels with an int32 index."""
+SPARSE_MOST_BYTES = (1 << 32) - 4
+"""The sizes of a piece have 32 bits (cnet/lightcc/mover.h), and top-k selects in one."""
 DOUBLING_BYTES = 4096
 """The largest tensor that goes whole in every step. MPICH's limit is 2048 (Thakur, Rabenseifner and
 Gropp 2005, whose links have 0.3 to 3 Gb/s); 4096 take 33 us at 1 Gb/s, about a step's latency."""
@@ -123,7 +125,7 @@ class LightSettings:
         """Algorithm for a tensor or fused buffer of ``nbytes`` bytes that may be sparse."""
         if nbytes < 0:
             raise ValueError(f"a tensor cannot have {nbytes} bytes; allowed is 0 or more.")
-        if sparse and self.topk and nbytes >= self.topk_threshold_bytes:
+        if sparse and self.topk and self.topk_threshold_bytes <= nbytes <= SPARSE_MOST_BYTES:
             # The decimal that the user wrote, not the float nearest to it: 0.29 of 100 is 29.
             ratio = Fraction(repr(self.topk_ratio))
             why = f"LIGHT_TOPK_ALLREDUCE is 1, and LIGHT_TOPK_THRESHOLD {self.topk_threshold_bytes}"
@@ -136,17 +138,21 @@ class LightSettings:
         if nbytes <= self.small_bytes:
             return Choice("recursive-doubling" if nbytes <= DOUBLING_BYTES else "halving-doubling",
                           why=f"at most LIGHT_SMALL_THRESHOLD, {self.small_bytes} B")
-        return Choice("ring", why=self._why_no_other(sparse=sparse))
+        return Choice("ring", why=self._why_no_other(nbytes, sparse=sparse))
 
-    def _why_no_other(self, *, sparse: bool) -> str:
+    def _why_no_other(self, nbytes: int, *, sparse: bool) -> str:
         told = [f"more than LIGHT_SMALL_THRESHOLD, {self.small_bytes} B"]
         if self.two_d:
             told.append(f"more than LIGHT_HIERARCHICAL_THRESHOLD, "
                         f"{self.hierarchical_threshold_bytes} B")
         if self.topk:
-            told.append(f"less than LIGHT_TOPK_THRESHOLD, {self.topk_threshold_bytes} B" if sparse
-                        else "all of it must arrive")
+            told.append(self._why_not_sparse(nbytes) if sparse else "all of it must arrive")
         return "; ".join(told)
+
+    def _why_not_sparse(self, nbytes: int) -> str:
+        if nbytes > SPARSE_MOST_BYTES:
+            return f"more than top-k takes, {SPARSE_MOST_BYTES} B"
+        return f"less than LIGHT_TOPK_THRESHOLD, {self.topk_threshold_bytes} B"
 
 
 def _refuse(variable: str, found: object, allowed: str) -> ValueError:
