@@ -40,7 +40,7 @@ from harp.lightcc.settings import INDEX_BYTES, LightSettings
 from harp.lightcc.verdict import FAILED, SYMPTOM, TELL_S, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
     from concurrent.futures import Future
 
     from numpy.typing import NDArray
@@ -84,6 +84,17 @@ def _close_all() -> None:
         group.close()
 
 
+FORKED = "this process is a child of fork: only the process that made the group may use it"
+
+
+def _leave_all() -> None:
+    for group in list(_groups):
+        group.forked()
+
+
+os.register_at_fork(after_in_child=_leave_all)
+
+
 class Group:
     """One rank of a group.
 
@@ -123,6 +134,9 @@ class Group:
         _groups.add(self)
 
     def _on_loop(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
+        if os.getpid() != self._process:
+            work.close()
+            raise GroupError(FORKED)
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def _open(self) -> None:
@@ -419,6 +433,11 @@ class Group:
         self._thread.join()
         self._loop.close()
 
+    def forked(self) -> None:
+        """Fail what is called in a child of fork, which has no thread of the group."""
+        self._verdict.sentence = FORKED
+        self._calls.forked()
+
     async def _settle(self, why: str) -> None:
         await self._verdict.finish()
         self._is_closing = True
@@ -435,11 +454,11 @@ class Group:
 
     def send(self, data: Bytes, peer: int, tag: int = 0) -> Future[None]:
         """Send a message; the future is done when ``data`` may change."""
-        return self._on_loop(self._timed(lambda: self._letters.write(peer, MESSAGE, tag, data)))
+        return self._on_loop(self._send(data, peer, tag))
 
     def receive(self, data: Bytes, peer: int | None, tag: int = 0) -> Future[int]:
         """Receive the next message of a tag from ``peer``, or from any; gives the peer."""
-        return self._on_loop(self._timed(lambda: self._receive(data, peer, tag)))
+        return self._on_loop(self._receive(data, peer, tag))
 
     def message(self, peer: int, tag: int) -> Future[Bytes]:
         """Give the next message of a tag from ``peer``, of whatever size, whenever it comes."""
@@ -450,19 +469,35 @@ class Group:
             raise GroupError(self._verdict.sentence)
         return (await self._letters.receive(peer, tag))[1]
 
-    async def _timed(self, begin: Callable[[], Awaitable[Any]]) -> Any:
+    async def _send(self, data: Bytes, peer: int, tag: int) -> None:
+        """Write a letter; one that is late fails the group, since half of it may be under way."""
+        if self._verdict.sentence is not None:
+            raise GroupError(self._verdict.sentence)
+        writing = asyncio.ensure_future(self._letters.write(peer, MESSAGE, tag, data))
+        if not (await asyncio.wait([writing], timeout=self.timeout_s))[0]:
+            writing.add_done_callback(_forget)
+            raise GroupError(await self._judged(
+                f"a message from rank {self.rank} to rank {peer} was not over after "
+                f"{self.timeout_s:g} s", FAILED))
+        writing.result()
+
+    async def _receive(self, data: Bytes, peer: int | None, tag: int) -> int:
         if self._verdict.sentence is not None:
             raise GroupError(self._verdict.sentence)
         try:
-            return await asyncio.wait_for(begin(), self.timeout_s)
+            source, came = await asyncio.wait_for(self._letters.receive(peer, tag), self.timeout_s)
         except asyncio.TimeoutError:
-            raise GroupError(f"a message between two ranks was not over after {self.timeout_s:g} s"
-                             ) from None
-
-    async def _receive(self, data: Bytes, peer: int | None, tag: int) -> int:
-        source, came = await self._letters.receive(peer, tag)
+            whom = "any rank" if peer is None else f"rank {peer}"
+            raise GroupError(f"no message with tag {tag} came from {whom} to rank {self.rank} "
+                             f"within {self.timeout_s:g} s") from None
         if len(came) != len(data):
             raise GroupError(f"rank {source} sent {len(came)} B with tag {tag}, and rank "
                              f"{self.rank} receives {len(data)} B")
         data[:] = came
         return source
+
+
+def _forget(writing: asyncio.Future[None]) -> None:
+    """Look at the error of a letter that nobody waits for any more."""
+    if not writing.cancelled():
+        writing.exception()
