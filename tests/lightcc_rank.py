@@ -1,9 +1,13 @@
 """One rank of tests/test_lightcc_torch.py, under torchrun's variables; prints what it found."""
 
+import gc
 import json
 import os
 import sys
+import threading
 import time
+import weakref
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -52,6 +56,7 @@ def check_parts(rank, ranks):
     came = torch.zeros(ranks)
     dist.all_to_all_single(came, torch.full((ranks,), float(rank)))
     assert came.tolist() == [float(i) for i in range(ranks)]
+    dist.all_to_all_single(came[:0], came[:0])
     uneven = torch.zeros(ranks * (rank + 1))
     dist.all_to_all_single(uneven, torch.full((ranks * (ranks + 1) // 2,), float(rank)),
                            [rank + 1] * ranks, [i + 1 for i in range(ranks)])
@@ -295,6 +300,161 @@ def powersgd(rank, ranks):
         before = float(model()(inputs[-1]).square().mean())
     return {"weights": [float(own.sum()) for own in net.module.parameters()],
             "loss": loss, "before": before, "compressed": state.total_numel_after_compression}
+
+
+def powersgd_of_many(rank, ranks):
+    """The same with many buckets: what its callbacks call comes between other buckets' sums."""
+    net = DistributedDataParallel(torch.nn.Sequential(*[torch.nn.Linear(128, 128)
+                                                        for _ in range(20)]), bucket_cap_mb=0.06)
+    net.register_comm_hook(
+        powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2),
+        powerSGD_hook.powerSGD_hook)
+    train(net, [torch.randn(8, 128) * (rank + 1) for _ in range(8)])
+    with torch.no_grad():
+        return [own.double().sum().item() for own in net.module.parameters()]
+
+
+def chained(rank, ranks):
+    """Callbacks wait for what they call, and others are chained to them, before and after."""
+    many, futures = 40, []
+    data = [torch.full((1 << 16,), i + 1.0) for i in range(many)]
+
+    def call_again(future):
+        return dist.all_reduce(future.value()[0], async_op=True).get_future().wait()[0]
+
+    def call_within(future):
+        again = dist.all_reduce(future.value(), async_op=True).get_future()
+        return again.then(lambda done: dist.all_reduce(done.value()[0], async_op=True)
+                          .get_future().wait()[0]).wait()
+    for i in range(many):
+        work = dist.all_reduce(data[i], async_op=True)
+        if i % 2 == rank % 2:  # it is over when it is chained to, at some ranks
+            work.wait()
+        future = work.get_future()
+        futures.append(future.then(call_again).then(call_within))
+    found = [future.wait()[0].item() for future in futures]
+    assert found == [ranks ** 4 * (i + 1.0) for i in range(many)], found
+    failing = dist.all_reduce(torch.ones(1), async_op=True).get_future().then(lambda _: 1 // 0)
+    try:
+        failing.then(lambda future: future.value()).wait()
+    except ZeroDivisionError:
+        return "right"
+    return "no error"
+
+
+def leaving(rank, ranks):
+    """A thread makes calls while another one leaves; and one is made afterwards."""
+    said = []
+
+    def call(group, asynchronously):
+        data = torch.ones(1000)
+        try:
+            while True:
+                work = dist.all_reduce(data, group=group, async_op=asynchronously)
+                if work:
+                    work.wait()
+        except RuntimeError as error:
+            said.append(str(error))
+    for asynchronously in [False, True] * 5:
+        group = dist.new_group()
+        thread = threading.Thread(target=call, args=(group, asynchronously), daemon=True)
+        thread.start()
+        dist.barrier()
+        group.shutdown()
+        thread.join(60)
+        assert not thread.is_alive()
+        try:
+            group.allreduce([torch.ones(1)]).wait()
+        except RuntimeError as error:
+            said.append(str(error))
+    assert len(said) == 20, said
+    return "right"
+
+
+def held(rank, ranks):
+    """No tensor is kept by a work that is over; the cyclic collector does not run."""
+    gc.disable()
+    calls = {"all_reduce": lambda data: dist.all_reduce(data, async_op=True),
+             "of two": lambda data: dist.group.WORLD.allreduce([data, data.clone()]),
+             "strided": lambda data: dist.all_reduce(data.view(2, -1).t(), async_op=True),
+             "scattered": lambda data: dist.reduce_scatter_tensor(
+                 data.new_empty(len(data) // ranks), data, async_op=True),
+             "future": lambda data: dist.all_reduce(data, async_op=True).get_future()}
+    kept = []
+    for name, call in calls.items():
+        data = torch.ones(1200)
+        gone = threading.Event()
+        weakref.finalize(data, gone.set)
+        work = call(data)
+        work.wait()
+        del data, work
+        kept += [name] * (not gone.wait(30))  # other threads let go of it soon
+    return kept
+
+
+def late_send(rank, ranks):
+    """A message that is half sent when its time is over fails the group, in words."""
+    group = dist.new_group(timeout=timedelta(seconds=1))
+    said = []
+    try:
+        if rank == 0:
+            for _ in range(100):
+                dist.send(torch.ones(1 << 28, dtype=torch.uint8), 1, group=group)
+        else:
+            dist.recv(torch.ones(1), 0, group=group, tag=7)
+    except RuntimeError as error:
+        said.append(str(error))
+    dist.barrier()
+    try:
+        dist.all_reduce(torch.ones(1), group=group)
+        dist.all_reduce(torch.ones(1), group=group)
+    except RuntimeError as error:
+        said.append(str(error))
+    return said
+
+
+def late_group(rank, ranks):
+    """The last rank does not come to a new group; the others are told, and can end."""
+    said = ""
+    if rank < ranks - 1:
+        try:
+            dist.new_group(timeout=timedelta(seconds=2))
+        except RuntimeError as error:
+            said = str(error)
+    store = dist.distributed_c10d._get_default_store()
+    store.add("ended", 1)
+    while rank == 0 and store.add("ended", 0) < ranks:  # it has the store
+        time.sleep(0.01)
+    return said
+
+
+def refusal(call):
+    try:
+        call()
+    except RuntimeError as error:
+        return [str(error)]
+    return []
+
+
+def forked(rank, ranks):
+    """A child of fork is told that the group is not its own."""
+    data = torch.ones(8)
+    dist.all_reduce(data)
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        said = []
+        calls = (lambda: dist.all_reduce(data), dist.barrier,
+                 lambda: dist.all_reduce(data, async_op=True).wait(),
+                 lambda: dist.send(data, 1 - rank))
+        for call in calls:
+            said += refusal(call)
+        os.write(write, json.dumps(said).encode())
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    dist.all_reduce(data)
+    assert (data == ranks ** 2).all()
+    return json.loads(os.read(read, 10000))
 
 
 def killed(rank, ranks):

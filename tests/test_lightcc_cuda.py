@@ -16,7 +16,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
-from test_lightcc_group import PATIENCE_S, MemoryStore  # noqa: E402
+from test_lightcc_group import PATIENCE_S  # noqa: E402
 
 from harp.lightcc.cuda import Stage, Stager  # noqa: E402
 from harp.lightcc.torch import LightGroup  # noqa: E402
@@ -97,7 +97,7 @@ class LateDevices:
 
 @pytest.fixture
 def groups():
-    store, devices = MemoryStore(), [LateDevices() for _ in range(RANKS)]
+    store, devices = dist.HashStore(), [LateDevices() for _ in range(RANKS)]
     with ThreadPoolExecutor(RANKS) as pool:
         made = list(pool.map(
             lambda rank: LightGroup(store, rank, RANKS, timedelta(seconds=PATIENCE_S)),
@@ -171,7 +171,7 @@ def test_every_collective_takes_tensors_on_gpus_in_the_order_of_the_calls(groups
 
 
 def test_a_future_is_told_on_the_stream_of_the_copies(groups, monkeypatch):
-    monkeypatch.setattr(StagedWork, "_new_future", LightWork._new_future)  # of no real device
+    monkeypatch.setattr(StagedWork, "_devices", LightWork._devices)  # of no real device
     data = [group._stager.devices.tensor(2, value=1) for group in groups]
     futures = [group.allreduce([own]).get_future()
                for group, own in zip(groups, data, strict=True)]

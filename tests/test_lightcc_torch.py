@@ -128,6 +128,41 @@ def test_powersgd_runs_over_the_backend():
         assert answer["compressed"] > 0
 
 
+def test_powersgd_keeps_ranks_equal_however_many_buckets_there_are():
+    one, other = found(start("powersgd_of_many", 2))
+    assert one == other
+
+
+def test_callbacks_may_call_collectives_and_wait_for_them():
+    assert found(start("chained", 2)) == ["right"] * 2
+
+
+def test_leaving_a_group_ends_the_calls_of_other_threads():
+    assert found(start("leaving", 2)) == ["right"] * 2
+
+
+def test_works_that_are_over_keep_no_tensors():
+    assert found(start("held", 2)) == [[], []]
+
+
+def test_a_message_that_is_late_fails_its_group():
+    (sender, *after), (receiver, *then) = found(start("late_send", 2))
+    assert sender == "a message from rank 0 to rank 1 was not over after 1 s"
+    assert receiver in {sender, "no message with tag 7 came from rank 0 to rank 1 within 1 s"}
+    assert after == then == [sender]
+
+
+def test_who_does_not_come_to_a_new_group_is_named_and_others_can_end():
+    *said, _ = found(start("late_group", 3))
+    assert said == ["the group was not made within 2 s: rank 2 did not come"] * 2
+
+
+def test_a_child_of_fork_is_told_that_the_group_is_not_its_own():
+    for said in found(start("forked", 2)):
+        assert len(said) == 4
+        assert all(one.startswith("this process is a child of fork") for one in said)
+
+
 def test_a_killed_rank_is_an_error_at_every_other_rank_and_they_go_on_without_it(tmp_path):
     *others, last = start("killed", 3, AGAIN=str(tmp_path / "again"))
     answers = found(others)

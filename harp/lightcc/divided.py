@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import timedelta
 
+    from harp.lightcc.callbacks import Callbacks
     from harp.lightcc.torch import LightGroup
 
 WITHOUT_REDUCE_SCATTER = {"mpi"}
@@ -86,11 +87,14 @@ class Bucket:
 class BucketWork(LightWork):
     """What DDP is given of it."""
 
-    def _new_future(self) -> torch.futures.Future[Any]:
+    def __init__(self, bucket: Bucket, callbacks: Callbacks) -> None:
+        super().__init__([bucket.over], [bucket.gradients])
+        self.callbacks = callbacks
+
+    def _devices(self) -> list[torch.device] | None:
         gradients, = self._results
         assert isinstance(gradients, torch.Tensor)
-        device = gradients.device
-        return torch.futures.Future(devices=[device] if device.type == "cuda" else None)
+        return [gradients.device] if gradients.device.type == "cuda" else None
 
 
 class DividedGroup:
@@ -164,11 +168,11 @@ class DividedGroup:
         bucket.over.add_done_callback(lambda _: self._under_way.discard(bucket))
         if self._sentence is not None:
             bucket.fail(self._sentence)
-            return BucketWork([bucket.over], [gradients])
-        self._begun.append(bucket)
-        self._carry_out(self._sum_within, bucket)
-        self._then(between, bucket)
-        return BucketWork([bucket.over], [gradients])
+        else:
+            self._begun.append(bucket)
+            self._carry_out(self._sum_within, bucket)
+            self._then(between, bucket)
+        return BucketWork(bucket, self._light.callbacks)
 
     def end_step(self) -> None:
         """Gather all buckets, now that all have come."""

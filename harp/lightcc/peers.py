@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import json
 import os
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -26,7 +27,7 @@ from harp.lightcc.ports import open_letters, open_memory, open_network, read_por
 from harp.net.errors import EndedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import numpy as np
     from numpy.typing import NDArray
@@ -87,6 +88,9 @@ class Peers:
         self._engines: dict[tuple[bytes, str], Engine] = {}
         self._port = read_port(environment)
         self._environment = environment
+        self._asking: threading.Thread | None = None
+        self._missing: set[int] = set()
+        """Ranks that are waited for while the group is made."""
         self.places: list[str] = []
         """Of each rank the place, in words: ranks of one share memory."""
         self.pieces: dict[int, Connection] = {}
@@ -97,8 +101,16 @@ class Peers:
         """For messages between two ranks, and for failures."""
 
     async def connect(self) -> None:
-        """Open all connections. Raises what the network raises, or TimeoutError."""
-        await asyncio.wait_for(self._connect(), self._timeout_s)
+        """Open all connections. Raises what the network raises; GroupError names who is late."""
+        try:
+            await asyncio.wait_for(self._connect(), self._timeout_s)
+        except asyncio.TimeoutError:
+            if self._asking:
+                self._asking.join(1)  # else it may ask on while the process ends
+            late = sorted(self._missing)
+            raise GroupError(f"the group was not made within {self._timeout_s:g} s: rank"
+                             f"{'s' if len(late) > 1 else ''} {', '.join(map(str, late))} did not "
+                             "come") from None
 
     async def _connect(self) -> None:
         kinds = await self._find()
@@ -119,13 +131,34 @@ class Peers:
     async def _told(self, key: str) -> Any:
         """Wait for what a rank tells by the store."""
         loop = asyncio.get_running_loop()
-        return json.loads(await loop.run_in_executor(None, self._store.get, key))
+        came: asyncio.Future[Any] = loop.create_future()
+
+        def settle(tell: Callable[[Any], None], value: Any) -> None:
+            if not came.done():
+                tell(value)
+
+        def ask() -> None:
+            try:
+                value: Any = self._store.get(key)
+                tell = came.set_result
+            except Exception as error:  # it is raised where it is awaited
+                tell, value = came.set_exception, error
+            with contextlib.suppress(RuntimeError):  # nobody waits any more
+                loop.call_soon_threadsafe(settle, tell, value)
+        # Nobody joins it for good, as an executor's threads are when the process ends.
+        self._asking = threading.Thread(target=ask, daemon=True, name="lightcc store")
+        self._asking.start()
+        return json.loads(await came)
 
     async def _find(self) -> dict[int, str]:
         """Find how to reach each other rank."""
         self._store.set(f"place/{self.rank}",
                         json.dumps([memory_place(), self.direct.open()]).encode())
-        told = [await self._told(f"place/{rank}") for rank in range(self.ranks)]
+        told = []
+        for rank in range(self.ranks):
+            self._missing = {rank}
+            told.append(await self._told(f"place/{rank}"))
+        self._missing = set(range(self.ranks)) - {self.rank}
         self.places = [place for place, _ in told]
         here = self.places[self.rank]
         kinds = {peer: self._kind(place == here) for peer, place in enumerate(self.places)
@@ -182,6 +215,8 @@ class Peers:
             self.pieces[peer] = connection
         else:
             self.letters[peer] = PeerChannel(peer, connection)
+        if peer in self.letters and peer in self.pieces:
+            self._missing.discard(peer)
 
     @property
     def engines(self) -> list[Engine]:

@@ -15,11 +15,14 @@ import contextlib
 import functools
 import logging
 import os
+import time
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 
+from harp.lightcc.callbacks import Callbacks, as_in, here
 from harp.lightcc.cuda import CudaDevices, First, Stager
 from harp.lightcc.group import Group
 from harp.lightcc.launch import torch_variables
@@ -42,7 +45,6 @@ from harp.lightcc.works import LightWork, StagedWork, joined, work_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
-    from datetime import timedelta
 
     import numpy as np
     from numpy.typing import NDArray
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("harp.lightcc")
 
 BACKEND = "lightcc"
+WAIT_SLICE = timedelta(seconds=0.2)
 _REDUCTIONS = {"SUM": "sum", "AVG": "avg", "PRODUCT": "product", "MIN": "min", "MAX": "max",
                "BAND": "band", "BOR": "bor", "BXOR": "bxor"}
 _OF_HASH = {hash(getattr(dist.ReduceOp, name)): said for name, said in _REDUCTIONS.items()}
@@ -69,16 +72,48 @@ def _call(first: First) -> Callable[[_Method], _Method]:
         @functools.wraps(method)
         def begin(self: LightGroup, *args: Any, **named: Any) -> LightWork:
             if self._stager.takes(args):
-                over, stage = self._stager.begin(functools.partial(method, self, **named), args,
-                                                 first)
-                return StagedWork(over, args[0] if args else [], stage)
-            opts = named.get("opts", args[-1] if args else None)
-            if getattr(opts, "asyncOp", True):
-                return method(self, *args, **named)
-            with self._waiting:
-                return method(self, *args, **named)
+                call = functools.partial(as_in, here(), functools.partial(method, self, **named))
+                over, stage = self._stager.begin(call, args, first)
+                work: LightWork = StagedWork(over, args[0] if args else [], stage)
+            elif getattr(named.get("opts", args[-1] if args else None), "asyncOp", True):
+                work = method(self, *args, **named)
+            else:
+                with self._group.waiting():
+                    work = method(self, *args, **named)
+            work.callbacks = self.callbacks
+            return work
         return cast("_Method", begin)
     return decorate
+
+
+class PatientStore:
+    """One of torch's stores that waits as long as a group does.
+
+    It is a copy with a connection of its own, since who waits for a store of torch's keeps others
+    from using it.
+    """
+
+    def __init__(self, store: Any, timeout: timedelta) -> None:
+        self._store, self._timeout_s = store.clone(), timeout.total_seconds()
+
+    def set(self, key: str, value: bytes) -> None:
+        """Tell all ranks."""
+        self._store.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        """Wait until it is told; in slices, so that no thread waits on when all is over."""
+        end_s = time.monotonic() + self._timeout_s
+        while not self._has(key):
+            if time.monotonic() > end_s:
+                raise TimeoutError(key)
+        return bytes(self._store.get(key))
+
+    def _has(self, key: str) -> bool:
+        try:
+            self._store.wait([key], WAIT_SLICE)
+        except dist.DistStoreError:
+            return False
+        return True
 
 
 class LightGroup(dist.ProcessGroup):
@@ -87,11 +122,16 @@ class LightGroup(dist.ProcessGroup):
     def __init__(self, store: Any, rank: int, ranks: int, timeout: timedelta,
                  settings: LightSettings | None = None) -> None:
         super().__init__(rank, ranks)
-        self._group = Group(rank, ranks, store, timeout.total_seconds(), settings)
-        self._waiting = self._group.waiting()
+        in_force = settings or LightSettings.from_env(os.environ)
+        self.callbacks = Callbacks(lambda prefix: Group(
+            rank, ranks, PatientStore(dist.PrefixStore(prefix, store), timeout),
+            timeout.total_seconds(), in_force))
         self._stager = Stager(CudaDevices())
-        self._called = ""
         _warn_of_threads(self._group)
+
+    @property
+    def _group(self) -> Group:
+        return self.callbacks.group
 
     # torch asks for all four spellings.
     def getBackendName(self) -> str:  # noqa: N802  (torch's spelling)
@@ -105,18 +145,18 @@ class LightGroup(dist.ProcessGroup):
     @property
     def group_name(self) -> str:
         """The name that torch gave it."""
-        return self._called
+        return self.callbacks.name
 
     def getGroupName(self) -> str:  # noqa: N802  (torch's spelling)
         """Give the name that torch gave it."""
-        return self._called
+        return self.callbacks.name
 
     def setGroupName(self, name: str) -> None:  # noqa: N802  (torch's spelling)
         """Take a name."""
-        self._called = name
+        self.callbacks.name = name
 
     def _set_group_name(self, name: str) -> None:
-        self._called = name
+        self.callbacks.name = name
 
     # ---- Collectives ----
 
@@ -299,8 +339,13 @@ class LightGroup(dist.ProcessGroup):
     def alltoall_base(self, output: torch.Tensor, given: torch.Tensor, output_sizes: Sequence[int],
                       input_sizes: Sequence[int], opts: Any = None) -> LightWork:
         """Send rows to each rank and receive rows from each; no sizes stand for equal ones."""
-        parts = [tensor.split(sizes or tensor.shape[0] // self.size())
-                 for tensor, sizes in ((output, list(output_sizes)), (given, list(input_sizes)))]
+        ranks = self.size()
+        for tensor, sizes in ((output, output_sizes), (given, input_sizes)):
+            if not sizes and tensor.shape[0] % ranks:
+                raise ValueError(f"all_to_all_single: {tensor.shape[0]} rows have no {ranks} equal "
+                                 "parts")
+        parts = [tensor.split(list(sizes) or [tensor.shape[0] // ranks] * ranks)
+                 for tensor, sizes in ((output, output_sizes), (given, input_sizes))]
         if any(len(part) != self.size() for part in parts):
             raise ValueError(f"all_to_all_single: {len(parts[1])} parts to send and "
                              f"{len(parts[0])} to receive, for {self.size()} ranks")
@@ -361,21 +406,22 @@ class LightGroup(dist.ProcessGroup):
 
     def when_over(self, tell: Callable[[str | None], None]) -> None:
         """Have the sentence told by which the group fails, or None when it is closed instead."""
-        self._group.when_over(tell)
+        self.callbacks.program_group.when_over(tell)
 
     def fail(self, error: Exception, *, is_symptom: bool = False) -> None:
         """Tell all ranks what has failed here; a symptom may follow from another's failure."""
-        self._group.fail(f"rank {self.rank()} could not average gradients: "
+        self.callbacks.program_group.fail(f"rank {self.rank()} could not average gradients: "
                          f"{type(error).__name__}: {error}", is_symptom=is_symptom)
 
     def abort(self) -> None:
         """Fail what was begun, at all ranks."""
-        self._group.abort()
+        for group in self.callbacks.groups():
+            group.abort()
 
     def shutdown(self) -> None:
         """Leave the group."""
         self._stager.close()
-        self._group.close()
+        self.callbacks.close()
 
     # ---- Tensors ----
 

@@ -15,22 +15,33 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from harp.lightcc.callbacks import LightFuture
 from harp.lightcc.calls import OVER
 from harp.lightcc.tensors import nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from harp.lightcc.callbacks import Callbacks
     from harp.lightcc.cuda import Stage
 
     Tensors = Sequence[torch.Tensor]
 
-_CALLBACKS = concurrent.futures.ThreadPoolExecutor(16, "lightcc callbacks")
-"""Of torch's futures. A thread is begun when all others are busy, or wait for one another."""
+
+def _once(tell: Callable[[Future[Any]], Any]) -> Callable[[Future[Any]], Any]:
+    """Forget who is told: a future keeps its callbacks, these a work, and the work the future."""
+    kept = [tell]
+
+    def call(future: Future[Any]) -> None:
+        kept.pop()(future)
+    return call
 
 
 class LightWork(dist.Work):
     """What was begun, and is over when all ``futures`` are and ``finish`` has been called."""
+
+    callbacks: Callbacks
+    """Of the process group that it is of."""
 
     def __init__(self, futures: Sequence[Future[Any]], results: Tensors | list[Tensors],
                  finish: Callable[[], None] | None = None) -> None:
@@ -45,7 +56,7 @@ class LightWork(dist.Work):
         self._left, self._counting = len(futures), threading.Lock()
         self.over = Future()
         for future in self._futures:
-            future.add_done_callback(self._one_is_over)
+            future.add_done_callback(_once(self._one_is_over))
         if not futures:
             self._end()
 
@@ -99,18 +110,16 @@ class LightWork(dist.Work):
     _source_rank = source_rank  # torch's recv asks by this name
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """Give a future of the tensors.
-
-        Who chains to it may wait for another collective there, as torch's PowerSGD does: so its
-        callbacks have threads of their own, and never the one that carries out collectives.
-        """
+        """Give a future of the tensors; who chains to it may call collectives there."""
         if self._torch_future is None:
-            self._torch_future = self._new_future()
-            self.over.add_done_callback(lambda _: _CALLBACKS.submit(self._tell_torch))
+            lane = self.callbacks.lane()
+            self._torch_future = LightFuture(lane, self._devices())
+            self.over.add_done_callback(
+                _once(lambda _: lane.completing.submit(self._tell_torch)))
         return self._torch_future
 
-    def _new_future(self) -> torch.futures.Future[Any]:
-        return torch.futures.Future()
+    def _devices(self) -> list[torch.device] | None:
+        return None
 
     def _tell_torch(self) -> None:
         assert self._torch_future is not None
@@ -155,8 +164,8 @@ class StagedWork(LightWork):
         self._stage.join()
         return True
 
-    def _new_future(self) -> torch.futures.Future[Any]:
-        return torch.futures.Future(devices=self._stage.devices)
+    def _devices(self) -> list[torch.device] | None:
+        return self._stage.devices
 
     def _tell_torch(self) -> None:
         with contextlib.ExitStack() as streams:  # which who waits for the future waits for
