@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -123,6 +124,22 @@ def test_the_files_are_written(tmp_path: Path) -> None:
 def test_what_leaves_gradients_out_can_be_refused(made: Cluster) -> None:
     space = Space.of(made, made.topology.scenarios[0], lossless=True)
     assert space.algorithm == ("nccl", "ring", "2d")
+
+
+def refusal_of(tmp_path: Path, folder: Path, **changed: Any) -> str:
+    """Give what a search says that cannot be made."""
+    file = write(tmp_path, topology(**(TWO_HOSTS | changed)))
+    done = CliRunner().invoke(main, [str(file), "--settings", str(folder), "--sizes", "1MiB"])
+    assert done.exit_code == 2, done.output
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+def test_who_lacks_optuna_is_told_what_brings_it(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert refusal_of(tmp_path, tmp_path / "tuned") == (
+        "error: --settings: needs Optuna, which is not installed; `pip install optuna` brings it\n")
 
 
 @pytest.mark.parametrize(("options", "sentence"), [

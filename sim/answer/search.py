@@ -120,8 +120,7 @@ def _study(cluster: Cluster, scenario: Scenario, space: Space, journal: Path) ->
         import optuna
     except ModuleNotFoundError as error:
         raise TopologyError("--settings", Problem(
-            "needs Optuna, which is not installed", allowed="pip install 'harp-stack[tune]'"
-        )) from error
+            "needs Optuna, which is not installed; `pip install optuna` brings it")) from error
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
