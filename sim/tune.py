@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sim.schema.scenario import Scenario
 
 SIZES = "8:1GiB:2"
+JOURNAL = "trials.journal"
 PATH = click.Path(path_type=Path)
 
 
@@ -105,7 +106,6 @@ def _refuse(given: set[str], beside: str) -> None:
 
 def _simulate(path: Path, changes: tuple[str, ...], name: str | None, stack: str | None,
               sizes: str, budget: str, *, quiet: bool) -> tuple[Tuned, dict[str, object]]:
-    from sim.answer.collective_bench import parse_sizes
     from sim.answer.progress import progress
     from sim.answer.tune import tune
     from sim.cluster.cluster import Cluster
@@ -115,10 +115,7 @@ def _simulate(path: Path, changes: tuple[str, ...], name: str | None, stack: str
     topology = load(path, changes)
     scenario, budget_s = _scenario(topology, name), _budget_s(budget)
     _check_stack(topology, stack)
-    try:
-        wanted = parse_sizes(sizes)
-    except ValueError as error:
-        raise click.UsageError(f"--sizes {sizes}: {error}") from error
+    wanted = _parse_sizes(sizes)
     cluster = Cluster(topology)
     _check_ranks(cluster)
     with progress(len(wanted) * len(PLANS), topology.name, quiet=quiet) as advance:
@@ -135,9 +132,9 @@ def _search(path: Path, changes: tuple[str, ...], name: str | None, folder: Path
             budget: str, *, lossless: bool, ratios: tuple[float, ...], quiet: bool) -> None:
     """Search the settings of a step, and write what was found."""
     from harp.collectives.tuning import Tuning
-    from harp.tools.output import make_folder, write_text
+    from harp.tools.output import check_folder, write_text
     from sim.answer.progress import progress
-    from sim.answer.search import search
+    from sim.answer.search import require_optuna, search
     from sim.answer.settings_space import Space, fusion_rule
     from sim.cluster.cluster import Cluster
     from sim.report.settings_report import env_file, report
@@ -147,10 +144,12 @@ def _search(path: Path, changes: tuple[str, ...], name: str | None, folder: Path
     scenario, budget_s = _scenario(topology, name), _budget_s(budget)
     cluster = Cluster(topology)
     _check_ranks(cluster)
-    make_folder(folder)
+    _parse_sizes(sizes)
+    require_optuna()
+    check_folder(folder, (JOURNAL, "tuning.json", "report.md", "env"))
     space = Space.of(cluster, scenario, lossless=lossless, ratios=ratios)
     with progress(budget_s, topology.name, quiet=quiet) as advance:
-        found = search(cluster, scenario, space, folder / "trials.journal", advance,
+        found = search(cluster, scenario, space, folder / JOURNAL, advance,
                        budget_s=budget_s)
     tuned, source = _simulate(path, changes, name, None, sizes, budget, quiet=quiet)
     table = folder / "tuning.json"
@@ -172,6 +171,15 @@ def _budget_s(budget: str) -> float:
     except Problem as problem:
         raise click.UsageError(f"--budget {budget}: {problem}; allowed: {problem.allowed}"
                                ) from None
+
+
+def _parse_sizes(sizes: str) -> list[int]:
+    from sim.answer.collective_bench import parse_sizes
+
+    try:
+        return parse_sizes(sizes)
+    except ValueError as error:
+        raise click.UsageError(f"--sizes {sizes}: {error}") from error
 
 
 def _check_ranks(cluster: Cluster) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from cluster_files import cluster, topology, write
 
 from sim.answer.search import Trials, search
 from sim.answer.settings_space import MIB, Space, environment_of, scenario_of
+from sim.schema.errors import Problem, TopologyError
 from sim.tune import main
 
 if TYPE_CHECKING:
@@ -140,13 +142,48 @@ def test_who_lacks_optuna_is_told_what_brings_it(
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert refusal_of(tmp_path, tmp_path / "tuned") == (
         "error: --settings: needs Optuna, which is not installed; `pip install optuna` brings it\n")
+    assert not (tmp_path / "tuned").exists()
+
+
+def test_sizes_are_read_before_anything_is_searched_and_written(tmp_path: Path) -> None:
+    file, folder = write(tmp_path, topology(**TWO_HOSTS)), tmp_path / "tuned"
+    done = CliRunner().invoke(main, [str(file), "--settings", str(folder), "--sizes", "many"])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "error: --sizes many: 'many' is not a size" in done.stderr
+    assert not folder.exists()
+
+
+def test_a_job_that_cannot_run_leaves_no_folder(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot(*_: Any) -> None:
+        raise TopologyError("x.yaml", Problem("is too large"))
+
+    monkeypatch.setattr("sim.answer.search.run_scenario", cannot)
+    assert refusal_of(tmp_path, tmp_path / "tuned") == "error: x.yaml: is too large\n"
+    assert not (tmp_path / "tuned").exists()
+
+
+@pytest.mark.parametrize("file", [None, "trials.journal", "env"])
+def test_a_folder_of_somebody_else_is_one_sentence(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str | None) -> None:
+    folder = tmp_path / "tuned"
+    folder.mkdir()
+    theirs = folder if file is None else folder / file
+    if file:
+        theirs.touch()
+    granted = os.access
+    monkeypatch.setattr("harp.tools.output.os.access", lambda path, mode: (
+        not (mode & os.W_OK and str(path) == str(theirs)) and granted(path, mode)))
+    assert "no permission to c" in refusal_of(tmp_path, folder)
+    assert list(folder.iterdir()) == ([theirs] if file else [])
 
 
 @pytest.mark.parametrize(("options", "sentence"), [
     (["--settings", "DIR", "-o", "x.json"], "-o has no meaning with --settings"),
     (["--lossless"], "--lossless has no meaning with NCCL's table, but only with --settings"),
     (["--settings", "DIR", "--ratio", "0"], "0.0 is not in the range 0<x<=1"),
-    (["--settings", "/dev/null/d"], "cannot make the folder '/dev/null/d': not a directory"),
+    (["--settings", "/dev/null/d"],
+     "cannot make files in '/dev/null/d': '/dev/null' is not a directory"),
 ])
 def test_a_mistake_is_one_sentence(tmp_path: Path, options: list[str], sentence: str) -> None:
     file = write(tmp_path, topology(**TWO_HOSTS))

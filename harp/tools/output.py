@@ -63,8 +63,23 @@ def check_targets(targets: Mapping[str, str | None], *, inputs: Iterable[str] = 
         owners[identity] = f"the target of {option}"
 
 
+def check_folder(folder: Path, files: Iterable[str] = ()) -> None:
+    """Raise `OutputError` unless `make_folder` could make it and ``files`` be written there now."""
+    try:
+        there = next(one for one in (folder, *folder.absolute().parents) if _mode(one) is not None)
+        problem = _folder_problem(there)
+    except OSError as error:
+        problem = _reason(error)
+    if problem:
+        raise OutputError(f"cannot make files in '{folder}': {problem}")
+    if folder.exists():
+        for name in files:
+            check_target(str(folder / name))
+
+
 def make_folder(folder: Path) -> None:
     """Make it and those above it, where they are not there, and raise `OutputError` if it fails."""
+    check_folder(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

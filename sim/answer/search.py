@@ -94,6 +94,7 @@ def search(cluster: Cluster, scenario: Scenario, space: Space, journal: Path, ad
         checked: how many run again at packet.
     """
     trials, began_s = Trials(cluster, scenario), time.monotonic()
+    trials.step_s(space.default())  # what cannot run is told before anything is written
     study = _study(cluster, scenario, space, journal)
     before = _take_back(study, trials, space)
     for start in ({}, *({"algorithm": name} for name in space.algorithm)):
@@ -115,17 +116,26 @@ def search(cluster: Cluster, scenario: Scenario, space: Space, journal: Path, ad
     return _conclude(trials, space, checked, (of, before), advance)
 
 
-def _study(cluster: Cluster, scenario: Scenario, space: Space, journal: Path) -> Any:
+def require_optuna() -> Any:
+    """Give the module, or say what installs it."""
     try:
         import optuna
     except ModuleNotFoundError as error:
         raise TopologyError("--settings", Problem(
             "needs Optuna, which is not installed; `pip install optuna` brings it")) from error
+    return optuna
+
+
+def _study(cluster: Cluster, scenario: Scenario, space: Space, journal: Path) -> Any:
+    from harp.tools.output import make_folder
+
+    optuna = require_optuna()
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     told = repr((cluster.topology.sha256, cluster.topology.changes, scenario.name, space))
+    make_folder(journal.parent)
     try:
         _drop_torn_line(journal)
         return optuna.create_study(
