@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from click.testing import CliRunner
@@ -20,6 +21,7 @@ from sim.cluster.cluster import Cluster
 from sim.report.quantities import quantity
 from sim.run import main as run
 from sim.schema import TopologyError, load
+from sim.schema.parameters import FrameworkSet, StackSet
 
 ROOT = Path(__file__).parent.parent
 TACO = ROOT / "topologies" / "taco-vgg16-v100-25g.yaml"
@@ -207,6 +209,21 @@ def test_command_fails_in_one_sentence_where_a_value_is_stale(tmp_path: Path) ->
 ])
 def test_quantities_read_well(parameter: str, value: float, text: str) -> None:
     assert quantity(parameter, value) == text
+
+
+UNITS = {"TimeParameter": {"ns", "us", "ms", "s"}, "SizeParameter": {"B"},
+         "RateParameter": {"bps", "kbps", "Mbps", "Gbps", "Tbps"}}
+"""What a figure may be told in; all others are plain numbers."""
+
+
+@pytest.mark.parametrize(("parameter", "kind"), [
+    (name, get_args(field.annotation)[0].__name__)
+    for model in (StackSet, FrameworkSet) for name, field in model.model_fields.items()
+    if name not in ("base", "description")])
+@pytest.mark.parametrize("value", [0.0, 0.565, 1.77])
+def test_every_parameter_is_told_in_its_own_unit(parameter: str, kind: str, value: float) -> None:
+    unit = quantity(f"a-set.{parameter}", value).lstrip("0123456789.-")
+    assert unit in UNITS.get(kind, {""})
 
 
 # ---- figures of another cluster
