@@ -332,3 +332,21 @@ def test_a_revision_of_another_job_s_plan_is_refused(running, job):
     done = run("plan", job(flows="ring"), "--replan", plan)
     assert done.exit_code == 1
     assert "it has other flows than the job as it is now" in done.stderr
+
+
+@pytest.mark.parametrize(("flows", "sentence"), [
+    ("rign", "flows: found 'rign'; allowed: ring, alltoall, or a list of pairs {from: 0, to: 1}; "
+             "did you mean 'ring'?"),
+    (5, "flows: found 5; allowed: ring, alltoall, or a list of pairs {from: 0, to: 1}"),
+    ([], "flows: found an empty list; allowed: ring, alltoall, or a list of pairs "
+         "{from: 0, to: 1}"),
+    ([{"from": 0, "to": -1}], "flows[0].to: found -1; allowed: at least 0"),
+    ([{"from": 0}], "flows[0].to: is missing and has no default"),
+    ([{"from": 0, "too": 1}], "flows[0].too: unknown key 'too'; allowed: from, to; "
+                              "did you mean 'to'?"),
+])
+def test_flows_that_are_none_are_one_problem(tmp_path, flows, sentence):
+    job = write_job(tmp_path, topology(hosts=4), flows=flows)
+    done = CliRunner().invoke(harp, ["plan", str(job)], env={"HARP_CONF_FILE": "/dev/null"})
+    assert done.exit_code == 2
+    assert done.stderr.rstrip().endswith(sentence)

@@ -12,6 +12,9 @@ from pydantic import (
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     Strict,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     model_validator,
 )
 from pydantic_core import CoreSchema, core_schema
@@ -62,13 +65,38 @@ Flag = Annotated[bool, Strict()]
 """true or false, as words without quotes."""
 
 
+def one_of(allowed: str, *words: str) -> WrapValidator:
+    """Make what fits no member of a union one problem, where pydantic has one a member.
+
+    What is wrong inside a list keeps its own place. ``words`` are told where one is nearly right.
+    """
+    def check(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return handler(value)
+        except ValidationError:
+            if isinstance(value, list) and value:
+                raise
+            raise Problem(f"found {show(value)}", found=value, allowed=allowed,
+                          names=words) from None
+
+    return WrapValidator(check)
+
+
+def _none_or_mapping(value: Any) -> Any:
+    if value == "none":
+        return None
+    if value is None or isinstance(value, dict | Model):
+        return value
+    raise Problem(f"found {show(value)}", found=value, names=("none",),
+                  allowed="none, or a mapping of keys to values")
+
+
 class NoneWord:
-    """Annotation that lets a file say ``none`` where a value may be absent."""
+    """Annotation that lets a file say ``none`` where a mapping may be absent."""
 
     def __get_pydantic_core_schema__(self, source: Any,
                                      handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_before_validator_function(
-            lambda value: None if value == "none" else value, handler(source))
+        return core_schema.no_info_before_validator_function(_none_or_mapping, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema,
                                      handler: GetJsonSchemaHandler) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, Strict, model_validator
 
-from sim.schema.base import Count, Line, Model
+from sim.schema.base import Count, Line, Model, one_of
 from sim.schema.errors import Problem, show, unknown
 from sim.schema.load import load
 from sim.schema.model import Topology
@@ -78,7 +78,9 @@ class PlannedJob(Model):
     order: Literal["given", "near"] = "given"
     """Order of hosts, and with it the ranks': the topology's, or such that a ring over them leaves
     each pod and each leaf once."""
-    flows: Literal["ring", "alltoall"] | Annotated[tuple[Pair, ...], Field(min_length=1)] = "ring"
+    flows: Annotated[Literal["ring", "alltoall"] | Annotated[tuple[Pair, ...], Field(min_length=1)],
+                     one_of("ring, alltoall, or a list of pairs {from: 0, to: 1}", "ring",
+                            "alltoall")] = "ring"
     """Who sends to whom: each rank to the next, each to each, or pairs."""
     connections: Annotated[Count, Field(le=64)] = 1
     """Connections of each pair; NCCL makes one for each channel."""

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, Strict, model_validator
 
-from sim.schema.base import Count, Flag, Line, Model, Name, Title
+from sim.schema.base import Count, Flag, Line, Model, Name, Title, one_of
 from sim.schema.errors import Problem, show
 from sim.schema.hosts import Bond
 from sim.schema.units import Bytes, PositiveShare, Seconds
@@ -116,7 +116,8 @@ class Scenario(Model):
     """Send gradients as fp16."""
     fusion: Fusion = Fusion()
     """Gathering of gradients into buckets."""
-    channels: Literal["auto"] | Annotated[Count, Field(le=64)] = "auto"
+    channels: Annotated[Literal["auto"] | Annotated[Count, Field(le=64)],
+                        one_of("auto, or a whole number from 1 to 64", "auto")] = "auto"
     """NCCL channels: concurrent rings or trees; auto: as many as NCCL opens on such hosts."""
     sockets: Annotated[Count, Field(le=64)] | None = None
     """Sockets, hence flows, of each connection (a channel to a peer); where not given, one, or as

@@ -27,8 +27,15 @@ _BOUNDS = {"greater_than": ("gt", "above {}"), "greater_than_equal": ("ge", "at 
 
 def problems(error: ValidationError, data: Any) -> list[Problem]:
     """One Problem for each error, its path stripped of pydantic's own marks."""
-    return [_problem(detail, data) for detail in error.errors(include_url=False)
-            if not _echo(detail)]
+    details = [detail for detail in error.errors(include_url=False) if not _echo(detail)]
+    return [_problem(detail, data) for detail in details if not _other_member(detail, details)]
+
+
+def _other_member(detail: ErrorDetails, details: list[ErrorDetails]) -> bool:
+    """Tell a list that is none of a union's words: what is wrong inside it is said elsewhere."""
+    return (detail["type"] == "literal_error" and isinstance(detail["input"], list)
+            and any(other is not detail and other["loc"][:len(detail["loc"]) - 1]
+                    == detail["loc"][:-1] for other in details))
 
 
 def _echo(detail: ErrorDetails) -> bool:
