@@ -33,9 +33,11 @@ class Gpus(Model):
 
     @model_validator(mode="after")
     def _one_speed(self) -> "Gpus":
-        if (self.effective is None) == (self.samples_per_s is None):
-            raise Problem("neither effective nor samples_per_s, or both",
+        if self.effective is None and self.samples_per_s is None:
+            raise Problem("has neither effective nor samples_per_s",
                           allowed="one of the two, e.g. effective: 23.4TFLOPS")
+        if self.effective is not None and self.samples_per_s is not None:
+            raise Problem("has both effective and samples_per_s", allowed="one of the two")
         return self
 
 
