@@ -15,9 +15,10 @@ from cluster_files import cluster, topology, write
 from harp.collectives.protocol import LL, SIMPLE
 from harp.collectives.tuning import Communicator, Row, Tuning, TuningError
 from sim.answer.collective_bench import measure, parse_sizes
-from sim.answer.tune import Size, make_table, tune
+from sim.answer.tune import Size, Tuned, make_table, tune
 from sim.cluster.cluster import Cluster
 from sim.network.nccl import PLANS, Choice, View, choose, tuned_choice
+from sim.report.tuning_table import print_tuned
 from sim.run import main as run_main
 from sim.schema import load
 from sim.tune import main
@@ -249,3 +250,17 @@ def test_shipped_files_can_be_tuned() -> None:
         made = Cluster(load(ROOT / "topologies" / f"{name}.yaml"))
         tuned = tune(made, made.topology.scenarios[-1], parse_sizes("1KiB:64MiB:16"), 60, nothing)
         assert all(size.gain >= 1 for sizes in tuned.sizes.values() for size in sizes)
+
+
+@pytest.mark.parametrize(("rows", "told"), [
+    (1, "1 row changes 1 of 2 sizes, up to 2.00 times as fast."),
+    (2, "2 rows change 1 of 2 sizes, up to 2.00 times as fast."),
+    (0, "0 rows change 1 of 2 sizes, up to 2.00 times as fast."),
+])
+def test_rows_are_counted_in_words(capsys: pytest.CaptureFixture[str], rows: int,
+                                   told: str) -> None:
+    own, best = Choice("ring", SIMPLE, 2e-6), Choice("tree", SIMPLE, 1e-6)
+    sizes = [Size(8, own, 2e-6, best, 1e-6), Size(16, own, 2e-6, None, 2e-6)]
+    row = Row("AllReduce", 8, 8, "Tree", "Simple")
+    print_tuned(Tuned(Communicator(8, 2, (row,) * rows), {"allreduce": sizes}, 2, 2))
+    assert told in capsys.readouterr().out

@@ -29,8 +29,9 @@ def print_tuned(tuned: Tuned, *, console: Console | None = None) -> None:
         show(console, Text(""))
     gains = [size.gain for sizes in tuned.sizes.values() for size in sizes if size.best]
     best = f", up to {max(gains):.2f} times as fast" if gains else ""
-    show(console, Text(f"{len(one.rows)} rows change {len(gains)} of "
-                       f"{sum(map(len, tuned.sizes.values()))} sizes{best}."))
+    rows, sizes_of = len(one.rows), sum(map(len, tuned.sizes.values()))
+    show(console, Text(f"{rows} {'row changes' if rows == 1 else 'rows change'} {len(gains)} of "
+                       f"{sizes_of} size{'s'[:sizes_of - 1]}{best}."))
     if tuned.tried < tuned.of:
         show(console, Text(f"{tuned.tried} of {tuned.of} sizes were tried before the budget was "
                            "spent: --budget gives more."))
