@@ -22,20 +22,22 @@ if TYPE_CHECKING:
 
 MOST_CAUSES = 5
 """Causes that are shown of each row."""
+ORIGINS = "Each parameter has the name of the set that gives it: what ddp inherits is horovod's."
 
 
 def print_causes(report: Report, *, console: Console | None = None) -> None:
     """Print one line a cause, by default on standard output."""
+    from rich.text import Text
+
     rows = [row for row in report.scenarios if row.causes]
     console = console_for() if console is None else console
     if not rows:
-        from rich.text import Text
-
         show(console, Text("Nothing that is known within bounds moves any row.", style="dim"))
         return
     lines = [(row, cause) for row in rows for cause in row.causes[:MOST_CAUSES]]
     ends = [number for number, (row, _) in enumerate(lines[:-1]) if lines[number + 1][0] is not row]
     show(console, grid(fit(_columns(lines, plain=console.options.ascii_only), console.width), ends))
+    show(console, Text(ORIGINS, style="dim"))
 
 
 def _columns(lines: Sequence[tuple[ScenarioResult, Cause]], *, plain: bool) -> list[Column]:
