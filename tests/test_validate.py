@@ -15,6 +15,7 @@ from sim.schema.errors import TopologyError
 from sim.schema.parameters import load_stack
 from sim.validate import main
 from sim.validation.case import QUANTITIES, case_files, load_case, load_published, published_files
+from sim.validation.page import marks
 from sim.validation.predict import Prediction, in_words, predict, predict_files, size_in_words
 from sim.validation.summary import Summary, missed
 
@@ -182,13 +183,25 @@ def test_the_fit_gives_back_what_made_the_rows(tmp_path):
     assert search.prediction(0, best) == pytest.approx(row.figure.value, rel=0.03)
 
 
-def test_a_summary_counts_what_is_near_and_covered():
-    def row(value, low, high, source="a"):
-        figure = load_case(FILES[0]).figures[0]
-        published = figure.value
-        return Prediction("c", source, 0, figure, value * published, low * published,
-                          high * published)
+def row(value, low, high, source="a"):
+    """Give a row of which these are predicted over published."""
+    figure = load_case(FILES[0]).figures[0]
+    published = figure.value
+    return Prediction("c", source, 0, figure, value * published, low * published, high * published)
 
+
+@pytest.mark.parametrize(("ratios", "found"), [
+    ((1.0, 0.9, 1.1), {(1.0, "o")}),
+    ((4.0, 2.0, 6.0), {(4.0, "o"), (5.0, ">")}),
+    ((1.0, 0.1, 6.0), {(0.2, "<"), (1.0, "o"), (5.0, ">")}),
+    ((6.0, 2.0, 7.0), {(5.0, ">")}),
+    ((0.1, 0.05, 0.15), {(0.2, "<")}),
+])
+def test_what_the_plot_cuts_off_is_marked(ratios, found):
+    assert {(round(at, 9), mark) for at, mark in marks(row(*ratios))} == found
+
+
+def test_a_summary_counts_what_is_near_and_covered():
     rows = [row(1.0, 0.9, 1.1), row(1.2, 1.1, 1.3), row(1.5, 0.9, 2.0, "b"), row(0.9, 0.8, 1.0)]
     summary = Summary.of(rows)
     assert (summary.rows, summary.sources) == (4, 2)

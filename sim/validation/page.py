@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from sim.validation.predict import Prediction
 
 LEFT_OUT = {True: "left out of", False: "in"}
+LEAST, MOST = 0.2, 5.0
+"""Ends of the plot: prediction over measurement."""
+
 INTRODUCTION = """\
 # Held against published measurements
 
@@ -158,6 +161,19 @@ def _table(rows: Sequence[Prediction]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def marks(row: Prediction) -> list[tuple[float, str]]:
+    """Give where a row has a mark and which: its value, and each end of the plot that cuts its bar.
+
+    A value off the scale lies at the end that it passes, which is marked once.
+    """
+    published = row.figure.value
+    ends = [(end, mark) for end, mark, cut in (
+        (LEAST, "<", min(row.low, row.value) / published < LEAST),
+        (MOST, ">", max(row.high, row.value) / published > MOST)) if cut]
+    ratio = row.value / published
+    return [(ratio, "o"), *ends] if LEAST <= ratio <= MOST else ends
+
+
 def draw(rows: Sequence[Prediction]) -> bytes:
     """Draw prediction over measurement of every row with P10 to P90; returns a PNG."""
     import io
@@ -166,22 +182,19 @@ def draw(rows: Sequence[Prediction]) -> bytes:
 
     canvas = Canvas(figsize=(9, 0.17 * len(rows) + 1.2), layout="constrained")
     axes = canvas.add_subplot()
-    least, most = 0.2, 5.0
     for place, row in enumerate(reversed(rows)):
         published = row.figure.value
         colour = "tab:blue" if not row.figure.fits else "tab:orange"
         axes.plot([row.low / published, row.high / published], [place, place], color=colour,
                   alpha=0.4, linewidth=4, solid_capstyle="butt")
-        ratio = row.value / published
-        marker = "<" if ratio < least else ">" if ratio > most else "o"
-        axes.plot(min(max(ratio, least), most), place, marker, color=colour, markersize=4,
-                  clip_on=False)
+        for at, marker in marks(row):
+            axes.plot(at, place, marker, color=colour, markersize=4, clip_on=False)
     axes.axvline(1.0, color="black", linewidth=0.8)
     axes.axvspan(1 / (1 + NEAR), 1 + NEAR, color="grey", alpha=0.15)
     axes.set_xscale("log")
     ticks = [0.25, 0.5, 0.8, 1, 1.25, 2, 4]
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.set_xlim(least, most)
+    axes.set_xlim(LEAST, MOST)
     axes.minorticks_off()
     axes.set_yticks(range(len(rows)), [row.name for row in reversed(rows)], fontsize=6)
     axes.set_ylim(-1, len(rows))
