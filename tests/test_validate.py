@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from sim.schema.errors import TopologyError
 from sim.schema.parameters import load_stack
 from sim.validate import main
 from sim.validation.case import QUANTITIES, case_files, load_case, load_published, published_files
+from sim.validation.fidelities import CASES
 from sim.validation.page import marks
 from sim.validation.predict import Prediction, in_words, predict, predict_files, size_in_words
 from sim.validation.summary import Summary, missed
@@ -228,6 +230,14 @@ def test_the_page_has_a_row_for_every_figure():
     for path in published_files():
         for case in load_published(path):
             assert text.count(f"| `{path.stem}` |") >= len(case.figures), path.stem
+
+
+def test_the_page_of_fidelities_has_every_case():
+    """README shows what the page says, so that neither has figures of its own."""
+    text = (ROOT / "docs" / "fidelities.md").read_text("utf-8")
+    assert re.findall(r"^\| (?!case|---)(.*?) \|", text, re.MULTILINE) == [
+        case.name for case in CASES]
+    assert f"\n{len(CASES)} cases: median error" in text
 
 
 @pytest.mark.parametrize("what", ["published", "fidelities", "packet", "lab"])

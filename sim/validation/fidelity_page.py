@@ -73,7 +73,7 @@ def summary_line(rows: Sequence[Compared]) -> str:
     near = sum(abs(row.error) <= WORST_TARGET for row in rows)
     corrected = sum(row.corrected and abs(row.error) > WORST_TARGET for row in rows)
     left = len(rows) - near - corrected
-    others = f", and {left} say why" if left else ""
+    others = f", and {left} {'says' if left == 1 else 'say'} why" if left else ""
     return (f"{len(rows)} cases: median error {median_error(rows):.1%} (target "
             f"{MEDIAN_TARGET:.0%}); {near} of them within {WORST_TARGET:.0%}, {corrected} more "
             f"where their corrections say{others}.")
