@@ -105,6 +105,10 @@ def test_wrong_lines(conf_file):
     said = run("env", HARP_CONF_FILE=conf_file("port udp\n"))
     assert (said.returncode, said.stdout) == (1, "")
     assert said.stderr == f'error: {file}:1: "port udp" is no line NAME=value\n'
+    said = run("env", HARP_CONF_FILE=conf_file("\nHARP_PORT=bogus\n"))
+    assert (said.returncode, said.stdout) == (1, "")
+    assert said.stderr == (f'error: {file}:2: HARP_PORT is "bogus": possible is auto, xdp, udp, '
+                           'tcp or mem\n')
     said = run("env", HARP_CONF_FILE=conf_file("HARP_CONF_FILE=/etc/other.conf\n"))
     assert (said.returncode, said.stdout) == (1, "")
     assert f"{file}:1: HARP_CONF_FILE is not for a file" in said.stderr
@@ -131,9 +135,28 @@ def test_explain_says_what_is_in_force_and_where_it_comes_from(conf_file):
                      HARP_CONF_FILE=conf_file("HARP_PORT=udp\n"))
     assert "LIGHT_INTRA_SIZE=4  (environment)" in said
     assert "LIGHT_TOPK_RATIO=0.01  (default)" in said
-    assert "HARP_CC=swift  (environment)" in said
+    assert "HARP_CC=swift  (environment; NCCL's plugin alone reads it)" in said
     assert re.search(r"HARP_PORT=udp  \(/.*harp.conf, which NCCL's plugin reads; LightCC reads the "
                      r"environment\)", said)
+
+
+def test_explain_says_what_lightcc_reads_and_what_the_plugin_alone():
+    said = explained(HARP_PORT="tcp", HARP_MTU="1500")
+    assert "HARP_PORT=tcp  (environment; LightCC refuses it: possible is auto, udp, " in said
+    assert "HARP_MTU=1500  (environment; NCCL's plugin alone reads it)" in said
+    both, alone = re.findall(r"the other HARP_ settings .*: default  \((.*)\)", said)
+    assert {*both.split(", ")} == {*conf.LIGHTCC} - {"HARP_PORT"}
+    assert {*alone.split(", ")} == {*conf.NAMES} - {*conf.LIGHTCC, "HARP_MTU"}
+
+
+@pytest.mark.parametrize("arguments", [["env"], ["env", "--explain"]])
+@pytest.mark.parametrize(("name", "nearest"), [("HARP_PORTT", "HARP_PORT"),
+                                               ("HARP_CONFFILE", "HARP_CONF_FILE")])
+def test_an_unknown_name_in_the_environment_is_a_warning(arguments, name, nearest):
+    done = run(*arguments, **{name: "udp", "HARP_STORE": "file:/tmp/x", "HARP_ELASTIC": "0"})
+    assert done.returncode == 0
+    assert done.stderr == (f"warning: {name} is not known and changes nothing; the nearest name is "
+                           f"{nearest}\n")
 
 
 def test_explain_says_which_of_horovods_variables_do_something():
@@ -157,6 +180,7 @@ def test_explain_names_all_that_lightcc_reads():
     assert "HARP_IFNAME" in read
     said = explained(HARP_IFNAME="lo")
     told = {"HARP_STORE", "HARP_ELASTIC"}  # by harp run
+    assert read == {*conf.LIGHTCC} | told
     assert read - told <= set(re.findall("HARP_[A-Z_]+", said))
     assert "HARP_IFNAME=lo  (environment)" in said
     page = (ROOT / "docs" / "lightcc.md").read_text()
@@ -218,6 +242,10 @@ def test_what_explains_is_refused_where_nothing_is_explained():
 
 @pytest.mark.parametrize(("settings", "arguments", "sentence"), [
     ({"LIGHT_TOPK": "1"}, [], "unknown setting LIGHT_TOPK; did you mean LIGHT_TOPK_"),
+    ({"HARP_TIMEOUT": "ten"}, [], 'HARP_TIMEOUT is "ten": possible is 1 to 86400 (seconds)'),
+    ({"HARP_CC": "bogus"}, [], 'HARP_CC is "bogus": possible is swift or fixed'),
+    ({"HARP_MTU": "20"}, [], 'HARP_MTU is "20": possible is 576 to 65535'),
+    ({"HARP_ENGINES": "0"}, [], 'HARP_ENGINES is "0": possible is auto, or 1 to 16'),
     ({"HARP_TUNER": "/nowhere"}, [], "HARP_TUNER /nowhere: No such file or directory"),
     ({"HOROVOD_CYCLE_TIME": "x"}, [], "HOROVOD_CYCLE_TIME is 'x'; allowed is a number"),
     ({}, ["--size", "4X"], "'4X' is no size"),
@@ -225,6 +253,6 @@ def test_what_explains_is_refused_where_nothing_is_explained():
 ])
 def test_explain_refuses_what_cannot_be(settings, arguments, sentence):
     done = run("env", "--explain", *arguments, **settings)
-    assert done.returncode == 2
+    assert (done.returncode, done.stdout) == (2, "")
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr

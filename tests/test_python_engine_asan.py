@@ -54,7 +54,8 @@ def sanitized(tmp_path_factory):
     subprocess.run([sys.executable, str(ROOT / "cnet" / "cffi_binding.py"), "harp._cnet",
                     str(binding), *map(str, headers())], check=True, capture_output=True)
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    compiled(package / f"_cnet{suffix}", binding, library(FLAGS), extra=WARNINGS_OF_CFFI)
+    compiled(package / f"_cnet{suffix}", binding,
+             ROOT / "cnet" / "nccl" / "settings.c", library(FLAGS), extra=WARNINGS_OF_CFFI)
     compiled(package / f"_memory{suffix}", ROOT / "harp" / "memory.c")
     (folder / "sitecustomize.py").write_text(SITE.format(folder=str(folder)))
     return folder

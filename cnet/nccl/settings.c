@@ -237,6 +237,12 @@ static bool set_value(struct settings *settings, const char *where, const char *
     return false;
 }
 
+bool settings_allow(const char *name, const char *value, char *why, size_t room)
+{
+    struct settings settings;
+    return !find_setting(name) || set_value(&settings, "", name, value, why, room);
+}
+
 static char *trim_spaces(char *text)
 {
     while (isspace((unsigned char)*text))

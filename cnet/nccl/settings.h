@@ -53,6 +53,12 @@ extern const char *const settings_cc[];
 bool settings_read(struct settings *settings, void (*warn)(const char *format, ...), char *why,
                    size_t room);
 
+/* cdef: begin */
+/* Whether a setting may have a value; if not, one sentence in `why`. Names that no setting has may
+ * have any. */
+bool settings_allow(const char *name, const char *value, char *why, size_t room);
+/* cdef: end */
+
 /* Whether a list as NCCL_SOCKET_IFNAME takes it names this interface: prefixes separated by commas;
  * "=" before them: whole names; "^" before that: all but these. "" names all. */
 bool settings_match(const char *list, const char *interface);

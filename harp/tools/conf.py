@@ -1,6 +1,7 @@
-"""The file of settings that the NCCL plugin reads: lines ``NAME=value``, as in nccl.conf.
+"""HARP's settings as the NCCL plugin reads them: a file like nccl.conf, and the environment.
 
-``cnet/nccl/settings.c`` is its reader; `docs/nccl.md` says what each name does.
+The file has lines ``NAME=value``. ``cnet/nccl/settings.c`` is the plugin's reader, and is asked
+here what a value may be; `docs/nccl.md` says what each name does.
 """
 
 from __future__ import annotations
@@ -8,8 +9,14 @@ from __future__ import annotations
 import difflib
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+from harp._cnet import ffi, lib
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 FILE = Path("/etc/harp/harp.conf")
 NAMES = ("HARP_IFNAME", "HARP_PORT", "HARP_PROGRESS", "HARP_CPUS", "HARP_ENGINES", "HARP_PATHS",
@@ -17,6 +24,12 @@ NAMES = ("HARP_IFNAME", "HARP_PORT", "HARP_PROGRESS", "HARP_CPUS", "HARP_ENGINES
          "HARP_SPEED", "HARP_TRAFFIC_CLASS", "HARP_TIMEOUT", "HARP_STATS", "HARP_DUMP",
          "HARP_FAULTS", "HARP_XDP", "HARP_BUSY_POLL")
 """What may stand in the file."""
+LIGHTCC = ("HARP_IFNAME", "HARP_PORT", "HARP_TUNER", "HARP_FAULTS")
+"""Those of them that LightCC reads, too, from the environment."""
+ELSEWHERE = ("HARP_CONF_FILE", "HARP_STORE", "HARP_ELASTIC")
+"""What only an environment has: the file, and how LightCC's ranks meet."""
+WHY_BYTES = 512
+"""Room for a sentence about a value."""
 
 
 def path() -> Path:
@@ -25,7 +38,11 @@ def path() -> Path:
 
 
 def settings() -> dict[str, str]:
-    """Read the file and then the environment, which wins; an empty value says nothing."""
+    """Read the file and then the environment, which wins; an empty value says nothing.
+
+    Values that cannot be raise ClickException; of names that do not exist a warning tells.
+    """
+    check_environment(os.environ)
     file = path()
     try:
         text = file.read_text()
@@ -37,12 +54,22 @@ def settings() -> dict[str, str]:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise click.ClickException(f"the file of settings {file} cannot be read: "
                                    f"{reason}") from None
-    found = parse(text, str(file))
+    found = _parse(text, str(file))
     found |= {name: os.environ[name] for name in NAMES if os.environ.get(name)}
     return found
 
 
-def parse(text: str, where: str) -> dict[str, str]:
+def check_environment(environment: Mapping[str, str]) -> None:
+    """Refuse values that cannot be, and warn of names that do not exist, as the plugin does."""
+    for name, value in environment.items():
+        if name in NAMES:
+            if wrong := _why_wrong(name, value):
+                raise click.UsageError(wrong)
+        elif name.startswith("HARP_") and name not in ELSEWHERE:
+            _warn_of_unknown(name, "", (*NAMES, *ELSEWHERE))
+
+
+def _parse(text: str, where: str) -> dict[str, str]:
     """Read the lines; a name that the plugin does not know is a warning, as it is there."""
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -54,10 +81,23 @@ def parse(text: str, where: str) -> dict[str, str]:
         if name == "HARP_CONF_FILE":
             raise click.ClickException(f"{where}:{number}: HARP_CONF_FILE is not for a file: "
                                        "possible is a path, in the environment only")
-        if name in NAMES:
-            found |= {name: value} if value else {}
-        else:
-            nearest = difflib.get_close_matches(name, NAMES, 1, 0)[0]
-            click.echo(f"warning: {where}:{number}: {name} is not known and changes nothing; "
-                       f"the nearest name is {nearest}", err=True)
+        if name not in NAMES:
+            _warn_of_unknown(name, f"{where}:{number}: ", NAMES)
+        elif wrong := _why_wrong(name, value):
+            raise click.ClickException(f"{where}:{number}: {wrong}")
+        elif value:
+            found[name] = value
     return found
+
+
+def _why_wrong(name: str, value: str) -> str:
+    """Give the plugin's sentence about a value that it refuses, else nothing."""
+    why = ffi.new("char[]", WHY_BYTES)
+    right = lib.settings_allow(name.encode(), os.fsencode(value), why, WHY_BYTES)
+    return "" if right else ffi.string(why).decode(errors="replace")
+
+
+def _warn_of_unknown(name: str, where: str, known: Sequence[str]) -> None:
+    nearest = difflib.get_close_matches(name, known, 1, 0)[0]
+    click.echo(f"warning: {where}{name} is not known and changes nothing; the nearest name is "
+               f"{nearest}", err=True)

@@ -17,11 +17,12 @@ from harp.lightcc.fusion import DDP_BYTES, DDP_FIRST_BYTES, fill
 from harp.lightcc.horovod.settings import NAMES as HOROVOD_NAMES
 from harp.lightcc.horovod.settings import Settings
 from harp.lightcc.policy import allreduce_path, tuning_of
+from harp.lightcc.ports import PORTS
 from harp.lightcc.settings import NAMES, Choice, LightSettings
 from harp.tools import conf
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from harp.lightcc.policy import PlanPath
 
@@ -57,20 +58,16 @@ def explanation(ranks: int, hosts: int, sizes: Sequence[int], gradients: Sequenc
 
     ``gradients`` are the sizes of DDP's parameters in the order of the backward pass.
     """
+    here = conf.settings()
     light = LightSettings.from_env(os.environ)
     tuning = tuning_of(os.environ)
+    Settings.from_env(os.environ)
     yield "LightCC's settings:"
     for name in NAMES:
         source = "environment" if name in os.environ else "default"
         yield f"  {name}={light.value(name)}  ({source})"
     yield "HARP's settings:"
-    here = conf.settings()
-    for name in conf.NAMES:
-        if name in here:
-            source = ("environment" if os.environ.get(name) else
-                      f"{conf.path()}, which NCCL's plugin reads; LightCC reads the environment")
-            yield f"  {name}={here[name]}  ({source})"
-    yield _rest("HARP_", {*conf.NAMES} - {*here})
+    yield from _harp(here)
     yield "Settings of Horovod's API:"
     yield from _horovod()
     yield f"An average of float32 over {ranks} ranks on {_counted(hosts, 'host')}:"
@@ -89,17 +86,35 @@ def explanation(ranks: int, hosts: int, sizes: Sequence[int], gradients: Sequenc
                "all_reduce is dense.")
 
 
+def _harp(here: Mapping[str, str]) -> Iterator[str]:
+    for name in conf.NAMES:
+        if name in here:
+            yield f"  {name}={here[name]}  ({_source(name)})"
+    yield _rest("HARP_ settings of LightCC and NCCL's plugin", {*conf.LIGHTCC} - {*here})
+    yield _rest("HARP_ settings of NCCL's plugin alone", {*conf.NAMES} - {*conf.LIGHTCC, *here})
+
+
+def _source(name: str) -> str:
+    """Say where a value comes from, and who goes by it."""
+    if not os.environ.get(name):
+        return f"{conf.path()}, which NCCL's plugin reads; LightCC reads the environment"
+    if name not in conf.LIGHTCC:
+        return "environment; NCCL's plugin alone reads it"
+    if name == "HARP_PORT" and os.environ[name] not in PORTS:
+        return f"environment; LightCC refuses it: possible is {', '.join(PORTS)} there"
+    return "environment"
+
+
 def _horovod() -> Iterator[str]:
-    Settings.from_env(os.environ)  # refuses values that cannot be
     given = [name for name in os.environ if name.startswith("HOROVOD_") and name not in TOLD]
     for name in sorted(given):
         source = "environment" if name in HOROVOD_NAMES else "environment; changes nothing here"
         yield f"  {name}={os.environ[name]}  ({source})"
-    yield _rest("HOROVOD_", {*HOROVOD_NAMES} - {*given})
+    yield _rest("HOROVOD_ settings", {*HOROVOD_NAMES} - {*given})
 
 
-def _rest(prefix: str, names: Collection[str]) -> str:
-    return f"  the other {prefix} settings: default  ({', '.join(sorted(names))})"
+def _rest(what: str, names: Collection[str]) -> str:
+    return f"  the other {what}: default  ({', '.join(sorted(names))})"
 
 
 def _details(path: PlanPath, elements: int) -> str:
