@@ -130,12 +130,21 @@ def test_other_hosts_are_reached_by_ssh_and_end_with_the_connection(tmp_path):
     check_no_orphans(own)
 
 
+@pytest.mark.parametrize("address", ["localhost", "127.0.0.1"])
+def test_an_address_of_this_host_is_taken(address):
+    ended = run("--address", address, "true")
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(("arguments", "sentence"), [
     (["-np", "3", "-H", "a:1"], "-np is 3, and the hosts have 1 slots"),
     (["-np", "2", "--min-np", "3"], "--min-np is 3, more than the 2 ranks"),
     (["-H", "a:b"], "'a:b' is no host"),
     (["-H", "a", "--host-discovery-script", __file__], "are three words for one thing"),
     (["--host-discovery-script", __file__], "is not executable"),
+    (["--address", "banana.invalid"], "no host is known by the name 'banana.invalid'"),
+    (["--address", "a" * 70], f"no host is known by the name '{'a' * 70}'"),
+    (["--address", "192.0.2.7"], "192.0.2.7 is no address of this host, where rank 0 runs"),
     (["--max-np", "2"], "--max-np is for jobs with --host-discovery-script")])
 def test_a_mistake_is_one_sentence(arguments, sentence):
     ended = run(*arguments, "true")

@@ -91,6 +91,17 @@ def interface_of(address: str) -> str | None:
     return None
 
 
+def is_own_address(address: str) -> bool:
+    """Whether an address, IPv6 with or without brackets, is one of this host's."""
+    version = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(version, socket.SOCK_DGRAM) as asking:
+        try:
+            asking.bind((address.strip("[]"), 0))
+        except OSError:
+            return False
+    return True
+
+
 def _ipv6_addresses() -> list[tuple[str, IPv6Address]]:
     """Interfaces and their addresses: address, index, prefix, scope, flags and name a line."""
     known = Path("/proc/thread-self/net/if_inet6")

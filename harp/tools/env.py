@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
+from harp.net import nics
 from harp.tools import conf, plugin_path
 from harp.tools import explain as explain_settings
 
@@ -108,20 +108,10 @@ def _warn_of_others(variables: dict[str, str], made: Deployment) -> None:
 def _warn_of_host(plan: Path, made: Deployment) -> None:
     """Say where no rank of the plan listens on this host: its ranks would not follow it."""
     addresses = sorted({text.rpartition(":")[0] for rank in made.ranks for text in rank.listen})
-    if addresses and not any(map(_is_of_this_host, addresses)):
+    if addresses and not any(map(nics.is_own_address, addresses)):
         told = ", ".join(addresses[:ADDRESSES]) + ", …" * (len(addresses) > ADDRESSES)
         click.echo(f"warning: {plan} has no rank on this host, none of whose addresses is in it "
                    f"({told}): ranks here do not follow it", err=True)
-
-
-def _is_of_this_host(address: str) -> bool:
-    version = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(version, socket.SOCK_DGRAM) as asking:
-        try:
-            asking.bind((address.strip("[]"), 0))
-        except OSError:
-            return False
-    return True
 
 
 def _ports_of(made: Deployment) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from harp.net import nics
 from harp.tools.run_hosts import FoundHosts, parse_hosts, read_hostfile
 from harp.tools.run_job import LOCAL, Job, place_ranks
 
@@ -61,6 +62,8 @@ def run(context: click.Context, *, number: int | None, hosts: str | None, hostfi
     ranks = place_ranks(given, number)
     if any(rank.host in LOCAL for rank in ranks):
         _require_program(command[0])
+    if address:
+        _check_address(address, is_met_here=ranks[0].host in LOCAL)
     far = next((rank.host for rank in ranks if rank.host not in LOCAL), None)
     ssh = ["ssh", "-o", "BatchMode=yes", *(["-p", str(ssh_port)] if ssh_port else [])]
     job = Job(ranks, command, os.environ, address or (own_address(far) if far else LOCAL[1]),
@@ -124,6 +127,18 @@ def _find_hosts(script: Path, slots: int) -> FoundHosts:
 
 def _interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
+
+
+def _check_address(address: str, *, is_met_here: bool) -> None:
+    """Refuse an address by which no rank would reach this host: all would wait for the others."""
+    try:
+        found = {str(where[0]) for *_, where in socket.getaddrinfo(address, None)}
+    except (OSError, UnicodeError):
+        raise click.UsageError(f"--address: no host is known by the name {address!r}; possible is "
+                               "a name or an address by which the ranks reach this host") from None
+    if is_met_here and not any(map(nics.is_own_address, found)):
+        raise click.UsageError(f"--address: {address} is no address of this host, where rank 0 "
+                               "runs and the ranks meet; `ip address` shows those that it has")
 
 
 def own_address(host: str) -> str:
