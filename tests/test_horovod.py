@@ -42,6 +42,16 @@ def test_collectives_are_right_and_names_may_come_in_any_order(ranks, port, tmp_
     assert {"NEGOTIATE_ALLREDUCE", "NEGOTIATE_ALLTOALL", "ALLGATHER", "BROADCAST"} <= told
 
 
+def test_a_timeline_that_cannot_be_written_is_named():
+    done = subprocess.run([sys.executable, "-c", "import harp.lightcc.horovod.torch as h; "
+                           "h.init()"],
+                          env={**os.environ, "RANK": "0", "WORLD_SIZE": "1",
+                               "HOROVOD_TIMELINE": "/nope/x.json"},
+                          capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert done.stderr.endswith("ValueError: HOROVOD_TIMELINE /nope/x.json cannot be written: "
+                                "No such file or directory\n")
+
+
 @pytest.mark.parametrize(("ranks", "fused"), [(1, True), (2, False), (2, True), (3, True)])
 def test_tensors_of_a_group_are_gathered_and_scattered_together(ranks, fused):
     assert answers(run(ranks, RANK, "grouped",

@@ -81,7 +81,9 @@ def tuning_of(environment: Mapping[str, str]) -> Tuning | None:
         return None
     try:
         return Tuning.from_json(Path(named).read_text())
-    except (OSError, UnicodeDecodeError, TuningError) as error:
+    except UnicodeDecodeError:
+        raise ValueError(f"HARP_TUNER {named}: it is not text") from None
+    except (OSError, TuningError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ValueError(f"HARP_TUNER {named}: {reason}") from None
 

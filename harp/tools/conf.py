@@ -38,11 +38,7 @@ def path() -> Path:
 
 
 def settings() -> dict[str, str]:
-    """Read the file and then the environment, which wins; an empty value says nothing.
-
-    Values that cannot be raise ClickException; of names that do not exist a warning tells.
-    """
-    check_environment(os.environ)
+    """Read the file and then the environment, which wins; an empty value says nothing."""
     file = path()
     try:
         text = file.read_text()

@@ -28,6 +28,7 @@ def environment() -> dict[str, str]:
     NCCL_NET makes a plugin that cannot start an error; without it NCCL takes its own sockets
     silently. NCCL_SOCKET_IFNAME is left alone: it is NCCL's own bootstrap that uses it.
     """
+    conf.check_environment(os.environ)
     return {"NCCL_NET_PLUGIN": str(plugin_path.find()), "NCCL_NET": "HARP", **conf.settings()}
 
 
@@ -61,12 +62,8 @@ def env(*, plan: Path | None, explain: bool, ranks: int, hosts: int, sizes: tupl
     """  # noqa: D301  (click's mark)
     _check_options(click.get_current_context(), explain=explain)
     if explain:
-        try:
-            for line in explain_settings.explanation(ranks, hosts, sizes, gradients,
-                                                     bucket_cap):
-                click.echo(line)
-        except ValueError as error:
-            raise click.UsageError(str(error)) from None
+        for line in explain_settings.explanation(ranks, hosts, sizes, gradients, bucket_cap):
+            click.echo(line)
         return
     variables = environment()
     if plan is not None:

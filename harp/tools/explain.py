@@ -15,11 +15,11 @@ import click
 
 from harp.lightcc.fusion import DDP_BYTES, DDP_FIRST_BYTES, fill
 from harp.lightcc.horovod.settings import NAMES as HOROVOD_NAMES
-from harp.lightcc.horovod.settings import Settings
 from harp.lightcc.policy import allreduce_path, tuning_of
 from harp.lightcc.ports import PORTS
 from harp.lightcc.settings import NAMES, Choice, LightSettings
 from harp.tools import conf
+from harp.tools.settings import check_settings
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -54,14 +54,13 @@ def read_size(context: click.Context, option: click.Parameter, text: str) -> int
 
 def explanation(ranks: int, hosts: int, sizes: Sequence[int], gradients: Sequence[int] = (),
                 bucket_bytes: int = DDP_BYTES) -> Iterator[str]:
-    """Give the lines; ValueError for settings that cannot be.
+    """Give the lines; ClickException for settings that cannot be.
 
     ``gradients`` are the sizes of DDP's parameters in the order of the backward pass.
     """
+    check_settings(os.environ, here=True)
+    light, tuning = LightSettings.from_env(os.environ), tuning_of(os.environ)
     here = conf.settings()
-    light = LightSettings.from_env(os.environ)
-    tuning = tuning_of(os.environ)
-    Settings.from_env(os.environ)
     yield "LightCC's settings:"
     for name in NAMES:
         source = "environment" if name in os.environ else "default"

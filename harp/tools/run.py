@@ -15,6 +15,7 @@ import click
 from harp.net import nics
 from harp.tools.run_hosts import FoundHosts, parse_hosts, read_hostfile
 from harp.tools.run_job import LOCAL, Job, place_ranks
+from harp.tools.settings import check_settings
 
 START_S = 600.0
 """So long --host-discovery-script has to find enough slots; Horovod's --elastic-timeout."""
@@ -62,8 +63,10 @@ def run(context: click.Context, *, number: int | None, hosts: str | None, hostfi
     ranks = place_ranks(given, number)
     if any(rank.host in LOCAL for rank in ranks):
         _require_program(command[0])
+    begins_here = ranks[0].host in LOCAL
+    check_settings(os.environ, here=begins_here)
     if address:
-        _check_address(address, is_met_here=ranks[0].host in LOCAL)
+        _check_address(address, is_met_here=begins_here)
     far = next((rank.host for rank in ranks if rank.host not in LOCAL), None)
     ssh = ["ssh", "-o", "BatchMode=yes", *(["-p", str(ssh_port)] if ssh_port else [])]
     job = Job(ranks, command, os.environ, address or (own_address(far) if far else LOCAL[1]),

@@ -99,7 +99,15 @@ class World:
         self.cross_rank, self.cross_size = peers.index(host), len(peers)
         self.is_homogeneous = len(set(Counter(hosts).values())) == 1
         if place.rank == 0 and settings.timeline and settings.timeline != "DYNAMIC":
-            self.timeline.start(settings.timeline, mark_cycles=settings.mark_cycles)
+            self._start_timeline()
+
+    def _start_timeline(self) -> None:
+        path = self.settings.timeline
+        try:
+            self.timeline.start(path, mark_cycles=self.settings.mark_cycles)
+        except OSError as error:
+            raise ValueError(f"HOROVOD_TIMELINE {path} cannot be written: "
+                             f"{error.strerror}") from None
 
     def add(self, added: ProcessSet) -> None:
         """Make a set's group. All ranks call it, those that are not in the set, too."""
