@@ -13,6 +13,7 @@ ends with status 1 where a block is stale. Commands run in the repository's root
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import os
 import re
@@ -52,25 +53,37 @@ def refresh(text: str) -> str:
     return _BLOCK.sub(block, text)
 
 
+def read_arguments(arguments: list[str]) -> argparse.Namespace:
+    """Take the command line apart; what is wrong with it ends the process with status 2."""
+    parser = argparse.ArgumentParser(description="Run the commands of pages, and put their output "
+                                                 "in.")
+    parser.add_argument("pages", nargs="+", type=Path, metavar="PAGE")
+    parser.add_argument("--check", action="store_true",
+                        help="only compare; status 1 where a block is stale")
+    found = parser.parse_args(arguments)
+    for page in found.pages:
+        if not page.is_file():
+            parser.error(f"there is no page {page}")
+    return found
+
+
 def main(arguments: list[str]) -> int:
     """Refresh, or check, the pages named."""
-    check = "--check" in arguments
+    asked = read_arguments(arguments)
     stale = False
-    for name in arguments:
-        if name == "--check":
-            continue
-        page = Path(name)
+    for page in asked.pages:
         old = page.read_text("utf-8")
         new = refresh(old)
         if new == old:
             continue
         stale = True
-        if check:
+        if asked.check:
             sys.stdout.writelines(difflib.unified_diff(
-                old.splitlines(keepends=True), new.splitlines(keepends=True), name, "as it is now"))
+                old.splitlines(keepends=True), new.splitlines(keepends=True), str(page),
+                "as it is now"))
         else:
             page.write_text(new, "utf-8")
-    return int(check and stale)
+    return int(asked.check and stale)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,16 @@ def test_a_stale_page_is_told(tmp_path: Path) -> None:
     assert page.read_text() == "<!-- output of: python -c 'print(1)' -->\n```\n1\n```\n"
 
 
+@pytest.mark.parametrize(("argument", "status", "sentence"), [
+    ("--help", 0, "only compare"), ("/nope.md", 2, "there is no page /nope.md")])
+def test_what_is_no_page_is_told(argument: str, status: int, sentence: str) -> None:
+    done = subprocess.run([sys.executable, str(ROOT / "docs/refresh.py"), argument],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert sentence in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_and_named_files_exist(page: Path) -> None:
     text = page.read_text("utf-8")
