@@ -41,6 +41,32 @@ def test_a_hostfile_is_read_in_all_three_spellings(tmp_path):
     assert read_hostfile(path) == [("a", 4), ("b", 2), ("c", 1)]
 
 
+def test_other_words_of_open_mpi_and_mpich_in_a_hostfile_change_nothing(tmp_path):
+    path = tmp_path / "hosts"
+    path.write_text("a slots=4 max_slots=8\nb:2 binding=cpu\n::1 slots=2\n")
+    assert read_hostfile(path) == [("a", 4), ("b", 2), ("::1", 2)]
+
+
+@pytest.mark.parametrize(("text", "sentence"), [
+    (b"a\nlocalhost slot=2\n", "{path}:2: 'slot=2' is not known; possible is HOST slots=N; did you "
+     "mean slots=2?"),
+    (b"localhost slots=two\n", "{path}:1: 'slots=two' is no number of slots; possible is slots=N "
+     "with one or more"),
+    (b"localhost slots=0\n", "{path}:1: 'slots=0' is no number of slots"),
+    (b"localhost 2\n", "{path}:1: '2' is not known; possible is HOST slots=N"),
+    (b"\na:x\n", "{path}:2: 'a:x' is no host; write HOST:SLOTS with one slot or more"),
+    (b"a\nb\na:2\n", "{path}:3: a stands in a line before"),
+    (b"# none\n", "--hostfile {path} names no host; write lines HOST slots=N"),
+    (b"\x80\xff\0", "--hostfile {path} cannot be read: it is not text")])
+def test_a_mistake_in_a_hostfile_is_told_with_its_line(tmp_path, text, sentence):
+    path = tmp_path / "hosts"
+    path.write_bytes(text)
+    ended = run("--hostfile", str(path), "true")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(f"error: {sentence.format(path=path)}")
+    assert len(ended.stderr.splitlines()) == 1
+
+
 def test_a_file_that_is_not_executable_is_no_program(tmp_path):
     path = tmp_path / "train.py"
     path.write_text("")
@@ -128,6 +154,19 @@ def test_other_hosts_are_reached_by_ssh_and_end_with_the_connection(tmp_path):
                 PATH=path)
     assert ended.returncode == 9, ended.stderr
     check_no_orphans(own)
+
+
+@pytest.mark.parametrize(("settings", "sentence"), [
+    ({"LIGHT_TOPK_RATIO": "5"}, "LIGHT_TOPK_RATIO is '5'; allowed is a share above 0 and up to 1"),
+    ({"HARP_PORT": "bogus"}, 'HARP_PORT is "bogus": possible is auto, xdp, udp, tcp or mem'),
+    ({"HARP_TUNER": "/nope"}, "HARP_TUNER /nope: No such file or directory"),
+    ({"HOROVOD_CYCLE_TIME": "abc"}, "HOROVOD_CYCLE_TIME is 'abc'; allowed is a number, 0 or more"),
+    ({"HOROVOD_TIMELINE": "/nope/x.json"}, "HOROVOD_TIMELINE: cannot write '/nope/x.json': there")])
+def test_a_setting_that_cannot_be_is_told_before_a_rank_starts(settings, sentence):
+    ended = run("-np", "2", "echo", "began", **settings)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(f"error: {sentence}")
+    assert len(ended.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("address", ["localhost", "127.0.0.1"])

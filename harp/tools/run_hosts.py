@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import threading
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 SECONDS = 1.0
 """Between two looks; Horovod's driver has as many."""
 SCRIPT_S = 60.0
+OTHER_WORDS = ("max_slots", "max-slots", "username", "user", "binding", "ifname")
+"""What Open MPI and MPICH have beside a host's slots; they change nothing here."""
 
 
 def parse_hosts(text: str) -> list[tuple[str, int]]:
@@ -22,13 +26,10 @@ def parse_hosts(text: str) -> list[tuple[str, int]]:
     >>> parse_hosts("a:4,b")
     [('a', 4), ('b', 1)]
     """
-    hosts = []
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
-        host, _, slots = part.rpartition(":") if ":" in part else (part, "", "1")
-        if not host or not slots.isdigit() or int(slots) < 1:
-            raise click.BadParameter(f"{part!r} is no host; write HOST:SLOTS with one slot or more",
-                                     param_hint="-H")
-        hosts.append((host, int(slots)))
+    try:
+        hosts = [_read_host(part) for part in (piece.strip() for piece in text.split(",")) if part]
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="-H") from None
     if not hosts:
         raise click.BadParameter(f"{text!r} names no host; write HOST:SLOTS", param_hint="-H")
     if len({host for host, _ in hosts}) < len(hosts):
@@ -36,12 +37,51 @@ def parse_hosts(text: str) -> list[tuple[str, int]]:
     return hosts
 
 
+def _read_host(part: str) -> tuple[str, int]:
+    host, _, slots = part.rpartition(":") if ":" in part else (part, "", "1")
+    if not host or not slots.isdecimal() or int(slots) < 1:
+        raise ValueError(f"{part!r} is no host; write HOST:SLOTS with one slot or more")
+    return host, int(slots)
+
+
 def read_hostfile(path: Path) -> list[tuple[str, int]]:
     """Read lines ``host slots=N`` or ``host:N``, as Open MPI, MPICH and Horovod have them."""
-    lines = [line.partition("#")[0].split() for line in path.read_text().splitlines()]
-    return parse_hosts(",".join(words[0] + "".join(
-        ":" + word.removeprefix("slots=") for word in words[1:] if word.startswith("slots="))
-        for words in lines if words))
+    try:
+        lines = path.read_text().splitlines()
+    except UnicodeDecodeError:
+        raise click.UsageError(f"--hostfile {path} cannot be read: it is not text") from None
+    hosts: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        try:
+            host, slots = _read_host_line(words)
+            if host in hosts:
+                raise ValueError(f"{host} stands in a line before")
+        except ValueError as error:
+            raise click.UsageError(f"{path}:{number}: {error}") from None
+        hosts[host] = slots
+    if not hosts:
+        raise click.UsageError(f"--hostfile {path} names no host; write lines HOST slots=N")
+    return list(hosts.items())
+
+
+def _read_host_line(words: Sequence[str]) -> tuple[str, int]:
+    host, slots = words[0], None
+    for word in words[1:]:
+        name, _, value = word.partition("=")
+        if name in OTHER_WORDS:
+            continue
+        if name != "slots":
+            near = get_close_matches(name, ("slots", *OTHER_WORDS), 1)
+            hint = f"; did you mean {near[0]}={value}?" if near else ""
+            raise ValueError(f"{word!r} is not known; possible is HOST slots=N{hint}")
+        if not value.isdecimal() or int(value) < 1:
+            raise ValueError(f"{word!r} is no number of slots; possible is slots=N with one or "
+                             "more")
+        slots = int(value)
+    return (host, slots) if slots else _read_host(host)
 
 
 class FoundHosts:
