@@ -96,6 +96,25 @@ def test_one_dead_rank_ends_all_with_its_status(tmp_path):
     check_no_orphans(tmp_path)
 
 
+@pytest.mark.parametrize(("own", "named", "status"), [
+    ("exit 7", "rank 1 on localhost ended with status 7", 7),
+    ("exit 0", "rank 0 on localhost ended with status 1", 1)])
+def test_the_rank_that_others_call_gone_is_named_though_it_ends_last(tmp_path, own, named, status):
+    first = f"echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/0; "
+    ended = run("-np", "2", "sh", "-c",
+                f"if [ $RANK = 0 ]; then {first} echo 'call 2: rank 1 is gone: closed' >&2; "
+                f"exit 1; fi; until [ -e {tmp_path}/0 ]; do sleep 0.01; done; "
+                f"while kill -0 $(cat {tmp_path}/0) 2>/dev/null; do sleep 0.01; done; {own}")
+    assert ended.returncode == status
+    assert ended.stderr.splitlines()[1:] == [f"error: {named}"]
+
+
+def test_ranks_that_call_each_other_gone_are_no_riddle():
+    ended = run("-np", "2", "sh", "-c", "echo rank $((1 - RANK)) is gone >&2; exit 3")
+    assert ended.returncode == 3
+    assert " on localhost ended with status 3" in ended.stderr
+
+
 def check_no_orphans(folder):
     for file in folder.iterdir():
         if text := file.read_text():

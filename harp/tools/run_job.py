@@ -17,6 +17,7 @@ import ctypes
 import json
 import os
 import queue
+import re
 import shlex
 import signal
 import subprocess
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 LOCAL = ("localhost", "127.0.0.1")
 GRACE_S = 5.0
 """So long processes have between SIGTERM and SIGKILL."""
+CAUSE_S = 2.0
+"""So long a rank that another one calls gone has to end, so that it is named and not the other."""
+GONE = re.compile(rb"\brank (\d+) is gone\b")
+"""What LightCC says at the ranks that are left (`harp.lightcc.peers`)."""
 PR_SET_PDEATHSIG = 1
 """prctl(2)"""
 CARRIED = ("HARP_", "HOROVOD_", "LIGHT_", "NCCL_", "OMP_", "PATH", "PYTHON", "LD_LIBRARY_PATH",
@@ -116,7 +121,9 @@ class Job:
         self._meeting = 1
         self._print = threading.Lock()
         self._live: dict[int, subprocess.Popen[bytes]] = {}
-        self._readers: list[threading.Thread] = []
+        self._readers: dict[int, list[threading.Thread]] = {}
+        self._said_gone: dict[int, int] = {}
+        """By rank: the first one that it said is gone."""
 
     def start(self) -> None:
         """Start all. Raises OSError; `end` ends those that were started."""
@@ -151,10 +158,12 @@ class Job:
             self._events.put((number, process.wait()))
         for thread in (*readers, threading.Thread(target=wait, daemon=True)):
             thread.start()
-        self._readers += readers
+        self._readers[number] = readers
 
     def _copy(self, number: int, source: Any, target: Any) -> None:
         for line in source:
+            if found := GONE.search(line):
+                self._said_gone.setdefault(number, int(found[1]))
             with self._print:
                 target.write(f"[{number}] {line.decode(errors='replace')}")
                 if not line.endswith(b"\n"):
@@ -170,10 +179,11 @@ class Job:
                 self._fill_slots()
                 self._call_meeting()
                 continue
-            process = self._live.pop(number)
-            end_group(process, signal.SIGKILL)  # what it left behind
+            self._take_leave(number)
             if status == 0 or number in self._left:
                 continue
+            if not self._least:
+                number, status = self._find_cause(number, status)
             self._failed[self._ranks[number].host] += 1
             why = (f"rank {number} on {self._ranks[number].host} ended with "
                    + (f"status {status}" if status > 0 else signal.Signals(-status).name))
@@ -187,6 +197,27 @@ class Job:
                 sys.stderr.write(f"{why}; {left} go on\n")
         self._finish_output()
         return 0, ""
+
+    def _take_leave(self, number: int) -> None:
+        end_group(self._live.pop(number), signal.SIGKILL)  # what it left behind
+
+    def _find_cause(self, number: int, status: int) -> tuple[int, int]:
+        """Give the rank, and its status, that failed on its own where another ended after it.
+
+        Whose end is seen first is chance: ranks hear of it before the process is gone.
+        """
+        ended, limit = {number: status}, time.monotonic() + CAUSE_S
+        while True:
+            for reader in self._readers[number]:
+                reader.join(1.0)  # all that it said
+            gone = self._said_gone.pop(number, None)
+            while gone in self._live and (left := limit - time.monotonic()) > 0:
+                with contextlib.suppress(queue.Empty):
+                    other, ended[other] = self._events.get(timeout=left)
+                    self._take_leave(other)
+            if gone is None or ended.get(gone, 0) == 0:
+                return number, ended[number]
+            number = gone
 
     # ---- Elastic jobs ----
 
@@ -256,7 +287,7 @@ class Job:
         self._finish_output()
 
     def _finish_output(self) -> None:
-        for reader in self._readers:
+        for reader in (one for readers in self._readers.values() for one in readers):
             reader.join(1.0)
         self._server.shutdown()
         self._server.server_close()
