@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from harp.tools.run_hosts import parse_hosts, read_hostfile
+from harp.tools.run_hosts import FoundHosts, parse_hosts, read_hostfile
 from harp.tools.run_job import place_ranks, variables
 
 PATIENCE_S = 300
@@ -65,6 +65,24 @@ def test_a_mistake_in_a_hostfile_is_told_with_its_line(tmp_path, text, sentence)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith(f"error: {sentence.format(path=path)}")
     assert len(ended.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("text", "sentence"), [
+    ("no script", "cannot run: Exec format error"),
+    ("#!/nowhere/sh\n", "cannot run: No such file or directory"),
+    ("#!/bin/sh\necho no >&2; echo cluster >&2; exit 3\n", "ended with status 3: cluster"),
+    ("#!/bin/sh\nkill -9 $$\n", "ended with SIGKILL"),
+    ("#!/bin/sh\n", "printed what names no host: '' names no host"),
+    ("#!/bin/sh\nprintf 'a:\\377'\n", "printed what names no host: 'a:\N{REPLACEMENT CHARACTER}'")])
+def test_a_script_that_finds_no_hosts_is_told_once(tmp_path, capfd, text, sentence):
+    script = tmp_path / "hosts.sh"
+    script.write_text(text)
+    script.chmod(0o755)
+    found = FoundHosts(script)
+    assert found.wait_for(1, 3.0) == []
+    found.close()
+    said, = capfd.readouterr().err.splitlines()
+    assert said.startswith(f"warning: --host-discovery-script {script} {sentence}")
 
 
 def test_a_file_that_is_not_executable_is_no_program(tmp_path):

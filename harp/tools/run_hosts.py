@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harp.tools.run_job import ending
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -87,7 +89,7 @@ def _read_host_line(words: Sequence[str]) -> tuple[str, int]:
 class FoundHosts:
     """What a script prints, as lines ``host:slots``; it is run once a second.
 
-    A script that fails, or prints what is no host, changes nothing.
+    A script that fails, or prints what is no host, changes nothing; the first time is told.
 
     Args:
         script: is executable.
@@ -98,6 +100,7 @@ class FoundHosts:
     def __init__(self, script: Path, slots: int = 1) -> None:
         self._script, self._slots = script, slots
         self._found: list[tuple[str, int]] = []
+        self._has_warned = False
         self._first = threading.Event()
         self._ended = threading.Event()
         threading.Thread(target=self._look, daemon=True).start()
@@ -122,12 +125,28 @@ class FoundHosts:
     def _look(self) -> None:
         while not self._ended.is_set():
             try:
-                run = subprocess.run([str(self._script)], capture_output=True, text=True,
-                                     timeout=SCRIPT_S, check=True, stdin=subprocess.DEVNULL)
-                names = [line.strip() for line in run.stdout.splitlines() if line.strip()]
-                self._found = parse_hosts(",".join(
-                    name if ":" in name else f"{name}:{self._slots}" for name in names))
-            except (OSError, subprocess.SubprocessError, click.BadParameter):
-                pass
+                self._found = self._ask_script()
+            except OSError as error:
+                self._warn_once(f"cannot run: {error.strerror}")
+            except subprocess.TimeoutExpired:
+                self._warn_once(f"took more than {SCRIPT_S:g} s")
+            except subprocess.CalledProcessError as error:
+                said = (error.stderr.strip().splitlines() or [""])[-1]
+                self._warn_once(f"ended with {ending(error.returncode)}" + f": {said}" * bool(said))
+            except click.BadParameter as error:
+                self._warn_once(f"printed what names no host: {error.message}")
             self._first.set()
             self._ended.wait(SECONDS)
+
+    def _ask_script(self) -> list[tuple[str, int]]:
+        run = subprocess.run([str(self._script)], capture_output=True, text=True, errors="replace",
+                             timeout=SCRIPT_S, check=True, stdin=subprocess.DEVNULL)
+        names = [line.strip() for line in run.stdout.splitlines() if line.strip()]
+        return parse_hosts(",".join(
+            name if ":" in name else f"{name}:{self._slots}" for name in names))
+
+    def _warn_once(self, why: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            click.echo(f"warning: --host-discovery-script {self._script} {why}; it is asked again "
+                       "every second, and this is told once", err=True)

@@ -185,8 +185,7 @@ class Job:
             if not self._least:
                 number, status = self._find_cause(number, status)
             self._failed[self._ranks[number].host] += 1
-            why = (f"rank {number} on {self._ranks[number].host} ended with "
-                   + (f"status {status}" if status > 0 else signal.Signals(-status).name))
+            why = f"rank {number} on {self._ranks[number].host} ended with {ending(status)}"
             left = len(self._live)
             if not self._least or left < self._least:
                 self.end()
@@ -320,6 +319,11 @@ def _start_there(ssh: Sequence[str], host: str, command: Sequence[str],
     return subprocess.Popen([*ssh, host, f"exec setsid -w sh -c {shlex.quote(script)}"],
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                             start_new_session=True)
+
+
+def ending(status: int) -> str:
+    """Name what `subprocess` gives as a process's status."""
+    return f"status {status}" if status > 0 else signal.Signals(-status).name
 
 
 def end_group(process: subprocess.Popen[bytes], number: int) -> None:
