@@ -177,6 +177,22 @@ def test_a_handle_instead_of_a_control_connection():
         assert server.wait(30) == 0
 
 
+def test_a_server_with_an_address_of_its_own_listens_there_alone():
+    with subprocess.Popen([*PERF, "--serve", "--control", "0", "--address", "127.0.0.1"],
+                          stdout=subprocess.PIPE, text=True) as server:
+        try:
+            control = re.search(r"TCP port (\d+)", server.stdout.readline())[1]
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.2", int(control)))
+            check_rows(rows(run("127.0.0.1", "--control", control, "--json", *QUICK)), [8, 65536])
+            taken = run("--serve", "--control", control, "--address", "127.0.0.1")
+            assert taken.returncode == 1
+            assert taken.stderr == (f"error: TCP port {control} of 127.0.0.1 cannot be listened "
+                                    "on: Address already in use; --control takes another\n")
+        finally:
+            server.send_signal(signal.SIGINT)
+
+
 def test_a_server_that_cannot_do_what_is_asked_says_so():
     with subprocess.Popen([*PERF, "--serve", "--control", "0"], stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True) as server:
@@ -235,6 +251,8 @@ def test_nobody_serves():
     (["--local", "--engines", "0"], "--engines"),
     (["--local", "--tcp", "0"], "--tcp"),
     (["--serve", "--tcp", "1"], "--tcp belongs to the end that measures"),
+    (["--serve", "--address", "banana"], "'banana' is no IP address, as 10.0.0.1"),
+    (["--serve", "--address", "192.0.2.7"], "--address: this host has no address 192.0.2.7"),
     (["--local", "--tcp", "1", "--sizes", "0"], "over TCP a message of no bytes"),
 ])
 def test_wrong_use(options, sentence):

@@ -10,11 +10,14 @@ what the same messages take over kernel TCP between the same hosts, measured in 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import signal
 import socket
 import threading
 from dataclasses import asdict, dataclass, replace
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -160,6 +163,14 @@ def verdict(rows: list[Row]) -> str:
             f"the delay at {small.size}")
 
 
+def _read_address(_context: click.Context, _option: click.Parameter,
+                  text: str | None) -> str | None:
+    try:
+        return text and str(ip_address(text.strip("[]")))
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no IP address, as 10.0.0.1 or fd00::1") from None
+
+
 @click.command()
 @click.argument("host", required=False)
 @click.option("--serve", "serves", is_flag=True, help="Be the end that others measure against.")
@@ -167,7 +178,8 @@ def verdict(rows: list[Row]) -> str:
 @click.option("--port", "kind", type=click.Choice(["udp", "mem", "xdp"]),
               help="What carries it.  [udp; a server: what its client asks for]")
 @click.option("--interface", metavar="NAME", help="Network interface; xdp needs it.")
-@click.option("--address", metavar="IP", help="Own address.  [that of the control connection]")
+@click.option("--address", metavar="IP", callback=_read_address,
+              help="Own address, for control, too.  [that of the control connection]")
 @click.option("--engines", type=click.IntRange(1, 64), default=1, show_default=True,
               help="So many engines and connections, a thread each.")
 @click.option("--paths", type=click.IntRange(1, 64), default=1, show_default=True,
@@ -248,7 +260,7 @@ def _serve(options: dict[str, Any], stop: threading.Event) -> None:
     if options["no_control"]:
         _serve_handle(options, stop)
         return
-    with _listening(options["control"]) as listening:
+    with _listening(options["control"], options["address"]) as listening:
         click.echo(f"serving on TCP port {listening.getsockname()[1]}; Ctrl-C ends it")
         while True:
             made, peer = listening.accept()
@@ -285,14 +297,23 @@ def _serve_handle(options: dict[str, Any], stop: threading.Event) -> None:
                 return
 
 
-def _listening(port: int) -> socket.socket:
+def _listening(port: int, address: str | None) -> socket.socket:
+    """Listen where clients come: at the own address alone, where one was given."""
     try:
+        if address:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            return socket.create_server((address, port), family=family)
         if socket.has_dualstack_ipv6():
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
         return socket.create_server(("", port))
     except OSError as error:
-        raise click.ClickException(f"TCP port {port} cannot be listened on: {error.strerror}; "
-                                   "--control takes another") from error
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise click.UsageError(f"--address: this host has no address {address}; "
+                                   "ip -br address lists those here") from None
+        at = f" of {address}" if address else ""
+        raise click.ClickException(f"TCP port {port}{at} cannot be listened on: "
+                                   f"{os.strerror(error.errno or 0)}; --control takes another"
+                                   ) from error
 
 
 def _plain(address: str) -> str:
