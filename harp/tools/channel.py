@@ -26,6 +26,14 @@ class Gone(click.ClickException):
     """The other end is not there any more, or says something else than was agreed."""
 
 
+class Told(click.ClickException):
+    """The other end failed, and said why."""
+
+    def __init__(self, why: str, *, is_wrong_use: bool) -> None:
+        super().__init__(f"the other end says: {why}")
+        self.why, self.is_wrong_use = why, is_wrong_use
+
+
 class Channel(Protocol):
     """One end of the conversation."""
 
@@ -109,5 +117,5 @@ def _understood(text: bytes) -> dict[str, Any]:
     if not isinstance(said, dict):
         raise Gone("the other end is no `harp perf`")
     if "error" in said:
-        raise click.ClickException(f"the other end says: {said['error']}")
+        raise Told(str(said["error"]), is_wrong_use=said.get("wrong_use") is True)
     return said

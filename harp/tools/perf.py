@@ -25,7 +25,7 @@ import numpy as np
 
 from harp.net import Engine, Port
 from harp.net.handle import Handle
-from harp.tools.channel import Channel, Gone, Lines, Messages
+from harp.tools.channel import Channel, Gone, Lines, Messages, Told
 from harp.tools.perf_ends import FRAMES, Asked, Client, client, serve
 from harp.tools.perf_run import Run
 from harp.tools.perf_tcp import SOCKETS_MAX, TcpClient
@@ -362,6 +362,9 @@ def _local(options: dict[str, Any], stop: threading.Event) -> None:
     server.start()
     try:
         _report(here, asked, options, stop)
+    except Told as told:  # by an end that is here, too
+        kind = click.UsageError if told.is_wrong_use else click.ClickException
+        raise kind(told.why) from None
     finally:
         stop.set()
         here.close()

@@ -16,6 +16,7 @@ runs                                              runs
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ import numpy as np
 from harp._cnet import ffi, lib
 from harp.net import Connection, Engine, Port
 from harp.net.connection import MESSAGE_MAX, MESSAGES
+from harp.net.errors import OpenError
 from harp.tools.perf_run import DEAD_S, OTHER, ROLES, SLICE_NS, Outcome, Run, outcome_of
 from harp.tools.perf_tcp import SOCKETS_MAX, TcpEnd, listen_tcp
 
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from harp.tools.channel import Channel
 
 PROTOCOL = 2
+WRONG_USE = (errno.EINVAL, errno.EMSGSIZE, errno.ENODEV, errno.EADDRNOTAVAIL)
+"""Of engines that are not opened: faults, MTU, interface and address as they were given."""
 FRAMES = 16384
 """Of an engine with ``--zerocopy``; half may be written into, a quarter lent."""
 
@@ -206,7 +210,12 @@ def _understood(said: dict[str, Any]) -> Run:
 def _report(channel: Channel, error: Exception) -> None:
     with contextlib.suppress(click.ClickException):
         text = error.format_message() if isinstance(error, click.ClickException) else str(error)
-        channel.tell(error=text)
+        channel.tell(error=text, wrong_use=is_wrong_use(error))
+
+
+def is_wrong_use(error: Exception) -> bool:
+    """Whether what was asked for cannot be on this host, whatever it does."""
+    return isinstance(error, OpenError) and error.errno in WRONG_USE
 
 
 def _opened(said: dict[str, Any], asked: Asked, stop: threading.Event, *, follow: bool) -> End:
