@@ -1,5 +1,6 @@
 """The command ``harp``: its subcommands, and how it ends."""
 
+import socket
 import subprocess
 import sys
 
@@ -22,6 +23,21 @@ def test_every_subcommand_says_what_it_does(command):
     assert result.exit_code == 0
     assert "Usage: " in result.output
     assert command in CliRunner().invoke(harp, ["--help"]).output
+
+
+@pytest.mark.parametrize("arguments", [["top", "--export"],
+                                       ["diagnose", "--token-file", "token", "--serve"]])
+def test_a_port_that_is_taken_is_named(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    token = tmp_path / "token"
+    token.write_text("a token that is long enough to be one\n")
+    token.chmod(0o600)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run(*arguments, f"127.0.0.1:{port}")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (f"error: TCP port {port} of 127.0.0.1 cannot be listened on: Address "
+                           "already in use\n")
 
 
 @pytest.mark.parametrize(("arguments", "status", "sentence"), [

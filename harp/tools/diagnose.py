@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harp.tools.listening import naming_address
 from harp.tools.output import check_target, write_text
 
 if TYPE_CHECKING:
@@ -83,7 +84,9 @@ def _serve(serve: str, token: bytes, own: str) -> None:
     from harp.tools.diagnosis.exchange import SnapshotServer
 
     address, port = _address(serve if ":" in serve else f":{serve}", default="0.0.0.0")
-    with SnapshotServer(address, port, token, own) as server:
+    with naming_address(address, port):
+        server = SnapshotServer(address, port, token, own)
+    with server:
         click.echo(f"{own} answers at port {port}")
         try:
             server.serve_forever()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harp.net.errors import Reason
+from harp.tools.listening import naming_address
 from harp.tools.output import check_target, write_text
 from harp.tools.statistics import Snapshot, forget, snapshots
 
@@ -246,8 +247,10 @@ def _export(export: str, pids: Sequence[int], interval_s: float, *, once: bool,
     if port.isascii() and port.isdigit():
         if int(port) > MOST_PORT:
             raise click.UsageError(f"--export {export}: a port is at most {MOST_PORT}")
-        with server(address.strip("[]") or "0.0.0.0", int(port),
-                    lambda: _look(pids, keep=True)) as made:
+        address = address.strip("[]") or "0.0.0.0"
+        with naming_address(address, int(port)):
+            made = server(address, int(port), lambda: _look(pids, keep=True))
+        with made:
             click.echo(f"metrics are at port {made.server_port}, path /metrics")
             _until_interrupted(made.serve_forever)
         return
