@@ -58,14 +58,14 @@ class Correction(NamedTuple):
 
 FORKS = Correction(
     "forks and joins of trees", "a rank's edges share its port and its thread, where pieces wait "
-    "for one another", Interval(-0.11, 0.33), Interval(-0.14, 0.36))
+    "for one another", Interval(-0.14, 0.31), Interval(-0.14, 0.36))
 SPRAY = Correction(
     "random spray", "frames draw their links at random, queues form where links are full on "
     "average, and congestion control keeps them short by sending less",
-    Interval(0.0, 0.92), Interval(-0.01, 0.84))
+    Interval(0.0, 1.26), Interval(-0.01, 0.84))
 EXCHANGES = Correction(
     "exchanges in lock step", "queues where flows meet are latency to steps that follow one "
-    "another, and a step lasts as long as its slowest message", Interval(0.0, 0.49),
+    "another, and a step lasts as long as its slowest message", Interval(0.0, 0.34),
     Interval(-0.06, 0.20), "where a full buffer drops the end of a message, TCP waits 0.2 s more")
 
 
