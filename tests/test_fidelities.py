@@ -44,7 +44,8 @@ def test_flow_and_packet_agree(name):
 @pytest.mark.parametrize("name", ["random permutation, sprayed, 16 MiB", "tree, 32 MiB",
                                   "kernel TCP: tree, 32 MiB", "halving-doubling, 16 MiB",
                                   "halving-doubling, oversubscribed, 16 MiB",
-                                  "2D over hosts of 4, 4 MiB"])
+                                  "2D over hosts of 4, 4 MiB",
+                                  "hierarchical all-to-all, 8 MiB"])
 def test_an_error_goes_where_its_reason_is_taken_away(name):
     row = compare(case(name))
     assert row.without is not None

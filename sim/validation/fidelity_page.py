@@ -33,8 +33,8 @@ these (`python -m sim.validate corrections`, `sim/network/corrections.py`); besi
 whether this case lies within.
 
 Reasons are tested: `without it` is the error of the same case where what the reason names is taken
-away. Queues are, with ports of 100 Gb/s and a fabric of 400, which no network thread fills; forks
-and joins are, in a tree of two hosts.
+away. Queues are, with ports of 100 Gb/s a GPU and a fabric of four times that, which no network
+thread fills; forks and joins are, in a tree of two hosts.
 """
 
 
