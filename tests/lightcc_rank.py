@@ -422,9 +422,9 @@ def late_group(rank, ranks):
         except RuntimeError as error:
             said = str(error)
     store = dist.distributed_c10d._get_default_store()
-    store.add("ended", 1)
-    while rank == 0 and store.add("ended", 0) < ranks:  # it has the store
-        time.sleep(0.01)
+    store.set(f"ended/{rank}", "")
+    if rank == 0:  # it has the store
+        store.wait([f"ended/{other}" for other in range(ranks)])
     return said
 
 

@@ -475,7 +475,7 @@ class Group:
             raise GroupError(self._verdict.sentence)
         writing = asyncio.ensure_future(self._letters.write(peer, MESSAGE, tag, data))
         if not (await asyncio.wait([writing], timeout=self.timeout_s))[0]:
-            writing.add_done_callback(_forget)
+            writing.add_done_callback(lambda done: done.cancelled() or done.exception())
             raise GroupError(await self._judged(
                 f"a message from rank {self.rank} to rank {peer} was not over after "
                 f"{self.timeout_s:g} s", FAILED))
@@ -495,9 +495,3 @@ class Group:
                              f"{self.rank} receives {len(data)} B")
         data[:] = came
         return source
-
-
-def _forget(writing: asyncio.Future[None]) -> None:
-    """Look at the error of a letter that nobody waits for any more."""
-    if not writing.cancelled():
-        writing.exception()

@@ -50,7 +50,7 @@ def settings() -> dict[str, str]:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise click.ClickException(f"the file of settings {file} cannot be read: "
                                    f"{reason}") from None
-    found = _parse(text, str(file))
+    found = parse(text, str(file))
     found |= {name: os.environ[name] for name in NAMES if os.environ.get(name)}
     return found
 
@@ -65,7 +65,7 @@ def check_environment(environment: Mapping[str, str]) -> None:
             _warn_of_unknown(name, "", (*NAMES, *ELSEWHERE))
 
 
-def _parse(text: str, where: str) -> dict[str, str]:
+def parse(text: str, where: str) -> dict[str, str]:
     """Read the lines; a name that the plugin does not know is a warning, as it is there."""
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
