@@ -79,6 +79,7 @@ class Lane:
     """What belongs to calls of one origin: their group, and the threads of their futures."""
 
     def __init__(self, origin: str, name: str) -> None:
+        self.origin = origin
         self.group: Group | None = None
         self.making = threading.Lock()
         within = f"{origin}/{name}"
@@ -106,24 +107,25 @@ class Callbacks:
     @property
     def group(self) -> Group:
         """The group that this thread's calls go by."""
-        origin = _HERE.origin
-        return self._group_of(self.lane(origin), origin) if origin else self.program_group
+        return self._group_of(self.lane()) if _HERE.origin else self.program_group
 
-    def lane(self, origin: str | None = None) -> Lane:
+    def lane(self) -> Lane:
         """Give what belongs to this thread's calls."""
-        origin = _HERE.origin if origin is None else origin
+        origin = _HERE.origin
         with self._adding:
             lane = self._lanes.get(origin)
             if lane is None:
                 lane = self._lanes[origin] = Lane(origin, self.name)
             return lane
 
-    def _group_of(self, lane: Lane, origin: str) -> Group:
+    def _group_of(self, lane: Lane) -> Group:
         with lane.making:
             if lane.group is None:
                 if self._is_closed:
                     return self.program_group  # which says so
-                lane.group = self._make(f"callbacks{origin}/")
+                lane.group = self._make(f"callbacks{lane.origin}/")
+                if self._is_closed:  # meanwhile, by who did not know of it
+                    lane.group.close()
             return lane.group
 
     def groups(self) -> Iterator[Group]:
@@ -154,7 +156,7 @@ def as_in(origin: str, call: Callable[..., Any], *args: Any) -> Any:
         _HERE.origin = before
 
 
-class LightFuture(torch.futures.Future):  # type: ignore[misc]
+class LightFuture(torch.futures.Future):  # type: ignore[misc]  # mypy does not look into torch
     """A future whose callbacks are run in the order in which they are chained, by ``lane``."""
 
     def __init__(self, lane: Lane, devices: Any = None) -> None:
