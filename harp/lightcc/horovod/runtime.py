@@ -65,6 +65,12 @@ class Entry:
     future: Future[Any] = field(default_factory=Future)
 
 
+def _fail(entries: Sequence[Entry | None], error: Exception) -> None:
+    for entry in entries:
+        if entry:
+            entry.future.set_exception(error)
+
+
 class Runtime:
     """Negotiates and carries out what this rank asks of the ``group``.
 
@@ -288,16 +294,12 @@ class Runtime:
         if answer.error:
             self._timeline.over({request.name: {} for request in answer.requests})
             error = HorovodInternalError if answer.gone else RequestError
-            for entry in entries:
-                if entry:
-                    entry.future.set_exception(error(answer.error))
+            _fail(entries, error(answer.error))
             return
         try:
             getattr(self, f"_call_{kind}")(answer, entries)
-        except Exception as error:
-            for entry in entries:
-                if entry:
-                    entry.future.set_exception(HorovodInternalError(str(error)))
+        except Exception as error:  # the group fails by it, and these are no longer its
+            _fail(entries, HorovodInternalError(str(error)))
             raise
 
     def _take_settings(self, tuned: dict[str, Any]) -> None:
@@ -327,9 +329,7 @@ class Runtime:
             ended = [(entry, entry.finish(answer)) for entry in entries if entry]
             good = True
         except Exception as error:
-            for entry in entries:
-                if entry:
-                    entry.future.set_exception(HorovodInternalError(str(error)))
+            _fail(entries, HorovodInternalError(str(error)))
             return
         finally:
             if self._timeline.is_written and answer.requests[0].kind not in WORDS:
