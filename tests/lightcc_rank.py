@@ -392,27 +392,6 @@ def held(rank, ranks):
     return kept
 
 
-def late_send(rank, ranks):
-    """A message that is half sent when its time is over fails the group, in words."""
-    group = dist.new_group(timeout=timedelta(seconds=1))
-    said = []
-    try:
-        if rank == 0:
-            for _ in range(100):
-                dist.send(torch.ones(1 << 28, dtype=torch.uint8), 1, group=group)
-        else:
-            dist.recv(torch.ones(1), 0, group=group, tag=7)
-    except RuntimeError as error:
-        said.append(str(error))
-    dist.barrier()
-    try:
-        dist.all_reduce(torch.ones(1), group=group)
-        dist.all_reduce(torch.ones(1), group=group)
-    except RuntimeError as error:
-        said.append(str(error))
-    return said
-
-
 def late_group(rank, ranks):
     """The last rank does not come to a new group; the others are told, and can end."""
     said = ""

@@ -360,6 +360,28 @@ def test_another_order_of_calls_is_told():
                    "barrier" in one for one in failures(begun))
 
 
+def test_a_message_that_is_late_amid_its_pieces_fails_the_group_and_breaks_none_behind_it():
+    with group_of(2, timeout_s=1.5) as group:
+        channel, on = group[0]._letters._channels[1], threading.Event()
+        send, sent = channel.send, []
+
+        async def send_slowly(piece):
+            sent.append(len(piece))
+            if len(sent) == 2:
+                await asyncio.get_running_loop().run_in_executor(None, on.wait)
+            await send(piece)
+        channel.send = send_slowly
+        receiving = group[1].receive(np.empty(8, np.uint8), 0, tag=7)
+        late = group[0].send(np.zeros(3_000_000, np.uint8), 1, tag=3)
+        with pytest.raises(GroupError, match="no message with tag 7 came from rank 0 to rank 1"):
+            receiving.result(PATIENCE_S)
+        with pytest.raises(GroupError, match="a message from rank 0 to rank 1 was not over") as why:
+            late.result(PATIENCE_S)
+        on.set()  # the rest of it leaves, and then the sentence
+        assert failures([group[1].barrier()]) == [str(why.value)]
+        assert sum(sent) > 3_000_000
+
+
 def test_a_rank_that_does_not_come_is_named_after_the_timeout():
     with group_of(3, timeout_s=1.5) as group:
         said = failures([group[0].barrier(), group[1].barrier()])
