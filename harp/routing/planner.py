@@ -36,7 +36,6 @@ from harp.routing import paths as path_sets
 from harp.routing.answers import spread_answers
 from harp.routing.colouring import balanced_colouring
 from harp.routing.fabric import UnreachableError
-from harp.routing.mend import mended_paths
 from harp.routing.plan import PathPlan, link_loads
 from harp.routing.ports import (
     DYNAMIC_PORTS,
@@ -46,6 +45,7 @@ from harp.routing.ports import (
     follows,
     wanted_hops,
 )
+from harp.routing.repair import repaired_paths
 from harp.routing.search import Spread
 from harp.routing.tiers import Tiers, fair_loads, tiers
 
@@ -245,7 +245,7 @@ def _paths(job: _Job, path: Ints) -> Ints:
 
 def _mended(job: _Job, path: Ints) -> Ints:
     free = job.fabric.without(np.flatnonzero(job.full)) if job.full.any() else job.fabric
-    return _taken(job, mended_paths(free, job.shape, job.src, job.dst, path))
+    return _taken(job, repaired_paths(free, job.shape, job.src, job.dst, path))
 
 
 def _max_load(job: _Job, path: Ints) -> float:

@@ -35,7 +35,7 @@ MOST_SWAPS = 16
 """Swaps of columns in one tier to relieve the switches above it: 2 ms each at 1,024 flows."""
 
 
-def mended_paths(fabric: Fabric, shape: Tiers, src: Ints, dst: Ints, path: Ints) -> Ints:
+def repaired_paths(fabric: Fabric, shape: Tiers, src: Ints, dst: Ints, path: Ints) -> Ints:
     """Give flows new paths where ``path``, shape (flows, links), is -1 throughout.
 
     No two flows share a link afterwards unless they did before. Returns shape (flows, links), -1
