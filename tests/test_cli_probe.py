@@ -21,8 +21,8 @@ from harp.routing import learnt
 from harp.routing.deployment import Deployment, Flow
 from harp.routing.jobs import Ranks, Wanted, plan_job
 from harp.routing.plan import PlanError
-from harp.routing.stray import find_stray
 from harp.routing.templates import Endpoints, SwitchHash, Wires, leaf_spine
+from harp.routing.verify import find_mismatch
 from harp.tools.main import harp
 from sim.network.lab.wiring import Wiring
 
@@ -147,7 +147,7 @@ def test_one_address_is_not_two_switches(second, sentence):
     flows = [flow(1, "leaf0", "spine0", "leaf1"), flow(2, "leaf0", "spine1#2", "leaf1")]
     routers = {("10.0.0.1:1", "10.0.0.2:61000"): ("10.1.0.1", "10.1.1.1"),
                ("10.0.0.1:2", "10.0.0.2:61000"): second}
-    assert find_stray(flows, routers) == sentence
+    assert find_mismatch(flows, routers) == sentence
 
 
 @root_only

@@ -193,7 +193,7 @@ def _check_plan(path: Path, seconds: float) -> None:
     """Trace the flows that leave from this host, and compare the routers with the plan's."""
     from harp.net.trace import trace
     from harp.routing.deployment import split_address
-    from harp.routing.stray import find_stray
+    from harp.routing.verify import find_mismatch
     from harp.tools.plan_load import read_plan
 
     own = [flow for flow in read_plan(path).flows if _is_own(split_address(flow.source)[0])]
@@ -214,7 +214,7 @@ def _check_plan(path: Path, seconds: float) -> None:
     told = {router for way in routers.values() for router in way if router is not None}
     if not told:
         raise click.ClickException(f"{path}: no router on the way answers, so nobody can say")
-    stray = find_stray(own, routers)
+    stray = find_mismatch(own, routers)
     if stray is not None:
         raise click.ClickException(f"{path} does not hold: {stray}. Make it anew with harp plan")
     click.echo(f"{path} holds as far as this host sees: {len(routers)} of its {len(own)} flows pass"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from harp.routing.deployment import Flow
 
 
-def find_stray(flows: Iterable[Flow],
+def find_mismatch(flows: Iterable[Flow],
                routers: Mapping[tuple[str, str], Sequence[str | None]]) -> str | None:
     """Say in one sentence what cannot be as planned; None: nothing.
 
