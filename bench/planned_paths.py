@@ -28,7 +28,7 @@ import numpy as np
 
 from harp.net import Engine
 from harp.net.trace import trace
-from harp.routing import learnt
+from harp.routing import discovered
 from harp.routing.jobs import Job, Ranks, UdpPorts, Wanted, plan_job, plan_jobs
 from harp.routing.templates import Endpoints, SwitchHash, Wires, leaf_spine
 from sim.network.lab.wiring import Wiring
@@ -103,27 +103,27 @@ def _max_load(fabric: Fabric, plan: Deployment, ports: np.ndarray) -> float:
     return float(np.bincount(links).max())
 
 
-def probe(wiring: Wiring, fabric: Fabric, pairs: list[tuple[int, int]]) -> learnt.Map:
+def probe(wiring: Wiring, fabric: Fabric, pairs: list[tuple[int, int]]) -> discovered.Map:
     """Learn the ways of all pairs by probes from each sender, at once."""
     first = UdpPorts().first_source
     spines = sum(name.startswith("spine") for name in fabric.switches)
     ports = [*range(first, first + PROBES_OF_A_SPINE * spines)]
 
-    def ways(pair: tuple[int, int]) -> list[learnt.Way]:
+    def ways(pair: tuple[int, int]) -> list[discovered.Way]:
         source, target = map(wiring.address, pair)
         with wiring.hosts[pair[0]].entered():
             found = trace(source, (target, UdpPorts().listen), ports, budget_s=PROBE_S)
-        return [learnt.Way(source, f"{target}:{UdpPorts().listen}", routers, tuple(some))
+        return [discovered.Way(source, f"{target}:{UdpPorts().listen}", routers, tuple(some))
                 for routers, some in found.classes.items() if routers]
 
     with ThreadPoolExecutor(len(pairs)) as pool:
         found = [way for ways_of_pair in pool.map(ways, pairs) for way in ways_of_pair]
     routers = {str(IPv4Address("100.64.0.0") + link): fabric.switches[near]
                for link, near in enumerate(fabric.link_src.tolist()) if near < len(fabric.switches)}
-    return learnt.Map(found, routers)
+    return discovered.Map(found, routers)
 
 
-def compare(fabric: Fabric, wiring: Wiring, pairs: list[tuple[int, int]], known: learnt.Map,
+def compare(fabric: Fabric, wiring: Wiring, pairs: list[tuple[int, int]], known: discovered.Map,
             draws: int, mib: int) -> dict[str, float]:
     """Completions by hashed, planned, and probed and planned ports, in turn."""
     ranks, wanted = _ranks(fabric, [*range(len(fabric.endpoints))]), Wanted(pairs)

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from cluster_files import topology, write
 from test_deployed_plan import data_crosses
 
-from harp.routing import learnt
+from harp.routing import discovered
 from harp.routing.deployment import Deployment, Flow
 from harp.routing.jobs import Ranks, Wanted, plan_job
 from harp.routing.plan import PlanError
@@ -58,8 +58,8 @@ def test_ports_are_told_apart_by_the_spine_that_they_take(wired, tmp_path):
                    "--source", wiring.address(0), "-o", file)
     assert done.exit_code == 0, done.stderr
     assert "4 ways by 24 source ports" in done.stderr
-    ways = learnt.from_json(file.read_text())
-    assert learnt.from_json(learnt.to_json(ways)) == ways
+    ways = discovered.from_json(file.read_text())
+    assert discovered.from_json(discovered.to_json(ways)) == ways
     assert {way.source for way in ways} == {wiring.address(0)}
     assert sorted(port for way in ways for port in way.ports) == list(range(61256, 61280))
     taken = [{spine_of(fabric, port) for port in way.ports} for way in ways]
@@ -187,7 +187,7 @@ def test_a_way_without_routers_teaches_nothing():
         done = run(far.ipv4, "--ports", "61256-61259", "--seconds", "2")
     assert (done.exit_code, done.stdout) == (1, "")
     assert f"{far.ipv4}: no router on the way answers" in done.stderr
-    assert "nothing was learnt" in done.stderr
+    assert "nothing was discovered" in done.stderr
 
 
 @root_only
@@ -225,4 +225,4 @@ def test_an_address_of_another_host_is_one_sentence():
     ('{"format": "harp-map-1", "ways": [{}]}', "'source' is missing"), ("[]", "it is no map")])
 def test_what_is_no_map_is_one_sentence(text, sentence):
     with pytest.raises(PlanError, match=sentence):
-        learnt.from_json(text)
+        discovered.from_json(text)

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harp.net.oneway import answer, measure_delays
-from harp.routing import learnt
+from harp.routing import discovered
 from harp.routing.fingerprint import find_classes
 from harp.routing.templates import Endpoints, SwitchHash, Wires, leaf_spine
 from harp.tools.main import harp
@@ -162,7 +162,7 @@ def test_spines_are_told_apart_by_the_queues_that_another_job_makes(tmp_path: An
                 "probe", "--fingerprint", target, "--ports", f"{ports[0]}-{ports[-1]}",
                 "--source", wiring.address(0), "--seconds", "8", "-o", str(file)])
     assert "4 ways by 24 source ports" in said
-    label = {port: number for number, way in enumerate(learnt.from_json(file.read_text()))
+    label = {port: number for number, way in enumerate(discovered.from_json(file.read_text()))
              for port in way.ports}
     found = np.array([label.get(port, -1) for port in ports])
     assert right_share(found, np.array([spine_of(0, port, 61000) for port in ports])) >= 0.99
@@ -172,13 +172,13 @@ def test_paths_of_a_connection_take_ways_of_which_nobody_knows_the_routers() -> 
     """Which class takes which spine is a guess, but each of four paths gets another class."""
     fabric = leaf_spine(Endpoints.uniform(4, bps=1e9), leaves=2, spines=4)
     source, target = (str(IPv4Address(int(fabric.endpoint_ip[end]))) for end in (0, 2))
-    ways = [learnt.Way(source, f"{target}:61000", (None,), (61256 + way, 61260 + way))
+    ways = [discovered.Way(source, f"{target}:61000", (None,), (61256 + way, 61260 + way))
             for way in range(4)]
-    choices = learnt.Map(ways, {}).choices(fabric, 0, 2, 61000)
+    choices = discovered.Map(ways, {}).choices(fabric, 0, 2, 61000)
     assert len({choice.links for choice in choices}) == 4
     ends, each = np.zeros(4, np.int64), np.ones(4)
-    plan = learnt.plan_learnt(fabric, ends, ends + 2, each * 1e8, ends + 61000, [choices] * 4,
-                              [0] * 4)
+    plan = discovered.plan_discovered(fabric, ends, ends + 2, each * 1e8, ends + 61000,
+                                      [choices] * 4, [0] * 4)
     assert sorted(port % 4 for port in plan.source_port.tolist()) == [0, 1, 2, 3]
 
 

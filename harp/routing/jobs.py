@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from harp.routing.deployment import Deployment, Flow, Rank, split_address
-from harp.routing.learnt import Map, plan_learnt
+from harp.routing.discovered import Map, plan_discovered
 from harp.routing.plan import PathPlan, PlanError
 from harp.routing.planner import plan_paths, replan
 from harp.routing.ports import turns
@@ -132,17 +132,17 @@ class _Sources:
         return cls(lists, of_rank)
 
 
-def plan_job(fabric: Fabric, ranks: Ranks, wanted: Wanted, learnt: Map | None = None,
+def plan_job(fabric: Fabric, ranks: Ranks, wanted: Wanted, discovered: Map | None = None,
              bonds: Bonds | None = None, around: Background | None = None) -> Deployment:
     """Plan one job, as `plan_jobs` does several."""
-    return plan_jobs(fabric, [Job(ranks, wanted)], learnt, bonds, around)[0]
+    return plan_jobs(fabric, [Job(ranks, wanted)], discovered, bonds, around)[0]
 
 
-def plan_jobs(fabric: Fabric, jobs: Sequence[Job], learnt: Map | None = None,
+def plan_jobs(fabric: Fabric, jobs: Sequence[Job], discovered: Map | None = None,
               bonds: Bonds | None = None, around: Background | None = None) -> list[Deployment]:
     """Plan what all ``jobs`` do on ``fabric``, whose endpoints have the NICs' real addresses.
 
-    Pairs on one host do not use the network and are passed over. With ``learnt`` the switches'
+    Pairs on one host do not use the network and are passed over. With ``discovered`` the switches'
     hash is of no account: flows take ways of that map, and those that it does not have are passed
     over as well. ``bonds`` is as for `plan_paths`. Loads are those of all jobs together, over what
     ``around`` leaves of the links' rates. Raises ValueError where the hosts have not enough UDP
@@ -154,12 +154,13 @@ def plan_jobs(fabric: Fabric, jobs: Sequence[Job], learnt: Map | None = None,
     flows = _flows(jobs, listens)
     sources = _Sources.share(_hosts(jobs), ports, taken)
     left, demand = _left(fabric, around), _demand(fabric, flows.src)
-    if learnt is None:
+    if discovered is None:
         plan = plan_paths(left, flows.src, flows.dst, demand, target=flows.target, bonds=bonds,
                           **_choice_of_ports(jobs, flows, sources))
     else:
-        flows, plan = _plan_learnt(left, flows, demand, learnt, sources, by_rank=_splits(jobs))
-    known = fabric.fingerprint if learnt is None else learnt.fingerprint(fabric)
+        flows, plan = _plan_discovered(left, flows, demand, discovered, sources,
+                                       by_rank=_splits(jobs))
+    known = fabric.fingerprint if discovered is None else discovered.fingerprint(fabric)
     return _deployments(known, fabric, jobs, listens, flows, plan)
 
 
@@ -290,20 +291,20 @@ def _demand(fabric: Fabric, src: Ints) -> NDArray[np.float64]:
     return np.asarray(rate / np.bincount(src, minlength=1)[src])
 
 
-def _plan_learnt(fabric: Fabric, flows: _Flows, demand: NDArray[np.float64], learnt: Map,
+def _plan_discovered(fabric: Fabric, flows: _Flows, demand: NDArray[np.float64], discovered: Map,
                  sources: _Sources, *, by_rank: bool) -> tuple[_Flows, PathPlan]:
     """Plan the flows of which the map has ways by ports of their ranks."""
     own = [set(some.tolist()) for some in sources.lists]
     choices = []
     for sender, _, src, dst, target in zip(*flows, strict=True):
         usable = own[sources.of_rank[sender]]
-        choices.append([choice._replace(ports=ports) for choice in learnt.choices(
+        choices.append([choice._replace(ports=ports) for choice in discovered.choices(
             fabric, int(src), int(dst), int(target))
             if (ports := tuple(port for port in choice.ports if port in usable))])
     known = np.array([number for number, some in enumerate(choices) if some], np.int64)
     flows = flows.take(known)
     ends = zip(flows.src.tolist(), flows.dst.tolist(), strict=True)
-    return flows, plan_learnt(
+    return flows, plan_discovered(
         fabric, flows.src, flows.dst, demand[known], flows.target,
         [choices[number] for number in known], flows.sender.tolist() if by_rank else list(ends))
 

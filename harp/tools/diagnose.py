@@ -171,7 +171,7 @@ def _for_people(suspects: list[Suspect], hosts: int, legs: int) -> str:
 
 def _routers(map_file: str) -> dict[tuple[str, str], tuple[str, ...]]:
     """By addresses with UDP ports: the routers that harp probe found between them."""
-    from harp.routing.learnt import from_json
+    from harp.routing.discovered import from_json
     from harp.routing.plan import PlanError
 
     try:

@@ -117,13 +117,13 @@ def _make(loaded: list[Loaded], jobs: list[Job], running: Path | None,
     from harp.routing.plan import PlanError
 
     first, names = loaded[0], ", ".join(str(job.path) for job in loaded)
-    if running is not None and first.learnt is not None:
+    if running is not None and first.discovered is not None:
         raise click.UsageError(f"{names}: --replan needs a hash that is known, and with links down "
                                "its maps no longer hold: run harp probe anew, and plan anew")
     before = [] if running is None else [read_plan(_of_job(running, job, loaded)) for job in loaded]
     try:
         made = (replan_jobs(first.fabric, jobs, before, first.bonds, around) if before else
-                plan_jobs(first.fabric, jobs, first.learnt, first.bonds, around))
+                plan_jobs(first.fabric, jobs, first.discovered, first.bonds, around))
     except PlanError as error:
         raise click.ClickException(f"{running or names}: {error}") from error
     except ValueError as error:
@@ -144,9 +144,9 @@ def _check(path: Path, loaded: Loaded) -> None:
 
     made = read_plan(path)
     try:
-        if loaded.learnt is None:
+        if loaded.discovered is None:
             made.verify(take_down(loaded, made.without).fabric, loaded.bonds)
-        elif made.fabric != loaded.learnt.fingerprint(loaded.fabric):
+        elif made.fabric != loaded.discovered.fingerprint(loaded.fabric):
             raise PlanError("links, addresses or maps are others than it was made for: make it "
                             "anew with harp plan")
     except PlanError as error:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from harp.routing.background import Background
     from harp.routing.bond import Policy
     from harp.routing.deployment import Deployment
+    from harp.routing.discovered import Map, Way
     from harp.routing.fabric import Fabric
     from harp.routing.jobs import Job, Ranks, Wanted
-    from harp.routing.learnt import Map, Way
     from sim.cluster.cluster import Cluster
     from sim.schema.job import PlannedJob
 
@@ -38,7 +38,7 @@ class Loaded(NamedTuple):
     job: PlannedJob
     cluster: Cluster
     fabric: Fabric
-    learnt: Map | None
+    discovered: Map | None
     bonds: list[Policy | None]
     """How the kernel of each endpoint chooses a port of its NIC; None where there is no choice."""
 
@@ -50,9 +50,9 @@ def load_jobs(paths: tuple[Path, ...]) -> list[Loaded]:
         if other.fabric.fingerprint != first.fabric.fingerprint:
             raise click.UsageError(f"{first.path} and {other.path} are not of one fabric: links, "
                                    "addresses or seeds differ")
-        if (other.learnt is None) != (first.learnt is None) or (
-                other.learnt is not None and first.learnt is not None and other.learnt.fingerprint(
-                    first.fabric) != first.learnt.fingerprint(first.fabric)):
+        maps = {made.discovered and made.discovered.fingerprint(first.fabric)
+                for made in (first, other)}
+        if len(maps) > 1:
             raise click.UsageError(f"{first.path} and {other.path} have other maps: jobs that are "
                                    "planned together have the same")
     return [first, *others]
@@ -93,7 +93,7 @@ def _bonds(cluster: Cluster) -> list[Policy | None]:
 
 def _map(job: PlannedJob, fabric: Fabric, path: Path) -> Map | None:
     """What was learnt of the network, if the job names maps."""
-    from harp.routing.learnt import Map
+    from harp.routing.discovered import Map
 
     ways = [way for name in job.maps for way in _read_map(path.parent / name)]
     for address, switch in job.routers.items():
@@ -102,7 +102,7 @@ def _map(job: PlannedJob, fabric: Fabric, path: Path) -> Map | None:
 
 
 def _read_map(path: Path) -> list[Way]:
-    from harp.routing.learnt import from_json
+    from harp.routing.discovered import from_json
     from harp.routing.plan import PlanError
 
     try:

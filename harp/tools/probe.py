@@ -134,14 +134,14 @@ def _answer(address: str, port: int) -> None:
 
 def _compare(targets: tuple[str, ...], port: int, ports: list[int], source: str | None,
              seconds: float, most_bps: float) -> str:
-    """Ports that share a way, as a map of `harp.routing.learnt` whose routers are unknown."""
+    """Ports that share a way, as a map of `harp.routing.discovered` whose routers are unknown."""
     import numpy as np
 
     from harp.net.oneway import measure_delays
-    from harp.routing import learnt
+    from harp.routing import discovered
     from harp.routing.fingerprint import find_classes
 
-    ways: list[learnt.Way] = []
+    ways: list[discovered.Way] = []
     for target in targets:
         own = source or _own_address(target)
         try:
@@ -157,22 +157,22 @@ def _compare(targets: tuple[str, ...], port: int, ports: list[int], source: str 
         click.echo(f"{target}: {count} ways by {told} source ports ({delays.sent_packets} packets "
                    f"in {delays.taken_s:.1f} s), {found.sure:.0%} sure; {len(ports) - told} ports "
                    "are like no other", err=True)
-        ways += [learnt.Way(own, f"{target}:{port}", (None,),
+        ways += [discovered.Way(own, f"{target}:{port}", (None,),
                             tuple(ports[at] for at in np.flatnonzero(found.label == number)))
                  for number in range(count)]
     if len(ways) < 2:
-        raise click.ClickException("nothing was learnt: delays of no ports rise together, or those "
-                                   "of all do. Is another job on the network's links?")
-    return learnt.to_json(ways)
+        raise click.ClickException("nothing was discovered: delays of no ports rise together, or "
+                                   "those of all do. Is another job on the network's links?")
+    return discovered.to_json(ways)
 
 
 def _trace(targets: tuple[str, ...], port: int, ports: list[int], source: str | None,
            seconds: float) -> str:
-    """Ways to the targets, as a map of `harp.routing.learnt`."""
+    """Ways to the targets, as a map of `harp.routing.discovered`."""
     from harp.net.trace import trace
-    from harp.routing import learnt
+    from harp.routing import discovered
 
-    ways: list[learnt.Way] = []
+    ways: list[discovered.Way] = []
     for target in targets:
         own = source or _own_address(target)
         try:
@@ -181,12 +181,12 @@ def _trace(targets: tuple[str, ...], port: int, ports: list[int], source: str | 
             raise click.ClickException(f"{target} cannot be probed from {own}: "
                                        f"{error.strerror}") from error
         click.echo(f"{target}: {_sentence(found)}", err=True)
-        ways += [learnt.Way(own, f"{target}:{port}", routers, tuple(which))
+        ways += [discovered.Way(own, f"{target}:{port}", routers, tuple(which))
                  for routers, which in found.classes.items() if routers and found.alike == 1.0]
     if not ways:
-        raise click.ClickException("nothing was learnt: no router on the way answers, or packets "
-                                   "of one flow take several ways")
-    return learnt.to_json(ways)
+        raise click.ClickException("nothing was discovered: no router on the way answers, or "
+                                   "packets of one flow take several ways")
+    return discovered.to_json(ways)
 
 
 def _check_plan(path: Path, seconds: float) -> None:
@@ -214,9 +214,9 @@ def _check_plan(path: Path, seconds: float) -> None:
     told = {router for way in routers.values() for router in way if router is not None}
     if not told:
         raise click.ClickException(f"{path}: no router on the way answers, so nobody can say")
-    stray = find_mismatch(own, routers)
-    if stray is not None:
-        raise click.ClickException(f"{path} does not hold: {stray}. Make it anew with harp plan")
+    mismatch = find_mismatch(own, routers)
+    if mismatch is not None:
+        raise click.ClickException(f"{path} does not hold: {mismatch}. Make it anew with harp plan")
     click.echo(f"{path} holds as far as this host sees: {len(routers)} of its {len(own)} flows pass"
                f" {len(told)} routers, none of which stands for two switches")
 

@@ -2,7 +2,7 @@
 
 It says, for a source, a target address and a target port, which routers a UDP flow passes by each
 of some source ports. `Map` finds these ways on a fabric whose switches' addresses are known, and
-`plan_learnt` spreads flows over them.
+`plan_discovered` spreads flows over them.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _links_of(path: Sequence[int]) -> tuple[int, ...]:
     return tuple(link for link in path if link >= 0)
 
 
-def plan_learnt(fabric: Fabric, src: Ints, dst: Ints, demand_bps: Floats, target: Ints,
+def plan_discovered(fabric: Fabric, src: Ints, dst: Ints, demand_bps: Floats, target: Ints,
                 choices: Sequence[Sequence[Choice]], apart: Sequence[object]) -> PathPlan:
     """Spread flows over the ways that were learnt, by local search.
 
