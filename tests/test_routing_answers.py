@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harp.routing.answers import spread_answers
+from harp.routing.ack_ports import spread_acks
 from harp.routing.hashes import ROCE_PORT
 from harp.routing.planner import plan_paths, replan
 from harp.routing.ports import DYNAMIC_PORTS, FlowPorts, find_ports
@@ -58,5 +58,5 @@ def test_answers_that_have_no_way_back_leave_the_ports_as_they_are():
     plan = plan_paths(fabric, src, dst)
     one_way = fabric.without(np.flatnonzero(fabric.link_dst == fabric.nodes["leaf0"]))
     usable = FlowPorts.of(src, dst, 8, DYNAMIC_PORTS)
-    found = spread_answers(one_way, src, dst, plan.links, plan.source_port, np.arange(4), usable)
+    found = spread_acks(one_way, src, dst, plan.links, plan.source_port, np.arange(4), usable)
     assert (found == plan.source_port).all()

@@ -33,7 +33,7 @@ import numpy as np
 
 from harp.routing import bond, hashes
 from harp.routing import paths as path_sets
-from harp.routing.answers import spread_answers
+from harp.routing.ack_ports import spread_acks
 from harp.routing.colouring import balanced_colouring
 from harp.routing.fabric import UnreachableError
 from harp.routing.plan import PathPlan, link_loads
@@ -308,7 +308,7 @@ def _realised(job: _Job, path: Ints, port: Ints) -> PathPlan:
     if load > ecmp_load * (1 + 1e-9):
         path, port, load = ecmp_path, ecmp_port, ecmp_load
     elif not missing.size:
-        port = spread_answers(job.fabric, job.src, job.dst, path, port, unknown, job.ports)
+        port = spread_acks(job.fabric, job.src, job.dst, path, port, unknown, job.ports)
     bond_port = np.argmax(job.fabric.endpoint_ports[job.src] == path[:, :1], axis=1)
     return PathPlan(job.fabric.endpoints, job.src, job.dst, job.demand_bps, port, bond_port, path,
                     load, job.bound, ecmp_load, int(missing.size), job.ports.target)

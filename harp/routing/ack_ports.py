@@ -32,7 +32,7 @@ DATA_ANSWERS = 100
 """Answers that load a link as much as the data of a flow: 0.7 % of the bytes in the lab."""
 
 
-def spread_answers(fabric: Fabric, src: Ints, dst: Ints, path: Ints, port: Ints, free: Ints,
+def spread_acks(fabric: Fabric, src: Ints, dst: Ints, path: Ints, port: Ints, free: Ints,
                    ports: FlowPorts) -> Ints:
     """Give the ``free`` flows other source ports that yield the same ``path``.
 
