@@ -24,8 +24,8 @@ from harp.net.latency import (
     least_round_trips_s,
 )
 from harp.routing.affinity import place_hosts, ring_crossings
-from harp.routing.nearness import find_places, from_json, matrix, to_json
 from harp.routing.plan import PlanError
+from harp.routing.rtt_clusters import cluster_hosts, from_json, matrix, to_json
 from harp.routing.templates import Endpoints, SwitchHash, Wires, leaf_spine
 from harp.tools.main import harp
 from sim.network.lab.wiring import Wiring
@@ -74,7 +74,7 @@ def test_pods_and_tors_are_found_in_spite_of_noise(noise: float, least: float) -
     for seed in range(60):
         rng = np.random.default_rng(seed)
         place = three_tiers(rng)
-        found = find_places(drawn(place, base_us, noise, rng))
+        found = cluster_hosts(drawn(place, base_us, noise, rng))
         good = found.place.shape[1] == 2 and all(
             is_same_partition(found.place[:, level], place[:, level]) for level in range(2))
         right += good
@@ -89,7 +89,7 @@ def test_one_level_is_one_level() -> None:
     for seed in range(60):
         rng = np.random.default_rng(seed)
         tor = rng.permutation(np.repeat(np.arange(4), 5))[:, None]
-        found = find_places(drawn(tor, np.array([15.0, 9.0]), 0.03, rng))
+        found = cluster_hosts(drawn(tor, np.array([15.0, 9.0]), 0.03, rng))
         assert found.place.shape[1] == 1
         assert is_same_partition(found.place[:, 0], tor[:, 0])
 
@@ -98,14 +98,14 @@ def test_where_all_are_alike_nothing_is_made_up() -> None:
     alone = 0
     for seed in range(60):
         rng = np.random.default_rng(seed)
-        found = find_places(drawn(np.zeros((16, 1), np.int64), np.array([9.0, 9.0]), 0.03, rng))
+        found = cluster_hosts(drawn(np.zeros((16, 1), np.int64), np.array([9.0, 9.0]), 0.03, rng))
         alone += found.place.shape[1] == 0
     assert alone >= 57
 
 
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_few_hosts_have_no_groups(hosts: int) -> None:
-    found = find_places(np.full((hosts, hosts), 1e-5))
+    found = cluster_hosts(np.full((hosts, hosts), 1e-5))
     assert found.place.shape == (hosts, 0)
     assert found.sure == 0.0
 
@@ -114,11 +114,11 @@ def test_a_pair_that_was_measured_one_way_is_enough() -> None:
     rng = np.random.default_rng(1)
     tor = np.repeat(np.arange(3), 4)[:, None]
     both = drawn(tor, np.array([15.0, 9.0]), 0.02, rng)
-    found = find_places(np.where(np.tri(12, k=-1), both, np.nan))
+    found = cluster_hosts(np.where(np.tri(12, k=-1), both, np.nan))
     assert is_same_partition(found.place[:, 0], tor[:, 0])
     both[3, 7] = both[7, 3] = np.nan
     with pytest.raises(PlanError, match="hosts 3 and 7 were measured neither way"):
-        find_places(both)
+        cluster_hosts(both)
 
 
 def test_files_of_hosts_become_a_matrix() -> None:

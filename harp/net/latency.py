@@ -36,7 +36,7 @@ PAUSE_S = 0.03
 """Between blocks, in the mean: in less than a scheduler's turn of a few others."""
 NEARER = 0.98
 """A minimum below this share of the one before is news: from one level of switches to the next is
-1.15 at least (`harp.routing.nearness`)."""
+1.15 at least (`harp.routing.rtt_clusters`)."""
 WAIT_S = 1.0
 """For one answer."""
 GIVE_UP = 3

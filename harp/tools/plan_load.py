@@ -177,7 +177,7 @@ def _measured_places(loaded: Loaded, numbers: NDArray[np.int64]) -> NDArray[np.i
     """Where hosts sit by the round trips between them, and a sentence of what was found."""
     import numpy as np
 
-    from harp.routing import nearness
+    from harp.routing import rtt_clusters
     from harp.routing.plan import PlanError
 
     path, job, fabric = loaded.path, loaded.job, loaded.fabric
@@ -186,7 +186,7 @@ def _measured_places(loaded: Loaded, numbers: NDArray[np.int64]) -> NDArray[np.i
              for host in numbers]
     measured = [_read_latencies(path.parent / name) for name in job.latencies]
     try:
-        found = nearness.find_places(nearness.matrix(hosts, measured))
+        found = rtt_clusters.cluster_hosts(rtt_clusters.matrix(hosts, measured))
     except PlanError as error:
         raise click.UsageError(f"{path}: latencies: {error}") from error
     levels = [len(np.unique(found.place[:, level])) for level in range(found.place.shape[1])]
@@ -197,8 +197,8 @@ def _measured_places(loaded: Loaded, numbers: NDArray[np.int64]) -> NDArray[np.i
 
 
 def _read_latencies(path: Path) -> tuple[str, dict[str, float]]:
-    from harp.routing.nearness import from_json
     from harp.routing.plan import PlanError
+    from harp.routing.rtt_clusters import from_json
 
     try:
         return from_json(read_text(path))

@@ -102,9 +102,9 @@ def probe(targets: tuple[str, ...], port: int, ports: list[int], *, source: str 
 
 
 def _measure(targets: tuple[str, ...], port: int, source: str | None) -> str:
-    """Round trips to the targets, as a file of `harp.routing.nearness`."""
+    """Round trips to the targets, as a file of `harp.routing.rtt_clusters`."""
     from harp.net.latency import least_round_trips_s
-    from harp.routing import nearness
+    from harp.routing import rtt_clusters
 
     own = source or _own_address(targets[0])
     try:
@@ -118,7 +118,7 @@ def _measure(targets: tuple[str, ...], port: int, source: str | None) -> str:
                    f"{target}: no answer; a firewall drops TCP to port {port}?", err=True)
     if not found:
         raise click.ClickException("nothing was measured: no target answers")
-    return nearness.to_json(own, found)
+    return rtt_clusters.to_json(own, found)
 
 
 def _answer(address: str, port: int) -> None:

@@ -35,7 +35,7 @@ MOST_LEVELS = 2
 """ToRs and pods."""
 
 
-class Nearness(NamedTuple):
+class RttClusters(NamedTuple):
     """What was found of some hosts."""
 
     place: Ints
@@ -80,7 +80,7 @@ def matrix(hosts: Sequence[Sequence[str]],
     return found
 
 
-def find_places(round_trip_s: Floats) -> Nearness:
+def cluster_hosts(round_trip_s: Floats) -> RttClusters:
     """Group hosts by their round trips, shape (hosts, hosts), nan where not measured.
 
     Raises PlanError where two hosts were measured neither way.
@@ -96,7 +96,7 @@ def find_places(round_trip_s: Floats) -> Nearness:
     costs, merged = _join(pair)
     place = np.array([_labels(hosts, merged[:cut]) for cut in _steps(costs, noise)],
                      np.int64).reshape(-1, hosts).T
-    return Nearness(place, _silhouette(pair, place[:, -1]) if place.shape[1] else 0.0)
+    return RttClusters(place, _silhouette(pair, place[:, -1]) if place.shape[1] else 0.0)
 
 
 def _join(pair: Floats) -> tuple[Floats, list[tuple[int, int]]]:
