@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from harp.collectives.plan import Plan
+    from harp.collectives.collective_plan import Plan
     from sim.cluster.placement import Placement
     from sim.schema.scenario import Scenario
 

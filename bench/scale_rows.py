@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from harp.collectives.plan import Plan
+    from harp.collectives.collective_plan import Plan
     from harp.routing.fabric import Fabric
     from sim.network.flow.collective_steps import Edges
 

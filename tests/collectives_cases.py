@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from harp.collectives.registry import make_plan, plan_names
 
 if TYPE_CHECKING:
-    from harp.collectives.plan import Plan
+    from harp.collectives.collective_plan import Plan
 
 
 def divisors(ranks: int) -> list[int]:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harp.collectives.check import PlanError, check
+from harp.collectives.collective_plan import Plan, Stage
 from harp.collectives.ir import Buffer, LocalWork, Op, Transfers
-from harp.collectives.plan import Plan, Stage
 from harp.collectives.registry import make_plan, plan_names
 
 

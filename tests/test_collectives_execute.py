@@ -23,7 +23,7 @@ from harp.collectives.registry import make_plan
 from harp.collectives.window import NCCL_WINDOW, Window
 
 if TYPE_CHECKING:
-    from harp.collectives.plan import Plan
+    from harp.collectives.collective_plan import Plan
 
 class HesitantChannel:
     """A channel whose owner pauses at random, so that some ranks run far ahead of others."""

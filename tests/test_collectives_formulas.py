@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from harp.collectives.registry import make_plan
 
 if TYPE_CHECKING:
+    from harp.collectives.collective_plan import Plan
     from harp.collectives.ir import Phase
-    from harp.collectives.plan import Plan
 
 ALPHA_S, RATE = 3e-6, 12.5e9
 SIZES = (8, 1 << 10, 1 << 20, 4 << 30)

@@ -18,7 +18,7 @@ from harp.collectives.registry import make_plan, plan_names
 from harp.collectives.tree import host_trees, two_trees
 
 if TYPE_CHECKING:
-    from harp.collectives.plan import Plan
+    from harp.collectives.collective_plan import Plan
 
 
 def all_messages(plan: Plan) -> Counter:

@@ -21,7 +21,7 @@ from harp.lightcc.pieces import PIECE_BYTES, PLACE, REDUCE, SEND, address, piece
 from harp.lightcc.program import Program
 
 if TYPE_CHECKING:
-    from harp.collectives.plan import Plan
+    from harp.collectives.collective_plan import Plan
 
 DTYPES = {2: "<i2", 4: "<i4", 8: "<i8"}
 TRANSFERS = range(REDUCE + 1)

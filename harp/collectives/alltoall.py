@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harp.collectives.collective_plan import Plan, Stage
 from harp.collectives.ir import Buffer, LocalWork, Op, Phase, Transfers
 from harp.collectives.layout import Groups, Shards
-from harp.collectives.plan import Plan, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

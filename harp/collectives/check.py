@@ -20,9 +20,9 @@ from harp.collectives.contract import EVERY, contract
 from harp.collectives.ir import Buffer, LocalWork, Op, Transfers
 
 if TYPE_CHECKING:
+    from harp.collectives.collective_plan import Plan
     from harp.collectives.contract import Claims
     from harp.collectives.ir import Bools, Ints
-    from harp.collectives.plan import Plan
 
 NOTHING = -1
 """The origin of bytes that nobody has written yet."""

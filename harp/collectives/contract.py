@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
+    from harp.collectives.collective_plan import Plan
     from harp.collectives.ir import Ints
-    from harp.collectives.plan import Plan
 
 EVERY = -1
 """As a contributor: one contribution of each rank, added up."""

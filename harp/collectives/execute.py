@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import DTypeLike, NDArray
 
+    from harp.collectives.collective_plan import Plan
     from harp.collectives.ir import LocalWork, Message
-    from harp.collectives.plan import Plan
     from harp.collectives.window import Window
 
     Bytes = NDArray[np.uint8]

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harp.collectives.collective_plan import Plan, Stage
 from harp.collectives.ir import Buffer, Op, Phase, Transfers
 from harp.collectives.layout import Groups, Shards
-from harp.collectives.plan import Plan, Stage
 from harp.collectives.tree import Stream, whole_edges
 
 if TYPE_CHECKING:

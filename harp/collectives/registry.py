@@ -12,7 +12,7 @@ from harp.collectives.request import Request
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harp.collectives.plan import Plan
+    from harp.collectives.collective_plan import Plan
 
 _BUILDERS: dict[str, Callable[[Request], Plan]] = {
     "ring": ring.ring,

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harp.collectives.collective_plan import Plan, Stage
 from harp.collectives.ir import Buffer, LocalWork, Op, Phase, Transfers, local_phase
 from harp.collectives.layout import Groups, Shards
-from harp.collectives.plan import Plan, Stage
 from harp.collectives.ring import Ring
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from harp.collectives.plan import Plan
+    from harp.collectives.collective_plan import Plan
 
     Bytes = NDArray[np.uint8]
 

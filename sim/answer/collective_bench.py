@@ -28,7 +28,7 @@ from sim.schema.units import SIZE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harp.collectives.plan import Plan
+    from harp.collectives.collective_plan import Plan
     from harp.collectives.protocol import Protocol
     from harp.collectives.tuning import Tuning
     from sim.cluster.cluster import Cluster

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from harp.collectives.plan import Plan
+    from harp.collectives.collective_plan import Plan
     from harp.collectives.tuning import Tuning
     from sim.cluster.cluster import Cluster
     from sim.schema.scenario import Scenario

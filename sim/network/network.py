@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     import simpy
     from numpy.typing import NDArray
 
+    from harp.collectives.collective_plan import Plan
     from harp.collectives.ir import LocalCost
-    from harp.collectives.plan import Plan
     from harp.collectives.protocol import Protocol
     from sim.cluster.cluster import Cluster
     from sim.network.corrections import Correction

@@ -12,7 +12,7 @@ from harp.lightcc.policy import FP16_BYTES, FP32_BYTES, allreduce_path
 from sim.network.nccl import choose, chosen_plan
 
 if TYPE_CHECKING:
-    from harp.collectives.plan import Plan
+    from harp.collectives.collective_plan import Plan
     from harp.collectives.protocol import Protocol
     from harp.lightcc.settings import LightSettings
     from sim.cluster.placement import Placement

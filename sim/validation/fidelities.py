@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import simpy
 
+from harp.collectives.collective_plan import Plan, Stage
 from harp.collectives.ir import Buffer, Op, Phase, Transfers
-from harp.collectives.plan import Plan, Stage
 from harp.collectives.registry import make_plan
 from sim.cluster.cluster import Cluster
 from sim.cluster.placement import choose_gpus, common_group, place

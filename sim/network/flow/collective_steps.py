@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from harp.collectives.collective_plan import Plan
     from harp.collectives.ir import Phase
-    from harp.collectives.plan import Plan
     from harp.collectives.window import Window
     from sim.network.flow.fluid import Fluid
     from sim.network.flow.streams import Effort

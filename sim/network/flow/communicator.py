@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     import simpy
     from numpy.typing import NDArray
 
+    from harp.collectives.collective_plan import Plan
     from harp.collectives.ir import LocalCost, Phase
-    from harp.collectives.plan import Plan
     from harp.collectives.protocol import Protocol
     from sim.network.corrections import Correction
     from sim.network.flow.fabric import FlowFabric, FlowSet

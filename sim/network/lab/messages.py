@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from harp.collectives.plan import Plan
+    from harp.collectives.collective_plan import Plan
     from harp.collectives.window import Window
     from sim.network.lab.pace import EdgePace
 

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     import simpy
     from numpy.typing import NDArray
 
+    from harp.collectives.collective_plan import Plan
     from harp.collectives.ir import LocalCost
-    from harp.collectives.plan import Plan
     from harp.collectives.protocol import Protocol
     from harp.collectives.window import Window
     from sim.network.corrections import Correction
