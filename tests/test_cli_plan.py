@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from cluster_files import topology, write_job
 
 from harp.routing.deployment import SETTINGS, Deployment
-from harp.routing.plan import PlanError
+from harp.routing.path_plan import PlanError
 from harp.tools.main import harp
 
 FABRIC = {"template": "leaf-spine", "leaves": 2, "spines": 4, "hash": {"function": "linux"}}

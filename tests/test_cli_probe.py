@@ -20,7 +20,7 @@ from test_deployed_plan import data_crosses
 from harp.routing import discovered
 from harp.routing.deployment import Deployment, Flow
 from harp.routing.jobs import Ranks, Wanted, plan_job
-from harp.routing.plan import PlanError
+from harp.routing.path_plan import PlanError
 from harp.routing.templates import Endpoints, SwitchHash, Wires, leaf_spine
 from harp.routing.verify import find_mismatch
 from harp.tools.main import harp

@@ -22,7 +22,7 @@ from harp.net import Engine
 from harp.routing.deployment import Deployment
 from harp.routing.hashes import NAMES, ROCE_PORT
 from harp.routing.jobs import Ranks, Wanted, plan_job, replan_job
-from harp.routing.plan import PlanError
+from harp.routing.path_plan import PlanError
 from sim.cluster.placement import place
 from sim.network.fidelity import make_network
 from sim.network.lab.wiring import Wiring

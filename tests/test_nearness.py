@@ -24,7 +24,7 @@ from harp.net.latency import (
     least_round_trips_s,
 )
 from harp.routing.affinity import place_hosts, ring_crossings
-from harp.routing.plan import PlanError
+from harp.routing.path_plan import PlanError
 from harp.routing.rtt_clusters import cluster_hosts, from_json, matrix, to_json
 from harp.routing.templates import Endpoints, SwitchHash, Wires, leaf_spine
 from harp.tools.main import harp

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from harp.routing import bond, hashes
 from harp.routing.fabric import UnreachableError
-from harp.routing.plan import PlanError, link_loads
+from harp.routing.path_plan import PlanError, link_loads
 from harp.routing.planner import plan_paths, replan
 from harp.routing.templates import (
     Cable,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harp.routing.plan import PlanError
+from harp.routing.path_plan import PlanError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harp.collectives.tuning import Tuning, TuningError
-from harp.routing.plan import PathPlan, PlanError
+from harp.routing.path_plan import PathPlan, PlanError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from harp.routing.path_plan import PathPlan, PlanError, link_loads
 from harp.routing.paths import equal_cost_paths
-from harp.routing.plan import PathPlan, PlanError, link_loads
 from harp.routing.planner import MOST_PATHS, MOVES
 from harp.routing.search import Spread
 from harp.routing.tiers import fair_loads, tiers

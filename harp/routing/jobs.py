@@ -19,7 +19,7 @@ import numpy as np
 
 from harp.routing.deployment import Deployment, Flow, Rank, split_address
 from harp.routing.discovered import Map, plan_discovered
-from harp.routing.plan import PathPlan, PlanError
+from harp.routing.path_plan import PathPlan, PlanError
 from harp.routing.planner import plan_paths, replan
 from harp.routing.ports import turns
 

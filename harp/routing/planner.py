@@ -36,7 +36,7 @@ from harp.routing import paths as path_sets
 from harp.routing.ack_ports import spread_acks
 from harp.routing.colouring import balanced_colouring
 from harp.routing.fabric import UnreachableError
-from harp.routing.plan import PathPlan, link_loads
+from harp.routing.path_plan import PathPlan, link_loads
 from harp.routing.ports import (
     DYNAMIC_PORTS,
     FlowPorts,

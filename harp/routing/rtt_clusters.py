@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from harp.routing.plan import PlanError
+from harp.routing.path_plan import PlanError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -172,7 +172,7 @@ def _for_people(suspects: list[Suspect], hosts: int, legs: int) -> str:
 def _routers(map_file: str) -> dict[tuple[str, str], tuple[str, ...]]:
     """By addresses with UDP ports: the routers that harp probe found between them."""
     from harp.routing.discovered import from_json
-    from harp.routing.plan import PlanError
+    from harp.routing.path_plan import PlanError
 
     try:
         ways = from_json(Path(map_file).read_text("utf-8"))

@@ -114,7 +114,7 @@ def _of_job(path: Path, job: Loaded, jobs: list[Loaded], suffix: str = ".json") 
 def _make(loaded: list[Loaded], jobs: list[Job], running: Path | None,
           around: Background | None) -> list[Deployment]:
     from harp.routing.jobs import plan_jobs, replan_jobs
-    from harp.routing.plan import PlanError
+    from harp.routing.path_plan import PlanError
 
     first, names = loaded[0], ", ".join(str(job.path) for job in loaded)
     if running is not None and first.discovered is not None:
@@ -140,7 +140,7 @@ def _flows_between_hosts(job: Job) -> int:
 
 
 def _check(path: Path, loaded: Loaded) -> None:
-    from harp.routing.plan import PlanError
+    from harp.routing.path_plan import PlanError
 
     made = read_plan(path)
     try:

@@ -103,7 +103,7 @@ def _map(job: PlannedJob, fabric: Fabric, path: Path) -> Map | None:
 
 def _read_map(path: Path) -> list[Way]:
     from harp.routing.discovered import from_json
-    from harp.routing.plan import PlanError
+    from harp.routing.path_plan import PlanError
 
     try:
         return from_json(read_text(path))
@@ -178,7 +178,7 @@ def _measured_places(loaded: Loaded, numbers: NDArray[np.int64]) -> NDArray[np.i
     import numpy as np
 
     from harp.routing import rtt_clusters
-    from harp.routing.plan import PlanError
+    from harp.routing.path_plan import PlanError
 
     path, job, fabric = loaded.path, loaded.job, loaded.fabric
     hosts = [[job.addresses[fabric.endpoints[nic]]
@@ -197,7 +197,7 @@ def _measured_places(loaded: Loaded, numbers: NDArray[np.int64]) -> NDArray[np.i
 
 
 def _read_latencies(path: Path) -> tuple[str, dict[str, float]]:
-    from harp.routing.plan import PlanError
+    from harp.routing.path_plan import PlanError
     from harp.routing.rtt_clusters import from_json
 
     try:
@@ -222,7 +222,7 @@ def _wanted(job: PlannedJob, ranks: int) -> Wanted:
 def load_background(paths: tuple[Path, ...], loaded: Loaded) -> Background | None:
     """Read what others send: plans of other jobs, and rates of links."""
     from harp.routing.background import Background
-    from harp.routing.plan import PlanError
+    from harp.routing.path_plan import PlanError
 
     found = None
     for path in paths:
@@ -259,7 +259,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 def read_plan(path: Path) -> Deployment:
     """Read a plan's file; ClickException, one sentence, if it is none."""
     from harp.routing.deployment import Deployment
-    from harp.routing.plan import PlanError
+    from harp.routing.path_plan import PlanError
 
     try:
         return Deployment.from_json(read_text(path))

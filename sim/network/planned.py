@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harp.routing.fabric import Fabric
-    from harp.routing.plan import PathPlan
+    from harp.routing.path_plan import PathPlan
 
     Ints = NDArray[np.int64]
 
