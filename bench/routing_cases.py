@@ -15,7 +15,7 @@ import numpy as np
 
 from harp.routing.background import Background
 from harp.routing.jobs import Job, Ranks, Wanted, plan_job, plan_jobs
-from harp.routing.ports import DYNAMIC_PORTS
+from harp.routing.source_ports import DYNAMIC_PORTS
 from harp.routing.templates import Endpoints, fat_tree, leaf_spine
 
 if TYPE_CHECKING:

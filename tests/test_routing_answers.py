@@ -8,7 +8,7 @@ import pytest
 from harp.routing.ack_ports import spread_acks
 from harp.routing.hashes import ROCE_PORT
 from harp.routing.planner import plan_paths, replan
-from harp.routing.ports import DYNAMIC_PORTS, FlowPorts, find_ports
+from harp.routing.source_ports import DYNAMIC_PORTS, FlowPorts, find_ports
 from harp.routing.templates import Endpoints, fat_tree, leaf_spine
 
 FABRICS = {"leaf-spine": leaf_spine(Endpoints.uniform(64), leaves=8, spines=8),

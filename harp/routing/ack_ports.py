@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harp.routing.fabric import UnreachableError
-from harp.routing.ports import follows, wanted_hops
+from harp.routing.source_ports import follows, wanted_hops
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harp.routing.fabric import Fabric
-    from harp.routing.ports import FlowPorts
+    from harp.routing.source_ports import FlowPorts
 
     Ints = NDArray[np.int64]
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from harp.routing.fabric import Fabric
-    from harp.routing.ports import Bonds
+    from harp.routing.source_ports import Bonds
 
 FORMAT = "harp-plan-1"
 LAUNCHERS = {"openmpi": "{host} slots={slots}", "mpich": "{host}:{slots}",

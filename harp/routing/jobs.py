@@ -21,7 +21,7 @@ from harp.routing.deployment import Deployment, Flow, Rank, split_address
 from harp.routing.discovered import Map, plan_discovered
 from harp.routing.path_plan import PathPlan, PlanError
 from harp.routing.planner import plan_paths, replan
-from harp.routing.ports import turns
+from harp.routing.source_ports import turns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from harp.routing.background import Background
     from harp.routing.fabric import Fabric
-    from harp.routing.ports import Bonds
+    from harp.routing.source_ports import Bonds
 
     Ints = NDArray[np.int64]
 

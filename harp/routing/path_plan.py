@@ -13,13 +13,13 @@ import numpy as np
 
 from harp.routing import hashes
 from harp.routing.paths import walked_paths
-from harp.routing.ports import bonded, policies
+from harp.routing.source_ports import bonded, policies
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harp.routing.fabric import Fabric, Flows
-    from harp.routing.ports import Bonds
+    from harp.routing.source_ports import Bonds
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]

@@ -37,7 +37,9 @@ from harp.routing.ack_ports import spread_acks
 from harp.routing.colouring import balanced_colouring
 from harp.routing.fabric import UnreachableError
 from harp.routing.path_plan import PathPlan, link_loads
-from harp.routing.ports import (
+from harp.routing.repair import repaired_paths
+from harp.routing.search import Spread
+from harp.routing.source_ports import (
     DYNAMIC_PORTS,
     FlowPorts,
     bonded,
@@ -45,15 +47,13 @@ from harp.routing.ports import (
     follows,
     wanted_hops,
 )
-from harp.routing.repair import repaired_paths
-from harp.routing.search import Spread
 from harp.routing.tiers import Tiers, fair_loads, tiers
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from harp.routing.fabric import Fabric
-    from harp.routing.ports import Bonds, PortLists
+    from harp.routing.source_ports import Bonds, PortLists
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
