@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import click
 from diagnose_faults import Load
 from diagnose_lab import HOSTS, RATE_BPS, WARM_S, Lab, Traffic
-from tccl_programs import drop_long, drop_share, drop_to, flip_bits
+from lab.impairments import drop_long, drop_share, drop_to, flip_bits
 
 from harp.tools.diagnosis.verdict import diagnose
 

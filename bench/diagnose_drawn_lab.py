@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from diagnose_lab import HOSTS, WARM_S, Lab, Traffic
-from tccl_programs import drop_long, drop_share, flip_bits
+from lab.impairments import drop_long, drop_share, flip_bits
 
 from harp.tools.diagnosis.verdict import diagnose
 

@@ -17,8 +17,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from diagnose_faults import PORTS
-from netns import SEGMENTATION, End, Net
-from tccl_programs import Programs
+from lab.veth import SEGMENTATION, End, Net
+from lab.impairments import Programs
 
 from harp.net import Engine, Port
 from harp.tools.diagnosis.snapshot import (
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from diagnose_faults import Load
-    from netns import Namespace
+    from lab.namespace import Namespace
 
     from harp.net import Completion
     from harp.tools.diagnosis.snapshot import EngineRow

@@ -30,7 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import lightcc_oneccl
 import stack
 from lightcc_host import calibrate
-from netns import Namespace, veth_pair
+from lab.namespace import Namespace
+from lab.veth import veth_pair
 from stack_arms import ROOT, Bench, BenchError, Sample, alone, build, read_line
 from stack_rows import Row
 

@@ -20,14 +20,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import nccl_pair
 import stack
 import stack_emulated
-from netns import SEGMENTATION, veth_pair
+from lab.veth import SEGMENTATION, veth_pair
 from stack_arms import RELEASE, Bench, Sample, alone, build, gbps, one_way
 from stack_rows import Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from netns import Namespace
+    from lab.namespace import Namespace
     from stack_rows import Arms, Group
 
 OFFLOADS_OFF = {**dict.fromkeys(SEGMENTATION, False), "rx-gro": False}

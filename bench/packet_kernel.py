@@ -16,12 +16,12 @@ from statistics import mean
 from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from netns import veth_pair
+from lab.veth import veth_pair
 
 from sim.network.packet.world import End, Stage, Tcp, World
 
 if TYPE_CHECKING:
-    import netns
+    from lab.veth import End
 
 RATE, BUFFER = 100_000_000, 250_000
 SETTLE_S, MEASURE_S, SAMPLES = 4, 8, 40
@@ -77,7 +77,7 @@ def simulate(congestion: str, flows: int) -> tuple[float, float]:
     return (world.link_counts(down).bytes - before) * 8 / MEASURE_S / RATE, mean(queues)
 
 
-def _queue(end: netns.End) -> tuple[int, int]:
+def _queue(end: End) -> tuple[int, int]:
     """Bytes that the queue has sent, and that wait in it."""
     said = end.space.run("tc", "-s", "qdisc", "show", "dev", end.device)
     sent = re.search(r"Sent (\d+) bytes", said)

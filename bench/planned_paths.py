@@ -31,7 +31,7 @@ from harp.net.trace import trace
 from harp.routing import discovered
 from harp.routing.jobs import Job, Ranks, UdpPorts, Wanted, plan_job, plan_jobs
 from harp.routing.templates import Endpoints, SwitchHash, Wires, leaf_spine
-from sim.network.lab.wiring import Wiring
+from lab.wiring import Wiring
 
 if TYPE_CHECKING:
     from harp.routing.deployment import Deployment

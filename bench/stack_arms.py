@@ -20,7 +20,7 @@ import c_programs
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from netns import Namespace
+    from lab.namespace import Namespace
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "bench" / "c"

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from netns import SEGMENTATION, Net, veth_pair
+from lab.veth import SEGMENTATION, Net, veth_pair
 from stack_arms import (
     PATIENCE_S,
     TCP,
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from netns import End, Namespace
+    from lab.namespace import Namespace
+    from lab.veth import End
 
     Arms = dict[str, Callable[[], Sample]]
     Group = Callable[[Bench], AbstractContextManager[Arms]]

@@ -39,7 +39,7 @@ from tccl_plot import Panel, plot
 from tccl_rows import HEADER, judge, line
 from tccl_store import load, save
 
-from sim.network.lab.space import why_unusable
+from lab.namespace import why_unusable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,14 +15,14 @@ import subprocess
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
-from netns import SEGMENTATION, End, Net
+from lab.veth import SEGMENTATION, End, Net
 from tccl_faults import PORT
-from tccl_programs import Programs, choose_class, drop_long, drop_share, flip_bits
+from lab.impairments import Programs, choose_class, drop_long, drop_share, flip_bits
 
 from harp.tools.setup.plan import NEIGHBOUR_MS
 
 if TYPE_CHECKING:
-    from netns import Namespace
+    from lab.namespace import Namespace
 
 RATE_BPS = 40_000_000
 """Of each port: so little that two cores carry it with time to spare."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from netns import Namespace
+    from lab.namespace import Namespace
 
 FOLDER = ROOT / "build" / "nccl"
 SOURCES = ROOT / "tests" / "nccl"

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import netns
+from lab.namespace import why_unusable
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
@@ -16,7 +16,7 @@ from diagnose_faults import Load
 from diagnose_lab import Lab
 from diagnose_packet import PacketJob, PacketLab
 
-root_only = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+root_only = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
 
 @root_only

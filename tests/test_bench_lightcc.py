@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from netns import usable
+from lab.namespace import why_unusable
 
 BENCH = Path(__file__).parent.parent / "bench" / "lightcc.py"
 sys.path.insert(0, str(BENCH.parent))
 
-pytestmark = pytest.mark.skipif(bool(usable()), reason=usable())
+pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
 
 def run(*options):

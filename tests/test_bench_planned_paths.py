@@ -5,13 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import netns
+from lab.namespace import why_unusable
 import pytest
 
 BENCH = Path(__file__).parent.parent / "bench" / "planned_paths.py"
 
 
-@pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+@pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 def test_planned_flows_share_no_link():
     done = subprocess.run([sys.executable, str(BENCH), "--json", "--hosts", "4", "--spines", "2",
                            "--draws", "1", "--mib", "1"], capture_output=True, text=True,

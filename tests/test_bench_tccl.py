@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import netns
+from lab.namespace import why_unusable
 import pytest
 
 BENCH = Path(__file__).parent.parent / "bench"
@@ -107,7 +107,7 @@ def test_flows_that_a_bond_hashes_to_one_port_get_its_rate(policy: str) -> None:
     assert row["tcp"]["share"] == pytest.approx(0.5, abs=0.02)
 
 
-@pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+@pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 def test_real_stacks_lose_nothing_when_a_port_is_pulled() -> None:
     rows = table("--fidelity", "lab", "--only", PULLED.name, "--runs", "1")
     assert [row["what"] for row in rows] == ["port pulled", "port back"]
@@ -118,7 +118,7 @@ def test_real_stacks_lose_nothing_when_a_port_is_pulled() -> None:
             assert row[stack]["share"] > 0
 
 
-@pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+@pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 def test_nccl_client_goes_on_when_a_port_is_pulled(tmp_path: Path) -> None:
     picture = tmp_path / "goodput.png"
     pulled, back = table("--fidelity", "lab", "--only", "NCCL client, TCP by", "--runs", "1",

@@ -4,10 +4,11 @@ import subprocess
 
 import pytest
 from c_programs import build, library, run
-from netns import Net, usable, veth_pair
+from lab.namespace import why_unusable
+from lab.veth import Net, veth_pair
 
 LOOPBACK = {"ipv4": ("127.0.0.1", "-", "127.0.0.1", "-"), "ipv6": ("::1", "-", "::1", "-")}
-root = pytest.mark.skipif(bool(usable()), reason=usable())
+root = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 both = pytest.mark.parametrize("family", ["ipv4", "ipv6"])
 
 

@@ -12,12 +12,13 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from netns import usable, veth_pair
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 from xdp_peers import Peer, build_peer, meet, numbers, pattern
 
-from sim.network.lab.kernel import call_bpf
+from lab.bpf import call_bpf
 
-pytestmark = pytest.mark.skipif(bool(usable()), reason=usable())
+pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,12 @@ import errno
 import re
 
 import pytest
-from netns import Net, usable, veth_pair
-from rtnl import held_rtnl
+from lab.namespace import why_unusable
+from lab.veth import Net, veth_pair
+from lab.rtnetlink import held_rtnl
 from xdp_peers import Peer, build_peer, ethernet_socket, meet, own
 
-pytestmark = pytest.mark.skipif(bool(usable()), reason=usable())
+pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
 
 @pytest.fixture(scope="module")

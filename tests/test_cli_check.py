@@ -10,7 +10,8 @@ import time
 
 import pytest
 from click.testing import CliRunner
-from netns import Net, usable, veth_pair
+from lab.namespace import why_unusable
+from lab.veth import Net, veth_pair
 
 from harp.net import nics
 from harp.tools import check
@@ -46,7 +47,7 @@ def test_the_crc_routine_is_one_that_this_cpu_has():
     assert chosen in others.split(", ")
 
 
-@pytest.mark.skipif(bool(usable()), reason=usable())
+@pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 def test_an_interface_is_what_the_kernel_says():
     with veth_pair(mtu=9000, queues=2) as (a, _), a.space.entered():
         end_s = time.monotonic() + 20  # the kernel sees the carrier in its own time
@@ -64,7 +65,7 @@ def test_an_interface_is_what_the_kernel_says():
         assert f"ip link set {a.device} up" in check.nic_line(down).change
 
 
-@pytest.mark.skipif(bool(usable()), reason=usable())
+@pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 def test_a_host_without_interfaces():
     with Net() as net, net.namespace().entered():
         assert nics.nics() == []

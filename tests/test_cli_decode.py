@@ -7,7 +7,8 @@ import socket
 
 import pytest
 from click.testing import CliRunner
-from netns import usable, veth_pair
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
@@ -29,8 +30,8 @@ def run(*arguments):
 @pytest.fixture(scope="module")
 def connection(tmp_path_factory):
     """Capture a connection between two namespaces: (packets, handle, file)."""
-    if usable():
-        pytest.skip(usable())
+    if why_unusable():
+        pytest.skip(why_unusable())
     with veth_pair() as (a, b):
         with b.space.entered():
             sniffer = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))

@@ -6,7 +6,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
-import netns
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 import pytest
 from click.testing import CliRunner
 from diagnosis_cluster import all_to_all
@@ -219,10 +220,10 @@ def engines_seen_at(end):
         return {engine.file for engine in engines()}
 
 
-@pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+@pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 def test_hosts_that_share_memory_tell_of_their_own_engines():
     """As containers do that are given their host's /dev/shm, and networks of their own."""
-    with netns.veth_pair() as (near, far):
+    with veth_pair() as (near, far):
         with near.space.entered():
             place = Engine(Port("udp", address=near.ipv4))
         with far.space.entered():

@@ -13,7 +13,8 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
-from netns import usable, veth_pair
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 
 from harp.tools.perf import parse_sizes, perf
 from harp.tools.perf_run import Run
@@ -145,7 +146,7 @@ def serving(space, *options):
     return server, server.stdout.readline()
 
 
-@pytest.mark.skipif(bool(usable()), reason=usable())
+@pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 @pytest.mark.parametrize(("port", "address"), [
     ("udp", "ipv4"), ("udp", "ipv6"), ("xdp", "ipv4"), ("xdp", "ipv6"), ("mem", "ipv4")])
 def test_two_namespaces(port, address):
@@ -166,7 +167,7 @@ def test_two_namespaces(port, address):
         assert server.stderr.read() == ""
 
 
-@pytest.mark.skipif(bool(usable()), reason=usable())
+@pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 def test_a_handle_instead_of_a_control_connection():
     with veth_pair() as (a, b):
         server, said = serving(b.space, "--no-control", "--address", b.ipv4)

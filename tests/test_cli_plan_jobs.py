@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack, closing
 
-import netns
+from lab.namespace import why_unusable
 import pytest
 from click.testing import CliRunner
 from cluster_files import cluster, topology, write, write_job
@@ -15,7 +15,7 @@ from harp.routing.background import Background
 from harp.routing.deployment import Deployment
 from harp.routing.jobs import Job, Ranks, Wanted, plan_job, plan_jobs
 from harp.tools.main import harp
-from sim.network.lab.wiring import Wiring
+from lab.wiring import Wiring
 
 FABRIC = {"template": "leaf-spine", "leaves": 2, "spines": 4, "hash": {"function": "linux"}}
 ONE = {"hosts": ["h-0", "h-1", "h-4", "h-5"],
@@ -183,7 +183,7 @@ def test_a_plan_of_another_fabric_is_no_background(jobs, tmp_path):
     assert "it was made for another one" in done.stderr
 
 
-@pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+@pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 def test_data_of_two_jobs_shares_no_link_of_kernel_routers(tmp_path):
     made = cluster(tmp_path, hosts=8, fabric=FABRIC | {"rate": "1Gbps"}, nic={"rate": "1Gbps"})
     names = made.topology.host_names

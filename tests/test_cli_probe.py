@@ -9,7 +9,8 @@ from dataclasses import replace
 from ipaddress import IPv4Address
 from itertools import pairwise
 
-import netns
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 import numpy as np
 import pytest
 import yaml
@@ -24,9 +25,9 @@ from harp.routing.path_plan import PlanError
 from harp.routing.templates import Endpoints, SwitchHash, Wires, leaf_spine
 from harp.routing.verify import find_mismatch
 from harp.tools.main import harp
-from sim.network.lab.wiring import Wiring
+from lab.wiring import Wiring
 
-root_only = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+root_only = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
 
 def run(*words):
@@ -183,7 +184,7 @@ def test_what_is_wrong_with_maps_is_one_sentence(job, changes, sentence):
 
 @root_only
 def test_a_way_without_routers_teaches_nothing():
-    with netns.veth_pair() as (near, far), near.space.entered():
+    with veth_pair() as (near, far), near.space.entered():
         done = run(far.ipv4, "--ports", "61256-61259", "--seconds", "2")
     assert (done.exit_code, done.stdout) == (1, "")
     assert f"{far.ipv4}: no router on the way answers" in done.stderr

@@ -9,11 +9,12 @@ import subprocess
 import sys
 
 import pytest
-from netns import usable, veth_pair
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 
 from harp.tools.setup.host import Host, Refused
 
-LACKS = usable() or ("" if shutil.which("ethtool") else "ethtool is not installed")
+LACKS = why_unusable() or ("" if shutil.which("ethtool") else "ethtool is not installed")
 pytestmark = pytest.mark.skipif(bool(LACKS), reason=LACKS)
 HARP = [sys.executable, "-m", "harp.tools.main"]
 

@@ -16,7 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import netns
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 import pytest
 import yaml
 from c_programs import ROOT
@@ -26,7 +27,7 @@ DEPLOY = ROOT / "deploy"
 BIN = Path(sys.executable).parent
 MPI, TORCH = (DEPLOY / "kubernetes" / f"{name}.yaml" for name in ("mpijob", "pytorchjob"))
 SCRIPTS = sorted((DEPLOY / "examples").glob("*.sh"))
-root_only = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+root_only = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
 # Of Tencent's documentation of TACO Train: how its benchmark is started on two hosts.
 TACO = shlex.split("""-np 16 --allow-run-as-root -bind-to none -map-by slot -x NCCL_ALGO=RING
@@ -182,7 +183,7 @@ def test_the_capabilities_are_enough_for_xdp(job):
     for pod in training(job):
         granted = pod["containers"][0]["securityContext"]["capabilities"]["add"]
         bounding = ",".join(["-all", *(f"+{name.lower()}" for name in granted)])
-        with netns.veth_pair() as (end, _):
+        with veth_pair() as (end, _):
             found = ask("listen", before=(*end.space.command(), "setpriv",
                                           f"--bounding-set={bounding}", "--inh-caps=-all", "--"),
                         HARP_PORT="xdp")

@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from ipaddress import IPv4Address
 
-import netns
+from lab.namespace import why_unusable
 import numpy as np
 import pytest
 import simpy
@@ -25,13 +25,13 @@ from harp.routing.jobs import Ranks, Wanted, plan_job, replan_job
 from harp.routing.path_plan import PlanError
 from sim.cluster.placement import place
 from sim.network.fidelity import make_network
-from sim.network.lab.wiring import Wiring
+from lab.wiring import Wiring
 from sim.network.network import Capture, Site
 from sim.network.transport import Style
 from sim.records.timeline import Timeline
 from sim.schema.parameters import load_stack
 
-root_only = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+root_only = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 FABRIC = {"template": "leaf-spine", "leaves": 2, "spines": 4, "rate": "1Gbps",
           "hash": {"function": "linux"}}
 MESSAGE = bytes(1 << 20)

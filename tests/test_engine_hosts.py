@@ -5,14 +5,15 @@ from __future__ import annotations
 import subprocess
 from typing import TYPE_CHECKING
 
-import netns
+from lab.namespace import why_unusable
+from lab.veth import End, veth_pair
 import pytest
 from c_programs import build, library
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ def peer(tmp_path_factory: pytest.TempPathFactory) -> Path:
                  ["tests/c/engine_peer.c", str(library())])
 
 
-def talk(peer: Path, ends: tuple[netns.End, netns.End], ports: tuple[str, str], kind: str, *,
+def talk(peer: Path, ends: tuple[End, End], ports: tuple[str, str], kind: str, *,
          paths: int = 1, ipv6: bool = False, messages: int = 100, largest: int = 100_000,
          ) -> tuple[str, str]:
     """Let the second end listen and the first connect; return what both printed."""
@@ -42,7 +43,7 @@ def talk(peer: Path, ends: tuple[netns.End, netns.End], ports: tuple[str, str], 
 @pytest.mark.parametrize("ports", [("udp", "udp"), ("xdp", "xdp"), ("xdp", "udp"), ("udp", "xdp")])
 def test_peers_on_any_port_understand_each_other(
         peer: Path, ports: tuple[str, str], kind: str) -> None:
-    with netns.veth_pair() as ends:
+    with veth_pair() as ends:
         said, heard = talk(peer, ends, ports, kind)
         assert "segment 1408" in said
         assert "segment 1408" in heard
@@ -50,25 +51,25 @@ def test_peers_on_any_port_understand_each_other(
 
 @pytest.mark.parametrize("ports", [("udp", "udp"), ("xdp", "xdp")])
 def test_ipv6(peer: Path, ports: tuple[str, str]) -> None:
-    with netns.veth_pair() as ends:
+    with veth_pair() as ends:
         talk(peer, ends, ports, "posted", ipv6=True)
 
 
 @pytest.mark.parametrize("ports", [("udp", "udp"), ("xdp", "xdp"), ("udp", "xdp")])
 def test_jumbo_frames(peer: Path, ports: tuple[str, str]) -> None:
-    with netns.veth_pair(mtu=9000) as ends:
+    with veth_pair(mtu=9000) as ends:
         said, _ = talk(peer, ends, ports, "posted", largest=400_000)
         assert "segment 8832" in said
 
 
 @pytest.mark.parametrize("ports", [("udp", "udp"), ("xdp", "xdp")])
 def test_several_paths(peer: Path, ports: tuple[str, str]) -> None:
-    with netns.veth_pair(queues=2) as ends:
+    with veth_pair(queues=2) as ends:
         talk(peer, ends, ports, "posted", paths=4)
 
 
 def test_ends_with_different_mtus_agree_on_the_lower(peer: Path) -> None:
-    with netns.veth_pair(mtu=9000) as (a, b):
+    with veth_pair(mtu=9000) as (a, b):
         a.space.run("ip", "link", "set", a.device, "mtu", "1500")
         said, _ = talk(peer, (a, b), ("udp", "udp"), "posted")
         assert "segment 1408" in said
@@ -79,7 +80,7 @@ def test_a_killed_process_is_noticed_by_all_connections_to_it_at_once(
         tmp_path: Path, connections: int) -> None:
     """Its host answers once a second for each other host (icmp_ratelimit), not for each of them."""
     gone = build(tmp_path / "gone", ["tests/c/engine_gone.c", str(library())])
-    with netns.veth_pair() as (a, b):
+    with veth_pair() as (a, b):
         server = b.space.start(gone, b.ipv4, str(connections), stdout=subprocess.PIPE, text=True)
         assert server.stdout
         handle = server.stdout.readline().strip()

@@ -6,12 +6,12 @@ import re
 import subprocess
 import sys
 
-import netns
+from lab.namespace import why_unusable
 import pytest
 from c_programs import ROOT
 
 
-@pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+@pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 def test_the_example_keeps_flows_apart_before_and_after_a_failure():
     done = subprocess.run([sys.executable, ROOT / "examples" / "tccl" / "run.py"],
                           capture_output=True, text=True, timeout=900, check=False)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
 
-import netns
+from lab.namespace import why_unusable
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -21,7 +21,7 @@ from harp.routing import discovered
 from harp.routing.fingerprint import find_classes
 from harp.routing.templates import Endpoints, SwitchHash, Wires, leaf_spine
 from harp.tools.main import harp
-from sim.network.lab.wiring import Wiring
+from lab.wiring import Wiring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-root_only = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+root_only = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
 
 def drawn(way: NDArray[np.int64], rng: np.random.Generator, *, rounds: int, queue_us: float,

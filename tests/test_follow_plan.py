@@ -7,7 +7,8 @@ import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import netns
+from lab.namespace import why_unusable
+from lab.veth import End, veth_pair
 import pytest
 
 import harp
@@ -15,7 +16,7 @@ import harp
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 PATIENCE_S = 30
 FIRST, SECOND = (61300, 61301), (61300, 61407)
 
@@ -23,7 +24,7 @@ FIRST, SECOND = (61300, 61301), (61300, 61407)
 class Pair:
     """A connection of two paths whose UDP ports are a plan's."""
 
-    def __init__(self, near: harp.Engine, far: harp.Engine, a: netns.End, b: netns.End) -> None:
+    def __init__(self, near: harp.Engine, far: harp.Engine, a: End, b: End) -> None:
         self.a, self.b = a, b
         listener = far.listen(paths=2)
         with a.space.entered():
@@ -47,7 +48,7 @@ class Pair:
 
 @contextmanager
 def pair(kind: str = "udp") -> Iterator[Pair]:
-    with netns.veth_pair() as (a, b):
+    with veth_pair() as (a, b):
         with b.space.entered():
             far = harp.Engine("udp", address=f"{b.ipv4}:61000")
         with a.space.entered():

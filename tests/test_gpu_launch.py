@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import netns
+from lab.namespace import why_unusable
 import pytest
 from c_programs import ROOT
 
@@ -64,7 +64,7 @@ answer["store"] = store
         assert "NCCL_NET" not in one["env"]
         assert one["env"]["HARP_IFNAME"] == one["env"]["NCCL_SOCKET_IFNAME"]
         assert one["env"]["HARP_IFNAME"].removeprefix("=") in one["links"]
-    if not netns.usable():
+    if not why_unusable():
         own = str(Path("/proc/self/ns/net").readlink())
         assert len({first["space"], second["space"], own}) == 3
 
@@ -131,7 +131,7 @@ def test_all_networks_are_tried_and_what_was_found_is_kept(tmp_path):
     log, = (tmp_path / "evidence").iterdir()
     text = log.read_text()
     names = ["socket", "harp-udp", "harp-udp-inline", "lightcc", "hook",
-             *([] if netns.usable() else ["harp-xdp"])]
+             *([] if why_unusable() else ["harp-xdp"])]
     for name in names:
         assert f"{name}: all as it should be, " in text
     for found in ("torch: 9.9\n", "gpu: a stand-in\n", "Using network HARP", "all_reduce_perf: "):

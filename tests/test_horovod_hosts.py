@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-import netns
+from lab.namespace import why_unusable
 import pytest
 
 pytest.importorskip("torch")
@@ -22,7 +22,7 @@ print([hosts.index(host) for host in hosts])
 """
 
 
-@pytest.mark.skipif(bool(netns.usable()), reason=str(netns.usable()))
+@pytest.mark.skipif(bool(why_unusable()), reason=str(why_unusable()))
 def test_ranks_in_two_namespaces_are_on_two_hosts(tmp_path):
     ranks = [subprocess.Popen(
         [*(["unshare", "--net"] if rank == 2 else []), sys.executable, "-c", SAY], text=True,

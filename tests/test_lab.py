@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-import netns
+from lab.namespace import why_unusable
 import pytest
 from cluster_files import cluster, topology, write
 
@@ -25,7 +25,7 @@ from sim.network.lab import checks
 from sim.network.lab.network import _window_of
 from sim.schema import TopologyError
 
-pytestmark = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
 ROOT = Path(__file__).resolve().parent.parent
 LEAF_SPINE = {"template": "leaf-spine", "leaves": 2, "spines": 2, "rate": "1Gbps"}

@@ -5,15 +5,15 @@ from __future__ import annotations
 import socket
 from contextlib import closing, suppress
 
-import netns
+from lab.namespace import why_unusable
 import pytest
 from cluster_files import cluster
 
 from harp._cnet import lib
 from harp.routing.hashes import ROCE_PORT
-from sim.network.lab.wiring import Wiring
+from lab.wiring import Wiring
 
-pytestmark = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
 FABRIC = {"template": "leaf-spine", "leaves": 1, "spines": 1, "rate": "1Gbps"}
 DATAGRAMS, BYTES = 100, 1400

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-import netns
+from lab.namespace import why_unusable
 import numpy as np
 import pytest
 from cluster_files import cluster
@@ -19,7 +19,7 @@ from sim.network.transport import Style, Transport
 from sim.records.timeline import Timeline
 from sim.schema.parameters import load_stack
 
-pytestmark = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
 FABRIC = {"template": "leaf-spine", "leaves": 2, "spines": 4, "rate": "1Gbps",
           "hash": {"function": "linux"}}

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import netns
+from lab.namespace import why_unusable
 import pytest
 from test_lightcc_group import PATIENCE_S
 
@@ -36,7 +36,7 @@ def test_ranks_of_different_users_talk_as_those_of_different_hosts_do():
     assert all(answer["right"] for answer in answers)
 
 
-@pytest.mark.skipif(bool(netns.usable()), reason=str(netns.usable()))
+@pytest.mark.skipif(bool(why_unusable()), reason=str(why_unusable()))
 def test_a_place_is_a_network_space_of_a_host_whatever_its_name():
     ask = [sys.executable, "-c", "from harp.lightcc.peers import memory_place as own; print(own())"]
     here, again, elsewhere, other_pids = [
@@ -49,7 +49,7 @@ def test_a_place_is_a_network_space_of_a_host_whatever_its_name():
                           check=True).stdout == here
 
 
-@pytest.mark.skipif(bool(netns.usable()), reason=str(netns.usable()))
+@pytest.mark.skipif(bool(why_unusable()), reason=str(why_unusable()))
 def test_ranks_in_process_spaces_of_their_own_share_memory():
     """As those of containers do that share /dev/shm and the network."""
     with StoreServer() as store:

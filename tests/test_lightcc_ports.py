@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from netns import usable, veth_pair
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 
 from harp.lightcc import ports
 from harp.lightcc.group import Group
@@ -17,7 +18,7 @@ from harp.net import OpenError, nics
 PATIENCE_S = 60.0
 MEGABYTE = np.arange(1 << 18, dtype=np.float32)
 
-needs_root = pytest.mark.skipif(bool(usable()), reason=usable())
+needs_root = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ from __future__ import annotations
 import struct
 from ipaddress import ip_address
 
-import netns
+from lab.namespace import why_unusable
+from lab.veth import Net
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from harp._cnet import lib
 from harp.routing import hashes
 
-needs_root = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+needs_root = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 PROTOCOLS = {"udp": hashes.UDP, "tcp": hashes.TCP}
 FLOWS = 500
 """Source ports tried for each way of asking."""
@@ -55,7 +56,7 @@ def test_the_kernel_takes_the_predicted_next_hop(version, ways, protocol):
     seed = 0x9E3779B9 + ways
     ports = np.random.default_rng(ways).integers(1, 2**16, FLOWS).tolist()
     own, away, dst = ADDRESSES[version]
-    with netns.Net() as net:
+    with Net() as net:
         router, neighbour = net.namespace(), net.namespace()
         *hops, way_in = [net.connect(router, neighbour)[0] for _ in range(ways + 1)]
         set_up_router(router, seed)

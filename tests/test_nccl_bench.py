@@ -9,7 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import netns
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -17,7 +18,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 
 import nccl  # noqa: E402
 
-needs_root = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+needs_root = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
 
 def test_rows_name_arms_that_may_be_there():
@@ -57,7 +58,7 @@ def test_a_row_that_is_not_there():
 @needs_root
 @pytest.mark.parametrize(("share", "least", "most"), [(0.0, 4000, 4000), (0.25, 2700, 3300)])
 def test_a_link_loses_the_share_that_it_should(share, least, most):
-    with netns.veth_pair() as (a, b), b.losing(share):
+    with veth_pair() as (a, b), b.losing(share):
         with b.space.entered():
             sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         with a.space.entered():

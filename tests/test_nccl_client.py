@@ -7,14 +7,15 @@ import re
 import subprocess
 from typing import TYPE_CHECKING
 
-import netns
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 import pytest
 from nccl_pair import SOURCES, client, run_pair, tcp_ref
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
 PLAIN = ("-O2",)
 
@@ -47,7 +48,7 @@ BROKEN = {
 
 def run(plugin: Path, scenarios: list[str], *options: str,
         settings: dict[str, str] | None = None, flags: tuple[str, ...] | None = None):
-    with netns.veth_pair() as (a, b):
+    with veth_pair() as (a, b):
         return run_pair(client(flags) if flags else client(), plugin, scenarios,
                         spaces=(a.space, b.space), settings=settings, options=options)
 

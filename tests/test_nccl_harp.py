@@ -6,14 +6,15 @@ import re
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-import netns
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 import pytest
 from nccl_pair import Ended, Pair, client, harp, run_pair
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
 PORTS = ("udp", "xdp", "mem")
 MODES = ("threads", "inline")
@@ -39,7 +40,7 @@ def settings(port: str, mode: str, **more: str) -> dict[str, str]:
 
 def run(ports: tuple[str, str], mode: str, *scenarios: str, options: tuple[str, ...] = (),
         queues: int = 1, **more: str) -> Ended:
-    with netns.veth_pair(queues=queues) as (a, b):
+    with veth_pair(queues=queues) as (a, b):
         return run_pair(
             client(), harp(), scenarios, spaces=(a.space, b.space),
             settings=(settings(ports[0], mode, **more), settings(ports[1], mode, **more)),
@@ -120,7 +121,7 @@ def test_a_peer_that_closes_is_an_error_long_before_it_would_count_as_silent(por
 
 @pytest.mark.parametrize("port", ["udp", "xdp", "tcp"])
 def test_eight_ranks_a_host_on_one_nic(port: str) -> None:
-    with netns.veth_pair(queues=8) as (a, b), ExitStack() as stack:
+    with veth_pair(queues=8) as (a, b), ExitStack() as stack:
         pairs = [stack.enter_context(Pair(
             client(), harp(), ["fifo", "tags", "communicators"], spaces=(a.space, b.space),
             settings=settings(port, "inline", HARP_TIMEOUT="30"), options=("--limit", "120")))
@@ -137,7 +138,7 @@ def test_several_engines_and_paths(mode: str) -> None:
 
 
 def test_jumbo_frames() -> None:
-    with netns.veth_pair(mtu=9000) as (a, b):
+    with veth_pair(mtu=9000) as (a, b):
         both: Any = settings("xdp", "threads")
         ended = run_pair(client(), harp(), [*QUICK, "sizes", "flags"], spaces=(a.space, b.space),
                          settings=both, options=("--limit", "120"))

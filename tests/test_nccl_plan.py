@@ -7,7 +7,8 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
-import netns
+from lab.namespace import Namespace, why_unusable
+from lab.veth import End, Net, veth_pair
 import pytest
 from c_programs import build, library, run
 from nccl_pair import Pair, client, harp, run_pair
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-root_only = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+root_only = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 HOME = "10.77.0.1"  # of eth0, as add_links gives it
 NO_RANK = dict.fromkeys(("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"),
                         "")
@@ -41,14 +42,14 @@ def plan(*listens: str | list[str], flows: tuple[tuple[int, str, str], ...] = ()
 
 
 @pytest.fixture
-def space() -> Iterator[netns.Namespace]:
-    with netns.Net() as net:
+def space() -> Iterator[Namespace]:
+    with Net() as net:
         made = net.namespace()
         add_links(made, "eth0")
         yield made
 
 
-def ask_with(space: netns.Namespace, file: Path, content: object, **settings: str) -> Any:
+def ask_with(space: Namespace, file: Path, content: object, **settings: str) -> Any:
     """What the plugin says when it listens and follows this plan."""
     file.write_text(content if isinstance(content, str) else json.dumps(content))
     return ask("listen", before=tuple(space.command()),
@@ -61,7 +62,7 @@ def said(found: dict[str, Any]) -> str:
 
 @root_only
 @pytest.mark.parametrize("variable", NO_RANK)
-def test_a_rank_listens_where_the_plan_says(space: netns.Namespace, tmp_path: Path,
+def test_a_rank_listens_where_the_plan_says(space: Namespace, tmp_path: Path,
                                             variable: str) -> None:
     found = ask_with(space, tmp_path / "p", plan(f"{HOME}:61000", f"{HOME}:61001"),
                      **{variable: "1"})
@@ -72,7 +73,7 @@ def test_a_rank_listens_where_the_plan_says(space: netns.Namespace, tmp_path: Pa
 
 
 @root_only
-def test_the_only_rank_of_a_host_needs_no_number(space: netns.Namespace, tmp_path: Path) -> None:
+def test_the_only_rank_of_a_host_needs_no_number(space: Namespace, tmp_path: Path) -> None:
     found = ask_with(space, tmp_path / "p", plan("10.9.9.9:61000", f"{HOME}:61005"))
     assert warnings(found) == []
     assert f"{HOME}:61005" in said(found)
@@ -104,7 +105,7 @@ MISFITS = {
 
 @root_only
 @pytest.mark.parametrize("case", MISFITS)
-def test_a_plan_that_does_not_fit_is_one_line_and_no_error(space: netns.Namespace, tmp_path: Path,
+def test_a_plan_that_does_not_fit_is_one_line_and_no_error(space: Namespace, tmp_path: Path,
                                                            case: str) -> None:
     content, settings, sentence = MISFITS[case]
     found = ask_with(space, tmp_path / "p", content, **settings)
@@ -115,7 +116,7 @@ def test_a_plan_that_does_not_fit_is_one_line_and_no_error(space: netns.Namespac
 
 
 @root_only
-def test_a_plan_that_is_missing_is_one_line(space: netns.Namespace, tmp_path: Path) -> None:
+def test_a_plan_that_is_missing_is_one_line(space: Namespace, tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path):
         found = ask("listen", before=tuple(space.command()), HARP_PORT="udp", HARP_PLAN=str(path))
         assert found["listen"] == 0
@@ -124,7 +125,7 @@ def test_a_plan_that_is_missing_is_one_line(space: netns.Namespace, tmp_path: Pa
 
 
 @root_only
-def test_a_listening_port_that_is_taken_is_one_line(space: netns.Namespace,
+def test_a_listening_port_that_is_taken_is_one_line(space: Namespace,
                                                     tmp_path: Path) -> None:
     with space.entered():
         other = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -140,7 +141,7 @@ def test_a_listening_port_that_is_taken_is_one_line(space: netns.Namespace,
 class Tap:
     """UDP ports, source and target, of what arrives at an end."""
 
-    def __init__(self, end: netns.End) -> None:
+    def __init__(self, end: End) -> None:
         with end.space.entered():
             self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800))
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
@@ -172,7 +173,7 @@ class Tap:
                            int.from_bytes(packet[22:24], "big")))
 
 
-def run_ranks(tmp_path: Path, content: dict[str, Any], ends: tuple[netns.End, netns.End],
+def run_ranks(tmp_path: Path, content: dict[str, Any], ends: tuple[End, End],
               first_port: str = "udp", **settings: str) -> tuple[Any, set[tuple[int, int]]]:
     """Two ranks of the client; what they say, and the ports of what comes to the second."""
     file = tmp_path / "plan.json"
@@ -190,7 +191,7 @@ def run_ranks(tmp_path: Path, content: dict[str, Any], ends: tuple[netns.End, ne
 @root_only
 @pytest.mark.parametrize("port", ["udp", "xdp"])
 def test_source_ports_on_the_wire_are_the_plans(tmp_path: Path, port: str) -> None:
-    with netns.veth_pair() as (a, b):
+    with veth_pair() as (a, b):
         listens = [f"{a.ipv4}:61000", f"{b.ipv4}:61000"]
         forth = [(0, f"{a.ipv4}:{61300 + n}", listens[1]) for n in range(3)]
         back = [(1, f"{b.ipv4}:{61400 + n}", listens[0]) for n in range(3)]
@@ -203,7 +204,7 @@ def test_source_ports_on_the_wire_are_the_plans(tmp_path: Path, port: str) -> No
 
 @root_only
 def test_a_taken_source_port_is_one_line_and_the_rest_is_as_planned(tmp_path: Path) -> None:
-    with netns.veth_pair() as (a, b):
+    with veth_pair() as (a, b):
         listens = [f"{a.ipv4}:61000", f"{b.ipv4}:61000"]
         content = plan(*listens, flows=((0, f"{a.ipv4}:61300", listens[1]),
                                         (0, f"{a.ipv4}:61301", listens[1]),
@@ -220,7 +221,7 @@ def test_a_taken_source_port_is_one_line_and_the_rest_is_as_planned(tmp_path: Pa
 
 @root_only
 def test_a_peer_without_the_plan_is_one_line(tmp_path: Path) -> None:
-    with netns.veth_pair() as (a, b):
+    with veth_pair() as (a, b):
         ended, _ = run_ranks(tmp_path, plan(f"{a.ipv4}:61000", f"{b.ipv4}:61000"), (a, b))
         told = ended.told[0].count("HARP_PLAN has no flow from")
         assert told == 1, ended.told[0]
@@ -229,7 +230,7 @@ def test_a_peer_without_the_plan_is_one_line(tmp_path: Path) -> None:
 @root_only
 def test_each_rail_of_a_connection_has_flows_of_its_own(tmp_path: Path) -> None:
     """Paths of a device of two NICs: by each NIC to its partner, from that NIC's planned port."""
-    with netns.Net() as net:
+    with Net() as net:
         spaces = net.namespace(), net.namespace()
         rails = [net.connect(*spaces), net.connect(*spaces)]
         content: dict[str, Any] = {
@@ -263,7 +264,7 @@ def test_a_revision_reaches_connections_that_work(tmp_path: Path) -> None:
         next_file.write_text(json.dumps(content))
         next_file.replace(file)
 
-    with netns.veth_pair() as (a, b), Tap(b) as tap:
+    with veth_pair() as (a, b), Tap(b) as tap:
         listens = [f"{a.ipv4}:61000", f"{b.ipv4}:61000"]
         back = (1, f"{b.ipv4}:61400", listens[0])
 

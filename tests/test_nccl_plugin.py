@@ -13,14 +13,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import netns
+from lab.namespace import Namespace, why_unusable
+from lab.veth import Net, veth_pair
 import pytest
 from c_programs import ROOT
 from nccl_pair import harp
 
 PLAIN = ("-O2",)
 SAYS = Path(__file__).with_name("plugin_says.py")
-root_only = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+root_only = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 INVALID_USAGE, SYSTEM_ERROR = 5, 2
 
 
@@ -190,7 +191,7 @@ def test_no_fitting_interface_is_an_error_that_lists_them():
     assert re.search(r'fits HARP_IFNAME "=nosuch0"; .* there are: .*lo', warnings(found)[0])
 
 
-def add_links(space: netns.Namespace, *links: str) -> None:
+def add_links(space: Namespace, *links: str) -> None:
     for number, link in enumerate(links):
         space.run("ip", "link", "add", link, "type", "veth", "peer", f"peer{number}")
         space.run("ip", "address", "add", f"10.77.{number}.1/24", "dev", link)
@@ -211,7 +212,7 @@ def add_links(space: netns.Namespace, *links: str) -> None:
     ({"NCCL_SOCKET_IFNAME": "mlx", "HARP_IFNAME": "eth1:1"}, ["eth1"]),
 ])
 def test_interfaces_are_named_as_nccl_does(wanted, devices):
-    with netns.Net() as net:
+    with Net() as net:
         space = net.namespace()
         add_links(space, "eth0", "eth1", "mlx0", "docker0")
         found = ask(before=tuple(space.command()), **wanted)
@@ -221,7 +222,7 @@ def test_interfaces_are_named_as_nccl_does(wanted, devices):
 
 @root_only
 def test_an_interface_whose_cable_is_out_is_no_device():
-    with netns.Net() as net:
+    with Net() as net:
         space = net.namespace()
         add_links(space, "eth0", "eth1")
         space.run("ip", "link", "set", "peer1", "down")
@@ -233,7 +234,7 @@ def test_an_interface_whose_cable_is_out_is_no_device():
 
 @root_only
 def test_loopback_is_used_where_there_is_nothing_else():
-    with netns.Net() as net:
+    with Net() as net:
         assert names(ask(before=tuple(net.namespace().command()))) == ["lo"]
 
 
@@ -247,7 +248,7 @@ def test_a_bond_is_one_device_and_its_members_are_none(tmp_path):
     (sys_net / "eth1" / "device").symlink_to(card)
     (sys_net / "bond0" / "bonding" / "slaves").write_text("eth1 eth0\n")
     (sys_net / "bond0" / "speed").write_text("50000\n")
-    with netns.Net() as net:
+    with Net() as net:
         space = net.namespace()
         add_links(space, "bond0", "eth0", "eth1")
         mounted = f'mount --bind {sys_net} /sys/class/net && exec "$@"'
@@ -258,7 +259,7 @@ def test_a_bond_is_one_device_and_its_members_are_none(tmp_path):
 
 @root_only
 def test_a_card_with_several_addresses_is_one_device():
-    with netns.Net() as net:
+    with Net() as net:
         space = net.namespace()
         add_links(space, "eth0", "eth1")
         space.run("ip", "address", "add", "10.78.0.1/24", "dev", "eth0", "label", "eth0:1")
@@ -279,7 +280,7 @@ def test_a_vlan_lies_where_its_card_does_and_a_card_is_one_device(tmp_path):
     (sys_net / "eth0.5" / "lower_eth0").symlink_to(sys_net / "eth0")
     (sys_net / "bond0" / "bonding" / "slaves").write_text("eth1\n")
     (sys_net / "bond0.7" / "lower_bond0").symlink_to(sys_net / "bond0")
-    with netns.Net() as net:
+    with Net() as net:
         space = net.namespace()
         add_links(space, "eth0", "eth0.5", "bond0.7")
         mounted = f'mount --bind {sys_net} /sys/class/net && exec "$@"'
@@ -293,7 +294,7 @@ def test_a_vlan_lies_where_its_card_does_and_a_card_is_one_device(tmp_path):
 @root_only
 @pytest.mark.parametrize("port", ["auto", "xdp", "udp"])
 def test_packets_that_no_interface_takes_are_an_error_at_once(port):
-    with netns.veth_pair() as (end, _):
+    with veth_pair() as (end, _):
         found = ask(before=tuple(end.space.command()), HARP_PORT=port, HARP_MTU="9000")
         assert found["init"] == INVALID_USAGE
         said, = warnings(found)
@@ -307,7 +308,7 @@ def line_of_engine(found: dict[str, Any]) -> str:
 
 @root_only
 def test_auto_opens_no_xdp_where_it_would_copy_and_says_why():
-    with netns.veth_pair() as (end, _):
+    with veth_pair() as (end, _):
         line = line_of_engine(ask("listen", before=tuple(end.space.command())))
         assert re.search(r": udp: v1 10\.0\.1\.1:\d+, .*; not xdp: a virtual interface has no zero "
                          r"copy$", line), line
@@ -321,7 +322,7 @@ def test_auto_tries_zero_copy_of_a_card_and_leaves_nothing_of_it_behind(tmp_path
     for folder in (card, sys_net / "v1"):
         folder.mkdir(parents=True)
     (sys_net / "v1" / "device").symlink_to(card)
-    with netns.veth_pair() as (end, _):
+    with veth_pair() as (end, _):
         mounted = f'mount --bind {sys_net} /sys/class/net && exec "$@"'
         before = (*end.space.command(), "unshare", "--mount", "sh", "-c", mounted, "sh")
         line = line_of_engine(ask("listen", before=before))
@@ -331,7 +332,7 @@ def test_auto_tries_zero_copy_of_a_card_and_leaves_nothing_of_it_behind(tmp_path
 
 @root_only
 def test_asking_for_xdp_where_it_is_impossible_is_an_error():
-    with netns.veth_pair() as (end, _):
+    with veth_pair() as (end, _):
         # Without capabilities, as most containers are.
         bare = (*end.space.command(), "setpriv", "--bounding-set=-all", "--inh-caps=-all", "--")
         assert ": udp: v1 " in line_of_engine(ask("listen", before=bare))

@@ -6,7 +6,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-import netns
+from lab.namespace import Namespace
+from lab.veth import End, Net
 import pytest
 from c_programs import build, library, run
 from nccl_pair import client, harp, run_pair
@@ -23,19 +24,19 @@ def test_devices_that_nccl_fuses(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def space() -> Iterator[netns.Namespace]:
-    with netns.Net() as net:
+def space() -> Iterator[Namespace]:
+    with Net() as net:
         made = net.namespace()
         add_links(made, "eth0", "eth1", "eth2")
         yield made
 
 
-def ask_in(space: netns.Namespace, *wishes: str, **settings: str) -> dict[str, Any]:
+def ask_in(space: Namespace, *wishes: str, **settings: str) -> dict[str, Any]:
     return ask(*wishes, before=tuple(space.command()), HARP_PORT="udp", **settings)
 
 
 @root_only
-def test_a_group_is_one_device_in_place_of_its_nics(space: netns.Namespace) -> None:
+def test_a_group_is_one_device_in_place_of_its_nics(space: Namespace) -> None:
     found = ask_in(space, "listen", HARP_RAILS="eth2,eth0", HARP_PROGRESS="threads")
     assert names(found) == ["eth2+eth0", "eth1"]
     assert [device["speed"] for device in found["devices"]] == [20000, 10000]
@@ -49,21 +50,21 @@ def test_a_group_is_one_device_in_place_of_its_nics(space: netns.Namespace) -> N
 @pytest.mark.parametrize(("rails", "says"), [
     ("eth0,eth9", r'HARP_RAILS names "eth9", which no device is: there are eth0 eth1 eth2'),
     ("eth0,eth1;eth1,eth2", "HARP_RAILS names eth1 twice"), ("eth0,eth0", "names eth0 twice")])
-def test_a_wrong_group_is_an_error(space: netns.Namespace, rails: str, says: str) -> None:
+def test_a_wrong_group_is_an_error(space: Namespace, rails: str, says: str) -> None:
     found = ask_in(space, HARP_RAILS=rails)
     assert found["init"] == INVALID_USAGE
     assert re.search(says, " ".join(warnings(found)))
 
 
 @root_only
-def test_a_nic_of_a_group_that_is_down_is_passed_over(space: netns.Namespace) -> None:
+def test_a_nic_of_a_group_that_is_down_is_passed_over(space: Namespace) -> None:
     space.run("ip", "link", "set", "eth1", "down")
     found = ask_in(space, HARP_RAILS="eth0,eth1")
     assert names(found) == ["eth0", "eth2"]
     assert "HARP_RAILS names eth1, which is down" in " ".join(warnings(found))
 
 
-def sent_bytes(end: netns.End) -> int:
+def sent_bytes(end: End) -> int:
     told = json.loads(end.space.run("ip", "-s", "-j", "link", "show", "dev", end.device))
     return int(told[0]["stats64"]["tx"]["bytes"])
 
@@ -72,7 +73,7 @@ def sent_bytes(end: netns.End) -> int:
 @pytest.mark.parametrize("port", ["udp", "xdp"])
 @pytest.mark.parametrize("mode", ["threads", "inline"])
 def test_two_ranks_use_both_rails(port: str, mode: str) -> None:
-    with netns.Net() as net:
+    with Net() as net:
         spaces = net.namespace(), net.namespace()
         pairs = [net.connect(*spaces), net.connect(*spaces)]
         orders = ("v1,v2", "v2,v1")

@@ -11,20 +11,21 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import netns
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 import pytest
 from c_programs import ROOT, SANITIZED, build, library
 from nccl_pair import Ended, Pair, client, harp, run_pair
 from test_nccl_plugin import INVALID_USAGE, ask, warnings
 
-root_only = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+root_only = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 QUICK = ("fifo", "lifo", "tags", "smaller", "many", "in-flight")
 LO = {"HARP_IFNAME": "=lo"}
 
 
 def run(*scenarios: str, settings: Any = None, options: tuple[str, ...] = (),
         veth: dict[str, Any] | None = None) -> Ended:
-    with netns.veth_pair(**(veth or {})) as (a, b):
+    with veth_pair(**(veth or {})) as (a, b):
         return run_pair(client(), harp(), scenarios, spaces=(a.space, b.space), settings=settings,
                         options=("--limit", "120", "--bound", "20", "--verbose", *options))
 
@@ -138,7 +139,7 @@ def test_older_versions_over_tcp(version: int) -> None:
 
 @root_only
 def test_over_ipv6() -> None:
-    with netns.veth_pair() as (a, b):
+    with veth_pair() as (a, b):
         for end in (a, b):
             end.space.run("ip", "-4", "address", "flush", "dev", end.device)
         ended = run_pair(client(), harp(), ["fifo", "tags", "killed"], spaces=(a.space, b.space),
@@ -161,7 +162,7 @@ def is_stopped(process: str) -> bool:
 @root_only
 def test_a_host_that_is_gone_is_an_error_after_the_time_limit() -> None:
     """Rank 1 stops, and from then on no packet passes."""
-    with netns.veth_pair() as (a, b), Pair(
+    with veth_pair() as (a, b), Pair(
             client(), harp(), ["frozen"], spaces=(a.space, b.space),
             settings={"HARP_PORT": "tcp", "HARP_TIMEOUT": "2"},
             options=("--limit", "120", "--bound", "30")) as pair, ExitStack() as stack:

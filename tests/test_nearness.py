@@ -9,13 +9,14 @@ from contextlib import ExitStack, closing
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-import netns
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
 from cluster_files import topology, write
-from netns import End
+from lab.veth import End
 
 from harp.net.latency import (
     FIRST_ROUNDS,
@@ -28,7 +29,7 @@ from harp.routing.path_plan import PlanError
 from harp.routing.rtt_clusters import cluster_hosts, from_json, matrix, to_json
 from harp.routing.templates import Endpoints, SwitchHash, Wires, leaf_spine
 from harp.tools.main import harp
-from sim.network.lab.wiring import Wiring
+from lab.wiring import Wiring
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-root_only = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+root_only = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
 
 def drawn(place: Ints, base_us: Floats, noise: float, rng: np.random.Generator) -> Floats:
@@ -249,7 +250,7 @@ def test_hosts_of_two_leaves_are_told_apart_by_probes(tmp_path: Path) -> None:
 
 @root_only
 def test_a_host_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
-    with netns.veth_pair() as (near, far), near.space.entered():
+    with veth_pair() as (near, far), near.space.entered():
         done = run("probe", "--latency", far.ipv4, "--source", near.ipv4)
         assert done.exit_code == 0, done.stderr
         assert from_json(done.stdout)[0] == near.ipv4

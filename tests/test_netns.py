@@ -10,9 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from netns import SEGMENTATION, Net, usable, veth_pair
+from lab.namespace import why_unusable
+from lab.veth import SEGMENTATION, Net, veth_pair
 
-pytestmark = pytest.mark.skipif(bool(usable()), reason=usable())
+pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
 
 def sockets(a, b, *, family=socket.AF_INET):
@@ -114,7 +115,7 @@ def test_a_failing_command_says_what_it_said():
 LEAVES = """
 import os, sys
 sys.path.insert(0, {tests!r})
-from netns import veth_pair
+from lab.veth import veth_pair
 with veth_pair() as (a, b):
     sleeper = a.space.start("sleep", "600")
     print(sleeper.pid, os.stat(a.space.fd).st_ino, flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import closing
 
-import netns
+from lab.namespace import why_unusable
 import numpy as np
 import pytest
 import simpy
@@ -75,7 +75,7 @@ def run_over_connections(plan, inputs):
             engine.close()
 
 
-@pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+@pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 @pytest.mark.parametrize("name", ["ring", "2d"])
 def test_one_plan_runs_at_every_fidelity_and_over_real_connections(tmp_path, name):
     plan = make_plan(name, ranks=RANKS, nbytes=NBYTES, group=2)

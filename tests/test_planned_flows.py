@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 
-import netns
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 import pytest
 
 from harp.net import Engine, Port
 
-root_only = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+root_only = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
 
 def free_ports(count, address="127.0.0.1"):
@@ -83,7 +84,7 @@ def test_a_wrong_address_is_one_sentence():
 
 @root_only
 def test_xdp_takes_planned_ports_as_well():
-    with netns.veth_pair() as (near, far):
+    with veth_pair() as (near, far):
         port = free_ports(1)[0]
         with far.space.entered():
             there = Engine(Port("udp", interface=far.device, address=far.ipv4))

@@ -7,7 +7,8 @@ import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-import netns
+from lab.namespace import why_unusable
+from lab.veth import Net
 import pytest
 
 from harp.net import Engine
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from harp.net import Connection
 
-pytestmark = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 PATIENCE_S = 30
 WIDE, NARROW = 9000, 1450
 HEADERS = 28  # IPv4 and UDP
@@ -26,7 +27,7 @@ HEADERS = 28  # IPv4 and UDP
 class Route:
     """Two hosts with two routers between; neither host sees what the link between those takes."""
 
-    def __init__(self, net: netns.Net, *, icmp: bool) -> None:
+    def __init__(self, net: Net, *, icmp: bool) -> None:
         a, left, right, b = (net.namespace() for _ in range(4))
         self.near, from_near = net.connect(a, left, mtu=WIDE)
         self.middle = net.connect(left, right, mtu=WIDE)
@@ -103,7 +104,7 @@ def transfer_until_wide(near: Connection, far: Connection, whole: int, *,
 @pytest.mark.parametrize("streamed", [0, 256], ids=["posted", "streamed"])
 @pytest.mark.parametrize("kind", ["udp", "xdp"])
 def test_packets_shrink_and_grow_with_the_route(kind: str, streamed: int, icmp: bool) -> None:
-    with netns.Net() as net:
+    with Net() as net:
         route = Route(net, icmp=icmp)
         with connected_pair(route, kind, streamed=streamed) as (near, far):
             transfer(near, far, streamed=streamed)
@@ -124,7 +125,7 @@ def test_packets_shrink_and_grow_with_the_route(kind: str, streamed: int, icmp: 
 @pytest.mark.parametrize("kind", ["udp", "xdp"])
 def test_an_edge_that_is_narrower_than_the_first_hop(kind: str, icmp: bool) -> None:
     """An instance with an MTU of 9001 whose peer is behind an edge of 1500."""
-    with netns.Net() as net:
+    with Net() as net:
         route = Route(net, icmp=icmp)
         route.set_mtu(1500)
         with connected_pair(route, kind) as (near, far):

@@ -10,7 +10,8 @@ import time
 import numpy as np
 import pytest
 from c_programs import ROOT
-from netns import usable, veth_pair
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 
 import harp
 import harp.net.engine
@@ -175,7 +176,7 @@ def test_an_engine_with_several_ports_and_one_with_faults():
         harp.Engine(harp.Port("mem", faults="drip=5%"))
 
 
-@pytest.mark.skipif(bool(usable()), reason=usable())
+@pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 @pytest.mark.parametrize("port", ["udp", "xdp"])
 def test_two_namespaces(port):
     with veth_pair() as (a, b):

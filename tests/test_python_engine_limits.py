@@ -7,7 +7,8 @@ import os
 import socket
 
 import pytest
-from netns import usable, veth_pair
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 
 import harp
 from harp.tools.statistics import snapshots
@@ -34,7 +35,7 @@ def test_the_smallest_mtu_is_enough():
         sent.wait(PATIENCE_S)
 
 
-@pytest.mark.skipif(bool(usable()), reason=usable())
+@pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 @pytest.mark.parametrize("port", ["udp", "xdp"])
 def test_a_way_that_a_control_frame_does_not_fit(port):
     with veth_pair() as (a, b), a.space.entered():

@@ -6,14 +6,15 @@ import os
 import time
 
 import pytest
-from netns import Net, usable, veth_pair
+from lab.namespace import why_unusable
+from lab.veth import Net, veth_pair
 
 import harp
 from harp.tools.statistics import snapshots
 
 PATIENCE_S = 30
 
-pytestmark = pytest.mark.skipif(bool(usable()), reason=usable())
+pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
 
 def strays(name: str) -> int:

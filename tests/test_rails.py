@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import netns
+from lab.namespace import why_unusable
+from lab.veth import Net
 import pytest
 from c_programs import build, library, run
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-needs_namespaces = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+needs_namespaces = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 MESSAGE = bytes(range(256)) * 4096  # 1 MiB
 
 
@@ -27,7 +28,7 @@ def test_ports_are_paired_with_addresses(tmp_path: Path) -> None:
 class Rails:
     """Two hosts with some NICs each, joined NIC by NIC, and a connection over all of them."""
 
-    def __init__(self, net: netns.Net, kind: str, *, nics: int = 2, swapped: bool = False,
+    def __init__(self, net: Net, kind: str, *, nics: int = 2, swapped: bool = False,
                  down: int | None = None, addresses: int = lib.HARP_HANDLE_ADDRESSES) -> None:
         a, b = net.namespace(), net.namespace()
         self.pairs = [net.connect(a, b) for _ in range(nics)]
@@ -98,7 +99,7 @@ def finish(begun: list[tuple[Completion, bytearray]]) -> None:
 
 @contextmanager
 def rails(kind: str, **options: Any) -> Iterator[Rails]:
-    with netns.Net() as net:
+    with Net() as net:
         made = Rails(net, kind, **options)
         try:
             yield made
@@ -151,7 +152,7 @@ def test_a_rail_carries_as_much_as_it_delivers() -> None:
 @needs_namespaces
 @pytest.mark.parametrize("kind", ["udp", "xdp"])
 def test_more_paths_than_rails_leave_by_other_udp_ports(kind: str) -> None:
-    with netns.Net() as net:
+    with Net() as net:
         a, b = net.namespace(), net.namespace()
         pairs = [net.connect(a, b), net.connect(a, b)]
         with b.entered():

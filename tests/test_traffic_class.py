@@ -6,7 +6,8 @@ import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import netns
+from lab.namespace import why_unusable
+from lab.veth import End, veth_pair
 import pytest
 from nccl_pair import client, harp, run_pair
 
@@ -15,7 +16,7 @@ from harp.net import Engine
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
 IP, IPV6, UDP, ALL = 0x0800, 0x86DD, 17, 3
 AF21, EF = 18 << 2, 46 << 2  # RFC 2597, RFC 3246
@@ -26,7 +27,7 @@ MESSAGE = bytes(100_000)
 class Capture:
     """What leaves and arrives at an end, as far as it is UDP."""
 
-    def __init__(self, end: netns.End) -> None:
+    def __init__(self, end: End) -> None:
         with end.space.entered():
             self.tap = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ALL))
         self.tap.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
@@ -49,7 +50,7 @@ class Capture:
 
 
 @contextmanager
-def capturing(end: netns.End) -> Iterator[Capture]:
+def capturing(end: End) -> Iterator[Capture]:
     capture = Capture(end)
     try:
         yield capture
@@ -62,7 +63,7 @@ def capturing(end: netns.End) -> Iterator[Capture]:
 def test_both_ends_use_the_class_of_the_connecting_one(
         connects: str, listens: str, ipv6: bool) -> None:
     # What an AF_XDP socket sends and takes passes no tap of its own host: the other end looks.
-    with netns.veth_pair() as ends, capturing(ends[listens == "udp"]) as capture:
+    with veth_pair() as ends, capturing(ends[listens == "udp"]) as capture:
         engines = []
         for kind, end in zip((connects, listens), ends, strict=True):
             with end.space.entered():
@@ -82,7 +83,7 @@ def test_both_ends_use_the_class_of_the_connecting_one(
 
 
 def test_connections_of_one_engine_differ() -> None:
-    with netns.veth_pair() as (a, b), capturing(b) as capture:
+    with veth_pair() as (a, b), capturing(b) as capture:
         with b.space.entered():
             far_engine = Engine("udp", interface=b.device)
         with a.space.entered():
@@ -106,7 +107,7 @@ def test_connections_of_one_engine_differ() -> None:
     (9, (), {AF21})])
 def test_nccls_own_class_wins_over_the_setting(
         version: int, options: tuple[str, ...], wanted: set[int]) -> None:
-    with netns.veth_pair() as (a, b), capturing(b) as capture:
+    with veth_pair() as (a, b), capturing(b) as capture:
         ended = run_pair(client(), harp(), ("fifo",), spaces=(a.space, b.space),
                          options=("--version", str(version), "--largest", "65536", *options),
                          settings={"HARP_PORT": "udp", "HARP_TRAFFIC_CLASS": str(AF21)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import netns
+from lab.namespace import why_unusable
 import pytest
 
 from sim.cluster.cluster import Cluster
@@ -27,7 +27,7 @@ def test_cases_hold_both_stacks_and_fit_their_cluster():
     assert len({case.name for case in LAB_CASES}) == len(LAB_CASES)
 
 
-@pytest.mark.skipif(bool(netns.usable()), reason=netns.usable())
+@pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 def test_a_message_takes_as_long_in_the_laboratory_as_over_packets():
     row = compare_with_lab(Case("small", pattern([0], [2], 128 * KIB), ("lab.scale=1/1000",)))
     assert row.lab_s > 0.7 * row.packet_s

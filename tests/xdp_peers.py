@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
-    from netns import End
+    from lab.veth import End
 
 WAIT_MS = 10_000
 

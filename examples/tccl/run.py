@@ -25,8 +25,8 @@ from harp.net import Engine
 from harp.routing.deployment import Deployment
 from harp.tools.main import harp
 from sim.cluster.cluster import Cluster
-from sim.network.lab.space import why_unusable
-from sim.network.lab.wiring import Wiring
+from lab.namespace import why_unusable
+from lab.wiring import Wiring
 from sim.schema.job import load_job
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import netns
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -112,11 +113,11 @@ class Place:
 @contextmanager
 def places() -> Iterator[tuple[Place, Place]]:
     """Two namespaces joined by a veth pair, or loopback twice."""
-    if netns.usable():
+    if why_unusable():
         alone = Place((), "lo")
         yield alone, alone
         return
-    with netns.veth_pair() as ends:
+    with veth_pair() as ends:
         first, second = (Place(tuple(end.space.command()), end.device) for end in ends)
         yield first, second
 

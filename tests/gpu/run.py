@@ -30,7 +30,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "gpu"), str(ROOT)]
 
 import launch  # noqa: E402
 import nccl_pair  # noqa: E402
-import netns  # noqa: E402
+from lab.namespace import why_unusable  # noqa: E402
 
 HAS_TORCH = "import torch"
 HAS_CUDA = "import torch; raise SystemExit(0 if torch.cuda.is_available() else 3)"
@@ -73,8 +73,8 @@ def main(arguments: list[str] | None = None) -> int:
     lines: list[str] = []
     good = True
     for network in networks:
-        if network.needs_root and netns.usable():
-            lines.append(f"{network.name}: not tried: {netns.usable()}")
+        if network.needs_root and why_unusable():
+            lines.append(f"{network.name}: not tried: {why_unusable()}")
             continue
         begin = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:

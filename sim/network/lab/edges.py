@@ -11,14 +11,14 @@ import numpy as np
 from harp.routing.hashes import ROCE_PORT
 from sim.network.lab.messages import EdgeFlows
 from sim.network.lab.pace import EdgePace
-from sim.network.lab.wiring import PinnedFlow
+from lab.wiring import PinnedFlow
 from sim.network.routes import find_routes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sim.cluster.cluster import Cluster
-    from sim.network.lab.wiring import Wiring
+    from lab.wiring import Wiring
     from sim.network.routes import Route
     from sim.network.transport import Transport
 

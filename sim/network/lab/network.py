@@ -30,7 +30,7 @@ from sim.network.lab.messages import (
     read_message,
     send_message,
 )
-from sim.network.lab.wiring import Wiring
+from lab.wiring import Wiring
 from sim.network.limits import LimitWatch
 from sim.network.links import LinkRecorder
 from sim.network.network import NetworkError

@@ -8,7 +8,7 @@ its seed, so that a fabric of ``linux`` hashes knows which it takes.
 
 A host has its NICs' addresses on loopback. Which port of a bond a flow leaves by is told flow by
 flow (`pin`), as the bond of the simulators chose it; what nobody told about is hashed. Behind a
-host's tbf acknowledgments go first (`sim.network.lab.classifiers`); a switch's is a plain queue.
+host's tbf acknowledgments go first (`lab.classifiers`); a switch's is a plain queue.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 import numpy as np
 
-from sim.network.lab.classifiers import attach_to_host, attach_to_switch
-from sim.network.lab.space import Namespace
+from lab.classifiers import attach_to_host, attach_to_switch
+from lab.namespace import Namespace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.network.lab.kernel import checked, libc
+from lab.bpf import checked, libc
 from sim.network.network import NetworkError
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.network.lab import space
-from sim.network.lab.kernel import call_bpf, load_classifier
-from sim.network.lab.kernel import instruction as _op
+from lab.bpf import call_bpf, load_classifier
+from lab.bpf import instruction as _op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,11 +10,11 @@ import socket
 import struct
 from typing import TYPE_CHECKING
 
-from sim.network.lab.kernel import call_bpf, load_classifier
-from sim.network.lab.kernel import instruction as _op
+from lab.bpf import call_bpf, load_classifier
+from lab.bpf import instruction as _op
 
 if TYPE_CHECKING:
-    from netns import End
+    from lab.veth import End
 
 _LINK_CREATE, _TCX_INGRESS = 28, 46
 _RANDOM, _LOAD_BYTES, _STORE_BYTES = 7, 26, 9  # helpers of linux/bpf.h

@@ -20,13 +20,13 @@ import struct
 from typing import TYPE_CHECKING
 
 from harp._cnet import lib
-from sim.network.lab.kernel import call_bpf, instruction, load_classifier
+from lab.bpf import call_bpf, instruction, load_classifier
 from sim.network.network import NetworkError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sim.network.lab.space import Namespace
+    from lab.namespace import Namespace
 
 _PROG_ATTACH, _TCX_INGRESS, _TCX_EGRESS = 8, 46, 47
 _GET_RANDOM, _FORGET_HASH, _SET_HASH = 7, 41, 48  # enum bpf_func_id of linux/bpf.h
