@@ -22,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import click
 from diagnose_faults import Load
 from diagnose_lab import HOSTS, RATE_BPS, WARM_S, Lab, Traffic
-from lab.impairments import drop_long, drop_share, drop_to, flip_bits
 
 from harp.tools.diagnosis.verdict import diagnose
+from lab.impairments import drop_long, drop_share, drop_to, flip_bits
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from diagnose_lab import HOSTS, WARM_S, Lab, Traffic
-from lab.impairments import drop_long, drop_share, flip_bits
 
 from harp.tools.diagnosis.verdict import diagnose
+from lab.impairments import drop_long, drop_share, flip_bits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

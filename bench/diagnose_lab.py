@@ -17,8 +17,6 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from diagnose_faults import PORTS
-from lab.veth import SEGMENTATION, End, Net
-from lab.impairments import Programs
 
 from harp.net import Engine, Port
 from harp.tools.diagnosis.snapshot import (
@@ -32,15 +30,18 @@ from harp.tools.diagnosis.snapshot import (
     interfaces,
 )
 from harp.tools.setup.plan import NEIGHBOUR_MS
+from lab.impairments import Impairments
+from lab.offloads import SEGMENTATION
+from lab.veth import End, Net
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from diagnose_faults import Load
-    from lab.namespace import Namespace
 
     from harp.net import Completion
     from harp.tools.diagnosis.snapshot import EngineRow
+    from lab.namespace import Namespace
 
 HOSTS = ("a", "b", "c", "d")
 RATE_BPS = 12_000_000
@@ -71,7 +72,7 @@ class Lab:
         self._stack = ExitStack()
         try:
             net = self._stack.enter_context(Net())
-            self.programs = Programs()
+            self.programs = Impairments()
             self._stack.callback(self.programs.close)
             self.hosts = [net.namespace() for _ in HOSTS]
             self._tors = [net.namespace() for _ in PORTS]
@@ -124,7 +125,7 @@ def _plug(host: Namespace, tor: Namespace, number: int, port: int) -> Cable:
     for key, value in (("retrans_time_ms", NEIGHBOUR_MS), ("delay_first_probe_time", PATIENCE_S)):
         host.sysctl(f"ipv4.neigh.{name}.{key}", value)
     for end in ends:
-        end.features(_OFFLOADS)
+        end.offloads(_OFFLOADS)
         end.space.run("tc", "qdisc", "replace", "dev", end.device, "root", *_tbf(RATE_BPS))
     return ends
 

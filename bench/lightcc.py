@@ -30,11 +30,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import lightcc_oneccl
 import stack
 from lightcc_host import calibrate
-from lab.namespace import Namespace
-from lab.veth import veth_pair
 from stack_arms import ROOT, Bench, BenchError, Sample, alone, build, read_line
 from stack_rows import Row
 
+from lab.namespace import Namespace
+from lab.veth import veth_pair
 from sim.schema import load
 from sim.workloads.models import get_model
 

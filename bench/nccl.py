@@ -20,15 +20,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import nccl_pair
 import stack
 import stack_emulated
-from lab.veth import SEGMENTATION, veth_pair
 from stack_arms import RELEASE, Bench, Sample, alone, build, gbps, one_way
 from stack_rows import Row
+
+from lab.offloads import SEGMENTATION
+from lab.veth import veth_pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from lab.namespace import Namespace
     from stack_rows import Arms, Group
+
+    from lab.namespace import Namespace
 
 OFFLOADS_OFF = {**dict.fromkeys(SEGMENTATION, False), "rx-gro": False}
 
@@ -144,7 +147,7 @@ def xdp_pair(bench: Bench) -> Iterator[Arms]:
     """MTU 9000; TCP has a pair of its own, since a program on a veth changes what it offloads."""
     with veth_pair(mtu=9000) as (a, b), veth_pair(mtu=9000) as (c, d):
         for end in (c, d):
-            end.features(OFFLOADS_OFF)
+            end.offloads(OFFLOADS_OFF)
         yield {**ours(bench, (a.space, b.space), "xdp"), **theirs(bench, (c.space, d.space))}
 
 
@@ -169,7 +172,7 @@ def lossy(share: float) -> Group:
     def group(bench: Bench) -> Iterator[Arms]:
         with veth_pair() as (a, b), ExitStack() as stack:
             for end in (a, b):
-                end.features(OFFLOADS_OFF)
+                end.offloads(OFFLOADS_OFF)
                 stack.enter_context(end.losing(share))
             ends = (a.space, b.space)
             yield {**ours(bench, ends, "udp"), **theirs(bench, ends)}

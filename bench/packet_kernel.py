@@ -11,17 +11,10 @@ import re
 import subprocess
 import sys
 import time
-from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from lab.veth import veth_pair
-
+from lab import veth
 from sim.network.packet.world import End, Stage, Tcp, World
-
-if TYPE_CHECKING:
-    from lab.veth import End
 
 RATE, BUFFER = 100_000_000, 250_000
 SETTLE_S, MEASURE_S, SAMPLES = 4, 8, 40
@@ -77,7 +70,7 @@ def simulate(congestion: str, flows: int) -> tuple[float, float]:
     return (world.link_counts(down).bytes - before) * 8 / MEASURE_S / RATE, mean(queues)
 
 
-def _queue(end: End) -> tuple[int, int]:
+def _queue(end: veth.End) -> tuple[int, int]:
     """Bytes that the queue has sent, and that wait in it."""
     said = end.space.run("tc", "-s", "qdisc", "show", "dev", end.device)
     sent = re.search(r"Sent (\d+) bytes", said)
@@ -89,7 +82,7 @@ def _queue(end: End) -> tuple[int, int]:
 
 def measure(congestion: str, flows: int) -> tuple[float, float]:
     """Share of the line, and bytes in the queue, over the kernel."""
-    with veth_pair() as (near, far):
+    with veth.veth_pair() as (near, far):
         near.shape(RATE, BUFFER, burst_bytes=3000)
         sink = far.space.start(sys.executable, "-c", SINK, far.ipv4, stdout=subprocess.PIPE)
         assert sink.stdout is not None

@@ -1,6 +1,6 @@
 """The rows that need a NIC with zero copy: all arms in one run of the emulated machine.
 
-The machine (tests/vm/machine.py) boots once, and its script takes every arm in turn, round after
+The machine (lab/vm.py) boots once, and its script takes every arm in turn, round after
 round; the arms then hand out what it found. The stack's engines have threads, which sleep when
 there is nothing to do: the frames that a spinning CPU waits for are moved by another thread of the
 host.
@@ -87,7 +87,7 @@ def run(bench: Bench, wanted: dict[str, tuple[list[str], list[str]]],
 
     Without ``programs`` they are those of bench/c that the arms name.
     """
-    from vm import machine
+    from lab import vm
 
     steps = [f"ip link set eth0 mtu {mtu}; peer ip link set eth1 mtu {mtu}", SCRIPT]
     for _ in range(bench.rounds):
@@ -97,8 +97,8 @@ def run(bench: Bench, wanted: dict[str, tuple[list[str], list[str]]],
     programs = programs or [*map(build, sorted(names))]
     timeout_s = 120 + (4 * bench.seconds + 5) * bench.rounds * len(wanted)
     try:
-        done = machine.run("\n".join(steps), programs, timeout_s=timeout_s)
-    except machine.MachineError as error:
+        done = vm.run("\n".join(steps), programs, timeout_s=timeout_s)
+    except vm.MachineError as error:
         raise BenchError(str(error)) from error
     return read(done.output, bench.rounds, list(wanted))
 

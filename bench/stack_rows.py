@@ -13,7 +13,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lab.veth import SEGMENTATION, Net, veth_pair
 from stack_arms import (
     PATIENCE_S,
     TCP,
@@ -27,6 +26,9 @@ from stack_arms import (
     read_line,
 )
 from stack_emulated import emulated_at
+
+from lab.offloads import SEGMENTATION
+from lab.veth import Net, veth_pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -231,7 +233,7 @@ def routed_pair() -> Iterator[tuple[End, End]]:
 def policed_pair(bench: Bench) -> Iterator[Arms]:
     """Whatever is faster than 1 Gb/s is dropped, packet by packet."""
     with veth_pair() as (a, b), b.policed(RATE_BPS):
-        a.features(dict.fromkeys(SEGMENTATION, False))
+        a.offloads(dict.fromkeys(SEGMENTATION, False))
         yield {**harp_arms(bench, a, b, "udp", {"HARP": ()}), **_given("rate", payload_gbps())}
 
 
@@ -252,7 +254,7 @@ def xdp_pair(mtu: int, *, segmentation: bool = True) -> Group:
                 arms |= xdp_arm(bench, a, b, mtu)
             else:
                 for end in (c, d):
-                    end.features({**dict.fromkeys(SEGMENTATION, False), "rx-gro": False})
+                    end.offloads({**dict.fromkeys(SEGMENTATION, False), "rx-gro": False})
                 arms |= tcp_arms(bench, c, d)
             yield arms
     return group

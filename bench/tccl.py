@@ -39,7 +39,7 @@ from tccl_plot import Panel, plot
 from tccl_rows import HEADER, judge, line
 from tccl_store import load, save
 
-from lab.namespace import why_unusable
+from lab.wiring import why_unusable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,11 +15,12 @@ import subprocess
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
-from lab.veth import SEGMENTATION, End, Net
 from tccl_faults import PORT
-from lab.impairments import Programs, choose_class, drop_long, drop_share, flip_bits
 
 from harp.tools.setup.plan import NEIGHBOUR_MS
+from lab.impairments import Impairments, choose_class, drop_long, drop_share, flip_bits
+from lab.offloads import SEGMENTATION
+from lab.veth import End, Net
 
 if TYPE_CHECKING:
     from lab.namespace import Namespace
@@ -73,7 +74,7 @@ class Lab:
 
     def _build(self) -> None:
         net = self._stack.enter_context(Net())
-        self._programs = Programs()
+        self._programs = Impairments()
         self._stack.callback(self._programs.close)
         self.hosts = [net.namespace() for _ in HOST_ADDRESSES]
         tors = [net.namespace() for _ in PORTS]
@@ -187,7 +188,7 @@ def _plug(host: Namespace, tor: Namespace, number: int, port: int) -> Cable:
     host.run("ip", "address", "add", f"{ends.host.ipv4}/24", "dev", name)
     host.run("ip", "link", "set", name, "up")
     for end in ends:
-        end.features(_OFFLOADS)
+        end.offloads(_OFFLOADS)
         end.space.run("tc", "qdisc", "replace", "dev", end.device, "root",
                       *_tbf(RATE_BPS).split())
     return ends

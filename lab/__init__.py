@@ -1,1 +1,1 @@
-"""Laboratory networks on one machine: namespaces, shaped links, BPF programs, an emulated machine."""
+"""Networks on one machine: namespaces, shaped links, BPF programs, an emulated machine."""

@@ -16,21 +16,28 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 from typing import TYPE_CHECKING
 
 from harp._cnet import lib
-from lab.bpf import call_bpf, instruction, load_classifier
-from sim.network.network import NetworkError
+from lab.bpf import (
+    FORGET_HASH,
+    GET_RANDOM,
+    GO_ON,
+    SET_HASH,
+    TCX_EGRESS,
+    TCX_INGRESS,
+    attach_for_good,
+    instruction,
+    load_classifier,
+)
+from lab.namespace import LabError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lab.namespace import Namespace
 
-_PROG_ATTACH, _TCX_INGRESS, _TCX_EGRESS = 8, 46, 47
-_GET_RANDOM, _FORGET_HASH, _SET_HASH = 7, 41, 48  # enum bpf_func_id of linux/bpf.h
-_CALL, _MOVE_REGISTER, _MOVE_NUMBER, _EXIT = 0x85, 0xBF, 0xB7, 0x95
+_CALL, _MOVE_REGISTER, _MOVE_NUMBER = 0x85, 0xBF, 0xB7
 _PACKET_BYTE, _PACKET_SHORT, _STORE = 0x30, 0x28, 0x63
 _ADD, _AND, _SHIFT_RIGHT = 0x07, 0x57, 0x77
 _JUMP, _IF_EQUAL, _UNLESS_EQUAL, _UNLESS_SAME = 0x05, 0x15, 0x55, 0x5D
@@ -41,26 +48,24 @@ _IP, _IP_BYTES = 14, 20
 
 def attach_to_switch(space: Namespace, devices: Sequence[str], *, spray: bool) -> None:
     """Let a switch hash the five-tuple of what comes by these devices, or spray it."""
-    _attach(space, devices, _SPRAY if spray else _FORGET, _TCX_INGRESS)
+    _attach(space, devices, _SPRAY if spray else _FORGET, TCX_INGRESS)
 
 
 def attach_to_host(space: Namespace, devices: Sequence[str]) -> None:
     """Let acknowledgments leave a host by these devices before what waits there."""
-    _attach(space, devices, _PREFER_ACKS, _TCX_EGRESS)
+    _attach(space, devices, _PREFER_ACKS, TCX_EGRESS)
 
 
 def _attach(space: Namespace, devices: Sequence[str], code: bytes, where: int) -> None:
     try:
         program = load_classifier(code)
         try:
-            with space.entered():
-                for device in devices:
-                    index = socket.if_nametoindex(device)
-                    call_bpf(_PROG_ATTACH, struct.pack("IIII", index, program, where, 0))
+            for device in devices:
+                attach_for_good(space, device, program, where)
         finally:
             os.close(program)
     except OSError as error:
-        raise NetworkError(f"no BPF program at the ports of {space.name}: {error.strerror}") from (
+        raise LabError(f"no BPF program at the ports of {space.name}: {error.strerror}") from (
             error)
 
 
@@ -69,12 +74,11 @@ def _jump(code: int, of: int = 0, imm: int = 0, *, over: bytes) -> bytes:
     return instruction(code, 0, of, len(over) // 8, imm)
 
 
-_GO_ON = instruction(_MOVE_NUMBER, 0, imm=-1) + instruction(_EXIT)
-_FORGET = instruction(_CALL, imm=_FORGET_HASH) + _GO_ON
+_FORGET = instruction(_CALL, imm=FORGET_HASH) + GO_ON
 _SPRAY = b"".join((
-    instruction(_MOVE_REGISTER, 6, 1), instruction(_CALL, imm=_GET_RANDOM),
+    instruction(_MOVE_REGISTER, 6, 1), instruction(_CALL, imm=GET_RANDOM),
     instruction(_MOVE_REGISTER, 1, 6), instruction(_MOVE_REGISTER, 2, 0),
-    instruction(_CALL, imm=_SET_HASH), _GO_ON))
+    instruction(_CALL, imm=SET_HASH), GO_ON))
 
 # From the last part to the first, since a jump says how much it leaves out. Register 6 is the
 # packet's, for loads; TCP acknowledges where a packet is as long as its headers.
@@ -92,4 +96,4 @@ _OF_UDP = b"".join((
     _jump(_IF_EQUAL, imm=lib.HARP_ACK, over=_NO_ACK + _OF_TCP), _NO_ACK))
 _PREFER_ACKS = b"".join((
     instruction(_MOVE_REGISTER, 6, 1), instruction(_PACKET_BYTE, imm=_IP + 9),
-    _jump(_UNLESS_EQUAL, imm=socket.IPPROTO_UDP, over=_OF_UDP), _OF_UDP, _OF_TCP, _PREFER, _GO_ON))
+    _jump(_UNLESS_EQUAL, imm=socket.IPPROTO_UDP, over=_OF_UDP), _OF_UDP, _OF_TCP, _PREFER, GO_ON))

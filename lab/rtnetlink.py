@@ -1,6 +1,6 @@
 """Hold rtnl, the kernel's lock of all links, for as long as a test looks at who waits for it.
 
-ETHTOOL_GSTRINGS copies names to memory of the caller while it holds the lock. That memory is a page
+ETHTOOLGSTRINGS copies names to memory of the caller while it holds the lock. That memory is a page
 that is not there, and who has to bring it (userfaultfd(2)) is the test.
 """
 
@@ -16,40 +16,39 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from lab.offloads import GSTRINGS, SIOCETHTOOL, SS_FEATURES
+from lab.system_calls import checked, libc
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _USERFAULTFD = {"x86_64": 323, "aarch64": 282}
 _API, _REGISTER, _ZEROPAGE = 0xC018AA3F, 0xC020AA00, 0xC020AA04
 _MISSING = 1
-_SIOCETHTOOL, _GSTRINGS, _SS_FEATURES = 0x8946, 0x1B, 4
 _PAGE = mmap.PAGESIZE
 _PATIENCE_S = 10
 """The whole machine waits for the lock, too."""
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _ioctl(fd: int, request: int, argument: bytes) -> None:
     cell = ctypes.create_string_buffer(argument, len(argument))
-    if _libc.ioctl(fd, ctypes.c_ulong(request), cell) < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    checked(libc.ioctl(fd, ctypes.c_ulong(request), cell))
 
 
 @contextmanager
 def held_rtnl() -> Iterator[None]:
     """Hold it until the block ends."""
-    faults = _libc.syscall(_USERFAULTFD[os.uname().machine], os.O_CLOEXEC)
-    assert faults >= 0, os.strerror(ctypes.get_errno())
+    faults = checked(libc.syscall(_USERFAULTFD[os.uname().machine], os.O_CLOEXEC))
     memory = mmap.mmap(-1, 2 * _PAGE)
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     missing = start + _PAGE
     _ioctl(faults, _API, struct.pack("QQQ", 0xAA, 0, 0))
     _ioctl(faults, _REGISTER, struct.pack("QQQQ", missing, _PAGE, _MISSING, 0))
-    header = struct.pack("III", _GSTRINGS, _SS_FEATURES, 0)
+    header = struct.pack("III", GSTRINGS, SS_FEATURES, 0)
     memory[_PAGE - len(header):_PAGE] = header
     request = struct.pack("16sQ16x", b"lo", missing - len(header))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        holder = threading.Thread(target=_ioctl, args=(control.fileno(), _SIOCETHTOOL, request))
+        holder = threading.Thread(target=_ioctl, args=(control.fileno(), SIOCETHTOOL, request))
         late = threading.Event()
 
         def let_go() -> None:

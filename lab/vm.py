@@ -15,7 +15,7 @@ in the main namespace and returns the script's exit code and output. In the scri
     monitor COMMAND...  is a command of QEMU's monitor: `monitor set_link eth0 off` pulls a cable
     /programs           holds the programs, and PATH leads there
 
-From a terminal: python tests/vm/machine.py 'ip addr; peer xdp_blast --help' build/vm/xdp_blast
+From a terminal: python -m lab.vm 'ip addr; peer xdp_blast --help' build/vm/xdp_blast
 
 Emulation says nothing about absolute speed. Ratios compare the work per byte of two programs on
 one emulated CPU and one driver.
@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / "build" / "vm"
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"

@@ -6,9 +6,9 @@ its link's rate. Switches have routes of equal cost towards the address of each 
 `Fabric.next_hops`: the kernel hashes the five-tuple over them, with the switch's ``hash_salt`` as
 its seed, so that a fabric of ``linux`` hashes knows which it takes.
 
-A host has its NICs' addresses on loopback. Which port of a bond a flow leaves by is told flow by
-flow (`pin`), as the bond of the simulators chose it; what nobody told about is hashed. Behind a
-host's tbf acknowledgments go first (`lab.classifiers`); a switch's is a plain queue.
+A host has its NICs' addresses on loopback. `pin` sets flow by flow which port of a bond a flow
+leaves by, as the bond of the simulators chose it; other flows are hashed. Behind a host's tbf
+acknowledgments go first (`lab.classifiers`); a switch's tbf is a plain queue.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 import numpy as np
 
+from lab import namespace
 from lab.classifiers import attach_to_host, attach_to_switch
 from lab.namespace import Namespace
+from lab.shaping import burst_bytes, tbf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -31,13 +33,9 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-LATE_S = 2e-4
-"""By the wall clock: how late tbf's timer may come without loss of rate. What it lets through at
-once is that beside a packet, so that it cuts larger segments and little runs ahead of the rate."""
 QUEUE_S = 2e-3
 """Simulated time that a queue holds at its link's rate: 6 MB at 25 Gb/s, a deep buffer."""
 _LINKS_FIRST = int(IPv4Address("100.64.0.0"))  # shared address space, RFC 6598
-_ETHERNET_BYTES = 14  # of a header, which tbf counts
 _SENT_BYTES = 8  # column of /proc/net/dev
 _PINNED, _HASHED = 100, 200  # priorities of rules
 _TABLE_OF_ENDPOINT, _TABLE_OF_LINK = 100, 10_000
@@ -101,13 +99,12 @@ class Wiring:
         return self.hosts[int(self._fabric.endpoint_host[node - switches])]
 
     def _prepare(self) -> None:
-        for space in self.hosts:
-            space.set_sysctls({"ipv4.conf.all.rp_filter": 0, "ipv4.fib_multipath_hash_policy": 1})
+        for space in (*self.hosts, *self.switches):
+            space.sysctl("ipv4.conf.all.rp_filter", 0)
+            space.sysctl("ipv4.fib_multipath_hash_policy", 1)
         for space, salt in zip(self.switches, self._fabric.hash_salt.tolist(), strict=True):
-            space.set_sysctls({
-                "ipv4.ip_forward": 1, "ipv4.conf.all.rp_filter": 0,
-                "ipv4.fib_multipath_hash_policy": 1,
-                "ipv4.fib_multipath_hash_seed": salt or 1})  # 0: the kernel chooses one
+            space.sysctl("ipv4.ip_forward", 1)
+            space.sysctl("ipv4.fib_multipath_hash_seed", salt or 1)  # 0: the kernel chooses one
 
     def _cable(self) -> None:
         fabric = self._fabric
@@ -117,10 +114,9 @@ class Wiring:
                 f"link add name l{near} mtu {self._mtu} netns {here.path} type veth "
                 f"peer name l{near + 1} mtu {self._mtu} netns {there.path}"])
         for space, links in self._links_by_space():
-            space.batch("ip", ["link set lo up", *(
-                line for link in links for line in (
-                    f"address add {_link_address(link)}/31 dev l{link}",
-                    f"link set l{link} txqueuelen {self._queue_packets(link)} up"))])
+            space.batch("ip", [line for link in links for line in (
+                f"address add {_link_address(link)}/31 dev l{link}",
+                f"link set l{link} txqueuelen {self._queue_packets(link)} up")])
             space.batch("tc", [self._shape(link, 1.0) for link in links])
             if space in self.hosts:
                 space.batch("tc", [f"qdisc replace dev l{link} parent 1:1 pfifo_fast"
@@ -140,13 +136,14 @@ class Wiring:
                                for link in sorted(set(here) & set(links))])
 
     def _shape(self, link: int, share: float) -> str:
-        command = f"qdisc replace dev l{link} root handle 1: tbf"
         if share <= 0:
-            return f"{command} rate 8kbit burst 10 limit 10"  # less than any packet
-        rate = float(self._fabric.link_bps[link]) * share * self._scale
-        burst = self._mtu + _ETHERNET_BYTES + int(rate * LATE_S / 8)
-        queue = max(int(rate * QUEUE_S / self._scale / 8), 8 * self._mtu + burst)
-        return f"{command} rate {rate:.0f}bit burst {burst} limit {queue}"
+            queueing = tbf(8000, 10, 10)  # less than any packet
+        else:
+            rate_bps = float(self._fabric.link_bps[link]) * share * self._scale
+            burst = burst_bytes(rate_bps, self._mtu)
+            queueing = tbf(rate_bps, burst, max(int(rate_bps * QUEUE_S / self._scale / 8),
+                                                8 * self._mtu + burst))
+        return f"qdisc replace dev l{link} root handle 1: {queueing}"
 
     def _queue_packets(self, link: int) -> int:
         """What pfifo_fast holds; tbf's own queue counts bytes."""
@@ -211,6 +208,15 @@ class Wiring:
                 *([] if before is None else [f"rule del {_match(flow, before)}"])])
         for space, batch in lines.items():
             space.batch("ip", batch)
+
+
+def why_unusable() -> str:
+    """Return why no fabric can be wired here, or an empty string."""
+    if not Path("/proc/sys/net/ipv4/fib_multipath_hash_seed").exists():
+        return namespace.why_unusable() or (
+            "needs Linux 6.11 or later, with multipath routes (CONFIG_IP_ROUTE_MULTIPATH), for a "
+            "seed of their hash")
+    return namespace.why_unusable()
 
 
 def _match(flow: PinnedFlow, link: int) -> str:

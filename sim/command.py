@@ -34,10 +34,11 @@ class PlainCommand(click.Command):
         except click.ClickException as error:
             _exit(error.format_message())
         except Exception as error:
+            from lab.namespace import LabError
             from sim.network.network import NetworkError
             from sim.schema.errors import TopologyError
 
-            if not isinstance(error, NetworkError | TopologyError):
+            if not isinstance(error, NetworkError | TopologyError | LabError):
                 raise
             _exit(str(error))
         sys.exit(status if isinstance(status, int) else 0)

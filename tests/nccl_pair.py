@@ -1,6 +1,6 @@
 """Builds the client and the plugins of tests/nccl, and runs two ranks of the client.
 
-    with netns.veth_pair() as (a, b):
+    with veth_pair() as (a, b):
         run_pair(client(), tcp_ref(), ["fifo", "tags"], spaces=(a.space, b.space))
 
 What is built lies in build/nccl, named after its sources' contents, and is shared by tests that run

@@ -4,8 +4,9 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-from lab.namespace import why_unusable
 import pytest
+
+from lab.namespace import why_unusable
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from lab.namespace import why_unusable
 
 BENCH = Path(__file__).parent.parent / "bench" / "lightcc.py"

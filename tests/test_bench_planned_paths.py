@@ -5,8 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lab.namespace import why_unusable
 import pytest
+
+from lab.namespace import why_unusable
 
 BENCH = Path(__file__).parent.parent / "bench" / "planned_paths.py"
 

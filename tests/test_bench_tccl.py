@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lab.namespace import why_unusable
 import pytest
+
+from lab.namespace import why_unusable
 
 BENCH = Path(__file__).parent.parent / "bench"
 sys.path.insert(0, str(BENCH))

@@ -4,6 +4,7 @@ import subprocess
 
 import pytest
 from c_programs import build, library, run
+
 from lab.namespace import why_unusable
 from lab.veth import Net, veth_pair
 
@@ -113,5 +114,5 @@ def test_a_flood_of_icmp_crowds_out_nothing(icmp):
 @root
 def test_without_offloads_of_the_device(program):
     with veth_pair() as (a, b):
-        a.features({"tx-checksum-ip-generic": False, "tx-udp-segmentation": False})
+        a.offloads({"tx-checksum-ip-generic": False, "tx-udp-segmentation": False})
         run(program, "sizes", *ends(a, b, "ipv4"))

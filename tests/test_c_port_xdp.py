@@ -8,11 +8,12 @@ import os
 import socket
 import struct
 
-from lab.veth import attach_again
 import pytest
+from xdp_peers import Peer, build_peer, ethernet_socket, meet, numbers, own, pattern
+
+from lab.bpf import attach_xdp_again
 from lab.namespace import why_unusable
 from lab.veth import Net, veth_pair
-from xdp_peers import Peer, build_peer, ethernet_socket, meet, numbers, own, pattern
 
 pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
@@ -88,7 +89,7 @@ def test_what_comes_by_another_device_passes_to_the_kernel(program):
         side, below = net.connect(here, there)
         with Peer(program, above, own(above)) as peer:
             shown = json.loads(there.run("ip", "-json", "link", "show", "dev", above.device))
-            handed_down = attach_again(shown[0]["xdp"]["prog"]["id"], below)
+            handed_down = attach_xdp_again(below.space, below.device, shown[0]["xdp"]["prog"]["id"])
             host, port = peer.locals[0].split(":")
             here.run("ip", "route", "add", host, "via", below.ipv4, "dev", side.device)
             with here.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:

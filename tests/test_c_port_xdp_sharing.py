@@ -12,11 +12,11 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from lab.namespace import why_unusable
-from lab.veth import veth_pair
 from xdp_peers import Peer, build_peer, meet, numbers, pattern
 
 from lab.bpf import call_bpf
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 
 pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 

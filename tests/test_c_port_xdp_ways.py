@@ -6,10 +6,11 @@ import errno
 import re
 
 import pytest
-from lab.namespace import why_unusable
-from lab.veth import Net, veth_pair
-from lab.rtnetlink import held_rtnl
 from xdp_peers import Peer, build_peer, ethernet_socket, meet, own
+
+from lab.namespace import why_unusable
+from lab.rtnetlink import held_rtnl
+from lab.veth import Net, veth_pair
 
 pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 

@@ -10,11 +10,11 @@ import time
 
 import pytest
 from click.testing import CliRunner
-from lab.namespace import why_unusable
-from lab.veth import Net, veth_pair
 
 from harp.net import nics
 from harp.tools import check
+from lab.namespace import why_unusable
+from lab.veth import Net, veth_pair
 
 TOPICS = ["kernel", "AF_XDP", "rights", "memlock", "huge pages", "NUMA", "/dev/shm", "CPU",
           "CRC32C", "UDP", "rmem_max", "wmem_max"]

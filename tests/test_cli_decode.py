@@ -7,8 +7,6 @@ import socket
 
 import pytest
 from click.testing import CliRunner
-from lab.namespace import why_unusable
-from lab.veth import veth_pair
 from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
@@ -19,6 +17,8 @@ import harp
 from harp.tools.decode import decode
 from harp.wire import Close, Harp, seal
 from harp.wire_sums import key_hello
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 
 PATIENCE_S = 30
 

@@ -6,8 +6,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
-from lab.namespace import why_unusable
-from lab.veth import veth_pair
 import pytest
 from click.testing import CliRunner
 from diagnosis_cluster import all_to_all
@@ -17,6 +15,8 @@ from harp.tools.diagnose import diagnose
 from harp.tools.diagnosis import exchange
 from harp.tools.diagnosis.exchange import SnapshotServer, ask_host
 from harp.tools.diagnosis.snapshot import engines, from_json, to_json
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 
 TOKEN = b"0123456789abcdef0123456789abcdef"
 

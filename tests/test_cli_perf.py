@@ -13,12 +13,12 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
-from lab.namespace import why_unusable
-from lab.veth import veth_pair
 
 from harp.tools.perf import parse_sizes, perf
 from harp.tools.perf_run import Run
 from harp.tools.perf_tcp import TcpEnd
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 
 PERF = [sys.executable, "-m", "harp.tools.main", "perf"]
 QUICK = ["--seconds", "0.01", "--sizes", "8:64KiB:8192"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack, closing
 
-from lab.namespace import why_unusable
 import pytest
 from click.testing import CliRunner
 from cluster_files import cluster, topology, write, write_job
@@ -15,6 +14,7 @@ from harp.routing.background import Background
 from harp.routing.deployment import Deployment
 from harp.routing.jobs import Job, Ranks, Wanted, plan_job, plan_jobs
 from harp.tools.main import harp
+from lab.namespace import why_unusable
 from lab.wiring import Wiring
 
 FABRIC = {"template": "leaf-spine", "leaves": 2, "spines": 4, "hash": {"function": "linux"}}

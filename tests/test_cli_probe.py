@@ -9,8 +9,6 @@ from dataclasses import replace
 from ipaddress import IPv4Address
 from itertools import pairwise
 
-from lab.namespace import why_unusable
-from lab.veth import veth_pair
 import numpy as np
 import pytest
 import yaml
@@ -25,6 +23,8 @@ from harp.routing.path_plan import PlanError
 from harp.routing.templates import Endpoints, SwitchHash, Wires, leaf_spine
 from harp.routing.verify import find_mismatch
 from harp.tools.main import harp
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 from lab.wiring import Wiring
 
 root_only = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
@@ -87,10 +87,10 @@ def test_a_plan_is_held_against_the_routers_that_its_flows_pass(wired, tmp_path)
     assert "4 of its 4 flows pass 5 routers" in done.stdout
     leaf = wiring.switches[0]
     try:
-        leaf.set_sysctls({"ipv4.fib_multipath_hash_seed": 77})
+        leaf.sysctl("ipv4.fib_multipath_hash_seed", 77)
         done = check(0)
     finally:
-        leaf.set_sysctls({"ipv4.fib_multipath_hash_seed": int(fabric.hash_salt[0])})
+        leaf.sysctl("ipv4.fib_multipath_hash_seed", int(fabric.hash_salt[0]))
     assert done.exit_code == 1
     assert f"{file} does not hold: 100.64.0." in done.stderr
     assert "Make it anew with harp plan" in done.stderr

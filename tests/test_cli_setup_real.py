@@ -9,10 +9,10 @@ import subprocess
 import sys
 
 import pytest
-from lab.namespace import why_unusable
-from lab.veth import veth_pair
 
 from harp.tools.setup.host import Host, Refused
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 
 LACKS = why_unusable() or ("" if shutil.which("ethtool") else "ethtool is not installed")
 pytestmark = pytest.mark.skipif(bool(LACKS), reason=LACKS)

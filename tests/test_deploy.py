@@ -16,12 +16,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lab.namespace import why_unusable
-from lab.veth import veth_pair
 import pytest
 import yaml
 from c_programs import ROOT
 from test_nccl_plugin import ask
+
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 
 DEPLOY = ROOT / "deploy"
 BIN = Path(sys.executable).parent

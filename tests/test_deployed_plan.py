@@ -9,7 +9,6 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from ipaddress import IPv4Address
 
-from lab.namespace import why_unusable
 import numpy as np
 import pytest
 import simpy
@@ -23,9 +22,10 @@ from harp.routing.deployment import Deployment
 from harp.routing.hashes import NAMES, ROCE_PORT
 from harp.routing.jobs import Ranks, Wanted, plan_job, replan_job
 from harp.routing.path_plan import PlanError
+from lab.namespace import why_unusable
+from lab.wiring import Wiring
 from sim.cluster.placement import place
 from sim.network.fidelity import make_network
-from lab.wiring import Wiring
 from sim.network.network import Capture, Site
 from sim.network.transport import Style
 from sim.records.timeline import Timeline

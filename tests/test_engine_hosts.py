@@ -5,10 +5,11 @@ from __future__ import annotations
 import subprocess
 from typing import TYPE_CHECKING
 
-from lab.namespace import why_unusable
-from lab.veth import End, veth_pair
 import pytest
 from c_programs import build, library
+
+from lab.namespace import why_unusable
+from lab.veth import End, veth_pair
 
 if TYPE_CHECKING:
     from pathlib import Path

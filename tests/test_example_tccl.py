@@ -6,9 +6,10 @@ import re
 import subprocess
 import sys
 
-from lab.namespace import why_unusable
 import pytest
 from c_programs import ROOT
+
+from lab.namespace import why_unusable
 
 
 @pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())

@@ -9,7 +9,6 @@ from dataclasses import replace
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
 
-from lab.namespace import why_unusable
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -21,6 +20,7 @@ from harp.routing import discovered
 from harp.routing.fingerprint import find_classes
 from harp.routing.templates import Endpoints, SwitchHash, Wires, leaf_spine
 from harp.tools.main import harp
+from lab.namespace import why_unusable
 from lab.wiring import Wiring
 
 if TYPE_CHECKING:

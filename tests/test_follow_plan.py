@@ -7,11 +7,11 @@ import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from lab.namespace import why_unusable
-from lab.veth import End, veth_pair
 import pytest
 
 import harp
+from lab.namespace import why_unusable
+from lab.veth import End, veth_pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

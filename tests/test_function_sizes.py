@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 MOST_LINES = 60
-FOLDERS = ("bench", "cnet", "harp", "sim", "tests")
+FOLDERS = ("bench", "cnet", "harp", "lab", "sim", "tests")
 
 
 def python_functions(path: Path) -> Iterator[tuple[str, int]]:

@@ -10,9 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lab.namespace import why_unusable
 import pytest
 from c_programs import ROOT
+
+from lab.namespace import why_unusable
 
 sys.path.append(str(ROOT / "tests" / "gpu"))
 import launch

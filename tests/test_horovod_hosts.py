@@ -6,8 +6,9 @@ import os
 import subprocess
 import sys
 
-from lab.namespace import why_unusable
 import pytest
+
+from lab.namespace import why_unusable
 
 pytest.importorskip("torch")
 

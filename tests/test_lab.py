@@ -12,12 +12,12 @@ import sys
 import time
 from pathlib import Path
 
-from lab.namespace import why_unusable
 import pytest
 from cluster_files import cluster, topology, write
 
 from harp.collectives.protocol import SIMPLE
 from harp.collectives.registry import make_plan
+from lab.namespace import why_unusable
 from sim.answer.answer import answer
 from sim.answer.collective_bench import measure
 from sim.answer.scenario import Settings, run_scenario

@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 from contextlib import closing, suppress
 
-from lab.namespace import why_unusable
 import pytest
 from cluster_files import cluster
 
 from harp._cnet import lib
 from harp.routing.hashes import ROCE_PORT
+from lab.namespace import why_unusable
 from lab.wiring import Wiring
 
 pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from lab.namespace import why_unusable
 import numpy as np
 import pytest
 from cluster_files import cluster
 
 from harp.collectives.registry import make_plan
+from lab.namespace import why_unusable
 from sim.answer.scenario import Settings, run_scenario
 from sim.cluster.placement import place
 from sim.network.fidelity import make_network, wall_clock

@@ -9,11 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lab.namespace import why_unusable
 import pytest
 from test_lightcc_group import PATIENCE_S
 
 from harp.lightcc.store import StoreServer
+from lab.namespace import why_unusable
 
 RANK = Path(__file__).resolve().parent / "lightcc_place_rank.py"
 

@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from lab.namespace import why_unusable
-from lab.veth import veth_pair
 
 from harp.lightcc import ports
 from harp.lightcc.group import Group
 from harp.lightcc.store import MemoryStore
 from harp.net import OpenError, nics
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 
 PATIENCE_S = 60.0
 MEGABYTE = np.arange(1 << 18, dtype=np.float32)

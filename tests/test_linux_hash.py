@@ -5,8 +5,6 @@ from __future__ import annotations
 import struct
 from ipaddress import ip_address
 
-from lab.namespace import why_unusable
-from lab.veth import Net
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,6 +12,8 @@ from hypothesis import strategies as st
 
 from harp._cnet import lib
 from harp.routing import hashes
+from lab.namespace import why_unusable
+from lab.veth import Net
 
 needs_root = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 PROTOCOLS = {"udp": hashes.UDP, "tcp": hashes.TCP}

@@ -7,10 +7,11 @@ import re
 import subprocess
 from typing import TYPE_CHECKING
 
-from lab.namespace import why_unusable
-from lab.veth import veth_pair
 import pytest
 from nccl_pair import SOURCES, client, run_pair, tcp_ref
+
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 
 if TYPE_CHECKING:
     from pathlib import Path

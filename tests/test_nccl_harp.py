@@ -6,10 +6,11 @@ import re
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from lab.namespace import why_unusable
-from lab.veth import veth_pair
 import pytest
 from nccl_pair import Ended, Pair, client, harp, run_pair
+
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,12 +7,13 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
-from lab.namespace import Namespace, why_unusable
-from lab.veth import End, Net, veth_pair
 import pytest
 from c_programs import build, library, run
 from nccl_pair import Pair, client, harp, run_pair
 from test_nccl_plugin import add_links, ask, warnings
+
+from lab.namespace import Namespace, why_unusable
+from lab.veth import End, Net, veth_pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,11 +13,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lab.namespace import Namespace, why_unusable
-from lab.veth import Net, veth_pair
 import pytest
 from c_programs import ROOT
 from nccl_pair import harp
+
+from lab.namespace import Namespace, why_unusable
+from lab.veth import Net, veth_pair
 
 PLAIN = ("-O2",)
 SAYS = Path(__file__).with_name("plugin_says.py")

@@ -6,17 +6,19 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from lab.namespace import Namespace
-from lab.veth import End, Net
 import pytest
 from c_programs import build, library, run
 from nccl_pair import client, harp, run_pair
 from test_c_nccl_order import SOURCES
 from test_nccl_plugin import INVALID_USAGE, add_links, ask, names, root_only, warnings
 
+from lab.veth import End, Net
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from lab.namespace import Namespace
 
 
 def test_devices_that_nccl_fuses(tmp_path: Path) -> None:

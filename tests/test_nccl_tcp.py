@@ -11,12 +11,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from lab.namespace import why_unusable
-from lab.veth import veth_pair
 import pytest
 from c_programs import ROOT, SANITIZED, build, library
 from nccl_pair import Ended, Pair, client, harp, run_pair
 from test_nccl_plugin import INVALID_USAGE, ask, warnings
+
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 
 root_only = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 QUICK = ("fifo", "lifo", "tags", "smaller", "many", "in-flight")

@@ -9,14 +9,11 @@ from contextlib import ExitStack, closing
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from lab.namespace import why_unusable
-from lab.veth import veth_pair
 import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
 from cluster_files import topology, write
-from lab.veth import End
 
 from harp.net.latency import (
     FIRST_ROUNDS,
@@ -29,6 +26,8 @@ from harp.routing.path_plan import PlanError
 from harp.routing.rtt_clusters import cluster_hosts, from_json, matrix, to_json
 from harp.routing.templates import Endpoints, SwitchHash, Wires, leaf_spine
 from harp.tools.main import harp
+from lab.namespace import why_unusable
+from lab.veth import End, veth_pair
 from lab.wiring import Wiring
 
 if TYPE_CHECKING:

@@ -10,8 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
 from lab.namespace import why_unusable
-from lab.veth import SEGMENTATION, Net, veth_pair
+from lab.offloads import SEGMENTATION
+from lab.veth import Net, veth_pair
 
 pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
@@ -67,9 +69,9 @@ def test_three_namespaces_and_a_router():
 
 def test_offloads_go_off_by_name():
     with veth_pair() as (a, _):
-        a.features(dict.fromkeys(SEGMENTATION, False))
+        a.offloads(dict.fromkeys(SEGMENTATION, False))
         with pytest.raises(ValueError, match=r"has no feature 'tx-magic'; it has .*tx-udp-segm"):
-            a.features({"tx-magic": True})
+            a.offloads({"tx-magic": True})
 
 
 def test_a_policer_drops_what_is_above_its_rate():
@@ -114,7 +116,6 @@ def test_a_failing_command_says_what_it_said():
 
 LEAVES = """
 import os, sys
-sys.path.insert(0, {tests!r})
 from lab.veth import veth_pair
 with veth_pair() as (a, b):
     sleeper = a.space.start("sleep", "600")
@@ -124,7 +125,7 @@ with veth_pair() as (a, b):
 
 
 def test_nothing_is_left_after_kill():
-    with subprocess.Popen([sys.executable, "-c", LEAVES.format(tests=str(Path(__file__).parent))],
+    with subprocess.Popen([sys.executable, "-c", LEAVES],
                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         pid, space = process.stdout.readline().split()
         process.kill()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import closing
 
-from lab.namespace import why_unusable
 import numpy as np
 import pytest
 import simpy
@@ -17,6 +16,7 @@ from harp.collectives.execute import Execution
 from harp.collectives.ir import Buffer
 from harp.collectives.registry import make_plan
 from harp.net.engine import Engine
+from lab.namespace import why_unusable
 from sim.cluster.placement import place
 from sim.network.fidelity import NETWORKS, make_network, wall_clock
 from sim.network.network import Site

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import socket
 
-from lab.namespace import why_unusable
-from lab.veth import veth_pair
 import pytest
 
 from harp.net import Engine, Port
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 
 root_only = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 

@@ -7,11 +7,11 @@ import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from lab.namespace import why_unusable
-from lab.veth import Net
 import pytest
 
 from harp.net import Engine
+from lab.namespace import why_unusable
+from lab.veth import Net
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,11 +10,11 @@ import time
 import numpy as np
 import pytest
 from c_programs import ROOT
-from lab.namespace import why_unusable
-from lab.veth import veth_pair
 
 import harp
 import harp.net.engine
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 
 PORTS = {"udp": {"address": "127.0.0.1"}, "mem": {}}
 PATIENCE_S = 30

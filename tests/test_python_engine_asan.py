@@ -49,7 +49,7 @@ def sanitized(tmp_path_factory):
     for path in (ROOT / "harp").iterdir():
         if path.suffix != ".so" and path.name != "__pycache__":
             (package / path.name).symlink_to(path)
-    (folder / "sim").symlink_to(ROOT / "sim")  # whose laboratory opens the tests' namespaces
+    (folder / "lab").symlink_to(ROOT / "lab")
     binding = folder / "harp_cnet.c"
     subprocess.run([sys.executable, str(ROOT / "cnet" / "cffi_binding.py"), "harp._cnet",
                     str(binding), *map(str, headers())], check=True, capture_output=True)

@@ -7,13 +7,13 @@ import os
 import socket
 
 import pytest
-from lab.namespace import why_unusable
-from lab.veth import veth_pair
 
 import harp
 from harp.tools.statistics import snapshots
 from harp.wire import Harp, Parameters, Versions, holds, seal
 from harp.wire_sums import End, key_accept, key_hello
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
 
 PATIENCE_S = 30
 

@@ -6,11 +6,11 @@ import os
 import time
 
 import pytest
-from lab.namespace import why_unusable
-from lab.veth import Net, veth_pair
 
 import harp
 from harp.tools.statistics import snapshots
+from lab.namespace import why_unusable
+from lab.veth import Net, veth_pair
 
 PATIENCE_S = 30
 

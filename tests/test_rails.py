@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from lab.namespace import why_unusable
-from lab.veth import Net
 import pytest
 from c_programs import build, library, run
 
 from harp._cnet import ffi, lib
 from harp.net import Completion, Engine, Handle, Port
+from lab.namespace import why_unusable
+from lab.veth import Net
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
-SIM = Path(__file__).resolve().parent.parent / "sim"
+ROOT = Path(__file__).resolve().parent.parent
+SIM = ROOT / "sim"
+PACKAGES = ("harp", "lab", "sim", "bench", "tests")
+"""From the ground up: a package imports itself and those before it."""
 ROOMS = ("workloads", "schema", "stacks", "frameworks", "records", "cluster", "network", "step",
          "answer", "report", "validation", "calibration")
 """From the ground up: a room imports itself and those before it. Commands stand above them all."""
@@ -60,3 +63,13 @@ def test_fidelities_do_not_import_one_another(fidelity):
                 for path in (SIM / "network" / fidelity).rglob("*.py")
                 for module in imported_modules(path) if module.startswith(others)]
     assert not crossing
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_imports_no_package_above_it(package):
+    above = set(PACKAGES[PACKAGES.index(package) + 1:])
+    upward = [f"{path.relative_to(ROOT)} imports {module}"
+              for path in (ROOT / package).rglob("*.py") for module in imported_modules(path)
+              if module.split(".")[0] in above
+              and not (module.startswith("sim.") and ROOT / "harp" / "tools" in path.parents)]
+    assert not upward

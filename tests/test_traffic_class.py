@@ -6,12 +6,12 @@ import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from lab.namespace import why_unusable
-from lab.veth import End, veth_pair
 import pytest
 from nccl_pair import client, harp, run_pair
 
 from harp.net import Engine
+from lab.namespace import why_unusable
+from lab.veth import End, veth_pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lab.namespace import why_unusable
 import pytest
 
+from lab.namespace import why_unusable
 from sim.cluster.cluster import Cluster
 from sim.schema import load
 from sim.validation.fidelities import FILE, KIB, Case, pattern

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
+
     from lab.veth import End
 
 WAIT_MS = 10_000

@@ -24,9 +24,8 @@ import numpy as np
 from harp.net import Engine
 from harp.routing.deployment import Deployment
 from harp.tools.main import harp
+from lab.wiring import Wiring, why_unusable
 from sim.cluster.cluster import Cluster
-from lab.namespace import why_unusable
-from lab.wiring import Wiring
 from sim.schema.job import load_job
 
 if TYPE_CHECKING:

@@ -30,6 +30,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "gpu"), str(ROOT)]
 
 import launch  # noqa: E402
 import nccl_pair  # noqa: E402
+
 from lab.namespace import why_unusable  # noqa: E402
 
 HAS_TORCH = "import torch"

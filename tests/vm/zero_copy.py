@@ -10,9 +10,10 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-import machine
 import pytest
 from c_programs import build, library
+
+from lab import vm
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,7 +113,7 @@ def told(output: str) -> list[dict[str, object]]:
 
 
 def test_both_ends_bind_with_zero_copy_and_frames_arrive_unharmed(programs):
-    done = machine.run(BLAST + "blast", programs)
+    done = vm.run(BLAST + "blast", programs)
     assert done.code == 0, done.output
     (receiver,) = told(done.output)
     assert receiver["zero_copy"] is True  # the sender demands it of its bind, too
@@ -121,7 +122,7 @@ def test_both_ends_bind_with_zero_copy_and_frames_arrive_unharmed(programs):
 
 
 def test_copy_mode_works_on_the_same_nics(programs):
-    done = machine.run(BLAST + "blast --copy", programs)
+    done = vm.run(BLAST + "blast --copy", programs)
     assert done.code == 0, done.output
     (receiver,) = told(done.output)
     assert receiver["zero_copy"] is False
@@ -130,7 +131,7 @@ def test_copy_mode_works_on_the_same_nics(programs):
 
 def test_the_kernel_gets_all_that_is_not_for_the_socket(programs):
     """While the socket owns the queue, the host still answers, and afterwards too."""
-    done = machine.run("""
+    done = vm.run("""
         mkfifo ready
         peer xdp_blast receive eth1 --port 4791 >ready & receiver=$!
         read line <ready
@@ -146,7 +147,7 @@ def test_the_kernel_gets_all_that_is_not_for_the_socket(programs):
 
 
 def test_a_gibibyte_streams_through_the_engine_without_a_copy(stream):
-    done = machine.run("""
+    done = vm.run("""
         ping -c 1 -w 10 10.0.0.2 >ping || exit 1 # the neighbours know each other
         mkfifo ready
         peer taskset 2 stream receive eth1 >ready & receiver=$!
@@ -170,7 +171,7 @@ def test_a_gibibyte_streams_through_the_engine_without_a_copy(stream):
 @pytest.mark.parametrize(("nics", "faults"), FAULTS.values(), ids=FAULTS)
 def test_faults_of_links_under_a_stream_cost_it_nothing(stream, nics, faults):
     """All that was sent comes, nobody is told of an error, and what is well again is used again."""
-    done = machine.run(f"{STREAM}\nbegin {nics}\narrives eth1\n{faults}\nend", stream,
+    done = vm.run(f"{STREAM}\nbegin {nics}\narrives eth1\n{faults}\nend", stream,
                        timeout_s=900, hubs=2)
     assert done.code == 0, done.output
     both = {end["role"]: end for end in told(done.output)}
@@ -186,7 +187,7 @@ def test_frames_pass_although_the_kernel_had_filled_the_ring_for_jumbo_packets(t
                 build(tmp_path / "harp_bench", ["bench/c/harp_bench.c",
                                                 "bench/c/harp_bench_settings.c",
                                                 str(library(["-O2", "-static"]))], flags)]
-    done = machine.run("""
+    done = vm.run("""
         ip link set eth0 mtu 8500; peer ip link set eth1 mtu 8500
         arm() {
             mkfifo ready
@@ -211,22 +212,22 @@ def test_frames_pass_although_the_kernel_had_filled_the_ring_for_jumbo_packets(t
 # The machine itself
 
 def test_a_program_with_shared_libraries_finds_them():
-    done = machine.run("env true && echo from the library", [machine.tool("env", "coreutils")])
+    done = vm.run("env true && echo from the library", [vm.tool("env", "coreutils")])
     assert (done.code, done.output) == (0, "from the library\n")
 
 
 def test_the_exit_code_and_the_output_come_back():
     lines: list[str] = []
-    done = machine.run("echo one; echo two >&2; exit 7", each_line=lines.append)
+    done = vm.run("echo one; echo two >&2; exit 7", each_line=lines.append)
     assert (done.code, done.output) == (7, "one\ntwo\n")
     assert lines == ["one", "two"]
 
 
 def test_a_script_that_does_not_end_is_an_error_in_bounded_time():
-    with pytest.raises(machine.MachineError, match=r"stopped after 25 s.*\nbegun\n"):
-        machine.run("echo begun; sleep 1000", timeout_s=25)
+    with pytest.raises(vm.MachineError, match=r"stopped after 25 s.*\nbegun\n"):
+        vm.run("echo begun; sleep 1000", timeout_s=25)
 
 
 def test_a_kernel_that_dies_is_an_error_with_its_last_words():
-    with pytest.raises(machine.MachineError, match="Kernel panic"):
-        machine.run("echo 1 >/proc/sys/kernel/sysrq; echo c >/proc/sysrq-trigger; sleep 100")
+    with pytest.raises(vm.MachineError, match="Kernel panic"):
+        vm.run("echo 1 >/proc/sys/kernel/sysrq; echo c >/proc/sysrq-trigger; sleep 100")

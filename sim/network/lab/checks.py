@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lab.namespace import why_unusable
+from lab.wiring import why_unusable
 from sim.network.network import NetworkError
 from sim.schema.errors import Problem
 from sim.schema.parameters import StackSet, derives_from

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harp.routing.hashes import ROCE_PORT
+from lab.wiring import PinnedFlow
 from sim.network.lab.messages import EdgeFlows
 from sim.network.lab.pace import EdgePace
-from lab.wiring import PinnedFlow
 from sim.network.routes import find_routes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sim.cluster.cluster import Cluster
     from lab.wiring import Wiring
+    from sim.cluster.cluster import Cluster
     from sim.network.routes import Route
     from sim.network.transport import Transport
 

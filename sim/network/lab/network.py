@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harp.collectives.protocol import SIMPLE
+from lab.wiring import Wiring
 from sim.network.lab.checks import check_site, notes_of_site, stack_of
 from sim.network.lab.edges import EdgePaces, LabFlows
 from sim.network.lab.messages import (
@@ -30,7 +31,6 @@ from sim.network.lab.messages import (
     read_message,
     send_message,
 )
-from lab.wiring import Wiring
 from sim.network.limits import LimitWatch
 from sim.network.links import LinkRecorder
 from sim.network.network import NetworkError
