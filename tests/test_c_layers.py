@@ -22,6 +22,7 @@ MAY_CALL: dict[str, set[str]] = {
     "ports": {"base", "wire"},
     "engine": {"base", "wire", "session", "ports"},
     "lightcc": {"engine", "ports"},
+    "tcp": {"base", "session"},
 }
 
 

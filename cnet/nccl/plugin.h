@@ -47,7 +47,7 @@
 #include "engines_auto.h"
 #include "plan.h"
 #include "settings.h"
-#include "tcp.h"
+#include "tcp/tcp.h"
 
 #define PLUGIN_DEVICES 32
 #define PLUGIN_NAME_BYTES (HARP_PORTS_MAX * IF_NAMESIZE) /* "eth1+eth2" */

@@ -5,7 +5,7 @@
 #define HARP_NCCL_TRANSPORT_H
 
 #include "plugin.h"
-#include "tcp.h"
+#include "tcp/tcp.h"
 
 static inline bool transport_send(struct comm *comm, const void *data, uint32_t size,
                                   uint64_t context)

@@ -1,4 +1,4 @@
-/* cnet/nccl/tcp.h against a peer that this test plays with bare sockets: bytes one by one, what the
+/* cnet/tcp/tcp.h against a peer that this test plays with bare sockets: bytes one by one, what the
  * protocol forbids, strangers, ends of all kinds.
  */
 #define _GNU_SOURCE
@@ -15,7 +15,7 @@
 
 #include "base/copy_lines.h"
 #include "check.h"
-#include "nccl/tcp_state.h"
+#include "tcp/tcp_state.h"
 
 enum { PATIENCE_S = 120, DATA = 3, MOST = 400000, GUARD = 64, STRANGERS = 400 };
 

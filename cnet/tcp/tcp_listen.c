@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 
 #include "base/sockaddr.h"
-#include "tcp_state.h"
+#include "tcp/tcp_state.h"
 
 #define TCP_CALLERS 256 /* at once: the sockets of three connections at least */
 #define BACKLOG 1024    /* the kernel takes no more than net.core.somaxconn */

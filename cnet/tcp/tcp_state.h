@@ -1,10 +1,10 @@
 /* Inside of tcp.h: what tcp_stream.c (messages), tcp_control.c (the end) and tcp_connect.c (the
  * beginning) share. */
-#ifndef HARP_NCCL_TCP_STATE_H
-#define HARP_NCCL_TCP_STATE_H
+#ifndef HARP_TCP_STATE_H
+#define HARP_TCP_STATE_H
 
 #include "base/siphash.h"
-#include "tcp.h"
+#include "tcp/tcp.h"
 
 /* Before each message, on the first socket of its direction; little-endian, as all below. */
 struct tcp_header {

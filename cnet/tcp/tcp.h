@@ -31,8 +31,8 @@
  * **Fork.** A child closes its copies of all sockets at once: else the peer of a parent that died
  * would hear nothing as long as a child lives. tcp_forked is for pthread_atfork.
  */
-#ifndef HARP_NCCL_TCP_H
-#define HARP_NCCL_TCP_H
+#ifndef HARP_TCP_H
+#define HARP_TCP_H
 
 #include "base/address.h"
 #include "engine/engine.h"

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/sockaddr.h"
-#include "tcp_state.h"
+#include "tcp/tcp_state.h"
 
 #define DESCRIPTORS (1 << 20) /* fs.nr_open, the most that a process may have by default */
 #define IPV4_HEADERS 40       /* of a segment without options (RFC 9293, 3.7.1) */

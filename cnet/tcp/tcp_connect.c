@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 
 #include "base/sockaddr.h"
-#include "tcp_state.h"
+#include "tcp/tcp_state.h"
 
 #define AGAIN_NS UINT64_C(50000000) /* after a listener had no place for a caller */
 #define SECOND_NS UINT64_C(1000000000)

@@ -7,7 +7,7 @@
 #include <sys/uio.h>
 
 #include "base/copy_lines.h"
-#include "tcp_state.h"
+#include "tcp/tcp_state.h"
 
 #define LOOK_NS UINT64_C(1000000) /* how often a sender that waits looks at the control socket */
 

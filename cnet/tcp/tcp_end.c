@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "tcp_state.h"
+#include "tcp/tcp_state.h"
 
 #define DRAIN_READS 16
 
