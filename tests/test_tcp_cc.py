@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from c_programs import SANITIZED, build, run
 
-SOURCES = [f"cnet/virtual/tcp_{name}.c" for name in ("bbr", "cc", "cubic", "dctcp")]
+SOURCES = [f"cnet/virtual/tcp_{name}.c" for name in ("bbr", "cc", "cubic", "dctcp", "growth")]
 
 
 def test_windows_follow_their_formulas(tmp_path):

@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "direct.h"
 
 #include <errno.h>
@@ -7,8 +8,8 @@
 #include <sys/socket.h>
 
 #include "base/copy_far.h"
+#include "clock.h"
 #include "ports/port_mem.h"
-#include "waiting.h"
 
 #define RING_BYTES (1 << 20) /* less than a core's cache, and more than a few pieces */
 #define NO_HOP (-1)
@@ -117,7 +118,7 @@ static uint8_t *make_record(struct harp_direct *direct, uint32_t peer, uint32_t 
 
 static void publish_records(struct harp_direct *direct)
 {
-    direct->port->port.ops->flush(&direct->port->port, waiting_now_ns());
+    direct->port->port.ops->flush(&direct->port->port, lightcc_now_ns());
 }
 
 bool direct_tell(struct harp_direct *direct, uint32_t peer, const uint8_t *said,

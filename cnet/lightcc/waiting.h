@@ -25,8 +25,6 @@ struct waiting {
     bool slept;        /* in this wait */
 };
 
-uint64_t waiting_now_ns(void);
-
 /* Returns the time. */
 uint64_t waiting_begin(struct waiting *waiting);
 

@@ -67,24 +67,6 @@
 #define SAMPLES_ABOVE 4 /* samples in a row above the target that end doubling */
 #define REVERSE_PART 4  /* of each sample of the queue that ACKs meet */
 #define ACKS_PART 4     /* of the difference to the target, where that queue is long */
-#define PAUSE_MOST_NS UINT64_C(4000000)
-
-uint64_t harp_swift_square_root(uint64_t x)
-{
-    uint64_t root = 0;
-    for (uint64_t bit = UINT64_C(1) << 31; bit; bit >>= 1)
-        if ((root | bit) * (root | bit) <= x)
-            root |= bit;
-    return root;
-}
-
-/* Queueing delay at which a flow of this rate is content: target * sqrt(25 Gb/s / rate). */
-uint64_t harp_swift_content_ns(uint64_t target_ns, uint64_t window, uint64_t rtt_ns)
-{
-    uint64_t share_x65536 = harp_min(rtt_ns, UINT64_C(1) << 36) * (3200 * 256) / window * 256;
-    uint64_t most_ns = HARP_SWIFT_QUEUE_MOST * target_ns;
-    return harp_min(target_ns * harp_swift_square_root(share_x65536) / 256, most_ns);
-}
 
 static uint64_t fabric_target_ns(const struct harp_cc *cc, const struct harp_swift *swift,
                                  uint64_t base_ns, uint64_t rtt_ns)
@@ -96,17 +78,6 @@ static uint64_t fabric_target_ns(const struct harp_cc *cc, const struct harp_swi
     queue_ns += harp_min(jitter_ns, JITTER_MOST * cc->config.target_ns);
     queue_ns = queue_ns * swift->depth_x65536 / 65536;
     return base_ns + harp_swift_priced_queue_ns(cc, queue_ns);
-}
-
-/* Never below one segment every PAUSE_MOST_NS: a delay that stays although we hardly send is not of
- * our making. */
-uint64_t harp_swift_bounded(const struct harp_cc *cc, uint64_t window)
-{
-    const struct harp_swift *swift = (const struct harp_swift *)cc->state;
-    uint64_t segment = (uint64_t)cc->config.segment_bytes * HARP_SWIFT_SCALE;
-    uint64_t least = harp_swift_part(segment, swift->rtt_ns, PAUSE_MOST_NS);
-    least = harp_max(least, cc->config.min_bytes * HARP_SWIFT_SCALE);
-    return harp_min(harp_max(window, least), cc->config.max_bytes * HARP_SWIFT_SCALE);
 }
 
 static void swift_init(struct harp_cc *cc)
@@ -137,7 +108,7 @@ static uint64_t steer_window(const struct harp_cc *cc, uint64_t window, uint64_t
     return harp_swift_bounded(cc, window + harp_min(more, most));
 }
 
-void harp_swift_begin_round(struct harp_swift *swift, uint64_t now_ns)
+static void begin_round(struct harp_swift *swift, uint64_t now_ns)
 {
     swift->round_ns = now_ns + harp_swift_round_ns(swift);
     swift->fabric_sum_ns = swift->way_sum_ns = swift->host_sum_ns = swift->samples = 0;
@@ -198,7 +169,7 @@ static void end_round(struct harp_cc *cc, uint64_t base_ns, uint64_t now_ns)
     uint64_t target_ns = harp_swift_content_ns(cc->config.host_target_ns, swift->host, rtt_ns);
     swift->host = steer_window(cc, swift->host, host_ns, target_ns, rtt_ns, swift->host / 2);
     swift->round_lost = 0;
-    harp_swift_begin_round(swift, now_ns);
+    begin_round(swift, now_ns);
 }
 
 static uint64_t absolute_difference(uint64_t a, uint64_t b)
@@ -260,14 +231,14 @@ static void swift_on_ack(struct harp_cc *cc, const struct harp_cc_ack *ack)
     swift->reverse_ns += ack->reverse_ns / REVERSE_PART - swift->reverse_ns / REVERSE_PART;
     harp_swift_judge_loss(cc, ack->now_ns);
     if (harp_swift_drain(cc, ack, base_ns)) {
-        harp_swift_begin_round(swift, ack->now_ns);
+        begin_round(swift, ack->now_ns);
         return;
     }
     note_jitter(cc, ack);
     if (swift->stop)
         double_window(cc, ack, base_ns);
     if (!swift->round_ns)
-        harp_swift_begin_round(swift, ack->now_ns);
+        begin_round(swift, ack->now_ns);
     swift->fabric_sum_ns += ack->fabric_ns;
     swift->way_sum_ns += ack->way_ns;
     swift->round_low_ns = harp_min(swift->round_low_ns, ack->fabric_ns);
@@ -298,7 +269,7 @@ static void swift_on_timeout(struct harp_cc *cc, uint64_t now_ns)
     swift->fabric = harp_swift_bounded(cc, harp_min(swift->fabric, one));
     swift->lost = swift->came = swift->trial = 0;
     swift->judge_ns = 0;
-    harp_swift_begin_round(swift, now_ns);
+    begin_round(swift, now_ns);
 }
 
 static void swift_on_spurious(struct harp_cc *cc)

@@ -7,6 +7,7 @@
  *   cc_swift_loss.c     what share of loss is taken for congestion
  *   cc_swift_depth.c    buffers that are too short
  *   cc_swift_compete.c  beside flows that fill the buffer
+ *   cc_swift_window.c   bounds of a window, and the queue with which a flow is content
  */
 #ifndef HARP_CC_SWIFT_H
 #define HARP_CC_SWIFT_H
@@ -126,12 +127,11 @@ static inline uint64_t harp_swift_part(uint64_t window, uint64_t of, uint64_t wh
     return window * (of * 65536 / whole) / 65536;
 }
 
-/* cc_swift.c: queueing delay at which a flow of this rate is content; a window within its bounds;
- * the next round begins. */
+/* cc_swift_window.c: queueing delay at which a flow of this rate is content; a window within its
+ * bounds. */
 uint64_t harp_swift_content_ns(uint64_t target_ns, uint64_t window, uint64_t rtt_ns);
 uint64_t harp_swift_bounded(const struct harp_cc *cc, uint64_t window);
 uint64_t harp_swift_square_root(uint64_t x);
-void harp_swift_begin_round(struct harp_swift *swift, uint64_t now_ns);
 
 /* cc_swift_loss.c: judge the share that was lost, as soon as it is heavy or enough has come to say
  * that it is not. */

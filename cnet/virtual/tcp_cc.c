@@ -29,25 +29,6 @@ void tcp_cc_begin(struct tcp_cc *cc, enum tcp_cc_kind kind, uint32_t mss, uint64
     }
 }
 
-uint32_t tcp_slow_start(struct tcp_cc *cc, uint32_t acked)
-{
-    uint32_t to = (uint32_t)harp_min((uint64_t)cc->window + acked, cc->threshold);
-    acked -= to - cc->window;
-    cc->window = to;
-    return acked;
-}
-
-void tcp_count_up(struct tcp_cc *cc, uint32_t *counted, uint32_t each, uint32_t acked)
-{
-    if (*counted >= each) {
-        *counted = 0;
-        cc->window++;
-    }
-    *counted += acked;
-    cc->window += *counted / each;
-    *counted %= each;
-}
-
 /* Twice what the window gives in slow start, 1.2 times later (sysctl tcp_pacing_ss_ratio and
  * tcp_pacing_ca_ratio). Bursts are sized by it; nothing waits for it. */
 static void size_bursts(struct tcp_cc *cc, const struct tcp_ack *ack)

@@ -1,9 +1,10 @@
 /* Congestion control of kernel TCP, as models for simulators and tests. No product links it.
  *
+ *   tcp_cc.c      the calls below, passed on to one of:
  *   tcp_cubic.c   RFC 9438 with Linux's HyStart (net/ipv4/tcp_cubic.c)
  *   tcp_dctcp.c   RFC 8257 (net/ipv4/tcp_dctcp.c)
  *   tcp_bbr.c     BBR version 1 (Cardwell et al., ACM Queue 14(5), 2016; net/ipv4/tcp_bbr.c)
- *   tcp_cc.c      what they share: slow start, the pace
+ *   tcp_growth.c  slow start and growth by counted segments, for CUBIC and DCTCP
  *
  * A sender tells a flow what each ACK says; the flow gives back a window, in segments, and a pace.
  * Who detects losses, and what is sent again, is the sender's. Integers only and no clock: the same
