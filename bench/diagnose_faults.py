@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Sequence
 
-    from harp.tools.diagnosis.snapshot import Report
-    from harp.tools.diagnosis.verdict import Suspect
+    from harp.cli.diagnosis.snapshot import Report
+    from harp.cli.diagnosis.verdict import Suspect
 
 NAMES = "abcdefghij"
 """Of hosts."""

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from diagnose_faults import PORTS
 
-from harp.net import Engine, Port
-from harp.tools.diagnosis.snapshot import (
+from harp.cli.diagnosis.snapshot import (
     FORMAT,
     MOMENTS,
     SECONDS,
@@ -29,7 +28,8 @@ from harp.tools.diagnosis.snapshot import (
     engines,
     interfaces,
 )
-from harp.tools.setup.plan import NEIGHBOUR_MS
+from harp.cli.setup.plan import NEIGHBOUR_MS
+from harp.net import Engine, Port
 from lab.impairments import Impairments
 from lab.offloads import SEGMENTATION
 from lab.veth import End, Net
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
     from diagnose_faults import Load
 
+    from harp.cli.diagnosis.snapshot import EngineRow
     from harp.net import Completion
-    from harp.tools.diagnosis.snapshot import EngineRow
     from lab.namespace import Namespace
 
 HOSTS = ("a", "b", "c", "d")

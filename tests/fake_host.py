@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from click.testing import CliRunner
 
+from harp.cli.setup import setup
+from harp.cli.setup.host import Host, Refused
 from harp.net.nics import Nic
-from harp.tools.setup import setup
-from harp.tools.setup.host import Host, Refused
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,9 +7,9 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from harp.tools.main import COMMANDS, harp
+from harp.cli.main import COMMANDS, harp
 
-HARP = [sys.executable, "-m", "harp.tools.main"]
+HARP = [sys.executable, "-m", "harp.cli.main"]
 
 
 def run(*arguments):

@@ -11,8 +11,8 @@ import time
 import pytest
 from click.testing import CliRunner
 
+from harp.cli import check
 from harp.net import nics
-from harp.tools import check
 from lab.namespace import why_unusable
 from lab.veth import Net, veth_pair
 
@@ -114,7 +114,7 @@ def test_a_driver_can_do_what_it_reports_or_what_the_table_knows(driver, feature
 def test_nobody_may_run_it():
     code = """
 import os, sys
-import harp.tools.check as check, harp.net.nics  # loaded as root, whose files they may be
+import harp.cli.check as check, harp.net.nics  # loaded as root, whose files they may be
 os.setgroups([])
 os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)
@@ -133,7 +133,7 @@ def test_it_only_reads(tmp_path):
     if strace is None:
         pytest.skip("strace is not installed")
     trace = tmp_path / "trace"
-    code = "import harp.tools.check as c, os; os.getppid(); c.check.main(standalone_mode=False)"
+    code = "import harp.cli.check as c, os; os.getppid(); c.check.main(standalone_mode=False)"
     done = subprocess.run([strace, "-f", "-e", "trace=getppid,bpf,ioctl,openat,setsockopt",
                            "-o", str(trace), sys.executable, "-c", code],
                           capture_output=True, text=True, check=False, timeout=120)

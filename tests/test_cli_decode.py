@@ -14,7 +14,7 @@ from scapy.packet import Raw
 from scapy.utils import wrpcap
 
 import harp
-from harp.tools.decode import decode
+from harp.cli.decode import decode
 from harp.wire import Close, Harp, seal
 from harp.wire_sums import key_hello
 from lab.namespace import why_unusable

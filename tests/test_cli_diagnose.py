@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 from diagnosis_cluster import all_to_all
 
+from harp.cli.diagnose import diagnose
+from harp.cli.diagnosis import exchange
+from harp.cli.diagnosis.exchange import SnapshotServer, ask_host
+from harp.cli.diagnosis.snapshot import engines, from_json, to_json
 from harp.net import Engine, Port
-from harp.tools.diagnose import diagnose
-from harp.tools.diagnosis import exchange
-from harp.tools.diagnosis.exchange import SnapshotServer, ask_host
-from harp.tools.diagnosis.snapshot import engines, from_json, to_json
 from lab.namespace import why_unusable
 from lab.veth import veth_pair
 

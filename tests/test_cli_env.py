@@ -14,13 +14,13 @@ import pytest
 from c_programs import ROOT
 from click.testing import CliRunner
 
+from harp.cli import conf, plugin_path
+from harp.cli.main import harp
 from harp.lightcc.horovod.settings import NAMES as HOROVOD_NAMES
-from harp.tools import conf, plugin_path
-from harp.tools.main import harp
 
 CLEAN = {name: value for name, value in os.environ.items()
          if not name.startswith(("HARP_", "LIGHT_", "NCCL_"))}
-HARP = [sys.executable, "-m", "harp.tools.main"]
+HARP = [sys.executable, "-m", "harp.cli.main"]
 
 
 def run(*arguments, **settings):

@@ -14,13 +14,13 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from harp.tools.perf import parse_sizes, perf
-from harp.tools.perf_run import Run
-from harp.tools.perf_tcp import TcpEnd
+from harp.cli.perf import parse_sizes, perf
+from harp.cli.perf_run import Run
+from harp.cli.perf_tcp import TcpEnd
 from lab.namespace import why_unusable
 from lab.veth import veth_pair
 
-PERF = [sys.executable, "-m", "harp.tools.main", "perf"]
+PERF = [sys.executable, "-m", "harp.cli.main", "perf"]
 QUICK = ["--seconds", "0.01", "--sizes", "8:64KiB:8192"]
 
 

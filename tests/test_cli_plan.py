@@ -10,9 +10,9 @@ from c_programs import ROOT
 from click.testing import CliRunner
 from cluster_files import topology, write_job
 
+from harp.cli.main import harp
 from harp.routing.deployment import SETTINGS, Deployment
 from harp.routing.path_plan import PlanError
-from harp.tools.main import harp
 
 FABRIC = {"template": "leaf-spine", "leaves": 2, "spines": 4, "hash": {"function": "linux"}}
 SCHEMA = json.loads((ROOT / "docs" / "harp-plan-1.schema.json").read_text())

@@ -17,9 +17,9 @@ import yaml
 from click.testing import CliRunner
 from cluster_files import topology, write_job
 
+from harp.cli.main import harp
 from harp.collectives.tuning import Communicator, Row, Tuning
 from harp.routing.deployment import Deployment
-from harp.tools.main import harp
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,10 +10,10 @@ from click.testing import CliRunner
 from cluster_files import cluster, topology, write, write_job
 from test_deployed_plan import Running, promised
 
+from harp.cli.main import harp
 from harp.routing.background import Background
 from harp.routing.deployment import Deployment
 from harp.routing.jobs import Job, Ranks, Wanted, plan_job, plan_jobs
-from harp.tools.main import harp
 from lab.namespace import why_unusable
 from lab.wiring import Wiring
 

@@ -16,13 +16,13 @@ from click.testing import CliRunner
 from cluster_files import topology, write
 from test_deployed_plan import data_crosses
 
+from harp.cli.main import harp
 from harp.routing import discovered
 from harp.routing.deployment import Deployment, Flow
 from harp.routing.jobs import Ranks, Wanted, plan_job
 from harp.routing.path_plan import PlanError
 from harp.routing.templates import Endpoints, SwitchHash, Wires, leaf_spine
 from harp.routing.verify import find_mismatch
-from harp.tools.main import harp
 from lab.namespace import why_unusable
 from lab.veth import veth_pair
 from lab.wiring import Wiring

@@ -11,11 +11,11 @@ from pathlib import Path
 import click
 import pytest
 
-from harp.tools.run_hosts import FoundHosts, parse_hosts, read_hostfile
-from harp.tools.run_job import place_ranks, variables
+from harp.cli.run_hosts import FoundHosts, parse_hosts, read_hostfile
+from harp.cli.run_job import place_ranks, variables
 
 PATIENCE_S = 300
-HARP = [sys.executable, "-m", "harp.tools.main", "run"]
+HARP = [sys.executable, "-m", "harp.cli.main", "run"]
 
 
 def run(*arguments, **variables):

@@ -17,9 +17,9 @@ from fake_host import GIB, MIB, FakeHost, fails, run, small
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harp.cli import conf, plugin_path
+from harp.cli.setup import setup, state
 from harp.net import nics
-from harp.tools import conf, plugin_path
-from harp.tools.setup import setup, state
 
 CONF = "/etc/harp/harp.conf"
 

@@ -10,13 +10,13 @@ import sys
 
 import pytest
 
-from harp.tools.setup.host import Host, Refused
+from harp.cli.setup.host import Host, Refused
 from lab.namespace import why_unusable
 from lab.veth import veth_pair
 
 LACKS = why_unusable() or ("" if shutil.which("ethtool") else "ethtool is not installed")
 pytestmark = pytest.mark.skipif(bool(LACKS), reason=LACKS)
-HARP = [sys.executable, "-m", "harp.tools.main"]
+HARP = [sys.executable, "-m", "harp.cli.main"]
 
 
 class Machine:
@@ -112,11 +112,11 @@ def test_anybody_may_see_what_would_be_done(machine):
     name = machine.end.device
     code = f"""
 import os
-import harp.tools.setup, harp.net.nics  # loaded as root, whose files they may be
+import harp.cli.setup, harp.net.nics  # loaded as root, whose files they may be
 os.setgroups([])
 os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)
-harp.tools.setup.setup.main(["--dry-run", "--nics", "{name}", "--queues", "4"],
+harp.cli.setup.setup.main(["--dry-run", "--nics", "{name}", "--queues", "4"],
                             standalone_mode=False)
 """
     said = machine.end.space.run(sys.executable, "-c", code)

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from harp._cnet import ffi
+from harp.cli import prometheus
+from harp.cli.prometheus import METRICS, exposition
+from harp.cli.statistics import snapshots
+from harp.cli.top import top
 from harp.net import Engine, Port
-from harp.tools import prometheus
-from harp.tools.prometheus import METRICS, exposition
-from harp.tools.statistics import snapshots
-from harp.tools.top import top
 
 DASHBOARD = Path(__file__).parent.parent / "deploy" / "grafana" / "harp.json"
 

@@ -15,11 +15,11 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harp.cli.main import harp
 from harp.net.oneway import answer, measure_delays
 from harp.routing import discovered
 from harp.routing.fingerprint import find_classes
 from harp.routing.templates import Endpoints, SwitchHash, Wires, leaf_spine
-from harp.tools.main import harp
 from lab.namespace import why_unusable
 from lab.wiring import Wiring
 

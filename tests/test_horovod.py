@@ -18,7 +18,7 @@ PATIENCE_S = 600
 
 def run(ranks, *command, options=(), **variables):
     return subprocess.run(
-        [sys.executable, "-m", "harp.tools.main", "run", "-np", str(ranks), *options,
+        [sys.executable, "-m", "harp.cli.main", "run", "-np", str(ranks), *options,
          sys.executable, "-W", "ignore", *map(str, command)], text=True, capture_output=True,
         check=False, timeout=PATIENCE_S, env={**os.environ, **variables})
 

@@ -21,7 +21,7 @@ PATIENCE_S = 600
 
 def outcome(script, *arguments, **variables):
     ended = subprocess.run(
-        [sys.executable, "-m", "harp.tools.main", "run", "-np", "2", sys.executable, "-W",
+        [sys.executable, "-m", "harp.cli.main", "run", "-np", "2", sys.executable, "-W",
          "ignore", EXAMPLES / script, *arguments], text=True, capture_output=True, check=False,
         timeout=PATIENCE_S, env={**os.environ, **variables})
     assert ended.returncode == 0, ended.stderr

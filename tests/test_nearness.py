@@ -15,6 +15,7 @@ import yaml
 from click.testing import CliRunner
 from cluster_files import topology, write
 
+from harp.cli.main import harp
 from harp.net.latency import (
     FIRST_ROUNDS,
     MOST_ROUNDS,
@@ -25,7 +26,6 @@ from harp.routing.affinity import place_hosts, ring_crossings
 from harp.routing.path_plan import PlanError
 from harp.routing.rtt_clusters import cluster_hosts, from_json, matrix, to_json
 from harp.routing.templates import Endpoints, SwitchHash, Wires, leaf_spine
-from harp.tools.main import harp
 from lab.namespace import why_unusable
 from lab.veth import End, veth_pair
 from lab.wiring import Wiring

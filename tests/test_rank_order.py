@@ -20,6 +20,7 @@ from cluster_files import topology, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harp.cli.main import harp
 from harp.routing.affinity import (
     endpoint_places,
     ordered_places,
@@ -27,7 +28,6 @@ from harp.routing.affinity import (
     ring_crossings,
     tree_load,
 )
-from harp.tools.main import harp
 
 sys.path.insert(0, str(ROOT / "bench"))
 import rank_order

@@ -10,8 +10,8 @@ from c_programs import build, library
 from click.testing import CliRunner
 from rich.console import Console
 
-from harp.tools.statistics import forget, snapshots
-from harp.tools.top import Rates, picture, top
+from harp.cli.statistics import forget, snapshots
+from harp.cli.top import Rates, picture, top
 
 
 @pytest.fixture

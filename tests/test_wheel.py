@@ -73,7 +73,7 @@ def installed(tmp_path_factory) -> Path:
 def test_the_installed_command_says_where_the_plugin_is(installed):
     python = installed.parents[3] / "bin" / "python"
     others = f"import sys; sys.path.append({str(Path(click.__file__).parents[1])!r})"
-    command = f"{others}; from harp.tools.main import main; sys.argv = ['harp', 'plugin-path']"
+    command = f"{others}; from harp.cli.main import main; sys.argv = ['harp', 'plugin-path']"
     said = run(python, "-I", "-c", f"{command}; main()", cwd="/")
     assert Path(said.strip()) == installed / "libnccl-net-harp.so"
 

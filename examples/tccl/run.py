@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 import click
 import numpy as np
 
+from harp.cli.main import harp
 from harp.net import Engine
 from harp.routing.deployment import Deployment
-from harp.tools.main import harp
 from lab.wiring import Wiring, why_unusable
 from sim.cluster.cluster import Cluster
 from sim.schema.job import load_job

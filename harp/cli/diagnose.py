@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harp.tools.listening import naming_address
-from harp.tools.output import check_target, write_text
+from harp.cli.listening import naming_address
+from harp.cli.output import check_target, write_text
 
 if TYPE_CHECKING:
-    from harp.tools.diagnosis.snapshot import Report
-    from harp.tools.diagnosis.verdict import Suspect
+    from harp.cli.diagnosis.snapshot import Report
+    from harp.cli.diagnosis.verdict import Suspect
 
 
 UNSEEN, SUSPECT = 1, 3
@@ -70,7 +70,7 @@ def diagnose(sources: tuple[str, ...], *, snapshot: str | None, serve: str | Non
 
 
 def _token(token_file: str | None) -> bytes:
-    from harp.tools.diagnosis.exchange import ExchangeError, read_token
+    from harp.cli.diagnosis.exchange import ExchangeError, read_token
 
     if token_file is None:
         raise click.UsageError("over the network a token is needed: --token-file FILE")
@@ -81,7 +81,7 @@ def _token(token_file: str | None) -> bytes:
 
 
 def _serve(serve: str, token: bytes, own: str) -> None:
-    from harp.tools.diagnosis.exchange import SnapshotServer
+    from harp.cli.diagnosis.exchange import SnapshotServer
 
     address, port = _address(serve if ":" in serve else f":{serve}", default="0.0.0.0")
     with naming_address(address, port):
@@ -95,7 +95,7 @@ def _serve(serve: str, token: bytes, own: str) -> None:
 
 
 def _write_snapshot(file: str, own: str, seconds: float) -> None:
-    from harp.tools.diagnosis.snapshot import take_report, to_json
+    from harp.cli.diagnosis.snapshot import take_report, to_json
 
     check_target(file)
     write_text(file, to_json(take_report(own, seconds)) + "\n", mode=0o600)
@@ -104,8 +104,8 @@ def _write_snapshot(file: str, own: str, seconds: float) -> None:
 def _collect(sources: tuple[str, ...], token_file: str | None,
              seconds: float) -> tuple[list[Report], list[str]]:
     """All that can be had, and a sentence for each source that gave nothing."""
-    from harp.tools.diagnosis.exchange import ask_all
-    from harp.tools.diagnosis.snapshot import MOMENTS
+    from harp.cli.diagnosis.exchange import ask_all
+    from harp.cli.diagnosis.snapshot import MOMENTS
 
     files = [source for source in sources if Path(source).exists()]
     hosts = [_address(source) for source in sources if source not in files]
@@ -127,7 +127,7 @@ def _collect(sources: tuple[str, ...], token_file: str | None,
 
 def _read_file(file: str) -> Report | str:
     """A report, or a sentence about why it is none."""
-    from harp.tools.diagnosis.snapshot import SnapshotError, from_json
+    from harp.cli.diagnosis.snapshot import SnapshotError, from_json
 
     try:
         return from_json(Path(file).read_bytes())
@@ -138,8 +138,8 @@ def _read_file(file: str) -> Report | str:
 def _tell(reports: list[Report], missing: list[str], map_file: str | None, *,
           as_json: bool) -> int:
     """Print the verdict, and give the exit code."""
-    from harp.tools.diagnosis.legs import picture_of
-    from harp.tools.diagnosis.verdict import diagnose as judge
+    from harp.cli.diagnosis.legs import picture_of
+    from harp.cli.diagnosis.verdict import diagnose as judge
 
     suspects = judge(reports, _routers(map_file) if map_file else None)
     legs = len(picture_of(reports).legs)

@@ -1,6 +1,6 @@
 """The processes of ``harp run``: started, watched and ended together.
 
-An elastic job goes on while enough are left. Where hosts are looked for (`harp.tools.run_hosts`),
+An elastic job goes on while enough are left. Where hosts are looked for (`harp.cli.run_hosts`),
 free slots get further processes, and those of hosts that are gone leave; the ranks are asked to
 meet when one waits for them or is to leave (`harp.lightcc.horovod.rejoin`). A slot in which a
 process failed stays empty.

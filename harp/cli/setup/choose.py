@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harp.tools.setup.host import Refused
+from harp.cli.setup.host import Refused
 
 if TYPE_CHECKING:
+    from harp.cli.setup.host import Host
     from harp.net.nics import Nic
-    from harp.tools.setup.host import Host
 
 MOST = 512
 

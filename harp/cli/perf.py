@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
+from harp.cli.channel import Channel, Gone, Lines, Messages, Told
+from harp.cli.perf_ends import FRAMES, Asked, Client, client, serve
+from harp.cli.perf_run import Run
+from harp.cli.perf_tcp import SOCKETS_MAX, TcpClient
 from harp.net import Engine, Port
 from harp.net.handle import Handle
-from harp.tools.channel import Channel, Gone, Lines, Messages, Told
-from harp.tools.perf_ends import FRAMES, Asked, Client, client, serve
-from harp.tools.perf_run import Run
-from harp.tools.perf_tcp import SOCKETS_MAX, TcpClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,16 +16,16 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harp.tools.diagnosis import symptoms
-from harp.tools.diagnosis.legs import picture_of
-from harp.tools.diagnosis.snapshot import ip_of
+from harp.cli.diagnosis import symptoms
+from harp.cli.diagnosis.legs import picture_of
+from harp.cli.diagnosis.snapshot import ip_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Set
 
-    from harp.tools.diagnosis.legs import Leg, Picture
-    from harp.tools.diagnosis.snapshot import Report
-    from harp.tools.diagnosis.symptoms import Symptom
+    from harp.cli.diagnosis.legs import Leg, Picture
+    from harp.cli.diagnosis.snapshot import Report
+    from harp.cli.diagnosis.symptoms import Symptom
 
 MISSED = 0.05
 """Chance that a leg of what is at fault does not show it."""

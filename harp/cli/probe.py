@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harp.tools.output import STDOUT, check_target, write_text
+from harp.cli.output import STDOUT, check_target, write_text
 
 if TYPE_CHECKING:
     from harp.net.trace import Trace
@@ -191,10 +191,10 @@ def _trace(targets: tuple[str, ...], port: int, ports: list[int], source: str | 
 
 def _check_plan(path: Path, seconds: float) -> None:
     """Trace the flows that leave from this host, and compare the routers with the plan's."""
+    from harp.cli.plan_load import read_plan
     from harp.net.trace import trace
     from harp.routing.deployment import split_address
     from harp.routing.verify import find_mismatch
-    from harp.tools.plan_load import read_plan
 
     own = [flow for flow in read_plan(path).flows if _is_own(split_address(flow.source)[0])]
     if not own:

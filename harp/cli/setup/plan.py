@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from harp._cnet import lib
+from harp.cli import conf
+from harp.cli.setup import choose, pages
+from harp.cli.setup.knobs import Conf, File, Irq, Knob, Mtu, Queues, Rings
 from harp.net import nics
-from harp.tools import conf
-from harp.tools.setup import choose, pages
-from harp.tools.setup.knobs import Conf, File, Irq, Knob, Mtu, Queues, Rings
 
 if TYPE_CHECKING:
+    from harp.cli.setup.host import Host
     from harp.net.nics import Nic
-    from harp.tools.setup.host import Host
 
 RING_DESCRIPTORS = 4096
 """As many frames as the xdp port gives a card to receive into."""

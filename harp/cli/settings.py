@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harp.cli import conf
+from harp.cli.output import OutputError, check_target
 from harp.lightcc.horovod.settings import Settings
 from harp.lightcc.policy import tuning_of
 from harp.lightcc.settings import LightSettings
-from harp.tools import conf
-from harp.tools.output import OutputError, check_target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

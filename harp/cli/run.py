@@ -12,10 +12,10 @@ from typing import Any
 
 import click
 
+from harp.cli.run_hosts import FoundHosts, parse_hosts, read_hostfile
+from harp.cli.run_job import LOCAL, Job, place_ranks
+from harp.cli.settings import check_settings
 from harp.net import nics
-from harp.tools.run_hosts import FoundHosts, parse_hosts, read_hostfile
-from harp.tools.run_job import LOCAL, Job, place_ranks
-from harp.tools.settings import check_settings
 
 START_S = 600.0
 """So long --host-discovery-script has to find enough slots; Horovod's --elastic-timeout."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from harp.cli import conf, plugin_path
+from harp.cli import explain as explain_settings
 from harp.net import nics
-from harp.tools import conf, plugin_path
-from harp.tools import explain as explain_settings
 
 if TYPE_CHECKING:
     from harp.routing.deployment import Deployment
@@ -67,7 +67,7 @@ def env(*, plan: Path | None, explain: bool, ranks: int, hosts: int, sizes: tupl
         return
     variables = environment()
     if plan is not None:
-        from harp.tools.plan_load import read_plan
+        from harp.cli.plan_load import read_plan
 
         made = read_plan(plan)
         _warn_of_others(variables, made)

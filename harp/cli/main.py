@@ -45,7 +45,7 @@ class Commands(click.Group):
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise click.UsageError(f"No such command {cmd_name!r}.{hint}")
         name = cmd_name.replace("-", "_")
-        command = getattr(importlib.import_module(f"harp.tools.{name}"), name)
+        command = getattr(importlib.import_module(f"harp.cli.{name}"), name)
         assert isinstance(command, click.Command)
         return command
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from harp.cli.listening import naming_address
+from harp.cli.output import check_target, write_text
+from harp.cli.statistics import Snapshot, forget, snapshots
 from harp.net.errors import Reason
-from harp.tools.listening import naming_address
-from harp.tools.output import check_target, write_text
-from harp.tools.statistics import Snapshot, forget, snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -241,7 +241,7 @@ def _live(pids: Sequence[int], interval_s: float, events: int, *, keep: bool) ->
 def _export(export: str, pids: Sequence[int], interval_s: float, *, once: bool,
             keep: bool) -> None:
     """To a port until Ctrl-C, or to a file now or again and again."""
-    from harp.tools.prometheus import exposition, server
+    from harp.cli.prometheus import exposition, server
 
     address, _, port = export.rpartition(":")
     if port.isascii() and port.isdigit():

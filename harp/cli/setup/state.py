@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from harp.tools.setup.host import Host
+    from harp.cli.setup.host import Host
 
 FILE = "/var/lib/harp/setup.json"
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harp.tools.setup import choose, state
-from harp.tools.setup.host import Host, Refused
-from harp.tools.setup.knobs import Knob, knob
-from harp.tools.setup.plan import Wishes, plan
+from harp.cli.setup import choose, state
+from harp.cli.setup.host import Host, Refused
+from harp.cli.setup.knobs import Knob, knob
+from harp.cli.setup.plan import Wishes, plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

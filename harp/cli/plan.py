@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harp.routing.deployment import LAUNCHERS
-from harp.tools.output import make_folder, write_text
-from harp.tools.plan_load import (
+from harp.cli.output import make_folder, write_text
+from harp.cli.plan_load import (
     load_background,
     load_jobs,
     planned_job,
@@ -19,12 +18,13 @@ from harp.tools.plan_load import (
     read_tuning,
     take_down,
 )
+from harp.routing.deployment import LAUNCHERS
 
 if TYPE_CHECKING:
+    from harp.cli.plan_load import Loaded
     from harp.routing.background import Background
     from harp.routing.deployment import Deployment
     from harp.routing.jobs import Job
-    from harp.tools.plan_load import Loaded
 
 _PATH = click.Path(path_type=Path)
 
@@ -155,8 +155,8 @@ def _check(path: Path, loaded: Loaded) -> None:
 
 
 def _write_files(folder: Path, made: Deployment, loaded: Loaded, dump: Path | None) -> None:
+    from harp.cli.plan_files import plan_files
     from harp.routing.nccl_files import NcclFileError
-    from harp.tools.plan_files import plan_files
 
     try:
         texts = plan_files(made, loaded.job, loaded.cluster,

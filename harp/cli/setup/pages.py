@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harp.tools.setup.knobs import Knob, Pages
+from harp.cli.setup.knobs import Knob, Pages
 
 if TYPE_CHECKING:
-    from harp.tools.setup.host import Host
+    from harp.cli.setup.host import Host
 
 CARD_GIB, BASE_GIB, SMALL_GIB = 5, 10, 2
 LARGE, SMALL = "hugepages-1048576kB", "hugepages-2048kB"

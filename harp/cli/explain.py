@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harp.cli import conf
+from harp.cli.settings import check_settings
 from harp.lightcc.fusion import DDP_BYTES, DDP_FIRST_BYTES, fill
 from harp.lightcc.horovod.settings import NAMES as HOROVOD_NAMES
 from harp.lightcc.policy import allreduce_path, tuning_of
 from harp.lightcc.ports import PORTS
 from harp.lightcc.settings import NAMES, Choice, LightSettings
-from harp.tools import conf
-from harp.tools.settings import check_settings
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

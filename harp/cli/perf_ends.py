@@ -26,18 +26,18 @@ import click
 import numpy as np
 
 from harp._cnet import ffi, lib
+from harp.cli.perf_run import DEAD_S, OTHER, ROLES, SLICE_NS, Outcome, Run, outcome_of
+from harp.cli.perf_tcp import SOCKETS_MAX, TcpEnd, listen_tcp
 from harp.net import Connection, Engine, Port
 from harp.net.connection import MESSAGE_MAX, MESSAGES
 from harp.net.errors import OpenError
-from harp.tools.perf_run import DEAD_S, OTHER, ROLES, SLICE_NS, Outcome, Run, outcome_of
-from harp.tools.perf_tcp import SOCKETS_MAX, TcpEnd, listen_tcp
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Iterator, Sequence
     from concurrent.futures import Future
 
-    from harp.tools.channel import Channel
+    from harp.cli.channel import Channel
 
 PROTOCOL = 2
 WRONG_USE = (errno.EINVAL, errno.EMSGSIZE, errno.ENODEV, errno.EADDRNOTAVAIL)
