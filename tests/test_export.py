@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from harp._cnet import ffi
 from harp.cli import prometheus
 from harp.cli.prometheus import METRICS, exposition
-from harp.cli.statistics import snapshots
+from harp.cli.stats_files import snapshots
 from harp.cli.top import top
 from harp.net import Engine, Port
 

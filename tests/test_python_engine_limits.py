@@ -9,7 +9,7 @@ import socket
 import pytest
 
 import harp
-from harp.cli.statistics import snapshots
+from harp.cli.stats_files import snapshots
 from harp.wire import Harp, Parameters, Versions, holds, seal
 from harp.wire_sums import End, key_accept, key_hello
 from lab.namespace import why_unusable

@@ -8,7 +8,7 @@ import time
 import pytest
 
 import harp
-from harp.cli.statistics import snapshots
+from harp.cli.stats_files import snapshots
 from lab.namespace import why_unusable
 from lab.veth import Net, veth_pair
 

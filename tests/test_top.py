@@ -10,7 +10,7 @@ from c_programs import build, library
 from click.testing import CliRunner
 from rich.console import Console
 
-from harp.cli.statistics import forget, snapshots
+from harp.cli.stats_files import forget, snapshots
 from harp.cli.top import Rates, picture, top
 
 

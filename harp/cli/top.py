@@ -17,7 +17,7 @@ import click
 
 from harp.cli.listening import naming_address
 from harp.cli.output import check_target, write_text
-from harp.cli.statistics import Snapshot, forget, snapshots
+from harp.cli.stats_files import Snapshot, forget, snapshots
 from harp.net.errors import Reason
 
 if TYPE_CHECKING:

@@ -70,7 +70,7 @@ class ConnectionRow(_Row):
 
 
 class EngineRow(_Row):
-    """Of `harp.cli.statistics.Snapshot`, what is looked at."""
+    """Of `harp.cli.stats_files.Snapshot`, what is looked at."""
 
     file: str
     alive: bool
@@ -163,7 +163,7 @@ def take_moment(pids: tuple[int, ...] = ()) -> Moment:
 
 def engines(pids: tuple[int, ...] = ()) -> list[EngineRow]:
     """The engines of this host that this user may see."""
-    from harp.cli.statistics import snapshots
+    from harp.cli.stats_files import snapshots
 
     rows = [EngineRow.model_validate(asdict(engine)) for engine in snapshots(pids, EVENTS)]
     return [row for row in rows if _is_of_this_namespace(row)]
