@@ -88,7 +88,7 @@ def _hold_published(*, as_json: bool) -> bool:
 
 def _derive(stack: str, measurements: Path, cluster: Path | None, output: str | None, *,
             as_json: bool) -> None:
-    from harp.cli.output import check_target, check_targets
+    from harp.cli.io import check_target, check_targets
     from sim.calibration import stack_file
     from sim.report.screen import console_for
 

@@ -186,7 +186,7 @@ def _require_link(fabric: Fabric, name: str) -> None:
 
 
 def _check_targets(ask: Options, topology: Path) -> None:
-    from harp.cli.output import check_targets
+    from harp.cli.io import check_targets
 
     check_targets(ask.targets, inputs=[str(topology)])
     for option, target in ask.targets.items():
@@ -194,7 +194,7 @@ def _check_targets(ask: Options, topology: Path) -> None:
 
 
 def _check_target(option: str, target: str) -> None:
-    from harp.cli.output import OutputError, check_target
+    from harp.cli.io import OutputError, check_target
 
     try:
         if option == "--plot":
@@ -216,7 +216,7 @@ def _chosen(topology: Topology, only: Sequence[str]) -> list[Scenario]:
 
 def _write(report: Report, targets: dict[str, str]) -> None:
     """Write the outputs, the first only when the last is made."""
-    from harp.cli.output import write_bytes
+    from harp.cli.io import write_bytes
 
     made: list[tuple[str, bytes]] = []
     for option, target in targets.items():
@@ -271,7 +271,7 @@ def _misses(report: Report, *, quiet: bool) -> int:
 
 
 def _time_collective(cluster: Cluster, scenario: Scenario, ask: Options) -> None:
-    from harp.cli.output import write_text
+    from harp.cli.io import write_text
     from sim.answer.answer import origin_of
     from sim.answer.collective_bench import measure, parse_sizes
     from sim.answer.scenario import Settings

@@ -60,7 +60,7 @@ def main(topology: Path | None, *, output: str | None, scenario: str | None, sta
     python -m sim.tune cluster.yaml -o tuning.json
     python -m sim.tune cluster.yaml --settings tuned/
     """  # noqa: D301  (click's mark)
-    from harp.cli.output import check_target, check_targets, write_text
+    from harp.cli.io import check_target, check_targets, write_text
     from harp.collectives.tuning import Tuning
     from sim.report.screen import console_for
     from sim.report.tuning_table import print_tuned
@@ -131,7 +131,7 @@ def _simulate(path: Path, changes: tuple[str, ...], name: str | None, stack: str
 def _search(path: Path, changes: tuple[str, ...], name: str | None, folder: Path, sizes: str,
             budget: str, *, lossless: bool, ratios: tuple[float, ...], quiet: bool) -> None:
     """Search the settings of a step, and write what was found."""
-    from harp.cli.output import check_folder, write_text
+    from harp.cli.io import check_folder, write_text
     from harp.collectives.tuning import Tuning
     from sim.answer.progress import progress
     from sim.answer.search import require_optuna, search

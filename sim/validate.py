@@ -45,7 +45,7 @@ RowT = TypeVar("RowT")
 def main(what: str, *, only: tuple[str, ...], draws: int, refit: bool | None,
          page: str | None) -> int:
     """Predict every published case that the repository knows, or hold fidelities together."""
-    from harp.cli.output import check_target
+    from harp.cli.io import check_target
     from sim.calibration.left_out import left_out
     from sim.report.screen import console_for
     from sim.validation.page import print_rows, write_page

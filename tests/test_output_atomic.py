@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from harp.cli import output
-from harp.cli.output import OutputError, check_target, check_targets, write_bytes, write_text
+from harp.cli import io as output
+from harp.cli.io import OutputError, check_target, check_targets, write_bytes, write_text
 
 KILLED_WHILE_WRITING = """
 import os, signal, sys
-from harp.cli import output
+from harp.cli import io as output
 {stop}
 output.write_text(sys.argv[1], "new" * 1_000_000)
 """
@@ -90,14 +90,14 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 def test_devices_and_pipes_are_written_in_place(tmp_path: Path) -> None:
     write_bytes(os.devnull, b"x")
     assert not Path(os.devnull).is_file()
-    done = subprocess.run([sys.executable, "-c", "from harp.cli.output import *\n"
+    done = subprocess.run([sys.executable, "-c", "from harp.cli.io import *\n"
                            "write_text('/dev/stdout', 'through a pipe')"],
                           check=True, capture_output=True)
     assert done.stdout == b"through a pipe"
 
 
 def test_minus_is_standard_output_in_utf_8() -> None:
-    done = subprocess.run([sys.executable, "-c", "from harp.cli.output import *\n"
+    done = subprocess.run([sys.executable, "-c", "from harp.cli.io import *\n"
                            "print('before'); write_text('-', 'ä'); print('after')"],
                           check=True, capture_output=True,
                           env={**os.environ, "PYTHONIOENCODING": "ascii"})
@@ -116,7 +116,7 @@ def test_a_reader_that_has_gone_is_one_sentence() -> None:
     os.close(reader)
     try:
         done = subprocess.run(
-            [sys.executable, "-c", "import sys\nfrom harp.cli.output import *\n"
+            [sys.executable, "-c", "import sys\nfrom harp.cli.io import *\n"
              "try: write_text('-', 'x' * 1_000_000)\n"
              "except OutputError as e: print(e, file=sys.stderr)"],
             check=False, stdout=writer, stderr=subprocess.PIPE, text=True)

@@ -172,7 +172,7 @@ def test_a_folder_of_somebody_else_is_one_sentence(
     if file:
         theirs.touch()
     granted = os.access
-    monkeypatch.setattr("harp.cli.output.os.access", lambda path, mode: (
+    monkeypatch.setattr("harp.cli.io.os.access", lambda path, mode: (
         not (mode & os.W_OK and str(path) == str(theirs)) and granted(path, mode)))
     assert "no permission to c" in refusal_of(tmp_path, folder)
     assert list(folder.iterdir()) == ([theirs] if file else [])

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harp.cli.io import check_target, write_text
 from harp.cli.listening import naming_address
-from harp.cli.output import check_target, write_text
 
 if TYPE_CHECKING:
     from harp.cli.diagnosis.snapshot import Report

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harp.cli.output import make_folder, write_text
+from harp.cli.io import make_folder, write_text
 from harp.cli.plan_load import (
     load_background,
     load_jobs,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harp.cli.output import STDOUT, check_target, write_text
+from harp.cli.io import STDOUT, check_target, write_text
 
 if TYPE_CHECKING:
     from harp.net.trace import Trace

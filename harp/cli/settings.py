@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harp.cli import conf
-from harp.cli.output import OutputError, check_target
+from harp.cli.io import OutputError, check_target
 from harp.lightcc.horovod.settings import Settings
 from harp.lightcc.policy import tuning_of
 from harp.lightcc.settings import LightSettings

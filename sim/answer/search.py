@@ -127,7 +127,7 @@ def require_optuna() -> Any:
 
 
 def _study(cluster: Cluster, scenario: Scenario, space: Space, journal: Path) -> Any:
-    from harp.cli.output import make_folder
+    from harp.cli.io import make_folder
 
     optuna = require_optuna()
     from optuna.storages import JournalStorage

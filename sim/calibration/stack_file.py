@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from harp.cli.output import STDOUT, write_text
+from harp.cli.io import STDOUT, write_text
 from sim.answer.scenario import Settings
 from sim.calibration.derive import NAMES, Derived, Figure, derive
 from sim.calibration.equation import Equation

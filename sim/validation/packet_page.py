@@ -69,7 +69,7 @@ def print_tables(tables: Sequence[Sequence[Row]], console: Console) -> None:
 
 def write_tables(tables: Sequence[Sequence[Row]], page: Path) -> None:
     """Write the page: closed forms first, then what was published."""
-    from harp.cli.output import write_text
+    from harp.cli.io import write_text
 
     forms, published = tables
     write_text(str(page), "\n".join([

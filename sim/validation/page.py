@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harp.cli.output import write_bytes, write_text
+from harp.cli.io import write_bytes, write_text
 from sim.report.numbers import percent
 from sim.report.screen import grid, show, text_column
 from sim.validation.predict import in_words, size_in_words
