@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from harp.cli.perf import parse_sizes, perf
-from harp.cli.perf_run import Run
-from harp.cli.perf_tcp import TcpEnd
+from harp.cli.perf.run_spec import Run
+from harp.cli.perf.tcp import TcpEnd
 from lab.namespace import why_unusable
 from lab.veth import veth_pair
 

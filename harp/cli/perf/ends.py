@@ -26,8 +26,8 @@ import click
 import numpy as np
 
 from harp._cnet import ffi, lib
-from harp.cli.perf_run import DEAD_S, OTHER, ROLES, SLICE_NS, Outcome, Run, outcome_of
-from harp.cli.perf_tcp import SOCKETS_MAX, TcpEnd, listen_tcp
+from harp.cli.perf.run_spec import DEAD_S, OTHER, ROLES, SLICE_NS, Outcome, Run, outcome_of
+from harp.cli.perf.tcp import SOCKETS_MAX, TcpEnd, listen_tcp
 from harp.net import Connection, Engine, Port
 from harp.net.connection import MESSAGE_MAX, MESSAGES
 from harp.net.errors import OpenError
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from concurrent.futures import Future
 
-    from harp.cli.channel import Channel
+    from harp.cli.perf.channel import Channel
 
 PROTOCOL = 2
 WRONG_USE = (errno.EINVAL, errno.EMSGSIZE, errno.ENODEV, errno.EADDRNOTAVAIL)

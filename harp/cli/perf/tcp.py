@@ -25,14 +25,14 @@ import click
 import numpy as np
 
 from harp._cnet import ffi, lib
-from harp.cli.perf_run import DEAD_S, ROLES, SLICE_NS, Outcome, Run, outcome_of
+from harp.cli.perf.run_spec import DEAD_S, ROLES, SLICE_NS, Outcome, Run, outcome_of
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Sequence
     from concurrent.futures import Future
 
-    from harp.cli.channel import Channel
+    from harp.cli.perf.channel import Channel
 
 CALL_S = 0.05
 """For so long a system call waits, so that a signal is seen."""

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from harp.cli.channel import Channel, Gone, Lines, Messages, Told
-from harp.cli.perf_ends import FRAMES, Asked, Client, client, serve
-from harp.cli.perf_run import Run
-from harp.cli.perf_tcp import SOCKETS_MAX, TcpClient
+from harp.cli.perf.channel import Channel, Gone, Lines, Messages, Told
+from harp.cli.perf.ends import FRAMES, Asked, Client, client, serve
+from harp.cli.perf.run_spec import Run
+from harp.cli.perf.tcp import SOCKETS_MAX, TcpClient
 from harp.net import Engine, Port
 from harp.net.handle import Handle
 
