@@ -67,7 +67,7 @@ def env(*, plan: Path | None, explain: bool, ranks: int, hosts: int, sizes: tupl
         return
     variables = environment()
     if plan is not None:
-        from harp.cli.plan_load import read_plan
+        from harp.cli.plan.job_files import read_plan
 
         made = read_plan(plan)
         _warn_of_others(variables, made)

@@ -191,7 +191,7 @@ def _trace(targets: tuple[str, ...], port: int, ports: list[int], source: str | 
 
 def _check_plan(path: Path, seconds: float) -> None:
     """Trace the flows that leave from this host, and compare the routers with the plan's."""
-    from harp.cli.plan_load import read_plan
+    from harp.cli.plan.job_files import read_plan
     from harp.net.trace import trace
     from harp.routing.deployment import split_address
     from harp.routing.verify import find_mismatch

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harp.cli.io import make_folder, write_text
-from harp.cli.plan_load import (
+from harp.cli.plan.job_files import (
     load_background,
     load_jobs,
     planned_job,
@@ -21,7 +21,7 @@ from harp.cli.plan_load import (
 from harp.routing.deployment import LAUNCHERS
 
 if TYPE_CHECKING:
-    from harp.cli.plan_load import Loaded
+    from harp.cli.plan.job_files import Loaded
     from harp.routing.background import Background
     from harp.routing.deployment import Deployment
     from harp.routing.jobs import Job
@@ -155,7 +155,7 @@ def _check(path: Path, loaded: Loaded) -> None:
 
 
 def _write_files(folder: Path, made: Deployment, loaded: Loaded, dump: Path | None) -> None:
-    from harp.cli.plan_files import plan_files
+    from harp.cli.plan.launcher_files import plan_files
     from harp.routing.nccl_files import NcclFileError
 
     try:
