@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 import pytest
 
-from harp.cli.run_hosts import FoundHosts, parse_hosts, read_hostfile
-from harp.cli.run_job import place_ranks, variables
+from harp.cli.run.host_slots import FoundHosts, parse_hosts, read_hostfile
+from harp.cli.run.processes import place_ranks, variables
 
 PATIENCE_S = 300
 HARP = [sys.executable, "-m", "harp.cli.main", "run"]

@@ -1,9 +1,9 @@
 """The processes of ``harp run``: started, watched and ended together.
 
-An elastic job goes on while enough are left. Where hosts are looked for (`harp.cli.run_hosts`),
-free slots get further processes, and those of hosts that are gone leave; the ranks are asked to
-meet when one waits for them or is to leave (`harp.lightcc.horovod.rejoin`). A slot in which a
-process failed stays empty.
+An elastic job goes on while at least ``--min-np`` ranks are left. With a discovery script
+(`harp.cli.run.host_slots`), free slots get new processes and ranks on removed hosts leave. The
+launcher asks the ranks to meet when a new rank waits or one must leave
+(`harp.lightcc.horovod.rejoin`). A slot in which a process failed stays empty.
 
 Each process leads a process group of its own, so that what it has started ends with it; the kernel
 ends it should the launcher be killed. On another host the same is done by a shell at the end of

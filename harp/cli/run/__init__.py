@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from harp.cli.run_hosts import FoundHosts, parse_hosts, read_hostfile
-from harp.cli.run_job import LOCAL, Job, place_ranks
+from harp.cli.run.host_slots import FoundHosts, parse_hosts, read_hostfile
+from harp.cli.run.processes import LOCAL, Job, place_ranks
 from harp.cli.settings import check_settings
 from harp.net import nics
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harp.cli.run_job import ending
+from harp.cli.run.processes import ending
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
