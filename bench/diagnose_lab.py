@@ -28,7 +28,7 @@ from harp.cli.diagnosis.snapshot import (
     engines,
     interfaces,
 )
-from harp.cli.setup.plan import NEIGHBOUR_MS
+from harp.cli.setup.targets import NEIGHBOUR_MS
 from harp.net import Engine, Port
 from lab.impairments import Impairments
 from lab.offloads import SEGMENTATION

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tccl_faults import PORT
 
-from harp.cli.setup.plan import NEIGHBOUR_MS
+from harp.cli.setup.targets import NEIGHBOUR_MS
 from lab.impairments import Impairments, choose_class, drop_long, drop_share, flip_bits
 from lab.offloads import SEGMENTATION
 from lab.veth import End, Net

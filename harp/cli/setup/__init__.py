@@ -14,7 +14,7 @@ import click
 from harp.cli.setup import choose, state
 from harp.cli.setup.host import Host, Refused
 from harp.cli.setup.knobs import Knob, knob
-from harp.cli.setup.plan import Wishes, plan
+from harp.cli.setup.targets import Wishes, plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
