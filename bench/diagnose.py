@@ -23,13 +23,13 @@ import click
 from diagnose_faults import Load
 from diagnose_lab import HOSTS, RATE_BPS, WARM_S, Lab, Traffic
 
-from harp.cli.diagnosis.verdict import diagnose
+from harp.cli.diagnose.suspects import diagnose
 from lab.impairments import drop_long, drop_share, drop_to, flip_bits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harp.cli.diagnosis.verdict import Suspect
+    from harp.cli.diagnose.suspects import Suspect
 
     Strike = Callable[[Lab, Traffic], "Callable[[], None] | None"]
 

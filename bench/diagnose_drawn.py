@@ -7,7 +7,7 @@ Packets in virtual time (bench/diagnose_packet.py), the same on every machine; o
 stack between namespaces of four hosts (bench/diagnose_drawn_lab.py), five seconds a case. For each
 size and seed: every fault of bench/diagnose_faults.py alone, two at once on two hosts, and a
 healthy job. Loads are drawn as well: who sends to whom, how much, in bursts, and with others' small
-messages beside. The limits of harp/cli/diagnosis/symptoms.py were set on bench/diagnose.py and on
+messages beside. The limits of harp/cli/diagnose/symptoms.py were set on bench/diagnose.py and on
 packets of seeds below 100 of this one. A verdict is right if all that struck is named and nothing
 else. A rank that computes too long is not among the faults: ends of packets have no application
 that posts late.
@@ -29,14 +29,14 @@ from diagnose_faults import FAULTS, PORTS, Load, is_right, link_slow, tor_lost
 from diagnose_packet import RATE_BPS as PACKET_BPS
 from diagnose_packet import PacketJob, PacketLab
 
-from harp.cli.diagnosis.verdict import diagnose
+from harp.cli.diagnose.suspects import diagnose
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from diagnose_faults import Strike
 
-    from harp.cli.diagnosis.verdict import Suspect
+    from harp.cli.diagnose.suspects import Suspect
 
 WARM_S = 0.5
 SETTLE_S = 0.3

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from diagnose_lab import HOSTS, WARM_S, Lab, Traffic
 
-from harp.cli.diagnosis.verdict import diagnose
+from harp.cli.diagnose.suspects import diagnose
 from lab.impairments import drop_long, drop_share, flip_bits
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from diagnose_faults import Load, Strike
 
-    from harp.cli.diagnosis.verdict import Suspect
+    from harp.cli.diagnose.suspects import Suspect
 
 SETTLE_S = 0.3
 _ETHERNET = 14

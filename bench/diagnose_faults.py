@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Sequence
 
-    from harp.cli.diagnosis.snapshot import Report
-    from harp.cli.diagnosis.verdict import Suspect
+    from harp.cli.diagnose.snapshot import Report
+    from harp.cli.diagnose.suspects import Suspect
 
 NAMES = "abcdefghij"
 """Of hosts."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from diagnose_faults import PORTS
 
-from harp.cli.diagnosis.snapshot import (
+from harp.cli.diagnose.snapshot import (
     FORMAT,
     MOMENTS,
     SECONDS,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from diagnose_faults import Load
 
-    from harp.cli.diagnosis.snapshot import EngineRow
+    from harp.cli.diagnose.snapshot import EngineRow
     from harp.net import Completion
     from lab.namespace import Namespace
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from diagnose_faults import NAMES, PORTS, address
 
-from harp.cli.diagnosis.snapshot import (
+from harp.cli.diagnose.snapshot import (
     FORMAT,
     MOMENTS,
     SECONDS,

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field
 from itertools import permutations
 
-from harp.cli.diagnosis.snapshot import (
+from harp.cli.diagnose.snapshot import (
     FORMAT,
     ConnectionRow,
     EngineRow,

@@ -10,10 +10,9 @@ import pytest
 from click.testing import CliRunner
 from diagnosis_cluster import all_to_all
 
-from harp.cli.diagnose import diagnose
-from harp.cli.diagnosis import exchange
-from harp.cli.diagnosis.exchange import SnapshotServer, ask_host
-from harp.cli.diagnosis.snapshot import engines, from_json, to_json
+from harp.cli.diagnose import diagnose, exchange
+from harp.cli.diagnose.exchange import SnapshotServer, ask_host
+from harp.cli.diagnose.snapshot import engines, from_json, to_json
 from harp.net import Engine, Port
 from lab.namespace import why_unusable
 from lab.veth import veth_pair

@@ -8,8 +8,8 @@ from diagnosis_cluster import Cluster, all_to_all
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harp.cli.diagnosis.snapshot import SnapshotError, from_json, to_json
-from harp.cli.diagnosis.verdict import diagnose
+from harp.cli.diagnose.snapshot import SnapshotError, from_json, to_json
+from harp.cli.diagnose.suspects import diagnose
 
 HOSTS = st.integers(3, 7)
 SEEDS = st.integers(0, 1000)

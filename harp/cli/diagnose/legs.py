@@ -15,12 +15,12 @@ from ipaddress import ip_interface
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from harp.cli.diagnosis.snapshot import ip_of
+from harp.cli.diagnose.snapshot import ip_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from harp.cli.diagnosis.snapshot import EngineRow, Interface, PathRow, Report
+    from harp.cli.diagnose.snapshot import EngineRow, Interface, PathRow, Report
 
 
 TOLD_LEAST = 3

@@ -1,4 +1,13 @@
-"""``harp diagnose``: which host, port, path or rank a running job suffers from."""
+"""``harp diagnose``: find the host, port, path or rank that slows down a running job.
+
+    snapshot.py   a host's counters, taken several times: the file that `harp diagnose` reads
+    exchange.py   the same over a TCP port, for clients that hold the token
+    legs.py       each direction of each path, as both of its ends counted it
+    symptoms.py   legs and receivers that do badly, with the evidence
+    suspects.py   the common cause of the symptoms, with a confidence
+
+Each file uses only those above it. Only the first two touch the host.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +22,8 @@ from harp.cli.io import check_target, write_text
 from harp.cli.listening import naming_address
 
 if TYPE_CHECKING:
-    from harp.cli.diagnosis.snapshot import Report
-    from harp.cli.diagnosis.verdict import Suspect
+    from harp.cli.diagnose.snapshot import Report
+    from harp.cli.diagnose.suspects import Suspect
 
 
 UNSEEN, SUSPECT = 1, 3
@@ -70,7 +79,7 @@ def diagnose(sources: tuple[str, ...], *, snapshot: str | None, serve: str | Non
 
 
 def _token(token_file: str | None) -> bytes:
-    from harp.cli.diagnosis.exchange import ExchangeError, read_token
+    from harp.cli.diagnose.exchange import ExchangeError, read_token
 
     if token_file is None:
         raise click.UsageError("over the network a token is needed: --token-file FILE")
@@ -81,7 +90,7 @@ def _token(token_file: str | None) -> bytes:
 
 
 def _serve(serve: str, token: bytes, own: str) -> None:
-    from harp.cli.diagnosis.exchange import SnapshotServer
+    from harp.cli.diagnose.exchange import SnapshotServer
 
     address, port = _address(serve if ":" in serve else f":{serve}", default="0.0.0.0")
     with naming_address(address, port):
@@ -95,7 +104,7 @@ def _serve(serve: str, token: bytes, own: str) -> None:
 
 
 def _write_snapshot(file: str, own: str, seconds: float) -> None:
-    from harp.cli.diagnosis.snapshot import take_report, to_json
+    from harp.cli.diagnose.snapshot import take_report, to_json
 
     check_target(file)
     write_text(file, to_json(take_report(own, seconds)) + "\n", mode=0o600)
@@ -104,8 +113,8 @@ def _write_snapshot(file: str, own: str, seconds: float) -> None:
 def _collect(sources: tuple[str, ...], token_file: str | None,
              seconds: float) -> tuple[list[Report], list[str]]:
     """All that can be had, and a sentence for each source that gave nothing."""
-    from harp.cli.diagnosis.exchange import ask_all
-    from harp.cli.diagnosis.snapshot import MOMENTS
+    from harp.cli.diagnose.exchange import ask_all
+    from harp.cli.diagnose.snapshot import MOMENTS
 
     files = [source for source in sources if Path(source).exists()]
     hosts = [_address(source) for source in sources if source not in files]
@@ -127,7 +136,7 @@ def _collect(sources: tuple[str, ...], token_file: str | None,
 
 def _read_file(file: str) -> Report | str:
     """A report, or a sentence about why it is none."""
-    from harp.cli.diagnosis.snapshot import SnapshotError, from_json
+    from harp.cli.diagnose.snapshot import SnapshotError, from_json
 
     try:
         return from_json(Path(file).read_bytes())
@@ -138,8 +147,8 @@ def _read_file(file: str) -> Report | str:
 def _tell(reports: list[Report], missing: list[str], map_file: str | None, *,
           as_json: bool) -> int:
     """Print the verdict, and give the exit code."""
-    from harp.cli.diagnosis.legs import picture_of
-    from harp.cli.diagnosis.verdict import diagnose as judge
+    from harp.cli.diagnose.legs import picture_of
+    from harp.cli.diagnose.suspects import diagnose as judge
 
     suspects = judge(reports, _routers(map_file) if map_file else None)
     legs = len(picture_of(reports).legs)

@@ -16,16 +16,16 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harp.cli.diagnosis import symptoms
-from harp.cli.diagnosis.legs import picture_of
-from harp.cli.diagnosis.snapshot import ip_of
+from harp.cli.diagnose import symptoms
+from harp.cli.diagnose.legs import picture_of
+from harp.cli.diagnose.snapshot import ip_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Set
 
-    from harp.cli.diagnosis.legs import Leg, Picture
-    from harp.cli.diagnosis.snapshot import Report
-    from harp.cli.diagnosis.symptoms import Symptom
+    from harp.cli.diagnose.legs import Leg, Picture
+    from harp.cli.diagnose.snapshot import Report
+    from harp.cli.diagnose.symptoms import Symptom
 
 MISSED = 0.05
 """Chance that a leg of what is at fault does not show it."""

@@ -23,13 +23,13 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from harp.cli.diagnosis.snapshot import FORMAT, SnapshotError, from_json, take_report, to_json
+from harp.cli.diagnose.snapshot import FORMAT, SnapshotError, from_json, take_report, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from harp.cli.diagnosis.snapshot import Report
+    from harp.cli.diagnose.snapshot import Report
 
 REQUEST_BYTES = 512
 REPORT_BYTES = 64 << 20

@@ -23,13 +23,13 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from harp.cli.diagnosis.legs import TOLD_LEAST
+from harp.cli.diagnose.legs import TOLD_LEAST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from harp.cli.diagnosis.legs import Leg, Picture, Port
-    from harp.cli.diagnosis.snapshot import Report
+    from harp.cli.diagnose.legs import Leg, Picture, Port
+    from harp.cli.diagnose.snapshot import Report
 
 CHANCE_MISTAKEN = 0.02
 CHANCE_MISTAKEN_DISTURBED = 0.05
