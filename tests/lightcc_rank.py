@@ -14,9 +14,8 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from harp.lightcc import divided
 from harp.lightcc.hook import GradientState, average_gradients
-from harp.lightcc.torch import LightGroup
+from harp.lightcc.torch import LightGroup, hierarchical
 
 
 def check_collectives(rank, ranks):
@@ -157,7 +156,7 @@ def hosts_of(rank, ranks):
 def any_backend(rank, ranks):
     """Train by the hook over gloo, and with plain DDP; hosts of two ranks are pretended."""
     if "all_reduce" in os.environ.get("WITHIN", ""):
-        divided.WITHOUT_REDUCE_SCATTER.add("gloo")
+        hierarchical.WITHOUT_REDUCE_SCATTER.add("gloo")
     inputs = [batch[8 * rank:8 * (rank + 1)] for batch in batches(10, 8 * ranks)]
     group = None
     if "unsorted" in os.environ.get("WITHIN", ""):

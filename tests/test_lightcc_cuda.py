@@ -18,9 +18,9 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from test_lightcc_group import PATIENCE_S  # noqa: E402
 
-from harp.lightcc.cuda import Stage, Stager  # noqa: E402
 from harp.lightcc.torch import LightGroup  # noqa: E402
-from harp.lightcc.works import LightWork, StagedWork  # noqa: E402
+from harp.lightcc.torch.cuda import Stage, Stager  # noqa: E402
+from harp.lightcc.torch.work import LightWork, StagedWork  # noqa: E402
 
 RANKS = 3
 SUM = float(sum(range(RANKS)))

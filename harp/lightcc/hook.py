@@ -11,7 +11,7 @@ The first step's average is dense: DDP makes its buckets anew after it, and what
 old ones would be lost.
 
 The group may be of any backend: with another than ``lightcc`` that one works within a host and
-LightCC between hosts (`harp.lightcc.divided`).
+LightCC between hosts (`harp.lightcc.torch.hierarchical`).
 
 `Sparsity` has what Deep Gradient Compression adds (Lin et al., ICLR 2018, section 3). All of it is
 off unless asked for.
@@ -25,9 +25,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from harp.lightcc.divided import DividedGroup
 from harp.lightcc.group import ErrorPart
 from harp.lightcc.torch import LightGroup
+from harp.lightcc.torch.hierarchical import DividedGroup
 
 Layout = tuple[int, tuple[int, ...]]
 """Of a bucket: its index, and its parameters' sizes."""

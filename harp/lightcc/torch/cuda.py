@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
-    from harp.lightcc.works import LightWork
+    from harp.lightcc.torch.work import LightWork
 
 
 class First(enum.Flag):

@@ -30,14 +30,14 @@ import torch.distributed as dist
 from harp.lightcc.group import Between, ErrorPart
 from harp.lightcc.hosts import find_hosts
 from harp.lightcc.peers import GroupError
-from harp.lightcc.works import LightWork
+from harp.lightcc.torch.work import LightWork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import timedelta
 
-    from harp.lightcc.callbacks import Callbacks
-    from harp.lightcc.torch import LightGroup
+    from harp.lightcc.torch.backend import LightGroup
+    from harp.lightcc.torch.callbacks import Callbacks
 
 WITHOUT_REDUCE_SCATTER = {"mpi"}
 """Backends that sum all of a bucket at every rank of a host instead."""

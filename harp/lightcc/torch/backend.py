@@ -6,7 +6,7 @@
 Other settings than the environment's are ``pg_options`` (`harp.lightcc.settings.LightSettings`).
 Whatever torch asks of a process group becomes calls of `harp.lightcc.group.Group`. Tensors that are
 contiguous are worked on in place; others are copied and copied back, those on GPUs by
-`harp.lightcc.cuda`. What torch is given for it are works (`harp.lightcc.works`).
+`harp.lightcc.torch.cuda`. What torch is given for it are works (`harp.lightcc.torch.work`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 
-from harp.lightcc.callbacks import Callbacks, as_in, here
-from harp.lightcc.cuda import CudaDevices, First, Stager
 from harp.lightcc.group import Group
 from harp.lightcc.launch import torch_variables
 from harp.lightcc.settings import LightSettings
@@ -39,8 +37,10 @@ from harp.lightcc.tensors import (
     take_part,
     write,
 )
-from harp.lightcc.uneven import give_reducers_works_of_cpp
-from harp.lightcc.works import LightWork, StagedWork, joined, work_of
+from harp.lightcc.torch.callbacks import Callbacks, as_in, here
+from harp.lightcc.torch.cuda import CudaDevices, First, Stager
+from harp.lightcc.torch.join import give_reducers_works_of_cpp
+from harp.lightcc.torch.work import LightWork, StagedWork, joined, work_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

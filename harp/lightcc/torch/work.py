@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from harp.lightcc.callbacks import LightFuture
 from harp.lightcc.calls import OVER
 from harp.lightcc.tensors import nothing
+from harp.lightcc.torch.callbacks import LightFuture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from harp.lightcc.callbacks import Callbacks
-    from harp.lightcc.cuda import Stage
+    from harp.lightcc.torch.callbacks import Callbacks
+    from harp.lightcc.torch.cuda import Stage
 
     Tensors = Sequence[torch.Tensor]
 
@@ -152,7 +152,7 @@ def work_of(future: Future[None], results: Tensors) -> LightWork:
 
 
 class StagedWork(LightWork):
-    """What works on copies of tensors on GPUs (`harp.lightcc.cuda`)."""
+    """What works on copies of tensors on GPUs (`harp.lightcc.torch.cuda`)."""
 
     def __init__(self, over: Future[Any], results: Any, stage: Stage) -> None:
         super().__init__([over], results)

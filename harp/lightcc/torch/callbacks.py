@@ -156,7 +156,7 @@ def as_in(origin: str, call: Callable[..., Any], *args: Any) -> Any:
         _HERE.origin = before
 
 
-class LightFuture(torch.futures.Future):  # type: ignore[misc]  # mypy does not look into torch
+class LightFuture(torch.futures.Future):
     """A future whose callbacks are run in the order in which they are chained, by ``lane``."""
 
     def __init__(self, lane: Lane, devices: Any = None) -> None:
