@@ -23,7 +23,7 @@ from harp.collectives.registry import make_plan
 from sim.answer.scenario import Settings
 from sim.cluster.cluster import Cluster
 from sim.network.fidelity import make_network
-from sim.network.network import Site
+from sim.network.interface import Site
 from sim.network.transport import Style
 from sim.records.timeline import Timeline
 from sim.schema import load

@@ -35,7 +35,7 @@ class PlainCommand(click.Command):
             _exit(error.format_message())
         except Exception as error:
             from lab.namespace import LabError
-            from sim.network.network import NetworkError
+            from sim.network.interface import NetworkError
             from sim.schema.errors import TopologyError
 
             if not isinstance(error, NetworkError | TopologyError | LabError):

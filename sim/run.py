@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from harp.collectives.tuning import Tuning
     from harp.routing.fabric import Fabric
     from sim.cluster.cluster import Cluster
-    from sim.network.network import Capture
+    from sim.network.interface import Capture
     from sim.records.results import Report
     from sim.schema.model import Topology
     from sim.schema.scenario import Scenario
@@ -155,7 +155,7 @@ def _check_options(ask: Options) -> None:
 
 def _capture(ask: Options, cluster: Cluster, scenarios: Sequence[Scenario]) -> Capture | None:
     """The link and file of --pcap."""
-    from sim.network.network import Capture
+    from sim.network.interface import Capture
 
     if ask.pcap is None:
         return None

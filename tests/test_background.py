@@ -15,8 +15,8 @@ from sim.answer.collective_bench import measure
 from sim.answer.scenario import Settings, run_all
 from sim.network.background import SIZES, arrivals, segment_bytes
 from sim.network.fidelity import make_network
+from sim.network.interface import NetworkError, Site
 from sim.network.lab.checks import check_site
-from sim.network.network import NetworkError, Site
 from sim.network.transport import Style, Transport
 from sim.records.timeline import Timeline
 from sim.schema import TopologyError

@@ -26,7 +26,7 @@ from lab.namespace import why_unusable
 from lab.wiring import Wiring
 from sim.cluster.placement import place
 from sim.network.fidelity import make_network
-from sim.network.network import Capture, Site
+from sim.network.interface import Capture, Site
 from sim.network.transport import Style
 from sim.records.timeline import Timeline
 from sim.schema.parameters import load_stack

@@ -22,7 +22,7 @@ from sim.answer.answer import answer
 from sim.answer.collective_bench import measure
 from sim.answer.scenario import Settings, run_scenario
 from sim.network.lab import checks
-from sim.network.lab.network import _window_of
+from sim.network.lab.lab_network import _window_of
 from sim.schema import TopologyError
 
 pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
@@ -185,7 +185,7 @@ def test_pieces_of_a_tree_are_as_small_as_those_of_nccl(ranks, nbytes, slot):
 
 
 def test_top_k_is_told_before_anything_is_built(tmp_path, monkeypatch):
-    monkeypatch.setattr("sim.network.lab.network.Wiring", None)
+    monkeypatch.setattr("sim.network.lab.lab_network.Wiring", None)
     made = small(tmp_path, scenarios=[TCP | {"allreduce": "light", "light": {
         "LIGHT_TOPK_ALLREDUCE": 1, "LIGHT_TOPK_THRESHOLD": 1}}])
     with pytest.raises(TopologyError, match="cannot do top-k, for which it has no GPUs"):

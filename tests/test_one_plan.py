@@ -19,7 +19,7 @@ from harp.net.engine import Engine
 from lab.namespace import why_unusable
 from sim.cluster.placement import place
 from sim.network.fidelity import NETWORKS, make_network, wall_clock
-from sim.network.network import Site
+from sim.network.interface import Site
 from sim.network.transport import Style
 from sim.records.timeline import Timeline
 from sim.schema.parameters import load_stack

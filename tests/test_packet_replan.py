@@ -11,7 +11,7 @@ import simpy
 from sim.cluster.cluster import Cluster
 from sim.cluster.placement import choose_gpus, place
 from sim.network.fidelity import make_network
-from sim.network.network import Site
+from sim.network.interface import Site
 from sim.network.transport import Style
 from sim.records.timeline import Timeline
 from sim.schema import load

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from sim.cluster.cluster import Cluster
-    from sim.network.network import Capture
+    from sim.network.interface import Capture
     from sim.records.results import ScenarioResult
     from sim.schema.model import Topology
     from sim.schema.scenario import Scenario

@@ -15,8 +15,8 @@ from harp.collectives.registry import make_plan
 from sim.answer.scenario import Settings
 from sim.cluster.placement import Placement, choose_gpus, common_group, place
 from sim.network.fidelity import make_network, wall_clock
+from sim.network.interface import Site, TooLargeError
 from sim.network.nccl import PLANS, Choice, View, choose, chosen_plan, tuned_choice
-from sim.network.network import Site, TooLargeError
 from sim.network.transport import Style
 from sim.records.busbw import collective_row
 from sim.records.results import CollectiveReport

@@ -16,8 +16,8 @@ from harp.lightcc.settings import LightSettings
 from sim.answer.clock import Clock, TooLongError
 from sim.cluster.placement import rank_gpus
 from sim.network.fidelity import make_network, wall_clock
+from sim.network.interface import CutOffError, Site, TooLargeError
 from sim.network.nccl import View
-from sim.network.network import CutOffError, Site, TooLargeError
 from sim.network.transport import Style
 from sim.records.results import Expectation, ScenarioResult, Span
 from sim.schema.channels import channel_count
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from sim.cluster.cluster import Cluster
     from sim.cluster.placement import Ranks
-    from sim.network.network import Capture
+    from sim.network.interface import Capture
     from sim.schema.errors import TopologyError
     from sim.schema.model import Topology
     from sim.schema.parameters import FrameworkCosts, HostStack

@@ -97,7 +97,7 @@ def _derived(equations: Sequence[Equation], ceilings: Sequence[float], base: Hos
 def _from_log(text: str, file: str, base: HostStack,
               cluster: Cluster | None) -> tuple[Derived, str]:
     """Derive from a log, again and again, with equations that hold near what was found last."""
-    from sim.calibration.network import Ring, bare_cluster, check_ranks
+    from sim.calibration.ring_costs import Ring, bare_cluster, check_ranks
 
     log = parse_log(text, file)
     if cluster is None:

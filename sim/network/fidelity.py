@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
     import simpy
 
-    from sim.network.network import Network, Site
+    from sim.network.interface import Network, Site
     from sim.network.wall_clock import WallClock
     from sim.schema.model import Topology
 
-NETWORKS = {"flow": "sim.network.flow.network:FlowNetwork",
-            "packet": "sim.network.packet.network:PacketNetwork",
-            "lab": "sim.network.lab.network:LabNetwork"}
+NETWORKS = {"flow": "sim.network.flow.flow_network:FlowNetwork",
+            "packet": "sim.network.packet.packet_network:PacketNetwork",
+            "lab": "sim.network.lab.lab_network:LabNetwork"}
 """Where each fidelity's network is; it is imported when it is asked for."""
 
 

@@ -46,8 +46,8 @@ import numpy as np
 from harp.routing import bond, hashes
 from harp.routing.fabric import UnreachableError
 from harp.routing.overlay import encapsulate
+from sim.network.interface import CutOffError
 from sim.network.link_state import LinkState
-from sim.network.network import CutOffError
 from sim.network.paths import Paths, Stages
 from sim.network.planned import SharedPlan
 from sim.schema.errors import Problem

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.network.network import CutOffError
+from sim.network.interface import CutOffError
 from sim.schema.errors import Problem, listing
 from sim.schema.faults import link_ends
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from harp.routing.fabric import Fabric
     from sim.cluster.cluster import Cluster
-    from sim.network.network import Network
+    from sim.network.interface import Network
     from sim.schema.faults import Fault, LinkDegrade, LinkDown, LinkFlap, SlowGpu
     from sim.step.compute import Slowness
 

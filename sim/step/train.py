@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harp.collectives.ir import LocalCost
-    from sim.network.network import Communicator
+    from sim.network.interface import Communicator
     from sim.records.results import Limit
     from sim.step.compute import Pass
     from sim.step.graph import Graph, Operation

@@ -22,7 +22,7 @@ from harp.collectives.registry import make_plan
 from sim.cluster.cluster import Cluster
 from sim.cluster.placement import choose_gpus, common_group, place
 from sim.network.fidelity import make_network, wall_clock
-from sim.network.network import Site
+from sim.network.interface import Site
 from sim.network.transport import Style
 from sim.records.timeline import Timeline
 from sim.schema import load

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lab.wiring import why_unusable
-from sim.network.network import NetworkError
+from sim.network.interface import NetworkError
 from sim.schema.errors import Problem
 from sim.schema.parameters import StackSet, derives_from
 from sim.schema.sockets import uses_sockets
 
 if TYPE_CHECKING:
-    from sim.network.network import Site
+    from sim.network.interface import Site
     from sim.schema.errors import Path
 
 MOST_HOSTS, MOST_SWITCHES, MOST_GPUS, MOST_LINKS = 16, 64, 64, 512

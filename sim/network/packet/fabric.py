@@ -14,7 +14,7 @@ import numpy as np
 from harp._cnet import lib
 from harp.collectives.protocol import PROTOCOLS
 from harp.collectives.window import NCCL_WINDOW
-from sim.network.network import CutOffError, TooLargeError
+from sim.network.interface import CutOffError, TooLargeError
 from sim.network.packet import settings
 from sim.network.packet.usage import Usage
 from sim.network.packet.world import (

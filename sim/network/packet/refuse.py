@@ -12,7 +12,7 @@ from sim.schema.sockets import MOST_SOCKETS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sim.network.network import Site
+    from sim.network.interface import Site
 
 RDMA = "rdma"
 

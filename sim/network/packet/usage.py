@@ -78,7 +78,7 @@ class Usage:
         return self.carried() / self._highest
 
     def result(self, step_s: tuple[float, float]) -> LinkUse | None:
-        """See `sim.network.network.Network.usage`."""
+        """See `sim.network.interface.Network.usage`."""
         if not self.records:
             return None
         self._next_ns = 0
@@ -86,5 +86,5 @@ class Usage:
         return self._recorder.result(step_s)
 
     def forget(self, before_s: float) -> None:
-        """See `sim.network.network.Network.forget`."""
+        """See `sim.network.interface.Network.forget`."""
         self._recorder.forget(before_s)

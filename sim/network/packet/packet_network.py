@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from sim.network.corrections import Correction
-    from sim.network.network import Capture, Site
+    from sim.network.interface import Capture, Site
     from sim.records.results import LinkUse
 
     Ints = NDArray[np.int64]
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class PacketNetwork:
-    """See `sim.network.network.Network`."""
+    """See `sim.network.interface.Network`."""
 
     def __init__(self, env: simpy.Environment, site: Site) -> None:
         refuse_unknown(site)

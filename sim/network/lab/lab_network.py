@@ -19,6 +19,7 @@ import numpy as np
 
 from harp.collectives.protocol import SIMPLE
 from lab.wiring import Wiring
+from sim.network.interface import NetworkError
 from sim.network.lab.checks import check_site, notes_of_site, stack_of
 from sim.network.lab.edges import EdgePaces, LabFlows
 from sim.network.lab.messages import (
@@ -33,7 +34,6 @@ from sim.network.lab.messages import (
 )
 from sim.network.limits import LimitWatch
 from sim.network.links import LinkRecorder
-from sim.network.network import NetworkError
 from sim.network.transport import DYNAMIC, Transport
 from sim.network.wall_clock import WallClock
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from harp.collectives.protocol import Protocol
     from harp.collectives.window import Window
     from sim.network.corrections import Correction
-    from sim.network.network import Site
+    from sim.network.interface import Site
     from sim.records.results import LinkUse
     from sim.records.timeline import Timeline
 
@@ -66,7 +66,7 @@ PATIENCE_S = 300
 
 
 class LabNetwork:
-    """See `sim.network.network.Network`."""
+    """See `sim.network.interface.Network`."""
 
     def __init__(self, env: simpy.Environment, site: Site) -> None:
         assert isinstance(env, WallClock)
@@ -221,7 +221,7 @@ class LabNetwork:
         """Give a lane back."""
         self._lanes.discard(lane)
 
-    # ---- sim.network.network.Network
+    # ---- sim.network.interface.Network
 
     def communicator(self) -> LabCommunicator:
         """Make one for a job."""
@@ -311,7 +311,7 @@ class LabNetwork:
 
 
 class LabCommunicator:
-    """See `sim.network.network.Communicator`."""
+    """See `sim.network.interface.Communicator`."""
 
     def __init__(self, network: LabNetwork) -> None:
         self._network = network

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from sim.cluster.cluster import Cluster
     from sim.network.corrections import Correction
-    from sim.network.network import Site
+    from sim.network.interface import Site
     from sim.records.results import LinkUse
 
     Ints = NDArray[np.int64]
@@ -33,7 +33,7 @@ EDGES_AN_EVENT = 20
 
 
 class FlowNetwork:
-    """See `sim.network.network.Network`."""
+    """See `sim.network.interface.Network`."""
 
     def __init__(self, env: simpy.Environment, site: Site) -> None:
         cluster = site.cluster
