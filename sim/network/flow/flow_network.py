@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.network.background import BackgroundTraffic
-from sim.network.flow.background import FluidCarrier
 from sim.network.flow.communicator import Communicator
 from sim.network.flow.fabric import FlowFabric, TokenBucket
+from sim.network.flow.fluid_carrier import FluidCarrier
 from sim.network.flow.limits import name_limits
 from sim.network.links import LinkRecorder
 from sim.network.transport import Transport

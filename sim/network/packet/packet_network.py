@@ -9,10 +9,10 @@ import numpy as np
 from sim.network.background import BackgroundTraffic
 from sim.network.limits import LimitWatch
 from sim.network.packet import settings
-from sim.network.packet.background import TcpCarrier
 from sim.network.packet.communicator import PacketCommunicator
 from sim.network.packet.fabric import PacketFabric
 from sim.network.packet.refuse import refuse_unknown
+from sim.network.packet.tcp_carrier import TcpCarrier
 from sim.network.transport import Transport
 
 if TYPE_CHECKING:
