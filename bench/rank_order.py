@@ -37,7 +37,7 @@ from sim.answer.scenario import Settings
 from sim.cluster.cluster import Cluster
 from sim.cluster.placement import common_group, place
 from sim.schema import load
-from sim.schema.channels import channel_count
+from sim.schema.nccl_defaults import channel_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from harp.collectives.collective_plan import Plan
     from sim.cluster.placement import Placement
-    from sim.schema.scenario import Scenario
+    from sim.schema.scenario_keys import Scenario
 
     Ints = NDArray[np.int64]
 

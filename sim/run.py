@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sim.network.interface import Capture
     from sim.records.results import Report
     from sim.schema.model import Topology
-    from sim.schema.scenario import Scenario
+    from sim.schema.scenario_keys import Scenario
 
 COLLECTIVES = ("allreduce", "reduce-scatter", "allgather", "broadcast", "alltoall")
 SIZES = "8:4GiB:2"

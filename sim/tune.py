@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sim.answer.tune import Tuned
     from sim.cluster.cluster import Cluster
     from sim.schema.model import Topology
-    from sim.schema.scenario import Scenario
+    from sim.schema.scenario_keys import Scenario
 
 SIZES = "8:1GiB:2"
 JOURNAL = "trials.journal"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sim.cluster.cluster import Cluster
-    from sim.schema.scenario import Scenario
+    from sim.schema.scenario_keys import Scenario
 
 RATE_BPS = 10e9
 FREE_TCP = {"base": "kernel-tcp", "cost_per_byte": "0s", "cost_per_packet": "0s",

@@ -12,7 +12,7 @@ from sim.answer.collective_bench import measure
 from sim.answer.scenario import Run
 from sim.run import main
 from sim.schema import TopologyError, load
-from sim.schema.channels import channel_count
+from sim.schema.nccl_defaults import channel_count
 from sim.step.recipe import Recipe, choose_plan
 
 TOPK = {"LIGHT_TOPK_ALLREDUCE": 1, "LIGHT_TOPK_THRESHOLD": 1}

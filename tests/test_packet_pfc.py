@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from sim.network.packet.world import End, PauseLoopError, Stage, World
-from sim.schema.switches import Pfc
+from sim.schema.network_keys import Pfc
 
 SEGMENT, OVERHEAD = 4096, 66
 FRAME = SEGMENT + 44 + OVERHEAD

@@ -11,7 +11,7 @@ from cluster_files import cluster, topology, write
 from sim.answer.scenario import Run, Settings
 from sim.run import main
 from sim.schema import TopologyError, load
-from sim.schema.packet_keys import is_of_packet, packet_keys
+from sim.schema.model import is_of_packet, packet_keys
 
 if TYPE_CHECKING:
     from pathlib import Path

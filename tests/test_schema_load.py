@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from harp.lightcc.settings import LightSettings
 from sim.schema import Problem, Topology, TopologyError, load, reference
 from sim.schema.base import Model
-from sim.schema.faults import LinkDown, link_ends
 from sim.schema.reference import fill, json_schema
+from sim.schema.scenario_keys import LinkDown, link_ends
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent

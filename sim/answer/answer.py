@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sim.network.interface import Capture
     from sim.records.results import ScenarioResult
     from sim.schema.model import Topology
-    from sim.schema.scenario import Scenario
+    from sim.schema.scenario_keys import Scenario
 
     Row = tuple[Scenario, int]
     Answers = list[list[ScenarioResult]]
@@ -121,7 +121,7 @@ def _idle(cluster: Cluster, rows: Sequence[Row], times: Sequence[list[float]],
 
 
 def _notes(topology: Topology, fidelity: str) -> list[str]:
-    from sim.schema.packet_keys import LAB_TOO, packet_keys
+    from sim.schema.model import LAB_TOO, packet_keys
 
     notes = [f"Set on the command line: {change}" for change in topology.changes]
     if topology.is_elsewhere:

@@ -21,8 +21,8 @@ from sim.network.transport import Style
 from sim.records.busbw import collective_row
 from sim.records.results import CollectiveReport
 from sim.records.timeline import Timeline
-from sim.schema.channels import channel_count
 from sim.schema.errors import Problem
+from sim.schema.nccl_defaults import channel_count
 from sim.schema.units import SIZE
 
 if TYPE_CHECKING:
@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from harp.collectives.protocol import Protocol
     from harp.collectives.tuning import Tuning
     from sim.cluster.cluster import Cluster
-    from sim.schema.background import Background
     from sim.schema.parameters import HostStack
-    from sim.schema.scenario import Scenario
+    from sim.schema.scenario_keys import Background, Scenario
 
 ALGORITHMS = {
     "allreduce": ("ring", "tree", "halving-doubling", "2d"),

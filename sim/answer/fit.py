@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sim.cluster.cluster import Cluster
     from sim.records.results import ScenarioResult
     from sim.schema.model import Topology
-    from sim.schema.scenario import Expect
+    from sim.schema.scenario_keys import Expect
 
 GPU_SPEED = "gpus.effective"
 """Name under which the speed of all GPUs can be fitted."""

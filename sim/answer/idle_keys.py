@@ -25,7 +25,7 @@ from sim.answer.scenario import Run, Settings, find_expect
 from sim.answer.uncertainty import unknowns
 from sim.cluster.cluster import Cluster
 from sim.schema.errors import Problem, TopologyError
-from sim.schema.packet_keys import is_of_packet
+from sim.schema.model import is_of_packet
 from sim.schema.variants import LEFT_OUT, Variants
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sim.records.results import ScenarioResult
     from sim.schema.errors import Path
     from sim.schema.model import Topology
-    from sim.schema.scenario import Scenario
+    from sim.schema.scenario_keys import Scenario
 
     Rows = dict[tuple[int, int], tuple[list[float], list[ScenarioResult]]]
 

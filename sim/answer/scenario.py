@@ -20,8 +20,8 @@ from sim.network.interface import CutOffError, Site, TooLargeError
 from sim.network.nccl import View
 from sim.network.transport import Style
 from sim.records.results import Expectation, ScenarioResult, Span
-from sim.schema.channels import channel_count
 from sim.schema.errors import Problem
+from sim.schema.nccl_defaults import channel_count
 from sim.schema.parameters import (
     FrameworkSet,
     StackSet,
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from sim.schema.errors import TopologyError
     from sim.schema.model import Topology
     from sim.schema.parameters import FrameworkCosts, HostStack
-    from sim.schema.scenario import Job as JobModel
-    from sim.schema.scenario import Scenario, Workload
+    from sim.schema.scenario_keys import Job as JobModel
+    from sim.schema.scenario_keys import Scenario, Workload
 
 
 MOST_TRACKS = 64

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sim.answer.progress import Advance
     from sim.answer.settings_space import Point, Space
     from sim.cluster.cluster import Cluster
-    from sim.schema.scenario import Scenario
+    from sim.schema.scenario_keys import Scenario
 
 CHECKED = 3
 """Of the best at flow, how many run again at packet."""

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 from sim.answer.scenario import Settings
 from sim.cluster.placement import choose_gpus, common_group
+from sim.schema.nccl_defaults import uses_sockets
 from sim.schema.parameters import FrameworkSet, derives_from
-from sim.schema.scenario import Light
-from sim.schema.sockets import uses_sockets
+from sim.schema.scenario_keys import Light
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from sim.cluster.cluster import Cluster
-    from sim.schema.scenario import Scenario
+    from sim.schema.scenario_keys import Scenario
 
     Value = str | int | float
     Point = Mapping[str, Value]

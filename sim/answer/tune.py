@@ -21,14 +21,14 @@ from sim.answer.collective_bench import UNIT_BYTES, Timer
 from sim.answer.scenario import Settings
 from sim.cluster.placement import choose_gpus, common_group, place
 from sim.network.nccl import NCCL_NAMES, PLANS, Choice, View, choices, choose, chosen_plan
-from sim.schema.channels import channel_count
+from sim.schema.nccl_defaults import channel_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from sim.answer.progress import Advance
     from sim.cluster.cluster import Cluster
-    from sim.schema.scenario import Scenario
+    from sim.schema.scenario_keys import Scenario
 
     Seconds = Callable[[Choice, int], float]
 

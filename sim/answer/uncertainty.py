@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from sim.cluster.cluster import Cluster
     from sim.schema.model import Topology
-    from sim.schema.scenario import Scenario
+    from sim.schema.scenario_keys import Scenario
 
     Row = tuple[Scenario, int]
     Answers = NDArray[np.float64]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sim.cluster.cluster import Cluster
-    from sim.schema.scenario import Scenario
+    from sim.schema.scenario_keys import Scenario
 
 MOST_S = 1800.0
 """Seconds by the clock for all rows of a run."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from sim.schema.scenario import Expect
+    from sim.schema.scenario_keys import Expect
 
 VERSION = 1
 TOLERANCE = 0.005

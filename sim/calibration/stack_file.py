@@ -22,9 +22,9 @@ from sim.report.numbers import percent, rounded
 from sim.report.quantities import quantity
 from sim.report.screen import Column, console_for, grid, show
 from sim.schema.errors import Problem, TopologyError
-from sim.schema.inputs import read_input
 from sim.schema.load import load
 from sim.schema.parameters import StackSet, load_set, load_stack
+from sim.schema.source import read_input
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

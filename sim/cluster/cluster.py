@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from harp.routing.fabric import Fabric
-    from sim.schema.fabric import Explicit
     from sim.schema.hosts import HostGroup
     from sim.schema.model import Topology
+    from sim.schema.network_keys import Explicit
     from sim.schema.parameters import HostStack
 
     Ints = NDArray[np.int64]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from sim.network.transport import Transport
-    from sim.schema.background import Background
+    from sim.schema.scenario_keys import Background
 
     Ints = NDArray[np.int64]
 

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from sim.network.transport import Style
     from sim.records.results import LinkUse
     from sim.records.timeline import Timeline
-    from sim.schema.background import Background
     from sim.schema.parameters import HostStack
+    from sim.schema.scenario_keys import Background
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]

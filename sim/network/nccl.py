@@ -19,7 +19,7 @@ import numpy as np
 
 from harp.collectives.protocol import LL128, PROTOCOLS, Protocol
 from harp.collectives.registry import make_plan
-from sim.schema.channels import channel_count, is_hopper, rings_of
+from sim.schema.nccl_defaults import channel_count, is_hopper, rings_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from harp.collectives.collective_plan import Plan
     from harp.collectives.tuning import Tuning
     from sim.cluster.cluster import Cluster
-    from sim.schema.scenario import Scenario
+    from sim.schema.scenario_keys import Scenario
 
 PLANS = {"allreduce": ("tree", "ring"), "reduce-scatter": ("reduce-scatter",),
          "allgather": ("allgather",)}

@@ -51,7 +51,7 @@ from sim.network.link_state import LinkState
 from sim.network.paths import Paths, Stages
 from sim.network.planned import SharedPlan
 from sim.schema.errors import Problem
-from sim.schema.sockets import connection, uses_sockets
+from sim.schema.nccl_defaults import connection, uses_sockets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from sim.network.planned import PlannedPaths
     from sim.schema.model import Topology
     from sim.schema.parameters import HostStack
-    from sim.schema.scenario import Scenario
+    from sim.schema.scenario_keys import Scenario
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]

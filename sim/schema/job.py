@@ -1,9 +1,12 @@
-"""`load_job`: the file that ``harp plan`` reads, beside the topology file that it names.
+"""Input files of ``harp plan``: `load_job` and `load_rates`.
 
 The topology says what the cluster is; the job says which addresses its NICs really have, who sends
 to whom, and by which UDP ports. Errors are those of topology files: one sentence with a position.
+
+`load_rates`: what others send over links, for ``harp plan --around``.
 """
 
+from dataclasses import replace
 from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,7 +18,19 @@ from sim.schema.errors import Problem, show, unknown
 from sim.schema.load import load
 from sim.schema.model import Topology
 from sim.schema.source import Source
-from sim.schema.units import Seconds
+from sim.schema.units import RATE, Seconds
+
+
+class LinkRates(Model):
+    """Traffic that is not the job's, as a monitor of the switches measures it."""
+
+    rates: Annotated[dict[Line, Annotated[float, replace(RATE, zero=True)]], Field(min_length=1)]
+    """Rate by link: leaf0->spine1; of several cables between the same two each has it."""
+
+
+def load_rates(path: Path) -> dict[str, float]:
+    """Read and check a file; raises TopologyError."""
+    return Source.read(path).validate(LinkRates).rates
 
 
 def _ipv4(text: str) -> str:

@@ -1,24 +1,80 @@
-"""The whole topology file as one frozen model; `sim.schema.load` makes it from a file."""
+"""The whole topology file as one frozen model; `sim.schema.load` makes it from a file.
+
+The laboratory: how much slower than the cluster it is.
+
+Keys of a file that fidelity `packet` reads, and of the others at most `lab`.
+"""
 
 import hashlib
 import json
+from collections.abc import Iterator
+from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
 from typing import Annotated, Any
 
-from pydantic import Field, PrivateAttr
+from pydantic import BeforeValidator, Field, PrivateAttr, WithJsonSchema
 
-from sim.schema.background import Background
 from sim.schema.base import Model, Name
-from sim.schema.errors import Problem, TopologyError
-from sim.schema.fabric import Fabric
-from sim.schema.faults import Fault
+from sim.schema.errors import Path, Problem, TopologyError, show
 from sim.schema.hosts import HostGroup
-from sim.schema.lab import Lab
+from sim.schema.network_keys import Fabric, Vpc
 from sim.schema.parameters import FrameworkSet, StackSet
-from sim.schema.scenario import Expect, Job, Scenario, Workload
+from sim.schema.scenario_keys import Background, Expect, Fault, Job, Scenario, Workload
 from sim.schema.source import Source
-from sim.schema.vpc import Vpc
+
+SMALLEST, LARGEST = Fraction(1, 100_000), Fraction(1)
+_ALLOWED = "a share such as 1/100 or 0.01, from 1/100000 to 1"
+
+
+def _read_scale(given: Any) -> float:
+    try:
+        scale = Fraction(str(given))
+    except (ValueError, ZeroDivisionError):
+        raise Problem(f"{show(given)} is no share", found=given, allowed=_ALLOWED) from None
+    if not SMALLEST <= scale <= LARGEST:
+        raise Problem(f"{show(given)} is out of range", found=given, allowed=_ALLOWED)
+    return float(scale)
+
+
+Scale = Annotated[float, BeforeValidator(_read_scale), WithJsonSchema(
+    {"type": ["number", "string"], "examples": ["1/100"]})]
+
+
+class Lab(Model):
+    """What `--fidelity lab` needs to know beside the cluster."""
+
+    scale: Scale = 0.01
+    """Share of their rates at which links run; a step takes as many times as long."""
+
+
+PACKET_KEYS: tuple[Path, ...] = (("background", "congestion"), ("fabric", "switch"),
+                                 ("hosts", "nics", "ring"), ("scenarios", "congestion"),
+                                 ("vpc", "police"))
+"""Without the numbers of lists."""
+LAB_TOO = "scenarios.congestion"
+"""The one that the laboratory reads as well."""
+
+
+def is_of_packet(path: Path) -> bool:
+    """Whether what stands at ``path`` is for fidelity packet alone."""
+    keys = tuple(part for part in path if not isinstance(part, int))
+    return any(keys[:len(known)] == known for known in PACKET_KEYS)
+
+
+def packet_keys(plain: Any) -> list[str]:
+    """Those that a file has, as it names them, each once."""
+    return [".".join(map(str, known)) for known in PACKET_KEYS if any(_at(plain, known))]
+
+
+def _at(value: Any, path: Path) -> Iterator[bool]:
+    if isinstance(value, list):
+        for child in value:
+            yield from _at(child, path)
+    elif not path:
+        yield True
+    elif isinstance(value, dict) and path[0] in value:
+        yield from _at(value[path[0]], path[1:])
 
 
 class Topology(Model):

@@ -7,12 +7,11 @@ a simulation goes on cannot be told beforehand: `sim.answer.clock` counts events
 
 from collections.abc import Iterator
 
-from sim.schema.channels import channel_count
 from sim.schema.errors import Path, Problem
-from sim.schema.fabric import Clos3, DualTor, Explicit, LeafSpine, Rail
 from sim.schema.model import Topology
-from sim.schema.scenario import Scenario
-from sim.schema.sockets import connection
+from sim.schema.nccl_defaults import channel_count, connection
+from sim.schema.network_keys import Clos3, DualTor, Explicit, LeafSpine, Rail
+from sim.schema.scenario_keys import Scenario
 
 MOST_RESOURCES = 1 << 20
 """Links, caps and ways of GPUs that flows can use up: 16,384 hosts of 8 GPUs have 0.7 million."""

@@ -4,22 +4,31 @@ The events of PyYAML's parser are composed here rather than by PyYAML, so that d
 aliases are bounded before anything is built, and so that YAML 1.1's traps stay shut: a plain
 scalar is null, true, false or a decimal number as in YAML 1.2's core schema, else text (``on`` and
 ``12:30:00`` are text). Tags are refused; anchors, aliases and ``<<`` merge keys work.
+
+``--set key.path=value``: change one value of a topology file before it is checked.
+
+The path is written as in error messages, ``hosts[0].nics[0].rate``; an entry of a list that has a
+name can be given by it, ``scenarios[Horovod+TCP].channels``. The value is YAML, so
+``fabric={template: leaf-spine, leaves: 2, spines: 2}`` works as well. A key that is not there yet
+is added. What is wrong with the new value is said as of the file, with the argument in place of
+file and line.
+
+Read an input file: bounded in size, never waiting, and every failure one sentence.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
 
-from sim.schema.changes import apply_change
-from sim.schema.errors import Problem, TopologyError, holds, show
-from sim.schema.inputs import read_input
-from sim.schema.translate import problems
+from sim.schema.errors import Problem, TopologyError, holds, key_text, listing, problems, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +37,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from sim.schema.errors import Path
+
 
 MAX_BYTES = 4 * 1024 * 1024
 """Largest file that is read; 16,384 hosts take a template, not a list."""
@@ -321,3 +331,105 @@ def _scalar(text: str) -> Any:
     if _INTEGER.fullmatch(text):
         return int(text)
     return float(text) if _DECIMAL.fullmatch(text) else text
+
+
+_STEP = re.compile(r"\.?([^.\[\]]+)|\[([^\[\]]+)\]")
+_CHANGE = re.compile(r"((?:[^=\[\]]|\[[^\[\]]*\])+)=(.*)", re.DOTALL)
+
+
+def apply_change(root: Node, text: str) -> None:
+    """Change the document under ``root`` as ``text`` says; raises TopologyError."""
+    from sim.schema.source import parse_value
+
+    origin = f"--set {text}"
+    match = _CHANGE.fullmatch(text)
+    steps = _steps(match[1]) if match else None
+    if match is None or steps is None:
+        raise TopologyError(origin, Problem("names no key and value",
+                                            allowed="e.g. hosts[0].nics[0].rate=100Gbps"))
+    value = parse_value(match[2], origin)
+    try:
+        _put(root, steps, value)
+    except Problem as problem:
+        raise TopologyError(origin, problem) from None
+
+
+def _steps(path: str) -> list[str] | None:
+    """Split a path into keys, indices and names; None where it is not well-formed."""
+    steps, end = [], 0
+    for match in _STEP.finditer(path):
+        if match.start() != end:
+            return None
+        steps.append(match[1] or match[2])
+        end = match.end()
+    return steps if steps and end == len(path) else None
+
+
+def _put(node: Node, steps: list[str], value: Node) -> None:
+    """Walk down and replace; what an alias shares with other places is copied on the way."""
+    path: Path = ()
+    for step in steps[:-1]:
+        key = _key(node, step, path)
+        path = (*path, key)
+        child = node.value.get(key) if isinstance(node.value, dict) else node.value[key]
+        if child is None:
+            child = copy(value)
+            child.value, child.keys = {}, {}
+        else:
+            child = copy(child)
+            child.value, child.keys = copy(child.value), copy(child.keys)
+        node.value[key] = child
+        node = child
+    key = _key(node, steps[-1], path)
+    node.value[key] = value
+    node.keys.pop(str(key), None)
+
+
+def _key(node: Node, step: str, path: Path) -> str | int:
+    """Key or index that ``step`` names below ``node``; raises Problem."""
+    if isinstance(node.value, dict):
+        return step
+    where = key_text(path)
+    if not isinstance(node.value, list):
+        raise Problem(f"{where or step} holds no further keys", path=path, found=step,
+                      allowed=f"{where}=... for the value itself")
+    names = [str(each.value["name"].value) if isinstance(each.value, dict)
+             and "name" in each.value else "" for each in node.value]
+    if step in names:
+        return names.index(step)
+    if step.isascii() and step.isdigit() and len(step) < 7 and int(step) < len(names):
+        return int(step)
+    known = [name for name in names if name]
+    raise Problem(f"{where} has no entry {show(step)}", path=path, found=step, names=known,
+                  allowed=listing([f"0 to {len(names) - 1}", *known]) if names else "nothing")
+
+
+def read_input(path: FilePath, *, most_bytes: int, allowed: str) -> bytes:
+    """Bytes of a file; raises TopologyError where it cannot be read or is larger than allowed.
+
+    Args:
+        path: the file.
+        most_bytes: largest file that is read.
+        allowed: what the file should be, for the sentence about a directory.
+
+    """
+    file = str(path)
+    try:
+        with open(path, "rb", opener=_open_at_once) as stream:
+            data = stream.read(most_bytes + 1)
+    except IsADirectoryError:
+        raise TopologyError(file, Problem("is a directory", allowed=allowed)) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise TopologyError(file, Problem(f"cannot be read: {reason}")) from None
+    if len(data) > most_bytes:
+        limit = f"at most {most_bytes >> 20} MiB"
+        raise TopologyError(file, Problem("the file is too large", allowed=limit))
+    return data
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open without waiting for the other end of a FIFO: one that nobody writes to is empty."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    os.set_blocking(descriptor, True)
+    return descriptor

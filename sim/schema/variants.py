@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from sim.schema.checks import check
+from sim.schema.errors import problems
 from sim.schema.model import Topology
 from sim.schema.parameters import PLAIN_VALUES
-from sim.schema.translate import problems
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ import numpy as np
 
 from sim.network.interface import CutOffError
 from sim.schema.errors import Problem, listing
-from sim.schema.faults import link_ends
+from sim.schema.scenario_keys import link_ends
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from harp.routing.fabric import Fabric
     from sim.cluster.cluster import Cluster
     from sim.network.interface import Network
-    from sim.schema.faults import Fault, LinkDegrade, LinkDown, LinkFlap, SlowGpu
+    from sim.schema.scenario_keys import Fault, LinkDegrade, LinkDown, LinkFlap, SlowGpu
     from sim.step.compute import Slowness
 
     Ints = NDArray[np.int64]

@@ -26,7 +26,7 @@ from sim.network.interface import Site
 from sim.network.transport import Style
 from sim.records.timeline import Timeline
 from sim.schema import load
-from sim.schema.channels import channel_count
+from sim.schema.nccl_defaults import channel_count
 from sim.schema.parameters import load_stack
 
 if TYPE_CHECKING:

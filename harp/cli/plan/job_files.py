@@ -238,7 +238,7 @@ def load_background(paths: tuple[Path, ...], loaded: Loaded) -> Background | Non
 
 def _read_rates(path: Path, fabric: Fabric) -> dict[str, float]:
     from sim.schema.errors import TopologyError
-    from sim.schema.link_rates import load_rates
+    from sim.schema.job import load_rates
 
     try:
         rates = load_rates(path)

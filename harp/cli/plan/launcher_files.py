@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from harp.routing.nccl_files import Net, ring_graph, with_nets
 from sim.cluster.affinity import place_devices
-from sim.schema.channels import channel_count
+from sim.schema.nccl_defaults import channel_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

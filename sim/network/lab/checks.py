@@ -11,8 +11,8 @@ import numpy as np
 from lab.wiring import why_unusable
 from sim.network.interface import NetworkError
 from sim.schema.errors import Problem
+from sim.schema.nccl_defaults import uses_sockets
 from sim.schema.parameters import StackSet, derives_from
-from sim.schema.sockets import uses_sockets
 
 if TYPE_CHECKING:
     from sim.network.interface import Site

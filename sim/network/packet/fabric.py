@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from sim.cluster.cluster import Cluster
     from sim.network.packet.world import Stage
     from sim.network.transport import Transport
-    from sim.schema.switches import Pfc
-    from sim.schema.vpc import Burst
+    from sim.schema.network_keys import Burst, Pfc
 
     Ints = NDArray[np.int64]
     Rows = list[tuple[Ints, Ints, ArrayLike]]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from sim.network.transport import DYNAMIC
 from sim.schema.errors import Problem
+from sim.schema.nccl_defaults import MOST_SOCKETS
 from sim.schema.parameters import StackSet, derives_from
-from sim.schema.sockets import MOST_SOCKETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

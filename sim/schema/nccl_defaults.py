@@ -1,17 +1,28 @@
-"""How many channels NCCL opens between hosts: ``channels: auto``.
+"""NCCL's defaults: channels between hosts, and helper threads and sockets of a connection.
 
 NCCL searches each host for rings that enter and leave it by a NIC, each at the largest speed of its
 list that the NIC has (src/graph/search.cc of 2.30), and finds one for each NIC. It then opens every
 ring twice (ncclTopoPostset in src/graph/connect.cc). On Hopper and later with NVLink it opens at
 least 16 (the same). So one NIC of 10 to 100 Gb/s gives two channels, as logs of those hosts say,
 and one of Google's A3 gave 16. What a log says of another cluster can be given as a number.
+
+What moves the bytes of one NCCL connection: helper threads and sockets.
+
+NCCL's socket transport (src/transport/net_socket.cc, 2.30) opens for each connection, i.e. channel,
+peer and direction, ``helpers`` threads with some sockets each (NCCL_SOCKET_NTHREADS and
+NCCL_NSOCKS_PERTHREAD). By default it asks for the PCI vendor of the NIC: 2 threads with 8 sockets
+each on AWS's ENA, 4 with one each on Google's gVNIC, and on any other no helper at all, so that the
+proxy thread of the process itself sends and receives on one socket.
 """
 
 import re
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from sim.schema.hosts import HostGroup
 from sim.schema.model import Topology
-from sim.schema.scenario import Scenario
+from sim.schema.parameters import StackSet, derives_from
+from sim.schema.scenario_keys import Scenario
 
 DOUBLED = 2
 """Channels of each ring that the search finds."""
@@ -60,3 +71,43 @@ def _opened(topology: Topology, group: HostGroup) -> int:
     doubled = min(DOUBLED * _nics(topology, group), MOST)
     fast = is_hopper(group) and group.nvlink is not None
     return max(doubled, HOPPER_CHANNELS) if fast else doubled
+
+
+KERNEL_TCP = "kernel-tcp"
+"""The stack under NCCL's socket transport, and the base of all others of its kind."""
+MOST_SOCKETS = 64
+"""Sockets of a connection, at most (MAX_SOCKETS)."""
+
+
+class Connection(NamedTuple):
+    """Helper threads (0: the process's own thread) and sockets of a connection."""
+
+    helpers: int
+    sockets: int
+
+
+DEFAULTS = {"ena": Connection(2, 16), "gve": Connection(4, 4), "other": Connection(0, 1)}
+"""NCCL's choice by the NIC's driver."""
+
+
+def connection(topology: Topology, scenario: Scenario, stack: str | None = None) -> Connection:
+    """Helpers and sockets of a scenario's connections between hosts, over ``stack`` or its own."""
+    if not uses_sockets(stack or scenario.stack, topology.stacks):
+        return Connection(0, scenario.sockets or 1)
+    drivers = {nic.driver for group in topology.hosts for nic in group.nics}
+    default = DEFAULTS[drivers.pop() if len(drivers) == 1 else "other"]
+    helpers, sockets = scenario.helpers, scenario.sockets
+    if helpers is None and sockets is None:
+        return default
+    if sockets is None:
+        assert helpers is not None
+        each = max(default.sockets // max(default.helpers, 1), 1)
+        return Connection(helpers, min(max(helpers, 1) * each, MOST_SOCKETS) if helpers else 1)
+    if helpers is None:  # several sockets need a helper, and a helper needs a socket
+        helpers = min(max(default.helpers, int(sockets > 1)), sockets)
+    return Connection(helpers, sockets)
+
+
+def uses_sockets(stack: str, stacks: Mapping[str, StackSet]) -> bool:
+    """Whether NCCL's socket transport drives a stack."""
+    return derives_from(stack, KERNEL_TCP, stacks, "stacks", StackSet)

@@ -1,13 +1,19 @@
-"""What runs on the cluster: the workload, jobs, the scenarios to compare and what is expected."""
+"""What runs on the cluster: workload, jobs, scenarios, background traffic, faults, expectations.
 
+Traffic beside the jobs, which nobody of the file's jobs sends or waits for.
+
+Faults: what breaks during a scenario, when, and how fast it is noticed and mended.
+"""
+
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, Strict, model_validator
 
 from sim.schema.base import Count, Flag, Line, Model, Name, Title, one_of
-from sim.schema.errors import Problem, show
+from sim.schema.errors import Problem, listing, show
 from sim.schema.hosts import Bond
-from sim.schema.units import Bytes, PositiveShare, Seconds
+from sim.schema.units import Bytes, Period, PositiveShare, Seconds
 
 
 def _no_word(value: Any) -> Any:
@@ -185,3 +191,100 @@ class Expect(Model):
     """Where the figure stands."""
     fits: Annotated[Line, Field(min_length=1)] | None = None
     """Parameter that was fitted to this row, e.g. kernel-tcp.cost_per_byte or gpus.effective."""
+
+
+class Background(Model):
+    """Flows of kernel TCP that come at random, in sizes that were measured."""
+
+    name: Name
+    """Name by which scenarios refer to it."""
+    senders: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Hosts from which flows come, from all of their NICs."""
+    receivers: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Hosts to which they go; each flow goes to a NIC drawn anew, of another host."""
+    load: Annotated[PositiveShare, Field(lt=1)]
+    """Mean of what they put on the lines, with headers, as a share of the senders' line rate."""
+    sizes: Literal["web-search", "data-mining"] = "web-search"
+    """How many bytes flows have: as in DCTCP's cluster (SIGCOMM 2010; 1.7 MB in the mean) or in
+    VL2's (SIGCOMM 2009; half have 1 kB, and the mean is 13 MB)."""
+    congestion: Literal["cubic", "dctcp", "bbr"] = "cubic"
+    """Their congestion control, where there are packets (fidelity packet)."""
+
+
+class _Fault(Model):
+    name: Name
+    """Name by which scenarios refer to it."""
+    at: Seconds
+    """When it begins."""
+    duration: Period | None = Field(None, alias="for")
+    """How long it lasts; to the end where not given."""
+
+
+class _LinkFault(_Fault):
+    link: Annotated[str, Field(min_length=3, max_length=300)]
+    """``a-b`` for both directions of the link between a and b, ``a->b`` for one."""
+
+
+class _Rerouted(_LinkFault):
+    detection: Seconds = 50e-3
+    """From the fault to its being noticed."""
+    recovery: Seconds = 10e-3
+    """From being noticed to traffic on other paths."""
+
+
+class LinkDown(_Rerouted):
+    """The link carries nothing."""
+
+    kind: Literal["link-down"]
+    """The kind of fault."""
+
+
+class LinkDegrade(_LinkFault):
+    """The link carries a share of its rate."""
+
+    kind: Literal["link-degrade"]
+    """The kind of fault."""
+    factor: PositiveShare
+    """Share of the rate that is left."""
+
+
+class LinkFlap(_Rerouted):
+    """The link goes down and up again, half of each period."""
+
+    kind: Literal["link-flap"]
+    """The kind of fault."""
+    period: Period = 10e-3
+    """Length of one down and up."""
+
+
+class SlowGpu(_Fault):
+    """One GPU computes at a share of its speed."""
+
+    kind: Literal["slow-gpu"]
+    """The kind of fault."""
+    gpu: Annotated[str, Field(min_length=1)]
+    """The GPU as host/index, e.g. gn10xp-0/3."""
+    factor: PositiveShare
+    """Share of the speed that is left."""
+
+
+Fault = Annotated[LinkDown | LinkDegrade | LinkFlap | SlowGpu, Field(discriminator="kind")]
+"""A fault, told by its ``kind``."""
+
+
+def link_ends(link: str, nodes: Collection[str]) -> tuple[str, str, bool]:
+    """Nodes that ``a-b`` or ``a->b`` names, and whether it means one direction only.
+
+    Names may hold hyphens themselves, so every split is tried against ``nodes``. Raises Problem.
+    """
+    arrow = "->" in link
+    mark = "->" if arrow else "-"
+    parts = link.split(mark)
+    splits = [(mark.join(parts[:cut]), mark.join(parts[cut:])) for cut in range(1, len(parts))]
+    for near, far in splits:
+        if near in nodes and far in nodes:
+            return near, far, arrow
+    right = (near + mark + node if near in nodes else node + mark + far
+             for near, far in splits if near in nodes or far in nodes for node in nodes)
+    raise Problem(f"{show(link)} does not join two nodes of the fabric", found=link, names=right,
+                  allowed=f"a-b or a->b with a and b among {listing(nodes)}")
