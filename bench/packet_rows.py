@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SEGMENT, OVERHEAD, TCP_HEADERS = 4096, 66, 90
 SLOTS, PIECE = 8, 512 << 10
 BUFFER_BYTES, MARK_BYTES = 32_000_000, 975_000
-"""Of a switch, and of a port at 100 Gb/s (`sim.network.packet.settings`)."""
+"""Of a switch, and of a port at 100 Gb/s (`sim.network.packet.assumptions`)."""
 
 
 class Packets:
@@ -92,7 +92,7 @@ def all_to_all(fabric: Fabric, ranks: int, nbytes: int, seed: int, *,
     import numpy as np
 
     from harp.collectives.registry import make_plan
-    from sim.network.packet.communicator import in_batches
+    from sim.network.packet.packet_communicator import in_batches
     from sim.network.packet.world import Stage
 
     (phase,) = make_plan("alltoall", ranks=ranks, nbytes=nbytes).phases()

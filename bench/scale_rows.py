@@ -164,7 +164,7 @@ def ring_fluid(tolerance: float | None) -> Measured:
     import numpy as np
 
     from sim.network.flow.fluid import EXACT, Fluid
-    from sim.network.paths import Paths
+    from sim.network.message_paths import Paths
 
     merge = EXACT if tolerance is None else tolerance
     times = []

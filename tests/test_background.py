@@ -16,7 +16,7 @@ from sim.answer.scenario import Settings, run_all
 from sim.network.background import SIZES, arrivals, segment_bytes
 from sim.network.fidelity import make_network
 from sim.network.interface import NetworkError, Site
-from sim.network.lab.checks import check_site
+from sim.network.lab.lab_refusals import check_site
 from sim.network.transport import Style, Transport
 from sim.records.timeline import Timeline
 from sim.schema import TopologyError

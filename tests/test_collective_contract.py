@@ -15,10 +15,10 @@ from harp.collectives.protocol import Protocol
 from harp.collectives.registry import make_plan
 from harp.collectives.window import Window
 from sim.network.flow.collective_steps import route_over, run_steps
-from sim.network.flow.communicator import Communicator
-from sim.network.flow.fabric import FlowFabric
+from sim.network.flow.flow_communicator import FlowCommunicator
 from sim.network.flow.fluid import Fluid
-from sim.network.paths import Paths
+from sim.network.flow.timed_fluid import TimedFluid
+from sim.network.message_paths import Paths
 from sim.records.timeline import Timeline
 
 RINGS = ("ring", "reduce-scatter", "allgather")
@@ -60,7 +60,7 @@ class Mesh:
 
 def fluid_s(plan, mesh, window):
     env = simpy.Environment()
-    comm = Communicator(mesh, FlowFabric(env, mesh.capacity))
+    comm = FlowCommunicator(mesh, TimedFluid(env, mesh.capacity))
     line = Timeline(env, lambda _: None, "collective")
     ranks = np.arange(plan.ranks)
     protocol = Protocol("any", 1.0, window, 1.0)

@@ -15,10 +15,10 @@ from harp.collectives.registry import make_plan, plan_names
 from harp.collectives.window import NCCL_WINDOW, Window
 from sim.cluster.cluster import Cluster
 from sim.network.flow.collective_steps import Edges, route_over, run_steps
-from sim.network.flow.communicator import Communicator
-from sim.network.flow.fabric import FlowFabric
+from sim.network.flow.flow_communicator import FlowCommunicator
 from sim.network.flow.fluid import Fluid
-from sim.network.paths import Paths
+from sim.network.flow.timed_fluid import TimedFluid
+from sim.network.message_paths import Paths
 from sim.network.transport import Style, Transport
 from sim.records.timeline import Timeline
 from sim.schema import load
@@ -62,7 +62,7 @@ class Star:
 
 def phases_s(plan, transport, capacity, gpus):
     env = simpy.Environment()
-    comm = Communicator(transport, FlowFabric(env, capacity))
+    comm = FlowCommunicator(transport, TimedFluid(env, capacity))
     line = Timeline(env, lambda _: None, "collective")
     env.run(env.process(comm.run(plan, [gpus], lambda _: 0.0, line)))
     return env.now

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from sim.answer.scenario import Settings, run_scenario
 from sim.cluster.cluster import Cluster
+from sim.network.flow.flow_network import FLOW
 from sim.network.flow.fluid import CEILING, Fluid
-from sim.network.flow.limits import FLOW
 from sim.network.limits import RESOURCES
 from sim.records.results import Limit, Span
 from sim.schema import load

@@ -10,8 +10,8 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.network.flow.fabric import FlowFabric, TokenBucket
 from sim.network.flow.fluid import Fluid
+from sim.network.flow.timed_fluid import TimedFluid, TokenBucket
 
 
 class Log:
@@ -19,7 +19,7 @@ class Log:
 
     def __init__(self, capacity, **options):
         self.env = simpy.Environment()
-        self.fabric = FlowFabric(self.env, capacity, **options)
+        self.fabric = TimedFluid(self.env, capacity, **options)
         self.fabric.net.add_routes(np.arange(len(capacity) + 1), np.arange(len(capacity)))
         self.ended = {}
 
@@ -193,7 +193,7 @@ def test_a_bucket_never_lets_more_through_than_its_law(sends, base, size):
 def test_a_bucket_too_small_for_the_clock_does_not_stop_it():
     """Found by review: far from zero, a switch nearer than the clock can tell never came."""
     env = simpy.Environment(initial_time=100.0)
-    fabric = FlowFabric(env, [1e9], buckets=(TokenBucket(0, 1e9, 2e9, 1e3),))
+    fabric = TimedFluid(env, [1e9], buckets=(TokenBucket(0, 1e9, 2e9, 1e3),))
     route = fabric.net.add_routes([0, 1], [0])
     flows = fabric.move([route], [1e4])
     env.run(flows.done)

@@ -11,7 +11,7 @@ from cluster_files import ALPHA_S, RATE_BPS, cluster
 from test_closed_forms import measured, timer
 
 from sim.cluster.cluster import Cluster
-from sim.network.paths import Stages
+from sim.network.message_paths import Stages
 from sim.network.transport import Style, Transport
 from sim.schema import load
 from sim.schema.parameters import load_stack

@@ -21,7 +21,7 @@ from lab.namespace import why_unusable
 from sim.answer.answer import answer
 from sim.answer.collective_bench import measure
 from sim.answer.scenario import Settings, run_scenario
-from sim.network.lab import checks
+from sim.network.lab import lab_refusals as checks
 from sim.network.lab.lab_network import _window_of
 from sim.schema import TopologyError
 

@@ -14,7 +14,7 @@ from sim.answer.scenario import Settings, run_scenario
 from sim.cluster.placement import place
 from sim.network.fidelity import make_network, wall_clock
 from sim.network.interface import Site
-from sim.network.routes import find_routes
+from sim.network.packet_routes import find_routes
 from sim.network.transport import Style, Transport
 from sim.records.timeline import Timeline
 from sim.schema.parameters import load_stack

@@ -7,11 +7,11 @@ import pytest
 import simpy
 from cluster_files import cluster, topology, write
 
-import sim.network.links
+import sim.network.utilisation
 from sim.answer.scenario import Settings, run_scenario
 from sim.cluster.cluster import Cluster
-from sim.network.flow.fabric import FlowFabric
-from sim.network.links import LinkRecorder
+from sim.network.flow.timed_fluid import TimedFluid
+from sim.network.utilisation import LinkRecorder
 from sim.schema import load
 from sim.schema.parameters import load_stack
 
@@ -23,7 +23,7 @@ def recorded(made, moves, step_s):
     env = simpy.Environment()
     capacity = made.capacities(load_stack("rdma"))
     recorder = LinkRecorder(made, capacity)
-    fabric = FlowFabric(env, capacity, on_change=recorder.sample)
+    fabric = TimedFluid(env, capacity, on_change=recorder.sample)
     fabric.net.add_routes(np.arange(len(capacity) + 1), np.arange(len(capacity)))
 
     def move(at_s, resource, amount):
@@ -58,7 +58,7 @@ def test_nothing_used_is_no_utilisation(tmp_path):
 
 
 def test_many_events_are_thinned_without_losing_a_byte(tmp_path, monkeypatch):
-    monkeypatch.setattr(sim.network.links, "MOST_SAMPLES", 50)
+    monkeypatch.setattr(sim.network.utilisation, "MOST_SAMPLES", 50)
     made = cluster(tmp_path, rate_bps=8e6)
     moves = [(float(second), 0, 5e5) for second in range(300)]
     use = recorded(made, moves, (0.0, 300.0))
@@ -68,7 +68,7 @@ def test_many_events_are_thinned_without_losing_a_byte(tmp_path, monkeypatch):
 
 
 def test_of_a_large_cluster_those_in_use_are_watched(tmp_path, monkeypatch):
-    monkeypatch.setattr(sim.network.links, "MOST_RESOURCES", 2)
+    monkeypatch.setattr(sim.network.utilisation, "MOST_RESOURCES", 2)
     made = cluster(tmp_path, rate_bps=8e6)
     last = len(made.capacities(load_stack("rdma"))) - 1
     use = recorded(made, [(0.0, last, 1.0), (0.0, 1, 1e6)], (0.0, 1.0))

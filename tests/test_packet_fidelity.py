@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from harp.collectives.registry import make_plan
 from sim.answer.scenario import Settings, run_all
 from sim.cluster.cluster import Cluster
-from sim.network.packet import settings
-from sim.network.packet.communicator import in_batches
+from sim.network.packet import assumptions as settings
+from sim.network.packet.packet_communicator import in_batches
 from sim.run import main
 from sim.schema import load
 

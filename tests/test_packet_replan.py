@@ -47,7 +47,7 @@ class Ring:
 
     def frames_placed(self) -> list[int]:
         """Frames that each connection has put where they belong, each once."""
-        return [self.network.fabric.world.channel_frames(n) for n in range(len(SENDERS))]
+        return [self.network.timed.world.channel_frames(n) for n in range(len(SENDERS))]
 
     def lose(self, links: np.ndarray, after_s: float, revised_s: float) -> None:
         """Let links die after a while, and give out the plan's next revision later."""

@@ -30,7 +30,7 @@ def through_trunk(folder: Path, nic: dict[str, Any] | None = None, **switch: Any
     run = Run(built, built.topology.scenarios[0], 4, Settings(fidelity="packet"))
     run.go()
     (trunk, *_) = built.fabric.links_between("leaf0", "spine0").tolist()
-    counts: LinkCounts = run.network.fabric.world.link_counts(trunk)  # type: ignore[attr-defined]
+    counts: LinkCounts = run.network.timed.world.link_counts(trunk)  # type: ignore[attr-defined]
     return counts
 
 
@@ -68,7 +68,7 @@ def test_ring_of_the_nic_bounds_what_a_process_has_there(tmp_path: Path) -> None
         run = Run(built, built.topology.scenarios[0], 2, Settings(fidelity="packet"))
         run.go()
         (link,) = built.fabric.links_between("h-0/eth0", "switch0").tolist()
-        world = run.network.fabric.world  # type: ignore[attr-defined]
+        world = run.network.timed.world  # type: ignore[attr-defined]
         return int(world.link_counts(link).most_bytes)
 
     assert most_waiting(16) <= 16 * PACKET_BYTES < most_waiting(1024)
@@ -84,7 +84,7 @@ def test_every_cap_of_a_vpc_polices_where_the_file_says_so(tmp_path: Path,
                         scenario={"stack": "harp"})
         run = Run(built, built.topology.scenarios[0], 2, Settings(fidelity="packet"))
         (row,) = run.go()
-        counts = run.network.fabric.world.counts()  # type: ignore[attr-defined]
+        counts = run.network.timed.world.counts()  # type: ignore[attr-defined]
         return counts.policed, row.step_s
 
     # A longer burst is a gift: it lets more through at once than dropping takes away.

@@ -19,7 +19,7 @@ def sent(folder, block, **given):
     run = Run(made, made.topology.scenarios[0], made.gpus)
     run.go()
     resources = made.blocks[block]
-    return run.network.fabric.net.carried()[resources.first:resources.first + made.gpus]
+    return run.network.fluid.net.carried()[resources.first:resources.first + made.gpus]
 
 
 def test_fsdp_by_hand(tmp_path):

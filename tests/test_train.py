@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from harp.lightcc.settings import LightSettings
 from sim.answer.scenario import Settings
 from sim.cluster.placement import place
-from sim.network.flow.communicator import Communicator
-from sim.network.flow.fabric import FlowFabric
+from sim.network.flow.flow_communicator import FlowCommunicator
+from sim.network.flow.timed_fluid import TimedFluid
 from sim.network.transport import Style, Transport
 from sim.records.results import Span
 from sim.schema.parameters import load_stack
@@ -43,10 +43,10 @@ def job(folder, layers, *, costs=None, gpus=2, latency="0s", **recipe):
                    stacks={"ideal": IDEAL | {"start_latency": latency}})
     env = simpy.Environment()
     stack = load_stack("ideal", made.topology.stacks)
-    fabric = FlowFabric(env, made.capacities(stack))
+    fabric = TimedFluid(env, made.capacities(stack))
     transport = Transport(made, stack, Style())
     transport.payload = transport.burst = 1e-9  # links pass bytes on at once, not frame by frame
-    comm = Communicator(transport, fabric) if gpus > 1 else None
+    comm = FlowCommunicator(transport, fabric) if gpus > 1 else None
     free = Settings({f"free.{name}": value for name, value in (costs or {}).items()})
     channels = recipe.pop("channels", 1)
     given = Recipe(Model("toy", tuple(layers), "sample", "made up"), 1,

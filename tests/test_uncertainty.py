@@ -22,7 +22,7 @@ from sim.answer.uncertainty import (
 )
 from sim.cluster import placement
 from sim.cluster.cluster import Cluster
-from sim.network.flow import communicator
+from sim.network.flow import flow_communicator as communicator
 from sim.schema import load
 from sim.step import recipe
 

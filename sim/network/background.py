@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from harp.routing import hashes
-from sim.network.routes import hashed_ways, reverse
+from sim.network.packet_routes import hashed_ways, reverse
 from sim.network.transport import ETHERNET_BYTES
 
 if TYPE_CHECKING:

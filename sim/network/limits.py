@@ -1,8 +1,8 @@
-"""What a user calls the resources that hold transfers back, and which one held a transfer back.
+"""Names of the resources that hold transfers back, and the search for the one that did.
 
-`flow` knows which resources are saturated at every moment (`sim.network.flow.limits`). Where bytes
-move packet by packet nothing is full all the time: there it is the resource that was used most, if
-that is most of the time.
+Fidelity `flow` knows which resources are saturated at every moment (`flow_network.name_limits`).
+Where bytes move packet by packet no resource is full all the time: there it is the resource that
+was used most, if it was used most of the time.
 """
 
 from __future__ import annotations

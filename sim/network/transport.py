@@ -12,7 +12,7 @@ links, and the same at the receiver. Costs per payload byte:
 - the memory of the NUMA node that the NIC is on: memory_per_byte.
 
 A message's bytes go on in units: a link takes a whole frame before the next one does, so does the
-receiving host, and the sender hands over a burst (`sim.network.paths.Stages`).
+receiving host, and the sender hands over a burst (`sim.network.message_paths.Stages`).
 
 What the stack costs, and what it leaves of a line's rate, is times its ``deviation``, by which one
 cluster differs from the next; only draws set it to other than 1.
@@ -48,7 +48,7 @@ from harp.routing.fabric import UnreachableError
 from harp.routing.overlay import encapsulate
 from sim.network.interface import CutOffError
 from sim.network.link_state import LinkState
-from sim.network.paths import Paths, Stages
+from sim.network.message_paths import Paths, Stages
 from sim.network.planned import SharedPlan
 from sim.schema.errors import Problem
 from sim.schema.nccl_defaults import connection, uses_sockets

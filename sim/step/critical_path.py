@@ -6,7 +6,7 @@ first-order statement about every part follows: what makes a thing that holds th
 faster by a small share x makes the step shorter by x·t, and what is not on the path is of no use.
 
 Bytes on their way are held back by what the fluid engine saturates on the route of the flow that
-ends last (`FlowFabric`), or by the ceiling of one flow. Time that no span ends in is waiting: for
+ends last (`TimedFluid`), or by the ceiling of one flow. Time that no span ends in is waiting: for
 the cycle of a fusion, or for an overlap that is not whole.
 """
 

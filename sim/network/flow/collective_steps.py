@@ -1,11 +1,11 @@
-"""Run a collective plan piece by piece: the reference for the fluid phases of `communicator`.
+"""Run a collective plan piece by piece: the reference for the fluid phases of `flow_communicator`.
 
 Every piece of a message is a flow. In a pipeline (rings, trees) a piece is handed over when the
 pieces that it passes on have arrived and a slot is free (`harp.collectives.window`); in any other
 phase each edge has one message, which starts when both its ends have begun the phase. A piece's
 first byte moves after the latency of its edge and the stack's cost of a message; on an edge pieces
 follow one another, and pay that cost one after the other, but their latencies overlap. Links pass
-bytes on at once here, not frame by frame (`sim.network.paths.Stages`). A rank
+bytes on at once here, not frame by frame (`sim.network.message_paths.Stages`). A rank
 begins the next phase when its own edges of this one are done: on a fabric where edges differ, waves
 of delay run through the ranks as they do in the real thing.
 

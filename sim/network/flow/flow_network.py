@@ -1,4 +1,7 @@
-"""The network of fidelity `flow`: routes from the transport, rates from the fluid engine."""
+"""The network of fidelity `flow`: routes from the transport, rates from the fluid engine.
+
+Name what holds a flow back: the kinds of the resources that are saturated on its route.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.network.background import BackgroundTraffic
-from sim.network.flow.communicator import Communicator
-from sim.network.flow.fabric import FlowFabric, TokenBucket
+from sim.network.flow.flow_communicator import FlowCommunicator
+from sim.network.flow.fluid import CEILING
 from sim.network.flow.fluid_carrier import FluidCarrier
-from sim.network.flow.limits import name_limits
-from sim.network.links import LinkRecorder
+from sim.network.flow.timed_fluid import TimedFluid, TokenBucket
+from sim.network.limits import kinds_of_resources
 from sim.network.transport import Transport
+from sim.network.utilisation import LinkRecorder
 from sim.schema.parameters import StackSet, derives_from
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import simpy
     from numpy.typing import NDArray
 
@@ -26,6 +32,28 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
+
+FLOW = "one flow"
+"""The ceiling of a flow: the stack's or the VPC's on one five-tuple."""
+STALLED = "fault"
+"""No resource holds a flow back that crosses a link without capacity."""
+
+
+def name_limits(cluster: Cluster) -> Callable[[NDArray[np.int32]], str]:
+    """A function that names what holds a flow back, given the saturated resources of its route.
+
+    Where several are saturated at once each is named, since none of them alone is worth raising.
+    """
+    names, kind_of = kinds_of_resources(cluster)
+
+    def name(saturated: NDArray[np.int32]) -> str:
+        if not len(saturated):
+            return STALLED
+        own = [FLOW] if saturated[0] == CEILING else []
+        kinds = np.unique(kind_of[saturated[len(own):]])
+        return " + ".join(own + [names[kind] for kind in kinds.tolist()])
+
+    return name
 
 
 EDGES_AN_EVENT = 20
@@ -40,13 +68,13 @@ class FlowNetwork:
         self._capacity = cluster.capacities(site.stack)
         self._buckets = token_buckets(cluster)
         self._recorder = self._make_recorder(cluster) if site.records_use else None
-        self.fabric = FlowFabric(
+        self.fluid = TimedFluid(
             env, self._capacity, buckets=self._buckets,
             on_change=self._recorder.sample if self._recorder else None,
             name_limit=name_limits(cluster) if site.names_limits else None)
         self.transport = Transport(cluster, site.stack, site.style, site.seed)
-        self._communicators: list[Communicator] = []
-        self._carrier = FluidCarrier(self.transport, self.fabric)
+        self._communicators: list[FlowCommunicator] = []
+        self._carrier = FluidCarrier(self.transport, self.fluid)
         self._background = BackgroundTraffic(env, self.transport, site.background, self._carrier)
         self._has_background = bool(site.background)
 
@@ -56,9 +84,9 @@ class FlowNetwork:
             highest[bucket.resource] = bucket.burst
         return LinkRecorder(cluster, highest)
 
-    def communicator(self) -> Communicator:
+    def communicator(self) -> FlowCommunicator:
         """Make one for a job."""
-        made = Communicator(self.transport, self.fabric)
+        made = FlowCommunicator(self.transport, self.fluid)
         self._communicators.append(made)
         return made
 
@@ -67,7 +95,7 @@ class FlowNetwork:
         links, block = self.transport.links, self.transport.cluster.blocks["link"]
         changed = np.flatnonzero(share != links.share)
         known = links.scale(share)
-        self.fabric.change(block[changed], block.capacity[changed] * share[changed])
+        self.fluid.change(block[changed], block.capacity[changed] * share[changed])
         if known:
             self._reroute()
 
@@ -93,17 +121,17 @@ class FlowNetwork:
     @property
     def busy(self) -> bool:
         """Whether there are flows."""
-        return self.fabric.net.flows > 0
+        return self.fluid.net.flows > 0
 
     @property
     def carried(self) -> float:
         """What all resources have carried so far."""
-        return float(self.fabric.net.carried().sum())
+        return float(self.fluid.net.carried().sum())
 
     @property
     def remembers(self) -> bool:
         """Whether there are bursts, whose tokens are left over, or background traffic."""
-        return self.fabric.has_buckets or self._has_background
+        return self.fluid.has_buckets or self._has_background
 
     @property
     def effort(self) -> int:

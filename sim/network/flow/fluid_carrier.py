@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import simpy
 
     from sim.network.background import BackgroundFlow, Ways
-    from sim.network.flow.fabric import FlowFabric, FlowSet
+    from sim.network.flow.timed_fluid import FlowSet, TimedFluid
     from sim.network.transport import Transport
 
 
@@ -21,11 +21,11 @@ class FluidCarrier:
 
     Args:
         transport: whose links are crossed.
-        fabric: where flows run.
+        fluid: moves the flows.
     """
 
-    def __init__(self, transport: Transport, fabric: FlowFabric) -> None:
-        self._fabric, self._links = fabric, transport.cluster.blocks["link"]
+    def __init__(self, transport: Transport, fluid: TimedFluid) -> None:
+        self._fluid, self._links = fluid, transport.cluster.blocks["link"]
         payload, headers = segment_bytes(transport)
         self._link_bytes = transport.on_line * (payload + headers) / payload
         self._routes: dict[tuple[int, ...], int] = {}
@@ -37,7 +37,7 @@ class FluidCarrier:
               congestion: str) -> simpy.Event:  # noqa: ARG002  (fluids have none)
         """Begin a flow."""
         self.begun += 1
-        moving = self._fabric.move([self._route(ways)], [float(flow.nbytes)], watched=False)
+        moving = self._fluid.move([self._route(ways)], [float(flow.nbytes)], watched=False)
         self._moving[number] = moving
 
         def forget(_: simpy.Event) -> None:
@@ -49,14 +49,14 @@ class FluidCarrier:
     def reroute(self, number: int, ways: Ways) -> None:
         """Put a flow on other links."""
         flows = self._moving[number]
-        running = self._fabric.running(flows)
+        running = self._fluid.running(flows)
         if running.any():
-            self._fabric.reroute(flows.flows, [self._route(ways)])
+            self._fluid.reroute(flows.flows, [self._route(ways)])
 
     def _route(self, ways: Ways) -> int:
         links = tuple(ways.there)
         if links not in self._routes:
-            self._routes[links] = int(self._fabric.net.add_routes(
+            self._routes[links] = int(self._fluid.net.add_routes(
                 [0, len(links)], self._links[np.array(links)],
                 np.full(len(links), self._link_bytes)))
         return self._routes[links]

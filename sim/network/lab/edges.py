@@ -12,14 +12,14 @@ from harp.routing.hashes import ROCE_PORT
 from lab.wiring import PinnedFlow
 from sim.network.lab.messages import EdgeFlows
 from sim.network.lab.pace import EdgePace
-from sim.network.routes import find_routes
+from sim.network.packet_routes import find_routes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lab.wiring import Wiring
     from sim.cluster.cluster import Cluster
-    from sim.network.routes import Route
+    from sim.network.packet_routes import Route
     from sim.network.transport import Transport
 
     Edge = tuple[int, int, int]
@@ -36,7 +36,7 @@ class _Known:
 
 
 class LabFlows:
-    """The five-tuples of all edges between hosts: those of `sim.network.routes`."""
+    """The five-tuples of all edges between hosts: those of `sim.network.packet_routes`."""
 
     def __init__(self, transport: Transport, wiring: Wiring, protocol: str) -> None:
         self._transport, self._wiring, self._protocol = transport, wiring, protocol

@@ -20,8 +20,8 @@ import numpy as np
 from harp.collectives.protocol import SIMPLE
 from lab.wiring import Wiring
 from sim.network.interface import NetworkError
-from sim.network.lab.checks import check_site, notes_of_site, stack_of
 from sim.network.lab.edges import EdgePaces, LabFlows
+from sim.network.lab.lab_refusals import check_site, notes_of_site, stack_of
 from sim.network.lab.messages import (
     Connect,
     Done,
@@ -33,8 +33,8 @@ from sim.network.lab.messages import (
     send_message,
 )
 from sim.network.limits import LimitWatch
-from sim.network.links import LinkRecorder
 from sim.network.transport import DYNAMIC, Transport
+from sim.network.utilisation import LinkRecorder
 from sim.network.wall_clock import WallClock
 
 if TYPE_CHECKING:

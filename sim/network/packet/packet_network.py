@@ -8,11 +8,11 @@ import numpy as np
 
 from sim.network.background import BackgroundTraffic
 from sim.network.limits import LimitWatch
-from sim.network.packet import settings
-from sim.network.packet.communicator import PacketCommunicator
-from sim.network.packet.fabric import PacketFabric
-from sim.network.packet.refuse import refuse_unknown
+from sim.network.packet import assumptions
+from sim.network.packet.packet_communicator import PacketCommunicator
+from sim.network.packet.packet_refusals import refuse_unknown
 from sim.network.packet.tcp_carrier import TcpCarrier
+from sim.network.packet.timed_world import TimedWorld
 from sim.network.transport import Transport
 
 if TYPE_CHECKING:
@@ -33,12 +33,12 @@ class PacketNetwork:
     def __init__(self, env: simpy.Environment, site: Site) -> None:
         refuse_unknown(site)
         self.transport = Transport(site.cluster, site.stack, site.style, site.seed)
-        self.fabric = PacketFabric(env, self.transport, records_use=site.records_use)
-        self._limits = LimitWatch(site.cluster, self.fabric.usage.used_s) if (
+        self.timed = TimedWorld(env, self.transport, records_use=site.records_use)
+        self._limits = LimitWatch(site.cluster, self.timed.usage.used_s) if (
             site.names_limits) else None
         self._communicators: list[PacketCommunicator] = []
         self._background = BackgroundTraffic(env, self.transport, site.background,
-                                             TcpCarrier(self.transport, self.fabric))
+                                             TcpCarrier(self.transport, self.timed))
         self._tell_paths()
         self._notes: list[str] = []
         self._captures = site.capture is not None
@@ -47,15 +47,15 @@ class PacketNetwork:
 
     def _capture(self, site: Site, capture: Capture) -> None:
         link = site.cluster.fabric.links_by_name[capture.link][0]
-        self.fabric.world.capture(link, capture.path, settings.CAPTURE_BYTES)
+        self.timed.world.capture(link, capture.path, assumptions.CAPTURE_BYTES)
 
     def _tell_paths(self) -> None:
         if self.transport.style.routing == "spray":
-            self.fabric.world.set_paths(self.transport.links.fabric.next_hops)
+            self.timed.world.set_paths(self.transport.links.fabric.next_hops)
 
     def communicator(self) -> PacketCommunicator:
         """Make one for a job."""
-        made = PacketCommunicator(self.transport, self.fabric, self._limits)
+        made = PacketCommunicator(self.transport, self.timed, self._limits)
         self._communicators.append(made)
         return made
 
@@ -64,7 +64,7 @@ class PacketNetwork:
         links = self.transport.links
         changed = np.flatnonzero(share != links.share)
         links.scale(share)
-        self.fabric.change(changed, links.whole.link_bps[changed] * share[changed])
+        self.timed.change(changed, links.whole.link_bps[changed] * share[changed])
 
     def avoid(self, links: Ints) -> None:
         """Route everything anew, around these links."""
@@ -86,12 +86,12 @@ class PacketNetwork:
     @property
     def busy(self) -> bool:
         """Whether a collective is under way."""
-        return self.fabric.running > 0
+        return self.timed.running > 0
 
     @property
     def carried(self) -> float:
         """Frames with payload that have arrived."""
-        return float(self.fabric.world.counts().data)
+        return float(self.timed.world.counts().data)
 
     @property
     def remembers(self) -> bool:
@@ -101,7 +101,7 @@ class PacketNetwork:
     @property
     def effort(self) -> int:
         """Events of the world."""
-        return int(self.fabric.world.counts().events)
+        return int(self.timed.world.counts().events)
 
     @property
     def corrections(self) -> tuple[Correction, ...]:
@@ -115,14 +115,14 @@ class PacketNetwork:
 
     def usage(self, step_s: tuple[float, float]) -> LinkUse | None:
         """Utilisation of the busiest resources during one step."""
-        return self.fabric.usage.result(step_s)
+        return self.timed.usage.result(step_s)
 
     def forget(self, before_s: float) -> None:
         """Drop samples that only times before ``before_s`` need."""
-        self.fabric.usage.forget(before_s)
+        self.timed.usage.forget(before_s)
 
     def close(self) -> None:
         """Close a capture."""
-        if self._captures and not self.fabric.world.end_capture():
-            self._notes.append(f"The capture ends after {settings.CAPTURE_BYTES >> 20} MiB.")
+        if self._captures and not self.timed.world.end_capture():
+            self._notes.append(f"The capture ends after {assumptions.CAPTURE_BYTES >> 20} MiB.")
         self._captures = False

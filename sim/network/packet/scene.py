@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from harp.collectives.window import NCCL_WINDOW
-from sim.network.packet.settings import UNIT_BYTES
+from sim.network.packet.assumptions import UNIT_BYTES
 from sim.network.packet.world import NIC, End, Stage, Tcp, World
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import simpy
 
     from sim.network.background import BackgroundFlow, Ways
-    from sim.network.packet.fabric import PacketFabric
+    from sim.network.packet.timed_world import TimedWorld
     from sim.network.transport import Transport
 
 
@@ -22,12 +22,12 @@ class TcpCarrier:
 
     Args:
         transport: tells what a segment has.
-        fabric: where connections are made.
+        timed: where connections are made.
     """
 
-    def __init__(self, transport: Transport, fabric: PacketFabric) -> None:
+    def __init__(self, transport: Transport, timed: TimedWorld) -> None:
         self._segment = segment_bytes(transport)
-        self._fabric, self._world = fabric, fabric.world
+        self._timed, self._world = timed, timed.world
         self._free = self._world.add_chain([], [])
         self._ends: dict[int, End] = {}
         self._routes: dict[tuple[int, ...], int] = {}
@@ -43,7 +43,7 @@ class TcpCarrier:
         self.reroute(number, ways)
         self._world.name_path(channel, 0, ways.ips, ways.ports)
         pieces = -(-flow.nbytes // NCCL_WINDOW.slot_bytes)
-        done = self._fabric.run(2, 1, iter([Stage([0], [1], [channel], [flow.nbytes], [pieces])]),
+        done = self._timed.run(2, 1, iter([Stage([0], [1], [channel], [flow.nbytes], [pieces])]),
                                 flow.nbytes)
 
         def close(_: simpy.Event) -> None:

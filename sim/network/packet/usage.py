@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.network.links import LinkRecorder
+from sim.network.utilisation import LinkRecorder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

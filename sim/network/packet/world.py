@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from sim.network.packet import settings
+from sim.network.packet import assumptions
 from sim.network.packet._packet import ffi, lib
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class World:
 
     def __init__(self, *, seed: int, segment: int, overhead: int, slots: int,
                  piece_bytes: int, unit_bytes: int,
-                 idle_connections: int = settings.IDLE_CONNECTIONS) -> None:
+                 idle_connections: int = assumptions.IDLE_CONNECTIONS) -> None:
         config = ffi.new("struct packet_config *", {
             "seed": seed % 2**64, "segment": segment, "overhead": overhead,
             "slots": slots, "piece_bytes": piece_bytes,

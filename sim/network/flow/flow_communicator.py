@@ -1,4 +1,4 @@
-"""Run a collective plan on a fabric, as fluid phases inside simpy.
+"""Run a collective plan as fluid phases inside simpy.
 
 A pipeline (rings, trees) is one flow for each ring or tree, whose footprint is the sum of its
 edges': in the end all of them keep the pace of the slowest. Before that flow stand the latency and
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from harp.collectives.ir import LocalCost, Phase
     from harp.collectives.protocol import Protocol
     from sim.network.corrections import Correction
-    from sim.network.flow.fabric import FlowFabric, FlowSet
-    from sim.network.paths import Paths, Stages
+    from sim.network.flow.timed_fluid import FlowSet, TimedFluid
+    from sim.network.message_paths import Paths, Stages
     from sim.network.transport import Transport
     from sim.records.timeline import Timeline
 
@@ -104,17 +104,17 @@ class Timed(NamedTuple):
     ceilings: Floats
 
 
-class Communicator:
+class FlowCommunicator:
     """The GPUs of one job as ranks, and the state that their collectives share.
 
     Args:
         transport: paths of messages.
-        fabric: where flows run.
+        fluid: moves the flows.
     """
 
-    def __init__(self, transport: Transport, fabric: FlowFabric) -> None:
+    def __init__(self, transport: Transport, fluid: TimedFluid) -> None:
         self.transport = transport
-        self.fabric = fabric
+        self.fluid = fluid
         self._capacity = transport.cluster.capacities(transport.stack)
         self._prepared: dict[tuple[bytes, tuple[bytes, ...]], Prepared] = {}
         self._timed: WeakKeyDictionary[Phase, dict[tuple[object, ...], Timed]] = (
@@ -128,7 +128,7 @@ class Communicator:
     @property
     def env(self) -> simpy.Environment:
         """The simulation's clock."""
-        return self.fabric.env
+        return self.fluid.env
 
     def run(self, plan: Plan, placement: Sequence[Ints], local_s: Callable[[LocalCost], float],
             line: Timeline, label: str = "",
@@ -207,7 +207,7 @@ class Communicator:
         now = (timed.prepared if timed.state == self.transport.links.key
                else self._prepare(timed.laid))
         self.handled += len(now.routes)
-        flows = self.fabric.move(now.routes, timed.laid.amount, ceilings=timed.ceilings)
+        flows = self.fluid.move(now.routes, timed.laid.amount, ceilings=timed.ceilings)
         self._moving[flows.number] = Moving(flows, timed.laid)
         flows.done.callbacks.append(lambda _: self._forget(flows.number))
         return flows
@@ -226,7 +226,7 @@ class Communicator:
         self.handled += len(edges.src)
         paths = self.transport.paths(edges.src, edges.dst, edges.channel)
         ptr, resource, coefficient = paths.footprints(edges.group, edges.share)
-        first = self.fabric.net.add_routes(ptr, resource, coefficient)
+        first = self.fluid.net.add_routes(ptr, resource, coefficient)
         steady_s = paths.shared_s(self._capacity, edges.share)
         first_s = (paths.shared_s(self._capacity, edges.share, edges.level) if edges.level.any()
                    else steady_s)
@@ -240,8 +240,8 @@ class Communicator:
         """Route everything anew, since the state of the links has changed."""
         for moving in list(self._moving.values()):
             fresh = self._prepare(moving.laid)
-            running = self.fabric.running(moving.flows)
-            self.fabric.reroute(moving.flows.flows[running], fresh.routes[running])
+            running = self.fluid.running(moving.flows)
+            self.fluid.reroute(moving.flows.flows[running], fresh.routes[running])
 
 
 def _layout(plan: Plan) -> Iterable[tuple[Phase, tuple[Ints, Floats, Floats]]]:

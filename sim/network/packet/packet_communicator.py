@@ -16,7 +16,7 @@ import numpy as np
 
 from harp.collectives.protocol import SIMPLE
 from sim.network.packet.world import Stage
-from sim.network.routes import find_routes
+from sim.network.packet_routes import find_routes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from harp.collectives.ir import LocalCost, Phase
     from harp.collectives.protocol import Protocol
     from sim.network.limits import LimitWatch
-    from sim.network.packet.fabric import PacketFabric
+    from sim.network.packet.timed_world import TimedWorld
     from sim.network.packet.world import World
-    from sim.network.routes import Route, Way
+    from sim.network.packet_routes import Route, Way
     from sim.network.transport import Transport
     from sim.records.timeline import Timeline
 
@@ -62,13 +62,13 @@ class PacketCommunicator:
 
     Args:
         transport: routes and costs of messages.
-        fabric: the network.
+        timed: the network under simpy.
         limits: says what held a transfer back, if anybody wants to hear.
     """
 
-    def __init__(self, transport: Transport, fabric: PacketFabric,
+    def __init__(self, transport: Transport, timed: TimedWorld,
                  limits: LimitWatch | None) -> None:
-        self.transport, self.fabric, self._limits = transport, fabric, limits
+        self.transport, self.timed, self._limits = transport, timed, limits
         self._idle: dict[Key, list[int]] = defaultdict(list)
         self._routed: dict[int, Key] = {}
         self._paths: dict[int, int] = {}
@@ -76,7 +76,7 @@ class PacketCommunicator:
     @property
     def env(self) -> simpy.Environment:
         """The simulation's clock."""
-        return self.fabric.env
+        return self.timed.env
 
     def run(self, plan: Plan, placement: Sequence[Ints], local_s: Callable[[LocalCost], float],
             line: Timeline, label: str = "",
@@ -107,7 +107,7 @@ class PacketCommunicator:
         """Route everything anew, since the state of the links has changed."""
         if not self._routed:
             return
-        world = self.fabric.world
+        world = self.timed.world
         src, dst, channel = (np.array(column) for column in list(zip(
             *self._routed.values(), strict=True))[:3])
         for number, routes in zip(self._routed, find_routes(self.transport, src, dst, channel),
@@ -128,7 +128,7 @@ class PacketCommunicator:
         parts = [part for phase in phases for part in in_batches(phase)]
         nbytes = sum(int(phase.bytes_per_edge.sum()) for phase in phases)
         stages = self._stages(parts, ranks, placement, taken, protocol)
-        yield self.fabric.run(ranks * len(placement), len(parts), stages, nbytes)
+        yield self.timed.run(ranks * len(placement), len(parts), stages, nbytes)
         for number, key in taken.items():
             self._idle[key].append(number)
         line.transfer(f"{label} {' + '.join(phase.label for phase in phases)}".strip(), start_s,
@@ -184,7 +184,7 @@ class PacketCommunicator:
         """Make channels that are idle."""
         if not keys:
             return
-        cluster, world = self.transport.cluster, self.fabric.world
+        cluster, world = self.transport.cluster, self.timed.world
         src, dst, channel = (np.array(column) for column in list(zip(*keys, strict=True))[:3])
         outer = np.flatnonzero(cluster.host[src] != cluster.host[dst])
         routes = dict(zip(outer.tolist(), find_routes(
@@ -194,19 +194,19 @@ class PacketCommunicator:
                 number = self._connect(key, routes[at])
                 self._routed[number], self._paths[number] = key, len(routes[at])
             else:
-                chain, delay_s = self.fabric.inside(key.src, key.dst)
+                chain, delay_s = self.timed.inside(key.src, key.dst)
                 number = world.add_pipe(chain, delay_s * key.inner)
             self._idle[key].append(number)
 
     def _connect(self, key: Key, routes: Sequence[Route]) -> int:
         src, dst, channel = key[:3]
-        world = self.fabric.world
+        world = self.timed.world
         delay_s, message_s = self.transport.message_costs_s(src, dst)
-        add = world.add_connection if self.fabric.tcp is None else partial(
-            world.add_tcp, tcp=self.fabric.tcp)
+        add = world.add_connection if self.timed.tcp is None else partial(
+            world.add_tcp, tcp=self.timed.tcp)
         number = add(
-            self.fabric.end(src, channel, sends=True),
-            self.fabric.end(dst, channel, sends=False),
+            self.timed.end(src, channel, sends=True),
+            self.timed.end(dst, channel, sends=False),
             [_add_way(world, route.there) for route in routes],
             [_add_way(world, route.back) for route in routes], delay_s=delay_s,
             message_s=message_s)

@@ -1,6 +1,6 @@
 """Fidelity `flow`: the fluid engine under simpy.
 
-A `FlowFabric` turns sets of flows into simpy events: `move` starts a set and returns the event that
+A `TimedFluid` turns sets of flows into simpy events: `move` starts a set and returns the event that
 fires when its last flow completes. simpy sees one event a set, not one a flow. Token buckets are
 kept here too: a resource that may run at its burst rate while it has tokens.
 """
@@ -76,7 +76,7 @@ class TokenBucket:
         return (0.01 * self.size - self.tokens) / gain if gain > 0 else math.inf
 
 
-class FlowFabric:
+class TimedFluid:
     """Flows over resources as simpy events.
 
     Args:

@@ -15,7 +15,7 @@ from harp._cnet import lib
 from harp.collectives.protocol import PROTOCOLS
 from harp.collectives.window import NCCL_WINDOW
 from sim.network.interface import CutOffError, TooLargeError
-from sim.network.packet import settings
+from sim.network.packet import assumptions
 from sim.network.packet.usage import Usage
 from sim.network.packet.world import (
     NIC,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 NS = 1e-9
 
 
-class PacketFabric:
+class TimedWorld:
     """Runs of collectives over packets as simpy events.
 
     Args:
@@ -70,7 +70,7 @@ class PacketFabric:
             overhead=round(stack.headers.value) - lib.HARP_HEADER_BYTES + overlay,
             slots=NCCL_WINDOW.slots,
             piece_bytes=max(protocol.window.slot_bytes for protocol in PROTOCOLS),
-            unit_bytes=settings.UNIT_BYTES)
+            unit_bytes=assumptions.UNIT_BYTES)
         self.tcp = None if transport.style.congestion is None else Tcp(
             payload, round(stack.headers.value) + overlay, transport.style.congestion)
         """The sockets of connections, where they are kernel TCP's."""
@@ -198,9 +198,9 @@ class PacketFabric:
         """Begin a run now, of ``count`` stages and ``nbytes``; the event comes when it is done."""
         self._advance()
         self._frames += nbytes // self.segment
-        if self._frames > settings.MOST_FRAMES:
+        if self._frames > assumptions.MOST_FRAMES:
             raise TooLargeError(f"{self._frames:,} frames by {self.env.now:.4g} s are more than "
-                                f"the {settings.MOST_FRAMES:,} of fidelity packet")
+                                f"the {assumptions.MOST_FRAMES:,} of fidelity packet")
         done = self.env.event()
         number = self.world.add_run(ranks, count)
         self._runs[number] = done, stages
