@@ -33,7 +33,8 @@ def cnet(*patterns: str) -> list[str]:
 
 def session_sources() -> list[str]:
     """All C files of the session and of what it needs."""
-    return cnet("session/*.c", "wire/body.c", "wire/wire.c", "base/siphash.c", "base/chunks.c")
+    return cnet("cc/*.c", "session/*.c", "wire/body.c", "wire/wire.c", "base/siphash.c",
+                "base/chunks.c")
 
 
 def driver_sources() -> list[str]:

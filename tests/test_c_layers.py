@@ -17,10 +17,11 @@ CNET = ROOT / "cnet"
 MAY_CALL: dict[str, set[str]] = {
     "base": set(),
     "wire": {"base"},
-    "session": {"base", "wire"},
-    "virtual": {"base", "wire", "session"},
+    "cc": {"base"},
+    "session": {"base", "wire", "cc"},
+    "virtual": {"base", "wire", "cc", "session"},
     "ports": {"base", "wire"},
-    "engine": {"base", "wire", "session", "ports"},
+    "engine": {"base", "wire", "cc", "session", "ports"},
     "lightcc": {"engine", "ports"},
     "tcp": {"base", "session"},
 }

@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "session/cc.h"
+#include "cc/cc.h"
 #include "session/loss.h"
 #include "session/pacer.h"
 #include "session/reverse.h"

@@ -10,7 +10,7 @@
  * scaled so that nothing is lost to rounding.
  *
  * The least delay seen stands for the empty network. It is forgotten after 10 to 20 seconds, so
- * that a path that was moved gets a new one (cc_swift_drain.c learns it sooner).
+ * that a path that was moved gets a new one (swift_drain.c learns it sooner).
  */
 #ifndef HARP_RTT_H
 #define HARP_RTT_H

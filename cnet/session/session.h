@@ -49,7 +49,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "session/cc.h"
+#include "cc/cc.h"
 #include "session/loss.h"
 #include "session/outbox.h"
 #include "wire/body.h"

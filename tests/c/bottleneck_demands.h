@@ -17,7 +17,7 @@ struct bn_result run_scene(struct bn_scene scene);
 /* Run it with so many seeds from that on; gives the means of use, cross, jain, queue and loss. */
 struct bn_result run_scenes(struct bn_scene scene, int runs);
 
-/* Whether a queue is at most twice what cc_swift.c promises for so many flows. */
+/* Whether a queue is at most twice what swift.c promises for so many flows. */
 bool is_bounded(double queue_ns, uint32_t flows, uint64_t rate_mbps);
 
 /* bottleneck_ways.c */

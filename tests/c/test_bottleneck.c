@@ -1,6 +1,6 @@
 /* What congestion control promises, against a virtual bottleneck with real sessions at both ends.
  *
- * The bound of a queue is that of cc_swift.c: T sqrt(n 25 Gb/s / capacity), here twice that for the
+ * The bound of a queue is that of swift.c: T sqrt(n 25 Gb/s / capacity), here twice that for the
  * mean of what arrives in bursts and while newcomers learn.
  *
  * Ways there and back that differ or change are in bottleneck_ways.c.

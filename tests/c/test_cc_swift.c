@@ -1,7 +1,7 @@
 /* What the controller takes a queue for that runs empty and is long again, from ACKs made by hand.
  */
+#include "cc/swift.h"
 #include "check.h"
-#include "session/cc_swift.h"
 
 #define BASE_NS UINT64_C(100000)
 #define LONG_NS UINT64_C(5000000)

@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "session/cc.h"
+#include "cc/cc.h"
 
 const struct harp_cc_ops *harp_cc_by_name(const char *name)
 {

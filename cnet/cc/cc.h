@@ -72,10 +72,10 @@ struct harp_cc_ops {
 extern const struct harp_cc_ops harp_cc_fixed;
 
 /* Delay-based, and obedient to congestion marks; the default. Its laws stand where they are
- * written: how delay steers the window, in cc_swift.c; how flows empty the queue together, and what
- * they learn from it of the empty path, in cc_swift_drain.c and cc_swift_base.c; which loss is
- * congestion, in cc_swift_loss.c and cc_swift_depth.c; what we do beside flows that fill the
- * buffer, in cc_swift_compete.c. */
+ * written: how delay steers the window, in swift.c; how flows empty the queue together, and what
+ * they learn from it of the empty path, in swift_drain.c and swift_base.c; which loss is
+ * congestion, in swift_loss.c and swift_depth.c; what we do beside flows that fill the
+ * buffer, in swift_compete.c. */
 extern const struct harp_cc_ops harp_cc_swift;
 
 /* cdef: begin */

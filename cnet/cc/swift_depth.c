@@ -27,7 +27,7 @@
  * frames of a flow at the least depth, and where it does, at three frames a flow, the depth is no
  * remedy. */
 #include "base/sequence.h"
-#include "session/cc_swift.h"
+#include "cc/swift.h"
 
 #define DEPTH_CUT 12        /* a loss takes this part of the depth away, ... */
 #define DEPTH_CUT_TARGETS 8 /* ... at most once in so many T */

@@ -23,7 +23,7 @@
  * (BBR gives way and comes back) must let us reach the base twice as often before we believe it the
  * next time, 64 times as often at the most. */
 #include "base/sequence.h"
-#include "session/cc_swift.h"
+#include "cc/swift.h"
 
 #define SOON_NS UINT64_C(1000000000) /* who has to compete again within this ... */
 #define STAY_MOST 64                 /* ... waits for up to four times so many drains */

@@ -50,14 +50,14 @@
  * the difference counted, both would answer to what the other one did a round ago, and swing. With
  * a fourth they settle, for the sum of both queues is what both windows make it. A way back that
  * became longer looks like such a queue, but one that never moves: its whole length counts, so that
- * drains and rounds soon tell what the empty path takes now (cc_swift_base.c).
+ * drains and rounds soon tell what the empty path takes now (swift_base.c).
  *
- * The aimed queue, jitter included, is less where marks arrive (cc_swift_marks.c) and where the
- * buffer does not hold it (cc_swift_depth.c).
+ * The aimed queue, jitter included, is less where marks arrive (swift_marks.c) and where the
+ * buffer does not hold it (swift_depth.c).
  *
  * At first the window doubles each round trip, until 4 samples in a row are above the target, a
  * mark or a loss; after a timeout likewise from one segment to half of what was. */
-#include "session/cc_swift.h"
+#include "cc/swift.h"
 
 #include "base/sequence.h"
 

@@ -1,6 +1,6 @@
-/* Bounds of a window, and the queue with which a flow of its rate is content (cc_swift.c). */
+/* Bounds of a window, and the queue with which a flow of its rate is content (swift.c). */
 #include "base/sequence.h"
-#include "session/cc_swift.h"
+#include "cc/swift.h"
 
 #define PAUSE_MOST_NS UINT64_C(4000000)
 

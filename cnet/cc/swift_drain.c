@@ -8,9 +8,9 @@
  * when the least delay fell by a sixteenth; rounded up to a power of two in ns, so that different
  * round trips meet.
  *
- * What a drain teaches is the matter of cc_swift_base.c. */
+ * What a drain teaches is the matter of swift_base.c. */
 #include "base/sequence.h"
-#include "session/cc_swift.h"
+#include "cc/swift.h"
 
 #define PATIENCE_MOST 64     /* round trips between two drains, once nothing is learnt any more */
 #define ACKS_MOVE_PART 4     /* by such a part a queue of ACKs is shorter when it moves ... */

@@ -1,5 +1,5 @@
 /* What the empty path takes, and whether others hold the queue. The base is the least delay seen;
- * where the operator knows base_ns, that. Where a drain (cc_swift_drain.c) brings the delay down to
+ * where the operator knows base_ns, that. Where a drain (swift_drain.c) brings the delay down to
  * it, or most of the way, the queue was ours and of such as drain with us.
  *
  * Drains that miss the base mean one of two things:
@@ -8,7 +8,7 @@
  *   shrinks and nothing changes: over 150 ms, seven eighths of the drains end at the same delay,
  *   and that is the base from then on. The window doubles up to it, as at first.
  * - Somebody fills the queue who does not drain with us. Then the delay moves from drain to drain,
- *   or frames are lost as never by chance, and we compete (cc_swift_compete.c): after 24 such
+ *   or frames are lost as never by chance, and we compete (swift_compete.c): after 24 such
  *   drains in a row, of which those that took less than a quarter of the queue away count twice,
  *   over 250 ms. So many and so long, because flows of this kind need some periods until they drain
  *   at once, too, and up to 50 ms until a newcomer has its share.
@@ -46,7 +46,7 @@
  * (RFC 9438, section 4.3), so the delay that drains end at beside it is never the same for long,
  * wherever the base is.
  *
- * A queue of more than 80 T is longer than any flow of this kind wants it (cc_swift.c). Where it is
+ * A queue of more than 80 T is longer than any flow of this kind wants it (swift.c). Where it is
  * so for 32 rounds in a row, no drain is needed to tell, and the same two cases are told apart.
  *
  * The hosts of TCP's ends lose their cores now and then, for milliseconds. Then the queue runs
@@ -57,7 +57,7 @@
  * somebody else does. A queue that was empty while we had nothing to send says nothing: who sends
  * in bursts through a shaper that has saved tokens meanwhile fills it again alone. */
 #include "base/sequence.h"
-#include "session/cc_swift.h"
+#include "cc/swift.h"
 
 /* The base is learnt again after so many drains that missed it, over such a time; while we compete,
  * over a longer one, since plateaus of CUBIC are flat, and only where a drain took so many T away,

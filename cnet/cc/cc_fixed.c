@@ -1,4 +1,4 @@
-#include "session/cc.h"
+#include "cc/cc.h"
 
 static void set_up_nothing(struct harp_cc *cc)
 {

@@ -1,20 +1,20 @@
 /* The parts of harp_cc_swift (cc.h), one law a file, and the state that they share.
  *
- *   cc_swift.c          the delay law, doubling at first, and the table of functions
- *   cc_swift_marks.c    what marks make of the aimed queue
- *   cc_swift_drain.c    drains, by which all flows empty the queue together
- *   cc_swift_base.c     what the empty path takes, and whether others hold the queue
- *   cc_swift_loss.c     what share of loss is taken for congestion
- *   cc_swift_depth.c    buffers that are too short
- *   cc_swift_compete.c  beside flows that fill the buffer
- *   cc_swift_window.c   bounds of a window, and the queue with which a flow is content
+ *   swift.c          the delay law, doubling at first, and the table of functions
+ *   swift_marks.c    what marks make of the aimed queue
+ *   swift_drain.c    drains, by which all flows empty the queue together
+ *   swift_base.c     what the empty path takes, and whether others hold the queue
+ *   swift_loss.c     what share of loss is taken for congestion
+ *   swift_depth.c    buffers that are too short
+ *   swift_compete.c  beside flows that fill the buffer
+ *   swift_window.c   bounds of a window, and the queue with which a flow is content
  */
 #ifndef HARP_CC_SWIFT_H
 #define HARP_CC_SWIFT_H
 
 #include <stdbool.h>
 
-#include "session/cc.h"
+#include "cc/cc.h"
 
 #define HARP_SWIFT_SCALE 1024 /* windows are in bytes times this, so that slow growth counts */
 #define HARP_SWIFT_STEP_MOST (HARP_SWIFT_SCALE / 4)
@@ -127,26 +127,26 @@ static inline uint64_t harp_swift_part(uint64_t window, uint64_t of, uint64_t wh
     return window * (of * 65536 / whole) / 65536;
 }
 
-/* cc_swift_window.c: queueing delay at which a flow of this rate is content; a window within its
+/* swift_window.c: queueing delay at which a flow of this rate is content; a window within its
  * bounds. */
 uint64_t harp_swift_content_ns(uint64_t target_ns, uint64_t window, uint64_t rtt_ns);
 uint64_t harp_swift_bounded(const struct harp_cc *cc, uint64_t window);
 uint64_t harp_swift_square_root(uint64_t x);
 
-/* cc_swift_loss.c: judge the share that was lost, as soon as it is heavy or enough has come to say
+/* swift_loss.c: judge the share that was lost, as soon as it is heavy or enough has come to say
  * that it is not. */
 void harp_swift_judge_loss(struct harp_cc *cc, uint64_t now_ns);
 
-/* cc_swift_depth.c: a round is over in which so much of a queue was seen: how deep a queue fits. */
+/* swift_depth.c: a round is over in which so much of a queue was seen: how deep a queue fits. */
 void harp_swift_fit_buffer(struct harp_cc *cc, uint64_t now_ns, uint64_t queue_ns);
 
-/* cc_swift_marks.c: a round is over; whether marks arrive; what they leave of a queue that it
+/* swift_marks.c: a round is over; whether marks arrive; what they leave of a queue that it
  * aims at. */
 void harp_swift_heed_marks(struct harp_cc *cc);
 bool harp_swift_marks_arrive(const struct harp_swift *swift);
 uint64_t harp_swift_priced_queue_ns(const struct harp_cc *cc, uint64_t queue_ns);
 
-/* cc_swift_base.c: what this ACK and the last drains say of the empty path's delay; whether those
+/* swift_base.c: what this ACK and the last drains say of the empty path's delay; whether those
  * who make the queue that ACKs meet are like us; whether it is a queue, and no longer way; a drain
  * is over, echo and all; a round is over, of which the mean delay should not be above `most_ns`. */
 uint64_t harp_swift_base_ns(struct harp_cc *cc, const struct harp_cc_ack *ack);
@@ -156,12 +156,12 @@ void harp_swift_learn_from_drain(struct harp_cc *cc, uint64_t now_ns, uint64_t b
 void harp_swift_learn_from_round(struct harp_cc *cc, uint64_t now_ns, uint64_t base_ns,
                                  uint64_t most_ns);
 
-/* cc_swift_drain.c: remember the least delay of the last period; one period after it, drain.
+/* swift_drain.c: remember the least delay of the last period; one period after it, drain.
  * Returns whether this sample is to be left out, since a drain of our own is under way or its echo
  * passes. */
 bool harp_swift_drain(struct harp_cc *cc, const struct harp_cc_ack *ack, uint64_t base_ns);
 
-/* cc_swift_compete.c: somebody else fills the buffer; a round is over in which we knew that. */
+/* swift_compete.c: somebody else fills the buffer; a round is over in which we knew that. */
 void harp_swift_compete(struct harp_cc *cc, uint64_t now_ns);
 void harp_swift_compete_round(struct harp_cc *cc, uint64_t now_ns, uint64_t queue_ns);
 

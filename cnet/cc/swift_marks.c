@@ -1,5 +1,5 @@
 /* Congestion marks (ECN, RFC 3168). A switch marks what comes while more than a threshold waits.
- * Marks are a price that is paid beside the delay, and the queue that a flow aims at (cc_swift.c)
+ * Marks are a price that is paid beside the delay, and the queue that a flow aims at (swift.c)
  * becomes shorter by it:
  *
  *   m = 2^4a,  a = share of marked bytes, smoothed by 1/64 once a round trip
@@ -25,9 +25,9 @@
  * shares stay what they are by chance. And it gives a flow the less, the longer its round trip is.
  *
  * The threshold governs all who are marked. So where marks arrive, a queue that drains do not empty
- * (cc_swift_base.c) is no sign of others who fill the buffer. */
+ * (swift_base.c) is no sign of others who fill the buffer. */
 #include "base/sequence.h"
-#include "session/cc_swift.h"
+#include "cc/swift.h"
 
 #define DOUBLINGS 4         /* of the price, where all is marked */
 #define ROUNDS 64           /* over which the share is smoothed */

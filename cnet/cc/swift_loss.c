@@ -16,9 +16,9 @@
  * twice as many reductions, 64 at the most: behind a policer of 1 Gb/s trials cost 6 % of the rate
  * without that, and 0.5 % with it.
  *
- * Losses below 1 in 32 are those of buffers that are too short: cc_swift_depth.c. */
+ * Losses below 1 in 32 are those of buffers that are too short: swift_depth.c. */
 #include "base/sequence.h"
-#include "session/cc_swift.h"
+#include "cc/swift.h"
 
 #define TOLERATED 32    /* one in so many may be lost without a reduction */
 #define JUDGED_ROUNDS 4 /* round trips over which loss is judged, at least ... */
