@@ -38,7 +38,7 @@ help:  ## this list
 .PHONY: dst
 SEEDS ?= 2000
 dst:  ## the deterministic simulation: make dst SEEDS=100000, or SEED=7 to replay one
-	$(PY) tests/dst_programs.py $(or $(if $(SEED),seed $(SEED)),$(if $(FIELD),field $(FIELD)),$(if $(ENGINE),engine $(ENGINE)),$(SEEDS))
+	$(PY) -m tests.dst.dst_programs $(or $(if $(SEED),seed $(SEED)),$(if $(FIELD),field $(FIELD)),$(if $(ENGINE),engine $(ENGINE)),$(SEEDS))
 
 .PHONY: test-vm
 test-vm: setup  ## AF_XDP with zero copy and links that fail, in an emulated machine
@@ -46,9 +46,9 @@ test-vm: setup  ## AF_XDP with zero copy and links that fail, in an emulated mac
 
 .PHONY: test-gpu
 test-gpu: setup  ## real NCCL over HARP, where there are a CUDA GPU and torch
-	$(PY) tests/gpu/run.py
+	$(PY) -m tests.gpu.run
 
 .PHONY: fuzz
 SECONDS ?= 60
 fuzz:  ## libFuzzer on the frame parser and the session: make fuzz SECONDS=600
-	$(PY) tests/fuzz_programs.py $(SECONDS)
+	$(PY) -m tests.cnet.fuzz.fuzz_programs $(SECONDS)

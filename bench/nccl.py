@@ -1,8 +1,8 @@
 """Speed of the NCCL plugin: ``python bench/nccl.py [--only ID,ID] [--save | --show FILE]``.
 
-Every plugin is driven by the client of tests/nccl, which posts, polls and yields as NCCL's
-progress thread does: 4 MiB messages, 8 in flight, one CPU for each end. The reference is kernel
-TCP as NCCL's own Socket transport uses it (tests/nccl/tcp_ref.h), at the best of its settings.
+Every plugin is driven by the client of tests/cnet/nccl/client, which posts, polls and yields as
+NCCL's progress thread does: 4 MiB messages, 8 in flight, one CPU for each end. The reference is
+kernel TCP as NCCL's own Socket transport uses it (tcp_ref.h there), at the best of its settings.
 Rows, runner and files are those of stack.py.
 """
 
@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import nccl_pair
 import stack
 import stack_emulated
 from stack_arms import RELEASE, Bench, Sample, alone, build, gbps, one_way
@@ -25,6 +23,7 @@ from stack_rows import Row
 
 from lab.offloads import SEGMENTATION
 from lab.veth import veth_pair
+from tests.support import nccl_pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from stack_rows import Arms, Group
 
     from lab.namespace import Namespace
+
 
 OFFLOADS_OFF = {**dict.fromkeys(SEGMENTATION, False), "rx-gro": False}
 

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))  # for its namespaces
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from stack_arms import Bench, BenchError, Sample

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import c_programs
+from tests.support import c_programs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

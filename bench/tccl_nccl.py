@@ -1,9 +1,9 @@
 """The lab of bench/tccl.py under the NCCL client: HARP's plugin, and kernel TCP as NCCL uses it.
 
-The client of tests/nccl sends messages of 512 KiB, 8 of them under way, as NCCL's progress thread
-does. HARP's plugin fuses both NICs (HARP_RAILS). The TCP reference cuts each message over four
-sockets: between the hosts' addresses on loopback, which the kernel hashes over both ports, or
-between the addresses of one NIC, as NCCL does.
+The client of tests/cnet/nccl/client sends messages of 512 KiB, 8 of them under way, as NCCL's
+progress thread does. HARP's plugin fuses both NICs (HARP_RAILS). The TCP reference cuts each
+message over four sockets: between the hosts' addresses on loopback, which the kernel hashes over
+both ports, or between the addresses of one NIC, as NCCL does.
 
 Goodput is what the receiver's NICs got, less the headers of full packets, so it counts what came
 twice.
@@ -16,10 +16,11 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-import nccl_pair
 from tccl_faults import PORT
 from tccl_lab import ETHERNET, HOST_ADDRESSES, MTU, PORTS, RATE_BPS, Lab
 from tccl_trace import Run, Sample, bins_of, lateness
+
+from tests.support import nccl_pair
 
 if TYPE_CHECKING:
     from tccl_faults import Scene

@@ -1,7 +1,7 @@
 /* Inside an engine; for the files of cnet/engine only.
  *
  * In this order: a file calls functions of those below it, and of none above
- * (tests/test_c_layers.py).
+ * (tests/system/test_c_layers.py).
  *
  *   engine.c            memory, open, close
  *   engine_wait.c       the application's threads wait

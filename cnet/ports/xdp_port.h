@@ -10,7 +10,8 @@
  *   xdp_program.c   the program, its maps (bpf.h)
  *   xdp_socket.c    rings, binding
  *
- * In this order calls point one way: a file calls only those below it (tests/test_c_layers.py).
+ * In this order calls point one way: a file calls only those below it
+ * (tests/system/test_c_layers.py).
  *
  * Frames. `holds` says for each frame of the pool what this port has it for:
  *

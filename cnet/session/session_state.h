@@ -11,7 +11,8 @@
  *   session_core.c        its clock, numbers of packets, headers, and how it ends
  *   session_reason.c      why it ended, in words
  *
- * In this order calls point one way: a file calls only those below it (tests/test_c_layers.py).
+ * In this order calls point one way: a file calls only those below it
+ * (tests/system/test_c_layers.py).
  */
 #ifndef HARP_SESSION_STATE_H
 #define HARP_SESSION_STATE_H

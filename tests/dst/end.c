@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../c/session_skip.h"
+#include "../cnet/session/session_skip.h"
 #include "base/bytes.h"
 #include "base/sequence.h"
 #include "forge.h"

@@ -1,7 +1,7 @@
 """``make test-gpu``: real NCCL over HARP, and LightCC, where there is a CUDA GPU.
 
-    python tests/gpu/run.py [--evidence FOLDER] [--seconds 300]
-    python tests/gpu/run.py --rehearse      # over gloo and LightCC on CPUs: tries the ranks
+    python -m tests.gpu.run [--evidence FOLDER] [--seconds 300]
+    python -m tests.gpu.run --rehearse      # over gloo and LightCC on CPUs: tries the ranks
 
 Two ranks on one GPU that seem to be on two hosts run collectives and train over NCCL's Socket
 transport, over HARP's ports, by LightCC's staging and by its hook over NCCL; their losses must be
@@ -25,13 +25,9 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "gpu"), str(ROOT)]
-
-import launch  # noqa: E402
-import nccl_pair  # noqa: E402
-
-from lab.namespace import why_unusable  # noqa: E402
+from lab.namespace import why_unusable
+from tests.gpu import launch
+from tests.support import ROOT, nccl_pair
 
 HAS_TORCH = "import torch"
 HAS_CUDA = "import torch; raise SystemExit(0 if torch.cuda.is_available() else 3)"

@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../c/check.h"
+#include "check.h"
 #include "engine/engine.h"
 #include "engine/engine_state.h"
 

@@ -11,9 +11,9 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from c_programs import build, library
 
 from lab import vm
+from tests.support.c_programs import build, library
 
 if TYPE_CHECKING:
     from pathlib import Path

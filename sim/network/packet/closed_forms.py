@@ -26,7 +26,7 @@ KLEINROCK = "Pollaczek and Khinchine; Kleinrock, Queueing Systems I, section 5.6
 SLOW_START = "RFC 6928, RFC 5681; Cardwell, Savage and Anderson, INFOCOM 2000"
 RFC9438 = "RFC 9438, section 5.2 and table 1"
 AT_RANDOM = ("the form is for losses evenly apart; the same law with random ones, packet by "
-             "packet, gives 44 and 216 segments (tests/test_validate_packet.py)")
+             "packet, gives 44 and 216 segments (tests/sim/validation/test_packet_page.py)")
 BBR = "Cardwell et al., BBR, ACM Queue 2016: no heed to loss, and PROBE_RTT of 200 ms each 10 s"
 MARK_BYTES = 97_500
 """65 packets of 1,500 B (DCTCP, SIGCOMM 2010), at 10 Gb/s."""

@@ -1,0 +1,166 @@
+"""The engine: messages between two of them over each port, and what happens around them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.c_programs import SANITIZED, build, library, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+THREADS = ["-O1", "-fsanitize=thread", "-Wno-tsan", "-fno-omit-frame-pointer"]
+WRAPPED = ["malloc", "calloc", "realloc", "aligned_alloc", "free", "pthread_mutex_lock"]
+QUIET = ["-O2", *(f"-Wl,--wrap={name}" for name in WRAPPED)]
+
+
+def program(folder: Path, name: str, flags: list[str] = SANITIZED) -> Path:
+    return build(folder / name, [f"tests/cnet/engine/engine_{name}.c",
+                                  str(library(compiling(flags)))], flags)
+
+
+def compiling(flags: list[str]) -> list[str]:
+    return [flag for flag in flags if not flag.startswith("-Wl,")]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return program(tmp_path_factory.mktemp("engine"), "pair")
+
+
+@pytest.fixture(scope="module")
+def life(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return program(tmp_path_factory.mktemp("engine"), "life")
+
+
+@pytest.mark.parametrize("kind", ["posted", "streamed", "drafts"])
+@pytest.mark.parametrize("progress", ["manual", "inline", "thread"])
+@pytest.mark.parametrize("port", ["udp", "mem"])
+def test_messages_arrive_whole_and_in_order_and_no_frame_is_lost(
+        pair: Path, port: str, progress: str, kind: str) -> None:
+    run(pair, port, progress, kind, "1", "200", "150000")
+
+
+@pytest.mark.parametrize("kind", ["posted", "drafts"])
+def test_several_paths_carry_one_connection(pair: Path, kind: str) -> None:
+    run(pair, "udp", "manual", kind, "4", "200", "100000")
+
+
+@pytest.mark.parametrize("kind", ["posted", "streamed", "drafts"])
+@pytest.mark.parametrize("port", ["udp", "mem"])
+def test_messages_arrive_although_the_network_fails_in_every_way(
+        pair: Path, port: str, kind: str) -> None:
+    faults = "drop=2%,duplicate=1%,corrupt=1%,truncate=0.5%,reorder=2%,delay=100us,seed=5"
+    said = run(pair, port, "manual", kind, "2", "100", "60000", faults)
+    assert said.count("chaos of seed 5") == 2, said
+
+
+def test_threads_share_nothing_but_rings(tmp_path: Path) -> None:
+    threads = program(tmp_path, "pair", THREADS)
+    for arguments in (["udp", "thread", "posted"], ["udp", "inline", "streamed"],
+                      ["mem", "thread", "drafts"], ["mem", "inline", "posted"]):
+        run(threads, *arguments, "2", "200", "60000")
+
+
+@pytest.mark.parametrize("flags", [SANITIZED, THREADS], ids=["asan", "tsan"])
+def test_who_drives_engines_sleeps_until_one_of_them_has_something_to_do(
+        tmp_path: Path, flags: list[str]) -> None:
+    run(program(tmp_path, "sleep", flags))
+
+
+def test_a_child_of_fork_keeps_nothing_and_disturbs_nothing(life: Path) -> None:
+    run(life, "fork")
+
+
+@pytest.mark.parametrize(("what", "why"), [
+    ("kill", "no process at the other end has its port any more"),
+    ("stop", "silent for too long")])
+def test_a_dead_or_frozen_peer_is_an_error_in_bounded_time(life: Path, what: str,
+                                                           why: str) -> None:
+    assert why in run(life, what)
+
+
+def test_a_wrong_secret_is_an_error_in_bounded_time(life: Path) -> None:
+    assert "nobody answered" in run(life, "wrong")
+
+
+def test_an_idle_engine_uses_next_to_no_cpu(tmp_path: Path) -> None:
+    assert float(run(program(tmp_path, "life", ["-O2"]), "idle")) < 5
+
+
+def test_an_idle_thread_gives_its_cpu_to_others(tmp_path: Path) -> None:
+    assert float(run(program(tmp_path, "shared_cpu", ["-O2"]))) < 60
+
+
+def test_a_helper_does_not_spin_while_the_application_is_stopped_in_a_turn(tmp_path):
+    used = float(run(program(tmp_path, "life", ["-O2"]), "held"))
+    assert used < 15  # one that spins takes 30 and more
+
+
+@pytest.mark.parametrize(("port", "own"), [("mem", set()), ("udp", {"sendmmsg", "recvmmsg"})])
+def test_the_data_path_allocates_nothing_and_calls_only_what_its_port_must(
+        tmp_path: Path, port: str, own: set[str]) -> None:
+    quiet = program(tmp_path, "quiet", QUIET)
+    run(quiet, port)
+    strace = shutil.which("strace")
+    if not strace:
+        pytest.skip("strace is not installed")
+    trace = tmp_path / "trace"
+    subprocess.run([strace, "-f", "-o", str(trace), str(quiet), port], check=True, timeout=60)
+    window = trace.read_text().split("getppid(")[1:2]
+    assert window, "the marks are missing"
+    calls = set(re.findall(r"^\d+ +(\w+)\(", window[0], re.M))
+    # What is looked after once a millisecond: newcomers and the network's errors.
+    assert calls <= own | {"epoll_wait", "recvmsg", "epoll_pwait", "ioctl"}, calls
+
+
+def test_a_connection_whose_peer_has_closed_can_still_be_accepted(tmp_path: Path) -> None:
+    run(program(tmp_path, "accept"))
+
+
+@pytest.mark.parametrize("flags", [SANITIZED, THREADS], ids=["asan", "tsan"])
+def test_who_closes_an_end_drives_the_other_that_it_drives_itself(
+        tmp_path: Path, flags: list[str]) -> None:
+    run(program(tmp_path, "drain", flags))
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return program(tmp_path_factory.mktemp("engine"), "many", ["-O2"])
+
+
+def test_a_turn_looks_at_no_connection_that_is_idle(many: Path) -> None:
+    run(many, "turns", "2000")
+
+
+def test_idle_connections_to_one_process_share_signs_of_life(many: Path) -> None:
+    run(many, "quiet", "2000")
+
+
+def test_thousands_of_connections_over_udp_do_not_drown_in_signs_of_life(many: Path) -> None:
+    run(many, "udp", "5000")
+
+
+def test_connections_that_share_a_port_take_turns(many: Path) -> None:
+    run(many, "share")
+
+
+def test_a_killed_peer_is_noticed_although_its_host_says_so_rarely(tmp_path: Path) -> None:
+    run(program(tmp_path, "killed", ["-O2"]))
+
+
+def test_a_rail_whose_ring_stays_full_holds_up_no_connection(tmp_path: Path) -> None:
+    run(program(tmp_path, "stuck_rail"))
+
+
+def test_an_answer_and_its_acknowledgement_leave_in_one_datagram(tmp_path: Path) -> None:
+    run(program(tmp_path, "joined"))
+
+
+def test_a_path_finds_the_best_udp_port_where_cards_have_many_queues(tmp_path: Path) -> None:
+    run(program(tmp_path, "steer"))

@@ -1,0 +1,13 @@
+"""Which connections an engine drives: timers, calls of applications, turns that are shared."""
+
+import pytest
+
+from tests.support.c_programs import SANITIZED, build, run
+
+SOURCES = ["tests/cnet/engine/test_schedule.c", "cnet/base/timer_heap.c", "cnet/engine/schedule.c"]
+THREADS = ["-O1", "-fsanitize=thread", "-Wno-tsan"]
+
+
+@pytest.mark.parametrize("flags", [SANITIZED, THREADS], ids=["asan", "tsan"])
+def test_schedule(tmp_path, flags):
+    run(build(tmp_path / "schedule", SOURCES, flags))

@@ -1,0 +1,57 @@
+"""Single calls of the NCCL plugin: what is refused and how, the profiler, attempts that expire."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from tests.cnet.nccl.test_order import SOURCES
+from tests.support.c_programs import SANITIZED, build, library
+
+RACES = ["-O1", "-fsanitize=thread", "-Wno-tsan"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Runs the program, which is built once by the same flags."""
+    programs = {}
+
+    def run_built(flags, *arguments, **settings):
+        key = tuple(flags)
+        if key not in programs:
+            programs[key] = build(tmp_path_factory.mktemp("calls") / "test", [
+                "tests/cnet/nccl/test_calls.c", *SOURCES, str(library(flags))], flags)
+        settings = {"HARP_PORT": "mem", "HARP_CONF_FILE": "/dev/null", **settings}
+        done = subprocess.run([programs[key], *arguments], env={**os.environ, **settings},
+                              check=False, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return run_built
+
+
+@pytest.mark.parametrize("progress", ["threads", "inline"])
+def test_calls(run, progress):
+    run(SANITIZED, HARP_PROGRESS=progress, HARP_TIMEOUT="1")
+
+
+@pytest.mark.parametrize("progress", ["threads", "inline"])
+def test_calls_race_with_no_engine(run, progress):
+    # TSan does not see the fence before a sleeper is looked for, and so cannot mind its absence.
+    run(RACES, "at-once", HARP_PROGRESS=progress, HARP_TIMEOUT="60")
+
+
+OVER_TCP = {"HARP_PORT": "tcp", "HARP_IFNAME": "=lo"}
+
+
+def test_calls_over_tcp(run):
+    run(SANITIZED, HARP_TIMEOUT="1", **OVER_TCP)
+
+
+def test_calls_over_tcp_race_with_nothing(run):
+    run(RACES, "at-once", HARP_TIMEOUT="60", **OVER_TCP)
+
+
+def test_attempts_are_bounded(run):
+    """None is given up before the last has begun, however slow the machine is."""
+    run(["-O2"], "many", HARP_TIMEOUT="600")

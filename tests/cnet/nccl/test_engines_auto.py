@@ -1,0 +1,88 @@
+"""How many engines the NCCL plugin gives a device by default, by what the host is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.cnet.nccl.test_plugin import ask
+from tests.support.c_programs import build
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CPUS = sorted(os.sched_getaffinity(0))
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("engines") / "test",
+                 ["tests/cnet/nccl/test_engines_auto.c", "cnet/nccl/engines_auto.c",
+                  "cnet/nccl/cores.c"])
+
+
+def test_the_policy(program: Path) -> None:
+    subprocess.run([program], check=True, timeout=60)
+
+
+def cores(program: Path, *before: str, **environment: str) -> tuple[int, ...]:
+    said = subprocess.run([*before, program, "here"], env={**os.environ, **environment}, check=True,
+                          capture_output=True, text=True, timeout=60).stdout
+    return tuple(int(word) for word in said.split())
+
+
+def test_ranks_are_told_by_the_launcher(program: Path) -> None:
+    for name in ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE"):
+        assert cores(program, **{name: "4"})[1] == 4
+    assert cores(program, LOCAL_WORLD_SIZE="no number")[1] == 1
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="one CPU cannot be divided")
+def test_a_rank_that_is_bound_has_its_cpus_for_itself(program: Path) -> None:
+    cpus, ranks, bound, own = cores(program, "taskset", "-c", str(CPUS[0]), LOCAL_WORLD_SIZE="2")
+    assert (cpus, ranks, own) == (1, 2, 1)
+    assert bound
+
+
+LO = {"HARP_PORT": "udp", "HARP_IFNAME": "=lo"}
+ONE_CPU = ("taskset", "-c", str(CPUS[0]))
+
+
+def said_of_engine(found: dict[str, Any]) -> str:
+    return next(text for _, text in found["said"] if "engine 1 of" in text)
+
+
+def line(**settings: str) -> str:
+    return said_of_engine(ask("listen", **LO, HARP_PROGRESS="threads", **settings))
+
+
+def test_nccls_thread_drives_where_no_cpu_is_free_for_another() -> None:
+    told = said_of_engine(ask("listen", before=ONE_CPU, **LO))
+    assert ", driven inline (no CPU is free for a thread (1 of this rank, 2 for NCCL" in told
+    told = said_of_engine(ask("listen", before=ONE_CPU, **LO, HARP_CPUS=str(CPUS[0])))
+    assert ", with a thread of its own (a CPU is free for it (1 in HARP_CPUS" in told
+
+
+def test_a_thread_without_a_free_cpu_is_a_warning() -> None:
+    found = ask("listen", before=ONE_CPU, **LO, HARP_PROGRESS="threads")
+    warning, = (text for level, text in found["said"] if level == "warn")
+    assert "HARP_PROGRESS=threads, but no CPU is free" in warning
+    assert ", with a thread of its own (HARP_PROGRESS)" in said_of_engine(found)
+    quiet = ask("listen", before=ONE_CPU, **LO, HARP_PROGRESS="inline")
+    assert not [text for level, text in quiet["said"] if level == "warn"]
+
+
+def test_a_speed_that_the_driver_does_not_report_can_be_told() -> None:
+    cpus = ",".join([str(CPUS[0])] * 4)
+    assert "engine 1 of 4 (for 100000 Mb/s)" in line(HARP_SPEED="100000", HARP_CPUS=cpus)
+    assert "engine 1 of 2 (HARP_ENGINES)" in line(HARP_SPEED="100000", HARP_ENGINES="2")
+    assert "engine 1 of 1 (the driver reports no speed" in line(HARP_ENGINES="auto")
+
+
+def test_nccl_learns_the_speed() -> None:
+    told = ask(HARP_PORT="udp", HARP_IFNAME="=lo", HARP_SPEED="40000")["devices"][0]
+    assert told["speed"] == 40000
+    assert ask(HARP_PORT="udp", HARP_IFNAME="=lo")["devices"][0]["speed"] == 10000

@@ -1,0 +1,56 @@
+"""The NCCL plugin's order of messages where the sending end is ahead of the receiving one.
+
+And that it takes no memory for that while messages flow.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from tests.support import ROOT
+from tests.support.c_programs import build, library
+
+# glibc.c wraps functions for old systems, which sanitizers do themselves.
+SOURCES = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "cnet" / "nccl").glob("*.c"))
+           if path.name != "glibc.c"]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("order") / "test",
+                 ["tests/cnet/nccl/test_order.c", *SOURCES, str(library())])
+
+
+def run(program, port, progress, faults="", **more):
+    settings = {"HARP_PORT": port, "HARP_PROGRESS": progress, "HARP_FAULTS": faults,
+                "HARP_IFNAME": "=lo", "HARP_CONF_FILE": "/dev/null", **more}
+    done = subprocess.run([program], env={**os.environ, **settings}, capture_output=True, text=True,
+                          check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("faults", ["", "drop=2%,reorder=2%,duplicate=1%,delay=100us,seed=11"],
+                         ids=["clean", "faults"])
+@pytest.mark.parametrize("progress", ["threads", "inline"])
+@pytest.mark.parametrize("port", ["udp", "mem"])
+def test_sends_that_are_ahead_find_their_buffers(program, port, progress, faults):
+    run(program, port, progress, faults)
+
+
+def test_sends_that_are_ahead_find_their_buffers_over_tcp(program):
+    for sockets in ("1", "4"):
+        run(program, "tcp", "auto", HARP_SOCKETS=sockets)
+
+
+@pytest.mark.parametrize(("port", "progress"), [
+    *((port, progress) for port in ("udp", "mem") for progress in ("threads", "inline")),
+    ("tcp", "auto")])
+def test_data_path_asks_for_no_memory_and_no_lock(tmp_path, port, progress):
+    wrapped = ["malloc", "calloc", "realloc", "aligned_alloc", "free", "mmap", "munmap",
+               "pthread_mutex_lock", "getrandom"]
+    flags = ["-O2", *(f"-Wl,--wrap={name}" for name in wrapped)]
+    run(build(tmp_path / "quiet", ["tests/cnet/nccl/test_quiet.c", *SOURCES, str(library(["-O2"]))],
+              flags), port, progress)

@@ -1,0 +1,19 @@
+"""The mem port: threads and processes, full rings, ends, and peers that break the rules."""
+
+import pytest
+
+from tests.support.c_programs import SANITIZED, build, library, run
+
+THREADS = ["-O1", "-fsanitize=thread", "-Wno-tsan"]
+
+
+@pytest.mark.parametrize(("flags", "arguments"), [(SANITIZED, []), (THREADS, ["threads"])],
+                         ids=["asan", "tsan"])
+def test_datagrams_arrive_whole_and_ends_are_told(tmp_path, flags, arguments):
+    sources = ["tests/cnet/ports/test_port_mem.c", str(library(flags))]
+    run(build(tmp_path / "port_mem", sources, flags), *arguments)
+
+
+def test_a_peer_that_breaks_the_rules(tmp_path):
+    sources = ["tests/cnet/ports/test_port_mem_rogue.c", str(library(SANITIZED))]
+    run(build(tmp_path / "rogue", sources))

@@ -1,0 +1,58 @@
+"""The C tests of the session's parts."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.dst.dst_programs import driver_sources, session_sources
+from tests.support.c_programs import build, library, run
+from tests.support.planted_bugs import CREDIT_LOST, IN_REVERSE, plant
+
+ENDS = ["cnet/virtual/event_heap.c", "cnet/virtual/session_ends.c"]
+PAIR = ["tests/cnet/session/session_pair.c", *ENDS]
+
+
+@pytest.mark.parametrize("name", ["session_stream", "session_paths", "session_pmtu",
+                                  "session_fragments", "session_ack", "session_end",
+                                  "session_laps", "session_memory", "session_spurious"])
+def test_two_sessions(name, tmp_path):
+    run(build(tmp_path / name, [f"tests/cnet/session/test_{name}.c", *PAIR, *session_sources()]))
+
+
+def test_a_sender_that_does_not_ask_for_credit_is_found(tmp_path):
+    program = build(tmp_path / "silent", ["tests/cnet/session/test_session_stream.c", *PAIR,
+                                          *session_sources()], ["-O1"],
+                    plant(CREDIT_LOST, tmp_path / "planted"))
+    with pytest.raises(AssertionError, match="has_arrived"):
+        run(program)
+
+
+def test_the_bench_of_the_session_runs(tmp_path):
+    program = build(tmp_path / "cost", ["bench/c/session_cost.c", *ENDS, *driver_sources()])
+    assert run(program, "0.02").count("ns a frame and end") == 13
+
+
+def test_listener(tmp_path):
+    run(build(tmp_path / "listener", ["tests/cnet/session/test_listener.c", str(library())]))
+
+
+def test_what_swift_takes_for_others(tmp_path):
+    run(build(tmp_path / "swift", ["tests/cnet/session/test_cc_swift.c", *session_sources()]))
+
+
+REVERSE = ["tests/cnet/session/test_reverse.c", "cnet/session/reverse.c"]
+
+
+def test_reverse(tmp_path):
+    run(build(tmp_path / "reverse", REVERSE))
+
+
+@pytest.mark.parametrize("bug", IN_REVERSE)
+def test_a_wrong_queue_of_the_way_back_is_found(bug, tmp_path):
+    program = build(tmp_path / "reverse", REVERSE, ["-O1"], plant(IN_REVERSE[bug], tmp_path / "x"))
+    with pytest.raises(AssertionError, match="queue"):
+        run(program)
+
+
+def test_parts(tmp_path):
+    run(build(tmp_path / "parts", ["tests/cnet/session/test_session_parts.c", *session_sources()]))

@@ -1,0 +1,71 @@
+"""Sessions and engines under deterministic simulation: seeds hold, deliberate bugs do not pass."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tests.dst.dst_programs import FAST, build_dst, build_engines, run_dst
+from tests.support.c_programs import SANITIZED
+from tests.support.planted_bugs import IN_ENGINES, IN_SESSIONS
+
+SEEDS = 2000  # of each kind; each bug shows in as many
+SHARE = 250  # in one test, so that workers share the work
+# A quarter under sanitizers, as `make dst` runs all; the rest without takes a quarter of the time.
+WAYS = [(SANITIZED if first < SEEDS // 4 else FAST, first) for first in range(0, SEEDS, SHARE)]
+every_way = pytest.mark.parametrize(("flags", "first"), WAYS,
+                                    ids=[str(first) for _, first in WAYS])
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    """Builds a simulation, once by the same flags."""
+    made = {}
+
+    def program(how, flags):
+        key = how, *flags
+        if key not in made:
+            made[key] = how(tmp_path_factory.mktemp("dst") / "dst", flags=flags)
+        return made[key]
+    return program
+
+
+@every_way
+def test_seeds_hold(programs, flags, first):
+    assert run_dst(programs(build_dst, flags), first, SHARE).startswith(f"{SHARE} seeds")
+
+
+@every_way
+def test_seeds_of_engines_hold(programs, flags, first):
+    assert run_dst(programs(build_engines, flags), first, SHARE).startswith(f"{SHARE} seeds")
+
+
+@pytest.fixture(scope="module")
+def dst(programs):
+    return programs(build_dst, SANITIZED)
+
+
+def test_every_field_can_be_changed(dst):
+    done = run_dst(dst, "fields", 0, 1)
+    assert int(done.split()[0]) > 5000
+
+
+def test_a_seed_is_the_whole_of_a_run(dst):
+    assert run_dst(dst, 8, "-v") == run_dst(dst, 8, "-v")
+
+
+def shows(program):
+    done = subprocess.run([str(program), "0", str(SEEDS)], capture_output=True, text=True,
+                          check=False, timeout=1800)
+    return done.returncode != 0 and "replay: make dst " in done.stdout
+
+
+@pytest.mark.parametrize("bug", IN_SESSIONS)
+def test_the_harness_catches(bug, tmp_path):
+    assert shows(build_dst(tmp_path / "dst", IN_SESSIONS[bug])), IN_SESSIONS[bug].wrong
+
+
+@pytest.mark.parametrize("bug", IN_ENGINES)
+def test_the_harness_catches_in_engines(bug, tmp_path):
+    assert shows(build_engines(tmp_path / "engines", IN_ENGINES[bug])), IN_ENGINES[bug].wrong

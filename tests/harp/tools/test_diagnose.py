@@ -1,0 +1,239 @@
+"""``harp diagnose``: files, hosts over a port with a token, what people and programs read."""
+
+import json
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+
+import pytest
+from click.testing import CliRunner
+
+from harp.cli.diagnose import diagnose, exchange
+from harp.cli.diagnose.exchange import SnapshotServer, ask_host
+from harp.cli.diagnose.snapshot import engines, from_json, to_json
+from harp.net import Engine, Port
+from lab.namespace import why_unusable
+from lab.veth import veth_pair
+from tests.support.diagnosis_cluster import all_to_all
+
+TOKEN = b"0123456789abcdef0123456789abcdef"
+
+
+def invoke(*words):
+    return CliRunner().invoke(diagnose, [str(word) for word in words])
+
+
+def faulty():
+    cluster = all_to_all(4)
+    for way in cluster.touching(1, 0):
+        way.open = False
+    return cluster.reports()
+
+
+@pytest.fixture
+def files(tmp_path):
+    names = []
+    for report in faulty():
+        names.append(tmp_path / f"{report.host}.json")
+        names[-1].write_text(to_json(report))
+    return names
+
+
+@pytest.fixture
+def token_file(tmp_path):
+    file = tmp_path / "token"
+    file.write_bytes(TOKEN + b"\n")
+    file.chmod(0o600)
+    return file
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Hosts that tell of a made-up job, at once."""
+    reports = {report.host: report for report in faulty()}
+    monkeypatch.setattr(exchange, "take_report",
+                        lambda host, seconds, moments: reports[host])
+
+
+@contextmanager
+def serving(host, token=TOKEN):
+    with SnapshotServer("127.0.0.1", 0, token, host) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_people_read_who_it_is_and_why(files):
+    done = invoke(*files)
+    assert done.exit_code == 3
+    lines = done.output.splitlines()
+    assert lines[0] == "4 hosts, 48 directions of paths"
+    assert lines[1] == "port eth0 (10.0.0.2) of h1: carries nothing (100% sure)"
+    assert "of the last" in lines[2]
+
+
+def test_programs_read_json(files):
+    said = json.loads(invoke("--json", *files).output)
+    assert (said["hosts"], said["missing"]) == (["h0", "h1", "h2", "h3"], [])
+    [suspect] = said["suspects"]
+    assert suspect["kind"] == "port"
+    assert (suspect["host"], suspect["way"]) == ("h1", "both")
+    assert 0.9 < suspect["confidence"] <= 1
+
+
+def test_a_healthy_job_ends_with_0(tmp_path):
+    file = tmp_path / "h.json"
+    file.write_text(to_json(all_to_all(3).reports()[0]))
+    done = invoke(file)
+    assert (done.exit_code, done.output.splitlines()[-1]) == (0, "nothing is suspect")
+
+
+def test_a_host_without_a_running_job_is_no_healthy_one(tmp_path):
+    file = tmp_path / "h.json"
+    report = all_to_all(3).reports()[0]
+    for moment in report.moments:
+        moment.engines.clear()
+    file.write_text(to_json(report))
+    done = invoke(file)
+    assert (done.exit_code, "no path of a running job was seen" in done.output) == (1, True)
+
+
+def test_a_file_that_is_none_is_told_and_the_rest_is_used(files, tmp_path):
+    bad = tmp_path / "bad.json"
+    bad.write_text('{"format": "harp-snapshot-0"}')
+    done = invoke(*files, bad)
+    assert done.exit_code == 3
+    assert f"no report: {bad}: it is no snapshot of format harp-snapshot-1" in done.output
+    assert "port eth0" in done.output
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    ((), "one of three"),
+    (("x.json",), "'x.json' is neither a file nor HOST:PORT"),
+    (("a:70000",), "'a:70000' is neither a file nor HOST:PORT"),
+    (("a:1",), "a token is needed"),
+    (("--serve", "9407"), "a token is needed"),
+    (("--serve", "9407", "--snapshot", "x"), "one of three")])
+def test_wrong_use_is_one_sentence(words, said):
+    done = invoke(*words)
+    assert done.exit_code == 2
+    assert said in done.output
+
+
+@pytest.mark.parametrize(("content", "mode", "said"), [
+    (TOKEN, 0o644, "may be read by others"), (b"short", 0o600, "5 bytes, and 16 are the least"),
+    (None, 0, "cannot be read")])
+def test_a_token_must_be_secret_and_long(tmp_path, content, mode, said):
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_bytes(content)
+        file.chmod(mode)
+    done = invoke("--token-file", file, "node:1")
+    assert done.exit_code == 2
+    assert said in done.output
+
+
+def test_two_reports_of_one_host_are_refused(files):
+    done = invoke(files[0], files[0])
+    assert done.exit_code == 2
+    assert "two reports are of host h0" in done.output
+
+
+def test_hosts_are_asked_over_a_port(quick, token_file):
+    with serving("h0") as a, serving("h1") as b, serving("h2") as c:
+        gone = free_port()
+        done = invoke("--token-file", token_file,
+                      *(f"127.0.0.1:{port}" for port in (a, b, c, gone)))
+    assert f"no report: 127.0.0.1:{gone} cannot be reached: Connection refused" in done.output
+    assert "port eth0 (10.0.0.2) of h1: carries nothing" in done.output
+
+
+def test_another_token_learns_nothing(quick):
+    with serving("h0") as port, pytest.raises(exchange.ExchangeError, match="token is another"):
+        ask_host("127.0.0.1", port, b"x" * 32, 1, 2)
+
+
+def test_an_answer_is_good_once(quick):
+    """Who heard one exchange cannot use it for the next."""
+    with serving("h0") as port:
+        challenges = set()
+        for _ in range(3):
+            with socket.create_connection(("127.0.0.1", port), 20) as made:
+                challenges.add(json.loads(made.makefile("rb").readline())["challenge"])
+    assert len(challenges) == 3
+
+
+@pytest.mark.parametrize("request_", [
+    b"", b"\n", b"[]\n", b"{}\n", b'{"answer": 3}\n', b"\xff" * 10_000, b"x" * 511 + b"\n",
+    b'{"answer": "\xc3\xa9", "seconds": 1, "moments": 2}\n'])
+def test_what_is_no_request_gets_no_report(quick, request_):
+    with serving("h0") as port, socket.create_connection(("127.0.0.1", port), 20) as made:
+        file = made.makefile("rb")
+        file.readline()
+        said = b""
+        with suppress(OSError):  # it may hang up before it has read all
+            made.sendall(request_)
+            made.shutdown(socket.SHUT_WR)
+            said = file.read(1000)
+        assert b"moments" not in said
+        assert ask_host("127.0.0.1", port, TOKEN, 1, 2).host == "h0"
+
+
+@pytest.mark.parametrize(("seconds", "moments"), [(-1, 2), (1e9, 2), (1, 1), (1, 10**6)])
+def test_only_so_much_can_be_asked_for(quick, seconds, moments):
+    with serving("h0") as port, pytest.raises(exchange.ExchangeError, match="hung up"):
+        ask_host("127.0.0.1", port, TOKEN, seconds, moments)
+
+
+def test_a_snapshot_is_of_this_host(tmp_path):
+    """A real job of this host: what one command writes, the other one reads."""
+    place = Port("udp", address="127.0.0.1")
+    with Engine(place) as near, Engine(place) as far:
+        listener = far.listen()
+        connection = near.connect(listener.handle, timeout=20)
+        peer = listener.accept(timeout=20)
+        file = tmp_path / "here.json"
+        assert invoke("--snapshot", file, "--seconds", 0.5, "--name", "here").exit_code == 0
+        assert (connection.closed, peer.closed) == (False, False)
+    report = from_json(file.read_bytes())
+    assert report.host == "here"
+    assert file.stat().st_mode & 0o777 == 0o600
+    rows = {row.connection: row for engine in report.moments[-1].engines for row in engine.paths}
+    ends = {(row.local, row.remote) for row in rows.values() if "127.0.0.1" in row.local}
+    assert any(pair[::-1] in ends for pair in ends)
+
+
+def engines_seen_at(end):
+    with end.space.entered():
+        return {engine.file for engine in engines()}
+
+
+@pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
+def test_hosts_that_share_memory_tell_of_their_own_engines():
+    """As containers do that are given their host's /dev/shm, and networks of their own."""
+    with veth_pair() as (near, far):
+        with near.space.entered():
+            place = Engine(Port("udp", address=near.ipv4))
+        with far.space.entered():
+            other = Engine(Port("udp", address=far.ipv4))
+        with place, other:
+            listener = other.listen()
+            with near.space.entered():
+                connection = place.connect(listener.handle, timeout=20)
+            peer = listener.accept(timeout=20)
+            with ThreadPoolExecutor() as pool:  # a process is where its first thread is
+                seen = list(pool.map(engines_seen_at, (near, far)))
+            assert (connection.closed, peer.closed) == (False, False)
+            own = [engine.stats_path.rpartition("/")[2] for engine in (place, other)]
+    assert [set(own) & each for each in seen] == [{own[0]}, {own[1]}]

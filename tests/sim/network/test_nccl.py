@@ -1,0 +1,142 @@
+"""What NCCL chooses, by figures worked out from its tuning table, and how long that takes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from harp.collectives.protocol import LL, LL128, SIMPLE
+from harp.collectives.registry import make_plan
+from sim.answer.collective_bench import Timer, measure
+from sim.cluster.placement import choose_gpus, place
+from sim.network.nccl import View, choose, chosen_plan, predict_s
+from sim.run import main
+from sim.schema.parameters import load_stack
+from tests.support.cluster_files import cluster, topology, write
+
+V100 = View(ranks=16, hosts=2, generation=0, nvlink=True, rings=1, speed=12.0, channels=2,
+            ll128=False)
+
+
+@pytest.mark.parametrize(("plan", "column", "microseconds"), [
+    ("tree", 0, 6.8 + 2 * (7 * 0.6 + 5.0)),
+    ("tree", 2, 2 * (7 * 4.0 + 14.0)),
+    ("ring", 0, 6.6 + 28 * 1.0 + 2 * 2.7),
+    ("ring", 2, 8.4 + 28 * 3.4 + 2 * 14.0)])
+def test_short_messages_take_the_latency_of_nccls_table(plan, column, microseconds):
+    assert predict_s(V100, "allreduce", plan, column, 8) == pytest.approx(
+        microseconds * 1e-6, rel=1e-3)
+
+
+@pytest.mark.parametrize(("plan", "column", "gigabytes"), [
+    ("ring", 2, 12.0 * 16 / 30), ("ring", 0, 6.0 * 16 / 30),
+    ("tree", 2, 10.0 / 2), ("tree", 0, 10.0 / 3.8 / 2)])
+def test_long_messages_take_the_rate_of_nccls_table(plan, column, gigabytes):
+    size = 1 << 40
+    view = V100 if plan == "ring" else replace(V100, hosts=4)
+    assert predict_s(view, "allreduce", plan, column, size) == pytest.approx(
+        size / gigabytes / 1e9, rel=1e-3)
+
+
+def test_short_messages_go_by_a_tree_and_long_ones_by_a_ring():
+    four = replace(V100, ranks=32, hosts=4)
+    chosen = [choose(four, "allreduce", size) for size in (8, 1 << 30)]
+    assert [(choice.plan, choice.protocol) for choice in chosen] == [("tree", LL),
+                                                                     ("ring", SIMPLE)]
+
+
+@pytest.mark.parametrize(("hosts", "gpus", "model", "name"), [
+    (2, 8, "H100", "tree Simple"), (3, 8, "H100", "ring Simple"), (2, 1, "A10G", "ring Simple")])
+def test_long_messages_go_as_they_did_on_clouds(tmp_path, hosts, gpus, model, name):
+    """What is published of NCCL 2.11 and 2.22 on virtual NICs: sim/validation/cases.
+
+    Two hosts of eight reach more on the bus than the NIC's rate, which a ring cannot; three reach
+    what a forced ring reaches, less than a forced tree.
+    """
+    built = cluster(tmp_path, hosts=hosts, gpus=gpus, vpc={"vnics": 1}, host={
+        "gpus": {"count": gpus, "model": model, "effective": "1TFLOPS"}})
+    view = View.of(built, built.topology.scenarios[0], np.arange(built.gpus))
+    assert choose(view, "allreduce", 1 << 30).name == name
+
+
+def test_trees_of_two_hosts_have_twice_the_rate_up_to_the_listed_one():
+    size = 1 << 40
+    for speed, doubled in ((1.2, 2.4), (10.0, 20.0), (12.0, 24.0), (20.0, 48.0)):
+        view = replace(V100, speed=speed)
+        assert predict_s(view, "allreduce", "tree", 2, size) == pytest.approx(
+            size / (min(doubled * 0.92, 18.5) / 2) / 1e9, rel=1e-3)
+
+
+def test_of_two_hosts_without_a_rate_a_virtual_nic_counts_as_10_gigabits(tmp_path):
+    for given, speed in (({}, 12.0), ({"vpc": {"vnics": 1}}, 1.2),
+                         ({"nic": {"driver": "ena"}}, 1.2)):
+        built = cluster(tmp_path, hosts=2, rate_bps=100e9, **given)
+        assert View.of(built, built.topology.scenarios[0], np.arange(built.gpus)).speed == speed
+
+
+@pytest.mark.parametrize(("model", "more", "trusted"), [
+    ("V100", {}, True), ("A100", {}, True), ("A10G", {}, False), ("H100", {}, True),
+    ("V100", {"vpc": {"vnics": 1}}, False)])
+def test_ll128_is_chosen_where_nccl_trusts_it(tmp_path, model, more, trusted):
+    built = cluster(tmp_path, hosts=2, gpus=8, host={
+        "gpus": {"count": 8, "model": model, "effective": "1TFLOPS"}}, **more)
+    view = View.of(built, built.topology.scenarios[0], np.arange(built.gpus))
+    assert view.ll128 == trusted
+    chosen = {choose(view, "allreduce", 1 << power).protocol for power in range(3, 32)}
+    assert (LL128 in chosen) == trusted
+
+
+def timer(built):
+    scenario = built.topology.scenarios[0]
+    gpus = choose_gpus(built, range(built.hosts), built.gpus, affinity=True)
+    placement = place(built, gpus, 1, affinity=True)
+    return Timer(built, load_stack("ideal", built.topology.stacks), scenario, placement)
+
+
+def test_ll_saves_latency_inside_a_host(tmp_path):
+    plan, made = make_plan("ring", ranks=8, nbytes=32), timer(cluster(tmp_path, hosts=1, gpus=8))
+    slow, fast = (made.seconds(plan, protocol) for protocol in (SIMPLE, LL))
+    assert fast / slow == pytest.approx(0.6 / 3.4, rel=1e-3)
+
+
+def test_a_protocol_pays_for_its_flags(tmp_path):
+    made, times = timer(cluster(tmp_path, hosts=2)), []
+    for protocol in (SIMPLE, LL128, LL):
+        chosen = choose(V100, "allreduce", 1 << 30)._replace(plan="ring", protocol=protocol)
+        assert chosen.name == f"ring {protocol.name}"
+        times.append(made.seconds(chosen_plan(chosen, 2, 1 << 30, unit_bytes=4, group=1),
+                                  protocol))
+    assert times[1] / times[0] == pytest.approx(128 / 120, rel=0.01)
+    assert times[2] / times[0] == pytest.approx(2, rel=0.01)
+
+
+def test_the_bench_prints_nccls_pick_beside_the_others(tmp_path):
+    path = write(tmp_path, topology(hosts=2, gpus=4))
+    arguments = [str(path), "--collective", "allreduce", "--sizes", "8:1GiB:1024", "--json", "-"]
+    result = CliRunner().invoke(main, [*arguments, "--quiet"])
+    rows = [row for row in json.loads(result.stdout)["rows"] if row["algorithm"] == "NCCL"]
+    assert rows[0]["choice"] == "tree LL"
+    assert rows[-1]["choice"].endswith(("Simple", "LL128"))
+    assert not any(row["choice"] for row in json.loads(result.stdout)["rows"]
+                   if row["algorithm"] != "NCCL")
+    shown = CliRunner().invoke(main, arguments[:-2]).output
+    assert "chooses" in shown
+    assert "tree LL" in shown
+    assert "NVLS, CollNet and PAT" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize("collective", ["reduce-scatter", "allgather", "broadcast", "alltoall"])
+def test_nccl_has_a_row_where_it_chooses(tmp_path, collective):
+    rows = measure(cluster(tmp_path, hosts=2, gpus=2), collective, [1 << 20]).rows
+    chosen = [row.choice for row in rows if row.algorithm == "NCCL"]
+    assert len(chosen) == (collective in ("reduce-scatter", "allgather"))
+
+
+def test_one_gpu_a_host_exposes_the_latency_of_the_network():
+    alone = replace(V100, ranks=2)
+    assert predict_s(alone, "allreduce", "ring", 0, 8) == pytest.approx(
+        (6.6 + 2 * 5.0) * 1e-6, rel=1e-3)

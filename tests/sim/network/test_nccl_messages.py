@@ -1,0 +1,96 @@
+"""Messages as NCCL makes them: how many, how long, and that a process has one thread for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from harp.collectives.protocol import LL, LL128, SIMPLE
+from harp.collectives.registry import make_plan
+from harp.collectives.window import NCCL_WINDOW, Window
+from sim.answer.collective_bench import measure
+from tests.support.cluster_files import IDEAL, cluster
+
+KIB, MIB = 1 << 10, 1 << 20
+MESSAGE_S = 10e-6
+PROXY = IDEAL | {"cost_per_message": f"{MESSAGE_S}s", "start_latency": "0s"}
+"""A stack that costs nothing but a message, of which the NIC moves the bytes."""
+
+
+def pieces(name, nbytes, *, channels=16, hosts=2, gpus=8):
+    plan = make_plan(name, ranks=hosts * gpus, nbytes=nbytes, group=gpus, chunk_bytes=nbytes)
+    (phase,) = plan.phases()
+    return NCCL_WINDOW.cut(phase, channels)
+
+
+@pytest.mark.parametrize(("nbytes", "piece"), [
+    (1 * MIB, 32 * KIB), (4 * MIB, 32 * KIB), (16 * MIB, 64 * KIB), (128 * MIB, 128 * KIB),
+    (1024 * MIB, 512 * KIB)])
+def test_a_tree_over_hosts_of_eight_is_cut_as_by_nccl(nbytes, piece):
+    """Depth 8: 64 pieces or at most 128 KiB, 32 or 64 KiB, 8 or 32 KiB (src/enqueue.cc)."""
+    each_tree = nbytes // 16 // 2
+    assert pieces("tree", nbytes).pieces == each_tree // piece
+
+
+@pytest.mark.parametrize("nbytes", [16, 16 * MIB, 1024 * MIB])
+def test_a_step_of_a_ring_is_two_messages_of_up_to_a_mebibyte(nbytes):
+    cut = pieces("ring", nbytes)
+    loops = max(1, -(-nbytes // (16 * 16 * 2 * MIB)))
+    assert cut.pieces * cut.messages == 30 * 2 * loops
+
+
+def test_channels_share_the_bytes_that_are_cut():
+    alone, shared = (pieces("ring", 256 * MIB, channels=channels) for channels in (1, 16))
+    assert alone.pieces == 16 * shared.pieces
+
+
+@pytest.mark.parametrize(("protocol", "nbytes", "used"), [
+    (SIMPLE, 8, 1), (SIMPLE, 64 * KIB, 4), (SIMPLE, MIB, 16), (LL, 8 * KIB, 2),
+    (LL128, 10 * KIB, 2)])
+def test_short_collectives_use_few_channels(protocol, nbytes, used):
+    assert protocol.window.channels(nbytes, 16) == used
+
+
+def test_a_window_by_itself_says_nothing_of_channels_and_slices():
+    assert Window().channels(1, 16) == 1
+    assert Window().channels(16, 16) == 16
+    (phase,) = make_plan("ring", ranks=2, nbytes=MIB).phases()
+    assert Window().cut(phase).messages == 1.0
+
+
+def seconds(folder, algorithm, nbytes, **given):
+    built = cluster(folder, stacks={"ideal": PROXY}, **given)
+    return measure(built, "allreduce", [nbytes], algorithms=[algorithm]).rows[0].time_s
+
+
+@pytest.mark.parametrize("channels", [1, 4, 16])
+def test_messages_of_all_channels_queue_for_the_thread_of_their_process(tmp_path, channels):
+    """Three hosts of eight: a process at the edge of its host sends two slices in 46 steps.
+
+    As published of GKE (gke-a3-3-hosts): a ring takes the same time from 256 KiB to 8 MiB, and in
+    proportion to its channels below.
+    """
+    took_s = seconds(tmp_path, "ring", 2 * MIB, hosts=3, gpus=8, rate_bps=1e15,
+                     scenario={"channels": channels})
+    assert took_s == pytest.approx(46 * 2 * channels * MESSAGE_S, rel=0.15)
+
+
+def test_a_process_that_sends_and_receives_handles_both(tmp_path):
+    """With one GPU a host the same process sends and receives; with two, each does one of them."""
+    single, double = (seconds(tmp_path, "ring", 64 * KIB, hosts=2, gpus=gpus, rate_bps=1e15)
+                      / (2 * (2 * gpus - 1)) for gpus in (1, 2))
+    assert single == pytest.approx(2 * double, rel=0.15)
+
+
+def test_bytes_that_others_move_hide_the_messages(tmp_path):
+    """The NIC moves 256 MiB in 21.5 ms; 256 messages of 10 us are handled meanwhile."""
+    bytes_s = 256 * MIB / 12.5e9
+    took_s = seconds(tmp_path, "ring", 256 * MIB, hosts=2)
+    assert bytes_s <= took_s <= 1.03 * bytes_s
+
+
+def test_a_thread_that_moves_the_bytes_itself_pays_for_both(tmp_path):
+    moves = PROXY | {"cost_per_byte": "0.1ns"}
+    built = cluster(tmp_path, stacks={"ideal": moves}, hosts=2)
+    took_s = measure(built, "allreduce", [256 * MIB], algorithms=["ring"]).rows[0].time_s
+    # Of 32 threads, so that messages are what is left: 256 of them each way.
+    assert took_s > 256 * MIB / 12.5e9 + 0.9 * 2 * 256 * MESSAGE_S

@@ -1,0 +1,130 @@
+"""Steps as graphs: what each generator computes, sends and waits for, against closed forms."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.answer.scenario import Run
+from sim.schema import TopologyError, load
+from sim.step.graph import ON_GPU
+from sim.workloads.layers import Tensor
+from sim.workloads.models import block_of, get_model
+from tests.sim.step.test_train import SECOND, job, layer, parts_of, step_of
+from tests.support.cluster_files import cluster, topology, write
+
+
+def sent(folder, block, **given):
+    """Bytes that each GPU sends in a step, by the resource that all of them cross."""
+    made = cluster(folder, **given)
+    run = Run(made, made.topology.scenarios[0], made.gpus)
+    run.go()
+    resources = made.blocks[block]
+    return run.network.fluid.net.carried()[resources.first:resources.first + made.gpus]
+
+
+def test_fsdp_by_hand(tmp_path):
+    """Gathers and scatters of 1 s, forward 1 s, backward 2 s, one stream, one unit ahead.
+
+    Gathers 0 to 1 and 1 to 2 s, forward 1 to 3 s; gathers again 3 to 4 and 4 to 5 s, backward of b
+    4 to 6 s, of a 6 to 8 s; scatters 6 to 7 and 8 to 9 s.
+    """
+    made = job(tmp_path, [layer("h.0.a", 2), layer("h.1.b", 2)], parallel="fsdp")
+    assert step_of(made) == pytest.approx(9)
+    assert parts_of(made) == pytest.approx({"compute_s": 6, "exposed_transfer_s": 3})
+
+
+def test_fsdp_gathers_no_sooner_than_one_unit_ahead(tmp_path):
+    made = job(tmp_path, [layer(f"h.{n}.x", 0.2) for n in range(4)], parallel="fsdp")
+    graph = made.graph
+    for number, operation in enumerate(graph):
+        if operation.kind == "gather" and operation.name.endswith("forward"):
+            later = [n for n in range(number + 1, len(graph)) if graph[n].kind == "forward"]
+            before = [n for n in range(number) if graph[n].kind == "forward"]
+            assert operation.after == tuple(before[-2:-1])
+            assert graph[later[0]].after == (number,)
+    step_of(made)
+    begun_s = next(s.start_s for s in made.spans
+                   if s.kind == "transfer" and s.name.startswith("h.3 forward"))
+    forward = {s.name: s.start_s for s in made.spans if s.kind == "forward"}
+    assert begun_s >= forward["h.2"] - 1e-9
+
+
+def test_a_unit_alone_computes_like_data_parallel(tmp_path):
+    """One rank gathers nothing."""
+    made = job(tmp_path, [layer("h.0.a", 1)], parallel="fsdp", gpus=1)
+    assert step_of(made) == pytest.approx(3)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_fsdp_sends_three_times_the_parameters(tmp_path, ranks):
+    """Two allgathers and a reduce-scatter, each (n - 1)/n of 4 bytes a parameter (ZeRO stage 3)."""
+    each = sent(tmp_path, "pcie_out", hosts=ranks, scenario={"parallel": "fsdp"},
+                workload={"model": "gpt2", "batch": 1, "framework": "free"})
+    wanted = 3 * (ranks - 1) / ranks * 4 * get_model("gpt2").parameters
+    assert each == pytest.approx(wanted, rel=1e-5)
+
+
+def test_tensor_parallelism_sends_four_allreduces_a_block(tmp_path):
+    """Each of 2 (t - 1)/t of batch x tokens x width activations (Megatron-LM), and no averages."""
+    gpus, batch = 4, 2
+    each = sent(tmp_path, "nvlink_out", hosts=1, gpus=gpus, scenario={"tensor": gpus},
+                workload={"model": "gpt2", "batch": batch, "framework": "free"})
+    activations = batch * 1024 * 768 * 4
+    assert each == pytest.approx(12 * 4 * 2 * (gpus - 1) / gpus * activations, rel=1e-5)
+
+
+def test_groups_average_a_share_each(tmp_path):
+    """Two hosts of one group: GPU i averages its quarter with GPU i of the other host."""
+    each = sent(tmp_path, "pcie_out", hosts=2, gpus=4, scenario={"tensor": 4},
+                workload={"model": "gpt2", "batch": 1, "framework": "free"})
+    assert each == pytest.approx(4 * get_model("gpt2").parameters / 4, rel=1e-5)
+
+
+def test_tensor_parallelism_splits_compute_and_batch(tmp_path):
+    """Four GPUs do the arithmetic of one batch in a quarter of the time, if links cost nothing."""
+    def row(**scenario):
+        made = cluster(tmp_path, hosts=1, gpus=4, rate_bps=1e18, scenario=scenario,
+                       host={"nvlink": {"rate": "1000TB/s", "latency": "0s"}},
+                       workload={"model": "gpt2", "batch": 8, "framework": "free"})
+        return Run(made, made.topology.scenarios[0], 4).go()[0]
+
+    data, tensor = row(), row(tensor=4)
+    assert tensor.breakdown.compute_s == pytest.approx(data.breakdown.compute_s / 4, rel=1e-6)
+    assert tensor.images_per_s == pytest.approx(data.images_per_s, rel=0.02)
+    assert tensor.efficiency == pytest.approx(1, rel=0.02)
+
+
+def test_graphs_wait_only_for_what_stands_before(tmp_path):
+    for scenario in ({}, {"parallel": "fsdp"}, {"tensor": 2}):
+        made = cluster(tmp_path, gpus=4, scenario=scenario,
+                       workload={"model": "gpt2", "batch": 1, "framework": "free"})
+        graph = Run(made, made.topology.scenarios[0], 8).jobs[0].graph
+        assert all(before < number for number, operation in enumerate(graph)
+                   for before in operation.after)
+        ends = [operation for operation in graph if operation.kind not in ON_GPU]
+        assert ends
+        assert all(operation.after or operation.kind == "gather" for operation in ends)
+
+
+def test_blocks_are_told_from_what_lies_between_them():
+    names = {block_of(each) for each in get_model("llama2-7b").layers}
+    assert names == {"", *(f"layers.{index}" for index in range(32))}
+    assert {block_of(each) for each in get_model("vgg16").layers} == {""}
+    assert Tensor("x", SECOND).elements == SECOND
+
+
+@pytest.mark.parametrize(("given", "key", "says"), [
+    ({"gpus": 4, "scenario": {"tensor": 3}}, "tensor", "3 does not divide 4, 8 GPUs"),
+    ({"gpus": 4, "scenario": {"tensor": 4, "gpus": [2]}}, "tensor", "4 does not divide"),
+    ({"gpus": 4, "scenario": {"tensor": 2}, "workload": {
+        "model": "vgg16", "batch": 1, "framework": "free"}}, "tensor", "model vgg16 is no row"),
+    ({"gpus": 4, "scenario": {"tensor": 2, "allreduce": "2d"}}, "allreduce", "'2d' averages hosts"),
+    ({"gpus": 4, "scenario": {"tensor": 2, "parallel": "fsdp"}}, "tensor", "parallel: fsdp"),
+    ({"gpus": 4, "scenario": {"allreduce": "tree", "parallel": "fsdp"}}, "allreduce",
+     "parallel: fsdp"),
+])
+def test_what_does_not_fit_together_is_refused(tmp_path, given, key, says):
+    given = {"workload": {"model": "gpt2", "batch": 1, "framework": "free"}} | given
+    with pytest.raises(TopologyError, match=says) as caught:
+        load(write(tmp_path, topology(**given)))
+    assert caught.value.key == f"scenarios[0].{key}"

@@ -1,0 +1,34 @@
+"""Every C file is without a warning, by gcc and by clang.
+
+What a compiler finds only as it optimizes stops the build, where warnings are errors, too.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support import ROOT
+from tests.support.c_programs import STRICT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SOURCES = sorted([*ROOT.glob("cnet/**/*.c"), *ROOT.glob("sim/network/*/*.c")])
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_no_warnings(compiler: str) -> None:
+    if not shutil.which(compiler):
+        pytest.skip(f"{compiler} is not installed")
+
+    def check(source: Path) -> str:
+        command = [compiler, *STRICT, "-fsyntax-only", str(source)]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stderr
+
+    with ThreadPoolExecutor(2) as pool:
+        assert not "".join(pool.map(check, SOURCES))

@@ -1,0 +1,58 @@
+"""Pages that show what a command prints show what it prints now; their links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+MARKED = [page for page in PAGES if "<!-- output of: " in page.read_text("utf-8")]
+
+
+@pytest.mark.parametrize("page", MARKED, ids=lambda page: page.name)
+def test_output_is_what_the_command_prints(page: Path) -> None:
+    run = subprocess.run([sys.executable, "docs/refresh.py", "--check", str(page)], cwd=ROOT,
+                         capture_output=True, text=True, check=False)
+    remedy = f"run `python docs/refresh.py {page.relative_to(ROOT)}`"
+    assert run.returncode == 0, f"{remedy}\n{run.stdout}{run.stderr}"
+
+
+def test_a_stale_page_is_told(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- output of: python -c 'print(1)' -->\n```\n2\n```\n")
+    check = [sys.executable, str(ROOT / "docs/refresh.py"), str(page)]
+    stale = subprocess.run([*check, "--check"], capture_output=True, text=True, check=False)
+    assert stale.returncode == 1
+    assert "+1" in stale.stdout
+    subprocess.run(check, check=True)
+    assert page.read_text() == "<!-- output of: python -c 'print(1)' -->\n```\n1\n```\n"
+
+
+@pytest.mark.parametrize(("argument", "status", "sentence"), [
+    ("--help", 0, "only compare"), ("/nope.md", 2, "there is no page /nope.md")])
+def test_what_is_no_page_is_told(argument: str, status: int, sentence: str) -> None:
+    done = subprocess.run([sys.executable, str(ROOT / "docs/refresh.py"), argument],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert sentence in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_named_files_exist(page: Path) -> None:
+    text = page.read_text("utf-8")
+    linked = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text)
+    missing = [link for link in linked if not (page.parent / link).exists()]
+    named = re.findall(r"`((?:docs|sim|harp|cnet|tests|bench|topologies|notebooks)/[\w./-]+\.\w+)`",
+                       text)
+    missing += [name for name in named if not (ROOT / name).exists()]
+    assert not missing
