@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from harp.cli import conf, plugin_path
 from harp.cli.setup import setup, state
 from harp.net import nics
-from tests.harp.tools.setup.fake_host import GIB, MIB, FakeHost, fails, run, small
+from tests.harp.cli.setup.fake_host import GIB, MIB, FakeHost, fails, run, small
 from tests.support import ROOT
 
 CONF = "/etc/harp/harp.conf"

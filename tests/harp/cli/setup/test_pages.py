@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harp.tools.setup.fake_host import GIB, MIB, FakeHost, fails, run, small
+from tests.harp.cli.setup.fake_host import GIB, MIB, FakeHost, fails, run, small
 
 
 def total_gib(host):
