@@ -35,7 +35,7 @@ struct harp_cc_ack {
     uint64_t now_ns;
     /* The round trip in its parts; fabric_ns is 0 if this ACK brought no sample. */
     uint64_t fabric_ns;       /* both ways, with the queue of ours alone */
-    uint64_t way_ns;          /* both ways, with no queue that the ACK met */
+    uint64_t forward_ns;      /* both ways, with no queue that the ACK met */
     uint64_t reverse_ns;      /* that queue, as far as fabric_ns leaves it out */
     uint64_t host_ns;         /* the far host */
     bool two_way;             /* data of the peer has come within a round trip */
@@ -55,7 +55,7 @@ struct harp_cc_loss {
 struct harp_cc {
     const struct harp_cc_ops *ops;
     struct harp_cc_config config;
-    uint64_t state[85]; /* the controller's own */
+    uint64_t state[83]; /* the controller's own */
 };
 
 struct harp_cc_ops {

@@ -61,39 +61,33 @@
 
 #include "base/sequence.h"
 
-#define JITTER_FACTOR 6 /* jitters that a target is raised by ... */
-#define JITTER_MOST 640 /* ... and so many T, at the most */
-#define BURST_PART 4    /* of a window leaves at once, at the most (session_send.c) */
-#define SAMPLES_ABOVE 4 /* samples in a row above the target that end doubling */
-#define REVERSE_PART 4  /* of each sample of the queue that ACKs meet */
-#define ACKS_PART 4     /* of the difference to the target, where that queue is long */
-
 static uint64_t fabric_target_ns(const struct harp_cc *cc, const struct harp_swift *swift,
                                  uint64_t base_ns, uint64_t rtt_ns)
 {
-    uint64_t queue_ns = harp_swift_content_ns(cc->config.target_ns, swift->fabric, rtt_ns);
-    uint64_t jitter_ns = swift->jitter_x16_ns * JITTER_FACTOR / 16;
-    if (swift->depth_x65536 < 65536)
-        jitter_ns -= harp_min(jitter_ns, JITTER_FACTOR * cc->config.target_ns / 2);
-    queue_ns += harp_min(jitter_ns, JITTER_MOST * cc->config.target_ns);
-    queue_ns = queue_ns * swift->depth_x65536 / 65536;
+    uint64_t queue_ns =
+        harp_swift_content_ns(cc->config.target_ns, swift->delay.fabric_window, rtt_ns);
+    uint64_t jitter_ns = swift->delay.jitter_x16_ns * SWIFT_JITTER_FACTOR / 16;
+    if (swift->depth.share_x65536 < 65536)
+        jitter_ns -= harp_min(jitter_ns, SWIFT_JITTER_FACTOR * cc->config.target_ns / 2);
+    queue_ns += harp_min(jitter_ns, SWIFT_JITTER_TARGETS_MAX * cc->config.target_ns);
+    queue_ns = queue_ns * swift->depth.share_x65536 / 65536;
     return base_ns + harp_swift_priced_queue_ns(cc, queue_ns);
 }
 
 static void swift_init(struct harp_cc *cc)
 {
     *harp_swift_of(cc) = (struct harp_swift){
-        .fabric = harp_swift_bounded(cc, cc->config.initial_bytes * HARP_SWIFT_SCALE),
-        .host = cc->config.max_bytes * HARP_SWIFT_SCALE,
-        .stop = UINT64_MAX,
-        .low_ns = HARP_NEVER,
-        .low_way_ns = HARP_NEVER,
-        .patience = HARP_SWIFT_PATIENCE_LEAST,
-        .depth_x65536 = 65536,
-        .doubt = 1,
-        .cuts_to_trial = HARP_SWIFT_TRIAL_CUTS_LEAST,
-        .step_x1024 = HARP_SWIFT_STEP_MOST,
-        .roof = UINT64_MAX};
+        .delay = {.fabric_window = harp_swift_bounded(cc, cc->config.initial_bytes * SWIFT_SCALE),
+                  .host_window = cc->config.max_bytes * SWIFT_SCALE,
+                  .doubling_limit = UINT64_MAX},
+        .loss = {.cuts_to_trial = SWIFT_TRIAL_CUTS_MIN,
+                 .step_x1024 = SWIFT_STEP_MAX_X1024,
+                 .window_limit = UINT64_MAX},
+        .depth = {.share_x65536 = 65536},
+        .drain = {.least_ns = HARP_NEVER,
+                  .least_forward_ns = HARP_NEVER,
+                  .patience_rounds = SWIFT_PATIENCE_ROUNDS_MIN},
+        .compete = {.doubt_factor = 1}};
 }
 
 /* Move a window half of the way to where the delay would be on target. */
@@ -104,71 +98,77 @@ static uint64_t steer_window(const struct harp_cc *cc, uint64_t window, uint64_t
         uint64_t cut = harp_swift_part(window, delay_ns - target_ns, 2 * rtt_ns);
         return harp_swift_bounded(cc, window - harp_min(cut, window / 2));
     }
-    uint64_t more = harp_swift_part(window, target_ns - delay_ns, 2 * rtt_ns) + HARP_SWIFT_SCALE;
+    uint64_t more = harp_swift_part(window, target_ns - delay_ns, 2 * rtt_ns) + SWIFT_SCALE;
     return harp_swift_bounded(cc, window + harp_min(more, most));
 }
 
 static void begin_round(struct harp_swift *swift, uint64_t now_ns)
 {
-    swift->round_ns = now_ns + harp_swift_round_ns(swift);
-    swift->fabric_sum_ns = swift->way_sum_ns = swift->host_sum_ns = swift->samples = 0;
-    swift->acked = swift->marked = swift->used = 0;
-    swift->round_low_ns = HARP_NEVER;
+    swift->round.end_ns = now_ns + harp_swift_round_ns(swift);
+    swift->round.fabric_sum_ns = swift->round.forward_sum_ns = swift->round.host_sum_ns =
+        swift->round.samples = 0;
+    swift->round.acked_bytes = swift->round.marked_packets = swift->round.window_used = 0;
+    swift->round.least_ns = HARP_NEVER;
 }
 
 /* Most that the window may grow by in a round. */
 static uint64_t limit_growth(const struct harp_swift *swift)
 {
-    uint64_t most = swift->roof > swift->fabric ? swift->roof - swift->fabric : 0;
-    return harp_min(most, swift->fabric / 2);
+    uint64_t most = swift->loss.window_limit > swift->delay.fabric_window
+                        ? swift->loss.window_limit - swift->delay.fabric_window
+                        : 0;
+    return harp_min(most, swift->delay.fabric_window / 2);
 }
 
 /* The same where ACKs wait, too, and not for a way back that became longer. */
 static uint64_t both_ways_target_ns(const struct harp_cc *cc, uint64_t now_ns, uint64_t target_ns)
 {
     const struct harp_swift *swift = (const struct harp_swift *)cc->state;
-    uint64_t way_ns = swift->mean_way_ns;
-    if (!harp_swift_acks_queue_moves(swift, now_ns) || way_ns == swift->mean_ns)
+    uint64_t forward_ns = swift->round.mean_forward_ns;
+    if (!harp_swift_acks_queue_moves(swift, now_ns) || forward_ns == swift->round.mean_ns)
         return target_ns;
-    if (target_ns > way_ns)
-        return swift->mean_ns + (target_ns - way_ns) / ACKS_PART;
-    return swift->mean_ns - (way_ns - target_ns) / ACKS_PART;
+    if (target_ns > forward_ns)
+        return swift->round.mean_ns + (target_ns - forward_ns) / SWIFT_ACKS_PART;
+    return swift->round.mean_ns - (forward_ns - target_ns) / SWIFT_ACKS_PART;
 }
 
 /* The fabric's window obeys the delay. */
 static void steer_fabric(struct harp_cc *cc, uint64_t now_ns, uint64_t base_ns, uint64_t rtt_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
-    uint64_t fabric_ns = swift->mean_ns;
+    uint64_t fabric_ns = swift->round.mean_ns;
     uint64_t target_ns = fabric_target_ns(cc, swift, base_ns, rtt_ns);
     target_ns = both_ways_target_ns(cc, now_ns, target_ns);
     harp_swift_fit_buffer(cc, now_ns, fabric_ns - harp_min(fabric_ns, base_ns));
     if (fabric_ns > target_ns) /* a queue limits, not a policer */
-        swift->roof = UINT64_MAX;
-    if (fabric_ns > target_ns || swift->used)
-        swift->fabric =
-            steer_window(cc, swift->fabric, fabric_ns, target_ns, rtt_ns, limit_growth(swift));
-    uint64_t most_ns = base_ns + HARP_SWIFT_QUEUE_MOST * cc->config.target_ns;
+        swift->loss.window_limit = UINT64_MAX;
+    if (fabric_ns > target_ns || swift->round.window_used)
+        swift->delay.fabric_window = steer_window(cc, swift->delay.fabric_window, fabric_ns,
+                                                  target_ns, rtt_ns, limit_growth(swift));
+    uint64_t most_ns = base_ns + SWIFT_QUEUE_TARGETS_MAX * cc->config.target_ns;
     harp_swift_learn_from_round(cc, now_ns, base_ns, harp_max(target_ns, most_ns));
 }
 
 static void end_round(struct harp_cc *cc, uint64_t base_ns, uint64_t now_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
-    uint64_t fabric_ns = swift->fabric_sum_ns / swift->samples;
-    uint64_t host_ns = swift->host_sum_ns / swift->samples;
+    uint64_t fabric_ns = swift->round.fabric_sum_ns / swift->round.samples;
+    uint64_t host_ns = swift->round.host_sum_ns / swift->round.samples;
     uint64_t rtt_ns = fabric_ns + host_ns;
-    swift->mean_ns = fabric_ns;
-    swift->mean_way_ns = swift->way_sum_ns / swift->samples;
-    swift->widest = harp_max(swift->widest, swift->fabric);
+    swift->round.mean_ns = fabric_ns;
+    swift->round.mean_forward_ns = swift->round.forward_sum_ns / swift->round.samples;
+    swift->compete.widest_window =
+        harp_max(swift->compete.widest_window, swift->delay.fabric_window);
     harp_swift_heed_marks(cc);
-    if (swift->competes)
+    if (swift->compete.active)
         harp_swift_compete_round(cc, now_ns, fabric_ns - harp_min(fabric_ns, base_ns));
     else
         steer_fabric(cc, now_ns, base_ns, rtt_ns);
-    uint64_t target_ns = harp_swift_content_ns(cc->config.host_target_ns, swift->host, rtt_ns);
-    swift->host = steer_window(cc, swift->host, host_ns, target_ns, rtt_ns, swift->host / 2);
-    swift->round_lost = 0;
+    uint64_t target_ns =
+        harp_swift_content_ns(cc->config.host_target_ns, swift->delay.host_window, rtt_ns);
+    swift->delay.host_window = steer_window(cc, swift->delay.host_window, host_ns, target_ns,
+                                            rtt_ns, swift->delay.host_window / 2);
+    swift->round.lost_bytes = 0;
     begin_round(swift, now_ns);
 }
 
@@ -186,112 +186,120 @@ static uint64_t leave_out_ours(const struct harp_cc *cc, const struct harp_cc_ac
                                uint64_t off_ns)
 {
     const struct harp_swift *swift = (const struct harp_swift *)cc->state;
-    off_ns -= harp_min(off_ns, absolute_difference(ack->reverse_ns, swift->latest_reverse_ns));
+    off_ns -=
+        harp_min(off_ns, absolute_difference(ack->reverse_ns, swift->delay.latest_reverse_ns));
     uint64_t small_ns = harp_min(off_ns, cc->config.target_ns);
-    return harp_max(small_ns, off_ns - harp_min(off_ns, swift->rtt_ns / BURST_PART));
+    return harp_max(small_ns, off_ns - harp_min(off_ns, swift->delay.rtt_ns / SWIFT_BURST_PART));
 }
 
 static void note_jitter(struct harp_cc *cc, const struct harp_cc_ack *ack)
 {
     struct harp_swift *swift = harp_swift_of(cc);
-    uint64_t off_ns = absolute_difference(ack->fabric_ns, swift->latest_ns);
+    uint64_t off_ns = absolute_difference(ack->fabric_ns, swift->delay.latest_ns);
     if (ack->two_way || ack->reverse_ns)
         off_ns = leave_out_ours(cc, ack, off_ns);
-    if (swift->latest_ns)
-        swift->jitter_x16_ns += off_ns - swift->jitter_x16_ns / 16;
-    swift->latest_ns = ack->fabric_ns;
-    swift->latest_reverse_ns = ack->reverse_ns;
+    if (swift->delay.latest_ns)
+        swift->delay.jitter_x16_ns += off_ns - swift->delay.jitter_x16_ns / 16;
+    swift->delay.latest_ns = ack->fabric_ns;
+    swift->delay.latest_reverse_ns = ack->reverse_ns;
 }
 
 /* Double each round trip until some samples in a row are above the target. */
 static void double_window(struct harp_cc *cc, const struct harp_cc_ack *ack, uint64_t base_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
-    uint64_t target_ns = fabric_target_ns(cc, swift, base_ns, swift->rtt_ns);
-    swift->above = ack->fabric_ns > target_ns ? swift->above + 1 : 0;
-    if (swift->above >= SAMPLES_ABOVE || swift->fabric >= swift->stop)
-        swift->stop = 0;
-    else if (2 * ack->bytes_in_flight * HARP_SWIFT_SCALE >= swift->fabric && !swift->above)
-        swift->fabric = harp_swift_bounded(cc, swift->fabric + ack->bytes * HARP_SWIFT_SCALE);
+    uint64_t target_ns = fabric_target_ns(cc, swift, base_ns, swift->delay.rtt_ns);
+    swift->delay.samples_above = ack->fabric_ns > target_ns ? swift->delay.samples_above + 1 : 0;
+    if (swift->delay.samples_above >= SWIFT_SAMPLES_ABOVE ||
+        swift->delay.fabric_window >= swift->delay.doubling_limit)
+        swift->delay.doubling_limit = 0;
+    else if (2 * ack->bytes_in_flight * SWIFT_SCALE >= swift->delay.fabric_window &&
+             !swift->delay.samples_above)
+        swift->delay.fabric_window =
+            harp_swift_bounded(cc, swift->delay.fabric_window + ack->bytes * SWIFT_SCALE);
 }
 
 static void swift_on_ack(struct harp_cc *cc, const struct harp_cc_ack *ack)
 {
     struct harp_swift *swift = harp_swift_of(cc);
-    swift->came += ack->bytes;
-    swift->missed_came += ack->bytes;
-    swift->acked += ack->bytes;
-    swift->marked += ack->marked;
-    swift->app_limited |= ack->app_limited;
-    swift->used |= 2 * ack->bytes_in_flight * HARP_SWIFT_SCALE >= swift->fabric;
+    swift->loss.acked_bytes += ack->bytes;
+    swift->base.acked_bytes += ack->bytes;
+    swift->round.acked_bytes += ack->bytes;
+    swift->round.marked_packets += ack->marked;
+    swift->standing.app_limited |= ack->app_limited;
+    swift->round.window_used |=
+        2 * ack->bytes_in_flight * SWIFT_SCALE >= swift->delay.fabric_window;
     if (!ack->fabric_ns)
         return;
     uint64_t base_ns = harp_swift_base_ns(cc, ack);
-    swift->rtt_ns = ack->fabric_ns + ack->host_ns;
-    swift->reverse_ns += ack->reverse_ns / REVERSE_PART - swift->reverse_ns / REVERSE_PART;
+    swift->delay.rtt_ns = ack->fabric_ns + ack->host_ns;
+    swift->delay.reverse_ns +=
+        ack->reverse_ns / SWIFT_REVERSE_PART - swift->delay.reverse_ns / SWIFT_REVERSE_PART;
     harp_swift_judge_loss(cc, ack->now_ns);
     if (harp_swift_drain(cc, ack, base_ns)) {
         begin_round(swift, ack->now_ns);
         return;
     }
     note_jitter(cc, ack);
-    if (swift->stop)
+    if (swift->delay.doubling_limit)
         double_window(cc, ack, base_ns);
-    if (!swift->round_ns)
+    if (!swift->round.end_ns)
         begin_round(swift, ack->now_ns);
-    swift->fabric_sum_ns += ack->fabric_ns;
-    swift->way_sum_ns += ack->way_ns;
-    swift->round_low_ns = harp_min(swift->round_low_ns, ack->fabric_ns);
-    swift->host_sum_ns += ack->host_ns;
-    swift->samples++;
-    if (ack->now_ns >= swift->round_ns)
+    swift->round.fabric_sum_ns += ack->fabric_ns;
+    swift->round.forward_sum_ns += ack->forward_ns;
+    swift->round.least_ns = harp_min(swift->round.least_ns, ack->fabric_ns);
+    swift->round.host_sum_ns += ack->host_ns;
+    swift->round.samples++;
+    if (ack->now_ns >= swift->round.end_ns)
         end_round(cc, base_ns, ack->now_ns);
 }
 
 static void swift_on_loss(struct harp_cc *cc, const struct harp_cc_loss *loss)
 {
     struct harp_swift *swift = harp_swift_of(cc);
-    if (loss->sent_ns >= swift->reduced_ns)
-        swift->lost += loss->bytes;
-    swift->missed_lost += loss->bytes;
-    if (!swift->competes || loss->sent_ns >= swift->cut_ns)
-        swift->round_lost += loss->bytes;
+    if (loss->sent_ns >= swift->loss.reduced_ns)
+        swift->loss.lost_bytes += loss->bytes;
+    swift->base.lost_bytes += loss->bytes;
+    if (!swift->compete.active || loss->sent_ns >= swift->depth.cut_ns)
+        swift->round.lost_bytes += loss->bytes;
 }
 
 /* Nothing has come back at all: start again from one segment, quickly up to half the old window. */
 static void swift_on_timeout(struct harp_cc *cc, uint64_t now_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
-    if (!swift->before)
-        swift->before = swift->fabric;
-    uint64_t one = (uint64_t)cc->config.segment_bytes * HARP_SWIFT_SCALE;
-    swift->stop = swift->fabric / 2 > one ? swift->fabric / 2 : 0;
-    swift->fabric = harp_swift_bounded(cc, harp_min(swift->fabric, one));
-    swift->lost = swift->came = swift->trial = 0;
-    swift->judge_ns = 0;
+    if (!swift->loss.window_before)
+        swift->loss.window_before = swift->delay.fabric_window;
+    uint64_t one = (uint64_t)cc->config.segment_bytes * SWIFT_SCALE;
+    swift->delay.doubling_limit =
+        swift->delay.fabric_window / 2 > one ? swift->delay.fabric_window / 2 : 0;
+    swift->delay.fabric_window = harp_swift_bounded(cc, harp_min(swift->delay.fabric_window, one));
+    swift->loss.lost_bytes = swift->loss.acked_bytes = swift->loss.trial_window = 0;
+    swift->loss.judge_ns = 0;
     begin_round(swift, now_ns);
 }
 
 static void swift_on_spurious(struct harp_cc *cc)
 {
     struct harp_swift *swift = harp_swift_of(cc);
-    swift->fabric = harp_max(swift->fabric, swift->before);
-    swift->before = 0;
-    swift->depth_x65536 = harp_max(swift->depth_x65536, swift->depth_before_x65536);
-    swift->depth_before_x65536 = 0;
+    swift->delay.fabric_window = harp_max(swift->delay.fabric_window, swift->loss.window_before);
+    swift->loss.window_before = 0;
+    swift->depth.share_x65536 =
+        harp_max(swift->depth.share_x65536, swift->depth.share_before_x65536);
+    swift->depth.share_before_x65536 = 0;
 }
 
 static uint64_t swift_window(const struct harp_cc *cc)
 {
     const struct harp_swift *swift = (const struct harp_swift *)cc->state;
-    uint64_t window = harp_min(swift->fabric, swift->host);
-    if (swift->drained)
-        window = harp_min(window, swift->drained);
-    if (swift->trial)
-        window = harp_min(window, swift->trial);
-    if (swift->rtt_ns && !swift->competes)
-        window += harp_swift_part(window, swift->reverse_ns, swift->rtt_ns);
-    return harp_max(harp_min(window / HARP_SWIFT_SCALE, cc->config.max_bytes), 1);
+    uint64_t window = harp_min(swift->delay.fabric_window, swift->delay.host_window);
+    if (swift->drain.window)
+        window = harp_min(window, swift->drain.window);
+    if (swift->loss.trial_window)
+        window = harp_min(window, swift->loss.trial_window);
+    if (swift->delay.rtt_ns && !swift->compete.active)
+        window += harp_swift_part(window, swift->delay.reverse_ns, swift->delay.rtt_ns);
+    return harp_max(harp_min(window / SWIFT_SCALE, cc->config.max_bytes), 1);
 }
 
 const struct harp_cc_ops harp_cc_swift = {

@@ -15,96 +15,128 @@
 #include <stdbool.h>
 
 #include "cc/cc.h"
+#include "cc/constants.h"
 
-#define HARP_SWIFT_SCALE 1024 /* windows are in bytes times this, so that slow growth counts */
-#define HARP_SWIFT_STEP_MOST (HARP_SWIFT_SCALE / 4)
-#define HARP_SWIFT_QUEUE_MOST 80    /* a queue is never aimed at that is longer than so many T */
-#define HARP_SWIFT_PATIENCE_LEAST 8 /* round trips from one drain to the next, at least */
-#define HARP_SWIFT_TRIAL_CUTS_LEAST                                                                \
-    4 /* reductions for loss from one trial to the next, at least                                  \
-       */
+/* Windows below are in bytes times SWIFT_SCALE; the _ns that end in _at_ns, until_ns and the like
+ * are points in time. 0 means "none", "not yet" or "not known" where a comment does not differ. */
 
-struct harp_swift {
-    uint64_t fabric; /* windows, scaled */
-    uint64_t host;
-    uint64_t before; /* the fabric window before the last reduction for loss; 0 if none to undo */
-    uint64_t stop;   /* the window, scaled, at which doubling ends; 0 once it has ended */
-    /* this round */
-    uint64_t round_ns; /* when it ends */
-    uint64_t fabric_sum_ns, way_sum_ns, host_sum_ns, samples;
-    uint64_t acked, marked; /* bytes, packets */
-    uint64_t used;          /* whether the window was what limited */
-    uint64_t above;         /* samples in a row above the target */
-    /* across rounds */
+/* The delay law. */
+struct swift_delay {
+    uint64_t fabric_window, host_window;   /* the smaller one counts */
+    uint64_t doubling_limit;               /* window at which doubling ends; 0: it has ended */
+    uint64_t samples_above;                /* in a row, above the target */
     uint64_t rtt_ns;                       /* of the latest sample, fabric and far host */
-    uint64_t reverse_ns;                   /* and the queue that ACKs meet, smoothed */
+    uint64_t reverse_ns;                   /* queue that ACKs meet, smoothed */
     uint64_t latest_ns, latest_reverse_ns; /* of the latest sample that counts for jitter */
     uint64_t jitter_x16_ns;
-    uint32_t alpha_x65536; /* share of marked packets, smoothed */
-    /* loss */
-    uint64_t judge_ns; /* no judgement before this; 0: to be set by the next ACK */
-    uint64_t came, lost;
+};
+
+/* What this round has brought, and the means of the last whole one. "Forward" is a delay without
+ * any queue that ACKs met. */
+struct swift_round {
+    uint64_t end_ns;
+    uint64_t fabric_sum_ns, forward_sum_ns, host_sum_ns, samples;
+    uint64_t acked_bytes, lost_bytes, marked_packets;
+    uint64_t least_ns; /* fabric delay */
+    uint64_t mean_ns, mean_forward_ns;
+    bool window_used; /* the window was what limited */
+};
+
+/* Congestion marks. */
+struct swift_marks {
+    uint32_t alpha_x65536; /* share of marked bytes, smoothed */
+};
+
+/* Loss that no buffer explains. */
+struct swift_loss {
+    uint64_t judge_ns; /* no judgement before this; 0: the next ACK sets it */
+    uint64_t acked_bytes, lost_bytes;
     uint64_t reduced_ns;    /* when a judgement last made the window smaller */
-    uint64_t cuts;          /* how often one did since the last trial ... */
-    uint64_t cuts_to_trial; /* ... and how often until the next one */
-    uint64_t trial;         /* window of a trial, scaled; 0 if none is under way */
-    uint32_t chance_x65536; /* share that is lost whatever the window */
-    /* depth */
-    uint64_t round_lost;          /* bytes, this round */
-    uint32_t depth_x65536;        /* share of the queue that it would be content with which fits */
-    uint32_t depth_before_x65536; /* and what it was before it was last made smaller */
-    uint64_t fitted_ns;           /* up to when time has made it larger */
-    uint64_t counted, counted_lost; /* bytes sent and lost since losses were last counted, ... */
-    uint64_t deeper;                /* ... whether the depth has not been the least meanwhile ... */
-    uint32_t depth_chance_x65536;   /* ... and the share lost by chance; 0: not known */
-    uint64_t step_x1024; /* by how much the window may grow until the next judgement ... */
-    uint64_t roof;       /* ... which is up to here */
-    /* drain */
-    uint64_t low_ns, low_at_ns;             /* least delay of the last period, and when */
-    uint64_t period_low_ns;                 /* and of the one before it, as the drain began */
-    uint64_t low_way_ns, period_low_way_ns; /* the same without any queue of ACKs */
-    uint64_t drain_ns;                      /* draining, or its echo is passing, until then */
-    uint64_t patience;                      /* round trips from one drain to the next, at least */
-    uint64_t drained;                       /* window during the drain; 0 if none is */
-    /* what drains have taught */
-    uint64_t base_ns;                  /* delay of the empty path */
-    uint64_t drain_base_ns;            /* what that was when the last drain began */
-    uint64_t mean_ns;                  /* delay of the last whole round, ... */
-    uint64_t mean_way_ns;              /* ... and without any queue of ACKs */
-    uint64_t acks_passed_ns;           /* when ACKs last met a short queue, ... */
-    uint64_t acks_most_ns;             /* ... the longest of late, ... */
-    uint64_t acks_moved_ns;            /* ... and one that was shorter than that by a fourth */
-    uint64_t missed;                   /* drains in a row that did not reach the base */
-    uint64_t missed_at_ns;             /* the first of them */
-    uint64_t held;                     /* how much they say that others hold the queue */
-    uint64_t held_at_ns;               /* since when they do */
-    uint64_t missed_came, missed_lost; /* bytes since then */
-    uint64_t floor_ns;                 /* least of what they reached, ... */
-    uint64_t same, same_at_ns;         /* ... how often they did, and since when */
-    uint64_t long_ns; /* time with a queue longer than we want it, less time with a shorter one */
-    uint64_t emptied; /* meanwhile: whether it has just been empty, ... */
-    uint64_t app_limited;  /* ... or nothing waited to be sent, ... */
-    uint64_t refills;      /* ... and how often it was empty all the same, and then long again */
-    uint64_t stuck;        /* rounds in a row with a queue that nobody wants */
-    uint64_t stuck_at_ns;  /* when the first of them ended */
-    uint64_t round_low_ns; /* least delay of this round */
-    uint64_t stuck_ns[2];  /* least and greatest of those of these rounds */
-    /* beside flows that fill the buffer */
-    uint64_t competes;
-    uint64_t doubted;    /* drains left that may show that nobody else fills the buffer */
-    uint64_t doubt;      /* how many times as long signs of others must last */
-    uint64_t left_ns;    /* when we last ceased to */
-    uint64_t stay;       /* four times so many drains in a row must reach the base ... */
-    uint64_t reached;    /* ... before we cease, and so many have */
-    uint64_t entry_ns;   /* delay when it began ... */
-    uint64_t entry;      /* ... and window, scaled */
-    uint64_t longest_ns; /* queue since then */
-    uint64_t threshold;  /* the window, scaled, up to which it doubles */
-    uint64_t most, reno; /* CUBIC's W_max and W_est, scaled */
-    uint64_t widest;     /* window since a drain last reached the base */
-    uint64_t cut_ns;     /* when a loss last made it, or the depth, smaller */
-    uint64_t epoch_ns;
-    uint64_t flat_ms; /* and its K */
+    uint64_t window_before; /* that reduction, or a timeout; 0: nothing to undo */
+    uint64_t cuts;          /* reductions since the last trial ... */
+    uint64_t cuts_to_trial; /* ... and until the next one */
+    uint64_t trial_window;  /* 0: no trial is under way */
+    uint64_t step_x1024;    /* growth allowed until the next judgement ... */
+    uint64_t window_limit;  /* ... which ends here; UINT64_MAX: a queue limits */
+    uint32_t chance_x65536; /* share that is lost whatever the window is */
+};
+
+/* The part of the target queue that fits into the buffer. */
+struct swift_depth {
+    uint32_t share_x65536;
+    uint32_t share_before_x65536; /* the last cut; 0: nothing to undo */
+    uint64_t cut_ns;              /* when a loss last cut it, or the window of a competing flow */
+    uint64_t grown_ns;            /* up to when time has made it larger */
+    uint64_t counted_bytes, counted_lost_bytes; /* since losses were last counted ... */
+    bool was_deeper;                            /* ... and meanwhile it was not the least depth */
+    uint32_t chance_x65536;                     /* share lost by chance; 0: not known */
+};
+
+/* Drains, and the least delays seen around them. */
+struct swift_drain {
+    uint64_t least_ns, least_at_ns; /* delay, this period */
+    uint64_t previous_least_ns;     /* of the period before, when the drain began */
+    uint64_t least_forward_ns, previous_least_forward_ns;
+    uint64_t end_ns;          /* of the drain, or of its echo */
+    uint64_t patience_rounds; /* round trips from one drain to the next, at least */
+    uint64_t window;          /* during the drain; 0: none */
+    uint64_t base_ns;         /* delay of the empty path when the last drain began */
+};
+
+/* The queue that ACKs meet, as far as delays count it. */
+struct swift_acks {
+    uint64_t passed_at_ns; /* when ACKs last met none */
+    uint64_t longest_ns;   /* of late */
+    uint64_t moved_at_ns;  /* when it was last shorter than that by a fourth */
+};
+
+/* Delay of the empty path, and what drains that missed it say. */
+struct swift_base {
+    uint64_t delay_ns;
+    uint64_t missed_drains, missed_since_ns; /* in a row */
+    uint64_t acked_bytes, lost_bytes;        /* since then */
+    uint64_t held_score, held_since_ns;      /* how much says that others hold the queue */
+    uint64_t floor_ns;                       /* least delay that those drains reached */
+    uint64_t same_floor_drains, same_floor_since_ns;
+};
+
+/* A queue that is longer than flows of this kind want it. */
+struct swift_standing {
+    uint64_t long_ns;            /* time with such a queue, less time with a shorter one */
+    uint64_t refills;            /* times it was empty meanwhile, and long again */
+    bool was_empty, app_limited; /* since the last long round; nothing waited to be sent */
+    uint64_t rounds, since_ns;   /* in a row with a mean above the target and 80 T */
+    uint64_t least_ns, most_ns;  /* of those rounds' least delays */
+};
+
+/* Beside flows that fill the buffer. */
+struct swift_compete {
+    bool active;
+    uint64_t doubted_drains; /* left that may show that nobody else fills the buffer */
+    uint64_t doubt_factor;   /* how many times as long signs of others must last */
+    uint64_t left_at_ns;     /* when competing last ended */
+    uint64_t stay_factor;    /* times SWIFT_REACHED_DRAINS_MIN: drains until it ends ... */
+    uint64_t reached_drains; /* ... and those in a row that reached the base so far */
+    uint64_t entry_delay_ns, entry_window;
+    uint64_t longest_queue_ns; /* since then, fading */
+    uint64_t threshold;        /* window up to which it grows by quarters */
+    uint64_t w_max, w_est;     /* CUBIC's (RFC 9438), windows */
+    uint64_t epoch_ns, k_ms;   /* and its epoch's begin and K */
+    uint64_t widest_window;    /* since a drain last reached the base */
+};
+
+/* The controller: one struct a law. */
+struct harp_swift {
+    struct swift_delay delay;
+    struct swift_round round;
+    struct swift_marks marks;
+    struct swift_loss loss;
+    struct swift_depth depth;
+    struct swift_drain drain;
+    struct swift_acks acks;
+    struct swift_base base;
+    struct swift_standing standing;
+    struct swift_compete compete;
 };
 
 _Static_assert(sizeof(struct harp_swift) <= sizeof(((struct harp_cc *)0)->state), "state fits");
@@ -117,7 +149,7 @@ static inline struct harp_swift *harp_swift_of(struct harp_cc *cc)
 /* A round trip, ACKs' queue included. */
 static inline uint64_t harp_swift_round_ns(const struct harp_swift *swift)
 {
-    return swift->rtt_ns + swift->reverse_ns;
+    return swift->delay.rtt_ns + swift->delay.reverse_ns;
 }
 
 /* window * of / whole. The quotient comes first, in 2^-16, so that nothing overflows and a window

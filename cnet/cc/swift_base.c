@@ -59,34 +59,6 @@
 #include "base/sequence.h"
 #include "cc/swift.h"
 
-/* The base is learnt again after so many drains that missed it, over such a time; while we compete,
- * over a longer one, since plateaus of CUBIC are flat, and only where a drain took so many T away,
- * as others would not leave. */
-#define MISSED_LEAST 3
-#define MISSED_NS UINT64_C(150000000)
-#define MISSED_COMPETING_NS (4 * MISSED_NS)
-#define OURS 4
-
-#define NEAR_MOST 2   /* so many T above the base are not near it, however long the queue */
-#define FLOOR_SAME 32 /* delays are the same that differ by such a part of the queue below them */
-#define HELD_UP 2     /* a drain that hardly shortened the queue counts so much, ... */
-#define HELD_MOST 24  /* ... and so much it takes to compete, over such a time */
-#define HELD_NS UINT64_C(250000000)
-#define MISSED_MOST 64 /* or so many in a row that missed it, over such a time */
-#define MISSED_MOST_NS UINT64_C(500000000)
-#define FEW_SEGMENTS 4  /* a window in which other flows' drains weigh more than our own */
-#define REACHED_LEAST 4 /* drains in a row that must reach the base before we cease to compete */
-#define EXPLAINED 16    /* a queue of so many T may be that of flows like us in a row of links: */
-#define DOUBTED 15      /* one of so many drains then shows that it was, ... */
-#define GIVEN_WAY 12    /* by leaving less than such a part of it, ... */
-#define DOUBT_MOST 16   /* and we believe such signs after up to so many times as long */
-#define LOST_MOST 64    /* more than one in so many is not lost by chance */
-#define ACKS_PASS_NS                                                                               \
-    UINT64_C(50000000) /* flows like us let ACKs through without a queue at least so often */
-#define ACKS_MOVE_NS ACKS_PASS_NS /* and any queue is shorter at least so often than it was */
-#define STUCK_ROUNDS 32
-#define REFILLS 4
-
 static uint64_t queue_above(uint64_t delay_ns, uint64_t base_ns)
 {
     return delay_ns - harp_min(delay_ns, base_ns);
@@ -95,16 +67,16 @@ static uint64_t queue_above(uint64_t delay_ns, uint64_t base_ns)
 uint64_t harp_swift_base_ns(struct harp_cc *cc, const struct harp_cc_ack *ack)
 {
     struct harp_swift *swift = harp_swift_of(cc);
-    uint64_t least_ns = swift->base_ns ? harp_min(swift->base_ns, ack->fabric_ns) : 0;
-    swift->base_ns = harp_max(least_ns, ack->least_ns);
-    return cc->config.base_ns ? cc->config.base_ns : swift->base_ns;
+    uint64_t least_ns = swift->base.delay_ns ? harp_min(swift->base.delay_ns, ack->fabric_ns) : 0;
+    swift->base.delay_ns = harp_max(least_ns, ack->least_ns);
+    return cc->config.base_ns ? cc->config.base_ns : swift->base.delay_ns;
 }
 
 /* Whether others gave way as soon as we competed: the queue is ours alone. */
 static bool others_gave_way(const struct harp_swift *swift, uint64_t floor_ns, uint64_t base_ns)
 {
-    return swift->competes && swift->doubted &&
-           floor_ns <= base_ns + queue_above(swift->mean_ns, base_ns) / GIVEN_WAY;
+    return swift->compete.active && swift->compete.doubted_drains &&
+           floor_ns <= base_ns + queue_above(swift->round.mean_ns, base_ns) / SWIFT_GIVEN_WAY_PART;
 }
 
 /* Whether the queue was ours, or of such as drain with us: at this delay most of it was away. While
@@ -115,49 +87,51 @@ static bool reaches_base(const struct harp_cc *cc, uint64_t floor_ns, uint64_t m
 {
     const struct harp_swift *swift = (const struct harp_swift *)cc->state;
     uint64_t near_ns = cc->config.target_ns / 2;
-    if (!swift->competes)
-        near_ns = harp_max(
-            near_ns, harp_min(queue_above(mean_ns, base_ns) / 4, NEAR_MOST * cc->config.target_ns));
-    else if (base_ns + near_ns < swift->drain_base_ns || mean_ns <= floor_ns + cc->config.target_ns)
+    if (!swift->compete.active)
+        near_ns = harp_max(near_ns, harp_min(queue_above(mean_ns, base_ns) / 4,
+                                             SWIFT_NEAR_TARGETS_MAX * cc->config.target_ns));
+    else if (base_ns + near_ns < swift->drain.base_ns || mean_ns <= floor_ns + cc->config.target_ns)
         return false;
     return floor_ns <= base_ns + near_ns;
 }
 
 bool harp_swift_acks_pass(const struct harp_swift *swift, uint64_t now_ns)
 {
-    return now_ns - swift->acks_passed_ns < ACKS_PASS_NS;
+    return now_ns - swift->acks.passed_at_ns < SWIFT_ACKS_PASS_NS;
 }
 
 bool harp_swift_acks_queue_moves(const struct harp_swift *swift, uint64_t now_ns)
 {
-    return now_ns - swift->acks_moved_ns < ACKS_MOVE_NS;
+    return now_ns - swift->acks.moved_at_ns < SWIFT_ACKS_MOVE_NS;
 }
 
 /* Whether the way there was empty and ACKs alone waited, behind flows like us. */
 static bool only_acks_wait(const struct harp_cc *cc, uint64_t now_ns, uint64_t base_ns)
 {
     const struct harp_swift *swift = (const struct harp_swift *)cc->state;
-    uint64_t floor_ns = harp_min(swift->low_way_ns, swift->period_low_way_ns);
+    uint64_t floor_ns =
+        harp_min(swift->drain.least_forward_ns, swift->drain.previous_least_forward_ns);
     return harp_swift_acks_pass(swift, now_ns) &&
-           swift->mean_way_ns > floor_ns + cc->config.target_ns &&
-           reaches_base(cc, floor_ns, swift->mean_way_ns, base_ns);
+           swift->round.mean_forward_ns > floor_ns + cc->config.target_ns &&
+           reaches_base(cc, floor_ns, swift->round.mean_forward_ns, base_ns);
 }
 
 /* Nobody else holds the queue. What we took since we began to compete was not ours. */
 static void cease_competing(struct harp_swift *swift, uint64_t now_ns)
 {
-    swift->competes = false;
-    swift->fabric = harp_min(swift->fabric, swift->entry);
-    swift->left_ns = now_ns;
+    swift->compete.active = false;
+    swift->delay.fabric_window = harp_min(swift->delay.fabric_window, swift->compete.entry_window);
+    swift->compete.left_at_ns = now_ns;
 }
 
 static void note_reached(struct harp_swift *swift, uint64_t now_ns)
 {
-    swift->missed = swift->held = 0;
-    if (!swift->competes) {
-        swift->widest = swift->fabric;
-        swift->doubt = 1;
-    } else if (++swift->reached >= REACHED_LEAST * swift->stay) {
+    swift->base.missed_drains = swift->base.held_score = 0;
+    if (!swift->compete.active) {
+        swift->compete.widest_window = swift->delay.fabric_window;
+        swift->compete.doubt_factor = 1;
+    } else if (++swift->compete.reached_drains >=
+               SWIFT_REACHED_DRAINS_MIN * swift->compete.stay_factor) {
         cease_competing(swift, now_ns);
     }
 }
@@ -165,34 +139,35 @@ static void note_reached(struct harp_swift *swift, uint64_t now_ns)
 /* We took flows of our own kind for others. */
 static void note_mistake(struct harp_swift *swift, uint64_t now_ns)
 {
-    swift->missed = swift->held = 0;
-    swift->doubt = harp_min(2 * swift->doubt, DOUBT_MOST);
+    swift->base.missed_drains = swift->base.held_score = 0;
+    swift->compete.doubt_factor = harp_min(2 * swift->compete.doubt_factor, SWIFT_DOUBT_FACTOR_MAX);
     cease_competing(swift, now_ns);
 }
 
 static void learn_base(struct harp_swift *swift, uint64_t floor_ns, uint64_t now_ns)
 {
-    swift->base_ns = floor_ns;
-    swift->missed = swift->held = 0;
-    if (swift->competes) {
+    swift->base.delay_ns = floor_ns;
+    swift->base.missed_drains = swift->base.held_score = 0;
+    if (swift->compete.active) {
         cease_competing(swift, now_ns);
     } else {
-        swift->stop = UINT64_MAX;
-        swift->above = 0;
+        swift->delay.doubling_limit = UINT64_MAX;
+        swift->delay.samples_above = 0;
     }
-    swift->widest = swift->fabric;
+    swift->compete.widest_window = swift->delay.fabric_window;
 }
 
 static void begin_competing(struct harp_cc *cc, uint64_t now_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
-    swift->missed = swift->held = 0;
-    if (swift->competes)
+    swift->base.missed_drains = swift->base.held_score = 0;
+    if (swift->compete.active)
         return;
     harp_swift_compete(cc, now_ns);
-    uint64_t queue_ns = queue_above(swift->mean_ns, swift->drain_base_ns);
-    swift->doubted = queue_ns <= EXPLAINED * cc->config.target_ns ? DOUBTED : 0;
-    swift->low_ns = HARP_NEVER; /* what was before says nothing about how others answer */
+    uint64_t queue_ns = queue_above(swift->round.mean_ns, swift->drain.base_ns);
+    swift->compete.doubted_drains =
+        queue_ns <= SWIFT_TWO_LINKS_TARGETS_MAX * cc->config.target_ns ? SWIFT_DOUBTED_DRAINS : 0;
+    swift->drain.least_ns = HARP_NEVER; /* what was before says nothing about how others answer */
 }
 
 /* How often drains ended at the lowest delay that any of them reached since the base was missed. */
@@ -200,20 +175,20 @@ static void note_floor(struct harp_cc *cc, uint64_t floor_ns, uint64_t now_ns, u
 {
     struct harp_swift *swift = harp_swift_of(cc);
     uint64_t off_ns =
-        harp_max(cc->config.target_ns / 2, queue_above(floor_ns, base_ns) / FLOOR_SAME);
-    if (!swift->missed || floor_ns + off_ns < swift->floor_ns) {
-        swift->floor_ns = floor_ns;
-        swift->same = 0;
-        swift->same_at_ns = now_ns;
+        harp_max(cc->config.target_ns / 2, queue_above(floor_ns, base_ns) / SWIFT_SAME_FLOOR_PART);
+    if (!swift->base.missed_drains || floor_ns + off_ns < swift->base.floor_ns) {
+        swift->base.floor_ns = floor_ns;
+        swift->base.same_floor_drains = 0;
+        swift->base.same_floor_since_ns = now_ns;
     }
-    swift->same += floor_ns <= swift->floor_ns + off_ns;
-    swift->floor_ns = harp_min(swift->floor_ns, floor_ns);
+    swift->base.same_floor_drains += floor_ns <= swift->base.floor_ns + off_ns;
+    swift->base.floor_ns = harp_min(swift->base.floor_ns, floor_ns);
 }
 
 static void begin_missing(struct harp_swift *swift, uint64_t now_ns)
 {
-    swift->missed_at_ns = now_ns;
-    swift->missed_came = swift->missed_lost = 0;
+    swift->base.missed_since_ns = now_ns;
+    swift->base.acked_bytes = swift->base.lost_bytes = 0;
 }
 
 /* A flow that has few segments in flight seldom learns when the others drain, and its own drain is
@@ -221,7 +196,8 @@ static void begin_missing(struct harp_swift *swift, uint64_t now_ns)
 static bool has_few_segments(const struct harp_cc *cc)
 {
     const struct harp_swift *swift = (const struct harp_swift *)cc->state;
-    return swift->fabric < (uint64_t)FEW_SEGMENTS * cc->config.segment_bytes * HARP_SWIFT_SCALE;
+    return swift->delay.fabric_window <
+           (uint64_t)SWIFT_FEW_SEGMENTS * cc->config.segment_bytes * SWIFT_SCALE;
 }
 
 /* Whether most of the queue was away, of which only flows like us leave a part, however long it is:
@@ -229,33 +205,37 @@ static bool has_few_segments(const struct harp_cc *cc)
 static bool sees_drain_of_few(const struct harp_cc *cc, uint64_t floor_ns, uint64_t base_ns)
 {
     const struct harp_swift *swift = (const struct harp_swift *)cc->state;
-    return !swift->competes && has_few_segments(cc) &&
-           floor_ns <= base_ns + queue_above(swift->mean_ns, base_ns) / 4;
+    return !swift->compete.active && has_few_segments(cc) &&
+           floor_ns <= base_ns + queue_above(swift->round.mean_ns, base_ns) / 4;
 }
 
 static void note_missed(struct harp_cc *cc, uint64_t floor_ns, uint64_t now_ns, uint64_t base_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
-    if (!swift->missed++)
+    if (!swift->base.missed_drains++)
         begin_missing(swift, now_ns);
-    swift->reached = 0;
-    swift->patience = HARP_SWIFT_PATIENCE_LEAST;
+    swift->compete.reached_drains = 0;
+    swift->drain.patience_rounds = SWIFT_PATIENCE_ROUNDS_MIN;
     if (has_few_segments(cc)) {
-        swift->held -= harp_min(swift->held, 1);
+        swift->base.held_score -= harp_min(swift->base.held_score, 1);
         return;
     }
-    if (!swift->held)
-        swift->held_at_ns = now_ns;
-    bool hardly = 4 * queue_above(floor_ns, base_ns) >= 3 * queue_above(swift->mean_ns, base_ns);
-    swift->held += hardly ? HELD_UP : 1;
+    if (!swift->base.held_score)
+        swift->base.held_since_ns = now_ns;
+    bool hardly =
+        4 * queue_above(floor_ns, base_ns) >= 3 * queue_above(swift->round.mean_ns, base_ns);
+    swift->base.held_score += hardly ? SWIFT_HARDLY_DRAINED_SCORE : 1;
 }
 
 /* Whether the drains that missed the base say that others hold the queue. */
 static bool others_hold_queue(const struct harp_swift *swift, uint64_t now_ns)
 {
-    uint64_t held_ns = HELD_NS * swift->doubt, missed_ns = MISSED_MOST_NS * swift->doubt;
-    return (swift->held >= HELD_MOST && now_ns - swift->held_at_ns >= held_ns) ||
-           (swift->missed >= MISSED_MOST && now_ns - swift->missed_at_ns >= missed_ns);
+    uint64_t held_ns = SWIFT_HELD_NS * swift->compete.doubt_factor,
+             missed_ns = SWIFT_MISSED_NS * swift->compete.doubt_factor;
+    return (swift->base.held_score >= SWIFT_HELD_SCORE_MAX &&
+            now_ns - swift->base.held_since_ns >= held_ns) ||
+           (swift->base.missed_drains >= SWIFT_MISSED_DRAINS_MAX &&
+            now_ns - swift->base.missed_since_ns >= missed_ns);
 }
 
 /* Whether they say that the path became longer. Who has few segments and has lost some to a full
@@ -263,43 +243,44 @@ static bool others_hold_queue(const struct harp_swift *swift, uint64_t now_ns)
 static bool path_became_longer(const struct harp_cc *cc, uint64_t now_ns, uint64_t floor_ns)
 {
     const struct harp_swift *swift = (const struct harp_swift *)cc->state;
-    uint64_t since_ns = now_ns - swift->same_at_ns;
-    if (swift->competes)
-        return swift->mean_ns > floor_ns + OURS * cc->config.target_ns &&
-               since_ns >= MISSED_COMPETING_NS;
-    return since_ns >= MISSED_NS && !(has_few_segments(cc) && swift->depth_x65536 < 65536);
+    uint64_t since_ns = now_ns - swift->base.same_floor_since_ns;
+    if (swift->compete.active)
+        return swift->round.mean_ns > floor_ns + SWIFT_DRAINED_TARGETS_MIN * cc->config.target_ns &&
+               since_ns >= SWIFT_LONGER_PATH_COMPETING_NS;
+    return since_ns >= SWIFT_LONGER_PATH_NS &&
+           !(has_few_segments(cc) && swift->depth.share_x65536 < 65536);
 }
 
 void harp_swift_learn_from_drain(struct harp_cc *cc, uint64_t now_ns, uint64_t base_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
-    uint64_t floor_ns = harp_min(swift->low_ns, swift->period_low_ns);
-    if (harp_swift_marks_arrive(swift) && !swift->competes)
+    uint64_t floor_ns = harp_min(swift->drain.least_ns, swift->drain.previous_least_ns);
+    if (harp_swift_marks_arrive(swift) && !swift->compete.active)
         return;
     if (others_gave_way(swift, floor_ns, base_ns)) {
         note_mistake(swift, now_ns);
         return;
     }
-    swift->doubted -= harp_min(swift->doubted, 1);
-    if (reaches_base(cc, floor_ns, swift->mean_ns, base_ns) ||
+    swift->compete.doubted_drains -= harp_min(swift->compete.doubted_drains, 1);
+    if (reaches_base(cc, floor_ns, swift->round.mean_ns, base_ns) ||
         only_acks_wait(cc, now_ns, base_ns)) {
         note_reached(swift, now_ns);
         return;
     }
     if (sees_drain_of_few(cc, floor_ns, base_ns)) {
-        swift->missed = swift->held = 0;
+        swift->base.missed_drains = swift->base.held_score = 0;
         return;
     }
     note_floor(cc, floor_ns, now_ns, base_ns);
     note_missed(cc, floor_ns, now_ns, base_ns);
-    if (swift->missed < MISSED_LEAST)
+    if (swift->base.missed_drains < SWIFT_MISSED_DRAINS_MIN)
         return;
-    bool lossy = swift->missed_lost * LOST_MOST > swift->missed_came;
-    if (lossy || 8 * swift->same < 7 * swift->missed) {
+    bool lossy = swift->base.lost_bytes * SWIFT_CHANCE_LOSS_PART > swift->base.acked_bytes;
+    if (lossy || 8 * swift->base.same_floor_drains < 7 * swift->base.missed_drains) {
         if (others_hold_queue(swift, now_ns))
             begin_competing(cc, now_ns);
     } else if (path_became_longer(cc, now_ns, floor_ns)) {
-        learn_base(swift, swift->floor_ns, now_ns);
+        learn_base(swift, swift->base.floor_ns, now_ns);
     }
 }
 
@@ -307,18 +288,19 @@ void harp_swift_learn_from_drain(struct harp_cc *cc, uint64_t now_ns, uint64_t b
 static bool is_refilled(struct harp_cc *cc, uint64_t base_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
-    uint64_t low_ns = swift->round_low_ns, took_ns = swift->mean_ns;
-    if (low_ns > base_ns + HARP_SWIFT_QUEUE_MOST * cc->config.target_ns) {
-        swift->long_ns += took_ns;
-        swift->refills += swift->emptied && !swift->app_limited;
-        swift->emptied = swift->app_limited = false;
-        return swift->refills >= REFILLS && swift->long_ns >= STUCK_ROUNDS * took_ns;
+    uint64_t low_ns = swift->round.least_ns, took_ns = swift->round.mean_ns;
+    if (low_ns > base_ns + SWIFT_QUEUE_TARGETS_MAX * cc->config.target_ns) {
+        swift->standing.long_ns += took_ns;
+        swift->standing.refills += swift->standing.was_empty && !swift->standing.app_limited;
+        swift->standing.was_empty = swift->standing.app_limited = false;
+        return swift->standing.refills >= SWIFT_REFILLS &&
+               swift->standing.long_ns >= SWIFT_STANDING_ROUNDS * took_ns;
     }
-    swift->long_ns -= harp_min(swift->long_ns, took_ns);
-    if (!swift->long_ns)
-        swift->refills = 0;
+    swift->standing.long_ns -= harp_min(swift->standing.long_ns, took_ns);
+    if (!swift->standing.long_ns)
+        swift->standing.refills = 0;
     else if (low_ns <= base_ns + cc->config.target_ns / 2)
-        swift->emptied = true;
+        swift->standing.was_empty = true;
     return false;
 }
 
@@ -326,32 +308,33 @@ void harp_swift_learn_from_round(struct harp_cc *cc, uint64_t now_ns, uint64_t b
                                  uint64_t most_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
-    uint64_t low_ns = swift->round_low_ns;
+    uint64_t low_ns = swift->round.least_ns;
     if (is_refilled(cc, base_ns)) {
-        swift->long_ns = swift->refills = 0;
+        swift->standing.long_ns = swift->standing.refills = 0;
         begin_competing(cc, now_ns);
         return;
     }
-    if (swift->mean_ns <= most_ns) {
-        swift->stuck = 0;
+    if (swift->round.mean_ns <= most_ns) {
+        swift->standing.rounds = 0;
         return;
     }
-    if (!swift->stuck++) {
-        swift->stuck_at_ns = now_ns;
-        swift->stuck_ns[0] = swift->stuck_ns[1] = low_ns;
+    if (!swift->standing.rounds++) {
+        swift->standing.since_ns = now_ns;
+        swift->standing.least_ns = swift->standing.most_ns = low_ns;
     }
-    swift->stuck_ns[0] = harp_min(swift->stuck_ns[0], low_ns);
-    swift->stuck_ns[1] = harp_max(swift->stuck_ns[1], low_ns);
-    if (swift->stuck < STUCK_ROUNDS)
+    swift->standing.least_ns = harp_min(swift->standing.least_ns, low_ns);
+    swift->standing.most_ns = harp_max(swift->standing.most_ns, low_ns);
+    if (swift->standing.rounds < SWIFT_STANDING_ROUNDS)
         return;
     uint64_t same_ns = cc->config.target_ns / 2;
-    same_ns = harp_max(same_ns, queue_above(swift->stuck_ns[0], base_ns) / FLOOR_SAME);
-    bool held = swift->stuck_ns[1] - swift->stuck_ns[0] > same_ns;
-    if (!held && now_ns - swift->stuck_at_ns < MISSED_NS)
+    same_ns =
+        harp_max(same_ns, queue_above(swift->standing.least_ns, base_ns) / SWIFT_SAME_FLOOR_PART);
+    bool held = swift->standing.most_ns - swift->standing.least_ns > same_ns;
+    if (!held && now_ns - swift->standing.since_ns < SWIFT_LONGER_PATH_NS)
         return;
-    swift->stuck = 0;
+    swift->standing.rounds = 0;
     if (held)
         begin_competing(cc, now_ns);
     else
-        learn_base(swift, swift->stuck_ns[0], now_ns);
+        learn_base(swift, swift->standing.least_ns, now_ns);
 }

@@ -25,11 +25,6 @@
 #include "base/sequence.h"
 #include "cc/swift.h"
 
-#define SOON_NS UINT64_C(1000000000) /* who has to compete again within this ... */
-#define STAY_MOST 64                 /* ... waits for up to four times so many drains */
-
-#define HEAVY 16 /* more than one in so many lost is congestion, whatever the queue */
-
 static uint64_t take_cube_root(uint64_t x)
 {
     uint64_t root = 0;
@@ -43,85 +38,97 @@ static uint64_t take_cube_root(uint64_t x)
 static void begin_epoch(struct harp_cc *cc, uint64_t now_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
-    uint64_t segment = (uint64_t)cc->config.segment_bytes * HARP_SWIFT_SCALE;
-    uint64_t below = swift->most - harp_min(swift->fabric, swift->most);
-    swift->epoch_ns = now_ns;
-    swift->reno = swift->fabric;
-    swift->flat_ms = take_cube_root(harp_min(below * 1000 / segment, UINT64_C(1) << 32) * 2500000);
+    uint64_t segment = (uint64_t)cc->config.segment_bytes * SWIFT_SCALE;
+    uint64_t below =
+        swift->compete.w_max - harp_min(swift->delay.fabric_window, swift->compete.w_max);
+    swift->compete.epoch_ns = now_ns;
+    swift->compete.w_est = swift->delay.fabric_window;
+    swift->compete.k_ms =
+        take_cube_root(harp_min(below * 1000 / segment, UINT64_C(1) << 32) * 2500000);
 }
 
 void harp_swift_compete(struct harp_cc *cc, uint64_t now_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
-    swift->competes = true;
-    swift->reached = 0;
-    swift->entry_ns = swift->mean_ns;
-    swift->entry = swift->fabric;
-    bool again = swift->left_ns && now_ns - swift->left_ns < SOON_NS;
-    swift->stay = again ? harp_min(2 * swift->stay, STAY_MOST) : 1;
-    swift->longest_ns = 0;
-    swift->threshold = swift->most ? swift->most : UINT64_MAX;
-    swift->roof = UINT64_MAX;
-    swift->fabric = harp_swift_bounded(cc, harp_max(swift->fabric, swift->widest));
+    swift->compete.active = true;
+    swift->compete.reached_drains = 0;
+    swift->compete.entry_delay_ns = swift->round.mean_ns;
+    swift->compete.entry_window = swift->delay.fabric_window;
+    bool again =
+        swift->compete.left_at_ns && now_ns - swift->compete.left_at_ns < SWIFT_COMPETE_AGAIN_NS;
+    swift->compete.stay_factor =
+        again ? harp_min(2 * swift->compete.stay_factor, SWIFT_STAY_FACTOR_MAX) : 1;
+    swift->compete.longest_queue_ns = 0;
+    swift->compete.threshold = swift->compete.w_max ? swift->compete.w_max : UINT64_MAX;
+    swift->loss.window_limit = UINT64_MAX;
+    swift->delay.fabric_window =
+        harp_swift_bounded(cc, harp_max(swift->delay.fabric_window, swift->compete.widest_window));
     begin_epoch(cc, now_ns);
 }
 
 static void back_off(struct harp_cc *cc, uint64_t now_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
-    bool less = swift->fabric < swift->most; /* fast convergence: others need the room */
-    swift->most = less ? swift->fabric / 20 * 17 : swift->fabric;
-    swift->before = swift->fabric;
-    swift->fabric = harp_swift_bounded(cc, swift->fabric - swift->fabric * 3 / 10);
-    swift->threshold = swift->fabric;
-    swift->cut_ns = now_ns;
+    bool less = swift->delay.fabric_window <
+                swift->compete.w_max; /* fast convergence: others need the room */
+    swift->compete.w_max = less ? swift->delay.fabric_window / 20 * 17 : swift->delay.fabric_window;
+    swift->loss.window_before = swift->delay.fabric_window;
+    swift->delay.fabric_window =
+        harp_swift_bounded(cc, swift->delay.fabric_window - swift->delay.fabric_window * 3 / 10);
+    swift->compete.threshold = swift->delay.fabric_window;
+    swift->depth.cut_ns = now_ns;
     begin_epoch(cc, now_ns);
 }
 
 /* Whether what was lost in this round says that the buffer is full. */
 static bool is_congestion(const struct harp_swift *swift, uint64_t queue_ns)
 {
-    bool heavy = swift->round_lost * HEAVY > swift->acked;
-    return swift->round_lost && (heavy || 2 * queue_ns >= swift->longest_ns);
+    bool heavy = swift->round.lost_bytes * SWIFT_HEAVY_LOSS_PART > swift->round.acked_bytes;
+    return swift->round.lost_bytes && (heavy || 2 * queue_ns >= swift->compete.longest_queue_ns);
 }
 
 /* most + 0.4 (t - K)^3 segments, t one round trip from now. */
 static uint64_t cubic_window(const struct harp_cc *cc, const struct harp_swift *swift,
                              uint64_t now_ns)
 {
-    uint64_t segment = (uint64_t)cc->config.segment_bytes * HARP_SWIFT_SCALE;
-    uint64_t t_ms = (now_ns + swift->rtt_ns - swift->epoch_ns) / 1000000;
-    uint64_t off_ms = t_ms > swift->flat_ms ? t_ms - swift->flat_ms : swift->flat_ms - t_ms;
+    uint64_t segment = (uint64_t)cc->config.segment_bytes * SWIFT_SCALE;
+    uint64_t t_ms = (now_ns + swift->delay.rtt_ns - swift->compete.epoch_ns) / 1000000;
+    uint64_t off_ms =
+        t_ms > swift->compete.k_ms ? t_ms - swift->compete.k_ms : swift->compete.k_ms - t_ms;
     off_ms = harp_min(off_ms, 1 << 16);
     uint64_t off = off_ms * off_ms * off_ms / 1000 * segment / 2500000;
-    if (t_ms > swift->flat_ms)
-        return swift->most + off;
-    return swift->most - harp_min(off, swift->most);
+    if (t_ms > swift->compete.k_ms)
+        return swift->compete.w_max + off;
+    return swift->compete.w_max - harp_min(off, swift->compete.w_max);
 }
 
 void harp_swift_compete_round(struct harp_cc *cc, uint64_t now_ns, uint64_t queue_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
-    swift->longest_ns = harp_max(swift->longest_ns - swift->longest_ns / 64, queue_ns);
+    swift->compete.longest_queue_ns =
+        harp_max(swift->compete.longest_queue_ns - swift->compete.longest_queue_ns / 64, queue_ns);
     if (is_congestion(swift, queue_ns)) {
         back_off(cc, now_ns);
         return;
     }
-    if (!swift->used)
+    if (!swift->round.window_used)
         return;
-    uint64_t window = swift->fabric;
-    if (window < swift->threshold) {
-        if (swift->mean_ns > swift->entry_ns + swift->entry_ns / 8)
-            swift->threshold = window;
-        window = harp_min(window + window / 4, swift->threshold);
-        if (window == swift->threshold)
+    uint64_t window = swift->delay.fabric_window;
+    if (window < swift->compete.threshold) {
+        if (swift->round.mean_ns >
+            swift->compete.entry_delay_ns + swift->compete.entry_delay_ns / 8)
+            swift->compete.threshold = window;
+        window = harp_min(window + window / 4, swift->compete.threshold);
+        if (window == swift->compete.threshold)
             begin_epoch(cc, now_ns);
     } else {
-        uint64_t segment = (uint64_t)cc->config.segment_bytes * HARP_SWIFT_SCALE;
-        uint64_t acked = harp_min(swift->acked * HARP_SWIFT_SCALE, window);
-        swift->reno += harp_swift_part(segment * 9 / 17, acked, window); /* 3 (1 - b) / (1 + b) */
-        window = harp_max(cubic_window(cc, swift, now_ns), swift->reno);
-        window = harp_min(window, swift->fabric + swift->fabric / 2);
+        uint64_t segment = (uint64_t)cc->config.segment_bytes * SWIFT_SCALE;
+        uint64_t acked = harp_min(swift->round.acked_bytes * SWIFT_SCALE, window);
+        swift->compete.w_est +=
+            harp_swift_part(segment * 9 / 17, acked, window); /* 3 (1 - b) / (1 + b) */
+        window = harp_max(cubic_window(cc, swift, now_ns), swift->compete.w_est);
+        window = harp_min(window, swift->delay.fabric_window + swift->delay.fabric_window / 2);
     }
-    swift->fabric = harp_swift_bounded(cc, harp_max(window, swift->fabric));
+    swift->delay.fabric_window =
+        harp_swift_bounded(cc, harp_max(window, swift->delay.fabric_window));
 }

@@ -29,13 +29,6 @@
 #include "base/sequence.h"
 #include "cc/swift.h"
 
-#define DEPTH_CUT 12        /* a loss takes this part of the depth away, ... */
-#define DEPTH_CUT_TARGETS 8 /* ... at most once in so many T */
-#define DEPTH_QUEUES 86016  /* delays of the queue in which it grows from nothing to the whole */
-#define DEPTH_CHANCE 4      /* and so many times as fast where losses say nothing */
-#define COUNTED 64          /* losses that say how much is lost by chance, ... */
-#define CHANCE_LEAST 16     /* ... which is never more than one in so many */
-
 static uint64_t least_depth_x65536(const struct harp_cc *cc, uint64_t content_ns)
 {
     uint64_t part_x65536 = cc->config.target_ns * 65536 / harp_max(content_ns, 1);
@@ -45,56 +38,58 @@ static uint64_t least_depth_x65536(const struct harp_cc *cc, uint64_t content_ns
 /* Time without loss has passed. What makes less than a step counts the next time. */
 static void deepen_queue(struct harp_swift *swift, uint64_t now_ns, uint64_t queue_ns)
 {
-    uint64_t whole_ns = 4 * DEPTH_QUEUES * (queue_ns + 1);
-    if (swift->depth_chance_x65536)
-        whole_ns /= DEPTH_CHANCE;
-    uint64_t passed_ns = harp_min(now_ns - swift->fitted_ns, UINT64_C(1) << 31);
-    uint64_t depth = swift->depth_x65536;
+    uint64_t whole_ns = 4 * SWIFT_DEPTH_QUEUES * (queue_ns + 1);
+    if (swift->depth.chance_x65536)
+        whole_ns /= SWIFT_DEPTH_CHANCE_FACTOR;
+    uint64_t passed_ns = harp_min(now_ns - swift->depth.grown_ns, UINT64_C(1) << 31);
+    uint64_t depth = swift->depth.share_x65536;
     uint64_t cube_x65536 = depth * depth / 65536 * depth / 65536 + 1;
     uint64_t steps = (passed_ns << 32) / whole_ns;
     uint64_t left_ns = (steps % cube_x65536) * whole_ns >> 32;
-    swift->depth_x65536 = (uint32_t)harp_min(depth + steps / cube_x65536, 65536);
-    swift->fitted_ns = now_ns - left_ns;
+    swift->depth.share_x65536 = (uint32_t)harp_min(depth + steps / cube_x65536, 65536);
+    swift->depth.grown_ns = now_ns - left_ns;
 }
 
 /* A round is over: what losses at the least depth say, and those since. */
 static void count_losses(struct harp_cc *cc, uint64_t least_x65536)
 {
     struct harp_swift *swift = harp_swift_of(cc);
-    uint64_t enough = (uint64_t)COUNTED * cc->config.segment_bytes;
-    swift->counted_lost += swift->round_lost;
-    swift->counted += swift->round_lost + swift->acked;
-    swift->deeper |= swift->depth_x65536 > least_x65536 + least_x65536 / 2; /* it moves */
-    uint64_t expected = swift->counted * swift->depth_chance_x65536 / 65536;
+    uint64_t enough = (uint64_t)SWIFT_COUNTED_SEGMENTS * cc->config.segment_bytes;
+    swift->depth.counted_lost_bytes += swift->round.lost_bytes;
+    swift->depth.counted_bytes += swift->round.lost_bytes + swift->round.acked_bytes;
+    swift->depth.was_deeper |=
+        swift->depth.share_x65536 > least_x65536 + least_x65536 / 2; /* it moves */
+    uint64_t expected = swift->depth.counted_bytes * swift->depth.chance_x65536 / 65536;
     bool rarer = expected >= 2 * enough;
-    if (swift->counted_lost < enough && !rarer)
+    if (swift->depth.counted_lost_bytes < enough && !rarer)
         return;
-    uint64_t share_x65536 = swift->counted_lost * 65536 / swift->counted;
-    if (!swift->deeper && share_x65536 * CHANCE_LEAST <= 65536)
-        swift->depth_chance_x65536 = (uint32_t)share_x65536;
-    else if (rarer || share_x65536 > 2 * swift->depth_chance_x65536)
-        swift->depth_chance_x65536 = 0;
-    swift->counted = swift->counted_lost = swift->deeper = 0;
+    uint64_t share_x65536 = swift->depth.counted_lost_bytes * 65536 / swift->depth.counted_bytes;
+    if (!swift->depth.was_deeper && share_x65536 * SWIFT_DEPTH_CHANCE_PART <= 65536)
+        swift->depth.chance_x65536 = (uint32_t)share_x65536;
+    else if (rarer || share_x65536 > 2 * swift->depth.chance_x65536)
+        swift->depth.chance_x65536 = 0;
+    swift->depth.counted_bytes = swift->depth.counted_lost_bytes = swift->depth.was_deeper = 0;
 }
 
 void harp_swift_fit_buffer(struct harp_cc *cc, uint64_t now_ns, uint64_t queue_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
     uint64_t target_ns = cc->config.target_ns;
-    uint64_t content_ns = harp_swift_content_ns(target_ns, swift->fabric, swift->rtt_ns);
+    uint64_t content_ns =
+        harp_swift_content_ns(target_ns, swift->delay.fabric_window, swift->delay.rtt_ns);
     uint64_t least_x65536 = least_depth_x65536(cc, content_ns);
     count_losses(cc, least_x65536);
-    if (swift->round_lost)
-        swift->stop = 0;
-    if (swift->round_lost && !swift->depth_chance_x65536 &&
-        now_ns >= swift->cut_ns + DEPTH_CUT_TARGETS * target_ns) {
-        swift->depth_before_x65536 = swift->depth_x65536;
-        swift->depth_x65536 -= swift->depth_x65536 / DEPTH_CUT;
-        swift->cut_ns = swift->fitted_ns = now_ns;
-    } else if (swift->depth_x65536 < 65536) {
-        uint64_t most_ns = HARP_SWIFT_QUEUE_MOST * target_ns;
+    if (swift->round.lost_bytes)
+        swift->delay.doubling_limit = 0;
+    if (swift->round.lost_bytes && !swift->depth.chance_x65536 &&
+        now_ns >= swift->depth.cut_ns + SWIFT_DEPTH_CUT_TARGETS * target_ns) {
+        swift->depth.share_before_x65536 = swift->depth.share_x65536;
+        swift->depth.share_x65536 -= swift->depth.share_x65536 / SWIFT_DEPTH_CUT_PART;
+        swift->depth.cut_ns = swift->depth.grown_ns = now_ns;
+    } else if (swift->depth.share_x65536 < 65536) {
+        uint64_t most_ns = SWIFT_QUEUE_TARGETS_MAX * target_ns;
         deepen_queue(swift, now_ns, harp_max(harp_min(queue_ns, most_ns), target_ns));
     }
-    swift->depth_x65536 = harp_max(swift->depth_x65536, least_x65536);
-    swift->depth_x65536 = harp_min(swift->depth_x65536, 65536);
+    swift->depth.share_x65536 = harp_max(swift->depth.share_x65536, least_x65536);
+    swift->depth.share_x65536 = harp_min(swift->depth.share_x65536, 65536);
 }

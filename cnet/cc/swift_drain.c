@@ -12,10 +12,6 @@
 #include "base/sequence.h"
 #include "cc/swift.h"
 
-#define PATIENCE_MOST 64     /* round trips between two drains, once nothing is learnt any more */
-#define ACKS_MOVE_PART 4     /* by such a part a queue of ACKs is shorter when it moves ... */
-#define ACKS_MOST_FADES 1024 /* ... than it was within about so many samples */
-
 static uint64_t drain_period_ns(uint64_t rtt_ns, uint64_t rounds)
 {
     uint64_t period = UINT64_C(1) << 17; /* 131 us */
@@ -27,59 +23,61 @@ static uint64_t drain_period_ns(uint64_t rtt_ns, uint64_t rounds)
 static void begin_drain(struct harp_cc *cc, uint64_t now_ns, uint64_t base_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
-    uint64_t half = (uint64_t)cc->config.segment_bytes * HARP_SWIFT_SCALE / 2;
-    uint64_t empty = harp_swift_part(swift->fabric, base_ns, 2 * swift->rtt_ns);
-    swift->drained = harp_max(empty, swift->fabric / 8);
-    swift->drained = harp_max(swift->drained, harp_min(swift->fabric, half));
-    swift->drain_ns = now_ns + harp_swift_round_ns(swift) + base_ns;
-    swift->period_low_ns = swift->low_ns;
-    swift->period_low_way_ns = swift->low_way_ns;
-    swift->low_ns = swift->low_way_ns = HARP_NEVER;
-    swift->low_at_ns = now_ns;
-    swift->drain_base_ns = base_ns;
-    swift->patience = harp_min(2 * swift->patience, PATIENCE_MOST);
+    uint64_t half = (uint64_t)cc->config.segment_bytes * SWIFT_SCALE / 2;
+    uint64_t empty = harp_swift_part(swift->delay.fabric_window, base_ns, 2 * swift->delay.rtt_ns);
+    swift->drain.window = harp_max(empty, swift->delay.fabric_window / 8);
+    swift->drain.window = harp_max(swift->drain.window, harp_min(swift->delay.fabric_window, half));
+    swift->drain.end_ns = now_ns + harp_swift_round_ns(swift) + base_ns;
+    swift->drain.previous_least_ns = swift->drain.least_ns;
+    swift->drain.previous_least_forward_ns = swift->drain.least_forward_ns;
+    swift->drain.least_ns = swift->drain.least_forward_ns = HARP_NEVER;
+    swift->drain.least_at_ns = now_ns;
+    swift->drain.base_ns = base_ns;
+    swift->drain.patience_rounds =
+        harp_min(2 * swift->drain.patience_rounds, SWIFT_PATIENCE_ROUNDS_MAX);
 }
 
 /* Remember when ACKs last met a queue that delays leave out, and when a longer one last moved. */
 static void note_acks_queue(struct harp_swift *swift, const struct harp_cc_ack *ack)
 {
-    uint64_t left_in_ns = ack->fabric_ns - ack->way_ns;
-    swift->acks_most_ns =
-        harp_max(left_in_ns, swift->acks_most_ns - swift->acks_most_ns / ACKS_MOST_FADES);
-    if (left_in_ns <= swift->acks_most_ns - swift->acks_most_ns / ACKS_MOVE_PART)
-        swift->acks_moved_ns = ack->now_ns;
+    uint64_t left_in_ns = ack->fabric_ns - ack->forward_ns;
+    swift->acks.longest_ns = harp_max(
+        left_in_ns, swift->acks.longest_ns - swift->acks.longest_ns / SWIFT_ACKS_LONGEST_FADES);
+    if (left_in_ns <= swift->acks.longest_ns - swift->acks.longest_ns / SWIFT_ACKS_MOVE_PART)
+        swift->acks.moved_at_ns = ack->now_ns;
     if (!left_in_ns)
-        swift->acks_passed_ns = ack->now_ns;
+        swift->acks.passed_at_ns = ack->now_ns;
 }
 
 bool harp_swift_drain(struct harp_cc *cc, const struct harp_cc_ack *ack, uint64_t base_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
     bool near = ack->fabric_ns <= base_ns + cc->config.target_ns / 2;
-    if (ack->fabric_ns < swift->low_ns || (near && ack->fabric_ns == swift->low_ns)) {
-        swift->low_ns = ack->fabric_ns;
-        swift->low_at_ns = ack->now_ns;
+    if (ack->fabric_ns < swift->drain.least_ns ||
+        (near && ack->fabric_ns == swift->drain.least_ns)) {
+        swift->drain.least_ns = ack->fabric_ns;
+        swift->drain.least_at_ns = ack->now_ns;
     }
-    swift->low_way_ns = harp_min(swift->low_way_ns, ack->way_ns);
+    swift->drain.least_forward_ns = harp_min(swift->drain.least_forward_ns, ack->forward_ns);
     note_acks_queue(swift, ack);
-    if (ack->now_ns < swift->drain_ns)
+    if (ack->now_ns < swift->drain.end_ns)
         return true;
-    if (base_ns < swift->drain_base_ns - swift->drain_base_ns / 16) {
-        swift->drain_base_ns = base_ns;
-        swift->patience = HARP_SWIFT_PATIENCE_LEAST;
+    if (base_ns < swift->drain.base_ns - swift->drain.base_ns / 16) {
+        swift->drain.base_ns = base_ns;
+        swift->drain.patience_rounds = SWIFT_PATIENCE_ROUNDS_MIN;
     }
-    if (swift->drained) { /* its echo: what was sent during the drain comes back */
-        swift->drained = 0;
-        swift->drain_ns = ack->now_ns + harp_swift_round_ns(swift);
+    if (swift->drain.window) { /* its echo: what was sent during the drain comes back */
+        swift->drain.window = 0;
+        swift->drain.end_ns = ack->now_ns + harp_swift_round_ns(swift);
         return true;
     }
-    if (swift->drain_ns) {
-        swift->drain_ns = 0;
+    if (swift->drain.end_ns) {
+        swift->drain.end_ns = 0;
         harp_swift_learn_from_drain(cc, ack->now_ns, base_ns);
     }
-    if (swift->stop || !swift->used ||
-        ack->now_ns - swift->low_at_ns <
-            drain_period_ns(harp_swift_round_ns(swift), swift->patience))
+    if (swift->delay.doubling_limit || !swift->round.window_used ||
+        ack->now_ns - swift->drain.least_at_ns <
+            drain_period_ns(harp_swift_round_ns(swift), swift->drain.patience_rounds))
         return false;
     begin_drain(cc, ack->now_ns, base_ns);
     return true;

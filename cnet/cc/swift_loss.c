@@ -20,85 +20,83 @@
 #include "base/sequence.h"
 #include "cc/swift.h"
 
-#define TOLERATED 32    /* one in so many may be lost without a reduction */
-#define JUDGED_ROUNDS 4 /* round trips over which loss is judged, at least ... */
-#define JUDGED_SEGMENTS 128
-#define STEP_LEAST (HARP_SWIFT_SCALE / 64)
-#define TRIAL_LOSSY 4      /* judgements that a trial lasts in which something was lost */
-#define TRIAL_CUTS_MOST 64 /* reductions from one trial to the next */
-#define CHANCE_MOST_X65536 (65536 / 8) /* a path that loses more by chance is of no use */
-
 static void raise_roof(const struct harp_cc *cc, struct harp_swift *swift)
 {
     uint64_t target_ns = cc->config.target_ns;
-    uint64_t own_ns = harp_swift_content_ns(target_ns, swift->fabric, swift->rtt_ns);
-    own_ns = harp_min(own_ns, 16 * target_ns) * swift->step_x1024;
-    swift->roof =
-        swift->fabric + harp_swift_part(swift->fabric, own_ns, 4 * HARP_SWIFT_SCALE * target_ns);
+    uint64_t own_ns =
+        harp_swift_content_ns(target_ns, swift->delay.fabric_window, swift->delay.rtt_ns);
+    own_ns = harp_min(own_ns, 16 * target_ns) * swift->loss.step_x1024;
+    swift->loss.window_limit =
+        swift->delay.fabric_window +
+        harp_swift_part(swift->delay.fabric_window, own_ns, 4 * SWIFT_SCALE * target_ns);
 }
 
 static void begin_judgement(struct harp_swift *swift, uint64_t now_ns)
 {
-    swift->lost = swift->came = 0;
-    swift->judge_ns = now_ns + JUDGED_ROUNDS * swift->rtt_ns;
+    swift->loss.lost_bytes = swift->loss.acked_bytes = 0;
+    swift->loss.judge_ns = now_ns + SWIFT_JUDGED_ROUNDS * swift->delay.rtt_ns;
 }
 
 /* Losses of what was sent with the window as it was before say nothing about this one. */
 static void reduce_window(struct harp_cc *cc, uint64_t now_ns, uint64_t excess, uint64_t all)
 {
     struct harp_swift *swift = harp_swift_of(cc);
-    uint64_t cut = harp_swift_part(swift->fabric, excess, all) + swift->fabric / 16;
-    swift->before = swift->fabric;
-    swift->fabric = harp_swift_bounded(cc, swift->fabric - harp_min(cut, swift->fabric / 2));
-    swift->reduced_ns = now_ns;
-    swift->stop = 0;
-    swift->step_x1024 = STEP_LEAST;
-    if (swift->roof == UINT64_MAX)
-        swift->cuts = 0;
+    uint64_t cut =
+        harp_swift_part(swift->delay.fabric_window, excess, all) + swift->delay.fabric_window / 16;
+    swift->loss.window_before = swift->delay.fabric_window;
+    swift->delay.fabric_window = harp_swift_bounded(
+        cc, swift->delay.fabric_window - harp_min(cut, swift->delay.fabric_window / 2));
+    swift->loss.reduced_ns = now_ns;
+    swift->delay.doubling_limit = 0;
+    swift->loss.step_x1024 = SWIFT_STEP_MIN_X1024;
+    if (swift->loss.window_limit == UINT64_MAX)
+        swift->loss.cuts = 0;
     raise_roof(cc, swift);
-    if (++swift->cuts >= swift->cuts_to_trial)
-        swift->trial = harp_swift_bounded(cc, swift->fabric / 2);
+    if (++swift->loss.cuts >= swift->loss.cuts_to_trial)
+        swift->loss.trial_window = harp_swift_bounded(cc, swift->delay.fabric_window / 2);
 }
 
 /* Half of the window was used for a while, and this share was lost. */
 static void end_trial(struct harp_swift *swift, uint64_t share_x65536)
 {
-    swift->trial = swift->cuts = 0;
-    uint64_t chance_x65536 = (swift->chance_x65536 + share_x65536) / 2;
-    swift->chance_x65536 = (uint32_t)harp_min(chance_x65536, CHANCE_MOST_X65536);
-    if (share_x65536 * TOLERATED * 4 > 65536) {
-        swift->roof = UINT64_MAX;
-        swift->cuts_to_trial = HARP_SWIFT_TRIAL_CUTS_LEAST;
+    swift->loss.trial_window = swift->loss.cuts = 0;
+    uint64_t chance_x65536 = (swift->loss.chance_x65536 + share_x65536) / 2;
+    swift->loss.chance_x65536 = (uint32_t)harp_min(chance_x65536, SWIFT_CHANCE_MAX_X65536);
+    if (share_x65536 * SWIFT_TOLERATED_LOSS_PART * 4 > 65536) {
+        swift->loss.window_limit = UINT64_MAX;
+        swift->loss.cuts_to_trial = SWIFT_TRIAL_CUTS_MIN;
     } else {
-        swift->cuts_to_trial = harp_min(2 * swift->cuts_to_trial, TRIAL_CUTS_MOST);
+        swift->loss.cuts_to_trial = harp_min(2 * swift->loss.cuts_to_trial, SWIFT_TRIAL_CUTS_MAX);
     }
 }
 
 void harp_swift_judge_loss(struct harp_cc *cc, uint64_t now_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
-    if (!swift->judge_ns)
-        swift->judge_ns = now_ns + JUDGED_ROUNDS * swift->rtt_ns;
-    uint64_t all = swift->lost + swift->came;
-    uint64_t enough = (uint64_t)JUDGED_SEGMENTS * cc->config.segment_bytes;
-    if (swift->trial && swift->lost)
-        enough *= TRIAL_LOSSY;
-    uint64_t by_chance = all * swift->chance_x65536 / 65536 * 5 / 4;
-    uint64_t excess = swift->lost - harp_min(swift->lost, by_chance);
-    bool heavy = !swift->trial && excess * TOLERATED > harp_max(all, enough);
-    bool quiet = !swift->trial && !swift->lost &&
-                 now_ns >= swift->judge_ns + 3 * JUDGED_ROUNDS * swift->rtt_ns;
-    if (now_ns < swift->judge_ns || (all < enough && !heavy && !quiet))
+    if (!swift->loss.judge_ns)
+        swift->loss.judge_ns = now_ns + SWIFT_JUDGED_ROUNDS * swift->delay.rtt_ns;
+    uint64_t all = swift->loss.lost_bytes + swift->loss.acked_bytes;
+    uint64_t enough = (uint64_t)SWIFT_JUDGED_SEGMENTS * cc->config.segment_bytes;
+    if (swift->loss.trial_window && swift->loss.lost_bytes)
+        enough *= SWIFT_TRIAL_LOSSY_FACTOR;
+    uint64_t by_chance = all * swift->loss.chance_x65536 / 65536 * 5 / 4;
+    uint64_t excess = swift->loss.lost_bytes - harp_min(swift->loss.lost_bytes, by_chance);
+    bool heavy =
+        !swift->loss.trial_window && excess * SWIFT_TOLERATED_LOSS_PART > harp_max(all, enough);
+    bool quiet = !swift->loss.trial_window && !swift->loss.lost_bytes &&
+                 now_ns >= swift->loss.judge_ns + 3 * SWIFT_JUDGED_ROUNDS * swift->delay.rtt_ns;
+    if (now_ns < swift->loss.judge_ns || (all < enough && !heavy && !quiet))
         return;
-    if (swift->trial) {
-        end_trial(swift, swift->lost * 65536 / harp_max(all, 1));
-    } else if (heavy && !swift->competes) {
+    if (swift->loss.trial_window) {
+        end_trial(swift, swift->loss.lost_bytes * 65536 / harp_max(all, 1));
+    } else if (heavy && !swift->compete.active) {
         reduce_window(cc, now_ns, excess, all);
-    } else if (!heavy && excess * TOLERATED * 2 <= all && swift->roof != UINT64_MAX) {
-        swift->step_x1024 = harp_min(swift->step_x1024 * 9 / 8, HARP_SWIFT_STEP_MOST);
+    } else if (!heavy && excess * SWIFT_TOLERATED_LOSS_PART * 2 <= all &&
+               swift->loss.window_limit != UINT64_MAX) {
+        swift->loss.step_x1024 = harp_min(swift->loss.step_x1024 * 9 / 8, SWIFT_STEP_MAX_X1024);
         raise_roof(cc, swift);
     }
     if (!heavy)
-        swift->before = 0; /* a loss that proves none now was not what reduced */
+        swift->loss.window_before = 0; /* a loss that proves none now was not what reduced */
     begin_judgement(swift, now_ns);
 }

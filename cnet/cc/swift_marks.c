@@ -29,30 +29,28 @@
 #include "base/sequence.h"
 #include "cc/swift.h"
 
-#define DOUBLINGS 4         /* of the price, where all is marked */
-#define ROUNDS 64           /* over which the share is smoothed */
-#define ARRIVE (65536 / 64) /* marks arrive: this share and more, smoothed */
-
 void harp_swift_heed_marks(struct harp_cc *cc)
 {
     struct harp_swift *swift = harp_swift_of(cc);
-    uint64_t marked_bytes = harp_min(swift->marked * cc->config.segment_bytes, swift->acked);
-    uint64_t share_x65536 = swift->acked ? marked_bytes * 65536 / swift->acked : 0;
-    swift->alpha_x65536 += share_x65536 / ROUNDS;
-    swift->alpha_x65536 -= swift->alpha_x65536 / ROUNDS;
-    if (swift->marked)
-        swift->stop = 0;
+    uint64_t marked_bytes =
+        harp_min(swift->round.marked_packets * cc->config.segment_bytes, swift->round.acked_bytes);
+    uint64_t share_x65536 =
+        swift->round.acked_bytes ? marked_bytes * 65536 / swift->round.acked_bytes : 0;
+    swift->marks.alpha_x65536 += share_x65536 / SWIFT_MARK_ROUNDS;
+    swift->marks.alpha_x65536 -= swift->marks.alpha_x65536 / SWIFT_MARK_ROUNDS;
+    if (swift->round.marked_packets)
+        swift->delay.doubling_limit = 0;
 }
 
 bool harp_swift_marks_arrive(const struct harp_swift *swift)
 {
-    return swift->alpha_x65536 > ARRIVE;
+    return swift->marks.alpha_x65536 > SWIFT_MARKS_ARRIVE_X65536;
 }
 
 /* 2^4a, straight between powers of two. */
 static uint64_t price_of_marks_x65536(const struct harp_swift *swift)
 {
-    uint64_t doublings_x65536 = (uint64_t)DOUBLINGS * swift->alpha_x65536;
+    uint64_t doublings_x65536 = (uint64_t)SWIFT_MARK_DOUBLINGS * swift->marks.alpha_x65536;
     return (65536 + doublings_x65536 % 65536) << (doublings_x65536 / 65536);
 }
 

@@ -144,8 +144,8 @@ static void sample_delay(struct harp_session *session, struct harp_path *path,
     uint64_t queue_ns = reverse_queue_ns(session, path, ack, news->two_way);
     news->reverse_ns = harp_min(queue_ns, most_ns);
     news->fabric_ns = path->rtt.latest_ns - news->reverse_ns;
-    news->way_ns = path->rtt.latest_ns - queue_ns;
-    assert(news->way_ns >= least_ns);
+    news->forward_ns = path->rtt.latest_ns - queue_ns;
+    assert(news->forward_ns >= least_ns);
     news->host_ns = path->rtt.latest_host_ns;
 }
 

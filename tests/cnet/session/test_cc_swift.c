@@ -16,7 +16,7 @@ static void send_acks(uint64_t fabric_ns, uint64_t for_ns, bool app_limited)
     for (uint64_t end_ns = now_ns + for_ns; now_ns < end_ns; now_ns += GAP_NS) {
         struct harp_cc_ack ack = {.now_ns = now_ns,
                                   .fabric_ns = fabric_ns,
-                                  .way_ns = fabric_ns,
+                                  .forward_ns = fabric_ns,
                                   .least_ns = BASE_NS,
                                   .bytes = 1500,
                                   .bytes_in_flight = cc.ops->window_bytes(&cc),
@@ -43,7 +43,7 @@ static bool competes_after_refills(bool app_limited)
         send_acks(BASE_NS, LONG_NS, app_limited);
     }
     send_acks(LONG_NS, 12 * LONG_NS, false);
-    return harp_swift_of(&cc)->competes;
+    return harp_swift_of(&cc)->compete.active;
 }
 
 int main(void)
