@@ -20,13 +20,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from sim.answer.progress import progress
 from sim.answer.scenario import run_scenario
-from sim.answer.search import search
-from sim.answer.settings_space import MIB, RING, TWO_D, Space, scenario_of
+from sim.answer.settings_search import MIB, RING, TWO_D, Space, scenario_of, search
 from sim.cluster.cluster import Cluster
 from sim.schema import load
 
 if TYPE_CHECKING:
-    from sim.answer.settings_space import Point
+    from sim.answer.settings_search import Point
 
 ROOT = Path(__file__).resolve().parent.parent
 WITHIN = 0.05

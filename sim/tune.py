@@ -19,7 +19,7 @@ import click
 from sim.command import plain_command
 
 if TYPE_CHECKING:
-    from sim.answer.tune import Tuned
+    from sim.answer.nccl_tuning import Tuned
     from sim.cluster.cluster import Cluster
     from sim.schema.model import Topology
     from sim.schema.scenario_keys import Scenario
@@ -106,8 +106,8 @@ def _refuse(given: set[str], beside: str) -> None:
 
 def _simulate(path: Path, changes: tuple[str, ...], name: str | None, stack: str | None,
               sizes: str, budget: str, *, quiet: bool) -> tuple[Tuned, dict[str, object]]:
+    from sim.answer.nccl_tuning import tune
     from sim.answer.progress import progress
-    from sim.answer.tune import tune
     from sim.cluster.cluster import Cluster
     from sim.network.nccl import PLANS
     from sim.schema import load
@@ -134,8 +134,7 @@ def _search(path: Path, changes: tuple[str, ...], name: str | None, folder: Path
     from harp.cli.io import check_folder, write_text
     from harp.collectives.tuning import Tuning
     from sim.answer.progress import progress
-    from sim.answer.search import require_optuna, search
-    from sim.answer.settings_space import Space, fusion_rule
+    from sim.answer.settings_search import Space, fusion_rule, require_optuna, search
     from sim.cluster.cluster import Cluster
     from sim.report.settings_report import env_file, report
     from sim.schema import load

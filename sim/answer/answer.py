@@ -1,12 +1,17 @@
-"""Answer what a topology file asks: simulate its rows, and say how far they can be trusted."""
+"""Answers to a topology file: simulate its rows, with intervals, warnings and notes.
+
+Before a run at fidelity `lab`, `check_wall_time` predicts its duration by fidelity `flow`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sim.answer.clock import Recorder
+from sim.answer.progress import progress
+from sim.answer.scenario import Recorder, Run, Settings, run_scenario
 from sim.records.results import Origin, Report, UsedParameter, Warned
+from sim.schema.errors import Problem, TopologyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,6 +25,28 @@ if TYPE_CHECKING:
     Row = tuple[Scenario, int]
     Answers = list[list[ScenarioResult]]
 
+MOST_S = 1800.0
+"""Largest wall time of all rows of a laboratory run, in seconds."""
+
+
+def check_wall_time(cluster: Cluster, rows: Sequence[tuple[Scenario, int]]) -> None:
+    """Raise TopologyError where the laboratory would take longer than `MOST_S`."""
+    topology = cluster.topology
+    step_s = sum(_step_s(cluster, scenario, gpus) for scenario, gpus in rows)
+    if step_s / topology.lab.scale > MOST_S:
+        raise topology.error(Problem(
+            f"the laboratory would take {step_s / topology.lab.scale / 60:,.0f} minutes for these "
+            f"{len(rows)} rows at a scale of {topology.lab.scale:g}", path=("lab", "scale"),
+            allowed=f"at least {step_s / MOST_S:.1g}, or fewer rows (--scenario)"))
+
+
+def _step_s(cluster: Cluster, scenario: Scenario, gpus: int) -> float:
+    """Longest step among the jobs, which run side by side."""
+    try:
+        return max(result.step_s for result in run_scenario(cluster, scenario, gpus))
+    except TopologyError:
+        return 0.0  # running the row reports the error
+
 
 def answer(cluster: Cluster, scenarios: Iterable[Scenario], *, record: bool = False,
            draws: int | None = None, why: bool = False, search_idle: bool = False,
@@ -31,20 +58,15 @@ def answer(cluster: Cluster, scenarios: Iterable[Scenario], *, record: bool = Fa
         cluster: the built topology.
         scenarios: those to run.
         record: keep utilisation over time, for plots and traces.
-        draws: choices of what is unknown for the intervals; None takes as many as time allows.
-        why: tell for each row what its interval is due to.
-        search_idle: look for keys of the file that change no row, where all its scenarios run.
+        draws: draws of the uncertain parameters for the intervals; None: as many as time allows.
+        why: rank the causes of each row's interval.
+        search_idle: look for keys of the file that change no row, if all its scenarios run.
         quiet: no progress bar.
-        fidelity: what carries the bytes. Beside flow there is no search for idle keys, which takes
-            many runs, and at packet intervals only where they are asked for; rows that a fidelity
-            cannot carry are left out.
-        capture: what to write into a file, of the one row that is asked for.
+        fidelity: what carries the bytes. Only flow searches for idle keys, which takes many runs;
+            other fidelities give intervals only on request, and leave out rows that they cannot
+            carry.
+        capture: the link to capture into a file, for a run of one row.
     """
-    from sim.answer.progress import progress
-    from sim.answer.scenario import Run, Settings
-    from sim.answer.wall_time import check_wall_time
-    from sim.schema.errors import TopologyError
-
     topology = cluster.topology
     settings = Settings(record_links=record, fidelity=fidelity, capture=capture)
     times: list[list[float]] = []
@@ -100,9 +122,9 @@ def origin_of(topology: Topology, stack: str | None = None) -> Origin:
 
 def _idle(cluster: Cluster, rows: Sequence[Row], times: Sequence[list[float]],
           found: Answers) -> tuple[tuple[Warned, ...], list[str]]:
-    """Keys that change no row, or a note that they were not looked for.
+    """Keys that change no row, or a note that no search was made.
 
-    Neither where not all scenarios of the file were run.
+    Neither if only some scenarios of the file were run.
     """
     from sim.answer.idle_keys import idle_keys, too_much_to_search
 
@@ -114,8 +136,8 @@ def _idle(cluster: Cluster, rows: Sequence[Row], times: Sequence[list[float]],
             in zip(rows, times, found, strict=True)}
     much = too_much_to_search(cluster, done)
     if much is not None:
-        return (), [f"Keys without effect were not looked for: {much}."]
-    elsewhere = cluster.topology.is_elsewhere  # a note says what becomes of `expect` then
+        return (), [f"No search for keys without effect: {much}."]
+    elsewhere = cluster.topology.is_elsewhere  # then a note says that `expect` is ignored
     return tuple(Warned(error.key, error.line, str(error)) for error in idle_keys(cluster, done)
                  if not (elsewhere and error.key.startswith("expect"))), []
 
@@ -125,9 +147,9 @@ def _notes(topology: Topology, fidelity: str) -> list[str]:
 
     notes = [f"Set on the command line: {change}" for change in topology.changes]
     if topology.is_elsewhere:
-        notes.append("This is not the cluster and workload that the figures under expect come "
-                     f"from (fitted_on: {topology.fitted_on}; here {topology.fingerprint}): no row "
-                     "is held against them, and what was fitted there is only assumed here.")
+        notes.append("The figures under expect come from another cluster or workload (fitted_on: "
+                     f"{topology.fitted_on}; here {topology.fingerprint}): no row is compared with "
+                     "them, and parameters fitted there are assumptions here.")
     keys = [] if fidelity == "packet" else packet_keys(topology.plain)
     if LAB_TOO in keys:
         keys.remove(LAB_TOO)
@@ -135,16 +157,16 @@ def _notes(topology: Topology, fidelity: str) -> list[str]:
             notes.append(f"Only --fidelity packet and lab read {LAB_TOO}.")
     if keys:
         notes.append(f"Only --fidelity packet reads {', '.join(keys)}."
-                     + (" Caps that police make traffic wait here." if "vpc.police" in keys
-                        else ""))
+                     + (" Here policed caps delay traffic instead of dropping it."
+                        if "vpc.police" in keys else ""))
     return notes
 
 
 def _with_intervals(cluster: Cluster, rows: Sequence[Row], found: Answers, draws: int | None,
                     *, why: bool, fidelity: str = "flow") -> tuple[Answers, list[str]]:
-    """Add intervals, and causes if asked, to the rows that no parameter was fitted to.
+    """Add intervals, and causes on request, to the rows that no parameter was fitted to.
 
-    What is fitted is fitted at flow, whatever the fidelity of the rows.
+    Fits run at flow, whatever the fidelity of the rows.
     """
     from sim.answer.fit import fits_hold
     from sim.answer.uncertainty import FEWEST_DRAWS, affordable_draws, causes, spread
@@ -157,8 +179,8 @@ def _with_intervals(cluster: Cluster, rows: Sequence[Row], found: Answers, draws
     if draws is None:
         draws = affordable_draws(_effort_of_draw(cluster, rows, found, open_, refit=refit))
         if not draws and open_:
-            return found, ["No intervals: simulating all rows again a few times takes long; "
-                           f"--draws {FEWEST_DRAWS} asks for it."]
+            return found, ["No intervals: simulating all rows several times would take long; "
+                           f"--draws {FEWEST_DRAWS} does it."]
     if not draws or not open_:
         return found, []
     chosen = [rows[i] for i in open_]
@@ -173,7 +195,7 @@ def _with_intervals(cluster: Cluster, rows: Sequence[Row], found: Answers, draws
 
 def _effort_of_draw(cluster: Cluster, rows: Sequence[Row], found: Answers, open_: Sequence[int],
                     *, refit: bool) -> int:
-    """Events of one draw: of the rows that are open, and of those that it fits anew."""
+    """Events of one draw: of the uncertain rows, and of those that it fits again."""
     from sim.answer.uncertainty import FIT_RUNS
 
     fitted = {(expect.scenario, expect.gpus) for expect in cluster.topology.expect

@@ -1,4 +1,4 @@
-"""Time one collective by every algorithm, over sizes: nccl-tests' question to the simulator."""
+"""Times of one collective by every algorithm and size, as nccl-tests measures them."""
 
 from __future__ import annotations
 
@@ -47,12 +47,15 @@ GROUPED = ("2d", "hierarchical-alltoall")
 UNIT_BYTES = 4
 MOST_SIZES = 1000
 SETTLE_S = 0.01
-"""Before a run beside background traffic: as long as several of its flows take at 10 Gb/s, so that
-there are flows under way when the run begins."""
+"""Wait before a run beside background traffic. Several flows take this long at 10 Gb/s, so some are
+under way when the run begins."""
 
 
 def parse_sizes(text: str) -> list[int]:
-    """``FROM:TO:FACTOR``, or one size: bytes, with or without a unit. ValueError in a sentence."""
+    """Sizes of ``FROM:TO:FACTOR``, or of one size: bytes, with or without a unit.
+
+    Raises ValueError, whose text is a sentence for the user.
+    """
     parts = text.split(":")
     if len(parts) not in (1, 3):
         raise ValueError("give FROM:TO:FACTOR, e.g. 8:4GiB:2, or one size")
@@ -71,7 +74,7 @@ def parse_sizes(text: str) -> list[int]:
         sizes.append(max(int(size) // UNIT_BYTES, 1) * UNIT_BYTES)
         size *= factor
     if len(sizes) > MOST_SIZES:
-        raise ValueError(f"that is more than {MOST_SIZES} sizes; give a larger factor")
+        raise ValueError(f"there are more than {MOST_SIZES} sizes; give a larger factor")
     return list(dict.fromkeys(sizes))
 
 
@@ -88,12 +91,11 @@ def measure(cluster: Cluster, collective: str, sizes: Sequence[int], stack: str 
             chosen: bool = False, tuning: Tuning | None = None) -> CollectiveReport:
     """Simulate ``collective`` over all GPUs by each algorithm at each size, without other jobs.
 
-    Background traffic is the scenario's; every row meets the same flows from its beginning on.
-    Style (routing, channels, sockets, bond, affinity) is the scenario's (the first one's unless
-    given); so is the stack unless given. ``settings`` changes figures of the stack and chooses the
-    fidelity; ``algorithms`` are all those of the collective unless given; "nccl" is what NCCL
-    chooses, "tuned" what it runs by ``tuning``. With ``chosen`` each one that NCCL tunes runs by
-    the protocol that NCCL would choose.
+    Every row meets the same flows of the scenario's background traffic. Style (routing, channels,
+    sockets, bond, affinity) and stack default to the scenario's, and the scenario to the first one.
+    ``settings`` changes figures of the stack and chooses the fidelity. ``algorithms`` defaults to
+    all those of the collective; "nccl" is NCCL's own choice, "tuned" its choice by ``tuning``. With
+    ``chosen`` each algorithm that NCCL tunes runs by the protocol that NCCL would choose.
     """
     topology = cluster.topology
     scenario = scenario or topology.scenarios[0]
@@ -135,7 +137,7 @@ def measure(cluster: Cluster, collective: str, sizes: Sequence[int], stack: str 
 
 def _choice_of(algorithm: str, view: View, collective: str, size: int, tuning: Tuning | None, *,
                chosen: bool) -> Choice | None:
-    """What NCCL runs, where it is NCCL that chooses."""
+    """NCCL's choice; None where the algorithm is fixed."""
     if algorithm == "tuned" and tuning is not None:
         return tuned_choice(view, collective, size, tuning)
     if algorithm == "nccl":
@@ -146,7 +148,7 @@ def _choice_of(algorithm: str, view: View, collective: str, size: int, tuning: T
 
 
 class Timer:
-    """Times plans one after the other on one idle cluster; bursts begin with what is left.
+    """Times plans one after the other on one idle cluster; bursts keep their remaining tokens.
 
     Beside background traffic each plan has a network of its own, in which it runs twice: first to
     open its connections, and then for its time, when a whole number of `SETTLE_S` is over. So all
@@ -168,7 +170,7 @@ class Timer:
         self._line = Timeline(self.env, lambda _: None, "collective")
 
     def seconds(self, plan: Plan, protocol: Protocol = SIMPLE, channels: int = 0) -> float:
-        """Time of one run of ``plan``, on the first ``channels`` where they are told."""
+        """Time of one run of ``plan``, on the first ``channels``, or on all where 0."""
         if self._site.background:
             self.close()
             self._build()

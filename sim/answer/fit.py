@@ -3,35 +3,114 @@
 A row under ``expect:`` may name the one parameter that is fitted to it (``fits:``), e.g.
 ``kernel-tcp.cost_per_byte``, ``horovod.step_overhead`` or ``gpus.effective``. `fit` solves for
 these parameters one after the other, in the file's order, since each row depends on those before.
-What a published throughput leaves open all the same, `sim.answer.uncertainty` tells.
+Each call of the solved function is a simulation, so `find_root` needs few of them. What a published
+throughput leaves open is in `sim.answer.uncertainty`.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from sim.answer.root import NoRootError, find_root
 from sim.answer.scenario import Settings, run_scenario
 from sim.schema.errors import Problem, TopologyError
 from sim.schema.parameters import FrameworkCosts, HostStack, load_framework, load_stack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from sim.cluster.cluster import Cluster
     from sim.records.results import ScenarioResult
     from sim.schema.model import Topology
     from sim.schema.scenario_keys import Expect
 
+
+TRIES = 100
+PATIENCE = 5
+"""Secant steps before every other step halves the bracket."""
+SAME = 1e-9
+"""Relative width of a bracket around a jump."""
+_LEAST = 1e-12
+_GROWTH = 4.0
+
+
+class NoRootError(ValueError):
+    """The function is nowhere zero, or does not depend on its argument."""
+
+
+def find_root(excess: Callable[[float], float], start: float, accuracy: float,
+              slope: float | None = None) -> float:
+    """Value of at least 0 at which the monotonic ``excess`` is 0; raises NoRootError.
+
+    Where ``excess`` jumps over 0, the value at the jump; where a cost of 0 is still too much, 0.
+    The search takes secant steps, since a step time is nearly linear in every cost. The first step
+    uses ``slope``, or assumes proportion, which holds where the cost alone decides. Where another
+    cost hides this one, the value grows until it shows. Once two values bracket the root, every
+    step stays between them and narrows the bracket.
+
+    Args:
+        excess: the function whose root is searched, as a share of the wanted value.
+        start: first value, 0 or more.
+        accuracy: largest ``excess`` that counts as 0.
+        slope: of ``excess`` near ``start``, above 0, if it is known.
+
+    """
+    there, f_there = start, excess(start)
+    if abs(f_there) <= accuracy or (slope and start == 0.0 < f_there):
+        return start
+    here = start / min(max(1.0 + f_there, 1.0 / _GROWTH), _GROWTH) or _LEAST
+    if slope:
+        here = min(max(start - f_there / slope, 0.0), _GROWTH * start or math.inf)
+    f_here = excess(here)
+    if start == 0.0 and not slope:
+        here, f_here, there, f_there = there, f_there, here, f_here
+    ends = {f_there > 0: there}
+    for number in range(TRIES):
+        if abs(f_here) <= accuracy:
+            return here
+        if here == 0.0 and f_there > f_here > 0.0:
+            return 0.0
+        ends[f_here > 0] = here
+        if len(ends) == 1:
+            wanted = _outward(here, f_here, there, f_there)
+        elif math.isclose(*ends.values(), rel_tol=SAME):
+            return here
+        else:
+            halve = number > PATIENCE and number % 2 == 1
+            wanted = _inward(here, f_here, there, f_there, ends, halve=halve)
+        there, f_there = here, f_here
+        here, f_here = wanted, excess(wanted)
+    raise NoRootError
+
+
+def _secant(here: float, f_here: float, there: float, f_there: float) -> float:
+    if f_there == f_here:
+        return math.inf
+    return here - f_here * (there - here) / (f_there - f_here)
+
+
+def _outward(here: float, f_here: float, there: float, f_there: float) -> float:
+    """Next value without a bracket: at most `_GROWTH` times as large, and never below 0."""
+    most = _GROWTH * max(here, there)
+    return min(max(_secant(here, f_here, there, f_there), 0.0), most)
+
+
+def _inward(here: float, f_here: float, there: float, f_there: float, ends: Mapping[bool, float],
+            *, halve: bool) -> float:
+    """Next value between ``ends``: the last one above the root and the last one below it."""
+    low, high = sorted(ends.values())
+    wanted = _secant(here, f_here, there, f_there)
+    return (low + high) / 2 if halve or not low < wanted < high else wanted
+
+
 GPU_SPEED = "gpus.effective"
 """Name under which the speed of all GPUs can be fitted."""
 ACCURACY = 1e-6
 """Relative difference of a step time at which a fit ends."""
 PROBE = 0.05
-"""Share of a cost, or of the step where there is none, by which `fit_slopes` raises it to look how
-the step grows."""
+"""Step of `fit_slopes`, as a share of the cost, or of the step time if the cost is 0."""
 
 
 def fit(cluster: Cluster, settings: Settings, *, accuracy: float = ACCURACY,
@@ -41,11 +120,11 @@ def fit(cluster: Cluster, settings: Settings, *, accuracy: float = ACCURACY,
     Raises TopologyError where a row names no parameter, or one that has no effect on it.
 
     Args:
-        cluster: the built topology; its values are where the search begins.
-        settings: figures that hold meanwhile, beside those fitted.
+        cluster: the built topology; the search starts at its values.
+        settings: other changed figures.
         accuracy: largest relative error of a fitted row's step time.
-        slopes: see `fit_slopes`; they save a run a parameter and change no answer by more than
-            the accuracy.
+        slopes: see `fit_slopes`; they save one run for each parameter and change no answer by more
+            than the accuracy.
 
     """
     figures = dict(settings.figures)
@@ -64,7 +143,7 @@ def fit(cluster: Cluster, settings: Settings, *, accuracy: float = ACCURACY,
 
 
 def present_value(cluster: Cluster, name: str) -> float:
-    """Value that the files give for a parameter by its name in ``fits:``; raises Problem."""
+    """Current value of the parameter that ``fits:`` names; raises Problem."""
     if name == GPU_SPEED:
         return float(cluster.flops.max())
     of, _, parameter = name.rpartition(".")
@@ -76,16 +155,16 @@ def present_value(cluster: Cluster, name: str) -> float:
 
 
 def find_row(cluster: Cluster, expect: Expect, settings: Settings) -> ScenarioResult:
-    """Simulate the row that an expectation is about."""
+    """Simulate the row of an expectation."""
     scenario = next(s for s in cluster.topology.scenarios if s.name == expect.scenario)
     results = run_scenario(cluster, scenario, expect.gpus, settings)
     return next(result for result in results if result.job == (expect.job or ""))
 
 
 def fits_hold(cluster: Cluster, found: Iterable[ScenarioResult] = ()) -> bool:
-    """Whether the file fits parameters to rows of its cluster, and these come out as published.
+    """Whether the file fits parameters to rows of its cluster, and these agree with the figures.
 
-    Rows are simulated unless they are ``found`` already.
+    Rows that are not in ``found`` are simulated.
     """
     if cluster.topology.is_elsewhere:
         return False
@@ -98,10 +177,10 @@ def fits_hold(cluster: Cluster, found: Iterable[ScenarioResult] = ()) -> bool:
 
 
 def fit_slopes(cluster: Cluster) -> dict[str, float]:
-    """How the step times of fitted rows grow with what is fitted to them, by its name.
+    """Relative growth of the fitted rows' step times for each unit of the fitted cost, by name.
 
-    As a share of the time, for each unit of the cost, at the present values; without the speed of
-    GPUs, in whose cost a step time is next to proportional.
+    Taken at the current values. The speed of GPUs is left out: step time is nearly proportional to
+    its inverse.
     """
     slopes = {}
     for expect in cluster.topology.expect:

@@ -1,15 +1,14 @@
-"""Keys of a file that change nothing: found by changing each and simulating again.
+"""Search for keys without effect: change each value of a file and simulate again.
 
-A key without effect is a wish that nobody hears, and the user should know. Each value of the file
-is replaced by others, far larger, far smaller or another word, and the rows are simulated again
-until an event happens at another time than before; with most keys that is soon. Where no other
-value changes any row or interval, the key is idle. If all that stands below a key is idle, that
-key is named. Scenarios compare, and it may be their very point that a key changes one of them and
-not another: a key of several entries of a list is idle if it is so in all of them.
+A user should know of a key that changes nothing. The search replaces each value by far larger or
+smaller ones, or by another word, and simulates the rows until an event happens at another time than
+before, which is soon for most keys. If no other value changes any row or interval, the key is idle.
+If all keys below a key are idle, only the upper one is reported. Scenarios are there to be
+compared, so a key may change one and not another: a key of several entries of a list is idle only
+if it is idle in all of them.
 
-A parameter set says all that a stack costs, whatever a file asks of it: only a whole set is idle.
-Text of which the form allows any (names, descriptions, sources) is passed over, and what cannot be
-left out (a required key) is not worth a warning.
+A parameter set holds all costs of a stack, whatever a file uses of it, so only a whole set can be
+idle. Free text (names, descriptions, sources) is skipped, and required keys give no warning.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sim.answer.clock import Clock
 from sim.answer.parallel import map_shared
-from sim.answer.scenario import Run, Settings, find_expect
+from sim.answer.scenario import Clock, Run, Settings, find_expect
 from sim.answer.uncertainty import unknowns
 from sim.cluster.cluster import Cluster
 from sim.schema.errors import Problem, TopologyError
@@ -39,20 +37,20 @@ if TYPE_CHECKING:
     Rows = dict[tuple[int, int], tuple[list[float], list[ScenarioResult]]]
 
 MOST_EVENTS = 40_000
-"""Files whose rows take more are not searched: each key may ask for all rows again."""
+"""Events of all rows above which there is no search: each key may need all rows again."""
 MOST_LEAVES = 1000
-"""The same of files with more values (a long list of cables)."""
+"""Values of the file above which there is no search (a long list of cables)."""
 MOST_GPUS = 2048
-"""The same of larger clusters, which each value builds anew."""
+"""GPUs above which there is no search: each value builds the cluster again."""
 LABELS = 6
-"""Entries of a list of which no other value is valid, after which the key counts as a label."""
+"""Entries of a list without another valid value, after which the key counts as a label."""
 ROUNDING = 1e-9
 _SIMULATED_ALIKE = frozenset({"name", "description", "scenarios", "stacks", "frameworks", "expect",
                               "fitted_on"})
-"""What a row depends on only by way of its own scenario, stack and framework."""
+"""Keys that reach a row only through its own scenario, stack and framework."""
 _SETS = frozenset({"stacks", "frameworks"})
 _CLUSTER = frozenset({"hosts", "vpc", "fabric", "seed", "workload"})
-"""What a `Cluster` is built from."""
+"""Keys from which a `Cluster` is built."""
 
 
 class DifferentError(Exception):
@@ -74,14 +72,14 @@ class _Checker(Clock):
 
 @dataclass(frozen=True)
 class _Search:
-    """The file as it is, and what its rows did."""
+    """The unchanged file and the events of its rows."""
 
     cluster: Cluster
     variants: Variants
     rows: Rows
 
     def changes(self, path: Path, other: Topology) -> bool:
-        """Whether another file, that differs at ``path``, has another row or interval."""
+        """Whether ``other``, which differs at ``path``, has another row or interval."""
         topology = self.cluster.topology
         if _shape(other) != _shape(topology) or unknowns(other) != unknowns(topology):
             return True
@@ -111,15 +109,14 @@ class _Search:
 
 
 def idle_keys(cluster: Cluster, rows: Rows, workers: int | None = None) -> list[TopologyError]:
-    """One sentence, with its place in the file, for each key that changes no row.
+    """Find the keys that change no row; each is a sentence with its place in the file.
 
-    It takes long where `too_much_to_search` says so.
+    The search takes long where `too_much_to_search` says so.
 
     Args:
         cluster: the built topology, from a file.
-        rows: all rows of the file by number of scenario and GPUs: times that a `Recorder` took, and
-            results.
-        workers: processes; None takes as many as there are cores.
+        rows: times of a `Recorder` and results of all rows, by number of scenario and of GPUs.
+        workers: processes; None: one for each core.
     """
     topology = cluster.topology
     if topology.plain is None:
@@ -141,7 +138,7 @@ def idle_keys(cluster: Cluster, rows: Rows, workers: int | None = None) -> list[
 
 
 def too_much_to_search(cluster: Cluster, rows: Rows) -> str | None:
-    """What there is too much of for a search of some seconds, in words."""
+    """Reason why a search would take longer than some seconds; None if it would not."""
     plain = cluster.topology.plain
     values = 0 if plain is None else sum(1 for _ in Variants(plain).leaves())
     events = sum(len(times) for times, _ in rows.values())
@@ -153,7 +150,7 @@ def too_much_to_search(cluster: Cluster, rows: Rows) -> str | None:
 
 
 def _state(search: _Search, paths: Sequence[Path]) -> str:
-    """``idle``, ``at work``, or ``label`` (a name, a reference) where nothing could be tried."""
+    """``idle``, ``at work``, or ``label`` (a name, a reference) if no other value was valid."""
     tried = False
     for number, path in enumerate(paths, 1):
         for _, other in search.variants.others(path):
@@ -178,7 +175,7 @@ def _shape(topology: Topology) -> list[tuple[int, ...]]:
 
 
 def _rows(other: Topology, before: Topology) -> Iterator[tuple[int, int]]:
-    """Rows that may differ, of each scenario the one with the most GPUs first."""
+    """Rows that may differ; of each scenario the one with the most GPUs comes first."""
     whole = any(getattr(other, name) != getattr(before, name)
                 for name in type(other).model_fields if name not in _SIMULATED_ALIKE)
     for number, (scenario, old) in enumerate(zip(other.scenarios, before.scenarios, strict=True)):
@@ -207,7 +204,7 @@ def _expectations(topology: Topology, scenario: Scenario, gpus: int) -> list[obj
 
 
 def _same(before: ScenarioResult, after: ScenarioResult) -> bool:
-    """Whether two results say the same, but for rounding."""
+    """Whether two results are equal except for rounding."""
     return ((before.expect, before.notes) == (after.expect, after.notes)
             and math.isclose(before.images_per_s, after.images_per_s, rel_tol=ROUNDING)
             and math.isclose(before.step_s, after.step_s, rel_tol=ROUNDING))

@@ -1,6 +1,6 @@
-"""Map a function over items on all cores this process may use.
+"""Map a function over items on all cores that this process may use.
 
-Workers are forked where the system can, so that they begin with all that is built already.
+Workers are forked if the system allows it, so that they inherit what is already built.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Answer = TypeVar("Answer")
 
 MOST_WORKERS = 16
 _shared: Any = None
-"""What every call of a worker's function gets first."""
+"""First argument of every call in a worker."""
 
 
 def map_shared(function: Callable[[Any, Item], Answer], shared: Any, items: Sequence[Item],
@@ -28,10 +28,10 @@ def map_shared(function: Callable[[Any, Item], Answer], shared: Any, items: Sequ
     """Give ``function(shared, item)`` of every item, in order.
 
     Args:
-        function: a function of a module, for workers to find.
-        shared: what all calls need; it is handed to each worker once.
-        items: what the calls differ in.
-        workers: processes; 1 stays in this one, None takes as many as there are cores.
+        function: a function of a module, so that workers can import it.
+        shared: first argument of all calls; each worker receives it once.
+        items: second argument of each call.
+        workers: processes; 1: only this one; None: one for each core.
     """
     count = min(workers or _cores(), len(items))
     if count <= 1:
@@ -48,7 +48,7 @@ def map_shared(function: Callable[[Any, Item], Answer], shared: Any, items: Sequ
 def _share(shared: Any) -> None:
     global _shared  # noqa: PLW0603  (a worker has one task, and this is its memory)
     _shared = shared
-    gc.freeze()  # what it was forked with stays: collections need not look at it again and again
+    gc.freeze()  # inherited objects stay, so that collections need not visit them
 
 
 def _call(function: Callable[[Any, Item], Answer], item: Item) -> Answer:

@@ -1,6 +1,6 @@
-"""A live progress bar on standard error, so that standard output holds the answer alone.
+"""A live progress bar on standard error, so that standard output holds only the answer.
 
-Off when standard error is not a terminal or the user asked for quiet. It disappears when done.
+It is off if standard error is no terminal or with --quiet, and disappears at the end.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Advance(Protocol):
-    """Moves the bar: ``advance()`` by one, ``advance(0, "ring, 4 MiB")`` only to say what runs."""
+    """Moves the bar: ``advance()`` by one step, ``advance(0, "4 MiB")`` only names work."""
 
     def __call__(self, steps: float = 1, doing: str | None = None) -> None:
-        """Add ``steps`` to what is done, and name what comes next."""
+        """Add ``steps`` to those done, and name the next work."""
 
 
 @contextmanager
@@ -44,4 +44,4 @@ def progress(total: float, label: str, *, quiet: bool = False) -> Iterator[Advan
 
 
 def _nothing(steps: float = 1, doing: str | None = None) -> None:
-    """Stand in for a bar that nobody would see."""
+    """Do nothing, where no bar is shown."""

@@ -1,7 +1,8 @@
-"""Run one scenario of a topology at one number of GPUs, and say what came out.
+"""One scenario of a topology at one number of GPUs: build it, run it, return its results.
 
-Everything is built here and nothing is kept: stack, network, jobs, faults. The
-answer is the mean of the simulated steps; the timeline is that of the last one.
+Stack, network, jobs and faults are built here for one run and not kept. The answer is the mean of
+the simulated steps; the timeline is that of the last one. `Clock` is simpy's clock with a limit:
+instead of running for ever, a simulation ends with an error.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import simpy
 
 from harp.lightcc.policy import FP16_BYTES, FP32_BYTES
 from harp.lightcc.settings import LightSettings
-from sim.answer.clock import Clock, TooLongError
 from sim.cluster.placement import rank_gpus
 from sim.network.fidelity import make_network, wall_clock
 from sim.network.interface import CutOffError, Site, TooLargeError
@@ -41,7 +42,6 @@ from sim.workloads.models import get_model
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
-    import simpy
     from numpy.typing import NDArray
 
     from sim.cluster.cluster import Cluster
@@ -54,13 +54,49 @@ if TYPE_CHECKING:
     from sim.schema.scenario_keys import Scenario, Workload
 
 
+MOST_EVENTS = 200_000
+"""Events of one simulation: steps of training that differ, or faults that come and go."""
+
+
+class TooLongError(RuntimeError):
+    """A simulation had more than `MOST_EVENTS` events; the message gives the simulated time."""
+
+
+class Clock(simpy.Environment):
+    """An environment that counts its events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events = 0
+
+    def step(self) -> None:
+        """Process the next event; raises TooLongError after too many."""
+        self.events += 1
+        if self.events > MOST_EVENTS:
+            raise TooLongError(f"{MOST_EVENTS:,} events by {self.now:.4g} s")
+        super().step()
+
+
+class Recorder(Clock):
+    """Records the times of events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times: list[float] = []
+
+    def step(self) -> None:
+        """Record the next event's time and process it."""
+        self.times.append(self.peek())
+        super().step()
+
+
 MOST_TRACKS = 64
-"""GPUs that get a track each in a trace; of a larger job, the first one stands for all."""
+"""Largest job in GPUs of which each has a track in a trace; of a larger one only the first has."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What calibration and intervals change: a figure by ``set.parameter``, and GPU speed."""
+    """Settings of a run; calibration and intervals change figures by ``set.parameter``."""
 
     figures: Mapping[str, float] = field(default_factory=dict)
     """E.g. ``{"kernel-tcp.cost_per_byte": 1.9e-9, "horovod.overlap": 0.5}``; a figure of a set
@@ -72,9 +108,9 @@ class Settings:
     name_limits: bool = True
     """Say what holds each transfer back."""
     fidelity: str = "flow"
-    """Which network (`sim.network.fidelity`)."""
+    """Name of the network (`sim.network.fidelity`)."""
     capture: Capture | None = None
-    """What to write into a file, for networks that have packets."""
+    """Link to capture into a file, for networks that have packets."""
 
     def stack(self, topology: Topology, name: str) -> HostStack:
         """A host stack with the changed figures."""
@@ -202,10 +238,9 @@ class Run:
                 if fault.name in self.scenario.faults]
 
     def go(self) -> list[ScenarioResult]:
-        """Simulate, and return one result a job.
+        """Simulate, and return one result for each job.
 
-        Several jobs keep one another company: each that uses the network goes on until all have
-        done their steps.
+        With several jobs, each one that uses the network goes on until all have done their steps.
         """
         wanted = self.scenario.steps
         processes = [self.env.process(self._train(job, start_s, wanted))
@@ -234,10 +269,9 @@ class Run:
                 self.network.forget(min(other.steps_s[:wanted][-1][0] for other in self.jobs))
 
     def _repeats(self) -> bool:
-        """Whether the step that begins is like all after it, so that one need be simulated.
+        """Whether the step that begins equals all after it, so that one simulation is enough.
 
-        Nothing is carried from step to step but other jobs, background traffic, faults to come and
-        tokens of a burst.
+        Steps differ only by other jobs, background traffic, later faults and tokens of a burst.
         """
         return (len(self.jobs) == 1 and not self.network.remembers
                 and not any(fault.is_alive for fault in self._striking))
@@ -248,8 +282,7 @@ class Run:
         done = min(len(job.steps_s) for job in self.jobs)
         return topology.error(Problem(
             f"{reason}, in step {done + 1} of {self.scenario.steps}", path=("scenarios", number),
-            allowed="a simulation of fewer events, with fewer steps or jobs, or faults that come "
-            "and go less often"))
+            allowed="fewer steps or jobs, or faults that flap less often"))
 
     def _cut_off(self, reason: str) -> TopologyError:
         topology = self.cluster.topology
@@ -275,15 +308,15 @@ class Run:
             effort=self.env.events + self.network.effort)
 
     def _not_planned(self) -> list[str]:
-        """What ``routing: plan`` has no hold on, in a sentence."""
+        """A sentence on flows that ``routing: plan`` cannot steer."""
         if self.scenario.routing != "plan" or self.gpus == 1:
             return []
         if self.style.routing != "plan":
-            return ["not planned: the kernel chooses the source ports of TCP, so flows are hashed"]
+            return ["not planned: the kernel chooses TCP's source ports, so flows are hashed"]
         return []
 
     def _spans(self, number: int) -> tuple[Span, ...]:
-        """The job's timeline; if utilisation is recorded, with the GPUs that do the same."""
+        """The job's timeline; if utilisation is recorded, repeated for each of its GPUs."""
         job, tracks = self.jobs[number], self._tracks[number]
         if not self.settings.record_links or len(tracks) > MOST_TRACKS:
             return job.spans
@@ -292,7 +325,7 @@ class Run:
 
 
 def find_expect(topology: Topology, scenario: str, gpus: int, job: str) -> Expectation | None:
-    """The figure that a row is held against, if the file has one for this cluster."""
+    """The published figure of a row, if the file has one for this cluster."""
     if topology.is_elsewhere:
         return None
     for expect in topology.expect:
@@ -303,7 +336,7 @@ def find_expect(topology: Topology, scenario: str, gpus: int, job: str) -> Expec
 
 def run_scenario(cluster: Cluster, scenario: Scenario, gpus: int,
                  settings: Settings = Settings()) -> list[ScenarioResult]:
-    """Simulate one scenario at one number of GPUs; one result a job."""
+    """Simulate one scenario at one number of GPUs; one result for each job."""
     return Run(cluster, scenario, gpus, settings).go()
 
 

@@ -1,27 +1,40 @@
-"""What parameters known only within bounds leave open: P10, P50 and P90 of every row, and why.
+"""Uncertainty of every row: P10, P50 and P90 over draws of the parameters, and their causes.
 
-Every parameter of the host stacks and frameworks in use that has an interval is drawn from it
-(`sim.answer.draws`), all of them at once, and with each draw the flows get other source ports, so
-that ECMP spreads them otherwise. A draw has one value of a parameter for all rows: rows stay
-comparable.
+Each draw takes a value of every parameter with an interval, of all host stacks and frameworks in
+use, and other source ports of the flows, so that ECMP spreads them differently. A draw has one
+value of a parameter for all rows, so that rows stay comparable.
 
-A published throughput does not identify everything. Where the file's fitted rows come out as
-published (`sim.answer.fit.fits_hold`), the parameters fitted to them are not drawn but *fitted
-again* in each draw, so that every draw agrees with what was published; a draw that no fit can bring
-there is left out.
+A published throughput does not identify every parameter. If the file's fitted rows agree with their
+published figures (`sim.answer.fit.fits_hold`), the parameters fitted to them are not drawn but
+*fitted again* in each draw, so that every draw agrees with these figures. A draw in which no fit
+succeeds is left out.
 
-`spread` answers how far rows may lie from the shipped answer, `causes` which parameter that is due
-to: each goes to its own P10 and P90 while the others stay at their values.
+`spread` gives the interval of each row. `causes` gives each parameter's part in it: the parameter
+goes to its own P10 and P90 while the others stay at their values.
+
+Distributions ------------- A value is the median of its distribution: the true value is as likely
+below it as above. So the answer at the values lies in the middle of the draws' answers, even if an
+interval reaches far to one side.
+
+The shape on either side depends on how the value is known (`Parameter`). A value that is measured,
+published or fitted is the best estimate; the density falls linearly to zero at the interval's ends
+(a triangle on either side). Of an assumed value only the bounds are known: the density is constant
+on either side. (Guide to the Expression of Uncertainty in Measurement, JCGM 100:2008, 4.3.9 for
+likelier values, 4.3.7 for bounds alone.) Costs, rates and sizes are known up to a factor, so both
+hold for the logarithm, unless the interval begins at 0.
+
+The points are Halton's sequence (1960) with each digit permuted at random, so that no two
+dimensions are correlated and few points fill every dimension evenly.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from sim.answer.draws import Unknown, halton
 from sim.answer.fit import fit, fit_slopes, fits_hold, used_sets
 from sim.answer.parallel import map_shared
 from sim.answer.scenario import Settings, run_scenario
@@ -41,22 +54,79 @@ if TYPE_CHECKING:
     Row = tuple[Scenario, int]
     Answers = NDArray[np.float64]
 
+_SMALLEST_DIGIT = 2.0 ** -40
+
+
+class Unknown(NamedTuple):
+    """A parameter and its interval."""
+
+    name: str
+    """Its set, a dot and the parameter, e.g. ``kernel-tcp.cost_per_byte``."""
+    low: float
+    value: float
+    high: float
+    confidence: str
+
+    def quantile(self, share: float) -> float:
+        """Value below which the parameter lies with probability ``share``."""
+        if self.low > 0:
+            return math.exp(_quantile(share, math.log(self.low), math.log(self.value),
+                                      math.log(self.high), self.confidence))
+        return _quantile(share, self.low, self.value, self.high, self.confidence)
+
+
+def _quantile(share: float, low: float, value: float, high: float, confidence: str) -> float:
+    reach = 2.0 * min(share, 1.0 - share)
+    if confidence != "assumed":
+        reach = math.sqrt(reach)
+    return low + reach * (value - low) if share < 0.5 else high - reach * (high - value)
+
+
+def halton(count: int, dimensions: int, seed: int) -> NDArray[np.float64]:
+    """Points of the unit cube, float64[count, dimensions]; the first of more are the same points.
+
+    Args:
+        count: how many.
+        dimensions: coordinates of each.
+        seed: chooses the permutations of the digits.
+    """
+    points = np.zeros((count, dimensions))
+    for dimension, base in enumerate(_primes(dimensions)):
+        rng = np.random.default_rng([seed, base])
+        digits, weight = np.arange(count), 1.0 / base
+        while weight > _SMALLEST_DIGIT:
+            points[:, dimension] += weight * rng.permutation(base)[digits % base]
+            digits //= base
+            weight /= base
+    return points
+
+
+def _primes(count: int) -> list[int]:
+    found: list[int] = []
+    number = 2
+    while len(found) < count:
+        if all(number % prime for prime in found):
+            found.append(number)
+        number += 1
+    return found
+
+
 DRAWS = 24
-"""Draws where time allows; P10 and P90 then rest on the third point from either end."""
+"""Draws if time allows; P10 and P90 then rest on the third point from either end."""
 FEWEST_DRAWS = 6
-"""With time for fewer than these, none are made."""
+"""Fewest draws; if time allows only fewer, none are made."""
 EFFORT = 900_000
 """Events that all draws together may take: some five seconds on two cores of 2020."""
 FIT_RUNS = 2
-"""Times that a draw simulates a row to fit a parameter to it, with `FIT_ACCURACY`."""
+"""Simulations of a row by which a draw fits a parameter to it, at `FIT_ACCURACY`."""
 FIT_ACCURACY = 1e-3
 """Relative difference of a step time at which a draw's fit ends."""
 SAME = 2e-3
-"""Rows that no draw moves by more are certain, as far as the fits tell."""
+"""Relative spread of the draws up to which a row has no interval."""
 TAIL = 0.1
 """Share of the draws below the lower, and above the upper figure."""
 PORTS = "source ports"
-"""What the tornado calls the choice of source ports, which ECMP hashes."""
+"""Label of the choice of source ports, which ECMP hashes, in the tornado."""
 PORT_DRAWS = 5
 
 
@@ -73,18 +143,18 @@ class _Task:
 
 @dataclass(frozen=True)
 class _Draw:
-    """One choice of all that is unknown."""
+    """One value of each uncertain parameter."""
 
     figures: Mapping[str, float]
     seed: int | None = None
 
 
 def unknowns(topology: Topology, *, fitted: bool = False) -> list[Unknown]:
-    """Parameters with an interval of the sets that the scenarios use, each under its origin's name.
+    """Parameters with an interval of the sets that the scenarios use, named by their first set.
 
     Args:
         topology: the file.
-        fitted: leave out those that the file's rows fit.
+        fitted: leave out those that are fitted to the file's rows.
     """
     left_out = {expect.fits for expect in topology.expect} if fitted else set()
     found: dict[str, Unknown] = {}
@@ -103,9 +173,9 @@ def unknowns(topology: Topology, *, fitted: bool = False) -> list[Unknown]:
 
 
 def affordable_draws(effort: int) -> int:
-    """Draws that some seconds allow if one of them takes so many events.
+    """Draws that some seconds allow if each takes ``effort`` events.
 
-    The same on every machine, so that the same file gives the same answer.
+    The number is the same on every machine, so that the same file gives the same answer.
     """
     draws = min(DRAWS, EFFORT // max(effort, 1))
     return draws if draws >= FEWEST_DRAWS else 0
@@ -113,15 +183,15 @@ def affordable_draws(effort: int) -> int:
 
 def spread(cluster: Cluster, rows: Sequence[Row], draws: int = DRAWS, *, refit: bool | None = None,
            workers: int | None = None, fidelity: str = "flow") -> list[list[Interval | None]]:
-    """For each (scenario, gpus) and each of its jobs what is left open; None where nothing is.
+    """Interval of each job of each (scenario, gpus); None where the draws agree.
 
     Args:
         cluster: the built topology.
         rows: scenarios and numbers of GPUs.
-        draws: how many choices of all that is unknown.
-        refit: fit the file's fitted parameters again in each draw; None: where its fits hold.
-        workers: processes; None takes as many as there are cores.
-        fidelity: what carries the bytes of the rows; fits are those of flow.
+        draws: number of draws.
+        refit: fit the file's fitted parameters again in each draw; None: if its fits hold.
+        workers: processes; None: one for each core.
+        fidelity: what carries the bytes of the rows; fits always run at flow.
     """
     if refit is None:
         refit = fits_hold(cluster)
@@ -141,7 +211,7 @@ def spread(cluster: Cluster, rows: Sequence[Row], draws: int = DRAWS, *, refit: 
 
 def causes(cluster: Cluster, rows: Sequence[Row], *, refit: bool | None = None,
            workers: int | None = None, fidelity: str = "flow") -> list[list[tuple[Cause, ...]]]:
-    """For each (scenario, gpus) and job what its spread is due to, the widest first.
+    """Causes of the interval of each job of each (scenario, gpus), the widest first.
 
     Arguments as of `spread`.
     """
@@ -161,7 +231,7 @@ def causes(cluster: Cluster, rows: Sequence[Row], *, refit: bool | None = None,
 
 
 def _answers(task: _Task, draw: _Draw) -> list[list[tuple[float, float]]] | None:
-    """Images/s and exposed seconds of each row and job, or None where the fits find no value."""
+    """Images/s and exposed seconds of each row and job, or None if a fit finds no value."""
     settings = Settings(draw.figures, seed=draw.seed, name_limits=False)
     try:
         if task.refit:
@@ -186,7 +256,7 @@ def _interval(answers: Answers, *, refit: bool) -> Interval | None:
 
 
 def _causes(open_: Sequence[Unknown], rates: Sequence[float | None]) -> tuple[Cause, ...]:
-    """Causes of one row, from its images/s at both ends of each unknown and by some seeds."""
+    """Causes of one row, from its images/s at both ends of each unknown and with other seeds."""
     found = []
     for number, unknown in enumerate(open_):
         low, high = rates[2 * number: 2 * number + 2]

@@ -13,8 +13,8 @@ hosts differ, not how well their mean is known.
 
 What is left is ``deviation``, a random effect of the source: rows left out miss by more than the
 draws of all parameters explain, and the variance that is missing (of logarithms, each source
-counting once) is its own. Its interval is that of draws (`sim.answer.draws`): a triangle of this
-variance. Only rows of the fit, left out, tell its size.
+counting once) is its own. Its interval is that of draws (`sim.answer.uncertainty`): a triangle of
+this variance. Only rows of the fit, left out, tell its size.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from dataclasses import dataclass
 from statistics import mean, pvariance
 from typing import TYPE_CHECKING
 
-from sim.answer.draws import halton
 from sim.answer.scenario import Settings
-from sim.answer.uncertainty import unknowns
+from sim.answer.uncertainty import halton, unknowns
 from sim.cluster.cluster import Cluster
 from sim.schema.parameters import load_stack
 from sim.validation.case import case_files, load_case

@@ -15,7 +15,7 @@ import click
 
 from harp.collectives.protocol import PROTOCOLS
 from harp.collectives.tuning import Communicator
-from sim.answer.tune import LEAST_GAIN, Size, Tuned, make_table
+from sim.answer.nccl_tuning import LEAST_GAIN, Size, Tuned, make_table
 from sim.calibration.nccl_log import MOST_BYTES, NcclLog, parse_log
 from sim.network.nccl import Choice
 from sim.schema.errors import Problem, TopologyError

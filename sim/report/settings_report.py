@@ -1,4 +1,4 @@
-"""What `sim.answer.search` found, as an environment file and a short report."""
+"""What `sim.answer.settings_search` found, as an environment file and a short report."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from harp.lightcc.policy import allreduce_path
 from harp.lightcc.settings import LightSettings
-from sim.answer.settings_space import NCCL, environment_of
+from sim.answer.settings_search import NCCL, environment_of
 from sim.schema.units import SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sim.answer.search import Found
-    from sim.answer.settings_space import Point
+    from sim.answer.settings_search import Found, Point
 
 SIZES = (4 << 10, 64 << 10, 1 << 20, 4 << 20, 25 << 20, 128 << 20)
 """Bytes of tensors whose path the report names."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from sim.answer.tune import Size, Tuned
+    from sim.answer.nccl_tuning import Size, Tuned
 
 LIMITS = ("Sizes without a row stay NCCL's. NVLS, CollNet and PAT, which NCCL may prefer on "
           "NVSwitch, with SHARP and with one GPU a host, are not modelled; rows replace them.")

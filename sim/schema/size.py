@@ -2,7 +2,7 @@
 
 A few sizes decide what a simulation takes in memory and time, and each has one limit. At a limit an
 answer takes some seconds and less than 2 GB; beyond it the user gets a sentence instead. How long
-a simulation goes on cannot be told beforehand: `sim.answer.clock` counts events while it runs.
+a simulation goes on cannot be told beforehand: `sim.answer.scenario` counts events while it runs.
 """
 
 from collections.abc import Iterator

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.answer.collective_bench import measure
-from sim.answer.draws import halton
 from sim.answer.parallel import map_shared
 from sim.answer.scenario import Settings, run_scenario
-from sim.answer.uncertainty import DRAWS, unknowns
+from sim.answer.uncertainty import DRAWS, halton, unknowns
 from sim.cluster.cluster import Cluster
 from sim.validation.case import load_case, load_published
 

@@ -17,7 +17,7 @@ import pytest
 
 from harp.collectives.tuning import Tuning
 from sim.answer.collective_bench import parse_sizes
-from sim.answer.tune import tune
+from sim.answer.nccl_tuning import tune
 from sim.cluster.cluster import Cluster
 from sim.schema import load
 from tests.support import ROOT

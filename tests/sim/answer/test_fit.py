@@ -10,8 +10,7 @@ from click.testing import CliRunner
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from sim.answer.fit import find_row, fit, fit_slopes, present_value
-from sim.answer.root import find_root
+from sim.answer.fit import find_root, find_row, fit, fit_slopes, present_value
 from sim.answer.scenario import Settings
 from sim.answer.uncertainty import FIT_ACCURACY
 from sim.calibrate import main

@@ -82,7 +82,7 @@ def test_a_search_that_would_take_long_is_left_out_and_said(tmp_path, monkeypatc
     report = answer(made, made.topology.scenarios, draws=0, search_idle=True)
     assert report.warnings == ()
     (note,) = report.notes
-    assert note.startswith("Keys without effect were not looked for: ")
+    assert note.startswith("No search for keys without effect: ")
     assert note.endswith(f"{what}.")
 
 

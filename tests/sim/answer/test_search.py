@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from sim.answer.search import Trials, search
-from sim.answer.settings_space import MIB, Space, environment_of, scenario_of
+from sim.answer.settings_search import MIB, Space, Trials, environment_of, scenario_of, search
 from sim.schema.errors import Problem, TopologyError
 from sim.tune import main
 from tests.support.cluster_files import cluster, topology, write
@@ -141,7 +140,7 @@ def test_who_lacks_optuna_is_told_what_brings_it(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert refusal_of(tmp_path, tmp_path / "tuned") == (
-        "error: --settings: needs Optuna, which is not installed; `pip install optuna` brings it\n")
+        "error: --settings: needs Optuna, which is not installed; run `pip install optuna`\n")
     assert not (tmp_path / "tuned").exists()
 
 
@@ -158,7 +157,7 @@ def test_a_job_that_cannot_run_leaves_no_folder(
     def cannot(*_: Any) -> None:
         raise TopologyError("x.yaml", Problem("is too large"))
 
-    monkeypatch.setattr("sim.answer.search.run_scenario", cannot)
+    monkeypatch.setattr("sim.answer.settings_search.run_scenario", cannot)
     assert refusal_of(tmp_path, tmp_path / "tuned") == "error: x.yaml: is too large\n"
     assert not (tmp_path / "tuned").exists()
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from harp.collectives.protocol import LL, SIMPLE
 from harp.collectives.tuning import Communicator, Row, Tuning, TuningError
 from sim.answer.collective_bench import measure, parse_sizes
-from sim.answer.tune import Size, Tuned, make_table, tune
+from sim.answer.nccl_tuning import Size, Tuned, make_table, tune
 from sim.cluster.cluster import Cluster
 from sim.network.nccl import PLANS, Choice, View, choose, tuned_choice
 from sim.report.tuning_table import print_tuned

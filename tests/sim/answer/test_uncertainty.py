@@ -7,15 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.answer.draws import Unknown, halton
 from sim.answer.scenario import Settings, run_scenario
 from sim.answer.uncertainty import (
     DRAWS,
     EFFORT,
     FEWEST_DRAWS,
     PORTS,
+    Unknown,
     affordable_draws,
     causes,
+    halton,
     spread,
     unknowns,
 )

@@ -123,7 +123,7 @@ def test_flow_says_that_only_packet_reads_them(tmp_path: Path) -> None:
     assert done.exit_code == 0
     told = " ".join(done.output.split())
     assert "Only --fidelity packet reads fabric.switch, hosts.nics.ring, vpc.police." in told
-    assert "Caps that police make traffic wait here." in told
+    assert "Here policed caps delay traffic instead of dropping it." in told
     assert "no effect" not in told.replace("has no effect on any row: channels", "")
 
 

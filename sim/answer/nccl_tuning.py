@@ -1,11 +1,11 @@
-"""Find what NCCL should take instead of its own choice, by simulating what it could take.
+"""Search for NCCL's fastest algorithm, protocol and channels at each size, by simulation.
 
-At each size of a grid every algorithm and protocol that NCCL can have runs with NCCL's channels and
-with fewer. A choice counts where it is `LEAST_GAIN` times faster than NCCL's own at that size;
-elsewhere the table has no row, so that NCCL keeps what the simulator does not know (NVLS, CollNet,
-PAT). Between two sizes that want different choices the limit is searched by halving.
+At each size of a grid every algorithm and protocol of NCCL runs with NCCL's number of channels and
+with fewer. A choice counts if it is `LEAST_GAIN` times faster than NCCL's own at that size. At
+other sizes the table has no row, so that NCCL keeps what the simulator does not model (NVLS,
+CollNet, PAT). Between two sizes with different choices the limit is searched by halving.
 
-`make_table` does the second half alone, for times that were measured.
+`make_table` also makes a table of measured times.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     Seconds = Callable[[Choice, int], float]
 
 LEAST_GAIN = 1.02
-"""Below it a row is not worth what the simulator does not know."""
+"""Gain below which a row is not worth the risk of an error of the simulator."""
 ALIKE = 1.01
-"""Within this the choice of the size before is kept: fewer rows."""
+"""Ratio within which the choice of the size before is kept, for fewer rows."""
 HALVINGS = 3
-"""Of the stretch between two sizes that want different choices."""
+"""Halvings of the stretch between two sizes with different choices."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """What was found at one size: NCCL's own choice, the one to take, and their times."""
+    """Result at one size: NCCL's own choice, the best one, and their times."""
 
     nbytes: int
     own: Choice
@@ -59,13 +59,13 @@ class Size:
 
 @dataclass(frozen=True)
 class Tuned:
-    """Rows for one communicator, and what they come from."""
+    """Rows for one communicator, and the sizes from which they were made."""
 
     communicator: Communicator
     sizes: Mapping[str, Sequence[Size]]
     """Of each collective, by our names."""
     tried: int
-    """Sizes and collectives that were simulated before the budget was spent."""
+    """Pairs of size and collective that were simulated within the budget, out of ``of``."""
     of: int
 
 
@@ -127,7 +127,7 @@ def tune(cluster: Cluster, scenario: Scenario, sizes: Sequence[int], budget_s: f
 
 
 def _spread(sizes: Sequence[int]) -> Iterator[int]:
-    """The ends, then the middle of each stretch between those that have come."""
+    """Both ends, then the middle of each remaining stretch."""
     stretches = [(0, len(sizes) - 1)]
     yield from dict.fromkeys((sizes[0], sizes[-1]))
     while stretches:
@@ -139,7 +139,7 @@ def _spread(sizes: Sequence[int]) -> Iterator[int]:
 
 
 def _candidates(view: View, collective: str, nbytes: int) -> Iterator[Choice]:
-    """What NCCL can run, with its own channels and with fewer of those that it would use."""
+    """Choices of NCCL, with its own number of channels and with fewer."""
     for choice in choices(view, collective, nbytes):
         yield choice
         wire = choice.protocol.wire_bytes(nbytes, UNIT_BYTES)
@@ -165,7 +165,7 @@ def _judge(nbytes: int, own: Choice, own_s: float, best: Choice, best_s: float) 
 
 
 def _keep_choices(sizes: Sequence[Size], bench: Bench) -> list[Size]:
-    """Let a choice go on at the next sizes while it is as good as the best one there."""
+    """Keep a choice at the next sizes while it is as good as the best one there."""
     kept: list[Size] = []
     for size in sizes:
         before = kept[-1].best if kept else None
@@ -179,7 +179,7 @@ def _keep_choices(sizes: Sequence[Size], bench: Bench) -> list[Size]:
 
 
 def is_same(one: Choice | None, other: Choice | None) -> bool:
-    """Whether two choices ask for the same, whatever NCCL expects of them."""
+    """Whether two choices have the same plan, protocol and channels."""
     return (one and (one.plan, one.protocol, one.channels)) == (
         other and (other.plan, other.protocol, other.channels))
 
