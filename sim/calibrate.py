@@ -70,18 +70,18 @@ def _hold(path: Path, *, as_json: bool) -> bool:
 
 def _hold_published(*, as_json: bool) -> bool:
     """Fit kernel-tcp to published measurements, and tell whether a shipped value is stale."""
-    from sim.calibration import published, published_table
+    from sim.calibration import joint_fit
 
-    fit = published.fit_published()
+    fit = joint_fit.fit_published()
     if as_json:
-        _print_json(published_table.fit_json(fit))
+        _print_json(joint_fit.fit_json(fit))
     else:
-        published_table.print_fit(fit)
+        joint_fit.print_fit(fit)
     stale = [parameter.name for parameter in fit.parameters if parameter.stale]
     if fit.deviation is not None and fit.deviation.stale:
         stale.append("deviation")
     if stale:
-        click.echo(f"error: Stale: {', '.join(stale)} of {published.STACK}; put the fitted values "
+        click.echo(f"error: Stale: {', '.join(stale)} of {joint_fit.STACK}; put the fitted values "
                    "into its file.", err=True)
     return bool(stale)
 

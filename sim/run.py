@@ -221,11 +221,11 @@ def _write(report: Report, targets: dict[str, str]) -> None:
     made: list[tuple[str, bytes]] = []
     for option, target in targets.items():
         if option == "--json":
-            from sim.report.jsonout import report_json
+            from sim.report.export import report_json
 
             made.append((target, report_json(report).encode()))
         elif option == "--csv":
-            from sim.report.csvout import report_csv
+            from sim.report.export import report_csv
 
             made.append((target, report_csv(report).encode()))
         elif option == "--plot":
@@ -241,24 +241,24 @@ def _write(report: Report, targets: dict[str, str]) -> None:
 
 
 def _print(report: Report, ask: Options) -> None:
+    from sim.report.answer_table import print_report
     from sim.report.screen import console_for
-    from sim.report.table import print_report
 
     console = console_for(getattr(sys, ask.table_stream))
     print_report(report, console=console)
     if ask.why:
-        from sim.report.why import print_causes
+        from sim.report.answer_table import print_causes
 
         print_causes(report, console=console)
     if ask.explain:
-        from sim.report.explain import print_explanation
+        from sim.report.answer_table import print_explanation
 
         print_explanation(report, console=console)
 
 
 def _misses(report: Report, *, quiet: bool) -> int:
     """Give status 1 if an answer lies outside what is expected; say so where no table does."""
-    from sim.report.table import label, outside
+    from sim.report.answer_table import label, outside
 
     missed = [row for row in report.scenarios if outside(row)]
     for row in missed if quiet else ():
@@ -292,16 +292,16 @@ def _time_collective(cluster: Cluster, scenario: Scenario, ask: Options) -> None
                              Settings(fidelity=ask.fidelity), tuning=tuning),
                      origin=origin_of(cluster.topology, ask.stack))
     if ask.json is not None:
-        from sim.report.jsonout import collective_json
+        from sim.report.export import collective_json
 
         write_text(ask.json, collective_json(report))
     if ask.csv is not None:
-        from sim.report.csvout import collective_csv
+        from sim.report.export import collective_csv
 
         write_text(ask.csv, collective_csv(report))
     if not ask.quiet:
-        from sim.report.nccl_table import print_collective
         from sim.report.screen import console_for
+        from sim.report.tuning_tables import print_collective
 
         print_collective(report, console=console_for(getattr(sys, ask.table_stream)))
 

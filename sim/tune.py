@@ -63,7 +63,7 @@ def main(topology: Path | None, *, output: str | None, scenario: str | None, sta
     from harp.cli.io import check_target, check_targets, write_text
     from harp.collectives.tuning import Tuning
     from sim.report.screen import console_for
-    from sim.report.tuning_table import print_tuned
+    from sim.report.tuning_tables import print_tuned
 
     if folder is not None:
         _refuse({name for name, given in (("-o", output), ("--measured", measured),
@@ -136,7 +136,7 @@ def _search(path: Path, changes: tuple[str, ...], name: str | None, folder: Path
     from sim.answer.progress import progress
     from sim.answer.settings_search import Space, fusion_rule, require_optuna, search
     from sim.cluster.cluster import Cluster
-    from sim.report.settings_report import env_file, report
+    from sim.report.tuning_tables import env_file, settings_report
     from sim.schema import load
 
     topology = load(path, changes)
@@ -153,7 +153,7 @@ def _search(path: Path, changes: tuple[str, ...], name: str | None, folder: Path
     tuned, source = _simulate(path, changes, name, None, sizes, budget, quiet=quiet)
     table = folder / "tuning.json"
     write_text(str(table), Tuning((tuned.communicator,), source).to_json())
-    text = report(found, topology.name, cluster.gpus, cluster.hosts)
+    text = settings_report(found, topology.name, cluster.gpus, cluster.hosts)
     write_text(str(folder / "report.md"), text)
     own = str(table.resolve()) if found.best["algorithm"] == "nccl" else None
     write_text(str(folder / "env"), env_file(found, fusion_rule(cluster, scenario), own))

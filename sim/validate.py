@@ -46,11 +46,9 @@ def main(what: str, *, only: tuple[str, ...], draws: int, refit: bool | None,
          page: str | None) -> int:
     """Predict every published case that the repository knows, or hold fidelities together."""
     from harp.cli.io import check_target
-    from sim.calibration.left_out import left_out
+    from sim.calibration.joint_fit import left_out
     from sim.report.screen import console_for
-    from sim.validation.page import print_rows, write_page
-    from sim.validation.predict import predict_files
-    from sim.validation.summary import missed
+    from sim.validation.predictions import missed, predict_files, print_rows, write_page
 
     if page is not None:
         check_target(page, (".md",))
@@ -81,8 +79,13 @@ def main(what: str, *, only: tuple[str, ...], draws: int, refit: bool | None,
 
 def _compare_fidelities(page: str | None) -> int:
     """Run every case at both fidelities."""
-    from sim.validation.fidelities import CASES, compare, unexplained
-    from sim.validation.fidelity_page import print_compared, write_compared
+    from sim.validation.fidelities import (
+        CASES,
+        compare,
+        print_compared,
+        unexplained,
+        write_compared,
+    )
 
     rows = [compare(case) for case in CASES]
     off = [(row.case.name, row.error) for row in unexplained(rows)]
@@ -92,7 +95,7 @@ def _compare_fidelities(page: str | None) -> int:
 def _derive_corrections() -> int:
     """Find the intervals of flow's corrections; status 1 where a shipped one is another."""
     from sim.report.screen import console_for
-    from sim.validation.corrections import derive, print_derived
+    from sim.validation.correction_runs import derive, print_derived
 
     rows = derive()
     print_derived(rows, console_for(sys.stdout))
@@ -105,8 +108,7 @@ def _derive_corrections() -> int:
 
 def _compare_packets(page: str | None) -> int:
     """Run what has a closed form, and what others published of TCP."""
-    from sim.network.packet.closed_forms import path_rows
-    from sim.network.packet.published import published_rows
+    from sim.network.packet.reference_cases import path_rows, published_rows
     from sim.validation.closed_forms import collective_rows
     from sim.validation.packet_page import print_tables, unexplained, write_tables
 
@@ -118,8 +120,13 @@ def _compare_packets(page: str | None) -> int:
 
 def _compare_laboratory(page: str | None) -> int:
     """Run every scaled case at packet and in the lab."""
-    from sim.validation.laboratory import LAB_CASES, compare_with_lab, unexplained
-    from sim.validation.laboratory_page import print_compared, write_compared
+    from sim.validation.laboratory import (
+        LAB_CASES,
+        compare_with_lab,
+        print_compared,
+        unexplained,
+        write_compared,
+    )
 
     rows = []
     for number, case in enumerate(LAB_CASES):

@@ -5,7 +5,7 @@
 - What ``bench/stack.py --json`` prints: ``{"id": "udp-tcp", "value": 21.3, "unit": "Gb/s", ...}``.
   `BENCH` says what each known row measures; others are passed over and named.
 
-A row becomes an equation (`sim.calibration.equation`), or a ceiling of one flow.
+A row becomes an equation (`sim.calibration.derive`), or a ceiling of one flow.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from sim.calibration.equation import Equation
+from sim.calibration.derive import Equation
 from sim.network.transport import ETHERNET_BYTES
 from sim.schema.base import Model
 from sim.schema.errors import Problem, TopologyError, problems, show, unknown

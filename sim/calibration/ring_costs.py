@@ -16,7 +16,7 @@ import numpy as np
 from harp.collectives.registry import make_plan
 from sim.answer.collective_bench import Timer
 from sim.answer.scenario import Settings
-from sim.calibration.equation import SERIAL, Equation
+from sim.calibration.derive import SERIAL, Equation
 from sim.cluster.cluster import Cluster
 from sim.cluster.placement import choose_gpus, place
 from sim.network.transport import Style, Transport

@@ -12,11 +12,18 @@ import yaml
 
 from harp.cli.io import STDOUT, write_text
 from sim.answer.scenario import Settings
-from sim.calibration.derive import NAMES, Derived, Figure, derive
-from sim.calibration.equation import Equation
+from sim.calibration.derive import (
+    ASSUMED_SCATTER,
+    BOOTSTRAPS,
+    COVERED,
+    NAMES,
+    Derived,
+    Equation,
+    Figure,
+    derive,
+)
 from sim.calibration.measurements import ceiling_times, parse_measurements
 from sim.calibration.nccl_log import parse_log
-from sim.calibration.regress import ASSUMED_SCATTER, BOOTSTRAPS, COVERED
 from sim.cluster.cluster import Cluster
 from sim.report.numbers import percent, rounded
 from sim.report.quantities import quantity

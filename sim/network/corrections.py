@@ -1,7 +1,7 @@
 """What fidelity `flow` is known to leave out, by cause, and how much longer it makes a collective.
 
 A cause is a rule about what runs, never a case. How much longer packets take is an interval: the
-least and the most of runs at both fidelities (`sim.validation.corrections`), none of which
+least and the most of runs at both fidelities (`sim.validation.correction_runs`), none of which
 docs/fidelities.md judges; `python -m sim.validate corrections` makes them again. The answer stays
 what the fluid says; a note of the row names the cause and the interval.
 """

@@ -46,7 +46,7 @@ def report_plot(report: Report, target: str) -> bytes:
 
 def figure(report: Report) -> Figure:
     """Return the matplotlib figure; panels for which ``report`` has no data are left out."""
-    from sim.report import panels, scaling_panel, tornado_panel
+    from sim.report import panels
 
     rows = [row for row in report.scenarios
             if math.isfinite(row.step_s) and math.isfinite(row.images_per_s)]
@@ -64,12 +64,12 @@ def figure(report: Report) -> Figure:
                           lambda axes: panels.draw_loads(axes, loads, horizon_s, note)))
     rates: list[Panel] = []
     if rows:
-        rates.append((scaling_panel.height_inches(rows),
-                      lambda axes: scaling_panel.draw_scaling(axes, rows)))
-    due = tornado_panel.chosen(rows)
+        rates.append((panels.scaling_height_inches(rows),
+                      lambda axes: panels.draw_scaling(axes, rows)))
+    due = panels.chosen_causes(rows)
     if due:
-        rates.append((tornado_panel.height_inches(due),
-                      lambda axes: tornado_panel.draw_tornado(axes, due)))
+        rates.append((panels.tornado_height_inches(due),
+                      lambda axes: panels.draw_tornado(axes, due)))
     # Panels over time share one left margin, so that their time axes line up.
     return _stack(report.topology, [group for group in (over_time, rates) if group])
 

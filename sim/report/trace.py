@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sim.report.answer_table import label
 from sim.report.numbers import rounded
-from sim.report.table import label
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

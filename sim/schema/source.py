@@ -339,8 +339,6 @@ _CHANGE = re.compile(r"((?:[^=\[\]]|\[[^\[\]]*\])+)=(.*)", re.DOTALL)
 
 def apply_change(root: Node, text: str) -> None:
     """Change the document under ``root`` as ``text`` says; raises TopologyError."""
-    from sim.schema.source import parse_value
-
     origin = f"--set {text}"
     match = _CHANGE.fullmatch(text)
     steps = _steps(match[1]) if match else None

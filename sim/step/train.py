@@ -15,11 +15,17 @@ instead, by a share (``kernel_delay``). A collective's own
 kernels slow the backward pass down by a factor while they run. Compute times of ranks differ from
 step to step, and a step waits for the slowest: all compute is stretched by the mean of the largest
 of n normal deviations (Blom's approximation).
+
+Whose turn it is, for collectives of one job: the coordinator's time, and streams.
+
+Who comes first is served first. simpy's resources say the same with an event for each request and
+each release; these need one only where somebody waits, and a step has dozens of collectives.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
@@ -30,14 +36,11 @@ from sim.records.timeline import Timeline
 from sim.step.compute import Slowness
 from sim.step.critical_path import critical_path
 from sim.step.exposure import KINDS, exposed
-from sim.step.fsdp import fully_sharded
-from sim.step.graph import ON_GPU, data_parallel
+from sim.step.graph import ON_GPU, data_parallel, fully_sharded, tensor_parallel
 from sim.step.recipe import choose_plan, exchange_plan, reduce_plan, share_plan
-from sim.step.tensor_parallel import tensor_parallel
-from sim.step.turns import Coordinator, Streams
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Generator, Iterable, Mapping, Sequence
 
     import numpy as np
     import simpy
@@ -52,6 +55,44 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
     Process = Generator[simpy.Event, Any, None]
+
+
+class Coordinator:
+    """Serves one request after the other, as they come."""
+
+    def __init__(self, env: simpy.Environment) -> None:
+        self._env, self._free_s = env, 0.0
+
+    def serve(self, seconds: float) -> Generator[simpy.Event, None, float]:
+        """Wait until a request is served that takes ``seconds``; return when its turn came."""
+        start_s = max(self._env.now, self._free_s)
+        self._free_s = start_s + seconds
+        if self._free_s > self._env.now:
+            yield self._env.timeout(self._free_s - self._env.now)
+        return start_s
+
+
+class Streams:
+    """Streams by name, each taken by one collective at a time."""
+
+    def __init__(self, env: simpy.Environment, names: Iterable[str]) -> None:
+        self._env, self._idle = env, deque(names)
+        self._waiting: deque[simpy.Event] = deque()
+
+    def take(self) -> Generator[simpy.Event, str, str]:
+        """Wait for an idle stream and take it."""
+        if self._idle:
+            return self._idle.popleft()
+        turn = self._env.event()
+        self._waiting.append(turn)
+        return (yield turn)
+
+    def give_back(self, stream: str) -> None:
+        """Hand a stream to who has waited longest."""
+        if self._waiting:
+            self._waiting.popleft().succeed(stream)
+        else:
+            self._idle.append(stream)
 
 
 SHARES = {"gather": "allgather", "scatter": "reduce-scatter"}

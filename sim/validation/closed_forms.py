@@ -2,7 +2,7 @@
 
 Each case is run as `sim.run` would, on the cluster of ``closed_forms.yaml``, whose stacks cost
 nothing. The formulas take nothing from the simulator but the frame's sizes; each row has its
-source. Nothing is fitted. `sim.network.packet.closed_forms` has those of paths.
+source. Nothing is fitted. `sim.network.packet.reference_cases` has those of paths.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sim.cluster.cluster import Cluster
-from sim.records.published import JUMBO_HARP, JUMBO_TCP, Row, Wire, time_row
+from sim.records.reference_rows import JUMBO_HARP, JUMBO_TCP, Row, Wire, time_row
 from sim.schema import load
 from sim.validation.fidelities import KIB, MIB, Case, collective, pattern, run_case
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from sim.records.published import Row
+    from sim.records.reference_rows import Row
 
 INTRODUCTION = """\
 # Packets against closed forms and others' results

@@ -11,7 +11,7 @@ import pytest
 
 from sim.answer.scenario import run_all
 from sim.cluster.cluster import Cluster
-from sim.report.table import outside
+from sim.report.answer_table import outside
 from sim.schema import load
 from sim.schema.parameters import load_stack
 from sim.workloads.models import get_model

@@ -241,7 +241,6 @@ def _gpus(phase: Phase, placement: Sequence[Ints]) -> tuple[Ints, Ints, Ints]:
             np.repeat(np.arange(len(placement)), len(phase.src)))
 
 
-
 def _add_way(world: World, way: Way) -> int:
     """Make a route of it."""
     return world.add_route(way.links) if way.to < 0 else world.add_spray(way.links[0], way.to)

@@ -16,7 +16,7 @@ from sim.answer.collective_bench import measure, parse_sizes
 from sim.answer.nccl_tuning import Size, Tuned, make_table, tune
 from sim.cluster.cluster import Cluster
 from sim.network.nccl import PLANS, Choice, View, choose, tuned_choice
-from sim.report.tuning_table import print_tuned
+from sim.report.tuning_tables import print_tuned
 from sim.run import main as run_main
 from sim.schema import load
 from sim.tune import main

@@ -11,11 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.calibration.derive import derive
-from sim.calibration.equation import Equation
+from sim.calibration.derive import Equation, derive, estimate
 from sim.calibration.measurements import BENCH as BENCH_IDS
 from sim.calibration.measurements import Measured
-from sim.calibration.regress import estimate
 from sim.schema.parameters import StackSet, load_set, load_stack
 from tests.support.calibrate_runs import GOOD, PAIR, ROOT, TACO, derived, refused, run, save
 from tests.support.nccl_samples import SIZES, nccl_log, ring_time

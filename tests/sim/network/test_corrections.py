@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from sim.network.corrections import EXCHANGES, FORKS, SPRAY, Interval
 from sim.run import main
-from sim.validation.corrections import CAUSES, SPRAYED, made_of, permutation
+from sim.validation.correction_runs import CAUSES, SPRAYED, made_of, permutation
 from sim.validation.fidelities import CASES, FILE, MIB, Case, collective, compare, pattern
 
 TREES = [(24, 4, "25Gbps", 4, False), (9, 3, "50Gbps", 16, False), (14, 2, "25Gbps", 16, False),

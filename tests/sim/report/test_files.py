@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from sim.records.results import Report
-from sim.report.csvout import collective_csv, report_csv
-from sim.report.jsonout import collective_json, report_json
+from sim.report.export import collective_csv, collective_json, report_csv, report_json
 from tests.support import ROOT
 from tests.support.report_samples import ORIGIN, collective, taco, two_jobs
 

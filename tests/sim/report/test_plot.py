@@ -13,9 +13,8 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from sim.records.results import Report
-from sim.report.panels import KIND_COLOURS, busiest
+from sim.report.panels import KIND_COLOURS, LINES, MOST_LINES, busiest
 from sim.report.plot import figure, report_plot, timelines
-from sim.report.scaling_panel import LINES, MOST_LINES
 from tests.support.report_samples import taco, two_jobs
 
 if TYPE_CHECKING:

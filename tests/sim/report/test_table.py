@@ -15,11 +15,9 @@ from rich.console import Console
 
 from sim.records.busbw import busbw_factor, collective_row
 from sim.records.results import Breakdown, Expectation, Report, ScenarioResult
-from sim.report.explain import print_explanation
-from sim.report.nccl_table import print_collective
+from sim.report.answer_table import outside, print_causes, print_explanation, print_report
 from sim.report.numbers import apportion, percent, rate, shown_ms
-from sim.report.table import outside, print_report
-from sim.report.why import print_causes
+from sim.report.tuning_tables import print_collective
 from tests.support.report_samples import collective, taco, two_jobs
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ import pytest
 
 from sim.cluster.cluster import Cluster
 from sim.schema import load
-from sim.validation.fidelities import CASES, FILE, WORST_TARGET, Compared, compare
-from sim.validation.fidelity_page import write_compared
+from sim.validation.fidelities import CASES, FILE, WORST_TARGET, Compared, compare, write_compared
 
 QUICK = ("incast of 15, 4 MiB each", "neighbours under one leaf, 16 MiB",
          "permutation, oversubscribed 4:1", "ring, 1 MiB", "ring, 16 MiB",

@@ -15,8 +15,8 @@ from sim.validation.laboratory import (
     compare_with_lab,
     median_error,
     unexplained,
+    write_compared,
 )
-from sim.validation.laboratory_page import write_compared
 
 
 def test_cases_hold_both_stacks_and_fit_their_cluster():

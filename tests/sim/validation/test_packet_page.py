@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from sim.network.packet.closed_forms import path_rows
-from sim.network.packet.published import published_rows
-from sim.records.published import Row
+from sim.network.packet.reference_cases import path_rows, published_rows
+from sim.records.reference_rows import Row
 from sim.validate import main
 from sim.validation.closed_forms import collective_rows
 from sim.validation.packet_page import unexplained, write_tables
@@ -68,8 +67,8 @@ def test_page_has_these_rows(forms: list[Row], published: list[Row], tmp_path: P
 
 def test_rows_off_are_told_by_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     off = Row("case", "figure", 2.0, 1.0, 1.0, "Mb/s", "source")
-    monkeypatch.setattr("sim.network.packet.published.published_rows", lambda: [off])
-    monkeypatch.setattr("sim.network.packet.closed_forms.path_rows", list)
+    monkeypatch.setattr("sim.network.packet.reference_cases.published_rows", lambda: [off])
+    monkeypatch.setattr("sim.network.packet.reference_cases.path_rows", list)
     monkeypatch.setattr("sim.validation.closed_forms.collective_rows", list)
     done = CliRunner().invoke(main, ["packet"])
     assert done.exit_code == 1

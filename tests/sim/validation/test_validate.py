@@ -10,17 +10,23 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from sim.calibration.published import FITTED, Search, fit_published, marked_rows
+from sim.calibration.joint_fit import FITTED, Search, fit_published, marked_rows
 from sim.cluster.cluster import Cluster
 from sim.schema.errors import TopologyError
 from sim.schema.parameters import load_stack
 from sim.validate import main
 from sim.validation.case import QUANTITIES, case_files, load_case, load_published, published_files
-from sim.validation.fidelities import CASES, compare
-from sim.validation.fidelity_page import summary_line
-from sim.validation.page import marks
-from sim.validation.predict import Prediction, in_words, predict, predict_files, size_in_words
-from sim.validation.summary import Summary, missed
+from sim.validation.fidelities import CASES, compare, summary_line
+from sim.validation.predictions import (
+    Prediction,
+    Summary,
+    in_words,
+    marks,
+    missed,
+    predict,
+    predict_files,
+    size_in_words,
+)
 from tests.support import ROOT
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sim.network.packet.scene import Host, Net
+from sim.network.packet.reference_cases import Host, Net
 
 MS = 10**6
 LINK_BPS, HOST_BPS = 10e9, 100e9

@@ -7,6 +7,16 @@ Further columns show what limits the row and what does so for the second longest
 much of it is exposed (not compute) and how much the published figure leaves exposed. On a narrow
 terminal the least important columns go; what they said of intervals and predictions then stands
 below.
+
+Where each step's time goes (``--explain``): five parts that add up, and the critical path.
+
+Parts are printed so that the printed milliseconds add up to the printed step and the percentages to
+100. Bars have one scale for the whole table, so that their lengths compare.
+
+What each row's interval is due to (``--why``): a tornado, the widest cause first.
+
+Each parameter goes to its own P10 and P90 while all others stay at their values, so images/s at
+both ends lie around the answer of the table. Bars have one scale for the whole table.
 """
 
 from __future__ import annotations
@@ -15,8 +25,9 @@ import math
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from sim.report.numbers import milliseconds_decimals, percent, rate, shown_ms
-from sim.report.screen import Column, console_for, fit, grid, show
+from sim.report.numbers import apportion, milliseconds_decimals, percent, rate, shown_ms
+from sim.report.quantities import quantity
+from sim.report.screen import BAR_WIDTH, Column, console_for, fit, grid, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,7 +35,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from sim.records.results import Report, ScenarioResult
+    from sim.records.results import Breakdown, Cause, Report, ScenarioResult
+
 
 _QUANTILES = ("P10", "P50", "P90")
 """Headers of the columns that say what is left open."""
@@ -221,3 +233,135 @@ def _listed(names: Sequence[str], most: int = 3) -> str:
     if len(names) > most:
         return f"{'; '.join(names[:most - 1])} and {len(names) - most + 1} more"
     return "; ".join(names)
+
+
+# Header, glyph in the bar (plain ASCII, and block characters where those print), colour.
+PARTS = (
+    ("compute", "#", "█", "blue"),
+    ("exposed\ntransfer", "=", "▒", "red"),
+    ("selection", "s", "▓", "yellow"),
+    ("latency", "l", "░", "magenta"),
+    ("per\nmessage", "m", "▚", "cyan"),
+)
+PATH = ("bottleneck", "runner-up", "then", "then", "then")
+"""Columns of the critical path."""
+_BARS = "where the step goes"
+
+
+def parts_s(breakdown: Breakdown) -> tuple[float, ...]:
+    """Return the five parts of a step in seconds, in the order of `PARTS`."""
+    return (breakdown.compute_s, breakdown.exposed_transfer_s, breakdown.selection_s,
+            breakdown.latency_s, breakdown.message_s)
+
+
+def print_explanation(report: Report, *, console: Console | None = None) -> None:
+    """Print the table of parts, by default on standard output."""
+    if not report.scenarios:
+        return
+    console = console_for() if console is None else console
+    plain = console.options.ascii_only
+    columns = fit([*_part_columns(report.scenarios, 1 if plain else 2),
+                   _bars(report.scenarios, plain)], console.width)
+    if columns[-1].header != _BARS:  # No room for bars, so no need of their glyphs.
+        columns = fit(_part_columns(report.scenarios, None), console.width)
+    show(console, grid(columns, section_ends(report.scenarios)))
+    columns = fit(_path_columns(report.scenarios), console.width)
+    show(console, grid(columns, section_ends(report.scenarios)))
+
+
+def _path_columns(rows: Sequence[ScenarioResult]) -> list[Column]:
+    """What the step waits for: the longest parts of its critical path, in shares of the step."""
+    from rich.text import Text
+
+    def text(row: ScenarioResult, number: int) -> Text:
+        if number >= len(row.limits) or not row.limits[number].seconds >= 5e-4 * row.step_s:
+            return Text()
+        limit = row.limits[number]
+        return Text(f"{percent(limit.seconds / row.step_s, decimals=1):>7} {limit.name}")
+
+    return [*name_columns(rows), *(
+        Column(header, [text(row, number) for row in rows], align="left", drop=number)
+        for number, header in enumerate(PATH))]
+
+
+def _part_columns(rows: Sequence[ScenarioResult], glyph: int | None) -> list[Column]:
+    from rich.text import Text
+
+    decimals = milliseconds_decimals(min(row.step_s for row in rows))
+    parts = [shown_ms(row.step_s, row.breakdown.compute_s, parts_s(row.breakdown)[1:], decimals)
+             for row in rows]
+    shares = [apportion(parts_s(row.breakdown), 100) for row in rows]
+    columns = [*name_columns(rows),
+               Column("step\nms", [Text(part[0]) for part in parts])]
+    for index, part in enumerate(PARTS):
+        unit = "ms" if glyph is None else f"{part[glyph]} ms"
+        columns += [Column(f"{part[0]}\n{unit}", [Text(shown[index + 1]) for shown in parts]),
+                    Column("%", [Text(f"{share[index]}") for share in shares], drop=1)]
+    return columns
+
+
+def _bars(rows: Sequence[ScenarioResult], plain: bool) -> Column:
+    longest = max((row.step_s for row in rows if math.isfinite(row.step_s)), default=0.0)
+    return Column(_BARS, [_bar(row, longest, plain) for row in rows], align="left", drop=2)
+
+
+def _bar(row: ScenarioResult, longest_s: float, plain: bool) -> Text:
+    from rich.text import Text
+
+    bar = Text()
+    if not 0 < row.step_s <= longest_s:
+        return bar
+    length = max(1, round(BAR_WIDTH * row.step_s / longest_s))
+    for (_, simple, glyph, colour), cells in zip(
+            PARTS, apportion(parts_s(row.breakdown), length), strict=True):
+        bar.append((simple if plain else glyph) * cells, style=colour)
+    return bar
+
+
+MOST_CAUSES = 5
+"""Causes that are shown of each row."""
+ORIGINS = "Each parameter has the name of the set that gives it: what ddp inherits is horovod's."
+
+
+def print_causes(report: Report, *, console: Console | None = None) -> None:
+    """Print one line a cause, by default on standard output."""
+    from rich.text import Text
+
+    rows = [row for row in report.scenarios if row.causes]
+    console = console_for() if console is None else console
+    if not rows:
+        show(console, Text("Nothing that is known within bounds moves any row.", style="dim"))
+        return
+    lines = [(row, cause) for row in rows for cause in row.causes[:MOST_CAUSES]]
+    ends = [number for number, (row, _) in enumerate(lines[:-1]) if lines[number + 1][0] is not row]
+    columns = fit(_cause_columns(lines, plain=console.options.ascii_only), console.width)
+    show(console, grid(columns, ends))
+    show(console, Text(ORIGINS, style="dim"))
+
+
+def _cause_columns(lines: Sequence[tuple[ScenarioResult, Cause]], *, plain: bool) -> list[Column]:
+    from rich.text import Text
+
+    first = [number == 0 or lines[number - 1][0] is not row
+             for number, (row, _) in enumerate(lines)]
+    names = [Column(column.header, [cell if shown else Text("")
+                                    for cell, shown in zip(column.cells, first, strict=True)],
+                    align=column.align, folds=column.folds)
+             for column in name_columns([row for row, _ in lines])]
+    widest = max(cause.width / row.images_per_s for row, cause in lines)
+    return [
+        *names,
+        Column("due to", [Text(cause.parameter) for _, cause in lines], align="left"),
+        Column("from", [Text(_value(cause, cause.low)) for _, cause in lines], drop=1),
+        Column("to", [Text(_value(cause, cause.high)) for _, cause in lines], drop=1),
+        Column("images/s\nfrom", [Text(rate(cause.at_low)) for _, cause in lines]),
+        Column("images/s\nto", [Text(rate(cause.at_high)) for _, cause in lines]),
+        Column("width", [Text(percent(cause.width / row.images_per_s)) for row, cause in lines]),
+        Column("", [Text(("#" if plain else "█") * max(1, round(
+            BAR_WIDTH * cause.width / row.images_per_s / widest)), style="blue")
+            for row, cause in lines], align="left", drop=2),
+    ]
+
+
+def _value(cause: Cause, value: float | None) -> str:
+    return "" if value is None else quantity(cause.parameter, float(f"{value:.3g}"))

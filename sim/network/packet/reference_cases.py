@@ -2,6 +2,15 @@
 
 The formulas stand here, and take nothing from the simulator but the frame's sizes; each row has its
 source. Nothing is fitted. `sim.validation.closed_forms` has those of collectives and caps.
+
+Small packet networks by hand: switches, hosts whose processes cost no time, flows between them.
+
+What is validated against closed forms and published set-ups is built of these.
+
+The packet network's kernel TCP against what others measured and simulated, where all is told.
+
+Each case builds the network that its source describes; nothing is fitted. What a source does not
+tell stands in the case's note.
 """
 
 from __future__ import annotations
@@ -11,12 +20,75 @@ from random import Random
 from statistics import mean
 from typing import TYPE_CHECKING, NamedTuple
 
-from sim.network.packet.scene import Net
-from sim.network.packet.world import LinkFaults, Stage, Tcp
-from sim.records.published import JUMBO_HARP, JUMBO_TCP, Row, Wire, time_row
+from harp.collectives.window import NCCL_WINDOW
+from sim.network.packet.assumptions import UNIT_BYTES
+from sim.network.packet.world import NIC, End, LinkFaults, Stage, Tcp, World
+from sim.records.reference_rows import JUMBO_HARP, JUMBO_TCP, Row, Wire, time_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+
+SEGMENT, OVERHEAD = 1408, 66
+"""Of HARP's frames, where nothing else is asked for: payload, and Ethernet, IP and UDP."""
+
+
+class Host(NamedTuple):
+    """Its links, and the end of its connections."""
+
+    up: int
+    down: int
+    end: End
+
+
+class Net:
+    """Hosts under switches of which only some ports are slow."""
+
+    def __init__(self, switches: int, buffer_bytes: int, segment: int = SEGMENT) -> None:
+        self.world = World(seed=1, segment=segment, overhead=OVERHEAD, slots=NCCL_WINDOW.slots,
+                           piece_bytes=4 << 20, unit_bytes=UNIT_BYTES)
+        self.world.share_buffers(switches, buffer_bytes, 1.0)
+        self._free = self.world.add_chain([], [])
+
+    def host(self, switch: int, bps: float, latency_s: float, mark_bytes: int = 0) -> Host:
+        """Add a host."""
+        world = self.world
+        return Host(world.add_link(bps, latency_s, source=NIC, target=switch),
+                    world.add_link(bps, latency_s, source=switch, target=NIC,
+                                   mark_bytes=mark_bytes),
+                    End(world.add_process(), self._free, self._free))
+
+    def connect(self, source: Host, target: Host, tcp: Tcp | None = None,
+                there: Sequence[int] = (), back: Sequence[int] = ()) -> int:
+        """Add a channel over these links between switches: of kernel TCP, or of HARP."""
+        world = self.world
+        routes = ([world.add_route([source.up, *there, target.down])],
+                  [world.add_route([target.up, *back, source.down])])
+        if tcp is not None:
+            return world.add_tcp(source.end, target.end, *routes, tcp)
+        return world.add_connection(source.end, target.end, *routes)
+
+    def begin(self, channel: int, nbytes: int, pieces: int) -> int:
+        """Send so much on a channel from now on; the run's number."""
+        run = self.world.add_run(2, 1)
+        self.world.advance(self.world.now_ns)
+        self.world.load(run, Stage([0], [1], [channel], [nbytes], [pieces]))
+        return run
+
+    def send(self, source: Host, target: Host, tcp: Tcp | None = None, there: Sequence[int] = (),
+             back: Sequence[int] = ()) -> int:
+        """Begin a flow without end; its channel."""
+        channel = self.connect(source, target, tcp, there, back)
+        self.begin(channel, 1 << 36, 1 << 17)
+        return channel
+
+    def frames(self, channels: Sequence[int], for_ns: int) -> list[int]:
+        """Frames that get through on each channel in a while."""
+        before = [self.world.channel_frames(channel) for channel in channels]
+        self.world.advance(self.world.now_ns + for_ns)
+        return [self.world.channel_frames(channel) - count
+                for channel, count in zip(channels, before, strict=True)]
+
 
 MS = 1_000_000
 MIB = 1 << 20
@@ -205,3 +277,80 @@ def lossy_rate(tcp: Tcp, loss: float, rtt_s: float, bps: float, seconds: int) ->
     channel = net.send(near, far, tcp, [there], [back])
     net.world.advance(net.world.now_ns + 60_000 * MS)
     return net.frames([channel], seconds * 1000 * MS)[0] / seconds
+
+
+MSS = 1448
+"""Of Ethernet's 1,500 B with TCP's time stamps."""
+ETHERNET = Tcp(MSS, 90, "dctcp")
+POINT_TO_POINT = Tcp(MSS, 54, "dctcp")
+"""ns-3's point-to-point links add 2 B, and nothing between frames."""
+SIGCOMM = ("Alizadeh et al., DCTCP, SIGCOMM 2010, figure 17, as ns-3's examples/tcp/"
+           "dctcp-example.cc repeats it")
+NS3 = "ns-3 examples/tcp/tcp-validation.cc, case {}"
+MULTI_HOP = ("1 Gb/s a host and 10 Gb/s between the switches, 10 us a link as ns-3 has them; marks "
+             "above 20 and 65 packets; no buffer fills. Their sums fill the lines, so headers "
+             "count")
+BURSTS = ("ours is the share that is marked: Linux sends four segments at once at 50 Mb/s, as many "
+          "as the threshold is, where ns-3 sends one after the other")
+FULL = "of a segment's 1,502 B on the link, 48.2 Mb/s are payload at most"
+
+
+def share_two_bottlenecks() -> Iterator[Row]:
+    """Figure 17 of the DCTCP paper: flows that cross one bottleneck, or two."""
+    net, latency_s, slow, fast = Net(2, 4_000_000), 10e-6, 20 * 1500, 65 * 1500
+    there = net.world.add_link(10e9, latency_s, source=0, target=1, mark_bytes=fast)
+    back = net.world.add_link(10e9, latency_s, source=1, target=0, mark_bytes=fast)
+    shared = net.host(1, 1e9, latency_s, slow)
+    flows = []
+    for group in range(40):  # 10 of S1, 20 of S2, 10 of S3
+        source = net.host(int(group >= 30), 1e9, latency_s, slow)
+        crosses = ([there], [back]) if group < 30 else ([], [])
+        target = net.host(1, 1e9, latency_s, slow) if 10 <= group < 30 else shared
+        flows.append(net.send(source, target, ETHERNET, *crosses))
+        net.world.advance(net.world.now_ns + 5 * MS)
+    net.world.advance(net.world.now_ns + 300 * MS)
+    bits = (MSS + ETHERNET.headers) * 8
+    rates = [count * bits / 0.3 / 1e6 for count in net.frames(flows, 300 * MS)]
+    groups = (("S1, over both", rates[:10], 46), ("S2, over 10 Gb/s", rates[10:30], 475),
+              ("S3, over 1 Gb/s", rates[30:], 54))
+    for name, some, theirs in groups:
+        yield Row("two bottlenecks, 40 flows", name, mean(some), theirs, theirs, "Mb/s",
+                  SIGCOMM, MULTI_HOP)
+
+
+def fill_slow_link(rtt_ms: int, seconds: int) -> list[tuple[float, float]]:
+    """One DCTCP flow: Mb/s of payload, and the share that is marked, second by second."""
+    net = Net(2, 32_000_000)
+    half_s = rtt_ms / 2 * 1e-3
+    there = net.world.add_link(50e6, half_s, source=0, target=1, mark_bytes=6250)  # 1 ms
+    back = net.world.add_link(50e6, half_s, source=1, target=0)
+    source, target = (net.host(switch, 1e9, 1e-6) for switch in range(2))
+    flow = net.send(source, target, POINT_TO_POINT, [there], [back])
+    found, before = [], net.world.link_counts(there)
+    for _ in range(seconds):
+        (count,) = net.frames([flow], 1000 * MS)
+        now = net.world.link_counts(there)
+        found.append((count * MSS * 8 / 1e6,
+                      (now.marked - before.marked) / (now.packets - before.packets)))
+        before = now
+    return found
+
+
+def follow_ns3() -> Iterator[Row]:
+    """The bounds in which ns-3 says that its DCTCP lies; its flows begin at 5 s."""
+    rates, shares = zip(*fill_slow_link(10, 10)[2:], strict=True)
+    case, source = "one flow, 50 Mb/s, 10 ms", NS3.format("dctcp-10ms")
+    yield Row(case, "goodput after 7 s", mean(rates), 48, 49, "Mb/s", source, FULL)
+    yield Row(case, "alpha after 7 s", mean(shares), 0.06, 0.085, "", source, BURSTS)
+    rates, shares = zip(*fill_slow_link(80, 35), strict=True)
+    case, source = "one flow, 50 Mb/s, 80 ms", NS3.format("dctcp-80ms")
+    yield Row(case, "goodput before 14 s", max(rates[:9]), 0, 20, "Mb/s", source)
+    yield Row(case, "goodput before 30 s", max(rates[:25]), 0, 48, "Mb/s", source)
+    yield Row(case, "goodput after 32 s", mean(rates[27:]), 47.5, 48.5, "Mb/s", source)
+    yield Row(case, "alpha from 11 to 30 s", max(shares[6:25]), 0, 0.01, "", source)
+    yield Row(case, "alpha after 34 s", mean(shares[29:]), 0.015, 0.025, "", source, BURSTS)
+
+
+def published_rows() -> list[Row]:
+    """All cases."""
+    return [*share_two_bottlenecks(), *follow_ns3()]

@@ -1,0 +1,253 @@
+"""nccl-tests' columns for every algorithm in one table (``--collective``).
+
+`sim.records.busbw` tells what algbw, busbw and the size are. The fastest algorithm of each size
+carries a star. Beside our plans stands what NCCL would choose (`sim.network.nccl`), simulated as
+well.
+
+What a tuner's table brings against NCCL's own choice, size by size (``sim.tune``).
+
+What `sim.answer.settings_search` found, as an environment file and a short report.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from harp.lightcc.policy import allreduce_path
+from harp.lightcc.settings import LightSettings
+from sim.answer.settings_search import NCCL, environment_of
+from sim.records.busbw import plain_name
+from sim.report.screen import Column, console_for, grid, show, text_column
+from sim.schema.units import SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console
+    from rich.text import Text
+
+    from sim.answer.nccl_tuning import Size, Tuned
+    from sim.answer.settings_search import Found, Point
+    from sim.records.results import CollectiveReport, CollectiveRow
+
+
+NOT_MODELLED = ("NCCL chooses here between rings and trees. NVLS, CollNet and PAT, which it may "
+                "prefer on NVSwitch, with SHARP or with one GPU on each host, are not modelled.")
+"""What the rows of NCCL leave out."""
+_REDUCE = ("allreduce", "reducescatter", "reduce")
+_FIXED_WIDTH = 48
+"""Character cells that size, count, type and redop take at least, with the gaps after them."""
+
+
+def print_collective(report: CollectiveReport, *, console: Console | None = None) -> None:
+    """Print one line a size, with a group of time, algbw and busbw for each algorithm.
+
+    Groups that do not fit beside each other follow below, each with the sizes before it; into a
+    file all stand in one line, whatever its length.
+    """
+    from rich.text import Text
+
+    console = console_for() if console is None else console
+    show(console, Text(f"{report.topology}: {report.collective}, {report.ranks} ranks",
+                       style="bold"))
+    rows = {(row.size_bytes, row.algorithm): row for row in report.rows}
+    sizes = sorted({row.size_bytes for row in report.rows})
+    groups = [_group(name, [rows.get((size, name)) for size in sizes], _best(report))
+              for name in dict.fromkeys(row.algorithm for row in report.rows)]
+    for chunk in _chunks(groups, console):
+        wide = [*_size_columns(report, sizes), *(column for group in chunk for column in group)]
+        if not console.is_terminal:
+            console.width = max(console.width, _width(wide))
+        show(console, grid(wide))
+    if any(row.choice for row in report.rows):
+        show(console, Text(NOT_MODELLED, style="dim"))
+
+
+def _best(report: CollectiveReport) -> dict[int, float]:
+    """Return the shortest time of each size."""
+    best: dict[int, float] = {}
+    for row in report.rows:
+        best[row.size_bytes] = min(row.time_s, best.get(row.size_bytes, row.time_s))
+    return best
+
+
+def _size_columns(report: CollectiveReport, sizes: Sequence[int]) -> list[Column]:
+    from rich.text import Text
+
+    counts = {row.size_bytes: row.count for row in report.rows}
+    redop = "sum" if plain_name(report.collective) in _REDUCE else "none"
+    return [
+        Column("\nsize\n(B)", [Text(str(size)) for size in sizes]),
+        Column("\ncount\n(elements)", [Text(str(counts[size])) for size in sizes]),
+        Column("\ntype\n", [Text(report.datatype) for _ in sizes]),
+        Column("\nredop\n", [Text(redop) for _ in sizes]),
+    ]
+
+
+def _group(name: str, rows: Sequence[CollectiveRow | None],
+           best: dict[int, float]) -> list[Column]:
+    from rich.text import Text
+
+    def cells(texts: Iterator[str]) -> list[Text]:
+        return [Text(text, style="bold green" if _is_best(row, best) else "")
+                for text, row in zip(texts, rows, strict=True)]
+
+    chosen = [] if not any(row and row.choice for row in rows) else [
+        Column(f"{name}\nchooses\n", [Text(row.choice if row else "-") for row in rows])]
+    times = ("-" if row is None else _time_us(row.time_s * 1e6) for row in rows)
+    return [
+        *chosen,
+        Column(f"{'' if chosen else name}\ntime\n(us)", cells(
+            f"*{time}" if _is_best(row, best) else time
+            for time, row in zip(times, rows, strict=True))),
+        Column("\nalgbw\n(GB/s)", cells(
+            "-" if row is None else f"{row.algbw / 1e9:.2f}" for row in rows)),
+        Column("\nbusbw\n(GB/s)", cells(
+            "-" if row is None else f"{row.busbw / 1e9:.2f}" for row in rows)),
+    ]
+
+
+def _is_best(row: CollectiveRow | None, best: dict[int, float]) -> bool:
+    # Equal times may differ by rounding.
+    return row is not None and row.time_s <= best[row.size_bytes] * (1 + 1e-9)
+
+
+def _time_us(time: float) -> str:
+    """Write microseconds as nccl-tests does: fewer decimals for longer times."""
+    if time >= 10000:
+        return f"{time:.0f}"
+    return f"{time:.1f}" if time >= 100 else f"{time:.2f}"
+
+
+def _width(columns: Sequence[Column]) -> int:
+    return sum(column.narrowest + 2 for column in columns)
+
+
+def _chunks(groups: Sequence[list[Column]], console: Console) -> Iterator[list[list[Column]]]:
+    if not console.is_terminal:
+        yield list(groups)
+        return
+    chunk: list[list[Column]] = []
+    room = console.width - _FIXED_WIDTH
+    for group in groups:
+        if chunk and sum(map(_width, [*chunk, group])) > room:
+            yield chunk
+            chunk = []
+        chunk.append(group)
+    yield chunk
+
+
+NOT_TUNED = ("NCCL itself chooses at sizes without a row. NVLS, CollNet and PAT, which NCCL may "
+             "prefer on NVSwitch, with SHARP or with one GPU on each host, are not modelled; rows "
+             "replace them.")
+
+
+def print_tuned(tuned: Tuned, *, console: Console | None = None) -> None:
+    """Print a line for each size of each collective, and what was left out."""
+    from rich.text import Text
+
+    console = console_for() if console is None else console
+    one = tuned.communicator
+    for collective, sizes in tuned.sizes.items():
+        show(console, Text(f"{collective}, {one.ranks} ranks on {one.nodes} hosts", style="bold"))
+        show(console, grid(_columns(sizes)))
+        show(console, Text(""))
+    gains = [size.gain for sizes in tuned.sizes.values() for size in sizes if size.best]
+    best = f", up to {max(gains):.2f} times as fast" if gains else ""
+    rows, sizes_of = len(one.rows), sum(map(len, tuned.sizes.values()))
+    show(console, Text(f"{rows} {'row changes' if rows == 1 else 'rows change'} {len(gains)} of "
+                       f"{sizes_of} size{'s'[:sizes_of - 1]}{best}."))
+    if tuned.tried < tuned.of:
+        show(console, Text(f"{tuned.tried} of {tuned.of} sizes were tried before the budget was "
+                           "spent: --budget gives more."))
+    show(console, Text(NOT_TUNED, style="dim"))
+
+
+def _columns(sizes: Sequence[Size]) -> list[Column]:
+    from rich.text import Text
+
+    own = [size.own.name if size.own.predicted_s else "its own" for size in sizes]
+    return [
+        text_column("size\n(B)", (str(size.nbytes) for size in sizes)),
+        text_column("NCCL\nchooses", own, align="left"),
+        text_column("time\n(us)", (f"{size.own_s * 1e6:.1f}" for size in sizes)),
+        text_column("the table\nsays", (size.best.name if size.best else "-" for size in sizes),
+                    align="left"),
+        text_column("time\n(us)", (f"{size.best_s * 1e6:.1f}" for size in sizes)),
+        Column("times\nas fast", [Text(f"{size.gain:.2f}" if size.best else "-",
+                                       style="bold green" if size.best else "")
+                                  for size in sizes]),
+    ]
+
+
+SIZES = (4 << 10, 64 << 10, 1 << 20, 4 << 20, 25 << 20, 128 << 20)
+"""Bytes of tensors whose path the report names."""
+
+BYTES = ("fusion", "threshold")
+"""Axes whose values are bytes."""
+
+
+def env_file(found: Found, rule: str, table: str | None) -> str:
+    """Write what to ``source`` before the job."""
+    variables = environment_of(found.best, rule)
+    if table is not None:
+        variables["HARP_TUNER"] = table
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    if rule == "size":
+        lines.append("# DistributedDataParallel(bucket_cap_mb="
+                     f"{float(found.best['fusion']) / (1 << 20):g})")
+    return "\n".join(lines) + "\n"
+
+
+def settings_report(found: Found, title: str, ranks: int, hosts: int) -> str:
+    """Write the report in Markdown."""
+    return "\n".join(_lines(found, title, ranks, hosts)) + "\n"
+
+
+def _lines(found: Found, title: str, ranks: int, hosts: int) -> Iterator[str]:
+    gain = found.default_s / found.best_s
+    yield f"# Settings for {title}, {ranks} ranks on {hosts} hosts"
+    yield ""
+    yield (f"A step takes {_ms(found.best_s)} ms instead of {_ms(found.default_s)} with all "
+           f"defaults: {gain:.2f} times as fast. {found.tried} of {found.of} choices were "
+           "simulated.")
+    if found.note:
+        yield found.note
+    yield from ("", "## What each setting brings", "",
+                "| setting | chosen | default | step with the default (ms) | it brings |",
+                "|---|---|---|---|---|")
+    for axis, value, default, step_s in found.brings:
+        yield (f"| {axis} | {_shown(axis, value)} | {_shown(axis, default)} | {_ms(step_s)} | "
+               f"{100 * (step_s / found.best_s - 1):+.1f} % |")
+    if not found.brings:
+        yield "| all | default | default | | |"
+    yield from ("", "## The best, checked again", "", "| choice | flow (ms) | packet (ms) |",
+                "|---|---|---|")
+    for point, flow_s, packet_s in found.checked:
+        yield f"| {_named(point)} | {_ms(flow_s)} | {_ms(packet_s) if packet_s else '-'} |"
+    if found.best["algorithm"] != NCCL:
+        yield from _paths(found.best, ranks, hosts)
+
+
+def _paths(point: Point, ranks: int, hosts: int) -> Iterator[str]:
+    settings = LightSettings.from_env({name: value for name, value
+                                       in environment_of(point, "").items()
+                                       if name.startswith("LIGHT_")})
+    yield from ("", "## Which path a tensor takes", "", "| size | path | why |", "|---|---|---|")
+    for nbytes in SIZES:
+        path = allreduce_path(settings, ranks, nbytes, hosts=hosts)
+        yield f"| {SIZE.format(nbytes)} | {path.plan} | {path.why} |"
+
+
+def _named(point: Point) -> str:
+    return ", ".join(f"{axis} {_shown(axis, value)}" if axis != "algorithm" else str(value)
+                     for axis, value in sorted(point.items()))
+
+
+def _shown(axis: str, value: object) -> str:
+    return SIZE.format(value) if axis in BYTES and isinstance(value, int) else str(value)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f}"
