@@ -17,7 +17,7 @@ target. docs/tccl.md has the definitions.
 
 All of it takes eight minutes, most of them in the lab. `--only` leaves the other scenes out, and
 `--only features` all of them. `--save` keeps what was measured in a file, in the place of what was
-there of the same rows; `--show` prints such a file, as docs/tccl.md and README.md do.
+there of the same rows; `--show` prints such a file, as docs/tccl.md does.
 """
 
 from __future__ import annotations

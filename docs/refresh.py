@@ -7,8 +7,9 @@ A block is marked by a comment that holds its command::
     ...
     ```
 
-``python docs/refresh.py README.md`` writes the blocks anew; with ``--check`` it only compares, and
-ends with status 1 where a block is stale. Commands run in the repository's root.
+The command is a script for bash: it may hold pipes, and several lines. ``python docs/refresh.py
+README.md`` writes the blocks anew; with ``--check`` it only compares, and ends with status 1 where a
+block is stale. Commands run in the repository's root.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import argparse
 import difflib
 import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -27,17 +27,16 @@ COLUMNS = "120"
 """Width of the tables in a page, whatever the terminal's."""
 REFUSED = 2
 """Exit status of a command that was given a wrong file; what it says then belongs in a manual."""
-_BLOCK = re.compile(r"<!-- output of: (?P<command>.*?) -->\n```\w*\n(?P<text>.*?)```\n", re.DOTALL)
+_BLOCK = re.compile(
+    r"<!-- output of:\s(?P<command>[^<]*?)\s-->\n```\w*\n(?P<text>.*?)```\n", re.DOTALL)
 
 
 def output(command: str) -> str:
     """What a command of the page prints; RuntimeError unless it ends well or refuses its input."""
-    words = shlex.split(command)
-    if words[0] == "python":
-        words[0] = sys.executable
-    environment = {**os.environ, "COLUMNS": COLUMNS}
-    run = subprocess.run(words, cwd=ROOT, env=environment, stdout=subprocess.PIPE,
-                         stderr=subprocess.STDOUT, text=True, check=False)
+    first = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    environment = {**os.environ, "COLUMNS": COLUMNS, "PATH": first}
+    run = subprocess.run(["bash", "-euo", "pipefail", "-c", command], cwd=ROOT, env=environment,
+                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if run.returncode not in (0, REFUSED):
         raise RuntimeError(f"{command} ended with status {run.returncode}: {run.stdout}")
     return run.stdout
@@ -47,8 +46,8 @@ def refresh(text: str) -> str:
     """Return a page with the output of every marked block made anew."""
 
     def block(match: re.Match[str]) -> str:
-        command = match["command"]
-        return f"<!-- output of: {command} -->\n```\n{output(command)}```\n"
+        marker = match[0].partition("```")[0]
+        return f"{marker}```\n{output(match['command'])}```\n"
 
     return _BLOCK.sub(block, text)
 

@@ -47,6 +47,14 @@ def test_what_is_no_page_is_told(argument: str, status: int, sentence: str) -> N
     assert "Traceback" not in done.stderr
 
 
+def test_the_front_page_is_short() -> None:
+    """Tables belong on the pages that README links to."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert text.count("\n") <= 130
+    prose = re.sub(r"<!-- output of:.*?```\n.*?```\n", "", text, flags=re.DOTALL)
+    assert not [line for line in prose.splitlines() if len(line) > 120]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_and_named_files_exist(page: Path) -> None:
     text = page.read_text("utf-8")
