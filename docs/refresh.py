@@ -8,8 +8,8 @@ A block is marked by a comment that holds its command::
     ```
 
 The command is a script for bash: it may hold pipes, and several lines. ``python docs/refresh.py
-README.md`` writes the blocks anew; with ``--check`` it only compares, and ends with status 1 where a
-block is stale. Commands run in the repository's root.
+README.md`` writes the blocks anew. With ``--check`` it only compares, and ends with status 1 where
+a block is stale. Commands run in the repository's root.
 """
 
 from __future__ import annotations
