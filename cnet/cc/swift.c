@@ -1,62 +1,62 @@
 /* The delay law, in the family of Swift (Kumar et al., "Swift: Delay is Simple and Effective for
  * Congestion Control in the Datacenter", SIGCOMM 2020): fabric and host delay apart, each with a
- * window of its own, the smaller of which counts; a target that is higher for slower flows; windows
- * below one segment, which the pacer turns into pauses of at most 4 ms. Once a round trip, delay
- * being the mean of that round's samples:
+ * window of its own, and the smaller window counts; a higher target for slower flows; windows below
+ * one segment, which the pacer turns into pauses of at most 4 ms. Once a round trip, with the mean
+ * delay of that round's samples:
  *
  *   target = base + min(T sqrt(25 Gb/s / rate), 80 T) + min(6 jitter, 640 T)  rate = window / delay
  *   window += window (target - delay) / (2 delay), by a half of it at most, either way
  *
- * T is config.target_ns (25 us), base the least delay known, jitter the smoothed difference between
- * one sample and the next. A window is never below one segment a round trip, or every 4 ms. So half
- * of the way to the target is made in a round, whatever the round trip is. The host's window obeys
- * the same law with T = config.host_target_ns, base 0, no jitter.
+ * T is config.target_ns (25 us), base the delay of the empty path (swift_base.c), jitter the
+ * smoothed difference between one sample and the next. A window is never below one segment a round
+ * trip, or every 4 ms. Each round makes half of the distance to the target, whatever the round trip
+ * is. The host's window obeys the same law with T = config.host_target_ns, base 0, no jitter.
  *
- * Why the square root, and over the whole range (Swift adds its scaled part for windows below 100
- * segments only): flows that see the same queue are content with the same rate, so shares depend
+ * The square root spans the whole range of rates (Swift adds its scaled part only for windows below
+ * 100 segments). Flows that see the same queue then settle at the same rate, so shares depend
  * neither on who came first nor on round trips, and n flows settle at a queue of
  *
  *   T sqrt(n 25 Gb/s / capacity)    1 at 1 Gb/s: 125 us; 16 there: 500 us; 16 at 100 Gb/s: 50 us
  *
- * and of 80 T (2 ms) more than they believe to be the empty path's delay, at the most.
+ * and at most 80 T (2 ms) above their base.
  *
- * Jitter is what hosts add: turns of their loops, joined segments, schedulers. A delay that jumps
- * about is not a queue that a smaller window would shorten, so it is added to the target. Where a
- * path is served in turns (a card's thread that shares its core, in crowded virtual machines), it
- * jumps by the milliseconds between two turns, and a small window would leave most of a turn empty.
- * Frames of other flows make a queue jump as well. Where a small buffer keeps it short, 6 jitters
- * of this kind would be most of the target and part the flows, since they depend on no rate. There
- * T / 2 of the jitter does not count.
+ * Jitter comes from hosts: turns of their loops, joined segments, schedulers. A smaller window
+ * would not shorten it, so it is added to the target. Where a path is served in turns (a card's
+ * thread that shares its core, in crowded virtual machines), the delay jumps by the milliseconds
+ * between two turns, and a small window would leave most of a turn empty. Frames of other flows
+ * make a queue jump as well. Where a small buffer keeps that queue short, 6 jitters would be most
+ * of the target and part the flows, since they depend on no rate; there T / 2 of the jitter does
+ * not count.
  *
- * The queue of the way back is none of the delay (session/reverse.h), and its round trip is longer
- * by it: what is in flight while ACKs wait there comes on top of the window. So a flow's rate does
- * not depend on the queue that its ACKs meet. That queue is smoothed from ACK to ACK: when the
- * other flow pauses for a moment our ACKs are early, and a window that shrinks as fast would make
- * us pause a round trip later, and then the other one again. (One flow each way used 0.83 of the
- * line with a round trip of 800 us, and 0.99 smoothed. Half of each sample is too fast for that, an
- * eighth too slow for 100 us.) With one window for both ways each flow's queue would be what the
- * other one leaves, and they swing against each other: the line is used to 0.91 then, with this to
- * 0.97 (cf. Zhang, Shenker, Clark, "Observations on the Dynamics of a Congestion Control Algorithm:
- * The Effects of Two-Way Traffic", SIGCOMM 1991).
+ * Queue on the way back. The delay leaves it out (session/reverse.h), and the window is larger by
+ * it: bytes in flight while ACKs wait there come on top, so a flow's rate does not depend on the
+ * queue that its ACKs meet. That queue is smoothed from ACK to ACK. Otherwise a pause of the other
+ * flow makes our ACKs early, the window shrinks as fast, we pause a round trip later, and then the
+ * other flow does. (One flow each way used 0.83 of the line with a round trip of 800 us, and 0.99
+ * smoothed. Half of each sample is too fast for that, an eighth too slow for 100 us.) With one
+ * window for both queues each flow's queue would be what the other one leaves, and they swing
+ * against each other: the line is used to 0.91 then, with this to 0.97 (cf. Zhang, Shenker, Clark,
+ * "Observations on the Dynamics of a Congestion Control Algorithm: The Effects of Two-Way Traffic",
+ * SIGCOMM 1991).
  *
- * Delays leave out 4 T of that queue and no more (session_ack.c). Of a longer one the delay minus
- * the target is what it would be without it, and a fourth of that counts:
+ * Delays leave out at most 4 T of that queue (session_ack.c). If it is longer, only a fourth of the
+ * distance to the target counts, as that distance would be without any of the queue:
  *
  *   target = delay + (target - delay without any queue of ACKs) / 4
  *
- * If all of the longer queue counted as ours, a flow whose own way is empty would shrink, since its
- * ACKs wait, until it has a tenth of the line; two flows of a ring of hosts, whose data passes each
+ * If all of the longer queue counted as ours, a flow with an empty forward queue would shrink to a
+ * tenth of the line because its ACKs wait; two flows of a ring of hosts, whose data passes each
  * other's ACKs, did that to each other in turn (0.74 steps of training a second of 0.82). If all of
- * the difference counted, both would answer to what the other one did a round ago, and swing. With
- * a fourth they settle, for the sum of both queues is what both windows make it. A way back that
- * became longer looks like such a queue, but one that never moves: its whole length counts, so that
- * drains and rounds soon tell what the empty path takes now (swift_base.c).
+ * the distance counted, both would answer to the other one's last round, and swing. With a fourth
+ * they settle, since both windows make the sum of both queues. A longer way back looks like such a
+ * queue, but one that never moves: its whole length counts, so that drains and rounds soon find the
+ * new base (swift_base.c).
  *
- * The aimed queue, jitter included, is less where marks arrive (swift_marks.c) and where the
- * buffer does not hold it (swift_depth.c).
+ * Marks (swift_marks.c) and a short buffer (swift_depth.c) reduce the target queue, jitter
+ * included.
  *
- * At first the window doubles each round trip, until 4 samples in a row are above the target, a
- * mark or a loss; after a timeout likewise from one segment to half of what was. */
+ * At first the window doubles each round trip, until 4 samples in a row are above the target, or a
+ * mark or a loss comes; after a timeout likewise, from one segment to half of the old window. */
 #include "cc/swift.h"
 
 #include "base/sequence.h"
@@ -90,7 +90,7 @@ static void swift_init(struct harp_cc *cc)
         .compete = {.doubt_factor = 1}};
 }
 
-/* Move a window half of the way to where the delay would be on target. */
+/* Move a window by half of the distance to where the delay would be on target. */
 static uint64_t steer_window(const struct harp_cc *cc, uint64_t window, uint64_t delay_ns,
                              uint64_t target_ns, uint64_t rtt_ns, uint64_t most)
 {
@@ -111,7 +111,7 @@ static void begin_round(struct harp_swift *swift, uint64_t now_ns)
     swift->round.least_ns = HARP_NEVER;
 }
 
-/* Most that the window may grow by in a round. */
+/* Largest growth of the window in a round. */
 static uint64_t limit_growth(const struct harp_swift *swift)
 {
     uint64_t most = swift->loss.window_limit > swift->delay.fabric_window
@@ -120,7 +120,7 @@ static uint64_t limit_growth(const struct harp_swift *swift)
     return harp_min(most, swift->delay.fabric_window / 2);
 }
 
-/* The same where ACKs wait, too, and not for a way back that became longer. */
+/* The target where ACKs wait, too, behind a queue that moves: a longer way back does not. */
 static uint64_t both_ways_target_ns(const struct harp_cc *cc, uint64_t now_ns, uint64_t target_ns)
 {
     const struct harp_swift *swift = (const struct harp_swift *)cc->state;
@@ -140,7 +140,7 @@ static void steer_fabric(struct harp_cc *cc, uint64_t now_ns, uint64_t base_ns, 
     uint64_t target_ns = fabric_target_ns(cc, swift, base_ns, rtt_ns);
     target_ns = both_ways_target_ns(cc, now_ns, target_ns);
     harp_swift_fit_buffer(cc, now_ns, fabric_ns - harp_min(fabric_ns, base_ns));
-    if (fabric_ns > target_ns) /* a queue limits, not a policer */
+    if (fabric_ns > target_ns) /* a queue limits, no policer */
         swift->loss.window_limit = UINT64_MAX;
     if (fabric_ns > target_ns || swift->round.window_used)
         swift->delay.fabric_window = steer_window(cc, swift->delay.fabric_window, fabric_ns,
@@ -177,13 +177,13 @@ static uint64_t absolute_difference(uint64_t a, uint64_t b)
     return a > b ? a - b : b - a;
 }
 
-/* Where data goes both ways, ours or other connections' (a ring of ranks has none in which both
- * ends send), ACKs come in bunches and make bursts of ours: what the delay jumps by as that of the
- * way back does is of our own making, and counts for nothing. Nor does what a burst takes on the
- * line, a quarter of the round trip, but for T of it: a longer queue makes longer bursts, and six
- * of these in the target would make the queue longer still. */
-static uint64_t leave_out_ours(const struct harp_cc *cc, const struct harp_cc_ack *ack,
-                               uint64_t off_ns)
+/* Jitter without the part that this flow makes. Where data goes both ways, its own or other
+ * connections' (in a ring of ranks no connection has both), ACKs come in bunches and so make
+ * bursts. A jump that the queue on the way back makes as well does not count. Neither does a
+ * burst's time on the line, a quarter of the round trip, beyond T: a longer queue makes longer
+ * bursts, and six of these in the target would make the queue longer still. */
+static uint64_t leave_out_own_bursts(const struct harp_cc *cc, const struct harp_cc_ack *ack,
+                                     uint64_t off_ns)
 {
     const struct harp_swift *swift = (const struct harp_swift *)cc->state;
     off_ns -=
@@ -197,7 +197,7 @@ static void note_jitter(struct harp_cc *cc, const struct harp_cc_ack *ack)
     struct harp_swift *swift = harp_swift_of(cc);
     uint64_t off_ns = absolute_difference(ack->fabric_ns, swift->delay.latest_ns);
     if (ack->two_way || ack->reverse_ns)
-        off_ns = leave_out_ours(cc, ack, off_ns);
+        off_ns = leave_out_own_bursts(cc, ack, off_ns);
     if (swift->delay.latest_ns)
         swift->delay.jitter_x16_ns += off_ns - swift->delay.jitter_x16_ns / 16;
     swift->delay.latest_ns = ack->fabric_ns;

@@ -1,13 +1,15 @@
-/* The parts of harp_cc_swift (cc.h), one law a file, and the state that they share.
+/* harp_cc_swift (cc.h): state and calls of its parts. One law a file, one struct a law.
  *
  *   swift.c          the delay law, doubling at first, and the table of functions
- *   swift_marks.c    what marks make of the aimed queue
- *   swift_drain.c    drains, by which all flows empty the queue together
- *   swift_base.c     what the empty path takes, and whether others hold the queue
- *   swift_loss.c     what share of loss is taken for congestion
- *   swift_depth.c    buffers that are too short
- *   swift_compete.c  beside flows that fill the buffer
- *   swift_window.c   bounds of a window, and the queue with which a flow is content
+ *   swift_drain.c    drains: all flows empty the queue together
+ *   swift_base.c     delay of the empty path; whether foreign flows hold the queue
+ *   swift_compete.c  the law beside flows that fill the buffer
+ *   swift_loss.c     loss by chance and by policers
+ *   swift_depth.c    buffers that are shorter than the target queue
+ *   swift_marks.c    congestion marks shorten the target queue
+ *   swift_window.c   bounds of a window, target queue of a rate
+ *
+ * Each file calls only files below it in this list. constants.h has all constants.
  */
 #ifndef HARP_CC_SWIFT_H
 #define HARP_CC_SWIFT_H
@@ -152,49 +154,64 @@ static inline uint64_t harp_swift_round_ns(const struct harp_swift *swift)
     return swift->delay.rtt_ns + swift->delay.reverse_ns;
 }
 
-/* window * of / whole. The quotient comes first, in 2^-16, so that nothing overflows and a window
- * of a few bytes still has parts. */
+/* window * of / whole, divided first, in 2^-16: nothing overflows, and a window of a few bytes
+ * still has parts. */
 static inline uint64_t harp_swift_part(uint64_t window, uint64_t of, uint64_t whole)
 {
     return window * (of * 65536 / whole) / 65536;
 }
 
-/* swift_window.c: queueing delay at which a flow of this rate is content; a window within its
- * bounds. */
+/* ---- swift_window.c ---- */
+
+/* Target queue of a flow of this rate. */
 uint64_t harp_swift_content_ns(uint64_t target_ns, uint64_t window, uint64_t rtt_ns);
+/* The window within its bounds. */
 uint64_t harp_swift_bounded(const struct harp_cc *cc, uint64_t window);
 uint64_t harp_swift_square_root(uint64_t x);
 
-/* swift_loss.c: judge the share that was lost, as soon as it is heavy or enough has come to say
- * that it is not. */
-void harp_swift_judge_loss(struct harp_cc *cc, uint64_t now_ns);
+/* ---- swift_marks.c ---- */
 
-/* swift_depth.c: a round is over in which so much of a queue was seen: how deep a queue fits. */
-void harp_swift_fit_buffer(struct harp_cc *cc, uint64_t now_ns, uint64_t queue_ns);
-
-/* swift_marks.c: a round is over; whether marks arrive; what they leave of a queue that it
- * aims at. */
+/* End of a round: smooth the share of marks. */
 void harp_swift_heed_marks(struct harp_cc *cc);
 bool harp_swift_marks_arrive(const struct harp_swift *swift);
+/* What marks leave of a target queue. */
 uint64_t harp_swift_priced_queue_ns(const struct harp_cc *cc, uint64_t queue_ns);
 
-/* swift_base.c: what this ACK and the last drains say of the empty path's delay; whether those
- * who make the queue that ACKs meet are like us; whether it is a queue, and no longer way; a drain
- * is over, echo and all; a round is over, of which the mean delay should not be above `most_ns`. */
+/* ---- swift_depth.c ---- */
+
+/* End of a round with this queue: adapt the share of the target queue that fits. */
+void harp_swift_fit_buffer(struct harp_cc *cc, uint64_t now_ns, uint64_t queue_ns);
+
+/* ---- swift_loss.c ---- */
+
+/* Judge the share lost, once it is heavy or enough was acknowledged to say that it is not. */
+void harp_swift_judge_loss(struct harp_cc *cc, uint64_t now_ns);
+
+/* ---- swift_compete.c ---- */
+
+/* A foreign flow fills the buffer. */
+void harp_swift_compete(struct harp_cc *cc, uint64_t now_ns);
+/* End of a round while competing. */
+void harp_swift_compete_round(struct harp_cc *cc, uint64_t now_ns, uint64_t queue_ns);
+
+/* ---- swift_base.c ---- */
+
+/* Delay of the empty path, with this ACK's sample. */
 uint64_t harp_swift_base_ns(struct harp_cc *cc, const struct harp_cc_ack *ack);
+/* Whether HARP flows make the queue that ACKs meet: it was short of late. */
 bool harp_swift_acks_pass(const struct harp_swift *swift, uint64_t now_ns);
+/* Whether it is a queue, and not a longer way back: it changed of late. */
 bool harp_swift_acks_queue_moves(const struct harp_swift *swift, uint64_t now_ns);
+/* A drain is over, and its echo has passed. */
 void harp_swift_learn_from_drain(struct harp_cc *cc, uint64_t now_ns, uint64_t base_ns);
+/* A round is over; a mean delay above `most_ns` is one that no HARP flow aims at. */
 void harp_swift_learn_from_round(struct harp_cc *cc, uint64_t now_ns, uint64_t base_ns,
                                  uint64_t most_ns);
 
-/* swift_drain.c: remember the least delay of the last period; one period after it, drain.
- * Returns whether this sample is to be left out, since a drain of our own is under way or its echo
- * passes. */
-bool harp_swift_drain(struct harp_cc *cc, const struct harp_cc_ack *ack, uint64_t base_ns);
+/* ---- swift_drain.c ---- */
 
-/* swift_compete.c: somebody else fills the buffer; a round is over in which we knew that. */
-void harp_swift_compete(struct harp_cc *cc, uint64_t now_ns);
-void harp_swift_compete_round(struct harp_cc *cc, uint64_t now_ns, uint64_t queue_ns);
+/* Note the least delays; one period after the last one, drain. Returns whether this sample is to be
+ * left out: this flow's drain is under way, or its echo passes. */
+bool harp_swift_drain(struct harp_cc *cc, const struct harp_cc_ack *ack, uint64_t base_ns);
 
 #endif

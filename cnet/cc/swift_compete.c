@@ -1,27 +1,26 @@
-/* Beside flows that fill the buffer. A loss-based flow holds the queue where the delay law wants to
- * have it short, and the law would leave all bandwidth to it. Drains show such a neighbour: where
- * several in a row do not bring the delay down and it moves meanwhile, somebody holds the queue who
- * does not drain with us (cf. Copa's test for a nearly empty queue: Arun and Balakrishnan, "Copa:
- * Practical Delay-Based Congestion Control for the Internet", NSDI 2018). From then on the fabric's
- * window is CUBIC's (RFC 9438) and its share as fair as that of one more CUBIC flow, until a drain
- * empties the queue again.
+/* The law beside flows that fill the buffer. A loss-based flow holds a queue where the delay law
+ * wants a short one, and the delay law would leave all bandwidth to it. swift_base.c finds such a
+ * neighbour (cf. Copa's test for a nearly empty queue: Arun and Balakrishnan, "Copa: Practical
+ * Delay-Based Congestion Control for the Internet", NSDI 2018). From then on the fabric's window is
+ * CUBIC's (RFC 9438) and its share as fair as that of one more CUBIC flow, until drains empty the
+ * queue again:
  *
- *   window = most + C (t - K)^3, at least Reno's; with a loss: most = window, window -= 3/10 of it
+ *   window = W_max + C (t - K)^3, at least W_est (Reno's)
+ *   on a loss: W_max = window, window -= 3/10 of it
  *
- * once a round trip, t being the time since the last loss. A loss counts only while at least half
- * of the longest queue of late stands there: what is lost at random beside a short queue says
- * nothing, but for one in 16 and more; and not for what was sent before the window was last cut.
+ * once a round trip, with t the time since the last loss. A loss counts only while the queue is at
+ * least half of the longest of late, since random loss beside a short queue proves nothing, or if
+ * more than one in 16 is lost; and never for what was sent before the window was last cut.
  *
- * We begin with the widest window since a drain last reached the base, since the delay law has
- * given away what was ours. It grows by a quarter each round trip at first, until that makes the
- * delay an eighth longer (HyStart, RFC 9406, waits for as much) or the window is what it was when
- * we last competed. (Not twofold as in slow start: where we compete by mistake, a drain shows it
- * first.)
+ * It begins with the widest window since a drain last reached the base, since the delay law has
+ * given this flow's share away. The window grows by a quarter each round trip at first, until that
+ * makes the delay an eighth longer (HyStart, RFC 9406, waits for as much) or the window reaches
+ * W_max of the last time. (It does not double as in slow start: where competing is a mistake, a
+ * drain shows it first.)
  *
- * We cease when four drains in a row bring the delay down to the base: nobody else holds the queue
- * any more, and the window is again what it was when we began. Who takes it again within a second
- * (BBR gives way and comes back) must let us reach the base twice as often before we believe it the
- * next time, 64 times as often at the most. */
+ * It ends when four drains in a row bring the delay down to the base; then the window is again what
+ * it was at entry. A flow that has to compete again within a second (BBR gives way and returns)
+ * needs twice as many such drains the next time, 64 times as many at the most. */
 #include "base/sequence.h"
 #include "cc/swift.h"
 
@@ -34,7 +33,7 @@ static uint64_t take_cube_root(uint64_t x)
     return root;
 }
 
-/* K: when the window will be what it was before the loss: cbrt((most - window) / 0.4) seconds. */
+/* K = cbrt((W_max - window) / 0.4) seconds: when the window will be W_max again. */
 static void begin_epoch(struct harp_cc *cc, uint64_t now_ns)
 {
     struct harp_swift *swift = harp_swift_of(cc);
@@ -80,14 +79,14 @@ static void back_off(struct harp_cc *cc, uint64_t now_ns)
     begin_epoch(cc, now_ns);
 }
 
-/* Whether what was lost in this round says that the buffer is full. */
+/* Whether the losses of this round show a full buffer. */
 static bool is_congestion(const struct harp_swift *swift, uint64_t queue_ns)
 {
     bool heavy = swift->round.lost_bytes * SWIFT_HEAVY_LOSS_PART > swift->round.acked_bytes;
     return swift->round.lost_bytes && (heavy || 2 * queue_ns >= swift->compete.longest_queue_ns);
 }
 
-/* most + 0.4 (t - K)^3 segments, t one round trip from now. */
+/* W_max + 0.4 (t - K)^3 segments, t one round trip from now. */
 static uint64_t cubic_window(const struct harp_cc *cc, const struct harp_swift *swift,
                              uint64_t now_ns)
 {

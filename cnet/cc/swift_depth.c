@@ -1,31 +1,31 @@
-/* Many senders may be content with a longer queue than the buffer holds; then it would stay full,
- * and lose, for ever. So each aims at a share of that queue, its depth: a round with a loss makes
- * it a twelfth less, at most once in 8 T, and without losses its fourth power grows by 1 in 86,016
- * times the delay of the queue. (A queue below T counts as T.) That is additive increase and
- * multiplicative decrease (Chiu and Jain, Computer Networks and ISDN Systems 17, 1989): all grow at
- * the same pace, since all see the same queue, and who has more than its share loses more often.
+/* The part of the target queue that fits into the buffer. Many senders may aim at a longer queue
+ * than the buffer holds; then it would stay full, and lose, for ever. So each flow aims at a share
+ * of that queue, its depth. A round with a loss makes the depth a twelfth less, at most once in 8
+ * T; without losses its fourth power grows by 1 in 86,016 times the delay of the queue. (A queue
+ * below T counts as T.) That is additive increase and multiplicative decrease (Chiu and Jain,
+ * Computer Networks and ISDN Systems 17, 1989): all grow at the same pace, since all see the same
+ * queue, and a flow with more than its share loses more often.
  *
  * Increase falls with the third power of the depth (Bansal and Balakrishnan, "Binomial Congestion
- * Control Algorithms", INFOCOM 2001): who was hit most, in the storm of losses when flows begin, is
+ * Control Algorithms", INFOCOM 2001). So the flow that the storm of losses at the start hit most is
  * back among the others in tens of milliseconds, and near the whole depth the buffer is probed
- * seldom. Cuts are counted in time and not in rounds alone, since a flow has the more rounds in a
- * storm, the shorter its round trip is. The queue that a flow sees says nothing about its loss: who
- * came late to a full buffer takes most of the queue for the path. The constants are a compromise
- * that our table of cases showed (docs/packet.md): larger steps part the flows by chance, faster
- * growth loses more.
+ * seldom. Cuts are limited in time, not in rounds alone, since a flow with a shorter round trip has
+ * more rounds in a storm. The queue that a flow sees does not predict its loss: a flow that came
+ * late to a full buffer takes most of the queue for the path. The constants are the compromise that
+ * the table in docs/packet.md showed: larger steps part the flows by chance, faster growth loses
+ * more.
  *
  * The least depth leaves an aimed queue of 2 T / 5 for a flow of 25 Gb/s, and more for slower ones,
  * in the fourth root of the rate: that still fills a path on which 1 % is lost at random.
  *
- * So loss by chance would leave everybody at the least depth, and that is too little where hosts
- * make the delay jump: it halved their rate. But loss by chance goes on when the depth is the least
- * one, and stays what it was when it is not. So the share of 64 losses in a row at the least depth,
- * up to 1 in 16, is taken for chance, and no loss counts until the share of 64 is twice as large or
- * half of that; then it is learnt anew. Meanwhile the depth grows four times as fast, so that who
- * learns it late is not long at a disadvantage. (Of 64 losses at random, fewer than 32 or more than
- * 128 in place of 64 are seen less than once in 10^5.) A buffer that is too short seldom loses 64
- * frames of a flow at the least depth, and where it does, at three frames a flow, the depth is no
- * remedy. */
+ * Loss by chance would leave everybody at the least depth, which is too little where hosts make the
+ * delay jump: it halved their rate. But chance keeps losing at the least depth, and as much as at
+ * any other. So the share of 64 losses in a row at the least depth, up to 1 in 16, is taken for
+ * chance, and no loss counts until the share of 64 is twice as large or half of that; then it is
+ * measured anew. Meanwhile the depth grows four times as fast, so that a flow that finds out late
+ * is not long at a disadvantage. (64 losses at random become fewer than 32 or more than 128 less
+ * than once in 10^5.) A buffer that is too short seldom loses 64 frames of a flow at the least
+ * depth, and where it does, at three frames a flow, depth is no remedy. */
 #include "base/sequence.h"
 #include "cc/swift.h"
 
@@ -35,7 +35,7 @@ static uint64_t least_depth_x65536(const struct harp_cc *cc, uint64_t content_ns
     return harp_swift_square_root(part_x65536) * 256 * 2 / 5;
 }
 
-/* Time without loss has passed. What makes less than a step counts the next time. */
+/* Grow for the time without loss. A remainder of less than a step counts the next time. */
 static void deepen_queue(struct harp_swift *swift, uint64_t now_ns, uint64_t queue_ns)
 {
     uint64_t whole_ns = 4 * SWIFT_DEPTH_QUEUES * (queue_ns + 1);
@@ -50,7 +50,7 @@ static void deepen_queue(struct harp_swift *swift, uint64_t now_ns, uint64_t que
     swift->depth.grown_ns = now_ns - left_ns;
 }
 
-/* A round is over: what losses at the least depth say, and those since. */
+/* At the end of a round: measure the share lost by chance at the least depth. */
 static void count_losses(struct harp_cc *cc, uint64_t least_x65536)
 {
     struct harp_swift *swift = harp_swift_of(cc);

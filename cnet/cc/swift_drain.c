@@ -1,14 +1,14 @@
-/* The least delay is no help to a flow that only ever saw a full queue: it takes the queue for part
- * of the path and gets more than its share. So all flows empty the queue together now and then, as
- * BBR does to learn its round trip (Cardwell et al., ACM Queue 14(5), 2016): one period after the
- * lowest delay of the last period was seen, the window shrinks for about a round trip to half of
- * what the empty path would hold, and then is what it was. Who drains alone is seen by the others,
- * whose periods start anew with his; so after a few periods all drain at once. A period is at least
- * 8 round trips, twice as many each time that nothing new was learnt, 64 in the end, and again 8
- * when the least delay fell by a sixteenth; rounded up to a power of two in ns, so that different
- * round trips meet.
+/* Drains: all flows empty the queue together now and then. Without them a flow that only ever saw a
+ * full queue takes the queue for part of the path and gets more than its share. BBR drains for the
+ * same reason (Cardwell et al., ACM Queue 14(5), 2016).
  *
- * What a drain teaches is the matter of swift_base.c. */
+ * One period after the lowest delay of the last period was seen, the window shrinks for about a
+ * round trip to half of what the empty path holds, and then returns. The other flows see a lone
+ * drain and restart their periods with it, so after a few periods all drain at once.
+ *
+ * A period is at least 8 round trips, twice as many each time that nothing new was learnt, 64 at
+ * the most, and 8 again when the least delay fell by a sixteenth. It is rounded up to a power of
+ * two in ns, so that flows with different round trips meet. swift_base.c judges the drains. */
 #include "base/sequence.h"
 #include "cc/swift.h"
 

@@ -1,26 +1,27 @@
-/* Loss is judged over 4 round trips and 128 segments. Up to 1 in 32 it changes nothing: clouds drop
- * at random. Above, the window loses the share that was lost and a sixteenth, and grows from there
- * to the next judgement by a 64th (more for slower flows), then by 9/8 of that each time that less
- * than 1 in 64 was lost, until a queue is seen again. That settles a policed flow, which has no
- * queue to steer by, at its policer's rate with 1 to 3 % lost; 5/4 lost up to 5 %, since a bucket
- * of many round trips tells late that it runs empty. (Swift halves on every loss.)
+/* Loss that no buffer explains: chance, or a policer. It is judged over 4 round trips and 128
+ * segments. Up to 1 in 32 it changes nothing: clouds drop at random. Above, the window loses the
+ * share that was lost and a sixteenth. Until the next judgement it grows by at most a 64th (more
+ * for slower flows), then by 9/8 of that each time that less than 1 in 64 was lost, until a queue
+ * is seen again. That settles a policed flow, which has no queue to steer by, at its policer's rate
+ * with 1 to 3 % lost; 5/4 lost up to 5 %, since a bucket of many round trips runs empty long before
+ * it shows. (Swift halves on every loss.)
  *
- * A path may lose more than that by chance, and smaller windows change nothing there. To tell such
- * a path from a policer takes a trial: each fourth reduction without a queue is followed by half of
- * the window for 512 segments, or 128 of which none is lost (cf. the experiments of PCC: Dong et
- * al., NSDI 2015). What is lost all the same was not lost for the window's sake, and 5/4 of that
- * share (the mean of this trial and those before) does not count from then on. Half of one flow's
- * window in sixteen is 3 %, so several flows behind one policer see their loss go away, too. (The
- * reduction itself is too small a trial for that: four such flows took each other's loss for
- * chance, and lost 5 %.) After a trial in which less than 1 in 128 was lost the next one waits for
- * twice as many reductions, 64 at the most: behind a policer of 1 Gb/s trials cost 6 % of the rate
- * without that, and 0.5 % with it.
+ * Trials. A path may lose more than that by chance, and smaller windows change nothing there. To
+ * tell it from a policer, each fourth reduction without a queue is followed by half of the window
+ * for 512 segments, or for 128 if none of them is lost (cf. the experiments of PCC: Dong et al.,
+ * NSDI 2015). The share lost all the same was not lost because of the window, and 5/4 of it (the
+ * mean of this trial and those before) does not count from then on. Half of one flow's window in
+ * sixteen is 3 %, so several flows behind one policer see their loss go away, too. (The reduction
+ * itself is too small a trial for that: four such flows took each other's loss for chance, and lost
+ * 5 %.) After a trial that lost less than 1 in 128 the next one waits for twice as many reductions,
+ * 64 at the most: behind a policer of 1 Gb/s trials cost 6 % of the rate without that, and 0.5 %
+ * with it.
  *
  * Losses below 1 in 32 are those of buffers that are too short: swift_depth.c. */
 #include "base/sequence.h"
 #include "cc/swift.h"
 
-static void raise_roof(const struct harp_cc *cc, struct harp_swift *swift)
+static void raise_window_limit(const struct harp_cc *cc, struct harp_swift *swift)
 {
     uint64_t target_ns = cc->config.target_ns;
     uint64_t own_ns =
@@ -37,7 +38,7 @@ static void begin_judgement(struct harp_swift *swift, uint64_t now_ns)
     swift->loss.judge_ns = now_ns + SWIFT_JUDGED_ROUNDS * swift->delay.rtt_ns;
 }
 
-/* Losses of what was sent with the window as it was before say nothing about this one. */
+/* Losses of what was sent before this reduction do not count (swift.c). */
 static void reduce_window(struct harp_cc *cc, uint64_t now_ns, uint64_t excess, uint64_t all)
 {
     struct harp_swift *swift = harp_swift_of(cc);
@@ -51,12 +52,12 @@ static void reduce_window(struct harp_cc *cc, uint64_t now_ns, uint64_t excess, 
     swift->loss.step_x1024 = SWIFT_STEP_MIN_X1024;
     if (swift->loss.window_limit == UINT64_MAX)
         swift->loss.cuts = 0;
-    raise_roof(cc, swift);
+    raise_window_limit(cc, swift);
     if (++swift->loss.cuts >= swift->loss.cuts_to_trial)
         swift->loss.trial_window = harp_swift_bounded(cc, swift->delay.fabric_window / 2);
 }
 
-/* Half of the window was used for a while, and this share was lost. */
+/* End a trial, half of the window for a while, in which this share was lost. */
 static void end_trial(struct harp_swift *swift, uint64_t share_x65536)
 {
     swift->loss.trial_window = swift->loss.cuts = 0;
@@ -94,9 +95,10 @@ void harp_swift_judge_loss(struct harp_cc *cc, uint64_t now_ns)
     } else if (!heavy && excess * SWIFT_TOLERATED_LOSS_PART * 2 <= all &&
                swift->loss.window_limit != UINT64_MAX) {
         swift->loss.step_x1024 = harp_min(swift->loss.step_x1024 * 9 / 8, SWIFT_STEP_MAX_X1024);
-        raise_roof(cc, swift);
+        raise_window_limit(cc, swift);
     }
     if (!heavy)
-        swift->loss.window_before = 0; /* a loss that proves none now was not what reduced */
+        swift->loss.window_before =
+            0; /* a loss that proves spurious from now on did not reduce the window */
     begin_judgement(swift, now_ns);
 }

@@ -1,31 +1,30 @@
-/* Congestion marks (ECN, RFC 3168). A switch marks what comes while more than a threshold waits.
- * Marks are a price that is paid beside the delay, and the queue that a flow aims at (swift.c)
- * becomes shorter by it:
+/* Congestion marks (ECN, RFC 3168). A switch marks frames that come while more than a threshold
+ * waits. Marks are a price paid beside the delay, and shorten the target queue (swift.c):
  *
  *   m = 2^4a,  a = share of marked bytes, smoothed by 1/64 once a round trip
- *   aimed queue = max(q / m, q - T (m - 1)),  q = what it would be without marks
+ *   target queue = max(q / m, q - T (m - 1)),  q the target queue without marks
  *
  * All flows at a port see the same share, so they aim at the same part of their queues, and the
  * square root keeps their rates equal, whatever their round trips and windows are. At a = 1 the
- * queue is a 16th, with which 256 times as many flows are content.
+ * queue is a 16th, and 256 times as many flows settle at it.
  *
- * No more than T of the queue is taken for that of the port that marks: the rest may stand
- * elsewhere, most of all at the flow's own host, where flows that are not marked keep it. If the
- * whole aim were divided, these would take nearly all of the host's rate, and ports that have just
- * marked would run empty. In terms of Kelly, Maulloo and Tan (J. Oper. Res. Soc. 49, 1998) prices
- * along a path add up; they do not multiply.
+ * At most T of the queue is taken for that of the port that marks: the rest may stand elsewhere,
+ * most of all at the flow's own host, where unmarked flows keep it. If the whole target were
+ * divided, these would take nearly all of the host's rate, and ports that have just marked would
+ * run empty. In terms of Kelly, Maulloo and Tan (J. Oper. Res. Soc. 49, 1998) prices along a path
+ * add up; they do not multiply.
  *
  * DCTCP smooths by 1/16 (Alizadeh et al., SIGCOMM 2010; RFC 8257) and cuts a window by a / 2. Here
- * a moves the aim by its 4 ln 2 = 2.8-fold, of which half is made in a round: three times as much,
+ * a moves the target by its 4 ln 2 = 2.8-fold, and a round makes half of that: three times as much,
  * so a quarter of the gain is as far from swinging, and a burst of a few round trips is not paid
  * for long after it. As in DCTCP a mark ends doubling.
  *
  * The rest of DCTCP's law, window -= window a / 2, cannot go below two segments, which is more than
  * a round trip holds of each of 64 flows; where growth is bounded by a part of so small a window,
- * shares stay what they are by chance. And it gives a flow the less, the longer its round trip is.
+ * shares stay as chance made them. And a flow with a longer round trip gets less.
  *
- * The threshold governs all who are marked. So where marks arrive, a queue that drains do not empty
- * (swift_base.c) is no sign of others who fill the buffer. */
+ * The threshold governs all marked flows. So where marks arrive, a queue that drains do not empty
+ * (swift_base.c) is no sign of foreign flows. */
 #include "base/sequence.h"
 #include "cc/swift.h"
 
@@ -47,7 +46,7 @@ bool harp_swift_marks_arrive(const struct harp_swift *swift)
     return swift->marks.alpha_x65536 > SWIFT_MARKS_ARRIVE_X65536;
 }
 
-/* 2^4a, straight between powers of two. */
+/* 2^4a, linear between powers of two. */
 static uint64_t price_of_marks_x65536(const struct harp_swift *swift)
 {
     uint64_t doublings_x65536 = (uint64_t)SWIFT_MARK_DOUBLINGS * swift->marks.alpha_x65536;

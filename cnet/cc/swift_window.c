@@ -1,4 +1,4 @@
-/* Bounds of a window, and the queue with which a flow of its rate is content (swift.c). */
+/* Bounds of a window, and the target queue of a flow of its rate (swift.c). */
 #include "base/sequence.h"
 #include "cc/swift.h"
 
@@ -11,7 +11,7 @@ uint64_t harp_swift_square_root(uint64_t x)
     return root;
 }
 
-/* Queueing delay at which a flow of this rate is content: target * sqrt(25 Gb/s / rate). */
+/* T sqrt(25 Gb/s / rate), at most 80 T. */
 uint64_t harp_swift_content_ns(uint64_t target_ns, uint64_t window, uint64_t rtt_ns)
 {
     uint64_t share_x65536 = harp_min(rtt_ns, UINT64_C(1) << 36) * (3200 * 256) / window * 256;
@@ -19,8 +19,8 @@ uint64_t harp_swift_content_ns(uint64_t target_ns, uint64_t window, uint64_t rtt
     return harp_min(target_ns * harp_swift_square_root(share_x65536) / 256, most_ns);
 }
 
-/* Never below one segment every SWIFT_PAUSE_MAX_NS: a delay that stays although we hardly send is
- * not of our making. */
+/* At least one segment every SWIFT_PAUSE_MAX_NS: a delay that stays although this flow hardly sends
+ * is not of its making. */
 uint64_t harp_swift_bounded(const struct harp_cc *cc, uint64_t window)
 {
     const struct harp_swift *swift = (const struct harp_swift *)cc->state;
