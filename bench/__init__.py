@@ -1,0 +1,1 @@
+"""Measurements of the stack, LightCC, routes, diagnosis and the simulator: ``python -m bench``."""

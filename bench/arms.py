@@ -1,0 +1,171 @@
+"""What `bench/comparison.py` measures with: programs built from bench/c, and runs of them that give a figure.
+
+An arm is one way to move data, and a call of it gives one sample. A row of the table compares the
+arms of one group, which are run in turn, so that a machine that is faster in one minute than in the
+next is so for all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.support import c_programs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lab.namespace import Namespace
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ROOT / "bench" / "c"
+BUILT = ROOT / "build" / "bench"
+RELEASE = ("-O3",)
+PATIENCE_S = 30.0
+"""Longest wait for a program to get ready."""
+
+
+class BenchError(RuntimeError):
+    """A program could not be built, or did not do what it should."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A C program of bench/c."""
+
+    sources: tuple[str, ...]
+    stack: bool = False
+    """Whether it is linked with all of cnet."""
+
+
+PROGRAMS = {
+    "memcpy_rate": Program(("memcpy_rate.c",)),
+    "line_rtt": Program(("line_rtt.c",)),
+    "shared_ring": Program(("shared_ring.c",)),
+    "tcp_blast": Program(("tcp_blast.c",)),
+    "triad": Program(("triad.c",)),
+    "udp_blast": Program(("udp_blast.c",)),
+    "xdp_blast": Program(("xdp_blast.c", "raw_xdp.c")),
+    "harp_bench": Program(("harp_bench.c", "harp_bench_settings.c"), stack=True),
+    "idle_bench": Program(("idle_bench.c",), stack=True),
+    "session_cost": Program(("session_cost.c",), stack=True),
+}
+
+
+def build(name: str) -> Path:
+    """Build a program where it is missing or old.
+
+    The stack is compiled as meson does for a release, assertions included.
+    """
+    program = PROGRAMS[name]
+    sources = [SOURCES / source for source in program.sources]
+    try:
+        if program.stack:
+            sources.append(c_programs.library(RELEASE))
+        out = BUILT / name
+        newest = max(path.stat().st_mtime for path in (*sources, *SOURCES.glob("*.h")))
+        if out.exists() and out.stat().st_mtime > newest:
+            return out
+        BUILT.mkdir(parents=True, exist_ok=True)
+        # What somebody runs or builds at the same time is replaced as a whole.
+        fresh = out.with_suffix(f".{os.getpid()}")
+        return c_programs.build(fresh, [str(path) for path in sources], RELEASE).replace(out)
+    except AssertionError as error:
+        raise BenchError(f"{name} cannot be built:\n{error}") from error
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one run gave."""
+
+    value: float
+    cpus: float = 0.0
+    """CPUs that were busy, all of the machine's work counted."""
+    more: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """How long to measure, and where."""
+
+    seconds: float = 1.0
+    rounds: int = 5
+    cpus: tuple[int, int] = (0, 1)
+    """Of the sender and of the receiver."""
+
+
+TCP = {f"TCP {control.upper()}, {n}": ("--congestion", control, "--sockets", str(n))
+       for control in ("cubic", "bbr") for n in (1, 2, 4)}
+"""Kernel TCP's settings, of which the best is the reference, as options of tcp_blast."""
+
+
+def one_way(a: Namespace, b: Namespace, receive: Sequence[str | Path], send: Sequence[str | Path],
+            unit_of: Callable[[dict[str, Any]], float]) -> Sample:
+    """Run a receiver at ``b``, when it is ready a sender at ``a``, until the receiver has enough.
+
+    Where the receiver's first line is ``ready HANDLE`` the sender is given ``--handle HANDLE``. A
+    sender may print a line of JSON of its own, which becomes the sample's ``more``.
+    """
+    receiver = b.start(*receive, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    ready = read_line(receiver, PATIENCE_S).split()
+    if ready[:1] != ["ready"]:
+        raise _failure(receive, receiver)
+    handle = ["--handle", ready[1]] if len(ready) > 1 else []
+    sender = a.start(*send, *handle, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        line = read_line(receiver, 600)
+        if not line:
+            receiver.wait(PATIENCE_S)
+            raise _failure(send, sender) if sender.poll() else _failure(receive, receiver)
+        receiver.wait(PATIENCE_S)
+        try:
+            told = sender.communicate(timeout=10 if handle else 0.2)[0]
+        except subprocess.TimeoutExpired:
+            sender.kill()
+            told = sender.communicate()[0] if not handle else ""
+    finally:
+        for process in (sender, receiver):
+            process.kill()
+            process.wait()
+    return sample(line, told, unit_of)
+
+
+def sample(line: str, told: str, unit_of: Callable[[dict[str, Any]], float]) -> Sample:
+    """Read what a receiver printed, and what its sender told besides."""
+    got = json.loads(line)
+    return Sample(unit_of(got), got.get("cpu_s", 0.0) / got["seconds"],
+                  json.loads(told) if told.strip() else {})
+
+
+def alone(command: Sequence[str | Path], unit_of: Callable[[dict[str, Any]], float]) -> Sample:
+    """Run one program to its end; its last line is a line of JSON."""
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
+                          check=False, timeout=600)
+    if done.returncode:
+        raise BenchError(f"{Path(command[0]).name}: {done.stderr.strip()}")
+    return sample(done.stdout.splitlines()[-1], "", unit_of)
+
+
+def gbps(got: dict[str, Any]) -> float:
+    """Payload in Gb/s."""
+    return float(got["bytes"]) * 8e-9 / float(got["seconds"])
+
+
+def read_line(process: subprocess.Popen[Any], patience_s: float) -> str:
+    """Read the next line of a program, or nothing if it ended or let us wait too long."""
+    assert process.stdout is not None
+    with selectors.DefaultSelector() as waits:
+        waits.register(process.stdout, selectors.EVENT_READ)
+        return str(process.stdout.readline()) if waits.select(patience_s) else ""
+
+
+def _failure(command: Sequence[str | Path], process: subprocess.Popen[Any]) -> BenchError:
+    process.kill()
+    said = process.stderr.read().strip() if process.stderr else ""
+    return BenchError(f"{Path(command[0]).name} failed: {said or 'it said nothing'}\n"
+                      f"  the command was {' '.join(map(str, command))}")

@@ -1,0 +1,1 @@
+"""Faults and healthy jobs for `harp diagnose`."""

@@ -1,0 +1,193 @@
+"""Eleven faults that `harp diagnose` has to name, and ten healthy jobs that it has to leave alone.
+
+    python bench/diagnose/named_faults.py [--only TEXT] [--json]
+
+Root. Four hosts with two ports each (bench/diagnose/lab_job.py) send real HARP traffic. Each fault
+strikes a job that was well before, one at a time. A verdict is right if its first suspect is what
+was struck, and no other is told that is not. docs/diagnose.md keeps what this prints.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from itertools import permutations
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+
+import click
+from bench.diagnose.strikes import Load
+from bench.diagnose.lab_job import HOSTS, RATE_BPS, WARM_S, Lab, Traffic
+
+from harp.cli.diagnose.suspects import diagnose
+from lab.impairments import drop_long, drop_share, drop_to, flip_bits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harp.cli.diagnose.suspects import Suspect
+
+    Strike = Callable[[Lab, Traffic], "Callable[[], None] | None"]
+
+ALL_TO_ALL = tuple(Load(a, b) for a, b in permutations(range(len(HOSTS)), 2))
+SETTLE_S = 0.3
+"""From a fault to the first look."""
+
+
+class Fault(NamedTuple):
+    """What is done to a job, and what has to be said of it."""
+
+    name: str
+    strike: Strike
+    kind: str
+    culprit: str
+    """A part of the suspect's name."""
+    way: str
+    symptom: str
+
+
+def _do(action: Callable[[Lab], object]) -> Strike:
+    def strike(lab: Lab, _: Traffic) -> None:
+        action(lab)
+    return strike
+
+
+def _lose_tor(lab: Lab) -> None:
+    for host in range(len(HOSTS)):
+        lab.set_cable(host, 1, up=False)
+
+
+def _slow_down(_: Lab, traffic: Traffic) -> None:
+    traffic.slow[2] = RATE_BPS / 3
+
+
+def _flap(lab: Lab, _: Traffic) -> Callable[[], None]:
+    turns = [0]
+
+    def turn() -> None:
+        turns[0] += 1
+        if turns[0] % 100 == 0:
+            lab.set_cable(0, 1, up=turns[0] % 200 == 0)
+    return turn
+
+
+NOTHING = "carries nothing"
+FAULTS = (
+    Fault("link down", _do(lambda lab: lab.set_cable(0, 1, up=False)), "port", "a1", "both",
+          NOTHING),
+    Fault("link flaps", _flap, "port", "a1", "both", ""),
+    Fault("link at 40 %", _do(lambda lab: lab.set_rate(1, 1, 0.4)), "port", "b1", "in",
+          "is slower than others like it"),
+    Fault("2 % of packets corrupted", _do(lambda lab: lab.filter_out(0, 1, flip_bits(0.02))),
+          "port", "a1", "out", "corrupts packets"),
+    Fault("ToR lost", _do(_lose_tor), "network", "10.0.2.0/24", "both", NOTHING),
+    Fault("one rank slow", _slow_down, "host", "host c", "in", "is late to receive"),
+    Fault("NIC port lost", _do(lambda lab: lab.remove_nic(3, 1)), "port", "10.0.2.4", "both",
+          NOTHING),
+    Fault("2 % lost, one direction", _do(lambda lab: lab.filter_out(1, 0, drop_share(0.02))),
+          "port", "b0", "out", "loses packets"),
+    Fault("black hole, inbound", _do(lambda lab: lab.filter_in(2, 0, drop_share(1))),
+          "port", "c0", "in", NOTHING),
+    Fault("MTU 1280, untold", _do(lambda lab: lab.filter_out(3, 0, drop_long(1280 + 14))),
+          "port", "d0", "out", "drops long packets"),
+    Fault("one way black", _do(lambda lab: lab.filter_out(0, 0, drop_to("10.0.1.3"))),
+          "path", "a0 (10.0.1.1) of a to port c0", "out", NOTHING),
+)
+HEALTHY = {
+    "all to all": ALL_TO_ALL,
+    "ring": tuple(Load(a, (a + 1) % 4) for a in range(4)),
+    "pairs both ways": (Load(0, 1), Load(1, 0), Load(2, 3), Load(3, 2)),
+    "three to one": tuple(Load(a, 0) for a in (1, 2, 3)),
+    "one to three": tuple(Load(0, b) for b in (1, 2, 3)),
+    "one pair": (Load(0, 3),),
+    "trickle": tuple(load._replace(message_bytes=4096, most_bps=RATE_BPS / 50)
+                     for load in ALL_TO_ALL),
+    "bursts": tuple(load._replace(on_s=0.2, off_s=0.3) for load in ALL_TO_ALL),
+    "small messages": tuple(load._replace(message_bytes=2048) for load in ALL_TO_ALL),
+    "mixed": (Load(0, 1), Load(2, 1, 256 << 10), Load(3, 2, 8192, RATE_BPS / 4),
+              Load(1, 3, on_s=0.1, off_s=0.2), Load(3, 0, 1024, RATE_BPS / 100)),
+}
+
+
+class Row(NamedTuple):
+    """What was said of a job."""
+
+    name: str
+    right: bool
+    suspects: list[Suspect]
+
+    def to_json(self) -> dict[str, object]:
+        """Give it for programs."""
+        return {"name": self.name, "right": self.right,
+                "suspects": [suspect.document() for suspect in self.suspects]}
+
+
+def run_fault(fault: Fault, looks: int = 1) -> Row:
+    """Strike an all-to-all and ask who it was, until that is right or so many times."""
+    lab = Lab()
+    try:
+        traffic = Traffic(lab, ALL_TO_ALL)
+        try:
+            traffic.run(WARM_S)
+            turn = fault.strike(lab, traffic)
+            for _ in range(looks):
+                traffic.run(SETTLE_S, turn)
+                row = _judge(fault, diagnose(traffic.reports(turn)))
+                if row.right:
+                    break
+        finally:
+            traffic.close()
+    finally:
+        lab.close()
+    return row
+
+
+def _judge(fault: Fault, suspects: list[Suspect]) -> Row:
+    right = bool(suspects) and all(
+        (suspect.kind, suspect.way) == (fault.kind, fault.way) and fault.culprit in suspect.name
+        and fault.symptom in suspect.symptom for suspect in suspects)
+    return Row(fault.name, right, suspects)
+
+
+def run_healthy(lab: Lab, name: str) -> Row:
+    """Look at a job that is well."""
+    traffic = Traffic(lab, HEALTHY[name])
+    try:
+        traffic.run(WARM_S)
+        suspects = diagnose(traffic.reports())
+    finally:
+        traffic.close()
+    return Row(name, not suspects, suspects)
+
+
+def _line(row: Row) -> str:
+    said = "; ".join(suspect.sentence for suspect in row.suspects) or "nothing"
+    return f"| {row.name} | {said} | {'yes' if row.right else '**no**'} |"
+
+
+@click.command()
+@click.option("--only", help="Faults and jobs whose name has this text.")
+@click.option("--json", "as_json", is_flag=True)
+def main(only: str | None, *, as_json: bool) -> None:
+    """Print the matrix."""
+    rows = []
+    if not as_json:
+        click.echo("| what happens | what is said | right |\n|---|---|---|")
+    jobs = [partial(run_fault, fault) for fault in FAULTS if not only or only in fault.name]
+    lab = Lab()
+    jobs += [partial(run_healthy, lab, name) for name in HEALTHY if not only or only in name]
+    try:
+        for job in jobs:
+            rows.append(job())
+            if not as_json:
+                click.echo(_line(rows[-1]))
+    finally:
+        lab.close()
+    if as_json:
+        click.echo(json.dumps([row.to_json() for row in rows], indent=2))
+
+
+if __name__ == "__main__":
+    main()

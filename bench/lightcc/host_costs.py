@@ -1,0 +1,67 @@
+"""What one host of lightcc.yaml costs, measured for the simulator by what no row judges.
+
+The ranks that bench/lightcc/lightcc_rows.py trains with answer, all at once, so that they share cores and memory as in
+a step: a step without any communication, one selection, scatter and cast, an all-reduce between the
+ranks of a host, and one stream between the hosts on the shaped line. `calibrate` gives the changes
+to the file (``sim.run --set``); the simulator's answer for them is what rows ddp-sim-* hold against
+the measured steps, in which buckets, overlap, plans and four ranks come together.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from sim.schema.model import Topology
+
+    Ask = Callable[..., Sequence[Mapping[str, float]]]
+
+MEMORY_BYTES = 25 << 20
+STREAM_BYTES = 8 << 20
+KERNELS = {"select": "selection_per_element", "scatter": "scatter_per_element",
+           "cast": "cast_per_element"}
+ELEMENTS = 4 << 20
+"""As many as a rank of two hosts of two selects among in a step of lightcc.yaml."""
+SECONDS = 0.2
+"""Of each measurement of a kernel."""
+
+
+def calibrate(ask: Ask, topology: Topology, training: Mapping[str, Any], elements: int,
+              ) -> list[str]:
+    """Measure, and give the changes of the file.
+
+    Args:
+        ask: has all ranks do something, and gives their answers.
+        topology: lightcc.yaml; a stack of the name of each backend, and a framework ``host``.
+        training: what ``do="train"`` needs beside backend and hook.
+        elements: gradients of a rank.
+    """
+    alone_s = _each_s(ask(do="train", backend="gloo", light={}, hook="alone", seconds=60, most=3,
+                          **training))
+    changes = {"frameworks.host.copy_per_element":
+               _ns(max(alone_s - training["step_s"], 0.0) / elements)}
+    for kernel, parameter in KERNELS.items():
+        answers = ask(do=kernel, elements=ELEMENTS, seconds=SECONDS, most=100)
+        changes[f"frameworks.host.{parameter}"] = _ns(_slowest_s(answers) / ELEMENTS)
+    memory_s = _slowest_s(ask(do="memory", nbytes=MEMORY_BYTES, seconds=SECONDS, most=100))
+    changes["hosts[0].nvlink.rate"] = f"{MEMORY_BYTES / memory_s / 1e9:.3f}GB/s"
+    for stack, backend in (("host-tcp", "gloo"), ("host-harp", "lightcc")):
+        assert stack in topology.stacks
+        stream_s = _each_s(ask(do="stream", backend=backend, nbytes=STREAM_BYTES, seconds=1,
+                               most=5))
+        changes[f"stacks.{stack}.flow_rate"] = f"{8 * STREAM_BYTES / stream_s / 1e6:.1f}Mbps"
+    return [f"{key}={value}" for key, value in changes.items()]
+
+
+def _each_s(answers: Sequence[Mapping[str, float]]) -> float:
+    return answers[0]["seconds"] / answers[0]["times"]
+
+
+def _slowest_s(answers: Sequence[Mapping[str, float]]) -> float:
+    return max(answer["seconds"] / answer["times"] for answer in answers)
+
+
+def _ns(seconds: float) -> str:
+    return f"{seconds * 1e9:.4f}ns"

@@ -1,0 +1,63 @@
+"""LightCC's loops on one core, for `bench/lightcc/lightcc_rows.py`, which asks as it asks bench/lightcc/torch_rank.py."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+
+import numpy as np
+import torch
+
+from harp._cnet import ffi, lib
+from harp.lightcc.elements import combination
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ELEMENTS, KEPT, PAIR_BYTES = 25_000_000, 250_000, 8
+
+
+def topk() -> Callable[[], object]:
+    """Select with error feedback, as a step does it."""
+    values = np.random.default_rng(1).normal(size=ELEMENTS).astype("<f4")
+    error, pairs = np.zeros_like(values), np.empty(KEPT * PAIR_BYTES, np.uint8)
+    given = (ffi.from_buffer("float[]", values), ffi.from_buffer("float[]", error), ELEMENTS,
+             ffi.from_buffer("uint8_t[]", pairs), KEPT, PAIR_BYTES)
+    return lambda: lib.harp_topk_select(*given)
+
+
+def torch_topk() -> Callable[[], object]:
+    """Torch's selection: without the sum, the magnitudes and the pairs."""
+    values = torch.randn(ELEMENTS, generator=torch.Generator().manual_seed(1))
+    return lambda: torch.topk(values, KEPT, sorted=False)
+
+
+def total() -> Callable[[], object]:
+    """Add 100 MB of float32 to others."""
+    there, came = (np.ones(ELEMENTS, "<f4") for _ in range(2))
+    add = combination("float32", "sum")
+    given = (ffi.from_buffer("uint8_t[]", there), ffi.from_buffer("uint8_t[]", came), 4 * ELEMENTS)
+    return lambda: add(*given)
+
+
+def main() -> None:
+    """Answer until stdin ends."""
+    torch.set_num_threads(1)
+    work = {"topk": topk(), "torch_topk": torch_topk(), "total": total()}
+    print("ready", flush=True)
+    for line in sys.stdin:
+        what = json.loads(line)
+        work[what["do"]]()
+        begun, times = time.perf_counter(), 0
+        while time.perf_counter() - begun < what["seconds"] / 2:
+            work[what["do"]]()
+            times += 1
+        print(json.dumps({"seconds": time.perf_counter() - begun, "times": times}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Speed of the NCCL plugin against kernel TCP as NCCL uses it."""

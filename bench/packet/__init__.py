@@ -1,0 +1,1 @@
+"""TCP of fidelity packet beside HARP and beside the kernel."""

@@ -1,0 +1,1 @@
+"""Planned routes, planned source ports and orders of ranks."""

@@ -1,0 +1,1 @@
+"""Speed of the stack against kernel TCP, raw sockets, memory and the line."""

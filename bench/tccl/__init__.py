@@ -1,0 +1,1 @@
+"""Two ports and faults: HARP and kernel TCP at all fidelities."""

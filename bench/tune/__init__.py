@@ -1,0 +1,1 @@
+"""Settings that `sim.tune` chooses, beside a full grid in the laboratory."""
