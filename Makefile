@@ -27,7 +27,7 @@ format: setup  ## rewrite C and Python to the project's layout
 	git ls-files '*.c' '*.h' | xargs clang-format -i
 
 bench: setup-run  ## the speed table of the simulator
-	$(PY) bench/sim_scale.py
+	$(PY) -m bench sim
 
 clean:  ## remove what setup and the builds made
 	rm -rf .venv build

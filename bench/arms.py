@@ -1,8 +1,7 @@
-"""What `bench/comparison.py` measures with: programs built from bench/c, and runs of them that give a figure.
+"""Arms of a comparison: programs of bench/c are built and run, and a run is one sample.
 
-An arm is one way to move data, and a call of it gives one sample. A row of the table compares the
-arms of one group, which are run in turn, so that a machine that is faster in one minute than in the
-next is so for all of them.
+An arm moves data in one configuration. The arms of a group run in turn, so that a machine that is
+faster in one minute than in the next is so for all of them.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.subject import BenchError
 from tests.support import c_programs
 
 if TYPE_CHECKING:
@@ -28,10 +28,6 @@ BUILT = ROOT / "build" / "bench"
 RELEASE = ("-O3",)
 PATIENCE_S = 30.0
 """Longest wait for a program to get ready."""
-
-
-class BenchError(RuntimeError):
-    """A program could not be built, or did not do what it should."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +68,7 @@ def build(name: str) -> Path:
         if out.exists() and out.stat().st_mtime > newest:
             return out
         BUILT.mkdir(parents=True, exist_ok=True)
-        # What somebody runs or builds at the same time is replaced as a whole.
+        # Another process may run or build the program: replace it as a whole.
         fresh = out.with_suffix(f".{os.getpid()}")
         return c_programs.build(fresh, [str(path) for path in sources], RELEASE).replace(out)
     except AssertionError as error:
@@ -81,7 +77,7 @@ def build(name: str) -> Path:
 
 @dataclass(frozen=True)
 class Sample:
-    """What one run gave."""
+    """The figures of one run."""
 
     value: float
     cpus: float = 0.0
@@ -108,7 +104,7 @@ def one_way(a: Namespace, b: Namespace, receive: Sequence[str | Path], send: Seq
             unit_of: Callable[[dict[str, Any]], float]) -> Sample:
     """Run a receiver at ``b``, when it is ready a sender at ``a``, until the receiver has enough.
 
-    Where the receiver's first line is ``ready HANDLE`` the sender is given ``--handle HANDLE``. A
+    If the receiver's first line is ``ready HANDLE``, the sender gets ``--handle HANDLE``. A
     sender may print a line of JSON of its own, which becomes the sample's ``more``.
     """
     receiver = b.start(*receive, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -136,7 +132,7 @@ def one_way(a: Namespace, b: Namespace, receive: Sequence[str | Path], send: Seq
 
 
 def sample(line: str, told: str, unit_of: Callable[[dict[str, Any]], float]) -> Sample:
-    """Read what a receiver printed, and what its sender told besides."""
+    """Read the line of a receiver, and that of its sender."""
     got = json.loads(line)
     return Sample(unit_of(got), got.get("cpu_s", 0.0) / got["seconds"],
                   json.loads(told) if told.strip() else {})

@@ -1,35 +1,64 @@
-"""Speed of the stack: ``python bench/comparison.py [--json] [--only ID,ID] [--save | --show FILE]``.
+"""Rows that compare arms: each against a reference that is measured in the same run, in turn.
 
-Every row is held against a reference that is measured in the same run, in turn with it, and is the
-median of the rounds. Throughput is payload, CRC and tag are on, two CPUs are pinned. What the rows
-are, what they mean and what bounds them is in docs/speed.md. Exit code 1
-when a row misses its target. Needs root, for network namespaces.
-
-``--save`` keeps the rows in a file, in the place of those of the same name that are there;
-``--show`` measures nothing and prints such a file, as README.md and docs/speed.md do.
+A group is a place (a pair of namespaces, an emulated machine, this machine's memory) with the arms
+that can be measured in it, by name. A row names its own arm and those that it is held against, of
+which the best counts. A figure is the median of the rounds.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
-import sys
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import click
 
-from bench.arms import Bench, BenchError, Sample
-from bench.stack.stack_rows import ROWS, Row
-from bench.store import Kept, show
+from bench.arms import Bench, Sample
+from bench.rows import Result, Row
+from bench.subject import BenchError, Subject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from rich.progress import Progress
-    from bench.stack.stack_rows import Group
+
+    Arms = dict[str, Callable[[], Sample]]
+    Group = Callable[[Bench], AbstractContextManager[Arms]]
+
+
+@dataclass(frozen=True)
+class ArmRow(Row):
+    """A row of arms; its function is the group."""
+
+    value: str
+    """Its own arm."""
+    also: tuple[str, ...] = ()
+    """Further settings of its own; the best counts, as it does of the reference."""
+    against: tuple[str, ...] = ()
+    """Arms of the reference."""
+    target: float = field(default=1.0, kw_only=True)
+    """Least ratio; without a reference the value's bound: least, or most where lower is better.
+    0: no target."""
+    unit: str = field(default="Gb/s", kw_only=True)
+    aim: float | None = None
+    within: float | None = None
+    """Most that the ratio may be off 1, in place of ``target``."""
+    floor: str | None = None
+    """An arm that no program could beat here; it is shown and judges nothing."""
+    beside: tuple[str, ...] = ()
+    """Arms of other settings; the best is shown and judges nothing."""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """Most that the arm's further figures may be."""
+    least_s: float = 0.0
+    """Least duration of a measurement, whatever ``--seconds`` says: for slow control loops."""
+
+    def __post_init__(self) -> None:
+        """Name the reference by its arms."""
+        if self.against:
+            more = f", best of {len(self.against)}" if len(self.against) > 1 else ""
+            object.__setattr__(self, "reference", self.against[0].split(",")[0] + more)
 
 
 @dataclass(frozen=True)
@@ -54,9 +83,9 @@ class Measured:
         return statistics.median(values) if values else None
 
 
-def run_group(group: Group, rows: Sequence[Row], bench: Bench,
-              progress: Progress) -> dict[str, dict[str, Any]]:
-    """Measure what the rows of one group need, arm after arm, round after round."""
+def run_group(group: Group, rows: Sequence[ArmRow], bench: Bench,
+              progress: Progress) -> dict[str, Result]:
+    """Measure the arms that the rows of one group need, arm after arm, round after round."""
     bench = replace(bench, seconds=max(bench.seconds, *(row.least_s for row in rows)))
     with group(bench) as arms:
         wanted = [name for name in arms
@@ -73,8 +102,8 @@ def run_group(group: Group, rows: Sequence[Row], bench: Bench,
     return {row.id: judge(row, measured) for row in rows}
 
 
-def judge(row: Row, measured: dict[str, Measured]) -> dict[str, Any]:
-    """Make a row of the answer."""
+def judge(row: ArmRow, measured: dict[str, Measured]) -> Result:
+    """Make the result of a row."""
     def best_of(names: Iterable[str]) -> str | None:
         return (min if row.lower else max)((name for name in names if name in measured),
                                            key=lambda name: measured[name].value, default=None)
@@ -102,90 +131,49 @@ def judge(row: Row, measured: dict[str, Measured]) -> dict[str, Any]:
             "further": further, "limits": dict(row.limits)}
 
 
-def parse(arguments: list[str] | None, rows: Mapping[str, Row] = ROWS,
-          description: str = "Speed of the stack.") -> argparse.Namespace:
-    """Read the options; wrong ones end with one sentence."""
-    def positive(convert: Callable[[str], float]) -> Callable[[str], float]:
-        def read(text: str) -> float:
-            value = convert(text)
-            if not 0 < value < 3600:
-                raise argparse.ArgumentTypeError(f"{text} is not above 0 and below 3600")
-            return value
-        read.__name__ = convert.__name__
-        return read
+class _Cpus(click.ParamType):
+    """Two CPUs that this process may run on."""
 
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--json", action="store_true", help="print a list of rows as JSON")
-    parser.add_argument("--only", default="", metavar="ID,ID", help="rows to run, or to show")
-    parser.add_argument("--seconds", type=positive(float), default=1.0, help="of each measurement")
-    parser.add_argument("--rounds", type=positive(int), default=5, help="measurements of each arm")
-    parser.add_argument("--cpus", default="", metavar="N,N",
-                        help="CPUs of sender and receiver; the first and the last unless given")
-    parser.add_argument("--save", type=Kept, metavar="FILE", help="keep the rows in this file")
-    parser.add_argument("--show", type=Kept, metavar="FILE", help="print rows that were kept")
-    options = parser.parse_args(arguments)
-    if options.show and not options.show.rows:
-        parser.error(f"--show {options.show.path}: there is no such file, or it has no rows")
-    known = options.show.rows if options.show else rows
-    options.only = options.only.split(",") if options.only else list(known)
-    for name in options.only:
-        if name not in known:
-            parser.error(f"there is no row {name!r}; there are {', '.join(known)}")
-    usable = sorted(os.sched_getaffinity(0))
-    if not options.cpus:
-        options.cpus = (usable[0], usable[-1])
-        return options
-    try:
-        first, second = (int(word) for word in options.cpus.split(","))
-    except ValueError:
-        parser.error(f"--cpus {options.cpus}: two numbers with a comma between, e.g. 0,1")
-    if not {first, second} <= set(usable):
-        parser.error(f"--cpus {options.cpus}: this process may run on {usable}")
-    options.cpus = (first, second)
-    return options
+    name = "cpus"
+
+    def convert(self, value: object, param: click.Parameter | None,
+                ctx: click.Context | None) -> tuple[int, int]:
+        """Read ``N,N``."""
+        try:
+            first, second = (int(word) for word in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value}: two numbers with a comma between, e.g. 0,1", param, ctx)
+        usable = sorted(os.sched_getaffinity(0))
+        if not {first, second} <= set(usable):
+            self.fail(f"{value}: this process may run on {usable}", param, ctx)
+        return first, second
 
 
-def measure(options: argparse.Namespace, rows: Mapping[str, Row] = ROWS) -> list[dict[str, Any]]:
+def measure(rows: Sequence[ArmRow], *, seconds: float, rounds: int,
+            cpus: tuple[int, int] | None) -> Iterator[Result]:
     """Run the groups that the rows belong to, with a bar of progress on stderr."""
     from rich.console import Console
     from rich.progress import Progress
 
-    bench = Bench(options.seconds, int(options.rounds), options.cpus)
-    chosen = [rows[name] for name in options.only]
-    groups = list(dict.fromkeys(row.group for row in chosen))
-    found: dict[str, dict[str, Any]] = {}
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        for group in groups:
-            found |= run_group(group, [row for row in chosen if row.group is group], bench,
-                               progress)
-    return [found[row.id] for row in chosen if row.id in found]
-
-
-def main(arguments: list[str] | None = None, table: Mapping[str, Row] = ROWS,
-         description: str = "Speed of the stack.") -> int:
-    """Run the rows."""
-    options = parse(arguments, table, description)
-    if options.show:
-        show([options.show.rows[name] for name in options.only])
-        return 0
     if os.geteuid():
-        print("error: network namespaces need root", file=sys.stderr)
-        return 2
-    try:
-        rows = measure(options, table)
-    except BenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    if options.save:
-        options.save.save(rows)
-    if options.json:
-        print(json.dumps(rows, indent=2))
-    else:
-        show(rows)
-    return int(not all(row["ok"] for row in rows))
+        raise BenchError("network namespaces need root")
+    usable = sorted(os.sched_getaffinity(0))
+    bench = Bench(seconds, rounds, cpus or (usable[0], usable[-1]))
+    found: dict[str, Result] = {}
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        for group in dict.fromkeys(row.function for row in rows):
+            found |= run_group(group, [row for row in rows if row.function is group], bench,
+                               progress)
+    yield from (found[row.id] for row in rows)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def compare(about: str | None, rows: Mapping[str, ArmRow], **more: Any) -> Subject:
+    """Return the subject of a table of arms."""
+    return Subject(about or "", rows, measure, [
+        click.Option(["--seconds"], default=1.0, show_default=True, help="Of each measurement.",
+                     type=click.FloatRange(0, 3600, min_open=True)),
+        click.Option(["--rounds"], default=5, show_default=True, help="Measurements of each arm.",
+                     type=click.IntRange(1, 3600)),
+        click.Option(["--cpus"], type=_Cpus(), metavar="N,N",
+                     help="CPUs of sender and receiver. [default: the first and the last]"),
+    ], **more)

@@ -1,4 +1,4 @@
-// oneCCL's allreduce of float32 on the host, for bench/lightcc_oneccl.py.
+// oneCCL's allreduce of float32 on the host, for bench/lightcc/oneccl.py.
 //
 //   mpiexec -n RANKS oneccl_allreduce BYTES SECONDS     prints {"seconds": ..., "times": ...}
 

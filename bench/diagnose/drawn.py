@@ -1,40 +1,35 @@
-"""How often `harp diagnose` is right where nobody chose the case: drawn jobs, places, and faults.
+"""`harp diagnose` on drawn jobs, places and faults.
 
-    python bench/diagnose/drawn.py [--fidelity packet|lab] [--hosts 4,6,10] [--seeds 101-120]
-                                   [--only TEXT] [--json]
-
-Packets in virtual time (bench/diagnose/packet_job.py), the same on every machine; or, as root, the real
-stack between namespaces of four hosts (bench/diagnose/drawn_lab.py), five seconds a case. For each
-size and seed: every fault of bench/diagnose/strikes.py alone, two at once on two hosts, and a
-healthy job. Loads are drawn as well: who sends to whom, how much, in bursts, and with others' small
-messages beside. The limits of harp/tools/diagnosis/symptoms.py were set on bench/diagnose/named_faults.py and on
-packets of seeds below 100 of this one. A verdict is right if all that struck is named and nothing
-else. A rank that computes too long is not among the faults: ends of packets have no application
-that posts late.
+Packets in virtual time (packet_job.py), the same on every machine; or, as root, the real stack
+between namespaces of four hosts (drawn_lab.py), five seconds a case. For each size and seed: every
+fault of strikes.py alone, two at once on two hosts, and a healthy job. Loads are drawn as well:
+pairs, sizes, bursts, and small messages beside. The limits of `harp diagnose` were set on the
+subject `diagnose` and on packets of seeds below 100 of this one. A case is right if the command
+names all struck parts and nothing else. A rank that computes too long is not among the faults: ends
+of packets have no application that posts late.
 """
 
 from __future__ import annotations
 
-import json
 import random
-import sys
+from functools import partial
 from itertools import permutations
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-
 import click
-from bench.diagnose.strikes import FAULTS, PORTS, Load, is_right, link_slow, tor_lost
+
 from bench.diagnose.packet_job import RATE_BPS as PACKET_BPS
 from bench.diagnose.packet_job import PacketJob, PacketLab
-
+from bench.diagnose.strikes import FAULTS, PORTS, Load, is_right, link_slow, tor_lost
+from bench.rows import Row, by_id
+from bench.subject import Subject
 from harp.cli.diagnose.suspects import diagnose
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from bench.diagnose.strikes import Strike
-
+    from bench.rows import Result
     from harp.cli.diagnose.suspects import Suspect
 
 WARM_S = 0.5
@@ -55,8 +50,8 @@ class Case(NamedTuple):
     strikes: tuple[Strike, ...]
 
 
-class Row(NamedTuple):
-    """What was said of a case."""
+class Verdict(NamedTuple):
+    """The suspects of a case, judged."""
 
     case: Case
     right: bool
@@ -69,6 +64,12 @@ class Row(NamedTuple):
                               self.case.strikes) or "nothing"
         said = "; ".join(suspect.sentence for suspect in self.suspects) or "nothing"
         return f"{self.case.hosts} hosts, seed {self.case.seed}: {struck}. Said: {said}"
+
+    def to_json(self) -> dict[str, object]:
+        """Return it for --json."""
+        return {"kind": self.case.kind, "hosts": self.case.hosts, "seed": self.case.seed,
+                "right": self.right, "sentence": self.sentence,
+                "said": [one.document() for one in self.suspects]}
 
 
 def draw_loads(hosts: int, chance: random.Random, rate_bps: float, *,
@@ -109,17 +110,17 @@ def draw_case(kind: str, hosts: int, seed: int, rate_bps: float = PACKET_BPS) ->
     return Case(kind, hosts, seed, draw_loads(hosts, chance, rate_bps, full=full), tuple(strikes))
 
 
-def run_in_lab(kind: str, seed: int) -> Row:
+def run_in_lab(kind: str, seed: int) -> Verdict:
     """Draw a case, and let it happen to the real stack."""
     from bench.diagnose.drawn_lab import strike_and_ask
     from bench.diagnose.lab_job import HOSTS, RATE_BPS
 
     case = draw_case(kind, len(HOSTS), seed, RATE_BPS)
     suspects = strike_and_ask(case.loads, case.strikes)
-    return Row(case, is_right(case.strikes, suspects), suspects)
+    return Verdict(case, is_right(case.strikes, suspects), suspects)
 
 
-def run_case(case: Case) -> Row:
+def run_case(case: Case) -> Verdict:
     """Let it happen in virtual time, and ask who it was."""
     lab = PacketLab(case.hosts, case.seed)
     job = PacketJob(lab, case.loads)
@@ -132,49 +133,43 @@ def run_case(case: Case) -> Row:
             strike.again(lab, now_s)
     job.run(SETTLE_S, again)
     suspects = diagnose(job.reports(again))
-    return Row(case, is_right(case.strikes, suspects), suspects)
+    return Verdict(case, is_right(case.strikes, suspects), suspects)
 
 
-def _summary(rows: Sequence[Row]) -> str:
-    sizes = sorted({row.case.hosts for row in rows})
-    lines = ["| what happens | " + " | ".join(f"{size} hosts" for size in sizes) + " |",
-             "|---|" + "---|" * len(sizes)]
-    for kind in dict.fromkeys(row.case.kind for row in rows):
-        cells = []
-        for size in sizes:
-            here = [row.right for row in rows if (row.case.kind, row.case.hosts) == (kind, size)]
-            cells.append(f"{sum(here)} of {len(here)}")
-        lines.append(f"| {kind} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-@click.command()
-@click.option("--fidelity", type=click.Choice(["packet", "lab"]), default="packet",
-              show_default=True)
-@click.option("--hosts", default="4,6,10", show_default=True,
-              help="Sizes of clusters; the lab's has four hosts.")
-@click.option("--seeds", default="101-120", show_default=True)
-@click.option("--only", help="Kinds that have this text.")
-@click.option("--json", "as_json", is_flag=True)
-def main(fidelity: str, hosts: str, seeds: str, only: str | None, *, as_json: bool) -> None:
-    """Print how many of each kind are named right, and what was said where not."""
+def measure(rows: Sequence[Row], fidelity: str, hosts: str, seeds: str) -> Iterator[Result]:
+    """Run all cases of the kinds that are chosen."""
     first, _, last = seeds.partition("-")
-    drawn = [(kind, seed) for kind in KINDS if not only or only in kind
-             for seed in range(int(first), int(last or first) + 1)]
-    rows = ([run_in_lab(kind, seed) for kind, seed in drawn] if fidelity == "lab" else
-            [run_case(draw_case(kind, int(size), seed)) for kind, seed in drawn
-             for size in hosts.split(",")])
-    if as_json:
-        click.echo(json.dumps([{"kind": row.case.kind, "hosts": row.case.hosts,
-                                "seed": row.case.seed, "right": row.right,
-                                "said": [one.document() for one in row.suspects]}
-                               for row in rows], indent=2))
-        return
-    click.echo(_summary(rows))
     for row in rows:
-        if not row.right:
-            click.echo(f"wrong: {row.sentence}")
+        drawn = range(int(first), int(last or first) + 1)
+        made = [row.function(seed) for seed in drawn] if fidelity == "lab" else [
+            run_case(draw_case(row.id, int(size), seed)) for seed in drawn
+            for size in hosts.split(",")]
+        yield {"id": row.id, "ok": all(one.right for one in made),
+               "cases": [one.to_json() for one in made]}
 
 
-if __name__ == "__main__":
-    main()
+def line(row: Result) -> str:
+    """Write how many cases of a kind are right, by size."""
+    sizes = sorted({case["hosts"] for case in row["cases"]})
+    cells = []
+    for size in sizes:
+        here = [case["right"] for case in row["cases"] if case["hosts"] == size]
+        cells.append(f"{sum(here)} of {len(here)} ({size} hosts)")
+    return f"| {row['id']} | {' | '.join(cells)} |"
+
+
+def footer(results: Sequence[Result]) -> str:
+    """Name the cases that are wrong."""
+    return "\n".join(f"wrong: {case['sentence']}" for result in results
+                     for case in result["cases"] if not case["right"])
+
+
+ROWS = by_id(Row(kind, "drawn cases that are right", partial(run_in_lab, kind),
+                 target="all struck parts, and nothing else") for kind in KINDS)
+SUBJECT = Subject(__doc__ or "", ROWS, measure, [
+    click.Option(["--fidelity"], type=click.Choice(["packet", "lab"]), default="packet",
+                 show_default=True),
+    click.Option(["--hosts"], default="4,6,10", show_default=True,
+                 help="Sizes of clusters; the lab's has four hosts."),
+    click.Option(["--seeds"], default="101-120", show_default=True),
+], "| what happens | right |\n|---|---|", line, footer, lambda result: result["cases"])

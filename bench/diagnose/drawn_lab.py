@@ -1,16 +1,12 @@
-"""Cases of bench/diagnose/drawn.py on the real stack, between namespaces of bench/diagnose/lab_job.py."""
+"""Drawn cases on the real stack, between the namespaces of lab_job.py."""
 
 from __future__ import annotations
 
-import sys
 import time
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-
 from bench.diagnose.lab_job import HOSTS, WARM_S, Lab, Traffic
-
 from harp.cli.diagnose.suspects import diagnose
 from lab.impairments import drop_long, drop_share, flip_bits
 
@@ -18,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bench.diagnose.strikes import Load, Strike
-
     from harp.cli.diagnose.suspects import Suspect
 
 SETTLE_S = 0.3
@@ -35,14 +30,14 @@ class LabNetwork:
         self._down: set[tuple[int, int]] = set()
 
     def set_cable(self, host: int, port: int, *, up: bool) -> None:
-        """See `bench.diagnose.strikes.Network`; it may be asked for what is so already."""
+        """See `bench.diagnose.strikes.Network`; a repeated call does nothing."""
         if up is ((host, port) in self._down):
             self._down ^= {(host, port)}
-            self._lab.set_cable(host, port, up=up)
+            self._lab.set_link(host, port, up=up)
 
     def set_rate(self, host: int, port: int, share: float) -> None:
         """See `bench.diagnose.strikes.Network`."""
-        self._lab.set_rate(host, port, share)
+        self._lab.set_share(host, port, share)
 
     def lose(self, host: int, port: int, share: float) -> None:
         """See `bench.diagnose.strikes.Network`."""
@@ -62,7 +57,7 @@ class LabNetwork:
 
 
 def strike_and_ask(loads: Sequence[Load], strikes: Sequence[Strike]) -> list[Suspect]:
-    """Let a job run, strike it, and ask who it was."""
+    """Run a job, strike it, and diagnose it."""
     with closing(Lab()) as lab, closing(Traffic(lab, loads)) as traffic:
         network = LabNetwork(lab)
         traffic.run(WARM_S)

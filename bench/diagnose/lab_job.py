@@ -1,23 +1,13 @@
-"""Four hosts with two ports each as namespaces, and what they send: bench/diagnose/named_faults.py.
-
-a ── a0 ──┐ ToR 0 ┌── b0 ── b       each ToR a namespace with a bridge and a network of its
-  └─ a1 ──┤ ToR 1 ├── b1 ──┘        own, each cable a veth pair, shaped at both ends; c and d
-          c, d alike                as a and b
-
-Linux asks for neighbours as often as `harp setup` has it: else a path stays dead for up to a second
-after its link is back. It does not doubt those it has: a hole swallows ARP, too, and after 5 s
-nothing would be sent into it from the other side either.
-"""
+"""Four hosts with two ports each (`lab.dual_tor`), and the loads between them."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from bench.diagnose.strikes import PORTS
-
 from harp.cli.diagnose.snapshot import (
     FORMAT,
     MOMENTS,
@@ -28,27 +18,19 @@ from harp.cli.diagnose.snapshot import (
     engines,
     interfaces,
 )
-from harp.cli.setup.targets import NEIGHBOUR_MS
 from harp.net import Engine, Port
-from lab.impairments import Impairments
-from lab.offloads import SEGMENTATION
-from lab.veth import End, Net
+from lab.dual_tor import DualTor, Queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bench.diagnose.strikes import Load
-
     from harp.cli.diagnose.snapshot import EngineRow
     from harp.net import Completion
-    from lab.namespace import Namespace
 
 HOSTS = ("a", "b", "c", "d")
 RATE_BPS = 12_000_000
 """Of each port: so little that two cores carry all of them."""
-MTU = 1500
-_BURST_BYTES, _QUEUE_BYTES = 8 << 10, 128 << 10
-_OFFLOADS = {**dict.fromkeys(SEGMENTATION, False), "tx-checksum-ip-generic": False}
 TICK_S = 1e-3
 """Real traffic takes real time, and who drives it leaves the CPUs to it in between."""
 WARM_S = 0.5
@@ -58,80 +40,26 @@ WINDOW = 8
 """Messages of a connection under way."""
 
 
-class Cable(NamedTuple):
-    """Both ends of a veth pair."""
+class Lab(DualTor):
+    """Four hosts; a dead neighbour stays valid.
 
-    host: End
-    tor: End
-
-
-class Lab:
-    """The namespaces."""
+    A black hole swallows ARP, too, and after 5 s the kernel would send nothing into it from the
+    other side either.
+    """
 
     def __init__(self) -> None:
-        self._stack = ExitStack()
-        try:
-            net = self._stack.enter_context(Net())
-            self.programs = Impairments()
-            self._stack.callback(self.programs.close)
-            self.hosts = [net.namespace() for _ in HOSTS]
-            self._tors = [net.namespace() for _ in PORTS]
-            for tor in self._tors:
-                tor.run("ip", "link", "add", "bridge", "up", "type", "bridge")
-            self.cables = [[_plug(host, tor, number, port) for port, tor in enumerate(self._tors)]
-                           for number, host in enumerate(self.hosts)]
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Let go of all of it."""
-        self._stack.close()
-
-    def set_cable(self, host: int, port: int, *, up: bool) -> None:
-        """Pull a cable at its ToR, or plug it in."""
-        self._tors[port].run("ip", "link", "set", self.cables[host][port].tor.device,
-                             "up" if up else "down")
-
-    def set_rate(self, host: int, port: int, share: float) -> None:
-        """Let the ToR send to a host at a share of the rate."""
-        self._tors[port].run("tc", "qdisc", "change", "dev", self.cables[host][port].tor.device,
-                             "root", *_tbf(RATE_BPS * share))
-
-    def remove_nic(self, host: int, port: int) -> None:
-        """Let a host's NIC vanish."""
-        self.hosts[host].run("ip", "link", "delete", self.cables[host][port].host.device)
+        super().__init__(HOSTS, Queue(RATE_BPS, 128 << 10, 8 << 10))
+        for host, cables in zip(self.hosts, self.cables, strict=True):
+            for cable in cables:
+                host.sysctl(f"ipv4.neigh.{cable.host.device}.delay_first_probe_time", PATIENCE_S)
 
     def filter_out(self, host: int, port: int, program: bytes) -> None:
-        """Let a program judge what a host sends."""
-        self.programs.attach(self.cables[host][port].tor, program)
+        """Let a program judge packets that a host sends."""
+        self.impairments.attach(self.cables[host][port].tor, program)
 
     def filter_in(self, host: int, port: int, program: bytes) -> None:
-        """Let a program judge what comes to a host."""
-        self.programs.attach(self.cables[host][port].host, program)
-
-
-def _plug(host: Namespace, tor: Namespace, number: int, port: int) -> Cable:
-    name, peer = f"{HOSTS[number]}{port}", f"t{number}"
-    ends = Cable(End(host, name, f"02:00:00:00:{port + 1:02x}:{number + 1:02x}",
-                     f"10.0.{port + 1}.{number + 1}", ""), End(tor, peer, "", "", ""))
-    # Linux tells of a carrier late where both ends of a pair have one number.
-    host.run("ip", "link", "add", "name", name, "index", str(10 + port), "address", ends.host.mac,
-             "mtu", str(MTU), "type", "veth", "peer", "name", peer, "index", str(20 + number),
-             "mtu", str(MTU), "netns", tor.path)
-    tor.run("ip", "link", "set", peer, "master", "bridge", "up")
-    host.run("ip", "address", "add", f"{ends.host.ipv4}/24", "dev", name)
-    host.run("ip", "link", "set", name, "up")
-    for key, value in (("retrans_time_ms", NEIGHBOUR_MS), ("delay_first_probe_time", PATIENCE_S)):
-        host.sysctl(f"ipv4.neigh.{name}.{key}", value)
-    for end in ends:
-        end.offloads(_OFFLOADS)
-        end.space.run("tc", "qdisc", "replace", "dev", end.device, "root", *_tbf(RATE_BPS))
-    return ends
-
-
-def _tbf(rate_bps: float) -> list[str]:
-    return f"tbf rate {round(rate_bps)}bit burst {_BURST_BYTES} limit {_QUEUE_BYTES}".split()
+        """Let a program judge packets that arrive at a host."""
+        self.impairments.attach(self.cables[host][port].host, program)
 
 
 class _Flow:

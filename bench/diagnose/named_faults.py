@@ -1,32 +1,28 @@
-"""Eleven faults that `harp diagnose` has to name, and ten healthy jobs that it has to leave alone.
+"""`harp diagnose` on eleven faults that it has to name, and on ten healthy jobs.
 
-    python bench/diagnose/named_faults.py [--only TEXT] [--json]
-
-Root. Four hosts with two ports each (bench/diagnose/lab_job.py) send real HARP traffic. Each fault
-strikes a job that was well before, one at a time. A verdict is right if its first suspect is what
-was struck, and no other is told that is not. docs/diagnose.md keeps what this prints.
+Four hosts with two ports each (lab_job.py) send real HARP traffic. Each fault strikes a healthy
+job, one at a time. A row is right if every suspect is the struck part. docs/diagnose.md keeps the
+table. Root.
 """
 
 from __future__ import annotations
 
-import json
-import sys
+from contextlib import closing
 from functools import partial
 from itertools import permutations
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-
-import click
-from bench.diagnose.strikes import Load
 from bench.diagnose.lab_job import HOSTS, RATE_BPS, WARM_S, Lab, Traffic
-
+from bench.diagnose.strikes import Load
+from bench.rows import Row, by_id
+from bench.subject import Subject
 from harp.cli.diagnose.suspects import diagnose
 from lab.impairments import drop_long, drop_share, drop_to, flip_bits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
+    from bench.rows import Result
     from harp.cli.diagnose.suspects import Suspect
 
     Strike = Callable[[Lab, Traffic], "Callable[[], None] | None"]
@@ -56,7 +52,7 @@ def _do(action: Callable[[Lab], object]) -> Strike:
 
 def _lose_tor(lab: Lab) -> None:
     for host in range(len(HOSTS)):
-        lab.set_cable(host, 1, up=False)
+        lab.set_link(host, 1, up=False)
 
 
 def _slow_down(_: Lab, traffic: Traffic) -> None:
@@ -69,22 +65,22 @@ def _flap(lab: Lab, _: Traffic) -> Callable[[], None]:
     def turn() -> None:
         turns[0] += 1
         if turns[0] % 100 == 0:
-            lab.set_cable(0, 1, up=turns[0] % 200 == 0)
+            lab.set_link(0, 1, up=turns[0] % 200 == 0)
     return turn
 
 
 NOTHING = "carries nothing"
 FAULTS = (
-    Fault("link down", _do(lambda lab: lab.set_cable(0, 1, up=False)), "port", "a1", "both",
+    Fault("link down", _do(lambda lab: lab.set_link(0, 1, up=False)), "port", "a1", "both",
           NOTHING),
     Fault("link flaps", _flap, "port", "a1", "both", ""),
-    Fault("link at 40 %", _do(lambda lab: lab.set_rate(1, 1, 0.4)), "port", "b1", "in",
+    Fault("link at 40 %", _do(lambda lab: lab.set_share(1, 1, 0.4)), "port", "b1", "in",
           "is slower than others like it"),
     Fault("2 % of packets corrupted", _do(lambda lab: lab.filter_out(0, 1, flip_bits(0.02))),
           "port", "a1", "out", "corrupts packets"),
     Fault("ToR lost", _do(_lose_tor), "network", "10.0.2.0/24", "both", NOTHING),
     Fault("one rank slow", _slow_down, "host", "host c", "in", "is late to receive"),
-    Fault("NIC port lost", _do(lambda lab: lab.remove_nic(3, 1)), "port", "10.0.2.4", "both",
+    Fault("NIC port lost", _do(lambda lab: lab.remove_port(3, 1)), "port", "10.0.2.4", "both",
           NOTHING),
     Fault("2 % lost, one direction", _do(lambda lab: lab.filter_out(1, 0, drop_share(0.02))),
           "port", "b0", "out", "loses packets"),
@@ -111,21 +107,8 @@ HEALTHY = {
 }
 
 
-class Row(NamedTuple):
-    """What was said of a job."""
-
-    name: str
-    right: bool
-    suspects: list[Suspect]
-
-    def to_json(self) -> dict[str, object]:
-        """Give it for programs."""
-        return {"name": self.name, "right": self.right,
-                "suspects": [suspect.document() for suspect in self.suspects]}
-
-
-def run_fault(fault: Fault, looks: int = 1) -> Row:
-    """Strike an all-to-all and ask who it was, until that is right or so many times."""
+def run_fault(fault: Fault, looks: int = 1) -> Result:
+    """Strike an all-to-all and diagnose it, until that is right or ``looks`` times."""
     lab = Lab()
     try:
         traffic = Traffic(lab, ALL_TO_ALL)
@@ -135,7 +118,7 @@ def run_fault(fault: Fault, looks: int = 1) -> Row:
             for _ in range(looks):
                 traffic.run(SETTLE_S, turn)
                 row = _judge(fault, diagnose(traffic.reports(turn)))
-                if row.right:
+                if row["ok"]:
                     break
         finally:
             traffic.close()
@@ -144,50 +127,47 @@ def run_fault(fault: Fault, looks: int = 1) -> Row:
     return row
 
 
-def _judge(fault: Fault, suspects: list[Suspect]) -> Row:
+def _result(name: str, *, right: bool, suspects: list[Suspect]) -> Result:
+    return {"id": name, "ok": right, "suspects": [suspect.document() for suspect in suspects],
+            "sentences": [suspect.sentence for suspect in suspects]}
+
+
+def _judge(fault: Fault, suspects: list[Suspect]) -> Result:
     right = bool(suspects) and all(
         (suspect.kind, suspect.way) == (fault.kind, fault.way) and fault.culprit in suspect.name
         and fault.symptom in suspect.symptom for suspect in suspects)
-    return Row(fault.name, right, suspects)
+    return _result(fault.name, right=right, suspects=suspects)
 
 
-def run_healthy(lab: Lab, name: str) -> Row:
-    """Look at a job that is well."""
+def run_healthy(lab: Lab, name: str) -> Result:
+    """Diagnose a healthy job."""
     traffic = Traffic(lab, HEALTHY[name])
     try:
         traffic.run(WARM_S)
         suspects = diagnose(traffic.reports())
     finally:
         traffic.close()
-    return Row(name, not suspects, suspects)
+    return _result(name, right=not suspects, suspects=suspects)
 
 
-def _line(row: Row) -> str:
-    said = "; ".join(suspect.sentence for suspect in row.suspects) or "nothing"
-    return f"| {row.name} | {said} | {'yes' if row.right else '**no**'} |"
+def line(row: Result) -> str:
+    """Write a row of the table of docs/diagnose.md."""
+    said = "; ".join(row["sentences"]) or "nothing"
+    return f"| {row['id']} | {said} | {'yes' if row['ok'] else '**no**'} |"
 
 
-@click.command()
-@click.option("--only", help="Faults and jobs whose name has this text.")
-@click.option("--json", "as_json", is_flag=True)
-def main(only: str | None, *, as_json: bool) -> None:
-    """Print the matrix."""
-    rows = []
-    if not as_json:
-        click.echo("| what happens | what is said | right |\n|---|---|---|")
-    jobs = [partial(run_fault, fault) for fault in FAULTS if not only or only in fault.name]
-    lab = Lab()
-    jobs += [partial(run_healthy, lab, name) for name in HEALTHY if not only or only in name]
-    try:
-        for job in jobs:
-            rows.append(job())
-            if not as_json:
-                click.echo(_line(rows[-1]))
-    finally:
-        lab.close()
-    if as_json:
-        click.echo(json.dumps([row.to_json() for row in rows], indent=2))
+def measure(rows: Sequence[Row]) -> Iterator[Result]:
+    """Run the faults, each in a lab of its own, then the healthy jobs in one."""
+    faults = {fault.name for fault in FAULTS}
+    yield from (row.function() for row in rows if row.id in faults)
+    if healthy := [row for row in rows if row.id not in faults]:
+        with closing(Lab()) as lab:
+            yield from (row.function(lab, row.id) for row in healthy)
 
 
-if __name__ == "__main__":
-    main()
+ROWS = by_id((*(Row(fault.name, f"all to all; the suspect: {fault.kind} {fault.culprit}",
+                    partial(run_fault, fault), target="named, and nothing else")
+                for fault in FAULTS), *(
+    Row(name, "a healthy job", run_healthy, target="no suspect") for name in HEALTHY)))
+SUBJECT = Subject(__doc__ or "", ROWS, measure, [],
+                  "| what happens | what is said | right |\n|---|---|---|", line)

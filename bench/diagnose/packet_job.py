@@ -1,8 +1,8 @@
-"""Hosts with two ports each and their job, packet by packet in virtual time: bench/diagnose/named_faults.py.
+"""Hosts with two ports each and their job, packet by packet in virtual time.
 
-a ── a0 ──┐ ToR 0 ┌── b0 ── b        the cables of bench/diagnose/lab_job.py, at 50 Mb/s a port,
-  └─ a1 ──┤ ToR 1 ├── b1 ──┘         and the sessions that hosts run: what these count is what an
-          c, d ... alike             engine tells in its statistics
+a ── a0 ──┐ ToR 0 ┌── b0 ── b        the cables of lab_job.py, at 50 Mb/s a port, and the sessions
+  └─ a1 ──┤ ToR 1 ├── b1 ──┘         that hosts run: their counters are those of an engine's
+          c, d ... alike             statistics
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from bench.diagnose.strikes import NAMES, PORTS, address
-
 from harp.cli.diagnose.snapshot import (
     FORMAT,
     MOMENTS,

@@ -1,7 +1,7 @@
-"""What strikes a job that `harp diagnose` looks at, and what has to be said of it.
+"""Faults that strike a job, and the suspect that `harp diagnose` has to name.
 
-One table for the laboratory and for packets in virtual time: a network gives the verbs of `Network`
-(bench/diagnose/lab_job.py, bench/diagnose/packet_job.py), and a case draws who is struck, and how hard.
+One table for the laboratory and for packets in virtual time: both have the verbs of `Network`
+(lab_job.py, packet_job.py), and a case draws the place and the strength of the fault.
 """
 
 from __future__ import annotations

@@ -1,236 +1,120 @@
-"""Real training, dense and by top-k: ``python bench/lightcc/convergence.py [--plot FILE]``.
+"""Real training under DDP over LightCC: top-k against dense gradients.
 
-Two ranks train under DDP over LightCC a CNN on scikit-learn's digits and a transformer on the text
-of this repository's pages, with three seeds each: dense, with the largest 1 % of gradients as
-float16, and the same without error feedback. Prints final losses and accuracies; ``--plot FILE``
-draws the losses and ``--json FILE`` keeps all of it (bench/lightcc/curves.py). docs/lightcc.md says what
-it shows.
-
-Final figures are those of data that were not trained on. The learning rate falls to zero, so that
-what was not sent has come when it is over. Needs scikit-learn and torch; no root.
+Two ranks train a CNN on scikit-learn's digits and a transformer on the text of this repository's
+pages (training.py), with three seeds each: dense, with the largest 1 % of gradients as float16, and
+the same without error feedback. Rows are means over the seeds, of loss and accuracy on data that
+were held back, beside those of dense training. docs/lightcc.md discusses them. Needs scikit-learn
+and torch; no root.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import math
 import os
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 
-import torch
-import torch.distributed as dist
-from bench.lightcc.curves import ARMS, draw, table
-from torch import nn
-from torch.nn import functional
-from torch.nn.parallel import DistributedDataParallel
-
-import harp.lightcc.torch  # noqa: F401  (registers the backend)
-from harp.lightcc.hook import GradientState, Sparsity, average_gradients
+from bench.rows import Row, by_id
+from bench.subject import BenchError, Subject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    Batch = tuple[torch.Tensor, torch.Tensor]
+    from bench.rows import Result
 
-ROOT = Path(__file__).resolve().parent.parent
 RANKS = 2
-SEEDS = (1, 2, 3)
 LIGHT = {"LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_RATIO": "0.01", "LIGHT_TOPK_FP16": "1",
          "LIGHT_TOPK_THRESHOLD": "4096"}
-WARM_UP = (0.25, 0.12, 0.06, 0.03, 0.015)
-"""Shares that are sent in the first 50 steps."""
-SMOOTHING = 0.1
-"""Label smoothing: so the least loss is above zero, and a share of it means something."""
+MODELS = ("CNN on digits", "transformer on text")
+ARMS = ("dense", "top-k", "top-k without feedback")
+WINDOW = 20
+"""Steps over which the plot is smoothed."""
 
 
-class Digits(nn.Module):
-    """Two convolutions and two linear layers, for 8 x 8 pixels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(),
-            nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32 * 16, 64), nn.ReLU(), nn.Linear(64, 10))
-
-    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Give each class's logit."""
-        return self.layers(pixels)
-
-
-CONTEXT, WIDTH, HEADS, BLOCKS, SYMBOLS = 32, 48, 4, 2, 128
-
-
-class Text(nn.Module):
-    """A transformer decoder over bytes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.symbols, self.places = nn.Embedding(SYMBOLS, WIDTH), nn.Embedding(CONTEXT, WIDTH)
-        self.blocks = nn.TransformerEncoder(nn.TransformerEncoderLayer(
-            WIDTH, HEADS, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True), BLOCKS,
-            nn.LayerNorm(WIDTH), enable_nested_tensor=False)
-        self.out = nn.Linear(WIDTH, SYMBOLS)
-        self.mask = nn.Transformer.generate_square_subsequent_mask(CONTEXT)
-
-    def forward(self, text: torch.Tensor) -> torch.Tensor:
-        """Give the next symbol's logits, at every place."""
-        known = self.symbols(text) + self.places(torch.arange(CONTEXT))
-        logits: torch.Tensor = self.out(self.blocks(known, mask=self.mask, is_causal=True))
-        return logits.transpose(1, 2)
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is trained."""
-
-    model: Callable[[], nn.Module]
-    batches: Callable[[int, int], Iterator[Batch]]
-    """By seed and rank, without end."""
-    held: Callable[[], Batch]
-    """What is not trained on."""
-    rate: float
-    steps: int
-
-
-def digits() -> tuple[Batch, Batch]:
-    """Give pixels and classes to train on and others."""
-    from sklearn.datasets import load_digits
-
-    data = load_digits()
-    pixels = torch.tensor(data.images, dtype=torch.float32)[:, None] / 16
-    classes = torch.tensor(data.target)
-    order = torch.randperm(len(classes), generator=torch.Generator().manual_seed(0))
-    first, last = order[:-360], order[-360:]
-    return (pixels[first], classes[first]), (pixels[last], classes[last])
-
-
-def digit_batches(seed: int, rank: int) -> Iterator[Batch]:
-    """Draw 32 images a rank."""
-    (pixels, classes), _ = digits()
-    generator = torch.Generator().manual_seed(1000 * seed + rank)
-    while True:
-        drawn = torch.randint(len(classes), (32,), generator=generator)
-        yield pixels[drawn], classes[drawn]
-
-
-def text() -> tuple[torch.Tensor, torch.Tensor]:
-    """Give the text to train on and another."""
-    pages = "\n".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
-    symbols = torch.tensor(list(pages.encode("ascii", "ignore")))
-    return symbols[:len(symbols) * 9 // 10], symbols[len(symbols) * 9 // 10:]
-
-
-def windows(symbols: torch.Tensor, starts: torch.Tensor) -> Batch:
-    """Give texts and what follows each of their symbols."""
-    rows = torch.stack([symbols[start:start + CONTEXT + 1] for start in starts.tolist()])
-    return rows[:, :-1], rows[:, 1:]
-
-
-def text_batches(seed: int, rank: int) -> Iterator[Batch]:
-    """Draw 8 windows a rank."""
-    symbols, _ = text()
-    generator = torch.Generator().manual_seed(1000 * seed + rank)
-    while True:
-        yield windows(symbols, torch.randint(len(symbols) - CONTEXT - 1, (8,),
-                                             generator=generator))
-
-
-def held_text() -> Batch:
-    """Give windows that lie evenly in what is not trained on."""
-    symbols = text()[1]
-    return windows(symbols, torch.linspace(0, len(symbols) - CONTEXT - 2, 400).long())
-
-
-TASKS = {
-    "CNN on digits": Task(Digits, digit_batches, lambda: digits()[1], 0.05, 800),
-    "transformer on text": Task(Text, text_batches, held_text, 0.1, 500),
-}
-
-
-def train(task: Task, arm: str, seed: int, steps: int) -> dict[str, Any]:
-    """Train by one arm; gives the losses, and loss and accuracy on what was held back."""
-    torch.manual_seed(seed)
-    net = DistributedDataParallel(task.model())
-    if arm != "dense":
-        sparsity = Sparsity(warm_up=WARM_UP, warm_up_steps=10, feedback=arm == "top-k")
-        net.register_comm_hook(GradientState(sparsity=sparsity), average_gradients)
-    optimizer = torch.optim.SGD(net.parameters(), task.rate, momentum=0.9)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: 0.5 * (1 + math.cos(math.pi * step / steps)))
-    losses = []
-    for _, (given, wanted) in zip(range(steps), task.batches(seed, dist.get_rank()), strict=False):
-        optimizer.zero_grad()
-        loss = functional.cross_entropy(net(given), wanted, label_smoothing=SMOOTHING)
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        losses.append(round(float(loss.detach()), 4))
-    given, wanted = task.held()
-    with torch.no_grad():
-        logits = net.module(given)
-        loss = functional.cross_entropy(logits, wanted, label_smoothing=SMOOTHING)
-    right = float((logits.argmax(1) == wanted).float().mean())
-    return {"arm": arm, "seed": seed, "losses": losses, "loss": float(loss), "accuracy": right}
-
-
-def rank_main(file: str, share: float, seeds: Sequence[int]) -> None:
-    """Train all arms; rank 0 writes what came out."""
-    torch.set_num_threads(1)
-    dist.init_process_group("lightcc")
-    found = {name: [train(task, arm, seed, int(task.steps * share))
-                    for seed in seeds for arm in ARMS] for name, task in TASKS.items()}
-    if dist.get_rank() == 0:
-        Path(file).write_text(json.dumps(found))
-    dist.destroy_process_group()
-
-
-def run(share: float = 1.0, seeds: Sequence[int] = SEEDS) -> dict[str, Any]:
+def measure(rows: Sequence[Row], share: float, seeds: str, picture: str | None) -> Iterator[Result]:
     """Train in processes of their own, with a share of the steps."""
+    del picture
+    models = list(dict.fromkeys(row.id.partition(": ")[0] for row in rows))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
-        file = str(Path(folder, "found.json"))
+        file = Path(folder, "found.json")
+        task = json.dumps([str(file), share, [int(seed) for seed in seeds.split(",")], models])
         ranks = [subprocess.Popen(
-            [sys.executable, __file__, "--rank", file, "--share", str(share), "--seeds",
-             ",".join(map(str, seeds))],
+            [sys.executable, "-m", "bench.lightcc.training", task],
             env=os.environ | LIGHT | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
                                       "RANK": str(rank), "WORLD_SIZE": str(RANKS)})
             for rank in range(RANKS)]
         codes = [rank.wait() for rank in ranks]
         if any(codes):
-            raise SystemExit("error: a rank failed")
-        return dict(json.loads(Path(file).read_text()))
+            raise BenchError("a rank failed")
+        found = json.loads(file.read_text())
+    yield from (result(row, found) for row in rows)
 
 
-def main() -> int:
-    """Read the options."""
-    parser = argparse.ArgumentParser(description="Training, dense and with top-k.")
-    parser.add_argument("--plot", metavar="FILE", help="draw the losses")
-    parser.add_argument("--json", metavar="FILE", help="write all figures")
-    parser.add_argument("--share", type=float, default=1.0, help="of the steps (default 1)")
-    parser.add_argument("--seeds", default=",".join(map(str, SEEDS)), metavar="N,N")
-    parser.add_argument("--rank", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    seeds = [int(seed) for seed in options.seeds.split(",")]
-    if options.rank:
-        rank_main(options.rank, options.share, seeds)
-        return 0
-    found = run(options.share, seeds)
-    print(table(found))
-    if options.plot:
-        draw(found, options.plot)
-    if options.json:
-        Path(options.json).write_text(json.dumps(found))
-    return 0
+def result(row: Row, found: dict[str, list[dict[str, Any]]]) -> Result:
+    """Make a row of all runs, by model."""
+    model, arm = row.id.split(": ")
+    runs, dense = ([run for run in found[model] if run["arm"] == one] for one in (arm, ARMS[0]))
+    return {"id": row.id, "value": _mean(runs, "loss"), "unit": "loss",
+            "reference": _mean(dense, "loss"), "accuracy": _mean(runs, "accuracy"),
+            "reference_accuracy": _mean(dense, "accuracy"), "runs": runs, "ok": True}
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _mean(runs: Sequence[dict[str, Any]], what: str) -> float:
+    return statistics.mean(run[what] for run in runs)
+
+
+def line(row: Result) -> str:
+    """Write the means, and their distance from those of dense training."""
+    model, arm = row["id"].split(": ")
+    points = 100 * (row["accuracy"] - row["reference_accuracy"])
+    return (f"{model:20}  {arm:23} loss {row['value']:.4f} "
+            f"{100 * (row['value'] / row['reference'] - 1):+5.1f} %"
+            f"   accuracy {100 * row['accuracy']:.2f} % {points:+.2f} points")
+
+
+def footer(rows: Sequence[Result]) -> str:
+    """Name the seeds."""
+    seeds = sorted({run["seed"] for row in rows for run in row["runs"]})
+    return f"seeds {', '.join(map(str, seeds))}"
+
+
+def draw(rows: Sequence[Result], picture: str | None, **_: object) -> None:
+    """Draw the mean loss over the steps."""
+    if picture is None:
+        return
+    import matplotlib as mpl
+    mpl.use("Agg")
+    import numpy as np
+    from matplotlib import pyplot
+
+    models = list(dict.fromkeys(row["id"].partition(": ")[0] for row in rows))
+    figure, axes = pyplot.subplots(1, len(models), figsize=(10, 3.6), layout="constrained",
+                                   squeeze=False)
+    for row in rows:
+        model, arm = row["id"].split(": ")
+        place = axes[0][models.index(model)]
+        mean = np.convolve(np.array([run["losses"] for run in row["runs"]]).mean(0),
+                           np.full(WINDOW, 1 / WINDOW), "valid")
+        place.plot(np.arange(len(mean)) + WINDOW // 2, mean, label=arm, linewidth=1.4)
+        place.set(title=model, xlabel="step", ylabel="training loss")
+        place.grid(alpha=0.3)
+    axes[0][0].legend()
+    figure.savefig(picture, dpi=110)
+
+
+ROWS = by_id(Row(f"{model}: {arm}", f"loss and accuracy, {arm}", result, reference=ARMS[0])
+             for model in MODELS for arm in ARMS)
+SUBJECT = Subject(__doc__ or "", ROWS, measure, [
+    click.Option(["--share"], type=float, default=1.0, show_default=True, help="Of the steps."),
+    click.Option(["--seeds"], default="1,2,3", show_default=True, metavar="N,N"),
+    click.Option(["--plot", "picture"], metavar="FILE", help="Draw the losses."),
+], header="", line=line, footer=footer, finish=draw)

@@ -1,10 +1,10 @@
-"""What one host of lightcc.yaml costs, measured for the simulator by what no row judges.
+"""Costs of one host of lightcc.yaml, measured for the simulator apart from the judged rows.
 
-The ranks that bench/lightcc/lightcc_rows.py trains with answer, all at once, so that they share cores and memory as in
-a step: a step without any communication, one selection, scatter and cast, an all-reduce between the
-ranks of a host, and one stream between the hosts on the shaped line. `calibrate` gives the changes
-to the file (``sim.run --set``); the simulator's answer for them is what rows ddp-sim-* hold against
-the measured steps, in which buckets, overlap, plans and four ranks come together.
+All training ranks run each measurement at once, so that they share cores and memory as in a step:
+a step without communication, one selection, scatter and cast, an all-reduce between the ranks of a
+host, and one stream between the hosts on the shaped line. `calibrate` returns the changes to the
+file (``sim.run --set``). Rows ddp-sim-* compare the simulator's answer for them with the measured
+steps, which combine buckets, overlap, plans and four ranks.
 """
 
 from __future__ import annotations

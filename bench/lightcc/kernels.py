@@ -1,13 +1,11 @@
-"""LightCC's loops on one core, for `bench/lightcc/lightcc_rows.py`, which asks as it asks bench/lightcc/torch_rank.py."""
+"""LightCC's loops on one core: a process that obeys commands as torch_rank.py does."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
-
 
 import numpy as np
 import torch

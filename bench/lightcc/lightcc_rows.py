@@ -1,12 +1,11 @@
-"""Speed of LightCC: ``python bench/lightcc/lightcc_rows.py [--only ID,ID] [--save | --show FILE]``.
+"""Speed of LightCC against gloo, MPI and oneCCL, and of DDP steps against the simulator.
 
 Ranks are processes of this machine that live through all rounds, each with a group of LightCC and
-one of gloo, so that both move the same memory in turn (bench/lightcc/torch_rank.py); MPI's ranks are others
-(bench/lightcc/mpi_rank.py). MPI is mpi4py with an Open MPI or MPICH on the PATH or beside the interpreter, and
-oneCCL what bench/lightcc/oneccl.py says; their rows are left out where there is none. The rows of
-training are about lightcc.yaml, which the simulator reads as well: two namespaces of two ranks
-each, DDP, layers that sleep as long as a GPU would compute, and gradients that are real. Runner and
-files are those of bench/comparison.py.
+one of gloo, so that both move the same memory in turn (torch_rank.py). MPI's ranks are other
+processes (mpi_rank.py): mpi4py with an Open MPI or MPICH on the PATH or beside the interpreter;
+oneccl.py describes oneCCL's. Rows of a missing library are left out. Rows of training run
+lightcc.yaml, which the simulator reads as well: two namespaces of two ranks each, DDP, layers that
+sleep as long as a GPU would compute, and real gradients. Needs root.
 """
 
 from __future__ import annotations
@@ -18,18 +17,17 @@ import shutil
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-
+from bench.arms import ROOT, Bench, Sample, alone, build, read_line
+from bench.comparison import ArmRow, compare
 from bench.lightcc import oneccl
-from bench import comparison
 from bench.lightcc.host_costs import calibrate
-from bench.arms import ROOT, Bench, BenchError, Sample, alone, build, read_line
-from bench.stack.stack_rows import Row
-
+from bench.rows import by_id
+from bench.subject import BenchError
 from lab.namespace import Namespace
 from lab.veth import veth_pair
 from sim.schema import load
@@ -38,9 +36,9 @@ from sim.workloads.models import get_model
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from bench.stack.stack_rows import Arms, Group
+    from bench.comparison import Arms, Group
 
-SCENARIO = ROOT / "bench" / "lightcc.yaml"
+SCENARIO = Path(__file__).with_name("lightcc.yaml")
 MOST = 2000
 """Most calls in a measurement."""
 STEPS = 3
@@ -77,11 +75,16 @@ class Ranks:
         return [json.loads(answer) for answer in answers]
 
 
+def module(name: str) -> tuple[str, str]:
+    """Return the interpreter's words that run a module of this folder."""
+    return "-m", f"bench.lightcc.{name}"
+
+
 def popen(space: Namespace, *words: str | Path, **variables: object) -> subprocess.Popen[Any]:
     """Start a program that is told by stdin what to do."""
     return space.start("env", *(f"{name}={value}" for name, value in variables.items()), *words,
                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                       text=True)
+                       text=True, cwd=ROOT)
 
 
 def torch_ranks(spaces: Sequence[Namespace], master: str, **variables: object) -> Ranks:
@@ -89,7 +92,7 @@ def torch_ranks(spaces: Sequence[Namespace], master: str, **variables: object) -
     with spaces[0].entered(), socket.socket() as asking:
         asking.bind((master, 0))
         port = asking.getsockname()[1]
-    return Ranks([popen(space, sys.executable, ROOT / "bench" / "bench/lightcc/torch_rank.py", RANK=rank,
+    return Ranks([popen(space, sys.executable, *module("torch_rank"), RANK=rank,
                         WORLD_SIZE=len(spaces), MASTER_ADDR=master, MASTER_PORT=port, **variables)
                   for rank, space in enumerate(spaces)])
 
@@ -105,7 +108,7 @@ def mpi_ranks(space: Namespace, ranks: int, mpirun: str) -> Ranks:
     """Start MPI's ranks, which share memory."""
     # Open MPI asks for these where there are fewer cores than ranks, and of root; MPICH does not.
     return Ranks([popen(space, mpirun, "-n", str(ranks), sys.executable,
-                        ROOT / "bench" / "bench/lightcc/mpi_rank.py", OMPI_ALLOW_RUN_AS_ROOT=1,
+                        *module("mpi_rank"), OMPI_ALLOW_RUN_AS_ROOT=1,
                         OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1, PRTE_MCA_rmaps_default_mapping_policy=
                         ":oversubscribe", OMPI_MCA_mpi_yield_when_idle=1)])
 
@@ -141,7 +144,7 @@ def one_host(ranks: int) -> Group:
     @contextmanager
     def group(bench: Bench) -> Iterator[Arms]:
         with ExitStack() as stack:
-            space = stack.enter_context(closing_namespace())
+            space = stack.enter_context(closing(Namespace()))
             torches = torch_ranks([space] * ranks, "127.0.0.1")
             mpirun = mpi_launcher()
             mpis = mpi_ranks(space, ranks, mpirun) if mpirun else None
@@ -163,29 +166,19 @@ def one_host(ranks: int) -> Group:
                     arms[f"LightCC, {name}"] = arm(torches, "allreduce_by_own_call", *work[1:])
                 if mpis and work[0] == "allreduce":
                     arms[f"MPI, {name}"] = arm(mpis, *work)
-            if lightcc_oneccl.is_there():
-                command = lightcc_oneccl.command(ranks, AR_BYTES, bench.seconds / 2)
+            if oneccl.is_there():
+                command = oneccl.command(ranks, AR_BYTES, bench.seconds / 2)
                 arms["oneCCL, 25 MiB"] = lambda: alone(command, lambda got: gb_s(AR_BYTES, [got]))
             yield arms
     return group
 
 
 @contextmanager
-def closing_namespace() -> Iterator[Namespace]:
-    """Give a namespace for a while."""
-    space = Namespace()
-    try:
-        yield space
-    finally:
-        space.close()
-
-
-@contextmanager
 def kernels(bench: Bench) -> Iterator[Arms]:
     """Loops of one core."""
-    with closing_namespace() as space:
+    with closing(Namespace()) as space:
         worker = Ranks([popen(space, "taskset", "-c", str(bench.cpus[1]), sys.executable,
-                              ROOT / "bench" / "bench/lightcc/kernels.py")])
+                              *module("kernels"))])
         triad = build("triad")
 
         def arm(do: str, unit: Callable[..., float]) -> Callable[[], Sample]:
@@ -272,28 +265,29 @@ def _cpu_of(name: str, run: Callable[[], Sample],
 ONE_HOST = {ranks: one_host(ranks) for ranks in (2, 4)}
 
 
-def allreduce_rows() -> Iterator[Row]:
+def allreduce_rows() -> Iterator[ArmRow]:
     """Give a row for each reference."""
     for ranks, group in ONE_HOST.items():
-        row = Row(f"ar-25m-{ranks}", f"allreduce of 25 MiB, {ranks} ranks", group,
-                  "lightcc, 25 MiB", "GB/s", against=("gloo, 25 MiB",), target=2.0)
+        row = ArmRow(f"ar-25m-{ranks}", f"allreduce of 25 MiB, {ranks} ranks", group,
+                     "lightcc, 25 MiB", unit="GB/s", against=("gloo, 25 MiB",), target=2.0)
         yield row
         for other in ("MPI", "oneCCL"):
             yield replace(row, id=f"{row.id}-{other.lower()}", against=(f"{other}, 25 MiB",),
                           target=1.0)
     for name in SMALL:
-        row = Row(f"ar-{name}", f"allreduce of {name}, 4 ranks", ONE_HOST[4], f"lightcc, {name}",
-                  "µs", against=(f"gloo, {name}",), target=0.3, lower=True)
+        row = ArmRow(f"ar-{name}", f"allreduce of {name}, 4 ranks", ONE_HOST[4], f"lightcc, {name}",
+                     unit="µs", against=(f"gloo, {name}",), target=0.3, lower=True)
         yield row
         by_mpi = replace(row, id=f"{row.id}-mpi", against=(f"MPI, {name}",), target=1.2)
         yield replace(by_mpi, what=f"{row.what}, no torch", value=f"LightCC, {name}")
         yield replace(by_mpi, id=f"ar-{name}-torch-mpi", target=0.0)
 
 
-def training_rows() -> Iterator[Row]:
+def training_rows() -> Iterator[ArmRow]:
     """Give the rows of DDP."""
-    def row(name: str, what: str, value: str, against: str, **more: Any) -> Row:
-        return Row(f"ddp-{name}", what, training, value, "steps/s", against=(against,), **more)
+    def row(name: str, what: str, value: str, against: str, **more: Any) -> ArmRow:
+        return ArmRow(f"ddp-{name}", what, training, value, unit="steps/s", against=(against,),
+                      **more)
 
     yield row("2d-topk", "DDP, 2D and top-k", "2d-topk", "gloo", target=4.2)
     yield row("ring", "DDP, HARP's ring", "ring", "gloo", target=1.0)
@@ -307,23 +301,22 @@ def training_rows() -> Iterator[Row]:
                   within=0.15)
 
 
-ROWS = {row.id: row for row in (
+ROWS = by_id((
     *training_rows(), *allreduce_rows(),
-    Row("topk", "largest 1 % of 25 M float32, one core", kernels, "HARP topk", "µs",
-        against=("torch.topk",), target=0.2, lower=True),
-    Row("sum", "sum of float32, one core", kernels, "HARP sum", "GB/s",
-        against=("triad",), target=0.8),
-    Row("a2a", "all-to-all, uneven, 4 ranks, 4 MiB to each", ONE_HOST[4], "lightcc, all-to-all",
-        "GB/s", against=("gloo, all-to-all",), target=2.0),
-)}
+    ArmRow("topk", "largest 1 % of 25 M float32, one core", kernels, "HARP topk", unit="µs",
+           against=("torch.topk",), target=0.2, lower=True),
+    ArmRow("sum", "sum of float32, one core", kernels, "HARP sum", unit="GB/s", against=("triad",),
+           target=0.8),
+    ArmRow("a2a", "all-to-all, uneven, 4 ranks, 4 MiB to each", ONE_HOST[4], "lightcc, all-to-all",
+           unit="GB/s", against=("gloo, all-to-all",), target=2.0),
+))
 
 
-def available() -> dict[str, Row]:
+def available() -> dict[str, ArmRow]:
     """Leave out what is compared with MPI and oneCCL where there are none."""
     missing = [*([] if mpi_launcher() else ["-mpi"]),
-               *([] if lightcc_oneccl.is_there() else ["-oneccl"])]
+               *([] if oneccl.is_there() else ["-oneccl"])]
     return {name: row for name, row in ROWS.items() if not name.endswith(tuple(missing))}
 
 
-if __name__ == "__main__":
-    sys.exit(stack.main(table=available(), description="Speed of LightCC."))
+SUBJECT = compare(__doc__, ROWS, known=available)

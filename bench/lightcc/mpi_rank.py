@@ -1,4 +1,4 @@
-"""A rank of the MPI that `bench/lightcc/lightcc_rows.py` compares with; rank 0 answers as bench/lightcc/torch_rank.py does.
+"""A rank of MPI, the reference; rank 0 obeys commands as torch_rank.py does.
 
 It sums torch's memory, as the others do: numpy's lies on huge pages, which the kernel copies in
 half the time. Between commands all ranks sleep, where MPI's own waiting would keep their cores

@@ -1,4 +1,4 @@
-"""The oneCCL that `bench/lightcc/lightcc_rows.py` compares with, where its packages are in `build/oneccl`.
+"""oneCCL as a reference, if its packages are in `build/oneccl`.
 
     apt install g++ libhwloc-dev
     python -m venv build/oneccl
@@ -16,7 +16,8 @@ import os
 import subprocess
 from typing import TYPE_CHECKING, Any
 
-from bench.arms import BUILT, ROOT, SOURCES, BenchError
+from bench.arms import BUILT, ROOT, SOURCES
+from bench.subject import BenchError
 
 if TYPE_CHECKING:
     from pathlib import Path

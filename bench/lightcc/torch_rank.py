@@ -1,4 +1,4 @@
-"""A rank of `bench/lightcc/lightcc_rows.py`: reads what to do from stdin, a line of JSON each, and answers by one.
+"""A rank of LightCC and gloo: it reads commands from stdin, a line of JSON each, and answers each.
 
 All collectives that are compared are in the same processes, so that they are run in turn and have
 the same memory. Variables are torchrun's. A command is ``{"do": NAME, ...}``, and every rank must
@@ -14,9 +14,7 @@ import os
 import resource
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
 
 import numpy as np
 import torch
@@ -155,7 +153,7 @@ class Rank:
             self._models[key] = lambda: made(value).sum().backward()
         return self._models[key]
 
-    # What bench/lightcc/host_costs.py asks for. Ranks that have no part in it do nothing meanwhile.
+    # Commands of host_costs.py. Ranks without a part in a command do nothing meanwhile.
 
     def memory(self, nbytes: int) -> Callable[[], None]:
         """Sum float32 between the two ranks of each host."""

@@ -1,34 +1,28 @@
-"""Speed of the NCCL plugin: ``python bench/nccl/nccl_rows.py [--only ID,ID] [--save | --show FILE]``.
+"""Speed of the NCCL plugin against kernel TCP as NCCL's own Socket transport uses it.
 
-Every plugin is driven by the client of tests/nccl, which posts, polls and yields as NCCL's
-progress thread does: 4 MiB messages, 8 in flight, one CPU for each end. The reference is kernel
-TCP as NCCL's own Socket transport uses it (tests/nccl/tcp_ref.h), at the best of its settings.
-Rows, runner and files are those of bench/comparison.py.
+The client of tests/cnet/nccl/client drives every plugin: it posts, polls and yields as NCCL's
+progress thread does, with 4 MiB messages, 8 in flight, one CPU for each end. The reference
+(tcp_ref.h there) runs at the best of its settings. Needs root.
 """
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-
-import nccl_pair
-from bench import comparison
-from bench.stack import emulated
 from bench.arms import RELEASE, Bench, Sample, alone, build, gbps, one_way
-from bench.stack.stack_rows import Row
-
+from bench.comparison import ArmRow, compare
+from bench.rows import by_id
+from bench.stack import emulated as machine
 from lab.offloads import SEGMENTATION
 from lab.veth import veth_pair
 from tests.support import nccl_pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
-    from bench.stack.stack_rows import Arms, Group
-
+    from bench.comparison import Arms, Group
     from lab.namespace import Namespace
 
 
@@ -206,7 +200,7 @@ def emulated(bench: Bench) -> Iterator[Arms]:
     def one(name: str) -> Callable[[], Sample]:
         def take() -> Sample:
             if not found:
-                found.update(stack_emulated.run(bench, wanted, [client, *plugins.values()]))
+                found.update(machine.run(bench, wanted, [client, *plugins.values()]))
             return found[name].pop(0)
         return take
 
@@ -228,40 +222,38 @@ def against(what: str = "") -> Sequence[str]:
     return tuple(f"{name}{what}" for name in TCP)
 
 
-ROWS = {row.id: row for row in (
-    Row("nccl-zc", "xdp port, zero copy, emulated NICs", emulated,
-        best("xdp", "threads"), against=against(), target=1.94),
-    Row("nccl-udp", "udp port over veth, MTU 1500, offloads on", udp_pair, best("udp"),
-        also=modes("udp"), against=against(), target=1.2, aim=1.5),
-    Row("nccl-xdp", "xdp port over veth, MTU 9000, offloads off", xdp_pair, best("xdp"),
-        also=modes("xdp"), against=against(), target=1.0),
-    Row("nccl-lat", "8 B there and back, median", latency, best("xdp", "inline", ", median"), "µs",
-        against=against(", median"), target=0.7, lower=True),
-    Row("nccl-lat-p99", "8 B there and back, 99 % within", latency,
-        best("xdp", "inline", ", p99"), "µs", against=against(", p99"), target=0.5, lower=True),
-    Row("nccl-loss-0.1", "udp port, 0.1 % lost each way, offloads off", lossy(0.001), best("udp"),
-        also=modes("udp"), against=against(), target=1.5),
-    Row("nccl-loss-1", "udp port, 1 % lost each way, offloads off", lossy(0.01), best("udp"),
-        also=modes("udp"), against=against(), target=1.5),
-    Row("nccl-mem", "mem port between two processes", memory, best("mem"),
-        also=modes("mem"), against=tuple(RING), target=0.5),
-    Row("nccl-tcp", "tcp port over veth, MTU 1500", as_it_comes("speed"), *TCP_ONLY,
-        against=tuple(NCCL_TCP), target=0.95, aim=1.0),
-    Row("nccl-default", "default settings over veth, MTU 1500", as_it_comes("speed"), *DEFAULT,
-        against=tuple(NCCL_TCP), beside=tuple(OTHERS), target=1.0),
-    Row("nccl-512KiB", "messages of 512 KiB, default settings",
-        as_it_comes("speed", gbps, "--size", str(512 << 10)), *DEFAULT,
-        against=tuple(NCCL_TCP), beside=tuple(OTHERS), target=1.0),
-    Row("nccl-both", "both ways at once, default settings", as_it_comes("both"), *DEFAULT,
-        against=tuple(NCCL_TCP), beside=tuple(OTHERS), target=1.0, aim=1.2),
-    Row("nccl-ring-8B", "allreduce of 8 B, default settings", ring(8), *DEFAULT, "µs",
-        against=tuple(NCCL_TCP), beside=tuple(OTHERS), target=1.0, lower=True),
-    Row("nccl-ring-64KiB", "allreduce of 64 KiB, default settings", ring(64 << 10), *DEFAULT, "µs",
-        against=tuple(NCCL_TCP), beside=tuple(OTHERS), target=0.9, lower=True),
-    Row("nccl-ring-64MiB", "allreduce of 64 MiB, default settings", ring(64 << 20), *DEFAULT,
-        against=tuple(NCCL_TCP), beside=tuple(OTHERS), target=1.2),
-)}
-
-
-if __name__ == "__main__":
-    sys.exit(stack.main(table=ROWS, description="Speed of the NCCL plugin."))
+ROWS = by_id((
+    ArmRow("nccl-zc", "xdp port, zero copy, emulated NICs", emulated, best("xdp", "threads"),
+           against=against(), target=1.94),
+    ArmRow("nccl-udp", "udp port over veth, MTU 1500, offloads on", udp_pair, best("udp"),
+           also=modes("udp"), against=against(), target=1.2, aim=1.5),
+    ArmRow("nccl-xdp", "xdp port over veth, MTU 9000, offloads off", xdp_pair, best("xdp"),
+           also=modes("xdp"), against=against(), target=1.0),
+    ArmRow("nccl-lat", "8 B there and back, median", latency, best("xdp", "inline", ", median"),
+           unit="µs", against=against(", median"), target=0.7, lower=True),
+    ArmRow("nccl-lat-p99", "8 B there and back, 99 % within", latency,
+           best("xdp", "inline", ", p99"), unit="µs", against=against(", p99"), target=0.5,
+           lower=True),
+    ArmRow("nccl-loss-0.1", "udp port, 0.1 % lost each way, offloads off", lossy(0.001),
+           best("udp"), also=modes("udp"), against=against(), target=1.5),
+    ArmRow("nccl-loss-1", "udp port, 1 % lost each way, offloads off", lossy(0.01), best("udp"),
+           also=modes("udp"), against=against(), target=1.5),
+    ArmRow("nccl-mem", "mem port between two processes", memory, best("mem"), also=modes("mem"),
+           against=tuple(RING), target=0.5),
+    ArmRow("nccl-tcp", "tcp port over veth, MTU 1500", as_it_comes("speed"), *TCP_ONLY,
+           against=tuple(NCCL_TCP), target=0.95, aim=1.0),
+    ArmRow("nccl-default", "default settings over veth, MTU 1500", as_it_comes("speed"), *DEFAULT,
+           against=tuple(NCCL_TCP), beside=tuple(OTHERS), target=1.0),
+    ArmRow("nccl-512KiB", "messages of 512 KiB, default settings",
+           as_it_comes("speed", gbps, "--size", str(512 << 10)), *DEFAULT, against=tuple(NCCL_TCP),
+           beside=tuple(OTHERS), target=1.0),
+    ArmRow("nccl-both", "both ways at once, default settings", as_it_comes("both"), *DEFAULT,
+           against=tuple(NCCL_TCP), beside=tuple(OTHERS), target=1.0, aim=1.2),
+    ArmRow("nccl-ring-8B", "allreduce of 8 B, default settings", ring(8), *DEFAULT, unit="µs",
+           against=tuple(NCCL_TCP), beside=tuple(OTHERS), target=1.0, lower=True),
+    ArmRow("nccl-ring-64KiB", "allreduce of 64 KiB, default settings", ring(64 << 10), *DEFAULT,
+           unit="µs", against=tuple(NCCL_TCP), beside=tuple(OTHERS), target=0.9, lower=True),
+    ArmRow("nccl-ring-64MiB", "allreduce of 64 MiB, default settings", ring(64 << 20), *DEFAULT,
+           against=tuple(NCCL_TCP), beside=tuple(OTHERS), target=1.2),
+))
+SUBJECT = compare(__doc__, ROWS)

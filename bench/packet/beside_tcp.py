@@ -1,19 +1,27 @@
-"""What a HARP connection gets beside kernel TCP in one queue, over packets: a table.
+"""HARP's share of one queue beside TCP, over packets.
 
-``python bench/packet/beside_tcp.py [SEEDS [CONGESTION]]``: the least and the mean over the seeds of
-HARP's rate by its fair share, for the queues and neighbours of docs/session.md. ``late``: TCP was
-there first. TCP is that of fidelity packet, with Linux's bursts and ACKs; hosts cost nothing. With
-a congestion control of TCP a flow of it takes HARP's place, beside BBR: what one gets there that
-gives way to loss as HARP does.
+A row is a queue and its neighbours: least and mean over the seeds of HARP's rate by its fair share.
+``late``: TCP was there first. TCP is that of fidelity packet, with Linux's bursts and ACKs; hosts
+cost nothing. With ``--congestion`` a flow of TCP takes HARP's place, beside BBR: the share of a
+control that gives way to loss as HARP does. docs/packet.md keeps the tables.
 """
 
 from __future__ import annotations
 
-import sys
 from itertools import product
 from statistics import mean
+from typing import TYPE_CHECKING
 
+import click
+
+from bench.rows import Row, by_id
+from bench.subject import Subject
 from sim.network.packet.world import End, Stage, Tcp, World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from bench.rows import Result
 
 MS = 1_000_000
 LINK_S = 25e-6
@@ -74,18 +82,29 @@ def share(queue: tuple[float, int, int], ours_is: str | None, congestion: str, f
     return frames * wire * 8 / ((port.world.now_ns - from_ns) * 1e-9) / bps * (flows + 1)
 
 
-def main() -> None:
-    """Print a line a cell."""
-    seeds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    ours_is = sys.argv[2] if len(sys.argv) > 2 else None
-    beside = ("cubic", "bbr", "dctcp") if ours_is is None else ("bbr",)
-    for queue, congestion, flows, late in product(QUEUES, beside, (1, 4), (False, True)):
-        shares = [share(queue, ours_is, congestion, flows, late, seed)
-                  for seed in range(1, seeds + 1)]
-        print(f"{queue[0] / 1e9:3.0f} Gb/s {queue[1] / 1e6:.0f} MB  {flows} {congestion:5s} "
-              f"{'late' if late else 'early':5s}  least {min(shares):.2f}  mean {mean(shares):.2f}",
-              flush=True)
+def measure(rows: Sequence[Row], seeds: int, ours_is: str | None) -> Iterator[Result]:
+    """Run the cells that are chosen."""
+    for row in rows:
+        if ours_is is not None and "bbr" not in row.id:
+            continue
+        shares = [row.function(ours_is, seed) for seed in range(1, seeds + 1)]
+        yield {"id": row.id, "value": min(shares), "unit": "of the fair share",
+               "mean": mean(shares), "ok": True}
 
 
-if __name__ == "__main__":
-    main()
+def _row(queue: tuple[float, int, int], congestion: str, flows: int, late: bool) -> Row:
+    when = "late" if late else "early"
+    return Row(f"{queue[0] / 1e9:.0f}G-{flows}-{congestion}-{when}",
+               f"{queue[0] / 1e9:.0f} Gb/s, {queue[1] / 1e6:.0f} MB, beside {flows} "
+               f"{congestion.upper()}, {when}",
+               lambda ours_is, seed: share(queue, ours_is, congestion, flows, late, seed),
+               reference="fair share")
+
+
+ROWS = by_id(_row(*cell) for cell in product(QUEUES, ("cubic", "bbr", "dctcp"), (1, 4),
+                                             (False, True)))
+SUBJECT = Subject(__doc__ or "", ROWS, measure, [
+    click.Option(["--seeds"], default=3, show_default=True, type=click.IntRange(1)),
+    click.Option(["--congestion", "ours_is"], help="TCP's congestion control in HARP's place."),
+], "", lambda row: (f"{ROWS[row['id']].what:43} least {row['value']:.2f}  mean "
+                    f"{row['mean']:.2f}"))

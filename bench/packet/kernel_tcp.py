@@ -1,8 +1,8 @@
-"""Kernel TCP of the packet network beside the kernel of this machine: a table (root).
+"""TCP of fidelity packet against the kernel of this machine.
 
-``python bench/packet/kernel_tcp.py``: flows that begin together send into a queue of 250 KB that is
-emptied at 100 Mb/s, in the model and over a veth pair with tbf. After 4 s, for 8 s: the rate by the
-line's, and the mean of the queue. A rate as low as that leaves the host's speed out of it.
+Flows that begin together send into a queue of 250 KB that is emptied at 100 Mb/s, in the model and
+over a veth pair with tbf. After 4 s, for 8 s: the rate by the line's, and the mean of the queue.
+At so low a rate the host's speed does not count. Root.
 """
 
 from __future__ import annotations
@@ -11,10 +11,17 @@ import re
 import subprocess
 import sys
 import time
+from functools import partial
 from statistics import mean
+from typing import TYPE_CHECKING
 
+from bench.rows import Row, by_id
+from bench.subject import Subject, each
 from lab import veth
 from sim.network.packet.world import End, Stage, Tcp, World
+
+if TYPE_CHECKING:
+    from bench.rows import Result
 
 RATE, BUFFER = 100_000_000, 250_000
 SETTLE_S, MEASURE_S, SAMPLES = 4, 8, 40
@@ -98,16 +105,22 @@ def measure(congestion: str, flows: int) -> tuple[float, float]:
         return sent * 8 / (time.monotonic() - start_s) / RATE, mean(queues)
 
 
-def main() -> None:
-    """Print a line a cell."""
-    for congestion in ("cubic", "bbr"):
-        for flows in (1, 4):
-            ours, kernel = simulate(congestion, flows), measure(congestion, flows)
-            print(f"{flows} {congestion:5s}  "
-                  f"rate {ours[0]:.2f} / {kernel[0]:.2f} = {ours[0] / kernel[0]:.2f}   "
-                  f"queue {ours[1] / 1e3:.0f} / {kernel[1] / 1e3:.0f} KB = "
-                  f"{ours[1] / kernel[1]:.2f}", flush=True)
+def compare(congestion: str, flows: int) -> Result:
+    """Measure a cell in the model and over the kernel."""
+    ours, kernel = simulate(congestion, flows), measure(congestion, flows)
+    return {"id": f"{flows}-{congestion}", "value": ours[0], "unit": "of the line",
+            "reference": kernel[0], "ratio": ours[0] / kernel[0], "queue_bytes": ours[1],
+            "reference_queue_bytes": kernel[1], "ok": True}
 
 
-if __name__ == "__main__":
-    main()
+def line(row: Result) -> str:
+    """Write a cell."""
+    queue, kernels = row["queue_bytes"], row["reference_queue_bytes"]
+    return (f"{row['id']:8} rate {row['value']:.2f} / {row['reference']:.2f} = {row['ratio']:.2f}  "
+            f" queue {queue / 1e3:.0f} / {kernels / 1e3:.0f} KB = {queue / kernels:.2f}")
+
+
+ROWS = by_id(Row(f"{flows}-{congestion}", f"rate and queue of {flows} {congestion.upper()}",
+                 partial(compare, congestion, flows), reference="the kernel")
+             for congestion in ("cubic", "bbr") for flows in (1, 4))
+SUBJECT = Subject(__doc__ or "", ROWS, each, header="", line=line)

@@ -1,4 +1,4 @@
-"""Fabrics, jobs and routes of bench/routing/routing_rows.py.
+"""Fabrics, jobs and plans of the rows of routes.
 
 Fabrics are non-blocking leaf-spines and fat trees, all links 100 Gb/s. The permutation is one job
 whose hosts each send to another one; the rings are four jobs whose ranks lie scattered over all
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 RING_JOBS = 4
+TRAFFICS = {"permutation": 1, "rings": RING_JOBS}
+"""Traffics, by their number of jobs."""
 ECMP_DRAWS = 10
 LEAVES = {64: 8, 256: 16, 1024: 32}
 FAT_TREE_K = {64: 8, 256: 12, 1024: 16}
@@ -55,7 +57,7 @@ def cases(hosts: int, rng: np.random.Generator) -> Iterator[Case]:
     for kind, fabric in (("leaf-spine", leaf_spine(endpoints, leaves=leaves,
                                                    spines=hosts // leaves)),
                          ("three-tier", fat_tree(endpoints, k=FAT_TREE_K[hosts]))):
-        for traffic, count in (("permutation", 1), ("rings", RING_JOBS)):
+        for traffic, count in TRAFFICS.items():
             # A permutation of one cycle: nobody sends to itself.
             rings = np.array_split(rng.permutation(hosts), count)
             yield Case(f"{kind}-{hosts}-{traffic}", fabric,

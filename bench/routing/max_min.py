@@ -1,4 +1,4 @@
-"""Load and completion of flows by max-min fair sharing, for bench/routing/routing_rows.py."""
+"""Load and completion of flows by max-min fair sharing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Completion of flows packet by packet, for bench/routing/routing_rows.py.
+"""Completion of flows packet by packet.
 
 Each flow is a connection of HARP's own sessions over one path: by the links that its five-tuple
 hashes to, or any shortest ones (spray). Answers go back by the reversed five-tuple. Frames are of

@@ -1,20 +1,17 @@
-"""What a plan brings the real stack: hashed and planned source ports through kernel routers.
+"""Planned source ports on the real stack: hashed and planned ones through kernel routers.
 
-    python bench/routing/planned_paths.py [--json] [--hosts N] [--spines N] [--draws N] [--mib N]     (root)
-
-Namespaces make a leaf-spine of Linux routers, which hash addresses and ports; tbf gives every cable
-20 Mb/s, a thousandth of what it stands for, and engines have a clock as much slower, as in the
-simulator's lab. Each host of one leaf sends 8 MB to one of the other, all at once, by HARP engines
-over UDP: as many flows as uplinks, so no two need share one. In turn the source ports are any (what
-the engine takes, and the switches hash), those that `harp plan` finds by the hash, and those that
-it finds by maps of `harp probe`, which knows no hash; then the same with as much sent back, and by
-two jobs of half of the flows each, planned together and each alone. Prints the median, least and
-largest completion, by the wall clock, and what the switches' own hashing says of the fullest link.
+Namespaces make a leaf-spine of Linux routers, which hash addresses and ports. tbf gives every cable
+20 Mb/s, a thousandth of the rate that it stands for, and engines have a clock that is slower by as
+much, as in fidelity lab. Each host of one leaf sends 8 MB to one of the other, all at once, by HARP
+engines over UDP: as many flows as uplinks, so no two need share one. In turn the source ports are
+any (the engine's own, and switches hash them), those that `harp plan` finds by the hash, and those
+that it finds by maps of `harp probe`, which knows no hash; then the same with as much sent back,
+and by two jobs of half of the flows each, planned together and each alone. Lines are the median,
+least and largest completion by the wall clock, and the fullest link's flows. Root.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +23,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 import numpy as np
 
+from bench.rows import Row, by_id
+from bench.subject import Subject
 from harp.net import Engine
 from harp.net.trace import trace
 from harp.routing import discovered
@@ -34,6 +33,9 @@ from harp.routing.templates import Endpoints, SwitchHash, Wires, leaf_spine
 from lab.wiring import Wiring
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from bench.rows import Result
     from harp.routing.deployment import Deployment
     from harp.routing.fabric import Fabric
 
@@ -180,17 +182,21 @@ def _in_turn(fabric: Fabric, wiring: Wiring, plans: dict[str, Deployment],
     return row
 
 
-def measure(hosts: int = 8, spines: int = 4, draws: int = DRAWS,
-            mib: int = MIB) -> dict[str, dict[str, float]]:
-    """Rows of flows one way, both ways, and of two jobs."""
+TRAFFICS = ("one way", "both ways", "two jobs")
+
+
+def measure_traffics(names: Sequence[str] = TRAFFICS, *, hosts: int = 8, spines: int = 4,
+                     draws: int = DRAWS, mib: int = MIB) -> dict[str, dict[str, float]]:
+    """Measure flows one way, both ways, and of two jobs, over the same namespaces."""
     fabric, half = make_fabric(hosts, spines), hosts // 2
     forth = [(rank, rank + half) for rank in range(half)]
     back = [(to, rank) for rank, to in forth]
     with closing(Wiring(fabric, 1 / SLOWER, 1500)) as wiring:
-        known = probe(wiring, fabric, [*forth, *back])
-        return {"one way": compare(fabric, wiring, forth, known, draws, mib),
-                "both ways": compare(fabric, wiring, [*forth, *back], known, draws, mib),
-                "two jobs": compare_jobs(fabric, wiring, draws, mib)}
+        pairs = {"one way": forth, "both ways": [*forth, *back]}
+        known = probe(wiring, fabric, [*forth, *back]) if {*pairs} & {*names} else None
+        return {name: compare_jobs(fabric, wiring, draws, mib) if known is None
+                or name not in pairs else compare(fabric, wiring, pairs[name], known, draws, mib)
+                for name in names}
 
 
 def measure_jobs(draws: int) -> dict[str, float]:
@@ -200,27 +206,29 @@ def measure_jobs(draws: int) -> dict[str, float]:
         return compare_jobs(fabric, wiring, draws, mib=2)
 
 
-@click.command()
-@click.option("--hosts", default=8, help="Half of them on each leaf.")
-@click.option("--spines", default=4)
-@click.option("--draws", default=DRAWS, help="Runs of each kind.")
-@click.option("--mib", default=MIB, help="Of each flow.")
-@click.option("--json", "as_json", is_flag=True)
-def main(hosts: int, spines: int, draws: int, mib: int, *, as_json: bool) -> None:
-    """Print completions by hashed and by planned source ports."""
-    rows = measure(hosts, spines, draws, mib)
-    if as_json:
-        click.echo(json.dumps(rows))
-        return
-    for name, row in rows.items():
-        click.echo(f"{name}: {hosts} hosts, {spines} spines, {draws} runs each; without collisions "
-                   f"{row['bound_s']:.3f} s")
-        for kind in (key[:-5] for key in row if key.endswith("_load")):
-            click.echo(f"  {kind:8} median {row[f'{kind}_s']:.3f} s ({row[f'{kind}_least_s']:.3f} "
-                       f"to {row[f'{kind}_most_s']:.3f}), of the bound "
-                       f"{row['bound_s'] / row[f'{kind}_s']:.2f}, fullest link "
-                       f"{row[f'{kind}_load']:.2f} flows")
+def measure(rows: Sequence[Row], **options: int) -> Iterator[Result]:
+    """Measure the traffics that are chosen."""
+    for name, made in measure_traffics([row.id for row in rows], **options).items():
+        yield {"id": name, **options, **made}
 
 
-if __name__ == "__main__":
-    main()
+def line(row: Result) -> str:
+    """Return a line for each kind of source ports."""
+    return "\n".join((
+        f"{row['id']}: {row['hosts']} hosts, {row['spines']} spines, {row['draws']} runs each; "
+        f"without collisions {row['bound_s']:.3f} s", *(
+            f"  {kind:8} median {row[f'{kind}_s']:.3f} s ({row[f'{kind}_least_s']:.3f} "
+            f"to {row[f'{kind}_most_s']:.3f}), of the bound "
+            f"{row['bound_s'] / row[f'{kind}_s']:.2f}, fullest link "
+            f"{row[f'{kind}_load']:.2f} flows" for kind in (
+                key[:-5] for key in row if key.endswith("_load")))))
+
+
+ROWS = by_id(Row(name, f"{name}: completion by hashed and planned ports", measure_traffics,
+                 unit="s", reference="hashed ports") for name in TRAFFICS)
+SUBJECT = Subject(__doc__ or "", ROWS, measure, [
+    click.Option(["--hosts"], default=8, show_default=True, help="Half of them on each leaf."),
+    click.Option(["--spines"], default=4, show_default=True),
+    click.Option(["--draws"], default=DRAWS, show_default=True, help="Runs of each kind."),
+    click.Option(["--mib"], default=MIB, show_default=True, help="Of each flow."),
+], "", line)

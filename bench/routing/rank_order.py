@@ -1,6 +1,4 @@
-"""What the order of ranks brings: bytes that cross spines and completion, by order of hosts.
-
-    python bench/routing/rank_order.py [--json] [--draws N]
+"""Collectives by the order of ranks: bytes that cross spines, and completion.
 
 A job has half of a cluster's hosts, drawn at random, as a scheduler hands them out. Their ranks
 stand in the order of `harp.routing.affinity` ("near", what `order: near` of a job gives), in that
@@ -18,18 +16,18 @@ one with four NICs a host and as little, and a three-tier Clos with half of it.
 
 from __future__ import annotations
 
-import json
 import tempfile
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 import numpy as np
 import yaml
-from rich.console import Console
-from rich.table import Table
 
+from bench.rows import Row, by_id
+from bench.subject import Subject
 from harp.collectives.registry import make_plan
 from harp.routing.affinity import endpoint_places, rank_order
 from sim.answer.collective_bench import Timer
@@ -40,10 +38,11 @@ from sim.schema import load
 from sim.schema.nccl_defaults import channel_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
+    from bench.rows import Result
     from harp.collectives.collective_plan import Plan
     from sim.cluster.placement import Placement
     from sim.schema.scenario_keys import Scenario
@@ -147,28 +146,36 @@ def compare_alltoalls(seed: int = SEED) -> dict[str, Outcome]:
             for algorithm in ("alltoall", "hierarchical-alltoall")}
 
 
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print rows as JSON.")
-@click.option("--draws", default=5, show_default=True, type=click.IntRange(1, 1000),
-              help="Random orders.")
-def main(*, as_json: bool, draws: int) -> None:
-    rows = [{"fabric": name, "algorithm": algorithm, "order": order, **found._asdict()}
-            for name, (fabric, nics) in FABRICS.items() for cluster in (build(fabric, nics),)
-            for algorithm in ("ring", "tree")
-            for order, found in compare(cluster, algorithm, draws).items()]
-    rows += [{"fabric": "rails", "algorithm": algorithm, "order": "any", **found._asdict()}
-             for algorithm, found in compare_alltoalls().items()]
-    if as_json:
-        click.echo(json.dumps(rows, indent=1))
-        return
-    table = Table("fabric", "algorithm", "order", "above ToRs (GB)", "planned (ms)", "ECMP (ms)",
-                  box=None)
+ALGORITHMS = ("ring", "tree")
+RAILS = "rails all-to-all"
+
+
+def measure(rows: Sequence[Row], draws: int) -> Iterator[Result]:
+    """Run collectives on the fabrics that are chosen."""
     for row in rows:
-        times = (f"{row[name] * 1e3:.1f}" for name in ("planned_s", "hashed_s"))
-        table.add_row(row["fabric"], row["algorithm"], row["order"],
-                      f"{row['tor_bytes'] / 1e9:.2f}", *times)
-    Console().print(table)
+        for name, found in row.function(draws).items():
+            yield {"id": f"{row.id} {name}", **found._asdict()}
 
 
-if __name__ == "__main__":
-    main()
+def _of_fabric(name: str, algorithm: str, draws: int) -> dict[str, Outcome]:
+    return compare(build(*FABRICS[name]), algorithm, draws)
+
+
+def line(row: Result) -> str:
+    """Write the figures of an order."""
+    return (f"{row['id']:40}{row['tor_bytes'] / 1e9:16.2f}{row['planned_s'] * 1e3:14.1f}"
+            f"{row['hashed_s'] * 1e3:11.1f}")
+
+
+HEADER = (f"{'fabric, algorithm, order':40}{'above ToRs (GB)':>16}{'planned (ms)':>14}"
+          f"{'ECMP (ms)':>11}")
+ROWS = by_id((*(
+    Row(f"{name} {algorithm}", f"all-reduce of 256 MiB by the {algorithm}, by order",
+        partial(_of_fabric, name, algorithm), unit="ms", reference="random order")
+    for name in FABRICS for algorithm in ALGORITHMS),
+    Row(RAILS, "all-to-all of 16 MiB, direct and hierarchical", lambda _: compare_alltoalls(),
+        unit="ms", reference="direct")))
+SUBJECT = Subject(__doc__ or "", ROWS, measure, [
+    click.Option(["--draws"], default=5, show_default=True, type=click.IntRange(1, 1000),
+                 help="Random orders."),
+], HEADER, line)

@@ -1,36 +1,42 @@
-"""What planned routes buy: max link load and completion under ECMP, spray and the plan.
-
-    python bench/routing/routing_rows.py [--fidelity flow|packet|lab] [--json] [--save FILE] [--show FILE]
-
-The lab needs root. ``--save`` keeps what was measured in a file, in the place of what was there of
-the same rows, and ``--show`` prints it again (docs/routing-plans.md does).
+"""Planned routes: load of the fullest link and completion under ECMP, spraying and a plan.
 
 Flows of 64 MiB on 64, 256 and 1,024 hosts by max-min fair sharing (`flow`), on 64 hosts by HARP's
 sessions packet by packet (`packet`), and those of eight hosts' real engines through kernel routers
-(`lab`, bench/routing/planned_paths.py). Fabrics and traffics are those of bench/routing/cases.py; loads are
-demand over capacity. ECMP is the mean of several draws of source ports. Of several jobs, "plan" is
-one plan for all; "alone" plans each as if it were alone, "around" around those before it. CPU time
-is that of the plan, and of planning anew after one cable failed, median and worst of many; "of
-bound" is the bound over the load after that, at its worst.
-
-Ends with status 1 if a target is missed; ``--json`` prints a list of {id, value, unit, target, ok}.
+(`lab`, planned_paths.py; root). cases.py has fabrics and traffics; loads are demand over capacity.
+ECMP is the mean of several draws of source ports. Of several jobs, "plan" is one plan for all;
+"alone" plans each as if it were alone, "around" around those before it. CPU time is that of the
+plan, and of planning anew after one cable failed, median and worst of many; "of bound" is the bound
+over the load after that, at its worst. Failed cables are drawn anew with ``--only``.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import numpy as np
-from bench.routing.cases import ECMP_DRAWS, LEAVES, Case, alone, around, cases, flows_of, hashed, together
+
+from bench.routing import planned_paths
+from bench.routing.cases import (
+    ECMP_DRAWS,
+    LEAVES,
+    TRAFFICS,
+    Case,
+    alone,
+    around,
+    cases,
+    flows_of,
+    hashed,
+    together,
+)
 from bench.routing.max_min import flow_ms, max_load
 from bench.routing.packet_time import bound_ms, completion_ms
-
+from bench.rows import Row, by_id
+from bench.subject import BenchError, Subject
 from harp.routing.jobs import replan_jobs
+from lab.wiring import why_unusable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -78,15 +84,16 @@ class Result(NamedTuple):
     replan: Replan | None
 
     @classmethod
-    def of(cls, name: str, told: dict[str, Any]) -> Result:
-        """Read what `told` wrote."""
-        again = told["replan"]
-        return cls(name, {one: Outcome(*made) for one, made in told["outcomes"].items()},
-                   Outcome(*told["bound"]), again and Replan(*again))
+    def of(cls, made: dict[str, Any]) -> Result:
+        """Read what `to_json` wrote."""
+        again = made["replan"]
+        return cls(made["id"], {one: Outcome(*got) for one, got in made["outcomes"].items()},
+                   Outcome(*made["bound"]), again and Replan(*again))
 
-    def told(self) -> dict[str, Any]:
-        """For `--save`."""
-        return {"outcomes": self.outcomes, "bound": self.bound, "replan": self.replan}
+    def to_json(self) -> dict[str, Any]:
+        """Return it for `--save`."""
+        return {"id": self.name, "outcomes": self.outcomes, "bound": self.bound,
+                "replan": self.replan}
 
 
 def flow_outcome(fabric: Fabric, flows: Flows, *, spray: bool = False) -> Outcome:
@@ -131,33 +138,32 @@ def replanned(case: Case, plans: Sequence[Deployment], rng: np.random.Generator)
     return Replan(time.process_time() - start, float(np.median(times)), max(times), min(shares))
 
 
-def results(fidelity: str) -> Iterator[Result]:
-    """Run all cases of a fidelity that simulates."""
-    rng = np.random.default_rng(1)
-    for hosts in LEAVES if fidelity == "flow" else (min(LEAVES),):
-        for case in cases(hosts, rng):
-            plans = {name: make(case) for name, make in PLANS.items()
-                     if name == "plan" or len(case.jobs) > 1}
-            nic_bps = float(case.fabric.link_bps[0])
-            ms = (8e3 * FLOW_BYTES / nic_bps if fidelity == "flow" else
-                  bound_ms(nic_bps, FLOW_BYTES))
-            bound = plans["plan"][0].bound
-            again = replanned(case, plans["plan"], rng) if fidelity == "flow" else None
-            yield Result(f"{fidelity}-{case.name}", outcomes(case, plans, fidelity),
-                         Outcome(bound, ms * max(bound, 1.0)), again)
+def measure_case(case: Case, fidelity: str, rng: np.random.Generator) -> Result:
+    """Run a case at a fidelity that simulates."""
+    plans = {name: make(case) for name, make in PLANS.items()
+             if name == "plan" or len(case.jobs) > 1}
+    nic_bps = float(case.fabric.link_bps[0])
+    ms = 8e3 * FLOW_BYTES / nic_bps if fidelity == "flow" else bound_ms(nic_bps, FLOW_BYTES)
+    bound = plans["plan"][0].bound
+    again = replanned(case, plans["plan"], rng) if fidelity == "flow" else None
+    return Result(f"{fidelity}-{case.name}", outcomes(case, plans, fidelity),
+                  Outcome(bound, ms * max(bound, 1.0)), again)
 
 
 def row(name: str, value: float, unit: str, *, least: float | None = None,
-        most: float | None = None) -> dict[str, object]:
+        most: float | None = None) -> dict[str, Any]:
     """A row of ``--json``."""
     ok = (least is None or value >= least) and (most is None or value <= most)
     return {"id": name, "value": value, "unit": unit, "target": most if least is None else least,
             "ok": bool(ok)}
 
 
-def records(result: Result) -> Iterator[dict[str, object]]:
-    """Rows of a case."""
-    name, found, bound, again = result
+def records(made: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Rows of ``--json``, of a case or of real engines."""
+    if "outcomes" not in made:
+        yield from lab_records(made)
+        return
+    name, found, bound, again = Result.of(made)
     for routing, (load, ms) in found.items():
         least = found["ecmp"] if routing == "plan" else None
         limit = min(bound.load / BOUND_TARGET, least.load) if least else None
@@ -176,110 +182,97 @@ HEADER = (f"{'':32}{'fullest link':^40}  {'completion, ms':^44}  {'plan, re-plan
           f"{'':32}" + "".join(f"{name:>7}" for name in _COLUMNS) + " of bound")
 
 
-def line(result: Result) -> str:
-    """One line for people."""
-    name, found, bound, again = result
+def line(made: dict[str, Any]) -> str:
+    """One line for people; those of the lab stand below the table."""
+    if "outcomes" not in made:
+        return ""
+    name, found, bound, again = Result.of(made)
 
     def cells(what: str) -> str:
-        told = [getattr(found[one], what) if one in found else None for one in ROUTINGS]
+        got = [getattr(found[one], what) if one in found else None for one in ROUTINGS]
         return "".join(f"{'':7}" if one is None else f"{one:7.2f}"
-                       for one in (*told, getattr(bound, what)))
+                       for one in (*got, getattr(bound, what)))
 
-    told = f"{name:32}" + cells("load") + cells("ms")
+    text = f"{name:32}" + cells("load") + cells("ms")
     if again is None:
-        return told
+        return text
     times = "".join(f"{one:7.3f}" for one in again[:-1])
-    return f"{told}{times}{again.share:9.2f}"
+    return f"{text}{times}{again.share:9.2f}"
 
 
-Lab = dict[str, dict[str, float]]
-"""What bench/routing/planned_paths.py measures, by what flows do."""
+LAB = "lab-"
 
 
-def lab_records(lab: Lab) -> Iterator[dict[str, object]]:
+def _kinds(made: dict[str, Any]) -> list[str]:
+    return [key[:-7] for key in made if key.endswith("_most_s")]
+
+
+def lab_records(made: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Rows of real engines between namespaces."""
-    for way, found in lab.items():
-        name = f"lab-leaf-spine-8-{way.replace(' ', '-')}"
-        kinds = [key[:-2] for key in found if f"{key[:-2]}_most_s" in found]
-        for kind in (*kinds, "bound"):
-            yield row(f"{name}-{kind}-completion", found[f"{kind}_s"], "s")
-        for kind in kinds:
-            if f"{kind}_gain" in found:
-                yield row(f"{name}-{kind}-gain", found[f"{kind}_gain"], "1", least=LAB_GAIN_TARGET)
-                yield row(f"{name}-{kind}-share-of-bound", found[f"{kind}_of_bound"], "1",
-                          least=LAB_BOUND_TARGET)
+    name = f"lab-leaf-spine-8-{made['id'].removeprefix(LAB).replace(' ', '-')}"
+    kinds = _kinds(made)
+    for kind in (*kinds, "bound"):
+        yield row(f"{name}-{kind}-completion", made[f"{kind}_s"], "s")
+    for kind in kinds:
+        if f"{kind}_gain" in made:
+            yield row(f"{name}-{kind}-gain", made[f"{kind}_gain"], "1", least=LAB_GAIN_TARGET)
+            yield row(f"{name}-{kind}-share-of-bound", made[f"{kind}_of_bound"], "1",
+                      least=LAB_BOUND_TARGET)
 
 
-def lab_lines(lab: Lab) -> Iterator[str]:
+def lab_lines(made: dict[str, Any]) -> Iterator[str]:
     """Lines for people."""
-    yield "real engines, 8 hosts under 4 spines: completion in s, median (least to most); of bound"
-    for way, found in lab.items():
-        for kind in (key[:-2] for key in found if f"{key[:-2]}_most_s" in found):
-            yield (f"  lab, {way:10} {kind:9}{found[f'{kind}_s']:7.3f} "
-                   f"({found[f'{kind}_least_s']:.3f} to {found[f'{kind}_most_s']:.3f})"
-                   f"{found['bound_s'] / found[f'{kind}_s']:6.2f}")
+    for kind in _kinds(made):
+        yield (f"  lab, {made['id'].removeprefix(LAB):10} {kind:9}{made[f'{kind}_s']:7.3f} "
+               f"({made[f'{kind}_least_s']:.3f} to {made[f'{kind}_most_s']:.3f})"
+               f"{made['bound_s'] / made[f'{kind}_s']:6.2f}")
 
 
-def save(path: Path, made: list[Result], lab: Lab) -> None:
-    """Put this in the place of what the file has of it."""
-    kept = json.loads(path.read_text("utf-8")) if path.exists() else {"simulated": {}, "lab": {}}
-    kept["simulated"] |= {one.name: one.told() for one in made}
-    kept["lab"] |= lab
-    path.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
+def footer(results: Sequence[dict[str, Any]]) -> str:
+    """The lines of the lab, and the rows that missed their targets."""
+    lab = [text for made in results if made["id"].startswith(LAB) for text in lab_lines(made)]
+    title = ("real engines, 8 hosts under 4 spines: completion in s, median (least to most); of "
+             "bound")
+    missed = [one for made in results for one in records(made) if not one["ok"]]
+    return "\n".join((*(["", title, *lab] if lab else []), *(["", "missed: " + ", ".join(
+        f"{one['id']} {one['value']:.3f} ({one['target']:.3f})" for one in missed)]
+        if missed else [])))
 
 
-def show(path: Path) -> None:
-    """Print what a file has."""
-    kept = json.loads(path.read_text("utf-8"))
-    click.echo(HEADER)
-    for name, told in kept["simulated"].items():
-        click.echo(line(Result.of(name, told)))
-    if kept["lab"]:
-        click.echo("\n".join(("", *lab_lines(kept["lab"]))))
+def sizes(fidelity: str) -> tuple[int, ...]:
+    """Numbers of hosts at a fidelity that simulates."""
+    return tuple(LEAVES) if fidelity == "flow" else (min(LEAVES),)
 
 
-def measure(chosen: Sequence[str], *, quiet: bool) -> tuple[list[Result], Lab]:
-    """Run all, and print lines as they come."""
-    made: list[Result] = []
-    say = (lambda _: None) if quiet else click.echo
-    simulated = [one for one in FIDELITIES[:2] if one in chosen]
-    if simulated:
-        say(HEADER)
-    for result in (result for each in simulated for result in results(each)):
-        made.append(result)
-        say(line(result))
-    if "lab" not in chosen:
-        return made, {}
-    from bench.routing.planned_paths import measure as measure_lab
-
-    lab = measure_lab()
-    say("\n".join(lab_lines(lab)))
-    return made, lab
-
-
-@click.command()
-@click.option("--fidelity", type=click.Choice(FIDELITIES), multiple=True, help="Default: all.")
-@click.option("--json", "as_json", is_flag=True)
-@click.option("--save", "kept", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("--show", "shown", metavar="FILE", type=click.Path(path_type=Path, exists=True))
-def main(fidelity: tuple[str, ...], kept: Path | None, shown: Path | None, *,
-         as_json: bool) -> None:
-    """Print the table."""
-    if shown is not None:
-        show(shown)
-        return
-    made, lab = measure(fidelity or FIDELITIES, quiet=as_json)
-    if kept is not None:
-        save(kept, made, lab)
-    rows = [*(one for result in made for one in records(result)), *lab_records(lab)]
-    missed = [one for one in rows if not one["ok"]]
-    if as_json:
-        click.echo(json.dumps(rows, indent=1))
-    elif missed:
-        click.echo("\nmissed: " + ", ".join(f"{one['id']} {one['value']:.3f} ({one['target']:.3f})"
-                                            for one in missed))
-    sys.exit(bool(missed))
+def measure(rows: Sequence[Row], fidelity: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Run the cases in their order, then the lab."""
+    names = {row.id: row for row in rows
+             if not fidelity or row.id.partition("-")[0] in fidelity}
+    for each in FIDELITIES[:2]:
+        rng, wanted = np.random.default_rng(1), sum(name.startswith(f"{each}-") for name in names)
+        for hosts in sizes(each):
+            for case in cases(hosts, rng) if wanted else ():
+                if one := names.get(f"{each}-{case.name}"):
+                    wanted -= 1
+                    yield one.function(case, each, rng).to_json()
+    lab = [name.removeprefix(LAB) for name in names if name.startswith(LAB)]
+    if lab and (why := why_unusable()):
+        raise BenchError(f"fidelity lab {why}; --fidelity flow and packet do not")
+    for name, made in (planned_paths.measure_traffics(lab) if lab else {}).items():
+        yield {"id": f"{LAB}{name}", **made}
 
 
-if __name__ == "__main__":
-    main()
+TARGET = f"load ≤ bound / {BOUND_TARGET}, and load and completion ≤ ECMP's"
+ROWS = by_id((*(
+    Row(f"{each}-{kind}-{hosts}-{traffic}", f"{traffic} of {hosts:,} hosts, {kind}, {each}",
+        measure_case, reference="ECMP", target=TARGET)
+    for each in FIDELITIES[:2] for hosts in sizes(each)
+    for kind in ("leaf-spine", "three-tier") for traffic in TRAFFICS), *(
+    Row(f"{LAB}{name}", f"{name}, 8 hosts under 4 spines, real engines",
+        partial(planned_paths.measure_traffics, [name]), reference="hashed ports",
+        target=f"≥ {LAB_GAIN_TARGET} and {LAB_BOUND_TARGET} of the bound")
+    for name in planned_paths.TRAFFICS)))
+SUBJECT = Subject(__doc__ or "", ROWS, measure, [
+    click.Option(["--fidelity"], type=click.Choice(FIDELITIES), multiple=True,
+                 help="Default: all."),
+], HEADER, line, footer, records)

@@ -1,4 +1,4 @@
-"""Rows of `bench/sim/scale_table.py` at fidelity packet: real sessions over every link of a fat tree.
+"""Workloads of the rows at fidelity packet: real sessions over every link of a fat tree.
 
 Frames carry 4 KiB. Nothing but the network costs time: hosts have no chains, so that the figures
 can be held against simulators that model no hosts (docs/performance.md).

@@ -1,28 +1,37 @@
-"""The workloads that `bench/sim/scale_table.py` times, one function a row.
+"""Speed and memory of the simulator at scale.
 
 Fabrics are three-tier fat trees of 100 Gb/s links and 1 us a link. Routes are real ECMP: every
 switch hashes the five-tuple (CRC32, a salt for each switch), and flows have random source ports.
-Nothing is folded by symmetry: every host, flow and message is simulated for itself.
+Nothing is folded by symmetry: every host, flow and message is simulated for itself. Each row runs
+in a process of its own, so that its peak memory is its own; rows of less than a second are repeated
+there, and the median counts. docs/performance.md explains the rows and their bounds.
 """
 
 from __future__ import annotations
 
+import json
 import resource
 import statistics
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
+from bench.rows import Row, by_id
+from bench.subject import Subject
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
+    from bench.rows import Result
     from harp.collectives.collective_plan import Plan
     from harp.routing.fabric import Fabric
     from sim.network.flow.collective_steps import Edges
@@ -30,7 +39,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 ALLREDUCE_BYTES = 64 << 20
 FLOW_BYTES = 2e6
 MERGE = 2e-2
@@ -41,7 +50,7 @@ SEED = 1
 
 @dataclass
 class Measured:
-    """What a row's function found: seconds, and what else there is to say."""
+    """The figures of a row's function."""
 
     seconds: float
     routing: str = "ECMP: CRC32, a salt for each switch, random source ports"
@@ -54,14 +63,13 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Row:
-    """A row of the table; targets in seconds and MB."""
+class ScaleRow(Row):
+    """A row with targets of seconds and MB; its function takes the tolerance."""
 
-    id: str
-    what: str
-    run: Callable[[float | None], Measured]
-    target_s: float | None = None
+    target: float | None = None
     target_mb: float | None = None
+    unit: str = field(default="s", kw_only=True)
+    lower: bool = field(default=True, kw_only=True)
 
 
 def fat_tree(hosts: int) -> Fabric:
@@ -197,6 +205,7 @@ def all_to_all(tolerance: float | None) -> Measured:
 def packet_permutation(_: float | None) -> Measured:
     """1,024 hosts, 2 MB each to another, frame by frame between real sessions; includes routes."""
     import numpy as np
+
     from bench.sim.packet_rows import permutation as move
 
     fabric = fat_tree(1024)
@@ -211,7 +220,6 @@ def packet_permutation(_: float | None) -> Measured:
 def packet_ring(_: float | None) -> Measured:
     """A ring allreduce over the first 128 hosts of a fat tree, frame by frame."""
     from bench.sim.packet_rows import ring
-
     from harp.routing import templates
 
     start_s = time.perf_counter()
@@ -261,41 +269,87 @@ def whole_command(topology: str, repetitions: int) -> Measured:
                     routing="as the file says")
 
 
-ROWS = {row.id: row for row in (
-    Row("perm-1024", "permutation of 1,024 hosts, 2 MB, routes given",
-        lambda t: permutation(1024, 11, t), 0.05),
-    Row("perm-1024-command", "the same, whole command",
-        lambda t: permutation(1024, 1, t), 1.5),
-    Row("perm-16384", "permutation of 16,384 hosts, routes given",
-        lambda t: permutation(16384, 5, t), 2.0),
-    Row("ring-1024-steps", "ring allreduce, 64 MiB, all 2.1 M messages",
-        lambda t: by_steps(ring_plan(), t), 3.0, 500.0),
-    Row("ring-1024-fluid", "the same as one fluid phase", ring_fluid, 0.1),
-    Row("ring-1024-ecmp", "the ring in a random order: ECMP collides, ranks drift apart",
-        lambda t: by_steps(ring_plan(shuffled=True), t)),
-    Row("a2a-1024", "all-to-all, 64 MiB a rank, 1.05 M messages", all_to_all, 5.0, 1000.0),
-    Row("step-16384", "a step of VGG16 and one of BERT-large, 16,384 GPUs", training_steps, 10.0,
-        2000.0),
-    Row("packet-perm-1024", "the permutation in frames of 4 KiB between real sessions",
-        packet_permutation, 10.0),
-    Row("packet-ring-128", "ring allreduce of 128 hosts, 64 MiB, in frames of 4 KiB",
-        packet_ring, 40.0),
-    Row("packet-a2a-1024", "all-to-all of 1,024 hosts, 64 MiB a rank, in frames of 4 KiB",
-        packet_all_to_all, None, 1000.0),
-    Row("packet-a2a-1024-tcp", "the same over kernel TCP",
-        partial(packet_all_to_all, over_tcp=True), None, 1000.0),
-    Row("taco", "python -m sim.run topologies/taco-vgg16-v100-25g.yaml, 24 draws",
-        lambda _: whole_command("taco-vgg16-v100-25g", 3), 3.0),
-    Row("clos3-1024", "python -m sim.run topologies/clos3-1024.yaml, 14 draws",
-        lambda _: whole_command("clos3-1024", 1), 10.0),
-)}
+ROWS = by_id((
+    ScaleRow("perm-1024", "permutation of 1,024 hosts, 2 MB, routes given",
+             lambda t: permutation(1024, 11, t), 0.05),
+    ScaleRow("perm-1024-command", "the same, whole command", lambda t: permutation(1024, 1, t),
+             1.5),
+    ScaleRow("perm-16384", "permutation of 16,384 hosts, routes given",
+             lambda t: permutation(16384, 5, t), 2.0),
+    ScaleRow("ring-1024-steps", "ring allreduce, 64 MiB, all 2.1 M messages",
+             lambda t: by_steps(ring_plan(), t), 3.0, 500.0),
+    ScaleRow("ring-1024-fluid", "the same as one fluid phase", ring_fluid, 0.1),
+    ScaleRow("ring-1024-ecmp", "the ring in a random order: ECMP collides, ranks drift apart",
+             lambda t: by_steps(ring_plan(shuffled=True), t)),
+    ScaleRow("a2a-1024", "all-to-all, 64 MiB a rank, 1.05 M messages", all_to_all, 5.0, 1000.0),
+    ScaleRow("step-16384", "a step of VGG16 and one of BERT-large, 16,384 GPUs", training_steps,
+             10.0, 2000.0),
+    ScaleRow("packet-perm-1024", "the permutation in frames of 4 KiB between real sessions",
+             packet_permutation, 10.0),
+    ScaleRow("packet-ring-128", "ring allreduce of 128 hosts, 64 MiB, in frames of 4 KiB",
+             packet_ring, 40.0),
+    ScaleRow("packet-a2a-1024", "all-to-all of 1,024 hosts, 64 MiB a rank, in frames of 4 KiB",
+             packet_all_to_all, None, 1000.0),
+    ScaleRow("packet-a2a-1024-tcp", "the same over kernel TCP",
+             partial(packet_all_to_all, over_tcp=True), None, 1000.0),
+    ScaleRow("taco", "python -m sim.run topologies/taco-vgg16-v100-25g.yaml, 24 draws",
+             lambda _: whole_command("taco-vgg16-v100-25g", 3), 3.0),
+    ScaleRow("clos3-1024", "python -m sim.run topologies/clos3-1024.yaml, 14 draws",
+             lambda _: whole_command("clos3-1024", 1), 10.0),
+))
 
 
-def measure(name: str, tolerance: float | None) -> Measured:
+def run_row(row: ScaleRow, tolerance: float | None) -> Result:
+    """Run a row in a process of its own, and judge it."""
+    start_s = time.perf_counter()
+    done = subprocess.run([sys.executable, "-m", "bench.sim.scale_rows", row.id,
+                           json.dumps(tolerance)],
+                          check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    command_s = time.perf_counter() - start_s
+    detail = json.loads(done.stdout)
+    seconds = detail.pop("seconds")
+    value = command_s if row.id.endswith("-command") else seconds
+    ok = ((row.target is None or value <= row.target)
+          and (row.target_mb is None or detail["memory_mb"] <= row.target_mb))
+    return {"id": row.id, "value": value, "unit": "s", "target": row.target, "ok": ok,
+            "lower_is_better": True, "what": row.what, "memory_target_mb": row.target_mb,
+            "command_s": command_s, "folding": "none", **detail}
+
+
+def measure(rows: Sequence[ScaleRow], tolerance: float | None) -> Iterator[Result]:
+    """Run rows one after the other."""
+    return (run_row(row, tolerance) for row in rows)
+
+
+def run_here(name: str, tolerance: float | None) -> Measured:
     """Run one row in this process; memory is the process's peak."""
-    measured = ROWS[name].run(tolerance)
+    measured: Measured = ROWS[name].function(tolerance)
     own = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     measured.memory_mb = measured.memory_mb or own.ru_maxrss * 1024 / 1e6
     measured.cpu_s = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
     return measured
+
+
+_LINE = "{:<20} {:<70} {:>8} {:>8} {:>8} {:>8} {:>9} {:>4}"
+
+
+def line(row: Result) -> str:
+    """Write a row."""
+    return _LINE.format(
+        row["id"], row["what"], f"{row['value']:.3g} s", _limit(row["target"], "s"),
+        f"{row['memory_mb']:.0f} MB", _limit(row["memory_target_mb"], "MB"),
+        _limit(row["tolerance"], ""), "yes" if row["ok"] else "NO")
+
+
+def _limit(value: float | None, unit: str) -> str:
+    return "" if value is None else f"{value:g} {unit}".strip()
+
+
+SUBJECT = Subject(__doc__ or "", ROWS, measure, [
+    click.Option(["--tolerance"], type=float, help="Merge completions within this share of a "
+                 "flow's age, instead of each row's own tolerance."),
+], _LINE.format("row", "what", "time", "target", "peak", "of", "tolerance", "ok"), line)
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(run_here(sys.argv[1], json.loads(sys.argv[2])))))

@@ -1,9 +1,8 @@
-"""The rows that need a NIC with zero copy: all arms in one run of the emulated machine.
+"""Arms that need a NIC with zero copy: one run of the emulated machine measures all of them.
 
-The machine (lab/vm.py) boots once, and its script takes every arm in turn, round after
-round; the arms then hand out what it found. The stack's engines have threads, which sleep when
-there is nothing to do: the frames that a spinning CPU waits for are moved by another thread of the
-host.
+The machine (lab/vm.py) boots once, and its script runs every arm in turn, round after round; each
+arm then returns its own samples. The stack's engines have threads that sleep when they are idle: a
+spinning CPU would wait for frames that another thread of the host moves.
 """
 
 from __future__ import annotations
@@ -12,7 +11,9 @@ import shlex
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from bench.arms import TCP, Bench, BenchError, Sample, build, gbps, sample
+from bench.arms import TCP, Bench, Sample, build, gbps, sample
+from bench.subject import BenchError
+from lab import vm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -87,8 +88,6 @@ def run(bench: Bench, wanted: dict[str, tuple[list[str], list[str]]],
 
     Without ``programs`` they are those of bench/c that the arms name.
     """
-    from lab import vm
-
     steps = [f"ip link set eth0 mtu {mtu}; peer ip link set eth1 mtu {mtu}", SCRIPT]
     for _ in range(bench.rounds):
         steps += [f"receive={shlex.quote(shlex.join(receive))} send={shlex.quote(shlex.join(send))}"

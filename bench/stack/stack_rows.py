@@ -1,8 +1,7 @@
-"""The rows of `bench/comparison.py`: what is compared with what, where, and what is aimed at.
+"""Speed of the stack against references of the same run: kernel TCP, raw sockets, memory.
 
-A group is a place (a pair of namespaces, an emulated machine, this machine's memory) with the arms
-that can be measured in it, by name. A row names the arm that it is about and those that it is held
-against, of which the best counts.
+Throughput is payload; CRC and tag are on; two CPUs are pinned. docs/speed.md explains each row and
+its bound. Needs root, for network namespaces.
 """
 
 from __future__ import annotations
@@ -10,14 +9,12 @@ from __future__ import annotations
 import re
 import subprocess
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bench.arms import (
     PATIENCE_S,
     TCP,
     Bench,
-    BenchError,
     Sample,
     alone,
     build,
@@ -25,20 +22,19 @@ from bench.arms import (
     one_way,
     read_line,
 )
+from bench.comparison import ArmRow, compare
+from bench.rows import by_id
 from bench.stack.emulated import emulated_at
-
+from bench.subject import BenchError
 from lab.offloads import SEGMENTATION
 from lab.veth import Net, veth_pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
+    from bench.comparison import Arms, Group
     from lab.namespace import Namespace
     from lab.veth import End
-
-    Arms = dict[str, Callable[[], Sample]]
-    Group = Callable[[Bench], AbstractContextManager[Arms]]
 
 WIRE_BYTES = 14 + 20 + 8 + 44
 """Ethernet, IPv4, UDP and our own header, as a shaper or policer counts them."""
@@ -46,36 +42,6 @@ SEGMENT_BYTES = 1408
 """Payload of a full frame at MTU 1500 (docs/wire.md)."""
 RATE_BPS = 10**9
 """Of the shaper and the policer."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of the table."""
-
-    id: str
-    what: str
-    group: Group
-    value: str
-    unit: str = "Gb/s"
-    also: tuple[str, ...] = ()
-    """Further settings of what is measured; the best counts, as it does of the reference."""
-    against: tuple[str, ...] = ()
-    """Arms, of which the best counts as the reference."""
-    target: float = 1.0
-    """Least ratio; without a reference the value's bound: least, or most where lower is better.
-    0: nothing is aimed at."""
-    aim: float | None = None
-    lower: bool = False
-    within: float | None = None
-    """Most that the ratio may be off 1, in place of ``target``."""
-    floor: str | None = None
-    """An arm that tells what no program could beat here; it is shown and judges nothing."""
-    beside: tuple[str, ...] = ()
-    """Arms whose best is shown and judges nothing: what other settings would give."""
-    limits: Mapping[str, float] = field(default_factory=dict)
-    """Most that the arm's further figures may be."""
-    least_s: float = 0.0
-    """Of a measurement, whatever ``--seconds`` says: where something moves as slowly as that."""
 
 
 RAW_XDP = {f"raw AF_XDP, {batch}{' spinning' if spin else ''}": (spin, ["--batch", str(batch)])
@@ -328,47 +294,49 @@ def transport(bench: Bench) -> Iterator[Arms]:
 emulated = emulated_at(1500)
 
 
-ROWS = {row.id: row for row in (
-    Row("zc-tcp", "xdp, zero copy, streamed, emulated NICs", emulated,
-        "HARP, zero copy", against=tuple(TCP), target=1.94, aim=2.5),
-    Row("zc-raw", "the same", emulated, "HARP, zero copy", against=("raw zero copy",), target=0.8),
-    Row("zc-copy", "the same", emulated, "HARP, zero copy", against=("HARP, copy mode",),
-        target=3.0),
-    *(Row(f"zc-tcp-{mtu}", f"the same at MTU {mtu}", emulated_at(mtu, "HARP, zero copy", *TCP),
-          "HARP, zero copy", against=tuple(TCP), target=1.94) for mtu in (3400, 8500)),
-    Row("udp-tcp", "udp port over veth, MTU 1500, one flow", udp_pair, "HARP", against=tuple(TCP),
-        target=1.3, aim=1.6),
-    Row("udp-raw", "the same", udp_pair, "HARP", against=("raw UDP",), target=0.8),
-    Row("udp-both", "udp port over veth, both ways at once", udp_both_pair,
-        "HARP, both", against=tuple(f"{name}, both" for name in TCP), target=1.0, aim=1.3),
-    Row("udp-loss", "udp port, 1 % random loss each way", udp_pair, "HARP, 1 % lost",
-        against=("HARP",), target=0.8),
-    Row("udp-1g", "udp port shaped to 1 Gb/s", shaped_pair, "HARP", against=("rate",), target=0.97,
-        limits={"rtt_inflation_ms": 2.0}),
-    *(Row(f"udp-beside-{control}-{flows}",
+ROWS = by_id((
+    ArmRow("zc-tcp", "xdp, zero copy, streamed, emulated NICs", emulated, "HARP, zero copy",
+           against=tuple(TCP), target=1.94, aim=2.5),
+    ArmRow("zc-raw", "the same", emulated, "HARP, zero copy", against=("raw zero copy",),
+           target=0.8),
+    ArmRow("zc-copy", "the same", emulated, "HARP, zero copy", against=("HARP, copy mode",),
+           target=3.0),
+    *(ArmRow(f"zc-tcp-{mtu}", f"the same at MTU {mtu}", emulated_at(mtu, "HARP, zero copy", *TCP),
+             "HARP, zero copy", against=tuple(TCP), target=1.94) for mtu in (3400, 8500)),
+    ArmRow("udp-tcp", "udp port over veth, MTU 1500, one flow", udp_pair, "HARP",
+           against=tuple(TCP), target=1.3, aim=1.6),
+    ArmRow("udp-raw", "the same", udp_pair, "HARP", against=("raw UDP",), target=0.8),
+    ArmRow("udp-both", "udp port over veth, both ways at once", udp_both_pair, "HARP, both",
+           against=tuple(f"{name}, both" for name in TCP), target=1.0, aim=1.3),
+    ArmRow("udp-loss", "udp port, 1 % random loss each way", udp_pair, "HARP, 1 % lost",
+           against=("HARP",), target=0.8),
+    ArmRow("udp-1g", "udp port shaped to 1 Gb/s", shaped_pair, "HARP", against=("rate",),
+           target=0.97, limits={"rtt_inflation_ms": 2.0}),
+    *(ArmRow(f"udp-beside-{control}-{flows}",
           f"beside {flows} {control.upper()}, 1 Gb/s, a queue of 1 MB",
           beside_tcp(control, flows), "HARP", against=("fair share",), target=0.35,
           least_s=4.0)  # windows of CUBIC and BBR move in seconds
       for control in ("cubic", "bbr") for flows in (1, 4)),
-    Row("udp-policed", "udp port through a policer of 1 Gb/s", policed_pair, "HARP",
-        against=("rate",), target=0.9, limits={"again_share": 0.05}),
-    Row("mem-1MiB", "mem port, 1 MiB posted messages", memory, "HARP, 1 MiB",
-        against=("memcpy",), target=0.8),
-    Row("mem-64B", "mem port, 64 B messages", memory, "HARP, 64 B", "M/s", target=5.0),
-    Row("mem-rtt", "mem port, 64 B there and back, two CPUs", memory, "HARP, ping-pong", "µs",
-        target=1.0, lower=True, floor="a cache line"),
-    Row("frame-cost", "transport alone, 4 KiB frames, an end", transport, "transport", "ns",
-        target=300.0, aim=200.0, lower=True),
-    Row("engines-2", "two engines on two cores", one_process, "two engines",
-        against=("one engine",), target=1.8),
-    *(Row(name, f"{port}, {'MiB' if kind == 'bulk' else 'round trips'} beside {idle:,} idle",
-          beside_idle, f"{port} {kind}, {idle} idle", "/s",
-          against=(f"{port} {kind}, 0 idle",), target=0.9 if idle == 1000 else 0.7)
+    ArmRow("udp-policed", "udp port through a policer of 1 Gb/s", policed_pair, "HARP",
+           against=("rate",), target=0.9, limits={"again_share": 0.05}),
+    ArmRow("mem-1MiB", "mem port, 1 MiB posted messages", memory, "HARP, 1 MiB",
+           against=("memcpy",), target=0.8),
+    ArmRow("mem-64B", "mem port, 64 B messages", memory, "HARP, 64 B", unit="M/s", target=5.0),
+    ArmRow("mem-rtt", "mem port, 64 B there and back, two CPUs", memory, "HARP, ping-pong",
+           unit="µs", target=1.0, lower=True, floor="a cache line"),
+    ArmRow("frame-cost", "transport alone, 4 KiB frames, an end", transport, "transport", unit="ns",
+           target=300.0, aim=200.0, lower=True),
+    ArmRow("engines-2", "two engines on two cores", one_process, "two engines",
+           against=("one engine",), target=1.8),
+    *(ArmRow(name, f"{port}, {'MiB' if kind == 'bulk' else 'round trips'} beside {idle:,} idle",
+             beside_idle, f"{port} {kind}, {idle} idle", unit="/s",
+             against=(f"{port} {kind}, 0 idle",), target=0.9 if idle == 1000 else 0.7)
       for name, (idle, port, kind) in CONNS.items()),
-    Row("xdp-3400", "xdp port over veth, MTU 3400", xdp_pair(3400), "HARP",
-        against=tuple(RAW_XDP), target=0.85),
-    Row("xdp-1500", "xdp port over veth, MTU 1500", xdp_pair(1500), "HARP",
-        against=tuple(RAW_XDP), target=0.85),
-    Row("xdp-9000", "xdp port over veth, MTU 9000",
-        xdp_pair(9000, segmentation=False), "HARP", against=tuple(TCP), target=1.0),
-)}
+    ArmRow("xdp-3400", "xdp port over veth, MTU 3400", xdp_pair(3400), "HARP",
+           against=tuple(RAW_XDP), target=0.85),
+    ArmRow("xdp-1500", "xdp port over veth, MTU 1500", xdp_pair(1500), "HARP",
+           against=tuple(RAW_XDP), target=0.85),
+    ArmRow("xdp-9000", "xdp port over veth, MTU 9000", xdp_pair(9000, segmentation=False), "HARP",
+           against=tuple(TCP), target=1.0),
+))
+SUBJECT = compare(__doc__, ROWS)

@@ -1,4 +1,4 @@
-"""The table that bench/tccl/tccl_rows.py ends with: each feature at each fidelity, beside its reference.
+"""Features at each fidelity, beside their references: the table below the scenes.
 
 Two ports and self-healing are what the scenes came to. Hash routing and affinity are a ring
 all-reduce of 4 MiB over eight hosts of two leaves, by HARP's stack: as a fluid, packet by packet,
@@ -9,7 +9,7 @@ and by real engines over kernel routers, at a thousandth of the rates (`lab`):
 - *affinity*: under two spines, half of the hosts' rate, by planned ports; hosts in that order, and
   in the one of their places;
 - *several jobs*: two rings of four hosts each, two under either leaf, planned together, and each as
-  if it were alone (bench/routing/planned_paths.py in the lab, bench/routing/cases.py otherwise).
+  if it were alone (planned_paths.py in the lab, else cases.py).
 
 A figure is the reference's time by ours, the median of some orders: 2 is twice as fast.
 """
@@ -20,15 +20,15 @@ import statistics
 import tempfile
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import yaml
+
 from bench.routing.cases import Case, alone, flows_of, make_ring, together
 from bench.routing.max_min import flow_ms
 from bench.routing.packet_time import completion_ms
 from bench.tccl.scenes import FAULTS, TWO_PORTS
-
 from harp.collectives.registry import make_plan
 from harp.routing.templates import Endpoints, leaf_spine
 from sim.answer.collective_bench import Timer
@@ -38,10 +38,11 @@ from sim.cluster.placement import place
 from sim.schema import load
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
-    from bench.tccl.judge import Row
+
+    from bench.tccl.judge import Outcome
 
     Ints = NDArray[np.int64]
 
@@ -49,14 +50,6 @@ HOSTS = 8
 NBYTES = 4 << 20
 ORDERS = {"flow": 9, "packet": 9, "lab": 3}
 NONE = "-"
-
-
-class Feature(NamedTuple):
-    """A feature, what stands beside it, and a figure for each fidelity."""
-
-    name: str
-    reference: str
-    figures: tuple[str, ...]
 
 
 def scattered(seed: int) -> Ints:
@@ -126,7 +119,7 @@ def _times(gains: Iterable[float]) -> str:
     return f"{statistics.median(gains):.2f}x"
 
 
-def ports_share(rows: Sequence[Row]) -> str:
+def ports_share(rows: Sequence[Outcome]) -> str:
     """The least share of what remained of two ports; TCP's in brackets."""
     mine = [row for row in rows if row.scene in {scene.name for scene in TWO_PORTS}]
     if not mine:
@@ -136,7 +129,7 @@ def ports_share(rows: Sequence[Row]) -> str:
     return f"{least} ({min(tcp):.2f})" if tcp else least
 
 
-def faults_met(rows: Sequence[Row]) -> str:
+def faults_met(rows: Sequence[Outcome]) -> str:
     """Faults after which all targets were met; TCP's in brackets."""
     mine = [row for row in rows if row.scene in {scene.name for scene in FAULTS}]
     if not mine:
@@ -146,25 +139,25 @@ def faults_met(rows: Sequence[Row]) -> str:
     return f"{good} ({sum(row.good for row in tcp)})" if tcp else good
 
 
-def features(rows: Sequence[Row], fidelities: Sequence[str]) -> list[Feature]:
-    """The table: of the scenes' rows, and of rings that are run now."""
-    by_fidelity = [[row for row in rows if row.fidelity == one] for one in fidelities]
-    return [
-        Feature("two ports: least share of what remains", "TCP hashed by LACP",
-                tuple(map(ports_share, by_fidelity))),
-        Feature("hash routing: ring across leaves", "ECMP",
-                tuple(map(routing_gain, fidelities))),
-        Feature("affinity: ring, uplinks 2:1", "random order",
-                tuple(map(affinity_gain, fidelities))),
-        Feature("several jobs: two rings, one plan", "a plan each",
-                tuple(map(jobs_gain, fidelities))),
-        Feature("self-healing: faults healed in 100 ms", "kernel TCP",
-                tuple(map(faults_met, by_fidelity)))]
+FEATURES: dict[str, tuple[str, Callable[[str, Sequence[Outcome]], str]]] = {
+    "two ports: least share of what remains": (
+        "TCP hashed by LACP", lambda _, rows: ports_share(rows)),
+    "hash routing: ring across leaves": ("ECMP", lambda fidelity, _: routing_gain(fidelity)),
+    "affinity: ring, uplinks 2:1": ("random order", lambda fidelity, _: affinity_gain(fidelity)),
+    "several jobs: two rings, one plan": ("a plan each", lambda fidelity, _: jobs_gain(fidelity)),
+    "self-healing: faults healed in 100 ms": ("kernel TCP", lambda _, rows: faults_met(rows))}
+"""By name: the reference, and the figure of a fidelity, of the outcomes of its scenes."""
 
 
-def table(made: Sequence[Feature], fidelities: Sequence[str]) -> str:
-    """The table for people."""
+def feature(name: str, fidelity: str, outcomes: Sequence[Outcome]) -> str:
+    """Measure a feature at a fidelity."""
+    return FEATURES[name][1](fidelity, outcomes)
+
+
+def table(rows: Iterable[tuple[str, str, Mapping[str, str]]], fidelities: Sequence[str]) -> str:
+    """Write the table."""
     lines = [("feature", "reference", *fidelities),
-             *((one.name, one.reference, *one.figures) for one in made)]
+             *((name, reference, *(figures.get(one, NONE) for one in fidelities))
+               for name, reference, figures in rows)]
     return "\n".join(f"{name:41}{reference:20}" + "".join(f"{figure:>13}" for figure in figures)
                      for name, reference, *figures in lines)

@@ -1,4 +1,4 @@
-"""Two hosts with two ports each as a fluid: the network of bench/tccl/tccl_rows.py at fidelity flow.
+"""Two hosts with two ports each as a fluid: the network of scenes at fidelity flow.
 
 Broadcasts of two ranks follow one another without end over a dynamic bond. How long HARP takes to
 find a dead path is a parameter here (`FOUND_S`). A link that loses a share of its packets carries
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import simpy
-from bench.tccl.goodput import BIN_S, Run, Trace
 
+from bench.tccl.goodput import BIN_S, Run, Trace
 from harp.collectives.registry import make_plan
 from sim.answer.scenario import Settings
 from sim.cluster.cluster import Cluster
@@ -31,6 +31,7 @@ from sim.step.faults import find_links
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
     from bench.tccl.scenes import Scene
 
 FOUND_S = 3e-3

@@ -1,4 +1,4 @@
-"""Rows of bench/tccl/tccl_rows.py: what a scene came to with HARP and with kernel TCP, judged."""
+"""Outcomes of scenes with HARP and with kernel TCP, judged against their targets."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bench.tccl.scenes import Moment, Scene
     from bench.tccl.goodput import Run
+    from bench.tccl.scenes import Moment, Scene
 
 BUSY = 0.1
 """Where the machine was late for more of the time, a row of the lab says little."""
@@ -27,7 +27,7 @@ class Figures(NamedTuple):
     error: str
 
 
-class Row(NamedTuple):
+class Outcome(NamedTuple):
     """A moment of a scene."""
 
     fidelity: str
@@ -50,9 +50,18 @@ class Row(NamedTuple):
                 and harp.share >= self.target and not harp.lost_bytes and not harp.error)
 
     def to_json(self) -> dict[str, Any]:
-        """For --json; what never came about is null."""
-        made = self._asdict() | {"harp": _plain(self.harp), "good": self.good}
-        return made | {"tcp": None if self.tcp is None else _plain(self.tcp)}
+        """Return the row for --json; what never happened is null."""
+        made = {"id": f"{self.what}, {self.fidelity}", **self._asdict(), "ok": self.good}
+        return made | {name: None if one is None else _plain(one)
+                       for name, one in (("harp", self.harp), ("tcp", self.tcp))}
+
+    @classmethod
+    def of(cls, made: dict[str, Any]) -> Outcome:
+        """Read what `to_json` wrote."""
+        stacks = {name: None if made[name] is None else Figures(**{
+            what: math.inf if value is None else value for what, value in made[name].items()})
+            for name in ("harp", "tcp")}
+        return cls(**{name: stacks.get(name, made[name]) for name in cls._fields})
 
 
 def _plain(figures: Figures) -> dict[str, Any]:
@@ -87,13 +96,13 @@ def _median(several: list[Figures]) -> Figures:
                    next((figures.error for figures in several if figures.error), ""))
 
 
-def judge(fidelity: str, scene: Scene, harp: list[Run], tcp: list[Run]) -> list[Row]:
-    """Make the rows of a scene out of its runs."""
+def judge(fidelity: str, scene: Scene, harp: list[Run], tcp: list[Run]) -> list[Outcome]:
+    """Make the outcomes of a scene out of its runs."""
     rows = []
     for number, moment, end_s in _spans(scene):
         ours, theirs = ([_figures(run, number, moment, end_s) for run in runs]
                         for runs in (harp, tcp))
-        rows.append(Row(fidelity, scene.name, moment.what, moment.target, moment.within_s * 1e3,
+        rows.append(Outcome(fidelity, scene.name, moment.what, moment.target, moment.within_s * 1e3,
                         moment.noticed_s * 1e3, _median(ours), _median(theirs) if theirs else None,
                         sorted(run.late for run in harp)[len(harp) // 2]))
     return rows
@@ -111,16 +120,16 @@ def _bytes(count: int) -> str:
     return f"{count / 1e6:.1f} MB" if count else "0"
 
 
-def line(row: Row) -> str:
+def line(row: Outcome) -> str:
     """One line for people."""
     harp, tcp = row.harp, row.tcp
-    told = (f"{row.fidelity:7}{row.what:33}{row.target:.2f} in {row.within_ms:3.0f} ms  "
+    text = (f"{row.fidelity:7}{row.what:33}{row.target:.2f} in {row.within_ms:3.0f} ms  "
             f"{_ms(harp.noticed_ms):>8}{_ms(harp.back_ms):>9}{harp.share:7.2f}"
             f"{_bytes(harp.lost_bytes):>7}")
     if tcp is not None:
-        told += f"    {_ms(tcp.back_ms):>9}{tcp.share:7.2f}{_bytes(tcp.lost_bytes):>9}"
+        text += f"    {_ms(tcp.back_ms):>9}{tcp.share:7.2f}{_bytes(tcp.lost_bytes):>9}"
     if harp.error:
-        told += f"  HARP ended: {harp.error}"
+        text += f"  HARP ended: {harp.error}"
     if not row.good:
-        told += "  missed"
-    return told + (f"  (machine busy: late {row.late:.0%} of the time)" if row.late > BUSY else "")
+        text += "  missed"
+    return text + (f"  (machine busy: late {row.late:.0%} of the time)" if row.late > BUSY else "")

@@ -1,4 +1,4 @@
-"""The lab of bench/tccl/tccl_rows.py under the NCCL client: HARP's plugin, and kernel TCP as NCCL uses it.
+"""Scenes under the NCCL client: HARP's plugin, and kernel TCP as NCCL uses it.
 
 The client of tests/cnet/nccl/client sends messages of 512 KiB, 8 of them under way, as NCCL's
 progress thread does. HARP's plugin fuses both NICs (HARP_RAILS). The TCP reference cuts each
@@ -16,11 +16,11 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-import nccl_pair
-from bench.tccl.scenes import PORT
-from bench.tccl.two_ports import ETHERNET, HOST_ADDRESSES, MTU, PORTS, RATE_BPS, Lab
 from bench.tccl.goodput import Run, Sample, bins_of, lateness
-
+from bench.tccl.scenes import PORT
+from bench.tccl.two_ports import HOST_ADDRESSES, RATE_BPS, Lab
+from lab.dual_tor import MTU, PORTS
+from lab.impairments import ETHERNET_BYTES
 from tests.support import nccl_pair
 
 if TYPE_CHECKING:
@@ -80,12 +80,12 @@ def _watch(lab: Lab, scene: Scene, pair: nccl_pair.Pair, payload: int) -> Run:
             if moments and now_s >= moments[0].at_s:
                 done_s.append(now_s)
                 moments.popleft().action(lab)
-            received = _received(counters) * payload // (MTU + ETHERNET)
+            received = _received(counters) * payload // (MTU + ETHERNET_BYTES)
             samples.append(Sample(now_s, received, 0))
             time.sleep(TICK_S)
     ended = pair.end(PATIENCE_S)
     error = "" if ended.good else f"the client failed: {str(ended)[:300]}"
-    capacity_bps = len(PORTS) * RATE_BPS * payload / (MTU + ETHERNET)
+    capacity_bps = len(PORTS) * RATE_BPS * payload / (MTU + ETHERNET_BYTES)
     return Run(bins_of(samples, scene.end_s), [], capacity_bps, 0, error, done_s,
                lateness(samples))
 

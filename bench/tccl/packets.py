@@ -1,4 +1,4 @@
-"""Two hosts with two ports each, packet by packet: the network of bench/tccl/tccl_rows.py in virtual time.
+"""Two hosts with two ports each, packet by packet: the network of scenes in virtual time.
 
        sender ── up[0] ──> ToR 0 ── down[0] ──> receiver      data; as many links lead back
               └─ up[1] ──> ToR 1 ── down[1] ──┘
@@ -13,16 +13,14 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from bench.tccl.scenes import PORT
 from bench.tccl.goodput import BIN_S, Run, Trace
-
+from bench.tccl.scenes import PORT
 from harp.routing.bond import choose, colliding_pair
 from harp.routing.templates import Endpoints, leaf_spine
 from sim.network.packet.world import ConnectionEndedError, End, LinkFaults, Stage, Tcp, World
 
 if TYPE_CHECKING:
     from bench.tccl.scenes import Scene
-
     from harp.routing.bond import Policy
 
 RATE_BPS = 25e9

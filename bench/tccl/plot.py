@@ -1,4 +1,4 @@
-"""Goodput over time of the scenes of bench/tccl/tccl_rows.py, as one picture."""
+"""Goodput over time of scenes, as one picture."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from bench.tccl.goodput import BIN_S
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bench.tccl.scenes import Scene
     from bench.tccl.goodput import Run
+    from bench.tccl.scenes import Scene
 
 PANEL_INCHES = (9.0, 2.3)
 

@@ -1,4 +1,4 @@
-"""Traffic of bench/tccl/two_ports.py: HARP over both ports, and two flows of kernel TCP.
+"""Traffic of scenes on the real stack: HARP over both ports, and two flows of kernel TCP.
 
 Messages go without end from the sender to the receiver, who compares them with what was sent.
 Time is the monotonic clock's.
@@ -16,14 +16,14 @@ from contextlib import ExitStack
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
-from bench.tccl.two_ports import ETHERNET, HOST_ADDRESSES, MTU, PORTS, RATE_BPS, Lab
 from bench.tccl.goodput import Run, Sample, bins_of, lateness
-
+from bench.tccl.two_ports import HOST_ADDRESSES, RATE_BPS, Lab
 from harp.net import EndedError, Engine, Port
+from lab.dual_tor import MTU, PORTS
+from lab.impairments import ETHERNET_BYTES
 
 if TYPE_CHECKING:
     from bench.tccl.scenes import Scene
-
     from harp.net import Completion
 
 MESSAGE = 128 << 10
@@ -90,7 +90,7 @@ class HarpTraffic:
         segment = self._near.segment
         self._frame_bytes = MESSAGE / -(-MESSAGE // segment)  # a message's last frame is short
         frame = int(self._near.paths[0].state["frame_bytes"]) + 28
-        self.capacity_bps = len(PORTS) * RATE_BPS * segment / (frame + ETHERNET)
+        self.capacity_bps = len(PORTS) * RATE_BPS * segment / (frame + ETHERNET_BYTES)
         self._sent: deque[Completion] = deque()
         self._posted: deque[tuple[Completion, bytearray]] = deque()
         self._sends = self._takes = self._posts = self._wrong = 0
@@ -207,7 +207,7 @@ class TcpTraffic:
     """Two flows, which the kernel hashes to these ports."""
 
     def __init__(self, lab: Lab, ports: tuple[int, ...]) -> None:
-        self.capacity_bps = (len(PORTS) * RATE_BPS * (MTU - _TCP_HEADERS) / (MTU + ETHERNET))
+        self.capacity_bps = (len(PORTS) * RATE_BPS * (MTU - _TCP_HEADERS) / (MTU + ETHERNET_BYTES))
         self._flows = []
         for number, port in enumerate(ports):
             target, first = TCP_PORT + number, 40_000 + 2_000 * number

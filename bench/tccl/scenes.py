@@ -1,7 +1,7 @@
-"""What happens to two hosts with two ports each, and what must be left: scenes of bench/tccl/tccl_rows.py.
+"""Scenes: faults of a network of two hosts with two ports each, and their targets.
 
-A scene is a list of moments. At each of them something is done to the network, and from then on a
-share of both ports' goodput remains that traffic has to reach within a time.
+A scene is a list of moments. Each changes the network, and from then on traffic has to reach a
+share of the remaining goodput within a time.
 """
 
 from __future__ import annotations

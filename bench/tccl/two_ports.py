@@ -1,102 +1,60 @@
-"""Two hosts with two ports each as namespaces: the network of bench/tccl/tccl_rows.py on the real stack.
-
-       sender ── a0 ──┐ ToR 0 ┌── b0 ── receiver         each ToR a namespace with a bridge, each
-              └─ a1 ──┤ ToR 1 ├── b1 ──┘                 cable a veth pair, shaped at both ends
+"""Two hosts with two ports each (`lab.dual_tor`): the network of scenes on the real stack.
 
 Each port has an address of its own, which HARP's ports take, and each host one on loopback, for
-TCP: the kernel hashes TCP's flows over both ports, and after what a link tells (`told`) both hosts'
-routes leave the port out at once, as a bond's or a routing daemon's would after a while. Neighbours
-are asked for as often as `harp setup` has it.
+TCP: the kernel hashes TCP's flows over both ports. When a link's carrier is lost, both hosts'
+routes drop the port at once, as a bond's or a routing daemon's would after a while.
 """
 
 from __future__ import annotations
 
 import subprocess
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from bench.tccl.scenes import PORT
-
-from harp.cli.setup.targets import NEIGHBOUR_MS
-from lab.impairments import Impairments, choose_class, drop_long, drop_share, flip_bits
-from lab.offloads import SEGMENTATION
-from lab.veth import End, Net
+from lab.dual_tor import MTU, PORTS, DualTor, Queue
+from lab.impairments import ETHERNET_BYTES, choose_class, drop_long, drop_share, flip_bits
+from lab.shaping import burst_bytes
 
 if TYPE_CHECKING:
     from lab.namespace import Namespace
 
 RATE_BPS = 40_000_000
 """Of each port: so little that two cores carry it with time to spare."""
-MTU, ETHERNET = 1500, 14
-QUEUE_BYTES = RATE_BPS // 800
+BURST_BYTES = burst_bytes(RATE_BPS, MTU)
+QUEUE = Queue(RATE_BPS, RATE_BPS // 800, BURST_BYTES)
 """Of each port: 10 ms, a deep buffer."""
-BURST_BYTES = MTU + ETHERNET + round(RATE_BPS * 2e-4 / 8)
-"""What a port may send at once: a packet, and what its timer may be late."""
-PORTS = (0, 1)
 HOST_ADDRESSES = ("10.9.0.1", "10.9.0.2")
-_OFFLOADS = {**dict.fromkeys(SEGMENTATION, False), "tx-checksum-ip-generic": False}
 
 
 class Batch:
-    """``ip`` or ``tc``, which stays and does each line at once."""
+    """A process of ``ip`` or ``tc`` that stays and runs each line at once."""
 
     def __init__(self, space: Namespace, tool: str) -> None:
         self._tool = space.start(tool, "-batch", "-", stdin=subprocess.PIPE, text=True)
 
     def do(self, line: str) -> None:
-        """Do a line."""
+        """Run a line."""
         assert self._tool.stdin
         self._tool.stdin.write(line + "\n")
         self._tool.stdin.flush()
 
 
-class Cable(NamedTuple):
-    """Both ends of a veth pair."""
-
-    host: End
-    tor: End
-
-
-class Lab:
-    """The namespaces; what may happen to them is `bench.tccl.scenes.Network`."""
+class Lab(DualTor):
+    """The namespaces, and the verbs of `bench.tccl.scenes.Network`."""
 
     def __init__(self, *, hashes_ports: bool = True) -> None:
-        self._stack = ExitStack()
+        super().__init__("ab", QUEUE)
         self.hashes_ports = hashes_ports
         """Whether the kernel hashes ports as well as addresses (fib_multipath_hash_policy)."""
         self.share = 1.0
         """Of both ports' goodput that the receiver takes."""
-        try:
-            self._build()
-        except BaseException:
-            self.close()
-            raise
-
-    def _build(self) -> None:
-        net = self._stack.enter_context(Net())
-        self._programs = Impairments()
-        self._stack.callback(self._programs.close)
-        self.hosts = [net.namespace() for _ in HOST_ADDRESSES]
-        tors = [net.namespace() for _ in PORTS]
-        for tor in tors:
-            tor.run("ip", "link", "add", "bridge", "type", "bridge")
-            tor.run("ip", "link", "set", "bridge", "up")
-        self.cables = [[_plug(host, tor, number, port) for port, tor in enumerate(tors)]
-                       for number, host in enumerate(self.hosts)]
         for number, host in enumerate(self.hosts):
             host.run("ip", "address", "add", f"{HOST_ADDRESSES[number]}/32", "dev", "lo")
-            for key, value in (("ipv4.fib_multipath_hash_policy", int(self.hashes_ports)),
-                               ("ipv4.conf.all.rp_filter", 0),
-                               *((f"ipv4.neigh.{cable.host.device}.retrans_time_ms", NEIGHBOUR_MS)
-                                 for cable in self.cables[number])):
-                host.sysctl(key, value)
+            host.sysctl("ipv4.fib_multipath_hash_policy", int(hashes_ports))
+            host.sysctl("ipv4.conf.all.rp_filter", 0)
         self._ip = [Batch(host, "ip") for host in self.hosts]
-        self._tor_ip, self._tor_tc = (Batch(tors[PORT], tool) for tool in ("ip", "tc"))
+        self._tor_ip, self._tor_tc = (Batch(self.tors[PORT], tool) for tool in ("ip", "tc"))
         self._route(PORTS, wait=True)
-
-    def close(self) -> None:
-        """Let go of all of it."""
-        self._stack.close()
 
     def _route(self, ports: tuple[int, ...], *, wait: bool = False) -> None:
         for number, batch in enumerate(self._ip):
@@ -139,19 +97,19 @@ class Lab:
     def set_rate(self, share: float) -> None:
         """See `bench.tccl.scenes.Network`."""
         self._tor_tc.do(f"qdisc change dev {self.cables[1][PORT].tor.device} root "
-                        f"{_tbf(RATE_BPS * share)}")
+                        f"{QUEUE.tbf(share)}")
 
     def lose(self, share: float, *, answers: bool = False) -> None:
         """See `bench.tccl.scenes.Network`."""
-        self._programs.attach(self.cables[int(answers)][PORT].tor, drop_share(share))
+        self.impairments.attach(self.cables[int(answers)][PORT].tor, drop_share(share))
 
     def corrupt(self, share: float) -> None:
         """See `bench.tccl.scenes.Network`."""
-        self._programs.attach(self.cables[0][PORT].tor, flip_bits(share))
+        self.impairments.attach(self.cables[0][PORT].tor, flip_bits(share))
 
     def shrink_mtu(self, nbytes: int) -> None:
         """See `bench.tccl.scenes.Network`."""
-        self._programs.attach(self.cables[0][PORT].tor, drop_long(nbytes + ETHERNET))
+        self.impairments.attach(self.cables[0][PORT].tor, drop_long(nbytes + ETHERNET_BYTES))
 
     def reorder(self, share: float) -> None:
         """See `bench.tccl.scenes.Network`: some packets wait in a class of little rate."""
@@ -166,33 +124,8 @@ class Lab:
                        for number, part, most in ((1, 1 - 1.5 * share, 1), (2, 1.5 * share,
                                                                           1.5 * share)))):
             self._tor_tc.do(line)
-        self._programs.attach(self.cables[0][PORT].tor, choose_class(share, 0x10002))
+        self.impairments.attach(self.cables[0][PORT].tor, choose_class(share, 0x10002))
 
     def slow_receiver(self, share: float) -> None:
         """See `bench.tccl.scenes.Network`."""
         self.share = share
-
-
-def _plug(host: Namespace, tor: Namespace, number: int, port: int) -> Cable:
-    """Join a host's port to a ToR."""
-    name, peer = f"{'ab'[number]}{port}", f"t{number}"
-    mac = f"02:00:00:00:{port + 1:02x}:{number + 1:02x}"
-    ends = Cable(End(host, name, mac, f"10.0.{port + 1}.{number + 1}", ""),
-                 End(tor, peer, "", "", ""))
-    # Linux tells of a carrier up to a second late where both ends of a pair have one number, since
-    # it takes them for no pair.
-    host.run("ip", "link", "add", "name", name, "index", str(10 + port), "address", mac, "mtu",
-             str(MTU), "type", "veth", "peer", "name", peer, "index", str(20 + number), "mtu",
-             str(MTU), "netns", tor.path)
-    tor.run("ip", "link", "set", peer, "master", "bridge", "up")
-    host.run("ip", "address", "add", f"{ends.host.ipv4}/24", "dev", name)
-    host.run("ip", "link", "set", name, "up")
-    for end in ends:
-        end.offloads(_OFFLOADS)
-        end.space.run("tc", "qdisc", "replace", "dev", end.device, "root",
-                      *_tbf(RATE_BPS).split())
-    return ends
-
-
-def _tbf(rate_bps: float) -> str:
-    return f"tbf rate {round(rate_bps)}bit burst {BURST_BYTES} limit {QUEUE_BYTES}"

@@ -2,7 +2,7 @@
 
 - Ours: ``{"kind": "stream", "rate_bps": 2.1e10, "flows": 1, "cores": 1, "mtu": 1500}``; kinds and
   keys are those of `Measured`.
-- What ``bench/stack.py --json`` prints: ``{"id": "udp-tcp", "value": 21.3, "unit": "Gb/s", ...}``.
+- Rows of ``python -m bench stack --json``: ``{"id": "udp-tcp", "value": 21.3, "unit": "Gb/s"}``.
   `BENCH` says what each known row measures; others are passed over and named.
 
 A row becomes an equation (`sim.calibration.derive`), or a ceiling of one flow.
@@ -72,7 +72,7 @@ class Measured(Model):
 
 
 class BenchRow(BaseModel):
-    """A row of ``bench/stack.py``, which has further keys beside these."""
+    """A row of ``python -m bench stack``, which has further keys beside these."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
@@ -113,7 +113,7 @@ BENCH = {
     "frame-cost": (("ns",), _frame),
     "mem-rtt": (("us", "µs", "μs"), _round_trip),
 }
-"""Rows of ``bench/stack.py`` by id: units that they may have, and what they measure."""
+"""Rows of ``python -m bench stack`` by id: units that they may have, and what they measure."""
 
 
 def payload_bytes(stack: HostStack, mtu: int) -> int:

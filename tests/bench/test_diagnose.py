@@ -1,21 +1,15 @@
-"""Faults of bench/diagnose.py on the real stack in namespaces, and drawn ones between packets."""
+"""Faults on the real stack in namespaces, and drawn ones between packets."""
 
-import sys
 from types import SimpleNamespace
 
 import pytest
 
+from bench.diagnose import drawn, named_faults
+from bench.diagnose.drawn_lab import LabNetwork
+from bench.diagnose.lab_job import Lab
+from bench.diagnose.packet_job import PacketJob, PacketLab
+from bench.diagnose.strikes import Load
 from lab.namespace import why_unusable
-from tests.support import ROOT
-
-sys.path.insert(0, str(ROOT / "bench"))
-
-import diagnose
-import diagnose_drawn
-from diagnose_drawn_lab import LabNetwork
-from diagnose_faults import Load
-from diagnose_lab import Lab
-from diagnose_packet import PacketJob, PacketLab
 
 root_only = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
@@ -24,24 +18,24 @@ root_only = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 @pytest.mark.parametrize("name", ["link down", "MTU 1280, untold", "NIC port lost"])
 def test_a_fault_is_named(name):
     """On a busy machine only after a while: connections feel a fault when they send over it."""
-    [fault] = [each for each in diagnose.FAULTS if each.name == name]
-    row = diagnose.run_fault(fault, looks=10)
-    assert row.right, diagnose._line(row)
+    [fault] = [each for each in named_faults.FAULTS if each.name == name]
+    row = named_faults.run_fault(fault, looks=10)
+    assert row["ok"], named_faults.line(row)
 
 
 @root_only
 def test_a_healthy_job_is_left_alone():
     lab = Lab()
     try:
-        row = diagnose.run_healthy(lab, "trickle")
+        row = named_faults.run_healthy(lab, "trickle")
     finally:
         lab.close()
-    assert row.right, diagnose._line(row)
+    assert row["ok"], named_faults.line(row)
 
 
 def test_there_are_ten_faults_and_ten_jobs_at_least():
-    assert len(diagnose.FAULTS) >= 10
-    assert len(diagnose.HEALTHY) >= 10
+    assert len(named_faults.FAULTS) >= 10
+    assert len(named_faults.HEALTHY) >= 10
 
 
 @pytest.mark.parametrize(("kind", "hosts", "seed"), [
@@ -49,13 +43,13 @@ def test_there_are_ten_faults_and_ten_jobs_at_least():
     ("two faults at once", 6, 2), ("healthy", 4, 1)])
 def test_what_struck_packets_in_virtual_time_is_named(kind, hosts, seed):
     """Sessions count alike there, so the same law judges them; each case is the same every time."""
-    row = diagnose_drawn.run_case(diagnose_drawn.draw_case(kind, hosts, seed))
+    row = drawn.run_case(drawn.draw_case(kind, hosts, seed))
     assert row.right, row.sentence
 
 
 def test_the_lab_is_asked_for_each_change_of_a_cable_once():
     asked = []
-    network = LabNetwork(SimpleNamespace(set_cable=lambda *of, up: asked.append((*of, up))))
+    network = LabNetwork(SimpleNamespace(set_link=lambda *of, up: asked.append((*of, up))))
     for host, up in ((0, True), (0, False), (1, False), (0, False), (0, True), (0, True)):
         network.set_cable(host, 1, up=up)
     assert asked == [(0, 1, False), (1, 1, False), (0, 1, True)]

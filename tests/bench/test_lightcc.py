@@ -1,4 +1,4 @@
-"""What bench/lightcc.py compares; the clock's figures are not judged here."""
+"""Comparisons of the subject `lightcc`; the clock's figures are not judged here."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ import pytest
 from lab.namespace import why_unusable
 from tests.support import ROOT
 
-BENCH = ROOT / "bench" / "lightcc.py"
-sys.path.insert(0, str(BENCH.parent))
-
 pytestmark = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
 
 def run(*options):
-    return subprocess.run([sys.executable, BENCH, *options], capture_output=True, text=True,
-                          check=False, timeout=900)
+    return subprocess.run([sys.executable, "-m", "bench", "lightcc", *options],
+                          capture_output=True, text=True, check=False, timeout=900, cwd=ROOT)
 
 
 def test_a_row_is_measured_beside_gloo():
@@ -44,8 +41,7 @@ def test_the_simulated_row_is_held_within_bounds_of_the_measured_one():
 
 def test_the_host_is_measured_without_the_rows_that_are_judged():
     """Of what ranks answer, times become figures a byte or an element of the simulator's file."""
-    from lightcc_host import ELEMENTS, MEMORY_BYTES, STREAM_BYTES, calibrate
-
+    from bench.lightcc.host_costs import ELEMENTS, MEMORY_BYTES, STREAM_BYTES, calibrate
     from sim.schema import load
 
     asked = []
@@ -55,7 +51,7 @@ def test_the_host_is_measured_without_the_rows_that_are_judged():
         seconds = {"train": 0.26, "memory": 0.01, "stream": 0.2}.get(do, 0.004)
         return [{"seconds": 2 * seconds, "times": 2}] * 4
 
-    file = BENCH.with_suffix(".yaml")
+    file = ROOT / "bench" / "lightcc" / "lightcc.yaml"
     changes = calibrate(ask, load(file), {"step_s": 0.25}, 10_000_000)
     assert {do for do, _ in asked} == {"train", "memory", "stream", "select", "scatter", "cast"}
     assert ("train", "alone") in asked

@@ -1,4 +1,4 @@
-"""Training with the largest gradients alone: the law that bench/lightcc_convergence.py shows."""
+"""Training with the largest gradients alone: the law that the subject `convergence` shows."""
 
 from __future__ import annotations
 
@@ -10,18 +10,14 @@ import pytest
 
 from tests.support import ROOT
 
-SCRIPT = ROOT / "bench" / "lightcc_convergence.py"
-
 
 def test_top_k_with_feedback_ends_below_top_k_without(tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
     file = tmp_path / "found.json"
-    subprocess.run([sys.executable, SCRIPT, "--share", "0.25", "--seeds", "1", "--json", file],
-                   check=True, timeout=900)
-    found = json.loads(file.read_text())
-    assert set(found) == {"CNN on digits", "transformer on text"}
-    for runs in found.values():
-        loss = {run["arm"]: run["loss"] for run in runs}
-        assert loss["top-k"] < loss["top-k without feedback"]
-        assert loss["dense"] < loss["top-k without feedback"]
+    subprocess.run([sys.executable, "-m", "bench", "convergence", "--share", "0.25", "--seeds", "1",
+                    "--save", file], check=True, timeout=900, cwd=ROOT)
+    rows = {row["id"]: row["value"] for row in json.loads(file.read_text())}
+    for model in ("CNN on digits", "transformer on text"):
+        assert rows[f"{model}: top-k"] < rows[f"{model}: top-k without feedback"]
+        assert rows[f"{model}: dense"] < rows[f"{model}: top-k without feedback"]

@@ -1,4 +1,4 @@
-"""What bench/nccl.py prints, and the link that it loses packets on; its figures are not judged."""
+"""Rows of the subject `nccl`, and the link that it loses packets on; its figures are not judged."""
 
 from __future__ import annotations
 
@@ -10,13 +10,9 @@ import sys
 
 import pytest
 
+from bench.nccl import nccl_rows as nccl
 from lab.namespace import why_unusable
 from lab.veth import veth_pair
-from tests.support import ROOT
-
-sys.path.insert(0, str(ROOT / "bench"))
-
-import nccl
 
 needs_root = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
@@ -34,7 +30,7 @@ def test_rows_name_arms_that_may_be_there():
                                  "nccl-ring-64MiB"])
 def test_rows_of_json(row):
     done = subprocess.run(
-        [sys.executable, str(ROOT / "bench" / "nccl.py"), "--json", "--only", row, "--seconds",
+        [sys.executable, "-m", "bench", "nccl", "--json", "--only", row, "--seconds",
          "0.05", "--rounds", "1"], capture_output=True, text=True, check=False, timeout=900)
     assert done.returncode in (0, 1), done.stderr
     (got,) = json.loads(done.stdout)
@@ -48,7 +44,7 @@ def test_rows_of_json(row):
 
 
 def test_a_row_that_is_not_there():
-    done = subprocess.run([sys.executable, str(ROOT / "bench" / "nccl.py"), "--only", "nosuch"],
+    done = subprocess.run([sys.executable, "-m", "bench", "nccl", "--only", "nosuch"],
                           capture_output=True, text=True, check=False, timeout=60,
                           env={**os.environ, "COLUMNS": "200"})
     assert done.returncode == 2

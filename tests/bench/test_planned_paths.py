@@ -1,4 +1,4 @@
-"""What bench/planned_paths.py prints; its figures are not judged here."""
+"""Rows of the subject `planned-paths`; its figures are not judged here."""
 
 import json
 import subprocess
@@ -7,18 +7,15 @@ import sys
 import pytest
 
 from lab.namespace import why_unusable
-from tests.support import ROOT
-
-BENCH = ROOT / "bench" / "planned_paths.py"
 
 
 @pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 def test_planned_flows_share_no_link():
-    done = subprocess.run([sys.executable, str(BENCH), "--json", "--hosts", "4", "--spines", "2",
-                           "--draws", "1", "--mib", "1"], capture_output=True, text=True,
-                          check=False, timeout=600)
+    done = subprocess.run([sys.executable, "-m", "bench", "planned-paths", "--json", "--hosts", "4",
+                           "--spines", "2", "--draws", "1", "--mib", "1"], capture_output=True,
+                          text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)
+    rows = {row["id"]: row for row in json.loads(done.stdout)}
     assert set(rows) == {"one way", "both ways", "two jobs"}
     for row in rows.values():
         assert 0 < row["bound_s"] < row["hashed_most_s"] * 1.1

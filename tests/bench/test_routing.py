@@ -1,20 +1,20 @@
-"""What bench/routing.py shows; its timings are not judged here."""
+"""Rows of the subject `routing`; its timings are not judged here."""
 
 from __future__ import annotations
-
-import sys
 
 import numpy as np
 import pytest
 
-from tests.support import ROOT
-
-sys.path.insert(0, str(ROOT / "bench"))
-
-from routing import Result, flow_outcome, line, outcomes, records, replanned
-from routing_cases import Case, alone, around, flows_of, make_ring, together
-from routing_packet import bound_ms, completion_ms
-
+from bench.routing.cases import Case, alone, around, flows_of, make_ring, together
+from bench.routing.packet_time import bound_ms, completion_ms
+from bench.routing.routing_rows import (
+    Result,
+    flow_outcome,
+    line,
+    outcomes,
+    records,
+    replanned,
+)
 from harp.routing.templates import Endpoints, leaf_spine
 
 NBYTES = 4 << 20
@@ -51,7 +51,7 @@ def test_a_case_is_told_in_rows(case):
     plans = {"alone": alone(case), "plan": together(case)}
     again = replanned(case, plans["plan"], np.random.default_rng(1))
     found = outcomes(case, plans, "flow")
-    result = Result("flow-two", found, found["plan"], again)
+    result = Result("flow-two", found, found["plan"], again).to_json()
     rows = {row["id"]: row for row in records(result)}
     assert rows["flow-two-plan-load"]["value"] == 1.0
     assert rows["flow-two-plan-completion"]["value"] <= rows["flow-two-plan-completion"]["target"]

@@ -1,4 +1,4 @@
-"""What bench/sim_scale.py prints; its figures are not judged here."""
+"""Rows of the subject `sim`; its figures are not judged here."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ import pytest
 
 from tests.support import ROOT
 
-BENCH = ROOT / "bench" / "sim_scale.py"
-
 
 def bench(*options):
-    return subprocess.run([sys.executable, str(BENCH), *options], capture_output=True, text=True,
-                          check=False, timeout=60)
+    return subprocess.run([sys.executable, "-m", "bench", "sim", *options],
+                          capture_output=True, text=True, check=False, timeout=60, cwd=ROOT)
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +59,8 @@ def test_table():
 
 
 def test_an_unknown_row_is_one_sentence():
-    done = bench("--rows", "perm-1")
+    done = bench("--rows", "perm-9")
     assert done.returncode == 2
     assert not done.stdout
-    assert "there is no row 'perm-1'" in done.stderr
+    assert "there is no row 'perm-9'" in done.stderr
     assert "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""What bench/stack.py prints; its figures are not judged here."""
+"""Rows of the subject `stack`; its figures are not judged here."""
 
 from __future__ import annotations
 
@@ -12,22 +12,18 @@ from contextlib import contextmanager
 import pytest
 from rich.progress import Progress
 
+from bench.arms import Bench, Sample
+from bench.comparison import ArmRow, Measured, judge, run_group
+from bench.stack.emulated import read
+from bench.stack.stack_rows import CONNS, ROWS
 from tests.support import ROOT
-
-BENCH = ROOT / "bench" / "stack.py"
-sys.path.insert(0, str(ROOT / "bench"))
-
-from stack import Measured, judge, run_group  # noqa: E402
-from stack_arms import Bench, Sample  # noqa: E402
-from stack_emulated import read  # noqa: E402
-from stack_rows import CONNS, ROWS, Row  # noqa: E402
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 
 
 def bench(*options):
-    return subprocess.run([sys.executable, str(BENCH), *options], capture_output=True, text=True,
-                          check=False, timeout=900, cwd=ROOT)
+    return subprocess.run([sys.executable, "-m", "bench", "stack", *options],
+                          capture_output=True, text=True, check=False, timeout=900, cwd=ROOT)
 
 
 def measured(*values, **more):
@@ -35,8 +31,8 @@ def measured(*values, **more):
 
 
 def row(**changes):
-    return Row(**{"id": "a", "what": "b", "group": None, "value": "ours", "against": ("x", "y"),
-                  "target": 1.3, **changes})
+    return ArmRow(**{"id": "a", "what": "b", "function": None, "value": "ours",
+                     "against": ("x", "y"), "target": 1.3, **changes})
 
 
 def test_the_best_reference_counts_and_medians_are_compared():
@@ -132,10 +128,10 @@ def test_all_rows_are_named_once():
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    (("--only", "zc"), "there is no row 'zc'; there are zc-tcp"),
+    (("--only", "zz"), "there is no row 'zz'; there are zc-tcp"),
     (("--cpus", "a"), "two numbers with a comma between"),
     (("--cpus", "0,99"), "this process may run on"),
-    (("--seconds", "0"), "0 is not above 0"),
+    (("--seconds", "0"), "0.0 is not in the range 0<x<=3600"),
     (("--show", "README.md"), "README.md is no file of rows"),
     (("--save", "README.md"), "README.md is no file of rows"),
     (("--show", "nowhere.json"), "--show nowhere.json: there is no such file"),

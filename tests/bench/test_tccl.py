@@ -1,4 +1,4 @@
-"""What bench/tccl.py prints, and how it judges; the clock's figures are not judged here."""
+"""Rows of the subject `tccl`, and their verdicts; the clock's figures are not judged here."""
 
 from __future__ import annotations
 
@@ -10,15 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lab.namespace import why_unusable
-from tests.support import ROOT
-
-BENCH = ROOT / "bench"
-sys.path.insert(0, str(BENCH))
-
-from tccl_faults import FAULTS, PULLED, Moment, Scene  # noqa: E402
-from tccl_features import (  # noqa: E402
-    Feature,
+from bench.store import Store
+from bench.tccl.features import (
     affinity_gain,
     faults_met,
     jobs_gain,
@@ -27,9 +20,10 @@ from tccl_features import (  # noqa: E402
     routing_gain,
     scattered,
 )
-from tccl_rows import Row, judge, line  # noqa: E402
-from tccl_store import load, save  # noqa: E402
-from tccl_trace import Run, Sample, Trace, lateness  # noqa: E402
+from bench.tccl.goodput import Run, Sample, Trace, lateness
+from bench.tccl.judge import Outcome, judge, line
+from bench.tccl.scenes import FAULTS, PULLED, Moment, Scene
+from lab.namespace import why_unusable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +44,7 @@ def run_of(*bins: tuple[float, int], lost: int = 0, error: str = "") -> Run:
     return Run(Trace(bits), [], FULL, lost, error, [0.1])
 
 
-def row_of(run: Run) -> Row:
+def row_of(run: Run) -> Outcome:
     return judge("packet", HALF, [run], [])[0]
 
 
@@ -83,31 +77,31 @@ def test_what_never_came_about_is_no_number() -> None:
 
 
 def table(*words: str) -> list[dict[str, Any]]:
-    done = subprocess.run([sys.executable, str(BENCH / "tccl.py"), "--json", *words],
+    done = subprocess.run([sys.executable, "-m", "bench", "tccl", "--json", *words],
                           capture_output=True, text=True, check=False, timeout=600)
     found: list[dict[str, Any]] = json.loads(done.stdout)
-    assert done.returncode == (not all(row["good"] for row in found)), done.stderr
+    assert done.returncode == (not all(row["ok"] for row in found)), done.stderr
     return found
 
 
 def test_a_pulled_port_costs_its_rate_and_no_more() -> None:
     rows = table("--fidelity", "packet", "--only", PULLED.name)
     assert [row["what"] for row in rows] == ["port pulled", "port back"]
-    assert all(row["good"] for row in rows)
+    assert all(row["ok"] for row in rows)
     assert all(row["tcp"]["share"] > 0.9 for row in rows)
 
 
 def test_a_fluid_loses_the_port_as_well() -> None:
     pulled, back = table("--fidelity", "flow", "--only", PULLED.name)
-    assert pulled["good"]
-    assert back["good"]
+    assert pulled["ok"]
+    assert back["ok"]
     assert pulled["tcp"] is None
 
 
 @pytest.mark.parametrize("policy", ["2+3", "3+4"])
 def test_flows_that_a_bond_hashes_to_one_port_get_its_rate(policy: str) -> None:
     row, = table("--fidelity", "packet", "--only", policy)
-    assert row["good"]
+    assert row["ok"]
     assert row["tcp"]["share"] == pytest.approx(0.5, abs=0.02)
 
 
@@ -137,35 +131,36 @@ def test_nccl_client_goes_on_when_a_port_is_pulled(tmp_path: Path) -> None:
 def test_what_was_measured_is_kept_and_shown(tmp_path: Path) -> None:
     kept = tmp_path / "tccl.json"
     missed = row_of(run_of((1, 10), (0.0, 40), lost=7))
-    made = Feature("two ports", "TCP", ("1.00", "0.99"))
-    save(kept, [missed, missed._replace(fidelity="lab")], [made], ("flow", "packet"))
-    again = row_of(run_of((1, 10), (0.5, 40)))
-    save(kept, [again._replace(tcp=missed.harp)], [made._replace(figures=("0.98",))], ("lab",))
-    rows, features = load(kept, ("flow", "packet", "lab"))
-    assert rows == [again._replace(tcp=missed.harp), missed._replace(fidelity="lab")]
-    assert features == [Feature("two ports", "TCP", ("1.00", "0.99", "0.98"))]
-    done = subprocess.run([sys.executable, str(BENCH / "tccl.py"), "--show", str(kept)],
+    feature = {"id": "features: two ports", "reference": "TCP", "ok": True}
+    Store(kept).save([missed.to_json(), missed._replace(fidelity="lab").to_json(),
+                      feature | {"figures": {"flow": "1.00", "packet": "0.99"}}])
+    again = row_of(run_of((1, 10), (0.5, 40)))._replace(tcp=missed.harp)
+    Store(kept).save([again.to_json(), feature | {"figures": {"lab": "0.98"}}])
+    first, second, third = Store(kept).rows.values()
+    assert [Outcome.of(first), Outcome.of(second)] == [again, missed._replace(fidelity="lab")]
+    assert third["figures"] == {"flow": "1.00", "packet": "0.99", "lab": "0.98"}
+    done = subprocess.run([sys.executable, "-m", "bench", "tccl", "--show", str(kept)],
                           capture_output=True, text=True, check=True, timeout=60)
-    assert line(rows[0]) in done.stdout
+    assert line(again) in done.stdout
     assert "two ports" in done.stdout
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}"])
+@pytest.mark.parametrize("content", ["{", "[]", "{}", "[1]"])
 def test_a_file_of_something_else_is_one_sentence(tmp_path: Path, content: str) -> None:
     other = tmp_path / "other.json"
     other.write_text(content)
-    done = subprocess.run([sys.executable, str(BENCH / "tccl.py"), "--show", str(other)],
+    done = subprocess.run([sys.executable, "-m", "bench", "tccl", "--show", str(other)],
                           capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"Error: {other} is no ")
+    assert done.returncode == 2
+    assert str(other) in done.stderr
     assert done.stderr.count("\n") == 1
 
 
 def test_an_unknown_scene_is_told() -> None:
-    done = subprocess.run([sys.executable, str(BENCH / "tccl.py"), "--only", "earthquake"],
+    done = subprocess.run([sys.executable, "-m", "bench", "tccl", "--only", "earthquake"],
                           capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
-    assert "no scene's name has 'earthquake'; there are both ports" in done.stderr
+    assert "there is no row 'earthquake'; there are both ports" in done.stderr
 
 
 def test_a_feature_s_figure_is_that_of_its_own_scenes() -> None:

@@ -19,7 +19,7 @@ from tests.support import ROOT
 
 FOLDER = ROOT / "topologies"
 HUGE = {"clos3-1024", "clos3-16384"}
-"""Measured by bench/sim_scale.py; too large to run here."""
+"""Measured by python -m bench sim; too large to run here."""
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem not in HUGE)
 
 RDMA = (1500 - 44 + 82) / (1500 - 44)

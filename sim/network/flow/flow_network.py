@@ -57,7 +57,7 @@ def name_limits(cluster: Cluster) -> Callable[[NDArray[np.int32]], str]:
 
 
 EDGES_AN_EVENT = 20
-"""Edges timed or flows started that take as long as one event of the clock (bench/sim_scale.py)."""
+"""Edges timed or flows started in the time of one event of the clock (python -m bench sim)."""
 
 
 class FlowNetwork:

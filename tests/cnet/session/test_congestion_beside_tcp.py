@@ -1,20 +1,15 @@
 """A connection and kernel TCP through one router, between real namespaces.
 
 What the connection gets is a matter of virtual time (test_congestion.py) and of a bench at rest
-(bench/stack.py): here the machine's mood decides it.
+(python -m bench stack): here the machine's mood decides it.
 """
 
 import os
-import sys
 
 import pytest
 
-from tests.support import ROOT
-
-sys.path.insert(0, str(ROOT / "bench"))
-
-from stack_arms import Bench
-from stack_rows import beside_tcp
+from bench.arms import Bench
+from bench.stack.stack_rows import beside_tcp
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")

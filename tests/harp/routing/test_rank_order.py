@@ -1,6 +1,6 @@
 """The order of ranks: never worse than random, lexical or any other, by ring; and what trees take.
 
-The fabrics and the simulated all-reduces are those of `bench/rank_order.py`.
+The fabrics and the simulated all-reduces are those of bench/routing/rank_order.py.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.routing import rank_order
 from harp.cli.main import harp
 from harp.routing.affinity import (
     endpoint_places,
@@ -26,11 +27,7 @@ from harp.routing.affinity import (
     ring_crossings,
     tree_load,
 )
-from tests.support import ROOT
 from tests.support.cluster_files import topology, write
-
-sys.path.insert(0, str(ROOT / "bench"))
-import rank_order
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,7 +105,7 @@ def test_places_of_a_rail_fabric_are_groups_of_hosts() -> None:
 
 
 def test_the_table_ends_with_a_hierarchical_alltoall_that_crosses_less_and_is_faster() -> None:
-    done = subprocess.run([sys.executable, str(ROOT / "bench" / "rank_order.py"), "--json",
+    done = subprocess.run([sys.executable, "-m", "bench", "rank-order", "--json",
                            "--draws", "1"], capture_output=True, text=True, check=False,
                           timeout=120)
     assert done.returncode == 0, done.stderr

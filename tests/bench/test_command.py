@@ -1,0 +1,44 @@
+"""The command line of `python -m bench`, and the list of its rows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from bench.__main__ import SUBJECTS, main, subject
+from bench.rows import Mistake, Row, select
+from tests.support import ROOT
+
+
+def test_help_lists_subjects_without_loading_them():
+    done = subprocess.run([sys.executable, "-X", "importtime", "-m", "bench", "--help"],
+                          capture_output=True, text=True, check=True, cwd=ROOT)
+    assert all(f"  {name} " in done.stdout for name in SUBJECTS)
+    assert "numpy" not in done.stderr
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_a_subject_has_rows_and_the_common_options(name):
+    assert all(isinstance(row, Row) and row.id == key for key, row in subject(name).rows.items())
+    shown = CliRunner().invoke(main, [name, "--help"])
+    assert shown.exit_code == 0
+    assert all(option in shown.output for option in ("--only", "--json", "--save", "--show"))
+
+
+def test_the_readme_lists_all_rows():
+    listed = CliRunner().invoke(main, ["rows"]).output
+    assert Path(ROOT, "bench", "README.md").read_text().endswith(listed), (
+        "write it anew: the head, and the output of `python -m bench rows`")
+
+
+def test_only_takes_ids_before_texts():
+    rows = {"a": 1, "ab": 2, "b": 3}
+    assert select(rows, "a") == ["a"]
+    assert select(rows, "b,a") == ["a", "b"]
+    assert select(rows, None) == ["a", "ab", "b"]
+    with pytest.raises(Mistake, match="no row 'c'; there are a, ab, b"):
+        select(rows, "c")
