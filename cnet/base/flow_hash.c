@@ -149,15 +149,15 @@ static uint32_t scramble_bits(uint32_t x)
     return x ^ x >> 16;
 }
 
-uint32_t harp_ecmp_pick(uint32_t hash, uint32_t salt, uint32_t ways)
+uint32_t harp_ecmp_pick(uint32_t hash, uint32_t salt, uint32_t next_hops)
 {
-    assert(ways > 0);
-    return (salt ? scramble_bits(hash ^ salt) : hash) % ways;
+    assert(next_hops > 0);
+    return (salt ? scramble_bits(hash ^ salt) : hash) % next_hops;
 }
 
-void harp_ecmp_pick_batch(const uint32_t *hash, const uint32_t *salt, const uint32_t *ways,
+void harp_ecmp_pick_batch(const uint32_t *hash, const uint32_t *salt, const uint32_t *next_hops,
                           size_t count, uint32_t *out)
 {
     for (size_t i = 0; i < count; i++)
-        out[i] = harp_ecmp_pick(hash[i], salt[i], ways[i]);
+        out[i] = harp_ecmp_pick(hash[i], salt[i], next_hops[i]);
 }

@@ -31,7 +31,7 @@
  *   leave it by one port (polarisation; "Hashing Linearity Enables Relative Path Control in Data
  *   Centers", USENIX ATC 2021). Switch chips escape by taking other bits or another function
  *   per switch. harp_ecmp_pick models that with a salt: it scrambles hash and salt together by
- *   a function that is not linear. Salt 0 is the bare rule, hash modulo ways.
+ *   a function that is not linear. Salt 0 is the bare rule, hash modulo next_hops.
  *
  * No function allocates, keeps state or fails; contracts are asserted.
  */
@@ -73,12 +73,12 @@ void harp_hash_fields(enum harp_hash function, const uint32_t *src_ip, const uin
                       const uint16_t *src_port, const uint16_t *dst_port, const uint8_t *proto,
                       size_t count, const uint8_t *key, uint32_t seed, uint32_t *out);
 
-/* Index of the next hop, 0 <= index < ways, that a switch with this salt takes; ways > 0. Not for
- * LINUX, whose salt is the seed of its hash: harp_linux_pick. */
-uint32_t harp_ecmp_pick(uint32_t hash, uint32_t salt, uint32_t ways);
+/* Index of the next hop, 0 <= index < next_hops, that a switch with this salt takes; next_hops > 0.
+ * Not for LINUX, whose salt is the seed of its hash: harp_linux_pick. */
+uint32_t harp_ecmp_pick(uint32_t hash, uint32_t salt, uint32_t next_hops);
 
 /* harp_ecmp_pick over arrays of `count`. */
-void harp_ecmp_pick_batch(const uint32_t *hash, const uint32_t *salt, const uint32_t *ways,
+void harp_ecmp_pick_batch(const uint32_t *hash, const uint32_t *salt, const uint32_t *next_hops,
                           size_t count, uint32_t *out);
 /* cdef: end */
 

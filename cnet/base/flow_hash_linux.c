@@ -64,29 +64,29 @@ uint32_t harp_linux_hash4(uint32_t src_ip, uint32_t dst_ip, uint16_t src_port, u
 }
 
 /* The first place beyond next hop `index`: DIV_ROUND_CLOSEST of the kernel. */
-static uint64_t find_end(uint32_t index, uint32_t ways)
+static uint64_t find_end(uint32_t index, uint32_t next_hops)
 {
-    return (((uint64_t)(index + 1) << 31) + ways / 2) / ways;
+    return (((uint64_t)(index + 1) << 31) + next_hops / 2) / next_hops;
 }
 
-uint32_t harp_linux_pick(uint32_t hash, uint32_t ways)
+uint32_t harp_linux_pick(uint32_t hash, uint32_t next_hops)
 {
-    assert(ways > 0);
+    assert(next_hops > 0);
     uint32_t place = hash >> 1;
-    uint32_t index = (uint32_t)((uint64_t)place * ways >> 31);
-    while (index > 0 && place < find_end(index - 1, ways))
+    uint32_t index = (uint32_t)((uint64_t)place * next_hops >> 31);
+    while (index > 0 && place < find_end(index - 1, next_hops))
         index--;
-    while (place >= find_end(index, ways))
+    while (place >= find_end(index, next_hops))
         index++;
     return index;
 }
 
 void harp_linux_next_hops(const uint32_t *src_ip, const uint32_t *dst_ip, const uint16_t *src_port,
                           const uint16_t *dst_port, const uint8_t *proto, const uint32_t *seed,
-                          const uint32_t *ways, size_t count, uint32_t *out)
+                          const uint32_t *next_hops, size_t count, uint32_t *out)
 {
     for (size_t i = 0; i < count; i++)
         out[i] = harp_linux_pick(
             harp_linux_hash4(src_ip[i], dst_ip[i], src_port[i], dst_port[i], proto[i], seed[i]),
-            ways[i]);
+            next_hops[i]);
 }

@@ -37,13 +37,13 @@ uint32_t harp_linux_hash(const uint8_t *tuple, size_t tuple_bytes, uint32_t seed
 uint32_t harp_linux_hash4(uint32_t src_ip, uint32_t dst_ip, uint16_t src_port, uint16_t dst_port,
                           uint8_t proto, uint32_t seed);
 
-/* Index of the next hop, 0 <= index < ways, that this hash leads to; ways > 0. */
-uint32_t harp_linux_pick(uint32_t hash, uint32_t ways);
+/* Index of the next hop, 0 <= index < next_hops, that this hash leads to; next_hops > 0. */
+uint32_t harp_linux_pick(uint32_t hash, uint32_t next_hops);
 
 /* Index of the next hop that each of `count` five-tuples takes at a router with this seed. */
 void harp_linux_next_hops(const uint32_t *src_ip, const uint32_t *dst_ip, const uint16_t *src_port,
                           const uint16_t *dst_port, const uint8_t *proto, const uint32_t *seed,
-                          const uint32_t *ways, size_t count, uint32_t *out);
+                          const uint32_t *next_hops, size_t count, uint32_t *out);
 /* cdef: end */
 
 #endif

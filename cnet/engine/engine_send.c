@@ -93,7 +93,7 @@ static uint8_t *write_slot(struct harp_engine *engine, uint8_t port, int hop,
     } else {
         const uint8_t *from = fields.type == HARP_DATA ? frame->payload : frame->body;
         uint32_t (*copy)(uint8_t *, const uint8_t *, size_t) =
-            engine->ports[port]->far ? harp_crc32c_copy_far : harp_crc32c_copy;
+            engine->ports[port]->nontemporal ? harp_crc32c_copy_nontemporal : harp_crc32c_copy;
         fields.crc = fields.length ? copy(payload, from, fields.length) : 0;
     }
     harp_header_encode(&fields, slot);

@@ -5,7 +5,7 @@
 #include "mover.h"
 
 #define COPIES 64 /* that may be under way */
-#define COPY_BYTES (HARP_SAID_BYTES + HARP_TOLD_BYTES)
+#define COPY_BYTES (HARP_SAID_BYTES + HARP_INLINE_DESCRIPTOR_BYTES)
 #define COPY_CONTEXT (UINT64_C(1) << 32) /* of SENT: a copy's */
 
 struct copies {

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "base/copy_far.h"
+#include "base/copy_nontemporal.h"
 #include "clock.h"
 #include "ports/port_mem.h"
 
@@ -121,8 +121,8 @@ static void publish_records(struct harp_direct *direct)
     direct->port->port.ops->flush(&direct->port->port, lightcc_now_ns());
 }
 
-bool direct_tell(struct harp_direct *direct, uint32_t peer, const uint8_t *said,
-                 uint32_t said_bytes, const uint8_t *at, uint32_t bytes)
+bool direct_write_described(struct harp_direct *direct, uint32_t peer, const uint8_t *said,
+                            uint32_t said_bytes, const uint8_t *at, uint32_t bytes)
 {
     uint8_t *record = make_record(direct, peer, said_bytes + bytes, said_bytes + bytes);
     if (!record)
@@ -141,8 +141,8 @@ static bool write_record(struct harp_direct *direct, uint32_t peer, const uint8_
     uint8_t *record = make_record(direct, peer, bytes, whole);
     if (!record)
         return false;
-    if (direct->port->port.far)
-        harp_copy_far(record, from, bytes);
+    if (direct->port->port.nontemporal)
+        harp_copy_nontemporal(record, from, bytes);
     else if (bytes)
         memcpy(record, from, bytes);
     publish_records(direct);

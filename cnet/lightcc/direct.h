@@ -1,8 +1,8 @@
 /* What ranks of one host send each other, through the memory of a mem port, without an engine and
  * its sessions: no acknowledgement, checksum or timer.
  *
- *     rank A                                                        rank B
- *     direct_tell, direct_write  --- record, record, ... --------> direct_first, direct_drop
+ *     rank A                                                  rank B
+ *     direct_write_described, direct_write  --- record, record, ... -->  direct_first, direct_drop
  *
  * A message is cut into records, which lie in a ring (ports/port_mem_ring.h) until they are
  * dropped: what comes is reduced, or copied to where it belongs, from there. That is two copies,
@@ -58,8 +58,8 @@ bool direct_reaches(const struct harp_direct *direct, uint32_t peer);
 bool direct_lives(const struct harp_direct *direct, uint32_t peer);
 
 /* Send `said` and `bytes`, a record at most, as one message; false if there is no room now. */
-bool direct_tell(struct harp_direct *direct, uint32_t peer, const uint8_t *said,
-                 uint32_t said_bytes, const uint8_t *at, uint32_t bytes);
+bool direct_write_described(struct harp_direct *direct, uint32_t peer, const uint8_t *said,
+                            uint32_t said_bytes, const uint8_t *at, uint32_t bytes);
 
 /* Send of a message as much as there is room for, from its byte `*done` on; says whether that was
  * all of it. */

@@ -11,7 +11,7 @@
 /* A run that places so much leaves nothing of it in the caches anyway, so it goes past them. Where
  * two cores share 32 MiB of cache, all-reduces of 16 MiB on two ranks take a quarter less time that
  * way, and those of 8 MiB a fifth more. */
-#define FAR_LEAST_BYTES (6 << 20)
+#define NONTEMPORAL_LEAST_BYTES (6 << 20)
 
 struct harp_mover *harp_mover_new(const struct harp_mover_config *config)
 {
@@ -76,7 +76,7 @@ static bool open_run(struct harp_mover *mover, struct mover_run *run)
 {
     bool moved = false;
     while (run->next < run->end && !open_pieces_full(&mover->open)) {
-        if (run->next->kind < HARP_PIECE_SETTLE)
+        if (run->next->kind < HARP_PIECE_FENCE)
             mover_open_piece(mover, run);
         else if (mover->open.n)
             break;
@@ -136,7 +136,7 @@ static bool places_much(const struct harp_piece *pieces, uint32_t pieces_n)
     size_t bytes = 0;
     for (uint32_t i = 0; i < pieces_n; i++)
         bytes += pieces[i].kind == HARP_PIECE_PLACE ? pieces[i].bytes : 0;
-    return bytes >= FAR_LEAST_BYTES;
+    return bytes >= NONTEMPORAL_LEAST_BYTES;
 }
 
 static bool is_over(const struct mover_run *run)
@@ -173,7 +173,7 @@ bool harp_mover_add(struct harp_mover *mover, const struct harp_piece *pieces, u
         .end = pieces + pieces_n,
         .work = work,
         .end_ns = waiting_begin(&mover->waiting) + timeout_ns,
-        .places_far = places_much(pieces, pieces_n),
+        .nontemporal = places_much(pieces, pieces_n),
     };
     return true;
 }

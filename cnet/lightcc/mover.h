@@ -7,13 +7,13 @@
  *     PLACE    waits for what reads or writes its bytes, and for earlier ones of `peer`; is posted
  *     REDUCE   is posted into a slot as soon as one is free; then waits for what reads or writes
  *              its bytes; is reduced into them
- *     SETTLE   waits for all before it, those of runs before it as well
+ *     FENCE    waits for all before it, those of runs before it as well
  *     SELECT   waits likewise; the largest elements of `from` become pairs
  *     ADD      waits likewise; the pairs of `from` are added up
  *
- * A piece that is `told` travels behind the call's description, by a copy and through a slot. What
- * comes must begin with the same description, and nothing that is not told is received before all
- * that is told has been compared.
+ * A piece with an `inline_descriptor` travels behind the call's description, by a copy and through
+ * a slot. What comes must begin with the same description, and no piece without one is received
+ * before all descriptions have been compared.
  *
  * So a message of the network goes straight to where it belongs, and one that is to be reduced
  * passes a slot that stays in the cache. Small messages leave from a copy, so that nobody waits for
@@ -41,15 +41,15 @@
 #include "topk.h"
 
 /* cdef: begin */
-#define HARP_SAID_BYTES 1024 /* the longest description of a call */
-#define HARP_TOLD_BYTES 4096 /* the most of a piece that is told */
-#define HARP_MOVER_RUNS 4    /* that may be under way at once */
+#define HARP_SAID_BYTES 1024              /* the longest description of a call */
+#define HARP_INLINE_DESCRIPTOR_BYTES 4096 /* the most of a piece that carries one */
+#define HARP_MOVER_RUNS 4                 /* that may be under way at once */
 
 enum harp_piece_kind {
     HARP_PIECE_SEND,
     HARP_PIECE_PLACE,
     HARP_PIECE_REDUCE,
-    HARP_PIECE_SETTLE,
+    HARP_PIECE_FENCE,
     HARP_PIECE_SELECT,
     HARP_PIECE_ADD,
 };
@@ -60,8 +60,8 @@ struct harp_piece {
     uint32_t bytes; /* at `at`; of REDUCE at most a slot's */
     uint32_t from_bytes;
     uint16_t kind;
-    uint16_t peer; /* index of the connection */
-    uint32_t told; /* SEND, PLACE, REDUCE: 1 or 0 */
+    uint16_t peer;              /* index of the connection */
+    uint32_t inline_descriptor; /* SEND, PLACE, REDUCE: 1 or 0 */
 };
 
 /* What the pieces of a run need. */
@@ -97,7 +97,8 @@ struct harp_mover_config {
     struct harp_connection *const *connections; /* one a peer; NULL: none */
     struct harp_direct *direct;                 /* to ranks of this host; NULL: none */
     uint32_t peers, rank;                       /* `rank` is the own index among the peers */
-    uint32_t slot_bytes, slots; /* for what is to be reduced; a slot takes what is told */
+    uint32_t slot_bytes,
+        slots; /* for what is to be reduced; a slot holds a piece and its description */
 };
 
 struct harp_mover;

@@ -8,7 +8,7 @@ static bool begin_send(struct harp_mover *mover, struct open_piece *open, uint64
     struct peer *peer = &mover->peers[piece->peer];
     uint32_t said_bytes = said_bytes_of(open);
     uint8_t *copy = copies_next(&mover->copies);
-    if (!piece->told && (piece->bytes > HARP_TOLD_BYTES || !copy)) {
+    if (!piece->inline_descriptor && (piece->bytes > HARP_INLINE_DESCRIPTOR_BYTES || !copy)) {
         if (!harp_send(peer->connection, piece->at, piece->bytes, context))
             return false;
         open->progress = PIECE_BEGUN;
@@ -30,7 +30,7 @@ static bool begin_send(struct harp_mover *mover, struct open_piece *open, uint64
 /* Whether what comes waits in a slot until it is looked at. */
 static bool comes_by_slot(const struct harp_piece *piece)
 {
-    return piece->told || piece->kind == HARP_PIECE_REDUCE;
+    return piece->inline_descriptor || piece->kind == HARP_PIECE_REDUCE;
 }
 
 static bool post_piece(struct harp_mover *mover, struct open_piece *open, uint64_t context)
@@ -42,7 +42,8 @@ static bool post_piece(struct harp_mover *mover, struct open_piece *open, uint64
         if (!mover->slots_free_n)
             return false;
         at = slot_at(mover, mover->slots_free[mover->slots_free_n - 1]);
-        bytes = piece->told ? mover->slot_bytes : bytes; /* another call's may be longer */
+        bytes =
+            piece->inline_descriptor ? mover->slot_bytes : bytes; /* another call's may be longer */
     }
     if (!harp_receive(mover->peers[piece->peer].connection, at, bytes, context))
         return false;
@@ -54,9 +55,9 @@ static bool post_piece(struct harp_mover *mover, struct open_piece *open, uint64
 
 static bool may_post(const struct open_piece *open)
 {
-    if (open->piece->told)
+    if (open->piece->inline_descriptor)
         return true;
-    return !open->run->unheard &&
+    return !open->run->descriptors_due &&
            (open->piece->kind == HARP_PIECE_REDUCE || !open_piece_waits(open));
 }
 

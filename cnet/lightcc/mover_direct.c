@@ -6,9 +6,9 @@
 static bool write_piece(struct harp_mover *mover, struct open_piece *open)
 {
     const struct harp_piece *piece = open->piece;
-    if (piece->told)
-        return direct_tell(mover->direct, piece->peer, open->run->work->said, said_bytes_of(open),
-                           piece->at, piece->bytes);
+    if (piece->inline_descriptor)
+        return direct_write_described(mover->direct, piece->peer, open->run->work->said,
+                                      said_bytes_of(open), piece->at, piece->bytes);
     return direct_write(mover->direct, piece->peer, piece->at, piece->bytes, &open->done);
 }
 
@@ -30,11 +30,11 @@ static bool check_record(struct harp_mover *mover, struct open_piece *open,
                          const struct direct_record *record)
 {
     const struct harp_piece *piece = open->piece;
-    if (piece->told && open->progress == PIECE_WAITS)
-        return mover_take_told(mover, open, record->at, record->bytes);
+    if (piece->inline_descriptor && open->progress == PIECE_WAITS)
+        return mover_check_descriptor(mover, open, record->at, record->bytes);
     uint32_t left = piece->bytes - open->done;
     uint32_t due = left < DIRECT_RECORD_BYTES ? left : DIRECT_RECORD_BYTES;
-    if (piece->told || (record->whole == piece->bytes && record->bytes == due))
+    if (piece->inline_descriptor || (record->whole == piece->bytes && record->bytes == due))
         return true;
     mover_fail_piece(mover, open, HARP_MOVE_SIZE, record->whole);
     return false;
@@ -56,7 +56,7 @@ bool mover_receive_direct(struct harp_mover *mover, struct open_piece *open)
     const struct harp_piece *piece = open->piece;
     const struct direct_record *record;
     bool moved = false;
-    if (open->run->unheard && !piece->told)
+    if (open->run->descriptors_due && !piece->inline_descriptor)
         return false;
     while ((record = direct_first(mover->direct, piece->peer))) {
         if (!check_record(mover, open, record))

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "base/copy_far.h"
+#include "base/copy_nontemporal.h"
 
 void mover_open_piece(struct harp_mover *mover, struct mover_run *run)
 {
@@ -11,7 +11,7 @@ void mover_open_piece(struct harp_mover *mover, struct mover_run *run)
     mover->peers[piece->peer].open++;
     mover->networked += !goes_direct(mover, piece);
     run->open++;
-    run->unheard += piece->told && piece->kind != HARP_PIECE_SEND;
+    run->descriptors_due += piece->inline_descriptor && piece->kind != HARP_PIECE_SEND;
 }
 
 /* Nothing more is wanted of its peer, who may leave. */
@@ -59,13 +59,13 @@ void mover_fail_piece(struct harp_mover *mover, const struct open_piece *open,
     mover->moved->due = open->piece->bytes;
 }
 
-bool mover_take_told(struct harp_mover *mover, struct open_piece *open, const uint8_t *came,
-                     uint32_t bytes)
+bool mover_check_descriptor(struct harp_mover *mover, struct open_piece *open, const uint8_t *came,
+                            uint32_t bytes)
 {
     const struct harp_piece *piece = open->piece;
     const struct harp_piece_work *work = open->run->work;
     if (bytes == work->said_bytes + piece->bytes && !memcmp(came, work->said, work->said_bytes)) {
-        open->run->unheard--;
+        open->run->descriptors_due--;
         mover_keep_received(mover, open);
         return true;
     }
@@ -93,7 +93,7 @@ static void reduce_exchanged(const struct harp_mover *mover, const struct open_p
     memcpy(piece->at, came, piece->bytes);
 }
 
-static void copy_near(uint8_t *to, const uint8_t *from, size_t bytes)
+static void copy_temporal(uint8_t *to, const uint8_t *from, size_t bytes)
 {
     memcpy(to, from, bytes);
 }
@@ -103,8 +103,9 @@ void mover_put(const struct harp_mover *mover, const struct open_piece *open, ui
 {
     const struct harp_piece *piece = open->piece;
     if (bytes && piece->kind == HARP_PIECE_PLACE)
-        (open->run->places_far ? harp_copy_far : copy_near)(piece->at + open->done, came, bytes);
-    else if (bytes && piece->told)
+        (open->run->nontemporal ? harp_copy_nontemporal : copy_temporal)(piece->at + open->done,
+                                                                         came, bytes);
+    else if (bytes && piece->inline_descriptor)
         reduce_exchanged(mover, open, came);
     else if (bytes)
         open->run->work->reduce(piece->at + open->done, came, bytes);

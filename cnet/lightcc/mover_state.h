@@ -15,7 +15,7 @@
 
 #include <stdatomic.h>
 
-_Static_assert(DIRECT_RECORD_BYTES >= COPY_BYTES, "what is told fits either way");
+_Static_assert(DIRECT_RECORD_BYTES >= COPY_BYTES, "a described piece fits a record");
 
 struct peer {
     struct harp_connection *connection;
@@ -29,9 +29,9 @@ struct mover_run {
     const struct harp_piece *next, *end; /* to be opened */
     const struct harp_piece_work *work;
     uint64_t end_ns;
-    uint32_t open;    /* pieces of it */
-    uint32_t unheard; /* told pieces whose description has not come yet */
-    bool places_far;  /* past the caches */
+    uint32_t open;            /* pieces of it */
+    uint32_t descriptors_due; /* pieces whose description has not come yet */
+    bool nontemporal;         /* past the caches */
 };
 
 struct harp_mover {
@@ -68,7 +68,7 @@ static inline uint8_t *slot_at(const struct harp_mover *mover, uint32_t slot)
 /* Of the description before a piece. */
 static inline uint32_t said_bytes_of(const struct open_piece *open)
 {
-    return open->piece->told ? open->run->work->said_bytes : 0;
+    return open->piece->inline_descriptor ? open->run->work->said_bytes : 0;
 }
 
 /* Whether the piece goes straight through memory. */
@@ -95,9 +95,9 @@ void mover_fail(struct harp_mover *mover, enum harp_move result, uint32_t peer);
 void mover_fail_piece(struct harp_mover *mover, const struct open_piece *open,
                       enum harp_move result, uint32_t came);
 
-/* Compare the description in what came of a told piece; false: it differs, and all has failed. */
-bool mover_take_told(struct harp_mover *mover, struct open_piece *open, const uint8_t *came,
-                     uint32_t bytes);
+/* Compare the description before what came of a piece; false: it differs, and all runs fail. */
+bool mover_check_descriptor(struct harp_mover *mover, struct open_piece *open, const uint8_t *came,
+                            uint32_t bytes);
 
 /* Put bytes that came of a piece where they belong: behind those that are done. */
 void mover_put(const struct harp_mover *mover, const struct open_piece *open, uint8_t *came,

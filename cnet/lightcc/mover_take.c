@@ -3,8 +3,8 @@
 static void take_received(struct harp_mover *mover, struct open_piece *open, uint32_t bytes)
 {
     const struct harp_piece *piece = open->piece;
-    if (piece->told) {
-        mover_take_told(mover, open, slot_at(mover, open->slot), bytes);
+    if (piece->inline_descriptor) {
+        mover_check_descriptor(mover, open, slot_at(mover, open->slot), bytes);
     } else if (bytes != piece->bytes) {
         mover_fail_piece(mover, open, HARP_MOVE_SIZE, bytes);
     } else if (piece->kind == HARP_PIECE_REDUCE) {

@@ -27,7 +27,7 @@ struct handle {
     uint64_t attempt;        /* 0: none yet */
     struct harp_handle harp; /* without a session the secret and the NIC's address alone */
     uint16_t tcp_port;       /* on the first address; 0: no TCP */
-    uint8_t ways;            /* as ways_tell says */
+    uint8_t transport_flags; /* as transport_choice_flags says */
     uint8_t zero[5];
 };
 
@@ -51,7 +51,8 @@ static void configure_connection(const struct device *device, struct harp_connec
     config->paths = count_paths(device);
     config->traffic_class = (uint8_t)plugin.settings.traffic_class;
     config->dead_ns = plugin_timeout_ns();
-    config->read_early_most = ways_staged_most(); /* GPUs poll the flags of LL and LL128 in it */
+    /* GPUs poll the flags of LL and LL128 in messages up to this size. */
+    config->read_early_most = transport_choice_staged_most();
     config->cc = harp_cc_by_name(settings_cc[plugin.settings.cc]);
 }
 
@@ -60,7 +61,7 @@ static void configure_tcp(const struct device *device, int traffic_class, struct
     bool defined = traffic_class >= 0 && traffic_class <= UINT8_MAX;
     *config = (struct tcp_config){
         .sockets = device->sockets,
-        .staged_most = ways_staged_most(),
+        .staged_most = transport_choice_staged_most(),
         .timeout_s = (uint32_t)plugin.settings.timeout_s,
         .mtu = (uint32_t)plugin.settings.mtu,
         .traffic_class = (uint8_t)(defined ? traffic_class : (int)plugin.settings.traffic_class)};
@@ -77,7 +78,7 @@ static enum nccl_result begin_call(const char *call, int device)
     if (device < 0 || device >= plugin.devices_n)
         return plugin_fail(NCCL_INVALID_ARGUMENT, "%s: there are devices 0 to %d, not %d", call,
                            plugin.devices_n - 1, device);
-    return ways_open(&plugin.devices[device]);
+    return transport_choice_open(&plugin.devices[device]);
 }
 
 /* ---- listen ---- */
@@ -100,7 +101,7 @@ static int offer_session(struct comm *comm, struct handle *handle, char *why)
 static int offer_tcp(struct comm *comm, struct handle *handle, char *why)
 {
     struct tcp_config config;
-    if (!ways_offer_tcp(comm->device))
+    if (!transport_choice_offers_tcp(comm->device))
         return 0;
     configure_tcp(comm->device, NCCL_UNDEFINED, &config);
     return tcp_listen(&config, &comm->device->nics[0]->address, handle->harp.secret,
@@ -134,7 +135,7 @@ static enum nccl_result begin_to_listen(int number, void *handle, void **listeni
         stop_listening(comm);
         return plugin_fail(result_of(error), "listen on %s: %s", device->name, why);
     }
-    made.ways = ways_tell(device);
+    made.transport_flags = transport_choice_flags(device);
     memset(handle, 0, NCCL_HANDLE_BYTES);
     memcpy(handle, &made, sizeof made);
     plugin.open++;
@@ -218,19 +219,19 @@ static int connect_tcp(struct comm *comm, int traffic_class, const struct handle
                        &comm->tcp, why);
 }
 
-/* Neither way is there unless both ends ask for it, or one of them leaves it to the other. */
-static int connect_either_way(struct comm *comm, int traffic_class, const struct handle *handle,
-                              char *why)
+/* A transport is taken if both ends ask for it, or one of them leaves the choice to the other. */
+static int connect_by_chosen_transport(struct comm *comm, int traffic_class,
+                                       const struct handle *handle, char *why)
 {
-    enum way way = ways_meet(comm->device, handle->ways);
-    if (way == WAY_TCP)
+    enum transport transport = transport_choice_meet(comm->device, handle->transport_flags);
+    if (transport == TRANSPORT_TCP)
         return connect_tcp(comm, traffic_class, handle, why);
-    if (way == WAY_SESSION)
+    if (transport == TRANSPORT_SESSION)
         return connect_session(comm, traffic_class, handle, why);
     snprintf(why, HARP_WHY_BYTES,
              "HARP_PORT is %s here and %s at the other rank: set it alike, or leave it to auto",
-             comm->device->way == WAY_TCP ? "tcp" : "xdp, udp or mem",
-             comm->device->way == WAY_TCP ? "xdp, udp or mem" : "tcp");
+             comm->device->transport == TRANSPORT_TCP ? "tcp" : "xdp, udp or mem",
+             comm->device->transport == TRANSPORT_TCP ? "xdp, udp or mem" : "tcp");
     return -EINVAL;
 }
 
@@ -243,7 +244,8 @@ static enum nccl_result begin_to_connect(int number, int traffic_class, struct h
     struct device *device = &plugin.devices[number];
     struct comm *comm = comm_new(COMM_SENDING, device, engines_next(device));
     struct attempt *attempt = calloc(1, sizeof *attempt);
-    int error = comm && attempt ? connect_either_way(comm, traffic_class, handle, why) : -ENOMEM;
+    int error =
+        comm && attempt ? connect_by_chosen_transport(comm, traffic_class, handle, why) : -ENOMEM;
     if (error) {
         free(comm);
         free(attempt);

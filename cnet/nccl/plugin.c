@@ -24,7 +24,7 @@ static enum nccl_result start_plugin(void)
 {
     char why[SETTINGS_TEXT_BYTES];
     if (!settings_read(&plugin.settings, plugin_warn, why, sizeof why) ||
-        !ways_fit(&plugin.settings, why, sizeof why))
+        !transport_choice_fits(&plugin.settings, why, sizeof why))
         return plugin_fail(NCCL_INVALID_USAGE, "%s", why);
     *plugin.progress_why = 0;
     enum nccl_result result = devices_find();

@@ -7,7 +7,7 @@
  *     +-----------------+       +----------------+       | fused_devices.c  several as one|
  *                                                        | engines.c   engines of a card  |
  *                                                        |   cores.c, engines_auto.c: n   |
- *                                                        | ways.c      session or TCP     |
+ *                                                        | transport_choice.c: session/TCP|
  *                                                        | connect.c   listen to accept   |
  *                                                        | close.c                        |
  *                                settings.c: HARP_ names | transfer.c  isend, irecv, test |
@@ -70,8 +70,8 @@ struct nic {
     struct harp_address address;
 };
 
-/* Which way a device's comms take (ways.c). */
-enum way { WAY_UNDECIDED, WAY_SESSION, WAY_TCP };
+/* The transport of a device's comms (transport_choice.c). */
+enum transport { TRANSPORT_UNDECIDED, TRANSPORT_SESSION, TRANSPORT_TCP };
 
 /* What NCCL uses as one: a NIC, or several that are fused (fused_devices.c). */
 struct device {
@@ -87,8 +87,8 @@ struct device {
     char engines_why[ENGINES_AUTO_WHY_BYTES];
     uint32_t next;  /* engine that the next connection lives on */
     bool zero_copy; /* all of its engines have it */
-    enum way way;
-    char way_why[HARP_WHY_BYTES];
+    enum transport transport;
+    char transport_reason[HARP_WHY_BYTES];
     uint32_t sockets; /* of data, a connection by TCP */
 };
 
@@ -289,18 +289,29 @@ struct harp_engine *engines_next(struct device *device);
 void engines_close(void);
 void engines_watch_forks(void);
 
-/* ways.c. ways_fit: whether the settings go together; else one sentence in `why`. ways_open: open
- * what a device needs, and decide its way. ways_tell: what a listener's handle says of it, and
- * ways_meet what the connecting end makes of that; WAY_UNDECIDED: both ask for another one. */
-#define WAYS_TCP 1   /* the listener takes TCP; else a session */
-#define WAYS_ASKED 2 /* by HARP_PORT */
-bool ways_fit(const struct settings *settings, char *why, size_t room);
-enum nccl_result ways_open(struct device *device);
-bool ways_offer_tcp(const struct device *device);
-uint32_t ways_staged_most(void); /* bytes of the longest message that NCCL may read early */
-bool ways_watched(size_t bytes); /* NCCL may read memory of this size while a message comes */
-uint8_t ways_tell(const struct device *device);
-enum way ways_meet(const struct device *device, uint8_t told);
+/* ---- transport_choice.c ---- */
+
+/* Whether the settings go together; else one sentence in `why`. */
+bool transport_choice_fits(const struct settings *settings, char *why, size_t room);
+
+/* Open what a device needs, and choose its transport. */
+enum nccl_result transport_choice_open(struct device *device);
+
+/* Whether a listener on this device accepts TCP connections. */
+bool transport_choice_offers_tcp(const struct device *device);
+
+/* Bytes of the longest message that NCCL may read before all of it is there. */
+uint32_t transport_choice_staged_most(void);
+
+/* Whether NCCL may read memory of this size while a message comes. */
+bool transport_choice_watched(size_t bytes);
+
+/* A listener's choice, for its handle; and the transport that the connecting end takes in view of
+ * it. TRANSPORT_UNDECIDED: each end asks for another one by HARP_PORT. */
+#define TRANSPORT_FLAG_TCP 1   /* the listener takes TCP; else a session */
+#define TRANSPORT_FLAG_ASKED 2 /* by HARP_PORT */
+uint8_t transport_choice_flags(const struct device *device);
+enum transport transport_choice_meet(const struct device *device, uint8_t flags);
 
 /* connect.c */
 void connect_sweep(void);   /* attempts and lingering comms whose time is over */

@@ -254,7 +254,7 @@ enum nccl_result plugin_register(void *comm, void *data, size_t size, int type, 
     struct memory *made = calloc(1, sizeof *made);
     if (!made)
         return plugin_fail(NCCL_SYSTEM_ERROR, "regMr: no memory");
-    made->watched = ways_watched(size);
+    made->watched = transport_choice_watched(size);
     *memory = made;
     return NCCL_SUCCESS;
 }

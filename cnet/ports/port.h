@@ -109,8 +109,8 @@ struct harp_port {
     uint32_t headroom;    /* bytes before a frame's datagram that send_frame writes headers into */
     bool holds_back;      /* nothing is lost on its way and `room` says how much the far end takes:
                              no congestion control is needed */
-    bool far;             /* the last slot is read by a core with which we share no cache: write
-                             long payloads past the caches */
+    bool nontemporal;     /* the last slot is read by a core with which we share no cache: write
+                     long payloads past the caches */
     struct harp_port_counters counters;
     char line[200]; /* one line for a log: interface, mode, what could be better and how */
 };

@@ -104,15 +104,16 @@ static void try_ways(struct mem_link *link, uint64_t now_ns)
         return;
     if (trial->n < TRIALS && now_ns > trial->from_ns) {
         uint64_t rate = bytes * 1000 / (now_ns - trial->from_ns);
-        trial->best[link->far] = rate > trial->best[link->far] ? rate : trial->best[link->far];
+        trial->best[link->nontemporal] =
+            rate > trial->best[link->nontemporal] ? rate : trial->best[link->nontemporal];
     }
     if (++trial->n < TRIALS) {
-        link->far = trial->n % 2;
+        link->nontemporal = trial->n % 2;
     } else if (trial->n == TRIALS) {
-        link->far = trial->best[1] > trial->best[0] + trial->best[0] / 20;
+        link->nontemporal = trial->best[1] > trial->best[0] + trial->best[0] / 20;
     } else {
         *trial = (struct mem_trial){0};
-        link->far = false;
+        link->nontemporal = false;
     }
     trial->from = link->out.written;
     trial->from_ns = now_ns;
@@ -153,7 +154,7 @@ static uint8_t *mem_port_slot(struct harp_port *base, int hop, uint32_t bytes)
         base->counters.dropped++;
         return NULL;
     }
-    base->far = link->far;
+    base->nontemporal = link->nontemporal;
     base->counters.sent++;
     base->counters.sent_bytes += bytes;
     return mem_write(&link->out, bytes);

@@ -47,7 +47,7 @@ struct mem_link {
     int socket;
     uint32_t hops; /* that the engine holds */
     uint64_t full_since_ns;
-    bool far;
+    bool nontemporal;
     struct mem_trial {
         uint32_t n;       /* trials that are done */
         uint64_t from;    /* position in the ring at which this one began, */

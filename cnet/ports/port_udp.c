@@ -106,7 +106,7 @@ static int udp_fd(const struct harp_port *port)
 static bool udp_sleep(struct harp_port *port)
 {
     struct udp_port *udp = (struct udp_port *)port;
-    return !harp_supers_any(&udp->inbound) && udp->ready_n == 0 && udp_watch(udp, true) == 0;
+    return !harp_gro_any(&udp->inbound) && udp->ready_n == 0 && udp_watch(udp, true) == 0;
 }
 
 static uint64_t udp_deadline_ns(const struct harp_port *port)
@@ -151,7 +151,7 @@ static const struct harp_port_ops udp_ops = {
 
 static int allocate_memory(struct udp_port *udp, char *why)
 {
-    size_t buffers = (size_t)UDP_RECEIVE_MOST * HARP_SUPER_BUFFER_BYTES;
+    size_t buffers = (size_t)UDP_RECEIVE_MOST * HARP_GRO_BUFFER_BYTES;
     udp->staging_bytes = UDP_STAGED * (udp->port.payload_max + UDP_ALIGN + HARP_DATAGRAM_AT);
     if (udp->staging_bytes < UDP_STAGING_LEAST)
         udp->staging_bytes = UDP_STAGING_LEAST;

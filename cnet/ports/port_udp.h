@@ -9,13 +9,13 @@
  * the kernel or the card cuts (UDP_SEGMENT); the last may be shorter.
  *
  *     staging  | A A A A A a | B B B | C | ... free ...         equal ones, and a shorter one
- *              <- one super -> <-----> <->
+ *              <- one packet -> <-----> <->
  *
- * Connections to one peer have hops of their own that lead to the same address, and share supers.
+ * Connections to one peer have hops of their own that lead to the same address, and share packets.
  * So a small message and an ACK of another connection that goes along leave as one, the longer
  * before the shorter: a way through the kernel costs more than these bytes do.
  *
- * Receiving: supers.h.
+ * Receiving: gro_buffers.h.
  */
 #ifndef HARP_PORT_UDP_H
 #define HARP_PORT_UDP_H
@@ -23,16 +23,16 @@
 #include <sys/socket.h>
 
 #include "base/sockaddr.h"
+#include "ports/gro_buffers.h"
 #include "ports/headers.h"
 #include "ports/icmp.h"
 #include "ports/port.h"
-#include "ports/supers.h"
 
-#define UDP_SUPER_BYTES 65507u /* largest UDP payload over IPv4, and the kernel's limit here */
-#define UDP_SUPER_SEGMENTS 64u /* the kernel's limit before 6.9; 128 since */
-#define UDP_STAGED 64u         /* datagrams of any size that may wait to leave */
+#define UDP_GSO_BYTES 65507u /* largest UDP payload over IPv4, and the kernel's limit here */
+#define UDP_GSO_SEGMENTS 64u /* the kernel's limit before 6.9; 128 since */
+#define UDP_STAGED 64u       /* datagrams of any size that may wait to leave */
 #define UDP_STAGING_LEAST (272u << 10) /* four full super-packets, that the cache still holds */
-#define UDP_SUPERS 256u                /* super-packets staged at most */
+#define UDP_GSO_PACKETS 256u           /* super-packets staged at most */
 #define UDP_SEND_AT_ONCE 32u           /* super-packets a system call */
 #define UDP_RECEIVE_AT_ONCE 4u         /* the same; their buffers stay in the cache */
 #define UDP_RECEIVE_MOST 32u           /* datagrams, where the kernel joins none */
@@ -54,7 +54,7 @@ struct udp_hop {
     uint64_t single_until_ns; /* until then */
 };
 
-struct udp_super {
+struct udp_gso_packet {
     union harp_sockaddr to;
     uint32_t at; /* in the staging area */
     uint32_t bytes;
@@ -90,13 +90,13 @@ struct udp_port {
     uint8_t *staging;
     uint32_t staging_bytes;
     uint32_t used; /* of them */
-    struct udp_super supers[UDP_SUPERS];
-    uint32_t supers_n;
-    int last_hop; /* of the youngest super, if it may grow; else -1 */
+    struct udp_gso_packet packets[UDP_GSO_PACKETS];
+    uint32_t packets_n;
+    int last_hop; /* of the youngest packet, if it may grow; else -1 */
     uint64_t now_ns, retry_ns;
     struct harp_icmp icmp;
 
-    struct harp_supers inbound;
+    struct harp_gro_buffers inbound;
     uint16_t ready[UDP_LOCALS_MAX]; /* sockets that had something to say when last asked */
     uint16_t ready_n;
 

@@ -25,16 +25,16 @@ size_t udp_receive(struct harp_port *port, uint64_t now_ns, struct harp_arrival 
 {
     struct udp_port *udp = (struct udp_port *)port;
     udp->now_ns = now_ns;
-    if (!harp_supers_any(&udp->inbound)) {
+    if (!harp_gro_any(&udp->inbound)) {
         if (udp->ready_n == 0)
             poll_sockets(udp);
-        while (!harp_supers_any(&udp->inbound) && udp->ready_n > 0) {
+        while (!harp_gro_any(&udp->inbound) && udp->ready_n > 0) {
             uint16_t local = udp->ready[--udp->ready_n];
-            harp_supers_read(&udp->inbound, udp->sockets[local], local);
+            harp_gro_read(&udp->inbound, udp->sockets[local], local);
             port->counters.receive_calls++;
         }
     }
-    return harp_supers_arrive(&udp->inbound, port, arrivals, room);
+    return harp_gro_arrive(&udp->inbound, port, arrivals, room);
 }
 
 void udp_notify(struct udp_port *udp, const struct harp_notice *notice)

@@ -17,7 +17,7 @@ uint32_t udp_payload_of_mtu(const struct udp_port *udp, uint32_t mtu)
 {
     uint32_t headers = udp->family == AF_INET ? IP4_UDP_BYTES : IP6_UDP_BYTES;
     uint32_t payload = mtu > headers ? mtu - headers : 0;
-    return payload < UDP_SUPER_BYTES ? payload : UDP_SUPER_BYTES;
+    return payload < UDP_GSO_BYTES ? payload : UDP_GSO_BYTES;
 }
 
 /* Whether an address of the interface list is the one that we look for. */
@@ -145,7 +145,7 @@ static void set_options(struct udp_port *udp, int fd)
     }
     harp_icmp_ask_for(fd, udp->family == AF_INET, true);
     udp->gso = set_option(fd, IPPROTO_UDP, UDP_SEGMENT, 0) == 0;
-    udp->gro = harp_supers_ask_for(fd, udp->family == AF_INET);
+    udp->gro = harp_gro_ask_for(fd, udp->family == AF_INET);
     set_buffers(udp, fd);
 }
 

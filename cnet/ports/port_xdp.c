@@ -133,8 +133,7 @@ static size_t xdp_receive(struct harp_port *port, uint64_t now_ns, struct harp_a
     size_t made = harp_xdp_receive_ring(xdp, arrivals, room);
     if (xdp->slept)
         end_sleep(xdp, made == 0);
-    bool strays =
-        xdp->ready_n > 0 || harp_supers_any(&xdp->strays) || now_ns < xdp->strays_until_ns;
+    bool strays = xdp->ready_n > 0 || harp_gro_any(&xdp->strays) || now_ns < xdp->strays_until_ns;
     if (strays && made < room)
         made += harp_xdp_kernel_receive(xdp, arrivals + made, room - made);
     return made;
@@ -145,7 +144,7 @@ static bool xdp_sleep(struct harp_port *port)
     struct harp_xdp *xdp = harp_xdp_of(port);
     harp_xdp_refill(xdp);
     if (harp_xdp_reap(xdp) || harp_ring_ready(&xdp->socket.rx) > 0 || xdp->ready_n > 0 ||
-        harp_supers_any(&xdp->strays))
+        harp_gro_any(&xdp->strays))
         return false;
     if (xdp->unsent)
         harp_xdp_kick(xdp);

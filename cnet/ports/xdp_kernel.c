@@ -42,7 +42,7 @@ static int open_one(struct harp_address *address, uint32_t interface)
         set_option(fd, IPPROTO_IPV6, IPV6_TCLASS, HARP_ECT0);
         set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
     }
-    (void)harp_supers_ask_for(fd, v4);
+    (void)harp_gro_ask_for(fd, v4);
     harp_icmp_ask_for(fd, v4, true);
     set_option(fd, SOL_SOCKET, SO_RCVBUFFORCE, BUFFER_BYTES);
     if (bind(fd, &name.any, bytes) < 0 || getsockname(fd, &name.any, &bytes) < 0) {
@@ -86,9 +86,9 @@ int harp_xdp_kernel_open(struct harp_xdp *xdp, const struct harp_port_config *co
     struct harp_address address = config->local;
     xdp->icmp.v4 = harp_address_is_ipv4(&config->local);
     xdp->kernel = malloc(XDP_LOCALS_MAX * sizeof *xdp->kernel);
-    xdp->strays.least = xdp->strays.most = HARP_SUPERS_AT_ONCE;
-    xdp->strays.at_once = HARP_SUPERS_AT_ONCE;
-    xdp->strays.buffers = calloc(HARP_SUPERS_AT_ONCE, HARP_SUPER_BUFFER_BYTES);
+    xdp->strays.least = xdp->strays.most = HARP_GRO_AT_ONCE;
+    xdp->strays.at_once = HARP_GRO_AT_ONCE;
+    xdp->strays.buffers = calloc(HARP_GRO_AT_ONCE, HARP_GRO_BUFFER_BYTES);
     if (!xdp->kernel || !xdp->strays.buffers)
         return -ENOMEM;
     for (uint32_t i = 0; i < config->locals; i++) {
@@ -240,17 +240,17 @@ static uint32_t next_ready(struct harp_xdp *xdp)
 size_t harp_xdp_kernel_receive(struct harp_xdp *xdp, struct harp_arrival *arrivals, size_t room)
 {
     struct harp_port *port = &xdp->port;
-    if (!harp_supers_any(&xdp->strays)) {
+    if (!harp_gro_any(&xdp->strays)) {
         uint32_t local = next_ready(xdp);
         if (local == port->locals_n)
             return 0;
         port->counters.receive_calls++;
-        if (harp_supers_read(&xdp->strays, xdp->kernel[local], (uint16_t)local)) {
+        if (harp_gro_read(&xdp->strays, xdp->kernel[local], (uint16_t)local)) {
             xdp->ready[local] = false;
             xdp->ready_n--;
         }
     }
-    size_t made = harp_supers_arrive(&xdp->strays, port, arrivals, room);
+    size_t made = harp_gro_arrive(&xdp->strays, port, arrivals, room);
     for (size_t i = 0; i < made; i++)
         arrivals[i].stray = true;
     port->counters.strays += made;

@@ -25,11 +25,11 @@
 #ifndef HARP_XDP_PORT_H
 #define HARP_XDP_PORT_H
 
+#include "ports/gro_buffers.h"
 #include "ports/headers.h"
 #include "ports/icmp.h"
 #include "ports/netlink.h"
 #include "ports/port.h"
-#include "ports/supers.h"
 #include "ports/xdp_nic.h"
 #include "ports/xdp_socket.h"
 
@@ -98,7 +98,7 @@ struct harp_xdp {
     struct harp_address from[XDP_ARRIVALS];
 
     int *kernel; /* UDP sockets, by local */
-    struct harp_supers strays;
+    struct harp_gro_buffers strays;
     uint64_t strays_until_ns;      /* they are looked for each turn until then */
     uint32_t strays_next;          /* local to read next */
     uint8_t ready[XDP_LOCALS_MAX]; /* whether a kernel socket has something, by local */

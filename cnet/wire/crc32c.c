@@ -97,15 +97,15 @@ uint32_t harp_crc32c_copy(uint8_t *to, const uint8_t *from, size_t length)
 }
 
 /* Below this, the other core has a line sooner from this one's cache than from memory. */
-enum { FAR_BYTES = 2048 };
+enum { NONTEMPORAL_BYTES = 2048 };
 
-uint32_t harp_crc32c_copy_far(uint8_t *to, const uint8_t *from, size_t length)
+uint32_t harp_crc32c_copy_nontemporal(uint8_t *to, const uint8_t *from, size_t length)
 {
     const struct harp_crc32c_routine *routine = atomic_load_explicit(&chosen, memory_order_relaxed);
-    if (length < FAR_BYTES || (uintptr_t)to % 64 != 0 || !routine->far)
+    if (length < NONTEMPORAL_BYTES || (uintptr_t)to % 64 != 0 || !routine->nontemporal)
         return harp_crc32c_copy(to, from, length);
     assert(to + length <= from || from + length <= to);
-    return ~routine->far(~UINT32_C(0), to, from, length);
+    return ~routine->nontemporal(~UINT32_C(0), to, from, length);
 }
 
 /* Payloads that frames carry at MTU 1500, and near 4 KiB, for so long: a core that has not used

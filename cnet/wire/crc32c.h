@@ -42,7 +42,7 @@ uint32_t harp_crc32c_copy_more(uint32_t crc, uint8_t *to, const uint8_t *from, s
 
 /* The same for a place that another core will read: long copies go past this core's caches, from
  * which the other one would have to fetch every line. Alignment of `to` to 64 helps. */
-uint32_t harp_crc32c_copy_far(uint8_t *to, const uint8_t *from, size_t length);
+uint32_t harp_crc32c_copy_nontemporal(uint8_t *to, const uint8_t *from, size_t length);
 
 /* The routines that this CPU offers, by index; names are NULL from the last on. harp_crc32c_use
  * makes one the process's, for tests and measurements. */

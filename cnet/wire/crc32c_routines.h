@@ -23,7 +23,7 @@ struct harp_crc32c_routine {
     uint32_t (*copy)(uint32_t state, uint8_t *to, const uint8_t *from, size_t length);
     /* Past the caches, to a place that is aligned to 64; ordered before later stores. NULL: copy.
      */
-    uint32_t (*far)(uint32_t state, uint8_t *to, const uint8_t *from, size_t length);
+    uint32_t (*nontemporal)(uint32_t state, uint8_t *to, const uint8_t *from, size_t length);
 };
 
 enum { HARP_CRC32C_ROUTINES_MAX = 8 };

@@ -88,21 +88,21 @@ SSE INLINE uint32_t threeway(uint32_t state, uint8_t *to, const uint8_t *from, s
     return serial(state, to ? to + at : NULL, from + at, length - at);
 }
 
-/* For what is copied; `far` goes past the caches. */
-INLINE void prefetch(const uint8_t *to, const uint8_t *from, bool far)
+/* For what is copied; `nontemporal` goes past the caches. */
+INLINE void prefetch(const uint8_t *to, const uint8_t *from, bool nontemporal)
 {
     if (!to)
         return;
     harp_prefetch_read(from);
-    if (!far)
+    if (!nontemporal)
         harp_prefetch_write(to);
 }
 
-/* `far`: past the caches; `to` is aligned to 64 then. */
-SSE INLINE __m128i take16(uint8_t *to, const uint8_t *from, bool far)
+/* `nontemporal`: past the caches; `to` is aligned to 64 then. */
+SSE INLINE __m128i take16(uint8_t *to, const uint8_t *from, bool nontemporal)
 {
     __m128i block = _mm_loadu_si128((const __m128i *)from);
-    if (to && far)
+    if (to && nontemporal)
         _mm_stream_si128((__m128i *)to, block);
     else if (to)
         _mm_storeu_si128((__m128i *)to, block);
@@ -131,20 +131,22 @@ SSE INLINE uint32_t fold_rest(__m128i block, uint8_t *to, const uint8_t *from, s
     return serial((uint32_t)state, to ? to + at : NULL, from + at, length - at);
 }
 
-SSE INLINE uint32_t fold(uint32_t state, uint8_t *to, const uint8_t *from, size_t length, bool far)
+SSE INLINE uint32_t fold(uint32_t state, uint8_t *to, const uint8_t *from, size_t length,
+                         bool nontemporal)
 {
     if (length < 64)
         return serial(state, to, from, length);
     __m128i block[4];
     for (size_t i = 0; i < 4; i++)
-        block[i] = take16(to ? to + 16 * i : NULL, from + 16 * i, far);
+        block[i] = take16(to ? to + 16 * i : NULL, from + 16 * i, nontemporal);
     block[0] = _mm_xor_si128(block[0], _mm_cvtsi32_si128((int)state));
     size_t at = 64;
     for (; length - at >= 64; at += 64) {
-        prefetch(to ? to + at : NULL, from + at, far);
+        prefetch(to ? to + at : NULL, from + at, nontemporal);
         for (size_t i = 0; i < 4; i++)
-            block[i] = fold16(block[i], OVER(512, 576),
-                              take16(to ? to + at + 16 * i : NULL, from + at + 16 * i, far));
+            block[i] =
+                fold16(block[i], OVER(512, 576),
+                       take16(to ? to + at + 16 * i : NULL, from + at + 16 * i, nontemporal));
     }
     __m128i one = fold16(block[0], OVER(384, 448), block[3]);
     one = fold16(block[1], OVER(256, 320), one);
@@ -152,10 +154,10 @@ SSE INLINE uint32_t fold(uint32_t state, uint8_t *to, const uint8_t *from, size_
     return fold_rest(one, to ? to + at : NULL, from + at, length - at);
 }
 
-AVX2 INLINE __m256i take32(uint8_t *to, const uint8_t *from, bool far)
+AVX2 INLINE __m256i take32(uint8_t *to, const uint8_t *from, bool nontemporal)
 {
     __m256i block = _mm256_loadu_si256((const void *)from);
-    if (to && far)
+    if (to && nontemporal)
         _mm256_stream_si256((void *)to, block);
     else if (to)
         _mm256_storeu_si256((void *)to, block);
@@ -170,39 +172,40 @@ AVX2 INLINE __m256i fold32(__m256i block, __m256i constants, __m256i next)
 }
 
 AVX2 INLINE uint32_t fold256(uint32_t state, uint8_t *to, const uint8_t *from, size_t length,
-                             bool far)
+                             bool nontemporal)
 {
     if (length < 128)
-        return fold(state, to, from, length, far);
+        return fold(state, to, from, length, nontemporal);
     const __m256i over_1024 = _mm256_broadcastsi128_si256(OVER(1024, 1088));
     const __m256i over_256 = _mm256_broadcastsi128_si256(OVER(256, 320));
     __m256i block[4];
     for (size_t i = 0; i < 4; i++)
-        block[i] = take32(to ? to + 32 * i : NULL, from + 32 * i, far);
+        block[i] = take32(to ? to + 32 * i : NULL, from + 32 * i, nontemporal);
     block[0] = _mm256_xor_si256(block[0], _mm256_zextsi128_si256(_mm_cvtsi32_si128((int)state)));
     size_t at = 128;
     for (; length - at >= 128; at += 128) {
-        prefetch(to ? to + at : NULL, from + at, far);
-        prefetch(to ? to + at + 64 : NULL, from + at + 64, far);
+        prefetch(to ? to + at : NULL, from + at, nontemporal);
+        prefetch(to ? to + at + 64 : NULL, from + at + 64, nontemporal);
         for (size_t i = 0; i < 4; i++)
-            block[i] = fold32(block[i], over_1024,
-                              take32(to ? to + at + 32 * i : NULL, from + at + 32 * i, far));
+            block[i] =
+                fold32(block[i], over_1024,
+                       take32(to ? to + at + 32 * i : NULL, from + at + 32 * i, nontemporal));
     }
     __m256i one = block[0];
     for (size_t i = 1; i < 4; i++)
         one = fold32(one, over_256, block[i]);
     for (; length - at >= 32; at += 32)
-        one = fold32(one, over_256, take32(to ? to + at : NULL, from + at, far));
+        one = fold32(one, over_256, take32(to ? to + at : NULL, from + at, nontemporal));
     __m128i last =
         fold16(_mm256_castsi256_si128(one), OVER(128, 192), _mm256_extracti128_si256(one, 1));
     return fold_rest(last, to ? to + at : NULL, from + at, length - at);
 }
 
-AVX512 INLINE __m512i take64(uint8_t *to, const uint8_t *from, bool far)
+AVX512 INLINE __m512i take64(uint8_t *to, const uint8_t *from, bool nontemporal)
 {
     __m512i block = _mm512_loadu_si512(from);
-    prefetch(to, from, far);
-    if (to && far)
+    prefetch(to, from, nontemporal);
+    if (to && nontemporal)
         _mm512_stream_si512((void *)to, block);
     else if (to)
         _mm512_storeu_si512(to, block);
@@ -217,26 +220,27 @@ AVX512 INLINE __m512i fold64(__m512i block, __m512i constants, __m512i next)
 }
 
 AVX512 INLINE uint32_t fold512(uint32_t state, uint8_t *to, const uint8_t *from, size_t length,
-                               bool far)
+                               bool nontemporal)
 {
     if (length < 256)
-        return fold(state, to, from, length, far);
+        return fold(state, to, from, length, nontemporal);
     const __m512i over_2048 = _mm512_broadcast_i32x4(OVER(2048, 2112));
     const __m512i over_512 = _mm512_broadcast_i32x4(OVER(512, 576));
     __m512i block[4];
     for (size_t i = 0; i < 4; i++)
-        block[i] = take64(to ? to + 64 * i : NULL, from + 64 * i, far);
+        block[i] = take64(to ? to + 64 * i : NULL, from + 64 * i, nontemporal);
     block[0] = _mm512_xor_si512(block[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)state)));
     size_t at = 256;
     for (; length - at >= 256; at += 256)
         for (size_t i = 0; i < 4; i++)
-            block[i] = fold64(block[i], over_2048,
-                              take64(to ? to + at + 64 * i : NULL, from + at + 64 * i, far));
+            block[i] =
+                fold64(block[i], over_2048,
+                       take64(to ? to + at + 64 * i : NULL, from + at + 64 * i, nontemporal));
     __m512i one = block[0];
     for (size_t i = 1; i < 4; i++)
         one = fold64(one, over_512, block[i]);
     for (; length - at >= 64; at += 64)
-        one = fold64(one, over_512, take64(to ? to + at : NULL, from + at, far));
+        one = fold64(one, over_512, take64(to ? to + at : NULL, from + at, nontemporal));
     __m128i last = _mm512_extracti32x4_epi32(one, 3);
     last = fold16(_mm512_extracti32x4_epi32(one, 0), OVER(384, 448), last);
     last = fold16(_mm512_extracti32x4_epi32(one, 1), OVER(256, 320), last);
@@ -263,21 +267,24 @@ ROUTINE(AVX2, fold256, (state, to, from, length, false))
 ROUTINE(AVX512, fold512, (state, to, from, length, false))
 
 /* Stores past the caches are ordered by a fence only. */
-SSE static uint32_t fold_far(uint32_t state, uint8_t *to, const uint8_t *from, size_t length)
+SSE static uint32_t fold_nontemporal(uint32_t state, uint8_t *to, const uint8_t *from,
+                                     size_t length)
 {
     state = fold(state, to, from, length, true);
     _mm_sfence();
     return state;
 }
 
-AVX2 static uint32_t fold256_far(uint32_t state, uint8_t *to, const uint8_t *from, size_t length)
+AVX2 static uint32_t fold256_nontemporal(uint32_t state, uint8_t *to, const uint8_t *from,
+                                         size_t length)
 {
     state = fold256(state, to, from, length, true);
     _mm_sfence();
     return state;
 }
 
-AVX512 static uint32_t fold512_far(uint32_t state, uint8_t *to, const uint8_t *from, size_t length)
+AVX512 static uint32_t fold512_nontemporal(uint32_t state, uint8_t *to, const uint8_t *from,
+                                           size_t length)
 {
     state = fold512(state, to, from, length, true);
     _mm_sfence();
@@ -289,15 +296,18 @@ size_t harp_crc32c_machine(struct harp_crc32c_routine *list)
     __builtin_cpu_init(); /* this runs before main */
     if (!__builtin_cpu_supports("sse4.2") || !__builtin_cpu_supports("pclmul"))
         return 0;
-    list[0] = (struct harp_crc32c_routine){"serial", serial_crc, serial_copy, fold_far};
-    list[1] = (struct harp_crc32c_routine){"threeway", threeway_crc, threeway_copy, fold_far};
-    list[2] = (struct harp_crc32c_routine){"fold", fold_crc, fold_copy, fold_far};
+    list[0] = (struct harp_crc32c_routine){"serial", serial_crc, serial_copy, fold_nontemporal};
+    list[1] =
+        (struct harp_crc32c_routine){"threeway", threeway_crc, threeway_copy, fold_nontemporal};
+    list[2] = (struct harp_crc32c_routine){"fold", fold_crc, fold_copy, fold_nontemporal};
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("vpclmulqdq"))
         return 3;
-    list[3] = (struct harp_crc32c_routine){"fold256", fold256_crc, fold256_copy, fold256_far};
+    list[3] =
+        (struct harp_crc32c_routine){"fold256", fold256_crc, fold256_copy, fold256_nontemporal};
     if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512vl"))
         return 4;
-    list[4] = (struct harp_crc32c_routine){"fold512", fold512_crc, fold512_copy, fold512_far};
+    list[4] =
+        (struct harp_crc32c_routine){"fold512", fold512_crc, fold512_copy, fold512_nontemporal};
     return 5;
 }
 

@@ -16,7 +16,7 @@ SLOTS = 16
 SLICE_NS = 50_000_000
 """How long C may keep a signal waiting."""
 SAID_BYTES: int = lib.HARP_SAID_BYTES
-TOLD_BYTES: int = lib.HARP_TOLD_BYTES
+TOLD_BYTES: int = lib.HARP_INLINE_DESCRIPTOR_BYTES
 RUNS: int = lib.HARP_MOVER_RUNS
 """Lists of pieces that may be under way at once."""
 DONE: int = lib.HARP_MOVE_DONE

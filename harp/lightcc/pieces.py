@@ -36,7 +36,7 @@ PIECE = np.dtype([("at", "u8"), ("from", "u8"), ("bytes", "u4"), ("from_bytes", 
 SEND: int = lib.HARP_PIECE_SEND
 PLACE: int = lib.HARP_PIECE_PLACE
 REDUCE: int = lib.HARP_PIECE_REDUCE
-SETTLE: int = lib.HARP_PIECE_SETTLE
+FENCE: int = lib.HARP_PIECE_FENCE
 _RECEIVE = {Op.COPY: PLACE, Op.REDUCE: REDUCE}
 
 _ALONE = {Op.SELECT: lib.HARP_PIECE_SELECT, Op.SCATTER_ADD: lib.HARP_PIECE_ADD}
@@ -105,9 +105,9 @@ def table(rows: Sequence[Row]) -> NDArray[np.void]:
     return np.array(rows, PIECE)
 
 
-def settle() -> Row:
+def fence() -> Row:
     """Give the piece that waits for all before it."""
-    return 0, 0, 0, 0, SETTLE, 0, 0
+    return 0, 0, 0, 0, FENCE, 0, 0
 
 
 def cut(kind: int, peer: int, data: Bytes) -> Iterator[Row]:
@@ -153,7 +153,7 @@ def _rows(plan: Plan, rank: int, piece_bytes: int) -> Iterator[Row]:
     first = {Buffer.DATA: 0, Buffer.PAIRS: plan.buffers[Buffer.DATA]}
     for step in plan.rank_steps(rank):
         if step.waits:
-            yield settle()
+            yield fence()
         for work in step.local:
             yield (first[Buffer(work.dst_buffer)] + work.dst_offset,
                    first[Buffer(work.src_buffer)] + work.src_offset,

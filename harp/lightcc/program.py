@@ -17,7 +17,7 @@ import numpy as np
 from harp._cnet import ffi
 from harp.collectives.doubling import find_partners
 from harp.lightcc.mover import SAID_BYTES
-from harp.lightcc.pieces import PLACE, SEND, SETTLE, address, table
+from harp.lightcc.pieces import FENCE, PLACE, SEND, address, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +62,7 @@ class Program:
         self.number = ffi.cast("uint64_t *", self._said_at)
         """As which call of the group it is run."""
         if carried and len(pieces):
-            pieces = pieces[pieces["kind"] != SETTLE]  # what a piece needs it waits for anyway
+            pieces = pieces[pieces["kind"] != FENCE]  # what a piece needs it waits for anyway
             pieces["told"] = 1
         else:
             told = [(0, 0, 0, 0, kind, peer, 1) for kind in (SEND, PLACE)

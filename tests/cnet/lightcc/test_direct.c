@@ -59,7 +59,7 @@ static bool send_numbered(struct harp_direct *from, uint32_t to, uint8_t number,
 {
     memset(said, number, sizeof said);
     memset(bytes, number + 1, sizeof bytes);
-    return direct_tell(from, to, said, sizeof said, bytes, length);
+    return direct_write_described(from, to, said, sizeof said, bytes, length);
 }
 
 static void take_numbered(struct harp_direct *at, uint32_t from, uint8_t number, uint32_t length)
@@ -95,7 +95,7 @@ static void test_nothing_at_all_is_a_message_too(void)
 {
     struct harp_direct *pair[2];
     open_pair(pair);
-    assert(direct_tell(pair[0], 1, NULL, 0, NULL, 0));
+    assert(direct_write_described(pair[0], 1, NULL, 0, NULL, 0));
     assert(direct_look(pair[1]) && direct_first(pair[1], 0)->bytes == 0);
     close_pair(pair);
 }
@@ -304,8 +304,8 @@ static void *answer_other(void *argument)
     const struct direct_record *record;
     for (uint32_t turn = 0, looks = 1; turn < TURNS; turn++) {
         uint32_t heard = 0;
-        assert(direct_tell(side->direct, 1 - side->rank, NULL, 0, (const uint8_t *)&turn,
-                           sizeof turn));
+        assert(direct_write_described(side->direct, 1 - side->rank, NULL, 0, (const uint8_t *)&turn,
+                                      sizeof turn));
         while (!(record = direct_first(side->direct, 1 - side->rank)))
             await_more(side, looks++);
         memcpy(&heard, record->at, sizeof heard);

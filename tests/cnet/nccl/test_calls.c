@@ -319,17 +319,20 @@ static void attempts_at_once(void)
 /* NCCL 2.30's buffers: Simple's is the only one that nobody reads early. */
 static void test_which_memory_is_watched(void)
 {
-    CHECK(ways_watched(524288) && ways_watched(4915200), "LL's and LL128's buffers");
-    CHECK(!ways_watched(4194304), "Simple's buffer");
-    CHECK(ways_watched(4194304 - 1) && ways_watched(8388608), "memory of another size");
+    CHECK(transport_choice_watched(524288) && transport_choice_watched(4915200),
+          "LL's and LL128's buffers");
+    CHECK(!transport_choice_watched(4194304), "Simple's buffer");
+    CHECK(transport_choice_watched(4194304 - 1) && transport_choice_watched(8388608),
+          "memory of another size");
     setenv("NCCL_BUFFSIZE", "8388608", 1);
-    CHECK(!ways_watched(8388608) && ways_watched(4194304), "Simple's buffer, as the user sets it");
+    CHECK(!transport_choice_watched(8388608) && transport_choice_watched(4194304),
+          "Simple's buffer, as the user sets it");
     setenv("NCCL_LL128_BUFFSIZE", "8388608", 1);
-    CHECK(ways_watched(8388608), "a size that both have");
-    CHECK(ways_staged_most() == 1048576, "a step of LL128, as the user sets it");
+    CHECK(transport_choice_watched(8388608), "a size that both have");
+    CHECK(transport_choice_staged_most() == 1048576, "a step of LL128, as the user sets it");
     unsetenv("NCCL_BUFFSIZE");
     unsetenv("NCCL_LL128_BUFFSIZE");
-    CHECK(ways_staged_most() == 614400, "a step of LL128");
+    CHECK(transport_choice_staged_most() == 614400, "a step of LL128");
 }
 
 /* A message into the receiving end's memory; whether the engine takes it that nobody reads it

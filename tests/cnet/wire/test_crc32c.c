@@ -81,7 +81,7 @@ static void check_length(const uint8_t *bytes, size_t length, size_t shift, uint
     assert(harp_crc32c_copy(target, from + shift, length) == expected);
     only_there(to, target, bytes, length);
     target = to + (random_below(4) ? 64 : random_below(GUARD));
-    assert(harp_crc32c_copy_far(target, from + shift, length) == expected);
+    assert(harp_crc32c_copy_nontemporal(target, from + shift, length) == expected);
     only_there(to, target, bytes, length);
     free(from);
     free(to);

@@ -1,6 +1,6 @@
-/* Which way a device's comms take: HARP's session over one of its ports, or kernel TCP.
+/* Choice of the transport of a device's comms: HARP's session over one of its ports, or kernel TCP.
  *
- *      HARP_PORT                       way
+ *      HARP_PORT                       transport
  *      xdp, udp, mem                   session
  *      tcp                             TCP; of NICs that NCCL fuses a session over udp
  *      auto   by xdp, zero copy        session: nothing is copied, and the kernel is not in the way
@@ -8,8 +8,8 @@
  *             only a session can do    session
  *             else                     TCP: with a copy at either end the kernel's is the faster
  *
- * A listener offers all that its rank may take, and says in the handle what it would; so ranks that
- * decide otherwise meet all the same (ways_meet).
+ * A listener offers all that its rank may take, and says in the handle which it prefers; so ranks
+ * that choose differently still connect (transport_choice_meet).
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -48,7 +48,7 @@ static const char *asks_for_session(const struct settings *settings)
                                                     : NULL;
 }
 
-bool ways_fit(const struct settings *settings, char *why, size_t room)
+bool transport_choice_fits(const struct settings *settings, char *why, size_t room)
 {
     const char *name = asks_for_session(settings);
     if (settings->port != PORT_TCP || !name)
@@ -65,12 +65,12 @@ static bool is_tcp_alone(const struct device *device)
     return plugin.settings.port == PORT_TCP && device->nics_n == 1;
 }
 
-static enum way choose_way(const struct device *device, char *why)
+static enum transport choose_transport(const struct device *device, char *why)
 {
     const char *name = asks_for_session(&plugin.settings);
     if (plugin.settings.port != PORT_AUTO) {
         snprintf(why, HARP_WHY_BYTES, "HARP_PORT");
-        return is_tcp_alone(device) ? WAY_TCP : WAY_SESSION;
+        return is_tcp_alone(device) ? TRANSPORT_TCP : TRANSPORT_SESSION;
     }
     if (device->zero_copy)
         snprintf(why, HARP_WHY_BYTES, "zero copy");
@@ -80,7 +80,7 @@ static enum way choose_way(const struct device *device, char *why)
         snprintf(why, HARP_WHY_BYTES, "%s asks for it", name);
     else
         snprintf(why, HARP_WHY_BYTES, "no zero copy on one path: the kernel's copy is the faster");
-    return device->zero_copy || device->nics_n > 1 || name ? WAY_SESSION : WAY_TCP;
+    return device->zero_copy || device->nics_n > 1 || name ? TRANSPORT_SESSION : TRANSPORT_TCP;
 }
 
 /* A count that the user gave NCCL's own sockets; 0: none. */
@@ -98,7 +98,7 @@ static uint64_t bytes_of_buffer(const char *name, uint64_t bytes)
     return text ? strtoull(text, NULL, 0) : bytes;
 }
 
-uint32_t ways_staged_most(void)
+uint32_t transport_choice_staged_most(void)
 {
     uint64_t ll = bytes_of_buffer("NCCL_LL_BUFFSIZE", LL_BYTES);
     uint64_t ll128 = bytes_of_buffer("NCCL_LL128_BUFFSIZE", LL128_BYTES);
@@ -109,7 +109,7 @@ uint32_t ways_staged_most(void)
 /* NCCL registers the buffer of each protocol by itself (src/transport/net.cc of 2.12 to 2.30), and
  * Simple's by its size is not LL's: nobody reads that one before the message is there. All other
  * memory may be. */
-bool ways_watched(size_t bytes)
+bool transport_choice_watched(size_t bytes)
 {
     return bytes != bytes_of_buffer("NCCL_BUFFSIZE", SIMPLE_BYTES) ||
            bytes == bytes_of_buffer("NCCL_LL_BUFFSIZE", LL_BYTES) ||
@@ -134,33 +134,33 @@ static uint32_t count_sockets(const struct device *device, const char **why)
     return n < TCP_SOCKETS_MAX ? n : TCP_SOCKETS_MAX;
 }
 
-static void say_way(const struct device *device, const char *sockets_why)
+static void log_transport(const struct device *device, const char *sockets_why)
 {
-    if (device->way == WAY_SESSION)
+    if (device->transport == TRANSPORT_SESSION)
         return; /* the engine's line does */
     plugin_info("%s: tcp: kernel TCP, %u data socket%s a connection (%s), driven by NCCL's thread "
                 "(%s%s)",
                 device->name, device->sockets, device->sockets > 1 ? "s" : "", sockets_why,
-                device->way_why,
+                device->transport_reason,
                 plugin.settings.port == PORT_AUTO
                     ? "; HARP_PORT=udp takes HARP's own transport, with paths and healing"
                     : "");
 }
 
-enum nccl_result ways_open(struct device *device)
+enum nccl_result transport_choice_open(struct device *device)
 {
     const char *sockets_why;
     enum nccl_result result = is_tcp_alone(device) ? NCCL_SUCCESS : engines_open(device);
-    if (result != NCCL_SUCCESS || device->way != WAY_UNDECIDED)
+    if (result != NCCL_SUCCESS || device->transport != TRANSPORT_UNDECIDED)
         return result;
     engines_watch_forks();
-    device->way = choose_way(device, device->way_why);
+    device->transport = choose_transport(device, device->transport_reason);
     device->sockets = count_sockets(device, &sockets_why);
-    say_way(device, sockets_why);
+    log_transport(device, sockets_why);
     return NCCL_SUCCESS;
 }
 
-bool ways_offer_tcp(const struct device *device)
+bool transport_choice_offers_tcp(const struct device *device)
 {
     return plugin.settings.port == PORT_TCP ||
            (plugin.settings.port == PORT_AUTO && device->nics_n == 1);
@@ -170,21 +170,21 @@ bool ways_offer_tcp(const struct device *device)
 static bool is_asked_for(const struct device *device)
 {
     return plugin.settings.port != PORT_AUTO &&
-           (plugin.settings.port != PORT_TCP || device->way == WAY_TCP);
+           (plugin.settings.port != PORT_TCP || device->transport == TRANSPORT_TCP);
 }
 
-uint8_t ways_tell(const struct device *device)
+uint8_t transport_choice_flags(const struct device *device)
 {
-    return (uint8_t)((device->way == WAY_TCP ? WAYS_TCP : 0) |
-                     (is_asked_for(device) ? WAYS_ASKED : 0));
+    return (uint8_t)((device->transport == TRANSPORT_TCP ? TRANSPORT_FLAG_TCP : 0) |
+                     (is_asked_for(device) ? TRANSPORT_FLAG_ASKED : 0));
 }
 
-enum way ways_meet(const struct device *device, uint8_t told)
+enum transport transport_choice_meet(const struct device *device, uint8_t flags)
 {
-    enum way theirs = told & WAYS_TCP ? WAY_TCP : WAY_SESSION;
-    if (theirs == device->way)
+    enum transport theirs = flags & TRANSPORT_FLAG_TCP ? TRANSPORT_TCP : TRANSPORT_SESSION;
+    if (theirs == device->transport)
         return theirs;
     if (is_asked_for(device))
-        return told & WAYS_ASKED ? WAY_UNDECIDED : device->way;
-    return told & WAYS_ASKED ? theirs : WAY_SESSION;
+        return flags & TRANSPORT_FLAG_ASKED ? TRANSPORT_UNDECIDED : device->transport;
+    return flags & TRANSPORT_FLAG_ASKED ? theirs : TRANSPORT_SESSION;
 }

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "ports/supers.h"
+#include "ports/gro_buffers.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -25,7 +25,7 @@ static bool set_option(int fd, int level, int option, int value)
     return setsockopt(fd, level, option, &value, sizeof value) == 0;
 }
 
-bool harp_supers_ask_for(int fd, bool v4)
+bool harp_gro_ask_for(int fd, bool v4)
 {
     if (v4)
         set_option(fd, IPPROTO_IP, IP_RECVTOS, 1);
@@ -44,11 +44,11 @@ static uint64_t to_nanoseconds(const struct timespec *time)
 /* What the kernel says beside a super-packet: how long its datagrams are, the IP header's mark, and
  * how long ago the first of them came. */
 static void read_control(struct msghdr *header, const struct harp_stamp_clock *clock,
-                         struct harp_super *super)
+                         struct harp_gro_packet *packet)
 {
     int traffic = 0, segment = 0;
     struct timespec came;
-    super->waited_ns = 0;
+    packet->waited_ns = 0;
     for (struct cmsghdr *item = CMSG_FIRSTHDR(header); item; item = CMSG_NXTHDR(header, item)) {
         if (item->cmsg_level == IPPROTO_UDP && item->cmsg_type == UDP_GRO)
             memcpy(&segment, CMSG_DATA(item), sizeof segment);
@@ -58,26 +58,26 @@ static void read_control(struct msghdr *header, const struct harp_stamp_clock *c
             memcpy(&traffic, CMSG_DATA(item), sizeof traffic);
         else if (item->cmsg_level == SOL_SOCKET && item->cmsg_type == SCM_TIMESTAMPNS) {
             memcpy(&came, CMSG_DATA(item), sizeof came);
-            super->waited_ns = harp_stamp_age_ns(clock, to_nanoseconds(&came));
+            packet->waited_ns = harp_stamp_age_ns(clock, to_nanoseconds(&came));
         }
     }
-    super->segment = segment > 0 ? (uint32_t)segment : super->length;
-    super->marked = (traffic & CONGESTED) == CONGESTED;
+    packet->segment = segment > 0 ? (uint32_t)segment : packet->length;
+    packet->marked = (traffic & CONGESTED) == CONGESTED;
 }
 
 /* How many to ask for next: few super-packets, so that they stay in the cache, and more datagrams
  * where the kernel joins nothing (no GRO), since each call then brings that little. */
-static void choose_batch(struct harp_supers *supers)
+static void choose_batch(struct harp_gro_buffers *gro)
 {
     bool joined = false;
-    for (uint32_t i = 0; i < supers->n; i++)
-        joined |= supers->of[i].length > supers->of[i].segment;
+    for (uint32_t i = 0; i < gro->n; i++)
+        joined |= gro->of[i].length > gro->of[i].segment;
     if (joined)
-        supers->at_once = supers->least;
-    else if (supers->n == supers->at_once && supers->at_once * 2 <= supers->most)
-        supers->at_once *= 2;
-    else if (supers->n < supers->at_once / 4 && supers->at_once / 2 >= supers->least)
-        supers->at_once /= 2;
+        gro->at_once = gro->least;
+    else if (gro->n == gro->at_once && gro->at_once * 2 <= gro->most)
+        gro->at_once *= 2;
+    else if (gro->n < gro->at_once / 4 && gro->at_once / 2 >= gro->least)
+        gro->at_once /= 2;
 }
 
 /* Both are the vDSO's: no system call. */
@@ -89,17 +89,17 @@ static void read_clocks(struct harp_stamp_clock *clock)
     harp_stamp_clock_read(clock, to_nanoseconds(&steady), to_nanoseconds(&real));
 }
 
-bool harp_supers_read(struct harp_supers *supers, int fd, uint16_t local)
+bool harp_gro_read(struct harp_gro_buffers *gro, int fd, uint16_t local)
 {
-    struct mmsghdr messages[HARP_SUPERS_AT_ONCE];
-    struct iovec parts[HARP_SUPERS_AT_ONCE];
-    union control controls[HARP_SUPERS_AT_ONCE];
-    union harp_sockaddr from[HARP_SUPERS_AT_ONCE];
-    assert(!harp_supers_any(supers) && supers->at_once <= HARP_SUPERS_AT_ONCE);
-    for (uint32_t i = 0; i < supers->at_once; i++) {
+    struct mmsghdr messages[HARP_GRO_AT_ONCE];
+    struct iovec parts[HARP_GRO_AT_ONCE];
+    union control controls[HARP_GRO_AT_ONCE];
+    union harp_sockaddr from[HARP_GRO_AT_ONCE];
+    assert(!harp_gro_any(gro) && gro->at_once <= HARP_GRO_AT_ONCE);
+    for (uint32_t i = 0; i < gro->at_once; i++) {
         parts[i] =
-            (struct iovec){supers->buffers + (size_t)i * HARP_SUPER_BUFFER_BYTES + HARP_DATAGRAM_AT,
-                           HARP_SUPER_BUFFER_BYTES - HARP_DATAGRAM_AT};
+            (struct iovec){gro->buffers + (size_t)i * HARP_GRO_BUFFER_BYTES + HARP_DATAGRAM_AT,
+                           HARP_GRO_BUFFER_BYTES - HARP_DATAGRAM_AT};
         messages[i].msg_hdr = (struct msghdr){.msg_name = &from[i],
                                               .msg_namelen = sizeof from[i],
                                               .msg_iov = &parts[i],
@@ -109,49 +109,49 @@ bool harp_supers_read(struct harp_supers *supers, int fd, uint16_t local)
     }
     int got = -1;
     for (int i = 0; i < TRIES && got < 0; i++) {
-        got = recvmmsg(fd, messages, supers->at_once, MSG_DONTWAIT, NULL);
+        got = recvmmsg(fd, messages, gro->at_once, MSG_DONTWAIT, NULL);
         if (got < 0 && errno == EAGAIN)
             break;
     }
-    supers->local = local;
-    supers->next = supers->at = 0;
-    supers->n = got > 0 ? (uint32_t)got : 0;
+    gro->local = local;
+    gro->next = gro->at = 0;
+    gro->n = got > 0 ? (uint32_t)got : 0;
     if (got > 0)
-        read_clocks(&supers->clock);
-    for (uint32_t i = 0; i < supers->n; i++) {
-        struct harp_super *super = &supers->of[i];
-        super->bytes = parts[i].iov_base;
-        super->length = messages[i].msg_len;
-        harp_sockaddr_read(&from[i].any, &super->from);
-        read_control(&messages[i].msg_hdr, &supers->clock, super);
+        read_clocks(&gro->clock);
+    for (uint32_t i = 0; i < gro->n; i++) {
+        struct harp_gro_packet *packet = &gro->of[i];
+        packet->bytes = parts[i].iov_base;
+        packet->length = messages[i].msg_len;
+        harp_sockaddr_read(&from[i].any, &packet->from);
+        read_control(&messages[i].msg_hdr, &gro->clock, packet);
     }
-    bool empty = supers->n < supers->at_once;
-    choose_batch(supers);
+    bool empty = gro->n < gro->at_once;
+    choose_batch(gro);
     return empty;
 }
 
-size_t harp_supers_arrive(struct harp_supers *supers, struct harp_port *port,
-                          struct harp_arrival *arrivals, size_t room)
+size_t harp_gro_arrive(struct harp_gro_buffers *gro, struct harp_port *port,
+                       struct harp_arrival *arrivals, size_t room)
 {
     size_t count = 0;
-    while (count < room && harp_supers_any(supers)) {
-        const struct harp_super *super = &supers->of[supers->next];
-        uint32_t rest = super->length - supers->at;
-        uint32_t bytes = rest < super->segment ? rest : super->segment;
+    while (count < room && harp_gro_any(gro)) {
+        const struct harp_gro_packet *packet = &gro->of[gro->next];
+        uint32_t rest = packet->length - gro->at;
+        uint32_t bytes = rest < packet->segment ? rest : packet->segment;
         arrivals[count++] = (struct harp_arrival){
-            .bytes = (uint8_t *)super->bytes + supers->at,
+            .bytes = (uint8_t *)packet->bytes + gro->at,
             .length = bytes,
             .frame = HARP_NO_FRAME,
-            .from = &super->from,
-            .local = supers->local,
-            .marked = super->marked,
-            .waited_ns = super->waited_ns,
+            .from = &packet->from,
+            .local = gro->local,
+            .marked = packet->marked,
+            .waited_ns = packet->waited_ns,
         };
         port->counters.received_bytes += bytes;
-        supers->at += bytes;
-        if (supers->at == super->length) {
-            supers->next++;
-            supers->at = 0;
+        gro->at += bytes;
+        if (gro->at == packet->length) {
+            gro->next++;
+            gro->at = 0;
         }
     }
     port->counters.received += count;
