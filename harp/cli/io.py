@@ -1,8 +1,8 @@
-"""Write an output file of a command whole or not at all.
+"""Output files, written whole or not at all, and the sentence for a port that cannot be opened.
 
 A target is a path or ``-`` for standard output. Targets are checked before the work starts, so
 that a long run does not end with "no such directory". Writing goes to a temporary file beside
-the target which then takes the target's place in one step: whoever opens the target sees the old
+the target which then takes the target's place in one step: a reader of the target sees the old
 content or the new, never a half. Devices and pipes (``/dev/stdout``) are written in place, because
 they cannot be replaced. Every failure is an `OutputError` of one sentence.
 """
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 STDOUT = "-"
 
@@ -194,3 +194,13 @@ def _identity(target: str) -> str:
 
 def _reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
+
+
+@contextlib.contextmanager
+def naming_address(address: str, port: int) -> Iterator[None]:
+    """Turn the OSError of a listening socket into one sentence that names the address."""
+    try:
+        yield
+    except OSError as error:
+        raise click.ClickException(f"cannot listen on TCP port {port} of {address}: "
+                                   f"{error.strerror}") from None

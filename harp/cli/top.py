@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harp.cli.io import check_target, write_text
-from harp.cli.listening import naming_address
+from harp.cli.io import check_target, naming_address, write_text
 from harp.cli.stats_files import Snapshot, forget, snapshots
 from harp.net.errors import Reason
 

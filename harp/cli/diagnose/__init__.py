@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harp.cli.io import check_target, write_text
-from harp.cli.listening import naming_address
+from harp.cli.io import check_target, naming_address, write_text
 
 if TYPE_CHECKING:
     from harp.cli.diagnose.snapshot import Report

@@ -36,7 +36,7 @@ def test_a_port_that_is_taken_is_named(arguments, tmp_path, monkeypatch):
         port = taken.getsockname()[1]
         done = run(*arguments, f"127.0.0.1:{port}")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (f"error: TCP port {port} of 127.0.0.1 cannot be listened on: Address "
+    assert done.stderr == (f"error: cannot listen on TCP port {port} of 127.0.0.1: Address "
                            "already in use\n")
 
 
