@@ -1,25 +1,49 @@
-"""``harp env``: the environment that makes NCCL use HARP, for ``eval "$(harp env)"``."""
+"""``harp env`` and ``harp plugin-path``: the environment that makes NCCL use HARP.
+
+>>> eval "$(harp env)"                            # doctest: +SKIP
+>>> NCCL_NET_PLUGIN=$(harp plugin-path)           # doctest: +SKIP
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import shlex
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
-from harp.cli import conf, plugin_path
+from harp.cli import conf
 from harp.cli import explain as explain_settings
 from harp.net import nics
 
 if TYPE_CHECKING:
     from harp.routing.deployment import Deployment
 
-ADDRESSES = 4
-"""Of a plan, as many as a warning names."""
+PLUGIN = "libnccl-net-harp.so"
+MOST_ADDRESSES = 4
+"""Addresses of a plan that a warning lists."""
+
+
+def find_plugin() -> Path:
+    """Give the absolute path of the plugin in this package, installed or editable."""
+    library = files("harp") / PLUGIN
+    if not (isinstance(library, Path) and library.is_file()):
+        raise click.ClickException(f"this installation of harp has no {PLUGIN}: install it again; "
+                                   "building it needs a C compiler")
+    return library.resolve()
+
+
+@click.command("plugin-path")
+def plugin_path() -> None:
+    """Print the absolute path of the NCCL plugin.
+
+    NCCL_NET_PLUGIN=$(harp plugin-path) makes NCCL load it.
+    """
+    click.echo(find_plugin())
 
 
 def environment() -> dict[str, str]:
@@ -29,7 +53,7 @@ def environment() -> dict[str, str]:
     silently. NCCL_SOCKET_IFNAME is left alone: it is NCCL's own bootstrap that uses it.
     """
     conf.check_environment(os.environ)
-    return {"NCCL_NET_PLUGIN": str(plugin_path.find()), "NCCL_NET": "HARP", **conf.settings()}
+    return {"NCCL_NET_PLUGIN": str(find_plugin()), "NCCL_NET": "HARP", **conf.settings()}
 
 
 @click.command()
@@ -106,7 +130,7 @@ def _warn_of_host(plan: Path, made: Deployment) -> None:
     """Say where no rank of the plan listens on this host: its ranks would not follow it."""
     addresses = sorted({text.rpartition(":")[0] for rank in made.ranks for text in rank.listen})
     if addresses and not any(map(nics.is_own_address, addresses)):
-        told = ", ".join(addresses[:ADDRESSES]) + ", …" * (len(addresses) > ADDRESSES)
+        told = ", ".join(addresses[:MOST_ADDRESSES]) + ", …" * (len(addresses) > MOST_ADDRESSES)
         click.echo(f"warning: {plan} has no rank on this host, none of whose addresses is in it "
                    f"({told}): ranks here do not follow it", err=True)
 

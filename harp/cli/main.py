@@ -28,6 +28,8 @@ COMMANDS = {
     "env": "Print the environment that makes NCCL use HARP.",
     "plugin-path": "Print where the NCCL plugin lies.",
 }
+MODULES = {"plugin-path": "env"}
+"""Modules of commands that do not have their command's name."""
 
 
 class Commands(click.Group):
@@ -44,8 +46,8 @@ class Commands(click.Group):
             near = get_close_matches(cmd_name, COMMANDS, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise click.UsageError(f"No such command {cmd_name!r}.{hint}")
-        name = cmd_name.replace("-", "_")
-        command = getattr(importlib.import_module(f"harp.cli.{name}"), name)
+        module = MODULES.get(cmd_name, cmd_name)
+        command = getattr(importlib.import_module(f"harp.cli.{module}"), cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
 

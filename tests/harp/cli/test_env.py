@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from harp.cli import conf, plugin_path
+from harp.cli import conf, env
 from harp.cli.main import harp
 from harp.lightcc.horovod.settings import NAMES as HOROVOD_NAMES
 from tests.support import ROOT
@@ -52,7 +52,7 @@ def test_plugin_path_of_an_installed_package(tmp_path, monkeypatch):
     library = tmp_path / "harp" / "libnccl-net-harp.so"
     library.parent.mkdir()
     library.touch()
-    monkeypatch.setattr(plugin_path, "files", lambda package: tmp_path / package)
+    monkeypatch.setattr(env, "files", lambda package: tmp_path / package)
     assert CliRunner().invoke(harp, ["plugin-path"]).output == f"{library}\n"
     library.unlink()
     for command in ("plugin-path", "env"):

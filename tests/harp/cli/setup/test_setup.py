@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harp.cli import conf, plugin_path
+from harp.cli import conf, env
 from harp.cli.setup import setup, state
 from harp.net import nics
 from tests.harp.cli.setup.fake_host import GIB, MIB, FakeHost, fails, run, small
@@ -376,7 +376,7 @@ def test_the_plugin_knows_what_is_written(host, tmp_path):
     clean = {name: value for name, value in os.environ.items()
              if not name.startswith(("HARP_", "NCCL_"))}
     done = subprocess.run([sys.executable, str(ROOT / "tests" / "support" / "plugin_says.py"),
-                           str(plugin_path.find())], env={**clean, "HARP_CONF_FILE": str(file)},
+                           str(env.find_plugin())], env={**clean, "HARP_CONF_FILE": str(file)},
                           capture_output=True, text=True, check=True, timeout=60)
     warnings = [text for level, text in json.loads(done.stdout)["said"] if level == "warn"]
     assert len(warnings) == 1  # that there are no such cards here
