@@ -65,6 +65,32 @@ def check_environment(environment: Mapping[str, str]) -> None:
             _warn_of_unknown(name, "", (*NAMES, *ELSEWHERE))
 
 
+def check_settings(environment: Mapping[str, str], *, here: bool) -> None:
+    """Validate the environment before ranks start; UsageError, one sentence, for a bad value.
+
+    A name that does not exist is a warning. Files and CPUs are checked only with ``here``: where
+    rank 0 runs on this host.
+    """
+    from harp.cli.io import OutputError, check_target
+    from harp.lightcc.horovod.settings import Settings
+    from harp.lightcc.policy import tuning_of
+    from harp.lightcc.settings import LightSettings
+
+    try:
+        LightSettings.from_env(environment)
+        timeline = Settings.from_env(environment).timeline
+        if here:
+            check_environment(environment)
+            tuning_of(environment)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    if here and timeline and timeline != "DYNAMIC":
+        try:
+            check_target(timeline)
+        except OutputError as error:
+            raise click.UsageError(f"HOROVOD_TIMELINE: {error.message}") from None
+
+
 def parse(text: str, where: str) -> dict[str, str]:
     """Read the lines; a name that the plugin does not know is a warning, as it is there."""
     found: dict[str, str] = {}

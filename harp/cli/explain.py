@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import click
 
 from harp.cli import conf
-from harp.cli.settings import check_settings
 from harp.lightcc.fusion import DDP_BYTES, DDP_FIRST_BYTES, fill
 from harp.lightcc.horovod.settings import NAMES as HOROVOD_NAMES
 from harp.lightcc.policy import allreduce_path, tuning_of
@@ -58,7 +57,7 @@ def explanation(ranks: int, hosts: int, sizes: Sequence[int], gradients: Sequenc
 
     ``gradients`` are the sizes of DDP's parameters in the order of the backward pass.
     """
-    check_settings(os.environ, here=True)
+    conf.check_settings(os.environ, here=True)
     light, tuning = LightSettings.from_env(os.environ), tuning_of(os.environ)
     here = conf.settings()
     yield "LightCC's settings:"

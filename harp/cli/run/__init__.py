@@ -12,9 +12,9 @@ from typing import Any
 
 import click
 
+from harp.cli import conf
 from harp.cli.run.host_slots import FoundHosts, parse_hosts, read_hostfile
 from harp.cli.run.processes import LOCAL, Job, place_ranks
-from harp.cli.settings import check_settings
 from harp.net import nics
 
 START_S = 600.0
@@ -64,7 +64,7 @@ def run(context: click.Context, *, number: int | None, hosts: str | None, hostfi
     if any(rank.host in LOCAL for rank in ranks):
         _require_program(command[0])
     begins_here = ranks[0].host in LOCAL
-    check_settings(os.environ, here=begins_here)
+    conf.check_settings(os.environ, here=begins_here)
     if address:
         _check_address(address, is_met_here=begins_here)
     far = next((rank.host for rank in ranks if rank.host not in LOCAL), None)
