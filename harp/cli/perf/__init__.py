@@ -24,9 +24,16 @@ import click
 import numpy as np
 
 from harp.cli.perf.channel import Channel, Gone, Lines, Messages, Told
-from harp.cli.perf.ends import FRAMES, Asked, Client, client, serve
-from harp.cli.perf.run_spec import Run
-from harp.cli.perf.tcp import SOCKETS_MAX, TcpClient
+from harp.cli.perf.ends import (
+    FRAMES,
+    SOCKETS_MAX,
+    Asked,
+    Client,
+    Run,
+    TcpClient,
+    client,
+    serve,
+)
 from harp.net import Engine, Port
 from harp.net.handle import Handle
 

@@ -58,7 +58,7 @@ def test_plugin_path_of_an_installed_package(tmp_path, monkeypatch):
     for command in ("plugin-path", "env"):
         result = CliRunner().invoke(harp, [command], env=dict.fromkeys(conf.NAMES))
         assert result.exit_code == 1
-        assert "there is no libnccl-net-harp.so" in result.stderr
+        assert "has no libnccl-net-harp.so" in result.stderr
         assert result.stdout == ""
 
 

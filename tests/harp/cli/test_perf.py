@@ -15,8 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from harp.cli.perf import parse_sizes, perf
-from harp.cli.perf.run_spec import Run
-from harp.cli.perf.tcp import TcpEnd
+from harp.cli.perf.ends import Run, TcpEnd
 from lab.namespace import why_unusable
 from lab.veth import veth_pair
 
