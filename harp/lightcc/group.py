@@ -28,16 +28,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from harp._cnet import ffi
-from harp.lightcc.calls import Calls
+from harp.lightcc.call_queue import Calls
 from harp.lightcc.elements import combination, divide, element_type, move
-from harp.lightcc.letters import MESSAGE, Letters
+from harp.lightcc.failure import FAILED, SYMPTOM, TELL_S, Verdict
 from harp.lightcc.mover import TOLD_BYTES, Mover
+from harp.lightcc.p2p import MESSAGE, Letters
 from harp.lightcc.peers import GroupError, Peers
 from harp.lightcc.pieces import PLACE, SEND, address, cut, in_turn, plan_pieces, table
 from harp.lightcc.policy import allreduce_path, between_path, tuning_of
 from harp.lightcc.program import Program, small_broadcast
 from harp.lightcc.settings import INDEX_BYTES, LightSettings
-from harp.lightcc.verdict import FAILED, SYMPTOM, TELL_S, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from harp.lightcc.calls import Waiter
+    from harp.lightcc.call_queue import Waiter
     from harp.lightcc.peers import Store
     from harp.lightcc.policy import PlanPath
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from harp.lightcc.calls import OVER
+from harp.lightcc.call_queue import OVER
 from harp.lightcc.tensors import nothing
 from harp.lightcc.torch.callbacks import LightFuture
 

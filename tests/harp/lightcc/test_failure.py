@@ -13,8 +13,8 @@ from collections import defaultdict
 
 import pytest
 
+from harp.lightcc.failure import FAILED, LATE, SYMPTOM, TELL_S, Verdict
 from harp.lightcc.peers import GroupError
-from harp.lightcc.verdict import FAILED, LATE, SYMPTOM, TELL_S, Verdict
 
 TIMEOUT_S, PATIENCE_S = 60.0, 5.0
 NOTICED_S = 1.0

@@ -31,7 +31,7 @@ TELL_S = 1.0
 
 
 class Messenger(Protocol):
-    """What carries the news: `harp.lightcc.letters.Letters`."""
+    """What carries the news: `harp.lightcc.p2p.Letters`."""
 
     async def tell(self, peer: int, kind: bytes, news: str) -> None:
         """Send news; raises GroupError where the peer is gone."""

@@ -18,10 +18,10 @@ from collections import deque
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from harp.lightcc.failure import FAILED, LATE, SYMPTOM
 from harp.lightcc.mover import RUNS, CancelledError, DiffersError, LateError, SizeError
 from harp.lightcc.peers import GroupError
 from harp.lightcc.program import heard_what
-from harp.lightcc.verdict import FAILED, LATE, SYMPTOM
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +70,7 @@ class Calls:
     Args:
         rank: its number, for people.
         timeout_s: after so many seconds a call that is not over fails the group.
-        fail: fails a call at all ranks, by why and the kind of failure (`harp.lightcc.verdict`);
+        fail: fails a call at all ranks, by why and the kind of failure (`harp.lightcc.failure`);
             gives the sentence.
         failure: gives the sentence by which the group has failed, or None.
 
