@@ -1,15 +1,18 @@
-"""How the ranks of a group come to one sentence about why it has failed.
+"""The failure of a group: one sentence, the same at all ranks, that says why.
 
-Several ranks may find a failure at once, and not the same one. So the lowest rank that is left
-decides, by the first failure that it hears of. The others tell it what they found and wait for its
-word: as long as it is there, and so long as a silent rank counts as alive. Whoever hears the
-sentence passes it on once before it leaves, so that it arrives although a rank is killed while it
-tells the others.
+Every part of a group that can see it fail is given the group's `Failure` and reports to it: the
+queue of calls, messages between two ranks, and the group itself. Nothing else fails a group.
 
-What a rank finds has one of three kinds. `FAILED` is a reason. `SYMPTOM` is something that follows
-from a failure that another rank sees better, as data of a wrong size where ranks do not agree: it
-is decided by only if no reason comes. `LATE` says that a call takes too long; all ranks are then
-asked how many calls they have begun, which tells who did not come.
+Several ranks may find a failure at once, and not the same one. The lowest rank that is left
+decides: the first report that it hears is the sentence. The other ranks send it their reports and
+wait for the sentence while the rank is there, and no longer than a silent rank counts as alive.
+Each rank passes the sentence on once before it leaves, so it arrives although a rank is killed
+while it sends it.
+
+A report has one of three kinds. `FAILED` is a reason. `SYMPTOM` follows from a failure that another
+rank sees better, such as data of a wrong size where ranks do not agree: it decides only if no
+reason comes. `LATE` says that a call takes too long; all ranks are then asked how many calls they
+have begun, and the sentence names the ranks that did not come.
 """
 
 from __future__ import annotations
@@ -18,147 +21,203 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Protocol
 
-from harp.lightcc.peers import GroupError
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
 FAILED, SYMPTOM, LATE = b"f", b"s", b"l"
-DECIDED, HOW_FAR, SO_FAR = b"d", b"h", b"n"
-TELL_S = 1.0
-"""For so long a rank that leaves tries to reach others."""
+DECIDED, ASK_CALLS_BEGUN, CALLS_BEGUN = b"d", b"h", b"n"
+LEAVE_S = 1.0
+"""A rank that leaves tries for this long to reach the others."""
+
+
+class GroupError(RuntimeError):
+    """The group has failed; the sentence is the same at every rank that could be reached."""
 
 
 class Messenger(Protocol):
-    """What carries the news: `harp.lightcc.p2p.Letters`."""
+    """The transport of reports: `harp.lightcc.p2p.PointToPoint`."""
 
-    async def tell(self, peer: int, kind: bytes, news: str) -> None:
+    async def send_news(self, peer: int, kind: bytes, news: str) -> None:
         """Send news; raises GroupError where the peer is gone."""
 
-    async def heard_all_of(self, peer: int) -> None:
-        """Wait until the peer is gone and all that it said has been heard."""
+    async def read_all_of(self, peer: int) -> None:
+        """Wait until the peer is gone and all its messages have been read."""
+
+    def end(self, why: str) -> None:
+        """Fail the receives that wait."""
 
 
-class Verdict:
-    """One rank's part in it.
+class Cancellable(Protocol):
+    """Work that the failure ends: `harp.lightcc.mover.Mover`."""
+
+    def cancel(self) -> None:
+        """End what is under way."""
+
+
+class Failure:
+    """One rank's part in the decision.
+
+    Methods run in the thread of the group's event loop, except where they say "any thread".
 
     Args:
-        rank: its number.
-        ranks: how many there are.
+        rank: the number of this rank.
+        ranks: the number of ranks.
         timeout_s: the group's, for the sentence.
-        patience_s: so long a rank that is there may be silent.
-        end: is called once, with the sentence.
-        calls: tells how many calls this rank has begun.
+        patience_s: a rank that is there may be silent for this long.
+        loop: the group's event loop.
 
     """
 
     def __init__(self, rank: int, ranks: int, timeout_s: float, patience_s: float,
-                 end: Callable[[str], None], calls: Callable[[], int]) -> None:
+                 loop: asyncio.AbstractEventLoop) -> None:
         self._rank, self._others = rank, [other for other in range(ranks) if other != rank]
-        self._timeout_s, self._patience_s = timeout_s, patience_s
-        self._end, self._calls = end, calls
-        self.letters: Messenger | None = None
+        self._timeout_s, self._patience_s, self._loop = timeout_s, patience_s, loop
         self.sentence: str | None = None
+        """Why the group has ended; None while it works. Any thread may read it."""
         self.known = asyncio.Event()
-        self._found: set[bytes] = set()
-        self._so_far: dict[int, int] = {}
+        self.calls_begun = 0
+        """The calls that this rank has begun: counted by the queue, sent to ranks that ask."""
+        self._messenger: Messenger | None = None
+        self._mover: Cancellable | None = None
+        self._listeners: list[Callable[[str | None], None]] = []
+        self._reported: set[bytes] = set()
+        self._begun_by: dict[int, int] = {}
         self._all_answered = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def find(self, why: str, kind: bytes = FAILED) -> None:
-        """Say what failed. Of LATE ``why`` is the call, with its number before it."""
-        if self.sentence is None and not self._found & {FAILED, kind}:
-            self._found.add(kind)
-            self._begin(self._ask_lower_ranks(why, kind))
+    def attach(self, messenger: Messenger, mover: Cancellable | None = None) -> None:
+        """Set what carries reports, and what the failure ends, when they exist."""
+        self._messenger, self._mover = messenger, mover
 
-    def hear(self, rank: int, kind: bytes, text: str) -> None:
+    # ---- From other threads ----
+
+    def fail(self, why: str, kind: bytes = FAILED) -> str:
+        """Fail the group and wait for the sentence. Any thread but the loop's."""
+        return asyncio.run_coroutine_threadsafe(self.decide(why, kind), self._loop).result()
+
+    def report_soon(self, why: str, kind: bytes = FAILED) -> None:
+        """Report without waiting. Any thread; raises RuntimeError after the loop has ended."""
+        self._loop.call_soon_threadsafe(self.report, why, kind)
+
+    # ---- In the loop ----
+
+    def report(self, why: str, kind: bytes = FAILED) -> None:
+        """Report a failure. For LATE, ``why`` is the call, with its number first."""
+        if self.sentence is None and not self._reported & {FAILED, kind}:
+            self._reported.add(kind)
+            self._start(self._ask_lower_ranks(why, kind))
+
+    async def decide(self, why: str, kind: bytes = FAILED) -> str:
+        """Report a failure and wait for the sentence."""
+        self.report(why, kind)
+        await self.known.wait()
+        assert self.sentence is not None
+        return self.sentence
+
+    def take_news(self, rank: int, kind: bytes, text: str) -> None:
         """Take the news of another rank."""
         if kind == DECIDED:
-            self._settle_and_tell(text)
-        elif kind == HOW_FAR:
-            self._begin(self._tell(rank, SO_FAR, str(self._calls())))
-        elif kind == SO_FAR:
-            self._so_far[rank] = int(text)
-            if len(self._so_far) == len(self._others):
+            self._settle_and_send(text)
+        elif kind == ASK_CALLS_BEGUN:
+            self._start(self._send_news(rank, CALLS_BEGUN, str(self.calls_begun)))
+        elif kind == CALLS_BEGUN:
+            self._begun_by[rank] = int(text)
+            if len(self._begun_by) == len(self._others):
                 self._all_answered.set()
         else:
-            self.find(text, kind)
+            self.report(text, kind)
 
-    def settle(self, sentence: str) -> None:
-        """Know the end, for this rank alone."""
+    def settle(self, sentence: str, *, is_failure: bool = True) -> None:
+        """End this rank's work by a sentence; listeners get None if it is no failure."""
+        if self.sentence is not None:
+            return
+        self.sentence = sentence
+        self.known.set()
+        if self._mover:
+            self._mover.cancel()
+        if self._messenger:
+            self._messenger.end(sentence)
+        for listener in self._listeners:
+            self._loop.call_soon(listener, sentence if is_failure else None)
+
+    def add_listener(self, listener: Callable[[str | None], None]) -> None:
+        """Call ``listener`` with the sentence, or with None when the group is closed instead.
+
+        At once if the group has failed.
+        """
         if self.sentence is None:
-            self.sentence = sentence
-            self.known.set()
-            self._end(sentence)
+            self._listeners.append(listener)
+        else:
+            listener(self.sentence)
 
-    async def finish(self) -> None:
-        """Tell others what there is to tell, for a while."""
+    async def flush(self) -> None:
+        """Wait until other ranks have the news for them, for a while."""
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=TELL_S)
+            await asyncio.wait(self._tasks, timeout=LEAVE_S)
 
     async def close(self) -> None:
-        """Tell others what there is to tell, and then nobody any more."""
-        await self.finish()
+        """Flush, and then send nothing any more."""
+        await self.flush()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    # ---- Finding the judge ----
+    # ---- Finding the rank that decides ----
 
     async def _ask_lower_ranks(self, why: str, kind: bytes) -> None:
         for rank in range(self._rank):
-            self._begin(self._tell(rank, kind, why))
-            await self._hear_of(rank)
+            self._start(self._send_news(rank, kind, why))
+            await self._wait_for_sentence_of(rank)
             if self.sentence is not None:
                 return
-        await self._judge(why, kind)
+        await self._decide_alone(why, kind)
 
-    async def _hear_of(self, rank: int) -> None:
-        """Wait for the sentence while a rank may still say it."""
-        assert self.letters
-        ways = [asyncio.ensure_future(way)
-                for way in (self.known.wait(), self.letters.heard_all_of(rank))]
-        await asyncio.wait(ways, timeout=self._patience_s, return_when=asyncio.FIRST_COMPLETED)
-        for way in ways:
-            way.cancel()
+    async def _wait_for_sentence_of(self, rank: int) -> None:
+        """Wait for the sentence while a rank may still send it."""
+        assert self._messenger
+        waits = [asyncio.ensure_future(wait)
+                 for wait in (self.known.wait(), self._messenger.read_all_of(rank))]
+        await asyncio.wait(waits, timeout=self._patience_s, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
 
-    # ---- Judging ----
+    # ---- Deciding ----
 
-    async def _judge(self, why: str, kind: bytes) -> None:
+    async def _decide_alone(self, why: str, kind: bytes) -> None:
         if kind == SYMPTOM:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self.known.wait(), self._patience_s)
         elif kind == LATE:
-            why = await self._name_the_missing(why)
-        self._settle_and_tell(why)
+            why = await self._name_missing_ranks(why)
+        self._settle_and_send(why)
 
-    async def _name_the_missing(self, call: str) -> str:
+    async def _name_missing_ranks(self, call: str) -> str:
         number, what = call.split(" ", 1)
         for rank in self._others:
-            self._begin(self._tell(rank, HOW_FAR, ""))
+            self._start(self._send_news(rank, ASK_CALLS_BEGUN, ""))
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._all_answered.wait(), TELL_S)
-        so_far = {self._rank: self._calls(), **self._so_far}
+            await asyncio.wait_for(self._all_answered.wait(), LEAVE_S)
+        begun = {self._rank: self.calls_begun, **self._begun_by}
         missing = [rank for rank in sorted([self._rank, *self._others])
-                   if so_far.get(rank, 0) < int(number)]
+                   if begun.get(rank, 0) < int(number)]
         who = "rank " if len(missing) == 1 else "ranks "
         return (f"call {number}, {what}: not over after {self._timeout_s:g} s, "
                 + (f"{who}{', '.join(map(str, missing))} did not come" if missing
                    else "though all ranks came"))
 
-    def _settle_and_tell(self, sentence: str) -> None:
+    def _settle_and_send(self, sentence: str) -> None:
         if self.sentence is None:
             self.settle(sentence)
             for rank in self._others:
-                self._begin(self._tell(rank, DECIDED, sentence))
+                self._start(self._send_news(rank, DECIDED, sentence))
 
-    async def _tell(self, rank: int, kind: bytes, text: str) -> None:
-        assert self.letters
-        with contextlib.suppress(GroupError):  # it is gone
-            await self.letters.tell(rank, kind, text)
+    async def _send_news(self, rank: int, kind: bytes, text: str) -> None:
+        assert self._messenger
+        with contextlib.suppress(GroupError):  # the peer is gone
+            await self._messenger.send_news(rank, kind, text)
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -1,14 +1,23 @@
 """A group of ranks and its collectives on host memory, over HARP connections.
 
 A collective runs the plan of `harp.collectives` that `harp.lightcc.settings` chooses; the simulator
-runs the same plan. A thread of the group carries out its calls one after the other, in the order in
-which they are made, by C (`harp.lightcc.mover`): every rank must make the same calls in the same
-order. Messages between two ranks go beside them, by another thread.
+runs the same plan. Every rank must make the same calls in the same order. A group consists of::
 
-Each call begins with a description that goes to the next rank of the ring and is compared there, so
-ranks that do not agree are told what each of them called, instead of waiting for one another. A
-call that fails, for whatever reason, fails the group at all ranks with the same sentence: what had
-been begun is lost, and a group must be made anew.
+    Group ─┬─ Peers         two connections to each other rank, and the engines under them
+           ├─ Mover         moves the pieces of collectives over the first, in C
+           ├─ CallQueue     runs calls in their order, by the mover
+           ├─ PointToPoint  messages between two ranks and news of failures, over the second
+           └─ Failure       the one sentence that says why the group has failed
+
+The group owns all five; each is given those that it uses, and none holds the group. CallQueue and
+PointToPoint report to Failure, and so does the group's `fail` and `abort`. When the sentence is
+known, Failure ends the mover's pieces and the waiting receives. One thread runs the event loop of
+PointToPoint and Failure, another one the queue.
+
+Each call begins with a descriptor that goes to the next rank of the ring and is compared there. So
+ranks that do not agree fail with a sentence that says what each of them called; they do not wait
+for one another. A call that fails, for whatever reason, fails the group at all ranks with the same
+sentence. What had been begun is lost, and a new group must be made.
 
 Memory is given as bytes (contiguous numpy arrays of uint8) with the name of the elements' type
 (`harp.lightcc.elements`), and belongs to the group until the future is done.
@@ -28,12 +37,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from harp._cnet import ffi
-from harp.lightcc.call_queue import Calls
+from harp.lightcc.call_queue import CallQueue
 from harp.lightcc.elements import combination, divide, element_type, move
-from harp.lightcc.failure import FAILED, SYMPTOM, TELL_S, Verdict
+from harp.lightcc.failure import FAILED, LEAVE_S, SYMPTOM, Failure, GroupError
 from harp.lightcc.mover import TOLD_BYTES, Mover
-from harp.lightcc.p2p import MESSAGE, Letters
-from harp.lightcc.peers import GroupError, Peers
+from harp.lightcc.p2p import DATA, PointToPoint
+from harp.lightcc.peers import Peers
 from harp.lightcc.pieces import PLACE, SEND, address, cut, in_turn, plan_pieces, table
 from harp.lightcc.policy import allreduce_path, between_path, tuning_of
 from harp.lightcc.program import Program, small_broadcast
@@ -99,13 +108,13 @@ class Group:
     """One rank of a group.
 
     Args:
-        rank: its number, from 0.
-        ranks: how many there are.
-        store: by which they find each other, for this group alone (`harp.lightcc.peers`).
-        timeout_s: after so many seconds a call that is not over fails the group.
+        rank: the number of this rank, from 0.
+        ranks: the number of ranks.
+        store: where the ranks find each other, for this group alone (`harp.lightcc.peers`).
+        timeout_s: a call that takes longer fails the group.
         settings: the LIGHT_* variables; those of the environment by default.
 
-    Raises what the network raises if the others cannot be reached in that time.
+    Raises the network's error if the other ranks cannot be reached in that time.
     """
 
     def __init__(self, rank: int, ranks: int, store: Store, timeout_s: float = 1800.0,
@@ -117,12 +126,12 @@ class Group:
         self._tuning = tuning_of(os.environ)
         self._process = os.getpid()
         self._token = np.zeros(1, np.uint8)
-        self._hears_end: list[Callable[[str | None], None]] = []
-        self._is_closing = False
-        self._calls = Calls(rank, timeout_s, self._fail, lambda: self._verdict.sentence)
-        self._mover: Mover | None = None
         self._peers = Peers(rank, ranks, store, timeout_s)
         self._loop = asyncio.new_event_loop()
+        self._failure = Failure(rank, ranks, timeout_s, self._peers.dead_s + 2 * LEAVE_S,
+                                self._loop)
+        self._queue = CallQueue(rank, timeout_s, self._failure)
+        self._mover: Mover | None = None
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True,
                                         name=f"lightcc {rank}")
         self._thread.start()
@@ -141,13 +150,10 @@ class Group:
 
     async def _open(self) -> None:
         await self._peers.connect()
-        self._verdict = Verdict(self.rank, self.ranks, self.timeout_s,
-                                self._peers.dead_s + 2 * TELL_S, self._end_all,
-                                lambda: self._calls.made)
-        self._letters = Letters(self._peers.letters, self._verdict.hear, self._verdict.find)
-        self._verdict.letters = self._letters
+        self._p2p = PointToPoint(self._peers.p2p, self._failure)
         self._mover = Mover(self._peers)
-        self._calls.start(self._mover)
+        self._failure.attach(self._p2p, self._mover)
+        self._queue.start(self._mover)
 
     # ---- Collectives ----
 
@@ -235,7 +241,7 @@ class Group:
     @property
     def failure(self) -> str | None:
         """The sentence by which the group has failed."""
-        return self._verdict.sentence
+        return self._failure.sentence
 
     def _reduction(self, call: str, plan_name: str, data: Bytes, dtype: str, reduction: str,
                    parameters: dict[str, Any], own: slice, error: Bytes | None = None, *,
@@ -290,7 +296,7 @@ class Group:
     def _repeat(self, key: tuple[Any, ...], memory: Any,
                 make: Callable[[], Program]) -> Future[None]:
         """Begin what may have been called before with the same memory, as training does."""
-        return self._calls.begin(self._programs.get(key) or self._keep(key, make()), memory)
+        return self._queue.begin(self._programs.get(key) or self._keep(key, make()), memory)
 
     def _keep(self, key: tuple[Any, ...], program: Program) -> Program:
         if len(self._programs) >= PROGRAMS:
@@ -305,7 +311,7 @@ class Group:
                      bytes_of: Callable[[Any], Bytes]) -> Future[None]:
         """Do as `allreduce`, densely."""
         key = (at, elements, dtype, reduction)
-        return self._calls.begin(self._programs.get(key) or self._keep(
+        return self._queue.begin(self._programs.get(key) or self._keep(
             key, self._allreduce_program(bytes_of(owner), dtype, reduction, None, None,
                                          sampled=False)), owner)
 
@@ -313,7 +319,7 @@ class Group:
                      bytes_of: Callable[[Any], Bytes]) -> Future[None]:
         """Do as `broadcast`."""
         key = (at, nbytes, "broadcast", root)
-        return self._calls.begin(self._programs.get(key) or self._keep(
+        return self._queue.begin(self._programs.get(key) or self._keep(
             key, self._broadcast_program(bytes_of(owner), root)), owner)
 
     @property
@@ -372,51 +378,27 @@ class Group:
 
         For who waits for a call at once: it need not be handed to another thread and back.
         """
-        return self._calls.waiter
-
-    def _fail(self, why: str, kind: bytes) -> str:
-        """Fail a call at all ranks, and end what may still use its memory; gives the sentence."""
-        sentence: str = self._on_loop(self._judged(why, kind)).result()
-        self._peers.end_pieces()
-        return sentence
-
-    async def _judged(self, why: str, kind: bytes) -> str:
-        self._verdict.find(why, kind)
-        await self._verdict.known.wait()
-        assert self._verdict.sentence is not None
-        return self._verdict.sentence
+        return self._queue.waiter
 
     # ---- The end ----
 
-    def _end_all(self, why: str) -> None:
-        """End what is under way; calls that wait end when it is their turn."""
-        if self._mover:
-            self._mover.cancel()
-        self._letters.end(why)
-        for tell in self._hears_end:
-            self._loop.call_soon(tell, None if self._is_closing else why)
-
     def when_over(self, tell: Callable[[str | None], None]) -> None:
-        """Have the sentence told by which the group fails, or None when it is closed instead.
+        """Call ``tell`` with the sentence of the failure, or with None when the group is closed.
 
-        In the group's thread, which must not be kept; at once if it has failed.
+        In the group's thread, which it must not block; at once if the group has failed.
         """
         async def listen() -> None:
-            if self._verdict.sentence is None:
-                self._hears_end.append(tell)
-            else:
-                tell(self._verdict.sentence)
+            self._failure.add_listener(tell)
         self._on_loop(listen()).result()
 
     def fail(self, why: str, *, is_symptom: bool = False) -> None:
         """Fail the group at all ranks, by ``why`` or what another rank knows of a symptom."""
         with contextlib.suppress(RuntimeError):  # it is closed
-            self._loop.call_soon_threadsafe(self._verdict.find, why,
-                                            SYMPTOM if is_symptom else FAILED)
+            self._failure.report_soon(why, SYMPTOM if is_symptom else FAILED)
 
     def abort(self, why: str = "the group was aborted") -> None:
         """Fail the group at all ranks."""
-        self._loop.call_soon_threadsafe(self._verdict.find, f"{why} by rank {self.rank}")
+        self._failure.report_soon(f"{why} by rank {self.rank}")
 
     def close(self) -> None:
         """Leave the group. What was begun and is not over fails here; other ranks go on."""
@@ -425,29 +407,28 @@ class Group:
         if self._mover:
             with contextlib.suppress(Exception):
                 self._on_loop(self._settle("the group is closed")).result()
-            self._calls.close()
-            self._mover.flush(TELL_S)
+            self._queue.close()
+            self._mover.flush(LEAVE_S)
         with contextlib.suppress(Exception):
-            self._on_loop(self._shut()).result(TELL_S + 5)
+            self._on_loop(self._shut()).result(LEAVE_S + 5)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     def forked(self) -> None:
         """Fail what is called in a child of fork, which has no thread of the group."""
-        self._verdict.sentence = FORKED
-        self._calls.forked()
+        self._failure.sentence = FORKED
+        self._queue.forked()
 
     async def _settle(self, why: str) -> None:
-        await self._verdict.finish()
-        self._is_closing = True
-        self._verdict.settle(why)
+        await self._failure.flush()
+        self._failure.settle(why, is_failure=False)
 
     async def _shut(self) -> None:
         if self._mover:
-            await self._verdict.close()
-            await self._letters.close()
-        await self._peers.flush(TELL_S)
+            await self._failure.close()
+            await self._p2p.close()
+        await self._peers.flush(LEAVE_S)
         self._peers.close()
 
     # ---- Messages between two ranks ----
@@ -465,27 +446,27 @@ class Group:
         return self._on_loop(self._message(peer, tag))
 
     async def _message(self, peer: int, tag: int) -> Bytes:
-        if self._verdict.sentence is not None:
-            raise GroupError(self._verdict.sentence)
-        return (await self._letters.receive(peer, tag))[1]
+        if self._failure.sentence is not None:
+            raise GroupError(self._failure.sentence)
+        return (await self._p2p.receive(peer, tag))[1]
 
     async def _send(self, data: Bytes, peer: int, tag: int) -> None:
-        """Write a letter; one that is late fails the group, since half of it may be under way."""
-        if self._verdict.sentence is not None:
-            raise GroupError(self._verdict.sentence)
-        writing = asyncio.ensure_future(self._letters.write(peer, MESSAGE, tag, data))
+        """Send; a message that is late fails the group, since half of it may be under way."""
+        if self._failure.sentence is not None:
+            raise GroupError(self._failure.sentence)
+        writing = asyncio.ensure_future(self._p2p.write(peer, DATA, tag, data))
         if not (await asyncio.wait([writing], timeout=self.timeout_s))[0]:
             writing.add_done_callback(lambda done: done.cancelled() or done.exception())
-            raise GroupError(await self._judged(
+            raise GroupError(await self._failure.decide(
                 f"a message from rank {self.rank} to rank {peer} was not over after "
                 f"{self.timeout_s:g} s", FAILED))
         writing.result()
 
     async def _receive(self, data: Bytes, peer: int | None, tag: int) -> int:
-        if self._verdict.sentence is not None:
-            raise GroupError(self._verdict.sentence)
+        if self._failure.sentence is not None:
+            raise GroupError(self._failure.sentence)
         try:
-            source, came = await asyncio.wait_for(self._letters.receive(peer, tag), self.timeout_s)
+            source, came = await asyncio.wait_for(self._p2p.receive(peer, tag), self.timeout_s)
         except asyncio.TimeoutError:
             whom = "any rank" if peer is None else f"rank {peer}"
             raise GroupError(f"no message with tag {tag} came from {whom} to rank {self.rank} "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from harp._cnet import ffi, lib
-from harp.lightcc.peers import GroupError
+from harp.lightcc.failure import GroupError
 from harp.lightcc.pieces import PIECE_BYTES
 
 if TYPE_CHECKING:
@@ -108,6 +108,11 @@ class Mover:
     def cancel(self) -> None:
         """End the run that is under way, and all later ones. Any thread."""
         lib.harp_mover_cancel(self._mover)
+
+    def close_connections(self) -> None:
+        """End the peers' connections: from then on nobody uses a call's memory."""
+        for connection in self._connections.values():
+            connection.close()
 
     def _check(self, end: int) -> None:
         moved = self._moved

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from harp.collectives.channels import ConnectionChannel
 from harp.lightcc.direct import Direct
-from harp.lightcc.ports import open_letters, open_memory, open_network, read_port
+from harp.lightcc.failure import GroupError
+from harp.lightcc.ports import open_memory, open_network, open_p2p, read_port
 from harp.net.errors import EndedError
 
 if TYPE_CHECKING:
@@ -36,11 +37,7 @@ if TYPE_CHECKING:
 
     Bytes = NDArray[np.uint8]
 
-PIECES, LETTERS = KINDS = b"pieces", b"letters"
-
-
-class GroupError(RuntimeError):
-    """The group has failed; the same sentence at every rank that could be told."""
+PIECES, P2P = KINDS = b"pieces", b"p2p"
 
 
 class PeerChannel(ConnectionChannel):
@@ -97,7 +94,7 @@ class Peers:
         """For collectives (`harp.lightcc.mover`)."""
         self.direct = Direct(ranks, environment)
         """For pieces of ranks of this host."""
-        self.letters: dict[int, PeerChannel] = {}
+        self.p2p: dict[int, PeerChannel] = {}
         """For messages between two ranks, and for failures."""
 
     async def connect(self) -> None:
@@ -185,11 +182,11 @@ class Peers:
         return "mem" if self._port == "mem" or (self._port == "auto" and same_host) else "network"
 
     def _engine(self, which: bytes, kind: str) -> Engine:
-        """Give the engine; whoever waits for pieces drives theirs, letters have a thread."""
+        """Return the engine; the waiting thread drives that of pieces, that of P2P has its own."""
         if (which, kind) not in self._engines:
             name = f"lightcc {self.rank} {which.decode()}"
-            if which == LETTERS:
-                opened = open_letters(self._environment, name, mem=kind == "mem")
+            if which == P2P:
+                opened = open_p2p(self._environment, name, mem=kind == "mem")
             elif kind == "mem":
                 opened = open_memory(self._environment, name)
             else:
@@ -214,8 +211,8 @@ class Peers:
         if which == PIECES:
             self.pieces[peer] = connection
         else:
-            self.letters[peer] = PeerChannel(peer, connection)
-        if peer in self.letters and peer in self.pieces:
+            self.p2p[peer] = PeerChannel(peer, connection)
+        if peer in self.p2p and peer in self.pieces:
             self._missing.discard(peer)
 
     @property
@@ -223,21 +220,16 @@ class Peers:
         """Those that carry pieces; whoever waits for pieces drives them."""
         return [engine for (which, _), engine in self._engines.items() if which == PIECES]
 
-    def end_pieces(self) -> None:
-        """End the collectives' connections: from then on nobody uses a call's memory."""
-        for connection in self.pieces.values():
-            connection.close()
-
     async def flush(self, timeout_s: float) -> None:
-        """Wait until others have the letters to them, for a while, as far as they are there."""
-        for channel in self.letters.values():
+        """Wait for a while until the ranks that are there have the messages to them."""
+        for channel in self.p2p.values():
             with contextlib.suppress(EndedError, asyncio.TimeoutError):
                 await asyncio.wait_for(channel.flush(), timeout_s)
 
     def close(self) -> None:
         """End all connections."""
         self.pieces.clear()
-        self.letters.clear()
+        self.p2p.clear()
         for engine in self._engines.values():
             engine.close()
         self._engines.clear()

@@ -8,7 +8,7 @@ choose how datagrams leave:
     udp, xdp     that one; xdp with a copy, too
     mem          none: all ranks are on one host
 
-Each rank chooses by itself: xdp and udp understand each other. Letters, which are few, need no
+Each rank chooses by itself: xdp and udp understand each other. Messages, which are few, need no
 queue of the card: they go by memory or udp, and a thread of the engine's own listens. The interface
 is that of HARP_IFNAME, else the one from which the network leads to MASTER_ADDR. HARP_FAULTS says
 what goes wrong on the way, for tests.
@@ -58,8 +58,8 @@ def open_network(environment: Mapping[str, str], name: str) -> Engine:
     return _open(udp, environment, name)
 
 
-def open_letters(environment: Mapping[str, str], name: str, *, mem: bool) -> Engine:
-    """Open the engine for letters, to ranks of this host (``mem``) or of others."""
+def open_p2p(environment: Mapping[str, str], name: str, *, mem: bool) -> Engine:
+    """Open the engine for messages, to ranks of this host (``mem``) or of others."""
     return _open(Port("mem") if mem else find_place(environment), environment, name, "thread")
 
 

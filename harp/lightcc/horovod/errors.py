@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harp.lightcc.peers import GroupError
+from harp.lightcc.failure import GroupError
 
 
 class HorovodInternalError(GroupError):

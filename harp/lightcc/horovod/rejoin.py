@@ -16,10 +16,10 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
+from harp.lightcc.failure import GroupError
 from harp.lightcc.horovod import world
 from harp.lightcc.horovod.errors import HorovodInternalError
 from harp.lightcc.launch import Place, read_place
-from harp.lightcc.peers import GroupError
 from harp.lightcc.store import StoreClient
 from harp.net.errors import HarpError
 

@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from harp.lightcc.failure import GroupError
 from harp.lightcc.group import Between, ErrorPart
 from harp.lightcc.hosts import find_hosts
-from harp.lightcc.peers import GroupError
 from harp.lightcc.torch.work import LightWork
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ import pytest
 from harp._cnet import ffi, lib
 from harp.lightcc.direct import Direct
 from harp.lightcc.elements import combination
+from harp.lightcc.failure import GroupError
 from harp.lightcc.mover import Mover
-from harp.lightcc.peers import GroupError, Peers
+from harp.lightcc.peers import Peers
 from harp.lightcc.pieces import PIECE_BYTES, PLACE, REDUCE, SEND, address, cut, table
 from harp.lightcc.program import Program
 from harp.lightcc.store import StoreServer

@@ -1,6 +1,6 @@
 """One sentence at all ranks, whatever the order in which they find failures, speak and leave.
 
-Ranks are `Verdict` objects over a network of the test's, in time that only timers move: a seed is a
+Ranks are `Failure` objects over a network of the test's, in time that only timers move: a seed is a
 run, bit by bit.
 """
 
@@ -13,12 +13,11 @@ from collections import defaultdict
 
 import pytest
 
-from harp.lightcc.failure import FAILED, LATE, SYMPTOM, TELL_S, Verdict
-from harp.lightcc.peers import GroupError
+from harp.lightcc.failure import FAILED, LATE, LEAVE_S, SYMPTOM, Failure, GroupError
 
 TIMEOUT_S, PATIENCE_S = 60.0, 5.0
 NOTICED_S = 1.0
-"""After which a killed rank's connections have ended; its last letters have come before."""
+"""After which a killed rank's connections have ended; its last messages have come before."""
 
 
 class VirtualTime(selectors.SelectSelector):
@@ -43,21 +42,24 @@ def in_virtual_time(work):
 
 
 class Rank:
-    """A rank and what it sends; letters to a peer come in order, each after a delay."""
+    """A rank and what it sends; messages to a peer come in order, each after a delay."""
 
     def __init__(self, ranks, number, delay_s):
         self.ranks, self.number, self.delay_s = ranks, number, delay_s
         self.last_s = defaultdict(float)
         self.gone, self.heard_all = False, asyncio.Event()
         self.stopped = False
-        self.calls = 1
 
     def start(self, ranks):
-        self.verdict = Verdict(self.number, ranks, TIMEOUT_S, PATIENCE_S, lambda _: None,
-                               lambda: self.calls)
-        self.verdict.letters = self
+        self.failure = Failure(self.number, ranks, TIMEOUT_S, PATIENCE_S,
+                               asyncio.get_running_loop())
+        self.failure.calls_begun = 1
+        self.failure.attach(self)
 
-    async def tell(self, peer, kind, news):
+    def end(self, why):
+        """No receive waits."""
+
+    async def send_news(self, peer, kind, news):
         await asyncio.sleep(self.delay_s() / 2)  # others are before it
         if self.ranks[peer].heard_all.is_set():
             raise GroupError
@@ -70,22 +72,22 @@ class Rank:
     def deliver(self, peer, kind, news):
         hearer = self.ranks[peer]
         if not hearer.gone and not hearer.stopped:
-            hearer.verdict.hear(self.number, kind, news)
+            hearer.failure.take_news(self.number, kind, news)
 
-    async def heard_all_of(self, peer):
+    async def read_all_of(self, peer):
         await self.ranks[peer].heard_all.wait()
 
     async def live(self, find=None, at_s=0.0):
         """Find a failure, hear the sentence, and leave at once."""
         await asyncio.sleep(at_s)
         if find and not self.gone:
-            self.verdict.find(*find)
-        await self.verdict.known.wait()
+            self.failure.report(*find)
+        await self.failure.known.wait()
         if not self.gone:
-            await self.verdict.close()
+            await self.failure.close()
             last_s = max(self.last_s.values(), default=0.0)
             asyncio.get_running_loop().call_at(last_s, self.heard_all.set)
-        return self.verdict.sentence
+        return self.failure.sentence
 
     async def die(self, at_s):
         await asyncio.sleep(at_s)
@@ -94,7 +96,7 @@ class Rank:
         self.heard_all.set()
         for rank in self.ranks:
             if not rank.gone:
-                rank.verdict.find(f"rank {self.number} is gone")
+                rank.failure.report(f"rank {self.number} is gone")
 
 
 def make_ranks(count, delay_s=lambda: 0.01):
@@ -122,7 +124,7 @@ def test_who_decides_tells_all_before_it_leaves():
 def test_all_ranks_hear_one_of_the_sentences(count):
     async def run(seed):
         chance = random.Random(seed)
-        ranks = make_ranks(count, lambda: chance.random() * TELL_S / 3)
+        ranks = make_ranks(count, lambda: chance.random() * LEAVE_S / 3)
         finders = chance.sample(range(count), chance.randint(1, count))
         return await hear_all(rank.live(
             (f"of {rank.number}", FAILED) if rank.number in finders else None,
@@ -176,7 +178,7 @@ def test_who_did_not_come_is_named_though_others_came_at_different_times(calls, 
     async def run():
         ranks = make_ranks(4)
         for rank, begun in zip(ranks, calls, strict=True):
-            rank.calls = begun
+            rank.failure.calls_begun = begun
         return await hear_all([rank.live(("7 barrier", LATE) if rank.number == 1 else None)
                                for rank in ranks])
     assert in_virtual_time(run()) == [f"call 7, barrier: not over after 60 s, {sentence}"] * 4

@@ -362,7 +362,7 @@ def test_another_order_of_calls_is_told():
 
 def test_a_message_that_is_late_amid_its_pieces_fails_the_group_and_breaks_none_behind_it():
     with group_of(2, timeout_s=1.5) as group:
-        channel, on = group[0]._letters._channels[1], threading.Event()
+        channel, on = group[0]._p2p._channels[1], threading.Event()
         send, sent = channel.send, []
 
         async def send_slowly(piece):
@@ -423,8 +423,8 @@ def test_a_receive_that_begins_as_the_group_ends_waits_for_nothing():
     """It was called before the end, and has its first turn in the loop after it."""
     with group_of(2) as group:
         async def end_between():
-            receive = asyncio.ensure_future(group[0]._letters.receive(1, 0))
-            group[0]._verdict.settle("the end")
+            receive = asyncio.ensure_future(group[0]._p2p.receive(1, 0))
+            group[0]._failure.settle("the end")
             return await asyncio.wait_for(receive, PATIENCE_S)
 
         with pytest.raises(GroupError, match="the end"):

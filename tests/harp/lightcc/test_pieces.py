@@ -98,7 +98,7 @@ def run_pieces(group, lists):
                                   for kind, peer, memory in pieces]), rank, len(group),
         ffi.new("struct harp_piece_work *", {"reduce": combination("float32", "sum")}))
         for rank, pieces in enumerate(lists)]
-    of_all(rank._calls.begin(program, lists) for rank, program in zip(group, programs, strict=True))
+    of_all(rank._queue.begin(program, lists) for rank, program in zip(group, programs, strict=True))
 
 
 def test_pieces_that_overtake_leave_a_slot_for_the_piece_that_they_wait_for():

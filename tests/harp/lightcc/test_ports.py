@@ -51,7 +51,7 @@ def test_a_sum_goes_over_af_xdp_between_two_hosts(monkeypatch, opened):
             answers = list(pool.map(live, range(2)))
     for data in answers:
         np.testing.assert_array_equal(data, 2 * MEGABYTE)
-    assert sorted(opened) == ["udp", "udp", "xdp", "xdp"]  # letters need no queue of the card
+    assert sorted(opened) == ["udp", "udp", "xdp", "xdp"]  # messages need no queue of the card
 
 
 @needs_root
