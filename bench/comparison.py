@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.arms import Bench, Sample
-from bench.rows import Result, Row
+from bench.rows import Mistake, Result, Row
 from bench.subject import BenchError, Subject
 
 if TYPE_CHECKING:
@@ -131,34 +131,29 @@ def judge(row: ArmRow, measured: dict[str, Measured]) -> Result:
             "further": further, "limits": dict(row.limits)}
 
 
-class _Cpus(click.ParamType):
-    """Two CPUs that this process may run on."""
-
-    name = "cpus"
-
-    def convert(self, value: object, param: click.Parameter | None,
-                ctx: click.Context | None) -> tuple[int, int]:
-        """Read ``N,N``."""
-        try:
-            first, second = (int(word) for word in str(value).split(","))
-        except ValueError:
-            self.fail(f"{value}: two numbers with a comma between, e.g. 0,1", param, ctx)
-        usable = sorted(os.sched_getaffinity(0))
-        if not {first, second} <= set(usable):
-            self.fail(f"{value}: this process may run on {usable}", param, ctx)
-        return first, second
+def read_cpus(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int]:
+    """Read ``N,N``, two CPUs that this process may run on: an option's callback."""
+    usable = sorted(os.sched_getaffinity(0))
+    if value is None:
+        return usable[0], usable[-1]
+    try:
+        first, second = (int(word) for word in value.split(","))
+    except ValueError:
+        raise Mistake(f"--cpus {value}: two numbers with a comma between, e.g. 0,1") from None
+    if not {first, second} <= set(usable):
+        raise Mistake(f"--cpus {value}: this process may run on {usable}")
+    return first, second
 
 
 def measure(rows: Sequence[ArmRow], *, seconds: float, rounds: int,
-            cpus: tuple[int, int] | None) -> Iterator[Result]:
+            cpus: tuple[int, int]) -> Iterator[Result]:
     """Run the groups that the rows belong to, with a bar of progress on stderr."""
     from rich.console import Console
     from rich.progress import Progress
 
     if os.geteuid():
         raise BenchError("network namespaces need root")
-    usable = sorted(os.sched_getaffinity(0))
-    bench = Bench(seconds, rounds, cpus or (usable[0], usable[-1]))
+    bench = Bench(seconds, rounds, cpus)
     found: dict[str, Result] = {}
     with Progress(console=Console(stderr=True), transient=True) as progress:
         for group in dict.fromkeys(row.function for row in rows):
@@ -174,6 +169,6 @@ def compare(about: str | None, rows: Mapping[str, ArmRow], **more: Any) -> Subje
                      type=click.FloatRange(0, 3600, min_open=True)),
         click.Option(["--rounds"], default=5, show_default=True, help="Measurements of each arm.",
                      type=click.IntRange(1, 3600)),
-        click.Option(["--cpus"], type=_Cpus(), metavar="N,N",
+        click.Option(["--cpus"], callback=read_cpus, metavar="N,N",
                      help="CPUs of sender and receiver. [default: the first and the last]"),
     ], **more)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -49,9 +49,12 @@ def goal(target: float | str | None, *, lower: bool = False, within: float | Non
     return f"{'≤' if lower else '≥'} {target:g}" if target else ""
 
 
-def by_id(rows: Iterable[Row]) -> dict[str, Row]:
+AnyRow = TypeVar("AnyRow", bound=Row)
+
+
+def by_id(rows: Iterable[AnyRow]) -> dict[str, AnyRow]:
     """Index rows; two of one id are a mistake."""
-    made: dict[str, Row] = {}
+    made: dict[str, AnyRow] = {}
     for row in rows:
         assert made.setdefault(row.id, row) is row, row.id
     return made

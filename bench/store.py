@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from bench.rows import Mistake
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    import click
 
     from bench.rows import Result
 
@@ -41,21 +41,11 @@ class Store:
         fresh.replace(self.path)
 
 
-class StoreFile(click.ParamType):
-    """A file of rows as an option."""
-
-    name = "file"
-
-    def __init__(self, *, exists: bool = False) -> None:
-        self._exists = exists
-
-    def convert(self, value: object, param: click.Parameter | None,
-                ctx: click.Context | None) -> Store:
-        """Read the file; a Mistake if it holds something else."""
-        del param, ctx
-        if isinstance(value, Store):
-            return value
-        store = Store(Path(str(value)))
-        if self._exists and not store.rows:
-            raise Mistake(f"--show {value}: there is no such file, or it has no rows")
-        return store
+def open_store(_: click.Context, param: click.Parameter, value: str | None) -> Store | None:
+    """Read the file of ``--save`` or ``--show``: an option's callback."""
+    if value is None:
+        return None
+    store = Store(Path(value))
+    if param.name == "shown" and not store.rows:
+        raise Mistake(f"--show {value}: there is no such file, or it has no rows")
+    return store

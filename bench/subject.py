@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.rows import Mistake, Result, Row, goal, select
-from bench.store import Store, StoreFile
+from bench.store import Store, open_store
 from lab.namespace import LabError
 
 if TYPE_CHECKING:
@@ -56,9 +56,9 @@ class Subject:
             click.Option(["--only", "--rows", "only"], metavar="TEXT,TEXT",
                          help="Rows of these ids, or of ids that contain these texts."),
             click.Option(["--json", "as_json"], is_flag=True, help="Print rows as JSON."),
-            click.Option(["--save", "kept"], metavar="FILE", type=StoreFile(),
+            click.Option(["--save", "kept"], metavar="FILE", callback=open_store,
                          help="Keep the rows in this file, in place of those of the same id."),
-            click.Option(["--show", "shown"], metavar="FILE", type=StoreFile(exists=True),
+            click.Option(["--show", "shown"], metavar="FILE", callback=open_store,
                          help="Measure nothing, and print the rows of this file.")]
         return click.Command(name, params=[*common, *self.options], callback=self._run,
                              help=self.about, context_settings={"max_content_width": 100})

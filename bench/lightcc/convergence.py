@@ -69,7 +69,7 @@ def result(row: Row, found: dict[str, list[dict[str, Any]]]) -> Result:
 
 
 def _mean(runs: Sequence[dict[str, Any]], what: str) -> float:
-    return statistics.mean(run[what] for run in runs)
+    return float(statistics.mean(run[what] for run in runs))
 
 
 def line(row: Result) -> str:

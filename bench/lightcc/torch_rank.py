@@ -128,7 +128,7 @@ class Rank:
         rank, ranks = dist.get_rank(), dist.get_world_size()
 
         def size(source: int, target: int) -> int:
-            return nbytes // 4 * (1 + (source + target) % ranks) * 2 // (ranks + 1)
+            return int(nbytes // 4 * (1 + (source + target) % ranks) * 2 // (ranks + 1))
 
         ins = [size(rank, peer) for peer in range(ranks)]
         outs = [size(peer, rank) for peer in range(ranks)]
@@ -212,7 +212,7 @@ class Rank:
 
 
 # DDP looks at a hook's annotations, which must not be text.
-def _leave_alone(_, bucket):
+def _leave_alone(_, bucket):  # type: ignore[no-untyped-def]
     """Average nothing: what is left of a step is compute and DDP's own work."""
     done = torch.futures.Future()
     done.set_result(bucket.buffer())

@@ -8,6 +8,7 @@ progress thread does, with 4 MiB messages, 8 in flight, one CPU for each end. Th
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bench.arms import RELEASE, Bench, Sample, alone, build, gbps, one_way
@@ -39,7 +40,8 @@ NCCL_TCP = {f"TCP {control.upper()}, as NCCL": {"TCP_REF_CONGESTION": control,
 """The reference as NCCL sets its sockets by itself, off AWS and GCP: NCCL_NSOCKS_PERTHREAD and
 NCCL_SOCKET_NTHREADS 1. What the congestion control is is the host's business; the best counts."""
 
-DEFAULT: dict[str, dict[str, str]] = {"HARP, default settings": {}}
+OWN = "HARP, default settings"
+DEFAULT: dict[str, dict[str, str]] = {OWN: {}}
 """What who only switches HARP on gets; rows about it show the best of other settings beside."""
 
 RING = {f"ring of {kib} KiB": kib << 10 for kib in (4, 32, 256)}
@@ -151,12 +153,16 @@ def latency(bench: Bench) -> Iterator[Arms]:
         found: Arms = {}
         for what in ("median", "p99"):
             more: dict[str, Any] = {"scenario": "latency",
-                                    "unit_of": lambda got, key=f"{what}_us": float(got[key])}
+                                    "unit_of": partial(_number, f"{what}_us")}
             every = {**ours(bench, (a.space, b.space), "udp", **more),
                      **ours(bench, (a.space, b.space), "xdp", **more),
                      **theirs(bench, (c.space, d.space), **more)}
             found |= {f"{name}, {what}": one for name, one in every.items()}
         yield found
+
+
+def _number(key: str, got: dict[str, Any]) -> float:
+    return float(got[key])
 
 
 def lossy(share: float) -> Group:
@@ -178,9 +184,8 @@ def memory(bench: Bench) -> Iterator[Arms]:
     ring = build("shared_ring")
     with veth_pair() as (a, _):
         yield {**ours(bench, (a.space, a.space), "mem"), **{
-            name: lambda size=size: alone([str(ring), *map(str, bench.cpus), str(bench.seconds),
-                                           str(size)], gbps)
-            for name, size in RING.items()}}
+            name: partial(alone, [str(ring), *map(str, bench.cpus), str(bench.seconds), str(size)],
+                          gbps) for name, size in RING.items()}}
 
 
 @contextmanager
@@ -217,7 +222,7 @@ def modes(port: str) -> tuple[str, ...]:
     return tuple(harp(port))
 
 
-def against(what: str = "") -> Sequence[str]:
+def against(what: str = "") -> tuple[str, ...]:
     """Name the reference's arms."""
     return tuple(f"{name}{what}" for name in TCP)
 
@@ -240,20 +245,20 @@ ROWS = by_id((
            also=modes("udp"), against=against(), target=1.5),
     ArmRow("nccl-mem", "mem port between two processes", memory, best("mem"), also=modes("mem"),
            against=tuple(RING), target=0.5),
-    ArmRow("nccl-tcp", "tcp port over veth, MTU 1500", as_it_comes("speed"), *TCP_ONLY,
+    ArmRow("nccl-tcp", "tcp port over veth, MTU 1500", as_it_comes("speed"), "HARP tcp",
            against=tuple(NCCL_TCP), target=0.95, aim=1.0),
-    ArmRow("nccl-default", "default settings over veth, MTU 1500", as_it_comes("speed"), *DEFAULT,
+    ArmRow("nccl-default", "default settings over veth, MTU 1500", as_it_comes("speed"), OWN,
            against=tuple(NCCL_TCP), beside=tuple(OTHERS), target=1.0),
     ArmRow("nccl-512KiB", "messages of 512 KiB, default settings",
-           as_it_comes("speed", gbps, "--size", str(512 << 10)), *DEFAULT, against=tuple(NCCL_TCP),
+           as_it_comes("speed", gbps, "--size", str(512 << 10)), OWN, against=tuple(NCCL_TCP),
            beside=tuple(OTHERS), target=1.0),
-    ArmRow("nccl-both", "both ways at once, default settings", as_it_comes("both"), *DEFAULT,
+    ArmRow("nccl-both", "both ways at once, default settings", as_it_comes("both"), OWN,
            against=tuple(NCCL_TCP), beside=tuple(OTHERS), target=1.0, aim=1.2),
-    ArmRow("nccl-ring-8B", "allreduce of 8 B, default settings", ring(8), *DEFAULT, unit="µs",
+    ArmRow("nccl-ring-8B", "allreduce of 8 B, default settings", ring(8), OWN, unit="µs",
            against=tuple(NCCL_TCP), beside=tuple(OTHERS), target=1.0, lower=True),
-    ArmRow("nccl-ring-64KiB", "allreduce of 64 KiB, default settings", ring(64 << 10), *DEFAULT,
+    ArmRow("nccl-ring-64KiB", "allreduce of 64 KiB, default settings", ring(64 << 10), OWN,
            unit="µs", against=tuple(NCCL_TCP), beside=tuple(OTHERS), target=0.9, lower=True),
-    ArmRow("nccl-ring-64MiB", "allreduce of 64 MiB, default settings", ring(64 << 20), *DEFAULT,
+    ArmRow("nccl-ring-64MiB", "allreduce of 64 MiB, default settings", ring(64 << 20), OWN,
            against=tuple(NCCL_TCP), beside=tuple(OTHERS), target=1.2),
 ))
 SUBJECT = compare(__doc__, ROWS)

@@ -106,7 +106,7 @@ def all_to_all(fabric: Fabric, ranks: int, nbytes: int, seed: int, *,
     while (stop := world.advance()) == ("load", run):
         part = parts[loaded]
         loaded += 1
-        channels = packets.connect(part.src, part.dst, over_tcp=over_tcp)
+        channels = packets.connect(part.src.tolist(), part.dst.tolist(), over_tcp=over_tcp)
         world.load(run, Stage(part.src, part.dst, channels, part.bytes_per_edge,
                               np.ones(len(channels))))
     assert stop == ("done", run)

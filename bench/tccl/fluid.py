@@ -138,7 +138,8 @@ def run_flow(scene: Scene) -> Run:
     carried = [0.0]
     for number in range(1, round(scene.end_s / BIN_S) + 1):
         if moments and moments[0].at_s < number * BIN_S - 1e-9:
-            moments.popleft().action(net)  # type: ignore[arg-type]  (its scenes ask for no other fault)
+            # Its scenes have no other fault than it knows.
+            moments.popleft().action(net)  # type: ignore[arg-type]
         net.env.run(number * BIN_S)
         carried.append(net.network.carried)
     bits = np.diff(carried) * 8

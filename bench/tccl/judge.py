@@ -58,9 +58,11 @@ class Outcome(NamedTuple):
     @classmethod
     def of(cls, made: dict[str, Any]) -> Outcome:
         """Read what `to_json` wrote."""
-        stacks = {name: None if made[name] is None else Figures(**{
-            what: math.inf if value is None else value for what, value in made[name].items()})
-            for name in ("harp", "tcp")}
+        def figures(stack: dict[str, Any] | None) -> Figures | None:
+            return None if stack is None else Figures._make(
+                math.inf if stack[what] is None else stack[what] for what in Figures._fields)
+
+        stacks = {name: figures(made[name]) for name in ("harp", "tcp")}
         return cls(**{name: stacks.get(name, made[name]) for name in cls._fields})
 
 
