@@ -156,6 +156,25 @@ def as_in(origin: str, call: Callable[..., Any], *args: Any) -> Any:
         _HERE.origin = before
 
 
+class FailedValue:
+    """The value of a failed future; every use of it raises the error.
+
+    `torch.futures.Future.set_exception` makes C++ see a *successful* future with the exception as
+    its value, and only Python's ``wait`` raises that. C++ then looks for tensors in it: DDP's
+    reducer without a hook pickles it to find them and takes the first, though there is none; with a
+    Python hook it formats the value into an error message. `torch.futures.collect_all` hands it to
+    the program. Here each of these raises what the call failed by.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def _raise(self, *_: Any) -> Any:
+        raise self._error
+
+    __reduce_ex__ = __str__ = __repr__ = __len__ = __iter__ = __getitem__ = __getattr__ = _raise
+
+
 class LightFuture(torch.futures.Future):
     """A future whose callbacks are run in the order in which they are chained, by ``lane``."""
 
@@ -172,6 +191,13 @@ class LightFuture(torch.futures.Future):
     def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
         """Have a callback run when this is done."""
         self.then(callback)
+
+    def set_exception(self, result: Exception) -> None:
+        """Fail it, so that neither Python nor C++ takes the error for a result."""
+        def raise_error(_: object) -> None:
+            raise result
+        self._set_unwrap_func(raise_error)
+        self.set_result(FailedValue(result))
 
     def _run(self, callback: Callable[[Any], Any], chained: LightFuture) -> None:
         with contextlib.suppress(Exception):  # the callback sees it
