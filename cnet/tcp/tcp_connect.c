@@ -76,7 +76,7 @@ static int begin_to_connect(struct tcp_connection *connection)
     while (getrandom(&connection->id, sizeof connection->id, 0) != sizeof connection->id)
         ; /* only a signal interrupts it */
     for (uint32_t i = 0; i < connection->sockets_n; i++) {
-        int fd = connection->sockets[i].fd = tcp_socket(&local, &error);
+        int fd = connection->sockets[i].fd = tcp_socket(&local, true, &error);
         if (fd < 0)
             return -error;
         tcp_tune(fd, &connection->config, i == 0);

@@ -41,7 +41,7 @@ int tcp_listen(const struct tcp_config *config, const struct harp_address *nic,
     int error = 0;
     *listening = NULL;
     address.port = 0;
-    int fd = made ? tcp_socket(&address, &error) : -1;
+    int fd = made ? tcp_socket(&address, false, &error) : -1;
     if (fd < 0 || listen(fd, BACKLOG) != 0 || getsockname(fd, &bound.any, &room) != 0) {
         error = !made ? ENOMEM : fd < 0 ? error : errno;
         snprintf(why, HARP_WHY_BYTES, "TCP: %s", strerror(error));

@@ -1,6 +1,7 @@
 /* Descriptors of TCP sockets: made, tuned and closed here alone. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
@@ -42,23 +43,25 @@ void tcp_forked(void)
             close(word * 64 + __builtin_ctzll(bits));
 }
 
-int tcp_socket(const struct harp_address *local, int *error)
+static void set_number(int fd, int level, int name, uint32_t value)
+{
+    int number = (int)value;
+    setsockopt(fd, level, name, &number, sizeof number);
+}
+
+int tcp_socket(const struct harp_address *local, bool will_connect, int *error)
 {
     union harp_sockaddr address;
     socklen_t bytes = harp_sockaddr_write(local, 0, &address);
     int fd = socket(address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     tcp_keep(fd);
+    if (fd >= 0 && will_connect) /* ip(7): for sockets of IPv6, too */
+        set_number(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
     if (fd >= 0 && bind(fd, &address.any, bytes) == 0)
         return fd;
     *error = errno;
     tcp_shut(&fd);
     return -1;
-}
-
-static void set_number(int fd, int level, int name, uint32_t value)
-{
-    int number = (int)value;
-    setsockopt(fd, level, name, &number, sizeof number);
 }
 
 static uint32_t at_least_one(uint32_t n)

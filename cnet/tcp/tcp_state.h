@@ -126,7 +126,10 @@ uint64_t tcp_sign(const struct harp_key *key, const char *label, uint64_t nonce,
 #define TCP_MAGIC UINT32_C(0x54524148) /* "HART" */
 #define TCP_VERSION 1
 
-int tcp_socket(const struct harp_address *local, int *error);
+/* A socket bound to a local address, or -1. One that will connect takes a port only then: connect
+ * picks one that is free towards its peer, so that two peers may have the same, whereas bind would
+ * take it from every program of the host. */
+int tcp_socket(const struct harp_address *local, bool will_connect, int *error);
 void tcp_keep(int fd);
 void tcp_tune(int fd, const struct tcp_config *config, bool control);
 void tcp_shut(int *fd);

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lab.namespace import why_unusable
+from lab.namespace import Namespace, why_unusable
 from lab.veth import veth_pair
 from tests.cnet.nccl.test_plugin import INVALID_USAGE, ask, warnings
 from tests.support.c_programs import SANITIZED, build, library
@@ -110,6 +110,23 @@ def test_a_peer_played_with_bare_sockets(tmp_path: Path) -> None:
     program = build(tmp_path / "tcp", ["tests/cnet/tcp/test_tcp.c", str(library())], SANITIZED)
     done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@root_only
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_connections_to_different_peers_share_ports(tmp_path: Path, address: str) -> None:
+    """40 connections of 17 sockets, each to another listener, on a host with 100 ephemeral ports.
+
+    Where bind chooses the port of a socket that will connect, no two sockets have the same, and no
+    other program of the host finds one.
+    """
+    program = build(tmp_path / "tcp", ["tests/cnet/tcp/test_tcp.c", str(library())], SANITIZED)
+    space = Namespace()
+    try:
+        space.sysctl("ipv4.ip_local_port_range", "40000 40099")
+        space.run("sh", "-c", f"ulimit -n 4096; exec {program} {address}", timeout_s=300)
+    finally:
+        space.close()
 
 
 @root_only

@@ -17,7 +17,7 @@
 #include "check.h"
 #include "tcp/tcp_state.h"
 
-enum { PATIENCE_S = 120, DATA = 3, MOST = 400000, GUARD = 64, STRANGERS = 400 };
+enum { PATIENCE_S = 120, DATA = 3, MOST = 400000, GUARD = 64, STRANGERS = 400, MANY = 40 };
 
 static const struct tcp_config config = {
     .sockets = DATA, .timeout_s = 30, .staged_most = 100000}; /* so that both ways are taken */
@@ -417,10 +417,44 @@ static void test_a_child_of_fork_keeps_no_socket(void)
     hang_up(fds);
 }
 
-int main(void)
+/* Many connections of as many sockets as a fast card has, each to a listener of its own, as NCCL
+ * makes them, all open at once. */
+static void open_many_connections(void)
+{
+    struct tcp_config wide = config;
+    struct tcp_listening *listeners[MANY];
+    struct tcp_connection *made[MANY], *accepted[MANY] = {NULL};
+    wide.sockets = 16;
+    for (int i = 0; i < MANY; i++) {
+        struct harp_address peer = loopback;
+        char why[HARP_WHY_BYTES];
+        begun = time(NULL);
+        CHECK(tcp_listen(&wide, &loopback, secret, &listeners[i], &peer.port, why) == 0,
+              "listener %d: %s", i, why);
+        CHECK(tcp_connect(&wide, &loopback, &peer, secret, &made[i], why) == 0, "connection %d: %s",
+              i, why);
+        for (; !accepted[i] || made[i]->state != TCP_OPEN; expect_soon("a connection")) {
+            accepted[i] = accepted[i] ? accepted[i] : tcp_accept(listeners[i]);
+            tcp_drive(made[i], true);
+            CHECK(made[i]->state != TCP_CLOSED, "connection %d has failed", i);
+        }
+    }
+    for (int i = 0; i < MANY; i++) {
+        tcp_close(made[i], NULL);
+        tcp_close(accepted[i], NULL);
+        tcp_unlisten(listeners[i]);
+    }
+}
+
+int main(int arguments_n, char **arguments)
 {
     char why[HARP_WHY_BYTES];
     begun = time(NULL);
+    if (arguments_n > 1) {
+        CHECK(harp_address_parse(arguments[1], &loopback), "%s", arguments[1]);
+        open_many_connections();
+        return 0;
+    }
     for (size_t i = 0; i < sizeof sent; i++)
         sent[i] = (uint8_t)(i * 2654435761u >> 13);
     CHECK(harp_address_parse("127.0.0.1", &loopback), "loopback");
