@@ -1,8 +1,13 @@
 #define _GNU_SOURCE
 #include "plugin.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 
+#include "base/descriptors.h"
+
+#define DESCRIPTORS_WANTED 16384 /* 960 connections as NCCL makes them on AWS: 16 sockets and one  \
+                                  */
 #define SPEED_UNKNOWN_MBPS 10000 /* what NCCL takes itself then */
 #define LATENCY_UNKNOWN 0.0f     /* NCCL takes its own figure for networks then */
 
@@ -19,6 +24,17 @@ static void say_device(int number)
     plugin_info("device %d is %s%s", number, device->name, addresses);
 }
 
+/* A rank of a large job has a connection to each peer and channel, of up to 65 sockets over TCP. */
+static void raise_descriptor_limit(void)
+{
+    uint64_t descriptors = harp_descriptors_raise();
+    if (descriptors < DESCRIPTORS_WANTED)
+        plugin_warn("this process may open %" PRIu64 " files at most, enough for %" PRIu64
+                    " connections of 17 sockets: a large job needs more; raise the hard limit "
+                    "(ulimit -Hn, LimitNOFILE= of a unit, --ulimit nofile= of a container)",
+                    descriptors, descriptors / 17);
+}
+
 /* Settings and devices are read once, by the first communicator. */
 static enum nccl_result start_plugin(void)
 {
@@ -27,6 +43,7 @@ static enum nccl_result start_plugin(void)
         !transport_choice_fits(&plugin.settings, why, sizeof why))
         return plugin_fail(NCCL_INVALID_USAGE, "%s", why);
     *plugin.progress_why = 0;
+    raise_descriptor_limit();
     enum nccl_result result = devices_find();
     plugin.ready = result == NCCL_SUCCESS;
     for (int i = 0; plugin.ready && i < plugin.devices_n; i++)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import resource
 import sys
 from pathlib import Path
 
@@ -86,6 +87,7 @@ def main(path: str, *wishes: str) -> None:
             net.close_listen(comm)
     if found["init"] == 0:
         found["finalize"] = net.finalize(context)
+    found["descriptors"] = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     print(json.dumps(found))
 
 

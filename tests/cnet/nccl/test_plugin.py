@@ -345,3 +345,11 @@ def test_a_child_of_fork_gets_an_error():
     found = ask("listen", "fork", HARP_PORT="udp", HARP_IFNAME="=lo")
     assert found["forked"] == INVALID_USAGE
     assert found["finalize"] == 0
+
+
+@pytest.mark.parametrize(("hard", "warned"), [(4096, True), (20000, False)])
+def test_the_limit_of_descriptors_is_raised_to_the_hard_one(hard: int, warned: bool) -> None:
+    found = ask(before=("prlimit", f"--nofile=256:{hard}"), HARP_PORT="mem")
+    assert found["descriptors"] == hard
+    assert any("may open 4096 files at most, enough for 240 connections" in text
+               for text in warnings(found)) == warned
