@@ -17,11 +17,11 @@ RANK = Path(__file__).with_name("torch_rank.py")
 PATIENCE_S = 600
 
 
-def start(what, ranks, **variables):
+def start(what, ranks, program=RANK, **variables):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     return [subprocess.Popen(
-        [sys.executable, "-W", "ignore", RANK, what], text=True, stdout=subprocess.PIPE,
+        [sys.executable, "-W", "ignore", program, what], text=True, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
              "RANK": str(rank), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1", **variables})

@@ -1,0 +1,49 @@
+"""Every way in which a collective can fail, for every caller that torch has.
+
+Each caller says at the survivors why the group failed, and the survivors' processes live. Before a
+failed future raised its error wherever C++ uses it, a rank that died by SIGKILL amid a backward
+pass of DDP took all others down by SIGSEGV.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.harp.lightcc.test_torch import PATIENCE_S, start
+
+RANK = Path(__file__).with_name("torch_failure_rank.py")
+RANKS = 3
+CALLERS = 12
+TIMED_OUT = "not over after 15 s, rank 2 did not come|no message .* within 15 s"
+GONE = "rank [12] is gone"
+"""Rank 1 may be the one that is seen to go: in a pipeline rank 0 knows of no other."""
+SENTENCES = {
+    "killed": GONE,
+    "stopped": f"{GONE}|{TIMED_OUT}",
+    "mismatched": f"ranks do not agree|{GONE}|{TIMED_OUT}",
+    "destroyed": GONE,
+    "out_of_memory": GONE,
+    "come_late": f"{GONE}|{TIMED_OUT}",
+}
+
+
+@pytest.mark.parametrize("way", SENTENCES)
+def test_survivors_of_a_failure_say_why_and_live(way):
+    ranks = start(way, RANKS, program=RANK)
+    for survivor in ranks[:-1]:
+        out, error = survivor.communicate(timeout=PATIENCE_S)
+        assert survivor.returncode == 0, error
+        said = json.loads(out.splitlines()[-1])
+        assert len(said) == CALLERS
+        assert not {caller: text for caller, text in said.items()
+                    if not re.search(SENTENCES[way], text)}
+    ranks[-1].kill()
+    ranks[-1].communicate()
+    assert ranks[-1].returncode in {0, -signal.SIGKILL}
