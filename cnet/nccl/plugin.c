@@ -6,8 +6,7 @@
 
 #include "base/descriptors.h"
 
-#define DESCRIPTORS_WANTED 16384 /* 960 connections as NCCL makes them on AWS: 16 sockets and one  \
-                                  */
+#define DESCRIPTORS_WANTED 16384 /* 960 connections of 17 sockets, NCCL's count on AWS */
 #define SPEED_UNKNOWN_MBPS 10000 /* what NCCL takes itself then */
 #define LATENCY_UNKNOWN 0.0f     /* NCCL takes its own figure for networks then */
 
