@@ -12,13 +12,14 @@ import os
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.support import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
 STRICT = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-I", str(ROOT / "cnet"),
           "-I", str(ROOT / "tests" / "support")]
@@ -32,15 +33,57 @@ def build(out: Path, sources: Sequence[str], flags: Sequence[str] = SANITIZED,
           root: Path = ROOT) -> Path:
     """Compile ``sources`` (paths from the repository's root) into the program ``out``.
 
-    Of cnet those below ``root`` are taken, which may have a copy of it with a bug.
+    Of cnet those below ``root`` are taken, which may have a copy of it with a bug. A program of the
+    repository's own files is compiled once for all tests and workers and kept in build/, named
+    after the contents of its sources and of all headers.
     """
-    places = [str((root if source.startswith("cnet/") else ROOT) / source) for source in sources]
-    command = [os.environ.get("CC", "cc"), "-I", str(root / "cnet"), *STRICT, *flags, *places,
-               "-pthread", "-o", str(out)]
+    places = [(root if source.startswith("cnet/") else ROOT) / source for source in sources]
+    if any(not Path(word).is_relative_to(ROOT)
+           for word in [*flags, str(root), *map(str, places)] if word.startswith("/")):
+        return _compile_program(out, places, flags, root)
+    headers = [path for folder in ("cnet", "sim", "tests", "bench")
+               for path in sorted((ROOT / folder).rglob("*.h"))]
+    folder = kept_folder("programs", [*flags, *map(str, places)], [*places, *headers], most=300)
+    with locked(folder):
+        if not (folder / "program").exists():
+            _compile_program(folder / "new", places, flags, root).rename(folder / "program")
+        shutil.copy(folder / "program", out)
+    return out
+
+
+def _compile_program(out: Path, places: Sequence[Path], flags: Sequence[str], root: Path) -> Path:
+    command = [os.environ.get("CC", "cc"), "-I", str(root / "cnet"), *STRICT, *flags,
+               *map(str, places), "-pthread", "-o", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False,
                           timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     return out
+
+
+def kept_folder(kind: str, words: Sequence[str], files: Sequence[Path], *, most: int) -> Path:
+    """Return the folder in build/ for what is made of these files with these words.
+
+    The ``most`` folders of this kind that were used last are kept.
+    """
+    key = hashlib.sha256(repr([os.environ.get("CC", "cc"), *words]).encode())
+    for file in files:
+        key.update(file.read_bytes())
+    folder = ROOT / "build" / kind / key.hexdigest()[:16]
+    if not folder.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        others = sorted(folder.parent.iterdir(), key=lambda path: path.stat().st_mtime)
+        for old in others[:-most]:
+            shutil.rmtree(old, ignore_errors=True)
+    os.utime(folder)
+    return folder
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Let one process at a time make what belongs into the folder."""
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def library(flags: Sequence[str] = SANITIZED) -> Path:
@@ -50,22 +93,15 @@ def library(flags: Sequence[str] = SANITIZED) -> Path:
     """
     sources = sorted(path for path in (ROOT / "cnet").glob("*/*.[ch]")
                      if path.parent.name != "nccl")
-    key = hashlib.sha256(repr([os.environ.get("CC", "cc"), *flags]).encode())
-    for source in sources:
-        key.update(source.read_bytes())
-    folder = ROOT / "build" / "cnet" / key.hexdigest()[:16]
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = kept_folder("cnet", flags, sources, most=12)
     archive = folder / "libcnet.a"
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(folder):
         if not archive.exists():
-            _compile([path for path in sources if path.suffix == ".c"], folder, flags)
-            _forget_others(folder)
-        os.utime(folder)
+            _compile_archive([path for path in sources if path.suffix == ".c"], folder, flags)
     return archive
 
 
-def _compile(sources: Sequence[Path], folder: Path, flags: Sequence[str]) -> None:
+def _compile_archive(sources: Sequence[Path], folder: Path, flags: Sequence[str]) -> None:
     def one(source: Path) -> Path:
         out = folder / f"{source.stem}.o"
         command = [os.environ.get("CC", "cc"), *STRICT, *flags, "-c", str(source), "-o", str(out)]
@@ -79,13 +115,6 @@ def _compile(sources: Sequence[Path], folder: Path, flags: Sequence[str]) -> Non
     whole = folder / "whole.a"
     subprocess.run(["ar", "rcs", str(whole), *objects], check=True)
     whole.rename(folder / "libcnet.a")
-
-
-def _forget_others(folder: Path) -> None:
-    """Keep the archives that were used last, other tests' among them."""
-    others = sorted(folder.parent.iterdir(), key=lambda path: path.stat().st_mtime)
-    for old in others[:-12]:
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def run(program: Path, *arguments: str) -> str:

@@ -9,17 +9,14 @@ at the same time.
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import os
-import shutil
 import subprocess
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tests.support import ROOT
-from tests.support.c_programs import SANITIZED, build, library
+from tests.support.c_programs import SANITIZED, build, kept_folder, library, locked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
 
     from lab.namespace import Namespace
 
-FOLDER = ROOT / "build" / "nccl"
 SOURCES = ROOT / "tests" / "cnet" / "nccl" / "client"
 CNET = ROOT / "cnet"
 SHARED = ("-fPIC", "-shared", "-Wl,-z,defs")
@@ -36,27 +32,12 @@ SHARED = ("-fPIC", "-shared", "-Wl,-z,defs")
 def _made(name: str, sources: Sequence[Path], flags: Sequence[str],
           libraries: Sequence[Path] = (), more: Sequence[Path] = ()) -> Path:
     """Build it unless that was done from the same sources with the same flags."""
-    parts = [os.environ.get("CC", "cc"), *flags, *map(str, libraries)]
-    key = hashlib.sha256(repr(parts).encode())
-    for path in (*sources, *more):
-        key.update(path.read_bytes())
-    folder = FOLDER / key.hexdigest()[:16]
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    folder = kept_folder("nccl", [*flags, *map(str, libraries)], [*sources, *more], most=80)
+    with locked(folder):
         if not (folder / name).exists():
             build(folder / f"{name}.new", [*map(str, sources), *map(str, libraries)], flags)
             (folder / f"{name}.new").rename(folder / name)
-            _forget_others()
-        os.utime(folder)
     return folder / name
-
-
-def _forget_others() -> None:
-    """Keep what was used last, by other tests, too."""
-    others = sorted(FOLDER.iterdir(), key=lambda path: path.stat().st_mtime)
-    for old in others[:-80]:
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def client(flags: Sequence[str] = SANITIZED) -> Path:
