@@ -2,14 +2,19 @@
 PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: run test setup setup-run lint format bench clean help
+.PHONY: run test test-all setup setup-run lint format bench clean help
 
 run: setup-run  ## set everything up and run the main job
 	$(PY) -m sim.run topologies/taco-vgg16-v100-25g.yaml
 
-test: setup  ## set everything up and run all tests
+test: setup  ## set everything up and run the tests, less the long ones
 	@$(PY) -c 'import harp'  # C parts that changed are built once, not by each worker
+	$(PY) -m pytest -n auto -m 'not long'
+
+test-all: setup  ## all tests: soaks, long matrices and the emulated machine among them
+	@$(PY) -c 'import harp'
 	$(PY) -m pytest -n auto
+	$(PY) -m pytest tests/vm/zero_copy.py
 
 setup:  ## prepare .venv, and all that tests need
 	@sh .ci/setup.sh test

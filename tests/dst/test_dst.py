@@ -8,13 +8,14 @@ import pytest
 
 from tests.dst.dst_programs import FAST, build_dst, build_engines, run_dst
 from tests.support.c_programs import SANITIZED
+from tests.support.levels import long_except
 from tests.support.planted_bugs import IN_ENGINES, IN_SESSIONS
 
 SEEDS = 2000  # of each kind; each bug shows in as many
 SHARE = 250  # in one test, so that workers share the work
 # A quarter under sanitizers, as `make dst` runs all; the rest without takes a quarter of the time.
 WAYS = [(SANITIZED if first < SEEDS // 4 else FAST, first) for first in range(0, SEEDS, SHARE)]
-every_way = pytest.mark.parametrize(("flags", "first"), WAYS,
+every_way = pytest.mark.parametrize(("flags", "first"), long_except(WAYS, WAYS[0], WAYS[-1]),
                                     ids=[str(first) for _, first in WAYS])
 
 
@@ -61,11 +62,12 @@ def shows(program):
     return done.returncode != 0 and "replay: make dst " in done.stdout
 
 
-@pytest.mark.parametrize("bug", IN_SESSIONS)
+@pytest.mark.parametrize("bug", long_except(
+    IN_SESSIONS, "NO_DEDUPE", "PAYLOAD_UNCHECKED", "DEAD_FOREVER"))
 def test_the_harness_catches(bug, tmp_path):
     assert shows(build_dst(tmp_path / "dst", IN_SESSIONS[bug])), IN_SESSIONS[bug].wrong
 
 
-@pytest.mark.parametrize("bug", IN_ENGINES)
+@pytest.mark.parametrize("bug", long_except(IN_ENGINES, "FREED_EARLY", "RUN_CUT"))
 def test_the_harness_catches_in_engines(bug, tmp_path):
     assert shows(build_engines(tmp_path / "engines", IN_ENGINES[bug])), IN_ENGINES[bug].wrong

@@ -15,6 +15,7 @@ import pytest
 
 from tests.support import ROOT
 from tests.support.c_programs import SANITIZED, library
+from tests.support.levels import long
 
 FLAGS = [*SANITIZED, "-fPIC"]
 WARNINGS_OF_CFFI = ["-Wno-unused-parameter", "-Wno-missing-field-initializers",
@@ -92,8 +93,9 @@ def test_the_sanitizer_would_see_an_error(sanitized):
 @pytest.mark.parametrize("files", [
     [f"net/test_{name}.py" for name in ("engine", "aio", "frames", "engine_limits",
                                         "engine_process")],
-    ["lightcc/test_group.py", "lightcc/test_elements.py"],
-    ["lightcc/test_call_queue.py"]], ids=["engine", "lightcc", "calls at once"])
+    pytest.param(["lightcc/test_group.py", "lightcc/test_elements.py"], marks=long),
+    pytest.param(["lightcc/test_call_queue.py"], marks=long)],
+    ids=["engine", "lightcc", "calls at once"])
 def test_python_tests_pass_under_sanitizers(sanitized, files):
     done = python(sanitized, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
                   "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(sanitized),

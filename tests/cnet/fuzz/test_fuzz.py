@@ -12,6 +12,7 @@ from tests.cnet.fuzz.fuzz_programs import (
 )
 from tests.support import ROOT
 from tests.support.c_programs import run
+from tests.support.levels import long
 
 RUNS = {"wire": 8_000_000, "session": 80_000}
 """About 15 s of a core each; `make fuzz` goes on for as long as it is told."""
@@ -26,6 +27,7 @@ def test_the_corpus_passes(target, tmp_path):
     run(build_replay(tmp_path / "replay", target), *files)
 
 
+@long
 @needs_libfuzzer
 @pytest.mark.parametrize("target", TARGETS)
 def test_nothing_is_found(target, tmp_path):

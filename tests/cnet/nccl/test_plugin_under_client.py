@@ -10,6 +10,7 @@ import pytest
 
 from lab.namespace import why_unusable
 from lab.veth import veth_pair
+from tests.support.levels import long, long_except
 from tests.support.nccl_pair import Ended, Pair, client, harp, run_pair
 
 if TYPE_CHECKING:
@@ -21,7 +22,10 @@ PORTS = ("udp", "xdp", "mem")
 MODES = ("threads", "inline")
 WAYS = [*((port, mode) for port in PORTS for mode in MODES), ("tcp", "inline")]
 """Over TCP NCCL's thread drives everything."""
-every_way = pytest.mark.parametrize(("port", "mode"), WAYS)
+every_way = pytest.mark.parametrize(("port", "mode"), long_except(
+    WAYS, ("udp", "threads"), ("xdp", "inline"), ("tcp", "inline")))
+every_port_and_mode = pytest.mark.parametrize(("port", "mode"), long_except(
+    [way for way in WAYS if way[0] != "tcp"], ("udp", "inline"), ("mem", "threads")))
 TIMEOUT_S = 2
 BOUND_S = 20
 """Within which a lost peer must be an error, on a machine that does much else."""
@@ -61,7 +65,7 @@ def test_the_newest_version_on_every_port_in_both_modes(port: str, mode: str) ->
     assert passed(ended) == 22, str(ended)
 
 
-@pytest.mark.parametrize("version", range(6, 12))
+@pytest.mark.parametrize("version", long_except(range(6, 12), 6, 11))
 def test_older_versions(version: int) -> None:
     ended = run(("udp", "udp"), MODES[version % 2], options=("--version", str(version),
                                                            "--largest", str(4 << 20)))
@@ -69,7 +73,7 @@ def test_older_versions(version: int) -> None:
     assert passed(ended) == (22 if version >= 11 else 21), str(ended)
 
 
-@pytest.mark.parametrize("ports", [("xdp", "udp"), ("udp", "xdp")])
+@pytest.mark.parametrize("ports", [("xdp", "udp"), pytest.param(("udp", "xdp"), marks=long)])
 def test_xdp_on_one_side_and_udp_on_the_other(ports: tuple[str, str]) -> None:
     ended = run(ports, "inline", *QUICK, "sizes")
     assert ended.good, str(ended)
@@ -81,20 +85,18 @@ def check_under(faults: str, port: str, mode: str) -> None:
     assert ended.good, str(ended)
 
 
-@pytest.mark.parametrize("faults", FAULTS)
+@pytest.mark.parametrize("faults", long_except(FAULTS, "corrupting"))
 def test_over_a_bad_network(faults: str) -> None:
     check_under(FAULTS[faults], "udp", "inline")
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("port", PORTS)
+@every_port_and_mode
 def test_every_port_in_both_modes_over_a_network_that_fails_in_every_way(port: str,
                                                                          mode: str) -> None:
     check_under(ALL_FAULTS, port, mode)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("port", PORTS)
+@every_port_and_mode
 def test_a_lost_peer_is_an_error_in_time(port: str, mode: str) -> None:
     ended = run((port, port), mode, "frozen")
     assert ended.good, str(ended)
@@ -110,7 +112,7 @@ def test_a_killed_peer_need_not_be_waited_for(port: str, mode: str) -> None:
     assert "no process at the other end has its port any more" in ended.said[0], str(ended)
 
 
-@pytest.mark.parametrize("port", [*PORTS, "tcp"])
+@pytest.mark.parametrize("port", long_except([*PORTS, "tcp"], "udp", "tcp"))
 def test_a_peer_that_closes_is_an_error_long_before_it_would_count_as_silent(port: str) -> None:
     mode = "inline" if port == "tcp" else "threads"
     ended = run((port, port), mode, "abort", HARP_TIMEOUT="600")
@@ -120,7 +122,7 @@ def test_a_peer_that_closes_is_an_error_long_before_it_would_count_as_silent(por
     assert re.search(r"rank 1: .* NCCL aborts .* with \d+ requests under way", str(ended))
 
 
-@pytest.mark.parametrize("port", ["udp", "xdp", "tcp"])
+@pytest.mark.parametrize("port", long_except(["udp", "xdp", "tcp"], "udp"))
 def test_eight_ranks_a_host_on_one_nic(port: str) -> None:
     with veth_pair(queues=8) as (a, b), ExitStack() as stack:
         pairs = [stack.enter_context(Pair(
@@ -132,7 +134,7 @@ def test_eight_ranks_a_host_on_one_nic(port: str) -> None:
             assert ended.good, str(ended)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", long_except(MODES, "inline"))
 def test_several_engines_and_paths(mode: str) -> None:
     ended = run(("udp", "udp"), mode, *QUICK, HARP_ENGINES="2", HARP_PATHS="4")
     assert ended.good, str(ended)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.dst.dst_programs import FAST
 from tests.support.c_programs import SANITIZED, build, library, run
+from tests.support.levels import long, long_except
 from tests.support.planted_bugs import REVERSE_IGNORED, plant
 
 BOTTLENECK = ["tests/cnet/session/bottleneck.c", "tests/cnet/session/bottleneck_queue.c",
@@ -28,11 +29,14 @@ def bottleneck(tmp_path_factory, request):
 SCENES = ["use", "late", "rtts", "deep", "shallow", "loss", "policer", "marks", "tiny", "noisy",
           "stalls", "slow", "turns", "both", "shapers", "busy", "robbed", "clocks", "back",
           "differ", "longer", "odd", "incast", "cubic", "bbr", "pausing", "left"]
+SANITIZED_QUICKLY = ("use", "deep", "rtts", "shallow")
 FAILED_ONCE = [("longer", 7), ("late", 4), ("tiny", 7)]
 
 
 @pytest.mark.parametrize(("bottleneck", "scenes", "seed"), [
-    *(("sanitized", scenes, 3) for scenes in SCENES), *(("plain", scenes, 6) for scenes in SCENES),
+    *(pytest.param("sanitized", scenes, 3, marks=() if scenes in SANITIZED_QUICKLY else long)
+      for scenes in SCENES),
+    *(("plain", scenes, 6) for scenes in SCENES),
     *(("plain", *once) for once in FAILED_ONCE)], indirect=["bottleneck"])
 def test_a_bottleneck_is_used_shared_and_not_flooded(bottleneck, scenes, seed):
     run(bottleneck, scenes, str(seed))
@@ -59,7 +63,7 @@ def beside(tmp_path_factory):
                                       "mbps=10000 rtt_us=100 bdp=16 kind=cubic flows=1,4",
                                       "mbps=10000 rtt_us=100 bdp=16 kind=bbr flows=1,4",
                                       "mbps=1000 rtt_us=50 bdp=4 kind=cubic flows=4"])
-@pytest.mark.parametrize("late", [0, 1])
+@pytest.mark.parametrize("late", long_except([0, 1], 1))
 def test_tcp_with_segmentation_offload_leaves_us_a_share(beside, settings, late):
     """Also where TCP was there first: what is left of its queue then looks like the empty path.
 

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from tests.dst.dst_programs import session_sources
+from tests.dst.dst_programs import FAST
 from tests.support.c_programs import build, library, run
 from tests.support.planted_bugs import CREDIT_LOST, IN_REVERSE, plant
 
-ENDS = ["cnet/virtual/event_heap.c", "cnet/virtual/session_ends.c"]
-PAIR = ["tests/cnet/session/session_pair.c", *ENDS]
+PAIR = "tests/cnet/session/session_pair.c"
 
 
 @pytest.mark.parametrize("name", ["session_stream", "session_paths", "session_pmtu",
                                   "session_fragments", "session_ack", "session_end",
                                   "session_laps", "session_memory", "session_spurious"])
 def test_two_sessions(name, tmp_path):
-    run(build(tmp_path / name, [f"tests/cnet/session/test_{name}.c", *PAIR[:1],
+    run(build(tmp_path / name, [f"tests/cnet/session/test_{name}.c", PAIR,
                                 str(library())]))
 
 
 def test_a_sender_that_does_not_ask_for_credit_is_found(tmp_path):
-    program = build(tmp_path / "silent", ["tests/cnet/session/test_session_stream.c", *PAIR,
-                                          *session_sources()], ["-O1"],
+    program = build(tmp_path / "silent", ["tests/cnet/session/test_session_stream.c", PAIR,
+                                          *(f"cnet/{edit.file}" for edit in CREDIT_LOST.edits),
+                                          str(library(FAST))], FAST,
                     plant(CREDIT_LOST, tmp_path / "planted"))
     with pytest.raises(AssertionError, match="has_arrived"):
         run(program)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.levels import long, long_except
+
 pytest.importorskip("torch")
 
 RANK = Path(__file__).with_name("torch_rank.py")
@@ -37,12 +39,12 @@ def found(started):
     return answers
 
 
-@pytest.mark.parametrize(("ranks", "port"), [(3, "udp"), (4, "auto")])
+@pytest.mark.parametrize(("ranks", "port"), long_except([(3, "udp"), (4, "auto")], (3, "udp")))
 def test_collectives_are_right(ranks, port):
     assert found(start("collectives", ranks, HARP_PORT=port)) == ["right"] * ranks
 
 
-@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("threads", long_except([1, 4], 4))
 def test_threads_that_spin_for_the_same_cores_are_told_of_once(threads):
     said = []
     for process in start("ddp", 2, OMP_NUM_THREADS=str(threads)):
@@ -58,15 +60,15 @@ def test_ddp_trains_as_one_process_with_the_whole_batch_does():
     assert one == other
 
 
-@pytest.mark.parametrize(("hosts", "within"), [("0011", "reduce_scatter"), ("0011", "all_reduce"),
-                                               ("0101", ""), ("0123", ""), ("0000", ""),
-                                               ("0011", "unsorted")])
+@pytest.mark.parametrize(("hosts", "within"), long_except(
+    [("0011", "reduce_scatter"), ("0011", "all_reduce"), ("0101", ""), ("0123", ""), ("0000", ""),
+     ("0011", "unsorted")], ("0011", "reduce_scatter")))
 def test_the_hook_over_gloo_trains_as_plain_ddp_does(hosts, within):
     answers = found(start("any_backend", 4, BACKEND="gloo", HOSTS=hosts, WITHIN=within))
     assert all(answer == answers[0] for answer in answers)  # bit for bit
 
 
-@pytest.mark.parametrize("fp16", ["0", "1"])
+@pytest.mark.parametrize("fp16", long_except(["0", "1"], "1"))
 def test_the_hook_over_gloo_loses_no_gradients_between_hosts(fp16):
     answers = found(start("any_backend_sparse", 4, BACKEND="gloo", LIGHT_TOPK_ALLREDUCE="1",
                           LIGHT_TOPK_THRESHOLD="100", LIGHT_TOPK_RATIO="0.05",
@@ -77,7 +79,7 @@ def test_the_hook_over_gloo_loses_no_gradients_between_hosts(fp16):
         assert 0 < answer["sent"] <= 0.05 * 1001 * 2 + 4
 
 
-@pytest.mark.parametrize("how", ["raises", "before", "killed"])
+@pytest.mark.parametrize("how", long_except(["raises", "before", "killed"], "killed"))
 def test_a_rank_whose_part_of_the_hook_fails_is_named_at_all_ranks_of_any_backend(how):
     """Long before gloo's timeout of half an hour."""
     started = start("any_backend_fails", 4, BACKEND="gloo", HOW=how)
@@ -92,13 +94,14 @@ def test_a_rank_whose_part_of_the_hook_fails_is_named_at_all_ranks_of_any_backen
         assert why[how] in again
 
 
+@long
 @pytest.mark.parametrize("backend", ["", "cpu:gloo,cuda:gloo"])
 def test_the_hook_takes_groups_with_a_backend_for_each_kind_of_device(backend):
     answers = found(start("any_backend", 4, BACKEND=backend, WITHIN="all_reduce"))
     assert all(answer == answers[0] for answer in answers)
 
 
-@pytest.mark.parametrize("backend", ["gloo", "lightcc"])
+@pytest.mark.parametrize("backend", long_except(["gloo", "lightcc"], "gloo"))
 def test_the_hook_averages_what_no_sum_would_hold(backend):
     assert found(start("large", 4, BACKEND=backend)) == ["right"] * 4
 
@@ -109,7 +112,7 @@ def test_hosts_with_different_numbers_of_ranks_are_refused_at_all_ranks():
     assert answers == [answers[0]] * 3
 
 
-@pytest.mark.parametrize("two_d", ["0", "1"])
+@pytest.mark.parametrize("two_d", long_except(["0", "1"], "1"))
 def test_the_hook_trains_with_the_largest_gradients_and_the_rest_later(two_d):
     answers = found(start("sparse", 4, LIGHT_TOPK_ALLREDUCE="1", LIGHT_TOPK_THRESHOLD="100",
                           LIGHT_TOPK_RATIO="0.2", LIGHT_TOPK_FP16="1", LIGHT_2D_ALLREDUCE=two_d,
@@ -128,6 +131,7 @@ def test_powersgd_runs_over_the_backend():
         assert answer["compressed"] > 0
 
 
+@long
 def test_powersgd_keeps_ranks_equal_however_many_buckets_there_are():
     one, other = found(start("powersgd_of_many", 2))
     assert one == other
@@ -137,19 +141,23 @@ def test_callbacks_may_call_collectives_and_wait_for_them():
     assert found(start("chained", 2)) == ["right"] * 2
 
 
+@long
 def test_leaving_a_group_ends_the_calls_of_other_threads():
     assert found(start("leaving", 2)) == ["right"] * 2
 
 
+@long
 def test_works_that_are_over_keep_no_tensors():
     assert found(start("held", 2)) == [[], []]
 
 
+@long
 def test_who_does_not_come_to_a_new_group_is_named_and_others_can_end():
     *said, _ = found(start("late_group", 3))
     assert said == ["the group was not made within 2 s: rank 2 did not come"] * 2
 
 
+@long
 def test_a_child_of_fork_is_told_that_the_group_is_not_its_own():
     for said in found(start("forked", 2)):
         assert len(said) == 4

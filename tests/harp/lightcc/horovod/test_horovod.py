@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.levels import long, long_except
+
 pytest.importorskip("torch")
 
 RANK = Path(__file__).with_name("horovod_rank.py")
@@ -33,7 +35,7 @@ def answers(ended):
     return [json.loads(found[rank]) for rank in sorted(found)]
 
 
-@pytest.mark.parametrize(("ranks", "port"), [(2, "udp"), (3, "auto")])
+@pytest.mark.parametrize(("ranks", "port"), long_except([(2, "udp"), (3, "auto")], (2, "udp")))
 def test_collectives_are_right_and_names_may_come_in_any_order(ranks, port, tmp_path):
     timeline = tmp_path / "timeline.json"
     assert answers(run(ranks, RANK, "collectives", HARP_PORT=port,
@@ -52,7 +54,8 @@ def test_a_timeline_that_cannot_be_written_is_named():
                                 "No such file or directory\n")
 
 
-@pytest.mark.parametrize(("ranks", "fused"), [(1, True), (2, False), (2, True), (3, True)])
+@pytest.mark.parametrize(("ranks", "fused"), long_except(
+    [(1, True), (2, False), (2, True), (3, True)], (2, True)))
 def test_tensors_of_a_group_are_gathered_and_scattered_together(ranks, fused):
     assert answers(run(ranks, RANK, "grouped",
                        HOROVOD_FUSION_THRESHOLD=str(fused << 20))) == ["right"] * ranks
@@ -95,6 +98,7 @@ def test_normalization_and_sparse_gradients_are_those_of_all_ranks():
         assert wanted in text
 
 
+@long
 def test_light_settings_hold_for_the_optimizers_gradients():
     one, other = answers(run(2, RANK, "sparse", LIGHT_TOPK_ALLREDUCE="1",
                              LIGHT_TOPK_THRESHOLD="100", LIGHT_TOPK_RATIO="0.2",
@@ -107,6 +111,7 @@ def test_light_settings_hold_for_the_optimizers_gradients():
         assert "allreduce.0.weight" in rank["left"]
 
 
+@long
 def test_autotune_begins_with_what_the_variables_say(tmp_path):
     log = tmp_path / "log.csv"
     answers(run(2, RANK, "sparse", HOROVOD_AUTOTUNE="1", HOROVOD_AUTOTUNE_LOG=str(log),
@@ -130,6 +135,7 @@ def test_mistakes_are_one_sentence_at_all_ranks_and_the_group_lives_on():
     assert others == [first, first]
 
 
+@long
 def test_sets_of_ranks_work_at_once_and_who_has_no_data_joins():
     assert answers(run(3, RANK, "sets")) == [[2, 3.0]] * 3
 
@@ -170,6 +176,7 @@ def test_ranks_come_and_go_with_the_slots_that_a_script_finds(tmp_path):
     assert one["steps"] == one["counted"]  # nothing was lost
 
 
+@long
 def test_ranks_find_each_other_by_a_file(tmp_path):
     started = [subprocess.Popen(
         [sys.executable, "-W", "ignore", RANK, "collectives"], text=True,
@@ -180,6 +187,7 @@ def test_ranks_find_each_other_by_a_file(tmp_path):
     assert [json.loads(text.splitlines()[-1]) for text in said] == ["right"] * 2
 
 
+@long
 def test_a_group_that_is_lost_is_made_anew_by_the_same_processes():
     one, other = answers(run(2, RANK, "elastic"))
     assert one["resets"] == other["resets"] == [2]
