@@ -10,10 +10,12 @@ from bench.diagnose.lab_job import Lab
 from bench.diagnose.packet_job import PacketJob, PacketLab
 from bench.diagnose.strikes import Load
 from lab.namespace import why_unusable
+from tests.support.levels import long
 
 root_only = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
 
+@long
 @root_only
 @pytest.mark.parametrize("name", ["link down", "MTU 1280, untold", "NIC port lost"])
 def test_a_fault_is_named(name):
@@ -23,6 +25,7 @@ def test_a_fault_is_named(name):
     assert row["ok"], named_faults.line(row)
 
 
+@long
 @root_only
 def test_a_healthy_job_is_left_alone():
     lab = Lab()

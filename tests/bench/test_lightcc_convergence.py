@@ -9,8 +9,10 @@ import sys
 import pytest
 
 from tests.support import ROOT
+from tests.support.levels import long
 
 
+@long
 def test_top_k_with_feedback_ends_below_top_k_without(tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")

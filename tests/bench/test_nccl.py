@@ -13,6 +13,7 @@ import pytest
 from bench.nccl import nccl_rows as nccl
 from lab.namespace import why_unusable
 from lab.veth import veth_pair
+from tests.support.levels import long_except
 
 needs_root = pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 
@@ -26,8 +27,9 @@ def test_rows_name_arms_that_may_be_there():
 
 
 @needs_root
-@pytest.mark.parametrize("row", ["nccl-udp", "nccl-lat", "nccl-mem", "nccl-both", "nccl-ring-8B",
-                                 "nccl-ring-64MiB"])
+@pytest.mark.parametrize("row", long_except(
+    ["nccl-udp", "nccl-lat", "nccl-mem", "nccl-both", "nccl-ring-8B", "nccl-ring-64MiB"],
+    "nccl-udp"))
 def test_rows_of_json(row):
     done = subprocess.run(
         [sys.executable, "-m", "bench", "nccl", "--json", "--only", row, "--seconds",

@@ -24,6 +24,7 @@ from bench.tccl.goodput import Run, Sample, Trace, lateness
 from bench.tccl.judge import Outcome, judge, line
 from bench.tccl.scenes import FAULTS, PULLED, Moment, Scene
 from lab.namespace import why_unusable
+from tests.support.levels import long
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,6 +106,7 @@ def test_flows_that_a_bond_hashes_to_one_port_get_its_rate(policy: str) -> None:
     assert row["tcp"]["share"] == pytest.approx(0.5, abs=0.02)
 
 
+@long
 @pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 def test_real_stacks_lose_nothing_when_a_port_is_pulled() -> None:
     rows = table("--fidelity", "lab", "--only", PULLED.name, "--runs", "1")
@@ -116,6 +118,7 @@ def test_real_stacks_lose_nothing_when_a_port_is_pulled() -> None:
             assert row[stack]["share"] > 0
 
 
+@long
 @pytest.mark.skipif(bool(why_unusable()), reason=why_unusable())
 def test_nccl_client_goes_on_when_a_port_is_pulled(tmp_path: Path) -> None:
     picture = tmp_path / "goodput.png"

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from tests.support import ROOT
+from tests.support.levels import long
 
 pytest.importorskip("torch")
 
@@ -30,9 +31,9 @@ def outcome(script, *arguments, **variables):
 
 
 @pytest.mark.parametrize(("script", "arguments", "variables"), [
-    ("horovod_mnist.py", ["--fp16-allreduce"], {}),
+    pytest.param("horovod_mnist.py", ["--fp16-allreduce"], {}, marks=long),
     ("ddp.py", [], {"LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_THRESHOLD": "1000"}),
-    ("fsdp2.py", [], {})])
+    pytest.param("fsdp2.py", [], {}, marks=long)])
 def test_an_example_learns(script, arguments, variables):
     said = outcome(script, *arguments, **variables)
     accuracy = re.search(r"accuracy ([\d.]+) %", said)

@@ -22,6 +22,7 @@ from nbclient import NotebookClient
 from PIL import Image
 
 from tests.support import ROOT
+from tests.support.levels import long_except
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,7 +97,7 @@ def pictures(notebook: NotebookNode) -> list[int]:
             for cell in notebook.cells if cell.cell_type == "code"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", long_except(NAMES, NAMES[0]))
 def test_notebook_runs_and_says_what_is_stored(name, tmp_path, monkeypatch):
     for variable in ("JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):  # The user's own settings stay out.
         monkeypatch.setenv(variable, str(tmp_path / variable))

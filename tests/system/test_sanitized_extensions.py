@@ -90,11 +90,12 @@ def test_the_sanitizer_would_see_an_error(sanitized):
     assert "AddressSanitizer: heap-buffer-overflow" in done.stderr
 
 
+@long
 @pytest.mark.parametrize("files", [
     [f"net/test_{name}.py" for name in ("engine", "aio", "frames", "engine_limits",
                                         "engine_process")],
-    pytest.param(["lightcc/test_group.py", "lightcc/test_elements.py"], marks=long),
-    pytest.param(["lightcc/test_call_queue.py"], marks=long)],
+    ["lightcc/test_group.py", "lightcc/test_elements.py"],
+    ["lightcc/test_call_queue.py"]],
     ids=["engine", "lightcc", "calls at once"])
 def test_python_tests_pass_under_sanitizers(sanitized, files):
     done = python(sanitized, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",

@@ -17,6 +17,7 @@ import click
 import pytest
 
 from tests.support import ROOT
+from tests.support.levels import long
 
 LOADS = """
 import ctypes, importlib.util, json, pathlib
@@ -71,6 +72,7 @@ def installed(tmp_path_factory) -> Path:
     return found
 
 
+@long
 def test_the_installed_command_says_where_the_plugin_is(installed):
     python = installed.parents[3] / "bin" / "python"
     others = f"import sys; sys.path.append({str(Path(click.__file__).parents[1])!r})"
@@ -79,6 +81,7 @@ def test_the_installed_command_says_where_the_plugin_is(installed):
     assert Path(said.strip()) == installed / "libnccl-net-harp.so"
 
 
+@long
 def test_the_wheel_brings_a_plugin_that_exports_the_tables_only(installed):
     symbols = run("objdump", "-T", installed / "libnccl-net-harp.so")
     exported = {line.split()[-1] for line in symbols.splitlines()
@@ -87,6 +90,7 @@ def test_the_wheel_brings_a_plugin_that_exports_the_tables_only(installed):
                         *(f"ncclTunerPlugin_v{version}" for version in range(4, 7))}
 
 
+@long
 def test_the_plugin_of_the_wheel_loads_on_old_systems(installed):
     plugin = installed / "libnccl-net-harp.so"
     needs = {tuple(map(int, version.split(".")))

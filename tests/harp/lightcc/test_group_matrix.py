@@ -30,6 +30,7 @@ from tests.harp.lightcc.checks import (
 )
 from tests.harp.lightcc.soak import soak_for
 from tests.harp.lightcc.test_group import group_of, of_all, raw
+from tests.support.levels import long
 
 SETTINGS = {
     "ring": {"LIGHT_SMALL_THRESHOLD": 0},
@@ -89,6 +90,7 @@ def test_sums_are_bit_equal_on_all_ranks_and_from_run_to_run(plan, monkeypatch):
         assert run(dtype) == run(dtype)
 
 
+@long
 def test_random_calls_on_a_bad_network_are_right(monkeypatch):
     monkeypatch.setenv("HARP_PORT", "auto")
     monkeypatch.setenv("HARP_FAULTS", "")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.levels import long
+
 pytest.importorskip("torch")
 
 PROGRAM = Path(__file__).with_name("torch_own_tests.py")
@@ -27,6 +29,7 @@ CHOSEN = """
 """
 
 
+@long
 def test_torchs_own_tests_pass():
     chosen = [f"TorchOwnTests.test_{name}" for name in CHOSEN.split()]
     run = subprocess.run([sys.executable, "-W", "ignore", PROGRAM, *chosen], check=False,
