@@ -1,11 +1,11 @@
 """Command line: ``python -m sim.calibrate`` finds parameters from data.
 
 ``python -m sim.calibrate topologies/taco-vgg16-v100-25g.yaml`` fits the parameters that the file's
-rows name under ``expect[].fits`` and holds the shipped values against them: status 1 where one is
+rows name under ``expect[].fits`` and compares the shipped values with them: status 1 if one is
 stale. ``python -m sim.calibrate --stack harp --from measurements.json -o out.yaml`` derives a host
-stack's parameters from measurements. A wrong file or option ends with status 2, one sentence and
-nothing written. ``python -m sim.calibrate --published`` fits kernel-tcp to published measurements
-of many clusters. docs/calibrate.md is the manual.
+stack's parameters from measurements. ``python -m sim.calibrate --published`` fits kernel-tcp to
+published measurements of many clusters. A wrong file or option ends with status 2 and one sentence,
+and nothing is written. docs/calibrate.md is the manual.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ PATH = click.Path(path_type=Path)
 @click.option("--from", "measurements", type=PATH, metavar="FILE",
               help="Measurements in JSON, or a log of nccl-tests' all_reduce_perf.")
 @click.option("--topology", "cluster", type=PATH, metavar="FILE",
-              help="The cluster that a log comes from.")
+              help="Topology file of the cluster on which the log was made.")
 @click.option("-o", "--output", metavar="FILE|-", help="Write the stack's parameters as YAML.")
 @click.option("--published", is_flag=True,
               help="Fit kernel-tcp to the published measurements of many clusters.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 def main(topology: Path | None, *, stack: str | None, measurements: Path | None,
          cluster: Path | None, output: str | None, published: bool, as_json: bool) -> int:
-    """Fit the parameters that TOPOLOGY's rows name and compare them with what is shipped.
+    """Fit the parameters that TOPOLOGY's rows name and compare them with the shipped values.
 
     With --stack and --from, derive a host stack's parameters from measurements instead.
     """
     derives = stack is not None or measurements is not None
     if published:
         if derives or topology or cluster or output:
-            raise click.UsageError("--published stands alone, or with --json")
+            raise click.UsageError("--published works only alone or with --json")
         return int(_hold_published(as_json=as_json))
     if not derives and topology is not None and cluster is None and output is None:
         return int(_hold(topology, as_json=as_json))
     if stack is None or measurements is None or topology is not None:
-        raise click.UsageError("give a topology file alone, or --stack and --from, and then the "
-                               "cluster by --topology")
+        raise click.UsageError("give a topology file alone, or --stack and --from, with the "
+                               "cluster as --topology")
     _derive(stack, measurements, cluster, output, as_json=as_json)
     return 0
 
 
 def _hold(path: Path, *, as_json: bool) -> bool:
-    """Compare shipped values with the fit, and tell whether one is stale."""
+    """Compare shipped values with the fit; whether one is stale."""
     from sim.calibration import shipped
 
     cluster, comparisons = shipped.compare_file(path)
@@ -69,7 +69,7 @@ def _hold(path: Path, *, as_json: bool) -> bool:
 
 
 def _hold_published(*, as_json: bool) -> bool:
-    """Fit kernel-tcp to published measurements, and tell whether a shipped value is stale."""
+    """Fit kernel-tcp to published measurements; whether a shipped value is stale."""
     from sim.calibration import joint_fit
 
     fit = joint_fit.fit_published()
@@ -81,8 +81,8 @@ def _hold_published(*, as_json: bool) -> bool:
     if fit.deviation is not None and fit.deviation.stale:
         stale.append("deviation")
     if stale:
-        click.echo(f"error: Stale: {', '.join(stale)} of {joint_fit.STACK}; put the fitted values "
-                   "into its file.", err=True)
+        click.echo(f"error: Stale: {', '.join(stale)} of {joint_fit.STACK}; write the fitted "
+                   "values into its file.", err=True)
     return bool(stale)
 
 

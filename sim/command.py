@@ -1,4 +1,4 @@
-"""A click command that ends in one sentence, whatever the user got wrong.
+"""A click command that reports every mistake of its user in one sentence.
 
 Errors of options, of the topology file and of outputs all end with status 2 and ``error: ...`` on
 standard error; an interrupted command ends with status 130, as a shell expects.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def plain_command(function: Callable[..., object]) -> PlainCommand:
-    """Make a command with ``-h`` and ``--version`` that ends in one sentence."""
+    """Make a `PlainCommand` with ``-h`` and ``--version``."""
     settings = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
     versioned = click.version_option(package_name="harp-stack", message="%(package)s %(version)s")
     return click.command(cls=PlainCommand, context_settings=settings)(versioned(function))

@@ -1,8 +1,8 @@
-"""Command line: ``python -m sim.run topology.yaml`` answers what the file's scenarios ask.
+"""Command line: ``python -m sim.run topology.yaml`` simulates the file's scenarios.
 
-Prints a table with the published or measured figures beside the simulated ones. ``--help`` lists
-the options. A wrong file or option ends with status 2, one sentence and nothing written;
-``--strict`` ends with status 1 where an answer lies outside what is expected.
+It prints a table with the published or measured figures beside the simulated ones. ``--help`` lists
+the options. A wrong file or option ends with status 2 and one sentence, and nothing is written;
+``--strict`` ends with status 1 if an answer misses its expectation.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SIZES = "8:4GiB:2"
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked for; each field is the option of its name (``changes`` of --set)."""
+    """Options of the command line by name (``changes``: --set)."""
 
     changes: tuple[str, ...] = ()
     scenario: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class Options:
 
     @property
     def table_stream(self) -> str:
-        """The stream for the table: the one that no output takes."""
+        """Stream of the table: standard error if an output goes to standard output."""
         return "stderr" if "-" in self.targets.values() else "stdout"
 
 
@@ -72,7 +72,7 @@ class Options:
               help="Change a value of the file, e.g. hosts[0].nics[0].rate=100Gbps (may be "
                    "repeated).")
 @click.option("--scenario", multiple=True, help="Run only this scenario (may be repeated).")
-@click.option("--explain", is_flag=True, help="Split each step into where its time goes.")
+@click.option("--explain", is_flag=True, help="Show the parts of each step's time.")
 @click.option("--json", metavar="FILE|-", help="Write the answer as JSON.")
 @click.option("--csv", metavar="FILE|-", help="Write the answer as CSV.")
 @click.option("--plot", metavar="FILE", help="Draw timeline, link utilisation and scaling.")
@@ -82,19 +82,19 @@ class Options:
                    f"{', '.join(COLLECTIVES)}.")
 @click.option("--sizes", metavar="FROM:TO:FACTOR", help=f"Sizes of --collective.  [{SIZES}]")
 @click.option("--tuned", metavar="FILE",
-              help="Also time what NCCL runs where a tuner follows this table (sim.tune writes "
-                   "it).")
+              help="Also time NCCL's choices with this tuning table (written by sim.tune).")
 @click.option("--stack", help="Host stack of --collective; the scenario's by default.")
-@click.option("--why", is_flag=True, help="Rank what each row's interval is due to.")
+@click.option("--why", is_flag=True, help="Rank the causes of each row's interval.")
 @click.option("--draws", type=click.IntRange(0, 10_000), metavar="N",
-              help="Draws of the uncertain parameters for the intervals; 0 for none. [24, or what "
-                   "takes some seconds]")
+              help="Draws of the uncertain parameters for the intervals; 0 for none. [24, or as "
+                   "many as some seconds allow]")
 @click.option("--fidelity", default="flow", metavar="NAME", show_default=True,
               help=f"What carries the bytes: {', '.join(NETWORKS)}.")
 @click.option("--pcap", metavar="LINK=FILE",
-              help="Write what leaves by a link, e.g. 'node-0/eth0->leaf0=x.pcap', of one row at "
+              help="Capture the packets of a link, e.g. 'node-0/eth0->leaf0=x.pcap', of one row at "
                    "--fidelity packet.")
-@click.option("--strict", is_flag=True, help="Fail where an answer misses its expectation.")
+@click.option("--strict", is_flag=True, help="Exit with status 1 if an answer misses its "
+                                             "expectation.")
 @click.option("--quiet", is_flag=True, help="No table and no progress bar.")
 def main(topology: Path, **options: object) -> int:
     """Simulate the scenarios of a TOPOLOGY file and print the answer."""
@@ -137,20 +137,20 @@ def _known(option: str, what: str, name: str, names: Collection[str]) -> None:
 def _check_options(ask: Options) -> None:
     _known("--fidelity", "fidelity", ask.fidelity, NETWORKS)
     if ask.fidelity == "lab" and (ask.why or ask.draws):
-        raise click.UsageError(f"{'--why' if ask.why else '--draws'} needs many runs, for which "
-                               "--fidelity lab is not quick enough")
+        raise click.UsageError(f"{'--why' if ask.why else '--draws'} needs many runs, and "
+                               "--fidelity lab is too slow for them")
     if ask.collective is None:
         for option, value in (("--sizes", ask.sizes), ("--stack", ask.stack),
                               ("--tuned", ask.tuned)):
             if value is not None:
-                raise click.UsageError(f"{option} has no meaning without --collective")
+                raise click.UsageError(f"{option} needs --collective")
         return
     _known("--collective", "collective", ask.collective, COLLECTIVES)
     training = {"--plot": ask.plot, "--trace": ask.trace, "--explain": ask.explain,
                 "--strict": ask.strict, "--why": ask.why, "--draws": ask.draws is not None}
     for option, given in training.items():
         if given:
-            raise click.UsageError(f"{option} concerns training, which --collective does not run")
+            raise click.UsageError(f"{option} is for training; --collective runs none")
 
 
 def _capture(ask: Options, cluster: Cluster, scenarios: Sequence[Scenario]) -> Capture | None:
@@ -168,7 +168,7 @@ def _capture(ask: Options, cluster: Cluster, scenarios: Sequence[Scenario]) -> C
     _require_link(cluster.fabric, link)
     rows = sum(len(cluster.topology.gpu_counts(scenario)) for scenario in scenarios)
     if rows != 1:
-        raise click.UsageError(f"--pcap captures one row, and these are {rows}: choose one by "
+        raise click.UsageError(f"--pcap captures one row, but {rows} would run: choose one by "
                                "--scenario and --set scenarios[N].gpus=[M]")
     _check_target("--pcap", path)
     return Capture(link, path)
@@ -180,7 +180,7 @@ def _require_link(fabric: Fabric, name: str) -> None:
     if name not in fabric.links_by_name:
         near = nearest(name, fabric.cable_names)
         raise click.UsageError(f"--pcap: {name!r} is none of the fabric's "
-                               f"{len(fabric.cable_names)} links, which are named as "
+                               f"{len(fabric.cable_names)} links, e.g. "
                                f"{fabric.cable_names[0]!r}"
                                + (f"; did you mean {near!r}?" if near else ""))
 
@@ -215,7 +215,7 @@ def _chosen(topology: Topology, only: Sequence[str]) -> list[Scenario]:
 
 
 def _write(report: Report, targets: dict[str, str]) -> None:
-    """Write the outputs, the first only when the last is made."""
+    """Write the outputs after all of them are made."""
     from harp.cli.io import write_bytes
 
     made: list[tuple[str, bytes]] = []
@@ -257,15 +257,15 @@ def _print(report: Report, ask: Options) -> None:
 
 
 def _misses(report: Report, *, quiet: bool) -> int:
-    """Give status 1 if an answer lies outside what is expected; say so where no table does."""
+    """Status 1 if an answer misses its expectation, with a message if there is no table."""
     from sim.report.answer_table import label, outside
 
     missed = [row for row in report.scenarios if outside(row)]
     for row in missed if quiet else ():
         assert row.expect is not None
         assert row.error is not None
-        click.echo(f"{label(row)}: {row.images_per_s:.0f} images/s are {row.error:+.1%} from the "
-                   f"{row.expect.kind} {row.expect.images_per_s:g}, not within "
+        click.echo(f"{label(row)}: {row.images_per_s:.0f} images/s, {row.error:+.1%} from the "
+                   f"{row.expect.kind} {row.expect.images_per_s:g}; allowed: "
                    f"{row.expect.within:.1%}", err=True)
     return int(bool(missed))
 
@@ -307,13 +307,13 @@ def _time_collective(cluster: Cluster, scenario: Scenario, ask: Options) -> None
 
 
 def _tuning(path: str, collective: str, cluster: Cluster) -> Tuning:
-    """The table of --tuned, which must concern this cluster's communicator."""
+    """The table of --tuned, which must have rows for this cluster's communicator."""
     from harp.collectives.tuning import Tuning, TuningError
     from sim.network.nccl import PLANS
 
     if collective not in PLANS:
-        raise click.UsageError(f"--tuned has no meaning for {collective}: NCCL's choice of "
-                               f"{', '.join(PLANS)} is simulated")
+        raise click.UsageError(f"--tuned does not work for {collective}: only NCCL's choices for "
+                               f"{', '.join(PLANS)} are simulated")
     try:
         tuning = Tuning.from_json(Path(path).read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:

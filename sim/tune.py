@@ -1,10 +1,10 @@
-"""Command line: ``python -m sim.tune topology.yaml -o tuning.json`` says what NCCL should take.
+"""Command line: ``python -m sim.tune topology.yaml -o tuning.json`` tunes NCCL by simulation.
 
-Simulates every algorithm, protocol and number of channels that NCCL can have by size, and writes a
-table where another choice than NCCL's own pays, for the plugin's tuner (``HARP_TUNER``) and for
-``sim.run --collective NAME --tuned tuning.json``. With ``--measured`` the times are those of logs
-of nccl-tests. With ``--settings DIR`` it searches what makes training steps shortest instead, and
-writes an environment file, such a table and a report. docs/tuning.md is the manual.
+It simulates every algorithm, protocol and number of channels of NCCL by size, and writes a table of
+the choices that are faster than NCCL's own, for the plugin's tuner (``HARP_TUNER``) and for
+``sim.run --collective NAME --tuned tuning.json``. With ``--measured`` the times come from logs of
+nccl-tests. With ``--settings DIR`` it searches the settings with the shortest training step
+instead, and writes an environment file, such a table and a report. docs/tuning.md is the manual.
 """
 
 from __future__ import annotations
@@ -32,23 +32,25 @@ PATH = click.Path(path_type=Path)
 @plain_command
 @click.argument("topology", type=PATH, required=False)
 @click.option("-o", "--output", metavar="FILE|-", help="Write the table here.")
-@click.option("--scenario", metavar="NAME", help="Whose stack and settings; the first by default.")
+@click.option("--scenario", metavar="NAME",
+              help="Scenario that gives stack and settings; the first by default.")
 @click.option("--stack", metavar="NAME", help="Host stack; the scenario's by default.")
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE",
               help="Change a value of the file (may be repeated).")
 @click.option("--sizes", metavar="FROM:TO:FACTOR", help=f"Sizes to simulate.  [{SIZES}]")
-@click.option("--budget", metavar="TIME", help="Stop simulating sizes after so long.  [60s]")
+@click.option("--budget", metavar="TIME", help="Time for simulating sizes.  [60s]")
 @click.option("--measured", multiple=True, metavar="CHOICE=LOG",
               help="Take times from logs of all_reduce_perf instead: 'nccl=own.log' for NCCL's "
-                   "own choice, 'Tree LL=tree.log' for what NCCL_ALGO and NCCL_PROTO forced.")
-@click.option("--nodes", type=click.IntRange(1), help="Hosts of --measured, where logs name none.")
+                   "own choice, 'Tree LL=tree.log' for a run with NCCL_ALGO and NCCL_PROTO set.")
+@click.option("--nodes", type=click.IntRange(1), help="Hosts of --measured, if logs name none.")
 @click.option("--settings", "folder", metavar="DIR", type=PATH,
               help="Search the settings of a training step (algorithm, groups, buckets, top-k, "
                    "channels, paths, engines) and write env, tuning.json and report.md here; "
-                   "goes on where an earlier search ended.")
-@click.option("--lossless", is_flag=True, help="For --settings: nothing that leaves gradients out.")
+                   "continues an earlier search.")
+@click.option("--lossless", is_flag=True, help="For --settings: no top-k.")
 @click.option("--ratio", "ratios", multiple=True, type=click.FloatRange(0, 1, min_open=True),
-              help="For --settings: shares that top-k may send (may be repeated).  [0.01]")
+              help="For --settings: share of the elements that top-k sends (may be repeated).  "
+                   "[0.01]")
 @click.option("--quiet", is_flag=True, help="No table and no progress bar.")
 def main(topology: Path | None, *, output: str | None, scenario: str | None, stack: str | None,
          changes: tuple[str, ...], sizes: str | None, budget: str | None,
@@ -75,7 +77,7 @@ def main(topology: Path | None, *, output: str | None, scenario: str | None, sta
                 lossless=lossless, ratios=ratios or (0.01,), quiet=quiet)
         return
     _refuse({name for name, given in (("--lossless", lossless), ("--ratio", ratios)) if given},
-            "NCCL's table, but only with --settings")
+            "NCCL's table; use --settings")
     if output is not None:
         logs = [Path(given.partition("=")[2]) for given in measured]
         check_targets({"-o": output}, inputs=[str(path) for path in (topology, *logs) if path])
@@ -101,7 +103,7 @@ def main(topology: Path | None, *, output: str | None, scenario: str | None, sta
 
 def _refuse(given: set[str], beside: str) -> None:
     if given:
-        raise click.UsageError(f"{min(given)} has no meaning with {beside}")
+        raise click.UsageError(f"{min(given)} does not work with {beside}")
 
 
 def _simulate(path: Path, changes: tuple[str, ...], name: str | None, stack: str | None,
@@ -120,9 +122,9 @@ def _simulate(path: Path, changes: tuple[str, ...], name: str | None, stack: str
     _check_ranks(cluster)
     with progress(len(wanted) * len(PLANS), topology.name, quiet=quiet) as advance:
         tuned = tune(cluster, scenario, wanted, budget_s, advance, stack)
-    told = repr((topology.sha256, topology.changes, scenario.name, stack))
+    key = repr((topology.sha256, topology.changes, scenario.name, stack))
     return tuned, {"kind": "simulated", "files": [path.name],
-                   "fingerprint": hashlib.sha256(told.encode()).hexdigest()[:16],
+                   "fingerprint": hashlib.sha256(key.encode()).hexdigest()[:16],
                    "scenario": scenario.name, "stack": stack or scenario.stack,
                    "fidelity": "flow", "changes": list(topology.changes),
                    "tried": f"{tuned.tried} of {tuned.of} sizes"}
@@ -130,7 +132,7 @@ def _simulate(path: Path, changes: tuple[str, ...], name: str | None, stack: str
 
 def _search(path: Path, changes: tuple[str, ...], name: str | None, folder: Path, sizes: str,
             budget: str, *, lossless: bool, ratios: tuple[float, ...], quiet: bool) -> None:
-    """Search the settings of a step, and write what was found."""
+    """Search the settings of a step, and write env, table and report."""
     from harp.cli.io import check_folder, write_text
     from harp.collectives.tuning import Tuning
     from sim.answer.progress import progress

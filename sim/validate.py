@@ -1,17 +1,16 @@
-"""Command line: ``python -m sim.validate published`` compares with what others measured.
+"""Command line: ``python -m sim.validate published`` compares answers with published measurements.
 
 ``python -m sim.validate fidelities`` compares fidelity flow with fidelity packet
-(`sim.validation.fidelities`; docs/fidelities.md), and ``python -m sim.validate corrections`` finds
-the intervals of flow's corrections again, from other cases. ``python -m sim.validate packet`` holds
-fidelity packet against closed forms and others' results (docs/packet-published.md). ``python -m
-sim.validate lab`` (root, some minutes) compares packet with the laboratory
-(docs/lab-validation.md).
+(`sim.validation.fidelities`; docs/fidelities.md), and ``python -m sim.validate corrections``
+derives the intervals of flow's corrections again, from other cases. ``python -m sim.validate
+packet`` compares fidelity packet with closed forms and published results
+(docs/packet-published.md). ``python -m sim.validate lab`` (root, some minutes) compares packet with
+the laboratory (docs/lab-validation.md).
 
-Of what was published, every case of ``sim/validation/cases`` and every row of ``topologies/`` is
-simulated with the shipped parameters, and again with draws of all that is known within bounds. Rows
-to which kernel-tcp is fitted are predicted by the fit to all other sources. Status 1 where a row is
-off by more than a quarter and its case does not say why. docs/validation.md is the answer of this
-version.
+``published`` simulates every case of ``sim/validation/cases`` and every row of ``topologies/`` with
+the shipped parameters, and again with draws of the uncertain ones. Rows to which kernel-tcp is
+fitted are predicted by the fit to all other sources. The status is 1 if a row is off by more than a
+quarter and its case gives no reason. docs/validation.md has the results of this version.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ RowT = TypeVar("RowT")
 @click.argument("what", type=click.Choice(["published", "fidelities", "corrections", "packet",
                                            "lab"]))
 @click.option("--case", "only", multiple=True, metavar="NAME",
-              help="Only this case (may be repeated); its file's name without .yaml.")
+              help="Run only this case, the name of its file without .yaml (may be repeated).")
 @click.option("--draws", type=click.IntRange(0, 1000), default=24, show_default=True,
-              help="Draws of what is uncertain, for P10 and P90.")
+              help="Draws of the uncertain parameters, for P10 and P90.")
 @click.option("--refit/--no-refit", default=None,
-              help="Predict fitted rows without their source.  [without --case]")
-@click.option("--page", metavar="FILE.md", help="Write the page, and its plot beside it.")
+              help="Predict each fitted row by a fit without its source.  [yes, unless --case]")
+@click.option("--page", metavar="FILE.md", help="Write the results page, and its plot beside it.")
 def main(what: str, *, only: tuple[str, ...], draws: int, refit: bool | None,
          page: str | None) -> int:
-    """Predict every published case that the repository knows, or hold fidelities together."""
+    """Compare the simulator with published measurements, or its fidelities with one another."""
     from harp.cli.io import check_target
     from sim.calibration.joint_fit import left_out
     from sim.report.screen import console_for
@@ -54,7 +53,7 @@ def main(what: str, *, only: tuple[str, ...], draws: int, refit: bool | None,
         check_target(page, (".md",))
     if what != "published":
         if only or refit is not None:
-            raise click.UsageError("--case and --refit concern published cases")
+            raise click.UsageError("--case and --refit work only with published")
         if what == "corrections":
             return _derive_corrections()
         compare = {"fidelities": _compare_fidelities, "packet": _compare_packets,
@@ -62,7 +61,7 @@ def main(what: str, *, only: tuple[str, ...], draws: int, refit: bool | None,
         return compare(page)
     refit = not only if refit is None else refit
     if page is not None and not refit:
-        raise click.UsageError("--page needs all cases, fitted rows without their source (--refit)")
+        raise click.UsageError("--page needs --refit, and no --case")
     paths = _chosen(only)
     rows = predict_files(paths, draws)
     if refit:
@@ -72,8 +71,8 @@ def main(what: str, *, only: tuple[str, ...], draws: int, refit: bool | None,
         write_page(rows, Path(page))
     unexplained = [row for row in rows if missed(row) and not row.note]
     for row in unexplained:
-        click.echo(f"error: {row.name} is off by {row.error:+.0%}, and {row.case}.yaml does not "
-                   "say why (note:)", err=True)
+        click.echo(f"error: {row.name} is off by {row.error:+.0%}, and {row.case}.yaml gives no "
+                   "reason (note:)", err=True)
     return int(bool(unexplained))
 
 
@@ -93,7 +92,7 @@ def _compare_fidelities(page: str | None) -> int:
 
 
 def _derive_corrections() -> int:
-    """Find the intervals of flow's corrections; status 1 where a shipped one is another."""
+    """Derive the intervals of flow's corrections; status 1 if a shipped one differs."""
     from sim.report.screen import console_for
     from sim.validation.correction_runs import derive, print_derived
 
@@ -107,7 +106,7 @@ def _derive_corrections() -> int:
 
 
 def _compare_packets(page: str | None) -> int:
-    """Run what has a closed form, and what others published of TCP."""
+    """Run the cases with a closed form, and published cases of TCP."""
     from sim.network.packet.reference_cases import path_rows, published_rows
     from sim.validation.closed_forms import collective_rows
     from sim.validation.packet_page import print_tables, unexplained, write_tables
@@ -139,14 +138,14 @@ def _compare_laboratory(page: str | None) -> int:
 def _show_rows(rows: list[RowT], print_rows: Callable[[list[RowT], Console], None],
                write_rows: Callable[[list[RowT], Path], None], off: list[tuple[str, float]],
                page: str | None) -> int:
-    """Print rows and write their page; status 1 where one is off and does not say why."""
+    """Print rows and write their page; status 1 if one is off without a reason."""
     from sim.report.screen import console_for
 
     print_rows(rows, console_for(sys.stdout))
     if page is not None:
         write_rows(rows, Path(page))
     for name, error in off:
-        click.echo(f"error: {name} is off by {error:+.0%} and does not say why", err=True)
+        click.echo(f"error: {name} is off by {error:+.0%} and gives no reason", err=True)
     return int(bool(off))
 
 

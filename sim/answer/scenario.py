@@ -40,7 +40,7 @@ from sim.step.train import Job
 from sim.workloads.models import get_model
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Generator, Mapping
 
     from numpy.typing import NDArray
 
@@ -338,11 +338,3 @@ def run_scenario(cluster: Cluster, scenario: Scenario, gpus: int,
                  settings: Settings = Settings()) -> list[ScenarioResult]:
     """Simulate one scenario at one number of GPUs; one result for each job."""
     return Run(cluster, scenario, gpus, settings).go()
-
-
-def run_all(cluster: Cluster, scenarios: Sequence[Scenario],
-            settings: Settings = Settings()) -> list[ScenarioResult]:
-    """Simulate scenarios at all their numbers of GPUs, in the file's order."""
-    return [result for scenario in scenarios
-            for gpus in cluster.topology.gpu_counts(scenario)
-            for result in run_scenario(cluster, scenario, gpus, settings)]

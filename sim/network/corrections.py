@@ -1,9 +1,9 @@
-"""What fidelity `flow` is known to leave out, by cause, and how much longer it makes a collective.
+"""Known errors of fidelity `flow` by cause, with an interval of the time that each adds.
 
-A cause is a rule about what runs, never a case. How much longer packets take is an interval: the
-least and the most of runs at both fidelities (`sim.validation.correction_runs`), none of which
-docs/fidelities.md judges; `python -m sim.validate corrections` makes them again. The answer stays
-what the fluid says; a note of the row names the cause and the interval.
+A cause is a rule about the plan and the routing, never a single case. The interval is the range of
+differences between runs at flow and at packet (`sim.validation.correction_runs`; `python -m
+sim.validate corrections` repeats them). These runs are none of those of docs/fidelities.md. The
+answer stays that of the fluid; a note of the row names the cause and the interval.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 
 class Interval(NamedTuple):
-    """Shares by which packets take longer; below zero: less long."""
+    """Relative difference of packet's time to flow's; negative: shorter."""
 
     low: float
     high: float
 
     def in_words(self) -> str:
-        """Return a range of per cents."""
+        """The range in per cent."""
         return f"{100 * self.low:+.0f} % to {100 * self.high:+.0f} %"
 
 
 class Correction(NamedTuple):
-    """A cause, and what it makes of the ends that fidelity packet has."""
+    """A cause, and its interval for each of fidelity packet's stacks."""
 
     name: str
     why: str
@@ -43,40 +43,40 @@ class Correction(NamedTuple):
     tcp: Interval
     """With kernel TCP at the ends."""
     tcp_beside: str = ""
-    """What may come on top with kernel TCP, as no share of the time."""
+    """A further effect with kernel TCP that is no share of the time."""
 
     def interval(self, *, tcp: bool) -> Interval:
-        """Of one of the ends."""
+        """The interval of HARP or of kernel TCP."""
         return self.tcp if tcp else self.harp
 
     def sentence(self, *, tcp: bool) -> str:
-        """Say it to who reads the answer."""
-        beside = f"; {self.tcp_beside}" if tcp and self.tcp_beside else ""
+        """The note below the table."""
+        beside = f" {self.tcp_beside}" if tcp and self.tcp_beside else ""
         return (f"{self.name}: {self.interval(tcp=tcp).in_words()} of the time of collectives in "
-                f"runs of --fidelity packet, since {self.why}{beside}")
+                f"runs of --fidelity packet. {self.why}{beside}")
 
 
 FORKS = Correction(
-    "forks and joins of trees", "a rank's edges share its port and its thread, where pieces wait "
-    "for one another", Interval(-0.14, 0.31), Interval(-0.14, 0.36))
+    "forks and joins of trees", "The edges of a rank share its port and its thread, where their "
+    "pieces wait for one another.", Interval(-0.14, 0.31), Interval(-0.14, 0.36))
 SPRAY = Correction(
-    "random spray", "frames draw their links at random, queues form where links are full on "
-    "average, and congestion control keeps them short by sending less",
+    "random spray", "Frames take random links, queues form at links that are full on average, and "
+    "congestion control keeps these queues short by sending less.",
     Interval(0.0, 1.26), Interval(-0.01, 0.84))
 EXCHANGES = Correction(
-    "exchanges in lock step", "queues where flows meet are latency to steps that follow one "
-    "another, and a step lasts as long as its slowest message", Interval(0.0, 0.34),
-    Interval(-0.06, 0.20), "where a full buffer drops the end of a message, TCP waits 0.2 s more")
+    "exchanges in lock step", "Each step waits for its slowest message, so queueing delay adds up "
+    "over the steps.", Interval(0.0, 0.34), Interval(-0.06, 0.20),
+    "If a full buffer drops the end of a message, TCP waits another 0.2 s.")
 
 
 _found: WeakKeyDictionary[Phase, dict[tuple[bytes, str], tuple[Correction, ...]]] = (
     WeakKeyDictionary())
-"""Kept, since every draw of what is uncertain asks for the same."""
+"""Causes by phase; every draw of the uncertain parameters needs the same ones."""
 
 
 def find_corrections(phase: Phase, crosses: NDArray[np.bool_],
                      routing: str) -> tuple[Correction, ...]:
-    """Causes that concern a phase, of whose edges some go from host to host."""
+    """Causes at work in a phase; ``crosses`` marks its edges from host to host."""
     known = _found.setdefault(phase, {})
     key = crosses.tobytes(), routing
     if key not in known:

@@ -57,7 +57,7 @@ class SharedPlan:
     @property
     def notes(self) -> list[str]:
         """What could not be planned, in a sentence."""
-        return [f"not planned: {self.hashed:,} flows at once, more than {MOST:,}, so they are "
+        return [f"not planned: {self.hashed:,} flows at once are more than {MOST:,}, so they are "
                 "hashed"] if self.hashed else []
 
     def announce(self, src: Ints, dst: Ints) -> None:

@@ -54,10 +54,12 @@ from sim.schema.errors import Problem
 from sim.schema.nccl_defaults import connection, uses_sockets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
+    from harp.collectives.collective_plan import Plan
+    from harp.collectives.ir import Phase
     from harp.routing.fabric import Fabric, Flows
     from sim.cluster.cluster import Cluster
     from sim.network.planned import PlannedPaths
@@ -119,6 +121,13 @@ class Style:
         return cls(routing, sockets, helpers, scenario.bond, congestion)
 
 
+def edges_on_channels(phase: Phase, placement: Sequence[Ints]) -> tuple[Ints, Ints, Ints]:
+    """GPUs at both ends of a phase's edges, channel after channel, and the channel of each."""
+    return (np.concatenate([gpus[phase.src] for gpus in placement]),
+            np.concatenate([gpus[phase.dst] for gpus in placement]),
+            np.repeat(np.arange(len(placement)), len(phase.src)))
+
+
 class Transport:
     """Paths between GPUs for one stack and one style of routing; see the module's manual."""
 
@@ -165,7 +174,8 @@ class Transport:
         self.burst = self.payload
         if style.congestion is not None:
             self.burst = max(BURST_BYTES // self.payload, 1) * self.payload
-        self._capacity = cluster.capacities(stack)
+        self.capacity = cluster.capacities(stack)
+        """Of every resource of the cluster, with the stack's threads and cores."""
 
     @property
     def helped(self) -> bool:
@@ -250,7 +260,7 @@ class Transport:
     def _slowest_s(self, rows: HostRows, seconds: Floats) -> Floats:
         """Seconds a byte at the slowest of a host's resources, at least those given."""
         for edge, resource, coefficient in rows:
-            np.maximum.at(seconds, edge, np.asarray(coefficient) / self._capacity[resource])
+            np.maximum.at(seconds, edge, np.asarray(coefficient) / self.capacity[resource])
         return seconds
 
     def message_costs_s(self, src: int, dst: int) -> tuple[float, float]:
@@ -350,8 +360,17 @@ class Transport:
         cluster = self.cluster
         return np.asarray(cluster.endpoint[gpu] + channel % cluster.own_nics[gpu])
 
+    def announce_plan(self, plan: Plan, placement: Sequence[Ints]) -> None:
+        """Announce a plan before anything runs, so that its paths are planned with all others.
+
+        Only pipelines are announced: their edges stay the same.
+        """
+        for phase in plan.phases():
+            if phase.pipelined:
+                self.announce(*edges_on_channels(phase, placement))
+
     def announce(self, src: Ints, dst: Ints, channel: Ints) -> None:
-        """Say before anything runs which edges will, so that paths are planned for all of them."""
+        """Announce edges, so that paths are planned for all of them together."""
         outer = np.flatnonzero(self.cluster.host[src] != self.cluster.host[dst])
         owner = np.repeat(outer, self.style.sockets)
         self.plan.announce(*(self._endpoint(gpu[owner], channel[owner]) for gpu in (src, dst)))

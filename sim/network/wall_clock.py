@@ -34,10 +34,6 @@ class WallClock(simpy.Environment):
         """Call ``arrived`` whenever ``file`` is readable."""
         self._watched.register(file, selectors.EVENT_READ, arrived)
 
-    def unwatch(self, file: IO[bytes]) -> None:
-        """Watch it no more."""
-        self._watched.unregister(file)
-
     @contextmanager
     def held(self) -> Iterator[None]:
         """Let the clock stand still meanwhile."""

@@ -175,15 +175,15 @@ def _expected_header(rows: Sequence[ScenarioResult]) -> str:
 def _disagreement(row: ScenarioResult) -> str:
     assert row.expect is not None
     assert row.error is not None
-    return (f"{label(row)}: {rate(row.images_per_s)} images/s is off "
-            f"{rate(row.expect.images_per_s)} by {percent(abs(row.error), decimals=1)}, "
-            f"more than the {percent(row.expect.within, decimals=1)} agreed.")
+    return (f"{label(row)}: {rate(row.images_per_s)} images/s differ from "
+            f"{rate(row.expect.images_per_s)} by {percent(abs(row.error), decimals=1)}; "
+            f"allowed: {percent(row.expect.within, decimals=1)}.")
 
 
 def _sources(rows: Iterable[ScenarioResult]) -> list[str]:
     sources = dict.fromkeys(row.expect.source for row in rows
                             if row.expect is not None and row.expect.source)
-    return [f"Held against: {'; '.join(sources)}."] if sources else []
+    return [f"Compared with: {'; '.join(sources)}."] if sources else []
 
 
 def _expected_exposed_header(rows: Sequence[ScenarioResult]) -> str:
@@ -211,9 +211,9 @@ def _interval_notes(rows: Iterable[ScenarioResult], *, each: bool) -> list[str]:
     if not found:
         return []
     draws = max(interval.draws for _, interval in found)
-    lines = [f"P10, P50, P90: images/s over {draws} draws of all that is known within bounds, and "
-             "of source ports" + ("; what is fitted was fitted again in each."
-                                  if all(interval.refitted for _, interval in found) else ".")]
+    lines = [f"P10, P50, P90: images/s over {draws} draws of the uncertain parameters and of "
+             "source ports" + ("; each draw fits the fitted parameters again."
+                               if all(interval.refitted for _, interval in found) else ".")]
     if each:
         lines += [f"{label(row)}: {rate(interval.low_images_per_s)} to "
                   f"{rate(interval.high_images_per_s)} images/s, {_ms(interval.low_exposed_s)} to "
@@ -320,7 +320,7 @@ def _bar(row: ScenarioResult, longest_s: float, plain: bool) -> Text:
 
 MOST_CAUSES = 5
 """Causes that are shown of each row."""
-ORIGINS = "Each parameter has the name of the set that gives it: what ddp inherits is horovod's."
+ORIGINS = "A parameter is named by the set that defines it: those that ddp inherits are horovod's."
 
 
 def print_causes(report: Report, *, console: Console | None = None) -> None:
@@ -330,7 +330,7 @@ def print_causes(report: Report, *, console: Console | None = None) -> None:
     rows = [row for row in report.scenarios if row.causes]
     console = console_for() if console is None else console
     if not rows:
-        show(console, Text("Nothing that is known within bounds moves any row.", style="dim"))
+        show(console, Text("No uncertain parameter changes any row.", style="dim"))
         return
     lines = [(row, cause) for row in rows for cause in row.causes[:MOST_CAUSES]]
     ends = [number for number, (row, _) in enumerate(lines[:-1]) if lines[number + 1][0] is not row]

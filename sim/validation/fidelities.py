@@ -184,8 +184,6 @@ class Compared(NamedTuple):
                                          <= sum(each.high for each in self.intervals))
 
 
-SPREAD = [4 * (n % 4) + n // 4 for n in range(16)]
-"""Hosts of all leaves in turn."""
 FOUR_GPUS = ("hosts[0].gpus.count=4", "hosts[0].count=8", "fabric.leaves=2")
 OVERSUBSCRIBED = ("fabric.spines=1",)
 TCP = ("scenarios[0].stack=kernel-tcp",)

@@ -107,7 +107,7 @@ def test_strict(tmp_path):
     failed = run(path, "--strict", "--quiet")
     assert failed.exit_code == 1
     assert failed.stderr.startswith("one, 4 GPUs: ")
-    assert "not within 5.0%" in failed.stderr
+    assert "allowed: 5.0%" in failed.stderr
     figure = json.loads(run(path, "--json", "-").stdout)["scenarios"][1]["images_per_s"]
     path = write(tmp_path, topology(hosts=2, gpus=2, scenarios=SCENARIOS,
                                     expect=[EXPECT[0] | {"images_per_s": figure}]))
@@ -195,7 +195,7 @@ def refused(result, *says):
 @pytest.mark.parametrize(("options", "says"), [
     (["--scenario", "tow"], "did you mean 'two'?"),
     (["--fidelity", "flwo"], "did you mean 'flow'?"),
-    (["--fidelity", "lab", "--draws", "3"], "--draws needs many runs, for which"),
+    (["--fidelity", "lab", "--draws", "3"], "--draws needs many runs, and"),
     (["--nonsense"], "--nonsense"),
     (["--jsno", "x"], "--json"),
     (["--json"], "--json"),

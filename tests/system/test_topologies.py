@@ -9,13 +9,13 @@ from functools import cache
 
 import pytest
 
-from sim.answer.scenario import run_all
 from sim.cluster.cluster import Cluster
 from sim.report.answer_table import outside
 from sim.schema import load
 from sim.schema.parameters import load_stack
 from sim.workloads.models import get_model
 from tests.support import ROOT
+from tests.support.sim_runs import run_all
 
 FOLDER = ROOT / "topologies"
 HUGE = {"clos3-1024", "clos3-16384"}

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from harp.collectives.window import Window
     from sim.network.flow.fluid import Fluid
     from sim.network.flow.streams import Effort
-    from sim.network.transport import Transport
 
     Ints = NDArray[np.int64]
     Ids = NDArray[np.int32]
@@ -139,14 +138,3 @@ def _queued_s(src: Ids, message_s: Floats) -> Floats:
     queued_s = np.empty(len(src))
     queued_s[order] = spent_s - (spent_s[begins] - message_s[order][begins])
     return queued_s
-
-
-def route_over(transport: Transport, net: Fluid, placement: Ints) -> Router:
-    """Edges between GPUs as the transport has them; ``placement[rank]`` is a rank's GPU."""
-    def router(src: Ints, dst: Ints) -> Edges:
-        paths = transport.paths(placement[src], placement[dst])
-        every = np.arange(paths.edges)
-        first = net.add_routes(*paths.footprints(every, np.ones(paths.edges)))
-        return Edges((first + every).astype(np.int32), paths.ceiling, paths.alpha_s,
-                     paths.message_s)
-    return router

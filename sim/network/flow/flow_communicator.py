@@ -24,6 +24,7 @@ import numpy as np
 from harp.collectives.protocol import SIMPLE
 from sim.network.corrections import find_corrections
 from sim.network.flow.pipeline import EdgeTimes, phase_times
+from sim.network.transport import edges_on_channels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -115,7 +116,6 @@ class FlowCommunicator:
     def __init__(self, transport: Transport, fluid: TimedFluid) -> None:
         self.transport = transport
         self.fluid = fluid
-        self._capacity = transport.cluster.capacities(transport.stack)
         self._prepared: dict[tuple[bytes, tuple[bytes, ...]], Prepared] = {}
         self._timed: WeakKeyDictionary[Phase, dict[tuple[object, ...], Timed]] = (
             WeakKeyDictionary())
@@ -144,14 +144,8 @@ class FlowCommunicator:
                 yield from self._run_phase(timed, line, name)
 
     def announce(self, plan: Plan, placement: Sequence[Ints]) -> None:
-        """Say that a plan will run, so that paths are planned for it and for what others announce.
-
-        Only pipelines are announced: their edges stay the same.
-        """
-        for phase, flows in _layout(plan):
-            if phase.pipelined:
-                edges = _lay(phase, flows, placement).edges
-                self.transport.announce(edges.src, edges.dst, edges.channel)
+        """See `sim.network.interface.Communicator`."""
+        self.transport.announce_plan(plan, placement)
 
     def _run_phase(self, timed: Timed, line: Timeline,
                    name: str) -> Generator[simpy.Event, None, None]:
@@ -227,8 +221,9 @@ class FlowCommunicator:
         paths = self.transport.paths(edges.src, edges.dst, edges.channel)
         ptr, resource, coefficient = paths.footprints(edges.group, edges.share)
         first = self.fluid.net.add_routes(ptr, resource, coefficient)
-        steady_s = paths.shared_s(self._capacity, edges.share)
-        first_s = (paths.shared_s(self._capacity, edges.share, edges.level) if edges.level.any()
+        capacity = self.transport.capacity
+        steady_s = paths.shared_s(capacity, edges.share)
+        first_s = (paths.shared_s(capacity, edges.share, edges.level) if edges.level.any()
                    else steady_s)
         return Prepared(np.arange(first, first + len(ptr) - 1, dtype=np.int32),
                         _ceilings(paths, edges.group, edges.share), paths.inner,
@@ -288,14 +283,12 @@ def _lay(phase: Phase, layout: tuple[Ints, Floats, Floats], placement: Sequence[
 
 
 def _on_channels(phase: Phase, placement: Sequence[Ints], group: Ints, share: Floats) -> Edges:
-    channels, edges = len(placement), len(group)
+    channels = len(placement)
     flows = int(group.max(initial=-1)) + 1
-    channel = np.repeat(np.arange(channels), edges)
-    level = np.zeros(edges, np.int64) if phase.feeds is None else phase.feeds.level
-    return Edges(np.concatenate([gpus[phase.src] for gpus in placement]),
-                 np.concatenate([gpus[phase.dst] for gpus in placement]), channel,
-                 np.tile(group, channels) + channel * flows, np.tile(share, channels),
-                 np.tile(level, channels))
+    src, dst, channel = edges_on_channels(phase, placement)
+    level = np.zeros(len(group), np.int64) if phase.feeds is None else phase.feeds.level
+    return Edges(src, dst, channel, np.tile(group, channels) + channel * flows,
+                 np.tile(share, channels), np.tile(level, channels))
 
 
 def _turns_s(paths: Paths, edges: Edges) -> Floats:

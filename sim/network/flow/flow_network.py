@@ -65,21 +65,20 @@ class FlowNetwork:
 
     def __init__(self, env: simpy.Environment, site: Site) -> None:
         cluster = site.cluster
-        self._capacity = cluster.capacities(site.stack)
+        self.transport = Transport(cluster, site.stack, site.style, site.seed)
         self._buckets = token_buckets(cluster)
         self._recorder = self._make_recorder(cluster) if site.records_use else None
         self.fluid = TimedFluid(
-            env, self._capacity, buckets=self._buckets,
+            env, self.transport.capacity, buckets=self._buckets,
             on_change=self._recorder.sample if self._recorder else None,
             name_limit=name_limits(cluster) if site.names_limits else None)
-        self.transport = Transport(cluster, site.stack, site.style, site.seed)
         self._communicators: list[FlowCommunicator] = []
         self._carrier = FluidCarrier(self.transport, self.fluid)
         self._background = BackgroundTraffic(env, self.transport, site.background, self._carrier)
         self._has_background = bool(site.background)
 
     def _make_recorder(self, cluster: Cluster) -> LinkRecorder:
-        highest = self._capacity.copy()
+        highest = self.transport.capacity.copy()
         for bucket in self._buckets:
             highest[bucket.resource] = bucket.burst
         return LinkRecorder(cluster, highest)

@@ -87,7 +87,6 @@ class EdgePaces:
 
     def __init__(self, transport: Transport, scale: float) -> None:
         self._transport, self._scale = transport, scale
-        self._capacity = transport.cluster.capacities(transport.stack)
         self._hosts = _hosts_of_resources(transport.cluster)
         self._threads = None if transport.helped else transport.cluster.blocks["thread"]
 
@@ -98,10 +97,11 @@ class EdgePaces:
         channel, src, dst = (np.array(column) for column in zip(*edges, strict=True))
         paths = self._transport.paths(src, dst, channel)
         made: dict[Edge, EdgePace] = {}
+        capacity = self._transport.capacity
         for number, edge in enumerate(edges):
             rows = np.flatnonzero(paths.edge == number)
             every = [(int(paths.resource[row]), float(
-                paths.coefficient[row] / self._capacity[paths.resource[row]] / self._scale))
+                paths.coefficient[row] / capacity[paths.resource[row]] / self._scale))
                 for row in rows]
             uses = [use for use in every if use[0] in self._hosts]
             links_s = [byte_s for resource, byte_s in every if resource not in self._hosts]

@@ -89,7 +89,7 @@ class LabNetwork:
         self._wiring = Wiring(cluster.fabric, env.scale, mtu, spray=site.style.routing == "spray")
         self._flows = LabFlows(self.transport, self._wiring,
                                "tcp" if stack_of(site) == "tcp" else "udp")
-        self._capacity = cluster.capacities(site.stack)
+        self._capacity = self.transport.capacity
         self._asked_s = np.zeros(len(self._capacity))
         self._links = cluster.blocks["link"][np.arange(len(cluster.fabric.link_src))]
         self.limits = LimitWatch(cluster, self._used_s) if site.names_limits else None

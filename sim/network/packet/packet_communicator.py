@@ -17,6 +17,7 @@ import numpy as np
 from harp.collectives.protocol import SIMPLE
 from sim.network.packet.world import Stage
 from sim.network.packet_routes import find_routes
+from sim.network.transport import edges_on_channels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -94,14 +95,8 @@ class PacketCommunicator:
         yield from self._run_phases(together, plan.ranks, placement, line, label, protocol)
 
     def announce(self, plan: Plan, placement: Sequence[Ints]) -> None:
-        """Say that a plan will run, so that paths are planned for it and for what others announce.
-
-        Only pipelines are announced: their edges stay the same.
-        """
-        for phase in plan.phases():
-            if phase.pipelined:
-                src, dst, channel = _gpus(phase, placement)
-                self.transport.announce(src, dst, channel)
+        """See `sim.network.interface.Communicator`."""
+        self.transport.announce_plan(plan, placement)
 
     def reroute(self) -> None:
         """Route everything anew, since the state of the links has changed."""
@@ -144,7 +139,7 @@ class PacketCommunicator:
     def _stage(self, phase: Phase, ranks: int, placement: Sequence[Ints],
                taken: dict[int, Key], protocol: Protocol) -> Stage:
         """One phase on all its channels, whose ranks are numbered channel after channel."""
-        src, dst, channel = _gpus(phase, placement)
+        src, dst, channel = edges_on_channels(phase, placement)
         edges, copies = len(phase.src), len(placement)
         nbytes = np.tile(phase.bytes_per_edge, copies)
         share = (nbytes * (channel + 1)) // copies - (nbytes * channel) // copies
@@ -232,13 +227,6 @@ def in_batches(phase: Phase) -> list[Phase]:
     return [replace(phase, src=phase.src[part], dst=phase.dst[part],
                     bytes_per_edge=phase.bytes_per_edge[part], group=phase.group[part])
             for part in parts]
-
-
-def _gpus(phase: Phase, placement: Sequence[Ints]) -> tuple[Ints, Ints, Ints]:
-    """GPUs at both ends of a phase's edges on all channels, and the channel of each."""
-    return (np.concatenate([gpus[phase.src] for gpus in placement]),
-            np.concatenate([gpus[phase.dst] for gpus in placement]),
-            np.repeat(np.arange(len(placement)), len(phase.src)))
 
 
 def _add_way(world: World, way: Way) -> int:

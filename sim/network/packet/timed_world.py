@@ -74,7 +74,7 @@ class TimedWorld:
         self.tcp = None if transport.style.congestion is None else Tcp(
             payload, round(stack.headers.value) + overlay, transport.style.congestion)
         """The sockets of connections, where they are kernel TCP's."""
-        self._capacity = cluster.capacities(stack)
+        self._capacity = transport.capacity
         self._bursts = _bursts(cluster)
         vpc = cluster.topology.vpc
         self._police = vpc.police if vpc is not None else None
@@ -86,7 +86,7 @@ class TimedWorld:
         self._rings = [nic.ring for group in cluster.topology.hosts for _ in range(group.count)
                        for nic in group.nics for _ in range(nic.count)]
         self._version = 0
-        self.usage = Usage(cluster, stack, self.world, records=records_use)
+        self.usage = Usage(cluster, self._capacity, self.world, records=records_use)
         self._add_links()
 
     def _add_links(self) -> None:

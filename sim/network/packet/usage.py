@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from sim.cluster.cluster import Cluster
     from sim.network.packet.world import World
     from sim.records.results import LinkUse
-    from sim.schema.parameters import HostStack
 
     Floats = NDArray[np.float64]
 
@@ -27,16 +26,16 @@ class Usage:
 
     Args:
         cluster: names the resources.
-        stack: what hosts have of threads and cores.
+        capacity: float64[resources], of the transport.
         world: the packet network, whose first links are the fabric's.
         records: whether samples are taken.
     """
 
-    def __init__(self, cluster: Cluster, stack: HostStack, world: World, *,
+    def __init__(self, cluster: Cluster, capacity: Floats, world: World, *,
                  records: bool) -> None:
         self.records = records
         self._world, self._links = world, cluster.blocks["link"]
-        highest = cluster.capacities(stack)
+        highest = capacity.copy()
         vpc = cluster.topology.vpc
         if vpc is not None and vpc.burst is not None:
             hosts = np.arange(cluster.hosts)

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from harp.collectives.protocol import Protocol
 from harp.collectives.registry import make_plan
 from harp.collectives.window import Window
-from sim.network.flow.collective_steps import route_over, run_steps
+from sim.network.flow.collective_steps import run_steps
 from sim.network.flow.flow_communicator import FlowCommunicator
 from sim.network.flow.fluid import Fluid
 from sim.network.flow.timed_fluid import TimedFluid
 from sim.network.message_paths import Paths
 from sim.records.timeline import Timeline
 from tests.support.max_plus import Pipe, arrivals
+from tests.support.sim_runs import route_over
 
 RINGS = ("ring", "reduce-scatter", "allgather")
 TREES = ("tree", "broadcast")

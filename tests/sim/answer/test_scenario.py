@@ -6,11 +6,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sim.answer.scenario import Run, Settings, find_expect, run_all, run_scenario
+from sim.answer.scenario import Run, Settings, find_expect, run_scenario
 from sim.cluster.cluster import Cluster
 from sim.schema import TopologyError, load
 from sim.workloads.models import get_model
 from tests.support.cluster_files import IDEAL, topology, write
+from tests.support.sim_runs import run_all
 
 VGG_BYTES = 4 * get_model("vgg16").parameters
 RESNET_BYTES = 4 * get_model("resnet50").parameters

@@ -178,8 +178,8 @@ def test_a_folder_of_somebody_else_is_one_sentence(
 
 
 @pytest.mark.parametrize(("options", "sentence"), [
-    (["--settings", "DIR", "-o", "x.json"], "-o has no meaning with --settings"),
-    (["--lossless"], "--lossless has no meaning with NCCL's table, but only with --settings"),
+    (["--settings", "DIR", "-o", "x.json"], "-o does not work with --settings"),
+    (["--lossless"], "--lossless does not work with NCCL's table; use --settings"),
     (["--settings", "DIR", "--ratio", "0"], "0.0 is not in the range 0<x<=1"),
     (["--settings", "/dev/null/d"],
      "cannot make files in '/dev/null/d': '/dev/null' is not a directory"),

@@ -191,7 +191,7 @@ WRONG = {
     "no stack": (["{t}", "--stack", "kernel-tpc"], "did you mean 'kernel-tcp'?"),
     "no budget": (["{t}", "--budget", "soon"], "--budget soon: "),
     "no sizes": (["{t}", "--sizes", "8:4"], "--sizes 8:4: give FROM:TO:FACTOR"),
-    "both": (["{t}", "--measured", "nccl={l}"], "TOPOLOGY has no meaning with --measured"),
+    "both": (["{t}", "--measured", "nccl={l}"], "TOPOLOGY does not work with --measured"),
     "no forced": (["--measured", "nccl={l}"], "and at least one that was forced"),
     "no choice": (["--measured", "nccl={l}", "--measured", "NVLS LL={l}"],
                   "--measured NVLS LL: allowed are nccl, and Tree or Ring with"),
@@ -228,9 +228,9 @@ def test_what_is_no_table_is_one_sentence(tmp_path: Path, text: str) -> None:
     assert (done.exit_code, done.stdout) == (2, "")
     assert NO_TABLES[text] in done.stderr
     alone = CliRunner().invoke(run_main, [str(path), "--tuned", "x"])
-    assert "--tuned has no meaning without --collective" in alone.stderr
+    assert "--tuned needs --collective" in alone.stderr
     none = CliRunner().invoke(run_main, [str(path), "--collective", "alltoall", "--tuned", "x"])
-    assert "--tuned has no meaning for alltoall" in none.stderr
+    assert "--tuned does not work for alltoall" in none.stderr
 
 
 @pytest.mark.parametrize(("change", "sentence"), [

@@ -11,7 +11,7 @@ import simpy
 
 from harp.collectives.registry import make_plan
 from sim.answer.collective_bench import measure
-from sim.answer.scenario import Settings, run_all
+from sim.answer.scenario import Settings
 from sim.network.background import SIZES, arrivals, segment_bytes
 from sim.network.fidelity import make_network
 from sim.network.interface import NetworkError, Site
@@ -21,6 +21,7 @@ from sim.records.timeline import Timeline
 from sim.schema import TopologyError
 from sim.schema.parameters import load_stack
 from tests.support.cluster_files import cluster
+from tests.support.sim_runs import run_all
 
 if TYPE_CHECKING:
     from pathlib import Path

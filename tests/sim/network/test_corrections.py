@@ -53,7 +53,7 @@ def test_a_timeout_of_kernel_tcp_is_told_beside_the_interval():
                        (*made_of(32, 4, "40Gbps", tcp=True), "hosts[0].gpus.count=2")))
     assert row.timed_out
     assert not row.corrected
-    assert "TCP waits 0.2 s more" in EXCHANGES.sentence(tcp=True)
+    assert "TCP waits another 0.2 s" in EXCHANGES.sentence(tcp=True)
     assert "TCP" not in EXCHANGES.sentence(tcp=False)
 
 

@@ -62,14 +62,14 @@ def notes_of(folder, **given):
 
 def test_ports_of_kernel_tcp_cannot_be_planned_and_that_is_said(tmp_path):
     (note,) = notes_of(tmp_path, hosts=2, scenario={"routing": "plan", "stack": "kernel-tcp"})
-    assert note.startswith("not planned: the kernel chooses the source ports")
+    assert note.startswith("not planned: the kernel chooses TCP's source ports")
     assert notes_of(tmp_path, hosts=2, scenario={"routing": "plan"}) == []
 
 
 def test_too_many_flows_are_hashed_and_that_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr("sim.network.planned.MOST", 3)
     (note,) = notes_of(tmp_path, hosts=4, scenario={"routing": "plan"})
-    assert note == "not planned: 4 flows at once, more than 3, so they are hashed"
+    assert note == "not planned: 4 flows at once are more than 3, so they are hashed"
 
 
 def test_a_dead_link_moves_the_flows_that_crossed_it_and_no_other(tmp_path):

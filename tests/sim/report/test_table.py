@@ -55,7 +55,7 @@ def test_no_line_is_wider_than_the_screen_and_the_answer_is_always_there(width: 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_row_is_one_line(width: int) -> None:
     report = taco()
-    table = shown(print_report, report, width).split("---\n")[1].split("Held against")[0]
+    table = shown(print_report, report, width).split("---\n")[1].split("Compared with")[0]
     assert len([line for line in table.splitlines() if line.strip()]) == len(report.scenarios)
 
 
@@ -76,7 +76,7 @@ def test_exposed_time_and_interval_of_a_prediction_are_found_at_any_width(width:
         "70.8 57.0" in text)
     assert "3339 to 3652 images/s, 30.0 to 95.0 ms exposed" in text or (
         "3339 3513 3652 3478" in text)
-    assert text.count("over 24 draws of all that is known within bounds") == 1
+    assert text.count("over 24 draws of the uncertain parameters") == 1
 
 
 def test_what_a_measured_figure_leaves_exposed_is_called_measured() -> None:
@@ -96,7 +96,7 @@ def test_columns_without_content_and_a_single_job_are_not_shown() -> None:
 def test_several_jobs_are_told_apart_and_what_disagrees_is_marked() -> None:
     text = shown(print_report, two_jobs())
     assert re.search(r"ecmp +b +16 +700 .*✗ -30\.7 %", text)
-    assert "ecmp (b), 16 GPUs: 700 images/s is off 1010 by 30.7 %" in text
+    assert "ecmp (b), 16 GPUs: 700 images/s differ from 1010 by 30.7 %" in text
     assert "✗" not in re.search(r"ecmp +a .*", text).group()  # type: ignore[union-attr]
     assert "plan (b), 16 GPUs: A fault stalled 4 flows for 50 ms." in text
 
@@ -233,5 +233,5 @@ def test_causes_stand_below_their_row_the_widest_first() -> None:
     assert lines[0][:6] == ["LightCC+HARP", "16", "horovod.overlap", "0.1", "0.9", "3374"]
     assert lines[1][:4] == ["source", "ports", "3408", "3478"]
     assert len(lines[:-1]) == 2
-    assert text.rstrip().endswith("of the set that gives it: what ddp inherits is horovod's.")
-    assert "Nothing that is known within bounds" in shown(print_causes, two_jobs())
+    assert text.rstrip().endswith("those that ddp inherits are horovod's.")
+    assert "No uncertain parameter changes any row" in shown(print_causes, two_jobs())

@@ -72,7 +72,7 @@ def test_rows_off_are_told_by_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("sim.validation.closed_forms.collective_rows", list)
     done = CliRunner().invoke(main, ["packet"])
     assert done.exit_code == 1
-    assert "case, figure is off by +100% and does not say why" in done.output
+    assert "case, figure is off by +100% and gives no reason" in done.output
 
 
 @pytest.mark.parametrize(("loss", "window"), [(1e-3, 44), (1e-4, 216)])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from harp.collectives.registry import make_plan, plan_names
 from harp.collectives.window import NCCL_WINDOW, Window
 from sim.cluster.cluster import Cluster
-from sim.network.flow.collective_steps import Edges, route_over, run_steps
+from sim.network.flow.collective_steps import Edges, run_steps
 from sim.network.flow.flow_communicator import FlowCommunicator
 from sim.network.flow.fluid import Fluid
 from sim.network.flow.timed_fluid import TimedFluid
@@ -23,6 +23,7 @@ from sim.records.timeline import Timeline
 from sim.schema import load
 from sim.schema.parameters import load_stack
 from tests.support import ROOT
+from tests.support.sim_runs import route_over
 
 TREES = ("tree", "broadcast")
 RINGS = ("ring", "reduce-scatter", "allgather")

@@ -69,10 +69,10 @@ def test_tshark_finds_nothing_wrong(capture: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("arguments", "says"), [
     (["--fidelity", "packet", "--pcap", "x.pcap"], "give LINK=FILE"),
     (["--fidelity", "packet", "--pcap", "nolink=x.pcap"],
-     "'nolink' is none of the fabric's 48 links, which are named as 'node-0/bond0->leaf0#1'"),
+     "'nolink' is none of the fabric's 48 links, e.g. 'node-0/bond0->leaf0#1'"),
     (["--pcap", "a->b=x.pcap"], "needs --fidelity packet"),
     (["--fidelity", "packet", "--pcap", "node-0/bond0->leaf0=x.pcap"],
-     "captures one row, and these are 6"),
+     "captures one row, but 6 would run"),
     (["--fidelity", "packet", "--scenario", "1 channel, one path", "--pcap",
       "node-0/bond0->leaf9#2=x.pcap"], "did you mean 'node-0/bond0->leaf0#2'?"),
 ])

@@ -7,13 +7,14 @@ import pytest
 from click.testing import CliRunner
 
 from harp.collectives.registry import make_plan
-from sim.answer.scenario import Settings, run_all
+from sim.answer.scenario import Settings
 from sim.cluster.cluster import Cluster
 from sim.network.packet import assumptions as settings
 from sim.network.packet.packet_communicator import in_batches
 from sim.run import main
 from sim.schema import load
 from tests.support import ROOT
+from tests.support.sim_runs import run_all
 
 FOLDER = ROOT / "topologies"
 BONDED = FOLDER / "bonded-ecmp-2x4.yaml"

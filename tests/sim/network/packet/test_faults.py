@@ -6,10 +6,11 @@ from functools import cache
 
 import pytest
 
-from sim.answer.scenario import Settings, run_all
+from sim.answer.scenario import Settings
 from sim.cluster.cluster import Cluster
 from sim.schema import load
 from tests.support import ROOT
+from tests.support.sim_runs import run_all
 
 FILE = ROOT / "tests" / "data" / "samples" / "packet-faults.yaml"
 SCENARIOS = [scenario.name for scenario in load(FILE).scenarios]
