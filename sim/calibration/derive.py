@@ -1,15 +1,15 @@
-"""Derive a host stack's parameters from equations, as many as the data can tell apart.
+"""Derive a host stack's parameters from measured times by robust linear regression.
 
-A parameter is fitted if, at the size it has in kernel TCP, it makes up a twentieth of some row, and
-if no parameters that make up more can stand in for it. The others keep the base's values, whose
-part of each time is taken off first. So one ping-pong gives a start latency and no cost per byte,
-and streams at one MTU give a cost per byte that leaves the base's cost per packet as it is.
+Each measured time is a linear `Equation` in the parameters. A parameter is fitted if, with its
+value of kernel TCP, it makes up a twentieth of some row, and if no parameters with larger parts can
+replace it. The others keep the base's values, and their part of each time is subtracted first. So
+one ping-pong gives a start latency and no cost per byte, and streams at one MTU give a cost per
+byte but keep the base's cost per packet.
 
-One measured time as a linear equation in a host stack's parameters.
-
-Robust linear regression with parameters that are never negative, and intervals by bootstrap.
-
-Errors of measured times are relative: a row counts by its error as a share of its time. Huber's
+Regression
+----------
+Parameters are never negative. Errors of measured times are relative: a row counts by its error as a
+share of its time. Huber's
 weights (P. Huber, Robust Statistics, 1981; constant 1.345) keep single bad rows from pulling.
 Intervals are the central 95 % of 500 wild bootstraps (C. Wu, Annals of Statistics 1986): each row
 keeps its place and its own error, corrected for its leverage, with a random sign, so that rows may
@@ -212,7 +212,7 @@ def derive(equations: Sequence[Equation], ceilings: Sequence[float], base: HostS
         figures.append(Figure("flow_rate", value, low, high))
         found.append(inverse)
     if not figures:
-        raise Problem(" ".join(notes) or "they tell nothing of the stack",
+        raise Problem(" ".join(notes) or "the rows do not depend on the stack",
                       allowed="rows of which a stack's cost makes up a good part")
     scatter, few = max(e.scatter for e in found), any(e.few for e in found)
     if few:
@@ -237,7 +237,7 @@ def _from_times(equations: Sequence[Equation],
     fitted = values | dict(zip(chosen, found.values.tolist(), strict=True))
     if not set(chosen) & set(CPU) or not _limited(equations, fitted):
         return chosen, found, []
-    notes = ["Large sizes run at the network's own rate, so they do not tell the CPU cost of a "
+    notes = ["Large sizes run at the network's own rate, so they do not show the CPU cost of a "
              "byte or packet; the base's stay."]
     chosen = [name for name in chosen if name not in CPU]
     small = [equation for equation in equations if not _is_bulk(equation)]
@@ -247,7 +247,7 @@ def _from_times(equations: Sequence[Equation],
 
 
 def _identified(equations: Sequence[Equation]) -> list[str]:
-    """Choose the parameters that the rows tell apart, those that make up most first."""
+    """Choose the parameters that the rows determine, those with the largest parts first."""
     scale = load_stack("kernel-tcp")
     counts = np.array([[e.coefficients.get(name, 0.0) for name in NAMES] for e in equations])
     parts = counts * [getattr(scale, name).value for name in NAMES]
@@ -287,7 +287,7 @@ def _fit(equations: Sequence[Equation], chosen: Sequence[str], values: dict[str,
 
 
 def _is_bulk(equation: Equation) -> bool:
-    """Tell a row in which the network needs half of the time for the bytes alone."""
+    """Whether the network needs half of the row's time for the bytes alone."""
     return equation.floor_s > 0.5 * (equation.time_s - equation.fixed_s)
 
 

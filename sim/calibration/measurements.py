@@ -3,7 +3,7 @@
 - Ours: ``{"kind": "stream", "rate_bps": 2.1e10, "flows": 1, "cores": 1, "mtu": 1500}``; kinds and
   keys are those of `Measured`.
 - Rows of ``python -m bench stack --json``: ``{"id": "udp-tcp", "value": 21.3, "unit": "Gb/s"}``.
-  `BENCH` says what each known row measures; others are passed over and named.
+  `BENCH` has the equation of each known row; others are skipped and reported.
 
 A row becomes an equation (`sim.calibration.derive`), or a ceiling of one flow.
 """
@@ -83,7 +83,7 @@ class BenchRow(BaseModel):
 
 @dataclass(frozen=True)
 class Ceiling:
-    """What one flow reached when nothing but the flow was the limit, in seconds per bit."""
+    """Ceiling of one flow, measured without other limits, in seconds per bit."""
 
     seconds_per_bit: float
 
@@ -207,5 +207,5 @@ def _measured(row: Measured, stack: HostStack) -> Row:
 
 
 def ceiling_times(rows: Sequence[Row]) -> list[float]:
-    """Seconds per bit of the rows that tell a flow's ceiling."""
+    """Seconds per bit of the rows that measure a flow's ceiling."""
     return [row.seconds_per_bit for row in rows if isinstance(row, Ceiling)]

@@ -1,9 +1,8 @@
 """Read the output of nccl-tests' all_reduce_perf.
 
-Both layouts are known: with a root column and ``#wrong`` (since version 2.11), and with ``error``
-and no root. What other programs print between the lines (NCCL INFO, mpirun) is passed over. A line
-that begins like a row of the table but is none is refused, and so is a log that is cut off: a
-benchmark that was stopped half way is no measurement.
+Both layouts are supported: with a root column and ``#wrong`` (since version 2.11), and with
+``error`` and no root. Output of other programs between the lines (NCCL INFO, mpirun) is skipped. A
+malformed row is an error, and so is an incomplete log: an interrupted benchmark is no measurement.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class LogRow:
 
 @dataclass(frozen=True)
 class NcclLog:
-    """What a log says: how many ranks, on which hosts (empty if it does not say), and the times."""
+    """Contents of a log: number of ranks, their hosts (empty if not in the log), and the times."""
 
     ranks: int
     hosts: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What an all-reduce on a given network asks of the host stack, found by asking the simulator.
+"""Equations of an all-reduce on a given network in the host stack's costs, by simulation.
 
 A ring's time is a maximum of sums of the costs of stack and network (`sim.network.flow.pipeline`):
 short messages pay for their way around the ring, long ones for bytes alone. Near a given set of
@@ -102,7 +102,7 @@ class Ring:
         self._known: dict[tuple[int, int], tuple[dict[str, float], float, float]] = {}
 
     def equation(self, row: LogRow) -> Equation:
-        """Say what one time of a log tells of the stack."""
+        """The equation of one time of a log."""
         key = (row.size_bytes, row.size_bytes // row.count)
         if key not in self._known:
             self._known[key] = self._ask(*key)

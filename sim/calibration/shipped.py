@@ -1,4 +1,4 @@
-"""Hold the values that are shipped against those that the published rows give."""
+"""Comparison of the shipped values with those fitted to published rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOLERANCE = 0.005
 
 @dataclass(frozen=True)
 class Comparison:
-    """One fitted parameter: what is shipped, what the fit gives, and the row it was fitted to."""
+    """One fitted parameter: its shipped value, its fitted value, and the row of the fit."""
 
     parameter: str
     shipped: float
@@ -86,7 +86,7 @@ def _residual(cluster: Cluster, expect: Expect, settings: Settings) -> float:
 
 
 def verdict(comparisons: list[Comparison]) -> str:
-    """Say whether the shipped values are those of the fit, in one sentence."""
+    """One sentence on whether the shipped values agree with the fit."""
     stale = [comparison.parameter for comparison in comparisons if comparison.stale]
     limit = percent(TOLERANCE, decimals=1)
     if not stale:

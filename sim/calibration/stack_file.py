@@ -1,4 +1,4 @@
-"""From a file of measurements to a host stack's parameter file."""
+"""A host stack's parameter file from a file of measurements."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Calibration:
 
 
 def calibrate(stack: str, measurements: Path, topology: Path | None) -> Calibration:
-    """Derive what ``measurements`` tell of ``stack``; raises TopologyError.
+    """Derive parameters of ``stack`` from ``measurements``; raises TopologyError.
 
     Args:
         stack: the set that supplies what is not derived.
@@ -103,7 +103,7 @@ def _derived(equations: Sequence[Equation], ceilings: Sequence[float], base: Hos
 
 def _from_log(text: str, file: str, base: HostStack,
               cluster: Cluster | None) -> tuple[Derived, str]:
-    """Derive from a log, again and again, with equations that hold near what was found last."""
+    """Derive from a log iteratively, with equations that hold near the last values."""
     from sim.calibration.ring_costs import Ring, bare_cluster, check_ranks
 
     log = parse_log(text, file)

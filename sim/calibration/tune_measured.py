@@ -1,8 +1,7 @@
-"""Make a tuner's table from logs of nccl-tests: one of each way to run, at the same sizes.
+"""A tuning table from logs of nccl-tests: one log for each choice, at the same sizes.
 
-``nccl=own.log`` is a run where nothing was forced. The others were forced by NCCL_ALGO and
-NCCL_PROTO, and are named as these are: ``Tree LL=tree-ll.log``. The mean of out-of-place and
-in-place times counts.
+``nccl=own.log`` is a run with NCCL's own choice. The others were run with NCCL_ALGO and NCCL_PROTO,
+which name them: ``Tree LL=tree-ll.log``. The mean of out-of-place and in-place times counts.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ def _means(log: NcclLog) -> dict[int, float]:
 
 
 def _sizes(own: NcclLog, logs: dict[Choice, NcclLog]) -> list[Size]:
-    """What is best at each size that NCCL's own choice was measured at."""
+    """The best choice at each size of the log of NCCL's own choice."""
     means = {choice: _means(log) for choice, log in logs.items()}
     unforced = Choice("ring", PROTOCOLS[-1], 0.0)  # which it was, no log says
     found = []

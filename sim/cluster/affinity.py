@@ -1,10 +1,9 @@
-"""Where the devices of a host sit, and which NICs each GPU's traffic takes.
+"""Places of a host's devices, and the NICs of each GPU.
 
-GPUs and NICs are spread evenly over NUMA nodes, PCIe switches and one another, and every GPU is on
-the node of its NIC, unless the host's ``affinity`` says otherwise. Where it does, a GPU takes the
-nearest NICs, as NCCL chooses (ncclTopoGetLocalNet, NVIDIA/nccl src/graph/topo.cc): one behind its
-own PCIe switch, else one of its NUMA node, else any. GPUs that are near the same NICs share them
-evenly, in their order.
+By default GPUs and NICs are spread evenly over NUMA nodes, PCIe switches and one another, and every
+GPU is on the node of its NIC. With the host's ``affinity`` a GPU takes the nearest NICs, as NCCL
+chooses (ncclTopoGetLocalNet, NVIDIA/nccl src/graph/topo.cc): one behind its own PCIe switch, else
+one of its NUMA node, else any. GPUs with the same nearest NICs share them evenly, in their order.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Devices(NamedTuple):
-    """Of each GPU of a host; numbers are those within the host."""
+    """Devices of each GPU of a host, numbered within the host."""
 
     nic: Ints
     """First NIC of those that its traffic takes."""

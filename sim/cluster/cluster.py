@@ -1,7 +1,7 @@
-"""A topology as numbered resources: what flows can use up, and which GPU sits behind what.
+"""A topology as numbered resources with capacities, and the resources of each GPU.
 
-Resources stand in blocks: the fabric's directed links (numbered as in `harp.routing.fabric`), then
-for each GPU its way into and out of the host's GPU fabric and of PCIe, for each vNIC and host the
+Resources form blocks: the fabric's directed links (numbered as in `harp.routing.fabric`), then for
+each GPU its links into and out of the host's GPU fabric and of PCIe, for each vNIC and host the
 caps of the VPC, for each process the threads that drive its network, for each NUMA node its memory,
 and for each host the cores that all those threads share. Capacities are bytes/s, packets/s for
 packet caps, and cores for threads and cores.

@@ -1,11 +1,11 @@
-"""Where the ranks of a job lie: which GPU is which rank, for each channel and kind of plan.
+"""Placement of a job: the GPU of each rank, for each channel and kind of plan.
 
-With topology affinity, hosts come in the order in which a ring over them leaves every ToR once
-(`harp.routing.affinity`). Where a host has several NICs or vNICs, each channel of a plan begins at
-another GPU, so that channels share the NICs between them, as NCCL's do (a GPU with several NICs of
-its own gives each channel another of them: `sim.network.transport`). With affinity a ring runs
-through hosts alternately up and down, so that it leaves a host and enters the next by the same NIC
-index (rail), and without it a ring leaves by one NIC and enters by another.
+With topology affinity, the order of hosts lets a ring over them leave every ToR once
+(`harp.routing.affinity`). If a host has several NICs or vNICs, each channel of a plan begins at
+another GPU, so that channels share the NICs, as NCCL's do (a GPU with several NICs of its own gives
+each channel another of them: `sim.network.transport`). With affinity a ring runs through hosts
+alternately up and down, so that it leaves a host and enters the next by the same NIC index (rail);
+without it a ring leaves by one NIC and enters by another.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _kept: WeakKeyDictionary[Cluster, dict[tuple[object, ...], Ranks]] = WeakKeyDict
 
 def rank_gpus(cluster: Cluster, hosts: Sequence[int], count: int, channels: int, *,
               affinity: bool) -> Ranks:
-    """Choose and place ``count`` GPUs of ``hosts``; kept, since every draw asks for the same."""
+    """Choose and place ``count`` GPUs of ``hosts``; cached, since every draw needs the same."""
     known = _kept.setdefault(cluster, {})
     key = (tuple(hosts), count, channels, affinity)
     if key not in known:

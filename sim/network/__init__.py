@@ -1,1 +1,1 @@
-"""What collectives run on: paths of messages, and the fidelities that move their bytes."""
+"""Networks under the collectives: paths of messages, and the fidelities that move their bytes."""

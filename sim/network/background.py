@@ -1,12 +1,12 @@
-"""Traffic beside the jobs: flows that come at random, the same ones at every fidelity.
+"""Background traffic: flows at random times, the same ones at every fidelity.
 
-Flows come as a Poisson process, from NICs in proportion to their rates, to NICs drawn evenly, and
-have sizes of a published distribution; how many come a second follows from the load that is asked
-for. Times, ends, sizes and source ports follow from the seed alone, so that `flow` shares out among
-fluids what `packet` sends as segments of TCP. They cross lines; hosts and caps of a VPC are not in
-their way. Bonds and switches hash them, whatever the routing of the jobs is.
+Flows arrive as a Poisson process, from NICs in proportion to their rates, to NICs drawn uniformly,
+with sizes of a published distribution; their rate follows from the ``load`` of the file. Times,
+ends, sizes and source ports depend on the seed alone, so that `flow` carries the same flows as
+fluids that `packet` sends as TCP segments. They cross the links, but no hosts and caps of a VPC.
+Bonds and switches hash them, whatever the routing of the jobs is.
 
-A network gives a `Carrier`, and `BackgroundTraffic` begins flows on it when their time has come.
+A network provides a `Carrier`, and `BackgroundTraffic` begins the flows on it at their times.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 BLOCK = 64
-"""Flows that are drawn and routed together."""
+"""Number of flows that are drawn and routed together."""
 TCP_IP_BYTES = 52
-"""IPv4 and TCP with time stamps (RFC 791, 9293, 7323): what a segment has beside its payload."""
+"""Headers of a segment: IPv4 and TCP with time stamps (RFC 791, 9293, 7323)."""
 SERVICE_PORT = 5001
-"""To which all flows go: any will do."""
+"""Destination port of all flows; its value is arbitrary."""
 NS = 1e-9
 
 
 class Sizes(NamedTuple):
-    """A distribution of flow sizes: share of the flows that have at most so many bytes."""
+    """A distribution of flow sizes: share of the flows of at most ``nbytes``."""
 
     nbytes: tuple[int, ...]
     share: tuple[float, ...]
@@ -53,7 +53,7 @@ class Sizes(NamedTuple):
         return float(np.diff(self.share) @ middle)
 
     def draw(self, share: NDArray[np.float64]) -> Ints:
-        """The sizes below which so many flows are."""
+        """Quantiles: the sizes below which these shares of the flows are."""
         return np.maximum(np.ceil(np.interp(share, self.share, self.nbytes)), 1).astype(np.int64)
 
 
@@ -93,14 +93,14 @@ class Ways(NamedTuple):
 
 
 class Carrier(Protocol):
-    """What a network does with flows; it knows them by numbers."""
+    """The part of a network that carries background flows, known by their numbers."""
 
     def begin(self, number: int, flow: BackgroundFlow, ways: Ways,
               congestion: str) -> simpy.Event:
         """Begin a flow now; the event comes when its last byte has arrived."""
 
     def reroute(self, number: int, ways: Ways) -> None:
-        """Let a flow that is under way go on by other links."""
+        """Move an open flow to other links."""
 
 
 class BackgroundTraffic:
@@ -108,9 +108,9 @@ class BackgroundTraffic:
 
     Args:
         env: the clock.
-        transport: the links and their state; its seed is that of the flows.
-        sources: what is offered.
-        carrier: where flows run.
+        transport: the links, their state, and the seed of the flows.
+        sources: the file's background entries.
+        carrier: carries the flows.
     """
 
     def __init__(self, env: simpy.Environment, transport: Transport,
@@ -122,7 +122,7 @@ class BackgroundTraffic:
             env.process(self._offer(source, number))
 
     def reroute(self) -> None:
-        """Route what is under way anew, since the state of the links has changed."""
+        """Route all open flows again after a change of the links."""
         flows = list(self._open.items())
         ways = find_ways(self._transport, [flow for _, flow in flows])
         for (number, _), way in zip(flows, ways, strict=True):
@@ -154,7 +154,7 @@ class BackgroundTraffic:
 
 
 def segment_bytes(transport: Transport) -> tuple[int, int]:
-    """Payload of a full segment, and what it takes of a line beside."""
+    """Payload of a full segment, and its other bytes on a line."""
     return (transport.mtu - TCP_IP_BYTES,
             TCP_IP_BYTES + ETHERNET_BYTES + transport.overlay_bytes)
 
@@ -193,7 +193,7 @@ def _endpoints(transport: Transport, names: Sequence[str]) -> Ints:
 
 
 def find_ways(transport: Transport, flows: Sequence[BackgroundFlow]) -> list[Ways]:
-    """Hash flows over the links as they are; raises CutOffError where none lead there."""
+    """Hash flows over the current links; raises CutOffError if none lead to the destination."""
     if not flows:
         return []
     src, dst, port = (np.array(column) for column in zip(

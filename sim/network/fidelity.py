@@ -1,9 +1,8 @@
-"""The networks by name: one factory for all who need one.
+"""Factory of networks by the name of their fidelity.
 
-`flow` shares rates as a fluid: thousands of hosts in seconds. `packet` takes every frame through
+`flow` shares rates as a fluid: thousands of hosts in seconds. `packet` moves every frame through
 every queue, between real sessions. `lab` runs real stacks over real kernels, at a scale and by the
-wall clock. A topology that a fidelity cannot carry is a TopologyError with the key that asks for
-it.
+wall clock. A topology that a fidelity cannot carry is a TopologyError at the key in question.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 NETWORKS = {"flow": "sim.network.flow.flow_network:FlowNetwork",
             "packet": "sim.network.packet.packet_network:PacketNetwork",
             "lab": "sim.network.lab.lab_network:LabNetwork"}
-"""Where each fidelity's network is; it is imported when it is asked for."""
+"""Module and class of each fidelity's network, imported when it is needed."""
 
 
 def wall_clock(fidelity: str, topology: Topology) -> WallClock | None:

@@ -1,4 +1,4 @@
-"""The seam between jobs and networks: all that a training step or a fault knows of a network.
+"""Interface between jobs and networks: all that a training step or a fault knows of a network.
 
 A `Network` moves the bytes of collectives for every job of one scenario, under one simpy
 environment. `sim.network.fidelity.make_network` makes it from a `Site`; `flow` is one
@@ -19,14 +19,14 @@ rank goes on when its own sends and receives are done (docs/collectives.md).
 
 **Time.** `run` is a simpy process that ends when every rank is done. It accounts for all its time
 on ``line``, without gaps: ``selection`` for a GPU's own work, which takes ``local_s(cost)`` and is
-asked once a phase, since the GPU is charged for each call; ``latency`` and ``message`` where they
-can be told apart; `Timeline.transfer` for all else, with what held the bytes back and from when on.
+called once for each phase, since each call occupies the GPU; ``latency`` and ``message`` where they
+can be separated; `Timeline.transfer` for the rest, with the limits of the bytes and their times.
 
-**Faults.** A fault first changes what links deliver (`scale`); after its detection and recovery
-times routing follows (`avoid`). Link numbers are those of ``cluster.fabric``, each one way. In
-between, traffic goes where it went: onto a dead link, too. Both calls give the whole state, not a
-change of it. `abandon` says that links will never be back: traffic that then has no way left ends
-the simulation with a `CutOffError` instead of waiting. `LinkState` keeps all three.
+**Faults.** A fault first changes the rates of links (`scale`); after its detection and recovery
+times routing follows (`avoid`). Link numbers are those of ``cluster.fabric``, one for each
+direction. In between, traffic keeps its route, even over a dead link. Both calls give the whole
+state, not a change of it. `abandon` marks links that never return: traffic without another path
+then ends the simulation with a `CutOffError` instead of waiting. `LinkState` keeps all three.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class CutOffError(RuntimeError):
 
 
 class TooLargeError(RuntimeError):
-    """A plan is more than a network can move in reasonable time; the message says how much."""
+    """A plan is too large to be simulated in reasonable time; the message has its size."""
 
 
 class Capture(NamedTuple):
@@ -76,35 +76,35 @@ class Capture(NamedTuple):
 
 
 class NetworkError(RuntimeError):
-    """A network cannot be made here, or broke down; the message is one sentence."""
+    """A network cannot be made on this machine, or failed; the message is one sentence."""
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """What a network is made for: a cluster, and how one scenario uses it."""
+    """Arguments of a network: a cluster, and its use by one scenario."""
 
     cluster: Cluster
     stack: HostStack
     style: Style
     seed: int | None = None
-    """Chooses the source ports of flows; the file's where not given."""
+    """Seed of the flows' source ports; the file's where not given."""
     records_use: bool = False
     """Keep utilisation over time, for `Network.usage`."""
     selects: bool = False
-    """Whether plans of top-k may run, for which GPUs select the largest elements."""
+    """Whether plans of top-k may run, in which GPUs select the largest elements."""
     names_limits: bool = True
-    """Say what holds each transfer back."""
+    """Name the limits of each transfer."""
     background: tuple[Background, ...] = ()
     """Traffic beside the jobs (`sim.network.background`)."""
     capture: Capture | None = None
-    """What to write into a file, for networks that have packets."""
+    """Link to capture into a file, for networks that have packets."""
 
 
 class Communicator(Interface):
     """The GPUs of one job as ranks."""
 
     def announce(self, plan: Plan, placement: Sequence[Ints]) -> None:
-        """Say before anything runs that a plan will, for networks that plan its paths."""
+        """Announce a plan before anything runs, for networks that plan its paths."""
 
     def run(self, plan: Plan, placement: Sequence[Ints], local_s: Callable[[LocalCost], float],
             line: Timeline, label: str = "",
@@ -115,9 +115,9 @@ class Communicator(Interface):
             plan: what to run.
             placement: for each channel the GPU of each rank.
             local_s: gives the time of a GPU's own work.
-            line: where it stands in the timeline.
-            label: what the timeline calls it.
-            protocol: how pieces are cut and told; the plan's bytes are those on the wire.
+            line: its line of the timeline.
+            label: its name in the timeline.
+            protocol: size and signalling of pieces; the plan's bytes are those on the wire.
         """
 
 
@@ -134,19 +134,19 @@ class Network(Interface):
         """Route around these links from now on, and over all others."""
 
     def abandon(self, links: Ints) -> None:
-        """Take note that these links will never be back."""
+        """Mark links that will never be up again."""
 
     @property
     def waits_for(self) -> str:
-        """Why traffic waits, where no way was left for some of it as the links are now."""
+        """Reason why traffic waits, if the current links leave no path for some of it."""
 
     @property
     def busy(self) -> bool:
-        """Whether bytes are on their way."""
+        """Whether bytes are in flight."""
 
     @property
     def carried(self) -> float:
-        """What all resources have carried so far: it grows if and only if something moves."""
+        """Sum of what all resources have carried; it grows if and only if something moves."""
 
     @property
     def remembers(self) -> bool:
@@ -157,14 +157,14 @@ class Network(Interface):
 
     @property
     def effort(self) -> int:
-        """What it has done so far beside the clock's events, counted as if it were events.
+        """Work so far beside the clock's events, in equivalent events.
 
-        The same on every machine: how many draws are made depends on it.
+        It is the same on every machine, since the number of draws depends on it.
         """
 
     @property
     def corrections(self) -> Sequence[Correction]:
-        """Causes at work by which its times are known to be off."""
+        """Known errors of its times that are at work."""
 
     @property
     def notes(self) -> Sequence[str]:
@@ -174,7 +174,7 @@ class Network(Interface):
         """Utilisation during one step, from start to end; None where it was not recorded."""
 
     def forget(self, before_s: float) -> None:
-        """Drop what only `usage` of times before ``before_s`` needs."""
+        """Drop records that only `usage` of times before ``before_s`` needs."""
 
     def close(self) -> None:
-        """Give back what it holds outside this process."""
+        """Release everything that it holds outside this process."""

@@ -46,7 +46,7 @@ def kinds_of_resources(cluster: Cluster) -> tuple[list[str], NDArray[np.int8]]:
 
 
 class LimitWatch:
-    """Says what held a transfer back between two moments.
+    """Names the limit of a transfer between two moments.
 
     Args:
         cluster: names the resources.
@@ -58,7 +58,7 @@ class LimitWatch:
         self._used_s = used_s
 
     def begin(self, start_s: float) -> Callable[[float], list[tuple[float, str]]]:
-        """Begin now; at the end's time the result gives what `Timeline.transfer` wants to hear."""
+        """Begin now; the result, called at the end, returns the limits for `Timeline.transfer`."""
         before_s = self._used_s()
 
         def end(end_s: float) -> list[tuple[float, str]]:

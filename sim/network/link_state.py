@@ -1,7 +1,7 @@
-"""What the links of a fabric deliver at present, and what routing knows of it.
+"""Current state of a fabric's links, and the state that routing knows.
 
-A link that is down delivers nothing, but those who share bytes over it (dynamic bonds) go on as
-before until routing avoids it; a link that is slow is known to be slow at once.
+A link that is down delivers nothing, but dynamic bonds continue to use it until routing avoids it.
+A slow link is known to be slow at once.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ class LinkState:
     def __init__(self, whole: Fabric) -> None:
         self.whole = whole
         self.fabric = whole
-        """As routing sees it at present."""
+        """The fabric that routing uses at present."""
         self.lasting = whole
         """Without the links that are down for good."""
         self.share = np.ones(len(whole.link_src))
         """Share of its rate that each link delivers."""
         self.known = self.share
-        """The same as bonds know it."""
+        """The share that bonds assume."""
         self.avoided = np.empty(0, np.int64)
         self.key = b""
-        """Tells states apart, for those who remember routes."""
+        """Identifies the state, for caches of routes."""
         self._fabrics: dict[bytes, Fabric] = {self.avoided.tobytes(): whole}
 
     def scale(self, share: Floats) -> bool:
-        """Let links deliver these shares of their rates; whether bonds come to know of a change."""
+        """Let links deliver these shares of their rates; whether bonds notice a change."""
         known = np.where(share > 0, share, self.known)
         changed = not np.array_equal(known, self.known)
         self.share, self.known = share, known

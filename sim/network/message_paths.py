@@ -1,4 +1,4 @@
-"""What messages use of a cluster, as `sim.network.transport` finds it: resources, and stages."""
+"""Resources and stages that messages use, as `sim.network.transport` finds them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Stages:
-    """What bytes between hosts pass: the sending host, each link, the receiving host; for n edges.
+    """Stages of n edges between hosts: the sending host, each link, the receiving host.
 
-    A link takes a whole frame before the next one does, and so does the receiving host; the sender
-    hands over a burst. Times are those of an idle network, and 0 for edges inside a host.
+    Each link and the receiving host take a whole frame before the next stage does; the sender hands
+    over a burst. Times are those of an idle network, and 0 for edges inside a host.
     """
 
     frame: float
@@ -35,10 +35,10 @@ class Stages:
     receiver_s: Floats
 
     def forwarding_s(self, nbytes: Floats) -> Floats:
-        """What messages of such a size take beside the time of all bytes at the slowest stage.
+        """Time of messages of this size beyond the time of all bytes at the slowest stage.
 
-        Of the sender and the slowest stage behind it, all bytes pass the slower one, and before or
-        after that a burst passes the other one; each further stage passes a frame.
+        All bytes pass the slower of the sender and the slowest stage behind it; before or after
+        that a burst passes the other one. Each further stage passes a frame.
         """
         burst_s, frame_s = self._in_turn_s
         return np.asarray(np.minimum(nbytes, self.burst) * burst_s
@@ -53,13 +53,13 @@ class Stages:
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """What each of n edges uses, as rows (edge, resource, units of it per payload byte).
+    """Resources of n edges, as rows (edge, resource, units of it per payload byte).
 
     ``alpha_s``: latency of one message before its first byte counts; ``message_s``: the stacks'
-    cost of one message; ``ceiling``: payload bytes/s that an edge never exceeds; ``inner``: whether
+    cost of one message; ``ceiling``: largest payload rate of an edge in bytes/s; ``inner``: whether
     it stays inside a host; ``proxied``: whether one thread of each process handles the messages of
-    all its edges; ``helped``: whether others (helpers, or the NIC) move the bytes meanwhile;
-    ``stages``: what bytes pass one after the other, None where that takes no time.
+    all its edges; ``helped``: whether helpers or the NIC move the bytes meanwhile; ``stages``: the
+    stages between hosts, None if they take no time.
     """
 
     edge: Ints

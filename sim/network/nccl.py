@@ -1,4 +1,4 @@
-"""What NCCL would run: its choice of algorithm and protocol, by its own model of their times.
+"""NCCL's choice of algorithm and protocol, by its own model of their times.
 
 NCCL predicts latency + bytes / rate for each algorithm and protocol and takes the least
 (ncclTopoTuneModel and ncclTopoGetAlgoTime). All figures are those of src/graph/tuning.cc and
@@ -143,21 +143,21 @@ def _doubled(speed: float, generation: int) -> float:
 
 
 def choices(view: View, collective: str, nbytes: int, plans: Sequence[str] = ()) -> list[Choice]:
-    """What NCCL can run for a collective of `PLANS`, or of these ``plans`` of it."""
+    """Choices of NCCL for a collective of `PLANS`, or for these ``plans`` of it."""
     return [Choice(plan, protocol, predict_s(view, collective, plan, column, nbytes))
             for plan in plans or PLANS[collective] for column, protocol in enumerate(PROTOCOLS)
             if protocol is not LL128 or view.ll128]
 
 
 def choose(view: View, collective: str, nbytes: int, plans: Sequence[str] = ()) -> Choice:
-    """What NCCL runs by itself for a collective of so many bytes."""
+    """NCCL's own choice for a collective of ``nbytes``."""
     return min(choices(view, collective, nbytes, plans), key=lambda choice: choice.predicted_s)
 
 
 def tuned_choice(view: View, collective: str, nbytes: int, tuning: Tuning) -> Choice:
-    """What NCCL runs if a tuner follows this table: the first row that it can have, or its own.
+    """NCCL's choice with this tuning table: the first usable row, or its own choice.
 
-    Rows with NVLS, CollNet or PAT are passed over, which are not modelled.
+    Rows with NVLS, CollNet or PAT are skipped: these are not modelled.
     """
     can = {(choice.algorithm, choice.protocol.name): choice
            for choice in choices(view, collective, nbytes)}

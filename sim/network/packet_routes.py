@@ -1,7 +1,7 @@
-"""Routes of a connection's packets: the links in order, there and back, on each of its paths.
+"""Routes of a connection's packets: the links of each of its paths in order, in both directions.
 
-They are those of the fluid network: the same source ports, planned or hashed by the same bonds and
-switches (`sim.network.transport`). An answer takes the route of the reversed five-tuple.
+They equal those of the fluid network: the same source ports, planned or hashed by the same bonds
+and switches (`sim.network.transport`). An ACK takes the route of the reversed five-tuple.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Way(NamedTuple):
 
 
 class Route(NamedTuple):
-    """One path of a connection: the way of data, and that of its answers."""
+    """One path of a connection: the links of the data, and those of the ACKs."""
 
     there: Way
     back: Way

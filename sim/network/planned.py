@@ -1,12 +1,11 @@
 """Planned paths (``routing: plan``) for all flows that run at once, whatever job they belong to.
 
 A planner that sees one job at a time puts two jobs' flows on the same links. So every job announces
-the flows of its averaging between hosts before anything runs, and they are planned together. For
-another state of the fabric the plan is revised, as `harp plan --replan` revises one while its job
-runs: a flow that the change does not touch stays where it is. What nobody announced, or has no
-edges that stay (the steps of halving-doubling, all-to-alls), is planned by itself, phase by phase.
-Of more flows than `MOST` none are planned: they are hashed, which spreads so many evenly enough,
-and the row says so.
+the flows of its averaging between hosts before anything runs, and they are planned together. After
+a change of the fabric the plan is revised, as by `harp plan --replan` while a job runs: unaffected
+flows keep their paths. Flows that were not announced, or that change from step to step
+(halving-doubling, all-to-alls), are planned alone, phase by phase. More than `MOST` flows are not
+planned but hashed, which spreads that many evenly enough, and a note of the row says so.
 """
 
 from __future__ import annotations
@@ -46,17 +45,17 @@ class PlannedPaths(NamedTuple):
 
 
 class SharedPlan:
-    """Paths of the announced flows; those with the same two ends are told apart by order."""
+    """Paths of the announced flows; flows with the same two ends differ by their order."""
 
     def __init__(self) -> None:
         self._announced = np.empty((0, 2), np.int64)
         self._revisions: dict[int, tuple[Fabric, PathPlan]] = {}
         self.hashed = 0
-        """The most flows that were asked for at once and not planned."""
+        """The most flows of one call that were not planned."""
 
     @property
     def notes(self) -> list[str]:
-        """What could not be planned, in a sentence."""
+        """A sentence on flows that were not planned."""
         return [f"not planned: {self.hashed:,} flows at once are more than {MOST:,}, so they are "
                 "hashed"] if self.hashed else []
 

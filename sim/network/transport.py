@@ -1,4 +1,4 @@
-"""How the bytes of one message cross the cluster: which resources, how much of each, what latency.
+"""Paths of messages through the cluster: resources, units of each per byte, and latency.
 
 A message between GPUs of one host takes the host's GPU fabric: NVLink, or PCIe, or, where GPUs have
 no access to each other's memory, PCIe and the memory of the host. One between hosts takes, in
@@ -14,24 +14,21 @@ links, and the same at the receiver. Costs per payload byte:
 A message's bytes go on in units: a link takes a whole frame before the next one does, so does the
 receiving host, and the sender hands over a burst (`sim.network.message_paths.Stages`).
 
-What the stack costs, and what it leaves of a line's rate, is times its ``deviation``, by which one
-cluster differs from the next; only draws set it to other than 1.
+The stack's costs and the time on a line are multiplied by its ``deviation``, the difference between
+one cluster and the next; only draws set it to other than 1.
 
 One process drives each GPU, and its own threads (``threads`` of the stack; NCCL's proxy thread is
-one) carry all its connections. Helper threads belong to one connection instead: they take the place
-of the process's thread, and the rate of an edge is bounded by what its helpers can do. Whoever
-moves the bytes, the process's one proxy thread handles the messages of all its connections, sent
-and received, one after the other.
+one) carry all its connections. Helper threads belong to one connection instead: they replace the
+process's thread, and bound the rate of an edge. In either case the process's one proxy thread
+handles the messages of all its connections, sent and received, one after the other.
 
 An edge is split evenly over the ``sockets`` of its connection, each a flow with its own source
-port, while a dynamic bond splits it over its ports by what each of them delivers on its way when
-nothing else runs; NCCL splits a chunk evenly over its sockets as well. The rate of an edge is
-bounded by sockets times the lower of the stack's ceiling of one flow, in payload, and the VPC's, in
-packets.
+port, as NCCL splits a chunk. A dynamic bond splits a flow over its ports in proportion to the rate
+of each port's path on an idle network. The rate of an edge is bounded by sockets times the lower of
+the stack's ceiling of one flow, in payload, and the VPC's, in packets.
 
-Links that are down are routed around. Where no way is left, traffic takes the ways of the whole
-fabric and waits on them for the links to return; if they never will, a CutOffError says so.
-
+Routes avoid links that are down. Where no other path is left, traffic keeps the route of the whole
+fabric and waits for the links to return; if they never return, a CutOffError is raised.
 """
 
 from __future__ import annotations
@@ -74,7 +71,7 @@ if TYPE_CHECKING:
 
 Routed = TypeVar("Routed")
 ETHERNET_BYTES = 38
-"""Header 14, FCS 4, preamble and gap 20 (IEEE 802.3): what a frame adds to its IP packet."""
+"""Bytes of a frame beside its IP packet: header 14, FCS 4, preamble and gap 20 (IEEE 802.3)."""
 SHARED_MEMORY = 4.0
 """Bytes that pass the host's memory for each byte that two GPUs exchange through it: a write and a
 read, counted twice, since transfers through memory reach about half of what its data sheet says
@@ -84,7 +81,7 @@ DYNAMIC = "dynamic"
 BURST_BYTES = 65536
 """What kernel TCP hands to a NIC at once, at most: GSO_LEGACY_MAX_SIZE of Linux."""
 KEPT_EDGES, KEPT_ROUTES = 1024, 256
-"""Links of at most so many edges are kept, for so many sets of edges."""
+"""Largest set of edges with cached links, and number of such sets."""
 _kept: WeakKeyDictionary[Cluster, dict[tuple[object, ...], Rows]] = WeakKeyDictionary()
 
 
@@ -110,8 +107,8 @@ class Style:
         if scenario.routing == "plan" and topology.vpc is not None and topology.vpc.overlay:
             names = [other.name for other in topology.scenarios]
             raise topology.error(Problem(
-                "'plan' has no hold on an overlay, whose outer headers the tenant does not choose "
-                "but the switches hash", path=("scenarios", names.index(scenario.name), "routing"),
+                "'plan' cannot steer an overlay: switches hash the outer headers, which the tenant "
+                "does not choose", path=("scenarios", names.index(scenario.name), "routing"),
                 found="plan", allowed="ecmp or spray, or a vpc without overlay"))
         helpers, sockets = connection(topology, scenario, stack)
         routing, congestion = scenario.routing, None
@@ -157,13 +154,13 @@ class Transport:
         self.overlay_bytes = overlay = vpc.overlay.headers if vpc and vpc.overlay else 0
         self.deviation = 1.0 if stack.deviation is None else stack.deviation.value
         self.on_line = max(self.deviation, 1.0)
-        """Times that bytes take on lines and at caps; nobody is faster than the line."""
+        """Factor of the time on lines and at caps; no stack is faster than the line."""
         self.cap_bytes = self.on_line * (self.payload + headers) / self.payload
         self.link_bytes = self.on_line * (self.payload + headers + overlay) / self.payload
         vpc_flow = vpc.flow_rate / self.cap_bytes if vpc and vpc.flow_rate else math.inf
         self.vpc_ceiling = style.sockets * vpc_flow / 8
         self.stack_ceiling = style.sockets * stack.flow_rate.value / self.deviation / 8
-        # Switch chips are asked about UDP whatever the stack is, which only relabels their ways.
+        # Switch chips hash as for UDP whatever the stack is, which only permutes the paths.
         tcp = topology.fabric.hash.function == "linux" and uses_sockets(stack.name, topology.stacks)
         self._protocol = hashes.TCP if tcp else hashes.UDP
         self.core_s = self.deviation * (stack.cost_per_byte.value
@@ -184,7 +181,7 @@ class Transport:
 
     @property
     def waits_for(self) -> str:
-        """Why traffic waits, where no way was left for some of it as the links are now."""
+        """Reason why traffic waits, if the current links leave no path for some of it."""
         return self._waits.get(self.links.key, "")
 
     def paths(self, src: ArrayLike, dst: ArrayLike, channel: ArrayLike = 0) -> Paths:
@@ -264,7 +261,7 @@ class Transport:
         return seconds
 
     def message_costs_s(self, src: int, dst: int) -> tuple[float, float]:
-        """What a message between hosts waits beside its way, and what it costs a thread."""
+        """Latency of a message between hosts beside its links, and its cost of a thread."""
         stack, nic_s = self.stack, self.cluster.nic_latency_s
         return (self.deviation * stack.start_latency.value + float(nic_s[src] + nic_s[dst]),
                 self.deviation * stack.cost_per_message.value)
@@ -315,7 +312,7 @@ class Transport:
         rows.append((edge[crosses], blocks["numa_link_in"][there[crosses]], 1.0))
 
     def flows(self, edge: Ints, src: Ints, dst: Ints, channel: Ints) -> tuple[Ints, Flows]:
-        """Flows of the edges numbered ``edge``: whose each is, and what switches hash of it."""
+        """Flows of the edges numbered ``edge``: the edge of each, and its hashed headers."""
         sockets = self.style.sockets
         owner = np.repeat(edge, sockets)
         socket = np.tile(np.arange(sockets), len(edge))

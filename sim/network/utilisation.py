@@ -28,7 +28,7 @@ SHOWN = 256
 
 
 class LinkRecorder:
-    """Takes samples of what resources have carried.
+    """Samples the counters of resources.
 
     Args:
         cluster: names the resources.
@@ -43,7 +43,7 @@ class LinkRecorder:
         self._carried: list[Floats] = []
 
     def sample(self, now_s: float, carried: Floats) -> None:
-        """Note what every resource has carried by now."""
+        """Sample the units that every resource has carried by now."""
         if not self._carried:
             if not carried.any():
                 self._times[0] = now_s
@@ -82,7 +82,7 @@ class LinkRecorder:
 
 
 def _interpolated(times: Floats, carried: Floats, time_s: float) -> Floats:
-    """What has been carried by ``time_s``, between two samples or beyond the last."""
+    """Units carried by ``time_s``, between two samples or beyond the last."""
     after = int(np.searchsorted(times, time_s))
     if after == 0 or after == len(times):
         return np.asarray(carried[min(after, len(times) - 1)])

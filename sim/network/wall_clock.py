@@ -1,8 +1,8 @@
 """simpy's clock tied to the wall clock, at a scale.
 
 A simulated second lasts ``1 / scale`` real ones: links that run at a hundredth of their rate take a
-hundred times as long, and so must everything else. What happens outside the simulation tells of
-itself by a file that becomes readable.
+hundred times as long, and so must everything else. Events from outside the simulation make a file
+readable.
 """
 
 from __future__ import annotations

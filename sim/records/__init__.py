@@ -1,1 +1,1 @@
-"""What a run leaves behind: results, and the spans of a timeline."""
+"""Records of a run: results, and the spans of a timeline."""

@@ -1,4 +1,4 @@
-"""What a simulation yields: plain records that every output (table, JSON, plot, trace) reads.
+"""Results of a simulation: plain records that every output (table, JSON, plot, trace) reads.
 
 Times are seconds of simulated time, sizes bytes, rates bits per second unless a name says so.
 """

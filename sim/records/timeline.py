@@ -1,4 +1,4 @@
-"""One track of a job's timeline: let time pass and say what it was for."""
+"""One track of a job's timeline: let time pass and record its use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Timeline(NamedTuple):
-    """Where spans of one track go; ``track`` is named as `Span` says."""
+    """Records the spans of one track; see `Span` for the names of tracks."""
 
     env: simpy.Environment
     record: Callable[[Span], None]
@@ -34,7 +34,7 @@ class Timeline(NamedTuple):
             self.record(Span(self.track, name, kind, start_s, self.env.now))
 
     def transfer(self, name: str, start_s: float, limits: Sequence[tuple[float, str]]) -> None:
-        """Record bytes on their way since ``start_s``, a span for each thing that held them back.
+        """Record a transfer since ``start_s``, with one span for each of its limits.
 
         Args:
             name: of the spans.

@@ -1,1 +1,1 @@
-"""What the user sees of an answer: table, JSON, CSV, plot and trace."""
+"""Outputs of an answer: table, JSON, CSV, plot and trace."""

@@ -1,22 +1,18 @@
-"""The answer as a table: one line for each scenario and number of GPUs.
+"""The answer as a table, with the parts of each step (``--explain``) and the causes (``--why``).
 
-First stands what parameters known only within bounds leave open (P10, P50 and P90 of the draws),
-then the answer at their values, and beside it the published (or measured) figure and the relative
-error. A row whose error is larger than its ``within`` is marked, and a sentence below says so.
-Further columns show what limits the row and what does so for the second longest time; the step, how
-much of it is exposed (not compute) and how much the published figure leaves exposed. On a narrow
-terminal the least important columns go; what they said of intervals and predictions then stands
-below.
+The table has one line for each scenario and number of GPUs: P10, P50 and P90 of the draws, the
+answer at the parameters' values, the published (or measured) figure and the relative error. A row
+whose error exceeds its ``within`` is marked, and a sentence below gives both. Further columns show
+the bottleneck and the runner-up, the step, its exposed (not compute) time, and the exposed time
+that the published figure implies. A narrow terminal drops the least important columns; intervals
+and predictions then follow below the table.
 
-Where each step's time goes (``--explain``): five parts that add up, and the critical path.
+``--explain`` splits each step into five parts and shows its critical path. The printed milliseconds
+add up to the printed step, and the percentages to 100.
 
-Parts are printed so that the printed milliseconds add up to the printed step and the percentages to
-100. Bars have one scale for the whole table, so that their lengths compare.
-
-What each row's interval is due to (``--why``): a tornado, the widest cause first.
-
-Each parameter goes to its own P10 and P90 while all others stay at their values, so images/s at
-both ends lie around the answer of the table. Bars have one scale for the whole table.
+``--why`` is a tornado, the widest cause first: each parameter goes to its own P10 and P90 while all
+others stay at their values, so that images/s at both ends lie around the answer of the table. Bars
+have one scale for the whole table.
 """
 
 from __future__ import annotations
@@ -39,7 +35,7 @@ if TYPE_CHECKING:
 
 
 _QUANTILES = ("P10", "P50", "P90")
-"""Headers of the columns that say what is left open."""
+"""Headers of the interval's columns."""
 
 
 def print_report(report: Report, *, console: Console | None = None) -> None:
@@ -57,7 +53,7 @@ def print_report(report: Report, *, console: Console | None = None) -> None:
 
 
 def outside(row: ScenarioResult) -> bool:
-    """Whether the row misses its expected figure by more than it may."""
+    """Whether the row's error exceeds its ``within``."""
     return row.expect is not None and row.error is not None and not (
         abs(row.error) <= row.expect.within)
 
@@ -77,7 +73,7 @@ def section_ends(rows: Sequence[ScenarioResult]) -> list[int]:
 
 
 def name_columns(rows: Sequence[ScenarioResult]) -> list[Column]:
-    """Return the columns that say which row this is: scenario, job (if there are several), GPUs."""
+    """Return the columns that identify a row: scenario, job (if there are several), GPUs."""
     several_jobs = len({row.job for row in rows}) > 1
     return [
         Column("scenario", _texts(row.name for row in rows), align="left", folds=True),
@@ -89,7 +85,7 @@ def name_columns(rows: Sequence[ScenarioResult]) -> list[Column]:
 def notes(report: Report, headers: Sequence[str] = ()) -> list[str]:
     """Sentences below the table: disagreements, sources, intervals, and the rows' own notes.
 
-    ``headers`` are those of the table's columns; what a column shows is not said again.
+    ``headers`` are those of the table's columns; notes do not repeat them.
     """
     rows = report.scenarios
     lines = [_disagreement(row) for row in rows if outside(row)]
@@ -191,7 +187,7 @@ def _expected_exposed_header(rows: Sequence[ScenarioResult]) -> str:
 
 
 def _is_predicted(row: ScenarioResult) -> bool:
-    """Tell a row whose exposed time is worth holding against the figure's: not one fitted to it."""
+    """Whether the row's exposed time can be compared with the figure's: the row is not fitted."""
     return (row.expect is not None and row.expect.kind != "fitted"
             and math.isfinite(row.step_s) and row.gpus > 1)
 
@@ -206,7 +202,7 @@ def _exposed_note(row: ScenarioResult, decimals: int) -> str:
 
 
 def _interval_notes(rows: Iterable[ScenarioResult], *, each: bool) -> list[str]:
-    """One sentence on what was drawn and, where the table does not show them, the intervals."""
+    """One sentence on the draws and, if the table does not show them, the intervals."""
     found = [(row, row.interval) for row in rows if row.interval is not None]
     if not found:
         return []
@@ -270,7 +266,7 @@ def print_explanation(report: Report, *, console: Console | None = None) -> None
 
 
 def _path_columns(rows: Sequence[ScenarioResult]) -> list[Column]:
-    """What the step waits for: the longest parts of its critical path, in shares of the step."""
+    """The longest parts of the critical path, in shares of the step."""
     from rich.text import Text
 
     def text(row: ScenarioResult, number: int) -> Text:

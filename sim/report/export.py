@@ -1,11 +1,9 @@
-"""The answer as JSON, for programs; docs/output.md lists every key.
+"""The answer as JSON, for programs, and as CSV, for spreadsheets; docs/output.md lists every key.
 
 The same report gives the same bytes: keys keep the order below, floats carry nine significant
-digits, text is UTF-8, and the file ends with a newline. What is infinite or unknown is null.
+digits, text is UTF-8, and the file ends with a newline. An infinite or unknown value is null.
 
-The answer as CSV: one line for each scenario row, for spreadsheets and data frames.
-
-The numbers are those of the JSON output, at the same nine significant digits; a cell is empty where
+CSV has one line for each scenario row, with the numbers of the JSON output; a cell is empty where
 JSON has null. Lines end with a newline; several notes of one row are joined by ``; ``.
 """
 
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
     Cell = str | int | float | None
 
 VERSION = 2
-"""Rises when a key changes its meaning or goes; new keys do not raise it."""
+"""Version of the format; it rises when a key changes its meaning or disappears."""
 
 
 def report_json(report: Report) -> str:

@@ -1,4 +1,4 @@
-"""Numbers as people and programs read them, in one place for all outputs.
+"""Formats of numbers for people and programs, shared by all outputs.
 
 Programs get nine significant digits, more than any model of a network is worth and few enough that
 the last bits of floating-point arithmetic do not show. People get parts that add up to their total

@@ -1,15 +1,12 @@
-"""The picture's panels over time: what a GPU and the network did, and how full the links were.
+"""The picture's panels: timelines, utilisation, scaling, and causes of the intervals.
 
-Colours are Okabe and Ito's, which people with any kind of colour vision can tell apart ("Color
-Universal Design", 2008).
+Timelines show a GPU and its network; utilisation shows the busiest links over time. The scaling
+panel shows images/s over GPUs, beside the ideal and the published figures: as lines for a few
+scenarios, as bars for many, or for many with a single number of GPUs. The causes are a tornado: how
+far each parameter alone moves a row, the widest on top.
 
-The picture's last panel: images/s over GPUs, beside the ideal and the published figures.
-
-A few scenarios are lines over the number of GPUs; lines differ by marker as well as by colour
-(those of `sim.report.panels`). Many, or many that have one number of GPUs only, are bars with their
-names beside them: more lines than colours cannot be told apart.
-
-The picture's panel of causes: how far each parameter alone moves a row, the widest on top.
+Colours are Okabe and Ito's ("Color Universal Design", 2008), which people with any kind of colour
+vision can distinguish.
 """
 
 from __future__ import annotations
@@ -66,7 +63,7 @@ def literal(text: str) -> str:
 
 
 def labels(rows: Sequence[ScenarioResult]) -> list[str]:
-    """Name each row as shortly as tells them apart: GPUs only where their number differs."""
+    """Short distinct names of rows: with the number of GPUs only if it differs."""
     if len({row.gpus for row in rows}) > 1:
         return [label(row) for row in rows]
     return [f"{row.name} ({row.job})" if row.job else row.name for row in rows]
@@ -83,7 +80,7 @@ def head(axes: Axes, title: str, handles: Sequence[Artist]) -> None:
 
 def draw_timelines(axes: Axes, rows: Sequence[ScenarioResult], horizon_s: float,
                    note: str = "") -> None:
-    """Draw for each row what one GPU did, and below it what the network did, on one time axis.
+    """Draw for each row the spans of one GPU, and below them those of the network.
 
     ``note`` stands behind the title.
     """
@@ -368,5 +365,5 @@ def draw_tornado(axes: Axes, due: Chosen) -> None:
     axes.grid(axis="x", color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.set_xlabel("% of the row's images/s", fontsize=8.5)
-    head(axes, "What the intervals are due to", [Patch(color=SKY, label="parameter at its P10"),
-                                                 Patch(color=VERMILION, label="at its P90")])
+    head(axes, "Causes of the intervals", [Patch(color=SKY, label="parameter at its P10"),
+                                           Patch(color=VERMILION, label="at its P90")])

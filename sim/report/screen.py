@@ -1,8 +1,8 @@
-"""Text tables that fit where they are shown.
+"""Text tables that fit the terminal or file.
 
-On a terminal a table takes the terminal's width and colours. Piped into a file it is plain text of
-120 columns (or ``COLUMNS``). Where a table is too wide it loses its least important columns;
-a number is never wrapped or cut.
+On a terminal a table uses the terminal's width and colours; in a file it is plain text of 120
+columns (or ``COLUMNS``). A table that is too wide drops its least important columns; a number is
+never wrapped or cut.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""nccl-tests' columns for every algorithm in one table (``--collective``).
+"""Tables of collectives: times by algorithm, gains of a tuning table, and searched settings.
 
-`sim.records.busbw` tells what algbw, busbw and the size are. The fastest algorithm of each size
-carries a star. Beside our plans stands what NCCL would choose (`sim.network.nccl`), simulated as
-well.
-
-What a tuner's table brings against NCCL's own choice, size by size (``sim.tune``).
-
-What `sim.answer.settings_search` found, as an environment file and a short report.
+``sim.run --collective`` prints nccl-tests' columns for every algorithm, beside NCCL's own choice
+(`sim.network.nccl`), which is simulated as well. `sim.records.busbw` defines algbw, busbw and size.
+The fastest algorithm of each size has a star. ``sim.tune`` prints the gain of a tuning table over
+NCCL's own choice, size by size, and writes the result of `sim.answer.settings_search` as an
+environment file and a short report.
 """
 
 from __future__ import annotations
@@ -34,17 +32,17 @@ if TYPE_CHECKING:
 
 NOT_MODELLED = ("NCCL chooses here between rings and trees. NVLS, CollNet and PAT, which it may "
                 "prefer on NVSwitch, with SHARP or with one GPU on each host, are not modelled.")
-"""What the rows of NCCL leave out."""
+"""Limits of the simulated choice of NCCL."""
 _REDUCE = ("allreduce", "reducescatter", "reduce")
 _FIXED_WIDTH = 48
 """Character cells that size, count, type and redop take at least, with the gaps after them."""
 
 
 def print_collective(report: CollectiveReport, *, console: Console | None = None) -> None:
-    """Print one line a size, with a group of time, algbw and busbw for each algorithm.
+    """Print one line for each size, with a group of time, algbw and busbw for each algorithm.
 
-    Groups that do not fit beside each other follow below, each with the sizes before it; into a
-    file all stand in one line, whatever its length.
+    On a terminal, groups that do not fit beside each other follow below, each with the sizes before
+    it; in a file all are in one line, whatever its length.
     """
     from rich.text import Text
 
@@ -144,7 +142,7 @@ NOT_TUNED = ("NCCL itself chooses at sizes without a row. NVLS, CollNet and PAT,
 
 
 def print_tuned(tuned: Tuned, *, console: Console | None = None) -> None:
-    """Print a line for each size of each collective, and what was left out."""
+    """Print a line for each size of each collective."""
     from rich.text import Text
 
     console = console_for() if console is None else console
@@ -159,8 +157,8 @@ def print_tuned(tuned: Tuned, *, console: Console | None = None) -> None:
     show(console, Text(f"{rows} {'row changes' if rows == 1 else 'rows change'} {len(gains)} of "
                        f"{sizes_of} size{'s'[:sizes_of - 1]}{best}."))
     if tuned.tried < tuned.of:
-        show(console, Text(f"{tuned.tried} of {tuned.of} sizes were tried before the budget was "
-                           "spent: --budget gives more."))
+        show(console, Text(f"{tuned.tried} of {tuned.of} sizes were tried within the budget; "
+                           "--budget raises it."))
     show(console, Text(NOT_TUNED, style="dim"))
 
 
@@ -185,11 +183,11 @@ SIZES = (4 << 10, 64 << 10, 1 << 20, 4 << 20, 25 << 20, 128 << 20)
 """Bytes of tensors whose path the report names."""
 
 BYTES = ("fusion", "threshold")
-"""Axes whose values are bytes."""
+"""Axes with values in bytes."""
 
 
 def env_file(found: Found, rule: str, table: str | None) -> str:
-    """Write what to ``source`` before the job."""
+    """Text of a file to ``source`` before the job."""
     variables = environment_of(found.best, rule)
     if table is not None:
         variables["HARP_TUNER"] = table

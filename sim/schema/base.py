@@ -1,4 +1,4 @@
-"""What every model of the topology file shares: frozen, no unknown keys, plain words for types."""
+"""Base of all models of the topology file: frozen, no unknown keys, types in plain words."""
 
 import unicodedata
 from typing import Annotated, Any
@@ -66,9 +66,9 @@ Flag = Annotated[bool, Strict()]
 
 
 def one_of(allowed: str, *words: str) -> WrapValidator:
-    """Make what fits no member of a union one problem, where pydantic has one a member.
+    """Report one problem for a value that fits no member of a union; pydantic has one for each.
 
-    What is wrong inside a list keeps its own place. ``words`` are told where one is nearly right.
+    Problems inside a list keep their own place. ``words`` are suggested for nearly right values.
     """
     def check(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
         try:

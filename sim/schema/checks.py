@@ -1,9 +1,7 @@
-"""Whether a well-formed topology makes sense: references, sizes that fit, nothing named twice.
+"""Checks of a well-formed topology: references, sizes that fit, names used twice, the fabric.
 
-Each check is a generator of Problems whose paths start at the top of the file. What only an
-explicit fabric or a template can get wrong is in `sim.schema.checks`.
-
-Whether the fabric fits the hosts: sizes of a template, ends and reach of explicit links.
+Each check is a generator of Problems with paths from the top of the file. `check_fabric` checks
+whether the fabric fits the hosts: sizes of a template, ends and reach of explicit links.
 """
 
 import math

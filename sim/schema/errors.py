@@ -1,4 +1,4 @@
-"""What is wrong with a file, said once: where, what was found, what is allowed, the nearest name.
+"""Errors of input files: position, value found, allowed values, and the nearest known name.
 
 A validator raises a `Problem`, which knows only its own corner of the file. The loader adds the
 file and the position and raises a `TopologyError`, whose text is the one line that the user reads::
@@ -8,7 +8,7 @@ file and the position and raises a `TopologyError`, whose text is the one line t
 
 Commands wrap their work in `exit_on_error`, so that a bad file ends each of them in the same way.
 
-What pydantic found wrong, said in the words of the topology file.
+`problems` translates pydantic's errors into Problems in the words of the topology file.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Input files of ``harp plan``: `load_job` and `load_rates`.
 
-The topology says what the cluster is; the job says which addresses its NICs really have, who sends
-to whom, and by which UDP ports. Errors are those of topology files: one sentence with a position.
-
-`load_rates`: what others send over links, for ``harp plan --around``.
+The topology describes the cluster; the job gives the addresses of its NICs, the pairs of ranks that
+exchange data, and the UDP ports. Rates are those of other traffic on the links, for ``harp plan
+--around``. Errors are those of topology files: one sentence with a position.
 """
 
 from dataclasses import replace

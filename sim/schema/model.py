@@ -1,8 +1,6 @@
 """The whole topology file as one frozen model; `sim.schema.load` makes it from a file.
 
-The laboratory: how much slower than the cluster it is.
-
-Keys of a file that fidelity `packet` reads, and of the others at most `lab`.
+`packet_keys` lists the keys that only fidelity `packet` reads (one of them `lab` as well).
 """
 
 import hashlib

@@ -1,18 +1,17 @@
 """NCCL's defaults: channels between hosts, and helper threads and sockets of a connection.
 
-NCCL searches each host for rings that enter and leave it by a NIC, each at the largest speed of its
-list that the NIC has (src/graph/search.cc of 2.30), and finds one for each NIC. It then opens every
-ring twice (ncclTopoPostset in src/graph/connect.cc). On Hopper and later with NVLink it opens at
-least 16 (the same). So one NIC of 10 to 100 Gb/s gives two channels, as logs of those hosts say,
-and one of Google's A3 gave 16. What a log says of another cluster can be given as a number.
+Channels (``channels: auto``): NCCL searches each host for rings that enter and leave it by a NIC,
+each at the largest speed of its list that the NIC has (src/graph/search.cc of 2.30), and finds one
+for each NIC. It then opens every ring twice (ncclTopoPostset in src/graph/connect.cc). On Hopper
+and later with NVLink it opens at least 16 (the same). So one NIC of 10 to 100 Gb/s gives two
+channels, as logs of those hosts say, and one of Google's A3 gave 16. What a log says of another
+cluster can be given as a number.
 
-What moves the bytes of one NCCL connection: helper threads and sockets.
-
-NCCL's socket transport (src/transport/net_socket.cc, 2.30) opens for each connection, i.e. channel,
-peer and direction, ``helpers`` threads with some sockets each (NCCL_SOCKET_NTHREADS and
-NCCL_NSOCKS_PERTHREAD). By default it asks for the PCI vendor of the NIC: 2 threads with 8 sockets
-each on AWS's ENA, 4 with one each on Google's gVNIC, and on any other no helper at all, so that the
-proxy thread of the process itself sends and receives on one socket.
+Connections: NCCL's socket transport (src/transport/net_socket.cc, 2.30) opens for each connection,
+i.e. channel, peer and direction, ``helpers`` threads with some sockets each (NCCL_SOCKET_NTHREADS
+and NCCL_NSOCKS_PERTHREAD). By default it asks for the PCI vendor of the NIC: 2 threads with 8
+sockets each on AWS's ENA, 4 with one each on Google's gVNIC, and on any other no helper at all, so
+that the proxy thread of the process itself sends and receives on one socket.
 """
 
 import re

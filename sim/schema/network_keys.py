@@ -1,11 +1,9 @@
-"""The network's keys: the fabric between the hosts, its switches, and what a cloud's VPC imposes.
+"""Keys of the network: the fabric between the hosts, its switches, and a cloud's VPC.
 
-Switches as fidelity `packet` has them: what their ports may keep waiting, and what they mark.
-
-The VPC: what a cloud's virtual network imposes on each host.
-
-Several vNICs share one host's cap; single flows, packets per second and bursts have caps of their
-own; an overlay adds headers and decides what the underlay's switches can hash.
+The fabric is a template with a few numbers, or a list of every device and link. Buffers and marks
+of switches are for fidelity `packet`. In a VPC several vNICs share one host's cap; single flows,
+packets per second and bursts have caps of their own; an overlay adds headers and decides what the
+underlay's switches can hash.
 """
 
 from typing import Annotated, Any, Literal

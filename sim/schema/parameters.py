@@ -1,4 +1,4 @@
-"""Parameter sets: what a host stack and a training framework cost, each figure with its source.
+"""Parameter sets: costs of a host stack or a training framework, each figure with its source.
 
 A shipped set is a file, ``sim/stacks/<name>.yaml`` or ``sim/frameworks/<name>.yaml``::
 
@@ -299,7 +299,7 @@ def _one(name: str, overrides: Mapping[str, AnySet], kind: Kind, model: type[Any
 
 @cache
 def _shipped(kind: Kind, name: str, model: type[AnySet]) -> AnySet:
-    """A shipped set, read once: every simulation asks for it."""
+    """A shipped set, read once, since every simulation needs it."""
     return load_set(SETS / kind / f"{name}.yaml", model)
 
 

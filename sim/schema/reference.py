@@ -1,7 +1,7 @@
 """The topology file's keys for machines (JSON Schema) and for readers (tables), from the models.
 
-What a key means is the docstring under the model's field; it is read from the source only here, so
-that loading a file does not pay for it.
+The meaning of a key is the docstring under the model's field. It is read from the source only here,
+so that loading a file takes no time for it.
 """
 
 import ast
@@ -121,7 +121,7 @@ def _inline(value: Any) -> str:
 
 
 def _words(value: Schema) -> str:
-    """Say in a few words what may stand as a value."""
+    """The allowed values in a few words."""
     choices = value.get("anyOf") or value.get("oneOf")
     if choices:
         words = [_words(each) for each in choices if each.get("type") != "null"]

@@ -1,9 +1,4 @@
-"""What runs on the cluster: workload, jobs, scenarios, background traffic, faults, expectations.
-
-Traffic beside the jobs, which nobody of the file's jobs sends or waits for.
-
-Faults: what breaks during a scenario, when, and how fast it is noticed and mended.
-"""
+"""Keys of the runs: workload, jobs, scenarios, background traffic, faults and expectations."""
 
 from collections.abc import Collection
 from typing import Annotated, Any, Literal

@@ -1,4 +1,4 @@
-"""How large a simulation of a topology would be, held to limits before anything is built.
+"""Limits on the size of a simulation, checked before anything is built.
 
 A few sizes decide what a simulation takes in memory and time, and each has one limit. At a limit an
 answer takes some seconds and less than 2 GB; beyond it the user gets a sentence instead. How long
@@ -33,7 +33,7 @@ def check_resources(topology: Topology) -> Iterator[Problem]:
     total = sum(parts.values())
     if total > MOST_RESOURCES:
         largest = max(parts, key=parts.__getitem__)
-        yield Problem(f"{total:,} resources (links, caps and ways of GPUs)", path=largest,
+        yield Problem(f"{total:,} resources (links and caps of hosts and GPUs)", path=largest,
                       allowed=f"at most {MOST_RESOURCES:,}, of which there would be "
                       f"{parts[largest]:,} here")
     links, leaves = parts["fabric",], _leaves(topology)

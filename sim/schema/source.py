@@ -5,15 +5,13 @@ aliases are bounded before anything is built, and so that YAML 1.1's traps stay 
 scalar is null, true, false or a decimal number as in YAML 1.2's core schema, else text (``on`` and
 ``12:30:00`` are text). Tags are refused; anchors, aliases and ``<<`` merge keys work.
 
-``--set key.path=value``: change one value of a topology file before it is checked.
+`apply_change` is ``--set key.path=value``: it changes one value before the file is checked. The
+path is written as in error messages, ``hosts[0].nics[0].rate``; an entry of a list that has a name
+can be given by it, ``scenarios[Horovod+TCP].channels``. The value is YAML, so ``fabric={template:
+leaf-spine, leaves: 2, spines: 2}`` works as well. A key that is not there yet is added. Errors of
+the new value are those of the file, with the argument in place of file and line.
 
-The path is written as in error messages, ``hosts[0].nics[0].rate``; an entry of a list that has a
-name can be given by it, ``scenarios[Horovod+TCP].channels``. The value is YAML, so
-``fabric={template: leaf-spine, leaves: 2, spines: 2}`` works as well. A key that is not there yet
-is added. What is wrong with the new value is said as of the file, with the argument in place of
-file and line.
-
-Read an input file: bounded in size, never waiting, and every failure one sentence.
+`read_input` reads a file of bounded size without waiting; every failure is one sentence.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class Unit:
 
     @property
     def allowed(self) -> str:
-        """Clause that tells the user what to write."""
+        """Clause of an error message with the allowed values."""
         least = "0" if self.zero else self._plain(self.least)
         return (f"a {self.name} from {least} to {self._plain(self.most)}, "
                 f"e.g. {' or '.join(self.examples)}")

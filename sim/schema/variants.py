@@ -1,4 +1,4 @@
-"""Other files than the one that was read: the same but for one value, as far as they are valid."""
+"""Valid variants of a topology file that differ in one value."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Variants:
                 yield other, made
 
     def _values(self, path: Path, value: object) -> list[object]:
-        """What might stand at ``path`` instead; nothing where any text might, as for a name."""
+        """Other values for ``path``; none if any text is allowed there, as for a name."""
         if isinstance(value, bool):
             return [not value]
         if isinstance(value, int):
@@ -62,7 +62,7 @@ class Variants:
         return []
 
     def _words(self, path: Path) -> list[str]:
-        """The words that the file's form allows at ``path``, as its own error tells them."""
+        """Words that are allowed at ``path``, taken from the error of a wrong one."""
         _, found = self._made(path, NOBODY)
         return [str(name) for problem in found if problem.path == path for name in problem.names]
 

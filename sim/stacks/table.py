@@ -1,7 +1,7 @@
-"""Write docs/parameters.md: every parameter that is shipped, with its interval and its source.
+"""Write docs/parameters.md: every shipped parameter with its interval and its source.
 
-``python -m sim.stacks.table > docs/parameters.md`` after a change to a set; a test holds the page
-against the files, so that neither can be changed alone.
+Run ``python -m sim.stacks.table > docs/parameters.md`` after a change to a set; a test compares the
+page with the files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a step waits for: its critical path, by the thing that sets the pace on each part of it.
+"""The critical path of a step, with the bottleneck of each of its parts.
 
 The path is found backwards through the spans of the timeline. Whatever ends when the step ends was
 waited for; whatever ends when that began was waited for by it, and so on to the step's start. A

@@ -1,4 +1,4 @@
-"""Where a step's time goes: what the network did while the GPUs waited for it."""
+"""Exposed time of a step: activity of the network while the GPUs wait for it."""
 
 from __future__ import annotations
 

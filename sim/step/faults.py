@@ -1,8 +1,8 @@
 """Faults as simpy processes: links that fail, degrade or flap, and GPUs that slow down.
 
 A link that goes down stops its flows at once. After the fault's detection and recovery times the
-flows are routed over what is left; when the link is back they return at once. A flap shorter than
-these times is never routed around, so its flows wait for the link.
+flows are routed over the remaining links; when the link is back they return at once. If a flap is
+shorter than these times, routing never reacts, and its flows wait for the link.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def check_links(cluster: Cluster) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Struck:
-    """What faults act on: one scenario's network and its jobs."""
+    """The targets of faults: one scenario's network and its jobs."""
 
     env: simpy.Environment
     network: Network
@@ -92,7 +92,7 @@ class Struck:
     """Faults of which the reader has been told enough."""
 
     def note(self, fault: str, text: str) -> None:
-        """Tell the reader what happened, with the time."""
+        """Add a note on an event, with its time."""
         if fault not in self.quiet:
             self.notes.append(f"{self.env.now * 1e3:.1f} ms: {fault}: {text}")
 

@@ -1,25 +1,23 @@
-"""A training step as a graph of operations, and the data-parallel step as one of its generators.
+"""A training step as a graph of operations: data-parallel, fully sharded, or tensor-parallel.
 
-Operations on the GPU run one after the other in the order of the graph; those beside it begin when
-what they wait for (``after``) is done. All ranks of a job do the same, so one graph stands for all.
-`sim.step.train` runs a graph; `sim.step.graph` and `sim.step.graph` make others.
+Operations on the GPU run one after the other in the order of the graph; the others begin when those
+in ``after`` are done. All ranks of a job do the same, so one graph stands for all. `sim.step.train`
+runs a graph.
 
-Fully sharded data parallelism: parameters lie spread over the ranks, as gradients and states do.
-
-Before a unit (a block of the network) computes, its parameters are gathered from all ranks; behind
-it they are dropped. After its backward pass its gradients are reduced and scattered. A step sends
+Fully sharded data parallelism spreads parameters over the ranks, as well as gradients and states.
+Before a unit (a block of the network) computes, its parameters are gathered from all ranks; then
+they are dropped. After its backward pass its gradients are reduced and scattered. A step sends
 three times the parameters, less each rank's own share: 3 (n - 1)/n elements for each one (ZeRO
 stage 3: Rajbhandari et al., SC 2020, section 7.2.2). The next unit is gathered while one computes,
-and no sooner: one unit is ahead (`forward_prefetch` and `BACKWARD_PRE` of Zhao et al., VLDB 2023,
-section 3.3). A model without blocks is a single unit, as it is where nothing was wrapped.
+and no earlier: one unit is ahead (`forward_prefetch` and `BACKWARD_PRE` of Zhao et al., VLDB 2023,
+section 3.3). A model without blocks is a single unit, as in FSDP without a wrapping policy.
 
-Tensor parallelism within a host: every matrix is split over ``t`` GPUs (Shoeybi et al. 2019).
-
-A block of a transformer takes four allreduces of its activations a step: two behind its attention
-and its feed-forward network on the way forward, two before them on the way back (Megatron-LM,
-figure 4). Each rank sends 2 (t - 1)/t of the activations' bytes in each. The GPU waits for them.
-Each GPU holds 1/t of the parameters, which are averaged over the GPUs of the same number in all
-other groups. Norms and biases that Megatron repeats on every GPU count as split.
+Tensor parallelism splits every matrix over ``t`` GPUs of a host (Shoeybi et al. 2019). A block of a
+transformer needs four allreduces of its activations in each step: after its attention and its
+feed-forward network in the forward pass, before them in the backward pass (Megatron-LM, figure 4).
+Each rank sends 2 (t - 1)/t of the activations' bytes in each. The GPU waits for them. Each GPU
+holds 1/t of the parameters, which are averaged over the GPUs of the same number in all other
+groups. Norms and biases that Megatron repeats on every GPU count as split.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a job trains, how its gradients travel, and which plan that makes of each bucket."""
+"""A job's model, its handling of gradients, and the plan of each bucket."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """A training job as simpy processes: steps of compute and the collectives beside it.
 
-A step is a graph of operations (`sim.step.graph`). What the GPU does runs in the graph's order; a
-collective beside it begins when what it waits for is done: a serial coordination, then the plan on
-one of the ``streams``. The step ends when compute and all collectives are done. GPUs of a job march
-together, at the pace of the slowest.
+A step is a graph of operations (`sim.step.graph`). GPU operations run in the graph's order. A
+collective begins when its predecessors are done: a serial coordination, then the plan on one of the
+``streams``. The step ends when compute and all collectives are done. GPUs of a job run in lock
+step, at the pace of the slowest.
 
 Experts of a Mixture of Experts are spread over all GPUs of the job. An expert layer waits for an
 all-to-all before it (dispatch) and one after it (combine), and so does its backward pass, in which
@@ -16,10 +16,9 @@ kernels slow the backward pass down by a factor while they run. Compute times of
 step to step, and a step waits for the slowest: all compute is stretched by the mean of the largest
 of n normal deviations (Blom's approximation).
 
-Whose turn it is, for collectives of one job: the coordinator's time, and streams.
-
-Who comes first is served first. simpy's resources say the same with an event for each request and
-each release; these need one only where somebody waits, and a step has dozens of collectives.
+`Coordinator` and `Streams` serve a job's collectives in the order of their requests. simpy's
+resources do so too, but with an event for each request and release; these need one only if a
+request waits, and a step has dozens of collectives.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A published measurement as a file: the cluster, the scenarios, the figures, and where they stand.
+"""A published measurement as a file: source, cluster, scenarios and figures.
 
 A case is a YAML file in ``sim/validation/cases``::
 
@@ -10,8 +10,8 @@ A case is a YAML file in ``sim/validation/cases``::
     open: {"hosts[0].memory": [77GB/s, 128GB/s]}
 
 A topology without ``fabric`` has one switch that never blocks, one without ``workload`` runs
-collectives only. ``open`` lists what the source does not tell: each draw takes one of the values at
-random, and the prediction itself is made with what stands in the topology.
+collectives only. ``open`` lists values that the source does not give: each draw takes one of them
+at random, and the prediction itself uses the value in the topology.
 """
 
 from collections.abc import Mapping

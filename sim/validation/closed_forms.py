@@ -1,8 +1,8 @@
 """Fidelity packet against closed forms of collectives and of a VPC's caps.
 
-Each case is run as `sim.run` would, on the cluster of ``closed_forms.yaml``, whose stacks cost
-nothing. The formulas take nothing from the simulator but the frame's sizes; each row has its
-source. Nothing is fitted. `sim.network.packet.reference_cases` has those of paths.
+Each case runs as by `sim.run`, on the cluster of ``closed_forms.yaml`` with stacks that cost
+nothing. The formulas take only the frame's sizes from the simulator; each row has its source.
+Nothing is fitted. `sim.network.packet.reference_cases` has those of paths.
 """
 
 from __future__ import annotations

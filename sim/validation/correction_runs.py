@@ -1,10 +1,11 @@
-"""Where the intervals of `sim.network.corrections` come from: cases of each cause, run twice.
+"""Runs from which the intervals of `sim.network.corrections` are derived.
 
-None of them is a case of `sim.validation.fidelities` or of a test, which hold other sizes, rates
-and numbers of hosts against the intervals. An interval ends at the least and the most of its cases,
-rounded outwards to whole per cents, and has 0 in it, since a cause may do nothing. Cases in which
-kernel TCP waits for its retransmission timer are counted and left out: that time is no share of a
-collective's, and the correction says so beside its interval.
+Each cause has cases that run at flow and at packet. None of them is a case of
+`sim.validation.fidelities` or of a test: those check the intervals with other sizes, rates and
+numbers of hosts. An interval spans its cases, rounded outwards to whole per cents, and includes 0,
+since a cause may have no effect. Cases in which kernel TCP waits for its retransmission timer are
+counted and left out: that time is no share of a collective's, and the correction mentions it beside
+its interval.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ RATES = ("10Gbps", "25Gbps", "40Gbps")
 
 
 class Derived(NamedTuple):
-    """A correction's interval as its cases give it, for one kind of ends."""
+    """A correction's interval derived from its cases, for HARP or for kernel TCP."""
 
     correction: Correction
     tcp: bool

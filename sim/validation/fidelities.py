@@ -1,11 +1,8 @@
-"""Fidelity flow held against fidelity packet: one collective or pattern a case, alone on a cluster.
+"""Comparison of fidelity flow with fidelity packet, and its page of the docs.
 
-Every case is the cluster of ``fidelities.yaml`` with some values changed, and a plan that runs
-twice: the second run counts, in which sessions are open and know their paths. Nothing is fitted.
-
-One answer over another, a dot for each case, as a picture of a page.
-
-Fidelities held against one another: a table on the screen, and a page for the docs.
+Each case is a collective or pattern alone on the cluster of ``fidelities.yaml`` with some values
+changed. Its plan runs twice and the second run counts: then sessions are open and know their paths.
+Nothing is fitted.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Fidelity packet held against fidelity lab: scaled cases, whose plans real stacks run (root).
+"""Comparison of fidelity packet with fidelity lab, in which real stacks run the plans (root).
 
-Every case is the cluster of ``fidelities.yaml`` cut down to four hosts under two leaves, with some
+Every case is the cluster of ``fidelities.yaml`` reduced to four hosts under two leaves, with some
 values changed, at a two-thousandth of its rates. Its plan runs four times; the median of the last
-three counts, at both fidelities. A case in which the machine was too busy for the laboratory runs
-there once more, and the second run counts. Nothing is fitted.
-
-Packet held against the laboratory: a table on the screen, a page and a plot for the docs.
+three counts, at both fidelities. If the machine was too busy for the laboratory, the case runs
+there once more, and the second run counts. Nothing is fitted. The rows are shown in a table on the
+screen, and in a page of the docs with its plot.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ nearest one.
 
 
 def unexplained(rows: Sequence[Row]) -> list[Row]:
-    """Rows that are off and do not say why."""
+    """Rows that are off without a reason."""
     return [row for row in rows if row.off and not row.note]
 
 
@@ -54,7 +54,7 @@ def _number(value: float) -> str:
 
 
 def print_tables(tables: Sequence[Sequence[Row]], console: Console) -> None:
-    """Print a line a row, of closed forms and of what was published."""
+    """Print one line for each row of closed forms and of published results."""
     from rich.text import Text
 
     from sim.report.screen import Column, grid, show

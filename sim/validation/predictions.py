@@ -1,12 +1,9 @@
-"""What the simulator says to a published figure, and how far it may be off.
+"""Predictions of published figures: values, intervals, a summary, and a page with a plot.
 
 A prediction is made with the shipped parameters. Its P10 and P90 come from draws, as those of
-`sim.answer.uncertainty`: every parameter that has an interval, what the case leaves open, and the
-seed of source ports.
-
-What a list of predictions amounts to: medians, shares and coverage, and which rows miss.
-
-Predictions beside what was published: a table on the screen, a page and a plot for the docs.
+`sim.answer.uncertainty`: of every parameter that has an interval, of the values that the case
+leaves open, and of the seed of source ports. A `Summary` has medians, shares and coverage. Rows are
+shown in a table on the screen, and in a page of the docs with its plot.
 """
 
 from __future__ import annotations

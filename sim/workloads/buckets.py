@@ -1,10 +1,10 @@
-"""Gradient fusion: which tensors travel together, and when each bucket may leave.
+"""Gradient fusion: the tensors of each bucket, and its launch time.
 
-A framework sees gradients become ready one after the other in the backward pass and averages them
-in *buckets*. Both rules here keep that order, put each tensor in one bucket, and launch no bucket
+In the backward pass gradients become ready one after the other, and a framework averages them in
+*buckets*. Both rules here keep that order, put each tensor in one bucket, and launch no bucket
 before its last gradient is ready.
 
-- `horovod_buckets`: at each tick of a cycle, take what is ready and pack it up to a threshold
+- `horovod_buckets`: at each tick of a cycle, pack the ready gradients up to a threshold
   (`harp.lightcc.fusion`, which the real collectives use, too).
 - `ddp_buckets`: sizes alone decide, before training starts; a bucket leaves when it is complete
   (`harp.lightcc.fusion` as well; Li et al., VLDB 2020, section 3.2.3; PyTorch's defaults: 1 MiB

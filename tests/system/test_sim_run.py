@@ -249,7 +249,7 @@ def test_no_file_at_all():
 
 @pytest.mark.parametrize(("given", "says"), [
     ({"scenario": {"routing": "plan"}, "vpc": {"vnics": 2, "overlay": {}}},
-     "scenarios[0].routing: 'plan' has no hold on an overlay"),
+     "scenarios[0].routing: 'plan' cannot steer an overlay"),
     ({"scenario": {"faults": ["f"]}, "faults": [
         {"name": "f", "kind": "link-down", "link": "h-0/eth0-switch0", "at": "1ms"}]},
      "training never ends: no path leads from h-"),

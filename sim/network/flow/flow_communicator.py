@@ -1,15 +1,15 @@
 """Run a collective plan as fluid phases inside simpy.
 
-A pipeline (rings, trees) is one flow for each ring or tree, whose footprint is the sum of its
-edges': in the end all of them keep the pace of the slowest. Before that flow stand the latency and
-the filling of the pipeline and what the stack takes for its messages, in closed form
+A pipeline (rings, trees) is one flow for each ring or tree. Its footprint is the sum of those of
+its edges, since in the end all of them keep the pace of the slowest. The latency and the filling of
+the pipeline and the stack's time for its messages precede that flow, in closed form
 (`sim.network.flow.pipeline`). A phase in lock step lasts the latency of its slowest edge, the
 stack's cost of a rank's messages, and the fluid time of its edges' bytes, each a flow of its own.
 
 Channels split a collective's bytes evenly and run side by side, each on its own source ports; what
 is planned is planned for all of them. A short collective uses fewer (`harp.collectives.window`).
-The thread of a process that handles messages does so one after the other, for all channels and for
-both ways; where others move the bytes meanwhile, it costs what it takes longer than they do.
+The thread of a process handles messages one after the other, for all channels and both directions;
+if helpers or the NIC move the bytes meanwhile, only its time beyond theirs counts.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 KEPT_RANKS = 64
-"""Phases of plans on at most so many ranks are kept, since the next simulation asks for them."""
+"""Largest number of ranks of plans with cached phases, which the next simulation needs again."""
 
 
 class Moving(NamedTuple):
-    """Flows of a phase that are under way, and what is needed to route them anew."""
+    """Running flows of a phase, and the data for routing them again."""
 
     flows: FlowSet
     laid: Laid
@@ -73,7 +73,7 @@ class Laid(NamedTuple):
     amount: Floats
     """Bytes of each flow."""
     key: tuple[bytes, ...]
-    """Tells sets of edges apart."""
+    """Identifies the set of edges."""
     channels: int
 
 
@@ -121,7 +121,7 @@ class FlowCommunicator:
             WeakKeyDictionary())
         self._moving: dict[int, Moving] = {}
         self.corrections: set[Correction] = set()
-        """Causes that concern what has run, by which the fluid's times are known to be off."""
+        """Known errors of the fluid's times in the plans that have run."""
         self.handled = 0
         """Edges routed and timed, and flows started, so far."""
 

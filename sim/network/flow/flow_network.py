@@ -1,6 +1,6 @@
 """The network of fidelity `flow`: routes from the transport, rates from the fluid engine.
 
-Name what holds a flow back: the kinds of the resources that are saturated on its route.
+`name_limits` names the saturated resources on a flow's route.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class FlowNetwork:
         self._reroute()
 
     def abandon(self, links: Ints) -> None:
-        """Take note that these links will never be back."""
+        """Mark links that will never be up again."""
         self.transport.links.abandon(links)
 
     def _reroute(self) -> None:
@@ -114,7 +114,7 @@ class FlowNetwork:
 
     @property
     def waits_for(self) -> str:
-        """Why traffic waits, where no way was left for some of it."""
+        """Reason why traffic waits, if no path is left for some of it."""
         return self.transport.waits_for
 
     @property
@@ -129,7 +129,7 @@ class FlowNetwork:
 
     @property
     def remembers(self) -> bool:
-        """Whether there are bursts, whose tokens are left over, or background traffic."""
+        """Whether there are bursts, with tokens left over, or background traffic."""
         return self.fluid.has_buckets or self._has_background
 
     @property
@@ -140,7 +140,7 @@ class FlowNetwork:
 
     @property
     def corrections(self) -> list[Correction]:
-        """Causes by which times are known to be off; none for ends that packet has no model of."""
+        """Known errors of the times; none for stacks that packet does not model."""
         stack, topology = self.transport.stack.name, self.transport.cluster.topology
         if derives_from(stack, "rdma", topology.stacks, "stacks", StackSet):
             return []
@@ -148,7 +148,7 @@ class FlowNetwork:
 
     @property
     def notes(self) -> list[str]:
-        """What ``routing: plan`` has no hold on, and what times are known to be off by."""
+        """Flows that ``routing: plan`` cannot steer, and known errors of the times."""
         tcp = self.transport.style.congestion is not None
         return [*self.transport.plan.notes,
                 *(correction.sentence(tcp=tcp) for correction in self.corrections)]

@@ -1,4 +1,4 @@
-"""Background flows as fluids: each takes its share of the lines that it crosses."""
+"""Background flows as fluids: each takes its share of its links."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class FluidCarrier:
     """See `sim.network.background.Carrier`.
 
     Args:
-        transport: whose links are crossed.
+        transport: gives the links.
         fluid: moves the flows.
     """
 

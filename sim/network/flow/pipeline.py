@@ -22,7 +22,7 @@ _NOBODY = np.empty(0, np.int64)
 
 
 class EdgeTimes(NamedTuple):
-    """What each edge takes; one array entry an edge."""
+    """Times of each edge; one array entry for each."""
 
     alpha_s: Floats
     """Latency of a piece, which pieces that follow one another overlap."""

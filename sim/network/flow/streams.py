@@ -43,7 +43,7 @@ class Stage(NamedTuple):
     edges: StageEdges
     pieces: int
     lag: int
-    """A piece waits for the one that is so many pieces earlier on the edges that feed it."""
+    """A piece waits for the one ``lag`` pieces earlier on the edges that feed it."""
     source: Ids
     """Pairs of edges: ``source[i]`` feeds ``target[i]``."""
     target: Ids

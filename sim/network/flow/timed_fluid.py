@@ -1,4 +1,4 @@
-"""Fidelity `flow`: the fluid engine under simpy.
+"""The fluid engine of fidelity `flow` under simpy's clock.
 
 A `TimedFluid` turns sets of flows into simpy events: `move` starts a set and returns the event that
 fires when its last flow completes. simpy sees one event a set, not one a flow. Token buckets are
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class FlowSet(NamedTuple):
-    """Flows that were started together, and the event of the last one's completion."""
+    """Flows that started together, and the event of the last completion."""
 
     flows: NDArray[np.int32]
     done: simpy.Event
     number: int
     limits: list[tuple[float, str]]
-    """From when on what held back the flow that was to end last."""
+    """Times and names of the limits of the flow that ends last."""
     watched: bool
-    """Whether anybody wants to know."""
+    """Whether limits are recorded."""
 
 
 @dataclass
@@ -199,7 +199,7 @@ class TimedFluid:
         self._bucket_s = now_s
 
     def _switch_buckets(self) -> float:
-        """Apply what the buckets say and return the seconds until one of them says more."""
+        """Apply the switches of the buckets; the seconds until the next one."""
         for bucket in self._buckets:
             capacity = bucket.switch()
             if capacity is not None:
@@ -211,7 +211,7 @@ class TimedFluid:
         self._version += 1
         wait_s = math.inf
         if self._buckets and self.net.flows:
-            # A bucket that waited less than the clock can tell would wait for ever.
+            # A wait below the clock's resolution would repeat for ever.
             wait_s = max(self._switch_buckets(), float(np.spacing(self.env.now)))
         wait_s = min(wait_s, self.net.next_s - self.env.now)
         if math.isfinite(wait_s):
@@ -222,7 +222,7 @@ class TimedFluid:
             self._note_limits(self._name_limit)
 
     def _note_limits(self, name_limit: Callable[[NDArray[np.int32]], str]) -> None:
-        """Write down what holds each open set back from now on."""
+        """Record the limit of each open set from now on."""
         for number, flows in self._sets.items():
             if not flows.watched:
                 continue

@@ -1,4 +1,4 @@
-"""What the hosts of a laboratory are told of each edge between GPUs: its pace, and its flows."""
+"""Pace and flows of each edge between GPUs, for the hosts of a laboratory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LabFlows:
         self._known: dict[Edge, _Known] = {}
 
     def of(self, edges: Sequence[Edge]) -> dict[Edge, EdgeFlows]:
-        """Flows of the edges that leave their host; those that are new get their ways."""
+        """Flows of the edges that leave their host; new ones are routed."""
         host = self._transport.cluster.host
         outer = [edge for edge in edges if host[edge[1]] != host[edge[2]]]
         new = [edge for edge in outer if edge not in self._known]

@@ -1,7 +1,7 @@
 """The process of one host of the laboratory: all of its ranks, their wires and their pacers.
 
-It is started in the host's namespace, reads what to run from standard input and answers on standard
-output; it ends with either.
+It runs in the host's namespace, reads commands from standard input, answers on standard output, and
+ends when either is closed.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ async def _answer(host: Host, job: Job | Connect, answers: IO[bytes]) -> None:
 
 
 class Lateness:
-    """How late the event loop comes to what it has to do, because others have the processor."""
+    """Lateness of the event loop while other processes have the processor."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

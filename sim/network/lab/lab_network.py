@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     Edge = tuple[int, int, int]
 
 MOST_LATE = 0.1
-"""Share of the time that processes may come late, until the reader is told."""
+"""Share of the time by which processes may be late without a note."""
 SAMPLE_S = 0.05
 """By the wall clock: how often counters of links are read, where somebody wants to see them."""
 PATIENCE_S = 300
@@ -255,7 +255,7 @@ class LabNetwork:
 
     @property
     def waits_for(self) -> str:
-        """Why traffic waits, where no way was left for some of it."""
+        """Reason why traffic waits, if no path is left for some of it."""
         return self.transport.waits_for
 
     @property
@@ -333,7 +333,7 @@ class LabCommunicator:
             protocol: Protocol = SIMPLE) -> Generator[simpy.Event, None, None]:
         """Run a plan on all hosts, and wait for the last of them."""
         del local_s
-        assert all(phase.local is None for phase in plan.phases()), "checks.py refuses top-k"
+        assert all(phase.local is None for phase in plan.phases()), "lab_refusals refuses top-k"
         if not plan.stages:
             return
         network, env = self._network, self._network.env

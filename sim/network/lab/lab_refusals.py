@@ -1,4 +1,4 @@
-"""What a laboratory can carry: each refusal is one sentence, at the key that asks for more."""
+"""Errors for the keys of a file that a laboratory cannot carry."""
 
 from __future__ import annotations
 

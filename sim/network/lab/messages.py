@@ -1,4 +1,4 @@
-"""What the laboratory and the processes of its hosts tell one another, as pickles in a pipe."""
+"""Messages between the laboratory and the processes of its hosts, as pickles in a pipe."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Done:
 
     number: int
     late: float = 0.0
-    """Share of the time by which the process came late to what it had to do."""
+    """Share of the time by which the process was late."""
     error: str = ""
     asked_s: dict[int, float] = field(default_factory=dict)
     """What was asked of each resource of this host so far, by the wall clock."""

@@ -1,4 +1,4 @@
-"""What a laboratory has no hardware for: GPUs' links, PCIe, network threads, memory, cloud caps.
+"""Pacers for the hardware that a laboratory lacks: GPU links, PCIe, threads, memory, cloud caps.
 
 Each is a pacer in the process of its host. Bytes reserve it for the time that they take there, at
 the lab's scale, and go on when all that they need on this side is free.

@@ -1,9 +1,8 @@
 """Connections between hosts of the laboratory: kernel TCP, and HARP.
 
-A wire goes one way, from one GPU to another on one channel, over the flows that its edge has: their
-source ports are those of the simulators, so that what hashes them takes the same ways. Pieces of a
-message are cut evenly over the sockets of a TCP wire, as NCCL does; a HARP wire has as many paths
-instead.
+A wire goes from one GPU to another on one channel, over the flows of its edge. Their source ports
+are those of the other fidelities, so that hashes choose the same paths. Pieces of a message are cut
+evenly over the sockets of a TCP wire, as NCCL does; a HARP wire has as many paths instead.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _HELLO = struct.Struct("!6I")
 
 
 class Wire(Protocol):
-    """One way between two GPUs."""
+    """One direction between two GPUs."""
 
     async def send(self, piece: Bytes) -> None:
         """Send a piece; its bytes may change afterwards."""
@@ -60,7 +59,7 @@ class Wires(Protocol):
 
 
 class TcpWire:
-    """Some sockets; which way is used is the owner's choice."""
+    """Some sockets; the owner chooses the direction."""
 
     def __init__(self, sockets: list[socket.socket]) -> None:
         self._sockets = sockets

@@ -1,1 +1,1 @@
-"""The network as packets, whose ends are the sessions that hosts run."""
+"""Fidelity `packet`: every frame through every queue, between the sessions that hosts run."""

@@ -1,19 +1,18 @@
-"""What the packet network has and a topology file does not say.
+"""Constants of the packet network that a topology file does not give.
 
-Each figure names where it comes from, and how sure it is.
+Each figure has its source and its confidence.
 """
 
 from __future__ import annotations
 
 UNIT_BYTES = 64 << 10
-"""In which a message moves within a host, so that several share what they pass. Assumed: fine
-enough beside pieces of 512 KiB."""
+"""Unit of a message's transfer within a host, so that several messages share its resources.
+Assumed: fine enough beside pieces of 512 KiB."""
 IDLE_CONNECTIONS = 4096
-"""That stay open though nothing moves on them: 4,096 take 0.2 GB. Assumed; NCCL keeps all of them,
-of which only an all-to-all of more than some hundred GPUs has so many."""
+"""Idle connections that stay open; 4,096 take 0.2 GB. Assumed: NCCL keeps all of them, but only an
+all-to-all of more than some hundred GPUs has more."""
 MOST_FRAMES = 300_000_000
-"""Frames of one simulation: six minutes in a ring of neighbours to an hour in an all-to-all over
-three tiers (docs/performance.md). Assumed to be as long as anyone waits without having been
-told."""
+"""Most frames of one simulation: six minutes in a ring of neighbours to an hour in an all-to-all
+over three tiers (docs/performance.md). Assumed as the longest acceptable wait."""
 CAPTURE_BYTES = 256 << 20
-"""Of a capture, after which it ends: what Wireshark still opens with ease."""
+"""Size at which a capture ends: Wireshark still opens it with ease."""

@@ -39,21 +39,21 @@ if TYPE_CHECKING:
 
 
 BATCH = 8
-"""Sends, and receives, of a channel that NCCL's kernel has under way in an all-to-all before it
-goes on to the next ones (NCCL_MAX_DEV_WORK_P2P_PER_BATCH, src/include/device.h of 2.22 to 2.27)."""
+"""Concurrent sends, and receives, of a channel in an all-to-all of NCCL
+(NCCL_MAX_DEV_WORK_P2P_PER_BATCH, src/include/device.h of 2.22 to 2.27)."""
 MOST_AT_ONCE = 1 << 16
-"""Edges of a run above which connections are made stage by stage. Below, all begin at once, so that
-no stage but the first waits for a handshake, as NCCL makes them before it begins."""
+"""Edges of a run above which connections are opened stage by stage. Below, all open at the start,
+so that only the first stage waits for a handshake, as NCCL connects before it begins."""
 
 
 class Key(NamedTuple):
-    """What tells channels apart."""
+    """Key of a channel."""
 
     src: int
     dst: int
     channel: int
     copy: int
-    """Which of several between these GPUs on this channel of NCCL's."""
+    """Number among the channels between these GPUs on the same channel of NCCL."""
     inner: float
     """The protocol's share of the latency inside a host."""
 
@@ -64,7 +64,7 @@ class PacketCommunicator:
     Args:
         transport: routes and costs of messages.
         timed: the network under simpy.
-        limits: says what held a transfer back, if anybody wants to hear.
+        limits: names the limits of transfers; None: no names.
     """
 
     def __init__(self, transport: Transport, timed: TimedWorld,
@@ -99,7 +99,7 @@ class PacketCommunicator:
         self.transport.announce_plan(plan, placement)
 
     def reroute(self) -> None:
-        """Route everything anew, since the state of the links has changed."""
+        """Route all connections again after a change of the links."""
         if not self._routed:
             return
         world = self.timed.world
@@ -138,7 +138,7 @@ class PacketCommunicator:
 
     def _stage(self, phase: Phase, ranks: int, placement: Sequence[Ints],
                taken: dict[int, Key], protocol: Protocol) -> Stage:
-        """One phase on all its channels, whose ranks are numbered channel after channel."""
+        """One phase on all its channels; ranks are numbered channel after channel."""
         src, dst, channel = edges_on_channels(phase, placement)
         edges, copies = len(phase.src), len(placement)
         nbytes = np.tile(phase.bytes_per_edge, copies)

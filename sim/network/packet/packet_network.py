@@ -75,17 +75,17 @@ class PacketNetwork:
         self._background.reroute()
 
     def abandon(self, links: Ints) -> None:
-        """Take note that these links will never be back."""
+        """Mark links that will never be up again."""
         self.transport.links.abandon(links)
 
     @property
     def waits_for(self) -> str:
-        """Why traffic waits, where no way was left for some of it."""
+        """Reason why traffic waits, if no path is left for some of it."""
         return self.transport.waits_for
 
     @property
     def busy(self) -> bool:
-        """Whether a collective is under way."""
+        """Whether a collective runs."""
         return self.timed.running > 0
 
     @property
@@ -110,7 +110,7 @@ class PacketNetwork:
 
     @property
     def notes(self) -> list[str]:
-        """What ``routing: plan`` has no hold on, and what a capture has not."""
+        """Flows that ``routing: plan`` cannot steer, and the end of an incomplete capture."""
         return [*self.transport.plan.notes, *self._notes]
 
     def usage(self, step_s: tuple[float, float]) -> LinkUse | None:

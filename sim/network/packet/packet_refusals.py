@@ -1,4 +1,4 @@
-"""What a file can ask that the packet network does not have: refused, not answered wrongly."""
+"""Errors for the keys of a file that the packet network does not model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RDMA = "rdma"
 
 
 def refuse_unknown(site: Site) -> None:
-    """Raise TopologyError for the first thing of ``site`` that only fidelity flow has."""
+    """Raise TopologyError for the first key of ``site`` that only fidelity flow models."""
     for problem in _unknown(site):
         raise site.cluster.topology.error(problem)
 
@@ -40,7 +40,7 @@ def _unknown(site: Site) -> Iterator[Problem]:
 
 
 def _ports_of_socket(site: Site) -> int:
-    """Ports over which a socket is split, each of which has a socket of its own here."""
+    """Ports over which a socket is split; here each port has a socket of its own."""
     nics = [nic for group in site.cluster.topology.hosts for nic in group.nics]
     splits = [nic.ports for nic in nics
               if site.style.routing == "spray" or (site.style.bond or nic.bond) == DYNAMIC]

@@ -1,16 +1,13 @@
-"""The packet network against closed forms of empty paths, queues, max-min shares and JUMBO_TCP.
+"""Cases of the packet network with a closed form or a published result.
 
-The formulas stand here, and take nothing from the simulator but the frame's sizes; each row has its
-source. Nothing is fitted. `sim.validation.closed_forms` has those of collectives and caps.
+Closed forms are those of empty paths, queues, max-min shares and TCP; the formulas here take only
+the frame's sizes from the simulator, and each row has its source. `sim.validation.closed_forms` has
+those of collectives and caps. Published results are measurements and simulations of kernel TCP with
+a complete description: each case builds the network of its source, and a note names what the source
+leaves open. Nothing is fitted.
 
-Small packet networks by hand: switches, hosts whose processes cost no time, flows between them.
-
-What is validated against closed forms and published set-ups is built of these.
-
-The packet network's kernel TCP against what others measured and simulated, where all is told.
-
-Each case builds the network that its source describes; nothing is fitted. What a source does not
-tell stands in the case's note.
+A `Net` is a small network built by hand: switches, hosts with processes that cost no time, and
+flows between them.
 """
 
 from __future__ import annotations
@@ -42,7 +39,7 @@ class Host(NamedTuple):
 
 
 class Net:
-    """Hosts under switches of which only some ports are slow."""
+    """Hosts under switches; only some of the ports are slow."""
 
     def __init__(self, switches: int, buffer_bytes: int, segment: int = SEGMENT) -> None:
         self.world = World(seed=1, segment=segment, overhead=OVERHEAD, slots=NCCL_WINDOW.slots,
@@ -237,7 +234,7 @@ def share_row(case: str, form: str, found: float, wanted: float, note: str = "")
 
 
 def start_slowly() -> Iterator[Row]:
-    """Slow start doubles ten segments each round trip, until all are on their way."""
+    """Slow start doubles ten segments each round trip, until all are sent."""
     rtt_s = 0.02
     for segments in (10, 100, 500):
         net = Net(1, 256 << 20)
@@ -252,7 +249,7 @@ def start_slowly() -> Iterator[Row]:
 
 
 def lose_at_random() -> Iterator[Row]:
-    """Rates of flows whose link loses at random."""
+    """Rates of flows over a link with random loss."""
     rtt_s = 0.1
     for loss, window, form in ((1e-3, 1.225 / sqrt(1e-3), "segments, Reno's, 1.22 / sqrt p"),
                                (1e-4, 1.054 * rtt_s**0.75 / 1e-4**0.75,

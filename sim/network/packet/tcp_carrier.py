@@ -21,7 +21,7 @@ class TcpCarrier:
     """See `sim.network.background.Carrier`.
 
     Args:
-        transport: tells what a segment has.
+        transport: gives the size of a segment.
         timed: where connections are made.
     """
 

@@ -1,7 +1,7 @@
 """The packet network of one simulation: hosts and links from a cluster, time from simpy.
 
-simpy sees only the next event. When it comes to that, the packet network runs on by itself up to
-the next event of simpy, as nothing outside can happen before, or to the end of a run.
+simpy sees only the next event of the packet network. At that event the packet network runs by
+itself to the next event of simpy, since nothing outside can happen before, or to the end of a run.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class TimedWorld:
     # ---- hosts
 
     def end(self, gpu: int, channel: int, *, sends: bool) -> End:
-        """One end of a connection of ``gpu``; whoever sends has the ceilings of a flow."""
+        """One end of a connection of ``gpu``; the sender has the ceilings of a flow."""
         chains = []
         for way in ("out", "in"):
             rows: Rows = []
@@ -136,7 +136,7 @@ class TimedWorld:
         return End(self._processes[gpu], *chains)
 
     def _ceilings(self) -> list[tuple[int, float]]:
-        """Servers of one connection alone: ceilings of its flows, of which the VPC's may police."""
+        """Servers of one connection: ceilings of its flows; the VPC's may be a policer."""
         transport = self.transport
         shaped, policed = transport.ceiling, math.inf
         if self._police is not None:
@@ -157,7 +157,7 @@ class TimedWorld:
         return self._rings[int(self.transport.cluster.endpoint[gpu])]
 
     def inside(self, src: int, dst: int) -> tuple[int, float]:
-        """Chain and latency of the way between two GPUs of one host."""
+        """Chain and latency between two GPUs of one host."""
         rows: Rows = []
         alpha_s = np.zeros(1)
         self.transport.add_inside(np.zeros(1, np.int64), np.array([src]), np.array([dst]), rows,
@@ -176,7 +176,7 @@ class TimedWorld:
         return self._chains[key]
 
     def _server(self, resource: int, cost: float) -> int:
-        """The server that stands for a resource of which a byte takes ``cost``."""
+        """Server of a resource; a byte uses ``cost`` units of it."""
         if resource not in self._servers:
             self._servers[resource] = self._add_server(resource, cost)
             self.usage.watch(resource, self._servers[resource], cost)
@@ -216,7 +216,7 @@ class TimedWorld:
 
     @property
     def running(self) -> int:
-        """Runs that are under way."""
+        """Number of open runs."""
         return len(self._runs)
 
     def _now_ns(self) -> int:

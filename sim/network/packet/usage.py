@@ -1,4 +1,4 @@
-"""What links and hosts' servers have carried, as the resources of the cluster over time."""
+"""Utilisation of the cluster's resources over time, from the counters of links and servers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Usage:
     Args:
         cluster: names the resources.
         capacity: float64[resources], of the transport.
-        world: the packet network, whose first links are the fabric's.
+        world: the packet network; its first links are the fabric's.
         records: whether samples are taken.
     """
 
@@ -47,7 +47,7 @@ class Usage:
         self._next_ns = 0
 
     def watch(self, resource: int, server: int, cost: float) -> None:
-        """Note that a server is a resource of which a byte of payload takes ``cost``."""
+        """Register the server of a resource; a byte of payload uses ``cost`` units of it."""
         self._servers[resource] = server, cost
 
     def limit(self, until_ns: int) -> int:

@@ -91,7 +91,7 @@ class LinkCounts(NamedTuple):
 
 
 class PathCounts(NamedTuple):
-    """What a session counts of a path, as an engine tells it in its statistics."""
+    """A session's counters of a path, as in an engine's statistics."""
 
     alive: int
     mtu_fails: int
@@ -352,7 +352,7 @@ class World:
         return by_link, by_server
 
     def channel_frames(self, channel: int) -> int:
-        """Count the frames of a connection whose payload was new to its receiver."""
+        """Count the frames of a connection with payload that was new to its receiver."""
         return int(lib.packet_channel_frames(self._world, channel))
 
     def path_counts(self, channel: int, end: int, path: int) -> PathCounts | None:

@@ -315,7 +315,7 @@ def test_a_plan_over_an_overlay_is_refused(tmp_path):
     with pytest.raises(TopologyError) as refused:
         shared(tmp_path, {"overlay": {"headers": "50B"}}, scenario={"routing": "plan"})
     text = str(refused.value)
-    assert "scenarios[0].routing: 'plan' has no hold on an overlay" in text
+    assert "scenarios[0].routing: 'plan' cannot steer an overlay" in text
     assert "allowed: ecmp or spray" in text
     assert refused.value.line > 0
 
