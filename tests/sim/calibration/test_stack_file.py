@@ -221,7 +221,7 @@ def test_options_that_do_not_go_together_are_refused(arguments: list[str]) -> No
 
 
 def test_rows_without_any_cost_of_the_stack_are_refused() -> None:
-    with pytest.raises(ValueError, match="nothing of the stack"):
+    with pytest.raises(ValueError, match="do not depend on the stack"):
         derive([], [], load_stack("harp"))
 
 
