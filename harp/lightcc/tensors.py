@@ -54,7 +54,8 @@ def flat_bytes(whole: torch.Tensor) -> Bytes:
     """Give the memory of a contiguous tensor."""
     if not whole.numel():
         return NO_BYTES
-    found: Bytes = whole.detach().view(-1).view(torch.uint8).numpy()
+    # torch calls one element contiguous whatever its stride is, and views only stride 1 as bytes.
+    found: Bytes = whole.detach().as_strided((whole.numel(),), (1,)).view(torch.uint8).numpy()
     return found
 
 

@@ -39,6 +39,26 @@ def check_collectives(rank, ranks):
     assert (at_root == (sum(range(ranks)) if rank == 0 else rank)).all()
 
 
+def check_one_element_with_a_stride(rank, ranks):
+    """torch calls it contiguous, as with the last column of a batch of one."""
+    def one(value):
+        return torch.full((3, 4), float(value))[:1, -1]
+    summed = one(rank + 1)
+    dist.all_reduce(summed)
+    assert summed.item() == ranks * (ranks + 1) / 2
+    given = one(rank)
+    dist.broadcast(given, 1)
+    assert given.item() == 1
+    parts = [one(-1) for _ in range(ranks)]
+    dist.all_gather(parts, one(rank))
+    assert [part.item() for part in parts] == list(range(ranks))
+    came = one(-1)
+    sending = dist.isend(one(rank), (rank + 1) % ranks)
+    dist.recv(came, (rank - 1) % ranks)
+    sending.wait()
+    assert came.item() == (rank - 1) % ranks
+
+
 def check_parts(rank, ranks):
     parts = [torch.zeros(i + 1) for i in range(ranks)]  # of different sizes
     dist.all_gather(parts, torch.full((rank + 1,), float(rank)))
@@ -92,6 +112,7 @@ def check_messages(rank, ranks):
 def collectives(rank, ranks):
     """Everything that torch asks of a group, once."""
     check_collectives(rank, ranks)
+    check_one_element_with_a_stride(rank, ranks)
     check_parts(rank, ranks)
     check_messages(rank, ranks)
     return "right"
