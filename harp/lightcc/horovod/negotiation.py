@@ -74,6 +74,8 @@ class Request:
         return ", ".join([f"{self.kind} of {shape} {self.dtype}", *more])
 
 
+WITH_JOINED = ("allreduce by sum", "allreduce by avg", "barrier")
+"""What works while ranks have joined: these bring zeros, which change no sum."""
 WAIT = Request("wait", "wait")
 """Says that a rank's caller waits for what it has asked for, so that it will ask for no more."""
 
@@ -288,9 +290,10 @@ class Coordinator:
         missing = set(range(self._ranks)) - set(of_ranks)
         if missing & set(self._gone):
             return f"{first.name}: {self._gone[min(missing & set(self._gone))]}"
-        if missing and first.kind not in {"allreduce", "barrier"}:
-            return (f"{first.name}: {first.kind} is not possible while "
-                    f"{_ranks(sorted(missing))} joined; allreduce and barrier are")
+        what = f"{first.kind} by {first.detail}" if first.kind == "allreduce" else first.kind
+        if missing and what not in WITH_JOINED:
+            return (f"{first.name}: {what} is not possible while {_ranks(sorted(missing))} joined; "
+                    "allreduce by sum or average and barrier are")
         return ""
 
     def _fused(self, group: list[dict[int, Request]]) -> Iterable[Answer]:

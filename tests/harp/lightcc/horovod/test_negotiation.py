@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -118,6 +119,19 @@ def test_no_tensor_waits_for_a_group_that_ranks_do_not_count_alike(one, other, t
     assert all(bool(answer.error) == (one != other) for answer in answers)
     assert coordinator.oldest_s() is None
     assert not coordinator._parts
+
+
+@pytest.mark.parametrize(("reduction", "refused"), [
+    ("sum", False), ("avg", False), ("min", True), ("max", True), ("product", True)])
+def test_a_rank_that_joined_brings_zeros_to_sums_alone(reduction, refused):
+    coordinator = Coordinator(2, MIB)
+    coordinator.hear(1, [Request("join", "join")], 0.0)
+    coordinator.hear(0, [Request("allreduce", "a", "float32", (1,), 4, reduction)], 0.0)
+    (answer,) = coordinator.decide()
+    assert bool(answer.error) == refused
+    if refused:
+        assert answer.error == (f"a: allreduce by {reduction} is not possible while rank 1 joined; "
+                                "allreduce by sum or average and barrier are")
 
 
 def test_who_joined_is_waited_for_no_more_until_all_have():
