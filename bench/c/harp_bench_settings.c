@@ -2,22 +2,17 @@
 #define _GNU_SOURCE
 #include "harp_bench.h"
 
-#include <getopt.h>
-
 #include "bench.h"
+#include "options.h"
 
 enum { FLIGHT_MAX = 256 }; /* messages of a connection */
 
-__attribute__((noreturn)) static void usage(void)
-{
-    fputs("usage: harp_bench receive|send|pairs --port udp|xdp|mem [--interface NAME]\n"
-          "           [--handle HANDLE] [--cpu N] [--seconds S] [--size BYTES] [--flight N]\n"
-          "           [--memory BYTES] [--frames N] [--paths N] [--engines 1|2] [--stream]\n"
-          "           [--drafts] [--ping] [--thread] [--copy] [--faults CHAOS]\n"
-          "           [--window BYTES] [--both]\n",
-          stderr);
-    exit(2);
-}
+static const char USAGE[] =
+    "usage: harp_bench receive|send|pairs --port udp|xdp|mem [--interface NAME]\n"
+    "           [--handle HANDLE] [--cpu N] [--seconds S] [--size BYTES] [--flight N]\n"
+    "           [--memory BYTES] [--frames N] [--paths N] [--engines 1|2] [--stream]\n"
+    "           [--drafts] [--ping] [--thread] [--copy] [--faults CHAOS]\n"
+    "           [--window BYTES] [--both]\n";
 
 static void read_port(struct settings *s, const char *name)
 {
@@ -30,7 +25,7 @@ static void read_port(struct settings *s, const char *name)
         if (!strcmp(name, PORTS[i].name))
             s->port.open = PORTS[i].open;
     if (!s->port.open)
-        usage();
+        bench_usage(USAGE);
 }
 
 static void read_handle(struct settings *s, const char *text)
@@ -38,74 +33,7 @@ static void read_handle(struct settings *s, const char *text)
     s->has_handle = strlen(text) == 2 * sizeof s->handle;
     for (size_t i = 0; s->has_handle && i < sizeof s->handle; i++)
         if (sscanf(text + 2 * i, "%2hhx", (uint8_t *)&s->handle + i) != 1)
-            usage();
-}
-
-static bool read_flag(struct settings *s, int option)
-{
-    switch (option) {
-    case 'S':
-        return s->stream = true;
-    case 'D':
-        return s->drafts = true;
-    case 'P':
-        return s->ping = true;
-    case 'T':
-        return s->thread = true;
-    case 'B':
-        return s->both = true;
-    case 'C':
-        return s->port.config.copy_only = true;
-    }
-    return false;
-}
-
-static void read_option(struct settings *s, int option, const char *value)
-{
-    switch (option) {
-    case 'o':
-        read_port(s, value);
-        break;
-    case 'i':
-        s->port.config.interface = value;
-        break;
-    case 'h':
-        read_handle(s, value);
-        break;
-    case 'u':
-        s->cpu = atoi(value);
-        break;
-    case 's':
-        s->seconds = atof(value);
-        break;
-    case 'z':
-        s->size = (uint32_t)strtoul(value, NULL, 0);
-        break;
-    case 'f':
-        s->flight = (uint32_t)strtoul(value, NULL, 0);
-        break;
-    case 'm':
-        s->memory_bytes = strtoul(value, NULL, 0);
-        break;
-    case 'n':
-        s->frames = (uint32_t)strtoul(value, NULL, 0);
-        break;
-    case 'p':
-        s->paths = (uint16_t)strtoul(value, NULL, 0);
-        break;
-    case 'e':
-        s->engines = (uint32_t)strtoul(value, NULL, 0);
-        break;
-    case 'w':
-        s->window_bytes = strtoull(value, NULL, 0);
-        break;
-    case 'c':
-        s->port.faults = value;
-        break;
-    default:
-        if (!read_flag(s, option))
-            usage();
-    }
+            bench_usage(USAGE);
 }
 
 static bool is_role(const char *word)
@@ -115,16 +43,6 @@ static bool is_role(const char *word)
 
 const char *read_settings(struct settings *s, int count, char **words)
 {
-    static const struct option names[] = {{"port", 1, 0, 'o'},    {"interface", 1, 0, 'i'},
-                                          {"handle", 1, 0, 'h'},  {"cpu", 1, 0, 'u'},
-                                          {"seconds", 1, 0, 's'}, {"size", 1, 0, 'z'},
-                                          {"flight", 1, 0, 'f'},  {"memory", 1, 0, 'm'},
-                                          {"frames", 1, 0, 'n'},  {"paths", 1, 0, 'p'},
-                                          {"engines", 1, 0, 'e'}, {"faults", 1, 0, 'c'},
-                                          {"window", 1, 0, 'w'},  {"stream", 0, 0, 'S'},
-                                          {"drafts", 0, 0, 'D'},  {"ping", 0, 0, 'P'},
-                                          {"thread", 0, 0, 'T'},  {"copy", 0, 0, 'C'},
-                                          {"both", 0, 0, 'B'},    {0}};
     *s = (struct settings){.size = 1 << 20,
                            .flight = 4,
                            .memory_bytes = BENCH_BYTES,
@@ -134,14 +52,35 @@ const char *read_settings(struct settings *s, int count, char **words)
                            .cpu = -1,
                            .seconds = 5,
                            .port.config = {.locals = 1, .queue = -1}};
-    for (int option; (option = getopt_long(count, words, "", names, NULL)) != -1;)
-        read_option(s, option, optarg);
-    if (count - optind != 1 || !s->port.open || s->flight < 1 || s->flight > FLIGHT_MAX ||
-        s->size < 1 || s->size > HARP_MESSAGE_MAX || s->engines < 1 || s->engines > 2)
-        usage();
+    const char *port = "", *handle = "";
+    const struct bench_option options[] = {BENCH_OPTION("port", &port),
+                                           BENCH_OPTION("interface", &s->port.config.interface),
+                                           BENCH_OPTION("handle", &handle),
+                                           BENCH_OPTION("cpu", &s->cpu),
+                                           BENCH_OPTION("seconds", &s->seconds),
+                                           BENCH_OPTION("size", &s->size),
+                                           BENCH_OPTION("flight", &s->flight),
+                                           BENCH_OPTION("memory", &s->memory_bytes),
+                                           BENCH_OPTION("frames", &s->frames),
+                                           BENCH_OPTION("paths", &s->paths),
+                                           BENCH_OPTION("engines", &s->engines),
+                                           BENCH_OPTION("faults", &s->port.faults),
+                                           BENCH_OPTION("window", &s->window_bytes),
+                                           BENCH_OPTION("stream", &s->stream),
+                                           BENCH_OPTION("drafts", &s->drafts),
+                                           BENCH_OPTION("ping", &s->ping),
+                                           BENCH_OPTION("thread", &s->thread),
+                                           BENCH_OPTION("copy", &s->port.config.copy_only),
+                                           BENCH_OPTION("both", &s->both)};
+    int rest = bench_read_options(count, words, options, sizeof(options) / sizeof(*options), USAGE);
+    read_port(s, port);
+    read_handle(s, handle);
+    if (rest != 1 || s->flight < 1 || s->flight > FLIGHT_MAX || s->size < 1 ||
+        s->size > HARP_MESSAGE_MAX || s->engines < 1 || s->engines > 2)
+        bench_usage(USAGE);
     if (s->memory_bytes < (size_t)s->size * s->flight)
         s->memory_bytes = (size_t)s->size * s->flight;
-    if (!is_role(words[optind]) || (!strcmp(words[optind], "send") && !s->has_handle))
-        usage();
-    return words[optind];
+    if (!is_role(words[1]) || (!strcmp(words[1], "send") && !s->has_handle))
+        bench_usage(USAGE);
+    return words[1];
 }

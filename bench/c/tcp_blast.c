@@ -10,8 +10,9 @@
 #define _GNU_SOURCE
 #include "bench.h"
 
+#include "options.h"
+
 #include <arpa/inet.h>
-#include <getopt.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
@@ -21,8 +22,8 @@ enum { SOCKETS_MAX = 16, PATIENCE_MS = 10000 };
 
 struct settings {
     struct sockaddr_in address;
-    unsigned sockets;
-    size_t chunk_bytes; /* of one system call */
+    uint32_t sockets;
+    uint64_t chunk_bytes; /* of one system call */
     double seconds;
     const char *congestion; /* NULL: the kernel's choice */
     int cpu;                /* below 0: any */
@@ -162,67 +163,35 @@ static int receive_bytes(const struct settings *s)
     return 0;
 }
 
-static void print_usage(void)
-{
-    fputs("usage: tcp_blast send|receive [--to IP] [--port N] [--sockets 1..16] [--chunk BYTES]\n"
-          "           [--congestion NAME] [--seconds S] [--cpu N] [--both]\n",
-          stderr);
-    exit(2);
-}
-
-static void read_option(struct settings *s, int option, const char *value)
-{
-    switch (option) {
-    case 'o':
-        if (!inet_aton(value, &s->address.sin_addr))
-            print_usage();
-        break;
-    case 'p':
-        s->address.sin_port = htons((uint16_t)atoi(value));
-        break;
-    case 'n':
-        s->sockets = (unsigned)atoi(value);
-        break;
-    case 'k':
-        s->chunk_bytes = (size_t)atol(value);
-        break;
-    case 'c':
-        s->congestion = value;
-        break;
-    case 's':
-        s->seconds = atof(value);
-        break;
-    case 'u':
-        s->cpu = atoi(value);
-        break;
-    case 'b':
-        s->both = true;
-        break;
-    default:
-        print_usage();
-    }
-}
+static const char USAGE[] =
+    "usage: tcp_blast send|receive [--to IP] [--port N] [--sockets 1..16] [--chunk BYTES]\n"
+    "           [--congestion NAME] [--seconds S] [--cpu N] [--both]\n";
 
 int main(int count, char **words)
 {
-    static const struct option names[] = {
-        {"to", 1, 0, 'o'},    {"port", 1, 0, 'p'},       {"sockets", 1, 0, 'n'},
-        {"chunk", 1, 0, 'k'}, {"congestion", 1, 0, 'c'}, {"seconds", 1, 0, 's'},
-        {"cpu", 1, 0, 'u'},   {"both", 0, 0, 'b'},       {0}};
-    struct settings s = {.address = {.sin_family = AF_INET, .sin_port = htons(4792)},
+    uint16_t port = 4792;
+    struct settings s = {.address = {.sin_family = AF_INET},
                          .sockets = 1,
                          .chunk_bytes = 256 << 10,
                          .seconds = 5,
                          .cpu = -1};
-    for (int option; (option = getopt_long(count, words, "", names, NULL)) != -1;)
-        read_option(&s, option, optarg);
-    if (count - optind != 1 || s.sockets == 0 || s.sockets > SOCKETS_MAX || s.chunk_bytes == 0 ||
+    const struct bench_option options[] = {BENCH_OPTION("to", &s.address.sin_addr),
+                                           BENCH_OPTION("port", &port),
+                                           BENCH_OPTION("sockets", &s.sockets),
+                                           BENCH_OPTION("chunk", &s.chunk_bytes),
+                                           BENCH_OPTION("congestion", &s.congestion),
+                                           BENCH_OPTION("seconds", &s.seconds),
+                                           BENCH_OPTION("cpu", &s.cpu),
+                                           BENCH_OPTION("both", &s.both)};
+    int rest = bench_read_options(count, words, options, sizeof(options) / sizeof(*options), USAGE);
+    if (rest != 1 || s.sockets == 0 || s.sockets > SOCKETS_MAX || s.chunk_bytes == 0 ||
         s.chunk_bytes > BENCH_BYTES)
-        print_usage();
+        bench_usage(USAGE);
+    s.address.sin_port = htons(port);
     bench_pin(s.cpu);
-    if (strcmp(words[optind], "send") == 0)
+    if (strcmp(words[1], "send") == 0)
         return send_bytes(&s);
-    if (strcmp(words[optind], "receive") == 0)
+    if (strcmp(words[1], "receive") == 0)
         return receive_bytes(&s);
-    print_usage();
+    bench_usage(USAGE);
 }

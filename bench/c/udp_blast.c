@@ -11,8 +11,9 @@
 #define _GNU_SOURCE
 #include "bench.h"
 
+#include "options.h"
+
 #include <arpa/inet.h>
-#include <getopt.h>
 #include <sys/socket.h>
 
 #ifndef UDP_SEGMENT
@@ -76,58 +77,30 @@ static int send_bytes(const struct settings *s, int fd)
     }
 }
 
-__attribute__((noreturn)) static void usage(void)
-{
-    fputs("usage: udp_blast send|receive [--to IP] [--port N] [--segment BYTES] [--seconds S]\n"
-          "           [--cpu N]\n",
-          stderr);
-    exit(2);
-}
-
-static void read_option(struct settings *s, int option, const char *value)
-{
-    switch (option) {
-    case 'o':
-        if (!inet_aton(value, &s->address.sin_addr))
-            usage();
-        break;
-    case 'p':
-        s->address.sin_port = htons((uint16_t)atoi(value));
-        break;
-    case 'g':
-        s->segment = atoi(value);
-        break;
-    case 's':
-        s->seconds = atof(value);
-        break;
-    case 'u':
-        s->cpu = atoi(value);
-        break;
-    default:
-        usage();
-    }
-}
+static const char USAGE[] =
+    "usage: udp_blast send|receive [--to IP] [--port N] [--segment BYTES] [--seconds S]\n"
+    "           [--cpu N]\n";
 
 int main(int count, char **words)
 {
-    static const struct option names[] = {{"to", 1, 0, 'o'},      {"port", 1, 0, 'p'},
-                                          {"segment", 1, 0, 'g'}, {"seconds", 1, 0, 's'},
-                                          {"cpu", 1, 0, 'u'},     {0}};
-    struct settings s = {.address = {.sin_family = AF_INET, .sin_port = htons(4793)},
-                         .segment = 1472,
-                         .cpu = -1,
-                         .seconds = 5};
-    for (int option; (option = getopt_long(count, words, "", names, NULL)) != -1;)
-        read_option(&s, option, optarg);
-    if (count - optind != 1 || s.segment < 1 || s.segment > DATAGRAM_MAX)
-        usage();
+    uint16_t port = 4793;
+    struct settings s = {
+        .address = {.sin_family = AF_INET}, .segment = 1472, .cpu = -1, .seconds = 5};
+    const struct bench_option options[] = {
+        BENCH_OPTION("to", &s.address.sin_addr), BENCH_OPTION("port", &port),
+        BENCH_OPTION("segment", &s.segment), BENCH_OPTION("seconds", &s.seconds),
+        BENCH_OPTION("cpu", &s.cpu)};
+    int rest = bench_read_options(count, words, options, sizeof(options) / sizeof(*options), USAGE);
+    if (rest != 1 || s.segment < 1 || s.segment > DATAGRAM_MAX)
+        bench_usage(USAGE);
+    s.address.sin_port = htons(port);
     bench_pin(s.cpu);
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         bench_die("no socket");
-    if (strcmp(words[optind], "send") == 0)
+    if (strcmp(words[1], "send") == 0)
         return send_bytes(&s, fd);
-    if (strcmp(words[optind], "receive") == 0)
+    if (strcmp(words[1], "receive") == 0)
         return receive_bytes(&s, fd);
-    usage();
+    bench_usage(USAGE);
 }

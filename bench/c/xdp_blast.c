@@ -11,10 +11,10 @@
 #include "raw_xdp.h"
 
 #include "bench.h"
+#include "options.h"
 
 #include <arpa/inet.h>
 #include <assert.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <linux/if_ether.h>
 #include <linux/ip.h>
@@ -181,88 +181,44 @@ static void receive_frames(const struct settings *s)
     raw_xdp_close(&xdp);
 }
 
-__attribute__((noreturn)) static void usage(void)
-{
-    fputs("usage: xdp_blast send|receive INTERFACE [--copy] [--queue N] [--port N] [--batch N]\n"
-          "           [--frame BYTES] [--seconds S] [--spin] [--cpu N]\n"
-          "           [--to-mac MAC] [--from-ip IP] [--to-ip IP]\n",
-          stderr);
-    exit(2);
-}
+static const char USAGE[] =
+    "usage: xdp_blast send|receive INTERFACE [--copy] [--queue N] [--port N] [--batch N]\n"
+    "           [--frame BYTES] [--seconds S] [--spin] [--cpu N]\n"
+    "           [--to-mac MAC] [--from-ip IP] [--to-ip IP]\n";
 
 static void read_mac(const char *text, uint8_t mac[6])
 {
     if (sscanf(text, "%2hhx:%2hhx:%2hhx:%2hhx:%2hhx:%2hhx", &mac[0], &mac[1], &mac[2], &mac[3],
                &mac[4], &mac[5]) != 6)
-        usage();
-}
-
-static void read_option(struct settings *s, int option, const char *value)
-{
-    switch (option) {
-    case 'c':
-        s->xdp.zero_copy = false;
-        break;
-    case 'q':
-        s->xdp.queue = (uint32_t)atoi(value);
-        break;
-    case 'p':
-        s->xdp.udp_port = (uint16_t)atoi(value);
-        break;
-    case 'b':
-        s->batch = (uint32_t)atoi(value);
-        break;
-    case 'f':
-        s->frame_bytes = (uint32_t)atoi(value);
-        break;
-    case 's':
-        s->seconds = atof(value);
-        break;
-    case 'u':
-        s->cpu = atoi(value);
-        break;
-    case 'w':
-        s->spin = true;
-        break;
-    case 'm':
-        read_mac(value, s->to_mac);
-        break;
-    case 'i':
-        if (!inet_aton(value, &s->from_ip))
-            usage();
-        break;
-    case 'o':
-        if (!inet_aton(value, &s->to_ip))
-            usage();
-        break;
-    default:
-        usage();
-    }
+        bench_usage(USAGE);
 }
 
 int main(int count, char **words)
 {
-    static const struct option names[] = {
-        {"copy", 0, 0, 'c'},   {"queue", 1, 0, 'q'},   {"port", 1, 0, 'p'},  {"batch", 1, 0, 'b'},
-        {"frame", 1, 0, 'f'},  {"seconds", 1, 0, 's'}, {"spin", 0, 0, 'w'},  {"cpu", 1, 0, 'u'},
-        {"to-mac", 1, 0, 'm'}, {"from-ip", 1, 0, 'i'}, {"to-ip", 1, 0, 'o'}, {0}};
-    struct settings s = {.xdp = {.zero_copy = true, .udp_port = 4791},
-                         .batch = 64,
-                         .frame_bytes = 1514,
-                         .seconds = 5,
-                         .cpu = -1};
-    for (int option; (option = getopt_long(count, words, "", names, NULL)) != -1;)
-        read_option(&s, option, optarg);
-    if (count - optind != 2 || s.batch == 0 || s.batch > RAW_RING_SLOTS || s.frame_bytes > 3506 ||
+    struct settings s = {
+        .xdp = {.udp_port = 4791}, .batch = 64, .frame_bytes = 1514, .seconds = 5, .cpu = -1};
+    const char *to_mac = "00:00:00:00:00:00";
+    bool copy = false;
+    const struct bench_option options[] = {
+        BENCH_OPTION("copy", &copy),           BENCH_OPTION("queue", &s.xdp.queue),
+        BENCH_OPTION("port", &s.xdp.udp_port), BENCH_OPTION("batch", &s.batch),
+        BENCH_OPTION("frame", &s.frame_bytes), BENCH_OPTION("seconds", &s.seconds),
+        BENCH_OPTION("spin", &s.spin),         BENCH_OPTION("cpu", &s.cpu),
+        BENCH_OPTION("to-mac", &to_mac),       BENCH_OPTION("from-ip", &s.from_ip),
+        BENCH_OPTION("to-ip", &s.to_ip)};
+    int rest = bench_read_options(count, words, options, sizeof(options) / sizeof(*options), USAGE);
+    if (rest != 2 || s.batch == 0 || s.batch > RAW_RING_SLOTS || s.frame_bytes > 3506 ||
         s.frame_bytes < HEADERS_BYTES + sizeof(uint64_t))
-        usage();
-    s.xdp.interface = words[optind + 1];
+        bench_usage(USAGE);
+    s.xdp.interface = words[2];
+    s.xdp.zero_copy = !copy;
+    read_mac(to_mac, s.to_mac);
     bench_pin(s.cpu);
-    if (strcmp(words[optind], "send") == 0)
+    if (strcmp(words[1], "send") == 0)
         send_frames(&s);
-    else if (strcmp(words[optind], "receive") == 0)
+    else if (strcmp(words[1], "receive") == 0)
         receive_frames(&s);
     else
-        usage();
+        bench_usage(USAGE);
     return 0;
 }
