@@ -87,7 +87,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Bench:
-    """How long to measure, and where."""
+    """Duration, number and CPUs of measurements."""
 
     seconds: float = 1.0
     rounds: int = 5
@@ -97,12 +97,12 @@ class Bench:
 
 TCP = {f"TCP {control.upper()}, {n}": ("--congestion", control, "--sockets", str(n))
        for control in ("cubic", "bbr") for n in (1, 2, 4)}
-"""Kernel TCP's settings, of which the best is the reference, as options of tcp_blast."""
+"""Kernel TCP's settings as options of tcp_blast; the best is the reference."""
 
 
 def one_way(a: Namespace, b: Namespace, receive: Sequence[str | Path], send: Sequence[str | Path],
             unit_of: Callable[[dict[str, Any]], float]) -> Sample:
-    """Run a receiver at ``b``, when it is ready a sender at ``a``, until the receiver has enough.
+    """Run a receiver at ``b`` and, once it is ready, a sender at ``a``, until the receiver ends.
 
     If the receiver's first line is ``ready HANDLE``, the sender gets ``--handle HANDLE``. A
     sender may print a line of JSON of its own, which becomes the sample's ``more``.
@@ -120,22 +120,22 @@ def one_way(a: Namespace, b: Namespace, receive: Sequence[str | Path], send: Seq
             raise _failure(send, sender) if sender.poll() else _failure(receive, receiver)
         receiver.wait(PATIENCE_S)
         try:
-            told = sender.communicate(timeout=10 if handle else 0.2)[0]
+            report = sender.communicate(timeout=10 if handle else 0.2)[0]
         except subprocess.TimeoutExpired:
             sender.kill()
-            told = sender.communicate()[0] if not handle else ""
+            report = sender.communicate()[0] if not handle else ""
     finally:
         for process in (sender, receiver):
             process.kill()
             process.wait()
-    return sample(line, told, unit_of)
+    return sample(line, report, unit_of)
 
 
-def sample(line: str, told: str, unit_of: Callable[[dict[str, Any]], float]) -> Sample:
+def sample(line: str, report: str, unit_of: Callable[[dict[str, Any]], float]) -> Sample:
     """Read the line of a receiver, and that of its sender."""
     got = json.loads(line)
     return Sample(unit_of(got), got.get("cpu_s", 0.0) / got["seconds"],
-                  json.loads(told) if told.strip() else {})
+                  json.loads(report) if report.strip() else {})
 
 
 def alone(command: Sequence[str | Path], unit_of: Callable[[dict[str, Any]], float]) -> Sample:
@@ -153,7 +153,7 @@ def gbps(got: dict[str, Any]) -> float:
 
 
 def read_line(process: subprocess.Popen[Any], patience_s: float) -> str:
-    """Read the next line of a program, or nothing if it ended or let us wait too long."""
+    """Read the next line of a program; empty if it ended or took too long."""
     assert process.stdout is not None
     with selectors.DefaultSelector() as waits:
         waits.register(process.stdout, selectors.EVENT_READ)

@@ -61,7 +61,7 @@ def by_id(rows: Iterable[AnyRow]) -> dict[str, AnyRow]:
 
 
 def select(known: Mapping[str, Any], only: str | None) -> list[str]:
-    """Ids that ``--only`` names: an id, or all ids that contain a text; separated by commas."""
+    """Ids that ``--only`` names, in its order: ids, or texts that ids contain, between commas."""
     if not only:
         return list(known)
     found: dict[str, None] = {}
@@ -71,4 +71,4 @@ def select(known: Mapping[str, Any], only: str | None) -> list[str]:
         if not named:
             raise Mistake(f"there is no row {text!r}; there are {', '.join(known)}")
         found.update(dict.fromkeys(named))
-    return [name for name in known if name in found]
+    return list(found)

@@ -30,7 +30,7 @@ class BenchError(RuntimeError):
 
 @dataclass(frozen=True)
 class Subject:
-    """What ``python -m bench NAME`` measures, and its table."""
+    """A subject: its rows, their measurement and their table."""
 
     about: str
     """The manual: the module's docstring."""

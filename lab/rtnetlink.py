@@ -27,7 +27,7 @@ _API, _REGISTER, _ZEROPAGE = 0xC018AA3F, 0xC020AA00, 0xC020AA04
 _MISSING = 1
 _PAGE = mmap.PAGESIZE
 _PATIENCE_S = 10
-"""The whole machine waits for the lock, too."""
+"""The whole machine waits for the lock meanwhile."""
 
 
 def _ioctl(fd: int, request: int, argument: bytes) -> None:
@@ -64,9 +64,9 @@ def held_rtnl() -> Iterator[None]:
         timer.start()
         try:
             ready, _, _ = select.select([faults], [], [], 60)
-            assert ready, "nobody came to hold the lock"
+            assert ready, "no thread took the lock"
             yield
-            assert not late.is_set(), "somebody waited for rtnl"
+            assert not late.is_set(), "a process waited for rtnl"
         finally:
             timer.cancel()
             let_go()

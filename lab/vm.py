@@ -1,4 +1,4 @@
-"""An emulated machine whose NICs have zero-copy AF_XDP, for hosts whose own NICs have not.
+"""An emulated machine with zero-copy AF_XDP, for hosts that have no NIC for it.
 
 QEMU offers virtio_net, and current kernels drive it with zero copy both ways, also where there
 is no hardware help for virtualisation. The machine has two CPUs, 1.5 GiB and two NICs, or more:
@@ -123,7 +123,7 @@ class MachineError(RuntimeError):
 
 @dataclass(frozen=True)
 class Result:
-    """What a script left: its exit code, and everything that it printed."""
+    """The exit code of a script, and its output."""
 
     code: int
     output: str
@@ -336,7 +336,7 @@ def _by_number(version: str) -> list[int]:
 # Helpers
 
 def _do(command: list[str], folder: Path) -> str:
-    """Run a command in a folder; its output, or an error that says what it said."""
+    """Run a command in a folder; return its output, or raise an error with it."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False,
                           timeout=300, env=os.environ | {"LC_ALL": "C"})
     if done.returncode:
@@ -345,7 +345,7 @@ def _do(command: list[str], folder: Path) -> str:
 
 
 def tool(name: str, package: str) -> Path:
-    """Where a program of this host is."""
+    """The path of a program of this host."""
     path = shutil.which(name)
     if not path:
         raise MachineError(f"{name} is missing: apt-get install {package}")

@@ -1,6 +1,6 @@
 """A fabric as namespaces: veth pairs for cables, tbf for rates, kernel routes for switches.
 
-Each host and each switch is a namespace. Cable c is a veth pair whose ends are named after the
+Each host and each switch is a namespace. Cable c is a veth pair; its ends are named after the
 directed links that leave there, ``l2c`` and ``l2c+1``; tbf lets each of them send at the scale of
 its link's rate. Switches have routes of equal cost towards the address of each NIC, in the order of
 `Fabric.next_hops`: the kernel hashes the five-tuple over them, with the switch's ``hash_salt`` as
@@ -146,7 +146,7 @@ class Wiring:
         return f"qdisc replace dev l{link} root handle 1: {queueing}"
 
     def _queue_packets(self, link: int) -> int:
-        """What pfifo_fast holds; tbf's own queue counts bytes."""
+        """Packets that pfifo_fast holds; tbf's own queue counts bytes."""
         return int(self._fabric.link_bps[link] * QUEUE_S / 8 / self._mtu)
 
     def _give_addresses(self) -> None:
@@ -160,7 +160,7 @@ class Wiring:
                   for link in ports)])
 
     def sent_bytes(self) -> Floats:
-        """What each link has carried so far, with Ethernet's headers, by the kernel's counters."""
+        """Bytes that each link has carried, with Ethernet's headers, by the kernel's counters."""
         if not self._counters:
             for space, _ in self._links_by_space():
                 with space.entered():

@@ -1,11 +1,11 @@
-/* What every program of the speed table has: a CPU of its own, a clock, and a window to count in.
+/* The frame of every program of the speed table: a CPU of its own, a clock, a window to count in.
  *
  *     receiver                               sender
  *     pin, open, say "ready" ------------>   is started then; sends until it is killed
  *     first arrival: window opens after a quarter of `seconds` more, in which all warms up
  *     `seconds` later: one line of JSON, exit 0
  *
- * A receiver to which nothing comes ends with an error after ten seconds more.
+ * A receiver without arrivals ends with an error after ten seconds more.
  */
 #ifndef BENCH_H
 #define BENCH_H
@@ -25,7 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* End with one sentence, and what errno says if it is set. */
+/* End with one sentence, and with errno's text if it is set. */
 __attribute__((noreturn, format(printf, 1, 2))) static inline void bench_die(const char *format,
                                                                              ...)
 {

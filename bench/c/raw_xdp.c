@@ -161,7 +161,7 @@ static void make_rings(struct raw_xdp *xdp, const char *interface)
     struct xdp_mmap_offsets at;
     socklen_t bytes = sizeof(at);
     if (getsockopt(xdp->fd, SOL_XDP, XDP_MMAP_OFFSETS, &at, &bytes) < 0)
-        fail_with("the rings' layout is not told", interface);
+        fail_with("the kernel does not report the rings' layout", interface);
     const size_t desc = sizeof(struct xdp_desc), address = sizeof(uint64_t);
     map_ring(xdp, &xdp->rx, &at.rx, desc, XDP_PGOFF_RX_RING, interface);
     map_ring(xdp, &xdp->tx, &at.tx, desc, XDP_PGOFF_TX_RING, interface);

@@ -142,7 +142,7 @@ static int receive_bytes(const struct settings *s)
     choose_congestion_control(s, listener); /* what it accepts has the same */
     if (bind(listener, (const struct sockaddr *)&s->address, sizeof(s->address)) < 0 ||
         listen(listener, SOCKETS_MAX) < 0)
-        bench_die("the port is not to be had");
+        bench_die("the port is taken");
     struct bench_window window;
     char more[64];
     bench_window(&window, s->seconds);

@@ -41,7 +41,7 @@ static int receive_bytes(const struct settings *s, int fd)
     size_t at = 0;
     const int on = 1, bytes = QUEUE_BYTES;
     if (bind(fd, (const struct sockaddr *)&s->address, sizeof(s->address)) < 0)
-        bench_die("the port is not to be had");
+        bench_die("the port is taken");
     if (setsockopt(fd, IPPROTO_UDP, UDP_GRO, &on, sizeof(on)) < 0)
         bench_die("UDP_GRO");
     if (setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &bytes, sizeof(bytes)) < 0)
@@ -64,7 +64,7 @@ static int send_bytes(const struct settings *s, int fd)
     size_t bytes = (size_t)(fit < SEGMENTS_MAX ? fit : SEGMENTS_MAX) * (size_t)s->segment, at = 0;
     uint8_t *memory = bench_memory(BENCH_BYTES);
     if (connect(fd, (const struct sockaddr *)&s->address, sizeof(s->address)) < 0)
-        bench_die("no way there");
+        bench_die("no route");
     if (setsockopt(fd, IPPROTO_UDP, UDP_SEGMENT, &s->segment, sizeof(s->segment)) < 0)
         bench_die("segments of %d bytes", s->segment);
     for (;;) {

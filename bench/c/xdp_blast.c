@@ -3,7 +3,7 @@
  *   xdp_blast receive eth1 [options]       prints one line of JSON, exits with 0 if frames came
  *   xdp_blast send eth0 --to-mac MAC --from-ip IP --to-ip IP [options]
  *
- * Frames carry a 64-bit number, by which the receiver counts what was lost. Nothing else of the
+ * Frames carry a 64-bit number, so that the receiver counts losses. Nothing else of the
  * payload is written or read. bench.h says when the receiver's clock runs. The
  * sender's runs at once.
  */

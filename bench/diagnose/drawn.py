@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 WARM_S = 0.5
 SETTLE_S = 0.3
 PEERS = 3
-"""That a host sends to, at least: fewer do not tell which end of a way it is."""
+"""Least number of targets of a host: fewer do not show which end of a path is at fault."""
 TWO, HEALTHY = "two faults at once", "healthy"
 KINDS = (*(fault.__name__.replace("_", " ") for fault in FAULTS), TWO, HEALTHY)
 
 
 class Case(NamedTuple):
-    """A job, and what strikes it."""
+    """A job, and the faults that strike it."""
 
     kind: str
     hosts: int
@@ -74,9 +74,9 @@ class Verdict(NamedTuple):
 
 def draw_loads(hosts: int, chance: random.Random, rate_bps: float, *,
                full: bool) -> tuple[Load, ...]:
-    """Draw who sends to whom, over ports of a rate.
+    """Draw the loads between hosts, over ports of a rate.
 
-    Where a rate is what is at fault, ports have to be ``full``.
+    A fault of a rate needs ``full`` ports.
     """
     least = min(hosts - 1, PEERS)
     reach = chance.randint(least, hosts - 1)
@@ -102,7 +102,7 @@ def draw_case(kind: str, hosts: int, seed: int, rate_bps: float = PACKET_BPS) ->
     faults = [] if kind == HEALTHY else chance.sample(FAULTS, 2) if kind == TWO else [known[kind]]
     struck = chance.sample(range(hosts), len(faults))
     ports = [chance.choice(PORTS) for _ in faults]
-    if tor_lost in faults:  # what else is at fault there, nobody can see
+    if tor_lost in faults:  # its other faults are invisible
         ports[1:] = [1 - port for port in ports[:1] * (len(ports) - 1)]
     strikes = [fault(host, port, chance)
                for fault, host, port in zip(faults, struck, ports, strict=True)]
@@ -111,7 +111,7 @@ def draw_case(kind: str, hosts: int, seed: int, rate_bps: float = PACKET_BPS) ->
 
 
 def run_in_lab(kind: str, seed: int) -> Verdict:
-    """Draw a case, and let it happen to the real stack."""
+    """Draw a case, and run it on the real stack."""
     from bench.diagnose.drawn_lab import strike_and_ask
     from bench.diagnose.lab_job import HOSTS, RATE_BPS
 
@@ -121,7 +121,7 @@ def run_in_lab(kind: str, seed: int) -> Verdict:
 
 
 def run_case(case: Case) -> Verdict:
-    """Let it happen in virtual time, and ask who it was."""
+    """Run a case in virtual time, and diagnose it."""
     lab = PacketLab(case.hosts, case.seed)
     job = PacketJob(lab, case.loads)
     job.run(WARM_S)

@@ -21,7 +21,7 @@ _ETHERNET = 14
 
 
 class LabNetwork:
-    """What may happen to the lab: `bench.diagnose.strikes.Network`."""
+    """The lab, with the verbs of `bench.diagnose.strikes.Network`."""
 
     hosts = len(HOSTS)
 

@@ -32,10 +32,10 @@ HOSTS = ("a", "b", "c", "d")
 RATE_BPS = 12_000_000
 """Of each port: so little that two cores carry all of them."""
 TICK_S = 1e-3
-"""Real traffic takes real time, and who drives it leaves the CPUs to it in between."""
+"""Real traffic takes real time; its driver leaves the CPUs to it in between."""
 WARM_S = 0.5
 PATIENCE_S = 60
-"""No case takes so long."""
+"""Longer than any case."""
 WINDOW = 8
 """Messages of a connection under way."""
 
@@ -80,7 +80,7 @@ class _Flow:
         self.received = 0
 
     def pump(self, now_s: float, most_received: float) -> None:
-        """Send and receive what can be at once."""
+        """Send and receive without waiting."""
         while self._posted and self._posted[0].done():
             self._posted.popleft().result()
             self.received += self.load.message_bytes
@@ -97,7 +97,7 @@ class _Flow:
 
 
 class Traffic:
-    """Loads between the hosts, and looks at them meanwhile."""
+    """Loads between the hosts, and snapshots of them meanwhile."""
 
     def __init__(self, lab: Lab, loads: Sequence[Load]) -> None:
         self.lab = lab
@@ -138,7 +138,7 @@ class Traffic:
             (now_s - begin_s) * self.slow[target] / 8)
 
     def reports(self, then: Callable[[], None] | None = None) -> list[Report]:
-        """Look at all hosts several times, while it goes on."""
+        """Take several snapshots of all hosts, while it goes on."""
         looks: list[list[Moment]] = [[] for _ in HOSTS]
         for number in range(MOMENTS):
             rows = engines()

@@ -33,7 +33,7 @@ SETTLE_S = 0.3
 
 
 class Fault(NamedTuple):
-    """What is done to a job, and what has to be said of it."""
+    """A fault, and the suspect that has to be named."""
 
     name: str
     strike: Strike

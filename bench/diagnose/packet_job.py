@@ -43,7 +43,7 @@ TICK_NS = 5_000_000
 
 
 class PacketLab:
-    """The network; what may happen to it is `bench.diagnose.strikes.Network`."""
+    """The network, with the verbs of `bench.diagnose.strikes.Network`."""
 
     def __init__(self, hosts: int, seed: int) -> None:
         self.hosts = hosts
@@ -110,12 +110,12 @@ class PacketJob:
             until_ns = world.now_ns + TICK_NS
             then(world.now_ns * 1e-9)
             self._begin()
-            while (told := world.advance(until_ns))[0] != "time":
-                del self._flow_of[told[1]]
+            while (stop := world.advance(until_ns))[0] != "time":
+                del self._flow_of[stop[1]]
                 self._begin()
 
     def _begin(self) -> None:
-        """Send by each flow that has few messages under way, and whose load says so."""
+        """Send by each flow that has few messages under way and whose load is due."""
         world, busy = self.lab.world, Counter(self._flow_of.values())
         now_s = world.now_ns * 1e-9
         for flow, load in enumerate(self.loads):

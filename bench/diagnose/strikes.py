@@ -26,7 +26,7 @@ def address(host: int, port: int) -> str:
 
 
 class Load(NamedTuple):
-    """What one host sends another."""
+    """Messages from one host to another."""
 
     source: int
     target: int
@@ -34,12 +34,12 @@ class Load(NamedTuple):
     most_bps: float = float("inf")
     """On average."""
     on_s: float = 0.0
-    """It sends so long,"""
+    """Duration of a burst,"""
     off_s: float = 0.0
-    """and pauses so long."""
+    """and of the pause after it; 0: no pauses."""
 
     def sends(self, now_s: float, sent_bytes: int) -> bool:
-        """Whether it begins another message, after so many bytes in this time."""
+        """Whether it begins another message, after ``sent_bytes`` in ``now_s``."""
         if self.off_s and now_s % (self.on_s + self.off_s) > self.on_s:
             return False
         return sent_bytes * 8 <= self.most_bps * now_s
@@ -57,16 +57,16 @@ class Network(Protocol):
         """Let the ToR send to a host at a share of the rate."""
 
     def lose(self, host: int, port: int, share: float) -> None:
-        """Lose a share of what a host sends."""
+        """Lose a share of a host's packets."""
 
     def lose_arriving(self, host: int, port: int, share: float) -> None:
-        """Lose a share of what is sent to a host."""
+        """Lose a share of the packets to a host."""
 
     def corrupt(self, host: int, port: int, share: float) -> None:
-        """Spoil a share of what a host sends."""
+        """Corrupt a share of a host's packets."""
 
     def shrink_mtu(self, host: int, port: int, nbytes: int) -> None:
-        """Drop what is longer of what a host sends, and tell nobody."""
+        """Drop a host's longer packets silently."""
 
 
 class Job(Protocol):
@@ -80,7 +80,7 @@ class Job(Protocol):
 
 
 class Said(NamedTuple):
-    """A suspect, as far as it matters."""
+    """The suspect that has to be named."""
 
     kind: str
     name: str
@@ -92,7 +92,7 @@ class Said(NamedTuple):
     """Others that are right as well."""
 
     def fits(self, suspect: Suspect) -> bool:
-        """Whether this is what was said."""
+        """Whether a suspect is this one."""
         return (suspect.kind == self.kind and suspect.way in {self.way, *self.ways}
                 and self.name in suspect.name and self.symptom in suspect.symptom)
 
@@ -148,7 +148,7 @@ def loss_arriving(host: int, port: int, chance: random.Random) -> Strike:
 
 
 def corruption(host: int, port: int, chance: random.Random) -> Strike:
-    """Bits turn over."""
+    """Bits flip."""
     share = chance.uniform(0.01, 0.05)
     return Strike(f"{share:.1%} corrupted", lambda net: net.corrupt(host, port, share),
                   Said("port", _port(host, port), "out", "packets"))
@@ -163,7 +163,7 @@ def tor_lost(_: int, port: int, __: random.Random) -> Strike:
 
 
 def hole_arriving(host: int, port: int, _: random.Random) -> Strike:
-    """Nothing comes, though the link is up."""
+    """Nothing arrives, though the link is up."""
     return Strike("black hole, inbound", lambda net: net.lose_arriving(host, port, 1),
                   Said("port", _port(host, port), "in", NOTHING))
 
@@ -187,9 +187,9 @@ FAULTS = (link_down, link_flaps, link_slow, loss, loss_arriving, corruption, tor
 
 
 def is_right(strikes: Sequence[Strike], suspects: Sequence[Suspect]) -> bool:
-    """Whether what struck was named, each of it, and nothing else."""
+    """Whether all struck parts were named, and nothing else."""
     def may_be(suspect: Suspect) -> bool:
-        """One of two that nobody can tell apart, as a host and the last port of it that lives."""
+        """One of two indistinguishable ones, as a host and its last live port."""
         return suspect.confidence <= 0.5 and any(
             strike.said.name.endswith(f" {suspect.host}") for strike in strikes)
 

@@ -51,7 +51,7 @@ HOOKS = {"2d-fp16": "fp16", "2d-topk": "average_gradients"}
 
 
 class Ranks:
-    """Processes that do the same work when they are told."""
+    """Processes that obey the same commands at once."""
 
     def __init__(self, processes: Sequence[subprocess.Popen[Any]]) -> None:
         self._processes = processes
@@ -62,7 +62,7 @@ class Ranks:
                 raise BenchError(f"a rank did not start: {said}")
 
     def ask(self, **what: Any) -> list[dict[str, float]]:
-        """Have work done by all, and give their answers."""
+        """Send a command to all, and return their answers."""
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.write(json.dumps(what) + "\n")
@@ -81,7 +81,7 @@ def module(name: str) -> tuple[str, str]:
 
 
 def popen(space: Namespace, *words: str | Path, **variables: object) -> subprocess.Popen[Any]:
-    """Start a program that is told by stdin what to do."""
+    """Start a program that reads commands from stdin."""
     return space.start("env", *(f"{name}={value}" for name, value in variables.items()), *words,
                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                        text=True, cwd=ROOT)
@@ -206,7 +206,7 @@ def simulated(changes: Sequence[str]) -> dict[str, float]:
 
 @contextmanager
 def training(_: Bench) -> Iterator[Arms]:
-    """Two hosts of two ranks; a figure of CPU is that of the run before it."""
+    """Two hosts of two ranks; a figure of CPU belongs to the run before it."""
     file = load(SCENARIO)
     host, = file.hosts
     assert host.gpus.samples_per_s is not None
@@ -247,8 +247,9 @@ def training(_: Bench) -> Iterator[Arms]:
 
         predicted: dict[str, float] = {}
         cpu: Arms = {f"CPU, {name}": _cpu_of(name, arms[name], last) for name in ("ring", "gloo")}
-        told = {f"sim, {scenario.name}": predict(scenario.name) for scenario in file.scenarios}
-        yield {**arms, **cpu, **told}
+        predictions = {f"sim, {scenario.name}": predict(scenario.name)
+                       for scenario in file.scenarios}
+        yield {**arms, **cpu, **predictions}
 
 
 def _cpu_of(name: str, run: Callable[[], Sample],

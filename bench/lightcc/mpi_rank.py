@@ -19,8 +19,8 @@ NAP_S = 0.005
 """Ranks that wait for a command leave the CPUs to those that are measured."""
 
 
-def told(world: Any) -> dict[str, Any]:
-    """Give the next command, at all ranks."""
+def next_command(world: Any) -> dict[str, Any]:
+    """Return the next command, at all ranks."""
     if world.rank == 0:
         command = json.loads(sys.stdin.readline() or "{}")
         for peer in range(1, world.size):
@@ -32,7 +32,7 @@ def told(world: Any) -> dict[str, Any]:
 
 
 def measure(world: Any, data: Any, nbytes: int, seconds: float, most: int) -> dict[str, float]:
-    """Repeat an allreduce of float32 for about so many seconds."""
+    """Repeat an allreduce of float32 for about ``seconds``."""
     part = data[:nbytes // 4]
     begun = time.perf_counter()
     world.Allreduce(MPI.IN_PLACE, part)
@@ -51,7 +51,7 @@ def main() -> None:
     world, data = MPI.COMM_WORLD, torch.zeros(8 << 20).numpy()
     if world.rank == 0:
         print("ready", flush=True)
-    while command := told(world):
+    while command := next_command(world):
         answer = measure(world, data, **command)
         if world.rank == 0:
             print(json.dumps(answer), flush=True)

@@ -29,7 +29,7 @@ SOURCE = SOURCES / "oneccl_allreduce.cpp"
 
 
 def is_there() -> bool:
-    """Whether the packages are."""
+    """Whether the packages are installed."""
     return LIBRARY.exists() and MPIEXEC.exists()
 
 
@@ -50,7 +50,7 @@ def build() -> Path:
 
 
 def command(ranks: int, nbytes: int, seconds: float) -> list[str]:
-    """Give the command that sums so many bytes for about so long; its last line is JSON."""
+    """Return the command that sums ``nbytes`` for about ``seconds``; its last line is JSON."""
     variables: dict[str, Any] = {"CCL_ATL_TRANSPORT": "mpi", "CCL_WORKER_OFFLOAD": 0,
                                  "CCL_LOG_LEVEL": "error", "I_MPI_ROOT": HOME,
                                  "LD_LIBRARY_PATH": HOME / "lib", "PATH": os.environ["PATH"]}

@@ -100,7 +100,7 @@ class SleepingModel(torch.nn.Module):
 
 
 class Rank:
-    """What a rank can do."""
+    """The commands of a rank."""
 
     def __init__(self) -> None:
         self._groups = Groups()
@@ -195,7 +195,7 @@ class Rank:
                 ffi.from_buffer("uint8_t[]", np.empty(elements // 100 * 8, np.uint8)))
 
     def measure(self, do: str, seconds: float, most: int, **more: Any) -> dict[str, float]:
-        """Repeat for about so many seconds; rank 0 says how often."""
+        """Repeat for about ``seconds``; rank 0 chooses the number of times."""
         work = getattr(self, do)(**more)
         work()  # what is made when it is first needed does not count
         begun = time.perf_counter()

@@ -74,13 +74,13 @@ class Text(nn.Module):
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained."""
+    """A model and its data."""
 
     model: Callable[[], nn.Module]
     batches: Callable[[int, int], Iterator[Batch]]
     """By seed and rank, without end."""
     held: Callable[[], Batch]
-    """What is not trained on."""
+    """Data that are held back from training."""
     rate: float
     steps: int
 

@@ -32,20 +32,20 @@ OFFLOADS_OFF = {**dict.fromkeys(SEGMENTATION, False), "rx-gro": False}
 TCP = {f"TCP {control.upper()}, {sockets}": {"TCP_REF_CONGESTION": control,
                                              "TCP_REF_SOCKETS": str(sockets)}
        for control in ("cubic", "bbr") for sockets in (1, 2, 4)}
-"""Settings of the reference, of which the best counts."""
+"""Settings of the reference; the best counts."""
 
 NCCL_TCP = {f"TCP {control.upper()}, as NCCL": {"TCP_REF_CONGESTION": control,
                                                        "TCP_REF_SOCKETS": "1"}
             for control in ("cubic", "bbr")}
 """The reference as NCCL sets its sockets by itself, off AWS and GCP: NCCL_NSOCKS_PERTHREAD and
-NCCL_SOCKET_NTHREADS 1. What the congestion control is is the host's business; the best counts."""
+NCCL_SOCKET_NTHREADS 1. The host sets the congestion control; the best counts."""
 
 OWN = "HARP, default settings"
 DEFAULT: dict[str, dict[str, str]] = {OWN: {}}
-"""What who only switches HARP on gets; rows about it show the best of other settings beside."""
+"""HARP with its defaults; its rows show the best of other settings beside."""
 
 RING = {f"ring of {kib} KiB": kib << 10 for kib in (4, 32, 256)}
-"""Slots of the reference for memory, of which the best counts."""
+"""Slots of the reference for memory; the best counts."""
 
 
 TCP_ONLY = {"HARP tcp": {"HARP_PORT": "tcp"}}
@@ -109,7 +109,7 @@ def as_it_comes(scenario: str, unit_of: Callable[[dict[str, Any]], float] = gbps
                 *options: str) -> Group:
     """Return the place for the default settings, MTU 1500, every offload on.
 
-    Who takes xdp by default changes what its pair offloads, so each plugin has a pair of its own.
+    A plugin that takes xdp by default changes the offloads of its pair, so each has its own pair.
     HARP's TCP has the congestion control of its host, as NCCL's sockets have: here Linux's default,
     whatever this machine is set to; the reference is tried with BBR, too.
     """
@@ -127,9 +127,9 @@ def as_it_comes(scenario: str, unit_of: Callable[[dict[str, Any]], float] = gbps
 
 
 def ring(size: int) -> Group:
-    """Return the place for allreduces of so many bytes between two ranks of a ring.
+    """Return the place for allreduces of ``size`` bytes between two ranks of a ring.
 
-    Small ones are told as the time of one, large ones as bytes over time.
+    The figure of small ones is the time of one, that of large ones bytes over time.
     """
     def us(got: dict[str, Any]) -> float:
         return float(got["seconds"]) * 1e6 * size / float(got["bytes"])

@@ -24,7 +24,7 @@ BUFFER_BYTES = 16 << 20
 
 
 def bound_ms(bps: float, nbytes: int) -> float:
-    """What a flow takes that has its links for itself, without latency."""
+    """Time of a flow that has its links for itself, without latency."""
     return 1e3 * nbytes * 8 * (SEGMENT + OVERHEAD) / SEGMENT / bps
 
 

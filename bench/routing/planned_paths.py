@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from harp.routing.fabric import Fabric
 
 SLOWER = 1000
-"""Than what the lab stands for: at 20 Mb/s by engines' usual clock each packet is answered alone,
-and answers take a tenth of the links."""
+"""Factor between the lab and the fabric that it stands for. With engines' usual clock at 20 Mb/s
+each packet has an ACK of its own, and ACKs take a tenth of the links."""
 BPS = 20e6
 MIB = 8
 """Of each flow, by default."""
@@ -106,12 +106,12 @@ def _max_load(fabric: Fabric, plan: Deployment, ports: np.ndarray) -> float:
 
 
 def probe(wiring: Wiring, fabric: Fabric, pairs: list[tuple[int, int]]) -> discovered.Map:
-    """Learn the ways of all pairs by probes from each sender, at once."""
+    """Discover the paths of all pairs by probes from each sender, at once."""
     first = UdpPorts().first_source
     spines = sum(name.startswith("spine") for name in fabric.switches)
     ports = [*range(first, first + PROBES_OF_A_SPINE * spines)]
 
-    def ways(pair: tuple[int, int]) -> list[discovered.Way]:
+    def paths(pair: tuple[int, int]) -> list[discovered.Way]:
         source, target = map(wiring.address, pair)
         with wiring.hosts[pair[0]].entered():
             found = trace(source, (target, UdpPorts().listen), ports, budget_s=PROBE_S)
@@ -119,7 +119,7 @@ def probe(wiring: Wiring, fabric: Fabric, pairs: list[tuple[int, int]]) -> disco
                 for routers, some in found.classes.items() if routers]
 
     with ThreadPoolExecutor(len(pairs)) as pool:
-        found = [way for ways_of_pair in pool.map(ways, pairs) for way in ways_of_pair]
+        found = [path for some in pool.map(paths, pairs) for path in some]
     routers = {str(IPv4Address("100.64.0.0") + link): fabric.switches[near]
                for link, near in enumerate(fabric.link_src.tolist()) if near < len(fabric.switches)}
     return discovered.Map(found, routers)
@@ -140,7 +140,7 @@ def compare(fabric: Fabric, wiring: Wiring, pairs: list[tuple[int, int]], known:
 
 
 def compare_jobs(fabric: Fabric, wiring: Wiring, draws: int, mib: int) -> dict[str, float]:
-    """Completions of two jobs whose flows are hashed, planned each alone, and planned together."""
+    """Completions of two jobs: flows hashed, planned each alone, and planned together."""
     quarter = len(fabric.endpoints) // 4
     hosts = [[*range(first, first + quarter), *range(first + 2 * quarter, first + 3 * quarter)]
              for first in (0, quarter)]
@@ -159,7 +159,7 @@ def _ranks(fabric: Fabric, hosts: list[int]) -> Ranks:
 
 
 def _joined(plans: list[Deployment], hosts: list[list[int]]) -> Deployment:
-    """Plans of jobs that share no host as one, whose ranks have their hosts' numbers."""
+    """One plan of jobs that share no host; ranks get their hosts' numbers."""
     ranks = sorted((replace(rank, rank=own[rank.rank]) for plan, own in zip(plans, hosts,
                                                                            strict=True)
                     for rank in plan.ranks), key=lambda rank: rank.rank)

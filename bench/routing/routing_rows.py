@@ -59,7 +59,7 @@ PLANS: dict[str, Callable[[Case], list[Deployment]]] = {
 
 
 class Outcome(NamedTuple):
-    """What all flows of a case come to."""
+    """Load and completion of all flows of a case."""
 
     load: float
     ms: float

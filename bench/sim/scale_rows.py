@@ -58,7 +58,7 @@ class Measured:
     repetitions: int = 1
     memory_mb: float = 0.0
     cpu_s: float = 0.0
-    """CPU time of the whole process and its children, to tell a slow row from a busy machine."""
+    """CPU time of the process and its children: a slow row has more, a busy machine does not."""
     result: dict[str, Any] = field(default_factory=dict)
 
 

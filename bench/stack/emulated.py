@@ -31,7 +31,7 @@ arm() {
     mkfifo ready
     peer $receive >ready & receiver=$!
     { read word handle
-      $send ${handle:+--handle $handle} >told & sender=$!
+      $send ${handle:+--handle $handle} >report & sender=$!
       cat; } <ready
     rm ready
     wait $receiver || echo "failed $1"

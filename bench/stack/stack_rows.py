@@ -46,8 +46,8 @@ RATE_BPS = 10**9
 
 RAW_XDP = {f"raw AF_XDP, {batch}{' spinning' if spin else ''}": (spin, ["--batch", str(batch)])
            for batch in (16, 64) for spin in ((), ("--spin",))}
-"""Settings of the raw blast, of which the best counts: a receiver that sleeps or asks again, and
-frames between two system calls."""
+"""Settings of the raw blast; the best counts: a receiver that sleeps or polls, and frames between
+two system calls."""
 
 
 # The kernel's stack, best of its settings
@@ -65,7 +65,7 @@ def tcp_arms(bench: Bench, a: End, b: End) -> Arms:
 
 
 def tcp_both_arms(bench: Bench, a: End, b: End) -> Arms:
-    """Kernel TCP with bytes each way on every socket, one thread an end."""
+    """Kernel TCP with bytes in both directions on every socket, one thread an end."""
     program = build("tcp_blast")
 
     def arm(options: Sequence[str]) -> Callable[[], Sample]:
@@ -144,7 +144,7 @@ def udp_pair(bench: Bench) -> Iterator[Arms]:
 
 @contextmanager
 def udp_both_pair(bench: Bench) -> Iterator[Arms]:
-    """MTU 1500, every offload on, as much from each end as it can."""
+    """MTU 1500, every offload on, both ends send as fast as they can."""
     with veth_pair() as (a, b):
         yield {**harp_arms(bench, a, b, "udp", {"HARP, both": ("--both",)}),
                **tcp_both_arms(bench, a, b)}
@@ -197,7 +197,7 @@ def routed_pair() -> Iterator[tuple[End, End]]:
 
 @contextmanager
 def policed_pair(bench: Bench) -> Iterator[Arms]:
-    """Whatever is faster than 1 Gb/s is dropped, packet by packet."""
+    """A policer drops packets above 1 Gb/s."""
     with veth_pair() as (a, b), b.policed(RATE_BPS):
         a.offloads(dict.fromkeys(SEGMENTATION, False))
         yield {**harp_arms(bench, a, b, "udp", {"HARP": ()}), **_given("rate", payload_gbps())}
@@ -209,7 +209,7 @@ def payload_gbps() -> float:
 
 
 def xdp_pair(mtu: int, *, segmentation: bool = True) -> Group:
-    """Return the place for the xdp port: a pair of which nothing else is measured."""
+    """Return the place for the xdp port: a pair of its own."""
     @contextmanager
     def group(bench: Bench) -> Iterator[Arms]:
         # TCP has a pair of its own, since a program on a veth changes what its peer offloads.
@@ -250,7 +250,7 @@ def memory(bench: Bench) -> Iterator[Arms]:
 
 @contextmanager
 def one_process(bench: Bench) -> Iterator[Arms]:
-    """Engines that talk to themselves: what does not meet cannot slow each other down."""
+    """Engines that talk to themselves: separate engines cannot slow each other down."""
     def pairs(engines: int) -> Callable[[], Sample]:
         return lambda: alone([build("harp_bench"), "pairs", "--port", "mem", "--engines",
                               str(engines), "--cpu", "0", "--seconds", str(bench.seconds)], gbps)
@@ -266,7 +266,7 @@ CONNS = {f"conns-{idle}-{port}{suffix}": (idle, port, kind)
 
 @contextmanager
 def beside_idle(bench: Bench) -> Iterator[Arms]:
-    """Two engines that one thread drives, with many connections of which one is busy."""
+    """Two engines that one thread drives, with one busy connection among many."""
     def arm(idle: int, port: str, kind: str) -> Callable[[], Sample]:
         return lambda: alone([build("idle_bench"), port, str(idle), kind, str(bench.cpus[0]),
                               str(bench.seconds)], lambda got: float(got["rate"]))

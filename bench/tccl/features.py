@@ -1,6 +1,6 @@
 """Features at each fidelity, beside their references: the table below the scenes.
 
-Two ports and self-healing are what the scenes came to. Hash routing and affinity are a ring
+Two ports and self-healing are figures of the scenes. Hash routing and affinity are a ring
 all-reduce of 4 MiB over eight hosts of two leaves, by HARP's stack: as a fluid, packet by packet,
 and by real engines over kernel routers, at a thousandth of the rates (`lab`):
 
@@ -87,21 +87,21 @@ def ring_seconds(fidelity: str, spines: int, routing: str, order: Ints) -> float
 
 
 def routing_gain(fidelity: str) -> str:
-    """Time by hashed ports over that by planned ones."""
+    """Time by hashed ports over time by planned ones."""
     return _times(ring_seconds(fidelity, 4, "ecmp", order)
                   / ring_seconds(fidelity, 4, "plan", order)
                   for order in map(scattered, range(ORDERS[fidelity])))
 
 
 def affinity_gain(fidelity: str) -> str:
-    """Time in a random order over that in the order of hosts' places."""
+    """Time in a random order over time in the order of hosts' places."""
     near = ring_seconds(fidelity, 2, "plan", np.arange(HOSTS))
     return _times(ring_seconds(fidelity, 2, "plan", scattered(seed)) / near
                   for seed in range(ORDERS[fidelity]))
 
 
 def jobs_gain(fidelity: str) -> str:
-    """Time of two jobs planned each alone over that of them planned together."""
+    """Time of two jobs that are planned each alone, over their time planned together."""
     if fidelity == "lab":
         from bench.routing.planned_paths import measure_jobs
         found = measure_jobs(ORDERS[fidelity])

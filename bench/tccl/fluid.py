@@ -59,7 +59,7 @@ TOR = TORS[1]
 
 
 class Fluid:
-    """The network; what may happen to it is a part of `bench.tccl.scenes.Network`."""
+    """The network, with a part of the verbs of `bench.tccl.scenes.Network`."""
 
     def __init__(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -130,7 +130,7 @@ class Fluid:
 
 
 def run_flow(scene: Scene) -> Run:
-    """Let a scene happen to one transfer over a dynamic bond."""
+    """Play a scene with one transfer over a dynamic bond."""
     net = Fluid()
     for _ in range(STREAMS):
         net.env.process(net.send_forever())

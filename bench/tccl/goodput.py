@@ -1,4 +1,4 @@
-"""Goodput over time, and what it says of a fault: how soon traffic is back, and at what rate."""
+"""Goodput over time: when traffic is back after a fault, and at which rate."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import NamedTuple
 BIN_S = 0.01
 """Length of a bin."""
 STRETCH = 5
-"""Bins that must reach a target together before traffic counts as back: one alone may be what had
-waited for a message to be whole."""
+"""Bins that must reach a target together before traffic counts as back: one alone may hold the
+bytes of a message that was waiting for its rest."""
 LATE_S = 0.004
 
 
@@ -22,7 +22,7 @@ class Trace:
     """Of each bin."""
 
     def bps(self, begin_s: float, end_s: float) -> float:
-        """Mean goodput from the bin of one time up to, without, that of another."""
+        """Mean goodput from the bin of ``begin_s`` up to the bin of ``end_s``, exclusive."""
         some = self.bits[round(begin_s / BIN_S):round(end_s / BIN_S)]
         return sum(some) / (len(some) * BIN_S) if some else 0.0
 
@@ -41,36 +41,36 @@ class Trace:
 
 
 class Run(NamedTuple):
-    """What came of a scene."""
+    """The result of a scene."""
 
     trace: Trace
     signs_s: list[float]
-    """When something was sent again."""
+    """Times of retransmissions."""
     capacity_bps: float
     """Goodput of both ports."""
     lost_bytes: int
-    """That did not come, or came wrong, though traffic was let go on to its end."""
+    """Bytes that did not arrive, or arrived wrong, by the end of the traffic."""
     error: str
-    """Why the connection ended; empty: it did not."""
+    """The reason if the connection ended, or empty."""
     moments_s: list[float]
-    """When things happened."""
+    """Times of the moments."""
     late: float = 0.0
-    """Share of the time in which whoever looked, and would twice a millisecond, was kept from its
-    CPU for more than `LATE_S` at a time; by the clock of the wall only."""
+    """Share of the time that passed in gaps of more than `LATE_S` between two samples, which should
+    follow twice a millisecond; by the clock of the wall only."""
 
 
 class Sample(NamedTuple):
-    """What was known when somebody looked."""
+    """The counters at one time."""
 
     at_s: float
     received: int
     """Bytes."""
     again: int
-    """How often something was sent again."""
+    """Number of retransmissions."""
 
 
 def bins_of(samples: list[Sample], end_s: float) -> Trace:
-    """Payload by bins; what came between two looks is spread evenly over that time."""
+    """Payload by bins; bytes between two samples are spread evenly over that time."""
     bits = [0.0] * round(end_s / BIN_S)
     for early, late in pairwise(samples):
         came = (late.received - early.received) * 8

@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from bench.tccl.scenes import Moment, Scene
 
 BUSY = 0.1
-"""Where the machine was late for more of the time, a row of the lab says little."""
+"""Share of late time above which a row of the lab says little."""
 
 
 class Figures(NamedTuple):
-    """What one stack did after a moment."""
+    """The reaction of one stack to a moment."""
 
     noticed_ms: float
     back_ms: float
     """Until traffic reached its target to stay."""
     share: float
-    """Of what remains that got through, from when it had to be back on."""
+    """Goodput by the remaining capacity, from the time when it had to be back."""
     lost_bytes: int
     error: str
 

@@ -54,7 +54,7 @@ def _received(file: TextIO) -> int:
 
 
 def run_nccl(scene: Scene, stack: str) -> Run:
-    """Let a scene happen to the client over ``harp``, ``tcp`` or ``tcp-nic``."""
+    """Play a scene with the client over ``harp``, ``tcp`` or ``tcp-nic``."""
     lab = Lab()
     try:
         for host in lab.hosts if stack == "tcp" else ():  # the address that the plugin is to find

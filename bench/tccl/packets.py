@@ -37,14 +37,14 @@ BUFFER_BYTES = 16 << 20
 MESSAGE = 64 << 20
 PIECE = 512 << 10
 LATE_S = 3e-5
-"""How much later comes what is overtaken: by ten packets."""
+"""Delay of a packet that others overtake: ten packets."""
 TICK_NS = 1_000_000
 DRAIN_NS = 5_000_000_000
 PORTS = (0, 1)
 
 
 class Packets:
-    """The network; what may happen to it is `bench.tccl.scenes.Network`."""
+    """The network, with the verbs of `bench.tccl.scenes.Network`."""
 
     def __init__(self, stack: str, seed: int) -> None:
         self.world = world = World(seed=seed, segment=HARP_SEGMENT, overhead=HARP_OVERHEAD - 44,
@@ -138,7 +138,7 @@ def _hashed_ports(stack: str) -> list[int]:
 
 
 class _Traffic:
-    """Messages without end on every channel, until it is told to end."""
+    """Messages without end on every channel, until ``ended`` is set."""
 
     def __init__(self, net: Packets) -> None:
         self._net = net
@@ -171,7 +171,7 @@ class _Traffic:
 
 
 def run_packet(scene: Scene, stack: str, seed: int = 1) -> Run:
-    """Let a scene happen to ``harp``, or to what `bench.tccl.scenes.Scene.tcp` names."""
+    """Play a scene with ``harp``, or with the stack that `bench.tccl.scenes.Scene.tcp` names."""
     net = Packets(stack, seed)
     traffic = _Traffic(net)
     moments = deque(scene.moments)

@@ -45,9 +45,9 @@ def _draw(axes: Any, panel: Panel) -> None:
         shares = [bits / (run.capacity_bps * BIN_S) for bits in run.trace.bits]
         edges_ms = [1e3 * (at * BIN_S - first_s) for at in range(len(shares) + 1)]
         axes.stairs(shares, edges_ms, label=name, linewidth=1.4)
-    told = [moment for moment in panel.scene.moments if moment.what]
-    ends_s = [*(moment.at_s for moment in told[1:]), panel.scene.end_s]
-    for moment, end_s in zip(told, ends_s, strict=True):
+    judged = [moment for moment in panel.scene.moments if moment.what]
+    ends_s = [*(moment.at_s for moment in judged[1:]), panel.scene.end_s]
+    for moment, end_s in zip(judged, ends_s, strict=True):
         span_ms = [1e3 * (at_s - first_s) for at_s in (moment.at_s, end_s)]
         axes.hlines(moment.remains, *span_ms, color="gray", linestyle=":", linewidth=1)
         axes.axvline(span_ms[0], color="gray", linewidth=0.8)

@@ -1,6 +1,6 @@
 """Traffic of scenes on the real stack: HARP over both ports, and two flows of kernel TCP.
 
-Messages go without end from the sender to the receiver, who compares them with what was sent.
+Messages go without end from the sender to the receiver, which compares them with the originals.
 Time is the monotonic clock's.
 """
 
@@ -30,9 +30,9 @@ MESSAGE = 128 << 10
 WINDOW = 16
 """Messages under way."""
 TICK_S = 5e-4
-"""Real traffic is watched in real time, and who looks leaves the CPUs to it in between."""
+"""Real traffic takes real time; the watcher leaves the CPUs to it in between."""
 DRAIN_S = 20.0
-"""How long the last messages may take."""
+"""Longest wait for the last messages."""
 PATTERN = random.Random(1).randbytes(2 * MESSAGE)
 TCP_PORT = 5001
 _TCP_HEADERS = 20 + 32  # IPv4, TCP with timestamps
@@ -40,28 +40,28 @@ _TOTAL_RETRANS = 100  # offset in struct tcp_info
 
 
 class Traffic(Protocol):
-    """What goes from sender to receiver."""
+    """Messages from sender to receiver."""
 
     capacity_bps: float
     """Goodput of both ports."""
 
     def pump(self, allowed_bytes: float) -> None:
-        """Send and receive what can be at once; the receiver takes so much since the start.
+        """Send and receive without waiting; the receiver takes ``allowed_bytes`` since the start.
 
-        What it has no time to take may come all the same, into the buffers that it had ready.
+        More may arrive all the same, into the buffers that it had ready.
         """
 
     def received_bytes(self) -> int:
-        """Payload that came, each byte counted once."""
+        """Payload that arrived, each byte counted once."""
 
     def sent_again(self) -> int:
-        """How often something was sent again."""
+        """Number of retransmissions."""
 
     def drain(self) -> None:
-        """Send no more, and await what was sent."""
+        """Send no more, and await the messages under way."""
 
     def missing(self) -> int:
-        """Bytes that were sent and did not come, or came wrong."""
+        """Bytes that were sent and did not arrive, or arrived wrong."""
 
     def close(self) -> None:
         """End it."""
@@ -164,7 +164,7 @@ class TcpFlow:
         self.sent = self.received = self._sent_sum = self._received_sum = 0
 
     def send(self) -> None:
-        """Send what the kernel takes."""
+        """Send as much as the kernel takes."""
         while True:
             first = self.sent % MESSAGE
             try:
@@ -175,7 +175,7 @@ class TcpFlow:
             self.sent += count
 
     def receive(self, most: int) -> None:
-        """Take what has come."""
+        """Take the bytes that have arrived."""
         while most > 0:
             try:
                 data = self.far.recv(min(most, 1 << 18))
@@ -188,7 +188,7 @@ class TcpFlow:
             most -= len(data)
 
     def missing(self) -> int:
-        """Bytes that have not come, or all if what came is not what was sent."""
+        """Bytes that have not arrived, or all if the checksums differ."""
         wrong = self.sent == self.received and self._sent_sum != self._received_sum
         return self.sent if wrong else self.sent - self.received
 
@@ -248,7 +248,7 @@ class TcpTraffic:
 
 
 def _source_port(lab: Lab, first: int, port: int, target_port: int) -> int:
-    """A port by which data and answers of a flow take one of the host's ports."""
+    """A source port for which data and ACKs of a flow leave by this port of the host."""
     devices = [lab.cables[number][port].host.device for number in (0, 1)]
     for source in range(first, first + 500):
         if [lab.port_of(source, target_port, back=back) for back in (False, True)] == devices:
@@ -257,7 +257,7 @@ def _source_port(lab: Lab, first: int, port: int, target_port: int) -> int:
 
 
 def run_lab(scene: Scene, stack: str) -> Run:
-    """Let a scene happen to ``harp``, or to what `bench.tccl.scenes.Scene.tcp` names."""
+    """Play a scene with ``harp``, or with the stack that `bench.tccl.scenes.Scene.tcp` names."""
     lab = Lab(hashes_ports=stack != "tcp-2+3")
     try:
         traffic: Traffic = (HarpTraffic(lab) if stack == "harp" else

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Action = Callable[["Network"], None]
 
 PORT = 1
-"""The port that things happen to; the other one, 0, is well all the time."""
+"""The port that faults strike; the other one, 0, is well all the time."""
 WARM_S = 0.3
 """From the start of traffic to the first moment."""
 
@@ -36,13 +36,13 @@ class Network(Protocol):
         """Let the ToR's port to the receiver send at a share of its rate."""
 
     def lose(self, share: float, *, answers: bool = False) -> None:
-        """Drop a share of the data, or of what answers it, at the ToR."""
+        """Drop a share of the data, or of its ACKs, at the ToR."""
 
     def corrupt(self, share: float) -> None:
         """Flip a bit in a share of the data's packets at the ToR."""
 
     def shrink_mtu(self, nbytes: int) -> None:
-        """Drop what is longer than an IP packet of so many bytes at the ToR, and say nothing."""
+        """Drop IP packets of more than ``nbytes`` at the ToR, silently."""
 
     def reorder(self, share: float) -> None:
         """Let a share of the data's packets be overtaken at the ToR; 0: none."""
@@ -52,7 +52,7 @@ class Network(Protocol):
 
 
 class Moment(NamedTuple):
-    """Something that happens, and what must come of it."""
+    """A change of the network, and the target after it."""
 
     at_s: float
     """From the start of traffic."""
@@ -69,7 +69,7 @@ class Moment(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """One row of the table, or two, for what happens and for its end."""
+    """One row of the table, or two: a fault and its end."""
 
     name: str
     moments: tuple[Moment, ...]
@@ -87,7 +87,7 @@ def _once(name: str, action: Action, remains: float, *, fluid: bool = False,
 
 
 def _nothing(_: Network) -> None:
-    """Happens: both ports are well."""
+    """Change nothing: both ports are well."""
 
 
 def _flaps(times: int, step_s: float) -> tuple[Moment, ...]:

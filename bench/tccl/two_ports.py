@@ -68,7 +68,7 @@ class Lab(DualTor):
                 batch.do(line)
 
     def port_of(self, sport: int, dport: int, *, back: bool = False) -> str:
-        """Which device the kernel hashes a TCP flow to, or its answers."""
+        """The device to which the kernel hashes a TCP flow, or its ACKs."""
         here, there = HOST_ADDRESSES[::-1] if back else HOST_ADDRESSES
         ports = (dport, sport) if back else (sport, dport)
         words = self.hosts[int(back)].run(

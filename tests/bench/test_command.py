@@ -38,7 +38,7 @@ def test_the_readme_lists_all_rows():
 def test_only_takes_ids_before_texts():
     rows = {"a": 1, "ab": 2, "b": 3}
     assert select(rows, "a") == ["a"]
-    assert select(rows, "b,a") == ["a", "b"]
+    assert select(rows, "b,a") == ["b", "a"]
     assert select(rows, None) == ["a", "ab", "b"]
     with pytest.raises(Mistake, match="no row 'c'; there are a, ab, b"):
         select(rows, "c")
