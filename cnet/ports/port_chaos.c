@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/splitmix.h"
 #include "ports/headers.h"
 
 #define BURST_LENGTH 8u
@@ -47,19 +48,10 @@ struct chaos_port {
     uint32_t held_n, written_n;
 };
 
-/* SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). */
-static uint64_t draw_number(struct chaos_port *chaos)
-{
-    uint64_t z = chaos->random += UINT64_C(0x9e3779b97f4a7c15);
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
-
 /* Evenly from 0 to below `below`; a bias of at most below / 2^32 is none here. */
 static uint64_t draw_below(struct chaos_port *chaos, uint64_t below)
 {
-    return (uint64_t)(((unsigned __int128)draw_number(chaos) * below) >> 64);
+    return (uint64_t)(((unsigned __int128)harp_splitmix(&chaos->random) * below) >> 64);
 }
 
 static bool is_drawn(struct chaos_port *chaos, uint64_t ppm)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/sequence.h"
+#include "base/splitmix.h"
 
 void harp_path_init(struct harp_path *path, struct harp_sent *slots, uint32_t slots_n,
                     uint64_t first, uint64_t peer_first, const struct harp_cc_ops *cc,
@@ -68,16 +69,6 @@ bool harp_path_has_room(struct harp_path *path, uint32_t bytes)
     return !path->sent.in_flight || path->sent.bytes_in_flight + bytes <= window_bytes;
 }
 
-/* splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
- */
-static uint64_t draw_number(uint64_t *random)
-{
-    uint64_t z = *random += UINT64_C(0x9e3779b97f4a7c15);
-    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-    return z ^ z >> 31;
-}
-
 /* Whether the pacer lets a burst go. With nothing in flight there is nothing to space it from, but
  * for a window that is less than a frame and means a pause. */
 static bool is_paced(const struct harp_path *path, uint32_t bytes, uint64_t now_ns)
@@ -126,7 +117,7 @@ int harp_path_choose(struct harp_path *paths, uint32_t count, uint32_t bytes, ui
         n = list_ready(paths, count, true, bytes, now_ns, ready, ready_ns);
     if (n < 2)
         return n ? ready[0] : -1;
-    uint64_t bits = draw_number(random);
+    uint64_t bits = harp_splitmix(random);
     uint32_t one = (uint32_t)(bits & 0xffffffff) % n;
     uint32_t other = (one + 1 + (uint32_t)(bits >> 32) % (n - 1)) % n;
     bool second = expect_delay_ns(&paths[ready[other]]) < expect_delay_ns(&paths[ready[one]]);

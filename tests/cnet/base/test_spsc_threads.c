@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/spsc.h"
+#include "virtual/random.h"
 
 enum { CAPACITY = 64, BATCH_MAX = 100 };
 
@@ -17,13 +18,12 @@ struct item {
 struct side {
     struct harp_spsc *ring;
     uint64_t items;
-    uint32_t state;
+    uint64_t random;
 };
 
 static uint32_t random_batch(struct side *side)
 {
-    side->state = side->state * 1664525u + 1013904223u;
-    return 1 + (side->state >> 16) % BATCH_MAX;
+    return 1 + (uint32_t)virtual_below(&side->random, BATCH_MAX);
 }
 
 static void *produce_numbers(void *context)

@@ -16,6 +16,7 @@
 #include "engine/engine.h"
 #include "nccl/tuner_abi.h"
 #include "nccl/tuner_table.h"
+#include "virtual/random.h"
 
 #define COSTS_MOST 64
 
@@ -128,12 +129,6 @@ static bool parse_copy(const char *bytes, size_t length)
     return right;
 }
 
-static uint32_t draw_number(uint64_t *state, uint32_t below)
-{
-    *state = *state * 6364136223846793005u + 1442695040888963407u; /* Knuth's MMIX */
-    return (uint32_t)((*state >> 33) % below);
-}
-
 /* Pieces of JSON and of tables written over a few places. */
 static void check_random_changes(void)
 {
@@ -147,10 +142,10 @@ static void check_random_changes(void)
     uint64_t state = 1;
     for (int round = 0; round < 40000; round++) {
         memcpy(changed, text, sizeof text);
-        for (uint32_t left = 1 + draw_number(&state, 4); left; left--) {
-            const char *piece = pieces[draw_number(&state, (uint32_t)pieces_n)];
+        for (uint64_t left = 1 + virtual_below(&state, 4); left; left--) {
+            const char *piece = pieces[virtual_below(&state, pieces_n)];
             size_t length = *piece ? strlen(piece) : 1;
-            memcpy(changed + draw_number(&state, (uint32_t)(sizeof text - length)), piece, length);
+            memcpy(changed + virtual_below(&state, sizeof text - length), piece, length);
         }
         parse_copy(changed, sizeof text - 1);
     }

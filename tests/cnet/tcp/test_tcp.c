@@ -16,6 +16,7 @@
 #include "base/copy_lines.h"
 #include "check.h"
 #include "tcp/tcp_state.h"
+#include "virtual/random.h"
 
 enum { PATIENCE_S = 120, DATA = 3, MOST = 400000, GUARD = 64, STRANGERS = 400, MANY = 40 };
 
@@ -31,12 +32,6 @@ static uint8_t sent[MOST], got[MOST + GUARD];
 static void expect_soon(const char *what)
 {
     CHECK(time(NULL) - begun < PATIENCE_S, "%s takes too long", what);
-}
-
-static uint64_t draw_number(uint64_t *state)
-{
-    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return *state >> 33;
 }
 
 /* ---- The peer ---- */
@@ -142,8 +137,8 @@ static void read_in_pieces(uint64_t seed, const uint32_t *sizes, uint32_t n, uin
         CHECK(tcp_receive(connection, got + from, sizes[i], from % 2 == 0, i),
               "a buffer is refused");
     for (uint32_t done = 0; done < n; expect_soon("a message")) {
-        uint32_t at = (uint32_t)(draw_number(&seed) % DATA);
-        size_t piece = 1 + draw_number(&seed) % most;
+        uint32_t at = (uint32_t)(virtual_draw(&seed) % DATA);
+        size_t piece = 1 + virtual_draw(&seed) % most;
         piece = piece < bytes[at] - written[at] ? piece : bytes[at] - written[at];
         if (piece)
             write_all(fds[1 + at], streams[at] + written[at], piece);
@@ -303,9 +298,9 @@ static void test_any_bytes(void)
         for (uint32_t i = 0; i < 4; i++)
             CHECK(tcp_receive(connection, got, 300, true, i), "a buffer is refused");
         for (uint32_t i = 0; i < sizeof noise; i++)
-            noise[i] = (uint8_t)(draw_number(&state) & (seed % 3 ? 0xff : 0x01));
+            noise[i] = (uint8_t)(virtual_draw(&state) & (seed % 3 ? 0xff : 0x01));
         for (int i = 0; i < 1 + DATA; i++)
-            write_all(fds[i], noise, 1 + draw_number(&state) % sizeof noise);
+            write_all(fds[i], noise, 1 + virtual_draw(&state) % sizeof noise);
         hang_up(fds);
         while (next_completion(connection, &came) != HARP_COMPLETION_CLOSED)
             ;

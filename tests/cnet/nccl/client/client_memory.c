@@ -7,6 +7,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/splitmix.h"
+
 enum { RETIRED_MAX = 4096, PAGE_BYTES = 4096, CANARY = 0xa5 };
 
 static struct {
@@ -82,12 +84,9 @@ void region_guard(void)
     sigaction(SIGBUS, &action, NULL);
 }
 
-uint64_t mix(uint64_t value) /* splitmix64 */
+uint64_t mix(uint64_t value)
 {
-    value += 0x9e3779b97f4a7c15u;
-    value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9u;
-    value = (value ^ value >> 27) * 0x94d049bb133111ebu;
-    return value ^ value >> 31;
+    return harp_splitmix(&value);
 }
 
 /* Neither half is ever 0xa5a5a5a5 (what a buffer has before): the lowest bit of each is clear. */
