@@ -81,8 +81,8 @@ static void draw_end(struct dst_world *w, uint8_t side, uint16_t segment, uint16
     end->config.dead_ns = dead_ns;
     end->config.stream_frames = w->scripts[!side].stream_frames;
     end->random = virtual_draw(&w->random);
-    end->keys = (struct virtual_keys){
-        .secret = dst_secret, .listener = DST_LISTENER, .listening = side == 1};
+    end->keys =
+        (struct dst_keys){.secret = dst_secret, .listener = DST_LISTENER, .listening = side == 1};
     end->driven_ns = HARP_NEVER;
     if (w->small)
         draw_little_memory(w, &end->config);

@@ -71,7 +71,8 @@ def build_dst(out: Path, bug: Bug | None = None, flags: Sequence[str] = SANITIZE
 def build_engines(out: Path, bug: Bug | None = None, flags: Sequence[str] = SANITIZED) -> Path:
     """The simulation of engines as a program, as `build_dst` does for sessions."""
     folder = ROOT / "tests" / "dst"
-    shared = [f"tests/dst/{name}.c" for name in ("common", "forge", "link", "network", "script")]
+    shared = [f"tests/dst/{name}.c" for name in ("common", "faults", "forge", "link", "network",
+                                                   "script")]
     own = sorted(f"tests/dst/engine/{path.name}" for path in (folder / "engine").glob("*.c"))
     return _build(out, [*shared, *own], [folder, folder / "engine"], flags, bug)
 

@@ -32,7 +32,7 @@ const struct harp_key dst_secret = {UINT64_C(0x0123456789abcdef), UINT64_C(0xfed
 
 static bool find_key(struct dst_end *end, uint8_t type, bool sending, struct harp_key *key)
 {
-    return virtual_keys_find(&end->keys, &end->config, end->session, type, sending, key);
+    return dst_keys_find(&end->keys, &end->config, end->session, type, sending, key);
 }
 
 void dst_end_start(struct dst_end *end, uint64_t now_ns)

@@ -8,10 +8,10 @@
 #define DST_END_H
 
 #include "app.h"
+#include "end_keys.h"
 #include "link.h"
 #include "session/listener.h"
 #include "session/reassembly.h"
-#include "virtual/end_keys.h"
 
 #define DST_FRAMES 8
 #define DST_STRANGERS 4
@@ -49,7 +49,7 @@ struct dst_end {
     struct harp_listener listener;
     struct dst_app app;
     struct dst_malice malice;
-    struct virtual_keys keys;
+    struct dst_keys keys;
     uint8_t assembling[HARP_REASSEMBLIES][DST_FRAME_MAX]; /* streamed chunks in fragments */
     bool one_pass;                                        /* copies and checks payload at once */
     uint32_t heard_paths;                  /* a bit each, by where frames came from */

@@ -110,13 +110,13 @@ static void note_destroyed(struct dst_link *link, uint8_t type)
 }
 
 /* Flip a bit, or cut the end off. */
-static struct dst_flight *spoil_flight(struct dst_link *link, const struct virtual_link *way,
+static struct dst_flight *spoil_flight(struct dst_link *link, const struct dst_faulty_link *way,
                                        struct dst_flight *flight)
 {
     uint8_t bytes[DST_FRAME_MAX];
     bool any;
     memcpy(bytes, flight->bytes, flight->bytes_n);
-    size_t bytes_n = virtual_link_spoil(way, &link->random, bytes, flight->bytes_n, &any);
+    size_t bytes_n = dst_faults_spoil(way, &link->random, bytes, flight->bytes_n, &any);
     if (!any)
         return flight;
     struct dst_flight *spoilt = flight_of(bytes, bytes_n, flight->to, flight->path);
@@ -127,11 +127,11 @@ static struct dst_flight *spoil_flight(struct dst_link *link, const struct virtu
     return spoilt;
 }
 
-static void deliver_flight(struct dst_link *link, uint64_t now_ns, const struct virtual_link *way,
-                           struct dst_flight *flight)
+static void deliver_flight(struct dst_link *link, uint64_t now_ns,
+                           const struct dst_faulty_link *way, struct dst_flight *flight)
 {
     if (now_ns < link->heal_ns) {
-        uint64_t twin_ns = virtual_link_twin_ns(way, &link->random, flight->at_ns);
+        uint64_t twin_ns = dst_faults_twin_ns(way, &link->random, flight->at_ns);
         if (twin_ns != VIRTUAL_NEVER) {
             struct dst_flight *twin =
                 flight_of(flight->bytes, flight->bytes_n, flight->to, flight->path);
@@ -151,8 +151,7 @@ void dst_link_send(struct dst_link *link, uint64_t now_ns, uint8_t to, uint8_t p
     trace_frame(link, now_ns, path, bytes, bytes_n);
     if (faulty)
         send_old_again(link, now_ns, to, way);
-    struct virtual_fate fate =
-        virtual_link_pass(&way->link, &link->random, now_ns, faulty, bytes_n);
+    struct dst_fate fate = dst_faults_pass(&way->link, &link->random, now_ns, faulty, bytes_n);
     if (fate.late)
         note_late(link, bytes[1]);
     struct dst_flight *flight = flight_of(bytes, bytes_n, to, path);

@@ -18,8 +18,8 @@
 #include <stddef.h>
 
 #include "common.h"
+#include "faults.h"
 #include "session/session.h"
-#include "virtual/link.h"
 
 #define DST_PATHS 4
 #define DST_MEMORY 64
@@ -38,7 +38,7 @@ struct dst_flight {
 
 /* One direction of a path, and what the attacker does to it; permille of frames. */
 struct dst_way {
-    struct virtual_link link;
+    struct dst_faulty_link link;
     uint32_t replay, forge;
 };
 

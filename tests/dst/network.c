@@ -4,7 +4,7 @@
 #include "link.h"
 #include "wire/body.h"
 
-static void draw_span(uint64_t *random, uint64_t now_ns, struct virtual_span *span)
+static void draw_span(uint64_t *random, uint64_t now_ns, struct dst_span *span)
 {
     span->from_ns = now_ns + virtual_below(random, virtual_chance(random, 500) ? 5 * DST_MS
                                                                                : DST_FAULTS_NS / 2);
@@ -14,10 +14,10 @@ static void draw_span(uint64_t *random, uint64_t now_ns, struct virtual_span *sp
 static void draw_way(uint64_t *random, uint64_t now_ns, enum dst_weather weather,
                      struct dst_way *way)
 {
-    struct virtual_faults *f = &way->link.faults;
+    struct dst_faults *f = &way->link.faults;
     way->replay = way->forge = 0;
-    *f = (struct virtual_faults){.delay_ns = 5 * DST_US + virtual_below(random, 95 * DST_US),
-                                 .queue_ns = DST_S};
+    *f = (struct dst_faults){.delay_ns = 5 * DST_US + virtual_below(random, 95 * DST_US),
+                             .queue_ns = DST_S};
     f->byte_ps = 80 + virtual_below(random, 800); /* 100 down to 9 Gb/s */
     if (virtual_chance(random, 500))
         f->queue_ns = 10 * DST_US + virtual_below(random, 500 * DST_US);
@@ -46,7 +46,7 @@ static void draw_way(uint64_t *random, uint64_t now_ns, enum dst_weather weather
 /* All paths of one direction, or of both, go black together for a while. */
 static void draw_partition(uint64_t *random, uint64_t now_ns, struct dst_link *link)
 {
-    struct virtual_span span;
+    struct dst_span span;
     uint64_t which = 1 + virtual_below(random, 3);
     draw_span(random, now_ns, &span);
     for (int to = 0; to < 2; to++)
@@ -62,7 +62,7 @@ static void draw_longer(uint64_t random, uint64_t now_ns, struct dst_link *link)
 {
     random ^= UINT64_C(0x6c6f6e676572);
     for (int i = 0; i < 2 * DST_PATHS; i++) {
-        struct virtual_faults *f = &link->ways[i % 2][i / 2].link.faults;
+        struct dst_faults *f = &link->ways[i % 2][i / 2].link.faults;
         if (!virtual_chance(&random, 150))
             continue;
         f->longer_at_ns = now_ns + virtual_below(&random, DST_FAULTS_NS / 2);
@@ -85,7 +85,7 @@ void dst_network_draw(struct dst_link *link, uint64_t *random, uint64_t now_ns,
         uint64_t from_ns =
             now_ns + (virtual_chance(random, 300) ? 0 : virtual_below(random, 10 * DST_MS));
         for (int i = 0; i < 2 * DST_PATHS; i++)
-            link->ways[i % 2][i / 2].link.faults.black = (struct virtual_span){from_ns, HARP_NEVER};
+            link->ways[i % 2][i / 2].link.faults.black = (struct dst_span){from_ns, HARP_NEVER};
     }
 }
 
@@ -97,7 +97,7 @@ void dst_network_draw_mtu(struct dst_link *link, uint64_t *random, uint64_t now_
     if (virtual_chance(random, 150))
         most = 1000;
     for (int i = 0; i < 2 * DST_PATHS; i++) {
-        struct virtual_faults *f = &link->ways[i % 2][i / 2].link.faults;
+        struct dst_faults *f = &link->ways[i % 2][i / 2].link.faults;
         if (virtual_chance(random, most) && least_bytes >= ack_bytes)
             f->most_bytes = least_bytes + virtual_below(random, whole_bytes - least_bytes + 1);
         if (!virtual_chance(random, narrow) || whole_bytes <= ack_bytes)

@@ -26,10 +26,10 @@
 
 #include <stdbool.h>
 
+#include "event_wheel.h"
 #include "memory.h"
 #include "packet.h"
 #include "session/session.h"
-#include "virtual/event_wheel.h"
 #include "virtual/random.h"
 
 #define ETHERNET_LEAST 84 /* bytes on the wire of the shortest frame, preamble and gap included */

@@ -21,8 +21,8 @@
  *
  * Owner: one thread.
  */
-#ifndef HARP_VIRTUAL_EVENT_WHEEL_H
-#define HARP_VIRTUAL_EVENT_WHEEL_H
+#ifndef SIM_EVENT_WHEEL_H
+#define SIM_EVENT_WHEEL_H
 
 #include "virtual/event_heap.h"
 

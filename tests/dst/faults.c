@@ -1,16 +1,16 @@
-#include "virtual/link.h"
+#include "faults.h"
 
 #include "virtual/random.h"
 #include "wire/wire.h"
 
-static bool is_within(const struct virtual_span *span, uint64_t now_ns)
+static bool is_within(const struct dst_span *span, uint64_t now_ns)
 {
     return now_ns >= span->from_ns && now_ns < span->to_ns;
 }
 
-static bool draw_loss(struct virtual_link *link, uint64_t *random, uint64_t now_ns, bool faulty)
+static bool draw_loss(struct dst_faulty_link *link, uint64_t *random, uint64_t now_ns, bool faulty)
 {
-    const struct virtual_faults *faults = &link->faults;
+    const struct dst_faults *faults = &link->faults;
     if (is_within(&faults->black, now_ns))
         return true;
     if (!faulty)
@@ -27,8 +27,8 @@ static bool draw_loss(struct virtual_link *link, uint64_t *random, uint64_t now_
 #define LONGER_ROUNDS 8 /* times its growth, while which a longer path is news */
 
 /* Jitter, spikes and lateness of a frame whose last bit leaves at fate->at_ns. */
-static void delay_frame(const struct virtual_faults *faults, uint64_t *random, uint64_t now_ns,
-                        bool faulty, struct virtual_fate *fate)
+static void delay_frame(const struct dst_faults *faults, uint64_t *random, uint64_t now_ns,
+                        bool faulty, struct dst_fate *fate)
 {
     fate->at_ns += faults->delay_ns + virtual_below(random, faults->jitter_ns + 1);
     bool spike = is_within(&faults->spike, now_ns);
@@ -44,12 +44,12 @@ static void delay_frame(const struct virtual_faults *faults, uint64_t *random, u
     fate->late = spike || late || fresh || faults->jitter_ns;
 }
 
-struct virtual_fate virtual_link_pass(struct virtual_link *link, uint64_t *random, uint64_t now_ns,
-                                      bool faulty, size_t bytes_n)
+struct dst_fate dst_faults_pass(struct dst_faulty_link *link, uint64_t *random, uint64_t now_ns,
+                                bool faulty, size_t bytes_n)
 {
-    const struct virtual_faults *faults = &link->faults;
-    struct virtual_fate fate = {.at_ns = VIRTUAL_NEVER,
-                                .lost = draw_loss(link, random, now_ns, faulty)};
+    const struct dst_faults *faults = &link->faults;
+    struct dst_fate fate = {.at_ns = VIRTUAL_NEVER,
+                            .lost = draw_loss(link, random, now_ns, faulty)};
     fate.dropped = virtual_line_wait_ps(&link->line, now_ns) > faults->queue_ns * 1000;
     if (fate.dropped)
         return fate;
@@ -61,14 +61,14 @@ struct virtual_fate virtual_link_pass(struct virtual_link *link, uint64_t *rando
     return fate;
 }
 
-uint64_t virtual_link_twin_ns(const struct virtual_link *link, uint64_t *random, uint64_t at_ns)
+uint64_t dst_faults_twin_ns(const struct dst_faulty_link *link, uint64_t *random, uint64_t at_ns)
 {
     if (!virtual_chance(random, link->faults.twice))
         return VIRTUAL_NEVER;
     return at_ns + virtual_below(random, 2 * link->faults.delay_ns);
 }
 
-void virtual_flip_bit(uint64_t *random, uint8_t *bytes, size_t bytes_n)
+void dst_flip_bit(uint64_t *random, uint8_t *bytes, size_t bytes_n)
 {
     bool header = bytes_n <= HARP_HEADER_BYTES || virtual_chance(random, 500);
     size_t at = header ? virtual_below(random, HARP_HEADER_BYTES)
@@ -76,13 +76,13 @@ void virtual_flip_bit(uint64_t *random, uint8_t *bytes, size_t bytes_n)
     bytes[at] ^= (uint8_t)(1u << virtual_below(random, 8));
 }
 
-size_t virtual_link_spoil(const struct virtual_link *link, uint64_t *random, uint8_t *bytes,
-                          size_t bytes_n, bool *spoilt)
+size_t dst_faults_spoil(const struct dst_faulty_link *link, uint64_t *random, uint8_t *bytes,
+                        size_t bytes_n, bool *spoilt)
 {
     bool flip = virtual_chance(random, link->faults.flip);
     bool cut = virtual_chance(random, link->faults.cut);
     *spoilt = flip || cut;
     if (flip)
-        virtual_flip_bit(random, bytes, bytes_n);
+        dst_flip_bit(random, bytes, bytes_n);
     return cut ? virtual_below(random, bytes_n) : bytes_n;
 }

@@ -1,18 +1,18 @@
 /* The keys of one end of a session in a virtual network, made as docs/wire.md says of a secret that
  * both ends know, of the end's configuration and of what its session knows of the other.
  *
- *     struct virtual_keys keys = {.secret = secret, .listener = 77, .listening = false};
- *     if (virtual_keys_find(&keys, &config, session, header.type, true, &key)) ... seal
+ *     struct dst_keys keys = {.secret = secret, .listener = 77, .listening = false};
+ *     if (dst_keys_find(&keys, &config, session, header.type, true, &key)) ... seal
  */
-#ifndef HARP_VIRTUAL_END_KEYS_H
-#define HARP_VIRTUAL_END_KEYS_H
+#ifndef DST_END_KEYS_H
+#define DST_END_KEYS_H
 
 #include <stdbool.h>
 
 #include "session/session.h"
 #include "wire/keys.h"
 
-struct virtual_keys {
+struct dst_keys {
     struct harp_key secret;
     uint64_t listener; /* its id */
     bool listening;    /* these are the listening end's */
@@ -22,8 +22,8 @@ struct virtual_keys {
 
 /* The key of frames of a type, that this end sends or receives. `session` is NULL while there is
  * none. False if this end cannot know the key yet. */
-bool virtual_keys_find(struct virtual_keys *keys, const struct harp_session_config *config,
-                       const struct harp_session *session, uint8_t type, bool sending,
-                       struct harp_key *key);
+bool dst_keys_find(struct dst_keys *keys, const struct harp_session_config *config,
+                   const struct harp_session *session, uint8_t type, bool sending,
+                   struct harp_key *key);
 
 #endif

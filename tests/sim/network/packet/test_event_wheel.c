@@ -1,6 +1,6 @@
 /* The wheel of events gives what a heap alone gives, and in its order. */
 #include "check.h"
-#include "virtual/event_wheel.h"
+#include "event_wheel.h"
 #include "virtual/random.h"
 
 enum { STEPS = 200000, MANY = 5000 };

@@ -1,18 +1,18 @@
 /* One direction of a link, with its faults.
  *
- *   virtual_link_pass --> black? burst? lost? --> queue (drop-tail) --> rate --> narrow?
+ *   dst_faults_pass --> black? burst? lost? --> queue (drop-tail) --> rate --> narrow?
  *                                                      --> delay, jitter, spike, late --> at_ns
  *
- * The caller owns the frames and the clock: it asks what becomes of a frame, and pushes what
- * arrives on its event heap (event_heap.h). A frame may arrive twice (virtual_link_twin_ns), and
- * not as it was sent (virtual_link_spoil).
+ * The caller (link.h) owns the frames and the clock: it asks for a frame's fate, and pushes frames
+ * that arrive on its event heap. A frame may arrive twice (dst_faults_twin_ns), and not as it was
+ * sent (dst_faults_spoil).
  *
  * Loss, bursts, doubles, lateness and damage are drawn only while the caller says that there are
  * faults, so that it can let a link heal. Spans (black, narrow, spike), a path that gets longer and
  * the longest frame hold in any case. The same generator and the same calls give the same fates.
  */
-#ifndef HARP_VIRTUAL_LINK_H
-#define HARP_VIRTUAL_LINK_H
+#ifndef DST_FAULTS_H
+#define DST_FAULTS_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,34 +21,34 @@
 #include "virtual/event_heap.h"
 #include "virtual/line.h"
 
-struct virtual_span {
+struct dst_span {
     uint64_t from_ns, to_ns; /* from the one on and before the other; both 0: never */
 };
 
-struct virtual_faults {
+struct dst_faults {
     uint64_t delay_ns;
     uint64_t jitter_ns;
     uint64_t byte_ps;  /* time that a byte takes, in ps */
     uint64_t queue_ns; /* longest wait in the queue; then the tail is dropped */
     size_t most_bytes; /* longer frames do not pass, for ever; 0: all pass */
-    struct virtual_span narrow;
-    size_t narrow_bytes;       /* longer ones do not pass meanwhile */
-    struct virtual_span black; /* nothing passes */
-    struct virtual_span spike;
+    struct dst_span narrow;
+    size_t narrow_bytes;   /* longer ones do not pass meanwhile */
+    struct dst_span black; /* nothing passes */
+    struct dst_span spike;
     uint64_t spike_ns;                     /* what arrives comes so much later */
     uint64_t longer_at_ns, longer_ns;      /* from then on the path is longer, by this */
     uint32_t loss, twice, late, flip, cut; /* permille of frames */
     uint32_t burst, burst_length;          /* permille that begin a burst of losses, and its most */
 };
 
-struct virtual_link {
-    struct virtual_faults faults;
+struct dst_faulty_link {
+    struct dst_faults faults;
     struct virtual_line line;
     uint32_t burst_left;
 };
 
-/* What becomes of a frame. */
-struct virtual_fate {
+/* The fate of a frame. */
+struct dst_fate {
     uint64_t at_ns; /* when it arrives, or would */
     bool dropped;   /* it does not leave: the queue is full, or it is too long */
     bool lost;      /* on its way */
@@ -56,18 +56,18 @@ struct virtual_fate {
                        lost */
 };
 
-struct virtual_fate virtual_link_pass(struct virtual_link *link, uint64_t *random, uint64_t now_ns,
-                                      bool faulty, size_t bytes_n);
+struct dst_fate dst_faults_pass(struct dst_faulty_link *link, uint64_t *random, uint64_t now_ns,
+                                bool faulty, size_t bytes_n);
 
 /* When a second copy of a frame arrives that arrives at `at_ns`; VIRTUAL_NEVER: there is none. */
-uint64_t virtual_link_twin_ns(const struct virtual_link *link, uint64_t *random, uint64_t at_ns);
+uint64_t dst_faults_twin_ns(const struct dst_faulty_link *link, uint64_t *random, uint64_t at_ns);
 
 /* Flip a bit of a frame, or cut its end off. Returns how many bytes are left; *spoilt: whether it
  * did either. */
-size_t virtual_link_spoil(const struct virtual_link *link, uint64_t *random, uint8_t *bytes,
-                          size_t bytes_n, bool *spoilt);
+size_t dst_faults_spoil(const struct dst_faulty_link *link, uint64_t *random, uint8_t *bytes,
+                        size_t bytes_n, bool *spoilt);
 
 /* Flip one bit: in half of the cases of the header, else of what follows. */
-void virtual_flip_bit(uint64_t *random, uint8_t *bytes, size_t bytes_n);
+void dst_flip_bit(uint64_t *random, uint8_t *bytes, size_t bytes_n);
 
 #endif

@@ -1,4 +1,4 @@
-#include "virtual/event_wheel.h"
+#include "event_wheel.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "virtual/end_keys.h"
+#include "end_keys.h"
 
 #include <string.h>
 
@@ -19,7 +19,7 @@ static struct harp_end peer_half(const struct harp_session *session)
     return half;
 }
 
-static void derive_keys(struct virtual_keys *keys, const struct harp_session_config *config,
+static void derive_keys(struct dst_keys *keys, const struct harp_session_config *config,
                         const struct harp_session *session)
 {
     if (keys->known || !virtual_session_knows_peer(session))
@@ -34,9 +34,9 @@ static void derive_keys(struct virtual_keys *keys, const struct harp_session_con
     keys->known = true;
 }
 
-bool virtual_keys_find(struct virtual_keys *keys, const struct harp_session_config *config,
-                       const struct harp_session *session, uint8_t type, bool sending,
-                       struct harp_key *key)
+bool dst_keys_find(struct dst_keys *keys, const struct harp_session_config *config,
+                   const struct harp_session *session, uint8_t type, bool sending,
+                   struct harp_key *key)
 {
     derive_keys(keys, config, session);
     if (type == HARP_FIRST || type == HARP_COOKIE || type == HARP_VERSION_NOTICE) {
