@@ -1,10 +1,9 @@
-/* How a chunk is cut where a path takes no frame of a whole one (docs/wire.md, Fragments).
+/* Fragments: a chunk cut for a path that takes no frame of a whole one (docs/wire.md, Fragments).
  *
  *     chunk    |<---------------- segment ---------------->|
  *     k = 3    |  fragment 0   |  fragment 1   | fragment 2|   multiples of 128, but for the last
  *
- * Only arithmetic: which k a path needs is pmtu.h's, what becomes of fragments that have come is
- * reassembly.h's.
+ * Only arithmetic: pmtu.h finds the k of a path, reassembly.h puts fragments together.
  */
 #ifndef HARP_FRAGMENT_H
 #define HARP_FRAGMENT_H
@@ -14,7 +13,7 @@
 #include "base/sequence.h"
 #include "wire/wire.h"
 
-/* Payload of a fragment, the last one apart, where a whole chunk is cut into so many. */
+/* Payload of each fragment but the last, of a whole chunk cut into `fragments`. */
 static inline uint16_t harp_fragment_bytes(uint16_t segment, uint32_t fragments)
 {
     uint32_t share = (segment + fragments - 1) / fragments;
@@ -27,8 +26,8 @@ static inline uint16_t harp_fragment_frame_bytes(uint16_t segment, uint32_t frag
     return (uint16_t)(HARP_HEADER_BYTES + harp_fragment_bytes(segment, fragments));
 }
 
-/* The fewest fragments of a whole chunk whose frames are no longer than `frame_bytes`; if there are
- * none, as many as it can be cut into. */
+/* The smallest number of fragments with frames of at most `frame_bytes`; the largest number
+ * possible if no number is enough. */
 static inline uint8_t harp_fragments_within(uint16_t segment, uint32_t frame_bytes)
 {
     uint32_t most = harp_min(segment / HARP_CHUNK_ALIGN, HARP_FRAGMENTS_MAX), k = 1;

@@ -1,4 +1,4 @@
-/* Messages on their way in.
+/* Inbox: messages that arrive.
  *
  * The application posts a buffer per message, in order: the n-th buffer takes the n-th message. A
  * ring of them by message number, 256 at most, and HARP_EAGER slots beside for small messages that

@@ -240,7 +240,7 @@ bool harp_outbox_found(struct harp_outbox *outbox, uint32_t message, uint32_t ch
            take_back_loss(outbox, message, chunk);
 }
 
-/* Only a peer that lies grants more than the other's numbers can tell apart. */
+/* Only a misbehaving peer grants more than message numbers can distinguish. */
 static bool raise_credit(uint64_t *credit, uint64_t to)
 {
     if (to <= *credit || to - *credit > INT32_MAX)

@@ -1,4 +1,4 @@
-/* Messages on their way out.
+/* Outbox: messages to be sent.
  *
  * A ring of messages by number, 256 at most. What happens to a chunk:
  *
@@ -16,7 +16,7 @@
  * (popped) only after all before it; until then its buffer must not change.
  *
  * Credit is a number: messages before it are posted at the far end. Of those after it, the next
- * HARP_EAGER may travel if they have one chunk only; the far end keeps room for just so many.
+ * HARP_EAGER may travel if they have one chunk only; the far end has no room for more.
  *
  * A peer that receives streamed lends frames instead of posting buffers. Then chunks have numbers
  * too, counted over all messages, and one may travel if its message is below `credit` and its own

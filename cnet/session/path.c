@@ -20,8 +20,8 @@ void harp_path_init(struct harp_path *path, struct harp_sent *slots, uint32_t sl
     harp_sack_init(&path->sack, peer_first);
     path->ack_at_ns = HARP_NEVER;
     path->probe_at_ns = HARP_NEVER;
-    for (uint32_t i = 0; i < HARP_PATH_TOLD; i++)
-        path->told[i] = peer_first;
+    for (uint32_t i = 0; i < HARP_PATH_REPEATS; i++)
+        path->reported[i] = peer_first;
     path->fresh = peer_first;
 }
 
@@ -52,12 +52,12 @@ uint32_t harp_path_marks(struct harp_path *path, uint32_t marked)
 
 uint64_t harp_path_tell_since(struct harp_path *path)
 {
-    path->told[path->told_at] = path->fresh;
-    path->told_at = (path->told_at + 1) % HARP_PATH_TOLD;
+    path->reported[path->reported_at] = path->fresh;
+    path->reported_at = (path->reported_at + 1) % HARP_PATH_REPEATS;
     path->fresh = path->sack.largest + 1;
     uint64_t since = path->fresh;
-    for (uint32_t i = 0; i < HARP_PATH_TOLD; i++)
-        since = harp_packet_before(path->told[i], since) ? path->told[i] : since;
+    for (uint32_t i = 0; i < HARP_PATH_REPEATS; i++)
+        since = harp_packet_before(path->reported[i], since) ? path->reported[i] : since;
     return since;
 }
 

@@ -1,4 +1,4 @@
-/* One path of a session: its packets both ways, its delay, its window and whether it lives.
+/* One path of a session: its packets in both directions, delay, window and state.
  *
  *              no news for 3 timeouts, or dead_ns
  *      ALIVE ------------------------------------> DEAD: carries PROBE only, ever more rarely
@@ -22,7 +22,7 @@
 #include "session/sack.h"
 #include "session/sent.h"
 
-#define HARP_PATH_TOLD 8 /* ACKs in a row of which each says again what the others said */
+#define HARP_PATH_REPEATS 8 /* ACKs in a row that report each packet again */
 
 enum harp_probe { HARP_PROBE_NONE, HARP_PROBE_PLAIN, HARP_PROBE_TAIL };
 
@@ -47,15 +47,15 @@ struct harp_path {
     uint64_t probe_wait_ns; /* dead: pause after the next probe */
     /* from the peer */
     struct harp_sack sack;
-    uint64_t arrived;              /* packets */
-    uint32_t unacked;              /* of these, since our last ACK */
-    bool ack_now;                  /* do not wait for more */
-    uint64_t fresh;                /* lowest packet that has arrived since our last ACK */
-    uint64_t told[HARP_PATH_TOLD]; /* what that was at each of our last ACKs */
-    uint32_t told_at;              /* the oldest of them */
-    uint64_t ack_at_ns;            /* when an ACK is due; HARP_NEVER if none is */
-    uint64_t ack_latest_ns;        /* when one is for the first packet since the last ACK */
-    uint64_t largest_ns;           /* when the largest packet came */
+    uint64_t arrived;                     /* packets */
+    uint32_t unacked;                     /* of these, since our last ACK */
+    bool ack_now;                         /* do not wait for more */
+    uint64_t fresh;                       /* lowest packet that has arrived since our last ACK */
+    uint64_t reported[HARP_PATH_REPEATS]; /* what that was at each of our last ACKs */
+    uint32_t reported_at;                 /* the oldest of them */
+    uint64_t ack_at_ns;                   /* when an ACK is due; HARP_NEVER if none is */
+    uint64_t ack_latest_ns;               /* when one is for the first packet since the last ACK */
+    uint64_t largest_ns;                  /* when the largest packet came */
     uint32_t marked;
 };
 

@@ -43,14 +43,14 @@ struct harp_pmtu {
     uint16_t segment;
     uint8_t base;      /* fragments at BASE_PLPMTU */
     uint8_t fragments; /* of a whole chunk, now */
-    uint8_t too_few;   /* so many make frames that are too long; 0: none are known to */
-    uint8_t hint;      /* so many may be right, as ICMP says; 0: it said nothing */
+    uint8_t too_few;   /* fragments whose frames are too long; 0: none known */
+    uint8_t hint;      /* fragments that ICMP suggests; 0: none */
     uint8_t losses;    /* of probes of this size, in a row */
     uint64_t next_ns;  /* when to probe again; HARP_NEVER: not before something happens */
     uint64_t raise_ns; /* pause until the next search */
 };
 
-/* A path of which nothing is known, on which frames of BASE_PLPMTU are `base_bytes` long. */
+/* A new path, with frames of BASE_PLPMTU `base_bytes` long. */
 void harp_pmtu_init(struct harp_pmtu *pmtu, uint16_t segment, uint16_t base_bytes);
 
 /* The size in use. */

@@ -1,6 +1,6 @@
-/* Chunks of which some fragments have come.
+/* Reassembly: chunks with some fragments still missing.
  *
- * A small table by message and chunk. The peer was not told that a fragment has come, and it sends
+ * A small table by message and chunk. No ACK reports a single fragment, and it sends
  * a lost chunk again with all of its fragments. So where there is no place, an older entry is
  * forgotten, which costs a round trip at most.
  *

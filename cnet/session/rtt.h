@@ -4,7 +4,7 @@
  *    |---------- fabric ---------->|== host ==|-- fabric -->|
  *
  * The ACK says how long the far host kept the packet before it answered (`host`), so the time in
- * the network and the time in the far host are told apart, as Swift needs them (Kumar et al.,
+ * the network and the time in the far host are kept apart, as Swift needs them (Kumar et al.,
  * SIGCOMM 2020, section 3.2). Smoothing and the retransmission timeout follow RFC 6298, over the
  * fabric part: srtt += (sample - srtt) / 8, rttvar += (|sample - srtt| - rttvar) / 4, both kept
  * scaled so that nothing is lost to rounding.

@@ -35,10 +35,10 @@ struct harp_sack {
 /* An empty map of a path whose first packet will have number `first`. */
 void harp_sack_init(struct harp_sack *sack, uint64_t first);
 
-/* Whether `packet` has arrived, or is too old to tell. */
+/* Whether `packet` has arrived, or is too old to know. */
 bool harp_sack_has(const struct harp_sack *sack, uint64_t packet);
 
-/* Record `packet`; false if it had arrived before, or is too old to tell. */
+/* Record `packet`; false if it had arrived before, or is too old to know. */
 bool harp_sack_add(struct harp_sack *sack, uint64_t packet);
 
 /* Write the map of an ACK, back to packet `since` or somewhat further: bit i, from the lowest of

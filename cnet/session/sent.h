@@ -21,7 +21,8 @@
  * depends on the packets whose state changes and hardly on how many are in flight.
  *
  * Bytes in flight are those of slots in flight. LOST slots stay for a while only so that a late
- * acknowledgement is seen: then the loss was spurious, and the congestion controller is told.
+ * acknowledgement is seen: then the loss was spurious, and the congestion controller undoes its
+ * reduction.
  *
  * Owner: the session's path; the slots lie in the session's memory.
  */

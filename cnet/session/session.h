@@ -88,8 +88,8 @@ struct harp_session_config {
     uint16_t segment;       /* largest payload, a multiple of 128 */
     uint8_t traffic_class;  /* that the connecting end asks the listening one for */
     uint16_t paths;         /* at most HARP_PATHS_MAX; the lower of both ends counts */
-    uint32_t stream_frames; /* 0: receives are posted; else streamed, and so many frames lent */
-    uint8_t addresses_n;    /* listening: further addresses to tell; connecting: that it can use */
+    uint32_t stream_frames; /* 0: receives are posted; else streamed, with this many frames lent */
+    uint8_t addresses_n;    /* listening: further addresses to announce; connecting: usable ones */
     struct harp_wire_address addresses[HARP_ADDRESSES_MAX]; /* connecting: zeros */
     /* Memory, in powers of two. The defaults are the most; less memory slows long paths down. */
     uint16_t messages; /* open at once each way: 2 to HARP_MESSAGES; without room for another,
@@ -128,7 +128,7 @@ struct harp_session *harp_session_accept(void *memory, const struct harp_session
                                          uint64_t now_ns, const struct harp_parameters *first,
                                          uint8_t path);
 
-/* The peer's parameters, of which keys are made; zeros while they are not known. */
+/* The peer's parameters, from which keys are derived; zeros while they are not known. */
 const struct harp_parameters *harp_session_peer(const struct harp_session *session);
 
 /* Bits 32 to 55 of the number of a frame that came, which its tag covers (seal.h); any value for a

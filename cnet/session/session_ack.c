@@ -120,7 +120,7 @@ static void settle_news(struct harp_session *session, struct harp_path *path, ui
     settle_packet(session, path, sent);
 }
 
-/* What the ACK of the latest sample waited on its way back. */
+/* Reverse queue of the latest sample's ACK. */
 static uint64_t reverse_queue_ns(const struct harp_session *session, struct harp_path *path,
                                  const struct harp_ack *ack, bool two_way)
 {
@@ -233,11 +233,11 @@ static bool credit_waits(const struct harp_session *session)
     const struct harp_inbox *inbox = &session->inbox;
     if (!session->credit_news)
         return false;
-    int32_t messages = (int32_t)((uint32_t)session->told_messages - inbox->complete);
+    int32_t messages = (int32_t)((uint32_t)session->granted_messages - inbox->complete);
     if (!inbox->streamed)
         return messages <= 0;
     int32_t frames =
-        (int32_t)((uint32_t)session->told_frames - session->peer.first - inbox->placed);
+        (int32_t)((uint32_t)session->granted_frames - session->peer.first - inbox->placed);
     return messages <= session->config.messages / 4 ||
            frames <= (int32_t)session->config.stream_frames / 4;
 }
@@ -247,13 +247,13 @@ static void write_ack(struct harp_session *session, struct harp_frame *frame, ui
     struct harp_path *path = &session->paths[number];
     uint64_t held_ns = path->ack_at_ns == HARP_NEVER ? 0 : session->now_ns - path->largest_ns;
     uint32_t frames = session->peer.first + session->inbox.lent;
-    session->told_messages = harp_packet_near(session->told_messages, session->inbox.posted);
-    session->told_frames = harp_packet_near(session->told_frames, frames);
+    session->granted_messages = harp_packet_near(session->granted_messages, session->inbox.posted);
+    session->granted_frames = harp_packet_near(session->granted_frames, frames);
     struct harp_ack ack = {
         .delay_ns = (uint32_t)harp_min(held_ns, UINT32_MAX),
-        .messages = session->told_messages,
+        .messages = session->granted_messages,
         .bytes = session->inbox.posted_bytes,
-        .frames = session->inbox.streamed ? session->told_frames : 0,
+        .frames = session->inbox.streamed ? session->granted_frames : 0,
         .marked = path->marked,
         .sent_ns = (uint32_t)(session->now_ns + session->lapse_ns),
     };
@@ -275,13 +275,13 @@ static void write_ack(struct harp_session *session, struct harp_frame *frame, ui
  * the last of them, so does this, until half of those that may have done so. */
 static uint64_t credit_in_ns(const struct harp_session *session)
 {
-    int32_t ahead = (int32_t)(session->inbox.complete - (uint32_t)session->told_messages);
+    int32_t ahead = (int32_t)(session->inbox.complete - (uint32_t)session->granted_messages);
     if (!session->config.ack_after_last)
         return HARP_ACK_SOON_NS;
     return ahead < HARP_EAGER / 2 ? session->config.ack_soon_ns : 0;
 }
 
-/* News of credit need not be told at once: with a little luck it goes with an ACK. */
+/* Credit is not sent at once: an ACK may soon carry it. */
 static void tell_credit_soon(struct harp_session *session)
 {
     struct harp_path *path = &session->paths[session->heard_path];

@@ -25,8 +25,8 @@ void harp_session_agree(struct harp_session *session, const struct harp_paramete
     harp_outbox_credit(&session->outbox, (uint64_t)config->first + peer->messages, config->first);
     harp_inbox_init(&session->inbox, session->in_memory, config->messages, words, peer->first,
                     session->segment);
-    session->told_messages = (uint64_t)peer->first + session->own.messages;
-    session->told_frames = (uint64_t)peer->first + config->stream_frames;
+    session->granted_messages = (uint64_t)peer->first + session->own.messages;
+    session->granted_frames = (uint64_t)peer->first + config->stream_frames;
     if (config->stream_frames)
         harp_inbox_stream(&session->inbox, config->stream_frames);
 }

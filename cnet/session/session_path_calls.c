@@ -1,4 +1,4 @@
-/* What the session's owner asks about paths and tells of them. */
+/* Calls of the session's owner about paths. */
 #include <assert.h>
 
 #include "session/session_state.h"

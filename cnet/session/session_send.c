@@ -122,7 +122,7 @@ static uint32_t send_chunk(struct harp_session *session, struct harp_frame *fram
 }
 
 /* The youngest chunk in flight on this path; sending it once more may repair the loss of the tail,
- * and its ACK tells of all before. */
+ * and its ACK covers all before. */
 static bool find_tail(struct harp_session *session, struct harp_path *path, struct harp_pick *pick)
 {
     for (uint64_t packet = path->sent.next; packet != path->sent.tail;) {

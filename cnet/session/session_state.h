@@ -1,7 +1,7 @@
 /* Inside a session; for the files session*.c of cnet/session only.
  *
  *   session.c             memory, the application's calls, events
- *   session_path_calls.c  what its owner asks about paths, and tells of them
+ *   session_path_calls.c  calls of its owner about paths
  *   session_send.c        which frames go out, in which order
  *   session_timers.c      what happens when nothing does
  *   session_receive.c     frames in, payload placed
@@ -123,9 +123,9 @@ struct harp_session {
     struct harp_inbox inbox;
     struct harp_reassembly reassembly;
     struct harp_cut cut;
-    bool credit_news;       /* the peer does not know of all credit, but of this: */
-    uint64_t told_messages; /* in 64 bits, as ACK has them */
-    uint64_t told_frames;
+    bool credit_news;          /* the peer does not know of all credit, but of this: */
+    uint64_t granted_messages; /* in 64 bits, as ACK has them */
+    uint64_t granted_frames;
     bool goes_quiet;     /* who drives stops when all it waits for is there: no ACK waits then */
     uint64_t at_once_ns; /* when an ACK last went at once for that */
     uint8_t heard_path;  /* where the last frame came */

@@ -1,4 +1,4 @@
-/* What happens next in virtual time: a heap of events, in nanoseconds.
+/* Event heap: the next event in virtual time, in nanoseconds.
  *
  *     struct virtual_events events;
  *     if (!virtual_events_open(&events, 1024)) ... no memory
@@ -46,7 +46,7 @@ struct virtual_events {
     uint64_t pushed;
 };
 
-/* No events, and room for so many; false without memory. */
+/* No events, and room for `room` of them; false without memory. */
 bool virtual_events_open(struct virtual_events *events, size_t room);
 void virtual_events_close(struct virtual_events *events);
 

@@ -1,4 +1,4 @@
-/* A serializer: it sends one frame after the other, at a rate, and others wait before it.
+/* Serializer: sends one frame after the other at a rate; later frames wait.
  *
  *     uint64_t wait_ps = virtual_line_wait_ps(&line, now_ns);
  *     if (too long for the queue) ... the frame is dropped
@@ -14,10 +14,10 @@
 #include <stdint.h>
 
 struct virtual_line {
-    uint64_t free_ps; /* when it has sent all that it was given */
+    uint64_t free_ps; /* when it has sent all frames so far */
 };
 
-/* How long so many bytes take at so many Mb/s. */
+/* Time that `bytes` take at `mbps` Mb/s. */
 static inline uint64_t virtual_line_cost_ps(uint64_t bytes, uint64_t mbps)
 {
     return bytes * 8000000 / mbps;

@@ -1,5 +1,4 @@
-/* The two ends of a session in one process: their configurations, memory, and how the second end
- * comes about.
+/* Session ends: both ends of a session in one process, with configurations and memory.
  *
  *     virtual_configure_pair(config, segment, paths);
  *     end[0] = virtual_session_connect(&config[0], now_ns);
@@ -23,7 +22,7 @@ struct harp_session *virtual_session_connect(const struct harp_session_config *c
                                              uint64_t now_ns);
 
 /* The listening end, of parameters that a listener has judged (session/listener.h), or of a FIRST
- * that came; NULL if it is none or is not sound, or without memory. */
+ * that came; NULL if it is another frame or not sound, or without memory. */
 struct harp_session *virtual_session_make(const struct harp_session_config *config, uint64_t now_ns,
                                           const struct harp_parameters *first, uint8_t path);
 struct harp_session *virtual_session_accept(const struct harp_session_config *config,

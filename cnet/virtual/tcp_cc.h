@@ -6,8 +6,8 @@
  *   tcp_bbr.c     BBR version 1 (Cardwell et al., ACM Queue 14(5), 2016; net/ipv4/tcp_bbr.c)
  *   tcp_growth.c  slow start and growth by counted segments, for CUBIC and DCTCP
  *
- * A sender tells a flow what each ACK says; the flow gives back a window, in segments, and a pace.
- * Who detects losses, and what is sent again, is the sender's. Integers only and no clock: the same
+ * A sender passes each ACK to a flow, which sets a window, in segments, and a pace. The sender
+ * detects losses and sends again. Integers only and no clock: the same
  * calls give the same answers on any machine.
  *
  *     tcp_cc_begin(&cc, TCP_CUBIC, mss, now, seed);
@@ -31,7 +31,7 @@
 
 enum tcp_cc_kind { TCP_CUBIC, TCP_DCTCP, TCP_BBR };
 
-/* What an ACK tells. Segments are counted; `next` and `acked_to` number them from the first. */
+/* One ACK. Segments are counted; `next` and `acked_to` number them from the first. */
 struct tcp_ack {
     uint64_t now_ns;
     uint64_t acked_to;  /* all before it are acknowledged */
@@ -39,12 +39,12 @@ struct tcp_ack {
     uint32_t acked;     /* newly, in order */
     uint32_t delivered; /* newly acknowledged or selectively so */
     uint32_t lost;      /* newly taken for lost */
-    uint32_t marked;    /* of `delivered`, whose congestion mark was echoed */
+    uint32_t marked;    /* of `delivered`: with a congestion mark echoed */
     uint32_t in_flight; /* after this ACK */
     uint64_t rtt_ns;    /* of the newest segment that it acknowledges; 0: none */
     uint64_t smoothed_ns;
-    /* A sample of the delivery rate (net/ipv4/tcp_rate.c): so many segments in so long; and how
-     * many had been delivered when the newest of them was sent. interval_ns 0: no sample. */
+    /* A sample of the delivery rate (net/ipv4/tcp_rate.c): `sample` segments in interval_ns;
+     * and the number delivered when the newest of them was sent. interval_ns 0: no sample. */
     uint64_t sample, interval_ns, delivered_before, delivered_total;
     bool app_limited;   /* nothing waited to be sent when the newest of them was */
     bool window_full;   /* the window held the sender back in this round */

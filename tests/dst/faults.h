@@ -1,4 +1,4 @@
-/* One direction of a link, with its faults.
+/* Faults: one direction of a link that loses, delays, doubles and damages frames.
  *
  *   dst_faults_pass --> black? burst? lost? --> queue (drop-tail) --> rate --> narrow?
  *                                                      --> delay, jitter, spike, late --> at_ns

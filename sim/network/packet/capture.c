@@ -125,8 +125,8 @@ static uint32_t write_sacks(const struct tcp_segment *segment, uint8_t *at)
     return 4 + 8u * segment->sacks;
 }
 
-/* TCP's header and payload; how many bytes. Numbers begin at 1 behind a SYN of 0. A window is told
- * in units of 2^7, as the receive buffer's needs. */
+/* TCP's header and payload; how many bytes. Numbers begin at 1 behind a SYN of 0. A window is
+ * announced in units of 2^7, as the receive buffer's needs. */
 static uint32_t write_tcp(const struct packet_world *w, const struct packet *packet,
                           const struct path_name *name, uint8_t *tcp)
 {

@@ -1,5 +1,5 @@
-/* What happens next in virtual time, where very much happens soon: a list of events for each of the
- * next nanoseconds, and a heap (event_heap.h) of what comes later.
+/* Event wheel: the next event in virtual time, for many events that are near: a list for each of
+ * the next nanoseconds, and a heap (virtual/event_heap.h) of later events.
  *
  *     struct virtual_wheel wheel;
  *     if (!virtual_wheel_open(&wheel)) ... no memory

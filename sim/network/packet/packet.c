@@ -29,10 +29,11 @@ void packet_free(packet_world *w)
     virtual_wheel_close(&w->events);
     free_paths(&w->paths);
     void *const arrays[] = {
-        w->packets,    w->bodies,         w->idle_body,   w->links, w->hops, w->routes, w->chains,
-        w->processes,  w->server_free_ps, w->buckets,     w->ends,  w->tcp,  w->pipes,  w->channels,
-        w->traffic,    w->free_traffic,   w->first_hops,  w->runs,  w->told, w->wants,  w->news,
-        w->pfc.shared, w->pfc.loop,       w->switch_used, w};
+        w->packets,      w->bodies,     w->idle_body, w->links,          w->hops,
+        w->routes,       w->chains,     w->processes, w->server_free_ps, w->buckets,
+        w->ends,         w->tcp,        w->pipes,     w->channels,       w->traffic,
+        w->free_traffic, w->first_hops, w->runs,      w->done_runs,      w->wants,
+        w->news,         w->pfc.shared, w->pfc.loop,  w->switch_used,    w};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         free(arrays[i]);
 }
@@ -98,8 +99,8 @@ static int32_t find_stop(struct packet_world *w)
         w->which = w->wants[--w->wants_n];
         return PACKET_LOAD;
     }
-    if (w->told_n) {
-        w->which = w->told[--w->told_n];
+    if (w->done_runs_n) {
+        w->which = w->done_runs[--w->done_runs_n];
         return PACKET_DONE;
     }
     return PACKET_TIME;
@@ -135,7 +136,7 @@ uint64_t packet_now_ns(const packet_world *w)
 
 uint64_t packet_next_ns(const packet_world *w)
 {
-    if (w->wants_n || w->told_n || w->closed != NOBODY)
+    if (w->wants_n || w->done_runs_n || w->closed != NOBODY)
         return w->now_ns;
     return virtual_wheel_next_ns(&w->events);
 }

@@ -2,7 +2,7 @@
  * before they would have to drop.
  *
  * A switch counts what came by each of its links and waits in its ports. When that is more than
- * XOFF it tells the link's sender to pause, and when it has fallen by an offset, to go on. Either
+ * XOFF it pauses the link's sender, and resumes it when it has fallen by an offset. Either
  * takes effect a latency and the time of a PAUSE frame later; until then what comes goes into the
  * link's own headroom. A pause holds until it is taken back, as it does where PAUSE frames are
  * repeated in time. NICs are paused like switches, and hosts pause nobody.

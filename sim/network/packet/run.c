@@ -8,7 +8,7 @@
  * The receiver's slot of piece n is free again when the receiver has begun the stage and has passed
  * the piece on, which is when every edge that this one feeds has been handed piece n + lag, or at
  * once, where nothing passes it on. Only then does it give credit for another piece: so a sender
- * knows of free slots as late as the network tells it.
+ * knows of free slots as late as the network reports them.
  *
  * Stages are loaded in order, each when the first rank comes to it, and freed when the last rank
  * has passed it.
@@ -268,8 +268,9 @@ static void begin_ready(struct packet_world *w, int32_t number)
     }
     if (run->finished < run->ranks)
         return;
-    w->told = grow_array(w->told, w->told_n, &w->told_room, sizeof *w->told);
-    w->told[w->told_n++] = number;
+    w->done_runs =
+        grow_array(w->done_runs, w->done_runs_n, &w->done_runs_room, sizeof *w->done_runs);
+    w->done_runs[w->done_runs_n++] = number;
     free_run(run);
     w->runs[number] = NULL;
 }

@@ -132,7 +132,7 @@ struct tcp_range {
 struct tcp_receiver {
     uint64_t next;           /* the first byte that is missing */
     uint64_t read;           /* and that the application has not read */
-    uint64_t edge;           /* of the window that was told last */
+    uint64_t edge;           /* of the window announced last */
     struct tcp_range *early; /* what came out of order, by number */
     size_t early_n, early_room;
     uint64_t touches;
@@ -140,7 +140,7 @@ struct tcp_receiver {
     uint64_t ack_at_ns;
     uint32_t quick;
     bool marked;    /* the last segment was */
-    bool twice;     /* the next ACK tells of a segment that came twice */
+    bool twice;     /* the next ACK reports a segment that came twice */
     uint64_t fresh; /* segments that were new */
 };
 

@@ -2,7 +2,7 @@
 #include "base/sequence.h"
 #include "tcp.h"
 
-/* What is told to congestion control, as it is gathered. */
+/* The report to congestion control, as it is gathered. */
 struct gathered {
     struct tcp_ack ack;
     uint64_t first_ns;  /* when the newest segment of those that arrived was sent, ... */
@@ -129,7 +129,7 @@ static void check_probe(struct tcp_sender *s, const struct tcp_segment *ack)
 {
     if (!s->probe_end || s->una < s->probe_end)
         return;
-    bool lost = s->probe_resent && !ack->twice; /* it mended a loss that nobody else saw */
+    bool lost = s->probe_resent && !ack->twice; /* it repaired a loss that was not seen otherwise */
     s->probe_end = 0;
     if (lost && s->state == TCP_OPEN && !s->cc.owns_window) {
         tcp_cc_lost(&s->cc);
@@ -170,19 +170,19 @@ static void tell_controller(struct packet_world *w, struct tcp_sender *s, struct
                             const struct tcp_segment *ack)
 {
     bool reduces = s->state == TCP_REDUCING || s->state == TCP_RECOVERING;
-    struct tcp_ack *told = &g->ack;
-    told->now_ns = w->now_ns;
-    told->acked_to = s->segments_acked;
-    told->next = s->segments_sent;
-    told->marked = ack->echo ? told->delivered : 0;
-    told->in_flight = tcp_in_flight(s);
-    told->smoothed_ns = s->smoothed_ns;
-    told->delivered_total = s->delivered;
-    told->is_recovering = reduces || (s->state == TCP_TIMED_OUT && s->cc.owns_window);
-    told->window_full = is_window_full(s);
+    struct tcp_ack *report = &g->ack;
+    report->now_ns = w->now_ns;
+    report->acked_to = s->segments_acked;
+    report->next = s->segments_sent;
+    report->marked = ack->echo ? report->delivered : 0;
+    report->in_flight = tcp_in_flight(s);
+    report->smoothed_ns = s->smoothed_ns;
+    report->delivered_total = s->delivered;
+    report->is_recovering = reduces || (s->state == TCP_TIMED_OUT && s->cc.owns_window);
+    report->window_full = is_window_full(s);
     if (reduces)
-        tcp_reduce(s, told->delivered, told->acked && !told->lost);
-    tcp_cc_acked(&s->cc, told);
+        tcp_reduce(s, report->delivered, report->acked && !report->lost);
+    tcp_cc_acked(&s->cc, report);
 }
 
 static void arm_timers(struct packet_world *w, struct tcp_sender *s, bool progress)

@@ -42,8 +42,8 @@ void tcp_send_ack(struct packet_world *w, struct tcp_socket *socket)
 void tcp_tell_window(struct packet_world *w, struct tcp_socket *socket)
 {
     const struct tcp_receiver *r = &socket->r;
-    uint64_t told = r->edge - r->next, now = r->read + TCP_RECEIVE_WINDOW - r->next;
-    if (2 * told <= TCP_RECEIVE_WINDOW && now && now >= 2 * told)
+    uint64_t announced = r->edge - r->next, now = r->read + TCP_RECEIVE_WINDOW - r->next;
+    if (2 * announced <= TCP_RECEIVE_WINDOW && now && now >= 2 * announced)
         tcp_send_ack(w, socket);
 }
 
@@ -110,7 +110,7 @@ bool tcp_take_data(struct packet_world *w, struct tcp_socket *socket, const stru
 {
     struct tcp_receiver *r = &socket->r;
     uint64_t from = packet->tcp.seq, to = from + packet->payload;
-    /* A mark that begins or ends is told at once, so that shares are right (RFC 8257, 3.2). */
+    /* A mark that begins or ends is reported at once, so that shares are right (RFC 8257, 3.2). */
     if (packet->marked != r->marked && r->waiting_bytes)
         tcp_send_ack(w, socket);
     r->marked = packet->marked;

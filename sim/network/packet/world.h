@@ -334,8 +334,8 @@ struct packet_world {
     size_t pipes_n, pipes_room;
     struct run **runs;
     size_t runs_n, runs_room;
-    int32_t *told, *wants; /* runs that are done, and that want a stage */
-    size_t told_n, told_room, wants_n, wants_room;
+    int32_t *done_runs, *wants; /* runs that are done, and that want a stage */
+    size_t done_runs_n, done_runs_room, wants_n, wants_room;
     struct piece_news *news; /* of this event */
     size_t news_n, news_room;
     int32_t which;

@@ -45,7 +45,7 @@ static inline void skip_messages(struct harp_session *session, uint64_t messages
     out->credit += messages, out->chunk_credit += messages;
     in->base += by, in->complete += by, in->posted += by;
     in->lent += by, in->placed += by;
-    session->told_messages += messages, session->told_frames += messages;
+    session->granted_messages += messages, session->granted_frames += messages;
 }
 
 #endif

@@ -318,7 +318,7 @@ static void run_let_go(struct world *w)
     uint64_t stop_ns = w->link.heal_ns + 2 * DEAD_NS;
     while (open && w->now_ns < stop_ns && !side->peer->closed)
         step_world(w, stop_ns);
-    DST_CHECK(!open || side->peer->closed, "the other end was not told", side->number, go_ns);
+    DST_CHECK(!open || side->peer->closed, "the other end does not know", side->number, go_ns);
     for (stop_ns = w->now_ns + DEAD_NS; w->now_ns < stop_ns && side->peer->left;)
         step_world(w, stop_ns);
     DST_CHECK(!side->peer->left, "messages that were left cannot be received", side->number,
