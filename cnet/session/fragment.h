@@ -38,7 +38,18 @@ static inline uint8_t harp_fragments_within(uint16_t segment, uint32_t frame_byt
 
 /* The chunk that a fragment belongs to, as its header would be in one frame. False if no chunk is
  * cut like this. */
-bool harp_fragment_chunk(const struct harp_header *fragment, uint16_t segment,
-                         struct harp_header *chunk);
+static inline bool harp_fragment_chunk(const struct harp_header *fragment, uint16_t segment,
+                                       struct harp_header *chunk)
+{
+    uint16_t bytes = harp_fragment_bytes(segment, fragment->flags);
+    uint32_t within = fragment->offset % segment;
+    *chunk = *fragment;
+    chunk->flags = 0;
+    chunk->offset = fragment->offset - within;
+    if (fragment->offset >= fragment->size || within % bytes)
+        return false;
+    chunk->length = (uint16_t)harp_min(segment, fragment->size - chunk->offset);
+    return fragment->length == harp_min(bytes, chunk->length - within);
+}
 
 #endif

@@ -13,7 +13,10 @@
 #ifndef HARP_PACER_H
 #define HARP_PACER_H
 
+#include <assert.h>
 #include <stdint.h>
+
+#include "base/sequence.h"
 
 struct harp_pacer {
     uint64_t next_ns; /* no burst before this */
@@ -21,7 +24,14 @@ struct harp_pacer {
 };
 
 /* A burst of `bytes` leaves now. `rtt_ns` is 0 while it is unknown: then nothing is delayed. */
-void harp_pacer_spend(struct harp_pacer *pacer, uint64_t now_ns, uint64_t bytes,
-                      uint64_t window_bytes, uint64_t rtt_ns);
+static inline void harp_pacer_spend(struct harp_pacer *pacer, uint64_t now_ns, uint64_t bytes,
+                                    uint64_t window_bytes, uint64_t rtt_ns)
+{
+    assert(window_bytes > 0);
+    uint64_t leash_ns = harp_max(pacer->cost_ns, rtt_ns / 8);
+    uint64_t late_ns = now_ns > pacer->next_ns ? harp_min(now_ns - pacer->next_ns, leash_ns) : 0;
+    pacer->cost_ns = bytes * rtt_ns / (window_bytes + window_bytes / 4);
+    pacer->next_ns = now_ns - late_ns + pacer->cost_ns;
+}
 
 #endif

@@ -8,8 +8,7 @@
  *   session_ack.c         ACK both ways: what arrived, credit, losses
  *   session_handshake.c   FIRST, COOKIE, ACCEPT, VERSION; CLOSE
  *   session_paths.c       which paths may carry data, and how long their frames may be
- *   session_core.c        its clock, numbers of packets, headers, and how it ends
- *   session_reason.c      why it ended, in words
+ *   session_core.c        clock, packet numbers, headers; how and why it ends
  *
  * In this order calls point one way: a file calls only those below it
  * (tests/system/test_c_layers.py).
