@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.harp.lightcc.test_torch import PATIENCE_S, start
+from tests.support.levels import long_except
 
 RANK = Path(__file__).with_name("torch_failure_rank.py")
 RANKS = 3
@@ -34,7 +35,7 @@ SENTENCES = {
 }
 
 
-@pytest.mark.parametrize("way", SENTENCES)
+@pytest.mark.parametrize("way", long_except(SENTENCES, "killed"))
 def test_survivors_of_a_failure_say_why_and_live(way):
     ranks = start(way, RANKS, program=RANK)
     for survivor in ranks[:-1]:
