@@ -24,10 +24,10 @@ from harp.routing.affinity import (
     endpoint_places,
     ordered_places,
     place_hosts,
-    ring_crossings,
     tree_load,
 )
 from tests.support.cluster_files import topology, write
+from tests.support.ring_crossings import ring_crossings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,7 +21,7 @@ from harp.net.latency import (
     least_of_rounds,
     least_round_trips_s,
 )
-from harp.routing.affinity import place_hosts, ring_crossings
+from harp.routing.affinity import place_hosts
 from harp.routing.path_plan import PlanError
 from harp.routing.rtt_clusters import cluster_hosts, from_json, matrix, to_json
 from harp.routing.templates import Endpoints, SwitchHash, Wires, leaf_spine
@@ -29,6 +29,7 @@ from lab.namespace import why_unusable
 from lab.veth import End, veth_pair
 from lab.wiring import Wiring
 from tests.support.cluster_files import topology, write
+from tests.support.ring_crossings import ring_crossings
 
 if TYPE_CHECKING:
     from pathlib import Path
